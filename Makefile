@@ -131,7 +131,8 @@ $(GEN)/cpu_ops.def: FORCE
 $(OUT)/kernels/cpu/backend.o: $(GEN)/cpu_ops.def
 
 $(GEN)/cuda_ops.def: FORCE
-	@mkdir -p $(@D); sed -n 's/^CLV_CUDA_OP(\([a-z0-9_]*\)).*/CUDA_OP(\1)/p' kernels/cuda/*.c > $@.new
+	@mkdir -p $(@D); sed -n -e 's/^CLV_CUDA_OP(\([a-z0-9_]*\)).*/CUDA_OP(\1)/p' -e 's/^POINTWISE(\([a-z0-9_]*\),.*/CUDA_OP(\1)/p' \
+	  kernels/cuda/*.c kernels/cuda/pointwise.def > $@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 $(OUT)/kernels/cuda/backend.o $(OUT)/master/ops.o: $(GEN)/cuda_ops.def
 

@@ -57,7 +57,7 @@ $(call layer, kernels/steps, common/base/tensor common/base/settings kernels)
 # the reference backend: plain loops
 $(call layer, kernels/ref, common/base/tensor common/base/settings kernels kernels/ops kernels/steps)
 
-# the CPU backend: f32, bf16 for convolutions and linear, blocked layouts
+# the CPU backend: f32, bf16 for convolutions and products, blocked layouts
 $(call layer, kernels/cpu, common/base/tensor common/base/settings kernels kernels/ops kernels/steps, oneapi dnnl cblas, -ldnnl -lopenblas -lgomp)
 
 # the GPU backend, f32 and bf16: calls NVIDIA's runtime and libraries through one table

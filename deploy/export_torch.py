@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turn a PyTorch module into a Cleave model: a YAML layer list and a safetensors file.
 A ResNet 18, 34 or 50 of torchvision becomes `model: {arch: resnet50}` and the file. Of an
-nn.Sequential the modules are read; any other module is traced by torch.fx, on records of the
-extents of --input.
+nn.Sequential the modules are read. Of any other module forward is run on records of the extents of
+--input, and what it does is written down. --list prints what becomes layers.
 
     export_torch.py --from net.py:model --weights net.safetensors > model.yaml
     export_torch.py --from gpt.py:net --input ids:i64:16 --weights gpt.safetensors > model.yaml
+    export_torch.py --from gpt.py:net --input ids:i64:16 --trained runs/gpt --torch gpt.pt
 
 FILE is run as Python; the attribute is the model or a function without arguments that returns
 it. The YAML is the `model:` section of a session file; stages then take ranges of it and
@@ -16,16 +17,18 @@ their initial weights from the safetensors file:
       - {name: front, at: master,   layers: 0..2, weights: {file: net.safetensors}}
       - {name: back,  at: worker-1, layers: 3..7, weights: {file: net.safetensors}}
 
-Tensors keep their state_dict names, so a checkpoint that Cleave writes loads into the same
-model. Which modules there are, and what of their settings, is read from the rows of the ops
-(ops.json). A module that Cleave cannot compute exactly as PyTorch does is refused by name and
-nothing is written. Of an nn.LSTM the next layer gets the output sequence, without the states.
+Tensors keep their state_dict names where they can, so a checkpoint that Cleave writes loads into
+the same model. --trained RUN --torch FILE writes any run back as one state_dict that loads
+strictly. Which modules there are, and what of their settings, is read from the rows of the ops
+(ops.json). What Cleave cannot compute exactly as PyTorch does is refused, all of it at once, with
+the place in forward, and nothing is written.
 The projections of an nn.MultiheadAttention called `attn` are layers attn.q, attn.k, attn.v and
 attn.out_proj: in_proj_weight is the weights of the first three, one behind the other.
 Needs PyTorch and NumPy, nothing else.
 """
 import argparse
 import ast
+import copy
 import functools
 import glob
 import importlib.util
@@ -34,16 +37,18 @@ import os
 import re
 import struct
 import sys
+import textwrap
 
 import torch
 from torch import nn
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+import export_rules  # noqa: E402
 import export_traced  # noqa: E402: it lies beside this script
 from export_traced import Unsupported, input_of, need  # noqa: E402
 
 
-class NotMapped(Exception):
+class NotMapped(LookupError):
     """No row of an op has this class of modules."""
 
 
@@ -317,21 +322,38 @@ def is_mapped(m):
 
 def layer_of_value(m, rank):
     """Modules that keep the shape need not be run, which would move what they remember."""
-    need(not hooks(m), "hooks or parametrizations")
+    need(not hooks(m), "hooks or parametrizations, which no layer has; remove them before the export")
     layer, _ = layer_of(m, None if type(m) is nn.Linear else rank)
     row = next(row for row in rows() if row.op == layer["op"])
     return layer, row.op != "linear" and (row.op in KEEP_RANK or row.elementwise)
 
 
-def traced(model, inputs):
-    """([layer, ...], arrays for the file of weights)"""
-    layers, arrays = export_traced.traced(model, inputs, is_mapped, layer_of_value)
-    for layer in layers:
+def followed(model, inputs, output=None):
+    """What following forward gives: layers, arrays for the file of weights, notes, frozen."""
+    ops, wrong = {row.op: set(row.types) for row in rows()}, []
+    t = export_traced.traced(model, inputs, is_mapped, layer_of_value, ops, output)
+    for layer in t.layers:
         try:
             check_ranges(next(row for row in rows() if row.op == layer["op"]), layer)
         except Unsupported as e:
-            raise Unsupported(f"layer '{layer['name']}': {e}") from None
-    return layers, arrays
+            wrong.append(f"layer '{layer['name']}': {e}")
+    wrong += [f"layer '{layer['name']}': no weights of it were found in the module" for layer in t.layers if not has_weights(layer, t.arrays)]
+    need(not wrong, "\n".join(wrong))
+    return t
+
+
+def has_weights(layer, arrays):
+    """Whether the file has what linear layers, convolutions, tables and norms begin with."""
+    if layer["op"] not in (*export_rules.SHARED, "batchnorm", "layernorm", "groupnorm", "positions", "prepend"):
+        return True
+    name, biased = layer["name"], layer["op"] in export_rules.SHARED and layer["op"] != "embedding" and layer.get("bias", True)
+    return ("tied" in layer or f"{name}.weight" in arrays or name in arrays) and (not biased or f"{name}.bias" in arrays)
+
+
+def traced(model, inputs):
+    """([layer, ...], arrays for the file of weights)"""
+    t = followed(model, inputs)
+    return t.layers, t.arrays
 
 
 # ---- named architectures -------------------------------------------------------------------------
@@ -396,31 +418,53 @@ def layer_yaml(layer):
     return "{" + ", ".join(words) + "}"
 
 
-def model_yaml(model, source, frozen=(), inputs=()):
-    """(text, arrays for the file of weights)"""
-    arrays = None
-    if is_resnet(model):
-        arch = resnet_arch(model)
-        lines = [f"# {source}, by export_torch.py. Stages take layers such as conv1..layer2.",
-                 f"model: {{arch: {arch['arch']}, classes: {arch['classes']}}}"]
-    else:
-        if type(model) is nn.Sequential and not inputs:
-            layers = convert(model)
-        else:
-            layers, arrays = traced(model, inputs)
-        lines = [f"# {len(layers)} layers of {source}, by export_torch.py.", "model:", "  layers:"]
-        if len(inputs) > 1 or inputs and inputs[0][0] != "input":
-            lines.insert(1, f"# They read data.inputs: [{', '.join(name for name, _, _ in inputs)}]")
-        lines += [f"    - {layer_yaml(layer)}  # {i}" for i, layer in enumerate(layers)]
+def layers_yaml(layers, source, inputs, frozen, notes=()):
+    lines = [f"# {len(layers)} layers of {source}, by export_torch.py."]
+    if len(inputs) > 1 or inputs and inputs[0] != "input":
+        lines.append(f"# They read data.inputs: [{', '.join(inputs)}]")
+    lines += [f"# Note: {note}." for note in notes] + ["model:", "  layers:"]
+    lines += [f"    - {layer_yaml(layer)}  # {i}" for i, layer in enumerate(layers)]
     if frozen:
-        lines += ["# Parameters with requires_grad=False; under train: in the session file:",
+        lines += ["# Constants, and parameters with requires_grad=False; under train: in the session file:",
                   f"#   freeze: [{', '.join(json.dumps(n) for n in frozen)}]"]
-    return "\n".join(lines) + "\n", state_arrays(model) if arrays is None else arrays
+    return "\n".join(lines) + "\n"
+
+
+def constants_of(t):
+    """Names of weights that are constants of forward, and do not learn."""
+    return [name for name in t.arrays if name in t.frozen or name.rpartition(".")[0] in t.frozen]
+
+
+def yaml_of(t, source, frozen):
+    """The text of what followed() gives."""
+    return layers_yaml(t.layers, source, [name for name, _, _ in t.inputs], [*frozen, *constants_of(t)], t.notes)
+
+
+def model_yaml(model, source, frozen=(), inputs=(), output=None):
+    """(text, arrays for the file of weights)"""
+    if is_resnet(model) and not output:
+        try:
+            arch = resnet_arch(model)
+            return (f"# {source}, by export_torch.py. Stages take layers such as conv1..layer2.\n"
+                    f"model: {{arch: {arch['arch']}, classes: {arch['classes']}}}\n"), state_arrays(model)
+        except Unsupported:
+            if not inputs:
+                raise
+    if type(model) is nn.Sequential and not inputs:
+        return layers_yaml(convert(model), source, (), frozen), state_arrays(model)
+    t = followed(model, inputs, output)
+    return yaml_of(t, source, moved_names(model, t.arrays, frozen)), t.arrays
+
+
+def moved_names(model, arrays, names):
+    """Parameters of the module under their names in the session."""
+    parts = parts_of(model, arrays)
+    return [ours for name in names for ours, _, _ in parts.get(name, ())]
 
 
 # ---- safetensors ---------------------------------------------------------------------------------
 
-TYPES = {"float32": "F32", "int64": "I64"}
+TYPES = {"float32": "F32", "int64": "I64", "float64": "F64", "float16": "F16", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL"}
 
 
 def write_safetensors(path, arrays, metadata=None):
@@ -441,8 +485,114 @@ def write_safetensors(path, arrays, metadata=None):
     os.replace(path + ".tmp", path)
 
 
+def parts_of(model, arrays):
+    """{name in the state_dict: [(name in the session, first element, shape), ...]}: a session's
+    tensor has the memory of one of the module's, or of a part of it."""
+    found, owners = {}, {}
+    tensors = {name: t.detach() for name, t in model.state_dict(keep_vars=True).items()}
+    for name, t in tensors.items():
+        owners.setdefault(t.data_ptr(), name)
+    for ours, array in arrays.items():
+        address = array.__array_interface__["data"][0]
+        name = ours if ours in tensors and tensors[ours].data_ptr() == address else owners.get(address) or next(
+            (n for n, t in tensors.items() if t.data_ptr() <= address < t.data_ptr() + t.numel() * t.element_size()), None)
+        if name is not None:
+            first = (address - tensors[name].data_ptr()) // tensors[name].element_size()
+            found.setdefault(name, []).append((ours, first, array.shape))
+    return found
+
+
 def state_arrays(model):
     return {k: v.detach().cpu().numpy() for k, v in model.state_dict().items()}
+
+
+# ---- a trained run, back in the module -----------------------------------------------------------
+
+INDEX = "model.safetensors.index.json"
+READ = {"F32": torch.float32, "I64": torch.int64, "BF16": torch.bfloat16}
+
+
+def read_tensors(path):
+    """{name: tensor} of a safetensors file; bf16 becomes f32."""
+    with open(path, "rb") as f:
+        data = bytearray(f.read())
+    n = struct.unpack_from("<Q", data)[0]
+    header, found = json.loads(data[8:8 + n]), {}
+    header.pop("__metadata__", None)
+    for name, t in header.items():
+        need(t["dtype"] in READ, f"{path}: '{name}' is {t['dtype']}")
+        begin, end = (8 + n + at for at in t["data_offsets"])
+        value = torch.frombuffer(data[begin:end], dtype=READ[t["dtype"]]) if end > begin else torch.empty(0)
+        found[name] = (value.float() if value.dtype == torch.bfloat16 else value).reshape(t["shape"])
+    return found
+
+
+def checkpoint_of(run):
+    """The folder of a checkpoint: itself, or the newest of a run."""
+    if os.path.isfile(os.path.join(run, INDEX)):
+        return run
+    found = [(int(m[1]), m[0]) for m in (re.fullmatch(r"checkpoint-(\d+)", n) for n in (os.listdir(run) if os.path.isdir(run) else ())) if m
+             and os.path.isfile(os.path.join(run, m[0], INDEX))]
+    need(found, f"{run}: no checkpoint of a run is there, with {INDEX}")
+    return os.path.join(run, max(found)[1])
+
+
+def read_run(run):
+    """{name in the session: tensor} of all stages."""
+    folder, found = checkpoint_of(run), {}
+    with open(os.path.join(folder, INDEX)) as f:
+        files = sorted(set(json.load(f)["weight_map"].values()))
+    for name in files:
+        need(os.path.basename(name) == name, f"{folder}/{INDEX}: '{name}' is no file of that folder")
+        found.update(read_tensors(os.path.join(folder, name)))
+    adapters = [n for n in found if ".lora_A." in n]
+    need(not adapters, f"{folder}: '{min(adapters, default='')}' is an adapter; cleave-master export RUN --merge FOLDER adds them first")
+    return found
+
+
+def state_of(model, arrays, found):
+    """The module's state_dict with the tensors of a run, which loads strictly. What no layer has
+    stays the module's own."""
+    state, parts, wrong = {}, parts_of(model, arrays), []
+    tensors = model.state_dict(keep_vars=True)
+    wrong += [f"'{n}' {list(t.shape)} is no tensor of this module; give --from and --input as for the export" for n, t in found.items() if n not in arrays]
+    for name, t in tensors.items():
+        flat = t.detach().clone().cpu().contiguous().reshape(-1)
+        for ours, first, shape in parts.get(name, ()):
+            if ours not in found or tuple(found[ours].shape) != tuple(shape):
+                wrong.append(f"'{ours}' {list(shape)} of '{name}' is not in the run" + (f", which has {list(found[ours].shape)}" if ours in found else ""))
+                continue
+            value = found[ours].reshape(-1)
+            flat[first:first + len(value)] = value
+        state[name] = flat.reshape(t.shape)
+    need(not wrong, "\n".join(wrong))
+    first = {}
+    # a parameter under several names has the run's value under each
+    for name in [*parts, *tensors]:
+        first.setdefault(tensors[name].data_ptr() if tensors[name].numel() else name, name)
+    return {name: state[first[t.data_ptr()]] if t.numel() and tensors[first[t.data_ptr()]].shape == t.shape else state[name] for name, t in tensors.items()}
+
+
+def write_state(model, arrays, run, path):
+    """One file that load_state_dict takes: safetensors, or as torch.save writes it (.pt, .pth)."""
+    state = state_of(model, arrays, read_run(run))
+    copy.deepcopy(model).load_state_dict(state, strict=True)
+    if path.endswith((".pt", ".pth")):
+        torch.save(state, path + ".tmp")
+        os.replace(path + ".tmp", path)
+    else:
+        write_safetensors(path, {name: t.contiguous().numpy() for name, t in state.items()})
+
+
+def listing():
+    """What there is, as deploy/SESSIONS.md has it."""
+    modules = sorted({n for row in rows() if not row.loss for n, _ in row.modules}
+                     | {m.__name__ for m in (*export_rules.MADE, *export_rules.SEVERAL, nn.Identity, nn.Dropout1d, nn.Dropout2d, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, nn.ZeroPad2d,
+                                             nn.ReflectionPad1d, nn.ReflectionPad2d, nn.ReplicationPad1d, nn.ReplicationPad2d, nn.Upsample)})
+    taken, refused = export_rules.functions({row.op for row in rows()}, modules)
+    wrapped = lambda names: textwrap.fill(", ".join(names), 108, initial_indent="    ", subsequent_indent="    ")
+    return "\n".join(["modules:", wrapped(modules), "functions of torch, of torch.nn.functional and of tensors:", wrapped(taken),
+                      "refused, with what to write instead:", wrapped(refused)]) + "\n"
 
 
 # ---- command line --------------------------------------------------------------------------------
@@ -466,30 +616,54 @@ def load(source):
     return found
 
 
+def write_trained(model, arrays, a):
+    try:
+        need(a.torch, "--trained RUN needs --torch FILE")
+        write_state(model, arrays, a.trained, a.torch)
+    except (Unsupported, OSError, ValueError, KeyError) as e:
+        for line in str(e).split("\n"):
+            print(f"export_torch.py: {line}", file=sys.stderr)
+        return 1
+    return 0
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    p.add_argument("--from", dest="source", required=True, metavar="FILE:ATTRIBUTE",
+    p.add_argument("--from", dest="source", metavar="FILE:ATTRIBUTE",
                    help="an nn.Module, or a function that returns one")
     p.add_argument("--input", action="append", default=[], metavar="NAME:f32:3x8x8",
                    help="an input of a module that is traced, in the order of forward: its name, f32 or "
                    "i64, the extents of a record")
+    p.add_argument("--output", metavar="NAME", help="of a forward that returns several values: the name, the key or the number of the one that is exported")
     p.add_argument("--weights", metavar="FILE.safetensors", help="where the tensors go")
     p.add_argument("--out", metavar="FILE.yaml", help="where the layer list goes (standard output)")
+    p.add_argument("--trained", metavar="RUN", help="a run of that export, or a checkpoint of it: --torch writes it as one state_dict")
+    p.add_argument("--torch", metavar="FILE", help="a state_dict of --trained, which load_state_dict(strict=True) of the module takes: safetensors, or .pt")
+    p.add_argument("--list", action="store_true", help="print the modules and functions that become layers, and no model")
     p.add_argument("--ops", metavar="ops.json",
                    help="the ops of the runtime, by cleave-master ops --json (beside this script)")
     a = p.parse_args()
     global chosen
     chosen = a.ops
+    if a.list:
+        sys.stdout.write(listing())
+        return 0
+    if not a.source:
+        p.error("--from FILE:ATTRIBUTE is needed")
     try:
         model = load(a.source)
         frozen = [n for n, q in model.named_parameters() if not q.requires_grad]
-        text, arrays = model_yaml(model, a.source, frozen, [input_of(i) for i in a.input])
+        text, arrays = model_yaml(model, a.source, frozen, [input_of(i) for i in a.input], a.output)
     except Unsupported as e:
         for line in str(e).split("\n"):
             print(f"export_torch.py: {line}", file=sys.stderr)
         return 1
+    if a.trained:
+        return write_trained(model, arrays, a)
     if a.weights:
         write_safetensors(a.weights, arrays)
+    for line in re.findall(r"^# (Note: .*)|^#   (freeze: .*)", text, re.M):
+        print(f"export_torch.py: {line[0] or 'under train: in the session file, or constants learn: ' + line[1]}", file=sys.stderr)
     if a.out:
         with open(a.out, "w") as f:
             f.write(text)

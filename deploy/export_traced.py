@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What export_torch.py does with a module that is no nn.Sequential: torch.fx follows it, and each
-thing that it does on records of the extents of --input becomes a layer of a session."""
-import dis
-import functools
-import inspect
+"""What export_torch.py does with a module over the extents of --input: it calls forward with
+tensors that write down what is done with them, as layers of a session. All that is in the way is
+collected, each with the place in forward; export_rules.py says what a function of a value is among
+layers."""
 import os
 import re
+import sys
+import traceback
 
 import torch
-from torch import fx, nn
-from torch.nn import functional as F
+from torch import nn
 
-from export_values import BATCH, MASK_RULES, Mask, RowsOf, Run, Unsupported, Value, Weight, compared, leaves, need, seen_by
+from export_rules import BY_VALUE, METADATA, RULES, Modules, blank, hidden_scores, in_second
+from export_values import HELD, MASK_RULES, Absent, Again, Column, Hidden, Mask, Missing, Records, Run, States, Unsupported, Value, Weight, leaves, mapped, need, need_layer
 
 
 def input_of(text):
@@ -24,72 +25,77 @@ def input_of(text):
 
 
 def example(dtype, extents):
-    shape = [BATCH, *extents]
-    return torch.zeros(shape, dtype=torch.int64) if dtype == "i64" else torch.rand(shape)
-
-
-NO_LAYERS = (nn.Transformer, nn.TransformerDecoder, nn.TransformerDecoderLayer)
-SEVERAL = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
+    return blank([Records.n, *extents], torch.int64 if dtype == "i64" else torch.float32)
 
 
 MAX_RANK = 8  # dimensions of a value of a session, the batch among them
+MAX_NAME = 63
+# ops that read inputs of i64, or only say their shape
+TAKE_NUMBERS = ("embedding", "last", "attention", "reshape")
+TORCH = os.path.dirname(torch.__file__) + os.sep
+OWN = {os.path.join(os.path.dirname(os.path.realpath(__file__)), f"export_{n}.py") for n in ("traced", "rules", "values", "torch")}
 
 
-class Followed(fx.Proxy):
-    """A value that is traced. torch 1.13 cannot unpack one into names with Python 3.11."""
+class Traced(torch.Tensor):
+    """A tensor that forward is given. It has no numbers: only `held` of it has. Views of one tensor
+    share a group, which counts changes in place."""
 
-    def __iter__(self):
-        frame = inspect.currentframe().f_back
-        at = next((i for i in dis.get_instructions(frame.f_code) if i.offset == frame.f_lasti), None)
-        if at and at.opname == "UNPACK_SEQUENCE":
-            return (self[k] for k in range(at.argval))
-        return self.tracer.iter(self)
-
-
-class Tracer(fx.Tracer):
-    """Stops at the modules that are layers, or several of them."""
-
-    def __init__(self, is_layer):
-        super().__init__()
-        self.is_layer = is_layer
-
-    def proxy(self, node):
-        return Followed(node, self)
-
-    def is_leaf_module(self, m, path):
-        return self.is_layer(m) or isinstance(m, (nn.Identity, *SEVERAL, *NO_LAYERS))
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        given = leaves([args, kwargs or {}])
+        return next(a for a in given if isinstance(a, Traced)).follower.dispatch(function, args, kwargs or {})
 
 
-class Layers(fx.Interpreter):
-    """Runs a traced module, and writes down a layer for each thing that it does. layer_of: (layer,
-    whether it keeps the shape) of a module over an input of that rank."""
+def storage(t):
+    return (t.untyped_storage() if hasattr(t, "untyped_storage") else t.storage()).data_ptr()
 
-    def __init__(self, gm, inputs, layer_of):
-        super().__init__(gm)
-        self.layer_of = layer_of
+
+def place():
+    """File and line of forward that is being run: the innermost that is neither PyTorch's nor
+    ours."""
+    f = sys._getframe(1)
+    while f is not None:
+        file = f.f_code.co_filename
+        if not file.startswith(TORCH) and os.path.realpath(file) not in OWN:
+            return f"{os.path.basename(file)}:{f.f_lineno}"
+        f = f.f_back
+    return "forward"
+
+
+class Graph:
+    """Layers as they are written down."""
+
+    def __init__(self, inputs):
         self.inputs, self.layers, self.values, self.names = inputs, [], {}, set()
-        self.called, self.taken, self.at, self.moved = set(), set(), None, {}
-        self.extra_traceback = False
-
-    # ---- writing a layer down
+        # label: of layers without a name of their own
+        self.reserved, self.scope, self.label = set(), [], "layer"
+        self.taken, self.moved, self.constants, self.halves = set(), {}, {}, {}
+        self.frozen = []  # names of what does not learn: constants
 
     def emit(self, op, sources, shape, name=None, /, **attributes):
-        need(not name or name not in self.names, f"the name '{name}', which an input or another layer has")
-        name = self.unique(name or self.at.name)
+        """A layer. name: exactly that; None: one by the function."""
+        need(not name or name not in self.names, f"the name '{name}', which an input or another layer has; give --input another name")
+        need(op == "embedding" or not any(isinstance(s, Column) for s in sources), "a column of an input of numbers, which an nn.Embedding alone reads; give it as an input of its own")
+        numbers = {n for n, dtype, _ in self.inputs if dtype == "i64"}.intersection(s.name for s in sources)
+        need(not numbers or op in TAKE_NUMBERS, f"{op} of '{min(numbers, default='')}', an input of numbers; an nn.Embedding reads it, or attention as lengths")
+        name = self.unique(name) if name else self.unique(self.label, False)
         layer = {"op": op, **attributes, "name": name, "from": [s.name for s in sources]}
         self.layers.append(layer)
-        made = Value(name, shape)
+        made = Value(name, shape if len(shape) > 1 else [*shape, 1])
         self.values[name] = (layer, made, list(sources))
         return made
 
-    def unique(self, name):
-        need(re.fullmatch(r"[A-Za-z0-9_.-]{1,63}", name),
-             f"its name '{name}', which has 1 to 63 letters, digits, '.', '_' or '-'")
-        taken, k = name, 1
-        while taken in self.names:
-            taken, k = f"{name}-{k}", k + 1
-        self.names.add(taken)
-        return taken
+    def unique(self, name, exact=True):
+        if not exact:
+            name = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+            name = name if len(name) <= MAX_NAME - 5 else name.rpartition(".")[2][-MAX_NAME + 5:]
+        need(re.fullmatch(rf"[A-Za-z0-9_.-]{{1,{MAX_NAME}}}", name),
+             f"its name '{name}', which has 1 to {MAX_NAME} letters, digits, '.', '_' or '-'")
+        found, k = name, 1
+        while found in self.names or not exact and found in self.reserved:
+            found, k = f"{name}-{k}", k + 1
+        self.names.add(found)
+        return found
 
     def maker(self, v, op):
         """(layer, source) of a value, if a layer of this op has made it."""
@@ -98,15 +104,17 @@ class Layers(fx.Interpreter):
 
     def reshape(self, v, shape, name=None):
         """Of a reshape the source is reshaped; what has the shape already stays."""
-        need(shape and shape[0] == BATCH and v.shape[0] == BATCH, f"the shape {shape} of {v.shape}: it joins or divides records of a batch")
+        n = v.shape[0]
+        need(shape and shape[0] == n, f"the shape {list(shape)} of {v.shape}: it joins or divides records of a batch")
+        shape = list(shape) if len(shape) > 1 else [n, 1]
         _, source = self.maker(v, "reshape")
         v = source or v
-        if list(shape) == v.shape:
+        if shape == v.shape:
             return v
-        need(2 <= len(shape) <= MAX_RANK, f"the shape {shape}; a reshape gives 2 to {MAX_RANK} dimensions, and a number a record is [N, 1]")
+        need(len(shape) <= MAX_RANK, f"the shape {shape}; a reshape gives 2 to {MAX_RANK} dimensions")
         if len(shape) == 2 and len(v.shape) > 2:
             return self.emit("flatten", [v], shape, name)
-        return self.emit("reshape", [v], shape, name, shape=list(shape[1:]))
+        return self.emit("reshape", [v], shape, name, shape=shape[1:])
 
     def permute(self, v, order, name=None):
         need(order[0] == 0, "a permutation that moves the records of a batch")
@@ -122,18 +130,33 @@ class Layers(fx.Interpreter):
         if start == 0 and stop >= v.shape[dim]:
             return v
         need(start < stop, f"the empty range {start}..{stop} of a dimension")
+        layer, _ = self.maker(v, "concat")
+        if layer and layer["dim"] == dim:
+            at = 0
+            for part in self.values[v.name][2]:
+                if (start, stop) == (at, at + part.shape[dim]):
+                    return part
+                at += part.shape[dim]
         shape = list(v.shape)
         shape[dim] = stop - start
         return self.emit("slice", [v], shape, name, dim=dim, start=start, stop=stop)
 
+    def concat(self, values, dim):
+        while len(values) > 1:
+            some = values[:8]
+            shape = list(some[0].shape)
+            shape[dim] = sum(v.shape[dim] for v in some)
+            values = [self.emit("concat", some, shape, dim=dim), *values[8:]]
+        return values[0]
+
     def scaled(self, v, factor, name=None):
         return v if factor == 1 else self.emit("scale", [v], v.shape, name, factor=float(factor))
 
-    def linear(self, v, name, weight, bias):
+    def linear(self, v, name, weight, bias, **more):
         self.moved[f"{name}.weight"] = weight
         if bias is not None:
             self.moved[f"{name}.bias"] = bias
-        return self.emit("linear", [v], [*v.shape[:-1], weight.shape[0]], name, out=weight.shape[0], bias=bias is not None)
+        return self.emit("linear", [v], [*v.shape[:-1], weight.shape[0]], name, out=weight.shape[0], bias=bias is not None, **more)
 
     def attend(self, q, k, v, heads, kv_heads, seen, p, name=None):
         """seen: (whether a place sees none behind it, the lengths of samples or None)"""
@@ -141,412 +164,397 @@ class Layers(fx.Interpreter):
         sources = [q, k, v] + ([seen[1]] if seen[1] else [])
         return self.emit("attention", sources, q.shape, name, heads=heads, causal=seen[0], p=float(p), **more)
 
-    # ---- what is run
+    # ---- numbers and parameters as values
 
-    def run_node(self, n):
-        self.at = n
+    def half(self, v):
+        """[N, 1] of 0.5, made of a value of floats: sigmoid of 0."""
+        if v.name not in self.halves:
+            x, label = v, self.label
+            self.label = f"{label}.number"
+            for dim in range(1, len(v.shape)):
+                x = self.cut(x, dim, 0, 1)
+            x = self.scaled(self.reshape(x, [v.shape[0], 1]), 0.0)
+            self.halves[v.name] = self.emit("sigmoid", [x], x.shape)
+            self.label = label
+        return self.halves[v.name]
+
+    def number(self, c, x):
+        """A number, as a value to be broadcast to that of x."""
+        need(x.dtype.is_floating_point, f"a number beside a value of {x.dtype}; layers compute in floats")
+        shape = [x.value.shape[0]] + [1] * (len(x.value.shape) - 1)
+        v = self.reshape(self.scaled(self.half(x.value), 2 * float(c)), shape)
+        return Run(blank([1 if k else n for k, n in enumerate(x.data.shape)]), v)
+
+    def table(self, w):
+        """[name of the layer, tensor]; a constant has a name of its own, and does not learn."""
+        name = w.name or self.unique(f"{self.label}.constant", False)
+        if not w.name:
+            self.names.discard(name)
+        if not w.learns:
+            self.frozen.append(name)
+        return name
+
+    def weight(self, w, x, full=False):
+        """A parameter or a constant as a value, to be broadcast to that of x, or (full) with all
+        its extents."""
+        if w.then:
+            name, function, args, kwargs = w.then
+            args, kwargs = mapped(lambda a: self.weight(a, x, full) if isinstance(a, Weight) else a, [args, kwargs])
+            return self.call(name, function, args, kwargs)
+        t, rank, n = w.data, x.data.dim(), x.value.shape[0]
+        need(t.dim() <= rank, f"the tensor {list(t.shape)} beside {list(x.shape)}, which has fewer dimensions")
+        if t.dim() == rank:
+            need(t.shape[0] == 1 or t.shape[0] == n and bool((t == t[:1]).all()),
+                 f"the constant {list(t.shape)}, with numbers of its own for each record")
+            t = t[0]
+        extents = [1] * (rank - 1 - t.dim()) + list(t.shape)
+        if not w.learns and t.numel() and bool((t == t.flatten()[0]).all()) and not full:
+            return self.number(float(t.flatten()[0]), x)
+        value = self.block(w, t, x)
+        return Run(t.reshape([1, *extents]).expand(n, *extents).float(), self.reshape(value, [n, *extents]))
+
+    def block(self, w, t, x):
+        """[N, values of t], of a layer that has the whole parameter."""
+        need(w.learns or t.dtype in (torch.float32, torch.int64, torch.int32, torch.bool), f"a constant of {t.dtype}; make it float32")
+        whole = w.whole if w.name else t
+        if not w.learns:
+            whole = whole.detach().float().contiguous()
+        need(whole.is_contiguous() and (not w.learns or t.is_contiguous()),
+             f"'{w.name}' in another order of its values; write .permute(...) of it as a parameter of that shape")
+        if w.name in self.called:  # as a table or a class token: now it is a value everywhere
+            self.split.add(w.name)
+            raise Again
+        key = w.name or f"constant {whole.data_ptr()} {list(whole.shape)}"
+        size = whole.numel()
+        if key not in self.constants:
+            name = self.table(w)
+            one = self.scaled(self.half(x.value), 2.0)
+            self.taken.add(name)
+            self.constants[key] = self.linear(one, name, whole.reshape(size, 1), None)
+        first = t.storage_offset() - whole.storage_offset() if w.name and w.learns else 0
+        if w.name and not w.learns and t.numel() != size:
+            first = t.storage_offset() - w.whole.storage_offset()
+            need(t.is_contiguous(), f"a part of '{w.name}' that is not one block")
+        return self.cut(self.constants[key], 1, first, first + t.numel())
+
+
+class Follower(Modules, Graph):
+    """Runs forward. layer_of: (layer, whether it keeps the shape) of a module over an input of that
+    rank; is_layer: whether there is one."""
+
+    def __init__(self, model, inputs, is_layer, layer_of, ops, learned):
+        Graph.__init__(self, inputs)
+        self.model, self.is_layer, self.layer_of, self.ops = model, is_layer, layer_of, ops
+        self.split, self.divided = learned
+        self.paths = {id(m): name for name, m in reversed(list(model.named_modules()))}
+        self.reserved = {*(name for name, m in model.named_modules() if list(m.parameters())), *dict(model.named_parameters())}
+        self.refusals, self.n_refused, self.notes, self.called, self.owners, self.biases = {}, 0, [], set(), {}, set()
+        self.tensors = {}
+        for name, t in [*model.named_buffers(), *model.named_parameters()]:
+            self.tensors[storage(t)] = (name, t, isinstance(t, nn.Parameter))
+        self.busy = False
+
+    # ---- tensors of forward, and what they hold
+
+    def wrap(self, x, like=None):
+        if not isinstance(x, HELD):
+            return x
+        made = torch.Tensor._make_subclass(Traced, torch.empty(x.data.shape, dtype=x.data.dtype, device="meta"))
+        made.follower, made.held, made.group = self, x, like.group if like is not None else [0]
+        made.version = made.group[0]
+        return made
+
+    def unwrap(self, x):
+        if isinstance(x, Traced):
+            need(x.version == x.group[0], "a tensor of which a view was changed in place since; write that without '_' or inplace=True")
+            return x.held
+        if isinstance(x, torch.Tensor):
+            need(x.device.type != "meta", "a tensor that was made of a layer's value where it cannot be followed, such as in a scripted function")
+            name, whole, learns = self.tensors.get(storage(x), (None, x, False)) if x.numel() else (None, x, False)
+            need(name or not self.is_of_parameters(x), "a tensor that is computed from parameters before; compute it of what forward is given")
+            if name and x.dtype == whole.dtype:
+                return Weight(x.detach() if not isinstance(x, nn.Parameter) else x, name, whole, learns)
+        return x
+
+    def is_of_parameters(self, x):
+        """Whether a tensor was computed from the module's parameters."""
+        nodes, seen = [x.grad_fn] if x.grad_fn is not None else [], set()
+        while nodes:
+            node = nodes.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            if storage(getattr(node, "variable", x)) in self.tensors:
+                return True
+            nodes += [n for n, _ in node.next_functions]
+        return False
+
+    # ---- what is refused
+
+    def refuse(self, subject, why):
+        at = place()
+        found = self.refusals.setdefault((at, why), [subject, 0])
+        found[1] += 1
+        self.n_refused += 1
+
+    def refused(self):
+        lines = []
+        for (at, why), (subject, n) in self.refusals.items():
+            more = f", and {n - 1} more times" if n > 1 else ""
+            lines.append(f"'{subject}' ({at}{more}): {why}")
+        return "\n".join(lines)
+
+    def stand_in(self, function, args, kwargs):
+        """The result of what is refused, so that the rest is looked at as well."""
+        def data_of(a):
+            return a.held.data.contiguous() if isinstance(a, Traced) else a
         try:
-            return super().run_node(n)
-        except Unsupported as e:
-            raise Unsupported(f"'{n.name}' ({place_of(n)}): {e}") from None
+            with torch.no_grad():
+                found = function(*mapped(data_of, args), **mapped(data_of, kwargs))
+        except Exception as e:  # forward's own mistake, or a module that has no numbers here
+            raise Unsupported(f"{self.refused()}\n({type(e).__name__} behind that: {str(e).splitlines()[0] if str(e) else ''})") from None
+        held = lambda y: self.wrap(Run(y, Value("?", y.shape, True))) if isinstance(y, torch.Tensor) else y
+        return mapped(held, found)
 
-    def placeholder(self, target, args, kwargs):
-        index = [n for n in self.module.graph.nodes if n.op == "placeholder"].index(self.at)
-        need(index < len(self.inputs) or self.at.args, f"an input without --input {target}:f32:EXTENTS")
-        if index >= len(self.inputs):
-            return self.at.args[0]
-        name, dtype, extents = self.inputs[index]
-        self.names.add(name)
-        return Run(example(dtype, extents), Value(name, [BATCH, *extents]))
+    def is_broken(self, args):
+        held = [a.held if isinstance(a, Traced) else a for a in leaves(args)]
+        return any(isinstance(a, Run) and a.value.broken for a in held)
 
-    def get_attr(self, target, args, kwargs):
-        value = super().get_attr(target, args, kwargs)
-        return Weight(value, target) if isinstance(value, nn.Parameter) else value
+    def check_draws(self, subject):
+        if not torch.equal(torch.get_rng_state(), self.drawn):
+            self.refuse(subject, "random numbers that forward draws; a session draws those of nn.Dropout alone")
 
-    def call_module(self, target, args, kwargs):
-        m = self.fetch_attr(target)
-        if isinstance(m, nn.Identity):
+    def event(self, subject, do, function, args, kwargs):
+        """A call of forward that becomes layers, or is refused."""
+        if self.busy:
+            return do()
+        self.busy = True
+        try:
+            self.check_draws(subject)
+            need(torch.is_grad_enabled() or self.is_broken([args, kwargs]), "torch.no_grad() in forward: a session trains all that it computes; freeze parameters instead")
+            with torch.no_grad():
+                return do()
+        except (Unsupported, TypeError, ValueError, IndexError, AttributeError, RuntimeError) as e:
+            e = e if isinstance(e, Unsupported) else f"arguments that no layer has: {str(e).splitlines()[0] if str(e) else type(e).__name__}"
+            if isinstance(e, Missing) or str(e) == BY_VALUE or not self.is_broken([args, kwargs]):
+                self.refuse(subject, str(e))
+            self.busy = False
+            return self.stand_in(function, args, kwargs)
+        finally:
+            self.drawn, self.busy = torch.get_rng_state(), False
+
+    # ---- functions
+
+    def dispatch(self, function, args, kwargs):
+        name = getattr(function, "__name__", str(function))
+        if name in ("__get__", "__set__", "__delete__"):
+            name = ("" if name == "__get__" else "set_") + getattr(function.__self__, "__name__", "attribute")
+        plain_name = name.strip("_")
+        if plain_name in METADATA:
+            told = function(*mapped(lambda a: a.held.data if isinstance(a, Traced) else a, args), **kwargs)
+            if not isinstance(told, torch.Tensor):
+                return told
+        in_place = name.endswith("_") and not name.endswith("__") or name in ("__iadd__", "__isub__", "__imul__", "__itruediv__") or kwargs.get("inplace") is True
+
+        subject = ".".join([*self.scope[-1:], plain_name]).strip(".")
+
+        def do():
+            self.label = subject
+            plain = [mapped(self.unwrap, a) for a in (args, kwargs)]
+            return self.call(plain_name, function, *plain)
+
+        made = self.event(subject, do, function, args, kwargs)
+        return self.wrapped(made, args, in_place)
+
+    def wrapped(self, made, args, in_place):
+        source = next((a for a in leaves(args) if isinstance(a, Traced)), None)
+        if in_place and isinstance(args[0], Traced) and isinstance(made, HELD):
+            args[0].held = made
+            args[0].group[0] += 1
+            args[0].version = args[0].group[0]
             return args[0]
-        need(target not in self.called or not list(m.parameters()), f"a second call of '{target}', which has parameters")
-        # a module without parameters, as a ReLU, may come again
-        name = None if target in self.called else target
-        self.called.add(target)
-        need(not isinstance(m, NO_LAYERS), f"{type(m).__name__}: of PyTorch's transformers there is TransformerEncoder, and MultiheadAttention")
-        if isinstance(m, SEVERAL):
-            several = {nn.MultiheadAttention: self.multihead, nn.TransformerEncoder: self.encoder, nn.TransformerEncoderLayer: self.encoder_layer}
-            need(type(m) in several and not m._forward_hooks and not m._forward_pre_hooks, f"{type(m).__name__}, a module of its own or with hooks")
-            return several[type(m)](m, target, args, kwargs)
-        x = args[0]
-        need(len(args) == 1 and not kwargs, "more arguments than one")
-        if isinstance(m, nn.Embedding) and not isinstance(x, Run):
-            return RowsOf(m(x), target, m, x)
-        need(isinstance(x, Run), "an argument that is no value of a layer")
-        layer, keeps_shape = self.layer_of(m, x.data.dim())
-        data = x.data if keeps_shape else m(x.data)
-        data = data[0] if isinstance(m, nn.LSTM) else data
-        attributes = {k: v for k, v in layer.items() if k != "op"}
-        made = Run(data, self.emit(layer["op"], [x.value], data.shape, name, **attributes))
-        return (made, None) if isinstance(m, nn.LSTM) else made
+        shares = lambda y: self.wrap(y, source if isinstance(y, Run) and source is not None and self.is_view(y, source.held) else None)
+        return mapped(lambda y: y if isinstance(y, Traced) else shares(y), made)
 
-    def multihead(self, m, target, args, kwargs):
-        names = ("query", "key", "value", "key_padding_mask", "need_weights", "attn_mask", "average_attn_weights", "is_causal")
-        given = {**dict(zip(names, args)), **kwargs}
-        need(m.batch_first, "batch_first=False")
-        need(m.in_proj_weight is not None and m.bias_k is None and not m.add_zero_attn, "kdim, vdim, add_bias_kv or add_zero_attn")
-        x = [given[k] for k in names[:3]]
-        need(all(isinstance(v, Run) for v in x), "an argument that is no value of a layer")
-        causal, lengths = seen_by("attn_mask", given.get("attn_mask"), x[0].shape[1], x[1].shape[1], False)
-        need(not lengths, "an attn_mask of lengths; they are the key_padding_mask")
-        _, lengths = seen_by("key_padding_mask", given.get("key_padding_mask"), 1, x[1].shape[1], False)
-        biases = m.in_proj_bias.chunk(3) if m.in_proj_bias is not None else (None,) * 3
-        parts = [self.linear(v.value, f"{target}.{what}", weight, bias)
-                 for v, what, weight, bias in zip(x, ("q", "k", "v"), m.in_proj_weight.chunk(3), biases)]
-        y = self.attend(*parts, m.num_heads, m.num_heads, (causal, lengths), m.dropout, f"{target}.attention")
-        y = self.linear(y, f"{target}.out_proj", m.out_proj.weight, m.out_proj.bias)
-        self.taken |= {f"{target}.{n}" for n, _ in m.named_parameters()}
-        return Run(m(*(v.data for v in x), need_weights=False)[0], y), None
-
-    def inner(self, m, target, x):
-        """A module in one that is several layers."""
-        p = getattr(m, "p", None)
-        return x if isinstance(m, nn.Dropout) and p == 0 else self.call_module(target, (x,), {})
-
-    def encoder(self, m, target, args, kwargs):
-        names = ("src", "mask", "src_key_padding_mask", "is_causal")
-        given = {**dict(zip(names, args)), **kwargs}
-        x, masks = given["src"], (given.get("mask"), given.get("src_key_padding_mask"))
-        for k, layer in enumerate(m.layers):
-            need(type(layer) is nn.TransformerEncoderLayer, f"{type(layer).__name__} among its layers")
-            x = self.encoder_layer(layer, f"{target}.layers.{k}", (x, *masks), {})
-        return self.inner(m.norm, f"{target}.norm", x) if m.norm is not None else x
-
-    def encoder_layer(self, m, target, args, kwargs):
-        names = ("src", "src_mask", "src_key_padding_mask", "is_causal")
-        given = {**dict(zip(names, args)), **kwargs}
-        x, masks = given["src"], {"attn_mask": given.get("src_mask"), "key_padding_mask": given.get("src_key_padding_mask")}
-        need(isinstance(x, Run) and x.data.dim() == 3, "an argument that is no value [N, places, features]")
-
-        def add(a, b, name):
-            return Run(a.data, self.emit("add", [a.value, b.value], a.shape, f"{target}.{name}"))
-
-        def attended(x):
-            y, _ = self.multihead(m.self_attn, f"{target}.self_attn", (x, x, x), masks)
-            return self.inner(m.dropout1, f"{target}.dropout1", y)
-
-        def fed(x):
-            y = self.inner(m.linear1, f"{target}.linear1", x)
-            y = Run(y.data, self.emit(activation_of(m.activation), [y.value], y.shape, f"{target}.activation"))
-            y = self.inner(m.linear2, f"{target}.linear2", self.inner(m.dropout, f"{target}.dropout", y))
-            return self.inner(m.dropout2, f"{target}.dropout2", y)
-
-        def norm(k, x):
-            return self.inner(getattr(m, f"norm{k}"), f"{target}.norm{k}", x)
-
-        if m.norm_first:
-            x = add(x, attended(norm(1, x)), "add1")
-            return add(x, fed(norm(2, x)), "add2")
-        x = norm(1, add(x, attended(x), "add1"))
-        return norm(2, add(x, fed(x), "add2"))
-
-    def call_function(self, target, args, kwargs):
-        return self.call(getattr(target, "__name__", str(target)), target, args, kwargs)
-
-    def call_method(self, target, args, kwargs):
-        return self.call(target, lambda x, *a, **k: getattr(x, target)(*a, **k), args, kwargs)
+    def is_view(self, y, x):
+        """Whether PyTorch's y has the memory of x."""
+        if not isinstance(x, Run):
+            return False
+        return y is x or storage(y.data) == storage(x.data)
 
     def call(self, name, function, args, kwargs):
         """A constant is computed; what is made of a layer's value has to be a layer."""
+        kwargs = {k: v for k, v in kwargs.items() if k not in ("out", "memory_format") or v is not None and k == "out"}
         given = leaves([args, kwargs])
-        if not any(isinstance(a, (Run, Weight, RowsOf, Mask)) for a in given):
-            return function(*args, **kwargs)
-        plain_name = name.strip("_")
-        if any(isinstance(a, Mask) for a in given) and plain_name in MASK_RULES:
-            return MASK_RULES[plain_name](function, *args, **kwargs)
-        rule = RULES.get(plain_name if name not in RULES else name)
-        need(rule, f"{name} is no layer; what there is: {', '.join(sorted(RULES))}")
+        for a in given:
+            need(not isinstance(a, Absent), getattr(a, "why", ""))
+        if any(isinstance(a, States) for a in given):
+            return self.of_states(name, args)
+        if not any(isinstance(a, (Run, Mask)) for a in given):
+            return self.of_weights(name, function, args, kwargs)
+        if any(isinstance(a, Mask) for a in given) and name in MASK_RULES:
+            return MASK_RULES[name](function, *args, **kwargs)
+        if any(isinstance(a, Hidden) for a in given):
+            return hidden_scores(self, name, *args, **kwargs)
+        if any(isinstance(a, Run) and a.at for a in given):
+            return in_second(self, name, function, args, kwargs)
+        rule = RULES.get(name)
+        need_layer(rule, f"{name} is no layer, nor several")
         return rule(self, *args, **kwargs)
 
-    def output(self, target, args, kwargs):
-        result = args[0]
-        if isinstance(result, (tuple, list)) and len(result) == 1:
-            result = result[0]
-        need(isinstance(result, Run), "an output that is not one value")
-        need(len(result.value.shape) > 1, "an output of one number a record without a dimension of its own; let it be [N, 1]")
-        self.result = result.value
-        return result
+    def of_weights(self, name, function, args, kwargs):
+        """A function of parameters and constants alone: a view, or computed where a value meets
+        it."""
+        plain = lambda a: a.data if isinstance(a, Weight) else a
+        data = function(*mapped(plain, args), **mapped(plain, kwargs))
+        weights = [a for a in leaves([args, kwargs]) if isinstance(a, Weight)]
+        if not weights or not any(w.learns for w in weights):
+            return data
+        if name == "repeat" and all(n == 1 for n in data.shape[1:] and [d // s for d, s in zip(data.shape[1:], weights[0].shape[1:])]):
+            data = weights[0].data.expand(data.shape)
+        w, lazy = weights[0], ("relu", "sigmoid", "tanh", "softplus", "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "div", "neg", "pow", "sqrt")
 
+        def part(y):
+            if not isinstance(y, torch.Tensor):
+                return y
+            if not w.then and storage(y) == storage(w.whole):
+                return Weight(y.detach(), w.name, w.whole, w.learns)
+            need(name in lazy, f"{name} of the parameter '{w.name}'; there are views of it, and {', '.join(lazy)}")
+            return Weight(y.detach(), w.name, w.whole, w.learns, (name, function, args, kwargs))
+        return mapped(part, data)
 
-def place_of(n):
-    """Where the program does it, as far as torch.fx knows."""
-    lines = [line.strip() for line in (n.stack_trace or "").splitlines() if line.strip().startswith("File")]
-    file = re.search(r'File "(.*)", line (\d+)', lines[-1]) if lines else None
-    return f"{os.path.basename(file.group(1))}:{file.group(2)}" if file else n.op
+    def of_states(self, name, args):
+        """The last layer's state; for others the module is written as several ops."""
+        states = args[0]
+        if isinstance(states, States) and name == "getitem" and args[1] in (-1, len(states.data) - 1, (-1,), (len(states.data) - 1,)):
+            return states.last
+        self.divided.add(next(a for a in leaves(args) if isinstance(a, States)).module)
+        raise Again
 
+    def of_latest(self, w):
+        """A parameter that forward expands to the records, as a value, made of one that is
+        there."""
+        if not isinstance(w, Weight) or w.data.dim() < 2 or w.data.shape[0] != Records.n or w.data.stride(0) != 0:
+            return w
+        made = next((v for _, v, _ in reversed(list(self.values.values())) if v.shape[0] == Records.n), None)
+        made = made or next((Value(n, [Records.n, *extents]) for n, dtype, extents in self.inputs if dtype == "f32" and extents), None)
+        need(made is not None, f"the parameter '{w.name}' before any value of records")
+        return self.weight(w, Run(blank([Records.n, *[1] * (w.data.dim() - 1)]), made), True)
 
-def activation_of(m):
-    """The op of what an encoder layer has between its two linear layers."""
-    if m in (F.relu, torch.relu) or type(m) is nn.ReLU:
-        return "relu"
-    if m is F.gelu or type(m) is nn.GELU:
-        return "gelu_tanh" if getattr(m, "approximate", "none") == "tanh" else "gelu"
-    if m is F.silu or type(m) is nn.SiLU:
-        return "silu"
-    raise Unsupported(f"the activation {getattr(m, '__name__', type(m).__name__)}; there are relu, gelu and silu")
+    # ---- modules
 
+    def module(self, original, m, args, kwargs):
+        path = self.paths.get(id(m))
+        if path is None or self.busy:
+            return original(m, *args, **kwargs)
+        given = leaves([args, kwargs])
+        if not any(isinstance(a, Traced) for a in given):
+            if isinstance(m, nn.Embedding) and given and isinstance(given[0], torch.Tensor):
+                return self.rows_of(m, path, given[0])
+            return original(m, *args, **kwargs)
+        if not self.is_leaf(m):
+            return self.inside(original, m, path, args, kwargs)
+        known, count = {k: list(v) for k, v in self.refusals.items()}, self.n_refused
 
-# ---- rules: what a function of a value is among layers
+        def do():
+            self.label = path
+            return self.call_module(m, path, *(mapped(self.unwrap, a) for a in (args, kwargs)))
+        if any(True for _ in m.parameters()) or not type(m).__module__.startswith("torch.nn"):
+            return self.wrapped(self.event(path, do, lambda *a, **k: self.numbers(m, *a, **k), args, kwargs), args, getattr(m, "inplace", False) is True)
+        try:  # as a module, or by the functions of its forward
+            self.check_draws(path)
+            trial = self.quietly(do)
+            return self.wrapped(trial, args, getattr(m, "inplace", False) is True)
+        except Unsupported as e:
+            made = self.inside(original, m, path, args, kwargs)
+            if self.n_refused != count:
+                self.refusals = known
+                self.refuse(path, str(e) if type(m).__name__ in str(e) else f"{type(m).__name__} with {e}")
+            return made
 
-def whole(dim, rank):
-    return dim % rank
+    def quietly(self, do):
+        self.busy = True
+        try:
+            with torch.no_grad():
+                return do()
+        finally:
+            self.busy, self.drawn = False, torch.get_rng_state()
 
+    def inside(self, original, m, path, args, kwargs):
+        self.scope.append(path)
+        try:
+            return original(m, *args, **kwargs)
+        finally:
+            self.scope.pop()
 
-def plain(op, **fixed):
-    def rule(t, x, *args, **kwargs):
-        need(not [a for a in args if a not in (None, False)], "more arguments")
-        return Run(x.data, t.emit(op, [x.value], x.shape, **fixed))
-    return rule
+    def numbers(self, m, *args, **kwargs):
+        """What a module gives of blank records, without a trace and with its counters left
+        alone."""
+        kept, busy = {k: v.clone() for k, v in m.named_buffers()}, self.busy
+        self.busy = True
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                return m(*args, **kwargs)
+        finally:
+            self.busy = busy
+            for k, v in m.named_buffers():
+                v.copy_(kept[k])
 
+    # ---- a whole forward
 
-def check_alike(a, b):
-    """What add and mul take. PyTorch also puts dimensions before those of the smaller one."""
-    fits = len(a.shape) == len(b.shape) and a.shape[0] == b.shape[0]
-    need(fits and all(1 in (n, m) or n == m for n, m in zip(a.shape, b.shape)),
-         f"values of {list(a.shape)} and {list(b.shape)}; they need as many dimensions, each alike or 1")
+    def run(self, output):
+        original = nn.Module.__call__
+        follower = self
 
+        def followed(m, *args, **kwargs):
+            return follower.module(original, m, args, kwargs)
+        given = []
+        for name, dtype, extents in self.inputs:
+            self.names.add(name)
+            given.append(self.wrap(Run(example(dtype, extents), Value(name, [Records.n, *extents]))))
+        owners, kept = [m for m in self.model.modules() if not self.is_leaf(m)], []
+        self.drawn = torch.get_rng_state()
+        try:
+            for m in owners:
+                for name, p in m._parameters.items():
+                    if p is not None:
+                        kept.append((m, name, p))
+                        m._parameters[name] = self.wrap(self.unwrap(p))
+            nn.Module.__call__ = followed
+            with torch.enable_grad():
+                result = self.model(*given)
+        except (Again, Unsupported):
+            raise
+        except Exception as e:
+            where = next((f"{os.path.basename(f.filename)}:{f.lineno}" for f in reversed(traceback.extract_tb(e.__traceback__))
+                          if not f.filename.startswith(TORCH) and os.path.realpath(f.filename) not in OWN), "forward")
+            text = str(e).splitlines()[0] if str(e) else ""
+            raise Unsupported("\n".join([*filter(None, [self.refused()]), f"forward of records of these extents fails ({where}): {type(e).__name__}: {text}"])) from None
+        finally:
+            nn.Module.__call__ = original
+            for m, name, p in kept:
+                m._parameters[name] = p
+        self.check_draws("forward")
+        try:
+            self.output(result, output)
+        except Unsupported as e:
+            if not self.refusals or not self.is_broken([result]):
+                self.refusals[("forward", str(e))] = ["output", 1]
 
-def rule_add(t, a, b, *, alpha=1, sign=1):
-    need(alpha == 1, f"alpha={alpha}")
-    if isinstance(a, (Weight, RowsOf)):
-        a, b = b, a
-        need(sign == 1, "a difference with a table")
-    if isinstance(b, RowsOf):
-        return with_positions(t, a, b)
-    if isinstance(b, Weight):
-        return with_table(t, a, b)
-    for v in (a, b):
-        need(isinstance(v, Run), "a number to add; there are scale, add and mul")
-    check_alike(a, b)
-    right = b.value if sign == 1 else t.scaled(b.value, -1)
-    data = a.data + b.data
-    return Run(data, t.emit("add", [a.value, right], data.shape))
-
-
-def with_positions(t, x, rows):
-    numbers = rows.numbers.flatten().tolist()
-    first = numbers[0] if numbers else 0
-    need(numbers == list(range(first, first + len(numbers))) and x.data.dim() == 3 and len(numbers) == x.shape[1],
-         "a table by other rows than one after another, a row a place")
-    need(rows.name not in t.names, f"a second call of '{rows.name}'")
-    need(rows.module.padding_idx is None, f"padding_idx={rows.module.padding_idx} of a table of places")
-    more = {"offset": first} if first else {}
-    return Run(x.data + rows.data, t.emit("positions", [x.value], x.shape, rows.name, rows=rows.module.num_embeddings, **more))
-
-
-def with_table(t, x, w):
-    """[1, places, features] keeps its name; [places, features] is the weight of a layer of it."""
-    shape, places = list(w.data.shape), list(x.shape[1:])
-    need(x.data.dim() == 3 and shape in ([1, *places], places),
-         f"the parameter '{w.name}' {shape} beside {list(x.shape)}; a table of places is [places, features]")
-    need(w.name not in t.names, f"a second use of '{w.name}'")
-    more = {"offset": w.first} if w.first else {}
-    if len(shape) == 2:
-        t.moved[f"{w.name}.weight"] = w.whole
-        t.taken.add(w.name)
-        return Run(x.data + w.data, t.emit("positions", [x.value], x.shape, w.name, rows=w.whole.shape[0], **more))
-    return Run(x.data + w.data, t.emit("positions", [x.value], x.shape, w.name, rows=w.whole.shape[1], bare=True, **more))
-
-
-def rows_of_weight(w, index):
-    """[:, first:last] of a table [1, places, features], [first:last] of a [places, features]."""
-    index = list(index) if isinstance(index, tuple) else [index]
-    dim = w.data.dim() - 2
-    need(w.data.dim() in (2, 3) and all(isinstance(i, slice) and i.step in (None, 1) for i in index),
-         f"an index into the parameter '{w.name}' by other than places one after another")
-    ranges = [i.indices(n)[:2] for i, n in zip(index, w.data.shape)]
-    others = [r == (0, n) for k, (r, n) in enumerate(zip(ranges, w.data.shape)) if k != dim]
-    need(all(others), f"a part of the parameter '{w.name}' that is not all features")
-    first = ranges[dim][0] if dim < len(ranges) else 0
-    return Weight(w.data[tuple(index)], w.name, w.whole, w.first + first)
-
-
-def rule_mul(t, a, b):
-    if isinstance(a, (int, float)):
-        a, b = b, a
-    need(isinstance(a, Run), "a factor that is no value of a layer")
-    if isinstance(b, (int, float)):
-        return Run(a.data * b, t.scaled(a.value, b))
-    need(isinstance(b, Run), "a parameter as a factor")
-    check_alike(a, b)
-    data = a.data * b.data
-    return Run(data, t.emit("mul", [a.value, b.value], data.shape))
-
-
-def rule_div(t, a, b):
-    need(isinstance(a, Run) and isinstance(b, (int, float)), "a division by what is no number")
-    return rule_mul(t, a, 1 / b)
-
-
-def rule_matmul(t, a, b):
-    need(isinstance(a, Run) and isinstance(b, Run) and a.data.dim() == b.data.dim() > 2 and a.shape[:-2] == b.shape[:-2],
-         "a product of other shapes than [N, ..., m, k] and [N, ..., k, n]")
-    data = a.data @ b.data
-    return Run(data, t.emit("matmul", [a.value, b.value], data.shape))
-
-
-def reshaped(function):
-    def rule(t, x, *args, **kwargs):
-        data = function(x.data, *args, **kwargs)
-        return Run(data, t.reshape(x.value, list(data.shape)))
-    return rule
-
-
-def rule_permute(t, x, *order, dims=None):
-    order = dims or (order[0] if len(order) == 1 else order)
-    order = [whole(d, x.data.dim()) for d in order]
-    return Run(x.data.permute(order), t.permute(x.value, order))
-
-
-def rule_transpose(t, x, dim0, dim1):
-    order = list(range(x.data.dim()))
-    order[dim0], order[dim1] = order[dim1], order[dim0]
-    return rule_permute(t, x, order)
-
-
-def rule_same(t, x, *args, **kwargs):
-    return x
-
-
-def rule_size(t, x, dim=None):
-    return x.shape if dim is None else x.shape[dim]
-
-
-def rule_attr(t, x, name):
-    need(name in ("shape", "dtype", "device", "T", "mT"), f"its attribute {name}")
-    return rule_transpose(t, x, -2, -1) if name in ("T", "mT") else getattr(x, name)
-
-
-def rule_item(t, x, index):
-    if isinstance(x, (tuple, list, torch.Size)):
-        return x[index]
-    if isinstance(x, Weight):
-        return rows_of_weight(x, index)
-    index = list(index) if isinstance(index, tuple) else [index]
-    if Ellipsis in index:
-        k = index.index(Ellipsis)
-        index[k:k + 1] = [slice(None)] * (x.data.dim() - sum(i is not None for i in index) + 1)
-    value, dim = x.value, 0
-    for i in index:
-        need(i is None or isinstance(i, (int, slice)), f"an index by {type(i).__name__}")
-        if i is None:
-            continue
-        if isinstance(i, int):
-            i = whole(i, x.shape[dim])
-            i = slice(i, i + 1)
-        start, stop, step = i.indices(x.shape[dim])
-        need(step == 1, f"a step of {step}")
-        if (start, stop) != (0, x.shape[dim]):
-            value = t.cut(value, dim, start, stop)
-        dim += 1
-    data = x.data[tuple(index)]
-    return Run(data, t.reshape(value, list(data.shape)))
-
-
-def rule_narrow(t, x, dim, start, length):
-    dim = whole(dim, x.data.dim())
-    return Run(x.data.narrow(dim, start, length), t.cut(x.value, dim, start, start + length))
-
-
-def rule_select(t, x, dim, index):
-    return rule_item(t, x, (slice(None),) * whole(dim, x.data.dim()) + (index,))
-
-
-def parts(cutter):
-    def rule(t, x, size, dim=0):
-        at, found = 0, []
-        for part in cutter(x.data, size, dim):
-            length = part.shape[dim]
-            found.append(rule_narrow(t, x, dim, at, length))
-            at += length
-        return tuple(found)
-    return rule
-
-
-def rule_unbind(t, x, dim=0):
-    return tuple(rule_select(t, x, dim, k) for k in range(x.shape[dim]))
-
-
-def rule_cat(t, tensors, dim=0):
-    if isinstance(tensors[0], Weight):
-        raise Unsupported(f"the parameter '{tensors[0].name}' among what is joined")
-    need(all(isinstance(v, Run) for v in tensors), "a tensor that is no value of a layer")
-    dim = whole(dim, tensors[0].data.dim())
-    need(dim != 0, "records of a batch that are joined")
-    left = tensors[0]
-    for k in range(1, len(tensors), 7):
-        some = [left, *tensors[k:k + 7]]
-        data = torch.cat([v.data for v in some], dim)
-        left = Run(data, t.emit("concat", [v.value for v in some], data.shape, dim=dim))
-    return left
-
-
-def rule_mean(t, x, dim, keepdim=False):
-    dims = sorted({whole(d, x.data.dim()) for d in (dim if isinstance(dim, (tuple, list)) else [dim])}, reverse=True)
-    value, shape = x.value, list(x.shape)
-    for d in dims:
-        need(d != 0, "a mean over the records of a batch")
-        shape.pop(d)
-        value = t.emit("mean", [value], shape, dim=d)
-    data = x.data.mean(dims, keepdim)
-    return Run(data, t.reshape(value, list(data.shape)))
-
-
-def rule_softmax(op):
-    def rule(t, x, dim=None, *_, **__):
-        need(dim is not None and whole(dim, x.data.dim()) == x.data.dim() - 1, f"dim={dim}; it is over the last one")
-        return Run(x.data, t.emit(op, [x.value], x.shape))
-    return rule
-
-
-def rule_dropout(t, x, p=0.5, training=True, inplace=False):
-    return Run(x.data, t.emit("dropout", [x.value], x.shape, p=float(p))) if training else x
-
-
-def rule_gelu(t, x, approximate="none"):
-    return plain("gelu" if approximate == "none" else "gelu_tanh")(t, x)
-
-
-def rule_leaky(t, x, negative_slope=0.01, inplace=False):
-    return plain("leaky_relu", factor=float(negative_slope))(t, x)
-
-
-def rule_attention(t, q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
-    """[N, heads, T, width] becomes [N, T, heads width], and back: where a module has just moved
-    the heads, nothing of that is left."""
-    need(all(isinstance(x, Run) and x.data.dim() == 4 for x in (q, k, v)), "other tensors than [N, heads, T, width]")
-    n, heads, steps, width = q.shape
-    need(scale is None or abs(scale * width ** 0.5 - 1) < 1e-6, f"scale={scale}; it is 1 / sqrt(width)")
-    need(k.shape == v.shape and k.shape[3] == width, "keys and values of other widths")
-    need(enable_gqa or k.shape[1] == heads, "other heads of keys")
-    seen = (bool(is_causal), None) if attn_mask is None else seen_by("attn_mask", attn_mask, steps, k.shape[2], True)
-    flat = [t.reshape(t.permute(x.value, [0, 2, 1, 3]), [n, x.shape[2], x.shape[1] * width]) for x in (q, k, v)]
-    y = t.attend(*flat, heads, k.shape[1], seen, dropout_p)
-    y = t.permute(t.reshape(y, [n, steps, heads, width]), [0, 2, 1, 3])
-    return Run(torch.zeros(q.shape), y)
-
-
-RULES = {
-    "add": rule_add, "iadd": rule_add, "sub": functools.partial(rule_add, sign=-1), "mul": rule_mul, "imul": rule_mul,
-    "truediv": rule_div, "div": rule_div, "neg": lambda t, x: rule_mul(t, x, -1), "matmul": rule_matmul, "bmm": rule_matmul,
-    "reshape": reshaped(torch.Tensor.reshape), "view": reshaped(torch.Tensor.reshape), "flatten": reshaped(torch.flatten),
-    "unsqueeze": reshaped(torch.unsqueeze), "squeeze": reshaped(torch.squeeze), "unflatten": reshaped(torch.Tensor.unflatten),
-    "permute": rule_permute, "transpose": rule_transpose, "swapaxes": rule_transpose, "contiguous": rule_same, "clone": rule_same,
-    "size": rule_size, "getattr": rule_attr, "getitem": rule_item, "narrow": rule_narrow, "select": rule_select,
-    "split": parts(torch.split), "chunk": parts(torch.chunk), "unbind": rule_unbind, "cat": rule_cat, "concat": rule_cat,
-    "mean": rule_mean, "softmax": rule_softmax("softmax"), "log_softmax": rule_softmax("log_softmax"), "dropout": rule_dropout,
-    "relu": plain("relu"), "silu": plain("silu"), "tanh": plain("tanh"), "sigmoid": plain("sigmoid"), "gelu": rule_gelu,
-    "lt": compared("seen", None), "gt": compared(None, "seen"), "ge": compared("hidden", None), "le": compared(None, "hidden"),
-    "leaky_relu": rule_leaky, "scaled_dot_product_attention": rule_attention,
-}
+    def output(self, result, chosen):
+        found = dict(result) if isinstance(result, dict) else result._asdict() if hasattr(result, "_asdict") else dict(enumerate(result)) if isinstance(result, (tuple, list)) else {0: result}
+        tensors = {str(k): v for k, v in found.items() if isinstance(v, Traced)}
+        if chosen is not None:
+            need(chosen in tensors, f"--output {chosen}; the outputs are {', '.join(tensors)}")
+            tensors = {chosen: tensors[chosen]}
+        need(len(tensors) == 1, f"an output that is not one value but {', '.join(tensors) or 'none'}; choose one with --output")
+        held = self.unwrap(next(iter(tensors.values())))
+        need(isinstance(held, Run), getattr(held, "why", "an output that is no value of a layer"))
+        need(not held.at, "an output with the records in its second dimension; transpose(0, 1) it")
+        self.is_flat = len(held.shape) == 1
+        if self.is_flat:
+            self.notes.append("the output is [N, 1], a dimension more than forward's: give labels that dimension")
+        self.result = held.value
 
 
 # ---- a whole module
@@ -562,48 +570,72 @@ def live(layers, result):
 
 
 def arrays_of(model, t):
-    """{name in the session: tensor}; all of the model's are among them."""
-    names, wrong, found = {layer["name"] for layer in t.layers}, [], dict(t.moved)
-    owners = {}
+    """{name in the session: tensor}. Parameters that nothing reads are left out, with a note."""
+    names, wrong = {layer["name"]: layer for layer in t.layers}, []
+    found = {key: value for key, value in t.moved.items() if key.rpartition(".")[0] in names or key in names}
+    unused, seen = [], {}
     for key, value in model.state_dict(keep_vars=True).items():
         at, _, leaf = key.rpartition(".")
-        if key in t.taken:
+        if key in t.taken or key in found or names.get(at, {}).get("tied") and leaf == "weight":
             continue
-        if at not in names and key not in names:
-            if isinstance(value, nn.Parameter):
-                wrong.append(f"'{key}': belongs to no layer that is exported")
+        layer = names.get(at) or names.get(key)
+        if not layer or isinstance(value, nn.Parameter) and leaf == "bias" and layer.get("bias") is False:
+            if isinstance(value, nn.Parameter) and id(value) not in seen and not (layer and f"{at}.bias" in t.taken):
+                unused.append(key)
             continue
         wanted = torch.int64 if leaf == "num_batches_tracked" else torch.float32
         if value.dtype != wanted:
             wrong.append(f"'{key}': {value.dtype}, expected {wanted}")
-        elif owners.setdefault(id(value), key) != key:
-            wrong.append(f"'{key}': shared with '{owners[id(value)]}'")
+        seen[id(value)] = key
         found[key] = value
+    wrong += [f"'{key}': {v.dtype}, expected torch.float32" for key, v in t.moved.items() if key in found and v.dtype != torch.float32]
     if wrong:
         raise Unsupported("\n".join(wrong))
+    if unused:
+        t.notes.append(f"left out, since the output does not depend on them: {', '.join(unused[:6])}{f' and {len(unused) - 6} more' if len(unused) > 6 else ''}")
     return {name: value.detach().cpu().contiguous().numpy() for name, value in found.items()}
 
 
-def traced(model, inputs, is_layer, layer_of):
-    """([layer, ...], arrays) of a module that torch.fx can follow."""
+def followed(model, inputs, is_layer, layer_of, ops, output, records, learned):
+    """A Follower that has run, with the layers that count."""
+    Records.n, most = records, 1 + 2 * len(list(model.modules()))
+    for _ in range(most):
+        t = Follower(model, inputs, is_layer, layer_of, ops, learned)
+        try:
+            t.run(output)
+        except Again:
+            continue
+        except Unsupported as e:
+            raise Unsupported(str(e)) from None
+        if t.refusals:
+            raise Unsupported(t.refused())
+        t.layers = live(t.layers, t.result.name)
+        return t
+    raise Unsupported(f"{type(model).__name__}: it shares parameters in ways that do not come to an end")
+
+
+def traced(model, inputs, is_layer, layer_of, ops=(), output=None):
+    """A Follower with layers, arrays, notes and frozen. Its forward is run on two numbers of
+    records: nothing of a session depends on that number."""
     if not inputs:
-        raise Unsupported(f"{type(model).__name__} is not an nn.Sequential: it is traced, and needs --input NAME:f32:EXTENTS for each input")
+        raise Unsupported(f"{type(model).__name__} is not an nn.Sequential: forward is followed, and needs --input NAME:f32:EXTENTS for each input")
+    learned, usual = (set(), set()), Records.n
     try:
-        graph = Tracer(is_layer).trace(model)
-    except (TypeError, RuntimeError, fx.proxy.TraceError) as e:
-        raise Unsupported(f"{type(model).__name__}: torch.fx cannot follow it: {e}") from None
-    t = Layers(fx.GraphModule(model, graph), inputs, layer_of)
-    with torch.no_grad():
-        t.run()
+        t = followed(model, inputs, is_layer, layer_of, ops, output, usual, learned)
+        other = followed(model, inputs, is_layer, layer_of, ops, output, Records.others, learned)
+    finally:
+        Records.n = usual
+    differing = next((a["name"] for a, b in zip(t.layers, other.layers) if a != b), None)
+    need(len(t.layers) == len(other.layers) and not differing, f"'{differing}' depends on the number of records in a batch; use a constant instead of x.size(0)")
     need(t.layers, "the model has no layers")
-    t.layers = live(t.layers, t.result.name)
-    need(t.layers and t.layers[-1]["name"] == t.result.name, "an output that is an input")
+    need(t.layers[-1]["name"] == t.result.name, "an output that is an input")
     read = {name for layer in t.layers for name in layer["from"]}
     for name, _, _ in inputs:
         need(name in read, f"no layer reads the input '{name}'")
-    arrays, before = arrays_of(model, t), inputs[0][0]
+    t.arrays, before = arrays_of(model, t), inputs[0][0]
+    t.frozen = [name for name in dict.fromkeys(t.frozen) if any(layer["name"] == name for layer in t.layers)]
     for layer in t.layers:
         if layer["from"] == [before]:
             del layer["from"]
         before = layer["name"]
-    return t.layers, arrays
+    return t

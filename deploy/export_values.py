@@ -8,48 +8,79 @@ class Unsupported(Exception):
     pass
 
 
+class Missing(Unsupported):
+    """There is no layer, whatever it is called with."""
+
+
+class Again(Exception):
+    """The module has to be followed once more, with what was learned of it."""
+
+
 def need(condition, what):
     if not condition:
         raise Unsupported(what)
 
 
-BATCH = 11  # records that go through it; few layers have such an extent
+def need_layer(condition, what):
+    if not condition:
+        raise Missing(f"{what}; export_torch.py --list names what there is")
+
+
+class Records:
+    """How many go through the module. Few layers have such an extent. A second number shows what
+    depends on it."""
+    n = 11
+    others = 5
 
 
 class Value:
-    """What a layer of the session makes, or an input of it: its name there, and its shape."""
+    """Output of a layer of the session, or an input of it: its name there, and its shape."""
 
-    def __init__(self, name, shape):
-        self.name, self.shape = name, list(shape)
+    def __init__(self, name, shape, broken=False):
+        self.name, self.shape, self.broken = name, list(shape), broken
+
+
+class Column(Value):
+    """A column of the last dimension of numbers, which an embedding reads."""
+
+    def __init__(self, name, shape, column):
+        super().__init__(name, shape)
+        self.column = column
 
 
 class Run:
-    """A tensor on its way, and the value of a session that it is."""
+    """A tensor on its way, and the value of a session that it is. at: the dimension of the records,
+    0 or 1. A value has the records first, and a number of each record is [N, 1]."""
 
-    def __init__(self, data, value):
-        self.data, self.value = data, value
+    def __init__(self, data, value, at=0):
+        self.data, self.value, self.at = data, value, at
 
     shape = property(lambda self: self.data.shape)
     dtype = property(lambda self: self.data.dtype)
-    device = property(lambda self: self.data.device)
+
+
+class Ends(Run):
+    """An input of lengths, less 1: the last place of each record."""
+
+
+class Hidden(Run):
+    """Scores of attention, of which softmax sees none where `hidden`, a constant, is True."""
+
+    def __init__(self, run, hidden):
+        super().__init__(run.data, run.value)
+        self.hidden = hidden
 
 
 class Weight:
-    """A parameter, or rows one after another of it: `first` was taken of that dimension."""
+    """A parameter, or a constant that does not learn: a view of `whole`, which has that name.
+    learns: whether it is a parameter. then: (function, arguments) that make it of another
+    Weight."""
 
-    def __init__(self, data, name, whole=None, first=0):
-        self.data, self.name, self.whole, self.first = data, name, data if whole is None else whole, first
+    def __init__(self, data, name, whole, learns=True, then=None):
+        self.data, self.name, self.whole, self.learns, self.then = data, name, whole, learns, then
 
     shape = property(lambda self: self.data.shape)
     dtype = property(lambda self: self.data.dtype)
-    device = property(lambda self: self.data.device)
-
-
-class RowsOf:
-    """Rows of a table by numbers that no input changes."""
-
-    def __init__(self, data, name, module, numbers):
-        self.data, self.name, self.module, self.numbers = data, name, module, numbers
 
 
 class Mask:
@@ -60,8 +91,24 @@ class Mask:
         self.data, self.lengths, self.true, self.causal = data, lengths, true, causal
 
     shape = property(lambda self: self.data.shape)
-    device = property(lambda self: self.data.device)
     dtype = property(lambda self: self.data.dtype)
+
+
+class Absent:
+    """A tensor that no layer has. why: the refusal of whatever uses it."""
+
+    def __init__(self, data, why):
+        self.data, self.why = data, why
+
+
+class States:
+    """Last states of a recurrent module with several layers in one op: it has those of the last."""
+
+    def __init__(self, data, module, last):
+        self.data, self.module, self.last = data, module, last
+
+
+HELD = (Run, Weight, Mask, Absent, States)
 
 
 def leaves(x):
@@ -70,6 +117,18 @@ def leaves(x):
     if isinstance(x, slice):
         x = [x.start, x.stop, x.step]
     return [leaf for part in x for leaf in leaves(part)] if isinstance(x, (list, tuple)) else [x]
+
+
+def mapped(f, x):
+    """x with f of each of its leaves."""
+    if isinstance(x, dict):
+        return {k: mapped(f, v) for k, v in x.items()}
+    if isinstance(x, slice):
+        return slice(*(mapped(f, v) for v in (x.start, x.stop, x.step)))
+    if isinstance(x, (list, tuple)) and not isinstance(x, torch.Size):
+        made = [mapped(f, v) for v in x]
+        return type(x)(*made) if hasattr(x, "_fields") else type(x)(made) if type(x) in (list, tuple) else tuple(made)
+    return f(x)
 
 
 # ---- masks: places that are seen, by their lengths or since they are not behind
@@ -97,6 +156,8 @@ def seen_by(what, mask, places, keys, true_is_seen):
     """(causal, lengths or None) of a mask as a module or a function takes it."""
     if mask is None:
         return False, None
+    if isinstance(mask, Weight):
+        mask = mask.data
     if isinstance(mask, torch.Tensor):
         seen = constant_seen(what, mask, true_is_seen)
         if bool(seen.all()):
@@ -106,7 +167,7 @@ def seen_by(what, mask, places, keys, true_is_seen):
     need(isinstance(mask, Mask), f"{what} that is no comparison with lengths{LENGTHS}")
     need(mask.true == ("seen" if true_is_seen else "hidden"), f"{what} the wrong way round: there True is what is {'seen' if true_is_seen else 'hidden'}")
     shape = list(mask.shape)
-    wanted = [BATCH, 1, places if mask.causal else 1, keys] if true_is_seen else [BATCH, keys]
+    wanted = [Records.n, 1, places if mask.causal else 1, keys] if true_is_seen else [Records.n, keys]
     need(shape == wanted, f"{what} of the shape {shape}, where {wanted} is needed{LENGTHS}")
     return mask.causal, mask.lengths
 
@@ -159,8 +220,7 @@ def mask_shaped(function, mask, *args, **kwargs):
 
 
 MASK_RULES = {
-    **dict.fromkeys(("invert", "logical_not", "bitwise_not"), mask_not), **dict.fromkeys(("and", "logical_and", "bitwise_and"), joined("seen")),
-    **dict.fromkeys(("or", "logical_or", "bitwise_or"), joined("hidden")),
+    **dict.fromkeys(("invert", "logical_not", "bitwise_not"), mask_not), **dict.fromkeys(("and", "rand", "logical_and", "bitwise_and"), joined("seen")),
+    **dict.fromkeys(("or", "ror", "logical_or", "bitwise_or"), joined("hidden")),
     **dict.fromkeys(("unsqueeze", "view", "reshape", "getitem", "expand", "to", "bool", "contiguous", "clone"), mask_shaped),
-    "getattr": lambda function, mask, name: getattr(mask.data, name), "size": lambda function, mask, *dim: mask.data.size(*dim),
 }

@@ -119,6 +119,29 @@ clv_heads clv_heads_of(const clv_node_desc *d) {
                      1 / sqrt((double)width)};
 }
 
+clv_resample clv_resample_of(clv_op op, const clv_attrs *attrs, const clv_shape *in,
+                             const clv_shape *out) {
+  bool one_row = in->rank == 3,
+       mean = op == CLV_OP_ADAPTIVE_AVGPOOL1D || op == CLV_OP_ADAPTIVE_AVGPOOL2D;
+  clv_resample r = {.kind = mean                             ? CLV_RESAMPLE_MEAN
+                            : op == CLV_OP_UPSAMPLE_BILINEAR ? CLV_RESAMPLE_LINEAR
+                                                             : CLV_RESAMPLE_NEAREST,
+                    .align_corners = attrs->align_corners,
+                    .n = in->dim[0],
+                    .c = in->dim[1]};
+  for (int i = 0; i < 2; i++) {
+    int axis = one_row ? 2 : 2 + i;
+    bool none = one_row && i == 0;
+    r.in[i] = none ? 1 : in->dim[axis];
+    r.out[i] = none ? 1 : out->dim[axis];
+    r.scale[i] = attrs->scale_factor > 0 && !none ? 1 / attrs->scale_factor
+                                                  : (double)r.in[i] / (double)r.out[i];
+    if (r.align_corners)
+      r.scale[i] = r.out[i] > 1 ? (double)(r.in[i] - 1) / (double)(r.out[i] - 1) : 0;
+  }
+  return r;
+}
+
 bool clv_is_conv_transpose(clv_op op) {
   return op == CLV_OP_CONV_TRANSPOSE1D || op == CLV_OP_CONV_TRANSPOSE2D;
 }

@@ -88,6 +88,21 @@ typedef struct clv_attrs {
   int64_t packed; /* positions of the longest packed sequence; 0: sequences are not packed */
   /* for the op `last`: takes the first position of each packed sequence, not the last */
   bool first;
+  double min, max;         /* of clamp: least and largest output; an end of the range: no bound */
+  double min_val, max_val; /* of hardtanh: least and largest output */
+  double alpha;            /* of elu: factor of e^x - 1 */
+  double beta, threshold;  /* of softplus: factor of the input, and beta x above which y is x */
+  double exponent;         /* of pow */
+  double init;             /* of prelu: initial weight */
+  int64_t num_parameters;  /* of prelu: 1, or the number of channels */
+  /* extents of the output, of adaptive pools (output_size) and of upsampling (size); 0: not
+   * given */
+  int64_t output_size[2], size[2];
+  double scale_factor; /* of upsampling: extents of the output by those of the input; 0: size */
+  bool align_corners;  /* of upsampling: the centres of the corner values coincide */
+  bool affine;         /* of instancenorm: it has a weight and a bias for each channel */
+  int64_t correction;  /* of var: the divisor is the extent less this number */
+  int64_t shifts;      /* of roll: places by which values move along the dimension */
 } clv_attrs;
 
 enum { CLV_MAX_IN = 8, CLV_MAX_PARAMS = 32, CLV_LSTM_LAYERS = 8 };
@@ -190,6 +205,89 @@ typedef struct clv_window {
 } clv_window;
 bool clv_is_conv_transpose(clv_op op);
 clv_window clv_window_of(const clv_node_desc *d);
+
+/* Resampling of the images of [N, C, H, W], or of the rows of [N, C, L], which are images of one
+ * row. An output is, along each axis, a weighted sum of neighbouring inputs. */
+typedef enum clv_resample_kind {
+  CLV_RESAMPLE_MEAN,    /* of equal parts of the image: adaptive average pooling */
+  CLV_RESAMPLE_NEAREST, /* one value */
+  CLV_RESAMPLE_LINEAR,  /* two neighbours, weighted by their distances */
+} clv_resample_kind;
+typedef struct clv_resample {
+  clv_resample_kind kind;
+  bool align_corners;
+  int64_t n, c, in[2], out[2]; /* batch, channels, images of input and output */
+  double scale[2];             /* distance of neighbouring outputs, in inputs */
+} clv_resample;
+clv_resample clv_resample_of(clv_op op, const clv_attrs *attrs, const clv_shape *in,
+                             const clv_shape *out);
+
+/* kernels of a device are compiled with these functions, too */
+#ifdef __CUDACC__
+#define CLV_DEVICE __host__ __device__
+#else
+#define CLV_DEVICE
+#endif
+
+/* The inputs of one output along an axis: first .. first + n - 1. The first has weight w[0], any
+ * other w[1]. */
+typedef struct clv_taps {
+  int64_t first, n;
+  double w[2];
+} clv_taps;
+
+/* Returns the inputs of output o along an axis. Of LINEAR it is torch's
+ * area_pixel_compute_source_index; NEAREST rounds in f32, as torch does for each type. */
+static CLV_DEVICE inline clv_taps clv_taps_of(const clv_resample *r, int axis, int64_t o) {
+  int64_t in = r->in[axis], out = r->out[axis], first, end;
+  clv_taps t = {0, 1, {1, 0}};
+  if (r->kind == CLV_RESAMPLE_MEAN) {
+    first = o * in / out;
+    end = ((o + 1) * in + out - 1) / out;
+    t.first = first;
+    t.n = end - first;
+    t.w[0] = t.w[1] = 1 / (double)t.n;
+    return t;
+  }
+  if (r->kind == CLV_RESAMPLE_NEAREST) {
+    first = (int64_t)((float)o * (float)r->scale[axis]);
+    t.first = first < in - 1 ? first : in - 1;
+    return t;
+  }
+  double at =
+      r->align_corners ? r->scale[axis] * (double)o : r->scale[axis] * ((double)o + 0.5) - 0.5;
+  at = at > 0 ? at : 0;
+  first = (int64_t)at;
+  t.first = first < in - 1 ? first : in - 1;
+  if (t.first == in - 1) return t;
+  t.n = 2;
+  t.w[1] = at - (double)t.first;
+  t.w[0] = 1 - t.w[1];
+  return t;
+}
+
+/* Returns the weight of input i in an output with these taps; 0: the output does not read it. */
+static CLV_DEVICE inline double clv_tap_weight(const clv_taps *t, int64_t i) {
+  return i < t->first || i >= t->first + t->n ? 0 : t->w[i > t->first];
+}
+
+/* Returns the first output that may read input i along an axis. *ret_end: the output behind the
+ * last such. Outputs in the range may have weight 0. */
+static CLV_DEVICE inline int64_t clv_taps_readers(const clv_resample *r, int axis, int64_t i,
+                                                  int64_t *ret_end) {
+  int64_t in = r->in[axis], out = r->out[axis], begin, end;
+  double scale = r->scale[axis];
+  *ret_end = out;
+  if (r->kind == CLV_RESAMPLE_MEAN) {
+    *ret_end = ((i + 1) * out - 1) / in + 1;
+    return i * out / in;
+  }
+  if (!(scale > 0)) return 0;
+  begin = (int64_t)(((double)i - 1.5) / scale) - 2;
+  end = (int64_t)(((double)i + 1.5) / scale) + 3;
+  if (i < in - 1 && end < out) *ret_end = end;
+  return i == 0 || begin < 0 ? 0 : begin < out ? begin : out;
+}
 
 /* The extents of attention: queries [n, t, heads * width], keys and values [n, s, kv_heads *
  * width]. Head h of the queries uses head h / group of keys and values. */
@@ -383,7 +481,7 @@ typedef struct clv_extent {
   size_t at, n;
 } clv_extent;
 
-enum { CLV_KERNELS_ABI = 12 };
+enum { CLV_KERNELS_ABI = 13 };
 
 typedef struct clv_backend clv_backend;
 
@@ -496,8 +594,9 @@ struct clv_backend {
   /* Sets the number of compute threads for kernels that the calling thread executes from now on. */
   void (*set_threads)(int n);
 
-  /* Instruction set ("avx512_core") and libraries ("oneDNN 2.6.3, OpenBLAS 0.3.21 SkylakeX"), sent
-   * in Hello. The texts are valid as long as b. */
+  /* Instruction set ("avx512_core") and libraries ("oneDNN 2.6.3, OpenBLAS 0.3.21 SkylakeX, choices
+   * 0c5e..."), sent in Hello; choices: the digest of the table that says which kernel is faster.
+   * The texts are valid as long as b. */
   const char *(*isa)(const clv_backend *b);
   const char *(*libraries)(const clv_backend *b);
 
@@ -640,6 +739,12 @@ const clv_backend *clv_backend_ref(void);
 
 /* Returns the backend for processors, with oneDNN and OpenBLAS; f32. */
 const clv_backend *clv_backend_cpu(void);
+
+/* Returns how long a node takes in bf16 on this processor, in hundredths of its time in f32, by a
+ * table of measurements. Reads op, attributes and shapes of the description. *ret_processor: the
+ * processor that was measured; without a row of this processor, another of its vendor with its
+ * instruction set. 0: none was measured. */
+unsigned clv_backend_cpu_bf16_pace(const clv_node_desc *d, const char **ret_processor);
 
 #ifdef __cplusplus
 }

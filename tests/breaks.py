@@ -43,8 +43,9 @@ of("common/model/models/from.c", "tests/unit/models/test_models",
    inputs_come_in_any_order=("clv_code clv_layer_find_inputs", "in[i] = find_node(", "in[n - 1 - i] = node_called("),
    a_layer_may_read_itself=("static bool is_layer_name", "return true;", "return false;"),
    records_may_be_joined=("clv_code clv_layer_check_batch_dim", "!g->has_per_input_batches", "g->n_nodes"))
+of("common/model/graph/joined.c", "tests/net/training/test_graphs.py",
+   values_of_a_cut_are_one_value=("clv_code clv_graph_split(", "*start = part.stop += width;", "part.stop += width;"))
 of("common/model/graph/slice.c", "tests/net/training/test_graphs.py",
-   values_of_a_cut_are_one_value=("static clv_code split_crossing", "part.start = part.stop;", ";"),
    what_only_passes_is_lost=("static bool is_crossing", "n->layer < layers", "n->layer + 1 == layers"))
 of("master/train/stage_inputs.c", "tests/net/training/test_inputs.py",
    every_input_is_the_first=("clv_tensor *clv_batch_input", "batch->inputs[k]", "batch->inputs[k - k]"))
@@ -394,6 +395,12 @@ of("worker/store/caches.c", "tests/unit/store/test_caches",
 of("common/net/link/reassembly.c", LINK_CELLS,
    a_second_head_is_taken=("static partial_action *const actions", "[CLV_PARTIAL_HEADED] = {refuse_second_head,", "[CLV_PARTIAL_HEADED] = {take_head,"),
    bytes_come_twice=("static clv_code claim_span", "before && before->to > from", "false"))
+of("common/net/link/frame_writer.c", LINKS,
+   a_chunk_is_sent_without_its_ping=("clv_code clv_frame_writer_send_with_preceding", "if (code == CLV_OK && before)", "if (code == CLV_OK && !f)"))
+of("common/net/link/lane.c", LINKS,
+   a_pong_waits_without_end=("static clv_code handle_message", "if (is_attached && ln->lane_index) clv_frame_writer_flush(ln->link->writer);", ""))
+of("common/net/wire/payload.c", "tests/unit/wire/test_frame",
+   bytes_before_a_cache_line_are_lost=("static void copy_past_cache", "memcpy(dst, src, before);", ""))
 of("common/net/link/recv_window.c", LINKS,
    credit_is_granted_twice=("static uint64_t take_due_credit", "r->unsent_credit = 0;", ""),
    the_last_credit_is_held_back=("static uint64_t take_due_credit", "!idle &&", ""))
@@ -741,6 +748,14 @@ of("common/engine/node_files.c", "tests/unit/engine/test_saves",
 of("common/model/graph/plan_empty.c", "tests/unit/graph/test_plan_empty",
    a_mean_over_none_is_left_as_it_was=("static clv_code write_nan_output(", "i < k->n_output_values", "i < k->n_output_values && !k"),
    what_nothing_flows_to_keeps_its_gradient=("static clv_code zero_weight_gradients(", "CLV_TRY(clv_backend_fill(k->backend, a->dparam[i], 0, bytes, err))", "(void)bytes"))
+of("common/model/graph/joined.c", "tests/net/api/test_api_shapes.py",
+   every_output_is_the_first=("clv_code clv_graph_take_output(", "start += clv_graph_values_per_record(&g->nodes[outputs[i]]);", ";"))
+of("master/api/core/call.c", "tests/net/api/test_api_shapes.py",
+   modules_at_home_read_rounded_copies=("static cleave_status check_master_gets_own_dtype(", "if (!v->is_fetched_as_bf16 || v->module->node == 0)", "if (v)"))
+of("common/engine/context_value.c", "tests/net/api/test_api_shapes.py",
+   nothing_is_rounded_for_the_master=("static bool is_rounded_for(", "name == 0 && v->is_rounded_for_master", "name != name && v->is_rounded_for_master"))
+of("common/engine/context_backward.c", "tests/net/api/test_api_shapes.py",
+   gradients_of_bf16_inputs_are_f32=("static clv_code send_gradients(", "c->bf16_inputs >> i & 1", "false"))
 of("master/api/core/adapters.c", "tests/net/api/test_api_shapes.py",
    the_base_under_adapters_learns=("void api_adapters_freeze_base(", "p->frozen = true;", ""))
 GIVEN_GRADIENTS = "tests/net/api/test_api_gradients.py"

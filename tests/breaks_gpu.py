@@ -115,7 +115,7 @@ of("tests/gpu/pieces.py", BUNDLE + " each_piece_runs_on_the_simulated_device",
    programs_under_a_checker_get_other_arguments=("", '("gpu/steps", "lstm", "2", "3", "f32", "2")', '("gpu/steps", "lstm", "2", "f32", "2")'))
 of("tests/gpu/speed/shares_more.c", BUNDLE + " every_kernel_has_a_row_in_shares",
    a_kernel_has_no_row=("", '{"times a weight", 8, .f = multiply_by_weight},', '{"times a weight", 8, .f = times ? times_weight : NULL},'),
-   a_kernel_has_no_row_in_bf16=("", '{"silu, bf16", 4, .map_kernel = clv_gpu_silu, .is_channels_last = true},', '{"silu, bf16", 4, .map_kernel = clv_gpu_silu},'))
+   a_kernel_has_no_row_in_bf16=("", '{"scale, bf16", 4, .map_kernel = clv_gpu_scale, .is_channels_last = true},', '{"scale, bf16", 4, .map_kernel = clv_gpu_scale},'))
 of("tests/gpu/speed/torch_steps.py", BUNDLE + " missing_pytorch_build_or_piece_is_named",
    no_pytorch_is_a_traceback=("", "except ImportError as why:\n    print(f\"no PyTorch", "except SyntaxError as why:\n    print(f\"no PyTorch"))
 of("tests/gpu/beside_torch.py", BUNDLE + " parity_is_compared_with_pytorch_in_f64",

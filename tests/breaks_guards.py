@@ -70,7 +70,8 @@ of("master/data/scan.c", "tests/unit/data/test_scan",
    any_number_is_finite=("", "!(__builtin_fabsf((float)v[i]) <= FLT_MAX)", "v[i] == v[i] + 1 && v[i] == v[i] - 1 && sizeof(type) == 0"))
 
 # ---- links and the engine ------------------------------------------------------------------------
-of("common/net/link/pace.c", "tests/unit/link/test_load", nothing_is_settled=first("static void assume_bytes_received(", "memcpy(", "return;"))
+of("common/net/link/pace.c", "tests/unit/link/test_load", nothing_is_settled=first("static void assume_bytes_received(", "memcpy(", "return;"),
+   each_pause_is_measured=("bool clv_pace_take_next_chunk", "bulk && is_due", "bulk"))
 of("common/net/link/link_state.c", "tests/unit/link/test_tables", a_link_ends_again=("", "if (!n.is_first_end) return;", ""))
 of("common/net/link/send_queue.c", "tests/unit/link/test_tables",
    an_abort_waits=("", "if (urgent) return SEND_NOW;", ""),
@@ -123,9 +124,12 @@ of("master/egress/program_gate.c", HELD,
    undeclared_leaves_show_nothing=("static clv_findings worst_findings(", "return CLV_FINDING_RAW_INPUT | (dtype == CLEAVE_I64 ? CLV_FINDING_LABELS : 0u);", "return dtype == CLEAVE_I64 ? CLV_FINDING_LABELS : 0u;"))
 of("deploy/python/src/cleave/_runtime.py", "tests/python/test_runtime.py",
    python_declares_the_worst_alone=("", "self._declare_in_library(row, shows, hiding_layers)", "self._declare_in_library(row, 0, hiding_layers)"))
+of("master/api/extra/open.c", "tests/net/api/test_api_shapes.py",
+   hops_of_programs_are_not_recorded=("static void note_hop(", "if (*peer && bytes)", "if (!program)"))
 of("master/api/extra/open.c", HELD,
    programs_need_no_record=("static cleave_status begin_program(", "if (p->policy && !o->run)", "if (p->policy && !o)"))
 of("master/api/core/may_send.c", HELD,
+   outputs_of_a_module_are_one_row=("static clv_code describe_value(", "api_program_name(v->module, &ret->input)", "api_program_name(v->module, &(uint32_t){0})"),
    the_program_is_asked_before_the_gate=("static clv_code ask_hooks(", "if (rt->gate.check &&", "if (rt->may_send && rt->may_send(rt->user, what, &why) == CLEAVE_OK && rt->gate.check &&"))
 of("master/egress/table_row.c", "tests/unit/egress/test_gate",
    tokens_are_recorded_as_activations=("clv_egress_kind clv_egress_record_kind(", "findings & CLV_FINDING_TOKENS ? CLV_EGRESS_TOKENS : CLV_EGRESS_ACTIVATION", "CLV_EGRESS_ACTIVATION"))
@@ -169,5 +173,10 @@ of("master/run/run_classes.c", "tests/unit/run/test_records", damaged_classes_ar
 of("master/plan/policy_check.c", "tests/unit/plan/test_hops",
    hops_are_named_by_their_stage=("clv_egress_row clv_blueprint_hop_row(", "from->gradient_findings : from->hop_findings", "from->gradient_findings : from->output_findings"),
    hops_need_no_policy=("static clv_code check_hop(", "t.findings = r.findings; return clv_policy_check_tensor(b->policy, &t, err);", "return CLV_OK;"))
+of("master/train/modules.c", "tests/net/hostile/test_hostile_answers.py bulk_lanes_are_opened_only_where_packets_may_need_chunks",
+   small_sessions_open_bulk_lanes=("static uint32_t choose_bulk_lanes(", "return 0;", "return CLEAVE_BULK_LANES;"),
+   chunks_have_no_bulk_lanes=("static uint32_t choose_bulk_lanes(", "return CLEAVE_BULK_LANES;", "return 0;"))
+of("tests/run-tests", "tests/checks/test_simulated.py",
+   a_program_that_cannot_be_started_is_left_out=("", "                    finish(test)\n            for", "                    pass\n            for"))
 of("master/api/core/events.c", "tests/net/hostile/test_hostile_answers.py unknown_references_are_ignored_or_not_found",
    references_of_workers_go_unanswered=("static bool on_reference(", "clv_node_post(rt->node, p); return true;", "return false;"))

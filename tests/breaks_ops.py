@@ -2,6 +2,34 @@
 """Breaks on purpose, as breaks.py says: ops and their kernels."""
 from breaks import of
 
+of("kernels/cpu/pointwise.c", "tests/ops/test_any_layout sqrt",
+   a_slope_of_the_padding_stays=("static bool is_zero_of_zero(", "return of_zero == 0;", "return true;"))
+of("worker/service/load_module.c", "tests/net/contexts/test_client.py an_unknown_op_is_refused_by_its_layer",
+   an_unknown_op_has_no_layer=("static clv_code add_node(", "w->op >= CLV_OP_COUNT || !clv_op_def_of((clv_op)w->op)", "false"))
+of("kernels/ops/table.c", "tests/ops/test_golden clamp",
+   no_bound_is_a_bound=("static double read_number(", "fabs(number) > 3.4e38", "false"))
+of("kernels/cpu/activations.c", "tests/ops/test_pair hardtanh",
+   a_value_on_a_bound_has_a_gradient=("", "MAP(hardtanh_back, x <= p || x >= q", "MAP(hardtanh_back, x < p || x > q"))
+of("kernels/cuda/pointwise.def", "tests/gpu/test_cuda softplus",
+   beta_counts_once=("", "log_sum_of(p * x) / p", "log_sum_of(p * x)"))
+of("common/model/graph/params.c", "tests/unit/graph/test_ops",
+   a_number_is_drawn=("static bool get_distribution(", "&& s->init != CLV_INIT_NUMBER", ""))
+of("kernels/kernels.h", "tests/ops/test_golden upsample_bilinear",
+   corners_never_meet=("static CLV_DEVICE inline clv_taps clv_taps_of(", "double at = r->align_corners ?", "double at = false ?"))
+of("kernels/cpu/resample.c", "tests/ops/test_pair adaptive_avgpool2d",
+   an_input_has_one_reader=("static void fill_backward(", "s->n++;", "s->n = 1;"))
+of("kernels/cuda/pools.cu", "tests/gpu/test_cuda upsample_nearest",
+   columns_have_no_weight=("static __global__ void resample_back(", "of_row * clv_tap_weight(&w, in.column)", "of_row"))
+of("kernels/cpu/gru.c", "tests/ops/test_pair gru",
+   a_step_forgets_the_one_before=("CPU_INLINE void cell_back_body(", "dh[i] = d * z;", "dh[i] = 0;"))
+of("kernels/cuda/gru.cu", "tests/gpu/test_cuda gru",
+   a_gate_is_not_multiplied=("static __global__ void gru_cell_back(", "own[2 * l.h + j] = static_cast<float>(dn * r);", "own[2 * l.h + j] = static_cast<float>(dn);"))
+of("kernels/cpu/stochastic_depth.c", "tests/ops/test_pair stochastic_depth",
+   records_in_fours_are_dropped_alike=("static clv_code depth_forward(", "word[n % 4]", "word[0]"))
+of("kernels/cpu/axis.c", "tests/ops/test_pair cumsum",
+   a_sum_backward_is_forward=("static clv_code cumsum_backward(", "j.back = true;", "j.back = false;"))
+of("kernels/cuda/axis.cu", "tests/gpu/test_cuda roll",
+   what_passes_the_end_is_lost=("static __global__ void move_along(", "from += from < 0 ? extent : 0;", "from = from < 0 ? 0 : from;"))
 of("kernels/cpu/groupnorm.c", "tests/ops/test_pair groupnorm",
    a_variance_has_no_eps=("static void group_moments", "+ k->k.d.attrs.eps", ""),
    groups_of_a_block_are_one=("static clv_norm_affine forward_affine", "of + c / k->per_group * 2", "of + block / k->per_group * 2"),
@@ -52,7 +80,22 @@ of("kernels/cpu/dnnl.c", SIGNALS, a_primitive_takes_signals=("clv_code clv_cpu_p
 of("kernels/cpu/conv_choice.c", "tests/ops/test_pair conv2d",
    dilation_is_not_asked_for=("static clv_code describe_tensors(", "s->dilation[i] - 1", "0"))
 of("kernels/cpu/conv_choice.c", "tests/unit/graph/test_plan_bf16",
-   blocks_are_fast_enough_with_amx=("clv_code clv_cpu_conv_choose(", "clv_cpu_has_amx() ? 0 : 1", "1"))
+   blocks_are_fast_enough_with_amx=("static int order_layouts(", "clv_cpu_choose(CPU_CONV_BF16, shape_class) == CPU_BLOCKS", "true"))
+of("kernels/cpu/choices.c", "tests/unit/cpu/test_choice_table",
+   a_table_answers_for_its_own_version_alone=("static const choice_row *find_row(", "    found = r;\n", ""),
+   a_lower_instruction_set_does_not_answer=("cpu_candidate clv_cpu_choose_for(", "isa = find_lower_isa(isa)", "isa = NULL"),
+   small_images_have_no_class=("cpu_shape_class clv_cpu_class_of_conv(", "<= SMALL_IMAGE", "< 1"))
+of("kernels/cpu/backend.c", "tests/unit/cpu/test_choice_table",
+   the_digest_of_the_table_is_not_sent=("static void fill_libraries_text(", "clv_cpu_choices_digest()", '""'))
+of("kernels/cpu/gemm.c", "tests/unit/cpu/test_choice_table",
+   a_narrow_blas_is_not_named=("static void store_version(", 'blas.is_as_wide ? ""', 'true ? ""'))
+of("kernels/cpu/pairs.c", "tests/ops/test_pair attention",
+   rows_of_a_head_are_side_by_side=("INLINE size_t index_of(", "f->row_stride ? f->row_stride : f->columns", "f->columns"),
+   a_sum_without_terms_is_not_written=("static void multiply_parts(", "      do { /* once", "      while (t.last < tiles) { /* once"))
+of("kernels/cpu/head_products.c", "tests/ops/test_pair attention",
+   keys_are_packed_for_those_that_count=("void clv_cpu_head_by_rows(", ".right_k = p->length,", ""))
+of("kernels/cpu/lstm.c", "tests/ops/test_pair lstm",
+   the_recurrence_has_the_inputs_weights=("static clv_code layer_forward(", "  pack_right(k, a, &recur, layer_param(k, a, layer, 1));\n", ""))
 of("kernels/cpu/conv_product.c", "tests/unit/graph/test_plan_bf16",
    taps_outside_the_image_are_read=("static void copy_tap_row(", "row < 0 || row >= s->h || ", "row < -1 || "))
 of("kernels/cpu/channels_last.c", "tests/unit/cpu/test_layouts",

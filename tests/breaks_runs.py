@@ -171,3 +171,8 @@ of("deploy/python/src/cleave/_runtime.py", "tests/python/test_runtime.py forked_
    a_forked_child_uses_the_links_of_its_parent=("", "runtime._is_forked = True", "runtime._is_forked = False"))
 of("deploy/python/src/cleave/_session.py", "tests/python/test_session.py exit_codes_are_exceptions",
    a_wrong_file_is_any_error=("", "3: Code.INVALID, 4", "3: Code.UNKNOWN, 4"))
+
+# ---- modules of PyTorch that become layers, and back ---------------------------------------------
+EXPORT = "tests/net/training/test_export.py"
+of("deploy/export_traced.py", EXPORT, the_first_refusal_alone_is_printed=("", 'return "\\n".join(lines)', "return lines[0]"))
+of("deploy/export_torch.py", EXPORT, joined_projections_go_back_to_the_first=("", "flat[first:first + len(value)] = value", "flat[:len(value)] = value"))

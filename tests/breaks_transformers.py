@@ -13,7 +13,7 @@ of("kernels/cpu/linear_bf16.c", PLANS,
 of("kernels/cpu/pairs.c", PLANS,
    blocks_at_an_edge_write_behind_it=("static void multiply_block(", "i + PAIRS_BLOCK > p->m || j + PAIRS_BLOCK > p->n", "false"),
    the_last_part_of_a_factor_is_what_lies_there=("INLINE __m512 load_values(", "row < f->rows ? mask_of(column, f->columns) : 0", "0xFFFF"),
-   the_rest_of_a_long_sum_begins_anew=("static const float *initial_sums(", "p->accumulate || t->first ? p->n : 0", "p->accumulate ? p->n : 0"),
+   the_rest_of_a_long_sum_begins_anew=("static const float *initial_sums(", "p->accumulate || t->first ? c_stride(p) : 0", "p->accumulate ? c_stride(p) : 0"),
    a_bias_has_the_last_rows_alone=("INLINE void pack_across(", "sums && first ? _mm512_loadu_ps(sums + s * PAIRS_SIDE) : _mm512_setzero_ps()", "_mm512_setzero_ps()"),
    the_second_half_of_a_block_is_the_first=("INLINE void pack_across(", "(block * STRIPS + s) * PAIRS_SIDE", "block * STRIPS * PAIRS_SIDE"),
    a_second_gradient_of_a_bias_replaces_the_first=("static void store_sums(", "p->accumulate ? p->sums[i] + sums[i - first] : sums[i - first]", "sums[i - first]"),
@@ -50,7 +50,7 @@ of("kernels/cpu/gelu.c", "tests/ops/test_pair gelu",
    the_tail_is_on_one_side=("CPU_INLINE float gelu_cdf(", "x < 0 ? tail : 1 - tail", "1 - tail"),
    the_slope_has_no_bell=("CPU_INLINE float gelu_slope(", "+ x * (bell * 0.39894228f)", ""))
 of("kernels/cpu/attention.c", "tests/ops/test_pair attention",
-   gradients_of_keys_begin_with_what_lies_there=("static void backward_tile(", "multiply_over_rows(e, t, s->dp, s->q, !first, s->dkeys);", "multiply_over_rows(e, t, s->dp, s->q, true, s->dkeys);"),
+   gradients_of_keys_begin_with_what_lies_there=("static void backward_tile(", "s->dp, s->q, !first, s->dkeys);", "s->dp, s->q, true, s->dkeys);"),
    keys_that_nobody_meets_keep_a_gradient=("static void backward_heads(", "memset(s.dvalues + first_keys * width, 0, rest * width * sizeof(float));", ""),
    places_behind_the_length_keep_a_gradient=("static void store_gradients(", "memset(x + key_index(e) + s * key_row_size(k), 0, width * sizeof *x);", ";"))
 

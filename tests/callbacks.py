@@ -12,7 +12,17 @@ import collections, re
 
 NO_CODE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|^[ \t]*#(?:[^\n\\]|\\.|\\\n)*', re.S | re.M)
 TOKEN = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|->|==|!=|<=|>=|&&|\|\||\S")
-WORD = re.compile(r"[A-Za-z_]\w*\Z")
+
+
+class Words(dict):
+    """Whether a token is a word; each is looked at once."""
+
+    def __missing__(self, token):
+        self[token] = re.fullmatch(r"[A-Za-z_]\w*", token) is not None
+        return self[token]
+
+
+WORD = Words()
 STATEMENTS = {"return", "else", "case", "goto", "sizeof", "if", "while", "for", "switch", "do"}
 DROPPED = {"const", "struct", "volatile", "restrict", "static", "extern", "inline", "unsigned", "register"}
 OPEN, CLOSE = {"(": 1, "[": 1, "{": 1}, {")": 1, "]": 1, "}": 1}
@@ -75,9 +85,9 @@ def pointer_name(t, typedefs):
     for i in range(len(t) - 2):
         if t[i] == "(" and t[i + 1] == "*":
             end = partner(t, i)
-            words = [x for x in t[i + 2:end] if WORD.match(x) and x not in DROPPED]
+            words = [x for x in t[i + 2:end] if WORD[x] and x not in DROPPED]
             return words[0] if words and end + 1 < len(t) and t[end + 1] == "(" else None
-    words = [x for x in t if WORD.match(x) and x not in DROPPED]
+    words = [x for x in t if WORD[x] and x not in DROPPED]
     return words[-1] if len(words) == 2 and words[0] in typedefs and "(" not in t else None
 
 
@@ -87,7 +97,7 @@ def kind(t):
         return "function"
     t = t[:t.index("[")] + ["*"] if "[" in t else t
     t = [x for x in t if x not in DROPPED]
-    return " ".join(t[:-1] if len([x for x in t if WORD.match(x)]) > 1 else t)
+    return " ".join(t[:-1] if len([x for x in t if WORD[x]]) > 1 else t)
 
 
 def kinds(t):
@@ -108,7 +118,14 @@ class File:
     def __init__(self, path, text):
         self.path, self.t = path, tokens(text)
         self.typedefs, self.structs, self.functions, self.bodies = {}, {}, {}, []
+        self.places = collections.defaultdict(list)  # token -> where it is; filled when first asked
         self.scan()
+
+    def places_of(self, token):
+        if not self.places:
+            for i, x in enumerate(self.t):
+                self.places[x].append(i)
+        return self.places.get(token, ())
 
     def declarations(self):
         """(begin, end) of what stands between the ; and } of the outermost level."""
@@ -157,7 +174,7 @@ class File:
         end = partner(d, at)
         behind = d[end + 1:]
         behind = behind[:behind.index("=")] if "=" in behind else behind
-        names = [x for x in d[:at] + behind if WORD.match(x) and x not in DROPPED | {"typedef", "union"}]
+        names = [x for x in d[:at] + behind if WORD[x] and x not in DROPPED | {"typedef", "union"}]
         members, one = [], []
         for x in d[at + 1:end]:
             if x == ";" and sum((y in OPEN) - (y in CLOSE) for y in one) == 0:
@@ -169,7 +186,7 @@ class File:
             self.structs[self.known_as(name)] = members
 
     def function(self, begin, d, body):
-        heads = [i for i, x in enumerate(d[:body]) if x == "(" and i and WORD.match(d[i - 1]) and d[i - 1] != "__attribute__"]
+        heads = [i for i, x in enumerate(d[:body]) if x == "(" and i and WORD[d[i - 1]] and d[i - 1] != "__attribute__"]
         if not heads:
             return
         at = heads[0]
@@ -256,15 +273,14 @@ class Pointers:
 
     def declared(self, f, owner, name):
         """Whether the file or any struct declares `name` to be an `owner`, or it is one itself."""
-        return owner == name or self.has(f.t, owner, name) or not self.naming[owner].isdisjoint(self.naming[name])
+        return owner == name or self.has(f, owner, name) or not self.naming[owner].isdisjoint(self.naming[name])
 
     @staticmethod
-    def has(t, owner, name):
-        for i, x in enumerate(t):
-            if x == owner:
-                rest = [y for y in t[i + 1:i + 5] if y not in ("*", "const")]
-                if rest[:1] == [name]:
-                    return True
+    def has(f, owner, name):
+        for i in f.places_of(owner):
+            rest = [y for y in f.t[i + 1:i + 5] if y not in ("*", "const")]
+            if rest[:1] == [name]:
+                return True
         return False
 
     def of_function(self, f, name, slots):
@@ -281,8 +297,9 @@ class Pointers:
     def read(self, f):
         inside = {i: (name, a) for name, a, b in f.bodies for i in range(a, b)}
         local = {name: self.variables(f, name, a, b) for name, a, b in f.bodies}
-        for i, x in enumerate(f.t):
-            if not WORD.match(x) or i + 1 >= len(f.t):
+        slots = {x for found in local.values() for x, slot in found.items() if slot}
+        for i, x in enumerate(f.t[:-1]):
+            if x not in slots and x not in self.members and x not in self.homes and x not in f.functions:
                 continue
             mine = local.get(inside.get(i, ("", 0))[0], {})
             calls = f.t[i + 1] == "(" or f.t[i + 1] == ")" and f.t[i + 2:i + 3] == ["("]
@@ -301,17 +318,17 @@ class Pointers:
         """{variable: its slot, or None if it holds no function} of a function"""
         found = {}
         for p in self.params(f, name) or []:
-            words = [x for x in p if WORD.match(x)]
+            words = [x for x in p if WORD[x]]
             found[words[-1] if words else ""] = None
         found.update(self.slots_of_params(f, name))
         for i in range(a, b - 2):
             word = f.t[i + 1]
-            star = f.t[i] == "*" and WORD.match(f.t[i - 1]) and f.t[i - 2] in (";", "{", "}", "(", "const", ",")
-            plain = WORD.match(f.t[i]) and f.t[i] not in STATEMENTS
-            if (star or plain) and WORD.match(word) and f.t[i + 2] in ("=", ";", ",", "["):
+            star = f.t[i] == "*" and WORD[f.t[i - 1]] and f.t[i - 2] in (";", "{", "}", "(", "const", ",")
+            plain = WORD[f.t[i]] and f.t[i] not in STATEMENTS
+            if (star or plain) and WORD[word] and f.t[i + 2] in ("=", ";", ",", "["):
                 known = (f.t[i - 1] if star else f.t[i]) in self.typedefs
                 found.setdefault(word, ("variable", f.path, name, word) if known else None)
-            elif f.t[i] == "(" and word == "*" and f.t[i + 3:i + 5] == [")", "("] and WORD.match(f.t[i + 2]):
+            elif f.t[i] == "(" and word == "*" and f.t[i + 3:i + 5] == [")", "("] and WORD[f.t[i + 2]]:
                 found.setdefault(f.t[i + 2], ("variable", f.path, name, f.t[i + 2]))
         return found
 
@@ -350,7 +367,7 @@ class Pointers:
     def to_outside(self, f, i):
         """An argument of a function that is none of the tree's, or of a macro."""
         at, _ = opener(f.t, i)
-        return at > 0 and f.t[at] == "(" and WORD.match(f.t[at - 1]) and f.t[at - 1] not in STATEMENTS \
+        return at > 0 and f.t[at] == "(" and WORD[f.t[at - 1]] and f.t[at - 1] not in STATEMENTS \
             and not self.home(f, f.t[at - 1])
 
     def places(self, f, i, mine):
@@ -363,7 +380,7 @@ class Pointers:
         at, commas = opener(t, begin)
         if at < 0:
             return set()
-        if t[at] == "(" and WORD.match(t[at - 1]):
+        if t[at] == "(" and WORD[t[at - 1]]:
             return self.argument(f, at - 1, commas)
         is_body = any(at == a for _, a, _ in f.bodies)
         return self.initialised(f, at, commas) if t[at] == "{" and not is_body else set()
@@ -374,7 +391,7 @@ class Pointers:
         while i > 1 and t[i - 1] in (".", "->"):
             i -= 2
             while i > 0 and t[i] in CLOSE:
-                i = opener(t, i)[0] - (1 if WORD.match(t[opener(t, i)[0] - 1]) else 0)
+                i = opener(t, i)[0] - (1 if WORD[t[opener(t, i)[0] - 1]] else 0)
         j = i
         while j > 0 and t[j - 1] not in ("=", ",", ";", "{", "}", "(", "["):
             j -= 1

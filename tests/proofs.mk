@@ -69,6 +69,11 @@ parity: deps-parity
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(PUBLIC_PROGRAMS) $(OUT)/parity/stages
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/parity/parity.py $(PARITY_ARGS)
 
+##+ exports          networks that people publish, exported as they are written, beside PyTorch
+exports: deps-parity
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(OUT)/parity/exported
+	$(Q)$(PYTHON) tests/parity/exports.py --out $(OUT) $(PARITY_ARGS)
+
 # Hugging Face's tokenizers come from PyPI, into build/tokenizers.
 token-golden: deps-parity
 	$(Q)$(PYTHON) tests/golden/make_tokens.py
@@ -249,9 +254,10 @@ look-proof: deps-test
 
 BENCHES := $(patsubst tests/bench/%.c,$(OUT)/bench/%,$(wildcard tests/bench/bench_*.c))
 benches: $(BENCHES)
+$(OUT)/bench/bench_choices: BENCH_LDFLAGS := -Wl,--wrap=clv_cpu_choose
 $(OUT)/bench/%: $(OUT)/tests/bench/%.o $(ALL_LIBS)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
+	$(Q)$(CC) $(LDFLAGS) $(BENCH_LDFLAGS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
 
 # ---- the table of the proofs ---------------------------------------------------------------------
 ## proof            every proof whose row in tests/PROOFS.md is missing or stale; PROOF=name
@@ -262,3 +268,9 @@ proof:
 ##+ proof-status     that table, with what is stale
 proof-status:
 	$(Q)PROOF_SCALE=$(PROOF_SCALE) $(PYTHON) tests/proof/proof.py --status
+
+# ---- the table of choices, which no proof needs --------------------------------------------------
+##+ bench-choices    times the kernels whose choice depends on speed, writes kernels/cpu/choices.def
+bench-choices:
+	$(Q)$(MAKE) --no-print-directory $(OUT)/bench/bench_choices
+	$(Q)MAKE='$(MAKE)' $(PYTHON) tests/bench/choices.py $(OUT) $(BENCH_ARGS)

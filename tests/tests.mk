@@ -8,6 +8,9 @@ folder_of_unit = $(or $(filter %/$(1),$(FOLDERS)),$(filter $(1),$(FOLDERS)))
 UNIT_LDFLAGS_test_accept_guard := $(EXPORT_GUARDS)
 UNIT_LDFLAGS_test_egress_record := -Wl,--wrap=fdatasync,--wrap=clv_now_ns
 UNIT_LDFLAGS_test_signals := -Wl,--wrap=dnnl_sgemm,--wrap=dnnl_primitive_execute
+UNIT_LDFLAGS_test_choice_table := -Wl,--wrap=clv_cpu_choose
+UNIT_LDFLAGS_test_pair := -Wl,--wrap=clv_cpu_choose
+UNIT_LDFLAGS_test_packed := -Wl,--wrap=clv_cpu_choose
 UNIT_LDFLAGS_test_widths := -Wl,--wrap=clv_cpu_vector_width
 UNIT_OBJS_test_accept_guard := $(OUT)/worker/accept_guard.o
 UNIT_LDFLAGS_test_read_guard := $(EXPORT_GUARDS)

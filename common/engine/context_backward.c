@@ -116,10 +116,15 @@ static clv_code add_contributions(clv_context_call *c, clv_err *err) {
 /* Sends the gradient of one input. A gradient on a device is streamed while it is copied to host
  * memory, or sent after the copy is complete. */
 static clv_code send_gradient(clv_contexts *e, clv_context *ctx, const clv_gradient_target *t,
-                              clv_tensor *din, clv_err *err) {
+                              clv_tensor *din, bool as_bf16, clv_err *err) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *bf16 = NULL;
   clv_value *v = clv_context_find_value(e, ctx, t->value);
   clv_copy *copy = NULL;
   if (v && v->producer) return clv_pass_add_gradient(e, v, ctx->phase, t->order, din, err);
+  if (din && as_bf16) {
+    CLV_TRY(clv_pool_convert_tensor(e->env.pool, din, CLV_BF16, &bf16, err));
+    din = bf16;
+  }
   if (din && din->device) CLV_TRY(clv_copy_start(e, din, &copy, err));
   clv_packet *p;
   CLV_TRY(clv_outbox_new_packet(e, CLV_GRADIENT, ctx, t->value, t->name, &p, err));
@@ -142,7 +147,8 @@ static clv_code send_gradient(clv_contexts *e, clv_context *ctx, const clv_gradi
 static clv_code send_gradients(clv_contexts *e, clv_context_call *c, clv_err *err) {
   for (uint32_t i = 0; i < c->n_in; i++)
     if (c->targets[i].value)
-      CLV_TRY(send_gradient(e, c->out->ctx, &c->targets[i], c->dins[i], err));
+      CLV_TRY(
+          send_gradient(e, c->out->ctx, &c->targets[i], c->dins[i], c->bf16_inputs >> i & 1, err));
   return CLV_OK;
 }
 
@@ -244,6 +250,7 @@ static clv_module *find_producer_module(clv_contexts *e, const clv_context_call 
  * device. */
 static bool can_stream_input_grad(const clv_contexts *e, const clv_context_call *c, uint32_t i) {
   const clv_gradient_target *t = &c->targets[i];
+  if (c->bf16_inputs >> i & 1) return false; /* rounded in host memory */
   return t->value && clv_outbox_can_stream(e, t->name, c->in[i]->n * sizeof(float));
 }
 

@@ -206,6 +206,7 @@ clv_code clv_on_call(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *
     CLV_TRY(clv_contexts_index_of_name(e, p->frame.to, &to, err));
     CLV_TRY(clv_value_add_delivery(e, c->out, to, err));
   }
+  c->out->is_rounded_for_master = p->frame.flags & CLV_FLAG_BF16;
   if (record_args(e, c, p, &why) != CLV_OK) fail_call(e, c, &why);
   clv_call_dependency_done(e, c);
   return CLV_OK;

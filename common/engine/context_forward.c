@@ -18,7 +18,8 @@ static clv_code check_input(const clv_context_call *c, uint32_t slot, const clv_
   clv_shape want = node->shape;
   bool batched = want.rank && t->shape.rank;
   if (batched) want.dim[0] = t->shape.dim[0];
-  if (t->dtype != node->dtype || !clv_shape_equal(&want, &t->shape)) {
+  bool fits = t->dtype == node->dtype || (t->dtype == CLV_BF16 && node->dtype == CLV_F32);
+  if (!fits || !clv_shape_equal(&want, &t->shape)) {
     char w[160], g[160];
     return clv_fail(err, CLV_INVALID, "module %u expects input %u as %s %s, got %s %s", c->module,
                     slot, clv_dtype_name(node->dtype), clv_shape_format(&want, w, sizeof w),
@@ -38,7 +39,7 @@ static bool can_stream_output(const clv_contexts *e, const clv_context_call *c, 
   if (!clv_module_can_copy_from(c->mod, c->mod)) return false;
   if (clv_shape_bytes(&c->out_shape, dtype, &bytes, NULL) != CLV_OK) return false;
   for (const clv_delivery *d = c->out->deliveries; d; d = d->next)
-    if (d->kept_ref || !clv_outbox_can_stream(e, d->name, bytes)) return false;
+    if (!clv_value_can_stream_to(e, c->out, d, bytes)) return false;
   return true;
 }
 
@@ -142,10 +143,24 @@ static clv_code check_inputs(const clv_context_call *c, clv_err *err) {
   return CLV_OK;
 }
 
+/* Replaces inputs that came as bf16 by f32, in which modules compute. */
+static clv_code widen_inputs(const clv_contexts *e, clv_context_call *c, clv_err *err) {
+  for (uint32_t i = 0; i < c->n_in; i++) {
+    clv_tensor *wide;
+    if (c->in[i]->dtype != CLV_BF16) continue;
+    CLV_TRY(clv_pool_convert_tensor(e->env.pool, c->in[i], CLV_F32, &wide, err));
+    clv_tensor_unref(c->in[i]);
+    c->in[i] = wide;
+    c->bf16_inputs |= 1u << i;
+  }
+  return CLV_OK;
+}
+
 static clv_code prepare_forward(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
   clv_context_call *c = clv_call_of_work(w);
   if (c->failure) return CLV_OK;
   CLV_TRY(check_inputs(c, err));
+  CLV_TRY(widen_inputs(e, c, err));
   clv_call_use_old_weights(c->out->ctx, c);
   CLV_TRY(clv_call_prepare_forward(e, c, err));
   request_buffer_save(e, c);

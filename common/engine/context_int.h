@@ -394,6 +394,9 @@ clv_code clv_value_on_event(clv_contexts *e, clv_value *v, clv_value_event event
  * reference). */
 clv_code clv_value_settle(clv_contexts *e, clv_value *v, clv_tensor *tensor, clv_shared_err *failed,
                           clv_err *err);
+/* True if the delivery can be sent while the value of `bytes` is copied from a device. */
+bool clv_value_can_stream_to(const clv_contexts *e, const clv_value *v, const clv_delivery *d,
+                             size_t bytes);
 clv_code clv_value_add_delivery(clv_contexts *e, clv_value *v, uint32_t name, clv_err *err);
 /* Makes a settled value an input of a call. If the value has failed, fails the call and removes the
  * call from its queue. False: the value is being copied from a device; the caller links the call to

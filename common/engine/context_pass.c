@@ -260,8 +260,19 @@ static clv_pass_event get_gradient_event(const clv_context *ctx, const clv_value
   return c && c->is_in_pass && !begun ? PASS_GRADIENT_NEEDED : PASS_GRADIENT_OTHER;
 }
 
+/* Returns the gradient that a GRADIENT carries, as f32, in which gradients are summed. *ret NULL:
+ * it carries none. */
+static clv_code get_gradient(const clv_contexts *e, const clv_packet *p, clv_tensor **ret,
+                             clv_err *err) {
+  clv_tensor *t = p->frame.n_tensors ? p->tensor[0] : NULL;
+  if (t && t->dtype == CLV_BF16) return clv_pool_convert_tensor(e->env.pool, t, CLV_F32, ret, err);
+  *ret = t ? clv_tensor_ref(t) : NULL;
+  return CLV_OK;
+}
+
 static clv_code record_gradient(clv_contexts *e, clv_context *ctx, const clv_packet *p,
                                 clv_err *err) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *gradient = NULL;
   const clv_frame *f = &p->frame;
   clv_value *v;
   clv_action action;
@@ -276,8 +287,8 @@ static clv_code record_gradient(clv_contexts *e, clv_context *ctx, const clv_pac
   bool announced = f->backward_pass_number == ctx->phase && v->producer && v->producer->is_in_pass;
   if (announced && f->contribution_index >= v->producer->n_contributions)
     return fail_gradient_order(v->producer, f->contribution_index, err);
-  return clv_pass_add_gradient(e, v, f->backward_pass_number, f->contribution_index,
-                               f->n_tensors ? p->tensor[0] : NULL, err);
+  CLV_TRY(get_gradient(e, p, &gradient, err));
+  return clv_pass_add_gradient(e, v, f->backward_pass_number, f->contribution_index, gradient, err);
 }
 
 clv_code clv_on_gradient(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {

@@ -211,7 +211,8 @@ struct clv_value {
   clv_context_call *producer;
   /* gradients received for the value; they can arrive before the call */
   clv_contribution *received_gradients;
-  bool is_dropped;     /* DROP has arrived: free the value when no consumer waits for it */
+  bool is_rounded_for_master; /* the master gets the value in bf16 */
+  bool is_dropped;            /* DROP has arrived: free the value when no consumer waits for it */
   bool needed_by_peer; /* SPARE has arrived: another node needs the value to compute a kept value */
   /* the value stays after the end of its context, because a kept value depends on it */
   bool is_retained;
@@ -237,7 +238,9 @@ typedef struct clv_gradient_target {
 struct clv_context_call {
   clv_value *out;
   clv_module *mod; /* the module; NULL: not loaded, so the call fails */
-  uint32_t module, micro_batch, flags, input_grads;
+  /* input_grads: bit i is set if the gradient of input i is computed; bf16_inputs: bit i is set if
+   * input i came as bf16, so its gradient is sent as bf16 */
+  uint32_t module, micro_batch, flags, input_grads, bf16_inputs;
   uint8_t call_state; /* clv_call_state */
   /* n_missing: number of things that the call still waits for: its inputs, the record of its
    * arguments, its turn in the queue of its module, its position in the order of the context, and

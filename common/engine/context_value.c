@@ -45,10 +45,27 @@ static void fill_value_packet(const clv_value *v, clv_packet *p) {
                                      v->copy ? v->copy->device_copy : NULL);
 }
 
+static bool is_rounded_for(const clv_value *v, uint32_t name) {
+  return name == 0 && v->is_rounded_for_master && v->tensor && v->tensor->dtype == CLV_F32;
+}
+
+bool clv_value_can_stream_to(const clv_contexts *e, const clv_value *v, const clv_delivery *d,
+                             size_t bytes) {
+  bool is_rounded = d->name == 0 && v->is_rounded_for_master;
+  return !d->kept_ref && !is_rounded && clv_outbox_can_stream(e, d->name, bytes);
+}
+
 static clv_code send_value(clv_contexts *e, const clv_value *v, uint32_t name, clv_err *err) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *bf16 = NULL;
   clv_packet *p;
+  if (!v->failure && is_rounded_for(v, name))
+    CLV_TRY(clv_pool_convert_tensor(e->env.pool, v->tensor->device ? v->host_copy : v->tensor,
+                                    CLV_BF16, &bf16, err));
   CLV_TRY(clv_outbox_new_packet(e, CLV_VALUE, v->ctx, v->id, name, &p, err));
-  fill_value_packet(v, p);
+  if (bf16)
+    clv_packet_add_tensor_being_copied(p, bf16, NULL);
+  else
+    fill_value_packet(v, p);
   clv_context_trace_packet(e, v->ctx, CLV_TRACE_VALUE_OUT, p, clv_contexts_now(e));
   clv_outbox_send(e, p);
   return CLV_OK;
@@ -97,7 +114,7 @@ static clv_code deliver_to_consumers(clv_contexts *e, clv_value *v, clv_err *err
     v->failure = clv_shared_err_new(e, &why, "");
   for (clv_delivery **at = &v->deliveries, *d; (d = *at) != NULL;) {
     bool waits = !t && !v->failure;
-    if (waits && (d->kept_ref || !clv_outbox_can_stream(e, d->name, v->tensor->bytes))) {
+    if (waits && !clv_value_can_stream_to(e, v, d, v->tensor->bytes)) {
       at = &d->next;
       continue;
     }

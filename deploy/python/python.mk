@@ -5,7 +5,7 @@
 PYTHON_OUT := $(OUT)/python
 PYTHON_INCLUDE = $(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')
 PYTHON_SRCS := $(wildcard deploy/python/src/cleave/*)
-PYTHON_EXPORT := deploy/export_torch.py deploy/export_traced.py deploy/export_values.py $(OUT)/share/cleave/ops.json
+PYTHON_EXPORT := deploy/export_torch.py deploy/export_rules.py deploy/export_traced.py deploy/export_values.py $(OUT)/share/cleave/ops.json
 PYTHON_FFI := $(PYTHON_OUT)/cleave/_ffi.abi3.so
 PYTHON_PACKAGE := $(PYTHON_FFI) $(PYTHON_OUT)/cleave/_export/ops.json $(PYTHON_SRCS:deploy/python/src/%=$(PYTHON_OUT)/%)
 # Where CPython's ABI is stable for the extension.
@@ -36,6 +36,11 @@ wheel: all python manuals
 ##+ wheel-test       that wheel in a fresh virtual environment: trains over a worker
 wheel-test: wheel
 	$(Q)$(PYTHON) tests/python/wheel_works.py $(OUT)/wheel/*.whl
+##+ wheel-test-trixie  the same in a Debian 13 root with its Python and none of our packages
+#(mmdebstrap; as root)
+wheel-test-trixie: wheel
+	$(Q)tests/install-packages trixie
+	$(Q)tests/trixie $(OUT)/wheel/*.whl $(WHEEL_ENV)/bin/pip
 
 # torch comes from PyPI, into build/python-env (PYTHON_ENV); Debian's is tried as well where it is.
 PYTHON_ENV ?= build/python-env

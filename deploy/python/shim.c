@@ -219,6 +219,7 @@ static cleave_context context_of(const shim_forward *f) { return f->own.id ? f->
 
 static cleave_status make_leaves(cleave_runtime *runtime, shim_forward *f, cleave_error *error) {
   for (size_t i = 0; i < f->n_inputs; i++) {
+    f->inputs[i].data = (void *)f->input_at[i];
     cleave_status status = cleave_leaf(runtime, context_of(f), &f->inputs[i], f->requires_grad[i],
                                        &f->leaves[i], error);
     if (status != CLEAVE_OK) return status;
@@ -231,9 +232,7 @@ static cleave_status call_chain(cleave_runtime *runtime, shim_forward *f, cleave
   const cleave_reference *inputs = f->leaves;
   size_t n = f->n_inputs;
   for (size_t i = 0; i < f->n_modules; i++) {
-    cleave_call_options options = {.size = sizeof options,
-                                   .to_program = i + 1 == f->n_modules,
-                                   .recompute = f->recompute && !f->own.id};
+    cleave_call_options options = {.size = sizeof options, .to_program = i + 1 == f->n_modules};
     cleave_reference value = {0};
     cleave_status status =
         cleave_call_with(runtime, context_of(f), f->modules[i], inputs, n, &options, &value, error);
@@ -285,21 +284,46 @@ static void release_forward(cleave_runtime *runtime, shim_forward *f) {
   f->own = (cleave_context){0};
 }
 
+/* Copies a small result to memory of Python's. True if it has the size that is expected there. */
+static bool copy_to_room(const cleave_tensor *from, uintptr_t room, size_t room_bytes) {
+  size_t unit = from->dtype == CLEAVE_I64 ? sizeof(int64_t) : sizeof(float);
+  if (!room || cleave_tensor_count(from) * unit != room_bytes) return false;
+  memcpy((void *)room, from->data, room_bytes);
+  return true;
+}
+
+cleave_status shim_forward_begin(cleave_runtime *runtime, shim_forward *forward,
+                                 cleave_error *error) {
+  forward->begun = true;
+  forward->done = forward->is_in_room = false;
+  forward->own = (cleave_context){0};
+  forward->value = (cleave_reference){0};
+  forward->future = (cleave_future){0};
+  memset(forward->leaves, 0, sizeof forward->leaves);
+  cleave_status status = begin_forward(runtime, forward, error);
+  if (status == CLEAVE_OK) return CLEAVE_OK;
+  release_forward(runtime, forward);
+  forward->done = true;
+  return status;
+}
+
 cleave_status shim_forward_run(cleave_runtime *runtime, shim_forward *forward, uint64_t slice_ms,
                                cleave_error *error) {
   bool is_ready = true;
   cleave_status status = CLEAVE_OK;
-  if (!forward->begun) status = begin_forward(runtime, forward, error);
-  forward->begun = true;
-  if (status == CLEAVE_OK) status = wait_for_value(runtime, forward, slice_ms, &is_ready, error);
+  if (!forward->begun) status = shim_forward_begin(runtime, forward, error);
+  if (status != CLEAVE_OK) return status;
+  status = wait_for_value(runtime, forward, slice_ms, &is_ready, error);
   if (status == CLEAVE_OK && !is_ready) return CLEAVE_OK;
+  if (status == CLEAVE_OK)
+    forward->is_in_room = copy_to_room(&forward->result, forward->room, forward->room_bytes);
   if (status != CLEAVE_OK || forward->own.id) release_forward(runtime, forward);
   forward->done = true;
   return status;
 }
 
 void shim_forward_abandon(cleave_runtime *runtime, shim_forward *forward) {
-  if (!forward->done) release_forward(runtime, forward);
+  if (forward->begun && !forward->done) release_forward(runtime, forward);
   forward->done = true;
 }
 
@@ -309,52 +333,65 @@ void shim_forward_forget(cleave_runtime *runtime, shim_forward *forward) {
   release_forward(runtime, forward);
 }
 
+void shim_forward_free(shim_forward *forward) { cleave_tensor_free(&forward->result); }
+
 /* ---- backward -------------------------------------------------------------------------------- */
 
-static cleave_status begin_backward(cleave_runtime *runtime, shim_backward *b,
-                                    cleave_error *error) {
+cleave_status shim_backward_begin(cleave_runtime *runtime, shim_backward *backward,
+                                  cleave_error *error) {
+  const shim_forward *f = backward->forward;
   cleave_backward_options options = {
-      .size = sizeof options, .gradients = &b->gradient, .retain = b->retain};
-  return cleave_backward_async(runtime, b->context, &b->root, 1, &options, &b->future, error);
+      .size = sizeof options, .gradients = &backward->gradient, .retain = backward->retain};
+  backward->begun = true;
+  backward->done = false;
+  backward->future = (cleave_future){0};
+  backward->gradient.data = (void *)backward->gradient_at;
+  return cleave_backward_async(runtime, f->context, &f->value, 1, &options, &backward->future,
+                               error);
 }
 
 static cleave_status read_gradients(cleave_runtime *runtime, shim_backward *b,
                                     cleave_error *error) {
-  for (size_t i = 0; i < b->n_leaves; i++) {
-    if (!b->leaves[i].id) continue;
+  const shim_forward *f = b->forward;
+  for (size_t i = 0; i < f->n_inputs; i++) {
+    if (!f->requires_grad[i]) continue;
     cleave_status status =
-        cleave_leaf_gradient_take(runtime, b->leaves[i], &b->gradients[i], error);
+        cleave_leaf_gradient_take(runtime, f->leaves[i], &b->gradients[i], error);
     if (status != CLEAVE_OK) return status;
+    b->is_in_room[i] = copy_to_room(&b->gradients[i], b->rooms[i], b->room_bytes[i]);
   }
   return CLEAVE_OK;
 }
 
-static void release_backward(cleave_runtime *runtime, shim_backward *b) {
-  abandon_future(runtime, &b->future);
-  if (b->retain) return;
-  for (size_t i = 0; i < b->n_leaves; i++) release_reference(runtime, &b->leaves[i]);
-  release_reference(runtime, &b->root);
+/* Ends a backward whose future is done: cancelling that one would wake the thread of futures. */
+static void end_backward(cleave_runtime *runtime, shim_backward *b) {
+  release_future(runtime, &b->future);
+  if (!b->retain) release_forward(runtime, b->forward);
+  b->done = true;
 }
 
 cleave_status shim_backward_run(cleave_runtime *runtime, shim_backward *backward, uint64_t slice_ms,
                                 cleave_error *error) {
   bool is_ready = true;
   cleave_status status = CLEAVE_OK;
-  if (!backward->begun) status = begin_backward(runtime, backward, error);
-  backward->begun = true;
+  if (!backward->begun) status = shim_backward_begin(runtime, backward, error);
   if (status == CLEAVE_OK) {
     status = cleave_future_wait_for(runtime, backward->future, slice_ms, &is_ready, error);
     if (!is_ready) return CLEAVE_OK;
   }
   if (status == CLEAVE_OK) status = read_gradients(runtime, backward, error);
-  release_backward(runtime, backward);
-  backward->done = true;
+  end_backward(runtime, backward);
   return status;
 }
 
 void shim_backward_abandon(cleave_runtime *runtime, shim_backward *backward) {
-  if (!backward->done) release_backward(runtime, backward);
-  backward->done = true;
+  if (!backward->begun || backward->done) return;
+  abandon_future(runtime, &backward->future);
+  end_backward(runtime, backward);
+}
+
+void shim_backward_free(shim_backward *backward) {
+  for (size_t i = 0; i < SHIM_INPUTS; i++) cleave_tensor_free(&backward->gradients[i]);
 }
 
 /* ---- step ------------------------------------------------------------------------------------ */

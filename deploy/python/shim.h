@@ -45,27 +45,33 @@ cleave_status shim_open(const char *path, const char *const *workers, size_t n_w
                         cleave_runtime **ret_runtime, cleave_error *error);
 
 /* Forward through a chain of modules: leaves, calls, and the value's way to this process. Zeroed
- * apart from the arguments before the first call. */
+ * before the first use, and used again for forwards with inputs of the same kinds. Numbers that
+ * Python writes each time are addresses, because making a pointer costs it more. */
 typedef struct shim_forward {
   cleave_context context;        /* id 0: one for this forward alone, ended behind it */
   bool evaluation;               /* of that one */
   cleave_module *const *modules; /* [n_modules] */
   size_t n_modules;
-  const cleave_tensor *inputs; /* [n_inputs], at most SHIM_INPUTS */
-  const bool *requires_grad;   /* [n_inputs] */
-  size_t n_inputs;
-  bool recompute;
+  size_t n_inputs;                   /* at most SHIM_INPUTS */
+  cleave_tensor inputs[SHIM_INPUTS]; /* type and shape */
+  uintptr_t input_at[SHIM_INPUTS];   /* address of each input's numbers */
+  bool requires_grad[SHIM_INPUTS];
+  uintptr_t room; /* where the value is copied to, if it has room_bytes; 0: nowhere */
+  size_t room_bytes;
   /* results */
-  bool begun, done;
+  bool begun, done, is_in_room;
   cleave_context own;
   cleave_reference leaves[SHIM_INPUTS];
   cleave_reference value;
   cleave_future future;
-  cleave_tensor result;
+  cleave_tensor result; /* its memory is used again unless Python takes it */
 } shim_forward;
 
-/* Advances a forward for at most slice_ms. done: it has ended, well or with the error returned. A
- * failed one has released what it held. */
+/* Begins a forward and waits for nothing, unless a module has to be loaded first. */
+cleave_status shim_forward_begin(cleave_runtime *runtime, shim_forward *forward,
+                                 cleave_error *error);
+/* Begins a forward, if that was not done, and advances it for at most slice_ms. done: it has ended,
+ * well or with the error returned. A failed one has released what it held. */
 cleave_status shim_forward_run(cleave_runtime *runtime, shim_forward *forward, uint64_t slice_ms,
                                cleave_error *error);
 /* Gives up a forward that is not done. */
@@ -73,24 +79,29 @@ void shim_forward_abandon(cleave_runtime *runtime, shim_forward *forward);
 
 /* Releases a forward whose backward never comes, and what its worker keeps for that. */
 void shim_forward_forget(cleave_runtime *runtime, shim_forward *forward);
+void shim_forward_free(shim_forward *forward); /* memory of results only */
 
-/* Backward of one forward, and the gradients of its leaves, which begin at nothing each time. */
+/* Backward of one forward, and the gradients of its leaves, which begin at nothing each time. Used
+ * again as its forward is. */
 typedef struct shim_backward {
-  cleave_context context;
-  cleave_reference root;
-  cleave_tensor gradient;
-  cleave_reference leaves[SHIM_INPUTS]; /* id 0: no gradient is wanted */
-  size_t n_leaves;
-  bool retain; /* keeps the handles and saved tensors for another backward */
+  shim_forward *forward;
+  cleave_tensor gradient;       /* of the value: type and shape */
+  uintptr_t gradient_at;        /* address of its numbers */
+  bool retain;                  /* keeps the handles and saved tensors for another backward */
+  uintptr_t rooms[SHIM_INPUTS]; /* as shim_forward.room, for each input */
+  size_t room_bytes[SHIM_INPUTS];
   /* results */
-  bool begun, done;
+  bool begun, done, is_in_room[SHIM_INPUTS];
   cleave_future future;
-  cleave_tensor gradients[SHIM_INPUTS];
+  cleave_tensor gradients[SHIM_INPUTS]; /* of inputs that require a gradient */
 } shim_backward;
 
+cleave_status shim_backward_begin(cleave_runtime *runtime, shim_backward *backward,
+                                  cleave_error *error);
 cleave_status shim_backward_run(cleave_runtime *runtime, shim_backward *backward, uint64_t slice_ms,
                                 cleave_error *error);
 void shim_backward_abandon(cleave_runtime *runtime, shim_backward *backward);
+void shim_backward_free(shim_backward *backward);
 
 /* Step of an optimiser, then the end of its context unless keeps_context. */
 typedef struct shim_step {

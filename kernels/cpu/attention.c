@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Attention by heads. A thread takes a head of a sample (forward) or a head of keys (backward), and
- * walks it in tiles of 32 queries. A tile's scores are in scratch. Backward recomputes them from
- * the row's largest score and the inverse of its sum, which forward saved. Values that a head reads
- * often are first copied to scratch, because its rows are a full row of all heads apart and would
- * share a few sets of the caches.
+ * walks it in tiles of 32 queries, or of 64 if its products have bf16 factors. A tile's scores are
+ * in scratch. Backward recomputes them from the row's largest score and the inverse of its sum,
+ * which forward saved. Values that a head reads often are first copied to scratch.
  *
  * Sums run over keys, queries or a head's width in ascending order, one term after the other,
  * except sums of a row of weights, which are 16 partial sums. A key that does not count has weight
@@ -13,18 +12,19 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/cpu/choices_int.h"
 #include "kernels/cpu/draw_int.h"
+#include "kernels/cpu/head_products_int.h"
 #include "kernels/cpu/math_int.h"
-#include "kernels/cpu/tiles_int.h"
+#include "kernels/cpu/pairs_int.h"
 
-enum { TILE = 32, LANES = 16 };
+enum { TILE = 32, PAIRS_TILE_ROWS = 64, MAX_TILE = 64, LANES = 16 };
 
 typedef struct attention_kernel {
   cpu_kernel k;
   clv_heads x;
-  /* floats from one row of scores to the next: at least x.s and a cache line */
-  size_t score_stride;
-  size_t scratch_floats; /* number of floats of scratch for one part */
+  cpu_head_extents extents; /* score_stride: at least x.s and a cache line */
+  size_t scratch_floats;    /* number of floats of scratch for one part */
   int n_parts;
   bool has_dropout;
 } attention_kernel;
@@ -72,24 +72,12 @@ static float *saved_row(const head *e, int64_t i) {
   return (float *)e->j->a->saved + 2 * (size_t)(e->q * x->heads + e->h * e->t + i);
 }
 
-/* Transposes the head's keys or values to [width][keys]. */
-static void transpose(const head *e, const float *x, float *ret) {
-  const attention_kernel *k = e->j->k;
-  clv_cpu_transpose(x + key_index(e), (size_t)e->length, (size_t)k->x.width, key_row_size(k), ret,
-                    k->score_stride);
+static void copy_columns(const head *e, const float *x, float *ret) {
+  clv_cpu_head_copy_columns(&e->j->k->extents, x + key_index(e), (size_t)e->length, ret);
 }
 
-/* Copies `rows` rows of `width` floats. */
-static void copy_rows(const float *from, size_t from_row, size_t rows, size_t width, float *to,
-                      size_t to_row) {
-  for (size_t i = 0; i < rows; i++)
-    memcpy(to + i * to_row, from + i * from_row, width * sizeof *to);
-}
-
-/* Copies the head's keys or values to [length][width]. */
-static void copy_keys(const head *e, const float *x, float *ret) {
-  size_t width = (size_t)e->j->k->x.width;
-  copy_rows(x + key_index(e), key_row_size(e->j->k), (size_t)e->length, width, ret, width);
+static void copy_rows(const head *e, const float *x, float *ret) {
+  clv_cpu_head_copy_rows(&e->j->k->extents, x + key_index(e), (size_t)e->length, ret);
 }
 
 /* ---- dropout --------------------------------------------------------------------------------- */
@@ -196,65 +184,21 @@ typedef struct tile {
 
 static tile tile_at(const head *e, int64_t i) {
   const attention_kernel *k = e->j->k;
-  int64_t rows = CLV_MIN((int64_t)TILE, e->t - i);
+  int64_t rows = CLV_MIN((int64_t)k->extents.max_rows, e->t - i);
   return (tile){i, (size_t)rows,
                 (size_t)clv_heads_visible_keys(&k->k.d.attrs, i + rows - 1, e->length)};
 }
 
-/* Copies the tile's rows of the queries, or of the output's gradients, to [rows][width]. */
-static void copy_queries(const head *e, tile t, const float *x, float *ret) {
-  size_t width = (size_t)e->j->k->x.width;
-  copy_rows(x + query_index(e, t.i), query_row_size(e->j->k), t.rows, width, ret, width);
+/* Copies the tile's rows of the queries, or of the output's gradients. */
+static void copy_tile(const head *e, tile t, const float *x, float *ret) {
+  clv_cpu_head_copy_tile(&e->j->k->extents, x + query_index(e, t.i), t.rows, ret);
 }
 
-/* Computes ret [rows][keys] = x [rows][width] times the head's transposed keys or values. */
-static void multiply_transposed(const head *e, tile t, const float *x, const float *transposed,
-                                float *ret) {
+static cpu_head_product make_product(const head *e, tile t) {
   const attention_kernel *k = e->j->k;
-  clv_cpu_tiles(&(cpu_tiles){.m = t.rows,
-                             .n = t.keys,
-                             .k = (size_t)k->x.width,
-                             .a = x,
-                             .a_row_stride = (size_t)k->x.width,
-                             .a_column_stride = 1,
-                             .b = transposed,
-                             .b_row_stride = k->score_stride,
-                             .c = ret,
-                             .c_row_stride = k->score_stride});
-}
-
-/* Computes the tile's rows of ret = weights [rows][keys] times x [keys][width]. */
-static void multiply_over_keys(const head *e, tile t, const float *weights, const float *x,
-                               float *ret) {
-  const attention_kernel *k = e->j->k;
-  clv_cpu_tiles(&(cpu_tiles){.m = t.rows,
-                             .n = (size_t)k->x.width,
-                             .k = t.keys,
-                             .a = weights,
-                             .a_row_stride = k->score_stride,
-                             .a_column_stride = 1,
-                             .b = x,
-                             .b_row_stride = (size_t)k->x.width,
-                             .c = ret + query_index(e, t.i),
-                             .c_row_stride = query_row_size(k)});
-}
-
-/* Computes ret [keys][width] = weights^T [keys][rows] times x [rows][width]; with `add` adds the
- * product to ret. */
-static void multiply_over_rows(const head *e, tile t, const float *weights, const float *x,
-                               bool add, float *ret) {
-  const attention_kernel *k = e->j->k;
-  clv_cpu_tiles(&(cpu_tiles){.m = t.keys,
-                             .n = (size_t)k->x.width,
-                             .k = t.rows,
-                             .a = weights,
-                             .a_row_stride = 1,
-                             .a_column_stride = k->score_stride,
-                             .b = x,
-                             .b_row_stride = (size_t)k->x.width,
-                             .c = ret,
-                             .c_row_stride = (size_t)k->x.width,
-                             .accumulate = add});
+  return (cpu_head_product){
+      &k->extents, t.rows, t.keys, (size_t)e->length,
+      e->scratch + k->scratch_floats - clv_cpu_head_scratch_size(&k->extents)};
 }
 
 /* Returns the number of keys that row r of the tile attends to, and sets the weights of the other
@@ -268,18 +212,21 @@ static size_t mask_hidden_keys(const head *e, tile t, size_t r, float *weights) 
 /* ---- forward --------------------------------------------------------------------------------- */
 
 typedef struct fore_scratch {
-  float *keys; /* keys, transposed */
-  float *values, *score, *q;
+  float *keys;   /* keys as columns */
+  float *values; /* values as rows */
+  float *score, *q;
 } fore_scratch;
 
 static void forward_tile(const head *e, tile t, const fore_scratch *s) {
   const attention_kernel *k = e->j->k;
   const clv_kernel_args *a = e->j->a;
-  float inverse[TILE], top, sum, by = (float)k->x.scale;
-  copy_queries(e, t, a->in[0], s->q);
-  multiply_transposed(e, t, s->q, s->keys, s->score);
+  const cpu_head_product product = make_product(e, t);
+  const float *q = (const float *)a->in[0] + query_index(e, t.i);
+  float inverse[MAX_TILE], top, sum, by = (float)k->x.scale;
+  if (!k->extents.pairs) copy_tile(e, t, a->in[0], s->q);
+  clv_cpu_head_by_columns(&product, q, s->q, s->keys, s->score);
   for (size_t r = 0; r < t.rows; r++) {
-    float *row = s->score + r * k->score_stride;
+    float *row = s->score + r * k->extents.score_stride;
     size_t n_keys = mask_hidden_keys(e, t, r, row);
     largest(row, n_keys, &top);
     weigh(row, n_keys, by, top *= by, &sum);
@@ -288,7 +235,7 @@ static void forward_tile(const head *e, tile t, const fore_scratch *s) {
     if (k->k.has_backward) saved_row(e, t.i + (int64_t)r)[1] = inverse[r];
     if (k->has_dropout) apply_dropout(e, t.i + (int64_t)r, n_keys, row, row, NULL);
   }
-  multiply_over_keys(e, t, s->score, s->values, a->out);
+  clv_cpu_head_by_rows(&product, s->score, s->values, (float *)a->out + query_index(e, t.i));
   for (size_t r = 0; r < t.rows; r++)
     scale((float *)a->out + query_index(e, t.i + (int64_t)r), (size_t)k->x.width, inverse[r]);
 }
@@ -296,19 +243,21 @@ static void forward_tile(const head *e, tile t, const fore_scratch *s) {
 static void forward_head(const head *e) {
   const attention_kernel *k = e->j->k;
   const clv_kernel_args *a = e->j->a;
-  size_t each = (size_t)k->x.width * k->score_stride;
+  size_t each = clv_cpu_head_keys_size(&k->extents);
   float *at = e->scratch;
-  fore_scratch s = {at, at + each, at + 2 * each, at + 2 * each + TILE * k->score_stride};
-  transpose(e, a->in[1], s.keys);
-  copy_keys(e, a->in[2], s.values);
-  for (int64_t i = 0; i < e->t; i += TILE) forward_tile(e, tile_at(e, i), &s);
+  fore_scratch s = {at, at + each, at + 2 * each,
+                    at + 2 * each + k->extents.max_rows * k->extents.score_stride};
+  copy_columns(e, a->in[1], s.keys);
+  copy_rows(e, a->in[2], s.values);
+  for (int64_t i = 0; i < e->t; i += (int64_t)k->extents.max_rows)
+    forward_tile(e, tile_at(e, i), &s);
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
 typedef struct back_scratch {
-  float *keys, *values;            /* keys and values, both transposed */
-  float *untransposed_keys;        /* keys as stored */
+  float *keys, *values;            /* keys and values, both as columns */
+  float *key_rows;                 /* keys as rows */
   float *dkeys, *dvalues;          /* gradients of keys and values */
   float *p, *dropped, *dp, *q, *d; /* buffers of one tile; d: gradients of the outputs */
 } back_scratch;
@@ -319,8 +268,9 @@ static void backward_rows(const head *e, tile t, const back_scratch *s) {
   const attention_kernel *k = e->j->k;
   float by = (float)k->x.scale, mean;
   for (size_t r = 0; r < t.rows; r++) {
-    float *p = s->p + r * k->score_stride, *dropped = s->dropped + r * k->score_stride,
-          *dp = s->dp + r * k->score_stride;
+    float *p = s->p + r * k->extents.score_stride,
+          *dropped = s->dropped + r * k->extents.score_stride,
+          *dp = s->dp + r * k->extents.score_stride;
     const float *saved = saved_row(e, t.i + (int64_t)r);
     size_t n_keys = mask_hidden_keys(e, t, r, p);
     reweigh(p, n_keys, by, saved[0], saved[1]);
@@ -336,14 +286,16 @@ static void backward_rows(const head *e, tile t, const back_scratch *s) {
  * adding to them. */
 static void backward_tile(const head *e, tile t, bool first, const back_scratch *s) {
   const clv_kernel_args *a = e->j->a;
-  copy_queries(e, t, a->in[0], s->q);
-  copy_queries(e, t, a->dout, s->d);
-  multiply_transposed(e, t, s->q, s->keys, s->p);
-  multiply_transposed(e, t, s->d, s->values, s->dp);
+  const cpu_head_product product = make_product(e, t);
+  const size_t at = query_index(e, t.i);
+  copy_tile(e, t, a->in[0], s->q);
+  copy_tile(e, t, a->dout, s->d);
+  clv_cpu_head_by_columns(&product, (const float *)a->in[0] + at, s->q, s->keys, s->p);
+  clv_cpu_head_by_columns(&product, (const float *)a->dout + at, s->d, s->values, s->dp);
   backward_rows(e, t, s);
-  if (a->din[0]) multiply_over_keys(e, t, s->dp, s->untransposed_keys, a->din[0]);
-  if (a->din[1]) multiply_over_rows(e, t, s->dp, s->q, !first, s->dkeys);
-  if (a->din[2]) multiply_over_rows(e, t, s->dropped, s->d, !first, s->dvalues);
+  if (a->din[0]) clv_cpu_head_by_rows(&product, s->dp, s->key_rows, (float *)a->din[0] + at);
+  if (a->din[1]) clv_cpu_head_over_tile(&product, s->dp, s->q, !first, s->dkeys);
+  if (a->din[2]) clv_cpu_head_over_tile(&product, s->dropped, s->d, !first, s->dvalues);
 }
 
 /* Copies the gradients of the head's keys or values to x. Rows of x after the sample's length
@@ -352,24 +304,36 @@ static void store_gradients(const head *e, const float *from, float *x) {
   const attention_kernel *k = e->j->k;
   size_t width = (size_t)k->x.width;
   if (!x) return;
-  copy_rows(from, width, (size_t)e->length, width, x + key_index(e), key_row_size(k));
+  for (size_t s = 0; s < (size_t)e->length; s++)
+    memcpy(x + key_index(e) + s * key_row_size(k), from + s * width, width * sizeof *x);
   for (size_t s = (size_t)e->length; s < (size_t)e->steps; s++)
     memset(x + key_index(e) + s * key_row_size(k), 0, width * sizeof *x);
 }
 
 static back_scratch lay_out_backward(const attention_kernel *k, float *at) {
-  size_t width = (size_t)k->x.width, each = width * k->score_stride, row = TILE * k->score_stride;
-  float *p = at + 5 * each, *q = p + 3 * row;
+  const cpu_head_extents *x = &k->extents;
+  size_t each = clv_cpu_head_keys_size(x), row = x->max_rows * x->score_stride;
+  size_t sums = x->width * x->score_stride;
+  float *dkeys = at + 3 * each, *p = dkeys + 2 * sums, *q = p + 3 * row;
   return (back_scratch){.keys = at,
                         .values = at + each,
-                        .untransposed_keys = at + 2 * each,
-                        .dkeys = at + 3 * each,
-                        .dvalues = at + 4 * each,
+                        .key_rows = at + 2 * each,
+                        .dkeys = dkeys,
+                        .dvalues = dkeys + sums,
                         .p = p,
                         .dropped = k->has_dropout ? p + row : p,
                         .dp = p + 2 * row,
                         .q = q,
-                        .d = q + TILE * width};
+                        .d = q + clv_cpu_head_tile_size(x)};
+}
+
+/* Returns the scratch of one part in floats, with that of the products at its end. */
+static size_t count_scratch(const attention_kernel *k) {
+  const cpu_head_extents *x = &k->extents;
+  size_t each = clv_cpu_head_keys_size(x), row = x->max_rows * x->score_stride;
+  size_t sums = x->width * x->score_stride, one = clv_cpu_head_tile_size(x);
+  size_t own = k->k.has_backward ? 3 * each + 2 * sums + 3 * row + 2 * one : 2 * each + row + one;
+  return own + clv_cpu_head_scratch_size(x);
 }
 
 /* Computes the gradients of query head e.h and of the following heads that share its keys. The
@@ -382,13 +346,13 @@ static void backward_heads(head e) {
   const size_t first_keys = tile_at(&e, 0).keys, rest = (size_t)e.length - first_keys;
   const size_t width = (size_t)k->x.width;
   back_scratch s = lay_out_backward(k, e.scratch);
-  transpose(&e, a->in[1], s.keys);
-  transpose(&e, a->in[2], s.values);
-  copy_keys(&e, a->in[1], s.untransposed_keys);
+  copy_columns(&e, a->in[1], s.keys);
+  copy_columns(&e, a->in[2], s.values);
+  copy_rows(&e, a->in[1], s.key_rows);
   memset(s.dkeys + first_keys * width, 0, rest * width * sizeof(float));
   memset(s.dvalues + first_keys * width, 0, rest * width * sizeof(float));
   for (; e.h < first + k->x.group; e.h++)
-    for (int64_t i = 0; i < e.t; i += TILE)
+    for (int64_t i = 0; i < e.t; i += (int64_t)k->extents.max_rows)
       backward_tile(&e, tile_at(&e, i), e.h == first && i == 0, &s);
   e.h = first;
   store_gradients(&e, s.dkeys, a->din[1]);
@@ -478,16 +442,26 @@ static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, c
   return run_heads(base, a, ((const attention_kernel *)base)->x.kv_heads, backward_parts, err);
 }
 
+static cpu_head_extents make_extents(const attention_kernel *k) {
+  bool pairs = k->k.d.bf16 && clv_cpu_choose(CPU_ATTENTION_BF16,
+                                             clv_cpu_class_of_attention(k->x.width)) == CPU_PAIRS;
+  return (cpu_head_extents){.pairs = pairs,
+                            .width = (size_t)k->x.width,
+                            .max_rows = pairs ? PAIRS_TILE_ROWS : TILE,
+                            .max_keys = (size_t)k->x.s,
+                            .query_stride = query_row_size(k),
+                            .key_stride = key_row_size(k),
+                            .score_stride = clv_align_up((size_t)k->x.s, LANES) + LANES};
+}
+
 static clv_code attention_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   attention_kernel *k;
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
   k->x = clv_heads_of(d);
-  k->score_stride = clv_align_up((size_t)k->x.s, LANES) + LANES;
+  k->extents = make_extents(k);
   k->n_parts = (int)CLV_MIN((int64_t)k->k.threads, k->x.n * k->x.kv_heads);
   size_t width = (size_t)k->x.width;
-  k->scratch_floats = (k->k.has_backward ? 5 : 2) * width * k->score_stride +
-                      (k->k.has_backward ? 3 : 1) * TILE * k->score_stride +
-                      (k->k.has_backward ? 2 : 1) * TILE * width;
+  k->scratch_floats = count_scratch(k);
   k->has_dropout = d->training && d->attrs.p > 0;
   k->k.base.forward = attention_forward;
   k->k.base.backward_input = k->k.has_backward ? attention_backward : NULL;
@@ -496,6 +470,7 @@ static clv_code attention_prepare(const clv_node_desc *d, clv_kernel **ret, clv_
   size_t rows = clv_layout_numel(&d->in[0], 1) / width; /* number of rows of all heads */
   k->k.base.saved_bytes = k->k.has_backward ? rows * 2 * sizeof(float) : 0;
   k->k.base.scratch_bytes = (size_t)k->n_parts * k->scratch_floats * sizeof(float);
+  if (k->extents.pairs) k->k.base.impl = clv_cpu_pairs_impl()->name;
   *ret = &k->k.base;
   return CLV_OK;
 }

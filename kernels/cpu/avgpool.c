@@ -124,4 +124,5 @@ static clv_code globalavgpool_prepare(const clv_node_desc *d, clv_kernel **ret, 
 }
 
 CLV_CPU_OP(avgpool, avgpool_prepare)
+CLV_CPU_OP(avgpool1d, avgpool_prepare)
 CLV_CPU_OP(globalavgpool, globalavgpool_prepare)

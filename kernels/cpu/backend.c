@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cpu/choices_int.h"
 #include "kernels/cpu/dnnl_int.h"
 
 /* ---- kernels --------------------------------------------------------------------------------- */
@@ -128,12 +129,12 @@ int clv_cpu_block(void) {
   return ((unsigned)dnnl_get_effective_cpu_isa() & core) == core ? 16 : 8;
 }
 
-static char libraries_text[96];
+static char libraries_text[192];
 
 static void fill_libraries_text(void) {
   const dnnl_version_t *v = dnnl_version();
-  snprintf(libraries_text, sizeof libraries_text, "oneDNN %d.%d.%d, %s", v->major, v->minor,
-           v->patch, clv_cpu_blas_version());
+  snprintf(libraries_text, sizeof libraries_text, "oneDNN %d.%d.%d, %s, choices %s", v->major,
+           v->minor, v->patch, clv_cpu_blas_version(), clv_cpu_choices_digest());
 }
 
 static const char *cpu_libraries(const clv_backend *b) {
@@ -146,6 +147,10 @@ static const char *cpu_libraries(const clv_backend *b) {
 static void cpu_add(const clv_backend *b, clv_dtype dtype, void *dst, const void *src, size_t n) {
   (void)b;
   clv_cpu_add_to(dtype, dst, src, n);
+}
+
+unsigned clv_backend_cpu_bf16_pace(const clv_node_desc *d, const char **ret_processor) {
+  return clv_cpu_bf16_pace(d, ret_processor);
 }
 
 const clv_backend *clv_backend_cpu(void) {

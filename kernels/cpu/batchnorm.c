@@ -66,21 +66,23 @@ static size_t count_positions(const norm_job *j) {
 
 static norm_job make_job(const cpu_kernel *k, const clv_kernel_args *a) {
   const clv_shape *x = &k->d.in[0];
-  bool last = clv_layout_is_channels_last(k->base.in_block[0]);
-  norm_job j = {.k = k,
-                .a = a,
-                .n = (size_t)x->dim[0],
-                .c = (size_t)x->dim[1],
-                .image = (size_t)(x->dim[2] * x->dim[3]),
-                .b = last ? NORM_BLOCK : (size_t)clv_layout_block(k->base.in_block[0]),
-                .pitch = last ? (size_t)x->dim[1] : 0,
-                .x_bf16 = clv_layout_is_bf16(k->base.in_block[0]),
-                .dx_bf16 = clv_layout_is_bf16(k->base.din_block[0]),
-                .out_bf16 = clv_layout_is_bf16(k->base.out_block),
-                .gate = k->d.tail & CLV_TAIL_ADD ? NORM_BY_Y
-                        : k->d.tail              ? NORM_BY_X
-                                                 : NORM_OPEN,
-                .states = a ? a->scratch : NULL};
+  /* [N, C] is computed as one image of N positions with channels last */
+  bool flat = x->rank == 2, last = flat || clv_layout_is_channels_last(k->base.in_block[0]);
+  norm_job j = {
+      .k = k,
+      .a = a,
+      .n = flat ? 1 : (size_t)x->dim[0],
+      .c = (size_t)x->dim[1],
+      .image = flat ? (size_t)x->dim[0] : (size_t)(x->dim[2] * (x->rank == 4 ? x->dim[3] : 1)),
+      .b = last ? NORM_BLOCK : (size_t)clv_layout_block(k->base.in_block[0]),
+      .pitch = last ? (size_t)x->dim[1] : 0,
+      .x_bf16 = clv_layout_is_bf16(k->base.in_block[0]),
+      .dx_bf16 = clv_layout_is_bf16(k->base.din_block[0]),
+      .out_bf16 = clv_layout_is_bf16(k->base.out_block),
+      .gate = k->d.tail & CLV_TAIL_ADD ? NORM_BY_Y
+              : k->d.tail              ? NORM_BY_X
+                                       : NORM_OPEN,
+      .states = a ? a->scratch : NULL};
   j.has_marks = k->d.bf16 && j.b % 8 == 0 && k->has_backward && k->d.tail & CLV_TAIL_ADD;
   j.blocks = (j.c + j.b - 1) / j.b;
   j.count = (double)(j.n * j.image);
@@ -462,8 +464,6 @@ static clv_code batchnorm_backward(clv_kernel *base, const clv_kernel_args *a, c
 static clv_code batchnorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   cpu_kernel *k;
   int block = clv_cpu_offered_block(d), in_bf16 = block | CLV_LAYOUT_BF16;
-  if (d->in[0].rank != 4)
-    return clv_fail(err, CLV_UNIMPLEMENTED, "batchnorm of rank %d", d->in[0].rank);
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
   for (int i = 0; i < CLV_MAX_IN; i++) k->base.din_block[i] = block;
   k->base.dout_block = block;

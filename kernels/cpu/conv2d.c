@@ -9,8 +9,11 @@
  */
 #include <string.h>
 
+#include "kernels/cpu/choices_int.h"
 #include "kernels/cpu/conv_choice_int.h"
 #include "kernels/cpu/norm_int.h"
+
+typedef void weight_grad_fn(const cpu_weight_job *job);
 
 typedef struct conv_kernel {
   cpu_kernel k;
@@ -28,7 +31,7 @@ typedef struct conv_kernel {
   bool caches_backward_weights; /* the pass that computes x reads its weights from the cache */
   size_t backward_offset;       /* offset of these weights in the cache, in floats */
   /* function for the weight gradient; NULL: oneDNN computes it */
-  void (*own_weight_grad)(const cpu_weight_job *job);
+  weight_grad_fn *own_weight_grad;
   int x_block, y_block; /* f32 layouts; with bf16 the values are bf16 in these layouts */
   int din_block;        /* f32 layout in which x is computed from y */
   bool bf16;            /* x, y, the gradient of y and the copies of the weights are bf16 */
@@ -387,6 +390,23 @@ static void choose_functions(conv_kernel *k) {
   if (k->k.d.need_dw) b->backward_weight = t ? transpose_backward_weight : conv_backward_weight;
 }
 
+/* Returns our function for the weight gradient; NULL: oneDNN computes it. */
+static weight_grad_fn *choose_own_weight_grad(const conv_kernel *k, const clv_conv_choice *c) {
+  int64_t groups = k->k.d.attrs.groups;
+  cpu_shape_class shape_class = clv_cpu_class_of_conv(&k->s, groups);
+  if (c->needs_amx)
+    return clv_cpu_product_conv_fits(&k->s, groups) &&
+                   clv_cpu_choose(CPU_CONV_WEIGHT_BF16, shape_class) == CPU_PRODUCT
+               ? clv_cpu_product_conv_weight
+               : NULL;
+  if (c->bf16) return NULL;
+  if (c->has_few_channels) return clv_cpu_small_conv_weight;
+  return groups == 1 && c->src > 1 && clv_cpu_wide_conv_fits(&k->s, c->src) &&
+                 clv_cpu_choose(CPU_CONV_WEIGHT_F32, shape_class) == CPU_LOOPS
+             ? clv_cpu_wide_conv_weight
+             : NULL;
+}
+
 static clv_code make_kernel(conv_kernel *k, const clv_conv_choice *c, clv_err *err) {
   dnnl_engine_t engine;
   k->s = clv_window_of(&k->k.d);
@@ -396,14 +416,7 @@ static clv_code make_kernel(conv_kernel *k, const clv_conv_choice *c, clv_err *e
   choose_functions(k);
   k->bf16 = c->bf16;
   if (c->bf16) k->k.base.din_block[0] = c->src;
-  if (c->needs_amx && clv_cpu_product_conv_fits(&k->s, k->k.d.attrs.groups))
-    k->own_weight_grad = clv_cpu_product_conv_weight;
-  else if (c->bf16)
-    k->own_weight_grad = NULL;
-  else if (c->has_few_channels)
-    k->own_weight_grad = clv_cpu_small_conv_weight;
-  else if (k->k.d.attrs.groups == 1 && c->src > 1 && clv_cpu_wide_conv_fits(&k->s, c->src))
-    k->own_weight_grad = clv_cpu_wide_conv_weight;
+  k->own_weight_grad = choose_own_weight_grad(k, c);
   k->din_block = c->din;
   CLV_TRY(clv_cpu_engine(&engine, err));
   CLV_TRY(clv_cpu_dnnl_check(dnnl_stream_create(&k->stream, engine, dnnl_stream_default_flags),

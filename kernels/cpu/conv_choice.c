@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Chooses the layouts of a convolution: the first of the following for which the library has fast
- * code, regardless of the gradients needed. (1) Input and output in channel blocks; for fewer
- * channels than a block, input row-major and output in blocks, with the weight gradient of
+ * Chooses the layouts of a convolution, regardless of the gradients needed. choices.def names the
+ * layout that is tried first for the convolution's shape class; the next ones follow where the
+ * library has no fast code for it. In f32 these are: (1) input and output in channel blocks; for
+ * fewer channels than a block, input row-major and output in blocks, with the weight gradient of
  * conv_small.c and an input gradient that is computed in blocks and reordered. (2) All row-major.
- * If bf16 is requested, (1) in bf16 comes first, with all gradients by the library; if the library
- * lacks it, the convolution is computed in f32. Before all of these comes bf16 with channels last,
- * on processors with AMX and for shapes for which the library has code with AMX in all three
- * directions: it has none for blocks.
+ * If bf16 is requested, two layouts in bf16 come before them: channels last, on processors with AMX
+ * and for shapes for which the library has code with AMX in all three directions, because it has
+ * none for blocks; and (1) with all gradients by the library.
  */
 #include <string.h>
 
+#include "kernels/cpu/choices_int.h"
 #include "kernels/cpu/conv_choice_int.h"
 
 void clv_cpu_conv_choice_done(clv_conv_choice *c) {
@@ -130,24 +131,40 @@ static bool is_fast(const clv_conv_choice *c) {
          (c->has_few_channels || is_fast_impl(c->weight, c));
 }
 
+enum { LAST_BF16, BLOCKS_BF16, BLOCKS, ROW_MAJOR, LAYOUTS };
+
+/* Fills in the layouts to try, in this order, with ROW_MAJOR at the end. Returns their number. */
+static int order_layouts(const clv_conv_request *what, int ret[LAYOUTS]) {
+  cpu_shape_class shape_class = clv_cpu_class_of_conv(&what->s, what->groups);
+  int n = 0;
+  if (what->allows_blocks && what->bf16) {
+    bool blocks = clv_cpu_choose(CPU_CONV_BF16, shape_class) == CPU_BLOCKS;
+    if (blocks) ret[n++] = BLOCKS_BF16;
+    if (clv_cpu_has_amx()) ret[n++] = LAST_BF16;
+    if (!blocks) ret[n++] = BLOCKS_BF16;
+  }
+  if (what->allows_blocks && clv_cpu_choose(CPU_CONV_F32, shape_class) == CPU_BLOCKS)
+    ret[n++] = BLOCKS;
+  ret[n++] = ROW_MAJOR;
+  return n;
+}
+
 clv_code clv_cpu_conv_choose(const clv_conv_request *what, dnnl_primitive_attr_t attr,
                              clv_conv_choice *ret, clv_err *err) {
   int b = clv_cpu_block();
   bool few = what->s.c < b && what->groups == 1;
-  int last = 1 | CLV_LAYOUT_CHANNELS_LAST;
-  clv_conv_choice choices[] = {
-      {.src = last, .dst = last, .din = last, .bf16 = true, .needs_amx = true},
-      {.src = few ? 1 : b, .dst = b, .din = b, .bf16 = true},
-      {.src = few ? 1 : b, .dst = b, .din = b, .has_few_channels = few},
-      {.src = 1, .dst = 1, .din = 1},
+  int last = 1 | CLV_LAYOUT_CHANNELS_LAST, order[LAYOUTS];
+  clv_conv_choice choices[LAYOUTS] = {
+      [LAST_BF16] = {.src = last, .dst = last, .din = last, .bf16 = true, .needs_amx = true},
+      [BLOCKS_BF16] = {.src = few ? 1 : b, .dst = b, .din = b, .bf16 = true},
+      [BLOCKS] = {.src = few ? 1 : b, .dst = b, .din = b, .has_few_channels = few},
+      [ROW_MAJOR] = {.src = 1, .dst = 1, .din = 1},
   };
   clv_code code = CLV_OK;
-  size_t first = !what->allows_blocks ? 3 : !what->bf16 ? 2 : clv_cpu_has_amx() ? 0 : 1;
-  for (size_t i = first; i < CLV_COUNT(choices); i++) {
-    clv_conv_choice *c = &choices[i];
+  for (int i = 0, n = order_layouts(what, order); i < n; i++) {
+    clv_conv_choice *c = &choices[order[i]];
     code = query_choice(what, attr, c, err);
-    bool is_only = i + 1 == CLV_COUNT(choices);
-    if (code == CLV_OK && (is_only || is_fast(c))) {
+    if (code == CLV_OK && (order[i] == ROW_MAJOR || is_fast(c))) {
       *ret = *c;
       return CLV_OK;
     }

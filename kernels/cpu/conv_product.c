@@ -10,10 +10,6 @@
 #include "kernels/cpu/conv_int.h"
 #include "kernels/cpu/pairs_int.h"
 
-/* Largest number of output positions of an image for which products are faster if the convolution
- * is not 1x1 and has no stride. */
-enum { FEW_POSITIONS = 64 };
-
 static size_t count_positions(const clv_window *s) { return (size_t)(s->n * s->oh * s->ow); }
 
 static size_t count_taps(const clv_window *s) { return (size_t)(s->kernel[0] * s->kernel[1]); }
@@ -27,8 +23,7 @@ static bool is_factor(const clv_window *s) {
 
 bool clv_cpu_product_conv_fits(const clv_window *s, int64_t groups) {
   bool wide = s->c % PAIRS_SIDE == 0 && s->dilation[0] == 1 && s->dilation[1] == 1;
-  bool slow = has_stride(s) || s->oh * s->ow <= FEW_POSITIONS;
-  return groups == 1 && (count_taps(s) == 1 || (wide && slow));
+  return groups == 1 && (count_taps(s) == 1 || wide);
 }
 
 /* Offsets in scratch in bytes: the packed left factor at 0, the packed right factor, the rows of

@@ -179,7 +179,7 @@ clv_code clv_cpu_gemm_strided(const cpu_gemm *g, const float *a, int64_t lda, co
 bool clv_cpu_has_blas(void);
 /* Returns true if OpenBLAS is loaded and its vectors are no narrower than oneDNN's. */
 bool clv_cpu_blas_is_as_wide(void);
-const char *clv_cpu_blas_version(void); /* returns "OpenBLAS 0.3.21 SkylakeX", or "no OpenBLAS" */
+const char *clv_cpu_blas_version(void); /* "OpenBLAS 0.3.21 SkylakeX" or "no OpenBLAS" */
 
 /* Computes dst[j] = sum over i of src[i][j], or adds the sum to dst[j]. Rows are added in index
  * order, and the sum of each 256 rows is added to the total. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Matrix products. oneDNN's sgemm is faster except where A is transposed and the sum long
- * (measured: 1.2 to 2 times slower from about 256 terms on), as in the weight gradient of large
- * batches. OpenBLAS computes those on the calling thread, if its kernels are as wide: an OpenBLAS
- * that does not know the processor uses AVX2 where oneDNN uses AVX-512 (measured on a Zen 5: 126
- * GFLOP/s against 250).
+ * Matrix products, by oneDNN's sgemm or on the calling thread by OpenBLAS, which is faster where A
+ * is transposed and the sum long, as in the weight gradient of large batches (choices.def). An
+ * OpenBLAS whose vectors are narrower than the processor's is not used: one that does not know the
+ * processor takes kernels for AVX2 on a Zen 5 (measured: 126 GFLOP/s against 250), and those for
+ * SSE3 of a Prescott on an Intel Xeon of model 207.
  *
  * OpenBLAS starts a thread for each core when it is loaded; only an environment variable prevents
  * it. It counts the cores that the loading thread may run on. load_on_one_core therefore
@@ -39,8 +39,8 @@ typedef void sgemm_fn(CBLAS_LAYOUT, CBLAS_TRANSPOSE, CBLAS_TRANSPOSE, blasint, b
 static struct {
   pthread_once_t once;
   sgemm_fn *sgemm;
-  bool has_avx512; /* OpenBLAS uses kernels for AVX-512 */
-  char version[64];
+  bool is_as_wide; /* the vectors of OpenBLAS's kernels are no narrower than oneDNN's */
+  char version[96];
 } blas = {.once = PTHREAD_ONCE_INIT, .version = "no OpenBLAS"};
 
 static void *load_on_one_core(const char *name) {
@@ -58,19 +58,33 @@ static void *load_on_one_core(const char *name) {
 }
 
 /* Stores the version, as "OpenBLAS 0.3.21 SkylakeX": the first two words of `config`, and `core`,
- * the processor whose kernels OpenBLAS uses. */
+ * the processor whose kernels OpenBLAS uses. Says so if these are not used. */
 static void store_version(const char *config, const char *core) {
   const char *end = strchr(config, ' ');
   if (end) end = strchr(end + 1, ' ');
   size_t len = end ? (size_t)(end - config) : strlen(config);
-  snprintf(blas.version, sizeof blas.version, "%.*s %.20s", (int)CLV_MIN(len, 40), config, core);
+  snprintf(blas.version, sizeof blas.version, "%.*s %.20s%s", (int)CLV_MIN(len, 40), config, core,
+           blas.is_as_wide ? "" : " (not used: vectors too narrow)");
 }
 
-static bool has_core_wide_vectors(const char *core) {
-  static const char *const wide[] = {"SkylakeX", "Cooperlake", "SapphireRapids", "Zen4", "Zen5"};
-  for (size_t i = 0; i < CLV_COUNT(wide); i++)
-    if (strcasecmp(core, wide[i]) == 0) return true;
-  return false;
+/* Returns the vector width of the kernels for a processor: CPU_PLAIN, CPU_AVX2 or CPU_AVX512. */
+static int find_core_width(const char *core) {
+  static const struct {
+    const char *core;
+    int width;
+  } rows[] = {{"SkylakeX", CPU_AVX512}, {"Cooperlake", CPU_AVX512}, {"SapphireRapids", CPU_AVX512},
+              {"Zen4", CPU_AVX512},     {"Zen5", CPU_AVX512},       {"Haswell", CPU_AVX2},
+              {"Zen", CPU_AVX2}};
+  for (size_t i = 0; i < CLV_COUNT(rows); i++)
+    if (strcasecmp(core, rows[i].core) == 0) return rows[i].width;
+  return CPU_PLAIN;
+}
+
+/* Returns the vector width of oneDNN's kernels. */
+static int find_onednn_width(void) {
+  unsigned isa = (unsigned)dnnl_get_effective_cpu_isa(), avx2 = dnnl_cpu_isa_avx2;
+  if (clv_cpu_block() == 16) return CPU_AVX512;
+  return (isa & avx2) == avx2 ? CPU_AVX2 : CPU_PLAIN;
 }
 
 static void load_blas(void) {
@@ -86,8 +100,8 @@ static void load_blas(void) {
   *(void **)&core = dlsym(library, "openblas_get_corename");
   if (!sgemm || !set_threads || !config || !core) return;
   set_threads(1);
+  blas.is_as_wide = find_core_width(core()) >= find_onednn_width();
   store_version(config(), core());
-  blas.has_avx512 = has_core_wide_vectors(core());
   blas.sgemm = sgemm;
 }
 
@@ -96,9 +110,7 @@ bool clv_cpu_has_blas(void) {
   return blas.sgemm != NULL;
 }
 
-bool clv_cpu_blas_is_as_wide(void) {
-  return clv_cpu_has_blas() && (blas.has_avx512 || clv_cpu_block() < 16);
-}
+bool clv_cpu_blas_is_as_wide(void) { return clv_cpu_has_blas() && blas.is_as_wide; }
 
 const char *clv_cpu_blas_version(void) {
   clv_cpu_has_blas();

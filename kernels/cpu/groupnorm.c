@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Group normalisation over planes of channel blocks, with the loops of batch normalisation. The
- * sums of a channel of one sample are computed as norm_int.h says, and those of a group are added
- * in the order of its channels, in double. The bits are therefore the same in every layout and for
- * every number of threads. A sample stays in the cache between its two walks.
+ * Group normalisation, and instance normalisation, whose groups are the channels, over planes of
+ * channel blocks, with the loops of batch normalisation. The sums of a channel of one sample are
+ * computed as norm_int.h says, and those of a group are added in the order of its channels, in
+ * double. The bits are therefore the same in every layout and for every number of threads. A sample
+ * stays in the cache between its two walks.
  */
 #include <math.h>
 #include <string.h>
@@ -90,10 +91,10 @@ static clv_norm_affine forward_affine(const group_job *j, size_t n, size_t block
   clv_norm_affine f = {0};
   for (size_t l = 0, c = block * k->b; l < k->b && c < k->c; l++, c++) {
     const double *v = of + c / k->per_group * 2;
-    double scale = v[1] * w[c];
+    double scale = v[1] * (w ? w[c] : 1);
     f.mean[l] = (float)v[0];
     f.scale[l] = (float)scale;
-    f.shift[l] = (float)(b[c] - (v[0] - (double)f.mean[l]) * scale);
+    f.shift[l] = (float)((b ? b[c] : 0) - (v[0] - (double)f.mean[l]) * scale);
   }
   return f;
 }
@@ -161,8 +162,8 @@ static void compute_group_totals(const group_job *j, size_t n) {
     double inverse = saved_moments(j, n)[2 * g + 1];
     to[0] = to[1] = 0;
     for (size_t c = g * k->per_group; c < (g + 1) * k->per_group; c++) {
-      to[0] += w[c] * sums[2 * c];
-      to[1] += w[c] * sums[2 * c + 1];
+      to[0] += (w ? w[c] : 1) * sums[2 * c];
+      to[1] += (w ? w[c] : 1) * sums[2 * c + 1];
     }
     to[0] *= inverse / k->group_size;
     to[1] *= inverse * inverse * inverse / k->group_size;
@@ -179,7 +180,7 @@ static clv_norm_affine backward_affine(const group_job *j, size_t n, size_t bloc
     const double *of = saved_moments(j, n) + c / k->per_group * 2;
     const double *total = group_totals(j, n) + c / k->per_group * 2;
     f.mean[l] = (float)of[0];
-    f.scale[l] = (float)(of[1] * w[c]);
+    f.scale[l] = (float)(of[1] * (w ? w[c] : 1));
     f.slope[l] = (float)total[1];
     f.common[l] = (float)(total[0] - (of[0] - (double)f.mean[l]) * total[1]);
   }
@@ -261,7 +262,7 @@ static clv_code groupnorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_
   k->image = clv_layout_numel(&d->in[0], 1) / k->n / k->c;
   k->b = (size_t)block;
   k->blocks = (k->c + k->b - 1) / k->b;
-  k->groups = (size_t)d->attrs.groups;
+  k->groups = d->op == CLV_OP_INSTANCENORM ? k->c : (size_t)d->attrs.groups;
   k->per_group = k->c / k->groups;
   k->group_size = (double)(k->per_group * k->image);
   k->k.base.forward = groupnorm_forward;
@@ -276,3 +277,4 @@ static clv_code groupnorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_
 }
 
 CLV_CPU_OP(groupnorm, groupnorm_prepare)
+CLV_CPU_OP(instancenorm, groupnorm_prepare)

@@ -6,10 +6,7 @@
  * multiplied there, so the full weight never exists in f32. The rows are outputs in forward and
  * terms of the sum in backward; if W is stored transposed, the reverse.
  */
-#include "kernels/cpu/cpu_int.h"
-
-/* Number of rows from which on OpenBLAS computes the weight gradient; gemm.c says why. */
-enum { LONG_SUM = 256 };
+#include "kernels/cpu/choices_int.h"
 
 typedef struct linear_kernel {
   cpu_kernel k;
@@ -151,7 +148,9 @@ static clv_code linear_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err
   k->backward_input = (cpu_gemm){.m = rows, .n = features, .k = out, .b_t = t};
   k->backward_weight =
       (cpu_gemm){.m = t ? features : out, .n = t ? out : features, .k = rows, .a_t = true};
-  k->backward_weight.blas = k->k.threads == 1 && rows >= LONG_SUM && clv_cpu_blas_is_as_wide();
+  k->backward_weight.blas =
+      k->k.threads == 1 && clv_cpu_blas_is_as_wide() &&
+      clv_cpu_choose(CPU_LINEAR_WEIGHT, clv_cpu_class_of_linear(rows)) == CPU_OPENBLAS;
   k->k.base.forward = linear_forward;
   k->k.base.backward_input = d->need_dx[0] ? linear_backward_input : NULL;
   k->k.base.backward_weight = d->need_dw ? linear_backward_weight : NULL;

@@ -84,8 +84,10 @@ static clv_code linear_backward_input(clv_kernel *base, const clv_kernel_args *a
 static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const linear_bf16 *k = (const linear_bf16 *)base;
   bool t = k->k.d.attrs.transposed;
-  const cpu_pairs_factor x = {a->in[0], k->rows, k->in, !t, t, NULL};
-  const cpu_pairs_factor dy = {a->dout, k->rows, k->out, t, !t, NULL};
+  const cpu_pairs_factor x = {
+      .x = a->in[0], .rows = k->rows, .columns = k->in, .is_right = !t, .is_transposed = t};
+  const cpu_pairs_factor dy = {
+      .x = a->dout, .rows = k->rows, .columns = k->out, .is_right = t, .is_transposed = !t};
   uint16_t *right = address_at_offset(a->scratch, k->right_factor_offset);
   float *bias = k->k.d.attrs.bias ? a->dparam[CLV_SLOT_BIAS] : NULL;
   (void)err;

@@ -4,9 +4,13 @@
  * and h of all steps but the last is the operand of the weights' gradients. Products: one over all
  * steps for the input, a small one for each step for the recurrence; between them a vectorised loop
  * over the gates. The gates of one row are [i f g o], each of H values. The weights' gradients use
- * oneDNN too, unlike linear's, because OpenBLAS measured no faster at these sizes.
+ * oneDNN too, unlike linear's, because OpenBLAS measured no faster at these sizes. In a session in
+ * bf16 the products may be those of pairs_int.h, whose factors are rounded to bf16; the weights of
+ * the recurrence are then packed once for all steps.
  */
+#include "kernels/cpu/choices_int.h"
 #include "kernels/cpu/math_int.h"
+#include "kernels/cpu/pairs_int.h"
 
 enum { GATES = 4 };
 
@@ -14,6 +18,9 @@ typedef struct lstm_kernel {
   cpu_kernel k;
   size_t n, t, f, h; /* batch, steps, input features, hidden size */
   int layers, slots; /* slots: parameter slots of one layer, 4 with bias, else 2 */
+  bool pairs;        /* products have bf16 factors */
+  /* offsets in scratch in floats, if `pairs`: packed right factor, scratch of a product */
+  size_t right_offset, left_offset;
 } lstm_kernel;
 
 /* Values of one layer that forward saves: the gates after their functions, c and h. */
@@ -44,6 +51,51 @@ static float *layer_param(const lstm_kernel *k, const clv_kernel_args *a, int la
 
 static cpu_gemm make_gemm(size_t m, size_t n, size_t k) {
   return (cpu_gemm){.m = (int64_t)m, .n = (int64_t)n, .k = (int64_t)k};
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+static uint16_t *packed_right(const lstm_kernel *k, const clv_kernel_args *a) {
+  return (uint16_t *)(void *)((float *)a->scratch + k->right_offset);
+}
+
+/* Packs the right factor of products like g, if products have bf16 factors. */
+static void pack_right(const lstm_kernel *k, const clv_kernel_args *a, const cpu_gemm *g,
+                       const float *right) {
+  const cpu_pairs_factor f = {.x = right,
+                              .rows = (size_t)(g->b_t ? g->n : g->k),
+                              .columns = (size_t)(g->b_t ? g->k : g->n),
+                              .is_right = true,
+                              .is_transposed = g->b_t};
+  if (k->pairs) clv_cpu_pairs_pack(k->k.threads, &f, packed_right(k, a));
+}
+
+/* Computes c = beta c + left right. The caller has called pack_right with `right`. */
+static clv_code multiply_packed(const lstm_kernel *k, const clv_kernel_args *a, const cpu_gemm *g,
+                                const float *left, const float *right, float beta, float *c,
+                                clv_err *err) {
+  if (!k->pairs) return clv_cpu_gemm(g, left, right, beta, c, err);
+  clv_cpu_pairs_multiply(
+      k->k.threads,
+      &(cpu_pairs_product){.left_factor = {.x = left,
+                                           .rows = (size_t)(g->a_t ? g->k : g->m),
+                                           .columns = (size_t)(g->a_t ? g->m : g->k),
+                                           .is_transposed = g->a_t},
+                           .m = (size_t)g->m,
+                           .n = (size_t)g->n,
+                           .k = (size_t)g->k,
+                           .right_packed = packed_right(k, a),
+                           .scratch = (uint16_t *)(void *)((float *)a->scratch + k->left_offset),
+                           .c = c,
+                           .accumulate = beta != 0});
+  return CLV_OK;
+}
+
+static clv_code multiply(const lstm_kernel *k, const clv_kernel_args *a, const cpu_gemm *g,
+                         const float *left, const float *right, float beta, float *c,
+                         clv_err *err) {
+  pack_right(k, a, g, right);
+  return multiply_packed(k, a, g, left, right, beta, c, err);
 }
 
 /* Transposes [N, T, width] to [T, N, width], or the reverse with the extents exchanged. */
@@ -170,7 +222,8 @@ static clv_code layer_forward(const lstm_kernel *k, const clv_kernel_args *a, in
   cpu_gemm recur = make_gemm(k->n, GATES * k->h, k->h);
   in.b_t = recur.b_t = true;
   add_biases(k, a, layer, p->bias);
-  CLV_TRY(clv_cpu_gemm(&in, x, layer_param(k, a, layer, 0), 0, s.gates, err));
+  CLV_TRY(multiply(k, a, &in, x, layer_param(k, a, layer, 0), 0, s.gates, err));
+  pack_right(k, a, &recur, layer_param(k, a, layer, 1));
   for (size_t t = 0; t < k->t; t++) {
     step_job j = {.k = k,
                   .bias = p->bias,
@@ -181,8 +234,8 @@ static clv_code layer_forward(const lstm_kernel *k, const clv_kernel_args *a, in
                   .hidden = s.hidden + t * step,
                   .out = layer + 1 == k->layers ? (float *)a->out + t * k->h : NULL};
     if (t)
-      CLV_TRY(clv_cpu_gemm(&recur, s.hidden + (t - 1) * step, layer_param(k, a, layer, 1), 1,
-                           j.gates, err));
+      CLV_TRY(multiply_packed(k, a, &recur, s.hidden + (t - 1) * step, layer_param(k, a, layer, 1),
+                              1, j.gates, err));
     run_step(k, &j, run_cell_rows);
   }
   return CLV_OK;
@@ -238,6 +291,7 @@ static clv_code backward_steps(const lstm_kernel *k, const clv_kernel_args *a, i
   size_t step = k->n * k->h;
   cpu_gemm recur = make_gemm(k->n, k->h, GATES * k->h);
   memset(p->dh, 0, 2 * step * sizeof *p->dh); /* clears dh and dc, which are adjacent */
+  pack_right(k, a, &recur, layer_param(k, a, layer, 1));
   for (size_t t = k->t; t-- > 0;) {
     step_job j = {.k = k,
                   .previous_cell = t ? s.cell + (t - 1) * step : p->zeros,
@@ -250,7 +304,8 @@ static clv_code backward_steps(const lstm_kernel *k, const clv_kernel_args *a, i
                   .dc = p->dc,
                   .dgates = p->dgates + t * GATES * step};
     run_step(k, &j, run_cell_rows_back);
-    if (t) CLV_TRY(clv_cpu_gemm(&recur, j.dgates, layer_param(k, a, layer, 1), 0, p->dh, err));
+    if (t)
+      CLV_TRY(multiply_packed(k, a, &recur, j.dgates, layer_param(k, a, layer, 1), 0, p->dh, err));
   }
   return CLV_OK;
 }
@@ -270,10 +325,10 @@ static clv_code backward_weights(const lstm_kernel *k, const clv_kernel_args *a,
   cpu_gemm in = make_gemm(gates, input_width(k, layer), count_rows(k));
   cpu_gemm recur = make_gemm(gates, k->h, later);
   in.a_t = recur.a_t = true;
-  CLV_TRY(clv_cpu_gemm(&in, p->dgates, x, beta, dw_in, err));
+  CLV_TRY(multiply(k, a, &in, p->dgates, x, beta, dw_in, err));
   if (later)
-    CLV_TRY(clv_cpu_gemm(&recur, p->dgates + k->n * gates, layer_trace(k, a, layer).hidden, beta,
-                         dw_h, err));
+    CLV_TRY(multiply(k, a, &recur, p->dgates + k->n * gates, layer_trace(k, a, layer).hidden, beta,
+                     dw_h, err));
   else if (!a->accumulate)
     memset(dw_h, 0, gates * k->h * sizeof *dw_h);
   if (k->slots == 2) return CLV_OK;
@@ -290,7 +345,7 @@ static clv_code backward_layer(const lstm_kernel *k, const clv_kernel_args *a, i
   CLV_TRY(backward_steps(k, a, layer, p, err));
   if (k->k.d.need_dw) CLV_TRY(backward_weights(k, a, layer, x, p, err));
   if (layer || a->din[0])
-    CLV_TRY(clv_cpu_gemm(&in, p->dgates, layer_param(k, a, layer, 0), 0, p->dx, err));
+    CLV_TRY(multiply(k, a, &in, p->dgates, layer_param(k, a, layer, 0), 0, p->dx, err));
   return CLV_OK;
 }
 
@@ -304,6 +359,29 @@ static clv_code lstm_backward(clv_kernel *base, const clv_kernel_args *a, clv_er
     CLV_TRY(backward_layer(k, a, layer, &p, err));
   if (a->din[0]) transpose(p.dx, k->t, k->n, k->f, a->din[0]);
   return CLV_OK;
+}
+
+static size_t largest(const size_t *x, size_t n) {
+  size_t most = 0;
+  for (size_t i = 0; i < n; i++) most = CLV_MAX(most, x[i]);
+  return most;
+}
+
+/* Lays out the buffers of products of pairs behind the first `floats` of scratch. Returns the end.
+ */
+static size_t lay_out_pairs(lstm_kernel *k, size_t floats) {
+  size_t rows = count_rows(k), wide = max_width(k), gates = GATES * k->h;
+  int threads = k->k.threads;
+  const size_t right[] = {clv_cpu_pairs_bytes(gates, wide), clv_cpu_pairs_bytes(wide, gates),
+                          k->k.has_backward ? clv_cpu_pairs_bytes(wide, rows) : 0};
+  const size_t left[] = {clv_cpu_pairs_scratch_bytes(threads, rows, wide),
+                         clv_cpu_pairs_scratch_bytes(threads, k->n, wide),
+                         clv_cpu_pairs_scratch_bytes(threads, k->n, gates),
+                         clv_cpu_pairs_scratch_bytes(threads, rows, gates),
+                         clv_cpu_pairs_scratch_bytes(threads, gates, rows)};
+  k->right_offset = clv_align_up(floats * sizeof(float), 64) / sizeof(float);
+  k->left_offset = k->right_offset + largest(right, CLV_COUNT(right)) / sizeof(float);
+  return k->left_offset + largest(left, CLV_COUNT(left)) / sizeof(float);
 }
 
 static clv_code lstm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
@@ -321,8 +399,11 @@ static clv_code lstm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *
   k->k.base.saves = d->need_dw ? CLV_SAVE_IN0 : 0;
   k->k.base.saved_bytes = k->k.has_backward ? trace_size(k) * (size_t)k->layers * sizeof(float) : 0;
   size_t floats = CLV_MAX(forward_scratch(k), k->k.has_backward ? backward_scratch(k) : 0);
+  cpu_shape_class shape_class = clv_cpu_class_of_lstm((int64_t)k->n, (int64_t)k->h);
+  k->pairs = d->bf16 && clv_cpu_choose(CPU_LSTM_BF16, shape_class) == CPU_PAIRS;
+  if (k->pairs) floats = lay_out_pairs(k, floats);
   k->k.base.scratch_bytes = floats * sizeof(float);
-  k->k.base.impl = "sgemm";
+  k->k.base.impl = k->pairs ? clv_cpu_pairs_impl()->name : "sgemm";
   *ret = &k->k.base;
   return CLV_OK;
 }

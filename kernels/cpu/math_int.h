@@ -50,6 +50,24 @@ CPU_INLINE float exp_of(float x) {
   return p * from_bits((to_bits(shifted) << 23) + 0x3f800000u);
 }
 
+/* e^x - 1 within 2 units in the last place, by the polynomial of exp_of: with r + r^2 P(r) = e^r -
+ * 1 and s = 2^n the result is s (e^r - 1) + (s - 1). NaN passes. */
+CPU_INLINE float exp_less_one_of(float x) {
+  const float round = 12582912; /* as in exp_of */
+  x = x > 88.0f ? 88.0f : x;
+  x = x < -87.0f ? -87.0f : x;
+  float shifted = x * 1.44269504f + round, n = shifted - round;
+  float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  float s = from_bits((to_bits(shifted) << 23) + 0x3f800000u);
+  return s * (p * r * r + r) + (s - 1);
+}
+
 /* e^x in double within 2 units in the last place, computed like exp_of with Cephes' exp, a quotient
  * of polynomials. Rounded to f32 it equals the rounded exact value, unless that is almost half way
  * between two floats. It saturates at e^-708 and e^708. */
@@ -68,6 +86,34 @@ CPU_INLINE double wide_exp_of(double x) {
   bits = (bits << 52) + 0x3ff0000000000000u;
   memcpy(&shifted, &bits, sizeof bits);
   return (1 + 2 * (p / (q - p))) * shifted;
+}
+
+/* log x in double, for positive normal x, within 1e-13: x = 2^n m with m in sqrt(1/2)..sqrt(2), and
+ * log m = 2 atanh(s) with s = (m - 1) / (m + 1), as a series to s^19. NaN passes. */
+CPU_INLINE double wide_log_of(double x) {
+  uint64_t bits, mantissa;
+  double m, n, s, z, t;
+  memcpy(&bits, &x, sizeof bits);
+  /* the exponent of x / sqrt(1/2), rounded down, and what is left of x */
+  uint64_t above = bits - 0x3fe6a09e667f3bcdu;
+  mantissa = bits - (above & 0xfff0000000000000u);
+  memcpy(&m, &mantissa, sizeof m);
+  /* the exponent as a double: bits of 2^52 + 2^51 + n, less that sum */
+  uint64_t whole = 0x4338000000000000u + (above >> 52) - (above >> 63 << 12);
+  memcpy(&n, &whole, sizeof n);
+  n -= 6755399441055744.0;
+  s = (m - 1) / (m + 1);
+  z = s * s;
+  t = 1 / 19.0;
+  t = t * z + 1 / 17.0;
+  t = t * z + 1 / 15.0;
+  t = t * z + 1 / 13.0;
+  t = t * z + 1 / 11.0;
+  t = t * z + 1 / 9.0;
+  t = t * z + 1 / 7.0;
+  t = t * z + 1 / 5.0;
+  t = t * z + 1 / 3.0;
+  return n * 0.69314718055994530942 + 2 * (s + s * z * t);
 }
 
 CPU_INLINE float sigmoid_of(float x) { return 1 / (1 + exp_of(-x)); }

@@ -205,10 +205,10 @@ static clv_code maxpool_backward(clv_kernel *base, const clv_kernel_args *a, clv
 static clv_code maxpool_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   cpu_kernel *k;
   int block = clv_cpu_offered_block(d);
-  if (d->attrs.kernel[0] > 255 || d->attrs.kernel[1] > 255 ||
-      d->attrs.kernel[0] * d->attrs.kernel[1] > 255)
+  clv_window s = clv_window_of(d);
+  if (s.kernel[0] > 255 || s.kernel[1] > 255 || s.kernel[0] * s.kernel[1] > 255)
     return clv_fail(err, CLV_UNIMPLEMENTED, "maxpool window %lldx%lld has over 255 taps",
-                    (long long)d->attrs.kernel[0], (long long)d->attrs.kernel[1]);
+                    (long long)s.kernel[0], (long long)s.kernel[1]);
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
   k->base.forward = maxpool_forward;
   k->base.backward_input = d->need_dx[0] ? maxpool_backward : NULL;
@@ -218,3 +218,4 @@ static clv_code maxpool_prepare(const clv_node_desc *d, clv_kernel **ret, clv_er
 }
 
 CLV_CPU_OP(maxpool, maxpool_prepare)
+CLV_CPU_OP(maxpool1d, maxpool_prepare)

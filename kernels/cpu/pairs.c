@@ -36,9 +36,13 @@ INLINE __mmask16 mask_of(size_t begin, size_t end) {
   return (__mmask16)(left >= PAIRS_SIDE ? 0xFFFF : (1u << left) - 1);
 }
 
+INLINE size_t index_of(const cpu_pairs_factor *f, size_t row, size_t column) {
+  return row * (f->row_stride ? f->row_stride : f->columns) + column;
+}
+
 INLINE __m512 load_values(const cpu_pairs_factor *f, size_t row, size_t column) {
   __mmask16 mask = row < f->rows ? mask_of(column, f->columns) : 0;
-  size_t at = row * f->columns + column;
+  size_t at = index_of(f, row, column);
   if (f->x) return _mm512_maskz_loadu_ps(mask, f->x + at);
   __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, f->bf16 + at));
   return (__m512)_mm512_slli_epi32(low, 16);
@@ -47,7 +51,7 @@ INLINE __m512 load_values(const cpu_pairs_factor *f, size_t row, size_t column) 
 /* Prefetches values of a later tile to the second-level cache. Few rows are read from end to end,
  * and the processor's own prefetch starts too late. */
 INLINE void prefetch_value(const cpu_pairs_factor *f, size_t row, size_t column) {
-  size_t at = row * f->columns + column;
+  size_t at = index_of(f, row, column);
   if (row >= f->rows) return;
   if (f->x)
     _mm_prefetch(f->x + at, _MM_HINT_T1);
@@ -217,13 +221,17 @@ typedef struct pairs_part {
   uint16_t *scratch;
 } pairs_part;
 
+static size_t c_stride(const cpu_pairs_product *p) {
+  return p->c_row_stride ? p->c_row_stride : p->n;
+}
+
 /* Returns the initial values of the sums of the block at row i and column j. *ret_row: distance
  * between rows; 0: one row for all. */
 static const float *initial_sums(const pairs_part *t, size_t i, size_t j, size_t *ret_row) {
   static const float zeros[PAIRS_BLOCK];
   const cpu_pairs_product *p = t->p;
-  *ret_row = p->accumulate || t->first ? p->n : 0;
-  if (*ret_row) return p->c + i * p->n + j;
+  *ret_row = p->accumulate || t->first ? c_stride(p) : 0;
+  if (*ret_row) return p->c + i * c_stride(p) + j;
   return p->bias ? p->bias + j : zeros;
 }
 
@@ -240,20 +248,20 @@ static void multiply_edge_block(const pairs_part *t, cpu_pairs_block *b, size_t 
   b->initial_row_stride = b->c_row_stride = PAIRS_BLOCK;
   t->impl->block(b);
   for (size_t r = 0; r < b->rows; r++)
-    memcpy(p->c + (i + r) * p->n + j, sums[r], columns * sizeof **sums);
+    memcpy(p->c + (i + r) * c_stride(p) + j, sums[r], columns * sizeof **sums);
 }
 
 /* Computes the block of c at row i and column j. a: the two packed strips of rows from i on. */
 static void multiply_block(const pairs_part *t, const uint16_t *a, size_t i, size_t j) {
   const cpu_pairs_product *p = t->p;
-  size_t strip = count_tiles(p->k) * PAIRS_TILE;
+  size_t strip = count_tiles(p->right_k ? p->right_k : p->k) * PAIRS_TILE;
   cpu_pairs_block b = {.a = a,
                        .b = p->right_packed + j / PAIRS_SIDE * strip + t->first * PAIRS_TILE,
                        .a_strip = (t->last - t->first) * PAIRS_TILE,
                        .b_strip = strip,
                        .n_tiles = t->last - t->first,
-                       .c = p->c + i * p->n + j,
-                       .c_row_stride = p->n,
+                       .c = p->c + i * c_stride(p) + j,
+                       .c_row_stride = c_stride(p),
                        .rows = CLV_MIN(p->m - i, (size_t)PAIRS_BLOCK)};
   b.initial_sums = initial_sums(t, i, j, &b.initial_row_stride);
   if (i + PAIRS_BLOCK > p->m || j + PAIRS_BLOCK > p->n)
@@ -306,10 +314,12 @@ static void multiply_parts(void *arg, size_t begin, size_t end) {
                     .scratch = j->p->scratch + n * part_scratch_size(batch)};
     for (t.begin = j->blocks * n / j->parts; t.begin < last; t.begin = t.end) {
       t.end = CLV_MIN(t.begin + batch.blocks, last);
-      for (t.first = 0; t.first < tiles; t.first = t.last) {
+      t.last = 0;
+      do { /* once, too, for a sum without terms, which is 0 or the bias */
+        t.first = t.last;
         t.last = CLV_MIN(t.first + batch.tiles, tiles);
         multiply_part(&t);
-      }
+      } while (t.last < tiles);
     }
   }
   impl->end();

@@ -20,6 +20,7 @@ typedef struct cpu_pairs_factor {
   bool is_right;
   bool is_transposed;   /* the values are stored transposed: [k][m], or [n][k] */
   const uint16_t *bf16; /* the factor in bf16, read if x is NULL */
+  size_t row_stride;    /* values from one stored row to the next; 0: columns */
 } cpu_pairs_factor;
 
 /* clv_cpu_pairs_pack packs a right factor into `ret`, a buffer of clv_cpu_pairs_bytes(n, k) bytes.
@@ -35,8 +36,10 @@ typedef struct cpu_pairs_product {
   size_t m, n, k;
   const uint16_t *right_packed; /* made by clv_cpu_pairs_pack */
   uint16_t *scratch;
+  size_t right_k;    /* terms for which the right factor is packed, at least k; 0: k */
   const float *bias; /* NULL: no bias; not read with `accumulate` */
   float *c;
+  size_t c_row_stride; /* values from one row of c to the next; 0: n */
   bool accumulate;
   /* NULL, or [m]: receives the sums over k of a transposed left factor, computed as in
    * clv_cpu_column_sums from the unrounded values; with `accumulate` adds the sums. */

@@ -4,19 +4,22 @@
 typedef struct pointwise_kernel {
   cpu_kernel k;
   cpu_map_fn *map, *back;
+  cpu_numbers by;
   int cost_in_loads; /* cost of one element, in loads from memory */
   bool maps_zero_to_zero;
+  bool back_maps_zero_to_zero; /* `back` makes 0 of a saved 0 and a gradient of 0 */
 } pointwise_kernel;
 
 typedef struct map_job {
   cpu_map_fn *fn;
   const float *x, *z;
   float *y;
+  cpu_numbers by;
 } map_job;
 
 static void run_map(void *arg, size_t begin, size_t end) {
   const map_job *j = arg;
-  j->fn(j->x + begin, j->z ? j->z + begin : NULL, j->y + begin, end - begin);
+  j->fn(j->x + begin, j->z ? j->z + begin : NULL, j->y + begin, end - begin, j->by);
 }
 
 static void map_all(const pointwise_kernel *k, map_job job) {
@@ -27,7 +30,7 @@ static void map_all(const pointwise_kernel *k, map_job job) {
 static clv_code map_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const pointwise_kernel *k = (const pointwise_kernel *)base;
   (void)err;
-  map_all(k, (map_job){k->map, a->in[0], a->in[1], a->out});
+  map_all(k, (map_job){k->map, a->in[0], a->in[1], a->out, k->by});
   if (!k->maps_zero_to_zero) clv_cpu_zero_padding(&k->k.d.out, base->out_block, a->out);
   return CLV_OK;
 }
@@ -36,8 +39,15 @@ static clv_code map_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
   const pointwise_kernel *k = (const pointwise_kernel *)base;
   const float *kept = base->saves & CLV_SAVE_OUT ? a->out : a->in[0];
   (void)err;
-  map_all(k, (map_job){k->back, kept, a->dout, a->din[0]});
+  map_all(k, (map_job){k->back, kept, a->dout, a->din[0], k->by});
+  if (!k->back_maps_zero_to_zero) clv_cpu_zero_padding(&k->k.d.in[0], base->in_block[0], a->din[0]);
   return CLV_OK;
+}
+
+static bool is_zero_of_zero(cpu_map_fn *back, cpu_numbers by) {
+  float zero = 0, of_zero = 0;
+  if (back) back(&zero, &zero, &of_zero, 1, by);
+  return of_zero == 0;
 }
 
 clv_code clv_cpu_pointwise(const clv_node_desc *d, cpu_map_fn *map, cpu_map_fn *back, int cost,
@@ -48,8 +58,11 @@ clv_code clv_cpu_pointwise(const clv_node_desc *d, cpu_map_fn *map, cpu_map_fn *
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
   k->map = map;
   k->back = back;
+  clv_numbers by = clv_op_numbers(d);
+  k->by = (cpu_numbers){(float)by.p, (float)by.q};
   k->cost_in_loads = cost;
   k->maps_zero_to_zero = row->maps_zero_to_zero;
+  k->back_maps_zero_to_zero = is_zero_of_zero(back, k->by);
   k->k.base.forward = map_forward;
   k->k.base.backward_input = d->need_dx[0] ? map_backward : NULL;
   k->k.base.saves = d->need_dx[0] ? row->saves_dx : 0;

@@ -8,27 +8,43 @@
 
 #include "kernels/cpu/math_int.h"
 
-/* Computes y[i] from x[i], and from z[i] if the op has a second input. */
-typedef void cpu_map_fn(const float *x, const float *z, float *y, size_t n);
+/* Numbers that a formula reads (clv_op_numbers). */
+typedef struct cpu_numbers {
+  float p, q;
+} cpu_numbers;
 
-/* MAP(name, expression) defines a cpu_map_fn called `name`, which computes `expression` of x and
- * zs[i]. In a backward map x is the saved value and zs[i] the gradient of the output. */
-#define MAP(name, expression)                                                          \
-  CPU_INLINE void name##_body(const float *xs, const float *zs, float *ys, size_t n) { \
-    (void)zs;                                                                          \
-    CPU_INDEPENDENT                                                                    \
-    for (size_t i = 0; i < n; i++) {                                                   \
-      float x = xs[i];                                                                 \
-      ys[i] = (expression);                                                            \
-    }                                                                                  \
-  }                                                                                    \
-  CPU_CLONES(name, (const float *xs, const float *zs, float *ys, size_t n), (xs, zs, ys, n))
+/* Computes y[i] from x[i], from z[i] if the op has a second input, and from the numbers. */
+typedef void cpu_map_fn(const float *x, const float *z, float *y, size_t n, cpu_numbers by);
+
+/* MAP(name, expression) defines a cpu_map_fn called `name`, which computes `expression` of x,
+ * zs[i], p and q. In a backward map x is the saved value and zs[i] the gradient of the output. */
+#define MAP(name, expression)                                                               \
+  CPU_INLINE void name##_body(const float *xs, const float *zs, float *ys, size_t n,        \
+                              cpu_numbers by) {                                             \
+    const float p = by.p, q = by.q;                                                         \
+    (void)zs, (void)p, (void)q;                                                             \
+    CPU_INDEPENDENT                                                                         \
+    for (size_t i = 0; i < n; i++) {                                                        \
+      float x = xs[i];                                                                      \
+      (void)x;                                                                              \
+      ys[i] = (expression);                                                                 \
+    }                                                                                       \
+  }                                                                                         \
+  CPU_CLONES(name, (const float *xs, const float *zs, float *ys, size_t n, cpu_numbers by), \
+             (xs, zs, ys, n, by))
 
 /* Makes a kernel for an op of one or two inputs: forward is `map`, backward_input is `back` (NULL:
  * the caller sets it). The op's row says which values are saved, and if forward may run in place.
  * cost: cost of one element, in loads from memory. */
 clv_code clv_cpu_pointwise(const clv_node_desc *d, cpu_map_fn *map, cpu_map_fn *back, int cost,
                            clv_kernel **ret, clv_err *err) CLV_USE_RESULT;
+
+/* CPU_POINTWISE(name, cost) makes the kernel of an op of one input from the maps name_map and
+ * name_back. */
+#define CPU_POINTWISE(name, cost)                                                          \
+  static clv_code name##_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) { \
+    return clv_cpu_pointwise(d, name##_map, name##_back, cost, ret, err);                  \
+  }
 
 /* Prepares add and mul with broadcast inputs (clv_broadcast). */
 cpu_prepare_fn clv_cpu_broadcast;

@@ -66,8 +66,8 @@ static clv_code batchnorm_backward(clv_kernel *base, const clv_kernel_args *a, c
                                      dw ? a->dparam[CLV_SLOT_WEIGHT] : NULL,
                                      dw ? a->dparam[CLV_SLOT_BIAS] : NULL, a->accumulate, err));
   else if (passed)
-    CLV_TRY(
-        clv_gpu_relu_back(k->gpu, k->channels_last, a->out, a->dout, passed, k->r.n_in, 0, err));
+    CLV_TRY(clv_gpu_relu_back(k->gpu, k->channels_last, a->out, a->dout, passed, k->r.n_in,
+                              (cuda_numbers){0}, err));
   if (!a->din[0]) return CLV_OK;
   if (passed) {
     from.dy = passed;

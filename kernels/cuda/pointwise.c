@@ -2,76 +2,44 @@
 #include "kernels/cuda/broadcast_int.h"
 #include "kernels/cuda/pointwise_int.h"
 
-/* POINTWISE(name, kept) defines the functions of an op: forward is clv_gpu_name; backward is
- * clv_gpu_name_back of the saved value `kept`. */
-#define POINTWISE(name, kept)                                                                      \
+static cuda_numbers numbers_of(const cuda_kernel *k) {
+  clv_numbers by = clv_op_numbers(&k->r.d);
+  return (cuda_numbers){(float)by.p, (float)by.q};
+}
+
+/* Defines the functions of each op of pointwise.def, and registers them. */
+#define POINTWISE(name, kept, ...)                                                                 \
   static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {       \
     const cuda_kernel *k = gpu_kernel_of(base);                                                    \
-    return clv_gpu_##name(k->gpu, k->channels_last, a->in[0], NULL, a->out, k->r.n_in, 0, err);    \
+    return clv_gpu_##name(k->gpu, k->channels_last, a->in[0], NULL, a->out, k->r.n_in,             \
+                          numbers_of(k), err);                                                     \
   }                                                                                                \
   static clv_code name##_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {      \
     const cuda_kernel *k = gpu_kernel_of(base);                                                    \
-    return clv_gpu_##name##_back(k->gpu, k->channels_last, kept, a->dout, a->din[0], k->r.n_in, 0, \
-                                 err);                                                             \
-  }
+    return clv_gpu_##name##_back(k->gpu, k->channels_last, a->kept, a->dout, a->din[0], k->r.n_in, \
+                                 numbers_of(k), err);                                              \
+  }                                                                                                \
+  CLV_CUDA_OP(name) = {                                                                            \
+      .forward = name##_forward, .backward_input = name##_backward, .channels_last = true};
+#include "kernels/cuda/pointwise.def"
+#undef POINTWISE
 
-POINTWISE(relu, a->out)
-CLV_CUDA_OP(relu) = {
-    .forward = relu_forward, .backward_input = relu_backward, .channels_last = true};
-
-POINTWISE(sigmoid, a->out)
-CLV_CUDA_OP(sigmoid) = {
-    .forward = sigmoid_forward, .backward_input = sigmoid_backward, .channels_last = true};
-
-POINTWISE(tanh, a->out)
-CLV_CUDA_OP(tanh) = {
-    .forward = tanh_forward, .backward_input = tanh_backward, .channels_last = true};
-
-POINTWISE(gelu, a->in[0])
-CLV_CUDA_OP(gelu) = {
-    .forward = gelu_forward, .backward_input = gelu_backward, .channels_last = true};
-
-POINTWISE(gelu_tanh, a->in[0])
-CLV_CUDA_OP(gelu_tanh) = {
-    .forward = gelu_tanh_forward, .backward_input = gelu_tanh_backward, .channels_last = true};
-
-POINTWISE(silu, a->in[0])
-CLV_CUDA_OP(silu) = {
-    .forward = silu_forward, .backward_input = silu_backward, .channels_last = true};
-
-/* ---- scale, wait ----------------------------------------------------------------------------- */
+/* ---- scale ----------------------------------------------------------------------------------- */
 
 static clv_code scale_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  float factor = (float)k->r.d.attrs.factor;
-  return clv_gpu_scale(k->gpu, k->channels_last, a->in[0], NULL, a->out, k->r.n_in, factor, err);
+  cuda_numbers by = {.p = (float)k->r.d.attrs.factor};
+  return clv_gpu_scale(k->gpu, k->channels_last, a->in[0], NULL, a->out, k->r.n_in, by, err);
 }
 
 static clv_code scale_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  float factor = (float)k->r.d.attrs.factor;
-  return clv_gpu_scale(k->gpu, k->channels_last, a->dout, NULL, a->din[0], k->r.n_in, factor, err);
+  cuda_numbers by = {.p = (float)k->r.d.attrs.factor};
+  return clv_gpu_scale(k->gpu, k->channels_last, a->dout, NULL, a->din[0], k->r.n_in, by, err);
 }
 
 CLV_CUDA_OP(scale) = {
     .forward = scale_forward, .backward_input = scale_backward, .channels_last = true};
-
-static clv_code leaky_relu_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const cuda_kernel *k = gpu_kernel_of(base);
-  float factor = (float)k->r.d.attrs.factor;
-  return clv_gpu_leaky_relu(k->gpu, k->channels_last, a->in[0], NULL, a->out, k->r.n_in, factor,
-                            err);
-}
-
-static clv_code leaky_relu_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const cuda_kernel *k = gpu_kernel_of(base);
-  float factor = (float)k->r.d.attrs.factor;
-  return clv_gpu_leaky_relu_back(k->gpu, k->channels_last, a->in[0], a->dout, a->din[0], k->r.n_in,
-                                 factor, err);
-}
-
-CLV_CUDA_OP(leaky_relu) = {
-    .forward = leaky_relu_forward, .backward_input = leaky_relu_backward, .channels_last = true};
 
 /* ---- ops that copy --------------------------------------------------------------------------- */
 
@@ -98,7 +66,8 @@ CLV_CUDA_OP(reshape) = {.forward = identity_forward, .backward_input = identity_
 static clv_code add_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   if (clv_has_broadcast_input(&k->r.d)) return clv_gpu_broadcast_forward(k, a, err);
-  return clv_gpu_add(k->gpu, k->channels_last, a->in[0], a->in[1], a->out, k->r.n_in, 0, err);
+  return clv_gpu_add(k->gpu, k->channels_last, a->in[0], a->in[1], a->out, k->r.n_in,
+                     (cuda_numbers){0}, err);
 }
 
 static clv_code add_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -115,7 +84,8 @@ CLV_CUDA_OP(add) = {.forward = add_forward,
 static clv_code mul_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   if (clv_has_broadcast_input(&k->r.d)) return clv_gpu_broadcast_forward(k, a, err);
-  return clv_gpu_mul(k->gpu, k->channels_last, a->in[0], a->in[1], a->out, k->r.n_in, 0, err);
+  return clv_gpu_mul(k->gpu, k->channels_last, a->in[0], a->in[1], a->out, k->r.n_in,
+                     (cuda_numbers){0}, err);
 }
 
 static clv_code mul_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -123,8 +93,8 @@ static clv_code mul_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
   if (clv_has_broadcast_input(&k->r.d)) return clv_gpu_broadcast_backward(k, a, err);
   for (int i = 0; i < 2; i++)
     if (a->din[i])
-      CLV_TRY(clv_gpu_mul(k->gpu, k->channels_last, a->dout, a->in[1 - i], a->din[i], k->r.n_in, 0,
-                          err));
+      CLV_TRY(clv_gpu_mul(k->gpu, k->channels_last, a->dout, a->in[1 - i], a->din[i], k->r.n_in,
+                          (cuda_numbers){0}, err));
   return CLV_OK;
 }
 
@@ -134,7 +104,7 @@ CLV_CUDA_OP(mul) = {.forward = mul_forward,
                     .channels_last = true};
 
 clv_code clv_gpu_add_to(clv_gpu *g, bool last, void *dst, const void *src, size_t n, clv_err *err) {
-  return clv_gpu_add(g, last, dst, src, dst, n, 0, err);
+  return clv_gpu_add(g, last, dst, src, dst, n, (cuda_numbers){0}, err);
 }
 
 /* ---- dropout --------------------------------------------------------------------------------- */
@@ -200,3 +170,39 @@ CLV_CUDA_OP(dropout) = {.forward = dropout_forward,
                         .backward_input = dropout_backward,
                         .open = dropout_open,
                         .channels_last = true};
+
+/* ---- stochastic depth ------------------------------------------------------------------------ */
+
+static clv_code depth_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  size_t n = (size_t)k->r.d.in[0].dim[0];
+  if (!k->r.d.training) return identity_forward(base, a, err);
+  clv_rng_key key = a->key;
+  if (a->rng_position) key.step = key.micro_batch = 0;
+  clv_rng_stream stream = clv_rng_stream_of(&key);
+  return clv_gpu_stochastic_depth(k->gpu, k->channels_last, n, k->r.n_in / n, a->in[0], a->out,
+                                  a->saved, &stream, a->rng_position,
+                                  clv_gpu_dropout_threshold(k->r.d.attrs.p),
+                                  clv_gpu_dropout_factor(k->r.d.attrs.p), err);
+}
+
+static clv_code depth_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  size_t n = (size_t)k->r.d.in[0].dim[0];
+  if (!k->r.d.training) return identity_backward(base, a, err);
+  return clv_gpu_apply_records(k->gpu, k->channels_last, n, k->r.n_in / n, a->dout, a->saved,
+                               a->din[0], clv_gpu_dropout_factor(k->r.d.attrs.p), err);
+}
+
+/* The records kept are saved even if nothing is trained. */
+static clv_code depth_open(cuda_kernel *k, clv_err *err) {
+  (void)err;
+  k->r.base.saved_bytes = k->r.d.training ? (size_t)k->r.d.in[0].dim[0] : 0;
+  k->r.base.reads_rng_position = k->r.d.training;
+  return CLV_OK;
+}
+
+CLV_CUDA_OP(stochastic_depth) = {.forward = depth_forward,
+                                 .backward_input = depth_backward,
+                                 .open = depth_open,
+                                 .channels_last = true};

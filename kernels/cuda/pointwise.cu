@@ -27,47 +27,36 @@ static size_t packs_of(const void *x, const void *z, const void *y, size_t n) {
 #define MAP(name)                                                                                 \
   template <typename T>                                                                           \
   static __global__ void map_##name(const T *xs, const T *zs, T *ys, size_t packs, size_t n,      \
-                                    float by) {                                                   \
+                                    cuda_numbers by) {                                            \
     using pack = map_pack<T>;                                                                     \
     GPU_FOR(i, packs) {                                                                           \
       pack x = reinterpret_cast<const pack *>(xs)[i], z = {}, y;                                  \
       if (zs) z = reinterpret_cast<const pack *>(zs)[i];                                          \
       GPU_UNROLL                                                                                  \
       for (size_t k = 0; k < pack::n; k++)                                                        \
-        y.of[k] = gpu_as<T>(of_##name(gpu_get(x.of[k]), gpu_get(z.of[k]), by));                   \
+        y.of[k] = gpu_as<T>(of_##name(gpu_get(x.of[k]), gpu_get(z.of[k]), by.p, by.q));           \
       reinterpret_cast<pack *>(ys)[i] = y;                                                        \
     }                                                                                             \
     GPU_FOR(rest, n - packs * pack::n) {                                                          \
       size_t i = packs * pack::n + rest;                                                          \
-      ys[i] = gpu_as<T>(of_##name(gpu_get(xs[i]), zs ? gpu_get(zs[i]) : 0, by));                  \
+      ys[i] = gpu_as<T>(of_##name(gpu_get(xs[i]), zs ? gpu_get(zs[i]) : 0, by.p, by.q));          \
     }                                                                                             \
   }                                                                                               \
   template <typename T>                                                                           \
   static clv_code launch_##name(clv_gpu *g, const void *x, const void *z, void *y, size_t n,      \
-                                float by, clv_err *err) {                                         \
+                                cuda_numbers by, clv_err *err) {                                  \
     size_t packs = packs_of<T>(x, z, y, n), rest = n - packs * map_pack<T>::n;                    \
     return gpu_launch(g, gpu_blocks(packs > rest ? packs : rest), GPU_BLOCK, err, map_##name<T>,  \
                       gpu_read<T>(x), gpu_read<T>(z), gpu_written<T>(y), packs, n, by);           \
   }                                                                                               \
   clv_code clv_gpu_##name(clv_gpu *g, bool last, const void *x, const void *z, void *y, size_t n, \
-                          float by, clv_err *err) {                                               \
+                          cuda_numbers by, clv_err *err) {                                        \
     return GPU_BY_TYPE(last, launch_##name, g, x, z, y, n, by, err);                              \
   }
 
-MAP(relu)
-MAP(relu_back)
-MAP(sigmoid)
-MAP(sigmoid_back)
-MAP(tanh)
-MAP(tanh_back)
-MAP(gelu)
-MAP(gelu_back)
-MAP(gelu_tanh)
-MAP(gelu_tanh_back)
-MAP(silu)
-MAP(silu_back)
-MAP(leaky_relu)
-MAP(leaky_relu_back)
+#define POINTWISE(name, ...) MAP(name) MAP(name##_back)
+#include "kernels/cuda/pointwise.def"
+#undef POINTWISE
 MAP(scale)
 MAP(add)
 MAP(mul)
@@ -163,6 +152,40 @@ static clv_code launch_mask(clv_gpu *g, const void *dy, const uint8_t *mask, voi
 }
 
 clv_code clv_gpu_apply_mask(clv_gpu *g, bool last, const void *dy, const uint8_t *mask, void *dx,
-                      size_t n, float factor, clv_err *err) {
+                            size_t n, float factor, clv_err *err) {
   return GPU_BY_TYPE(last, launch_mask, g, dy, mask, dx, n, factor, err);
+}
+
+/* ---- stochastic depth ------------------------------------------------------------------------ */
+
+static __global__ void draw_records(uint8_t *kept, size_t n, clv_rng_stream s,
+                                    const clv_rng_position *rng_position, uint32_t limit) {
+  GPU_FOR(i, n) kept[i] = (words_of(s, rng_position, i / 4).v[i % 4] >> 8) >= limit;
+}
+
+template <typename T>
+static __global__ void scale_records(const T *x, const uint8_t *kept, T *y, size_t n,
+                                     size_t per_record, float factor) {
+  GPU_FOR(i, n) y[i] = gpu_as<T>(gpu_get(x[i]) * (kept[i / per_record] ? factor : 0));
+}
+
+template <typename T>
+static clv_code launch_records(clv_gpu *g, size_t n, size_t per_record, const void *x,
+                               const uint8_t *kept, void *y, float factor, clv_err *err) {
+  return gpu_launch(g, gpu_blocks(n * per_record), GPU_BLOCK, err, scale_records<T>, gpu_read<T>(x),
+                    kept, gpu_written<T>(y), n * per_record, per_record, factor);
+}
+
+clv_code clv_gpu_apply_records(clv_gpu *g, bool last, size_t n, size_t per_record, const void *dy,
+                               const uint8_t *kept, void *dx, float factor, clv_err *err) {
+  return GPU_BY_TYPE(last, launch_records, g, n, per_record, dy, kept, dx, factor, err);
+}
+
+clv_code clv_gpu_stochastic_depth(clv_gpu *g, bool last, size_t n, size_t per_record, const void *x,
+                                  void *y, uint8_t *kept, const clv_rng_stream *stream,
+                                  const clv_rng_position *rng_position, uint32_t limit,
+                                  float factor, clv_err *err) {
+  CLV_TRY(gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, draw_records, kept, n, *stream, rng_position,
+                     limit));
+  return clv_gpu_apply_records(g, last, n, per_record, x, kept, y, factor, err);
 }

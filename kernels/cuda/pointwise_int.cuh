@@ -2,7 +2,7 @@
  *
  * pointwise_int: the formulas of element-wise ops, used alone in a kernel or in a chain. of_NAME is
  * a function of the value x, of z (the added value, or the gradient of the output), and of the
- * number `by`. A backward formula receives the saved value as x.
+ * numbers p and q. A backward formula receives the saved value as x.
  */
 #ifndef CLEAVE_KERNELS_CUDA_POINTWISE_INT_CUH
 #define CLEAVE_KERNELS_CUDA_POINTWISE_INT_CUH
@@ -27,29 +27,40 @@ static __device__ inline float gelu_tanh_slope(float x) {
   return half + 2 * x * half * (1 - half) * 0.79788456f * (1 + 0.134145f * x * x);
 }
 
-#define POINTWISE(name, expression)                                                            \
-  static __device__ inline float of_##name([[maybe_unused]] float x, [[maybe_unused]] float z, \
-                                           [[maybe_unused]] float by) {                        \
-    return expression;                                                                         \
+static __device__ inline float cut_between(float x, float least, float most) {
+  return x < least ? least : x > most ? most : x;
+}
+
+/* Returns log(1 + e^x), also where e^x overflows. */
+static __device__ inline float log_sum_of(float x) {
+  return (x > 0 ? x : 0) + log1pf(expf(x > 0 ? -x : x));
+}
+
+/* tanh(log(1 + e^x)) is n / (n + 2) with n = e^x (e^x + 2); above 20 the quotient is 1. */
+static __device__ inline float mish_share(float x) {
+  float e = expf(x > 20 ? 20 : x), n = e * (e + 2);
+  return n / (n + 2);
+}
+static __device__ inline float mish_slope(float x) {
+  float e = expf(x > 20 ? 20 : x), n = e * (e + 2), t = n / (n + 2);
+  return t + x * (1 + t) * (2 / (n + 2)) * (e / (1 + e));
+}
+
+#define FORMULA(name, expression)                                                               \
+  static __device__ inline float of_##name([[maybe_unused]] float x, [[maybe_unused]] float z,  \
+                                           [[maybe_unused]] float p,                            \
+                                           [[maybe_unused]] float q = 0) {                      \
+    return expression;                                                                          \
   }
-POINTWISE(relu, x <= 0 ? 0 : x)
-POINTWISE(relu_back, x <= 0 ? 0 : z)
-POINTWISE(sigmoid, squash_of(x))
-POINTWISE(sigmoid_back, z *(1 - x) * x)
-POINTWISE(tanh, tanhf(x))
-POINTWISE(tanh_back, z *(1 - x * x))
-POINTWISE(gelu, x *cdf_of(x))
-POINTWISE(gelu_back, z *(cdf_of(x) + x * pdf_of(x)))
-POINTWISE(gelu_tanh, x *half_of(x))
-POINTWISE(gelu_tanh_back, z *gelu_tanh_slope(x))
-POINTWISE(silu, x *squash_of(x))
-POINTWISE(silu_back, z *squash_of(x) * (1 + x * (1 - squash_of(x))))
-POINTWISE(leaky_relu, x > 0 ? x : by * x)
-POINTWISE(leaky_relu_back, x > 0 ? z : by * z)
-POINTWISE(scale, by *x)
-POINTWISE(add, x + z)
-POINTWISE(mul, x *z)
+#define POINTWISE(name, saved, output, gradient) \
+  FORMULA(name, output)                          \
+  FORMULA(name##_back, gradient)
+#include "kernels/cuda/pointwise.def"
 #undef POINTWISE
+FORMULA(scale, p *x)
+FORMULA(add, x + z)
+FORMULA(mul, x *z)
+#undef FORMULA
 
 /* Returns the random words of the four values from index 4 b on; see common/base/rng.c. A value is
  * kept if its word without the last 8 bits is at least the dropout's limit. */

@@ -11,15 +11,28 @@
 extern "C" {
 #endif
 
+/* Numbers that a formula reads (clv_op_numbers); the factor of a scale is p. */
+typedef struct cuda_numbers {
+  float p, q;
+} cuda_numbers;
+
 /* Computes y[i] from x[i], from z[i] if the op has a second input (else z is NULL), and from the
- * number `by`, a factor that only some ops read. y may be x or z. last: all are in
- * GPU_CHANNELS_LAST. */
+ * numbers. y may be x or z. last: all are in GPU_CHANNELS_LAST. */
 typedef clv_code cuda_map_fn(clv_gpu *g, bool last, const void *x, const void *z, void *y, size_t n,
-                             float by, clv_err *err);
-cuda_map_fn clv_gpu_relu, clv_gpu_relu_back, clv_gpu_sigmoid, clv_gpu_sigmoid_back, clv_gpu_tanh,
-    clv_gpu_tanh_back, clv_gpu_gelu, clv_gpu_gelu_back, clv_gpu_gelu_tanh, clv_gpu_gelu_tanh_back,
-    clv_gpu_silu, clv_gpu_silu_back, clv_gpu_leaky_relu, clv_gpu_leaky_relu_back, clv_gpu_scale,
-    clv_gpu_add, clv_gpu_mul;
+                             cuda_numbers by, clv_err *err);
+#define POINTWISE(name, ...) extern cuda_map_fn clv_gpu_##name, clv_gpu_##name##_back;
+#include "kernels/cuda/pointwise.def"
+#undef POINTWISE
+cuda_map_fn clv_gpu_scale, clv_gpu_add, clv_gpu_mul;
+
+/* Computes prelu over x [n, channels, inner], with a weight for each channel; where dy is not NULL,
+ * the gradient of x instead. y may be dy. */
+clv_code clv_gpu_prelu(clv_gpu *g, const cuda_sums *s, const float *x, const float *w,
+                       const float *dy, float *y, clv_err *err) CLV_USE_RESULT;
+/* Computes the gradients of the weights. parts: gpu_parts_bytes of scratch. */
+clv_code clv_gpu_prelu_weights(clv_gpu *g, const cuda_sums *s, const float *x, const float *dy,
+                               void *parts, float *dw, bool accumulate,
+                               clv_err *err) CLV_USE_RESULT;
 
 /* Shape of a dropout of n values. With channels_last each sample has `inner` groups of `channels`
  * adjacent values. */
@@ -35,6 +48,14 @@ clv_code clv_gpu_dropout(clv_gpu *g, const cuda_dropout_shape *at, const void *x
                          uint8_t *mask, const clv_rng_stream *stream,
                          const clv_rng_position *rng_position, uint32_t limit, float factor,
                          clv_err *err) CLV_USE_RESULT;
+/* As clv_gpu_dropout, for n records of per_record values, each kept or dropped whole. kept: [n]. */
+clv_code clv_gpu_stochastic_depth(clv_gpu *g, bool last, size_t n, size_t per_record, const void *x,
+                                  void *y, uint8_t *kept, const clv_rng_stream *stream,
+                                  const clv_rng_position *rng_position, uint32_t limit,
+                                  float factor, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_apply_records(clv_gpu *g, bool last, size_t n, size_t per_record, const void *dy,
+                               const uint8_t *kept, void *dx, float factor,
+                               clv_err *err) CLV_USE_RESULT;
 /* As clv_gpu_dropout, over packed sequences of `width` values a position. Numbers are drawn by
  * sequence and position; rows that belong to no sequence become 0. */
 clv_code clv_gpu_dropout_packed(clv_gpu *g, const cuda_packed *p, size_t width, const float *x,

@@ -18,6 +18,7 @@ static clv_code maxpool_backward(clv_kernel *base, const clv_kernel_args *a, clv
 
 CLV_CUDA_OP(maxpool) = {
     .forward = maxpool_forward, .backward_input = maxpool_backward, .channels_last = true};
+CLV_CUDA_OP(maxpool1d) = {.forward = maxpool_forward, .backward_input = maxpool_backward};
 
 static clv_code avgpool_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
@@ -33,6 +34,30 @@ static clv_code avgpool_backward(clv_kernel *base, const clv_kernel_args *a, clv
 
 CLV_CUDA_OP(avgpool) = {
     .forward = avgpool_forward, .backward_input = avgpool_backward, .channels_last = true};
+CLV_CUDA_OP(avgpool1d) = {.forward = avgpool_forward, .backward_input = avgpool_backward};
+
+/* ---- resampling ------------------------------------------------------------------------------ */
+
+static clv_code resample_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  clv_resample r = clv_resample_of(k->r.d.op, &k->r.d.attrs, &k->r.d.in[0], &k->r.d.out);
+  return clv_gpu_resample(k->gpu, k->channels_last, &r, a->in[0], a->out, err);
+}
+
+static clv_code resample_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  clv_resample r = clv_resample_of(k->r.d.op, &k->r.d.attrs, &k->r.d.in[0], &k->r.d.out);
+  return clv_gpu_resample_back(k->gpu, k->channels_last, &r, a->dout, a->din[0], err);
+}
+
+CLV_CUDA_OP(adaptive_avgpool1d) = {.forward = resample_forward,
+                                   .backward_input = resample_backward};
+CLV_CUDA_OP(adaptive_avgpool2d) = {
+    .forward = resample_forward, .backward_input = resample_backward, .channels_last = true};
+CLV_CUDA_OP(upsample_nearest) = {
+    .forward = resample_forward, .backward_input = resample_backward, .channels_last = true};
+CLV_CUDA_OP(upsample_bilinear) = {
+    .forward = resample_forward, .backward_input = resample_backward, .channels_last = true};
 
 /* ---- means ----------------------------------------------------------------------------------- */
 

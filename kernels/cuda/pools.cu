@@ -179,6 +179,79 @@ clv_code clv_gpu_avgpool_back(clv_gpu *g, bool last, const clv_window *s, const 
   return GPU_BY_TYPE(last, launch_avgpool_back, g, s, dy, dx, err);
 }
 
+/* ---- resampling ------------------------------------------------------------------------------ */
+
+static size_t values_of(const clv_resample *r, const int64_t image[2]) {
+  return static_cast<size_t>(r->n * r->c * image[0] * image[1]);
+}
+
+/* Returns the channels alone: all that spot_of reads. */
+static clv_window channels_of(const clv_resample *r) {
+  clv_window s = {};
+  s.c = r->c;
+  return s;
+}
+
+template <typename T>
+static __global__ void resample(clv_resample r, clv_window s, const T *x, T *y, size_t n) {
+  GPU_FOR(o, n) {
+    spot out = spot_of<T>(s, o, r.out[0], r.out[1], r.in[0] * r.in[1]);
+    clv_taps h = clv_taps_of(&r, 0, out.row), w = clv_taps_of(&r, 1, out.column);
+    double sum = 0;
+    for (int64_t i = h.first; i < h.first + h.n; i++)
+      for (int64_t j = w.first; j < w.first + w.n; j++)
+        sum += clv_tap_weight(&h, i) * clv_tap_weight(&w, j) *
+               static_cast<double>(gpu_get(x[value_of(out, i * r.in[1] + j)]));
+    y[o] = gpu_as<T>(static_cast<float>(sum));
+  }
+}
+
+template <typename T>
+static clv_code launch_resample(clv_gpu *g, const clv_resample *r, const void *x, void *y,
+                                clv_err *err) {
+  size_t n = values_of(r, r->out);
+  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, resample<T>, *r, channels_of(r),
+                    gpu_read<T>(x), gpu_written<T>(y), n);
+}
+
+clv_code clv_gpu_resample(clv_gpu *g, bool last, const clv_resample *r, const void *x, void *y,
+                          clv_err *err) {
+  return GPU_BY_TYPE(last, launch_resample, g, r, x, y, err);
+}
+
+template <typename T>
+static __global__ void resample_back(clv_resample r, clv_window s, const T *dy, T *dx, size_t n) {
+  GPU_FOR(p, n) {
+    spot in = spot_of<T>(s, p, r.in[0], r.in[1], r.out[0] * r.out[1]);
+    int64_t rows, columns, row = clv_taps_readers(&r, 0, in.row, &rows);
+    double sum = 0;
+    for (; row < rows; row++) {
+      clv_taps h = clv_taps_of(&r, 0, row);
+      double of_row = clv_tap_weight(&h, in.row);
+      if (!(of_row > 0)) continue;
+      for (int64_t j = clv_taps_readers(&r, 1, in.column, &columns); j < columns; j++) {
+        clv_taps w = clv_taps_of(&r, 1, j);
+        sum += of_row * clv_tap_weight(&w, in.column) *
+               static_cast<double>(gpu_get(dy[value_of(in, row * r.out[1] + j)]));
+      }
+    }
+    dx[p] = gpu_as<T>(static_cast<float>(sum));
+  }
+}
+
+template <typename T>
+static clv_code launch_resample_back(clv_gpu *g, const clv_resample *r, const void *dy, void *dx,
+                                     clv_err *err) {
+  size_t n = values_of(r, r->in);
+  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, resample_back<T>, *r, channels_of(r),
+                    gpu_read<T>(dy), gpu_written<T>(dx), n);
+}
+
+clv_code clv_gpu_resample_back(clv_gpu *g, bool last, const clv_resample *r, const void *dy,
+                               void *dx, clv_err *err) {
+  return GPU_BY_TYPE(last, launch_resample_back, g, r, dy, dx, err);
+}
+
 /* ---- means along an axis --------------------------------------------------------------------- */
 
 /* Computes means with one thread for each output, so that neighbouring threads read neighbouring

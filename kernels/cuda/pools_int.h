@@ -22,6 +22,12 @@ clv_code clv_gpu_avgpool(clv_gpu *g, bool last, const clv_window *s, const void 
 clv_code clv_gpu_avgpool_back(clv_gpu *g, bool last, const clv_window *s, const void *dy, void *dx,
                               clv_err *err) CLV_USE_RESULT;
 
+/* Computes y, the resampled x, or with clv_gpu_resample_back dx from dy. */
+clv_code clv_gpu_resample(clv_gpu *g, bool last, const clv_resample *r, const void *x, void *y,
+                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_resample_back(clv_gpu *g, bool last, const clv_resample *r, const void *dy,
+                               void *dx, clv_err *err) CLV_USE_RESULT;
+
 /* Computes the mean of x [outer, extent, inner] over extent: y [outer, inner]. */
 clv_code clv_gpu_mean(clv_gpu *g, bool last, const clv_axis *s, const void *x, float *y,
                       clv_err *err) CLV_USE_RESULT;

@@ -37,9 +37,12 @@ CLV_CUDA_OP(log_softmax) = {.forward = log_softmax_forward, .backward_input = lo
 /* ---- layernorm, rmsnorm, groupnorm ----------------------------------------------------------- */
 
 static cuda_norm describe_norm(const cuda_kernel *k) {
-  size_t weights = clv_layout_numel(&k->r.d.param[CLV_SLOT_WEIGHT], 1);
-  bool grouped = k->r.d.op == CLV_OP_GROUPNORM;
-  cuda_norm n = {.groups = grouped ? (size_t)k->r.d.attrs.groups : 1,
+  bool each = k->r.d.op == CLV_OP_INSTANCENORM, grouped = each || k->r.d.op == CLV_OP_GROUPNORM;
+  size_t weights =
+      each ? (size_t)k->r.d.in[0].dim[1] : clv_layout_numel(&k->r.d.param[CLV_SLOT_WEIGHT], 1);
+  cuda_norm n = {.groups = each      ? weights
+                           : grouped ? (size_t)k->r.d.attrs.groups
+                                     : 1,
                  .inner = grouped ? k->r.n_in / (size_t)k->r.d.in[0].dim[0] / weights : 1,
                  .is_centred = k->r.d.op != CLV_OP_RMSNORM,
                  .eps = k->r.d.attrs.eps};
@@ -88,3 +91,4 @@ static clv_code norm_open(cuda_kernel *k, clv_err *err) {
 CLV_CUDA_OP(layernorm) = NORM;
 CLV_CUDA_OP(rmsnorm) = NORM;
 CLV_CUDA_OP(groupnorm) = NORM;
+CLV_CUDA_OP(instancenorm) = NORM;

@@ -84,7 +84,7 @@ static __global__ void norm(cuda_norm n, const float *xs, const float *w, const 
     moments(n, x, &mean, &inverse);
     GPU_ROW(i, n.width) {
       size_t c = weight_at<Grouped>(n, r, i);
-      double y = (static_cast<double>(x[i]) - mean) * inverse * static_cast<double>(w[c]);
+      double y = (static_cast<double>(x[i]) - mean) * inverse * (w ? static_cast<double>(w[c]) : 1);
       ys[r * n.width + i] = static_cast<float>(b ? y + static_cast<double>(b[c]) : y);
     }
     if (!saved || threadIdx.x) continue;
@@ -116,14 +116,14 @@ static __global__ void norm_back(cuda_norm n, const float *xs, const float *w, c
     double mean = saved[2 * r], inverse = saved[2 * r + 1];
     cuda_pair sum = {0, 0};
     GPU_ROW(i, n.width) {
-      double weight = static_cast<double>(w[weight_at<Grouped>(n, r, i)]);
+      double weight = w ? static_cast<double>(w[weight_at<Grouped>(n, r, i)]) : 1;
       double gradient = static_cast<double>(dy[i]) * weight;
       sum += cuda_pair{gradient, gradient * ((static_cast<double>(x[i]) - mean) * inverse)};
     }
     sum = gpu_block_sum(sum);
     double common = n.is_centred ? sum.first : 0, width = static_cast<double>(n.width);
     GPU_ROW(i, n.width) {
-      double weight = static_cast<double>(w[weight_at<Grouped>(n, r, i)]);
+      double weight = w ? static_cast<double>(w[weight_at<Grouped>(n, r, i)]) : 1;
       double gradient = static_cast<double>(dy[i]) * weight;
       double hat = (static_cast<double>(x[i]) - mean) * inverse;
       dxs[r * n.width + i] =

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ioffe & Szegedy, ICML 2015; numbers of torch.nn.BatchNorm1d/2d. x is [N, C] or [N, C, H, W].
+ * Ioffe & Szegedy, ICML 2015; numbers of torch.nn.BatchNorm1d/2d. x is [N, C], [N, C, L] or
+ * [N, C, H, W].
  * `saved` holds mean and 1/sqrt(var + eps) of each channel in double: the statistics that forward
  * used, in training or evaluation, and that backward must use.
  */
@@ -8,8 +9,9 @@
 
 static clv_code batchnorm_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   char text[160];
-  if (s->in[0].rank != 2 && s->in[0].rank != 4)
-    return clv_fail(err, CLV_INVALID, "batchnorm needs rank 2 [N, C] or 4 [N, C, H, W], got %s",
+  if (s->in[0].rank < 2 || s->in[0].rank > 4)
+    return clv_fail(err, CLV_INVALID,
+                    "batchnorm needs rank 2 [N, C], 3 [N, C, L] or 4 [N, C, H, W], got %s",
                     clv_shape_format(&s->in[0], text, sizeof text));
   return clv_shape_of_input(s, ret, err);
 }

@@ -7,33 +7,14 @@
  * holds the gradients of the gates before their functions [N, T, 4H], of a layer's input [N,
  * T, H] and of c [H].
  */
-#include "kernels/ops/op_int.h"
+#include "kernels/ops/recurrent_int.h"
 
 static clv_code lstm_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
-  CLV_TRY(clv_check_rank("lstm", &s->in[0], 3, "[N, T, F]", "", err));
-  CLV_TRY(clv_check_no_empty_dim("lstm", &s->in[0], err));
-  *ret = CLV_SHAPE(s->in[0].dim[0], s->in[0].dim[1], s->attrs->out);
-  return CLV_OK;
+  return recurrent_shape("lstm", s, ret, err);
 }
 
-#define LAYER_NAMES(k) \
-  { "weight_ih_l" #k, "weight_hh_l" #k, "bias_ih_l" #k, "bias_hh_l" #k }
-
 static int lstm_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
-  static const char *const names[CLV_LSTM_LAYERS][4] = {
-      LAYER_NAMES(0), LAYER_NAMES(1), LAYER_NAMES(2), LAYER_NAMES(3),
-      LAYER_NAMES(4), LAYER_NAMES(5), LAYER_NAMES(6), LAYER_NAMES(7)};
-  int64_t hidden = s->attrs->out, in = s->in[0].dim[2];
-  double bound = 1 / sqrt((double)hidden);
-  int n = 0;
-  for (int layer = 0; layer < s->attrs->layers; layer++, in = hidden) {
-    const clv_shape shapes[] = {CLV_SHAPE(4 * hidden, in), CLV_SHAPE(4 * hidden, hidden),
-                                CLV_SHAPE(4 * hidden), CLV_SHAPE(4 * hidden)};
-    for (int i = 0; i < (s->attrs->bias ? 4 : 2); i++)
-      ret[n++] = (clv_slot){
-          .suffix = names[layer][i], .shape = shapes[i], .init = CLV_INIT_UNIFORM, .bound = bound};
-  }
-  return n;
+  return recurrent_slots(4, s, ret);
 }
 
 enum { GATE_I, GATE_F, GATE_G, GATE_O, CELL, HIDDEN, LSTM_ROWS };
@@ -221,9 +202,7 @@ CLV_OP_ROW(lstm) = {
     .torch_needs = "batch_first=True, bidirectional=False, proj_size=0, dropout=0.0",
     .n_in = 1,
     .mixing = CLV_MIXES_ALL,
-    .attrs = {{.key = CLV_ATTR_OUT, .is_required = true, .low = 1, .high = CLV_EXTENT_MAX / 4},
-              {.key = CLV_ATTR_LAYERS, .default_value = 1, .low = 1, .high = CLV_LSTM_LAYERS},
-              BIAS_ATTR},
+    .attrs = {RECURRENT_ATTRS(4)},
     .shape = lstm_shape,
     .slots = lstm_slots,
     .max_params = 4 * CLV_LSTM_LAYERS,

@@ -76,6 +76,23 @@ typedef enum clv_attr_key {
   CLV_ATTR_PACKED = 40,
   CLV_ATTR_FIRST = 41,
   CLV_ATTR_PADDING_IDX = 42,
+  CLV_ATTR_MIN = 43,
+  CLV_ATTR_MAX = 44,
+  CLV_ATTR_MIN_VAL = 45,
+  CLV_ATTR_MAX_VAL = 46,
+  CLV_ATTR_ALPHA = 47,
+  CLV_ATTR_BETA = 48,
+  CLV_ATTR_THRESHOLD = 49,
+  CLV_ATTR_EXPONENT = 50,
+  CLV_ATTR_INIT = 51,
+  CLV_ATTR_NUM_PARAMETERS = 52,
+  CLV_ATTR_OUTPUT_SIZE = 53,
+  CLV_ATTR_SIZE = 54,
+  CLV_ATTR_SCALE_FACTOR = 55,
+  CLV_ATTR_ALIGN_CORNERS = 56,
+  CLV_ATTR_AFFINE = 57,
+  CLV_ATTR_CORRECTION = 58,
+  CLV_ATTR_SHIFTS = 59,
   CLV_ATTR_COUNT
 } clv_attr_key;
 
@@ -105,6 +122,7 @@ typedef enum clv_init {
   /* uniform in +-1/sqrt(fan_in), where fan_in is that of the op's first parameter, slot 0 */
   CLV_INIT_FAN_IN,
   CLV_INIT_UNIFORM, /* uniform in +-bound */
+  CLV_INIT_NUMBER,  /* the number `bound` */
   CLV_INIT_NORMAL,  /* normal, mean 0, standard deviation `bound`, or 1 if bound is 0 */
   /* normal, mean 0, standard deviation sqrt(2 / fan_out), where fan_out is that of the op's first
    * parameter, slot 0 */
@@ -119,7 +137,7 @@ typedef struct clv_slot {
   bool is_buffer;        /* a buffer as in PyTorch, which is not trained */
   bool is_i64;           /* type i64; false: the node's dtype */
   clv_init init;
-  double bound;     /* number that CLV_INIT_UNIFORM and CLV_INIT_NORMAL use */
+  double bound;     /* number that CLV_INIT_UNIFORM, CLV_INIT_NUMBER and CLV_INIT_NORMAL use */
   int64_t zero_row; /* 1 + index of the row that is initialised with 0; 0: no such row */
 } clv_slot;
 
@@ -201,6 +219,9 @@ typedef struct clv_op_def {
   bool takes_tails;           /* a kernel may also compute the CLV_TAIL_* ops that follow it */
   bool uses_batch_statistics; /* in training a sample's output depends on the other samples */
   bool computes_in_bf16;      /* computes in bf16 if the plan does */
+  /* real attributes that the formula of an elementwise op reads: their offsets in clv_attrs, for p
+   * and q of clv_op_numbers; 0: none */
+  size_t numbers[2];
   bool
       /* may round its output to bf16 if all kernels that read it compute in bf16 */
       may_output_bf16;
@@ -250,6 +271,13 @@ const char *clv_op_int_input_text(const clv_op_def *def, int i);
 /* Returns the largest number of inputs that the op sums in one output, weighted by parameters; 0
  * for an op that mixes nothing. */
 int64_t clv_op_fan_in(clv_op op, const clv_op_site *site);
+
+/* Returns the numbers that the formula of an elementwise op reads (`numbers` of its row). A
+ * number near FLT_MAX, the end of an attribute's range, is returned as infinity. */
+typedef struct clv_numbers {
+  double p, q;
+} clv_numbers;
+clv_numbers clv_op_numbers(const clv_node_desc *d);
 
 /* Returns how many parameters and buffers a node of the op has at most; 0 if `op` is no op's
  * number. */

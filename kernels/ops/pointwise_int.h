@@ -7,13 +7,16 @@
 
 #include "kernels/ops/op_int.h"
 
-/* Defines a forward function that computes y[i] = `expression` of x = x[i]. */
+/* Defines a forward function that computes y[i] = `expression` of x = x[i], and of p and q, the
+ * numbers of the row (clv_op_numbers). */
 #define POINTWISE(name, expression)                                                          \
   static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) { \
     const clv_ref_kernel *k = (const clv_ref_kernel *)base;                                  \
     const REAL *in = a->in[0];                                                               \
     REAL *out = a->out;                                                                      \
-    (void)err;                                                                               \
+    const clv_numbers by = clv_op_numbers(&k->d);                                            \
+    const REAL p = (REAL)by.p, q = (REAL)by.q;                                               \
+    (void)err, (void)p, (void)q;                                                             \
     for (size_t i = 0; i < k->n_in; i++) {                                                   \
       REAL x = in[i];                                                                        \
       out[i] = (expression);                                                                 \
@@ -21,19 +24,35 @@
     return CLV_OK;                                                                           \
   }
 
-/* Defines a backward function that computes dx[i] = `expression` of dy = dy[i] and of s, value i of
- * the saved array `kept` (the input or the output). */
+/* Defines a backward function that computes dx[i] = `expression` of dy = dy[i], of s, value i of
+ * the saved array `kept` (the input or the output), and of p and q. */
 #define POINTWISE_BACKWARD(name, kept, expression)                                            \
   static clv_code name##_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) { \
     const clv_ref_kernel *k = (const clv_ref_kernel *)base;                                   \
     const REAL *keep = (kept), *dout = a->dout;                                               \
     REAL *din = a->din[0];                                                                    \
-    (void)err;                                                                                \
+    const clv_numbers by = clv_op_numbers(&k->d);                                             \
+    const REAL p = (REAL)by.p, q = (REAL)by.q;                                                \
+    (void)err, (void)p, (void)q;                                                              \
     for (size_t i = 0; i < k->n_in; i++) {                                                    \
       REAL s = keep[i], dy = dout[i];                                                         \
       din[i] = (expression);                                                                  \
     }                                                                                         \
     return CLV_OK;                                                                            \
+  }
+
+/* POINTWISE_ROW(name, .doc = ..., ...) defines the row of an elementwise op of one input, whose
+ * functions POINTWISE and POINTWISE_BACKWARD have defined. */
+#define POINTWISE_ROW(op, ...)         \
+  CLV_OP_ROW(op) = {                   \
+      .name = #op,                     \
+      .n_in = 1,                       \
+      .packing = CLV_PACKS_POSITIONS,  \
+      .shape = clv_shape_of_input,     \
+      .elementwise = true,             \
+      .forward = op##_forward,         \
+      .backward_input = op##_backward, \
+      __VA_ARGS__,                     \
   }
 
 /* Copies dout to the gradient of each input: backward of add, flatten and reshape, and of dropout

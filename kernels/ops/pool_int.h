@@ -7,17 +7,32 @@
 
 #include "kernels/ops/op_int.h"
 
-static inline clv_code pool_shape(const char *op, const clv_op_site *s, clv_shape *ret,
+/* Fails unless both halves of an attribute of an op over [N, C, L] are equal. */
+static inline clv_code check_one_integer(const char *op, const char *name, const int64_t v[2],
+                                         clv_err *err) {
+  if (v[0] == v[1]) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "%s.%s is one integer, got [%lld, %lld]", op, name,
+                  (long long)v[0], (long long)v[1]);
+}
+
+/* rank: 4 for pools over images, 3 over [N, C, L]. */
+static inline clv_code pool_shape(const char *op, int rank, const clv_op_site *s, clv_shape *ret,
                                   clv_err *err) {
   int64_t image[2];
-  CLV_TRY(clv_check_rank(op, &s->in[0], 4, "[N, C, H, W]", "", err));
+  CLV_TRY(clv_check_rank(op, &s->in[0], rank, rank == 4 ? "[N, C, H, W]" : "[N, C, L]", "", err));
   CLV_TRY(clv_check_no_empty_dim(op, &s->in[0], err));
-  for (int i = 0; i < 2; i++)
+  if (rank == 3) {
+    CLV_TRY(check_one_integer(op, "kernel", s->attrs->kernel, err));
+    CLV_TRY(check_one_integer(op, "stride", s->attrs->stride, err));
+    CLV_TRY(check_one_integer(op, "pad", s->attrs->pad, err));
+  }
+  for (int i = 0; i < rank - 2; i++)
     if (s->attrs->pad[i] > s->attrs->kernel[i] / 2)
       return clv_fail(err, CLV_INVALID, "%s: pad %lld must be at most half of kernel %lld", op,
                       (long long)s->attrs->pad[i], (long long)s->attrs->kernel[i]);
   CLV_TRY(clv_window_extents(op, s, image, err));
-  *ret = CLV_SHAPE(s->in[0].dim[0], s->in[0].dim[1], image[0], image[1]);
+  *ret = s->in[0];
+  memcpy(&ret->dim[2], image, (size_t)(rank - 2) * sizeof *image);
   return CLV_OK;
 }
 

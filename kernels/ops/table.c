@@ -2,6 +2,7 @@
  *
  * The op table, generated from kernels/ops.def. A number without a row does not link.
  */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -111,6 +112,19 @@ int64_t clv_op_fan_in(clv_op op, const clv_op_site *site) {
     largest = CLV_MAX(largest, row);
   }
   return largest;
+}
+
+static double read_number(const clv_attrs *attrs, size_t offset) {
+  double number;
+  if (!offset) return 0;
+  memcpy(&number, (const char *)attrs + offset, sizeof number);
+  return fabs(number) > 3.4e38 ? copysign((double)INFINITY, number) : number;
+}
+
+clv_numbers clv_op_numbers(const clv_node_desc *d) {
+  const clv_op_def *def = clv_op_def_of(d->op);
+  return (clv_numbers){read_number(&d->attrs, def->numbers[0]),
+                       read_number(&d->attrs, def->numbers[1])};
 }
 
 int clv_op_max_params(clv_op op) {

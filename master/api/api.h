@@ -16,9 +16,13 @@
 clv_code cleave_config_load(const char *path, const clv_config_overrides *over,
                             clv_session_config **ret, clv_err *err) CLV_USE_RESULT;
 
-/* As cleave_open, with a configuration of the caller, which must outlive the runtime. */
-cleave_status cleave_open_config(const clv_session_config *config, const cleave_options *options,
-                                 cleave_runtime **ret_runtime, cleave_error *error) CLEAVE_RESULT;
+/* bulk lanes of a session's links, which carry tensors in chunks */
+enum { CLEAVE_BULK_LANES = 4 };
+/* As cleave_open, with a configuration of the caller, which must outlive the runtime. n_bulk_lanes:
+ * of each link of the session; with 0, lane 0 carries chunks as well. */
+cleave_status cleave_open_config(const clv_session_config *config, uint32_t n_bulk_lanes,
+                                 const cleave_options *options, cleave_runtime **ret_runtime,
+                                 cleave_error *error) CLEAVE_RESULT;
 
 /* Checks that no weights declared `secret: true` are an artifact of the worker. CLV_DATA_LOSS, with
  * the position in the session file: the worker reports such weights as an artifact, or the file of

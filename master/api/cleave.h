@@ -121,9 +121,9 @@ CLEAVE_API const char *cleave_status_name(cleave_status status); /* "not found" 
 /* The version of this header. cleave_version returns the version of the library that the program
  * runs with. */
 #define CLEAVE_VERSION_MAJOR 0
-#define CLEAVE_VERSION_MINOR 12
+#define CLEAVE_VERSION_MINOR 13
 #define CLEAVE_VERSION_PATCH 0
-#define CLEAVE_VERSION "0.12.0"
+#define CLEAVE_VERSION "0.13.0"
 /* #if CLEAVE_VERSION_NUMBER >= CLEAVE_VERSION_AT(0, 6, 0) */
 #define CLEAVE_VERSION_AT(major, minor, patch) ((major)*1000000 + (minor)*1000 + (patch))
 #define CLEAVE_VERSION_NUMBER \
@@ -145,7 +145,9 @@ CLEAVE_API size_t cleave_libraries(cleave_library *libraries, size_t n);
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-/* CLEAVE_BF16 is used only for state of modules with cleave_module_options.frozen_bf16. */
+/* CLEAVE_BF16 is the upper half of an f32, rounded to nearest even. It is used for leaves, for
+ * copies of values (cleave_call_options.fetch_dtype), for initial gradients, and for state of
+ * modules with cleave_module_options.frozen_bf16. Inputs of graphs are f32 or i64. */
 typedef enum cleave_dtype { CLEAVE_F32 = 1, CLEAVE_I64 = 3, CLEAVE_BF16 = 7 } cleave_dtype;
 
 enum { CLEAVE_MAX_RANK = 8 };
@@ -169,6 +171,8 @@ typedef struct cleave_tensor {
 /* cleave_tensor x = CLEAVE_TENSOR_F32(numbers, 32, 16); */
 #define CLEAVE_TENSOR_F32(numbers, ...) \
   { CLEAVE_F32, CLEAVE_SHAPE_(__VA_ARGS__), (void *)(uintptr_t)(numbers), 0 }
+#define CLEAVE_TENSOR_BF16(numbers, ...) \
+  { CLEAVE_BF16, CLEAVE_SHAPE_(__VA_ARGS__), (void *)(uintptr_t)(numbers), 0 }
 #define CLEAVE_TENSOR_I64(numbers, ...) \
   { CLEAVE_I64, CLEAVE_SHAPE_(__VA_ARGS__), (void *)(uintptr_t)(numbers), 0 }
 
@@ -200,7 +204,8 @@ typedef struct cleave_sending {
   const char
       *module;    /* LEAF: module that is called with it, "" if it is sent before a call. WEIGHTS,
                          VALUE, GRADIENT, CACHED: module whose tensor it is. FAILURE: that or "" */
-  uint32_t input; /* LEAF: index of the input of `module`; CACHED: 0 rows, 1 their numbers */
+  uint32_t input; /* LEAF: index of the input of `module`; VALUE, GRADIENT: index of its output;
+                     CACHED: 0 rows, 1 their numbers */
   const char
       *name; /* WEIGHTS: parameter, buffer or optimiser state. GRADIENT: parameter, or "". Valid
                          until the call returns. Other kinds: "" */
@@ -368,7 +373,7 @@ typedef struct cleave_declaration {
   cleave_sending_kind kind; /* LEAF, VALUE, GRADIENT or WEIGHTS; a FAILURE needs no row */
   const char *worker;       /* name of the receiver */
   const char *module;       /* as in cleave_sending; NULL: "" */
-  uint32_t input;           /* LEAF: index of the input of `module` */
+  uint32_t input; /* LEAF: index of the input of `module`; VALUE, GRADIENT: index of its output */
   /* WEIGHTS: one item, NULL: all items of the module. GRADIENT: parameter, NULL: gradients of the
    * module's output. */
   const char *name;
@@ -471,6 +476,13 @@ CLEAVE_API cleave_status cleave_graph_op(cleave_graph *graph, const char *op,
                                          const char *attributes, const char *name,
                                          const int *inputs, int n_inputs, int *ret_node,
                                          cleave_error *error) CLEAVE_RESULT;
+
+/* Makes the value of an op an output of the module; outputs are numbered in this order, at most 8
+ * (CLEAVE_EXHAUSTED). Without this call the last op's value is the only output. Of several outputs
+ * each is [N, ...] with the same N, [N, 1] at least: cleave_load_graph refuses others, such as a
+ * loss, with CLEAVE_INVALID and the index of the output. */
+CLEAVE_API cleave_status cleave_graph_output(cleave_graph *graph, int node,
+                                             cleave_error *error) CLEAVE_RESULT;
 
 /* ---- modules --------------------------------------------------------------------------------- */
 
@@ -602,6 +614,9 @@ CLEAVE_API cleave_status cleave_load_layers(cleave_runtime *runtime,
                                             cleave_module **ret_module,
                                             cleave_error *error) CLEAVE_RESULT;
 
+/* Loads a graph that was built node by node. A graph with n outputs, n > 1, takes n + 1 of the
+ * runtime's 255 modules: one more for each output, at the same node, called NAME.output0 and so on
+ * in its status. They have no parameters and are released with the module. */
 CLEAVE_API cleave_status cleave_load_graph(cleave_runtime *runtime,
                                            const cleave_module_options *options,
                                            const cleave_graph *graph, cleave_module **ret_module,
@@ -661,6 +676,9 @@ CLEAVE_API cleave_status cleave_module_place_async(cleave_runtime *runtime, clea
  * the node has answered. No other function may be working on the module. NULL is allowed. */
 CLEAVE_API cleave_status cleave_module_release(cleave_runtime *runtime, cleave_module *module,
                                                cleave_error *error);
+
+/* Number of outputs of the module: 1, unless cleave_graph_output has named more. NULL: 0. */
+CLEAVE_API size_t cleave_output_count(const cleave_module *module);
 
 CLEAVE_API const char *cleave_module_name(const cleave_module *module);
 CLEAVE_API const char *cleave_module_node(const cleave_module *module);   /* "master", "w1" */
@@ -1004,8 +1022,10 @@ CLEAVE_API cleave_status cleave_context_end(cleave_runtime *runtime, cleave_cont
 
 /* ---- references and calls -------------------------------------------------------------------- */
 
-/* Makes a value of the program usable in the context. requires_grad (f32 only): backward keeps its
- * gradient. */
+/* Makes a value of the program usable in the context. requires_grad (f32 and bf16 only): backward
+ * keeps its gradient, which has the dtype of the leaf. A bf16 leaf is sent as bf16, an f32 input of
+ * a module takes it, and the module computes with it as f32. CLEAVE_UNIMPLEMENTED of a call: the
+ * module's worker is too old for that. */
 CLEAVE_API cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context context,
                                      const cleave_tensor *tensor, bool requires_grad,
                                      cleave_reference *ret_reference,
@@ -1050,6 +1070,11 @@ typedef struct cleave_call_options {
   /* Keeps only the inputs and runs the forward again before the backward: less memory, more time,
    * and the same bits. Running statistics are updated once. */
   bool recompute;
+  /* dtype in which the program gets the value (cleave_to_here, cleave_wait); 0 and CLEAVE_F32: the
+   * value's own. CLEAVE_BF16: a worker sends it rounded, in half the bytes. Modules elsewhere get
+   * the value itself. One at the master would compute with the rounded copy, so it refuses a
+   * worker's value as an input (CLEAVE_INVALID). */
+  cleave_dtype fetch_dtype;
 } cleave_call_options;
 
 /* As cleave_call, with options. options NULL: none. */
@@ -1058,6 +1083,19 @@ CLEAVE_API cleave_status cleave_call_with(cleave_runtime *runtime, cleave_contex
                                           size_t n_inputs, const cleave_call_options *options,
                                           cleave_reference *ret_reference,
                                           cleave_error *error) CLEAVE_RESULT;
+
+/* As cleave_call_with, for a module with n_outputs outputs: makes one call, and returns a reference
+ * for each output, in the order of cleave_graph_output. Each is a value of its own: an input of
+ * further calls, a root of a backward, to be kept, released or forgotten. An output that no root of
+ * a backward depends on counts as one whose gradient is zero. The call's saved tensors are freed
+ * when all its outputs are forgotten. Options: positions, old_weights and recompute are those of
+ * the call; send_to, to_program and fetch_dtype are for each output; `after` may name any output of
+ * an earlier call. CLEAVE_INVALID: the module has another number of outputs. */
+CLEAVE_API cleave_status cleave_call_outputs(cleave_runtime *runtime, cleave_context context,
+                                             cleave_module *module, const cleave_reference *inputs,
+                                             size_t n_inputs, const cleave_call_options *options,
+                                             cleave_reference *ret_references, size_t n_outputs,
+                                             cleave_error *error) CLEAVE_RESULT;
 
 /* BLOCKS. Combines cleave_call and cleave_to_here. ret_reference NULL: the value cannot be used in
  * further calls. */
@@ -1296,9 +1334,9 @@ typedef struct cleave_backward_options {
    * or NULL. */
   const float *weights;
   /* [n_roots] initial gradients of the root's dtype and shape, as in torch.autograd.backward; or
-   * NULL. They are sent to the owners of the roots. A zeroed entry means none: the root has its
-   * weight, or 1 if weights is NULL. If a number is not finite no step is taken, as for any
-   * gradient. */
+   * NULL. That of an f32 root may be bf16, which halves the bytes. They are sent to the owners of
+   * the roots. A zeroed entry means none: the root has its weight, or 1 if weights is NULL. If a
+   * number is not finite no step is taken, as for any gradient. */
   const cleave_tensor *gradients;
   bool retain;          /* as in cleave_backward */
   uint64_t deadline_ms; /* 0: cleave_options.deadline_ms */

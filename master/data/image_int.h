@@ -73,9 +73,9 @@ void clv_resampler_done(clv_resampler *r);
  * dst: rows of window.width pixels, `stride` bytes apart. Bit-identical to PIL's Image.resize
  * with BILINEAR (a triangle as wide as the reduction, horizontal pass first; weights of 22 bits,
  * for u16 samples in double). */
-clv_code clv_resample(clv_resampler *r, const clv_pixels *src, clv_box box, uint32_t width,
-                      uint32_t height, clv_box window, uint8_t *dst, size_t stride,
-                      clv_err *err) CLV_USE_RESULT;
+clv_code clv_resample_pixels(clv_resampler *r, const clv_pixels *src, clv_box box, uint32_t width,
+                             uint32_t height, clv_box window, uint8_t *dst, size_t stride,
+                             clv_err *err) CLV_USE_RESULT;
 
 /* ---- the part of an image in a record (image_view.c) ----------------------------------------- */
 

@@ -201,7 +201,7 @@ clv_code clv_image_view_render(const clv_image_view *v, const clv_pixels *src, u
   if (window.width && window.height) {
     uint8_t *corner = dst + (size_t)((int64_t)window.y - v->y) * stride +
                       (size_t)((int64_t)window.x - v->x) * pixel;
-    CLV_TRY(clv_resample(r, src, v->box, v->width, v->height, window, corner, stride, err));
+    CLV_TRY(clv_resample_pixels(r, src, v->box, v->width, v->height, window, corner, stride, err));
   }
   if (v->flip)
     for (uint32_t y = 0; y < v->out_height; y++) flip_row(dst + y * stride, v->out_width, pixel);

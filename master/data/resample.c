@@ -189,8 +189,9 @@ static void resample_rows_down(const axis *down, size_t y, const uint8_t *rows, 
     sum_rows_u8(rows, down->k + weights, down->count[y], n, sum, to);
 }
 
-clv_code clv_resample(clv_resampler *r, const clv_pixels *src, clv_box box, uint32_t width,
-                      uint32_t height, clv_box window, uint8_t *dst, size_t stride, clv_err *err) {
+clv_code clv_resample_pixels(clv_resampler *r, const clv_pixels *src, clv_box box, uint32_t width,
+                             uint32_t height, clv_box window, uint8_t *dst, size_t stride,
+                             clv_err *err) {
   if (box.width == width && box.height == height) {
     copy_rows(src, box, window, dst, stride);
     return CLV_OK;

@@ -96,18 +96,27 @@ static clv_egress_kind record_kind(const cleave_sending *s, clv_findings finding
   return clv_egress_record_kind(kind, findings);
 }
 
+/* Formats which input or output of its module a tensor is: "" for the first or only output. */
+static const char *format_index(const cleave_sending *s, const char *of_output, char ret[32]) {
+  ret[0] = '\0';
+  if (s->kind == CLEAVE_SENDING_LEAF)
+    snprintf(ret, 32, " %u", s->input);
+  else if (s->input && (s->kind == CLEAVE_SENDING_VALUE || s->kind == CLEAVE_SENDING_GRADIENT))
+    snprintf(ret, 32, "%s %u", s->kind == CLEAVE_SENDING_VALUE ? "" : of_output, s->input);
+  return ret;
+}
+
 /* Formats a tensor for messages: "input 0 of module 'far', f32 [32, 64]". */
 static const char *format_tensor(const cleave_sending *s, char *text, size_t size) {
   static const char *const words[] = {
       [CLEAVE_SENDING_LEAF] = "input",        [CLEAVE_SENDING_VALUE] = "the output",
       [CLEAVE_SENDING_GRADIENT] = "gradient", [CLEAVE_SENDING_WEIGHTS] = "state",
       [CLEAVE_SENDING_FAILURE] = "failure",   [CLEAVE_SENDING_CACHED] = "rows to be kept"};
-  char input[16] = "", shape_text[160];
+  char index[32], shape_text[160];
   clv_shape shape = {.rank = s->rank};
   memcpy(shape.dim, s->shape, sizeof shape.dim);
-  if (s->kind == CLEAVE_SENDING_LEAF) snprintf(input, sizeof input, " %u", s->input);
-  snprintf(text, size, "%s%s%s%.128s of module '%.128s', %s %s", words[s->kind], input,
-           *s->name ? " " : "", s->name, s->module,
+  snprintf(text, size, "%s%s%s%.128s of module '%.128s', %s %s", words[s->kind],
+           format_index(s, " of output", index), *s->name ? " " : "", s->name, s->module,
            s->dtype ? clv_dtype_name((clv_dtype)s->dtype) : "any type",
            clv_shape_format(&shape, shape_text, sizeof shape_text));
   return text;
@@ -302,15 +311,17 @@ cleave_status clv_program_gate_check(void *gate, const cleave_sending *s, cleave
 
 /* Sets the name of a row of the record: which tensor it is, and what it shows. */
 static void set_key_name(const cleave_sending *s, const row *r, clv_egress_key *ret) {
-  char words[CLV_FINDINGS_TEXT], input[20] = "";
+  char words[CLV_FINDINGS_TEXT], index[40] = "";
+  bool is_leaf = s->kind == CLEAVE_SENDING_LEAF;
   if (s->kind == CLEAVE_SENDING_FAILURE) return;
   if (s->kind == CLEAVE_SENDING_WEIGHTS) {
     snprintf(ret->name, sizeof ret->name, "%.128s", s->name);
     return;
   }
-  if (s->kind == CLEAVE_SENDING_LEAF) snprintf(input, sizeof input, "input %u, ", s->input);
+  if (is_leaf || s->input)
+    snprintf(index, sizeof index, "%s %u, ", is_leaf ? "input" : "output", s->input);
   clv_findings_words(r->findings, words);
-  snprintf(ret->name, sizeof ret->name, "%s%.16s%s%s%.64s", input, s->name, *s->name ? ", " : "",
+  snprintf(ret->name, sizeof ret->name, "%s%.16s%s%s%.64s", index, s->name, *s->name ? ", " : "",
            r->declaration.shows ? "declared by the program: " : "not declared: ",
            *words ? words : "MIXED");
 }

@@ -71,7 +71,8 @@ void clv_cache_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
   if (json && !b->has_cache) clv_bytes_puts(out, "null");
   if (!b->has_cache) return;
   const char *worker = b->config->workers[b->stages[1].worker].name;
-  bool dropout = has_op(g, CLV_OP_DROPOUT), statistics = has_op(g, CLV_OP_BATCHNORM);
+  bool dropout = has_op(g, CLV_OP_DROPOUT) || has_op(g, CLV_OP_STOCHASTIC_DEPTH),
+       statistics = has_op(g, CLV_OP_BATCHNORM);
   if (json) {
     clv_bytes_puts(out, "{\"stage\":");
     clv_bytes_add_json(out, s->name);

@@ -453,10 +453,61 @@ static const char *bf16_text(const clv_session_config *c) {
   if (c->train.dtype != CLV_COMPUTE_BF16) return "";
   if (cpu->check_bf16(cpu, &reason) != CLV_OK) return ", conv2d and linear in bf16";
   if (strstr(isa, "amx") && !strstr(isa, "refused"))
-    return ", conv2d and linear in bf16 (with AMX on this processor)";
-  return ", conv2d and linear in bf16 (this processor has AVX512-BF16 without AMX: if it is "
-         "Intel's, "
-         "conv2d is faster in f32)";
+    return ", conv2d, linear, lstm and attention in bf16 (with AMX on this processor)";
+  return ", conv2d and linear in bf16 (this processor has AVX512-BF16 without AMX)";
+}
+
+/* Returns the longest time in bf16 of the session's nodes of an op, as
+ * clv_backend_cpu_bf16_pace. */
+static unsigned find_slowest_pace(const clv_blueprint *b, clv_op op, const char **ret_processor) {
+  unsigned most = 0;
+  for (uint32_t i = 0; i < b->n_stages; i++)
+    for (int k = 0; k < b->stages[i].graph->n_nodes; k++) {
+      const clv_node *nodes = b->stages[i].graph->nodes, *node = &nodes[k];
+      if (node->op != op) continue;
+      const clv_node_desc d = {.op = op,
+                               .attrs = node->attrs,
+                               .n_in = 1,
+                               .in = {nodes[node->in[0]].shape},
+                               .out = node->shape};
+      most = CLV_MAX(most, clv_backend_cpu_bf16_pace(&d, ret_processor));
+    }
+  return most;
+}
+
+/* Names the ops of the session that take longer in bf16 than in f32 on this processor. Differences
+ * of up to TOLERATED hundredths are less than the measurements' own. */
+static void append_slower_ops(const clv_blueprint *b, bool json, clv_bytes *out) {
+  enum { TOLERATED = 5 };
+  static const clv_op ops[] = {CLV_OP_CONV2D, CLV_OP_LINEAR, CLV_OP_LSTM, CLV_OP_ATTENTION};
+  const char *processor = "";
+  bool is_first = true;
+  if (json) clv_bytes_puts(out, ",\"slower_in_bf16\":[");
+  for (size_t i = 0; i < CLV_COUNT(ops) && clv_blueprint_is_bf16(b); i++) {
+    unsigned pace = find_slowest_pace(b, ops[i], &processor);
+    if (pace <= 100 + TOLERATED) continue;
+    if (json)
+      clv_bytes_printf(out, "%s{\"op\":\"%s\",\"times\":%.2f,\"measured_on\":\"%s\"}",
+                       is_first ? "" : ",", clv_op_name(ops[i]), pace / 100.0, processor);
+    else
+      clv_bytes_printf(out,
+                       "  on this processor %s takes up to %.2f times as long in bf16 as in f32 "
+                       "(measured on %s): train.dtype: f32 is faster\n",
+                       clv_op_name(ops[i]), pace / 100.0, processor);
+    is_first = false;
+  }
+  if (json) clv_bytes_puts(out, "]");
+}
+
+/* Says that OpenBLAS is not used, because its kernels are slower here than oneDNN's. */
+static void append_unused_blas(clv_bytes *out) {
+  const char *libraries = clv_backend_libraries(clv_backend_cpu());
+  const char *blas = strstr(libraries, "OpenBLAS "), *why = strstr(libraries, " (not used: ");
+  if (blas && why)
+    clv_bytes_printf(out,
+                     "  on this processor %.*s is not used, because its vectors are too narrow: "
+                     "OPENBLAS_CORETYPE names other kernels\n",
+                     (int)(why - blas), blas);
 }
 
 clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *out, clv_err *err) {
@@ -468,15 +519,19 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
   if (json) {
     clv_bytes_puts(out, "{\"session\":");
     clv_bytes_add_json(out, c->name);
-    clv_bytes_printf(out, ",\"batch\":%llu,\"micro_batches\":%u,\"dtype\":\"%s\",\"stages\":[",
+    clv_bytes_printf(out, ",\"batch\":%llu,\"micro_batches\":%u,\"dtype\":\"%s\"",
                      (unsigned long long)c->train.batch, b->micro_batches,
                      clv_compute_name(c->train.dtype));
+    append_slower_ops(b, true, out);
+    clv_bytes_puts(out, ",\"stages\":[");
   } else {
     clv_bytes_printf(out, "session %s: batch %llu in %u micro-batches%s (%s), loss %s at %s%s\n",
                      c->name, (unsigned long long)c->train.batch, b->micro_batches,
                      c->pipeline.micro_batches == CLV_MICRO_AUTO ? ", until a run chooses" : "",
                      clv_pipeline_name(c->pipeline.schedule), clv_loss_name(c->loss.kind),
                      node_name_of(b, b->n_stages), bf16_text(c));
+    append_slower_ops(b, false, out);
+    append_unused_blas(out);
   }
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_stage_usage f;

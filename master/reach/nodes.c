@@ -27,7 +27,7 @@ void reach_op_site(const clv_graph *g, int node, clv_op_site *ret) {
 static void set_width(const clv_graph *g, int k, int node, reach_step *s) {
   const clv_node *n = &g->nodes[k];
   clv_shape shape = reach_shape(g, node);
-  bool features = n->op == CLV_OP_LINEAR || n->op == CLV_OP_LSTM;
+  bool features = n->op == CLV_OP_LINEAR || n->op == CLV_OP_LSTM || n->op == CLV_OP_GRU;
   s->width_axis = features ? shape.rank - 1 : 1;
   s->width = shape.dim[s->width_axis] / (features ? 1 : reach_groups_of(n));
 }

@@ -60,6 +60,26 @@ static run block_indexes(int64_t own, int64_t other, int64_t x) {
   return (run){x / own * other, 1, other};
 }
 
+/* Returns the index that a flip or roll moves to x, or from x. */
+static run turned_index(const reach_axis *a, bool back, int64_t x, int64_t extent) {
+  int64_t at = back ? (x - a->a) * a->b : a->a + a->b * x;
+  return (run){(at % extent + extent) % extent, 1, 1};
+}
+
+/* Returns the outputs that read input x, or the inputs that output x reads. */
+static run resampled_indexes(const reach_axis *a, bool back, int64_t x, int64_t extent) {
+  const clv_resample *r = &a->resample;
+  int axis = (int)a->a;
+  clv_taps t = clv_taps_of(r, axis, back ? 0 : x);
+  if (!back) return clip_run(t.first, 1, t.w[1] > 0 ? t.n : 1, extent);
+  int64_t end, first = clv_taps_readers(r, axis, x, &end), n = 0;
+  for (int64_t o = first; o < end; o++) {
+    t = clv_taps_of(r, axis, o);
+    if (clv_tap_weight(&t, x) > 0 && !n++) first = o;
+  }
+  return clip_run(first, 1, n, extent);
+}
+
 /* Returns the indexes along an axis of the source, which has `extent` indexes, from which index x
  * of the target is made. */
 static run source_indexes(const reach_axis *a, bool back, int64_t x, int64_t extent) {
@@ -74,6 +94,10 @@ static run source_indexes(const reach_axis *a, bool back, int64_t x, int64_t ext
       return back ? clip_run(x, 1, extent, extent) : clip_run(0, 1, x + 1, extent);
     case REACH_BLOCKS:
       return back ? block_indexes(a->b, a->a, x) : block_indexes(a->a, a->b, x);
+    case REACH_TURNED:
+      return turned_index(a, back, x, extent);
+    case REACH_RESAMPLED:
+      return resampled_indexes(a, back, x, extent);
     case REACH_HEADS:
       return head_indexes(a, back, x);
     default:

@@ -154,7 +154,9 @@ typedef enum reach_kind {
   REACH_BLOCKS,            /* o / a = i / b */
   /* a: values of a head; b: number of heads of the output for each head of the input */
   REACH_HEADS,
-  REACH_FIXED, /* i = a, for all outputs */
+  REACH_TURNED,    /* i = (a + b o) mod the extent of the axis; b: 1 or -1 */
+  REACH_FIXED,     /* i = a, for all outputs */
+  REACH_RESAMPLED, /* i is one of the taps of o (clv_taps_of) along axis a of the images */
 } reach_kind;
 
 typedef struct reach_axis {
@@ -162,6 +164,7 @@ typedef struct reach_axis {
   int out, in; /* axis of the output, axis of the input */
   int64_t a, b;
   int64_t kernel, stride, pad, dilation;
+  clv_resample resample;
 } reach_axis;
 
 /* How an output depends on an input, axis by axis. Along an output axis that no entry names all

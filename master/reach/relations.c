@@ -57,6 +57,13 @@ static int64_t get_group_size(const clv_op_site *s) {
   return n;
 }
 
+/* Returns the number of values of a channel of one record. */
+static int64_t get_places(const clv_op_site *s) {
+  int64_t n = 1;
+  for (int i = 2; i < s->in[0].rank; i++) n *= s->in[0].dim[i];
+  return n;
+}
+
 /* ---- moves ----------------------------------------------------------------------------------- */
 
 static void relate_reshaped(const clv_op_site *s, const clv_shape *out, int input,
@@ -177,11 +184,62 @@ static void relate_pooled_whole(const clv_op_site *s, const clv_shape *out, int 
   add_same(r, 1, 1);
 }
 
+static void add_resampled(clv_op op, const clv_op_site *s, const clv_shape *out,
+                          reach_relation *r) {
+  add_same(r, 1, 1);
+  for (int i = 2; i < out->rank; i++)
+    add_axis(r, (reach_axis){.kind = REACH_RESAMPLED,
+                             .out = i,
+                             .in = i,
+                             .a = out->rank == 3 ? 1 : i - 2,
+                             .resample = clv_resample_of(op, s->attrs, &s->in[0], out)});
+}
+
+#define RESAMPLED(name, op)                                                        \
+  static void relate_##name(const clv_op_site *s, const clv_shape *out, int input, \
+                            reach_relation *r) {                                   \
+    (void)input;                                                                   \
+    add_resampled(op, s, out, r);                                                  \
+  }
+RESAMPLED(adaptive, CLV_OP_ADAPTIVE_AVGPOOL2D)
+RESAMPLED(nearest, CLV_OP_UPSAMPLE_NEAREST)
+RESAMPLED(bilinear, CLV_OP_UPSAMPLE_BILINEAR)
+
 static void relate_averaged(const clv_op_site *s, const clv_shape *out, int input,
                             reach_relation *r) {
   int axis = clv_axis_index(s->attrs, &s->in[0]);
   (void)input;
   for (int i = 1; i < out->rank; i++) add_same(r, i, i < axis ? i : i + 1);
+}
+
+/* Relates the output of an op that keeps the shape and works along one axis. */
+static void relate_along(const clv_op_site *s, const clv_shape *out, reach_axis along,
+                         reach_relation *r) {
+  int axis = clv_axis_index(s->attrs, &s->in[0]);
+  along.out = along.in = axis;
+  for (int i = 1; i < out->rank; i++)
+    if (i == axis)
+      add_axis(r, along);
+    else
+      add_same(r, i, i);
+}
+
+static void relate_flipped(const clv_op_site *s, const clv_shape *out, int input,
+                           reach_relation *r) {
+  (void)input;
+  relate_along(s, out, (reach_axis){.kind = REACH_TURNED, .a = -1, .b = -1}, r);
+}
+
+static void relate_rolled(const clv_op_site *s, const clv_shape *out, int input,
+                          reach_relation *r) {
+  (void)input;
+  relate_along(s, out, (reach_axis){.kind = REACH_TURNED, .a = -s->attrs->shifts, .b = 1}, r);
+}
+
+static void relate_added_up(const clv_op_site *s, const clv_shape *out, int input,
+                            reach_relation *r) {
+  (void)input;
+  relate_along(s, out, (reach_axis){.kind = REACH_CAUSAL}, r);
 }
 
 static void relate_steps(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
@@ -287,7 +345,7 @@ static const reach_op op_linear = ROW(relate_row, nothing, ),
                       op_conv1d = ROW(relate_windows, nothing, FIRST),
                       op_conv_transpose2d = ROW(relate_transposed_windows, nothing, FIRST),
                       op_conv_transpose1d = ROW(relate_transposed_windows, nothing, FIRST),
-                      op_lstm = ROW(relate_steps, own, LAST),
+                      op_lstm = ROW(relate_steps, own, LAST), op_gru = ROW(relate_steps, own, LAST),
                       op_embedding = ROW(relate_looked_up, nothing, ),
                       op_mean = ROW(relate_averaged, nothing, ),
                       op_matmul = ROW(relate_product, other, PRODUCT, .back = multiplied_back),
@@ -295,11 +353,22 @@ static const reach_op op_linear = ROW(relate_row, nothing, ),
                       op_add = ROW(relate_each, nothing, ),
                       op_mul = ROW(relate_each, other, PRODUCT);
 static const reach_op op_maxpool = ROW(relate_pooled, own, FIRST),
+                      op_maxpool1d = ROW(relate_pooled, own, FIRST),
                       op_avgpool = ROW(relate_pooled, nothing, FIRST),
+                      op_avgpool1d = ROW(relate_pooled, nothing, FIRST),
+                      op_adaptive_avgpool1d = ROW(relate_adaptive, nothing, FIRST),
+                      op_adaptive_avgpool2d = ROW(relate_adaptive, nothing, FIRST),
+                      op_upsample_nearest = ROW(relate_nearest, nothing, FIRST),
+                      op_upsample_bilinear = ROW(relate_bilinear, nothing, FIRST),
                       op_globalavgpool = ROW(relate_pooled_whole, nothing, FIRST);
 static const reach_op op_relu = EACH(own, ), op_sigmoid = EACH(own, ), op_tanh = EACH(own, ),
                       op_gelu = EACH(own, ), op_gelu_tanh = EACH(own, ), op_silu = EACH(own, ),
-                      op_leaky_relu = EACH(own, ), op_dropout = EACH(nothing, ),
+                      op_leaky_relu = EACH(own, ), op_clamp = EACH(own, ),
+                      op_hardtanh = EACH(own, ), op_hardswish = EACH(own, ),
+                      op_hardsigmoid = EACH(own, ), op_elu = EACH(own, ), op_softplus = EACH(own, ),
+                      op_mish = EACH(own, ), op_sqrt = EACH(own, ), op_pow = EACH(own, ),
+                      op_prelu = ROW(relate_each, own, FIRST),
+                      op_stochastic_depth = EACH(nothing, ), op_dropout = EACH(nothing, ),
                       op_wait = EACH(nothing, ),
                       op_scale = ROW(relate_scaled, nothing, .channels = REACH_CHANNELS_EACH);
 static const reach_op op_positions = ROW(relate_each, nothing, ),
@@ -308,11 +377,16 @@ static const reach_op op_positions = ROW(relate_each, nothing, ),
                       op_log_softmax = NORM(last, OF(last_extent)),
                       op_layernorm = NORM(trailing, OF(trailing)),
                       op_batchnorm = NORM(channel, FIRST),
+                      op_instancenorm = NORM(channel, OF(get_places), FIRST),
                       op_groupnorm = NORM(group, OF(get_group_size), FIRST);
 static const reach_op op_flatten = ROW(relate_reshaped, nothing, ),
                       op_reshape = ROW(relate_reshaped, nothing, ),
                       op_permute = ROW(relate_permuted, nothing, ),
                       op_concat = ROW(relate_joined, nothing, ),
+                      op_flip = ROW(relate_flipped, nothing, ),
+                      op_roll = ROW(relate_rolled, nothing, ),
+                      op_cumsum = ROW(relate_added_up, nothing, ),
+                      op_var = ROW(relate_averaged, own, ),
                       op_slice = ROW(relate_sliced, nothing, ),
                       op_prepend = ROW(relate_prepended, nothing, ),
                       op_last = ROW(relate_last, nothing, );

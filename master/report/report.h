@@ -221,7 +221,7 @@ typedef struct clv_status_worker {
   const char *error, *fix;    /* why there is no answer, and what to do; NULL: it answered */
   bool refused;               /* the worker runs, but refuses this identity */
   const char *own_name;       /* the worker's own name for itself */
-  const char *software, *device, *isa;
+  const char *software, *device, *isa, *libraries; /* libraries: "" from workers before 0.13 */
   uint32_t protocol, cores;
   double uptime_s, interval_s; /* interval_s: time between the two answers */
   bool must_upgrade;           /* its protocol is old: a lost connection ends its link */

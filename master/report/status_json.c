@@ -162,6 +162,7 @@ static void put_numbers(clv_bytes *out, const clv_status_worker *w) {
   put_number(out, "uptime_s", w->uptime_s);
   put_text(out, "device", w->device);
   put_text(out, "isa", w->isa);
+  put_text(out, "libraries", w->libraries);
   put_count(out, "cores", w->cores);
   put_boolean(out, "draining", w->draining);
   put_count_or_null(out, "resident_bytes", w->resident, w->sees_all);

@@ -225,6 +225,7 @@ static void add_worker_details(clv_line_wrap *f, const clv_status_worker *w) {
   status_add_item(f, "up %s", status_format_time(w->uptime_s, up));
   if (w->cores)
     status_add_item(f, "%s, %u core%s, %s", w->device, w->cores, CLV_S(w->cores), w->isa);
+  if (w->libraries && w->libraries[0]) status_add_item(f, "%s", w->libraries);
   status_end_line(f);
   status_begin_line(f, SESSION);
   add_memory(f, w);

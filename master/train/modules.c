@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/net/wire/wire.h"
 #include "master/train/train_int.h"
 
 /* ---- modules --------------------------------------------------------------------------------- */
@@ -171,6 +172,33 @@ static bool worker_has_stage(const clv_blueprint *b, int worker) {
   return false;
 }
 
+/* Returns the bytes of a stage's inputs and output for a batch of the largest size. */
+static uint64_t count_boundary_bytes(const clv_blueprint *b, uint32_t stage) {
+  const clv_graph *g = b->stages[stage].graph;
+  uint64_t bytes = 0;
+  for (int k = 0; k < g->n_nodes; k++) {
+    size_t node_bytes;
+    if (g->nodes[k].op != CLV_OP_INPUT && k != g->output_node) continue;
+    if (clv_shape_bytes(&g->nodes[k].shape, g->nodes[k].dtype, &node_bytes, NULL) != CLV_OK)
+      return UINT64_MAX;
+    bytes += node_bytes;
+  }
+  return bytes * CLV_MAX(b->eval_size, b->micro_size) / b->micro_size;
+}
+
+/* Returns the number of bulk lanes for the links of the session, each of which costs a TLS
+ * handshake. None, if all that crosses a link fits in frames without chunks. */
+static uint32_t choose_bulk_lanes(const clv_blueprint *b) {
+  for (uint32_t i = 0; i <= b->n_stages; i++) {
+    const clv_stage_plan *s = &b->stages[i];
+    if (s->worker < 0) continue;
+    size_t state_bytes = s->params->total_bytes + s->params->shared_bytes;
+    if (CLV_MAX(state_bytes, count_boundary_bytes(b, i)) > CLV_WIRE_INLINE_MAX)
+      return CLEAVE_BULK_LANES;
+  }
+  return 0;
+}
+
 static clv_code connect_workers(clv_trainer *t, clv_err *err) {
   const clv_session_config *c = t->config;
   CLV_AUTO(clv_freep) const char **names = NULL;
@@ -184,7 +212,7 @@ static clv_code connect_workers(clv_trainer *t, clv_err *err) {
                       .user = t};
   for (size_t i = 0; i < c->n_workers; i++)
     if (worker_has_stage(t->b, (int)i)) names[o.n_workers++] = c->workers[i].name;
-  CLV_TRY_API(cleave_open_config(c, &o, &t->runtime, CLV_API_ERROR));
+  CLV_TRY_API(cleave_open_config(c, choose_bulk_lanes(t->b), &o, &t->runtime, CLV_API_ERROR));
   return CLV_OK;
 }
 

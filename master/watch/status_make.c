@@ -200,6 +200,7 @@ static void fill_worker(const clv_remote_spec *spec, const clv_wire_status_reply
   ret->must_upgrade = now->has_about && !clv_wire_protocol_has_acks(now->about.protocol);
   ret->device = now->device_name;
   ret->isa = now->about.isa;
+  ret->libraries = now->about.n_libraries ? now->about.libraries[0].version : "";
   ret->cores = now->n_cores;
   ret->uptime_s = (double)now->uptime_ms / 1e3;
   ret->draining = now->is_draining;

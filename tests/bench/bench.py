@@ -12,25 +12,11 @@ import sys
 
 from harness import (GIB, MIB, OUT, enter, interleave, main, mean_step, median, median_step, own,
                      mean, peak_until_end, program, resident, skip, torch, twins)
+from machine import STEP, print_kernels, print_machine
 from torch_peers import LAYOUTS, Peers
 from cluster import Cluster, write_npy
-
-
-class LinkPair:
-    """Two processes that hold a clv_link, the dialling one in front."""
-
-    def __init__(self, certs, lanes=4):
-        self.server = program("bench_link", "serve", certs, "w1")
-        self.client = program("bench_link", "dial", certs, "master", self.server.first,
-                              "spiffe://test/w1", str(lanes))
-        self.ask = self.client.ask
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.client.close()
-        self.server.close()
+from processor import lacks_bf16
+from wire_rows import LinkPair, sizes, tensors
 
 
 # ---- messages ------------------------------------------------------------------------------------
@@ -45,23 +31,6 @@ def rpc_echo():
         enter("rpc_empty_vs_bare_echo", "us", [((o, b), f) for (o, b, *_), f in found], 1.3)
         samples, note = peers.best(found)
         enter("rpc_empty_vs_torch_rpc", "us", samples, 0.25, note=note)
-
-
-def tensors():
-    """The strongest raw peer: which batch is best depends on caches and on how dear a wake-up is,
-    so two sizes run and the better one counts, round by round."""
-    with Cluster(1) as c, twins(lambda: LinkPair(c.certs)) as ours, \
-            program("bench_tls", "64", c.certs, "master", "w1") as small, \
-            program("bench_tls", "256", c.certs, "master", "w1") as large, \
-            program("bench_tls", "0", c.certs, "master", "w1") as naive:
-        for size, repeat, name in ((16, 16, "tensor_16m_vs_raw_tls"), (64, 6, "tensor_64m_vs_raw_tls")):
-            command = f"tensor {size * MIB} {repeat}"
-            rates = [lambda side=side: size * MIB / GIB / median(side.ask(command))
-                     for side in (ours, small, large, naive)]
-            found = [((o, max(s, b), n), f) for (o, s, b, n), f in interleave(rates)]
-            enter(name, "GiB/s", [((o, b), f) for (o, b, _), f in found], 0.80, False)
-            enter(name.replace("vs_raw_tls", "sanity_batched_vs_naive"), "GiB/s",
-                  [((b, n), f) for (_, b, n), f in found], 1.2, False, "the peer is a strong one")
 
 
 # ---- training ------------------------------------------------------------------------------------
@@ -151,17 +120,18 @@ def cnn():
 CUT, DEEP_CUT = (3, 2), (6, 8)
 
 
-RESNET = "16", "128", "1"  # batch, side, threads
+RESNET = STEP  # batch, side, threads
 
 
 def resnet():
     """In f32 and in bf16, each against PyTorch's best in the same numbers; ours in bf16 against its
     best in f32 as well, as a processor without bf16 has that alone."""
+    print_kernels(OUT)
     with own("bench_resnet", *RESNET) as ours, contextlib.ExitStack() as stack:
         peers = Peers(stack, "torch_resnet.py", *RESNET, layouts=LAYOUTS)
         resnet_rows("graph_1t", "vs_torch", (0.8, 0.5), ours, peers)
-        if "avx512_bf16" not in open("/proc/cpuinfo").read():
-            return skip("resnet50_bf16", "no AVX-512 BF16 here")
+        if lacks_bf16():
+            return skip("resnet50_bf16", lacks_bf16())
         with own("bench_resnet", *RESNET, "bf16") as halves:
             resnet_rows("bf16", "vs_torch_fp32", (0.5, 0.5), halves, peers)
             stack.close()
@@ -219,4 +189,5 @@ def master_memory():
 
 
 if __name__ == "__main__":
-    sys.exit(main([rpc_echo, tensors, mlp, contexts, cnn, resnet, worker_memory, master_memory], sys.argv[2:]))
+    print_machine(OUT)
+    sys.exit(main([rpc_echo, tensors, sizes, mlp, contexts, cnn, resnet, worker_memory, master_memory], sys.argv[2:]))

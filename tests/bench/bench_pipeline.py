@@ -12,7 +12,8 @@ import sys
 import resnet_rows
 import schedule_rows
 import torch_peers
-from harness import PYTHON, main
+from harness import OUT, PYTHON, main
+from machine import print_machine
 
 QUICK = "--quick" in sys.argv
 
@@ -58,6 +59,7 @@ def links():
 
 
 if __name__ == "__main__":
+    print_machine(OUT)
     groups = [resnet, simulated, memory, bf16, bubbles, links]
     groups[1:1] = [] if QUICK else [resnet32]
     sys.exit(main(groups, [a for a in sys.argv[2:] if a != "--quick"]))

@@ -9,7 +9,8 @@ usage: bench_transformers.py OUT [--quick] [GROUP...]
 """
 import sys
 
-from harness import main
+from harness import OUT, main
+from machine import print_machine
 import transformer_rows as rows
 
 QUICK = "--quick" in sys.argv
@@ -52,4 +53,5 @@ def split():
 
 
 if __name__ == "__main__":
+    print_machine(OUT)
     sys.exit(main([attention, short, long, gpt2, qwen2, packed, split], [a for a in sys.argv[2:] if a != "--quick"]))

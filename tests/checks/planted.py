@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small tree in which faults of a check are planted, one at a time."""
-import os, shutil, subprocess, sys, tempfile
+import importlib, os, runpy, shutil, sys, tempfile, traceback
 
 TESTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 
@@ -36,13 +36,40 @@ def put_back(before):
             put(path, text, "w")
 
 
+def execute(folder, command):
+    """Runs a script of Python in this process. Returns its exit code."""
+    for name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):
+        os.environ.pop(name, None)
+    os.environ["CLEAVE_TEST_BIN"] = os.path.join(folder, "build/release")
+    sys.argv = command
+    os.chdir(folder)
+    try:
+        runpy.run_path(command[0], run_name="__main__")
+    except SystemExit as e:
+        if isinstance(e.code, str):
+            print(e.code)
+        return e.code if isinstance(e.code, int) else 1 if e.code else 0
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
 def run(folder, command):
-    env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
-    env["CLEAVE_TEST_BIN"] = os.path.join(folder, "build/release")
-    env["PYTHONDONTWRITEBYTECODE"] = "1"  # what is planted next may have the same size and second
-    done = subprocess.run([sys.executable, *command], cwd=folder, env=env, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True)
-    return done.returncode, done.stdout
+    """The exit code and the output of a script. It is run by a fork of this process, because an
+    interpreter that starts and imports costs more than many of them."""
+    with tempfile.TemporaryFile() as output:
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            for fd in (1, 2):
+                os.dup2(output.fileno(), fd)
+            code = execute(folder, command)
+            sys.stdout.flush()
+            os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        output.seek(0)
+        return code, output.read().decode()
 
 
 def judge(files, scripts, cases):
@@ -54,6 +81,11 @@ def judge(files, scripts, cases):
             put(os.path.join(folder, path), text)
         for name in scripts:
             shutil.copy(os.path.join(TESTS, name), os.path.join(folder, "tests", name))
+        sys.path.insert(0, os.path.join(folder, "tests"))
+        sys.dont_write_bytecode = True  # what is planted next may have the same size and second
+        for name in scripts:
+            if name.endswith(".py"):
+                importlib.import_module(name[:-len(".py")])
         for what, (changes, command, code, says) in cases.items():
             before = plant(folder, changes)
             got, output = run(folder, command)

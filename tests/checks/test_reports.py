@@ -5,17 +5,18 @@ import os, subprocess, sys, tempfile
 
 TESTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 RACE = """#include <pthread.h>
+#include <stdlib.h>
 static int shared;
 static void *add(void *of) { shared++; return of; }
 int main(void) {
   pthread_t t;
   pthread_create(&t, 0, add, 0);
-  if (WRONG) add(0);
+  if (getenv("WRONG")) add(0);
   return pthread_join(t, 0);
 }
 """
 LEAK = """#include <stdlib.h>
-int main(void) { char *volatile p = malloc(77); if (!WRONG) free(p); p = 0; return 0; }
+int main(void) { char *volatile p = malloc(77); if (!getenv("WRONG")) free(p); p = 0; return 0; }
 """
 SCRIPT = """import subprocess
 subprocess.run([{0!r}])
@@ -26,14 +27,19 @@ FAULTS = {"race": (RACE, "thread", "ThreadSanitizer: data race"),
           "leak": (LEAK, "address", "77 byte(s) leaked in 1 allocation(s)")}
 
 
-def suite_of(folder, name, source, sanitizer, wrong):
-    """What tests/run-tests says of a script that starts the program."""
-    program, script = (os.path.join(folder, f"{name}-{wrong}{end}") for end in ("", ".py"))
-    subprocess.run(["gcc", "-x", "c", "-", "-g", f"-DWRONG={wrong}", f"-fsanitize={sanitizer}", "-pthread", "-o", program],
+def script_of(folder, name, source, sanitizer):
+    """A script that starts the program."""
+    program, script = (os.path.join(folder, name + end) for end in ("", ".py"))
+    subprocess.run(["gcc", "-x", "c", "-", "-g", f"-fsanitize={sanitizer}", "-pthread", "-o", program],
                    input=source, text=True, check=True)
     with open(script, "w") as f:
         f.write(SCRIPT.format(program))
-    env = {k: v for k, v in os.environ.items() if not k.endswith("SAN_OPTIONS")}
+    return script
+
+
+def suite_of(folder, script, **more):
+    """What tests/run-tests says of it."""
+    env = {k: v for k, v in os.environ.items() if not k.endswith("SAN_OPTIONS")} | more
     done = subprocess.run([sys.executable, os.path.join(TESTS, "run-tests"), "--out", folder, script],
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
     return done.returncode, done.stdout
@@ -43,9 +49,10 @@ def main():
     failed = 0
     with tempfile.TemporaryDirectory(prefix="san-") as folder:
         for name, (source, sanitizer, report) in FAULTS.items():
-            code, said = suite_of(folder, name, source, sanitizer, 1)
+            script = script_of(folder, name, source, sanitizer)
+            code, said = suite_of(folder, script, WRONG="1")
             caught = code == 1 and report in said and "1 passed, 1 failed" in said
-            code, clean = suite_of(folder, name, source, sanitizer, 0)
+            code, clean = suite_of(folder, script)
             spared = code == 0 and "1 passed, 0 failed" in clean
             failed += not (caught and spared)
             print("ok" if caught and spared else "not ok", f"a_{name}_of_a_daemon_fails_its_test", flush=True)

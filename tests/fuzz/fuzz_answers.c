@@ -175,7 +175,7 @@ static void prepare_program(program *g) {
                       .single_thread = true,
                       .on_event = on_event,
                       .workers = (const char *[]){NULL}};
-  must(cleave_open_config(config, &o, &g->rt, &e), &e);
+  must(cleave_open_config(config, CLEAVE_BULK_LANES, &o, &g->rt, &e), &e);
   connect_worker(g);
   cleave_module_options far = {.size = sizeof far, .name = "far", .at = "w1"},
                         loss = {.size = sizeof loss, .name = "loss"};

@@ -197,6 +197,13 @@ def drop(x, p, training):
     return x * torch.tensor(kept(x.numel(), p).reshape(x.shape)) / (1 - p)
 
 
+def stochastic_depth(x, p, training):
+    """torchvision.ops.stochastic_depth of rows, with a number for each record."""
+    if not training:
+        return x * 1
+    return x * torch.tensor(kept(len(x), p).reshape(-1, *[1] * (x.dim() - 1))) / (1 - p)
+
+
 def attention(*inputs, a, training):
     if a["packed"]:
         return packed(lambda *given: attend(*given, a=a, training=training), inputs, a, inputs[0] * 0)
@@ -291,12 +298,28 @@ def lstm(x, weights, layers, bias):
     return torch._VF.lstm(x, (zeros, zeros), weights, bool(bias), layers, 0.0, True, False, True)[0]
 
 
+def resize(x, a, mode):
+    """interpolate by the op's attributes: a size of 0 is not given."""
+    pair = a["size"] if isinstance(a["size"], list) else [a["size"]] * 2
+    size = [int(n) for n in pair][-(x.dim() - 2):] if pair[0] else None
+    if mode == "nearest":
+        return F.interpolate(x, size=size, scale_factor=a["scale_factor"] or None, mode=mode)
+    return F.interpolate(x, size=size, scale_factor=a["scale_factor"] or None, align_corners=bool(a["align_corners"]),
+                         mode="linear" if x.dim() == 3 else mode)
+
+
+def gru(x, weights, layers, bias):
+    """As lstm, for torch.nn.GRU."""
+    zeros = torch.zeros(layers, x.shape[0], weights[1].shape[1], dtype=x.dtype)
+    return torch._VF.gru(x, zeros, weights, bool(bias), layers, 0.0, True, False, True)[0]
+
+
 def compute(expression, case, inputs, p):
     """The op as a PyTorch user would write it: the expression of its cases. x, t, others: inputs;
     p: parameters, whose running statistics it updates; a: attributes."""
     scope = {"x": inputs[0], "t": inputs[1] if len(inputs) > 1 else None, "others": inputs[2:],
              "p": p, "a": case["attrs"], "training": case["training"], "F": F, "torch": torch,
-             "dropout": dropout, "lstm": lstm, "attention": attention,
+             "dropout": dropout, "stochastic_depth": stochastic_depth, "resize": resize, "lstm": lstm, "gru": gru, "attention": attention,
              "rotary": rotary, "permute": permute, "cross_entropy": cross_entropy,
              "one": one, "column": column, "positions": positions, "last": last}
     return eval(expression, scope)

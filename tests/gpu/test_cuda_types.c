@@ -19,29 +19,30 @@ typedef struct kind {
 /* Each op rounds in bf16 where it multiplies (SUMS) or writes images (WRITES), and some ops
  * continue with rounded values (KEEPS). */
 enum { SUMS = 1 << 0, WRITES = 1 << 1, KEEPS = 1 << 2 };
-static const unsigned in_bf16[CLV_OP_COUNT] = {[CLV_OP_LINEAR] = SUMS,
-                                               [CLV_OP_LSTM] = SUMS | KEEPS,
-                                               [CLV_OP_ATTENTION] = SUMS | KEEPS,
-                                               [CLV_OP_MATMUL] = SUMS,
-                                               [CLV_OP_CONV1D] = SUMS,
-                                               [CLV_OP_CONV_TRANSPOSE1D] = SUMS,
-                                               [CLV_OP_CONV2D] = SUMS | WRITES,
-                                               [CLV_OP_CONV_TRANSPOSE2D] = SUMS | WRITES,
-                                               [CLV_OP_BATCHNORM] = WRITES,
-                                               [CLV_OP_RELU] = WRITES,
-                                               [CLV_OP_SIGMOID] = WRITES,
-                                               [CLV_OP_TANH] = WRITES,
-                                               [CLV_OP_GELU] = WRITES,
-                                               [CLV_OP_SILU] = WRITES,
-                                               [CLV_OP_GELU_TANH] = WRITES,
-                                               [CLV_OP_LEAKY_RELU] = WRITES,
-                                               [CLV_OP_SCALE] = WRITES,
-                                               [CLV_OP_ADD] = WRITES,
-                                               [CLV_OP_MUL] = WRITES,
-                                               [CLV_OP_MAXPOOL] = WRITES,
-                                               [CLV_OP_AVGPOOL] = WRITES,
-                                               [CLV_OP_GLOBALAVGPOOL] = WRITES,
-                                               [CLV_OP_DROPOUT] = WRITES};
+static const unsigned in_bf16[CLV_OP_COUNT] = {
+#define POINTWISE(name, ...) [CLV_OP_NUMBER_##name] = WRITES,
+#include "kernels/cuda/pointwise.def"
+#undef POINTWISE
+    [CLV_OP_LINEAR] = SUMS,
+    [CLV_OP_LSTM] = SUMS | KEEPS,
+    [CLV_OP_ATTENTION] = SUMS | KEEPS,
+    [CLV_OP_MATMUL] = SUMS,
+    [CLV_OP_CONV1D] = SUMS,
+    [CLV_OP_CONV_TRANSPOSE1D] = SUMS,
+    [CLV_OP_CONV2D] = SUMS | WRITES,
+    [CLV_OP_CONV_TRANSPOSE2D] = SUMS | WRITES,
+    [CLV_OP_BATCHNORM] = WRITES,
+    [CLV_OP_SCALE] = WRITES,
+    [CLV_OP_ADD] = WRITES,
+    [CLV_OP_MUL] = WRITES,
+    [CLV_OP_ADAPTIVE_AVGPOOL2D] = WRITES,
+    [CLV_OP_UPSAMPLE_NEAREST] = WRITES,
+    [CLV_OP_UPSAMPLE_BILINEAR] = WRITES,
+    [CLV_OP_MAXPOOL] = WRITES,
+    [CLV_OP_AVGPOOL] = WRITES,
+    [CLV_OP_GLOBALAVGPOOL] = WRITES,
+    [CLV_OP_STOCHASTIC_DEPTH] = WRITES,
+    [CLV_OP_DROPOUT] = WRITES};
 
 static const run_options on_ref = {.dtype = CLV_F32};
 static const run_options narrow_on_ref = {.dtype = CLV_F32, .has_bf16_weight = true};

@@ -93,7 +93,7 @@ static void check_case(const op_case *c) {
                c->name, block, clv_op_name(c->d.op));
   }
   bool last = find_accepted_block(c, LAST) == LAST;
-  if (last != (any && c->d.op != CLV_OP_GROUPNORM))
+  if (last != (any && c->d.op != CLV_OP_GROUPNORM && c->d.op != CLV_OP_INSTANCENORM))
     fail_msg("%s: cpu %s channels last", c->name, last ? "takes" : "does not take");
   bool both = find_accepted_block(c, 8) == 8 && find_accepted_block(c, 16) == 16;
   if (!any && both)

@@ -79,7 +79,7 @@ FAULTS = {
                              "relu: has a row in kernels/ops/relu.c and is not in kernels/ops.def"),
     "a kernel without op": (lambda d: edit(d, "kernels/cpu/relu.c", r"^CLV_CPU_OP\(relu,", "CLV_CPU_OP(nosuch,"), CHECK,
                             "nosuch: kernels/cpu/relu.c registers it for cpu and it is not in kernels/ops.def"),
-    "no kernel for cuda": (lambda d: edit(d, "kernels/cuda/pointwise.c", r"^CLV_CUDA_OP\(gelu\)", "static CLV_OP(gelu)"), CHECK,
+    "no kernel for cuda": (lambda d: edit(d, "kernels/cuda/pointwise.def", r"^POINTWISE\(gelu,.*\n", ""), CHECK,
                            "gelu: no file of kernels/cuda registers a kernel by CLV_CUDA_OP(gelu)"),
     "no numbers of PyTorch": (lambda d: remove(d, "tests/golden/ops/relu.txt"), CHECK, "relu: tests/golden/ops has no numbers"),
     "no kernel for cpu": (lambda d: remove(d, "kernels/cpu/relu.c"), CHECK,

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The cpu backend against ref, in f32, over the whole case table; and what cpu promises alone: the
- * same bits whatever layout its neighbours offer, and again when run again.
+ * same bits whatever layout its neighbours offer, and again when run again. Ops that may have bf16
+ * factors have them here whatever the table of choices says.
  */
+#include "kernels/cpu/choices_int.h"
 #include "tests/long.h"
 #include "tests/ops/compare_int.h"
 
@@ -61,6 +63,51 @@ static bool check_case(const op_case *c, double *worst) {
   return has;
 }
 
+/* ---- bf16 ------------------------------------------------------------------------------------ */
+
+cpu_candidate __real_clv_cpu_choose(cpu_question question, cpu_shape_class shape_class);
+cpu_candidate __wrap_clv_cpu_choose(cpu_question question, cpu_shape_class shape_class);
+cpu_candidate __wrap_clv_cpu_choose(cpu_question question, cpu_shape_class shape_class) {
+  if (question == CPU_ATTENTION_BF16 || question == CPU_LSTM_BF16) return CPU_PAIRS;
+  return __real_clv_cpu_choose(question, shape_class);
+}
+
+static bool has_own_bf16(clv_op op) {
+  clv_err why;
+  return (op == CLV_OP_ATTENTION || op == CLV_OP_LSTM) &&
+         clv_backend_cpu()->check_bf16(clv_backend_cpu(), &why) == CLV_OK;
+}
+
+/* Checks a case whose factors are rounded to 8 bits: near ref, and with the same bits for two
+ * threads as for one. Returns the largest distance. */
+static double check_bf16_case(const op_case *c) {
+  run_options ref = {.backend = clv_backend_ref(), .dtype = CLV_F32};
+  run_options o = {.backend = clv_backend_cpu(), .dtype = CLV_F32, .is_bf16 = true, .n_threads = 1};
+  const char *impl = "?";
+  values want, one, two;
+  double worst = 0;
+  run_case_on_drawn(c, &ref, &want, NULL);
+  run_case_on_drawn(c, &o, &one, &impl);
+  o.n_threads = 2;
+  run_case_on_drawn(c, &o, &two, &impl);
+  assert_same_bits(c, impl, "with two threads", &one, &two);
+  for (int i = V_FIRST_RESULT; i < V_COUNT; i++)
+    worst = fmax(worst, compute_distance(one.v[i], want.v[i], one.n[i]));
+  if (!(worst < 1.0 / 16)) fail_msg("%s (%s): %.2e from ref in bf16", c->name, impl, worst);
+  free_values(&want);
+  free_values(&one);
+  free_values(&two);
+  return worst;
+}
+
+static void check_bf16(clv_op op) {
+  double worst = 0;
+  for (int i = 0; i < n_cases; i++)
+    if (cases[i].d.op == op) worst = fmax(worst, check_bf16_case(&cases[i]));
+  print_message("%-16s with bf16 factors: largest distance %.1e\n", clv_op_name(op), worst);
+  assert_true(worst > 1.0 / 4096); /* the factors are rounded */
+}
+
 /* Fails if cpu leaves a case to ref without saying so, since a backend without kernels would pass
  * every comparison. */
 static void check_fallback(const op_case *c, bool ran) {
@@ -91,6 +138,7 @@ static void test_op(clv_op op) {
   print_message("%-16s cpu against ref: %d cases, largest distance %.1e; %d fall back to ref\n",
                 clv_op_name(op), ran, worst, left);
   assert_true(ran + left > 0);
+  if (has_own_bf16(op)) check_bf16(op);
 }
 
 int main(int argc, char **argv) {

@@ -106,7 +106,29 @@ class Encoder(nn.Module):
         return self.out(x)
 
 
-NETS = {"gpt": (Gpt, ["ids:i64:6"]), "byhand": (ByHand, ["ids:i64:6", "types:i64:6"]),
+class Ordinary(nn.Module):
+    """What forward may do besides: a module twice, changes in place, zeros and every other place, a
+    class token, a table that does not learn, numbers and a learned one."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn, self.relu, self.shared = nn.Conv2d(3, 4, 3, 2, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Linear(4, 4)
+        self.token, self.alpha, self.fc = nn.Parameter(torch.randn(1, 1, 4)), nn.Parameter(torch.tensor(0.5)), nn.Linear(4, CLASSES)
+        self.register_buffer("sines", torch.sin(torch.arange(20.0)).reshape(1, 5, 4))
+
+    def forward(self, x):
+        out = self.bn(self.conv(x))
+        out += F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, 1))
+        x = F.adaptive_avg_pool2d(self.relu(out), (2, 2)).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(x.size(0), -1, -1), x], dim=1)
+        x = x + self.sines[:, :x.size(1)]
+        x = self.shared(self.relu(self.shared(x)))
+        gate = torch.sigmoid(self.alpha)
+        x = gate * x[:, 0] + (1 - gate) * x.mean(dim=1)
+        return self.fc(x)
+
+
+NETS = {"ordinary": (Ordinary, ["pixels:f32:3x8x8"]), "gpt": (Gpt, ["ids:i64:6"]), "byhand": (ByHand, ["ids:i64:6", "types:i64:6"]),
         "encoder": (Encoder, ["ids:i64:6", "lengths:i64"]), "picture": (Picture, ["pixels:f32:3x8x8"])}
 
 
@@ -127,6 +149,12 @@ class Calls(nn.Module):
 
     def forward(self, x):
         return self.then(self, self.q(x))
+
+
+def changed_view(q):
+    part = q[:, :1]
+    part.add_(1)
+    return q + 1
 
 
 def masked(m, q):
@@ -165,27 +193,28 @@ def both_ways(m, q):
 
 
 REFUSED = [
-    (lambda m, q: torch.cumsum(q, 1), r"'cumsum' \(\w+.*\): cumsum is no layer; what there is: add, bmm, "),
+    (lambda m, q: torch.exp(q), r"'exp' \(traced_nets.py:\d+\): exp is no layer, nor several; export_torch.py --list"),
     (masked, r"'scaled_dot_product_attention' .*: attn_mask of its own; what there is: causal ones, and torch.arange"),
-    (both_ways, r"Calls: torch.fx cannot follow it: "),
+    (both_ways, r"'bool' \(traced_nets.py:\d+\): a number of a tensor, which decides something: a session does one"),
+    (lambda m, q: torch.exp(q) + torch.log(q).sum(0), r"'exp' .*\n'log' "),
+    (lambda m, q: torch.exp(torch.exp(q)).mean(0) + 1, r"^'exp' \(traced_nets.py:\d+, and 1 more times\): [^\n]*$"),
+    (lambda m, q: q + q.size(0), r"'add' depends on the number of records in a batch; use a constant"),
+    (lambda m, q: q * torch.rand(4), r"'mul' .*random numbers that forward draws; a session draws those of nn.Dropout alone"),
+    (lambda m, q: q.detach(), r"'detach' .*computes the gradient of all that it computes; freeze parameters"),
+    (lambda m, q: changed_view(q), r"'add' .*a tensor of which a view was changed in place since; write that without '_'"),
     (lambda m, q: q.reshape(-1, 4), r"'reshape' .*it joins or divides records of a batch"),
-    (lambda m, q: q.transpose(0, 1), r"'transpose' .*a permutation that moves the records"),
+    (lambda m, q: q.transpose(0, 1), r"'output' .*an output with the records in its second dimension; transpose\(0, 1\) it"),
+    (lambda m, q: torch.sigmoid(q.permute(2, 1, 0)), r"'permute' .*a permutation that moves the records"),
     (lambda m, q: q.mean(0), r"'mean' .*a mean over the records of a batch"),
-    (lambda m, q: q + 1.0, r"'add' .*a number to add"),
-    (lambda m, q: m.q(q), r"'q_1' .*a second call of 'q', which has parameters"),
-    (lambda m, q: q[:, ::2], r"'getitem' .*a step of 2"),
-    (lambda m, q: q + m.table, r"'add' .*the parameter 'table' \[2, 4\] beside \[11, 3, 4\]"),
+    (lambda m, q: q + m.table, r"'add' .*values of \[11, 3, 4\] and \[11, 2, 4\]; they need as many dimensions"),
     (lambda m, q: (q, q), r"'output' .*an output that is not one value"),
-    (lambda m, q: q.mean(1).mean(1), r"'output' .*an output of one number a record"),
-    (lambda m, q: q.mean(1)[:, :1].squeeze(1), r"'squeeze' .*the shape \[11\]; a reshape gives 2 to 8 dimensions"),
     (lambda m, q: q.reshape(-1, 1, 1, 1, 1, 1, 1, 1, 12), r"'reshape' .*a reshape gives 2 to 8 dimensions"),
     (lambda m, q: q + q.mean(1), r"'add' .*values of \[11, 3, 4\] and \[11, 4\]; they need as many"),
     (lambda m, q: q[:, 1:1], r"'getitem' .*the empty range 1..1"),
-    (lambda m, q: q, r"'table': belongs to no layer that is exported"),
 ]
 
 ENCODERS = [  # nn.Sequential of these, traced over x:f32:3x4
-    (lambda: layer(batch_first=False), r"'_0' .*: batch_first=False"),
+    (lambda: layer(batch_first=False), r"'0' .*: batch_first=False; make the module with batch_first=True"),
     (lambda: layer(activation=torch.tanh), r"the activation tanh; there are relu, gelu and silu"),
     (lambda: nn.TransformerDecoderLayer(4, 2, 4), r"TransformerDecoderLayer: of PyTorch's transformers there is TransformerEncoder"),
 ]
@@ -195,6 +224,6 @@ MASKS = [  # over x:f32:3x4 and lengths:i64
     (lambda: by_lengths(torch.lt, padding), r"key_padding_mask the wrong way round: there True is what is hidden"),
     (lambda: by_lengths(torch.lt, seen), r"attn_mask of the shape \[11, 3\], where \[11, 1, 1, 3\] is needed"),
     (lambda: by_lengths(lambda i, n: i + 1 < n, padding), r"a comparison with other numbers than 0, 1, 2"),
-    (lambda: by_lengths(lambda i, n: (i < n).float(), padding), r"float is no layer"),
-    (lambda: by_lengths(lambda i, n: (i < n) & torch.eye(3, dtype=torch.bool), padding), r"'and_' .*: a mask of its own"),
+    (lambda: by_lengths(lambda i, n: (i < n).float(), padding), r"'float' .*: a change from torch.bool to torch.float32"),
+    (lambda: by_lengths(lambda i, n: (i < n) & torch.eye(3, dtype=torch.bool), padding), r"'and' .*: a mask of its own"),
 ]

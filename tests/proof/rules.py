@@ -75,6 +75,12 @@ def learns(lines):
     return said, all(m[1] == "ok" for m in found)
 
 
+def exports(lines):
+    m = last(r"^(\d+) of (\d+) networks exported as written, (\d+) refused, (\d+) wrong", lines)
+    n, of, _, wrong = (int(m[k]) for k in (1, 2, 3, 4))
+    return m[0], wrong == 0 and n >= 0.9 * of
+
+
 def seed_000(lines):
     f1 = last(r"^(ok|not ok) micro F1, mean of \d+ seeds?: (.*)", lines)
     end = last(r"^(ok|not ok) seed 000", lines)
@@ -223,6 +229,9 @@ NONE_FAILED = "none fails"
 PROOFS = (
     Proof("parity", NONE_FAILED, suites(1), ("tests/parity", "tests/golden", "tests/seeds", LIB),
           short={"PARITY_ARGS": "step_parity_mlp_sgd"}, minutes=25),
+    Proof("exports", "90 % as written, none wrong", exports, ("tests/parity/exports.py", "tests/parity/networks.py", "tests/parity/exported.c", "deploy/export_torch.py",
+                                                             "deploy/export_traced.py", "deploy/export_rules.py", "deploy/export_values.py"),
+          short={"PARITY_ARGS": "lenet unet transformer siamese"}, minutes=40),
     Proof("token-parity", "no text differs", tokens, ("tests/parity/tokens.py", "tests/golden/make_tokens.py", "master/tokens"), minutes=4),
     Proof("hf-parity", NONE_FAILED, suites(1), ("tests/parity/hf.py", "tests/parity/hf_step.c", "common/model/hf"), minutes=5),
     Proof("peft-parity", NONE_FAILED, suites(1), ("tests/parity/adapters.py", "common/model/weights/peft.c", "common/model/graph/lora.c"), minutes=2),

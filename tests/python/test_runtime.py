@@ -211,6 +211,33 @@ def open_runtime_is_closed_at_exit():
     assert done.returncode == 0 and done.stdout.endswith("open>\n") and not done.stderr, done
 
 
+HOLDS = ("import cleave, os, sys; rt = cleave.open(sys.argv[1]); print('open', flush=True); sys.stdin.read()\n"
+         "os.execv(sys.executable, [sys.executable, '-c', sys.argv[2], sys.argv[1]])")
+TAKES_OVER = """
+import sys, time, cleave
+begin = time.monotonic()
+cleave.open(sys.argv[1], deadline=20).close()
+print(time.monotonic() - begin)
+"""
+
+
+@suite.test
+def restarted_notebook_finds_its_workers():
+    """A kernel with an open runtime is killed, or replaced by execv without its end. Workers keep
+    its session for a while, as after any lost connection, and serve the next one beside it."""
+    env = {**os.environ, "PYTHONPATH": PACKAGE}
+    for is_killed in (True, False):
+        first = subprocess.Popen([sys.executable, "-c", HOLDS, session, TAKES_OVER], env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert first.stdout.readline() == "open\n"
+        if is_killed:
+            first.kill()
+            first.communicate()
+            said = subprocess.run([sys.executable, "-c", TAKES_OVER, session], env=env, text=True, stdout=subprocess.PIPE, timeout=60 * SLOW).stdout
+        else:
+            said = first.communicate(timeout=60 * SLOW)[0]
+        assert float(said) < 2 * max(1, SLOW), (is_killed, said)
+
+
 if __name__ == "__main__":
     with Cluster(2) as cluster:
         session = cluster.session("python", "")

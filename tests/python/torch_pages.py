@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""`make python-test`: every block of deploy/PYTHON.md runs as it stands, one behind the other. So
-does each cell of deploy/python/example.ipynb; its last expression is shown as in a notebook.
+"""`make python-test`: every Python block of README.md and deploy/PYTHON.md runs as it stands, one
+behind the other. So does each cell of deploy/python/example.ipynb; its last expression is shown as
+in a notebook.
 """
 import ast, json, os, re, sys, traceback
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -50,10 +51,7 @@ def fails(name, program, path, names):
 
 
 def main():
-    path = os.path.join(DEPLOY, "PYTHON.md")
-    with open(path) as f:
-        page = f.read()
-    failed, names = 0, {"__name__": "page"}
+    failed = 0
     with Cluster(2) as c:
         os.mkdir(os.path.join(c.dir, "data"))
         synthetic_images(os.path.join(c.dir, "data"))
@@ -63,8 +61,11 @@ def main():
             f.write(text)
         write_llama(os.path.join(c.dir, "llama"))
         os.chdir(c.dir)
-        for line, program in blocks(page):
-            failed += fails(f"block_of_line_{line}", "\n" * (line - 1) + program, path, names)
+        for path in (os.path.join(DEPLOY, "../README.md"), os.path.join(DEPLOY, "PYTHON.md")):
+            with open(path) as f:
+                page, names = f.read(), {"__name__": "page"}
+            for line, program in blocks(page):
+                failed += fails(f"block_of_line_{line}_of_{os.path.basename(path)}", "\n" * (line - 1) + program, path, names)
         path, names = os.path.join(DEPLOY, "python/example.ipynb"), {"__name__": "notebook"}
         for k, program in cells(path):
             failed += fails(f"cell_{k}", program, path, names)

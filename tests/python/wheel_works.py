@@ -1,14 +1,15 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """The wheel, installed into a fresh virtual environment: its programs train over a worker, its
-module imports, and only its own libraries run. Takes cffi from PyPI.
+module imports, and only its own libraries run. Takes cffi from PyPI, or from a folder.
 
-usage: wheel_works.py WHEEL [PYTHON]
+usage: wheel_works.py WHEEL [PYTHON [FOLDER]]     FOLDER: has the wheels of cffi and pycparser
 """
-import json, os, re, signal, subprocess, sys, tempfile, time, zipfile
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../net/lib"))
+import glob, json, os, re, shutil, signal, subprocess, sys, tempfile, time, zipfile
 
 WHEEL, PYTHON = os.path.abspath(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "/usr/bin/python3"
+SOURCE = ["--no-index", "--find-links", os.path.abspath(sys.argv[3])] if len(sys.argv) > 3 else []
+MOST_BYTES, NEWEST_GLIBC = 40 << 20, (2, 34)
 TLS = """
 import socket, ssl, sys, threading
 import cleave
@@ -50,7 +51,7 @@ with tempfile.TemporaryDirectory() as folder:
     env = os.path.join(folder, "env")
     master, worker, python = (os.path.join(env, "bin", n) for n in ("cleave-master", "cleave-worker", "python"))
     do(PYTHON, "-m", "venv", env)
-    do(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", WHEEL)
+    do(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *SOURCE, WHEEL)
     with open(os.path.join(folder, "openssl.cnf"), "w") as f:
         f.write("openssl_conf = a\n[a]\nproviders = b\n[b]\nnone = c\n[c]\nactivate = 1\nmodule = /nowhere.so\n")
 
@@ -78,6 +79,34 @@ with tempfile.TemporaryDirectory() as folder:
     @test
     def ssl_of_python_still_speaks_tls_1_2():
         assert do(python, "-c", TLS).strip().endswith("TLSv1.2")
+
+    @test
+    def size_and_symbols_are_within_the_tag():
+        assert os.path.getsize(WHEEL) <= MOST_BYTES, os.path.getsize(WHEEL)
+        needed = {}
+        with zipfile.ZipFile(WHEEL) as z:
+            for name in z.namelist():
+                data = z.read(name)
+                for found in re.finditer(rb"\0GLIBC_(\d+)\.(\d+)", data if data[:4] == b"\x7fELF" else b""):
+                    needed.setdefault((int(found[1]), int(found[2])), set()).add(name)
+        assert (2, 2) < max(needed) <= NEWEST_GLIBC, (max(needed), needed[max(needed)])
+
+    @test
+    def library_of_another_version_is_refused_by_name():
+        """A copy of the wheel's libcleave with another version in its text."""
+        version = do(python, "-c", "import cleave; print(cleave.__version__)").strip()
+        (found,) = glob.glob(f"{env}/lib/python3*/site-packages/cleave/lib/libcleave.so.0")
+        other = os.path.join(os.path.dirname(found), "../other")  # as far from its libraries
+        os.mkdir(other)
+        with open(found, "rb") as f:
+            data = f.read()
+        with open(os.path.join(other, "libcleave.so.0"), "wb") as f:
+            f.write(data.replace(version.encode() + b"\0", b"9" + version.encode()[1:] + b"\0"))
+        try:
+            said = do(python, "-c", "import cleave", code=1, CLEAVE_LIBRARY_DIR=other)
+        finally:
+            shutil.rmtree(other)
+        assert f"built with cleave.h {version}" in said and f"is 9{version[1:]}" in said, said
 
     @test
     def each_library_has_its_licence():

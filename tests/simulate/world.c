@@ -230,6 +230,7 @@ cleave_status sim_world_open_runtime(sim_world *w, cleave_runtime **ret, cleave_
                         .random_bytes = draw_bytes,
                         .call = call_worker,
                         .open_link = open_link,
+                        .n_bulk_lanes = CLEAVE_BULK_LANES,
                         .wait = sim_world_wait_until,
                         .executor = sim_world_get_executor(w, 0),
                         .backend = clv_backend_ref()};

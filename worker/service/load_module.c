@@ -19,10 +19,15 @@ static clv_code add_node(clv_graph *g, const clv_wire_load_request *r, uint32_t 
     const clv_wire_spec *spec = &r->input_specs[(*n_inputs)++];
     return clv_graph_add_input(g, w->name, spec->dtype, &spec->shape, &node, err);
   }
-  if (w->op >= CLV_OP_COUNT || w->n_inputs > CLV_MAX_IN)
-    return clv_fail(err, CLV_INVALID,
-                    "node %u: op %u with %u inputs; ops are below %d and have at most %d inputs",
-                    index, w->op, w->n_inputs, (int)CLV_OP_COUNT, (int)CLV_MAX_IN);
+  if (w->op >= CLV_OP_COUNT || !clv_op_def_of((clv_op)w->op))
+    return clv_fail(
+        err, CLV_INVALID,
+        "layer '%s' has op number %u, which this worker does not know: its version " CLV_VERSION
+        " is older than the master's, or newer; update either",
+        w->name, w->op);
+  if (w->n_inputs > CLV_MAX_IN)
+    return clv_fail(err, CLV_INVALID, "node %u: op %u with %u inputs, which has at most %d", index,
+                    w->op, w->n_inputs, (int)CLV_MAX_IN);
   clv_attr_value values[CLV_WIRE_ATTRS];
   for (uint32_t i = 0; i < w->n_attrs; i++) {
     const clv_wire_attr *a = &w->attrs[i];

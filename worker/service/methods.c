@@ -20,7 +20,7 @@ static uint32_t list_libraries(const clv_service *v, clv_wire_library *ret) {
   return n;
 }
 
-enum { CAPABILITIES = 10 }; /* largest number of capabilities that a worker reports */
+enum { CAPABILITIES = 11 }; /* largest number of capabilities that a worker reports */
 
 /* Lists the capabilities. Files of state need a state_dir; caches need a quota of the identity
  * too. */
@@ -34,6 +34,7 @@ static uint32_t list_capabilities(const clv_service *v, const clv_worker_setting
   ret[n++] = CLV_CAPABILITY_STATE_PIECES;
   ret[n++] = CLV_CAPABILITY_TIES;
   ret[n++] = CLV_CAPABILITY_FROZEN_BF16;
+  ret[n++] = CLV_CAPABILITY_BF16_VALUES;
   if (v->state_files) ret[n++] = CLV_CAPABILITY_STATE_FILES;
   if (v->state_files) ret[n++] = CLV_CAPABILITY_KEPT;
   if (clv_service_has_caches_for(v, now, uri)) ret[n++] = CLV_CAPABILITY_CACHED;

@@ -86,6 +86,7 @@ struct clv_session {
   uint32_t n_peers;
   clv_wire_limits granted_limits;
   uint32_t reference_lease_ms;
+  uint32_t n_bulk_lanes; /* bulk lanes of the owner's link, and of links dialled to peers */
   /* threads of the session's module with the most; under the service's lock */
   unsigned max_module_threads;
 

@@ -268,7 +268,7 @@ static clv_code dial_peer_link(clv_session *s, const clv_remote_spec *peer, cons
                      .session_id = s->id,
                      .attempt_number = s->epoch,
                      .session_owner = s->owner,
-                     .n_bulk_lanes = 4,
+                     .n_bulk_lanes = s->n_bulk_lanes,
                      .attach_role = CLV_ATTACH_PEER,
                      .dial_timeout_ms = PEER_TIMEOUT_MS};
   CLV_TRY(send_hello(s, peer, pem, &d.limits.peer_timeout_ms, &protocol, err));

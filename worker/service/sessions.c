@@ -205,6 +205,7 @@ static clv_code new_session(clv_service *v, clv_worker_settings *at, const char 
   s->id = r->session_id;
   s->epoch = r->attempt_number;
   s->reference_lease_ms = r->reference_lease_ms;
+  s->n_bulk_lanes = r->n_lanes;
   s->opened_ms = clv_now_ns() / 1000000u;
   s->settings = clv_settings_ref(at);
   s->granted_limits = limits_for_identity(at, clv_settings_allowed(at, uri));

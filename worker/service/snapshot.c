@@ -29,6 +29,7 @@ typedef struct clv_snapshot_memory {
   module_texts *texts;
   clv_wire_link_status *links; /* [n_held * MAX_LINKS] */
   clv_wire_device_status devices[MAX_DEVICES];
+  clv_wire_library library; /* libraries of the device on which modules run by default */
 } memory;
 
 /* ---- last errors ----------------------------------------------------------------------------- */
@@ -234,8 +235,9 @@ static void fill_process(clv_service *v, const clv_worker_settings *at, clv_serv
     out->n_handshake_failures += now->callers.n_failed[i] + now->peers.n_failed[i];
 }
 
-static void fill_worker(clv_service *v, const clv_worker_settings *at, uint64_t now,
+static void fill_worker(clv_service *v, const clv_worker_settings *at, uint64_t now, memory *m,
                         clv_wire_status_reply *out) {
+  m->library = (clv_wire_library){"kernels", clv_backend_libraries(clv_service_backend(v))};
   out->incarnation = v->incarnation;
   out->uptime_ms = now / 1000000u - v->started_ms;
   out->has_about = true;
@@ -243,6 +245,8 @@ static void fill_worker(clv_service *v, const clv_worker_settings *at, uint64_t 
                                 .limits = at->limits,
                                 .software = "cleave " CLV_VERSION,
                                 .isa = clv_backend_isa(clv_service_backend(v)),
+                                .n_libraries = 1,
+                                .libraries = &m->library,
                                 .unix_ms = clv_wall_ms()};
   out->worker_name = v->config->name ? v->config->name : "worker";
   out->device_name = v->devices[0].name; /* the device that worker.yaml names, if any */
@@ -295,7 +299,7 @@ clv_code clv_service_snapshot_take(clv_service *v, const char *viewer, const clv
   out->n_sessions = now.memory->n_held;
   out->sessions = now.memory->sessions;
   out->last_error = wire_error_of(&now.memory->last_error, at);
-  fill_worker(v, newest, at, out);
+  fill_worker(v, newest, at, now.memory, out);
   fill_devices(v, now.memory, out);
   clv_rpc_server_get_counts(v->server, &now.calls);
   clv_tls_handshakes_get_counts(true, &now.callers);

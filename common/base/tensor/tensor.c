@@ -40,6 +40,19 @@ uint16_t clv_bf16_of(float value) {
   return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+void clv_bf16_widen(float *to, const uint16_t *from, size_t n) {
+  for (size_t i = 0; i < n; i++) to[i] = clv_bf16_value(from[i]);
+}
+
+void clv_bf16_narrow(uint16_t *to, const float *from, size_t n) {
+  for (size_t i = 0; i < n; i++) to[i] = clv_bf16_of(from[i]);
+}
+
+void clv_bf16_add(uint16_t *to, const uint16_t *from, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    to[i] = clv_bf16_of(clv_bf16_value(to[i]) + clv_bf16_value(from[i]));
+}
+
 size_t clv_dtype_size(clv_dtype dtype) {
   return (unsigned)dtype < CLV_COUNT(dtypes) ? dtypes[dtype].size : 0;
 }

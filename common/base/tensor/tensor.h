@@ -33,6 +33,10 @@ bool clv_dtype_parse(const char *name, clv_dtype *ret);
  * stays NaN. */
 float clv_bf16_value(uint16_t bits);
 uint16_t clv_bf16_of(float value);
+/* Convert n values, and add n values to those of `to`; each sum is rounded to nearest even. */
+void clv_bf16_widen(float *to, const uint16_t *from, size_t n);
+void clv_bf16_narrow(uint16_t *to, const float *from, size_t n);
+void clv_bf16_add(uint16_t *to, const uint16_t *from, size_t n);
 
 enum { CLV_MAX_RANK = 8 };
 

@@ -649,7 +649,7 @@ typedef struct clv_policy_config {
   clv_text_list kinds;
   /* largest extent of each dimension, whole numbers; the first dimension counts records */
   clv_number_list largest_shape;
-  clv_text_list dtypes; /* types that may be sent: "f32", "i64" */
+  clv_text_list dtypes; /* types that may be sent: "f32", "i64", "bf16" */
   uint64_t bytes_per_epoch;
   /* minimum number of layers at the master that hide records or labels, on each path between
    * them and a worker */

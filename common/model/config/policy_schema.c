@@ -7,7 +7,7 @@
 #define AT(member) offsetof(clv_policy_config, member)
 
 static const char *const kind_names[] = {"activation", "gradient", "weights", "cached", NULL};
-static const char *const dtype_names[] = {"f32", "i64", NULL};
+static const char *const dtype_names[] = {"f32", "i64", "bf16", NULL};
 static const char *const programs_names[] = {"refuse", "declared", NULL};
 
 /* Each row describes one key. */
@@ -33,7 +33,8 @@ static const clv_row rows[] = {
             "tensor may have more dimensions. For weights only bytes_per_epoch applies."},
     {.path = "dtypes", .kind = CLV_ROW_TEXTS, .offset = AT(dtypes), .pos_offset = AT(dtypes_pos),
      .names = dtype_names, .min = 1, .required = true, .sample = "[f32]",
-     .doc = "Types of values that may be sent, except those of weights. Class labels are i64."},
+     .doc = "Types of values that may be sent, except those of weights. Class labels are i64. Only "
+            "programs send bf16."},
     {.path = "bytes_per_epoch", .kind = CLV_ROW_SIZE, .offset = AT(bytes_per_epoch),
      .pos_offset = AT(bytes_pos), .min = 1, .max = 1ull << 60, .required = true, .sample = "2GiB",
      .doc = "Bytes of tensors that may leave the master in one epoch, to all workers together. An "

@@ -80,6 +80,26 @@ static const struct {
         KEY(first, KIND_BOOL, "whether it is the first place of packed sequences instead"),
     [CLV_ATTR_PADDING_IDX] =
         KEY(padding_idx, KIND_INT, "row that begins with 0 and gets no gradient; -1: none"),
+    [CLV_ATTR_MIN] = KEY(min, KIND_REAL, "least output; the end of the range: no bound"),
+    [CLV_ATTR_MAX] = KEY(max, KIND_REAL, "largest output; the end of the range: no bound"),
+    [CLV_ATTR_MIN_VAL] = KEY(min_val, KIND_REAL, "least output"),
+    [CLV_ATTR_MAX_VAL] = KEY(max_val, KIND_REAL, "largest output"),
+    [CLV_ATTR_ALPHA] = KEY(alpha, KIND_REAL, "factor of e^x - 1"),
+    [CLV_ATTR_BETA] = KEY(beta, KIND_REAL, "factor of the input"),
+    [CLV_ATTR_THRESHOLD] = KEY(threshold, KIND_REAL, "product beta x above which y is x"),
+    [CLV_ATTR_EXPONENT] = KEY(exponent, KIND_REAL, "exponent"),
+    [CLV_ATTR_INIT] = KEY(init, KIND_REAL, "initial weight"),
+    [CLV_ATTR_NUM_PARAMETERS] =
+        KEY(num_parameters, KIND_INT, "weights: 1, or one for each channel"),
+    [CLV_ATTR_OUTPUT_SIZE] = KEY(output_size, KIND_PAIR, "extents of the output's images"),
+    [CLV_ATTR_SIZE] = KEY(size, KIND_PAIR, "extents of the output's images; 0: not given"),
+    [CLV_ATTR_SCALE_FACTOR] =
+        KEY(scale_factor, KIND_REAL, "extents of the output by those of the input; 0: not given"),
+    [CLV_ATTR_ALIGN_CORNERS] =
+        KEY(align_corners, KIND_BOOL, "whether corners of input and output lie on each other"),
+    [CLV_ATTR_AFFINE] = KEY(affine, KIND_BOOL, "whether channels have a weight and a bias"),
+    [CLV_ATTR_CORRECTION] = KEY(correction, KIND_INT, "number by which the divisor is smaller"),
+    [CLV_ATTR_SHIFTS] = KEY(shifts, KIND_INT, "places by which values move"),
     [CLV_ATTR_INIT_ZERO] = KEY(init_zero, KIND_BOOL, "whether it begins with 0"),
 };
 

@@ -141,8 +141,8 @@ clv_code clv_graph_set_batches(clv_graph *g, const int64_t n[CLV_MAX_INPUTS],
  * more than one value per channel). CLV_INVALID: the text names layer, op and reason. */
 clv_code clv_graph_check_training(const clv_graph *g, clv_err *err) CLV_USE_RESULT;
 
-/* Layer number of the joining and splitting nodes that clv_graph_slice and clv_divide_chain add. No
- * layer of a model has this number. */
+/* Layer number of the joining and splitting nodes that clv_graph_slice, clv_graph_join_outputs and
+ * clv_divide_chain add. No layer of a model has this number. */
 enum { CLV_GLUE_LAYER = 1 << 20 };
 
 /* Makes a new graph of the nodes with first_layer <= layer <= last_layer. Its first input is the
@@ -154,6 +154,17 @@ enum { CLV_GLUE_LAYER = 1 << 20 };
  * read become inputs of the new graph under their names, behind the first one. */
 clv_code clv_graph_slice(const clv_graph *g, uint32_t first_layer, uint32_t last_layer,
                          clv_graph **ret, clv_err *err) CLV_USE_RESULT;
+
+/* ---- several outputs (joined.c) -------------------------------------------------------------- */
+
+/* Makes the values of the nodes `outputs`, [n], the graph's output: one tensor [N, sum of widths],
+ * with the values of each record concatenated in that order. CLV_INVALID: one of them is i64, or
+ * not [N, ...] with the N of the others; the text names it. */
+clv_code clv_graph_join_outputs(clv_graph *g, const int *outputs, int n,
+                                clv_err *err) CLV_USE_RESULT;
+/* Makes a new graph that takes output `k` out of the joined output of g. */
+clv_code clv_graph_take_output(const clv_graph *g, const int *outputs, int k, clv_graph **ret,
+                               clv_err *err) CLV_USE_RESULT;
 
 /* ---- recompute blocks (blocks.c) ------------------------------------------------------------- */
 

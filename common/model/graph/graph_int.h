@@ -20,4 +20,13 @@ int clv_node_get_slots(const clv_graph *g, const clv_node *node, clv_slot ret[CL
  * its inputs. */
 void clv_node_get_site(const clv_graph *g, const clv_node *node, clv_op_site *ret);
 
+/* Returns the number of values of one record in a node's value. */
+int64_t clv_graph_values_per_record(const clv_node *n);
+/* Adds nodes that join the values of `nodes`, [n], to the graph's output. */
+clv_code clv_graph_join(clv_graph *g, const int *nodes, int n, clv_err *err) CLV_USE_RESULT;
+/* Adds nodes that take a value of that shape out of a joined one, from value *start of each record.
+ * Adds its width to *start. */
+clv_code clv_graph_split(clv_graph *g, int joined, int64_t *start, const clv_shape *shape, int *ret,
+                         clv_err *err) CLV_USE_RESULT;
+
 #endif

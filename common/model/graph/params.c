@@ -212,12 +212,12 @@ static void widen_to_f64(const clv_param *p, char *dst) {
   }
 }
 
-static void fill_ones(const clv_param *p, char *dst) {
+static void fill_with(const clv_param *p, double value, char *dst) {
   for (size_t i = 0; i < p->n; i++)
     if (p->dtype == CLV_F64)
-      memcpy(dst + i * 8, &(double){1}, 8);
+      memcpy(dst + i * 8, &value, 8);
     else
-      memcpy(dst + i * 4, &(float){1}, 4);
+      memcpy(dst + i * 4, &(float){(float)value}, 4);
 }
 
 /* Returns the bound 1 / sqrt(fan_in of the weight), for weights and biases. It equals that of
@@ -270,7 +270,7 @@ static bool get_distribution(const clv_param *q, const clv_slot *slots, drawing 
   if (s->init == CLV_INIT_UNIFORM) d->deviation_or_bound = (float)s->bound;
   if (s->init == CLV_INIT_FAN_IN)
     d->deviation_or_bound = fan_in_bound(&slots[CLV_SLOT_WEIGHT].shape);
-  return s->init != CLV_INIT_ZERO && s->init != CLV_INIT_ONE;
+  return s->init != CLV_INIT_ZERO && s->init != CLV_INIT_ONE && s->init != CLV_INIT_NUMBER;
 }
 
 /* As draw_values, but rounds the numbers to bf16. */
@@ -298,11 +298,13 @@ static void clear_padding_row(const clv_param *q, const clv_slot *s, float *dst)
 static clv_code init_param(const clv_cancel_hook *waiter, const clv_param *q, const clv_slot *slots,
                            clv_rng_key key, char *dst, clv_err *err) {
   drawing d = {.cancel_hook = waiter, .rng_key = key};
-  if (slots[q->slot].init == CLV_INIT_ONE) fill_ones(q, dst);
+  const clv_slot *s = &slots[q->slot];
+  if (s->init == CLV_INIT_ONE) fill_with(q, 1, dst);
+  if (s->init == CLV_INIT_NUMBER) fill_with(q, s->bound, dst);
   if (!get_distribution(q, slots, &d)) return CLV_OK;
   if (q->dtype == CLV_BF16) return draw_bf16(&d, (uint16_t *)(void *)dst, q->n, err);
   CLV_TRY(draw_values(&d, draw_address(q, dst), q->n, err));
-  clear_padding_row(q, &slots[q->slot], draw_address(q, dst));
+  clear_padding_row(q, s, draw_address(q, dst));
   widen_to_f64(q, dst);
   return CLV_OK;
 }

@@ -53,13 +53,6 @@ int clv_graph_find_crossing_nodes(const clv_graph *g, uint32_t layer, int *ret_n
   return list_crossing_nodes(g, layer + 1, ret_nodes);
 }
 
-/* Returns the number of values of one record in a node's value. */
-static int64_t values_per_record(const clv_node *n) {
-  int64_t width = 1; /* cannot overflow, because clv_graph_add has checked the size */
-  for (int i = 1; i < n->shape.rank; i++) width *= n->shape.dim[i];
-  return width;
-}
-
 static clv_code check_can_join(const clv_graph *g, const int *nodes, int n, clv_err *err) {
   char shape[160];
   for (int i = 0; n > 1 && i < n; i++) {
@@ -85,50 +78,17 @@ clv_code clv_graph_check_cut(const clv_graph *g, uint32_t layer, clv_err *err) {
 
 /* ---- glue ------------------------------------------------------------------------------------ */
 
-/* Adds a node that joins or splits values. Its layer number and name do not occur in a model, so
- * the RNG keys and names of other nodes stay the same. */
-static clv_code add_glue_node(clv_graph *g, clv_op op, const clv_attrs *attrs, const int *in,
-                              int n_in, int *ret, clv_err *err) {
-  char name[32];
-  snprintf(name, sizeof name, "-.%s%d", clv_op_name(op), g->n_nodes);
-  return clv_graph_add(g, op, attrs, name, CLV_GLUE_LAYER, in, n_in, ret, err);
-}
-
-static clv_code add_reshape(clv_graph *g, int node, const clv_shape *want, int *ret, clv_err *err) {
-  clv_attrs attrs = {.shape = {.rank = want->rank - 1}};
-  memcpy(attrs.shape.dim, want->dim + 1, (size_t)attrs.shape.rank * sizeof *want->dim);
-  if (want->rank == g->nodes[node].shape.rank) return *ret = node, CLV_OK;
-  return add_glue_node(g, CLV_OP_RESHAPE, &attrs, &node, 1, ret, err);
-}
-
-/* Adds nodes that concatenate the values that cross the cut behind the slice, CLV_MAX_IN at a time.
- */
 static clv_code join_crossing(slicer *s, clv_err *err) {
-  const clv_attrs beside = {.dim = 1};
-  int in[CLV_MAX_IN] = {0}, n = 0;
-  for (int i = 0; i < s->n_crossing_after; i++) {
-    const clv_node *v = &s->g->nodes[s->crossing_after[i]];
-    const clv_shape flat = {.rank = 2, .dim = {v->shape.dim[0], values_per_record(v)}};
-    CLV_TRY(add_reshape(s->to, s->new_nodes[s->crossing_after[i]], &flat, &in[n++], err));
-    if (n < CLV_MAX_IN && i + 1 < s->n_crossing_after) continue;
-    CLV_TRY(add_glue_node(s->to, CLV_OP_CONCAT, &beside, in, n, &in[0], err));
-    n = 1;
-  }
-  s->to->output_node = in[0];
-  s->to->nodes[in[0]].max_positions = s->g->nodes[s->crossing_after[0]].max_positions;
-  return CLV_OK;
+  int nodes[CLV_MAX_NODES] = {0};
+  for (int i = 0; i < s->n_crossing_after; i++) nodes[i] = s->new_nodes[s->crossing_after[i]];
+  return clv_graph_join(s->to, nodes, s->n_crossing_after, err);
 }
 
 static clv_code split_crossing(slicer *s, int joined_input, clv_err *err) {
-  clv_attrs part = {.dim = 1};
-  for (int i = 0; i < s->n_crossing_before; i++) {
-    const clv_node *v = &s->g->nodes[s->crossing_before[i]];
-    int at;
-    part.stop = part.start + values_per_record(v);
-    CLV_TRY(add_glue_node(s->to, CLV_OP_SLICE, &part, &joined_input, 1, &at, err));
-    CLV_TRY(add_reshape(s->to, at, &v->shape, &s->new_nodes[s->crossing_before[i]], err));
-    part.start = part.stop;
-  }
+  int64_t start = 0;
+  for (int i = 0; i < s->n_crossing_before; i++)
+    CLV_TRY(clv_graph_split(s->to, joined_input, &start, &s->g->nodes[s->crossing_before[i]].shape,
+                            &s->new_nodes[s->crossing_before[i]], err));
   return CLV_OK;
 }
 
@@ -164,7 +124,7 @@ static clv_code add_cut_input(slicer *s, clv_err *err) {
   }
   shape.dim[0] = v->shape.dim[0];
   for (int i = 0; i < s->n_crossing_before; i++)
-    shape.dim[1] += values_per_record(&s->g->nodes[s->crossing_before[i]]);
+    shape.dim[1] += clv_graph_values_per_record(&s->g->nodes[s->crossing_before[i]]);
   CLV_TRY(clv_graph_add_input(s->to, cut_input_name(s), v->dtype, &shape, &joined_input, err));
   s->to->nodes[joined_input].max_positions = v->max_positions;
   return CLV_OK;

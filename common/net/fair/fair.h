@@ -79,6 +79,9 @@ void clv_pool_unref(clv_pool *pool);
  * over the quota. */
 clv_code clv_pool_alloc_tensor(clv_pool *pool, clv_dtype dtype, const clv_shape *shape,
                                clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
+/* Makes an f32 tensor of a bf16 one, or a bf16 tensor of an f32 one, in host memory. */
+clv_code clv_pool_convert_tensor(clv_pool *pool, const clv_tensor *from, clv_dtype dtype,
+                                 clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 /* bytes charged now: tensors, unused ones too, and modules */
 size_t clv_pool_charged_bytes(const clv_pool *pool);
 clv_account *clv_pool_account(const clv_pool *pool);

@@ -229,6 +229,16 @@ clv_code clv_pool_alloc_tensor(clv_pool *p, clv_dtype dtype, const clv_shape *sh
   return find_or_add_tensor(p, dtype, shape, bytes, ret, &over, err);
 }
 
+clv_code clv_pool_convert_tensor(clv_pool *pool, const clv_tensor *from, clv_dtype dtype,
+                                 clv_tensor **ret, clv_err *err) {
+  CLV_TRY(clv_pool_alloc_tensor(pool, dtype, &from->shape, ret, err));
+  if (dtype == CLV_BF16)
+    clv_bf16_narrow((*ret)->data, from->data, from->n);
+  else
+    clv_bf16_widen((*ret)->data, from->data, from->n);
+  return CLV_OK;
+}
+
 clv_code clv_pool_reserve_tensors(clv_pool *p, clv_dtype dtype, const clv_shape *shape, uint32_t n,
                                   clv_err *err) {
   CLV_AUTO(clv_freep) clv_tensor **held = NULL;

@@ -472,9 +472,31 @@ static void release_pieces(const clv_rpc_piece *pieces, size_t n) {
     if (pieces[i].release_owner) pieces[i].release_owner(pieces[i].owner);
 }
 
+/* Appends a frame without payload to the message that it precedes. */
+static clv_code append_preceding_frame(clv_frame_writer *o, clv_logged_message *m,
+                                       const clv_frame *before, clv_err *err) {
+  uint8_t prefix[CLV_WIRE_BUNDLE_PREFIX];
+  clv_logged_message *scratch;
+  CLV_TRY(take_message(o, &scratch, err));
+  clv_code code = clv_frame_encode(before, 0, &scratch->head, err);
+  if (code == CLV_OK) {
+    clv_bytes_add(&m->head, prefix, clv_frame_write_bundle_prefix(prefix, scratch->head.len));
+    clv_bytes_add(&m->head, scratch->head.data, scratch->head.len);
+  }
+  recycle_message(o, scratch);
+  return code;
+}
+
 clv_code clv_frame_writer_send(clv_frame_writer *o, uint32_t index, const clv_frame *f,
                                clv_rpc_piece *pieces, size_t n_payload, size_t payload,
                                clv_err *err) {
+  return clv_frame_writer_send_with_preceding(o, index, NULL, f, pieces, n_payload, payload, err);
+}
+
+clv_code clv_frame_writer_send_with_preceding(clv_frame_writer *o, uint32_t index,
+                                              const clv_frame *before, const clv_frame *f,
+                                              clv_rpc_piece *pieces, size_t n_payload,
+                                              size_t payload, clv_err *err) {
   clv_logged_message *m;
   clv_code code = take_message(o, &m, err);
   if (code != CLV_OK) {
@@ -490,6 +512,7 @@ clv_code clv_frame_writer_send(clv_frame_writer *o, uint32_t index, const clv_fr
   }
   code = clv_frame_encode(f, payload, &m->head, err);
   m->head_len = m->head.len;
+  if (code == CLV_OK && before) code = append_preceding_frame(o, m, before, err);
   m->message_bytes = m->head.len + payload;
   if (code == CLV_OK) return send_message(o, index, m, err);
   recycle_message(o, m);

@@ -85,9 +85,13 @@ static clv_code on_ack(const lane_frame *m, clv_err *err) {
   return clv_link_handle_ack(m->link, m->f, err);
 }
 
-/* Answers a PING. Ignores CLV_UNAVAILABLE, because a closing or broken link reports its own end. */
+/* Answers a PING. The PONG to one of a bulk lane is sent with what the chunk of its message makes
+ * this side send, or when that chunk is handled (handle_message). Ignores CLV_UNAVAILABLE, because
+ * a closing or broken link reports its own end. */
 static clv_code on_ping(const lane_frame *m, clv_err *err) {
   clv_frame pong = clv_link_make_pong(m->link, m->f);
+  if (m->lane_index && clv_frame_writer_hold_back(m->link->writer, &pong, NULL, 0, 0))
+    return CLV_OK;
   clv_code code = clv_frame_writer_send_without_payload(m->link->writer, &pong, err);
   return code == CLV_UNAVAILABLE ? CLV_OK : code;
 }
@@ -343,7 +347,9 @@ static clv_code handle_message(clv_lane *ln, const clv_iov *iov, size_t n, clv_e
   if (ln->link) count_received_message(ln->link, bytes_of_pieces(iov, n));
   CLV_TRY(handle_preceding_frames(ln, &before, pieces, n, &limits, err));
   if (f.kind) CLV_TRY(handle_frame(ln, &f, pieces, &payload, err));
-  return is_attached ? clv_link_record_received(ln->link, ln->lane_index, err) : CLV_OK;
+  if (is_attached) CLV_TRY(clv_link_record_received(ln->link, ln->lane_index, err));
+  if (is_attached && ln->lane_index) clv_frame_writer_flush(ln->link->writer);
+  return CLV_OK;
 }
 
 /* Handles a message. After an error the link ends and its streams are cancelled: a link that had

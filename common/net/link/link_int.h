@@ -81,6 +81,9 @@ enum {
   /* smallest window: one chunk in flight, one whose PONG is awaited */
   MIN_WINDOW = 2 * CLV_WIRE_CHUNK_BYTES,
   MAX_WINDOW = 256 << 20,
+  /* size of a tensor from which received bytes are copied past the cache, because the first ones
+   * would have left the L2 cache before a thread computes with them */
+  PAST_CACHE_BYTES = 4 << 20,
 };
 
 /* ---- transport_rpc.c ------------------------------------------------------------------------- */
@@ -210,6 +213,12 @@ clv_rpc_piece clv_rpc_piece_of_tensor(clv_tensor *t, size_t offset, size_t len);
 clv_code clv_frame_writer_send(clv_frame_writer *o, uint32_t index, const clv_frame *f,
                                clv_rpc_piece *pieces, size_t n_payload, size_t payload,
                                clv_err *err) CLV_USE_RESULT;
+/* As clv_frame_writer_send, with another frame without payload in the message. The peer handles
+ * `before` first, once it has received the whole message. NULL: none. */
+clv_code clv_frame_writer_send_with_preceding(clv_frame_writer *o, uint32_t index,
+                                              const clv_frame *before, const clv_frame *f,
+                                              clv_rpc_piece *pieces, size_t n_payload,
+                                              size_t payload, clv_err *err) CLV_USE_RESULT;
 clv_code clv_frame_writer_send_without_payload(clv_frame_writer *o, const clv_frame *f,
                                                clv_err *err) CLV_USE_RESULT;
 /* Sends ATTACH or ATTACHED, the first frame of a stream. It is not part of the lane's log. */
@@ -311,15 +320,15 @@ typedef struct clv_chunk {
   size_t len;
 } clv_chunk;
 
-/* A chunk to send and its lane. ping_id_before, ping_id_after: ids of the PINGs to send before
- * it on lane 0 and after it on its own lane; 0: no PING. */
+/* A chunk to send and its lane. ping_id_before, ping_id_with_chunk: ids of the PINGs to send before
+ * it on lane 0 and in its own message; 0: no PING. */
 typedef struct clv_chunk_send {
   clv_chunk chunk;
   uint32_t lane_index;
-  uint64_t ping_id_before, ping_id_after;
+  uint64_t ping_id_before, ping_id_with_chunk;
 } clv_chunk_send;
 
-/* A PING sent after chunks. Its PONG confirms that the peer has received the first
+/* A PING sent with or after chunks. Its PONG confirms that the peer has received the first
  * confirmed_bytes bytes of the lane. */
 typedef struct clv_probe {
   uint64_t ping_id;         /* id of the PING */
@@ -347,6 +356,7 @@ typedef struct clv_pace {
   clv_probe probes[MAX_PROBES];
   uint32_t n_probes;
   uint64_t last_ping_id;
+  uint64_t empty_path_probed_ns; /* when the last PING on lane 0 was sent; 0: none was */
   /* ns; the two minima are the shortest round trips of this measuring period and the one before */
   uint64_t min_rtt_ns, prev_min_rtt_ns, rtt_period_start_ns, window_changed_ns;
 } clv_pace;

@@ -7,9 +7,10 @@
  * at the round trip of an empty path plus QUEUE_NS, which keeps the link busy (the rule of FAST TCP
  * and LEDBAT, RFC 6817, applied to a link).
  *
- * A probe is a PING sent after chunks on their lane. Lanes keep their order, so its PONG reports
- * these chunks. The shortest recent round trip is taken for that of the empty path: usually it is
- * that of a PING on lane 0 before the first chunk after a pause. The minimum expires after
+ * A probe is a PING in the message of a chunk. Lanes keep their order, so its PONG reports this
+ * chunk and those before it. The shortest recent round trip is taken for that of the empty path:
+ * usually it is that of a PING on lane 0 before the first chunk after a pause, at most one in
+ * EMPTY_PATH_NS. The minimum expires after
  * PERIOD_NS, because paths change. If no pause occurred in that time, the window closes for a
  * moment, so that the new minimum does not include our own queue.
  */
@@ -19,6 +20,7 @@
 #include "common/net/link/link_int.h"
 
 #define QUEUE_NS UINT64_C(45000000)
+#define EMPTY_PATH_NS UINT64_C(50000000)
 #define PERIOD_NS UINT64_C(10000000000)
 
 /* ---- queue of chunks ------------------------------------------------------------------------- */
@@ -76,10 +78,10 @@ uint64_t clv_pace_bytes_in_flight(const clv_pace *p) {
   return bytes;
 }
 
-/* Chooses the next chunk. Probes are so frequent that less than an eighth of the window is in
- * flight without one, so the last chunks of a transfer need no probe. If the window has shrunk
- * since, such chunks may fill it while no probe is open. One more chunk is then sent, with a
- * probe. */
+/* Chooses the next chunk. The first chunk after a pause has a probe, and less than an eighth of the
+ * window is in flight without one, so the last chunks of a transfer need no probe. If the window
+ * has shrunk since, such chunks may fill it while no probe is open. One more chunk is then sent,
+ * with a probe. */
 bool clv_pace_take_next_chunk(clv_pace *p, uint64_t now, clv_chunk_send *ret) {
   if (!p->n_chunks) return false;
   *ret = (clv_chunk_send){.chunk = p->chunks[p->first]};
@@ -90,15 +92,19 @@ bool clv_pace_take_next_chunk(clv_pace *p, uint64_t now, clv_chunk_send *ret) {
   p->n_chunks--;
   if (silent) assume_bytes_received(p);
   uint32_t bulk = p->n_lanes > 1 ? p->n_lanes - 1 : 0, i = bulk ? 1 + p->next_lane++ % bulk : 0;
+  bool is_due = !p->empty_path_probed_ns || now - p->empty_path_probed_ns >= EMPTY_PATH_NS;
   /* sends the PING on lane 0, where no chunk of this link is in front of it */
-  if (!p->n_probes && bulk) ret->ping_id_before = add_probe(p, 0, now);
+  if (silent && bulk && is_due) {
+    ret->ping_id_before = add_probe(p, 0, now);
+    p->empty_path_probed_ns = now;
+  }
   p->in_flight += len;
   p->sent_bytes[i] += len;
   ret->lane_index = i;
-  if (!full && (p->sent_bytes[i] - p->probed_bytes[i]) * 8 * CLV_MAX(bulk, 1u) < p->window)
-    return true;
-  ret->ping_id_after = add_probe(p, i, now);
-  if (ret->ping_id_after) p->probed_bytes[i] = p->sent_bytes[i];
+  bool is_covered = (p->sent_bytes[i] - p->probed_bytes[i]) * 8 * CLV_MAX(bulk, 1u) < p->window;
+  if (is_covered && p->n_probes && !full) return true;
+  ret->ping_id_with_chunk = add_probe(p, i, now);
+  if (ret->ping_id_with_chunk) p->probed_bytes[i] = p->sent_bytes[i];
   return true;
 }
 

@@ -325,9 +325,11 @@ static clv_code check_packet_checksums(clv_reassembly *a, clv_packet *p, clv_pac
 static uint32_t copy_chunk(clv_tensor *t, const clv_frame *f, const clv_piece *pieces,
                            const clv_payload *payload) {
   char *at = (char *)t->data + f->chunk.offset;
+  uint64_t behind = f->chunk.total_bytes - f->chunk.offset - payload->len;
+  if (f->chunk.total_bytes >= PAST_CACHE_BYTES)
+    return clv_crc32c_shift(clv_payload_copy_past_cache(pieces, payload, at), behind);
   clv_payload_copy(pieces, payload, 0, payload->len, at);
-  return clv_crc32c_shift(clv_crc32c(0, at, payload->len),
-                          f->chunk.total_bytes - f->chunk.offset - payload->len);
+  return clv_crc32c_shift(clv_crc32c(0, at, payload->len), behind);
 }
 
 /* Adds the bytes of a copied chunk to its transfer. Returns the packet that they complete, else

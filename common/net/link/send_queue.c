@@ -96,20 +96,22 @@ static void break_writer(clv_send_queue *d, const clv_err *why) {
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
 
-static clv_code send_chunk(clv_send_queue *d, const clv_chunk *c, uint32_t index, clv_err *err) {
-  clv_frame f = {.kind = CLV_CHUNK};
+/* Sends a chunk, in one message with its PING. */
+static clv_code send_chunk(clv_send_queue *d, const clv_chunk_send *s, clv_err *err) {
+  const clv_chunk *c = &s->chunk;
+  clv_frame f = {.kind = CLV_CHUNK}, ping = {.kind = CLV_PING, .message_id = s->ping_id_with_chunk};
   f.chunk.transfer_id = c->transfer_id;
   f.chunk.offset = c->offset;
   f.chunk.total_bytes = c->tensor->bytes;
   clv_rpc_piece pieces[2];
   pieces[1] = clv_rpc_piece_of_tensor(c->tensor, c->offset, c->len);
-  return clv_frame_writer_send(d->writer, index, &f, pieces, 1, c->len, err);
+  return clv_frame_writer_send_with_preceding(
+      d->writer, s->lane_index, ping.message_id ? &ping : NULL, &f, pieces, 1, c->len, err);
 }
 
-static clv_code send_probe(clv_send_queue *d, uint64_t number, uint32_t index, clv_err *err) {
+static clv_code send_probe(clv_send_queue *d, uint64_t number, clv_err *err) {
   clv_frame f = {.kind = CLV_PING, .message_id = number};
-  clv_rpc_piece pieces[1];
-  return number ? clv_frame_writer_send(d->writer, index, &f, pieces, 0, 0, err) : CLV_OK;
+  return number ? clv_frame_writer_send_without_payload(d->writer, &f, err) : CLV_OK;
 }
 
 static bool take_next_chunk(clv_send_queue *d, clv_chunk_send *ret) {
@@ -123,12 +125,11 @@ static bool take_next_chunk(clv_send_queue *d, clv_chunk_send *ret) {
 /* Sends the chunks that the congestion window admits now. */
 static clv_code send_chunks(clv_send_queue *d, clv_err *err) {
   for (clv_chunk_send c; take_next_chunk(d, &c);) {
-    clv_code probed = send_probe(d, c.ping_id_before, 0, err);
+    clv_code probed = send_probe(d, c.ping_id_before, err);
     /* send_chunk takes over the tensor in all cases */
-    clv_code code = send_chunk(d, &c.chunk, c.lane_index, err);
+    clv_code code = send_chunk(d, &c, err);
     CLV_TRY(probed);
     CLV_TRY(code);
-    CLV_TRY(send_probe(d, c.ping_id_after, c.lane_index, err));
   }
   return CLV_OK;
 }

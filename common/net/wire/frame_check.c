@@ -489,7 +489,8 @@ static clv_code check_scalar_fields(const clv_frame *f, const kind_rule *rule, c
   if (f->module > CLV_WIRE_MODULES)
     return clv_fail(err, CLV_INVALID, "module %u is over the limit of %d", f->module,
                     CLV_WIRE_MODULES);
-  const uint32_t flags = CLV_FLAG_TRAINING | CLV_FLAG_DELIVER | CLV_FLAG_RECOMPUTE | CLV_FLAG_TRACE;
+  const uint32_t flags =
+      CLV_FLAG_TRAINING | CLV_FLAG_DELIVER | CLV_FLAG_RECOMPUTE | CLV_FLAG_TRACE | CLV_FLAG_BF16;
   if (f->flags & ~flags) return clv_fail(err, CLV_INVALID, "unknown flags 0x%x", f->flags);
   if (f->flags && f->kind != CLV_CALL)
     return clv_fail(err, CLV_INVALID, "flags do not belong here");

@@ -5,6 +5,11 @@
 #include "common/net/wire/wire.h"
 
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+enum { CACHE_LINE = 64 }; /* bytes */
 
 /* Callback for each part of bytes [from, from + len) of a payload, in order. */
 typedef void (*visitor)(void *state, const uint8_t *data, size_t len);
@@ -35,6 +40,44 @@ void clv_payload_copy(const clv_piece *pieces, const clv_payload *payload, size_
                       void *dst) {
   uint8_t *out = dst;
   visit_range(pieces, payload, from, len, copy_part, &out);
+}
+
+/* Copies without reading `dst` into the cache first and without evicting what is there. Such a
+ * store takes half the time of a plain one where `dst` is far larger than the cache. */
+static void copy_past_cache(uint8_t *dst, const uint8_t *src, size_t len) {
+#ifdef __SSE2__
+  size_t before = CLV_MIN(-(uintptr_t)dst % CACHE_LINE, len);
+  memcpy(dst, src, before);
+  for (dst += before, src += before, len -= before; len >= CACHE_LINE;
+       dst += CACHE_LINE, src += CACHE_LINE, len -= CACHE_LINE)
+    for (int i = 0; i < CACHE_LINE; i += (int)sizeof(__m128i))
+      _mm_stream_si128((__m128i *)(void *)(dst + i),
+                       _mm_loadu_si128((const __m128i *)(const void *)(src + i)));
+#endif
+  memcpy(dst, src, len);
+}
+
+typedef struct summed_copy {
+  uint8_t *dst;
+  uint32_t crc;
+} summed_copy;
+
+/* Sums a part while its bytes are in the cache, where decryption has left them, and copies it. */
+static void sum_and_copy_part(void *state, const uint8_t *data, size_t len) {
+  summed_copy *c = state;
+  c->crc = clv_crc32c(c->crc, data, len);
+  copy_past_cache(c->dst, data, len);
+  c->dst += len;
+}
+
+uint32_t clv_payload_copy_past_cache(const clv_piece *pieces, const clv_payload *payload,
+                                     void *dst) {
+  summed_copy c = {.dst = dst};
+  visit_range(pieces, payload, 0, payload->len, sum_and_copy_part, &c);
+#ifdef __SSE2__
+  _mm_sfence(); /* a lock does not order these stores */
+#endif
+  return c.crc;
 }
 
 static void add_part_to_crc(void *state, const uint8_t *data, size_t len) {

@@ -89,6 +89,8 @@ enum {
 /* without it the worker would train tied parameters as two */
 #define CLV_CAPABILITY_TIES "ties"
 #define CLV_CAPABILITY_FROZEN_BF16 "frozen_bf16" /* without it frozen weights would be f32 */
+/* without it the worker would refuse CLV_FLAG_BF16, and inputs and gradients that are bf16 */
+#define CLV_CAPABILITY_BF16_VALUES "bf16_values"
 #define CLV_CAPABILITY_STATE_FILES "state_files" /* without it STATE_SAVE would end the stream */
 /* without it the worker would take a VALUE of a cache for another value */
 #define CLV_CAPABILITY_CACHED "cached"
@@ -192,6 +194,7 @@ enum {
   CLV_FLAG_DELIVER = 1u << 2,
   CLV_FLAG_RECOMPUTE = 1u << 3,
   CLV_FLAG_TRACE = 1u << 4,
+  CLV_FLAG_BF16 = 1u << 5, /* the master gets the call's value in bf16 */
 };
 typedef enum clv_attach_role { CLV_ATTACH_MASTER = 1, CLV_ATTACH_PEER = 2 } clv_attach_role;
 typedef enum clv_state_kind {
@@ -407,6 +410,10 @@ void clv_frame_redact_failure(clv_frame *frame, uint64_t step, uint64_t number);
  * next piece of the payload (*state starts at 0); false: no more pieces. */
 void clv_payload_copy(const clv_piece *pieces, const clv_payload *payload, size_t from, size_t len,
                       void *dst);
+/* Copies the payload to dst and returns its CRC32C. For a dst that is larger than the cache: its
+ * bytes are in memory afterwards, not in the cache. */
+uint32_t clv_payload_copy_past_cache(const clv_piece *pieces, const clv_payload *payload,
+                                     void *dst);
 uint32_t clv_payload_crc32c(const clv_piece *pieces, const clv_payload *payload, size_t from,
                             size_t len);
 bool clv_payload_next_piece(const clv_piece *pieces, const clv_payload *payload, size_t *state,

@@ -4,7 +4,8 @@
  * awaits its record. The asynchronous form of the function is api_run_async: it begins the same
  * operation and returns a handle of the record. Each thread that waits for one record advances all
  * of them. The thread of futures, which the first asynchronous form starts, does that while no
- * thread of the program waits, and calls callbacks. A runtime with single_thread has no such
+ * thread of the program waits, and calls callbacks. It is parked while one waits, because two
+ * threads that wake for each answer cost a switch each. A runtime with single_thread has no such
  * thread.
  */
 #include "master/api/core/future_int.h"
@@ -71,7 +72,7 @@ static void *run_futures_thread(void *user) {
   LOCKED(rt);
   while (rt->futures_state->has_thread) {
     uint64_t due = api_futures_advance(rt);
-    if (!run_callbacks(rt) && rt->futures_state->has_thread) (void)api_sleep(rt, due);
+    if (!run_callbacks(rt) && rt->futures_state->has_thread) api_sleep_parked(rt, due);
   }
   (void)run_callbacks(rt);
   return NULL;
@@ -103,6 +104,7 @@ void api_futures_stop(cleave_runtime *rt) {
   while (rt->futures_state->first) api_future_end_early(rt, rt->futures_state->first, &why);
   rt->futures_state->has_thread = false;
   api_wake(rt);
+  pthread_cond_signal(&rt->parked_cond);
   if (!running) (void)run_callbacks(rt);
   api_unlock(rt);
   if (running) pthread_join(rt->futures_state->thread, NULL);
@@ -127,17 +129,31 @@ static bool is_any_done(const cleave_runtime *rt, const awaited *a, size_t *ret_
   return false;
 }
 
-/* Advances futures until the awaited one is done. Returns false if until_ns has passed first, or if
- * the program interrupts the wait. */
-static bool await_future(cleave_runtime *rt, const awaited *a, uint64_t until_ns,
-                         size_t *ret_index) {
+static void unpark_for_callbacks(cleave_runtime *rt) {
+  if (rt->futures_state->ready) pthread_cond_signal(&rt->parked_cond);
+}
+
+static bool advance_until_done(cleave_runtime *rt, const awaited *a, uint64_t until_ns,
+                               size_t *ret_index) {
   for (;;) {
     uint64_t due = api_futures_advance(rt);
     bool called = rt->single_thread && run_callbacks(rt);
+    unpark_for_callbacks(rt);
     if (is_any_done(rt, a, ret_index)) return true;
     if (api_is_deadline_over(rt, until_ns) || api_is_interrupted(rt)) return false;
     if (!called) (void)api_sleep(rt, CLV_MIN(due, until_ns));
   }
+}
+
+/* Advances futures until the awaited one is done, and leaves the others to the thread of futures.
+ * Returns false if until_ns has passed first, or if the program interrupts the wait. */
+static bool await_future(cleave_runtime *rt, const awaited *a, uint64_t until_ns,
+                         size_t *ret_index) {
+  rt->n_awaiting++;
+  bool is_done = advance_until_done(rt, a, until_ns, ret_index);
+  rt->n_awaiting--;
+  if (!rt->n_awaiting && rt->futures_state->first) pthread_cond_signal(&rt->parked_cond);
+  return is_done;
 }
 
 bool api_futures_await_any(cleave_runtime *rt, const cleave_future *futures, size_t n,
@@ -226,7 +242,10 @@ cleave_status api_run_async(cleave_runtime *rt, const api_operation *op, api_arg
   if (!op->needs_no_thread) PASS(api_futures_start_thread(rt, error));
   PASS(begin_operation(rt, op, a, &f, error));
   api_future_enqueue(rt, f);
+  rt->n_awaiting++; /* this thread advances the futures, so the other one may stay parked */
   (void)api_futures_advance(rt);
+  rt->n_awaiting--;
+  unpark_for_callbacks(rt);
   cleave_status status = f->is_done ? api_future_result(f, error) : CLEAVE_OK;
   if (status == CLEAVE_OK) status = api_future_assign_handle(rt, f, ret, error);
   if (status != CLEAVE_OK && !f->is_finished && !op->has_thread) api_future_end_early(rt, f, NULL);

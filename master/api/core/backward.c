@@ -40,7 +40,9 @@ static cleave_status check_scalar(const api_value *v, float weight, cleave_error
 
 static cleave_status check_gradient(const api_value *v, const clv_tensor *t, cleave_error *error) {
   char want[160], got[160];
-  if (t->dtype == v->dtype && clv_shape_equal(&t->shape, &v->shape)) return CLEAVE_OK;
+  bool is_rounded = t->dtype == CLV_BF16 && v->dtype == CLV_F32;
+  if ((t->dtype == v->dtype || is_rounded) && clv_shape_equal(&t->shape, &v->shape))
+    return CLEAVE_OK;
   return api_fail(error, CLV_INVALID, "root %llu is %s %s, the gradient given for it %s %s",
                   (unsigned long long)v->id, clv_dtype_name(v->dtype),
                   clv_shape_format(&v->shape, want, sizeof want), clv_dtype_name(t->dtype),
@@ -255,14 +257,26 @@ static cleave_status prepare_node(cleave_runtime *rt, api_context *c, uint32_t n
   return status;
 }
 
+/* Copies a gradient that the program gives, as f32 for a worker that does not know values in
+ * bf16. */
+static cleave_status gradient_for_node(cleave_runtime *rt, clv_tensor *t, uint32_t node,
+                                       clv_tensor **ret, cleave_error *error) {
+  if (t->dtype == CLV_BF16 && node && !rt->peers[node].has_bf16_values)
+    TRY(clv_pool_convert_tensor(rt->pool, t, CLV_F32, ret, &err));
+  else
+    *ret = clv_tensor_ref(t);
+  return CLEAVE_OK;
+}
+
 static cleave_status send_given_gradients(cleave_runtime *rt, const api_context *c,
                                           const api_backward_roots *s, cleave_error *error) {
   for (size_t i = 0; i < s->n; i++) {
     const api_value *v = api_id_table_get(&rt->values, s->roots[i].id);
+    CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
     clv_packet *p;
     if (!given_gradient_of(s, i)) continue;
-    TRY(clv_packet_new_gradient(rt->pool, c->id, c->last_pass, v->id, 0, "",
-                                given_gradient_of(s, i), &p, &err));
+    PASS(gradient_for_node(rt, given_gradient_of(s, i), v->module->node, &t, error));
+    TRY(clv_packet_new_gradient(rt->pool, c->id, c->last_pass, v->id, 0, "", t, &p, &err));
     PASS(api_send(rt, v->module->node, p, error));
   }
   return CLEAVE_OK;

@@ -20,8 +20,8 @@ cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context handle,
   api_context *c;
   api_value *v;
   PASS(api_copy_tensor_in(runtime->pool, tensor, &t, error));
-  if (requires_grad && t->dtype != CLV_F32)
-    return api_fail(error, CLV_INVALID, "a leaf of %s has no gradient; only f32 has",
+  if (requires_grad && t->dtype != CLV_F32 && t->dtype != CLV_BF16)
+    return api_fail(error, CLV_INVALID, "a leaf of %s has no gradient; only f32 and bf16 have",
                     clv_dtype_name(t->dtype));
   LOCKED(runtime);
   PASS(api_find_context(runtime, handle, &c, error));
@@ -36,13 +36,38 @@ cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context handle,
 
 /* ---- what a call is checked for before anything is sent -------------------------------------- */
 
+/* Refuses a worker's value whose copy at the master is rounded, for a module at the master. */
+static cleave_status check_master_gets_own_dtype(const api_value *v, cleave_error *error) {
+  if (!v->is_fetched_as_bf16 || v->module->node == 0) return CLEAVE_OK;
+  return api_fail(error, CLV_INVALID,
+                  "value %llu of module '%s' comes to the master in bf16, and a module there would "
+                  "compute with rounded numbers: call '%s' without fetch_dtype, or make a leaf of "
+                  "the tensor that was fetched",
+                  (unsigned long long)v->id, v->module->name, v->module->name);
+}
+
+/* Checks that the module's node knows values in bf16, and that no module at the master computes
+ * with the rounded copy that the program gets of a worker's value. */
+static cleave_status check_rounding(const cleave_module *m, uint32_t slot, const api_value *v,
+                                    cleave_error *error) {
+  const api_peer *p = &m->runtime->peers[m->node];
+  if (v->dtype == CLV_BF16 && m->node && !p->has_bf16_values)
+    return api_fail(error, CLV_UNIMPLEMENTED,
+                    "module '%s': input %u is bf16, which worker '%s' does not take: update it, or "
+                    "give the leaf as f32",
+                    m->name, slot, p->name);
+  return m->node ? CLEAVE_OK : check_master_gets_own_dtype(v, error);
+}
+
 static cleave_status check_input(const cleave_module *m, uint32_t slot, const api_value *v,
                                  int64_t batch, cleave_error *error) {
   const clv_node *in = &m->graph->nodes[m->inputs[slot]];
+  bool is_widened = v->dtype == CLV_BF16 && in->dtype == CLV_F32;
   clv_shape want = in->shape;
   if (want.rank)
     want.dim[0] = m->graph->has_per_input_batches && v->shape.rank ? v->shape.dim[0] : batch;
-  if (v->dtype == in->dtype && clv_shape_equal(&want, &v->shape)) return CLEAVE_OK;
+  if ((v->dtype == in->dtype || is_widened) && clv_shape_equal(&want, &v->shape))
+    return check_rounding(m, slot, v, error);
   char w[160], g[160];
   api_fail(error, CLV_INVALID,
            "module '%s' takes input %u ('%s') as %s %s, but value %llu is %s %s", m->name, slot,
@@ -161,7 +186,8 @@ cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node,
     return CLEAVE_OK;
   bool own_leaf = !v->module && !v->kept_ref;
   if (for_node && node == 0 && own_leaf) return CLEAVE_OK; /* the first CALL carries the leaf */
-  if (for_node && node && !rt->peers[node].has_module) {   /* no module there could use it */
+  if (for_node && node == 0) PASS(check_master_gets_own_dtype(v, error));
+  if (for_node && node && !rt->peers[node].has_module) { /* no module there could use it */
     v->nodes_awaiting_module |= NODE_BIT(node);
     return CLEAVE_OK;
   }
@@ -171,7 +197,7 @@ cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node,
     v->context->nodes |= NODE_BIT(node);
     v->master_node_waits |= node == 0;
   }
-  if (v->local_tensor && for_node) { /* the value is in this process, so it is sent from here */
+  if (v->local_tensor && for_node && !v->is_fetched_as_bf16) { /* the value is in this process */
     TRY(clv_packet_new_value(rt->pool, v->context->id, v->id, to, v->local_tensor, &p, &err));
     return api_send(rt, node, p, error);
   }
@@ -208,9 +234,11 @@ static cleave_status add_arguments(clv_packet *p, const api_value *v, uint32_t *
 /* Options of a call beside its inputs. */
 typedef struct call_mode {
   uint64_t runs_after;
-  bool has_delivery;   /* the node sends the value without a request */
-  bool for_program;    /* the program receives the delivery */
-  uint32_t deliver_to; /* receiver of the delivery if for_program is false: index of a node */
+  bool has_delivery;       /* the node sends the value without a request */
+  bool for_program;        /* the program receives the delivery */
+  uint32_t deliver_to;     /* receiver of the delivery if for_program is false: index of a node */
+  bool is_fetched_as_bf16; /* the program gets the value in bf16 */
+  bool more_follow;        /* other calls follow at once, so the CALL need not be sent yet */
   const cleave_call_options *options; /* options of the program; NULL: none */
 } call_mode;
 
@@ -218,6 +246,7 @@ static cleave_status add_deliver_request(cleave_runtime *rt, api_value *v, const
                                          clv_packet *p, cleave_error *error) {
   if (!how->has_delivery || (how->deliver_to == v->module->node && !how->for_program))
     return CLEAVE_OK;
+  if (!how->deliver_to && !how->for_program) PASS(check_master_gets_own_dtype(v, error));
   if (how->deliver_to && !rt->peers[how->deliver_to].has_module) {
     v->nodes_awaiting_module |= NODE_BIT(how->deliver_to);
     return CLEAVE_OK;
@@ -232,8 +261,14 @@ static cleave_status add_deliver_request(cleave_runtime *rt, api_value *v, const
   return CLEAVE_OK;
 }
 
-static void add_positions(clv_packet *p, const api_context *c, const cleave_call_options *o) {
-  if (c->records_events) p->frame.flags |= CLV_FLAG_TRACE;
+static bool has_bf16_values(const api_value *v) {
+  uint32_t node = v->module->node;
+  return !node || v->module->runtime->peers[node].has_bf16_values;
+}
+
+static void add_positions(clv_packet *p, const api_value *v, const cleave_call_options *o) {
+  if (v->context->records_events) p->frame.flags |= CLV_FLAG_TRACE;
+  if (v->is_fetched_as_bf16 && has_bf16_values(v)) p->frame.flags |= CLV_FLAG_BF16;
   if (!o) return;
   clv_packet_set_execution_positions(p, o->position, o->backward_position, o->weight_position,
                                      o->old_weights);
@@ -263,12 +298,13 @@ static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode
   p->frame.step = c->step;
   p->frame.micro_batch = c->n_module_calls[m->index]; /* each call has random numbers of its own */
   p->frame.call.runs_after_call = how->runs_after;
-  add_positions(p, c, how->options);
+  add_positions(p, v, how->options);
   cleave_status status = add_deliver_request(rt, v, how, p, error);
   if (status == CLEAVE_OK) status = add_arguments(p, v, &given, error);
   if (status == CLEAVE_OK)
-    status = waits_for_master_node(rt, v) ? api_send_buffered(rt, m->node, clv_steal(&p), error)
-                                          : api_send(rt, m->node, clv_steal(&p), error);
+    status = how->more_follow || waits_for_master_node(rt, v)
+                 ? api_send_buffered(rt, m->node, clv_steal(&p), error)
+                 : api_send(rt, m->node, clv_steal(&p), error);
   for (uint32_t i = 0; status != CLEAVE_OK && i < v->n_args; i++)
     if (given & 1u << i) v->args[i]->nodes_with_value &= ~NODE_BIT(m->node);
   PASS(status);
@@ -318,6 +354,7 @@ static cleave_status add_call(cleave_runtime *rt, api_context *c, cleave_module 
   v->nodes_with_value = NODE_BIT(m->node);
   for (uint32_t i = 0; i < v->n_args; i++) v->args[i] = in[i];
   v->needs_grad = needs_backward(m, in) && !c->is_evaluation;
+  v->is_fetched_as_bf16 = how->is_fetched_as_bf16;
   set_output_shape(m, v);
   m->was_called = true;
   cleave_status status = send_call(rt, v, how, error);
@@ -344,6 +381,13 @@ static cleave_status check_runs_after(cleave_runtime *rt, const api_context *c,
       "module '%s' cannot run after the backward of value %llu: that is %s", m->name,
       (unsigned long long)v->id,
       same ? "a call without a backward to come" : "no call of this context at its node");
+}
+
+/* Returns the id of the call that makes value `id`: for an output of a module with several, the
+ * call of the module. */
+static uint64_t call_of_value(const cleave_runtime *rt, uint64_t id) {
+  const api_value *v = id ? api_id_table_get(&rt->values, id) : NULL;
+  return v && v->module && v->module->output_of[0] && v->n_args ? v->args[0]->id : id;
 }
 
 static bool needs_first_input_grad(cleave_runtime *rt, const cleave_reference *inputs, size_t n) {
@@ -378,11 +422,24 @@ static cleave_status check_positions(const cleave_call_options *o, cleave_error 
       o->position, backward, weight, CLV_WIRE_POSITIONS);
 }
 
+static cleave_status check_one_output(const cleave_module *m, cleave_error *error) {
+  if (m->n_outputs == 1) return CLEAVE_OK;
+  return api_fail(error, CLV_INVALID,
+                  "module '%s' has %u outputs, and this call has one reference: use "
+                  "cleave_call_outputs",
+                  m->name, m->n_outputs);
+}
+
 static cleave_status read_call_options(const cleave_runtime *rt, const cleave_call_options *o,
                                        call_mode *ret, cleave_error *error) {
-  *ret =
-      (call_mode){.runs_after = o ? o->after.id : 0, .has_delivery = o && o->send_to, .options = o};
+  *ret = (call_mode){.runs_after = o ? call_of_value(rt, o->after.id) : 0,
+                     .has_delivery = o && o->send_to,
+                     .is_fetched_as_bf16 = o && o->fetch_dtype == CLEAVE_BF16,
+                     .options = o};
   if (o) PASS(check_positions(o, error));
+  if (o && o->fetch_dtype && o->fetch_dtype != CLEAVE_F32 && o->fetch_dtype != CLEAVE_BF16)
+    return api_fail(error, CLV_INVALID, "fetch_dtype %d; CLEAVE_F32 and CLEAVE_BF16 are possible",
+                    (int)o->fetch_dtype);
   if (o && o->to_program && o->send_to && strcmp(o->send_to, rt->peers[0].name) != 0)
     return api_fail(error, CLV_INVALID,
                     "a value goes unasked to one node: to the program, or to '%s'", o->send_to);
@@ -404,6 +461,7 @@ cleave_status cleave_call_with(cleave_runtime *runtime, cleave_context handle,
   COPY_OPTIONS_IN(cleave_call_options, o, options);
   api_value *v;
   call_mode how;
+  PASS(check_one_output(module, error));
   LOCKED(runtime);
   PASS(read_call_options(runtime, options ? &o : NULL, &how, error));
   PASS(make_call(runtime, handle, module, inputs, n_inputs, &how, &v, error));
@@ -418,12 +476,56 @@ cleave_status cleave_call(cleave_runtime *runtime, cleave_context handle, cleave
   return cleave_call_with(runtime, handle, module, inputs, n_inputs, NULL, ret_reference, error);
 }
 
+/* Makes the calls that take the outputs out of the joined value. */
+static cleave_status call_outputs(cleave_runtime *rt, const api_value *joined, const call_mode *how,
+                                  cleave_reference *ret_references, cleave_error *error) {
+  const cleave_module *m = joined->module;
+  call_mode of_output = *how;
+  of_output.runs_after = 0;
+  of_output.options = NULL;
+  for (uint32_t k = 0; k < m->n_outputs; k++) {
+    api_value *v;
+    of_output.more_follow = k + 1 < m->n_outputs;
+    PASS(add_call(rt, joined->context, m->outputs[k], &(cleave_reference){joined->id}, 1,
+                  &of_output, &v, error));
+    ret_references[k].id = v->id;
+  }
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_call_outputs(cleave_runtime *runtime, cleave_context handle,
+                                  cleave_module *module, const cleave_reference *inputs,
+                                  size_t n_inputs, const cleave_call_options *options,
+                                  cleave_reference *ret_references, size_t n_outputs,
+                                  cleave_error *error) {
+  NOT_NULL(runtime, module, inputs, ret_references);
+  COPY_OPTIONS_IN(cleave_call_options, o, options);
+  cleave_reference outputs[CLV_MAX_OUTPUTS] = {0};
+  api_value *v;
+  call_mode how;
+  if (n_outputs != module->n_outputs)
+    return api_fail(error, CLV_INVALID, "module '%s' has %u output%s, not %zu", module->name,
+                    module->n_outputs, CLV_S(module->n_outputs), n_outputs);
+  if (n_outputs == 1)
+    return cleave_call_with(runtime, handle, module, inputs, n_inputs, options, ret_references,
+                            error);
+  LOCKED(runtime);
+  PASS(read_call_options(runtime, options ? &o : NULL, &how, error));
+  call_mode of_joined = {.runs_after = how.runs_after, .options = how.options, .more_follow = true};
+  PASS(make_call(runtime, handle, module, inputs, n_inputs, &of_joined, &v, error));
+  cleave_status status = call_outputs(runtime, v, &how, outputs, error);
+  v->is_released = true; /* the program has handles of the outputs alone */
+  if (status == CLEAVE_OK) memcpy(ret_references, outputs, n_outputs * sizeof *outputs);
+  return status;
+}
+
 /* Begins a call. Its future has no deadline, because the value ends with its context; the functions
  * that wait for the value have deadlines. */
 cleave_status api_call_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                              cleave_error *error) {
   api_value *v;
   const call_mode how = {.has_delivery = true, .for_program = true};
+  PASS(check_one_output(a->module, error));
   PASS(make_call(rt, a->context, a->module, a->inputs, a->n_inputs, &how, &v, error));
   v->is_released = !a->ret_reference;
   f->value = v;

@@ -20,6 +20,7 @@
  *   param_groups.c, optimizer.c, step.c  groups of parameters, votes, decisions
  *   state_requests.c, state_dict.c, state_pieces.c  state by name and in pieces
  *   call.c, reference_fetch.c      leaves, calls, delivery of their inputs; values at other nodes
+ *   outputs.c                      modules with several outputs
  *   backward.c                     the walk over the tape
  *   events.c, links.c, may_send.c  answers of nodes; links; the check before a tensor is sent
  *   future.c, operations.c         records of operations in progress; the table of operations
@@ -49,8 +50,7 @@
 enum {
   API_MAX_NODES = 64,    /* nodes of a session; a set of nodes has one bit for each */
   API_MAX_MODULES = 255, /* modules of a runtime; index 255 in a frame means all modules */
-  API_BULK_LANES = 4,
-  API_DEVICE_NAME = 32, /* bytes of a device's name */
+  API_DEVICE_NAME = 32,  /* bytes of a device's name */
   API_DEVICE_LIST = 256,
 };
 typedef uint64_t api_node_set;
@@ -101,7 +101,7 @@ typedef struct api_peer {
   bool has_module;  /* a module was loaded at the peer */
   /* features of the worker's version */
   bool has_state_files, has_row_cache, has_state_pieces, has_fixed_modules, has_ties;
-  bool has_bf16_weights, has_kept;
+  bool has_bf16_weights, has_kept, has_bf16_values;
   uint64_t last_packet_ns;      /* monotonic time of the peer's last packet */
   uint64_t mending_since_ns;    /* since when the peer reports a broken link to a worker; 0: none */
   char device[API_DEVICE_NAME]; /* device of the peer that "auto" means */
@@ -188,7 +188,20 @@ struct cleave_module {
        * changes */
       has_unstepped_group;
   uint64_t weights_version; /* steps and writes that have changed its parameters */
+  /* [n_outputs] modules that take the outputs out of this module's joined output; NULL: it has one
+   * output. They are released with this module. */
+  cleave_module *outputs[CLV_MAX_OUTPUTS];
+  uint32_t n_outputs; /* at least 1 */
+  /* for a module that takes an output of another one: that one's name, and the output's index */
+  char output_of[CLEAVE_NAME + 1]; /* "": a module of the program */
+  uint32_t output_index;
 };
+
+/* Returns the name under which the program knows the module. *ret_output: index of its output. */
+static inline const char *api_program_name(const cleave_module *m, uint32_t *ret_output) {
+  *ret_output = m->output_index;
+  return m->output_of[0] ? m->output_of : m->name;
+}
 
 /* Makes a module. Takes ownership of the graph. network: name from which the layers' keys are
  * derived; NULL: the module's own name. */
@@ -250,6 +263,8 @@ typedef struct api_value {
       cached_rows_of;
   clv_dtype dtype;
   clv_shape shape;
+  /* the program gets the value rounded to bf16: local_tensor is bf16, `dtype` f32 */
+  bool is_fetched_as_bf16;
   /* nodes that compute the value, have it, or are being sent it */
   api_node_set nodes_with_value;
   /* nodes that are sent the value once a module is loaded there */
@@ -423,6 +438,7 @@ typedef struct api_platform {
                         const clv_link_dial *dial, clv_link **ret, clv_err *err);
   bool (*wait)(void *user, uint64_t until_ns); /* clv_node_options.wait of the master's node */
   clv_executor executor;                       /* clv_node_options.executor of that node */
+  uint32_t n_bulk_lanes;                       /* bulk lanes of each link */
   const clv_backend *backend;                  /* backend of modules at the master; NULL: cpu */
   clv_backends other_backends;                 /* backends of other devices of the master */
 } api_platform;
@@ -461,6 +477,8 @@ typedef struct api_gate {
   cleave_status (*check)(void *user, const cleave_sending *what, cleave_error *error);
   /* Counts a tensor that all hooks permit. The tensor is not sent if it fails. */
   cleave_status (*charge)(void *user, const cleave_sending *what, cleave_error *error);
+  /* called while workers still answer, when all contexts are closed; NULL: nothing is done then */
+  void (*before_close)(void *owner, cleave_runtime *rt);
   void *owner;                     /* memory of `user` */
   void (*free_owner)(void *owner); /* called when no link is left */
 } api_gate;
@@ -521,7 +539,9 @@ struct cleave_runtime {
 
   pthread_mutex_t lock;
   pthread_cond_t changed_cond;
-  bool needs_wake; /* an answer of a node may end some thread's sleep */
+  pthread_cond_t parked_cond; /* the thread of futures sleeps on it */
+  uint32_t n_awaiting;        /* threads of the program that wait, and advance all futures */
+  bool needs_wake;            /* an answer of a node may end some thread's sleep */
   uint64_t next_id, next_context, n_sweeps;
   api_id_table values, contexts, futures, kept_refs;
   struct api_futures *futures_state; /* future_int.h */
@@ -603,6 +623,9 @@ void api_detach(cleave_runtime *rt, api_attachment *a);
 /* With the lock: sleeps until something has changed, or drives the master's own node meanwhile if
  * that has no thread. False: `until_ns` has passed. */
 bool api_sleep(cleave_runtime *rt, uint64_t until_ns);
+/* As api_sleep, for the thread of futures: api_wake ends it only while no thread of the program
+ * awaits a future. */
+void api_sleep_parked(cleave_runtime *rt, uint64_t until_ns);
 /* As api_sleep, for functions of the program: false also if the program interrupts them. */
 bool api_wait(cleave_runtime *rt, uint64_t until_ns);
 bool api_is_interrupted(const cleave_runtime *rt); /* the program's hook says so */
@@ -746,6 +769,8 @@ cleave_status api_graph_from_layers(const char *layers, const cleave_input *inpu
 cleave_status api_read_config(const char *path, const char *text, clv_session_config **ret,
                               cleave_error *error);
 const clv_graph *api_unwrap_graph(const cleave_graph *g);
+/* Returns the nodes, [*ret_n], that are outputs; 0: the program has named none. */
+const int *api_graph_outputs(const cleave_graph *g, int *ret_n);
 clv_code api_graph_copy(const clv_graph *from, clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 /* layers: a range of them, or NULL for all. */
 cleave_status api_graph_from_arch(const char *arch, const char *attributes, const char *layers,

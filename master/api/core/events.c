@@ -34,6 +34,24 @@ static bool matches_value(const clv_tensor *t, const api_value *v) {
   return t->dtype == v->dtype && clv_shape_equal(&t->shape, &v->shape);
 }
 
+/* True if the tensor is the copy of a value that the program asked for in bf16. */
+static bool is_rounded_copy(const clv_tensor *t, const api_value *v) {
+  return v->is_fetched_as_bf16 && t->dtype == CLV_BF16 && clv_shape_equal(&t->shape, &v->shape);
+}
+
+/* Stores the program's copy of a value. A worker that does not know values in bf16 has sent f32,
+ * which is rounded here. */
+static void store_local_copy(cleave_runtime *rt, api_value *v, clv_tensor *t) {
+  clv_err err;
+  if (v->local_tensor) return;
+  if (!v->is_fetched_as_bf16 || t->dtype == CLV_BF16) {
+    v->local_tensor = clv_tensor_ref(t);
+  } else if (clv_pool_convert_tensor(rt->pool, t, CLV_BF16, &v->local_tensor, &err) != CLV_OK) {
+    v->has_failed = true;
+    api_convert_error(&v->failure, &err);
+  }
+}
+
 static bool on_value(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   if (p->frame.to[0]) return relay_packet(rt, p);
   api_value *v = api_id_table_get(&rt->values, p->frame.message_id);
@@ -44,7 +62,8 @@ static bool on_value(cleave_runtime *rt, api_peer *from, clv_packet *p) {
     v->has_failed = true;
     api_failure_from_frame(from, &p->frame, &v->failure);
   }
-  if (p->frame.n_tensors == 1 && !matches_value(p->tensor[0], v)) {
+  if (p->frame.n_tensors == 1 && !matches_value(p->tensor[0], v) &&
+      !is_rounded_copy(p->tensor[0], v)) {
     v->has_failed = true;
     api_fail(&v->failure, CLV_BAD_ANSWER, "module '%s' answered with a tensor of another shape",
              v->module->name);
@@ -53,7 +72,7 @@ static bool on_value(cleave_runtime *rt, api_peer *from, clv_packet *p) {
     return false;
   }
   v->is_received |= p->frame.n_tensors == 1;
-  if (p->frame.n_tensors == 1 && !v->local_tensor) v->local_tensor = clv_tensor_ref(p->tensor[0]);
+  if (p->frame.n_tensors == 1) store_local_copy(rt, v, p->tensor[0]);
   if (from->index == 0 || !v->master_node_waits) return false;
   if (v->has_failed) api_failure_to_frame(v, &p->frame);
   clv_node_post(rt->node, p);
@@ -68,12 +87,14 @@ static void sum_contributions(cleave_runtime *rt, api_value *v) {
     if (t && !v->gradient) {
       clv_err err;
       cleave_error why;
-      if (clv_pool_alloc_tensor(rt->pool, CLV_F32, &v->shape, &v->gradient, &err) == CLV_OK) {
+      if (clv_pool_alloc_tensor(rt->pool, v->dtype, &v->shape, &v->gradient, &err) == CLV_OK) {
         memcpy(v->gradient->data, t->data, t->bytes);
       } else {
         api_convert_error(&why, &err);
         api_context_fail(rt, v->context, &why, 0);
       }
+    } else if (t && t->dtype == CLV_BF16) {
+      clv_bf16_add(v->gradient->data, t->data, t->n);
     } else if (t) {
       clv_backend_cpu()->add(clv_backend_cpu(), CLV_F32, v->gradient->data, t->data, t->n);
     }

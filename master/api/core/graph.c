@@ -16,9 +16,16 @@ _Static_assert((int)CLV_LAYER_COLUMNS == CLV_PARALLEL_COLUMNS &&
 struct cleave_graph {
   clv_graph *graph;
   uint32_t n_ops;
+  int outputs[CLV_MAX_OUTPUTS]; /* [n_outputs] nodes; n_outputs 0: the last op */
+  int n_outputs;
 };
 
 const clv_graph *api_unwrap_graph(const cleave_graph *g) { return g->graph; }
+
+const int *api_graph_outputs(const cleave_graph *g, int *ret_n) {
+  *ret_n = g->n_outputs;
+  return g->outputs;
+}
 
 cleave_status cleave_graph_of(const clv_graph *graph, cleave_graph **ret_graph,
                               cleave_error *error) {
@@ -344,6 +351,18 @@ cleave_status cleave_graph_op(cleave_graph *graph, const char *op, const char *a
   NOT_NULL(graph, op, inputs);
   return map_error_places(add_op(graph, op, attributes, name, inputs, n_inputs, ret_node, error),
                           "layers", NULL, 0, error);
+}
+
+cleave_status cleave_graph_output(cleave_graph *graph, int node, cleave_error *error) {
+  NOT_NULL(graph);
+  const clv_graph *g = graph->graph;
+  if (node < 0 || node >= g->n_nodes || g->nodes[node].op == CLV_OP_INPUT)
+    return api_fail(error, CLV_INVALID, "output %d: %d is no op of this graph", graph->n_outputs,
+                    node);
+  if (graph->n_outputs == CLV_MAX_OUTPUTS)
+    return api_fail(error, CLV_EXHAUSTED, "a module has at most %d outputs", CLV_MAX_OUTPUTS);
+  graph->outputs[graph->n_outputs++] = node;
+  return CLEAVE_OK;
 }
 
 clv_code api_graph_copy(const clv_graph *from, clv_graph **ret, clv_err *err) {

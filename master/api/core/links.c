@@ -76,7 +76,7 @@ cleave_status api_open_link(api_peer *p, cleave_error *error) {
       .session_id = rt->session,
       .incarnation = p->incarnation,
       .attempt_number = rt->epoch,
-      .n_bulk_lanes = API_BULK_LANES,
+      .n_bulk_lanes = rt->platform.n_bulk_lanes,
       .attach_role = CLV_ATTACH_MASTER,
       .dial_timeout_ms = api_connect_timeout_ms(p)};
   p->last_packet_ns = api_now(rt);

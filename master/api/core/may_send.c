@@ -35,7 +35,7 @@ static clv_code describe_value(const cleave_runtime *rt, const clv_frame *f, uin
   ret->kind = gradient    ? CLEAVE_SENDING_GRADIENT
               : v->module ? CLEAVE_SENDING_VALUE
                           : CLEAVE_SENDING_LEAF;
-  ret->module = v->module ? v->module->name : "";
+  ret->module = v->module ? api_program_name(v->module, &ret->input) : "";
   if (!f->has_cached || !v->cached_rows_of) return CLV_OK;
   ret->kind = CLEAVE_SENDING_CACHED;
   ret->module = v->cached_rows_of->name;
@@ -48,7 +48,7 @@ static clv_code describe_value(const cleave_runtime *rt, const clv_frame *f, uin
 static void describe_kept(const cleave_runtime *rt, const clv_frame *f, cleave_sending *ret) {
   const api_kept_ref *k = api_id_table_get(&rt->kept_refs, f->reference.ref_id);
   ret->kind = k && !k->module ? CLEAVE_SENDING_LEAF : CLEAVE_SENDING_VALUE;
-  ret->module = k && k->module ? k->module->name : "";
+  ret->module = k && k->module ? api_program_name(k->module, &ret->input) : "";
 }
 
 /* Describes a piece of a state item: sets dtype and shape to those of the complete item. */
@@ -170,7 +170,7 @@ static clv_code send_failure(const api_peer *to, clv_packet *p, clv_err *err) {
            f->failure.text);
   cleave_sending what = {.kind = CLEAVE_SENDING_FAILURE,
                          .worker = to->name,
-                         .module = m ? m->name : "",
+                         .module = m ? api_program_name(m, &(uint32_t){0}) : "",
                          .name = "",
                          .relayed = p->received_by != NULL,
                          .bytes = strlen(f->failure.text)};

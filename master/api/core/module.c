@@ -322,6 +322,7 @@ cleave_status api_module_new(cleave_runtime *rt, const cleave_module_options *o,
   }
   m->runtime = rt;
   m->graph = graph;
+  m->n_outputs = 1;
   cleave_status status = fill_module(m, o, network, error);
   LOCKED(rt);
   if (status == CLEAVE_OK) status = api_check_node_present(rt, m->node, error);
@@ -342,16 +343,6 @@ cleave_status cleave_load_layers(cleave_runtime *runtime, const cleave_module_op
   clv_graph *graph;
   PASS(api_graph_from_layers(layers, input, o.first_layer, 0, NULL, &graph, error));
   return api_module_new(runtime, &o, NULL, graph, ret_module, error);
-}
-
-cleave_status cleave_load_graph(cleave_runtime *runtime, const cleave_module_options *options,
-                                const cleave_graph *graph, cleave_module **ret_module,
-                                cleave_error *error) {
-  NOT_NULL(runtime, options, graph, ret_module);
-  COPY_OPTIONS_IN(cleave_module_options, o, options);
-  clv_graph *copy;
-  TRY(api_graph_copy(api_unwrap_graph(graph), &copy, &err));
-  return api_module_new(runtime, &o, NULL, copy, ret_module, error);
 }
 
 cleave_status cleave_load_architecture(cleave_runtime *runtime,
@@ -441,6 +432,10 @@ cleave_status cleave_module_release(cleave_runtime *runtime, cleave_module *modu
   if (module->runtime != runtime)
     return api_fail(error, CLV_INVALID, "module '%s' is of another runtime", module->name);
   LOCKED(runtime);
+  for (uint32_t i = 0; module->outputs[i] && i < module->n_outputs && !module->is_released; i++) {
+    module->outputs[i]->is_released = true;
+    api_module_unload_if_unused(module->outputs[i]);
+  }
   module->is_released = true;
   api_module_unload_if_unused(module);
   return CLEAVE_OK;

@@ -152,6 +152,8 @@ cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t dead
   PASS(api_check_module_present(m, error));
   for (int i = 0; i < m->params->n_ties; i++)
     if (m->tie_owners[i]) PASS(api_module_place(m->tie_owners[i], false, deadline_ms, error));
+  for (uint32_t i = 0; !m->is_released && m->n_outputs > 1 && i < m->n_outputs; i++)
+    PASS(api_module_place(m->outputs[i], true, deadline_ms, error));
   if (m->state == MODULE_PLACED && !m->needs_reload) return CLEAVE_OK;
   if (m->state == MODULE_PLACED) {
     PASS(api_module_save_and_unload(m, until, error));

@@ -99,6 +99,7 @@ static bool read_event(const cleave_runtime *rt, const api_peer *from, const int
   bool of_module = kind <= CLV_TRACE_STEP;
   const cleave_module *m = module >= 0 && module < rt->n_modules ? rt->modules[module] : NULL;
   if (of_module && !(m && m->node == from->index)) return false;
+  if (of_module && m->output_of[0]) return false; /* takes an output out of the module's value */
   *ret = (cleave_event){.kind = (cleave_event_kind)kind,
                         .node = from->index,
                         .module = of_module ? m : NULL,

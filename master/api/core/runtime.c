@@ -87,6 +87,7 @@ void api_note_outage(cleave_runtime *rt) {
 
 void api_wake(cleave_runtime *rt) {
   pthread_cond_broadcast(&rt->changed_cond);
+  if (!rt->n_awaiting) pthread_cond_signal(&rt->parked_cond);
   if (rt->node && !rt->has_node_thread) clv_node_interrupt(rt->node);
 }
 

@@ -26,7 +26,7 @@ static void report_leaks(cleave_runtime *rt, cleave_leaks *l) {
   }
   for (uint32_t i = 0; i < rt->n_modules; i++) {
     const cleave_module *m = rt->modules[i];
-    if (!m || m->is_released) continue;
+    if (!m || m->is_released || m->output_of[0]) continue;
     l->modules++;
     api_add_leak(l, "module '%s' at %s\n", m->name, rt->peers[m->node].name);
   }
@@ -94,6 +94,7 @@ cleave_status cleave_close(cleave_runtime *runtime, uint64_t deadline_ms, cleave
   if (ret_leaks) report_leaks(runtime, ret_leaks);
   cleave_status status = close_contexts(runtime, deadline_ms, error);
   api_futures_stop(runtime);
+  if (runtime->gate.before_close) runtime->gate.before_close(runtime->gate.owner, runtime);
   if (status == CLEAVE_OK) status = api_take_deferred_error(runtime, error);
   api_runtime_free(runtime);
   return status;

@@ -140,6 +140,7 @@ cleave_status api_open_on_platform(const api_platform *platform, const clv_sessi
   pthread_condattr_init(&monotonic);
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
   pthread_cond_init(&rt->changed_cond, &monotonic);
+  pthread_cond_init(&rt->parked_cond, &monotonic);
   pthread_condattr_destroy(&monotonic);
   rt->interrupted = o.interrupted;
   rt->refused_ms = o.refused_ms;
@@ -159,9 +160,11 @@ cleave_status api_open_on_platform(const api_platform *platform, const clv_sessi
   return CLEAVE_OK;
 }
 
-cleave_status cleave_open_config(const clv_session_config *config, const cleave_options *options,
-                                 cleave_runtime **ret, cleave_error *error) {
-  return api_open_on_platform(&(api_platform){0}, config, options, ret, error);
+cleave_status cleave_open_config(const clv_session_config *config, uint32_t n_bulk_lanes,
+                                 const cleave_options *options, cleave_runtime **ret,
+                                 cleave_error *error) {
+  const api_platform platform = {.n_bulk_lanes = n_bulk_lanes};
+  return api_open_on_platform(&platform, config, options, ret, error);
 }
 
 /* ---- closing --------------------------------------------------------------------------------- */
@@ -212,6 +215,7 @@ void api_runtime_free(cleave_runtime *rt) {
   clv_session_config_free(rt->own_config);
   free(rt->peers);
   free(rt->call_groups);
+  pthread_cond_destroy(&rt->parked_cond);
   pthread_cond_destroy(&rt->changed_cond);
   pthread_mutex_destroy(&rt->lock);
   free(rt);

@@ -28,6 +28,7 @@ static bool drive_master_node(cleave_runtime *rt, uint64_t until_ns) {
   api_lock(rt);
   rt->is_node_driven_by_caller = false;
   pthread_cond_broadcast(&rt->changed_cond);
+  pthread_cond_signal(&rt->parked_cond);
   return in_time;
 }
 
@@ -55,12 +56,12 @@ static void flush_links(cleave_runtime *rt) {
 
 /* Sleeps until until_ns, or drives the master's node, which handles buffered packets as well.
  * Returns false if until_ns has passed. */
-static bool sleep_until(cleave_runtime *rt, uint64_t until_ns) {
+static bool sleep_until(cleave_runtime *rt, pthread_cond_t *cond, uint64_t until_ns) {
   if (rt->node && !rt->has_node_thread && !rt->is_node_driven_by_caller)
     return drive_master_node(rt, until_ns);
   if (rt->single_thread) flush_links(rt);
   struct timespec ts = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
-  return pthread_cond_timedwait(&rt->changed_cond, &rt->lock, &ts) != ETIMEDOUT;
+  return pthread_cond_timedwait(cond, &rt->lock, &ts) != ETIMEDOUT;
 }
 
 /* Runs the jobs that are due. Returns the time of the next job, monotonic ns. */
@@ -73,7 +74,7 @@ static uint64_t run_jobs(cleave_runtime *rt) {
   return next;
 }
 
-bool api_sleep(cleave_runtime *rt, uint64_t until_ns) {
+static bool sleep_on(cleave_runtime *rt, pthread_cond_t *cond, uint64_t until_ns) {
   uint64_t began = api_now(rt);
   api_note_outage(rt);
   until_ns = CLV_MAX(api_time_of_deadline(rt, until_ns), rt->deadlines_paused_until_ns);
@@ -81,12 +82,20 @@ bool api_sleep(cleave_runtime *rt, uint64_t until_ns) {
   if (!rt->platform.clock.now_ns)
     until = CLV_MIN(until, began + (rt->interrupted ? INTERRUPT_POLL_NS : POLL_NS));
   if (clv_ms_since_interrupt()) end_silent_links(rt);
-  bool in_time = sleep_until(rt, until);
+  bool in_time = sleep_until(rt, cond, until);
   api_ask_about_outages(rt, !in_time);
   detect_stop(rt, began, until);
   for (uint32_t i = 0; i < rt->n_jobs; i++)
     if (rt->jobs[i]->after_sleep) rt->jobs[i]->after_sleep(rt);
   return in_time || until < until_ns || until_ns < rt->deadlines_paused_until_ns;
+}
+
+bool api_sleep(cleave_runtime *rt, uint64_t until_ns) {
+  return sleep_on(rt, &rt->changed_cond, until_ns);
+}
+
+void api_sleep_parked(cleave_runtime *rt, uint64_t until_ns) {
+  (void)sleep_on(rt, &rt->parked_cond, until_ns);
 }
 
 /* ---- the program interrupts ------------------------------------------------------------------ */

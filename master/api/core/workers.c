@@ -8,10 +8,8 @@
 /* 64 TiB. A worker's reply that claims more memory for one module violates the protocol. */
 #define MAX_MODULE_BYTES ((uint64_t)64 << 40)
 
-enum {
-  OWN_FILES = 8,
-  WORKER_FILES = 2 + API_BULK_LANES
-}; /* open files of the runtime itself, and of each worker: gRPC's and connections */
+/* open files of the runtime itself, and most of each worker: gRPC's and connections */
+enum { OWN_FILES = 8, WORKER_FILES = 2 + CLEAVE_BULK_LANES };
 
 /* ---- calls to a worker ----------------------------------------------------------------------- */
 
@@ -133,6 +131,7 @@ static void store_features(const clv_wire_about *theirs, api_peer *p) {
   p->has_fixed_modules = clv_wire_has_capability(theirs, CLV_CAPABILITY_FIXED);
   p->has_ties = clv_wire_has_capability(theirs, CLV_CAPABILITY_TIES);
   p->has_bf16_weights = clv_wire_has_capability(theirs, CLV_CAPABILITY_FROZEN_BF16);
+  p->has_bf16_values = clv_wire_has_capability(theirs, CLV_CAPABILITY_BF16_VALUES);
   if (!clv_wire_protocol_has_acks(p->protocol))
     clv_notify(p->runtime->on_notice,
                "worker %s speaks protocol %u: a lost connection ends its link; upgrade it", p->name,
@@ -179,7 +178,7 @@ static clv_code open_session(api_peer *p, clv_err *err) {
                              .attempt_number = rt->epoch,
                              .config_digest = rt->config->attempt.config_digest,
                              .session_name = rt->config->name,
-                             .n_lanes = API_BULK_LANES,
+                             .n_lanes = rt->platform.n_bulk_lanes,
                              .peer_identities = identities,
                              .reference_lease_ms = (uint32_t)rt->config->limits.reference_lease_ms};
   for (uint32_t i = 1; i < rt->n_peers && q.n_peer_identities < CLV_WIRE_PEERS; i++)

@@ -32,6 +32,33 @@ static void end_program(held_program *p, clv_exit_code code) {
   free(p);
 }
 
+/* ---- what workers send each other ------------------------------------------------------------ */
+
+static void note_hop(void *program, const char *worker, const char *peer, uint64_t bytes) {
+  const held_program *p = program;
+  if (*peer && bytes) clv_egress_note_direct_transfer(p->record, worker, peer, bytes);
+}
+
+static bool is_present(cleave_runtime *rt, uint32_t node) {
+  LOCKED(rt);
+  return !api_is_lost(&rt->peers[node]);
+}
+
+/* Asks the workers for the bytes that they have sent each other, past the gate, and adds them to
+ * the record. */
+static void note_hops(void *program, cleave_runtime *rt) {
+  enum { ASK_MS = 500 };
+  held_program *p = program;
+  clv_err err;
+  if (!p->record || rt->n_peers < 3) return; /* the master and one worker */
+  for (uint32_t i = 1; i < rt->n_peers; i++)
+    if (is_present(rt, i) && cleave_ask_links(rt, i, ASK_MS, note_hop, p, &err) != CLV_OK)
+      clv_notify(p->on_notice, "worker '%s' does not report the bytes that it sent others: %s",
+                 cleave_node_name(rt, i), err.text);
+}
+
+/* ---- the beginning and the end --------------------------------------------------------------- */
+
 static void end_failed_program(held_program **p) { end_program(*p, CLV_EXIT_FAILED); }
 static void end_closed_program(void *program) { end_program(program, CLV_EXIT_OK); }
 
@@ -107,7 +134,10 @@ static void switch_gate_on(cleave_runtime *rt) {
 
 static void give_gate(cleave_runtime *rt, held_program *program) {
   LOCKED(rt);
-  rt->gate = (api_gate){.user = program->gate, .owner = program, .free_owner = end_closed_program};
+  rt->gate = (api_gate){.user = program->gate,
+                        .owner = program,
+                        .before_close = note_hops,
+                        .free_owner = end_closed_program};
   if (program->policy || program->record) switch_gate_on(rt);
 }
 
@@ -122,7 +152,7 @@ cleave_status cleave_open_text(const char *path, const char *text, const cleave_
   PASS(api_read_config(path, text, &config, error));
   TRY(clv_alloc(1, sizeof *program, &program, &err));
   PASS(begin_program(config, &o, program, error));
-  PASS(cleave_open_config(config, &o, &rt, error));
+  PASS(cleave_open_config(config, CLEAVE_BULK_LANES, &o, &rt, error));
   give_gate(rt, clv_steal(&program));
   rt->own_config = clv_steal(&config);
   *ret_runtime = rt;

@@ -251,6 +251,19 @@ static cleave_status reload_module(cleave_module *m, const module_state *c, uint
   return status;
 }
 
+/* Loads the modules that take outputs out of the module's joined value again. They have no
+ * state. */
+static cleave_status reload_outputs(const cleave_module *m, uint64_t deadline_ms,
+                                    cleave_error *error) {
+  cleave_error gone;
+  const module_state none = {0};
+  for (uint32_t i = 0; m->n_outputs > 1 && i < m->n_outputs; i++)
+    if (m->outputs[i]->state == MODULE_PLACED &&
+        api_check_module_present(m->outputs[i], &gone) != CLEAVE_OK)
+      PASS(reload_module(m->outputs[i], &none, deadline_ms, error));
+  return CLEAVE_OK;
+}
+
 struct api_reload {
   cleave_module *module;
   module_state state;
@@ -282,6 +295,7 @@ cleave_status api_reload_run(cleave_runtime *rt, const api_reload *r, uint64_t d
   PASS(api_check_no_pending_backward(rt, error));
   PASS(api_await_decision(rt, api_deadline_ns(rt, deadline_ms), error));
   PASS(check_lost(r->module, error));
+  PASS(reload_outputs(r->module, deadline_ms, error));
   return reload_module(r->module, &r->state, deadline_ms, error);
 }
 

@@ -46,7 +46,7 @@ def attr(key, value):
 def inputs_of(row, words):
     """Shapes as the reader of cases makes them, and which hold integers."""
     first = [int(n) for n in words["in"].split("x")]
-    number = lambda key: int((re.findall(rf"\.{key} = (\d+)", row) or ["0"])[0])
+    number = lambda key: int((re.findall(rf"\.{key} = (\d+)", row) or [str(int(key == "n_in"))])[0])
     n, most = number("n_in"), number("max_in")
     while n < min(most, MOST_INPUTS) and f"in{n}" in words:
         n += 1

@@ -16,6 +16,7 @@
 #include "kernels/cuda/attention_int.h"
 #include "kernels/cuda/batchnorm_int.h"
 #include "kernels/cuda/conv_int.h"
+#include "kernels/cuda/gru_int.h"
 #include "kernels/cuda/losses_int.h"
 #include "kernels/cuda/lstm_int.h"
 #include "kernels/cuda/moves_int.h"
@@ -395,21 +396,34 @@ static clv_code run_lstm_cell_backward(bench *m, clv_err *err) {
   return clv_gpu_lstm_cell_back(m->g, &l, 0, outside, outside, dc, m->x, err);
 }
 
+/* Returns a GRU of one step for each row, whose gates take three of four parts of y. */
+static cuda_gru make_gru(const bench *m) {
+  return (cuda_gru){
+      .n = m->n_rows, .t = 1, .h = m->row_width / 4, .gates = m->y, .sums = m->z, .hidden = m->w};
+}
+
+static clv_code run_gru_cell(bench *m, clv_err *err) {
+  const cuda_gru l = make_gru(m);
+  return clv_gpu_gru_cell(m->g, &l, 0, m->x, m->small_buffer, m->small_buffer, err);
+}
+
+static clv_code run_gru_cell_backward(bench *m, clv_err *err) {
+  const cuda_gru l = make_gru(m);
+  const cuda_gru_gradients d = {.in = m->x, .own = m->z, .dh = m->w + m->n / 2};
+  return clv_gpu_gru_cell_back(m->g, &l, 0, m->w, &d, err);
+}
+
+static clv_code shift_gru_steps(bench *m, clv_err *err) {
+  const cuda_gru l = make_gru(m);
+  return clv_gpu_gru_shift(m->g, &l, m->x, err);
+}
+
 /* ---- measuring ------------------------------------------------------------------------------- */
 
 /* The order matters: some kernels read row numbers or positions that earlier ones have written. */
 static const kernel kernels[] = {
-    {"relu", 8, .map_kernel = clv_gpu_relu},
-    {"relu backward", 12, .map_kernel = clv_gpu_relu_back, .has_second_input = true},
-    {"sigmoid", 8, .map_kernel = clv_gpu_sigmoid},
-    {"tanh", 8, .map_kernel = clv_gpu_tanh},
-    {"gelu", 8, .map_kernel = clv_gpu_gelu},
-    {"gelu backward", 12, .map_kernel = clv_gpu_gelu_back, .has_second_input = true},
-    {"silu", 8, .map_kernel = clv_gpu_silu},
-    {"silu backward", 12, .map_kernel = clv_gpu_silu_back, .has_second_input = true},
     {"scale", 8, .map_kernel = clv_gpu_scale},
     {"add", 12, .map_kernel = clv_gpu_add, .has_second_input = true},
-    {"relu, bf16", 4, .map_kernel = clv_gpu_relu, .is_channels_last = true},
     {"add, bf16", 6, .map_kernel = clv_gpu_add, .has_second_input = true, .is_channels_last = true},
     {"mul", 12, .map_kernel = clv_gpu_mul, .has_second_input = true},
     {"mul, bf16", 6, .map_kernel = clv_gpu_mul, .has_second_input = true, .is_channels_last = true},
@@ -467,6 +481,9 @@ static const kernel kernels[] = {
     {"weights of attention backward", 16, .f = attention_weights_backward},
     {"weights of attention, bf16", 6, .f = attention_weights_bf16},
     {"weights of attention backward, bf16", 12, .f = attention_weights_backward_bf16},
+    {"cell of gru", 8, .f = run_gru_cell},
+    {"cell of gru backward", 11, .f = run_gru_cell_backward},
+    {"steps of gru shifted", 2, .f = shift_gru_steps},
     {"cell of lstm", 10, .f = run_lstm_cell},
     {"cell of lstm backward", 11, .f = run_lstm_cell_backward},
 };
@@ -474,7 +491,7 @@ static const kernel kernels[] = {
 static clv_code run_kernel(bench *m, const kernel *k, clv_err *err) {
   if (!k->map_kernel) return k->f(m, err);
   return k->map_kernel(m->g, k->is_channels_last, m->x, k->has_second_input ? m->z : NULL, m->y,
-                       m->n, 1.5f, err);
+                       m->n, (cuda_numbers){1.5f, 2}, err);
 }
 
 static double measure_once(bench *m, const kernel *k) {

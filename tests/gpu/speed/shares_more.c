@@ -3,6 +3,7 @@
  * Kernels of ops that came later: see shares.c.
  */
 #include "kernels/cuda/attention_int.h"
+#include "kernels/cuda/axis_int.h"
 #include "kernels/cuda/batchnorm_int.h"
 #include "kernels/cuda/broadcast_int.h"
 #include "kernels/cuda/conv_int.h"
@@ -345,37 +346,98 @@ static clv_code sum_with_block_per_value(bench *m, clv_err *err) {
   return clv_gpu_sum_broadcast(m->g, &f, m->x, NULL, m->y, err);
 }
 
+static clv_axis steps_of(const bench *m) { return (clv_axis){m->n_rows / 4, 4, m->row_width}; }
+
+static clv_code flip(bench *m, clv_err *err) {
+  const clv_axis s = steps_of(m);
+  return clv_gpu_move_along(m->g, &s, -1, -1, m->x, m->y, err);
+}
+
+static clv_code cumsum(bench *m, clv_err *err) {
+  const clv_axis s = steps_of(m);
+  return clv_gpu_cumsum(m->g, &s, false, m->x, m->y, err);
+}
+
+static clv_code var(bench *m, clv_err *err) {
+  const clv_axis s = steps_of(m);
+  return clv_gpu_var(m->g, &s, 3, m->x, NULL, m->y, err);
+}
+
+/* Returns the doubling of the images of x, a quarter of its values, or the halving of all. */
+static clv_resample resample_of(const bench *m, bool halves) {
+  int64_t side = (int64_t)m->image_side, n = (int64_t)m->n_samples;
+  return (clv_resample){.kind = halves ? CLV_RESAMPLE_MEAN : CLV_RESAMPLE_LINEAR,
+                        .n = n,
+                        .c = (int64_t)m->n_channels,
+                        .in = {halves ? side : side / 2, halves ? side : side / 2},
+                        .out = {halves ? side / 2 : side, halves ? side / 2 : side},
+                        .scale = {halves ? 2 : 0.5, halves ? 2 : 0.5}};
+}
+
+#define RESAMPLE(name, launcher, last, halves)        \
+  static clv_code name(bench *m, clv_err *err) {      \
+    const clv_resample r = resample_of(m, halves);    \
+    return launcher(m->g, last, &r, m->x, m->y, err); \
+  }
+RESAMPLE(upsample_f32, clv_gpu_resample, false, false)
+RESAMPLE(upsample_last, clv_gpu_resample, true, false)
+RESAMPLE(upsample_back_f32, clv_gpu_resample_back, false, false)
+RESAMPLE(upsample_back_last, clv_gpu_resample_back, true, false)
+RESAMPLE(adaptive_f32, clv_gpu_resample, false, true)
+
+static cuda_sums channels_of_images(const bench *m) {
+  return gpu_sums_of(m->n_samples, m->n_channels, m->n_positions);
+}
+
+static clv_code prelu(bench *m, clv_err *err) {
+  const cuda_sums s = channels_of_images(m);
+  return clv_gpu_prelu(m->g, &s, m->x, m->small_buffer, NULL, m->y, err);
+}
+
+static clv_code prelu_weights(bench *m, clv_err *err) {
+  const cuda_sums s = channels_of_images(m);
+  return clv_gpu_prelu_weights(m->g, &s, m->x, m->z, m->partial_sums, m->small_buffer, false, err);
+}
+
+static clv_code prelu_weights_of_columns(bench *m, clv_err *err) {
+  const cuda_sums s = gpu_sums_of(m->n_rows, m->row_width, 1);
+  return clv_gpu_prelu_weights(m->g, &s, m->x, m->z, m->partial_sums, m->small_buffer, false, err);
+}
+
+static clv_code drop_records(bench *m, bool last, clv_err *err) {
+  clv_rng_stream s = clv_rng_stream_of(&(clv_rng_key){.seed = 1});
+  return clv_gpu_stochastic_depth(m->g, last, m->n_rows, m->row_width, m->x, m->y,
+                                  (uint8_t *)m->dropout_mask, &s, NULL,
+                                  clv_gpu_dropout_threshold(0.5), 2, err);
+}
+static clv_code drop_records_f32(bench *m, clv_err *err) { return drop_records(m, false, err); }
+static clv_code drop_records_last(bench *m, clv_err *err) { return drop_records(m, true, err); }
+
 /* The dropout kernels come after the kernels that read the mask as zeros. */
 const kernel more_kernels[] = {
     {"last", 4, .f = last_steps},
     {"last backward", 4, .f = last_steps_backward},
-    {"sigmoid backward", 12, .map_kernel = clv_gpu_sigmoid_back, .has_second_input = true},
-    {"tanh backward", 12, .map_kernel = clv_gpu_tanh_back, .has_second_input = true},
-    {"gelu by tanh", 8, .map_kernel = clv_gpu_gelu_tanh},
-    {"gelu by tanh backward", 12, .map_kernel = clv_gpu_gelu_tanh_back, .has_second_input = true},
-    {"leaky relu", 8, .map_kernel = clv_gpu_leaky_relu},
-    {"leaky relu backward", 12, .map_kernel = clv_gpu_leaky_relu_back, .has_second_input = true},
-    {"relu backward, bf16", 6, .map_kernel = clv_gpu_relu_back, .has_second_input = true,
-     .is_channels_last = true},
-    {"sigmoid, bf16", 4, .map_kernel = clv_gpu_sigmoid, .is_channels_last = true},
-    {"sigmoid backward, bf16", 6, .map_kernel = clv_gpu_sigmoid_back, .has_second_input = true,
-     .is_channels_last = true},
-    {"tanh, bf16", 4, .map_kernel = clv_gpu_tanh, .is_channels_last = true},
-    {"tanh backward, bf16", 6, .map_kernel = clv_gpu_tanh_back, .has_second_input = true,
-     .is_channels_last = true},
-    {"gelu, bf16", 4, .map_kernel = clv_gpu_gelu, .is_channels_last = true},
-    {"gelu backward, bf16", 6, .map_kernel = clv_gpu_gelu_back, .has_second_input = true,
-     .is_channels_last = true},
-    {"gelu by tanh, bf16", 4, .map_kernel = clv_gpu_gelu_tanh, .is_channels_last = true},
-    {"gelu by tanh backward, bf16", 6, .map_kernel = clv_gpu_gelu_tanh_back,
-     .has_second_input = true, .is_channels_last = true},
-    {"silu, bf16", 4, .map_kernel = clv_gpu_silu, .is_channels_last = true},
-    {"silu backward, bf16", 6, .map_kernel = clv_gpu_silu_back, .has_second_input = true,
-     .is_channels_last = true},
+/* Rows of an element-wise op, in f32 and in bf16. */
+#define POINTWISE(name, ...)                                                                      \
+  {#name, 8, .map_kernel = clv_gpu_##name},                                                       \
+      {#name " backward", 12, .map_kernel = clv_gpu_##name##_back, .has_second_input = true},     \
+      {#name ", bf16", 4, .map_kernel = clv_gpu_##name, .is_channels_last = true},                \
+      {#name " backward, bf16", 6, .map_kernel = clv_gpu_##name##_back, .has_second_input = true, \
+       .is_channels_last = true},
+#include "kernels/cuda/pointwise.def"
+#undef POINTWISE
     {"scale, bf16", 4, .map_kernel = clv_gpu_scale, .is_channels_last = true},
-    {"leaky relu, bf16", 4, .map_kernel = clv_gpu_leaky_relu, .is_channels_last = true},
-    {"leaky relu backward, bf16", 6, .map_kernel = clv_gpu_leaky_relu_back,
-     .has_second_input = true, .is_channels_last = true},
+    {"upsample", 5, .f = upsample_f32},
+    {"upsample backward", 5, .f = upsample_back_f32},
+    {"upsample, bf16", 2.5, .f = upsample_last},
+    {"upsample backward, bf16", 2.5, .f = upsample_back_last},
+    {"adaptive avgpool", 5, .f = adaptive_f32},
+    {"flip", 8, .f = flip},
+    {"cumsum", 8, .f = cumsum},
+    {"var", 5, .f = var},
+    {"prelu", 8, .f = prelu},
+    {"prelu, weights", 8, .f = prelu_weights},
+    {"prelu, weights of columns", 8, .f = prelu_weights_of_columns},
     {"rmsnorm", 8, .f = rmsnorm},
     {"groupnorm", 8, .f = groupnorm},
     {"groupnorm backward", 12, .f = groupnorm_back},
@@ -390,6 +452,8 @@ const kernel more_kernels[] = {
     {"bce backward", 12, .f = bce_back},
     {"bce with logits", 8, .f = bce_with_logits},
     {"bce with logits backward", 12, .f = bce_with_logits_backward},
+    {"stochastic depth", 8, .f = drop_records_f32},
+    {"stochastic depth, bf16", 4, .f = drop_records_last},
     {"dropout, bf16", 5, .f = draw_dropout_channels_last},
     {"dropout backward, bf16", 5, .f = apply_mask_channels_last},
     {"to columns", 8, .f = to_columns},

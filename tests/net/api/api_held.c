@@ -199,6 +199,57 @@ static bool row_against_the_policy_is_refused(void) {
   return close_held();
 }
 
+/* Loads "far" as a module with two outputs, w [4, 2] and v [4, 1] of it. */
+static bool load_pair(cleave_module **far) {
+  static const int64_t shape[] = {4, 3};
+  cleave_module_options o = {.size = sizeof o, .name = "far", .at = "w1"};
+  cleave_graph *g;
+  int x, w, v;
+  MUST(cleave_graph_new(&g, e));
+  MUST(cleave_graph_input(g, "x", CLEAVE_F32, shape, 2, &x, e));
+  MUST(cleave_graph_op(g, "linear", "{out: 2}", NULL, &x, 1, &w, e));
+  MUST(cleave_graph_op(g, "linear", "{out: 1}", NULL, &w, 1, &v, e));
+  MUST(cleave_graph_output(g, w, e));
+  MUST(cleave_graph_output(g, v, e));
+  MUST(cleave_load_graph(rt, &o, g, far, e));
+  cleave_graph_free(g);
+  return true;
+}
+
+/* A bf16 input is no f32 input, and the gradient of output 1 is not that of output 0. */
+static bool types_and_outputs_have_rows_of_their_own(void) {
+  cleave_module *far;
+  cleave_context c;
+  cleave_reference x, out[2];
+  uint16_t in[12] = {0}, of_v[4] = {0};
+  float of_w[8] = {0};
+  cleave_declaration row = row_of(CLEAVE_SENDING_LEAF, 3, CLEAVE_SHOWS_MIXED);
+  MUST(open_held(run_folder, e));
+  row.dtype = CLEAVE_BF16;
+  MUST(cleave_declare(rt, &row, e));
+  DO(declare(CLEAVE_SENDING_GRADIENT, 2, CLEAVE_SHOWS_LABELS_READABLE));
+  row = row_of(CLEAVE_SENDING_GRADIENT, 1, CLEAVE_SHOWS_LABELS_READABLE);
+  row.dtype = CLEAVE_BF16;
+  row.input = 1;
+  MUST(cleave_declare(rt, &row, e));
+  DO(load_pair(&far));
+  DO(open_context(&c));
+  cleave_tensor leaf = CLEAVE_TENSOR_BF16(in, 4, 3);
+  const cleave_tensor gradients[] = {CLEAVE_TENSOR_F32(of_w, 4, 2), CLEAVE_TENSOR_BF16(of_v, 4, 1)};
+  cleave_backward_options o = {.size = sizeof o, .gradients = gradients};
+  MUST(cleave_leaf(rt, c, &leaf, false, &x, e));
+  MUST(cleave_call_outputs(rt, c, far, &x, 1, NULL, out, 2, e));
+  MUST(cleave_backward_with(rt, c, out, 2, &o, e));
+  CHECK(n_asked == 3);
+  MUST(cleave_call_outputs(rt, c, far, &x, 1, NULL, out, 2, e));
+  const cleave_tensor wide[] = {CLEAVE_TENSOR_F32(of_w, 4, 2), CLEAVE_TENSOR_F32(of_w, 4, 1)};
+  o.gradients = wide;
+  REFUSED(cleave_backward_with(rt, c, out, 2, &o, e), CLEAVE_DENIED,
+          "gradient of output 1 of module 'far', f32 [4, 1] to w1: the program has declared no");
+  MUST(cleave_context_end(rt, c, e));
+  return close_held();
+}
+
 /* An epoch of the policy has room for the weights and one step. */
 static bool epoch_bounds_the_bytes(void) {
   cleave_module *far, *loss;
@@ -239,6 +290,7 @@ static const test modes[] = {TEST(undeclared_program_runs_without_a_policy),
                              TEST(tensor_of_another_form_is_undeclared),
                              TEST(undeclared_weights_are_not_sent),
                              TEST(row_against_the_policy_is_refused),
+                             TEST(types_and_outputs_have_rows_of_their_own),
                              TEST(epoch_bounds_the_bytes),
                              TEST(damaged_policy_stops_the_program),
                              TEST(limited_reading_refuses_programs),

@@ -539,16 +539,49 @@ static bool pass_kept_value(cleave_module *from, cleave_module *to, cleave_tenso
   return close_context(c);
 }
 
+/* Loads a module at B with two outputs: w (linear 3) of its input, and tanh of w. */
+static bool load_pair(cleave_module **ret) {
+  static const int64_t shape[] = {4, 3};
+  cleave_module_options o = {.size = sizeof o, .name = "pair", .at = at_b, .seed = 7};
+  cleave_graph *g;
+  int x, w, h;
+  MUST(cleave_graph_new(&g, e));
+  MUST(cleave_graph_input(g, "x", CLEAVE_F32, shape, 2, &x, e));
+  MUST(cleave_graph_op(g, "linear", "{out: 3}", NULL, &x, 1, &w, e));
+  MUST(cleave_graph_op(g, "tanh", NULL, NULL, &w, 1, &h, e));
+  MUST(cleave_graph_output(g, w, e));
+  MUST(cleave_graph_output(g, h, e));
+  MUST(cleave_load_graph(rt, &o, g, ret, e));
+  cleave_graph_free(g);
+  return true;
+}
+
+static bool fetch_second_output(cleave_module *pair, cleave_tensor *ret) {
+  cleave_context c;
+  cleave_reference x, out[2];
+  float numbers[12];
+  fill_with_random(numbers, 12, 5);
+  DO(open_context(&c) && make_leaf(c, numbers, 4, 3, false, &x));
+  MUST(cleave_call_outputs(rt, c, pair, &x, 1, NULL, out, 2, e));
+  MUST(cleave_to_here(rt, out[1], 0, ret, e));
+  return close_context(c);
+}
+
 static bool references_work_both_ways_after_each_rejoin(void) {
-  cleave_module *a, *b;
-  cleave_tensor first[2] = {{0}, {0}}, again = {0};
+  cleave_module *a, *b, *pair;
+  cleave_tensor first[3] = {{0}, {0}, {0}}, again = {0};
   DO(open_runtime());
   DO(load_module("a", at_a, "[{op: linear, out: 3}]", 3, &a));
   DO(load_module("b", at_b, "[{op: linear, out: 3}, {op: tanh}]", 3, &b));
+  DO(load_pair(&pair));
   DO(pass_kept_value(a, b, &first[0]) && pass_kept_value(b, a, &first[1]));
+  DO(fetch_second_output(pair, &first[2]));
   for (int life = 2; life < 4; life++) {
     DO(lose_b() && rejoin_b());
     MUST(cleave_module_reload(rt, b, NULL, NULL, 0, e));
+    MUST(cleave_module_reload(rt, pair, NULL, NULL, 0, e));
+    DO(fetch_second_output(pair, &again));
+    CHECK(memcmp(again.data, first[2].data, 48) == 0);
     for (int i = 0; i < 5; i++) {
       DO(pass_kept_value(a, b, &again));
       CHECK(memcmp(again.data, first[0].data, 48) == 0);
@@ -556,8 +589,7 @@ static bool references_work_both_ways_after_each_rejoin(void) {
       CHECK(memcmp(again.data, first[1].data, 48) == 0);
     }
   }
-  cleave_tensor_free(&first[0]);
-  cleave_tensor_free(&first[1]);
+  for (int i = 0; i < 3; i++) cleave_tensor_free(&first[i]);
   cleave_tensor_free(&again);
   return close_runtime();
 }

@@ -135,6 +135,17 @@ def undeclared_tensor_is_not_sent():
 
 
 @suite.test
+def types_and_outputs_are_recorded_to_the_byte():
+    host.decree(DECLARED.replace("[f32]", "[f32, bf16]"))
+    sent, record = program("types_and_outputs_have_rows_of_their_own")
+    readable = "declared by the program: LABELS READABLE"
+    rows = {("activation", "input 0, declared by the program: MIXED"): 2 * 4 * 3, ("gradient", readable): 2 * 4 * 4 * 2,
+            ("gradient", f"output 1, {readable}"): 2 * 4}
+    assert {k: v for k, v in record.sums.items() if k[0] != "failure"} == rows, record.sums
+    assert sent == sum(rows.values()) == record.bytes - record.sums.get(("failure", ""), 0), (sent, record.sums)
+
+
+@suite.test
 def epoch_of_a_program_is_bounded():
     host.decree(DECLARED.replace("4MiB", str(WEIGHTS + STEP + 40)))
     sent, record = program("epoch_bounds_the_bytes")

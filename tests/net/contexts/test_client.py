@@ -335,6 +335,19 @@ def invalid_or_duplicate_input_names_are_refused():
 
 
 @suite.test
+def an_unknown_op_is_refused_by_its_layer():
+    """As a worker refuses an op that a newer master has."""
+    with Caller(the.cluster.ports[0], the.cluster.certs) as c:
+        s = c.open(name="ops")
+        try:
+            s.load(pb.Graph(nodes=[node(INPUT, name="x"), node(4000, [0], 1, "act")], outputs=[1]), [2, 4])
+            raise AssertionError("an op that the worker does not know")
+        except grpc.RpcError as e:
+            assert "layer 'act' has op number 4000, which this worker does not know" in e.details(), e.details()
+        s.close()
+
+
+@suite.test
 def ping_and_status_are_answered():
     with Caller(the.cluster.ports[0], the.cluster.certs) as c:
         s = c.open(name="ping", lanes=1)

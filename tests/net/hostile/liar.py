@@ -140,9 +140,13 @@ def some(cases):
     return dict(list(cases.items())[::1 if LONG else 12])
 
 
-def meet_all(codes, *words, cases):
+# With batches of so many records, some tensors may need chunks: the master opens bulk lanes.
+WITH_BULK_LANES = ("--set", "train.eval_batch=1024")
+
+
+def meet_all(codes, *words, cases, args=()):
     """Twists by name."""
-    all_hold({name: lambda t=twist: meets(codes, *words, twist=t) for name, twist in some(cases).items()})
+    all_hold({name: lambda t=twist: meets(codes, *words, args=args, twist=t) for name, twist in some(cases).items()})
 
 
 def ignore_all(cases):

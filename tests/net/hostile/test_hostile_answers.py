@@ -7,6 +7,17 @@ from liar import *
 suite = Suite()
 
 
+@suite.test
+def bulk_lanes_are_opened_only_where_packets_may_need_chunks():
+    for args, lanes in (((), 0), (WITH_BULK_LANES, 4)):
+        with fake() as worker:
+            met = Met(worker, args)
+        assert met.code == 0, met.said
+        opened = [pb.OpenSessionRequest.FromString(raw).lanes for name, raw in worker.heard if name == "OpenSession"]
+        attached = sum(pb.Frame.FromString(raw).kind == pb.ATTACH for name, raw in worker.heard if name == "Session")
+        assert (opened, attached) == ([lanes], 1 + lanes), (opened, attached)
+
+
 # ---- answers with something wrong --------------------------------------------------------------
 
 @suite.test
@@ -188,7 +199,7 @@ def malformed_frames_fail_the_step():
         "another size": [chunk(3, 0, 4000), chunk(3, 1000, 5000)],
         "a tensor without bytes": [pb.Frame(kind=V, context=1, message=3, tensors=[empty])]}
     meet_all([6, 11], "step 1", cases={  # 6: gRPC itself refuses what is longer than any message
-        name: on(V, lambda f, frames=frames: frames) for name, frames in bad.items()})
+        name: on(V, lambda f, frames=frames: frames) for name, frames in bad.items()}, args=WITH_BULK_LANES)
 
 
 # ---- what nobody asked for ---------------------------------------------------------------------

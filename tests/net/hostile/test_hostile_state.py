@@ -117,7 +117,7 @@ def failed_evaluation_ends_the_run_with_its_cause():
 
 RAW = bytes(60 << 10)
 # While it lasts, both sides keep a core busy.
-SOON = ["--set", f"limits.step_timeout={TIMEOUT // (3 if LONG else 6)}ms"]
+SOON = ["--set", f"limits.step_timeout={TIMEOUT // (3 if LONG else 6)}ms", *WITH_BULK_LANES]
 
 
 def flood(make, send=None):
@@ -181,7 +181,7 @@ def endless_chunks_beyond_the_credit_fail_the_step():
         w.bulk.put(f)
         time.sleep(0.001)
 
-    meets([1, 6, 11], "step 1", "credit", lane0=flood(new_chunk(itertools.count(1)), put))
+    meets([1, 6, 11], "step 1", "credit", lane0=flood(new_chunk(itertools.count(1)), put), args=WITH_BULK_LANES)
 
 
 liar.main(suite)

@@ -290,7 +290,7 @@ if pyclient.MISSING is None:
         "r5_2_a_body_of_another_kind": (of_call(state=pb.State(what=1) if pb else None),),
         "r5_3_a_body_that_is_missing": (this(lambda: pb.Frame(kind=pb.APPLY, context=1, message=3)),),
         "r5_4_a_tensor_too_many": (this(lambda: frame(pb.DROP, *X, context=1)),),
-        "r5_5_a_flag_that_is_none": (of_call(flags=32),),
+        "r5_5_a_flag_that_is_none": (of_call(flags=64),),
         "r5_6_a_flag_of_another_kind": (this(lambda: pb.Frame(kind=pb.DROP, context=1, flags=1)),),
         "r5_7_a_worker_where_none_is_named": (this(lambda: pb.Frame(kind=pb.DROP, context=1, to="w2")),),
         "r5_8_upstream_of_a_CALL": (of_call(upstream=[1]),),

@@ -5,7 +5,6 @@ import itertools, json, os
 from cluster import SEED
 import numpy as np
 
-BF16 = "avx512_bf16" in open("/proc/cpuinfo").read()
 RECORDS, PLACES, ROWS, HIDDEN, STEPS = 28, 32, 50, 32, 5
 SIZES = {"hidden_size": HIDDEN, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 2 * HIDDEN,
          "max_position_embeddings": PLACES, "vocab_size": ROWS}

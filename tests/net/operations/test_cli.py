@@ -54,6 +54,9 @@ def registered(backend):
     for path in glob.glob(os.path.join(ROOT, f"kernels/{backend}/*.c")):
         with open(path) as f:
             found |= set(re.findall(rf"^CLV_{backend.upper()}_OP\((\w+)", f.read(), re.M))
+    for path in glob.glob(os.path.join(ROOT, f"kernels/{backend}/pointwise.def")):
+        with open(path) as f:
+            found |= set(re.findall(r"^POINTWISE\((\w+)", f.read(), re.M))
     return found
 
 

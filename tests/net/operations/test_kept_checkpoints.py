@@ -11,7 +11,7 @@ STEPS, URI = 80, "spiffe://test/master"
 # end.
 BODY = (IMAGE_DATA + "stages:\n"
         "  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 32}, {op: relu}, {op: dropout, p: 0.3}]}\n"
-        "  - {name: b, at: w1, layers: [{op: linear, out: 512}, {op: relu}, {op: wait, forward_ms: 10}]}\n"
+        "  - {name: b, at: w1, layers: [{op: linear, out: 480}, {op: relu}, {op: wait, forward_ms: 10}]}\n"
         "  - {name: c, at: w2, layers: [{op: dropout, p: 0.2}, {op: linear, out: 10}]}\n"
         "loss: {kind: cross_entropy}\nlog: {every: 20}\ntransfer: direct\n"
         f"train: {{epochs: 100000, max_steps: {STEPS}, batch: 16, seed: {SEED}, optimizer: {{kind: adam, lr: 0.003}}}}\n"
@@ -303,7 +303,7 @@ def full_quota_keeps_the_earlier_checkpoint_and_fetches_later_ones():
 
 @suite.test
 def adapters_of_an_artifact_resume_from_what_workers_keep():
-    plain = BODY.replace("{op: linear, out: 512}", "{op: linear, out: 24, name: query}")
+    plain = BODY.replace("{op: linear, out: 480}", "{op: linear, out: 24, name: query}")
     source = Run("source", "always", "--set", "train.max_steps=10", body=plain).ends()
     file = os.path.join(source.dir, "checkpoint-10", "model-00002-of-00003.safetensors")
     with open(file, "rb") as f:

@@ -109,6 +109,7 @@ def counters_grow_between_two_calls():
     w = second["w1"]
     assert w["name"] == "w1" and w["software"].startswith("cleave ") and w["protocol"] >= 2, w
     assert w["device"] == "cpu" and w["cores"] >= 1 and w["isa"] and w["uptime_s"] > 0, w
+    assert re.fullmatch(r"oneDNN \S+, .*OpenBLAS.*, choices [0-9a-f]{12}", w["libraries"]), w
     assert w["sessions_limit"] == 8 and 300 < w["certificate_days"] < 370 and not w["draining"], w
     eye = look(*EYE, code=4)["w1"]
     assert eye["connections"] >= 3 and eye["connections_limit"] == 256 and eye["resident_bytes"] > 1 << 20, eye

@@ -3,12 +3,11 @@ refusal by whoever cannot."""
 import json, os, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
+from processor import cpu_flags, is_intel, lacks_bf16
 
 suite = Suite()
-with open("/proc/cpuinfo") as f:
-    CPU = f.read()
-HAS = "avx512_bf16" in CPU
-LACKS = "this processor has no AVX512-BF16"
+LACKS = lacks_bf16()
+ALL_SETS = {"ONEDNN_MAX_CPU_ISA": "ALL", "DNNL_MAX_CPU_ISA": "ALL"}
 WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", "DNNL_MAX_CPU_ISA": "AVX512_CORE_BF16"}
 OLDER = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "DNNL_MAX_CPU_ISA": "AVX512_CORE"}
 NET = [
@@ -39,7 +38,7 @@ def trained(tag, places, dtype, steps):
 
 @suite.test
 def split_run_gives_the_same_bits_as_unsplit():
-    if not HAS:
+    if LACKS:
         return LACKS
     reference, losses = trained("whole", ["master"] * 3, "bf16", 20)
     for tag, places in (("split", ["master", "w1", "w2"]), ("far", ["w1", "w2", "w2"])):
@@ -51,7 +50,7 @@ def split_run_gives_the_same_bits_as_unsplit():
 
 @suite.long
 def bf16_loss_is_close_to_f32():
-    if not HAS:
+    if LACKS:
         return LACKS
     plain, slow = trained("f32", ["master", "w1", "w2"], "f32", 200)
     short, fast = trained("bf16", ["master", "w1", "w2"], "bf16", 200)
@@ -64,14 +63,18 @@ def bf16_loss_is_close_to_f32():
 
 @suite.test
 def plan_shows_the_bf16_ops():
-    if not HAS:
+    if LACKS:
         return LACKS
     session = cluster.session("said", body(["master", "w1", "w2"], "bf16", 20))
-    done = run(MASTER, "plan", session, cwd=cluster.dir)
-    assert "conv2d and linear in bf16" in done.stdout, done.stdout + done.stderr
-    assert ("with AMX on this processor" in done.stdout) == ("amx_bf16" in CPU), done.stdout
+    done = run(MASTER, "plan", session, cwd=cluster.dir, env=ALL_SETS)
+    assert re.search(r"conv2d(, | and )linear.* in bf16", done.stdout), done.stdout + done.stderr
+    assert ("with AMX on this processor" in done.stdout) == ("amx_bf16" in cpu_flags()), done.stdout
     done = run(MASTER, "plan", session, cwd=cluster.dir, env=WITHOUT_AMX)
     assert "AVX512-BF16 without AMX" in done.stdout, done.stdout + done.stderr
+    slower = "on this processor conv2d takes up to" in done.stdout
+    assert slower == is_intel(), "bf16 without AMX is slower than f32 on processors of Intel: " + done.stdout
+    listed = json.loads(run(MASTER, "plan", session, "--json", cwd=cluster.dir, env=WITHOUT_AMX).stdout)["slower_in_bf16"]
+    assert [row["op"] for row in listed][:1] == ["conv2d"] * slower and all(row["times"] > 1.05 for row in listed), listed
     assert '"dtype":"bf16"' in run(MASTER, "plan", session, "--json", cwd=cluster.dir).stdout
 
 
@@ -105,12 +108,16 @@ def processors_whose_bits_may_differ_are_named():
     Prescott's on an Intel Xeon of model 207."""
     one, other = ({"OPENBLAS_CORETYPE": name} for name in ("Nehalem", "Prescott"))
     said = r"oneDNN [0-9.]+, OpenBLAS [0-9.]+ "
-    notice = rf"worker w1 computes with {said}Prescott, this master with {said}Nehalem: results will not be bit-identical"
-    again = rf"was computed with {said}Prescott, this machine has {said}Nehalem: not bit-identical"
+    more = r"(?: \(not used: vectors too narrow\))?, choices [0-9a-f]{12}"
+    notice = rf"worker w1 computes with {said}Prescott{more}, this master with {said}Nehalem{more}: results will not be bit-identical"
+    again = rf"was computed with {said}Prescott{more}, this machine has {said}Nehalem{more}: not bit-identical"
     with Cluster(1, env=other) as there:
         os.symlink(os.path.join(cluster.dir, "data"), os.path.join(there.dir, "data"))
         done = there.train(there.session("there", body(["master", "w1", "w1"], "f32", 1)), env=one)
         assert done.returncode == 0 and re.search(notice, done.stdout + done.stderr), done.stdout + done.stderr
+        said = run(MASTER, "plan", os.path.join(there.dir, "there.yaml"), cwd=there.dir, env=other).stdout
+        unused = re.search(r"on this processor OpenBLAS \S+ Prescott is not used, because its vectors are too narrow", said)
+        assert bool(unused) == ("avx2" in cpu_flags()), said
         session = there.session("alike", body(["master", "w1", "w1"], "f32", 2))
         done = there.train(session, "--max-steps", "1", env=other)
         assert done.returncode == 0 and "bit-identical" not in done.stdout + done.stderr, done.stdout + done.stderr

@@ -4,6 +4,7 @@ import json, os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import cluster as lib
 from cluster import *
+from processor import lacks_bf16
 
 lib.WORKER = os.path.join(BIN, "gpu/cleave-worker")
 suite = Suite()
@@ -58,8 +59,8 @@ def device_losses_are_close_to_the_processors():
 
 @suite.long
 def device_losses_in_bf16_are_close_to_f32():
-    if "avx512_bf16" not in open("/proc/cpuinfo").read():
-        return "this processor has no AVX512-BF16"
+    if lacks_bf16():
+        return lacks_bf16()
     weights, losses = trained("short", ["master", "w1", "w2"], "cuda", "bf16")
     again = trained("again", ["master", "w2", "w1"], "cuda", "bf16")
     assert (weights, losses) == again, (losses, again[1])

@@ -166,7 +166,7 @@ def exported_sequence_model_trains_and_loads_back():
 def export_keeps_tensor_names_and_settings():
     with Cluster(0) as cluster:
         weights = os.path.join(cluster.dir, "net.safetensors")
-        for path in (*(EXPORTER.replace("torch", n) for n in ("torch", "traced", "values")), OPS):
+        for path in (*(EXPORTER.replace("torch", n) for n in ("torch", "rules", "traced", "values")), OPS):
             shutil.copy(path, cluster.dir)
         script = os.path.join(cluster.dir, "export_torch.py")
         done = export(cluster.dir, "bare", "--weights", weights, script=script)
@@ -230,6 +230,94 @@ def traced_setting_out_of_range_is_refused():
     except exporter.Unsupported as e:
         found = str(e)
     assert "layer 'mul': factor=inf; the op scale takes" in found, found
+
+
+# Networks of tests/parity/networks.py: what is refused says so, and the others are exported.
+ORDINARY = {"lenet": "", "cifar resnet": "", "unet": "", "lstm series": "", "lstm tagger": "", "text cnn 2d": "", "transformer steps first": "", "einsum attention": "",
+            "vit layer scale": "", "tabnet": "", "deep and wide": "", "siamese": "", "calibrated": "", "poems": "",
+            "vae": r"^'randn_like' \(networks.py:\d+\): random numbers .*\n'exp' \(networks.py:\d+\): exp is no layer, nor several",
+            "siamese norm": r"'cnn.2' \(networks.py:\d+\): a second use of the parameters of 'cnn.2' \(BatchNorm2d\)"}
+
+
+def networks():
+    sys.path.insert(0, os.path.join(ROOT, "tests/parity"))
+    rows = {row[0]: row for row in loaded("tests/parity/networks.py").NETWORKS}
+    exporter = loaded(EXPORTER)
+    exporter.chosen = OPS
+    return rows, exporter
+
+
+@suite.test
+def ordinary_networks_are_exported_as_written():
+    rows, exporter = networks()
+    for name, says in ORDINARY.items():
+        _, make, inputs, more = rows[name]
+        try:
+            exporter.followed(make(), [exporter.input_of(i) for i in inputs], more.get("output"))
+            found = ""
+        except exporter.Unsupported as e:
+            found = str(e)
+        assert re.search(says or "^$", found), (name, found)
+
+
+def write_checkpoint(exporter, folder, arrays):
+    """Two files and an index, as a run of two stages has them."""
+    files = {name: f"model-{i % 2}.safetensors" for i, name in enumerate(sorted(arrays))}
+    for file in set(files.values()):
+        exporter.write_safetensors(os.path.join(folder, file), {n: a for n, a in arrays.items() if files[n] == file})
+    with open(os.path.join(folder, exporter.INDEX), "w") as f:
+        json.dump({"weight_map": files}, f)
+
+
+@suite.test
+def a_trained_run_goes_back_into_its_module():
+    """Joined projections, one parameter of two names, a table that is another shape in the session,
+    counters, and a buffer that no layer has."""
+    import torch
+    rows, exporter = networks()
+    for name, kept in (("transformer", {"pos_encoder.pe"}), ("siamese", set()), ("poems", set()), ("calibrated", {"mean", "std"}), ("cifar resnet", set())):
+        _, make, inputs, more = rows[name]
+        net = make()
+        t = exporter.followed(net, [exporter.input_of(i) for i in inputs], more.get("output"))
+        with Cluster(0) as cluster:
+            path, constants = os.path.join(cluster.dir, "net.pt"), exporter.constants_of(t)
+            write_checkpoint(exporter, cluster.dir, {n: a if n in constants else a + 1 for n, a in t.arrays.items()})
+            exporter.write_state(net, t.arrays, cluster.dir, path)
+            back = make()
+            back.load_state_dict(torch.load(path), strict=True)
+        for key, value in net.state_dict().items():
+            wanted = value if key in kept else value + 1
+            assert torch.equal(back.state_dict()[key], wanted), (name, key)
+
+
+@suite.test
+def a_run_of_another_module_does_not_go_back():
+    rows, exporter = networks()
+    net, other = rows["lenet"][1](), rows["mnist"][1]()
+    with Cluster(0) as cluster:
+        write_checkpoint(exporter, cluster.dir, exporter.state_arrays(other))
+        try:
+            exporter.write_state(net, exporter.state_arrays(net), cluster.dir, os.path.join(cluster.dir, "net.pt"))
+            found = ""
+        except exporter.Unsupported as e:
+            found = str(e)
+        assert "'conv1.weight' [6, 1, 5, 5] of 'conv1.weight' is not in the run, which has [32, 1, 3, 3]" in found, found
+        assert not os.path.exists(os.path.join(cluster.dir, "net.pt"))
+
+
+@suite.test
+def page_lists_what_is_exported():
+    """`test_export.py --write` writes the list of deploy/SESSIONS.md anew."""
+    exporter, page = loaded(EXPORTER), os.path.join(ROOT, "deploy/SESSIONS.md")
+    exporter.chosen = OPS
+    with open(page) as f:
+        text = f.read()
+    before, rest = text.split("<!-- exports -->\n")
+    wanted = f"{before}<!-- exports -->\n```\n{exporter.listing()}```\n<!-- /exports -->{rest.partition('<!-- /exports -->')[2]}"
+    if "--write" in sys.argv:
+        with open(page, "w") as f:
+            f.write(wanted)
+    assert "--write" in sys.argv or text == wanted, "deploy/SESSIONS.md: run tests/net/training/test_export.py page_lists_what_is_exported --write"
 
 
 def settings_of(cls):

@@ -81,9 +81,14 @@ def body(model, own, steps, more=""):
                    " optimizer: {kind: adamw, lr: 0.001}}\ncheckpoint: {every_steps: 100}\n" + more)
 
 
-def anonymous(pid):
+def memory(pid, key):
+    """Bytes of a row of /proc/PID/status; 0: the process has ended."""
     with open(f"/proc/{pid}/status") as f:
-        return next((int(line.split()[1]) * 1024 for line in f if line.startswith("RssAnon:")), 0)
+        return next((int(line.split()[1]) * 1024 for line in f if line.startswith(key + ":")), 0)
+
+
+def anonymous(pid):
+    return memory(pid, "RssAnon")
 
 
 class Watch(threading.Thread):
@@ -155,6 +160,25 @@ def training_memory_is_parameters_gradients_and_moments():
         return
     session = cluster.session("small", body(SMALL, weights, 3))
     judge("going on", held("train", session, "--resume"), need)
+
+
+@suite.test
+def idle_master_stays_below_30_mib():
+    """All stages and the loss are at a worker, so the master only reads records and directs. The
+    files of its libraries count as well; other versions of oneDNN than 2 are larger."""
+    stage = "stages:\n  - {name: s, at: w1, layers: [{op: flatten}, {op: linear, out: 10}]}\n"
+    train = f"train: {{max_steps: 400, batch: {BATCH}, seed: {SEED}, optimizer: {{kind: sgd, lr: 0.1}}}}\n"
+    session = cluster.session("idle", IMAGE_DATA + stage + "loss: {kind: cross_entropy, at: w1}\n" + train,
+                              READABLE + ", raw_input_leaves: true, labels_leave: true")
+    done = subprocess.Popen([MASTER, "train", session], cwd=cluster.dir, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    peak = own = 0
+    while done.poll() is None:
+        own, peak = max(own, anonymous(done.pid)), max(peak, memory(done.pid, "VmHWM"))
+        time.sleep(0.01)
+    assert done.returncode == 0
+    print(f"  an idle master: {peak / (1 << 20):.1f} MiB, {own / (1 << 20):.1f} of them its own", flush=True)
+    assert 1 << 20 < own < 8 << 20, own
+    assert peak < 30 << 20 or not os.path.exists("/usr/lib/x86_64-linux-gnu/libdnnl.so.2"), peak
 
 
 @suite.long

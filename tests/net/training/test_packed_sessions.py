@@ -6,6 +6,7 @@ import itertools, json, os, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 from packed_models import *
+from processor import lacks_bf16
 import numpy as np
 
 suite = Suite()
@@ -77,8 +78,8 @@ def every_cut_of_padded_gives_the_same_bits():
 
 @suite.test
 def every_cut_in_bf16_gives_the_same_bits():
-    if not BF16:
-        return "this processor has no AVX512-BF16; test_packed_cuda.py has bf16 on devices"
+    if lacks_bf16():
+        return lacks_bf16() + "; test_packed_cuda.py has bf16 on devices"
     for model, packed in itertools.product(MODELS, (True, False)) if EVERY else (("llama", True),):
         same_for_every_cut(model, packed, "bf16", CUTS if EVERY else FEW[:2] if LONG else FEW[1:2])
 

@@ -5,10 +5,10 @@ memory, which the plan foretells and the worker counts; and what is said of wron
 import json, os, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
+from processor import lacks_bf16
 import numpy as np
 
 suite = Suite()
-BF16 = "avx512_bf16" in open("/proc/cpuinfo").read()
 RECORDS, PLACES, ROWS, HIDDEN, STEPS = 32, 32, 50, 32, 5
 BERT = {"model_type": "bert", "vocab_size": ROWS, "hidden_size": HIDDEN, "num_hidden_layers": 4, "num_attention_heads": 4,
         "intermediate_size": 4 * HIDDEN, "max_position_embeddings": PLACES, "type_vocab_size": 2}
@@ -60,8 +60,8 @@ def recompute_with_adapters_gives_the_same_bits():
 
 @suite.test
 def recompute_in_bf16_gives_the_same_bits():
-    if not BF16:
-        return "this processor has no AVX512-BF16"
+    if lacks_bf16():
+        return lacks_bf16()
     kept = trained("bf16", split=False, dtype="bf16")
     assert trained("bf16-again", middle=BLOCKS, dtype="bf16") == kept
     assert kept != trained("bf16-not", split=False)

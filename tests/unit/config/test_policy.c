@@ -105,7 +105,7 @@ static void invalid_policy_values_are_located(void **state) {
       "/etc/cleave/p.yaml:2:10: 'workers' must be a list of at least 1 texts, got 0");
   assert_policy_refused(
       "dtypes: [f32]", "dtypes: [f23]",
-      "/etc/cleave/p.yaml:5:10: 'dtypes' must be one of f32, i64, got 'f23', did you "
+      "/etc/cleave/p.yaml:5:10: 'dtypes' must be one of f32, i64, bf16, got 'f23', did you "
       "mean 'f32'?");
   assert_policy_refused("128", "12.5",
                         "/etc/cleave/p.yaml:4:1: 'largest_shape' is of whole numbers, not 12.5");

@@ -242,7 +242,7 @@ static clv_pixels resize_image(const clv_pixels *src, clv_box box, uint32_t widt
                   .channels = src->channels,
                   .has_16_bits = src->has_16_bits};
   clv_err err;
-  assert_ok(clv_resample(&r, src, box, width, height, window, p.data, stride, &err), &err);
+  assert_ok(clv_resample_pixels(&r, src, box, width, height, window, p.data, stride, &err), &err);
   return p;
 }
 

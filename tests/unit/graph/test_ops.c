@@ -133,7 +133,7 @@ static void invalid_attribute_values_are_refused(void **state) {
   REFUSED(CLV_OP_LINEAR, "linear.out needs one integer",
           {.key = CLV_ATTR_OUT, .n_numbers = 1, .numbers = weights});
 #undef WEIGHTS
-  REFUSED((clv_op)55, "unknown op number 55", make_int_attr(CLV_ATTR_OUT, 1));
+  REFUSED((clv_op)999, "unknown op number 999", make_int_attr(CLV_ATTR_OUT, 1));
 #undef REFUSED
 }
 
@@ -282,7 +282,14 @@ static const shape_case shapes[] = {
      REFUSE,
      "does not fit"},
     {CLV_OP_BATCHNORM, {.eps = 1e-5}, SHAPE(4, 3), SHAPE(4, 3), NULL},
-    {CLV_OP_BATCHNORM, {.eps = 1e-5}, SHAPE(4, 3, 2), REFUSE, "batchnorm needs rank 2 [N, C] or 4"},
+    {CLV_OP_BATCHNORM, {.eps = 1e-5}, SHAPE(4, 3, 2), SHAPE(4, 3, 2), NULL},
+    {CLV_OP_BATCHNORM,
+     {.eps = 1e-5},
+     SHAPE(4, 3, 2, 2, 2),
+     REFUSE,
+     "batchnorm needs rank 2 [N, C], 3 [N, C, L] or 4"},
+    {CLV_OP_UPSAMPLE_NEAREST, {.scale_factor = 1.5}, SHAPE(2, 3, 5, 4), SHAPE(2, 3, 7, 6), NULL},
+    {CLV_OP_UPSAMPLE_BILINEAR, {.size = {9, 9}}, SHAPE(2, 3, 5), SHAPE(2, 3, 9), NULL},
     {CLV_OP_BATCHNORM, {.eps = -1}, SHAPE(4, 3), REFUSE, "batchnorm.eps is -1"},
     {CLV_OP_LSTM, {.out = 5, .layers = 2}, SHAPE(4, 3, 2), SHAPE(4, 3, 5), NULL},
     {CLV_OP_LSTM, {.out = 5, .layers = 1}, SHAPE(4, 3), REFUSE, "lstm needs rank 3 [N, T, F]"},
@@ -517,6 +524,26 @@ static void init_std_sets_the_weight_deviation(void **state) {
   }
 }
 
+static void slopes_of_prelu_begin_with_their_init(void **state) {
+  (void)state;
+  for (int wide = 0; wide < 2; wide++) {
+    clv_attrs a = {.num_parameters = 3, .init = 0.125};
+    clv_params *params;
+    int x, y;
+    clv_graph *g = make_graph(wide ? CLV_F64 : CLV_F32, CLV_SHAPE(2, 3, 4), &x);
+    assert_ok(clv_graph_add(g, CLV_OP_PRELU, &a, "a", 0, &x, 1, &y, err));
+    assert_ok(clv_params_make(g, &params, err));
+    char *block = calloc(1, params->total_bytes);
+    clv_params_init(g, params, block);
+    for (int i = 0; i < 3; i++)
+      assert_true((wide ? ((double *)(void *)block)[i] : (double)((float *)(void *)block)[i]) ==
+                  0.125);
+    free(block);
+    clv_params_free(params);
+    clv_graph_free(g);
+  }
+}
+
 /* Checks concat of n inputs along dim: its shape, or the error. */
 static void check_concat(int64_t dim, const clv_shape *in, int n, const char *want,
                          const char *refusal) {
@@ -575,6 +602,7 @@ int main(void) {
       cmocka_unit_test(embedding_shapes_types_and_limits_are_checked),
       cmocka_unit_test(bare_parameter_is_named_after_its_layer),
       cmocka_unit_test(init_std_sets_the_weight_deviation),
+      cmocka_unit_test(slopes_of_prelu_begin_with_their_init),
       cmocka_unit_test(concat_shapes_and_input_counts_are_checked),
       cmocka_unit_test(hostile_input_shapes_are_refused),
   };

@@ -4,7 +4,15 @@
  * a library multiplies, gradients of parameters to 1e-6; every cut; rows behind the last sequence;
  * and what is refused.
  */
+#include "kernels/cpu/choices_int.h"
 #include "tests/unit/graph/packed_test.h"
+
+/* Lets attention have bf16 factors in sessions in bf16, whatever the table of choices says. */
+cpu_candidate __real_clv_cpu_choose(cpu_question question, cpu_shape_class shape_class);
+cpu_candidate __wrap_clv_cpu_choose(cpu_question question, cpu_shape_class shape_class);
+cpu_candidate __wrap_clv_cpu_choose(cpu_question question, cpu_shape_class shape_class) {
+  return question == CPU_ATTENTION_BF16 ? CPU_PAIRS : __real_clv_cpu_choose(question, shape_class);
+}
 
 static void packed_results_match_padded_results(void **state) {
   (void)state;
@@ -17,6 +25,18 @@ static void packed_results_match_padded_results(void **state) {
                                                   .is_evaluation = how & 4,
                                                   .n_threads = 1 + (how & 1),
                                                   .has_split_backward = how & 2});
+}
+
+static void packed_results_match_padded_results_in_bf16(void **state) {
+  (void)state;
+  clv_err why;
+  if (clv_backend_cpu()->check_bf16(clv_backend_cpu(), &why) != CLV_OK) skip();
+  const rig_options o = {.backend = clv_backend_cpu(), .is_bf16 = true};
+  for (int of = 0; of < FAMILIES; of++) {
+    for (int how = 0; how < 3; how++)
+      compare_packed_with_padded(&wide, (family)of, (end)how, 0, &o);
+    compare_with_cuts(&wide, (family)of, 1, 0, &o);
+  }
 }
 
 static void every_cut_gives_the_same_packed_results(void **state) {
@@ -144,6 +164,7 @@ static void invalid_packed_lengths_are_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(packed_results_match_padded_results),
+      cmocka_unit_test(packed_results_match_padded_results_in_bf16),
       cmocka_unit_test(every_cut_gives_the_same_packed_results),
       cmocka_unit_test(packed_row_count_follows_the_batch),
       cmocka_unit_test(ops_that_mix_sequences_refuse_packing),

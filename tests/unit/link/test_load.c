@@ -62,15 +62,18 @@ static void handle_pong(fixture *f, uint64_t number) {
 }
 
 /* Bytes of transfers that the peer has acknowledged are not in flight, even if no PONG reported
- * them. */
+ * them: in a large window the second chunk of a transfer has no PING. */
 static void acknowledged_transfers_are_not_in_flight(void **state) {
   fixture *f = *state;
   for (int i = 0; i < TRANSFERS; i++) {
-    clv_chunk_send d = send_chunk(f);
-    assert_true(d.ping_id_before != 0);
+    clv_chunk_send first = send_chunk(f);
+    assert_int_equal(first.ping_id_before != 0, i == 0); /* an empty path is measured rarely */
+    assert_true(first.ping_id_before || first.ping_id_with_chunk);
     assert_int_equal(get_bytes_in_flight(f), CHUNK);
-    handle_pong(f, d.ping_id_after);
-    handle_pong(f, d.ping_id_before);
+    clv_chunk_send second = send_chunk(f);
+    handle_pong(f, first.ping_id_with_chunk);
+    handle_pong(f, first.ping_id_before);
+    handle_pong(f, second.ping_id_with_chunk);
     assert_int_equal(get_bytes_in_flight(f), 0);
   }
   assert_true(f->pace.in_flight >= 2 * CHUNK); /* the pace may still count these bytes */
@@ -82,10 +85,10 @@ static void sent_unacknowledged_bytes_are_in_flight(void **state) {
   clv_chunk_send first = send_chunk(f), second = send_chunk(f);
   assert_int_equal(get_bytes_in_flight(f), 2 * CHUNK);
   assert_true(first.ping_id_before != 0 && second.ping_id_before == 0);
-  assert_true(first.ping_id_after != 0);
-  handle_pong(f, first.ping_id_after);
+  assert_true(first.ping_id_with_chunk != 0);
+  handle_pong(f, first.ping_id_with_chunk);
   assert_int_equal(get_bytes_in_flight(f), CHUNK);
-  handle_pong(f, second.ping_id_after);
+  handle_pong(f, second.ping_id_with_chunk);
   handle_pong(f, first.ping_id_before);
   assert_int_equal(get_bytes_in_flight(f), 0);
 }

@@ -84,7 +84,15 @@ static void run_op(clv_op op, const float *x, float *y) {
   clv_kernel_args a = {.out = y};
   clv_err err;
   k.d.op = op;
-  k.d.attrs.factor = 3;
+  k.d.attrs = (clv_attrs){.factor = 3,
+                          .min = 1,
+                          .max = 9,
+                          .min_val = 1,
+                          .max_val = 9,
+                          .alpha = 1,
+                          .beta = 1,
+                          .threshold = 20,
+                          .exponent = -1};
   k.d.n_in = clv_op_n_inputs(op);
   for (int i = 0; i < k.d.n_in; i++) {
     k.d.in[i] = CLV_SHAPE(1, N);
@@ -122,7 +130,8 @@ static void test_elementwise_flag_matches_the_function(void **state) {
     moved[2] = 7;
     run_op((clv_op)list[i].op_number, moved, z);
     for (int j = 0; j < N; j++)
-      if ((y[j] == z[j]) != (j != 2)) fail_msg("%s is not element-wise at %d", def->name, j);
+      if ((memcmp(&y[j], &z[j], sizeof y[j]) == 0) != (j != 2))
+        fail_msg("%s is not element-wise at %d", def->name, j);
   }
 }
 

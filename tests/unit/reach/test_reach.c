@@ -80,15 +80,40 @@ static void add_concat(clv_graph *g, uint32_t *r, int *at) {
     *at = node;
 }
 
+static void add_turn(clv_graph *g, uint32_t *r, int *at) {
+  static const clv_op ops[] = {CLV_OP_FLIP, CLV_OP_ROLL, CLV_OP_CUMSUM};
+  int rank = g->nodes[*at].shape.rank;
+  clv_attrs a = {.dim = 1 + draw_below(r, rank - 1), .shifts = draw_below(r, 9) - 4};
+  add_fitting_layer(g, ops[draw_below(r, 3)], a, at);
+}
+
+static void add_resampling(clv_graph *g, uint32_t *r, int *at) {
+  static const clv_op ops[] = {CLV_OP_ADAPTIVE_AVGPOOL1D, CLV_OP_ADAPTIVE_AVGPOOL2D,
+                               CLV_OP_UPSAMPLE_NEAREST, CLV_OP_UPSAMPLE_BILINEAR};
+  int64_t h = 1 + draw_below(r, 6), w = 1 + draw_below(r, 6);
+  if (g->nodes[*at].shape.rank == 3) h = w;
+  clv_attrs a = {.output_size = {h, w}, .size = {h, w}, .align_corners = draw_below(r, 2)};
+  add_fitting_layer(g, ops[draw_below(r, 4)], a, at);
+}
+
+/* Adds an LSTM or GRU over few steps, because it forgets early ones. */
+static void add_recurrence(clv_graph *g, uint32_t *r, int *at) {
+  const clv_shape *in = &g->nodes[*at].shape;
+  clv_op op = draw_below(r, 2) ? CLV_OP_GRU : CLV_OP_LSTM;
+  clv_attrs a = {.out = 2, .layers = 1 + draw_below(r, 2), .bias = true};
+  if (in->rank == 3 && in->dim[1] <= 8) add_fitting_layer(g, op, a, at);
+}
+
+static const clv_op windows[] = {CLV_OP_CONV1D, CLV_OP_CONV2D, CLV_OP_CONV_TRANSPOSE1D,
+                                 CLV_OP_CONV_TRANSPOSE2D};
+
 static void add_layer(clv_graph *g, uint32_t *r, int *at) {
-  static const clv_op windows[] = {CLV_OP_CONV1D, CLV_OP_CONV2D, CLV_OP_CONV_TRANSPOSE1D,
-                                   CLV_OP_CONV_TRANSPOSE2D};
   const clv_shape *in = &g->nodes[*at].shape;
   if (in->rank < 2) return;
   clv_attrs w = draw_window(r, in), order = {.order = {2, {2, 1}}};
   if (in->rank == 4) order.order = (clv_shape){3, {2 + draw_below(r, 2), 1, 2}};
   if (in->rank == 4) order.order.dim[2] = 6 - order.order.dim[0] - 1;
-  switch (draw_below(r, 10)) {
+  switch (draw_below(r, 13)) {
     case 0:
       add_shape(g, r, at);
       break;
@@ -102,10 +127,8 @@ static void add_layer(clv_graph *g, uint32_t *r, int *at) {
       add_fitting_layer(g, CLV_OP_LINEAR, (clv_attrs){.out = 1 + draw_below(r, 3), .bias = true},
                         at);
       break;
-    case 4: /* an LSTM forgets early steps */
-      if (in->rank == 3 && in->dim[1] <= 8)
-        add_fitting_layer(g, CLV_OP_LSTM,
-                          (clv_attrs){.out = 2, .layers = 1 + draw_below(r, 2), .bias = true}, at);
+    case 4:
+      add_recurrence(g, r, at);
       break;
     case 5:
       add_fitting_layer(g, CLV_OP_PERMUTE, order, at);
@@ -113,11 +136,16 @@ static void add_layer(clv_graph *g, uint32_t *r, int *at) {
     case 6:
       add_fitting_layer(g, CLV_OP_MEAN, (clv_attrs){.dim = 1 + draw_below(r, in->rank - 1)}, at);
       break;
-    case 7: {
+    case 7:
       w.dilation[0] = w.dilation[1] = 0; /* pools have no dilation */
-      add_fitting_layer(g, CLV_OP_AVGPOOL, w, at);
+      add_fitting_layer(g, in->rank == 3 ? CLV_OP_AVGPOOL1D : CLV_OP_AVGPOOL, w, at);
       break;
-    }
+    case 8:
+      add_turn(g, r, at);
+      break;
+    case 9:
+      add_resampling(g, r, at);
+      break;
     default:
       add_fitting_layer(g, windows[draw_below(r, 4)], w, at);
       break;

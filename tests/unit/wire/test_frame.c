@@ -645,6 +645,25 @@ static void encode_and_decode_allocate_nothing(void **state) {
 /* ---- payload and failure helpers --------------------------------------------------------------
  */
 
+/* All lengths around a cache line, at all places of a line, in pieces that end within lines. */
+static void copies_past_the_cache_are_complete(void **state) {
+  (void)state;
+  enum { MOST = 300, ROOM = MOST + 128 };
+  static uint8_t from[MOST], to[ROOM];
+  for (size_t i = 0; i < MOST; i++) from[i] = (uint8_t)(i * 7 + 3);
+  for (size_t len = 0; len <= MOST; len += len < 140 ? 1 : 23)
+    for (size_t at = 0; at < 64; at += 7) {
+      size_t first = CLV_MIN(len, (size_t)77);
+      clv_piece pieces[] = {{from, first}, {NULL, 0}, {from + first, len - first}};
+      memset(to, 0, sizeof to);
+      assert_int_equal(clv_payload_copy_past_cache(pieces, &(clv_payload){0, 0, len}, to + at),
+                       clv_crc32c(0, from, len));
+      assert_memory_equal(to + at, from, len);
+      for (size_t i = 0; i < ROOM; i++)
+        if (i < at || i >= at + len) assert_int_equal(to[i], 0);
+    }
+}
+
 static void payload_helpers_cross_piece_boundaries(void **state) {
   (void)state;
   static const char text[] = "xx0123456789yy";
@@ -748,6 +767,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(chunked_tensor_heads_round_trip),
     cmocka_unit_test(encode_and_decode_allocate_nothing),
     cmocka_unit_test(payload_helpers_cross_piece_boundaries),
+    cmocka_unit_test(copies_past_the_cache_are_complete),
     cmocka_unit_test(failure_texts_are_truncated_and_sanitized),
     cmocka_unit_test(python_reads_and_writes_frames),
 };

@@ -19,10 +19,12 @@ from torch import nn
 from . import _errors
 
 DTYPES = {torch.float32: "f32", torch.int64: "i64"}
+BY_NAME = {name: dtype for dtype, name in DTYPES.items()}
 CASTS = {torch.float64: ".float()", torch.float16: ".float()", torch.bfloat16: ".float()", torch.int32: ".long()",
          torch.bool: ".float()"}
+AUTOCAST = {torch.float16: ", outside torch.autocast", torch.bfloat16: ", or call the Remote inside torch.autocast(dtype=torch.bfloat16)"}
 LORA_KEYS = {"targets", "r", "alpha", "dropout"}
-MAX_INPUTS = 8
+MAX_INPUTS = MAX_OUTPUTS = 8
 
 
 @functools.lru_cache(None)
@@ -88,9 +90,15 @@ class Model:
     layers: list[dict[str, Any]]
     weights: dict[str, np.ndarray[Any, Any]]
     entries: dict[str, Entry]
+    # weights that do not learn, of no parameter
+    constants: list[str] = dataclasses.field(default_factory=list)
+    # layers whose values a tuple has; empty: the last one
+    outputs: list[str] = dataclasses.field(default_factory=list)
 
     def yaml(self) -> str:
         """The `model:` section of a session file."""
+        if self.outputs:
+            raise _errors.unimplemented("a model that returns a tuple in a session file, whose model has one output", "load it as a cleave.Remote")
         script, lines, before = exporter(), ["model:", "  layers:"], self.inputs[0][0]
         for layer in self.layers:
             shown = {k: v for k, v in layer.items() if k != "from" or v != [before]}
@@ -109,7 +117,7 @@ class Model:
 
     def frozen(self) -> list[str]:
         """Cleave's names of parameters that do not learn."""
-        return [p.name for e in self.entries.values() if e.is_parameter and not e.learns for p in e.parts]
+        return [*(p.name for e in self.entries.values() if e.is_parameter and not e.learns for p in e.parts), *self.constants]
 
 
 # ---- arguments -----------------------------------------------------------------------------------
@@ -121,7 +129,7 @@ def check_tensor(x: object, what: str) -> torch.Tensor:
     if x.dtype not in DTYPES:
         cast = CASTS.get(x.dtype, ".float()")
         raise _errors.invalid(f"{what} is {x.dtype}; Cleave computes in float32, and takes int64 for numbers of classes and tokens",
-                              f"write {cast} where it is made" + (", outside torch.autocast" if x.dtype in (torch.float16, torch.bfloat16) else ""))
+                              f"write {cast} where it is made" + AUTOCAST.get(x.dtype, ""))
     if x.is_sparse or x.is_quantized or x.layout != torch.strided:
         raise _errors.invalid(f"{what} is {x.layout}, not a dense tensor", "write .to_dense()")
     return x
@@ -142,17 +150,20 @@ def examples_of(example: object) -> list[torch.Tensor]:
 def export(module: nn.Module, example: object) -> Model:
     """The module as Cleave computes it.
 
-    module: an nn.Sequential of modules that Cleave has, one such module, or a module that torch.fx
-    can trace. Its parameters are float32.
+    module: an nn.Sequential of modules that Cleave has, one such module, or one whose forward
+    can be followed. Its parameters are float32.
     example: a tensor as forward takes it, [batch, ...] f32 or i64, or a tuple of them.
 
     Raises UnimplementedError that names each layer that Cleave cannot compute as PyTorch does.
     """
     script, given = exporter(), examples_of(example)
     module = on_cpu(module)
+    shapes: list[tuple[int, ...]] = []
     try:
         chain = as_chain(script, module, given)
-        layers, arrays = chain if chain else as_graph(script, module, given)
+        shapes = [] if chain else tuple_shapes(module, given)
+        whole = joined(module) if shapes else module
+        layers, arrays, constants = (*chain, []) if chain else as_graph(script, whole, given)
     except script.Unsupported as e:
         why = str(e).partition("\n\nWhile executing")[0].strip().replace("\n", "\n  ")
         raise _errors.unimplemented(f"{type(module).__name__} cannot be exported:\n  {why}",
@@ -163,7 +174,8 @@ def export(module: nn.Module, example: object) -> Model:
         layer["from"] = sources = layer.get("from", sources)
         sources = [layer["name"]]
     inputs = [(n, DTYPES[x.dtype], tuple(x.shape)) for n, x in zip(names, given)]
-    return Model(inputs, layers, arrays, entries_of(module, arrays, is_single(module)))
+    outputs = take_apart(layers, shapes) if shapes else []
+    return Model(inputs, layers, arrays, entries_of(module, arrays, is_single(module), constants), constants, outputs)
 
 
 def on_cpu(module: nn.Module) -> nn.Module:
@@ -195,18 +207,80 @@ def as_chain(script: Any, module: nn.Module, given: Sequence[torch.Tensor]) -> t
     return [{**layer, "name": at} for at, layer in found], script.state_arrays(chain)
 
 
-def as_graph(script: Any, module: nn.Module, given: Sequence[torch.Tensor]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def as_graph(script: Any, module: nn.Module, given: Sequence[torch.Tensor]) -> tuple[list[dict[str, Any]], dict[str, Any], list[str]]:
     # tracing runs what counts batches
     state = {k: v.detach().clone() for k, v in module.named_buffers()}
     inputs = [(n, DTYPES[x.dtype], list(x.shape[1:])) for n, x in zip(input_names(module, given), given)]
     try:
         with torch.random.fork_rng(devices=[]):  # it draws records, and the program's draws stay
-            layers, arrays = script.traced(module, inputs)
-        return layers, arrays
+            t = script.followed(module, inputs)
+        if t.is_flat:
+            raise script.Unsupported("an output of one number a record without a dimension of its own; let forward return [N, 1]")
+        tied = [f"'{layer['name']}' has the weight of '{layer['tied']}'" for layer in t.layers if "tied" in layer]
+        if tied:
+            raise script.Unsupported("\n".join([*tied, "weights that several layers share are for sessions: export_torch.py writes them"]))
+        return t.layers, t.arrays, script.constants_of(t)
     finally:
         with torch.no_grad():
             for name, buffer in module.named_buffers():
                 buffer.copy_(state[name])
+
+
+# ---- a module that returns a tuple ---------------------------------------------------------------
+
+def tuple_shapes(module: nn.Module, given: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
+    """Shapes of the tensors that the module returns as a tuple of two or more; else empty. It is
+    run on two records in eval mode."""
+    state, was = {k: v.detach().clone() for k, v in module.named_buffers()}, module.training
+    module.eval()
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            made = module(*(x.detach().cpu()[:2] for x in given))
+    except Exception:
+        return []  # the exporter says what is wrong
+    finally:
+        module.train(was)
+        with torch.no_grad():
+            for name, buffer in module.named_buffers():
+                buffer.copy_(state[name])
+    if not isinstance(made, (tuple, list)) or len(made) < 2:
+        return []
+    if len(made) > MAX_OUTPUTS:
+        raise _errors.unimplemented(f"a module that returns {len(made)} tensors; at most {MAX_OUTPUTS}")
+    for k, x in enumerate(made):
+        if not isinstance(x, torch.Tensor) or x.dtype != torch.float32 or x.dim() < 2 or len(x) != len(made[0]):
+            shown = f"{x.dtype} {list(x.shape)}" if isinstance(x, torch.Tensor) else type(x).__name__
+            raise _errors.unimplemented(f"output {k} of {type(module).__name__} is {shown}; each of several outputs is float32 [batch, ...], [batch, 1] at least",
+                                        "keep that part in this process, behind the Remote")
+    return [tuple(x.shape) for x in made]
+
+
+def joined(module: nn.Module) -> nn.Module:
+    """The module with its outputs side by side in one, [batch, values]."""
+    theirs: Any = type(module).forward
+
+    @functools.wraps(theirs)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return torch.cat([x.flatten(1) for x in theirs(self, *args, **kwargs)], 1)
+    one = copy.copy(module)
+    one.__class__ = type(type(module).__name__, (type(module),), {"forward": forward, "__module__": type(module).__module__})
+    return one
+
+
+def take_apart(layers: list[dict[str, Any]], shapes: Sequence[tuple[int, ...]]) -> list[str]:
+    """Removes the layer that joins the outputs. Returns the names of their layers."""
+    last = layers[-1]
+    if last["op"] != "concat" or len(last["from"]) != len(shapes):
+        raise _errors.unimplemented("a tuple whose tensors are parts of one another", "return that one tensor, and take it apart behind the Remote")
+    del layers[-1]
+    names = []
+    for k, (source, shape) in enumerate(zip(last["from"], shapes)):
+        name = source
+        if len(shape) > 2:
+            name = f"cleave-output{k}"
+            layers.append({"op": "reshape", "shape": list(shape[1:]), "name": name, "from": [source]})
+        names.append(name)
+    return names
 
 
 def input_names(module: nn.Module, given: Sequence[torch.Tensor]) -> list[str]:
@@ -215,12 +289,15 @@ def input_names(module: nn.Module, given: Sequence[torch.Tensor]) -> list[str]:
     return [next(n for n in (name, f"cleave-{name}") if n not in taken) for name in names]
 
 
-def entries_of(module: nn.Module, arrays: Mapping[str, Any], single: bool) -> dict[str, Entry]:
-    """Where each of Cleave's tensors lies in torch's: they share memory."""
+def entries_of(module: nn.Module, arrays: Mapping[str, Any], single: bool, constants: Sequence[str] = ()) -> dict[str, Entry]:
+    """Where each of Cleave's tensors lies in torch's: they share memory. Constants are none of
+    these."""
     entries = {name: Entry(tuple(t.shape), t.dtype, isinstance(t, nn.Parameter), isinstance(t, nn.Parameter) and t.requires_grad, [])
                for name, t in module.state_dict(keep_vars=True).items()}
     tensors = {name: t.detach() for name, t in module.state_dict(keep_vars=True).items()}
     for ours, array in arrays.items():
+        if ours in constants:
+            continue
         direct = ours.split(".", 1)[1] if single else ours
         address = array.__array_interface__["data"][0]
         name = direct if direct in tensors and tensors[direct].data_ptr() == address else owner_of(address, tensors)
@@ -267,7 +344,7 @@ def with_lora(model: Model, lora: Mapping[str, Any]) -> Model:
     if left:
         linear = [layer["name"] for layer in model.layers if layer["op"] == "linear"]
         raise _errors.make(_errors.Code.NOT_FOUND, f"lora target {min(left)!r} is no linear layer of the module; there are {', '.join(linear) or 'none'}")
-    return Model(model.inputs, layers, weights, entries)
+    return Model(model.inputs, layers, weights, entries, model.constants, [renamed.get(o, o) for o in model.outputs])
 
 
 def adapter(layer: Mapping[str, Any], r: int, alpha: float, p: float, weights: dict[str, Any], entries: dict[str, Entry]) -> Iterable[dict[str, Any]]:

@@ -63,6 +63,8 @@ def held(name: str, result: Any, n_arguments: int) -> Callable[..., Any]:
     return found
 
 
+forward_begin = held("shim_forward_begin", ctypes.c_int, 3)
+backward_begin = held("shim_backward_begin", ctypes.c_int, 3)
 context_open = held("cleave_context_open", ctypes.c_int, 4)
 tensor_free = held("cleave_tensor_free", None, 1)
 record_notice = held("shim_record_notice", ctypes.c_bool, 3)
@@ -133,24 +135,6 @@ def in_thread(function: Callable[[], T], undo: Callable[[T], object] | None = No
     if failure:
         raise failure[0]
     return result[0]
-
-
-def advance(run: Callable[[Any], int], state: Any, abandon: Callable[[], None], first: Callable[[Any], int] | None = None) -> None:
-    """Calls run(error) until state.done. A signal's exception abandons the operation. first: what
-    is called before that, in place of the first run."""
-    error = new_error()
-    try:
-        if first and (status := first(error)):
-            raise error_of(error)
-        while not (first and state.done):
-            status = run(error)
-            if status:
-                raise error_of(error)
-            if state.done:
-                return
-    except BaseException:
-        abandon()
-        raise
 
 
 def now() -> float:

@@ -16,7 +16,7 @@ from ._runtime import Runtime
 NUMBERS = {"f32": 1, "i64": 3}
 TORCH = {1: torch.float32, 3: torch.int64, 7: torch.bfloat16}
 BYTES = {1: 4, 3: 8, 7: 2}
-CLEAVE = {torch.float32: 1, torch.int64: 3}
+CLEAVE = {torch.float32: 1, torch.int64: 3, torch.bfloat16: 7}
 WEIGHTS, OPTIMIZER = 1, 2
 SMALL = 64 << 10  # bytes that are copied in less time than a destructor takes
 
@@ -33,18 +33,18 @@ def fill_tensor(target: Any, tensor: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def _free(tensor: Any, owner: object) -> Any:
-    """A destructor, which keeps both arguments until then."""
+def _free(tensor: Any) -> Any:
+    """A destructor, which keeps its argument until then."""
     at = _lib.address(tensor)
 
-    def free(_: Any, kept: object = (tensor, owner)) -> None:
+    def free(_: Any, kept: object = tensor) -> None:
         _lib.tensor_free(at)
     return free
 
 
-def take_tensor(tensor: Any, owner: object = None) -> torch.Tensor:
+def take_tensor(tensor: Any) -> torch.Tensor:
     """The memory of a result as a tensor, without a copy unless it is small. tensor: a
-    cleave_tensor *, in memory of its own or of `owner`."""
+    cleave_tensor *, in memory of its own."""
     shape, dtype = tuple(tensor.shape[0:tensor.rank]), TORCH[tensor.dtype]
     size = math.prod(shape) * BYTES[tensor.dtype]
     if size <= SMALL:
@@ -53,8 +53,15 @@ def take_tensor(tensor: Any, owner: object = None) -> torch.Tensor:
             ffi.memmove(ffi.cast("char *", small.data_ptr()), ffi.cast("char *", tensor.data), size)
         _lib.tensor_free(_lib.address(tensor))
         return small
-    data = ffi.gc(ffi.cast("char *", tensor.data), _free(tensor, owner))
+    data = ffi.gc(ffi.cast("char *", tensor.data), _free(tensor))
     return torch.frombuffer(ffi.buffer(data, size), dtype=dtype).view(shape)
+
+
+def taken(tensor: Any) -> torch.Tensor:
+    """A result in memory that is used again, as a tensor of its own."""
+    own = ffi.new("cleave_tensor *", tensor)
+    tensor.capacity, tensor.data = 0, ffi.NULL
+    return take_tensor(own)
 
 
 def names_of(names: Iterable[str]) -> tuple[Any, list[Any]]:
@@ -100,6 +107,8 @@ class Module:
                 _lib.check(lib.cleave_graph_op(new[0], layer["op"].encode(), self.model.attributes(layer).encode(), layer["name"].encode(),
                                                sources, len(sources), node, error), error)
                 nodes[layer["name"]] = node[0]
+            for output in self.model.outputs:
+                _lib.check(lib.cleave_graph_output(new[0], nodes[output], error), error)
         except BaseException:
             lib.cleave_graph_free(new[0])
             raise

@@ -87,7 +87,8 @@ class Optimizer(torch.optim.Optimizer):
             r._has_optimizer = True
         self._handle: Any = None
         self._rates: list[tuple[int, float]] = []
-        self._fixed = [dict(g) for g in self.param_groups]
+        self._fixed, self._seen = [dict(g) for g in self.param_groups], [dict(g) for g in self.param_groups]
+        self._mine = set(self._remotes)
         self._here = [p for group in self.param_groups for p in group["params"] if not isinstance(p, RemoteParameter)]
         if self._runtime:
             self._make()
@@ -138,9 +139,10 @@ class Optimizer(torch.optim.Optimizer):
         context = runtime._training if runtime else None
         if runtime and context and context.failure:
             raise _errors.precondition(f"a call since the last step failed: {context.failure}", "call zero_grad(), then begin the step again")
-        if again := [r for r in self._remotes if r._has_stepped]:
-            raise _errors.precondition(f"step() a second time without zero_grad(): the gradients of {again[0]._name} ended with the first")
-        if runtime and context and (context.touched - context.settled) & set(self._remotes):
+        for r in self._remotes:
+            if r._has_stepped:
+                raise _errors.precondition(f"step() a second time without zero_grad(): the gradients of {r._name} ended with the first")
+        if runtime and context and (context.touched - context.settled) & self._mine:
             applied, norm, scale, number = self._step_far(runtime, context, finite, square)
         else:
             norm = math.sqrt(square) if finite else 0.0
@@ -161,7 +163,7 @@ class Optimizer(torch.optim.Optimizer):
     def _step_far(self, runtime: Runtime, context: Training, finite: bool, square: float) -> tuple[bool, float, float, int]:
         """The workers' part. The context is closed, which waits for their answers, unless other
         optimizers have gradients in it."""
-        mine, stepper = set(self._remotes), ffi.NULL
+        mine, stepper = self._mine, ffi.NULL
         keeps = bool(context.others(mine))
         with runtime._use() as rt:
             if self._handle and finite:
@@ -180,15 +182,17 @@ class Optimizer(torch.optim.Optimizer):
         return result
 
     def _set_rates(self, rt: Any) -> None:
-        error = _lib.new_error()
         for i, (g, before) in enumerate(self._rates):
             rate = float(self.param_groups[g]["lr"])
             if rate != before:
+                error = _lib.new_error()
                 _lib.check(lib.cleave_optimizer_set_rate(rt, self._handle, i, rate, error), error)
                 self._rates[i] = (g, rate)
 
     def _check_groups(self) -> None:
         """Brings new rates to the optimizer here, and refuses what workers would not follow."""
+        if self.param_groups == self._seen:
+            return
         inner = iter(self._inner.param_groups) if self._inner else iter(())
         for k, (group, before) in enumerate(zip(self.param_groups, self._fixed)):
             if _has_home(group):
@@ -198,6 +202,7 @@ class Optimizer(torch.optim.Optimizer):
             if changed and any(isinstance(p, RemoteParameter) for p in group["params"]):
                 raise _errors.unimplemented(f"group {k}: {changed[0]} changed from {before[changed[0]]} to {group[changed[0]]}; at workers only lr may change",
                                             "a scheduler that cycles momentum takes cycle_momentum=False")
+        self._seen = [dict(g) for g in self.param_groups]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets all gradients, here and at the workers. A forward before it stays usable."""
@@ -208,7 +213,7 @@ class Optimizer(torch.optim.Optimizer):
                 else:
                     p.grad.detach_().zero_()
         if self._runtime:
-            self._runtime._zero_gradients(set(self._remotes))
+            self._runtime._zero_gradients(self._mine)
 
     def add_param_group(self, param_group: Any) -> None:
         """Only while it is made: workers have their groups then."""

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from . import _errors, _export, _lib
+from . import _errors, _export, _lib, _outputs
 from ._front import judged
 from ._lib import ffi, lib
-from ._modules import WEIGHTS, Module, fill_tensor, take_tensor
+from ._modules import CLEAVE, SMALL, WEIGHTS, Module, taken
 from ._runtime import Runtime, Training, current
 from ._sends import Sends, declared
 from ._tables import Sent
@@ -92,28 +92,151 @@ class RemoteParameter(nn.Parameter):
         return f"RemoteParameter({list(self.shape)} at {self._remote.placement})"
 
 
-class _Live:
-    """One forward whose backward may still come. Its finalizer leaves the calls of the runtime that
-    free it at the worker to whoever calls next."""
+class _Memory:
+    """A forward and its backward in the words of shim.h, for inputs of one module: making it costs
+    more than filling it, so that later forwards use it again."""
 
-    def __init__(self, runtime: Runtime, training: Training) -> None:
-        self.runtime, self.training, self.is_over = runtime, training, False
-        self.state: Any = None  # shim_forward *
-        training.live += 1
+    __slots__ = ("_kept", "back", "back_at", "error", "error_at", "forth", "forth_at", "is_small", "shapes", "value_shape")
+
+    def __init__(self, remote: Remote) -> None:
+        self._kept = ffi.new("shim_forward *"), ffi.new("shim_backward *")
+        self.forth, self.back = ffi.gc(self._kept[0], lib.shim_forward_free), ffi.gc(self._kept[1], lib.shim_backward_free)
+        self.error = _lib.new_error()
+        self.forth_at, self.back_at, self.error_at = (_lib.address(p) for p in (self.forth, self.back, self.error))
+        self.forth.modules, self.forth.n_modules, self.forth.n_inputs = remote._handles, len(remote._modules_at), len(remote._dtypes)
+        for target, dtype in zip(self.forth.inputs, remote._dtypes):
+            target.dtype = CLEAVE[dtype]
+        self.back.forward, self.back.gradient.dtype = self.forth, CLEAVE[torch.float32]
+        self.shapes: list[tuple[int, ...]] = [()] * len(remote._dtypes)
+        self.value_shape: tuple[int, ...] = ()  # of the value for inputs of these shapes
+        self.is_small = False                   # inputs and value
+
+    def fill(self, inputs: Sequence[torch.Tensor], wanted: Sequence[bool]) -> Any:
+        """Describes the inputs without a copy, unless they are elsewhere or not row-major. Returns
+        what has to live until the forward has begun."""
+        forth, kept = self.forth, inputs
+        for k, x in enumerate(inputs):
+            if not x.is_cpu or not x.is_contiguous():
+                x = x.detach().cpu().contiguous()
+                kept = [*kept, x]
+            if x.shape != self.shapes[k]:
+                self.reshape(k, x)
+            forth.input_at[k], forth.requires_grad[k] = x.data_ptr(), wanted[k]
+        forth.begun = forth.done = False
+        return kept
+
+    def reshape(self, k: int, x: torch.Tensor) -> None:
+        self.shapes[k], self.is_small = x.shape, False
+        self.forth.inputs[k].rank = x.dim()
+        self.forth.inputs[k].shape[0:x.dim()] = list(x.shape)
+        self.forth.room, self.back.room_bytes[k] = 0, x.numel() * x.element_size()
+
+    def value(self, room: torch.Tensor | None) -> torch.Tensor:
+        """The value of a forward that is done."""
+        if room is not None and self.forth.is_in_room:
+            return room
+        found = taken(self.forth.result)
+        self.value_shape, self.forth.room_bytes = found.shape, found.numel() * found.element_size()
+        self.is_small = max(self.forth.room_bytes, *self.back.room_bytes) <= SMALL
+        self.back.gradient.rank = found.dim()
+        self.back.gradient.shape[0:found.dim()] = list(found.shape)
+        return found
+
+    def gradient(self, k: int, room: torch.Tensor | None) -> torch.Tensor:
+        """The gradient of an input, of a backward that is done."""
+        return room if room is not None and self.back.is_in_room[k] else taken(self.back.gradients[k])
+
+
+class _Call:
+    """One forward, whose backward may still come if it is in a training context. Its finalizer
+    leaves the calls of the runtime that free it at the worker to whoever calls next."""
+
+    __slots__ = ("devices", "is_live", "memory", "remote", "training", "wanted")
+
+    def __init__(self, remote: Remote, training: Training | None) -> None:
+        self.remote, self.training, self.is_live = remote, training, training is not None
+        self.wanted: tuple[bool, ...] = ()
+        self.devices: list[torch.device] | None = None  # of the inputs; None: all are in memory
+        try:
+            self.memory: _Memory = remote._spare.pop()
+        except IndexError:
+            self.memory = _Memory(remote)
+        if training:
+            training.live += 1
+
+    def forward(self, handle: Any, inputs: Sequence[torch.Tensor], wanted: Sequence[bool], evaluation: bool) -> torch.Tensor:
+        memory, training, rt = self.memory, self.training, self.remote.runtime
+        forth, error, room = memory.forth, memory.error, None
+        kept = memory.fill(inputs, wanted)
+        if training:
+            forth.context = training.context
+        else:
+            forth.context.id, forth.evaluation = 0, evaluation
+        try:
+            # what is sent at once keeps Python's lock; the value's memory is made while it travels
+            if memory.is_small and self.remote._is_warm and rt.run is None:
+                if _lib.forward_begin(rt._handle_at, memory.forth_at, memory.error_at):
+                    raise _lib.error_of(error)
+                room = torch.empty(memory.value_shape)
+                forth.room = room.data_ptr()
+            else:
+                forth.room = 0
+            while not forth.done:
+                if lib.shim_forward_run(handle, forth, _lib.SLICE_MS, error):
+                    raise _lib.error_of(error)
+        except BaseException:
+            lib.shim_forward_abandon(handle, forth)
+            raise
+        del kept
+        if not self.remote._is_warm:
+            self.remote._is_warm = True
+        return memory.value(room)
+
+    def backward(self, handle: Any, gradient: torch.Tensor, retain: bool) -> list[torch.Tensor | None]:
+        memory, rt, wanted = self.memory, self.remote.runtime, self.wanted
+        back, error = memory.back, memory.error
+        rooms: list[torch.Tensor | None] = [None] * len(wanted)
+        if gradient.dtype is not torch.float32 or not gradient.is_cpu or not gradient.is_contiguous():
+            gradient = _export.check_tensor(gradient, f"the gradient of {self.remote._name}'s output").detach().cpu().contiguous()
+        back.gradient_at, back.retain, back.begun, back.done = gradient.data_ptr(), retain, False, False
+        try:
+            if memory.is_small and rt.run is None:
+                if _lib.backward_begin(rt._handle_at, memory.back_at, memory.error_at):
+                    raise _lib.error_of(error)
+                for k, is_wanted in enumerate(wanted):
+                    if is_wanted:
+                        rooms[k] = room = torch.empty(memory.shapes[k])
+                        back.rooms[k] = room.data_ptr()
+            else:
+                back.rooms = [0] * lib.SHIM_INPUTS
+            while not back.done:
+                if lib.shim_backward_run(handle, back, _lib.SLICE_MS, error):
+                    raise _lib.error_of(error)
+        except BaseException:
+            lib.shim_backward_abandon(handle, back)
+            raise
+        return [memory.gradient(k, rooms[k]) if wanted[k] else None for k in range(len(wanted))]
 
     def end(self) -> None:
-        if not self.is_over:
-            self.is_over = True
+        """No backward comes any more."""
+        if self.is_live and self.training:
             self.training.live -= 1
+        self.is_live = False
+
+    def reuse(self) -> None:
+        """Gives the memory to later forwards of the Remote: nothing of this one is in it."""
+        self.end()
+        self.remote._spare.append(self.memory)
 
     def forget(self) -> None:
-        if not self.is_over and self.state is not None and self.training in (self.runtime._training, *self.runtime._apart):
-            lib.shim_forward_forget(self.runtime._handle, self.state)
+        rt = self.remote.runtime
+        if self.is_live and self.training in (rt._training, *rt._apart):
+            lib.shim_forward_forget(rt._handle, self.memory.forth)
         self.end()
 
     def __del__(self) -> None:
-        if not self.is_over:
-            self.runtime._garbage.append(self.forget)
+        if self.is_live:
+            self.remote.runtime._garbage.append(self.forget)
 
 
 class _Trained(torch.autograd.Function):
@@ -121,49 +244,60 @@ class _Trained(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, remote: Remote, anchor: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
-        wanted = list(ctx.needs_input_grad[2:])
         rt = remote.runtime
-        with rt._use() as handle:
+        handle = rt._begin_use()
+        try:
             training = rt._training_context(handle)
-            ctx.live = _Live(rt, training)
+            ctx.call = call = _Call(remote, training)
+            call.wanted = ctx.needs_input_grad[2:]
+            if not all([x.is_cpu for x in inputs]):
+                call.devices = [x.device for x in inputs]
             try:
-                state, result = remote._forward(handle, training.context, inputs, wanted, False)
+                result = call.forward(handle, inputs, call.wanted, False)
             except BaseException as e:
                 training.failure = e
-                ctx.live.end()
+                call.end()
                 raise
-        ctx.remote, ctx.wanted, ctx.root = remote, wanted, state.value.id
-        ctx.leaves, ctx.devices = [state.leaves[i].id for i in range(len(inputs))], [x.device for x in inputs]
-        ctx.live.state = state
-        return result.to(inputs[0].device)
+        finally:
+            rt._end_use()
+        return result if inputs[0].is_cpu else result.to(inputs[0].device)
 
     @staticmethod
     def backward(ctx: Any, *outputs: torch.Tensor) -> Any:
-        remote, rt, retain = ctx.remote, ctx.remote.runtime, _kept_graph()
-        with rt._use() as handle:
-            training = ctx.live.training
-            if ctx.live.is_over:
-                raise _errors.precondition("backward a second time through this forward of a cleave.Remote: it has had its backward",
-                                           "call backward(retain_graph=True) the first time, or run the forward again" if _keeps_graph else
-                                           "run the forward again; retain_graph needs a newer torch, 2.1 or so")
-            if rt._training is not training:
-                raise _errors.precondition("the context of this forward was closed, by step() or zero_grad() of cleave.Optimizer",
-                                           "run the forward again; zero_grad() belongs before the forward")
-            if remote._has_stepped:
-                raise _errors.precondition(f"backward through {remote._name} without zero_grad() since its step: a worker's gradients end with the step, those here do not",
-                                           "call zero_grad() of the optimizer before each backward phase")
-            if remote in training.settled:
-                raise _errors.precondition(f"backward through {remote._name} behind step() or zero_grad() of its optimizer, with a forward from before",
-                                           "run the forward again; zero_grad() belongs before it")
+        call, retain = ctx.call, _kept_graph()
+        remote, training = call.remote, call.training
+        rt = remote.runtime
+        handle = rt._begin_use()
+        try:
+            if not call.is_live or rt._training is not training or remote._has_stepped or remote in training.settled:
+                raise _why_no_backward(call)
             try:
-                gradients = remote._backward(handle, training.context, ctx, outputs[0], retain)
+                gradients = call.backward(handle, outputs[0], retain)
             except BaseException as e:
                 training.failure = e
                 raise
             training.touched.add(remote)
             if not retain:
-                ctx.live.end()
-        return None, None, *(g if g is None else g.to(d) for g, d in zip(gradients, ctx.devices))
+                call.reuse()
+        finally:
+            rt._end_use()
+        return None, None, *(gradients if call.devices is None else [g if g is None else g.to(d) for g, d in zip(gradients, call.devices)])
+
+
+def _why_no_backward(call: _Call) -> _errors.Error:
+    name = call.remote._name
+    if not call.is_live:
+        return _errors.precondition("backward a second time through this forward of a cleave.Remote: it has had its backward",
+                                    "call backward(retain_graph=True) the first time, or run the forward again" if _keeps_graph else
+                                    "run the forward again; retain_graph needs a newer torch, 2.1 or so")
+    if call.remote.runtime._training is not call.training:
+        return _errors.precondition("the context of this forward was closed, by step() or zero_grad() of cleave.Optimizer",
+                                    "run the forward again; zero_grad() belongs before the forward")
+    if call.remote._has_stepped:
+        return _errors.precondition(f"backward through {name} without zero_grad() since its step: a worker's gradients end with the step, those here do not",
+                                    "call zero_grad() of the optimizer before each backward phase")
+    return _errors.precondition(f"backward through {name} behind step() or zero_grad() of its optimizer, with a forward from before",
+                                "run the forward again; zero_grad() belongs before it")
 
 
 def _kept_graph() -> bool:
@@ -191,8 +325,8 @@ class Remote(nn.Module):
     computed; backward() sends the gradient of that, and brings the gradient of x.
 
     module: an nn.Sequential of modules that Cleave has (`cleave-master ops`), one such module, or
-        one that torch.fx can trace; parameters are float32. A list of modules is a chain, with a
-        worker for each in `at`.
+        one whose forward can be followed; parameters are float32. A list of modules is a chain,
+        with a worker for each in `at`.
     at: name of a worker of the session file, or "master".
     example: an input, [batch, ...] float32 or int64, or a tuple of several. Later batches may have
         other sizes, and no other shape.
@@ -239,7 +373,7 @@ class Remote(nn.Module):
             self._modules_at.append(Module(self.runtime, model, self._name + (f".{k}" if prefix else ""), node, {**options, "freeze": own}))
             self._prefixes.append(prefix)
             if k + 1 < len(modules):
-                given = [_output_of(m, given)]
+                given = _outputs_of(m, given)
         self._complete(sends)
 
     # ---- making ----------------------------------------------------------------------------------
@@ -247,7 +381,7 @@ class Remote(nn.Module):
     def _begin(self, runtime: Runtime, name: str, lora: Mapping[str, Any] | None) -> None:
         """A Remote without modules, to which the caller adds them."""
         super().__init__()
-        self.runtime, self._has_optimizer, self._has_stepped = runtime, False, False
+        self.runtime, self._has_optimizer, self._has_stepped, self._is_warm = runtime, False, False, False
         self._name, self.lora = self._unique(name), dict(lora) if lora else None
         self._modules_at: list[Module] = []
         self._prefixes: list[str] = []
@@ -258,7 +392,12 @@ class Remote(nn.Module):
         self._make_parameters()
         self._freeze_is_stale, self._learning = False, bool(self.remote_parameters())
         self._handles = ffi.new("cleave_module *[]", [m.handle for m in self._modules_at])
-        self._declare(sends)
+        self._is_special = any(m.model.outputs for m in self._modules_at)  # _outputs.py calls it
+        self._n_outputs = len(self._modules_at[-1].model.outputs) or 1
+        self._dtypes = [_export.BY_NAME[dtype] for _, dtype, _ in self._modules_at[0].model.inputs]
+        self._spare: list[_Memory] = []  # of forwards that have ended
+        self._says, self._has_bf16_rows = declared(sends, len(self._dtypes)), False
+        self._declare()
         self._declare_weights()
 
     # ---- what it is ------------------------------------------------------------------------------
@@ -290,21 +429,36 @@ class Remote(nn.Module):
             found[_lib.text(info.name)] = bool(info.learns)
         return found
 
-    def _declare(self, sends: Sends) -> None:
-        first = self._modules_at[0]
-        says = declared(sends, len(first.model.inputs))
+    def _declare(self) -> None:
+        first, says = self._modules_at[0], self._says
         for k, (_, dtype, shape) in enumerate(first.model.inputs if first.at != "master" else ()):
             shows = says.text(k, dtype)
             self.runtime._shows[first.name, k] = shows
             self.runtime._declare(Sent(first.at, "input", first.name, str(k), dtype, shape, shows, 0, 0), says.inputs[k], says.hiding_layers)
         for here, before, behind in zip(self._modules_at, [None, *self._modules_at], [*self._modules_at[1:], None]):
             if here.at != "master" and before and before.at == "master":
-                self.runtime._declare(Sent(here.at, "value", before.name, "", "f32", (), f"output of {before.name}", 0, 0), says.of_value, says.hiding_layers)
+                for output in _names_of_outputs(before):
+                    self.runtime._declare(Sent(here.at, "value", before.name, output, "f32", (), f"output of {before.name}", 0, 0), says.of_value, says.hiding_layers)
             if here.at != "master" and (behind is None or behind.at == "master"):
-                self.runtime._declare(Sent(here.at, "gradient", here.name, "", "f32", (), "of the output", 0, 0), says.gradient, says.hiding_layers)
+                self._declare_gradients(here, "f32")
         for before, behind in zip(self._modules_at, self._modules_at[1:]):
             if "master" not in (before.at, behind.at) and before.at != behind.at:
-                self.runtime._declare_relay(before.name, before.at, behind.at, says)
+                for output in _names_of_outputs(before):
+                    self.runtime._declare_relay(before.name, before.at, behind.at, says, output)
+
+    def _declare_gradients(self, m: Module, dtype: str) -> None:
+        for output in _names_of_outputs(m):
+            self.runtime._declare(Sent(m.at, "gradient", m.name, output, dtype, (), "of the output", 0, 0), self._says.gradient, self._says.hiding_layers)
+
+    def _declare_bf16(self) -> None:
+        """Rows of what autocast sends in bfloat16, once it does."""
+        first, last, says = self._modules_at[0], self._modules_at[-1], self._says
+        for k, (_, dtype, shape) in enumerate(first.model.inputs if first.at != "master" else ()):
+            if dtype == "f32":
+                self.runtime._declare(Sent(first.at, "input", first.name, str(k), "bf16", shape, says.text(k, dtype), 0, 0), says.inputs[k], says.hiding_layers)
+        if last.at != "master":
+            self._declare_gradients(last, "bf16")
+        self._has_bf16_rows = True
 
     def _declare_weights(self) -> None:
         for m in self._modules_at:
@@ -344,19 +498,32 @@ class Remote(nn.Module):
 
     # ---- calls -----------------------------------------------------------------------------------
 
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """The output, [batch, ...] float32, on the device of the first input.
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        """The output, [batch, ...] float32, on the device of the first input; a tuple of them if
+        the module returns one. Inside torch.autocast an input may be bfloat16: it is sent in half
+        the bytes, the worker computes with it as float32, and outputs and gradients come back in
+        bfloat16.
 
         In training mode with gradients enabled, the worker keeps what the backward needs until
         then.
         """
-        wanted = self._modules_at[0].model.inputs
-        if len(inputs) != len(wanted):
-            raise _errors.invalid(f"{self._name} takes {len(wanted)} inputs, and was called with {len(inputs)}")
-        for k, (x, (_, dtype, shape)) in enumerate(zip(inputs, wanted)):
-            if _export.DTYPES[_export.check_tensor(x, f"input {k} of {self._name}").dtype] != dtype:
-                raise _errors.invalid(f"input {k} of {self._name} is {x.dtype}, and its example was {dtype}")
+        if len(inputs) != len(self._dtypes):
+            raise _errors.invalid(f"{self._name} takes {len(self._dtypes)} inputs, and was called with {len(inputs)}")
+        is_bf16 = False
+        for k, (x, dtype) in enumerate(zip(inputs, self._dtypes)):
+            if isinstance(x, torch.Tensor) and x.layout is torch.strided:
+                if x.dtype is dtype:
+                    continue
+                if x.dtype is torch.bfloat16 and dtype is torch.float32 and _outputs.is_autocast(x.device.type):
+                    is_bf16 = True
+                    continue
+            x = _export.check_tensor(x, f"input {k} of {self._name}")
+            raise _errors.invalid(f"input {k} of {self._name} is {x.dtype}, and its example was {_export.DTYPES[dtype]}")
         self._synchronize()
+        if is_bf16 and not self._has_bf16_rows:
+            self._declare_bf16()
+        if is_bf16 or self._is_special:
+            return _outputs.call(self, inputs)
         if not torch.is_grad_enabled():
             return self._evaluate(inputs)
         learns = self._learning or any(x.requires_grad for x in inputs)
@@ -367,32 +534,10 @@ class Remote(nn.Module):
     def _evaluate(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         """A forward in a context of its own. In training mode dropout drops and statistics run."""
         with self.runtime._use() as handle:
-            _, result = self._forward(handle, None, inputs, [False] * len(inputs), not self.training)
-        return result.to(inputs[0].device)
-
-    def _forward(self, handle: Any, context: Any, inputs: Sequence[torch.Tensor], wanted: Sequence[bool], evaluation: bool) -> tuple[Any, torch.Tensor]:
-        state, tensors = ffi.new("shim_forward *"), ffi.new("cleave_tensor[]", len(inputs))
-        kept = [fill_tensor(t, x) for t, x in zip(tensors, inputs)]
-        needs = ffi.new("bool[]", list(wanted))
-        if context is not None:
-            state.context = context
-        state.evaluation, state.modules, state.n_modules = evaluation, self._handles, len(self._modules_at)
-        state.inputs, state.requires_grad, state.n_inputs = tensors, needs, len(inputs)
-        _lib.advance(lambda e: lib.shim_forward_run(handle, state, _lib.SLICE_MS, e), state,
-                     lambda: lib.shim_forward_abandon(handle, state))
-        del kept
-        return state, take_tensor(ffi.addressof(state, "result"), state)
-
-    def _backward(self, handle: Any, context: Any, ctx: Any, gradient: torch.Tensor, retain: bool) -> list[torch.Tensor | None]:
-        state = ffi.new("shim_backward *")
-        state.context, state.root.id, state.n_leaves, state.retain = context, ctx.root, len(ctx.leaves), retain
-        for i, (leaf, wanted) in enumerate(zip(ctx.leaves, ctx.wanted)):
-            state.leaves[i].id = leaf if wanted else 0
-        kept = fill_tensor(state.gradient, _export.check_tensor(gradient, f"the gradient of {self._name}'s output"))
-        _lib.advance(lambda e: lib.shim_backward_run(handle, state, _lib.SLICE_MS, e), state,
-                     lambda: lib.shim_backward_abandon(handle, state))
-        del kept
-        return [take_tensor(ffi.addressof(state.gradients, i), state) if wanted else None for i, wanted in enumerate(ctx.wanted)]
+            call = _Call(self, None)
+            result = call.forward(handle, inputs, [False] * len(inputs), not self.training)
+            call.reuse()
+        return result if inputs[0].is_cpu else result.to(inputs[0].device)
 
     def place(self) -> Remote:
         """Sends the module to its workers now, and not with its first use. Returns itself."""
@@ -408,6 +553,7 @@ class Remote(nn.Module):
                 self._freeze(m)
         for m in self._modules_at:
             if m.needs_place:
+                self._is_warm = False
                 m.place()
 
     def _freeze(self, m: Module) -> None:
@@ -493,8 +639,13 @@ def _stages(module: nn.Module | Sequence[nn.Module], at: str | Sequence[str]) ->
     return modules, places
 
 
-def _output_of(module: nn.Module, given: Sequence[torch.Tensor]) -> torch.Tensor:
-    """An example for the next module of a chain. Statistics stay as they are."""
+def _names_of_outputs(m: Module) -> list[str]:
+    """As egress() names them: the first or only one has no name."""
+    return ["", *(f"output {k}" for k in range(1, len(m.model.outputs)))]
+
+
+def _outputs_of(module: nn.Module, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Examples for the next module of a chain. Statistics stay as they are."""
     was = module.training
     module.eval()
     try:
@@ -502,4 +653,5 @@ def _output_of(module: nn.Module, given: Sequence[torch.Tensor]) -> torch.Tensor
             x = module(*(g.detach() for g in given))
     finally:
         module.train(was)
-    return _export.check_tensor(x, "the output of a module of the chain")
+    made = list(x) if isinstance(x, (tuple, list)) else [x]
+    return [_export.check_tensor(y, "the output of a module of the chain") for y in made]

@@ -128,21 +128,10 @@ class _Use:
         self.runtime = runtime
 
     def __enter__(self) -> Any:
-        r = self.runtime
-        r._refuse()  # in a forked child the lock may never be free
-        with r._gate:
-            r._refuse()
-            r._users += 1
-        if r._garbage:
-            r._collect()
-        return r._handle
+        return self.runtime._begin_use()
 
     def __exit__(self, *_: object) -> None:
-        r = self.runtime
-        with r._gate:
-            r._users -= 1
-            if r._is_closed and not r._users:
-                r._idle.notify_all()
+        self.runtime._end_use()
 
 
 class Runtime:
@@ -154,8 +143,9 @@ class Runtime:
 
     def __init__(self, handle: Any, record: Any, path: str, run: str | None = None) -> None:
         self._handle, self._record, self.path, self.run = handle, record, path, run
-        self._notice = ffi.new("char[]", lib.SHIM_NOTICE)
-        self._handle_at, self._record_at, self._notice_at = (_lib.address(p) for p in (handle, record, self._notice))
+        # with the lock
+        self._notice, self._error = ffi.new("char[]", lib.SHIM_NOTICE), _lib.new_error()
+        self._handle_at, self._record_at, self._notice_at, self._error_at = (_lib.address(p) for p in (handle, record, self._notice, self._error))
         self._is_forked = self._is_closed = False
         self._lock, self._gate = threading.RLock(), threading.Lock()
         self._idle = threading.Condition(self._gate)
@@ -185,6 +175,24 @@ class Runtime:
     def _use(self) -> _Use:
         """The handle, which stays valid inside the block."""
         return _Use(self)
+
+    def _begin_use(self) -> Any:
+        """The handle, which stays valid until _end_use."""
+        if self._is_forked:  # the lock may never be free then
+            self._refuse()
+        with self._gate:
+            if self._is_closed:
+                self._refuse()
+            self._users += 1
+        if self._garbage:
+            self._collect()
+        return self._handle
+
+    def _end_use(self) -> None:
+        with self._gate:
+            self._users -= 1
+            if self._is_closed and not self._users:
+                self._idle.notify_all()
 
     def _collect(self) -> None:
         """Does what finalizers have left: they must not call the runtime themselves."""
@@ -241,7 +249,7 @@ class Runtime:
             if not lib.shim_record_sent(self._record, index, sent):
                 break
             row = self._sent(sent)
-            key = f"{row.to} {row.what} {row.module} {row.name}"
+            key = _key_of(row)
             rows[key] = _joined(rows[key], row) if key in rows else row
         return Table(list(rows.values()), f"leaves this process by {self.path}")
 
@@ -251,6 +259,8 @@ class Runtime:
             name = str(s.input)
         if what == "weights" and s.optimizer:
             what = "optimizer"
+        elif what in ("value", "gradient") and s.input:
+            name = f"output {s.input}"
         shows = self._shows.get((module, s.input), "") if what == "input" else ""
         return Sent(_lib.text(s.worker), what, module, name, DTYPES[s.dtype], tuple(s.shape[0:s.rank]), shows, s.tensors, s.bytes)
 
@@ -259,7 +269,7 @@ class Runtime:
         shows: a set of cleave_shows; 0: the worst."""
         if self.run is not None and row.to != "master":
             self._declare_in_library(row, shows, hiding_layers)
-        self._declared[f"{row.to} {row.what} {row.module} {row.name}"] = row
+        self._declared[_key_of(row)] = row
 
     def _declare_in_library(self, row: Sent, shows: int, hiding_layers: int) -> None:
         error, new, is_state = _lib.new_error(), ffi.new("cleave_declaration *"), row.what in ("weights", "optimizer")
@@ -271,18 +281,18 @@ class Runtime:
             new.input, new.rank = int(row.name), len(row.shape)
             new.shape[0:new.rank] = [0, *row.shape[1:]]
         elif not is_state:
-            new.rank = -1
+            new.rank, new.input = -1, int(row.name.rpartition(" ")[2] or 0)
         new.dtype = 0 if is_state else next(number for number, name in DTYPES.items() if name == row.dtype)
         with self._use() as rt:
             _lib.check(lib.cleave_declare(rt, new, error), error)
 
-    def _declare_relay(self, module: str, at: str, to: str, says: Declared) -> None:
-        """The value of a module of a chain and its gradient, which this process makes, or relays if
+    def _declare_relay(self, module: str, at: str, to: str, says: Declared, output: str) -> None:
+        """An output of a module of a chain and its gradient, which this process makes, or relays if
         the workers have no link. egress() has them when they were sent."""
         if self.run is not None:
             for node, what, shows in ((to, "value", says.of_value), (at, "gradient", says.gradient)):
                 if node != "master":
-                    self._declare_in_library(Sent(node, what, module, "", "f32", (), "", 0, 0), shows, says.hiding_layers)
+                    self._declare_in_library(Sent(node, what, module, output, "f32", (), "", 0, 0), shows, says.hiding_layers)
 
     def _declare_state(self, module: str, at: str, what: str) -> None:
         """Parameters and buffers ("weights"), or moments ("optimizer"), which will be sent."""
@@ -386,8 +396,9 @@ class Runtime:
                 self._end_training()
                 t = None
             if t is None:
-                context, error = ffi.new("cleave_context *"), _lib.new_error()
-                _lib.check(_lib.context_open(self._handle_at, None, _lib.address(context), _lib.address(error)), error)
+                context = ffi.new("cleave_context *")
+                if _lib.context_open(self._handle_at, None, _lib.address(context), self._error_at):
+                    raise _lib.error_of(self._error)
                 t = self._training = Training(context[0])
             return t
 
@@ -413,17 +424,20 @@ class Runtime:
         """Steps, if there is an optimizer, and closes the context unless it is kept. Returns
         applied, norm, scale and number of the decision. square: sum of squares of the gradients of
         this process."""
-        state = ffi.new("shim_step *")
-        at = _lib.address(state)
+        state, error = ffi.new("shim_step *"), _lib.new_error()
         state.context, state.optimizer, state.keeps_context, state.other_square = t.context, optimizer, keeps, square
-
-        def abandon() -> None:
+        try:
+            status = _lib.step_run(self._handle_at, _lib.address(state), _lib.HELD_MS, _lib.address(error))
+            while not status and not state.done:
+                status = lib.shim_step_run(self._handle, state, _lib.SLICE_MS, error)
+            if status:
+                raise _lib.error_of(error)
+        except BaseException:
             lib.shim_step_abandon(self._handle, state)
             lib.cleave_context_end(self._handle, t.context, ffi.NULL)
-        _lib.advance(lambda e: lib.shim_step_run(self._handle, state, _lib.SLICE_MS, e), state, abandon,
-                     lambda e: int(_lib.step_run(self._handle_at, at, _lib.HELD_MS, _lib.address(e))))
+            raise
         decided = state.result  # a view of state's memory
-        return bool(decided.applied), float(decided.norm), float(decided.scale), int(decided.number)
+        return decided.applied, decided.norm, decided.scale, decided.number
 
     def _zero_gradients(self, mine: set[Any]) -> None:
         """Forgets gradients of Remotes: the context ends, unless others have theirs in it."""
@@ -436,6 +450,10 @@ class Runtime:
                     self._end_training()
                 else:
                     t.settled |= t.touched & mine
+
+
+def _key_of(row: Sent) -> str:
+    return f"{row.to} {row.what} {row.module} {row.name}{' bf16' if row.dtype == 'bf16' else ''}"
 
 
 def _joined(a: Sent, b: Sent) -> Sent:

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Ops along one dimension, seen as [outer, extent, inner]: flip and roll copy runs of inner values,
+ * cumsum and var walk over LANES neighbouring columns at a time, with sums in double.
+ */
+#include <string.h>
+
+#include "kernels/cpu/cpu_int.h"
+
+enum { LANES = 16 };
+
+typedef struct axis_job {
+  clv_axis s;
+  const float *x, *dy;
+  float *y;
+  size_t strips;       /* strips of LANES columns in a row of inner values */
+  int64_t first, step; /* flip, roll: the source of value e is (first + step e) mod extent */
+  bool back;           /* cumsum: adds from the end */
+  double divisor;      /* var */
+} axis_job;
+
+static axis_job make_job(const cpu_kernel *k, const float *x, float *y) {
+  axis_job j = {.s = clv_axis_extents(&k->d.attrs, &k->d.in[0]), .x = x, .y = y};
+  j.strips = (j.s.inner + LANES - 1) / LANES;
+  j.divisor = (double)j.s.extent - (double)k->d.attrs.correction;
+  return j;
+}
+
+static clv_code run_job(const cpu_kernel *k, axis_job *j, size_t n, clv_cpu_range_fn *fn) {
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), n, fn, j);
+  return CLV_OK;
+}
+
+/* ---- flip, roll ------------------------------------------------------------------------------ */
+
+/* Moves the rows begin to end of outer * extent. */
+static void move_rows(void *arg, size_t begin, size_t end) {
+  const axis_job *j = arg;
+  int64_t extent = (int64_t)j->s.extent;
+  size_t inner = j->s.inner;
+  for (size_t r = begin; r < end; r++) {
+    int64_t from = (j->first + j->step * (int64_t)(r % j->s.extent)) % extent;
+    from += from < 0 ? extent : 0;
+    const float *x = j->x + (r - r % j->s.extent + (size_t)from) * inner;
+    if (inner == 1)
+      j->y[r] = *x;
+    else
+      memcpy(j->y + r * inner, x, inner * sizeof *x);
+  }
+}
+
+static clv_code move(const cpu_kernel *k, int64_t first, int64_t step, const float *x, float *y) {
+  axis_job j = make_job(k, x, y);
+  j.first = first;
+  j.step = step;
+  return run_job(k, &j, j.s.outer * j.s.extent, move_rows);
+}
+
+#define MOVE(name, forward_of, back_of)                                                       \
+  static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {  \
+    const cpu_kernel *k = (const cpu_kernel *)base;                                           \
+    (void)err;                                                                                \
+    return move(k, forward_of, a->in[0], a->out);                                             \
+  }                                                                                           \
+  static clv_code name##_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) { \
+    const cpu_kernel *k = (const cpu_kernel *)base;                                           \
+    (void)err;                                                                                \
+    return move(k, back_of, a->dout, a->din[0]);                                              \
+  }
+#define MIRRORED -1, -1
+#define ROLLED -k->d.attrs.shifts, 1
+#define ROLLED_BACK k->d.attrs.shifts, 1
+MOVE(flip, MIRRORED, MIRRORED)
+MOVE(roll, ROLLED, ROLLED_BACK)
+
+/* ---- cumsum, var ----------------------------------------------------------------------------- */
+
+/* Index of the first value of strip i. *ret_n: its columns. */
+CPU_INLINE size_t strip_at(const axis_job *j, size_t i, size_t *ret_n) {
+  size_t column = i % j->strips * LANES;
+  *ret_n = CLV_MIN((size_t)LANES, j->s.inner - column);
+  return i / j->strips * j->s.extent * j->s.inner + column;
+}
+
+CPU_INLINE void add_strip(const axis_job *j, size_t at, size_t n) {
+  double sum[LANES] = {0};
+  for (size_t e = 0; e < j->s.extent; e++) {
+    size_t row = at + (j->back ? j->s.extent - 1 - e : e) * j->s.inner;
+    for (size_t l = 0; l < n; l++) {
+      sum[l] += (double)j->x[row + l];
+      j->y[row + l] = (float)sum[l];
+    }
+  }
+}
+
+/* Computes the variances of n columns, or with dy the gradients of their values. */
+CPU_INLINE void vary_strip(const axis_job *j, size_t at, size_t to, size_t n) {
+  double mean[LANES] = {0}, squares[LANES] = {0};
+  for (size_t e = 0; e < j->s.extent; e++)
+    for (size_t l = 0; l < n; l++) mean[l] += (double)j->x[at + e * j->s.inner + l];
+  for (size_t l = 0; l < n; l++) mean[l] /= (double)j->s.extent;
+  for (size_t e = 0; e < j->s.extent; e++)
+    for (size_t l = 0; l < n; l++) {
+      double far = (double)j->x[at + e * j->s.inner + l] - mean[l];
+      if (j->dy)
+        j->y[at + e * j->s.inner + l] = (float)(2 * (double)j->dy[to + l] / j->divisor * far);
+      else
+        squares[l] += far * far;
+    }
+  for (size_t l = 0; l < n && !j->dy; l++) j->y[to + l] = (float)(squares[l] / j->divisor);
+}
+
+CPU_INLINE void strips_body(const axis_job *j, size_t begin, size_t end, bool adds) {
+  for (size_t i = begin; i < end; i++) {
+    size_t n, at = strip_at(j, i, &n), to = i / j->strips * j->s.inner + i % j->strips * LANES;
+    if (adds && n == LANES)
+      add_strip(j, at, LANES);
+    else if (adds)
+      add_strip(j, at, n);
+    else if (n == LANES)
+      vary_strip(j, at, to, LANES);
+    else
+      vary_strip(j, at, to, n);
+  }
+}
+
+CPU_CLONES(strips, (const axis_job *j, size_t begin, size_t end, bool adds), (j, begin, end, adds))
+
+static void add_strips(void *arg, size_t begin, size_t end) { strips(arg, begin, end, true); }
+static void vary_strips(void *arg, size_t begin, size_t end) { strips(arg, begin, end, false); }
+
+static clv_code cumsum_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  axis_job j = make_job((const cpu_kernel *)base, a->in[0], a->out);
+  (void)err;
+  return run_job((const cpu_kernel *)base, &j, j.s.outer * j.strips, add_strips);
+}
+
+static clv_code cumsum_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  axis_job j = make_job((const cpu_kernel *)base, a->dout, a->din[0]);
+  (void)err;
+  j.back = true;
+  return run_job((const cpu_kernel *)base, &j, j.s.outer * j.strips, add_strips);
+}
+
+static clv_code var_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  axis_job j = make_job((const cpu_kernel *)base, a->in[0], a->out);
+  (void)err;
+  return run_job((const cpu_kernel *)base, &j, j.s.outer * j.strips, vary_strips);
+}
+
+static clv_code var_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  axis_job j = make_job((const cpu_kernel *)base, a->in[0], a->din[0]);
+  (void)err;
+  j.dy = a->dout;
+  return run_job((const cpu_kernel *)base, &j, j.s.outer * j.strips, vary_strips);
+}
+
+#define AXIS_PREPARE(name, saved)                                                          \
+  static clv_code name##_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) { \
+    cpu_kernel *k;                                                                         \
+    CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));                              \
+    k->base.forward = name##_forward;                                                      \
+    k->base.backward_input = d->need_dx[0] ? name##_backward : NULL;                       \
+    k->base.saves = d->need_dx[0] ? (saved) : 0;                                           \
+    *ret = &k->base;                                                                       \
+    return CLV_OK;                                                                         \
+  }
+AXIS_PREPARE(flip, 0)
+AXIS_PREPARE(roll, 0)
+AXIS_PREPARE(cumsum, 0)
+AXIS_PREPARE(var, CLV_SAVE_IN0)
+
+CLV_CPU_OP(flip, flip_prepare)
+CLV_CPU_OP(roll, roll_prepare)
+CLV_CPU_OP(cumsum, cumsum_prepare)
+CLV_CPU_OP(var, var_prepare)

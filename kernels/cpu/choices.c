@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Looks the answers up in choices.def.
+ *
+ * A row CHOICE names a question, a shape class, an instruction set, a library's version and the
+ * kernel that was fastest there. A row PACE names an op, a shape class, an instruction set, a
+ * processor and the op's time in bf16; it changes no bit, so the digest leaves it out.
+ */
+#include <cpuid.h>
+#include <dnnl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/cpu/choices_int.h"
+
+typedef struct choice_row {
+  cpu_question question;
+  cpu_shape_class shape_class;
+  const char *isa, *library;
+  cpu_candidate candidate;
+  const char *text; /* the row as the digest reads it */
+} choice_row;
+
+#define CHOICE(question, shape_class, isa, library, candidate) \
+  {CPU_##question,                                             \
+   CPU_##shape_class,                                          \
+   #isa,                                                       \
+   library,                                                    \
+   CPU_##candidate,                                            \
+   #question " " #shape_class " " #isa " " library " " #candidate "\n"},
+#define PACE(op, shape_class, isa, processor, hundredths)
+static const choice_row choices[] = {
+#include "kernels/cpu/choices.def"
+};
+#undef CHOICE
+#undef PACE
+
+typedef struct pace_row {
+  clv_op op;
+  cpu_shape_class shape_class;
+  const char *isa, *processor;
+  unsigned hundredths;
+} pace_row;
+
+#define CHOICE(question, shape_class, isa, library, candidate)
+#define PACE(op, shape_class, isa, processor, hundredths) \
+  {CLV_OP_##op, CPU_##shape_class, #isa, processor, hundredths},
+static const pace_row paces[] = {
+#include "kernels/cpu/choices.def"
+};
+#undef CHOICE
+#undef PACE
+
+/* ---- shape classes --------------------------------------------------------------------------- */
+
+cpu_shape_class clv_cpu_class_of_conv(const clv_window *s, int64_t groups) {
+  enum { FEW = 16, SMALL_IMAGE = 64, WINDOW = 3 };
+  bool strided = s->stride[0] != 1 || s->stride[1] != 1;
+  bool wide = s->kernel[0] > WINDOW || s->kernel[1] > WINDOW;
+  if (groups > 1) return groups == s->c ? CPU_DEPTHWISE : CPU_GROUPED;
+  if (s->c < FEW) return CPU_FEW_CHANNELS;
+  if (s->dilation[0] != 1 || s->dilation[1] != 1) return CPU_DILATED;
+  if (s->kernel[0] * s->kernel[1] == 1) return strided ? CPU_POINTWISE_STRIDED : CPU_POINTWISE;
+  if (wide) return strided ? CPU_WIDE_WINDOW_STRIDED : CPU_WIDE_WINDOW;
+  if (strided) return CPU_WINDOW_STRIDED;
+  return s->oh * s->ow <= SMALL_IMAGE ? CPU_WINDOW_SMALL_IMAGE : CPU_WINDOW;
+}
+
+cpu_shape_class clv_cpu_class_of_linear(int64_t rows) {
+  return rows < 256 ? CPU_FEW_ROWS : CPU_MANY_ROWS;
+}
+
+cpu_shape_class clv_cpu_class_of_attention(int64_t width) {
+  return width < 32 ? CPU_NARROW : CPU_WIDE;
+}
+
+cpu_shape_class clv_cpu_class_of_lstm(int64_t batch, int64_t hidden) {
+  if (batch < 4) return CPU_FEW_ROWS;
+  return hidden < 128 ? CPU_NARROW : CPU_WIDE;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* Returns the instruction set whose rows serve one without rows of its own; NULL: there is none. */
+static const char *find_lower_isa(const char *isa) {
+  static const char *const lower[][2] = {
+      {"avx512_core_amx_fp16", "avx512_core_amx"},
+      {"avx512_core_amx", "avx512_core_bf16"},
+      {"avx512_core_amx_refused", "avx512_core_bf16"},
+      {"avx512_core_fp16", "avx512_core_bf16"},
+      {"avx512_core_bf16", "avx512_core_vnni"},
+      {"avx512_core_vnni", "avx512_core"},
+      {"avx512_core", "avx2"},
+      {"avx2_vnni_2", "avx2_vnni"},
+      {"avx2_vnni", "avx2"},
+  };
+  for (size_t i = 0; i < CLV_COUNT(lower); i++)
+    if (strcmp(lower[i][0], isa) == 0) return lower[i][1];
+  return NULL;
+}
+
+/* Returns the row of an instruction set, or NULL. The rows of a question, class and instruction set
+ * are in ascending order of the library's version. */
+static const choice_row *find_row(cpu_question question, cpu_shape_class shape_class,
+                                  const char *isa, const char *library) {
+  const choice_row *found = NULL;
+  for (size_t i = 0; i < CLV_COUNT(choices); i++) {
+    const choice_row *r = &choices[i];
+    if (r->question != question || r->shape_class != shape_class || strcmp(r->isa, isa) != 0)
+      continue;
+    if (strcmp(r->library, library) == 0) return r;
+    found = r;
+  }
+  return found;
+}
+
+cpu_candidate clv_cpu_choose_for(cpu_question question, cpu_shape_class shape_class,
+                                 const char *isa, const char *library) {
+  static const cpu_candidate defaults[CPU_QUESTIONS] = {
+      [CPU_CONV_F32] = CPU_BLOCKS,       [CPU_CONV_BF16] = CPU_BLOCKS,
+      [CPU_CONV_WEIGHT_F32] = CPU_LOOPS, [CPU_CONV_WEIGHT_BF16] = CPU_ONEDNN,
+      [CPU_LINEAR_WEIGHT] = CPU_ONEDNN,  [CPU_ATTENTION_BF16] = CPU_F32,
+      [CPU_LSTM_BF16] = CPU_F32,
+  };
+  for (; isa; isa = find_lower_isa(isa)) {
+    const choice_row *r = find_row(question, shape_class, isa, library);
+    if (r) return r->candidate;
+  }
+  return defaults[question];
+}
+
+static const char *own_isa(void) {
+  return clv_cpu_isa_name((unsigned)dnnl_get_effective_cpu_isa(), clv_cpu_has_amx());
+}
+
+cpu_candidate clv_cpu_choose(cpu_question question, cpu_shape_class shape_class) {
+  char onednn[32];
+  if (question == CPU_LINEAR_WEIGHT)
+    return clv_cpu_choose_for(question, shape_class, own_isa(), clv_cpu_blas_version());
+  const dnnl_version_t *v = dnnl_version();
+  snprintf(onednn, sizeof onednn, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
+  return clv_cpu_choose_for(question, shape_class, own_isa(), onednn);
+}
+
+/* ---- bf16 and f32 ---------------------------------------------------------------------------- */
+
+void clv_cpu_print_processor(char ret[CPU_PROCESSOR_NAME]) {
+  unsigned a, b, c, d;
+  char vendor[13] = "";
+  snprintf(ret, CPU_PROCESSOR_NAME, "unknown");
+  if (!__get_cpuid(0, &a, &b, &c, &d)) return;
+  memcpy(vendor, &b, 4);
+  memcpy(vendor + 4, &d, 4);
+  memcpy(vendor + 8, &c, 4);
+  if (!__get_cpuid(1, &a, &b, &c, &d)) return;
+  unsigned family = a >> 8 & 15, model = a >> 4 & 15;
+  if (family == 6 || family == 15) model += (a >> 16 & 15) << 4;
+  if (family == 15) family += a >> 20 & 255;
+  snprintf(ret, CPU_PROCESSOR_NAME, "%s %u/%u", vendor, family, model);
+}
+
+/* Writes the class of a node of an op that may compute in bf16. Returns false for other ops. */
+static bool find_class(const clv_node_desc *d, cpu_shape_class *ret) {
+  const clv_shape *in = &d->in[0];
+  clv_window s;
+  switch (d->op) {
+    case CLV_OP_CONV2D:
+      s = clv_window_of(d);
+      *ret = clv_cpu_class_of_conv(&s, d->attrs.groups);
+      return true;
+    case CLV_OP_LINEAR:
+      *ret = clv_cpu_class_of_linear(
+          (int64_t)(clv_layout_numel(in, 1) / (size_t)CLV_MAX(in->dim[in->rank - 1], 1)));
+      return true;
+    case CLV_OP_ATTENTION:
+      *ret = clv_cpu_class_of_attention(clv_heads_of(d).width);
+      return true;
+    case CLV_OP_LSTM:
+      *ret = clv_cpu_class_of_lstm(in->dim[0], d->attrs.out);
+      return true;
+    default:
+      return false;
+  }
+}
+
+unsigned clv_cpu_bf16_pace(const clv_node_desc *d, const char **ret_processor) {
+  char processor[CPU_PROCESSOR_NAME];
+  const pace_row *found = NULL;
+  cpu_shape_class shape_class;
+  if (!find_class(d, &shape_class)) return 0;
+  clv_cpu_print_processor(processor);
+  for (size_t i = 0; i < CLV_COUNT(paces); i++) {
+    const pace_row *r = &paces[i];
+    if (r->op != d->op || r->shape_class != shape_class || strcmp(r->isa, own_isa()) != 0) continue;
+    if (strncmp(r->processor, processor, strcspn(processor, " ") + 1) != 0) continue;
+    if (!found || strcmp(r->processor, processor) == 0) found = r;
+  }
+  if (found) *ret_processor = found->processor;
+  return found ? found->hundredths : 0;
+}
+
+/* ---- the digest ------------------------------------------------------------------------------ */
+
+enum { DIGITS = 12 };
+static char digest[DIGITS + 1] = "none";
+
+static void compute_digest(void) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_sha256 sum;
+  clv_err err;
+  char hex[65];
+  for (size_t i = 0; i < CLV_COUNT(choices); i++) clv_bytes_puts(&text, choices[i].text);
+  if (clv_sha256_of(text.data, text.len, &sum, &err) != CLV_OK) return;
+  clv_sha256_hex(&sum, hex);
+  memcpy(digest, hex, DIGITS);
+}
+
+const char *clv_cpu_choices_digest(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, compute_digest);
+  return digest;
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * choices_int: which of several kernels computes a node, where this depends on measured speed. The
+ * answers are rows of choices.def, which `make bench-choices` measures and writes. At run time
+ * nothing is timed, so an answer follows from the node's shape class, the instruction set and the
+ * library's version alone. Nodes send the table's digest to each other, because kernels differ in
+ * bits.
+ */
+#ifndef CLEAVE_KERNELS_CPU_CHOICES_INT_H
+#define CLEAVE_KERNELS_CPU_CHOICES_INT_H
+
+#include "kernels/cpu/cpu_int.h"
+
+/* Questions, each with its candidates. The first candidate is the default, for processors and
+ * libraries of which the table has no row. A kernel that the processor or library lacks is skipped
+ * even if the table names it. */
+typedef enum cpu_question {
+  CPU_CONV_F32,         /* layout of a convolution in f32: blocks, row-major */
+  CPU_CONV_BF16,        /* layout of a convolution in bf16: blocks, channels last with AMX */
+  CPU_CONV_WEIGHT_F32,  /* weight gradient, three taps in blocks of 8: loops of ours, oneDNN */
+  CPU_CONV_WEIGHT_BF16, /* weight gradient in channels last: oneDNN, a product of ours */
+  CPU_LINEAR_WEIGHT,    /* weight gradient of linear in f32: oneDNN, OpenBLAS */
+  CPU_ATTENTION_BF16,   /* products of attention in a session in bf16: f32, pairs */
+  CPU_LSTM_BF16,        /* products of lstm in a session in bf16: f32, pairs */
+  CPU_QUESTIONS
+} cpu_question;
+
+/* PAIRS: products of pairs_int.h, whose factors are bf16. */
+typedef enum cpu_candidate {
+  CPU_BLOCKS,
+  CPU_ROW_MAJOR,
+  CPU_CHANNELS_LAST,
+  CPU_ONEDNN,
+  CPU_LOOPS,
+  CPU_PRODUCT,
+  CPU_OPENBLAS,
+  CPU_F32,
+  CPU_PAIRS,
+  CPU_CANDIDATES
+} cpu_candidate;
+
+/* Classes of shapes; the functions below say what is in each. */
+typedef enum cpu_shape_class {
+  CPU_DEPTHWISE,
+  CPU_GROUPED,
+  CPU_FEW_CHANNELS,
+  CPU_DILATED,
+  CPU_POINTWISE,
+  CPU_POINTWISE_STRIDED,
+  CPU_WINDOW,
+  CPU_WINDOW_SMALL_IMAGE,
+  CPU_WINDOW_STRIDED,
+  CPU_WIDE_WINDOW,
+  CPU_WIDE_WINDOW_STRIDED,
+  CPU_FEW_ROWS,
+  CPU_MANY_ROWS,
+  CPU_NARROW,
+  CPU_WIDE,
+  CPU_SHAPE_CLASSES
+} cpu_shape_class;
+
+/* Returns the class of a convolution. Classes are tried in the order of the enum: a group for each
+ * channel; fewer groups, but more than one; fewer than 16 input channels; taps apart; one tap;
+ * windows of up to 3x3, of which small images have at most 64 positions of output; wider
+ * windows. */
+cpu_shape_class clv_cpu_class_of_conv(const clv_window *s, int64_t groups);
+/* FEW_ROWS: fewer than 256 rows of input, which are the terms of the gradient's sums. */
+cpu_shape_class clv_cpu_class_of_linear(int64_t rows);
+/* NARROW: fewer than 32 values a head. The class depends on nothing else, so that packed and padded
+ * sequences have one kernel. */
+cpu_shape_class clv_cpu_class_of_attention(int64_t width);
+/* FEW_ROWS: batches of fewer than 4; otherwise NARROW: a hidden size below 128. */
+cpu_shape_class clv_cpu_class_of_lstm(int64_t batch, int64_t hidden);
+
+/* Answers a question for this process. */
+cpu_candidate clv_cpu_choose(cpu_question question, cpu_shape_class shape_class);
+
+/* As clv_cpu_choose, for an instruction set and a library ("oneDNN 2.6.3"). Takes the first of
+ * these
+ * rows: that of the library, the newest of another version, either of the next lower instruction
+ * set. */
+cpu_candidate clv_cpu_choose_for(cpu_question question, cpu_shape_class shape_class,
+                                 const char *isa, const char *library);
+
+/* Prints the processor's vendor, family and model: "GenuineIntel 6/207". */
+enum { CPU_PROCESSOR_NAME = 32 };
+void clv_cpu_print_processor(char ret[CPU_PROCESSOR_NAME]);
+
+/* As clv_backend_cpu_bf16_pace. */
+unsigned clv_cpu_bf16_pace(const clv_node_desc *d, const char **ret_processor);
+
+/* Returns the first 12 digits of the SHA-256 of the table's rows of kernels. */
+const char *clv_cpu_choices_digest(void);
+
+#endif

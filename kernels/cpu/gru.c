@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * gru, computed as lstm: all values have the steps outermost, [T, N, ...]. One product over all
+ * steps for the input, a small one for each step for h, and between them a vectorised loop over the
+ * gates. The gates of one row are [r z n], each of H values. With h the sum W_hn h + b_hn is saved,
+ * too, because the gate r multiplies it.
+ */
+#include "kernels/cpu/math_int.h"
+
+enum { GATES = 3 };
+
+typedef struct gru_kernel {
+  cpu_kernel k;
+  size_t n, t, f, h; /* batch, steps, input features, hidden size */
+  int layers, slots; /* slots: parameter slots of one layer, 4 with bias, else 2 */
+} gru_kernel;
+
+/* Values of one layer that forward saves. */
+typedef struct gru_trace {
+  float *gates, *sums, *hidden; /* gates: [T, N, 3H]; sums (W_hn h + b_hn), hidden: [T, N, H] */
+} gru_trace;
+
+static size_t count_rows(const gru_kernel *k) { return k->t * k->n; }
+
+static size_t trace_size(const gru_kernel *k) { return count_rows(k) * (GATES + 2) * k->h; }
+
+/* Returns the trace of a layer. Without a backward two traces in scratch alternate, because a layer
+ * reads the h of the layer before. */
+static gru_trace layer_trace(const gru_kernel *k, const clv_kernel_args *a, int layer) {
+  float *base = k->k.has_backward ? a->saved : a->scratch;
+  gru_trace s = {.gates = base + (size_t)(k->k.has_backward ? layer : layer % 2) * trace_size(k)};
+  s.sums = s.gates + count_rows(k) * GATES * k->h;
+  s.hidden = s.sums + count_rows(k) * k->h;
+  return s;
+}
+
+static size_t input_width(const gru_kernel *k, int layer) { return layer ? k->h : k->f; }
+
+static float *layer_param(const gru_kernel *k, const clv_kernel_args *a, int layer, int which) {
+  return which < k->slots ? a->param[layer * k->slots + which] : NULL;
+}
+
+static cpu_gemm make_gemm(size_t m, size_t n, size_t k) {
+  return (cpu_gemm){.m = (int64_t)m, .n = (int64_t)n, .k = (int64_t)k};
+}
+
+/* Transposes [N, T, width] to [T, N, width], or the reverse with the extents exchanged. */
+static void transpose(const float *src, size_t n, size_t t, size_t width, float *dst) {
+  for (size_t i = 0; i < n; i++)
+    for (size_t j = 0; j < t; j++)
+      memcpy(dst + (j * n + i) * width, src + (i * t + j) * width, width * sizeof *dst);
+}
+
+/* ---- one step, over rows begin to end of the batch ------------------------------------------- */
+
+typedef struct step_job {
+  const gru_kernel *k;
+  const float *bias, *own_bias; /* of the input and of h, [3H]; zeros without biases */
+  const float *before;          /* h of the step before, in rows `before_stride` apart */
+  size_t before_stride;
+  float *gates, *sums, *hidden; /* trace of this step */
+  const float *own;             /* W_hh h of this step, [N, 3H] */
+  float *out; /* output of this step, in row-major [N, T, H]; NULL: not the last layer */
+  /* backward: gradient of h from outside the layer, and from the following step */
+  const float *outside_dh;
+  size_t outside_dh_stride;
+  float *dh, *dgates, *downs; /* dh becomes its share that passes z to the step before */
+} step_job;
+
+CPU_INLINE void cell_row_body(float *gates, const float *own, const step_job *j,
+                              const float *before, float *sums, float *hidden, size_t h) {
+  const float *bias = j->bias, *own_bias = j->own_bias;
+  CPU_INDEPENDENT
+  for (size_t i = 0; i < h; i++) {
+    float r = sigmoid_of(gates[i] + bias[i] + (own[i] + own_bias[i]));
+    float z = sigmoid_of(gates[h + i] + bias[h + i] + (own[h + i] + own_bias[h + i]));
+    float sum = own[2 * h + i] + own_bias[2 * h + i];
+    float n = tanh_of(gates[2 * h + i] + bias[2 * h + i] + r * sum);
+    gates[i] = r;
+    gates[h + i] = z;
+    gates[2 * h + i] = n;
+    sums[i] = sum;
+    hidden[i] = (1 - z) * n + z * before[i];
+  }
+}
+
+CPU_INLINE void cell_back_body(const float *gates, const float *sums, const float *before,
+                               const float *outside, float *dh, float *dgates, float *downs,
+                               size_t h) {
+  CPU_INDEPENDENT
+  for (size_t i = 0; i < h; i++) {
+    float r = gates[i], z = gates[h + i], n = gates[2 * h + i], d = outside[i] + dh[i];
+    float dn = d * (1 - z) * (1 - n * n), dr = dn * sums[i] * r * (1 - r);
+    float dz = d * (before[i] - n) * z * (1 - z);
+    dgates[i] = downs[i] = dr;
+    dgates[h + i] = downs[h + i] = dz;
+    dgates[2 * h + i] = dn;
+    downs[2 * h + i] = dn * r;
+    dh[i] = d * z;
+  }
+}
+
+CPU_CLONES(cell_row,
+           (float *gates, const float *own, const step_job *j, const float *before, float *sums,
+            float *hidden, size_t h),
+           (gates, own, j, before, sums, hidden, h))
+CPU_CLONES(cell_back,
+           (const float *gates, const float *sums, const float *before, const float *outside,
+            float *dh, float *dgates, float *downs, size_t h),
+           (gates, sums, before, outside, dh, dgates, downs, h))
+
+static void run_cell_rows(void *arg, size_t begin, size_t end) {
+  const step_job *j = arg;
+  size_t h = j->k->h;
+  for (size_t n = begin; n < end; n++) {
+    cell_row(j->gates + n * GATES * h, j->own + n * GATES * h, j, j->before + n * j->before_stride,
+             j->sums + n * h, j->hidden + n * h, h);
+    if (j->out) memcpy(j->out + n * j->k->t * h, j->hidden + n * h, h * sizeof *j->out);
+  }
+}
+
+static void run_cell_rows_back(void *arg, size_t begin, size_t end) {
+  const step_job *j = arg;
+  size_t h = j->k->h;
+  for (size_t n = begin; n < end; n++)
+    cell_back(j->gates + n * GATES * h, j->sums + n * h, j->before + n * j->before_stride,
+              j->outside_dh + n * j->outside_dh_stride, j->dh + n * h, j->dgates + n * GATES * h,
+              j->downs + n * GATES * h, h);
+}
+
+static void run_step(const gru_kernel *k, step_job *j, clv_cpu_range_fn *rows) {
+  clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, k->n * k->h * 24), k->n, rows, j);
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+/* Buffers of forward in scratch, after the traces that scratch holds without a backward: the
+ * transposed input, W_hh h of a step, zeros for h and for biases. */
+typedef struct forward_buffers {
+  float *x, *own, *zeros;
+} forward_buffers;
+
+static size_t scratch_trace_size(const gru_kernel *k) {
+  return k->k.has_backward ? 0 : (size_t)CLV_MIN(k->layers, 2) * trace_size(k);
+}
+
+static forward_buffers lay_out_forward(const gru_kernel *k, const clv_kernel_args *a) {
+  forward_buffers p = {.x = (float *)a->scratch + scratch_trace_size(k)};
+  p.own = p.x + count_rows(k) * k->f;
+  p.zeros = p.own + k->n * GATES * k->h;
+  return p;
+}
+
+static size_t forward_scratch(const gru_kernel *k) {
+  return scratch_trace_size(k) + count_rows(k) * k->f + (k->n + 1) * GATES * k->h;
+}
+
+static clv_code layer_forward(const gru_kernel *k, const clv_kernel_args *a, int layer,
+                              const float *x, const forward_buffers *p, clv_err *err) {
+  gru_trace s = layer_trace(k, a, layer);
+  const float *bias = layer_param(k, a, layer, 2), *own_bias = layer_param(k, a, layer, 3);
+  size_t step = k->n * k->h;
+  cpu_gemm in = make_gemm(count_rows(k), GATES * k->h, input_width(k, layer));
+  cpu_gemm recur = make_gemm(k->n, GATES * k->h, k->h);
+  in.b_t = recur.b_t = true;
+  CLV_TRY(clv_cpu_gemm(&in, x, layer_param(k, a, layer, 0), 0, s.gates, err));
+  memset(p->own, 0, GATES * step * sizeof *p->own);
+  for (size_t t = 0; t < k->t; t++) {
+    step_job j = {.k = k,
+                  .bias = bias ? bias : p->zeros,
+                  .own_bias = own_bias ? own_bias : p->zeros,
+                  .before = t ? s.hidden + (t - 1) * step : p->zeros,
+                  .before_stride = t ? k->h : 0,
+                  .gates = s.gates + t * GATES * step,
+                  .sums = s.sums + t * step,
+                  .hidden = s.hidden + t * step,
+                  .own = p->own,
+                  .out = layer + 1 == k->layers ? (float *)a->out + t * k->h : NULL};
+    if (t) CLV_TRY(clv_cpu_gemm(&recur, j.before, layer_param(k, a, layer, 1), 0, p->own, err));
+    run_step(k, &j, run_cell_rows);
+  }
+  return CLV_OK;
+}
+
+static clv_code gru_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const gru_kernel *k = (const gru_kernel *)base;
+  forward_buffers p = lay_out_forward(k, a);
+  const float *x = p.x;
+  clv_cpu_set_threads(k->k.threads);
+  memset(p.zeros, 0, GATES * k->h * sizeof *p.zeros);
+  transpose(a->in[0], k->n, k->t, k->f, p.x);
+  for (int layer = 0; layer < k->layers; layer++) {
+    CLV_TRY(layer_forward(k, a, layer, x, &p, err));
+    x = layer_trace(k, a, layer).hidden;
+  }
+  return CLV_OK;
+}
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+typedef struct backward_buffers {
+  float *dgates, *downs; /* gradients of W_ih x + b_ih and of W_hh h + b_hh, [T, N, 3H] */
+  float *dx;             /* gradient of a layer's input, [T, N, F or H] */
+  float *x;              /* input of the first layer, [T, N, F] */
+  float *dh;             /* gradient of h of one step, [N, H] */
+  float *zeros;          /* [H] zeros */
+  float *sums;           /* [3H] column sums */
+} backward_buffers;
+
+static size_t max_width(const gru_kernel *k) { return CLV_MAX(k->f, k->h); }
+
+static backward_buffers lay_out_backward(const gru_kernel *k, const clv_kernel_args *a) {
+  backward_buffers p = {.dgates = a->scratch};
+  p.downs = p.dgates + count_rows(k) * GATES * k->h;
+  p.dx = p.downs + count_rows(k) * GATES * k->h;
+  p.x = p.dx + count_rows(k) * max_width(k);
+  p.dh = p.x + count_rows(k) * k->f;
+  p.zeros = p.dh + k->n * k->h;
+  p.sums = p.zeros + k->h;
+  return p;
+}
+
+static size_t backward_scratch(const gru_kernel *k) {
+  return count_rows(k) * (2 * GATES * k->h + max_width(k) + k->f) + (k->n + 1 + GATES) * k->h;
+}
+
+/* Computes the gradients of a layer's sums, last step first. */
+static clv_code backward_steps(const gru_kernel *k, const clv_kernel_args *a, int layer,
+                               const backward_buffers *p, clv_err *err) {
+  gru_trace s = layer_trace(k, a, layer);
+  bool top = layer + 1 == k->layers; /* the last layer's gradient from outside is dout, [N, T, H] */
+  size_t step = k->n * k->h;
+  cpu_gemm recur = make_gemm(k->n, k->h, GATES * k->h);
+  memset(p->dh, 0, step * sizeof *p->dh);
+  for (size_t t = k->t; t-- > 0;) {
+    step_job j = {.k = k,
+                  .before = t ? s.hidden + (t - 1) * step : p->zeros,
+                  .before_stride = t ? k->h : 0,
+                  .gates = s.gates + t * GATES * step,
+                  .sums = s.sums + t * step,
+                  .outside_dh = top ? (const float *)a->dout + t * k->h : p->dx + t * step,
+                  .outside_dh_stride = top ? k->t * k->h : k->h,
+                  .dh = p->dh,
+                  .dgates = p->dgates + t * GATES * step,
+                  .downs = p->downs + t * GATES * step};
+    run_step(k, &j, run_cell_rows_back);
+    if (t) CLV_TRY(clv_cpu_gemm(&recur, j.downs, layer_param(k, a, layer, 1), 1, p->dh, err));
+  }
+  return CLV_OK;
+}
+
+static void store_sums(float *dst, const float *src, size_t n, bool accumulate) {
+  for (size_t i = 0; i < n; i++) dst[i] = accumulate ? dst[i] + src[i] : src[i];
+}
+
+/* Computes the gradients of a layer's parameters: dW_ih = dgates^T x; dW_hh = downs^T h of the step
+ * before, which is zero for the first step. Those of the biases are column sums. */
+static clv_code backward_weights(const gru_kernel *k, const clv_kernel_args *a, int layer,
+                                 const float *x, const backward_buffers *p, clv_err *err) {
+  float *dw_in = a->dparam[layer * k->slots], *dw_h = a->dparam[layer * k->slots + 1];
+  size_t gates = GATES * k->h, later = count_rows(k) - k->n;
+  float beta = a->accumulate ? 1 : 0;
+  cpu_gemm in = make_gemm(gates, input_width(k, layer), count_rows(k));
+  cpu_gemm recur = make_gemm(gates, k->h, later);
+  in.a_t = recur.a_t = true;
+  CLV_TRY(clv_cpu_gemm(&in, p->dgates, x, beta, dw_in, err));
+  if (later)
+    CLV_TRY(clv_cpu_gemm(&recur, p->downs + k->n * gates, layer_trace(k, a, layer).hidden, beta,
+                         dw_h, err));
+  else if (!a->accumulate)
+    memset(dw_h, 0, gates * k->h * sizeof *dw_h);
+  for (int i = 2; i < k->slots; i++) {
+    clv_cpu_column_sums(i == 2 ? p->dgates : p->downs, count_rows(k), gates, p->sums, false);
+    store_sums(a->dparam[layer * k->slots + i], p->sums, gates, a->accumulate);
+  }
+  return CLV_OK;
+}
+
+static clv_code backward_layer(const gru_kernel *k, const clv_kernel_args *a, int layer,
+                               const backward_buffers *p, clv_err *err) {
+  const float *x = layer ? layer_trace(k, a, layer - 1).hidden : p->x;
+  cpu_gemm in = make_gemm(count_rows(k), input_width(k, layer), GATES * k->h);
+  CLV_TRY(backward_steps(k, a, layer, p, err));
+  if (k->k.d.need_dw) CLV_TRY(backward_weights(k, a, layer, x, p, err));
+  if (layer || a->din[0])
+    CLV_TRY(clv_cpu_gemm(&in, p->dgates, layer_param(k, a, layer, 0), 0, p->dx, err));
+  return CLV_OK;
+}
+
+static clv_code gru_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const gru_kernel *k = (const gru_kernel *)base;
+  backward_buffers p = lay_out_backward(k, a);
+  clv_cpu_set_threads(k->k.threads);
+  memset(p.zeros, 0, k->h * sizeof *p.zeros);
+  if (k->k.d.need_dw) transpose(a->in[0], k->n, k->t, k->f, p.x);
+  for (int layer = k->layers - 1; layer >= 0; layer--)
+    CLV_TRY(backward_layer(k, a, layer, &p, err));
+  if (a->din[0]) transpose(p.dx, k->t, k->n, k->f, a->din[0]);
+  return CLV_OK;
+}
+
+static clv_code gru_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+  gru_kernel *k;
+  CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
+  k->n = (size_t)d->in[0].dim[0];
+  k->t = (size_t)d->in[0].dim[1];
+  k->f = (size_t)d->in[0].dim[2];
+  k->h = (size_t)d->attrs.out;
+  k->layers = (int)d->attrs.layers;
+  k->slots = d->attrs.bias ? 4 : 2;
+  k->k.base.forward = gru_forward;
+  k->k.base.backward_input = k->k.has_backward ? gru_backward : NULL;
+  k->k.base.fused_grads = d->need_dw;
+  k->k.base.saves = d->need_dw ? CLV_SAVE_IN0 : 0;
+  k->k.base.saved_bytes = k->k.has_backward ? trace_size(k) * (size_t)k->layers * sizeof(float) : 0;
+  size_t floats = CLV_MAX(forward_scratch(k), k->k.has_backward ? backward_scratch(k) : 0);
+  k->k.base.scratch_bytes = floats * sizeof(float);
+  k->k.base.impl = "sgemm";
+  *ret = &k->k.base;
+  return CLV_OK;
+}
+
+CLV_CPU_OP(gru, gru_prepare)

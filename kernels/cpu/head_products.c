@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * In f32, copies are dense, because a head's rows are a full row of all heads apart and would share
+ * a few sets of the caches. In bf16, copies are packed right factors; left factors are packed from
+ * the tensor during the product.
+ */
+#include "kernels/cpu/head_products_int.h"
+
+#include <string.h>
+
+#include "kernels/cpu/pairs_int.h"
+#include "kernels/cpu/tiles_int.h"
+
+static size_t packed_size(size_t n, size_t k) { return clv_cpu_pairs_bytes(n, k) / sizeof(float); }
+
+size_t clv_cpu_head_keys_size(const cpu_head_extents *h) {
+  if (!h->pairs) return h->width * h->score_stride;
+  return CLV_MAX(packed_size(h->max_keys, h->width), packed_size(h->width, h->max_keys));
+}
+
+size_t clv_cpu_head_tile_size(const cpu_head_extents *h) {
+  return h->pairs ? packed_size(h->width, h->max_rows) : h->max_rows * h->width;
+}
+
+size_t clv_cpu_head_scratch_size(const cpu_head_extents *h) {
+  if (!h->pairs) return 0;
+  size_t queries = clv_cpu_pairs_scratch_bytes(1, h->max_rows, h->width),
+         scores = clv_cpu_pairs_scratch_bytes(1, h->max_rows, h->max_keys),
+         turned = clv_cpu_pairs_scratch_bytes(1, h->max_keys, h->max_rows);
+  size_t most = CLV_MAX(queries, CLV_MAX(scores, turned));
+  return clv_align_up(most, 64) / sizeof(float);
+}
+
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+static void copy_dense(const float *from, size_t stride, size_t rows, size_t width, float *to) {
+  for (size_t i = 0; i < rows; i++) memcpy(to + i * width, from + i * stride, width * sizeof *to);
+}
+
+static void pack(const float *x, size_t stride, size_t rows, size_t width, bool as_columns,
+                 float *ret) {
+  cpu_pairs_factor f = {.x = x,
+                        .rows = rows,
+                        .columns = width,
+                        .row_stride = stride,
+                        .is_right = true,
+                        .is_transposed = as_columns};
+  clv_cpu_pairs_pack(1, &f, (uint16_t *)(void *)ret);
+}
+
+void clv_cpu_head_copy_columns(const cpu_head_extents *h, const float *x, size_t length,
+                               float *ret) {
+  if (h->pairs)
+    pack(x, h->key_stride, length, h->width, true, ret);
+  else
+    clv_cpu_transpose(x, length, h->width, h->key_stride, ret, h->score_stride);
+}
+
+void clv_cpu_head_copy_rows(const cpu_head_extents *h, const float *x, size_t length, float *ret) {
+  if (h->pairs)
+    pack(x, h->key_stride, length, h->width, false, ret);
+  else
+    copy_dense(x, h->key_stride, length, h->width, ret);
+}
+
+void clv_cpu_head_copy_tile(const cpu_head_extents *h, const float *x, size_t rows, float *ret) {
+  if (h->pairs)
+    pack(x, h->query_stride, rows, h->width, false, ret);
+  else
+    copy_dense(x, h->query_stride, rows, h->width, ret);
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+/* Fills in the rest of a product of pairs, and computes it. The caller has set the left factor, n,
+ * right_k, c, c_row_stride and accumulate. */
+static void multiply_pairs(const cpu_head_product *p, cpu_pairs_product product,
+                           const float *right) {
+  const cpu_pairs_factor *left = &product.left_factor;
+  product.m = left->is_transposed ? left->columns : left->rows;
+  product.k = left->is_transposed ? left->rows : left->columns;
+  product.right_packed = (const uint16_t *)(const void *)right;
+  product.scratch = (uint16_t *)(void *)p->scratch;
+  clv_cpu_pairs_multiply(1, &product);
+}
+
+void clv_cpu_head_by_columns(const cpu_head_product *p, const float *x, const float *x_copy,
+                             const float *columns, float *ret) {
+  const cpu_head_extents *h = p->h;
+  if (h->pairs)
+    multiply_pairs(p,
+                   (cpu_pairs_product){.left_factor = {.x = x,
+                                                       .rows = p->rows,
+                                                       .columns = h->width,
+                                                       .row_stride = h->query_stride},
+                                       .n = p->keys,
+                                       .c = ret,
+                                       .c_row_stride = h->score_stride},
+                   columns);
+  else
+    clv_cpu_tiles(&(cpu_tiles){.m = p->rows,
+                               .n = p->keys,
+                               .k = h->width,
+                               .a = x_copy,
+                               .a_row_stride = h->width,
+                               .a_column_stride = 1,
+                               .b = columns,
+                               .b_row_stride = h->score_stride,
+                               .c = ret,
+                               .c_row_stride = h->score_stride});
+}
+
+void clv_cpu_head_by_rows(const cpu_head_product *p, const float *scores, const float *rows,
+                          float *ret) {
+  const cpu_head_extents *h = p->h;
+  if (h->pairs)
+    multiply_pairs(p,
+                   (cpu_pairs_product){.left_factor = {.x = scores,
+                                                       .rows = p->rows,
+                                                       .columns = p->keys,
+                                                       .row_stride = h->score_stride},
+                                       .n = h->width,
+                                       .right_k = p->length,
+                                       .c = ret,
+                                       .c_row_stride = h->query_stride},
+                   rows);
+  else
+    clv_cpu_tiles(&(cpu_tiles){.m = p->rows,
+                               .n = h->width,
+                               .k = p->keys,
+                               .a = scores,
+                               .a_row_stride = h->score_stride,
+                               .a_column_stride = 1,
+                               .b = rows,
+                               .b_row_stride = h->width,
+                               .c = ret,
+                               .c_row_stride = h->query_stride});
+}
+
+void clv_cpu_head_over_tile(const cpu_head_product *p, const float *scores, const float *x_copy,
+                            bool add, float *ret) {
+  const cpu_head_extents *h = p->h;
+  if (h->pairs)
+    multiply_pairs(p,
+                   (cpu_pairs_product){.left_factor = {.x = scores,
+                                                       .rows = p->rows,
+                                                       .columns = p->keys,
+                                                       .row_stride = h->score_stride,
+                                                       .is_transposed = true},
+                                       .n = h->width,
+                                       .c = ret,
+                                       .accumulate = add},
+                   x_copy);
+  else
+    clv_cpu_tiles(&(cpu_tiles){.m = p->keys,
+                               .n = h->width,
+                               .k = p->rows,
+                               .a = scores,
+                               .a_row_stride = 1,
+                               .a_column_stride = h->score_stride,
+                               .b = x_copy,
+                               .b_row_stride = h->width,
+                               .c = ret,
+                               .c_row_stride = h->width,
+                               .accumulate = add});
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * pow: y = x^exponent. Small whole exponents and square roots have their own loops. Any other power
+ * is e^(exponent log |x|) in double. A negative x has the sign of an odd exponent, and NaN if the
+ * exponent is no whole number.
+ */
+#include <math.h>
+
+#include "kernels/cpu/pointwise_int.h"
+
+/* Returns |x|^p. Of 0, infinity and NaN the logarithm has no digits, so they are selected. */
+CPU_INLINE float magnitude_of(float x, float p) {
+  float size = from_bits(to_bits(x) & 0x7fffffffu);
+  double r = wide_exp_of((double)p * wide_log_of((double)size));
+  float y = (float)r;
+  y = size == 0 ? (p > 0 ? 0 : INFINITY) : y;
+  y = size > 3.4028235e38f ? (p > 0 ? INFINITY : 0) : y;
+  return p == 0 ? 1 : size != size ? x : y;
+}
+
+/* Returns x^p for p in -65..64. */
+CPU_INLINE float power_of(float x, float p) {
+  float y = magnitude_of(x, p), half = p * 0.5f;
+  float whole = (float)(int)p, even = (float)(int)half;
+  float sign = even == half ? 1 : -1;
+  return x < 0 ? (whole == p ? sign * y : NAN) : y;
+}
+
+MAP(constant, 1)
+MAP(constant_back, 0)
+MAP(line, x)
+MAP(line_back, zs[i])
+MAP(square, x *x)
+MAP(square_back, zs[i] * 2 * x)
+MAP(cube, x *x *x)
+MAP(cube_back, zs[i] * 3 * x * x)
+MAP(root, __builtin_sqrtf(x))
+MAP(root_back, zs[i] / (2 * __builtin_sqrtf(x)))
+MAP(root_under, 1 / __builtin_sqrtf(x))
+MAP(root_under_back, zs[i] * -0.5f / (x * __builtin_sqrtf(x)))
+MAP(under, 1 / x)
+MAP(under_back, -zs[i] / (x * x))
+MAP(square_under, 1 / (x * x))
+MAP(square_under_back, zs[i] * -2 / (x * x * x))
+MAP(power, power_of(x, p))
+MAP(power_back, zs[i] * p * power_of(x, p - 1))
+
+static const struct {
+  double exponent;
+  cpu_map_fn *map, *back;
+} special[] = {{0, constant, constant_back}, {1, line, line_back},
+               {2, square, square_back},     {3, cube, cube_back},
+               {0.5, root, root_back},       {-0.5, root_under, root_under_back},
+               {-1, under, under_back},      {-2, square_under, square_under_back}};
+
+static clv_code pow_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+  for (size_t i = 0; i < CLV_COUNT(special); i++)
+    if (special[i].exponent == d->attrs.exponent)
+      return clv_cpu_pointwise(d, special[i].map, special[i].back, 2, ret, err);
+  return clv_cpu_pointwise(d, power, power_back, 30, ret, err);
+}
+
+CLV_CPU_OP(pow, pow_prepare)

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * prelu over rows [n, channels, run]: with one weight a row is a sample, and `run` all of its
+ * values. Where each channel has one value, the loops go over channels instead.
+ */
+#include "kernels/cpu/cpu_int.h"
+
+typedef struct prelu_job {
+  const float *x, *w, *dy;
+  float *to;
+  size_t n, channels, run;
+  bool accumulate;
+} prelu_job;
+
+/* y[i] = f(x[i]) where f is x, or w x for x at most 0, of the values z (x itself, or dy). */
+CPU_INLINE void row_body(const float *x, const float *z, float w, float *y, size_t n) {
+  CPU_INDEPENDENT
+  for (size_t i = 0; i < n; i++) y[i] = x[i] > 0 ? z[i] : w * z[i];
+}
+CPU_CLONES(row, (const float *x, const float *z, float w, float *y, size_t n), (x, z, w, y, n))
+
+CPU_INLINE void columns_body(const float *x, const float *z, const float *w, float *y, size_t n) {
+  CPU_INDEPENDENT
+  for (size_t i = 0; i < n; i++) y[i] = x[i] > 0 ? z[i] : w[i] * z[i];
+}
+CPU_CLONES(columns, (const float *x, const float *z, const float *w, float *y, size_t n),
+           (x, z, w, y, n))
+
+/* Adds the gradients of a weight over n values to sum[8], value i to sum[i % 8]. */
+CPU_INLINE void add_row_body(const float *x, const float *dy, double *sum, size_t n) {
+  size_t whole = n / 8 * 8;
+  double lane[8] = {0};
+  for (size_t i = 0; i < whole; i += 8)
+    for (size_t j = 0; j < 8; j++)
+      lane[j] += x[i + j] > 0 ? 0 : (double)x[i + j] * (double)dy[i + j];
+  for (size_t i = whole; i < n; i++) lane[i - whole] += x[i] > 0 ? 0 : (double)x[i] * (double)dy[i];
+  for (size_t j = 0; j < 8; j++) sum[j] += lane[j];
+}
+CPU_CLONES(add_row, (const float *x, const float *dy, double *sum, size_t n), (x, dy, sum, n))
+
+static void run_rows(void *arg, size_t begin, size_t end) {
+  const prelu_job *j = arg;
+  const float *z = j->dy ? j->dy : j->x;
+  for (size_t r = begin; r < end; r++) {
+    size_t at = r * j->run;
+    if (j->run == 1)
+      columns(j->x + r * j->channels, z + r * j->channels, j->w, j->to + r * j->channels,
+              j->channels);
+    else
+      row(j->x + at, z + at, j->w[r % j->channels], j->to + at, j->run);
+  }
+}
+
+static void run_weights(void *arg, size_t begin, size_t end) {
+  const prelu_job *j = arg;
+  for (size_t c = begin; c < end; c++) {
+    double sum[8] = {0};
+    for (size_t r = c; r < j->n * j->channels; r += j->channels)
+      add_row(j->x + r * j->run, j->dy + r * j->run, sum, j->run);
+    double all = ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
+    j->to[c] = j->accumulate ? j->to[c] + (float)all : (float)all;
+  }
+}
+
+static prelu_job make_job(const cpu_kernel *k, const clv_kernel_args *a) {
+  prelu_job j = {.x = a->in[0],
+                 .w = a->param[CLV_SLOT_WEIGHT],
+                 .n = (size_t)k->d.in[0].dim[0],
+                 .channels = (size_t)k->d.attrs.num_parameters};
+  j.run = k->n_in / j.n / j.channels;
+  return j;
+}
+
+static clv_code run_job(const cpu_kernel *k, prelu_job *j) {
+  int threads = clv_cpu_useful_threads(k->threads, k->n_in);
+  clv_cpu_parallel(threads, j->run == 1 ? j->n : j->n * j->channels, run_rows, j);
+  return CLV_OK;
+}
+
+static clv_code prelu_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cpu_kernel *k = (const cpu_kernel *)base;
+  prelu_job j = make_job(k, a);
+  (void)err;
+  j.to = a->out;
+  return run_job(k, &j);
+}
+
+static clv_code prelu_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cpu_kernel *k = (const cpu_kernel *)base;
+  prelu_job j = make_job(k, a);
+  (void)err;
+  j.dy = a->dout;
+  j.to = a->din[0];
+  return run_job(k, &j);
+}
+
+static clv_code prelu_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cpu_kernel *k = (const cpu_kernel *)base;
+  prelu_job j = make_job(k, a);
+  (void)err;
+  j.dy = a->dout;
+  j.to = a->dparam[CLV_SLOT_WEIGHT];
+  j.accumulate = a->accumulate;
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), j.channels, run_weights, &j);
+  return CLV_OK;
+}
+
+static clv_code prelu_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+  cpu_kernel *k;
+  CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
+  k->base.forward = prelu_forward;
+  k->base.backward_input = d->need_dx[0] ? prelu_backward_input : NULL;
+  k->base.backward_weight = d->need_dw ? prelu_backward_weight : NULL;
+  k->base.saves = d->need_dx[0] || d->need_dw ? CLV_SAVE_IN0 : 0;
+  k->base.saves_for_dw = d->need_dx[0] ? 0 : k->base.saves;
+  k->base.din_in_place = 1u << 0;
+  *ret = &k->base;
+  return CLV_OK;
+}
+
+CLV_CPU_OP(prelu, prelu_prepare)

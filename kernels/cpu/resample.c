@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Adaptive average pools and upsampling, over planes of 1, 8 or 16 channels as avgpool. Each call
+ * first makes a table for each axis in scratch: which values a position of the target reads, and
+ * their weights. Backward has tables of the outputs that read an input, so it gathers, too.
+ */
+#include "kernels/cpu/cpu_int.h"
+
+/* The source positions first .. first + n - 1 of one target position. at: index of the first
+ * weight. */
+typedef struct source_span {
+  int64_t first, n, at;
+} source_span;
+
+typedef struct source_table {
+  source_span *span; /* [extent of the target] */
+  double *weight;
+} source_table;
+
+typedef struct resample_job {
+  clv_resample r;
+  const float *x;
+  float *y;
+  cpu_planes planes;
+  int64_t from[2], to[2]; /* images of source and target */
+  source_table table[2];
+} resample_job;
+
+/* Returns the most weights that the tables of an axis have. */
+static size_t most_weights(const clv_resample *r, int axis) {
+  return (size_t)(r->in[axis] + 2 * r->out[axis]);
+}
+
+static size_t most_positions(const clv_resample *r, int axis) {
+  return (size_t)CLV_MAX(r->in[axis], r->out[axis]);
+}
+
+static size_t table_bytes(const clv_resample *r, int axis) {
+  return most_positions(r, axis) * sizeof(source_span) + most_weights(r, axis) * sizeof(double);
+}
+
+static void fill_forward(const clv_resample *r, int axis, const source_table *t) {
+  int64_t at = 0;
+  for (int64_t o = 0; o < r->out[axis]; o++) {
+    clv_taps taps = clv_taps_of(r, axis, o);
+    t->span[o] = (source_span){taps.first, taps.n, at};
+    for (int64_t i = 0; i < taps.n; i++) t->weight[at++] = taps.w[i > 0];
+  }
+}
+
+/* The outputs that read an input are neighbours, because the first input of an output never
+ * decreases. */
+static void fill_backward(const clv_resample *r, int axis, const source_table *t) {
+  int64_t at = 0;
+  for (int64_t i = 0; i < r->in[axis]; i++) {
+    int64_t end, o = clv_taps_readers(r, axis, i, &end);
+    source_span *s = &t->span[i];
+    *s = (source_span){o, 0, at};
+    for (; o < end; o++) {
+      clv_taps taps = clv_taps_of(r, axis, o);
+      if (i < taps.first || i >= taps.first + taps.n) continue;
+      if (!s->n) s->first = o;
+      s->n++;
+      t->weight[at++] = clv_tap_weight(&taps, i);
+    }
+  }
+}
+
+/* Computes plane p of b channels. */
+CPU_INLINE void plane_body(const resample_job *j, size_t p, int64_t b) {
+  int64_t pitch = j->planes.pitch;
+  const float *x = j->x + clv_cpu_plane_start(&j->planes, p, j->from[0] * j->from[1]);
+  float *y = j->y + clv_cpu_plane_start(&j->planes, p, j->to[0] * j->to[1]);
+  for (int64_t row = 0; row < j->to[0]; row++)
+    for (int64_t column = 0; column < j->to[1]; column++, y += pitch) {
+      source_span h = j->table[0].span[row], w = j->table[1].span[column];
+      double sum[16] = {0};
+      for (int64_t u = 0; u < h.n; u++)
+        for (int64_t v = 0; v < w.n; v++) {
+          const float *value = x + ((h.first + u) * j->from[1] + w.first + v) * pitch;
+          double weight = j->table[0].weight[h.at + u] * j->table[1].weight[w.at + v];
+          for (int64_t l = 0; l < b; l++) sum[l] += weight * (double)value[l];
+        }
+      for (int64_t l = 0; l < b; l++) y[l] = (float)sum[l];
+    }
+}
+
+CPU_INLINE void planes_body(const resample_job *j, size_t begin, size_t end) {
+  for (size_t p = begin; p < end; p++)
+    if (j->planes.width == 1)
+      plane_body(j, p, 1);
+    else if (j->planes.width == 8)
+      plane_body(j, p, 8);
+    else
+      plane_body(j, p, 16);
+}
+
+CPU_CLONES(planes, (const resample_job *j, size_t begin, size_t end), (j, begin, end))
+
+static void run_planes(void *arg, size_t begin, size_t end) { planes(arg, begin, end); }
+
+static void resample(const cpu_kernel *k, const float *x, float *y, bool back, char *scratch) {
+  resample_job j = {
+      .r = clv_resample_of(k->d.op, &k->d.attrs, &k->d.in[0], &k->d.out), .x = x, .y = y};
+  clv_window s = {.n = j.r.n, .c = j.r.c, .h = j.r.in[0], .w = j.r.in[1]};
+  j.planes = clv_cpu_planes_of(&s, k->base.in_block[0]);
+  for (int axis = 0; axis < 2; axis++) {
+    j.from[axis] = back ? j.r.out[axis] : j.r.in[axis];
+    j.to[axis] = back ? j.r.in[axis] : j.r.out[axis];
+    j.table[axis].weight = (double *)(void *)scratch;
+    j.table[axis].span = (source_span *)(void *)(j.table[axis].weight + most_weights(&j.r, axis));
+    (back ? fill_backward : fill_forward)(&j.r, axis, &j.table[axis]);
+    scratch += table_bytes(&j.r, axis);
+  }
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in + k->n_out), j.planes.n, run_planes,
+                   &j);
+}
+
+static clv_code resample_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  (void)err;
+  resample((const cpu_kernel *)base, a->in[0], a->out, false, a->scratch);
+  return CLV_OK;
+}
+
+static clv_code resample_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  (void)err;
+  resample((const cpu_kernel *)base, a->dout, a->din[0], true, a->scratch);
+  return CLV_OK;
+}
+
+static clv_code resample_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+  cpu_kernel *k;
+  clv_resample r = clv_resample_of(d->op, &d->attrs, &d->in[0], &d->out);
+  int block = clv_cpu_offered_block(d);
+  CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
+  k->base.forward = resample_forward;
+  k->base.backward_input = d->need_dx[0] ? resample_backward : NULL;
+  k->base.scratch_bytes = table_bytes(&r, 0) + table_bytes(&r, 1);
+  *ret = &k->base;
+  return CLV_OK;
+}
+
+CLV_CPU_OP(adaptive_avgpool1d, resample_prepare)
+CLV_CPU_OP(adaptive_avgpool2d, resample_prepare)
+CLV_CPU_OP(upsample_nearest, resample_prepare)
+CLV_CPU_OP(upsample_bilinear, resample_prepare)

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * prelu: leaky_relu with learned slopes.
+ */
+#include "kernels/cuda/chunks_int.cuh"
+#include "kernels/cuda/pointwise_int.h"
+
+static __global__ void prelu(cuda_sums s, const float *x, const float *w, const float *z,
+                             float *y) {
+  GPU_FOR(i, s.n * s.channels * s.inner)
+  y[i] = x[i] > 0 ? z[i] : w[i / s.inner % s.channels] * z[i];
+}
+
+clv_code clv_gpu_prelu(clv_gpu *g, const cuda_sums *s, const float *x, const float *w,
+                       const float *dy, float *y, clv_err *err) {
+  return gpu_launch(g, gpu_blocks(s->n * s->channels * s->inner), GPU_BLOCK, err, prelu, *s, x, w,
+                    dy ? dy : x, y);
+}
+
+struct slope_term {
+  const float *x, *dy;
+  __device__ cuda_pair operator()(size_t at, size_t) const {
+    return {x[at] > 0 ? 0 : static_cast<double>(x[at]) * static_cast<double>(dy[at]), 0};
+  }
+};
+
+static __global__ void put_slopes(cuda_sums s, const cuda_pair *parts, float *dw, bool accumulate) {
+  GPU_FOR(c, s.channels) gpu_put(&dw[c], gpu_total(s, parts, c).first, accumulate);
+}
+
+clv_code clv_gpu_prelu_weights(clv_gpu *g, const cuda_sums *s, const float *x, const float *dy,
+                               void *parts, float *dw, bool accumulate, clv_err *err) {
+  CLV_TRY(gpu_parts(g, s, slope_term{x, dy}, parts, err));
+  return gpu_launch(g, gpu_blocks(s->channels), GPU_BLOCK, err, put_slopes, *s,
+                    static_cast<const cuda_pair *>(parts), dw, accumulate);
+}

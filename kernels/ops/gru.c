@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * x [N, T, F], y [N, T, H].
+ *
+ * `saved` (or `scratch` if no backward follows) holds five rows of H for each layer, sample and
+ * step: the gates r, z, n after their functions, the sum W_hn h + b_hn that r multiplies, and h.
+ * For backward the scratch holds the gradients of the sums of the input and of h, [N, T, 3H] each,
+ * of a layer's input [N, T, H], and of h from the following step [H].
+ */
+#include "kernels/ops/recurrent_int.h"
+
+static clv_code gru_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
+  return recurrent_shape("gru", s, ret, err);
+}
+
+static int gru_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
+  return recurrent_slots(3, s, ret);
+}
+
+enum { GATE_R, GATE_Z, GATE_N, CANDIDATE, HIDDEN, GRU_ROWS };
+
+typedef struct gru_sizes {
+  int64_t n, t, f, h; /* batch, steps, input features, hidden size */
+  int layers, slots;  /* slots: parameter slots of one layer, 4 with bias, else 2 */
+  REAL *rows;
+} gru_sizes;
+
+static gru_sizes make_sizes(const clv_ref_kernel *k, const clv_kernel_args *a) {
+  const int64_t *dim = k->d.in[0].dim;
+  return (gru_sizes){dim[0],
+                     dim[1],
+                     dim[2],
+                     k->d.attrs.out,
+                     (int)k->d.attrs.layers,
+                     k->d.attrs.bias ? 4 : 2,
+                     k->has_backward ? a->saved : a->scratch};
+}
+
+static size_t rows_bytes(const clv_ref_kernel *k) {
+  return k->n_out * GRU_ROWS * (size_t)k->d.attrs.layers * sizeof(REAL);
+}
+
+static size_t gru_saved_bytes(const clv_ref_kernel *k) {
+  return k->has_backward ? rows_bytes(k) : 0;
+}
+
+static size_t gru_scratch_bytes(const clv_ref_kernel *k) {
+  return k->has_backward ? (7 * k->n_out + (size_t)k->d.attrs.out) * sizeof(REAL) : rows_bytes(k);
+}
+
+static REAL *row_of(const gru_sizes *s, int layer, int64_t nt, int row) {
+  return s->rows + (((int64_t)layer * s->n * s->t + nt) * GRU_ROWS + row) * s->h;
+}
+
+/* Returns h of the step before; NULL at the first step. */
+static const REAL *h_before(const gru_sizes *s, int layer, int64_t nt) {
+  return nt % s->t ? row_of(s, layer, nt - 1, HIDDEN) : NULL;
+}
+
+static const REAL *input_of(const gru_sizes *s, const clv_kernel_args *a, int layer, int64_t nt,
+                            int64_t *ret_width) {
+  *ret_width = layer ? s->h : s->f;
+  return layer ? row_of(s, layer - 1, nt, HIDDEN) : (const REAL *)a->in[0] + nt * s->f;
+}
+
+static const REAL *param_of(const gru_sizes *s, const clv_kernel_args *a, int layer, int which) {
+  return which < s->slots ? a->param[layer * s->slots + which] : NULL;
+}
+
+/* Returns a row of W_ih x + b_ih, or with `of_h` of W_hh h + b_hh. */
+static double gate_sum(const gru_sizes *s, const clv_kernel_args *a, int layer, int64_t nt,
+                       int64_t row, bool of_h) {
+  const REAL *w = param_of(s, a, layer, of_h), *b = param_of(s, a, layer, 2 + of_h);
+  int64_t width;
+  const REAL *x = input_of(s, a, layer, nt, &width);
+  if (of_h) {
+    x = h_before(s, layer, nt);
+    width = x ? s->h : 0;
+  }
+  double sum = b ? (double)b[row] : 0;
+  for (int64_t i = 0; i < width; i++) sum += (double)w[row * (of_h ? s->h : width) + i] * x[i];
+  return sum;
+}
+
+static void run_step(const gru_sizes *s, const clv_kernel_args *a, int layer, int64_t nt) {
+  const REAL *before = h_before(s, layer, nt);
+  for (int64_t j = 0; j < s->h; j++) {
+    double in[3], own[3];
+    for (int64_t gate = 0; gate < 3; gate++) {
+      in[gate] = gate_sum(s, a, layer, nt, gate * s->h + j, false);
+      own[gate] = gate_sum(s, a, layer, nt, gate * s->h + j, true);
+    }
+    double r = 1 / (1 + exp(-(in[0] + own[0]))), z = 1 / (1 + exp(-(in[1] + own[1])));
+    double n = tanh(in[2] + r * own[2]);
+    row_of(s, layer, nt, GATE_R)[j] = (REAL)r;
+    row_of(s, layer, nt, GATE_Z)[j] = (REAL)z;
+    row_of(s, layer, nt, GATE_N)[j] = (REAL)n;
+    row_of(s, layer, nt, CANDIDATE)[j] = (REAL)own[2];
+    row_of(s, layer, nt, HIDDEN)[j] = (REAL)((1 - z) * n + z * (before ? before[j] : 0));
+  }
+}
+
+static clv_code gru_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  gru_sizes s = make_sizes((const clv_ref_kernel *)base, a);
+  (void)err;
+  for (int layer = 0; layer < s.layers; layer++)
+    for (int64_t nt = 0; nt < s.n * s.t; nt++) run_step(&s, a, layer, nt);
+  for (int64_t nt = 0; nt < s.n * s.t; nt++)
+    memcpy((REAL *)a->out + nt * s.h, row_of(&s, s.layers - 1, nt, HIDDEN),
+           (size_t)s.h * sizeof(REAL));
+  return CLV_OK;
+}
+
+/* Gradients in scratch: of W_ih x + b_ih, of W_hh h + b_hh, of a layer's input, and of h from the
+ * following step. */
+typedef struct gru_gradients {
+  REAL *in, *own, *dx, *dh;
+} gru_gradients;
+
+/* Computes the gradients of step nt, and then dh for the step before. */
+static void run_step_back(const gru_sizes *s, const clv_kernel_args *a, int layer, int64_t nt,
+                          const REAL *outside, const gru_gradients *g) {
+  const REAL *before = h_before(s, layer, nt), *w = param_of(s, a, layer, 1);
+  REAL *in = g->in + nt * 3 * s->h, *own = g->own + nt * 3 * s->h;
+  bool last = nt % s->t == s->t - 1;
+  for (int64_t j = 0; j < s->h; j++) {
+    double r = row_of(s, layer, nt, GATE_R)[j], z = row_of(s, layer, nt, GATE_Z)[j];
+    double n = row_of(s, layer, nt, GATE_N)[j], q = row_of(s, layer, nt, CANDIDATE)[j];
+    double dh = outside[nt * s->h + j] + (last ? 0 : (double)g->dh[j]);
+    double dn = dh * (1 - z) * (1 - n * n);
+    in[j] = own[j] = (REAL)(dn * q * r * (1 - r));
+    in[s->h + j] = own[s->h + j] = (REAL)(dh * ((before ? before[j] : 0) - n) * z * (1 - z));
+    in[2 * s->h + j] = (REAL)dn;
+    own[2 * s->h + j] = (REAL)(dn * r);
+    g->dh[j] = (REAL)(dh * z);
+  }
+  for (int64_t j = 0; j < s->h; j++) {
+    double sum = g->dh[j];
+    for (int64_t row = 0; row < 3 * s->h; row++) sum += (double)own[row] * w[row * s->h + j];
+    g->dh[j] = (REAL)sum;
+  }
+}
+
+/* Computes the gradients of W_ih and b_ih, or with `of_h` of W_hh and b_hh. */
+static void weights_back(const gru_sizes *s, const clv_kernel_args *a, int layer, bool of_h,
+                         const REAL *d) {
+  void *const *to = &a->dparam[layer * s->slots];
+  int64_t width = of_h || layer ? s->h : s->f, unused;
+  for (int64_t row = 0; row < 3 * s->h; row++)
+    for (int64_t i = 0; i <= width; i++) {
+      double sum = 0;
+      for (int64_t nt = 0; nt < s->n * s->t; nt++) {
+        const REAL *x = of_h ? h_before(s, layer, nt) : input_of(s, a, layer, nt, &unused);
+        sum += (double)d[nt * 3 * s->h + row] * (i == width ? 1 : x ? (double)x[i] : 0);
+      }
+      if (i < width)
+        store_or_add((REAL *)to[of_h] + row * width + i, sum, a->accumulate);
+      else if (s->slots == 4)
+        store_or_add((REAL *)to[2 + of_h] + row, sum, a->accumulate);
+    }
+}
+
+/* Computes dx = d W_ih, over all steps. */
+static void input_back(const gru_sizes *s, const clv_kernel_args *a, int layer, const REAL *d,
+                       REAL *dx) {
+  const REAL *w = param_of(s, a, layer, 0);
+  int64_t width = layer ? s->h : s->f;
+  for (int64_t nt = 0; nt < s->n * s->t; nt++)
+    for (int64_t i = 0; i < width; i++) {
+      double sum = 0;
+      for (int64_t row = 0; row < 3 * s->h; row++)
+        sum += (double)d[nt * 3 * s->h + row] * w[row * width + i];
+      dx[nt * width + i] = (REAL)sum;
+    }
+}
+
+static clv_code gru_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
+  gru_sizes s = make_sizes(k, a);
+  gru_gradients g = {.in = a->scratch};
+  g.own = g.in + 3 * k->n_out;
+  g.dx = g.own + 3 * k->n_out;
+  g.dh = g.dx + k->n_out;
+  (void)err;
+  for (int layer = s.layers - 1; layer >= 0; layer--) {
+    const REAL *outside = layer == s.layers - 1 ? a->dout : g.dx;
+    for (int64_t n = 0; n < s.n; n++)
+      for (int64_t t = s.t - 1; t >= 0; t--) run_step_back(&s, a, layer, n * s.t + t, outside, &g);
+    if (k->d.need_dw) weights_back(&s, a, layer, false, g.in);
+    if (k->d.need_dw) weights_back(&s, a, layer, true, g.own);
+    if (layer || a->din[0]) input_back(&s, a, layer, g.in, layer ? g.dx : a->din[0]);
+  }
+  return CLV_OK;
+}
+
+CLV_OP_ROW(gru) = {
+    .name = "gru",
+    .doc =
+        "per layer and step, zeros before the first: r = sigmoid(W_ir x_t + b_ir + W_hr h_(t-1) + "
+        "b_hr), z likewise, n = tanh(W_in x_t + b_in + r (W_hn h_(t-1) + b_hn)); "
+        "h_t = (1 - z) n + z h_(t-1); "
+        "x: [N, T, F], y: h of the last layer [N, T, out] (torch.nn.GRU, batch_first=True)",
+    .torch_module = "GRU(out=hidden_size, layers=num_layers, bias=bias)",
+    .torch_needs = "batch_first=True, bidirectional=False, dropout=0.0",
+    .n_in = 1,
+    .mixing = CLV_MIXES_ALL,
+    .attrs = {RECURRENT_ATTRS(3)},
+    .shape = gru_shape,
+    .slots = gru_slots,
+    .max_params = 4 * CLV_LSTM_LAYERS,
+    .forward = gru_forward,
+    .backward_input = gru_backward,
+    .saves_dw = CLV_SAVE_IN0,
+    .fused_grads = true,
+    .saved_bytes = gru_saved_bytes,
+    .scratch_bytes = gru_scratch_bytes,
+};

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/ops/resample_int.h"
+
+static clv_code image_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
+  return upsample_shape("upsample_bilinear", s, ret, err);
+}
+
+CLV_OP_ROW(upsample_bilinear) = {
+    .name = "upsample_bilinear",
+    .doc =
+        "y[o] = the two values beside x[(o + 0.5) s - 0.5], or beside x[o s] with align_corners, "
+        "by their distances, along each axis, "
+        "where s is 1 / scale_factor or in / out, x: [N, C, H, W] or [N, C, L] "
+        "(torch.nn.functional.interpolate, mode='bilinear', or 'linear' of [N, C, L])",
+    .torch_module = "",
+    .no_torch_module = "Upsample has either a size or a factor, and the other is None",
+    .n_in = 1,
+    .attrs = {SIZE_ATTRS, {.key = CLV_ATTR_ALIGN_CORNERS, .low = 0, .high = 1}},
+    .shape = image_shape,
+    .forward = resample_forward,
+    .backward_input = resample_backward,
+};
