@@ -35,7 +35,7 @@ of("common/net/fair/scheduler.c", "tests/unit/fair/test_scheduler",
    a_slice_has_no_length=("static bool is_slice_over", "|| now - s->slice_start_ns < s->scheduler->o.slice_ns", ""),
    a_stopped_share_waits=("static void wait", "s->is_waiting && !s->is_stopped", "s->is_waiting"),
    a_credit_has_no_limit=("void clv_share_refund_time", "ns = CLV_MIN(ns, now - s->slice_start_ns - s->refunded_ns);", ""),
-   a_credit_is_not_the_tenants=("void clv_share_refund_time", "subtract_saturated( s->owner_tenant->virtual_ns, ns * s->n_threads_held / s->owner_tenant->weight)", "s->owner_tenant->time"))
+   a_credit_is_not_the_tenants=("void clv_share_refund_time", "subtract_saturated( s->owner_tenant->virtual_ns, ns * s->n_threads_held / s->owner_tenant->weight)", "s->owner_tenant->virtual_ns"))
 
 # ---- layers that name what they read -------------------------------------------------------------
 of("common/model/models/from.c", "tests/unit/models/test_models",
@@ -393,7 +393,7 @@ of("common/net/link/lane.c", LINK_CELLS,
 of("worker/store/caches.c", "tests/unit/store/test_caches",
    a_row_number_stands_in_a_text=("static clv_code check_rows(", "is outside 0..%llu\", i,", "is outside 0..%llu\", (size_t)rows[i],"))
 of("common/net/link/reassembly.c", LINK_CELLS,
-   a_second_head_is_taken=("static partial_action *const actions", "[CLV_PARTIAL_HEADED] = {refuse_second_head,", "[CLV_PARTIAL_HEADED] = {take_head,"),
+   a_second_head_is_taken=("static partial_action *const actions", "[CLV_PARTIAL_HEADED] = {refuse_second_head,", "[CLV_PARTIAL_HEADED] = {set_head,"),
    bytes_come_twice=("static clv_code claim_span", "before && before->to > from", "false"))
 of("common/net/link/frame_writer.c", LINKS,
    a_chunk_is_sent_without_its_ping=("clv_code clv_frame_writer_send_with_preceding", "if (code == CLV_OK && before)", "if (code == CLV_OK && !f)"))
@@ -535,7 +535,7 @@ of("common/net/link/frame_writer.c", CONNECTIONS,
    more_is_enclosed_than_a_receiver_takes=("static bool hold_frame_back", "o->n_held_frames == CLV_WIRE_BUNDLED ||", ""))
 of("common/net/wire/frame_decode.c", "tests/unit/wire/test_frame_hostile",
    frames_before_one_are_not_counted=("static clv_code read_preceding_frame", "if (d->preceding_frames->n_frames == CLV_WIRE_BUNDLED)", "if (d->preceding_frames->n_frames == 2 * CLV_WIRE_BUNDLED)"),
-   a_frame_before_one_has_some_before_it=("clv_code clv_frame_decode_preceding", "decoder d = {.limits = limits};", "clv_bundle none = {0};\n  decoder d = {.limits = limits, .before = &none};"))
+   a_frame_before_one_has_some_before_it=("clv_code clv_frame_decode_preceding", "decoder d = {.limits = limits};", "clv_bundle none = {0};\n  decoder d = {.limits = limits, .preceding_frames = &none};"))
 
 SPARED = "tests/unit/engine/test_spared"
 of("common/engine/context_retain.c", SPARED,

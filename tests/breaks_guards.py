@@ -59,7 +59,7 @@ of("common/net/wire/failure.c", "tests/unit/wire/test_failure",
    a_failure_keeps_its_text_abroad=first("", "rebuild_failed_op(f->failure.detected_at, failed_op);", "what = f->failure.text;"))
 of("common/net/wire/module.c", "tests/unit/wire/test_unary",
    any_number_of_keys_is_taken=("static clv_code decode_node_keys(", "from->keys.len != m->graph.n_nodes * sizeof *m->node_keys", "!from"))
-of("common/net/fair/account.c", "tests/unit/fair/test_account", quotas_have_no_end=first("", "do {", "most = 0;"))
+of("common/net/fair/account.c", "tests/unit/fair/test_account", quotas_have_no_end=first("", "do {", "limit = 0;"))
 of("common/net/fair/scheduler.c", "tests/unit/fair/test_scheduler", cores_are_not_shared=first("", "if (!s) return true;", "s = NULL;"))
 of("common/net/rpc/end_texts.c", "tests/unit/rpc/test_stream", damage_is_any_end=("", '{"Stream removed", END_DAMAGED},', ""))
 of("common/model/config/worker.c", "tests/unit/config/test_worker",
