@@ -1088,9 +1088,6 @@ class Modules:
             made = MADE.get(type(m))
             if made:
                 return as_layer(self, m, x)
-        if type(m) is nn.BatchNorm1d and x.data.dim() == 3:
-            image = self.one_layer(image_norm(m), path, Run(x.data.unsqueeze(2), self.reshape(x.value, [*x.shape[:2], 1, x.shape[2]])))
-            return Run(x.data, self.reshape(image.value, list(x.shape)))
         try:
             layer, keeps = self.layer_of(m, x.data.dim())
         except LookupError:
@@ -1282,13 +1279,6 @@ class Modules:
             return add(x, fed(norm(2, x)), "add2")
         x = norm(1, add(x, attended(x), "add1"))
         return norm(2, add(x, fed(x), "add2"))
-
-
-def image_norm(m):
-    """The same norm of images [N, C, 1, L]."""
-    made = nn.BatchNorm2d(m.num_features, m.eps, m.momentum, m.affine, m.track_running_stats)
-    made._parameters, made._buffers = m._parameters, m._buffers
-    return made
 
 
 def batch_first(m, one=False):

@@ -185,14 +185,14 @@ IMAGES, SEQUENCES = ((None, 4), "it takes [N, channels, height, width]"), ((None
 RANKS = {
     "linear": ((None, 2, 3), "put nn.Flatten() before it"),
     "reshape": ((2,), "it takes what is known to be [N, features]"),
-    "batchnorm": ((None, 2, 4), "batchnorm takes [N, features] or images [N, channels, height, "
-                                "width]; nn.GroupNorm takes sequences"),
+    "batchnorm": ((None, 2, 3, 4), "batchnorm takes [N, features], sequences [N, channels, length] "
+                                   "or images [N, channels, height, width]"),
     **dict.fromkeys(("conv2d", "conv_transpose2d", "maxpool", "avgpool", "globalavgpool"), IMAGES),
     **dict.fromkeys(("conv1d", "conv_transpose1d", "lstm"), SEQUENCES),
 }
 # Modules whose type says the rank, where the op takes several.
 MODULE_RANKS = {nn.BatchNorm2d: ((None, 4), "it takes [N, channels, height, width]"),
-                nn.BatchNorm1d: ((None, 2), RANKS["batchnorm"][1])}
+                nn.BatchNorm1d: ((None, 2, 3), RANKS["batchnorm"][1])}
 RECORD_RANKS = (2, 3, 4)  # that the runtime gives a first layer
 KEEP_RANK = ("linear", "softmax", "log_softmax", "batchnorm", "layernorm", "groupnorm", "rmsnorm")
 GIVE_RANK = {"conv2d": 4, "conv1d": 3, "conv_transpose2d": 4, "conv_transpose1d": 3,

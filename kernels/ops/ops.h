@@ -278,6 +278,8 @@ typedef struct clv_numbers {
   double p, q;
 } clv_numbers;
 clv_numbers clv_op_numbers(const clv_node_desc *d);
+/* As clv_op_numbers, for functions of the row `def`, which do not know the table of rows. */
+clv_numbers clv_op_read_numbers(const clv_op_def *def, const clv_attrs *attrs);
 
 /* Returns how many parameters and buffers a node of the op has at most; 0 if `op` is no op's
  * number. */

@@ -10,11 +10,12 @@
 /* Defines a forward function that computes y[i] = `expression` of x = x[i], and of p and q, the
  * numbers of the row (clv_op_numbers). */
 #define POINTWISE(name, expression)                                                          \
+  extern const clv_op_def OP_ROW_NAME(name);                                                 \
   static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) { \
     const clv_ref_kernel *k = (const clv_ref_kernel *)base;                                  \
     const REAL *in = a->in[0];                                                               \
     REAL *out = a->out;                                                                      \
-    const clv_numbers by = clv_op_numbers(&k->d);                                            \
+    const clv_numbers by = clv_op_read_numbers(&OP_ROW_NAME(name), &k->d.attrs);             \
     const REAL p = (REAL)by.p, q = (REAL)by.q;                                               \
     (void)err, (void)p, (void)q;                                                             \
     for (size_t i = 0; i < k->n_in; i++) {                                                   \
@@ -31,7 +32,7 @@
     const clv_ref_kernel *k = (const clv_ref_kernel *)base;                                   \
     const REAL *keep = (kept), *dout = a->dout;                                               \
     REAL *din = a->din[0];                                                                    \
-    const clv_numbers by = clv_op_numbers(&k->d);                                             \
+    const clv_numbers by = clv_op_read_numbers(&OP_ROW_NAME(name), &k->d.attrs);              \
     const REAL p = (REAL)by.p, q = (REAL)by.q;                                                \
     (void)err, (void)p, (void)q;                                                              \
     for (size_t i = 0; i < k->n_in; i++) {                                                    \

@@ -2,6 +2,7 @@
  *
  * Functions for the shape rules and loops of several ops.
  */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -160,4 +161,15 @@ clv_code clv_check_trailing_dims(const char *op, const clv_op_site *site, clv_er
   return clv_fail(err, CLV_INVALID,
                   "%s over %s needs an input [N, ...] that ends in these extents, got %s", op,
                   clv_shape_format(&want, a, sizeof a), clv_shape_format(in, b, sizeof b));
+}
+
+static double read_number(const clv_attrs *attrs, size_t offset) {
+  double number;
+  if (!offset) return 0;
+  memcpy(&number, (const char *)attrs + offset, sizeof number);
+  return fabs(number) > 3.4e38 ? copysign((double)INFINITY, number) : number;
+}
+
+clv_numbers clv_op_read_numbers(const clv_op_def *def, const clv_attrs *attrs) {
+  return (clv_numbers){read_number(attrs, def->numbers[0]), read_number(attrs, def->numbers[1])};
 }

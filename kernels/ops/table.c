@@ -114,17 +114,8 @@ int64_t clv_op_fan_in(clv_op op, const clv_op_site *site) {
   return largest;
 }
 
-static double read_number(const clv_attrs *attrs, size_t offset) {
-  double number;
-  if (!offset) return 0;
-  memcpy(&number, (const char *)attrs + offset, sizeof number);
-  return fabs(number) > 3.4e38 ? copysign((double)INFINITY, number) : number;
-}
-
 clv_numbers clv_op_numbers(const clv_node_desc *d) {
-  const clv_op_def *def = clv_op_def_of(d->op);
-  return (clv_numbers){read_number(&d->attrs, def->numbers[0]),
-                       read_number(&d->attrs, def->numbers[1])};
+  return clv_op_read_numbers(clv_op_def_of(d->op), &d->attrs);
 }
 
 int clv_op_max_params(clv_op op) {

@@ -35,18 +35,15 @@ many_layers = lambda: nn.Sequential(nn.LSTM(3, 4, 9, batch_first=True))
 no_eps = lambda: nn.Sequential(nn.LayerNorm(4, eps=0))
 plain_norm = lambda: nn.Sequential(nn.LayerNorm(4, elementwise_affine=False))
 a_loss = lambda: nn.Sequential(nn.Linear(2, 2), nn.MSELoss())
-gru = lambda: nn.Sequential(nn.Linear(2, 2), nn.GRU(2, 2), nn.Bilinear(2, 2, 2))
+rnn = lambda: nn.Sequential(nn.Linear(2, 2), nn.RNN(2, 2), nn.Bilinear(2, 2, 2))
 """
 REFUSED = {"both_ways": "layer '0': LSTM with bidirectional=True", "projected": "LSTM with proj_size=2",
            "dropping": "LSTM with dropout=0.5", "time_first": "LSTM with batch_first=False",
-           "behind_sequences": r"layer '1': BatchNorm1d with an input of rank 3; batchnorm takes \[N, features\] or images",
-           "before_sequences": "layer '0': BatchNorm1d with an input of rank 3", "behind_an_lstm": "layer '1': BatchNorm1d with an input of rank 3",
-           "behind_a_table": "layer '2': BatchNorm1d with an input of rank 3; batchnorm takes",
            "flat_image": "layer '2': Conv2d with an input of rank 2; it takes", "no_eps": "LayerNorm with eps=0; the op layernorm takes 1e-30 to 1",
            "many_layers": "layer '0': LSTM with layers=9; the op lstm takes 1 to 8",
            "plain_norm": "LayerNorm with elementwise_affine=False",
            "a_loss": "layer '1': MSELoss with no place among layers: a loss goes under loss:",
-           "gru": "layer '1': GRU is not supported; what can be exported: .* Flatten, GELU, GroupNorm, LSTM, LayerNorm, LeakyReLU, Linear, "}
+           "rnn": "layer '1': RNN is not supported; what can be exported: .* Flatten, GELU, GRU, GroupNorm, "}
 
 
 def export(folder, attribute, *args, script=EXPORTER):
@@ -178,9 +175,16 @@ def export_keeps_tensor_names_and_settings():
 def a_refused_model_leaves_no_file():
     with Cluster(0) as cluster:
         weights = os.path.join(cluster.dir, "none.safetensors")
-        done = export(cluster.dir, "gru", "--weights", weights, "--ops", OPS)
-        assert done.returncode == 1 and "layer '1': GRU is not supported" in done.stderr, done.stderr
+        done = export(cluster.dir, "rnn", "--weights", weights, "--ops", OPS)
+        assert done.returncode == 1 and "layer '1': RNN is not supported" in done.stderr, done.stderr
         assert not os.path.exists(weights)
+
+
+@suite.test
+def batchnorm_takes_sequences_wherever_they_come_from():
+    for attribute in ("behind_sequences", "before_sequences", "behind_a_table", "behind_an_lstm"):
+        found = converted(model_of(attribute))
+        assert not isinstance(found, str), (attribute, found)
 
 
 @suite.test
@@ -364,10 +368,10 @@ def rows_with(path, **modules):
 def only_modules_with_a_row_are_exported():
     """Without the row of an op its module is refused; a module that a row has is taken."""
     with Cluster(0) as cluster:
-        planted = rows_with(os.path.join(cluster.dir, "ops.json"), lstm="", relu="ReLU|GRU()")
+        planted = rows_with(os.path.join(cluster.dir, "ops.json"), lstm="", relu="ReLU|RNN()")
         assert "layer '1': LSTM is not supported" in converted(model_of("net"), planted)
-        found = converted(model_of("gru"), planted)
-        assert "GRU is" not in found and "Bilinear is not supported" in found, found
+        found = converted(model_of("rnn"), planted)
+        assert "RNN is" not in found and "Bilinear is not supported" in found, found
         assert "none.json" in converted(model_of("net"), os.path.join(cluster.dir, "none.json"))
 
 
