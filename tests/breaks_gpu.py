@@ -11,7 +11,7 @@ of("common/engine/context_trace.c", "tests/gpu/test_node",
    a_trace_shows_the_hosts_time=("static int64_t get_end_ns(", "w->begin_ns + clv_work_duration_ns(e, w)", "clv_contexts_now(e)"))
 of("common/engine/context_value.c", "tests/gpu/test_node",
    what_is_wanted_late_is_waited_for=("static clv_code get_host_copy(", "CLV_TRY(clv_copy_start(e, v->tensor, &v->copy, err));",
-      "CLV_TRY(clv_pool_alloc_tensor(e->env.pool, v->tensor->dtype, &v->tensor->shape, &v->host_copy, err)); *ret = v->host_copy; if (*ret) return clv_backend_get(v->tensor->home, v->host_copy->data, v->tensor->data, v->tensor->bytes, err);"))
+      "CLV_TRY(clv_pool_alloc_tensor(e->env.pool, v->tensor->dtype, &v->tensor->shape, &v->host_copy, err)); *ret = v->host_copy; if (*ret) return clv_backend_get(v->tensor->device, v->host_copy->data, v->tensor->data, v->tensor->bytes, err);"))
 CHUNKS, COMING = "tests/gpu/test_chunks", "tests/unit/link/test_device_copy"
 of("common/engine/node_frames.c", CHUNKS,
    a_program_gets_what_is_still_coming=("clv_code clv_node_init_contexts(", ".has_program = n->o.on_program != NULL", ".has_program = false"))
