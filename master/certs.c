@@ -29,7 +29,7 @@ int clv_cmd_certs_issue(void *args) {
   clv_err err;
   const char *dir = folder(a);
   clv_tls_issue_options o = {.ca_dir = dir,
-                             .name = a->line.words[0],
+                             .cert_name = a->line.words[0],
                              .uris = &a->uri,
                              .n_uris = 1,
                              .dns_names = a->dns.items,
@@ -40,7 +40,7 @@ int clv_cmd_certs_issue(void *args) {
                              .not_before_offset_s = CLV_CERT_BEFORE_S,
                              .may_overwrite = a->force};
   if (clv_tls_issue_cert(&o, &err) != CLV_OK) return fail(&err);
-  printf("%s/%s.pem and %s/%s.key made, identity %s\n", dir, o.name, dir, o.name, a->uri);
+  printf("%s/%s.pem and %s/%s.key made, identity %s\n", dir, o.cert_name, dir, o.cert_name, a->uri);
   return CLV_EXIT_OK;
 }
 

@@ -184,7 +184,7 @@ static clv_code make_data(const first_data *d, clv_err *err) {
 
 static clv_code issue(const char *name, const char *uri, const char *ip, clv_err *err) {
   clv_tls_issue_options o = {.ca_dir = CERTS,
-                             .name = name,
+                             .cert_name = name,
                              .uris = &uri,
                              .n_uris = 1,
                              .ip_addresses = &ip,

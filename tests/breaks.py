@@ -32,10 +32,10 @@ of("common/net/fair/scheduler.c", "tests/unit/fair/test_scheduler",
    the_last_tenant_to_ask_is_first=("static clv_share *first_waiting_share", "s->request_number < first->request_number", "s->request_number > first->request_number"),
    weights_do_not_count=("static void charge", "(threads + s->owner_tenant->weight - 1) / s->owner_tenant->weight", "threads"),
    small_ones_overtake=("static void start_waiting_shares", "s->n_threads_wanted <= t->n_free", "t->n_free"),
-   a_slice_has_no_length=("static bool has_used_slice", "|| now - s->slice_start_ns < s->scheduler->o.slice_ns", ""),
+   a_slice_has_no_length=("static bool is_slice_over", "|| now - s->slice_start_ns < s->scheduler->o.slice_ns", ""),
    a_stopped_share_waits=("static void wait", "s->is_waiting && !s->is_stopped", "s->is_waiting"),
    a_credit_has_no_limit=("void clv_share_refund_time", "ns = CLV_MIN(ns, now - s->slice_start_ns - s->refunded_ns);", ""),
-   a_credit_is_not_the_tenants=("void clv_share_refund_time", "subtract_to_zero(s->owner_tenant->virtual_ns, ns * s->n_threads_held / s->owner_tenant->weight)", "s->owner_tenant->time"))
+   a_credit_is_not_the_tenants=("void clv_share_refund_time", "subtract_saturated( s->owner_tenant->virtual_ns, ns * s->n_threads_held / s->owner_tenant->weight)", "s->owner_tenant->virtual_ns"))
 
 # ---- layers that name what they read -------------------------------------------------------------
 of("common/model/models/from.c", "tests/unit/models/test_models",
@@ -200,7 +200,7 @@ of("master/api/core/state_pieces.c", "tests/net/hostile/test_hostile_state.py st
 of("common/engine/module_state.c", "tests/net/hostile/test_rules.py r5_42_a_piece_beyond_its_item",
    pieces_lie_behind_their_item=("clv_code clv_state_item_part(", "|| length > item->bytes - offset", ""))
 of("common/net/wire/frame_check.c", "tests/net/hostile/test_rules.py r5_41_a_piece_that_is_none",
-   a_piece_has_any_bytes=("static clv_code check_state_piece(", "t->dtype == CLV_U8 && t->bytes == f->state.length", "t->bytes"))
+   a_piece_has_any_bytes=("static clv_code check_state_piece(", "t->dtype == CLV_U8 && t->bytes == f->state.piece_length", "t->bytes"))
 of("common/model/weights/convert.c", PRETRAINED,
    small_halves_are_zero=("static float float_from_f16(", "(float)fraction * 0x1p-24f", "0.0f"))
 
@@ -229,8 +229,8 @@ of("worker/service/artifact.c", BASES_NET,
    a_base_is_given_out=("static clv_code withhold_frozen(", "spec->readable != CLV_READ_ALL", "spec->readable > CLV_READ_NONE"),
    an_open_base_is_withheld=("static clv_code withhold_frozen(", "spec->readable != CLV_READ_ALL", "spec->readable <= CLV_READ_NONE"))
 of("worker/service/load_module.c", BASES_NET,
-   every_session_has_a_base_of_its_own=("static clv_code list_shared(", "|| !r->frozen_is_final", "|| true"),
-   fresh_parameters_are_lent=("static clv_code list_shared(", "!clv_weights_is_newly_initialised(r->frozen[i], r->new_params, r->n_new_params)", "r->frozen[i]"))
+   every_session_has_a_base_of_its_own=("static clv_code list_shared(", "|| !r->frozen_has_no_grads_or_moments", "|| true"),
+   fresh_parameters_are_lent=("static clv_code list_shared(", "!clv_weights_is_newly_initialised(r->frozen_names[i], r->new_param_names, r->n_new_params)", "r->frozen_names[i]"))
 of("common/engine/module_memory.c", BASES_NET,
    what_is_lent_costs_nothing=("static clv_code charge_known_memory(", "m->params->total_bytes + m->params->shared_bytes", "m->params->total_bytes"))
 of("common/engine/node_frames.c", BASES_NET,
@@ -393,10 +393,10 @@ of("common/net/link/lane.c", LINK_CELLS,
 of("worker/store/caches.c", "tests/unit/store/test_caches",
    a_row_number_stands_in_a_text=("static clv_code check_rows(", "is outside 0..%llu\", i,", "is outside 0..%llu\", (size_t)rows[i],"))
 of("common/net/link/reassembly.c", LINK_CELLS,
-   a_second_head_is_taken=("static partial_action *const actions", "[CLV_PARTIAL_HEADED] = {refuse_second_head,", "[CLV_PARTIAL_HEADED] = {take_head,"),
+   a_second_head_is_taken=("static partial_action *const actions", "[CLV_PARTIAL_HEADED] = {refuse_second_head,", "[CLV_PARTIAL_HEADED] = {set_head,"),
    bytes_come_twice=("static clv_code claim_span", "before && before->to > from", "false"))
 of("common/net/link/frame_writer.c", LINKS,
-   a_chunk_is_sent_without_its_ping=("clv_code clv_frame_writer_send_with", "if (code == CLV_OK && before)", "if (code == CLV_OK && !f)"))
+   a_chunk_is_sent_without_its_ping=("clv_code clv_frame_writer_send_with_preceding", "if (code == CLV_OK && before)", "if (code == CLV_OK && !f)"))
 of("common/net/link/lane.c", LINKS,
    a_pong_waits_without_end=("static clv_code handle_message", "if (is_attached && ln->lane_index) clv_frame_writer_flush(ln->link->writer);", ""))
 of("common/net/wire/payload.c", "tests/unit/wire/test_frame",
@@ -517,16 +517,16 @@ of("common/net/wire/hello.c", WIRE_SESSION,
    protocol_7_is_accepted=("clv_code clv_about_decode", "from->protocol < CLV_WIRE_PROTOCOL_MIN ||", ""),
    hello_is_said_once=("clv_code clv_wire_hello_exchange", "if (code != CLV_UNIMPLEMENTED) return code;", "return code;"))
 of("common/net/link/frame_writer.c", CONNECTIONS,
-   an_old_peer_fills_the_log=("void clv_frame_writer_count_accepted", "if (o->forgets_accepted_messages)", "if (o->forgets_accepted_messages && !n)"))
+   an_old_peer_fills_the_log=("void clv_frame_writer_record_accepted", "if (o->forgets_accepted_messages)", "if (o->forgets_accepted_messages && !n)"))
 of("common/net/link/received.c", CONNECTIONS,
-   an_old_peer_gets_acks=("clv_code clv_link_count_received", "if (!l->lease_ms) return CLV_OK;", ""),
+   an_old_peer_gets_acks=("clv_code clv_link_record_received", "if (!l->lease_ms) return CLV_OK;", ""),
    an_old_peer_may_ack=("clv_code clv_link_handle_ack", "if (!l->lease_ms)", "if (!l)"))
 of("worker/service/session_links.c", OLD_CLIENT + "client_of_protocol_8_meets_a_worker_of_protocol_8",
    a_worker_mends_links_of_an_old_master=("static uint64_t link_lease_ms", "clv_wire_protocol_has_acks(protocol) ?", "protocol ?"))
 of("worker/service/session_links.c", "tests/net/contexts/test_context_life.py link_to_a_peer_of_protocol_8_has_no_acks",
    a_worker_mends_links_of_an_old_peer=("clv_code clv_session_find_link", "clv_service_protocol(v, uri)", "s->owner_protocol"))
 of("worker/service/methods.c", OLD_CLIENT + "status_reply_has_the_protocol_that_the_caller_reads",
-   an_old_status_cannot_read_a_new_worker=("static clv_code on_status", "r.protocol < CLV_WIRE_PROTOCOL ?", "r.protocol > CLV_WIRE_PROTOCOL ?"))
+   an_old_status_cannot_read_a_new_worker=("static clv_code on_status", "r.newest_protocol < CLV_WIRE_PROTOCOL ?", "r.newest_protocol > CLV_WIRE_PROTOCOL ?"))
 of("master/api/core/links.c", OLD_WORKER + "worker_of_protocol_8_trains_without_acks",
    a_master_mends_links_of_an_old_worker=("cleave_status api_open_link", "clv_wire_protocol_has_acks(p->protocol) ?", "p->protocol ?"))
 
@@ -534,8 +534,8 @@ of("master/api/core/links.c", OLD_WORKER + "worker_of_protocol_8_trains_without_
 of("common/net/link/frame_writer.c", CONNECTIONS,
    more_is_enclosed_than_a_receiver_takes=("static bool hold_frame_back", "o->n_held_frames == CLV_WIRE_BUNDLED ||", ""))
 of("common/net/wire/frame_decode.c", "tests/unit/wire/test_frame_hostile",
-   frames_before_one_are_not_counted=("static clv_code read_preceding_frame", "if (d->preceding_frames->n == CLV_WIRE_BUNDLED)", "if (d->preceding_frames->n == 2 * CLV_WIRE_BUNDLED)"),
-   a_frame_before_one_has_some_before_it=("clv_code clv_frame_decode_preceding", "decoder d = {.limits = limits};", "clv_bundle none = {0};\n  decoder d = {.limits = limits, .before = &none};"))
+   frames_before_one_are_not_counted=("static clv_code read_preceding_frame", "if (d->preceding_frames->n_frames == CLV_WIRE_BUNDLED)", "if (d->preceding_frames->n_frames == 2 * CLV_WIRE_BUNDLED)"),
+   a_frame_before_one_has_some_before_it=("clv_code clv_frame_decode_preceding", "decoder d = {.limits = limits};", "clv_bundle none = {0};\n  decoder d = {.limits = limits, .preceding_frames = &none};"))
 
 SPARED = "tests/unit/engine/test_spared"
 of("common/engine/context_retain.c", SPARED,
@@ -569,7 +569,7 @@ of("common/engine/context_frames.c", SIMULATED + "0",
 of("common/engine/context_pass.c", SIMULATED,
    many_gradients_are_summed_as_they_come=("clv_code clv_pass_add_gradient", "((*at)->phase == phase && (*at)->order < order)", "(*at)->phase == phase"))
 of("common/engine/context_backward.c", SIMULATED,
-   a_gradient_leaves_without_its_order=("", "p->frame.order = t->order;", "p->frame.order = 0;"))
+   a_gradient_leaves_without_its_order=("", "p->frame.contribution_index = t->order;", "p->frame.contribution_index = 0;"))
 of("common/engine/context_queue.c", SIMULATED,
    running_statistics_move_in_no_order=("void clv_queue_add_call", "l->runs_in_id_order = clv_module_buffer_bytes(c->mod) > 0;", "l->runs_in_id_order = false;"))
 of("common/engine/context_work.c", SIMULATED,
@@ -594,7 +594,7 @@ of("common/engine/node_links.c", SIMULATED + "0",
 of("common/engine/node.c", SIMULATED,
    what_is_enclosed_stays_when_a_node_waits=("bool clv_node_poll", "clv_node_flush(n);", ""))
 of("common/net/link/send_queue.c", SIMULATED,
-   what_has_waited_waits_for_the_next=("static void append_packet(", "p->is_coalesced = false;", ""),
+   what_has_waited_waits_for_the_next=("static void append_packet(", "p->coalesces_with_next = false;", ""),
    credit_is_not_given_back=("void clv_send_queue_add_credit", "CLV_MIN(d->granted_credit, d->available_credit + CLV_MIN(bytes, d->granted_credit));", "d->available_credit;"))
 of("master/api/core/send.c", SIMULATED,
    a_failure_of_a_context_is_told_to_nobody=("void api_context_send_aborts", "if (!(c->nodes & ~notified & NODE_BIT(i))) continue;", "continue;"))
@@ -738,8 +738,8 @@ of("worker/service/state_writer.c", "tests/unit/service/test_state_writer",
 of("worker/store/digests.c", "tests/net/hostile/test_rules.py r3_20_a_kept_file_that_changed",
    a_changed_file_has_its_old_digest=("static bool is_same_version(", "a->bytes == b->bytes && is_same_time(&a->mtime, &b->mtime) && is_same_time(&a->ctime, &b->ctime)", "a->bytes == b->bytes"))
 of("master/api/core/kept.c", "tests/unit/api/test_kept",
-   a_mix_of_two_files_is_read=("static clv_code read_part(", "if (q->version && q->version != r.files[0].version)", "if (false)"),
-   a_list_needs_no_end=("static clv_code append_files(", "if (l->n && strcmp(l->files[l->n - 1].name, r->files[i].name) >= 0)", "if (l->n > 100)"))
+   a_mix_of_two_files_is_read=("static clv_code read_part(", "if (q->file_version && q->file_version != r.files[0].file_version)", "if (false)"),
+   a_list_needs_no_end=("static clv_code append_files(", "if (l->n && strcmp(l->files[l->n - 1].name, r->files[i].file_name) >= 0)", "if (l->n > 100)"))
 of("common/engine/node_saves.c", "tests/unit/engine/test_saves",
    a_file_has_later_weights=("static clv_code copy_data(", "if (bytes) memcpy((void *)(uintptr_t)s->list[i].data, list[i].data, bytes);", "s->list[i].data = list[i].data;"),
    a_file_is_not_withdrawn=("void clv_node_drop_saves(", "n->o.files.withdraw(n->o.files.user, &s->save);", ";"))
@@ -779,7 +779,7 @@ of("master/api/core/events.c", GRADIENTS,
 # ---- devices -------------------------------------------------------------------------------------
 CUDA = "tests/net/training/test_cuda.py"
 of("worker/service/snapshot.c", "tests/net/hostile/test_isolation.py",
-   a_tenant_is_told_what_all_have_on_a_device=("static void fill_devices", "out->sees_all ? ", "true ? "))
+   a_tenant_is_told_what_all_have_on_a_device=("static void fill_devices", "out->caller_sees_all ? ", "true ? "))
 of("common/model/graph/plan_memory.c", CUDA,
    buffers_on_a_device_stand_anywhere=("static size_t padded_size", "DEVICE_ALIGN)", "64)"))
 of("kernels/cuda/backend.c", "tests/gpu/test_backend",
@@ -848,11 +848,11 @@ TWO = "tests/net/training/test_two_devices.py"
 of("worker/service/methods.c", TWO,
    every_device_computes_as_the_first=("static clv_code on_hello(", "{b->name, clv_backend_isa(b), clv_backend_libraries(b)}", "{b->name, clv_backend_isa(clv_service_backend(v)), clv_backend_libraries(b)}"))
 of("master/watch/hello.c", TWO,
-   every_stage_computes_on_the_first_device=("static clv_code add_stage(", "h->devices[at], h->kinds[at]", "h->devices[at], h->kinds[0]"))
+   every_stage_computes_on_the_first_device=("static clv_code add_stage(", "h->device_names[at], h->device_kinds[at]", "h->device_names[at], h->device_kinds[0]"))
 of("master/watch/doctor.c", TWO,
    only_the_first_device_counts=("static bool is_device_used(", "clv_wire_find_device(h, s->device) == at", "at == 0"))
 of("common/net/wire/hello.c", "tests/unit/wire/test_session",
-   an_older_worker_says_nothing_of_its_first_device=("static clv_wire_device_kind derive_device_kind(", "strcmp(m->devices[0], name) == 0 ||", ""))
+   an_older_worker_says_nothing_of_its_first_device=("static clv_wire_device_kind derive_device_kind(", "strcmp(m->device_names[0], name) == 0 ||", ""))
 of("master/api/core/module.c", CUDA,
    cuda_without_a_number_is_no_device=("static void resolve_device(", 'strcmp(m->device, "cuda") == 0 && cuda', "false"),
    tf32_on_a_processor_is_taken=("static clv_code check_tf32(", "!m->tf32 ||", "!m->tf32 || m ||"))

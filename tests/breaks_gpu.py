@@ -11,7 +11,7 @@ of("common/engine/context_trace.c", "tests/gpu/test_node",
    a_trace_shows_the_hosts_time=("static int64_t get_end_ns(", "w->begin_ns + clv_work_duration_ns(e, w)", "clv_contexts_now(e)"))
 of("common/engine/context_value.c", "tests/gpu/test_node",
    what_is_wanted_late_is_waited_for=("static clv_code get_host_copy(", "CLV_TRY(clv_copy_start(e, v->tensor, &v->copy, err));",
-      "CLV_TRY(clv_pool_alloc_tensor(e->env.pool, v->tensor->dtype, &v->tensor->shape, &v->host, err)); *ret = v->host; if (*ret) return clv_backend_get(v->tensor->home, v->host->data, v->tensor->data, v->tensor->bytes, err);"))
+      "CLV_TRY(clv_pool_alloc_tensor(e->env.pool, v->tensor->dtype, &v->tensor->shape, &v->host_copy, err)); *ret = v->host_copy; if (*ret) return clv_backend_get(v->tensor->device, v->host_copy->data, v->tensor->data, v->tensor->bytes, err);"))
 CHUNKS, COMING = "tests/gpu/test_chunks", "tests/unit/link/test_device_copy"
 of("common/engine/node_frames.c", CHUNKS,
    a_program_gets_what_is_still_coming=("clv_code clv_node_init_contexts(", ".has_program = n->o.on_program != NULL", ".has_program = false"))
@@ -25,7 +25,7 @@ of("common/engine/context_backward.c", CHUNKS,
 of("kernels/cuda/staging.c", CHUNKS,
    nobody_hears_of_a_piece=("clv_code clv_gpu_copy_to_host(", "if (to->report)", "if (to->report && taken == bytes)"))
 of("common/net/link/send_queue.c", COMING,
-   a_chunk_leaves_before_its_bytes_have_come=("static copy_progress await_copy(", "d->copy_waiter.bytes = bytes;", "d->copy_waiter.bytes = bytes / 2;"),
+   a_chunk_leaves_before_its_bytes_have_come=("static copy_progress check_copied_or_suspend(", "d->copy_waiter.awaited_bytes = bytes;", "d->copy_waiter.awaited_bytes = bytes / 2;"),
    a_parked_tensor_gets_another_number=("static copy_progress send_packet_chunked(", "if (!p->has_transfer_id)", "if (!p->bytes_queued)"),
    frames_overtake_what_is_parked=("static send_decision decide_send(", "|| d->partially_sent_packet", ""),
    what_is_parked_stays_when_the_link_ends=("void clv_send_queue_end(", "clv_steal(&d->partially_sent_packet)", "NULL"))
@@ -75,7 +75,7 @@ of("worker/store/bases.c", DEVICE_BASES,
    a_device_gets_its_memory_back_some_time=("static void free_device_memory(", "(void)!clv_backend_finish(x->backend, &why);", ""),
    every_part_lies_first=("static clv_code fill_parts(", "first * size", "0 * first * size"))
 of("worker/service/load_module.c", DEVICE_BASES_NET,
-   every_session_has_a_base_of_its_own_on_a_device=("static clv_code list_shared(", "|| !r->frozen_is_final", "|| true"))
+   every_session_has_a_base_of_its_own_on_a_device=("static clv_code list_shared(", "|| !r->frozen_has_no_grads_or_moments", "|| true"))
 of("worker/service/artifact.c", DEVICE_BASES_NET,
    strangers_share_on_a_device=("static clv_code share_tensor(", 'spec->shared ? "" : f->s->owner', 'spec ? "" : f->s->owner'),
    a_base_on_a_device_is_given_out=("static clv_code withhold_frozen(", "spec->readable != CLV_READ_ALL", "spec->readable > CLV_READ_NONE"))
@@ -93,7 +93,7 @@ of("master/plan/stage_memory.c", "tests/net/training/test_device_memory.py",
    a_device_is_planned_as_a_processor=("clv_code clv_stage_usage_compute(", 'if (strncmp(clv_stage_device(b, stage), "cuda", 4) != 0)', "if (stage + 1)"),
    what_a_worker_says_of_auto_is_not_heard=("const char *clv_stage_device(", "said[0] ? said", "!said ? said"))
 of("master/watch/hello.c", "tests/net/training/test_device_memory.py plan_ask_resolves_device_auto_per_worker",
-   devices_are_shown_and_not_noted=("static clv_code add_stage(", "clv_blueprint_set_device(b, i, h->devices[at]);", ";"))
+   devices_are_shown_and_not_noted=("static clv_code add_stage(", "clv_blueprint_set_device(b, i, h->device_names[at]);", ";"))
 of("common/net/fair/account.c", "tests/unit/fair/test_account",
    a_peak_falls_with_what_is_used=("static void raise_peak(", "used > peak", "used != peak"))
 

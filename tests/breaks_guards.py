@@ -26,7 +26,7 @@ of("common/net/tls/accepted.c", "tests/unit/tls/test_accepted",
    nobody_is_asked_for_a_place=first("static int on_verify(", "entry *e =", "return ok;"),
    contexts_are_not_verified=("", "SSL_CTX_set_cert_verify_callback(parent, verify_chain, NULL);", ""),
    tickets_resume=("", "SSL_set_options(ssl, SSL_OP_NO_TICKET); SSL_set_num_tickets(ssl, 0);", ""),
-   any_usage_is_a_clients=first("static bool is_for_client(", "return clv_tls_cert_usage", "return true;"),
+   any_usage_is_a_clients=first("static bool cert_has_client_usage(", "return clv_tls_cert_usage", "return true;"),
    a_full_table_sheds_nobody=("static bool make_room_for_connection(", "if (!admission.decide_admission || n_live < admission.max_connections) return true;", "return true;"),
    open_connections_outlive_a_revocation=first("", "e->decision = CLV_TLS_REVOKED; shut_connection(e); if (ended) ended(user, e->uri); n_ended++;", "continue;"))
 of("worker/service/eviction.c", "tests/net/operations/test_revoke.py revoked_caller_is_disconnected_at_once",
@@ -36,7 +36,7 @@ of("worker/admission.c", "tests/net/operations/test_connections.py connections_o
 of("common/net/tls/frames.c", "tests/unit/tls/test_frames",
    frames_are_free=("static const char *charge_bucket(", "f->bucket_levels[bucket] += amount;", "f->bucket_levels[bucket] += 0 * amount;"))
 of("common/net/tls/revoke.c", "tests/unit/tls/test_crl",
-   a_revoked_certificate_is_admitted=("static clv_tls_decision decide_by_list(", "crl && clv_tls_crl_has(crl, issuer, serial)", "crl && !serial"),
+   a_revoked_certificate_is_admitted=("static clv_tls_decision decide_by_list(", "crl && clv_tls_crl_has_cert(crl, issuer, serial)", "crl && !serial"),
    a_list_that_has_ended_is_enough=("static clv_tls_decision decide_by_list(", "crl && clv_tls_crl_check_expiry(crl, issuer, err) != CLV_OK", "crl && !issuer"))
 of("common/net/tls/revoke.c", "tests/unit/tls/test_accepted",
    a_revoked_worker_is_dialled=first("", "if (v == CLV_TLS_ADMITTED) return 1;", "v = CLV_TLS_ADMITTED;"))
@@ -52,14 +52,14 @@ of("common/base/digest.c", "tests/unit/base/test_base",
 of("common/base/memory.c", "tests/unit/engine/test_charge",
    a_caller_who_left_is_waited_for=first("", "if (!waiter || !waiter->should_stop(waiter->user)) return CLV_OK;", "waiter = NULL;"))
 of("common/net/wire/scan.c", "tests/unit/wire/test_unary",
-   messages_take_any_memory=[("static clv_code check_budget(", "s->n_fields > CLV_SCAN_FIELDS", "false"),
-                             ("static clv_code check_budget(", "s->memory_bytes > 2 * message_bytes + CLV_SCAN_BUDGET", "false"),
+   messages_take_any_memory=[("static clv_code check_memory_budget(", "s->n_fields > CLV_SCAN_FIELDS", "false"),
+                             ("static clv_code check_memory_budget(", "s->memory_bytes > 2 * message_bytes + CLV_SCAN_BUDGET", "false"),
                              ("", "pieces, n_pieces, max_bytes, err", "pieces, n_pieces, SIZE_MAX, err", "common/net/wire/unary.c")])
 of("common/net/wire/failure.c", "tests/unit/wire/test_failure",
-   a_failure_keeps_its_text_abroad=first("", "rebuild_failed_op(f->failure.hop, failed_op);", "what = f->failure.text;"))
+   a_failure_keeps_its_text_abroad=first("", "rebuild_failed_op(f->failure.detected_at, failed_op);", "what = f->failure.text;"))
 of("common/net/wire/module.c", "tests/unit/wire/test_unary",
-   any_number_of_keys_is_taken=("static clv_code decode_keys(", "from->keys.len != m->graph.n_nodes * sizeof *m->node_keys", "!from"))
-of("common/net/fair/account.c", "tests/unit/fair/test_account", quotas_have_no_end=first("", "do {", "most = 0;"))
+   any_number_of_keys_is_taken=("static clv_code decode_node_keys(", "from->keys.len != m->graph.n_nodes * sizeof *m->node_keys", "!from"))
+of("common/net/fair/account.c", "tests/unit/fair/test_account", quotas_have_no_end=first("", "do {", "limit = 0;"))
 of("common/net/fair/scheduler.c", "tests/unit/fair/test_scheduler", cores_are_not_shared=first("", "if (!s) return true;", "s = NULL;"))
 of("common/net/rpc/end_texts.c", "tests/unit/rpc/test_stream", damage_is_any_end=("", '{"Stream removed", END_DAMAGED},', ""))
 of("common/model/config/worker.c", "tests/unit/config/test_worker",

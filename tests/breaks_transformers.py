@@ -92,7 +92,7 @@ of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_are_visible",
    all_sequences_are_full=("static double mean_filled_share(", "return b->mean_positions > 0 && share < 1 ? share : 1;", "return share > 2 ? share : 1;"),
    lengths_are_counted_of_full_ones=("void clv_run_data_measure_lengths(", "range.sum / (double)n", "(double)range.max"))
 of("worker/service/load_module.c", SESSIONS + " every_cut_of_packed_gives_the_same_bits",
-   layers_of_a_worker_are_counted_from_its_first=("static clv_code add_node(", "w->name, w->layer, in", "w->name, index, in"))
+   layers_of_a_worker_are_counted_from_its_first=("static clv_code add_node(", "w->name, w->uncut_index, in", "w->name, index, in"))
 CUDA_PACKED, CUDA_OPS = "tests/gpu/test_cuda_packed", "tests/gpu/test_cuda"
 of("common/model/graph/plan_memory.c", "tests/net/training/test_packed_cuda.py",
    what_is_drawn_lies_in_a_gradient=("static void place_caller_copies(", "p->rng_position_offset = CLV_MAX(end[0], end[1]);", "p->rng_position_offset = end[0];"))

@@ -192,7 +192,7 @@ static int serve(const clv_worker_arguments *a, bool check_only) {
   if (clv_metrics_endpoint_open(config, &endpoint, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONNECT, &err);
   CLV_AUTO(clv_rpc_runtime_freep) clv_rpc_runtime *runtime = NULL;
-  clv_rpc_runtime_options ro = {.queue_threads = 2};
+  clv_rpc_runtime_options ro = {.n_queue_threads = 2};
   if (clv_rpc_runtime_new(&ro, &runtime, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_FAILED, &err);
   CLV_AUTO(clv_worker_devices_closep) clv_worker_devices devices = {0};

@@ -21,7 +21,7 @@ clv_module *clv_contexts_module(const clv_contexts *e, uint32_t module) {
 
 clv_module *clv_contexts_module_of_frame(const clv_contexts *e, const clv_frame *f) {
   clv_module *m = clv_contexts_module(e, f->module);
-  return m && m->o.generation == f->generation ? m : NULL;
+  return m && m->o.generation == f->module_generation ? m : NULL;
 }
 
 /* ---- errors and names ------------------------------------------------------------------------ */
@@ -51,7 +51,7 @@ clv_shared_err *clv_shared_err_new(clv_contexts *e, const clv_err *why, const ch
   c->refs = 1;
   c->code = why->code;
   memcpy(c->text, text.failure.text, sizeof c->text);
-  memcpy(c->hop, text.failure.hop, sizeof c->hop);
+  memcpy(c->hop, text.failure.detected_at, sizeof c->hop);
   memcpy(c->offending_value, why->offending_value, sizeof c->offending_value);
   return c;
 }
@@ -67,7 +67,7 @@ clv_shared_err *clv_shared_err_from_frame(clv_contexts *e, const clv_frame *f) {
   snprintf(why.text, sizeof why.text, "%s", f->failure.text);
   /* failure.offending_value is empty if the frame came from another process */
   memcpy(why.offending_value, f->failure.offending_value, sizeof why.offending_value);
-  return clv_shared_err_new(e, &why, f->failure.hop);
+  return clv_shared_err_new(e, &why, f->failure.detected_at);
 }
 
 void clv_shared_err_to_frame(const clv_shared_err *why, clv_frame *f) {

@@ -128,8 +128,8 @@ static clv_code send_gradient(clv_contexts *e, clv_context *ctx, const clv_gradi
   if (din && din->device) CLV_TRY(clv_copy_start(e, din, &copy, err));
   clv_packet *p;
   CLV_TRY(clv_outbox_new_packet(e, CLV_GRADIENT, ctx, t->value, t->name, &p, err));
-  p->frame.phase = ctx->phase;
-  p->frame.order = t->order;
+  p->frame.backward_pass_number = ctx->phase;
+  p->frame.contribution_index = t->order;
   bool waits = copy && !clv_outbox_can_stream(e, t->name, din->bytes);
   if (din)
     clv_packet_add_tensor_being_copied(p, copy ? copy->to : din,

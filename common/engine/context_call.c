@@ -15,7 +15,7 @@ static void fail_call(clv_contexts *e, clv_context_call *c, const clv_err *why) 
  * as dropped at once: it is freed when no retained call needs it. */
 static clv_code get_arg_value(clv_contexts *e, clv_context *ctx, const clv_arg *arg,
                               clv_value **ret, clv_err *err) {
-  CLV_TRY(clv_context_get_or_create_value(e, ctx, arg->value, ret, err));
+  CLV_TRY(clv_context_get_or_create_value(e, ctx, arg->value_id, ret, err));
   if (ctx->state == CONTEXT_ENDING) (*ret)->is_retained = (*ret)->is_dropped = true;
   return CLV_OK;
 }
@@ -26,7 +26,7 @@ static clv_code record_leaf_value(clv_contexts *e, clv_context *ctx, const clv_a
                                   clv_tensor *t, clv_err *err) {
   clv_value *v;
   clv_action action;
-  if (!arg->value) return CLV_OK;
+  if (!arg->value_id) return CLV_OK;
   CLV_TRY(get_arg_value(e, ctx, arg, &v, err));
   CLV_TRY(clv_value_on_event(e, v, VALUE_RECEIVED_AS_ARG, &action, err));
   return clv_value_settle(e, v, t, NULL, err);
@@ -37,7 +37,7 @@ static clv_code record_arg(clv_contexts *e, clv_context_call *c, uint32_t slot, 
   clv_context *ctx = c->out->ctx;
   clv_value *v;
   clv_action action;
-  c->arg[slot] = arg->value;
+  c->arg[slot] = arg->value_id;
   if (arg->needs_grad) c->input_grads |= 1u << slot;
   if (here) {
     c->in[slot] = clv_tensor_ref(here);
@@ -124,8 +124,8 @@ static void fill_call(clv_contexts *e, clv_context_call *c, const clv_frame *f) 
   c->flags = f->flags;
   c->mod = clv_contexts_module_of_frame(e, f);
   c->number = ctx->calls_seen;
-  c->uses_old_weights = f->call.old_weights;
-  for (uint32_t i = 0; i < f->call.n_args; i++) c->arg[i] = f->call.args[i].value;
+  c->uses_old_weights = f->call.uses_old_weights;
+  for (uint32_t i = 0; i < f->call.n_args; i++) c->arg[i] = f->call.args[i].value_id;
 }
 
 /* Creates a call. n_missing starts at 1, for the arguments that are not recorded yet; waiting in
@@ -135,7 +135,7 @@ static clv_code new_call(clv_contexts *e, clv_context *ctx, const clv_frame *f,
   clv_value *v;
   clv_context_call *c = NULL;
   clv_err why;
-  CLV_TRY(clv_context_get_or_create_value(e, ctx, f->message, &v, err));
+  CLV_TRY(clv_context_get_or_create_value(e, ctx, f->message_id, &v, err));
   CLV_TRY(alloc_call(e, v, &c, err));
   fill_call(e, c, f);
   c->call_state = (uint8_t)state;
@@ -151,7 +151,7 @@ static clv_code new_call(clv_contexts *e, clv_context *ctx, const clv_frame *f,
 /* Returns the announced call that a complete CALL belongs to; NULL: none. */
 static clv_context_call *find_announced_call(clv_contexts *e, const clv_context *ctx,
                                              const clv_frame *f) {
-  const clv_value *v = clv_context_find_value(e, ctx, f->message);
+  const clv_value *v = clv_context_find_value(e, ctx, f->message_id);
   clv_context_call *c = v ? v->producer : NULL;
   bool same =
       c && c->call_state == CALL_ANNOUNCED && c->module == f->module && c->flags == f->flags;
@@ -180,7 +180,7 @@ static clv_code record_args(clv_contexts *e, clv_context_call *c, const clv_pack
     clv_tensor *here = f->call.args[i].is_inline ? p->tensor[next++] : NULL;
     CLV_TRY(record_arg(e, c, i, &f->call.args[i], here, err));
   }
-  return f->call.runs_after ? wait_for_leader(e, c, f->call.runs_after, err) : CLV_OK;
+  return f->call.runs_after_call ? wait_for_leader(e, c, f->call.runs_after_call, err) : CLV_OK;
 }
 
 /* Returns the call record for a complete CALL: the announced call, or a new record. */

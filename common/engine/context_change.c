@@ -154,9 +154,9 @@ void clv_context_apply_at_end(clv_contexts *e, clv_context *ctx, const clv_frame
 /* Refuses a frame whose module has been unloaded and replaced by another one at the same index. */
 static clv_code check_generation(const clv_contexts *e, const clv_frame *f, clv_err *err) {
   const clv_module *m = clv_contexts_module(e, f->module);
-  if (!m || m->o.generation == f->generation) return CLV_OK;
+  if (!m || m->o.generation == f->module_generation) return CLV_OK;
   return clv_fail(err, CLV_NOT_FOUND, "module %u (generation %u) is not loaded at this node",
-                  f->module, f->generation);
+                  f->module, f->module_generation);
 }
 
 clv_code clv_on_apply(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
@@ -165,8 +165,8 @@ clv_code clv_on_apply(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err 
   const clv_frame *f = &p->frame;
   clv_code code = check_generation(e, f, &why);
   if (code == CLV_OK)
-    code = f->commit.position ? clv_order_add_step(e, ctx, f, &why)
-                              : enqueue_step(e, ctx, f->module, f, &why);
+    code = f->commit.step_position ? clv_order_add_step(e, ctx, f, &why)
+                                   : enqueue_step(e, ctx, f->module, f, &why);
   if (code != CLV_OK) clv_context_fail_in_module(e, ctx, &why, p->frame.module);
   return CLV_OK;
 }

@@ -13,8 +13,8 @@ clv_code clv_context_send_ended(clv_contexts *e, const clv_frame *end, uint32_t 
   CLV_TRY(clv_packet_new(e->env.pool, CLV_ENDED, &reply, err));
   if (trace) clv_packet_add_tensor(reply, trace);
   reply->frame.context = end->context;
-  reply->frame.message = ++*e->env.next_message;
-  reply->frame.reply_to = end->message;
+  reply->frame.message_id = ++*e->env.next_message;
+  reply->frame.reply_to = end->message_id;
   reply->frame.step = n_spared;
   clv_outbox_send(e, reply);
   return CLV_OK;
@@ -36,7 +36,7 @@ static void free_all_but_retained(clv_contexts *e, clv_context *c, const clv_fra
   clv_context_forget_gradients(e, c, CLV_MODULE_ALL);
   clv_context_forget_frames(c);
   c->trace = clv_tensor_unref(c->trace);
-  c->end_message_id = end->message;
+  c->end_message_id = end->message_id;
   c->restores_buffers = end->has_commit && !end->commit.applies_step;
 }
 
@@ -67,7 +67,7 @@ clv_code clv_context_end(clv_contexts *e, clv_context *c, const clv_frame *end, 
 }
 
 static void send_final_ended(clv_contexts *e, const clv_context *c) {
-  const clv_frame end = {.context = c->id, .message = c->end_message_id};
+  const clv_frame end = {.context = c->id, .message_id = c->end_message_id};
   clv_err ignored; /* without memory the answer is lost; the master repeats END_CONTEXT */
   (void)!clv_context_send_ended(e, &end, 0, NULL, &ignored);
 }

@@ -199,7 +199,7 @@ static clv_code handle_frame(clv_contexts *e, clv_packet *p, bool *ret_kept, clv
 static bool must_wait_for_work(const clv_frame *f) {
   switch (f->kind) {
     case CLV_APPLY:
-      return !f->commit.position;
+      return !f->commit.step_position;
     case CLV_REVERT:
     case CLV_END_CONTEXT:
     case CLV_ABORT:

@@ -37,7 +37,7 @@ clv_code clv_contexts_find_gradient_item(clv_contexts *e, const clv_frame *f, cl
                     "cannot write a gradient of module %u while backward pass %u is in progress",
                     f->module, ctx->phase);
   for (uint32_t i = 0; clv_contexts_gradient_item(e, f->context, f->module, i, ret); i++)
-    if (strcmp(ret->name, f->state.name) == 0) return CLV_OK;
+    if (strcmp(ret->name, f->state.item_or_file_name) == 0) return CLV_OK;
   return clv_fail(err, CLV_NOT_FOUND, "module %u has no gradient '%s' in context %llu", f->module,
-                  f->state.name, (unsigned long long)f->context);
+                  f->state.item_or_file_name, (unsigned long long)f->context);
 }

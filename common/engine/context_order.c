@@ -56,9 +56,9 @@ void clv_order_advance(clv_contexts *e, clv_context *ctx) {
 
 clv_code clv_order_add_call(clv_contexts *e, clv_context_call *c, const clv_frame *f,
                             clv_err *err) {
-  const uint32_t positions[ORDER_CALL_KINDS] = {[ORDER_FORWARD] = f->call.position,
-                                                [ORDER_BACKWARD] = f->call.input_position,
-                                                [ORDER_WEIGHT] = f->call.weight_position};
+  const uint32_t positions[ORDER_CALL_KINDS] = {[ORDER_FORWARD] = f->call.forward_position,
+                                                [ORDER_BACKWARD] = f->call.input_grad_position,
+                                                [ORDER_WEIGHT] = f->call.weight_grad_position};
   clv_context *ctx = c->out->ctx;
   clv_code code = CLV_OK;
   for (clv_order_kind k = 0; k < ORDER_CALL_KINDS && code == CLV_OK; k++)
@@ -103,7 +103,7 @@ clv_code clv_order_add_step(clv_contexts *e, clv_context *ctx, const clv_frame *
   s->n_rates = 1 + f->commit.n_group_lrs;
   s->rates[0] = f->commit.lr;
   for (uint32_t i = 1; i < s->n_rates; i++) s->rates[i] = f->commit.group_lrs[i - 1];
-  clv_code code = insert_entry(e, ctx, ORDER_STEP, &s->order_entry, f->commit.position, err);
+  clv_code code = insert_entry(e, ctx, ORDER_STEP, &s->order_entry, f->commit.step_position, err);
   if (code != CLV_OK) clv_slab_recycle(&e->steps, s);
   return code;
 }

@@ -27,7 +27,7 @@ clv_code clv_outbox_new_packet(clv_contexts *e, clv_frame_kind kind, const clv_c
                                uint64_t message, uint32_t name, clv_packet **ret, clv_err *err) {
   CLV_TRY(clv_packet_new(e->env.pool, kind, ret, err));
   (*ret)->frame.context = c->id;
-  (*ret)->frame.message = message;
+  (*ret)->frame.message_id = message;
   memcpy((*ret)->frame.to, e->names[name], sizeof(*ret)->frame.to);
   return CLV_OK;
 }

@@ -170,18 +170,18 @@ static clv_code append_call(clv_contexts *e, clv_context *ctx, clv_context_call 
 static clv_code record_targets(clv_contexts *e, clv_context_call *c, const clv_frame *f,
                                uint32_t first, uint32_t n, clv_err *err) {
   for (uint32_t i = first; i < first + n; i++) {
-    const clv_target *t = &f->backward.targets[i];
-    if (t->slot >= c->n_in || !(c->input_grads >> t->slot & 1))
+    const clv_target *t = &f->backward.grad_targets[i];
+    if (t->input_index >= c->n_in || !(c->input_grads >> t->input_index & 1))
       return clv_fail(err, CLV_INVALID, "input %u of call %llu was called without a gradient",
-                      t->slot, (unsigned long long)c->out->id);
+                      t->input_index, (unsigned long long)c->out->id);
     /* an argument that the CALL carried as a tensor may have no value id */
-    if (c->arg[t->slot] && c->arg[t->slot] != t->value)
-      return clv_fail(err, CLV_INVALID, "input %u of call %llu was value %llu, not %llu", t->slot,
-                      (unsigned long long)c->out->id, (unsigned long long)c->arg[t->slot],
-                      (unsigned long long)t->value);
-    clv_gradient_target *mine = &c->targets[t->slot];
-    *mine = (clv_gradient_target){.value = t->value, .order = t->order};
-    const char *name = t->to ? f->backward.peers[t->to - 1] : "";
+    if (c->arg[t->input_index] && c->arg[t->input_index] != t->value_id)
+      return clv_fail(err, CLV_INVALID, "input %u of call %llu was value %llu, not %llu",
+                      t->input_index, (unsigned long long)c->out->id,
+                      (unsigned long long)c->arg[t->input_index], (unsigned long long)t->value_id);
+    clv_gradient_target *mine = &c->targets[t->input_index];
+    *mine = (clv_gradient_target){.value = t->value_id, .order = t->contribution_index};
+    const char *name = t->to_peer ? f->backward.peer_names[t->to_peer - 1] : "";
     CLV_TRY(clv_contexts_index_of_name(e, name, &mine->name, err));
   }
   return CLV_OK;
@@ -196,37 +196,37 @@ static bool is_part_of_pass(const clv_context_call *c) {
 static clv_code add_calls_to_pass(clv_contexts *e, clv_context *ctx, const clv_frame *f,
                                   clv_err *err) {
   uint32_t first = 0;
-  for (uint32_t i = 0; i < f->backward.n_calls; i++) {
-    const clv_needed_call *n = &f->backward.calls[i];
-    clv_value *v = clv_context_find_value(e, ctx, n->call);
+  for (uint32_t i = 0; i < f->backward.n_needed_calls; i++) {
+    const clv_needed_call *n = &f->backward.needed_calls[i];
+    clv_value *v = clv_context_find_value(e, ctx, n->call_id);
     clv_context_call *c = v ? v->producer : NULL;
     if (!c || is_part_of_pass(c))
       return clv_fail(err, c ? CLV_EXISTS : CLV_NOT_FOUND, "call %llu is %s",
-                      (unsigned long long)n->call, c ? "named twice" : "not known at this node");
+                      (unsigned long long)n->call_id, c ? "named twice" : "not known at this node");
     c->root_gradient = n->root_gradient;
     c->n_contributions = n->n_contributions;
     CLV_TRY(append_call(e, ctx, c, err));
-    CLV_TRY(record_targets(e, c, f, first, n->n_targets, err));
-    first += n->n_targets;
+    CLV_TRY(record_targets(e, c, f, first, n->n_grad_targets, err));
+    first += n->n_grad_targets;
   }
   return CLV_OK;
 }
 
 static clv_code begin_phase(clv_contexts *e, clv_context *ctx, const clv_frame *f, clv_err *err) {
-  clv_pass_event event = f->phase > ctx->phase    ? PASS_PREPARE_LATER
-                         : f->phase == ctx->phase ? PASS_PREPARE_SAME
-                                                  : PASS_PREPARE_EARLIER;
+  clv_pass_event event = f->backward_pass_number > ctx->phase    ? PASS_PREPARE_LATER
+                         : f->backward_pass_number == ctx->phase ? PASS_PREPARE_SAME
+                                                                 : PASS_PREPARE_EARLIER;
   const clv_cell *cell = clv_pass_on_event(e, ctx, event);
   if (cell->action == CELL_REFUSE)
-    return clv_fail(err, cell->code, "PREPARE of phase %u, but phase %u %s", f->phase, ctx->phase,
-                    cell->text);
+    return clv_fail(err, cell->code, "PREPARE of phase %u, but phase %u %s",
+                    f->backward_pass_number, ctx->phase, cell->text);
   if (cell->action != CELL_BEGIN) return CLV_OK;
-  uint64_t next = (uint64_t)ctx->phase + 1 + f->backward.skipped_phases;
-  if (f->phase != next)
-    return clv_fail(err, CLV_PRECONDITION,
-                    "PREPARE of phase %u; the next, with %u skipped, is %llu", f->phase,
-                    f->backward.skipped_phases, (unsigned long long)next);
-  ctx->phase = f->phase;
+  uint64_t next = (uint64_t)ctx->phase + 1 + f->backward.n_skipped_phases;
+  if (f->backward_pass_number != next)
+    return clv_fail(
+        err, CLV_PRECONDITION, "PREPARE of phase %u; the next, with %u skipped, is %llu",
+        f->backward_pass_number, f->backward.n_skipped_phases, (unsigned long long)next);
+  ctx->phase = f->backward_pass_number;
   ctx->prepare_number = ++e->n_events;
   return CLV_OK;
 }
@@ -235,8 +235,8 @@ static clv_code handle_prepare(clv_contexts *e, clv_context *ctx, const clv_fram
                                clv_err *err) {
   CLV_TRY(begin_phase(e, ctx, f, err));
   if (!f->backward.more_follow) clv_pass_on_event(e, ctx, PASS_COLLECTED);
-  ctx->retains_inputs = f->backward.retain;
-  ctx->needs_vote = f->backward.vote;
+  ctx->retains_inputs = f->backward.retains_graph;
+  ctx->needs_vote = f->backward.needs_vote;
   return add_calls_to_pass(e, ctx, f, err);
 }
 
@@ -277,17 +277,18 @@ static clv_code record_gradient(clv_contexts *e, clv_context *ctx, const clv_pac
   clv_value *v;
   clv_action action;
   clv_context_trace_packet(e, ctx, CLV_TRACE_GRADIENT_IN, p, p->completed_ns);
-  CLV_TRY(clv_context_get_or_create_value(e, ctx, f->message, &v, err));
+  CLV_TRY(clv_context_get_or_create_value(e, ctx, f->message_id, &v, err));
   CLV_TRY(clv_value_on_event(e, v, VALUE_GRADIENT, &action, err));
-  const clv_cell *cell = clv_pass_on_event(e, ctx, get_gradient_event(ctx, v, f->phase));
+  const clv_cell *cell =
+      clv_pass_on_event(e, ctx, get_gradient_event(ctx, v, f->backward_pass_number));
   if (cell->action == CELL_REFUSE)
-    return clv_fail(err, cell->code, "a gradient of phase %u for call %llu %s", f->phase,
-                    (unsigned long long)f->message, cell->text);
-  bool announced = f->phase == ctx->phase && v->producer && v->producer->is_in_pass;
-  if (announced && f->order >= v->producer->n_contributions)
-    return fail_gradient_order(v->producer, f->order, err);
+    return clv_fail(err, cell->code, "a gradient of phase %u for call %llu %s",
+                    f->backward_pass_number, (unsigned long long)f->message_id, cell->text);
+  bool announced = f->backward_pass_number == ctx->phase && v->producer && v->producer->is_in_pass;
+  if (announced && f->contribution_index >= v->producer->n_contributions)
+    return fail_gradient_order(v->producer, f->contribution_index, err);
   CLV_TRY(get_gradient(e, p, &gradient, err));
-  return clv_pass_add_gradient(e, v, f->phase, f->order, gradient, err);
+  return clv_pass_add_gradient(e, v, f->backward_pass_number, f->contribution_index, gradient, err);
 }
 
 clv_code clv_on_gradient(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {

@@ -106,7 +106,7 @@ clv_code clv_change_new(clv_contexts *e, const clv_frame *f, uint64_t id, clv_ch
   k->has_no_answer = f->kind == CLV_END_CONTEXT;
   k->kind = k->has_no_answer ? CLV_APPLY : f->kind;
   k->context = id;
-  k->message = f->message;
+  k->message = f->message_id;
   k->module = f->module;
   k->rates[0] = f->commit.lr;
   memcpy(k->rates + 1, f->commit.group_lrs, sizeof f->commit.group_lrs);
@@ -197,7 +197,7 @@ clv_code clv_change_defer_packet(clv_contexts *e, clv_packet *p, bool *ret_kept,
   const clv_module *m = clv_contexts_module_of_frame(e, f);
   clv_change *k;
   *ret_kept = false;
-  bool gradients = f->state.what == CLV_STATE_GRADIENTS;
+  bool gradients = f->state.part == CLV_STATE_GRADIENTS;
   if (!m || (gradients && f->kind == CLV_STATE_GET)) return CLV_OK;
   const clv_module_queue *l = &e->queues[f->module];
   /* Only steps change gradients, so calls need not be waited for. */

@@ -112,7 +112,7 @@ uint32_t clv_context_n_retained(const clv_context *ctx) {
 }
 
 bool clv_context_needs_frame(clv_contexts *e, const clv_context *ctx, const clv_frame *f) {
-  const clv_value *v = clv_context_find_value(e, ctx, f->message);
+  const clv_value *v = clv_context_find_value(e, ctx, f->message_id);
   if (!v) return false;
   return f->kind == CLV_CALL ? v->producer && v->producer->call_state == CALL_ANNOUNCED
                              : v->state == VALUE_AWAITED;

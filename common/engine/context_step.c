@@ -139,7 +139,7 @@ static void send_answer(clv_contexts *e, const clv_change *k, const clv_err *fai
   clv_err why;
   if (clv_packet_new(e->env.pool, failed ? CLV_ERROR : CLV_APPLIED, &p, &why) != CLV_OK) return;
   p->frame.context = k->context;
-  p->frame.message = ++*e->env.next_message;
+  p->frame.message_id = ++*e->env.next_message;
   p->frame.reply_to = k->message;
   p->frame.module = k->module;
   if (failed) clv_frame_set_failure(&p->frame, failed->code, failed->text, "");

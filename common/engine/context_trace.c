@@ -78,7 +78,7 @@ void clv_context_trace_packet(clv_contexts *e, clv_context *ctx, clv_trace_kind 
                                           (int64_t)begin_ns,
                                           (int64_t)p->tensor[0]->bytes,
                                           0,
-                                          (int64_t)p->frame.message};
+                                          (int64_t)p->frame.message_id};
   add_row(e, ctx, row);
 }
 

@@ -46,8 +46,8 @@ static clv_code compute_transfer(clv_work *w, clv_err *err) {
 static void record_written(clv_contexts *e, const clv_state_transfer *t) {
   const clv_frame *f = &t->request->frame;
   clv_module *m = clv_contexts_module(e, t->work.module);
-  for (uint32_t i = 0; f->state.what != CLV_STATE_GRADIENTS && i < t->n; i++)
-    clv_module_note_state_written(m, f->state.what, t->items[i].name, !f->state.length);
+  for (uint32_t i = 0; f->state.part != CLV_STATE_GRADIENTS && i < t->n; i++)
+    clv_module_note_state_written(m, f->state.part, t->items[i].name, !f->state.piece_length);
 }
 
 static clv_code finish_transfer(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,

@@ -192,7 +192,7 @@ clv_code clv_on_deliver(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_er
   clv_value *v;
   clv_action action;
   CLV_TRY(clv_contexts_index_of_name(e, p->frame.to, &name, err));
-  CLV_TRY(clv_context_get_or_create_value(e, ctx, p->frame.message, &v, err));
+  CLV_TRY(clv_context_get_or_create_value(e, ctx, p->frame.message_id, &v, err));
   CLV_TRY(clv_value_on_event(e, v, VALUE_DELIVERY_ADDED, &action, err));
   CLV_TRY(clv_value_add_delivery(e, v, name, err));
   return action == CELL_GIVE ? deliver_to_consumers(e, v, err) : CLV_OK;
@@ -228,7 +228,7 @@ clv_code clv_on_value(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err 
   clv_value *v;
   clv_action action;
   clv_context_trace_packet(e, ctx, CLV_TRACE_VALUE_IN, p, p->completed_ns);
-  CLV_TRY(clv_context_get_or_create_value(e, ctx, f->message, &v, err));
+  CLV_TRY(clv_context_get_or_create_value(e, ctx, f->message_id, &v, err));
   CLV_TRY(clv_value_on_event(e, v, VALUE_RECEIVED, &action, err));
   if (action == CELL_IGNORE) return CLV_OK; /* the VALUE was repeated */
   clv_code code = clv_value_settle(e, v, f->n_tensors ? p->tensor[0] : NULL,
@@ -239,8 +239,8 @@ clv_code clv_on_value(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err 
 
 clv_code clv_on_drop(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
   (void)err;
-  for (uint32_t i = 0; i < p->frame.n_upstream; i++) {
-    clv_value *v = clv_context_find_value(e, ctx, p->frame.upstream[i]);
+  for (uint32_t i = 0; i < p->frame.n_value_ids; i++) {
+    clv_value *v = clv_context_find_value(e, ctx, p->frame.value_ids[i]);
     if (!v) continue;
     v->is_dropped = true;
     clv_value_free_if_dropped(e, v);
@@ -252,8 +252,8 @@ clv_code clv_on_drop(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *
  * skipped; the mark of a settled value has no effect. */
 clv_code clv_on_spare(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
   (void)err;
-  for (uint32_t i = 0; i < p->frame.n_upstream; i++) {
-    clv_value *v = clv_context_find_value(e, ctx, p->frame.upstream[i]);
+  for (uint32_t i = 0; i < p->frame.n_value_ids; i++) {
+    clv_value *v = clv_context_find_value(e, ctx, p->frame.value_ids[i]);
     if (v) v->needed_by_peer = true;
   }
   return CLV_OK;

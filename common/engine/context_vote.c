@@ -120,7 +120,7 @@ static clv_code send_finished(clv_contexts *e, clv_context *ctx, clv_err *err) {
   clv_packet *p;
   clv_pass_on_event(e, ctx, PASS_ENDED);
   CLV_TRY(clv_outbox_new_packet(e, CLV_FINISHED, ctx, ++*e->env.next_message, 0, &p, err));
-  p->frame.phase = ctx->phase;
+  p->frame.backward_pass_number = ctx->phase;
   p->frame.has_vote = ctx->needs_vote;
   p->frame.vote.is_finite = ctx->needs_vote && isfinite(ctx->total);
   if (sums) clv_packet_add_tensor(p, sums);

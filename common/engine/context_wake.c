@@ -34,7 +34,7 @@ static bool can_call_frame_wait(clv_contexts *e, const clv_context *c, const clv
   const clv_frame *f = &p->frame;
   bool missing = p->is_announcement;
   for (uint32_t i = 0; i < f->call.n_args && !p->is_announcement; i++) {
-    const clv_value *v = c ? clv_context_find_value(e, c, f->call.args[i].value) : NULL;
+    const clv_value *v = c ? clv_context_find_value(e, c, f->call.args[i].value_id) : NULL;
     if (v && v->failure) return false;
     missing |= !f->call.args[i].is_inline && !(v && v->tensor);
   }
@@ -42,12 +42,12 @@ static bool can_call_frame_wait(clv_contexts *e, const clv_context *c, const clv
 }
 
 static bool can_deliver_frame_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
-  const clv_value *v = c ? clv_context_find_value(e, c, p->frame.message) : NULL;
+  const clv_value *v = c ? clv_context_find_value(e, c, p->frame.message_id) : NULL;
   return !v || !(v->tensor || v->failure);
 }
 
 static bool can_value_frame_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
-  const clv_value *v = c ? clv_context_find_value(e, c, p->frame.message) : NULL;
+  const clv_value *v = c ? clv_context_find_value(e, c, p->frame.message_id) : NULL;
   return !v || (!v->uses && !v->deliveries);
 }
 
@@ -60,19 +60,19 @@ static bool can_drop_frame_wait(clv_contexts *e, const clv_context *c, const clv
  * gradient, and each that has run needs a gradient. */
 static bool can_prepare_frame_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
   const clv_frame *f = &p->frame;
-  for (uint32_t i = 0; i < f->backward.n_calls; i++) {
-    const clv_needed_call *n = &f->backward.calls[i];
-    const clv_value *v = c ? clv_context_find_value(e, c, n->call) : NULL;
+  for (uint32_t i = 0; i < f->backward.n_needed_calls; i++) {
+    const clv_needed_call *n = &f->backward.needed_calls[i];
+    const clv_value *v = c ? clv_context_find_value(e, c, n->call_id) : NULL;
     bool begun = v && v->producer && v->producer->call_state > CALL_READY;
     if (v && (v->received_gradients || v->failure)) return false;
     if (begun && !n->n_contributions) return false;
   }
-  return f->backward.n_calls && !(c && c->failure);
+  return f->backward.n_needed_calls && !(c && c->failure);
 }
 
 /* True if the call that a GRADIENT is for has not arrived, or is in no backward pass. */
 static bool can_gradient_frame_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
-  const clv_value *v = c ? clv_context_find_value(e, c, p->frame.message) : NULL;
+  const clv_value *v = c ? clv_context_find_value(e, c, p->frame.message_id) : NULL;
   return !v || !v->producer || !v->producer->is_in_pass;
 }
 
@@ -80,7 +80,7 @@ static bool can_gradient_frame_wait(clv_contexts *e, const clv_context *c, const
  * reverted and are short, so that no peer waits for them. */
 static bool can_steps_wait(const clv_context *c, const clv_frame *f, uint32_t module) {
   size_t bytes = 0;
-  if (f->commit.position) return false;
+  if (f->commit.step_position) return false;
   for (const clv_module_gradient *g = c->gradients; g; g = g->next) {
     if (module != CLV_MODULE_ALL && module != g->module) continue;
     if (!g->mod->o.has_no_revert) return false;

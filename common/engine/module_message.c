@@ -25,22 +25,23 @@ static void add_node(const clv_graph *g, int i, clv_module_message *m) {
     clv_attr_value *v = &m->values[i][k];
     m->attrs[i][k] = (clv_wire_attr){.key = (uint32_t)v->key,
                                      .n_ints = (uint32_t)v->n_ints,
-                                     .n_numbers = (uint32_t)v->n_numbers,
+                                     .n_floats = (uint32_t)v->n_numbers,
                                      .ints = v->ints,
-                                     .number = v->number,
-                                     .numbers = (float *)(uintptr_t)v->numbers};
+                                     .scalar = v->number,
+                                     .floats = (float *)(uintptr_t)v->numbers};
   }
   m->keys[i] = n->key;
   m->nodes[i] = (clv_wire_node){.op = (uint32_t)n->op,
-                                .layer = n->layer,
+                                .uncut_index = n->layer,
                                 .n_inputs = (uint32_t)n->n_in,
                                 .n_attrs = (uint32_t)n_attrs,
                                 .name = n->name,
-                                .inputs = m->inputs[i],
+                                .input_nodes = m->inputs[i],
                                 .attrs = m->attrs[i],
                                 .recompute_block = n->recompute_block};
   if (n->tie_owner[0])
-    m->ties[m->n_ties++] = (clv_wire_tie){.node = (uint32_t)i, .owner_node = n->tie_owner};
+    m->ties[m->n_ties++] =
+        (clv_wire_tie){.node_index = (uint32_t)i, .owner_node_name = n->tie_owner};
   if (n->op == CLV_OP_INPUT && m->n_specs < CLV_MAX_INPUTS)
     m->specs[m->n_specs++] = (clv_wire_spec){n->dtype, n->shape};
 }
@@ -59,7 +60,7 @@ clv_code clv_module_message_make(const clv_graph *g, clv_module_message *m,
   for (int i = 0; i < g->n_nodes; i++) add_node(g, i, m);
   q->graph = (clv_wire_graph){(uint32_t)n, 1, m->nodes, &m->output};
   q->node_keys = m->keys;
-  q->inputs = m->specs;
+  q->input_specs = m->specs;
   q->n_inputs = m->n_specs;
   q->ties = m->ties;
   q->n_ties = m->n_ties;
@@ -67,7 +68,7 @@ clv_code clv_module_message_make(const clv_graph *g, clv_module_message *m,
 }
 
 clv_wire_optimizer clv_module_message_optimizer(const clv_optim_config *o, bool final) {
-  clv_wire_optimizer m = {.kind = CLV_WIRE_OPT_OF(o->kind), .final = final};
+  clv_wire_optimizer m = {.kind = CLV_WIRE_OPT_OF(o->kind), .steps_are_final = final};
   CLV_OPTIM_COPY(&m, o);
   return m;
 }

@@ -118,7 +118,7 @@ static bool wait_for_item(clv_session_node *n, uint64_t deadline_ns, clv_inbox_i
   /* cleared before idle_ns grows, because clv_node_idle_ns reads both */
   __atomic_store_n(&n->idle_since_ns, 0, __ATOMIC_RELEASE);
   __atomic_store_n(&n->idle_ns, n->idle_ns + idle, __ATOMIC_RELEASE);
-  if (any && waker && waker->received_by) clv_link_add_wait_time(waker->received_by, idle);
+  if (any && waker && waker->received_by) clv_link_record_node_wait(waker->received_by, idle);
   return any;
 }
 

@@ -66,7 +66,7 @@ static clv_code match_items(const whole_state *s, const clv_weights_file *file,
 }
 
 static void forget_saved_buffers(clv_session_node *n, const clv_frame *f) {
-  if (f->state.what == CLV_STATE_WEIGHTS) clv_contexts_note_state_written(n->contexts, f->module);
+  if (f->state.part == CLV_STATE_WEIGHTS) clv_contexts_note_state_written(n->contexts, f->module);
 }
 
 static clv_code write_items(clv_session_node *n, const clv_frame *f, const whole_state *s,
@@ -75,7 +75,7 @@ static clv_code write_items(clv_session_node *n, const clv_frame *f, const whole
   CLV_TRY(match_items(s, file, &found, err));
   forget_saved_buffers(n, f);
   for (uint32_t i = 0; i < s->n; i++)
-    CLV_TRY(clv_module_state_set(n->modules[f->module], f->state.what, s->items[i].name,
+    CLV_TRY(clv_module_state_set(n->modules[f->module], f->state.part, s->items[i].name,
                                  s->items[i].dtype, &s->items[i].shape, found[i]->data, err));
   return CLV_OK;
 }
@@ -85,16 +85,16 @@ static clv_code write_items(clv_session_node *n, const clv_frame *f, const whole
 static clv_code check_digest(const clv_frame *f, const clv_weights_file *file, clv_err *err) {
   static const clv_sha256 none;
   char found[65], wanted[65];
-  if (memcmp(&f->state.sha256, &none, sizeof none) == 0 ||
-      memcmp(&f->state.sha256, clv_weights_digest(file), sizeof none) == 0)
+  if (memcmp(&f->state.file_sha256, &none, sizeof none) == 0 ||
+      memcmp(&f->state.file_sha256, clv_weights_digest(file), sizeof none) == 0)
     return CLV_OK;
   clv_sha256_hex(clv_weights_digest(file), found);
-  clv_sha256_hex(&f->state.sha256, wanted);
+  clv_sha256_hex(&f->state.file_sha256, wanted);
   return clv_fail(
       err, CLV_DATA_LOSS,
       "file of state '%s' has the SHA-256 %s, not %s: it is another file, or was damaged "
       "on the worker's disk. Nothing was loaded",
-      f->state.name, found, wanted);
+      f->state.item_or_file_name, found, wanted);
 }
 
 /* Opens the file that a STATE_LOAD names. The caller closes it and discharges *ret_charged
@@ -106,7 +106,7 @@ static clv_code open_file(clv_session_node *n, const clv_frame *f, const whole_s
   CLV_TRY(clv_weights_file_size(s->list, s->n, &bytes, err));
   size_t most = (size_t)bytes + SLACK_BYTES;
   CLV_TRY(clv_pool_charge(n->o.pool, most, err));
-  clv_code code = files->open(files->user, f->state.name, most, ret, err);
+  clv_code code = files->open(files->user, f->state.item_or_file_name, most, ret, err);
   if (code == CLV_OK) code = check_digest(f, *ret, err);
   if (code == CLV_OK)
     *ret_charged = most;
@@ -116,8 +116,8 @@ static clv_code open_file(clv_session_node *n, const clv_frame *f, const whole_s
 }
 
 static void report_file(const clv_weights_file *file, clv_frame *ret) {
-  ret->state.bytes = clv_weights_file_bytes(file);
-  ret->state.sha256 = *clv_weights_digest(file);
+  ret->state.file_bytes = clv_weights_file_bytes(file);
+  ret->state.file_sha256 = *clv_weights_digest(file);
 }
 
 static clv_code load_file(clv_session_node *n, const clv_frame *f, const whole_state *s,
@@ -140,8 +140,8 @@ static clv_code save_file(clv_session_node *n, clv_packet *p, whole_state *s, cl
   if (*ret_kept) return CLV_OK;
   /* frees the cores for other sessions while this thread waits for the disk */
   clv_share_release_cores(n->o.share);
-  return files->save(files->user, p->frame.state.name, s->list, s->n, &ret->state.sha256,
-                     &ret->state.bytes, err);
+  return files->save(files->user, p->frame.state.item_or_file_name, s->list, s->n,
+                     &ret->state.file_sha256, &ret->state.file_bytes, err);
 }
 
 /* ---- on a device ----------------------------------------------------------------------------- */
@@ -184,7 +184,7 @@ static clv_code start_transfer(clv_session_node *n, clv_module *m, clv_packet *p
   CLV_AUTO(transfer_clear) clv_state_transfer t = {.request = p, .requeue_when_done = true};
   whole_state *s = &n->file->s;
   t.is_write = p->frame.kind == CLV_STATE_LOAD;
-  CLV_TRY(list_state_items(m, p->frame.state.what, s, err));
+  CLV_TRY(list_state_items(m, p->frame.state.part, s, err));
   t.n = s->n;
   CLV_TRY(clv_alloc(CLV_MAX(s->n, 1u), sizeof *t.items, &t.items, err));
   CLV_TRY(clv_alloc(CLV_MAX(s->n, 1u), sizeof *t.host_data, &t.host_data, err));
@@ -222,7 +222,7 @@ static clv_code finish_file(clv_session_node *n, clv_packet *p, clv_frame *ret, 
 static clv_code handle_on_host(clv_session_node *n, clv_module *m, clv_packet *p, clv_frame *ret,
                                bool *ret_kept, clv_err *err) {
   CLV_AUTO(whole_state_clear) whole_state s = {0};
-  CLV_TRY(list_state_items(m, p->frame.state.what, &s, err));
+  CLV_TRY(list_state_items(m, p->frame.state.part, &s, err));
   return p->frame.kind == CLV_STATE_LOAD ? load_file(n, &p->frame, &s, ret, err)
                                          : save_file(n, p, &s, ret, ret_kept, err);
 }
@@ -234,12 +234,14 @@ clv_code clv_node_on_state_file(clv_session_node *n, clv_module *m, clv_packet *
   if (!files->save)
     return clv_fail(err, CLV_UNIMPLEMENTED,
                     "this worker has no files of state: its worker.yaml has no state_dir");
-  ret->state.what = f->state.what;
-  memcpy(ret->state.name, f->state.name, sizeof ret->state.name);
+  ret->state.part = f->state.part;
+  memcpy(ret->state.item_or_file_name, f->state.item_or_file_name,
+         sizeof ret->state.item_or_file_name);
   clv_node_flush(n);
   /* frees the cores for other sessions while this thread waits for the disk */
   if (f->kind != CLV_STATE_SAVE) clv_share_release_cores(n->o.share);
-  if (f->kind == CLV_STATE_REMOVE) return files->remove(files->user, f->state.name, err);
+  if (f->kind == CLV_STATE_REMOVE)
+    return files->remove(files->user, f->state.item_or_file_name, err);
   if (n->file && n->file->request == p) return finish_file(n, p, ret, ret_kept, err);
   return m->o.backend->memory ? begin_file(n, m, p, ret_kept, err)
                               : handle_on_host(n, m, p, ret, ret_kept, err);

@@ -17,10 +17,10 @@ static clv_code make_answer(clv_session_node *n, const clv_frame *to, clv_frame_
   clv_packet *p;
   CLV_TRY(clv_packet_new(n->o.pool, kind, &p, err));
   p->frame.context = to->context;
-  p->frame.message = ++n->next_message;
-  p->frame.reply_to = to->message;
+  p->frame.message_id = ++n->next_message;
+  p->frame.reply_to = to->message_id;
   p->frame.module = to->module;
-  p->frame.generation = to->generation;
+  p->frame.module_generation = to->module_generation;
   p->frame.state = state->state;
   if (tensor) clv_packet_add_tensor(p, tensor);
   *ret = p;
@@ -39,13 +39,13 @@ static clv_code find_module(clv_session_node *n, const clv_frame *f, clv_module 
   *ret = clv_contexts_module_of_frame(n->contexts, f);
   if (*ret) return CLV_OK;
   return clv_fail(err, CLV_NOT_FOUND, "module %u (generation %u) is not loaded at this node",
-                  f->module, f->generation);
+                  f->module, f->module_generation);
 }
 
 static bool get_state_item(clv_session_node *n, clv_module *m, const clv_frame *f, uint32_t index,
                            clv_state_item *ret) {
-  if (f->state.what != CLV_STATE_GRADIENTS)
-    return clv_module_state_item(m, f->state.what, index, ret);
+  if (f->state.part != CLV_STATE_GRADIENTS)
+    return clv_module_state_item(m, f->state.part, index, ret);
   return clv_contexts_gradient_item(n->contexts, f->context, f->module, index, ret);
 }
 
@@ -56,13 +56,13 @@ static clv_code make_item_answer(clv_session_node *n, const clv_module *m, const
                                  clv_packet **ret, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   CLV_TRY(clv_pool_alloc_tensor(n->o.pool, item->dtype, &item->shape, &t, err));
-  clv_frame state = {.state = {.what = to->state.what,
-                               .index = (uint32_t)(item - r->items),
-                               .count = r->n,
-                               .offset = to->state.offset,
-                               .length = to->state.length}};
-  snprintf(state.state.name, sizeof state.state.name, "%s", item->name);
-  snprintf(state.state.device, sizeof state.state.device, "%s", clv_module_device(m));
+  clv_frame state = {.state = {.part = to->state.part,
+                               .item_index = (uint32_t)(item - r->items),
+                               .n_items = r->n,
+                               .piece_offset = to->state.piece_offset,
+                               .piece_length = to->state.piece_length}};
+  snprintf(state.state.item_or_file_name, sizeof state.state.item_or_file_name, "%s", item->name);
+  snprintf(state.state.device_name, sizeof state.state.device_name, "%s", clv_module_device(m));
   return make_answer(n, to, CLV_STATE_ITEM, t, &state, ret, err);
 }
 
@@ -72,14 +72,14 @@ enum { LONGEST_PIECE = 16 << 20 };
 
 static clv_code find_piece(clv_module *m, const clv_frame *f, clv_state_transfer *r, clv_err *err) {
   clv_state_item item;
-  if (f->state.length > LONGEST_PIECE)
+  if (f->state.piece_length > LONGEST_PIECE)
     return clv_fail(err, CLV_INVALID, "a piece of %llu bytes; at most %d",
-                    (unsigned long long)f->state.length, LONGEST_PIECE);
-  CLV_TRY(clv_module_state_find(m, f->state.what, f->state.name, &item, err));
+                    (unsigned long long)f->state.piece_length, LONGEST_PIECE);
+  CLV_TRY(clv_module_state_find(m, f->state.part, f->state.item_or_file_name, &item, err));
   CLV_TRY(clv_module_check_readable(m, &item, err));
   CLV_TRY(clv_alloc(1, sizeof *r->items, &r->items, err));
   r->n = 1;
-  return clv_state_item_part(&item, f->state.offset, f->state.length, r->items, err);
+  return clv_state_item_part(&item, f->state.piece_offset, f->state.piece_length, r->items, err);
 }
 
 /* Lists the items that a STATE_GET reads: a piece of one item, or all items that are not
@@ -88,7 +88,7 @@ static clv_code find_items(clv_session_node *n, clv_module *m, const clv_frame *
                            clv_state_transfer *r, clv_err *err) {
   clv_state_item item;
   uint32_t count = 0;
-  if (f->state.length) return find_piece(m, f, r, err);
+  if (f->state.piece_length) return find_piece(m, f, r, err);
   while (get_state_item(n, m, f, count, &item)) count++;
   CLV_TRY(clv_alloc(CLV_MAX(count, 1u), sizeof *r->items, &r->items, err));
   for (uint32_t i = 0; i < count; i++)
@@ -98,7 +98,7 @@ static clv_code find_items(clv_session_node *n, clv_module *m, const clv_frame *
 
 static clv_code add_answers(clv_session_node *n, const clv_module *m, const clv_frame *f,
                             clv_state_transfer *r, clv_err *err) {
-  const clv_frame done = {.state = {.what = f->state.what, .count = r->n}};
+  const clv_frame done = {.state = {.part = f->state.part, .n_items = r->n}};
   clv_packet *p;
   CLV_TRY(clv_alloc(CLV_MAX(r->n, 1u), sizeof *r->host_data, &r->host_data, err));
   for (uint32_t i = 0; i < r->n; i++) {
@@ -120,7 +120,7 @@ static void transfer_clear(clv_state_transfer *r) {
 
 static clv_code send_state_done(clv_session_node *n, const clv_frame *to, uint32_t count,
                                 clv_err *err) {
-  clv_frame done = {.state = {.what = to->state.what, .count = count}};
+  clv_frame done = {.state = {.part = to->state.part, .n_items = count}};
   return send_answer(n, to, CLV_STATE_DONE, &done, err);
 }
 
@@ -162,14 +162,16 @@ static clv_code find_written_item(clv_session_node *n, clv_module *m, const clv_
   const clv_frame *f = &p->frame;
   const clv_tensor *t = p->tensor[0];
   clv_state_item complete_item;
-  if (f->state.what == CLV_STATE_GRADIENTS)
+  if (f->state.part == CLV_STATE_GRADIENTS)
     CLV_TRY(clv_contexts_find_gradient_item(n->contexts, f, &complete_item, err));
   else
-    CLV_TRY(clv_module_state_find(m, f->state.what, f->state.name, &complete_item, err));
+    CLV_TRY(
+        clv_module_state_find(m, f->state.part, f->state.item_or_file_name, &complete_item, err));
   *ret = complete_item;
-  if (!f->state.length || f->state.what == CLV_STATE_GRADIENTS)
+  if (!f->state.piece_length || f->state.part == CLV_STATE_GRADIENTS)
     return clv_state_item_check(ret, t->dtype, &t->shape, err);
-  CLV_TRY(clv_state_item_part(&complete_item, f->state.offset, f->state.length, ret, err));
+  CLV_TRY(
+      clv_state_item_part(&complete_item, f->state.piece_offset, f->state.piece_length, ret, err));
   return clv_state_item_check(ret, CLV_U8, &CLV_SHAPE((int64_t)t->bytes), err);
 }
 
@@ -177,7 +179,7 @@ static clv_code write_item_as_work(clv_session_node *n, clv_module *m, clv_packe
                                    bool *ret_kept, clv_err *err) {
   CLV_AUTO(transfer_clear) clv_state_transfer r = {.request = p, .n = 1, .is_write = true};
   const clv_frame *f = &p->frame;
-  const clv_frame done = {.state = {.what = f->state.what, .count = f->state.count}};
+  const clv_frame done = {.state = {.part = f->state.part, .n_items = f->state.n_items}};
   clv_packet *answer_packet;
   CLV_TRY(clv_alloc(1, sizeof *r.items, &r.items, err));
   CLV_TRY(clv_alloc(1, sizeof *r.host_data, &r.host_data, err));
@@ -187,7 +189,7 @@ static clv_code write_item_as_work(clv_session_node *n, clv_module *m, clv_packe
     CLV_TRY(make_answer(n, f, CLV_STATE_DONE, NULL, &done, &answer_packet, err));
     clv_packet_list_add(&r.answers, answer_packet);
   }
-  if (f->state.what != CLV_STATE_GRADIENTS) clv_contexts_note_state_written(n->contexts, f->module);
+  if (f->state.part != CLV_STATE_GRADIENTS) clv_contexts_note_state_written(n->contexts, f->module);
   return start_transfer(n, &r, ret_kept, err);
 }
 
@@ -196,15 +198,16 @@ static clv_code set_state_item(clv_session_node *n, clv_module *m, const clv_pac
   const clv_frame *f = &p->frame;
   const clv_tensor *t = p->tensor[0];
   clv_state_item item;
-  if (f->state.what == CLV_STATE_GRADIENTS) {
+  if (f->state.part == CLV_STATE_GRADIENTS) {
     CLV_TRY(clv_contexts_find_gradient_item(n->contexts, f, &item, err));
     return clv_state_item_set(&item, t->dtype, &t->shape, t->data, err);
   }
   clv_contexts_note_state_written(n->contexts, f->module);
-  if (f->state.length)
-    return clv_module_state_set_part(m, f->state.what, f->state.name, f->state.offset,
-                                     f->state.length, t->data, err);
-  return clv_module_state_set(m, f->state.what, f->state.name, t->dtype, &t->shape, t->data, err);
+  if (f->state.piece_length)
+    return clv_module_state_set_part(m, f->state.part, f->state.item_or_file_name,
+                                     f->state.piece_offset, f->state.piece_length, t->data, err);
+  return clv_module_state_set(m, f->state.part, f->state.item_or_file_name, t->dtype, &t->shape,
+                              t->data, err);
 }
 
 static clv_code on_state_put(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
@@ -213,13 +216,13 @@ static clv_code on_state_put(clv_session_node *n, clv_packet *p, bool *ret_kept,
   CLV_TRY(find_module(n, f, &m, err));
   /* A large item comes in chunks on other lanes, and may be complete after the last item of the
    * STATE_PUT. A refused item counts as received. */
-  uint32_t *got = &n->n_put_items[f->module][f->state.what];
-  bool last = ++*got >= f->state.count;
+  uint32_t *got = &n->n_put_items[f->module][f->state.part];
+  bool last = ++*got >= f->state.n_items;
   if (last) *got = 0;
   if (p->is_over_quota) return clv_fail(err, f->failure.code, "%s", f->failure.text);
   if (m->o.backend->memory) return write_item_as_work(n, m, p, last, ret_kept, err);
   CLV_TRY(set_state_item(n, m, p, err));
-  return last ? send_state_done(n, f, f->state.count, err) : CLV_OK;
+  return last ? send_state_done(n, f, f->state.n_items, err) : CLV_OK;
 }
 
 static clv_code on_unload(clv_session_node *n, clv_packet *p, clv_err *err) {

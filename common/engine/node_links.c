@@ -152,7 +152,7 @@ clv_code clv_node_send_to_program(clv_session_node *n, clv_packet *p, clv_err *e
 
 clv_request clv_node_request_of_frame(const clv_frame *f) {
   return (clv_request){
-      .kind = f->kind, .context = f->context, .message = f->message, .module = f->module};
+      .kind = f->kind, .context = f->context, .message = f->message_id, .module = f->module};
 }
 
 /* Sends a failure. kind: ERROR refuses one message, ABORT ends its context. */
@@ -162,7 +162,7 @@ static void send_failure(clv_session_node *n, clv_frame_kind kind, const clv_err
   clv_err ignored;
   if (clv_packet_new(n->o.pool, kind, &p, &ignored) != CLV_OK) return;
   p->frame.context = c->context;
-  p->frame.message = ++n->next_message;
+  p->frame.message_id = ++n->next_message;
   p->frame.module = c->module;
   p->frame.reply_to = c->message;
   clv_frame_set_failure(&p->frame, why->code, why->text, hop);
@@ -190,7 +190,7 @@ void clv_node_refuse(clv_session_node *n, const clv_err *why, const clv_request 
  * ABORT that cannot be sent is dropped. */
 void clv_node_send(clv_session_node *n, clv_packet *p) {
   clv_err err;
-  p->is_coalesced = true;
+  p->coalesces_with_next = true;
   clv_code code = CLV_OK;
   const clv_request c = clv_node_request_of_frame(&p->frame);
   CLV_AUTO(clv_link_unrefp)

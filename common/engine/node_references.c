@@ -75,17 +75,17 @@ static void send_packet(clv_session_node *n, clv_packet *p) {
 static void fill_reference_frame(clv_session_node *n, uint32_t to, const clv_rref_message *m,
                                  clv_frame *f) {
   memcpy(f->to, n->contexts->names[to], sizeof f->to);
-  f->reference.ref = m->ref;
-  f->reference.fork = m->fork;
-  f->reference.key = m->key;
-  f->reference.number = m->number;
+  f->reference.ref_id = m->ref;
+  f->reference.fork_id = m->fork;
+  f->reference.ref_key = m->key;
+  f->reference.message_number = m->number;
   f->reference.owner_lacks_fork = m->is_before_join;
   f->context = m->context;
-  f->message = m->value;
+  f->message_id = m->value;
   if (m->kind != CLV_RREF_USE) return;
   f->reference.is_for_owner = m->owner == to;
   if (m->owner < MAX_NAMES)
-    memcpy(f->reference.node, n->contexts->names[m->owner], sizeof f->reference.node);
+    memcpy(f->reference.node_name, n->contexts->names[m->owner], sizeof f->reference.node_name);
 }
 
 static void on_send(clv_session_node *n, const clv_rref_result *r) {
@@ -121,8 +121,8 @@ static void send_report(clv_session_node *n, clv_frame_kind kind, const clv_rref
     clv_notify(n->o.notice, "reference %llu: %s", (unsigned long long)u->ref, err.text);
     return;
   }
-  p->frame.reference.ref = u->ref;
-  p->frame.reference.fork = u->fork;
+  p->frame.reference.ref_id = u->ref;
+  p->frame.reference.fork_id = u->fork;
   if (why) set_owner_failure(n, p, u, why);
   if (tensor) clv_packet_add_tensor(p, tensor);
   n->o.on_program(n->o.user, p);
@@ -139,7 +139,7 @@ static void deliver_value(clv_session_node *n, const clv_rref_use *u, clv_tensor
     return;
   }
   p->frame.context = u->context;
-  p->frame.message = u->value;
+  p->frame.message_id = u->value;
   if (why) set_owner_failure(n, p, u, why);
   if (tensor) clv_packet_add_tensor(p, tensor);
   if (u->node == get_own_number(n)) {
@@ -229,23 +229,23 @@ clv_code clv_node_init_references(clv_session_node *n, clv_err *err) {
 static clv_code handle_keep_request(clv_session_node *n, const clv_packet *p, clv_err *err) {
   const clv_frame *f = &p->frame;
   uint32_t owner;
-  clv_rref_new_ids b = {f->reference.ref, f->reference.fork, f->reference.key};
+  clv_rref_new_ids b = {f->reference.ref_id, f->reference.fork_id, f->reference.ref_key};
   if (f->n_tensors) return clv_rrefs_new_owned(n->references, &b, p->tensor[0], get_now(n), err);
   CLV_TRY(clv_contexts_index_of_name(n->contexts, f->to, &owner, err));
-  return clv_rrefs_new_kept(n->references, &b, owner, f->context, f->message, get_now(n), err);
+  return clv_rrefs_new_kept(n->references, &b, owner, f->context, f->message_id, get_now(n), err);
 }
 
 static clv_code handle_pass_request(clv_session_node *n, const clv_packet *p, clv_err *err) {
   const clv_frame *f = &p->frame;
-  clv_rref_pass_args what = {.child = f->reply_to, .context = f->context, .value = f->message};
+  clv_rref_pass_args what = {.child = f->reply_to, .context = f->context, .value = f->message_id};
   CLV_TRY(clv_contexts_index_of_name(n->contexts, f->to, &what.to, err));
-  return clv_rrefs_pass_handle(n->references, f->reference.fork, &what, get_now(n), err);
+  return clv_rrefs_pass_handle(n->references, f->reference.fork_id, &what, get_now(n), err);
 }
 
 static void deliver_use_failure(clv_session_node *n, const clv_frame *f,
                                 const clv_rref_failure *why) {
   clv_err ignored;
-  clv_rref_use u = {.context = f->context, .value = f->message};
+  clv_rref_use u = {.context = f->context, .value = f->message_id};
   if (clv_contexts_index_of_name(n->contexts, f->to, &u.node, &ignored) == CLV_OK)
     deliver_value(n, &u, NULL, why);
 }
@@ -253,7 +253,7 @@ static void deliver_use_failure(clv_session_node *n, const clv_frame *f,
 /* Handles a request of the program. If the request fails, the failure is reported as its answer. */
 static void apply_program_request(clv_session_node *n, const clv_packet *p) {
   const clv_frame *f = &p->frame;
-  clv_rref_use u = {.ref = f->reference.ref, .fork = f->reference.fork};
+  clv_rref_use u = {.ref = f->reference.ref_id, .fork = f->reference.fork_id};
   uint64_t now = get_now(n);
   clv_code code = CLV_OK;
   clv_err err = {0};
@@ -277,7 +277,7 @@ static clv_code get_sender(clv_session_node *n, const clv_packet *p, uint32_t *r
   bool by_master = !is_master(n) && clv_node_is_master(n, p->received_by);
   bool of_master = by_master && (kind == CLV_REF_KEEP || kind == CLV_REF_USE);
   const char *name = of_master   ? ""
-                     : by_master ? p->frame.reference.node
+                     : by_master ? p->frame.reference.node_name
                                  : clv_link_peer_name(p->received_by);
   return clv_contexts_index_of_name(n->contexts, name, ret, err);
 }
@@ -286,7 +286,7 @@ static clv_code get_owner(clv_session_node *n, const clv_frame *f, uint32_t *ret
   *ret = get_own_number(n);
   return f->reference.is_for_owner
              ? CLV_OK
-             : clv_contexts_index_of_name(n->contexts, f->reference.node, ret, err);
+             : clv_contexts_index_of_name(n->contexts, f->reference.node_name, ret, err);
 }
 
 static clv_code handle_message(clv_session_node *n, const clv_packet *p, clv_err *err) {
@@ -294,20 +294,20 @@ static clv_code handle_message(clv_session_node *n, const clv_packet *p, clv_err
   clv_rref_failure why = {0};
   uint32_t from;
   clv_rref_message m = {.kind = get_rref_kind(f->kind),
-                        .number = f->reference.number,
-                        .ref = f->reference.ref,
-                        .fork = f->reference.fork,
-                        .key = f->reference.key,
+                        .number = f->reference.message_number,
+                        .ref = f->reference.ref_id,
+                        .fork = f->reference.fork_id,
+                        .key = f->reference.ref_key,
                         .is_before_join = f->reference.owner_lacks_fork,
                         .context = f->context,
-                        .value = f->message,
+                        .value = f->message_id,
                         .tensor = f->n_tensors ? p->tensor[0] : NULL};
   CLV_TRY(get_sender(n, p, &from, err));
   if (f->kind == CLV_REF_USE) CLV_TRY(get_owner(n, f, &m.owner, err));
   if (f->has_failure) {
     why.code = f->failure.code;
     memcpy(why.text, f->failure.text, sizeof why.text);
-    memcpy(why.hop, f->failure.hop, sizeof why.hop);
+    memcpy(why.hop, f->failure.detected_at, sizeof why.hop);
     m.failure = &why;
   }
   clv_rrefs_receive_message(n->references, from, &m, get_now(n));

@@ -92,8 +92,10 @@ static clv_code start_save(clv_session_node *n, struct clv_node_save *s, clv_pac
                            size_t n_items, clv_err *err) {
   s->node = n;
   s->request = p;
-  s->save = (clv_state_save){
-      .name = p->frame.state.name, .list = s->list, .n = n_items, .on_done = on_file_written};
+  s->save = (clv_state_save){.name = p->frame.state.item_or_file_name,
+                             .list = s->list,
+                             .n = n_items,
+                             .on_done = on_file_written};
   s->next = n->saves;
   n->saves = s; /* linked first, because the write may end before save_later returns */
   clv_code code = n->o.files.save_later(n->o.files.user, &s->save, err);
@@ -128,10 +130,11 @@ bool clv_node_take_saved(clv_session_node *n, const clv_packet *p, clv_frame *re
   *at = s->next;
   *ret_code = s->save.code;
   if (s->save.code != CLV_OK) *err = s->save.failure;
-  ret->state.what = p->frame.state.what;
-  memcpy(ret->state.name, p->frame.state.name, sizeof ret->state.name);
-  ret->state.bytes = s->save.bytes;
-  ret->state.sha256 = s->save.sha256;
+  ret->state.part = p->frame.state.part;
+  memcpy(ret->state.item_or_file_name, p->frame.state.item_or_file_name,
+         sizeof ret->state.item_or_file_name);
+  ret->state.file_bytes = s->save.bytes;
+  ret->state.file_sha256 = s->save.sha256;
   save_free(s);
   return true;
 }

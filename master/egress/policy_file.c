@@ -110,11 +110,11 @@ static clv_code verify_signature(const folder *f, const clv_bytes *text, const c
     return clv_fail(err, CLV_INVALID, "%s/%s is missing: it says who may approve the policy",
                     f->path, CLV_POLICY_CA);
   const clv_tls_signed file = {.data = text->data,
-                               .len = text->len,
+                               .data_len = text->len,
                                .signature = signature->data,
                                .signature_len = signature->len,
                                .ca_pem = ca.data};
-  if (clv_tls_check_signed(&file, signer, err) != CLV_OK) {
+  if (clv_tls_check_signature(&file, signer, err) != CLV_OK) {
     clv_err_prefix(err, "%s/%s", f->path, CLV_POLICY_SIGNATURE);
     if (err) err->code = CLV_INVALID;
     return CLV_INVALID;

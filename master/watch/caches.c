@@ -10,31 +10,31 @@
 static void append_json(const char *worker, const clv_wire_cache_status *s, bool deleted,
                         clv_bytes *out) {
   char key[65];
-  clv_sha256_hex(&s->key, key);
+  clv_sha256_hex(&s->cache_key, key);
   clv_bytes_puts(out, "{\"worker\":");
   clv_bytes_add_json(out, worker);
   clv_bytes_printf(out,
                    ",\"key\":\"%s\",\"records\":%llu,\"rows\":%llu,\"row_bytes\":%llu,"
                    "\"disk_bytes\":%llu,\"unused_s\":%llu,\"expires_s\":%llu,\"deleted\":%s}\n",
-                   key, (unsigned long long)s->records, (unsigned long long)s->rows,
+                   key, (unsigned long long)s->n_records, (unsigned long long)s->n_rows,
                    (unsigned long long)s->row_bytes, (unsigned long long)s->disk_bytes,
-                   (unsigned long long)s->unused_s, (unsigned long long)s->expires_s,
+                   (unsigned long long)s->unused_s, (unsigned long long)s->expires_in_s,
                    deleted ? "true" : "false");
 }
 
 static void append_text_line(const char *worker, const clv_wire_cache_status *s, bool deleted,
                              clv_bytes *out) {
   char key[65], disk[24];
-  clv_sha256_hex(&s->key, key);
+  clv_sha256_hex(&s->cache_key, key);
   clv_bytes_printf(out, "%s  cache %.16s  %llu of %llu rows  %s  unused for %llu s", worker, key,
-                   (unsigned long long)s->rows, (unsigned long long)s->records,
+                   (unsigned long long)s->n_rows, (unsigned long long)s->n_records,
                    clv_format_size(s->disk_bytes, disk, sizeof disk),
                    (unsigned long long)s->unused_s);
   if (deleted)
     clv_bytes_puts(out, "  deleted\n");
   else
     clv_bytes_printf(out, "  deleted in %llu s unless it is used\n",
-                     (unsigned long long)s->expires_s);
+                     (unsigned long long)s->expires_in_s);
 }
 
 /* Appends a line for each cache of a worker. */

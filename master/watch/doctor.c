@@ -98,7 +98,7 @@ static bool probe_worker(doctor *d, const clv_remote_spec *w, const clv_tls_iden
     return false;
   }
   report_check(d, true, CLV_EXIT_OK, w->name, NULL,
-               "%s %s %s as %s, connect %.1f ms, handshake %.1f ms", p.address, p.protocol,
+               "%s %s %s as %s, connect %.1f ms, handshake %.1f ms", p.address, p.tls_version,
                p.cipher, p.peer_uri, p.connect_ms, p.handshake_ms);
   check_expiry(d, w->name, p.peer_not_after);
   return true;
@@ -117,7 +117,7 @@ static void check_artifacts(doctor *d, int worker, const clv_wire_hello_reply *h
       same = s->weights_sha256 && clv_sha256_parse(s->weights_sha256, &want) &&
              memcmp(&want, &h->artifacts[k].sha256, sizeof want) == 0;
     }
-    report_check(d, same, CLV_EXIT_DATA, h->worker,
+    report_check(d, same, CLV_EXIT_DATA, h->worker_name,
                  named
                      ? "copy the worker's sha256 into the session, or the right file to the worker"
                      : "list it under artifacts in worker.yaml and restart the worker",
@@ -135,14 +135,14 @@ static void check_secret_weights(doctor *d, const clv_wire_hello_reply *h) {
   for (size_t i = 0; i < d->config->n_stages; i++) any |= d->config->stages[i].weights_secret;
   if (!any) return;
   bool ok = cleave_secrets_check(d->config, h, &err) == CLV_OK;
-  report_check(d, ok, CLV_EXIT_DATA, h->worker, NULL, "%s", err.text);
+  report_check(d, ok, CLV_EXIT_DATA, h->worker_name, NULL, "%s", err.text);
 }
 
 /* Checks that the worker has the device of each of its stages. */
 static void check_devices(doctor *d, int worker, const clv_wire_hello_reply *h) {
   CLV_AUTO(clv_bytes_done) clv_bytes has = {0};
   for (uint32_t i = 0; i < h->n_devices; i++)
-    clv_bytes_printf(&has, "%s%s", i ? ", " : "", h->devices[i]);
+    clv_bytes_printf(&has, "%s%s", i ? ", " : "", h->device_names[i]);
   for (size_t i = 0; i < d->config->n_stages; i++) {
     const clv_stage_spec *s = &d->config->stages[i];
     if (s->worker != worker) continue;
@@ -201,15 +201,15 @@ static void check_device_kinds(doctor *d, int worker, const clv_wire_hello_reply
   const char *ours = clv_backend_isa(clv_backend_cpu()), *name = d->config->workers[worker].name;
   for (int i = 0; i < (int)h->n_devices; i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes stages = {0};
-    const clv_wire_device_kind *k = &h->kinds[i];
+    const clv_wire_device_kind *k = &h->device_kinds[i];
     if (!is_device_used(d, worker, h, i, &stages)) continue;
     if (stages.len)
-      report_check(d, true, CLV_EXIT_OK, name, NULL, "stages on %s: %s", h->devices[i],
+      report_check(d, true, CLV_EXIT_OK, name, NULL, "stages on %s: %s", h->device_names[i],
                    stages.data);
     if (strcmp(k->kind, "cpu") != 0) {
       report_check(d, true, CLV_EXIT_OK, name, NULL,
-                   "computes on %s: %s, %s, %s; its bits are those of such devices", h->devices[i],
-                   k->kind, k->isa[0] ? k->isa : "it does not say which",
+                   "computes on %s: %s, %s, %s; its bits are those of such devices",
+                   h->device_names[i], k->kind, k->isa[0] ? k->isa : "it does not say which",
                    k->libraries[0] ? k->libraries : "no libraries");
       continue;
     }
@@ -266,7 +266,7 @@ static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
   const clv_remote_spec *w = &d->config->workers[worker];
   int64_t skew = (int64_t)(h->about.unix_ms - clv_wall_ms());
   report_check(d, true, CLV_EXIT_OK, w->name, NULL, "%s, protocol %u, %u core%s", h->about.software,
-               h->about.protocol, h->cores, CLV_S(h->cores));
+               h->about.protocol, h->n_cores, CLV_S(h->n_cores));
   if (!clv_wire_protocol_has_acks(h->about.protocol))
     report_check(d, true, CLV_EXIT_OK, w->name, NULL,
                  "speaks protocol %u: a lost connection ends its link; upgrade it",
@@ -284,7 +284,7 @@ static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
 static void check_workers(doctor *d, const clv_tls_identity *id) {
   clv_err err;
   clv_rpc_runtime *runtime;
-  clv_rpc_runtime_options ro = {.queue_threads = 2};
+  clv_rpc_runtime_options ro = {.n_queue_threads = 2};
   if (clv_rpc_runtime_new(&ro, &runtime, &err) != CLV_OK) {
     report_check(d, false, CLV_EXIT_FAILED, "gRPC", NULL, "%s", err.text);
     return;

@@ -75,8 +75,8 @@ static clv_code add_stage(clv_blueprint *b, uint32_t i, const char *node,
   if (at < 0)
     return clv_fail(err, CLV_NOT_FOUND, "worker %s has no device '%s' for stage '%s'", node,
                     s->device, s->name);
-  const stage_device stage = {s->name, node, h->devices[at], h->kinds[at]};
-  clv_blueprint_set_device(b, i, h->devices[at]);
+  const stage_device stage = {s->name, node, h->device_names[at], h->device_kinds[at]};
+  clv_blueprint_set_device(b, i, h->device_names[at]);
   (json ? write_json : write_text)(&stage, out);
   return CLV_OK;
 }
@@ -108,7 +108,7 @@ static clv_code query_node(clv_blueprint *b, int node, clv_rpc_runtime *runtime,
   const char *device = cpu->device, *name = node < 0 ? "master" : c->workers[node].name;
   clv_wire_device_kind kind = {cpu->name, clv_backend_isa(cpu), clv_backend_libraries(cpu)};
   CLV_AUTO(clv_wire_message_clear)
-  clv_wire_hello_reply h = {.n_devices = 1, .devices = &device, .kinds = &kind};
+  clv_wire_hello_reply h = {.n_devices = 1, .device_names = &device, .device_kinds = &kind};
   bool asked = node < 0;
   for (uint32_t i = 0; i < b->n_stages; i++) {
     if (c->stages[i].worker != node) continue;
@@ -134,7 +134,7 @@ clv_code clv_query_device_kinds(clv_blueprint *b, bool json, clv_bytes *out, clv
   const clv_session_config *c = b->config;
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
   CLV_AUTO(clv_rpc_runtime_freep) clv_rpc_runtime *runtime = NULL;
-  clv_rpc_runtime_options ro = {.queue_threads = 2};
+  clv_rpc_runtime_options ro = {.n_queue_threads = 2};
   CLV_TRY(clv_tls_set_min_version(err));
   if (c->n_workers && open_identity(&c->tls, &id, err) != CLV_OK)
     return err->code = CLV_UNAUTHENTICATED; /* NOT_FOUND would mean a missing device */

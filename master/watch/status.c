@@ -69,7 +69,7 @@ static clv_code connect_to(watched_worker *w, unsigned ms, clv_err *err) {
 
 static clv_code request_status(watched_worker *w, clv_wire_status_reply *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
-  const clv_wire_status_request q = {.all_sessions = true, .protocol = CLV_WIRE_PROTOCOL};
+  const clv_wire_status_request q = {.all_sessions = true, .newest_protocol = CLV_WIRE_PROTOCOL};
   uint64_t limit = w->status->config->limits.connect_timeout_ms;
   unsigned ms = (unsigned)CLV_MIN(limit, (uint64_t)ASK_MS);
   CLV_TRY(connect_to(w, ms, err));
@@ -274,7 +274,7 @@ static void show_repeatedly(status *s, clv_screen *screen) {
 
 static clv_code open_status(status *s, clv_err *err) {
   const clv_tls_config *t = &s->config->tls;
-  clv_rpc_runtime_options ro = {.queue_threads = 2};
+  clv_rpc_runtime_options ro = {.n_queue_threads = 2};
   CLV_TRY(clv_tls_set_min_version(err));
   CLV_TRY(clv_tls_identity_load(t->ca, t->cert, t->key, &s->identity, err));
   CLV_TRY(clv_tls_identity_require_usage(s->identity, CLV_TLS_CLIENT, err));

@@ -29,7 +29,9 @@ static const clv_wire_session_status *find_earlier_session(const clv_wire_status
   static const clv_wire_session_status all_zero;
   for (uint32_t i = 0; before && i < before->n_sessions; i++) {
     const clv_wire_session_status *b = &before->sessions[i];
-    if (memcmp(&b->session, &s->session, sizeof b->session) == 0 && b->epoch == s->epoch) return b;
+    if (memcmp(&b->session_id, &s->session_id, sizeof b->session_id) == 0 &&
+        b->attempt_number == s->attempt_number)
+      return b;
   }
   return &all_zero;
 }
@@ -38,7 +40,7 @@ static const clv_wire_module_status *find_earlier_module(const clv_wire_session_
                                                          uint32_t module) {
   static const clv_wire_module_status all_zero;
   for (uint32_t i = 0; i < before->n_modules; i++)
-    if (before->modules[i].module == module) return &before->modules[i];
+    if (before->modules[i].module_index == module) return &before->modules[i];
   return &all_zero;
 }
 
@@ -46,7 +48,7 @@ static const clv_wire_link_status *find_earlier_link(const clv_wire_session_stat
                                                      const char *peer) {
   static const clv_wire_link_status all_zero;
   for (uint32_t i = 0; i < before->n_links; i++)
-    if (strcmp(before->links[i].peer, peer) == 0) return &before->links[i];
+    if (strcmp(before->links[i].peer_name, peer) == 0) return &before->links[i];
   return &all_zero;
 }
 
@@ -54,30 +56,31 @@ static const clv_wire_link_status *find_earlier_link(const clv_wire_session_stat
  * are its stages, in order, and the loss. */
 static const char *stage_name(const clv_session_config *c, uint32_t worker, const char *session,
                               const clv_wire_module_status *module) {
-  if (strcmp(session, c->name) != 0 || module->module > c->n_stages) return NULL;
-  bool loss = module->module == c->n_stages;
-  int at = loss ? c->loss.worker : c->stages[module->module].worker;
-  const char *name = loss ? "loss" : c->stages[module->module].name;
-  const char *said = loss && strcmp(module->name, CLV_LOSS_NAME) == 0 ? name : module->name;
+  if (strcmp(session, c->name) != 0 || module->module_index > c->n_stages) return NULL;
+  bool loss = module->module_index == c->n_stages;
+  int at = loss ? c->loss.worker : c->stages[module->module_index].worker;
+  const char *name = loss ? "loss" : c->stages[module->module_index].name;
+  const char *said =
+      loss && strcmp(module->module_name, CLV_LOSS_NAME) == 0 ? name : module->module_name;
   return at == (int)worker && (!said[0] || strcmp(said, name) == 0) ? name : NULL;
 }
 
 static clv_status_module make_module_status(const clv_wire_module_status *now,
                                             const clv_wire_module_status *before, double seconds,
                                             double thread_ns, const char *stage) {
-  const char *name = stage ? stage : now->name[0] ? now->name : NULL;
-  double calls = difference(now->forwards, before->forwards) +
-                 difference(now->backwards, before->backwards) +
-                 difference(now->evals, before->evals);
+  const char *name = stage ? stage : now->module_name[0] ? now->module_name : NULL;
+  double calls = difference(now->n_forwards, before->n_forwards) +
+                 difference(now->n_backwards, before->n_backwards) +
+                 difference(now->n_evals, before->n_evals);
   return (clv_status_module){
-      .index = now->module,
+      .index = now->module_index,
       .name = name,
-      .device = now->device,
+      .device = now->device_name,
       .is_stage = stage != NULL,
-      .steps = now->steps,
-      .forwards = now->forwards,
-      .backwards = now->backwards,
-      .evals = now->evals,
+      .steps = now->n_steps,
+      .forwards = now->n_forwards,
+      .backwards = now->n_backwards,
+      .evals = now->n_evals,
       .calls_per_s = quotient(calls, seconds),
       .computing = share_of_whole(difference(now->compute_ns, before->compute_ns), thread_ns)};
 }
@@ -88,9 +91,9 @@ static clv_status_link make_link_status(const clv_wire_link_status *now,
   double receiving = difference(now->receiving_ns, before->receiving_ns);
   double sending = difference(now->sending_ns, before->sending_ns);
   /* The peer's numbers cover the time between the peer's last two answers; 0 after one answer. */
-  double asked = before->measured_ns ? difference(now->measured_ns, before->measured_ns) : 0;
+  double asked = before->last_pong_ns ? difference(now->last_pong_ns, before->last_pong_ns) : 0;
   return (clv_status_link){
-      .peer = now->peer,
+      .peer = now->peer_name,
       .bytes_in = now->bytes_in,
       .bytes_out = now->bytes_out,
       .in_per_s = quotient(difference(now->bytes_in, before->bytes_in), seconds),
@@ -110,13 +113,13 @@ static clv_status_link make_link_status(const clv_wire_link_status *now,
           asked > 0 ? quotient(difference(now->sent_bytes, before->sent_bytes), sending / 1e9) : 0,
       /* A wait is counted when it ends, so it may include time before the earlier answer: limit it
        * to the idle time. */
-      .waiting_share =
-          CLV_MIN(share_of_whole(difference(now->awaited_ns, before->awaited_ns), thread_ns), idle),
-      .awaits_per_s = quotient(difference(now->n_awaits, before->n_awaits), seconds),
-      .outages = now->outages,
+      .waiting_share = CLV_MIN(
+          share_of_whole(difference(now->node_wait_ns, before->node_wait_ns), thread_ns), idle),
+      .awaits_per_s = quotient(difference(now->n_node_waits, before->n_node_waits), seconds),
+      .outages = now->n_outages,
       .last_outage_age_s = (double)now->last_outage_age_ms / 1e3,
       .last_outage_s = (double)now->last_outage_ms / 1e3,
-      .outage_s = (double)now->outage_ms / 1e3};
+      .outage_s = (double)now->current_outage_ms / 1e3};
 }
 
 static void set_time_shares(const clv_wire_session_status *now,
@@ -138,20 +141,20 @@ static void format_id(const clv_wire_id *id, char dst[33]) {
 static void fill_session(const clv_session_config *c, uint32_t worker,
                          const clv_wire_session_status *now, const clv_wire_session_status *before,
                          double over_s, clv_status_session *ret) {
-  double age = (double)now->age_ms / 1e3, seconds = before->name ? over_s : age, thread_ns;
-  ret->name = now->name;
-  ret->identity = now->identity;
-  format_id(&now->session, ret->id);
-  ret->epoch = now->epoch;
+  double age = (double)now->age_ms / 1e3, seconds = before->session_name ? over_s : age, thread_ns;
+  ret->name = now->session_name;
+  ret->identity = now->owner_identity;
+  format_id(&now->session_id, ret->id);
+  ret->epoch = now->attempt_number;
   ret->age_s = age;
-  ret->attached = now->attached;
+  ret->attached = now->is_attached;
   ret->contexts = now->n_contexts;
   ret->values = now->n_values;
-  ret->references = now->references_owned;
-  ret->references_used = now->references_used;
-  ret->references_pending = now->references_pending;
-  ret->calls_waiting = now->calls_waiting;
-  ret->late_frames = now->late_frames;
+  ret->references = now->n_references_owned;
+  ret->references_used = now->n_references_used;
+  ret->references_pending = now->n_references_pending;
+  ret->calls_waiting = now->n_waiting_calls;
+  ret->late_frames = now->n_late_frames;
   ret->bytes_in = now->bytes_in;
   ret->bytes_out = now->bytes_out;
   ret->memory = now->memory_bytes;
@@ -161,13 +164,13 @@ static void fill_session(const clv_session_config *c, uint32_t worker,
   for (uint32_t i = 0; i < now->n_modules; i++) {
     const clv_wire_module_status *s = &now->modules[i];
     ret->modules[ret->n_modules++] =
-        make_module_status(s, find_earlier_module(before, s->module), seconds, thread_ns,
-                           stage_name(c, worker, now->name, s));
+        make_module_status(s, find_earlier_module(before, s->module_index), seconds, thread_ns,
+                           stage_name(c, worker, now->session_name, s));
   }
   for (uint32_t i = 0; i < now->n_links; i++) {
     const clv_wire_link_status *l = &now->links[i];
     ret->links[ret->n_links++] =
-        make_link_status(l, find_earlier_link(before, l->peer), seconds, thread_ns, ret->idle);
+        make_link_status(l, find_earlier_link(before, l->peer_name), seconds, thread_ns, ret->idle);
   }
 }
 
@@ -191,30 +194,30 @@ static void fill_worker(const clv_remote_spec *spec, const clv_wire_status_reply
   ret->name = spec->name;
   ret->address = spec->address;
   ret->has_outcome = true;
-  ret->own_name = now->worker;
+  ret->own_name = now->worker_name;
   ret->software = now->has_about ? now->about.software : "an older cleave, which says little";
   ret->protocol = now->about.protocol;
   ret->must_upgrade = now->has_about && !clv_wire_protocol_has_acks(now->about.protocol);
-  ret->device = now->device;
+  ret->device = now->device_name;
   ret->isa = now->about.isa;
   ret->libraries = now->about.n_libraries ? now->about.libraries[0].version : "";
-  ret->cores = now->cores;
+  ret->cores = now->n_cores;
   ret->uptime_s = (double)now->uptime_ms / 1e3;
-  ret->draining = now->draining;
-  ret->sees_all = now->sees_all;
+  ret->draining = now->is_draining;
+  ret->sees_all = now->caller_sees_all;
   ret->resident = now->rss_bytes;
   ret->memory = now->memory_bytes;
   ret->memory_limit = now->memory_limit;
   ret->session_limit = now->about.limits.session_bytes;
-  ret->open_sessions = CLV_MAX(now->open_sessions, now->n_sessions);
+  ret->open_sessions = CLV_MAX(now->n_open_sessions, now->n_sessions);
   ret->max_sessions = now->about.limits.sessions;
-  ret->connections = now->connections;
+  ret->connections = now->n_connections;
   ret->max_connections = now->max_connections;
-  ret->sessions_omitted = now->n_left_out;
-  ret->handshake_failures = now->handshake_failures;
-  ret->has_certificate = now->certificate_ends != 0;
+  ret->sessions_omitted = now->n_sessions_left_out;
+  ret->handshake_failures = now->n_handshake_failures;
+  ret->has_certificate = now->certificate_expiry_s != 0;
   ret->certificate_days =
-      ((double)now->certificate_ends - (double)now->about.unix_ms / 1e3) / 86400;
+      ((double)now->certificate_expiry_s - (double)now->about.unix_ms / 1e3) / 86400;
   ret->last_error = make_last_error(&now->last_error);
 }
 
@@ -236,9 +239,10 @@ clv_code clv_status_compare(const clv_session_config *c, uint32_t worker,
   ret->devices = m->devices;
   ret->n_devices = now->n_devices;
   for (uint32_t i = 0; i < now->n_devices; i++)
-    m->devices[i] = (clv_status_device){now->devices[i].name,         now->devices[i].kind,
-                                        now->devices[i].isa,          now->devices[i].memory_bytes,
-                                        now->devices[i].memory_limit, now->devices[i].total_bytes};
+    m->devices[i] =
+        (clv_status_device){now->devices[i].name,         now->devices[i].kind,
+                            now->devices[i].isa,          now->devices[i].used_memory_bytes,
+                            now->devices[i].memory_limit, now->devices[i].total_memory_bytes};
   for (uint32_t i = 0; i < now->n_sessions; i++) {
     const clv_wire_session_status *s = &now->sessions[i];
     m->sessions[i].modules = modules;

@@ -39,7 +39,7 @@ static void start_process(process *p, const char *certs, const char *name) {
   snprintf(key, sizeof key, "%s/%s.key", certs, name);
   must(clv_tls_identity_load(ca, cert, key, &p->identity, &err), &err);
   must(clv_tls_set_min_version(&err), &err);
-  clv_rpc_runtime_options options = {.queue_threads = 2, .spin_us = clv_spin_us(1)};
+  clv_rpc_runtime_options options = {.n_queue_threads = 2, .spin_us = clv_spin_us(1)};
   must(clv_rpc_runtime_new(&options, &p->runtime, &err), &err);
   must(clv_pool_new((size_t)1 << 30, 4096, &p->pool, &err), &err);
   pthread_mutex_init(&p->lock, NULL);
@@ -54,7 +54,7 @@ static void send_ack(void *user, clv_link *link, clv_packet *packet) {
   clv_err err;
   must(clv_packet_new(p->pool, CLV_APPLIED, &ack, &err), &err);
   ack->frame.context = packet->frame.context;
-  ack->frame.reply_to = packet->frame.message;
+  ack->frame.reply_to = packet->frame.message_id;
   must(clv_link_send(link, ack, &err), &err);
   clv_packet_free(packet);
 }
@@ -71,7 +71,7 @@ static clv_link_options make_link_options(process *p,
   return (clv_link_options){.peer_name = "peer",
                             .pool = p->pool,
                             .accept_limits = accept,
-                            .send_credit = accept.credit_bytes,
+                            .initial_send_credit = accept.credit_bytes,
                             .events = {.user = p, .on_packet = on_packet, .on_closed = ignore_end}};
 }
 
@@ -136,11 +136,11 @@ static void dial_link(process *p, const char *port, const char *uri, uint32_t la
   clv_err err;
   snprintf(address, sizeof address, "127.0.0.1:%s", port);
   clv_link_options options = make_link_options(p, count_ack);
-  clv_link_dial to = {.address = address,
-                      .identity = uri,
+  clv_link_dial to = {.peer_address = address,
+                      .peer_identity = uri,
                       .pem = get_pem(p),
-                      .epoch = 1,
-                      .bulk_lanes = lanes,
+                      .attempt_number = 1,
+                      .n_bulk_lanes = lanes,
                       .attach_role = CLV_ATTACH_MASTER,
                       .dial_timeout_ms = 5000};
   must(clv_random_bytes(&to.session_id, sizeof to.session_id, &err), &err);
@@ -163,7 +163,7 @@ static void send_tensor(process *p, clv_tensor *t, uint64_t message) {
   clv_packet *packet;
   clv_err err;
   must(clv_packet_new(p->pool, CLV_VALUE, &packet, &err), &err);
-  packet->frame.context = packet->frame.message = message;
+  packet->frame.context = packet->frame.message_id = message;
   clv_packet_add_tensor(packet, t);
   must(clv_link_send(p->link, packet, &err), &err);
   pthread_mutex_lock(&p->lock);

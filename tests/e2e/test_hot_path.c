@@ -62,7 +62,7 @@ static char dir[] = "/tmp/cleave-hot-XXXXXX";
 static void issue_certificate(const char *name, const char *uri) {
   clv_err err;
   clv_tls_issue_options o = {.ca_dir = dir,
-                             .name = name,
+                             .cert_name = name,
                              .uris = &uri,
                              .n_uris = 1,
                              .validity_days = 2,
@@ -105,7 +105,7 @@ static void start_worker(world *w) {
   if (clv_worker_config_parse(path, text, (size_t)n, NULL, &w->worker_config, &err) != CLV_OK)
     fail_msg("%s", err.text);
   w->worker_identity = load_identity("w");
-  clv_rpc_runtime_options ro = {.queue_threads = 2};
+  clv_rpc_runtime_options ro = {.n_queue_threads = 2};
   if (clv_rpc_runtime_new(&ro, &w->runtime, &err) != CLV_OK) fail_msg("%s", err.text);
   if (clv_service_open(w->worker_config, &(clv_backends){0}, w->worker_identity, w->runtime,
                        &w->service, &err) != CLV_OK)

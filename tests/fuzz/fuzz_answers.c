@@ -54,8 +54,8 @@ clv_code __wrap_clv_link_send(clv_link *link, clv_packet *p, clv_err *ignored) {
   if (show)
     fprintf(stderr, "%-12s context %llu message %llu module %u phase %u ref %llx fork %llx\n",
             clv_frame_kind_name(f->kind), (unsigned long long)f->context,
-            (unsigned long long)f->message, f->module, f->phase,
-            (unsigned long long)f->reference.ref, (unsigned long long)f->reference.fork);
+            (unsigned long long)f->message_id, f->module, f->backward_pass_number,
+            (unsigned long long)f->reference.ref_id, (unsigned long long)f->reference.fork_id);
   clv_packet_free(p);
   return CLV_OK;
 }
@@ -149,7 +149,7 @@ static void connect_worker(program *g) {
   clv_link_options o = {.peer_name = "w1",
                         .pool = g->rt->pool,
                         .accept_limits = clv_wire_limits_default(),
-                        .send_credit = 1 << 20,
+                        .initial_send_credit = 1 << 20,
                         .events = {.user = g, .on_packet = on_packet, .on_closed = on_closed}};
   *p = (api_peer){.runtime = g->rt, .index = 1, .name = "w1", .spec = &config->workers[0]};
   NEVER(clv_link_new(&o, &p->link, &err) != CLV_OK ||

@@ -37,8 +37,8 @@ static int make_memory_file(const char *text, size_t len, char path[PATH_LEN]) {
 static void check_uri(const char *pem) {
   char uri[CLV_TLS_URI_LEN], small[16];
   clv_err err;
-  if (clv_tls_cert_uri(pem, uri, sizeof uri, &err) == CLV_OK) check_accepted_uri(uri);
-  if (clv_tls_cert_uri(pem, small, sizeof small, NULL) == CLV_OK) check_accepted_uri(small);
+  if (clv_tls_uri_of_pem(pem, uri, sizeof uri, &err) == CLV_OK) check_accepted_uri(uri);
+  if (clv_tls_uri_of_pem(pem, small, sizeof small, NULL) == CLV_OK) check_accepted_uri(small);
 }
 
 static void check_show_output(const char *path, bool json) {
@@ -67,7 +67,7 @@ static void check_revocation_list(const char *pem) {
   if ((code == CLV_OK) != (crl != NULL) || (code != CLV_OK && !err.text[0])) abort();
   if (!crl) return;
   (void)!clv_tls_crl_check_expiry(crl, NULL, &err);
-  (void)clv_tls_crl_has(crl, "/CN=fuzz", "01");
+  (void)clv_tls_crl_has_cert(crl, "/CN=fuzz", "01");
   (void)clv_tls_crl_expiry(crl);
 }
 

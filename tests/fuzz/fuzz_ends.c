@@ -87,7 +87,7 @@ static void run_node(play *p) {
 static void send_frame(play *p, clv_frame *f, bool by_worker) {
   clv_bytes head = {0};
   clv_err err;
-  bool chunked = f->n_tensors && f->tensors[0].transfer;
+  bool chunked = f->n_tensors && f->tensors[0].transfer_id;
   size_t payload = f->kind == CLV_CHUNK ? sizeof numbers
                    : chunked            ? 0
                                         : f->n_tensors * sizeof numbers;
@@ -102,14 +102,16 @@ static void send_frame(play *p, clv_frame *f, bool by_worker) {
 }
 
 static void send_state(play *p, clv_frame_kind kind) {
-  clv_frame f = {.kind = kind, .message = ++p->last_message, .module = draw_number(p, MODULES)};
-  f.generation = get_loaded_generation(p, f.module);
-  f.state.what = (clv_state_kind)(CLV_STATE_WEIGHTS + draw_number(p, 3));
-  f.state.count = kind == CLV_STATE_PUT;
-  bool gradients = f.state.what == CLV_STATE_GRADIENTS;
+  clv_frame f = {.kind = kind, .message_id = ++p->last_message, .module = draw_number(p, MODULES)};
+  f.module_generation = get_loaded_generation(p, f.module);
+  f.state.part = (clv_state_kind)(CLV_STATE_WEIGHTS + draw_number(p, 3));
+  f.state.n_items = kind == CLV_STATE_PUT;
+  bool gradients = f.state.part == CLV_STATE_GRADIENTS;
   if (gradients) f.context = draw_context(p);
-  if (kind >= CLV_STATE_SAVE) snprintf(f.state.name, sizeof f.state.name, "s");
-  if (kind == CLV_STATE_PUT) snprintf(f.state.name, sizeof f.state.name, "0.weight");
+  if (kind >= CLV_STATE_SAVE)
+    snprintf(f.state.item_or_file_name, sizeof f.state.item_or_file_name, "s");
+  if (kind == CLV_STATE_PUT)
+    snprintf(f.state.item_or_file_name, sizeof f.state.item_or_file_name, "0.weight");
   if (kind == CLV_STATE_PUT) add_tensor(&f);
   send_frame(p, &f, false);
 }
@@ -120,38 +122,38 @@ static void add_call_argument(play *p, clv_frame *f, bool chunked) {
   clv_arg *a = &f->call.args[f->call.n_args++];
   uint32_t how = draw_number(p, 4);
   a->is_inline = how < 2;
-  a->value = how ? draw_value(p) : 0;
+  a->value_id = how ? draw_value(p) : 0;
   a->needs_grad = !happens_once_in(p, 4);
   if (!a->is_inline) return;
   add_tensor(f);
   if (!chunked) return;
   clv_tensor_head *h = &f->tensors[f->n_tensors - 1];
-  h->transfer = ++p->last_transfer;
+  h->transfer_id = ++p->last_transfer;
   h->crc32c = clv_crc32c(0, numbers, sizeof numbers);
-  p->unsent_transfers[h->transfer % TRANSFERS] = h->transfer;
+  p->unsent_transfers[h->transfer_id % TRANSFERS] = h->transfer_id;
 }
 
 static void set_call_positions(play *p, clv_frame *f) {
   const clv_context *ctx = find_context(p, f->context);
   uint32_t next = 1 + (ctx ? ctx->positions_done : 0);
-  f->call.position = next + draw_number(p, 3);
-  f->call.input_position = happens_once_in(p, 2) ? next + 1 + draw_number(p, 3) : 0;
-  f->call.weight_position =
-      f->call.input_position && happens_once_in(p, 2) ? next + 2 + draw_number(p, 3) : 0;
+  f->call.forward_position = next + draw_number(p, 3);
+  f->call.input_grad_position = happens_once_in(p, 2) ? next + 1 + draw_number(p, 3) : 0;
+  f->call.weight_grad_position =
+      f->call.input_grad_position && happens_once_in(p, 2) ? next + 2 + draw_number(p, 3) : 0;
 }
 
 static void send_call(play *p) {
   clv_frame f = {.kind = CLV_CALL, .context = draw_context(p)};
   uint32_t flags = draw_number(p, 8);
-  f.message = draw_call(p, f.context);
+  f.message_id = draw_call(p, f.context);
   f.module = draw_number(p, MODULES);
-  f.generation = get_loaded_generation(p, f.module);
+  f.module_generation = get_loaded_generation(p, f.module);
   f.flags = flags == 7 ? 0 : CLV_FLAG_TRAINING;
   if (flags == 6) f.flags |= CLV_FLAG_RECOMPUTE;
   if (flags == 5) f.flags |= CLV_FLAG_TRACE;
   if (happens_once_in(p, 4)) f.flags |= CLV_FLAG_DELIVER;
   if (f.flags & CLV_FLAG_DELIVER) snprintf(f.to, sizeof f.to, "%s", draw_name(p));
-  if (happens_once_in(p, 2)) f.call.runs_after = draw_value(p);
+  if (happens_once_in(p, 2)) f.call.runs_after_call = draw_value(p);
   if (happens_once_in(p, 8)) set_call_positions(p, &f);
   bool chunked = happens_once_in(p, 16);
   for (int i = 0; i < (module_ops[f.module] == CLV_OP_MSE ? 2 : 1); i++)
@@ -161,14 +163,15 @@ static void send_call(play *p) {
 
 static void send_chunk(play *p) {
   uint64_t *which = &p->unsent_transfers[draw_number(p, TRANSFERS)];
-  clv_frame f = {.kind = CLV_CHUNK, .chunk = {.transfer = *which, .total_bytes = sizeof numbers}};
+  clv_frame f = {.kind = CLV_CHUNK,
+                 .chunk = {.transfer_id = *which, .total_bytes = sizeof numbers}};
   if (!*which) return;
   *which = 0;
   send_frame(p, &f, false);
 }
 
 static void send_value(play *p) {
-  clv_frame f = {.kind = CLV_VALUE, .context = draw_context(p), .message = draw_value(p)};
+  clv_frame f = {.kind = CLV_VALUE, .context = draw_context(p), .message_id = draw_value(p)};
   if (happens_once_in(p, 8)) {
     f.has_failure = true;
     clv_frame_set_failure(&f, CLV_ABORTED, "by the input", "");
@@ -179,7 +182,7 @@ static void send_value(play *p) {
 }
 
 static void send_deliver(play *p) {
-  clv_frame f = {.kind = CLV_DELIVER, .context = draw_context(p), .message = draw_value(p)};
+  clv_frame f = {.kind = CLV_DELIVER, .context = draw_context(p), .message_id = draw_value(p)};
   snprintf(f.to, sizeof f.to, "%s", draw_name(p));
   send_frame(p, &f, false);
 }
@@ -192,32 +195,33 @@ static uint64_t draw_n_calls_before(play *p, uint64_t context) {
 }
 
 static void send_drop(play *p) {
-  clv_frame f = {.kind = CLV_DROP, .context = draw_context(p), .n_upstream = 1 + draw_number(p, 2)};
+  clv_frame f = {
+      .kind = CLV_DROP, .context = draw_context(p), .n_value_ids = 1 + draw_number(p, 2)};
   f.step = draw_n_calls_before(p, f.context);
-  for (uint32_t i = 0; i < f.n_upstream; i++) f.upstream[i] = draw_value(p);
+  for (uint32_t i = 0; i < f.n_value_ids; i++) f.value_ids[i] = draw_value(p);
   send_frame(p, &f, false);
 }
 
 static void send_spare(play *p) {
-  clv_frame f = {.kind = CLV_SPARE, .context = draw_context(p), .n_upstream = 1};
-  f.upstream[0] = draw_value(p);
+  clv_frame f = {.kind = CLV_SPARE, .context = draw_context(p), .n_value_ids = 1};
+  f.value_ids[0] = draw_value(p);
   send_frame(p, &f, false);
 }
 
 static void add_needed_call(play *p, clv_frame *f) {
-  clv_needed_call *n = &f->backward.calls[f->backward.n_calls++];
-  n->call = draw_value(p);
+  clv_needed_call *n = &f->backward.needed_calls[f->backward.n_needed_calls++];
+  n->call_id = draw_value(p);
   n->n_contributions = draw_number(p, 3);
   n->root_gradient = happens_once_in(p, 4) ? 1 : 0;
-  const clv_context_call *c = find_call(p, f->context, n->call);
+  const clv_context_call *c = find_call(p, f->context, n->call_id);
   for (uint32_t i = 0; c && i < c->n_in; i++) {
     if (!(c->input_grads >> i & 1) || happens_once_in(p, 3)) continue;
-    f->backward.targets[f->backward.n_targets++] =
-        (clv_target){.slot = i,
-                     .value = c->arg[i] ? c->arg[i] : draw_value(p),
-                     .to = f->backward.n_peers && happens_once_in(p, 2) ? 1 : 0,
-                     .order = draw_number(p, 3)};
-    n->n_targets++;
+    f->backward.grad_targets[f->backward.n_grad_targets++] =
+        (clv_target){.input_index = i,
+                     .value_id = c->arg[i] ? c->arg[i] : draw_value(p),
+                     .to_peer = f->backward.n_peers && happens_once_in(p, 2) ? 1 : 0,
+                     .contribution_index = draw_number(p, 3)};
+    n->n_grad_targets++;
   }
 }
 
@@ -226,23 +230,23 @@ static void send_prepare(play *p) {
   const clv_context *ctx = find_context(p, f.context);
   uint32_t last = ctx ? ctx->phase : 0;
   bool same = ctx && ctx->pass_state == PASS_COLLECTING;
-  f.backward.skipped_phases = happens_once_in(p, 8);
-  f.phase = same ? last : last + 1 + f.backward.skipped_phases;
+  f.backward.n_skipped_phases = happens_once_in(p, 8);
+  f.backward_pass_number = same ? last : last + 1 + f.backward.n_skipped_phases;
   f.step = draw_n_calls_before(p, f.context);
-  f.backward.retain = happens_once_in(p, 4);
-  f.backward.vote = !happens_once_in(p, 4);
+  f.backward.retains_graph = happens_once_in(p, 4);
+  f.backward.needs_vote = !happens_once_in(p, 4);
   f.backward.more_follow = happens_once_in(p, 8);
   if (happens_once_in(p, 8))
-    snprintf(f.backward.peers[f.backward.n_peers++], sizeof *f.backward.peers, "w2");
+    snprintf(f.backward.peer_names[f.backward.n_peers++], sizeof *f.backward.peer_names, "w2");
   for (uint32_t i = 0, n = draw_number(p, 4); i < n; i++) add_needed_call(p, &f);
   send_frame(p, &f, false);
 }
 
 static void send_gradient(play *p) {
-  clv_frame f = {.kind = CLV_GRADIENT, .context = draw_context(p), .message = draw_value(p)};
+  clv_frame f = {.kind = CLV_GRADIENT, .context = draw_context(p), .message_id = draw_value(p)};
   const clv_context *ctx = find_context(p, f.context);
-  f.phase = CLV_MAX((ctx ? ctx->phase : 0) + (happens_once_in(p, 4) ? 1 : 0), 1u);
-  f.order = draw_number(p, 3);
+  f.backward_pass_number = CLV_MAX((ctx ? ctx->phase : 0) + (happens_once_in(p, 4) ? 1 : 0), 1u);
+  f.contribution_index = draw_number(p, 3);
   if (!happens_once_in(p, 4)) add_tensor(&f);
   send_frame(p, &f, happens_once_in(p, 4));
 }
@@ -250,21 +254,23 @@ static void send_gradient(play *p) {
 /* Sends a call with its whole backward, so that a step has something to apply. */
 static void send_forward_and_backward(play *p) {
   clv_frame call = {.kind = CLV_CALL, .flags = CLV_FLAG_TRAINING, .context = draw_context(p)};
-  call.message = draw_call(p, call.context);
+  call.message_id = draw_call(p, call.context);
   call.module = draw_number(p, 2);
-  call.generation = get_loaded_generation(p, call.module);
+  call.module_generation = get_loaded_generation(p, call.module);
   call.call.n_args = 1;
   call.call.args[0].is_inline = true;
   add_tensor(&call);
   send_frame(p, &call, false);
   const clv_context *ctx = find_context(p, call.context);
   clv_frame prepare = {.kind = CLV_PREPARE, .context = call.context};
-  prepare.phase = 1 + (ctx ? ctx->phase : 0);
-  prepare.backward.n_calls = 1;
-  prepare.backward.calls[0] = (clv_needed_call){.call = call.message, .n_contributions = 1};
+  prepare.backward_pass_number = 1 + (ctx ? ctx->phase : 0);
+  prepare.backward.n_needed_calls = 1;
+  prepare.backward.needed_calls[0] =
+      (clv_needed_call){.call_id = call.message_id, .n_contributions = 1};
   send_frame(p, &prepare, false);
-  clv_frame gradient = {.kind = CLV_GRADIENT, .context = call.context, .message = call.message};
-  gradient.phase = prepare.phase;
+  clv_frame gradient = {
+      .kind = CLV_GRADIENT, .context = call.context, .message_id = call.message_id};
+  gradient.backward_pass_number = prepare.backward_pass_number;
   add_tensor(&gradient);
   send_frame(p, &gradient, false);
 }
@@ -277,22 +283,22 @@ static void set_commit(play *p, clv_frame *f) {
 }
 
 static void send_apply(play *p) {
-  clv_frame f = {.kind = CLV_APPLY, .context = draw_context(p), .message = ++p->last_message};
+  clv_frame f = {.kind = CLV_APPLY, .context = draw_context(p), .message_id = ++p->last_message};
   const clv_context *ctx = find_context(p, f.context);
   set_commit(p, &f);
   f.module = happens_once_in(p, 4) ? draw_number(p, MODULES) : CLV_MODULE_ALL;
   if (happens_once_in(p, 4)) {
     f.module = draw_number(p, MODULES);
     f.commit.applies_step = true;
-    f.commit.position = 1 + (ctx ? ctx->positions_done : 0) + draw_number(p, 3);
+    f.commit.step_position = 1 + (ctx ? ctx->positions_done : 0) + draw_number(p, 3);
     f.commit.saves_weights = happens_once_in(p, 2);
   }
-  if (f.module != CLV_MODULE_ALL) f.generation = get_loaded_generation(p, f.module);
+  if (f.module != CLV_MODULE_ALL) f.module_generation = get_loaded_generation(p, f.module);
   send_frame(p, &f, false);
 }
 
 static void send_revert(play *p) {
-  clv_frame f = {.kind = CLV_REVERT, .context = draw_context(p), .message = ++p->last_message};
+  clv_frame f = {.kind = CLV_REVERT, .context = draw_context(p), .message_id = ++p->last_message};
   send_frame(p, &f, false);
 }
 
@@ -304,7 +310,8 @@ static void replace_context(play *p, uint64_t context) {
 }
 
 static void send_end(play *p) {
-  clv_frame f = {.kind = CLV_END_CONTEXT, .context = draw_context(p), .message = ++p->last_message};
+  clv_frame f = {
+      .kind = CLV_END_CONTEXT, .context = draw_context(p), .message_id = ++p->last_message};
   if (!happens_once_in(p, 3)) set_commit(p, &f);
   send_frame(p, &f, false);
   replace_context(p, f.context);
@@ -316,19 +323,19 @@ static void send_end_with_kept_values(play *p) {
   uint64_t context = draw_context(p), last = draw_value(p);
   for (uint32_t i = 0, n = 1 + draw_number(p, 2); i < n; i++) {
     clv_frame f = {.kind = CLV_CALL, .flags = CLV_FLAG_TRAINING, .context = context};
-    f.message = draw_call(p, context);
+    f.message_id = draw_call(p, context);
     f.module = draw_number(p, 2);
-    f.generation = get_loaded_generation(p, f.module);
+    f.module_generation = get_loaded_generation(p, f.module);
     f.call.n_args = 1;
-    f.call.args[0].value = last;
-    if (happens_once_in(p, 4)) f.call.runs_after = draw_value(p);
+    f.call.args[0].value_id = last;
+    if (happens_once_in(p, 4)) f.call.runs_after_call = draw_value(p);
     if (happens_once_in(p, 4)) set_call_positions(p, &f);
-    last = f.message;
+    last = f.message_id;
     send_frame(p, &f, false);
   }
-  clv_frame spare = {.kind = CLV_SPARE, .context = context, .n_upstream = 1, .upstream = {last}};
+  clv_frame spare = {.kind = CLV_SPARE, .context = context, .n_value_ids = 1, .value_ids = {last}};
   send_frame(p, &spare, false);
-  clv_frame end = {.kind = CLV_END_CONTEXT, .context = context, .message = ++p->last_message};
+  clv_frame end = {.kind = CLV_END_CONTEXT, .context = context, .message_id = ++p->last_message};
   if (happens_once_in(p, 3)) set_commit(p, &end);
   send_frame(p, &end, false);
   if (happens_once_in(p, 2)) replace_context(p, context);
@@ -343,8 +350,8 @@ static void send_abort(play *p) {
 
 static void send_unload(play *p) {
   clv_frame f = {
-      .kind = CLV_UNLOAD, .message = ++p->last_message, .module = draw_number(p, MODULES)};
-  f.generation = get_loaded_generation(p, f.module);
+      .kind = CLV_UNLOAD, .message_id = ++p->last_message, .module = draw_number(p, MODULES)};
+  f.module_generation = get_loaded_generation(p, f.module);
   send_frame(p, &f, false);
 }
 
@@ -367,15 +374,15 @@ static void send_reference(play *p) {
   static const clv_frame_kind kinds[] = {CLV_REF_KEEP,  CLV_REF_KEEP,   CLV_REF_USE,
                                          CLV_REF_FETCH, CLV_REF_DELETE, CLV_REF_RENEW};
   clv_frame f = {.kind = kinds[draw_number(p, CLV_COUNT(kinds))]};
-  f.reference.ref = f.reference.fork = f.reference.key = 1 + draw_number(p, 4);
+  f.reference.ref_id = f.reference.fork_id = f.reference.ref_key = 1 + draw_number(p, 4);
   bool by_worker = happens_once_in(p, 8);
-  f.reference.number = ++p->n_reference_messages[by_worker];
+  f.reference.message_number = ++p->n_reference_messages[by_worker];
   f.reference.is_for_owner = f.kind == CLV_REF_USE && happens_once_in(p, 2);
-  if (f.kind == CLV_REF_USE) f.reference.fork += 8;
+  if (f.kind == CLV_REF_USE) f.reference.fork_id += 8;
   if (f.kind == CLV_REF_USE && !f.reference.is_for_owner)
-    snprintf(f.reference.node, sizeof f.reference.node, "w2");
+    snprintf(f.reference.node_name, sizeof f.reference.node_name, "w2");
   if (f.kind == CLV_REF_KEEP || f.kind == CLV_REF_USE) f.context = draw_context(p);
-  if (f.context) f.message = draw_value(p);
+  if (f.context) f.message_id = draw_value(p);
   send_frame(p, &f, by_worker);
 }
 

@@ -14,7 +14,7 @@ static inline void correct_checksums(clv_frame *f, const clv_piece *piece,
   size_t from = 0;
   for (uint32_t i = 0; i < f->n_tensors; i++) {
     clv_tensor_head *h = &f->tensors[i];
-    if (h->transfer) continue;
+    if (h->transfer_id) continue;
     h->crc32c = clv_payload_crc32c(piece, payload, from, h->bytes);
     from += h->bytes;
   }

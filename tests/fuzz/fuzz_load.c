@@ -27,7 +27,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_module *module;
   clv_err err = {0};
   if (clv_wire_load_request_decode(&piece, 1, &request, &err) != CLV_OK) return 0;
-  request.threads = 1;
+  request.n_threads = 1;
   NEVER(clv_pool_new(QUOTA, 64, &pool, &err) != CLV_OK);
   clv_code code = clv_load_make_module(&request, &cpu, NULL, pool, NULL, &module, &err);
   if (code == CLV_OK) {

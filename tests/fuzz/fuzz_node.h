@@ -42,7 +42,7 @@ clv_code __wrap_clv_link_send(clv_link *link, clv_packet *p, clv_err *ret_err) {
   (void)link;
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) payload += p->tensor[i]->bytes;
   bool chunked = payload > CLV_WIRE_INLINE_MAX;
-  for (uint32_t i = 0; i < p->frame.n_tensors; i++) p->frame.tensors[i].transfer = chunked;
+  for (uint32_t i = 0; i < p->frame.n_tensors; i++) p->frame.tensors[i].transfer_id = chunked;
   clv_code code = clv_frame_encode(&p->frame, chunked ? 0 : payload, &head, &err);
   if (code != CLV_OK)
     fprintf(stderr, "it sent a %s: %s\n", clv_frame_kind_name(p->frame.kind), err.text);
@@ -135,7 +135,7 @@ static clv_code remove_file(void *user, const char *name, clv_err *err) {
 static clv_code put_rows(void *user, const clv_wire_cached *cache, const int64_t *rows,
                          const clv_tensor *values, clv_err *err) {
   conversation *c = user;
-  NEVER(!cache->records || !cache->keep_s || values->shape.rank < 1);
+  NEVER(!cache->n_records || !cache->keep_s || values->shape.rank < 1);
   NEVER(values->shape.dim[0] < 1 || !values->bytes);
   if (rows[0] < 0) return clv_fail(err, CLV_INVALID, "a number below 0");
   memcpy(c->cached_row, values->data, CLV_MIN(sizeof c->cached_row, values->bytes));
@@ -179,7 +179,7 @@ static void begin_conversation(conversation *c, clv_executor executor) {
         .peer_name = names[i],
         .pool = c->pool,
         .accept_limits = clv_wire_limits_default(),
-        .send_credit = 1 << 20,
+        .initial_send_credit = 1 << 20,
         .quota_fails_packet = true,
         .events = {.user = c, .on_packet = on_packet, .on_closed = on_link_closed}};
     must(clv_link_new(&lo, &c->links[i], &err), &err);

@@ -57,8 +57,8 @@ static void check_encoding(const input *in, const clv_frame *read, clv_payload p
   clv_piece pieces[] = {{head.data, head.len}, {bytes, payload.len}};
   assert_holds(clv_frame_decode(pieces, 2, &limits, &again, &payload_again, &err) == CLV_OK);
   assert_holds(again.kind == frame.kind && again.context == frame.context);
-  assert_holds(again.n_tensors == frame.n_tensors && again.n_upstream == frame.n_upstream);
-  assert_holds(memcmp(again.upstream, frame.upstream, sizeof frame.upstream) == 0);
+  assert_holds(again.n_tensors == frame.n_tensors && again.n_value_ids == frame.n_value_ids);
+  assert_holds(memcmp(again.value_ids, frame.value_ids, sizeof frame.value_ids) == 0);
   assert_holds(payload_again.len == payload.len);
   assert_holds(clv_frame_encode(&again, payload.len, &head_again, &err) == CLV_OK);
   assert_holds(head_again.len == head.len && memcmp(head_again.data, head.data, head.len) == 0);
@@ -76,12 +76,12 @@ static void fuzz_frame(const input *in) {
   clv_err err;
   if (clv_frame_decode_last(in->pieces, in->n, &limits, &before, &frame, &payload, &err) != CLV_OK)
     return;
-  assert_holds(before.n <= CLV_WIRE_BUNDLED && (before.n || frame.kind));
+  assert_holds(before.n_frames <= CLV_WIRE_BUNDLED && (before.n_frames || frame.kind));
   assert_holds((clv_frame_decode(in->pieces, in->n, &limits, &one, &of_one, &err) == CLV_OK) ==
-               !before.n);
-  for (uint32_t i = 0; i < before.n; i++)
-    if (clv_frame_decode_preceding(in->pieces, in->n, &before.frames[i], &limits, &one, &of_one,
-                                   &err) == CLV_OK)
+               !before.n_frames);
+  for (uint32_t i = 0; i < before.n_frames; i++)
+    if (clv_frame_decode_preceding(in->pieces, in->n, &before.frame_positions[i], &limits, &one,
+                                   &of_one, &err) == CLV_OK)
       check_encoding(in, &one, of_one);
   if (frame.kind) check_encoding(in, &frame, payload);
 }
@@ -137,14 +137,14 @@ static void fuzz_health(const input *in) {
   clv_piece piece;
   clv_health status, status_again;
   clv_err err;
-  if (clv_wire_health_decode(in->pieces, in->n, service, &err) == CLV_OK) {
+  if (clv_wire_health_request_decode(in->pieces, in->n, service, &err) == CLV_OK) {
     assert_holds(clv_wire_health_request_encode(service, &bytes, &err) == CLV_OK);
     piece = (clv_piece){bytes.data, bytes.len};
-    assert_holds(clv_wire_health_decode(&piece, 1, again, &err) == CLV_OK &&
+    assert_holds(clv_wire_health_request_decode(&piece, 1, again, &err) == CLV_OK &&
                  !strcmp(service, again));
   }
   if (clv_wire_health_reply_decode(in->pieces, in->n, &status, &err) == CLV_OK) {
-    assert_holds(clv_wire_health_encode(status, &bytes, &err) == CLV_OK);
+    assert_holds(clv_wire_health_reply_encode(status, &bytes, &err) == CLV_OK);
     piece = (clv_piece){bytes.data, bytes.len};
     assert_holds(clv_wire_health_reply_decode(&piece, 1, &status_again, &err) == CLV_OK);
     assert_holds(status == status_again);
@@ -154,7 +154,8 @@ static void fuzz_health(const input *in) {
 static void fuzz_reflection(const input *in) {
   clv_bytes reply = {0};
   clv_err err;
-  if (clv_wire_reflect(in->pieces, in->n, &reply, &err) == CLV_OK) assert_holds(reply.len > 0);
+  if (clv_wire_answer_reflection(in->pieces, in->n, &reply, &err) == CLV_OK)
+    assert_holds(reply.len > 0);
   clv_bytes_done(&reply);
 }
 

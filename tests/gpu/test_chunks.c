@@ -164,7 +164,7 @@ static void begin_link(world *w) {
   const clv_link_options o = {.peer_name = "master",
                               .pool = w->pool,
                               .accept_limits = clv_wire_limits_default(),
-                              .send_credit = 16 << 20,
+                              .initial_send_credit = 16 << 20,
                               .events = {.on_packet = on_packet, .on_closed = on_closed}};
   assert_ok(clv_link_new(&o, &w->link, &err));
   clv_frame_writer_attach_stream(w->link->writer, 0, 0, (clv_stream){&transport, &seen});

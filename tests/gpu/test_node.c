@@ -156,9 +156,10 @@ static void device_state_is_read_asynchronously(void **state) {
     assert_true(clv_module_state_item(clv_node_module(w.n.node, 0), CLV_STATE_WEIGHTS, 0, &item));
     size_t length = item.bytes / 2;
     assert_ok(clv_packet_new_state_get(w.n.pool, 0, 91, 0, CLV_STATE_WEIGHTS, &p, &err));
-    snprintf(p->frame.state.name, sizeof p->frame.state.name, "%s", item.name);
-    p->frame.state.offset = half * length;
-    p->frame.state.length = length;
+    snprintf(p->frame.state.item_or_file_name, sizeof p->frame.state.item_or_file_name, "%s",
+             item.name);
+    p->frame.state.piece_offset = half * length;
+    p->frame.state.piece_length = length;
     uint32_t before = w.n.n_answers[CLV_STATE_DONE];
     clv_node_post(w.n.node, p);
     wait_for(&w.n, CLV_STATE_DONE, before + 1);
@@ -199,10 +200,10 @@ static clv_packet *make_state_frame(world *w, clv_frame_kind kind, clv_state_kin
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_new(w->n.pool, kind, &p, &err));
-  p->frame.message = 70;
-  p->frame.state.what = what;
-  p->frame.state.count = 1;
-  snprintf(p->frame.state.name, sizeof p->frame.state.name, "%s", name);
+  p->frame.message_id = 70;
+  p->frame.state.part = what;
+  p->frame.state.n_items = 1;
+  snprintf(p->frame.state.item_or_file_name, sizeof p->frame.state.item_or_file_name, "%s", name);
   return p;
 }
 
@@ -219,8 +220,8 @@ static void write_weights(world *w, clv_state_kind what, uint32_t context, float
       clv_pool_alloc_tensor(w->n.pool, piece ? CLV_U8 : CLV_F32, piece ? &part : &whole, &t, &err));
   for (size_t i = 0; i < n; i++) ((float *)t->data)[i] = first + (float)i;
   p->frame.context = context;
-  if (piece) p->frame.state.offset = at * sizeof(float);
-  if (piece) p->frame.state.length = n * sizeof(float);
+  if (piece) p->frame.state.piece_offset = at * sizeof(float);
+  if (piece) p->frame.state.piece_length = n * sizeof(float);
   clv_packet_add_tensor(p, t);
   clv_tensor_unref(t);
   clv_node_post(w->n.node, p);
@@ -429,7 +430,7 @@ static void run_steps(const clv_vendor *vendor, clv_share *share, times *ret) {
 
 static times measure_times(const clv_vendor *vendor) {
   const uint64_t weight = 1;
-  const clv_fair_scheduler_options one = {.cores = 1, .n_tenants = 1, .tenant_weights = &weight};
+  const clv_fair_scheduler_options one = {.n_cores = 1, .n_tenants = 1, .tenant_weights = &weight};
   clv_err err = {0};
   clv_fair_scheduler *scheduler;
   clv_share *share;
@@ -487,7 +488,7 @@ static void trace_rows_show_the_device_time(void **state) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_tensor(&w.n, 1);
   assert_ok(clv_packet_new_call(w.n.pool, 1, get_output_id(0), 0, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, LEAF, false, x, &err));
-  clv_packet_set_positions(p, 1, 2, 3, false);
+  clv_packet_set_execution_positions(p, 1, 2, 3, false);
   p->frame.flags |= CLV_FLAG_TRACE;
   clv_node_post(w.n.node, p);
   assert_ok(clv_packet_new_planned_step(w.n.pool, 1, 60, 0, 4, false, 0.125f, &p, &err));

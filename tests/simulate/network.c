@@ -256,8 +256,9 @@ static void print_frame(const sim_network *n, const event *e, const clv_frame *f
       "%12.6f ms  %u -> %u lane %u: %s, context %llu, message %llu, reference %llx by %llx, of %zu "
       "bytes\n",
       (double)n->now_ns / 1e6, e->to->other_end->place, e->to->place, e->to->lane_index,
-      clv_frame_kind_name(f->kind), (unsigned long long)f->context, (unsigned long long)f->message,
-      (unsigned long long)f->reference.ref, (unsigned long long)f->reference.fork, e->len);
+      clv_frame_kind_name(f->kind), (unsigned long long)f->context,
+      (unsigned long long)f->message_id, (unsigned long long)f->reference.ref_id,
+      (unsigned long long)f->reference.fork_id, e->len);
 }
 
 /* Prints the last frame of a message first, because the others were sent together with it. */
@@ -275,9 +276,9 @@ static void print_event(const sim_network *n, const event *e) {
   if (!n->o.prints_messages || e->kind != MESSAGE) return;
   if (clv_frame_decode_last(&piece, 1, &limits, &before, &f, &payload, &err) != CLV_OK) return;
   if (f.kind) print_frame(n, e, &f);
-  for (uint32_t i = before.n; i-- > 0;)
-    if (clv_frame_decode_preceding(&piece, 1, &before.frames[i], &limits, &f, &payload, &err) ==
-        CLV_OK)
+  for (uint32_t i = before.n_frames; i-- > 0;)
+    if (clv_frame_decode_preceding(&piece, 1, &before.frame_positions[i], &limits, &f, &payload,
+                                   &err) == CLV_OK)
       print_frame(n, e, &f);
 }
 

@@ -18,16 +18,16 @@ enum { DIAL_MS = 5000 };
 static void note_backward(sim_told *t, const clv_frame *f) {
   uint32_t i = 0;
   while (i < t->n_backwards && t->backwards[i].context != f->context) i++;
-  if (f->kind != CLV_PREPARE || !f->backward.n_calls || i == SIM_TOLD) return;
+  if (f->kind != CLV_PREPARE || !f->backward.n_needed_calls || i == SIM_TOLD) return;
   if (i == t->n_backwards) t->backwards[t->n_backwards++].context = f->context;
-  t->backwards[i].phase_bits |= UINT64_C(1) << f->phase % 64;
+  t->backwards[i].phase_bits |= UINT64_C(1) << f->backward_pass_number % 64;
 }
 
 /* Notes a module as loaded when it is used, because the answer to its load may have been lost. */
 static void note_module_use(sim_told *t, const clv_frame *f) {
   if (f->kind == CLV_CALL || f->kind == CLV_STATE_GET)
     t->next_generation[f->module] =
-        CLV_MAX(t->next_generation[f->module], UINT64_C(1) + f->generation);
+        CLV_MAX(t->next_generation[f->module], UINT64_C(1) + f->module_generation);
 }
 
 static void on_packet(void *user, clv_link *link, clv_packet *p) {
@@ -68,7 +68,7 @@ static clv_link_options make_link_options(sim_worker *k, const char *peer, bool 
       .peer_name = peer,
       .pool = k->pool,
       .accept_limits = k->granted_limits,
-      .send_credit = k->world->weather.credit_bytes,
+      .initial_send_credit = k->world->weather.credit_bytes,
       .quota_fails_packet = true,
       .lease_ms = k->world->weather.repairs_links ? SIM_LINK_LEASE_MS : 0,
       .events = {.user = k,
@@ -109,10 +109,10 @@ static clv_code dial_peer(sim_worker *k, const char *name, clv_err *err) {
   uint32_t to = (uint32_t)(name[1] - '0');
   if (k->dialled_links[to]) return CLV_OK;
   clv_link_options o = make_link_options(k, name, false);
-  o.send_credit = 0; /* the frame ATTACHED brings the credit */
+  o.initial_send_credit = 0; /* the frame ATTACHED brings the credit */
   clv_link_dial d = {.session_id = k->session_id,
                      .session_owner = "m0",
-                     .bulk_lanes = 4,
+                     .n_bulk_lanes = 4,
                      .attach_role = CLV_ATTACH_PEER};
   CLV_TRY(sim_world_dial_link(k->world, k->place, to, &o, &d, DIAL_MS, &k->dialled_links[to], err));
   set_node_links(k);
@@ -128,11 +128,11 @@ static clv_code on_hello_method(sim_worker *k, const clv_piece *request, clv_byt
   const char *capabilities[] = {"chunks", "direct", CLV_CAPABILITY_REFERENCE_LEASE};
   const char *devices[] = {clv_backend_cpu()->name};
   clv_wire_hello_reply out = {.incarnation = k->incarnation_id,
-                              .worker = k->name,
-                              .cores = 1,
-                              .threads = 1,
+                              .worker_name = k->name,
+                              .n_cores = 1,
+                              .n_threads = 1,
                               .n_devices = 1,
-                              .devices = devices,
+                              .device_names = devices,
                               .about = {.protocol = CLV_WIRE_PROTOCOL,
                                         .n_capabilities = CLV_COUNT(capabilities),
                                         .capabilities = capabilities,
@@ -161,7 +161,7 @@ static clv_code on_open_method(sim_worker *k, const clv_piece *request, clv_byte
   CLV_AUTO(clv_wire_message_clear) clv_wire_open_request r = {0};
   CLV_TRY(clv_wire_open_request_decode(request, 1, &r, err));
   set_aside_session(k, false);
-  k->session_id = r.session;
+  k->session_id = r.session_id;
   k->lease_ms = r.reference_lease_ms;
   k->has_open_session = true;
   clv_wire_open_reply out = {.incarnation = k->incarnation_id, .granted_limits = k->granted_limits};
@@ -193,9 +193,9 @@ static clv_code make_node(sim_worker *k, clv_err *err) {
 /* Asserts that generations grow, also over lost sessions and restarts. */
 static void check_generation(sim_worker *k, const clv_wire_load_request *r) {
   sim_told *t = &k->world->master_messages;
-  if (r->generation < t->next_generation[r->module])
+  if (r->module_generation < t->next_generation[r->module_index])
     snprintf(t->violation, sizeof t->violation, "%s is to load a module %u of generation %u again",
-             k->name, r->module, r->generation);
+             k->name, r->module_index, r->module_generation);
 }
 
 static clv_code load_module(sim_worker *k, const clv_wire_load_request *r, clv_wire_load_reply *out,
@@ -208,8 +208,8 @@ static clv_code load_module(sim_worker *k, const clv_wire_load_request *r, clv_w
   const clv_device device = {.name = "cpu", .backend = backend};
   CLV_TRY(clv_load_make_module(r, &device, k->node, k->pool, NULL, &m, err));
   for (uint32_t i = 0; i < r->n_peers; i++) {
-    if (dial_peer(k, r->peers[i], err) != CLV_OK)
-      return clv_err_prefix(err, "peer %s at its address", r->peers[i]);
+    if (dial_peer(k, r->peer_names[i], err) != CLV_OK)
+      return clv_err_prefix(err, "peer %s at its address", r->peer_names[i]);
   }
   CLV_TRY(clv_load_describe_module(m, NULL, out, err));
   if (!k->has_open_session) return clv_fail(err, CLV_NOT_FOUND, "no such session");
@@ -223,7 +223,7 @@ static clv_code on_load_method(sim_worker *k, const clv_piece *request, clv_byte
   CLV_TRY(clv_wire_load_request_decode(request, 1, &r, err));
   clv_wire_param params[16];
   clv_wire_spec outputs[1];
-  clv_wire_load_reply out = {.params = params, .outputs = outputs};
+  clv_wire_load_reply out = {.params = params, .output_specs = outputs};
   CLV_TRY(load_module(k, &r, &out, err));
   return clv_wire_load_reply_encode(&out, reply, err);
 }

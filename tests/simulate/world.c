@@ -293,8 +293,8 @@ static void send_intruder_call(const sim_worker *k, const cleave_module *m, uint
   for (size_t i = 0; i < x->n; i++) ((float *)x->data)[i] = 1;
   require_success(clv_packet_new_call(k->pool, context, id, m->index, true, &p, &err));
   require_success(clv_packet_add_arg(p, 0, true, x, &err));
-  p->frame.generation = m->generation;
-  p->frame.call.runs_after = after;
+  p->frame.module_generation = m->generation;
+  p->frame.call.runs_after_call = after;
   clv_node_post(k->node, p);
 }
 

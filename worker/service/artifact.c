@@ -86,7 +86,7 @@ static clv_code copy_tensors(const artifact_load *f, clv_weights_folder *from, c
         CLV_LOG_WARN,
         "session %s: artifact '%s' lacks %u count%s of module %u (num_batches_tracked), taken as "
         "0 as in PyTorch",
-        f->s->name, f->r->artifact.name, n_counts, CLV_S(n_counts), f->r->module);
+        f->s->name, f->r->artifact.name, n_counts, CLV_S(n_counts), f->r->module_index);
   return CLV_OK;
 }
 
@@ -170,8 +170,8 @@ static clv_code load_into_module(artifact_load *f, clv_err *err) {
                          &a, err));
   const clv_artifact_spec *spec = clv_stored_artifact_spec(a);
   clv_weights_folder *from = clv_stored_artifact_weights(a);
-  clv_code code = clv_weights_folder_match_tensors(from, f->wanted_tensors, f->n, r->new_params,
-                                                   r->n_new_params, f->found_index, err);
+  clv_code code = clv_weights_folder_match_tensors(
+      from, f->wanted_tensors, f->n, r->new_param_names, r->n_new_params, f->found_index, err);
   /* the artifact has no such tensor */
   if (code == CLV_INVALID && err) return err->code = CLV_NOT_FOUND;
   CLV_TRY(code);

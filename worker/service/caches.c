@@ -39,7 +39,7 @@ static clv_code get_cache_settings(const clv_session *s, const clv_wire_cached *
                                    uint64_t *ret_most, clv_err *err) {
   CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(s->service);
   *ret_most = quota_of(now, s->owner);
-  *ret = (clv_cache){c->key, c->records, CLV_MIN(c->keep_s, now->config->cache_ttl_ms / 1000)};
+  *ret = (clv_cache){c->key, c->n_records, CLV_MIN(c->keep_s, now->config->cache_ttl_ms / 1000)};
   if (*ret_most) return CLV_OK;
   return clv_fail(
       err, CLV_EXHAUSTED,
@@ -73,7 +73,7 @@ static clv_code get_rows_shape(void *user, const clv_wire_cached *c, size_t n, c
 static clv_code get_rows(void *user, const clv_wire_cached *c, const int64_t *rows,
                          clv_tensor *values, clv_err *err) {
   const clv_session *s = user;
-  const clv_cache cache = {c->key, c->records, c->keep_s};
+  const clv_cache cache = {c->key, c->n_records, c->keep_s};
   clv_code code = clv_caches_get(s->service->caches, s->owner, &cache, rows, values, err);
   if (code == CLV_OK) __atomic_add_fetch(&s->service->cached_out, values->bytes, __ATOMIC_RELAXED);
   return finish_request(s, "get", code, err);

@@ -14,8 +14,8 @@ static clv_code add_device(clv_service *v, const char *name, const clv_backend *
   clv_device *d = &v->devices[v->n_devices];
   size_t free_bytes;
   clv_account_options o = {.owner_in_messages = "this device",
-                           .limit = {[CLV_QUOTA_BYTES] = v->config->device_memory},
-                           .limit_key = {[CLV_QUOTA_BYTES] = "device_memory"},
+                           .limits = {[CLV_QUOTA_BYTES] = v->config->device_memory},
+                           .limit_keys = {[CLV_QUOTA_BYTES] = "device_memory"},
                            .is_shared = true,
                            .reports_remaining = true};
   d->memory_bytes = 0;

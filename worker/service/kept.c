@@ -46,12 +46,12 @@ static void log_file(const call *c, clv_code code, const clv_err *err) {
   static const char *const kinds[] = {"lists of kept files", "kept files read",
                                       "kept files removed"};
   const clv_wire_kept_request *r = c->request;
-  const clv_log_source source = {.who = c->peer->uri,
-                                 .what = r->offset ? "ranges of kept files read" : kinds[r->verb]};
+  const clv_log_source source = {
+      .who = c->peer->uri, .what = r->range_offset ? "ranges of kept files read" : kinds[r->verb]};
   uint64_t bytes = r->verb == CLV_KEPT_READ ? c->data.len : c->list.n ? c->list.files->bytes : 0;
   clv_log_limited(code == CLV_OK ? CLV_LOG_INFO : CLV_LOG_WARN, "audit", &source,
                   "%s kept identity=%s file=%s offset=%llu bytes=%llu reason=\"%s\"",
-                  verbs[r->verb], c->peer->uri, r->name, (unsigned long long)r->offset,
+                  verbs[r->verb], c->peer->uri, r->file_name, (unsigned long long)r->range_offset,
                   (unsigned long long)bytes, code == CLV_OK ? "ok" : err->text);
 }
 
@@ -61,16 +61,16 @@ static clv_code list_caches(call *c, bool remove, clv_err *err) {
   const clv_wire_kept_request *r = c->request;
   clv_cache_status list[CLV_MAX_CACHES];
   uint32_t n = 0;
-  CLV_TRY(clv_caches_list(c->service->caches, c->peer->uri, r->has_key ? &r->key : NULL, remove,
-                          list, &n, err));
+  CLV_TRY(clv_caches_list(c->service->caches, c->peer->uri, r->has_cache_key ? &r->cache_key : NULL,
+                          remove, list, &n, err));
   for (uint32_t i = 0; i < n; i++)
-    c->caches[i] = (clv_wire_cache_status){.key = list[i].key,
-                                           .records = list[i].records,
-                                           .rows = list[i].rows,
+    c->caches[i] = (clv_wire_cache_status){.cache_key = list[i].key,
+                                           .n_records = list[i].records,
+                                           .n_rows = list[i].rows,
                                            .row_bytes = list[i].row_bytes,
                                            .disk_bytes = list[i].disk_bytes,
                                            .unused_s = list[i].unused_s,
-                                           .expires_s = list[i].expires_s};
+                                           .expires_in_s = list[i].expires_s};
   c->reply.caches = c->caches;
   c->reply.n_caches = n;
   if (remove && n) log_removed_caches(c->peer->uri, n);
@@ -78,10 +78,10 @@ static clv_code list_caches(call *c, bool remove, clv_err *err) {
 }
 
 static clv_wire_kept_file kept_file_to_wire(const clv_state_status *s) {
-  return (clv_wire_kept_file){.name = s->name,
-                              .bytes = s->bytes,
+  return (clv_wire_kept_file){.file_name = s->name,
+                              .file_bytes = s->bytes,
                               .age_s = s->age_s,
-                              .version = s->version,
+                              .file_version = s->version,
                               .has_sha256 = s->has_sha256,
                               .sha256 = s->sha256};
 }
@@ -94,7 +94,7 @@ static clv_code add_digest(call *c, clv_err *err) {
   clv_state_status *f = c->list.files;
   if (!c->request->wants_digest || !c->list.n || f->has_sha256) return CLV_OK;
   const clv_cancel_hook waiter = {has_left, (void *)(uintptr_t)c->peer};
-  CLV_TRY(clv_states_digest(c->service->state_files, c->peer->uri, c->request->name, &waiter,
+  CLV_TRY(clv_states_digest(c->service->state_files, c->peer->uri, c->request->file_name, &waiter,
                             &f->sha256, err));
   f->has_sha256 = true;
   return CLV_OK;
@@ -102,22 +102,22 @@ static clv_code add_digest(call *c, clv_err *err) {
 
 static clv_code list_files(call *c, clv_err *err) {
   const clv_wire_kept_request *r = c->request;
-  CLV_TRY(clv_states_list(c->service->state_files, c->peer->uri, r->name, r->after_name, &c->list,
-                          err));
+  CLV_TRY(clv_states_list(c->service->state_files, c->peer->uri, r->file_name, r->after_file_name,
+                          &c->list, err));
   CLV_TRY(add_digest(c, err));
   CLV_TRY(clv_alloc(CLV_MAX(c->list.n, 1u), sizeof *c->files, &c->files, err));
   for (uint32_t i = 0; i < c->list.n; i++) c->files[i] = kept_file_to_wire(&c->list.files[i]);
   c->reply.files = c->files;
   c->reply.n_files = c->list.n;
-  c->reply.has_more = c->list.has_more;
+  c->reply.has_more_files = c->list.has_more;
   c->reply.used_bytes = c->list.used_bytes;
   c->reply.quota_bytes = clv_service_state_quota(c->service, c->peer->uri);
   return CLV_OK;
 }
 
 static clv_code handle_list(call *c, clv_err *err) {
-  if (c->request->sort != CLV_KEPT_FILES) CLV_TRY(list_caches(c, false, err));
-  return c->request->sort == CLV_KEPT_CACHES ? CLV_OK : list_files(c, err);
+  if (c->request->kept_kind != CLV_KEPT_FILES) CLV_TRY(list_caches(c, false, err));
+  return c->request->kept_kind == CLV_KEPT_CACHES ? CLV_OK : list_files(c, err);
 }
 
 /* ---- read, remove ---------------------------------------------------------------------------- */
@@ -126,9 +126,9 @@ static clv_code handle_list(call *c, clv_err *err) {
 static clv_code read_file(call *c, clv_state_status *ret, clv_err *err) {
   const clv_wire_kept_request *r = c->request;
   uint64_t most = c->service->config->limits.message_bytes - HEAD_BYTES;
-  uint64_t length = CLV_MIN(r->length, most);
-  return clv_states_read(c->service->state_files, c->peer->uri, r->name, r->offset, (size_t)length,
-                         r->version, &c->data, ret, err);
+  uint64_t length = CLV_MIN(r->range_length, most);
+  return clv_states_read(c->service->state_files, c->peer->uri, r->file_name, r->range_offset,
+                         (size_t)length, r->file_version, &c->data, ret, err);
 }
 
 static clv_code handle_read(call *c, clv_err *err) {
@@ -144,10 +144,11 @@ static clv_code handle_read(call *c, clv_err *err) {
 }
 
 static clv_code handle_remove(call *c, clv_err *err) {
-  if (c->request->sort == CLV_KEPT_CACHES) return list_caches(c, true, err);
+  if (c->request->kept_kind == CLV_KEPT_CACHES) return list_caches(c, true, err);
   CLV_TRY(list_files(c, err));
   const clv_cancel_hook waiter = {has_left, (void *)(uintptr_t)c->peer};
-  return clv_states_remove(c->service->state_files, c->peer->uri, c->request->name, &waiter, err);
+  return clv_states_remove(c->service->state_files, c->peer->uri, c->request->file_name, &waiter,
+                           err);
 }
 
 /* ---- the method ------------------------------------------------------------------------------ */
@@ -158,7 +159,7 @@ static clv_code handle(call *c, clv_err *err) {
                                                             [CLV_KEPT_REMOVE] = handle_remove};
   const clv_wire_kept_request *r = c->request;
   if (c->service->state_files) return handlers[r->verb](c, err);
-  if (r->sort != CLV_KEPT_FILES) return CLV_OK; /* a worker without state_dir has no caches */
+  if (r->kept_kind != CLV_KEPT_FILES) return CLV_OK; /* a worker without state_dir has no caches */
   return clv_fail(err, CLV_UNIMPLEMENTED,
                   "this worker keeps no files: its worker.yaml has no state_dir");
 }
@@ -169,7 +170,7 @@ clv_code clv_service_on_kept(void *user, const clv_rpc_peer *peer, const clv_iov
   CLV_AUTO(call_done) call c = {.service = user, .peer = peer, .request = &r};
   CLV_TRY(clv_wire_kept_request_decode((const clv_piece *)request, n, &r, err));
   clv_code code = handle(&c, err);
-  if (code != CLV_OK || (r.verb != CLV_KEPT_LIST && r.sort == CLV_KEPT_FILES))
+  if (code != CLV_OK || (r.verb != CLV_KEPT_LIST && r.kept_kind == CLV_KEPT_FILES))
     log_file(&c, code, err);
   return code == CLV_OK ? clv_wire_kept_reply_encode(&c.reply, reply, err) : code;
 }

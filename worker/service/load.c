@@ -86,15 +86,17 @@ static clv_session_node *get_node(clv_session *s) {
  * made. */
 static clv_code check_slot(clv_session *s, const clv_wire_load_request *r, clv_err *err) {
   clv_session_node *node = get_node(s);
-  return node ? clv_node_check_module_slot(node, r->module, r->generation, err) : CLV_OK;
+  return node ? clv_node_check_module_slot(node, r->module_index, r->module_generation, err)
+              : CLV_OK;
 }
 
 static clv_code fill_and_describe(clv_session *s, const clv_wire_load_request *r,
                                   const clv_backend *backend, const clv_cancel_hook *waiter,
                                   clv_module *module, clv_wire_load_reply *reply, clv_err *err) {
-  if (r->init == CLV_WIRE_INIT_ARTIFACT)
+  if (r->init_source == CLV_WIRE_INIT_ARTIFACT)
     CLV_TRY(clv_session_load_artifact(s, r, backend, waiter, module, err));
-  for (uint32_t i = 0; i < r->n_peers; i++) CLV_TRY(clv_session_dial_peer(s, r->peers[i], err));
+  for (uint32_t i = 0; i < r->n_peers; i++)
+    CLV_TRY(clv_session_dial_peer(s, r->peer_names[i], err));
   return clv_load_describe_module(module, waiter, reply, err);
 }
 
@@ -108,7 +110,7 @@ static clv_code load_one_module(clv_session *s, const clv_wire_load_request *r,
   /* this load may have waited for another load, and its caller may have left meanwhile */
   CLV_TRY(clv_cancel_hook_check(waiter, err));
   CLV_TRY(check_slot(s, r, err));
-  CLV_TRY(clv_service_find_device(s->service, r->device, &device, err));
+  CLV_TRY(clv_service_find_device(s->service, r->device_name, &device, err));
   clv_device theirs = *device;
   theirs.account = s->device_accounts[device - s->service->devices];
   CLV_TRY(clv_load_make_module(r, &theirs, get_node(s), s->pool, waiter, &module, err));
@@ -127,6 +129,6 @@ clv_code clv_session_load(clv_session *s, const clv_wire_load_request *r, const 
   pthread_mutex_lock(&s->loading_lock);
   clv_code code = load_one_module(s, r, &waiter, reply, ret, err);
   pthread_mutex_unlock(&s->loading_lock);
-  if (code == CLV_OK) clv_session_record_threads(s, CLV_MAX(r->threads, 1u));
+  if (code == CLV_OK) clv_session_record_threads(s, CLV_MAX(r->n_threads, 1u));
   return code;
 }

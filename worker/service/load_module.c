@@ -16,7 +16,7 @@ static clv_code add_node(clv_graph *g, const clv_wire_load_request *r, uint32_t 
   if (w->op == CLV_OP_INPUT) {
     if (*n_inputs == r->n_inputs)
       return clv_fail(err, CLV_INVALID, "the graph has more inputs than the message has specs");
-    const clv_wire_spec *spec = &r->inputs[(*n_inputs)++];
+    const clv_wire_spec *spec = &r->input_specs[(*n_inputs)++];
     return clv_graph_add_input(g, w->name, spec->dtype, &spec->shape, &node, err);
   }
   if (w->op >= CLV_OP_COUNT || !clv_op_def_of((clv_op)w->op))
@@ -36,17 +36,17 @@ static clv_code add_node(clv_graph *g, const clv_wire_load_request *r, uint32_t 
                       index, a->n_ints, (int)CLV_MAX_RANK);
     values[i] = (clv_attr_value){.key = (clv_attr_key)a->key,
                                  .n_ints = (int)a->n_ints,
-                                 .is_number = !a->n_ints && !a->n_numbers,
-                                 .number = a->number,
-                                 .n_numbers = (int)a->n_numbers,
-                                 .numbers = a->numbers};
+                                 .is_number = !a->n_ints && !a->n_floats,
+                                 .number = a->scalar,
+                                 .n_numbers = (int)a->n_floats,
+                                 .numbers = a->floats};
     for (uint32_t j = 0; j < a->n_ints; j++) values[i].ints[j] = a->ints[j];
   }
   clv_attrs attrs;
   CLV_TRY(clv_attrs_parse((clv_op)w->op, values, (int)w->n_attrs, &attrs, err));
-  for (uint32_t i = 0; i < w->n_inputs; i++) in[i] = (int)w->inputs[i];
-  CLV_TRY(
-      clv_graph_add(g, (clv_op)w->op, &attrs, w->name, w->layer, in, (int)w->n_inputs, &node, err));
+  for (uint32_t i = 0; i < w->n_inputs; i++) in[i] = (int)w->input_nodes[i];
+  CLV_TRY(clv_graph_add(g, (clv_op)w->op, &attrs, w->name, w->uncut_index, in, (int)w->n_inputs,
+                        &node, err));
   g->nodes[node].key = r->node_keys[index];
   g->nodes[node].recompute_block = w->recompute_block;
   return CLV_OK;
@@ -56,7 +56,7 @@ static clv_code add_node(clv_graph *g, const clv_wire_load_request *r, uint32_t 
 static clv_code add_ties(clv_graph *g, const clv_wire_load_request *r, clv_err *err) {
   for (uint32_t i = 0; i < r->n_ties; i++) {
     const clv_wire_tie *t = &r->ties[i];
-    CLV_TRY(clv_graph_tie_param(g, (int)t->node, t->owner_node, t->module, err));
+    CLV_TRY(clv_graph_tie_param(g, (int)t->node_index, t->owner_node_name, t->owner_module, err));
   }
   return CLV_OK;
 }
@@ -71,7 +71,7 @@ static clv_code build_graph(const clv_wire_load_request *r, clv_graph **ret, clv
     return clv_fail(err, CLV_INVALID,
                     "a module has one output and a spec for each input (%u, %u of %u)",
                     r->graph.n_outputs, n_inputs, r->n_inputs);
-  g->output_node = (int)r->graph.outputs[0];
+  g->output_node = (int)r->graph.output_nodes[0];
   *ret = clv_steal(&g);
   return CLV_OK;
 }
@@ -86,11 +86,11 @@ static clv_optim_config optimizer_of(const clv_wire_optimizer *o) {
 static clv_code check_request(const clv_wire_load_request *r, const clv_backend *backend,
                               clv_err *err) {
   long cores = CLV_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
-  if (r->threads > (unsigned long)cores)
+  if (r->n_threads > (unsigned long)cores)
     return clv_fail(err, CLV_EXHAUSTED, "%u threads for module %u: this worker has %ld cores",
-                    r->threads, r->module, cores);
-  if (r->bf16 && backend->check_bf16) CLV_TRY(backend->check_bf16(backend, err));
-  if (r->tf32) CLV_TRY(clv_backend_check_tf32(backend, err));
+                    r->n_threads, r->module_index, cores);
+  if (r->computes_in_bf16 && backend->check_bf16) CLV_TRY(backend->check_bf16(backend, err));
+  if (r->allows_tf32) CLV_TRY(clv_backend_check_tf32(backend, err));
   return CLV_OK;
 }
 
@@ -110,7 +110,7 @@ static clv_code check_params(const clv_wire_graph *g, clv_err *err) {
 /* Returns the batch size: that of the first input that is not a scalar. */
 static int64_t batch_size_of(const clv_wire_load_request *r) {
   for (uint32_t i = 0; i < r->n_inputs; i++)
-    if (r->inputs[i].shape.rank) return r->inputs[i].shape.dim[0];
+    if (r->input_specs[i].shape.rank) return r->input_specs[i].shape.dim[0];
   return 1;
 }
 
@@ -119,10 +119,10 @@ static clv_code list_shared(const clv_wire_load_request *r, const char ***ret, u
                             clv_err *err) {
   CLV_TRY(clv_alloc(r->n_frozen, sizeof(char *), ret, err));
   for (uint32_t i = 0; i < r->n_frozen; i++)
-    if (!clv_name_is_of_adapter(r->frozen[i]) &&
-        !clv_weights_is_newly_initialised(r->frozen[i], r->new_params, r->n_new_params))
-      (*ret)[(*ret_n)++] = r->frozen[i];
-  if (r->init != CLV_WIRE_INIT_ARTIFACT || !r->frozen_is_final) *ret_n = 0;
+    if (!clv_name_is_of_adapter(r->frozen_names[i]) &&
+        !clv_weights_is_newly_initialised(r->frozen_names[i], r->new_param_names, r->n_new_params))
+      (*ret)[(*ret_n)++] = r->frozen_names[i];
+  if (r->init_source != CLV_WIRE_INIT_ARTIFACT || !r->frozen_has_no_grads_or_moments) *ret_n = 0;
   return CLV_OK;
 }
 
@@ -146,13 +146,13 @@ static clv_code pin_owners(const clv_wire_load_request *r, clv_session_node *nod
   for (uint32_t i = 0; i < r->n_ties; i++) {
     const clv_wire_tie *t = &r->ties[i];
     clv_module_tie *to = &o->list[o->n];
-    if (!t->module) continue;
+    if (!t->owner_module) continue;
     if (!node)
       return clv_fail(err, CLV_NOT_FOUND,
                       "module %u, to which another is to be tied, is not loaded at this node",
-                      t->module - 1);
-    CLV_TRY(clv_node_pin_module(node, t->module - 1, &to->owner, err));
-    to->node = r->graph.nodes[t->node].name;
+                      t->owner_module - 1);
+    CLV_TRY(clv_node_pin_module(node, t->owner_module - 1, &to->owner, err));
+    to->node = r->graph.nodes[t->node_index].name;
     o->n++;
   }
   return CLV_OK;
@@ -162,7 +162,7 @@ static clv_code pin_owners(const clv_wire_load_request *r, clv_session_node *nod
 
 static void decode_groups(const clv_wire_load_request *r, clv_module_group *groups) {
   for (uint32_t i = 0; i < r->n_groups; i++)
-    groups[i] = (clv_module_group){optimizer_of(&r->groups[i].optimizer), r->groups[i].params,
+    groups[i] = (clv_module_group){optimizer_of(&r->groups[i].optimizer), r->groups[i].param_names,
                                    r->groups[i].n_params};
 }
 
@@ -180,27 +180,27 @@ clv_code clv_load_make_module(const clv_wire_load_request *r, const clv_device *
   CLV_TRY(list_shared(r, &lent, &n_lent, err));
   CLV_TRY(pin_owners(r, node, &ties, err));
   decode_groups(r, groups);
-  clv_module_options o = {.index = r->module,
-                          .generation = r->generation,
-                          .name = r->name,
+  clv_module_options o = {.index = r->module_index,
+                          .generation = r->module_generation,
+                          .name = r->module_name,
                           .graph = clv_steal(&graph),
                           .backend = device->backend,
                           .device = device->name,
                           .account = device->account,
-                          .threads = (int)CLV_MAX(r->threads, 1u),
-                          .bf16 = r->bf16,
-                          .tf32 = r->tf32,
-                          .is_frozen_for_good = r->frozen_is_final,
-                          .frozen_bf16 = r->frozen_bf16,
+                          .threads = (int)CLV_MAX(r->n_threads, 1u),
+                          .bf16 = r->computes_in_bf16,
+                          .tf32 = r->allows_tf32,
+                          .is_frozen_for_good = r->frozen_has_no_grads_or_moments,
+                          .frozen_bf16 = r->stores_frozen_as_bf16,
                           .input_needs_grad = r->input_needs_grad,
                           .optimizer = optimizer_of(&r->optimizer),
                           .groups = groups,
                           .n_groups = r->n_groups,
                           .group0_is_frozen = r->freezes_rest,
                           .is_trainable = r->optimizer.kind != CLV_WIRE_OPT_NONE,
-                          .has_no_revert = r->optimizer.final,
-                          .in_flight = r->max_in_flight,
-                          .frozen = r->frozen,
+                          .has_no_revert = r->optimizer.steps_are_final,
+                          .in_flight = r->max_calls_in_flight,
+                          .frozen = r->frozen_names,
                           .n_frozen = r->n_frozen,
                           .shared_params = lent,
                           .n_shared_params = n_lent,
@@ -243,9 +243,9 @@ clv_code clv_load_describe_module(clv_module *module, const clv_cancel_hook *wai
   if (clv_module_params(module)->n > CLV_WIRE_PARAMS) return fail_too_many_params(err);
   const clv_graph *g = clv_module_graph(module);
   reply->memory_bytes = clv_module_bytes(module);
-  reply->device = clv_module_device(module);
+  reply->device_name = clv_module_device(module);
   reply->n_outputs = 1;
-  reply->outputs[0] =
+  reply->output_specs[0] =
       (clv_wire_spec){g->nodes[g->output_node].dtype, g->nodes[g->output_node].shape};
   return describe_params(module, waiter, reply, err);
 }

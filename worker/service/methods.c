@@ -90,12 +90,12 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
   long cores = sysconf(_SC_NPROCESSORS_ONLN);
   clv_wire_hello_reply out = {
       .incarnation = v->incarnation,
-      .worker = v->config->name ? v->config->name : "worker",
-      .cores = (uint32_t)CLV_MAX(cores, 1L),
-      .threads = (uint32_t)CLV_MAX(cores, 1L),
+      .worker_name = v->config->name ? v->config->name : "worker",
+      .n_cores = (uint32_t)CLV_MAX(cores, 1L),
+      .n_threads = (uint32_t)CLV_MAX(cores, 1L),
       .n_devices = v->n_devices,
-      .devices = devices,
-      .kinds = kinds,
+      .device_names = devices,
+      .device_kinds = kinds,
       .n_artifacts = (uint32_t)CLV_MIN(now->config->n_artifacts, (size_t)CLV_WIRE_LIST),
       .artifacts = artifacts};
   fill_about(v, now, peer->uri, r.about.protocol, &out.about, capabilities, libraries);
@@ -118,7 +118,7 @@ static clv_code on_close(void *user, const clv_rpc_peer *peer, const clv_iov *re
   CLV_AUTO(clv_wire_message_clear) clv_wire_close_request r = {0};
   CLV_TRY(clv_wire_close_request_decode(pieces_of(request), n, &r, err));
   CLV_AUTO(clv_session_unrefp) clv_session *s = NULL;
-  CLV_TRY(clv_session_find(v, &r.session, r.epoch, peer->uri, &s, err));
+  CLV_TRY(clv_session_find(v, &r.session_id, r.attempt_number, peer->uri, &s, err));
   clv_wire_close_reply out;
   clv_session_get_counts(s, &out);
   clv_session_close(s, "closed by its master");
@@ -131,21 +131,22 @@ static clv_code on_load(void *user, const clv_rpc_peer *peer, const clv_iov *req
   CLV_AUTO(clv_wire_message_clear) clv_wire_load_request r = {0};
   CLV_TRY(clv_wire_load_request_decode(pieces_of(request), n, &r, err));
   CLV_AUTO(clv_session_unrefp) clv_session *s = NULL;
-  CLV_TRY(clv_session_find(v, &r.session, r.epoch, peer->uri, &s, err));
+  CLV_TRY(clv_session_find(v, &r.session_id, r.attempt_number, peer->uri, &s, err));
   CLV_AUTO(clv_freep) clv_wire_param *params = NULL;
   clv_wire_spec outputs[1];
   CLV_TRY(clv_alloc(CLV_WIRE_PARAMS, sizeof *params, &params, err));
-  clv_wire_load_reply out = {.params = params, .outputs = outputs};
+  clv_wire_load_reply out = {.params = params, .output_specs = outputs};
   clv_code code = clv_session_load(s, &r, peer->is_cancelled, &out, reply, err);
   if (code != CLV_OK) {
-    clv_session_log_error(s, "module %u '%s' was not loaded: %s", r.module, r.name, err->text);
+    clv_session_log_error(s, "module %u '%s' was not loaded: %s", r.module_index, r.module_name,
+                          err->text);
     return code;
   }
   const clv_log_source source = {peer->uri, "modules loaded",
                                  (unsigned)s->settings->config->log.lines_per_minute};
   clv_log_limited(CLV_LOG_INFO, "log", &source,
                   "session %s: module %u '%s' loaded, %u parameter%s, %llu bytes", s->name,
-                  r.module, r.name, out.n_params, CLV_S(out.n_params),
+                  r.module_index, r.module_name, out.n_params, CLV_S(out.n_params),
                   (unsigned long long)out.memory_bytes);
   return CLV_OK;
 }
@@ -156,7 +157,7 @@ static clv_code on_load(void *user, const clv_rpc_peer *peer, const clv_iov *req
 static clv_code encode_fitting_sessions(clv_wire_status_reply *r, clv_bytes *reply, clv_err *err) {
   clv_code code = clv_wire_status_reply_encode(r, reply, err);
   while (code == CLV_EXHAUSTED && r->n_sessions) {
-    r->n_left_out += r->n_sessions - r->n_sessions / 2;
+    r->n_sessions_left_out += r->n_sessions - r->n_sessions / 2;
     r->n_sessions /= 2;
     code = clv_wire_status_reply_encode(r, reply, err);
   }
@@ -170,9 +171,10 @@ static clv_code on_status(void *user, const clv_rpc_peer *peer, const clv_iov *r
   CLV_AUTO(clv_wire_message_clear) clv_wire_status_request r = {0};
   CLV_AUTO(clv_service_snapshot_done) clv_service_snapshot now = {0};
   CLV_TRY(clv_wire_status_request_decode(pieces_of(request), n, &r, err));
-  CLV_TRY(clv_service_snapshot_take(v, peer->uri, r.all_sessions ? NULL : &r.session, &now, err));
+  CLV_TRY(
+      clv_service_snapshot_take(v, peer->uri, r.all_sessions ? NULL : &r.session_id, &now, err));
   now.status.about.protocol =
-      r.protocol < CLV_WIRE_PROTOCOL ? CLV_WIRE_PROTOCOL_MIN : CLV_WIRE_PROTOCOL;
+      r.newest_protocol < CLV_WIRE_PROTOCOL ? CLV_WIRE_PROTOCOL_MIN : CLV_WIRE_PROTOCOL;
   if (!r.all_sessions && !now.status.n_sessions)
     return clv_fail(err, CLV_NOT_FOUND, "no such session");
   return encode_fitting_sessions(&now.status, reply, err);
@@ -183,13 +185,14 @@ static clv_code on_health(void *user, const clv_rpc_peer *peer, const clv_iov *r
   clv_service *v = user;
   char service[CLV_WIRE_NAME + 1];
   (void)peer;
-  CLV_TRY(clv_wire_health_decode(pieces_of(request), n, service, err));
+  CLV_TRY(clv_wire_health_request_decode(pieces_of(request), n, service, err));
   if (service[0] && strcmp(service, "cleave.v1.Worker") != 0)
     return clv_fail(err, CLV_NOT_FOUND, "unknown service: ask for \"\" or \"cleave.v1.Worker\"");
   pthread_mutex_lock(&v->lock);
   bool draining = v->is_draining;
   pthread_mutex_unlock(&v->lock);
-  return clv_wire_health_encode(draining ? CLV_HEALTH_NOT_SERVING : CLV_HEALTH_SERVING, reply, err);
+  return clv_wire_health_reply_encode(draining ? CLV_HEALTH_NOT_SERVING : CLV_HEALTH_SERVING, reply,
+                                      err);
 }
 
 const clv_rpc_unary clv_service_methods[] = {

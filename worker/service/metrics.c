@@ -84,14 +84,14 @@ static void add_session_usage(worker_numbers *n, const clv_wire_session_status *
   h->sessions++;
   h->contexts += s->n_contexts;
   h->values += (double)s->n_values;
-  h->owned += (double)s->references_owned;
-  h->used += (double)s->references_used;
-  h->pending += (double)s->references_pending;
-  h->calls_waiting += (double)s->calls_waiting;
+  h->owned += (double)s->n_references_owned;
+  h->used += (double)s->n_references_used;
+  h->pending += (double)s->n_references_pending;
+  h->calls_waiting += (double)s->n_waiting_calls;
   h->memory_bytes += (double)s->memory_bytes;
   for (uint32_t i = 0; i < s->n_links; i++) {
     const clv_wire_link_status *k = &s->links[i];
-    load *l = &n->link_loads[clv_edge_index(n->config, k->peer)];
+    load *l = &n->link_loads[clv_edge_index(n->config, k->peer_name)];
     l->frames_in += (double)k->frames_in;
     l->frames_out += (double)k->frames_out;
     l->bytes_in += (double)k->missing_bytes_in;
@@ -102,7 +102,7 @@ static void add_session_usage(worker_numbers *n, const clv_wire_session_status *
 static void gather_sessions(worker_numbers *n) {
   const clv_wire_status_reply *now = &n->snapshot.status;
   for (uint32_t i = 0; i < now->n_sessions; i++) {
-    const clv_allow_spec *a = clv_settings_allowed(n->settings, now->sessions[i].identity);
+    const clv_allow_spec *a = clv_settings_allowed(n->settings, now->sessions[i].owner_identity);
     if (a) add_session_usage(n, &now->sessions[i], &n->usage[a - n->config->allow]);
   }
 }
@@ -113,18 +113,18 @@ static clv_code gather_numbers(clv_service *v, uint64_t shed, worker_numbers *n,
   gather_sessions(n);
   gather_totals(v, n);
   n->uptime_s = (double)now->uptime_ms / 1e3;
-  n->ready = !now->draining;
+  n->ready = !now->is_draining;
   n->session_limit = n->settings->limits.sessions;
   n->session_memory_limit = (double)n->settings->limits.session_bytes;
   n->memory_limit = (double)now->memory_limit;
-  n->certificate_end = (double)now->certificate_ends;
-  n->connections = now->connections;
+  n->certificate_end = (double)now->certificate_expiry_s;
+  n->connections = now->n_connections;
   n->connections_limit = now->max_connections;
   n->shed = (double)shed;
   n->handshakes = (double)n->snapshot.callers.n_completed;
-  n->calls = (double)n->snapshot.calls.calls;
-  n->active_calls = n->snapshot.calls.active_calls;
-  n->cut = (double)n->snapshot.calls.cut_peers;
+  n->calls = (double)n->snapshot.calls.n_calls;
+  n->active_calls = n->snapshot.calls.n_active_calls;
+  n->cut = (double)n->snapshot.calls.n_cut_peers;
   return CLV_OK;
 }
 
@@ -241,7 +241,7 @@ static void put_handshake_failure(clv_metrics_out *out, const char *side, const 
  * first call. */
 static void put_failures(clv_metrics_out *out, const void *numbers_of) {
   const worker_numbers *n = numbers_of;
-  put_handshake_failure(out, "caller", "wrong_identity", n->snapshot.calls.calls_unauthenticated);
+  put_handshake_failure(out, "caller", "wrong_identity", n->snapshot.calls.n_calls_unauthenticated);
   for (int i = 0; i < CLV_TLS_FAILURES; i++) {
     const char *reason = clv_tls_failure_reason((clv_tls_failure)i);
     put_handshake_failure(out, "caller", reason, n->snapshot.callers.n_failed[i]);
@@ -255,8 +255,8 @@ static void put_by_reason(clv_metrics_out *out, const char *reason, uint64_t cou
 
 static void put_refused_calls(clv_metrics_out *out, const void *numbers_of) {
   const worker_numbers *n = numbers_of;
-  put_by_reason(out, "not_allowed", n->snapshot.calls.calls_denied);
-  put_by_reason(out, "too_many", n->snapshot.calls.calls_refused);
+  put_by_reason(out, "not_allowed", n->snapshot.calls.n_calls_denied);
+  put_by_reason(out, "too_many", n->snapshot.calls.n_calls_refused);
 }
 
 static void put_refused_sessions(clv_metrics_out *out, const void *numbers_of) {

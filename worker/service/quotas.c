@@ -16,7 +16,7 @@ uint64_t clv_settings_memory(const clv_worker_settings *at) {
 
 static clv_code new_total_account(clv_service *s, clv_err *err) {
   clv_account_options o = {.owner_in_messages = "all sessions of this worker",
-                           .limit_key = {[CLV_QUOTA_BYTES] = "memory_limit"},
+                           .limit_keys = {[CLV_QUOTA_BYTES] = "memory_limit"},
                            .is_shared = true};
   return clv_account_new(&o, &s->total, err);
 }
@@ -25,10 +25,10 @@ clv_code clv_service_new_identity_account(clv_service *s, clv_account **ret, clv
   clv_account_options o = {
       .parent = s->total,
       .owner_in_messages = "all sessions of this identity",
-      .limit_key = {[CLV_QUOTA_SESSIONS] = "limits.sessions or allow[].sessions",
-                    [CLV_QUOTA_BYTES] = "allow[].bytes",
-                    [CLV_QUOTA_TENSORS] = "allow[].tensors",
-                    [CLV_QUOTA_CALLS] = "allow[].calls"}};
+      .limit_keys = {[CLV_QUOTA_SESSIONS] = "limits.sessions or allow[].sessions",
+                     [CLV_QUOTA_BYTES] = "allow[].bytes",
+                     [CLV_QUOTA_TENSORS] = "allow[].tensors",
+                     [CLV_QUOTA_CALLS] = "allow[].calls"}};
   return clv_account_new(&o, ret, err);
 }
 
@@ -52,19 +52,19 @@ clv_code clv_service_new_session_account(clv_session *s, clv_account **ret, clv_
   const clv_worker_settings *at = s->settings;
   clv_account_options o = {.parent = s->member->account,
                            .owner_in_messages = "this session",
-                           .limit = {[CLV_QUOTA_BYTES] = at->limits.session_bytes,
-                                     [CLV_QUOTA_TENSORS] = at->limits.tensors,
-                                     [CLV_QUOTA_CALLS] = at->config->limits.calls},
-                           .limit_key = {[CLV_QUOTA_BYTES] = "limits.session_bytes",
-                                         [CLV_QUOTA_TENSORS] = "limits.tensors",
-                                         [CLV_QUOTA_CALLS] = "limits.calls"}};
+                           .limits = {[CLV_QUOTA_BYTES] = at->limits.session_bytes,
+                                      [CLV_QUOTA_TENSORS] = at->limits.tensors,
+                                      [CLV_QUOTA_CALLS] = at->config->limits.calls},
+                           .limit_keys = {[CLV_QUOTA_BYTES] = "limits.session_bytes",
+                                          [CLV_QUOTA_TENSORS] = "limits.tensors",
+                                          [CLV_QUOTA_CALLS] = "limits.calls"}};
   return clv_account_new(&o, ret, err);
 }
 
 static clv_code new_scheduler(clv_service *s, clv_err *err) {
   long all = CLV_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
   clv_fair_scheduler_options o = {
-      .cores = (unsigned)(s->config->cores.n ? s->config->cores.n : (size_t)all),
+      .n_cores = (unsigned)(s->config->cores.n ? s->config->cores.n : (size_t)all),
       .slice_ns = SLICE_NS};
   return clv_fair_scheduler_new(&o, &s->scheduler, err);
 }

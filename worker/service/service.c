@@ -16,7 +16,7 @@ static void on_reflection_request(void *user, clv_rpc_stream *stream, const clv_
   (void)user;
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
   clv_err err;
-  clv_code code = clv_wire_reflect((const clv_piece *)pieces, n, &reply, &err);
+  clv_code code = clv_wire_answer_reflection((const clv_piece *)pieces, n, &reply, &err);
   clv_rpc_piece piece = {.data = reply.data, .len = reply.len};
   if (code == CLV_OK) code = clv_rpc_stream_send(stream, &piece, 1, &err);
   if (code != CLV_OK) clv_rpc_stream_cancel(stream, code, err.text);
@@ -125,7 +125,7 @@ static clv_code apply_reload(clv_service *s, const clv_worker_config *config,
   clv_rpc_pem pem = identity_pem(identity);
   CLV_TRY(clv_settings_prepare(s, config, err));
   CLV_TRY(clv_rpc_pem_copy(&pem, &copy, err));
-  CLV_TRY(clv_rpc_server_reload(s->server, &copy, err));
+  CLV_TRY(clv_rpc_server_replace_certs(s->server, &copy, err));
   clv_rpc_pem old = s->pem;
   s->pem = copy;
   copy = old;
@@ -172,11 +172,12 @@ static void log_refused_without_identity(clv_service *s) {
   clv_rpc_server_counts c;
   clv_rpc_server_get_counts(s->server, &c);
   const clv_log_source source = {.who = "?", .what = "calls without an identity"};
-  if (c.calls_unauthenticated > s->n_refused_without_identity)
-    clv_log_limited(CLV_LOG_WARN, "audit", &source,
-                    "deny identity=? calls=%llu reason=\"a certificate without exactly one URI\"",
-                    (unsigned long long)(c.calls_unauthenticated - s->n_refused_without_identity));
-  s->n_refused_without_identity = c.calls_unauthenticated;
+  if (c.n_calls_unauthenticated > s->n_refused_without_identity)
+    clv_log_limited(
+        CLV_LOG_WARN, "audit", &source,
+        "deny identity=? calls=%llu reason=\"a certificate without exactly one URI\"",
+        (unsigned long long)(c.n_calls_unauthenticated - s->n_refused_without_identity));
+  s->n_refused_without_identity = c.n_calls_unauthenticated;
 }
 
 /* Returns memory of ended sessions to the system, because malloc keeps it for threads that may not

@@ -15,7 +15,7 @@ static void refuse_early_frame(clv_session *s, clv_link *link, const clv_frame *
   clv_packet *p;
   clv_err err;
   if (clv_packet_new(s->pool, CLV_ERROR, &p, &err) != CLV_OK) return;
-  p->frame.reply_to = request->message;
+  p->frame.reply_to = request->message_id;
   clv_frame_set_failure(&p->frame, CLV_PRECONDITION, "no module is loaded in this session", "");
   if (clv_link_send(link, p, &err) != CLV_OK)
     clv_log(CLV_LOG_DEBUG, "session %s: %s", s->name, err.text);
@@ -98,7 +98,7 @@ static clv_link_options make_link_options(clv_session *s, const char *peer, uint
   return (clv_link_options){.peer_name = peer,
                             .pool = s->pool,
                             .accept_limits = s->granted_limits,
-                            .send_credit = send_credit,
+                            .initial_send_credit = send_credit,
                             .quota_fails_packet = true,
                             .lease_ms = link_lease_ms(s, protocol),
                             .events = {.user = s, .on_packet = on_packet, .on_closed = closed}};
@@ -192,9 +192,10 @@ clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *
                     "the worker has been restarted since the master's Hello: open a new session");
   /* A peer names the owner of its session. Otherwise another identity that opened a session of the
    * same id at the peer could send into this session. */
-  const char *owner = attach->attach.role == CLV_ATTACH_PEER ? attach->attach.owner : uri;
+  const char *owner = attach->attach.role == CLV_ATTACH_PEER ? attach->attach.session_owner : uri;
   CLV_AUTO(clv_session_unrefp) clv_session *s = NULL;
-  CLV_TRY(clv_session_find(v, &attach->attach.session, attach->attach.epoch, owner, &s, err));
+  CLV_TRY(clv_session_find(v, &attach->attach.session_id, attach->attach.attempt_number, owner, &s,
+                           err));
   uint64_t credit = clv_service_credit(v, uri);
   uint32_t protocol = clv_service_protocol(v, uri);
   pthread_mutex_lock(&s->lock);
@@ -258,16 +259,16 @@ static clv_code dial_peer_link(clv_session *s, const clv_remote_spec *peer, cons
                                clv_link **ret, clv_err *err) {
   clv_service *v = s->service;
   uint32_t protocol;
-  clv_link_dial d = {.address = peer->address,
-                     .identity = peer->identity,
+  clv_link_dial d = {.peer_address = peer->address,
+                     .peer_identity = peer->identity,
                      .pem = *pem,
                      .read_pem = read_pem,
                      .pem_user = v,
                      .limits = {.max_message_bytes = s->settings->limits.message_bytes},
                      .session_id = s->id,
-                     .epoch = s->epoch,
+                     .attempt_number = s->epoch,
                      .session_owner = s->owner,
-                     .bulk_lanes = s->n_bulk_lanes,
+                     .n_bulk_lanes = s->n_bulk_lanes,
                      .attach_role = CLV_ATTACH_PEER,
                      .dial_timeout_ms = PEER_TIMEOUT_MS};
   CLV_TRY(send_hello(s, peer, pem, &d.limits.peer_timeout_ms, &protocol, err));

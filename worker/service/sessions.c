@@ -49,8 +49,8 @@ void clv_session_get_counts(clv_session *s, clv_wire_close_reply *ret) {
   for (uint32_t i = 0; i < s->n_in; i++) add_link_bytes(s->in[i].link, ret);
   clv_module_counts c = {0};
   if (s->node) clv_node_count_work(s->node, &c);
-  ret->forwards = c.forwards;
-  ret->backwards = c.backwards;
+  ret->n_forwards = c.forwards;
+  ret->n_backwards = c.backwards;
   pthread_mutex_unlock(&s->lock);
 }
 
@@ -127,8 +127,8 @@ void clv_session_close(clv_session *s, const char *reason) {
                   "close session=%s identity=%s reason=\"%s\" bytes_in=%llu bytes_out=%llu "
                   "forwards=%llu backwards=%llu",
                   s->name, s->owner, reason, (unsigned long long)c.bytes_in,
-                  (unsigned long long)c.bytes_out, (unsigned long long)c.forwards,
-                  (unsigned long long)c.backwards);
+                  (unsigned long long)c.bytes_out, (unsigned long long)c.n_forwards,
+                  (unsigned long long)c.n_backwards);
   clv_session_unref(s);
 }
 
@@ -202,8 +202,8 @@ static clv_code new_session(clv_service *v, clv_worker_settings *at, const char 
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   s->service = v;
   s->refs = 1;
-  s->id = r->session;
-  s->epoch = r->epoch;
+  s->id = r->session_id;
+  s->epoch = r->attempt_number;
   s->reference_lease_ms = r->reference_lease_ms;
   s->n_bulk_lanes = r->n_lanes;
   s->opened_ms = clv_now_ns() / 1000000u;
@@ -215,7 +215,7 @@ static clv_code new_session(clv_service *v, clv_worker_settings *at, const char 
   s->send_credit = clv_service_credit(v, uri);
   s->owner_protocol = clv_service_protocol(v, uri);
   snprintf(s->owner, sizeof s->owner, "%s", uri);
-  snprintf(s->name, sizeof s->name, "%s", r->name);
+  snprintf(s->name, sizeof s->name, "%s", r->session_name);
   pthread_mutex_init(&s->loading_lock, NULL);
   pthread_mutex_init(&s->lock, NULL);
   clv_code code = open_accounts(s, err);
@@ -234,7 +234,8 @@ static void close_earlier_attempt(clv_service *v, const char *uri, const clv_wir
   clv_session *earlier = NULL;
   pthread_mutex_lock(&v->lock);
   for (uint32_t i = 0; i < v->n_sessions && !earlier; i++)
-    if (has_id_and_owner(v->sessions[i], &r->session, uri) && v->sessions[i]->epoch < r->epoch)
+    if (has_id_and_owner(v->sessions[i], &r->session_id, uri) &&
+        v->sessions[i]->epoch < r->attempt_number)
       earlier = clv_session_ref(v->sessions[i]);
   pthread_mutex_unlock(&v->lock);
   if (!earlier) return;
@@ -248,8 +249,8 @@ static clv_code register_attempt(clv_service *v, const char *uri, const clv_wire
                                  bool *ret_changed, clv_err *err) {
   *ret_changed = false;
   if (!r->is_only_attempt)
-    CLV_TRY(clv_epochs_register(v->epochs, uri, r->session.bytes, r->epoch, &r->config_digest,
-                                ret_changed, err));
+    CLV_TRY(clv_epochs_register(v->epochs, uri, r->session_id.bytes, r->attempt_number,
+                                &r->config_digest, ret_changed, err));
   close_earlier_attempt(v, uri, r);
   return CLV_OK;
 }
@@ -270,8 +271,8 @@ clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_r
   if (code != CLV_OK) {
     const clv_log_source source = {.who = uri, .what = "refused sessions"};
     clv_log_limited(CLV_LOG_WARN, "audit", &source, "deny session=%s identity=%s reason=\"%s\"",
-                    r->name, uri, err->text);
-    clv_service_set_last_error(v, uri, "session %s was refused: %s", r->name, err->text);
+                    r->session_name, uri, err->text);
+    clv_service_set_last_error(v, uri, "session %s was refused: %s", r->session_name, err->text);
     return code;
   }
   *ret_granted = s->granted_limits;

@@ -74,20 +74,20 @@ static uint32_t ref_links(clv_session *s, held_link *list) {
  * both links then share a row. */
 static clv_wire_link_status *find_or_add_row(clv_wire_session_status *s, const char *name) {
   for (uint32_t i = 0; i < s->n_links; i++)
-    if (strcmp(s->links[i].peer, name) == 0) return &s->links[i];
-  s->links[s->n_links].peer = name;
+    if (strcmp(s->links[i].peer_name, name) == 0) return &s->links[i];
+  s->links[s->n_links].peer_name = name;
   return &s->links[s->n_links++];
 }
 
 /* Adds the outages of a link. The last one of the row is the last of its links. */
 static void add_outages(clv_wire_link_status *r, const clv_link_counts *c) {
   uint64_t age_ms = c->last_outage_age_ns / 1000000;
-  if (c->n_outages && (!r->outages || age_ms < r->last_outage_age_ms)) {
+  if (c->n_outages && (!r->n_outages || age_ms < r->last_outage_age_ms)) {
     r->last_outage_age_ms = age_ms;
     r->last_outage_ms = c->last_outage_ns / 1000000;
   }
-  r->outages += c->n_outages;
-  r->outage_ms = CLV_MAX(r->outage_ms, (c->current_outage_ns + 999999) / 1000000);
+  r->n_outages += c->n_outages;
+  r->current_outage_ms = CLV_MAX(r->current_outage_ms, (c->current_outage_ns + 999999) / 1000000);
 }
 
 static void add_link_counts(clv_wire_session_status *s, const held_link *h) {
@@ -109,9 +109,9 @@ static void add_link_counts(clv_wire_session_status *s, const held_link *h) {
   r->receiving_ns += c.receiving_ns;
   r->sent_bytes += c.peer_received_bytes;
   r->sending_ns += c.peer_receiving_ns;
-  r->measured_ns = CLV_MAX(r->measured_ns, c.peer_measured_ns);
-  r->n_awaits += c.n_node_waits;
-  r->awaited_ns += c.node_wait_ns;
+  r->last_pong_ns = CLV_MAX(r->last_pong_ns, c.last_pong_ns);
+  r->n_node_waits += c.n_node_waits;
+  r->node_wait_ns += c.node_wait_ns;
   add_outages(r, &c);
   s->bytes_in += c.bytes_in;
   s->bytes_out += c.bytes_out;
@@ -127,14 +127,14 @@ static void fill_modules(clv_session_node *node, module_texts *texts,
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
     clv_module_counts k;
     if (!clv_node_module_info(node, i, &k, texts[i].name, texts[i].device)) continue;
-    out->modules[out->n_modules++] = (clv_wire_module_status){.module = i,
-                                                              .steps = k.steps,
-                                                              .forwards = k.forwards,
-                                                              .backwards = k.backwards,
-                                                              .evals = k.evals,
+    out->modules[out->n_modules++] = (clv_wire_module_status){.module_index = i,
+                                                              .n_steps = k.steps,
+                                                              .n_forwards = k.forwards,
+                                                              .n_backwards = k.backwards,
+                                                              .n_evals = k.evals,
                                                               .compute_ns = k.compute_ns,
-                                                              .name = texts[i].name,
-                                                              .device = texts[i].device};
+                                                              .module_name = texts[i].name,
+                                                              .device_name = texts[i].device};
   }
 }
 
@@ -145,11 +145,11 @@ static void fill_node(clv_session_node *node, clv_wire_session_status *out) {
   clv_node_time(node, &t);
   out->n_contexts = (uint32_t)k.contexts;
   out->n_values = k.values;
-  out->calls_waiting = k.calls_waiting;
-  out->late_frames = k.late_frames;
-  out->references_owned = k.references.n_owned;
-  out->references_used = k.references.n_used;
-  out->references_pending = k.references.n_pending;
+  out->n_waiting_calls = k.calls_waiting;
+  out->n_late_frames = k.late_frames;
+  out->n_references_owned = k.references.n_owned;
+  out->n_references_used = k.references.n_used;
+  out->n_references_pending = k.references.n_pending;
   out->busy_ns = t.busy_ns;
   out->idle_ns = t.idle_ns;
   out->share_wait_ns = t.share_ns;
@@ -160,16 +160,16 @@ static void fill_node(clv_session_node *node, clv_wire_session_status *out) {
 static void fill_session(clv_session *s, uint64_t now, module_texts *texts, clv_last_error *t,
                          clv_wire_session_status *out) {
   held_link links[MAX_LINKS];
-  out->session = s->id;
-  out->epoch = s->epoch;
-  out->name = s->name;
-  out->identity = s->owner;
+  out->session_id = s->id;
+  out->attempt_number = s->epoch;
+  out->session_name = s->name;
+  out->owner_identity = s->owner;
   out->age_ms = now / 1000000u - s->opened_ms;
   out->memory_bytes = clv_pool_charged_bytes(s->pool);
   out->memory_limit = s->granted_limits.session_bytes;
   pthread_mutex_lock(&s->lock);
   clv_session_node *node = s->node;
-  out->attached = s->master_link && !s->is_closing;
+  out->is_attached = s->master_link && !s->is_closing;
   uint32_t n = ref_links(s, links);
   if (node) fill_modules(node, texts, out);
   pthread_mutex_unlock(&s->lock);
@@ -208,15 +208,15 @@ static void collect_sessions(clv_service *v, const clv_allow_spec *viewer, const
   pthread_mutex_lock(&v->lock);
   for (uint32_t i = 0; i < v->n_sessions; i++) {
     clv_session *s = v->sessions[i];
-    if (!out->sees_all && strcmp(s->owner, uri) != 0) continue;
-    out->open_sessions++;
+    if (!out->caller_sees_all && strcmp(s->owner, uri) != 0) continue;
+    out->n_open_sessions++;
     out->memory_bytes += clv_pool_charged_bytes(s->pool);
     if (only && memcmp(&s->id, only, sizeof *only) != 0) continue;
     m->held[m->n_held++] = clv_session_ref(s);
   }
-  out->draining = v->is_draining;
-  out->certificate_ends = (uint64_t)CLV_MAX(v->certificate_end, (int64_t)0);
-  if (out->sees_all)
+  out->is_draining = v->is_draining;
+  out->certificate_expiry_s = (uint64_t)CLV_MAX(v->certificate_end, (int64_t)0);
+  if (out->caller_sees_all)
     m->last_error = v->last_error;
   else if (viewer)
     m->last_error = clv_service_find_member(v, uri)->last_error;
@@ -228,11 +228,11 @@ static void fill_process(clv_service *v, const clv_worker_settings *at, clv_serv
   clv_wire_status_reply *out = &now->status;
   out->rss_bytes = clv_metrics_resident();
   out->memory_limit = clv_settings_memory(at);
-  out->connections = clv_rpc_server_count_connections(v->server);
+  out->n_connections = clv_rpc_server_count_connections(v->server);
   out->max_connections = (uint32_t)at->config->limits.connections;
-  out->handshake_failures = now->calls.calls_unauthenticated;
+  out->n_handshake_failures = now->calls.n_calls_unauthenticated;
   for (size_t i = 0; i < CLV_TLS_FAILURES; i++)
-    out->handshake_failures += now->callers.n_failed[i] + now->peers.n_failed[i];
+    out->n_handshake_failures += now->callers.n_failed[i] + now->peers.n_failed[i];
 }
 
 static void fill_worker(clv_service *v, const clv_worker_settings *at, uint64_t now, memory *m,
@@ -248,9 +248,9 @@ static void fill_worker(clv_service *v, const clv_worker_settings *at, uint64_t 
                                 .n_libraries = 1,
                                 .libraries = &m->library,
                                 .unix_ms = clv_wall_ms()};
-  out->worker = v->config->name ? v->config->name : "worker";
-  out->device = v->devices[0].name; /* the device that worker.yaml names, if any */
-  out->cores = (uint32_t)CLV_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
+  out->worker_name = v->config->name ? v->config->name : "worker";
+  out->device_name = v->devices[0].name; /* the device that worker.yaml names, if any */
+  out->n_cores = (uint32_t)CLV_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
 }
 
 /* Returns the memory of device i that the viewer's sessions use, which is reported to that viewer
@@ -266,8 +266,8 @@ static void fill_devices(const clv_service *v, memory *m, clv_wire_status_reply 
   out->devices = m->devices;
   for (uint32_t i = 0; i < v->n_devices; i++) {
     const clv_device *d = &v->devices[i];
-    uint64_t used = out->sees_all ? clv_account_usage(d->account, CLV_QUOTA_BYTES)
-                                  : device_bytes_of_viewer(m, i);
+    uint64_t used = out->caller_sees_all ? clv_account_usage(d->account, CLV_QUOTA_BYTES)
+                                         : device_bytes_of_viewer(m, i);
     m->devices[out->n_devices++] =
         (clv_wire_device_status){d->name,
                                  d->backend->name,
@@ -291,7 +291,7 @@ clv_code clv_service_snapshot_take(clv_service *v, const char *viewer, const clv
   const clv_allow_spec *a = viewer ? clv_settings_allowed(newest, viewer) : NULL;
   clv_wire_status_reply *out = &now.status;
   CLV_TRY(clv_alloc(1, sizeof *now.memory, &now.memory, err));
-  out->sees_all = !viewer || (a && a->role == CLV_ROLE_OBSERVER);
+  out->caller_sees_all = !viewer || (a && a->role == CLV_ROLE_OBSERVER);
   collect_sessions(v, a, viewer, only, now.memory, out);
   uint64_t at =
       clv_now_ns(); /* read the time after collect_sessions, so no session was opened later */
@@ -304,7 +304,7 @@ clv_code clv_service_snapshot_take(clv_service *v, const char *viewer, const clv
   clv_rpc_server_get_counts(v->server, &now.calls);
   clv_tls_handshakes_get_counts(true, &now.callers);
   clv_tls_handshakes_get_counts(false, &now.peers);
-  if (out->sees_all)
+  if (out->caller_sees_all)
     fill_process(v, newest, &now);
   else if (a)
     fill_quotas(a, out);

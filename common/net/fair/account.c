@@ -47,11 +47,11 @@ void clv_account_unrefp(clv_account **a) {
 /* ---- charging -------------------------------------------------------------------------------- */
 
 static uint64_t limit_of_quota(const clv_account *a, clv_quota q) {
-  return __atomic_load_n(&a->o.limit[q], __ATOMIC_RELAXED);
+  return __atomic_load_n(&a->o.limits[q], __ATOMIC_RELAXED);
 }
 
 void clv_account_set_limit(clv_account *a, clv_quota q, uint64_t limit) {
-  __atomic_store_n(&a->o.limit[q], limit, __ATOMIC_RELAXED);
+  __atomic_store_n(&a->o.limits[q], limit, __ATOMIC_RELAXED);
 }
 
 static void raise_peak(clv_account *a, clv_quota q) {
@@ -89,7 +89,7 @@ clv_account *clv_account_try_charge(clv_account *a, clv_quota q, uint64_t n) {
 /* Reports an exceeded quota. Errors of a shared account omit its usage, so that no identity learns
  * what the others use. */
 clv_code clv_account_fail_exceeded(clv_account *a, clv_quota q, uint64_t n, clv_err *err) {
-  const char *key = a->o.limit_key[q], *raise = key ? "; raise " : "";
+  const char *key = a->o.limit_keys[q], *raise = key ? "; raise " : "";
   const char *where = key ? " in worker.yaml" : "", *exceed = n == 1 ? "exceeds" : "exceed";
   const char *unit = quota_names[q][n != 1];
   uint64_t used = clv_account_usage(a, q), limit = limit_of_quota(a, q);
@@ -129,8 +129,8 @@ uint64_t clv_account_peak_usage(const clv_account *a, clv_quota q) {
 
 uint64_t clv_account_own_limit(const clv_account *a, clv_quota q) { return limit_of_quota(a, q); }
 
-bool clv_account_is_below(const clv_account *a, const clv_account *above) {
-  while (a && a != above) a = a->o.parent;
+bool clv_account_is_within(const clv_account *a, const clv_account *ancestor) {
+  while (a && a != ancestor) a = a->o.parent;
   return a != NULL;
 }
 

@@ -23,7 +23,8 @@ struct clv_account {
  * NULL: all are charged. */
 clv_account *clv_account_try_charge(clv_account *a, clv_quota q, uint64_t n) CLV_USE_RESULT;
 clv_code clv_account_fail_exceeded(clv_account *a, clv_quota q, uint64_t n, clv_err *err);
-bool clv_account_is_below(const clv_account *a, const clv_account *above);
+/* True if `a` is `ancestor` or below it in the tree of accounts. */
+bool clv_account_is_within(const clv_account *a, const clv_account *ancestor);
 clv_account *clv_account_root(clv_account *a);
 
 #endif

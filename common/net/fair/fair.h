@@ -29,11 +29,11 @@ typedef struct clv_account clv_account;
 
 typedef struct clv_account_options {
   clv_account *parent; /* parent account, of which this one takes a reference; NULL: none */
-  /* words that name the owner in messages; static text, as are limit_key */
+  /* words that name the owner in messages; static text, as are limit_keys */
   const char *owner_in_messages;
-  uint64_t limit[CLV_QUOTAS]; /* limit of each quota; 0: this account sets none */
+  uint64_t limits[CLV_QUOTAS]; /* limit of each quota; 0: this account sets none */
   /* key of worker.yaml that raises the limit of each quota; NULL: none */
-  const char *limit_key[CLV_QUOTAS];
+  const char *limit_keys[CLV_QUOTAS];
   bool is_shared;         /* used by several identities, so errors omit the usage */
   bool reports_remaining; /* errors of a shared account report what is left */
 } clv_account_options;
@@ -104,10 +104,10 @@ void clv_pool_free_unused_tensors(clv_pool *p); /* frees the unused tensors */
 
 /* Takes a record from the pool's free list of records; packets are kept there. NULL: the list is
  * empty. All records have one size. */
-void *clv_pool_record_alloc(clv_pool *pool);
+void *clv_pool_take_free_record(clv_pool *pool);
 /* Returns a record to the free list, or frees it if the list is full. clv_alloc allocated the
  * record. */
-void clv_pool_record_recycle(clv_pool *pool, void *record);
+void clv_pool_recycle_record(clv_pool *pool, void *record);
 
 /* ---- slabs of records ------------------------------------------------------------------------ */
 
@@ -115,7 +115,7 @@ void clv_pool_record_recycle(clv_pool *pool, void *record);
  * account of a pool. One thread at a time. */
 typedef struct clv_slab {
   size_t record_size;
-  uint32_t n_records_used, limit;
+  uint32_t n_records_used, max_records;
   uint32_t records_per_block; /* records in each block; 0: 64 */
   const char *record_name;    /* plural name of the records, for messages; static text */
   void *free_list, *blocks;
@@ -124,7 +124,7 @@ typedef struct clv_slab {
 /* Returns an empty slab. size: bytes of a record; limit: number of records in use at once;
  * record_name: static text. */
 clv_slab clv_slab_make(size_t size, uint32_t limit, const char *record_name);
-/* Returns a zeroed record. CLV_EXHAUSTED: over `limit`, over the quota or out of memory. */
+/* Returns a zeroed record. CLV_EXHAUSTED: over max_records, over the quota or out of memory. */
 clv_code clv_slab_alloc(clv_pool *pool, clv_slab *s, void *ret_pp, clv_err *err) CLV_USE_RESULT;
 void clv_slab_recycle(clv_slab *s, void *record); /* returns a record to the slab */
 /* Frees the blocks of the slab, even if records are in use. The charge of the blocks ends with the
@@ -144,14 +144,14 @@ typedef struct clv_fair_scheduler clv_fair_scheduler;
 typedef struct clv_share clv_share;
 
 typedef struct clv_fair_scheduler_options {
-  unsigned cores;
+  unsigned n_cores;
   size_t n_tenants;
   const uint64_t *tenant_weights; /* weight of each tenant, [n_tenants]; copied */
   uint64_t slice_ns;              /* least length of a slice while others wait */
   clv_clock clock;                /* measures the slices; zero: the system's monotonic clock */
 } clv_fair_scheduler_options;
 
-/* Makes a scheduler. CLV_INVALID: `cores` is 0. */
+/* Makes a scheduler. CLV_INVALID: n_cores is 0. */
 clv_code clv_fair_scheduler_new(const clv_fair_scheduler_options *options, clv_fair_scheduler **ret,
                                 clv_err *err) CLV_USE_RESULT;
 /* clv_fair_scheduler_add_tenant adds a tenant, with the next number. clv_fair_scheduler_set_weight

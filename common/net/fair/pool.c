@@ -13,8 +13,8 @@
 
 enum { MAX_FREE_RECORDS = 256 };
 
-/* Makes malloc keep freed blocks below 2 MiB, because the transport reads into buffers of up to
- * 1 MiB. Larger blocks are tensors of pools, which are allocated once. */
+/* Makes malloc keep freed blocks that are smaller than 2 MiB, because the transport reads into
+ * buffers of up to 1 MiB. Larger blocks are tensors of pools, which are allocated once. */
 void clv_tune_malloc(void) {
   mallopt(M_MMAP_THRESHOLD, 2 << 20);
   mallopt(M_TRIM_THRESHOLD, 64 << 20);
@@ -26,7 +26,7 @@ struct clv_pool {
   clv_account *account;
   clv_pool *next, **prev_next; /* links in the root account's list of pools */
   clv_tensor **tensors;
-  size_t n, cap;
+  size_t n_tensors, cap_tensors;
   void *free_records; /* free list of records, linked through their first bytes */
   size_t n_free_records;
 };
@@ -66,7 +66,7 @@ clv_code clv_pool_new(size_t max_bytes, size_t max_tensors, clv_pool **ret, clv_
   CLV_AUTO(clv_account_unrefp) clv_account *own = NULL;
   clv_account_options o = {
       .owner_in_messages = "this session",
-      .limit = {[CLV_QUOTA_BYTES] = max_bytes, [CLV_QUOTA_TENSORS] = max_tensors}};
+      .limits = {[CLV_QUOTA_BYTES] = max_bytes, [CLV_QUOTA_TENSORS] = max_tensors}};
   CLV_TRY(clv_account_new(&o, &own, err));
   return clv_pool_new_for_account(own, ret, err);
 }
@@ -76,15 +76,15 @@ clv_pool *clv_pool_ref(clv_pool *p) {
   return p;
 }
 
-static void *pop_record(clv_pool *p) {
+static void *pop_free_record(clv_pool *p) {
   return clv_free_list_pop(&p->free_records, malloc_usable_size(p->free_records));
 }
 
 void clv_pool_unref(clv_pool *p) {
   if (!p || __atomic_fetch_sub(&p->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
   remove_from_pool_list(p);
-  for (size_t i = 0; i < p->n; i++) clv_tensor_unref(p->tensors[i]);
-  while (p->free_records) free(pop_record(p));
+  for (size_t i = 0; i < p->n_tensors; i++) clv_tensor_unref(p->tensors[i]);
+  while (p->free_records) free(pop_free_record(p));
   free(p->tensors);
   pthread_mutex_destroy(&p->lock);
   clv_account_unref(p->account);
@@ -104,7 +104,7 @@ static bool is_unused_tensor(clv_tensor *t) {
 /* Returns a free tensor of exactly `bytes` with the new type and shape; NULL: there is none. */
 static clv_tensor *find_unused_tensor(clv_pool *p, clv_dtype dtype, const clv_shape *shape,
                                       size_t bytes) {
-  for (size_t i = 0; i < p->n; i++) {
+  for (size_t i = 0; i < p->n_tensors; i++) {
     clv_tensor *t = p->tensors[i];
     if (t->bytes != bytes || !is_unused_tensor(t)) continue;
     t->dtype = dtype;
@@ -120,7 +120,7 @@ static clv_tensor *find_unused_tensor(clv_pool *p, clv_dtype dtype, const clv_sh
 /* Frees the tensors that are not in use. The caller holds the lock. */
 static void free_unused_tensors(clv_pool *p) {
   size_t kept = 0, bytes = 0;
-  for (size_t i = 0; i < p->n; i++) {
+  for (size_t i = 0; i < p->n_tensors; i++) {
     if (is_unused_tensor(p->tensors[i])) {
       bytes += p->tensors[i]->bytes;
       clv_tensor_unref(p->tensors[i]);
@@ -129,8 +129,8 @@ static void free_unused_tensors(clv_pool *p) {
     }
   }
   clv_account_discharge(p->account, CLV_QUOTA_BYTES, bytes);
-  clv_account_discharge(p->account, CLV_QUOTA_TENSORS, p->n - kept);
-  p->n = kept;
+  clv_account_discharge(p->account, CLV_QUOTA_TENSORS, p->n_tensors - kept);
+  p->n_tensors = kept;
 }
 
 /* Frees the unused tensors of all pools below an account whose quota is exceeded. */
@@ -138,7 +138,7 @@ static void free_unused_tensors_below(clv_account *over) {
   clv_account *top = clv_account_root(over);
   pthread_mutex_lock(&top->lock);
   for (clv_pool *p = top->pools; p; p = p->next) {
-    if (!clv_account_is_below(p->account, over)) continue;
+    if (!clv_account_is_within(p->account, over)) continue;
     pthread_mutex_lock(&p->lock);
     free_unused_tensors(p);
     pthread_mutex_unlock(&p->lock);
@@ -165,13 +165,13 @@ void clv_pool_free_unused_tensors(clv_pool *p) {
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-static clv_code grow_tensor_list(clv_pool *p, clv_err *err) {
-  if (p->n < p->cap) return CLV_OK;
-  size_t cap = p->cap ? 2 * p->cap : 16;
+static clv_code reserve_tensor_entry(clv_pool *p, clv_err *err) {
+  if (p->n_tensors < p->cap_tensors) return CLV_OK;
+  size_t cap = p->cap_tensors ? 2 * p->cap_tensors : 16;
   clv_tensor **more = realloc(p->tensors, cap * sizeof *more);
   if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   p->tensors = more;
-  p->cap = cap;
+  p->cap_tensors = cap;
   return CLV_OK;
 }
 
@@ -190,16 +190,16 @@ static bool charge_tensor(clv_pool *p, size_t bytes, clv_account **ret_over, clv
 static clv_code add_tensor(clv_pool *p, clv_dtype dtype, const clv_shape *shape, size_t bytes,
                            clv_tensor **ret, clv_account **ret_over, clv_err *err) {
   clv_quota q;
-  CLV_TRY(grow_tensor_list(p, err));
+  CLV_TRY(reserve_tensor_entry(p, err));
   if (!charge_tensor(p, bytes, ret_over, &q))
     return clv_account_fail_exceeded(*ret_over, q, q == CLV_QUOTA_BYTES ? bytes : 1, err);
-  clv_code code = clv_tensor_new(dtype, shape, &p->tensors[p->n], err);
+  clv_code code = clv_tensor_new(dtype, shape, &p->tensors[p->n_tensors], err);
   if (code != CLV_OK) {
     clv_account_discharge(p->account, CLV_QUOTA_BYTES, bytes);
     clv_account_discharge(p->account, CLV_QUOTA_TENSORS, 1);
     return code;
   }
-  *ret = clv_tensor_ref(p->tensors[p->n++]);
+  *ret = clv_tensor_ref(p->tensors[p->n_tensors++]);
   return CLV_OK;
 }
 
@@ -253,15 +253,15 @@ clv_code clv_pool_reserve_tensors(clv_pool *p, clv_dtype dtype, const clv_shape 
 
 /* ---- free list of records -------------------------------------------------------------------- */
 
-void *clv_pool_record_alloc(clv_pool *p) {
+void *clv_pool_take_free_record(clv_pool *p) {
   pthread_mutex_lock(&p->lock);
-  void *record = p->free_records ? pop_record(p) : NULL;
+  void *record = p->free_records ? pop_free_record(p) : NULL;
   p->n_free_records -= record != NULL;
   pthread_mutex_unlock(&p->lock);
   return record;
 }
 
-void clv_pool_record_recycle(clv_pool *p, void *record) {
+void clv_pool_recycle_record(clv_pool *p, void *record) {
   pthread_mutex_lock(&p->lock);
   bool keep = p->n_free_records < MAX_FREE_RECORDS;
   if (keep) {

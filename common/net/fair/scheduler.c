@@ -23,19 +23,19 @@ typedef struct tenant {
   uint64_t weight;
   uint64_t virtual_ns; /* virtual time of the tenant, ns */
   /* virtual time at which a share starts when no other share of the tenant is active, ns */
-  uint64_t idle_start_ns;
-  uint32_t n_active;
+  uint64_t virtual_ns_after_idle;
+  uint32_t n_active_shares;
   clv_share *shares;
 } tenant;
 
 struct clv_fair_scheduler {
   pthread_mutex_t lock;
   clv_fair_scheduler_options o;
-  unsigned n_free_cores; /* cores that no share holds */
-  uint32_t n_waiting;    /* number of waiting shares; read without the lock */
-  /* idle_start_ns: virtual time at which a tenant starts when no other is active; n_requests:
-   * number of requests so far */
-  uint64_t idle_start_ns, n_requests;
+  unsigned n_free_cores;     /* cores that no share holds */
+  uint32_t n_waiting_shares; /* number of waiting shares; read without the lock */
+  /* virtual_ns_after_idle: virtual time at which a tenant starts when no other is active;
+   * n_requests: number of requests so far */
+  uint64_t virtual_ns_after_idle, n_requests;
   tenant **tenants; /* [o.n_tenants] */
 };
 
@@ -62,33 +62,35 @@ static uint64_t now_ns(const clv_fair_scheduler *t) { return clv_clock_now(&t->o
 static uint64_t least_tenant_time(const clv_fair_scheduler *t) {
   uint64_t least = UINT64_MAX;
   for (size_t i = 0; i < t->o.n_tenants; i++)
-    if (t->tenants[i]->n_active) least = CLV_MIN(least, t->tenants[i]->virtual_ns);
-  return least == UINT64_MAX ? t->idle_start_ns : least;
+    if (t->tenants[i]->n_active_shares) least = CLV_MIN(least, t->tenants[i]->virtual_ns);
+  return least == UINT64_MAX ? t->virtual_ns_after_idle : least;
 }
 
 static uint64_t least_share_time(const tenant *of) {
   uint64_t least = UINT64_MAX;
   for (const clv_share *s = of->shares; s; s = s->next)
     if (s->is_active) least = CLV_MIN(least, s->virtual_ns);
-  return least == UINT64_MAX ? of->idle_start_ns : least;
+  return least == UINT64_MAX ? of->virtual_ns_after_idle : least;
 }
 
 static void activate_share(clv_share *s) {
   tenant *of = s->owner_tenant;
   if (s->is_active) return;
-  if (!of->n_active) of->virtual_ns = CLV_MAX(of->virtual_ns, least_tenant_time(s->scheduler));
+  if (!of->n_active_shares)
+    of->virtual_ns = CLV_MAX(of->virtual_ns, least_tenant_time(s->scheduler));
   s->virtual_ns = CLV_MAX(s->virtual_ns, least_share_time(of));
   s->is_active = true;
-  of->n_active++;
+  of->n_active_shares++;
 }
 
 static void deactivate_share(clv_share *s) {
   tenant *of = s->owner_tenant;
   if (!s->is_active) return;
   s->is_active = false;
-  of->n_active--;
-  of->idle_start_ns = CLV_MAX(of->idle_start_ns, s->virtual_ns);
-  s->scheduler->idle_start_ns = CLV_MAX(s->scheduler->idle_start_ns, of->virtual_ns);
+  of->n_active_shares--;
+  of->virtual_ns_after_idle = CLV_MAX(of->virtual_ns_after_idle, s->virtual_ns);
+  s->scheduler->virtual_ns_after_idle =
+      CLV_MAX(s->scheduler->virtual_ns_after_idle, of->virtual_ns);
 }
 
 static void charge_share(clv_share *s, uint64_t now) {
@@ -122,7 +124,7 @@ static clv_share *first_waiting_of_tenant(const tenant *of) {
 static clv_share *first_waiting_share(const clv_fair_scheduler *t) {
   clv_share *first = NULL;
   for (size_t i = 0; i < t->o.n_tenants; i++) {
-    clv_share *s = t->tenants[i]->n_active ? first_waiting_of_tenant(t->tenants[i]) : NULL;
+    clv_share *s = t->tenants[i]->n_active_shares ? first_waiting_of_tenant(t->tenants[i]) : NULL;
     bool before = s && (!first || s->owner_tenant->virtual_ns < first->owner_tenant->virtual_ns ||
                         (s->owner_tenant->virtual_ns == first->owner_tenant->virtual_ns &&
                          s->request_number < first->request_number));
@@ -133,7 +135,7 @@ static clv_share *first_waiting_share(const clv_fair_scheduler *t) {
 
 static void start_slice(clv_share *s, uint64_t now) {
   s->is_waiting = false;
-  __atomic_fetch_sub(&s->scheduler->n_waiting, 1, __ATOMIC_RELAXED);
+  __atomic_fetch_sub(&s->scheduler->n_waiting_shares, 1, __ATOMIC_RELAXED);
   s->n_threads_held = s->n_threads_wanted;
   s->scheduler->n_free_cores -= s->n_threads_held;
   s->counts.waited_ns += now - s->charged_until_ns;
@@ -159,7 +161,7 @@ static void end_slice(clv_share *s, uint64_t now) {
 }
 
 /* True if this share has used its slice and a waiting share has computed less. */
-static bool has_used_slice(const clv_share *s, uint64_t now) {
+static bool is_slice_over(const clv_share *s, uint64_t now) {
   const clv_share *first = first_waiting_share(s->scheduler);
   if (!first || now - s->slice_start_ns < s->scheduler->o.slice_ns) return false;
   return first->owner_tenant == s->owner_tenant
@@ -174,7 +176,7 @@ static bool is_stopped(const clv_share *s) {
 }
 
 static bool has_waiting_share(const clv_fair_scheduler *t) {
-  return __atomic_load_n(&t->n_waiting, __ATOMIC_RELAXED) != 0;
+  return __atomic_load_n(&t->n_waiting_shares, __ATOMIC_RELAXED) != 0;
 }
 
 static void wait_until_scheduled(clv_share *s, unsigned threads, uint64_t now) {
@@ -184,12 +186,12 @@ static void wait_until_scheduled(clv_share *s, unsigned threads, uint64_t now) {
   s->request_number = ++t->n_requests;
   s->charged_until_ns = now;
   s->is_waiting = true;
-  __atomic_fetch_add(&t->n_waiting, 1, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&t->n_waiting_shares, 1, __ATOMIC_RELAXED);
   start_waiting_shares(t, now);
   while (s->is_waiting && !s->is_stopped) pthread_cond_wait(&s->scheduled_cond, &t->lock);
   if (!s->is_waiting) return;
   s->is_waiting = false;
-  __atomic_fetch_sub(&t->n_waiting, 1, __ATOMIC_RELAXED);
+  __atomic_fetch_sub(&t->n_waiting_shares, 1, __ATOMIC_RELAXED);
   s->counts.waited_ns += now_ns(t) - s->charged_until_ns;
   deactivate_share(s);
   start_waiting_shares(t, now_ns(t)); /* the next waiting share may fit now */
@@ -198,12 +200,12 @@ static void wait_until_scheduled(clv_share *s, unsigned threads, uint64_t now) {
 bool clv_share_acquire_cores(clv_share *s, unsigned threads) {
   if (!s) return true;
   clv_fair_scheduler *t = s->scheduler;
-  threads = CLV_MAX(1u, CLV_MIN(threads, t->o.cores));
+  threads = CLV_MAX(1u, CLV_MIN(threads, t->o.n_cores));
   if (s->n_threads_held == threads && !has_waiting_share(t) && !is_stopped(s)) return true;
   pthread_mutex_lock(&t->lock);
   uint64_t now = now_ns(t);
   update_charges(t, now);
-  bool keep = s->n_threads_held == threads && !s->is_stopped && !has_used_slice(s, now);
+  bool keep = s->n_threads_held == threads && !s->is_stopped && !is_slice_over(s, now);
   if (!keep && s->n_threads_held) end_slice(s, now);
   if (!keep && !s->is_stopped) wait_until_scheduled(s, threads, now);
   bool is_scheduled = s->n_threads_held;
@@ -217,7 +219,7 @@ static void lock_and_end_slice(clv_share *s, bool only_if_over) {
   pthread_mutex_lock(&t->lock);
   uint64_t now = now_ns(t);
   update_charges(t, now);
-  if (!only_if_over || has_used_slice(s, now)) {
+  if (!only_if_over || is_slice_over(s, now)) {
     deactivate_share(s);
     end_slice(s, now);
   }
@@ -241,7 +243,7 @@ void clv_share_release_cores(clv_share *s) {
   if (s && s->n_threads_held) lock_and_end_slice(s, false);
 }
 
-static uint64_t subtract_to_zero(uint64_t time, uint64_t by) { return time - CLV_MIN(time, by); }
+static uint64_t subtract_saturated(uint64_t time, uint64_t by) { return time - CLV_MIN(time, by); }
 
 /* Refunds at most what was charged: the tenant's part of a charge is rounded up, and that of a
  * refund is rounded down. */
@@ -254,9 +256,9 @@ void clv_share_refund_time(clv_share *s, uint64_t ns) {
   ns = CLV_MIN(ns, now - s->slice_start_ns - s->refunded_ns);
   s->refunded_ns += ns;
   s->counts.computed_ns -= ns;
-  s->virtual_ns = subtract_to_zero(s->virtual_ns, ns * s->n_threads_held);
-  s->owner_tenant->virtual_ns = subtract_to_zero(s->owner_tenant->virtual_ns,
-                                                 ns * s->n_threads_held / s->owner_tenant->weight);
+  s->virtual_ns = subtract_saturated(s->virtual_ns, ns * s->n_threads_held);
+  s->owner_tenant->virtual_ns = subtract_saturated(
+      s->owner_tenant->virtual_ns, ns * s->n_threads_held / s->owner_tenant->weight);
   pthread_mutex_unlock(&t->lock);
 }
 
@@ -284,12 +286,12 @@ void clv_share_get_counts(clv_share *s, clv_share_counts *ret) {
 clv_code clv_fair_scheduler_new(const clv_fair_scheduler_options *o, clv_fair_scheduler **ret,
                                 clv_err *err) {
   clv_fair_scheduler *t;
-  if (!o->cores) return clv_fail(err, CLV_INVALID, "no core to compute on");
+  if (!o->n_cores) return clv_fail(err, CLV_INVALID, "no core to compute on");
   CLV_TRY(clv_alloc(1, sizeof *t, &t, err));
   t->o = *o;
   t->o.tenant_weights = NULL;
   t->o.n_tenants = 0;
-  t->n_free_cores = o->cores;
+  t->n_free_cores = o->n_cores;
   pthread_mutex_init(&t->lock, NULL);
   size_t added;
   clv_code code = CLV_OK;

@@ -33,8 +33,9 @@ static clv_code add_block(clv_pool *pool, clv_slab *s, clv_err *err) {
 }
 
 clv_code clv_slab_alloc(clv_pool *pool, clv_slab *s, void *ret_pp, clv_err *err) {
-  if (s->n_records_used == s->limit)
-    return clv_fail(err, CLV_EXHAUSTED, "more than %u %s in one session", s->limit, s->record_name);
+  if (s->n_records_used == s->max_records)
+    return clv_fail(err, CLV_EXHAUSTED, "more than %u %s in one session", s->max_records,
+                    s->record_name);
   if (!s->free_list) CLV_TRY(add_block(pool, s, err));
   void *record = clv_free_list_pop(&s->free_list, s->record_size);
   memset(record, 0, s->record_size);
@@ -58,5 +59,5 @@ void clv_slab_clear(clv_slab *s) {
 
 clv_slab clv_slab_make(size_t size, uint32_t limit, const char *record_name) {
   return (clv_slab){
-      .record_size = clv_align_up(size, 16), .limit = limit, .record_name = record_name};
+      .record_size = clv_align_up(size, 16), .max_records = limit, .record_name = record_name};
 }

@@ -8,7 +8,7 @@ void clv_link_get_counts(clv_link *l, clv_link_counts *ret) {
   /* several threads change some of the counters without the lock */
   const clv_link_counts *c = &l->counts;
   uint64_t bytes, ns;
-  clv_reassembly_get_received(&l->reassembly, &bytes, &ns);
+  clv_reassembly_get_received_counts(&l->reassembly, &bytes, &ns);
   pthread_mutex_lock(&l->lock);
   /* read the time under the lock, so that no PING is sent after it */
   uint64_t now = clv_clock_now(&l->clock);
@@ -18,7 +18,7 @@ void clv_link_get_counts(clv_link *l, clv_link_counts *ret) {
                            .receiving_ns = ns,
                            .peer_received_bytes = c->peer_received_bytes,
                            .peer_receiving_ns = c->peer_receiving_ns,
-                           .peer_measured_ns = c->peer_measured_ns,
+                           .last_pong_ns = c->last_pong_ns,
                            .n_reconnects = c->n_reconnects,
                            .n_outages = c->n_outages,
                            .last_outage_ns = c->last_outage_ns};
@@ -49,7 +49,7 @@ void clv_link_get_load(clv_link *l, clv_link_load *ret) {
   clv_send_queue_add_load(l->send_queue, ret);
 }
 
-void clv_link_add_wait_time(clv_link *l, uint64_t ns) {
+void clv_link_record_node_wait(clv_link *l, uint64_t ns) {
   if (ns >= LONG_WAIT_NS) __atomic_fetch_add(&l->counts.n_node_waits, 1, __ATOMIC_RELAXED);
   __atomic_fetch_add(&l->counts.node_wait_ns, ns, __ATOMIC_RELAXED);
 }
@@ -64,13 +64,13 @@ void clv_link_ping_async(clv_link *l) {
   bool ask = is_open && l->n_pongs == l->n_pings &&
              now - l->ping_sent_ns > (uint64_t)PING_INTERVAL_MS * 1000000u;
   if (ask) {
-    f.message = ++l->n_pings;
+    f.message_id = ++l->n_pings;
     l->ping_sent_ns = now;
   }
   pthread_mutex_unlock(&l->lock);
   clv_err ignored; /* a link that cannot send a PING has ended, or the missing PONG ends it */
-  if (ask && clv_frame_writer_send_plain(l->writer, &f, &ignored) != CLV_OK)
-    clv_log(CLV_LOG_DEBUG, "cannot send a PING to %s: %s", l->peer, ignored.text);
+  if (ask && clv_frame_writer_send_without_payload(l->writer, &f, &ignored) != CLV_OK)
+    clv_log(CLV_LOG_DEBUG, "cannot send a PING to %s: %s", l->peer_name, ignored.text);
 }
 
 void clv_link_ping_or_end(clv_link *l, unsigned ms, const char *text) {
@@ -88,29 +88,32 @@ clv_code clv_link_ping(clv_link *l, unsigned timeout_ms, uint64_t *ret_ns, clv_e
   uint64_t now = clv_clock_now(&l->clock), deadline = now + (uint64_t)timeout_ms * 1000000u;
   clv_frame f = {.kind = CLV_PING};
   pthread_mutex_lock(&l->lock);
-  f.message = ++l->n_pings;
+  f.message_id = ++l->n_pings;
   l->ping_sent_ns = now;
   pthread_mutex_unlock(&l->lock);
-  CLV_TRY(clv_frame_writer_send_plain(l->writer, &f, err));
+  CLV_TRY(clv_frame_writer_send_without_payload(l->writer, &f, err));
   pthread_mutex_lock(&l->lock);
-  while (l->n_pongs < f.message && !link_has_ended(l))
+  while (l->n_pongs < f.message_id && !link_has_ended(l))
     if (!clv_link_wait_unless_stopped(l, deadline)) break;
-  bool answered = l->n_pongs >= f.message;
+  bool answered = l->n_pongs >= f.message_id;
   *ret_ns = answered ? l->counts.round_trip_ns : *ret_ns;
   pthread_mutex_unlock(&l->lock);
   if (!answered && clv_rpc_has_cancel_hook()) CLV_TRY(clv_rpc_check_cancel_hook(err));
-  if (!answered) return clv_fail(err, CLV_DEADLINE, "%s did not answer a PING in time", l->peer);
+  if (!answered)
+    return clv_fail(err, CLV_DEADLINE, "%s did not answer a PING in time", l->peer_name);
   return CLV_OK;
 }
 
 clv_frame clv_link_make_pong(clv_link *l, const clv_frame *ping) {
-  clv_frame pong = {
-      .kind = CLV_PONG, .message = ping->message, .reply_to = ping->message, .has_measure = true};
-  clv_reassembly_get_received(&l->reassembly, &pong.measure.received_bytes,
-                              &pong.measure.receiving_ns);
+  clv_frame pong = {.kind = CLV_PONG,
+                    .message_id = ping->message_id,
+                    .reply_to = ping->message_id,
+                    .has_measure = true};
+  clv_reassembly_get_received_counts(&l->reassembly, &pong.measure.received_bytes,
+                                     &pong.measure.receiving_ns);
   pong.measure.clock_ns = clv_clock_now(&l->clock);
-  if (l->events.count_mending_links && !(ping->message & PROBE_BIT))
-    pong.measure.mending_links = l->events.count_mending_links(l->events.user);
+  if (l->events.count_mending_links && !(ping->message_id & PROBE_BIT))
+    pong.measure.n_mending_links = l->events.count_mending_links(l->events.user);
   return pong;
 }
 
@@ -120,8 +123,8 @@ static void record_peer_measure(clv_link *l, const clv_frame *f, uint64_t now) {
   uint64_t halfway = l->ping_sent_ns + l->counts.round_trip_ns / 2;
   l->counts.peer_received_bytes = f->measure.received_bytes;
   l->counts.peer_receiving_ns = f->measure.receiving_ns;
-  l->counts.peer_measured_ns = now;
-  __atomic_store_n(&l->is_peer_mending, f->measure.mending_links > 0, __ATOMIC_RELAXED);
+  l->counts.last_pong_ns = now;
+  __atomic_store_n(&l->is_peer_mending, f->measure.n_mending_links > 0, __ATOMIC_RELAXED);
   if (l->min_rtt_ns && l->min_rtt_ns <= l->counts.round_trip_ns) return;
   l->min_rtt_ns = l->counts.round_trip_ns;
   l->counts.clock_offset_ns = (int64_t)(f->measure.clock_ns - halfway);

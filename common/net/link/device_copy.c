@@ -50,7 +50,7 @@ static bool is_copied_or_failed(const clv_device_copy *c, size_t bytes) {
 
 static clv_copy_waiter *take_due_waiter(clv_device_copy *c) {
   clv_copy_waiter **at = &c->waiters;
-  while (*at && !is_copied_or_failed(c, (*at)->bytes)) at = &(*at)->next;
+  while (*at && !is_copied_or_failed(c, (*at)->awaited_bytes)) at = &(*at)->next;
   clv_copy_waiter *a = *at;
   if (a) *at = a->next;
   return a;
@@ -72,7 +72,7 @@ clv_send_queue *clv_device_copy_take_due_waiter(clv_device_copy *c) {
 
 bool clv_device_copy_add_waiter(clv_device_copy *c, clv_copy_waiter *a) {
   pthread_mutex_lock(&c->lock);
-  bool is_done = is_copied_or_failed(c, a->bytes);
+  bool is_done = is_copied_or_failed(c, a->awaited_bytes);
   if (!is_done) {
     a->next = c->waiters;
     c->waiters = a;

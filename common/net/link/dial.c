@@ -8,17 +8,18 @@
 #include "common/net/link/link_int.h"
 
 static clv_frame make_attach_frame(clv_link *l, uint32_t index, uint64_t connection) {
-  const clv_link_dial *d = &l->dial;
+  const clv_link_dial *d = &l->dial_options;
   clv_frame f = {.kind = CLV_ATTACH};
-  f.attach.session = d->session_id;
+  f.attach.session_id = d->session_id;
   f.attach.incarnation = d->incarnation;
-  f.attach.epoch = d->epoch;
-  f.attach.lane = index;
-  f.attach.n_lanes = d->bulk_lanes;
+  f.attach.attempt_number = d->attempt_number;
+  f.attach.lane_index = index;
+  f.attach.n_lanes = d->n_bulk_lanes;
   f.attach.role = d->attach_role;
   f.attach.connection_number = connection;
   f.attach.n_received = clv_link_n_received(l, index);
-  if (d->session_owner) snprintf(f.attach.owner, sizeof f.attach.owner, "%s", d->session_owner);
+  if (d->session_owner)
+    snprintf(f.attach.session_owner, sizeof f.attach.session_owner, "%s", d->session_owner);
   return f;
 }
 
@@ -27,7 +28,7 @@ static clv_frame make_attach_frame(clv_link *l, uint32_t index, uint64_t connect
 static clv_code replace_by_end_reason(clv_link *l, clv_code code, clv_err *err) {
   pthread_mutex_lock(&l->lock);
   if (l->state >= CLV_LINK_ENDING)
-    code = clv_fail(err, CLV_UNAVAILABLE, "the connection to %s has ended: %s", l->peer,
+    code = clv_fail(err, CLV_UNAVAILABLE, "the connection to %s has ended: %s", l->peer_name,
                     l->close_text);
   pthread_mutex_unlock(&l->lock);
   return code;
@@ -49,7 +50,7 @@ clv_code clv_link_dial_lane(clv_link *l, uint32_t index, uint64_t connection, cl
   const clv_frame attach = make_attach_frame(l, index, connection);
   clv_code code = clv_lane_new_dialled(l, index, connection, &ln, err);
   clv_link_event_args n = {.lane_index = index,
-                           .n_lanes = 1 + l->dial.bulk_lanes,
+                           .n_lanes = 1 + l->dial_options.n_bulk_lanes,
                            .lane = ln,
                            .connection_number = connection};
   if (code == CLV_OK) {
@@ -65,7 +66,7 @@ clv_code clv_link_dial_lane(clv_link *l, uint32_t index, uint64_t connection, cl
     return code;
   }
   clv_frame_writer_attach_stream(l->writer, index, connection, s);
-  code = clv_frame_writer_send_first(s, &attach, err);
+  code = clv_stream_send_first_frame(s, &attach, err);
   /* a lane that has ended meanwhile reports the reason itself */
   return code == CLV_UNAVAILABLE && connection ? CLV_OK : code;
 }

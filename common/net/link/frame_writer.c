@@ -96,7 +96,7 @@ static clv_code take_message(clv_frame_writer *o, clv_logged_message **ret, clv_
   }
   /* makes one more, because other threads have taken the new ones */
   if (!m) CLV_TRY(new_message(o, &m, err));
-  m->head.len = m->head_len = m->bytes = 0;
+  m->head.len = m->head_len = m->message_bytes = 0;
   m->head.failed = false;
   *ret = m;
   return CLV_OK;
@@ -118,7 +118,7 @@ clv_code clv_frame_writer_new(const char *peer, clv_frame_writer **ret, clv_err 
   CLV_TRY(clv_alloc(1, sizeof *o, &o, err));
   pthread_mutex_init(&o->lock, NULL);
   o->refs = 1;
-  snprintf(o->peer, sizeof o->peer, "%s", peer);
+  snprintf(o->peer_name, sizeof o->peer_name, "%s", peer);
   clv_code code = reserve_held_frames(o, err);
   if (code == CLV_OK) code = add_spare_messages(o, PREALLOC_MESSAGES, err);
   if (code != CLV_OK) {
@@ -176,7 +176,8 @@ static clv_code pass_message_to_stream(clv_stream s, const clv_logged_message *m
   if (m->head_len) pieces[n++] = (clv_rpc_piece){.data = m->head.data, .len = m->head_len};
   for (uint32_t i = 0; i < m->n_payload_tensors; i++) {
     clv_tensor *t = clv_tensor_ref(m->payload_tensors[i]);
-    pieces[n++] = clv_rpc_piece_of_tensor(t, i ? 0 : m->offset, i ? t->bytes : m->len);
+    pieces[n++] = clv_rpc_piece_of_tensor(t, i ? 0 : m->first_tensor_offset,
+                                          i ? t->bytes : m->first_tensor_len);
   }
   if (behind) pieces[n++] = (clv_rpc_piece){.data = m->head.data + m->head_len, .len = behind};
   return s.transport->send(s.handle, pieces, n, err);
@@ -212,7 +213,7 @@ static void close_stream_if_shut(clv_frame_writer *o, clv_lane_log *g) {
     clv_lane_log_clear(g, &removed);
     s = clv_stream_ref(g->stream);
   }
-  bool close = o->code == CLV_OK;
+  bool close = o->end_code == CLV_OK;
   pthread_mutex_unlock(&o->lock);
   if (s.transport && close) s.transport->close(s.handle);
   clv_stream_unref(&s);
@@ -253,7 +254,8 @@ void clv_frame_writer_attach_stream(clv_frame_writer *o, uint32_t index, uint64_
   }
   pthread_mutex_unlock(&o->lock);
   clv_stream_unref(&old);
-  if (shut) s.transport->cancel(s.handle, o->code == CLV_OK ? CLV_CANCELLED : o->code, o->text);
+  if (shut)
+    s.transport->cancel(s.handle, o->end_code == CLV_OK ? CLV_CANCELLED : o->end_code, o->end_text);
 }
 
 clv_code clv_frame_writer_resume_lane(clv_frame_writer *o, uint32_t index, uint64_t connection,
@@ -336,8 +338,8 @@ void clv_frame_writer_shut(clv_frame_writer *o, clv_code code, const char *text)
   pthread_mutex_lock(&o->lock);
   uint32_t n = o->is_shut ? 0 : clear_logs(o, code, streams, &removed);
   if (!o->is_shut) {
-    o->code = code;
-    snprintf(o->text, sizeof o->text, "%s", text);
+    o->end_code = code;
+    snprintf(o->end_text, sizeof o->end_text, "%s", text);
   }
   o->is_shut = true;
   pthread_mutex_unlock(&o->lock);
@@ -345,7 +347,7 @@ void clv_frame_writer_shut(clv_frame_writer *o, clv_code code, const char *text)
   recycle_messages(o, removed);
 }
 
-void clv_frame_writer_cancel_streams(clv_frame_writer *o, clv_code code, const char *text) {
+void clv_frame_writer_cancel_all_streams(clv_frame_writer *o, clv_code code, const char *text) {
   clv_stream streams[MAX_LANES];
   pthread_mutex_lock(&o->lock);
   uint32_t n = ref_streams(o, streams);
@@ -353,7 +355,7 @@ void clv_frame_writer_cancel_streams(clv_frame_writer *o, clv_code code, const c
   end_streams(streams, n, code, text);
 }
 
-void clv_frame_writer_drop_stream(clv_frame_writer *o, uint32_t index, const char *text) {
+void clv_frame_writer_cancel_lane_stream(clv_frame_writer *o, uint32_t index, const char *text) {
   pthread_mutex_lock(&o->lock);
   clv_stream s = clv_stream_ref(o->lane_logs[index].stream);
   pthread_mutex_unlock(&o->lock);
@@ -364,16 +366,16 @@ void clv_frame_writer_drop_stream(clv_frame_writer *o, uint32_t index, const cha
 void clv_frame_writer_break(clv_frame_writer *o, const clv_err *why) {
   pthread_mutex_lock(&o->lock);
   bool first = !o->is_shut && !o->is_broken;
-  if (first) snprintf(o->text, sizeof o->text, "%s", why->text);
+  if (first) snprintf(o->end_text, sizeof o->end_text, "%s", why->text);
   o->is_broken = true;
   pthread_mutex_unlock(&o->lock);
-  if (first) clv_frame_writer_cancel_streams(o, why->code, why->text);
+  if (first) clv_frame_writer_cancel_all_streams(o, why->code, why->text);
 }
 
 bool clv_frame_writer_is_broken(clv_frame_writer *o, char *text) {
   pthread_mutex_lock(&o->lock);
   bool is_broken = o->is_broken && !o->is_shut;
-  if (is_broken) memcpy(text, o->text, sizeof o->text);
+  if (is_broken) memcpy(text, o->end_text, sizeof o->end_text);
   pthread_mutex_unlock(&o->lock);
   return is_broken;
 }
@@ -390,10 +392,10 @@ bool clv_frame_writer_defer_job(clv_frame_writer *o, clv_rpc_job *job) {
 
 /* ---- frames ---------------------------------------------------------------------------------- */
 
-clv_code clv_frame_writer_fail_with_reason(clv_frame_writer *o, clv_err *err) {
+clv_code clv_frame_writer_end_error(clv_frame_writer *o, clv_err *err) {
   pthread_mutex_lock(&o->lock);
-  clv_code code =
-      clv_fail(err, CLV_UNAVAILABLE, "the connection to %s has ended: %s", o->peer, o->text);
+  clv_code code = clv_fail(err, CLV_UNAVAILABLE, "the connection to %s has ended: %s", o->peer_name,
+                           o->end_text);
   pthread_mutex_unlock(&o->lock);
   return code;
 }
@@ -408,22 +410,22 @@ static clv_code check_log_room(const clv_frame_writer *o, uint32_t index, clv_er
   const clv_lane_log *g = &o->lane_logs[index];
   if (index == 0 && count_unaccepted(g) >= MAX_UNSENT)
     return clv_fail(err, CLV_EXHAUSTED,
-                    "%s does not read its stream: %d messages to it wait, the limit", o->peer,
+                    "%s does not read its stream: %d messages to it wait, the limit", o->peer_name,
                     MAX_UNSENT);
   if (g->n_appended - g->n_acked >= MAX_LOGGED)
     return clv_fail(err, CLV_EXHAUSTED, "%s has not acknowledged %d messages of a lane, the limit",
-                    o->peer, MAX_LOGGED);
+                    o->peer_name, MAX_LOGGED);
   return CLV_OK;
 }
 
-uint64_t clv_frame_writer_count_unsent(clv_frame_writer *o) {
+uint64_t clv_frame_writer_n_unaccepted(clv_frame_writer *o) {
   pthread_mutex_lock(&o->lock);
   uint64_t n = o->is_shut ? 0 : count_unaccepted(&o->lane_logs[0]);
   pthread_mutex_unlock(&o->lock);
   return n;
 }
 
-void clv_frame_writer_count_accepted(clv_frame_writer *o, uint32_t index) {
+void clv_frame_writer_record_accepted(clv_frame_writer *o, uint32_t index) {
   clv_err ignored; /* the transport accepts only what was sent */
   uint64_t n = __atomic_add_fetch(&o->lane_logs[index].n_accepted, 1, __ATOMIC_RELAXED);
   if (o->forgets_accepted_messages) (void)!clv_frame_writer_remove_acked(o, index, n, &ignored);
@@ -433,7 +435,7 @@ void clv_frame_writer_count_accepted(clv_frame_writer *o, uint32_t index) {
  * caller holds the lock. */
 static void append_held_frames(clv_frame_writer *o, clv_logged_message *m) {
   clv_bytes_add(&m->head, o->held_frames.data, o->held_frames.len);
-  m->bytes += o->held_frames.len;
+  m->message_bytes += o->held_frames.len;
   o->held_frames.len = 0;
   o->n_held_frames = o->n_held_acks = 0;
 }
@@ -445,7 +447,7 @@ static clv_code append_message(clv_frame_writer *o, uint32_t index, clv_logged_m
   if (index == 0 && o->n_held_frames) append_held_frames(o, m);
   if (m->head.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for a message");
   clv_lane_log_append(&o->lane_logs[index], m);
-  __atomic_fetch_add(&o->bytes_out, m->bytes, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&o->bytes_out, m->message_bytes, __ATOMIC_RELAXED);
   __atomic_fetch_add(&o->messages_out, 1, __ATOMIC_RELAXED);
   return CLV_OK;
 }
@@ -462,7 +464,7 @@ static clv_code send_message(clv_frame_writer *o, uint32_t index, clv_logged_mes
   }
   pthread_mutex_unlock(&o->lock);
   recycle_message(o, m);
-  return over ? clv_frame_writer_fail_with_reason(o, err) : code;
+  return over ? clv_frame_writer_end_error(o, err) : code;
 }
 
 static void release_pieces(const clv_rpc_piece *pieces, size_t n) {
@@ -478,7 +480,7 @@ static clv_code append_preceding_frame(clv_frame_writer *o, clv_logged_message *
   CLV_TRY(take_message(o, &scratch, err));
   clv_code code = clv_frame_encode(before, 0, &scratch->head, err);
   if (code == CLV_OK) {
-    clv_bytes_add(&m->head, prefix, clv_frame_bundle_prefix(prefix, scratch->head.len));
+    clv_bytes_add(&m->head, prefix, clv_frame_write_bundle_prefix(prefix, scratch->head.len));
     clv_bytes_add(&m->head, scratch->head.data, scratch->head.len);
   }
   recycle_message(o, scratch);
@@ -488,12 +490,13 @@ static clv_code append_preceding_frame(clv_frame_writer *o, clv_logged_message *
 clv_code clv_frame_writer_send(clv_frame_writer *o, uint32_t index, const clv_frame *f,
                                clv_rpc_piece *pieces, size_t n_payload, size_t payload,
                                clv_err *err) {
-  return clv_frame_writer_send_with(o, index, NULL, f, pieces, n_payload, payload, err);
+  return clv_frame_writer_send_with_preceding(o, index, NULL, f, pieces, n_payload, payload, err);
 }
 
-clv_code clv_frame_writer_send_with(clv_frame_writer *o, uint32_t index, const clv_frame *before,
-                                    const clv_frame *f, clv_rpc_piece *pieces, size_t n_payload,
-                                    size_t payload, clv_err *err) {
+clv_code clv_frame_writer_send_with_preceding(clv_frame_writer *o, uint32_t index,
+                                              const clv_frame *before, const clv_frame *f,
+                                              clv_rpc_piece *pieces, size_t n_payload,
+                                              size_t payload, clv_err *err) {
   clv_logged_message *m;
   clv_code code = take_message(o, &m, err);
   if (code != CLV_OK) {
@@ -503,19 +506,20 @@ clv_code clv_frame_writer_send_with(clv_frame_writer *o, uint32_t index, const c
   for (size_t i = 0; i < n_payload; i++) m->payload_tensors[i] = pieces[i + 1].owner;
   m->n_payload_tensors = (uint32_t)n_payload;
   if (n_payload) {
-    m->offset = (size_t)((const char *)pieces[1].data - (const char *)m->payload_tensors[0]->data);
-    m->len = pieces[1].len;
+    m->first_tensor_offset =
+        (size_t)((const char *)pieces[1].data - (const char *)m->payload_tensors[0]->data);
+    m->first_tensor_len = pieces[1].len;
   }
   code = clv_frame_encode(f, payload, &m->head, err);
   m->head_len = m->head.len;
   if (code == CLV_OK && before) code = append_preceding_frame(o, m, before, err);
-  m->bytes = m->head.len + payload;
+  m->message_bytes = m->head.len + payload;
   if (code == CLV_OK) return send_message(o, index, m, err);
   recycle_message(o, m);
   return code;
 }
 
-clv_code clv_frame_writer_send_first(clv_stream s, const clv_frame *f, clv_err *err) {
+clv_code clv_stream_send_first_frame(clv_stream s, const clv_frame *f, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes head = {0};
   CLV_TRY(clv_frame_encode(f, 0, &head, err));
   const clv_rpc_piece piece = {.data = head.data, .len = head.len};
@@ -529,7 +533,7 @@ clv_code clv_frame_writer_send_first(clv_stream s, const clv_frame *f, clv_err *
 static bool hold_frame_back(clv_frame_writer *o, const clv_bytes *head,
                             const clv_rpc_piece *payload, size_t n, size_t bytes) {
   uint8_t prefix[CLV_WIRE_BUNDLE_PREFIX];
-  size_t prefix_len = clv_frame_bundle_prefix(prefix, head->len + bytes);
+  size_t prefix_len = clv_frame_write_bundle_prefix(prefix, head->len + bytes);
   clv_bytes *to = &o->held_frames;
   if (o->is_shut || o->is_broken || to->failed || o->n_held_frames == CLV_WIRE_BUNDLED ||
       prefix_len + head->len + bytes > COALESCED_BYTES - to->len)
@@ -579,7 +583,8 @@ void clv_frame_writer_flush(clv_frame_writer *o) {
   recycle_message(o, m);
 }
 
-clv_code clv_frame_writer_send_plain(clv_frame_writer *o, const clv_frame *f, clv_err *err) {
+clv_code clv_frame_writer_send_without_payload(clv_frame_writer *o, const clv_frame *f,
+                                               clv_err *err) {
   clv_rpc_piece pieces[1];
   return clv_frame_writer_send(o, 0, f, pieces, 0, 0, err);
 }

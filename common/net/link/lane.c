@@ -92,7 +92,7 @@ static clv_code on_ping(const lane_frame *m, clv_err *err) {
   clv_frame pong = clv_link_make_pong(m->link, m->f);
   if (m->lane_index && clv_frame_writer_hold_back(m->link->writer, &pong, NULL, 0, 0))
     return CLV_OK;
-  clv_code code = clv_frame_writer_send_plain(m->link->writer, &pong, err);
+  clv_code code = clv_frame_writer_send_without_payload(m->link->writer, &pong, err);
   return code == CLV_UNAVAILABLE ? CLV_OK : code;
 }
 
@@ -143,7 +143,7 @@ static clv_code answer_attach(const joined *j, clv_err *err) {
   reply.attached.n_received = clv_link_n_received(j->link, j->lane_index);
   clv_frame_writer_attach_stream(j->link->writer, j->lane_index, j->connection_number, j->stream);
   CLV_TRY(mark_attached(j->link, j->lane_index, err));
-  if (clv_frame_writer_send_first(j->stream, &reply, err) != CLV_OK) {
+  if (clv_stream_send_first_frame(j->stream, &reply, err) != CLV_OK) {
     /* the stream has ended meanwhile, and its lane reports that */
     j->stream.transport->cancel(j->stream.handle, CLV_CANCELLED, err->text);
     return CLV_OK;
@@ -160,7 +160,7 @@ static joined describe_joined_lane(clv_link *l, clv_lane *ln) {
 }
 
 static clv_code join_lane(clv_link *l, clv_lane *ln, const clv_frame *f, clv_err *err) {
-  clv_link_event_args n = {.lane_index = f->attach.lane,
+  clv_link_event_args n = {.lane_index = f->attach.lane_index,
                            .n_lanes = 1 + f->attach.n_lanes,
                            .lane = ln,
                            .connection_number = f->attach.connection_number};
@@ -180,7 +180,7 @@ static clv_code join_lane(clv_link *l, clv_lane *ln, const clv_frame *f, clv_err
       n.replaced_stream.transport->cancel(n.replaced_stream.handle, CLV_CANCELLED,
                                           "a newer connection came");
     clv_stream_unref(&n.replaced_stream);
-    clv_frame_writer_drop_stream(l->writer, n.lane_index, "a newer connection came");
+    clv_frame_writer_cancel_lane_stream(l->writer, n.lane_index, "a newer connection came");
     return CLV_OK;
   }
   joined j = describe_joined_lane(l, ln);
@@ -322,13 +322,14 @@ static clv_code handle_frame(clv_lane *ln, const clv_frame *f, const clv_piece *
 }
 
 /* Handles the frames of a bundle before the last one, in order. */
-static clv_code handle_bundled_frames(clv_lane *ln, const clv_bundle *before,
-                                      const clv_piece *pieces, size_t n,
-                                      const clv_wire_limits *limits, clv_err *err) {
-  for (uint32_t i = 0; i < before->n; i++) {
+static clv_code handle_preceding_frames(clv_lane *ln, const clv_bundle *before,
+                                        const clv_piece *pieces, size_t n,
+                                        const clv_wire_limits *limits, clv_err *err) {
+  for (uint32_t i = 0; i < before->n_frames; i++) {
     clv_frame f;
     clv_payload payload;
-    CLV_TRY(clv_frame_decode_preceding(pieces, n, &before->frames[i], limits, &f, &payload, err));
+    CLV_TRY(clv_frame_decode_preceding(pieces, n, &before->frame_positions[i], limits, &f, &payload,
+                                       err));
     CLV_TRY(handle_frame(ln, &f, pieces, &payload, err));
   }
   return CLV_OK;
@@ -344,9 +345,9 @@ static clv_code handle_message(clv_lane *ln, const clv_iov *iov, size_t n, clv_e
   clv_wire_limits limits = ln->link ? ln->link->accept_limits : clv_wire_limits_default();
   CLV_TRY(clv_frame_decode_last(pieces, n, &limits, &before, &f, &payload, err));
   if (ln->link) count_received_message(ln->link, bytes_of_pieces(iov, n));
-  CLV_TRY(handle_bundled_frames(ln, &before, pieces, n, &limits, err));
+  CLV_TRY(handle_preceding_frames(ln, &before, pieces, n, &limits, err));
   if (f.kind) CLV_TRY(handle_frame(ln, &f, pieces, &payload, err));
-  if (is_attached) CLV_TRY(clv_link_count_received(ln->link, ln->lane_index, err));
+  if (is_attached) CLV_TRY(clv_link_record_received(ln->link, ln->lane_index, err));
   if (is_attached && ln->lane_index) clv_frame_writer_flush(ln->link->writer);
   return CLV_OK;
 }
@@ -363,13 +364,13 @@ void clv_lane_on_message(clv_lane *ln, const clv_iov *iov, size_t n) {
   }
   __atomic_store_n(&ln->link->has_violation, code != CLV_EXHAUSTED, __ATOMIC_RELAXED);
   clv_link_end(ln->link, code, err.text);
-  clv_frame_writer_cancel_streams(ln->link->writer, code, err.text);
+  clv_frame_writer_cancel_all_streams(ln->link->writer, code, err.text);
 }
 
 void clv_lane_on_sent(clv_lane *ln) {
   if (!ln->link) return;
   if (__atomic_exchange_n(&ln->is_attach_accepted, true, __ATOMIC_RELAXED))
-    clv_frame_writer_count_accepted(ln->link->writer, ln->lane_index);
+    clv_frame_writer_record_accepted(ln->link->writer, ln->lane_index);
 }
 
 /* ---- the end of a connection ----------------------------------------------------------------- */
@@ -389,12 +390,12 @@ static bool may_reconnect(const clv_lane *ln, clv_code code) {
 static bool lose_connection(clv_link *l, const clv_lane *ln, clv_code code, const char *text) {
   clv_err err;
   char unused[CLV_ERR_TEXT];
-  clv_link_event_args n = {.lane_index = ln->lane_index, .code = code, .text = text};
+  clv_link_event_args n = {.lane_index = ln->lane_index, .end_code = code, .end_text = text};
   if (!may_reconnect(ln, code) || clv_frame_writer_is_broken(l->writer, unused)) return false;
   clv_frame_writer_detach_stream(l->writer, ln->lane_index, ln->connection_number);
   if (clv_link_on_event(l, CLV_LINK_LANE_LOST, &n, &err) != CLV_OK) return false;
-  if (!n.next.transport) return true;
-  joined j = {l, n.next, n.lane_index, n.connection_number, n.n_peer_received};
+  if (!n.joining_stream.transport) return true;
+  joined j = {l, n.joining_stream, n.lane_index, n.connection_number, n.n_peer_received};
   if (answer_attach(&j, &err) != CLV_OK) clv_link_end(l, err.code, err.text);
   clv_stream_unref(&j.stream);
   return true;

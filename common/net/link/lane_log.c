@@ -64,7 +64,7 @@ clv_code clv_lane_log_continue_after(clv_lane_log *g, uint64_t received,
   CLV_TRY(clv_lane_log_remove_acked(g, received, removed, err));
   *ret_resent_bytes = 0;
   const clv_logged_message *m = g->first;
-  for (uint64_t i = received; i < n_sent; i++, m = m->next) *ret_resent_bytes += m->bytes;
+  for (uint64_t i = received; i < n_sent; i++, m = m->next) *ret_resent_bytes += m->message_bytes;
   g->next_to_pass = g->first;
   g->n_sent = received;
   __atomic_store_n(&g->n_accepted, received, __ATOMIC_RELAXED);

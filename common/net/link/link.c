@@ -25,17 +25,17 @@ void clv_link_flush(clv_link *l) { clv_frame_writer_flush(l->writer); }
 
 /* Copies the contents of ATTACH, because each later connection of a lane sends them again. */
 static void copy_attach_contents(clv_link *l, const clv_link_dial *d) {
-  l->dial = *d;
-  l->dial.bulk_lanes = CLV_MIN(d->bulk_lanes, (uint32_t)CLV_WIRE_LANES);
-  l->dial.address = l->dial.identity = NULL;
-  l->dial.pem = (clv_rpc_pem){0};
+  l->dial_options = *d;
+  l->dial_options.n_bulk_lanes = CLV_MIN(d->n_bulk_lanes, (uint32_t)CLV_WIRE_LANES);
+  l->dial_options.peer_address = l->dial_options.peer_identity = NULL;
+  l->dial_options.pem = (clv_rpc_pem){0};
   if (!d->session_owner) return;
   snprintf(l->session_owner, sizeof l->session_owner, "%s", d->session_owner);
-  l->dial.session_owner = l->session_owner;
+  l->dial_options.session_owner = l->session_owner;
 }
 
 static clv_code dial_all_lanes(clv_link *l, clv_err *err) {
-  uint32_t lanes = 1 + l->dial.bulk_lanes;
+  uint32_t lanes = 1 + l->dial_options.n_bulk_lanes;
   clv_send_queue_set_lanes(l->send_queue, lanes);
   for (uint32_t i = 0; i < lanes; i++) CLV_TRY(clv_link_dial_lane(l, i, 0, err));
   return CLV_OK;
@@ -79,7 +79,7 @@ clv_code clv_link_wait_attached(clv_link *l, unsigned timeout_ms, clv_err *err) 
   else if (l->state < CLV_LINK_OPEN && clv_rpc_check_cancel_hook(err) != CLV_OK)
     code = err->code;
   else if (l->state < CLV_LINK_OPEN)
-    code = clv_fail(err, CLV_DEADLINE, "%s did not attach the session within %u ms", l->peer,
+    code = clv_fail(err, CLV_DEADLINE, "%s did not attach the session within %u ms", l->peer_name,
                     timeout_ms);
   pthread_mutex_unlock(&l->lock);
   if (code != CLV_OK && clv_link_has_violation(l)) code = err->code = CLV_BAD_ANSWER;
@@ -100,9 +100,9 @@ static bool wait_for_lanes(clv_link *l, unsigned ms) {
 
 static void end_lanes(clv_link *l) {
   if (wait_for_lanes(l, CLOSE_TIMEOUT_MS)) return;
-  clv_frame_writer_cancel_streams(l->writer, CLV_CANCELLED, "closed");
+  clv_frame_writer_cancel_all_streams(l->writer, CLV_CANCELLED, "closed");
   if (!wait_for_lanes(l, CANCEL_TIMEOUT_MS))
-    clv_frame_writer_cancel_streams(l->writer, CLV_CANCELLED, "closed");
+    clv_frame_writer_cancel_all_streams(l->writer, CLV_CANCELLED, "closed");
 }
 
 void clv_link_begin_close(clv_link *l) {

@@ -60,7 +60,8 @@ typedef struct clv_packet {
   /* announces a CALL whose tensors follow in chunks; keeps the CALL's position in frame order */
   bool is_announcement;
   bool was_announced; /* a complete CALL that an announcement preceded */
-  bool is_coalesced;  /* send in one message with the link's next packet, or by clv_link_flush */
+  /* send in one message with the link's next packet, or by clv_link_flush */
+  bool coalesces_with_next;
   bool is_over_quota; /* its tensors were over the quota and dropped; frame.failure has the error */
   struct clv_packet *next;
 } clv_packet;
@@ -138,8 +139,9 @@ clv_code clv_packet_new_gradient(clv_pool *pool, uint64_t context, uint32_t phas
 /* Sets the positions of a call in the execution order of its context at this node. Positions begin
  * at 1 and are unique. They are: forward, backward (0: none), gradients of parameters (0: computed
  * with the backward). */
-void clv_packet_set_positions(clv_packet *call, uint32_t position, uint32_t input_position,
-                              uint32_t weight_position, bool old_weights);
+void clv_packet_set_execution_positions(clv_packet *call, uint32_t position,
+                                        uint32_t input_position, uint32_t weight_position,
+                                        bool old_weights);
 
 enum { CLV_MODULE_ALL = 255 };
 /* Makes an APPLY as clv_packet_new_apply, for one module, at its position in the execution order of
@@ -170,9 +172,9 @@ clv_code clv_packet_new_end_context(clv_pool *pool, uint64_t context, uint64_t m
  * through on_program: REF_ACK when the owner has acknowledged a handle that was made here,
  * REF_VALUE with a fetched value, REF_DELETE when a reference of this node is gone. */
 typedef struct clv_ref_ids {
-  /* ref: the reference; fork: the handle on it that the program holds; random_key: drawn at
-   * random */
-  uint64_t ref, fork, random_key;
+  /* ref_id: the reference; fork_id: the handle on it that the program holds (its fork, as in
+   * PyTorch's RRef); random_key: drawn at random, proves that the reference was passed on */
+  uint64_t ref_id, fork_id, random_key;
 } clv_ref_ids;
 
 /* Makes a REF_KEEP, by which the node makes a reference to a value of a context at node `owner`, or
@@ -181,7 +183,7 @@ clv_code clv_packet_new_ref_keep(clv_pool *pool, const clv_ref_ids *ids, const c
                                  uint64_t context, uint64_t value, clv_tensor *own,
                                  clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 /* Binds value `value` of a context at node `to` to the reference that the program holds by the
- * handle `ids->fork`. child: a new id, for the handle of that node. */
+ * handle `ids->fork_id`. child: a new id, for the handle of that node. */
 clv_code clv_packet_new_ref_use(clv_pool *pool, const clv_ref_ids *ids, uint64_t child,
                                 const char *to, uint64_t context, uint64_t value, clv_packet **ret,
                                 clv_err *err) CLV_USE_RESULT;
@@ -211,7 +213,7 @@ typedef struct clv_link_counts {
    * the same two counters of the peer, from its last PONG. If the link is the bottleneck, bytes
    * divided by time are its rate. */
   uint64_t received_bytes, receiving_ns, peer_received_bytes, peer_receiving_ns;
-  uint64_t peer_measured_ns; /* when the last PONG was received, monotonic ns; 0: none yet */
+  uint64_t last_pong_ns; /* when the last PONG was received, monotonic ns; 0: none yet */
   /* Time in which a compute thread of a node was idle until a packet of this link was received, and
    * how often such a wait took a millisecond or more. */
   uint64_t node_wait_ns, n_node_waits;
@@ -256,7 +258,8 @@ typedef struct clv_link_options {
   const char *peer_name; /* name of the peer in messages */
   clv_pool *pool;        /* pool that allocates received tensors; the link takes a reference */
   clv_wire_limits accept_limits; /* limits of this side, to which received frames are checked */
-  uint64_t send_credit; /* bytes of tensors that may be sent before CREDIT; ATTACHED replaces it */
+  /* bytes of tensors that may be sent before CREDIT; ATTACHED replaces it */
+  uint64_t initial_send_credit;
   bool quota_fails_packet; /* tensors over the pool's quota fail their packet, not the link */
   /* time for which a lane that has lost its connection is mended before the link ends, ms; 0: the
    * loss of a connection ends the link, and no ACK is sent or accepted */
@@ -264,7 +267,7 @@ typedef struct clv_link_options {
   /* dialling side: time for which the peer's host must refuse every redial before the link ends,
    * ms;
    * 0: 3000. One more redial is made at the end of this time, and must be refused too */
-  uint64_t refused_ms;
+  uint64_t refusal_timeout_ms;
   clv_link_events events;
 } clv_link_options;
 
@@ -276,7 +279,7 @@ clv_code clv_link_new(const clv_link_options *options, clv_link **ret, clv_err *
 /* Address of the peer, and what this side sends in ATTACH on each lane. */
 typedef struct clv_link_dial {
   /* address, identity, pem, limits and read_pem are used by clv_link_open alone */
-  const char *address, *identity;
+  const char *peer_address, *peer_identity;
   clv_rpc_pem pem;
   clv_rpc_limits limits;
   /* Optional. Returns the certificates for a later connection, which may have been renewed, in
@@ -284,14 +287,14 @@ typedef struct clv_link_dial {
   clv_code (*read_pem)(void *user, clv_rpc_pem *ret, clv_err *err);
   void *pem_user;
   clv_wire_id session_id, incarnation;
-  uint64_t epoch;
+  uint64_t attempt_number;
   const char *session_owner; /* identity that owns the session, for CLV_ATTACH_PEER; else NULL */
-  uint32_t bulk_lanes;       /* number of bulk lanes; 0: chunks share the control lane */
+  uint32_t n_bulk_lanes;     /* number of bulk lanes; 0: chunks share the control lane */
   clv_attach_role attach_role;
   unsigned dial_timeout_ms;
 } clv_link_dial;
 
-/* BLOCKS. Dialling side: connects 1 + bulk_lanes streams, sends ATTACH on each and waits for all
+/* BLOCKS. Dialling side: connects 1 + n_bulk_lanes streams, sends ATTACH on each and waits for all
  * ATTACHED. Copies `dial`. A thread of the link then connects lost lanes again. Errors: those of
  * clv_rpc_channel_connect, the peer's refusal, CLV_BAD_ANSWER if the peer violated the protocol,
  * CLV_DEADLINE. */
@@ -317,8 +320,8 @@ void clv_link_begin_close(clv_link *link);
  * CLV_EXHAUSTED for more bytes than the peer's whole credit; an error of the transport for a frame
  * sent at once. */
 clv_code clv_link_send(clv_link *link, clv_packet *packet, clv_err *err) CLV_USE_RESULT;
-/* Sends the packets that were held back because of is_coalesced. A caller that sets is_coalesced
- * must call this function before it waits. */
+/* Sends the packets that were held back because of coalesces_with_next. A caller that sets
+ * coalesces_with_next must call this function before it waits. */
 void clv_link_flush(clv_link *link);
 
 void clv_link_get_counts(clv_link *link, clv_link_counts *ret);
@@ -407,10 +410,11 @@ typedef struct clv_dialler {
    * text with CLV_RPC_REFUSED says that no process listens at the peer's host. */
   clv_code (*dial_stream)(void *user, uint32_t index, clv_lane *lane, const bool *stop,
                           void **ret_stream, clv_err *err);
-  void (*hang_up)(void *user); /* called once, after the last dial; may be NULL */
+  /* frees `user` and its connections; called once, after the last dial; may be NULL */
+  void (*hang_up)(void *user);
 } clv_dialler;
 
-/* Dialling side: dials 1 + bulk_lanes lanes and sends ATTACH on each; does not wait for ATTACHED.
+/* Dialling side: dials 1 + n_bulk_lanes lanes and sends ATTACH on each; does not wait for ATTACHED.
  * Copies the dialler and takes it over in all cases. */
 clv_code clv_link_start(const clv_link_options *options, const clv_link_dial *dial,
                         const clv_dialler *dialler, clv_link **ret, clv_err *err) CLV_USE_RESULT;
@@ -420,6 +424,6 @@ bool clv_link_is_attached(clv_link *link); /* true if all lanes are attached */
 clv_code clv_link_wait_attached(clv_link *link, unsigned timeout_ms, clv_err *err) CLV_USE_RESULT;
 
 /* Adds the time `ns` in which a compute thread slept until it received a packet of this link. */
-void clv_link_add_wait_time(clv_link *link, uint64_t ns);
+void clv_link_record_node_wait(clv_link *link, uint64_t ns);
 
 #endif

@@ -66,7 +66,7 @@ enum {
   MAX_LOGGED = 1 << 16,     /* messages of a lane that the peer has not acknowledged */
   ACK_MESSAGES = 32,        /* received messages of a lane that wait for an ACK, at most */
   ATTACH_TIMEOUT_MS = 5000, /* time for a redial: connect, TLS and ATTACHED */
-  REFUSED_MS = 3000,        /* clv_link_options.refused_ms, if that is 0 */
+  REFUSED_MS = 3000,        /* clv_link_options.refusal_timeout_ms, if that is 0 */
   /* pause before the third redial; the second comes at once; doubles up to REDIAL_MAX_MS */
   REDIAL_FIRST_MS = 200,
   REDIAL_MAX_MS = 2000,
@@ -119,8 +119,8 @@ typedef struct clv_logged_message {
   clv_tensor *payload_tensors[CLV_WIRE_TENSORS]; /* [n_payload_tensors], a reference to each */
   uint32_t n_payload_tensors;
   /* range of payload[0] that is sent; all other tensors of the payload are sent completely */
-  size_t offset, len;
-  size_t bytes;    /* size of the message */
+  size_t first_tensor_offset, first_tensor_len;
+  size_t message_bytes; /* size of the message */
   bool is_removed; /* acknowledged while a thread passes it to the stream; that thread frees it */
 } clv_logged_message;
 
@@ -167,15 +167,15 @@ void clv_lane_log_clear(clv_lane_log *g, clv_logged_message **removed);
 typedef struct clv_frame_writer {
   pthread_mutex_t lock;
   int refs;
-  char peer[CLV_WIRE_NAME + 1];
+  char peer_name[CLV_WIRE_NAME + 1];
   clv_lane_log lane_logs[MAX_LANES];
   /* is_shut: the writer refuses to send. is_broken: a send has failed, so the writer refuses to
    * send until the link has ended. */
   bool is_shut, is_broken;
   /* the peer sends no ACKs, so a message leaves the log as soon as the transport has accepted it */
   bool forgets_accepted_messages;
-  clv_code code; /* why the writer is shut, with `text` */
-  char text[CLV_ERR_TEXT];
+  clv_code end_code; /* why the writer is shut, with `end_text` */
+  char end_text[CLV_ERR_TEXT];
   clv_logged_message *free_messages;            /* list of free messages */
   size_t n_free_messages, n_allocated_messages; /* number of free messages, and of all messages */
   clv_bytes held_frames; /* frames held back for the next message of lane 0, encoded */
@@ -215,13 +215,14 @@ clv_code clv_frame_writer_send(clv_frame_writer *o, uint32_t index, const clv_fr
                                clv_err *err) CLV_USE_RESULT;
 /* As clv_frame_writer_send, with another frame without payload in the message. The peer handles
  * `before` first, once it has received the whole message. NULL: none. */
-clv_code clv_frame_writer_send_with(clv_frame_writer *o, uint32_t index, const clv_frame *before,
-                                    const clv_frame *f, clv_rpc_piece *pieces, size_t n_payload,
-                                    size_t payload, clv_err *err) CLV_USE_RESULT;
-clv_code clv_frame_writer_send_plain(clv_frame_writer *o, const clv_frame *f,
-                                     clv_err *err) CLV_USE_RESULT;
+clv_code clv_frame_writer_send_with_preceding(clv_frame_writer *o, uint32_t index,
+                                              const clv_frame *before, const clv_frame *f,
+                                              clv_rpc_piece *pieces, size_t n_payload,
+                                              size_t payload, clv_err *err) CLV_USE_RESULT;
+clv_code clv_frame_writer_send_without_payload(clv_frame_writer *o, const clv_frame *f,
+                                               clv_err *err) CLV_USE_RESULT;
 /* Sends ATTACH or ATTACHED, the first frame of a stream. It is not part of the lane's log. */
-clv_code clv_frame_writer_send_first(clv_stream s, const clv_frame *f, clv_err *err) CLV_USE_RESULT;
+clv_code clv_stream_send_first_frame(clv_stream s, const clv_frame *f, clv_err *err) CLV_USE_RESULT;
 /* Holds a frame of lane 0 back, so that it is sent in one message with the next frame of lane 0,
  * before that frame, or by clv_frame_writer_flush, unless only ACKs are held back. Copies the
  * pieces, which stay the caller's.
@@ -231,26 +232,25 @@ bool clv_frame_writer_hold_back(clv_frame_writer *o, const clv_frame *f,
                                 size_t bytes) CLV_USE_RESULT;
 void clv_frame_writer_flush(clv_frame_writer *o);
 /* Counts a message of a lane that the transport has accepted. */
-void clv_frame_writer_count_accepted(clv_frame_writer *o, uint32_t index);
+void clv_frame_writer_record_accepted(clv_frame_writer *o, uint32_t index);
 /* Returns the messages of lane 0 that the transport has not accepted. */
-uint64_t clv_frame_writer_count_unsent(clv_frame_writer *o);
+uint64_t clv_frame_writer_n_unaccepted(clv_frame_writer *o);
 bool clv_frame_writer_defer_job(clv_frame_writer *o, clv_rpc_job *job) CLV_USE_RESULT;
 
 /* Shuts the writer: later sends fail, and all streams are closed after their messages (CLV_OK) or
  * cancelled (other codes). Only the first call counts. */
 void clv_frame_writer_shut(clv_frame_writer *o, clv_code code, const char *text);
 /* Cancels the streams that have not ended. Their lanes receive clv_lane_on_ended. */
-void clv_frame_writer_cancel_streams(clv_frame_writer *o, clv_code code, const char *text);
+void clv_frame_writer_cancel_all_streams(clv_frame_writer *o, clv_code code, const char *text);
 /* Cancels the stream of one lane, so that its end is reported soon, also when the connection is
  * silent. */
-void clv_frame_writer_drop_stream(clv_frame_writer *o, uint32_t index, const char *text);
+void clv_frame_writer_cancel_lane_stream(clv_frame_writer *o, uint32_t index, const char *text);
 /* Cancels all streams after a failed send. Does nothing if the writer is already shut or broken. */
 void clv_frame_writer_break(clv_frame_writer *o, const clv_err *why);
 /* True if a send has failed. `text` [CLV_ERR_TEXT] is then the reason. */
 bool clv_frame_writer_is_broken(clv_frame_writer *o, char *text);
-clv_code clv_frame_writer_fail_with_reason(clv_frame_writer *o,
-                                           /* fails with the reason why the writer is shut */
-                                           clv_err *err) CLV_USE_RESULT;
+/* Fills *err with CLV_UNAVAILABLE and the reason why the writer is shut. Returns the code. */
+clv_code clv_frame_writer_end_error(clv_frame_writer *o, clv_err *err) CLV_USE_RESULT;
 
 /* ---- device_copy.c --------------------------------------------------------------------------- */
 
@@ -261,7 +261,7 @@ struct clv_send_queue;
 typedef struct clv_copy_waiter {
   struct clv_copy_waiter *next;
   struct clv_send_queue *send_queue;
-  size_t bytes;
+  size_t awaited_bytes;
 } clv_copy_waiter;
 
 /* Makes `a` wait for its bytes. True: the bytes are copied or the copy has failed, so `a` does not
@@ -316,16 +316,16 @@ void clv_recv_window_return_bytes(clv_recv_window *r, uint64_t bytes); /* NULL i
 /* Part of a tensor that waits to be sent. */
 typedef struct clv_chunk {
   clv_tensor *tensor;
-  uint64_t transfer, offset;
+  uint64_t transfer_id, offset;
   size_t len;
 } clv_chunk;
 
-/* A chunk to send and its lane. ping_id_before, ping_id_with: ids of the PINGs to send before it on
- * lane 0 and in its own message; 0: no PING. */
+/* A chunk to send and its lane. ping_id_before, ping_id_with_chunk: ids of the PINGs to send before
+ * it on lane 0 and in its own message; 0: no PING. */
 typedef struct clv_chunk_send {
   clv_chunk chunk;
   uint32_t lane_index;
-  uint64_t ping_id_before, ping_id_with;
+  uint64_t ping_id_before, ping_id_with_chunk;
 } clv_chunk_send;
 
 /* A PING sent with or after chunks. Its PONG confirms that the peer has received the first
@@ -335,7 +335,7 @@ typedef struct clv_probe {
   uint64_t confirmed_bytes; /* bytes of the lane that the PONG confirms as received */
   uint64_t sent_ns;         /* time at which the PING was sent */
   uint64_t in_flight;       /* bytes of chunks in flight when the PING was sent */
-  uint32_t lane;
+  uint32_t lane_index;
 } clv_probe;
 
 #define PROBE_BIT (UINT64_C(1) << 63) /* set in the message id of a PING that reports chunks */
@@ -397,7 +397,7 @@ typedef struct clv_send_queue {
    * meanwhile */
   clv_copy_waiter copy_waiter;
   clv_rpc_job drain_job, send_job;
-  uint64_t last_transfer, tensors_out; /* last transfer id; tensors sent so far; atomic */
+  uint64_t last_transfer_id, tensors_out; /* last transfer id; tensors sent so far; atomic */
   clv_pace pace;
 } clv_send_queue;
 
@@ -434,7 +434,7 @@ typedef struct clv_span {
 /* A tensor of which a part was received. */
 typedef struct clv_partial_tensor {
   /* claimed_bytes: bytes of received chunks; copied_bytes: bytes of these that are copied */
-  uint64_t transfer, total_bytes, claimed_bytes, copied_bytes;
+  uint64_t transfer_id, total_bytes, claimed_bytes, copied_bytes;
   clv_tensor *tensor; /* NULL: the tensor is over the quota, so its bytes are dropped */
   clv_packet *packet;
   uint32_t tensor_index, crc32c;
@@ -496,7 +496,7 @@ clv_code clv_reassembly_add_packet(clv_reassembly *a, clv_packet *p, const clv_p
                                    clv_err *err) CLV_USE_RESULT;
 /* Returns the bytes of tensors received in chunks, and the time in which at least one tensor was in
  * transfer. */
-void clv_reassembly_get_received(clv_reassembly *a, uint64_t *ret_bytes, uint64_t *ret_ns);
+void clv_reassembly_get_received_counts(clv_reassembly *a, uint64_t *ret_bytes, uint64_t *ret_ns);
 void clv_reassembly_add_load(clv_reassembly *a, clv_link_load *load);
 
 /* ---- link_state.c ---------------------------------------------------------------------------- */
@@ -534,10 +534,11 @@ typedef struct clv_link_event_args {
   clv_stream replaced_stream;
   /* set by CLV_LINK_LANE_LOST: stream of the lane that has waited and joins now, with a
    * reference, beside connection_number; zero: none */
-  clv_stream next;
-  uint64_t n_peer_received; /* number of received messages that the ATTACH of `next` reported */
-  clv_code code;            /* reason of CLV_LINK_ENDS, with `text` */
-  const char *text;
+  clv_stream joining_stream;
+  /* number of received messages that the ATTACH of `joining_stream` reported */
+  uint64_t n_peer_received;
+  clv_code end_code; /* reason of CLV_LINK_ENDS, with `end_text` */
+  const char *end_text;
   bool is_first_end;
 } clv_link_event_args;
 
@@ -568,7 +569,7 @@ typedef struct clv_redials {
   uint64_t refused_since_ns;
   uint64_t last_refused_ns;        /* when the last redial was refused */
   bool is_stopping;                /* atomic: a redial in progress gives up */
-  char failure_text[CLV_ERR_TEXT]; /* how the last redial failed; empty: none has */
+  char failure_text[CLV_ERR_TEXT]; /* how the last redial failed; empty: none has since the loss */
 } clv_redials;
 
 struct clv_link {
@@ -588,18 +589,19 @@ struct clv_link {
   clv_link_counts counts;
 
   int refs;
-  char peer[CLV_WIRE_NAME + 1];
+  char peer_name[CLV_WIRE_NAME + 1];
   bool has_violation;   /* atomic: a message that violated the protocol ended the link */
   bool is_mending;      /* atomic: the state is CLV_LINK_MENDING */
   bool is_peer_mending; /* atomic: the last PONG reported other links that are mending */
   bool is_ack_due;      /* atomic: a packet with tensors is complete, so an ACK is due */
   uint64_t lease_ms;    /* time for mending a lane; 0: the loss of a lane ends the link, no ACKs */
-  uint64_t refused_ms;  /* time of refusals after which the link ends */
+  uint64_t refusal_timeout_ms; /* time of refusals after which the link ends */
   clv_clock clock;
   clv_wire_limits accept_limits;
   clv_link_events events;
   clv_dialler dialler; /* of the dialling side; zeroed by clv_link_hang_up */
-  clv_link_dial dial;  /* contents of ATTACH, on the dialling side; address and pem are not kept */
+  /* contents of ATTACH, on the dialling side; address and pem are not kept */
+  clv_link_dial dial_options;
   char session_owner[CLV_WIRE_URI + 1]; /* memory of dial.session_owner */
   clv_frame_writer *writer;
   clv_recv_window *recv_window;
@@ -633,7 +635,7 @@ clv_code clv_link_handle_pong(clv_link *l, const clv_frame *pong, clv_err *err) 
 /* ---- received.c ------------------------------------------------------------------------------ */
 
 /* Counts a message that was received on a lane and handled, and sends an ACK if one is due. */
-clv_code clv_link_count_received(clv_link *l, uint32_t index, clv_err *err) CLV_USE_RESULT;
+clv_code clv_link_record_received(clv_link *l, uint32_t index, clv_err *err) CLV_USE_RESULT;
 /* Handles an ACK. CLV_INVALID: it has counters of other lanes, or of messages that were not
  * sent. */
 clv_code clv_link_handle_ack(clv_link *l, const clv_frame *f, clv_err *err) CLV_USE_RESULT;

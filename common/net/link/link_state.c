@@ -145,7 +145,7 @@ static void record_lost_connection(clv_link *l, clv_lane_slot *s, const char *te
 /* Lets the connection that has waited for the slot join. */
 static void join_waiting_lane(clv_lane_slot *s, clv_link_event_args *n) {
   clv_lane *ln = clv_steal(&s->waiting_lane);
-  n->next = clv_stream_ref(ln->stream);
+  n->joining_stream = clv_stream_ref(ln->stream);
   n->connection_number = ln->connection_number;
   n->n_peer_received = ln->n_peer_received;
   ln->has_joined = true;
@@ -158,9 +158,9 @@ static clv_code lose_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
   if (!l->lease_ms || n->lane_index >= MAX_LANES || !s->has_stream) return refuse_event(l, n, err);
   CLV_FAILPOINT("link.lose_lane");
   if (s->is_attached)
-    record_lost_connection(l, s, n->text);
+    record_lost_connection(l, s, n->end_text);
   else
-    record_failed_redial(l, n->code, n->text);
+    record_failed_redial(l, n->end_code, n->end_text);
   s->is_attached = false;
   s->attach_deadline_ns = 0;
   if (s->waiting_lane) {
@@ -178,8 +178,8 @@ static clv_code end_link(clv_link *l, clv_link_event_args *n, clv_err *err) {
   (void)err;
   CLV_FAILPOINT("link.end_link");
   n->is_first_end = true;
-  l->close_code = n->code;
-  snprintf(l->close_text, sizeof l->close_text, "%s", n->text);
+  l->close_code = n->end_code;
+  snprintf(l->close_text, sizeof l->close_text, "%s", n->end_text);
   l->state = l->n_lanes_with_stream ? CLV_LINK_ENDING : CLV_LINK_ENDED;
   return CLV_OK;
 }
@@ -237,7 +237,7 @@ static void cancel_waiting_lanes(clv_link *l, clv_code code, const char *text) {
 
 void clv_link_end(clv_link *l, clv_code code, const char *text) {
   clv_err unused;
-  clv_link_event_args n = {.code = code, .text = text};
+  clv_link_event_args n = {.end_code = code, .end_text = text};
   const clv_link_events *owner = &l->events;
   (void)!clv_link_on_event(l, CLV_LINK_ENDS, &n, &unused); /* no state refuses CLV_LINK_ENDS */
   if (!n.is_first_end) return;
@@ -283,7 +283,7 @@ bool clv_link_wait_unless_stopped(clv_link *l, uint64_t deadline_ns) {
 static clv_code make_link_parts(clv_link *l, const clv_link_options *o, clv_err *err) {
   CLV_TRY(clv_frame_writer_new(o->peer_name, &l->writer, err));
   l->writer->forgets_accepted_messages = !o->lease_ms;
-  CLV_TRY(clv_send_queue_new(l->writer, &o->clock, o->send_credit, &l->send_queue, err));
+  CLV_TRY(clv_send_queue_new(l->writer, &o->clock, o->initial_send_credit, &l->send_queue, err));
   CLV_TRY(clv_recv_window_new(l->writer, o->accept_limits.credit_bytes, l, &l->recv_window, err));
   return clv_reassembly_init(&l->reassembly, o, l, l->recv_window, err);
 }
@@ -299,12 +299,12 @@ clv_code clv_link_new(const clv_link_options *o, clv_link **ret, clv_err *err) {
   pthread_cond_init(&l->redials.wake_thread, &monotonic);
   pthread_condattr_destroy(&monotonic);
   l->refs = 1;
-  snprintf(l->peer, sizeof l->peer, "%s", o->peer_name);
+  snprintf(l->peer_name, sizeof l->peer_name, "%s", o->peer_name);
   l->accept_limits = o->accept_limits;
   l->events = o->events;
   l->clock = o->clock;
   l->lease_ms = o->lease_ms;
-  l->refused_ms = o->refused_ms ? o->refused_ms : REFUSED_MS;
+  l->refusal_timeout_ms = o->refusal_timeout_ms ? o->refusal_timeout_ms : REFUSED_MS;
   clv_code code = make_link_parts(l, o, err);
   if (code != CLV_OK) {
     clv_link_unref(l);
@@ -340,7 +340,7 @@ void clv_link_unrefp(clv_link **l) {
   *l = NULL;
 }
 
-const char *clv_link_peer_name(const clv_link *l) { return l->peer; }
+const char *clv_link_peer_name(const clv_link *l) { return l->peer_name; }
 bool clv_link_is_mending(const clv_link *l) {
   return __atomic_load_n(&l->is_mending, __ATOMIC_RELAXED);
 }

@@ -35,7 +35,7 @@ void clv_pace_clear(clv_pace *p) {
   p->cap_chunks = 0;
 }
 
-static clv_code grow_queue(clv_pace *p, clv_err *err) {
+static clv_code reserve_chunk_slot(clv_pace *p, clv_err *err) {
   clv_chunk *more;
   size_t cap = p->cap_chunks ? 2 * p->cap_chunks : INITIAL_CHUNKS;
   if (p->n_chunks < p->cap_chunks) return CLV_OK;
@@ -49,7 +49,7 @@ static clv_code grow_queue(clv_pace *p, clv_err *err) {
 }
 
 clv_code clv_pace_queue_chunk(clv_pace *p, const clv_chunk *c, clv_err *err) {
-  CLV_TRY(grow_queue(p, err));
+  CLV_TRY(reserve_chunk_slot(p, err));
   clv_chunk *at = &p->chunks[(p->first + p->n_chunks++) % p->cap_chunks];
   *at = *c;
   clv_tensor_ref(at->tensor);
@@ -103,8 +103,8 @@ bool clv_pace_take_next_chunk(clv_pace *p, uint64_t now, clv_chunk_send *ret) {
   ret->lane_index = i;
   bool is_covered = (p->sent_bytes[i] - p->probed_bytes[i]) * 8 * CLV_MAX(bulk, 1u) < p->window;
   if (is_covered && p->n_probes && !full) return true;
-  ret->ping_id_with = add_probe(p, i, now);
-  if (ret->ping_id_with) p->probed_bytes[i] = p->sent_bytes[i];
+  ret->ping_id_with_chunk = add_probe(p, i, now);
+  if (ret->ping_id_with_chunk) p->probed_bytes[i] = p->sent_bytes[i];
   return true;
 }
 
@@ -153,9 +153,9 @@ static void adjust_window(clv_pace *p, uint64_t now, const clv_probe *b) {
 
 /* Subtracts the bytes that a probe confirms from those in flight. */
 static void subtract_confirmed_bytes(clv_pace *p, const clv_probe *b) {
-  if (b->confirmed_bytes <= p->confirmed_bytes[b->lane]) return;
-  p->in_flight -= b->confirmed_bytes - p->confirmed_bytes[b->lane];
-  p->confirmed_bytes[b->lane] = b->confirmed_bytes;
+  if (b->confirmed_bytes <= p->confirmed_bytes[b->lane_index]) return;
+  p->in_flight -= b->confirmed_bytes - p->confirmed_bytes[b->lane_index];
+  p->confirmed_bytes[b->lane_index] = b->confirmed_bytes;
 }
 
 clv_code clv_pace_handle_pong(clv_pace *p, uint64_t number, uint64_t now, clv_err *err) {
@@ -168,7 +168,7 @@ clv_code clv_pace_handle_pong(clv_pace *p, uint64_t number, uint64_t now, clv_er
   clv_probe b = p->probes[at];
   memmove(&p->probes[at], &p->probes[at + 1], (--p->n_probes - at) * sizeof b);
   subtract_confirmed_bytes(p, &b);
-  if (b.lane || p->n_lanes < 2)
+  if (b.lane_index || p->n_lanes < 2)
     adjust_window(p, now, &b);
   else
     (void)update_min_rtt(p, now, now - b.sent_ns);

@@ -32,7 +32,7 @@ clv_code clv_pool_reserve_packets(clv_pool *p, uint32_t in_flight, clv_err *err)
 }
 
 clv_code clv_packet_new(clv_pool *pool, clv_frame_kind kind, clv_packet **ret, clv_err *err) {
-  clv_packet *k = clv_pool_record_alloc(pool);
+  clv_packet *k = clv_pool_take_free_record(pool);
   if (!k) CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
   memset(k, 0, sizeof *k);
   k->frame.kind = kind;
@@ -59,7 +59,7 @@ void clv_packet_free(clv_packet *p) {
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) clv_tensor_unref(p->tensor[i]);
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) clv_device_copy_unref(p->device_copy[i]);
   clv_pool *pool = p->pool;
-  clv_pool_record_recycle(pool, p);
+  clv_pool_recycle_record(pool, p);
   clv_recv_window_return_bytes(recv_window, credit);
   clv_recv_window_unref(recv_window);
   clv_pool_unref(pool);

@@ -12,7 +12,7 @@ static clv_code new_context_packet(clv_pool *pool, clv_frame_kind kind, uint64_t
                                    uint64_t message, clv_packet **ret, clv_err *err) {
   CLV_TRY(clv_packet_new(pool, kind, ret, err));
   (*ret)->frame.context = context;
-  (*ret)->frame.message = message;
+  (*ret)->frame.message_id = message;
   return CLV_OK;
 }
 
@@ -73,8 +73,8 @@ static clv_code new_packet_of_values(clv_pool *pool, clv_frame_kind kind, uint64
     return clv_fail(err, CLV_EXHAUSTED, "%u values in one %s frame, the limit is %d", n,
                     clv_frame_kind_name(kind), CLV_WIRE_UPSTREAM);
   CLV_TRY(new_context_packet(pool, kind, context, 0, ret, err));
-  (*ret)->frame.n_upstream = n;
-  memcpy((*ret)->frame.upstream, values, n * sizeof *values);
+  (*ret)->frame.n_value_ids = n;
+  memcpy((*ret)->frame.value_ids, values, n * sizeof *values);
   return CLV_OK;
 }
 
@@ -93,10 +93,10 @@ clv_code clv_packet_new_spare(clv_pool *pool, uint64_t context, const uint64_t *
 clv_code clv_packet_new_prepare(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t calls,
                                 bool retain, bool vote, bool more, clv_packet **ret, clv_err *err) {
   CLV_TRY(new_context_packet(pool, CLV_PREPARE, context, 0, ret, err));
-  (*ret)->frame.phase = phase;
+  (*ret)->frame.backward_pass_number = phase;
   (*ret)->frame.step = calls;
-  (*ret)->frame.backward.retain = retain;
-  (*ret)->frame.backward.vote = vote;
+  (*ret)->frame.backward.retains_graph = retain;
+  (*ret)->frame.backward.needs_vote = vote;
   (*ret)->frame.backward.more_follow = more;
   return CLV_OK;
 }
@@ -104,10 +104,10 @@ clv_code clv_packet_new_prepare(clv_pool *pool, uint64_t context, uint32_t phase
 clv_code clv_packet_add_needed_call(clv_packet *prepare, uint64_t call, uint32_t contributions,
                                     float root, clv_err *err) {
   clv_frame *f = &prepare->frame;
-  if (f->backward.n_calls == CLV_WIRE_NEEDED_CALLS)
+  if (f->backward.n_needed_calls == CLV_WIRE_NEEDED_CALLS)
     return clv_fail(err, CLV_EXHAUSTED, "a PREPARE has at most %d calls", CLV_WIRE_NEEDED_CALLS);
-  f->backward.calls[f->backward.n_calls++] =
-      (clv_needed_call){.call = call, .n_contributions = contributions, .root_gradient = root};
+  f->backward.needed_calls[f->backward.n_needed_calls++] =
+      (clv_needed_call){.call_id = call, .n_contributions = contributions, .root_gradient = root};
   return CLV_OK;
 }
 
@@ -117,12 +117,12 @@ static clv_code find_or_add_name(clv_frame *f, const char *to, uint32_t *ret, cl
   uint32_t i = 0;
   *ret = 0;
   if (!to[0]) return CLV_OK;
-  while (i < f->backward.n_peers && strcmp(f->backward.peers[i], to) != 0) i++;
+  while (i < f->backward.n_peers && strcmp(f->backward.peer_names[i], to) != 0) i++;
   if (i == CLV_WIRE_PREPARE_PEERS || strlen(to) > CLV_WIRE_NAME)
     return clv_fail(err, CLV_EXHAUSTED, "a PREPARE has at most %d names of %d bytes",
                     CLV_WIRE_PREPARE_PEERS, CLV_WIRE_NAME);
   if (i == f->backward.n_peers)
-    snprintf(f->backward.peers[f->backward.n_peers++], CLV_WIRE_NAME + 1, "%s", to);
+    snprintf(f->backward.peer_names[f->backward.n_peers++], CLV_WIRE_NAME + 1, "%s", to);
   *ret = i + 1;
   return CLV_OK;
 }
@@ -131,14 +131,14 @@ clv_code clv_packet_add_target(clv_packet *prepare, uint32_t slot, uint64_t valu
                                uint32_t order, clv_err *err) {
   clv_frame *f = &prepare->frame;
   uint32_t index;
-  if (f->backward.n_calls == 0)
+  if (f->backward.n_needed_calls == 0)
     return clv_fail(err, CLV_PRECONDITION, "add a needed call before its targets");
-  if (f->backward.n_targets == CLV_WIRE_TARGETS)
+  if (f->backward.n_grad_targets == CLV_WIRE_TARGETS)
     return clv_fail(err, CLV_EXHAUSTED, "a PREPARE has at most %d targets", CLV_WIRE_TARGETS);
   CLV_TRY(find_or_add_name(f, to, &index, err));
-  f->backward.targets[f->backward.n_targets++] =
-      (clv_target){.value = value, .slot = slot, .order = order, .to = index};
-  f->backward.calls[f->backward.n_calls - 1].n_targets++;
+  f->backward.grad_targets[f->backward.n_grad_targets++] = (clv_target){
+      .value_id = value, .input_index = slot, .contribution_index = order, .to_peer = index};
+  f->backward.needed_calls[f->backward.n_needed_calls - 1].n_grad_targets++;
   return CLV_OK;
 }
 
@@ -146,8 +146,8 @@ clv_code clv_packet_new_gradient(clv_pool *pool, uint64_t context, uint32_t phas
                                  uint32_t order, const char *to, clv_tensor *t, clv_packet **ret,
                                  clv_err *err) {
   CLV_TRY(new_packet_to_node(pool, CLV_GRADIENT, context, value, to, ret, err));
-  (*ret)->frame.phase = phase;
-  (*ret)->frame.order = order;
+  (*ret)->frame.backward_pass_number = phase;
+  (*ret)->frame.contribution_index = order;
   if (t) clv_packet_add_tensor(*ret, t);
   return CLV_OK;
 }
@@ -166,17 +166,18 @@ clv_code clv_packet_new_planned_step(clv_pool *pool, uint64_t context, uint64_t 
                                      uint32_t module, uint32_t position, bool keep, float lr,
                                      clv_packet **ret, clv_err *err) {
   CLV_TRY(clv_packet_new_apply(pool, context, message, module, 1, lr, true, ret, err));
-  (*ret)->frame.commit.position = position;
+  (*ret)->frame.commit.step_position = position;
   (*ret)->frame.commit.saves_weights = keep;
   return CLV_OK;
 }
 
-void clv_packet_set_positions(clv_packet *call, uint32_t position, uint32_t input_position,
-                              uint32_t weight_position, bool old_weights) {
-  call->frame.call.position = position;
-  call->frame.call.input_position = input_position;
-  call->frame.call.weight_position = weight_position;
-  call->frame.call.old_weights = old_weights;
+void clv_packet_set_execution_positions(clv_packet *call, uint32_t position,
+                                        uint32_t input_position, uint32_t weight_position,
+                                        bool old_weights) {
+  call->frame.call.forward_position = position;
+  call->frame.call.input_grad_position = input_position;
+  call->frame.call.weight_grad_position = weight_position;
+  call->frame.call.uses_old_weights = old_weights;
 }
 
 clv_code clv_packet_set_group_lrs(clv_packet *apply, const float *lrs, uint32_t n, clv_err *err) {
@@ -212,9 +213,9 @@ clv_code clv_packet_new_end_context(clv_pool *pool, uint64_t context, uint64_t m
 static clv_code new_packet_of_ref(clv_pool *pool, clv_frame_kind kind, const clv_ref_ids *ids,
                                   clv_packet **ret, clv_err *err) {
   CLV_TRY(clv_packet_new(pool, kind, ret, err));
-  (*ret)->frame.reference.ref = ids->ref;
-  (*ret)->frame.reference.fork = ids->fork;
-  (*ret)->frame.reference.key = ids->random_key;
+  (*ret)->frame.reference.ref_id = ids->ref_id;
+  (*ret)->frame.reference.fork_id = ids->fork_id;
+  (*ret)->frame.reference.ref_key = ids->random_key;
   return CLV_OK;
 }
 
@@ -224,7 +225,7 @@ clv_code clv_packet_new_ref_keep(clv_pool *pool, const clv_ref_ids *ids, const c
   CLV_TRY(new_packet_of_ref(pool, CLV_REF_KEEP, ids, ret, err));
   snprintf((*ret)->frame.to, sizeof(*ret)->frame.to, "%s", owner);
   (*ret)->frame.context = context;
-  (*ret)->frame.message = value;
+  (*ret)->frame.message_id = value;
   if (own) clv_packet_add_tensor(*ret, own);
   return CLV_OK;
 }
@@ -236,7 +237,7 @@ clv_code clv_packet_new_ref_use(clv_pool *pool, const clv_ref_ids *ids, uint64_t
   snprintf((*ret)->frame.to, sizeof(*ret)->frame.to, "%s", to);
   (*ret)->frame.reply_to = child;
   (*ret)->frame.context = context;
-  (*ret)->frame.message = value;
+  (*ret)->frame.message_id = value;
   return CLV_OK;
 }
 
@@ -255,6 +256,6 @@ clv_code clv_packet_new_state_get(clv_pool *pool, uint64_t context, uint64_t mes
                                   clv_err *err) {
   CLV_TRY(new_context_packet(pool, CLV_STATE_GET, context, message, ret, err));
   (*ret)->frame.module = module;
-  (*ret)->frame.state.what = what;
+  (*ret)->frame.state.part = what;
   return CLV_OK;
 }

@@ -81,7 +81,7 @@ void clv_reassembly_clear(clv_reassembly *a) {
 
 static clv_partial_tensor *find_partial_tensor(clv_reassembly *a, uint64_t transfer) {
   for (size_t i = 0; i < a->n_partial_tensors; i++)
-    if (a->partial_tensors[i].transfer == transfer) return &a->partial_tensors[i];
+    if (a->partial_tensors[i].transfer_id == transfer) return &a->partial_tensors[i];
   return NULL;
 }
 
@@ -121,7 +121,7 @@ static clv_code add_partial_tensor(clv_reassembly *a, uint64_t transfer, uint64_
   CLV_TRY(alloc_tensor(a, total, &t, err));
   if (!a->n_partial_tensors) a->receiving_since_ns = clv_clock_now(&a->clock);
   clv_partial_tensor *e = &a->partial_tensors[a->n_partial_tensors++];
-  *e = (clv_partial_tensor){.transfer = transfer,
+  *e = (clv_partial_tensor){.transfer_id = transfer,
                             .total_bytes = total,
                             .tensor = t,
                             .spans = e->spans,
@@ -134,7 +134,7 @@ static clv_code add_partial_tensor(clv_reassembly *a, uint64_t transfer, uint64_
 typedef struct partial_event_args {
   clv_reassembly *a;
   clv_partial_tensor *e; /* table entry of the transfer; NULL: none yet */
-  uint64_t transfer, total_bytes;
+  uint64_t transfer_id, total_bytes;
   clv_packet *packet; /* for HEAD: the packet whose tensor tensor_index has this transfer */
   uint32_t tensor_index;
   uint64_t from, to; /* for CHUNK: its bytes [from, to) */
@@ -146,7 +146,7 @@ static clv_code insert_span(clv_partial_tensor *e, size_t at, clv_span s, clv_er
   if (e->n_spans == MAX_SPANS)
     return clv_fail(err, CLV_EXHAUSTED,
                     "the chunks of transfer %llu form more than %d separate ranges, the limit",
-                    (unsigned long long)e->transfer, MAX_SPANS);
+                    (unsigned long long)e->transfer_id, MAX_SPANS);
   if (e->n_spans == e->cap_spans) {
     size_t cap = e->cap_spans ? 2 * e->cap_spans : INITIAL_SPANS;
     clv_span *more = realloc(e->spans, cap * sizeof *more);
@@ -171,7 +171,7 @@ static clv_code claim_span(clv_partial_tensor *e, uint64_t from, uint64_t to, cl
   if (before && before->to > from)
     return clv_fail(err, CLV_INVALID, "bytes %llu to %llu of transfer %llu were sent twice",
                     (unsigned long long)from, (unsigned long long)CLV_MIN(to, before->to),
-                    (unsigned long long)e->transfer);
+                    (unsigned long long)e->transfer_id);
   bool joins_before = before && before->to == from, joins_after = after && after->from == to;
   if (joins_before && joins_after) {
     before->to = after->to;
@@ -208,24 +208,24 @@ static clv_code set_head(partial_event_args *n, clv_err *err) {
 }
 
 static clv_code begin_tensor_with_chunk(partial_event_args *n, clv_err *err) {
-  CLV_TRY(add_partial_tensor(n->a, n->transfer, n->total_bytes, &n->e, err));
+  CLV_TRY(add_partial_tensor(n->a, n->transfer_id, n->total_bytes, &n->e, err));
   return claim_chunk(n, err);
 }
 
 static clv_code begin_tensor_with_head(partial_event_args *n, clv_err *err) {
-  CLV_TRY(add_partial_tensor(n->a, n->transfer, n->total_bytes, &n->e, err));
+  CLV_TRY(add_partial_tensor(n->a, n->transfer_id, n->total_bytes, &n->e, err));
   return set_head(n, err);
 }
 
 static clv_code refuse_second_head(partial_event_args *n, clv_err *err) {
   return clv_fail(err, CLV_INVALID, "transfer %llu is named by two tensors",
-                  (unsigned long long)n->transfer);
+                  (unsigned long long)n->transfer_id);
 }
 
 static clv_code refuse_repeated_bytes(partial_event_args *n, clv_err *err) {
   return clv_fail(err, CLV_INVALID, "bytes %llu to %llu of transfer %llu were sent twice",
                   (unsigned long long)n->from, (unsigned long long)n->to,
-                  (unsigned long long)n->transfer);
+                  (unsigned long long)n->transfer_id);
 }
 
 /* Actions for each state and event. PROTOCOL.md 4: chunks are received in any order, before or
@@ -242,10 +242,10 @@ static partial_action *const actions[CLV_PARTIAL_STATES][CLV_PARTIAL_EVENTS] = {
 /* Runs the action for an event. The caller holds the lock. */
 static clv_code run_partial_event(clv_partial_tensor_event event, partial_event_args *n,
                                   clv_err *err) {
-  n->e = find_partial_tensor(n->a, n->transfer);
+  n->e = find_partial_tensor(n->a, n->transfer_id);
   if (n->e && n->e->total_bytes != n->total_bytes)
     return clv_fail(err, CLV_INVALID, "transfer %llu states %llu bytes, then %llu",
-                    (unsigned long long)n->transfer, (unsigned long long)n->e->total_bytes,
+                    (unsigned long long)n->transfer_id, (unsigned long long)n->e->total_bytes,
                     (unsigned long long)n->total_bytes);
   return actions[transfer_state(n->e)][event](n, err);
 }
@@ -303,8 +303,8 @@ static clv_packet *take_packet_if_complete(clv_reassembly *a, clv_packet *p) {
 
 /* Compares the checksums of a complete packet and returns the packet. The error does not state the
  * checksums, because the checksum of a single number reveals that number. */
-static clv_code check_packet_sums(clv_reassembly *a, clv_packet *p, clv_packet **ret,
-                                  clv_err *err) {
+static clv_code check_packet_checksums(clv_reassembly *a, clv_packet *p, clv_packet **ret,
+                                       clv_err *err) {
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) {
     if (p->crc32c[i] == p->frame.tensors[i].crc32c) continue;
     clv_fail(err, CLV_DATA_LOSS, "tensor %u of a %s frame has another CRC32C than the frame states",
@@ -348,7 +348,7 @@ static clv_packet *add_received_bytes(clv_reassembly *a, uint64_t transfer, uint
 clv_code clv_reassembly_add_chunk(clv_reassembly *a, const clv_frame *f, const clv_piece *pieces,
                                   const clv_payload *payload, clv_packet **ret, clv_err *err) {
   partial_event_args n = {.a = a,
-                          .transfer = f->chunk.transfer,
+                          .transfer_id = f->chunk.transfer_id,
                           .total_bytes = f->chunk.total_bytes,
                           .from = f->chunk.offset,
                           .to = f->chunk.offset + payload->len};
@@ -361,10 +361,10 @@ clv_code clv_reassembly_add_chunk(clv_reassembly *a, const clv_frame *f, const c
   pthread_mutex_unlock(&a->lock);
   CLV_TRY(code);
   uint32_t crc = t ? copy_chunk(t, f, pieces, payload) : 0;
-  clv_packet *complete = add_received_bytes(a, f->chunk.transfer, payload->len, crc);
+  clv_packet *complete = add_received_bytes(a, f->chunk.transfer_id, payload->len, crc);
   clv_tensor_unref(t);
   *ret = NULL;
-  return complete ? check_packet_sums(a, complete, ret, err) : CLV_OK;
+  return complete ? check_packet_checksums(a, complete, ret, err) : CLV_OK;
 }
 
 /* ---- frames ---------------------------------------------------------------------------------- */
@@ -374,7 +374,7 @@ static void set_packet_origin(clv_reassembly *a, clv_packet *p) {
   p->recv_window = clv_recv_window_ref(a->recv_window);
 }
 
-static bool is_in_chunks(const clv_frame *f) { return f->n_tensors && f->tensors[0].transfer; }
+static bool is_in_chunks(const clv_frame *f) { return f->n_tensors && f->tensors[0].transfer_id; }
 
 /* Makes the announcement of a CALL in chunks. The announcement keeps the CALL's position in frame
  * order when later frames overtake the chunks. */
@@ -416,7 +416,7 @@ static clv_code add_tensors(clv_reassembly *a, clv_packet *p, clv_err *err) {
   clv_code code = CLV_OK;
   for (uint32_t i = 0; i < p->frame.n_tensors && code == CLV_OK; i++) {
     partial_event_args n = {.a = a,
-                            .transfer = p->frame.tensors[i].transfer,
+                            .transfer_id = p->frame.tensors[i].transfer_id,
                             .total_bytes = p->frame.tensors[i].bytes,
                             .packet = p,
                             .tensor_index = i};
@@ -437,7 +437,7 @@ static clv_code add_chunked_packet(clv_reassembly *a, clv_packet *p, clv_packet 
     p->frame.n_tensors = 0; /* the packet owns no tensor yet */
     clv_packet_free(p);
   }
-  return complete ? check_packet_sums(a, complete, ret, err) : code;
+  return complete ? check_packet_checksums(a, complete, ret, err) : code;
 }
 
 /* Copies the payload into new tensors, until the quota is reached. */
@@ -471,7 +471,7 @@ static clv_code add_inline_packet(clv_reassembly *a, clv_packet *p, const clv_pi
     drop_tensors_over_quota(p, err);
     code = CLV_OK;
   }
-  if (code == CLV_OK) return check_packet_sums(a, p, ret, err);
+  if (code == CLV_OK) return check_packet_checksums(a, p, ret, err);
   clv_packet_free(p);
   return code;
 }
@@ -485,7 +485,7 @@ clv_code clv_reassembly_add_packet(clv_reassembly *a, clv_packet *p, const clv_p
 
 /* ---- counters -------------------------------------------------------------------------------- */
 
-void clv_reassembly_get_received(clv_reassembly *a, uint64_t *ret_bytes, uint64_t *ret_ns) {
+void clv_reassembly_get_received_counts(clv_reassembly *a, uint64_t *ret_bytes, uint64_t *ret_ns) {
   uint64_t now = clv_clock_now(&a->clock);
   pthread_mutex_lock(&a->lock);
   *ret_bytes = a->received_bytes;

@@ -27,11 +27,11 @@ static clv_frame make_ack(clv_link *l) {
 static clv_code send_ack(clv_link *l, clv_err *err) {
   clv_frame f = make_ack(l);
   if (clv_frame_writer_hold_back(l->writer, &f, NULL, 0, 0)) return CLV_OK;
-  clv_code code = clv_frame_writer_send_plain(l->writer, &f, err);
+  clv_code code = clv_frame_writer_send_without_payload(l->writer, &f, err);
   return code == CLV_UNAVAILABLE ? CLV_OK : code;
 }
 
-clv_code clv_link_count_received(clv_link *l, uint32_t index, clv_err *err) {
+clv_code clv_link_record_received(clv_link *l, uint32_t index, clv_err *err) {
   clv_lane_slot *s = &l->lanes[index];
   uint64_t n = __atomic_add_fetch(&s->n_received, 1, __ATOMIC_RELAXED);
   if (!l->lease_ms) return CLV_OK;

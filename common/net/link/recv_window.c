@@ -78,6 +78,6 @@ void clv_recv_window_return_bytes(clv_recv_window *r, uint64_t bytes) {
   clv_frame f = {.kind = CLV_CREDIT};
   f.credit.bytes = granted;
   clv_err err;
-  if (clv_frame_writer_send_plain(r->writer, &f, &err) != CLV_OK)
+  if (clv_frame_writer_send_without_payload(r->writer, &f, &err) != CLV_OK)
     clv_frame_writer_break(r->writer, &err);
 }

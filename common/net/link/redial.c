@@ -6,8 +6,9 @@
  *
  * A lost lane is dialled at once, and once more if that fails, then after pauses of 0.2 s to 2 s. A
  * host that is silent, or that cannot be reached, is dialled until the lease is over. The link ends
- * sooner if the host refuses each connection for refused_ms, because then no process of the peer is
- * there, and at once if the peer refuses ATTACH, because then it does not have the link any more.
+ * sooner if the host refuses each connection for refusal_timeout_ms, because then no process of the
+ * peer is there, and at once if the peer refuses ATTACH, because then it does not have the link any
+ * more.
  */
 #include <stdio.h>
 #include <string.h>
@@ -43,11 +44,11 @@ static void end_if_lease_expired(clv_link *l, const clv_lane_slot *s, uint64_t n
            l->redials.failure_text);
 }
 
-/* Ends the link if the peer's host has refused each redial for refused_ms, the last one included.
- * The caller holds the lock. */
+/* Ends the link if the peer's host has refused each redial for refusal_timeout_ms, the last one
+ * included. The caller holds the lock. */
 static void end_if_refused_too_long(clv_link *l, due_work *d) {
   const clv_redials *r = &l->redials;
-  bool is_over = r->last_refused_ns - r->refused_since_ns >= l->refused_ms * MS;
+  bool is_over = r->last_refused_ns - r->refused_since_ns >= l->refusal_timeout_ms * MS;
   if (!r->refused_since_ns || !is_over || d->ends_link) return;
   d->ends_link = true;
   snprintf(d->end_text, sizeof d->end_text, "%.200s; its host refuses connections: %.200s",
@@ -77,7 +78,7 @@ static void find_due_redials(clv_link *l, bool any_lost, uint64_t now, due_work 
   d->must_redial = true;
   r->next_redial_ns = now + r->redial_pause_ms * MS;
   /* the redial after which the link ends */
-  uint64_t last_ns = r->refused_since_ns + l->refused_ms * MS;
+  uint64_t last_ns = r->refused_since_ns + l->refusal_timeout_ms * MS;
   if (r->refused_since_ns && now < last_ns) r->next_redial_ns = CLV_MIN(r->next_redial_ns, last_ns);
   r->redial_pause_ms = r->redial_pause_ms ? CLV_MIN(2 * r->redial_pause_ms, (uint64_t)REDIAL_MAX_MS)
                                           : REDIAL_FIRST_MS;
@@ -137,7 +138,7 @@ uint64_t clv_link_redial_or_end(clv_link *l) {
     return UINT64_MAX;
   }
   for (uint32_t i = 0; i < d.n_late_lanes; i++)
-    clv_frame_writer_drop_stream(l->writer, d.late_lanes[i], "no answer to ATTACH");
+    clv_frame_writer_cancel_lane_stream(l->writer, d.late_lanes[i], "no answer to ATTACH");
   if (!d.must_redial) return d.next_work_ns;
   redial_lanes(l);
   return clv_clock_now(&l->clock);
@@ -173,7 +174,7 @@ static void *run_redials(void *link) {
 clv_code clv_link_start_redials(clv_link *l, clv_err *err) {
   if (!l->lease_ms || l->clock.now_ns) return CLV_OK;
   if (pthread_create(&l->redials.thread, NULL, run_redials, l) != 0)
-    return clv_fail(err, CLV_EXHAUSTED, "no thread for connecting again to %s", l->peer);
+    return clv_fail(err, CLV_EXHAUSTED, "no thread for connecting again to %s", l->peer_name);
   l->redials.has_thread = true;
   return CLV_OK;
 }

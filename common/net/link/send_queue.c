@@ -99,19 +99,19 @@ static void break_writer(clv_send_queue *d, const clv_err *why) {
 /* Sends a chunk, in one message with its PING. */
 static clv_code send_chunk(clv_send_queue *d, const clv_chunk_send *s, clv_err *err) {
   const clv_chunk *c = &s->chunk;
-  clv_frame f = {.kind = CLV_CHUNK}, ping = {.kind = CLV_PING, .message = s->ping_id_with};
-  f.chunk.transfer = c->transfer;
+  clv_frame f = {.kind = CLV_CHUNK}, ping = {.kind = CLV_PING, .message_id = s->ping_id_with_chunk};
+  f.chunk.transfer_id = c->transfer_id;
   f.chunk.offset = c->offset;
   f.chunk.total_bytes = c->tensor->bytes;
   clv_rpc_piece pieces[2];
   pieces[1] = clv_rpc_piece_of_tensor(c->tensor, c->offset, c->len);
-  return clv_frame_writer_send_with(d->writer, s->lane_index, ping.message ? &ping : NULL, &f,
-                                    pieces, 1, c->len, err);
+  return clv_frame_writer_send_with_preceding(
+      d->writer, s->lane_index, ping.message_id ? &ping : NULL, &f, pieces, 1, c->len, err);
 }
 
 static clv_code send_probe(clv_send_queue *d, uint64_t number, clv_err *err) {
-  clv_frame f = {.kind = CLV_PING, .message = number};
-  return number ? clv_frame_writer_send_plain(d->writer, &f, err) : CLV_OK;
+  clv_frame f = {.kind = CLV_PING, .message_id = number};
+  return number ? clv_frame_writer_send_without_payload(d->writer, &f, err) : CLV_OK;
 }
 
 static bool take_next_chunk(clv_send_queue *d, clv_chunk_send *ret) {
@@ -179,11 +179,12 @@ typedef enum copy_progress { PART_COPIED, PART_PENDING, PART_FAILED } copy_progr
 
 /* Checks whether the first `bytes` of the current tensor are copied. PART_PENDING: the queue
  * keeps the packet as partially_sent_packet, and the caller's job ends. */
-static copy_progress await_copy(clv_send_queue *d, clv_packet *p, size_t bytes, clv_err *err) {
+static copy_progress check_copied_or_suspend(clv_send_queue *d, clv_packet *p, size_t bytes,
+                                             clv_err *err) {
   clv_device_copy *c = p->device_copy[p->sending_tensor_index];
   if (!c) return PART_COPIED;
   pthread_mutex_lock(&d->lock);
-  d->copy_waiter.bytes = bytes;
+  d->copy_waiter.awaited_bytes = bytes;
   bool ended = d->has_ended,
        partially_sent = !ended && !clv_device_copy_add_waiter(c, &d->copy_waiter);
   if (partially_sent) {
@@ -193,7 +194,7 @@ static copy_progress await_copy(clv_send_queue *d, clv_packet *p, size_t bytes, 
   }
   pthread_mutex_unlock(&d->lock);
   if (partially_sent) return PART_PENDING;
-  clv_code code = ended ? clv_frame_writer_fail_with_reason(d->writer, err)
+  clv_code code = ended ? clv_frame_writer_end_error(d->writer, err)
                         : clv_device_copy_check_failure(c, bytes, err);
   return code == CLV_OK ? PART_COPIED : PART_FAILED;
 }
@@ -222,12 +223,12 @@ static clv_code send_packet_inline(clv_send_queue *d, clv_packet *p, clv_err *er
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) {
     clv_tensor *t = p->tensor[i];
     /* a packet that this process relays still has the ids of its sender */
-    p->frame.tensors[i].transfer = 0;
+    p->frame.tensors[i].transfer_id = 0;
     p->frame.tensors[i].crc32c = clv_crc32c(0, t->data, t->bytes);
     pieces[i + 1] = clv_rpc_piece_of_tensor(clv_tensor_ref(t), 0, t->bytes);
     payload += t->bytes;
   }
-  if (p->is_coalesced &&
+  if (p->coalesces_with_next &&
       clv_frame_writer_hold_back(d->writer, &p->frame, pieces + 1, p->frame.n_tensors, payload)) {
     release_pieces(pieces + 1, p->frame.n_tensors);
     return CLV_OK;
@@ -242,9 +243,9 @@ static copy_progress queue_chunks(clv_send_queue *d, clv_packet *p, clv_err *err
   clv_tensor *t = p->tensor[p->sending_tensor_index];
   clv_tensor_head *head = &p->frame.tensors[p->sending_tensor_index];
   while (p->bytes_queued < t->bytes) {
-    clv_chunk c = {t, head->transfer, p->bytes_queued,
+    clv_chunk c = {t, head->transfer_id, p->bytes_queued,
                    CLV_MIN(t->bytes - p->bytes_queued, (size_t)CLV_WIRE_CHUNK_BYTES)};
-    copy_progress found = await_copy(d, p, p->bytes_queued + c.len, err);
+    copy_progress found = check_copied_or_suspend(d, p, p->bytes_queued + c.len, err);
     if (found != PART_COPIED) return found;
     head->crc32c = clv_crc32c(head->crc32c, (char *)t->data + p->bytes_queued, c.len);
     p->bytes_queued += c.len;
@@ -261,19 +262,20 @@ static copy_progress send_packet_chunked(clv_send_queue *d, clv_packet *p, clv_e
     clv_tensor_head *head = &p->frame.tensors[p->sending_tensor_index];
     if (!p->has_transfer_id) {
       head->crc32c = 0;
-      head->transfer = __atomic_add_fetch(&d->last_transfer, 1, __ATOMIC_RELAXED);
+      head->transfer_id = __atomic_add_fetch(&d->last_transfer_id, 1, __ATOMIC_RELAXED);
     }
     p->has_transfer_id = true;
     copy_progress found = queue_chunks(d, p, err);
     if (found != PART_COPIED) return found;
   }
-  return clv_frame_writer_send_plain(d->writer, &p->frame, err) == CLV_OK ? PART_COPIED
-                                                                          : PART_FAILED;
+  return clv_frame_writer_send_without_payload(d->writer, &p->frame, err) == CLV_OK ? PART_COPIED
+                                                                                    : PART_FAILED;
 }
 
-static copy_progress send_packet_unchunked(clv_send_queue *d, clv_packet *p, clv_err *err) {
+static copy_progress send_inline_once_copied(clv_send_queue *d, clv_packet *p, clv_err *err) {
   for (; p->sending_tensor_index < p->frame.n_tensors; p->sending_tensor_index++) {
-    copy_progress found = await_copy(d, p, p->tensor[p->sending_tensor_index]->bytes, err);
+    copy_progress found =
+        check_copied_or_suspend(d, p, p->tensor[p->sending_tensor_index]->bytes, err);
     if (found != PART_COPIED) return found;
   }
   return send_packet_inline(d, p, err) == CLV_OK ? PART_COPIED : PART_FAILED;
@@ -282,7 +284,7 @@ static copy_progress send_packet_unchunked(clv_send_queue *d, clv_packet *p, clv
 /* Sends a packet and frees it. PART_PENDING: the queue keeps it as partially_sent_packet. */
 static copy_progress send_packet(clv_send_queue *d, clv_packet *p, clv_err *err) {
   uint64_t bytes = bytes_of_tensors(p);
-  copy_progress found = bytes <= CLV_WIRE_INLINE_MAX ? send_packet_unchunked(d, p, err)
+  copy_progress found = bytes <= CLV_WIRE_INLINE_MAX ? send_inline_once_copied(d, p, err)
                                                      : send_packet_chunked(d, p, err);
   if (found == PART_PENDING) return found;
   __atomic_fetch_add(&d->tensors_out, p->frame.n_tensors, __ATOMIC_RELAXED);
@@ -382,21 +384,22 @@ static send_decision decide_send(clv_send_queue *d, const clv_packet *p, uint64_
   return queued || later ? SEND_QUEUED : SEND_NOW;
 }
 
-/* Queues a packet. Clears is_coalesced, because no caller flushes when the job sends the packet. */
+/* Queues a packet. Clears coalesces_with_next, because no caller flushes when the job sends the
+ * packet. */
 static void append_packet(clv_send_queue *d, clv_packet *p) {
-  p->is_coalesced = false;
+  p->coalesces_with_next = false;
   p->next = NULL;
   *(d->last ? &d->last->next : &d->first) = p;
   d->last = p;
 }
 
 static clv_code refuse_packet(clv_send_queue *d, send_decision why, uint64_t bytes, clv_err *err) {
-  if (why == SEND_ENDED) return clv_frame_writer_fail_with_reason(d->writer, err);
+  if (why == SEND_ENDED) return clv_frame_writer_end_error(d->writer, err);
   return clv_fail(err, CLV_EXHAUSTED,
                   "a message with %llu bytes of tensors exceeds the credit of %llu bytes that %s "
                   "grants; raise limits.receive_window there",
                   (unsigned long long)bytes, (unsigned long long)d->granted_credit,
-                  d->writer->peer);
+                  d->writer->peer_name);
 }
 
 clv_code clv_send_queue_send(clv_send_queue *d, clv_packet *p, clv_err *err) {
@@ -439,15 +442,15 @@ static void add_chunk_load(const clv_pace *p, clv_link_load *load) {
   uint64_t last = 0;
   for (size_t i = 0; i < p->n_chunks; i++) {
     const clv_chunk *c = &p->chunks[(p->first + i) % p->cap_chunks];
-    load->tensors_out += c->transfer != last;
+    load->tensors_out += c->transfer_id != last;
     load->bytes_out += c->len;
-    last = c->transfer;
+    last = c->transfer_id;
   }
   load->bytes_out += clv_pace_bytes_in_flight(p);
 }
 
 void clv_send_queue_add_load(clv_send_queue *d, clv_link_load *load) {
-  load->frames_out += clv_frame_writer_count_unsent(d->writer);
+  load->frames_out += clv_frame_writer_n_unaccepted(d->writer);
   pthread_mutex_lock(&d->lock);
   add_packet_load(d, load);
   add_chunk_load(&d->pace, load);

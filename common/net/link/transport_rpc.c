@@ -30,8 +30,8 @@ const clv_transport clv_transport_rpc = {send_on_rpc_stream, close_rpc_stream, c
 typedef struct connections {
   clv_rpc_runtime *runtime;
   clv_rpc_limits limits;
-  unsigned timeout_ms;
-  char *address, *identity;
+  unsigned dial_timeout_ms;
+  char *peer_address, *peer_identity;
   clv_rpc_pem pem; /* PEM text of the newest connection, an owned copy */
   clv_code (*read_pem)(void *user, clv_rpc_pem *ret, clv_err *err);
   void *pem_user;
@@ -55,16 +55,16 @@ static clv_code dial_rpc_stream(void *user, uint32_t index, clv_lane *lane, cons
   connections *c = user;
   clv_rpc_channel **channel = &c->channels[index];
   const bool is_redial = *channel != NULL;
-  const unsigned redial_ms = CLV_MIN(c->timeout_ms, (unsigned)ATTACH_TIMEOUT_MS);
+  const unsigned redial_ms = CLV_MIN(c->dial_timeout_ms, (unsigned)ATTACH_TIMEOUT_MS);
   if (is_redial) CLV_TRY(renew_pem(c, err));
   clv_rpc_channel_free(clv_steal(channel));
-  clv_rpc_channel_options o = {.target_address = c->address,
-                               .expected_uri = c->identity,
+  clv_rpc_channel_options o = {.target_address = c->peer_address,
+                               .expected_uri = c->peer_identity,
                                .pem = c->pem,
                                .limits = c->limits,
                                .connect_stop_flag = stop};
   CLV_TRY(clv_rpc_channel_new(c->runtime, &o, channel, err));
-  CLV_TRY(clv_rpc_channel_connect(*channel, is_redial ? redial_ms : c->timeout_ms, err));
+  CLV_TRY(clv_rpc_channel_connect(*channel, is_redial ? redial_ms : c->dial_timeout_ms, err));
   clv_rpc_stream_events events = c->events;
   events.user = lane;
   clv_rpc_stream *stream;
@@ -77,18 +77,18 @@ static void free_rpc_connections(void *user) {
   connections *c = user;
   for (uint32_t i = 0; i < MAX_LANES; i++) clv_rpc_channel_free(c->channels[i]);
   clv_rpc_pem_clear(&c->pem);
-  free(c->address);
-  free(c->identity);
+  free(c->peer_address);
+  free(c->peer_identity);
   free(c);
 }
 
 static clv_code copy_dial_settings(connections *c, const clv_link_dial *dial, clv_err *err) {
   c->limits = dial->limits;
-  c->timeout_ms = dial->dial_timeout_ms;
+  c->dial_timeout_ms = dial->dial_timeout_ms;
   c->read_pem = dial->read_pem;
   c->pem_user = dial->pem_user;
-  CLV_TRY(clv_strdup(dial->address, &c->address, err));
-  CLV_TRY(clv_strdup(dial->identity, &c->identity, err));
+  CLV_TRY(clv_strdup(dial->peer_address, &c->peer_address, err));
+  CLV_TRY(clv_strdup(dial->peer_identity, &c->peer_identity, err));
   return clv_rpc_pem_copy(&dial->pem, &c->pem, err);
 }
 

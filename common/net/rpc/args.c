@@ -18,7 +18,7 @@ static void add_int_arg(rpc_args *args, const char *key, int value) {
   arg->value.integer = value;
 }
 
-clv_code rpc_limits_check(clv_rpc_limits *limits, clv_err *err) {
+clv_code rpc_limits_fill_and_check(clv_rpc_limits *limits, clv_err *err) {
   if (limits->max_message_bytes == 0) limits->max_message_bytes = 8 * MIB;
   if (limits->peer_timeout_ms == 0) limits->peer_timeout_ms = 60000;
   if (limits->max_message_bytes > RPC_MAX_MESSAGE)

@@ -24,7 +24,7 @@ struct clv_rpc_channel {
   char *target_address;
   clv_rpc_limits limits;
   grpc_channel_credentials *credentials;
-  rpc_identity *identity;
+  rpc_identity *server_identity;
   const bool *connect_stop_flag; /* as in clv_rpc_channel_options */
   pthread_mutex_t lock;          /* guards the fields below */
   grpc_channel *grpc_handle;
@@ -47,14 +47,14 @@ static clv_code check_target(const char *target, clv_err *err) {
 
 static clv_code init_channel(clv_rpc_channel *channel, const clv_rpc_channel_options *options,
                              clv_err *err) {
-  CLV_TRY(rpc_limits_check(&channel->limits, err));
+  CLV_TRY(rpc_limits_fill_and_check(&channel->limits, err));
   CLV_TRY(clv_strdup(options->target_address, &channel->target_address, err));
   rpc_pem pem;
   CLV_TRY(rpc_pem_init(&pem, &options->pem, err));
   clv_code code = rpc_pem_check_once(channel->runtime, &pem, err);
   if (code == CLV_OK)
     code = rpc_client_credentials(&pem, options->expected_uri, &channel->credentials,
-                                  &channel->identity, err);
+                                  &channel->server_identity, err);
   rpc_pem_clear(&pem);
   return code;
 }
@@ -81,7 +81,7 @@ void clv_rpc_channel_free(clv_rpc_channel *channel) {
   rpc_cancel_streams_of(channel->runtime, channel, CLV_CANCELLED, "the channel was closed");
   if (channel->grpc_handle) grpc_channel_destroy(channel->grpc_handle);
   if (channel->credentials) grpc_channel_credentials_release(channel->credentials);
-  rpc_identity_unref(channel->identity);
+  rpc_identity_unref(channel->server_identity);
   pthread_mutex_destroy(&channel->lock);
   free(channel->target_address);
   free(channel);
@@ -93,7 +93,7 @@ void clv_rpc_channel_freep(clv_rpc_channel **channel) {
 }
 
 /* Returns the gRPC channel, and creates it if needed. The caller holds the lock. */
-static grpc_channel *open_grpc_channel(clv_rpc_channel *channel) {
+static grpc_channel *get_or_create_grpc_channel(clv_rpc_channel *channel) {
   if (channel->grpc_handle) return channel->grpc_handle;
   rpc_args args = {.n = 0};
   rpc_args_add_common(&args, &channel->limits);
@@ -192,7 +192,8 @@ static clv_code copy_reply(grpc_byte_buffer *buffer, clv_bytes *reply, clv_err *
 static clv_code read_call_result(clv_rpc_channel *channel, const unary *u, clv_bytes *reply,
                                  clv_err *err) {
   if (u->status == GRPC_STATUS_OK) return copy_reply(u->reply, reply, err);
-  if (u->status == GRPC_STATUS_UNAVAILABLE) CLV_TRY(rpc_identity_check(channel->identity, err));
+  if (u->status == GRPC_STATUS_UNAVAILABLE)
+    CLV_TRY(rpc_identity_check(channel->server_identity, err));
   char text[RPC_TEXT];
   rpc_copy_printable(text, GRPC_SLICE_START_PTR(u->status_details),
                      GRPC_SLICE_LENGTH(u->status_details));
@@ -245,9 +246,9 @@ static void destroy_queue(grpc_completion_queue *queue) {
   grpc_completion_queue_destroy(queue);
 }
 
-static void note_dialled_peer(grpc_call *call) {
+static void record_dialled_peer(grpc_call *call) {
   char *address = grpc_call_get_peer(call);
-  rpc_fork_note_peer(address);
+  rpc_fork_record_dialled_peer(address);
   gpr_free(address);
 }
 
@@ -264,13 +265,13 @@ clv_code clv_rpc_call_unary(clv_rpc_channel *channel, const char *method, const 
   grpc_completion_queue *queue = grpc_completion_queue_create_for_pluck(NULL);
   pthread_mutex_lock(&channel->lock);
   destroy_failed_channel(channel);
-  grpc_call *call =
-      create_call(open_grpc_channel(channel), queue, method, rpc_deadline_in_ms(deadline_ms));
+  grpc_call *call = create_call(get_or_create_grpc_channel(channel), queue, method,
+                                rpc_deadline_in_ms(deadline_ms));
   pthread_mutex_unlock(&channel->lock);
   grpc_op ops[6];
   clv_code code = run_batch(call, queue, ops, make_unary_ops(&u, message, ops), err);
   if (code == CLV_OK) code = read_call_result(channel, &u, reply, err);
-  if (code == CLV_OK) note_dialled_peer(call);
+  if (code == CLV_OK) record_dialled_peer(call);
   grpc_call_unref(call);
   grpc_byte_buffer_destroy(message);
   destroy_queue(queue);
@@ -313,7 +314,7 @@ static const struct {
  * after our side of the handshake is over, and gRPC's server then just closes. So a close after a
  * passed identity check means that the server refused our certificate. */
 static clv_code report_dial_error(clv_rpc_channel *channel, const char *text, clv_err *err) {
-  if (rpc_identity_is_proved(channel->identity))
+  if (rpc_identity_is_proved(channel->server_identity))
     return clv_fail(err, CLV_UNAUTHENTICATED,
                     "%s: the server closed the connection right after the TLS handshake, so it has "
                     "refused our certificate (%s)",
@@ -327,7 +328,7 @@ static clv_code report_dial_error(clv_rpc_channel *channel, const char *text, cl
 /* Gets the reason of a failed dial from a call on the failed channel. CLV_OK: the call reached the
  * server. */
 static clv_code find_dial_error(clv_rpc_channel *channel, grpc_channel *failed, clv_err *err) {
-  CLV_TRY(rpc_identity_check(channel->identity, err));
+  CLV_TRY(rpc_identity_check(channel->server_identity, err));
   unary u;
   unary_call_init(&u);
   grpc_completion_queue *queue = grpc_completion_queue_create_for_pluck(NULL);
@@ -359,7 +360,7 @@ static bool wait_state_change(grpc_channel *dialled_channel, grpc_connectivity_s
 
 static clv_code wait_until_ready(clv_rpc_channel *channel, grpc_channel *dial,
                                  gpr_timespec deadline, unsigned deadline_ms, clv_err *err) {
-  rpc_identity_reset(channel->identity);
+  rpc_identity_reset(channel->server_identity);
   for (;;) {
     grpc_connectivity_state state = grpc_channel_check_connectivity_state(dial, 1);
     if (state == GRPC_CHANNEL_READY) return CLV_OK;
@@ -380,7 +381,7 @@ static grpc_channel *replace_grpc_channel(clv_rpc_channel *channel) {
   pthread_mutex_lock(&channel->lock);
   grpc_channel_destroy(channel->grpc_handle);
   channel->grpc_handle = NULL;
-  grpc_channel *dial = open_grpc_channel(channel);
+  grpc_channel *dial = get_or_create_grpc_channel(channel);
   pthread_mutex_unlock(&channel->lock);
   return dial;
 }
@@ -392,7 +393,7 @@ static clv_code connect_with_retry(clv_rpc_channel *channel, grpc_channel *dial,
                                    unsigned deadline_ms, clv_err *err) {
   gpr_timespec deadline = rpc_deadline_in_ms(deadline_ms);
   clv_code code = wait_until_ready(channel, dial, deadline, deadline_ms, err);
-  if (code != CLV_UNAUTHENTICATED || !rpc_identity_is_proved(channel->identity)) return code;
+  if (code != CLV_UNAUTHENTICATED || !rpc_identity_is_proved(channel->server_identity)) return code;
   return wait_until_ready(channel, replace_grpc_channel(channel), deadline, deadline_ms, err);
 }
 
@@ -403,7 +404,7 @@ clv_code clv_rpc_channel_connect(clv_rpc_channel *channel, unsigned deadline_ms,
   if (!busy) {
     destroy_failed_channel(channel);
     channel->is_connecting = true;
-    dial = open_grpc_channel(channel);
+    dial = get_or_create_grpc_channel(channel);
   }
   pthread_mutex_unlock(&channel->lock);
   if (busy)
@@ -425,8 +426,8 @@ clv_code clv_rpc_stream_open(clv_rpc_channel *channel, const char *method,
                              clv_err *err) {
   pthread_mutex_lock(&channel->lock);
   destroy_failed_channel(channel);
-  grpc_call *call =
-      create_call(open_grpc_channel(channel), channel->runtime->queue, method, rpc_no_deadline());
+  grpc_call *call = create_call(get_or_create_grpc_channel(channel), channel->runtime->queue,
+                                method, rpc_no_deadline());
   pthread_mutex_unlock(&channel->lock);
   clv_rpc_stream *stream = NULL;
   clv_code code = rpc_stream_new(channel->runtime, channel, call, false,

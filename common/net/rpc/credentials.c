@@ -68,7 +68,7 @@ clv_code rpc_pem_init(rpc_pem *dst, const clv_rpc_pem *src, clv_err *err) {
   return code;
 }
 
-static grpc_ssl_server_certificate_config *make_config(const rpc_pem *pem) {
+static grpc_ssl_server_certificate_config *make_server_cert_config(const rpc_pem *pem) {
   grpc_ssl_pem_key_cert_pair pair = {pem->key, pem->cert};
   return grpc_ssl_server_certificate_config_create(pem->ca, &pair, 1);
 }
@@ -83,7 +83,8 @@ clv_code rpc_pem_check(const clv_rpc_pem *pem, clv_err *err) {
   rpc_pem copy;
   CLV_TRY(rpc_pem_init(&copy, pem, err));
   grpc_ssl_server_credentials_options *options =
-      grpc_ssl_server_credentials_create_options_using_config(DEMAND, make_config(&copy));
+      grpc_ssl_server_credentials_create_options_using_config(DEMAND,
+                                                              make_server_cert_config(&copy));
   grpc_server_credentials *credentials = grpc_ssl_server_credentials_create_with_options(options);
   rpc_pem_clear(&copy);
   char address[64];
@@ -114,7 +115,7 @@ static clv_code digest_pem(const rpc_pem *pem, clv_sha256 *ret, clv_err *err) {
   return clv_sha256_of(part, sizeof(part), ret, err);
 }
 
-static bool was_checked(clv_rpc_runtime *runtime, const clv_sha256 *digest) {
+static bool was_pem_checked(clv_rpc_runtime *runtime, const clv_sha256 *digest) {
   pthread_mutex_lock(&runtime->lock);
   bool is_known = runtime->has_checked_pem && memcmp(&runtime->checked_pem_digest, digest,
                                                      sizeof(runtime->checked_pem_digest)) == 0;
@@ -125,7 +126,7 @@ static bool was_checked(clv_rpc_runtime *runtime, const clv_sha256 *digest) {
 clv_code rpc_pem_check_once(clv_rpc_runtime *runtime, const rpc_pem *pem, clv_err *err) {
   clv_sha256 digest;
   CLV_TRY(digest_pem(pem, &digest, err));
-  if (was_checked(runtime, &digest)) return CLV_OK;
+  if (was_pem_checked(runtime, &digest)) return CLV_OK;
   CLV_TRY(rpc_pem_check(&(clv_rpc_pem){pem->ca, pem->cert, pem->key}, err));
   pthread_mutex_lock(&runtime->lock);
   runtime->checked_pem_digest = digest;
@@ -149,7 +150,7 @@ void rpc_server_certs_clear(rpc_server_certs *certs) {
   pthread_mutex_destroy(&certs->lock);
 }
 
-clv_code rpc_server_certs_swap(rpc_server_certs *certs, const clv_rpc_pem *pem, clv_err *err) {
+clv_code rpc_server_certs_replace(rpc_server_certs *certs, const clv_rpc_pem *pem, clv_err *err) {
   CLV_TRY(rpc_pem_check(pem, err));
   rpc_pem new_pem;
   CLV_TRY(rpc_pem_init(&new_pem, pem, err));
@@ -170,7 +171,7 @@ static grpc_ssl_certificate_config_reload_status fetch_certs(
   rpc_tsan_acquire(certs);
   pthread_mutex_lock(&certs->lock);
   if (certs->needs_fetch) {
-    *config = make_config(&certs->pem);
+    *config = make_server_cert_config(&certs->pem);
     certs->needs_fetch = false;
     status = GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
   }

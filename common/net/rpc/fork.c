@@ -5,9 +5,9 @@
  * its descriptors /dev/null takes the place of each dialled connection, so that nothing else gets
  * the number, which gRPC's records still name. The parent's connections are not affected.
  *
- * rpc_fork_note_peer records the addresses that this process has dialled. Before a fork the parent
- * lists the descriptors that are connected to one of them, because the child may call only
- * functions that are safe in a signal handler.
+ * rpc_fork_record_dialled_peer records the addresses that this process has dialled. Before a fork
+ * the parent lists the descriptors that are connected to one of them, because the child may call
+ * only functions that are safe in a signal handler.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -67,7 +67,7 @@ static void install_handlers(void) {
   (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
-void rpc_fork_note_peer(const char *address) {
+void rpc_fork_record_dialled_peer(const char *address) {
   if (!address || strlen(address) >= RPC_ADDRESS) return;
   (void)pthread_once(&forks.install_once, install_handlers);
   pthread_mutex_lock(&forks.lock);

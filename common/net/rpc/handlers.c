@@ -13,7 +13,7 @@ static clv_rpc_job *take_job(rpc_pool *pool) {
   if (job) {
     pool->first_job = job->next;
     if (!pool->first_job) pool->last_job = NULL;
-    pool->n_waiting--;
+    pool->n_waiting_jobs--;
   }
   pthread_mutex_unlock(&pool->lock);
   return job;
@@ -27,7 +27,7 @@ static void *handler_thread(void *arg) {
 clv_code rpc_pool_init(rpc_pool *pool, unsigned n_threads, unsigned max_waiting, clv_err *err) {
   pthread_mutex_init(&pool->lock, NULL);
   pthread_cond_init(&pool->wake_threads, NULL);
-  pool->max_waiting = max_waiting;
+  pool->max_waiting_jobs = max_waiting;
   while (pool->n_threads < n_threads &&
          pthread_create(&pool->threads[pool->n_threads], NULL, handler_thread, pool) == 0)
     pool->n_threads++;
@@ -51,14 +51,14 @@ void rpc_pool_stop(rpc_pool *pool) {
 bool rpc_pool_add_job(rpc_pool *pool, clv_rpc_job *job) {
   job->next = NULL;
   pthread_mutex_lock(&pool->lock);
-  bool has_room = pool->n_waiting < pool->max_waiting && !pool->is_stopping;
+  bool has_room = pool->n_waiting_jobs < pool->max_waiting_jobs && !pool->is_stopping;
   if (has_room) {
     if (pool->last_job)
       pool->last_job->next = job;
     else
       pool->first_job = job;
     pool->last_job = job;
-    pool->n_waiting++;
+    pool->n_waiting_jobs++;
     pthread_cond_signal(&pool->wake_threads);
   }
   pthread_mutex_unlock(&pool->lock);

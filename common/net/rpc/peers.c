@@ -5,8 +5,9 @@
  *
  * A client that opens and resets calls in a loop costs a server far more than itself
  * (CVE-2023-44487), and gRPC 1.51 has no protection. A call is wasted when its peer cancels it or
- * when it exceeds max_calls. An identity that wastes more than max_cancels_per_second is refused
- * for cut_off_ms. Its connection is closed, which drops what gRPC and the kernel have still queued.
+ * when it exceeds max_calls_per_peer. An identity that wastes more than max_cancels_per_second is
+ * refused for cut_off_ms. Its connection is closed, which drops what gRPC and the kernel have still
+ * queued.
  */
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -22,8 +23,8 @@ enum { MAX_ENTRIES = 4096, MAX_SCANNED_FDS = 8192 };
 
 struct rpc_peer_entry {
   rpc_peer_entry *next;
-  unsigned n_active_calls;     /* calls in progress */
-  unsigned n_handled_requests; /* requests that handler threads run or take next */
+  unsigned n_active_calls;         /* calls in progress */
+  unsigned n_requests_in_handlers; /* requests that handler threads run or take next */
   /* requests queued in first_waiting..last_waiting, because handler threads already run as many
    * requests of this identity as it may have */
   unsigned n_waiting_requests;
@@ -36,12 +37,13 @@ struct rpc_peer_entry {
 
 void rpc_peers_init(rpc_peers *peers, const clv_rpc_server_options *options) {
   pthread_mutex_init(&peers->lock, NULL);
-  peers->max_calls = options->max_calls_per_peer ? options->max_calls_per_peer : 64;
+  peers->max_calls_per_peer = options->max_calls_per_peer ? options->max_calls_per_peer : 64;
   peers->max_cancels_per_second =
       options->max_cancels_per_second ? options->max_cancels_per_second : 100;
   peers->cut_off_ms = options->cut_off_ms ? options->cut_off_ms : 10000;
-  peers->max_handled_per_peer = CLV_MAX(1u, options->handler_threads / 2);
-  peers->max_waiting = options->max_waiting_unary ? options->max_waiting_unary : 64;
+  peers->max_in_handlers_per_peer = CLV_MAX(1u, options->n_handler_threads / 2);
+  peers->max_waiting_per_peer =
+      options->max_waiting_unary_calls ? options->max_waiting_unary_calls : 64;
 }
 
 void rpc_peers_clear(rpc_peers *peers) {
@@ -121,7 +123,7 @@ static clv_code begin_call_locked(rpc_peers *peers, const char *uri, rpc_peer_en
   rpc_peer_entry *entry = find_entry(peers, uri, now);
   if (!entry) CLV_TRY(add_entry(peers, uri, &entry, err));
   bool cut = entry->cut_until_ns > now;
-  if (cut || entry->n_active_calls >= peers->max_calls) {
+  if (cut || entry->n_active_calls >= peers->max_calls_per_peer) {
     *ret_refusal = count_wasted_call(peers, entry, now);
     return cut ? clv_fail(err, CLV_EXHAUSTED, "too many cancelled calls: refused for %u ms",
                           peers->cut_off_ms)
@@ -129,7 +131,7 @@ static clv_code begin_call_locked(rpc_peers *peers, const char *uri, rpc_peer_en
                      err, CLV_EXHAUSTED,
                      "more than %u call%s at once: raise limits.concurrent_calls in worker.yaml "
                      "(a session makes about six)",
-                     peers->max_calls, CLV_S(peers->max_calls));
+                     peers->max_calls_per_peer, CLV_S(peers->max_calls_per_peer));
   }
   entry->n_active_calls++;
   *ret_entry = entry;
@@ -161,9 +163,9 @@ bool rpc_peers_end_call(rpc_peers *peers, rpc_peer_entry *entry, bool cancelled_
 rpc_admission rpc_peers_begin_handling(rpc_peers *peers, rpc_peer_entry *entry, clv_rpc_job *job) {
   rpc_admission admission = RPC_REQUEST_ADMITTED;
   pthread_mutex_lock(&peers->lock);
-  if (entry->n_handled_requests < peers->max_handled_per_peer) {
-    entry->n_handled_requests++;
-  } else if (entry->n_waiting_requests < peers->max_waiting) {
+  if (entry->n_requests_in_handlers < peers->max_in_handlers_per_peer) {
+    entry->n_requests_in_handlers++;
+  } else if (entry->n_waiting_requests < peers->max_waiting_per_peer) {
     admission = RPC_REQUEST_QUEUED;
     job->next = NULL;
     *(entry->first_waiting ? &entry->last_waiting->next : &entry->first_waiting) = job;
@@ -183,7 +185,7 @@ clv_rpc_job *rpc_peers_end_handling(rpc_peers *peers, rpc_peer_entry *entry) {
     entry->first_waiting = job->next;
     entry->n_waiting_requests--;
   } else {
-    entry->n_handled_requests--;
+    entry->n_requests_in_handlers--;
   }
   pthread_mutex_unlock(&peers->lock);
   return job;

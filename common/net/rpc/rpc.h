@@ -60,14 +60,14 @@ typedef struct clv_rpc_runtime clv_rpc_runtime;
 
 typedef struct clv_rpc_runtime_options {
   /* number of queue threads, 2 to 64; 0 means 2. One thread leads, the others help under load. */
-  unsigned queue_threads;
+  unsigned n_queue_threads;
   /* how long the leading queue thread polls before it sleeps, at most 1000; 0: not at all */
   unsigned spin_us;
 } clv_rpc_runtime_options;
 
 /* Returns the version of the gRPC that this process runs, as "1.51.1"; static text. Stores the path
  * of its file. */
-const char *clv_rpc_library(char *ret_path, size_t len);
+const char *clv_rpc_library_version(char *ret_path, size_t len);
 /* Starts gRPC and the queue threads. Install the TLS floor (clv_tls) before the first runtime. */
 clv_code clv_rpc_runtime_new(const clv_rpc_runtime_options *options, clv_rpc_runtime **ret_runtime,
                              clv_err *err) CLV_USE_RESULT;
@@ -283,9 +283,10 @@ typedef struct clv_rpc_server_options {
   size_t
       memory_limit; /* bytes that gRPC may use for connections, calls and messages; 0: no limit */
 
-  unsigned handler_threads;    /* 0 means 4; one identity may use at most half of them */
-  unsigned max_waiting_unary;  /* requests of one identity that wait for a handler thread; 0: 64 */
-  unsigned max_calls_per_peer; /* concurrent unary calls and streams of one identity; 0: 64 */
+  unsigned n_handler_threads; /* 0 means 4; one identity may use at most half of them */
+  /* requests of one identity that wait for a handler thread; 0: 64 */
+  unsigned max_waiting_unary_calls;
+  unsigned max_calls_per_peer;   /* concurrent unary calls and streams of one identity; 0: 64 */
   unsigned max_streams_per_conn; /* HTTP/2 setting; 0: 128 */
   /* cancelled or surplus calls of one identity before it is cut off; 0: 100 */
   unsigned max_cancels_per_second;
@@ -304,13 +305,13 @@ unsigned clv_rpc_server_port(const clv_rpc_server *server);
 
 /* Sets the certificates for handshakes from now on; open connections keep theirs. After a failure
  * the old certificates stay in use. */
-clv_code clv_rpc_server_reload(clv_rpc_server *server, const clv_rpc_pem *pem,
-                               clv_err *err) CLV_USE_RESULT;
+clv_code clv_rpc_server_replace_certs(clv_rpc_server *server, const clv_rpc_pem *pem,
+                                      clv_err *err) CLV_USE_RESULT;
 
 typedef struct clv_rpc_server_counts {
   /* totals since the start of the server */
-  uint64_t calls, calls_denied, calls_unauthenticated, calls_refused, cut_peers;
-  unsigned active_calls; /* calls in progress now */
+  uint64_t n_calls, n_calls_denied, n_calls_unauthenticated, n_calls_refused, n_cut_peers;
+  unsigned n_active_calls; /* calls in progress now */
 } clv_rpc_server_counts;
 
 void clv_rpc_server_get_counts(clv_rpc_server *server, clv_rpc_server_counts *ret_counts);

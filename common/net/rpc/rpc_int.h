@@ -38,7 +38,7 @@ typedef struct rpc_pool {
   pthread_mutex_t lock;
   pthread_cond_t wake_threads;
   clv_rpc_job *first_job, *last_job;
-  unsigned n_waiting, max_waiting, n_threads;
+  unsigned n_waiting_jobs, max_waiting_jobs, n_threads;
   bool is_stopping;
   pthread_t threads[64];
 } rpc_pool;
@@ -157,8 +157,8 @@ typedef struct rpc_server_certs {
 clv_code rpc_server_certs_init(rpc_server_certs *certs, const clv_rpc_pem *pem,
                                clv_err *err) CLV_USE_RESULT;
 void rpc_server_certs_clear(rpc_server_certs *certs);
-clv_code rpc_server_certs_swap(rpc_server_certs *certs, const clv_rpc_pem *pem,
-                               clv_err *err) CLV_USE_RESULT;
+clv_code rpc_server_certs_replace(rpc_server_certs *certs, const clv_rpc_pem *pem,
+                                  clv_err *err) CLV_USE_RESULT;
 
 /* Makes server credentials. `certs` must outlive them. NULL: gRPC refused. */
 grpc_server_credentials *rpc_server_credentials(rpc_server_certs *certs);
@@ -177,7 +177,7 @@ typedef struct rpc_args {
 } rpc_args;
 
 /* Fills in the defaults of `limits`. CLV_INVALID: a value is out of range. */
-clv_code rpc_limits_check(clv_rpc_limits *limits, clv_err *err) CLV_USE_RESULT;
+clv_code rpc_limits_fill_and_check(clv_rpc_limits *limits, clv_err *err) CLV_USE_RESULT;
 
 enum { RPC_MIN_PEER_TIMEOUT_MS = 1000 };
 
@@ -222,7 +222,8 @@ typedef struct rpc_peers {
   pthread_mutex_t lock;
   rpc_peer_entry *buckets[64];
   unsigned n_entries;
-  unsigned max_calls, max_cancels_per_second, cut_off_ms, max_handled_per_peer, max_waiting;
+  unsigned max_calls_per_peer, max_cancels_per_second, cut_off_ms, max_in_handlers_per_peer,
+      max_waiting_per_peer;
   uint64_t n_cut_peers;
 } rpc_peers;
 
@@ -264,7 +265,7 @@ bool rpc_read_peer_address(int fd, char *text, size_t len);
 size_t rpc_list_fds(int *ret_fds, size_t max);
 /* Makes children of this process close its connections to a peer that it has dialled. address: as
  * gRPC spells it; NULL is allowed. (fork.c) */
-void rpc_fork_note_peer(const char *address);
+void rpc_fork_record_dialled_peer(const char *address);
 
 /* Closes the TCP connection whose peer has the address `address` ("ipv4:10.0.0.7:41212"). */
 void rpc_cut_connection(const char *address);

@@ -272,7 +272,7 @@ static clv_code start_threads(clv_rpc_runtime *runtime, unsigned n, clv_err *err
   return CLV_OK;
 }
 
-const char *clv_rpc_library(char *ret_path, size_t len) {
+const char *clv_rpc_library_version(char *ret_path, size_t len) {
   const char *(*function)(void) = grpc_version_string;
   const void *address;
   memcpy(&address, &function, sizeof address);
@@ -282,7 +282,7 @@ const char *clv_rpc_library(char *ret_path, size_t len) {
 
 clv_code clv_rpc_runtime_new(const clv_rpc_runtime_options *options, clv_rpc_runtime **ret_runtime,
                              clv_err *err) {
-  unsigned n = options->queue_threads ? options->queue_threads : 2;
+  unsigned n = options->n_queue_threads ? options->n_queue_threads : 2;
   if (n < 2 || n > 64) return clv_fail(err, CLV_INVALID, "queue_threads is %u, must be 2 to 64", n);
   if (options->spin_us > 1000)
     return clv_fail(err, CLV_INVALID, "spin_us is %u, must be at most 1000", options->spin_us);
@@ -390,10 +390,10 @@ void rpc_runtime_remove_stream(clv_rpc_runtime *runtime, clv_rpc_stream *stream)
 static clv_rpc_stream *take_next_to_cancel(clv_rpc_runtime *runtime, const void *owner) {
   pthread_mutex_lock(&runtime->lock);
   clv_rpc_stream *stream = runtime->streams;
-  while (stream && (stream->is_cancel_notified || (owner && stream->owner != owner)))
+  while (stream && (stream->is_visited_by_cancel || (owner && stream->owner != owner)))
     stream = stream->next;
   if (stream) {
-    stream->is_cancel_notified = true;
+    stream->is_visited_by_cancel = true;
     clv_rpc_stream_ref(stream);
   }
   pthread_mutex_unlock(&runtime->lock);

@@ -25,13 +25,13 @@ typedef struct accept_slot {
   grpc_metadata_array call_metadata;
 } accept_slot;
 
-void rpc_server_count_object(clv_rpc_server *server) {
+void rpc_server_begin_slot_or_call(clv_rpc_server *server) {
   pthread_mutex_lock(&server->lock);
   server->n_slots_and_calls++;
   pthread_mutex_unlock(&server->lock);
 }
 
-void rpc_server_drop_object(clv_rpc_server *server) {
+void rpc_server_end_slot_or_call(clv_rpc_server *server) {
   pthread_mutex_lock(&server->lock);
   server->n_slots_and_calls--;
   pthread_cond_broadcast(&server->state_changed);
@@ -45,7 +45,7 @@ static void free_accept_slot(accept_slot *slot) {
   grpc_call_details_destroy(&slot->call_details);
   grpc_metadata_array_destroy(&slot->call_metadata);
   free(slot);
-  rpc_server_drop_object(server);
+  rpc_server_end_slot_or_call(server);
 }
 
 static bool request_next_call(accept_slot *slot) {
@@ -70,9 +70,9 @@ static void on_call_accepted(rpc_tag *tag, bool ok) {
   grpc_metadata_array_destroy(&slot->call_metadata);
   grpc_call_details_init(&slot->call_details);
   grpc_metadata_array_init(&slot->call_metadata);
-  rpc_server_count_object(server); /* counts the call before the slot may be freed */
+  rpc_server_begin_slot_or_call(server); /* counts the call before the slot may be freed */
   if (!request_next_call(slot)) free_accept_slot(slot);
-  rpc_server_admit(server, call, method);
+  rpc_server_admit_call(server, call, method);
   grpc_slice_unref(method);
 }
 
@@ -83,7 +83,7 @@ static clv_code add_accept_slot(clv_rpc_server *server, clv_err *err) {
   slot->tag.run = on_call_accepted;
   grpc_call_details_init(&slot->call_details);
   grpc_metadata_array_init(&slot->call_metadata);
-  rpc_server_count_object(server);
+  rpc_server_begin_slot_or_call(server);
   if (request_next_call(slot)) return CLV_OK;
   free_accept_slot(slot);
   return clv_fail(err, CLV_INTERNAL, "gRPC cannot wait for calls");
@@ -150,9 +150,9 @@ static clv_code start_server(clv_rpc_server *server, clv_err *err) {
 
 static clv_code check_options(const clv_rpc_server_options *options, clv_err *err) {
   if (!options->listen_address) return clv_fail(err, CLV_INVALID, "no address to listen on");
-  if (options->handler_threads > 64)
+  if (options->n_handler_threads > 64)
     return clv_fail(err, CLV_INVALID, "handler_threads is %u, must be at most 64",
-                    options->handler_threads);
+                    options->n_handler_threads);
   if (options->n_stream_methods > 0 && !options->on_stream)
     return clv_fail(err, CLV_INVALID, "stream methods are given, but no on_stream");
   return CLV_OK;
@@ -161,11 +161,11 @@ static clv_code check_options(const clv_rpc_server_options *options, clv_err *er
 /* Prepares everything that needs no network. A failure leaves nothing to free. */
 static clv_code prepare_server(clv_rpc_server *server, const clv_rpc_pem *pem, clv_err *err) {
   const clv_rpc_server_options *options = &server->options;
-  CLV_TRY(rpc_limits_check(&server->options.limits, err));
+  CLV_TRY(rpc_limits_fill_and_check(&server->options.limits, err));
   CLV_TRY(rpc_server_certs_init(&server->certs, pem, err));
-  if (!options->handler_threads) server->options.handler_threads = 4;
+  if (!options->n_handler_threads) server->options.n_handler_threads = 4;
   /* peers.c bounds the requests that wait, for each identity. */
-  clv_code code = rpc_pool_init(&server->handler_pool, options->handler_threads, UINT_MAX, err);
+  clv_code code = rpc_pool_init(&server->handler_pool, options->n_handler_threads, UINT_MAX, err);
   if (code != CLV_OK) {
     rpc_server_certs_clear(&server->certs);
     return code;
@@ -205,20 +205,21 @@ clv_code clv_rpc_server_new(clv_rpc_runtime *runtime, const clv_rpc_server_optio
 
 unsigned clv_rpc_server_port(const clv_rpc_server *server) { return server->port; }
 
-clv_code clv_rpc_server_reload(clv_rpc_server *server, const clv_rpc_pem *pem, clv_err *err) {
-  return rpc_server_certs_swap(&server->certs, pem, err);
+clv_code clv_rpc_server_replace_certs(clv_rpc_server *server, const clv_rpc_pem *pem,
+                                      clv_err *err) {
+  return rpc_server_certs_replace(&server->certs, pem, err);
 }
 
 void clv_rpc_server_get_counts(clv_rpc_server *server, clv_rpc_server_counts *ret_counts) {
   *ret_counts = (clv_rpc_server_counts){
-      .calls = atomic_load(&server->calls),
-      .calls_denied = atomic_load(&server->calls_denied),
-      .calls_unauthenticated = atomic_load(&server->calls_unauthenticated),
-      .calls_refused = atomic_load(&server->calls_refused),
-      .active_calls = atomic_load(&server->active_calls),
+      .n_calls = atomic_load(&server->n_calls),
+      .n_calls_denied = atomic_load(&server->n_calls_denied),
+      .n_calls_unauthenticated = atomic_load(&server->n_calls_unauthenticated),
+      .n_calls_refused = atomic_load(&server->n_calls_refused),
+      .n_active_calls = atomic_load(&server->n_active_calls),
   };
   pthread_mutex_lock(&server->peers.lock);
-  ret_counts->cut_peers = server->peers.n_cut_peers;
+  ret_counts->n_cut_peers = server->peers.n_cut_peers;
   pthread_mutex_unlock(&server->peers.lock);
 }
 

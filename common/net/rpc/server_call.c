@@ -17,12 +17,12 @@ typedef struct incoming {
   grpc_call *call; /* NULL after a stream has taken it over */
   rpc_peer_entry *peer_entry;
   clv_rpc_peer peer;
-  char *uri;
-  char *address; /* allocated by gRPC */
+  char *peer_uri;
+  char *peer_address; /* allocated by gRPC */
   char method[RPC_TEXT];
-  uint64_t connection;
-  int is_cancelled_by_grpc;
-  bool is_cancelled; /* copy of is_cancelled_by_grpc that the handler reads; atomic */
+  uint64_t connection_number;
+  int grpc_cancelled_flag;
+  bool is_cancelled; /* copy of grpc_cancelled_flag that the handler reads; atomic */
   atomic_uint n_holds;
   rpc_tag close_tag, recv_tag, answer_tag;
   const clv_rpc_unary *unary_method;
@@ -35,25 +35,25 @@ typedef struct incoming {
 static void release_call(incoming *in, bool cancelled) {
   clv_rpc_server *server = in->server;
   if (in->peer_entry && rpc_peers_end_call(&server->peers, in->peer_entry, cancelled))
-    rpc_cut_connection(in->address);
+    rpc_cut_connection(in->peer_address);
   if (in->request) grpc_byte_buffer_destroy(in->request);
   if (in->call) grpc_call_unref(in->call);
-  gpr_free(in->address);
-  free(in->uri);
+  gpr_free(in->peer_address);
+  free(in->peer_uri);
   free(in);
-  atomic_fetch_sub(&server->active_calls, 1);
-  rpc_server_drop_object(server);
+  atomic_fetch_sub(&server->n_active_calls, 1);
+  rpc_server_end_slot_or_call(server);
 }
 
 static void drop_call_hold(incoming *in) {
   if (atomic_fetch_sub_explicit(&in->n_holds, 1, memory_order_acq_rel) == 1)
-    release_call(in, in->is_cancelled_by_grpc != 0);
+    release_call(in, in->grpc_cancelled_flag != 0);
 }
 
 static void on_close(rpc_tag *tag, bool ok) {
   (void)ok;
   incoming *in = RPC_OWNER(tag, incoming, close_tag);
-  if (in->is_cancelled_by_grpc) __atomic_store_n(&in->is_cancelled, true, __ATOMIC_RELAXED);
+  if (in->grpc_cancelled_flag) __atomic_store_n(&in->is_cancelled, true, __ATOMIC_RELAXED);
   drop_call_hold(in);
 }
 
@@ -72,7 +72,7 @@ static void start_batch(incoming *in, const grpc_op *ops, size_t n, rpc_tag *tag
 
 static void watch_for_cancellation(incoming *in) {
   grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER};
-  op.data.recv_close_on_server.cancelled = &in->is_cancelled_by_grpc;
+  op.data.recv_close_on_server.cancelled = &in->grpc_cancelled_flag;
   start_batch(in, &op, 1, &in->close_tag);
 }
 
@@ -104,7 +104,7 @@ static void send_answer(incoming *in, clv_code code, const char *text, clv_bytes
 }
 
 static void refuse_call(incoming *in, rpc_refusal refusal, const clv_err *err) {
-  if (refusal == RPC_REFUSAL_WITH_DISCONNECT) rpc_cut_connection(in->address);
+  if (refusal == RPC_REFUSAL_WITH_DISCONNECT) rpc_cut_connection(in->peer_address);
   if (refusal != RPC_REFUSAL_WITH_STATUS) {
     grpc_call_cancel(in->call, NULL);
     drop_call_hold(in);
@@ -163,20 +163,20 @@ static clv_code queue_handler(incoming *in, clv_err *err) {
   if (admission == RPC_REQUEST_ADMITTED &&
       rpc_pool_add_job(&server->handler_pool, &in->handler_job))
     return CLV_OK;
-  atomic_fetch_add(&server->calls_refused, 1);
+  atomic_fetch_add(&server->n_calls_refused, 1);
   return clv_fail(err, CLV_EXHAUSTED,
                   "too many requests of this identity are waiting: try again later");
 }
 
-static void report_message(void *arg, size_t bytes) {
+static void report_delivered_message(void *arg, size_t bytes) {
   const incoming *in = arg;
   if (in->server->options.on_message_delivered)
-    in->server->options.on_message_delivered(in->connection, bytes);
+    in->server->options.on_message_delivered(in->connection_number, bytes);
 }
 
 static void on_request(rpc_tag *tag, bool ok) {
   incoming *in = RPC_OWNER(tag, incoming, recv_tag);
-  if (in->request) report_message(in, grpc_byte_buffer_length(in->request));
+  if (in->request) report_delivered_message(in, grpc_byte_buffer_length(in->request));
   clv_err err = {0};
   clv_code code = CLV_OK;
   if (!ok || !in->request)
@@ -210,7 +210,7 @@ static void start_stream(incoming *in) {
   }
   in->call = NULL;
   clv_rpc_stream_events events = {0};
-  rpc_stream_start_server(stream, report_message, on_stream_ended, in);
+  rpc_stream_start_server(stream, report_delivered_message, on_stream_ended, in);
   clv_code code = options->on_stream(options->user, in->method, &in->peer, stream, &events, &err);
   if (code == CLV_OK)
     rpc_stream_accept(stream, &events);
@@ -222,22 +222,22 @@ static void start_stream(incoming *in) {
 
 static clv_code check_call(incoming *in, rpc_refusal *ret_refusal, clv_err *err) {
   clv_rpc_server *server = in->server;
-  clv_code code = rpc_peer_uri(in->call, &in->uri, err);
+  clv_code code = rpc_peer_uri(in->call, &in->peer_uri, err);
   if (code != CLV_OK) {
-    atomic_fetch_add(&server->calls_unauthenticated, 1);
+    atomic_fetch_add(&server->n_calls_unauthenticated, 1);
     return code;
   }
-  in->peer = (clv_rpc_peer){in->uri, in->address, &in->is_cancelled};
-  code = rpc_peers_begin_call(&server->peers, in->uri, &in->peer_entry, ret_refusal, err);
+  in->peer = (clv_rpc_peer){in->peer_uri, in->peer_address, &in->is_cancelled};
+  code = rpc_peers_begin_call(&server->peers, in->peer_uri, &in->peer_entry, ret_refusal, err);
   if (code != CLV_OK) {
-    atomic_fetch_add(&server->calls_refused, 1);
+    atomic_fetch_add(&server->n_calls_refused, 1);
     return code;
   }
   code = server->options.authorize
              ? server->options.authorize(server->options.user, &in->peer, in->method, err)
              : clv_fail(err, CLV_DENIED,
                         "the server has no list of allowed peers, so every call is denied");
-  if (code != CLV_OK) atomic_fetch_add(&server->calls_denied, 1);
+  if (code != CLV_OK) atomic_fetch_add(&server->n_calls_denied, 1);
   return code;
 }
 
@@ -260,10 +260,10 @@ static clv_code new_incoming_call(clv_rpc_server *server, grpc_call *call, grpc_
   CLV_TRY(clv_alloc(1, sizeof(*in), &in, err));
   in->server = server;
   in->call = call;
-  in->address = grpc_call_get_peer(call);
+  in->peer_address = grpc_call_get_peer(call);
   if (server->options.find_connection) {
-    in->connection = server->options.find_connection(in->address);
-    server->options.on_call_delivered(in->connection);
+    in->connection_number = server->options.find_connection(in->peer_address);
+    server->options.on_call_delivered(in->connection_number);
   }
   rpc_copy_printable(in->method, GRPC_SLICE_START_PTR(method), GRPC_SLICE_LENGTH(method));
   in->close_tag.run = on_close;
@@ -274,16 +274,16 @@ static clv_code new_incoming_call(clv_rpc_server *server, grpc_call *call, grpc_
   return CLV_OK;
 }
 
-void rpc_server_admit(clv_rpc_server *server, grpc_call *call, grpc_slice method) {
-  atomic_fetch_add(&server->calls, 1);
+void rpc_server_admit_call(clv_rpc_server *server, grpc_call *call, grpc_slice method) {
+  atomic_fetch_add(&server->n_calls, 1);
   incoming *in = NULL;
   clv_err err = {0};
   if (new_incoming_call(server, call, method, &in, &err) != CLV_OK) {
     grpc_call_unref(call); /* cancels the call */
-    rpc_server_drop_object(server);
+    rpc_server_end_slot_or_call(server);
     return;
   }
-  atomic_fetch_add(&server->active_calls, 1);
+  atomic_fetch_add(&server->n_active_calls, 1);
   const clv_rpc_server_options *options = &server->options;
   rpc_refusal refusal = RPC_REFUSAL_WITH_STATUS;
   if (check_call(in, &refusal, &err) != CLV_OK) {

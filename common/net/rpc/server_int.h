@@ -16,8 +16,8 @@ struct clv_rpc_server {
   grpc_server *grpc_handle;
   unsigned port;
   rpc_tag shutdown_tag;
-  atomic_uint_fast64_t calls, calls_denied, calls_unauthenticated, calls_refused;
-  atomic_uint active_calls;
+  atomic_uint_fast64_t n_calls, n_calls_denied, n_calls_unauthenticated, n_calls_refused;
+  atomic_uint n_active_calls;
   pthread_mutex_t lock; /* guards the fields below */
   pthread_cond_t state_changed;
   unsigned n_slots_and_calls; /* accept slots and calls in progress */
@@ -26,12 +26,13 @@ struct clv_rpc_server {
 
 void rpc_server_on_shutdown(rpc_tag *tag, bool ok);
 
-/* rpc_server_count_object counts an accept slot or a call, for which a drain waits.
- * rpc_server_drop_object counts its end. */
-void rpc_server_count_object(clv_rpc_server *server);
-void rpc_server_drop_object(clv_rpc_server *server);
+/* rpc_server_begin_slot_or_call counts an accept slot or a call, for which a drain waits.
+ * rpc_server_end_slot_or_call counts its end. */
+void rpc_server_begin_slot_or_call(clv_rpc_server *server);
+void rpc_server_end_slot_or_call(clv_rpc_server *server);
 
-/* Handles a new call and takes it over. rpc_server_count_object has already counted the call. */
-void rpc_server_admit(clv_rpc_server *server, grpc_call *call, grpc_slice method);
+/* Handles a new call and takes it over. rpc_server_begin_slot_or_call has already counted the
+ * call. */
+void rpc_server_admit_call(clv_rpc_server *server, grpc_call *call, grpc_slice method);
 
 #endif

@@ -22,7 +22,7 @@ clv_code rpc_stream_new(clv_rpc_runtime *runtime, const void *owner, grpc_call *
   stream->owner = owner;
   stream->call = call;
   stream->is_server = server;
-  stream->max_message = max_message;
+  stream->max_message_bytes = max_message;
   stream->send_tag.run = rpc_stream_on_sent;
   stream->recv_tag.run = on_recv_batch;
   stream->end_tag.run = on_end_batch;
@@ -42,7 +42,7 @@ clv_rpc_stream *clv_rpc_stream_ref(clv_rpc_stream *stream) {
 
 void clv_rpc_stream_unref(clv_rpc_stream *stream) {
   if (!stream || atomic_fetch_sub_explicit(&stream->refs, 1, memory_order_acq_rel) != 1) return;
-  rpc_stream_free_nodes(stream);
+  rpc_stream_free_send_nodes(stream);
   grpc_metadata_array_destroy(&stream->initial_metadata);
   grpc_metadata_array_destroy(&stream->trailing_metadata);
   grpc_slice_unref(stream->status_details);
@@ -66,7 +66,7 @@ static clv_code read_end_status(const clv_rpc_stream *stream, char text[RPC_TEXT
     lost = lost && rpc_translate_end_text(stream->peer_timeout_ms, text);
     return lost ? CLV_UNAVAILABLE : rpc_code_of_status(stream->status);
   }
-  if (!stream->cancelled_by_peer && stream->cancel_code == CLV_OK) {
+  if (!stream->grpc_cancelled_flag && stream->cancel_code == CLV_OK) {
     text[0] = '\0';
     return CLV_OK;
   }
@@ -80,7 +80,7 @@ static clv_code read_end_status(const clv_rpc_stream *stream, char text[RPC_TEXT
 /* Ends a stream without holds: releases the call, calls on_closed and drops the library's
  * reference. */
 static void finish_stream(clv_rpc_stream *stream) {
-  rpc_stream_drop_queue(stream);
+  rpc_stream_drop_queued_messages(stream);
   grpc_call_unref(stream->call);
   char text[RPC_TEXT];
   clv_code code = read_end_status(stream, text);
@@ -88,13 +88,13 @@ static void finish_stream(clv_rpc_stream *stream) {
   rpc_runtime_remove_stream(stream->runtime, stream);
   if (stream->on_stream_ended)
     stream->on_stream_ended(stream->callback_arg,
-                            stream->cancelled_by_peer && stream->cancel_code == CLV_OK);
+                            stream->grpc_cancelled_flag && stream->cancel_code == CLV_OK);
   clv_rpc_stream_unref(stream);
 }
 
 bool rpc_stream_hold_call(clv_rpc_stream *stream) {
   pthread_mutex_lock(&stream->lock);
-  bool is_alive = !stream->is_call_dropped;
+  bool is_alive = !stream->is_call_released;
   if (is_alive) stream->n_holds++;
   pthread_mutex_unlock(&stream->lock);
   return is_alive;
@@ -103,7 +103,7 @@ bool rpc_stream_hold_call(clv_rpc_stream *stream) {
 void rpc_stream_release_call(clv_rpc_stream *stream) {
   pthread_mutex_lock(&stream->lock);
   bool last = --stream->n_holds == 0 && stream->is_final_batch_done;
-  if (last) stream->is_call_dropped = true;
+  if (last) stream->is_call_released = true;
   pthread_mutex_unlock(&stream->lock);
   if (last) finish_stream(stream);
 }
@@ -153,8 +153,8 @@ static void on_recv_batch(rpc_tag *tag, bool ok) {
   clv_rpc_stream *stream = RPC_OWNER(tag, clv_rpc_stream, recv_tag);
   grpc_byte_buffer *buffer = clv_steal(&stream->received_buffer);
   if (ok && buffer) {
-    if (stream->on_message_taken)
-      stream->on_message_taken(stream->callback_arg, grpc_byte_buffer_length(buffer));
+    if (stream->on_message_received)
+      stream->on_message_received(stream->callback_arg, grpc_byte_buffer_length(buffer));
     deliver_message(stream, buffer);
     grpc_byte_buffer_destroy(buffer);
     request_message(stream);
@@ -189,14 +189,14 @@ void rpc_stream_start_client(clv_rpc_stream *stream, const clv_rpc_stream_events
 
 void rpc_stream_start_server(clv_rpc_stream *stream, void (*took)(void *arg, size_t bytes),
                              void (*ended)(void *arg, bool cancelled), void *arg) {
-  stream->on_message_taken = took;
+  stream->on_message_received = took;
   stream->on_stream_ended = ended;
   stream->callback_arg = arg;
   stream->send_state = SEND_BEFORE_ACCEPT;
   /* one hold of the end batch, one of the caller until rpc_stream_accept or rpc_stream_refuse */
   stream->n_holds = 2;
   grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER};
-  op.data.recv_close_on_server.cancelled = &stream->cancelled_by_peer;
+  op.data.recv_close_on_server.cancelled = &stream->grpc_cancelled_flag;
   if (!rpc_start_batch(stream->call, &op, 1, &stream->end_tag))
     on_end_batch(&stream->end_tag, false);
 }
@@ -237,7 +237,7 @@ void rpc_stream_refuse(clv_rpc_stream *stream, clv_code code, const char *text) 
   rpc_copy_printable(clean, text, strlen(text));
   grpc_slice details = grpc_slice_from_copied_string(clean);
   grpc_op ops[2] = {{.op = GRPC_OP_SEND_INITIAL_METADATA}, make_status_op(code, &details)};
-  rpc_stream_drop_queue(stream);
+  rpc_stream_drop_queued_messages(stream);
   start_first_send(stream, ops, 2, SEND_CLOSING);
   grpc_slice_unref(details);
   rpc_stream_release_call(stream);
@@ -286,7 +286,7 @@ void clv_rpc_stream_cancel(clv_rpc_stream *stream, clv_code code, const char *te
   if (code == CLV_OK) code = CLV_CANCELLED;
   pthread_mutex_lock(&stream->lock);
   bool first =
-      !stream->is_call_dropped && !stream->is_final_batch_done && stream->cancel_code == CLV_OK;
+      !stream->is_call_released && !stream->is_final_batch_done && stream->cancel_code == CLV_OK;
   /* the status would wait for the connection, which may be silent */
   bool with_status = stream->is_server && stream->send_state == SEND_IDLE && code != CLV_CANCELLED;
   bool again = !first && code == CLV_CANCELLED && stream->cancel_code != CLV_OK;
@@ -302,6 +302,6 @@ void clv_rpc_stream_cancel(clv_rpc_stream *stream, clv_code code, const char *te
   pthread_mutex_unlock(&stream->lock);
   if (again) cancel_closing_stream(stream);
   if (!first) return;
-  rpc_stream_drop_queue(stream);
+  rpc_stream_drop_queued_messages(stream);
   end_call(stream, with_status);
 }

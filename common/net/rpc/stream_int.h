@@ -38,16 +38,16 @@ struct clv_rpc_stream {
   clv_rpc_stream *next, **prev_link; /* list of the runtime, guarded by its lock */
   bool
       /* rpc_cancel_streams_of has visited the stream; guarded by the runtime's lock */
-      is_cancel_notified;
+      is_visited_by_cancel;
 
   bool is_server;
-  size_t max_message;
+  size_t max_message_bytes;
   unsigned peer_timeout_ms; /* client only */
   clv_rpc_stream_events events;
-  void (*on_message_taken)(void *callback_arg,
-                           size_t bytes); /* server: called for each received message */
+  void (*on_message_received)(void *callback_arg,
+                              size_t bytes); /* server: called for each received message */
   void (*on_stream_ended)(void *callback_arg, bool cancelled);
-  void *callback_arg; /* passed to on_message_taken and on_stream_ended */
+  void *callback_arg; /* passed to on_message_received and on_stream_ended */
 
   rpc_tag send_tag, recv_tag, end_tag;
   grpc_byte_buffer *received_buffer;
@@ -55,14 +55,14 @@ struct clv_rpc_stream {
   grpc_status_code status;                                 /* client only */
   grpc_slice status_details;                               /* client only */
   const char *error_string;                                /* client only */
-  int cancelled_by_peer;                                   /* server only; set by gRPC */
+  int grpc_cancelled_flag;                                 /* server only; set by gRPC */
 
   pthread_mutex_t lock; /* guards everything below */
   grpc_call *call;
   unsigned n_holds;
   bool is_final_batch_done; /* the final batch has completed */
   /* the last hold was dropped after the final batch, so the call is released */
-  bool is_call_dropped;
+  bool is_call_released;
   rpc_send_state send_state;
   bool needs_close;
   bool ends_by_half_close; /* client only: cancelled, and the half close tells the server */
@@ -88,7 +88,7 @@ void rpc_stream_send_next(clv_rpc_stream *stream);
 void rpc_stream_on_sent(rpc_tag *tag, bool ok);
 
 /* Drops queued messages, except the one in flight, and releases their pieces. */
-void rpc_stream_drop_queue(clv_rpc_stream *stream);
-void rpc_stream_free_nodes(clv_rpc_stream *stream);
+void rpc_stream_drop_queued_messages(clv_rpc_stream *stream);
+void rpc_stream_free_send_nodes(clv_rpc_stream *stream);
 
 #endif

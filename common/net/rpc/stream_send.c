@@ -72,7 +72,7 @@ static clv_code take_send_node(clv_rpc_stream *stream, rpc_send_node **ret_node,
 }
 
 /* Returns a node to the free list and releases the slices of its message. */
-static void return_node(clv_rpc_stream *stream, rpc_send_node *node) {
+static void recycle_node(clv_rpc_stream *stream, rpc_send_node *node) {
   grpc_slice_buffer_reset_and_unref(slice_buffer_of(node));
   pthread_mutex_lock(&stream->lock);
   bool keep = stream->n_spare_nodes < MAX_SPARE_NODES;
@@ -85,14 +85,14 @@ static void return_node(clv_rpc_stream *stream, rpc_send_node *node) {
   if (!keep) free_node(node);
 }
 
-void rpc_stream_free_nodes(clv_rpc_stream *stream) {
+void rpc_stream_free_send_nodes(clv_rpc_stream *stream) {
   for (rpc_send_node *node; (node = stream->spare_nodes) != NULL;) {
     stream->spare_nodes = node->next;
     free_node(node);
   }
 }
 
-void rpc_stream_drop_queue(clv_rpc_stream *stream) {
+void rpc_stream_drop_queued_messages(clv_rpc_stream *stream) {
   pthread_mutex_lock(&stream->lock);
   rpc_send_node *list = stream->first_queued;
   stream->first_queued = stream->last_queued = NULL;
@@ -101,15 +101,15 @@ void rpc_stream_drop_queue(clv_rpc_stream *stream) {
   while (list) {
     rpc_send_node *node = list;
     list = node->next;
-    return_node(stream, node);
+    recycle_node(stream, node);
   }
 }
 
 /* Fails with the reason if the stream refuses to send. The caller holds the lock. */
-static clv_code refuse_send(const clv_rpc_stream *stream, clv_err *err) {
+static clv_code check_can_send(const clv_rpc_stream *stream, clv_err *err) {
   if (stream->cancel_code != CLV_OK)
     return clv_fail(err, stream->cancel_code, "the stream was cancelled: %s", stream->cancel_text);
-  if (stream->is_final_batch_done || stream->is_call_dropped)
+  if (stream->is_final_batch_done || stream->is_call_released)
     return clv_fail(err, CLV_UNAVAILABLE, "the stream has ended");
   if (stream->needs_close || stream->send_state == SEND_CLOSING)
     return clv_fail(err, CLV_PRECONDITION, "the stream was closed for sending");
@@ -127,7 +127,7 @@ static void append_node(clv_rpc_stream *stream, rpc_send_node *node) {
 
 static clv_code append_message(clv_rpc_stream *stream, rpc_send_node *node, clv_err *err) {
   pthread_mutex_lock(&stream->lock);
-  clv_code code = refuse_send(stream, err);
+  clv_code code = check_can_send(stream, err);
   if (code == CLV_OK) append_node(stream, node);
   pthread_mutex_unlock(&stream->lock);
   return code;
@@ -138,8 +138,9 @@ clv_code clv_rpc_stream_send(clv_rpc_stream *stream, const clv_rpc_piece *pieces
   size_t bytes = 0;
   clv_code code = CLV_OK;
   for (size_t i = 0; i < n && code == CLV_OK; i++)
-    if (!clv_add_size(bytes, pieces[i].len, &bytes) || bytes > stream->max_message)
-      code = clv_fail(err, CLV_INVALID, "message of more than %zu bytes", stream->max_message);
+    if (!clv_add_size(bytes, pieces[i].len, &bytes) || bytes > stream->max_message_bytes)
+      code =
+          clv_fail(err, CLV_INVALID, "message of more than %zu bytes", stream->max_message_bytes);
   rpc_send_node *node = NULL;
   if (code == CLV_OK) code = take_send_node(stream, &node, err);
   if (code != CLV_OK) {
@@ -151,7 +152,7 @@ clv_code clv_rpc_stream_send(clv_rpc_stream *stream, const clv_rpc_piece *pieces
   node->bytes = bytes;
   code = append_message(stream, node, err);
   if (code != CLV_OK) {
-    return_node(stream, node);
+    recycle_node(stream, node);
     return code;
   }
   rpc_stream_send_next(stream);
@@ -216,8 +217,8 @@ void rpc_stream_on_sent(rpc_tag *tag, bool ok) {
   clv_rpc_stream *stream = RPC_OWNER(tag, clv_rpc_stream, send_tag);
   rpc_send_node *node = take_sent_node(stream);
   size_t bytes = node ? node->bytes : 0;
-  if (node) return_node(stream, node);
-  if (!ok) rpc_stream_drop_queue(stream); /* the call is over; its end event follows */
+  if (node) recycle_node(stream, node);
+  if (!ok) rpc_stream_drop_queued_messages(stream); /* the call is over; its end event follows */
   rpc_stream_send_next(stream);
   if (node && ok && stream->events.on_sent)
     stream->events.on_sent(stream->events.user, stream, bytes);

@@ -36,7 +36,7 @@ typedef union address {
 } address;
 
 typedef struct entry {
-  bool is_slot_used;
+  bool is_used;
   bool has_sent_handshake;    /* a handshake message was received */
   bool is_admitted;           /* the admission has admitted its certificate */
   bool is_counted_for_holder; /* the admission counts it against its holder */
@@ -47,7 +47,7 @@ typedef struct entry {
   clv_tls_decision decision;
   int fd; /* -1: the number was reused by another connection */
   uint64_t began_ns;
-  size_t holder;
+  size_t holder_number;
   /* fields of the connection's certificate; NULL until the certificate is admitted */
   char *issuer, *serial, *uri;
   address peer_address;
@@ -106,10 +106,10 @@ static void shut_connection(entry *e) {
 /* ---- freeing connections --------------------------------------------------------------------- */
 
 static bool is_handshaking(const entry *e) {
-  return e->is_slot_used && !e->is_shut && !e->is_counted_for_holder;
+  return e->is_used && !e->is_shut && !e->is_counted_for_holder;
 }
 
-static bool is_better_victim(const entry *a, const entry *b) {
+static bool is_better_to_close(const entry *a, const entry *b) {
   if (a->has_sent_handshake != b->has_sent_handshake) return !a->has_sent_handshake;
   return a->began_ns < b->began_ns;
 }
@@ -125,7 +125,7 @@ static entry *find_handshake_to_close(void) {
   for (size_t i = 0; i < n_entries; i++) {
     entry *e = &entries[i];
     if (is_handshaking(e) && count[hash_of_host(&e->peer_address)] == most &&
-        (!found || is_better_victim(e, found)))
+        (!found || is_better_to_close(e, found)))
       found = e;
   }
   return found;
@@ -141,7 +141,7 @@ static void report_shed_connection(const address *from) {
  * handshake. The caller holds the lock. */
 static bool make_room_for_connection(int fd) {
   for (size_t i = 0; i < n_entries; i++)
-    if (entries[i].is_slot_used && entries[i].fd == fd) entries[i].fd = -1;
+    if (entries[i].is_used && entries[i].fd == fd) entries[i].fd = -1;
   if (!admission.decide_admission || n_live < admission.max_connections) return true;
   entry *e = find_handshake_to_close();
   if (e) {
@@ -169,7 +169,7 @@ unsigned clv_tls_accepted_end_revoked(void (*ended)(void *user, const char *uri)
   pthread_mutex_lock(&lock);
   for (size_t i = 0; i < n_entries; i++) {
     entry *e = &entries[i];
-    if (!e->is_slot_used || e->is_shut || !e->issuer) continue;
+    if (!e->is_used || e->is_shut || !e->issuer) continue;
     if (clv_tls_revocation_decide(e->issuer, e->serial, &err) != CLV_TLS_REVOKED) continue;
     e->decision = CLV_TLS_REVOKED;
     shut_connection(e);
@@ -194,20 +194,20 @@ static int verify_error_of(clv_tls_decision v) {
 
 /* True if the certificate has TLS client in its extended key usage. To OpenSSL, a certificate
  * without an extended key usage allows all uses. */
-static bool is_for_client(const X509 *cert) {
+static bool cert_has_client_usage(const X509 *cert) {
   unsigned usage = 0;
   return clv_tls_cert_usage(cert, &usage) && usage & CLV_TLS_CLIENT;
 }
 
-static void free_serial(entry *e) {
+static void free_cert_texts(entry *e) {
   free(e->issuer);
   free(e->serial);
   free(e->uri);
   e->issuer = e->serial = e->uri = NULL;
 }
 
-static bool store_certificate(entry *e, const char *uri, const char *issuer, const char *serial) {
-  free_serial(e);
+static bool store_cert_texts(entry *e, const char *uri, const char *issuer, const char *serial) {
+  free_cert_texts(e);
   e->issuer = strdup(issuer);
   e->serial = strdup(serial);
   e->uri = strdup(uri);
@@ -217,17 +217,17 @@ static bool store_certificate(entry *e, const char *uri, const char *issuer, con
 static clv_tls_decision decide_on_certificate(entry *e, const X509 *cert) {
   char uri[CLV_TLS_URI_LEN], from[INET6_ADDRSTRLEN];
   char issuer[CLV_TLS_ISSUER_LEN], serial[CLV_TLS_SERIAL_LEN];
-  bool named = clv_tls_x509_uri(cert, uri, sizeof uri, NULL) == CLV_OK;
+  bool named = clv_tls_uri_of_x509(cert, uri, sizeof uri, NULL) == CLV_OK;
   clv_tls_serial_text(X509_get0_serialNumber(cert), serial);
   clv_tls_issuer_text(X509_get_issuer_name(cert), issuer);
   ERR_clear_error();
   clv_tls_caller caller = {.uri = named ? uri : NULL,
                            .issuer = issuer,
                            .serial = serial,
-                           .has_client_usage = is_for_client(cert),
+                           .has_client_usage = cert_has_client_usage(cert),
                            .address = address_text(&e->peer_address, from)};
-  clv_tls_decision v = admission.decide_admission(admission.user, &caller, &e->holder);
-  return v == CLV_TLS_ADMITTED && !store_certificate(e, named ? uri : "", issuer, serial)
+  clv_tls_decision v = admission.decide_admission(admission.user, &caller, &e->holder_number);
+  return v == CLV_TLS_ADMITTED && !store_cert_texts(e, named ? uri : "", issuer, serial)
              ? CLV_TLS_FULL
              : v;
 }
@@ -264,10 +264,10 @@ static int on_verify(int ok, X509_STORE_CTX *ctx) {
 /* ---- messages of a handshake ----------------------------------------------------------------- */
 
 /* Counts the connection against its holder, because the peer has proved its key. */
-static void count_connection(entry *e) {
+static void count_for_holder(entry *e) {
   pthread_mutex_lock(&lock);
   if (e->is_admitted && admission.decide_admission && !e->is_counted_for_holder && !e->is_shut) {
-    e->decision = admission.enter_connection(admission.user, e->holder);
+    e->decision = admission.enter_connection(admission.user, e->holder_number);
     e->is_counted_for_holder = e->decision == CLV_TLS_ADMITTED;
   }
   if (!e->is_counted_for_holder && !e->is_shut && admission.decide_admission) shut_connection(e);
@@ -287,13 +287,14 @@ static void mark_has_sent_handshake(entry *e) {
   pthread_mutex_unlock(&lock);
 }
 
-void clv_tls_accepted_on_handshake(SSL *ssl, bool sent, int type, const uint8_t *data, size_t len) {
+void clv_tls_accepted_on_handshake_message(SSL *ssl, bool sent, int type, const uint8_t *data,
+                                           size_t len) {
   entry *e = ex_data_index >= 0 ? SSL_get_ex_data(ssl, ex_data_index) : NULL;
   if (!e || !SSL_is_server(ssl)) return;
   if (sent && type == SSL3_RT_ALERT && e->is_output_redirected) send_alert(ssl, e);
   if (sent || type != SSL3_RT_HANDSHAKE || !len) return;
   mark_has_sent_handshake(e);
-  if (data[0] == SSL3_MT_FINISHED) count_connection(e);
+  if (data[0] == SSL3_MT_FINISHED) count_for_holder(e);
 }
 
 bool clv_tls_accepted_get_failure(const SSL *ssl, clv_tls_failure *ret) {
@@ -333,22 +334,23 @@ static void cut_flooding_connection(entry *e, const char *what) {
   shut_connection(e);
   discard_received(e->fd);
   if (e->is_counted_for_holder && admission.on_flood)
-    admission.on_flood(admission.user, e->holder, address_text(&e->peer_address, from), what);
+    admission.on_flood(admission.user, e->holder_number, address_text(&e->peer_address, from),
+                       what);
 }
 
 /* Returns the connection with the most unread bytes, of the holder with the most unread bytes.
  * Holders with the same hash count as one. */
-static entry *find_largest_unread(void) {
+static entry *find_connection_with_most_unread(void) {
   uint64_t sums[MAX_HASH] = {0}, most = 0;
   entry *found = NULL;
   for (size_t i = 0; i < n_entries; i++)
-    if (entries[i].is_slot_used && entries[i].is_counted_for_holder)
-      most =
-          CLV_MAX(most, sums[entries[i].holder % MAX_HASH] += entries[i].frame_meter.unread_bytes);
+    if (entries[i].is_used && entries[i].is_counted_for_holder)
+      most = CLV_MAX(
+          most, sums[entries[i].holder_number % MAX_HASH] += entries[i].frame_meter.unread_bytes);
   for (size_t i = 0; i < n_entries; i++) {
     entry *e = &entries[i];
-    if (!e->is_slot_used || !e->is_counted_for_holder || e->is_shut ||
-        sums[e->holder % MAX_HASH] != most)
+    if (!e->is_used || !e->is_counted_for_holder || e->is_shut ||
+        sums[e->holder_number % MAX_HASH] != most)
       continue;
     if (!found || e->frame_meter.unread_bytes > found->frame_meter.unread_bytes) found = e;
   }
@@ -364,7 +366,7 @@ static void charge_frames(entry *e, const void *data, size_t n) {
   total_unread = total_unread - before + e->frame_meter.unread_bytes;
   if (excess) cut_flooding_connection(e, excess);
   e = admission.max_unread_bytes && total_unread > admission.max_unread_bytes
-          ? find_largest_unread()
+          ? find_connection_with_most_unread()
           : NULL;
   if (e) cut_flooding_connection(e, "data of messages that do not end");
 }
@@ -405,7 +407,7 @@ static bool parse_address(const char *text, struct in6_addr *ret_host, in_port_t
 
 static bool has_peer_address(const entry *e, const struct in6_addr *host, in_port_t port) {
   struct in6_addr mapped = {.s6_addr = {[10] = 0xff, [11] = 0xff}};
-  if (!e->is_slot_used || e->is_shut) return false;
+  if (!e->is_used || e->is_shut) return false;
   if (e->peer_address.generic.sa_family == AF_INET6)
     return e->peer_address.v6.sin6_port == port &&
            memcmp(&e->peer_address.v6.sin6_addr, host, 16) == 0;
@@ -431,7 +433,7 @@ uint64_t clv_tls_accepted_find_connection(const char *peer) {
 static entry *find_entry(uint64_t connection) {
   size_t i = (size_t)(connection & 0xffffffffu);
   entry *e = i ? &entries[i - 1] : NULL;
-  return e && e->is_slot_used && e->generation == (uint32_t)(connection >> 32) ? e : NULL;
+  return e && e->is_used && e->generation == (uint32_t)(connection >> 32) ? e : NULL;
 }
 
 void clv_tls_accepted_on_call(uint64_t connection) {
@@ -456,7 +458,7 @@ uint64_t clv_tls_accepted_flood_count(void) { return n_floods; }
 
 static entry *find_unused_entry(void) {
   for (size_t i = 0; i < n_entries; i++)
-    if (!entries[i].is_slot_used) return &entries[i];
+    if (!entries[i].is_used) return &entries[i];
   return n_entries < TABLE_ENTRIES ? &entries[n_entries++] : NULL;
 }
 
@@ -464,7 +466,7 @@ static entry *take_table_entry(int fd) {
   pthread_mutex_lock(&lock);
   entry *e = find_unused_entry();
   if (e) {
-    *e = (entry){.is_slot_used = true,
+    *e = (entry){.is_used = true,
                  .fd = fd,
                  .began_ns = clv_now_ns(),
                  .peer_address = read_peer_address(fd),
@@ -512,11 +514,11 @@ static void on_ssl_free(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, 
   if (!e) return;
   pthread_mutex_lock(&lock);
   if (e->is_counted_for_holder && admission.decide_admission)
-    admission.leave_connection(admission.user, e->holder);
+    admission.leave_connection(admission.user, e->holder_number);
   if (!e->is_shut) n_live--;
   total_unread -= e->frame_meter.unread_bytes;
-  free_serial(e);
-  e->is_slot_used = false;
+  free_cert_texts(e);
+  e->is_used = false;
   pthread_mutex_unlock(&lock);
 }
 
@@ -530,14 +532,14 @@ static void register_callbacks(void) {
 }
 
 static bool verifies_contexts;
-static void register_contexts(void) {
+static void register_context_callback(void) {
   verifies_contexts =
       CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL_CTX, 0, NULL, on_context_new, NULL, NULL) >= 0;
 }
 
 clv_code clv_tls_verification_install(clv_err *err) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, register_contexts);
+  pthread_once(&once, register_context_callback);
   return verifies_contexts
              ? CLV_OK
              : clv_fail(err, CLV_INTERNAL, "OpenSSL gives no extra data for contexts");

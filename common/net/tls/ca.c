@@ -18,7 +18,7 @@ enum { MINUTE = 60, DAY = 86400, CA_BACKDATE_S = 5 * MINUTE, SERIAL_BITS = 128 }
 
 static clv_code fail_ossl(clv_err *err, const char *what) {
   char why[CLV_TLS_ERROR_LEN];
-  return clv_fail(err, CLV_INTERNAL, "%s: %s", what, clv_tls_openssl_error(why));
+  return clv_fail(err, CLV_INTERNAL, "%s: %s", what, clv_tls_openssl_reason(why));
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
@@ -63,7 +63,7 @@ static clv_code write_cert(const char *path, X509 *cert, clv_err *err) {
 
 /* ---- pieces of a certificate ----------------------------------------------------------------- */
 
-static clv_code random_serial(X509 *cert, clv_err *err) {
+static clv_code set_random_serial(X509 *cert, clv_err *err) {
   CLV_AUTO(clv_bn_freep) BIGNUM *serial = BN_new();
   if (!serial || BN_rand(serial, SERIAL_BITS, BN_RAND_TOP_ANY, BN_RAND_BOTTOM_ANY) != 1 ||
       !BN_to_ASN1_INTEGER(serial, X509_get_serialNumber(cert)))
@@ -76,7 +76,7 @@ static clv_code set_subject(X509 *cert, const char *name, clv_err *err) {
                                  (const unsigned char *)name, -1, -1, 0) != 1) {
     char why[CLV_TLS_ERROR_LEN];
     return clv_fail(err, CLV_INVALID, "\"%s\" cannot be a name: %s", name,
-                    clv_tls_openssl_error(why));
+                    clv_tls_openssl_reason(why));
   }
   return CLV_OK;
 }
@@ -111,7 +111,7 @@ static clv_code make_unsigned_cert(const char *name, EVP_PKEY *key, int64_t from
   CLV_AUTO(clv_x509_freep) X509 *cert = X509_new();
   if (!cert || X509_set_version(cert, X509_VERSION_3) != 1 || X509_set_pubkey(cert, key) != 1)
     return fail_ossl(err, "no new certificate");
-  CLV_TRY(random_serial(cert, err));
+  CLV_TRY(set_random_serial(cert, err));
   CLV_TRY(set_subject(cert, name, err));
   CLV_TRY(set_validity(cert, from, until, err));
   *ret_cert = clv_steal(&cert);
@@ -197,7 +197,7 @@ static bool is_dns_name(const char *name) {
   return label > 0;
 }
 
-static bool is_address(const char *text) {
+static bool is_ip_address(const char *text) {
   ASN1_OCTET_STRING *address = a2i_IPADDRESS(text);
   ASN1_OCTET_STRING_free(address);
   ERR_clear_error();
@@ -211,7 +211,7 @@ static clv_code check_names(const clv_tls_issue_options *o, clv_err *err) {
   if (!clv_tls_uri_is_valid((const unsigned char *)o->uris[0], strlen(o->uris[0]), reason))
     return clv_fail(err, CLV_INVALID, "not an identity: %s", reason);
   for (size_t i = 0; i < o->n_dns_names; i++) {
-    if (is_address(o->dns_names[i]))
+    if (is_ip_address(o->dns_names[i]))
       return clv_fail(err, CLV_INVALID, "\"%s\" is an address, not a DNS name", o->dns_names[i]);
     if (!is_dns_name(o->dns_names[i]))
       return clv_fail(err, CLV_INVALID, "\"%.100s\" is not a DNS name", o->dns_names[i]);
@@ -236,11 +236,11 @@ static clv_code check_usual_options(const clv_tls_issue_options *o, clv_err *err
 
 /* Checks limits that hold for unusual certificates too. */
 static clv_code check_options(const clv_tls_issue_options *o, clv_err *err) {
-  if (!is_certificate_name(o->name))
+  if (!is_certificate_name(o->cert_name))
     return clv_fail(err, CLV_INVALID,
                     "\"%.80s\" cannot name a certificate: 1 to %d of A-Z a-z 0-9 . _ -, not "
                     "beginning with a dot, and not \"ca\"",
-                    o->name, CLV_TLS_NAME_MAX);
+                    o->cert_name, CLV_TLS_NAME_MAX);
   if (o->n_uris > CLV_TLS_MAX_NAMES || o->n_dns_names > CLV_TLS_MAX_NAMES ||
       o->n_ip_addresses > CLV_TLS_MAX_NAMES)
     return clv_fail(err, CLV_INVALID, "more than %d names of one kind", CLV_TLS_MAX_NAMES);
@@ -355,7 +355,7 @@ static clv_code make_leaf(const clv_tls_issue_options *o, const clv_tls_authorit
   int64_t until = from + (int64_t)o->validity_days * DAY;
   CLV_TRY(check_leaf_end(o, ca, until, err));
   CLV_AUTO(clv_x509_freep) X509 *cert = NULL;
-  CLV_TRY(make_unsigned_cert(o->name, key, from, until, &cert, err));
+  CLV_TRY(make_unsigned_cert(o->cert_name, key, from, until, &cert, err));
   if (X509_set_issuer_name(cert, X509_get_subject_name(ca->cert)) != 1)
     return fail_ossl(err, "the issuer could not be set");
   CLV_TRY(add_extensions(cert, ca->cert, extensions, CLV_COUNT(extensions), err));
@@ -374,8 +374,8 @@ clv_code clv_tls_issue_cert(const clv_tls_issue_options *o, clv_err *err) {
   const char *out_dir = o->out_dir ? o->out_dir : o->ca_dir;
   CLV_AUTO(clv_freep) char *key_path = NULL;
   CLV_AUTO(clv_freep) char *cert_path = NULL;
-  CLV_TRY(path_of(out_dir, o->name, ".key", &key_path, err));
-  CLV_TRY(path_of(out_dir, o->name, ".pem", &cert_path, err));
+  CLV_TRY(path_of(out_dir, o->cert_name, ".key", &key_path, err));
+  CLV_TRY(path_of(out_dir, o->cert_name, ".pem", &cert_path, err));
   if (!o->may_overwrite) {
     CLV_TRY(refuse_existing(key_path, fix, err));
     CLV_TRY(refuse_existing(cert_path, fix, err));

@@ -16,7 +16,7 @@ enum { DAY = 86400, BACKDATE_S = 300 };
 
 static clv_code fail_ossl(clv_err *err, const char *what) {
   char why[CLV_TLS_ERROR_LEN];
-  return clv_fail(err, CLV_INTERNAL, "%s: %s", what, clv_tls_openssl_error(why));
+  return clv_fail(err, CLV_INTERNAL, "%s: %s", what, clv_tls_openssl_reason(why));
 }
 
 static void integer_freep(ASN1_INTEGER **p) { ASN1_INTEGER_free(*p); }

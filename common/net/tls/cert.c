@@ -34,7 +34,7 @@ const char *clv_tls_format_time(int64_t seconds, char buf[CLV_TLS_TIME_TEXT]) {
   return buf;
 }
 
-const char *clv_tls_format_span(int64_t seconds, char buf[CLV_TLS_TIME_TEXT]) {
+const char *clv_tls_format_duration(int64_t seconds, char buf[CLV_TLS_TIME_TEXT]) {
   static const struct {
     int64_t seconds;
     const char *name;
@@ -114,7 +114,7 @@ static clv_code subject_alt_names(const X509 *cert, GENERAL_NAMES **ret_names, c
   return clv_fail(err, CLV_UNAUTHENTICATED, "the certificate's alternative name is damaged");
 }
 
-clv_code clv_tls_x509_uri(const X509 *cert, char *buf, size_t len, clv_err *err) {
+clv_code clv_tls_uri_of_x509(const X509 *cert, char *buf, size_t len, clv_err *err) {
   CLV_AUTO(clv_names_freep) GENERAL_NAMES *names = NULL;
   CLV_TRY(subject_alt_names(cert, &names, err));
   const ASN1_IA5STRING *uri = NULL;
@@ -141,10 +141,10 @@ clv_code clv_tls_x509_uri(const X509 *cert, char *buf, size_t len, clv_err *err)
   return CLV_OK;
 }
 
-clv_code clv_tls_cert_uri(const char *pem, char *buf, size_t len, clv_err *err) {
+clv_code clv_tls_uri_of_pem(const char *pem, char *buf, size_t len, clv_err *err) {
   CLV_AUTO(clv_certs_freep) STACK_OF(X509) *certs = NULL;
   clv_err why;
   if (clv_tls_certs_parse(pem, strlen(pem), "peer certificate", &certs, &why) != CLV_OK)
     return clv_fail(err, CLV_UNAUTHENTICATED, "%s", why.text);
-  return clv_tls_x509_uri(sk_X509_value(certs, 0), buf, len, err);
+  return clv_tls_uri_of_x509(sk_X509_value(certs, 0), buf, len, err);
 }

@@ -16,7 +16,7 @@ enum { CLOCK_SKEW_S = 300 }; /* seconds that the issuer's clock may be ahead */
 
 typedef struct list {
   char issuer[CLV_TLS_ISSUER_LEN];
-  int64_t expires_s; /* end of validity (nextUpdate), seconds since 1970 */
+  int64_t expires_at_s; /* end of validity (nextUpdate), seconds since 1970 */
 } list;
 
 struct clv_tls_crl {
@@ -89,7 +89,7 @@ static clv_code check_list(const clv_tls_crl *c, X509_CRL *crl, const STACK_OF(X
                     "%s: no CA of tls.ca has signed the list of %.200s; is it of the same CA?",
                     c->path, ret->issuer);
   if (!clv_tls_asn1_seconds(X509_CRL_get0_lastUpdate(crl), &valid_from_s) ||
-      !clv_tls_asn1_seconds(X509_CRL_get0_nextUpdate(crl), &ret->expires_s))
+      !clv_tls_asn1_seconds(X509_CRL_get0_nextUpdate(crl), &ret->expires_at_s))
     return clv_fail(err, CLV_INVALID, "%s: the list of %.200s has no end of validity (nextUpdate)",
                     c->path, ret->issuer);
   if (valid_from_s > clv_tls_now() + CLOCK_SKEW_S)
@@ -178,7 +178,7 @@ clv_code clv_tls_crl_load(const char *path, const char *ca_pem, clv_tls_crl **re
 
 /* ---- queries --------------------------------------------------------------------------------- */
 
-bool clv_tls_crl_has(const clv_tls_crl *c, const char *issuer, const char *serial) {
+bool clv_tls_crl_has_cert(const clv_tls_crl *c, const char *issuer, const char *serial) {
   char text[NUMBER_LEN], *key = text;
   format_issuer_and_serial(issuer, serial, text);
   return bsearch(&key, c->revoked_serials, c->n_revoked_serials, sizeof *c->revoked_serials,
@@ -192,11 +192,11 @@ clv_code clv_tls_crl_check_expiry(const clv_tls_crl *c, const char *issuer, clv_
     const list *l = &c->lists[i];
     if (issuer && strcmp(l->issuer, issuer) != 0) continue;
     found = true;
-    if (l->expires_s > clv_tls_now()) continue;
+    if (l->expires_at_s > clv_tls_now()) continue;
     return clv_fail(err, CLV_PRECONDITION,
                     "%s: the list of revoked certificates ended %s, so every peer is refused: "
                     "install a new list (cleave-master certs revoke)",
-                    c->path, clv_tls_format_time(l->expires_s, when));
+                    c->path, clv_tls_format_time(l->expires_at_s, when));
   }
   if (found) return CLV_OK;
   return clv_fail(err, CLV_PRECONDITION,
@@ -206,6 +206,7 @@ clv_code clv_tls_crl_check_expiry(const clv_tls_crl *c, const char *issuer, clv_
 
 int64_t clv_tls_crl_expiry(const clv_tls_crl *c) {
   int64_t earliest_s = INT64_MAX;
-  for (size_t i = 0; i < c->n_lists; i++) earliest_s = CLV_MIN(earliest_s, c->lists[i].expires_s);
+  for (size_t i = 0; i < c->n_lists; i++)
+    earliest_s = CLV_MIN(earliest_s, c->lists[i].expires_at_s);
   return earliest_s;
 }

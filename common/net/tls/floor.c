@@ -21,13 +21,13 @@ static const char floor_conf[] =
 
 static void conf_freep(CONF **p) { NCONF_free(*p); }
 
-static bool is_floor_in_force(void) {
+static bool is_min_version_in_force(void) {
   CLV_AUTO(clv_ssl_ctx_freep) SSL_CTX *ctx = SSL_CTX_new(TLS_method());
   const uint64_t older = SSL_OP_NO_TLSv1 | SSL_OP_NO_TLSv1_1 | SSL_OP_NO_TLSv1_2;
   return ctx && (SSL_CTX_get_options(ctx) & (older | SSL_OP_NO_TLSv1_3)) == older;
 }
 
-const char *clv_tls_library(char *ret_path, size_t len) {
+const char *clv_tls_library_version(char *ret_path, size_t len) {
   const SSL_METHOD *(*function)(void) = TLS_method;
   const void *address;
   memcpy(&address, &function, sizeof address);
@@ -39,10 +39,10 @@ clv_code clv_tls_set_min_version(clv_err *err) {
   /* Read the system's file first, because the file read last wins. */
   if (OPENSSL_init_ssl(OPENSSL_INIT_LOAD_CONFIG, NULL) != 1) {
     char why[CLV_TLS_ERROR_LEN];
-    return clv_fail(err, CLV_INTERNAL, "OpenSSL did not start: %s", clv_tls_openssl_error(why));
+    return clv_fail(err, CLV_INTERNAL, "OpenSSL did not start: %s", clv_tls_openssl_reason(why));
   }
   CLV_TRY(clv_tls_verification_install(err));
-  if (is_floor_in_force()) return CLV_OK;
+  if (is_min_version_in_force()) return CLV_OK;
   CLV_AUTO(clv_bio_freep) BIO *text = BIO_new_mem_buf(floor_conf, (int)strlen(floor_conf));
   CLV_AUTO(conf_freep) CONF *conf = NCONF_new(NULL);
   long line = 0;
@@ -50,9 +50,9 @@ clv_code clv_tls_set_min_version(clv_err *err) {
       CONF_modules_load(conf, NULL, 0) <= 0) {
     char why[CLV_TLS_ERROR_LEN];
     return clv_fail(err, CLV_INTERNAL, "OpenSSL refused the TLS 1.3 floor (line %ld): %s", line,
-                    clv_tls_openssl_error(why));
+                    clv_tls_openssl_reason(why));
   }
-  if (!is_floor_in_force())
+  if (!is_min_version_in_force())
     return clv_fail(err, CLV_INTERNAL, "TLS versions below 1.3 are still on after the floor");
   return CLV_OK;
 }

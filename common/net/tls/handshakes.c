@@ -112,7 +112,7 @@ static void on_message(int sent, int version, int type, const void *data, size_t
     clv_tls_accepted_on_begin(ssl);
     set_stage(ssl, STAGE_HANDSHAKING);
   }
-  clv_tls_accepted_on_handshake(ssl, sent, type, bytes, len);
+  clv_tls_accepted_on_handshake_message(ssl, sent, type, bytes, len);
   if (type == SSL3_RT_HEADER && sent && len >= 5)
     clv_tls_accepted_on_sent(ssl, (size_t)bytes[3] << 8 | bytes[4]);
   if (type == SSL3_RT_ALERT && len == 2) on_alert(ssl, sent, bytes[1]);

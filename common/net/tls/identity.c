@@ -90,11 +90,11 @@ static clv_code check_valid_now(const char *path, const X509 *cert, clv_err *err
   char when[CLV_TLS_TIME_TEXT], span[CLV_TLS_TIME_TEXT];
   if (now > until)
     return clv_fail(err, CLV_PRECONDITION, "%s: expired %s ago (%s); issue a new certificate", path,
-                    clv_tls_format_span(now - until, span), clv_tls_format_time(until, when));
+                    clv_tls_format_duration(now - until, span), clv_tls_format_time(until, when));
   if (now < from)
     return clv_fail(err, CLV_PRECONDITION,
                     "%s: not valid yet, it begins in %s (%s); is this host's clock right?", path,
-                    clv_tls_format_span(from - now, span), clv_tls_format_time(from, when));
+                    clv_tls_format_duration(from - now, span), clv_tls_format_time(from, when));
   return CLV_OK;
 }
 
@@ -197,7 +197,7 @@ static clv_code check_credentials(const credentials *c, clv_tls_identity *identi
   CLV_TRY(check_ca_file(c, err));
   CLV_TRY(check_usage(c, &identity->usage, err));
   CLV_TRY(check_chain(c, identity->usage, &identity->not_after, err));
-  if (clv_tls_x509_uri(c->leaf, identity->uri, sizeof identity->uri, err) != CLV_OK)
+  if (clv_tls_uri_of_x509(c->leaf, identity->uri, sizeof identity->uri, err) != CLV_OK)
     return clv_err_prefix(err, "%s", c->cert_path);
   if (!clv_tls_asn1_seconds(X509_get0_notBefore(c->leaf), &identity->not_before))
     return clv_fail(err, CLV_INVALID, "%s: the certificate's validity is damaged", c->cert_path);
@@ -205,8 +205,8 @@ static clv_code check_credentials(const credentials *c, clv_tls_identity *identi
 }
 
 /* Adds the configuration key to an error, and for a missing file the command that makes it. */
-static clv_code prefix_error_with_key(clv_code code, const char *key, const char *path,
-                                      clv_err *err) {
+static clv_code prefix_error_with_config_key(clv_code code, const char *key, const char *path,
+                                             clv_err *err) {
   const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
   int folder = slash ? (int)(slash - path) : 1;
   if (code != CLV_NOT_FOUND || !err) return code;
@@ -225,12 +225,13 @@ clv_code clv_tls_identity_load(const char *ca_path, const char *cert_path, const
   credentials c = {.ca_path = ca_path, .cert_path = cert_path, .key_path = key_path};
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *identity = NULL;
   CLV_TRY(clv_alloc(1, sizeof *identity, &identity, err));
-  CLV_TRY(prefix_error_with_key(clv_tls_certs_read(ca_path, &c.ca, err), "tls.ca", ca_path, err));
-  CLV_TRY(prefix_error_with_key(clv_tls_certs_read(cert_path, &c.chain, err), "tls.cert", cert_path,
-                                err));
+  CLV_TRY(prefix_error_with_config_key(clv_tls_certs_read(ca_path, &c.ca, err), "tls.ca", ca_path,
+                                       err));
+  CLV_TRY(prefix_error_with_config_key(clv_tls_certs_read(cert_path, &c.chain, err), "tls.cert",
+                                       cert_path, err));
   c.leaf = sk_X509_value(c.chain, 0);
-  CLV_TRY(prefix_error_with_key(clv_tls_key_read(key_path, &identity->key_pem, err), "tls.key",
-                                key_path, err));
+  CLV_TRY(prefix_error_with_config_key(clv_tls_key_read(key_path, &identity->key_pem, err),
+                                       "tls.key", key_path, err));
   CLV_TRY(clv_tls_key_parse(identity->key_pem, key_path, &c.key, err));
   CLV_TRY(check_credentials(&c, identity, err));
   CLV_TRY(clv_tls_certs_format(c.ca, &identity->ca_pem, err));

@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-const char *clv_tls_openssl_error(char buf[CLV_TLS_ERROR_LEN]) {
+const char *clv_tls_openssl_reason(char buf[CLV_TLS_ERROR_LEN]) {
   unsigned long code = ERR_peek_last_error();
   const char *reason = code ? ERR_reason_error_string(code) : NULL;
   snprintf(buf, CLV_TLS_ERROR_LEN, "%s", reason ? reason : "no reason given");
@@ -36,7 +36,7 @@ static void close_fd(int *fd) {
 
 /* True for a file of systemd's credentials. Only the service can enter their folder. If it enters
  * through an access list, the list's mask looks like rights of the group. */
-static bool is_credential(const char *path) {
+static bool is_systemd_credential(const char *path) {
   const char *folder = getenv("CREDENTIALS_DIRECTORY");
   size_t n = folder ? strlen(folder) : 0;
   return n > 1 && folder[0] == '/' && strncmp(path, folder, n) == 0 && path[n] == '/' &&
@@ -47,7 +47,7 @@ static clv_code check_key_file(int fd, const char *path, size_t *ret_size, clv_e
   struct stat st;
   if (fstat(fd, &st) != 0) return clv_fail(err, CLV_INVALID, "%s: %s", path, strerror(errno));
   if (!S_ISREG(st.st_mode)) return clv_fail(err, CLV_INVALID, "%s: not a regular file", path);
-  if (st.st_mode & (is_credential(path) ? 037 : 077))
+  if (st.st_mode & (is_systemd_credential(path) ? 037 : 077))
     return clv_fail(err, CLV_DENIED,
                     "%s: this private key has mode %04o, so others than its owner may use it; "
                     "fix: chmod 600 %s",
@@ -109,7 +109,7 @@ clv_code clv_tls_key_parse(const char *pem, const char *what, EVP_PKEY **ret_key
     return CLV_OK;
   }
   char why[CLV_TLS_ERROR_LEN];
-  clv_tls_openssl_error(why);
+  clv_tls_openssl_reason(why);
   if (asked || strstr(pem, "ENCRYPTED"))
     return clv_fail(err, CLV_INVALID,
                     "%s: the private key is encrypted, and a daemon cannot ask for the "
@@ -126,7 +126,7 @@ clv_code clv_tls_key_parse(const char *pem, const char *what, EVP_PKEY **ret_key
 
 static clv_code fail_no_cert(const char *pem, int n_before, const char *what, clv_err *err) {
   char why[CLV_TLS_ERROR_LEN];
-  clv_tls_openssl_error(why);
+  clv_tls_openssl_reason(why);
   if (n_before == 0 && !strstr(pem, "-----BEGIN CERTIFICATE"))
     return clv_fail(err, CLV_INVALID,
                     "%s: no certificate in it (no \"-----BEGIN CERTIFICATE-----\"); it must be a "

@@ -57,7 +57,7 @@ static void record_alert(const SSL *ssl, int where, int value) {
 
 static clv_code fail_ossl(clv_err *err, const char *what) {
   char why[CLV_TLS_ERROR_LEN];
-  return clv_fail(err, CLV_INTERNAL, "%s: %s", what, clv_tls_openssl_error(why));
+  return clv_fail(err, CLV_INTERNAL, "%s: %s", what, clv_tls_openssl_reason(why));
 }
 
 static clv_code set_identity(SSL_CTX *ctx, const clv_tls_identity *identity, clv_err *err) {
@@ -332,9 +332,9 @@ static void report_alert(const prober *p, clv_tls_probe_result *r) {
 }
 
 /* Reports why the handshake failed. */
-static void explain_handshake(const prober *p, outcome end, clv_tls_probe_result *r) {
+static void explain_failed_handshake(const prober *p, outcome end, clv_tls_probe_result *r) {
   char why[CLV_TLS_ERROR_LEN];
-  clv_tls_openssl_error(why);
+  clv_tls_openssl_reason(why);
   if (p->received_alert >= 0) {
     report_alert(p, r);
   } else if (p->verify_error != X509_V_OK) {
@@ -373,9 +373,9 @@ static void explain_refusal(const prober *p, clv_tls_probe_result *r) {
       "the peer closed the connection when it had our certificate: most likely it refused it");
 }
 
-static void store_peer(const prober *p, clv_tls_probe_result *r) {
+static void store_peer_cert(const prober *p, clv_tls_probe_result *r) {
   if (!p->peer_cert) return;
-  if (clv_tls_x509_uri(p->peer_cert, r->peer_uri, sizeof r->peer_uri, NULL) != CLV_OK)
+  if (clv_tls_uri_of_x509(p->peer_cert, r->peer_uri, sizeof r->peer_uri, NULL) != CLV_OK)
     r->peer_uri[0] = '\0';
   (void)clv_tls_asn1_seconds(X509_get0_notBefore(p->peer_cert), &r->peer_not_before);
   (void)clv_tls_asn1_seconds(X509_get0_notAfter(p->peer_cert), &r->peer_not_after);
@@ -395,20 +395,20 @@ static void store_clock_hint(const prober *p, const clv_tls_identity *identity,
   if (p->peer_cert && now < r->peer_not_before)
     snprintf(r->clock_hint, sizeof r->clock_hint,
              "the peer's certificate begins in %s; our clock says %s and may be behind",
-             clv_tls_format_span(r->peer_not_before - now, span), when);
+             clv_tls_format_duration(r->peer_not_before - now, span), when);
   else if (p->peer_cert && now > r->peer_not_after)
     snprintf(r->clock_hint, sizeof r->clock_hint,
              "the peer's certificate ended %s ago; our clock says %s and may be ahead",
-             clv_tls_format_span(now - r->peer_not_after, span), when);
+             clv_tls_format_duration(now - r->peer_not_after, span), when);
   else if (p->received_alert == SSL_AD_CERTIFICATE_EXPIRED && now <= identity->not_after)
     snprintf(r->clock_hint, sizeof r->clock_hint,
              "by our clock (%s) our certificate has %s left, so the peer's may be ahead", when,
-             clv_tls_format_span(identity->not_after - now, span));
+             clv_tls_format_duration(identity->not_after - now, span));
   else if (has_refused_us(p, r) && now - identity->not_before < CLOSE_TO_START_S)
     snprintf(r->clock_hint, sizeof r->clock_hint,
              "our certificate began %s ago; a peer whose clock is behind ours (%s) by more refuses "
              "it",
-             clv_tls_format_span(now - identity->not_before, span), when);
+             clv_tls_format_duration(now - identity->not_before, span), when);
 }
 
 /* ---- the probe ------------------------------------------------------------------------------- */
@@ -419,7 +419,7 @@ static clv_code check_timeout(uint32_t timeout_ms, clv_err *err) {
                   MAX_TIMEOUT_MS);
 }
 
-static void check_identity(const char *expected_uri, clv_tls_probe_result *r) {
+static void check_peer_identity(const char *expected_uri, clv_tls_probe_result *r) {
   if (!*r->peer_uri)
     report_failure(r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED,
                    "issue the worker a certificate with exactly one URI",
@@ -431,8 +431,8 @@ static void check_identity(const char *expected_uri, clv_tls_probe_result *r) {
         "the peer is \"%.100s\", but \"%.100s\" is expected", r->peer_uri, expected_uri);
 }
 
-static void store_session(const prober *p, clv_tls_probe_result *r) {
-  snprintf(r->protocol, sizeof r->protocol, "%s", SSL_get_version(p->ssl));
+static void store_version_and_cipher(const prober *p, clv_tls_probe_result *r) {
+  snprintf(r->tls_version, sizeof r->tls_version, "%s", SSL_get_version(p->ssl));
   snprintf(r->cipher, sizeof r->cipher, "%s", SSL_get_cipher_name(p->ssl));
 }
 
@@ -444,7 +444,7 @@ static bool has_negotiated_h2(const prober *p) {
 }
 
 /* Waits for the peer's answer to our certificate, which follows the handshake. */
-static void await_peer_result(prober *p, uint64_t deadline_ns, clv_tls_probe_result *r) {
+static void await_peer_verdict(prober *p, uint64_t deadline_ns, clv_tls_probe_result *r) {
   double wait_ms = CLV_MAX((double)CONFIRM_MS, 3 * r->connect_ms);
   uint64_t until = clv_now_ns() + (uint64_t)(wait_ms * 1e6);
   outcome end = repeat_until_done(p, try_first_byte, CLV_MIN(until, deadline_ns));
@@ -459,12 +459,12 @@ static void run_handshake(prober *p, uint64_t deadline_ns, clv_tls_probe_result 
   outcome end = repeat_until_done(p, try_handshake, deadline_ns);
   r->handshake_ms = (double)(clv_now_ns() - start) / 1e6;
   if (end != STEP_DONE) {
-    explain_handshake(p, end, r);
+    explain_failed_handshake(p, end, r);
     return;
   }
-  store_session(p, r);
+  store_version_and_cipher(p, r);
   if (has_negotiated_h2(p))
-    await_peer_result(p, deadline_ns, r);
+    await_peer_verdict(p, deadline_ns, r);
   else
     report_failure(r, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE, "is this port cleave-worker's?",
                    "the peer speaks TLS 1.3, but not HTTP/2");
@@ -488,8 +488,8 @@ clv_code clv_tls_probe(const char *host, uint16_t port, const clv_tls_identity *
                    p.socket.fix, "%s", why.text);
   else
     run_handshake(&p, deadline_ns, &r);
-  store_peer(&p, &r);
-  if (code == CLV_OK && r.failed_step == CLV_TLS_DONE) check_identity(expected_uri, &r);
+  store_peer_cert(&p, &r);
+  if (code == CLV_OK && r.failed_step == CLV_TLS_DONE) check_peer_identity(expected_uri, &r);
   r.ok = r.failed_step == CLV_TLS_DONE;
   if (code == CLV_OK) store_clock_hint(&p, identity, &r);
   ERR_clear_error();

@@ -65,7 +65,7 @@ int64_t clv_tls_revocation_expiry(void) {
 
 /* Decides on a certificate by the list in force. The caller holds the lock. */
 static clv_tls_decision decide_by_list(const char *issuer, const char *serial, clv_err *err) {
-  if (crl && clv_tls_crl_has(crl, issuer, serial)) {
+  if (crl && clv_tls_crl_has_cert(crl, issuer, serial)) {
     (void)clv_fail(err, CLV_UNAUTHENTICATED, "its certificate is revoked");
     return CLV_TLS_REVOKED;
   }
@@ -104,9 +104,9 @@ static dialled_peer *find_or_add_dialled(const char *uri) {
   return s;
 }
 
-static void remember_dialled(const X509 *cert, const char *issuer, const char *serial) {
+static void remember_dialled_peer(const X509 *cert, const char *issuer, const char *serial) {
   char uri[CLV_TLS_URI_LEN];
-  if (clv_tls_x509_uri(cert, uri, sizeof uri, NULL) != CLV_OK) return;
+  if (clv_tls_uri_of_x509(cert, uri, sizeof uri, NULL) != CLV_OK) return;
   dialled_peer *s = find_or_add_dialled(uri);
   if (!s) return;
   snprintf(s->issuer, sizeof s->issuer, "%s", issuer);
@@ -122,7 +122,7 @@ int clv_tls_revocation_verify(int ok, X509_STORE_CTX *ctx) {
   clv_tls_serial_text(X509_get0_serialNumber(cert), serial);
   pthread_mutex_lock(&lock);
   clv_tls_decision v = decide_by_list(issuer, serial, &err);
-  remember_dialled(cert, issuer, serial);
+  remember_dialled_peer(cert, issuer, serial);
   pthread_mutex_unlock(&lock);
   ERR_clear_error();
   if (v == CLV_TLS_ADMITTED) return 1;
@@ -136,7 +136,7 @@ bool clv_tls_is_peer_revoked(const char *uri) {
   pthread_mutex_lock(&lock);
   for (size_t i = 0; crl && i < n_dialled && !revoked; i++)
     revoked = strcmp(dialled[i].uri, uri) == 0 &&
-              clv_tls_crl_has(crl, dialled[i].issuer, dialled[i].serial);
+              clv_tls_crl_has_cert(crl, dialled[i].issuer, dialled[i].serial);
   pthread_mutex_unlock(&lock);
   return revoked;
 }

@@ -113,7 +113,7 @@ static void gather_key(facts *f, const X509 *cert) {
            *curve ? " " : "", curve, key ? EVP_PKEY_get_bits(key) : 0);
 }
 
-static clv_code gather_numbers(facts *f, const X509 *cert, clv_err *err) {
+static clv_code gather_serial_and_fingerprint(facts *f, const X509 *cert, clv_err *err) {
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned n = 0;
   if (X509_digest(cert, EVP_sha256(), digest, &n) != 1)
@@ -137,9 +137,9 @@ static clv_code gather_facts(facts *f, X509 *cert, bool json, clv_err *err) {
   gather_usage(f, cert, json);
   gather_key(f, cert);
   f->is_ca = X509_check_ca(cert) != 0;
-  if (clv_tls_x509_uri(cert, f->identity, sizeof f->identity, NULL) != CLV_OK)
+  if (clv_tls_uri_of_x509(cert, f->identity, sizeof f->identity, NULL) != CLV_OK)
     f->identity[0] = '\0';
-  CLV_TRY(gather_numbers(f, cert, err));
+  CLV_TRY(gather_serial_and_fingerprint(f, cert, err));
   ERR_clear_error();
   if (f->uri.failed || f->dns.failed || f->ip.failed || f->usage.failed)
     return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -155,22 +155,26 @@ static const char *validity_text(const facts *f, int64_t now) {
                                 : "valid";
 }
 
-static const char *items_or_dash(const clv_bytes *list) { return list->data ? list->data : "-"; }
-static const char *items_or_empty(const clv_bytes *list) { return list->data ? list->data : ""; }
+static const char *list_text_or_dash(const clv_bytes *list) {
+  return list->data ? list->data : "-";
+}
+static const char *list_text_or_empty(const clv_bytes *list) {
+  return list->data ? list->data : "";
+}
 
 static void print_text(clv_bytes *out, const facts *f) {
   char valid_from[CLV_TLS_TIME_TEXT], valid_until[CLV_TLS_TIME_TEXT], span[CLV_TLS_TIME_TEXT];
   int64_t now = clv_tls_now();
   clv_bytes_printf(out, "subject      %s%s\n", f->subject, f->is_ca ? "  (a CA)" : "");
   clv_bytes_printf(out, "issuer       %s\n", f->issuer);
-  clv_bytes_printf(out, "URI          %s%s\n", items_or_dash(&f->uri),
+  clv_bytes_printf(out, "URI          %s%s\n", list_text_or_dash(&f->uri),
                    f->identity[0] || f->is_ca ? "" : "  (not an identity: exactly one is needed)");
-  clv_bytes_printf(out, "DNS          %s\n", items_or_dash(&f->dns));
-  clv_bytes_printf(out, "addresses    %s\n", items_or_dash(&f->ip));
-  clv_bytes_printf(out, "usage        %s\n", items_or_dash(&f->usage));
+  clv_bytes_printf(out, "DNS          %s\n", list_text_or_dash(&f->dns));
+  clv_bytes_printf(out, "addresses    %s\n", list_text_or_dash(&f->ip));
+  clv_bytes_printf(out, "usage        %s\n", list_text_or_dash(&f->usage));
   clv_bytes_printf(out, "valid        %s to %s\n", clv_tls_format_time(f->valid_from, valid_from),
                    clv_tls_format_time(f->valid_until, valid_until));
-  clv_tls_format_span(now < f->valid_from ? f->valid_from - now : f->valid_until - now, span);
+  clv_tls_format_duration(now < f->valid_from ? f->valid_from - now : f->valid_until - now, span);
   clv_bytes_printf(out,
                    now > f->valid_until  ? "             EXPIRED %s ago\n"
                    : now < f->valid_from ? "             NOT YET VALID, begins in %s\n"
@@ -193,8 +197,8 @@ static void print_json(clv_bytes *out, const facts *f) {
   else
     clv_bytes_puts(out, "null");
   clv_bytes_printf(out, ",\"uri\":[%s],\"dns\":[%s],\"ip\":[%s],\"usage\":[%s]",
-                   items_or_empty(&f->uri), items_or_empty(&f->dns), items_or_empty(&f->ip),
-                   items_or_empty(&f->usage));
+                   list_text_or_empty(&f->uri), list_text_or_empty(&f->dns),
+                   list_text_or_empty(&f->ip), list_text_or_empty(&f->usage));
   clv_bytes_printf(out, ",\"not_before\":%" PRId64 ",\"not_after\":%" PRId64, f->valid_from,
                    f->valid_until);
   clv_bytes_printf(out, ",\"days_left\":%" PRId64 ",\"state\":\"%s\",\"key\":",
@@ -204,7 +208,7 @@ static void print_json(clv_bytes *out, const facts *f) {
 }
 
 /* Reads crl.pem in the folder of `path`, if that file exists. */
-static clv_code read_list_in_folder(const char *path, clv_tls_crl **ret, clv_err *err) {
+static clv_code read_crl_in_folder(const char *path, clv_tls_crl **ret, clv_err *err) {
   const char *slash = strrchr(path, '/');
   char list[4096];
   int n = snprintf(list, sizeof list, "%.*scrl.pem", slash ? (int)(slash - path + 1) : 0, path);
@@ -216,14 +220,14 @@ static bool is_in_crl(const clv_tls_crl *crl, const X509 *cert) {
   char issuer[CLV_TLS_ISSUER_LEN], serial[CLV_TLS_SERIAL_LEN];
   clv_tls_issuer_text(X509_get_issuer_name(cert), issuer);
   clv_tls_serial_text(X509_get0_serialNumber(cert), serial);
-  return crl && clv_tls_crl_has(crl, issuer, serial);
+  return crl && clv_tls_crl_has_cert(crl, issuer, serial);
 }
 
 clv_code clv_tls_show_certs(const char *path, clv_bytes *out, bool json, clv_err *err) {
   CLV_AUTO(clv_certs_freep) STACK_OF(X509) *certs = NULL;
   CLV_TRY(clv_tls_certs_read(path, &certs, err));
   CLV_AUTO(clv_tls_crl_freep) clv_tls_crl *crl = NULL;
-  CLV_TRY(read_list_in_folder(path, &crl, err));
+  CLV_TRY(read_crl_in_folder(path, &crl, err));
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   for (int i = 0; i < sk_X509_num(certs); i++) {
     CLV_AUTO(facts_clear) facts f = {0};

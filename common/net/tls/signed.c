@@ -81,7 +81,7 @@ static clv_code report_verify_error(clv_err *err) {
   char why[CLV_TLS_ERROR_LEN], detail[CLV_TLS_ERROR_LEN] = "";
   ERR_peek_last_error_data(&data, &flags);
   if (data && (flags & ERR_TXT_STRING)) snprintf(detail, sizeof detail, " (%s)", data);
-  clv_tls_openssl_error(why);
+  clv_tls_openssl_reason(why);
   clv_text_to_printable(detail);
   return clv_fail(err, CLV_UNAUTHENTICATED, "the signature does not hold: %s%s", why, detail);
 }
@@ -101,15 +101,16 @@ static void write_signer_name(CMS_ContentInfo *cms, char signer[CLV_TLS_SIGNER_L
   clv_text_to_printable(signer);
 }
 
-clv_code clv_tls_check_signed(const clv_tls_signed *file, char signer[CLV_TLS_SIGNER_LEN],
-                              clv_err *err) {
+clv_code clv_tls_check_signature(const clv_tls_signed *file, char signer[CLV_TLS_SIGNER_LEN],
+                                 clv_err *err) {
   CLV_AUTO(cms_freep) CMS_ContentInfo *cms = NULL;
   CLV_AUTO(clv_store_freep) X509_STORE *store = NULL;
-  if (file->len > CLV_TLS_FILE_MAX) return refuse_signature(err, "the signed file is too large");
+  if (file->data_len > CLV_TLS_FILE_MAX)
+    return refuse_signature(err, "the signed file is too large");
   CLV_TRY(make_trust_store(file->ca_pem, &store, err));
   CLV_TRY(read_signature(file, &cms, err));
   CLV_TRY(check_signature_form(cms, err));
-  CLV_AUTO(clv_bio_freep) BIO *data = BIO_new_mem_buf(file->data, (int)file->len);
+  CLV_AUTO(clv_bio_freep) BIO *data = BIO_new_mem_buf(file->data, (int)file->data_len);
   if (!data) return clv_fail(err, CLV_EXHAUSTED, "out of memory for a signed file");
   if (CMS_verify(cms, NULL, store, data, NULL, CMS_BINARY) != 1) return report_verify_error(err);
   write_signer_name(cms, signer);

@@ -68,7 +68,7 @@ static void set_address(clv_tls_socket *s, const struct addrinfo *a) {
 }
 
 /* Connects to one address. Returns 0 with s->fd set, or an errno. */
-static int connect_one(const struct addrinfo *a, uint64_t deadline_ns, clv_tls_socket *s) {
+static int connect_to_address(const struct addrinfo *a, uint64_t deadline_ns, clv_tls_socket *s) {
   set_address(s, a);
   s->fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
   if (s->fd < 0) return errno;
@@ -125,7 +125,7 @@ clv_code clv_tls_dial(const char *host, uint16_t port, uint64_t deadline_ns, clv
   for (const struct addrinfo *a = list; a; a = a->ai_next, left--) {
     uint64_t now = clv_now_ns();
     uint64_t share = now < deadline_ns ? (deadline_ns - now) / left : 0;
-    errno_value = connect_one(a, now + share, s);
+    errno_value = connect_to_address(a, now + share, s);
     if (errno_value == 0) return CLV_OK;
   }
   return fail_connect(errno_value, s, err);

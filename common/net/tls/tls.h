@@ -50,7 +50,7 @@ clv_code clv_tls_set_min_version(clv_err *err) CLV_USE_RESULT;
 
 /* Returns the version of the OpenSSL that this process runs, as "3.0.15"; static text. Stores the
  * path of its file. */
-const char *clv_tls_library(char *ret_path, size_t len);
+const char *clv_tls_library_version(char *ret_path, size_t len);
 
 /* ---- handshakes ------------------------------------------------------------------------------ */
 
@@ -208,7 +208,7 @@ int clv_tls_identity_days_left(const clv_tls_identity *identity);
  * CLV_UNAUTHENTICATED: no or several URIs, no certificate, or a URI that is not `scheme://...` in
  * printable ASCII of at most CLV_TLS_URI_LEN - 1 bytes; CLV_INVALID: buf is too small. Does not
  * verify the chain: pass the certificate of a connection that did. */
-clv_code clv_tls_cert_uri(const char *pem, char *buf, size_t len, clv_err *err) CLV_USE_RESULT;
+clv_code clv_tls_uri_of_pem(const char *pem, char *buf, size_t len, clv_err *err) CLV_USE_RESULT;
 
 /* ---- revocation ------------------------------------------------------------------------------ */
 
@@ -227,7 +227,7 @@ clv_code clv_tls_crl_parse(const char *pem, size_t len, const char *path, const 
                            clv_tls_crl **ret, clv_err *err) CLV_USE_RESULT;
 void clv_tls_crl_free(clv_tls_crl *crl); /* NULL is allowed */
 void clv_tls_crl_freep(clv_tls_crl **crl);
-bool clv_tls_crl_has(const clv_tls_crl *crl, const char *issuer, const char *serial);
+bool clv_tls_crl_has_cert(const clv_tls_crl *crl, const char *issuer, const char *serial);
 /* Fails with CLV_PRECONDITION if the list of `issuer` (NULL: any list) has expired or is
  * missing. */
 clv_code clv_tls_crl_check_expiry(const clv_tls_crl *crl, const char *issuer,
@@ -267,7 +267,7 @@ clv_code clv_tls_ca_revoke(const char *dir, const char *name, int days,
 typedef struct clv_tls_issue_options {
   const char *ca_dir;      /* folder with ca.pem and ca.key */
   const char *out_dir;     /* receives NAME.pem and NAME.key; created if missing; NULL: ca_dir */
-  const char *name;        /* [A-Za-z0-9._-], not "ca": file names and the subject's CN */
+  const char *cert_name;   /* [A-Za-z0-9._-], not "ca": file names and the subject's CN */
   const char *const *uris; /* the identity: exactly one URI, `scheme://...` */
   size_t n_uris;
   const char *const *dns_names; /* DNS names; no wildcards */
@@ -320,8 +320,8 @@ typedef struct clv_tls_probe_result {
   char peer_uri[CLV_TLS_URI_LEN]; /* empty: not seen, or no or several URIs */
   /* validity of the peer's certificate; 0: no certificate was seen */
   int64_t peer_not_before, peer_not_after;
-  char protocol[16]; /* "TLSv1.3"; empty: no handshake */
-  char cipher[48];   /* "TLS_AES_256_GCM_SHA384"; empty: no handshake */
+  char tls_version[16]; /* "TLSv1.3"; empty: no handshake */
+  char cipher[48];      /* "TLS_AES_256_GCM_SHA384"; empty: no handshake */
   double connect_ms, handshake_ms;
 } clv_tls_probe_result;
 
@@ -363,8 +363,8 @@ enum { CLV_TLS_SIGNER_LEN = 256 };
  * -binary`). */
 typedef struct clv_tls_signed {
   const void *data, *signature;
-  size_t len, signature_len; /* bytes; of the signature at most CLV_TLS_FILE_MAX */
-  const char *ca_pem;        /* the only trusted authorities; those of the system are not */
+  size_t data_len, signature_len; /* bytes; of the signature at most CLV_TLS_FILE_MAX */
+  const char *ca_pem;             /* the only trusted authorities; those of the system are not */
 } clv_tls_signed;
 
 /* Checks that exactly one signer signed these bytes, with a digest of at least 256 bits. The
@@ -372,8 +372,8 @@ typedef struct clv_tls_signed {
  * has emailProtection, or it has none; so a worker's or master's certificate cannot sign). signer:
  * its subject, printable ASCII. CLV_UNAUTHENTICATED names the check that failed; CLV_INVALID:
  * ca_pem has no certificate. */
-clv_code clv_tls_check_signed(const clv_tls_signed *file, char signer[CLV_TLS_SIGNER_LEN],
-                              clv_err *err) CLV_USE_RESULT;
+clv_code clv_tls_check_signature(const clv_tls_signed *file, char signer[CLV_TLS_SIGNER_LEN],
+                                 clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

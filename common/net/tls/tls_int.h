@@ -44,7 +44,7 @@ clv_code clv_tls_key_read(const char *path, char **ret_pem, clv_err *err) CLV_US
 enum { CLV_TLS_ERROR_LEN = 160 };
 
 /* Returns the newest reason in this thread's OpenSSL error queue, in buf, and empties the queue. */
-const char *clv_tls_openssl_error(char buf[CLV_TLS_ERROR_LEN]);
+const char *clv_tls_openssl_reason(char buf[CLV_TLS_ERROR_LEN]);
 
 /* Reads all certificates of a PEM text, at least one. `what` names the text in errors
  * (CLV_INVALID). */
@@ -71,13 +71,13 @@ int64_t clv_tls_days_until(int64_t seconds); /* whole days from now, rounded dow
 enum { CLV_TLS_TIME_TEXT = 40 };
 /* Write a time as "2026-11-20 10:00:00 UTC", and a duration as "3 days", to buf and return buf. */
 const char *clv_tls_format_time(int64_t seconds, char buf[CLV_TLS_TIME_TEXT]);
-const char *clv_tls_format_span(int64_t seconds, char buf[CLV_TLS_TIME_TEXT]);
+const char *clv_tls_format_duration(int64_t seconds, char buf[CLV_TLS_TIME_TEXT]);
 
 /* Returns the bits of the extended key usage. False: the certificate has none. */
 bool clv_tls_cert_usage(const X509 *cert, unsigned *ret_usage);
 
-/* Returns the only URI of a certificate, as clv_tls_cert_uri. */
-clv_code clv_tls_x509_uri(const X509 *cert, char *buf, size_t len, clv_err *err) CLV_USE_RESULT;
+/* Returns the only URI of a certificate, as clv_tls_uri_of_pem. */
+clv_code clv_tls_uri_of_x509(const X509 *cert, char *buf, size_t len, clv_err *err) CLV_USE_RESULT;
 
 /* True if the bytes are a valid identity; else `reason` says why not. */
 bool clv_tls_uri_is_valid(const unsigned char *data, size_t len, char reason[CLV_TLS_ERROR_LEN]);
@@ -151,7 +151,8 @@ void clv_tls_frame_meter_credit(clv_tls_frame_meter *f, clv_tls_bucket bucket, u
 /* Disables session tickets. Called at the first message of each connection. */
 void clv_tls_accepted_on_begin(SSL *ssl);
 /* Handles a message that this connection sent or received. Called before handshakes.c counts it. */
-void clv_tls_accepted_on_handshake(SSL *ssl, bool sent, int type, const uint8_t *data, size_t len);
+void clv_tls_accepted_on_handshake_message(SSL *ssl, bool sent, int type, const uint8_t *data,
+                                           size_t len);
 /* Credits a record of `bytes` that this connection has sent. */
 void clv_tls_accepted_on_sent(SSL *ssl, size_t bytes);
 /* True if the admission refused or closed the connection; *ret is how to count the failure. */

@@ -33,7 +33,7 @@ void clv_frame_set_failure(clv_frame *frame, clv_code code, const char *text, co
   frame->failure.code = code > CLV_UNAUTHENTICATED ? CLV_ABORTED : code;
   frame->failure.offending_value[0] = '\0';
   copy_text(frame->failure.text, CLV_WIRE_TEXT, text);
-  copy_text(frame->failure.hop, CLV_WIRE_NAME, hop);
+  copy_text(frame->failure.detected_at, CLV_WIRE_NAME, hop);
 }
 
 bool clv_frame_is_failure(const clv_frame *f) {
@@ -57,7 +57,7 @@ static void rebuild_failed_op(const char *hop, char ret[CLV_WIRE_NAME + 1]) {
 void clv_frame_redact_failure(clv_frame *f, uint64_t step, uint64_t number) {
   char failed_op[CLV_WIRE_NAME + 1], at[40] = "", which[48] = "", text[CLV_ERR_TEXT];
   const char *what = clv_code_name(f->failure.code);
-  rebuild_failed_op(f->failure.hop, failed_op);
+  rebuild_failed_op(f->failure.detected_at, failed_op);
   if (step) snprintf(at, sizeof at, ", step %" PRIu64, step);
   if (number) snprintf(which, sizeof which, " (failure %" PRIu64 " of the master)", number);
   snprintf(text, sizeof text, "%s%s%s%s%s", what, failed_op[0] ? " at " : "", failed_op, at, which);

@@ -12,7 +12,7 @@ typedef struct kind_rule {
   const char *kind_name;
   unsigned required_bodies,
       allowed_bodies; /* bits of the bodies that must, and that may be present */
-  bool needs_context, needs_id, may_name_worker;
+  bool needs_context, needs_message_id, may_name_worker;
   uint32_t min_tensors, max_tensors;
 } kind_rule;
 
@@ -43,17 +43,17 @@ static const kind_rule rules[CLV_FRAME_KINDS] = {
                   .required_bodies = BODY_CALL,
                   .needs_context = true,
                   .max_tensors = CLV_WIRE_ARGS,
-                  .needs_id = true,
+                  .needs_message_id = true,
                   .may_name_worker = true},
     [CLV_DELIVER] = {.kind_name = "DELIVER",
                      .needs_context = true,
-                     .needs_id = true,
+                     .needs_message_id = true,
                      .may_name_worker = true},
     [CLV_VALUE] = {.kind_name = "VALUE",
                    .allowed_bodies = BODY_FAILURE | BODY_CACHED,
                    .needs_context = true,
                    .max_tensors = 2, /* two tensors only with `cached` */
-                   .needs_id = true,
+                   .needs_message_id = true,
                    .may_name_worker = true},
     [CLV_DROP] = {.kind_name = "DROP", .needs_context = true},
     [CLV_SPARE] = {.kind_name = "SPARE", .needs_context = true},
@@ -63,7 +63,7 @@ static const kind_rule rules[CLV_FRAME_KINDS] = {
     [CLV_GRADIENT] = {.kind_name = "GRADIENT",
                       .needs_context = true,
                       .max_tensors = 1,
-                      .needs_id = true,
+                      .needs_message_id = true,
                       .may_name_worker = true},
     [CLV_FINISHED] = {.kind_name = "FINISHED",
                       .allowed_bodies = BODY_VOTE,
@@ -72,27 +72,31 @@ static const kind_rule rules[CLV_FRAME_KINDS] = {
     [CLV_APPLY] = {.kind_name = "APPLY",
                    .required_bodies = BODY_COMMIT,
                    .needs_context = true,
-                   .needs_id = true},
+                   .needs_message_id = true},
     [CLV_APPLIED] = {.kind_name = "APPLIED", .needs_context = true},
-    [CLV_REVERT] = {.kind_name = "REVERT", .needs_context = true, .needs_id = true},
-    [CLV_UNLOAD] = {.kind_name = "UNLOAD", .needs_id = true},
+    [CLV_REVERT] = {.kind_name = "REVERT", .needs_context = true, .needs_message_id = true},
+    [CLV_UNLOAD] = {.kind_name = "UNLOAD", .needs_message_id = true},
     [CLV_UNLOADED] = {.kind_name = "UNLOADED"},
-    [CLV_STATE_SAVE] = {.kind_name = "STATE_SAVE", .required_bodies = BODY_STATE, .needs_id = true},
-    [CLV_STATE_LOAD] = {.kind_name = "STATE_LOAD", .required_bodies = BODY_STATE, .needs_id = true},
+    [CLV_STATE_SAVE] = {.kind_name = "STATE_SAVE",
+                        .required_bodies = BODY_STATE,
+                        .needs_message_id = true},
+    [CLV_STATE_LOAD] = {.kind_name = "STATE_LOAD",
+                        .required_bodies = BODY_STATE,
+                        .needs_message_id = true},
     [CLV_STATE_REMOVE] = {.kind_name = "STATE_REMOVE",
                           .required_bodies = BODY_STATE,
-                          .needs_id = true},
+                          .needs_message_id = true},
     [CLV_STATE_FILE] = {.kind_name = "STATE_FILE", .required_bodies = BODY_STATE},
     [CLV_ACK] = {.kind_name = "ACK", .required_bodies = BODY_ACK},
     [CLV_REF_KEEP] = {.kind_name = "REF_KEEP",
                       .required_bodies = BODY_REFERENCE,
                       .needs_context = true,
-                      .needs_id = true,
+                      .needs_message_id = true,
                       .may_name_worker = true},
     [CLV_REF_USE] = {.kind_name = "REF_USE",
                      .required_bodies = BODY_REFERENCE,
                      .needs_context = true,
-                     .needs_id = true,
+                     .needs_message_id = true,
                      .may_name_worker = true},
     [CLV_REF_FORK] = {.kind_name = "REF_FORK",
                       .required_bodies = BODY_REFERENCE,
@@ -128,7 +132,7 @@ const char *clv_frame_kind_name(clv_frame_kind kind) {
   return is_known_kind(kind) ? rules[kind].kind_name : "?";
 }
 
-unsigned clv_frame_body_flags(const clv_frame *f) {
+unsigned clv_frame_body_bits(const clv_frame *f) {
   if (!is_known_kind(f->kind)) return 0;
   unsigned has = (f->has_commit ? BODY_COMMIT : 0u) | (f->has_vote ? BODY_VOTE : 0u) |
                  (f->has_failure ? BODY_FAILURE : 0u) | (f->has_measure ? BODY_MEASURE : 0u) |
@@ -136,7 +140,7 @@ unsigned clv_frame_body_flags(const clv_frame *f) {
   return rules[f->kind].required_bodies | (rules[f->kind].allowed_bodies & has);
 }
 
-void clv_frame_set_body_flags(clv_frame *f, unsigned bodies) {
+void clv_frame_set_has_flags(clv_frame *f, unsigned bodies) {
   unsigned optional = rules[f->kind].allowed_bodies & bodies;
   f->has_commit = optional & BODY_COMMIT;
   f->has_vote = optional & BODY_VOTE;
@@ -147,7 +151,7 @@ void clv_frame_set_body_flags(clv_frame *f, unsigned bodies) {
 
 /* ---- bodies, one function each ------------------------------------------------------------- */
 
-static clv_code check_bytes(uint64_t bytes, const char *what, clv_err *err) {
+static clv_code check_byte_count(uint64_t bytes, const char *what, clv_err *err) {
   if (bytes > CLV_WIRE_BYTES_MAX)
     return clv_fail(err, CLV_INVALID, "%s of %llu is over the limit of %llu", what,
                     (unsigned long long)bytes, (unsigned long long)CLV_WIRE_BYTES_MAX);
@@ -156,8 +160,8 @@ static clv_code check_bytes(uint64_t bytes, const char *what, clv_err *err) {
 
 static clv_code check_attach(const clv_frame *f, size_t payload_len, clv_err *err) {
   (void)payload_len;
-  if (f->attach.n_lanes > CLV_WIRE_LANES || f->attach.lane > f->attach.n_lanes)
-    return clv_fail(err, CLV_INVALID, "lane %u of %u; at most %d lanes", f->attach.lane,
+  if (f->attach.n_lanes > CLV_WIRE_LANES || f->attach.lane_index > f->attach.n_lanes)
+    return clv_fail(err, CLV_INVALID, "lane %u of %u; at most %d lanes", f->attach.lane_index,
                     f->attach.n_lanes, CLV_WIRE_LANES);
   if (f->attach.role != CLV_ATTACH_MASTER && f->attach.role != CLV_ATTACH_PEER)
     return clv_fail(err, CLV_INVALID, "unknown role %u", (unsigned)f->attach.role);
@@ -166,7 +170,7 @@ static clv_code check_attach(const clv_frame *f, size_t payload_len, clv_err *er
 
 static clv_code check_attached(const clv_frame *f, size_t payload_len, clv_err *err) {
   (void)payload_len;
-  return check_bytes(f->attached.credit_bytes, "first credit", err);
+  return check_byte_count(f->attached.credit_bytes, "first credit", err);
 }
 
 static clv_code check_commit(const clv_frame *f, size_t payload_len, clv_err *err) {
@@ -181,11 +185,13 @@ static clv_code check_commit(const clv_frame *f, size_t payload_len, clv_err *er
     if (!isfinite(f->commit.group_lrs[i]))
       return clv_fail(err, CLV_INVALID, "the learning rate of group %u is %g; it must be finite",
                       i + 1, (double)f->commit.group_lrs[i]);
-  if (f->commit.position > CLV_WIRE_POSITIONS || (f->commit.position && f->kind != CLV_APPLY))
+  if (f->commit.step_position > CLV_WIRE_POSITIONS ||
+      (f->commit.step_position && f->kind != CLV_APPLY))
     return clv_fail(err, CLV_INVALID, "position %u; at most %d, and of an APPLY alone",
-                    f->commit.position, CLV_WIRE_POSITIONS);
-  if (f->commit.position && !f->commit.applies_step)
-    return clv_fail(err, CLV_INVALID, "position %u is set, but apply is false", f->commit.position);
+                    f->commit.step_position, CLV_WIRE_POSITIONS);
+  if (f->commit.step_position && !f->commit.applies_step)
+    return clv_fail(err, CLV_INVALID, "position %u is set, but apply is false",
+                    f->commit.step_position);
   return CLV_OK;
 }
 
@@ -194,35 +200,35 @@ static clv_code check_failure(const clv_frame *f, size_t payload_len, clv_err *e
   if (f->failure.code < CLV_CANCELLED || f->failure.code > CLV_UNAUTHENTICATED)
     return clv_fail(err, CLV_INVALID, "code %u is outside 1..16", (unsigned)f->failure.code);
   CLV_TRY(clv_text_check(f->failure.text, strlen(f->failure.text), "failure.text", err));
-  return clv_text_check(f->failure.hop, strlen(f->failure.hop), "failure.hop", err);
+  return clv_text_check(f->failure.detected_at, strlen(f->failure.detected_at), "failure.hop", err);
 }
 
 static clv_code check_credit(const clv_frame *f, size_t payload_len, clv_err *err) {
   (void)payload_len;
-  return check_bytes(f->credit.bytes, "credit", err);
+  return check_byte_count(f->credit.bytes, "credit", err);
 }
 
 static clv_code check_chunk(const clv_frame *f, size_t payload_len, clv_err *err) {
-  if (f->chunk.transfer == 0) return clv_fail(err, CLV_INVALID, "transfer id 0 in a CHUNK");
+  if (f->chunk.transfer_id == 0) return clv_fail(err, CLV_INVALID, "transfer id 0 in a CHUNK");
   if (payload_len == 0) return clv_fail(err, CLV_INVALID, "a CHUNK without bytes");
   if (f->chunk.offset > f->chunk.total_bytes ||
       payload_len > f->chunk.total_bytes - f->chunk.offset)
     return clv_fail(err, CLV_INVALID, "%zu bytes at offset %llu run past the total of %llu",
                     payload_len, (unsigned long long)f->chunk.offset,
                     (unsigned long long)f->chunk.total_bytes);
-  return check_bytes(f->chunk.total_bytes, "chunk.total", err);
+  return check_byte_count(f->chunk.total_bytes, "chunk.total", err);
 }
 
 /* Checks a file name, which must not be a path: the worker chooses the folder. */
-static clv_code check_file(const clv_frame *f, clv_err *err) {
+static clv_code check_file_name(const clv_frame *f, clv_err *err) {
   if (f->kind < CLV_STATE_SAVE || f->kind > CLV_STATE_FILE) return CLV_OK;
-  if (f->state.what == CLV_STATE_GRADIENTS)
+  if (f->state.part == CLV_STATE_GRADIENTS)
     return clv_fail(err, CLV_INVALID, "gradients cannot be in a state file");
-  if (!clv_is_file_name(f->state.name))
+  if (!clv_is_file_name(f->state.item_or_file_name))
     return clv_fail(err, CLV_INVALID,
                     "the name of a file of state is 1..%d of [A-Za-z0-9._-], no dot first",
                     CLV_FILE_NAME);
-  return check_bytes(f->state.bytes, "state.bytes", err);
+  return check_byte_count(f->state.file_bytes, "state.bytes", err);
 }
 
 /* Checks a STATE_ frame about a piece of an item (part of its bytes): the item has a name, and a
@@ -231,42 +237,44 @@ static clv_code check_state_piece(const clv_frame *f, clv_err *err) {
   const clv_tensor_head *t = f->n_tensors ? &f->tensors[0] : NULL;
   bool asked = f->kind == CLV_STATE_GET,
        brought = f->kind == CLV_STATE_ITEM || f->kind == CLV_STATE_PUT;
-  CLV_TRY(check_bytes(f->state.offset, "state.offset", err));
-  CLV_TRY(check_bytes(f->state.length, "state.length", err));
-  if (!f->state.length && !f->state.offset) return CLV_OK;
-  if (!f->state.length || !(asked || brought) || !f->state.name[0] ||
-      f->state.what == CLV_STATE_GRADIENTS)
+  CLV_TRY(check_byte_count(f->state.piece_offset, "state.offset", err));
+  CLV_TRY(check_byte_count(f->state.piece_length, "state.length", err));
+  if (!f->state.piece_length && !f->state.piece_offset) return CLV_OK;
+  if (!f->state.piece_length || !(asked || brought) || !f->state.item_or_file_name[0] ||
+      f->state.part == CLV_STATE_GRADIENTS)
     return clv_fail(err, CLV_INVALID,
                     "a piece of %llu bytes, in a frame or item that cannot have pieces",
-                    (unsigned long long)f->state.length);
-  if (brought && !(t && t->dtype == CLV_U8 && t->bytes == f->state.length))
+                    (unsigned long long)f->state.piece_length);
+  if (brought && !(t && t->dtype == CLV_U8 && t->bytes == f->state.piece_length))
     return clv_fail(err, CLV_INVALID, "a piece of %llu bytes, but its tensor has another size",
-                    (unsigned long long)f->state.length);
+                    (unsigned long long)f->state.piece_length);
   return CLV_OK;
 }
 
 static clv_code check_state(const clv_frame *f, size_t payload_len, clv_err *err) {
   (void)payload_len;
   bool item = f->kind == CLV_STATE_ITEM || f->kind == CLV_STATE_PUT;
-  bool gradients = f->state.what == CLV_STATE_GRADIENTS;
-  if (f->state.what != CLV_STATE_WEIGHTS && f->state.what != CLV_STATE_OPTIMIZER && !gradients)
-    return clv_fail(err, CLV_INVALID, "unknown kind of state %u", (unsigned)f->state.what);
+  bool gradients = f->state.part == CLV_STATE_GRADIENTS;
+  if (f->state.part != CLV_STATE_WEIGHTS && f->state.part != CLV_STATE_OPTIMIZER && !gradients)
+    return clv_fail(err, CLV_INVALID, "unknown kind of state %u", (unsigned)f->state.part);
   if (gradients && f->kind == CLV_STATE_PUT && !f->context)
     return clv_fail(err, CLV_INVALID, "a STATE_PUT of a gradient without its context");
-  if (f->state.count > CLV_WIRE_PARAMS || (item && f->state.index >= f->state.count))
-    return clv_fail(err, CLV_INVALID, "state item %u of %u; at most %d", f->state.index,
-                    f->state.count, CLV_WIRE_PARAMS);
-  if (item && !f->state.name[0]) return clv_fail(err, CLV_INVALID, "a state item without a name");
-  CLV_TRY(check_file(f, err));
+  if (f->state.n_items > CLV_WIRE_PARAMS || (item && f->state.item_index >= f->state.n_items))
+    return clv_fail(err, CLV_INVALID, "state item %u of %u; at most %d", f->state.item_index,
+                    f->state.n_items, CLV_WIRE_PARAMS);
+  if (item && !f->state.item_or_file_name[0])
+    return clv_fail(err, CLV_INVALID, "a state item without a name");
+  CLV_TRY(check_file_name(f, err));
   CLV_TRY(check_state_piece(f, err));
-  CLV_TRY(clv_text_check(f->state.device, strlen(f->state.device), "state.device", err));
-  return clv_text_check(f->state.name, strlen(f->state.name), "state.name", err);
+  CLV_TRY(clv_text_check(f->state.device_name, strlen(f->state.device_name), "state.device", err));
+  return clv_text_check(f->state.item_or_file_name, strlen(f->state.item_or_file_name),
+                        "state.name", err);
 }
 
 /* Checks that the positions of a call's parts ascend. */
 static clv_code check_positions(const clv_frame *f, clv_err *err) {
-  uint32_t position = f->call.position, input = f->call.input_position,
-           weight = f->call.weight_position;
+  uint32_t position = f->call.forward_position, input = f->call.input_grad_position,
+           weight = f->call.weight_grad_position;
   bool backward = input <= CLV_WIRE_POSITIONS && (!input || (position && position < input));
   bool last = weight <= CLV_WIRE_POSITIONS && (!weight || (input && input < weight));
   if (position <= CLV_WIRE_POSITIONS && backward && last) return CLV_OK;
@@ -282,7 +290,7 @@ static clv_code check_call(const clv_frame *f, size_t payload_len, clv_err *err)
     return clv_fail(err, CLV_INVALID, "more than %d arguments", CLV_WIRE_ARGS);
   for (uint32_t i = 0; i < f->call.n_args; i++) {
     here += f->call.args[i].is_inline;
-    if (!f->call.args[i].value && !f->call.args[i].is_inline)
+    if (!f->call.args[i].value_id && !f->call.args[i].is_inline)
       return clv_fail(err, CLV_INVALID, "argument %u has neither a tensor nor a value id", i);
   }
   if (!f->call.n_args || here != f->n_tensors)
@@ -293,26 +301,26 @@ static clv_code check_call(const clv_frame *f, size_t payload_len, clv_err *err)
 
 static clv_code check_needed_calls(const clv_frame *f, uint32_t index, uint32_t first,
                                    clv_err *err) {
-  const clv_needed_call *call = &f->backward.calls[index];
-  if (!call->call) return clv_fail(err, CLV_INVALID, "needed call %u has id 0", index);
+  const clv_needed_call *call = &f->backward.needed_calls[index];
+  if (!call->call_id) return clv_fail(err, CLV_INVALID, "needed call %u has id 0", index);
   if (!isfinite(call->root_gradient))
     return clv_fail(err, CLV_INVALID, "needed call %u: a root that starts with %g", index,
                     (double)call->root_gradient);
   if (call->n_contributions > CLV_WIRE_CONTRIBUTIONS)
     return clv_fail(err, CLV_INVALID, "needed call %u: %u contributions; at most %d", index,
                     call->n_contributions, CLV_WIRE_CONTRIBUTIONS);
-  for (uint32_t i = first; i < first + call->n_targets; i++) {
-    const clv_target *t = &f->backward.targets[i];
-    if (!t->value || t->slot >= CLV_WIRE_ARGS || t->to > f->backward.n_peers ||
-        t->order >= CLV_WIRE_CONTRIBUTIONS)
+  for (uint32_t i = first; i < first + call->n_grad_targets; i++) {
+    const clv_target *t = &f->backward.grad_targets[i];
+    if (!t->value_id || t->input_index >= CLV_WIRE_ARGS || t->to_peer > f->backward.n_peers ||
+        t->contribution_index >= CLV_WIRE_CONTRIBUTIONS)
       return clv_fail(err, CLV_INVALID,
                       "needed call %u: target of value %llu, slot %u, peer %u of %u, order %u",
-                      index, (unsigned long long)t->value, t->slot, t->to, f->backward.n_peers,
-                      t->order);
+                      index, (unsigned long long)t->value_id, t->input_index, t->to_peer,
+                      f->backward.n_peers, t->contribution_index);
     for (uint32_t j = first; j < i; j++)
-      if (f->backward.targets[j].slot == t->slot)
+      if (f->backward.grad_targets[j].input_index == t->input_index)
         return clv_fail(err, CLV_INVALID, "needed call %u: slot %u has two targets", index,
-                        t->slot);
+                        t->input_index);
   }
   return CLV_OK;
 }
@@ -320,20 +328,20 @@ static clv_code check_needed_calls(const clv_frame *f, uint32_t index, uint32_t 
 static clv_code check_backward(const clv_frame *f, size_t payload_len, clv_err *err) {
   (void)payload_len;
   uint32_t first = 0;
-  if (f->backward.n_calls > CLV_WIRE_NEEDED_CALLS || f->backward.n_targets > CLV_WIRE_TARGETS ||
-      f->backward.n_peers > CLV_WIRE_PREPARE_PEERS)
+  if (f->backward.n_needed_calls > CLV_WIRE_NEEDED_CALLS ||
+      f->backward.n_grad_targets > CLV_WIRE_TARGETS || f->backward.n_peers > CLV_WIRE_PREPARE_PEERS)
     return clv_fail(err, CLV_INVALID, "%u calls, %u targets and %u peers; at most %d, %d and %d",
-                    f->backward.n_calls, f->backward.n_targets, f->backward.n_peers,
+                    f->backward.n_needed_calls, f->backward.n_grad_targets, f->backward.n_peers,
                     CLV_WIRE_NEEDED_CALLS, CLV_WIRE_TARGETS, CLV_WIRE_PREPARE_PEERS);
-  if (!f->phase) return clv_fail(err, CLV_INVALID, "phase 0; the first is 1");
-  for (uint32_t i = 0; i < f->backward.n_calls; i++) {
-    if (f->backward.calls[i].n_targets > f->backward.n_targets - first)
+  if (!f->backward_pass_number) return clv_fail(err, CLV_INVALID, "phase 0; the first is 1");
+  for (uint32_t i = 0; i < f->backward.n_needed_calls; i++) {
+    if (f->backward.needed_calls[i].n_grad_targets > f->backward.n_grad_targets - first)
       return clv_fail(err, CLV_INVALID, "more targets than the frame has");
     CLV_TRY(check_needed_calls(f, i, first, err));
-    first += f->backward.calls[i].n_targets;
+    first += f->backward.needed_calls[i].n_grad_targets;
   }
   for (uint32_t i = 0; i < f->backward.n_peers; i++) {
-    const char *name = f->backward.peers[i];
+    const char *name = f->backward.peer_names[i];
     if (!name[0]) return clv_fail(err, CLV_INVALID, "peer %u without a name", i);
     CLV_TRY(clv_text_check(name, strlen(name), "backward.peers", err));
   }
@@ -345,25 +353,27 @@ static clv_code check_backward(const clv_frame *f, size_t payload_len, clv_err *
 static clv_code check_reference(const clv_frame *f, size_t payload_len, clv_err *err) {
   (void)payload_len;
   bool about = f->kind != CLV_REF_RENEW && f->kind != CLV_REF_ACK;
-  if ((f->kind == CLV_REF_VALUE) != (f->reference.number == 0))
+  if ((f->kind == CLV_REF_VALUE) != (f->reference.message_number == 0))
     return clv_fail(err, CLV_INVALID,
                     "number %llu; it must be 0 in a REF_VALUE, and not 0 in other frames",
-                    (unsigned long long)f->reference.number);
-  if (about && (!f->reference.ref || !f->reference.fork))
+                    (unsigned long long)f->reference.message_number);
+  if (about && (!f->reference.ref_id || !f->reference.fork_id))
     return clv_fail(err, CLV_INVALID, "reference %llx with fork %llx: an id of 0",
-                    (unsigned long long)f->reference.ref, (unsigned long long)f->reference.fork);
+                    (unsigned long long)f->reference.ref_id,
+                    (unsigned long long)f->reference.fork_id);
   if ((f->reference.owner_lacks_fork && f->kind != CLV_REF_FETCH && f->kind != CLV_REF_USE) ||
       (f->reference.is_for_owner && f->kind != CLV_REF_USE))
     return clv_fail(err, CLV_INVALID, "`early` or `yours` does not belong here");
-  return clv_text_check(f->reference.node, strlen(f->reference.node), "reference.node", err);
+  return clv_text_check(f->reference.node_name, strlen(f->reference.node_name), "reference.node",
+                        err);
 }
 
 /* Checks the tensors of a cached VALUE: record numbers, and optionally as many rows before them. */
 static clv_code check_cached_rows(const clv_frame *f, size_t payload_len, clv_err *err) {
   (void)payload_len;
-  if (f->cached.records < 1 || f->cached.records > CLV_WIRE_RECORDS)
+  if (f->cached.n_records < 1 || f->cached.n_records > CLV_WIRE_RECORDS)
     return clv_fail(err, CLV_INVALID, "a cache of %llu records; at most %llu",
-                    (unsigned long long)f->cached.records, (unsigned long long)CLV_WIRE_RECORDS);
+                    (unsigned long long)f->cached.n_records, (unsigned long long)CLV_WIRE_RECORDS);
   if (f->cached.keep_s < 1 || f->cached.keep_s > CLV_WIRE_CACHED_MAX_S)
     return clv_fail(err, CLV_INVALID, "a cache is kept for %llu s; it is 1 to %d",
                     (unsigned long long)f->cached.keep_s, CLV_WIRE_CACHED_MAX_S);
@@ -428,19 +438,19 @@ static clv_code check_tensor(const clv_tensor_head *head, clv_err *err) {
                     clv_shape_format(&head->shape, text, sizeof text), clv_dtype_name(head->dtype),
                     bytes, (unsigned long long)head->bytes);
   }
-  return check_bytes(head->bytes, "size", err);
+  return check_byte_count(head->bytes, "size", err);
 }
 
 /* Checks transfer ids. A tensor without bytes has no chunk, so it would wait forever. */
-static clv_code check_transfers(const clv_frame *f, clv_err *err) {
+static clv_code check_transfer_ids(const clv_frame *f, clv_err *err) {
   for (uint32_t i = 0; i < f->n_tensors; i++) {
     const clv_tensor_head *head = &f->tensors[i];
-    if ((head->transfer == 0) != (f->tensors[0].transfer == 0))
+    if ((head->transfer_id == 0) != (f->tensors[0].transfer_id == 0))
       return clv_fail(err, CLV_INVALID, "tensors both in the payload and in chunks");
-    if (head->transfer && head->bytes == 0)
+    if (head->transfer_id && head->bytes == 0)
       return clv_fail(err, CLV_INVALID, "tensor %u is empty but has a transfer id", i);
-    for (uint32_t j = 0; head->transfer && j < i; j++)
-      if (f->tensors[j].transfer == head->transfer)
+    for (uint32_t j = 0; head->transfer_id && j < i; j++)
+      if (f->tensors[j].transfer_id == head->transfer_id)
         return clv_fail(err, CLV_INVALID, "tensors %u and %u have the same transfer id", j, i);
   }
   return CLV_OK;
@@ -457,12 +467,12 @@ static clv_code check_tensors(const clv_frame *f, size_t payload_len, const clv_
     }
     sum += f->tensors[i].bytes; /* at most 16 * 2^50, so no overflow */
   }
-  CLV_TRY(check_transfers(f, err));
+  CLV_TRY(check_transfer_ids(f, err));
   if (limits && (sum > limits->session_bytes || f->n_tensors > limits->tensors))
     return clv_fail(err, CLV_EXHAUSTED, "%u tensors of %llu bytes; the limit is %u of %llu",
                     f->n_tensors, (unsigned long long)sum, limits->tensors,
                     (unsigned long long)limits->session_bytes);
-  if (f->n_tensors && f->tensors[0].transfer) sum = 0;
+  if (f->n_tensors && f->tensors[0].transfer_id) sum = 0;
   if (sum > CLV_WIRE_INLINE_MAX)
     return clv_fail(err, CLV_INVALID, "%llu bytes of tensors in the frame itself; the limit is %d",
                     (unsigned long long)sum, CLV_WIRE_INLINE_MAX);
@@ -474,7 +484,7 @@ static clv_code check_tensors(const clv_frame *f, size_t payload_len, const clv_
 
 /* ---- complete frames ----------------------------------------------------------------------- */
 
-static clv_code check_head(const clv_frame *f, const kind_rule *rule, clv_err *err) {
+static clv_code check_scalar_fields(const clv_frame *f, const kind_rule *rule, clv_err *err) {
   if (rule->needs_context && f->context == 0) return clv_fail(err, CLV_INVALID, "context id 0");
   if (f->module > CLV_WIRE_MODULES)
     return clv_fail(err, CLV_INVALID, "module %u is over the limit of %d", f->module,
@@ -484,22 +494,23 @@ static clv_code check_head(const clv_frame *f, const kind_rule *rule, clv_err *e
   if (f->flags & ~flags) return clv_fail(err, CLV_INVALID, "unknown flags 0x%x", f->flags);
   if (f->flags && f->kind != CLV_CALL)
     return clv_fail(err, CLV_INVALID, "flags do not belong here");
-  if (f->n_upstream > CLV_WIRE_UPSTREAM || f->n_tensors > CLV_WIRE_TENSORS)
+  if (f->n_value_ids > CLV_WIRE_UPSTREAM || f->n_tensors > CLV_WIRE_TENSORS)
     return clv_fail(err, CLV_INVALID, "%u upstream ids and %u tensors; at most %d and %d",
-                    f->n_upstream, f->n_tensors, CLV_WIRE_UPSTREAM, CLV_WIRE_TENSORS);
-  if (rule->needs_id && f->message == 0) return clv_fail(err, CLV_INVALID, "message id 0");
+                    f->n_value_ids, f->n_tensors, CLV_WIRE_UPSTREAM, CLV_WIRE_TENSORS);
+  if (rule->needs_message_id && f->message_id == 0)
+    return clv_fail(err, CLV_INVALID, "message id 0");
   bool unsaid = f->kind == CLV_CALL && !(f->flags & CLV_FLAG_DELIVER);
   if (f->to[0] && (!rule->may_name_worker || unsaid))
     return clv_fail(err, CLV_INVALID, "`to` does not belong here");
   CLV_TRY(clv_text_check(f->to, strlen(f->to), "to", err));
   if (f->kind == CLV_DROP || f->kind == CLV_SPARE) return CLV_OK;
-  if (f->n_upstream) return clv_fail(err, CLV_INVALID, "upstream ids do not belong here");
+  if (f->n_value_ids) return clv_fail(err, CLV_INVALID, "upstream ids do not belong here");
   return CLV_OK;
 }
 
 static clv_code check_kind_rule(const clv_frame *f, const kind_rule *rule, unsigned bodies,
                                 size_t payload_len, const clv_wire_limits *limits, clv_err *err) {
-  CLV_TRY(check_head(f, rule, err));
+  CLV_TRY(check_scalar_fields(f, rule, err));
   CLV_TRY(check_bodies(f, rule, bodies, payload_len, err));
   if (f->n_tensors < rule->min_tensors || f->n_tensors > rule->max_tensors)
     return clv_fail(err, CLV_INVALID, "%u tensors; %u to %u belong here", f->n_tensors,
@@ -511,8 +522,8 @@ static clv_code check_kind_rule(const clv_frame *f, const kind_rule *rule, unsig
     return clv_fail(err, CLV_INVALID, "either one tensor or the failure belongs here");
   if (f->kind == CLV_FINISHED && f->n_tensors && !(bodies & BODY_VOTE))
     return clv_fail(err, CLV_INVALID, "a tensor without a vote");
-  if (f->kind == CLV_GRADIENT && f->order >= CLV_WIRE_CONTRIBUTIONS)
-    return clv_fail(err, CLV_INVALID, "contribution %u; at most %d", f->order,
+  if (f->kind == CLV_GRADIENT && f->contribution_index >= CLV_WIRE_CONTRIBUTIONS)
+    return clv_fail(err, CLV_INVALID, "contribution %u; at most %d", f->contribution_index,
                     CLV_WIRE_CONTRIBUTIONS);
   if (f->kind == CLV_CHUNK && limits &&
       (payload_len > limits->chunk_bytes || f->chunk.total_bytes > limits->session_bytes))

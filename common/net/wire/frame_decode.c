@@ -9,7 +9,7 @@
 #include <string.h>
 
 typedef struct decoder {
-  clv_wire_cursor at;
+  clv_wire_cursor cursor;
   const clv_wire_limits *limits;
   clv_frame frame;
   clv_payload payload;
@@ -25,7 +25,7 @@ typedef struct decoder {
 
 static clv_code read_u32(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   uint64_t value;
-  CLV_TRY(clv_cursor_read_varint(&d->at, &value, err));
+  CLV_TRY(clv_cursor_read_varint(&d->cursor, &value, err));
   if (value > UINT32_MAX)
     return clv_fail(err, CLV_INVALID, "%s of %llu has more than 32 bits", f->name,
                     (unsigned long long)value);
@@ -36,13 +36,13 @@ static clv_code read_u32(decoder *d, const clv_field *f, void *dst, clv_err *err
 
 static clv_code read_u64(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   (void)f;
-  return clv_cursor_read_varint(&d->at, dst, err);
+  return clv_cursor_read_varint(&d->cursor, dst, err);
 }
 
 static clv_code read_bool(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   (void)f;
   uint64_t value;
-  CLV_TRY(clv_cursor_read_varint(&d->at, &value, err));
+  CLV_TRY(clv_cursor_read_varint(&d->cursor, &value, err));
   *(bool *)dst = value != 0;
   return CLV_OK;
 }
@@ -50,7 +50,7 @@ static clv_code read_bool(decoder *d, const clv_field *f, void *dst, clv_err *er
 static clv_code read_fixed32(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   (void)f;
   uint64_t value;
-  CLV_TRY(clv_cursor_read_fixed(&d->at, 4, &value, err));
+  CLV_TRY(clv_cursor_read_fixed(&d->cursor, 4, &value, err));
   uint32_t narrow = (uint32_t)value;
   memcpy(dst, &narrow, sizeof narrow); /* copies the bits of a uint32_t or a float */
   return CLV_OK;
@@ -59,28 +59,28 @@ static clv_code read_fixed32(decoder *d, const clv_field *f, void *dst, clv_err 
 static clv_code read_fixed64(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   (void)f;
   uint64_t value;
-  CLV_TRY(clv_cursor_read_fixed(&d->at, 8, &value, err));
+  CLV_TRY(clv_cursor_read_fixed(&d->cursor, 8, &value, err));
   memcpy(dst, &value, sizeof value);
   return CLV_OK;
 }
 
 static clv_code read_bytes(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   size_t len;
-  CLV_TRY(clv_cursor_read_length(&d->at, &len, err));
+  CLV_TRY(clv_cursor_read_length(&d->cursor, &len, err));
   if (len != f->size && len != 0)
     return clv_fail(err, CLV_INVALID, "%s of %zu bytes; it must have %zu", f->name, len, f->size);
   memset(dst, 0, f->size);
-  return clv_cursor_copy(&d->at, len, dst, err);
+  return clv_cursor_copy(&d->cursor, len, dst, err);
 }
 
 static clv_code read_text(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   char *text = dst;
   size_t len;
-  CLV_TRY(clv_cursor_read_length(&d->at, &len, err));
+  CLV_TRY(clv_cursor_read_length(&d->cursor, &len, err));
   if (len >= f->size)
     return clv_fail(err, CLV_INVALID, "%s of %zu bytes is over the limit of %zu", f->name, len,
                     f->size - 1);
-  CLV_TRY(clv_cursor_copy(&d->at, len, text, err));
+  CLV_TRY(clv_cursor_copy(&d->cursor, len, text, err));
   text[len] = '\0';
   return clv_text_check(text, len, f->name, err); /* refuses a NUL in the text too */
 }
@@ -90,7 +90,7 @@ static clv_code read_text(decoder *d, const clv_field *f, void *dst, clv_err *er
 static clv_code add_dim(decoder *d, void *dst, clv_err *err) {
   clv_shape *shape = dst;
   uint64_t dim;
-  CLV_TRY(clv_cursor_read_varint(&d->at, &dim, err));
+  CLV_TRY(clv_cursor_read_varint(&d->cursor, &dim, err));
   if (shape->rank == CLV_MAX_RANK)
     return clv_fail(err, CLV_INVALID, "more than %d dimensions", CLV_MAX_RANK);
   if (dim > INT64_MAX)
@@ -106,13 +106,13 @@ static clv_code refuse_ids_with_backward(const decoder *d, clv_err *err) {
   return clv_fail(err, CLV_INVALID, "`backward` together with upstream ids or tensors");
 }
 
-static clv_code add_upstream_id(decoder *d, void *dst, clv_err *err) {
+static clv_code add_value_id(decoder *d, void *dst, clv_err *err) {
   uint64_t *ids = dst;
   CLV_TRY(refuse_ids_with_backward(d, err));
-  if (d->frame.n_upstream == CLV_WIRE_UPSTREAM)
+  if (d->frame.n_value_ids == CLV_WIRE_UPSTREAM)
     return clv_fail(err, CLV_INVALID, "more than %d upstream ids", CLV_WIRE_UPSTREAM);
-  CLV_TRY(clv_cursor_read_fixed(&d->at, 8, &ids[d->frame.n_upstream], err));
-  d->frame.n_upstream++;
+  CLV_TRY(clv_cursor_read_fixed(&d->cursor, 8, &ids[d->frame.n_value_ids], err));
+  d->frame.n_value_ids++;
   return CLV_OK;
 }
 
@@ -122,7 +122,7 @@ static clv_code add_learning_rate(decoder *d, void *dst, clv_err *err) {
   if (d->frame.commit.n_group_lrs == CLV_WIRE_GROUPS)
     return clv_fail(err, CLV_INVALID, "more than %d learning rates beside the first",
                     CLV_WIRE_GROUPS);
-  CLV_TRY(clv_cursor_read_fixed(&d->at, 4, &bits, err));
+  CLV_TRY(clv_cursor_read_fixed(&d->cursor, 4, &bits, err));
   uint32_t narrow = (uint32_t)bits;
   memcpy(&rates[d->frame.commit.n_group_lrs++], &narrow, sizeof narrow);
   return CLV_OK;
@@ -132,18 +132,18 @@ static clv_code add_received_count(decoder *d, void *dst, clv_err *err) {
   uint64_t *received = dst;
   if (d->frame.ack.n_lanes == 1 + CLV_WIRE_LANES)
     return clv_fail(err, CLV_INVALID, "counters of more than %d lanes", 1 + CLV_WIRE_LANES);
-  return clv_cursor_read_varint(&d->at, &received[d->frame.ack.n_lanes++], err);
+  return clv_cursor_read_varint(&d->cursor, &received[d->frame.ack.n_lanes++], err);
 }
 
 typedef clv_code (*add_function)(decoder *d, void *dst, clv_err *err);
 
 /* Reads the packed form: one length, then elements to its end. */
 static clv_code read_packed(decoder *d, add_function add, void *dst, clv_err *err) {
-  size_t len, outer = d->at.message_end;
-  CLV_TRY(clv_cursor_read_length(&d->at, &len, err));
-  d->at.message_end = d->at.message_pos + len;
-  while (d->at.message_pos < d->at.message_end) CLV_TRY(add(d, dst, err));
-  d->at.message_end = outer;
+  size_t len, outer = d->cursor.message_end;
+  CLV_TRY(clv_cursor_read_length(&d->cursor, &len, err));
+  d->cursor.message_end = d->cursor.message_pos + len;
+  while (d->cursor.message_pos < d->cursor.message_end) CLV_TRY(add(d, dst, err));
+  d->cursor.message_end = outer;
   return CLV_OK;
 }
 
@@ -154,11 +154,11 @@ static clv_code read_message(decoder *d, const clv_field *fields, size_t n_field
 
 static clv_code read_nested(decoder *d, const clv_field *fields, size_t n_fields, void *base,
                             clv_err *err) {
-  size_t len, outer = d->at.message_end;
-  CLV_TRY(clv_cursor_read_length(&d->at, &len, err));
-  d->at.message_end = d->at.message_pos + len;
+  size_t len, outer = d->cursor.message_end;
+  CLV_TRY(clv_cursor_read_length(&d->cursor, &len, err));
+  d->cursor.message_end = d->cursor.message_pos + len;
   CLV_TRY(read_message(d, fields, n_fields, base, err));
-  d->at.message_end = outer;
+  d->cursor.message_end = outer;
   return CLV_OK;
 }
 
@@ -166,7 +166,7 @@ static clv_code read_body(decoder *d, const clv_field *f, void *dst, clv_err *er
   (void)dst; /* unused, because the tables of bodies have offsets in the frame */
   unsigned index = (unsigned)__builtin_ctz((unsigned)f->size);
   d->found_bodies |= (unsigned)f->size;
-  if (d->frame.n_upstream || d->frame.n_tensors) CLV_TRY(refuse_ids_with_backward(d, err));
+  if (d->frame.n_value_ids || d->frame.n_tensors) CLV_TRY(refuse_ids_with_backward(d, err));
   clv_code code = read_nested(d, clv_body_fields[index], BODY_FIELDS, &d->frame, err);
   if (code != CLV_OK) clv_err_prefix(err, "%s", f->name);
   return code;
@@ -191,28 +191,28 @@ static clv_code read_payload(decoder *d, const clv_field *f, void *dst, clv_err 
   (void)dst;
   size_t len;
   if (d->has_payload) return clv_fail(err, CLV_INVALID, "more than one payload");
-  CLV_TRY(clv_cursor_read_length(&d->at, &len, err));
+  CLV_TRY(clv_cursor_read_length(&d->cursor, &len, err));
   if (len > d->limits->chunk_bytes && len > CLV_WIRE_INLINE_MAX)
     return clv_fail(err, CLV_EXHAUSTED, "a payload of %zu bytes; the limit is %llu", len,
                     (unsigned long long)d->limits->chunk_bytes);
   d->has_payload = true;
-  if (len) d->payload = (clv_payload){d->at.piece_index, d->at.piece_offset, len};
-  return clv_cursor_skip(&d->at, len, err);
+  if (len) d->payload = (clv_payload){d->cursor.piece_index, d->cursor.piece_offset, len};
+  return clv_cursor_skip(&d->cursor, len, err);
 }
 
 /* Stores only the position of a preceding frame. clv_frame_decode_preceding decodes it later. */
 static clv_code read_preceding_frame(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   size_t len;
   (void)f, (void)dst;
-  CLV_TRY(clv_cursor_read_length(&d->at, &len, err));
+  CLV_TRY(clv_cursor_read_length(&d->cursor, &len, err));
   if (!d->preceding_frames)
     return clv_fail(err, CLV_INVALID, "a bundled frame contains another frame");
-  if (d->preceding_frames->n == CLV_WIRE_BUNDLED)
+  if (d->preceding_frames->n_frames == CLV_WIRE_BUNDLED)
     return clv_fail(err, CLV_INVALID, "more than %d frames before one", CLV_WIRE_BUNDLED);
-  d->preceding_frames->frames[d->preceding_frames->n++] =
-      (clv_payload){d->at.piece_index, d->at.piece_offset, len};
+  d->preceding_frames->frame_positions[d->preceding_frames->n_frames++] =
+      (clv_payload){d->cursor.piece_index, d->cursor.piece_offset, len};
   d->preceding_bytes += len;
-  return clv_cursor_skip(&d->at, len, err);
+  return clv_cursor_skip(&d->cursor, len, err);
 }
 
 /* ---- calls and backward passes --------------------------------------------------------------- */
@@ -237,13 +237,14 @@ static clv_code read_peer(decoder *d, const clv_field *f, void *dst, clv_err *er
   const clv_field text = {f->name, FIELD_TEXT, 0, CLV_WIRE_NAME + 1};
   uint32_t i = 0;
   CLV_TRY(take_next_index(&d->frame.backward.n_peers, CLV_WIRE_PREPARE_PEERS, "peers", &i, err));
-  return read_text(d, &text, d->frame.backward.peers[i], err);
+  return read_text(d, &text, d->frame.backward.peer_names[i], err);
 }
 
 static clv_code read_needed_call(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   (void)f;
   uint32_t i = 0;
-  CLV_TRY(take_next_index(&d->frame.backward.n_calls, CLV_WIRE_NEEDED_CALLS, "calls", &i, err));
+  CLV_TRY(
+      take_next_index(&d->frame.backward.n_needed_calls, CLV_WIRE_NEEDED_CALLS, "calls", &i, err));
   return read_nested(d, clv_needed_call_fields, NEEDED_CALL_FIELDS, (clv_needed_call *)dst + i,
                      err);
 }
@@ -251,9 +252,9 @@ static clv_code read_needed_call(decoder *d, const clv_field *f, void *dst, clv_
 static clv_code read_target(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   (void)f;
   uint32_t i = 0;
-  CLV_TRY(take_next_index(&d->frame.backward.n_targets, CLV_WIRE_TARGETS, "targets", &i, err));
-  ((clv_needed_call *)dst)->n_targets++;
-  return read_nested(d, clv_target_fields, TARGET_FIELDS, &d->frame.backward.targets[i], err);
+  CLV_TRY(take_next_index(&d->frame.backward.n_grad_targets, CLV_WIRE_TARGETS, "targets", &i, err));
+  ((clv_needed_call *)dst)->n_grad_targets++;
+  return read_nested(d, clv_target_fields, TARGET_FIELDS, &d->frame.backward.grad_targets[i], err);
 }
 
 /* ---- dispatch ------------------------------------------------------------------------------ */
@@ -276,7 +277,7 @@ static const field_reader readers[FIELD_TYPES] = {
     [FIELD_DIMS] = {.wire_type = WIRE_LEN, .element_type = WIRE_VARINT, .add_element = add_dim},
     [FIELD_UPSTREAM] = {.wire_type = WIRE_LEN,
                         .element_type = WIRE_64,
-                        .add_element = add_upstream_id},
+                        .add_element = add_value_id},
     [FIELD_TENSOR] = {.wire_type = WIRE_LEN, .read = read_tensor},
     [FIELD_PAYLOAD] = {.wire_type = WIRE_LEN, .read = read_payload},
     [FIELD_BODY] = {.wire_type = WIRE_LEN, .read = read_body},
@@ -307,16 +308,16 @@ static clv_code read_field(decoder *d, const clv_field *f, clv_wire_type type, v
 
 static clv_code read_message(decoder *d, const clv_field *fields, size_t n_fields, void *base,
                              clv_err *err) {
-  while (d->at.message_pos < d->at.message_end) {
+  while (d->cursor.message_pos < d->cursor.message_end) {
     clv_field_tag tag;
-    CLV_TRY(clv_cursor_read_tag(&d->at, &tag, err));
+    CLV_TRY(clv_cursor_read_tag(&d->cursor, &tag, err));
     bool known = tag.field_number < n_fields && fields[tag.field_number].type != FIELD_UNKNOWN;
     if (known) {
       CLV_TRY(read_field(d, &fields[tag.field_number], tag.wire_type, base, err));
     } else {
-      CLV_TRY(clv_cursor_skip_field(&d->at, tag.wire_type, err));
+      CLV_TRY(clv_cursor_skip_field(&d->cursor, tag.wire_type, err));
     }
-    if (d->at.message_pos - d->payload.len - d->preceding_bytes > CLV_WIRE_HEAD_MAX)
+    if (d->cursor.message_pos - d->payload.len - d->preceding_bytes > CLV_WIRE_HEAD_MAX)
       return clv_fail(err, CLV_EXHAUSTED, "more than %d bytes besides the payload",
                       CLV_WIRE_HEAD_MAX);
   }
@@ -326,10 +327,10 @@ static clv_code read_message(decoder *d, const clv_field *fields, size_t n_field
 static clv_code decode_frame(decoder *d, clv_frame *ret_frame, clv_payload *ret_payload,
                              clv_err *err) {
   CLV_TRY(read_message(d, clv_frame_fields, FRAME_FIELDS, &d->frame, err));
-  bool nothing = d->preceding_frames && d->preceding_frames->n && !d->has_own_frame;
+  bool nothing = d->preceding_frames && d->preceding_frames->n_frames && !d->has_own_frame;
   if (!nothing)
     CLV_TRY(clv_frame_check(&d->frame, d->found_bodies, d->payload.len, d->limits, err));
-  clv_frame_set_body_flags(&d->frame, d->found_bodies);
+  clv_frame_set_has_flags(&d->frame, d->found_bodies);
   *ret_frame = d->frame;
   *ret_payload = d->payload;
   return CLV_OK;
@@ -338,7 +339,7 @@ static clv_code decode_frame(decoder *d, clv_frame *ret_frame, clv_payload *ret_
 clv_code clv_frame_decode(const clv_piece *pieces, size_t n_pieces, const clv_wire_limits *limits,
                           clv_frame *ret_frame, clv_payload *ret_payload, clv_err *err) {
   decoder d = {.limits = limits};
-  CLV_TRY(clv_cursor_init(&d.at, pieces, n_pieces, limits->message_bytes, err));
+  CLV_TRY(clv_cursor_init(&d.cursor, pieces, n_pieces, limits->message_bytes, err));
   return decode_frame(&d, ret_frame, ret_payload, err);
 }
 
@@ -346,8 +347,8 @@ clv_code clv_frame_decode_last(const clv_piece *pieces, size_t n_pieces,
                                const clv_wire_limits *limits, clv_bundle *ret_before,
                                clv_frame *ret_frame, clv_payload *ret_payload, clv_err *err) {
   decoder d = {.limits = limits, .preceding_frames = ret_before};
-  ret_before->n = 0;
-  CLV_TRY(clv_cursor_init(&d.at, pieces, n_pieces, limits->message_bytes, err));
+  ret_before->n_frames = 0;
+  CLV_TRY(clv_cursor_init(&d.cursor, pieces, n_pieces, limits->message_bytes, err));
   return decode_frame(&d, ret_frame, ret_payload, err);
 }
 
@@ -355,6 +356,6 @@ clv_code clv_frame_decode_preceding(const clv_piece *pieces, size_t n_pieces,
                                     const clv_payload *frame, const clv_wire_limits *limits,
                                     clv_frame *ret_frame, clv_payload *ret_payload, clv_err *err) {
   decoder d = {.limits = limits};
-  clv_cursor_init_at(&d.at, pieces, n_pieces, frame);
+  clv_cursor_init_at(&d.cursor, pieces, n_pieces, frame);
   return decode_frame(&d, ret_frame, ret_payload, err);
 }

@@ -113,11 +113,11 @@ static uint8_t *write_dims(uint8_t *p, const field_source *at) {
   return end_nested(start, p);
 }
 
-static uint8_t *write_upstream_ids(uint8_t *p, const field_source *at) {
+static uint8_t *write_value_ids(uint8_t *p, const field_source *at) {
   const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
-  if (!f->n_upstream) return p;
-  p = put_varint(put_tag(p, at->field_number, WIRE_LEN), (uint64_t)f->n_upstream * 8);
-  for (uint32_t i = 0; i < f->n_upstream; i++) p = put_fixed(p, f->upstream[i], 8);
+  if (!f->n_value_ids) return p;
+  p = put_varint(put_tag(p, at->field_number, WIRE_LEN), (uint64_t)f->n_value_ids * 8);
+  for (uint32_t i = 0; i < f->n_value_ids; i++) p = put_fixed(p, f->value_ids[i], 8);
   return p;
 }
 
@@ -135,7 +135,7 @@ static uint8_t *write_tensors(uint8_t *p, const field_source *at) {
 
 static uint8_t *write_body(uint8_t *p, const field_source *at) {
   const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
-  if (!(clv_frame_body_flags(f) & at->f->size)) return p;
+  if (!(clv_frame_body_bits(f) & at->f->size)) return p;
   unsigned index = (unsigned)__builtin_ctz((unsigned)at->f->size);
   uint8_t *start = begin_nested(p, at->field_number);
   return end_nested(start, write_fields(start, clv_body_fields[index], BODY_FIELDS, f));
@@ -153,8 +153,8 @@ static uint8_t *write_args(uint8_t *p, const field_source *at) {
 static uint8_t *write_peers(uint8_t *p, const field_source *at) {
   const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
   for (uint32_t i = 0; i < f->backward.n_peers; i++)
-    p = put_bytes(p, at->field_number, f->backward.peers[i],
-                  strnlen(f->backward.peers[i], CLV_WIRE_NAME));
+    p = put_bytes(p, at->field_number, f->backward.peer_names[i],
+                  strnlen(f->backward.peer_names[i], CLV_WIRE_NAME));
   return p;
 }
 
@@ -162,14 +162,14 @@ static uint8_t *write_peers(uint8_t *p, const field_source *at) {
 static uint8_t *write_needed_calls(uint8_t *p, const field_source *at) {
   const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
   uint32_t target = 0;
-  for (uint32_t i = 0; i < f->backward.n_calls; i++) {
-    const clv_needed_call *call = &f->backward.calls[i];
+  for (uint32_t i = 0; i < f->backward.n_needed_calls; i++) {
+    const clv_needed_call *call = &f->backward.needed_calls[i];
     uint8_t *start = begin_nested(p, at->field_number);
     p = write_fields(start, clv_needed_call_fields, NEEDED_CALL_FIELDS, call);
-    for (uint32_t j = 0; j < call->n_targets; j++) {
+    for (uint32_t j = 0; j < call->n_grad_targets; j++) {
       uint8_t *inner = begin_nested(p, 4);
       p = end_nested(inner, write_fields(inner, clv_target_fields, TARGET_FIELDS,
-                                         &f->backward.targets[target++]));
+                                         &f->backward.grad_targets[target++]));
     }
     p = end_nested(start, p);
   }
@@ -212,7 +212,7 @@ static const writer writers[FIELD_TYPES] = {
     [FIELD_BYTES] = write_bytes,
     [FIELD_TEXT] = write_text,
     [FIELD_DIMS] = write_dims,
-    [FIELD_UPSTREAM] = write_upstream_ids,
+    [FIELD_UPSTREAM] = write_value_ids,
     [FIELD_TENSOR] = write_tensors,
     [FIELD_BODY] = write_body,
     [FIELD_FIXED64] = write_fixed64,
@@ -232,13 +232,13 @@ static uint8_t *write_fields(uint8_t *p, const clv_field *fields, size_t n_field
   return p;
 }
 
-size_t clv_frame_bundle_prefix(uint8_t prefix[CLV_WIRE_BUNDLE_PREFIX], size_t bytes) {
+size_t clv_frame_write_bundle_prefix(uint8_t prefix[CLV_WIRE_BUNDLE_PREFIX], size_t bytes) {
   return (size_t)(put_varint(put_tag(prefix, 30, WIRE_LEN), bytes) - prefix);
 }
 
 clv_code clv_frame_encode(const clv_frame *frame, size_t payload_len, clv_bytes *head,
                           clv_err *err) {
-  CLV_TRY(clv_frame_check(frame, clv_frame_body_flags(frame), payload_len, NULL, err));
+  CLV_TRY(clv_frame_check(frame, clv_frame_body_bits(frame), payload_len, NULL, err));
   uint8_t encoded[ENCODED_MAX];
   uint8_t *p = write_fields(encoded, clv_frame_fields, FRAME_FIELDS, frame);
   if (payload_len) p = put_varint(put_tag(p, 15, WIRE_LEN), payload_len);

@@ -4,7 +4,6 @@
  */
 #include "common/net/wire/frame_int.h"
 
-/* The list of kinds is part of the protocol; a change needs a new protocol version. */
 _Static_assert(
     CLV_FRAME_KINDS == 48 && CLV_WIRE_PROTOCOL == 9,
     "a new frame kind needs a new CLV_WIRE_PROTOCOL, or a capability without which it is "
@@ -21,13 +20,13 @@ _Static_assert(sizeof(clv_frame_kind) == sizeof(uint32_t) && sizeof(clv_code) ==
 const clv_field clv_frame_fields[FRAME_FIELDS] = {
     [1] = {.name = "kind", .type = FIELD_U32, .offset = AT(kind)},
     [2] = {.name = "context", .type = FIELD_U64, .offset = AT(context)},
-    [3] = {.name = "message", .type = FIELD_U64, .offset = AT(message)},
-    [4] = {.name = "phase", .type = FIELD_U32, .offset = AT(phase)},
+    [3] = {.name = "message", .type = FIELD_U64, .offset = AT(message_id)},
+    [4] = {.name = "phase", .type = FIELD_U32, .offset = AT(backward_pass_number)},
     [5] = {.name = "step", .type = FIELD_U64, .offset = AT(step)},
     [6] = {.name = "micro_batch", .type = FIELD_U32, .offset = AT(micro_batch)},
     [8] = {.name = "module", .type = FIELD_U32, .offset = AT(module)},
     [9] = {.name = "flags", .type = FIELD_U32, .offset = AT(flags)},
-    [10] = {.name = "upstream", .type = FIELD_UPSTREAM, .offset = AT(upstream)},
+    [10] = {.name = "upstream", .type = FIELD_UPSTREAM, .offset = AT(value_ids)},
     [12] = {.name = "tensors", .type = FIELD_TENSOR, .offset = AT(tensors)},
     [13] = {.name = "reply_to", .type = FIELD_U64, .offset = AT(reply_to)},
     [15] = {.name = "payload", .type = FIELD_PAYLOAD},
@@ -47,9 +46,9 @@ const clv_field clv_frame_fields[FRAME_FIELDS] = {
             .type = FIELD_BODY,
             .offset = AT(reference),
             .size = BODY_REFERENCE},
-    [29] = {.name = "order", .type = FIELD_U32, .offset = AT(order)},
+    [29] = {.name = "order", .type = FIELD_U32, .offset = AT(contribution_index)},
     [30] = {.name = "before", .type = FIELD_BUNDLED},
-    [31] = {.name = "generation", .type = FIELD_U32, .offset = AT(generation)},
+    [31] = {.name = "generation", .type = FIELD_U32, .offset = AT(module_generation)},
     [32] = {.name = "cached", .type = FIELD_BODY, .offset = AT(cached), .size = BODY_CACHED},
     [33] = {.name = "ack", .type = FIELD_BODY, .offset = AT(ack), .size = BODY_ACK},
 };
@@ -59,7 +58,7 @@ const clv_field clv_tensor_fields[TENSOR_FIELDS] = {
     [2] = {.name = "dims", .type = FIELD_DIMS, .offset = HEAD_AT(shape)},
     [3] = {.name = "bytes", .type = FIELD_U64, .offset = HEAD_AT(bytes)},
     [4] = {.name = "crc32c", .type = FIELD_FIXED32, .offset = HEAD_AT(crc32c)},
-    [5] = {.name = "transfer", .type = FIELD_U64, .offset = HEAD_AT(transfer)},
+    [5] = {.name = "transfer", .type = FIELD_U64, .offset = HEAD_AT(transfer_id)},
 };
 
 const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
@@ -67,19 +66,19 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
     {
         [1] = {.name = "session",
                .type = FIELD_BYTES,
-               .offset = AT(attach.session),
+               .offset = AT(attach.session_id),
                .size = CLV_WIRE_ID_BYTES},
-        [2] = {.name = "epoch", .type = FIELD_U64, .offset = AT(attach.epoch)},
+        [2] = {.name = "epoch", .type = FIELD_U64, .offset = AT(attach.attempt_number)},
         [3] = {.name = "incarnation",
                .type = FIELD_BYTES,
                .offset = AT(attach.incarnation),
                .size = CLV_WIRE_ID_BYTES},
-        [4] = {.name = "lane", .type = FIELD_U32, .offset = AT(attach.lane)},
+        [4] = {.name = "lane", .type = FIELD_U32, .offset = AT(attach.lane_index)},
         [5] = {.name = "lanes", .type = FIELD_U32, .offset = AT(attach.n_lanes)},
         [6] = {.name = "role", .type = FIELD_U32, .offset = AT(attach.role)},
         [7] = {.name = "owner",
                .type = FIELD_TEXT,
-               .offset = AT(attach.owner),
+               .offset = AT(attach.session_owner),
                .size = CLV_WIRE_URI + 1},
         [8] = {.name = "again", .type = FIELD_U64, .offset = AT(attach.connection_number)},
         [9] = {.name = "received", .type = FIELD_U64, .offset = AT(attach.n_received)},
@@ -95,7 +94,7 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
         [3] = {.name = "lr", .type = FIELD_FLOAT, .offset = AT(commit.lr)},
         [4] = {.name = "apply", .type = FIELD_BOOL, .offset = AT(commit.applies_step)},
         [5] = {.name = "more_lrs", .type = FIELD_RATES, .offset = AT(commit.group_lrs)},
-        [6] = {.name = "position", .type = FIELD_U32, .offset = AT(commit.position)},
+        [6] = {.name = "position", .type = FIELD_U32, .offset = AT(commit.step_position)},
         [7] = {.name = "keep", .type = FIELD_BOOL, .offset = AT(commit.saves_weights)},
     },
     /* fields of vote */
@@ -111,55 +110,57 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
                .size = CLV_WIRE_TEXT + 1},
         [3] = {.name = "hop",
                .type = FIELD_TEXT,
-               .offset = AT(failure.hop),
+               .offset = AT(failure.detected_at),
                .size = CLV_WIRE_NAME + 1},
     },
     /* fields of credit */
     {[1] = {.name = "bytes", .type = FIELD_U64, .offset = AT(credit.bytes)}},
     /* fields of chunk */
     {
-        [1] = {.name = "transfer", .type = FIELD_U64, .offset = AT(chunk.transfer)},
+        [1] = {.name = "transfer", .type = FIELD_U64, .offset = AT(chunk.transfer_id)},
         [2] = {.name = "offset", .type = FIELD_U64, .offset = AT(chunk.offset)},
         [3] = {.name = "total", .type = FIELD_U64, .offset = AT(chunk.total_bytes)},
     },
     /* fields of state */
     {
-        [1] = {.name = "what", .type = FIELD_U32, .offset = AT(state.what)},
+        [1] = {.name = "what", .type = FIELD_U32, .offset = AT(state.part)},
         [2] = {.name = "name",
                .type = FIELD_TEXT,
-               .offset = AT(state.name),
+               .offset = AT(state.item_or_file_name),
                .size = CLV_WIRE_NAME + 1},
-        [3] = {.name = "index", .type = FIELD_U32, .offset = AT(state.index)},
-        [4] = {.name = "count", .type = FIELD_U32, .offset = AT(state.count)},
+        [3] = {.name = "index", .type = FIELD_U32, .offset = AT(state.item_index)},
+        [4] = {.name = "count", .type = FIELD_U32, .offset = AT(state.n_items)},
         [5] = {.name = "device",
                .type = FIELD_TEXT,
-               .offset = AT(state.device),
+               .offset = AT(state.device_name),
                .size = CLV_WIRE_NAME + 1},
-        [6] = {.name = "bytes", .type = FIELD_U64, .offset = AT(state.bytes)},
+        [6] = {.name = "bytes", .type = FIELD_U64, .offset = AT(state.file_bytes)},
         [7] = {.name = "sha256",
                .type = FIELD_BYTES,
-               .offset = AT(state.sha256),
+               .offset = AT(state.file_sha256),
                .size = sizeof(clv_sha256)},
-        [8] = {.name = "offset", .type = FIELD_U64, .offset = AT(state.offset)},
-        [9] = {.name = "length", .type = FIELD_U64, .offset = AT(state.length)},
+        [8] = {.name = "offset", .type = FIELD_U64, .offset = AT(state.piece_offset)},
+        [9] = {.name = "length", .type = FIELD_U64, .offset = AT(state.piece_length)},
     },
     /* fields of call */
     {
         [1] = {.name = "args", .type = FIELD_ARGS, .offset = AT(call.args)},
-        [2] = {.name = "after", .type = FIELD_FIXED64, .offset = AT(call.runs_after)},
-        [3] = {.name = "position", .type = FIELD_U32, .offset = AT(call.position)},
-        [4] = {.name = "input_position", .type = FIELD_U32, .offset = AT(call.input_position)},
-        [5] = {.name = "weight_position", .type = FIELD_U32, .offset = AT(call.weight_position)},
-        [6] = {.name = "old_weights", .type = FIELD_BOOL, .offset = AT(call.old_weights)},
+        [2] = {.name = "after", .type = FIELD_FIXED64, .offset = AT(call.runs_after_call)},
+        [3] = {.name = "position", .type = FIELD_U32, .offset = AT(call.forward_position)},
+        [4] = {.name = "input_position", .type = FIELD_U32, .offset = AT(call.input_grad_position)},
+        [5] = {.name = "weight_position",
+               .type = FIELD_U32,
+               .offset = AT(call.weight_grad_position)},
+        [6] = {.name = "old_weights", .type = FIELD_BOOL, .offset = AT(call.uses_old_weights)},
     },
     /* fields of backward */
     {
-        [1] = {.name = "retain", .type = FIELD_BOOL, .offset = AT(backward.retain)},
-        [2] = {.name = "vote", .type = FIELD_BOOL, .offset = AT(backward.vote)},
+        [1] = {.name = "retain", .type = FIELD_BOOL, .offset = AT(backward.retains_graph)},
+        [2] = {.name = "vote", .type = FIELD_BOOL, .offset = AT(backward.needs_vote)},
         [3] = {.name = "more", .type = FIELD_BOOL, .offset = AT(backward.more_follow)},
-        [4] = {.name = "peers", .type = FIELD_PEERS, .offset = AT(backward.peers)},
-        [5] = {.name = "calls", .type = FIELD_NEEDED_CALLS, .offset = AT(backward.calls)},
-        [7] = {.name = "skipped", .type = FIELD_U32, .offset = AT(backward.skipped_phases)},
+        [4] = {.name = "peers", .type = FIELD_PEERS, .offset = AT(backward.peer_names)},
+        [5] = {.name = "calls", .type = FIELD_NEEDED_CALLS, .offset = AT(backward.needed_calls)},
+        [7] = {.name = "skipped", .type = FIELD_U32, .offset = AT(backward.n_skipped_phases)},
     },
     /* no body: field 26 of a Frame is `to` */
     {[1] = {.name = NULL, .type = FIELD_UNKNOWN}},
@@ -168,19 +169,19 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
         [1] = {.name = "clock_ns", .type = FIELD_U64, .offset = AT(measure.clock_ns)},
         [2] = {.name = "received_bytes", .type = FIELD_U64, .offset = AT(measure.received_bytes)},
         [3] = {.name = "receiving_ns", .type = FIELD_U64, .offset = AT(measure.receiving_ns)},
-        [4] = {.name = "mending_links", .type = FIELD_U32, .offset = AT(measure.mending_links)},
+        [4] = {.name = "mending_links", .type = FIELD_U32, .offset = AT(measure.n_mending_links)},
     },
     /* fields of reference */
     {
-        [1] = {.name = "ref", .type = FIELD_FIXED64, .offset = AT(reference.ref)},
-        [2] = {.name = "fork", .type = FIELD_FIXED64, .offset = AT(reference.fork)},
-        [3] = {.name = "key", .type = FIELD_FIXED64, .offset = AT(reference.key)},
-        [4] = {.name = "number", .type = FIELD_U64, .offset = AT(reference.number)},
+        [1] = {.name = "ref", .type = FIELD_FIXED64, .offset = AT(reference.ref_id)},
+        [2] = {.name = "fork", .type = FIELD_FIXED64, .offset = AT(reference.fork_id)},
+        [3] = {.name = "key", .type = FIELD_FIXED64, .offset = AT(reference.ref_key)},
+        [4] = {.name = "number", .type = FIELD_U64, .offset = AT(reference.message_number)},
         [5] = {.name = "early", .type = FIELD_BOOL, .offset = AT(reference.owner_lacks_fork)},
         [6] = {.name = "yours", .type = FIELD_BOOL, .offset = AT(reference.is_for_owner)},
         [7] = {.name = "node",
                .type = FIELD_TEXT,
-               .offset = AT(reference.node),
+               .offset = AT(reference.node_name),
                .size = CLV_WIRE_NAME + 1},
     },
     /* no bodies: fields 29 to 31 of a Frame are `order`, `before` and `generation` */
@@ -193,7 +194,7 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
                .type = FIELD_BYTES,
                .offset = AT(cached.key),
                .size = sizeof(clv_sha256)},
-        [2] = {.name = "records", .type = FIELD_U64, .offset = AT(cached.records)},
+        [2] = {.name = "records", .type = FIELD_U64, .offset = AT(cached.n_records)},
         [3] = {.name = "keep_s", .type = FIELD_U64, .offset = AT(cached.keep_s)},
     },
     /* fields of ack */
@@ -204,14 +205,14 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
 
 #define ARG_AT(member) offsetof(clv_arg, member)
 const clv_field clv_arg_fields[ARG_FIELDS] = {
-    [1] = {.name = "value", .type = FIELD_FIXED64, .offset = ARG_AT(value)},
+    [1] = {.name = "value", .type = FIELD_FIXED64, .offset = ARG_AT(value_id)},
     [2] = {.name = "needs_grad", .type = FIELD_BOOL, .offset = ARG_AT(needs_grad)},
     [3] = {.name = "here", .type = FIELD_BOOL, .offset = ARG_AT(is_inline)},
 };
 
 #define NEEDED_AT(member) offsetof(clv_needed_call, member)
 const clv_field clv_needed_call_fields[NEEDED_CALL_FIELDS] = {
-    [1] = {.name = "call", .type = FIELD_FIXED64, .offset = NEEDED_AT(call)},
+    [1] = {.name = "call", .type = FIELD_FIXED64, .offset = NEEDED_AT(call_id)},
     [2] = {.name = "contributions", .type = FIELD_U32, .offset = NEEDED_AT(n_contributions)},
     [3] = {.name = "root", .type = FIELD_FLOAT, .offset = NEEDED_AT(root_gradient)},
     [4] = {.name = "targets", .type = FIELD_TARGETS},
@@ -219,8 +220,8 @@ const clv_field clv_needed_call_fields[NEEDED_CALL_FIELDS] = {
 
 #define TARGET_AT(member) offsetof(clv_target, member)
 const clv_field clv_target_fields[TARGET_FIELDS] = {
-    [1] = {.name = "slot", .type = FIELD_U32, .offset = TARGET_AT(slot)},
-    [2] = {.name = "value", .type = FIELD_FIXED64, .offset = TARGET_AT(value)},
-    [3] = {.name = "to", .type = FIELD_U32, .offset = TARGET_AT(to)},
-    [4] = {.name = "order", .type = FIELD_U32, .offset = TARGET_AT(order)},
+    [1] = {.name = "slot", .type = FIELD_U32, .offset = TARGET_AT(input_index)},
+    [2] = {.name = "value", .type = FIELD_FIXED64, .offset = TARGET_AT(value_id)},
+    [3] = {.name = "to", .type = FIELD_U32, .offset = TARGET_AT(to_peer)},
+    [4] = {.name = "order", .type = FIELD_U32, .offset = TARGET_AT(contribution_index)},
 };

@@ -81,10 +81,10 @@ enum frame_body {
 
 /* Returns the bits of the bodies of a frame that was not decoded: bodies that its kind needs, and
  * bodies of its has_ flags. */
-unsigned clv_frame_body_flags(const clv_frame *frame);
+unsigned clv_frame_body_bits(const clv_frame *frame);
 
 /* Sets the has_ flags from the decoded bodies. */
-void clv_frame_set_body_flags(clv_frame *frame, unsigned bodies);
+void clv_frame_set_has_flags(clv_frame *frame, unsigned bodies);
 
 /* Checks every rule about a complete frame in PROTOCOL.md. bodies: bits of the bodies that are
  * present. limits NULL: only the protocol's own limits. */

@@ -88,14 +88,14 @@ clv_code clv_limits_decode(const Cleave__V1__Limits *limits, clv_wire_limits *re
 void clv_artifact_encode(const clv_wire_artifact *artifact, Cleave__V1__Artifact *ret) {
   cleave__v1__artifact__init(ret);
   ret->name = clv_text_or_empty(artifact->name);
-  ret->sha256 = clv_put_bytes(artifact->sha256.bytes, sizeof artifact->sha256.bytes);
+  ret->sha256 = clv_proto_bytes(artifact->sha256.bytes, sizeof artifact->sha256.bytes);
 }
 
 /* Reads an artifact. Its name is that of a file on the worker's disk, so it may contain only
  * letters that cannot leave a folder, and no leading dot. */
 clv_code clv_artifact_decode(const Cleave__V1__Artifact *artifact, clv_wire_artifact *ret,
                              clv_err *err) {
-  CLV_TRY(clv_decode_name(artifact->name, "artifact name", err));
+  CLV_TRY(clv_check_name(artifact->name, "artifact name", err));
   for (const char *p = artifact->name; *p; p++) {
     bool letter = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9');
     if (!letter && *p != '_' && *p != '-' && (*p != '.' || p == artifact->name))
@@ -119,7 +119,7 @@ static bool selects_device(const char *name, const char *device) {
 int clv_wire_find_device(const clv_wire_hello_reply *h, const char *name) {
   bool any = !name || !name[0] || strcmp(name, "auto") == 0;
   for (uint32_t i = 0; i < h->n_devices; i++)
-    if (selects_device(name, h->devices[i])) return (int)i;
+    if (selects_device(name, h->device_names[i])) return (int)i;
   return any && h->n_devices ? 0 : -1;
 }
 
@@ -243,7 +243,7 @@ static clv_code decode_artifacts(const Cleave__V1__HelloReply *from, clv_wire_he
   return CLV_OK;
 }
 
-static const char *library_of(const clv_wire_about *a, const char *name) {
+static const char *library_version_of(const clv_wire_about *a, const char *name) {
   for (uint32_t i = 0; i < a->n_libraries; i++)
     if (strcmp(a->libraries[i].name, name) == 0) return a->libraries[i].version;
   return "";
@@ -253,27 +253,28 @@ static const char *library_of(const clv_wire_about *a, const char *name) {
  * first device. */
 static clv_wire_device_kind derive_device_kind(const clv_wire_hello_reply *m, const char *name) {
   bool processor = clv_wire_device_is_cpu(name);
-  bool first =
-      strcmp(m->devices[0], name) == 0 || (processor && clv_wire_device_is_cpu(m->devices[0]));
-  return (clv_wire_device_kind){.kind = processor                        ? "cpu"
-                                        : strncmp(name, "cuda:", 5) == 0 ? "cuda"
-                                                                         : name,
-                                .isa = first ? m->about.isa : "",
-                                .libraries = library_of(&m->about, processor ? "kernels" : name)};
+  bool first = strcmp(m->device_names[0], name) == 0 ||
+               (processor && clv_wire_device_is_cpu(m->device_names[0]));
+  return (clv_wire_device_kind){
+      .kind = processor                        ? "cpu"
+              : strncmp(name, "cuda:", 5) == 0 ? "cuda"
+                                               : name,
+      .isa = first ? m->about.isa : "",
+      .libraries = library_version_of(&m->about, processor ? "kernels" : name)};
 }
 
-static clv_code decode_kinds(const Cleave__V1__HelloReply *from, clv_wire_hello_reply *m,
-                             clv_wire_mem *mem, clv_err *err) {
+static clv_code decode_device_kinds(const Cleave__V1__HelloReply *from, clv_wire_hello_reply *m,
+                                    clv_wire_mem *mem, clv_err *err) {
   if (from->n_kinds && from->n_kinds != from->n_devices)
     return clv_fail(err, CLV_INVALID, "%zu kinds for %zu devices; the numbers must be equal",
                     from->n_kinds, from->n_devices);
-  CLV_TRY(clv_wire_mem_alloc(mem, from->n_devices, sizeof *m->kinds, &m->kinds, err));
+  CLV_TRY(clv_wire_mem_alloc(mem, from->n_devices, sizeof *m->device_kinds, &m->device_kinds, err));
   for (size_t i = 0; i < from->n_devices; i++) {
     const Cleave__V1__DeviceKind *k = from->n_kinds ? from->kinds[i] : NULL;
-    CLV_TRY(clv_decode_name(from->devices[i], "name of a device", err));
-    if (k) CLV_TRY(clv_decode_name(k->kind, "kind of device", err));
-    m->kinds[i] = k ? (clv_wire_device_kind){k->kind, k->isa, k->libraries}
-                    : derive_device_kind(m, from->devices[i]);
+    CLV_TRY(clv_check_name(from->devices[i], "name of a device", err));
+    if (k) CLV_TRY(clv_check_name(k->kind, "kind of device", err));
+    m->device_kinds[i] = k ? (clv_wire_device_kind){k->kind, k->isa, k->libraries}
+                           : derive_device_kind(m, from->devices[i]);
   }
   return CLV_OK;
 }
@@ -286,32 +287,32 @@ clv_code clv_wire_hello_reply_decode(const clv_piece *pieces, size_t n_pieces,
       clv_wire_unpack(&cleave__v1__hello_reply__descriptor, pieces, n_pieces, &mem, &from, err));
   CLV_TRY(clv_check_count(from->n_devices, CLV_WIRE_LIST, "devices", err));
   clv_wire_hello_reply m = {
-      .worker = from->worker,
-      .cores = from->cores,
-      .threads = from->threads,
+      .worker_name = from->worker,
+      .n_cores = from->cores,
+      .n_threads = from->threads,
       .n_devices = (uint32_t)from->n_devices,
-      .devices = (const char **)from->devices,
+      .device_names = (const char **)from->devices,
   };
   CLV_TRY(clv_about_decode(from->about, mem, &m.about, err));
   CLV_TRY(clv_decode_id(from->incarnation, "incarnation", &m.incarnation, err));
-  CLV_TRY(clv_decode_name(from->worker, "worker name", err));
+  CLV_TRY(clv_check_name(from->worker, "worker name", err));
   CLV_TRY(decode_artifacts(from, &m, mem, err));
-  CLV_TRY(decode_kinds(from, &m, mem, err));
+  CLV_TRY(decode_device_kinds(from, &m, mem, err));
   m.mem = clv_steal(&mem);
   *ret = m;
   return CLV_OK;
 }
 
-static clv_code encode_kinds(const clv_wire_hello_reply *from, clv_wire_mem *mem,
-                             Cleave__V1__HelloReply *to, clv_err *err) {
+static clv_code encode_device_kinds(const clv_wire_hello_reply *from, clv_wire_mem *mem,
+                                    Cleave__V1__HelloReply *to, clv_err *err) {
   Cleave__V1__DeviceKind *kinds;
-  if (!from->kinds) return CLV_OK;
+  if (!from->device_kinds) return CLV_OK;
   CLV_TRY(clv_alloc_proto_array(mem, from->n_devices, sizeof *kinds, &to->kinds, &kinds, err));
   for (uint32_t i = 0; i < from->n_devices; i++) {
     cleave__v1__device_kind__init(&kinds[i]);
-    kinds[i].kind = clv_text_or_empty(from->kinds[i].kind);
-    kinds[i].isa = clv_text_or_empty(from->kinds[i].isa);
-    kinds[i].libraries = clv_text_or_empty(from->kinds[i].libraries);
+    kinds[i].kind = clv_text_or_empty(from->device_kinds[i].kind);
+    kinds[i].isa = clv_text_or_empty(from->device_kinds[i].isa);
+    kinds[i].libraries = clv_text_or_empty(from->device_kinds[i].libraries);
   }
   to->n_kinds = from->n_devices;
   return CLV_OK;
@@ -334,14 +335,14 @@ clv_code clv_wire_hello_reply_encode(const clv_wire_hello_reply *message, clv_by
   for (uint32_t i = 0; i < message->n_artifacts; i++)
     clv_artifact_encode(&message->artifacts[i], &artifacts[i]);
   to.about = &parts.about;
-  to.incarnation = clv_put_bytes(&message->incarnation, sizeof message->incarnation);
-  to.worker = clv_text_or_empty(message->worker);
-  to.cores = message->cores;
-  to.threads = message->threads;
+  to.incarnation = clv_proto_bytes(&message->incarnation, sizeof message->incarnation);
+  to.worker = clv_text_or_empty(message->worker_name);
+  to.cores = message->n_cores;
+  to.threads = message->n_threads;
   to.n_devices = message->n_devices;
-  to.devices = (char **)(uintptr_t)message->devices;
+  to.devices = (char **)(uintptr_t)message->device_names;
   to.n_artifacts = message->n_artifacts;
-  CLV_TRY(encode_kinds(message, mem, &to, err));
+  CLV_TRY(encode_device_kinds(message, mem, &to, err));
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
   CLV_AUTO(clv_wire_message_clear) clv_wire_hello_reply back = {0};
   return clv_wire_hello_reply_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);

@@ -8,16 +8,16 @@
 
 /* Fields that a request may have. */
 typedef struct verb_rule {
-  bool may_mean_all;    /* a request for caches and files together is allowed */
-  bool may_name_caches; /* a request about caches is allowed */
-  bool needs_file_name; /* a request about files of state must name one */
+  bool allows_all_kinds; /* a request for caches and files together is allowed */
+  bool allows_caches;    /* a request about caches is allowed */
+  bool needs_file_name;  /* a request about files of state must name one */
   bool has_range;
 } verb_rule;
 
 static const verb_rule rules[] = {
-    [CLV_KEPT_LIST] = {.may_mean_all = true, .may_name_caches = true},
+    [CLV_KEPT_LIST] = {.allows_all_kinds = true, .allows_caches = true},
     [CLV_KEPT_READ] = {.needs_file_name = true, .has_range = true},
-    [CLV_KEPT_REMOVE] = {.may_name_caches = true, .needs_file_name = true}};
+    [CLV_KEPT_REMOVE] = {.allows_caches = true, .needs_file_name = true}};
 
 static clv_code check_name(const char *name, const char *what, clv_err *err) {
   if (!name[0] || clv_is_file_name(name)) return CLV_OK;
@@ -26,39 +26,39 @@ static clv_code check_name(const char *name, const char *what, clv_err *err) {
                   CLV_FILE_NAME);
 }
 
-static clv_code check_kept_sort(const clv_wire_kept_request *m, clv_err *err) {
+static clv_code check_kept_kind(const clv_wire_kept_request *m, clv_err *err) {
   const verb_rule *r = &rules[m->verb];
-  if ((m->sort == CLV_KEPT_ALL && !r->may_mean_all) ||
-      (m->sort == CLV_KEPT_CACHES && !r->may_name_caches))
+  if ((m->kept_kind == CLV_KEPT_ALL && !r->allows_all_kinds) ||
+      (m->kept_kind == CLV_KEPT_CACHES && !r->allows_caches))
     return clv_fail(err, CLV_INVALID, "the verb %d of a KeptRequest with the sort %d", (int)m->verb,
-                    (int)m->sort);
-  if (m->has_key && m->sort != CLV_KEPT_CACHES)
+                    (int)m->kept_kind);
+  if (m->has_cache_key && m->kept_kind != CLV_KEPT_CACHES)
     return clv_fail(err, CLV_INVALID, "a KeptRequest with a key that is not about caches");
-  if ((m->name[0] || m->after_name[0]) && m->sort == CLV_KEPT_CACHES)
+  if ((m->file_name[0] || m->after_file_name[0]) && m->kept_kind == CLV_KEPT_CACHES)
     return clv_fail(err, CLV_INVALID, "a KeptRequest about caches with the name of a file");
-  if (r->needs_file_name && m->sort == CLV_KEPT_FILES && !m->name[0])
+  if (r->needs_file_name && m->kept_kind == CLV_KEPT_FILES && !m->file_name[0])
     return clv_fail(err, CLV_INVALID, "the request names no file of state");
   return CLV_OK;
 }
 
 static clv_code check_request(const clv_wire_kept_request *m, clv_err *err) {
-  CLV_TRY(check_name(m->name, "the name of a file of state", err));
-  CLV_TRY(check_name(m->after_name, "`after` of a KeptRequest", err));
-  CLV_TRY(check_kept_sort(m, err));
-  if (m->verb != CLV_KEPT_LIST && m->after_name[0])
+  CLV_TRY(check_name(m->file_name, "the name of a file of state", err));
+  CLV_TRY(check_name(m->after_file_name, "`after` of a KeptRequest", err));
+  CLV_TRY(check_kept_kind(m, err));
+  if (m->verb != CLV_KEPT_LIST && m->after_file_name[0])
     return clv_fail(err, CLV_INVALID, "`after` is for LIST");
-  if (m->wants_digest && (m->verb != CLV_KEPT_LIST || !m->name[0]))
+  if (m->wants_digest && (m->verb != CLV_KEPT_LIST || !m->file_name[0]))
     return clv_fail(err, CLV_INVALID, "`digest` is for a LIST of one file of state");
   if (!rules[m->verb].has_range) {
-    if (!m->offset && !m->length && !m->version) return CLV_OK;
+    if (!m->range_offset && !m->range_length && !m->file_version) return CLV_OK;
     return clv_fail(err, CLV_INVALID, "a range is for READ");
   }
-  if (m->length < 1 || m->length > CLV_WIRE_KEPT_BYTES)
+  if (m->range_length < 1 || m->range_length > CLV_WIRE_KEPT_BYTES)
     return clv_fail(err, CLV_INVALID, "a range of %llu bytes; it has 1 to %d",
-                    (unsigned long long)m->length, CLV_WIRE_KEPT_BYTES);
-  if (m->offset <= CLV_WIRE_BYTES_MAX) return CLV_OK;
+                    (unsigned long long)m->range_length, CLV_WIRE_KEPT_BYTES);
+  if (m->range_offset <= CLV_WIRE_BYTES_MAX) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "a range that begins at %llu; the limit is %llu",
-                  (unsigned long long)m->offset, (unsigned long long)CLV_WIRE_BYTES_MAX);
+                  (unsigned long long)m->range_offset, (unsigned long long)CLV_WIRE_BYTES_MAX);
 }
 
 clv_code clv_wire_kept_request_decode(const clv_piece *pieces, size_t n_pieces,
@@ -72,15 +72,15 @@ clv_code clv_wire_kept_request_decode(const clv_piece *pieces, size_t n_pieces,
     return clv_fail(err, CLV_INVALID, "no verb %d or no sort %d of a KeptRequest", (int)from->verb,
                     (int)from->sort);
   clv_wire_kept_request m = {.verb = (clv_kept_verb)from->verb,
-                             .sort = (clv_kept_sort)from->sort,
-                             .has_key = from->key.len > 0,
+                             .kept_kind = (clv_kept_kind)from->sort,
+                             .has_cache_key = from->key.len > 0,
                              .wants_digest = from->digest,
-                             .name = from->name,
-                             .after_name = from->after,
-                             .offset = from->offset,
-                             .length = from->length,
-                             .version = from->version};
-  if (m.has_key) CLV_TRY(clv_decode_sha256(from->key, "key of a cache", &m.key, err));
+                             .file_name = from->name,
+                             .after_file_name = from->after,
+                             .range_offset = from->offset,
+                             .range_length = from->length,
+                             .file_version = from->version};
+  if (m.has_cache_key) CLV_TRY(clv_decode_sha256(from->key, "key of a cache", &m.cache_key, err));
   CLV_TRY(check_request(&m, err));
   m.mem = clv_steal(&mem);
   *ret = m;
@@ -91,14 +91,15 @@ clv_code clv_wire_kept_request_encode(const clv_wire_kept_request *message, clv_
                                       clv_err *err) {
   Cleave__V1__KeptRequest to = CLEAVE__V1__KEPT_REQUEST__INIT;
   to.verb = (Cleave__V1__KeptVerb)message->verb;
-  to.sort = (Cleave__V1__KeptSort)message->sort;
-  if (message->has_key) to.key = clv_put_bytes(&message->key, sizeof message->key);
-  to.name = clv_text_or_empty(message->name);
-  to.after = clv_text_or_empty(message->after_name);
+  to.sort = (Cleave__V1__KeptSort)message->kept_kind;
+  if (message->has_cache_key)
+    to.key = clv_proto_bytes(&message->cache_key, sizeof message->cache_key);
+  to.name = clv_text_or_empty(message->file_name);
+  to.after = clv_text_or_empty(message->after_file_name);
   to.digest = message->wants_digest;
-  to.offset = message->offset;
-  to.length = message->length;
-  to.version = message->version;
+  to.offset = message->range_offset;
+  to.length = message->range_length;
+  to.version = message->file_version;
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
   CLV_AUTO(clv_wire_message_clear) clv_wire_kept_request back = {0};
   return clv_wire_kept_request_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);
@@ -108,24 +109,24 @@ clv_code clv_wire_kept_request_encode(const clv_wire_kept_request *message, clv_
 
 static clv_code decode_cache(const Cleave__V1__CacheStatus *from, clv_wire_cache_status *ret,
                              clv_err *err) {
-  *ret = (clv_wire_cache_status){.records = from->records,
-                                 .rows = from->rows,
+  *ret = (clv_wire_cache_status){.n_records = from->records,
+                                 .n_rows = from->rows,
                                  .row_bytes = from->row_bytes,
                                  .disk_bytes = from->disk_bytes,
                                  .unused_s = from->unused_s,
-                                 .expires_s = from->expires_s};
+                                 .expires_in_s = from->expires_s};
   if (from->rows > from->records)
     return clv_fail(err, CLV_INVALID, "%llu rows of a cache for %llu records",
                     (unsigned long long)from->rows, (unsigned long long)from->records);
-  return clv_decode_sha256(from->key, "key of a cache", &ret->key, err);
+  return clv_decode_sha256(from->key, "key of a cache", &ret->cache_key, err);
 }
 
 static clv_code decode_file(const Cleave__V1__KeptFile *from, clv_wire_kept_file *ret,
                             clv_err *err) {
-  *ret = (clv_wire_kept_file){.name = from->name,
-                              .bytes = from->bytes,
+  *ret = (clv_wire_kept_file){.file_name = from->name,
+                              .file_bytes = from->bytes,
                               .age_s = from->age_s,
-                              .version = from->version,
+                              .file_version = from->version,
                               .has_sha256 = from->sha256.len > 0};
   if (!clv_is_file_name(from->name))
     return clv_fail(err, CLV_INVALID, "the name of a kept file is not the name of a file");
@@ -159,7 +160,7 @@ clv_code clv_wire_kept_reply_decode(const clv_piece *pieces, size_t n_pieces,
                                 CLV_WIRE_KEPT_REPLY_MAX, &mem, &from, err));
   clv_wire_kept_reply m = {.n_caches = (uint32_t)from->n_caches,
                            .n_files = (uint32_t)from->n_files,
-                           .has_more = from->more,
+                           .has_more_files = from->more,
                            .data = from->data.data,
                            .data_bytes = from->data.len,
                            .used_bytes = from->used_bytes,
@@ -172,22 +173,22 @@ clv_code clv_wire_kept_reply_decode(const clv_piece *pieces, size_t n_pieces,
 
 static void encode_cache(const clv_wire_cache_status *from, Cleave__V1__CacheStatus *to) {
   cleave__v1__cache_status__init(to);
-  to->key = clv_put_bytes(&from->key, sizeof from->key);
-  to->records = from->records;
-  to->rows = from->rows;
+  to->key = clv_proto_bytes(&from->cache_key, sizeof from->cache_key);
+  to->records = from->n_records;
+  to->rows = from->n_rows;
   to->row_bytes = from->row_bytes;
   to->disk_bytes = from->disk_bytes;
   to->unused_s = from->unused_s;
-  to->expires_s = from->expires_s;
+  to->expires_s = from->expires_in_s;
 }
 
 static void encode_file(const clv_wire_kept_file *from, Cleave__V1__KeptFile *to) {
   cleave__v1__kept_file__init(to);
-  to->name = clv_text_or_empty(from->name);
-  to->bytes = from->bytes;
-  if (from->has_sha256) to->sha256 = clv_put_bytes(&from->sha256, sizeof from->sha256);
+  to->name = clv_text_or_empty(from->file_name);
+  to->bytes = from->file_bytes;
+  if (from->has_sha256) to->sha256 = clv_proto_bytes(&from->sha256, sizeof from->sha256);
   to->age_s = from->age_s;
-  to->version = from->version;
+  to->version = from->file_version;
 }
 
 clv_code clv_wire_kept_reply_encode(const clv_wire_kept_reply *message, clv_bytes *ret,
@@ -205,8 +206,8 @@ clv_code clv_wire_kept_reply_encode(const clv_wire_kept_reply *message, clv_byte
   for (uint32_t i = 0; i < message->n_files; i++) encode_file(&message->files[i], &files[i]);
   to.n_caches = message->n_caches;
   to.n_files = message->n_files;
-  to.more = message->has_more;
-  to.data = clv_put_bytes(message->data, message->data_bytes);
+  to.more = message->has_more_files;
+  to.data = clv_proto_bytes(message->data, message->data_bytes);
   to.used_bytes = message->used_bytes;
   to.quota_bytes = message->quota_bytes;
   CLV_TRY(clv_wire_pack(&to.base, ret, err));

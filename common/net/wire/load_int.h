@@ -9,22 +9,23 @@
  * outputs are inside the graph, and that numbers are finite. The graph folder checks ops and
  * keys. */
 typedef struct clv_wire_attr {
-  uint32_t key, n_ints, n_numbers;
+  uint32_t key, n_ints, n_floats;
   int64_t *ints;
-  double number;
-  float *numbers;
+  double scalar;
+  float *floats;
 } clv_wire_attr;
 typedef struct clv_wire_node {
-  uint32_t op, layer, n_inputs, n_attrs;
+  /* uncut_index: index of the node in the graph before that was cut into modules */
+  uint32_t op, uncut_index, n_inputs, n_attrs;
   const char *name;
-  uint32_t *inputs;
+  uint32_t *input_nodes; /* [n_inputs] indices of nodes */
   clv_wire_attr *attrs;
   uint32_t recompute_block;
 } clv_wire_node;
 typedef struct clv_wire_graph {
   uint32_t n_nodes, n_outputs;
   clv_wire_node *nodes;
-  uint32_t *outputs;
+  uint32_t *output_nodes;
 } clv_wire_graph;
 typedef struct clv_wire_spec {
   clv_dtype dtype;
@@ -42,7 +43,7 @@ typedef enum clv_wire_opt_kind { CLV_WIRE_OPT_NONE } clv_wire_opt_kind;
 
 typedef struct clv_wire_optimizer {
   clv_wire_opt_kind kind;
-  bool final;
+  bool steps_are_final; /* nothing is kept from before a step, so REVERT is not possible */
   CLV_OPTIM_FIELDS
 } clv_wire_optimizer;
 
@@ -51,7 +52,7 @@ typedef struct clv_wire_optimizer {
 typedef struct clv_wire_group {
   clv_wire_optimizer optimizer;
   uint32_t n_params;
-  const char **params;
+  const char **param_names;
 } clv_wire_group;
 
 typedef enum clv_wire_init {
@@ -62,37 +63,41 @@ typedef enum clv_wire_init {
 
 /* A node whose first parameter is shared with another node. */
 typedef struct clv_wire_tie {
-  uint32_t node, module;  /* module: 1 + index of the owner's module; 0: the same graph */
-  const char *owner_node; /* name of the owner node in its module */
+  /* owner_module: 1 + index of the owner's module; 0: the same graph */
+  uint32_t node_index, owner_module;
+  const char *owner_node_name; /* name of the owner node in its module */
 } clv_wire_tie;
 
 typedef struct clv_wire_load_request {
   clv_wire_mem *mem;
-  clv_wire_id session;
-  uint64_t epoch;
-  uint32_t module, generation, threads, max_in_flight, n_frozen, n_new_params, n_inputs, n_peers,
-      n_groups;
+  clv_wire_id session_id;
+  uint64_t attempt_number;
+  uint32_t module_index, module_generation, n_threads, max_calls_in_flight, n_frozen, n_new_params,
+      n_inputs, n_peers, n_groups;
   uint32_t n_ties;
   clv_wire_graph graph;
   const clv_key *node_keys; /* key of each node, [graph.n_nodes] */
-  const char **peers;       /* names of the nodes that get values or gradients from the module */
+  /* names of the nodes that get values or gradients from the module */
+  const char **peer_names;
   bool input_needs_grad;
-  bool freezes_rest;            /* parameters in no group are frozen; group 0 is empty */
-  bool bf16;                    /* conv2d and linear compute in bf16 */
-  bool tf32;                    /* factors may be rounded to tf32 */
-  bool frozen_is_final;         /* frozen parameters have no gradients and no optimiser moments */
-  bool frozen_bf16;             /* frozen weights of linear are bf16 */
+  bool freezes_rest;     /* parameters in no group are frozen; group 0 is empty */
+  bool computes_in_bf16; /* conv2d and linear compute in bf16 */
+  bool allows_tf32;      /* factors may be rounded to tf32 */
+  /* frozen parameters have no gradients and no optimiser moments */
+  bool frozen_has_no_grads_or_moments;
+  bool stores_frozen_as_bf16;   /* frozen weights of linear are bf16 */
   clv_wire_optimizer optimizer; /* group 0: learning parameters that are in none of `groups` */
   clv_wire_group *groups;       /* groups 1.. */
-  const char *device;
-  const char *name; /* the program's name of the module, up to CLV_WIRE_NAME bytes; may be empty */
-  clv_wire_init init;
+  const char *device_name;
+  /* the program's name of the module, up to CLV_WIRE_NAME bytes; may be empty */
+  const char *module_name;
+  clv_wire_init init_source;
   clv_wire_artifact artifact; /* with CLV_WIRE_INIT_ARTIFACT */
-  const char **frozen;
+  const char **frozen_names;
   /* [n_new_params] exact names, with CLV_WIRE_INIT_ARTIFACT: initialised, not read from the
    * artifact */
-  const char **new_params;
-  clv_wire_spec *inputs;
+  const char **new_param_names;
+  clv_wire_spec *input_specs;
   clv_wire_tie *ties; /* [n_ties] */
 } clv_wire_load_request;
 
@@ -100,9 +105,9 @@ typedef struct clv_wire_load_reply {
   clv_wire_mem *mem;
   uint32_t n_params, n_outputs;
   clv_wire_param *params;
-  clv_wire_spec *outputs;
+  clv_wire_spec *output_specs;
   uint64_t memory_bytes;
-  const char *device; /* device on which the worker has put the module, such as "cpu" */
+  const char *device_name; /* device on which the worker has put the module, such as "cpu" */
 } clv_wire_load_reply;
 
 #endif

@@ -84,10 +84,10 @@ static clv_code decode_attrs(const Cleave__V1__Node *from, clv_wire_mem *mem, cl
       CLV_TRY(clv_check_finite((double)attr->numbers[k], "an attribute", err));
     node->attrs[i] = (clv_wire_attr){.key = attr->key,
                                      .n_ints = (uint32_t)attr->n_ints,
-                                     .n_numbers = (uint32_t)attr->n_numbers,
+                                     .n_floats = (uint32_t)attr->n_numbers,
                                      .ints = attr->ints,
-                                     .number = attr->number,
-                                     .numbers = attr->numbers};
+                                     .scalar = attr->number,
+                                     .floats = attr->numbers};
   }
   return CLV_OK;
 }
@@ -105,10 +105,10 @@ static clv_code decode_node(const Cleave__V1__Node *from, size_t index, clv_wire
                       from->inputs[i]);
   *ret = (clv_wire_node){
       .op = from->op,
-      .layer = from->layer,
+      .uncut_index = from->layer,
       .n_inputs = (uint32_t)from->n_inputs,
       .name = from->name,
-      .inputs = from->inputs,
+      .input_nodes = from->inputs,
       .recompute_block = from->recompute,
   };
   return decode_attrs(from, mem, ret, err);
@@ -133,13 +133,13 @@ static clv_code decode_graph(const Cleave__V1__Graph *from, clv_wire_mem *mem, c
                       from->n_nodes);
   ret->n_nodes = (uint32_t)from->n_nodes;
   ret->n_outputs = (uint32_t)from->n_outputs;
-  ret->outputs = from->outputs;
+  ret->output_nodes = from->outputs;
   return CLV_OK;
 }
 
 /* ---- graph, writing ------------------------------------------------------------------------ */
 
-static size_t graph_memory(const clv_wire_graph *graph) {
+static size_t graph_encoding_bytes(const clv_wire_graph *graph) {
   size_t room = CLV_ENCODED_ARRAY_BYTES(graph->n_nodes, Cleave__V1__Node);
   for (uint32_t i = 0; i < graph->n_nodes; i++)
     room += CLV_ENCODED_ARRAY_BYTES(graph->nodes[i].n_attrs, Cleave__V1__Attr);
@@ -156,15 +156,15 @@ static clv_code encode_node(const clv_wire_node *node, clv_wire_mem *mem, Cleave
     attrs[i].key = node->attrs[i].key;
     attrs[i].n_ints = node->attrs[i].n_ints;
     attrs[i].ints = node->attrs[i].ints;
-    attrs[i].number = node->attrs[i].number;
-    attrs[i].n_numbers = node->attrs[i].n_numbers;
-    attrs[i].numbers = node->attrs[i].numbers;
+    attrs[i].number = node->attrs[i].scalar;
+    attrs[i].n_numbers = node->attrs[i].n_floats;
+    attrs[i].numbers = node->attrs[i].floats;
   }
   to->op = node->op;
   to->name = clv_text_or_empty(node->name);
-  to->layer = node->layer;
+  to->layer = node->uncut_index;
   to->n_inputs = node->n_inputs;
-  to->inputs = node->inputs;
+  to->inputs = node->input_nodes;
   to->n_attrs = node->n_attrs;
   to->recompute = node->recompute_block;
   return CLV_OK;
@@ -179,7 +179,7 @@ static clv_code encode_graph(const clv_wire_graph *graph, clv_wire_mem *mem, Cle
     CLV_TRY(encode_node(&graph->nodes[i], mem, &nodes[i], err));
   to->n_nodes = graph->n_nodes;
   to->n_outputs = graph->n_outputs;
-  to->outputs = graph->outputs;
+  to->outputs = graph->output_nodes;
   return CLV_OK;
 }
 
@@ -199,7 +199,7 @@ static clv_code decode_optimizer(const Cleave__V1__Optimizer *from, clv_wire_opt
     return clv_fail(err, CLV_INVALID, "unknown optimizer %d", (int)from->kind);
 #define FINITE(name, ...) CLV_TRY(clv_check_finite(from->name, "a number of the optimizer", err));
   CLV_OPTIM_NUMBERS(FINITE)
-  *m = (clv_wire_optimizer){.kind = (clv_wire_opt_kind)from->kind, .final = from->final};
+  *m = (clv_wire_optimizer){.kind = (clv_wire_opt_kind)from->kind, .steps_are_final = from->final};
   CLV_OPTIM_COPY(m, from);
   return CLV_OK;
 }
@@ -208,14 +208,14 @@ static clv_code decode_group(const Cleave__V1__ParamGroup *from, const clv_wire_
                              clv_wire_group *ret, clv_err *err) {
   CLV_TRY(decode_optimizer(from->optimizer, &ret->optimizer, err));
   if (ret->optimizer.kind == CLV_WIRE_OPT_NONE || ret->optimizer.kind != m->optimizer.kind ||
-      ret->optimizer.final != m->optimizer.final)
+      ret->optimizer.steps_are_final != m->optimizer.steps_are_final)
     return clv_fail(err, CLV_INVALID, "optimizer kind %d, final %d; that of the module is %d, %d",
-                    (int)ret->optimizer.kind, ret->optimizer.final, (int)m->optimizer.kind,
-                    m->optimizer.final);
+                    (int)ret->optimizer.kind, ret->optimizer.steps_are_final,
+                    (int)m->optimizer.kind, m->optimizer.steps_are_final);
   for (size_t i = 0; i < from->n_params; i++)
-    CLV_TRY(clv_decode_name(from->params[i], "parameter name", err));
+    CLV_TRY(clv_check_name(from->params[i], "parameter name", err));
   ret->n_params = (uint32_t)from->n_params;
-  ret->params = (const char **)from->params;
+  ret->param_names = (const char **)from->params;
   return CLV_OK;
 }
 
@@ -242,15 +242,15 @@ static clv_code decode_init(const Cleave__V1__LoadModuleRequest *from, clv_wire_
                             clv_err *err) {
   if ((unsigned)from->init > CLV_WIRE_INIT_ARTIFACT)
     return clv_fail(err, CLV_INVALID, "unknown source of initial weights %d", (int)from->init);
-  m->init = (clv_wire_init)from->init;
+  m->init_source = (clv_wire_init)from->init;
   m->artifact.name = "";
-  if ((m->init == CLV_WIRE_INIT_ARTIFACT) != (from->artifact != NULL))
+  if ((m->init_source == CLV_WIRE_INIT_ARTIFACT) != (from->artifact != NULL))
     return clv_fail(err, CLV_INVALID, "an artifact may be given with INIT_ARTIFACT only");
   CLV_TRY(clv_check_count(from->n_fresh, CLV_WIRE_PARAMS, "fresh names", err));
   if (from->n_fresh && !from->artifact)
     return clv_fail(err, CLV_INVALID, "fresh parameters may be given with INIT_ARTIFACT only");
   m->n_new_params = (uint32_t)from->n_fresh;
-  m->new_params = (const char **)from->fresh;
+  m->new_param_names = (const char **)from->fresh;
   return from->artifact ? clv_artifact_decode(from->artifact, &m->artifact, err) : CLV_OK;
 }
 
@@ -265,45 +265,45 @@ static clv_code decode_ties(const Cleave__V1__LoadModuleRequest *from, clv_wire_
     if (tie->node >= m->graph.n_nodes || tie->module > CLV_WIRE_MODULES)
       return clv_fail(err, CLV_INVALID, "tie %zu is of node %u of %u, to module %u - 1", i,
                       tie->node, m->graph.n_nodes, tie->module);
-    CLV_TRY(clv_decode_name(tie->owner, "owner of a tie", err));
+    CLV_TRY(clv_check_name(tie->owner, "owner of a tie", err));
     m->ties[i] = (clv_wire_tie){tie->node, tie->module, tie->owner};
   }
   return CLV_OK;
 }
 
-static clv_code decode_place(const Cleave__V1__LoadModuleRequest *from, clv_wire_load_request *m,
-                             clv_err *err) {
+static clv_code decode_module_settings(const Cleave__V1__LoadModuleRequest *from,
+                                       clv_wire_load_request *m, clv_err *err) {
   if (from->module >= CLV_WIRE_MODULES)
     return clv_fail(err, CLV_INVALID, "module %u; a session has at most %d", from->module,
                     CLV_WIRE_MODULES);
   CLV_TRY(clv_check_count(from->in_flight, CLV_WIRE_CONTRIBUTIONS, "calls in flight", err));
   CLV_TRY(clv_check_count(from->n_frozen, CLV_WIRE_PARAMS, "frozen names", err));
   CLV_TRY(clv_check_count(strlen(from->name), CLV_WIRE_NAME, "bytes of module name", err));
-  m->epoch = from->epoch;
-  m->module = from->module;
-  m->generation = from->generation;
-  m->threads = from->threads;
-  m->max_in_flight = from->in_flight;
+  m->attempt_number = from->epoch;
+  m->module_index = from->module;
+  m->module_generation = from->generation;
+  m->n_threads = from->threads;
+  m->max_calls_in_flight = from->in_flight;
   m->n_frozen = (uint32_t)from->n_frozen;
-  m->frozen = (const char **)from->frozen;
-  m->device = from->device;
-  m->name = from->name;
-  m->bf16 = from->bf16;
-  m->tf32 = from->tf32;
-  m->frozen_is_final = from->fixed;
-  m->frozen_bf16 = from->frozen_bf16;
+  m->frozen_names = (const char **)from->frozen;
+  m->device_name = from->device;
+  m->module_name = from->name;
+  m->computes_in_bf16 = from->bf16;
+  m->allows_tf32 = from->tf32;
+  m->frozen_has_no_grads_or_moments = from->fixed;
+  m->stores_frozen_as_bf16 = from->frozen_bf16;
   m->input_needs_grad = from->route && from->route->input_needs_grad;
   if (from->route) {
     CLV_TRY(clv_check_count(from->route->n_peers, CLV_WIRE_PEERS, "peers", err));
     m->n_peers = (uint32_t)from->route->n_peers;
-    m->peers = (const char **)from->route->peers;
+    m->peer_names = (const char **)from->route->peers;
   }
-  return clv_decode_id(from->session, "session id", &m->session, err);
+  return clv_decode_id(from->session, "session id", &m->session_id, err);
 }
 
 /* Reads the keys. Call after the graph was read. */
-static clv_code decode_keys(const Cleave__V1__LoadModuleRequest *from, clv_wire_load_request *m,
-                            clv_err *err) {
+static clv_code decode_node_keys(const Cleave__V1__LoadModuleRequest *from,
+                                 clv_wire_load_request *m, clv_err *err) {
   if (from->keys.len != m->graph.n_nodes * sizeof *m->node_keys)
     return clv_fail(err, CLV_INVALID, "%zu bytes of keys for %u nodes; each has %zu",
                     from->keys.len, m->graph.n_nodes, sizeof *m->node_keys);
@@ -318,13 +318,14 @@ clv_code clv_wire_load_request_decode(const clv_piece *pieces, size_t n_pieces,
   clv_wire_load_request m = {0};
   CLV_TRY(clv_wire_unpack(&cleave__v1__load_module_request__descriptor, pieces, n_pieces, &mem,
                           &from, err));
-  CLV_TRY(decode_place(from, &m, err));
+  CLV_TRY(decode_module_settings(from, &m, err));
   CLV_TRY(decode_optimizer(from->optimizer, &m.optimizer, err));
   CLV_TRY(decode_groups(from, mem, &m, err));
   CLV_TRY(decode_init(from, &m, err));
-  CLV_TRY(decode_specs(from->inputs, from->n_inputs, "inputs", mem, &m.inputs, &m.n_inputs, err));
+  CLV_TRY(
+      decode_specs(from->inputs, from->n_inputs, "inputs", mem, &m.input_specs, &m.n_inputs, err));
   CLV_TRY(decode_graph(from->graph, mem, &m.graph, err));
-  CLV_TRY(decode_keys(from, &m, err));
+  CLV_TRY(decode_node_keys(from, &m, err));
   CLV_TRY(decode_ties(from, mem, &m, err));
   m.mem = clv_steal(&mem);
   *ret = m;
@@ -339,38 +340,38 @@ typedef struct request_parts {
   Cleave__V1__Artifact artifact;
 } request_parts;
 
-static void encode_place(const clv_wire_load_request *m, request_parts *parts,
-                         Cleave__V1__LoadModuleRequest *to) {
+static void encode_module_settings(const clv_wire_load_request *m, request_parts *parts,
+                                   Cleave__V1__LoadModuleRequest *to) {
   cleave__v1__route__init(&parts->route);
   parts->route.input_needs_grad = m->input_needs_grad;
   parts->route.n_peers = m->n_peers;
-  parts->route.peers = (char **)(uintptr_t)m->peers;
-  to->session = clv_put_bytes(&m->session, sizeof m->session);
-  to->epoch = m->epoch;
-  to->module = m->module;
-  to->generation = m->generation;
+  parts->route.peers = (char **)(uintptr_t)m->peer_names;
+  to->session = clv_proto_bytes(&m->session_id, sizeof m->session_id);
+  to->epoch = m->attempt_number;
+  to->module = m->module_index;
+  to->generation = m->module_generation;
   to->route = &parts->route;
-  to->threads = m->threads;
-  to->device = clv_text_or_empty(m->device);
-  to->name = clv_text_or_empty(m->name);
-  to->bf16 = m->bf16;
-  to->tf32 = m->tf32;
-  to->fixed = m->frozen_is_final;
-  to->frozen_bf16 = m->frozen_bf16;
+  to->threads = m->n_threads;
+  to->device = clv_text_or_empty(m->device_name);
+  to->name = clv_text_or_empty(m->module_name);
+  to->bf16 = m->computes_in_bf16;
+  to->tf32 = m->allows_tf32;
+  to->fixed = m->frozen_has_no_grads_or_moments;
+  to->frozen_bf16 = m->stores_frozen_as_bf16;
   to->n_fresh = m->n_new_params;
-  to->fresh = (char **)(uintptr_t)m->new_params;
+  to->fresh = (char **)(uintptr_t)m->new_param_names;
   to->n_frozen = m->n_frozen;
-  to->frozen = (char **)(uintptr_t)m->frozen;
-  to->in_flight = m->max_in_flight;
-  to->init = (Cleave__V1__InitSource)m->init;
+  to->frozen = (char **)(uintptr_t)m->frozen_names;
+  to->in_flight = m->max_calls_in_flight;
+  to->init = (Cleave__V1__InitSource)m->init_source;
   clv_artifact_encode(&m->artifact, &parts->artifact);
-  if (m->init == CLV_WIRE_INIT_ARTIFACT) to->artifact = &parts->artifact;
+  if (m->init_source == CLV_WIRE_INIT_ARTIFACT) to->artifact = &parts->artifact;
 }
 
 static void encode_optimizer(const clv_wire_optimizer *from, Cleave__V1__Optimizer *to) {
   cleave__v1__optimizer__init(to);
   to->kind = (Cleave__V1__OptimizerKind)from->kind;
-  to->final = from->final;
+  to->final = from->steps_are_final;
   CLV_OPTIM_COPY(to, from);
 }
 
@@ -390,7 +391,7 @@ static clv_code encode_groups(const clv_wire_load_request *m, clv_wire_mem *mem,
     encode_optimizer(&m->groups[i].optimizer, &parts[i].optimizer);
     parts[i].group.optimizer = &parts[i].optimizer;
     parts[i].group.n_params = m->groups[i].n_params;
-    parts[i].group.params = (char **)(uintptr_t)m->groups[i].params;
+    parts[i].group.params = (char **)(uintptr_t)m->groups[i].param_names;
   }
   to->n_groups = m->n_groups;
   to->hold_rest = m->freezes_rest;
@@ -403,9 +404,9 @@ static clv_code encode_ties(const clv_wire_load_request *m, clv_wire_mem *mem,
   CLV_TRY(clv_alloc_proto_array(mem, m->n_ties, sizeof *ties, &to->ties, &ties, err));
   for (uint32_t i = 0; i < m->n_ties; i++) {
     cleave__v1__tie__init(&ties[i]);
-    ties[i].node = m->ties[i].node;
-    ties[i].module = m->ties[i].module;
-    ties[i].owner = clv_text_or_empty(m->ties[i].owner_node);
+    ties[i].node = m->ties[i].node_index;
+    ties[i].module = m->ties[i].owner_module;
+    ties[i].owner = clv_text_or_empty(m->ties[i].owner_node_name);
   }
   to->n_ties = m->n_ties;
   return CLV_OK;
@@ -416,19 +417,20 @@ clv_code clv_wire_load_request_encode(const clv_wire_load_request *message, clv_
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
   Cleave__V1__LoadModuleRequest to = CLEAVE__V1__LOAD_MODULE_REQUEST__INIT;
   request_parts parts;
-  CLV_TRY(clv_wire_mem_new(graph_memory(&message->graph) +
+  CLV_TRY(clv_wire_mem_new(graph_encoding_bytes(&message->graph) +
                                CLV_ENCODED_ARRAY_BYTES(message->n_inputs, spec_parts) +
                                CLV_ENCODED_ARRAY_BYTES(message->n_groups, group_parts) +
                                CLV_ENCODED_ARRAY_BYTES(message->n_ties, Cleave__V1__Tie),
                            &mem, err));
-  encode_place(message, &parts, &to);
+  encode_module_settings(message, &parts, &to);
   encode_optimizer(&message->optimizer, &parts.optimizer);
   CLV_TRY(encode_groups(message, mem, &to, err));
   CLV_TRY(encode_graph(&message->graph, mem, &parts.graph, err));
   CLV_TRY(encode_ties(message, mem, &to, err));
-  CLV_TRY(encode_specs(message->inputs, message->n_inputs, mem, &to.inputs, err));
+  CLV_TRY(encode_specs(message->input_specs, message->n_inputs, mem, &to.inputs, err));
   to.n_inputs = message->n_inputs;
-  to.keys = clv_put_bytes(message->node_keys, message->graph.n_nodes * sizeof *message->node_keys);
+  to.keys =
+      clv_proto_bytes(message->node_keys, message->graph.n_nodes * sizeof *message->node_keys);
   to.graph = &parts.graph;
   to.optimizer = &parts.optimizer;
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
@@ -445,7 +447,7 @@ static clv_code decode_params(const Cleave__V1__LoadModuleReply *from, clv_wire_
   m->n_params = (uint32_t)from->n_params;
   for (size_t i = 0; i < from->n_params; i++) {
     const Cleave__V1__ParamSpec *param = from->params[i];
-    CLV_TRY(clv_decode_name(param->name, "parameter name", err));
+    CLV_TRY(clv_check_name(param->name, "parameter name", err));
     CLV_TRY(decode_spec(param->spec, param->name, &m->params[i].tensor_spec, err));
     CLV_TRY(clv_decode_sha256(param->digest, param->name, &m->params[i].digest, err));
     m->params[i].name = param->name;
@@ -459,10 +461,10 @@ clv_code clv_wire_load_reply_decode(const clv_piece *pieces, size_t n_pieces,
   Cleave__V1__LoadModuleReply *from;
   CLV_TRY(clv_wire_unpack(&cleave__v1__load_module_reply__descriptor, pieces, n_pieces, &mem, &from,
                           err));
-  clv_wire_load_reply m = {.memory_bytes = from->memory_bytes, .device = from->device};
+  clv_wire_load_reply m = {.memory_bytes = from->memory_bytes, .device_name = from->device};
   CLV_TRY(decode_params(from, mem, &m, err));
-  CLV_TRY(
-      decode_specs(from->outputs, from->n_outputs, "outputs", mem, &m.outputs, &m.n_outputs, err));
+  CLV_TRY(decode_specs(from->outputs, from->n_outputs, "outputs", mem, &m.output_specs,
+                       &m.n_outputs, err));
   m.mem = clv_steal(&mem);
   *ret = m;
   return CLV_OK;
@@ -490,13 +492,13 @@ clv_code clv_wire_load_reply_encode(const clv_wire_load_reply *message, clv_byte
     encode_spec(&from->tensor_spec, &params[i].spec);
     params[i].param.name = clv_text_or_empty(from->name);
     params[i].param.spec = &params[i].spec.spec;
-    params[i].param.digest = clv_put_bytes(&from->digest, sizeof from->digest);
+    params[i].param.digest = clv_proto_bytes(&from->digest, sizeof from->digest);
   }
-  CLV_TRY(encode_specs(message->outputs, message->n_outputs, mem, &to.outputs, err));
+  CLV_TRY(encode_specs(message->output_specs, message->n_outputs, mem, &to.outputs, err));
   to.n_params = message->n_params;
   to.n_outputs = message->n_outputs;
   to.memory_bytes = message->memory_bytes;
-  to.device = clv_text_or_empty(message->device);
+  to.device = clv_text_or_empty(message->device_name);
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
   CLV_AUTO(clv_wire_message_clear) clv_wire_load_reply back = {0};
   return clv_wire_load_reply_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);

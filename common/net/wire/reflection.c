@@ -104,7 +104,7 @@ static bool declares_symbol(text_range file, const char *symbol) {
   return false;
 }
 
-static bool has_name(text_range file, const char *name) {
+static bool file_has_name(text_range file, const char *name) {
   return is_equal_text(first_field_value(file, ANY_NAME), name);
 }
 
@@ -133,7 +133,7 @@ static clv_code answer_file(response to, matcher matches, const char *text, clv_
     if (number != SET_FILE || !matches(file, text)) continue;
     Grpc__Reflection__V1alpha__FileDescriptorResponse files =
         GRPC__REFLECTION__V1ALPHA__FILE_DESCRIPTOR_RESPONSE__INIT;
-    ProtobufCBinaryData bytes = clv_put_bytes(file.data, file.len);
+    ProtobufCBinaryData bytes = clv_proto_bytes(file.data, file.len);
     files.n_file_descriptor_proto = 1; /* one file is complete, because no file imports another */
     files.file_descriptor_proto = &bytes;
     to.message_response_case = ANSWER(FILE_DESCRIPTOR_RESPONSE);
@@ -180,8 +180,8 @@ static clv_code answer_services(response to, clv_bytes *ret, clv_err *err) {
   return clv_wire_pack(&to.base, ret, err);
 }
 
-clv_code clv_wire_reflect(const clv_piece *pieces, size_t n_pieces, clv_bytes *ret_reply,
-                          clv_err *err) {
+clv_code clv_wire_answer_reflection(const clv_piece *pieces, size_t n_pieces, clv_bytes *ret_reply,
+                                    clv_err *err) {
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
   request *from;
   CLV_TRY(clv_wire_unpack(&grpc__reflection__v1alpha__server_reflection_request__descriptor, pieces,
@@ -193,7 +193,7 @@ clv_code clv_wire_reflect(const clv_piece *pieces, size_t n_pieces, clv_bytes *r
     case QUESTION(LIST_SERVICES):
       return answer_services(to, ret_reply, err);
     case QUESTION(FILE_BY_FILENAME):
-      return answer_file(to, has_name, from->file_by_filename, ret_reply, err);
+      return answer_file(to, file_has_name, from->file_by_filename, ret_reply, err);
     case QUESTION(FILE_CONTAINING_SYMBOL):
       return answer_file(to, declares_symbol, from->file_containing_symbol, ret_reply, err);
     default:

@@ -27,7 +27,7 @@ typedef struct level {
 } level;
 
 typedef struct scanner {
-  clv_wire_cursor at;
+  clv_wire_cursor cursor;
   level levels[CLV_SCAN_DEPTH];
   size_t depth; /* levels in use */
   size_t memory_bytes, n_fields;
@@ -43,8 +43,8 @@ static clv_code enter_message(scanner *s, const ProtobufCMessageDescriptor *type
                               clv_err *err) {
   if (s->depth == CLV_SCAN_DEPTH)
     return clv_fail(err, CLV_INVALID, "messages are nested deeper than %d", CLV_SCAN_DEPTH);
-  s->levels[s->depth++] = (level){.type = type, .message_end = s->at.message_end};
-  s->at.message_end = s->at.message_pos + len;
+  s->levels[s->depth++] = (level){.type = type, .message_end = s->cursor.message_end};
+  s->cursor.message_end = s->cursor.message_pos + len;
   charge_memory(s, 2 * type->sizeof_message + PLAIN_EXTRA + sizeof(void *));
   return CLV_OK;
 }
@@ -52,7 +52,7 @@ static clv_code enter_message(scanner *s, const ProtobufCMessageDescriptor *type
 static void leave_message(scanner *s) {
   level *top = &s->levels[--s->depth];
   if (top->n_fields > FIELDS_WITHOUT_SCRATCH) charge_memory(s, top->n_fields * SCRATCH_PER_FIELD);
-  s->at.message_end = top->message_end;
+  s->cursor.message_end = top->message_end;
 }
 
 static clv_code scan_text_field(scanner *s, const char *name, size_t len, clv_err *err) {
@@ -60,18 +60,18 @@ static clv_code scan_text_field(scanner *s, const char *name, size_t len, clv_er
   if (len > sizeof text)
     return clv_fail(err, CLV_INVALID, "%s of %zu bytes is over the limit of %d", name, len,
                     CLV_WIRE_TEXT);
-  CLV_TRY(clv_cursor_copy(&s->at, len, text, err));
+  CLV_TRY(clv_cursor_copy(&s->cursor, len, text, err));
   charge_memory(s, len + 1 + sizeof(char *));
   return clv_text_check(text, len, name, err);
 }
 
 /* Scans packed numbers; each takes at most 8 bytes of memory. */
 static clv_code scan_packed_field(scanner *s, clv_wire_type type, size_t len, clv_err *err) {
-  size_t outer = s->at.message_end, n = 0;
-  s->at.message_end = s->at.message_pos + len;
-  for (; s->at.message_pos < s->at.message_end; n++)
-    CLV_TRY(clv_cursor_skip_field(&s->at, type, err));
-  s->at.message_end = outer;
+  size_t outer = s->cursor.message_end, n = 0;
+  s->cursor.message_end = s->cursor.message_pos + len;
+  for (; s->cursor.message_pos < s->cursor.message_end; n++)
+    CLV_TRY(clv_cursor_skip_field(&s->cursor, type, err));
+  s->cursor.message_end = outer;
   charge_memory(s, n * 8);
   return CLV_OK;
 }
@@ -117,26 +117,26 @@ static clv_code scan_known_field(scanner *s, const ProtobufCFieldDescriptor *fie
                     (int)expected);
   if (expected != WIRE_LEN && !packed) {
     if (repeated) charge_memory(s, 8);
-    return clv_cursor_skip_field(&s->at, type, err);
+    return clv_cursor_skip_field(&s->cursor, type, err);
   }
   size_t len;
-  CLV_TRY(clv_cursor_read_length(&s->at, &len, err));
+  CLV_TRY(clv_cursor_read_length(&s->cursor, &len, err));
   if (packed) return scan_packed_field(s, expected, len, err);
   if (field->type == PROTOBUF_C_TYPE_MESSAGE) return enter_message(s, field->descriptor, len, err);
   if (field->type == PROTOBUF_C_TYPE_STRING) return scan_text_field(s, field->name, len, err);
   charge_memory(s, len + 1 + sizeof(ProtobufCBinaryData));
-  return clv_cursor_skip(&s->at, len, err);
+  return clv_cursor_skip(&s->cursor, len, err);
 }
 
 static clv_code scan_unknown_field(scanner *s, clv_wire_type type, clv_err *err) {
-  size_t before = s->at.message_pos;
-  CLV_TRY(clv_cursor_skip_field(&s->at, type, err));
-  charge_memory(s, s->at.message_pos - before);
+  size_t before = s->cursor.message_pos;
+  CLV_TRY(clv_cursor_skip_field(&s->cursor, type, err));
+  charge_memory(s, s->cursor.message_pos - before);
   charge_memory(s, sizeof(ProtobufCMessageUnknownField));
   return CLV_OK;
 }
 
-static clv_code check_budget(const scanner *s, size_t message_bytes, clv_err *err) {
+static clv_code check_memory_budget(const scanner *s, size_t message_bytes, clv_err *err) {
   if (s->n_fields > CLV_SCAN_FIELDS)
     return clv_fail(err, CLV_EXHAUSTED, "a message of more than %d fields", CLV_SCAN_FIELDS);
   if (s->memory_bytes > 2 * message_bytes + CLV_SCAN_BUDGET)
@@ -148,7 +148,7 @@ static clv_code check_budget(const scanner *s, size_t message_bytes, clv_err *er
 static clv_code scan_field(scanner *s, clv_err *err) {
   level *top = &s->levels[s->depth - 1];
   clv_field_tag tag;
-  CLV_TRY(clv_cursor_read_tag(&s->at, &tag, err));
+  CLV_TRY(clv_cursor_read_tag(&s->cursor, &tag, err));
   top->n_fields++;
   s->n_fields++;
   const ProtobufCFieldDescriptor *field =
@@ -160,15 +160,15 @@ static clv_code scan_field(scanner *s, clv_err *err) {
 
 clv_code clv_wire_scan(clv_wire_cursor c, const ProtobufCMessageDescriptor *type, size_t *ret_bytes,
                        clv_err *err) {
-  scanner s = {.at = c};
+  scanner s = {.cursor = c};
   CLV_TRY(enter_message(&s, type, c.message_end - c.message_pos, err));
   while (s.depth) {
-    if (s.at.message_pos == s.at.message_end) {
+    if (s.cursor.message_pos == s.cursor.message_end) {
       leave_message(&s);
     } else {
       CLV_TRY(scan_field(&s, err));
     }
-    CLV_TRY(check_budget(&s, c.message_end, err));
+    CLV_TRY(check_memory_budget(&s, c.message_end, err));
   }
   *ret_bytes = s.memory_bytes;
   return CLV_OK;

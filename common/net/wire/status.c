@@ -18,8 +18,9 @@ clv_code clv_wire_status_request_decode(const clv_piece *pieces, size_t n_pieces
   Cleave__V1__StatusRequest *from;
   CLV_TRY(
       clv_wire_unpack(&cleave__v1__status_request__descriptor, pieces, n_pieces, &mem, &from, err));
-  clv_wire_status_request m = {.all_sessions = from->session.len == 0, .protocol = from->protocol};
-  if (!m.all_sessions) CLV_TRY(clv_decode_id(from->session, "session id", &m.session, err));
+  clv_wire_status_request m = {.all_sessions = from->session.len == 0,
+                               .newest_protocol = from->protocol};
+  if (!m.all_sessions) CLV_TRY(clv_decode_id(from->session, "session id", &m.session_id, err));
   m.mem = clv_steal(&mem);
   *ret = m;
   return CLV_OK;
@@ -29,8 +30,8 @@ clv_code clv_wire_status_request_encode(const clv_wire_status_request *message, 
                                         clv_err *err) {
   Cleave__V1__StatusRequest to = CLEAVE__V1__STATUS_REQUEST__INIT;
   if (!message->all_sessions)
-    to.session = clv_put_bytes(&message->session, sizeof message->session);
-  to.protocol = message->protocol;
+    to.session = clv_proto_bytes(&message->session_id, sizeof message->session_id);
+  to.protocol = message->newest_protocol;
   return clv_wire_pack(&to.base, ret, err);
 }
 
@@ -47,14 +48,14 @@ static clv_code decode_modules(const Cleave__V1__SessionStatus *from, clv_wire_m
     const Cleave__V1__ModuleStatus *s = from->modules[i];
     CLV_TRY(clv_check_count(strlen(s->name), CLV_WIRE_NAME, "bytes of module name", err));
     CLV_TRY(clv_check_count(strlen(s->device), CLV_WIRE_NAME, "bytes of module device", err));
-    to[i] = (clv_wire_module_status){.module = s->module,
-                                     .steps = s->steps,
-                                     .forwards = s->forwards,
-                                     .backwards = s->backwards,
-                                     .evals = s->evals,
+    to[i] = (clv_wire_module_status){.module_index = s->module,
+                                     .n_steps = s->steps,
+                                     .n_forwards = s->forwards,
+                                     .n_backwards = s->backwards,
+                                     .n_evals = s->evals,
                                      .compute_ns = s->compute_ns,
-                                     .name = s->name,
-                                     .device = s->device};
+                                     .module_name = s->name,
+                                     .device_name = s->device};
   }
   return CLV_OK;
 }
@@ -75,7 +76,7 @@ static clv_code decode_link(const Cleave__V1__LinkStatus *from, clv_wire_link_st
                             clv_err *err) {
   if (strlen(from->peer) > CLV_WIRE_NAME)
     return clv_fail(err, CLV_INVALID, "a link to a name of more than %d bytes", CLV_WIRE_NAME);
-  *to = (clv_wire_link_status){.peer = from->peer,
+  *to = (clv_wire_link_status){.peer_name = from->peer,
                                .bytes_in = from->bytes_in,
                                .bytes_out = from->bytes_out,
                                .round_trip_us = from->round_trip_us,
@@ -89,13 +90,13 @@ static clv_code decode_link(const Cleave__V1__LinkStatus *from, clv_wire_link_st
                                .receiving_ns = from->receiving_ns,
                                .sent_bytes = from->sent_bytes,
                                .sending_ns = from->sending_ns,
-                               .measured_ns = from->measured_ns,
-                               .n_awaits = from->awaits,
-                               .awaited_ns = from->awaited_ns,
-                               .outages = from->outages,
+                               .last_pong_ns = from->measured_ns,
+                               .n_node_waits = from->awaits,
+                               .node_wait_ns = from->awaited_ns,
+                               .n_outages = from->outages,
                                .last_outage_age_ms = from->last_outage_age_ms,
                                .last_outage_ms = from->last_outage_ms,
-                               .outage_ms = from->outage_ms};
+                               .current_outage_ms = from->outage_ms};
   return CLV_OK;
 }
 
@@ -103,20 +104,20 @@ static clv_code decode_session(const Cleave__V1__SessionStatus *from, clv_wire_m
                                clv_wire_session_status *ret, clv_err *err) {
   CLV_TRY(clv_check_count(from->n_modules, CLV_WIRE_MODULES, "modules", err));
   CLV_TRY(clv_check_count(from->n_links, CLV_WIRE_LINKS, "links", err));
-  *ret = (clv_wire_session_status){.epoch = from->epoch,
+  *ret = (clv_wire_session_status){.attempt_number = from->epoch,
                                    .bytes_in = from->bytes_in,
                                    .bytes_out = from->bytes_out,
                                    .memory_bytes = from->memory_bytes,
-                                   .name = from->name,
-                                   .identity = from->identity,
+                                   .session_name = from->name,
+                                   .owner_identity = from->identity,
                                    .n_contexts = from->contexts,
-                                   .attached = from->attached,
+                                   .is_attached = from->attached,
                                    .n_values = from->values,
-                                   .calls_waiting = from->calls_waiting,
-                                   .late_frames = from->late_frames,
-                                   .references_owned = from->references_owned,
-                                   .references_used = from->references_used,
-                                   .references_pending = from->references_pending,
+                                   .n_waiting_calls = from->calls_waiting,
+                                   .n_late_frames = from->late_frames,
+                                   .n_references_owned = from->references_owned,
+                                   .n_references_used = from->references_used,
+                                   .n_references_pending = from->references_pending,
                                    .age_ms = from->age_ms,
                                    .memory_limit = from->memory_limit,
                                    .busy_ns = from->busy_ns,
@@ -125,7 +126,7 @@ static clv_code decode_session(const Cleave__V1__SessionStatus *from, clv_wire_m
                                    .n_modules = (uint32_t)from->n_modules,
                                    .n_links = (uint32_t)from->n_links,
                                    .last_error = decode_last_error(from->last_error)};
-  CLV_TRY(clv_decode_id(from->session, "session id", &ret->session, err));
+  CLV_TRY(clv_decode_id(from->session, "session id", &ret->session_id, err));
   CLV_TRY(clv_wire_mem_alloc(mem, from->n_modules, sizeof *ret->modules, &ret->modules, err));
   CLV_TRY(clv_wire_mem_alloc(mem, from->n_links, sizeof *ret->links, &ret->links, err));
   CLV_TRY(decode_modules(from, ret->modules, err));
@@ -144,21 +145,21 @@ clv_code clv_wire_status_reply_decode(const clv_piece *pieces, size_t n_pieces,
   CLV_TRY(clv_check_count(from->n_devices, CLV_WIRE_LIST, "devices", err));
   clv_wire_status_reply m = {.uptime_ms = from->uptime_ms,
                              .rss_bytes = from->rss_bytes,
-                             .draining = from->draining,
-                             .sees_all = from->sees_all,
+                             .is_draining = from->draining,
+                             .caller_sees_all = from->sees_all,
                              .has_about = from->about != NULL,
                              .about = {.software = "", .isa = ""},
-                             .worker = from->worker,
-                             .device = from->device,
-                             .cores = from->cores,
-                             .open_sessions = from->open_sessions,
-                             .connections = from->connections,
+                             .worker_name = from->worker,
+                             .device_name = from->device,
+                             .n_cores = from->cores,
+                             .n_open_sessions = from->open_sessions,
+                             .n_connections = from->connections,
                              .max_connections = from->max_connections,
-                             .n_left_out = from->left_out,
+                             .n_sessions_left_out = from->left_out,
                              .memory_bytes = from->memory_bytes,
                              .memory_limit = from->memory_limit,
-                             .handshake_failures = from->handshake_failures,
-                             .certificate_ends = from->certificate_ends,
+                             .n_handshake_failures = from->handshake_failures,
+                             .certificate_expiry_s = from->certificate_ends,
                              .last_error = decode_last_error(from->last_error),
                              .n_sessions = (uint32_t)from->n_sessions,
                              .n_devices = (uint32_t)from->n_devices};
@@ -176,7 +177,7 @@ clv_code clv_wire_status_reply_decode(const clv_piece *pieces, size_t n_pieces,
 
 /* ---- reply, encoding ----------------------------------------------------------------------- */
 
-static size_t encoding_memory(const clv_wire_status_reply *m) {
+static size_t reply_encoding_bytes(const clv_wire_status_reply *m) {
   size_t room = CLV_ENCODED_ARRAY_BYTES(m->n_sessions, Cleave__V1__SessionStatus) +
                 CLV_ENCODED_ARRAY_BYTES(m->n_sessions, Cleave__V1__Trouble) +
                 CLV_ENCODED_ARRAY_BYTES(m->n_devices, Cleave__V1__DeviceStatus) +
@@ -199,14 +200,14 @@ static Cleave__V1__Trouble *encode_last_error(const clv_wire_last_error *from,
 
 static void encode_module(const clv_wire_module_status *from, Cleave__V1__ModuleStatus *to) {
   cleave__v1__module_status__init(to);
-  to->module = from->module;
-  to->steps = from->steps;
-  to->forwards = from->forwards;
-  to->backwards = from->backwards;
-  to->evals = from->evals;
+  to->module = from->module_index;
+  to->steps = from->n_steps;
+  to->forwards = from->n_forwards;
+  to->backwards = from->n_backwards;
+  to->evals = from->n_evals;
   to->compute_ns = from->compute_ns;
-  to->name = clv_text_or_empty(from->name);
-  to->device = clv_text_or_empty(from->device);
+  to->name = clv_text_or_empty(from->module_name);
+  to->device = clv_text_or_empty(from->device_name);
 }
 
 static clv_code encode_devices(const clv_wire_status_reply *from, clv_wire_mem *mem,
@@ -219,8 +220,8 @@ static clv_code encode_devices(const clv_wire_status_reply *from, clv_wire_mem *
     devices[i].name = clv_text_or_empty(from->devices[i].name);
     devices[i].kind = clv_text_or_empty(from->devices[i].kind);
     devices[i].isa = clv_text_or_empty(from->devices[i].isa);
-    devices[i].total_bytes = from->devices[i].total_bytes;
-    devices[i].memory_bytes = from->devices[i].memory_bytes;
+    devices[i].total_bytes = from->devices[i].total_memory_bytes;
+    devices[i].memory_bytes = from->devices[i].used_memory_bytes;
     devices[i].memory_limit = from->devices[i].memory_limit;
   }
   to->n_devices = from->n_devices;
@@ -229,7 +230,7 @@ static clv_code encode_devices(const clv_wire_status_reply *from, clv_wire_mem *
 
 static void encode_link(const clv_wire_link_status *from, Cleave__V1__LinkStatus *to) {
   cleave__v1__link_status__init(to);
-  to->peer = clv_text_or_empty(from->peer);
+  to->peer = clv_text_or_empty(from->peer_name);
   to->bytes_in = from->bytes_in;
   to->bytes_out = from->bytes_out;
   to->round_trip_us = from->round_trip_us;
@@ -243,32 +244,33 @@ static void encode_link(const clv_wire_link_status *from, Cleave__V1__LinkStatus
   to->receiving_ns = from->receiving_ns;
   to->sent_bytes = from->sent_bytes;
   to->sending_ns = from->sending_ns;
-  to->measured_ns = from->measured_ns;
-  to->awaits = from->n_awaits;
-  to->awaited_ns = from->awaited_ns;
-  to->outages = from->outages;
+  to->measured_ns = from->last_pong_ns;
+  to->awaits = from->n_node_waits;
+  to->awaited_ns = from->node_wait_ns;
+  to->outages = from->n_outages;
   to->last_outage_age_ms = from->last_outage_age_ms;
   to->last_outage_ms = from->last_outage_ms;
-  to->outage_ms = from->outage_ms;
+  to->outage_ms = from->current_outage_ms;
 }
 
-static void encode_numbers(const clv_wire_session_status *from, Cleave__V1__SessionStatus *to) {
-  to->session = clv_put_bytes(&from->session, sizeof from->session);
-  to->epoch = from->epoch;
-  to->name = clv_text_or_empty(from->name);
-  to->identity = clv_text_or_empty(from->identity);
+static void encode_session_numbers(const clv_wire_session_status *from,
+                                   Cleave__V1__SessionStatus *to) {
+  to->session = clv_proto_bytes(&from->session_id, sizeof from->session_id);
+  to->epoch = from->attempt_number;
+  to->name = clv_text_or_empty(from->session_name);
+  to->identity = clv_text_or_empty(from->owner_identity);
   to->bytes_in = from->bytes_in;
   to->bytes_out = from->bytes_out;
   to->memory_bytes = from->memory_bytes;
   to->memory_limit = from->memory_limit;
   to->contexts = from->n_contexts;
   to->values = from->n_values;
-  to->calls_waiting = from->calls_waiting;
-  to->late_frames = from->late_frames;
-  to->references_owned = from->references_owned;
-  to->references_used = from->references_used;
-  to->references_pending = from->references_pending;
-  to->attached = from->attached;
+  to->calls_waiting = from->n_waiting_calls;
+  to->late_frames = from->n_late_frames;
+  to->references_owned = from->n_references_owned;
+  to->references_used = from->n_references_used;
+  to->references_pending = from->n_references_pending;
+  to->attached = from->is_attached;
   to->age_ms = from->age_ms;
   to->busy_ns = from->busy_ns;
   to->idle_ns = from->idle_ns;
@@ -289,27 +291,27 @@ static clv_code encode_session(const clv_wire_session_status *from, clv_wire_mem
   to->n_modules = from->n_modules;
   to->n_links = from->n_links;
   to->last_error = encode_last_error(&from->last_error, trouble);
-  encode_numbers(from, to);
+  encode_session_numbers(from, to);
   return CLV_OK;
 }
 
 static void encode_worker(const clv_wire_status_reply *from, Cleave__V1__StatusReply *to) {
-  to->incarnation = clv_put_bytes(&from->incarnation, sizeof from->incarnation);
+  to->incarnation = clv_proto_bytes(&from->incarnation, sizeof from->incarnation);
   to->uptime_ms = from->uptime_ms;
-  to->draining = from->draining;
-  to->sees_all = from->sees_all;
+  to->draining = from->is_draining;
+  to->sees_all = from->caller_sees_all;
   to->rss_bytes = from->rss_bytes;
-  to->worker = clv_text_or_empty(from->worker);
-  to->device = clv_text_or_empty(from->device);
-  to->cores = from->cores;
-  to->open_sessions = from->open_sessions;
-  to->connections = from->connections;
+  to->worker = clv_text_or_empty(from->worker_name);
+  to->device = clv_text_or_empty(from->device_name);
+  to->cores = from->n_cores;
+  to->open_sessions = from->n_open_sessions;
+  to->connections = from->n_connections;
   to->max_connections = from->max_connections;
-  to->left_out = from->n_left_out;
+  to->left_out = from->n_sessions_left_out;
   to->memory_bytes = from->memory_bytes;
   to->memory_limit = from->memory_limit;
-  to->handshake_failures = from->handshake_failures;
-  to->certificate_ends = from->certificate_ends;
+  to->handshake_failures = from->n_handshake_failures;
+  to->certificate_ends = from->certificate_expiry_s;
 }
 
 clv_code clv_wire_status_reply_encode(const clv_wire_status_reply *message, clv_bytes *ret,
@@ -319,7 +321,7 @@ clv_code clv_wire_status_reply_encode(const clv_wire_status_reply *message, clv_
   Cleave__V1__SessionStatus *sessions;
   Cleave__V1__Trouble *troubles, trouble;
   clv_about_parts about;
-  CLV_TRY(clv_wire_mem_new(encoding_memory(message), &mem, err));
+  CLV_TRY(clv_wire_mem_new(reply_encoding_bytes(message), &mem, err));
   CLV_TRY(clv_alloc_proto_array(mem, message->n_sessions, sizeof *sessions, &to.sessions, &sessions,
                                 err));
   CLV_TRY(clv_wire_mem_alloc(mem, message->n_sessions, sizeof *troubles, &troubles, err));

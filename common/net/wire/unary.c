@@ -129,7 +129,7 @@ clv_code clv_decode_sha256(ProtobufCBinaryData data, const char *what, clv_sha25
   return CLV_OK;
 }
 
-clv_code clv_decode_name(const char *text, const char *what, clv_err *err) {
+clv_code clv_check_name(const char *text, const char *what, clv_err *err) {
   size_t len = strlen(text);
   if (len < 1 || len > CLV_WIRE_NAME)
     return clv_fail(err, CLV_INVALID, "%s of %zu bytes; it must have 1 to %d", what, len,
@@ -147,7 +147,7 @@ clv_code clv_check_finite(double number, const char *what, clv_err *err) {
   return CLV_OK;
 }
 
-ProtobufCBinaryData clv_put_bytes(const void *data, size_t len) {
+ProtobufCBinaryData clv_proto_bytes(const void *data, size_t len) {
   return (ProtobufCBinaryData){len, (uint8_t *)(uintptr_t)data};
 }
 

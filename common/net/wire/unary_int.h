@@ -58,11 +58,12 @@ clv_code clv_decode_id(ProtobufCBinaryData data, const char *what, clv_wire_id *
                        clv_err *err) CLV_USE_RESULT;
 clv_code clv_decode_sha256(ProtobufCBinaryData data, const char *what, clv_sha256 *ret,
                            clv_err *err) CLV_USE_RESULT;
-clv_code clv_decode_name(const char *text, const char *what, clv_err *err) CLV_USE_RESULT;
+/* Checks that a name has 1 to CLV_WIRE_NAME bytes. */
+clv_code clv_check_name(const char *text, const char *what, clv_err *err) CLV_USE_RESULT;
 clv_code clv_check_count(size_t n, size_t limit, const char *what, clv_err *err) CLV_USE_RESULT;
 clv_code clv_check_finite(double number, const char *what, clv_err *err) CLV_USE_RESULT;
 
-ProtobufCBinaryData clv_put_bytes(const void *data, size_t len);
+ProtobufCBinaryData clv_proto_bytes(const void *data, size_t len);
 char *clv_text_or_empty(const char *text); /* returns `text`, or "" for NULL */
 
 /* Allocates an array of n pointers to n zeroed items of `size` bytes, for a repeated message field

@@ -205,30 +205,30 @@ typedef enum clv_state_kind {
 
 /* One input of a CALL. */
 typedef struct clv_arg {
-  uint64_t value; /* id; 0 only with is_inline, so no other call can use the tensor */
+  uint64_t value_id; /* id; 0 only with is_inline, so no other call can use the tensor */
   bool needs_grad, is_inline;
 } clv_arg;
 
-/* Destination of the gradient of input `slot`: the owner of `value`, which adds it as
- * contribution `order`. */
+/* Destination of the gradient of input `input_index`: the owner of value `value_id`, which adds
+ * it as contribution `contribution_index`. */
 typedef struct clv_target {
-  uint64_t value;
-  uint32_t slot, order;
-  uint32_t to; /* 0: the master; else backward.peers[to - 1] */
+  uint64_t value_id;
+  uint32_t input_index, contribution_index;
+  uint32_t to_peer; /* 0: the master; else backward.peer_names[to_peer - 1] */
 } clv_target;
 
 /* A call that takes part in a backward pass. Its targets follow those of the call before it. */
 typedef struct clv_needed_call {
-  uint64_t call;
-  uint32_t n_contributions, n_targets;
+  uint64_t call_id;
+  uint32_t n_contributions, n_grad_targets;
   float root_gradient; /* start value of its gradient; 0: the call is not a root */
 } clv_needed_call;
 
 /* A cache of rows that a VALUE reads or writes. */
 typedef struct clv_wire_cached {
   clv_sha256 key;
-  uint64_t records; /* row numbers are below this */
-  uint64_t keep_s;  /* seconds that the cache is kept unused */
+  uint64_t n_records; /* row numbers are below this */
+  uint64_t keep_s;    /* seconds that the cache is kept unused */
 } clv_wire_cached;
 
 /* One tensor of a frame. `bytes` equals the size of dtype and shape (checked). */
@@ -236,8 +236,8 @@ typedef struct clv_tensor_head {
   clv_dtype dtype;
   clv_shape shape;
   uint64_t bytes;
-  uint64_t transfer; /* 0: inline in this frame's payload; else the id that its CHUNKs carry */
-  uint32_t crc32c;   /* CRC32C of the tensor's bytes */
+  uint64_t transfer_id; /* 0: inline in this frame's payload; else the id that its CHUNKs carry */
+  uint32_t crc32c;      /* CRC32C of the tensor's bytes */
 } clv_tensor_head;
 
 /* A Frame without its payload. `kind` selects the bodies. Fields of other kinds are zero after
@@ -246,21 +246,21 @@ typedef struct clv_tensor_head {
  * REF_VALUE or a REF_ACK, the measure of a PONG, the cache of a VALUE. */
 typedef struct clv_frame {
   clv_frame_kind kind;
-  uint32_t phase;
-  uint64_t context, message, reply_to, step;
-  uint32_t micro_batch, module, generation, flags;
-  uint32_t order; /* GRADIENT: its position in the sum of its value's contributions */
+  uint32_t backward_pass_number;
+  uint64_t context, message_id, reply_to, step;
+  uint32_t micro_batch, module, module_generation, flags;
+  uint32_t contribution_index; /* GRADIENT: its position in the sum of its value's contributions */
   bool has_commit, has_vote, has_failure, has_measure, has_cached;
   /* CALL, DELIVER, VALUE, GRADIENT, REF_*: name of a worker; "" is the master */
   char to[CLV_WIRE_NAME + 1];
 
   struct {
-    clv_wire_id session, incarnation;
-    uint64_t epoch;
-    uint32_t lane, n_lanes;
+    clv_wire_id session_id, incarnation;
+    uint64_t attempt_number; /* of the session, from 1; `epoch` in cleave.proto */
+    uint32_t lane_index, n_lanes;
     clv_attach_role role;
     /* CLV_ATTACH_PEER: identity that opened the session at the dialling side */
-    char owner[CLV_WIRE_URI + 1];
+    char session_owner[CLV_WIRE_URI + 1];
     /* number of this connection of the lane: 0 for the first, higher for each later one */
     uint64_t connection_number;
     uint64_t n_received; /* messages of the lane that the dialling side has received so far */
@@ -279,7 +279,7 @@ typedef struct clv_frame {
     uint32_t n_group_lrs;
     float group_lrs[CLV_WIRE_GROUPS]; /* learning rates of groups 1.. */
     /* position in the execution order of its context; 0: the APPLY follows the context's calls */
-    uint32_t position;
+    uint32_t step_position;
     bool saves_weights; /* keep the weights before the step, for calls with `old_weights` */
   } commit;             /* of APPLY, END_CONTEXT */
   struct {
@@ -289,62 +289,66 @@ typedef struct clv_frame {
     uint64_t bytes;
   } credit;
   struct {
-    uint64_t transfer, offset, total_bytes;
+    uint64_t transfer_id, offset, total_bytes;
   } chunk;
   struct {
     clv_code code;
-    char text[CLV_WIRE_TEXT + 1], hop[CLV_WIRE_NAME + 1];
+    char text[CLV_WIRE_TEXT + 1], detected_at[CLV_WIRE_NAME + 1];
     char offending_value[CLV_ERR_VALUE]; /* clv_err.offending_value; not sent */
   } failure;                             /* of ABORT, ERROR, VALUE; see clv_frame_set_failure */
   struct {
-    clv_state_kind what;
-    uint32_t index, count;
-    char name[CLV_WIRE_NAME + 1];
-    char device[CLV_WIRE_NAME + 1]; /* STATE_ITEM: device that computes with the item */
-    uint64_t bytes;                 /* STATE_FILE: size of the file, whose digest is sha256 */
-    clv_sha256 sha256;              /* STATE_LOAD: digest that the file must have; zeros: any */
+    clv_state_kind part;
+    uint32_t item_index, n_items;
+    char item_or_file_name[CLV_WIRE_NAME + 1];
+    char device_name[CLV_WIRE_NAME + 1]; /* STATE_ITEM: device that computes with the item */
+    uint64_t file_bytes;                 /* STATE_FILE: size of the file, whose digest is sha256 */
+    /* STATE_LOAD: digest that the file must have; zeros: any */
+    clv_sha256 file_sha256;
     /* bytes of one item that the frame has; length 0: the complete item */
-    uint64_t offset, length;
+    uint64_t piece_offset, piece_length;
   } state; /* of STATE_* */
   struct {
     uint32_t n_args;
     clv_arg args[CLV_WIRE_ARGS];
     /* id of a call of this context at the node, whose backward runs before this one's; 0: none */
-    uint64_t runs_after;
-    uint32_t position, input_position,
-        weight_position; /* positions in the execution order of the context at its node; 0: none */
-    bool old_weights;    /* the call uses the weights before the last step of its context */
+    uint64_t runs_after_call;
+    uint32_t forward_position, input_grad_position,
+        /* positions in the execution order of the context at its node; 0: none */
+        weight_grad_position;
+    bool uses_old_weights; /* the call uses the weights before the last step of its context */
   } call;
   struct {
     uint64_t clock_ns, received_bytes, receiving_ns;
-    uint32_t mending_links; /* the sender's links to other workers that have lost a connection */
-  } measure;                /* of PONG */
+    uint32_t n_mending_links; /* the sender's links to other workers that have lost a connection */
+  } measure;                  /* of PONG */
   struct {
-    uint64_t ref, fork, key;
+    /* ids of the reference and of the sender's handle on it, its fork; ref_key, drawn at random,
+     * proves that the reference was passed to the sender */
+    uint64_t ref_id, fork_id, ref_key;
     /* number of this message about references, counted by the sender for each receiver; REF_ACK:
      * the number acknowledged */
-    uint64_t number;
-    bool owner_lacks_fork; /* REF_USE, REF_FETCH: the owner does not know the fork yet */
+    uint64_t message_number;
+    bool owner_lacks_fork; /* REF_USE, REF_FETCH: the owner does not know this handle yet */
     bool is_for_owner;     /* REF_USE: the receiver is the owner */
     /* REF_USE: name of the owner; in a frame that the master forwards: name of its sender */
-    char node[CLV_WIRE_NAME + 1];
+    char node_name[CLV_WIRE_NAME + 1];
   } reference;            /* of REF_* */
   clv_wire_cached cached; /* of a VALUE whose last tensor holds record numbers */
 
-  uint32_t n_tensors, n_upstream;
+  uint32_t n_tensors, n_value_ids;
   /* A union, because thousands of frames may wait at a time and no frame has both structs. */
   union {
     struct {
-      uint64_t upstream[CLV_WIRE_UPSTREAM];
+      uint64_t value_ids[CLV_WIRE_UPSTREAM];
       clv_tensor_head tensors[CLV_WIRE_TENSORS];
     };
     struct {
-      bool retain, vote, more_follow;
-      uint32_t skipped_phases; /* phases without this node since its last PREPARE */
-      uint32_t n_calls, n_targets, n_peers;
-      clv_needed_call calls[CLV_WIRE_NEEDED_CALLS];
-      clv_target targets[CLV_WIRE_TARGETS];
-      char peers[CLV_WIRE_PREPARE_PEERS][CLV_WIRE_NAME + 1];
+      bool retains_graph, needs_vote, more_follow;
+      uint32_t n_skipped_phases; /* phases without this node since its last PREPARE */
+      uint32_t n_needed_calls, n_grad_targets, n_peers;
+      clv_needed_call needed_calls[CLV_WIRE_NEEDED_CALLS];
+      clv_target grad_targets[CLV_WIRE_TARGETS];
+      char peer_names[CLV_WIRE_PREPARE_PEERS][CLV_WIRE_NAME + 1];
     } backward; /* PREPARE, which has neither upstream ids nor tensors */
   };
 } clv_frame;
@@ -355,13 +359,13 @@ typedef struct clv_payload {
 } clv_payload;
 
 typedef struct clv_bundle {
-  uint32_t n; /* number of frames that precede the message's own frame, in order */
-  clv_payload frames[CLV_WIRE_BUNDLED];
+  uint32_t n_frames; /* number of frames that precede the message's own frame, in order */
+  clv_payload frame_positions[CLV_WIRE_BUNDLED];
 } clv_bundle;
 
 /* Writes the prefix of an encoded frame that precedes another one in a message. Returns its
  * length. */
-size_t clv_frame_bundle_prefix(uint8_t prefix[CLV_WIRE_BUNDLE_PREFIX], size_t bytes);
+size_t clv_frame_write_bundle_prefix(uint8_t prefix[CLV_WIRE_BUNDLE_PREFIX], size_t bytes);
 
 /* Replaces *head with the frame's encoding, up to the tag and length of a payload of payload_len
  * bytes. head followed by the payload's bytes is one Frame. Reuses the memory of *head. CLV_INVALID
@@ -456,12 +460,12 @@ typedef struct clv_wire_hello_reply {
   clv_wire_mem *mem;
   clv_wire_about about;
   clv_wire_id incarnation;
-  const char *worker;
-  uint32_t cores, threads, n_devices, n_artifacts;
-  const char **devices;
+  const char *worker_name;
+  uint32_t n_cores, n_threads, n_devices, n_artifacts;
+  const char **device_names;
   /* [n_devices]; never NULL after decoding: kinds that an older worker omits are derived from the
    * names. NULL: not encoded. */
-  clv_wire_device_kind *kinds;
+  clv_wire_device_kind *device_kinds;
   clv_wire_artifact *artifacts;
 } clv_wire_hello_reply;
 
@@ -484,9 +488,9 @@ bool clv_wire_device_is_cpu(const char *device);
 
 typedef struct clv_wire_open_request {
   clv_wire_mem *mem;
-  clv_wire_id session;
-  uint64_t epoch;
-  const char *name;
+  clv_wire_id session_id;
+  uint64_t attempt_number;
+  const char *session_name;
   uint32_t n_lanes, n_peer_identities;
   const char **peer_identities;
   clv_sha256 config_digest;
@@ -500,38 +504,40 @@ typedef struct clv_wire_open_reply {
 } clv_wire_open_reply;
 typedef struct clv_wire_close_request {
   clv_wire_mem *mem;
-  clv_wire_id session;
-  uint64_t epoch;
+  clv_wire_id session_id;
+  uint64_t attempt_number;
 } clv_wire_close_request;
 typedef struct clv_wire_close_reply {
   clv_wire_mem *mem;
-  uint64_t bytes_in, bytes_out, forwards, backwards;
+  uint64_t bytes_in, bytes_out, n_forwards, n_backwards;
 } clv_wire_close_reply;
 
 #include "common/net/wire/load_int.h"
 
 typedef enum clv_kept_verb { CLV_KEPT_LIST, CLV_KEPT_READ, CLV_KEPT_REMOVE } clv_kept_verb;
 /* CLV_KEPT_ALL: caches and files of state. */
-typedef enum clv_kept_sort { CLV_KEPT_ALL, CLV_KEPT_CACHES, CLV_KEPT_FILES } clv_kept_sort;
+typedef enum clv_kept_kind { CLV_KEPT_ALL, CLV_KEPT_CACHES, CLV_KEPT_FILES } clv_kept_kind;
 
 typedef struct clv_wire_kept_request {
   clv_wire_mem *mem;
   clv_kept_verb verb;
-  clv_kept_sort sort;
-  bool has_key, wants_digest; /* has_key false: all caches of the caller */
-  clv_sha256 key;
-  /* name: file of state; NULL or "": all files. after_name: only files whose names sort behind
-   * this one; NULL or "": all. Never NULL after decoding. */
-  const char *name, *after_name;
-  uint64_t offset, length, version; /* range and version that a READ asks for; version 0: any */
+  clv_kept_kind kept_kind;
+  bool has_cache_key, wants_digest; /* has_cache_key false: all caches of the caller */
+  clv_sha256 cache_key;
+  /* file_name: file of state; NULL or "": all files. after_file_name: only files whose names sort
+   * behind this one; NULL or "": all. Never NULL after decoding. */
+  const char *file_name, *after_file_name;
+  /* range and version that a READ asks for; version 0: any */
+  uint64_t range_offset, range_length, file_version;
 } clv_wire_kept_request;
 typedef struct clv_wire_cache_status {
-  clv_sha256 key;
-  uint64_t records, rows, row_bytes, disk_bytes, unused_s, expires_s;
+  clv_sha256 cache_key;
+  uint64_t n_records, n_rows, row_bytes, disk_bytes, unused_s, expires_in_s;
 } clv_wire_cache_status;
 typedef struct clv_wire_kept_file {
-  const char *name;
-  uint64_t bytes, age_s, version; /* version: differs after each change of the file */
+  const char *file_name;
+  /* file_version: differs after each change of the file */
+  uint64_t file_bytes, age_s, file_version;
   bool has_sha256;
   clv_sha256 sha256;
 } clv_wire_kept_file;
@@ -540,8 +546,8 @@ typedef struct clv_wire_kept_reply {
   uint32_t n_caches, n_files; /* at most CLV_WIRE_CACHES and CLV_WIRE_KEPT_FILES */
   clv_wire_cache_status *caches;
   clv_wire_kept_file *files;
-  bool has_more;    /* files follow behind the last one */
-  const void *data; /* [data_bytes] bytes that a READ returns */
+  bool has_more_files; /* files follow behind the last one */
+  const void *data;    /* [data_bytes] bytes that a READ returns */
   size_t data_bytes;
   uint64_t used_bytes, quota_bytes; /* use and limit of the quota of files of state */
 } clv_wire_kept_reply;
@@ -583,9 +589,11 @@ typedef enum clv_health {
 } clv_health;
 
 /* Decodes a HealthCheckRequest of grpc.health.v1: the name of a service; "" is the whole server. */
-clv_code clv_wire_health_decode(const clv_piece *pieces, size_t n_pieces,
-                                char service[CLV_WIRE_NAME + 1], clv_err *err) CLV_USE_RESULT;
-clv_code clv_wire_health_encode(clv_health status, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_wire_health_request_decode(const clv_piece *pieces, size_t n_pieces,
+                                        char service[CLV_WIRE_NAME + 1],
+                                        clv_err *err) CLV_USE_RESULT;
+clv_code clv_wire_health_reply_encode(clv_health status, clv_bytes *ret,
+                                      clv_err *err) CLV_USE_RESULT;
 clv_code clv_wire_health_request_encode(const char *service, clv_bytes *ret,
                                         clv_err *err) CLV_USE_RESULT;
 clv_code clv_wire_health_reply_decode(const clv_piece *pieces, size_t n_pieces,
@@ -594,8 +602,8 @@ clv_code clv_wire_health_reply_decode(const clv_piece *pieces, size_t n_pieces,
 /* Makes the reply to one ServerReflectionRequest of grpc.reflection.v1alpha. Answers list_services,
  * file_by_filename and file_containing_symbol, and other requests with an ErrorResponse, which is
  * no error of this function. */
-clv_code clv_wire_reflect(const clv_piece *pieces, size_t n_pieces, clv_bytes *ret_reply,
-                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_wire_answer_reflection(const clv_piece *pieces, size_t n_pieces, clv_bytes *ret_reply,
+                                    clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

@@ -203,14 +203,14 @@ typedef struct prepare_message {
 static cleave_status send_prepare(prepare_message *p, bool more, cleave_error *error) {
   if (!p->packet) return CLEAVE_OK;
   p->packet->frame.backward.more_follow = more;
-  p->packet->frame.backward.skipped_phases = p->n_skipped_passes;
+  p->packet->frame.backward.n_skipped_phases = p->n_skipped_passes;
   return api_send_buffered(p->rt, p->node, clv_steal(&p->packet), error);
 }
 
 static bool has_room_for_call(const prepare_message *p, const api_value *v) {
   const clv_frame *f = &p->packet->frame;
-  return f->backward.n_calls < CLV_WIRE_NEEDED_CALLS &&
-         f->backward.n_targets + v->n_args <= CLV_WIRE_TARGETS &&
+  return f->backward.n_needed_calls < CLV_WIRE_NEEDED_CALLS &&
+         f->backward.n_grad_targets + v->n_args <= CLV_WIRE_TARGETS &&
          f->backward.n_peers + v->n_args <= CLV_WIRE_PREPARE_PEERS;
 }
 

@@ -81,14 +81,14 @@ static clv_code call_kept_method(const cleave_cached *c, clv_kept_verb verb, uin
                                  uint64_t *ret_rows, clv_err *err) {
   CLV_AUTO(clv_wire_message_clear) clv_wire_kept_reply reply = {0};
   const clv_wire_kept_request q = {
-      .verb = verb, .sort = CLV_KEPT_CACHES, .has_key = true, .key = c->key};
+      .verb = verb, .kept_kind = CLV_KEPT_CACHES, .has_cache_key = true, .cache_key = c->key};
   const api_peer *p = &c->to->runtime->peers[c->to->node];
   if (!p->has_kept)
     return clv_fail(err, CLV_UNIMPLEMENTED,
                     "it speaks protocol %u and has no list of its caches: upgrade it", p->protocol);
   CLV_TRY(api_kept_call(p->channel, &q, (unsigned)timeout_ms, &reply, err));
   *ret_rows = 0;
-  for (uint32_t i = 0; i < reply.n_caches; i++) *ret_rows += reply.caches[i].rows;
+  for (uint32_t i = 0; i < reply.n_caches; i++) *ret_rows += reply.caches[i].n_rows;
   return CLV_OK;
 }
 

@@ -270,8 +270,8 @@ static void add_positions(clv_packet *p, const api_value *v, const cleave_call_o
   if (v->context->records_events) p->frame.flags |= CLV_FLAG_TRACE;
   if (v->is_fetched_as_bf16 && has_bf16_values(v)) p->frame.flags |= CLV_FLAG_BF16;
   if (!o) return;
-  clv_packet_set_positions(p, o->position, o->backward_position, o->weight_position,
-                           o->old_weights);
+  clv_packet_set_execution_positions(p, o->position, o->backward_position, o->weight_position,
+                                     o->old_weights);
   if (o->recompute) p->frame.flags |= CLV_FLAG_RECOMPUTE;
 }
 
@@ -297,7 +297,7 @@ static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode
   api_set_frame_module(p, m);
   p->frame.step = c->step;
   p->frame.micro_batch = c->n_module_calls[m->index]; /* each call has random numbers of its own */
-  p->frame.call.runs_after = how->runs_after;
+  p->frame.call.runs_after_call = how->runs_after;
   add_positions(p, v, how->options);
   cleave_status status = add_deliver_request(rt, v, how, p, error);
   if (status == CLEAVE_OK) status = add_arguments(p, v, &given, error);

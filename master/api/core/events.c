@@ -54,7 +54,7 @@ static void store_local_copy(cleave_runtime *rt, api_value *v, clv_tensor *t) {
 
 static bool on_value(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   if (p->frame.to[0]) return relay_packet(rt, p);
-  api_value *v = api_id_table_get(&rt->values, p->frame.message);
+  api_value *v = api_id_table_get(&rt->values, p->frame.message_id);
   if (!v || !v->module || v->module->node != from->index || v->context->id != p->frame.context)
     return false;
   rt->needs_wake |= v->n_waiters > 0;
@@ -123,14 +123,15 @@ static bool take_local_gradient(cleave_runtime *rt, const api_peer *from, api_va
 static bool on_gradient(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   const clv_frame *f = &p->frame;
   if (f->to[0]) return relay_packet(rt, p);
-  api_value *v = api_id_table_get(&rt->values, f->message);
-  if (!v || v->context->id != f->context || f->phase != v->last_pass ||
-      f->order >= v->n_contributions || v->n_contributions_received >= v->n_contributions)
+  api_value *v = api_id_table_get(&rt->values, f->message_id);
+  if (!v || v->context->id != f->context || f->backward_pass_number != v->last_pass ||
+      f->contribution_index >= v->n_contributions ||
+      v->n_contributions_received >= v->n_contributions)
     return false;
   if (v->module) return take_local_gradient(rt, from, v, p);
   api_context *c = v->context;
   if (f->n_tensors == 1) {
-    clv_tensor **part = &v->contributions[f->order];
+    clv_tensor **part = &v->contributions[f->contribution_index];
     if (*part || !matches_value(p->tensor[0], v)) return false;
     *part = clv_tensor_ref(p->tensor[0]);
   }
@@ -141,7 +142,7 @@ static bool on_gradient(cleave_runtime *rt, api_peer *from, clv_packet *p) {
 
 static bool on_finished(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   api_context *c = api_id_table_get(&rt->contexts, p->frame.context);
-  if (!c || !c->is_backward_running || p->frame.phase != c->last_pass) return false;
+  if (!c || !c->is_backward_running || p->frame.backward_pass_number != c->last_pass) return false;
   c->nodes_finished |= NODE_BIT(from->index);
   rt->needs_wake |= !(c->nodes_expected & ~c->nodes_finished);
   if (!p->frame.has_vote) return false;
@@ -193,10 +194,10 @@ static api_state_request *find_request(cleave_runtime *rt, const api_peer *from,
 /* Stores an item of an answer. Items arrive in any order. An index outside the list is ignored, and
  * a later check reports the missing item. */
 static void store_item(api_state_request *r, const clv_packet *p) {
-  uint32_t i = p->frame.state.index;
+  uint32_t i = p->frame.state.item_index;
   if (i >= r->count || r->items[i].tensor || p->frame.n_tensors != 1) return;
   r->items[i].tensor = clv_tensor_ref(p->tensor[0]);
-  memcpy(r->items[i].name, p->frame.state.name, sizeof r->items[i].name);
+  memcpy(r->items[i].name, p->frame.state.item_or_file_name, sizeof r->items[i].name);
 }
 
 static bool on_state_item(cleave_runtime *rt, api_peer *from, clv_packet *p) {
@@ -206,9 +207,9 @@ static bool on_state_item(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   rt->needs_wake |= r->is_answered;
   if (r->items) store_item(r, p);
   if (r->item_name && !r->item_tensor && p->frame.n_tensors == 1 &&
-      strcmp(r->item_name, p->frame.state.name) == 0) {
+      strcmp(r->item_name, p->frame.state.item_or_file_name) == 0) {
     r->item_tensor = clv_tensor_ref(p->tensor[0]);
-    snprintf(r->device, sizeof r->device, "%.*s", API_DEVICE_NAME - 1, p->frame.state.device);
+    snprintf(r->device, sizeof r->device, "%.*s", API_DEVICE_NAME - 1, p->frame.state.device_name);
   }
   return false;
 }
@@ -218,8 +219,8 @@ static bool on_state_done(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   api_state_request *r = find_request(rt, from, p->frame.reply_to);
   if (!r || r->is_for_file) return false;
   r->is_answered = rt->needs_wake = true;
-  if (!r->items) r->count = r->item_name ? p->frame.state.count : 0;
-  if (r->may_have_fewer) r->count = CLV_MIN(r->count, p->frame.state.count);
+  if (!r->items) r->count = r->item_name ? p->frame.state.n_items : 0;
+  if (r->may_have_fewer) r->count = CLV_MIN(r->count, p->frame.state.n_items);
   return false;
 }
 
@@ -227,8 +228,8 @@ static bool on_state_file(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   api_state_request *r = find_request(rt, from, p->frame.reply_to);
   if (!r || !r->is_for_file) return false;
   r->is_answered = rt->needs_wake = true;
-  r->bytes = p->frame.state.bytes;
-  r->sha256 = p->frame.state.sha256;
+  r->bytes = p->frame.state.file_bytes;
+  r->sha256 = p->frame.state.file_sha256;
   return false;
 }
 
@@ -272,13 +273,14 @@ static bool on_abort(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   count_step_answer(rt, c, p);
   rt->needs_wake = true;
   if (!p->frame.context && p->frame.kind == CLV_ABORT)
-    record_broken_link(rt, from, p->frame.failure.hop, &why);
+    record_broken_link(rt, from, p->frame.failure.detected_at, &why);
   if (!p->frame.context && p->frame.kind == CLV_ERROR && !r) notify_unrequested(rt, from, why.text);
   /* a context that had failed before has reported its error already */
   if (c && c->state == API_CONTEXT_ENDING && !c->has_failed &&
       rt->deferred_error.status == CLEAVE_OK)
     rt->deferred_error = why;
-  if (c && !c->has_failed) memcpy(c->failure_place, p->frame.failure.hop, sizeof c->failure_place);
+  if (c && !c->has_failed)
+    memcpy(c->failure_place, p->frame.failure.detected_at, sizeof c->failure_place);
   if (c && !r) api_context_fail(rt, c, &why, 0);
   if (r && !r->has_failed) {
     r->has_failed = true;
@@ -297,8 +299,9 @@ static void relay_reference(cleave_runtime *rt, const api_peer *from, clv_packet
     clv_packet_free(p);
     return;
   }
-  memset(p->frame.reference.node, 0, sizeof p->frame.reference.node);
-  snprintf(p->frame.reference.node, sizeof p->frame.reference.node, "%s", api_wire_name(from));
+  memset(p->frame.reference.node_name, 0, sizeof p->frame.reference.node_name);
+  snprintf(p->frame.reference.node_name, sizeof p->frame.reference.node_name, "%s",
+           api_wire_name(from));
   clv_frame frame = p->frame; /* the packet is freed with the attempt to send it */
   if (api_send(rt, (uint32_t)to, p, &why) == CLEAVE_OK || !frame.n_tensors) return;
   if (api_packet_new(rt, CLV_REF_VALUE, 0, 0, &instead, NULL) != CLEAVE_OK) return;

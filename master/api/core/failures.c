@@ -42,10 +42,11 @@ void api_failure_from_frame(const api_peer *from, const clv_frame *f, cleave_err
   snprintf(ret->node, sizeof ret->node, "%s", from->name);
   unsigned module; /* nodes know modules by number */
   const cleave_runtime *rt = from->runtime;
-  bool known = sscanf(f->failure.hop, "module %u", &module) == 1 && module < rt->n_modules &&
-               rt->modules[module];
+  bool known = sscanf(f->failure.detected_at, "module %u", &module) == 1 &&
+               module < rt->n_modules && rt->modules[module];
   ret->reported = from->index != 0;
-  snprintf(ret->place, sizeof ret->place, "%s", known ? rt->modules[module]->name : f->failure.hop);
+  snprintf(ret->place, sizeof ret->place, "%s",
+           known ? rt->modules[module]->name : f->failure.detected_at);
   const char *text = f->failure.text[0] ? f->failure.text : clv_code_name((clv_code)ret->status);
   const char *element = from->index ? "" : f->failure.offending_value;
   snprintf(ret->text, sizeof ret->text, "%s%s%s%s", text, element[0] ? " (" : "", element,

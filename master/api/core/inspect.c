@@ -38,7 +38,7 @@ clv_code cleave_ask_links(cleave_runtime *rt, uint32_t node, uint64_t timeout_ms
                           cleave_link_report *report, void *user, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, answer = {0};
   CLV_AUTO(clv_wire_message_clear) clv_wire_status_reply reply = {0};
-  const clv_wire_status_request q = {.session = rt->session};
+  const clv_wire_status_request q = {.session_id = rt->session};
   const api_peer *p = &rt->peers[node];
   CLV_TRY(clv_wire_status_request_encode(&q, &request, err));
   CLV_TRY(clv_rpc_call_unary(p->channel, CLV_METHOD_STATUS, request.data, request.len,
@@ -47,7 +47,7 @@ clv_code cleave_ask_links(cleave_runtime *rt, uint32_t node, uint64_t timeout_ms
   for (uint32_t i = 0; i < reply.n_sessions; i++)
     for (uint32_t k = 0; k < reply.sessions[i].n_links; k++) {
       const clv_wire_link_status *l = &reply.sessions[i].links[k];
-      report(user, p->name, l->peer ? l->peer : "", l->bytes_out);
+      report(user, p->name, l->peer_name ? l->peer_name : "", l->bytes_out);
     }
   return CLV_OK;
 }

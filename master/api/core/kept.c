@@ -33,7 +33,7 @@ void cleave_kept_closep(cleave_kept_client **k) {
 }
 
 static clv_code open_runtime(cleave_kept_client *k, const clv_tls_config *t, clv_err *err) {
-  const clv_rpc_runtime_options o = {.queue_threads = 2};
+  const clv_rpc_runtime_options o = {.n_queue_threads = 2};
   CLV_TRY(clv_tls_set_min_version(err));
   CLV_TRY(clv_tls_identity_load(t->ca, t->cert, t->key, &k->identity, err));
   CLV_TRY(clv_tls_identity_require_usage(k->identity, CLV_TLS_CLIENT, err));
@@ -89,12 +89,12 @@ void cleave_kept_files_done(cleave_kept_files *l) {
 }
 
 static void copy_file(const clv_wire_kept_file *from, cleave_kept_file *to) {
-  *to = (cleave_kept_file){.bytes = from->bytes,
+  *to = (cleave_kept_file){.bytes = from->file_bytes,
                            .age_s = from->age_s,
-                           .version = from->version,
+                           .version = from->file_version,
                            .has_sha256 = from->has_sha256,
                            .sha256 = from->sha256};
-  snprintf(to->name, sizeof to->name, "%s", from->name);
+  snprintf(to->name, sizeof to->name, "%s", from->file_name);
 }
 
 /* Appends the files of a reply, whose names must ascend, so that a list ends. */
@@ -103,13 +103,13 @@ static clv_code append_files(const clv_wire_kept_reply *r, cleave_kept_files *l,
   if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory for a list of kept files");
   l->files = grown;
   for (uint32_t i = 0; i < r->n_files; i++) {
-    if (l->n && strcmp(l->files[l->n - 1].name, r->files[i].name) >= 0)
+    if (l->n && strcmp(l->files[l->n - 1].name, r->files[i].file_name) >= 0)
       return fail_answer("is not sorted by name", err);
     copy_file(&r->files[i], &l->files[l->n++]);
   }
   l->used_bytes = r->used_bytes;
   l->quota_bytes = r->quota_bytes;
-  return r->has_more && !r->n_files ? fail_answer("has no end", err) : CLV_OK;
+  return r->has_more_files && !r->n_files ? fail_answer("has no end", err) : CLV_OK;
 }
 
 clv_code cleave_kept_list(cleave_kept_client *k, const char *name, cleave_kept_files *ret,
@@ -117,13 +117,13 @@ clv_code cleave_kept_list(cleave_kept_client *k, const char *name, cleave_kept_f
   CLV_AUTO(cleave_kept_files_done) cleave_kept_files l = {0};
   for (bool more = true; more;) {
     CLV_AUTO(clv_wire_message_clear) clv_wire_kept_reply r = {0};
-    const clv_wire_kept_request q = {.sort = CLV_KEPT_FILES,
-                                     .name = name,
+    const clv_wire_kept_request q = {.kept_kind = CLV_KEPT_FILES,
+                                     .file_name = name,
                                      .wants_digest = name != NULL,
-                                     .after_name = l.n ? l.files[l.n - 1].name : NULL};
+                                     .after_file_name = l.n ? l.files[l.n - 1].name : NULL};
     CLV_TRY(call(k, &q, &r, err));
     CLV_TRY(append_files(&r, &l, err));
-    more = r.has_more && !name;
+    more = r.has_more_files && !name;
   }
   *ret = l;
   l = (cleave_kept_files){0};
@@ -137,28 +137,30 @@ static clv_code read_part(cleave_kept_client *k, const clv_wire_kept_request *q,
                           size_t *ret_bytes, uint64_t *ret_version, clv_err *err) {
   CLV_AUTO(clv_wire_message_clear) clv_wire_kept_reply r = {0};
   CLV_TRY(call(k, q, &r, err));
-  if (r.n_files != 1 || strcmp(r.files[0].name, q->name) != 0)
+  if (r.n_files != 1 || strcmp(r.files[0].file_name, q->file_name) != 0)
     return fail_answer("is about another file", err);
-  if (!r.data_bytes || r.data_bytes > q->length) return fail_answer("has another length", err);
-  if (q->version && q->version != r.files[0].version)
+  if (!r.data_bytes || r.data_bytes > q->range_length)
+    return fail_answer("has another length", err);
+  if (q->file_version && q->file_version != r.files[0].file_version)
     return clv_fail(err, CLV_ABORTED,
                     "kept file '%s' changed while it was read: read it again from its beginning",
-                    q->name);
+                    q->file_name);
   memcpy(data, r.data, r.data_bytes);
   *ret_bytes = r.data_bytes;
-  *ret_version = r.files[0].version;
+  *ret_version = r.files[0].file_version;
   return CLV_OK;
 }
 
 clv_code cleave_kept_read(cleave_kept_client *k, const char *name, uint64_t offset, void *data,
                           size_t length, uint64_t *version, clv_err *err) {
   for (size_t done = 0, n = 0; done < length; done += n) {
-    const clv_wire_kept_request q = {.verb = CLV_KEPT_READ,
-                                     .sort = CLV_KEPT_FILES,
-                                     .name = name,
-                                     .offset = offset + done,
-                                     .length = CLV_MIN(length - done, (size_t)CLV_WIRE_KEPT_BYTES),
-                                     .version = *version};
+    const clv_wire_kept_request q = {
+        .verb = CLV_KEPT_READ,
+        .kept_kind = CLV_KEPT_FILES,
+        .file_name = name,
+        .range_offset = offset + done,
+        .range_length = CLV_MIN(length - done, (size_t)CLV_WIRE_KEPT_BYTES),
+        .file_version = *version};
     CLV_TRY(read_part(k, &q, (char *)data + done, &n, version, err));
   }
   return CLV_OK;
@@ -166,13 +168,14 @@ clv_code cleave_kept_read(cleave_kept_client *k, const char *name, uint64_t offs
 
 clv_code cleave_kept_remove(cleave_kept_client *k, const char *name, clv_err *err) {
   CLV_AUTO(clv_wire_message_clear) clv_wire_kept_reply r = {0};
-  const clv_wire_kept_request q = {.verb = CLV_KEPT_REMOVE, .sort = CLV_KEPT_FILES, .name = name};
+  const clv_wire_kept_request q = {
+      .verb = CLV_KEPT_REMOVE, .kept_kind = CLV_KEPT_FILES, .file_name = name};
   return call(k, &q, &r, err);
 }
 
 clv_code cleave_kept_caches(cleave_kept_client *k, bool remove, clv_wire_kept_reply *ret,
                             clv_err *err) {
   const clv_wire_kept_request q = {.verb = remove ? CLV_KEPT_REMOVE : CLV_KEPT_LIST,
-                                   .sort = CLV_KEPT_CACHES};
+                                   .kept_kind = CLV_KEPT_CACHES};
   return call(k, &q, ret, err);
 }

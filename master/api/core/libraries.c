@@ -23,9 +23,9 @@ static void fill_backend_row(const char *name, const char *file, cleave_library 
 size_t cleave_libraries(cleave_library *libraries, size_t n) {
   cleave_library rows[CLEAVE_LIBRARIES] = {{.name = "OpenSSL"}, {.name = "gRPC core"}};
   snprintf(rows[0].version, sizeof rows[0].version, "%s",
-           clv_tls_library(rows[0].path, sizeof rows[0].path));
+           clv_tls_library_version(rows[0].path, sizeof rows[0].path));
   snprintf(rows[1].version, sizeof rows[1].version, "%s",
-           clv_rpc_library(rows[1].path, sizeof rows[1].path));
+           clv_rpc_library_version(rows[1].path, sizeof rows[1].path));
   fill_backend_row("oneDNN", "libdnnl", &rows[2]);
   fill_backend_row("OpenBLAS", "libopenblas", &rows[3]);
   n = CLV_MIN(n, (size_t)CLEAVE_LIBRARIES);

@@ -63,20 +63,20 @@ cleave_status api_open_link(api_peer *p, cleave_error *error) {
       .peer_name = api_wire_name(p),
       .pool = rt->pool,
       .accept_limits = accept,
-      .send_credit = p->limits.credit_bytes,
+      .initial_send_credit = p->limits.credit_bytes,
       .lease_ms = clv_wire_protocol_has_acks(p->protocol) ? rt->config->limits.lease_ms : 0,
-      .refused_ms = rt->refused_ms,
+      .refusal_timeout_ms = rt->refused_ms,
       .events = {
           .user = p, .on_packet = on_packet, .check_send = api_may_send, .on_closed = on_closed}};
   clv_link_dial d = {
-      .address = p->spec->address,
-      .identity = p->spec->identity,
+      .peer_address = p->spec->address,
+      .peer_identity = p->spec->identity,
       .pem = rt->identity ? api_tls_pem(rt) : (clv_rpc_pem){0},
       .limits = {.max_message_bytes = accept.message_bytes, .peer_timeout_ms = p->peer_timeout_ms},
       .session_id = rt->session,
       .incarnation = p->incarnation,
-      .epoch = rt->epoch,
-      .bulk_lanes = rt->platform.n_bulk_lanes,
+      .attempt_number = rt->epoch,
+      .n_bulk_lanes = rt->platform.n_bulk_lanes,
       .attach_role = CLV_ATTACH_MASTER,
       .dial_timeout_ms = api_connect_timeout_ms(p)};
   p->last_packet_ns = api_now(rt);

@@ -29,7 +29,7 @@ static const char *module_name(const cleave_runtime *rt, uint32_t index) {
  * closed. */
 static clv_code describe_value(const cleave_runtime *rt, const clv_frame *f, uint32_t tensor,
                                cleave_sending *ret, clv_err *err) {
-  const api_value *v = api_id_table_get(&rt->values, f->message);
+  const api_value *v = api_id_table_get(&rt->values, f->message_id);
   if (!v) return fail_closed_context(err);
   bool gradient = f->kind == CLV_GRADIENT;
   ret->kind = gradient    ? CLEAVE_SENDING_GRADIENT
@@ -46,7 +46,7 @@ static clv_code describe_value(const cleave_runtime *rt, const clv_frame *f, uin
 /* Describes a kept value. If the master has no record of the value, the value is the output of a
  * module at one worker, which the master relays to another. */
 static void describe_kept(const cleave_runtime *rt, const clv_frame *f, cleave_sending *ret) {
-  const api_kept_ref *k = api_id_table_get(&rt->kept_refs, f->reference.ref);
+  const api_kept_ref *k = api_id_table_get(&rt->kept_refs, f->reference.ref_id);
   ret->kind = k && !k->module ? CLEAVE_SENDING_LEAF : CLEAVE_SENDING_VALUE;
   ret->module = k && k->module ? api_program_name(k->module, &ret->input) : "";
 }
@@ -57,8 +57,10 @@ static void describe_state_piece(const cleave_runtime *rt, const clv_frame *f,
   const cleave_module *m = f->module < rt->n_modules ? rt->modules[f->module] : NULL;
   clv_dtype dtype;
   clv_shape shape;
-  if (!f->state.length || !m) return;
-  if (!api_state_spec(m, (cleave_state_kind)f->state.what, f->state.name, &dtype, &shape)) return;
+  if (!f->state.piece_length || !m) return;
+  if (!api_state_spec(m, (cleave_state_kind)f->state.part, f->state.item_or_file_name, &dtype,
+                      &shape))
+    return;
   ret->dtype = (cleave_dtype)dtype;
   ret->rank = shape.rank;
   memcpy(ret->shape, shape.dim, sizeof ret->shape);
@@ -81,9 +83,9 @@ static clv_code describe_packet(const cleave_runtime *rt, const clv_packet *p, u
   }
   ret->kind = f->kind == CLV_CALL ? CLEAVE_SENDING_LEAF : CLEAVE_SENDING_WEIGHTS;
   if (f->kind == CLV_STATE_PUT) {
-    ret->name = f->state.name;
-    ret->optimizer = f->state.what == CLV_STATE_OPTIMIZER;
-    if (f->state.what == CLV_STATE_GRADIENTS) ret->kind = CLEAVE_SENDING_GRADIENT;
+    ret->name = f->state.item_or_file_name;
+    ret->optimizer = f->state.part == CLV_STATE_OPTIMIZER;
+    if (f->state.part == CLV_STATE_GRADIENTS) ret->kind = CLEAVE_SENDING_GRADIENT;
     describe_state_piece(rt, f, ret);
   }
   ret->module = module_name(rt, f->module);
@@ -123,12 +125,12 @@ static const api_peer *sender_of(const cleave_runtime *rt, const clv_packet *p) 
  * module; NULL: the place names none. */
 static const cleave_module *replace_module_name(const cleave_runtime *rt, clv_frame *f) {
   unsigned number;
-  if (sscanf(f->failure.hop, "module %u", &number) == 1)
+  if (sscanf(f->failure.detected_at, "module %u", &number) == 1)
     return number < rt->n_modules ? rt->modules[number] : NULL;
   uint32_t i = 0;
-  while (i < rt->n_modules && strcmp(module_name(rt, i), f->failure.hop) != 0) i++;
-  if (!f->failure.hop[0] || i == rt->n_modules) return NULL;
-  snprintf(f->failure.hop, sizeof f->failure.hop, "module %u", i);
+  while (i < rt->n_modules && strcmp(module_name(rt, i), f->failure.detected_at) != 0) i++;
+  if (!f->failure.detected_at[0] || i == rt->n_modules) return NULL;
+  snprintf(f->failure.detected_at, sizeof f->failure.detected_at, "module %u", i);
   return rt->modules[i];
 }
 
@@ -145,12 +147,12 @@ static uint64_t store_redacted(cleave_runtime *rt, clv_frame *f, const cleave_er
     if (t->context != f->context || strcmp(t->full_error.text, whole->text) != 0 ||
         strcmp(t->full_error.hop, whole->hop) != 0)
       continue;
-    memcpy(f->failure.hop, t->hop, sizeof f->failure.hop);
+    memcpy(f->failure.detected_at, t->hop, sizeof f->failure.detected_at);
     return n;
   }
   api_redacted_error *t = &rt->redacted[++rt->n_redacted % API_MAX_REDACTED];
   *t = (api_redacted_error){.full_error = *whole, .context = f->context};
-  memcpy(t->hop, f->failure.hop, sizeof t->hop);
+  memcpy(t->hop, f->failure.detected_at, sizeof t->hop);
   return rt->n_redacted;
 }
 

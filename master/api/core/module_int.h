@@ -73,7 +73,7 @@ void api_modules_drop_at_node(cleave_runtime *rt, uint32_t node);
 /* Addresses a frame to the module, by index and generation. */
 static inline void api_set_frame_module(clv_packet *p, const cleave_module *m) {
   p->frame.module = m->index;
-  p->frame.generation = m->generation;
+  p->frame.module_generation = m->generation;
 }
 
 #endif

@@ -17,7 +17,7 @@ cleave_status api_module_unload_at_node(cleave_module *m, uint32_t generation, u
   clv_packet *p;
   PASS(api_packet_new(rt, CLV_UNLOAD, 0, m->unload_message = ++rt->next_id, &p, error));
   api_set_frame_module(p, m);
-  p->frame.generation = generation;
+  p->frame.module_generation = generation;
   PASS(api_send(rt, m->node, p, error));
   while (m->unload_message) {
     PASS(api_check_node_present(rt, m->node, error));

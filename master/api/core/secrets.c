@@ -47,7 +47,7 @@ static clv_code compare_with_artifacts(const clv_session_config *c, const clv_st
     clv_session_fail_at(c, s->weights_pos, err,
                         "stage '%s': worker '%s' has the file as its artifact '%s', so it is not "
                         "secret: take it away there, or leave secret: true out",
-                        s->name, h->worker, h->artifacts[i].name);
+                        s->name, h->worker_name, h->artifacts[i].name);
     if (err) err->code = CLV_DATA_LOSS;
     return CLV_DATA_LOSS;
   }

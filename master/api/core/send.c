@@ -16,7 +16,7 @@ cleave_status api_packet_new(cleave_runtime *rt, clv_frame_kind kind, uint64_t c
                              uint64_t message, clv_packet **ret, cleave_error *error) {
   TRY(clv_packet_new(rt->pool, kind, ret, &err));
   (*ret)->frame.context = context_id;
-  (*ret)->frame.message = message;
+  (*ret)->frame.message_id = message;
   return CLEAVE_OK;
 }
 
@@ -43,7 +43,7 @@ cleave_status api_send(cleave_runtime *rt, uint32_t node, clv_packet *p, cleave_
 
 cleave_status api_send_buffered(cleave_runtime *rt, uint32_t node, clv_packet *p,
                                 cleave_error *error) {
-  p->is_coalesced = rt->single_thread && node > 0;
+  p->coalesces_with_next = rt->single_thread && node > 0;
   return api_send(rt, node, p, error);
 }
 

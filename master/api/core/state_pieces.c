@@ -141,10 +141,11 @@ static cleave_status request_piece(transfer *p, piece *x, cleave_error *error) {
   x->request.node = p->m->node;
   PASS(api_packet_new(p->rt, CLV_STATE_GET, 0, x->request.id, &packet, error));
   api_set_frame_module(packet, p->m);
-  packet->frame.state.what = (clv_state_kind)p->kind;
-  packet->frame.state.offset = x->offset;
-  packet->frame.state.length = x->length;
-  snprintf(packet->frame.state.name, sizeof packet->frame.state.name, "%s", p->items[x->item].name);
+  packet->frame.state.part = (clv_state_kind)p->kind;
+  packet->frame.state.piece_offset = x->offset;
+  packet->frame.state.piece_length = x->length;
+  snprintf(packet->frame.state.item_or_file_name, sizeof packet->frame.state.item_or_file_name,
+           "%s", p->items[x->item].name);
   return send_request(p, x, packet, error);
 }
 
@@ -231,11 +232,12 @@ static cleave_status put_piece(transfer *p, piece *x, clv_tensor *t, cleave_erro
   x->request = (api_state_request){.id = ++p->rt->next_id, .node = p->m->node};
   PASS(api_packet_new(p->rt, CLV_STATE_PUT, 0, x->request.id, &packet, error));
   api_set_frame_module(packet, p->m);
-  packet->frame.state.what = (clv_state_kind)p->kind;
-  packet->frame.state.count = 1;
-  packet->frame.state.offset = x->offset;
-  packet->frame.state.length = x->length;
-  snprintf(packet->frame.state.name, sizeof packet->frame.state.name, "%s", p->items[x->item].name);
+  packet->frame.state.part = (clv_state_kind)p->kind;
+  packet->frame.state.n_items = 1;
+  packet->frame.state.piece_offset = x->offset;
+  packet->frame.state.piece_length = x->length;
+  snprintf(packet->frame.state.item_or_file_name, sizeof packet->frame.state.item_or_file_name,
+           "%s", p->items[x->item].name);
   clv_packet_add_tensor(packet, t);
   p->m->weights_version += p->kind == CLEAVE_STATE_WEIGHTS;
   return send_request(p, x, packet, error);

@@ -65,10 +65,10 @@ static cleave_status put_item(cleave_module *m, clv_state_kind what, uint64_t co
   clv_packet *p;
   PASS(api_packet_new(m->runtime, CLV_STATE_PUT, context_id, message, &p, error));
   api_set_frame_module(p, m);
-  p->frame.state.what = what;
-  p->frame.state.index = index;
-  p->frame.state.count = n;
-  memcpy(p->frame.state.name, item->name, sizeof p->frame.state.name);
+  p->frame.state.part = what;
+  p->frame.state.item_index = index;
+  p->frame.state.n_items = n;
+  memcpy(p->frame.state.item_or_file_name, item->name, sizeof p->frame.state.item_or_file_name);
   clv_packet_add_tensor(p, item->tensor);
   return api_send(m->runtime, m->node, p, error);
 }

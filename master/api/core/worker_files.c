@@ -71,9 +71,10 @@ static cleave_status send_request(cleave_runtime *rt, api_future *f, cleave_erro
   r->is_for_file = true;
   PASS(api_packet_new(rt, f->frame_kind, 0, r->id, &p, error));
   api_set_frame_module(p, m);
-  p->frame.state.what = f->state_kind;
-  p->frame.state.sha256 = r->sha256; /* zeros: any file of that name */
-  snprintf(p->frame.state.name, sizeof p->frame.state.name, "%s", f->file);
+  p->frame.state.part = f->state_kind;
+  p->frame.state.file_sha256 = r->sha256; /* zeros: any file of that name */
+  snprintf(p->frame.state.item_or_file_name, sizeof p->frame.state.item_or_file_name, "%s",
+           f->file);
   r->next = rt->requests;
   rt->requests = r;
   m->weights_version += f->frame_kind == CLV_STATE_LOAD && f->state_kind == CLV_STATE_WEIGHTS;

@@ -45,10 +45,10 @@ static clv_code call_worker(const api_peer *p, const char *method, const clv_byt
 static void store_devices(const clv_wire_hello_reply *h, api_peer *p) {
   int best = clv_wire_find_device(h, "auto");
   size_t at = 0;
-  snprintf(p->device, sizeof p->device, "%s", best < 0 ? "cpu" : h->devices[best]);
+  snprintf(p->device, sizeof p->device, "%s", best < 0 ? "cpu" : h->device_names[best]);
   for (uint32_t i = 0; i < h->n_devices && at < sizeof p->devices; i++)
     at += (size_t)snprintf(p->devices + at, sizeof p->devices - at, "%s%s", i ? ", " : "",
-                           h->devices[i]);
+                           h->device_names[i]);
 }
 
 /* Maps codes that would blame the program's arguments to CLV_UNAVAILABLE of the worker. */
@@ -90,11 +90,11 @@ static void compare_processors(const api_peer *p, const char *isa, const char *l
 static void compare_builds(const api_peer *p, const clv_wire_hello_reply *h) {
   const clv_wire_about *theirs = &h->about;
   int at = clv_wire_find_device(h, p->device);
-  const char *kind = at < 0 ? "cpu" : h->kinds[at].kind;
-  const char *their_isa = at < 0 ? theirs->isa : h->kinds[at].isa;
+  const char *kind = at < 0 ? "cpu" : h->device_kinds[at].kind;
+  const char *their_isa = at < 0 ? theirs->isa : h->device_kinds[at].isa;
   bool processor = strcmp(kind, "cpu") == 0;
   if (processor)
-    compare_processors(p, their_isa, at < 0 ? "" : h->kinds[at].libraries);
+    compare_processors(p, their_isa, at < 0 ? "" : h->device_kinds[at].libraries);
   else
     clv_notify(p->runtime->on_notice,
                "worker %s computes on %s (%s, %s): results are bit-identical to other placements "
@@ -174,10 +174,10 @@ static clv_code open_session(api_peer *p, clv_err *err) {
   const char *identities[CLV_WIRE_PEERS];
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
   CLV_AUTO(clv_wire_message_clear) clv_wire_open_reply o = {0};
-  clv_wire_open_request q = {.session = rt->session,
-                             .epoch = rt->epoch,
+  clv_wire_open_request q = {.session_id = rt->session,
+                             .attempt_number = rt->epoch,
                              .config_digest = rt->config->attempt.config_digest,
-                             .name = rt->config->name,
+                             .session_name = rt->config->name,
                              .n_lanes = rt->platform.n_bulk_lanes,
                              .peer_identities = identities,
                              .reference_lease_ms = (uint32_t)rt->config->limits.reference_lease_ms};
@@ -215,7 +215,8 @@ static clv_code dial_worker(api_peer *p, clv_err *err) {
 void api_end_session(const api_peer *p) {
   clv_err ignored;
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
-  clv_wire_close_request q = {.session = p->runtime->session, .epoch = p->runtime->epoch};
+  clv_wire_close_request q = {.session_id = p->runtime->session,
+                              .attempt_number = p->runtime->epoch};
   if (clv_wire_close_request_encode(&q, &request, &ignored) == CLV_OK &&
       call_worker(p, CLV_METHOD_CLOSE_SESSION, &request, 3000, &reply, &ignored) != CLV_OK)
     clv_log(CLV_LOG_DEBUG, "closing the session at %s: %s", p->name, ignored.text);
@@ -256,7 +257,7 @@ static cleave_status start_transport(cleave_runtime *rt, cleave_error *error) {
   TRY(clv_tls_identity_require_usage(rt->identity, CLV_TLS_CLIENT, &err));
   TRY(clv_tls_set_min_version(&err));
   TRY(clv_tls_revocation_load(t->crl, rt->identity, &err));
-  clv_rpc_runtime_options ro = {.queue_threads = 2, .spin_us = clv_spin_us(1)};
+  clv_rpc_runtime_options ro = {.n_queue_threads = 2, .spin_us = clv_spin_us(1)};
   TRY(clv_rpc_runtime_new(&ro, &rt->rpc, &err));
   return CLEAVE_OK;
 }
@@ -334,7 +335,7 @@ static clv_code check_loaded(const cleave_module *m, const clv_wire_load_reply *
       return clv_fail(err, CLV_BAD_ANSWER, "its parameter %d is not '%s' of the graph", i,
                       mine->name);
   }
-  if (o->n_outputs != 1 || !is_same_spec(&o->outputs[0], output->dtype, &output->shape))
+  if (o->n_outputs != 1 || !is_same_spec(&o->output_specs[0], output->dtype, &output->shape))
     return clv_fail(err, CLV_BAD_ANSWER, "it reports another output than the graph has");
   if (o->memory_bytes > MAX_MODULE_BYTES)
     return clv_fail(err, CLV_BAD_ANSWER, "it reports that the module takes %llu bytes",
@@ -372,14 +373,14 @@ static clv_code put_ties(const cleave_module *m, const api_peer *p, clv_wire_loa
                       "'%s' is another layer's parameter, and this worker knows no such thing: "
                       "update it",
                       t->param.name);
-    q->ties[i].module = m->tie_owners[i] ? m->tie_owners[i]->index + 1 : 0;
+    q->ties[i].owner_module = m->tie_owners[i] ? m->tie_owners[i]->index + 1 : 0;
   }
   return CLV_OK;
 }
 
 static void put_artifact(const cleave_module *m, clv_wire_load_request *q) {
   if (!m->artifact) return;
-  q->init = CLV_WIRE_INIT_ARTIFACT;
+  q->init_source = CLV_WIRE_INIT_ARTIFACT;
   q->artifact = (clv_wire_artifact){m->artifact, m->artifact_sha256};
 }
 
@@ -392,23 +393,23 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
   CLV_AUTO(clv_module_message_clear) clv_module_message message = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
   CLV_AUTO(clv_wire_message_clear) clv_wire_load_reply o = {0};
-  clv_wire_load_request q = {.session = rt->session,
-                             .epoch = rt->epoch,
-                             .module = m->index,
-                             .generation = m->generation,
-                             .threads = m->threads,
-                             .max_in_flight = m->in_flight,
-                             .bf16 = m->bf16,
-                             .tf32 = m->tf32,
-                             .frozen_is_final = m->frozen_is_final,
-                             .frozen_bf16 = m->frozen_bf16,
-                             .peers = others,
+  clv_wire_load_request q = {.session_id = rt->session,
+                             .attempt_number = rt->epoch,
+                             .module_index = m->index,
+                             .module_generation = m->generation,
+                             .n_threads = m->threads,
+                             .max_calls_in_flight = m->in_flight,
+                             .computes_in_bf16 = m->bf16,
+                             .allows_tf32 = m->tf32,
+                             .frozen_has_no_grads_or_moments = m->frozen_is_final,
+                             .stores_frozen_as_bf16 = m->frozen_bf16,
+                             .peer_names = others,
                              .input_needs_grad = m->needs_input_grads,
-                             .device = m->device,
-                             .name = m->name,
-                             .new_params = m->initialized,
+                             .device_name = m->device,
+                             .module_name = m->name,
+                             .new_param_names = m->initialized,
                              .n_new_params = m->n_initialized,
-                             .frozen = m->frozen,
+                             .frozen_names = m->frozen,
                              .n_frozen = m->n_frozen};
   CLV_TRY(check_device(m, p, err));
   CLV_TRY(clv_module_message_make(m->graph, &message, &q, err));
@@ -425,7 +426,7 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
   clv_piece piece = {reply.data, reply.len};
   CLV_TRY(map_answer_error(clv_wire_load_reply_decode(&piece, 1, &o, err), err));
   CLV_TRY(check_loaded(m, &o, err));
-  api_module_set_device(m, o.device);
+  api_module_set_device(m, o.device_name);
   return CLV_OK;
 }
 

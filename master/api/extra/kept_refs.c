@@ -22,7 +22,7 @@ static void end_owner_wait(cleave_runtime *rt, api_kept_ref *k) {
 
 static void free_ref(cleave_runtime *rt, api_kept_ref *k) {
   end_owner_wait(rt, k);
-  api_id_table_remove(&rt->kept_refs, k->ids.ref);
+  api_id_table_remove(&rt->kept_refs, k->ids.ref_id);
   clv_tensor_unref(k->fetched_value);
   api_module_remove_kept(k->module);
   free(k);
@@ -70,7 +70,7 @@ static void release_if_unused(cleave_runtime *rt, api_kept_ref *k) {
   if (clv_packet_new_ref_release(rt->pool, &k->ids, &p, &err) == CLV_OK)
     (void)send_to_own_node(rt, p);
   else
-    clv_notify(rt->on_notice, "kept reference %llu stays: %s", (unsigned long long)k->ids.ref,
+    clv_notify(rt->on_notice, "kept reference %llu stays: %s", (unsigned long long)k->ids.ref_id,
                err.text);
   free_ref_if_unused(rt, k);
 }
@@ -96,7 +96,7 @@ static void report_open_refs(cleave_runtime *rt, cleave_leaks *l) {
     if (k->is_released) continue;
     l->kept++;
     api_add_leak(l, "kept reference %llu of %s '%s' at %s, context %s\n",
-                 (unsigned long long)k->ids.ref, k->module ? "module" : "the",
+                 (unsigned long long)k->ids.ref_id, k->module ? "module" : "the",
                  k->module ? k->module->name : "program's leaf", rt->peers[k->owner].name,
                  k->context_name);
   }
@@ -119,7 +119,7 @@ static cleave_status new_kept_ref(cleave_runtime *rt, const api_value *v, api_ke
   k->shape = v->shape;
   snprintf(k->context_name, sizeof k->context_name, "%s", v->context->name);
   clv_err err;
-  if (api_id_table_put(&rt->kept_refs, k->ids.ref, k, &err) != CLV_OK) {
+  if (api_id_table_put(&rt->kept_refs, k->ids.ref_id, k, &err) != CLV_OK) {
     free(k);
     return api_convert_error(error, &err);
   }
@@ -141,7 +141,7 @@ cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
   PASS(api_context_failure(v->context, error));
   if (v->kept_ref)
     return api_fail(error, CLV_PRECONDITION, "reference %llu stands for kept reference %llu",
-                    (unsigned long long)v->id, (unsigned long long)v->kept_ref->ids.ref);
+                    (unsigned long long)v->id, (unsigned long long)v->kept_ref->ids.ref_id);
   runtime->kept_ops = &keeper;
   PASS(new_kept_ref(runtime, v, &k, error));
   clv_err err;
@@ -156,7 +156,7 @@ cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
   v->is_kept = true;
   k->awaiting_context = v->context;
   k->awaiting_context->n_unconfirmed_kept++;
-  ret_kept->id = k->ids.ref;
+  ret_kept->id = k->ids.ref_id;
   return send_to_own_node(runtime, p);
 }
 
@@ -379,7 +379,7 @@ static void fetch_deadline_error(cleave_runtime *rt, const api_future *f, cleave
   const api_kept_ref *k = ((const fetch_wait *)f->work)->kept;
   char silence_text[200];
   api_fail(ret, CLV_DEADLINE, "kept reference %llu did not come from '%s' in time%s",
-           (unsigned long long)k->ids.ref, rt->peers[k->owner].name,
+           (unsigned long long)k->ids.ref_id, rt->peers[k->owner].name,
            api_describe_silence(rt, silence_text, sizeof silence_text));
   api_set_error_node(ret, rt->peers[k->owner].name, k->module ? k->module->name : "");
 }
@@ -474,14 +474,14 @@ static void take_owner_answer(cleave_runtime *rt, api_kept_ref *k, const clv_fra
 }
 
 static void on_answer(cleave_runtime *rt, const clv_packet *p) {
-  api_kept_ref *k = api_id_table_get(&rt->kept_refs, p->frame.reference.ref);
+  api_kept_ref *k = api_id_table_get(&rt->kept_refs, p->frame.reference.ref_id);
   if (!k) return;
   if (p->frame.kind == CLV_REF_DELETE) {
     k->owner_has_none = true;
     free_ref_if_unused(rt, k);
-  } else if (p->frame.reference.fork == k->ids.fork && p->frame.kind == CLV_REF_ACK) {
+  } else if (p->frame.reference.fork_id == k->ids.fork_id && p->frame.kind == CLV_REF_ACK) {
     take_owner_answer(rt, k, &p->frame);
-  } else if (p->frame.reference.fork == k->ids.fork && p->frame.kind == CLV_REF_VALUE) {
+  } else if (p->frame.reference.fork_id == k->ids.fork_id && p->frame.kind == CLV_REF_VALUE) {
     take_fetched_value(rt, k, &rt->peers[k->owner], p);
   }
 }

@@ -239,7 +239,7 @@ static clv_packet *make_packet(side *from, uint32_t number, sent *s) {
   else
     require_success(clv_packet_new_call(from->pool, number, id, 0, true, &p, &err), &err);
   p->frame.context = number;
-  if (s->kind == CLV_VALUE) p->frame.message = id;
+  if (s->kind == CLV_VALUE) p->frame.message_id = id;
   if (s->kind == CLV_ABORT) clv_frame_set_failure(&p->frame, CLV_ABORTED, "as drawn", "");
   return p;
 }
@@ -336,7 +336,7 @@ static clv_link_options make_options(side *s) {
                             .peer_name = index_of_side(s) ? "zero" : "one",
                             .pool = s->pool,
                             .accept_limits = accept,
-                            .send_credit = other_side(s)->credit,
+                            .initial_send_credit = other_side(s)->credit,
                             .quota_fails_packet = s->has_small_quota,
                             .lease_ms = w.repairs_links ? 60000 : 0,
                             .events = {.user = s, .on_packet = on_packet, .on_closed = on_closed}};
@@ -349,7 +349,7 @@ static void make_side(side *s) {
   s->has_small_quota = random_below(4) == 0;
   s->n_to_send = random_below(MOST_SENT - 1);
   clv_account_options a = {.owner_in_messages = "a side",
-                           .limit = {[CLV_QUOTA_BYTES] = s->has_small_quota ? 900 * KIB : 0}};
+                           .limits = {[CLV_QUOTA_BYTES] = s->has_small_quota ? 900 * KIB : 0}};
   require_success(clv_account_new(&a, &s->account, &err), &err);
   require_success(clv_pool_new_for_account(s->account, &s->pool, &err), &err);
 }
@@ -358,7 +358,8 @@ static void join_sides(const clv_lane_acceptor *acceptor) {
   clv_err err;
   side *near = &w.sides[0], *far = &w.sides[1];
   clv_link_options here = make_options(near), there = make_options(far);
-  clv_link_dial d = {.attach_role = CLV_ATTACH_MASTER, .bulk_lanes = random_below(4), .epoch = 1};
+  clv_link_dial d = {
+      .attach_role = CLV_ATTACH_MASTER, .n_bulk_lanes = random_below(4), .attempt_number = 1};
   require_success(clv_link_new(&there, &far->link, &err), &err);
   clv_dialler dialler = sim_network_make_dialler(w.network, 0, 1, acceptor, "spiffe://test/zero");
   require_success(clv_link_start(&here, &d, &dialler, &near->link, &err), &err);

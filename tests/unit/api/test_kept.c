@@ -27,29 +27,32 @@ static char *contents;
 
 static clv_code answer_list(const clv_wire_kept_request *q, clv_bytes *reply, clv_err *err) {
   static const char *const names[] = {"a.o", "a.w", "b.w"};
-  clv_wire_kept_file f = {.bytes = SIZE, .version = 5, .has_sha256 = q->wants_digest};
+  clv_wire_kept_file f = {.file_bytes = SIZE, .file_version = 5, .has_sha256 = q->wants_digest};
   clv_wire_kept_reply out = {.files = &f, .used_bytes = 7, .quota_bytes = 9};
   int i = 0;
-  while (i < FILES && strcmp(names[i], q->name[0] ? q->name : q->after_name) < (q->name[0] ? 0 : 1))
+  while (i < FILES && strcmp(names[i], q->file_name[0] ? q->file_name : q->after_file_name) <
+                          (q->file_name[0] ? 0 : 1))
     i++;
   if (now == UNSORTED) i = 0;
-  f.name = i < FILES ? names[i] : "";
-  out.n_files = i < FILES && now != ENDLESS && (!q->name[0] || strcmp(f.name, q->name) == 0);
-  out.has_more = !q->name[0] && (i < FILES - 1 || now == ENDLESS);
+  f.file_name = i < FILES ? names[i] : "";
+  out.n_files =
+      i < FILES && now != ENDLESS && (!q->file_name[0] || strcmp(f.file_name, q->file_name) == 0);
+  out.has_more_files = !q->file_name[0] && (i < FILES - 1 || now == ENDLESS);
   return clv_wire_kept_reply_encode(&out, reply, err);
 }
 
 /* Returns at most 700,000 bytes for each request. */
 static clv_code answer_range(const clv_wire_kept_request *q, clv_bytes *reply, clv_err *err) {
-  clv_wire_kept_file f = {.name = q->name, .bytes = SIZE, .version = 5};
-  if (q->offset + q->length > SIZE) return clv_fail(err, CLV_RANGE, "the file has %d bytes", SIZE);
+  clv_wire_kept_file f = {.file_name = q->file_name, .file_bytes = SIZE, .file_version = 5};
+  if (q->range_offset + q->range_length > SIZE)
+    return clv_fail(err, CLV_RANGE, "the file has %d bytes", SIZE);
   clv_wire_kept_reply out = {.files = &f,
                              .n_files = 1,
-                             .data = contents + q->offset,
-                             .data_bytes = CLV_MIN(q->length, (uint64_t)700000)};
-  if (now == ANOTHER_VERSION && n_calls > 2) f.version = 6;
-  if (now == ANOTHER_NAME) f.name = "other";
-  if (now == TOO_MUCH) out.data_bytes = q->length + 1;
+                             .data = contents + q->range_offset,
+                             .data_bytes = CLV_MIN(q->range_length, (uint64_t)700000)};
+  if (now == ANOTHER_VERSION && n_calls > 2) f.file_version = 6;
+  if (now == ANOTHER_NAME) f.file_name = "other";
+  if (now == TOO_MUCH) out.data_bytes = q->range_length + 1;
   if (now == NOTHING) out.data_bytes = 0;
   return clv_wire_kept_reply_encode(&out, reply, err);
 }
@@ -62,7 +65,7 @@ static clv_code answer_request(void *user, const clv_rpc_peer *peer, const clv_i
   CLV_TRY(clv_wire_kept_request_decode((const clv_piece *)request, n, &q, err));
   if (q.verb == CLV_KEPT_LIST) return answer_list(&q, reply, err);
   if (q.verb == CLV_KEPT_READ) return answer_range(&q, reply, err);
-  return clv_fail(err, CLV_NOT_FOUND, "no file '%s'", q.name);
+  return clv_fail(err, CLV_NOT_FOUND, "no file '%s'", q.file_name);
 }
 
 /* ---- the worker and its client --------------------------------------------------------------- */

@@ -22,7 +22,7 @@ static clv_code check_secret_weights(const char *file, const char *secret, const
   CLV_AUTO(clv_bytes_done) clv_bytes session = {0};
   char path[96];
   clv_wire_artifact artifacts[] = {{"other", {{0}}}, {"public", *theirs}};
-  clv_wire_hello_reply hello = {.worker = "w1", .n_artifacts = 2, .artifacts = artifacts};
+  clv_wire_hello_reply hello = {.worker_name = "w1", .n_artifacts = 2, .artifacts = artifacts};
   snprintf(path, sizeof path, "%s/s.yaml", scratch);
   clv_bytes_printf(&session, text, file, secret, file, secret);
   assert_ok(clv_session_config_parse(path, session.data, session.len, NULL, &c, err), err);

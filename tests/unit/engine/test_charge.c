@@ -17,7 +17,7 @@ typedef struct fixture {
 
 static void set_up(fixture *f, uint64_t most) {
   clv_err err;
-  clv_account_options o = {.owner_in_messages = "this test", .limit = {[CLV_QUOTA_BYTES] = most}};
+  clv_account_options o = {.owner_in_messages = "this test", .limits = {[CLV_QUOTA_BYTES] = most}};
   assert_ok(clv_account_new(&o, &f->account, &err));
   assert_ok(clv_pool_new_for_account(f->account, &f->pool, &err));
 }

@@ -107,7 +107,7 @@ static void run_context(fixture *f, uint64_t context) {
   post_call(f, context, 11, 10, x);
   run_until_packets(f, 2);
   assert_int_equal(f->seen_packets[0]->frame.kind, CLV_VALUE);
-  assert_int_equal(f->seen_packets[0]->frame.message + f->seen_packets[1]->frame.message, 23);
+  assert_int_equal(f->seen_packets[0]->frame.message_id + f->seen_packets[1]->frame.message_id, 23);
   assert_ok(clv_packet_new_prepare(f->pool, context, 1, 2, false, true, true, &p, &err));
   assert_ok(clv_packet_add_needed_call(p, 12, 1, 0, &err));
   assert_ok(clv_packet_add_target(p, 0, 11, "", 0, &err));
@@ -119,8 +119,8 @@ static void run_context(fixture *f, uint64_t context) {
   post_gradient(f, context, 12, dy);
   run_until_packets(f, 4);
   assert_int_equal(f->seen_packets[2]->frame.kind, CLV_GRADIENT);
-  assert_int_equal(f->seen_packets[2]->frame.message, 10);
-  assert_int_equal(f->seen_packets[2]->frame.order, 4);
+  assert_int_equal(f->seen_packets[2]->frame.message_id, 10);
+  assert_int_equal(f->seen_packets[2]->frame.contribution_index, 4);
   assert_int_equal(f->seen_packets[3]->frame.kind, CLV_FINISHED);
   assert_true(f->seen_packets[3]->frame.has_vote && f->seen_packets[3]->frame.vote.is_finite);
   assert_int_equal(f->seen_packets[3]->tensor[0]->n, 2);
@@ -191,7 +191,7 @@ static uint64_t draw_below(uint64_t *seed, uint64_t n) {
 static void fill_random_call(fixture *f, clv_packet *p, uint64_t *seed) {
   clv_err err = {0};
   p->frame.module = draw_below(seed, 12) == 0 ? 3 : (uint32_t)draw_below(seed, 2);
-  p->frame.call.runs_after = draw_below(seed, 4) ? 0 : 1 + draw_below(seed, 12);
+  p->frame.call.runs_after_call = draw_below(seed, 4) ? 0 : 1 + draw_below(seed, 12);
   uint32_t n = draw_below(seed, 20) == 0 ? 2 : 1;
   for (uint32_t i = 0; i < n; i++) {
     CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = draw_below(seed, 3) ? NULL : make_tensor(f, 0);
@@ -201,8 +201,8 @@ static void fill_random_call(fixture *f, clv_packet *p, uint64_t *seed) {
 
 static void fill_random_prepare(clv_packet *p, uint64_t *seed) {
   clv_err err = {0};
-  p->frame.backward.retain = draw_below(seed, 2);
-  p->frame.backward.vote = draw_below(seed, 2);
+  p->frame.backward.retains_graph = draw_below(seed, 2);
+  p->frame.backward.needs_vote = draw_below(seed, 2);
   p->frame.backward.more_follow = draw_below(seed, 6) == 0;
   for (uint64_t i = draw_below(seed, 4); i-- > 0;) {
     float root = draw_below(seed, 8) == 0 ? 0.5f : 0;
@@ -241,13 +241,13 @@ static void send_random_frame(fixture *f, uint64_t first_context, uint64_t *seed
   if (ends && draw_below(seed, 4)) return;
   assert_ok(clv_packet_new(f->pool, kind, &p, &err));
   p->frame.context = first_context + draw_below(seed, 4);
-  p->frame.message = 1 + draw_below(seed, 12);
+  p->frame.message_id = 1 + draw_below(seed, 12);
   p->frame.flags = draw_below(seed, 5) ? CLV_FLAG_TRAINING : 0;
   if (kind == CLV_DROP || kind == CLV_PREPARE)
     p->frame.step = draw_below(seed, 6) ? 0 : draw_below(seed, 40);
   if (kind == CLV_PREPARE || kind == CLV_GRADIENT)
-    p->frame.phase = 1 + (uint32_t)draw_below(seed, 3);
-  if (kind == CLV_GRADIENT) p->frame.order = (uint32_t)draw_below(seed, 3);
+    p->frame.backward_pass_number = 1 + (uint32_t)draw_below(seed, 3);
+  if (kind == CLV_GRADIENT) p->frame.contribution_index = (uint32_t)draw_below(seed, 3);
   if (kind == CLV_CALL) fill_random_call(f, p, seed);
   if (kind == CLV_CALL && !send_random_announcement(f, p, seed)) {
     clv_packet_free(p);
@@ -255,7 +255,7 @@ static void send_random_frame(fixture *f, uint64_t first_context, uint64_t *seed
   }
   if (kind == CLV_PREPARE) fill_random_prepare(p, seed);
   if (kind == CLV_DROP || kind == CLV_SPARE)
-    p->frame.upstream[p->frame.n_upstream++] = 1 + draw_below(seed, 12);
+    p->frame.value_ids[p->frame.n_value_ids++] = 1 + draw_below(seed, 12);
   if (kind == CLV_VALUE || (kind == CLV_GRADIENT && draw_below(seed, 4))) {
     CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_tensor(f, 0);
     clv_packet_add_tensor(p, t);
@@ -265,7 +265,7 @@ static void send_random_frame(fixture *f, uint64_t first_context, uint64_t *seed
     p->frame.commit.applies_step = draw_below(seed, 4) > 0;
   }
   if (kind == CLV_STATE_GET)
-    p->frame.state.what = draw_below(seed, 2) ? CLV_STATE_GRADIENTS : CLV_STATE_OPTIMIZER;
+    p->frame.state.part = draw_below(seed, 2) ? CLV_STATE_GRADIENTS : CLV_STATE_OPTIMIZER;
   if (kind == CLV_ABORT) clv_frame_set_failure(&p->frame, CLV_ABORTED, "by chance", "");
   assert_ok(clv_node_send_to(f->node, "", p, &err));
 }

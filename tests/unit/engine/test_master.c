@@ -30,9 +30,9 @@ static void record_frame(const clv_rpc_piece *pieces, size_t n) {
   clv_wire_limits limits = clv_wire_limits_default();
   for (size_t i = 0; i < n; i++) all[i] = (clv_piece){pieces[i].data, pieces[i].len};
   assert_ok(clv_frame_decode_last(all, n, &limits, &before, &last, &payload, &err));
-  assert_true(w.n_sent + before.n < MOST_SENT);
-  for (uint32_t i = 0; i < before.n; i++)
-    assert_ok(clv_frame_decode_preceding(all, n, &before.frames[i], &limits,
+  assert_true(w.n_sent + before.n_frames < MOST_SENT);
+  for (uint32_t i = 0; i < before.n_frames; i++)
+    assert_ok(clv_frame_decode_preceding(all, n, &before.frame_positions[i], &limits,
                                          &w.sent_frames[w.n_sent++], &payload, &err));
   if (last.kind) w.sent_frames[w.n_sent++] = last;
 }
@@ -77,7 +77,7 @@ static int set_up(void **state) {
   clv_link_options o = {.peer_name = "the master",
                         .pool = w.pool,
                         .accept_limits = clv_wire_limits_default(),
-                        .send_credit = CREDIT,
+                        .initial_send_credit = CREDIT,
                         .events = {.on_packet = ignore_packet, .on_closed = ignore_end}};
   assert_ok(clv_link_new(&o, &w.link, &err));
   clv_send_queue_set_lanes(w.link->send_queue, 1);
@@ -237,9 +237,9 @@ static void send_state_item(uint64_t message, bool refused) {
   assert_ok(clv_pool_alloc_tensor(w.pool, CLV_F32, &CLV_SHAPE(3), &t, &err));
   memset(t->data, 0, t->bytes);
   assert_ok(clv_packet_new(w.pool, CLV_STATE_PUT, &p, &err));
-  p->frame.message = message;
-  p->frame.state = (typeof(p->frame.state)){.what = CLV_STATE_WEIGHTS, .count = 3};
-  snprintf(p->frame.state.name, sizeof p->frame.state.name, "0.bias");
+  p->frame.message_id = message;
+  p->frame.state = (typeof(p->frame.state)){.part = CLV_STATE_WEIGHTS, .n_items = 3};
+  snprintf(p->frame.state.item_or_file_name, sizeof p->frame.state.item_or_file_name, "0.bias");
   p->is_over_quota = refused;
   if (refused)
     clv_frame_set_failure(&p->frame, CLV_EXHAUSTED, "no room; raise limits.receive_window", "");
@@ -290,7 +290,7 @@ static void unsendable_fetched_value_is_a_failure(void **state) {
     if (w.sent_frames[i].kind != CLV_REF_VALUE) continue;
     values++;
     assert_failure_frame(&w.sent_frames[i], CLV_REF_VALUE);
-    assert_int_equal(w.sent_frames[i].reference.fork, 6);
+    assert_int_equal(w.sent_frames[i].reference.fork_id, 6);
   }
   assert_int_equal(values, 1);
 }

@@ -88,7 +88,7 @@ static void started_step_raises_the_version_despite_abort(void **state) {
   w.holds_started_work = true;
   clv_tensor *x = engine_make_tensor(&w, 1);
   p = make_call(&w, 1, 30, 0, 0, x);
-  clv_packet_set_positions(p, 1, 2, 3, false);
+  clv_packet_set_execution_positions(p, 1, 2, 3, false);
   handle_packet(&w, p);
   engine_run_work(&w, true);
   send_prepare(&w, 1, 30, 0);

@@ -103,10 +103,10 @@ static void send_state_frame(fixture *f, clv_frame_kind kind, uint64_t message,
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_new(f->pool, kind, &p, &err));
-  p->frame.message = message;
-  p->frame.state.what = CLV_STATE_WEIGHTS;
-  if (kind != CLV_UNLOAD) strcpy(p->frame.state.name, "kept");
-  if (digest) p->frame.state.sha256 = *digest;
+  p->frame.message_id = message;
+  p->frame.state.part = CLV_STATE_WEIGHTS;
+  if (kind != CLV_UNLOAD) strcpy(p->frame.state.item_or_file_name, "kept");
+  if (digest) p->frame.state.file_sha256 = *digest;
   assert_ok(clv_node_send_to(f->node, "", p, &err));
 }
 
@@ -159,9 +159,9 @@ static void answer_leaves_when_the_file_is_written(void **state) {
   pthread_join(thread, NULL);
   assert_int_equal(answer->kind, CLV_STATE_FILE);
   assert_int_equal(answer->reply_to, 7);
-  assert_int_equal(answer->state.bytes, 123);
-  assert_int_equal(answer->state.sha256.bytes[0], 9);
-  assert_string_equal(answer->state.name, "kept");
+  assert_int_equal(answer->state.file_bytes, 123);
+  assert_int_equal(answer->state.file_sha256.bytes[0], 9);
+  assert_string_equal(answer->state.item_or_file_name, "kept");
   assert_null(f->node->saves);
   close_fixture(f);
 }
@@ -209,7 +209,7 @@ static void save_without_memory_for_a_copy_is_written_at_once(void **state) {
   send_state_frame(f, CLV_STATE_SAVE, 7, NULL);
   const clv_frame *answer = run_until_packets(f, 1);
   assert_int_equal(answer->kind, CLV_STATE_FILE);
-  assert_int_equal(answer->state.bytes, 5);
+  assert_int_equal(answer->state.file_bytes, 5);
   assert_int_equal(f->n_written_at_once, 1);
   assert_int_equal(f->n_queued, 0);
   clv_pool_discharge(f->pool, rest);

@@ -161,8 +161,8 @@ static void retained_call_waits_only_for_its_inputs(void **state) {
   engine_open(&w, 0);
   send_call(&w, 30, A, LEAF);
   clv_packet *p = make_call(&w, 31, B, LEAF);
-  p->frame.call.runs_after = 30;
-  clv_packet_set_positions(p, 7, 8, 9, false);
+  p->frame.call.runs_after_call = 30;
+  clv_packet_set_execution_positions(p, 7, 8, 9, false);
   handle_packet(&w, p);
   keep_value(&w, 31);
   handle_packet(&w, make_end(&w));

@@ -43,8 +43,8 @@ static void log_result(engine *w, clv_result *r) {
   }
   fprintf(all->log_file, "  %s %llu", clv_frame_kind_name(f->kind), (unsigned long long)f->context);
   if (f->kind == CLV_VALUE || f->kind == CLV_GRADIENT)
-    fprintf(all->log_file, "/%llu", (unsigned long long)f->message);
-  if (f->phase) fprintf(all->log_file, " phase %u", f->phase);
+    fprintf(all->log_file, "/%llu", (unsigned long long)f->message_id);
+  if (f->backward_pass_number) fprintf(all->log_file, " phase %u", f->backward_pass_number);
   if (f->step) fprintf(all->log_file, ", %u spared", (unsigned)f->step);
   if (clv_frame_is_failure(f))
     fprintf(all->log_file, ": %d %s", (int)f->failure.code, f->failure.text);
@@ -81,7 +81,7 @@ static void send_packet(engine *w, clv_packet *p) {
   walk *all = w->user;
   clv_err err;
   clv_frame_kind kind = p->frame.kind;
-  uint64_t context = p->frame.context, id = p->frame.message;
+  uint64_t context = p->frame.context, id = p->frame.message_id;
   if (engine_handle_packet(w, p, &err) != CLV_OK) {
     record_message(all, err.text);
     fprintf(all->log_file, "  refused: %d %s\n", (int)err.code, err.text);
@@ -115,7 +115,7 @@ static void send_call_with_leaf(engine *w, uint64_t context, uint64_t id, uint64
 
 static void send_call_after(engine *w, uint64_t context, uint64_t id, uint64_t leader) {
   clv_packet *p = make_call(w, context, id, 0);
-  p->frame.call.runs_after = leader;
+  p->frame.call.runs_after_call = leader;
   send_packet(w, p);
 }
 
@@ -128,7 +128,7 @@ static void send_call_with_flags(engine *w, uint64_t context, uint64_t id, uint3
 /* Sends a backward whose second part has a position, together with a step. */
 static void send_call_with_positions(engine *w, uint64_t context, uint64_t id, uint32_t weight) {
   clv_packet *p = make_call(w, context, id, 0);
-  clv_packet_set_positions(p, 1, 2, weight, false);
+  clv_packet_set_execution_positions(p, 1, 2, weight, false);
   send_packet(w, p);
 }
 
@@ -206,7 +206,7 @@ static void send_prepare(engine *w, uint64_t context, uint32_t phase, uint64_t i
   assert_ok(clv_packet_new_prepare(w->pool, context, phase, 0, flags & RETAIN, flags & VOTE,
                                    flags & MORE, &p, &err));
   if (id) assert_ok(clv_packet_add_needed_call(p, id, 1, 0, &err));
-  p->frame.backward.skipped_phases = phase > last ? phase - last - 1 : 0;
+  p->frame.backward.n_skipped_phases = phase > last ? phase - last - 1 : 0;
   send_packet(w, p);
 }
 

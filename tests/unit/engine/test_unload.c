@@ -72,7 +72,7 @@ static const clv_frame *run_until_packets(fixture *f, uint32_t more) {
 
 static void send_packet(fixture *f, clv_packet *p, uint32_t generation) {
   clv_err err = {0};
-  p->frame.generation = generation;
+  p->frame.module_generation = generation;
   assert_ok(clv_node_send_to(f->node, "", p, &err));
 }
 
@@ -81,7 +81,7 @@ static void send_unload(fixture *f, uint32_t index, uint32_t generation) {
   clv_packet *p;
   assert_ok(clv_packet_new(f->pool, CLV_UNLOAD, &p, &err));
   p->frame.module = index;
-  p->frame.message = 77;
+  p->frame.message_id = 77;
   send_packet(f, p, generation);
 }
 
@@ -151,7 +151,7 @@ static void repeated_load_and_unload_leaks_nothing(void **state) {
     is(run_until_packets(f, 2), CLV_UNLOADED, CLV_OK);
     assert_int_equal(f->seen_packets[1]->frame.kind, CLV_ENDED);
     assert_int_equal(f->seen_packets[2]->frame.reply_to, 77);
-    assert_int_equal(f->seen_packets[2]->frame.generation, g);
+    assert_int_equal(f->seen_packets[2]->frame.module_generation, g);
     assert_null(clv_node_module(f->node, 0));
     free_seen_packets(f);
     if (g == 2500) bytes = clv_pool_charged_bytes(f->pool);
@@ -207,7 +207,7 @@ static void unload_is_refused_while_statistics_may_revert(void **state) {
   is(run_until_packets(f, 1), CLV_VALUE, CLV_OK);
   assert_ok(clv_packet_new(f->pool, CLV_DROP, &p, &err));
   p->frame.context = 3;
-  p->frame.upstream[p->frame.n_upstream++] = 5;
+  p->frame.value_ids[p->frame.n_value_ids++] = 5;
   send_packet(f, p, 0);
   send_unload(f, 0, 0);
   is(run_until_packets(f, 1), CLV_ERROR, CLV_PRECONDITION);

@@ -41,7 +41,7 @@ static uint64_t hash_packet(engine *w, const clv_result *r) {
   const clv_frame *f = &r->packet->frame;
   bool of_value = f->kind == CLV_VALUE || f->kind == CLV_GRADIENT;
   const uint64_t key[] = {(uint64_t)r->kind, (uint64_t)f->kind, f->context,
-                          of_value ? f->message : f->reply_to, f->phase};
+                          of_value ? f->message_id : f->reply_to, f->backward_pass_number};
   uint64_t hash = add_to_hash(14695981039346656037u, key, sizeof key);
   for (uint32_t i = 0; i < f->n_tensors; i++)
     hash = add_to_hash(hash, r->packet->tensor[i]->data, r->packet->tensor[i]->bytes);
@@ -86,7 +86,8 @@ static void add_call(program *g, uint32_t c, uint32_t i, const uint32_t *arg, bo
   assert_ok(clv_packet_new_call(g->w->pool, c + 1, get_call_id(c, i + 1), module, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, arg[i] ? get_call_id(c, arg[i]) : 0, true, x, &err));
   if (draw_below(&g->seed, 3)) assert_ok(clv_packet_add_delivery(p, "", &err));
-  if (planned) clv_packet_set_positions(p, i + 1, CALLS + 1 + back, CALLS + 2 + back, false);
+  if (planned)
+    clv_packet_set_execution_positions(p, i + 1, CALLS + 1 + back, CALLS + 2 + back, false);
   add_frame(g, c, p);
 }
 

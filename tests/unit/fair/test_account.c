@@ -19,23 +19,23 @@ static int set_up(void **state) {
   clv_err err = {0};
   fixture *f = calloc(1, sizeof *f);
   clv_account_options worker = {.owner_in_messages = "all sessions of this worker",
-                                .limit = {[CLV_QUOTA_BYTES] = 64 * KIB},
-                                .limit_key = {[CLV_QUOTA_BYTES] = "memory_limit"},
+                                .limits = {[CLV_QUOTA_BYTES] = 64 * KIB},
+                                .limit_keys = {[CLV_QUOTA_BYTES] = "memory_limit"},
                                 .is_shared = true};
   assert_non_null(f);
   assert_ok(clv_account_new(&worker, &f->worker_account, &err));
   clv_account_options identity = {
       .parent = f->worker_account,
       .owner_in_messages = "all sessions of this identity",
-      .limit = {[CLV_QUOTA_BYTES] = 32 * KIB, [CLV_QUOTA_TENSORS] = 6, [CLV_QUOTA_CALLS] = 3},
-      .limit_key = {[CLV_QUOTA_BYTES] = "allow[].bytes", [CLV_QUOTA_TENSORS] = "allow[].tensors"}};
+      .limits = {[CLV_QUOTA_BYTES] = 32 * KIB, [CLV_QUOTA_TENSORS] = 6, [CLV_QUOTA_CALLS] = 3},
+      .limit_keys = {[CLV_QUOTA_BYTES] = "allow[].bytes", [CLV_QUOTA_TENSORS] = "allow[].tensors"}};
   assert_ok(clv_account_new(&identity, &f->identity_account, &err));
   for (int i = 0; i < 2; i++) {
     CLV_AUTO(clv_account_unrefp) clv_account *own = NULL;
     clv_account_options session = {.parent = f->identity_account,
                                    .owner_in_messages = "this session",
-                                   .limit = {[CLV_QUOTA_BYTES] = 24 * KIB},
-                                   .limit_key = {[CLV_QUOTA_BYTES] = "limits.session_bytes"}};
+                                   .limits = {[CLV_QUOTA_BYTES] = 24 * KIB},
+                                   .limit_keys = {[CLV_QUOTA_BYTES] = "limits.session_bytes"}};
     assert_ok(clv_account_new(&session, &own, &err));
     assert_ok(clv_pool_new_for_account(own, &f->pools[i], &err));
   }
@@ -131,9 +131,9 @@ static void quota_errors_use_singular_and_plural(void **state) {
       CLV_AUTO(clv_account_unrefp) clv_account *a = NULL;
       clv_account_options o = {.parent = f->worker_account,
                                .owner_in_messages = "x",
-                               .limit = {[0] = 0},
+                               .limits = {[0] = 0},
                                .is_shared = shared};
-      o.limit[q] = 2;
+      o.limits[q] = 2;
       assert_ok(clv_account_new(&o, &a, &err));
       assert_ok(clv_account_charge(a, q, 2, &err));
       assert_int_equal(clv_account_charge(a, q, 1, &err), CLV_EXHAUSTED);

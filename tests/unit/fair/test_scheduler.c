@@ -43,7 +43,7 @@ static void open_room(room *h, unsigned cores, uint64_t slice_ns, const uint64_t
                       size_t n) {
   clv_err err = {0};
   *h = (room){.clock_ns = 1000};
-  clv_fair_scheduler_options o = {.cores = cores,
+  clv_fair_scheduler_options o = {.n_cores = cores,
                                   .n_tenants = n,
                                   .tenant_weights = weights,
                                   .slice_ns = slice_ns,
@@ -451,7 +451,7 @@ static void running_threads_never_exceed_the_cores(void **state) {
   crowd c = {0};
   pthread_t threads[MOST_SHARES];
   clv_fair_scheduler_options o = {
-      .cores = 3, .n_tenants = 3, .tenant_weights = equal, .slice_ns = 1000};
+      .n_cores = 3, .n_tenants = 3, .tenant_weights = equal, .slice_ns = 1000};
   assert_ok(clv_fair_scheduler_new(&o, &c.t, &err));
   for (int i = 0; i < MOST_SHARES; i++)
     assert_int_equal(pthread_create(&threads[i], NULL, take_and_release_cores, &c), 0);

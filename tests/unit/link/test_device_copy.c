@@ -75,7 +75,7 @@ static void begin_link(void) {
   const clv_link_options o = {.peer_name = "peer",
                               .pool = w.pool,
                               .accept_limits = clv_wire_limits_default(),
-                              .send_credit = 4 << 20,
+                              .initial_send_credit = 4 << 20,
                               .events = {.on_packet = on_packet, .on_closed = on_closed}};
   assert_ok(clv_link_new(&o, &w.link, &err));
   clv_frame_writer_attach_stream(w.link->writer, 0, 0, (clv_stream){&transport, &w.fake_stream});
@@ -106,7 +106,7 @@ static clv_tensor *send_value(size_t bytes, clv_device_copy *copy) {
   memset(t->data, 0xee, bytes);
   if (!copy) fill_tensor(t, 0, bytes);
   assert_ok(clv_packet_new(w.pool, CLV_VALUE, &p, &err));
-  p->frame.context = p->frame.message = 3;
+  p->frame.context = p->frame.message_id = 3;
   clv_packet_add_tensor_being_copied(p, t, copy);
   assert_ok(clv_link_send(w.link, p, &err));
   return t;

@@ -68,9 +68,9 @@ static void dial_error_names_what_ended_the_link(void **state) {
       .peer_name = "worker 'w1'",
       .pool = pool,
       .accept_limits = clv_wire_limits_default(),
-      .send_credit = 1 << 20,
+      .initial_send_credit = 1 << 20,
       .events = {.user = &d, .on_packet = ignore_packet, .on_closed = count_end}};
-  const clv_link_dial to = {.bulk_lanes = 2, .attach_role = CLV_ATTACH_MASTER};
+  const clv_link_dial to = {.n_bulk_lanes = 2, .attach_role = CLV_ATTACH_MASTER};
   const clv_dialler dialler = {&transport, &d, count_dial, NULL};
   assert_int_equal(clv_link_start(&o, &to, &dialler, &link, &err), CLV_UNAVAILABLE);
   assert_string_equal(err.text,

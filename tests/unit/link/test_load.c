@@ -49,7 +49,7 @@ static uint64_t get_bytes_in_flight(fixture *f) {
 static clv_chunk_send send_chunk(fixture *f) {
   clv_err err = {0};
   clv_chunk_send d = {0};
-  const clv_chunk c = {.tensor = f->tensor, .transfer = ++f->last_transfer, .len = CHUNK};
+  const clv_chunk c = {.tensor = f->tensor, .transfer_id = ++f->last_transfer, .len = CHUNK};
   assert_ok(clv_pace_queue_chunk(&f->pace, &c, &err));
   assert_true(clv_pace_take_next_chunk(&f->pace, ++f->now_ns, &d));
   clv_tensor_unref(d.chunk.tensor);
@@ -68,12 +68,12 @@ static void acknowledged_transfers_are_not_in_flight(void **state) {
   for (int i = 0; i < TRANSFERS; i++) {
     clv_chunk_send first = send_chunk(f);
     assert_int_equal(first.ping_id_before != 0, i == 0); /* an empty path is measured rarely */
-    assert_true(first.ping_id_before || first.ping_id_with);
+    assert_true(first.ping_id_before || first.ping_id_with_chunk);
     assert_int_equal(get_bytes_in_flight(f), CHUNK);
     clv_chunk_send second = send_chunk(f);
-    handle_pong(f, first.ping_id_with);
+    handle_pong(f, first.ping_id_with_chunk);
     handle_pong(f, first.ping_id_before);
-    handle_pong(f, second.ping_id_with);
+    handle_pong(f, second.ping_id_with_chunk);
     assert_int_equal(get_bytes_in_flight(f), 0);
   }
   assert_true(f->pace.in_flight >= 2 * CHUNK); /* the pace may still count these bytes */
@@ -85,10 +85,10 @@ static void sent_unacknowledged_bytes_are_in_flight(void **state) {
   clv_chunk_send first = send_chunk(f), second = send_chunk(f);
   assert_int_equal(get_bytes_in_flight(f), 2 * CHUNK);
   assert_true(first.ping_id_before != 0 && second.ping_id_before == 0);
-  assert_true(first.ping_id_with != 0);
-  handle_pong(f, first.ping_id_with);
+  assert_true(first.ping_id_with_chunk != 0);
+  handle_pong(f, first.ping_id_with_chunk);
   assert_int_equal(get_bytes_in_flight(f), CHUNK);
-  handle_pong(f, second.ping_id_with);
+  handle_pong(f, second.ping_id_with_chunk);
   handle_pong(f, first.ping_id_before);
   assert_int_equal(get_bytes_in_flight(f), 0);
 }

@@ -107,9 +107,9 @@ static void receive_frame(stream *s, const clv_frame *f) {
 
 static void receive_attach(stream *s, uint32_t index, uint64_t again, uint64_t received) {
   clv_frame f = {.kind = CLV_ATTACH};
-  f.attach.epoch = 1;
+  f.attach.attempt_number = 1;
   f.attach.role = CLV_ATTACH_MASTER;
-  f.attach.lane = index;
+  f.attach.lane_index = index;
   f.attach.n_lanes = LANES - 1;
   f.attach.connection_number = again;
   f.attach.n_received = received;
@@ -122,7 +122,7 @@ static void receive_attached(stream *s, uint64_t received) {
 }
 
 static void receive_packets(stream *s, int n) {
-  const clv_frame f = {.kind = CLV_END_CONTEXT, .context = 1, .message = 1};
+  const clv_frame f = {.kind = CLV_END_CONTEXT, .context = 1, .message_id = 1};
   while (n--) receive_frame(s, &f);
 }
 
@@ -156,11 +156,12 @@ static void begin_link_with(bool dials, uint64_t lease_ms, uint64_t refused_ms) 
                               .peer_name = "peer",
                               .pool = w.pool,
                               .accept_limits = clv_wire_limits_default(),
-                              .send_credit = 1 << 20,
+                              .initial_send_credit = 1 << 20,
                               .lease_ms = lease_ms,
-                              .refused_ms = refused_ms,
+                              .refusal_timeout_ms = refused_ms,
                               .events = {.on_packet = on_packet, .on_closed = on_closed}};
-  const clv_link_dial d = {.attach_role = CLV_ATTACH_MASTER, .bulk_lanes = LANES - 1, .epoch = 1};
+  const clv_link_dial d = {
+      .attach_role = CLV_ATTACH_MASTER, .n_bulk_lanes = LANES - 1, .attempt_number = 1};
   const clv_dialler dialler = {.transport = &transport, .dial_stream = dial_stream};
   if (dials) {
     assert_ok(clv_link_start(&o, &d, &dialler, &w.link, &err));

@@ -64,7 +64,7 @@ static clv_link_options make_options(void) {
   return (clv_link_options){.peer_name = "peer",
                             .pool = w.pool,
                             .accept_limits = clv_wire_limits_default(),
-                            .send_credit = 1 << 20,
+                            .initial_send_credit = 1 << 20,
                             .lease_ms = LEASE_MS,
                             .events = {.on_packet = on_packet, .on_closed = on_closed}};
 }
@@ -91,7 +91,8 @@ static void free_link_and_pool(void) {
 
 static clv_code send_event(clv_link_state_event what, uint32_t index) {
   clv_err err;
-  clv_link_event_args n = {.lane_index = index, .n_lanes = LANES, .code = CLV_OK, .text = "over"};
+  clv_link_event_args n = {
+      .lane_index = index, .n_lanes = LANES, .end_code = CLV_OK, .end_text = "over"};
   return clv_link_on_event(w.link, what, &n, &err);
 }
 
@@ -224,10 +225,10 @@ static void receive_frame(clv_lane *lane, const clv_frame *f, const char *payloa
 
 static clv_frame make_attach(uint32_t index) {
   clv_frame f = {.kind = CLV_ATTACH};
-  f.attach.session.bytes[0] = f.attach.incarnation.bytes[0] = 1;
-  f.attach.epoch = 1;
+  f.attach.session_id.bytes[0] = f.attach.incarnation.bytes[0] = 1;
+  f.attach.attempt_number = 1;
   f.attach.role = CLV_ATTACH_MASTER;
-  f.attach.lane = index;
+  f.attach.lane_index = index;
   f.attach.n_lanes = LANES - 1;
   return f;
 }
@@ -237,7 +238,8 @@ static void make_lanes(clv_lane_state state, clv_lane *ret[LANES]) {
   clv_err err = {0};
   begin_pool();
   clv_link_options o = make_options();
-  clv_link_dial d = {.attach_role = CLV_ATTACH_MASTER, .bulk_lanes = LANES - 1, .epoch = 1};
+  clv_link_dial d = {
+      .attach_role = CLV_ATTACH_MASTER, .n_bulk_lanes = LANES - 1, .attempt_number = 1};
   clv_dialler dialler = {.transport = &transport, .dial_stream = dial_lane};
   if (state == CLV_LANE_DIALLED) {
     assert_ok(clv_link_start(&o, &d, &dialler, &w.link, &err));
@@ -257,10 +259,10 @@ static clv_frame make_frame(clv_frame_kind kind, uint32_t lane) {
   if (kind == CLV_ATTACH) f = make_attach(lane);
   if (kind == CLV_ATTACHED) f.attached.credit_bytes = 1 << 20;
   if (kind == CLV_CREDIT) f.credit.bytes = 1;
-  if (kind == CLV_PING || kind == CLV_PONG) f.message = f.reply_to = 7;
+  if (kind == CLV_PING || kind == CLV_PONG) f.message_id = f.reply_to = 7;
   if (kind == CLV_ACK) f.ack.n_lanes = LANES;
-  if (kind == CLV_END_CONTEXT) f.context = f.message = 1;
-  f.chunk.transfer = kind == CLV_CHUNK ? 5 : 0;
+  if (kind == CLV_END_CONTEXT) f.context = f.message_id = 1;
+  f.chunk.transfer_id = kind == CLV_CHUNK ? 5 : 0;
   f.chunk.total_bytes = kind == CLV_CHUNK ? TENSOR : 0;
   return f;
 }
@@ -372,10 +374,12 @@ static clv_code receive_announcement(void) {
   static uint64_t others = 100;
   clv_err err = {0};
   clv_packet *p, *announced, *whole;
-  clv_frame f = {.kind = CLV_CALL, .context = 1, .message = 1, .n_tensors = 2};
+  clv_frame f = {.kind = CLV_CALL, .context = 1, .message_id = 1, .n_tensors = 2};
   for (uint32_t i = 0; i < 2; i++)
-    f.tensors[i] = (clv_tensor_head){
-        .dtype = CLV_U8, .shape = CLV_SHAPE(TENSOR), .bytes = TENSOR, .transfer = i ? others++ : 5};
+    f.tensors[i] = (clv_tensor_head){.dtype = CLV_U8,
+                                     .shape = CLV_SHAPE(TENSOR),
+                                     .bytes = TENSOR,
+                                     .transfer_id = i ? others++ : 5};
   assert_ok(clv_reassembly_new_packet(&w.link->reassembly, &f, &p, &announced, &err));
   clv_packet_free(announced);
   clv_code code =
@@ -391,7 +395,7 @@ static clv_code receive_chunk(uint64_t offset) {
   clv_piece piece = {bits, HALF};
   clv_payload payload = {.len = HALF};
   clv_frame f = {.kind = CLV_CHUNK,
-                 .chunk = {.transfer = 5, .offset = offset, .total_bytes = TENSOR}};
+                 .chunk = {.transfer_id = 5, .offset = offset, .total_bytes = TENSOR}};
   clv_code code = clv_reassembly_add_chunk(&w.link->reassembly, &f, &piece, &payload, &whole, &err);
   assert_null(whole);
   return code;
@@ -451,8 +455,8 @@ static void ref_value_over_the_quota_becomes_a_failure(void **state) {
   clv_packet *p, *none, *whole;
   clv_frame f = {.kind = CLV_REF_VALUE, .n_tensors = 1};
   f.tensors[0] = (clv_tensor_head){
-      .dtype = CLV_U8, .shape = CLV_SHAPE(2 << 20), .bytes = 2 << 20, .transfer = 5};
-  clv_frame c = {.kind = CLV_CHUNK, .chunk = {.transfer = 5, .total_bytes = 2 << 20}};
+      .dtype = CLV_U8, .shape = CLV_SHAPE(2 << 20), .bytes = 2 << 20, .transfer_id = 5};
+  clv_frame c = {.kind = CLV_CHUNK, .chunk = {.transfer_id = 5, .total_bytes = 2 << 20}};
   static const char bits[2 << 20];
   clv_piece piece = {bits, sizeof bits};
   begin_link();

@@ -67,7 +67,7 @@ static UNUSED identity issue_identity(const char *ca, const char *name, const ch
   clv_err err;
   identity id = {0};
   clv_tls_issue_options options = {.ca_dir = get_ca_dir(ca),
-                                   .name = name,
+                                   .cert_name = name,
                                    .uris = uris,
                                    .n_uris = n,
                                    .dns_names = &dns,

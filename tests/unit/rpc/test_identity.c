@@ -77,7 +77,7 @@ static void test_allowed_identity_is_served(void **state) {
   clv_err err;
   must(call_echo(&master, WORKER_URI, &err), &err);
   assert_seen_uri(&svc, MASTER_URI);
-  assert_int_equal(get_server_counts().calls, 1);
+  assert_int_equal(get_server_counts().n_calls, 1);
 }
 
 static void test_identity_not_in_the_allow_list_is_denied(void **state) {
@@ -85,7 +85,7 @@ static void test_identity_not_in_the_allow_list_is_denied(void **state) {
   clv_err err;
   expect_error(CLV_DENIED, OTHER_URI " is not allowed here", call_echo(&other, WORKER_URI, &err),
                &err);
-  assert_int_equal(get_server_counts().calls_denied, 1);
+  assert_int_equal(get_server_counts().n_calls_denied, 1);
   assert_int_equal(svc.n_handled, 0);
 }
 
@@ -94,7 +94,7 @@ static void test_client_without_exactly_one_uri_is_refused(void **state) {
   clv_err err;
   expect_error(CLV_UNAUTHENTICATED, "names no URI", call_echo(&none, WORKER_URI, &err), &err);
   expect_error(CLV_UNAUTHENTICATED, "more than one URI", call_echo(&two, WORKER_URI, &err), &err);
-  assert_int_equal(get_server_counts().calls_unauthenticated, 2);
+  assert_int_equal(get_server_counts().n_calls_unauthenticated, 2);
 }
 
 /* A DNS name that is spelled like an allowed URI does not count as URI. */
@@ -110,7 +110,7 @@ static void test_client_of_another_ca_is_refused(void **state) {
   clv_err err;
   identity mixed = {master.ca, foreign.cert, foreign.key};
   expect_error(CLV_UNAUTHENTICATED, "refused", call_echo(&mixed, WORKER_URI, &err), &err);
-  assert_int_equal(get_server_counts().calls, 0);
+  assert_int_equal(get_server_counts().n_calls, 0);
 }
 
 static void test_server_of_another_ca_is_refused(void **state) {
@@ -118,7 +118,7 @@ static void test_server_of_another_ca_is_refused(void **state) {
   clv_err err;
   identity mixed = {foreign.ca, master.cert, master.key};
   expect_error(CLV_UNAUTHENTICATED, "not from our CA", call_echo(&mixed, WORKER_URI, &err), &err);
-  assert_int_equal(get_server_counts().calls, 0);
+  assert_int_equal(get_server_counts().n_calls, 0);
 }
 
 /* A server with another URI receives no call. */
@@ -133,13 +133,13 @@ static void test_server_with_another_uri_gets_no_call(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
   expect_error(CLV_UNAUTHENTICATED, "'spiffe://cleave/worker-2'",
                clv_rpc_call_unary(channel, "/test/Say", "secret", 6, 5000, &reply, &err), &err);
-  assert_int_equal(get_server_counts().calls, 0);
+  assert_int_equal(get_server_counts().n_calls, 0);
 }
 
 static void check_server_identity(const identity *id, const char *complaint) {
   clv_err err;
   clv_rpc_pem pem = get_pem(id);
-  must(clv_rpc_server_reload(svc.server, &pem, &err), &err);
+  must(clv_rpc_server_replace_certs(svc.server, &pem, &err), &err);
   expect_error(CLV_UNAUTHENTICATED, complaint, call_echo(&master, WORKER_URI, &err), &err);
 }
 
@@ -147,7 +147,7 @@ static void test_server_without_exactly_one_uri_is_refused(void **state) {
   (void)state;
   check_server_identity(&worker_two, "exactly one");
   check_server_identity(&worker_none, "no URI");
-  assert_int_equal(get_server_counts().calls, 0);
+  assert_int_equal(get_server_counts().n_calls, 0);
 }
 
 static void test_unreachable_address_is_named(void **state) {
@@ -258,17 +258,18 @@ static void test_reloaded_certificates_apply_to_new_handshakes(void **state) {
 
   identity renamed = issue_identity_with_uri("home", "worker-9", "spiffe://cleave/worker-9");
   clv_rpc_pem pem = get_pem(&renamed);
-  must(clv_rpc_server_reload(svc.server, &pem, &err), &err);
+  must(clv_rpc_server_replace_certs(svc.server, &pem, &err), &err);
   expect_error(CLV_UNAUTHENTICATED, "worker-9", call_echo(&master, WORKER_URI, &err), &err);
   must(call_echo(&master, "spiffe://cleave/worker-9", &err), &err);
 
   pem.key = worker.key.data;
-  expect_error(CLV_INVALID, "does not belong", clv_rpc_server_reload(svc.server, &pem, &err), &err);
+  expect_error(CLV_INVALID, "does not belong", clv_rpc_server_replace_certs(svc.server, &pem, &err),
+               &err);
   must(call_echo(&master, "spiffe://cleave/worker-9", &err), &err);
 
   clv_rpc_pem other_ca = get_pem(&renamed);
   other_ca.ca = foreign.ca.data;
-  must(clv_rpc_server_reload(svc.server, &other_ca, &err), &err);
+  must(clv_rpc_server_replace_certs(svc.server, &other_ca, &err), &err);
   expect_error(CLV_UNAUTHENTICATED, "refused", call_echo(&master, "spiffe://cleave/worker-9", &err),
                &err);
   identity newcomer = {renamed.ca, foreign.cert, foreign.key};
@@ -301,7 +302,7 @@ static void test_calls_over_the_identity_limit_are_refused(void **state) {
     clv_rpc_stream_events events = make_recorder_events(&r[i]);
     must(clv_rpc_stream_open(channel, "/test/Echo", &events, &stream[i], &err), &err);
     if (i == MANY - 2) /* forty clients are connected before the surplus one */
-      for (int k = 0; k < 500 && get_server_counts().active_calls < MANY - 1; k++) usleep(10000);
+      for (int k = 0; k < 500 && get_server_counts().n_active_calls < MANY - 1; k++) usleep(10000);
   }
   assert_true(event_wait_for_count(&r[MANY - 1].closed, 1, 5000));
   assert_int_equal(r[MANY - 1].end_code, CLV_EXHAUSTED);
@@ -331,19 +332,19 @@ static void test_rapid_stream_resets_disconnect_the_client(void **state) {
   clv_rpc_stream_events events = make_recorder_events(&r);
   unsigned opened = 0;
   enum { BATCH = 30, MOST = 3000 };
-  while (opened < MOST && get_server_counts().cut_peers == 0) {
+  while (opened < MOST && get_server_counts().n_cut_peers == 0) {
     clv_rpc_stream *stream[BATCH];
-    uint64_t before = get_server_counts().calls;
+    uint64_t before = get_server_counts().n_calls;
     for (int i = 0; i < BATCH; i++, opened++)
       must(clv_rpc_stream_open(channel, "/test/Echo", &events, &stream[i], &err), &err);
-    for (int i = 0; i < 500 && get_server_counts().calls < before + BATCH / 2; i++) usleep(200);
+    for (int i = 0; i < 500 && get_server_counts().n_calls < before + BATCH / 2; i++) usleep(200);
     for (int i = 0; i < BATCH; i++) {
       clv_rpc_stream_cancel(stream[i], CLV_CANCELLED, "");
       clv_rpc_stream_unref(stream[i]);
     }
   }
   assert_true(event_wait_for_count(&r.closed, opened, 20000));
-  assert_int_equal(get_server_counts().cut_peers, 1);
+  assert_int_equal(get_server_counts().n_cut_peers, 1);
   clv_rpc_channel_freep(&channel);
   /* the code is DENIED, not EXHAUSTED */
   expect_error(CLV_DENIED, "", call_echo(&other, WORKER_URI, &err), &err);

@@ -362,7 +362,7 @@ static void test_thousand_streams_in_a_row_succeed(void **state) {
   assert_int_equal(atomic_load(&svc.closed), 1000);
   clv_rpc_server_counts counts;
   clv_rpc_server_get_counts(svc.server, &counts);
-  assert_int_equal(counts.calls, 1000);
+  assert_int_equal(counts.n_calls, 1000);
 }
 
 /* A steady stream allocates none of the project's memory. */

@@ -47,7 +47,7 @@ static UNUSED clv_bytes read_text(const char *path) {
 static UNUSED clv_tls_issue_options make_valid_options(const char *name) {
   static const char *const uri[] = {"spiffe://cleave/worker-1"};
   return (clv_tls_issue_options){.ca_dir = scratch,
-                                 .name = name,
+                                 .cert_name = name,
                                  .uris = uri,
                                  .n_uris = 1,
                                  .validity_days = 30,

@@ -14,7 +14,7 @@ static const char *const ips[] = {"10.1.2.3", "2001:db8::7"};
 
 static clv_tls_issue_options make_full_options(const char *name) {
   return (clv_tls_issue_options){.ca_dir = scratch,
-                                 .name = name,
+                                 .cert_name = name,
                                  .uris = uri,
                                  .n_uris = 1,
                                  .dns_names = dns,

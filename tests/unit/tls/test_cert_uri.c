@@ -41,14 +41,14 @@ static char *make_pem(const san_item *items, size_t n, int copies) {
 static void assert_uri(const char *pem, const char *want) {
   char uri[CLV_TLS_URI_LEN];
   clv_err err;
-  must(clv_tls_cert_uri(pem, uri, sizeof uri, &err), &err);
+  must(clv_tls_uri_of_pem(pem, uri, sizeof uri, &err), &err);
   assert_string_equal(uri, want);
 }
 
 static void assert_refused(const char *pem, const char *text) {
   char uri[CLV_TLS_URI_LEN] = "untouched";
   clv_err err = {0};
-  expect_error(CLV_UNAUTHENTICATED, text, clv_tls_cert_uri(pem, uri, sizeof uri, &err), &err);
+  expect_error(CLV_UNAUTHENTICATED, text, clv_tls_uri_of_pem(pem, uri, sizeof uri, &err), &err);
   assert_string_equal(uri, "untouched");
 }
 
@@ -136,7 +136,7 @@ static void overlong_uri_is_refused(void **state) {
   char small[64];
   clv_err err;
   expect_error(CLV_INVALID, "2048 bytes, the buffer holds 64",
-               clv_tls_cert_uri(pem, small, sizeof small, &err), &err);
+               clv_tls_uri_of_pem(pem, small, sizeof small, &err), &err);
   free(pem);
 }
 

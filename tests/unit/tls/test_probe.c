@@ -193,7 +193,7 @@ static void check_good(const server *s, const char *expected) {
   assert_string_equal(r.reason, "");
   assert_string_equal(r.clock_hint, "");
   assert_string_equal(r.peer_uri, "spiffe://cleave/worker-1");
-  assert_string_equal(r.protocol, "TLSv1.3");
+  assert_string_equal(r.tls_version, "TLSv1.3");
   assert_int_equal(strncmp(r.cipher, "TLS_", 4), 0);
   assert_int_equal(r.peer_not_after, good->not_after);
   assert_int_equal(r.peer_not_before, good->not_before);

@@ -72,11 +72,11 @@ static clv_code check_signature(const clv_bytes *signature, const char *what, ch
                                 clv_err *err) {
   CLV_AUTO(clv_freep) char *ca = get_pem(p.ca);
   const clv_tls_signed file = {.data = what,
-                               .len = strlen(what),
+                               .data_len = strlen(what),
                                .signature = signature->data,
                                .signature_len = signature->len,
                                .ca_pem = ca};
-  return clv_tls_check_signed(&file, signer, err);
+  return clv_tls_check_signature(&file, signer, err);
 }
 
 static void assert_refused(clv_bytes signature, const char *what, const char *why) {
@@ -145,11 +145,11 @@ static void invalid_ca_pem_is_refused(void **state) {
   char signer[CLV_TLS_SIGNER_LEN];
   clv_bytes s = sign_text(p.approver, text, CMS_DETACHED, EVP_sha256(), 1);
   const clv_tls_signed file = {.data = text,
-                               .len = sizeof text - 1,
+                               .data_len = sizeof text - 1,
                                .signature = s.data,
                                .signature_len = s.len,
                                .ca_pem = "nothing"};
-  expect_error(CLV_INVALID, "no certificate", clv_tls_check_signed(&file, signer, &err), &err);
+  expect_error(CLV_INVALID, "no certificate", clv_tls_check_signature(&file, signer, &err), &err);
   clv_bytes_done(&s);
 }
 

@@ -30,50 +30,54 @@ static clv_status_buffers memory;
 enum { BEFORE, NOW };
 
 static const clv_wire_module_status seen_modules[2][2] = {
-    {{.module = 1, .name = "", .forwards = 10, .backwards = 10, .compute_ns = 1000},
-     {.module = 2, .name = ""}},
-    {{.module = 1,
-      .name = "s1",
-      .forwards = 14,
-      .backwards = 13,
-      .evals = 1,
+    {{.module_index = 1,
+      .module_name = "",
+      .n_forwards = 10,
+      .n_backwards = 10,
+      .compute_ns = 1000},
+     {.module_index = 2, .module_name = ""}},
+    {{.module_index = 1,
+      .module_name = "s1",
+      .n_forwards = 14,
+      .n_backwards = 13,
+      .n_evals = 1,
       .compute_ns = 1000 + 500000000},
-     {.module = 2, .name = "(loss)"}}};
+     {.module_index = 2, .module_name = "(loss)"}}};
 static const clv_wire_link_status seen_links[2] = {
-    {.peer = "", .bytes_in = 1000, .n_awaits = 5, .awaited_ns = 7, .sent_bytes = 50},
-    {.peer = "",
+    {.peer_name = "", .bytes_in = 1000, .n_node_waits = 5, .node_wait_ns = 7, .sent_bytes = 50},
+    {.peer_name = "",
      .bytes_in = 3000,
      .round_trip_us = 82000,
      .receiving_ns = 400000000,
      .received_bytes = 800000,
      .sent_bytes = 1000050,
      .sending_ns = 250000000,
-     .measured_ns = 2000000000,
-     .n_awaits = 9,
-     .awaited_ns = 7 + 300000000,
-     .outages = 2,
+     .last_pong_ns = 2000000000,
+     .n_node_waits = 9,
+     .node_wait_ns = 7 + 300000000,
+     .n_outages = 2,
      .last_outage_age_ms = 1500,
      .last_outage_ms = 250,
-     .outage_ms = 125}};
+     .current_outage_ms = 125}};
 
 static void fill_session(int when) {
-  sessions[when][0] = (clv_wire_session_status){.name = "films",
-                                                .identity = "spiffe://a/b",
+  sessions[when][0] = (clv_wire_session_status){.session_name = "films",
+                                                .owner_identity = "spiffe://a/b",
                                                 .age_ms = 2000 + 2000u * (unsigned)when,
                                                 .n_modules = 2,
                                                 .modules = modules[when],
                                                 .n_links = 1,
                                                 .links = links[when]};
-  memset(&sessions[when][0].session, 0xab, sizeof sessions[when][0].session);
+  memset(&sessions[when][0].session_id, 0xab, sizeof sessions[when][0].session_id);
 }
 
 static void fill_reply(int when) {
   replies[when] = (clv_wire_status_reply){.uptime_ms = 10000 + 2000u * (unsigned)when,
-                                          .worker = "w1",
-                                          .device = "cpu",
+                                          .worker_name = "w1",
+                                          .device_name = "cpu",
                                           .has_about = true,
                                           .about = {.software = "", .isa = "", .unix_ms = 5000},
-                                          .certificate_ends = 5 + 86400,
+                                          .certificate_expiry_s = 5 + 86400,
                                           .n_sessions = 1,
                                           .sessions = sessions[when]};
 }
@@ -143,10 +147,10 @@ static void two_replies_give_link_rates(void **state) {
 
 static void peer_rates_need_two_measurements(void **state) {
   (void)state;
-  links[NOW][0].awaited_ns = 7 + 900000000; /* most of this time was before the first reply */
+  links[NOW][0].node_wait_ns = 7 + 900000000; /* most of this time was before the first reply */
   assert_near(make_status(0, true).sessions[0].links[0].waiting_share, 0.4);
   free_replies(NULL);
-  links[BEFORE][0].measured_ns = 1000000000;
+  links[BEFORE][0].last_pong_ns = 1000000000;
   const clv_status_link l = make_status(0, true).sessions[0].links[0];
   assert_near(l.sending, 0.25);
   assert_near(l.link_out_per_s, 4e6);
@@ -167,7 +171,7 @@ static void modules_of_a_run_have_stage_names(void **state) {
   assert_module(&s->modules[1], "loss", true);
   free_replies(NULL);
   /* a master of an older version sends no names */
-  modules[NOW][0].name = modules[NOW][1].name = "";
+  modules[NOW][0].module_name = modules[NOW][1].module_name = "";
   s = make_status(0, true).sessions;
   assert_module(&s->modules[0], "s1", true);
   assert_module(&s->modules[1], "loss", true);
@@ -178,14 +182,15 @@ static void modules_of_a_run_have_stage_names(void **state) {
 
 static void program_modules_keep_their_own_names(void **state) {
   (void)state;
-  modules[NOW][0].name = "s1";
-  sessions[NOW][0].name = "other"; /* the session may be a run of another session file */
+  modules[NOW][0].module_name = "s1";
+  sessions[NOW][0].session_name = "other"; /* the session may be a run of another session file */
   const clv_status_session *s = make_status(0, true).sessions;
   assert_module(&s->modules[0], "s1", false);
   assert_module(&s->modules[1], "(loss)", false);
   free_replies(NULL);
-  sessions[NOW][0].name = "films"; /* a session of the file's name whose modules are a program's */
-  modules[NOW][0].name = "encoder";
+  /* a session of the file's name whose modules are a program's */
+  sessions[NOW][0].session_name = "films";
+  modules[NOW][0].module_name = "encoder";
   assert_module(&make_status(0, true).sessions[0].modules[0], "encoder", false);
 }
 
@@ -197,10 +202,10 @@ static void new_session_rates_count_from_its_start(void **state) {
   assert_near(w.sessions[0].links[0].in_per_s, 3000 / 4.0);
   assert_near(w.sessions[0].busy, 0.75);
   free_replies(NULL);
-  sessions[NOW][0].epoch = 2;
+  sessions[NOW][0].attempt_number = 2;
   assert_near(make_status(0, true).sessions[0].links[0].in_per_s, 3000 / 4.0);
   free_replies(NULL);
-  sessions[NOW][0].epoch = 0;
+  sessions[NOW][0].attempt_number = 0;
   memset(&replies[NOW].incarnation, 1, sizeof replies[NOW].incarnation);
   assert_near(make_status(0, true).interval_s, 12);
 }

@@ -34,7 +34,7 @@ static void redacted_failure_keeps_only_code_and_place(void **state) {
     memcpy(f.failure.offending_value, "987654", 7);
     clv_frame_redact_failure(&f, cases[i].step, cases[i].number);
     assert_string_equal(f.failure.text, cases[i].text);
-    assert_string_equal(f.failure.hop, cases[i].place);
+    assert_string_equal(f.failure.detected_at, cases[i].place);
     assert_string_equal(f.failure.offending_value, "");
   }
 }
@@ -47,7 +47,7 @@ static void failure_element_is_never_on_the_wire(void **state) {
   clv_wire_limits limits = clv_wire_limits_default();
   clv_err err;
   memcpy(f.failure.offending_value, "987654", 7);
-  f.context = f.message = 1;
+  f.context = f.message_id = 1;
   memset(&got, '7', sizeof got);
   CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 0);
   for (size_t i = 0; i + 6 <= all.len; i++) assert_memory_not_equal(all.data + i, "987654", 6);

@@ -10,24 +10,24 @@
 #include <unistd.h>
 
 static void assert_same_backward(const clv_frame *a, const clv_frame *b) {
-  assert_int_equal(a->backward.retain, b->backward.retain);
-  assert_int_equal(a->backward.vote, b->backward.vote);
+  assert_int_equal(a->backward.retains_graph, b->backward.retains_graph);
+  assert_int_equal(a->backward.needs_vote, b->backward.needs_vote);
   assert_int_equal(a->backward.more_follow, b->backward.more_follow);
-  assert_int_equal(a->backward.n_calls, b->backward.n_calls);
-  assert_int_equal(a->backward.n_targets, b->backward.n_targets);
+  assert_int_equal(a->backward.n_needed_calls, b->backward.n_needed_calls);
+  assert_int_equal(a->backward.n_grad_targets, b->backward.n_grad_targets);
   assert_int_equal(a->backward.n_peers, b->backward.n_peers);
-  for (uint32_t i = 0; i < a->backward.n_calls; i++) {
-    const clv_needed_call *p = &a->backward.calls[i], *q = &b->backward.calls[i];
-    assert_true(p->call == q->call && p->n_contributions == q->n_contributions);
-    assert_true(p->n_targets == q->n_targets && p->root_gradient == q->root_gradient);
+  for (uint32_t i = 0; i < a->backward.n_needed_calls; i++) {
+    const clv_needed_call *p = &a->backward.needed_calls[i], *q = &b->backward.needed_calls[i];
+    assert_true(p->call_id == q->call_id && p->n_contributions == q->n_contributions);
+    assert_true(p->n_grad_targets == q->n_grad_targets && p->root_gradient == q->root_gradient);
   }
-  for (uint32_t i = 0; i < a->backward.n_targets; i++) {
-    const clv_target *p = &a->backward.targets[i], *q = &b->backward.targets[i];
-    assert_true(p->value == q->value && p->slot == q->slot);
-    assert_true(p->order == q->order && p->to == q->to);
+  for (uint32_t i = 0; i < a->backward.n_grad_targets; i++) {
+    const clv_target *p = &a->backward.grad_targets[i], *q = &b->backward.grad_targets[i];
+    assert_true(p->value_id == q->value_id && p->input_index == q->input_index);
+    assert_true(p->contribution_index == q->contribution_index && p->to_peer == q->to_peer);
   }
   for (uint32_t i = 0; i < a->backward.n_peers; i++)
-    assert_string_equal(a->backward.peers[i], b->backward.peers[i]);
+    assert_string_equal(a->backward.peer_names[i], b->backward.peer_names[i]);
 }
 
 static void assert_same_tensors(const clv_frame *a, const clv_frame *b) {
@@ -37,15 +37,15 @@ static void assert_same_tensors(const clv_frame *a, const clv_frame *b) {
     assert_true(clv_shape_equal(&a->tensors[i].shape, &b->tensors[i].shape));
     assert_int_equal(a->tensors[i].bytes, b->tensors[i].bytes);
     assert_int_equal(a->tensors[i].crc32c, b->tensors[i].crc32c);
-    assert_int_equal(a->tensors[i].transfer, b->tensors[i].transfer);
+    assert_int_equal(a->tensors[i].transfer_id, b->tensors[i].transfer_id);
   }
 }
 
 static void assert_same_call(const clv_frame *a, const clv_frame *b) {
-  assert_int_equal(a->call.runs_after, b->call.runs_after);
+  assert_int_equal(a->call.runs_after_call, b->call.runs_after_call);
   assert_int_equal(a->call.n_args, b->call.n_args);
   for (uint32_t i = 0; i < a->call.n_args; i++) {
-    assert_int_equal(a->call.args[i].value, b->call.args[i].value);
+    assert_int_equal(a->call.args[i].value_id, b->call.args[i].value_id);
     assert_int_equal(a->call.args[i].needs_grad, b->call.args[i].needs_grad);
     assert_int_equal(a->call.args[i].is_inline, b->call.args[i].is_inline);
   }
@@ -62,30 +62,33 @@ static void assert_same_step(const clv_frame *a, const clv_frame *b) {
 static void assert_same_texts(const clv_frame *a, const clv_frame *b) {
   assert_int_equal(a->failure.code, b->failure.code);
   assert_string_equal(a->failure.text, b->failure.text);
-  assert_string_equal(a->failure.hop, b->failure.hop);
-  assert_int_equal(a->state.what, b->state.what);
-  assert_int_equal(a->state.index, b->state.index);
-  assert_int_equal(a->state.count, b->state.count);
-  assert_string_equal(a->state.name, b->state.name);
-  assert_string_equal(a->state.device, b->state.device);
-  assert_int_equal(a->state.bytes, b->state.bytes);
-  assert_memory_equal(&a->state.sha256, &b->state.sha256, sizeof a->state.sha256);
+  assert_string_equal(a->failure.detected_at, b->failure.detected_at);
+  assert_int_equal(a->state.part, b->state.part);
+  assert_int_equal(a->state.item_index, b->state.item_index);
+  assert_int_equal(a->state.n_items, b->state.n_items);
+  assert_string_equal(a->state.item_or_file_name, b->state.item_or_file_name);
+  assert_string_equal(a->state.device_name, b->state.device_name);
+  assert_int_equal(a->state.file_bytes, b->state.file_bytes);
+  assert_memory_equal(&a->state.file_sha256, &b->state.file_sha256, sizeof a->state.file_sha256);
 }
 
 static void assert_same_reference(const clv_frame *a, const clv_frame *b) {
-  assert_true(a->reference.ref == b->reference.ref && a->reference.fork == b->reference.fork);
-  assert_true(a->reference.key == b->reference.key && a->reference.number == b->reference.number);
+  assert_true(a->reference.ref_id == b->reference.ref_id &&
+              a->reference.fork_id == b->reference.fork_id);
+  assert_true(a->reference.ref_key == b->reference.ref_key &&
+              a->reference.message_number == b->reference.message_number);
   assert_true(a->reference.owner_lacks_fork == b->reference.owner_lacks_fork &&
               a->reference.is_for_owner == b->reference.is_for_owner);
-  assert_string_equal(a->reference.node, b->reference.node);
+  assert_string_equal(a->reference.node_name, b->reference.node_name);
 }
 
 static void assert_same(const clv_frame *a, const clv_frame *b) {
   assert_int_equal(a->kind, b->kind);
   assert_same_tensors(a, b);
   /* phase, ids, step, micro-batch, module, flags: without padding between them */
-  assert_memory_equal(&a->phase, &b->phase,
-                      offsetof(clv_frame, flags) + sizeof a->flags - offsetof(clv_frame, phase));
+  assert_memory_equal(
+      &a->backward_pass_number, &b->backward_pass_number,
+      offsetof(clv_frame, flags) + sizeof a->flags - offsetof(clv_frame, backward_pass_number));
   assert_int_equal(a->has_vote, b->has_vote);
   assert_int_equal(a->has_failure, b->has_failure);
   assert_string_equal(a->to, b->to);
@@ -99,11 +102,11 @@ static void assert_same(const clv_frame *a, const clv_frame *b) {
   assert_memory_equal(&a->chunk, &b->chunk, sizeof a->chunk);
   assert_same_texts(a, b);
   assert_same_reference(a, b);
-  assert_int_equal(a->n_upstream, b->n_upstream);
+  assert_int_equal(a->n_value_ids, b->n_value_ids);
   if (a->kind == CLV_PREPARE)
     assert_same_backward(a, b);
   else
-    assert_memory_equal(a->upstream, b->upstream, sizeof a->upstream);
+    assert_memory_equal(a->value_ids, b->value_ids, sizeof a->value_ids);
 }
 
 static void decode_and_compare(const clv_piece *pieces, size_t n, const clv_frame *expected,
@@ -165,7 +168,7 @@ static void single_byte_pieces_decode_the_same(void **state) {
 static void add_earlier_frame(clv_bytes *message, const clv_frame *f, size_t payload) {
   uint8_t prefix[CLV_WIRE_BUNDLE_PREFIX];
   CLV_AUTO(clv_bytes_done) clv_bytes one = encode_whole(f, payload);
-  clv_bytes_add(message, prefix, clv_frame_bundle_prefix(prefix, one.len));
+  clv_bytes_add(message, prefix, clv_frame_write_bundle_prefix(prefix, one.len));
   clv_bytes_add(message, one.data, one.len);
 }
 
@@ -179,10 +182,10 @@ static void check_bundle(const clv_bytes *message, size_t cut, const clv_frame *
   clv_wire_limits limits = clv_wire_limits_default();
   clv_piece pieces[] = {{message->data, cut}, {message->data + cut, message->len - cut}};
   assert_ok(clv_frame_decode_last(pieces, 2, &limits, &before, &got, &payload, &err));
-  assert_int_equal(before.n, n);
+  assert_int_equal(before.n_frames, n);
   assert_int_equal(got.kind, last);
-  assert_ok(
-      clv_frame_decode_preceding(pieces, 2, &before.frames[1], &limits, &got, &payload, &err));
+  assert_ok(clv_frame_decode_preceding(pieces, 2, &before.frame_positions[1], &limits, &got,
+                                       &payload, &err));
   assert_same(second, &got);
   assert_int_equal(payload.len, payload_of_second);
   uint8_t copy[4096];
@@ -208,13 +211,30 @@ static void bundled_frames_round_trip(void **state) {
     check_bundle(&message, cut, &value, of_value, 3, CLV_CALL);
 }
 
+static clv_frame make_largest_prepare(void) {
+  clv_frame prepare = make_sample_frame(CLV_PREPARE);
+  prepare.backward.n_needed_calls = CLV_WIRE_NEEDED_CALLS;
+  prepare.backward.n_grad_targets = CLV_WIRE_TARGETS;
+  prepare.backward.n_peers = CLV_WIRE_PREPARE_PEERS;
+  for (uint32_t i = 0; i < CLV_WIRE_NEEDED_CALLS; i++)
+    prepare.backward.needed_calls[i] = (clv_needed_call){UINT64_MAX - i, 4096, 2, 1};
+  for (uint32_t i = 0; i < CLV_WIRE_TARGETS; i++)
+    prepare.backward.grad_targets[i] =
+        (clv_target){UINT64_MAX, i % 2 + 6, 4095, CLV_WIRE_PREPARE_PEERS};
+  for (uint32_t i = 0; i < CLV_WIRE_PREPARE_PEERS; i++) {
+    memset(prepare.backward.peer_names[i], 'p', CLV_WIRE_NAME);
+    prepare.backward.peer_names[i][CLV_WIRE_NAME] = 0;
+  }
+  return prepare;
+}
+
 /* Lists and names of maximum size fit in the encoder's buffer. */
 static void the_largest_frames_round_trip(void **state) {
   (void)state;
   clv_frame call = make_sample_frame(CLV_CALL);
   call.call.n_args = call.n_tensors = CLV_WIRE_ARGS;
   for (uint32_t i = 0; i < CLV_WIRE_ARGS; i++) {
-    call.call.args[i] = (clv_arg){.value = UINT64_MAX, .needs_grad = true, .is_inline = true};
+    call.call.args[i] = (clv_arg){.value_id = UINT64_MAX, .needs_grad = true, .is_inline = true};
     call.tensors[i] = (clv_tensor_head){CLV_U8, CLV_SHAPE(1, 1, 1, 1, 1, 1, 1, (int64_t)1 << 50),
                                         (uint64_t)1 << 50, i + 1, ~0u};
   }
@@ -228,23 +248,12 @@ static void the_largest_frames_round_trip(void **state) {
   assert_same(&call, &got);
 
   clv_frame drop = make_sample_frame(CLV_DROP);
-  drop.n_upstream = CLV_WIRE_UPSTREAM;
-  for (uint32_t i = 0; i < CLV_WIRE_UPSTREAM; i++) drop.upstream[i] = UINT64_MAX - i;
+  drop.n_value_ids = CLV_WIRE_UPSTREAM;
+  for (uint32_t i = 0; i < CLV_WIRE_UPSTREAM; i++) drop.value_ids[i] = UINT64_MAX - i;
   CLV_AUTO(clv_bytes_done) clv_bytes drops = encode_whole(&drop, 0);
   decode_and_compare(&(clv_piece){drops.data, drops.len}, 1, &drop, 0);
 
-  clv_frame prepare = make_sample_frame(CLV_PREPARE);
-  prepare.backward.n_calls = CLV_WIRE_NEEDED_CALLS;
-  prepare.backward.n_targets = CLV_WIRE_TARGETS;
-  prepare.backward.n_peers = CLV_WIRE_PREPARE_PEERS;
-  for (uint32_t i = 0; i < CLV_WIRE_NEEDED_CALLS; i++)
-    prepare.backward.calls[i] = (clv_needed_call){UINT64_MAX - i, 4096, 2, 1};
-  for (uint32_t i = 0; i < CLV_WIRE_TARGETS; i++)
-    prepare.backward.targets[i] = (clv_target){UINT64_MAX, i % 2 + 6, 4095, CLV_WIRE_PREPARE_PEERS};
-  for (uint32_t i = 0; i < CLV_WIRE_PREPARE_PEERS; i++) {
-    memset(prepare.backward.peers[i], 'p', CLV_WIRE_NAME);
-    prepare.backward.peers[i][CLV_WIRE_NAME] = 0;
-  }
+  const clv_frame prepare = make_largest_prepare();
   clv_frame apply = make_sample_frame(CLV_APPLY);
   apply.commit.n_group_lrs = CLV_WIRE_GROUPS;
   for (uint32_t i = 0; i < CLV_WIRE_GROUPS; i++) apply.commit.group_lrs[i] = -1e-38f * (float)i;
@@ -260,7 +269,7 @@ static void root_gradient_round_trips_any_finite_number(void **state) {
   static const float roots[] = {0.25f, -3, 1e-40f, 3.4e38f, 0};
   for (size_t i = 0; i < CLV_COUNT(roots); i++) {
     clv_frame f = make_sample_frame(CLV_PREPARE);
-    f.backward.calls[1].root_gradient = roots[i];
+    f.backward.needed_calls[1].root_gradient = roots[i];
     CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 0);
     decode_and_compare(&(clv_piece){all.data, all.len}, 1, &f, 0);
   }
@@ -271,7 +280,7 @@ static void call_predecessor_id_round_trips(void **state) {
   static const uint64_t ids[] = {0, 1, 77, UINT64_MAX};
   for (size_t i = 0; i < CLV_COUNT(ids); i++) {
     clv_frame f = make_sample_frame(CLV_CALL);
-    f.call.runs_after = ids[i];
+    f.call.runs_after_call = ids[i];
     CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 64);
     decode_and_compare(&(clv_piece){all.data, all.len}, 1, &f, 64);
   }
@@ -334,7 +343,7 @@ static void protobuf_c_reads_a_gradient(void **state) {
   clv_payload payload;
   clv_err err = {0};
   assert_ok(clv_frame_decode(&piece, 1, &limits, &got, &payload, &err));
-  assert_int_equal(got.order, 2);
+  assert_int_equal(got.contribution_index, 2);
 }
 
 static void protobuf_c_reads_a_step(void **state) {
@@ -343,11 +352,11 @@ static void protobuf_c_reads_a_step(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes drop = encode_whole(&f, 0);
   Cleave__V1__Frame *m = protobuf_c_read(&drop);
   assert_int_equal(m->n_upstream, 3);
-  assert_memory_equal(m->upstream, f.upstream, 3 * sizeof(uint64_t));
+  assert_memory_equal(m->upstream, f.value_ids, 3 * sizeof(uint64_t));
   cleave__v1__frame__free_unpacked(m, NULL);
 
   f = make_sample_frame(CLV_PREPARE);
-  f.backward.calls[0].root_gradient = 0.25f;
+  f.backward.needed_calls[0].root_gradient = 0.25f;
   CLV_AUTO(clv_bytes_done) clv_bytes prepare = encode_whole(&f, 0);
   m = protobuf_c_read(&prepare);
   assert_non_null(m->backward);
@@ -500,15 +509,15 @@ static void last_scalar_wins_and_unpacked_lists_are_read(void **state) {
   clv_piece piece = {gradient, sizeof gradient - 1};
   assert_ok(clv_frame_decode(&piece, 1, &limits, &f, &payload, &err));
   assert_int_equal(f.kind, CLV_GRADIENT);
-  assert_int_equal(f.message, 2);
+  assert_int_equal(f.message_id, 2);
   assert_int_equal(f.tensors[0].shape.rank, 2);
   assert_int_equal(f.tensors[0].shape.dim[0], 2);
   assert_int_equal(f.tensors[0].shape.dim[1], 3);
   assert_int_equal(payload.len, 6);
   piece = (clv_piece){drop, sizeof drop - 1};
   assert_ok(clv_frame_decode(&piece, 1, &limits, &f, &payload, &err));
-  assert_int_equal(f.n_upstream, 3);
-  for (uint64_t i = 0; i < 3; i++) assert_int_equal(f.upstream[i], 5 + i);
+  assert_int_equal(f.n_value_ids, 3);
+  for (uint64_t i = 0; i < 3; i++) assert_int_equal(f.value_ids[i], 5 + i);
   piece = (clv_piece){apply, sizeof apply - 1};
   assert_ok(clv_frame_decode(&piece, 1, &limits, &f, &payload, &err));
   assert_int_equal(f.commit.n_group_lrs, 4);
@@ -589,7 +598,7 @@ static void cached_value_round_trips(void **state) {
   f.has_failure = false;
   memset(&f.failure, 0, sizeof f.failure);
   f.has_cached = true;
-  f.cached = (clv_wire_cached){.key = {{1, 2, 3}}, .records = 1ull << 32, .keep_s = 31536000};
+  f.cached = (clv_wire_cached){.key = {{1, 2, 3}}, .n_records = 1ull << 32, .keep_s = 31536000};
   for (f.n_tensors = 1; f.n_tensors <= 2; f.n_tensors++) {
     f.tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(2, 3), 24, 0, 9};
     f.tensors[f.n_tensors - 1] = numbers;
@@ -597,7 +606,7 @@ static void cached_value_round_trips(void **state) {
     CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, len);
     decode_and_compare(&(clv_piece){all.data, all.len}, 1, &f, len);
     assert_ok(clv_frame_decode(&(clv_piece){all.data, all.len}, 1, &limits, &got, &payload, &err));
-    assert_true(got.has_cached && got.cached.records == 1ull << 32);
+    assert_true(got.has_cached && got.cached.n_records == 1ull << 32);
     assert_true(got.cached.keep_s == 31536000);
     assert_memory_equal(&got.cached.key, &f.cached.key, sizeof f.cached.key);
   }
@@ -607,7 +616,7 @@ static void chunked_tensor_heads_round_trip(void **state) {
   (void)state;
   clv_frame f = make_sample_frame(CLV_CALL);
   f.tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(64, 1024, 1024), (uint64_t)256 << 20, 8, 1};
-  f.tensors[1].transfer = 9;
+  f.tensors[1].transfer_id = 9;
   CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 0);
   decode_and_compare(&(clv_piece){all.data, all.len}, 1, &f, 0);
 }
@@ -693,7 +702,7 @@ static void failure_texts_are_truncated_and_sanitized(void **state) {
   memcpy(longer + CLV_WIRE_TEXT - 1, "\xc3\xa9", 3);
   clv_frame_set_failure(&f, CLV_INVALID, longer, "line\nbreak \xff \xe2\x82\xac");
   assert_int_equal(strlen(f.failure.text), CLV_WIRE_TEXT - 1);
-  assert_string_equal(f.failure.hop, "line?break ? \xe2\x82\xac");
+  assert_string_equal(f.failure.detected_at, "line?break ? \xe2\x82\xac");
   CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 0);
   decode_and_compare(&(clv_piece){all.data, all.len}, 1, &f, 0);
 }
@@ -716,7 +725,7 @@ static void python_reads_and_writes_frames(void **state) {
   clv_err err = {0};
   clv_frame frames[] = {make_sample_frame(CLV_CALL), make_sample_frame(CLV_DROP),
                         make_sample_frame(CLV_PREPARE), make_sample_frame(CLV_APPLY)};
-  frames[2].backward.calls[0].root_gradient = 0.25f;
+  frames[2].backward.needed_calls[0].root_gradient = 0.25f;
   for (size_t i = 0; i < CLV_COUNT(frames); i++) {
     CLV_AUTO(clv_bytes_done)
     clv_bytes all = encode_whole(&frames[i], get_sample_payload_len(frames[i].kind));

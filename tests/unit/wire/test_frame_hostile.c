@@ -41,7 +41,7 @@ static clv_bytes make_pings(uint32_t n) {
   const uint8_t ping[] = {8, CLV_PING};
   clv_bytes b = {0};
   for (uint32_t i = 0; i < n; i++) {
-    clv_bytes_add(&b, prefix, clv_frame_bundle_prefix(prefix, sizeof ping));
+    clv_bytes_add(&b, prefix, clv_frame_write_bundle_prefix(prefix, sizeof ping));
     clv_bytes_add(&b, ping, sizeof ping);
   }
   return b;
@@ -64,13 +64,13 @@ static void nested_or_too_many_bundled_frames_are_refused(void **state) {
       clv_frame_decode(&(clv_piece){most.data, most.len}, 1, &limits, &frame, &payload, &err),
       CLV_INVALID);
   CLV_AUTO(clv_bytes_done) clv_bytes nested = {0}, inner = make_pings(1);
-  clv_bytes_add(&nested, prefix, clv_frame_bundle_prefix(prefix, inner.len));
+  clv_bytes_add(&nested, prefix, clv_frame_write_bundle_prefix(prefix, inner.len));
   clv_bytes_add(&nested, inner.data, inner.len);
   clv_piece piece = {nested.data, nested.len};
   assert_ok(clv_frame_decode_last(&piece, 1, &limits, &before, &frame, &payload, &err));
-  assert_int_equal(
-      clv_frame_decode_preceding(&piece, 1, &before.frames[0], &limits, &frame, &payload, &err),
-      CLV_INVALID);
+  assert_int_equal(clv_frame_decode_preceding(&piece, 1, &before.frame_positions[0], &limits,
+                                              &frame, &payload, &err),
+                   CLV_INVALID);
   assert_non_null(strstr(err.text, "contains another frame"));
   nested.len -= 2; /* the length of the nested frame exceeds the message */
   assert_int_equal(decode_bundle(&nested, &err), CLV_INVALID);
@@ -211,12 +211,12 @@ typedef struct bad_frame {
   static void name(clv_frame *f) { statement; }
 SPOIL(nothing, (void)f)
 SPOIL(no_context, f->context = 0)
-SPOIL(no_message, f->message = 0)
+SPOIL(no_message, f->message_id = 0)
 SPOIL(big_module, f->module = CLV_WIRE_MODULES + 1)
 SPOIL(odd_flags, f->flags = 2)
 SPOIL(flags_here, f->flags = CLV_FLAG_DELIVER)
 SPOIL(unsaid_to, f->flags = 0; strcpy(f->to, "w"))
-SPOIL(upstream_here, f->n_upstream = 1)
+SPOIL(upstream_here, f->n_value_ids = 1)
 SPOIL(no_tensors, f->n_tensors = 0)
 SPOIL(tensor_too_many, f->n_tensors = 2)
 SPOIL(wrong_bytes, f->tensors[1].bytes = 41)
@@ -224,12 +224,12 @@ SPOIL(wrong_dtype, f->tensors[1].dtype = (clv_dtype)99)
 SPOIL(dims_overflow, f->tensors[0].shape = CLV_SHAPE(1ll << 31, 1ll << 31, 1ll << 31))
 SPOIL(dims_wrap_to_bytes, f->tensors[0].shape = CLV_SHAPE(1ll << 62, 4, 6))
 SPOIL(huge, f->tensors[0] = ((clv_tensor_head){CLV_U8, CLV_SHAPE(1ll << 51), 1ull << 51, 7, 0}))
-SPOIL(mixed, f->tensors[1].transfer = 4)
-SPOIL(same_transfer, f->tensors[0].transfer = f->tensors[1].transfer = 4)
+SPOIL(mixed, f->tensors[1].transfer_id = 4)
+SPOIL(same_transfer, f->tensors[0].transfer_id = f->tensors[1].transfer_id = 4)
 SPOIL(empty_transfer, f->tensors[0] = ((clv_tensor_head){CLV_U8, CLV_SHAPE(0), 0, 7, 0});
-      f->tensors[1].transfer = 8)
+      f->tensors[1].transfer_id = 8)
 SPOIL(large_inline, f->tensors[0] = ((clv_tensor_head){CLV_U8, CLV_SHAPE(65536), 65536, 0, 0}))
-SPOIL(lane_beyond, f->attach.lane = 3)
+SPOIL(lane_beyond, f->attach.lane_index = 3)
 SPOIL(many_lanes, f->attach.n_lanes = CLV_WIRE_LANES + 1)
 SPOIL(odd_role, f->attach.role = (clv_attach_role)3)
 SPOIL(first_credit, f->attached.credit_bytes = CLV_WIRE_BYTES_MAX + 1)
@@ -241,24 +241,24 @@ SPOIL(code_zero, f->failure.code = CLV_OK)
 SPOIL(code_seventeen, f->failure.code = (clv_code)17)
 SPOIL(newline, f->failure.text[3] = '\n')
 SPOIL(credit_high, f->credit.bytes = UINT64_MAX)
-SPOIL(transfer_zero, f->chunk.transfer = 0)
+SPOIL(transfer_zero, f->chunk.transfer_id = 0)
 SPOIL(beyond_total, f->chunk.offset = (1 << 20) - 999)
 SPOIL(offset_wraps, f->chunk.offset = UINT64_MAX - 500)
 SPOIL(total_high, f->chunk.total_bytes = UINT64_MAX)
-SPOIL(what_zero, f->state.what = (clv_state_kind)0)
-SPOIL(what_five, f->state.what = (clv_state_kind)5)
-SPOIL(put_gradients, f->state.what = CLV_STATE_GRADIENTS; f->context = 0)
-SPOIL(index_high, f->state.index = 7)
-SPOIL(of_a_path, strcpy(f->state.name, "../x"))
-SPOIL(of_a_dot, strcpy(f->state.name, ".x"))
-SPOIL(of_a_blank, strcpy(f->state.name, "a b"))
-SPOIL(of_gradients, f->state.what = CLV_STATE_GRADIENTS)
-SPOIL(large_file, f->state.bytes = CLV_WIRE_BYTES_MAX + 1)
-SPOIL(count_high, f->state.count = CLV_WIRE_PARAMS + 1)
-SPOIL(nameless, f->state.name[0] = 0)
-SPOIL(no_value, f->call.args[0].value = 0)
+SPOIL(what_zero, f->state.part = (clv_state_kind)0)
+SPOIL(what_five, f->state.part = (clv_state_kind)5)
+SPOIL(put_gradients, f->state.part = CLV_STATE_GRADIENTS; f->context = 0)
+SPOIL(index_high, f->state.item_index = 7)
+SPOIL(of_a_path, strcpy(f->state.item_or_file_name, "../x"))
+SPOIL(of_a_dot, strcpy(f->state.item_or_file_name, ".x"))
+SPOIL(of_a_blank, strcpy(f->state.item_or_file_name, "a b"))
+SPOIL(of_gradients, f->state.part = CLV_STATE_GRADIENTS)
+SPOIL(large_file, f->state.file_bytes = CLV_WIRE_BYTES_MAX + 1)
+SPOIL(count_high, f->state.n_items = CLV_WIRE_PARAMS + 1)
+SPOIL(nameless, f->state.item_or_file_name[0] = 0)
+SPOIL(no_value, f->call.args[0].value_id = 0)
 SPOIL(no_args, f->call.n_args = 0; f->n_tensors = 0)
-SPOIL(none_here, f->call.args[1].is_inline = false; f->call.args[1].value = 5)
+SPOIL(none_here, f->call.args[1].is_inline = false; f->call.args[1].value_id = 5)
 SPOIL(all_here, f->call.args[0].is_inline = true)
 SPOIL(to_somebody, strcpy(f->to, "worker-2"))
 SPOIL(to_newline, strcpy(f->to, "worker\n2"))
@@ -266,25 +266,26 @@ SPOIL(value_and_failure, f->n_tensors = 1;
       f->tensors[0] = ((clv_tensor_head){CLV_F32, CLV_SHAPE(1), 4, 0, 0}))
 SPOIL(no_failure, f->has_failure = false)
 SPOIL(unvoted, f->has_vote = false)
-SPOIL(late_contribution, f->order = 4096)
-SPOIL(no_phase, f->phase = 0)
-SPOIL(no_call, f->backward.calls[1].call = 0)
-SPOIL(many_contributions, f->backward.calls[1].n_contributions = 4097)
-SPOIL(nan_root, f->backward.calls[0].root_gradient = 0.0f / 0.0f)
-SPOIL(infinite_root, f->backward.calls[2].root_gradient = -1e38f * 10)
-SPOIL(target_of_nothing, f->backward.targets[2].value = 0)
-SPOIL(target_slot, f->backward.targets[1].slot = CLV_WIRE_ARGS)
-SPOIL(target_twice, f->backward.targets[1].slot = f->backward.targets[0].slot)
-SPOIL(target_peer, f->backward.targets[0].to = 3)
-SPOIL(target_order, f->backward.targets[2].order = 4096)
-SPOIL(peer_nameless, f->backward.peers[1][0] = 0)
-SPOIL(no_number, f->reference.number = 0)
-SPOIL(a_number, f->reference.number = 1)
-SPOIL(no_ref, f->reference.ref = 0)
-SPOIL(no_fork, f->reference.fork = 0)
+SPOIL(late_contribution, f->contribution_index = 4096)
+SPOIL(no_phase, f->backward_pass_number = 0)
+SPOIL(no_call, f->backward.needed_calls[1].call_id = 0)
+SPOIL(many_contributions, f->backward.needed_calls[1].n_contributions = 4097)
+SPOIL(nan_root, f->backward.needed_calls[0].root_gradient = 0.0f / 0.0f)
+SPOIL(infinite_root, f->backward.needed_calls[2].root_gradient = -1e38f * 10)
+SPOIL(target_of_nothing, f->backward.grad_targets[2].value_id = 0)
+SPOIL(target_slot, f->backward.grad_targets[1].input_index = CLV_WIRE_ARGS)
+SPOIL(target_twice,
+      f->backward.grad_targets[1].input_index = f->backward.grad_targets[0].input_index)
+SPOIL(target_peer, f->backward.grad_targets[0].to_peer = 3)
+SPOIL(target_order, f->backward.grad_targets[2].contribution_index = 4096)
+SPOIL(peer_nameless, f->backward.peer_names[1][0] = 0)
+SPOIL(no_number, f->reference.message_number = 0)
+SPOIL(a_number, f->reference.message_number = 1)
+SPOIL(no_ref, f->reference.ref_id = 0)
+SPOIL(no_fork, f->reference.fork_id = 0)
 SPOIL(early, f->reference.owner_lacks_fork = true)
 SPOIL(yours, f->reference.is_for_owner = true)
-SPOIL(node_newline, strcpy(f->reference.node, "w\n"))
+SPOIL(node_newline, strcpy(f->reference.node_name, "w\n"))
 SPOIL(drop_tensor, f->n_tensors = 0)
 
 static const bad_frame broken[] = {
@@ -404,7 +405,7 @@ static void fill_tensor_heads(const clv_frame *f, Cleave__V1__TensorHead *heads,
     for (int d = 0; d < from->shape.rank; d++) dims[i][d] = (uint64_t)from->shape.dim[d];
     heads[i].bytes = from->bytes;
     heads[i].crc32c = from->crc32c;
-    heads[i].transfer = from->transfer;
+    heads[i].transfer = from->transfer_id;
   }
 }
 
@@ -433,49 +434,49 @@ static void fill_call(const clv_frame *f, bodies *b) {
   cleave__v1__call__init(&b->call);
   for (uint32_t i = 0; i < f->call.n_args; i++) {
     cleave__v1__arg__init(&b->args[i]);
-    b->args[i].value = f->call.args[i].value;
+    b->args[i].value = f->call.args[i].value_id;
     b->args[i].needs_grad = f->call.args[i].needs_grad;
     b->args[i].here = f->call.args[i].is_inline;
     b->arg_list[i] = &b->args[i];
   }
-  b->call.after = f->call.runs_after;
+  b->call.after = f->call.runs_after_call;
   b->call.n_args = f->call.n_args;
   b->call.args = b->arg_list;
 }
 
 static void fill_backward(const clv_frame *f, bodies *b) {
   cleave__v1__backward__init(&b->backward);
-  for (uint32_t i = 0; i < f->backward.n_targets; i++) {
-    const clv_target *from = &f->backward.targets[i];
+  for (uint32_t i = 0; i < f->backward.n_grad_targets; i++) {
+    const clv_target *from = &f->backward.grad_targets[i];
     cleave__v1__target__init(&b->targets[i]);
-    b->targets[i].slot = from->slot;
-    b->targets[i].value = from->value;
-    b->targets[i].to = from->to;
-    b->targets[i].order = from->order;
+    b->targets[i].slot = from->input_index;
+    b->targets[i].value = from->value_id;
+    b->targets[i].to = from->to_peer;
+    b->targets[i].order = from->contribution_index;
     b->target_list[i] = &b->targets[i];
   }
-  for (uint32_t i = 0, first = 0; i < f->backward.n_calls; i++) {
-    const clv_needed_call *from = &f->backward.calls[i];
+  for (uint32_t i = 0, first = 0; i < f->backward.n_needed_calls; i++) {
+    const clv_needed_call *from = &f->backward.needed_calls[i];
     cleave__v1__needed_call__init(&b->calls[i]);
-    b->calls[i].call = from->call;
+    b->calls[i].call = from->call_id;
     b->calls[i].contributions = from->n_contributions;
     b->calls[i].root = from->root_gradient;
-    b->calls[i].n_targets = from->n_targets;
+    b->calls[i].n_targets = from->n_grad_targets;
     b->calls[i].targets = b->target_list + first;
     b->call_list[i] = &b->calls[i];
-    first += from->n_targets;
+    first += from->n_grad_targets;
   }
   for (uint32_t i = 0; i < f->backward.n_peers; i++)
-    b->peer_names[i] = (char *)(uintptr_t)f->backward.peers[i];
+    b->peer_names[i] = (char *)(uintptr_t)f->backward.peer_names[i];
   b->backward.n_peers = f->backward.n_peers;
   b->backward.peers = b->peer_names;
-  b->backward.n_calls = f->backward.n_calls;
+  b->backward.n_calls = f->backward.n_needed_calls;
   b->backward.calls = b->call_list;
 }
 
 static void fill_stream_bodies(const clv_frame *f, bodies *b) {
   cleave__v1__attach__init(&b->attach);
-  b->attach.lane = f->attach.lane;
+  b->attach.lane = f->attach.lane_index;
   b->attach.lanes = f->attach.n_lanes;
   b->attach.role = (Cleave__V1__AttachRole)f->attach.role;
   cleave__v1__attached__init(&b->attached);
@@ -486,7 +487,7 @@ static void fill_stream_bodies(const clv_frame *f, bodies *b) {
   b->ack.n_received = f->ack.n_lanes;
   b->ack.received = (uint64_t *)(uintptr_t)f->ack.n_received;
   cleave__v1__chunk__init(&b->chunk);
-  b->chunk.transfer = f->chunk.transfer;
+  b->chunk.transfer = f->chunk.transfer_id;
   b->chunk.offset = f->chunk.offset;
   b->chunk.total = f->chunk.total_bytes;
 }
@@ -506,35 +507,35 @@ static void fill_step(const clv_frame *f, bodies *b) {
 
 static void fill_named_bodies(const clv_frame *f, bodies *b) {
   cleave__v1__state__init(&b->state);
-  b->state.what = (Cleave__V1__StateWhat)f->state.what;
-  b->state.name = (char *)(uintptr_t)f->state.name;
-  b->state.device = (char *)(uintptr_t)f->state.device;
-  b->state.index = f->state.index;
-  b->state.count = f->state.count;
-  b->state.bytes = f->state.bytes;
+  b->state.what = (Cleave__V1__StateWhat)f->state.part;
+  b->state.name = (char *)(uintptr_t)f->state.item_or_file_name;
+  b->state.device = (char *)(uintptr_t)f->state.device_name;
+  b->state.index = f->state.item_index;
+  b->state.count = f->state.n_items;
+  b->state.bytes = f->state.file_bytes;
   if (f->kind == CLV_STATE_FILE)
-    b->state.sha256 = (ProtobufCBinaryData){32, (uint8_t *)(uintptr_t)f->state.sha256.bytes};
+    b->state.sha256 = (ProtobufCBinaryData){32, (uint8_t *)(uintptr_t)f->state.file_sha256.bytes};
   cleave__v1__reference__init(&b->reference);
-  b->reference.ref = f->reference.ref;
-  b->reference.fork = f->reference.fork;
-  b->reference.number = f->reference.number;
+  b->reference.ref = f->reference.ref_id;
+  b->reference.fork = f->reference.fork_id;
+  b->reference.number = f->reference.message_number;
   b->reference.early = f->reference.owner_lacks_fork;
   b->reference.yours = f->reference.is_for_owner;
-  b->reference.node = (char *)(uintptr_t)f->reference.node;
+  b->reference.node = (char *)(uintptr_t)f->reference.node_name;
 }
 
 static void fill_head(const clv_frame *f, Cleave__V1__Frame *m) {
   m->kind = (Cleave__V1__FrameKind)f->kind;
   m->context = f->context;
-  m->phase = f->phase;
+  m->phase = f->backward_pass_number;
   m->to = (char *)(uintptr_t)f->to;
-  m->message = f->message;
+  m->message = f->message_id;
   m->micro_batch = f->micro_batch;
-  m->order = f->order;
+  m->order = f->contribution_index;
   m->module = f->module;
   m->flags = f->flags;
-  m->n_upstream = f->n_upstream;
-  m->upstream = (uint64_t *)(uintptr_t)f->upstream;
+  m->n_upstream = f->n_value_ids;
+  m->upstream = (uint64_t *)(uintptr_t)f->value_ids;
   m->n_tensors = f->n_tensors;
 }
 
@@ -697,7 +698,7 @@ static void too_many_ids_or_tensors_are_refused(void **state) {
   assert_fails(decode_copy(many.data, many.len, &limits, &err), CLV_INVALID,
                "to of 129 bytes is over the limit of 128");
   clv_frame f = make_sample_frame(CLV_DROP);
-  f.n_upstream = CLV_WIRE_UPSTREAM + 1;
+  f.n_value_ids = CLV_WIRE_UPSTREAM + 1;
   assert_fails(clv_frame_encode(&f, 0, &many, &err), CLV_INVALID, "65 upstream ids");
 }
 

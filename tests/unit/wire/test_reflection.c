@@ -21,13 +21,13 @@ static void health_messages_round_trip(void **state) {
   char service[CLV_WIRE_NAME + 1];
   clv_health status;
   assert_ok(clv_wire_health_request_encode("cleave.v1.Worker", &bytes, &err));
-  assert_ok(clv_wire_health_decode(&(clv_piece){bytes.data, bytes.len}, 1, service, &err));
+  assert_ok(clv_wire_health_request_decode(&(clv_piece){bytes.data, bytes.len}, 1, service, &err));
   assert_string_equal(service, "cleave.v1.Worker");
   assert_ok(clv_wire_health_request_encode("", &bytes, &err));
   assert_int_equal(bytes.len, 0);
-  assert_ok(clv_wire_health_decode(NULL, 0, service, &err));
+  assert_ok(clv_wire_health_request_decode(NULL, 0, service, &err));
   assert_string_equal(service, "");
-  assert_ok(clv_wire_health_encode(CLV_HEALTH_NOT_SERVING, &bytes, &err));
+  assert_ok(clv_wire_health_reply_encode(CLV_HEALTH_NOT_SERVING, &bytes, &err));
   Grpc__Health__V1__HealthCheckResponse *r =
       grpc__health__v1__health_check_response__unpack(NULL, bytes.len, (uint8_t *)bytes.data);
   assert_int_equal(r->status, 2);
@@ -41,7 +41,7 @@ static void health_messages_round_trip(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
   clv_bytes_add(&name, "\x0a\x81\x01", 3);
   clv_bytes_add(&name, longer + 2, CLV_WIRE_NAME + 1);
-  assert_fails(clv_wire_health_decode(&(clv_piece){name.data, name.len}, 1, service, &err),
+  assert_fails(clv_wire_health_request_decode(&(clv_piece){name.data, name.len}, 1, service, &err),
                CLV_INVALID, "service name of 129 bytes");
 }
 
@@ -51,7 +51,7 @@ static response *ask_question(const request *question) {
   uint8_t packed[512];
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
   size_t len = grpc__reflection__v1alpha__server_reflection_request__pack(question, packed);
-  assert_ok(clv_wire_reflect(&(clv_piece){packed, len}, 1, &reply, &err));
+  assert_ok(clv_wire_answer_reflection(&(clv_piece){packed, len}, 1, &reply, &err));
   response *r = grpc__reflection__v1alpha__server_reflection_response__unpack(
       NULL, reply.len, (uint8_t *)reply.data);
   assert_non_null(r);
@@ -156,7 +156,7 @@ static void malformed_reflection_request_is_refused(void **state) {
       "\x1a\x05"
       "ab",
       4};
-  assert_fails(clv_wire_reflect(&bad, 1, &reply, &err), CLV_INVALID, "2 are left");
+  assert_fails(clv_wire_answer_reflection(&bad, 1, &reply, &err), CLV_INVALID, "2 are left");
 }
 
 int main(void) {

@@ -67,11 +67,11 @@ static void hello_reply_round_trips(void **state) {
                                    {"b", make_digest(5)}};
   clv_wire_hello_reply reply = {.about = make_sample_about(),
                                 .incarnation = make_id(7),
-                                .worker = "w-1",
-                                .cores = 8,
-                                .threads = 6,
+                                .worker_name = "w-1",
+                                .n_cores = 8,
+                                .n_threads = 6,
                                 .n_devices = 2,
-                                .devices = devices,
+                                .device_names = devices,
                                 .n_artifacts = 2,
                                 .artifacts = artifacts};
   CLV_AUTO(clv_wire_message_clear) clv_wire_hello_reply got = {0};
@@ -80,11 +80,11 @@ static void hello_reply_round_trips(void **state) {
   memset(bytes.data, 0xff, bytes.len);
   assert_is_sample_about(&got.about);
   assert_memory_equal(&got.incarnation, &reply.incarnation, sizeof got.incarnation);
-  assert_string_equal(got.worker, "w-1");
-  assert_int_equal(got.cores, 8);
-  assert_int_equal(got.threads, 6);
+  assert_string_equal(got.worker_name, "w-1");
+  assert_int_equal(got.n_cores, 8);
+  assert_int_equal(got.n_threads, 6);
   assert_int_equal(got.n_devices, 2);
-  assert_string_equal(got.devices[1], "cuda:0");
+  assert_string_equal(got.device_names[1], "cuda:0");
   assert_int_equal(got.n_artifacts, 2);
   assert_string_equal(got.artifacts[0].name, "resnet-tail.safetensors");
   assert_memory_equal(&got.artifacts[1].sha256, &artifacts[1].sha256, sizeof(clv_sha256));
@@ -107,33 +107,33 @@ static void device_kinds_round_trip_or_are_derived(void **state) {
       {"cuda", "sm_90", "x"}, {"cuda", "sm_80", "y"}, {"cpu", "avx2", "z"}, {"cpu", "avx2", "z"}};
   clv_wire_library versions[] = {{"kernels", "oneDNN"}, {"cuda:1", "cuDNN"}};
   clv_wire_hello_reply reply = {.about = make_sample_about(),
-                                .worker = "w",
+                                .worker_name = "w",
                                 .n_devices = 4,
-                                .devices = devices,
-                                .kinds = kinds};
+                                .device_names = devices,
+                                .device_kinds = kinds};
   reply.about.n_libraries = 2;
   reply.about.libraries = versions;
   for (int older = 0; older < 2; older++) {
     CLV_AUTO(clv_wire_message_clear) clv_wire_hello_reply got = {0};
-    if (older) reply.kinds = NULL;
+    if (older) reply.device_kinds = NULL;
     assert_ok(clv_wire_hello_reply_encode(&reply, &bytes, &err));
     assert_ok(clv_wire_hello_reply_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
-    assert_kind(&got.kinds[0], "cuda", older ? "avx2" : "sm_90", older ? "" : "x");
-    assert_kind(&got.kinds[1], "cuda", older ? "" : "sm_80", older ? "cuDNN" : "y");
-    assert_kind(&got.kinds[3], "cpu", older ? "" : "avx2", older ? "oneDNN" : "z");
+    assert_kind(&got.device_kinds[0], "cuda", older ? "avx2" : "sm_90", older ? "" : "x");
+    assert_kind(&got.device_kinds[1], "cuda", older ? "" : "sm_80", older ? "cuDNN" : "y");
+    assert_kind(&got.device_kinds[3], "cpu", older ? "" : "avx2", older ? "oneDNN" : "z");
   }
   kinds[1].kind = "";
-  reply.kinds = kinds;
+  reply.device_kinds = kinds;
   assert_fails(clv_wire_hello_reply_encode(&reply, &bytes, &err), CLV_INVALID, "kind of device");
   devices[2] = "";
-  reply.kinds = NULL;
+  reply.device_kinds = NULL;
   assert_fails(clv_wire_hello_reply_encode(&reply, &bytes, &err), CLV_INVALID, "name of a device");
 }
 
 static void device_names_resolve_to_devices(void **state) {
   (void)state;
   const char *devices[] = {"cpu", "cpu:0", "cuda:1", "cuda:2"};
-  clv_wire_hello_reply h = {.n_devices = 4, .devices = devices};
+  clv_wire_hello_reply h = {.n_devices = 4, .device_names = devices};
   assert_int_equal(clv_wire_find_device(&h, "auto"), 2);
   assert_int_equal(clv_wire_find_device(&h, ""), 2);
   assert_int_equal(clv_wire_find_device(&h, NULL), 2);
@@ -196,12 +196,12 @@ static void invalid_hello_is_refused_with_its_reason(void **state) {
   request.about = make_sample_about();
   request.about.isa = "new\nline";
   assert_fails(clv_wire_hello_request_encode(&request, &bytes, &err), CLV_INVALID, "of isa");
-  clv_wire_hello_reply reply = {.about = make_sample_about(), .worker = ""};
+  clv_wire_hello_reply reply = {.about = make_sample_about(), .worker_name = ""};
   assert_fails(clv_wire_hello_reply_encode(&reply, &bytes, &err), CLV_INVALID, "worker name");
   static const char *bad_names[] = {"../etc", ".hidden", "a/b", "a b", ""};
   for (size_t i = 0; i < CLV_COUNT(bad_names); i++) {
     clv_wire_artifact artifact = {.name = bad_names[i]};
-    reply.worker = "w";
+    reply.worker_name = "w";
     reply.n_artifacts = 1;
     reply.artifacts = &artifact;
     assert_fails(clv_wire_hello_reply_encode(&reply, &bytes, &err), CLV_INVALID, "artifact name");
@@ -220,9 +220,9 @@ static void open_messages_round_trip(void **state) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   const char *peers[] = {"spiffe://hospital/worker-1", "spiffe://hospital/worker-2"};
-  clv_wire_open_request request = {.session = make_id(1),
-                                   .epoch = 3,
-                                   .name = "fashion",
+  clv_wire_open_request request = {.session_id = make_id(1),
+                                   .attempt_number = 3,
+                                   .session_name = "fashion",
                                    .n_lanes = 2,
                                    .n_peer_identities = 2,
                                    .peer_identities = peers,
@@ -232,9 +232,9 @@ static void open_messages_round_trip(void **state) {
   CLV_AUTO(clv_wire_message_clear) clv_wire_open_request got = {0};
   assert_ok(clv_wire_open_request_encode(&request, &bytes, &err));
   assert_ok(clv_wire_open_request_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
-  assert_memory_equal(&got.session, &request.session, sizeof got.session);
-  assert_int_equal(got.epoch, 3);
-  assert_string_equal(got.name, "fashion");
+  assert_memory_equal(&got.session_id, &request.session_id, sizeof got.session_id);
+  assert_int_equal(got.attempt_number, 3);
+  assert_string_equal(got.session_name, "fashion");
   assert_int_equal(got.n_lanes, 2);
   assert_int_equal(got.n_peer_identities, 2);
   assert_string_equal(got.peer_identities[0], peers[0]);
@@ -265,7 +265,8 @@ static void reference_lease_out_of_range_is_refused(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
-  clv_wire_open_request request = {.session = make_id(1), .epoch = 1, .name = "s"};
+  clv_wire_open_request request = {
+      .session_id = make_id(1), .attempt_number = 1, .session_name = "s"};
   for (size_t i = 0; i < CLV_COUNT(leases); i++) {
     CLV_AUTO(clv_wire_message_clear) clv_wire_open_request got = {0};
     request.reference_lease_ms = leases[i].requested_ms;
@@ -284,20 +285,20 @@ static void close_messages_round_trip(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
-  clv_wire_close_request request = {.session = make_id(1), .epoch = 8};
+  clv_wire_close_request request = {.session_id = make_id(1), .attempt_number = 8};
   CLV_AUTO(clv_wire_message_clear) clv_wire_close_request got = {0};
   assert_ok(clv_wire_close_request_encode(&request, &bytes, &err));
   assert_ok(clv_wire_close_request_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
-  assert_memory_equal(&got.session, &request.session, sizeof got.session);
-  assert_int_equal(got.epoch, 8);
-  clv_wire_close_reply reply = {.bytes_in = 1, .bytes_out = 2, .forwards = 3, .backwards = 4};
+  assert_memory_equal(&got.session_id, &request.session_id, sizeof got.session_id);
+  assert_int_equal(got.attempt_number, 8);
+  clv_wire_close_reply reply = {.bytes_in = 1, .bytes_out = 2, .n_forwards = 3, .n_backwards = 4};
   CLV_AUTO(clv_wire_message_clear) clv_wire_close_reply got_reply = {0};
   assert_ok(clv_wire_close_reply_encode(&reply, &bytes, &err));
   assert_ok(clv_wire_close_reply_decode(cut_in_half(&bytes).pieces, 2, &got_reply, &err));
   assert_int_equal(got_reply.bytes_in, 1);
   assert_int_equal(got_reply.bytes_out, 2);
-  assert_int_equal(got_reply.forwards, 3);
-  assert_int_equal(got_reply.backwards, 4);
+  assert_int_equal(got_reply.n_forwards, 3);
+  assert_int_equal(got_reply.n_backwards, 4);
   static const char short_id[] =
       "\x0a\x02"
       "ab";
@@ -315,44 +316,57 @@ static void status_request_round_trips(void **state) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   for (int all = 0; all < 2; all++) {
-    clv_wire_status_request request = {.all_sessions = all, .session = make_id(5)};
+    clv_wire_status_request request = {.all_sessions = all, .session_id = make_id(5)};
     CLV_AUTO(clv_wire_message_clear) clv_wire_status_request got = {0};
     assert_ok(clv_wire_status_request_encode(&request, &bytes, &err));
     assert_ok(clv_wire_status_request_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
     assert_int_equal(got.all_sessions, all);
-    if (!all) assert_memory_equal(&got.session, &request.session, sizeof got.session);
+    if (!all) assert_memory_equal(&got.session_id, &request.session_id, sizeof got.session_id);
   }
 }
+
+static const clv_wire_kept_request kept_requests[] = {
+    {.file_name = "", .after_file_name = ""},
+    {.kept_kind = CLV_KEPT_CACHES,
+     .has_cache_key = true,
+     .cache_key = {{3, 4}},
+     .file_name = "",
+     .after_file_name = ""},
+    {.kept_kind = CLV_KEPT_FILES, .file_name = "a.w", .after_file_name = "", .wants_digest = true},
+    {.kept_kind = CLV_KEPT_FILES, .file_name = "", .after_file_name = "a.w"},
+    {.verb = CLV_KEPT_READ,
+     .kept_kind = CLV_KEPT_FILES,
+     .file_name = "a.w",
+     .after_file_name = "",
+     .range_offset = 7,
+     .range_length = 1 << 20,
+     .file_version = 9},
+    {.verb = CLV_KEPT_REMOVE,
+     .kept_kind = CLV_KEPT_FILES,
+     .file_name = "a.w",
+     .after_file_name = ""},
+    {.verb = CLV_KEPT_REMOVE,
+     .kept_kind = CLV_KEPT_CACHES,
+     .file_name = "",
+     .after_file_name = ""}};
 
 static void kept_requests_round_trip(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
-  const clv_wire_kept_request requests[] = {
-      {.name = "", .after_name = ""},
-      {.sort = CLV_KEPT_CACHES, .has_key = true, .key = {{3, 4}}, .name = "", .after_name = ""},
-      {.sort = CLV_KEPT_FILES, .name = "a.w", .after_name = "", .wants_digest = true},
-      {.sort = CLV_KEPT_FILES, .name = "", .after_name = "a.w"},
-      {.verb = CLV_KEPT_READ,
-       .sort = CLV_KEPT_FILES,
-       .name = "a.w",
-       .after_name = "",
-       .offset = 7,
-       .length = 1 << 20,
-       .version = 9},
-      {.verb = CLV_KEPT_REMOVE, .sort = CLV_KEPT_FILES, .name = "a.w", .after_name = ""},
-      {.verb = CLV_KEPT_REMOVE, .sort = CLV_KEPT_CACHES, .name = "", .after_name = ""}};
-  for (size_t i = 0; i < CLV_COUNT(requests); i++) {
-    const clv_wire_kept_request *q = &requests[i];
+  for (size_t i = 0; i < CLV_COUNT(kept_requests); i++) {
+    const clv_wire_kept_request *q = &kept_requests[i];
     CLV_AUTO(clv_wire_message_clear) clv_wire_kept_request got = {0};
     assert_ok(clv_wire_kept_request_encode(q, &bytes, &err));
     if (!bytes.len) continue; /* a message whose fields are all 0 has no bytes */
     assert_ok(clv_wire_kept_request_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
-    assert_true(got.verb == q->verb && got.sort == q->sort && got.has_key == q->has_key);
-    assert_true(got.offset == q->offset && got.length == q->length && got.version == q->version);
-    assert_string_equal(got.name, q->name);
-    assert_string_equal(got.after_name, q->after_name);
-    assert_memory_equal(&got.key, &q->key, sizeof got.key);
+    assert_true(got.verb == q->verb && got.kept_kind == q->kept_kind &&
+                got.has_cache_key == q->has_cache_key);
+    assert_true(got.range_offset == q->range_offset && got.range_length == q->range_length &&
+                got.file_version == q->file_version);
+    assert_string_equal(got.file_name, q->file_name);
+    assert_string_equal(got.after_file_name, q->after_file_name);
+    assert_memory_equal(&got.cache_key, &q->cache_key, sizeof got.cache_key);
     assert_true(got.wants_digest == q->wants_digest);
   }
 }
@@ -365,28 +379,36 @@ static void wrong_kept_requests_are_refused(void **state) {
     clv_wire_kept_request request;
     const char *text;
   } wrong[] = {
-      {{.name = "../x"}, "must be 1 to 128 characters"},
-      {{.sort = CLV_KEPT_FILES, .after_name = ".x"}, "must be 1 to 128 characters"},
-      {{.has_key = true}, "not about caches"},
-      {{.sort = CLV_KEPT_CACHES, .name = "x"}, "the name of a file"},
-      {{.sort = CLV_KEPT_FILES, .wants_digest = true}, "a LIST of one file"},
-      {{.length = 1}, "a range is for READ"},
-      {{.verb = CLV_KEPT_READ, .name = "x", .length = 1}, "with the sort 0"},
-      {{.verb = CLV_KEPT_READ, .sort = CLV_KEPT_CACHES, .length = 1}, "with the sort 1"},
-      {{.verb = CLV_KEPT_READ, .sort = CLV_KEPT_FILES, .length = 1}, "names no file"},
-      {{.verb = CLV_KEPT_READ, .sort = CLV_KEPT_FILES, .name = "x"}, "a range of 0 bytes"},
-      {{.verb = CLV_KEPT_READ, .sort = CLV_KEPT_FILES, .name = "x", .length = (1 << 20) + 1},
+      {{.file_name = "../x"}, "must be 1 to 128 characters"},
+      {{.kept_kind = CLV_KEPT_FILES, .after_file_name = ".x"}, "must be 1 to 128 characters"},
+      {{.has_cache_key = true}, "not about caches"},
+      {{.kept_kind = CLV_KEPT_CACHES, .file_name = "x"}, "the name of a file"},
+      {{.kept_kind = CLV_KEPT_FILES, .wants_digest = true}, "a LIST of one file"},
+      {{.range_length = 1}, "a range is for READ"},
+      {{.verb = CLV_KEPT_READ, .file_name = "x", .range_length = 1}, "with the sort 0"},
+      {{.verb = CLV_KEPT_READ, .kept_kind = CLV_KEPT_CACHES, .range_length = 1}, "with the sort 1"},
+      {{.verb = CLV_KEPT_READ, .kept_kind = CLV_KEPT_FILES, .range_length = 1}, "names no file"},
+      {{.verb = CLV_KEPT_READ, .kept_kind = CLV_KEPT_FILES, .file_name = "x"},
+       "a range of 0 bytes"},
+      {{.verb = CLV_KEPT_READ,
+        .kept_kind = CLV_KEPT_FILES,
+        .file_name = "x",
+        .range_length = (1 << 20) + 1},
        "a range of 1048577 bytes"},
       {{.verb = CLV_KEPT_READ,
-        .sort = CLV_KEPT_FILES,
-        .name = "x",
-        .length = 1,
-        .offset = UINT64_MAX},
+        .kept_kind = CLV_KEPT_FILES,
+        .file_name = "x",
+        .range_length = 1,
+        .range_offset = UINT64_MAX},
        "the limit is"},
-      {{.verb = CLV_KEPT_READ, .sort = CLV_KEPT_FILES, .name = "x", .length = 1, .after_name = "x"},
+      {{.verb = CLV_KEPT_READ,
+        .kept_kind = CLV_KEPT_FILES,
+        .file_name = "x",
+        .range_length = 1,
+        .after_file_name = "x"},
        "is for LIST"},
       {{.verb = CLV_KEPT_REMOVE}, "with the sort 0"},
-      {{.verb = CLV_KEPT_REMOVE, .sort = CLV_KEPT_FILES}, "names no file"}};
+      {{.verb = CLV_KEPT_REMOVE, .kept_kind = CLV_KEPT_FILES}, "names no file"}};
   for (size_t i = 0; i < CLV_COUNT(wrong); i++)
     assert_fails(clv_wire_kept_request_encode(&wrong[i].request, &bytes, &err), CLV_INVALID,
                  wrong[i].text);
@@ -403,7 +425,7 @@ static void kept_replies_round_trip(void **state) {
                                .caches = two,
                                .n_files = 2,
                                .files = files,
-                               .has_more = true,
+                               .has_more_files = true,
                                .data = data,
                                .data_bytes = CLV_WIRE_KEPT_BYTES,
                                .used_bytes = 8,
@@ -411,55 +433,56 @@ static void kept_replies_round_trip(void **state) {
   CLV_AUTO(clv_wire_message_clear) clv_wire_kept_reply got = {0};
   assert_ok(clv_wire_kept_reply_encode(&reply, &bytes, &err));
   assert_ok(clv_wire_kept_reply_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
-  assert_true(got.n_caches == 2 && got.n_files == 2 && got.has_more);
+  assert_true(got.n_caches == 2 && got.n_files == 2 && got.has_more_files);
   assert_true(got.data_bytes == CLV_WIRE_KEPT_BYTES && got.used_bytes == 8 && got.quota_bytes == 9);
   assert_memory_equal(got.caches, two, sizeof two);
-  assert_string_equal(got.files[0].name, "a.w");
+  assert_string_equal(got.files[0].file_name, "a.w");
   assert_true(got.files[0].has_sha256 && !got.files[1].has_sha256 && got.files[0].age_s == 3);
-  assert_true(got.files[0].bytes == 100 && got.files[0].version == 77);
+  assert_true(got.files[0].file_bytes == 100 && got.files[0].file_version == 77);
   assert_memory_equal(&got.files[0].sha256, &files[0].sha256, sizeof files[0].sha256);
   reply.data_bytes = 0;
-  two[0].rows = 10;
+  two[0].n_rows = 10;
   assert_fails(clv_wire_kept_reply_encode(&reply, &bytes, &err), CLV_INVALID,
                "10 rows of a cache for 9 records");
-  two[0].rows = 9;
-  files[0].version = 0;
+  two[0].n_rows = 9;
+  files[0].file_version = 0;
   assert_fails(clv_wire_kept_reply_encode(&reply, &bytes, &err), CLV_INVALID, "has version 0");
-  files[0].name = "../a";
+  files[0].file_name = "../a";
   assert_fails(clv_wire_kept_reply_encode(&reply, &bytes, &err), CLV_INVALID,
                "not the name of a file");
 }
 
-static clv_wire_module_status some_modules[] = {{.module = 1, .forwards = 3, .backwards = 4},
-                                                {.module = 6,
-                                                 .steps = 7,
-                                                 .forwards = 8,
-                                                 .backwards = 9,
-                                                 .evals = 10,
-                                                 .compute_ns = 11,
-                                                 .name = "tail",
-                                                 .device = "cuda:0"}};
+static clv_wire_module_status some_modules[] = {
+    {.module_index = 1, .n_forwards = 3, .n_backwards = 4},
+    {.module_index = 6,
+     .n_steps = 7,
+     .n_forwards = 8,
+     .n_backwards = 9,
+     .n_evals = 10,
+     .compute_ns = 11,
+     .module_name = "tail",
+     .device_name = "cuda:0"}};
 
 static clv_wire_link_status some_links[] = {
-    {.peer = "", .bytes_in = 1},
+    {.peer_name = "", .bytes_in = 1},
     {"worker-2", 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21}};
 
-static clv_wire_session_status some_sessions[] = {{.epoch = 2,
+static clv_wire_session_status some_sessions[] = {{.attempt_number = 2,
                                                    .bytes_in = 3,
                                                    .bytes_out = 4,
                                                    .memory_bytes = 5,
-                                                   .name = "one",
-                                                   .identity = "spiffe://test/master",
+                                                   .session_name = "one",
+                                                   .owner_identity = "spiffe://test/master",
                                                    .n_contexts = 6,
                                                    .n_modules = 2,
                                                    .n_links = 2,
-                                                   .attached = true,
+                                                   .is_attached = true,
                                                    .n_values = 7,
-                                                   .calls_waiting = 8,
-                                                   .late_frames = 9,
-                                                   .references_owned = 10,
-                                                   .references_used = 17,
-                                                   .references_pending = 18,
+                                                   .n_waiting_calls = 8,
+                                                   .n_late_frames = 9,
+                                                   .n_references_owned = 10,
+                                                   .n_references_used = 17,
+                                                   .n_references_pending = 18,
                                                    .age_ms = 11,
                                                    .memory_limit = 12,
                                                    .busy_ns = 13,
@@ -468,31 +491,31 @@ static clv_wire_session_status some_sessions[] = {{.epoch = 2,
                                                    .modules = some_modules,
                                                    .links = some_links,
                                                    .last_error = {"no memory", 16}},
-                                                  {.name = "", .last_error = {NULL, 3}}};
+                                                  {.session_name = "", .last_error = {NULL, 3}}};
 
 static clv_wire_device_status some_devices[] = {{"cuda:0", "cuda", "sm_90", 1, 2, 3},
                                                 {"cpu", "cpu", "avx2", 4, 0, 0}};
 
 static clv_wire_status_reply make_status_reply(void) {
-  some_sessions[0].session = make_id(1);
+  some_sessions[0].session_id = make_id(1);
   return (clv_wire_status_reply){.incarnation = make_id(3),
                                  .uptime_ms = 1,
                                  .rss_bytes = 2,
-                                 .draining = true,
-                                 .sees_all = true,
+                                 .is_draining = true,
+                                 .caller_sees_all = true,
                                  .has_about = true,
                                  .about = make_sample_about(),
-                                 .worker = "w-1",
-                                 .device = "cpu",
-                                 .cores = 3,
-                                 .open_sessions = 4,
-                                 .connections = 5,
+                                 .worker_name = "w-1",
+                                 .device_name = "cpu",
+                                 .n_cores = 3,
+                                 .n_open_sessions = 4,
+                                 .n_connections = 5,
                                  .max_connections = 6,
-                                 .n_left_out = 7,
+                                 .n_sessions_left_out = 7,
                                  .memory_bytes = 8,
                                  .memory_limit = 9,
-                                 .handshake_failures = 10,
-                                 .certificate_ends = 11,
+                                 .n_handshake_failures = 10,
+                                 .certificate_expiry_s = 11,
                                  .last_error = {"refused", 12},
                                  .n_sessions = 2,
                                  .sessions = some_sessions,
@@ -502,21 +525,21 @@ static clv_wire_status_reply make_status_reply(void) {
 
 static void assert_session(const clv_wire_session_status *got) {
   const clv_wire_session_status *want = &some_sessions[0];
-  assert_memory_equal(&got->session, &want->session, sizeof(clv_wire_id));
-  assert_int_equal(got->epoch, 2);
+  assert_memory_equal(&got->session_id, &want->session_id, sizeof(clv_wire_id));
+  assert_int_equal(got->attempt_number, 2);
   assert_int_equal(got->bytes_in, 3);
   assert_int_equal(got->bytes_out, 4);
   assert_int_equal(got->memory_bytes, 5);
-  assert_string_equal(got->name, "one");
-  assert_string_equal(got->identity, "spiffe://test/master");
+  assert_string_equal(got->session_name, "one");
+  assert_string_equal(got->owner_identity, "spiffe://test/master");
   assert_int_equal(got->n_contexts, 6);
-  assert_true(got->attached);
+  assert_true(got->is_attached);
   assert_int_equal(got->n_values, 7);
-  assert_int_equal(got->calls_waiting, 8);
-  assert_int_equal(got->late_frames, 9);
-  assert_int_equal(got->references_owned, 10);
-  assert_int_equal(got->references_used, 17);
-  assert_int_equal(got->references_pending, 18);
+  assert_int_equal(got->n_waiting_calls, 8);
+  assert_int_equal(got->n_late_frames, 9);
+  assert_int_equal(got->n_references_owned, 10);
+  assert_int_equal(got->n_references_used, 17);
+  assert_int_equal(got->n_references_pending, 18);
   assert_int_equal(got->age_ms, 11);
   assert_int_equal(got->memory_limit, 12);
   assert_int_equal(got->busy_ns, 13);
@@ -526,12 +549,13 @@ static void assert_session(const clv_wire_session_status *got) {
   assert_int_equal(got->last_error.age_ms, 16);
   assert_int_equal(got->n_modules, 2);
   for (int i = 0; i < 2; i++)
-    assert_memory_equal(&got->modules[i], &some_modules[i], offsetof(clv_wire_module_status, name));
-  assert_string_equal(got->modules[0].name, "");
-  assert_string_equal(got->modules[1].name, "tail");
+    assert_memory_equal(&got->modules[i], &some_modules[i],
+                        offsetof(clv_wire_module_status, module_name));
+  assert_string_equal(got->modules[0].module_name, "");
+  assert_string_equal(got->modules[1].module_name, "tail");
   assert_int_equal(got->n_links, 2);
-  assert_string_equal(got->links[0].peer, "");
-  assert_string_equal(got->links[1].peer, "worker-2");
+  assert_string_equal(got->links[0].peer_name, "");
+  assert_string_equal(got->links[1].peer_name, "worker-2");
   size_t numbers = offsetof(clv_wire_link_status, bytes_in);
   for (int i = 0; i < 2; i++)
     assert_memory_equal(&got->links[i].bytes_in, &some_links[i].bytes_in,
@@ -549,19 +573,19 @@ static void status_reply_round_trips(void **state) {
   assert_memory_equal(&got.incarnation, &reply.incarnation, sizeof got.incarnation);
   assert_int_equal(got.uptime_ms, 1);
   assert_int_equal(got.rss_bytes, 2);
-  assert_true(got.draining && got.sees_all && got.has_about);
+  assert_true(got.is_draining && got.caller_sees_all && got.has_about);
   assert_is_sample_about(&got.about);
-  assert_string_equal(got.worker, "w-1");
-  assert_string_equal(got.device, "cpu");
-  assert_int_equal(got.cores, 3);
-  assert_int_equal(got.open_sessions, 4);
-  assert_int_equal(got.connections, 5);
+  assert_string_equal(got.worker_name, "w-1");
+  assert_string_equal(got.device_name, "cpu");
+  assert_int_equal(got.n_cores, 3);
+  assert_int_equal(got.n_open_sessions, 4);
+  assert_int_equal(got.n_connections, 5);
   assert_int_equal(got.max_connections, 6);
-  assert_int_equal(got.n_left_out, 7);
+  assert_int_equal(got.n_sessions_left_out, 7);
   assert_int_equal(got.memory_bytes, 8);
   assert_int_equal(got.memory_limit, 9);
-  assert_int_equal(got.handshake_failures, 10);
-  assert_int_equal(got.certificate_ends, 11);
+  assert_int_equal(got.n_handshake_failures, 10);
+  assert_int_equal(got.certificate_expiry_s, 11);
   assert_string_equal(got.last_error.text, "refused");
   assert_int_equal(got.last_error.age_ms, 12);
   assert_int_equal(got.n_devices, 2);
@@ -570,8 +594,8 @@ static void status_reply_round_trips(void **state) {
     assert_string_equal(a->name, b->name);
     assert_string_equal(a->kind, b->kind);
     assert_string_equal(a->isa, b->isa);
-    assert_true(a->memory_bytes == b->memory_bytes && a->memory_limit == b->memory_limit);
-    assert_int_equal(a->total_bytes, b->total_bytes);
+    assert_true(a->used_memory_bytes == b->used_memory_bytes && a->memory_limit == b->memory_limit);
+    assert_int_equal(a->total_memory_bytes, b->total_memory_bytes);
   }
   assert_int_equal(got.n_sessions, 2);
   assert_session(&got.sessions[0]);
@@ -587,8 +611,8 @@ static void overlong_module_name_is_refused(void **state) {
   char name[CLV_WIRE_NAME + 2];
   memset(name, 'n', sizeof name - 1);
   name[sizeof name - 1] = '\0';
-  clv_wire_module_status module = {.name = name};
-  clv_wire_session_status session = {.name = "s", .n_modules = 1, .modules = &module};
+  clv_wire_module_status module = {.module_name = name};
+  clv_wire_session_status session = {.session_name = "s", .n_modules = 1, .modules = &module};
   clv_wire_status_reply reply = {.n_sessions = 1, .sessions = &session};
   assert_fails(clv_wire_status_reply_encode(&reply, &bytes, &err), CLV_EXHAUSTED,
                "129 bytes of module name");
@@ -606,7 +630,7 @@ static void status_reply_of_an_older_worker_is_read(void **state) {
   assert_ok(clv_wire_status_reply_encode(&old, &bytes, &err));
   assert_ok(clv_wire_status_reply_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
   assert_false(got.has_about);
-  assert_string_equal(got.worker, "");
+  assert_string_equal(got.worker_name, "");
   assert_string_equal(got.about.software, "");
   assert_string_equal(got.last_error.text, "");
 }
@@ -624,11 +648,11 @@ static void invalid_status_reply_is_refused_with_its_reason(void **state) {
   reply.sessions = &session;
   assert_fails(clv_wire_status_reply_encode(&reply, &bytes, &err), CLV_EXHAUSTED, "links");
   session.n_links = 1;
-  many[0].peer = name;
+  many[0].peer_name = name;
   assert_fails(clv_wire_status_reply_encode(&reply, &bytes, &err), CLV_INVALID, "a name of more");
-  many[0].peer = "a\x1b[2Jb";
+  many[0].peer_name = "a\x1b[2Jb";
   assert_fails(clv_wire_status_reply_encode(&reply, &bytes, &err), CLV_INVALID, "peer");
-  many[0].peer = "w2";
+  many[0].peer_name = "w2";
   session.last_error.text = "two\nlines";
   assert_fails(clv_wire_status_reply_encode(&reply, &bytes, &err), CLV_INVALID, "text");
   session.last_error.text = "";

@@ -12,15 +12,20 @@
  */
 
 static int64_t stride[] = {2, -3};
-static clv_wire_attr attrs[] = {{.key = 4, .n_ints = 2, .ints = stride}, {.key = 9, .number = 0.5}};
+static clv_wire_attr attrs[] = {{.key = 4, .n_ints = 2, .ints = stride}, {.key = 9, .scalar = 0.5}};
 static uint32_t inputs_of_2[] = {0, 1};
 static uint32_t outputs[] = {2, 1};
 static const clv_key keys[3] = {
     {{0}}, {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}}, {{3}}};
 static clv_wire_node nodes[] = {
-    {.op = 1, .layer = 3, .name = "input"},
-    {.op = 2, .layer = 4, .name = "conv1", .n_attrs = 2, .attrs = attrs, .recompute_block = 7},
-    {.op = 60000, .layer = 5, .name = "add", .n_inputs = 2, .inputs = inputs_of_2},
+    {.op = 1, .uncut_index = 3, .name = "input"},
+    {.op = 2,
+     .uncut_index = 4,
+     .name = "conv1",
+     .n_attrs = 2,
+     .attrs = attrs,
+     .recompute_block = 7},
+    {.op = 60000, .uncut_index = 5, .name = "add", .n_inputs = 2, .input_nodes = inputs_of_2},
 };
 static const char *frozen[] = {"conv1.weight", "conv1.bias"};
 static const char *peers[] = {"worker-2", "worker-3"};
@@ -29,16 +34,16 @@ static clv_wire_spec inputs[] = {{CLV_F32, {4, {64, 8, 14, 14}}}, {CLV_I64, {1, 
 
 static clv_wire_load_request make_load_request(void) {
   return (clv_wire_load_request){
-      .session = make_id(1),
-      .epoch = 3,
-      .module = 1,
-      .threads = 2,
+      .session_id = make_id(1),
+      .attempt_number = 3,
+      .module_index = 1,
+      .n_threads = 2,
       .n_frozen = 2,
       .n_inputs = 2,
-      .graph = {.n_nodes = 3, .n_outputs = 2, .nodes = nodes, .outputs = outputs},
+      .graph = {.n_nodes = 3, .n_outputs = 2, .nodes = nodes, .output_nodes = outputs},
       .node_keys = keys,
       .n_peers = 2,
-      .peers = peers,
+      .peer_names = peers,
       .optimizer = {.kind = CLV_WIRE_OPT_OF(CLV_OPTIM_ADAMW),
                     .nesterov = true,
                     .lr = 0.1,
@@ -51,12 +56,12 @@ static clv_wire_load_request make_load_request(void) {
                     .lr_decay = 0.8,
                     .initial_accumulator_value = 0.9,
                     .centered = true},
-      .device = "cuda:1",
-      .name = "enc\303\266der",
-      .init = CLV_WIRE_INIT_ARTIFACT,
+      .device_name = "cuda:1",
+      .module_name = "enc\303\266der",
+      .init_source = CLV_WIRE_INIT_ARTIFACT,
       .artifact = {"tail.safetensors", make_digest(3)},
-      .frozen = frozen,
-      .inputs = inputs,
+      .frozen_names = frozen,
+      .input_specs = inputs,
       .ties = ties,
       .n_ties = 2};
 }
@@ -64,22 +69,22 @@ static clv_wire_load_request make_load_request(void) {
 static void assert_graph(const clv_wire_graph *g) {
   assert_int_equal(g->n_nodes, 3);
   assert_int_equal(g->n_outputs, 2);
-  assert_int_equal(g->outputs[0], 2);
-  assert_int_equal(g->outputs[1], 1);
+  assert_int_equal(g->output_nodes[0], 2);
+  assert_int_equal(g->output_nodes[1], 1);
   assert_string_equal(g->nodes[0].name, "input");
   assert_int_equal(g->nodes[0].n_inputs, 0);
   assert_int_equal(g->nodes[1].op, 2);
-  assert_int_equal(g->nodes[1].layer, 4);
+  assert_int_equal(g->nodes[1].uncut_index, 4);
   assert_int_equal(g->nodes[1].n_attrs, 2);
   assert_int_equal(g->nodes[0].recompute_block, 0);
   assert_int_equal(g->nodes[1].recompute_block, 7);
   assert_int_equal(g->nodes[1].attrs[0].key, 4);
   assert_int_equal(g->nodes[1].attrs[0].n_ints, 2);
   assert_int_equal(g->nodes[1].attrs[0].ints[1], -3);
-  assert_true(g->nodes[1].attrs[1].number == 0.5);
+  assert_true(g->nodes[1].attrs[1].scalar == 0.5);
   assert_int_equal(g->nodes[2].op, 60000);
   assert_int_equal(g->nodes[2].n_inputs, 2);
-  assert_int_equal(g->nodes[2].inputs[1], 1);
+  assert_int_equal(g->nodes[2].input_nodes[1], 1);
 }
 
 static void load_request_round_trips(void **state) {
@@ -91,37 +96,37 @@ static void load_request_round_trips(void **state) {
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
   assert_ok(clv_wire_load_request_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
   memset(bytes.data, 0xff, bytes.len);
-  assert_memory_equal(&got.session, &m.session, sizeof m.session);
-  assert_int_equal(got.epoch, 3);
-  assert_int_equal(got.module, 1);
-  assert_int_equal(got.threads, 2);
+  assert_memory_equal(&got.session_id, &m.session_id, sizeof m.session_id);
+  assert_int_equal(got.attempt_number, 3);
+  assert_int_equal(got.module_index, 1);
+  assert_int_equal(got.n_threads, 2);
   assert_graph(&got.graph);
   assert_memory_equal(got.node_keys, keys, sizeof keys);
   assert_int_equal(got.n_peers, 2);
-  assert_string_equal(got.peers[0], "worker-2");
-  assert_string_equal(got.peers[1], "worker-3");
+  assert_string_equal(got.peer_names[0], "worker-2");
+  assert_string_equal(got.peer_names[1], "worker-3");
   assert_int_equal(got.optimizer.kind, CLV_WIRE_OPT_OF(CLV_OPTIM_ADAMW));
-  assert_true(got.optimizer.nesterov && !got.optimizer.final);
+  assert_true(got.optimizer.nesterov && !got.optimizer.steps_are_final);
   assert_true(got.optimizer.lr == 0.1 && got.optimizer.momentum == 0.2);
   assert_true(got.optimizer.weight_decay == 0.3 && got.optimizer.beta1 == 0.4);
   assert_true(got.optimizer.beta2 == 0.5 && got.optimizer.eps == 0.6);
   assert_true(got.optimizer.alpha == 0.7 && got.optimizer.lr_decay == 0.8);
   assert_true(got.optimizer.initial_accumulator_value == 0.9 && got.optimizer.centered);
-  assert_string_equal(got.device, "cuda:1");
-  assert_string_equal(got.name, "enc\303\266der");
-  assert_int_equal(got.init, CLV_WIRE_INIT_ARTIFACT);
+  assert_string_equal(got.device_name, "cuda:1");
+  assert_string_equal(got.module_name, "enc\303\266der");
+  assert_int_equal(got.init_source, CLV_WIRE_INIT_ARTIFACT);
   assert_string_equal(got.artifact.name, "tail.safetensors");
   assert_memory_equal(&got.artifact.sha256, &m.artifact.sha256, sizeof(clv_sha256));
   assert_int_equal(got.n_frozen, 2);
-  assert_string_equal(got.frozen[1], "conv1.bias");
+  assert_string_equal(got.frozen_names[1], "conv1.bias");
   assert_int_equal(got.n_inputs, 2);
-  assert_true(clv_shape_equal(&got.inputs[0].shape, &inputs[0].shape));
-  assert_int_equal(got.inputs[1].dtype, CLV_I64);
+  assert_true(clv_shape_equal(&got.input_specs[0].shape, &inputs[0].shape));
+  assert_int_equal(got.input_specs[1].dtype, CLV_I64);
   assert_int_equal(got.n_ties, 2);
   for (int i = 0; i < 2; i++) {
-    assert_int_equal(got.ties[i].node, ties[i].node);
-    assert_int_equal(got.ties[i].module, ties[i].module);
-    assert_string_equal(got.ties[i].owner_node, ties[i].owner_node);
+    assert_int_equal(got.ties[i].node_index, ties[i].node_index);
+    assert_int_equal(got.ties[i].owner_module, ties[i].owner_module);
+    assert_string_equal(got.ties[i].owner_node_name, ties[i].owner_node_name);
   }
 }
 
@@ -151,11 +156,11 @@ static void missing_module_name_reads_as_empty(void **state) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_load_request m = make_load_request();
-  m.name = NULL;
+  m.module_name = NULL;
   CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
   assert_ok(clv_wire_load_request_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
-  assert_string_equal(got.name, "");
+  assert_string_equal(got.module_name, "");
 }
 
 static void final_optimizer_round_trips(void **state) {
@@ -164,11 +169,11 @@ static void final_optimizer_round_trips(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_load_request m = make_load_request();
   m.optimizer.nesterov = false;
-  m.optimizer.final = true;
+  m.optimizer.steps_are_final = true;
   CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
   assert_ok(clv_wire_load_request_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
-  assert_true(got.optimizer.final && !got.optimizer.nesterov);
+  assert_true(got.optimizer.steps_are_final && !got.optimizer.nesterov);
 }
 
 static const char *decayed[] = {"conv1.weight", "conv2.weight"};
@@ -178,7 +183,7 @@ static clv_wire_group make_group(const char **names, uint32_t n, double lr) {
   return (clv_wire_group){
       .optimizer = {.kind = CLV_WIRE_OPT_OF(CLV_OPTIM_ADAMW), .lr = lr, .beta2 = 0.7},
       .n_params = n,
-      .params = names};
+      .param_names = names};
 }
 
 static void parameter_groups_round_trip(void **state) {
@@ -205,8 +210,8 @@ static void parameter_groups_round_trip(void **state) {
     assert_int_equal(got.groups[i].optimizer.nesterov, i == 1);
     assert_int_equal(got.groups[i].n_params, m.groups[i].n_params);
   }
-  assert_string_equal(got.groups[0].params[1], "conv2.weight");
-  assert_string_equal(got.groups[1].params[0], "conv2.bias");
+  assert_string_equal(got.groups[0].param_names[1], "conv2.weight");
+  assert_string_equal(got.groups[1].param_names[0], "conv2.bias");
 }
 
 /* The memory budget allows 4096 names in all groups together. */
@@ -231,19 +236,20 @@ static void too_many_calls_in_flight_are_refused(void **state) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_load_request m = make_load_request();
-  m.max_in_flight = 4096;
+  m.max_calls_in_flight = 4096;
   m.input_needs_grad = true;
-  m.bf16 = m.tf32 = m.frozen_is_final = m.frozen_bf16 = true;
+  m.computes_in_bf16 = m.allows_tf32 = m.frozen_has_no_grads_or_moments = m.stores_frozen_as_bf16 =
+      true;
   CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
   assert_ok(clv_wire_load_request_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
-  assert_int_equal(got.max_in_flight, 4096);
+  assert_int_equal(got.max_calls_in_flight, 4096);
   assert_true(got.input_needs_grad);
-  assert_true(got.bf16);
-  assert_true(got.tf32);
-  assert_true(got.frozen_is_final);
-  assert_true(got.frozen_bf16);
-  m.max_in_flight++;
+  assert_true(got.computes_in_bf16);
+  assert_true(got.allows_tf32);
+  assert_true(got.frozen_has_no_grads_or_moments);
+  assert_true(got.stores_frozen_as_bf16);
+  m.max_calls_in_flight++;
   assert_fails(clv_wire_load_request_encode(&m, &bytes, &err), CLV_EXHAUSTED,
                "4097 calls in flight");
 }
@@ -257,14 +263,14 @@ static void load_reply_round_trips(void **state) {
   clv_wire_load_reply m = {.n_params = 2,
                            .params = params,
                            .n_outputs = 2,
-                           .outputs = inputs,
+                           .output_specs = inputs,
                            .memory_bytes = 12345,
-                           .device = "cuda:1"};
+                           .device_name = "cuda:1"};
   CLV_AUTO(clv_wire_message_clear) clv_wire_load_reply got = {0};
   assert_ok(clv_wire_load_reply_encode(&m, &bytes, &err));
   assert_ok(clv_wire_load_reply_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
   assert_int_equal(got.memory_bytes, 12345);
-  assert_string_equal(got.device, "cuda:1");
+  assert_string_equal(got.device_name, "cuda:1");
   assert_int_equal(got.n_params, 2);
   assert_string_equal(got.params[0].name, "conv1.weight");
   assert_true(clv_shape_equal(&got.params[0].tensor_spec.shape, &params[0].tensor_spec.shape));
@@ -272,7 +278,7 @@ static void load_reply_round_trips(void **state) {
   assert_int_equal(got.params[1].tensor_spec.shape.rank, 0);
   assert_memory_equal(&got.params[1].digest, &params[1].digest, sizeof(clv_sha256));
   assert_int_equal(got.n_outputs, 2);
-  assert_true(clv_shape_equal(&got.outputs[0].shape, &inputs[0].shape));
+  assert_true(clv_shape_equal(&got.output_specs[0].shape, &inputs[0].shape));
 }
 
 /* ---- rules of LoadModule, each broken once ------------------------------------------------------
@@ -305,7 +311,7 @@ static void make_one_attr_graph(clv_wire_load_request *m, clv_wire_attr attr) {
 static void set_one_input(clv_wire_load_request *m, clv_wire_spec spec) {
   one_spec = spec;
   m->n_inputs = 1;
-  m->inputs = &one_spec;
+  m->input_specs = &one_spec;
 }
 
 /* Groups of one parameter each, in addition to the group of the module. */
@@ -324,38 +330,38 @@ static clv_wire_group *set_one_group(clv_wire_load_request *m, const char *name)
 SPOIL(many_group, set_one_group(m, "w"); m->n_groups = CLV_WIRE_GROUPS + 1)
 SPOIL(other_kind, set_one_group(m, "w")->optimizer.kind = CLV_WIRE_OPT_OF(CLV_OPTIM_SGD))
 SPOIL(no_kind, set_one_group(m, "w")->optimizer.kind = m->optimizer.kind = CLV_WIRE_OPT_NONE)
-SPOIL(other_final, set_one_group(m, "w")->optimizer.final = true)
+SPOIL(other_final, set_one_group(m, "w")->optimizer.steps_are_final = true)
 SPOIL(group_nan, set_one_group(m, "w")->optimizer.weight_decay = 0.0 / 0.0)
 SPOIL(group_nameless, set_one_group(m, ""))
 SPOIL(group_long_name, set_one_group(m, long_name))
 SPOIL(group_newline, set_one_group(m, "a\nb"))
 SPOIL(no_graph, m->graph = (clv_wire_graph){0})
 SPOIL(input_of_itself, make_one_node_graph(m); one_index = 0; one_node.n_inputs = 1;
-      one_node.inputs = &one_index)
+      one_node.input_nodes = &one_index)
 SPOIL(output_outside, make_one_node_graph(m); one_index = 1; m->graph.n_outputs = 1;
-      m->graph.outputs = &one_index)
+      m->graph.output_nodes = &one_index)
 SPOIL(op_too_high, make_one_node_graph(m); one_node.op = 65536)
-SPOIL(layer_too_high, make_one_node_graph(m); one_node.layer = UINT32_MAX)
+SPOIL(layer_too_high, make_one_node_graph(m); one_node.uncut_index = UINT32_MAX)
 SPOIL(long_node_name, make_one_node_graph(m); one_node.name = long_name)
-SPOIL(infinite_attr, make_one_attr_graph(m, (clv_wire_attr){.key = 1, .number = 1.0 / 0.0}))
+SPOIL(infinite_attr, make_one_attr_graph(m, (clv_wire_attr){.key = 1, .scalar = 1.0 / 0.0}))
 SPOIL(long_attr,
       make_one_attr_graph(m, (clv_wire_attr){
                                  .key = 1, .n_ints = CLV_WIRE_ATTR_INTS + 1, .ints = many_ints}))
 SPOIL(infinite_number, many_numbers_of[1] = 1.0f / 0.0f;
-      make_one_attr_graph(m, (clv_wire_attr){.key = 1, .n_numbers = 2, .numbers = many_numbers_of}))
+      make_one_attr_graph(m, (clv_wire_attr){.key = 1, .n_floats = 2, .floats = many_numbers_of}))
 SPOIL(many_numbers, make_one_attr_graph(m, (clv_wire_attr){.key = 1,
-                                                           .n_numbers = CLV_WIRE_ATTR_NUMBERS + 1,
-                                                           .numbers = many_numbers_of}))
-SPOIL(module_outside, m->module = 255)
-SPOIL(long_module_name, m->name = long_name)
-SPOIL(module_escape, m->name = "a\033[31mb")
-SPOIL(module_c1, m->name =
+                                                           .n_floats = CLV_WIRE_ATTR_NUMBERS + 1,
+                                                           .floats = many_numbers_of}))
+SPOIL(module_outside, m->module_index = 255)
+SPOIL(long_module_name, m->module_name = long_name)
+SPOIL(module_escape, m->module_name = "a\033[31mb")
+SPOIL(module_c1, m->module_name =
                      "\302\233"
                      "31m")
-SPOIL(many_peers, m->n_peers = CLV_WIRE_PEERS + 1; m->peers = many_names)
+SPOIL(many_peers, m->n_peers = CLV_WIRE_PEERS + 1; m->peer_names = many_names)
 SPOIL(nan_lr, m->optimizer.lr = 0.0 / 0.0)
 SPOIL(odd_optimizer, m->optimizer.kind = (clv_wire_opt_kind)7)
-SPOIL(odd_init, m->init = (clv_wire_init)3)
+SPOIL(odd_init, m->init_source = (clv_wire_init)3)
 SPOIL(odd_artifact, m->artifact.name = "../x")
 SPOIL(dims_overflow, set_one_input(m, (clv_wire_spec){CLV_F32, CLV_SHAPE(1ll << 40, 1ll << 40)}))
 SPOIL(dim_negative, set_one_input(m, (clv_wire_spec){CLV_F32, CLV_SHAPE(-1)}))
@@ -427,11 +433,11 @@ static void large_graph_fits_the_memory_budget(void **state) {
     snprintf(names[i], sizeof names[i], "layer%u.block%u.conv2", i / 20, i);
     before[i] = i ? i - 1 : 0;
     many[i] = (clv_wire_node){.op = 2,
-                              .layer = i,
+                              .uncut_index = i,
                               .n_inputs = i ? 1 : 0,
                               .n_attrs = 4,
                               .name = names[i],
-                              .inputs = &before[i],
+                              .input_nodes = &before[i],
                               .attrs = conv};
   }
   clv_err err = {0};

@@ -40,14 +40,14 @@ static inline int get_next_kind(int kind) {
 
 static inline void fill_attach(clv_frame *f) {
   for (int i = 0; i < CLV_WIRE_ID_BYTES; i++) {
-    f->attach.session.bytes[i] = (uint8_t)(i + 1);
+    f->attach.session_id.bytes[i] = (uint8_t)(i + 1);
     f->attach.incarnation.bytes[i] = (uint8_t)(200 - i);
   }
-  f->attach.epoch = 9;
-  f->attach.lane = 1;
+  f->attach.attempt_number = 9;
+  f->attach.lane_index = 1;
   f->attach.n_lanes = 2;
   f->attach.role = CLV_ATTACH_PEER;
-  snprintf(f->attach.owner, sizeof f->attach.owner, "spiffe://test/master");
+  snprintf(f->attach.session_owner, sizeof f->attach.session_owner, "spiffe://test/master");
   f->attach.connection_number = 3;
   f->attach.n_received = 1 << 30;
 }
@@ -55,38 +55,41 @@ static inline void fill_attach(clv_frame *f) {
 static inline void fill_call_sample(clv_frame *f) {
   f->micro_batch = 3;
   f->flags = CLV_FLAG_TRAINING;
-  f->call.runs_after = UINT64_MAX - 1;
+  f->call.runs_after_call = UINT64_MAX - 1;
   f->call.n_args = 3;
-  f->call.args[0] = (clv_arg){.value = UINT64_MAX, .needs_grad = true};
+  f->call.args[0] = (clv_arg){.value_id = UINT64_MAX, .needs_grad = true};
   f->call.args[1] = (clv_arg){.is_inline = true};
-  f->call.args[2] = (clv_arg){.value = 78, .needs_grad = true, .is_inline = true};
+  f->call.args[2] = (clv_arg){.value_id = 78, .needs_grad = true, .is_inline = true};
   f->n_tensors = 2;
   f->tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(2, 3), 24, 0, 0xdeadbeef};
   f->tensors[1] = (clv_tensor_head){CLV_I64, CLV_SHAPE(5), 40, 0, 0x12345678};
 }
 
 static inline void fill_drop(clv_frame *f) {
-  f->n_upstream = 3;
-  f->upstream[0] = 1;
-  f->upstream[1] = UINT64_MAX;
-  f->upstream[2] = (uint64_t)1 << 40;
+  f->n_value_ids = 3;
+  f->value_ids[0] = 1;
+  f->value_ids[1] = UINT64_MAX;
+  f->value_ids[2] = (uint64_t)1 << 40;
 }
 
 static inline void fill_prepare(clv_frame *f) {
-  f->backward.retain = f->backward.vote = f->backward.more_follow = true;
-  f->backward.skipped_phases = 2;
-  f->backward.n_calls = 3;
-  f->backward.calls[0] = (clv_needed_call){.call = 80, .root_gradient = 1, .n_targets = 2};
-  f->backward.calls[1] = (clv_needed_call){.call = 79, .n_contributions = 1};
-  f->backward.calls[2] =
-      (clv_needed_call){.call = UINT64_MAX, .n_contributions = 7, .n_targets = 1};
-  f->backward.n_targets = 3;
-  f->backward.targets[0] = (clv_target){.value = 79, .to = 2};
-  f->backward.targets[1] = (clv_target){.value = 78, .slot = 1, .order = 4095};
-  f->backward.targets[2] = (clv_target){.value = 1, .slot = 7, .order = 1, .to = 1};
+  f->backward.retains_graph = f->backward.needs_vote = f->backward.more_follow = true;
+  f->backward.n_skipped_phases = 2;
+  f->backward.n_needed_calls = 3;
+  f->backward.needed_calls[0] =
+      (clv_needed_call){.call_id = 80, .root_gradient = 1, .n_grad_targets = 2};
+  f->backward.needed_calls[1] = (clv_needed_call){.call_id = 79, .n_contributions = 1};
+  f->backward.needed_calls[2] =
+      (clv_needed_call){.call_id = UINT64_MAX, .n_contributions = 7, .n_grad_targets = 1};
+  f->backward.n_grad_targets = 3;
+  f->backward.grad_targets[0] = (clv_target){.value_id = 79, .to_peer = 2};
+  f->backward.grad_targets[1] =
+      (clv_target){.value_id = 78, .input_index = 1, .contribution_index = 4095};
+  f->backward.grad_targets[2] =
+      (clv_target){.value_id = 1, .input_index = 7, .contribution_index = 1, .to_peer = 1};
   f->backward.n_peers = 2;
-  strcpy(f->backward.peers[0], "worker-2");
-  strcpy(f->backward.peers[1], "w3");
+  strcpy(f->backward.peer_names[0], "worker-2");
+  strcpy(f->backward.peer_names[1], "w3");
 }
 
 static inline void fill_finished(clv_frame *f) {
@@ -105,18 +108,18 @@ static inline void fill_apply(clv_frame *f) {
 }
 
 static inline void fill_state(clv_frame *f) {
-  f->state.what = CLV_STATE_OPTIMIZER;
+  f->state.part = CLV_STATE_OPTIMIZER;
   if (f->kind >= CLV_STATE_SAVE) {
-    strcpy(f->state.name, "front-3.adam");
-    f->state.bytes = 1 << 20;
-    memset(&f->state.sha256, 0xa5, sizeof f->state.sha256);
+    strcpy(f->state.item_or_file_name, "front-3.adam");
+    f->state.file_bytes = 1 << 20;
+    memset(&f->state.file_sha256, 0xa5, sizeof f->state.file_sha256);
     return;
   }
-  f->state.count = 7;
+  f->state.n_items = 7;
   if (f->kind != CLV_STATE_ITEM && f->kind != CLV_STATE_PUT) return;
-  f->state.index = 6;
-  strcpy(f->state.name, "exp_avg:conv1.weight");
-  if (f->kind == CLV_STATE_ITEM) strcpy(f->state.device, "cpu");
+  f->state.item_index = 6;
+  strcpy(f->state.item_or_file_name, "exp_avg:conv1.weight");
+  if (f->kind == CLV_STATE_ITEM) strcpy(f->state.device_name, "cpu");
   f->n_tensors = 1;
   f->tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(4, 4), 64, 0, 0x01020304};
 }
@@ -129,13 +132,13 @@ static inline void fill_ack(clv_frame *f) {
 }
 
 static inline void fill_reference(clv_frame *f) {
-  f->reference.ref = UINT64_MAX - 2;
-  f->reference.fork = 0x0001000000000007;
-  f->reference.key = 0x8000000000000001;
-  f->reference.number = f->kind == CLV_REF_VALUE ? 0 : 1 << 20;
+  f->reference.ref_id = UINT64_MAX - 2;
+  f->reference.fork_id = 0x0001000000000007;
+  f->reference.ref_key = 0x8000000000000001;
+  f->reference.message_number = f->kind == CLV_REF_VALUE ? 0 : 1 << 20;
   f->reference.owner_lacks_fork = f->kind == CLV_REF_USE || f->kind == CLV_REF_FETCH;
   f->reference.is_for_owner = f->kind == CLV_REF_USE;
-  strcpy(f->reference.node, "worker-3");
+  strcpy(f->reference.node_name, "worker-3");
   strcpy(f->to, "worker-2");
   f->has_failure = f->kind == CLV_REF_ACK;
   if (f->has_failure) clv_frame_set_failure(f, CLV_NOT_FOUND, "no such reference", "");
@@ -147,8 +150,8 @@ static inline void fill_reference(clv_frame *f) {
 static inline clv_frame make_sample_frame(clv_frame_kind kind) {
   clv_frame f = {.kind = kind,
                  .context = 0x0102030405060708,
-                 .message = 77,
-                 .phase = 3,
+                 .message_id = 77,
+                 .backward_pass_number = 3,
                  .step = 123456789012,
                  .module = 2,
                  .reply_to = 300};
@@ -159,7 +162,7 @@ static inline clv_frame make_sample_frame(clv_frame_kind kind) {
   }
   if (kind == CLV_CREDIT) f.credit.bytes = 1 << 20;
   if (kind == CLV_CHUNK) {
-    f.chunk.transfer = 5;
+    f.chunk.transfer_id = 5;
     f.chunk.offset = 1 << 18;
     f.chunk.total_bytes = 1 << 20;
   }
@@ -175,7 +178,7 @@ static inline clv_frame make_sample_frame(clv_frame_kind kind) {
   if (kind == CLV_DROP || kind == CLV_SPARE) fill_drop(&f);
   if (kind == CLV_PREPARE) fill_prepare(&f);
   if (kind == CLV_GRADIENT) {
-    f.order = 2;
+    f.contribution_index = 2;
     f.n_tensors = 1;
     f.tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(4), 16, 0, 0x0badcafe};
   }
