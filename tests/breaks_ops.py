@@ -6,7 +6,7 @@ of("kernels/cpu/pointwise.c", "tests/ops/test_any_layout sqrt",
    a_slope_of_the_padding_stays=("static bool is_zero_of_zero(", "return of_zero == 0;", "return true;"))
 of("worker/service/load_module.c", "tests/net/contexts/test_client.py an_unknown_op_is_refused_by_its_layer",
    an_unknown_op_has_no_layer=("static clv_code add_node(", "w->op >= CLV_OP_COUNT || !clv_op_def_of((clv_op)w->op)", "false"))
-of("kernels/ops/table.c", "tests/ops/test_golden clamp",
+of("kernels/ops/rules.c", "tests/ops/test_golden clamp",
    no_bound_is_a_bound=("static double read_number(", "fabs(number) > 3.4e38", "false"))
 of("kernels/cpu/activations.c", "tests/ops/test_pair hardtanh",
    a_value_on_a_bound_has_a_gradient=("", "MAP(hardtanh_back, x <= p || x >= q", "MAP(hardtanh_back, x < p || x > q"))
