@@ -34,6 +34,7 @@ MAY = {
     ("cleave_parallel_release", "parallel"): "nothing is released",
     ("cleave_context_open", "options"): "the defaults",
     ("cleave_call_with", "options"): "the defaults",
+    ("cleave_call_outputs", "options"): "the defaults",
     ("cleave_rpc_async", "ret_reference"): "the value is used in no further call",
     ("cleave_rpc_sync", "ret_reference"): "the value is used in no further call",
     ("cleave_backward_with", "options"): "the defaults",

@@ -1088,9 +1088,10 @@ CLEAVE_API cleave_status cleave_call_with(cleave_runtime *runtime, cleave_contex
  * for each output, in the order of cleave_graph_output. Each is a value of its own: an input of
  * further calls, a root of a backward, to be kept, released or forgotten. An output that no root of
  * a backward depends on counts as one whose gradient is zero. The call's saved tensors are freed
- * when all its outputs are forgotten. Options: positions, old_weights and recompute are those of
- * the call; send_to, to_program and fetch_dtype are for each output; `after` may name any output of
- * an earlier call. CLEAVE_INVALID: the module has another number of outputs. */
+ * when all its outputs are forgotten. options NULL: none. Options: positions, old_weights and
+ * recompute are those of the call; send_to, to_program and fetch_dtype are for each output; `after`
+ * may name any output of an earlier call. CLEAVE_INVALID: the module has another number of
+ * outputs. */
 CLEAVE_API cleave_status cleave_call_outputs(cleave_runtime *runtime, cleave_context context,
                                              cleave_module *module, const cleave_reference *inputs,
                                              size_t n_inputs, const cleave_call_options *options,

@@ -26,10 +26,7 @@ const char *clv_wrong_format_hint(const char *label, const void *head, size_t le
     text = text && ((p[i] >= ' ' && p[i] <= '~') || (p[i] >= '\t' && p[i] <= '\r'));
   for (size_t i = 0; i < CLV_COUNT(endings); i++)
     text = text || (n > 4 && strcasecmp(label + n - 4, endings[i]) == 0);
-  return text ? "; tables of numbers such as CSV are not read: convert it with python3 -c 'import "
-                "numpy as np; "
-                "np.save(\"x.npy\", np.loadtxt(\"x.csv\", delimiter=\",\", dtype=\"f4\"))'"
-              : "";
+  return text ? "; it seems to be a CSV: data.format: table reads one with a header" : "";
 }
 
 enum {

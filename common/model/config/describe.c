@@ -184,7 +184,8 @@ static void write_json_nested(const json *j, const clv_row *row) {
   write_json_entry_counts(j, row);
   if (row->kind == CLV_ROW_MAP) {
     clv_bytes_puts(j->out, ",\"propertyNames\":{\"type\":\"string\"");
-    write_json_text(j, "pattern", clv_format_pattern(row->format));
+    const char *pattern = clv_format_pattern(row->format);
+    if (pattern) write_json_text(j, "pattern", pattern);
     clv_bytes_puts(j->out, "},\"additionalProperties\":{\"type\":\"object\"");
   } else {
     clv_bytes_puts(j->out, ",\"items\":{\"type\":\"object\"");

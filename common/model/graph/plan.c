@@ -46,7 +46,7 @@ clv_code clv_plan_add_step(clv_plan *p, const clv_plan_step *step, clv_err *err)
   return CLV_OK;
 }
 
-clv_plan_step clv_plan_make_step(clv_plan_step_fn *run, const char *verb, int node) {
+clv_plan_step clv_plan_make_bare_step(clv_plan_step_fn *run, const char *verb, int node) {
   clv_plan_step s = {.run = run, .step_name = verb, .node = node, .src = -1, .dst = -1};
   s.scratch = s.cache = s.recomputed_in0 = s.out = s.saved_buf = -1;
   for (int i = 0; i < CLV_MAX_IN; i++) s.din[i] = s.in[i] = -1;
@@ -94,8 +94,8 @@ clv_code clv_plan_convert_layout(clv_plan *p, int node, clv_plan_layout_buf from
     from = middle_rep;
   }
   bool copy = from.layout == to.layout;
-  clv_plan_step s = clv_plan_make_step(copy ? clv_plan_run_copy : clv_plan_run_reorder,
-                                       copy ? "copy" : "reorder", node);
+  clv_plan_step s = clv_plan_make_bare_step(copy ? clv_plan_run_copy : clv_plan_run_reorder,
+                                            copy ? "copy" : "reorder", node);
   s.src = from.buf;
   s.dst = to.buf;
   s.src_layout = from.layout;

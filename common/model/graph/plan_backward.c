@@ -59,7 +59,7 @@ static clv_code add_gradient(clv_plan *p, int node, clv_plan_layout_buf rep, clv
   if (sum->layout != block) CLV_TRY(convert_to_new_buf(p, node, sum, block, err));
   /* The add step writes the sum in place. The sum is never the caller's read-only dout, because
    * dout is the gradient of the output, and no reachable node reads the output. */
-  clv_plan_step s = clv_plan_make_step(clv_plan_run_add, "add", node);
+  clv_plan_step s = clv_plan_make_bare_step(clv_plan_run_add, "add", node);
   s.src = rep.buf;
   s.dst = sum->buf;
   s.src_layout = s.dst_layout = block;
@@ -92,7 +92,7 @@ static bool can_recompute_in0(const clv_plan *p, int node) {
 
 static clv_code add_recompute_step(clv_plan *p, int node, int *ret_buf, clv_err *err) {
   int from = p->nodes[node].src[0];
-  clv_plan_step s = clv_plan_make_step(clv_plan_run_recompute, "again", from);
+  clv_plan_step s = clv_plan_make_bare_step(clv_plan_run_recompute, "again", from);
   CLV_TRY(clv_plan_add_value_buf(p, from, p->nodes[from].value_bufs[0].layout, &s.dst, err));
   CLV_TRY(clv_plan_add_scratch(p, from, &s, err));
   clv_plan_bind_step_bufs(p, &s);
@@ -122,7 +122,7 @@ static clv_code bind_saved_values(clv_plan *p, int node, clv_plan_step *s, unsig
 
 static clv_code add_input_gradient_step(clv_plan *p, int node, clv_err *err) {
   clv_plan_node *q = &p->nodes[node];
-  clv_plan_step s = clv_plan_make_step(clv_plan_run_backward_input, "backward_input", node);
+  clv_plan_step s = clv_plan_make_bare_step(clv_plan_run_backward_input, "backward_input", node);
   clv_plan_layout_buf dx[CLV_MAX_IN];
   if (!clv_plan_has_input_grad_step(p, node)) return CLV_OK;
   CLV_TRY(bind_saved_values(p, node, &s, q->kernel->saves & ~q->kernel->saves_for_dw, err));
@@ -142,7 +142,7 @@ static clv_code add_input_gradient_step(clv_plan *p, int node, clv_err *err) {
 }
 
 static clv_code add_weight_gradient_step(clv_plan *p, int node, clv_err *err) {
-  clv_plan_step s = clv_plan_make_step(clv_plan_run_backward_weight, "backward_weight", node);
+  clv_plan_step s = clv_plan_make_bare_step(clv_plan_run_backward_weight, "backward_weight", node);
   CLV_TRY(bind_saved_values(p, node, &s, p->nodes[node].kernel->saves, err));
   CLV_TRY(add_discarded_gradients(p, node, &s, err));
   CLV_TRY(clv_plan_add_scratch(p, node, &s, err));
@@ -157,7 +157,7 @@ static clv_code add_input_gradient_copy(clv_plan *p, int node, clv_err *err) {
   if (q->grad_sum.buf >= 0) return clv_plan_convert_layout(p, node, q->grad_sum, din, err);
   clv_plan_step s =
       /* reached if the output does not depend on this input */
-      clv_plan_make_step(clv_plan_run_zero, "zero", node);
+      clv_plan_make_bare_step(clv_plan_run_zero, "zero", node);
   s.dst = din.buf;
   s.n = p->input_bytes[q->input_index];
   return clv_plan_add_step(p, &s, err);

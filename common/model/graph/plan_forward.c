@@ -149,7 +149,7 @@ static clv_code add_discarded_statistics(clv_plan *p, int node, clv_plan_step *s
   for (int i = 0; i < CLV_MAX_PARAMS; i++) {
     const clv_param *q = p->nodes[node].slot_params[i];
     if (!q || q->trainable) continue;
-    clv_plan_step zero = clv_plan_make_step(clv_plan_run_zero, "zero", node);
+    clv_plan_step zero = clv_plan_make_bare_step(clv_plan_run_zero, "zero", node);
     zero.n = q->bytes;
     CLV_TRY(clv_plan_buf_new(p, q->bytes, SPACE_SCRATCH, &step->discard_bufs[i], err));
     zero.dst = step->discard_bufs[i];
@@ -163,7 +163,7 @@ static clv_code add_forward_step(clv_plan *p, int node, bool again, clv_err *err
   const clv_node *n = &p->graph->nodes[node];
   clv_plan_node *q = &p->nodes[node];
   clv_plan_step s =
-      clv_plan_make_step(clv_plan_run_forward, again ? "forward again" : "forward", node);
+      clv_plan_make_bare_step(clv_plan_run_forward, again ? "forward again" : "forward", node);
   CLV_TRY(clv_plan_bind_input_bufs(p, node, err));
   if (again) CLV_TRY(add_discarded_statistics(p, node, &s, err));
   /* Extends the lifetimes of all inputs up to this step, so that a reorder step for the second

@@ -226,7 +226,7 @@ clv_code clv_plan_buf_new(clv_plan *p, size_t bytes, int space, int *ret,
 void clv_plan_extend_lifetime(clv_plan *p, int buf);
 clv_code clv_plan_add_step(clv_plan *p, const clv_plan_step *step, clv_err *err) CLV_USE_RESULT;
 /* Returns a step without buffers: every buffer field is -1. */
-clv_plan_step clv_plan_make_step(clv_plan_step_fn *run, const char *verb, int node);
+clv_plan_step clv_plan_make_bare_step(clv_plan_step_fn *run, const char *verb, int node);
 /* (plan_empty.c) True if an input of the node has an extent of 0, and so no values. */
 bool clv_plan_has_empty_input(const clv_node_desc *d);
 /* Makes the kernel of a node for which clv_plan_has_empty_input is true. CLV_UNIMPLEMENTED: the

@@ -34,7 +34,7 @@ typedef struct search {
   uint32_t max_best_splits, n_best_splits;
   uint64_t work_done;
   clv_sched_costs costs;
-  clv_sched_search counts;
+  clv_sched_search statistics;
 } search;
 
 static void search_clear(search *s) {
@@ -194,7 +194,7 @@ static clv_code count_and_simulate(search *s, clv_sched_split *split, clv_err *e
   uint64_t micro = s->c->micro_batch_counts[split->micros_choice];
   s->work_done += micro * s->c->shape.n_stages * s->c->shape.n_stages *
                   (s->c->computes_window ? WINDOW_TRIES : 1);
-  s->counts.n_simulated++;
+  s->statistics.n_simulated++;
   return simulate_split(s->c, &s->costs, split, err);
 }
 
@@ -272,7 +272,7 @@ static clv_code simulate_all_ways(search *s, clv_err *err) {
   qsort(s->ways, all, sizeof *s->ways, compare_lower_bounds);
   for (n = 0; n < all && s->ways[n].lower_bound_seconds < seconds_to_beat(s); n++) {
     if (s->work_done > WORK) {
-      s->counts.is_optimal = false;
+      s->statistics.is_optimal = false;
       return CLV_OK;
     }
     get_last_layers(s, s->ways[n].cuts_index, split.last_layers);
@@ -320,8 +320,8 @@ static clv_code choose_places(search *s, clv_err *err) {
   if (ways < 1)
     return clv_fail(err, CLV_NOT_FOUND, "%u layers with %u places to cut make no %u stages",
                     c->n_layers, c->n_cut_places, s->n + 1);
-  s->counts.n_possible = (uint64_t)fmin(ways * c->n_micro_batch_counts, 1e18);
-  s->counts.is_optimal = ways <= most;
+  s->statistics.n_possible = (uint64_t)fmin(ways * c->n_micro_batch_counts, 1e18);
+  s->statistics.is_optimal = ways <= most;
   for (uint32_t n = c->n_cut_places;; n = n * 9 / 10) {
     s->n_cut_places = choose_spaced_places(s, n, s->cut_places);
     CLV_TRY(count_ways(s, s->cut_places, s->n_cut_places, &ways, err));
@@ -392,8 +392,8 @@ clv_code clv_sched_search_cuts(const clv_sched_cuts *c, uint32_t few, clv_sched_
   CLV_TRY(choose_places(&s, err));
   enumerate_cuts(&s, 0, 0, partial_cuts);
   CLV_TRY(simulate_all_ways(&s, err));
-  if (!s.counts.is_optimal) CLV_TRY(improve_best_splits(&s, err));
+  if (!s.statistics.is_optimal) CLV_TRY(improve_best_splits(&s, err));
   *ret_n = s.n_best_splits;
-  *ret_search = s.counts;
+  *ret_search = s.statistics;
   return CLV_OK;
 }

@@ -196,7 +196,7 @@ static void pass_current_message(clv_frame_writer *o, clv_lane_log *g,
   if (code == CLV_EXHAUSTED) s.transport->cancel(s.handle, CLV_CANCELLED, err.text);
   clv_stream_unref(&s);
   pthread_mutex_lock(&o->lock);
-  clv_logged_message *removed = clv_lane_log_finish_passing(g);
+  clv_logged_message *removed = clv_lane_log_finish_message(g);
   if (!removed) return;
   pthread_mutex_unlock(&o->lock);
   recycle_message(o, removed);

@@ -23,7 +23,7 @@ clv_logged_message *clv_lane_log_take_next(clv_lane_log *g) {
   return g->message_in_hand = m;
 }
 
-clv_logged_message *clv_lane_log_finish_passing(clv_lane_log *g) {
+clv_logged_message *clv_lane_log_finish_message(clv_lane_log *g) {
   clv_logged_message *m = clv_steal(&g->message_in_hand);
   return m->is_removed ? m : NULL;
 }

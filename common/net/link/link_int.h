@@ -144,10 +144,10 @@ typedef struct clv_lane_log {
 /* Appends a message to be sent. */
 void clv_lane_log_append(clv_lane_log *g, clv_logged_message *m);
 /* clv_lane_log_take_next returns the next message to pass to the stream, NULL: none. It stays in
- * the log. clv_lane_log_finish_passing follows when the stream has taken it, and returns the
+ * the log. clv_lane_log_finish_message follows when the stream has taken it, and returns the
  * message if it was removed meanwhile, else NULL. */
 clv_logged_message *clv_lane_log_take_next(clv_lane_log *g);
-clv_logged_message *clv_lane_log_finish_passing(clv_lane_log *g);
+clv_logged_message *clv_lane_log_finish_message(clv_lane_log *g);
 /* Moves the first `received` messages of the lane to the list *removed. CLV_INVALID: fewer were
  * sent. */
 clv_code clv_lane_log_remove_acked(clv_lane_log *g, uint64_t received, clv_logged_message **removed,
@@ -389,14 +389,14 @@ typedef struct clv_send_queue {
    * grants when nothing is in flight */
   uint64_t available_credit, granted_credit;
   clv_packet *first, *last; /* queue of packets that wait for credit or behind another packet */
-  /* is_draining: drain_job is queued or runs; is_sending: send_job is queued or runs */
+  /* is_draining: packet_job is queued or runs; is_sending: chunk_job is queued or runs */
   bool is_draining, is_sending;
   /* a packet of which a part is sent and which waits for a device copy; NULL: none */
   clv_packet *partially_sent_packet;
   /* waits for the device copy of `partially_sent_packet`; holds a reference to the queue
    * meanwhile */
   clv_copy_waiter copy_waiter;
-  clv_rpc_job drain_job, send_job;
+  clv_rpc_job packet_job, chunk_job;
   uint64_t last_transfer_id, tensors_out; /* last transfer id; tensors sent so far; atomic */
   clv_pace pace;
 } clv_send_queue;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Send queue: packets and chunks that wait for credit, for the congestion window or for a device
- * copy. clv_send_queue_send sends a small packet at once and queues others; the jobs drain_job
- * (packets) and send_job (chunks) run on a thread of the transport. A packet that fails in a job
+ * copy. clv_send_queue_send sends a small packet at once and queues others; the jobs packet_job
+ * (packets) and chunk_job (chunks) run on a thread of the transport. A packet that fails in a job
  * breaks the writer, because no caller is left to return the error to.
  */
 #include <stddef.h>
@@ -14,8 +14,8 @@
  * than to wake another thread, so the compute thread continues. */
 enum { DEFERRED_BYTES = 256 * 1024 };
 
-static void run_drain_job(clv_rpc_job *job);
-static void run_send_job(clv_rpc_job *job);
+static void run_packet_job(clv_rpc_job *job);
+static void run_chunk_job(clv_rpc_job *job);
 
 /* ---- lifetime -------------------------------------------------------------------------------- */
 
@@ -28,8 +28,8 @@ clv_code clv_send_queue_new(clv_frame_writer *writer, const clv_clock *clock, ui
   d->writer = clv_frame_writer_ref(writer);
   d->clock = *clock;
   d->available_credit = d->granted_credit = credit;
-  d->drain_job.run = run_drain_job;
-  d->send_job.run = run_send_job;
+  d->packet_job.run = run_packet_job;
+  d->chunk_job.run = run_chunk_job;
   d->copy_waiter.send_queue = d;
   clv_pace_init(&d->pace);
   *ret = d;
@@ -141,8 +141,8 @@ static clv_code queue_chunk(clv_send_queue *d, const clv_chunk *c, clv_err *err)
   return code;
 }
 
-static void run_send_job(clv_rpc_job *job) {
-  clv_send_queue *d = (clv_send_queue *)(void *)((char *)job - offsetof(clv_send_queue, send_job));
+static void run_chunk_job(clv_rpc_job *job) {
+  clv_send_queue *d = (clv_send_queue *)(void *)((char *)job - offsetof(clv_send_queue, chunk_job));
   clv_err err;
   pthread_mutex_lock(&d->lock);
   d->is_sending = false; /* a PONG after this point starts another job */
@@ -160,7 +160,7 @@ static void start_send_job(clv_send_queue *d) {
   pthread_mutex_unlock(&d->lock);
   if (!start) return;
   clv_send_queue_ref(d); /* reference of the job */
-  if (!clv_frame_writer_defer_job(d->writer, &d->send_job)) run_send_job(&d->send_job);
+  if (!clv_frame_writer_defer_job(d->writer, &d->chunk_job)) run_chunk_job(&d->chunk_job);
 }
 
 clv_code clv_send_queue_handle_pong(clv_send_queue *d, uint64_t number, clv_err *err) {
@@ -314,8 +314,9 @@ static clv_packet *take_next_packet(clv_send_queue *d) {
   return p;
 }
 
-static void run_drain_job(clv_rpc_job *job) {
-  clv_send_queue *d = (clv_send_queue *)(void *)((char *)job - offsetof(clv_send_queue, drain_job));
+static void run_packet_job(clv_rpc_job *job) {
+  clv_send_queue *d =
+      (clv_send_queue *)(void *)((char *)job - offsetof(clv_send_queue, packet_job));
   pthread_mutex_lock(&d->lock);
   for (clv_packet *p; (p = take_next_packet(d)) != NULL;) {
     pthread_mutex_unlock(&d->lock);
@@ -341,8 +342,8 @@ void clv_send_queue_resume_after_copy(clv_send_queue *d) {
   pthread_mutex_unlock(&d->lock);
   if (!start)
     clv_send_queue_unref(d);
-  else if (!clv_frame_writer_defer_job(d->writer, &d->drain_job))
-    run_drain_job(&d->drain_job);
+  else if (!clv_frame_writer_defer_job(d->writer, &d->packet_job))
+    run_packet_job(&d->packet_job);
 }
 
 /* Starts the job that sends queued packets, if the credit covers the first one. */
@@ -355,7 +356,7 @@ static void start_drain_job(clv_send_queue *d) {
   pthread_mutex_unlock(&d->lock);
   if (!start) return;
   clv_send_queue_ref(d); /* reference of the job */
-  if (!clv_frame_writer_defer_job(d->writer, &d->drain_job)) run_drain_job(&d->drain_job);
+  if (!clv_frame_writer_defer_job(d->writer, &d->packet_job)) run_packet_job(&d->packet_job);
 }
 
 void clv_send_queue_add_credit(clv_send_queue *d, uint64_t bytes) {

@@ -15,8 +15,9 @@
 
 #include "common/net/rpc/stream_int.h"
 
-/* POLL_MS: how often a wait checks for an interrupt, and the time that calls get before the waiter
- * of their thread stops them; GRACE_MS: time that calls get after an interrupt of the process */
+/* POLL_MS: how often a wait checks for an interrupt, and the time that calls get before the cancel
+ * hook of their thread (clv_rpc_set_cancel_hook) stops them; GRACE_MS: time that calls get after an
+ * interrupt of the process */
 enum { POLL_MS = 50, GRACE_MS = 1000 };
 
 struct clv_rpc_channel {

@@ -203,7 +203,7 @@ static bool invalid_settings_are_refused_by_the_api(void) {
 }
 
 /* True if plain SGD with the gradient 1 changes the weights by the rate. */
-static bool is_step_with_rate(trained *t, float rate) {
+static bool take_and_check_step(trained *t, float rate) {
   float before[N], after[N], one[N];
   for (int i = 0; i < N; i++) one[i] = 1;
   DO(read_weights(t, before));
@@ -220,19 +220,19 @@ static bool rates_are_read_and_set(void) {
   trained t;
   double rate;
   DO(make_trained("rates", &sgd, &t));
-  DO(is_step_with_rate(&t, 0.25f));
+  DO(take_and_check_step(&t, 0.25f));
   MUST(cleave_optimizer_rate(rt, t.o, 0, &rate, e));
   CHECK(rate == 0.125);
-  DO(is_step_with_rate(&t, 0.125f));
+  DO(take_and_check_step(&t, 0.125f));
   MUST(cleave_optimizer_set_schedule(rt, t.o, &constant, e));
   MUST(cleave_optimizer_set_rate(rt, t.o, 0, 0.75, e));
   MUST(cleave_optimizer_rate(rt, t.o, 0, &rate, e));
   CHECK(rate == 0.75);
-  DO(is_step_with_rate(&t, 0.75f));
+  DO(take_and_check_step(&t, 0.75f));
   REFUSED(cleave_optimizer_set_rate(rt, t.o, 0, -1, e), CLEAVE_INVALID, "lr is -1");
   REFUSED(cleave_optimizer_set_rate(rt, t.o, 1, 1, e), CLEAVE_NOT_FOUND, "group 1 of");
   REFUSED(cleave_optimizer_rate(rt, t.o, 1, &rate, e), CLEAVE_NOT_FOUND, "group 1 of");
-  return is_step_with_rate(&t, 0.75f);
+  return take_and_check_step(&t, 0.75f);
 }
 
 static bool invalid_schedules_are_refused_by_the_api(void) {
@@ -256,7 +256,7 @@ static bool invalid_schedules_are_refused_by_the_api(void) {
   }
   REFUSED(cleave_optimizer_set_steps(rt, NULL, 1, e), CLEAVE_INVALID, "optimizer");
   REFUSED(cleave_optimizer_set_schedule(rt, t.o, NULL, e), CLEAVE_INVALID, "schedule");
-  return is_step_with_rate(&t, 0.25f);
+  return take_and_check_step(&t, 0.25f);
 }
 
 /* ---- after the first call -------------------------------------------------------------------- */
@@ -319,7 +319,7 @@ static bool an_optimiser_in_use_is_not_replaced(void) {
           "'in use' gets no other optimiser while context");
   DO(close_context(c));
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &t.o, e));
-  return is_step_with_rate(&t, 0.25f);
+  return take_and_check_step(&t, 0.25f);
 }
 
 /* y = w x + b with x = 1, so weight and bias have the same gradients. */

@@ -486,7 +486,7 @@ static bool rates_and_weights_follow_the_schedule(void) {
   return true;
 }
 
-static bool steps_and_schedules_can_be_set(void) {
+static bool optimizer_steps_and_rate_schedules_can_be_set(void) {
   const cleave_schedule halves = {.curve = CLEAVE_STEPS, .step_size = 1, .gamma = 0.5};
   const cleave_schedule constant = {.curve = CLEAVE_CONSTANT};
   for (int last = 0; last < 2; last++) {
@@ -687,7 +687,7 @@ static const test placed[] = {
     TEST(nonfinite_final_step_changes_no_weight),
     TEST(mix_of_final_and_other_groups_is_refused),
     TEST(rates_and_weights_follow_the_schedule),
-    TEST(steps_and_schedules_can_be_set),
+    TEST(optimizer_steps_and_rate_schedules_can_be_set),
     TEST(settings_apply_from_the_next_step),
     TEST(each_call_draws_its_own_dropout_mask),
     TEST(waiting_threads_all_finish),

@@ -102,7 +102,7 @@ def malformed_frames(e):
 @attack
 def fields_that_cannot_be(e):
     for change in (dict(kind=0), dict(kind=3), dict(kind=7), dict(kind=99), dict(flags=2),
-                   dict(flags=32), dict(message=0), dict(context=0), dict(module=ALL + 1),
+                   dict(flags=64), dict(message=0), dict(context=0), dict(module=ALL + 1),
                    dict(upstream=[1]), dict(vote=pb.Vote(finite=True)),
                    dict(failure=pb.Failure(code=1)), dict(state=pb.State(what=1))):
         f = a_call()

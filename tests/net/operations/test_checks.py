@@ -314,16 +314,16 @@ def missing_certificate_error_names_the_command_to_run():
 
 
 @suite.test
-def csv_data_error_shows_the_conversion():
+def csv_read_as_another_format_names_table():
     with open(os.path.join(cluster.dir, "data/x.csv"), "w") as f:
         f.write("1.5,2,3\n4,5,6\n")
-    cure = r"tables of numbers such as CSV are not read: .*numpy as np; np\.save\(\"x\.npy\", np\.loadtxt\(\"x\.csv\""
+    cure = r"it seems to be a CSV: data\.format: table reads one with a header"
     refused("csv", BODY.replace("train: [x.npy", "train: [x.csv"), 7, r"data\.train: .*data/x\.csv: wrong magic", cure)
     refused("csv-idx", BODY.replace("train: [x.npy", "train: [x.csv").replace("format: npy", "format: idx"), 7, cure)
     refused("other", BODY.replace("format: npy", "format: idx"), 7, "it is a .npy file: data.format: npy")
     open(os.path.join(cluster.dir, "data/empty.npy"), "w").close()
     refused("empty", BODY.replace("train: [x.npy", "train: [empty.npy"), 7, r"data\.train: .*empty\.npy: truncated: the file is empty")
-    refused("csv-format", BODY.replace("format: npy", "format: csv"), 3, r"got 'csv'; tables of numbers are converted first: numpy\.save")
+    refused("csv-format", BODY.replace("format: npy", "format: csv"), 3, r"got 'csv'; a CSV is a table")
 
 
 @suite.test

@@ -219,7 +219,7 @@ static void handled_packets_count_for_later_wakeups(void **state) {
   assert_int_equal(w->n_answers[CLV_VALUE], 1);
   post_deliver(w, LEAF);
   assert_node_wakes(w);
-  post_call(w, false); /* the value for which the packet asks exists */
+  post_call(w, false); /* the CALL's argument, LEAF, is there already */
   assert_node_wakes(w);
   assert_int_equal(w->n_answers[CLV_VALUE], 3);
   post_prepare(w); /* the gradient of the root exists */

@@ -658,7 +658,8 @@ static void refusal_names_the_path_and_both_remedies(void **state) {
   assert_refused(
       &image, "", demo_as_it_was,
       "/s.yaml:14:22: stage 'tail' at 'w2' can read the labels from its gradient: no linear, "
-      "conv2d, lstm, conv1d, conv_transpose2d or conv_transpose1d that learns from secret first "
+      "conv2d, lstm, conv1d, conv_transpose2d, conv_transpose1d or gru that learns from secret "
+      "first "
       "values and sums the gradients of two outputs is on the path to the loss; end "
       "with such a layer at master, or set privacy.labels_readable: true; the path: of no layer "
       "at all");
@@ -667,7 +668,7 @@ static void refusal_names_the_path_and_both_remedies(void **state) {
       "  - {name: front, at: master, layers: [{op: scale, factor: 2}, {op: relu}]}\n"
       "  - {name: middle, at: w1, layers: [" MIDDLE "]}\n" HEAD,
       "/s.yaml:13:24: worker 'w1' is sent the records in all but name by stage 'front': no "
-      "linear, conv2d, lstm, conv1d, conv_transpose2d or conv_transpose1d with secret first "
+      "linear, conv2d, lstm, conv1d, conv_transpose2d, conv_transpose1d or gru with secret first "
       "values that sums two places is on the path; put one there, at "
       "master, or set privacy.raw_input_leaves: true; the path: 0 (scale) -> 1 (relu)");
   assert_refused(
@@ -676,7 +677,7 @@ static void refusal_names_the_path_and_both_remedies(void **state) {
       "]}\n"
       "  - {name: middle, at: w1, layers: [" MIDDLE "]}\n",
       "/s.yaml:13:24: worker 'w1' is sent records that only known weights have mixed by stage "
-      "'front': no linear, conv2d, lstm, conv1d, conv_transpose2d or conv_transpose1d with "
+      "'front': no linear, conv2d, lstm, conv1d, conv_transpose2d, conv_transpose1d or gru with "
       "secret first values that sums two places is on the path; put one "
       "there, at master, or set privacy.front_known: true; the path: 0 (conv2d); 0 has weights "
       "from a file that is not declared secret: true");
@@ -689,7 +690,7 @@ static void refusal_names_the_path_of_token_vectors(void **state) {
       "  - {name: front, at: master, layers: [{op: embedding, rows: 9, out: 4}]}\n"
       "  - {name: middle, at: w1, layers: [" MIDDLE "]}\n" HEAD,
       "/s.yaml:13:24: worker 'w1' is sent one vector per token by stage 'front': no linear, "
-      "conv2d, lstm, conv1d, conv_transpose2d or conv_transpose1d with secret first values "
+      "conv2d, lstm, conv1d, conv_transpose2d, conv_transpose1d or gru with secret first values "
       "that sums "
       "two places is on the path; put one there, at master, or "
       "set privacy.tokens_readable: true; the path: 0 (embedding)");
@@ -699,7 +700,7 @@ static void refusal_names_the_path_of_token_vectors(void **state) {
       "out: 4}, {op: mean, dim: 1}]}\n"
       "  - {name: middle, at: w1, layers: [" MIDDLE "]}\n" HEAD,
       "/s.yaml:13:24: worker 'w1' is sent one vector per text, made of those of its tokens, by "
-      "stage 'front': no linear, conv2d, lstm, conv1d, conv_transpose2d or conv_transpose1d "
+      "stage 'front': no linear, conv2d, lstm, conv1d, conv_transpose2d, conv_transpose1d or gru "
       "with secret first values that sums two places is on the path; put one there, at master, "
       "or set privacy.tokens_readable: true; the path: 0 (embedding) -> 1 (lstm) -> 2 (mean); "
       "1 sums one place alone in some outputs (a border, a first step, a group)");
@@ -715,7 +716,7 @@ static void refusal_names_the_layer_whose_derivative_reads_records(void **state)
       "  - {name: head, at: master, layers: [{op: mul, from: [back, input], name: gate}" END "]}\n",
       "/s.yaml:13:24: worker 'w1' is sent the records in all but name in the gradient for "
       "stage 'middle': the derivative of gate (mul) reads them; put a linear, conv2d, lstm, "
-      "conv1d, conv_transpose2d or conv_transpose1d with secret first values that sums two "
+      "conv1d, conv_transpose2d, conv_transpose1d or gru with secret first values that sums two "
       "places between the records and gate (mul), at master, or set "
       "privacy.raw_input_leaves: true");
 }
@@ -727,7 +728,7 @@ static void refusals_name_dropout(void **state) {
       "  - {name: front, at: master, layers: [{op: dropout, p: 0.9}, {op: linear, out: 5}]}\n"
       "  - {name: middle, at: w1, layers: [" MIDDLE "]}\n" HEAD,
       "/s.yaml:13:24: worker 'w1' is sent the records in all but name by stage 'front': no "
-      "linear, conv2d, lstm, conv1d, conv_transpose2d or conv_transpose1d with secret first "
+      "linear, conv2d, lstm, conv1d, conv_transpose2d, conv_transpose1d or gru with secret first "
       "values that sums two places is on the path; put one there, at master, or set "
       "privacy.raw_input_leaves: true; the path: 0 (dropout) -> 1 (linear); 1 is often left "
       "with one value alone by the dropout in front of it");

@@ -207,7 +207,7 @@ static void test_random_valid_schedules_pass(void **state) {
   }
 }
 
-/* True if a damaged schedule is refused with a position, or is still valid. */
+/* True if an error text names the rank, the instruction and the stage. */
 static bool is_located(const char *text) {
   return strstr(text, "rank ") && strstr(text, ", instruction ") && strstr(text, "of stage ");
 }
