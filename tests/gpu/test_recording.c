@@ -41,8 +41,8 @@ static int add_attention(clv_graph *g, uint32_t layer, int at, bool drops) {
 }
 
 /* Returns a network of a convolution with its followers. waits: with an op that waits on the host.
- * draws: flags of the ops that draw random numbers: a dropout ALONE, one CHAINED to others, and that
- * of attention, ATTENDING. */
+ * draws: flags of the ops that draw random numbers: a dropout ALONE, one CHAINED to others, and
+ * that of attention, ATTENDING. */
 static clv_graph *make_network(bool waits, unsigned draws) {
   clv_attr_value half = make_real_attr(CLV_ATTR_P, 0.5), out = make_int_attr(CLV_ATTR_OUT, OUT);
   clv_shape image = CLV_SHAPE(BATCH, 2, 4, 4);
