@@ -64,7 +64,7 @@ class Weights:
             bits = TYPES.get(dtype)
             if bits is None:
                 continue  # masks and counters, which no model of cleave.h reads
-            if min(shape, default=0) < 0 or not 0 <= begin <= end <= len(data) - 8 - length or end - begin != math.prod(shape) * bits.itemsize:
+            if min(shape, default=0) < 0 or not 0 <= begin <= end <= len(data) - 8 - length or end - begin != math.prod(shape) * torch.empty(0, dtype=bits).element_size():
                 raise _errors.invalid(f"{path}: '{name}' of {dtype} {list(shape)} has the bytes {begin} to {end}")
             self._found[name] = (path, data, bits, shape, 8 + length + begin)
 
