@@ -175,9 +175,10 @@ typedef struct clv_node_desc {
   bool need_dw;             /* the caller needs the gradients of the parameters */
   int threads;
   unsigned tail; /* CLV_TAIL_*: following ops that the same kernel computes */
-  /* conv2d and linear compute with bf16 factors and f32 sums; conv2d rounds its output to bf16. A
-   * device may do so with other ops. Which values a kernel rounds does not depend on the neighbours
-   * of its node: wanted_out and wanted_din only say which layouts the neighbours accept. */
+  /* conv2d, linear, attention and lstm compute with bf16 factors and f32 sums; conv2d rounds its
+   * output to bf16. A device may do so with other ops. Which values a kernel rounds does not depend
+   * on the neighbours of its node: wanted_out and wanted_din only say which layouts the neighbours
+   * accept. */
   bool bf16;
   /* A chain of element-wise ops in one kernel: `op` first, then each op of `link` applied to the
    * output of the op before. At most one op is a sum, which adds in[1], and at most one a dropout,

@@ -30,10 +30,9 @@ CPU_INLINE uint32_t rounded(float x) {
 
 CPU_INLINE uint16_t round_to_bf16(float x) { return (uint16_t)(rounded(x) >> 16); }
 
-/* e^x within 2 units in the last place: x = n ln 2 + r with ln 2 in two parts, the degree-5 minimax
- * polynomial of Moshier's Cephes library (expf), and n added to the exponent. NaN passes; the
- * result saturates at 2^-126 and 2^127. */
-CPU_INLINE float exp_of(float x) {
+/* Returns e^r - 1 and *ret_power = 2^n for x = n ln 2 + r, with ln 2 in two parts, by the degree-5
+ * minimax polynomial of Moshier's Cephes library (expf). x saturates at -87 and 88; NaN passes. */
+CPU_INLINE float split_exp(float x, float *ret_power) {
   /* 1.5 * 2^23: adding it to a number leaves the nearest integer in the low bits of the sum */
   const float round = 12582912;
   x = x > 88.0f ? 88.0f : x;
@@ -46,26 +45,21 @@ CPU_INLINE float exp_of(float x) {
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  p = (p * r * r + r) + 1;
-  return p * from_bits((to_bits(shifted) << 23) + 0x3f800000u);
+  *ret_power = from_bits((to_bits(shifted) << 23) + 0x3f800000u);
+  return p * r * r + r;
 }
 
-/* e^x - 1 within 2 units in the last place, by the polynomial of exp_of: with r + r^2 P(r) = e^r -
- * 1 and s = 2^n the result is s (e^r - 1) + (s - 1). NaN passes. */
+/* e^x within 2 units in the last place. NaN passes; the result saturates at 2^-126 and 2^127. */
+CPU_INLINE float exp_of(float x) {
+  float power, rest = split_exp(x, &power);
+  return (rest + 1) * power;
+}
+
+/* e^x - 1 within 2 units in the last place: with s = 2^n it is s (e^r - 1) + (s - 1). NaN
+ * passes. */
 CPU_INLINE float exp_less_one_of(float x) {
-  const float round = 12582912; /* as in exp_of */
-  x = x > 88.0f ? 88.0f : x;
-  x = x < -87.0f ? -87.0f : x;
-  float shifted = x * 1.44269504f + round, n = shifted - round;
-  float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  float s = from_bits((to_bits(shifted) << 23) + 0x3f800000u);
-  return s * (p * r * r + r) + (s - 1);
+  float power, rest = split_exp(x, &power);
+  return power * rest + (power - 1);
 }
 
 /* e^x in double within 2 units in the last place, computed like exp_of with Cephes' exp, a quotient

@@ -7,7 +7,7 @@ from harness import GIB, MIB, STRICT, Meter, enter, interleave, median, program,
 from cluster import Cluster
 
 KIB = 1024
-# Of each size how often it is sent in a round.
+# Number of messages that a round sends, by their size.
 SIZES = {KIB: 400, 16 * KIB: 400, 256 * KIB: 100, MIB: 50, 16 * MIB: 12, 64 * MIB: 4, 256 * MIB: 1}
 BULK_LANES, CHUNK_KIB = 4, 256  # of a link
 SIZE_ROUNDS = 16 if STRICT else 9

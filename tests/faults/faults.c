@@ -8,7 +8,7 @@
  *
  * Only messages that are said again, or that do nothing but free memory, may be disturbed: those
  * about references but their values, DROP, END_CONTEXT without a step, and ENDED without a trace.
- * What happens to the n-th message of a kind follows from seed, kind and n. At exit it says
+ * Seed, kind and n decide the fate of the n-th message of a kind. At exit the library says
  * what it did: a test that it slept through proves nothing.
  *
  *   CLEAVE_TEST_SENT=FILE   adds the bytes of all tensors that a link took to the u64 that it holds

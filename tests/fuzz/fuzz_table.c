@@ -21,7 +21,7 @@ static const clv_column_options columns[] = {
     {.name = "id", .use = CLV_COLUMN_ID},
 };
 
-/* What is written is read to the same text. */
+/* Fails unless clv_learnt_parse reads what clv_learnt_write wrote, to the same text. */
 static void check_learnt(const clv_learnt *l) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, again = {0};
   CLV_AUTO(clv_learnt_freep) clv_learnt *read = NULL;

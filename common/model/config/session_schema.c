@@ -538,7 +538,7 @@ static const clv_row rows[] = {
             "Without it a run draws 128 bits and keeps them in its folder."},
     {.path = "train.dtype", .kind = CLV_ROW_ENUM, .offset = AT(train.dtype),
      .pos_offset = AT(train.dtype_pos), .names = compute_names, .default_text = "f32",
-     .doc = "What conv2d and linear compute in, on every stage: bf16 is faster where the processor has "
+     .doc = "What conv2d, linear, attention and lstm compute in, on every stage: bf16 is faster where the processor has "
             "AVX512-BF16, or NVIDIA's device capability 8.0, and refused elsewhere. Weights, "
             "optimiser and what travels are f32 either way, and on processors all other ops."},
     {.path = "train.shuffle", .kind = CLV_ROW_BOOL, .offset = AT(train.shuffle), .default_text = "true",
