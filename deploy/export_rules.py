@@ -987,7 +987,7 @@ def rule_attention(t, q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, s
 
 
 # Functions that take a comparison itself; others take its ones and zeros.
-CHOOSING = {"where", "masked_fill", "masked_fill_", "invert", "logical_not", "bitwise_not", "and", "rand", "logical_and", "bitwise_and", "or", "ror", "logical_or", "bitwise_or"}
+CHOOSING = {"where", "masked_fill", "masked_fill_", "invert", "logical_not", "bitwise_not", "and", "logical_and", "bitwise_and", "or", "logical_or", "bitwise_or"}
 
 
 def refused(why):
@@ -1018,7 +1018,7 @@ RULES = {
     "softmax": rule_softmax("softmax"), "log_softmax": rule_softmax("log_softmax"), "softmin": lambda t, x, dim=None, **k: rule_softmax("softmax")(t, rule_mul(t, x, -1), dim),
     "dropout": rule_dropout, **dict.fromkeys(("dropout1d", "dropout2d", "dropout3d", "feature_dropout"), rule_feature_dropout),
     "lt": comparison("lt", compared("seen", None)), "gt": comparison("gt", compared(None, "seen")), "ge": comparison("ge", compared("hidden", None)), "le": comparison("le", compared(None, "hidden")),
-    "eq": rule_eq, "ne": lambda t, a, b: rule_not(t, rule_eq(t, a, b)), **dict.fromkeys(("invert", "logical_not", "bitwise_not"), rule_not), **dict.fromkeys(("and", "rand", "logical_and", "bitwise_and"), both), **dict.fromkeys(("or", "ror", "logical_or", "bitwise_or"), either),
+    "eq": rule_eq, "ne": lambda t, a, b: rule_not(t, rule_eq(t, a, b)), **dict.fromkeys(("invert", "logical_not", "bitwise_not"), rule_not), **dict.fromkeys(("and", "logical_and", "bitwise_and"), both), **dict.fromkeys(("or", "logical_or", "bitwise_or"), either),
     **{name: by_module(name) for name in FUNCTIONS}, "log_sigmoid": by_module("logsigmoid"), "interpolate": rule_interpolate, "upsample": rule_interpolate,
     "layer_norm": rule_layer_norm, "linear": rule_linear, "embedding": rule_embedding, "scaled_dot_product_attention": rule_attention,
     "sqrt": by_op("sqrt"), "rsqrt": lambda t, x: rule_pow(t, x, -0.5), "var": rule_var, "std": lambda t, x, *a, **k: by_op("sqrt")(t, rule_var(t, x, *a, **k)),
