@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from export_values import Absent, Again, Column, Ends, Hidden, Mask, Missing, Records, Run, States, Unsupported, Weight, compared, leaves, mapped, need, need_layer, seen_by
+from export_values import Absent, Again, Choice, Column, Ends, Hidden, Mask, Missing, Records, Run, States, Unsupported, Weight, compared, leaves, mapped, need, need_layer, seen_by
 
 METADATA = {"shape", "dtype", "device", "ndim", "is_cuda", "layout", "requires_grad", "is_sparse", "is_quantized", "is_mkldnn", "is_meta",
             "is_nested", "is_leaf", "names", "itemsize", "nbytes", "is_mps", "is_xpu", "is_cpu", "grad_fn", "is_vulkan", "is_ipu",
@@ -583,6 +583,8 @@ def rule_softmax(kind):
 
 
 def rule_masked_fill(t, x, mask, value):
+    if isinstance(mask, Choice):
+        return rule_where(t, mask, value, x)
     mask = mask.data if isinstance(mask, Weight) else mask
     value = float(value) if isinstance(value, (int, float)) else float(weight_of(value).data)
     need(isinstance(x, Run) and isinstance(mask, torch.Tensor), "a mask that records decide; attention takes lengths, as an input lengths:i64")
@@ -592,7 +594,85 @@ def rule_masked_fill(t, x, mask, value):
     return hidden_by(x, mask.bool())
 
 
+LARGEST = float(torch.finfo(torch.float32).max)
+
+
+def comparison(name, of_lengths):
+    """A rule for a value of floats beside a number, a constant or another value; of_lengths: the
+    rule for the others."""
+    def rule(t, a, b):
+        if isinstance(b, Run) and not isinstance(a, Run):
+            return rule_of({"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}[name], t, b, a) if b.dtype.is_floating_point else of_lengths(t, a, b)
+        return rule_of(name, t, a, b) if isinstance(a, Run) and a.dtype.is_floating_point else of_lengths(t, a, b)
+    return rule
+
+
+def rule_of(name, t, x, other):
+    need("where" in t.ops, "a comparison of a value; there is no op for it")
+    other = weight_of(other)
+    need(not getattr(other, "learns", False), f"a comparison with the parameter '{getattr(other, 'name', '')}', which learns nothing by it; make it a buffer")
+    if isinstance(other, Weight) and other.data.dim() == 0 and not other.learns and not other.then:
+        other = float(other.data)
+    run, number = (x, float(other)) if isinstance(other, (int, float)) else (rule_sub(t, x, other), 0.0)
+    need(abs(number) <= LARGEST, f"a comparison with {number}")
+    if name in ("lt", "ge"):
+        run, number = rule_mul(t, run, -1), -number
+    return Choice(blank(run.shape).bool(), run, number, name in ("lt", "gt"))
+
+
+def spread(t, x, like, shape):
+    """A value, a number or a constant as a value of `shape`, beside the value `like` of that
+    shape."""
+    if isinstance(x, Choice):
+        x = ones_where(t, x)
+    x = weight_of(x)
+    if isinstance(x, Weight) and not x.learns and not x.then and x.data.unique().numel() == 1:
+        x = float(x.data.flatten()[0])
+    if isinstance(x, (int, float)):  # a sigmoid of 0 is 0.5
+        half = t.emit("sigmoid", [t.scaled(like.value, 0.0)], like.value.shape)
+        return t.scaled(half, 2 * float(x))
+    run = t.weight(x, like, True) if isinstance(x, Weight) else x
+    return rule_expand(t, run, *shape).value
+
+
+def chosen(t, choice, a, b):
+    parts = [weight_of(v) for v in (choice, a, b) if not isinstance(v, (int, float))]
+    shape = torch.broadcast_shapes(*(p.shape for p in parts))
+    need(len(shape) == len(choice.shape) and shape[0] == choice.shape[0], f"a choice by {list(choice.shape)} of values of {list(shape)}; give the comparison as many dimensions")
+    like = rule_expand(t, choice.run, *shape)
+    inputs = [spread(t, v, like, shape) for v in ((a, b) if choice.above else (b, a))]
+    return Run(blank(shape), t.emit("where", [like.value, *inputs], like.value.shape, threshold=choice.threshold))
+
+
+def ones_where(t, choice):
+    return chosen(t, choice, 1.0, 0.0)
+
+
+def rule_not(t, x):
+    need(isinstance(x, Choice), BY_VALUE)
+    return Choice(x.data, x.run, x.threshold, not x.above)
+
+
+def both(t, a, b):
+    need(all(isinstance(v, Choice) for v in (a, b)), BY_VALUE)
+    product = rule_mul(t, ones_where(t, a), ones_where(t, b))
+    return Choice(blank(product.shape).bool(), product, 0.5)
+
+
+def either(t, a, b):
+    return rule_not(t, both(t, *(rule_not(t, v) for v in (a, b))))
+
+
+def rule_eq(t, a, b):
+    x = a if isinstance(a, Run) else b
+    need(isinstance(x, Run) and x.dtype.is_floating_point, "== of whole numbers of a record; there are comparisons of floats")
+    a, b = (a, b) if x is a else (b, a)
+    return both(t, rule_of("le", t, a, b), rule_of("ge", t, a, b))
+
+
 def rule_where(t, condition, a, b):
+    if isinstance(condition, Choice):
+        return chosen(t, condition, a, b)
     mask = condition.data if isinstance(condition, Weight) else condition
     need(isinstance(mask, torch.Tensor), "a mask that records decide; attention takes lengths, as an input lengths:i64")
     if isinstance(a, Run) and not isinstance(b, Run):
@@ -906,6 +986,10 @@ def rule_attention(t, q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, s
     return Run(blank(q.shape), y)
 
 
+# Functions that take a comparison itself; others take its ones and zeros.
+CHOOSING = {"where", "masked_fill", "masked_fill_", "invert", "logical_not", "bitwise_not", "and", "logical_and", "bitwise_and", "or", "logical_or", "bitwise_or"}
+
+
 def refused(why):
     def rule(t, *args, **kwargs):
         raise Unsupported(why)
@@ -933,12 +1017,14 @@ RULES = {
     "mean": rule_mean, "sum": rule_sum, "max": rule_max, "min": rule_min, "maximum": rule_max, "minimum": rule_min, "abs": rule_abs,
     "softmax": rule_softmax("softmax"), "log_softmax": rule_softmax("log_softmax"), "softmin": lambda t, x, dim=None, **k: rule_softmax("softmax")(t, rule_mul(t, x, -1), dim),
     "dropout": rule_dropout, **dict.fromkeys(("dropout1d", "dropout2d", "dropout3d", "feature_dropout"), rule_feature_dropout),
-    "lt": compared("seen", None), "gt": compared(None, "seen"), "ge": compared("hidden", None), "le": compared(None, "hidden"),
+    "lt": comparison("lt", compared("seen", None)), "gt": comparison("gt", compared(None, "seen")), "ge": comparison("ge", compared("hidden", None)), "le": comparison("le", compared(None, "hidden")),
+    "eq": rule_eq, "ne": lambda t, a, b: rule_not(t, rule_eq(t, a, b)), **dict.fromkeys(("invert", "logical_not", "bitwise_not"), rule_not), **dict.fromkeys(("and", "logical_and", "bitwise_and"), both), **dict.fromkeys(("or", "logical_or", "bitwise_or"), either),
     **{name: by_module(name) for name in FUNCTIONS}, "log_sigmoid": by_module("logsigmoid"), "interpolate": rule_interpolate, "upsample": rule_interpolate,
     "layer_norm": rule_layer_norm, "linear": rule_linear, "embedding": rule_embedding, "scaled_dot_product_attention": rule_attention,
     "sqrt": by_op("sqrt"), "rsqrt": lambda t, x: rule_pow(t, x, -0.5), "var": rule_var, "std": lambda t, x, *a, **k: by_op("sqrt")(t, rule_var(t, x, *a, **k)),
     "normalize": rule_normalize, **dict.fromkeys(("norm", "linalg_vector_norm", "linalg_norm"), rule_norm), "cosine_similarity": rule_cosine, "pairwise_distance": rule_distance,
-    "masked_fill": rule_masked_fill, "where": rule_where,
+    "masked_fill": rule_masked_fill, "where": rule_where, "zeros_like": lambda t, x, **k: torch.zeros(x.shape), "ones_like": lambda t, x, **k: torch.ones(x.shape),
+    "full_like": lambda t, x, value, **k: torch.full(x.shape, float(value)),
     "clamp": rule_clamp, "clip": rule_clamp, "clamp_min": lambda t, x, min: rule_clamp(t, x, min), "clamp_max": lambda t, x, max: rule_clamp(t, x, None, max), "cumsum": rule_cumsum,
     **dict.fromkeys(("bool", "item", "int", "index", "tolist", "numpy", "equal", "allclose", "any", "all"), refused(BY_VALUE)),
     "detach": refused("detach(): a session computes the gradient of all that it computes; freeze parameters instead"),

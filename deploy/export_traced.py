@@ -11,8 +11,8 @@ import traceback
 import torch
 from torch import nn
 
-from export_rules import BY_VALUE, METADATA, RULES, Modules, blank, hidden_scores, in_second
-from export_values import HELD, MASK_RULES, Absent, Again, Column, Hidden, Mask, Missing, Records, Run, States, Unsupported, Value, Weight, leaves, mapped, need, need_layer
+from export_rules import BY_VALUE, CHOOSING, METADATA, RULES, Modules, blank, hidden_scores, in_second, ones_where
+from export_values import HELD, MASK_RULES, Absent, Again, Choice, Column, Hidden, Mask, Missing, Records, Run, States, Unsupported, Value, Weight, leaves, mapped, need, need_layer
 
 
 def input_of(text):
@@ -318,7 +318,7 @@ class Follower(Modules, Graph):
 
     def is_broken(self, args):
         held = [a.held if isinstance(a, Traced) else a for a in leaves(args)]
-        return any(isinstance(a, Run) and a.value.broken for a in held)
+        return any((a.run if isinstance(a, Choice) else a).value.broken for a in held if isinstance(a, (Run, Choice)))
 
     def check_draws(self, subject):
         if not torch.equal(torch.get_rng_state(), self.drawn):
@@ -390,10 +390,12 @@ class Follower(Modules, Graph):
             need(not isinstance(a, Absent), getattr(a, "why", ""))
         if any(isinstance(a, States) for a in given):
             return self.of_states(name, args)
-        if not any(isinstance(a, (Run, Mask)) for a in given):
+        if not any(isinstance(a, (Run, Mask, Choice)) for a in given):
             return self.of_weights(name, function, args, kwargs)
         if any(isinstance(a, Mask) for a in given) and name in MASK_RULES:
             return MASK_RULES[name](function, *args, **kwargs)
+        if any(isinstance(a, Choice) for a in given) and name not in CHOOSING and not getattr(RULES.get(name), "is_refusal", False):
+            args, kwargs = mapped(lambda a: ones_where(self, a) if isinstance(a, Choice) else a, [args, kwargs])
         if any(isinstance(a, Hidden) for a in given):
             return hidden_scores(self, name, *args, **kwargs)
         if any(isinstance(a, Run) and a.at for a in given):

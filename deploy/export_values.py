@@ -94,6 +94,17 @@ class Mask:
     dtype = property(lambda self: self.data.dtype)
 
 
+class Choice:
+    """A comparison of a value with a number, for each place: the value of `run` is above
+    `threshold`, or, unless `above`, is not. A NaN is not above."""
+
+    def __init__(self, data, run, threshold, above=True):
+        self.data, self.run, self.threshold, self.above = data, run, threshold, above
+
+    shape = property(lambda self: self.data.shape)
+    dtype = property(lambda self: self.data.dtype)
+
+
 class Absent:
     """A tensor that no layer has. why: the refusal of whatever uses it."""
 
@@ -108,7 +119,7 @@ class States:
         self.data, self.module, self.last = data, module, last
 
 
-HELD = (Run, Weight, Mask, Absent, States)
+HELD = (Run, Weight, Mask, Choice, Absent, States)
 
 
 def leaves(x):

@@ -26,6 +26,11 @@ of("kernels/cuda/gru.cu", "tests/gpu/test_cuda gru",
    a_gate_is_not_multiplied=("static __global__ void gru_cell_back(", "own[2 * l.h + j] = static_cast<float>(dn * r);", "own[2 * l.h + j] = static_cast<float>(dn);"))
 of("kernels/cpu/stochastic_depth.c", "tests/ops/test_pair stochastic_depth",
    records_in_fours_are_dropped_alike=("static clv_code depth_forward(", "word[n % 4]", "word[0]"))
+of("kernels/cpu/where.c", "tests/ops/test_pair where",
+   a_tie_is_above=("CPU_INLINE void select_body(", "y[i] = x[i] > threshold ? a[i] : b[i];", "y[i] = x[i] >= threshold ? a[i] : b[i];"),
+   a_condition_has_the_gradient=("static clv_code where_backward(", "a->dout, NULL, a->din[1]", "NULL, a->dout, a->din[1]"))
+of("kernels/cuda/where.cu", "tests/gpu/test_cuda where",
+   a_tie_is_above_on_the_device=("static __global__ void select_values(", "x[i] > threshold", "x[i] >= threshold"))
 of("kernels/cpu/axis.c", "tests/ops/test_pair cumsum",
    a_sum_backward_is_forward=("static clv_code cumsum_backward(", "j.back = true;", "j.back = false;"))
 of("kernels/cuda/axis.cu", "tests/gpu/test_cuda roll",

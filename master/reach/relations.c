@@ -293,6 +293,9 @@ static bool reads_own(int to, int of) { return to == of; }
 
 static bool reads_other(int to, int of) { return to != of; }
 
+/* For where: the gradients of a and b depend on the condition, which has no gradient itself. */
+static bool reads_condition(int to, int of) { return to && !of; }
+
 /* For attention: the gradient of values depends on the scores (queries and keys); the gradients of
  * queries and keys depend on scores and values. */
 static bool reads_scores(int to, int of) { return of < 2 || (of == 2 && to < 2); }
@@ -351,6 +354,7 @@ static const reach_op op_linear = ROW(relate_row, nothing, ),
                       op_matmul = ROW(relate_product, other, PRODUCT, .back = multiplied_back),
                       op_attention = ROW(relate_attention, scores, ),
                       op_add = ROW(relate_each, nothing, ),
+                      op_where = ROW(relate_each, condition, .channels = REACH_CHANNELS_EACH),
                       op_mul = ROW(relate_each, other, PRODUCT);
 static const reach_op op_maxpool = ROW(relate_pooled, own, FIRST),
                       op_maxpool1d = ROW(relate_pooled, own, FIRST),

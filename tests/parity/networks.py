@@ -718,6 +718,23 @@ class RmsBlock(nn.Module):
         return x + self.w2(F.silu(self.w1(y)) * self.w3(y))
 
 
+class Choices(nn.Module):
+    """Comparisons that choose: thresholded activations, a mask by the values, a hinge by hand."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn, self.fc = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Linear(4 * 36, 3)
+        self.register_buffer("level", torch.full((1, 4, 1, 1), 0.2))
+
+    def forward(self, x):
+        x = self.bn(self.conv(x))
+        x = torch.where(x > self.level, x, 0.1 * x)
+        x = x.masked_fill((x >= 0.9) & ~(x > 1.5) | (x < -0.2), 0.5)
+        x = x * (x <= 1.6).float() + (0.25 > x).to(x.dtype)
+        x = torch.where(x != 0.5, x, F.relu(x) - x * x)
+        return self.fc(torch.where(x > 0, torch.ones_like(x), x).flatten(1))
+
+
 class Frames(nn.Module):
     """A network for each frame, whose frames are joined with the records."""
 
@@ -762,7 +779,7 @@ NETWORKS = [
     ("super resolution", SuperResolution, ["x:f32:1x12x12"], {}), ("cyclegan", ResidualGenerator, ["x:f32:3x12x12"], {}), ("calibrated", Calibrated, ["x:f32:3x8x8"], {}),
     ("cbam", Cbam, ["x:f32:3x12x12"], {}), ("pointnet", PointNet, ["x:f32:3x20"], {}), ("attention lstm", AttentionLstm, WORDS, {}),
     ("last step", LastStep, ["ids:i64:7", "lengths:i64"], {}), ("perceiver", Perceiver, ["x:f32:6x8"], {}), ("factorization", Factorization, ["x:i64:3"], {}),
-    ("rms block", RmsBlock, ["x:f32:5x8"], {}), ("frames", Frames, ["x:f32:3x1x8x8"], {}), ("highway", Highway, ["x:f32:10"], {}), ("actor critic", ActorCritic, ["x:f32:4"], {"output": "0"}), ("dueling dqn", Dqn, ["x:f32:4"], {}),
+    ("rms block", RmsBlock, ["x:f32:5x8"], {}), ("choices", Choices, ["x:f32:1x8x8"], {}), ("frames", Frames, ["x:f32:3x1x8x8"], {}), ("highway", Highway, ["x:f32:10"], {}), ("actor critic", ActorCritic, ["x:f32:4"], {"output": "0"}), ("dueling dqn", Dqn, ["x:f32:4"], {}),
     *(torchvision_row(n) for n in ("resnet18", "mobilenet_v2", "mobilenet_v3_small", "mobilenet_v3_large", "squeezenet1_1", "shufflenet_v2_x1_0", "efficientnet_b0", "mnasnet1_0")),
     *(torchvision_row(n, wide=False) for n in ("resnet50", "resnext50_32x4d", "wide_resnet50_2", "densenet121", "convnext_tiny", "regnet_y_400mf", "regnet_x_400mf")),
     *(torchvision_row(n, ["pixels:f32:3x224x224"], wide=False, num_classes=10) for n in ("alexnet", "vgg11_bn", "vgg16")),

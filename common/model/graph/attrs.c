@@ -86,7 +86,9 @@ static const struct {
     [CLV_ATTR_MAX_VAL] = KEY(max_val, KIND_REAL, "largest output"),
     [CLV_ATTR_ALPHA] = KEY(alpha, KIND_REAL, "factor of e^x - 1"),
     [CLV_ATTR_BETA] = KEY(beta, KIND_REAL, "factor of the input"),
-    [CLV_ATTR_THRESHOLD] = KEY(threshold, KIND_REAL, "product beta x above which y is x"),
+    [CLV_ATTR_THRESHOLD] = KEY(
+        threshold, KIND_REAL,
+        "softplus: product beta x above which y is x; where: the values of a are taken above it"),
     [CLV_ATTR_EXPONENT] = KEY(exponent, KIND_REAL, "exponent"),
     [CLV_ATTR_INIT] = KEY(init, KIND_REAL, "initial weight"),
     [CLV_ATTR_NUM_PARAMETERS] =

@@ -15,6 +15,7 @@
 #include "kernels/cuda/positions_int.h"
 #include "kernels/cuda/rows_int.h"
 #include "kernels/cuda/wait_int.h"
+#include "kernels/cuda/where_int.h"
 #include "tests/gpu/speed/shares_int.h"
 
 /* ---- norms ----------------------------------------------------------------------------------- */
@@ -404,6 +405,10 @@ static clv_code prelu_weights_of_columns(bench *m, clv_err *err) {
   return clv_gpu_prelu_weights(m->g, &s, m->x, m->z, m->partial_sums, m->small_buffer, false, err);
 }
 
+static clv_code where(bench *m, clv_err *err) {
+  return clv_gpu_where(m->g, m->x, 0, m->z, m->x, m->y, m->n, err);
+}
+
 static clv_code drop_records(bench *m, bool last, clv_err *err) {
   clv_rng_stream s = clv_rng_stream_of(&(clv_rng_key){.seed = 1});
   return clv_gpu_stochastic_depth(m->g, last, m->n_rows, m->row_width, m->x, m->y,
@@ -436,6 +441,7 @@ const kernel more_kernels[] = {
     {"cumsum", 8, .f = cumsum},
     {"var", 5, .f = var},
     {"prelu", 8, .f = prelu},
+    {"where", 12, .f = where},
     {"prelu, weights", 8, .f = prelu_weights},
     {"prelu, weights of columns", 8, .f = prelu_weights_of_columns},
     {"rmsnorm", 8, .f = rmsnorm},
