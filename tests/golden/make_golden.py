@@ -73,6 +73,8 @@ def draw(rng, fill, shape):
     x = rng.standard_normal(shape)
     if fill == "ties":
         x = np.round(x)
+    elif fill == "inf":
+        x.reshape(-1)[rng.permutation(x.size)[:4]] = np.inf, -np.inf, np.inf, -np.inf
     elif fill == "nan":
         x.reshape(-1)[rng.permutation(x.size)[: max(2, x.size // 20)]] = np.nan
     elif fill == "unit":

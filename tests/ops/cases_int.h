@@ -17,6 +17,7 @@
  *     training=1                    dropout drops, batchnorm takes the batch's statistics
  *     fill                          how input 0 is drawn: normal, ties (few distinct values, zeros
  *                                   and negative ones among them), nan (normal with a few NaN),
+ *                                   inf (normal with a few infinities of both signs),
  *                                   unit (0..1), edge (0 and 1 and between), big (up to +-90),
  *                                   shifted (around 1000, where exp overflows)
  *     golden=0                      too big for a file; only compared between backends
@@ -42,6 +43,7 @@ typedef enum fill {
   FILL_NORMAL,
   FILL_TIES,
   FILL_NAN,
+  FILL_INF,
   FILL_UNIT,
   FILL_EDGE,
   FILL_BIG,
@@ -49,8 +51,8 @@ typedef enum fill {
   FILL_COUNT
 } fill;
 
-static const char *const fill_names[FILL_COUNT] = {"normal", "ties", "nan",    "unit",
-                                                   "edge",   "big",  "shifted"};
+static const char *const fill_names[FILL_COUNT] = {"normal", "ties", "nan", "inf",
+                                                   "unit",   "edge", "big", "shifted"};
 
 typedef struct op_case {
   char name[32];

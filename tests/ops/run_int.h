@@ -528,6 +528,7 @@ static inline void draw_input(const op_case *c, uint32_t stream, double *v, size
   for (size_t i = 0; i < n; i++) {
     if (c->input_fill == FILL_TIES) v[i] = round(v[i]);
     if (c->input_fill == FILL_NAN && i % 17 == 5) v[i] = NAN;
+    if (c->input_fill == FILL_INF && i % 7 == 5) v[i] = i % 2 ? INFINITY : -INFINITY;
     if (c->input_fill == FILL_EDGE && i % 3 == 0) v[i] = 0;
     if (c->input_fill == FILL_EDGE && i % 5 == 1) v[i] = 1;
   }
