@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Times the candidates of kernels/cpu/choices_int.h on one thread, for choices.py: forward and both
- * gradients of one node, all candidates of a shape in turns, and of each the least time. The
- * function that answers the questions is replaced by one that names the candidate to time.
+ * gradients of one node. All candidates of a shape run in turns, and the least time of each counts.
+ * The function that chooses a candidate is replaced by one that returns the candidate to time.
  *
  * usage: bench_choices QUESTION   a line of JSON for each shape: its class and the candidates' ms
  *        bench_choices paces      for each shape its op and its ms in f32 and in bf16

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Training steps of programs on the public API: each opens a context, calls its modules, runs
- * backward, steps the optimiser, reads the loss and closes the context.
+ * Measures training steps of programs on the public API. Each step opens a context, calls its
+ * modules, runs backward, steps the optimiser, reads the loss and closes the context.
  *
  * usage: bench_context mlp|lstm SESSION.yaml [final]
- *   mlp    seed 002's network: linear 16-8 and relu here, linear 8-1 and sigmoid at w1, bce, SGD
- *   lstm   seed 001's: encoder at w1, decoder at w2, classifier and loss at w3, Adam
- *   final  with what PyTorch promises and no more: a step is not taken back, the end of a context
- *          is not waited for, and the program's one thread does the work of its node
+ *   mlp    seed 002's network: linear 16-8 and relu at the master, linear 8-1 and sigmoid at w1,
+ *          bce, SGD
+ *   lstm   seed 001's network: encoder at w1, decoder at w2, classifier and loss at w3, Adam
+ *   final  promises only what PyTorch promises: a step cannot be rolled back, the program does not
+ *          wait for the end of a context, and its one thread does the work of its node
  * commands: steps N   milliseconds of each of N steps
  *           parts N   the same as a list of N lists: call, backward, step, loss, close
  */

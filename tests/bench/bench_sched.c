@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The simulator of schedules: how long a round should take, given what its parts take.
+ * Simulates schedules: prints how long a round should take, given the times of its parts.
  *
  * usage: bench_sched
  * commands: seconds KIND WINDOW MICROS STAGES {RANK F I W STEP LATENCY TO BACK}...
  *   KIND as in a session file; WINDOW a number, 0 for the textbook's, or `auto`. Per stage its
  *   rank, then seconds: forward, input gradient, weight gradient and step, and of
  *   the edge behind it the latency one way and what a tensor takes on the link in either direction.
- *   Answers seconds of a round, the window, and the idle share of the ranks that compute.
+ *   Prints the seconds of a round, the window, and the idle share of the ranks that compute.
  */
 #include <string.h>
 

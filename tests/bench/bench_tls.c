@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Raw OpenSSL between two processes: the roof for our tensors. TLS 1.3, AES-128-GCM, certificates
- * on both sides; 16 bytes of header, the tensor, and a 16-byte acknowledgement when it lies whole
- * in the receiver's buffer.
- *   BATCH_KIB > 0   so much collected before each write to the socket, and read ahead
+ * Measures transfers of tensors over raw OpenSSL between two processes, the upper limit for our
+ * transfers. TLS 1.3, AES-128-GCM, certificates on both sides. A transfer is a header of 16 bytes,
+ * the tensor, and an acknowledgement of 16 bytes, which the receiver sends when its buffer has the
+ * complete tensor.
+ *   BATCH_KIB > 0   so many KiB are collected before each write to the socket, and read ahead
  *   BATCH_KIB = 0   naive: one record of 16 KiB per SSL_write and system call
  *
  * usage: bench_tls BATCH_KIB CERTS CLIENT SERVER

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A master and a worker in one process, over real mutual TLS on loopback, so that both sides are
- * counted at once: after warm-up a training step takes no memory, and the library reorders exactly
- * as often as `plan` says.
+ * Tests the steps of a training after warm-up: a step allocates no memory, and the library reorders
+ * tensors exactly as often as `plan` says. Master and worker run in one process over real mutual
+ * TLS on loopback, so that both sides are counted at once.
  */
 #include <setjmp.h>
 #include <stdarg.h>

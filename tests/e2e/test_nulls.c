@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An argument that is NULL is refused by its name. Each function of cleave.h is called with each of
- * its pointers NULL in turn, in a process of its own; the others point to zeros, which nobody may
- * have looked at by then. tests/nulls.py writes the rows from the header.
+ * Tests that each function of cleave.h refuses a NULL argument by its name. Each is called with
+ * each of its pointers NULL in turn, in a process of its own. The other pointers point to zeros,
+ * which the function must not have read before it refuses. tests/nulls.py writes the rows from the
+ * header.
  */
 #include "master/api/cleave.h"
 #include "tests/unit/must.h"

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a bad network does to messages, for whole processes: linked into the tests' own
- * cleave-worker, cleave-master and libcleave, it stands between packets and their links: the linker
- * has every call of clv_link_send come here (--wrap), and the product has no place where it could.
+ * Simulates a bad network between whole processes. This file is linked into the tests' own
+ * cleave-worker, cleave-master and libcleave. The linker redirects every call of clv_link_send to
+ * it (--wrap), so the product needs no code for it.
  *
- *   CLEAVE_TEST_FAULTS=SEED:DROP:TWICE:DELAY_MS   percent, percent, most milliseconds
+ *   CLEAVE_TEST_FAULTS=SEED:DROP:DUPLICATE:DELAY_MS   percent, percent, most milliseconds
  *
- * Only messages that are said again, or that do nothing but free memory, may be disturbed: those
- * about references but their values, DROP, END_CONTEXT without a step, and ENDED without a trace.
- * Seed, kind and n decide the fate of the n-th message of a kind. At exit the library says
- * what it did: a test that it slept through proves nothing.
+ * Only messages that are sent again, or that only free memory, may be disturbed: those about
+ * references except their values, DROP, END_CONTEXT without a step, and ENDED without a trace.
+ * Seed, kind and n decide the fate of the n-th message of a kind. At exit the library prints what
+ * it did, because a test in which it did nothing proves nothing.
  *
- *   CLEAVE_TEST_SENT=FILE   adds the bytes of all tensors that a link took to the u64 that it holds
+ *   CLEAVE_TEST_SENT=FILE   adds the bytes of all tensors that a link accepted to the u64 in FILE
  *
- * The file is mapped, so that a process that is killed has said what it sent.
+ * The file is mapped, so that it has the count of a process that is killed.
  */
 #include <fcntl.h>
 #include <pthread.h>

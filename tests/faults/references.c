@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random programs of references over a simulated network of 3 to 5 nodes, in one process and on a
- * clock of its own. Everything follows from a seed: the program, what the network drops, doubles,
- * delays and so reorders, whether a node dies or falls silent, and when values are there.
+ * Runs random programs of references over a simulated network of 3 to 5 nodes, in one process and
+ * on a clock of its own. Everything follows from a seed: the program, which messages the network
+ * drops, duplicates, delays and so reorders, whether a node dies or falls silent, and when values
+ * exist.
  *
  *   references [--runs N] [--seed S] [--trace]
  *
- * Beside the nodes stands a model that knows every handle anywhere. It holds them to:
- *   no early free  an entry goes only when no handle of it is left, wherever, be it on its way
+ * A model beside the nodes knows every handle of every node. The program checks against it:
+ *
+ *   no early free  an entry is freed only when no handle of it is left, at a node or in flight
  *   right values   a fetch gives the value, or the error stored in its place, and once
- *   in time        where nothing is lost a fetch takes a few trips, not until something is said
- *   again no oracle      who has no handle gets "not found" and never a value
+ *   in time        where nothing is lost a fetch takes a few trips, without a repeated message
+ *   no oracle      a node without a handle gets "not found" and never a value
  *   no leak        when all handles are released, every table is empty within the lease
- *   the tables     no fact comes in a state for which they have no row
- * Of a handle that came by way of a node that died or was silent for a lease (`lost`) the first two
- * are not asked, but what it gets is never wrong.
+ *   the tables     no event arrives in a state for which the tables have no row
+ *
+ * The first two are not checked for a handle that came through a node that died or was silent for a
+ * lease (`lost`), but even such a handle never gets a wrong value.
  */
 #include <inttypes.h>
 #include <stdarg.h>
@@ -224,7 +227,7 @@ static void on_send(uint32_t from, const clv_rref_result *r) {
   send_once(from, to, m);
 }
 
-/* ---- what comes of it ------------------------------------------------------------------------ */
+/* ---- results of the nodes -------------------------------------------------------------------- */
 
 static void settle_object(object *o) {
   o->is_settled = true;
@@ -523,7 +526,7 @@ static void release_all_handles(void) {
   }
 }
 
-/* ---- accidents ------------------------------------------------------------------------------- */
+/* ---- faults ---------------------------------------------------------------------------------- */
 
 /* Marks the objects as lost that the faulty node owned or used, or had passed on before the
  * receiver told the owner. */

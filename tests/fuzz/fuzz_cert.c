@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Certificates as PEM text: a peer's to its URI, our own files (a CA's, ours, our key, apart by NUL
- * bytes) to an identity, and lists of revoked ones. A URI that comes out is one line of printable
- * ASCII with a scheme, and what `certs show` makes of a certificate is printable too, or the target
- * stops.
+ * Fuzzes certificates as PEM text: a peer's certificate, whose URI is read; our own files (a CA's,
+ * ours, our key, separated by NUL bytes), which become an identity; and lists of revoked
+ * certificates. An accepted URI is one line of printable ASCII with a scheme, and what `certs show`
+ * prints of a certificate is printable too; otherwise the target aborts.
  */
 #include "common/net/tls/tls.h"
 #include "tests/fuzz/never.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What ends, and what stands in lists when it does: contexts with a step to take, modules, state,
- * kept values. The input draws well-formed frames over few ids, so that calls follow others, wait
- * for each other and are named in passes, and then an end comes. Where an executor computes, the
- * input also draws when work ends. Whatever comes, no record that was given back is used (slabs are
- * poisoned), the engine makes no mistake, and at the end no record is left.
+ * Fuzzes the ends of contexts, modules, state and kept values that are still linked in lists, of
+ * contexts also with a step to take. The input draws well-formed frames over few ids, so that calls
+ * follow others, wait for one another and are named in backward passes; then an end arrives. If an
+ * executor computes, the input also draws when work ends. Whatever arrives, no freed record is used
+ * (slabs are poisoned), the engine reports no mistake of its own, and at the end no record is left.
  */
 #include "tests/fuzz/fuzz_node.h"
 
@@ -386,7 +386,7 @@ static void send_reference(play *p) {
   send_frame(p, &f, by_worker);
 }
 
-/* ---- what is no frame ------------------------------------------------------------------------ */
+/* ---- the executor, ticks and other moves ----------------------------------------------------- */
 
 static void on_work_start(void *user, clv_work *w) {
   play *p = user;

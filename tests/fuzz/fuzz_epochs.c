@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The reader of a worker's file of attempts. What it takes is held against later attempts.
+ * Fuzzes the reader of a worker's file of attempts. An accepted file is then asked about later
+ * attempts.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is left of a run, seen from outside: its record, its lines of numbers and what it printed,
- * apart by NUL bytes, as files of a folder. `runs`, `log` and a reporter that resumes read them.
- * What is printed has no control characters but ends of lines and tabs, or the target stops.
+ * Fuzzes what other commands read of a run: its record, its lines of numbers and its output,
+ * separated by NUL bytes, as files of a folder. `runs`, `log` and a reporter that resumes read
+ * them. Printed text has no control characters but line ends and tabs; otherwise the target aborts.
  */
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Requests to the page port, as bytes over a connection, or behind a NUL byte an address to listen
- * on. Whatever is asked, there is an answer of ours or none.
+ * Fuzzes requests to the page port, as bytes over a connection. If the input begins with a NUL
+ * byte, the rest is an address to listen on. Whatever the request, the server sends one of its own
+ * answers or none.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * PNG and JPEG decoding, then views of each kind of what came out; the last byte picks channels and
- * where the views are, so the corpus is plain image files.
+ * Fuzzes PNG and JPEG decoding, and then makes views of each kind from the decoded image. The last
+ * byte picks channels and positions of the views, so the corpus is plain image files.
  */
 #include <stdlib.h>
 

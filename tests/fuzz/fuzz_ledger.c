@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A ledger of keys. What is added to one that is accepted is found in it, and is not added again,
- * also when it was compacted.
+ * Fuzzes the ledger of keys. An item that is added to an accepted ledger is found in it and is not
+ * added again, also after the ledger was compacted.
  */
 #include "master/egress/egress.h"
 #include "tests/fuzz/never.h"

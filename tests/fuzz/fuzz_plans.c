@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A plan as it was found on disk: what is not whole and ours is refused, and the rest is its text.
- * The last byte says whether a line that fits is put before the rest.
+ * Fuzzes the reader of a plan that was stored on disk. A file is refused unless its first line has
+ * the digests of this library and of the rest; the rest is then the plan's text. The last byte says
+ * whether such a first line is put before the input.
  */
 #include <stdlib.h>
 #include <string.h>

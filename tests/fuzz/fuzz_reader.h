@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fuzz_reader: what the targets of formats of data files have in common. Included by one .c file a
+ * fuzz_reader: functions that the targets of data file formats share. Included by one .c file per
  * target.
  */
 #ifndef CLEAVE_TESTS_FUZZ_READER_H

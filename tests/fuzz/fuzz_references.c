@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The state machine of references against peers that say anything: the input is a list of messages
- * and of what the node itself does, with few ids, so that they meet. Whatever comes, it must
- * neither crash nor leak.
+ * Fuzzes the state machine of references against hostile peers. The input is a list of messages and
+ * of operations of the node itself, with few ids, so that they concern the same references.
+ * Whatever arrives, the table neither crashes nor leaks.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A session file with overrides (fuzz_config.h). An accepted file must be written as text that is
- * accepted again and written as the same text, and has a graph or an error that says why not.
+ * Fuzzes the parser of session files with overrides (fuzz_config.h). An accepted file is written as
+ * text that is accepted again and written as the same text, and gives a graph or an error that says
+ * why not.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every decoder of the wire. The first byte of an input picks the decoder, the second how the rest
- * is cut into pieces; the rest is the message. What a decoder accepts must survive the way back:
- * encoded again and decoded again it is the same frame.
+ * Fuzzes every decoder of the wire. The first byte of an input picks the decoder, the second says
+ * how the rest, the message, is cut into pieces. An accepted message is encoded and decoded again
+ * to the same frame.
  */
 #include "common/net/wire/wire.h"
 #include "tests/fuzz/never.h"

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Kernels of sample_int.h, whose results show what the simulated device does.
+ */
 #include "kernels/cuda/device_int.cuh"
 #include "tests/gpu/sample_int.h"
 

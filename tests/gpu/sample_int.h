@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sample_int: kernels that show what the simulated device does.
+ * sample_int: kernels whose results show what the simulated device does.
  */
 #ifndef CLEAVE_TESTS_GPU_SAMPLE_INT_H
 #define CLEAVE_TESTS_GPU_SAMPLE_INT_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the cuda backend does beside its kernels, on the simulated device: memory, whole buffers,
- * optimisers, what it refuses; and what becomes of it when the device fails it.
+ * Tests the cuda backend apart from its kernels, on the simulated device: memory, operations on
+ * whole buffers, optimisers, refusals, and failures of the device.
  */
 #include "kernels/cuda/gpu_int.h"
 #include "kernels/steps/steps.h"

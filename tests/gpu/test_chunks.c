@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A node on the simulated device, and its link: what it has computed leaves in chunks while it
- * comes from the device, and while the device computes what comes next. A worker's link is the
- * master's, and a master's that of a worker; what its program takes is there.
+ * Tests a node on the simulated device, and its link: a computed value is sent in chunks while it
+ * is copied from the device and while the device computes the next value. The node is a worker's
+ * with a link to its master, or a master's with a link to a worker; the program of a master's node
+ * receives values in this process.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -25,7 +26,7 @@ enum {
 };
 enum { CALLS = 2 };
 
-/* ---- what the transport and the device are told ---------------------------------------------- */
+/* ---- calls of the transport and of the device ------------------------------------------------ */
 
 /* The event that must happen before the last piece of the first copy is done. */
 typedef enum held_for { NOTHING, A_CHUNK, THE_NEXT_CALL } held_for;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cuda backend on the simulated device against ref, over the whole case table; and the same
- * bits whatever the order in which the device does what it is asked.
+ * Compares the cuda backend on the simulated device with ref, over the whole table of cases. Checks
+ * that the bits do not depend on the order in which the device runs its operations.
  */
 #include "tests/gpu/sim.h"
 #include "tests/long.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans in bf16 on the simulated device: the same bits however a graph is cut or its ops are taken
- * together, and images that stay in one layout from edge to edge.
+ * Tests plans in bf16 on the simulated device: the bits are the same however a graph is cut or its
+ * ops are fused, and images keep one layout from edge to edge of the graph.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cuda backend on the simulated device where it computes in fewer bits than f32 has: near ref,
- * only where it is asked to, and the same bits in any order of the device's work.
+ * Tests the cuda backend on the simulated device where it computes with fewer bits than f32 has:
+ * only where the caller allows it, with results near those of ref, and with the same bits in any
+ * order of the device's work.
  */
 #include "tests/gpu/sim.h"
 #include "tests/long.h"
@@ -61,7 +62,7 @@ static clv_backend *open_device(uint64_t seed) {
   return b;
 }
 
-/* ---- givens ---------------------------------------------------------------------------------- */
+/* ---- given values ---------------------------------------------------------------------------- */
 
 static double keep_few_bits(double value) {
   float x = (float)value;

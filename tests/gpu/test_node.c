@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A node whose modules compute on the simulated device. The node's thread never waits for the
+ * Tests a node whose modules compute on the simulated device. The node's thread never waits for the
  * device: it gets an event when work there has ended.
  */
 #include <unistd.h>
@@ -122,7 +122,7 @@ static void node_thread_never_blocks_on_a_device(void **state) {
   assert_true(bits[0] == bits[1] && bits[1] == bits[2]);
 }
 
-/* ---- what is wanted late --------------------------------------------------------------------- */
+/* ---- state and values that are requested late ------------------------------------------------ */
 
 static void read_state(world *w, uint32_t context, clv_state_kind what) {
   clv_err err = {0};
@@ -191,7 +191,7 @@ static void late_deliver_copies_without_blocking_the_node(void **state) {
   free_world(&w);
 }
 
-/* ---- what is written there ------------------------------------------------------------------- */
+/* ---- writes to state on the device ----------------------------------------------------------- */
 
 enum { WEIGHTS = COLUMNS * COLUMNS };
 
@@ -278,7 +278,7 @@ static void device_state_write_of_wrong_shape_is_refused(void **state) {
   free_world(&w);
 }
 
-/* ---- files of it ----------------------------------------------------------------------------- */
+/* ---- files of state -------------------------------------------------------------------------- */
 
 static char file_of_state[64];
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Work that repeats is recorded and replayed on the simulated device: with the bits of what
- * is asked for in parts, whatever changes from step to step, and in parts where it cannot be
- * recorded. A replay has the arguments that were recorded, so a number that should have been in
- * memory is the first step's.
+ * Tests that work which repeats is recorded and replayed on the simulated device, with the bits of
+ * work that is enqueued operation by operation, whatever changes from step to step. Work that
+ * cannot be recorded is enqueued operation by operation. A replay has the recorded arguments, so a
+ * number that should have been read from memory would be that of the first step.
  */
 #include "kernels/steps/steps.h"
 #include "tests/gpu/sim.h"
@@ -119,7 +119,7 @@ static void tear_down(bench *t) {
   assert_int_equal(clv_sim_count_leaks(), 0);
 }
 
-/* ---- its training ---------------------------------------------------------------------------- */
+/* ---- training of the small network ----------------------------------------------------------- */
 
 /* Results of a training step that are copied to the host. */
 typedef struct seen {
@@ -311,7 +311,7 @@ static void work_that_waits_on_the_host_is_not_captured(void **state) {
   outcome_free(got);
 }
 
-/* ---- cuDNN's calls in what is recorded ------------------------------------------------------- */
+/* ---- calls of cuDNN in recordings ------------------------------------------------------------ */
 
 static const clv_vendor *right;
 static bool capturing, may_be_captured;
@@ -388,7 +388,7 @@ static void library_call_that_fails_in_capture_runs_uncaptured(void **state) {
   assert_int_equal(parts.launched_singly, TURNS);
 }
 
-/* ---- records alone --------------------------------------------------------------------------- */
+/* ---- recorders without a plan ---------------------------------------------------------------- */
 
 typedef struct work {
   const clv_backend *b;

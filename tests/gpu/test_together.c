@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ops that one kernel of the cuda backend does together, on the simulated device: the bits of the
- * ops apart, whatever the order in which the device does what it is asked; and how many launches a
- * step is.
+ * Tests ops that one kernel of the cuda backend computes together (fused ops), on the simulated
+ * device. They have the bits of separate ops, in whatever order the device runs its operations.
+ * Also tests how many launches a step has.
  */
 #include <math.h>
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The log of a lane. A dialler sends messages to an acceptor over streams that break. Each lane has
- * a log of what the acceptor has not acknowledged, with the cursors `last_message_sent` and
- * `last_acked`; a new stream begins with ATTACH {again}, which the acceptor answers with ATTACHED
- * {received}. ACKs of all lanes travel on lane 0, outside its log. PROTOCOL.md has the table of
- * functions.
+ * Models the log of a lane. A dialler sends messages to an acceptor over streams that break. Each
+ * lane has a log of the messages that the acceptor has not acknowledged, with the cursors
+ * `last_message_sent` and `last_acked`. A new stream begins with ATTACH {again}, which the acceptor
+ * answers with ATTACHED {received}. ACKs of all lanes travel on lane 0, outside its log.
+ * PROTOCOL.md has the table of functions.
  *
- * A broken stream may still hand over what was on its way, until the acceptor has seen its end.
+ * A broken stream may still deliver the messages in flight, until the acceptor has noticed its end.
  */
 #include "tests/model/model.h"
 

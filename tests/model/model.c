@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Walks the models of tests/model: without a mistake no rule is broken, and each mistake on purpose
- * is found.
+ * Walks the models of tests/model: without a break no rule is violated, and each break, a mistake
+ * made on purpose, is found.
  *
  * usage: model [--full] [--trace] [NAME]
  */

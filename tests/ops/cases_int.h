@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cases beside the ops, kernels/ops/NAME.cases, as node descriptions. What is known of an op
- * comes from its row. A file has lines of three kinds; `#` starts a comment.
+ * Reads the test cases of the ops, kernels/ops/NAME.cases, as node descriptions. The properties of
+ * an op come from its row. A file has lines of three kinds; `#` starts a comment.
  *
  *   KEY: VALUE                      one of
  *     torch: EXPRESSION             what the op is in PyTorch, for tests/golden/make_golden.py
@@ -94,8 +94,7 @@ static inline int get_next_op(int op) {
   return op;
 }
 
-/* ---- what the row says ------------------------------------------------------------------------
- */
+/* ---- what the row of an op says -------------------------------------------------------------- */
 
 static inline bool has_labels(clv_op op) { return clv_op_def_of(op)->takes_labels; }
 static inline bool is_loss(clv_op op) { return clv_op_def_of(op)->is_loss; }

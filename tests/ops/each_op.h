@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One test per op of the list. An op whose cases are missing or wrong fails by name.
+ * Runs one test per op of the list. An op whose cases are missing or wrong fails by name.
  */
 #ifndef CLEAVE_EACH_OP_H
 #define CLEAVE_EACH_OP_H

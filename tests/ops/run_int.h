@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs one case on one backend: values go in and come out as row-major doubles, whatever the
+ * Runs one case on one backend. Values go in and come out as row-major doubles, whatever the
  * kernel's type and layouts.
  *
- * Every buffer that a kernel must fill is filled with NaN before, exactly as large as asked for, so
- * that an unwritten or overrun value shows. backward gets only what the kernel declared in `saves`,
- * and after another forward on the same kernel, as when several micro-batches are in flight.
+ * Every buffer that a kernel must fill is filled with NaN before, and is exactly as large as the
+ * kernel asked for, so that an unwritten or overrun value shows. backward gets only the values that
+ * the kernel declared in `saves`, and runs after another forward on the same kernel, as when
+ * several micro-batches are in flight.
  */
 #ifndef CLEAVE_OPS_RUN_INT_H
 #define CLEAVE_OPS_RUN_INT_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels of cpu on images that fill no channel block: the same bits whatever block is offered, and
- * from those that take any block (`layout: any` beside the op) also with two threads and in place,
- * and in channels last, which all of them but groupnorm take.
+ * Tests kernels of cpu on images that fill no channel block. A kernel gives the same bits whatever
+ * block is offered. A kernel that takes any block (`layout: any` in the op's cases) gives them also
+ * with two threads, in place and, except for groupnorm, in channels last.
  */
 #include "tests/long.h"
 #include "tests/ops/each_op.h"

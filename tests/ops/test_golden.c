@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every op against the numbers of PyTorch (tests/golden/make_golden.py): outputs and all gradients,
- * with backward accumulating and not, in place and not, with blocked layouts offered. What the row
- * says of shapes and parameters is compared with what PyTorch made.
+ * Compares every op with the numbers of PyTorch (tests/golden/make_golden.py): outputs and all
+ * gradients, with backward accumulating and not, in place and not, with blocked layouts offered.
+ * The shapes and parameters that the row derives are compared with those of PyTorch.
  */
 #include "tests/golden/golden_int.h"
 #include "tests/ops/each_op.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cpu backend against ref, in f32, over the whole case table; and what cpu promises alone: the
- * same bits whatever layout its neighbours offer, and again when run again. Ops that may have bf16
- * factors have them here whatever the table of choices says.
+ * Compares the cpu backend with ref, in f32, over the whole table of cases. Also tests what only
+ * cpu promises: the same bits whatever layout its neighbours offer, and when it runs again. Ops
+ * that may have bf16 factors have them here, whatever the table of choices says.
  */
 #include "kernels/cpu/choices_int.h"
 #include "tests/long.h"

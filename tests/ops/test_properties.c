@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What rows say of their ops, tried on ref: the backends and the plan build on it. Of each case the
- * output is computed, then with other numbers, and compared bit by bit.
+ * Tests the properties that rows claim of their ops, on ref, because the backends and the plan rely
+ * on them. For each case the output is computed, then computed again with other numbers, and the
+ * two are compared bit by bit.
  */
 #include "tests/ops/each_op.h"
 #include "tests/ops/run_int.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What ops refuse: values outside the ranges of their rows, numbers and types of inputs that the
- * rows do not have, and the shapes that are named beside the op (`refused:`).
+ * Tests what ops refuse: values outside the ranges of their rows, numbers and types of inputs that
+ * the rows do not have, and the shapes that the op's cases list (`refused:`).
  */
 #include "tests/ops/each_op.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a backend does over whole buffers: optimiser steps against torch.optim, sums, reorders; and
- * the refusals of kernels.
+ * Tests what a backend does over whole buffers: optimiser steps, compared with torch.optim, sums,
+ * reorders; and the refusals of kernels.
  */
 #include "kernels/steps/steps.h"
 #include "tests/golden/golden_int.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A network of two halves: the first here, where the data are, the second at the first worker of
- * the session file (or here, when it names none). Usage: example SESSION.yaml
+ * Trains a network of two halves: the first at the master, where the data are, the second at the
+ * first worker of the session file (or at the master, if the file names no worker). Usage: example
+ * SESSION.yaml
  */
 #include <cleave.h>
 #include <stdio.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The notebook of seed 002: its data, its index arithmetic, and how close a run has to come.
- * float32 drifts: the first SEED002_JUDGED iterations have to be PyTorch's within 1e-4. A whole run
- * has to end in the range of PyTorch's perturbed runs, give or take 1e-4 of it, if those agree
- * (make_seeds.py). From a place in the middle every iteration begins with PyTorch's weights. Its
- * loss and each parameter after it, by the norms of tensors, have to be PyTorch's within 1e-6:
- * relative to what is larger than 1, absolute below.
+ * The notebook of seed 002: its data, its index arithmetic, and how close a run must come to
+ * PyTorch's. float32 drifts, so only the first SEED002_COMPARED iterations must be PyTorch's within
+ * 1e-4. A whole run must end in the range of PyTorch's perturbed runs, give or take 1e-4 of it, if
+ * those agree (make_seeds.py). From a place in the middle every iteration begins with PyTorch's
+ * weights. Its loss and each parameter after it, by the norms of tensors, must be PyTorch's within
+ * 1e-6: relative for figures larger than 1, absolute below.
  */
 #ifndef CLEAVE_SEED002_H
 #define CLEAVE_SEED002_H

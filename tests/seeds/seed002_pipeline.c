@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Seed 002, pipeline: two stages with queues between them, each taking forward and backward slots
- * by itself, so stage 0 has moved on when a batch's gradients come back. The notebook's loop is
- * a fixed interleave: every slot here is its slot.
+ * Seed 002, pipeline: trains two stages with queues between them. Each stage takes forward and
+ * backward slots by itself, so stage 0 has moved on when a batch's gradients come back. The
+ * notebook's loop interleaves the slots in a fixed order, and so does this program.
  *
  * A batch is one context. Its backward runs through both stages when stage 1's slot comes; the
  * gradients stay in the context, and each stage takes its own step when the notebook lets it. While
  * stage 1 works for one batch, stage 0 computes the next ones.
  *
  * With WAIT_MS in its environment, a forward takes so many milliseconds longer, and so does stage
- * 1's backward (the op wait, with a weight of 1 that does not learn: the numbers
- * stay), for fewer batches. The nodes' own events have to show then that stage 0 computed while
- * stage 1 did.
+ * 1's backward (the op wait, with a weight of 1 that does not learn, so the
+ * numbers stay the same), for fewer batches. The nodes' own events must then show that stage 0
+ * computed while stage 1 computed.
  */
 #include "seed002.h"
 

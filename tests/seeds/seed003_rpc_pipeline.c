@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Seed 003, PyTorch's tutorial "Distributed Pipeline Parallelism Using RPC": ResNet50 in two
- * parts on two workers. Every micro-batch goes through both as a reference, without waiting; their
- * outputs are put together along the batch for one loss, whose backward pass runs over both
- * workers in an autograd context of its own, and a distributed SGD steps both parts. Batch norms
- * see a micro-batch at a time; their running statistics move with each, in order.
+ * Seed 003, PyTorch's tutorial "Distributed Pipeline Parallelism Using RPC": trains
+ * ResNet50 in two parts on two workers. Every micro-batch passes both parts as a reference, without
+ * waiting. The outputs are concatenated along the batch for one loss, whose backward pass runs over
+ * both workers in an autograd context of its own, and a distributed SGD steps both parts. Batch
+ * norms see one micro-batch at a time; each changes their running statistics, in order.
  *
  * `xs.split(num_split)` is read in both ways: a number of chunks, as the tutorial's prose says, and
  * the images of a chunk, as its code does. Each num_split has a session of its own, as in the
  * tutorial; the figures (tests/golden/seed003.py) say how many images of what size there are.
- * PARTS=home in the environment: everything is at the master. READING=count or size: that one
- * alone. The digest is of all losses and of the state at the end; it is the same wherever the
+ * PARTS=home in the environment: everything is at the master. READING=count or size: only that
+ * reading. The digest is of all losses and of the state at the end; it is the same wherever the
  * parts are.
  */
 #include <time.h>

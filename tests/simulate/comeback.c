@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Workers that were lost and come back. A program asks for that whether anybody was lost or not:
- * what is not lost is there, which is what it wants.
+ * Lets lost workers rejoin a simulated program. A program asks for it whether or not a worker was
+ * lost: if the worker or module is not lost, the answer says that it exists, which counts as
+ * success.
  */
 #include "tests/simulate/program_int.h"
 

@@ -1,4 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Makes blocking calls of random programs, or now and then starts the same operation as a future
+ * with a callback and waits for it. Also starts futures and cancels them.
+ */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -6,9 +10,7 @@
 
 #include "tests/simulate/program_int.h"
 
-/* ---- futures --------------------------------------------------------------------------------- *
- *
- * Of what blocks a program takes the other form now and then, with a callback. */
+/* ---- futures --------------------------------------------------------------------------------- */
 
 static bool draws_future(program *p) { return sim_draw_below(&p->shape_rng, 3) == 0; }
 
@@ -121,7 +123,7 @@ cleave_status run_backward(program *p, cleave_context c, const cleave_reference 
   return status;
 }
 
-/* ---- what is given up ------------------------------------------------------------------------ */
+/* ---- cancelled futures ----------------------------------------------------------------------- */
 
 /* Cancels a future, which must then be done, cancelled or not. */
 static cleave_status cancel_future(program *p, cleave_future f) {

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Compares the records of two runs of a program (judge.h).
+ */
 #include "tests/simulate/judge.h"
 
 #include <stdio.h>

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Simulates a network and a clock (network.h).
+ */
 #include "tests/simulate/network.h"
 
 #include "common/net/link/link_int.h"
@@ -53,7 +56,7 @@ struct sim_network {
   bool is_being_freed;
 };
 
-/* ---- what happens ---------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 static bool is_earlier(const event *a, const event *b) {
   return a->at != b->at ? a->at < b->at : a->sequence < b->sequence;
@@ -201,7 +204,7 @@ static const clv_transport transport = {.send = stream_send,
                                         .ref = stream_keep,
                                         .unref = stream_keep};
 
-/* ---- links that are mended ------------------------------------------------------------------- */
+/* ---- links that are repaired ----------------------------------------------------------------- */
 
 /* A link that has lost a lane. Holds a reference to it. */
 typedef struct mending {
@@ -458,7 +461,7 @@ void sim_network_kill_place(sim_network *n, uint32_t place) {
 
 void sim_network_revive_place(sim_network *n, uint32_t place) { n->is_place_dead[place] = false; }
 
-/* ---- its life -------------------------------------------------------------------------------- */
+/* ---- creating and freeing the network -------------------------------------------------------- */
 
 sim_network *sim_network_new(const sim_network_options *options) {
   sim_network *n = abort_if_null(calloc(1, sizeof *n));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plots: statements in a row that lay open what chance alone seldom brings together.
+ * Executes plots: fixed sequences of statements, which reach states that random statements seldom
+ * reach.
  */
 #include "tests/simulate/program_int.h"
 

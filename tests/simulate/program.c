@@ -1,4 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Makes the modules of a random program, draws its statements and writes its record
+ * (program_int.h).
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -160,7 +164,7 @@ void record_tensor(program *p, const cleave_tensor *t) {
   record_bytes(p, t->data, cleave_tensor_count(t) * (t->dtype == CLEAVE_I64 ? 8 : 4));
 }
 
-/* ---- what it is made of ---------------------------------------------------------------------- */
+/* ---- modules and optimisers of a program ----------------------------------------------------- */
 
 const char *place_name(const program *p, uint32_t place) {
   static const char *const names[SIM_PLACES] = {"master", "w1", "w2", "w3"};
@@ -261,7 +265,7 @@ static void make_program(program *p) {
   for (uint32_t i = draw_below(p, 3); i > 0; i--) add_optimizer(p, p->has_final_steps);
 }
 
-/* ---- what it does ---------------------------------------------------------------------------- */
+/* ---- statements of a program ----------------------------------------------------------------- */
 
 static scope *draw_open_scope(program *p) {
   scope *open[OPEN];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A program in progress: program.c makes its modules and draws what it does, statements.c does it.
+ * State of a random program while it runs. program.c makes its modules and draws its statements,
+ * statements.c executes them.
  */
 #ifndef CLEAVE_SIMULATE_PROGRAM_INT_H
 #define CLEAVE_SIMULATE_PROGRAM_INT_H

@@ -1,24 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random programs over a master and three workers on a simulated network and clock. Everything
- * follows from a seed: the program, how long each message takes, what is cut or dies, and when.
+ * Runs random programs over a master and three workers on a simulated network and clock. Everything
+ * follows from a seed: the program, how long each message takes, which connection is cut or which
+ * worker dies, and when.
  *
  *   simulate [--first S] [--runs N] [--seed S] [--cuts N] [--trace]
  *
- * --cuts: runs of each seed in which connections are lost; 0: one for each message of its
- * program.
+ * --cuts: runs of each seed in which connections are lost; 0: one for each message of its program.
  *
- * Each program runs with all its modules at home, on a network where nothing takes time, on one
- * where everything takes its own time, and for many seeds on that one with a lane that is cut or a
- * worker that dies. Of every eighth seed two workers compute in memory that the host cannot touch
- * (far.h). Held to:
- *   the same bits  statuses and numbers are those of the run at home, whatever takes how long, and
- *                  those of before the fault where nothing that was lost has a part in them
- *   clean errors   after a fault: UNAVAILABLE and the like with the name of who is gone, and of
- *                  nothing that does not need it
- *   in time        no call waits much longer than notice of a loss may take
+ * Each program runs with all its modules at the master, on a network without delays, on one with
+ * random delays, and for many seeds on that one with a lane that is cut or a worker that dies. For
+ * every eighth seed two workers compute in memory that the host cannot touch (far.h). Checked:
+ *   the same bits  statuses and numbers are those of the run at the master, whatever the delays;
+ *                  after a fault too, for everything that does not depend on what was lost
+ *   clean errors   after a fault: UNAVAILABLE and the like with the name of the lost worker, only
+ *                  for operations that need it
+ *   in time        no call waits much longer than the notice of a loss may take
  *   mended         connections that are lost, at any message, change neither statuses nor numbers
- *   no leak        when all is closed nobody holds a context, a reference or a tensor
+ *   no leak        when all is closed no node holds a context, a reference or a tensor
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -215,10 +214,10 @@ static bool read_options(int argc, char **argv, uint64_t *first, uint64_t *runs)
   return true;
 }
 
-/* Seeds that failed once and lie behind those of `make test`. 6409: a worker that had reported the
- * failure of a context got no ABORT, and a kept value waited there for an input until the deadline.
- * 5854: a context could not be opened, and a statement on a gradient in it counted as one, not two.
- */
+/* Seeds that failed once and that `make test` does not reach otherwise. 6409: a worker that had
+ * reported the failure of a context got no ABORT, and a kept value waited there for an input until
+ * the deadline. 5854: a context could not be opened, and a statement on a gradient in it counted as
+ * one, not two. */
 static const uint64_t once_failed[] = {6409, 5854};
 
 int main(int argc, char **argv) {

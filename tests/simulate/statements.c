@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Executes the statements of random programs (program_int.h).
+ */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

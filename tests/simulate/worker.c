@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A worker of a simulation: its methods take and give the bytes that go over the wire, its session
- * is a node with links as worker/service sets them up, without threads.
+ * Simulates a worker. Its methods take and return the bytes that go over the wire. Its session is a
+ * node with links, as worker/service sets them up, but without threads.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -247,7 +247,7 @@ clv_code sim_worker_call_method(sim_worker *k, const char *method, const clv_pie
   return clv_fail(err, CLV_UNIMPLEMENTED, "%s is not simulated", method);
 }
 
-/* ---- its life -------------------------------------------------------------------------------- */
+/* ---- starting and freeing a worker ----------------------------------------------------------- */
 
 clv_code sim_worker_start(sim_world *w, uint32_t place, clv_err *err) {
   sim_worker *k = &w->workers[place];

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Runs the events of the simulated world (world.h).
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +13,7 @@
 
 enum { DEADLINE_MS = 120000, LEASE_MS = 5000, TICK_MS = 1000, NEWS_MS = 10000 };
 
-/* ---- what happens ---------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 /* Returns the worker whose node runs next; NULL: none. *ret_due: time in ns at which it runs. */
 static sim_worker *next_worker(sim_world *w, uint64_t *ret_due) {
@@ -92,7 +95,7 @@ clv_executor sim_world_get_executor(sim_world *w, uint32_t place) {
   return w->work_takes_time ? (clv_executor){&w->workers[place], start_work} : (clv_executor){0};
 }
 
-/* ---- the master's ways to workers ------------------------------------------------------------ */
+/* ---- calls and links from the master to workers ---------------------------------------------- */
 
 static clv_code draw_bytes(void *user, void *ret, size_t len, clv_err *err) {
   sim_world *w = user;
@@ -184,7 +187,7 @@ void sim_world_schedule_close(sim_world *w, sim_worker *k) {
                       close_worker, k);
 }
 
-/* ---- its life -------------------------------------------------------------------------------- */
+/* ---- creating and freeing the world ---------------------------------------------------------- */
 
 sim_world *sim_world_new(const sim_weather *weather) {
   sim_world *w;

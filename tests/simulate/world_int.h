@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * world.c runs what happens, worker.c is a worker.
+ * State of the simulated world. world.c runs the events, worker.c is a worker.
  */
 #ifndef CLEAVE_SIMULATE_WORLD_INT_H
 #define CLEAVE_SIMULATE_WORLD_INT_H

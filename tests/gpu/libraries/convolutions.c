@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Convolutions as the simulation has them: plain loops, summed in double.
+ * Computes convolutions for the simulated device: plain loops, summed in double.
  */
 #include "tests/gpu/sim/sim_int.h"
 

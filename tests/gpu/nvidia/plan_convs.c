@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cuDNN's plans for every convolution of ResNet50, and of kinds that it has none of, on a device
- * that is only described; and whether it takes descriptions of LSTMs.
+ * Finds cuDNN's plans for every convolution of ResNet50, and for kinds of convolutions that
+ * ResNet50 lacks, on a device that is only described. Also tests whether cuDNN accepts descriptions
+ * of LSTMs.
  *
  * usage: plan_convs DEVICE.json|here [BATCH]
- * First what cuDNN knows of the device, as such a file; then a line for each convolution, pass and
- * kind of arithmetic: engine, workspace. Then all are found again among those that were kept. Exits
- * 1 where one has no plan or is not found, and 77 where there is no cuDNN.
+ *
+ * Prints first what cuDNN knows of the device, as such a file; then a line for each convolution,
+ * pass and kind of arithmetic, with its engine and workspace. Then looks up each plan among the
+ * kept ones. Exits with 1 if a convolution has no plan or its kept plan is not found, and with 77
+ * if there is no cuDNN.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +20,7 @@
 
 enum { NO_CUDNN = 77 };
 
-/* Plans in memory, in place of the files in which another process would find them. */
+/* Kept plans, in memory in place of the files in which another process would find them. */
 enum { MOST_KEPT = 512 };
 static struct { clv_bytes what, text; } kept[MOST_KEPT];
 static size_t n_kept, n_found;

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a device gives, through the backend's own table: copies, products, convolutions, launches.
- * The ceilings for whatever is measured later.
+ * Measures the rates of a device through the function table of its backend: copies, products,
+ * convolutions, launches. These are the upper limits for later measurements.
  *
  * usage: rates [DEVICE]
- * A line of JSON for each. CLEAVE_CUDA_FOLDERS as for on_device. Exits 77 where there is no device.
+ *
+ * Prints a line of JSON for each. CLEAVE_CUDA_FOLDERS as for on_device. Exits with 77 if there is
+ * no device.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plants NAME SEED: what uses the simulated device wrongly, or rightly; ends with 0 unless that is
- * found. tests/gpu/plants/test_plants.py says what each must be found as.
+ * Uses the simulated device wrongly or rightly: plants NAME SEED. The simulation must end the
+ * process with a fault for a wrong use; otherwise the exit code is 0.
+ * tests/gpu/plants/test_plants.py says what each fault must be reported as.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,7 +70,7 @@ static void copy_to_second_device(const clv_gpu *by) {
   ok(v->copy_peer(by->stream, far, 1, x, 0, BYTES, &err)); /* planted: free_source_early */
 }
 
-/* ---- wrong ----------------------------------------------------------------------------------- */
+/* ---- wrong uses ------------------------------------------------------------------------------ */
 
 static void omit_event(void) {
   ok(plant_write(&one, x, &err));
@@ -174,7 +175,7 @@ static void overwrite_source_early(void) {
   ok(plant_write(&one, x, &err));
 }
 
-/* ---- right ----------------------------------------------------------------------------------- */
+/* ---- right uses ------------------------------------------------------------------------------ */
 
 static void run_without_fault(void) {
   ok(plant_write(&one, x, &err));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A comment "planted: NAME" marks the line that test_plants.py expects to be told.
+ * Kernels of plants_int.h. A comment "planted: NAME" marks the line that the simulation must report
+ * for the fault NAME (test_plants.py).
  */
 #include "kernels/cuda/device_int.cuh"
 #include "tests/gpu/plants/plants_int.h"

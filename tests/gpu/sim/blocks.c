@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A launch: some of its blocks are under way at once, each thread on a fibre. A thread runs until
- * it waits for others or ends, so that one without barriers takes and gives the same fibre.
+ * Runs a launch: some of its blocks run at the same time, each thread on a fibre. A thread runs
+ * until it waits for others or ends, so that threads without barriers take and return the same
+ * fibre.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,7 +72,7 @@ static _Thread_local sim_thread *here;
 static _Thread_local clv_sim_index index_here, block_here, block_size_here, grid_here;
 _Thread_local sim_place sim_stack_here, sim_array_here, sim_arguments_here;
 
-/* ---- what a kernel asks ---------------------------------------------------------------------- */
+/* ---- functions that kernels call ------------------------------------------------------------- */
 
 clv_sim_index clv_sim_thread_index(void) { return index_here; }
 clv_sim_index clv_sim_block_index(void) { return block_here; }

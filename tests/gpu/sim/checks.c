@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every load and store of a kernel, where it is not compiled for a sanitizer: the compiler calls
- * what is here for each, under the names of the kernel's address sanitizer.
+ * Checks every load and store of a kernel that is not compiled for a sanitizer. The compiler calls
+ * a function of this file for each, under the names of the address sanitizer for kernels
+ * (-fsanitize=kernel-address).
  *
- * A kernel may touch device memory that is its own to touch, the arrays of its block, its stack
- * and, to read, its arguments and what is constant in the program. What it reads must have been
- * written. For each byte of device memory there is one that says what it is.
+ * A kernel may access device memory that is allocated for its device, the arrays of its block, its
+ * stack and, only to read, its arguments and constants of the program. It may read only bytes that
+ * have been written. For each byte of device memory a second byte holds its state.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -56,7 +57,7 @@ void sim_checks_copy_state(void *dst, const void *src, size_t bytes) {
   if (checked) memcpy(get_state_of_byte(dst), get_state_of_byte(src), bytes);
 }
 
-/* ---- what the compiler calls ----------------------------------------------------------------- */
+/* ---- functions that the compiler calls ------------------------------------------------------- */
 
 #if !CLV_SANITIZED
 

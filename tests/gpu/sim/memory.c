@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Device memory is cut from one region of addresses from its low end on. Addresses are not given
- * again; the bytes of what was freed go back to the system some time later.
+ * Allocates device memory from one region of addresses, upwards from its low end. An address is
+ * never used twice; the pages of freed memory are returned to the system some time later.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -274,7 +274,7 @@ void sim_host_check(const void *at, size_t bytes, const char *what) {
   sim_report_fault("%s, %zu bytes at %p, is not page-locked memory of the host", what, bytes, at);
 }
 
-/* ---- what is left ---------------------------------------------------------------------------- */
+/* ---- leaks ----------------------------------------------------------------------------------- */
 
 size_t sim_memory_count_leaks(void) {
   size_t n = 0;

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reports order and memory of the simulation to the sanitizers, and switches fibres (order_int.h).
+ */
 #include "tests/gpu/sim/order_int.h"
 
 #include <stdint.h>

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * order_int: what the sanitizers are told: who runs, what came before what, which memory is whose.
- * In a build without them nothing of it does anything but the fibres.
+ * order_int: what the simulated device reports to the sanitizers: the running simulated thread and
+ * the order of operations (thread sanitizer), and memory that must not be accessed or has no value
+ * yet (address and memory sanitizer). Without a sanitizer, only the fibres and the allocation
+ * functions have an effect.
  */
 #ifndef CLEAVE_TESTS_GPU_SIM_ORDER_INT_H
 #define CLEAVE_TESTS_GPU_SIM_ORDER_INT_H

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Prints the faults that the simulation finds, with their stacks, and ends the process.
+ */
 #include <execinfo.h>
 #include <link.h>
 #include <signal.h>

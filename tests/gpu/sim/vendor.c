@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table: checks what it is given, and asks it of a stream.
+ * Implements the function table of the simulated device: checks the arguments of each call and
+ * enqueues it on a stream.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -13,7 +14,7 @@ sim_state sim;
 
 enum { WORKSPACE = 4096, ALIGNED = 256, OPERAND_ALIGNED = 16 };
 
-/* ---- the lock, and what goes wrong ----------------------------------------------------------- */
+/* ---- the lock and planned failures ----------------------------------------------------------- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -661,7 +662,7 @@ static clv_code vendor_lstm_backward_weight(sim_stream *s, clv_cuda_lstm *l,
   return enqueue_lstm_call(s, l, a, LSTM_WEIGHT, sim_lstm_run_backward_weight, err);
 }
 
-/* ---- the table ------------------------------------------------------------------------------- */
+/* ---- the function table ---------------------------------------------------------------------- */
 
 static const clv_vendor table = {
     .abi = CLV_VENDOR_ABI,

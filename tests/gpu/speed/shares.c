@@ -1,7 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How much of a copy's bandwidth each of our own kernels reaches that memory limits: the bytes that
- * it must read and write at least, by its time, beside what a copy on the device reads and writes.
+ * Measures which share of a copy's bandwidth each of our memory-bound kernels reaches: the bytes
+ * that a kernel must at least read and write, divided by its time, beside the bytes per second of a
+ * copy on the device.
+ *
+ * usage: shares [SAMPLES CHANNELS SIDE WIDTH]
+ *
+ * Prints a line of JSON for each kernel, the copy first. On the simulated device the last line has
+ * the addresses of the kernels that ran, counted from main. Images are of SIDE by SIDE, a multiple
+ * of 2; the number of all their values is a multiple of WIDTH, the width of rows.
  *
  * usage: shares [SAMPLES CHANNELS SIDE WIDTH]
  * A line of JSON for each, the copy's first; the last says where the kernels lie that ran, counted
@@ -35,7 +42,7 @@ static clv_code copy_on_device(bench *m, clv_err *err) {
   return m->g->vendor->copy(m->g->stream, m->y, m->x, m->n * sizeof *m->x, err);
 }
 
-/* ---- values alone ---------------------------------------------------------------------------- */
+/* ---- single values --------------------------------------------------------------------------- */
 
 static clv_rng_stream make_rng_stream(void) { return clv_rng_stream_of(&(clv_rng_key){.seed = 1}); }
 
@@ -245,7 +252,7 @@ static clv_code mean_back(bench *m, clv_err *err) {
   return clv_gpu_mean_back(m->g, false, &s, m->z, m->y, err);
 }
 
-/* ---- moves ----------------------------------------------------------------------------------- */
+/* ---- copies and permutations ----------------------------------------------------------------- */
 
 static clv_code move_channels(bench *m, bool to_last, clv_err *err) {
   const cuda_move v = {.n = m->n_samples,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels of ops that came later: see shares.c.
+ * Defines the kernels of newer ops that the program of shares.c measures.
  */
 #include "kernels/cuda/attention_int.h"
 #include "kernels/cuda/axis_int.h"
@@ -51,7 +51,7 @@ static clv_code groupnorm_weights(bench *m, clv_err *err) {
                                    m->small_buffer, m->small_buffer, false, err);
 }
 
-/* ---- sums of columns, and of a channel alone ------------------------------------------------- */
+/* ---- sums of columns, and of a single channel ------------------------------------------------ */
 
 /* Returns a batchnorm over rows of features, as after a linear layer. alone: over all values, as
  * one channel, in bf16. */
@@ -98,7 +98,7 @@ COLUMNS_OR_ONE(column_sums)
 COLUMNS_OR_ONE(column_moments)
 COLUMNS_OR_ONE(column_totals)
 
-/* ---- losses, and what is drawn --------------------------------------------------------------- */
+/* ---- losses and random numbers --------------------------------------------------------------- */
 
 static clv_code bce(bench *m, clv_err *err) {
   return clv_gpu_bce(m->g, m->x, m->z, m->n, m->partial_sums, m->small_buffer, 0, err);
@@ -260,7 +260,7 @@ static clv_code unpack_lstm_weights(bench *m, clv_err *err) {
   return clv_gpu_lstm_unpack(m->g, &p, m->x, false, err);
 }
 
-/* ---- what stands for several ----------------------------------------------------------------- */
+/* ---- kernels that stand for several kernels -------------------------------------------------- */
 
 static clv_code multiply_by_weight(bench *m, clv_err *err) {
   return clv_gpu_mul_by_weight(m->g, m->x, m->small_buffer, m->y, m->n, err);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Training steps of one network in one plan on a device, whose inputs lie there as PyTorch's do:
- * the median of their times, and their losses.
+ * Measures training steps of one network in one plan on a device, with the inputs in device memory
+ * as PyTorch has them. Prints the median of the times, and the losses.
  *
  * usage: steps NETWORK BATCH SIZE f32|tf32|bf16 STEPS [FILE]
- * NETWORK: mlp, lstm, resnet50, bert, bert-small, which drops nothing, or bert-small-drops. On the
- * simulated device the last step's kernels and products are counted. SIZE: width of the MLP's
+ * NETWORK: mlp, lstm, resnet50, bert, bert-small (without dropout) or bert-small-drops. On the
+ * simulated device the kernels and products of the last step are counted. SIZE: width of the MLP's
  * layers, steps of the LSTM's sequence, side of an image, tokens of a text. FILE: gets the
  * parameters before the first step, in order, then the input and the target, for PyTorch to do the
  * same steps; FILE.names the parameters' names, a line each; FILE.after the parameters after the

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Stands in for the library of NVIDIA's devices in a worker of the tests: the programs are linked
- * with --wrap=clv_cuda_load and the simulated device. Nothing that is installed has it.
+ * Replaces the library for NVIDIA's devices by the simulated device in a worker of the tests: the
+ * programs are linked with --wrap=clv_cuda_load. No installed program contains this file.
  *
- * CLV_SIM_SEED: of the order in which the device does what it is asked; CLV_SIM_NO_CUDNN: as where
- * cuDNN is absent; CLV_SIM_NO_GRAPHS: nothing can be captured; CLV_SIM_CAPABILITY: 75 for 7.5;
- * CLV_SIM_MEMORY: bytes of each of CLV_SIM_DEVICES devices; CLV_SIM_FAIL_TAKE, CLV_SIM_FAIL_LAUNCH,
- * CLV_SIM_LOSE_AT and CLV_SIM_FAILING: see clv_sim_options; CLV_SIM_PLANT: a fault, see
- * apply_planted_fault. What is left on the device when the worker ends, and any use of the default
- * stream, makes its exit code LEFT.
+ * CLV_SIM_SEED: seed of the order in which the device runs operations; CLV_SIM_NO_CUDNN: cuDNN is
+ * absent; CLV_SIM_NO_GRAPHS: nothing can be captured; CLV_SIM_CAPABILITY: compute capability, 75
+ * for 7.5; CLV_SIM_MEMORY: bytes of each of CLV_SIM_DEVICES devices; CLV_SIM_FAIL_TAKE,
+ * CLV_SIM_FAIL_LAUNCH, CLV_SIM_LOSE_AT and CLV_SIM_FAILING: see clv_sim_options; CLV_SIM_PLANT: a
+ * fault, see apply_planted_fault. If the worker leaves memory or objects on the device when it
+ * ends, or has used the default stream, its exit code is LEFT.
  */
 #include <stdio.h>
 #include <stdlib.h>

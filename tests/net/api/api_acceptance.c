@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Acceptance tests of the C API that no other program here covers; each name says which it is.
+ * Runs acceptance tests of the C API that no other program of this folder covers. The name of each
+ * test says what it checks.
  *   api_acceptance SESSION.yaml A B         shapes of graph; prints a digest as api_program does
  *   api_acceptance SESSION.yaml A B PID     faults: PID is B's process
- *   api_acceptance SESSION.yaml A B hold N  fills A and B with N MiB each, says `holding` and waits
- *                                           to be killed
+ *   api_acceptance SESSION.yaml A B hold N  fills A and B with N MiB each, prints `holding` and
+ *                                           waits to be killed
  */
 #include <pthread.h>
 #include <signal.h>

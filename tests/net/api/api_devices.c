@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two devices of one node.
+ * Tests a node with two devices through the C API.
  *   api_devices SESSION.yaml NODE OTHER   NODE has cpu:0 and cpu:1; prints a digest as api_program
  *   api_devices SESSION.yaml NODE activations   values of 2 MiB on cpu:0 and cpu:1
  *   api_devices SESSION.yaml NODE large   a module of 4 MB on cpu:0 is refused, a small one is not

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Futures: api_futures SESSION.yaml A B [single] runs modules at the nodes A and B, and ends with a
- * digest of what came out. api_futures SESSION.yaml A B lost PID kills the worker A of that
- * process.
+ * Tests futures. `api_futures SESSION.yaml A B [single]` runs modules at the nodes A and B, and
+ * ends with a digest of the results. `api_futures SESSION.yaml A B lost PID` kills the worker A,
+ * whose process is PID.
  */
 #include <pthread.h>
 

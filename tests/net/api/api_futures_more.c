@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Futures of gradients, of state that is written and of modules on their way: api_futures_more
- * SESSION.yaml A B [single] runs modules at the nodes A and B, and ends with a digest of what came
- * out.
+ * Tests futures of gradients, of state that is written and of modules that are placed:
+ * api_futures_more SESSION.yaml A B [single] runs modules at the nodes A and B, and ends with a
+ * digest of the results.
  */
 #include "api_futures_int.h"
 

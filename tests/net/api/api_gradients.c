@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Backward from gradients that the program gives, and the gradients of a context as a list, read
- * and written: api_gradients SESSION.yaml A B runs modules at the nodes A and B, and ends with a
- * digest of what they computed.
+ * Tests backward from gradients that the program gives, and the gradients of a context as a list
+ * that is read and written: api_gradients SESSION.yaml A B runs modules at the nodes A and B, and
+ * ends with a digest of what they computed.
  */
 #include "api_int.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Groups of parameters in the C API: api_groups SESSION.yaml A B runs modules at the nodes A and B
- * against the optimisers' formulas in double precision, and ends with a digest of the weights.
+ * Tests groups of parameters in the C API: api_groups SESSION.yaml A B runs modules at the nodes A
+ * and B, compares them with the optimisers' formulas in double precision, and ends with a digest of
+ * the weights.
  */
 #include "api_int.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * References that outlive their context: api_kept SESSION.yaml A B [single] [few] runs modules
- * at the nodes A and B, and ends with a digest of what came out. In every case the bits are those
- * of the same tensor passed by hand. api_kept SESSION.yaml A B lost PID kills the worker A of
- * that process.
+ * Tests references that outlive their context: api_kept SESSION.yaml A B [single] [few] runs
+ * modules at the nodes A and B, and ends with a digest of the results. In every case the bits are
+ * those of the same tensor passed as a leaf. api_kept SESSION.yaml A B lost PID kills the worker A,
+ * whose process is PID.
  */
 #include "api_int.h"
 

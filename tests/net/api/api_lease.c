@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The lease of references, step by step: api_lease SESSION.yaml A B C [single] does what the lines
- * say that test_lease.py writes, and answers each. A owns values of 4 MiB that B uses; each needs
- * an output of C, so that it is not there as long as C is stopped.
+ * Tests the lease of references step by step: api_lease SESSION.yaml A B C [single] executes the
+ * commands that test_lease.py writes to its standard input, and answers each. A owns values of 4
+ * MiB that B uses. Each needs an output of C, so it does not exist as long as C is stopped.
  */
 #include "api_int.h"
 

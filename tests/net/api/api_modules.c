@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Modules that end, in the C API: api_modules SESSION.yaml A B N FOLDER loads and releases N
- * modules in a loop, and others in every state a program can have them in; asks for parameters; and
- * brings state to files of that folder and back. "at NAME" on standard output asks who
- * started it to look at the memory; a line on standard input lets it go on.
+ * Tests modules that end, in the C API: api_modules SESSION.yaml A B N FOLDER loads and releases N
+ * modules in a loop, and others in every state that a program can have them in; reads parameters;
+ * and saves state to files of that folder and loads it. A line "at NAME" on standard output asks
+ * the runner to measure the memory; a line on standard input lets the program continue.
  */
 #include "api_int.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Modules with several outputs, and values in bf16: api_outputs SESSION.yaml A B runs modules at
- * the nodes A and B, and ends with a digest of what they computed.
+ * Tests modules with several outputs, and values in bf16: api_outputs SESSION.yaml A B runs modules
+ * at the nodes A and B, and ends with a digest of what they computed.
  */
 #include "api_int.h"
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * api_overlap SESSION.yaml A B N [single]: two modules that take 20 ms, forward and backward, at A
- * and at B. One thread keeps eight contexts in flight over them, N in all, and A and B say how much
- * of their time they compute.
+ * Tests that two workers compute at the same time: api_overlap SESSION.yaml A B N [single] has a
+ * module at A and one at B that take 20 ms each, forward and backward. One thread keeps eight
+ * contexts in flight over them, N in all. The events of A and B show how much of their time they
+ * compute.
  */
 #include "api_int.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the C API offers to programs that train by pipelines: windows, weighted roots, final steps,
- * schedules, masks by step and call, waits. The modes of usage (api_pipeline_int.h):
- *   none            what must not depend on A and B, in one runtime
- *   window WIDTH    steps until its input ends
+ * Tests what the C API offers to programs that train by pipelines: windows, weighted roots, final
+ * steps, schedules, dropout masks by step and call, waits. The modes of usage (api_pipeline_int.h):
+ *   none            tests whose results must not depend on A and B, in one runtime
+ *   window WIDTH    takes steps until its input ends
  */
 #include <pthread.h>
 
@@ -638,7 +638,7 @@ static bool deadline_ends_only_the_wait(void) {
   return close_context(c);
 }
 
-/* ---- for whoever looks at the workers -------------------------------------------------------- */
+/* ---- steps for a test that reads the workers' status ----------------------------------------- */
 
 /* Takes steps until the input ends. Contexts are ended and not closed while the test reads the
  * worker's status. */

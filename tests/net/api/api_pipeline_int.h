@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the programs for pipelines and for runtimes share: how they are called, runtimes that are
- * opened for a test, one pass through the small network, steps of training.
+ * Functions that the programs for pipelines and for runtimes share: their arguments, runtimes that
+ * are opened for one test, one pass through the small network, steps of training.
  *
  * Usage of both: PROGRAM SESSION A B direct|via_master|alone threads|single [MODE ...]
  */

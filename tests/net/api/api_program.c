@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the C API promises, checked by a program that uses it as anybody would. Usage:
+ * Tests what the C API promises, with a program that uses it as any program would. Usage:
  *   api_program SESSION.yaml A B     modules are placed at A and B ("master", or workers' names)
- *   api_program SESSION.yaml A B PID        faults: PID is B's process
- *   api_program SESSION.yaml A B 0 STEPS    memory and time over many steps
  * Prints `ok NAME` or `not ok NAME: why` per test and a digest of all gradients and weights, which
  * must not depend on the placement.
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A worker that was lost comes back into the same runtime. Usage:
+ * Tests that a lost worker rejoins the same runtime. Usage:
  *   api_rejoin SESSION.yaml A B LOSS MEND [via_master] [single]
- * A line "ask WORD" asks whoever runs this to do so to B (LOSS, then MEND), and waits for a line.
+ * A line "ask WORD" asks the runner to do WORD to B (LOSS, then MEND), and waits for a line.
  */
 #include <pthread.h>
 

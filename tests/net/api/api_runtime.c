@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the C API offers to whoever holds a runtime, beyond its steps: state that moves into another
- * one, a say in what leaves the process and by which way, some of the workers, weights that lie on
- * a worker's disk, the loss of a worker. Each test has a runtime of its own, at the end of which
- * nothing is left. The modes of usage (api_pipeline_int.h):
- *   none                       what must not depend on A and B
- *   options                    what is asked of runtimes
+ * Tests what the C API offers to the owner of a runtime, beyond its steps: state that moves into
+ * another runtime, a gate that decides which tensors leave the process and by which route, sessions
+ * with some of the workers, weights on a worker's disk, the loss of a worker. Each test has a
+ * runtime of its own, at the end of which nothing is left open. The modes of usage
+ * (api_pipeline_int.h):
+ *   none                       tests whose results must not depend on A and B
+ *   options                    tests of options and of what they refuse
  *   only                       B's worker is down
  *   lost PID                   PID is B's process
- *   artifact SHA256 DAMAGED    the sums of two files at A's worker
+ *   artifact SHA256 DAMAGED    the digests of two files at A's worker
  */
 #include <pthread.h>
 
@@ -210,7 +211,7 @@ static bool is_next_sending(int *at, const char *line) {
 
 static bool is_worker(const char *node) { return strcmp(node, "master") != 0; }
 
-/* Expected lines of one step, for all places that a and b can have. */
+/* Checks that the next recorded sending is this formatted line; does nothing unless `wanted`. */
 #define SENT(wanted, ...)                     \
   do {                                        \
     if (!(wanted)) break;                     \
@@ -662,7 +663,7 @@ static bool missing_artifacts_are_refused(void) {
   return is_artifact_refused("short", at_a, "numbers", "12ab", "needs its sha256");
 }
 
-/* ---- a worker that goes ---------------------------------------------------------------------- */
+/* ---- a worker that is lost ------------------------------------------------------------------- */
 
 /* Final steps are not waited for, so the loss is reported by the next call. */
 static bool a_lost_worker_is_an_error_that_names_it(pid_t pid) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random schedules through the C API, one after another in one runtime: whatever order the
- * positions give that could run, the weights after the step are those of calls without positions,
- * bit for bit; with positions that are damaged the context fails, stands still until its deadline,
- * or gives these weights as well, and the next one is none the worse for it.
+ * Runs random schedules through the C API, one after another in one runtime. If the order that the
+ * positions give can run, the weights after the step are those of calls without positions, bit for
+ * bit. With damaged positions the context fails, stands still until its deadline, or gives these
+ * weights as well, and the next context is not affected.
  *
  * Usage: PROGRAM SESSION A B direct|via_master|alone threads|single N [SEED]: N of each
  */

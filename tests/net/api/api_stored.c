@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files of state that workers keep. Usage: api_stored SESSION.yaml A B FOLDER DO
- * with DO one of these: "first" trains and saves, also into FOLDER; "later" loads in another
- * session; "stranger" is of another identity; "poor" of one that may keep nothing. A line
- * "ask WORD" asks whoever runs this to do so to B, and waits for a line; "file NODE NAME BYTES
- * SHA256" is what a worker has said of a file.
+ * Tests files of state that workers keep. Usage: api_stored SESSION.yaml A B FOLDER DO with one of
+ * these for DO: "first" trains and saves, also into FOLDER; "later" loads in another session;
+ * "stranger" runs as another identity; "poor" runs as an identity that may keep nothing. A line
+ * "ask WORD" asks the runner to do WORD to B, and waits for a line; "file NODE NAME BYTES SHA256"
+ * prints what a worker has reported of a file.
  */
 #include "api_int.h"
 
@@ -245,7 +245,7 @@ static bool module_reloads_its_files_from_restarted_worker(void) {
   return true;
 }
 
-/* ---- others ---------------------------------------------------------------------------------- */
+/* ---- other sessions and identities ----------------------------------------------------------- */
 
 /* Loads the files in another session, after both daemons were restarted. */
 static bool another_session_loads_stored_files(void) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ties in the C API: api_ties SESSION.yaml A B has two modules at A with one weight, which is
- * trained as in one module, and frozen, released and refused.
+ * Tests ties in the C API: api_ties SESSION.yaml A B has two modules at A that share one weight.
+ * The weight is trained as in one module, frozen, and released; impossible ties are refused.
  */
 #include "api_int.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random programs: modules of several kinds at two nodes, called in random shapes of graph
- * (branches, joins, the same module twice, results nobody uses, frozen parts, several contexts and
- * backward passes), and the same program with every module at home. All values, gradients and
+ * Runs random programs: modules of several kinds at two nodes, called in random graphs (branches,
+ * joins, the same module twice, results that nothing uses, frozen parts, several contexts and
+ * backward passes), and the same program with every module at the master. All values, gradients and
  * refusals are equal to the bit, because every sum has a defined order. Usage:
  *   random_programs SESSION.yaml A B FIRST COUNT      replay: COUNT = 1
  */

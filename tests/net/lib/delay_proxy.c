@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A TCP proxy that makes the way longer: bytes leave it a given time after they came, both ways,
- * and at no more than a given rate, as over a far link.
+ * Simulates a long link by a TCP proxy: the proxy sends bytes a given time after they arrived, in
+ * both directions, and at no more than a given rate.
  *
  *   delay_proxy LISTEN_PORT HOST:PORT --one-way-ms D [--rate-mbit R] [--queue-ms Q]
  *
- * Says `listening PORT` (port 0 takes a free one) and then takes lines on its standard input, each
- * answered with `ok`: `delay D`, `rate R` (0: none), `queue Q`. It ends when that input does.
+ * Prints `listening PORT` (port 0 takes a free one) and then reads lines from its standard input,
+ * each answered with `ok`: `delay D`, `rate R` (0: none), `queue Q`. It ends when that input ends.
  *
- * Each way of a connection has a thread that reads, stamps and queues, and one that waits for the
- * stamp and writes. The rate is one link's, shared by the connections in each direction: a reader
- * takes bytes only while the link has less than Q ms of them before it, so a small Q is a link with
- * a fair queue, a large one a link whose queue everybody waits in. How much may be on its way is
- * bounded by WINDOW_BYTES alone: beyond it the proxy stops reading and TCP tells the sender.
+ * Each direction of a connection has a thread that reads, stamps and queues bytes, and one that
+ * waits for the time of the stamp and writes them. All connections share the rate in each
+ * direction, as on one link. A reader takes bytes only while the link has less than Q ms of them
+ * queued, so a small Q simulates a link with a fair queue, a large one a link in whose queue all
+ * connections wait. Only WINDOW_BYTES limits how much is in flight: beyond it the proxy stops
+ * reading, and TCP slows the sender down.
  */
 #include <errno.h>
 #include <netdb.h>
@@ -274,7 +275,7 @@ static int listen_on(int port) {
   return fd;
 }
 
-/* ---- what is asked --------------------------------------------------------------------------- */
+/* ---- control lines --------------------------------------------------------------------------- */
 
 static bool set_parameter(const char *what, double value) {
   static const struct {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The random programs of the simulation over real daemons and mutual TLS, where nothing decides
- * what takes how long. Usage:
+ * Runs the random programs of the simulation over real daemons and mutual TLS, where the test does
+ * not control how long anything takes. Usage:
  *   daemons SESSION.yaml FIRST COUNT [loss]      replay: COUNT = 1
- * Each program runs with all its modules at home and over workers w1, w2 and w3: the same statuses
- * and bits. With `loss` once more, while a worker is killed at a random moment and started again a
- * little later. A line "ask kill 2" asks whoever runs this to do so to w2, then "ask start 2", and
- * waits for a line. That run is judged as the simulation judges its own.
+ * Each program runs with all its modules at the master and over workers w1, w2 and w3, with the
+ * same statuses and bits. With `loss` it runs once more, while a worker is killed at a random
+ * moment and started again a little later. A line "ask kill 2" asks the runner to do so to w2, then
+ * "ask start 2", and waits for a line. That run is checked as the simulation checks its own runs
+ * (judge.h).
  */
 #include <inttypes.h>
 #include <pthread.h>

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two links of one process over the simulated network: random packets both ways, with tensors of
- * sizes about the limits of frames and chunks, credit that runs out, quotas that are too small,
- * PINGs, ABORTs, cut lanes. Everything follows from a seed.
+ * Tests two links of one process over the simulated network: random packets in both directions,
+ * with tensors whose sizes are near the limits of frames and chunks, credit that runs out, quotas
+ * that are too small, PINGs, ABORTs, cut lanes. Everything follows from a seed.
  *
  *   links [--runs N] [--seed S] [--trace]
  *
- * What is held to:
+ * The program checks:
  *   once, whole, equal   each packet arrives once, with the bits that were sent
- *   in order             of what needs no chunks, and of announcements; an ABORT overtakes what
- *                        waits, and nothing else overtakes
- *   mended               where links have a lease, connections that are lost change nothing of this
- *   one end              after a cut, or a close, each side says so once and sends nothing more
- *   nothing is lost      at the end all tensors and packets are back in their pools, and where
- *                        nothing was cut the credit is whole
+ *   in order             packets without chunks, and announcements, arrive in order; an ABORT
+ *                        overtakes waiting packets, and no other packet overtakes
+ *   mended               if links have a lease, lost connections change nothing of this
+ *   one end              after a cut or a close each side reports one end and sends nothing more
+ *   nothing is lost      at the end all tensors and packets are back in their pools, and if nothing
+ *                        was cut all credit has been returned
  */
 #include <inttypes.h>
 #include <stdarg.h>
@@ -135,7 +135,7 @@ static uint32_t draw_bytes(void) {
   return random_below(2) ? bytes + aside : bytes - CLV_MIN(aside, bytes - 4);
 }
 
-/* ---- what arrives ---------------------------------------------------------------------------- */
+/* ---- receiving ------------------------------------------------------------------------------- */
 
 static void release_kept_packet(void *user) {
   kept *k = user;
@@ -221,7 +221,7 @@ static void on_closed(void *user, clv_link *link, clv_code code, const char *tex
   if (s->n_closed++) report_fault("side %u says twice that it has ended", index_of_side(s));
 }
 
-/* ---- what is sent ---------------------------------------------------------------------------- */
+/* ---- sending --------------------------------------------------------------------------------- */
 
 static clv_packet *make_packet(side *from, uint32_t number, sent *s) {
   clv_packet *p = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Options that begin with their size: those of an older header, of a newer one, and of a program
- * that forgot it. What may not be NULL is tried in tests/e2e/test_nulls.c.
+ * Tests options that begin with their size: those of an older header, of a newer one, and of a
+ * program that forgot the size. tests/e2e/test_nulls.c tests arguments that may not be NULL.
  */
 #include "master/api/cleave.h"
 #include "tests/unit/must.h"

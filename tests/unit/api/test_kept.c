@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The master's client for kept files against a worker made up here, over real TLS: long ranges,
- * short answers, files that change, lists in pages, and answers that contradict themselves.
+ * Tests the master's client for kept files against a worker that this test plays, over real TLS:
+ * long ranges, short answers, files that change, lists in pages, and answers that contradict
+ * themselves.
  */
 #include "master/api/api.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Layers divided over several nodes beside the undivided ones: first values, losses, norms, states
- * that change their division, and what is refused. All nodes are this process; the programs of
- * tests/seeds have them elsewhere.
+ * Compares layers divided over several nodes with the undivided layers: first values, losses,
+ * norms, and states that are loaded into another number of parts. Also tests what is refused. All
+ * nodes are this process; the programs of tests/seeds have them elsewhere.
  */
 #include <math.h>
 #include <setjmp.h>

@@ -1,4 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tests the small parts of common/base: errors, sizes, files, texts, digests, random numbers,
+ * limits of memory, and loaded libraries.
+ */
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lines on standard error in both forms, caught in a file.
+ * Tests lines on standard error in both forms, text and JSON, captured in a file.
  */
 #include <fcntl.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lines that a peer causes, with a clock of the test's own: how many pass, and that what is left
- * out is counted to the last one, whatever becomes of the table.
+ * Tests the limit of log lines that a peer causes, on a clock of the test's own: how many lines
+ * pass, and that every suppressed line is counted, whatever happens to the entries of the table.
  */
 #include <setjmp.h>
 #include <stdarg.h>

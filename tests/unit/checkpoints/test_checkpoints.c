@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Orphans and sealed copies of checkpoints, without workers: what their files say after each call,
- * and after a crash between two of them.
+ * Tests orphans and sealed copies of checkpoints, without workers: the content of their files after
+ * each call, and after a crash between two calls.
  */
 #include <sys/stat.h>
 

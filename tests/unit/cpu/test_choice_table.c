@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of choices: which row answers, classes of shapes, kernels that follow the answers, and
- * the digest that nodes send to each other.
+ * Tests the table of choices: which row answers, the classes of shapes, kernels that follow the
+ * answers, and the digest that nodes send to each other.
  */
 #include "kernels/cpu/choices_int.h"
 #include "kernels/cpu/pairs_int.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The weight gradients of our own and the tiles of weights, called directly, so that both block
- * widths are tested on every
- * processor: against loops, whatever the threads, overwriting and adding.
+ * Tests our own weight gradients and the tiles of weights. Calls them directly, so that both block
+ * widths are tested on every processor, and compares them with plain loops, for any number of
+ * threads, overwriting and adding.
  */
 #include "kernels/cpu/conv_int.h"
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Numbers that are no ops have no kernel. Which ops the cpu backend leaves to ref stands in their
- * cases (`cpu: ref`), where tests/ops/test_pair.c compares it. And how
- * a node names its processor.
+ * Tests that numbers that are no ops have no kernel, and how a node names its processor.
+ * tests/ops/test_pair.c tests which ops the cpu backend leaves to ref (`cpu: ref` in their cases).
  */
 #include "kernels/cpu/cpu_int.h"
 #include "kernels/cpu/onednn_int.h"

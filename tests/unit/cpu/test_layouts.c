@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ops that take any layout: what batchnorm and dropout keep in one, and reorders. That the bits are
- * those of row-major is for tests/ops/test_any_layout.c, which walks all ops.
+ * Tests ops that take any layout: what batchnorm and dropout compute in one, and reorders.
+ * tests/ops/test_any_layout.c tests for all ops that the bits are those of row-major.
  */
 #include "tests/unit/cpu/cpu_test.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ops over sequences and along one dimension: the same bits with two threads as with one and when
- * run again, in training as in evaluation, and no memory taken. What they compute is tests/ops'.
+ * Tests ops over sequences and along one dimension: they give the same bits with two threads as
+ * with one, when they run again, and in training as in evaluation, and they allocate no memory.
+ * tests/ops tests what they compute.
  */
 #include "tests/unit/cpu/cpu_test.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * No handler runs on a thread that oneDNN computes on: its products move the stack pointer into the
- * heap, where the frame of a handler overwrites what is below.
+ * Tests that no signal handler runs on a thread while oneDNN computes on it: oneDNN's products move
+ * the stack pointer into the heap, where the frame of a handler would overwrite what is below.
  */
 #include "tests/unit/cpu/cpu_test.h"
 
@@ -17,7 +17,7 @@ static const uint64_t LIMIT_NS = 10000000000;
 extern void GOMP_parallel(void (*fn)(void *), void *arg, unsigned threads, unsigned flags);
 extern int omp_get_thread_num(void);
 
-/* ---- who holds them when oneDNN is called ---------------------------------------------------- */
+/* ---- blocked signals when oneDNN is called --------------------------------------------------- */
 
 static int n_calls,
     n_open; /* n_calls: calls of oneDNN; n_open: calls on a thread that a signal could interrupt */

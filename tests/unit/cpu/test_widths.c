@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is written once for each vector width gives the same bits in all that this processor has.
+ * Tests that code which is written once for each vector width gives the same bits in all widths
+ * that this processor has.
  */
 #include "kernels/cpu/draw_int.h"
 #include "kernels/cpu/tiles_int.h"

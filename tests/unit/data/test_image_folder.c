@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A folder of images as a dataset: order and labels of torchvision's ImageFolder, the same bits
- * with any number of threads and after a resume, and errors that name the file.
+ * Tests a folder of images as a dataset: order and labels of torchvision's ImageFolder, the same
+ * bits with any number of threads and after a resume, and errors that name the file.
  */
 #include <dlfcn.h>
 #include <png.h>

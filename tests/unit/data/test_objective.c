@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Labels of language models: the next token, or tokens that are hidden, as often as BERT hides
- * them, and the same ones for the same seed, epoch and record.
+ * Tests labels of language models: the next token, or tokens that are hidden, as often as BERT
+ * hides them, and the same ones for the same seed, epoch and record.
  */
 #include "tests/unit/data/data_test.h"
 #include "tests/unit/must.h"

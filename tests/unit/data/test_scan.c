@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The look through all records for values that are not finite: which records have them, where the
- * first one is, how far it has come, and what is left of a list of records.
+ * Tests the scan of all records for values that are not finite: which records have them, where the
+ * first one is, how far the scan has come, and which records of a list are left.
  */
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tables of numbers and words: encoded as scikit-learn encodes them, by what the training records
- * say alone; and what is wrong in a table is located.
+ * Tests tables of numbers and words: they are encoded as scikit-learn encodes them, by what the
+ * training records alone contain. An error in a table has its position.
  */
 #include <math.h>
 
@@ -99,7 +99,7 @@ static void records_are_encoded_as_scikit_learn_does(void **state) {
   golden_close(&g);
 }
 
-/* ---- tables that are small ------------------------------------------------------------------- */
+/* ---- small tables ---------------------------------------------------------------------------- */
 
 static const clv_column_options few[] = {{.name = "x"},
                                          {.name = "y", .use = CLV_COLUMN_CATEGORY},

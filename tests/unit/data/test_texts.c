@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tables of texts: CSV and JSON lines give the same rows of tokens and the same classes, and what
- * is wrong in them is located.
+ * Tests tables of texts: CSV and JSON lines give the same rows of tokens and the same classes, and
+ * an error in them has its position.
  */
 #include <sys/resource.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a record shows of its image: sizes and places as torchvision computes them, and random
- * choices that depend on seed, epoch and record alone.
+ * Tests views, the parts of images that records show: sizes and positions as torchvision computes
+ * them, and random choices that depend on seed, epoch and record alone.
  */
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What programs print becomes words and boxes, children stay within their limits, and windows of
- * tokens have the boxes and labels of their words.
+ * Tests documents: what programs print becomes words and boxes, child processes stay within their
+ * limits, and windows of tokens have the boxes and labels of their words.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -11,7 +11,7 @@
 #include "tests/unit/files.h"
 #include "tests/unit/must.h"
 
-/* ---- what is printed ------------------------------------------------------------------------- */
+/* ---- output of programs ---------------------------------------------------------------------- */
 
 static void assert_same_word(const clv_page_word *w, const char *text, int x0, int y0, int x1,
                              int y1) {
@@ -121,7 +121,7 @@ static void damaged_output_names_file_and_line(void **state) {
                clv_tsv_parse("h\n5\t1\n", 6, "b.png", &d, &err), &err);
 }
 
-/* ---- children -------------------------------------------------------------------------------- */
+/* ---- child processes ------------------------------------------------------------------------- */
 
 static clv_code run_child(const char *const *args, const clv_child_limits *limits, clv_bytes *out,
                           bool *ret_apart, clv_err *err) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The policy of a host: whose it has to be, who has to have signed it, and what it permits. The
- * files are made as POLICY.md says, with openssl's commands.
+ * Tests the policy of a host: who must own it, who must have signed it, and what it permits. The
+ * files are made with openssl's commands, as POLICY.md says.
  */
 #include <fcntl.h>
 #include <sys/stat.h>

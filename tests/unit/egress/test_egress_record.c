@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writing ahead: whatever ends the process or the machine, the record says no less than what was
- * taken. What the disk has is what the file had at the last fdatasync that came back well.
+ * Tests that the record is written before anything is sent: whatever ends the process or the
+ * machine, the record has no fewer bytes than were charged. The simulated disk has what the file
+ * had at the last successful fdatasync.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -91,7 +92,7 @@ static void read_record(const char *name, clv_egress_summary *ret) {
   assert_ok(clv_egress_read(at(name), ret, &err), &err);
 }
 
-/* ---- what holds ------------------------------------------------------------------------------ */
+/* ---- what the record guarantees -------------------------------------------------------------- */
 
 static void charged_bytes_are_on_disk_first(void **state) {
   (void)state;
@@ -277,7 +278,7 @@ static void file_that_is_no_record_is_refused(void **state) {
   assert_says(&err, "move the file away");
 }
 
-/* ---- at once --------------------------------------------------------------------------------- */
+/* ---- concurrent charges ---------------------------------------------------------------------- */
 
 typedef struct taker {
   clv_egress_flow *f;

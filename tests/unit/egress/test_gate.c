@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The gate. One table has every case of a session: what crosses, what it shows, and the words that
- * privacy, policy and record have for it. Each case is sent with and without each permission.
+ * Tests the gate. One table has every case of a session: what crosses, what it shows, and the words
+ * that privacy, policy and record have for it. Each case is sent with and without each permission.
  */
 #include "master/egress/egress_int.h"
 #include "tests/unit/files.h"
@@ -248,7 +248,7 @@ static void uncertain_finding_needs_no_session_key(void **state) {
   assert_non_null(strstr(s.error.text, "would show TOKENS"));
 }
 
-/* ---- what fits no row ------------------------------------------------------------------------ */
+/* ---- tensors that fit no row ----------------------------------------------------------------- */
 
 static void tensor_unlike_its_plan_row_is_denied(void **state) {
   (void)state;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The ledger of keys: what is added is found, once, whoever asks; what is damaged, or others may
- * write to, or cannot be written, is named; two processes at once lose nothing, and a full file is
- * compacted.
+ * Tests the ledger of keys. An item that is added is found, and is added once, whoever asks. A
+ * ledger that is damaged, that others may write to or that cannot be written is refused by name.
+ * Two processes at once lose nothing, and a full file is compacted.
  */
 #include <sys/file.h>
 #include <sys/stat.h>

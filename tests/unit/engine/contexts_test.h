@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What tests of the engine of contexts share: an engine without a node. Frames go in, work runs at
- * once or is finished later and in any order, and results come out.
+ * Functions that tests of the engine of contexts share: an engine without a node. Frames go in,
+ * work runs at once or is finished later and in any order, and results come out.
  */
 #ifndef CLEAVE_CONTEXTS_TEST_H
 #define CLEAVE_CONTEXTS_TEST_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a module costs its host before it is there: nothing when it does not fit, and no more time
- * once nobody waits for it.
+ * Tests what a module is charged to its host before it exists: nothing if it does not fit, and no
+ * more time is spent once its caller has left.
  */
 #include <sys/resource.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The engine of contexts in a master's own node: frames go in by the constructors of dist.h, what
- * comes of them reaches the program.
+ * Tests the engine of contexts in a master's own node: frames go in by the constructors of link.h,
+ * and their results reach the program.
  */
 #include <stdio.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Work that an executor computes on a thread of its own. It gives the same bits as on the node's
- * thread, its failures reach the program, and the node can be freed while the work runs.
+ * Tests work that an executor computes on a thread of its own. The work gives the same bits as on
+ * the node's thread, its failures reach the program, and the node can be freed while it runs.
  */
 #include <unistd.h>
 

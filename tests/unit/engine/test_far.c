@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Modules in memory that the host cannot touch, when there is no more of it, or the device fails:
- * that is an error of who asked, and the node lives. test_work and `make simulate` compare bits.
+ * Tests modules in memory that the host cannot touch, when there is no more of it or when the
+ * device fails: the caller gets an error, and the node continues. test_work and `make simulate`
+ * compare bits.
  */
 #include <stdio.h>
 
@@ -313,7 +314,7 @@ static void failed_device_alloc_is_not_charged(void **state) {
   end_engine(&w);
 }
 
-/* ---- what is lent ---------------------------------------------------------------------------- */
+/* ---- shared weights -------------------------------------------------------------------------- */
 
 /* number of freed tensors; the release function also checks that the device was waited for */
 static int gone;

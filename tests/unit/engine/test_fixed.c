@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Parameters that stay frozen: no memory of gradients and moments, and the same bits of the rest.
+ * Tests parameters that stay frozen: they need no memory for gradients and moments, and the other
+ * parameters have the same bits.
  */
 #include "tests/unit/engine/engine_test.h"
 

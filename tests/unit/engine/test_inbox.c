@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * When a node wants its thread: at once for what lets something run, with the next packet or after
- * a rest for the other facts. Nodes without a thread, on a clock of the test's, and one with.
+ * Tests when a node needs its thread: at once for packets that let something run, with the next
+ * packet or after a delay for the others. Nodes without a thread run on a clock of the test's own;
+ * one node has a thread.
  */
 #include <pthread.h>
 #include <unistd.h>
@@ -138,7 +139,7 @@ static void post_end(world *w, bool steps) {
   clv_node_post(w->node, p);
 }
 
-/* ---- on a clock of the test's ---------------------------------------------------------------- */
+/* ---- nodes without a thread, on the test's clock --------------------------------------------- */
 
 static void assert_node_waits(world *w) {
   assert_true(clv_node_due_ns(w->node) == w->now_ns + CLV_COALESCE_NS);
@@ -337,7 +338,7 @@ static void end_context_with_a_waiter_wakes_the_node(void **state) {
   assert_int_equal(w->n_answers[CLV_ENDED], 2);
 }
 
-/* ---- frames by chance ------------------------------------------------------------------------ */
+/* ---- random frames --------------------------------------------------------------------------- */
 
 static uint64_t draw_below(uint64_t *seed, uint64_t n) {
   *seed = *seed * 6364136223846793005u + 1442695040888963407u;
@@ -409,7 +410,7 @@ static void deferred_packets_start_no_work(void **state) {
   assert_true(waited > 1000 && woke > 1000);
 }
 
-/* ---- a world of its own ---------------------------------------------------------------------- */
+/* ---- a node in a simulated world ------------------------------------------------------------- */
 
 static bool pass_time(void *user, uint64_t until_ns) {
   world *w = user;
@@ -447,7 +448,7 @@ static void wait_callback_runs_while_the_node_waits(void **state) {
   clv_pool_unref(w.pool);
 }
 
-/* ---- with a thread --------------------------------------------------------------------------- */
+/* ---- a node with a thread -------------------------------------------------------------------- */
 
 static void *run_node(void *user) {
   clv_node_run(user);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A worker's node and its link to the master, over a transport that keeps what it is told: what
- * cannot leave becomes an error there, as for another worker.
+ * Tests a worker's node and its link to the master, over a transport that records what is sent: a
+ * value that cannot be sent becomes an error at the master, as it does at another worker.
  */
 #include <stdio.h>
 
@@ -106,7 +106,7 @@ static clv_tensor *make_large_tensor(void) {
   return t;
 }
 
-/* ---- what cannot leave ----------------------------------------------------------------------- */
+/* ---- values that cannot be sent -------------------------------------------------------------- */
 
 static void assert_failure_frame(const clv_frame *f, clv_frame_kind kind) {
   assert_string_equal(clv_frame_kind_name(f->kind), clv_frame_kind_name(kind));

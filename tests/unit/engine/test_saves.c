@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files of state that another thread writes: what is copied, when the answer leaves, and what
- * becomes of a file when its node ends. The writer is this test.
+ * Tests files of state that another thread writes: what is copied, when the answer is sent, and
+ * what happens to a file when its node ends. This test plays the writer.
  */
 #include <pthread.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The end of a context spares what kept values need, and nothing else: their calls run, whatever
- * they wait for, and what goes to another node for a value kept there goes.
+ * Tests that the end of a context retains what kept values need, and nothing else. Their calls run,
+ * whatever they wait for, and values that another node needs for a value kept there are sent.
  */
 #include <stdio.h>
 

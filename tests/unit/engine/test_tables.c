@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cells of the engine's tables: short programs reach every cell that is there, and no
- * other. A fact that meets a cell that is not there is refused as a mistake of the engine, and what
- * a cell refuses is said in its words. Beside it stands what each frame makes of its context and
- * what results, which is compared with tables.txt (CLEAVE_WRITE_TABLES=1 writes it again, to be
- * read).
+ * Tests the cells of the engine's tables: short programs reach every cell that exists, and no
+ * other. An event in a cell that does not exist is refused as a mistake of the engine, and a cell
+ * that refuses an event does so with its own text. The states of a context and the results after
+ * each frame are compared with tables.txt (CLEAVE_WRITE_TABLES=1 writes the file again, for
+ * review).
  */
 #include <stdio.h>
 
@@ -19,7 +19,7 @@ typedef struct walk {
   FILE *log_file;
 } walk;
 
-/* ---- what is said ---------------------------------------------------------------------------- */
+/* ---- messages of the engine ------------------------------------------------------------------ */
 
 static void record_message(walk *all, const char *text) {
   for (uint32_t m = 0; m < MACHINES; m++)
@@ -75,7 +75,7 @@ static void log_states(engine *w, clv_frame_kind kind, uint64_t context, uint64_
   fprintf(log, "\n");
 }
 
-/* ---- words of programs ----------------------------------------------------------------------- */
+/* ---- commands of programs -------------------------------------------------------------------- */
 
 static void send_packet(engine *w, clv_packet *p) {
   walk *all = w->user;
@@ -552,7 +552,7 @@ static uint32_t count_wrong_cells(const walk *all, clv_state_machine m) {
   return wrong;
 }
 
-/* ---- what each frame makes ------------------------------------------------------------------- */
+/* ---- states and results after each frame ----------------------------------------------------- */
 
 static const char expected[] = "tests/unit/engine/tables.txt";
 
@@ -602,7 +602,7 @@ static void every_table_cell_is_reached_or_impossible(void **state) {
   free(text);
 }
 
-/* ---- what cannot be -------------------------------------------------------------------------- */
+/* ---- impossible events ----------------------------------------------------------------------- */
 
 static void assert_abort_text(engine *w, clv_result *r) {
   const clv_frame *f = &r->packet->frame;

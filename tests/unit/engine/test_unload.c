@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Modules that leave a node: what waits for what, what is refused, and that nothing of them stays.
+ * Tests modules that are unloaded from a node: what waits for what, what is refused, and that
+ * nothing of them stays.
  */
 #include "common/engine/node_int.h"
 #include "tests/unit/engine/engine_test.h"

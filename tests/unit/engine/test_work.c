@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Work that ends later. The same frames go into an engine whose work ends at once and into engines
- * whose work ends later, in a random order between modules, into one whose modules compute in
- * memory that the host cannot touch, and one whose modules are on two such devices and on none.
- * What comes out is the same to the bit, and so are the modules in the end.
+ * Tests work that ends later. The same frames go into an engine whose work ends at once and into
+ * engines whose work ends later, in a random order between modules; into one whose modules compute
+ * in memory that the host cannot touch, and one whose modules are on two such devices and on none.
+ * The results are the same to the bit, and so are the modules in the end.
  */
 #include "tests/unit/engine/contexts_test.h"
 #include "tests/unit/far.h"
 
 enum { CONTEXTS = 3, CALLS = 6, PROGRAMS = 150, ORDERS = 3, MOST_FRAMES = 256 };
 
-/* ---- what comes out -------------------------------------------------------------------------- */
+/* ---- results --------------------------------------------------------------------------------- */
 
 /* Sum of a hash of each result, because their order is not fixed. */
 typedef struct digest {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who computes when, on a clock that stands still until somebody computes: the order of slices is a
- * function of weights, times and the order of asking. Then many threads on the real clock.
+ * Tests which share computes when, on a clock that stands still until a thread computes: the order
+ * of slices is a function of weights, times and the order of requests. Then tests many threads on
+ * the real clock.
  */
 #include <pthread.h>
 #include <sched.h>

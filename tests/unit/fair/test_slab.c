@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Slabs: records of zeros, their limit, and the mark of a record that has been given back.
+ * Tests slabs: records begin as zeros, their number is limited, and a record that was returned is
+ * poisoned.
  */
 #include "tests/unit/engine/engine_test.h"
 

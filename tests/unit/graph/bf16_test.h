@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bf16_test: plans in bf16 however their graph is cut, and with their ops taken apart.
+ * bf16_test: compares plans in bf16 of a graph, of its parts, and of its ops one by one.
  */
 #ifndef CLEAVE_BF16_TEST_H
 #define CLEAVE_BF16_TEST_H

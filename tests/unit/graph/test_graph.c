@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Graphs: names, links, batches, slices; the layout of parameters and their first values.
+ * Tests graphs: names, links, batches, slices; the layout of parameters and their first values.
  */
 #include "tests/unit/graph/graph_test.h"
 

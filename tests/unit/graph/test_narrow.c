@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Frozen weights of linear layers in bf16: what is computed with them is what f32 gives for the
- * rounded numbers, whichever backend it is, and however many of their rows are widened at once.
+ * Tests frozen weights of linear layers in bf16: results are those of f32 with the rounded numbers,
+ * on each backend, and however many rows of the weight are widened at once.
  */
 #include <math.h>
 

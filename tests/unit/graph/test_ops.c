@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The op table: names, attributes, shape rules.
+ * Tests the op table: names, attributes, shape rules.
  */
 #include "tests/unit/graph/graph_test.h"
 

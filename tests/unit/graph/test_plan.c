@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a plan computes: gradients of graphs with branches against finite differences, the same bits
- * for every cut and every mixture of layouts, frozen parameters, accumulation, calls in flight.
+ * Tests what a plan computes: gradients of graphs with branches against finite differences, the
+ * same bits for every cut and every mixture of layouts, frozen parameters, accumulation, calls in
+ * flight.
  */
 #include "tests/unit/graph/plan_test.h"
 

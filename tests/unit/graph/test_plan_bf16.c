@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Convolutions and linear in bf16: against ref on numbers that bf16 holds exactly, and the same
- * bits however a graph is cut or its ops are taken together.
+ * Tests convolutions and linear in bf16: compares them with ref on numbers that bf16 represents
+ * exactly, and checks that the bits are the same however a graph is cut or its ops are fused.
  */
 #include <fcntl.h>
 #include <sys/wait.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory of plans: nothing is taken after warm-up, lifetimes do not overlap, small networks stay
- * small; and what a plan refuses.
+ * Tests the memory of plans: nothing is allocated after warm-up, lifetimes do not overlap, small
+ * networks stay small. Also tests what a plan refuses.
  */
 #include "tests/unit/graph/plan_test.h"
 

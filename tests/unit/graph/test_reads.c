@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a backward reads, told from the graph alone, is what plans find.
+ * Compares what a backward reads according to the graph alone with what plans find.
  */
 #include "tests/unit/graph/plan_test.h"
 

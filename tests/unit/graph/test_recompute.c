@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Blocks that backward computes again: any choice of nodes gives the bits of the plan that keeps
- * all, on any backend and in any mode, and what a call keeps is what comes into the blocks.
+ * Tests blocks that backward recomputes: any choice of nodes gives the bits of the plan that keeps
+ * all values, on any backend and in any mode, and a call keeps only the inputs of the blocks.
  */
 #include "tests/long.h"
 #include "tests/unit/far.h"

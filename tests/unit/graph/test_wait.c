@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wait, the op that stands in for compute: what it computes, how long each part takes, and that a
- * process that was not started for tests refuses it.
+ * Tests wait, the op that stands in for compute: what it computes, how long each part takes, and
+ * that a process that was not started for tests refuses it.
  *
  * runs alone: times within a millisecond
  */

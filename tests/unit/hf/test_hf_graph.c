@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Graphs by config.json: every parameter has the name and the shape that it has in the files of
- * transformers (tests/golden/hf), none of theirs is missing but what nothing reads, and what cannot
- * be had is refused.
+ * Tests graphs made by a config.json: every parameter has the name and the shape that it has in the
+ * files of transformers (tests/golden/hf), no parameter is missing except those that no output
+ * reads, and what is not supported is refused.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -132,7 +132,7 @@ static void parameter_names_and_shapes_match_transformers(void **state) {
   }
 }
 
-/* ---- what it is ------------------------------------------------------------------------------ */
+/* ---- ops and first values -------------------------------------------------------------------- */
 
 static int count_op(const clv_graph *g, clv_op op) {
   int n = 0;

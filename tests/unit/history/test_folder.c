@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How a run makes room for another: whole or not at all, wherever it is killed.
+ * Tests how a run is moved aside for another one: completely or not at all, wherever it is killed.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Locks, records and what is made of them, with a child process as the one who trains.
+ * Tests locks, records and the commands that read them, with a child process that trains.
  */
 #include <fcntl.h>
 #include <math.h>

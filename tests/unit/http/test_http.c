@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The page port and what may come to it: proper requests, odd ones, endless ones, and none at all.
+ * Tests the page port with proper requests, odd ones, endless ones, and none at all.
  */
 #include <arpa/inet.h>
 #include <errno.h>

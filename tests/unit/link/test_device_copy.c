@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tensors that are sent before all of them is there: each chunk leaves when its bytes have come,
- * and what leaves is the same to the bit.
+ * Tests tensors that are sent while they are still copied from a device: each chunk is sent when
+ * its bytes have arrived, and the bytes that are sent are the same.
  */
 #include <stdio.h>
 
@@ -11,7 +11,7 @@
 enum { CHUNK = CLV_WIRE_CHUNK_BYTES, CHUNKS = 3, REST = 100, LARGE = 2 * CHUNK + REST, SMALL = 40 };
 enum { ROOM = 2 * LARGE };
 
-/* ---- a transport that keeps what it is told -------------------------------------------------- */
+/* ---- a transport that records its calls ------------------------------------------------------ */
 
 typedef struct fake {
   int n_references, n_sent, n_cancels;

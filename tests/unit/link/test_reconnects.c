@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lanes over several connections: messages that the peer has not received are sent again, each
- * once, and none before an earlier connection has ended. When a link is given up.
+ * Tests lanes over several connections: messages that the peer has not received are sent again,
+ * each once, and none before an earlier connection has ended. Also tests when a link is given up.
  */
 #include <stdio.h>
 

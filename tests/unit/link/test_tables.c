@@ -87,7 +87,7 @@ static void free_link_and_pool(void) {
   clv_pool_unref(w.pool);
 }
 
-/* ---- the life of a link ---------------------------------------------------------------------- */
+/* ---- states of a link ------------------------------------------------------------------------ */
 
 static clv_code send_event(clv_link_state_event what, uint32_t index) {
   clv_err err;
@@ -496,7 +496,7 @@ static void packets_over_the_queue_limit_are_refused(void **state) {
   free_link_and_pool();
 }
 
-/* ---- what waits ------------------------------------------------------------------------------ */
+/* ---- frames that wait for credit ------------------------------------------------------------- */
 
 static void send_large_value(uint64_t id, int64_t bytes) {
   clv_err err = {0};

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The readers on numbers that are known to show something, and on noise, which shows nothing.
+ * Tests the readers of the look, which try to read records and labels from tensors: on numbers that
+ * are known to show something, and on noise, which shows nothing.
  */
 #include <math.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From session text to the uncut graph: layers in stages, ranges into a model, named
- * architectures, losses; and where the errors point.
+ * Tests the way from session text to the uncut graph: layers in stages, ranges of a model, named
+ * architectures, losses; and the positions of errors.
  */
 #include "tests/unit/models/models_check.h"
 

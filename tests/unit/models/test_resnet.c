@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ResNet 18, 34 and 50: torchvision's names and shapes, their first weights, and cuts: every end of
- * a block can be one and none changes a bit.
+ * Tests ResNet 18, 34 and 50: torchvision's names and shapes, their first weights, and cuts. Every
+ * end of a block can be a cut, and no cut changes a bit.
  */
 #include "tests/long.h"
 #include "tests/unit/models/models_test.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The optimiser's own part: settings, spans, counters, factors and state. The steps themselves are
- * done here by the formulas of optim.h in double; the backends' are compared in tests/ops.
+ * Tests the optimiser's own part: settings, spans, counters, factors and state. The test computes
+ * the steps themselves by the formulas of optim.h in double; tests/ops compares those of the
+ * backends.
  */
 #include "common/model/optim/optim.h"
 #include "tests/golden/golden_int.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Learning-rate schedules and the clipping factor against torch.optim.lr_scheduler and
+ * Compares learning-rate schedules and the clipping factor with torch.optim.lr_scheduler and
  * torch.nn.utils.clip_grad_norm_ (tests/golden/make_golden.py).
  */
 #include "common/model/optim/optim.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What does not go together is found before anything runs: shapes of both sets, labels and outputs,
+ * Tests that mismatches are found before anything runs: shapes of both sets, labels and outputs,
  * and micro-batches that batchnorm cannot train on.
  */
 #include "master/plan/plan.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What workers send each other: plan, policy and record have the same words for a direct hop.
+ * Tests that plan, policy and record have the same words for a direct hop, which one worker sends
+ * to another.
  */
 #include <setjmp.h>
 #include <stdarg.h>

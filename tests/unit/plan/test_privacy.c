@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a tensor that leaves shows: of records and of labels, for layers of all kinds at home, with
- * weights that are secret or not; what a session is refused for; and the attack that the labels'
- * rule is about.
+ * Tests what a tensor that is sent shows: of records and of labels, for layers of all kinds at the
+ * master, with weights that are secret or not. Also tests what a session is refused for, and the
+ * attack from which the rule for labels protects.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -751,7 +751,7 @@ static void each_privacy_key_permits_only_its_findings(void **state) {
   }
 }
 
-/* ---- what `plan` says ------------------------------------------------------------------------ */
+/* ---- texts of `plan` ------------------------------------------------------------------------- */
 
 static void assert_plan_text(const char *privacy, const char *train, const char *stages,
                              const char *text, const char *json) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of a tensor that a worker had, times a factor of each and beside others, and rows that
- * anybody knows; and that drawn, trained, pruned and short rows are neither.
+ * Tests which rows of a weight are not secret: rows of a tensor that a worker had, times a factor
+ * for each row and beside other rows, and rows that anybody knows. Drawn, trained, pruned and short
+ * rows are neither.
  */
 #include <math.h>
 #include <setjmp.h>

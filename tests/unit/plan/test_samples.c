@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What tells a tensor from others in the ledger, and which orders of labels stand out.
+ * Tests how the ledger tells a tensor from others, and which orders of labels stand out.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What elements are made of, held against numbers: graphs with one path to each element are run,
- * each value of a record is changed in turn, and the outputs that change are counted. Of gradients
- * the same: those of a value that is no record, in graphs that read a record beside it.
+ * Compares the analysis of what elements are made of with numbers. Graphs with one path to each
+ * element are run, each value of a record is changed in turn, and the outputs that change are
+ * counted. Gradients are tested in the same way: those of a value that is no record, in graphs that
+ * also read a record.
  */
 #include <setjmp.h>
 #include <stdarg.h>

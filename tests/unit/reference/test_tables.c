@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The state machines of references, cell by cell: a short program leads a node to each, and what
- * comes of the last word and the state afterwards are written here, beside PROTOCOL.md 12 and not
- * beside the tables. A cell that no program reaches is a failure, and so is one too many.
+ * Tests the state machines of references cell by cell. A short program leads a node to each cell.
+ * The results of the program's last word and the state after it are written here from PROTOCOL.md
+ * 12, not from the tables. A cell that no program reaches is a failure, and so is an additional
+ * cell.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -460,7 +461,7 @@ static const cell released_cells[] = {
     {RREF_HANDLES, 0, RREF_HANDLE_RELEASE, "release", 0, "", CLV_NOT_FOUND},
 };
 
-/* ---- walking them ---------------------------------------------------------------------------- */
+/* ---- walking the cells ----------------------------------------------------------------------- */
 
 static clv_rref_visits reached; /* cells that the program text written for them visited */
 static clv_rref_visits visited; /* cells that any program text visited */

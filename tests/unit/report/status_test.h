@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A look into three workers with everything in it: a pipeline that waits, a stranger with a hostile
- * name, one worker that does not answer and one that has not yet.
+ * Defines a view of three workers with everything in it: a pipeline that waits, another identity
+ * with a hostile name, one worker that does not answer and one that has not answered yet.
  */
 #ifndef CLEAVE_STATUS_TEST_H
 #define CLEAVE_STATUS_TEST_H

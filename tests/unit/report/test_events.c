@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Event files: framing and fields byte by byte, the order of files, and disks without room.
+ * Tests event files: framing and fields byte by byte, the order of files, and disks without space.
  */
 #include <dirent.h>
 #include <fcntl.h>

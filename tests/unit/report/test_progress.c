@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How long a run will still take, on its lines.
+ * Tests the estimate of how long a run will still take, in the lines of the run.
  */
 #include <math.h>
 

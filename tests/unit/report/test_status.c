@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A fixed view, drawn: the text at three widths, what never reaches a terminal, and the JSON.
+ * Tests a fixed view, drawn: the text at several widths, bytes that must not reach a terminal, and
+ * the JSON.
  */
 #include "tests/unit/report/status_test.h"
 

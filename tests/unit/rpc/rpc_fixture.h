@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the tests of this folder share: a scratch CA with certificates good and bad, a runtime, an
- * echo server over real loopback TLS, and recorders for what streams report.
+ * Fixtures that the tests of this folder share: a scratch CA with valid and invalid certificates, a
+ * runtime, an echo server over real loopback TLS, and recorders for the events of streams.
  */
 #ifndef CLEAVE_TESTS_RPC_FIXTURE_H
 #define CLEAVE_TESTS_RPC_FIXTURE_H

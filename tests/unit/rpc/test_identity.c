@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who may speak: certificates good and bad on both sides, the one URI, reload, limits per identity.
+ * Tests which peers are accepted: valid and invalid certificates on both sides, the one URI,
+ * reload, limits per identity.
  */
 #include "rpc_fixture.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Streams and unary calls between two ends over real loopback TLS: bytes, order, releases, ends.
+ * Tests streams and unary calls between two ends over real loopback TLS: bytes, order, releases,
+ * ends.
  *
  * runs alone: a call beside one that is slow
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The names of classes, and predictions with them as files.
+ * Tests the names of classes, and files of predictions with these names.
  */
 #include <math.h>
 

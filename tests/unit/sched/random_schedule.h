@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random valid schedules: all instructions of a round in a random order in which each comes after
- * what it needs, and each stage's forwards, input gradients and weight gradients ascend. And ways
- * to damage one.
+ * Makes random valid schedules: all instructions of a round in a random order in which each comes
+ * after what it needs, and each stage's forwards, input gradients and weight gradients ascend. Also
+ * damages schedules.
  */
 #ifndef CLEAVE_RANDOM_SCHEDULE_H
 #define CLEAVE_RANDOM_SCHEDULE_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The gate: what a schedule has to be, each way of not being it, random valid ones, and damaged
- * ones.
+ * Tests the check of schedules: what a schedule must be, each way of violating it, random valid
+ * schedules, and damaged ones.
  *
  * runs alone: how long a check may take
  */

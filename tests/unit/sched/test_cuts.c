@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where to cut: against all ways to cut, judged one by one, and against ways known beforehand.
+ * Tests the search for cuts: against all ways to cut, simulated one by one, and against results
+ * known beforehand.
  */
 #include "tests/unit/sched/sched_test.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The generator: the textbook's lists literally, the literature's bubbles and memory, placements of
- * every sort, and what it refuses.
+ * Tests the generator of schedules: the textbook's lists literally, the literature's bubbles and
+ * memory, placements of every kind, and what it refuses.
  */
 #include "tests/unit/sched/sched_test.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The simulator against numbers worked out by hand and against a table that another simulator made
- * (two stages of F = 10 and B = 20 ms over delayed links), and the window that is chosen by it.
+ * Compares the simulator with numbers computed by hand and with a table that another simulator made
+ * (two stages of F = 10 and B = 20 ms over delayed links), and tests the window that is chosen with
+ * it.
  */
 #include "tests/long.h"
 #include "tests/unit/sched/sched_test.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tensors of artifacts in a device's memory: once on each for all who take them, brought there by
- * parts, and zeroed before the device gets its memory back.
+ * Tests tensors of artifacts in a device's memory: each device has one copy for all its users,
+ * filled in parts, and zeroed before the device gets its memory back.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tensors of artifacts in memory: once for all who take them, in pages that cannot be written, gone
- * with the last. Those of devices are in test_device_bases.
+ * Tests tensors of artifacts in memory: one copy for all users, in pages that cannot be written,
+ * freed with the last user. test_device_bases tests those of devices.
  */
 #include <pthread.h>
 #include <setjmp.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Caches of identities: whose they are, their quota, rows that are damaged or cut short, their end.
+ * Tests caches of identities: whose they are, their quota, rows that are damaged or cut short, and
+ * how they end.
  */
 #include <dirent.h>
 #include <fcntl.h>

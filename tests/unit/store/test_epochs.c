@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The attempts of sessions that have been at a worker, before and after its restart.
+ * Tests the attempts of sessions that have been at a worker, before and after its restart.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files of state of identities: whose they are, their names, their quota, a restart.
+ * Tests files of state of identities: whose they are, their names, their quota, a restart.
  */
 #include <setjmp.h>
 #include <stdarg.h>

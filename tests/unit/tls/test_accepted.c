@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Connections that are accepted, without gRPC: a server drives its TLS over memory as gRPC does,
- * and a client reads from the socket what comes besides, which is the alert.
+ * Tests accepted connections without gRPC: a server drives its TLS over memory as gRPC does, and a
+ * client reads from the socket the bytes that the product sends besides, which are an alert.
  */
 #include "tests/unit/tls/fixture.h"
 

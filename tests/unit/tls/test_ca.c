@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The certificate authority and `certs show`, checked against OpenSSL's own reading and,
- * where the program exists, against openssl(1).
+ * Tests the certificate authority and `certs show`, against OpenSSL's own reading and, where the
+ * program exists, against openssl(1).
  */
 #include "tests/unit/tls/fixture.h"
 

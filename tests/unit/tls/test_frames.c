@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which frames of a connection are too many: floods of each kind are, at any cut of their bytes;
- * what honest clients send is not, for however long.
+ * Tests which frames of a connection are too many: floods of each kind are refused at any cut of
+ * their bytes; what honest clients send is never refused, for however long.
  */
 #include "tests/unit/tls/fixture.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loading an identity: the good ones, and every bad one with the words it is refused with.
+ * Tests the loading of an identity: valid ones, and every invalid one with the text of its refusal.
  */
 #include "tests/unit/tls/fixture.h"
 

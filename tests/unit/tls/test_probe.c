@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The probing client against small servers in processes of their own: one that is as it should be,
- * and one per way of being wrong. This process has the TLS floor installed, as the programs do.
+ * Tests the probing client against small servers in processes of their own: a correct server, and
+ * one for each way of being wrong. This process has the TLS floor installed, as the programs do.
  *
  * runs alone: how long a handshake may take
  */

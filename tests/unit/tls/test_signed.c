@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A signed file: by whom it may be signed, and what else a signature can be. Each attack is one
- * that OpenSSL itself would make.
+ * Tests signed files: who may sign them, and what else a signature can be. OpenSSL itself makes
+ * each attack.
  */
 #include "tests/unit/tls/fixture.h"
 

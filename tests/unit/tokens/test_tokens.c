@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tokenizers give the numbers of Hugging Face's library (tests/golden/make_tokens.py), refuse what
- * they cannot do by its name and place, and long words do not hold them up.
+ * Tests tokenizers: they give the numbers of Hugging Face's library (tests/golden/make_tokens.py),
+ * refuse what they do not support by its name and position, and are not slowed down by long words.
  */
 #include <stdlib.h>
 

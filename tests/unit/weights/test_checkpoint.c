@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checkpoint folders: complete or not there at all. Every kind of damage to every file is refused,
- * an older checkpoint takes over with the reasons, and retention never takes the last good one.
+ * Tests checkpoint folders: each is complete or does not exist. Every kind of damage to every file
+ * is refused, an older checkpoint is used instead, with the reasons, and pruning never deletes the
+ * last valid one.
  */
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files of weights that nobody holds whole: written bit by bit, and read in parts.
+ * Tests files of weights that are never in memory completely: they are written piece by piece, and
+ * read in parts.
  */
 #include <fcntl.h>
 

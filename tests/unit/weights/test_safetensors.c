@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The safetensors reader and writer: exact bytes, round trips, every rule of the reader, damage at
- * every place, and files made and read by Python.
+ * Tests the safetensors reader and writer: exact bytes, round trips, every rule of the reader,
+ * damage at every position, and files made and read by Python.
  */
 #include "tests/unit/weights/weights_test.h"
 

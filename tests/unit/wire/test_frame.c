@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Frames that are valid: what the encoder writes is read back the same by our decoder, by
- * protobuf-c and by Python's protobuf, in any order, in any pieces, with fields nobody knows.
+ * Tests valid frames: what the encoder writes is read back the same by our decoder, by protobuf-c
+ * and by Python's protobuf, in any order, in any pieces, with unknown fields.
  */
 #include "tests/unit/wire/wire_test.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Frames that are wrong: each is refused with a text that says why, nothing is written to the
- * outputs, and nothing is read outside the bytes that are there (the bytes are alone on the heap,
- * so the address sanitizer sees it).
+ * Tests invalid frames: each is refused with a text that says why, the outputs do not change, and
+ * nothing is read outside the given bytes. The bytes are alone on the heap, so that address
+ * sanitizer sees such a read.
  */
 #include "tests/unit/wire/wire_test.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Health and reflection, read and written by protobuf-c on the other side.
+ * Tests health and reflection, read and written by protobuf-c on the other side.
  */
 #include "tests/unit/wire/wire_test.h"
 

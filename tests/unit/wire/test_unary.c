@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * LoadModule, the largest of the unary messages: round trips of every field, cut into pieces, each
- * rule broken once, and the hostile set of all unary messages: what a peer sends costs at most
- * twice its bytes and 1 MiB, and a refused message nearly nothing.
+ * Tests LoadModule, the largest of the unary messages. Every field makes a round trip, messages are
+ * cut into pieces, and each rule is broken once. Also tests hostile bytes for all unary messages:
+ * what a peer sends costs at most twice its bytes and 1 MiB, and a refused message nearly nothing.
  */
 #include "tests/unit/wire/wire_test.h"
 
