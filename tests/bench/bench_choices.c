@@ -16,8 +16,8 @@
 #include "tests/bench/bench_int.h"
 
 #define NONE CPU_CANDIDATES
-enum { MAX_CANDIDATES = 2, LEAST_ROUNDS = 7, MOST_ROUNDS = 60 };
-#define ROUNDS_MS 150 /* time after which LEAST_ROUNDS are enough */
+enum { MAX_CANDIDATES = 2, MIN_ROUNDS = 7, MAX_ROUNDS = 60 };
+#define ROUNDS_MS 150 /* time after which MIN_ROUNDS are enough */
 
 static cpu_candidate forced[CPU_QUESTIONS];
 
@@ -142,14 +142,14 @@ static void describe_lstm(const int64_t *x, clv_node_desc *d) {
   d->n_params = 2;
 }
 
-static clv_node_desc describe(const shape_case *c, bool bf16) {
+static clv_node_desc describe(const shape_case *c, bool is_bf16) {
   clv_node_desc d = {.op = c->op,
                      .dtype = CLV_F32,
                      .n_in = 1,
                      .training = true,
                      .need_dw = true,
                      .threads = 1,
-                     .bf16 = bf16};
+                     .bf16 = is_bf16};
   if (c->op == CLV_OP_CONV2D) describe_conv(c->x, &d);
   if (c->op == CLV_OP_LINEAR) describe_linear(c->x, &d);
   if (c->op == CLV_OP_ATTENTION) describe_attention(c->x, &d);
@@ -199,8 +199,8 @@ static void *allocate_value(const clv_shape *shape, int layout) {
   return allocate_numbers(clv_layout_numel(shape, layout) * sizeof(float));
 }
 
-static node make_node(const shape_case *c, bool bf16) {
-  clv_node_desc d = describe(c, bf16);
+static node make_node(const shape_case *c, bool is_bf16) {
+  clv_node_desc d = describe(c, is_bf16);
   node n = {0};
   clv_err err;
   must(clv_backend_cpu()->prepare(clv_backend_cpu(), &d, &n.kernel, &err), &err);
@@ -256,8 +256,8 @@ static void time_nodes(node *nodes, int n) {
   for (int i = 0; i < n; i++) time_step(&nodes[i]);
   for (int i = 0; i < n; i++) nodes[i].ms = 0;
   double begin = thread_ms();
-  for (int round = 0; round < MOST_ROUNDS; round++) {
-    if (round >= LEAST_ROUNDS && thread_ms() - begin > ROUNDS_MS) break;
+  for (int round = 0; round < MAX_ROUNDS; round++) {
+    if (round >= MIN_ROUNDS && thread_ms() - begin > ROUNDS_MS) break;
     for (int i = 0; i < n; i++) time_step(&nodes[i]);
   }
 }
@@ -336,18 +336,18 @@ static void time_pace(const shape_case *c) {
 }
 
 int main(int argc, char **argv) {
-  bool found = false;
+  bool is_found = false;
   if (argc != 2) exit_with_message("usage: bench_choices QUESTION|paces|about");
   if (strcmp(argv[1], "about") == 0) {
     print_about();
     return 0;
   }
-  for (size_t i = 0; i < CLV_COUNT(cases) && strcmp(argv[1], "paces") == 0; i++, found = true)
+  for (size_t i = 0; i < CLV_COUNT(cases) && strcmp(argv[1], "paces") == 0; i++, is_found = true)
     time_pace(&cases[i]);
   for (int q = 0; q < CPU_QUESTIONS; q++)
     for (size_t i = 0; i < CLV_COUNT(cases) && strcmp(argv[1], questions[q].name) == 0;
-         i++, found = true)
+         i++, is_found = true)
       if (cases[i].op == questions[q].op) time_case((cpu_question)q, &cases[i]);
-  if (!found) exit_with_message("unknown question");
+  if (!is_found) exit_with_message("unknown question");
   return 0;
 }

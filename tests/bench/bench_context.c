@@ -85,7 +85,7 @@ static void require_success(cleave_status status) {
   exit(1);
 }
 
-/* ---- data: PyTorch's peer draws its own, of the same shapes ---------------------------------- */
+/* ---- data; PyTorch's peer draws its own data of the same shapes ------------------------------ */
 
 static uint32_t draw_bits(void) {
   static uint32_t state = 40;
@@ -116,13 +116,14 @@ static void set_shape(cleave_tensor *t, int rank, int64_t columns) {
 }
 
 static void make_batches(bench *b) {
-  bool words = b->task->module_parts[0].input.dtype == CLEAVE_I64;
+  bool has_words = b->task->module_parts[0].input.dtype == CLEAVE_I64;
   for (size_t i = 0; i < BATCHES; i++) {
-    b->x[i] = words ? make_classes((size_t)BATCH * TIME, WORDS) : make_numbers((size_t)BATCH * 16);
-    b->y[i] = words ? make_classes(BATCH, CLASSES) : make_numbers(BATCH);
-    set_shape(&b->x[i], 2, words ? TIME : 16);
-    set_shape(&b->y[i], words ? 1 : 2, 1);
-    for (size_t k = 0; !words && k < BATCH; k++)
+    b->x[i] =
+        has_words ? make_classes((size_t)BATCH * TIME, WORDS) : make_numbers((size_t)BATCH * 16);
+    b->y[i] = has_words ? make_classes(BATCH, CLASSES) : make_numbers(BATCH);
+    set_shape(&b->x[i], 2, has_words ? TIME : 16);
+    set_shape(&b->y[i], has_words ? 1 : 2, 1);
+    for (size_t k = 0; !has_words && k < BATCH; k++)
       ((float *)b->y[i].data)[k] = ((float *)b->y[i].data)[k] < 0.5f ? 0 : 1;
   }
 }

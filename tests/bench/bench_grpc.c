@@ -48,7 +48,7 @@ typedef struct side {
   unsigned n_streams;
   size_t chunk_bytes;
   bool is_server;
-  uint64_t total_bytes; /* of the transfer */
+  uint64_t total_bytes; /* size of the transfer */
   uint64_t n_in_flight; /* messages that gRPC has not accepted completely */
   /* of the sender: memory of the transfer, its next byte, acknowledgements received so far */
   const char *data;

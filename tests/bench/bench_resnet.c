@@ -57,14 +57,14 @@ static void make_data(bench *b) {
     b->target[i * NET_CLASSES + i * 37 % NET_CLASSES] = 1;
 }
 
-static void open_bench(bench *b, int threads, bool bf16) {
+static void open_bench(bench *b, int threads, bool is_bf16) {
   clv_err err;
   clv_plan_options po = {.backend = profiled_backend(),
                          .dtype = CLV_F32,
                          .batch = b->batch_size,
                          .training = true,
                          .threads = threads,
-                         .bf16 = bf16,
+                         .bf16 = is_bf16,
                          .transient_weights = true};
   b->graph = net_make_resnet50(b->batch_size, b->image_size);
   must(clv_params_make(b->graph, &b->params, &err), &err);

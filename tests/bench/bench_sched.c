@@ -43,11 +43,11 @@ static void read_stages(clv_sched_shape *shape, clv_sched_costs *c) {
   }
 }
 
-static void simulate_schedule(clv_sched_options *o, bool automatic) {
+static void simulate_schedule(clv_sched_options *o, bool is_automatic) {
   clv_err err;
   CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
   clv_sched_run run;
-  if (automatic) must(clv_sched_find_window(&o->shape, o->costs, &o->window, &err), &err);
+  if (is_automatic) must(clv_sched_find_window(&o->shape, o->costs, &o->window, &err), &err);
   must(clv_sched_make(o, &s, &err), &err);
   must(clv_sched_simulate(s, o->costs, false, &run, &err), &err);
   print_list((double[]){run.seconds, o->window, run.bubble}, 3);

@@ -137,7 +137,7 @@ static void log_content(int fd) {
   add_log_line("fsync", path, copy);
 }
 
-/* ---- what stands before the C library -------------------------------------------------------- */
+/* ---- functions that replace those of the C library ------------------------------------------- */
 
 ssize_t write(int fd, const void *data, size_t len) {
   return is_failure_due_for_fd("write", fd) ? -1 : REAL(write)(fd, data, len);

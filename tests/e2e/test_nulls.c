@@ -33,8 +33,8 @@ enum { SAYS_SO, SAYS_OTHERWISE, DIES };
 static int check_refusal(const null_call *c) {
   char wanted[80];
   snprintf(wanted, sizeof wanted, "the argument %s is NULL", c->argument);
-  bool refused = c->call() == CLEAVE_INVALID && error.status == CLEAVE_INVALID;
-  return refused && strcmp(error.text, wanted) == 0 ? SAYS_SO : SAYS_OTHERWISE;
+  bool is_refused = c->call() == CLEAVE_INVALID && error.status == CLEAVE_INVALID;
+  return is_refused && strcmp(error.text, wanted) == 0 ? SAYS_SO : SAYS_OTHERWISE;
 }
 
 static int describe_outcome(const null_call *c) {
@@ -65,7 +65,7 @@ static void null_argument_error_names_the_argument(void **state) {
   assert_int_equal(bad, 0);
 }
 
-/* Functions that return no status return a value, such as 0 or "". */
+/* Functions without a status return a value for a NULL argument, such as 0 or "". */
 static void getters_accept_null(void **state) {
   (void)state;
   cleave_link_totals counts = {.bytes_up = 1};

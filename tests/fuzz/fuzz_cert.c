@@ -41,9 +41,9 @@ static void check_uri(const char *pem) {
   if (clv_tls_uri_of_pem(pem, small, sizeof small, NULL) == CLV_OK) check_accepted_uri(small);
 }
 
-static void check_show_output(const char *path, bool json) {
+static void check_show_output(const char *path, bool is_json) {
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
-  NEVER(clv_tls_show_certs(path, &out, json, NULL) != CLV_OK && out.len);
+  NEVER(clv_tls_show_certs(path, &out, is_json, NULL) != CLV_OK && out.len);
   for (size_t i = 0; i < out.len; i++)
     NEVER(out.data[i] != '\n' && (out.data[i] < 0x20 || out.data[i] >= 0x7f));
 }

@@ -10,7 +10,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { SLOTS = 4, VALUES = 8, FLOATS = BATCH * WIDTH, MOST_STARTED = 64, TRANSFERS = 16 };
+enum { SLOTS = 4, VALUES = 8, FLOATS = BATCH * WIDTH, MAX_STARTED = 64, TRANSFERS = 16 };
 
 typedef struct play {
   conversation c;
@@ -18,7 +18,7 @@ typedef struct play {
   uint64_t open_contexts[SLOTS], n_contexts_begun, last_message;
   uint32_t n_open_contexts;             /* number of contexts that are open at the same time */
   uint64_t n_reference_messages[PEERS]; /* number of messages about references, for each link */
-  clv_work *running_work[MOST_STARTED];
+  clv_work *running_work[MAX_STARTED];
   uint32_t n_running_work;
   /* ids of the transfers whose next chunk is not sent yet; 0: none */
   uint64_t unsent_transfers[TRANSFERS], last_transfer;
@@ -87,9 +87,9 @@ static void run_node(play *p) {
 static void send_frame(play *p, clv_frame *f, bool by_worker) {
   clv_bytes head = {0};
   clv_err err;
-  bool chunked = f->n_tensors && f->tensors[0].transfer_id;
+  bool is_chunked = f->n_tensors && f->tensors[0].transfer_id;
   size_t payload = f->kind == CLV_CHUNK ? sizeof numbers
-                   : chunked            ? 0
+                   : is_chunked         ? 0
                                         : f->n_tensors * sizeof numbers;
   if (clv_frame_encode(f, payload, &head, &err) == CLV_OK) {
     for (size_t at = 0; at < payload; at += sizeof numbers)
@@ -106,8 +106,8 @@ static void send_state(play *p, clv_frame_kind kind) {
   f.module_generation = get_loaded_generation(p, f.module);
   f.state.part = (clv_state_kind)(CLV_STATE_WEIGHTS + draw_number(p, 3));
   f.state.n_items = kind == CLV_STATE_PUT;
-  bool gradients = f.state.part == CLV_STATE_GRADIENTS;
-  if (gradients) f.context = draw_context(p);
+  bool has_gradients = f.state.part == CLV_STATE_GRADIENTS;
+  if (has_gradients) f.context = draw_context(p);
   if (kind >= CLV_STATE_SAVE)
     snprintf(f.state.item_or_file_name, sizeof f.state.item_or_file_name, "s");
   if (kind == CLV_STATE_PUT)
@@ -118,7 +118,7 @@ static void send_state(play *p, clv_frame_kind kind) {
 
 /* ---- frames ---------------------------------------------------------------------------------- */
 
-static void add_call_argument(play *p, clv_frame *f, bool chunked) {
+static void add_call_argument(play *p, clv_frame *f, bool is_chunked) {
   clv_arg *a = &f->call.args[f->call.n_args++];
   uint32_t how = draw_number(p, 4);
   a->is_inline = how < 2;
@@ -126,7 +126,7 @@ static void add_call_argument(play *p, clv_frame *f, bool chunked) {
   a->needs_grad = !happens_once_in(p, 4);
   if (!a->is_inline) return;
   add_tensor(f);
-  if (!chunked) return;
+  if (!is_chunked) return;
   clv_tensor_head *h = &f->tensors[f->n_tensors - 1];
   h->transfer_id = ++p->last_transfer;
   h->crc32c = clv_crc32c(0, numbers, sizeof numbers);
@@ -155,9 +155,9 @@ static void send_call(play *p) {
   if (f.flags & CLV_FLAG_DELIVER) snprintf(f.to, sizeof f.to, "%s", draw_name(p));
   if (happens_once_in(p, 2)) f.call.runs_after_call = draw_value(p);
   if (happens_once_in(p, 8)) set_call_positions(p, &f);
-  bool chunked = happens_once_in(p, 16);
+  bool is_chunked = happens_once_in(p, 16);
   for (int i = 0; i < (module_ops[f.module] == CLV_OP_MSE ? 2 : 1); i++)
-    add_call_argument(p, &f, chunked);
+    add_call_argument(p, &f, is_chunked);
   send_frame(p, &f, false);
 }
 
@@ -229,9 +229,9 @@ static void send_prepare(play *p) {
   clv_frame f = {.kind = CLV_PREPARE, .context = draw_context(p)};
   const clv_context *ctx = find_context(p, f.context);
   uint32_t last = ctx ? ctx->phase : 0;
-  bool same = ctx && ctx->pass_state == PASS_COLLECTING;
+  bool is_same = ctx && ctx->pass_state == PASS_COLLECTING;
   f.backward.n_skipped_phases = happens_once_in(p, 8);
-  f.backward_pass_number = same ? last : last + 1 + f.backward.n_skipped_phases;
+  f.backward_pass_number = is_same ? last : last + 1 + f.backward.n_skipped_phases;
   f.step = draw_n_calls_before(p, f.context);
   f.backward.retains_graph = happens_once_in(p, 4);
   f.backward.needs_vote = !happens_once_in(p, 4);
@@ -390,7 +390,7 @@ static void send_reference(play *p) {
 
 static void on_work_start(void *user, clv_work *w) {
   play *p = user;
-  NEVER(p->n_running_work == MOST_STARTED);
+  NEVER(p->n_running_work == MAX_STARTED);
   p->running_work[p->n_running_work++] = w;
 }
 
@@ -500,13 +500,13 @@ static void check_nothing_is_left(play *p) {
  * contexts. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   play p = {.at = data, .input_end = data + size};
-  bool elsewhere = happens_once_in(&p, 2), in_the_middle = happens_once_in(&p, 4);
+  bool uses_executor = happens_once_in(&p, 2), ends_in_the_middle = happens_once_in(&p, 4);
   p.n_open_contexts = 1 + draw_number(&p, SLOTS);
-  begin_conversation(&p.c, elsewhere ? (clv_executor){&p, on_work_start} : (clv_executor){0});
+  begin_conversation(&p.c, uses_executor ? (clv_executor){&p, on_work_start} : (clv_executor){0});
   for (int i = 0; i < SLOTS; i++) p.open_contexts[i] = ++p.n_contexts_begun;
   while (p.at < p.input_end) make_random_move(&p);
   refuses_sends = false;
-  if (!in_the_middle) check_nothing_is_left(&p);
+  if (!ends_in_the_middle) check_nothing_is_left(&p);
   while (p.n_running_work) end_one_work(&p, 0);
   end_conversation(&p.c);
   return 0;

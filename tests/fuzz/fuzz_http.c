@@ -105,10 +105,10 @@ static void check_listen_address(const char *text, size_t len) {
   if (len >= sizeof address) return;
   memcpy(address, text, len);
   address[len] = '\0';
-  bool loopback = clv_http_is_loopback(address);
+  bool is_loopback = clv_http_is_loopback(address);
   clv_http_options o = {.listen = address, .pages = pages, .n_pages = CLV_COUNT(pages)};
   bool numbers = strspn(address, "0123456789.:[]") == strlen(address);
-  if (!loopback && !numbers) return;
+  if (!is_loopback && !numbers) return;
   if (clv_http_open(&o, &other, NULL) == CLV_OK) clv_http_closep(&other);
 }
 

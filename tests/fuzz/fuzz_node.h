@@ -31,7 +31,7 @@ typedef struct conversation {
 
 static bool refuses_sends; /* true: __wrap_clv_link_send refuses all packets */
 
-/* ---- what the node sends --------------------------------------------------------------------- */
+/* ---- frames that the node sends -------------------------------------------------------------- */
 
 /* Replaces clv_link_send in the node, by the linker's option --wrap. */
 clv_code __wrap_clv_link_send(clv_link *link, clv_packet *p, clv_err *ret_err);
@@ -41,9 +41,9 @@ clv_code __wrap_clv_link_send(clv_link *link, clv_packet *p, clv_err *ret_err) {
   size_t payload = 0;
   (void)link;
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) payload += p->tensor[i]->bytes;
-  bool chunked = payload > CLV_WIRE_INLINE_MAX;
-  for (uint32_t i = 0; i < p->frame.n_tensors; i++) p->frame.tensors[i].transfer_id = chunked;
-  clv_code code = clv_frame_encode(&p->frame, chunked ? 0 : payload, &head, &err);
+  bool is_chunked = payload > CLV_WIRE_INLINE_MAX;
+  for (uint32_t i = 0; i < p->frame.n_tensors; i++) p->frame.tensors[i].transfer_id = is_chunked;
+  clv_code code = clv_frame_encode(&p->frame, is_chunked ? 0 : payload, &head, &err);
   if (code != CLV_OK)
     fprintf(stderr, "it sent a %s: %s\n", clv_frame_kind_name(p->frame.kind), err.text);
   NEVER(code != CLV_OK);

@@ -99,9 +99,9 @@ static void check_model(const clv_session_config *config) {
           !err.text[0]);
   }
   check_inputs(config, first, last);
-  bool sequences = clv_model_takes_sequences(config),
+  bool has_sequences = clv_model_takes_sequences(config),
        anything = clv_model_takes_sequences_or_images(config);
-  NEVER((sequences || anything) && (config->model.hf || config->model.arch != CLV_ARCH_NONE));
+  NEVER((has_sequences || anything) && (config->model.hf || config->model.arch != CLV_ARCH_NONE));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

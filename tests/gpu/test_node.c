@@ -373,19 +373,19 @@ static void aborted_context_restores_device_running_statistics(void **state) {
 /* each step has a forward and two backward parts */
 enum { HELD_MS = 2, CALLS = 3 * MODULES * STEPS };
 
-static const clv_vendor *right;
+static const clv_vendor *simulated_vendor;
 static uint64_t measured, measures;
 
 /* Delays the host at the end of an event, but not the device. */
 static clv_code finish_event_late(clv_cuda_event *e, clv_err *err) {
   const struct timespec held = {.tv_nsec = HELD_MS * 1000000};
   nanosleep(&held, NULL);
-  return right->event_finish(e, err);
+  return simulated_vendor->event_finish(e, err);
 }
 
 static clv_code measure_and_count(clv_cuda_event *begin, clv_cuda_event *end, double *ret,
                                   clv_err *err) {
-  CLV_TRY(right->event_ms(begin, end, ret, err));
+  CLV_TRY(simulated_vendor->event_ms(begin, end, ret, err));
   measured += (uint64_t)(*ret * 1e6);
   measures++;
   return CLV_OK;
@@ -398,10 +398,10 @@ static clv_code fail_to_measure(clv_cuda_event *begin, clv_cuda_event *end, doub
   return clv_fail(err, CLV_UNAVAILABLE, "as planned");
 }
 
-static clv_code time_of_none_is_measured(int device, bool timed, clv_cuda_event **ret,
+static clv_code time_of_none_is_measured(int device, bool is_timed, clv_cuda_event **ret,
                                          clv_err *err) {
-  if (timed) return clv_fail(err, CLV_EXHAUSTED, "as planned");
-  return right->event_new(device, timed, ret, err);
+  if (is_timed) return clv_fail(err, CLV_EXHAUSTED, "as planned");
+  return simulated_vendor->event_new(device, is_timed, ret, err);
 }
 
 typedef struct times {
@@ -444,8 +444,8 @@ static times measure_times(const clv_vendor *vendor) {
 }
 
 static clv_vendor make_late_vendor(void) {
-  right = clv_sim_make_vendor(&(clv_sim_options){.seed = 1});
-  clv_vendor v = *right;
+  simulated_vendor = clv_sim_make_vendor(&(clv_sim_options){.seed = 1});
+  clv_vendor v = *simulated_vendor;
   v.event_finish = finish_event_late;
   return v;
 }

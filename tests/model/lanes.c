@@ -254,9 +254,9 @@ static void send_ack(model_walk *w, const void *from) {
   FOR_EACH_LANE(i) {
     const lane *l = &s.l[i];
     const stream *now = &l->s[l->taken_stream];
-    bool early =
+    bool is_early =
         model_has_active_break(ACK_BEFORE_DELIVERY) && now->last_delivered < now->last_sent;
-    s.acks_in_flight[s.n_acks][i] = (uint8_t)(l->n_received + early);
+    s.acks_in_flight[s.n_acks][i] = (uint8_t)(l->n_received + is_early);
   }
   if (s.n_acks && memcmp(s.acks_in_flight[0], s.acks_in_flight[1], sizeof s.acks_in_flight[0]) == 0)
     return;

@@ -187,9 +187,9 @@ static inline bool parse_attr(clv_op op, const char *key, const char *text, clv_
     return false;
   }
   if (!strcmp(clv_attr_type_name(ret->key), "list of numbers")) {
-    bool good = parse_numbers(text, ret);
-    if (!good) case_problem(op, "%s=%s is no list of up to 8 numbers", key, text);
-    return good;
+    bool is_good = parse_numbers(text, ret);
+    if (!is_good) case_problem(op, "%s=%s is no list of up to 8 numbers", key, text);
+    return is_good;
   }
   ret->is_number = strpbrk(text, ".e") != NULL;
   if (ret->is_number)

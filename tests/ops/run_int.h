@@ -408,8 +408,8 @@ static inline void run_backward(execution *e, const clv_kernel_args *from, value
   if (!(k->saves & CLV_SAVE_OUT)) a.out = NULL;
   make_backward_buffers(e, s, &a);
   a.scratch = new_backend_memory(e, k->scratch_bytes);
-  bool input = needs_input_gradient(&e->d) || k->fused_grads;
-  if (k->backward_input && input) run_kernel(e, k->backward_input, &a);
+  bool has_input = needs_input_gradient(&e->d) || k->fused_grads;
+  if (k->backward_input && has_input) run_kernel(e, k->backward_input, &a);
   if (e->d.need_dw && !k->fused_grads) {
     free_device_memory(e, a.scratch);
     a.scratch = new_backend_memory(e, k->scratch_bytes);

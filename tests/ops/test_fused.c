@@ -92,7 +92,7 @@ static void run_kernel(clv_code (*fn)(clv_kernel *, const clv_kernel_args *, clv
   if (fn(k, a, &err) != CLV_OK) fail_msg("%s", err.text);
 }
 
-/* ---- both ways ------------------------------------------------------------------------------- */
+/* ---- fused and separate kernels -------------------------------------------------------------- */
 
 typedef struct memory {
   float *x, *other_input, *dout;

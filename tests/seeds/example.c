@@ -34,11 +34,11 @@ static void load_modules(const char *far) {
   cleave_module_options here = {.size = sizeof here, .name = "first", .seed = 1};
   cleave_module_options there = {
       .size = sizeof there, .name = "second", .at = far, .seed = 1, .first_layer = 2};
-  cleave_module_options judge = {.size = sizeof judge, .name = "loss"};
+  cleave_module_options loss_options = {.size = sizeof loss_options, .name = "loss"};
   must_succeed(
       cleave_load_layers(rt, &here, "[{op: linear, out: 16}, {op: tanh}]", &first, &half[0], &e));
   must_succeed(cleave_load_layers(rt, &there, "[{op: linear, out: 1}]", &second, &half[1], &e));
-  must_succeed(cleave_load_loss(rt, &judge, "bce_with_logits", &last, &loss, &e));
+  must_succeed(cleave_load_loss(rt, &loss_options, "bce_with_logits", &last, &loss, &e));
 }
 
 /* Runs one iteration. Returns its loss. */

@@ -19,7 +19,7 @@ static struct {
 } seed002_weights[SEED_MAX_DRAWN];
 static int seed002_n_weights;
 
-enum { SEED002_BATCH = 32, SEED002_ROWS = 320, SEED002_WIDTH = 16, SEED002_JUDGED = 500 };
+enum { SEED002_BATCH = 32, SEED002_ROWS = 320, SEED002_WIDTH = 16, SEED002_COMPARED = 500 };
 
 static inline cleave_tensor seed002_get_golden_matrix(const char *what, int64_t columns) {
   cleave_tensor t;
@@ -113,7 +113,7 @@ static inline bool seed002_restart_from_golden(const cleave_module *module, size
 static inline void seed002_compare_loss(size_t i, double ours, double theirs) {
   if (seed.start_place)
     seed_compare_number_from(1, "loss", i, ours, theirs);
-  else if (i < SEED002_JUDGED)
+  else if (i < SEED002_COMPARED)
     seed_compare_number("loss", i, ours, theirs);
 }
 

@@ -111,13 +111,13 @@ static cleave_reference call_plan(const plan *p, cleave_context c, cleave_refere
 static float train_iteration(const plan *p, const cleave_tensor *batch_x,
                              const cleave_tensor *batch_target) {
   cleave_context c;
-  cleave_reference x, judged[2], loss;
+  cleave_reference x, loss_inputs[2], loss;
   cleave_tensor value = {0};
   MUST(cleave_context_open(seed.rt, NULL, &c, &seed.e));
   MUST(cleave_leaf(seed.rt, c, batch_x, false, &x, &seed.e));
-  MUST(cleave_leaf(seed.rt, c, batch_target, false, &judged[1], &seed.e));
-  judged[0] = call_plan(p, c, x);
-  MUST(cleave_call(seed.rt, c, bce, judged, 2, &loss, &seed.e));
+  MUST(cleave_leaf(seed.rt, c, batch_target, false, &loss_inputs[1], &seed.e));
+  loss_inputs[0] = call_plan(p, c, x);
+  MUST(cleave_call(seed.rt, c, bce, loss_inputs, 2, &loss, &seed.e));
   MUST(cleave_backward(seed.rt, c, &loss, 1, false, 0, &seed.e));
   MUST(cleave_step(seed.rt, p->sgd, c, 0, NULL, &seed.e));
   MUST(cleave_to_here(seed.rt, loss, 0, &value, &seed.e));

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define MS UINT64_C(1000000)
-enum { MOST_CUTS = 12 }; /* cuts in a run; the pauses between redials grow with each */
+enum { MAX_CUTS = 12 }; /* cuts in a run; the pauses between redials grow with each */
 
 /* One side of a stream. It is freed with the network, because a run has only a few hundred. */
 typedef struct end {
@@ -50,7 +50,7 @@ struct sim_network {
   size_t n_queued_events, cap_events;
   end *ends;
   event *killed_jobs; /* jobs of killed places, freed at the end */
-  bool is_place_dead[SIM_MOST_PLACES];
+  bool is_place_dead[SIM_MAX_PLACES];
   struct dialling *diallings;
   sim_network_counts counts;
   bool is_being_freed;
@@ -317,11 +317,11 @@ static bool is_link_open(const end *e) {
 
 static void deliver_message(sim_network *n, const event *e) {
   clv_iov piece = {e->bytes, e->len};
-  uint64_t number = ++n->counts.n_messages, behind = number - n->o.first_cut_message;
-  bool is_cut = n->o.first_cut_message && number >= n->o.first_cut_message &&
-                n->counts.n_cuts < MOST_CUTS &&
-                (n->o.cut_interval ? behind % n->o.cut_interval == 0 : behind == 0) &&
-                is_link_open(e->to) && is_link_open(e->to->other_end);
+  uint64_t number = ++n->counts.n_messages, n_after_first_cut = number - n->o.first_cut_message;
+  bool is_cut =
+      n->o.first_cut_message && number >= n->o.first_cut_message && n->counts.n_cuts < MAX_CUTS &&
+      (n->o.cut_interval ? n_after_first_cut % n->o.cut_interval == 0 : n_after_first_cut == 0) &&
+      is_link_open(e->to) && is_link_open(e->to->other_end);
   n->counts.n_cuts += is_cut;
   bool before = is_cut && sim_draw_below(&n->random, 2);
   if (before) reset_connection(e->to);
@@ -416,9 +416,9 @@ clv_dialler sim_network_make_dialler(sim_network *n, uint32_t from, uint32_t to,
 /* Loses a stream; the peer notices soon, or by its timeout. */
 static void lose_stream(end *e) {
   sim_network *n = e->network;
-  bool silent = sim_draw_below(&n->random, 4) == 0;
+  bool is_silent = sim_draw_below(&n->random, 4) == 0;
   uint64_t after =
-      silent ? (1 + sim_draw_below(&n->random, 10000)) * MS : sim_network_draw_delay(n);
+      is_silent ? (1 + sim_draw_below(&n->random, 10000)) * MS : sim_network_draw_delay(n);
   e->has_queued_end = true;
   schedule_end(e, n->now_ns + after, e->has_dialled ? CLV_UNAVAILABLE : CLV_CANCELLED,
                "the peer cancelled the stream or its connection was lost");

@@ -10,7 +10,7 @@
 #include "common/net/link/link.h"
 #include "tests/simulate/random.h"
 
-enum { SIM_MOST_PLACES = 8 };
+enum { SIM_MAX_PLACES = 8 };
 
 typedef struct sim_network sim_network;
 

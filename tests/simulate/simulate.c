@@ -65,12 +65,12 @@ static const char *describe_weather(const sim_weather *w) {
 }
 
 /* Closes the runtime. Returns false if objects were leaked or the close failed. */
-static bool close_runtime(cleave_runtime *rt, char *text, size_t len, bool faulty) {
+static bool close_runtime(cleave_runtime *rt, char *text, size_t len, bool has_fault) {
   cleave_leaks leaks;
   cleave_error e = {0};
   cleave_status status = cleave_close(rt, 0, &leaks, &e);
   text[0] = '\0';
-  if (status != CLEAVE_OK && !faulty) snprintf(text, len, "close: %s", e.text);
+  if (status != CLEAVE_OK && !has_fault) snprintf(text, len, "close: %s", e.text);
   if (leaks.text[0]) snprintf(text, len, "left open: %s", leaks.text);
   return !text[0];
 }
@@ -98,18 +98,18 @@ static bool run_world(uint64_t seed, const sim_weather *weather, sim_record *ret
                      .report_line = total.prints_trace ? print_line : NULL,
                      .user = w};
   sim_run_program(seed, &stand, ret);
-  bool good = true;
+  bool is_good = true;
   sim_world_check_leftovers(w, text, sizeof text);
-  if (text[0]) good = report_fault(seed, describe_weather(weather), text);
+  if (text[0]) is_good = report_fault(seed, describe_weather(weather), text);
   if (!close_runtime(rt, text, sizeof text, weather->fault.kind))
-    good = report_fault(seed, describe_weather(weather), text);
+    is_good = report_fault(seed, describe_weather(weather), text);
   sim_counts c = sim_world_get_counts(w);
   *ret_fault = c.fault_happened;
   messages_of_run = c.n_messages;
   total.n_cuts += c.n_cuts;
   total.n_messages += c.n_messages;
   sim_world_free(w, text, sizeof text);
-  return text[0] ? report_fault(seed, describe_weather(weather), text) : good;
+  return text[0] ? report_fault(seed, describe_weather(weather), text) : is_good;
 }
 
 /* ---- all runs of a seed ---------------------------------------------------------------------- */
@@ -162,13 +162,13 @@ static bool run_cut(uint64_t seed, sim_weather w, uint64_t at, uint64_t every) {
 }
 
 static bool run_cuts(uint64_t seed, sim_weather w, sim_random *random, uint64_t messages) {
-  bool good = true;
-  for (uint64_t at = 1; !total.n_cut_runs && good && at <= messages; at++)
-    good = run_cut(seed, w, at, 0);
-  for (uint64_t i = 0; i < total.n_cut_runs && good && messages; i++)
-    good = run_cut(seed, w, 1 + sim_draw_number(random) % messages,
-                   sim_draw_below(random, 2) ? 0 : 5 + sim_draw_below(random, 100));
-  return good;
+  bool is_good = true;
+  for (uint64_t at = 1; !total.n_cut_runs && is_good && at <= messages; at++)
+    is_good = run_cut(seed, w, at, 0);
+  for (uint64_t i = 0; i < total.n_cut_runs && is_good && messages; i++)
+    is_good = run_cut(seed, w, 1 + sim_draw_number(random) % messages,
+                      sim_draw_below(random, 2) ? 0 : 5 + sim_draw_below(random, 100));
+  return is_good;
 }
 
 static bool run_seed(uint64_t seed) {
@@ -180,20 +180,20 @@ static bool run_seed(uint64_t seed) {
                    .has_device_workers = seed % 8 == 0,
                    .sends_via_master = sim_draw_below(&random, 3) == 0,
                    .credit_bytes = credits[sim_draw_below(&random, 2)]};
-  sim_weather at_home = w, undisturbed = w;
-  at_home.has_no_workers = at_home.has_no_delays = undisturbed.has_no_delays = true;
-  bool good = run_world(seed, &at_home, &home, &none) &&
-              run_world(seed, &undisturbed, &calm, &none) &&
-              compare_records(seed, "undisturbed", &home, &calm) &&
-              run_world(seed, &w, &rough, &none) && compare_records(seed, "delays", &home, &rough);
+  sim_weather at_master = w, without_delays = w;
+  at_master.has_no_workers = at_master.has_no_delays = without_delays.has_no_delays = true;
+  bool is_good =
+      run_world(seed, &at_master, &home, &none) && run_world(seed, &without_delays, &calm, &none) &&
+      compare_records(seed, "undisturbed", &home, &calm) && run_world(seed, &w, &rough, &none) &&
+      compare_records(seed, "delays", &home, &rough);
   sim_random cuts = {seed * 91 + 3};
-  good = good && run_cuts(seed, w, &cuts, messages_of_run);
+  is_good = is_good && run_cuts(seed, w, &cuts, messages_of_run);
   total.n_lines += home.n;
   total.n_bytes += home.n_number_bytes;
-  return good && (sim_draw_below(&random, 2) || run_fault(seed, w, &random));
+  return is_good && (sim_draw_below(&random, 2) || run_fault(seed, w, &random));
 }
 
-/* ---- all of them ----------------------------------------------------------------------------- */
+/* ---- all seeds ------------------------------------------------------------------------------- */
 
 static bool read_options(int argc, char **argv, uint64_t *first, uint64_t *runs) {
   for (int i = 1; i < argc; i++) {

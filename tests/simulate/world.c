@@ -36,8 +36,8 @@ static void run_worker(sim_world *w, sim_worker *k) {
 bool sim_world_run_event(sim_world *w, uint64_t until) {
   uint64_t due;
   sim_worker *k = next_worker(w, &due);
-  uint64_t sooner = CLV_MIN(due, sim_network_next_event_ns(w->network));
-  if (sooner > until || sooner == UINT64_MAX) {
+  uint64_t next_event_ns = CLV_MIN(due, sim_network_next_event_ns(w->network));
+  if (next_event_ns > until || next_event_ns == UINT64_MAX) {
     if (until != UINT64_MAX) sim_network_advance(w->network, until);
     return until != UINT64_MAX;
   }
@@ -268,7 +268,7 @@ void sim_world_wait_for_notice(void *world) {
 }
 
 uint32_t sim_world_count_backwards(void *world, uint64_t context) {
-  const sim_told *t = &((sim_world *)world)->master_messages;
+  const sim_requests *t = &((sim_world *)world)->master_messages;
   for (uint32_t i = 0; i < t->n_backwards; i++)
     if (t->backwards[i].context == context)
       return (uint32_t)__builtin_popcountll(t->backwards[i].phase_bits);

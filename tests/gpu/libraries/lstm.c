@@ -7,8 +7,8 @@
  */
 #include "tests/gpu/sim/sim_int.h"
 
-/* Values of the reserve's first element: which passes have run. Then the offsets of its rows and of
- * its gradients. */
+/* Values of the first element of the reserve: which passes have run. The rows begin at element
+ * RESERVE_ROWS, and the gradients follow them. */
 enum { FORWARD_DONE = 1, DATA_DONE = 2 };
 enum { RESERVE_ROWS = 16 };
 

@@ -21,8 +21,8 @@
 enum { NO_CUDNN = 77 };
 
 /* Kept plans, in memory in place of the files in which another process would find them. */
-enum { MOST_KEPT = 512 };
-static struct { clv_bytes what, text; } kept[MOST_KEPT];
+enum { MAX_KEPT = 512 };
+static struct { clv_bytes what, text; } kept[MAX_KEPT];
 static size_t n_kept, n_found;
 
 static bool find_plan(const char *what, clv_bytes *ret) {
@@ -36,7 +36,7 @@ static bool find_plan(const char *what, clv_bytes *ret) {
 }
 
 static void keep_plan(const char *what, const char *text, size_t n) {
-  if (n_kept == MOST_KEPT) return;
+  if (n_kept == MAX_KEPT) return;
   clv_bytes_puts(&kept[n_kept].what, what);
   clv_bytes_add(&kept[n_kept++].text, text, n);
 }

@@ -13,7 +13,7 @@
 
 #include "kernels/cuda/nvidia/nvidia.h"
 
-enum { NO_DEVICE = 77, ROUNDS = 5, MANY = 200 };
+enum { NO_DEVICE = 77, ROUNDS = 5, LAUNCHES = 200 };
 
 /* A measured operation: it is enqueued `times` times between two events. */
 typedef struct bench {
@@ -174,7 +174,7 @@ int main(int argc, char **argv) {
   print_median(&m, "fill", fill_memory, 20, (double)m.bytes, "B/s");
   print_median(&m, "host to device", copy_to_device, 5, (double)m.bytes, "B/s");
   print_median(&m, "device to host", copy_to_host, 5, (double)m.bytes, "B/s");
-  print_median(&m, "launches, one after the other", fill_256_bytes, MANY, 1, "1/s");
+  print_median(&m, "launches, one after the other", fill_256_bytes, LAUNCHES, 1, "1/s");
   for (int math = CLV_CUDA_F32; math <= CLV_CUDA_BF16; math++) {
     measure_products(&m, (clv_cuda_math)math);
     measure_convolutions(&m, (clv_cuda_math)math);

@@ -69,8 +69,8 @@ static void print_place(const void *p) {
   sim_lines_print(&b->call_stack);
 }
 
-__attribute__((noinline)) static void refuse(const void *p, size_t bytes, bool write) {
-  const char *does = write ? "writes" : "reads";
+__attribute__((noinline)) static void refuse(const void *p, size_t bytes, bool is_write) {
+  const char *does = is_write ? "writes" : "reads";
   size_t i = 0;
   if (sim_launch_is_shared(p))
     sim_report_fault("a kernel reads %zu bytes of its block that no thread has written", bytes);
@@ -84,37 +84,37 @@ __attribute__((noinline)) static void refuse(const void *p, size_t bytes, bool w
   sim_report_fault("a kernel reads %zu bytes that nothing has written", bytes);
 }
 
-static bool is_access_allowed(const char *p, size_t bytes, bool write) {
-  if (!sim_memory_is_device(p)) return sim_launch_may_touch(p, bytes, write);
+static bool is_access_allowed(const char *p, size_t bytes, bool is_write) {
+  if (!sim_memory_is_device(p)) return sim_launch_may_touch(p, bytes, is_write);
   unsigned char *state = get_state_of_byte(p), all = DEFINED;
   for (size_t i = 0; i < bytes; i++) {
-    all &= write && state[i] ? DEFINED : state[i];
-    if (write && state[i]) state[i] = DEFINED;
+    all &= is_write && state[i] ? DEFINED : state[i];
+    if (is_write && state[i]) state[i] = DEFINED;
   }
   return all == DEFINED;
 }
 
-__attribute__((noinline)) static void check_slowly(const void *p, size_t bytes, bool write) {
-  if (!is_access_allowed(p, bytes, write)) refuse(p, bytes, write);
+__attribute__((noinline)) static void check_slowly(const void *p, size_t bytes, bool is_write) {
+  if (!is_access_allowed(p, bytes, is_write)) refuse(p, bytes, is_write);
 }
 
 /* Fast path for most loads and stores, whose size the compiler knows: defined device memory, the
  * stack, the arguments, or the array used last. Returns false if the slow path must decide. */
-static inline bool is_certainly_allowed(const void *p, size_t bytes, bool write) {
+static inline bool is_certainly_allowed(const void *p, size_t bytes, bool is_write) {
   static const unsigned char defined[16] = {DEFINED, DEFINED, DEFINED, DEFINED, DEFINED, DEFINED,
                                             DEFINED, DEFINED, DEFINED, DEFINED, DEFINED, DEFINED,
                                             DEFINED, DEFINED, DEFINED, DEFINED};
   static const unsigned char written[16];
   if (sim_memory_is_device(p)) return memcmp(get_state_of_byte(p), defined, bytes) == 0;
   if (sim_place_contains(&sim_stack_here, p, bytes)) return true;
-  if (!write && sim_place_contains(&sim_arguments_here, p, bytes)) return true;
+  if (!is_write && sim_place_contains(&sim_arguments_here, p, bytes)) return true;
   if (!sim_place_contains(&sim_array_here, p, bytes)) return false;
-  if (write) memset(sim_get_unwritten_flag(&sim_array_here, p), 0, bytes);
-  return write || memcmp(sim_get_unwritten_flag(&sim_array_here, p), written, bytes) == 0;
+  if (is_write) memset(sim_get_unwritten_flag(&sim_array_here, p), 0, bytes);
+  return is_write || memcmp(sim_get_unwritten_flag(&sim_array_here, p), written, bytes) == 0;
 }
 
-static inline void check_access(const void *p, size_t bytes, bool write) {
-  if (!is_certainly_allowed(p, bytes, write)) check_slowly(p, bytes, write);
+static inline void check_access(const void *p, size_t bytes, bool is_write) {
+  if (!is_certainly_allowed(p, bytes, is_write)) check_slowly(p, bytes, is_write);
 }
 
 /* Defines the checks of a load or a store of 1, 2, 4, 8 or 16 bytes, and of any number. */
@@ -137,9 +137,9 @@ void __asan_after_dynamic_init(void);
 
 /* Checks byte ranges piece by piece. Most calls are for a copy of the arguments, which lies in one
  * object of the host. */
-static void check_range_pieces(const char *p, size_t bytes, bool write) {
-  if (!sim_memory_is_device(p) && sim_launch_may_touch(p, bytes, write)) return;
-  for (size_t i = 0; i < bytes; i++) check_access(p + i, 1, write);
+static void check_range_pieces(const char *p, size_t bytes, bool is_write) {
+  if (!sim_memory_is_device(p) && sim_launch_may_touch(p, bytes, is_write)) return;
+  for (size_t i = 0; i < bytes; i++) check_access(p + i, 1, is_write);
 }
 
 void __asan_loadN_noabort(const void *p, size_t bytes) { check_range_pieces(p, bytes, false); }

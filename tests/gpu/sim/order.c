@@ -170,7 +170,7 @@ void sim_fibre_free_unfinished(sim_fibre *f) {
 }
 
 void sim_fibre_keep_spare(sim_fibres *ended, sim_fibre *f) {
-  if (f->thread_order && ended->n < SIM_MOST_FIBRES) {
+  if (f->thread_order && ended->n < SIM_MAX_FIBRES) {
     ended->fibres[ended->n++] = f;
     return;
   }

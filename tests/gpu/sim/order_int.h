@@ -61,9 +61,9 @@ enum { SIM_STACK = 64 << 10 };
 
 /* A pool of fibres for reuse, because thread sanitizer takes long to create one. Without thread
  * sanitizer all streams share one pool. */
-enum { SIM_MOST_FIBRES = 1024 };
+enum { SIM_MAX_FIBRES = 1024 };
 typedef struct sim_fibres {
-  sim_fibre *fibres[SIM_MOST_FIBRES];
+  sim_fibre *fibres[SIM_MAX_FIBRES];
   int n;
 } sim_fibres;
 

@@ -81,10 +81,10 @@ static void handle_memory_signal(int signal, siginfo_t *info, void *context) {
 }
 
 void sim_handle_faults(void) {
-  static bool handled;
+  static bool is_handled;
   struct sigaction action = {.sa_sigaction = handle_memory_signal,
                              .sa_flags = SA_SIGINFO | SA_NODEFER};
-  if (handled) return;
-  handled = true;
+  if (is_handled) return;
+  is_handled = true;
   sigaction(SIGSEGV, &action, &before);
 }

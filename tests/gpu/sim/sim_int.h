@@ -16,10 +16,10 @@
 #define SIM_REGION ((size_t)1 << 38) /* address space reserved for device memory, in bytes */
 
 enum {
-  SIM_MOST_THREADS = 256,
-  SIM_MOST_SHARED = 48 << 10,
-  SIM_MOST_AT_ONCE = 4, /* blocks of a launch that run at the same time */
-  SIM_MOST_DEVICES = 8,
+  SIM_MAX_THREADS = 256,
+  SIM_MAX_SHARED_BYTES = 48 << 10,
+  SIM_MAX_RUNNING_BLOCKS = 4, /* blocks of a launch that run at the same time */
+  SIM_MAX_DEVICES = 8,
   SIM_WARP = 32,
 };
 
@@ -52,7 +52,7 @@ typedef struct sim_block {
   bool is_freed_by_host, is_freed_on_stream,
       /* is_freed_on_stream: the stream has reached the point where the host freed it */
       are_pages_released;
-  size_t next_freed_block; /* index of the block that was gone next */
+  size_t next_freed_block; /* index of the block that was freed next */
   sim_lines call_stack, free_lines;
 } sim_block;
 
@@ -271,7 +271,7 @@ void sim_lstm_backward_weight(const sim_lstm *l);
 typedef struct sim_state {
   clv_sim_options o;
   clv_sim_counts counts;
-  bool is_broken[SIM_MOST_DEVICES]; /* [device] true after a failure: all later calls for it fail */
+  bool is_broken[SIM_MAX_DEVICES]; /* [device] true after a failure: all later calls for it fail */
   /* counts of events on the device; a planned failure happens at a given count */
   uint64_t n_allocations, n_launches, n_calls;
 } sim_state;

@@ -116,11 +116,11 @@ static void advance_stream(sim_stream *s) {
   sim_op *op = s->first_op;
   sim_order *before = sim_order_enter_stream(s->order);
   sim_order_after(op);
-  bool done = op->run(s, op);
+  bool is_done = op->run(s, op);
   sim_order_before(s);
   sim_order_enter_stream(before);
   n_done++;
-  if (done) remove_first_operation(s);
+  if (is_done) remove_first_operation(s);
 }
 
 static sim_stream *draw_stream(void) {

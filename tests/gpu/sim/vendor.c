@@ -207,9 +207,9 @@ static clv_code vendor_fill(sim_stream *s, void *dst, int byte, size_t bytes, cl
 
 /* ---- streams and events ---------------------------------------------------------------------- */
 
-static clv_code vendor_stream_new(int device, bool urgent, sim_stream **ret, clv_err *err) {
+static clv_code vendor_stream_new(int device, bool is_urgent, sim_stream **ret, clv_err *err) {
   LOCK;
-  (void)urgent;
+  (void)is_urgent;
   CLV_TRY(check_device(device, err));
   *ret = sim_stream_new(device);
   return CLV_OK;
@@ -315,14 +315,14 @@ static clv_code vendor_stream_wait(sim_stream *s, clv_cuda_event *e, clv_err *er
 /* ---- launches -------------------------------------------------------------------------------- */
 
 static clv_code check_launch(const clv_cuda_launch *l, clv_err *err) {
-  if (l->block < 1 || l->block > SIM_MOST_THREADS)
+  if (l->block < 1 || l->block > SIM_MAX_THREADS)
     return clv_fail(err, CLV_INVALID, "%s: a block of %u threads; at most %d", l->name, l->block,
-                    SIM_MOST_THREADS);
+                    SIM_MAX_THREADS);
   if (l->grid[0] < 1 || l->grid[1] < 1 || l->grid[0] > INT32_MAX || l->grid[1] > UINT16_MAX)
     return clv_fail(err, CLV_INVALID, "%s: a grid of %u x %u", l->name, l->grid[0], l->grid[1]);
-  if (l->shared_bytes > SIM_MOST_SHARED)
+  if (l->shared_bytes > SIM_MAX_SHARED_BYTES)
     return clv_fail(err, CLV_INVALID, "%s: %zu bytes shared; at most %d", l->name, l->shared_bytes,
-                    SIM_MOST_SHARED);
+                    SIM_MAX_SHARED_BYTES);
   if (!l->call) return clv_fail(err, CLV_INVALID, "%s was compiled for a device", l->name);
   return CLV_OK;
 }

@@ -36,7 +36,7 @@
 #include "tests/gpu/sim.h"
 #include "tests/gpu/speed/shares_int.h"
 
-enum { ROUNDS = 5, MANY = 1 << 20, TIMES = 20 };
+enum { ROUNDS = 5, MANY_VALUES = 1 << 20, TIMES = 20 };
 
 static clv_code copy_on_device(bench *m, clv_err *err) {
   return m->g->vendor->copy(m->g->stream, m->y, m->x, m->n * sizeof *m->x, err);
@@ -503,7 +503,7 @@ static clv_code run_kernel(bench *m, const kernel *k, clv_err *err) {
 
 static double measure_once(bench *m, const kernel *k) {
   const clv_vendor *v = m->g->vendor;
-  int times = m->n < MANY ? 1 : TIMES;
+  int times = m->n < MANY_VALUES ? 1 : TIMES;
   double ms = 0;
   clv_err err;
   must(v->event_record(m->begin_event, m->g->stream, &err), &err);
@@ -559,16 +559,16 @@ static void fill_packed_offsets(bench *m) {
 
 /* ---- which kernels ran ---------------------------------------------------------------------- */
 
-enum { MOST_KERNELS = 512 };
+enum { MAX_KERNELS = 512 };
 static clv_vendor noting;
 static const clv_vendor *asked;
-static void (*launched[MOST_KERNELS])(void *const *args);
+static void (*launched[MAX_KERNELS])(void *const *args);
 static size_t n_launched;
 
 static clv_code record_launch(clv_cuda_stream *s, const clv_cuda_launch *l, clv_err *err) {
   size_t i = 0;
   while (i < n_launched && launched[i] != l->call) i++;
-  if (l->call && i == n_launched && n_launched < MOST_KERNELS) launched[n_launched++] = l->call;
+  if (l->call && i == n_launched && n_launched < MAX_KERNELS) launched[n_launched++] = l->call;
   return asked->launch(s, l, err);
 }
 

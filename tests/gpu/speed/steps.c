@@ -245,13 +245,13 @@ static void make_steps(steps *s, const struct network *net, int64_t batch, const
 
 static float run_step(steps *s) {
   const float one = 1;
-  const clv_plan_memories homes = {.in = {s->backend, s->backend}};
+  const clv_plan_memories memories = {.in = {s->backend, s->backend}};
   void *din[] = {NULL, NULL};
   float loss;
   clv_call *c;
   clv_err err;
   must(clv_plan_call_get(s->plan, &c, &err), &err);
-  clv_plan_call_set_memories(c, &homes);
+  clv_plan_call_set_memories(c, &memories);
   must(clv_plan_forward(s->plan, c, s->parameter_block, s->version++, (const void *const *)s->in,
                         true, &loss, NULL, &err),
        &err);

@@ -38,7 +38,7 @@ static void look_for_leaks(void) {
 /* ---- planted faults -------------------------------------------------------------------------- */
 
 static clv_vendor planted;
-static const clv_vendor *right;
+static const clv_vendor *simulated_vendor;
 
 static clv_code do_not_wait(clv_cuda_event *e, clv_err *err) {
   (void)e;
@@ -49,22 +49,22 @@ static clv_code do_not_wait(clv_cuda_event *e, clv_err *err) {
 /* Takes and frees the first allocation of a session, after those of the worker's start. */
 static clv_code free_too_early(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *err) {
   static int n;
-  CLV_TRY(right->take(s, bytes, ret, err));
-  if (++n > AT_START) right->give(s, *ret);
+  CLV_TRY(simulated_vendor->take(s, bytes, ret, err));
+  if (++n > AT_START) simulated_vendor->give(s, *ret);
   return CLV_OK;
 }
 
 static clv_code on_the_default_stream(clv_cuda_stream *s, void *dst, int byte, size_t bytes,
                                       clv_err *err) {
   static int n;
-  return right->fill(++n > AT_START ? NULL : s, dst, byte, bytes, err);
+  return simulated_vendor->fill(++n > AT_START ? NULL : s, dst, byte, bytes, err);
 }
 
 /* Returns a table with the fault that CLV_SIM_PLANT names, which a sanitizer or the simulation must
  * find in a session. */
 static const clv_vendor *apply_planted_fault(const clv_vendor *v) {
   const char *name = getenv("CLV_SIM_PLANT");
-  right = v;
+  simulated_vendor = v;
   if (!name) return v;
   planted = *v;
   if (strcmp(name, "no_wait") == 0) planted.event_finish = do_not_wait;

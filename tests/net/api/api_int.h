@@ -178,7 +178,7 @@ static inline bool open_session(char **argv) {
   return true;
 }
 
-/* ---- running them ---------------------------------------------------------------------------- */
+/* ---- running the tests ----------------------------------------------------------------------- */
 
 typedef struct test {
   bool (*run_test)(void);

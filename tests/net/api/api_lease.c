@@ -226,10 +226,10 @@ int main(int argc, char **argv) {
   cleave_error e = {0};
   at_a = argv[2];
   at_b = argv[3];
-  bool ready = cleave_open(argv[1], &o, &rt, &e) == CLEAVE_OK && load_modules(argv[4]);
+  bool is_ready = cleave_open(argv[1], &o, &rt, &e) == CLEAVE_OK && load_modules(argv[4]);
   if (e.status) snprintf(why, sizeof why, "%s: %s", cleave_status_name(e.status), e.text);
-  print_result(ready, "open");
-  while (ready && fgets(line, sizeof line, stdin)) {
+  print_result(is_ready, "open");
+  while (is_ready && fgets(line, sizeof line, stdin)) {
     if (sscanf(line, "%31s %u", name, &slot) != 2) return 2;
     snprintf(why, sizeof why, "see the report");
     print_result(run_command(name, slot), name);

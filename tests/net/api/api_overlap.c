@@ -110,10 +110,10 @@ int main(int argc, char **argv) {
   at_a = argv[2];
   at_b = argv[3];
   o.single_thread = argc > 5 && strcmp(argv[5], "single") == 0;
-  bool ready = cleave_open(argv[1], &o, &rt, &e) == CLEAVE_OK;
+  bool is_ready = cleave_open(argv[1], &o, &rt, &e) == CLEAVE_OK;
   snprintf(why, sizeof why, "%.900s", e.text);
-  print_result(ready, "open");
-  if (!ready) return 1;
+  print_result(is_ready, "open");
+  if (!is_ready) return 1;
   print_result(eight_contexts_in_flight_keep_two_workers_busy(atoi(argv[4])),
                "eight_contexts_in_flight_keep_two_workers_busy");
   cleave_leaks leaks;

@@ -48,7 +48,7 @@ static bool window_changes_no_bit_of_the_gradients(void) {
   return true;
 }
 
-enum { LONG = 100 };
+enum { LONG_PIPELINE = 100 };
 
 /* Makes more calls than one frame lists, most of them before they can run. */
 static bool window_changes_no_bit_of_a_long_pipeline(void) {
@@ -57,14 +57,14 @@ static bool window_changes_no_bit_of_a_long_pipeline(void) {
   DO(make_network("long", "master", &n));
   for (int width = 0; width < 2; width++) {
     cleave_context c;
-    cleave_reference h[LONG], loss[LONG];
-    float weights[LONG];
+    cleave_reference h[LONG_PIPELINE], loss[LONG_PIPELINE];
+    float weights[LONG_PIPELINE];
     DO(open_context(&c));
-    for (int i = 0; i < LONG; i++) {
+    for (int i = 0; i < LONG_PIPELINE; i++) {
       weights[i] = 0.01f;
       DO(run_network_after(&n, c, (unsigned)i, width && i ? h[i - 1] : none, &h[i], &loss[i]));
     }
-    MUST(backward_weighted(c, loss, weights, LONG, e));
+    MUST(backward_weighted(c, loss, weights, LONG_PIPELINE, e));
     DO(copy_gradients(c, &n, &found[width]));
     DO(close_context(c));
   }
@@ -358,14 +358,14 @@ static bool module_without_an_optimiser_may_take_part(void) {
  * does not change. */
 static bool final_step_changes_only_parameters_that_it_names(void) {
   net n, other;
-  cleave_optimizer *o, *unasked;
+  cleave_optimizer *o, *unnamed_optimizer;
   numbers before, after, others[2];
   DO(make_network("named", "master", &n));
   DO(make_network("unnamed", "master", &other));
   cleave_group g = {.modules = &n.a, .n_modules = 1, .lr = 0.5, .no_rollback = true};
   cleave_group u = {.modules = &n.b, .n_modules = 1, .lr = 0.5, .no_rollback = true};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
-  MUST(cleave_optimizer_new(rt, &u, 1, 0, &unasked, e));
+  MUST(cleave_optimizer_new(rt, &u, 1, 0, &unnamed_optimizer, e));
   DO(copy_weights(&n, &before));
   DO(copy_weights(&other, &others[0]));
   DO(train_steps(&n, &o, 1, 100, 2, END));
@@ -670,7 +670,7 @@ static bool take_steps_until_input_ends(int width) {
   return true;
 }
 
-/* ---- running them ---------------------------------------------------------------------------- */
+/* ---- running the tests ----------------------------------------------------------------------- */
 
 static const test placed[] = {
     TEST(window_changes_no_bit_of_the_gradients),

@@ -124,7 +124,7 @@ static inline bool train_steps(const net *n, cleave_optimizer *const *opt, int n
   return true;
 }
 
-/* ---- running them ---------------------------------------------------------------------------- */
+/* ---- running the tests ----------------------------------------------------------------------- */
 
 /* Reads the program's arguments. The program itself checks those after the mode. */
 static inline bool read_arguments(int argc, char **argv, const char **ret_mode) {

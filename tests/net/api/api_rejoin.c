@@ -278,7 +278,7 @@ static bool modules_with_a_tied_weight_are_reloaded(void) {
   return close_runtime();
 }
 
-/* ---- others ---------------------------------------------------------------------------------- */
+/* ---- contexts without the lost worker -------------------------------------------------------- */
 
 enum { ROUNDS = 40 };
 
@@ -364,7 +364,7 @@ static bool contexts_without_the_lost_worker_continue(void) {
   return close_runtime();
 }
 
-/* ---- the same code and name ------------------------------------------------------------------ */
+/* ---- errors of calls that need the lost worker ----------------------------------------------- */
 
 static struct {
   net n;
@@ -506,8 +506,8 @@ static bool every_call_reports_the_lost_worker(void) {
   MUST(cleave_module_reload(rt, the.n.b, &the.s.saved_weights[1], &the.s.saved_moments[1], 0, e));
   for (size_t i = 0; i < N; i++) {
     cleave_error error = {.text = ""};
-    bool refused = functions[i].call(&error) == CLEAVE_UNAVAILABLE;
-    if (refused == functions[i].needs_failed_context) continue;
+    bool is_refused = functions[i].call(&error) == CLEAVE_UNAVAILABLE;
+    if (is_refused == functions[i].needs_failed_context) continue;
     snprintf(why, sizeof why, "%s, loaded again: %s", functions[i].name, error.text);
     return false;
   }
@@ -616,7 +616,7 @@ static bool session_takes_63_workers_by_name(void) {
   return close_runtime();
 }
 
-/* ---- what is refused ------------------------------------------------------------------------- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 static bool impossible_rejoin_is_refused(void) {
   cleave_module *a, *b, *more, *given;
@@ -721,7 +721,7 @@ static bool worker_rejoins_by_futures(void) {
   return close_runtime();
 }
 
-/* ---- running them ---------------------------------------------------------------------------- */
+/* ---- running the tests ----------------------------------------------------------------------- */
 
 static const test tests[] = {
     TEST(training_continues_from_the_saved_state),
@@ -753,9 +753,9 @@ int main(int argc, char **argv) {
   }
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
     bool long_one = tests[i].run_test == session_takes_63_workers_by_name;
-    bool wanted =
+    bool is_wanted =
         only ? strcmp(only, tests[i].name) == 0 : !long_one || strcmp(loss_of_b, "cut") == 0;
-    if (!wanted) continue;
+    if (!is_wanted) continue;
     snprintf(why, sizeof why, "see the report");
     print_result(tests[i].run_test(), tests[i].name);
   }

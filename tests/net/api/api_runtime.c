@@ -145,15 +145,15 @@ static bool state_may_be_written_in_parts(void) {
   return true;
 }
 
-/* ---- what may leave -------------------------------------------------------------------------- */
+/* ---- the gate of sendings -------------------------------------------------------------------- */
 
-enum { MOST_SENDINGS = 64, RELAYED = 1 };
+enum { MAX_SENDINGS = 64, RELAYED = 1 };
 
 /* Lines that describe what the process was about to send. refused_sending: bits of the kinds to
  * refuse; RELAYED: values that are only relayed by the master. */
 static struct {
   pthread_mutex_t lock;
-  char recorded_sendings[MOST_SENDINGS][200];
+  char recorded_sendings[MAX_SENDINGS][200];
   int n;
   unsigned refused_sending;
 } sends = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -171,12 +171,12 @@ static void print_sending(char *to, size_t len, const cleave_sending *s) {
 static cleave_status may_send(void *user, const cleave_sending *what, cleave_error *error) {
   (void)user;
   pthread_mutex_lock(&sends.lock);
-  if (sends.n < MOST_SENDINGS)
+  if (sends.n < MAX_SENDINGS)
     print_sending(sends.recorded_sendings[sends.n++], sizeof sends.recorded_sendings[0], what);
-  bool refused = (sends.refused_sending >> what->kind & 1) ||
-                 (what->relayed && (sends.refused_sending & RELAYED));
+  bool is_refused = (sends.refused_sending >> what->kind & 1) ||
+                    (what->relayed && (sends.refused_sending & RELAYED));
   pthread_mutex_unlock(&sends.lock);
-  if (!refused) return CLEAVE_OK;
+  if (!is_refused) return CLEAVE_OK;
   error->status = CLEAVE_DENIED;
   snprintf(error->text, sizeof error->text, "a %s of '%s' stays here",
            what->kind == CLEAVE_SENDING_GRADIENT ? "gradient" : "tensor", what->module);
@@ -219,18 +219,21 @@ static bool is_worker(const char *node) { return strcmp(node, "master") != 0; }
     DO(is_next_sending(&at, line));           \
   } while (0)
 
+/* Checks the sendings of one step, for every placement of the modules a and b. */
 static bool check_sendings(void) {
-  bool direct = strcmp(transfer, "direct") == 0;
-  bool apart = strcmp(at_a, at_b) != 0, relayed = apart && is_worker(at_a) && is_worker(at_b);
+  bool is_direct = strcmp(transfer, "direct") == 0;
+  bool is_apart = strcmp(at_a, at_b) != 0,
+       is_relayed = is_apart && is_worker(at_a) && is_worker(at_b);
   char line[200];
   int at = 0;
   SENT(is_worker(at_a), "leaf of 'gate a' input 0 to %s: 4 3, 48 bytes", at_a);
-  SENT(apart && !is_worker(at_a), "value of 'gate a' input 0 to %s: 4 5, 80 bytes", at_b);
-  SENT(relayed && !direct, "value of 'gate a' input 0 to %s: 4 5, 80 bytes, relayed", at_b);
+  SENT(is_apart && !is_worker(at_a), "value of 'gate a' input 0 to %s: 4 5, 80 bytes", at_b);
+  SENT(is_relayed && !is_direct, "value of 'gate a' input 0 to %s: 4 5, 80 bytes, relayed", at_b);
   SENT(is_worker(at_b), "gradient of 'gate b' input 0 to %s: 4 2, 32 bytes", at_b);
   SENT(is_worker(at_a) && !is_worker(at_b), "gradient of 'gate a' input 0 to %s: 4 5, 80 bytes",
        at_a);
-  SENT(relayed && !direct, "gradient of 'gate a' input 0 to %s: 4 5, 80 bytes, relayed", at_a);
+  SENT(is_relayed && !is_direct, "gradient of 'gate a' input 0 to %s: 4 5, 80 bytes, relayed",
+       at_a);
   CHECK(get_n_sendings() == at);
   return true;
 }
@@ -502,10 +505,10 @@ static bool is_sent_directly(const char *name, const char *const *to, size_t n_t
   return close_context(c);
 }
 
-static bool direct_peers_are_set_by_module(const char *const *to, size_t n, bool wanted) {
+static bool direct_peers_are_set_by_module(const char *const *to, size_t n, bool is_wanted) {
   bool is = false;
   DO(is_sent_directly("hop", to, n, &is));
-  CHECK(is == wanted);
+  CHECK(is == is_wanted);
   cleave_module *m;
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   const char *nobody[] = {"w9"};
@@ -518,9 +521,9 @@ static bool direct_peers_are_set_by_module(const char *const *to, size_t n, bool
 
 static bool module_names_the_peers_of_its_node(void) {
   static const char *const w2[] = {"w2"};
-  bool direct = strcmp(transfer, "direct") == 0;
+  bool is_direct = strcmp(transfer, "direct") == 0;
   const cleave_options o = {.size = sizeof o, .may_send = may_send};
-  IN_RUNTIME(&o, direct_peers_are_set_by_module(NULL, 0, direct));
+  IN_RUNTIME(&o, direct_peers_are_set_by_module(NULL, 0, is_direct));
   IN_RUNTIME(&o, direct_peers_are_set_by_module(w2, 1, true));
   IN_RUNTIME(&o, direct_peers_are_set_by_module(w2, 0, false));
   return true;
@@ -699,7 +702,7 @@ static bool a_lost_worker_is_an_error_that_names_it(pid_t pid) {
   return true;
 }
 
-/* ---- running them ---------------------------------------------------------------------------- */
+/* ---- running the tests ----------------------------------------------------------------------- */
 
 static const test placed[] = {
     TEST(state_written_into_another_runtime_continues_with_the_same_bits),

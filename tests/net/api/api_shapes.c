@@ -246,7 +246,7 @@ static bool scalars_are_accepted_as_inputs(void) {
   return true;
 }
 
-/* ---- what is refused ------------------------------------------------------------------------- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 static bool impossible_input_shapes_are_refused_at_load(void) {
   cleave_module *m;

@@ -90,7 +90,7 @@ static bool add_all_state_to_digest(uint64_t *ret) {
   return true;
 }
 
-/* ---- first ----------------------------------------------------------------------------------- */
+/* ---- the phase "first" ----------------------------------------------------------------------- */
 
 static uint64_t after_three, after_five;
 
@@ -148,11 +148,11 @@ static bool saved_file_includes_the_last_step(void) {
 }
 
 static bool path_as_state_name_is_refused(void) {
-  char lengthy[130];
-  memset(lengthy, 'n', sizeof lengthy - 1);
-  lengthy[129] = '\0';
+  char long_name[130];
+  memset(long_name, 'n', sizeof long_name - 1);
+  long_name[129] = '\0';
   const char *const bad[] = {"",     "../x", "..",        "/etc/passwd", ".x",  "a/b",
-                             "a\nb", "a b",  "n\xc3\xa4", lengthy,       "a\\b"};
+                             "a\nb", "a b",  "n\xc3\xa4", long_name,     "a\\b"};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     REFUSED(cleave_state_save_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, bad[i], 0, NULL, e),
             CLEAVE_INVALID, "no path");
@@ -160,9 +160,9 @@ static bool path_as_state_name_is_refused(void) {
             CLEAVE_INVALID, "no path");
     REFUSED(cleave_state_remove_at_worker(rt, n.a, bad[i], 0, e), CLEAVE_INVALID, "no path");
   }
-  lengthy[128] = '\0';
-  MUST(cleave_state_save_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, lengthy, 0, NULL, e));
-  MUST(cleave_state_remove_at_worker(rt, n.a, lengthy, 0, e));
+  long_name[128] = '\0';
+  MUST(cleave_state_save_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, long_name, 0, NULL, e));
+  MUST(cleave_state_remove_at_worker(rt, n.a, long_name, 0, e));
   return true;
 }
 
@@ -306,14 +306,14 @@ static const struct {
 };
 
 int main(int argc, char **argv) {
-  bool going = argc == 6 && open_session(argv);
-  if (!going) print_result(false, "open");
-  if (going) folder = argv[4];
-  for (size_t i = 0; going && i < sizeof tests / sizeof *tests; i++) {
+  bool is_open = argc == 6 && open_session(argv);
+  if (!is_open) print_result(false, "open");
+  if (is_open) folder = argv[4];
+  for (size_t i = 0; is_open && i < sizeof tests / sizeof *tests; i++) {
     if (strcmp(tests[i].phase, argv[5]) != 0) continue;
     bool ok = tests[i].run();
     print_result(ok, tests[i].name);
-    going = ok;
+    is_open = ok;
   }
   if (rt) (void)cleave_close(rt, 0, NULL, NULL);
   return n_failed != 0;

@@ -24,7 +24,7 @@
 #include "common/net/link/link_int.h"
 #include "tests/simulate/network.h"
 
-enum { MOST_SENT = 48, SIDES = 2, KIB = 1024 };
+enum { MAX_SENT = 48, SIDES = 2, KIB = 1024 };
 #define MS UINT64_C(1000000)
 
 /* A packet that a side has sent; its number is the frame's context. */
@@ -45,7 +45,7 @@ typedef struct side {
   clv_pool *pool;
   uint64_t credit;
   bool has_small_quota; /* the side's quota is too small for all packets that it may receive */
-  sent sent_packets[MOST_SENT];
+  sent sent_packets[MAX_SENT];
   uint32_t n_sent, n_to_send;
   uint32_t last_in_order; /* number of the peer's last packet that arrived in order */
   uint32_t n_closed, n_held;
@@ -347,7 +347,7 @@ static void make_side(side *s) {
   clv_err err;
   s->credit = KIB * (uint64_t)credits[random_below(CLV_COUNT(credits))];
   s->has_small_quota = random_below(4) == 0;
-  s->n_to_send = random_below(MOST_SENT - 1);
+  s->n_to_send = random_below(MAX_SENT - 1);
   clv_account_options a = {.owner_in_messages = "a side",
                            .limits = {[CLV_QUOTA_BYTES] = s->has_small_quota ? 900 * KIB : 0}};
   require_success(clv_account_new(&a, &s->account, &err), &err);

@@ -27,13 +27,13 @@ static void open_with_options(const void *options, bool *ret_opened) {
 
 static void unknown_newer_fields_must_be_zero(void **state) {
   (void)state;
-  bool opened;
+  bool has_opened;
   newer_options o = {.known_fields = {.size = sizeof o, .name = "spring"}};
-  open_with_options(&o, &opened);
-  assert_true(opened);
+  open_with_options(&o, &has_opened);
+  assert_true(has_opened);
   o.newer_field = 1;
-  open_with_options(&o, &opened);
-  assert_false(opened);
+  open_with_options(&o, &has_opened);
+  assert_false(has_opened);
   assert_int_equal(e.status, CLEAVE_UNIMPLEMENTED);
   assert_non_null(strstr(e.text, "cleave_context_options has "));
 }

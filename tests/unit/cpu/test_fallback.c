@@ -20,8 +20,8 @@ static void test_each_isa_has_a_distinct_name(void **state) {
   const char *names[] = {
       clv_cpu_isa_name(0, false),
       clv_cpu_isa_name(UINT32_MAX, true),
-      CPU_ISAS(NAME) /* these are for a system that permits AMX, the next is for one that refuses */
-      clv_cpu_isa_name(dnnl_cpu_isa_avx512_core_amx, false),
+      /* CPU_ISAS: names on a system that permits AMX; then the name on one that refuses it */
+      CPU_ISAS(NAME) clv_cpu_isa_name(dnnl_cpu_isa_avx512_core_amx, false),
   };
   (void)state;
   assert_string_equal(names[0], names[1]);

@@ -44,7 +44,7 @@ static clv_learnt *learn(const clv_dataset *ds) {
   return l;
 }
 
-/* Compares the places of a column, of which the input has `width` beginning at `at`. */
+/* Compares the input elements that encode a column: `width` elements, beginning at `at`. */
 static void assert_same_places(const golden *g, const clv_dataset *ds, const char *set,
                                const char *column, size_t at) {
   golden_tensor want;

@@ -22,9 +22,9 @@ static clv_dataset_options make_options(const char *path) {
                .tokenizer = write_scratch_file("vocab.txt", vocabulary, sizeof vocabulary - 1)}};
 }
 
-static clv_dataset *open_table(const char *name, const char *text, bool zipped) {
-  const char *path = zipped ? write_gzip_file(name, text, strlen(text))
-                            : write_scratch_file(name, text, strlen(text));
+static clv_dataset *open_table(const char *name, const char *text, bool is_gzipped) {
+  const char *path = is_gzipped ? write_gzip_file(name, text, strlen(text))
+                                : write_scratch_file(name, text, strlen(text));
   clv_dataset_options o = make_options(path);
   clv_dataset *ds = NULL;
   clv_err err;

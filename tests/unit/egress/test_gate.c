@@ -91,7 +91,7 @@ typedef struct sent {
 } sent;
 
 static void make_sending(sent *s, const shown_case *c) {
-  bool loss = c->egress_kind == CLV_EGRESS_LABELS;
+  bool has_loss = c->egress_kind == CLV_EGRESS_LABELS;
   *s = (sent){.config = {.workers = workers,
                          .n_workers = 1,
                          .stages = stages,
@@ -100,12 +100,12 @@ static void make_sending(sent *s, const shown_case *c) {
               .egress_row = {.name = "the tensor",
                              .kind = c->egress_kind,
                              .findings = c->findings,
-                             .stage = loss ? 2 : 0,
+                             .stage = has_loss ? 2 : 0,
                              .dtype = CLV_F32,
                              .shape = CLV_SHAPE(4, 3),
                              .n_hiding_layers = CLV_POLICY_NO_PATH},
               .sending = {.kind = c->sending_kind,
-                          .module = loss ? CLV_LOSS_NAME : "front",
+                          .module = has_loss ? CLV_LOSS_NAME : "front",
                           .worker = "w1",
                           .name = "weight",
                           .dtype = CLEAVE_F32,

@@ -317,12 +317,12 @@ static void failed_device_alloc_is_not_charged(void **state) {
 /* ---- shared weights -------------------------------------------------------------------------- */
 
 /* number of freed tensors; the release function also checks that the device was waited for */
-static int gone;
+static int n_freed;
 
 static void value_is_not_sent_before_it_is_done(void *owner) {
   (void)owner;
   assert_int_equal(far.n_unfinished, 0);
-  gone++;
+  n_freed++;
 }
 
 static clv_tensor *make_shared_weight(const clv_backend *home, float *at) {
@@ -351,21 +351,21 @@ static void shared_weight_of_another_device_is_refused(void **state) {
   o.n_frozen = o.n_shared_params = 1;
   assert_ok(clv_module_new(&o, &m, &err));
   const clv_backend *homes[] = {NULL, far_get_device(clv_backend_ref(), 1), device};
-  gone = 0;
+  n_freed = 0;
   for (size_t i = 0; i < CLV_COUNT(homes); i++) {
     clv_tensor *t = make_shared_weight(homes[i], host);
     assert_int_equal(clv_module_set_shared_param(m, names[0], t, &err),
                      i == 2 ? CLV_OK : CLV_INVALID);
     clv_tensor_unref(t);
   }
-  assert_int_equal(gone, 2);
+  assert_int_equal(n_freed, 2);
   clv_state_item item;
   /* the bias, which is not in the shared base */
   assert_true(clv_module_state_item(m, CLV_STATE_WEIGHTS, 1, &item));
   assert_ok(clv_backend_fill(device, item.data, 0, item.bytes, &err));
   assert_int_equal(far.n_unfinished, 1);
   clv_module_free(m);
-  assert_int_equal(gone, 3);
+  assert_int_equal(n_freed, 3);
   assert_int_equal(far.n_blocks, 0);
 }
 

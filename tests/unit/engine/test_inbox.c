@@ -30,12 +30,12 @@ static void count_answer(void *user, clv_packet *p) {
   clv_packet_free(p);
 }
 
-static void add_module(world *w, uint32_t index, bool final) {
+static void add_module(world *w, uint32_t index, bool is_final) {
   clv_err err = {0};
   clv_module_options so =
       make_module_options(make_one_layer_graph(CLV_OP_LINEAR, ROWS, COLUMNS), index);
   clv_module *module;
-  so.has_no_revert = final;
+  so.has_no_revert = is_final;
   assert_ok(clv_module_new(&so, &module, &err));
   assert_ok(clv_node_add_module(w->node, module, &err));
 }
@@ -131,11 +131,11 @@ static void post_drop(world *w, uint64_t value) {
   clv_node_post(w->node, p);
 }
 
-static void post_end(world *w, bool steps) {
+static void post_end(world *w, bool has_step) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_new_end_context(w->pool, w->context, 1, &p, &err));
-  if (steps) clv_packet_set_end_commit(p, 1, 0.1f, true);
+  if (has_step) clv_packet_set_end_commit(p, 1, 0.1f, true);
   clv_node_post(w->node, p);
 }
 
@@ -389,7 +389,7 @@ static uint64_t count_runs(const world *w) {
 static void deferred_packets_start_no_work(void **state) {
   world *w = *state;
   uint64_t seed = 11;
-  uint32_t waited = 0, woke = 0;
+  uint32_t waited = 0, n_woken = 0;
   for (uint64_t i = 0; i < 20000; i++) {
     uint64_t before = count_runs(w);
     do {
@@ -399,7 +399,7 @@ static void deferred_packets_start_no_work(void **state) {
     assert_true(clv_node_poll(w->node));
     assert_true(!waits || count_runs(w) == before);
     waited += waits;
-    woke += count_runs(w) != before;
+    n_woken += count_runs(w) != before;
     if (i % 20 != 19) continue;
     clv_packet *p;
     clv_err err = {0};
@@ -407,7 +407,7 @@ static void deferred_packets_start_no_work(void **state) {
     clv_node_post(w->node, p);
     assert_node_wakes(w);
   }
-  assert_true(waited > 1000 && woke > 1000);
+  assert_true(waited > 1000 && n_woken > 1000);
 }
 
 /* ---- a node in a simulated world ------------------------------------------------------------- */

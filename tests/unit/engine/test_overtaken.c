@@ -116,12 +116,12 @@ static float get_running_mean(const engine *w) {
 }
 
 static void failed_call_does_not_block_statistics_revert(void **state) {
-  enum { MOST = 8192 };
+  enum { MAX_TENSORS = 8192 };
   heard h = {0};
   engine w = {.on_result = count_result, .user = &h};
   clv_err err = {0};
   clv_packet *p;
-  static clv_tensor *held[MOST];
+  static clv_tensor *held[MAX_TENSORS];
   uint32_t n = 0;
   (void)state;
   engine_open(&w, 0);
@@ -130,10 +130,10 @@ static void failed_call_does_not_block_statistics_revert(void **state) {
   handle_packet(&w, make_call(&w, 1, 30, 1, 0, x));
   assert_true(get_running_mean(&w) != before);
   p = make_call(&w, 2, 31, 1, 0, x);
-  while (n < MOST && clv_pool_alloc_tensor(w.pool, CLV_F32, &CLV_SHAPE(ROWS, COLUMNS), &held[n],
-                                           &err) == CLV_OK)
+  while (n < MAX_TENSORS && clv_pool_alloc_tensor(w.pool, CLV_F32, &CLV_SHAPE(ROWS, COLUMNS),
+                                                  &held[n], &err) == CLV_OK)
     n++;
-  assert_true(n < MOST);
+  assert_true(n < MAX_TENSORS);
   handle_packet(&w, p);
   while (n) clv_tensor_unref(held[--n]);
   assert_ok(clv_packet_new(w.pool, CLV_ABORT, &p, &err));

@@ -195,9 +195,8 @@ static void send_gradient(engine *w, uint64_t context, uint32_t phase, uint64_t 
 
 enum { RETAIN = 1, VOTE = 2, MORE = 4 };
 
-/* The functions below send the parts of a backward. id 0: the PREPARE names no call; each call has
- * one gradient. */
-/* Sends a PREPARE. Phases before it that were not sent count as empty. */
+/* Sends a PREPARE. Phases before it that were not sent count as empty. id: the call that it names,
+ * which has one gradient; 0: it names no call. */
 static void send_prepare(engine *w, uint64_t context, uint32_t phase, uint64_t id, int flags) {
   clv_err err = {0};
   clv_packet *p;

@@ -66,13 +66,13 @@ typedef clv_graph *graph_fn(int64_t batch);
 
 static graph_fn *const graphs[] = {make_wide_graph, make_residual_graph};
 
-static inline rig make_slice(const rig *whole, uint32_t first, uint32_t last, bool split) {
+static inline rig make_slice(const rig *whole, uint32_t first, uint32_t last, bool is_split) {
   clv_graph *part;
   assert_ok(clv_graph_slice(whole->g, first, last, &part, err));
   return make_rig(part, &(rig_options){.backend = whole->plan->backend,
                                        .is_bf16 = true,
-                                       .has_split_backward = split,
-                                       .has_transient_weights = split});
+                                       .has_split_backward = is_split,
+                                       .has_transient_weights = is_split});
 }
 
 static inline void assert_same_params(const rig *whole, const rig *part) {

@@ -399,27 +399,27 @@ static void transient_weights_give_the_same_bits(void **state) {
   const clv_backend *backends[] = {clv_backend_cpu(), get_blocked_backend()};
   for (int i = 0; i < 4; i++) {
     rig_options o = {.backend = backends[i % 2], .has_split_backward = i / 2};
-    rig stay = make_rig(make_residual_graph(3), &o);
+    rig cached = make_rig(make_residual_graph(3), &o);
     o.has_transient_weights = true;
-    rig made = make_rig(make_residual_graph(3), &o);
+    rig transient = make_rig(make_residual_graph(3), &o);
     for (int k = 0; k < 2; k++) {
-      run_step(&stay);
-      run_step(&made);
-      assert_same_bytes(stay.out, made.out, stay.output_bytes, "output");
-      assert_same_bytes(stay.gradient_block, made.gradient_block, stay.params->trainable_bytes,
-                        "gradients");
-      float *w = (float *)(void *)(made.parameter_block +
-                                   clv_params_find(made.params, "3.weight")->offset);
+      run_step(&cached);
+      run_step(&transient);
+      assert_same_bytes(cached.out, transient.out, cached.output_bytes, "output");
+      assert_same_bytes(cached.gradient_block, transient.gradient_block,
+                        cached.params->trainable_bytes, "gradients");
+      float *w = (float *)(void *)(transient.parameter_block +
+                                   clv_params_find(transient.params, "3.weight")->offset);
       *w *= 2;
-      memcpy(stay.parameter_block, made.parameter_block, stay.params->total_bytes);
-      stay.plan->is_cache_current = false;
+      memcpy(cached.parameter_block, transient.parameter_block, cached.params->total_bytes);
+      cached.plan->is_cache_current = false;
     }
     /* with SSE4.1 alone the CPU backend converts no weights */
-    assert_true(i % 2 == 0 || clv_plan_get_info(stay.plan)->weight_cache_bytes > 0);
-    assert_int_equal(clv_plan_get_info(made.plan)->weight_cache_bytes, 0);
-    assert_true(clv_plan_get_info(made.plan)->backward_reads_params);
-    free_rig(&stay);
-    free_rig(&made);
+    assert_true(i % 2 == 0 || clv_plan_get_info(cached.plan)->weight_cache_bytes > 0);
+    assert_int_equal(clv_plan_get_info(transient.plan)->weight_cache_bytes, 0);
+    assert_true(clv_plan_get_info(transient.plan)->backward_reads_params);
+    free_rig(&cached);
+    free_rig(&transient);
   }
 }
 

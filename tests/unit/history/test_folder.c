@@ -153,13 +153,13 @@ static void die_in_later_starts(const char *dir, int at) {
 
 static void kill_while_moving_leaves_old_or_new_run_intact(void **state) {
   int n = 1, old = 0;
-  bool died = true;
+  bool has_died = true;
   (void)state;
-  for (; died; n++) {
+  for (; has_died; n++) {
     assert_true(n < MAX_RENAMES);
     for (int again = 1; again < 12; again += 3) {
       make_old_run("runs/a", CLV_RUN_FINISHED);
-      died = die_at_rename("runs/a", n);
+      has_died = die_at_rename("runs/a", n);
       die_in_later_starts("runs/a", again);
       bool back = is_old_run("runs/a") && !does_file_exist("runs/a.1/run.json");
       bool aside = is_new_run("runs/a") && is_old_run("runs/a.1");

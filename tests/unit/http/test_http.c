@@ -212,8 +212,9 @@ static void invalid_requests_are_refused(void **state) {
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     char reply[REPLY];
     int got = get_status_of_text(cases[i].request, reply);
-    bool refused = cases[i].status ? got == cases[i].status : got == 0 || (got >= 400 && got < 600);
-    if (!refused) fail_msg("%.40s: %d", cases[i].request, got);
+    bool is_refused =
+        cases[i].status ? got == cases[i].status : got == 0 || (got >= 400 && got < 600);
+    if (!is_refused) fail_msg("%.40s: %d", cases[i].request, got);
     if (got == 405) assert_non_null(strstr(reply, "Allow: GET, HEAD\r\n"));
   }
   assert_int_equal(shown, 0);

@@ -276,13 +276,13 @@ static bool is_frame_accepted(clv_lane_state state, clv_frame_kind kind) {
   w.link->n_pings = 7;
   receive_frame(lanes[index], &f, "bits", kind == CLV_CHUNK ? HALF : 0);
   const fake *s = &w.streams[index];
-  bool refused = s->n_cancels > 0;
-  assert_int_equal(s->cancel_code, refused ? CLV_PRECONDITION : CLV_OK);
-  assert_int_equal(w.n_packets, kind == CLV_END_CONTEXT && !refused);
+  bool is_refused = s->n_cancels > 0;
+  assert_int_equal(s->cancel_code, is_refused ? CLV_PRECONDITION : CLV_OK);
+  assert_int_equal(w.n_packets, kind == CLV_END_CONTEXT && !is_refused);
   for (uint32_t i = 0; i < LANES; i++) clv_lane_on_ended(lanes[i], CLV_CANCELLED, "over");
   free_link_and_pool();
   for (uint32_t i = 0; i < LANES; i++) assert_int_equal(w.streams[i].n_references, 0);
-  return !refused;
+  return !is_refused;
 }
 
 static void each_lane_accepts_only_its_frame_kinds(void **state) {

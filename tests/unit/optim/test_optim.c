@@ -60,10 +60,10 @@ static void apply_formula(const clv_step_args *a, float *p, const float *g,
   static void (*const formulas[])(const clv_step_args *, value *) = {
       step_sgd, step_adam, step_adam, step_adagrad, step_rmsprop, step_adamax};
   for (size_t i = r->at; i < r->at + r->n; i++) {
-    bool apart = a->kind == CLV_OPTIM_ADAMW;
+    bool is_apart = a->kind == CLV_OPTIM_ADAMW;
     value v = {.p = p[i], .d = (double)g[i] * a->grad_scale};
-    if (apart) v.p *= a->weight_factor;
-    if (!apart) v.d += (double)a->weight_decay * v.p;
+    if (is_apart) v.p *= a->weight_factor;
+    if (!is_apart) v.d += (double)a->weight_decay * v.p;
     for (int k = 0; k < CLV_OPTIM_MAX_MOMENTS; k++) v.m[k] = moments[k] ? moments[k] + i : NULL;
     formulas[a->kind](a, &v);
     p[i] = (float)v.p;

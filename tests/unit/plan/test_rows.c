@@ -37,9 +37,9 @@ static clv_weights_sample sample_tensor(const void *v, clv_dtype dtype, size_t r
   return s;
 }
 
-static clv_row_names get_row_names(const clv_weights_sample *s, bool columns) {
+static clv_row_names get_row_names(const clv_weights_sample *s, bool by_columns) {
   clv_row_names names;
-  assert_int_equal(clv_weights_sample_rows(s, columns, &names, NULL), CLV_OK);
+  assert_int_equal(clv_weights_sample_rows(s, by_columns, &names, NULL), CLV_OK);
   return names;
 }
 
@@ -194,7 +194,7 @@ static void digests_do_not_depend_on_pieces(void **state) {
   clv_weights_sample_done(&c);
 }
 
-/* ---- rows that anybody knows ----------------------------------------------------------------- */
+/* ---- public rows ----------------------------------------------------------------------------- */
 
 static bool is_public_transform(const float *v, size_t rows, size_t columns) {
   CLV_AUTO(clv_row_forms_freep) clv_row_forms *f = NULL;

@@ -107,7 +107,7 @@ static int group_down(void **state) {
   return remove_scratch();
 }
 
-/* ---- by hand --------------------------------------------------------------------------------- */
+/* ---- a client that speaks HTTP/2 by hand ----------------------------------------------------- */
 
 typedef struct wire {
   int fd;

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-// after the above
+// cmocka.h requires the headers above
 #include <cmocka.h>
 
 #include "worker/store/store.h"
@@ -72,15 +72,15 @@ static void same_key_shares_one_copy(void **state) {
   assert_ptr_equal(first->data, second->data);
   assert_int_equal(s.n_fills, 1);
   assert_int_equal(clv_bases_bytes(b), BYTES);
-  clv_tensor *stranger = acquire_tensor(b, "b", "w", &s), *other = acquire_tensor(b, "a", "v", &s);
-  assert_ptr_not_equal(stranger->data, first->data);
+  clv_tensor *unrelated = acquire_tensor(b, "b", "w", &s), *other = acquire_tensor(b, "a", "v", &s);
+  assert_ptr_not_equal(unrelated->data, first->data);
   assert_ptr_not_equal(other->data, first->data);
   assert_int_equal(s.n_fills, 3);
   clv_tensor_unref(first);
   assert_filled(second->data, N);
   clv_tensor_unref(second);
   assert_int_equal(clv_bases_bytes(b), 2 * BYTES);
-  clv_tensor_unref(stranger);
+  clv_tensor_unref(unrelated);
   clv_tensor_unref(other);
   assert_int_equal(clv_bases_bytes(b), 0);
   clv_bases_free(b);
@@ -152,10 +152,10 @@ static void waiter_during_a_fill_can_leave_or_take_over(void **state) {
   pthread_t thread;
   clv_tensor *t = NULL;
   const clv_base_key key = make_key("a", "w");
-  const clv_cancel_hook impatient = {has_caller_left, NULL};
+  const clv_cancel_hook caller_left_hook = {has_caller_left, NULL};
   assert_int_equal(pthread_create(&thread, NULL, acquire_in_thread, &k), 0);
   while (!__atomic_load_n(&s.has_started, __ATOMIC_ACQUIRE)) usleep(1000);
-  assert_int_equal(clv_bases_acquire(b, &key, &impatient, fill_values, &own, &t, &err),
+  assert_int_equal(clv_bases_acquire(b, &key, &caller_left_hook, fill_values, &own, &t, &err),
                    CLV_CANCELLED);
   assert_int_equal(own.n_fills, 0);
   __atomic_store_n(&s.is_slow, false, __ATOMIC_RELEASE);

@@ -323,10 +323,10 @@ static void missing_or_mismatched_ca_is_refused(void **state) {
 
 /* ---- show ------------------------------------------------------------------------------------ */
 
-static clv_bytes show_certificate(const char *file, bool json) {
+static clv_bytes show_certificate(const char *file, bool is_json) {
   clv_bytes text = {0};
   clv_err err;
-  must(clv_tls_show_certs(at(file), &text, json, &err), &err);
+  must(clv_tls_show_certs(at(file), &text, is_json, &err), &err);
   return text;
 }
 

@@ -38,8 +38,7 @@ static void set_certificate(SSL_CTX *ctx) {
   EVP_PKEY_free(key);
 }
 
-/* Connects two contexts in memory. Returns the version they agree on; 0: none. Frees both. */
-/* Returns the version that both ends agree on; 0: none. */
+/* Runs the handshake of two connected ends. Returns the version that they agree on; 0: none. */
 static int get_agreed_version(SSL *server, SSL *client) {
   int version = 0;
   SSL_set_accept_state(server);

@@ -45,11 +45,11 @@ static int make_people(void **state) {
 static void free_cms(CMS_ContentInfo **cms) { CMS_ContentInfo_free(*cms); }
 
 /* Returns the signature as PEM or DER. flags: of CMS_sign. */
-static clv_bytes pack_signature(CMS_ContentInfo *cms, bool pem) {
+static clv_bytes pack_signature(CMS_ContentInfo *cms, bool is_pem) {
   clv_bytes out = {0};
   char *data = NULL;
   BIO *bio = BIO_new(BIO_s_mem());
-  assert_int_equal(pem ? PEM_write_bio_CMS(bio, cms) : i2d_CMS_bio(bio, cms), 1);
+  assert_int_equal(is_pem ? PEM_write_bio_CMS(bio, cms) : i2d_CMS_bio(bio, cms), 1);
   long n = BIO_get_mem_data(bio, &data);
   clv_bytes_add(&out, data, (size_t)n);
   BIO_free(bio);

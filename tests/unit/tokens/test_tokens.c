@@ -81,7 +81,7 @@ static void token_ids_and_vocab_size_are_known(void **state) {
   for (size_t i = 0; i < CLV_COUNT(ways); i++) clv_tokenizer_free(all[i]);
 }
 
-/* ---- what is refused ------------------------------------------------------------------------- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 static void assert_pieces_refused(const char *file, size_t len, clv_code code, const char *says) {
   clv_tokenizer *t = NULL;

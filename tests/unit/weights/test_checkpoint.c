@@ -206,7 +206,7 @@ static void manifest_is_checked_before_it_gets_its_name(void **state) {
   assert_false(file_exists(run, "checkpoint-1/MANIFEST.json.tmp"));
 }
 
-/* ---- finding --------------------------------------------------------------------------------- */
+/* ---- finding the latest checkpoint ----------------------------------------------------------- */
 
 static void unfinished_checkpoint_is_skipped(void **state) {
   (void)state;

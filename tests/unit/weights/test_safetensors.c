@@ -79,7 +79,7 @@ static void tensors_and_metadata_round_trip(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes b = encode_sample(t, CLV_COUNT(t)), stored = {0};
   CLV_AUTO(clv_weights_closep) clv_weights_file *m = NULL, *f = NULL;
   clv_err err;
-  clv_sha256 digest, of_bytes;
+  clv_sha256 digest, digest_of_bytes;
   uint64_t bytes;
   clv_kv meta[] = {{"note", "a \"quoted\" \\ \xc3\xa9"}};
   assert_ok(clv_weights_open_memory(b.data, b.len, "memory", &m, &err), &err);
@@ -94,10 +94,10 @@ static void tensors_and_metadata_round_trip(void **state) {
   assert_memory_equal(stored.data, b.data, b.len);
   assert_ok(clv_weights_open(at("w.safetensors"), 0, &f, &err), &err);
   check_sample_tensors(f);
-  assert_ok(clv_sha256_of(b.data, b.len, &of_bytes, &err), &err);
-  assert_memory_equal(&digest, &of_bytes, sizeof digest);
-  assert_memory_equal(clv_weights_digest(f), &of_bytes, sizeof digest);
-  assert_memory_equal(clv_weights_digest(m), &of_bytes, sizeof digest);
+  assert_ok(clv_sha256_of(b.data, b.len, &digest_of_bytes, &err), &err);
+  assert_memory_equal(&digest, &digest_of_bytes, sizeof digest);
+  assert_memory_equal(clv_weights_digest(f), &digest_of_bytes, sizeof digest);
+  assert_memory_equal(clv_weights_digest(m), &digest_of_bytes, sizeof digest);
   assert_int_equal((uintptr_t)clv_weights_find_entry(f, "bn.num_batches_tracked")->data % 64, 0);
 }
 
@@ -358,7 +358,7 @@ static void bit_flips_are_refused_or_change_the_digest(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes copy = {0};
   clv_bytes_add(&copy, b.data, b.len);
   assert_ok(clv_weights_open_memory(b.data, b.len, "good", &good, &err), &err);
-  size_t refused = 0, equal = 0, told = 0;
+  size_t refused = 0, equal = 0, n_detected = 0;
   for (uint32_t i = 0; i < 10000; i++) {
     uint32_t w[4];
     clv_rng_block(&(clv_rng_key){.seed = 42}, i, w);
@@ -368,16 +368,16 @@ static void bit_flips_are_refused_or_change_the_digest(void **state) {
     if (clv_weights_open_memory(copy.data, copy.len, "flip", &f, &err) != CLV_OK) {
       refused++;
     } else if (memcmp(clv_weights_digest(f), clv_weights_digest(good), sizeof(clv_sha256)) != 0) {
-      told++;
+      n_detected++;
       equal += is_same_content(f, good);
     } else {
       fail_msg("flip of bit %zu went unnoticed", bit);
     }
     copy.data[bit / 8] ^= (char)(1 << bit % 8);
   }
-  assert_int_equal(refused + told, 10000);
+  assert_int_equal(refused + n_detected, 10000);
   assert_true(refused > 1000);
-  assert_true(equal < told);
+  assert_true(equal < n_detected);
 }
 
 /* ---- matching -------------------------------------------------------------------------------- */

@@ -13,13 +13,13 @@ static clv_code decode_copy(const void *bytes, size_t len, const clv_wire_limits
                             clv_err *err) {
   void *copy = malloc(len ? len : 1);
   memcpy(copy, bytes, len);
-  clv_frame frame, untouched;
+  clv_frame frame, unchanged;
   clv_payload payload = {91, 92, 93};
   memset(&frame, 0xa5, sizeof frame);
-  memset(&untouched, 0xa5, sizeof untouched);
+  memset(&unchanged, 0xa5, sizeof unchanged);
   clv_code code = clv_frame_decode(&(clv_piece){copy, len}, 1, limits, &frame, &payload, err);
   if (code != CLV_OK) {
-    assert_memory_equal(&frame, &untouched, sizeof frame);
+    assert_memory_equal(&frame, &unchanged, sizeof frame);
     assert_int_equal(payload.piece_index + payload.offset + payload.len, 91 + 92 + 93);
   }
   free(copy);

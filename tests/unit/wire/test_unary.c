@@ -488,13 +488,13 @@ static void assert_bounded(const clv_bytes *bytes, const char *what) {
   clv_err err = {0};
   (void)!decode_load(bytes, &err); /* the first call loads what it needs of libraries */
   uint64_t allocations = clv_alloc_count();
-  bool measured = !CLV_SANITIZED && reset_memory_peak();
+  bool is_measured = !CLV_SANITIZED && reset_memory_peak();
   size_t before = read_status_bytes("VmRSS:");
   clv_code code = decode_load(bytes, &err);
-  size_t peak = measured ? read_status_bytes("VmHWM:") : before;
+  size_t peak = is_measured ? read_status_bytes("VmHWM:") : before;
   size_t used = peak > before ? peak - before : 0;
   print_message("%s: %zu bytes cost %zu%s, %s\n", what, bytes->len, used,
-                measured ? "" : " (not measured: sanitized, or no /proc/self/clear_refs)",
+                is_measured ? "" : " (not measured: sanitized, or no /proc/self/clear_refs)",
                 err.text);
   assert_int_not_equal(code, CLV_OK);
   assert_int_equal(clv_alloc_count(), allocations);
@@ -575,10 +575,10 @@ static void accepted_message_stays_within_the_memory_bound(void **state) {
   m.node_keys = many_keys;
   assert_ok(clv_wire_load_request_encode(&m, &whole, &err));
   CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
-  bool measured = !CLV_SANITIZED && reset_memory_peak();
+  bool is_measured = !CLV_SANITIZED && reset_memory_peak();
   size_t before = read_status_bytes("VmRSS:");
   assert_ok(clv_wire_load_request_decode(&(clv_piece){whole.data, whole.len}, 1, &got, &err));
-  size_t peak = measured ? read_status_bytes("VmHWM:") : before;
+  size_t peak = is_measured ? read_status_bytes("VmHWM:") : before;
   print_message("%zu bytes of %d nodes cost %zu\n", whole.len, N, peak - before);
   assert_true(peak <= before + 2 * whole.len + (1 << 20));
   free(many);
