@@ -28,13 +28,13 @@ typedef struct null_call {
 
 #include "nulls.inc"
 
-enum { SAYS_SO, SAYS_OTHERWISE, DIES };
+enum { REFUSES_BY_NAME, DOES_NOT_REFUSE_BY_NAME, DIES };
 
 static int check_refusal(const null_call *c) {
   char wanted[80];
   snprintf(wanted, sizeof wanted, "the argument %s is NULL", c->argument);
   bool is_refused = c->call() == CLEAVE_INVALID && error.status == CLEAVE_INVALID;
-  return is_refused && strcmp(error.text, wanted) == 0 ? SAYS_SO : SAYS_OTHERWISE;
+  return is_refused && strcmp(error.text, wanted) == 0 ? REFUSES_BY_NAME : DOES_NOT_REFUSE_BY_NAME;
 }
 
 static int describe_outcome(const null_call *c) {
@@ -60,7 +60,7 @@ static void null_argument_error_names_the_argument(void **state) {
     if (what)
       print_error("%s with %s NULL %s\n", c->function, c->argument,
                   what == DIES ? "dies" : "does not say so");
-    bad += what != SAYS_SO;
+    bad += what != REFUSES_BY_NAME;
   }
   assert_int_equal(bad, 0);
 }

@@ -47,7 +47,7 @@ typedef struct object {
   uint64_t settled_at_ns;
 } object;
 
-typedef enum handle_state { PROMISED, ARRIVED, RELEASED, NEVER_CAME } handle_state;
+typedef enum handle_state { PROMISED, ARRIVED, RELEASED, NEVER_ARRIVED } handle_state;
 
 typedef struct handle {
   uint64_t fork_id;
@@ -277,7 +277,7 @@ static void on_used(uint32_t node, const clv_rref_result *r) {
     return;
   }
   /* The last USE may arrive after its sender gave up on a node that had been silent. */
-  bool after_all = h->state == NEVER_CAME && h->lost;
+  bool after_all = h->state == NEVER_ARRIVED && h->lost;
   if (h->state != PROMISED && !after_all) report_fault("handle %" PRIx64 " came twice", u->fork);
   h->state = ARRIVED;
 }
@@ -295,7 +295,7 @@ static void on_unused(uint32_t node, const clv_rref_result *r) {
   bool is_excused = h->lost || node == w.faulty_node;
   if (!is_excused)
     report_fault("handle %" PRIx64 " did not arrive: %s", h->fork_id, r->failure->text);
-  if (h->state == PROMISED) h->state = NEVER_CAME;
+  if (h->state == PROMISED) h->state = NEVER_ARRIVED;
 }
 
 static void check_failure(const handle *h, const clv_rref_failure *why) {
@@ -452,7 +452,7 @@ static void do_pass_reference(void) {
   print_trace("%u passes %" PRIx64 " to %u as %" PRIx64, h->node, h->fork_id, to, child->fork_id);
   if (clv_rrefs_pass_handle(w.node_tables[h->node], h->fork_id, &what, w.now_ns, &err) == CLV_OK)
     return;
-  child->state = NEVER_CAME;
+  child->state = NEVER_ARRIVED;
   if (!is_excusable_error(h, &err)) report_fault("pass of %" PRIx64 ": %s", h->fork_id, err.text);
 }
 

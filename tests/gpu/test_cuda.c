@@ -50,14 +50,14 @@ static bool run_cuda(const op_case *c, uint64_t seed, const run_options *with, v
 
 /* Expected results: those of ref, and those with parameter gradients added to ones, as the second
  * micro-batch adds to the first. */
-enum { PLAIN, ADDED, WANTED };
-static const run_options asked[WANTED] = {{0}, {.has_accumulation = true}};
+enum { PLAIN, ADDED, N_EXPECTED };
+static const run_options result_options[N_EXPECTED] = {{0}, {.has_accumulation = true}};
 
 static void check_gradients_added_to_ones(const op_case *c, uint64_t way, const values *want,
                                           double *worst) {
   values got;
   const char *impl = "?";
-  run_cuda(c, 6 + way, &asked[ADDED], &got, &impl);
+  run_cuda(c, 6 + way, &result_options[ADDED], &got, &impl);
   *worst = fmax(*worst, print_distances(c, impl, want, &got));
   free_values(&got);
 }
@@ -69,7 +69,7 @@ static void check_as_first_layer(const op_case *c, uint64_t way, const values *w
   values got;
   const char *impl = "?";
   memset(first.d.need_dx, 0, sizeof first.d.need_dx);
-  run_cuda(&first, way, &asked[PLAIN], &got, &impl);
+  run_cuda(&first, way, &result_options[PLAIN], &got, &impl);
   *worst = fmax(*worst, print_distances(&first, impl, want, &got));
   free_values(&got);
 }
@@ -95,7 +95,8 @@ static void check_repeated_runs(const op_case *c, uint64_t way, const values *go
 static bool check_kernel_choice(const op_case *c, uint64_t way, const values *want, double *worst) {
   const char *impl = "?";
   values got;
-  bool has_run = run_cuda(c, way, &asked[PLAIN], &got, &impl), all = c->is_small || is_long();
+  bool has_run = run_cuda(c, way, &result_options[PLAIN], &got, &impl),
+       all = c->is_small || is_long();
   if (has_run) {
     *worst = fmax(*worst, print_distances(c, impl, &want[PLAIN], &got));
     if (all) check_repeated_runs(c, way, &got);
@@ -107,10 +108,10 @@ static bool check_kernel_choice(const op_case *c, uint64_t way, const values *wa
 }
 
 static bool check_case(const op_case *c, double *worst) {
-  values want[WANTED];
-  int n = c->d.need_dw ? WANTED : ADDED;
+  values want[N_EXPECTED];
+  int n = c->d.need_dw ? N_EXPECTED : ADDED;
   for (int i = 0; i < n; i++) {
-    run_options o = asked[i];
+    run_options o = result_options[i];
     o.backend = clv_backend_ref();
     o.dtype = CLV_F32;
     run_case_on_drawn(c, &o, &want[i], NULL);

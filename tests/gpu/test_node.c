@@ -523,12 +523,12 @@ static void session_is_charged_for_pinned_copy_buffers(void **state) {
   assert_true(slots >= (size_t)1 << 20 && paid > slots);
   free_world(&w);
 
-  clv_pool *poor;
+  clv_pool *pool_without_memory;
   clv_node_options o = {.on_program = record_device_answer, .user = &w};
   clv_module *module;
-  assert_ok(clv_pool_new(slots / 2, 4096, &poor, &err));
+  assert_ok(clv_pool_new(slots / 2, 4096, &pool_without_memory, &err));
   assert_ok(clv_cuda_open(clv_sim_make_vendor(&(clv_sim_options){0}), 0, &w.device, &err));
-  o.pool = poor;
+  o.pool = pool_without_memory;
   assert_ok(clv_node_new(&o, &w.n.node, &err));
   clv_module_options so =
       make_module_options(make_one_layer_graph(CLV_OP_LINEAR, ROWS, COLUMNS), 0);
@@ -537,8 +537,8 @@ static void session_is_charged_for_pinned_copy_buffers(void **state) {
   assert_int_equal(clv_node_add_module(w.n.node, module, &err), CLV_EXHAUSTED);
   assert_non_null(strstr(err.text, "the host's memory for copies from cuda:0"));
   clv_node_free(w.n.node);
-  assert_int_equal(clv_pool_charged_bytes(poor), 0);
-  clv_pool_unref(poor);
+  assert_int_equal(clv_pool_charged_bytes(pool_without_memory), 0);
+  clv_pool_unref(pool_without_memory);
   clv_cuda_close(w.device);
   assert_int_equal(clv_sim_count_leaks(), 0);
 }

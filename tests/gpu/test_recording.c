@@ -122,9 +122,9 @@ static void tear_down(bench *t) {
 /* ---- training of the small network ----------------------------------------------------------- */
 
 /* Results of a training step that are copied to the host. */
-typedef struct seen {
+typedef struct step_results {
   float out[BATCH * OUT], din[BATCH * 2 * 16];
-} seen;
+} step_results;
 
 static void draw_normal(uint32_t stream, float *dst, size_t n) {
   clv_rng_key key = {.seed = 3, .layer = stream};
@@ -132,7 +132,7 @@ static void draw_normal(uint32_t stream, float *dst, size_t n) {
 }
 
 static void run_forward(const bench *t, clv_plan *plan, clv_call *c, const clv_rng_key *key,
-                        seen *ret) {
+                        step_results *ret) {
   float x[BATCH * 2 * 16];
   const void *in[] = {x};
   draw_normal(1, x, CLV_COUNT(x));
@@ -141,7 +141,7 @@ static void run_forward(const bench *t, clv_plan *plan, clv_call *c, const clv_r
 }
 
 static void run_backward(const bench *t, clv_plan *plan, clv_call *c, char *grads, bool accumulate,
-                         seen *ret) {
+                         step_results *ret) {
   float dout[BATCH * OUT];
   void *din[] = {ret->din};
   draw_normal(2, dout, CLV_COUNT(dout));
@@ -163,7 +163,7 @@ static void run_optimizer(const bench *t, uint64_t step, const char *grads) {
 
 /* Takes a step: two calls in flight, whose gradients are added up in one of two blocks; some
  * batches are smaller. */
-static void run_step(const bench *t, uint64_t step, seen ret[CALLS]) {
+static void run_step(const bench *t, uint64_t step, step_results ret[CALLS]) {
   clv_plan *plan = step % 3 == 2 ? t->small_batch_plan : t->full_batch_plan;
   char *grads = t->gradient_blocks[step % 5 == 4];
   clv_call *c[CALLS];
@@ -184,7 +184,7 @@ static void run_step(const bench *t, uint64_t step, seen ret[CALLS]) {
 enum { STEPS = 16 };
 
 typedef struct outcome {
-  seen of[STEPS][CALLS];
+  step_results of[STEPS][CALLS];
   char *parameter_block;
   size_t bytes;
   clv_record_counts recorder_counts;
@@ -264,7 +264,7 @@ static void check_new_random_numbers(unsigned draws) {
   for (uint32_t i = 0; i < 8; i++) {
     const clv_rng_key key = {.step = i / 2 + ((uint64_t)(i > 6) << 40), .micro_batch = i % 2};
     clv_call *c;
-    seen now;
+    step_results now;
     int same = 0;
     assert_ok(clv_plan_call_get(t.full_batch_plan, &c, err));
     run_forward(&t, t.full_batch_plan, c, &key, &now);

@@ -105,14 +105,15 @@ static void check_case(const op_case *c) {
 /* Runs the large image with one case of the op; in `make long` with all cases. */
 static void test_op(clv_op op) {
   int n = 0;
-  bool had_large = false;
+  bool has_run_large = false;
   for (int i = 0; i < n_cases; i++) {
     op_case c;
     if (cases[i].d.op != op || cases[i].d.in[0].rank != 4 || !cases[i].is_small) continue;
     for (size_t image = 0; image < CLV_COUNT(images); image++) {
-      if (image == LARGE && (!files[op].accepts_any_layout || (had_large && !is_long()))) continue;
+      if (image == LARGE && (!files[op].accepts_any_layout || (has_run_large && !is_long())))
+        continue;
       if (!resize_case(&cases[i], images[image], &c) || !find_accepted_block(&c, 1)) continue;
-      had_large |= image == LARGE;
+      has_run_large |= image == LARGE;
       check_case(&c);
       n++;
     }

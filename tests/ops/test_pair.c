@@ -10,7 +10,7 @@
 
 /* Results of ref: those of the case, and those with parameter gradients added to ones, as the
  * second micro-batch adds to the first. */
-enum { PLAIN, ADDED, WANTED };
+enum { PLAIN, ADDED, N_EXPECTED };
 
 static void check_gradients_added_to_ones(const op_case *c, int threads, const values *want,
                                           double *worst) {
@@ -49,8 +49,8 @@ static bool check_threads(const op_case *c, int threads, const values *want, dou
 
 /* Checks a case with one thread, unless it is big, and with two. In `make long` with one always. */
 static bool check_case(const op_case *c, double *worst) {
-  values want[WANTED];
-  int n = c->d.need_dw ? WANTED : ADDED;
+  values want[N_EXPECTED];
+  int n = c->d.need_dw ? N_EXPECTED : ADDED;
   for (int i = 0; i < n; i++)
     run_case_on_drawn(
         c,

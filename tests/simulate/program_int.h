@@ -22,7 +22,7 @@ enum {
   LOSSES = 6,
   KEPT = 6,
   ROWS = 3,
-  EVERYBODY = (1 << SIM_PLACES) - 1,
+  ALL_PLACES = (1 << SIM_PLACES) - 1,
 };
 
 typedef enum stage_kind {

@@ -214,7 +214,7 @@ static bool read_options(int argc, char **argv, uint64_t *first, uint64_t *runs)
   return true;
 }
 
-/* Seeds that failed once and that `make test` does not reach otherwise. 6409: a worker that had
+/* Seeds that failed once and that are beyond the seeds of `make test`. 6409: a worker that had
  * reported the failure of a context got no ABORT, and a kept value waited there for an input until
  * the deadline. 5854: a context could not be opened, and a statement on a gradient in it counted as
  * one, not two. */

@@ -53,7 +53,7 @@ static void spread_dependencies_to_norms(program *p, const scope *s) {
 static void record_call_dependencies(program *p, scope *s, stage *m, int index) {
   s->needed_places |= place_bit(m->place);
   /* the first call of a module makes its node dial the other nodes */
-  if (!m->is_placed && m->place) s->depended_places |= EVERYBODY;
+  if (!m->is_placed && m->place) s->depended_places |= ALL_PLACES;
   s->depended_places |= s->needed_places | m->depended_places;
   s->stages |= place_bit((uint32_t)index);
   spread_dependencies_to_norms(p, s);
@@ -533,7 +533,7 @@ void do_in_open_context(program *p, scope *s) {
  * be read is not written either. */
 static bool read_weight(program *p, int i, const char *name) {
   stage *m = &p->stages[i];
-  if (!m->is_placed && m->place) m->depended_places |= EVERYBODY;
+  if (!m->is_placed && m->place) m->depended_places |= ALL_PLACES;
   bool read = DO(p, read_weight_tensor(p, m->module, name), place_bit(m->place), m->depended_places,
                  "read m%d %s", i, name);
   record_first_call(p, m, read);

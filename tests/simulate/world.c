@@ -11,7 +11,7 @@
 
 #define MS UINT64_C(1000000)
 
-enum { DEADLINE_MS = 120000, LEASE_MS = 5000, TICK_MS = 1000, NEWS_MS = 10000 };
+enum { DEADLINE_MS = 120000, LEASE_MS = 5000, TICK_MS = 1000, NOTICE_MS = 10000 };
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
@@ -259,7 +259,7 @@ cleave_status sim_world_open_runtime(sim_world *w, cleave_runtime **ret, cleave_
 void sim_world_wait_for_notice(void *world) {
   sim_world *w = world;
   clv_session_node *node = w->runtime->node;
-  uint64_t until = sim_network_now(w->network) + (NEWS_MS + 3 * LEASE_MS) * MS;
+  uint64_t until = sim_network_now(w->network) + (NOTICE_MS + 3 * LEASE_MS) * MS;
   while (sim_network_now(w->network) < until) {
     clv_node_clear_interrupt(node);
     clv_node_poll(node);

@@ -8,7 +8,7 @@
  * for 7.5; CLV_SIM_MEMORY: bytes of each of CLV_SIM_DEVICES devices; CLV_SIM_FAIL_TAKE,
  * CLV_SIM_FAIL_LAUNCH, CLV_SIM_LOSE_AT and CLV_SIM_FAILING: see clv_sim_options; CLV_SIM_PLANT: a
  * fault, see apply_planted_fault. If the worker leaves memory or objects on the device when it
- * ends, or has used the default stream, its exit code is LEFT.
+ * ends, or has used the default stream, its exit code is EXIT_WITH_LEAKS.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,13 +26,13 @@ static uint64_t read_number(const char *name) {
   return text ? strtoull(text, NULL, 10) : 0;
 }
 
-enum { LEFT = 71, AT_START = 4 };
+enum { EXIT_WITH_LEAKS = 71, AT_START = 4 };
 
 static void look_for_leaks(void) {
   uint64_t none = clv_sim_get_counts().n_default_stream_calls;
   if (none)
     fprintf(stderr, "cuda-sim: the default stream was used %llu times\n", (unsigned long long)none);
-  if (clv_sim_count_leaks() || none) _exit(LEFT);
+  if (clv_sim_count_leaks() || none) _exit(EXIT_WITH_LEAKS);
 }
 
 /* ---- planted faults -------------------------------------------------------------------------- */

@@ -162,14 +162,14 @@ static bool wait_any_returns_after_one_future(void) {
 
 /* ---- callbacks ------------------------------------------------------------------------------- */
 
-typedef struct heard {
+typedef struct callback_log {
   int n_calls, call_order[8];
   cleave_status last_status;
   cleave_future last_future;
-} heard;
+} callback_log;
 
 typedef struct listener {
-  heard *at;
+  callback_log *at;
   int listener_number;
 } listener;
 
@@ -184,7 +184,7 @@ static void record_callback(void *user, cleave_future future, const cleave_error
   pthread_mutex_unlock(&hearing);
 }
 
-static int get_n_calls(const heard *h) {
+static int get_n_calls(const callback_log *h) {
   pthread_mutex_lock(&hearing);
   int n = h->n_calls;
   pthread_mutex_unlock(&hearing);
@@ -193,7 +193,7 @@ static int get_n_calls(const heard *h) {
 
 /* True if the callbacks were called. With one thread, the waiting function calls them; else they
  * follow soon. */
-static bool wait_until_called(const heard *h, cleave_future f, int n) {
+static bool wait_until_called(const callback_log *h, cleave_future f, int n) {
   for (int i = 0; i < 20000 && get_n_calls(h) < n; i++) {
     bool is_ready;
     if (single && f.id) MUST(cleave_future_poll(rt, f, &is_ready, e));
@@ -208,7 +208,7 @@ static bool callbacks_are_called_once_and_in_order(void) {
   cleave_context c;
   cleave_reference y, loss;
   cleave_future f;
-  heard h = {0};
+  callback_log h = {0};
   listener l[4] = {{&h, 0}, {&h, 1}, {&h, 2}, {&h, 3}};
   DO(open_context(&c));
   DO(call_slow_module(c, &y, &loss));
@@ -281,7 +281,7 @@ static bool failed_call_runs_its_callback(void) {
   cleave_context c;
   cleave_reference x;
   cleave_future f;
-  heard h = {0};
+  callback_log h = {0};
   listener l = {&h, 0};
   DO(open_context(&c));
   MUST(cleave_leaf(rt, c, &numbers, false, &x, e));
@@ -308,7 +308,7 @@ static bool cancelled_waiting_step_changes_nothing(void) {
   cleave_future passed, stepped, read;
   cleave_tensor before = {0}, after = {0};
   cleave_step_result done;
-  heard h = {0};
+  callback_log h = {0};
   listener l = {&h, 0};
   DO(read_weight(small.a, "0.weight", &before));
   DO(open_context(&c));
@@ -432,7 +432,7 @@ static bool the_end_of_a_context_ends_its_futures(bool ends) {
   cleave_reference y, loss, other;
   cleave_future f[3];
   cleave_tensor t = {0};
-  heard h = {0};
+  callback_log h = {0};
   listener l = {&h, 0};
   DO(open_context(&c));
   DO(call_slow_module(c, &y, &loss));
@@ -468,7 +468,7 @@ static bool callbacks_of_a_released_future_are_called(void) {
   cleave_reference y, loss;
   cleave_future f, next;
   cleave_tensor t = {0};
-  heard h = {0};
+  callback_log h = {0};
   listener l = {&h, 0};
   DO(open_context(&c));
   DO(call_slow_module(c, &y, &loss));
@@ -592,7 +592,7 @@ static const test tests[] = {
 static void close_in_callback(void *user, cleave_future future, const cleave_error *error) {
   cleave_error wait_error;
   (void)future;
-  heard *h = user;
+  callback_log *h = user;
   cleave_status closed = cleave_close(rt, 0, NULL, &wait_error);
   pthread_mutex_lock(&hearing);
   h->n_calls += closed == CLEAVE_PRECONDITION && strstr(wait_error.text, "by a callback");
@@ -606,7 +606,7 @@ static bool open_futures_are_listed_as_leaks_and_end(void) {
   cleave_reference y, loss;
   cleave_future f[2];
   cleave_leaks leaks;
-  heard h = {0}, of_close = {0};
+  callback_log h = {0}, of_close = {0};
   listener l = {&h, 0};
   MUST(cleave_context_open(rt, &o, &c, e));
   DO(call_slow_module(c, &y, &loss));
@@ -628,7 +628,7 @@ static bool the_loss_of_a_worker_ends_its_futures(pid_t worker) {
   cleave_context c;
   cleave_reference x, y, loss;
   cleave_future f[3];
-  heard h = {0};
+  callback_log h = {0};
   listener l = {&h, 0};
   DO(open_context(&c));
   DO(run_network(&small, c, 1, &x, &y, &loss));

@@ -80,13 +80,13 @@ static bool is_rounded(const cleave_tensor *t, const cleave_tensor *exact, size_
 /* ---- several outputs ------------------------------------------------------------------------- */
 
 /* The two layers as modules of one output each, with the same initial values. */
-typedef struct apart {
+typedef struct separate_modules {
   cleave_module *w, *v;
   cleave_context c;
   cleave_reference x, h, y;
-} apart;
+} separate_modules;
 
-static bool run_apart(const float *x, apart *p) {
+static bool run_apart(const float *x, separate_modules *p) {
   DO(open_context(&p->c));
   DO(make_leaf(p->c, x, ROWS, IN, true, &p->x));
   MUST(cleave_call(rt, p->c, p->w, &p->x, 1, &p->h, e));
@@ -95,15 +95,15 @@ static bool run_apart(const float *x, apart *p) {
 }
 
 static bool compare_gradients(cleave_module *pair, cleave_context c, cleave_reference x,
-                              const apart *p) {
+                              const separate_modules *p) {
   static const struct {
-    const char *name, *apart;
+    const char *name, *name_in_part;
     size_t n;
   } rows[] = {{"0.weight", "0.weight", 15}, {"0.bias", "0.bias", 5}, {"2.weight", "2.weight", 10}};
   cleave_tensor got = {0}, want = {0};
   for (int i = 0; i < 3; i++) {
     DO(read_gradient(c, pair, rows[i].name, &got));
-    DO(read_gradient(p->c, i < 2 ? p->w : p->v, rows[i].apart, &want));
+    DO(read_gradient(p->c, i < 2 ? p->w : p->v, rows[i].name_in_part, &want));
     DO(is_tensor_near(&got, &want, rows[i].n));
     add_to_digest(&got);
   }
@@ -119,7 +119,7 @@ static bool compare_gradients(cleave_module *pair, cleave_context c, cleave_refe
 /* Values and gradients of a module with two outputs are those of its layers as two modules. Both
  * outputs are roots, and have gradients of their own. */
 static bool outputs_equal_those_of_separate_modules(void) {
-  apart p;
+  separate_modules p;
   cleave_module *pair;
   cleave_context c;
   cleave_reference x, out[2];

@@ -9,18 +9,18 @@
 
 enum { IN_FLIGHT = 8 };
 
-typedef struct busy {
+typedef struct busy_time {
   uint64_t first_begin_ns, last_end_ns, busy_ns;
-} busy;
+} busy_time;
 
-static busy nodes[3];
+static busy_time nodes[3];
 
 static void add_event(void *user, cleave_context context, const cleave_event *event) {
   (void)user, (void)context;
   bool computes =
       event->kind >= CLEAVE_EVENT_FORWARD && event->kind <= CLEAVE_EVENT_BACKWARD_WEIGHT;
   if (!computes || event->node > 2) return;
-  busy *b = &nodes[event->node];
+  busy_time *b = &nodes[event->node];
   b->first_begin_ns = b->first_begin_ns && b->first_begin_ns < event->begin_ns ? b->first_begin_ns
                                                                                : event->begin_ns;
   b->last_end_ns = b->last_end_ns > event->end_ns ? b->last_end_ns : event->end_ns;
@@ -90,7 +90,7 @@ static bool eight_contexts_in_flight_keep_two_workers_busy(int n) {
     memset(nodes, 0, sizeof nodes);
     DO(run_contexts_in_flight(m, n));
     for (int i = 1; i <= 2; i++) {
-      const busy *b = &nodes[i];
+      const busy_time *b = &nodes[i];
       uint64_t ideal_ns = (uint64_t)n * 40 * 1000000, took_ns = b->last_end_ns - b->first_begin_ns;
       CHECK(b->busy_ns >= ideal_ns);
       ratio = fmin(ratio, (double)ideal_ns / (double)took_ns);

@@ -146,20 +146,22 @@ static bool impossible_predecessor_is_refused(void) {
   DO(make_leaf(c, in, 4, 3, false, &x));
   MUST(cleave_call(rt, c, n.a, &x, 1, &h, e));
   DO(run_network_after(&n, other, 5, none, &far, &loss));
-#define AFTER(value) (&(cleave_call_options){.size = sizeof(cleave_call_options), .after = (value)})
-#define NOT_AFTER(value, part) \
-  REFUSED(cleave_call_with(rt, c, n.a, &x, 1, AFTER(value), &refused, e), CLEAVE_PRECONDITION, part)
-  NOT_AFTER(far, "no call of this context at its node");
-  NOT_AFTER(x, "no call of this context at its node");
+#define CALL_AFTER(value) \
+  (&(cleave_call_options){.size = sizeof(cleave_call_options), .after = (value)})
+#define AFTER_IS_REFUSED(value, part)                                          \
+  REFUSED(cleave_call_with(rt, c, n.a, &x, 1, CALL_AFTER(value), &refused, e), \
+          CLEAVE_PRECONDITION, part)
+  AFTER_IS_REFUSED(far, "no call of this context at its node");
+  AFTER_IS_REFUSED(x, "no call of this context at its node");
   if (strcmp(at_a, at_b) != 0) {
     MUST(cleave_call(rt, c, n.b, &h, 1, &y, e));
-    NOT_AFTER(y, "no call of this context at its node");
+    AFTER_IS_REFUSED(y, "no call of this context at its node");
   }
   DO(run_network_after(&n, c, 6, none, &spent, &loss));
   DO(backward(c, loss, false));
-  NOT_AFTER(spent, "a call without a backward to come");
+  AFTER_IS_REFUSED(spent, "a call without a backward to come");
   MUST(cleave_reference_release(rt, spent, e));
-  REFUSED(cleave_call_with(rt, c, n.a, &x, 1, AFTER(spent), &refused, e), CLEAVE_NOT_FOUND,
+  REFUSED(cleave_call_with(rt, c, n.a, &x, 1, CALL_AFTER(spent), &refused, e), CLEAVE_NOT_FOUND,
           "released");
   REFUSED(
       cleave_call_with(rt, c, n.a, &x, 1,
@@ -169,7 +171,7 @@ static bool impossible_predecessor_is_refused(void) {
   MUST(cleave_context_open(rt, &evaluates, &evaluating, e));
   DO(make_leaf(evaluating, in, 4, 3, false, &eval_x));
   MUST(cleave_call(rt, evaluating, n.a, &eval_x, 1, &eval_h, e));
-  REFUSED(cleave_call_with(rt, evaluating, n.a, &eval_x, 1, AFTER(eval_h), &refused, e),
+  REFUSED(cleave_call_with(rt, evaluating, n.a, &eval_x, 1, CALL_AFTER(eval_h), &refused, e),
           CLEAVE_PRECONDITION, "a call without a backward to come");
   DO(close_context(evaluating));
   DO(close_context(other));

@@ -71,11 +71,11 @@ static bool rejoin_b(void) {
 
 /* ---- training -------------------------------------------------------------------------------- */
 
-typedef struct saved {
+typedef struct saved_state {
   cleave_state saved_weights[2], saved_moments[2];
-} saved;
+} saved_state;
 
-static bool read_all_state(const net *n, saved *s) {
+static bool read_all_state(const net *n, saved_state *s) {
   cleave_module *m[2] = {n->a, n->b};
   for (int i = 0; i < 2; i++) {
     MUST(cleave_state_read(rt, m[i], CLEAVE_STATE_WEIGHTS, 0, &s->saved_weights[i], e));
@@ -84,14 +84,14 @@ static bool read_all_state(const net *n, saved *s) {
   return true;
 }
 
-static void saved_free(saved *s) {
+static void saved_free(saved_state *s) {
   for (int i = 0; i < 2; i++) {
     cleave_state_free(&s->saved_weights[i]);
     cleave_state_free(&s->saved_moments[i]);
   }
 }
 
-static bool write_saved_state(cleave_module *m, const saved *s, int i) {
+static bool write_saved_state(cleave_module *m, const saved_state *s, int i) {
   MUST(cleave_state_write(rt, m, CLEAVE_STATE_WEIGHTS, s->saved_weights[i].items,
                           s->saved_weights[i].n, 0, e));
   MUST(cleave_state_write(rt, m, CLEAVE_STATE_OPTIMIZER, s->saved_moments[i].items,
@@ -110,7 +110,7 @@ static bool same_state(const cleave_state *a, const cleave_state *b) {
   return true;
 }
 
-static bool are_same_states(const saved *a, const saved *b) {
+static bool are_same_states(const saved_state *a, const saved_state *b) {
   for (int i = 0; i < 2; i++)
     DO(same_state(&a->saved_weights[i], &b->saved_weights[i]) &&
        same_state(&a->saved_moments[i], &b->saved_moments[i]));
@@ -139,10 +139,10 @@ static bool make_adam(const net *n, cleave_optimizer **ret) {
 
 /* Takes two steps, then two more whose results are thrown away, and then three from the state after
  * the first two. */
-static bool train_undisturbed(saved *ret) {
+static bool train_undisturbed(saved_state *ret) {
   net n;
   cleave_optimizer *o;
-  saved s;
+  saved_state s;
   DO(open_runtime());
   DO(make_network("net", "master", &n));
   DO(make_adam(&n, &o));
@@ -155,7 +155,7 @@ static bool train_undisturbed(saved *ret) {
   return close_runtime();
 }
 
-static bool restore_saved_state(net *n, cleave_optimizer *o, const saved *s) {
+static bool restore_saved_state(net *n, cleave_optimizer *o, const saved_state *s) {
   MUST(cleave_module_reload(rt, n->b, &s->saved_weights[1], &s->saved_moments[1], 0, e));
   DO(write_saved_state(n->a, s, 0));
   MUST(cleave_optimizer_set_steps(rt, o, 2, e));
@@ -168,7 +168,7 @@ static bool training_continues_from_the_saved_state(void) {
   cleave_optimizer *o;
   cleave_context c;
   cleave_reference loss;
-  saved s, here, wanted;
+  saved_state s, here, wanted;
   DO(train_undisturbed(&wanted));
   DO(open_runtime());
   DO(make_network("net", "master", &n));
@@ -239,7 +239,7 @@ static bool train_tied_steps(const net *n, cleave_optimizer *o, unsigned from, u
   return true;
 }
 
-static bool train_tied_at_master(saved *ret) {
+static bool train_tied_at_master(saved_state *ret) {
   net n = {0};
   cleave_optimizer *o;
   DO(open_runtime());
@@ -254,7 +254,7 @@ static bool train_tied_at_master(saved *ret) {
 static bool modules_with_a_tied_weight_are_reloaded(void) {
   net n = {0};
   cleave_optimizer *o;
-  saved s, here, wanted;
+  saved_state s, here, wanted;
   DO(train_tied_at_master(&wanted));
   DO(open_runtime());
   DO(make_tied(at_b, &n));
@@ -282,13 +282,13 @@ static bool modules_with_a_tied_weight_are_reloaded(void) {
 
 enum { ROUNDS = 40 };
 
-typedef struct other {
+typedef struct other_trainer {
   cleave_module *m, *loss;
   cleave_optimizer *sgd;
   cleave_tensor expected_output;
-} other;
+} other_trainer;
 
-static bool make_other(const char *name, other *ret) {
+static bool make_other(const char *name, other_trainer *ret) {
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   cleave_module_options o = {.size = sizeof o, .name = name, .at = at_a, .seed = 3};
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 1}, {op: tanh}]", &input, &ret->m, e));
@@ -300,7 +300,8 @@ static bool make_other(const char *name, other *ret) {
   return true;
 }
 
-static bool begin_round(const other *o, unsigned i, cleave_context *c, cleave_reference *y) {
+static bool begin_round(const other_trainer *o, unsigned i, cleave_context *c,
+                        cleave_reference *y) {
   float x[16];
   cleave_reference in[2];
   fill_with_random(x, 16, i);
@@ -311,13 +312,13 @@ static bool begin_round(const other *o, unsigned i, cleave_context *c, cleave_re
   return true;
 }
 
-static bool end_round(const other *o, cleave_context c, cleave_reference y) {
+static bool end_round(const other_trainer *o, cleave_context c, cleave_reference y) {
   DO(backward(c, y, false));
   MUST(cleave_step(rt, o->sgd, c, 0, NULL, e));
   return close_context(c);
 }
 
-static bool run_rounds(const other *o, unsigned from, unsigned to) {
+static bool run_rounds(const other_trainer *o, unsigned from, unsigned to) {
   cleave_context c;
   cleave_reference y;
   for (unsigned i = from; i < to; i++) DO(begin_round(o, i, &c, &y) && end_round(o, c, y));
@@ -329,7 +330,7 @@ static void *run_rounds_in_thread(void *user) { return run_rounds(user, 1, ROUND
 /* A thread trains at A while B is lost and comes back. One context stays open all the time, and
  * calls B at the end. */
 static bool contexts_without_the_lost_worker_continue(void) {
-  other quiet, busy;
+  other_trainer quiet, busy;
   cleave_context c;
   cleave_reference y, z;
   cleave_module *late;
@@ -373,7 +374,7 @@ static struct {
   cleave_reference loss, y, value_here;
   cleave_kept k;
   cleave_tensor t;
-  saved s;
+  saved_state s;
   char weights_path[256];
 } the;
 

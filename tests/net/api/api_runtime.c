@@ -17,10 +17,10 @@
 
 /* ---- state_dicts ----------------------------------------------------------------------------- */
 
-typedef struct saved {
+typedef struct saved_state {
   cleave_state state[2][2]; /* [module a, b][weights, optimiser] */
   numbers reached_weights;
-} saved;
+} saved_state;
 
 static bool make_adam(const net *n, uint64_t steps, cleave_optimizer **ret) {
   const cleave_schedule halves = {.curve = CLEAVE_STEPS, .step_size = 2, .gamma = 0.5};
@@ -34,7 +34,7 @@ static bool make_adam(const net *n, uint64_t steps, cleave_optimizer **ret) {
   return true;
 }
 
-static bool save_after_three_steps_and_take_three(saved *s) {
+static bool save_after_three_steps_and_take_three(saved_state *s) {
   net n;
   cleave_optimizer *o;
   DO(make_network("saved", "master", &n));
@@ -51,7 +51,7 @@ static bool save_after_three_steps_and_take_three(saved *s) {
   return copy_weights(&n, &s->reached_weights);
 }
 
-static bool restore_and_take_three_steps(saved *s) {
+static bool restore_and_take_three_steps(saved_state *s) {
   net n;
   cleave_optimizer *o;
   numbers reached;
@@ -70,7 +70,7 @@ static bool restore_and_take_three_steps(saved *s) {
 }
 
 static bool state_written_into_another_runtime_continues_with_the_same_bits(void) {
-  saved s = {0};
+  saved_state s = {0};
   DO(save_after_three_steps_and_take_three(&s));
   IN_RUNTIME(NULL, restore_and_take_three_steps(&s));
   for (int i = 0; i < 4; i++) cleave_state_free(&s.state[i / 2][i % 2]);

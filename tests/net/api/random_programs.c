@@ -82,12 +82,12 @@ static bool make_stages(int world, const char *const at[2]) {
 /* ---- one program ----------------------------------------------------------------------------- */
 
 /* Observable results of a run, in order: statuses and numbers. */
-typedef struct seen {
+typedef struct run_record {
   unsigned char *bytes;
   size_t n, cap;
-} seen;
+} run_record;
 
-static void add_to_record(seen *s, const void *bytes, size_t n) {
+static void add_to_record(run_record *s, const void *bytes, size_t n) {
   if (s->n + n > s->cap) {
     s->cap = 2 * (s->n + n);
     s->bytes = realloc(s->bytes, s->cap);
@@ -97,7 +97,7 @@ static void add_to_record(seen *s, const void *bytes, size_t n) {
   s->n += n;
 }
 
-static void add_tensor_to_record(seen *s, cleave_status status, const cleave_tensor *t) {
+static void add_tensor_to_record(run_record *s, cleave_status status, const cleave_tensor *t) {
   add_to_record(s, &status, sizeof status);
   if (status == CLEAVE_OK) add_to_record(s, t->data, cleave_tensor_count(t) * 4);
 }
@@ -146,7 +146,7 @@ static bool build_program(program *p) {
 
 /* Runs a backward and ends the context. The backward may be refused only if no trained parameter
  * leads to a root. */
-static bool finish_program(program *p, bool runs_twice, seen *s) {
+static bool finish_program(program *p, bool runs_twice, run_record *s) {
   static cleave_tensor t;
   for (int pass = 0; pass <= runs_twice; pass++) {
     cleave_status status = cleave_backward(rt, p->context, p->root_values, (size_t)p->n_roots,
@@ -173,7 +173,7 @@ static bool finish_program(program *p, bool runs_twice, seen *s) {
   return report_failure(closed);
 }
 
-static bool run_program(int world, uint32_t seed, seen *s) {
+static bool run_program(int world, uint32_t seed, run_record *s) {
   program p[MAX_PROGRAMS];
   state = seed * 2654435761u + 1;
   int n = 1 + (int)draw_below(MAX_PROGRAMS);
@@ -189,7 +189,7 @@ static bool run_program(int world, uint32_t seed, seen *s) {
 }
 
 int main(int argc, char **argv) {
-  seen home = {0}, apart = {0};
+  run_record home = {0}, apart = {0};
   size_t n_compared = 0;
   if (argc < 6) return 2;
   cleave_options o = {.size = sizeof o, .deadline_ms = 20000};

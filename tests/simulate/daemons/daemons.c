@@ -20,7 +20,7 @@
 
 #define MS UINT64_C(1000000)
 
-enum { DEADLINE_MS = 20000, AWAY_MS = 400, NOTICE_MS = 10000 };
+enum { DEADLINE_MS = 20000, MAX_DOWN_MS = 400, NOTICE_MS = 10000 };
 
 static const char *session;
 static struct { uint64_t lines, bytes, losses, errors; } total;
@@ -134,7 +134,7 @@ static bool run_loss(uint64_t seed) {
   sim_fault f = {.kind = SIM_KILL,
                  .a = 1 + sim_draw_below(&random, SIM_PLACES - 1),
                  .at = sim_draw_number(&random) % span,
-                 .restart_ns = sim_draw_number(&random) % (AWAY_MS * MS)};
+                 .restart_ns = sim_draw_number(&random) % (MAX_DOWN_MS * MS)};
   if (!run_program(seed, "a worker dies", false, &f, &lossy)) return false;
   total.losses++;
   for (size_t i = 0; i < lossy.n; i++) total.errors += lossy.lines[i].result.status != CLEAVE_OK;

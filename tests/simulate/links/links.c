@@ -400,13 +400,13 @@ static void check_nothing_is_held(const side *s) {
 /* True if all tensors have returned to the pool. A pool frees idle blocks before it exceeds its
  * quota, so after a request over the quota only used blocks are left. */
 static bool has_no_used_tensors(side *s) {
-  enum { LITTLE = 512 };
+  enum { SMALL_QUOTA = 512 };
   clv_err err;
   clv_tensor *t = NULL;
-  clv_account_set_limit(s->account, CLV_QUOTA_BYTES, LITTLE);
-  clv_code code = clv_pool_alloc_tensor(s->pool, CLV_U8, &CLV_SHAPE(LITTLE), &t, &err);
+  clv_account_set_limit(s->account, CLV_QUOTA_BYTES, SMALL_QUOTA);
+  clv_code code = clv_pool_alloc_tensor(s->pool, CLV_U8, &CLV_SHAPE(SMALL_QUOTA), &t, &err);
   clv_tensor_unref(t);
-  return code == CLV_OK && clv_account_usage(s->account, CLV_QUOTA_BYTES) == LITTLE;
+  return code == CLV_OK && clv_account_usage(s->account, CLV_QUOTA_BYTES) == SMALL_QUOTA;
 }
 
 static void end_side(side *s) {

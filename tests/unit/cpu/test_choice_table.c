@@ -90,7 +90,8 @@ static bool is_bf16_missing(void) {
   return clv_backend_cpu()->check_bf16(clv_backend_cpu(), &why) != CLV_OK;
 }
 
-/* Both kernels of attention are near each other, and each answer has its own. */
+/* Each answer selects its own kernel of attention; the results of both kernels are near each other.
+ */
 static void kernel_follows_the_answer(void **state) {
   const clv_node_desc d = make_attention_desc();
   node a, b;

@@ -11,7 +11,7 @@
 #include <sys/time.h>
 #include <ucontext.h>
 
-enum { TEAM = 3, WANTED = 50, PERIOD_US = 200 };
+enum { TEAM = 3, MIN_SIGNALS = 50, PERIOD_US = 200 };
 static const uint64_t LIMIT_NS = 10000000000;
 
 extern void GOMP_parallel(void (*fn)(void *), void *arg, unsigned threads, unsigned flags);
@@ -167,12 +167,12 @@ static void signal_handler_runs_on_the_thread_stack(void **state) {
   prepare_node(&n, &d);
   begin_alarms(stack);
   set_alarm_interval(PERIOD_US);
-  for (uint64_t end = clv_now_ns() + LIMIT_NS; n_handled < WANTED && clv_now_ns() < end;)
+  for (uint64_t end = clv_now_ns() + LIMIT_NS; n_handled < MIN_SIGNALS && clv_now_ns() < end;)
     run_node(&n);
   set_alarm_interval(0);
   sigaltstack(&(stack_t){.ss_flags = SS_DISABLE}, NULL);
   free_node(&n);
-  assert_true(n_handled >= WANTED);
+  assert_true(n_handled >= MIN_SIGNALS);
   assert_int_equal(n_outside, 0);
 }
 

@@ -8,12 +8,12 @@
 #include "common/engine/wake_int.h"
 #include "tests/unit/engine/contexts_test.h"
 
-typedef struct heard {
+typedef struct received_results {
   uint32_t n_aborts, n_gradients;
-} heard;
+} received_results;
 
 static void count_result(engine *w, clv_result *r) {
-  heard *h = w->user;
+  received_results *h = w->user;
   h->n_aborts += r->packet->frame.kind == CLV_ABORT;
   h->n_gradients += r->packet->frame.kind == CLV_GRADIENT;
   clv_packet_free(r->packet);
@@ -52,7 +52,7 @@ static void send_gradient(engine *w, uint64_t context, uint64_t id, uint32_t ord
 /* The backward of context 1 is ready once its forward has run, before the step of context 2, which
  * is queued after that forward. */
 static void step_does_not_overtake_a_ready_backward(void **state) {
-  heard h = {0};
+  received_results h = {0};
   engine w = {.on_result = count_result, .user = &h};
   clv_err err = {0};
   clv_packet *p;
@@ -80,7 +80,7 @@ static void step_does_not_overtake_a_ready_backward(void **state) {
 /* A step that has started gives the weights a new version, even if the context was aborted
  * meanwhile. */
 static void started_step_raises_the_version_despite_abort(void **state) {
-  heard h = {0};
+  received_results h = {0};
   engine w = {.on_result = count_result, .user = &h};
   clv_err err = {0};
   clv_packet *p;
@@ -117,7 +117,7 @@ static float get_running_mean(const engine *w) {
 
 static void failed_call_does_not_block_statistics_revert(void **state) {
   enum { MAX_TENSORS = 8192 };
-  heard h = {0};
+  received_results h = {0};
   engine w = {.on_result = count_result, .user = &h};
   clv_err err = {0};
   clv_packet *p;
@@ -145,7 +145,7 @@ static void failed_call_does_not_block_statistics_revert(void **state) {
 }
 
 static void packet_with_a_waiter_is_not_deferred(void **state) {
-  heard h = {0};
+  received_results h = {0};
   engine w = {.on_result = count_result, .user = &h};
   clv_err err = {0};
   clv_packet *p;

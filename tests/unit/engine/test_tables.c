@@ -193,7 +193,7 @@ static void send_gradient(engine *w, uint64_t context, uint32_t phase, uint64_t 
   send_packet(w, p);
 }
 
-enum { RETAIN = 1, VOTE = 2, MORE = 4 };
+enum { RETAIN = 1, VOTE = 2, MORE_FOLLOW = 4 };
 
 /* Sends a PREPARE. Phases before it that were not sent count as empty. id: the call that it names,
  * which has one gradient; 0: it names no call. */
@@ -203,7 +203,7 @@ static void send_prepare(engine *w, uint64_t context, uint32_t phase, uint64_t i
   const clv_context *c = clv_context_find(w->contexts, context);
   uint32_t last = c ? c->phase : 0;
   assert_ok(clv_packet_new_prepare(w->pool, context, phase, 0, flags & RETAIN, flags & VOTE,
-                                   flags & MORE, &p, &err));
+                                   flags & MORE_FOLLOW, &p, &err));
   if (id) assert_ok(clv_packet_add_needed_call(p, id, 1, 0, &err));
   p->frame.backward.n_skipped_phases = phase > last ? phase - last - 1 : 0;
   send_packet(w, p);
@@ -379,9 +379,10 @@ static void run_call_events(engine *w) {
   send_gradient(w, 3, 2, 11, false);
   send_call_and_backward(w, 4, 11, RETAIN);
   send_call_with_positions(w, 6, 11, 9);
-  send_prepare(w, 6, 1, 11, MORE);
+  send_prepare(w, 6, 1, 11, MORE_FOLLOW);
   send_gradient(w, 6, 1, 11, true);
-  send_prepare(w, 6, 1, 11, MORE); /* call 11 is named a second time while its second part waits */
+  /* call 11 is named a second time while its second part waits */
+  send_prepare(w, 6, 1, 11, MORE_FOLLOW);
   send_gradient(w, 6, 1, 11, true);
   send_announcement(w, 7, 11);
   send_prepare(w, 7, 1, 11, 0);
@@ -431,7 +432,7 @@ static void bring_to_pass_state(engine *w, uint64_t c, clv_pass_state state) {
     assert_int_equal(w->n_started_work, 1);
     return;
   }
-  send_prepare(w, c, 2, 11, state == PASS_COLLECTING ? MORE : 0);
+  send_prepare(w, c, 2, 11, state == PASS_COLLECTING ? MORE_FOLLOW : 0);
 }
 
 static void send_pass_events(engine *w, uint64_t c, clv_pass_state state) {
@@ -470,7 +471,7 @@ static void run_pass_events(engine *w) {
     send_prepare(w, c + 1, 3, 11, 0); /* this PREPARE fails the context, and is then sent again */
     send_prepare(w, c + 1, 4, 11, 0);
   }
-  send_prepare(w, 300, 1, 0, MORE);
+  send_prepare(w, 300, 1, 0, MORE_FOLLOW);
   send_prepare(w, 300, 1, 0, 0);
 }
 

@@ -25,14 +25,14 @@ static const linear_case cases[] = {
     {2, 1 << 17, 17, false, true},
 };
 
-typedef struct one {
+typedef struct module_run {
   clv_graph *graph;
   clv_params *params;
   clv_plan *plan;
   clv_call *call;
   char *parameter_block;
   float *x, *y, *dy, *dx, *gradient_block;
-} one;
+} module_run;
 
 static clv_graph *make_graph_of_case(const linear_case *c) {
   int x;
@@ -53,7 +53,7 @@ static float *draw_numbers(size_t n, uint32_t stream) {
 }
 
 /* Makes the parameters, drawn from one key, so that both runs have the same numbers. */
-static void make_params(one *r, bool is_narrow) {
+static void make_params(module_run *r, bool is_narrow) {
   assert_ok(clv_params_make(r->graph, &r->params, err));
   r->params->list[0].frozen = true;
   if (is_narrow) clv_params_convert_frozen_to_bf16(r->graph, r->params);
@@ -67,9 +67,9 @@ static void make_params(one *r, bool is_narrow) {
   for (size_t i = 0; !is_narrow && i < w->n; i++) wide[i] = clv_bf16_value(clv_bf16_of(wide[i]));
 }
 
-static one run_case(const linear_case *c, const clv_backend *backend, bool is_bf16,
-                    bool is_narrow) {
-  one r = {.graph = make_graph_of_case(c)};
+static module_run run_case(const linear_case *c, const clv_backend *backend, bool is_bf16,
+                           bool is_narrow) {
+  module_run r = {.graph = make_graph_of_case(c)};
   size_t n_in = (size_t)(c->n_rows * c->n_features), n_out = (size_t)(c->n_rows * c->n_outputs);
   make_params(&r, is_narrow);
   const clv_plan_options o = {.backend = backend,
@@ -97,7 +97,7 @@ static one run_case(const linear_case *c, const clv_backend *backend, bool is_bf
   return r;
 }
 
-static void free_run(one *r) {
+static void free_run(module_run *r) {
   clv_plan_free(r->plan);
   clv_params_free(r->params);
   clv_graph_free(r->graph);
@@ -116,7 +116,7 @@ static void assert_near(const float *a, const float *b, size_t n, double most, c
 
 static void compare_narrow_with_f32(const linear_case *c, const clv_backend *backend, bool is_bf16,
                                     double most) {
-  one a = run_case(c, backend, is_bf16, true), b = run_case(c, backend, is_bf16, false);
+  module_run a = run_case(c, backend, is_bf16, true), b = run_case(c, backend, is_bf16, false);
   assert_near(a.y, b.y, (size_t)(c->n_rows * c->n_outputs), most, "output");
   assert_near(a.dx, b.dx, (size_t)(c->n_rows * c->n_features), most, "input gradient");
   assert_int_equal(a.params->trainable_bytes, b.params->trainable_bytes);

@@ -174,29 +174,29 @@ static void every_cut_gives_the_same_bits_on_cpu(void **state) {
 /* A kernel of ref behind a blocked layout. Convolutions and tanh compute in blocks of 8 channels,
  * other ops row-major. Batchnorm's weight gradient is fused, weights are read from the cache only,
  * and softmax is left to ref. The arithmetic is that of ref, so the bits must be equal. */
-typedef struct blocked {
+typedef struct blocked_kernel {
   clv_kernel base;
   clv_node_desc d;
   clv_kernel *ref_kernel;
   /* copies of the tensors in row-major order */
   char *in[CLV_MAX_IN], *out, *dout, *din[CLV_MAX_IN];
-} blocked;
+} blocked_kernel;
 
 static int refreshes;
 
-static size_t get_weight_bytes(const blocked *k) {
+static size_t get_weight_bytes(const blocked_kernel *k) {
   return k->d.n_params ? clv_layout_numel(&k->d.param[0], 1) * clv_dtype_size(k->d.dtype) : 0;
 }
 
 static clv_code refresh_blocked_weights(clv_kernel *b, const clv_kernel_args *a, clv_err *err) {
   (void)err;
   refreshes++;
-  memcpy(a->cache, a->param[0], get_weight_bytes((blocked *)b));
+  memcpy(a->cache, a->param[0], get_weight_bytes((blocked_kernel *)b));
   return CLV_OK;
 }
 
-static void reorder_values(const blocked *k, const clv_shape *shape, const void *src, int from,
-                           void *dst, int to) {
+static void reorder_values(const blocked_kernel *k, const clv_shape *shape, const void *src,
+                           int from, void *dst, int to) {
   if (!src || !dst) return;
   if (shape->rank == 4)
     assert_ok(
@@ -205,7 +205,7 @@ static void reorder_values(const blocked *k, const clv_shape *shape, const void 
     memcpy(dst, src, clv_layout_numel(shape, 1) * clv_dtype_size(k->d.dtype));
 }
 
-static clv_kernel_args make_row_major_args(blocked *k, const clv_kernel_args *a) {
+static clv_kernel_args make_row_major_args(blocked_kernel *k, const clv_kernel_args *a) {
   clv_kernel_args inner = *a;
   for (int i = 0; i < k->d.n_in; i++) {
     reorder_values(k, &k->d.in[i], a->in[i], k->base.in_block[i], k->in[i], 1);
@@ -220,7 +220,7 @@ static clv_kernel_args make_row_major_args(blocked *k, const clv_kernel_args *a)
 }
 
 static clv_code run_blocked_forward(clv_kernel *b, const clv_kernel_args *a, clv_err *err) {
-  blocked *k = (blocked *)b;
+  blocked_kernel *k = (blocked_kernel *)b;
   clv_kernel_args inner = make_row_major_args(k, a);
   memset(a->scratch, 0xFF, b->scratch_bytes);
   CLV_TRY(k->ref_kernel->forward(k->ref_kernel, &inner, err));
@@ -229,7 +229,7 @@ static clv_code run_blocked_forward(clv_kernel *b, const clv_kernel_args *a, clv
 }
 
 static clv_code run_blocked_backward_input(clv_kernel *b, const clv_kernel_args *a, clv_err *err) {
-  blocked *k = (blocked *)b;
+  blocked_kernel *k = (blocked_kernel *)b;
   clv_kernel_args inner = make_row_major_args(k, a);
   reorder_values(k, &k->d.out, a->out, b->out_block, k->out, 1);
   memset(a->scratch, 0xFF, b->scratch_bytes);
@@ -242,13 +242,13 @@ static clv_code run_blocked_backward_input(clv_kernel *b, const clv_kernel_args 
 }
 
 static clv_code run_blocked_backward_weight(clv_kernel *b, const clv_kernel_args *a, clv_err *err) {
-  blocked *k = (blocked *)b;
+  blocked_kernel *k = (blocked_kernel *)b;
   clv_kernel_args inner = make_row_major_args(k, a);
   return k->ref_kernel->backward_weight(k->ref_kernel, &inner, err);
 }
 
 static void free_blocked_kernel(clv_kernel *b) {
-  blocked *k = (blocked *)b;
+  blocked_kernel *k = (blocked_kernel *)b;
   k->ref_kernel->free(k->ref_kernel);
   for (int i = 0; i < CLV_MAX_IN; i++) {
     free(k->in[i]);
@@ -262,7 +262,7 @@ static void free_blocked_kernel(clv_kernel *b) {
 static clv_code prepare_blocked_kernel(const clv_backend *b, const clv_node_desc *d,
                                        clv_kernel **ret, clv_err *err) {
   (void)b;
-  blocked *k;
+  blocked_kernel *k;
   if (d->op == CLV_OP_SOFTMAX || d->tail) return CLV_UNIMPLEMENTED;
   CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
   k->d = *d;

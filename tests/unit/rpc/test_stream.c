@@ -320,14 +320,15 @@ static void test_cancel_releases_queued_megabytes(void **state) {
   static recorder r;
   static atomic_uint released;
   released = 0;
-  enum { BIG = 5 << 20, N = 8 };
-  char *data = calloc(1, BIG);
+  enum { BIG_BYTES = 5 << 20, N = 8 };
+  char *data = calloc(1, BIG_BYTES);
   svc.delays_echo = true;
   clv_rpc_stream *stream = open_stream("/test/Echo", &r);
-  clv_rpc_piece piece = {data, BIG, count_release, &released};
+  clv_rpc_piece piece = {data, BIG_BYTES, count_release, &released};
   for (int i = 0; i < N; i++) must(clv_rpc_stream_send(stream, &piece, 1, &err), &err);
   usleep(200000);
-  assert_true(clv_rpc_stream_queued_bytes(stream) > (size_t)BIG); /* the sender's queue has grown */
+  /* the sender's queue has grown */
+  assert_true(clv_rpc_stream_queued_bytes(stream) > (size_t)BIG_BYTES);
   clv_rpc_stream_cancel(stream, CLV_ABORTED, "changed my mind");
   assert_true(event_wait_for_count(&r.closed, 1, 5000));
   assert_int_equal(r.end_code, CLV_ABORTED);

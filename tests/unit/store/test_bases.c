@@ -124,15 +124,15 @@ static void write_to_a_base_kills_the_process(void **state) {
   clv_bases_free(b);
 }
 
-typedef struct taker {
+typedef struct acquiring_thread {
   clv_bases *b;
   source *s;
   clv_code result_code;
   clv_tensor *t;
-} taker;
+} acquiring_thread;
 
 static void *acquire_in_thread(void *user) {
-  taker *k = user;
+  acquiring_thread *k = user;
   const clv_base_key key = make_key("a", "w");
   clv_err why;
   k->result_code = clv_bases_acquire(k->b, &key, NULL, fill_values, k->s, &k->t, &why);
@@ -148,7 +148,7 @@ static void waiter_during_a_fill_can_leave_or_take_over(void **state) {
   (void)state;
   clv_bases *b = open_bases();
   source s = {.is_slow = true, .n_refusals_left = 1}, own = {0};
-  taker k = {.b = b, .s = &s};
+  acquiring_thread k = {.b = b, .s = &s};
   pthread_t thread;
   clv_tensor *t = NULL;
   const clv_base_key key = make_key("a", "w");

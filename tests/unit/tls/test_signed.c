@@ -9,12 +9,12 @@
 
 static const char text[] = "version: 1\nkinds: [gradient]\n";
 
-typedef struct people {
+typedef struct signers {
   EVP_PKEY *ca_key, *other_ca_key, *key;
   X509 *ca, *other_ca, *approver, *plain, *server, *expired, *stranger;
-} people;
+} signers;
 
-static people p;
+static signers p;
 
 static X509 *make_leaf(const char *name, const char *eku, bool other, int days) {
   return make_certificate_by_hand(&(by_hand){.name = name,

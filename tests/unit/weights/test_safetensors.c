@@ -383,8 +383,8 @@ static void bit_flips_are_refused_or_change_the_digest(void **state) {
 /* ---- matching -------------------------------------------------------------------------------- */
 
 /* number of tensors in make_larger_file() */
-enum { WANTED = 5 };
-static const clv_weights_want wanted[WANTED] = {
+enum { N_WANTED = 5 };
+static const clv_weights_want wanted[N_WANTED] = {
     {"fc.weight", CLV_F32, {2, {10, 256}}, false},
     {"fc.bias", CLV_F32, {1, {10}}, false},
     {"conv1.weight", CLV_F32, {4, {16, 1, 5, 5}}, false},
@@ -404,7 +404,7 @@ static clv_weights_file *open_larger_file(clv_bytes *b, clv_weights_want *want) 
 static void wanted_tensors_match_and_extra_ones_are_named(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
-  clv_weights_want want[WANTED];
+  clv_weights_want want[N_WANTED];
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = open_larger_file(&b, want);
   const clv_weights_entry *found[8] = {0};
   clv_err err;
@@ -428,7 +428,7 @@ static void wanted_tensors_match_and_extra_ones_are_named(void **state) {
 static void missing_tensors_are_named(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
-  clv_weights_want want[WANTED];
+  clv_weights_want want[N_WANTED];
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = open_larger_file(&b, want);
   const clv_weights_entry *found[8] = {0};
   clv_err err;
@@ -467,7 +467,7 @@ static void missing_tensors_are_named(void **state) {
 static void mismatched_shape_or_dtype_is_named(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
-  clv_weights_want want[WANTED];
+  clv_weights_want want[N_WANTED];
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = open_larger_file(&b, want);
   const clv_weights_entry *found[8] = {0};
   clv_err err;

@@ -648,8 +648,8 @@ static void encode_and_decode_allocate_nothing(void **state) {
 /* All lengths around a cache line, at all places of a line, in pieces that end within lines. */
 static void copies_past_the_cache_are_complete(void **state) {
   (void)state;
-  enum { MAX_LEN = 300, ROOM = MAX_LEN + 128 };
-  static uint8_t from[MAX_LEN], to[ROOM];
+  enum { MAX_LEN = 300, BUFFER_LEN = MAX_LEN + 128 };
+  static uint8_t from[MAX_LEN], to[BUFFER_LEN];
   for (size_t i = 0; i < MAX_LEN; i++) from[i] = (uint8_t)(i * 7 + 3);
   for (size_t len = 0; len <= MAX_LEN; len += len < 140 ? 1 : 23)
     for (size_t at = 0; at < 64; at += 7) {
@@ -659,7 +659,7 @@ static void copies_past_the_cache_are_complete(void **state) {
       assert_int_equal(clv_payload_copy_past_cache(pieces, &(clv_payload){0, 0, len}, to + at),
                        clv_crc32c(0, from, len));
       assert_memory_equal(to + at, from, len);
-      for (size_t i = 0; i < ROOM; i++)
+      for (size_t i = 0; i < BUFFER_LEN; i++)
         if (i < at || i >= at + len) assert_int_equal(to[i], 0);
     }
 }
