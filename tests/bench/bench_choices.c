@@ -19,17 +19,17 @@
 enum { MAX_CANDIDATES = 2, MIN_ROUNDS = 7, MAX_ROUNDS = 60 };
 #define ROUNDS_MS 150 /* time after which MIN_ROUNDS are enough */
 
-static cpu_candidate forced[CPU_QUESTIONS];
+static cpu_candidate forced_candidates[CPU_QUESTIONS];
 
 cpu_candidate __real_clv_cpu_choose(cpu_question question, cpu_shape_class shape_class);
 cpu_candidate __wrap_clv_cpu_choose(cpu_question question, cpu_shape_class shape_class);
 cpu_candidate __wrap_clv_cpu_choose(cpu_question question, cpu_shape_class shape_class) {
-  cpu_candidate c = forced[question];
+  cpu_candidate c = forced_candidates[question];
   return c == NONE ? __real_clv_cpu_choose(question, shape_class) : c;
 }
 
 static void force_none(void) {
-  for (int i = 0; i < CPU_QUESTIONS; i++) forced[i] = NONE;
+  for (int i = 0; i < CPU_QUESTIONS; i++) forced_candidates[i] = NONE;
 }
 
 static void print_about(void) {
@@ -303,10 +303,10 @@ static void time_case(cpu_question number, const shape_case *c) {
   const question *q = &questions[number];
   node nodes[MAX_CANDIDATES];
   force_none();
-  if (number == CPU_CONV_WEIGHT_BF16) forced[CPU_CONV_BF16] = CPU_CHANNELS_LAST;
-  if (number == CPU_CONV_WEIGHT_F32) forced[CPU_CONV_F32] = CPU_BLOCKS;
+  if (number == CPU_CONV_WEIGHT_BF16) forced_candidates[CPU_CONV_BF16] = CPU_CHANNELS_LAST;
+  if (number == CPU_CONV_WEIGHT_F32) forced_candidates[CPU_CONV_F32] = CPU_BLOCKS;
   for (int i = 0; i < q->n; i++) {
-    forced[number] = q->candidates[i];
+    forced_candidates[number] = q->candidates[i];
     nodes[i] = make_node(c, q->bf16);
   }
   time_nodes(nodes, q->n);

@@ -46,7 +46,7 @@ static const unsigned in_bf16[CLV_OP_COUNT] = {
     [CLV_OP_DROPOUT] = WRITES};
 
 static const run_options on_ref = {.dtype = CLV_F32};
-static const run_options narrow_on_ref = {.dtype = CLV_F32, .has_bf16_weight = true};
+static const run_options bf16_weight_on_ref = {.dtype = CLV_F32, .has_bf16_weight = true};
 
 static size_t tile; /* tile of attention; 0: the backend's own */
 
@@ -87,7 +87,7 @@ static void draw_values(const op_case *c, bool has_few_bits, values *s) {
 static void run_case_on_device(const op_case *c, const run_options *o, bool has_few_bits,
                                uint64_t seed, values *ret) {
   run_options with = *o;
-  clv_backend *b = o == &on_ref || o == &narrow_on_ref ? NULL : open_device(seed);
+  clv_backend *b = o == &on_ref || o == &bf16_weight_on_ref ? NULL : open_device(seed);
   with.backend = b ? b : clv_backend_ref();
   with.dtype = CLV_F32;
   draw_values(c, has_few_bits, ret);
@@ -240,7 +240,7 @@ static double check_bf16_weight(const op_case *c, const kind *k) {
   values got, want, rounded;
   o.has_bf16_weight = true;
   run_case_on_device(c, &o, false, 0, &got);
-  run_case_on_device(c, &narrow_on_ref, false, 0, &want);
+  run_case_on_device(c, &bf16_weight_on_ref, false, 0, &want);
   double worst = find_largest_distance(c, k->name, &got, &want, k->max_distance);
   run_with_rounded_weight(c, &k->o, &rounded);
   assert_same_bits(c, k->name, "from those numbers in f32", &got, &rounded);

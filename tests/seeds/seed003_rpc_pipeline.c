@@ -37,7 +37,7 @@ static const struct {
 };
 enum { COMPARED = sizeof compared / sizeof *compared };
 /* factors by which the limit is multiplied */
-static const double first_loss = 0.1, later_losses = 300, moved_rows = 5;
+static const double first_loss_factor = 0.1, later_losses_factor = 300, moved_rows_factor = 5;
 
 static struct { int images, image_side, classes, batches; } sizes;
 static bool home;
@@ -238,7 +238,7 @@ static void compare_row_movement(const char *run, const cleave_tensor *weight) {
       sum += pow((double)seed_get_value(weight, i) - seed_get_value(was, i), 2);
     moved[r] = (float)sqrt(sum);
   }
-  compare_norm(run, "moved", moved_rows, &norms);
+  compare_norm(run, "moved", moved_rows_factor, &norms);
   free(moved);
 }
 
@@ -265,7 +265,8 @@ static double train_steps(pipeline *p, const char *run, float *xs, const cleave_
     printf("Processing batch %d\n", i);
     seed_draw_normal(xs, (size_t)i * values, values, SEED_DATA);
     loss = train_step(p, xs, labels);
-    double slack = i ? later_losses : first_loss, at = seed_get_value(&theirs, (size_t)i);
+    double slack = i ? later_losses_factor : first_loss_factor,
+           at = seed_get_value(&theirs, (size_t)i);
     seed_compare_number(what, (size_t)i, at + (loss - at) / slack, at);
     if (i == 0) compare_state(p, run);
   }

@@ -21,13 +21,13 @@ enum { NOTHING, UNDEFINED, DEFINED = 3 };
 static unsigned char *states; /* [SIM_REGION] state of each byte of device memory */
 
 #if CLV_SANITIZED
-static const bool checked = false;
+static const bool is_checked = false;
 #else
-static const bool checked = true;
+static const bool is_checked = true;
 #endif
 
 void sim_checks_map_states(void) {
-  if (!checked) return;
+  if (!is_checked) return;
   states = mmap(NULL, SIM_REGION, PROT_READ | PROT_WRITE,
                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (states == MAP_FAILED) sim_report_fault("no %zu bytes of addresses", SIM_REGION);
@@ -38,23 +38,23 @@ static unsigned char *get_state_of_byte(const void *p) {
 }
 
 void sim_checks_set_inaccessible(const void *p, size_t bytes) {
-  if (checked) memset(get_state_of_byte(p), NOTHING, bytes);
+  if (is_checked) memset(get_state_of_byte(p), NOTHING, bytes);
 }
 
 void sim_checks_set_unmapped(const void *pages, size_t bytes) {
-  if (checked) madvise(get_state_of_byte(pages), bytes, MADV_DONTNEED);
+  if (is_checked) madvise(get_state_of_byte(pages), bytes, MADV_DONTNEED);
 }
 
 void sim_checks_set_undefined(const void *p, size_t bytes) {
-  if (checked) memset(get_state_of_byte(p), UNDEFINED, bytes);
+  if (is_checked) memset(get_state_of_byte(p), UNDEFINED, bytes);
 }
 
 void sim_checks_are_defined(const void *p, size_t bytes) {
-  if (checked) memset(get_state_of_byte(p), DEFINED, bytes);
+  if (is_checked) memset(get_state_of_byte(p), DEFINED, bytes);
 }
 
 void sim_checks_copy_state(void *dst, const void *src, size_t bytes) {
-  if (checked) memcpy(get_state_of_byte(dst), get_state_of_byte(src), bytes);
+  if (is_checked) memcpy(get_state_of_byte(dst), get_state_of_byte(src), bytes);
 }
 
 /* ---- functions that the compiler calls ------------------------------------------------------- */

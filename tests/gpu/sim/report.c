@@ -60,7 +60,7 @@ void sim_report_fault(const char *format, ...) {
   abort();
 }
 
-static struct sigaction before;
+static struct sigaction previous_handler;
 
 static void handle_memory_signal(int signal, siginfo_t *info, void *context) {
   const sim_block *b = sim_memory_find(info->si_addr);
@@ -75,9 +75,9 @@ static void handle_memory_signal(int signal, siginfo_t *info, void *context) {
   }
   fprintf(stderr, "cuda-sim: address %p was touched\n", info->si_addr);
   sim_launch_print_thread();
-  sigaction(signal, &before, NULL);
-  if (before.sa_flags & SA_SIGINFO && before.sa_sigaction)
-    before.sa_sigaction(signal, info, context);
+  sigaction(signal, &previous_handler, NULL);
+  if (previous_handler.sa_flags & SA_SIGINFO && previous_handler.sa_sigaction)
+    previous_handler.sa_sigaction(signal, info, context);
 }
 
 void sim_handle_faults(void) {
@@ -86,5 +86,5 @@ void sim_handle_faults(void) {
                              .sa_flags = SA_SIGINFO | SA_NODEFER};
   if (is_handled) return;
   is_handled = true;
-  sigaction(SIGSEGV, &action, &before);
+  sigaction(SIGSEGV, &action, &previous_handler);
 }

@@ -60,11 +60,11 @@ static clv_code check_not_captured(const sim_stream *s, clv_err *err) {
   return s->is_capturing ? clv_fail(err, CLV_PRECONDITION, "the stream is captured") : CLV_OK;
 }
 
-static _Thread_local uint64_t waits_here;
+static _Thread_local uint64_t n_waits_of_thread;
 
 static void count_wait(void) {
   sim.counts.n_waits++;
-  waits_here++;
+  n_waits_of_thread++;
 }
 
 static clv_code check_may_wait(const sim_stream *s, clv_err *err) {
@@ -615,7 +615,7 @@ static clv_code enqueue_lstm_call(sim_stream *s, const clv_cuda_lstm *l,
                                   void (*run)(const sim_op *op), clv_err *err) {
   size_t in = (size_t)(l->d.n * l->d.t * l->d.f), out = (size_t)(l->d.n * l->d.t * l->d.h);
   size_t weights = l->lstm_space.weights / sizeof(float);
-  int reserves = l->d.has_backward ? LSTM_FORWARD | LSTM_DATA | LSTM_WEIGHT : 0;
+  int reserve_calls = l->d.has_backward ? LSTM_FORWARD | LSTM_DATA | LSTM_WEIGHT : 0;
   const lstm_use uses[SIM_OPERANDS] = {
       [SIM_LSTM_WEIGHTS] = {LSTM_FORWARD | LSTM_DATA, a->weights, weights, "weights of an LSTM"},
       [SIM_LSTM_DWEIGHTS] = {LSTM_WEIGHT, a->dweights, weights, "gradients of an LSTM's weights"},
@@ -623,7 +623,7 @@ static clv_code enqueue_lstm_call(sim_stream *s, const clv_cuda_lstm *l,
       [SIM_LSTM_Y] = {LSTM_FORWARD | LSTM_DATA | LSTM_WEIGHT, a->y, out, "y of an LSTM"},
       [SIM_LSTM_DX] = {LSTM_DATA, a->dx, in, "dx of an LSTM"},
       [SIM_LSTM_DY] = {LSTM_DATA, a->dy, out, "dy of an LSTM"},
-      [SIM_LSTM_RESERVE] = {reserves, a->reserve, l->lstm_space.reserve / sizeof(float),
+      [SIM_LSTM_RESERVE] = {reserve_calls, a->reserve, l->lstm_space.reserve / sizeof(float),
                             "the reserve of an LSTM"},
   };
   sim_op op = {.run = sim_run_library,
@@ -718,7 +718,7 @@ const clv_vendor *clv_sim_make_vendor(const clv_sim_options *options) {
   return &table;
 }
 
-uint64_t clv_sim_count_waits_of_thread(void) { return waits_here; }
+uint64_t clv_sim_count_waits_of_thread(void) { return n_waits_of_thread; }
 
 clv_sim_counts clv_sim_get_counts(void) {
   LOCK;

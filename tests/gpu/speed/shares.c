@@ -560,8 +560,8 @@ static void fill_packed_offsets(bench *m) {
 /* ---- which kernels ran ---------------------------------------------------------------------- */
 
 enum { MAX_KERNELS = 512 };
-static clv_vendor noting;
-static const clv_vendor *asked;
+static clv_vendor recording_vendor;
+static const clv_vendor *original_vendor;
 static void (*launched[MAX_KERNELS])(void *const *args);
 static size_t n_launched;
 
@@ -569,14 +569,14 @@ static clv_code record_launch(clv_cuda_stream *s, const clv_cuda_launch *l, clv_
   size_t i = 0;
   while (i < n_launched && launched[i] != l->call) i++;
   if (l->call && i == n_launched && n_launched < MAX_KERNELS) launched[n_launched++] = l->call;
-  return asked->launch(s, l, err);
+  return original_vendor->launch(s, l, err);
 }
 
 static void record_launches(bench *m) {
-  asked = m->g->vendor;
-  noting = *asked;
-  noting.launch = record_launch;
-  m->g->vendor = &noting;
+  original_vendor = m->g->vendor;
+  recording_vendor = *original_vendor;
+  recording_vendor.launch = record_launch;
+  m->g->vendor = &recording_vendor;
 }
 
 /* Prints the launched kernels. Names contain no types, so each instance of a template is a separate

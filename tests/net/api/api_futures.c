@@ -173,21 +173,21 @@ typedef struct listener {
   int listener_number;
 } listener;
 
-static pthread_mutex_t hearing = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void record_callback(void *user, cleave_future future, const cleave_error *error) {
   const listener *l = user;
-  pthread_mutex_lock(&hearing);
+  pthread_mutex_lock(&log_lock);
   l->at->call_order[l->at->n_calls++ & 7] = l->listener_number;
   l->at->last_status = error->status;
   l->at->last_future = future;
-  pthread_mutex_unlock(&hearing);
+  pthread_mutex_unlock(&log_lock);
 }
 
 static int get_n_calls(const callback_log *h) {
-  pthread_mutex_lock(&hearing);
+  pthread_mutex_lock(&log_lock);
   int n = h->n_calls;
-  pthread_mutex_unlock(&hearing);
+  pthread_mutex_unlock(&log_lock);
   return n;
 }
 
@@ -246,11 +246,11 @@ static void make_next_call(void *user, cleave_future future, const cleave_error 
     bad =
         cleave_rpc_async(rt, s->context, small.b, &s->at, 1, NULL, &f, &wait_error) != CLEAVE_OK ||
         cleave_future_then(rt, f, make_next_call, s, &wait_error) != CLEAVE_OK;
-  pthread_mutex_lock(&hearing);
+  pthread_mutex_lock(&log_lock);
   s->has_failed |= bad;
   s->is_over = bad || !s->calls_left--;
   if (f.id) s->last_call = f;
-  pthread_mutex_unlock(&hearing);
+  pthread_mutex_unlock(&log_lock);
 }
 
 static bool a_callback_begins_the_next_call(void) {
@@ -264,10 +264,10 @@ static bool a_callback_begins_the_next_call(void) {
   MUST(cleave_future_then(rt, f, make_next_call, &s, e));
   for (bool over = false; !over;) {
     bool is_ready;
-    pthread_mutex_lock(&hearing);
+    pthread_mutex_lock(&log_lock);
     over = s.is_over;
     f = s.last_call.id ? s.last_call : f;
-    pthread_mutex_unlock(&hearing);
+    pthread_mutex_unlock(&log_lock);
     if (single && !over) (void)!cleave_future_poll(rt, f, &is_ready, NULL);
     usleep(500);
   }
@@ -594,10 +594,10 @@ static void close_in_callback(void *user, cleave_future future, const cleave_err
   (void)future;
   callback_log *h = user;
   cleave_status closed = cleave_close(rt, 0, NULL, &wait_error);
-  pthread_mutex_lock(&hearing);
+  pthread_mutex_lock(&log_lock);
   h->n_calls += closed == CLEAVE_PRECONDITION && strstr(wait_error.text, "by a callback");
   h->last_status = error->status;
-  pthread_mutex_unlock(&hearing);
+  pthread_mutex_unlock(&log_lock);
 }
 
 static bool open_futures_are_listed_as_leaks_and_end(void) {

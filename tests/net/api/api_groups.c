@@ -164,8 +164,8 @@ static bool check_five_steps(const two_groups *c) {
   return true;
 }
 
-static const cleave_schedule falling = {.curve = CLEAVE_STEPS, .step_size = 2, .gamma = 0.5};
-static const cleave_schedule to_zero = {.curve = CLEAVE_LINEAR, .total_steps = 4};
+static const cleave_schedule step_schedule = {.curve = CLEAVE_STEPS, .step_size = 2, .gamma = 0.5};
+static const cleave_schedule linear_schedule = {.curve = CLEAVE_LINEAR, .total_steps = 4};
 
 static bool weights_decay_and_biases_have_a_rate_of_their_own(void) {
   const two_groups c = {.module_prefix = "adamw",
@@ -176,30 +176,33 @@ static bool weights_decay_and_biases_have_a_rate_of_their_own(void) {
 }
 
 static bool each_group_has_its_schedule_and_one_norm_holds_for_all(void) {
-  const two_groups c = {.module_prefix = "schedules",
-                        .kind = CLEAVE_ADAMW,
-                        .weight_settings = {.lr = 0.02, .weight_decay = 0.1, .schedule = &falling},
-                        .bias_settings = {.lr = 0.05, .schedule = &to_zero},
-                        .clip_norm = 0.5};
+  const two_groups c = {
+      .module_prefix = "schedules",
+      .kind = CLEAVE_ADAMW,
+      .weight_settings = {.lr = 0.02, .weight_decay = 0.1, .schedule = &step_schedule},
+      .bias_settings = {.lr = 0.05, .schedule = &linear_schedule},
+      .clip_norm = 0.5};
   return check_five_steps(&c);
 }
 
 static bool groups_with_and_without_momentum_step_together(void) {
-  const two_groups c = {.module_prefix = "sgd",
-                        .weight_settings = {.lr = 0.1, .weight_decay = 0.01, .schedule = &falling},
-                        .bias_settings = {.lr = 0.3, .momentum = 0.9},
-                        .clip_norm = 0.25};
+  const two_groups c = {
+      .module_prefix = "sgd",
+      .weight_settings = {.lr = 0.1, .weight_decay = 0.01, .schedule = &step_schedule},
+      .bias_settings = {.lr = 0.3, .momentum = 0.9},
+      .clip_norm = 0.25};
   return check_five_steps(&c);
 }
 
 /* With final steps, no decision is sent with END_CONTEXT. */
 static bool final_steps_have_all_rates(void) {
-  const two_groups c = {.module_prefix = "final",
-                        .kind = CLEAVE_ADAMW,
-                        .weight_settings = {.lr = 0.02, .weight_decay = 0.5, .schedule = &falling},
-                        .bias_settings = {.lr = 0.05, .schedule = &to_zero},
-                        .clip_norm = 0.5,
-                        .has_final_steps = true};
+  const two_groups c = {
+      .module_prefix = "final",
+      .kind = CLEAVE_ADAMW,
+      .weight_settings = {.lr = 0.02, .weight_decay = 0.5, .schedule = &step_schedule},
+      .bias_settings = {.lr = 0.05, .schedule = &linear_schedule},
+      .clip_norm = 0.5,
+      .has_final_steps = true};
   return check_five_steps(&c);
 }
 

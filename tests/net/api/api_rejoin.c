@@ -8,7 +8,7 @@
 
 #include "api_int.h"
 
-static const char *session, *loss_of_b, *mend_b;
+static const char *session, *how_to_lose_b, *how_to_mend_b;
 static bool single, via_master, keeps_weights;
 
 static bool ask_runner(const char *what) {
@@ -53,7 +53,7 @@ static uint32_t get_index_of_b(void) {
 static bool lose_b(void) {
   cleave_link_measure m;
   cleave_error error = {.status = CLEAVE_OK};
-  DO(ask_runner(loss_of_b));
+  DO(ask_runner(how_to_lose_b));
   for (int i = 0; i < 1000 && error.status != CLEAVE_UNAVAILABLE; i++) {
     if (cleave_measure(rt, get_index_of_b(), 100, &m, &error) == CLEAVE_OK)
       error.status = CLEAVE_OK;
@@ -64,7 +64,7 @@ static bool lose_b(void) {
 }
 
 static bool rejoin_b(void) {
-  DO(ask_runner(mend_b));
+  DO(ask_runner(how_to_mend_b));
   MUST(cleave_worker_rejoin(rt, at_b, 0, e));
   return true;
 }
@@ -378,7 +378,7 @@ static struct {
   char weights_path[256];
 } the;
 
-#define MEETS(name, expression) \
+#define DEFINE_CALL(name, expression) \
   static cleave_status name(cleave_error *e) { return expression; }
 static cleave_status call_module(cleave_module *m, const char *send_to, cleave_error *e) {
   cleave_call_options o = {.size = sizeof o, .send_to = send_to};
@@ -414,27 +414,30 @@ static cleave_status keep_another_value(cleave_error *e) {
   cleave_kept k;
   return cleave_keep(rt, the.y, &k, e);
 }
-MEETS(call_b, call_module(the.n.b, NULL, e))
-MEETS(send_a_call_to_b, call_module(the.n.a, at_b, e))
-MEETS(send_to_b, cleave_send_to(rt, the.value_here, at_b, e))
-MEETS(fetch, cleave_to_here(rt, the.y, 0, &the.t, e))
-MEETS(fetch_kept, cleave_kept_fetch(rt, the.k, 0, &the.t, e))
-MEETS(run_backward, cleave_backward(rt, the.failed_context, &the.loss, 1, false, 0, e))
-MEETS(step, cleave_step(rt, the.o, the.failed_context, 0, NULL, e))
-MEETS(read_gradient_of_b,
-      cleave_gradient(rt, the.failed_context, the.n.b, "0.weight", 0, &the.t, e))
-MEETS(read_b, cleave_weight_read(rt, the.n.b, "0.weight", 0, &the.t, e))
-MEETS(write_b,
-      cleave_weight_write(rt, the.n.b, "0.weight", &the.s.saved_weights[1].items[0].tensor, 0, e))
-MEETS(write_state, cleave_state_write(rt, the.n.b, CLEAVE_STATE_WEIGHTS,
-                                      the.s.saved_weights[1].items, the.s.saved_weights[1].n, 0, e))
-MEETS(save_b, cleave_state_save(rt, the.n.b, CLEAVE_STATE_WEIGHTS, the.weights_path, 0, e))
-MEETS(save_there, cleave_state_save_at_worker(rt, the.n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e))
-MEETS(load_there, cleave_state_load_at_worker(rt, the.n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e))
-MEETS(remove_there, cleave_state_remove_at_worker(rt, the.n.b, "b", 0, e))
-MEETS(place_b, cleave_module_place(rt, the.n.b, false, 0, e))
-MEETS(reload_b, cleave_module_reload(rt, the.n.b, NULL, NULL, 0, e))
-MEETS(leaf_in_it, cleave_leaf(rt, the.failed_context, &the.t, false, &the.value_here, e))
+DEFINE_CALL(call_b, call_module(the.n.b, NULL, e))
+DEFINE_CALL(send_a_call_to_b, call_module(the.n.a, at_b, e))
+DEFINE_CALL(send_to_b, cleave_send_to(rt, the.value_here, at_b, e))
+DEFINE_CALL(fetch, cleave_to_here(rt, the.y, 0, &the.t, e))
+DEFINE_CALL(fetch_kept, cleave_kept_fetch(rt, the.k, 0, &the.t, e))
+DEFINE_CALL(run_backward, cleave_backward(rt, the.failed_context, &the.loss, 1, false, 0, e))
+DEFINE_CALL(step, cleave_step(rt, the.o, the.failed_context, 0, NULL, e))
+DEFINE_CALL(read_gradient_of_b,
+            cleave_gradient(rt, the.failed_context, the.n.b, "0.weight", 0, &the.t, e))
+DEFINE_CALL(read_b, cleave_weight_read(rt, the.n.b, "0.weight", 0, &the.t, e))
+DEFINE_CALL(write_b, cleave_weight_write(rt, the.n.b, "0.weight",
+                                         &the.s.saved_weights[1].items[0].tensor, 0, e))
+DEFINE_CALL(write_state,
+            cleave_state_write(rt, the.n.b, CLEAVE_STATE_WEIGHTS, the.s.saved_weights[1].items,
+                               the.s.saved_weights[1].n, 0, e))
+DEFINE_CALL(save_b, cleave_state_save(rt, the.n.b, CLEAVE_STATE_WEIGHTS, the.weights_path, 0, e))
+DEFINE_CALL(save_there,
+            cleave_state_save_at_worker(rt, the.n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e))
+DEFINE_CALL(load_there,
+            cleave_state_load_at_worker(rt, the.n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e))
+DEFINE_CALL(remove_there, cleave_state_remove_at_worker(rt, the.n.b, "b", 0, e))
+DEFINE_CALL(place_b, cleave_module_place(rt, the.n.b, false, 0, e))
+DEFINE_CALL(reload_b, cleave_module_reload(rt, the.n.b, NULL, NULL, 0, e))
+DEFINE_CALL(leaf_in_it, cleave_leaf(rt, the.failed_context, &the.t, false, &the.value_here, e))
 
 /* needs_b: fails also when B is back without its modules; needs_failed_context: fails for good */
 static const struct {
@@ -609,7 +612,7 @@ static bool session_takes_63_workers_by_name(void) {
     DO(pass_kept_value(a, b, &again));
     CHECK(memcmp(again.data, first.data, 48) == 0);
   }
-  DO(lose_b() && ask_runner(mend_b));
+  DO(lose_b() && ask_runner(how_to_mend_b));
   REFUSED(cleave_worker_rejoin(rt, at_b, 0, e), CLEAVE_EXHAUSTED,
           "worker 'w2' would come back under name number 64");
   cleave_tensor_free(&first);
@@ -705,7 +708,7 @@ static bool worker_rejoins_by_futures(void) {
   MUST(cleave_worker_rejoin_async(rt, at_b, 300, &back, e));
   REFUSED(cleave_future_wait(rt, back, 0, e), CLEAVE_UNAVAILABLE, at_b);
   MUST(cleave_future_release(rt, back, e));
-  DO(ask_runner(mend_b));
+  DO(ask_runner(how_to_mend_b));
   MUST(cleave_worker_rejoin_async(rt, at_b, 0, &back, e));
   MUST(cleave_future_wait(rt, back, 0, e));
   MUST(cleave_module_reload_async(rt, b, NULL, NULL, 0, &there, e));
@@ -714,7 +717,7 @@ static bool worker_rejoins_by_futures(void) {
   CHECK(memcmp(again.data, first.data, 48) == 0);
   MUST(cleave_future_release(rt, back, e));
   MUST(cleave_future_release(rt, there, e));
-  DO(lose_b() && ask_runner(mend_b));
+  DO(lose_b() && ask_runner(how_to_mend_b));
   /* closing the runtime waits for the rejoin */
   MUST(cleave_worker_rejoin_async(rt, at_b, 0, &back, e));
   cleave_tensor_free(&first);
@@ -741,8 +744,8 @@ int main(int argc, char **argv) {
   session = argv[1];
   at_a = argv[2];
   at_b = argv[3];
-  loss_of_b = argv[4];
-  mend_b = argv[5];
+  how_to_lose_b = argv[4];
+  how_to_mend_b = argv[5];
   const char *only = NULL;
   for (int i = 6; i < argc; i++) {
     if (strcmp(argv[i], "single") == 0)
@@ -755,7 +758,7 @@ int main(int argc, char **argv) {
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
     bool long_one = tests[i].run_test == session_takes_63_workers_by_name;
     bool is_wanted =
-        only ? strcmp(only, tests[i].name) == 0 : !long_one || strcmp(loss_of_b, "cut") == 0;
+        only ? strcmp(only, tests[i].name) == 0 : !long_one || strcmp(how_to_lose_b, "cut") == 0;
     if (!is_wanted) continue;
     snprintf(why, sizeof why, "see the report");
     print_result(tests[i].run_test(), tests[i].name);

@@ -79,12 +79,12 @@ static bool state_written_into_another_runtime_continues_with_the_same_bits(void
 }
 
 static float zeros[15];
-static int64_t third = 3;
-static const cleave_named_tensor good = {"0.weight", CLEAVE_TENSOR_F32(zeros, 5, 3)};
+static int64_t third_step = 3;
+static const cleave_named_tensor valid_weight = {"0.weight", CLEAVE_TENSOR_F32(zeros, 5, 3)};
 static const cleave_named_tensor moment = {"0.weight.exp_avg", CLEAVE_TENSOR_F32(zeros, 5, 3)};
 
 static cleave_named_tensor make_step_counter(int rank) {
-  cleave_named_tensor counter = {"step", CLEAVE_TENSOR_I64(&third, 1)};
+  cleave_named_tensor counter = {"step", CLEAVE_TENSOR_I64(&third_step, 1)};
   counter.tensor.rank = rank;
   return counter;
 }
@@ -112,11 +112,12 @@ static bool mismatched_state_is_refused_by_name(void) {
                              0, e),                                                              \
           CLEAVE_INVALID, part)
   NO_STATE(n.b, CLEAVE_STATE_OPTIMIZER, moment, 1, "odd state b");
-  NO_STATE(n.a, CLEAVE_STATE_WEIGHTS, good, 3, "3 items for module 'odd state a', which has 2");
-  cleave_named_tensor wrong = good;
+  NO_STATE(n.a, CLEAVE_STATE_WEIGHTS, valid_weight, 3,
+           "3 items for module 'odd state a', which has 2");
+  cleave_named_tensor wrong = valid_weight;
   wrong.name = "0.wieght";
   NO_STATE(n.a, CLEAVE_STATE_WEIGHTS, wrong, 1, "'0.wieght'");
-  wrong = good;
+  wrong = valid_weight;
   wrong.tensor.shape[1] = 2;
   NO_STATE(n.a, CLEAVE_STATE_WEIGHTS, wrong, 1, "'0.weight' f32 [5, 2]");
   NO_STATE(n.a, CLEAVE_STATE_WEIGHTS, moment, 1, "'0.weight.exp_avg'");
@@ -133,7 +134,7 @@ static bool state_may_be_written_in_parts(void) {
   cleave_state state = {0};
   cleave_named_tensor counter = make_step_counter(0);
   DO(load_half_trained_network("state in parts", &n));
-  MUST(cleave_state_write(rt, n.a, CLEAVE_STATE_WEIGHTS, &good, 0, 0, e));
+  MUST(cleave_state_write(rt, n.a, CLEAVE_STATE_WEIGHTS, &valid_weight, 0, 0, e));
   /* writes only some of the optimiser's values */
   MUST(cleave_state_write(rt, n.a, CLEAVE_STATE_OPTIMIZER, &counter, 1, 0, e));
   MUST(cleave_state_write(rt, n.a, CLEAVE_STATE_OPTIMIZER, &moment, 1, 0, e));
@@ -212,7 +213,7 @@ static bool is_next_sending(int *at, const char *line) {
 static bool is_worker(const char *node) { return strcmp(node, "master") != 0; }
 
 /* Checks that the next recorded sending is this formatted line; does nothing unless `wanted`. */
-#define SENT(wanted, ...)                     \
+#define CHECK_NEXT_SENDING(wanted, ...)       \
   do {                                        \
     if (!(wanted)) break;                     \
     snprintf(line, sizeof line, __VA_ARGS__); \
@@ -226,14 +227,16 @@ static bool check_sendings(void) {
        is_relayed = is_apart && is_worker(at_a) && is_worker(at_b);
   char line[200];
   int at = 0;
-  SENT(is_worker(at_a), "leaf of 'gate a' input 0 to %s: 4 3, 48 bytes", at_a);
-  SENT(is_apart && !is_worker(at_a), "value of 'gate a' input 0 to %s: 4 5, 80 bytes", at_b);
-  SENT(is_relayed && !is_direct, "value of 'gate a' input 0 to %s: 4 5, 80 bytes, relayed", at_b);
-  SENT(is_worker(at_b), "gradient of 'gate b' input 0 to %s: 4 2, 32 bytes", at_b);
-  SENT(is_worker(at_a) && !is_worker(at_b), "gradient of 'gate a' input 0 to %s: 4 5, 80 bytes",
-       at_a);
-  SENT(is_relayed && !is_direct, "gradient of 'gate a' input 0 to %s: 4 5, 80 bytes, relayed",
-       at_a);
+  CHECK_NEXT_SENDING(is_worker(at_a), "leaf of 'gate a' input 0 to %s: 4 3, 48 bytes", at_a);
+  CHECK_NEXT_SENDING(is_apart && !is_worker(at_a), "value of 'gate a' input 0 to %s: 4 5, 80 bytes",
+                     at_b);
+  CHECK_NEXT_SENDING(is_relayed && !is_direct,
+                     "value of 'gate a' input 0 to %s: 4 5, 80 bytes, relayed", at_b);
+  CHECK_NEXT_SENDING(is_worker(at_b), "gradient of 'gate b' input 0 to %s: 4 2, 32 bytes", at_b);
+  CHECK_NEXT_SENDING(is_worker(at_a) && !is_worker(at_b),
+                     "gradient of 'gate a' input 0 to %s: 4 5, 80 bytes", at_a);
+  CHECK_NEXT_SENDING(is_relayed && !is_direct,
+                     "gradient of 'gate a' input 0 to %s: 4 5, 80 bytes, relayed", at_a);
   CHECK(get_n_sendings() == at);
   return true;
 }
@@ -291,7 +294,7 @@ static bool check_other_sendings(const char *w) {
   cleave_tensor labels = CLEAVE_TENSOR_I64(classes, 4);
   forget_sendings(0);
   MUST(cleave_module_place(rt, m, false, 0, e));
-  SENT(true, "weights of 'far' input 0 to %s: 3 3, 36 bytes", w);
+  CHECK_NEXT_SENDING(true, "weights of 'far' input 0 to %s: 3 3, 36 bytes", w);
   DO(open_context(&c));
   DO(make_leaf(c, in, 4, 3, false, &x));
   MUST(cleave_leaf(rt, c, &labels, false, &t, e));
@@ -306,10 +309,10 @@ static bool check_other_sendings(const char *w) {
   MUST(cleave_state_write(rt, m, CLEAVE_STATE_WEIGHTS, &given, 1, 0, e));
   DO(read_weight(m, "0.weight", &value));
   CHECK(memcmp(value.data, given_w, sizeof given_w) == 0);
-  SENT(true, "leaf of '' input 0 to %s: 4 3, 48 bytes", w);
-  SENT(true, "leaf of 'far loss' input 1 to %s: 4 i64, 32 bytes", w);
-  SENT(true, "weights of 'far' input 0 to %s: 3 3, 36 bytes", w);
-  SENT(true, "weights of 'far' input 0 to %s: 3 3, 36 bytes", w);
+  CHECK_NEXT_SENDING(true, "leaf of '' input 0 to %s: 4 3, 48 bytes", w);
+  CHECK_NEXT_SENDING(true, "leaf of 'far loss' input 1 to %s: 4 i64, 32 bytes", w);
+  CHECK_NEXT_SENDING(true, "weights of 'far' input 0 to %s: 3 3, 36 bytes", w);
+  CHECK_NEXT_SENDING(true, "weights of 'far' input 0 to %s: 3 3, 36 bytes", w);
   CHECK(get_n_sendings() == at);
   cleave_tensor_free(&value);
   return true;

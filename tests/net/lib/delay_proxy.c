@@ -232,23 +232,23 @@ static void start_thread(connection *c, one_direction *w, void *(*run)(void *)) 
   pthread_detach(thread);
 }
 
-static void serve_connection(int near) {
-  int one = 1, far = socket(target->ai_family, SOCK_STREAM, 0);
-  if (far < 0 || connect(far, target->ai_addr, target->ai_addrlen) != 0) {
-    if (far >= 0) close(far);
-    close(near);
+static void serve_connection(int client_fd) {
+  int one = 1, target_fd = socket(target->ai_family, SOCK_STREAM, 0);
+  if (target_fd < 0 || connect(target_fd, target->ai_addr, target->ai_addrlen) != 0) {
+    if (target_fd >= 0) close(target_fd);
+    close(client_fd);
     return;
   }
-  setsockopt(near, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  setsockopt(far, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  setsockopt(client_fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  setsockopt(target_fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   connection *c = calloc(1, sizeof *c);
   if (!c) die("memory");
-  c->client_fd = near;
-  c->target_fd = far;
+  c->client_fd = client_fd;
+  c->target_fd = target_fd;
   c->n_threads = 4;
   for (int i = 0; i < 2; i++) {
-    c->directions[i] =
-        (one_direction){.from_fd = i ? far : near, .to_fd = i ? near : far, .direction = i};
+    c->directions[i] = (one_direction){
+        .from_fd = i ? target_fd : client_fd, .to_fd = i ? client_fd : target_fd, .direction = i};
     pthread_mutex_init(&c->directions[i].lock, NULL);
     pthread_cond_init(&c->directions[i].queue_changed, NULL);
   }

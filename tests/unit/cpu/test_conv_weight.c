@@ -141,8 +141,9 @@ static size_t get_position_in_front(const cpu_weight_tiles *w, int64_t k, int64_
 }
 
 static size_t get_position_in_back(const cpu_weight_tiles *w, int64_t k, int64_t c, int64_t tap) {
-  int64_t along = k / 16 * (w->c / 16) + c / 16, across = c / 16 * (w->k / 16) + k / 16;
-  int64_t tile = w->backward_tiles_are_c_major ? across : along;
+  int64_t k_major_tile = k / 16 * (w->c / 16) + c / 16,
+          c_major_tile = c / 16 * (w->k / 16) + k / 16;
+  int64_t tile = w->backward_tiles_are_c_major ? c_major_tile : k_major_tile;
   return (size_t)((tile * w->taps + tap) * 256 + k % 16 * 16 + c % 16);
 }
 

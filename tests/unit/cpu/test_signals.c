@@ -126,14 +126,14 @@ static void signals_stay_blocked_in_other_team_threads(void **state) {
 /* ---- a timer --------------------------------------------------------------------------------- */
 
 static char *stack_begin, *stack_end; /* stack of the main thread */
-static volatile sig_atomic_t n_handled, n_outside;
+static volatile sig_atomic_t n_handled, n_outside_main_stack;
 
 static void on_alarm(int signal, siginfo_t *info, void *context) {
   (void)signal, (void)info;
   n_handled++;
 #ifdef __x86_64__
   char *sp = (char *)((ucontext_t *)context)->uc_mcontext.gregs[REG_RSP];
-  n_outside += sp < stack_begin || sp >= stack_end;
+  n_outside_main_stack += sp < stack_begin || sp >= stack_end;
 #else
   (void)context;
 #endif
@@ -173,7 +173,7 @@ static void signal_handler_runs_on_the_thread_stack(void **state) {
   sigaltstack(&(stack_t){.ss_flags = SS_DISABLE}, NULL);
   free_node(&n);
   assert_true(n_handled >= MIN_SIGNALS);
-  assert_int_equal(n_outside, 0);
+  assert_int_equal(n_outside_main_stack, 0);
 }
 
 int main(void) {

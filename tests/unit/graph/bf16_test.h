@@ -129,7 +129,7 @@ static inline void check_whole_and_cut(const clv_backend *backend, graph_fn *gra
   free_rig(&whole);
 }
 
-static const clv_backend *taken_apart;
+static const clv_backend *backend_to_unfuse;
 
 static inline clv_code prepare_unfused(const clv_backend *b, const clv_node_desc *d,
                                        clv_kernel **ret, clv_err *e) {
@@ -138,14 +138,14 @@ static inline clv_code prepare_unfused(const clv_backend *b, const clv_node_desc
   if (d->tail || d->n_links) return CLV_UNIMPLEMENTED;
   alone.wanted_out = 0;
   memset(alone.wanted_din, 0, sizeof alone.wanted_din);
-  return taken_apart->prepare(taken_apart, &alone, ret, e);
+  return backend_to_unfuse->prepare(backend_to_unfuse, &alone, ret, e);
 }
 
 /* Returns a backend that runs each op by itself: nothing is fused, and no kernel writes a layout
  * for the next one. */
 static inline clv_backend make_unfused_backend(const clv_backend *backend) {
   clv_backend apart = *backend;
-  taken_apart = backend;
+  backend_to_unfuse = backend;
   apart.prepare = prepare_unfused;
   return apart;
 }

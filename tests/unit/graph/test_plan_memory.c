@@ -48,10 +48,10 @@ static void steps_after_warm_up_allocate_nothing(void **state) {
   for (size_t i = 0; i < CLV_COUNT(backends); i++) {
     rig r = make_rig(make_chain_graph(CLV_F32, 8), &(rig_options){.backend = backends[i]});
     for (int k = 0; k < 3; k++) run_step(&r);
-    uint64_t counted = clv_alloc_count();
+    uint64_t n_allocations_before = clv_alloc_count();
     unsigned long before = n_allocations;
     for (int k = 0; k < 5; k++) run_step(&r);
-    assert_int_equal(clv_alloc_count(), counted);
+    assert_int_equal(clv_alloc_count(), n_allocations_before);
     assert_int_equal(n_allocations, before);
     free_rig(&r);
   }

@@ -120,9 +120,9 @@ static int count_recompute_steps(const rig *r) {
 }
 
 static void compare_with_recompute(size_t graph, uint32_t seed, const rig_options *o) {
-  clv_graph *marked = graphs[graph]();
-  mark_blocks(marked, seed);
-  rig a = make_rig(graphs[graph](), o), b = make_rig(marked, o);
+  clv_graph *graph_with_blocks = graphs[graph]();
+  mark_blocks(graph_with_blocks, seed);
+  rig a = make_rig(graphs[graph](), o), b = make_rig(graph_with_blocks, o);
   run_two_calls(&a);
   run_two_calls(&b);
   assert_same_results(&a, &b);

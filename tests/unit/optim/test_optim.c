@@ -260,7 +260,7 @@ static void check_groups(const clv_optim_config *groups) {
 }
 
 static const clv_optim_config plain = {.kind = CLV_OPTIM_SGD, .lr = 0.1};
-static const clv_optim_config heavy = {.kind = CLV_OPTIM_SGD, .lr = 0.05, .momentum = 0.9};
+static const clv_optim_config with_momentum = {.kind = CLV_OPTIM_SGD, .lr = 0.05, .momentum = 0.9};
 
 static void test_each_group_uses_its_own_settings(void **state) {
   const clv_optim_config adam = {
@@ -272,8 +272,8 @@ static void test_each_group_uses_its_own_settings(void **state) {
                                     .beta2 = 0.95,
                                     .eps = 1e-6};
   (void)state;
-  check_groups((clv_optim_config[]){plain, heavy});
-  check_groups((clv_optim_config[]){heavy, plain});
+  check_groups((clv_optim_config[]){plain, with_momentum});
+  check_groups((clv_optim_config[]){with_momentum, plain});
   check_groups((clv_optim_config[]){adam, decayed});
 }
 
@@ -283,7 +283,7 @@ static void test_moment_count_is_the_maximum_over_groups(void **state) {
   static const clv_optim_span spans[] = {{0, 2, 0}, {8, 2, 1}};
   float p[4] = {1, 1, 1, 1}, g[4] = {1, 1, 1, 1};
   (void)state;
-  clv_optim *o = make_groups((clv_optim_config[]){plain, heavy}, 2, sizeof p, spans, 2);
+  clv_optim *o = make_groups((clv_optim_config[]){plain, with_momentum}, 2, sizeof p, spans, 2);
   assert_int_equal(clv_optim_n_moments(o), 1);
   clv_optim_step(o, p, g, (double[]){0.5, 0.25}, 1);
   clv_optim_step(o, p, g, (double[]){0.5, 0.25}, 1);

@@ -176,8 +176,8 @@ static void final_optimizer_round_trips(void **state) {
   assert_true(got.optimizer.steps_are_final && !got.optimizer.nesterov);
 }
 
-static const char *decayed[] = {"conv1.weight", "conv2.weight"};
-static const char *slow[] = {"conv2.bias"};
+static const char *names_with_decay[] = {"conv1.weight", "conv2.weight"};
+static const char *names_with_low_rate[] = {"conv2.bias"};
 
 static clv_wire_group make_group(const char **names, uint32_t n, double lr) {
   return (clv_wire_group){
@@ -191,8 +191,8 @@ static void parameter_groups_round_trip(void **state) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_load_request m = make_load_request();
-  m.groups = (clv_wire_group[]){make_group(decayed, 2, 0.25), make_group(slow, 1, 0.125),
-                                make_group(NULL, 0, 1)};
+  m.groups = (clv_wire_group[]){make_group(names_with_decay, 2, 0.25),
+                                make_group(names_with_low_rate, 1, 0.125), make_group(NULL, 0, 1)};
   m.groups[1].optimizer.nesterov = true;
   m.n_groups = 3;
   m.freezes_rest = true;
@@ -222,8 +222,9 @@ static void too_many_names_in_groups_are_refused(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_load_request m = make_load_request();
   for (size_t i = 0; i < CLV_WIRE_PARAMS; i++) many[i] = "transformer.block12.attention.bias";
-  m.groups = (clv_wire_group[]){make_group(many, CLV_WIRE_PARAMS - 2, 1), make_group(decayed, 2, 1),
-                                make_group(slow, 1, 1)};
+  m.groups =
+      (clv_wire_group[]){make_group(many, CLV_WIRE_PARAMS - 2, 1),
+                         make_group(names_with_decay, 2, 1), make_group(names_with_low_rate, 1, 1)};
   m.n_groups = 2;
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
   m.n_groups = 3;
