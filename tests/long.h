@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * long: whether a test does everything (`make long`), or what is enough for `make test`.
+ * long: tells whether a test does everything (`make long`), or what is enough for `make test`.
  */
 #ifndef CLEAVE_TESTS_LONG_H
 #define CLEAVE_TESTS_LONG_H

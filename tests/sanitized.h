@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * CLV_THREAD_SANITIZED: 1 if the test is compiled for thread sanitizer. Tests then do less, because
- * thread sanitizer takes up to a hundred times as long: it needs 0.3 ms for each thread of a
- * simulated device. Address sanitizer takes only three times as long.
+ * Defines CLV_THREAD_SANITIZED: 1 if the test is compiled for thread sanitizer. Tests then do less,
+ * because thread sanitizer takes up to a hundred times as long: it needs 0.3 ms for each thread of
+ * a simulated device. Address sanitizer takes only three times as long.
  *
  * tests/gpu/sim must not include this file, because it is compiled without any sanitizer.
  */

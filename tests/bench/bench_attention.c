@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The op attention alone, forward and backward with dropout, on one thread: queries, keys and
- * values [N, T, heads * width] as the layers before it write them.
+ * Measures the op attention alone: forward and backward with dropout, on one thread. Queries, keys
+ * and values are [N, T, heads * width], as the layers before attention write them.
  *
  * usage: bench_attention N T HEADS WIDTH P
  * commands: steps N   milliseconds of each of N steps

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Times the candidates of kernels/cpu/choices_int.h on one thread, for choices.py: forward and both
- * gradients of one node, all candidates of a shape in turns, and of each the least time. The
- * function that answers the questions is replaced by one that names the candidate to time.
+ * gradients of one node. All candidates of a shape run in turns, and the least time of each counts.
+ * The function that chooses a candidate is replaced by one that returns the candidate to time.
  *
  * usage: bench_choices QUESTION   a line of JSON for each shape: its class and the candidates' ms
  *        bench_choices paces      for each shape its op and its ms in f32 and in bf16
@@ -16,20 +16,20 @@
 #include "tests/bench/bench_int.h"
 
 #define NONE CPU_CANDIDATES
-enum { MAX_CANDIDATES = 2, LEAST_ROUNDS = 7, MOST_ROUNDS = 60 };
-#define ROUNDS_MS 150 /* time after which LEAST_ROUNDS are enough */
+enum { MAX_CANDIDATES = 2, MIN_ROUNDS = 7, MAX_ROUNDS = 60 };
+#define ROUNDS_MS 150 /* time after which MIN_ROUNDS are enough */
 
-static cpu_candidate forced[CPU_QUESTIONS];
+static cpu_candidate forced_candidates[CPU_QUESTIONS];
 
 cpu_candidate __real_clv_cpu_choose(cpu_question question, cpu_shape_class shape_class);
 cpu_candidate __wrap_clv_cpu_choose(cpu_question question, cpu_shape_class shape_class);
 cpu_candidate __wrap_clv_cpu_choose(cpu_question question, cpu_shape_class shape_class) {
-  cpu_candidate c = forced[question];
+  cpu_candidate c = forced_candidates[question];
   return c == NONE ? __real_clv_cpu_choose(question, shape_class) : c;
 }
 
 static void force_none(void) {
-  for (int i = 0; i < CPU_QUESTIONS; i++) forced[i] = NONE;
+  for (int i = 0; i < CPU_QUESTIONS; i++) forced_candidates[i] = NONE;
 }
 
 static void print_about(void) {
@@ -142,14 +142,14 @@ static void describe_lstm(const int64_t *x, clv_node_desc *d) {
   d->n_params = 2;
 }
 
-static clv_node_desc describe(const shape_case *c, bool bf16) {
+static clv_node_desc describe(const shape_case *c, bool is_bf16) {
   clv_node_desc d = {.op = c->op,
                      .dtype = CLV_F32,
                      .n_in = 1,
                      .training = true,
                      .need_dw = true,
                      .threads = 1,
-                     .bf16 = bf16};
+                     .bf16 = is_bf16};
   if (c->op == CLV_OP_CONV2D) describe_conv(c->x, &d);
   if (c->op == CLV_OP_LINEAR) describe_linear(c->x, &d);
   if (c->op == CLV_OP_ATTENTION) describe_attention(c->x, &d);
@@ -199,8 +199,8 @@ static void *allocate_value(const clv_shape *shape, int layout) {
   return allocate_numbers(clv_layout_numel(shape, layout) * sizeof(float));
 }
 
-static node make_node(const shape_case *c, bool bf16) {
-  clv_node_desc d = describe(c, bf16);
+static node make_node(const shape_case *c, bool is_bf16) {
+  clv_node_desc d = describe(c, is_bf16);
   node n = {0};
   clv_err err;
   must(clv_backend_cpu()->prepare(clv_backend_cpu(), &d, &n.kernel, &err), &err);
@@ -256,8 +256,8 @@ static void time_nodes(node *nodes, int n) {
   for (int i = 0; i < n; i++) time_step(&nodes[i]);
   for (int i = 0; i < n; i++) nodes[i].ms = 0;
   double begin = thread_ms();
-  for (int round = 0; round < MOST_ROUNDS; round++) {
-    if (round >= LEAST_ROUNDS && thread_ms() - begin > ROUNDS_MS) break;
+  for (int round = 0; round < MAX_ROUNDS; round++) {
+    if (round >= MIN_ROUNDS && thread_ms() - begin > ROUNDS_MS) break;
     for (int i = 0; i < n; i++) time_step(&nodes[i]);
   }
 }
@@ -303,10 +303,10 @@ static void time_case(cpu_question number, const shape_case *c) {
   const question *q = &questions[number];
   node nodes[MAX_CANDIDATES];
   force_none();
-  if (number == CPU_CONV_WEIGHT_BF16) forced[CPU_CONV_BF16] = CPU_CHANNELS_LAST;
-  if (number == CPU_CONV_WEIGHT_F32) forced[CPU_CONV_F32] = CPU_BLOCKS;
+  if (number == CPU_CONV_WEIGHT_BF16) forced_candidates[CPU_CONV_BF16] = CPU_CHANNELS_LAST;
+  if (number == CPU_CONV_WEIGHT_F32) forced_candidates[CPU_CONV_F32] = CPU_BLOCKS;
   for (int i = 0; i < q->n; i++) {
-    forced[number] = q->candidates[i];
+    forced_candidates[number] = q->candidates[i];
     nodes[i] = make_node(c, q->bf16);
   }
   time_nodes(nodes, q->n);
@@ -336,18 +336,18 @@ static void time_pace(const shape_case *c) {
 }
 
 int main(int argc, char **argv) {
-  bool found = false;
+  bool is_found = false;
   if (argc != 2) exit_with_message("usage: bench_choices QUESTION|paces|about");
   if (strcmp(argv[1], "about") == 0) {
     print_about();
     return 0;
   }
-  for (size_t i = 0; i < CLV_COUNT(cases) && strcmp(argv[1], "paces") == 0; i++, found = true)
+  for (size_t i = 0; i < CLV_COUNT(cases) && strcmp(argv[1], "paces") == 0; i++, is_found = true)
     time_pace(&cases[i]);
   for (int q = 0; q < CPU_QUESTIONS; q++)
     for (size_t i = 0; i < CLV_COUNT(cases) && strcmp(argv[1], questions[q].name) == 0;
-         i++, found = true)
+         i++, is_found = true)
       if (cases[i].op == questions[q].op) time_case((cpu_question)q, &cases[i]);
-  if (!found) exit_with_message("unknown question");
+  if (!is_found) exit_with_message("unknown question");
   return 0;
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Training steps of programs on the public API: each opens a context, calls its modules, runs
- * backward, steps the optimiser, reads the loss and closes the context.
+ * Measures training steps of programs on the public API. Each step opens a context, calls its
+ * modules, runs backward, steps the optimiser, reads the loss and closes the context.
  *
  * usage: bench_context mlp|lstm SESSION.yaml [final]
- *   mlp    seed 002's network: linear 16-8 and relu here, linear 8-1 and sigmoid at w1, bce, SGD
- *   lstm   seed 001's: encoder at w1, decoder at w2, classifier and loss at w3, Adam
- *   final  with what PyTorch promises and no more: a step is not taken back, the end of a context
- *          is not waited for, and the program's one thread does the work of its node
+ *   mlp    seed 002's network: linear 16-8 and relu at the master, linear 8-1 and sigmoid at w1,
+ *          bce, SGD
+ *   lstm   seed 001's network: encoder at w1, decoder at w2, classifier and loss at w3, Adam
+ *   final  promises only what PyTorch promises: a step cannot be rolled back, the program does not
+ *          wait for the end of a context, and its one thread does the work of its node
  * commands: steps N   milliseconds of each of N steps
  *           parts N   the same as a list of N lists: call, backward, step, loss, close
  */
@@ -84,7 +85,7 @@ static void require_success(cleave_status status) {
   exit(1);
 }
 
-/* ---- data: PyTorch's peer draws its own, of the same shapes ---------------------------------- */
+/* ---- data; PyTorch's peer draws its own data of the same shapes ------------------------------ */
 
 static uint32_t draw_bits(void) {
   static uint32_t state = 40;
@@ -115,13 +116,14 @@ static void set_shape(cleave_tensor *t, int rank, int64_t columns) {
 }
 
 static void make_batches(bench *b) {
-  bool words = b->task->module_parts[0].input.dtype == CLEAVE_I64;
+  bool has_words = b->task->module_parts[0].input.dtype == CLEAVE_I64;
   for (size_t i = 0; i < BATCHES; i++) {
-    b->x[i] = words ? make_classes((size_t)BATCH * TIME, WORDS) : make_numbers((size_t)BATCH * 16);
-    b->y[i] = words ? make_classes(BATCH, CLASSES) : make_numbers(BATCH);
-    set_shape(&b->x[i], 2, words ? TIME : 16);
-    set_shape(&b->y[i], words ? 1 : 2, 1);
-    for (size_t k = 0; !words && k < BATCH; k++)
+    b->x[i] =
+        has_words ? make_classes((size_t)BATCH * TIME, WORDS) : make_numbers((size_t)BATCH * 16);
+    b->y[i] = has_words ? make_classes(BATCH, CLASSES) : make_numbers(BATCH);
+    set_shape(&b->x[i], 2, has_words ? TIME : 16);
+    set_shape(&b->y[i], has_words ? 1 : 2, 1);
+    for (size_t k = 0; !has_words && k < BATCH; k++)
       ((float *)b->y[i].data)[k] = ((float *)b->y[i].data)[k] < 0.5f ? 0 : 1;
   }
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An empty message there and back through bare gRPC C-core: one two-way stream over mutual TLS, one
- * queue and one thread on each side, the settings of common/net/rpc and its polling. The least that
- * anything on C-core can cost.
+ * Measures the round trip of an empty message through bare gRPC C-core: one two-way stream over
+ * mutual TLS, one queue and one thread on each side, with the settings and the polling of
+ * common/net/rpc. No transport on C-core can take less time.
  *
  * usage: bench_echo CERTS CLIENT SERVER
  * commands: ping N    round trips, microseconds each

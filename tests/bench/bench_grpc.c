@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tensors through bare gRPC C-core: the ceiling of common/net/link. Mutual TLS, the arguments of
- * common/net/rpc, lanes and message sizes of a link. The sender passes pieces of one buffer, the
- * receiver counts bytes and frees each message, so neither sums or copies anything. A transfer
- * ends when the acknowledgement of the last byte has come.
+ * Measures transfers of tensors through bare gRPC C-core, the upper limit for common/net/link:
+ * mutual TLS, the channel arguments of common/net/rpc, lanes and message sizes of a link. The
+ * sender passes pieces of one buffer, and the receiver counts bytes and frees each message, so
+ * neither side copies anything or computes checksums. A transfer ends when the acknowledgement of
+ * its last byte has arrived.
  *
  * usage: bench_grpc CERTS CLIENT SERVER BULK_LANES CHUNK_KIB
  * commands: tensor BYTES N    seconds of each transfer
@@ -47,7 +48,7 @@ typedef struct side {
   unsigned n_streams;
   size_t chunk_bytes;
   bool is_server;
-  uint64_t total_bytes; /* of the transfer */
+  uint64_t total_bytes; /* size of the transfer */
   uint64_t n_in_flight; /* messages that gRPC has not accepted completely */
   /* of the sender: memory of the transfer, its next byte, acknowledgements received so far */
   const char *data;

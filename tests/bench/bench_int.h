@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the bench programs share. Each is one side of a comparison and is driven by bench.py: it
- * reads one command a line on standard input, runs one round, and answers with one line of JSON.
- * That way bench.py alone decides which side runs when.
+ * Functions that the bench programs share. Each program is one side of a comparison and is driven
+ * by bench.py: it reads one command per line from standard input, runs one round, and answers with
+ * one line of JSON. So bench.py alone decides which side runs when.
  */
 #ifndef CLEAVE_BENCH_INT_H
 #define CLEAVE_BENCH_INT_H

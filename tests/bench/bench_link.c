@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Our session stream between two processes: a clv_link with its control lane and bulk lanes over
- * mutual TLS, as a master and a worker with one compute thread each
- * hold it.
+ * Measures our session stream between two processes: a clv_link with its control lane and bulk
+ * lanes over mutual TLS, as a master and a worker with one compute thread each have it.
  *
  * usage: bench_link serve CERTS NAME          prints its port
  *        bench_link dial CERTS NAME PORT URI LANES
  * commands: ping N            round trips of an empty message, microseconds each
- *           tensor BYTES N    seconds from the send until the receiver says it has all of it
+ *           tensor BYTES N    seconds from the send until the receiver acknowledges all of it
  */
 #include <pthread.h>
 #include <string.h>

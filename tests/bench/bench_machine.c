@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Prints what the CPU backend computes with here, as one line of JSON: instruction set, libraries,
- * and why it refuses bf16, or "".
+ * Prints what the CPU backend computes with on this machine, as one line of JSON: instruction set,
+ * libraries, and why it refuses bf16 ("": it does not refuse it).
  *
  * usage: bench_machine
  */

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Training steps of ResNet50 in one plan: mean squared error, SGD, the batch in one piece.
+ * Measures training steps of ResNet50 in one plan: mean squared error, SGD, and a batch that is not
+ * divided into micro-batches.
  *
  * usage: bench_resnet BATCH SIZE THREADS [bf16]
  * commands: steps N     milliseconds of each of N steps
- *           cpu N       the same in processor time of this process
+ *           cpu N       milliseconds of processor time of this process for each of N steps
  *           rss         MiB resident before the plan was made, and at most
  *           profile N   milliseconds a step of each op and phase, on standard error; then []
  *           describe    the plan's steps and the last loss, on standard error; then []
@@ -56,14 +57,14 @@ static void make_data(bench *b) {
     b->target[i * NET_CLASSES + i * 37 % NET_CLASSES] = 1;
 }
 
-static void open_bench(bench *b, int threads, bool bf16) {
+static void open_bench(bench *b, int threads, bool is_bf16) {
   clv_err err;
   clv_plan_options po = {.backend = profiled_backend(),
                          .dtype = CLV_F32,
                          .batch = b->batch_size,
                          .training = true,
                          .threads = threads,
-                         .bf16 = bf16,
+                         .bf16 = is_bf16,
                          .transient_weights = true};
   b->graph = net_make_resnet50(b->batch_size, b->image_size);
   must(clv_params_make(b->graph, &b->params, &err), &err);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The simulator of schedules: how long a round should take, given what its parts take.
+ * Simulates schedules: prints how long a round should take, given the times of its parts.
  *
  * usage: bench_sched
  * commands: seconds KIND WINDOW MICROS STAGES {RANK F I W STEP LATENCY TO BACK}...
  *   KIND as in a session file; WINDOW a number, 0 for the textbook's, or `auto`. Per stage its
  *   rank, then seconds: forward, input gradient, weight gradient and step, and of
  *   the edge behind it the latency one way and what a tensor takes on the link in either direction.
- *   Answers seconds of a round, the window, and the idle share of the ranks that compute.
+ *   Prints the seconds of a round, the window, and the idle share of the ranks that compute.
  */
 #include <string.h>
 
@@ -43,11 +43,11 @@ static void read_stages(clv_sched_shape *shape, clv_sched_costs *c) {
   }
 }
 
-static void simulate_schedule(clv_sched_options *o, bool automatic) {
+static void simulate_schedule(clv_sched_options *o, bool is_automatic) {
   clv_err err;
   CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
   clv_sched_run run;
-  if (automatic) must(clv_sched_find_window(&o->shape, o->costs, &o->window, &err), &err);
+  if (is_automatic) must(clv_sched_find_window(&o->shape, o->costs, &o->window, &err), &err);
   must(clv_sched_make(o, &s, &err), &err);
   must(clv_sched_simulate(s, o->costs, false, &run, &err), &err);
   print_list((double[]){run.seconds, o->window, run.bubble}, 3);

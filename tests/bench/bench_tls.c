@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Raw OpenSSL between two processes: the roof for our tensors. TLS 1.3, AES-128-GCM, certificates
- * on both sides; 16 bytes of header, the tensor, and a 16-byte acknowledgement when it lies whole
- * in the receiver's buffer.
- *   BATCH_KIB > 0   so much collected before each write to the socket, and read ahead
+ * Measures transfers of tensors over raw OpenSSL between two processes, the upper limit for our
+ * transfers. TLS 1.3, AES-128-GCM, certificates on both sides. A transfer is a header of 16 bytes,
+ * the tensor, and an acknowledgement of 16 bytes, which the receiver sends when its buffer has the
+ * complete tensor.
+ *   BATCH_KIB > 0   so many KiB are collected before each write to the socket, and read ahead
  *   BATCH_KIB = 0   naive: one record of 16 KiB per SSL_write and system call
  *
  * usage: bench_tls BATCH_KIB CERTS CLIENT SERVER
@@ -30,9 +31,9 @@ static void require_openssl_success(int ok) {
   exit_with_message("OpenSSL");
 }
 
-static SSL_CTX *make_ssl_context(bool server, const char *certs, const char *name) {
+static SSL_CTX *make_ssl_context(bool is_server, const char *certs, const char *name) {
   char path[512];
-  SSL_CTX *ctx = SSL_CTX_new(server ? TLS_server_method() : TLS_client_method());
+  SSL_CTX *ctx = SSL_CTX_new(is_server ? TLS_server_method() : TLS_client_method());
   SSL_CTX_set_min_proto_version(ctx, TLS1_3_VERSION);
   require_openssl_success(SSL_CTX_set_ciphersuites(ctx, "TLS_AES_128_GCM_SHA256"));
   snprintf(path, sizeof path, "%s/ca.pem", certs);
@@ -49,12 +50,12 @@ static SSL_CTX *make_ssl_context(bool server, const char *certs, const char *nam
   return ctx;
 }
 
-static SSL *make_connection(SSL_CTX *ctx, int fd, bool server) {
+static SSL *make_connection(SSL_CTX *ctx, int fd, bool is_server) {
   int one = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   SSL *ssl = SSL_new(ctx);
   SSL_set_fd(ssl, fd);
-  require_openssl_success(server ? SSL_accept(ssl) : SSL_connect(ssl));
+  require_openssl_success(is_server ? SSL_accept(ssl) : SSL_connect(ssl));
   if (batch_bytes) {
     BIO *buffer = BIO_new(BIO_f_buffer());
     require_openssl_success((int)BIO_set_write_buffer_size(buffer, batch_bytes));

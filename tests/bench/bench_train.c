@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Training steps of a session file, on batches that are prepared before the clock runs, as the
- * PyTorch peers do.
+ * Measures training steps of a session file, on batches that are prepared before the clock runs, as
+ * the PyTorch peers do.
  *
  * usage: bench_train SESSION.yaml
  * commands: steps N   milliseconds of each of N steps
- *           wait N    the same, but of each the milliseconds that the master waited
- *           window    of the schedule as it is run now; 0: the textbook's
+ *           wait N    milliseconds that the master waited in each of N steps
+ *           window    window of the present schedule; 0: the textbook's
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * networks_int: networks whose steps are measured, as graphs.
+ * networks_int: makes the graphs of the networks whose steps are measured.
  */
 #ifndef CLEAVE_NETWORKS_INT_H
 #define CLEAVE_NETWORKS_INT_H

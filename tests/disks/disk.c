@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A disk that fails, as a library that the loader puts before the C library (LD_PRELOAD).
+ * Simulates a disk that fails, in a library that the loader puts before the C library (LD_PRELOAD).
  *
  *   CLEAVE_TEST_DISK=OP:PART:FIRST:TIMES:ERROR
  *
@@ -11,8 +11,9 @@
  *
  *   CLEAVE_TEST_DISK_LOG=FOLDER
  *
- * Writes to FOLDER/log what changes files, a line each, and keeps a copy of each file as of its
- * last fsync in FOLDER/N. power_cut.py makes from them what a power cut would leave.
+ * Writes each operation that changes a file to FOLDER/log, one line each, and keeps a copy of each
+ * file as of its last fsync in FOLDER/N. From these, power_cut.py makes the files that a power cut
+ * would leave.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -136,7 +137,7 @@ static void log_content(int fd) {
   add_log_line("fsync", path, copy);
 }
 
-/* ---- what stands before the C library -------------------------------------------------------- */
+/* ---- functions that replace those of the C library ------------------------------------------- */
 
 ssize_t write(int fd, const void *data, size_t len) {
   return is_failure_due_for_fd("write", fd) ? -1 : REAL(write)(fd, data, len);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Letting go of nothing is fine: every function whose name says that it frees, closes, releases or
- * stops is called with NULL, in a process of its own. tests/closers.py writes the rows from the
- * headers, so nobody has to remember a new one.
+ * Tests that every function whose name says that it frees, closes, releases or stops accepts NULL.
+ * Each is called in a process of its own. tests/closers.py writes the rows from the headers, so a
+ * new function cannot be forgotten.
  */
 #include "tests/unit/must.h"
 

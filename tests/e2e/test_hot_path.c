@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A master and a worker in one process, over real mutual TLS on loopback, so that both sides are
- * counted at once: after warm-up a training step takes no memory, and the library reorders exactly
- * as often as `plan` says.
+ * Tests the steps of a training after warm-up: a step allocates no memory, and the library reorders
+ * tensors exactly as often as `plan` says. Master and worker run in one process over real mutual
+ * TLS on loopback, so that both sides are counted at once.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,9 +22,9 @@ enum { WARM_UP = 30, MEASURED = 20, BATCH = 48, MICRO = 3 };
 
 /* Number of allocations by the project's own objects. The linker's option --wrap redirects their
  * calls of malloc, calloc, realloc and aligned_alloc to the functions below. */
-static _Atomic uint64_t taken;
-/* set while allocations are counted; a debugger can stop here to find the caller */
-static _Atomic bool trap;
+static _Atomic uint64_t n_allocations;
+/* set while steps are measured; with CLV_TEST_TRAP an allocation then stops the debugger */
+static _Atomic bool is_counting;
 
 void *__real_malloc(size_t n);
 void *__real_calloc(size_t n, size_t m);
@@ -36,8 +36,8 @@ void *__wrap_realloc(void *p, size_t n);
 void *__wrap_aligned_alloc(size_t a, size_t n);
 
 static void count_allocation(void) {
-  taken++;
-  if (trap && getenv("CLV_TEST_TRAP")) __builtin_trap();
+  n_allocations++;
+  if (is_counting && getenv("CLV_TEST_TRAP")) __builtin_trap();
 }
 
 void *__wrap_malloc(size_t n) {
@@ -202,12 +202,12 @@ static void training_step_allocates_nothing_and_reorders_as_planned(void **state
   start_master(&w);
   uint64_t planned = sum_planned_reorders(&w);
   run_steps(&w, WARM_UP);
-  uint64_t allocations = taken, base_count = clv_alloc_count();
+  uint64_t allocations = n_allocations, base_count = clv_alloc_count();
   uint64_t reorders = clv_backend_cpu()->reorder_count();
-  trap = true;
+  is_counting = true;
   run_steps(&w, MEASURED);
-  trap = false;
-  allocations = taken - allocations;
+  is_counting = false;
+  allocations = n_allocations - allocations;
   base_count = clv_alloc_count() - base_count;
   reorders = clv_backend_cpu()->reorder_count() - reorders;
   print_message("allocations in %d steps: %llu; library reorders a step: %g, planned %llu\n",

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An argument that is NULL is refused by its name. Each function of cleave.h is called with each of
- * its pointers NULL in turn, in a process of its own; the others point to zeros, which nobody may
- * have looked at by then. tests/nulls.py writes the rows from the header.
+ * Tests that each function of cleave.h refuses a NULL argument by its name. Each is called with
+ * each of its pointers NULL in turn, in a process of its own. The other pointers point to zeros,
+ * which the function must not have read before it refuses. tests/nulls.py writes the rows from the
+ * header.
  */
 #include "master/api/cleave.h"
 #include "tests/unit/must.h"
@@ -27,13 +28,13 @@ typedef struct null_call {
 
 #include "nulls.inc"
 
-enum { SAYS_SO, SAYS_OTHERWISE, DIES };
+enum { REFUSES_BY_NAME, DOES_NOT_REFUSE_BY_NAME, DIES };
 
 static int check_refusal(const null_call *c) {
   char wanted[80];
   snprintf(wanted, sizeof wanted, "the argument %s is NULL", c->argument);
-  bool refused = c->call() == CLEAVE_INVALID && error.status == CLEAVE_INVALID;
-  return refused && strcmp(error.text, wanted) == 0 ? SAYS_SO : SAYS_OTHERWISE;
+  bool is_refused = c->call() == CLEAVE_INVALID && error.status == CLEAVE_INVALID;
+  return is_refused && strcmp(error.text, wanted) == 0 ? REFUSES_BY_NAME : DOES_NOT_REFUSE_BY_NAME;
 }
 
 static int describe_outcome(const null_call *c) {
@@ -59,12 +60,12 @@ static void null_argument_error_names_the_argument(void **state) {
     if (what)
       print_error("%s with %s NULL %s\n", c->function, c->argument,
                   what == DIES ? "dies" : "does not say so");
-    bad += what != SAYS_SO;
+    bad += what != REFUSES_BY_NAME;
   }
   assert_int_equal(bad, 0);
 }
 
-/* Functions that return no status return a value, such as 0 or "". */
+/* Functions without a status return a value for a NULL argument, such as 0 or "". */
 static void getters_accept_null(void **state) {
   (void)state;
   cleave_link_totals counts = {.bytes_up = 1};

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Failpoints of the proofs' own programs (build/release/failpoints). CLV_FAILPOINT is empty in the
- * product; files that use it are compiled a second time with -DCLV_FAILPOINTS for these programs.
+ * Implements the failpoints of the programs that the proofs run (build/release/failpoints).
+ * CLV_FAILPOINT is empty in the product; files that use it are compiled a second time with
+ * -DCLV_FAILPOINTS for these programs.
  *
  *   CLEAVE_FAILPOINT=NAME:COUNT:ACTION[,...]   acts when the process reaches NAME the COUNT-th time
  *   CLEAVE_FAILPOINT_TRACE=FILE                appends a line for each point that is reached
  *
  * Actions: crash (SIGKILL), exit (status 1, without clean-up), stop (SIGSTOP), delay (300 ms), and
- * error: the next file operation of the same thread fails with ENOSPC. The linker sends those
- * operations here (--wrap).
+ * error: the next file operation of the same thread fails with ENOSPC. The linker
+ * redirects those operations to this file (--wrap).
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a bad network does to messages, for whole processes: linked into the tests' own
- * cleave-worker, cleave-master and libcleave, it stands between packets and their links: the linker
- * has every call of clv_link_send come here (--wrap), and the product has no place where it could.
+ * Simulates a bad network between whole processes. This file is linked into the tests' own
+ * cleave-worker, cleave-master and libcleave. The linker redirects every call of clv_link_send to
+ * it (--wrap), so the product needs no code for it.
  *
- *   CLEAVE_TEST_FAULTS=SEED:DROP:TWICE:DELAY_MS   percent, percent, most milliseconds
+ *   CLEAVE_TEST_FAULTS=SEED:DROP:DUPLICATE:DELAY_MS   percent, percent, most milliseconds
  *
- * Only messages that are said again, or that do nothing but free memory, may be disturbed: those
- * about references but their values, DROP, END_CONTEXT without a step, and ENDED without a trace.
- * Seed, kind and n decide the fate of the n-th message of a kind. At exit the library says
- * what it did: a test that it slept through proves nothing.
+ * Only messages that are sent again, or that only free memory, may be disturbed: those about
+ * references except their values, DROP, END_CONTEXT without a step, and ENDED without a trace.
+ * Seed, kind and n decide the fate of the n-th message of a kind. At exit the library prints what
+ * it did, because a test in which it did nothing proves nothing.
  *
- *   CLEAVE_TEST_SENT=FILE   adds the bytes of all tensors that a link took to the u64 that it holds
+ *   CLEAVE_TEST_SENT=FILE   adds the bytes of all tensors that a link accepted to the u64 in FILE
  *
- * The file is mapped, so that a process that is killed has said what it sent.
+ * The file is mapped, so that it has the count of a process that is killed.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -54,8 +54,8 @@ static uint64_t hash_number(uint64_t x) {
 static bool may_be_disturbed(const clv_frame *f) {
   bool about = f->kind >= CLV_REF_KEEP && f->kind <= CLV_REF_ACK && f->kind != CLV_REF_VALUE;
   bool end = f->kind == CLV_END_CONTEXT && !f->has_commit;
-  bool ended = f->kind == CLV_ENDED && !f->n_tensors;
-  return about || end || ended || f->kind == CLV_DROP;
+  bool has_ended = f->kind == CLV_ENDED && !f->n_tensors;
+  return about || end || has_ended || f->kind == CLV_DROP;
 }
 
 clv_code __real_clv_link_send(clv_link *link, clv_packet *p, clv_err *err);
@@ -113,10 +113,10 @@ static clv_packet *copy_packet(const clv_packet *p) {
 static void increment_counter(uint64_t *of) { __atomic_fetch_add(of, 1, __ATOMIC_RELAXED); }
 
 static void send_duplicate(clv_link *link, const clv_packet *p) {
-  clv_packet *twin = copy_packet(p);
-  if (!twin) return;
+  clv_packet *duplicate = copy_packet(p);
+  if (!duplicate) return;
   increment_counter(&faults.n_duplicated[p->frame.kind]);
-  send_now(link, twin);
+  send_now(link, duplicate);
 }
 
 /* Takes a packet to delay or to drop it. Returns false if the packet is to be sent now. */
@@ -124,15 +124,15 @@ static bool drop_or_delay(clv_link *link, clv_packet *p) {
   clv_frame_kind kind = p->frame.kind;
   if (!faults.is_on || !may_be_disturbed(&p->frame)) return false;
   uint64_t n = __atomic_fetch_add(&faults.n_seen[kind], 1, __ATOMIC_RELAXED);
-  uint64_t dice = hash_number(faults.seed ^ hash_number((uint64_t)kind << 48 | n));
-  if (dice % 100 < faults.drop_percent) {
+  uint64_t random_bits = hash_number(faults.seed ^ hash_number((uint64_t)kind << 48 | n));
+  if (random_bits % 100 < faults.drop_percent) {
     increment_counter(&faults.n_dropped[kind]);
     clv_packet_free(p);
     return true;
   }
-  if ((dice >> 8) % 100 < faults.duplicate_percent) send_duplicate(link, p);
-  uint64_t ms = faults.max_delay_ms ? (dice >> 16) % (faults.max_delay_ms + 1) : 0;
-  if (!ms || (dice >> 40) % 2) return false;
+  if ((random_bits >> 8) % 100 < faults.duplicate_percent) send_duplicate(link, p);
+  uint64_t ms = faults.max_delay_ms ? (random_bits >> 16) % (faults.max_delay_ms + 1) : 0;
+  if (!ms || (random_bits >> 40) % 2) return false;
   increment_counter(&faults.n_delayed[kind]);
   delay_packet(link, p, ms);
   return true;
@@ -170,16 +170,17 @@ static void print_counts(void) {
 
 __attribute__((constructor)) static void begin(void) {
   const char *plan = getenv("CLEAVE_TEST_FAULTS");
-  unsigned long long seed, drop, twice, delay_ms;
+  unsigned long long seed, drop_percent, duplicate_percent, max_delay_ms;
   if (!plan) return;
-  if (sscanf(plan, "%llu:%llu:%llu:%llu", &seed, &drop, &twice, &delay_ms) != 4) {
-    fprintf(stderr, "CLEAVE_TEST_FAULTS: '%s' is not SEED:DROP:TWICE:DELAY_MS\n", plan);
+  if (sscanf(plan, "%llu:%llu:%llu:%llu", &seed, &drop_percent, &duplicate_percent,
+             &max_delay_ms) != 4) {
+    fprintf(stderr, "CLEAVE_TEST_FAULTS: '%s' is not SEED:DROP:DUPLICATE:DELAY_MS\n", plan);
     exit(64);
   }
   faults.seed = seed;
-  faults.drop_percent = drop;
-  faults.duplicate_percent = twice;
-  faults.max_delay_ms = delay_ms;
+  faults.drop_percent = drop_percent;
+  faults.duplicate_percent = duplicate_percent;
+  faults.max_delay_ms = max_delay_ms;
   pthread_condattr_t monotonic;
   pthread_condattr_init(&monotonic);
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);

@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random programs of references over a simulated network of 3 to 5 nodes, in one process and on a
- * clock of its own. Everything follows from a seed: the program, what the network drops, doubles,
- * delays and so reorders, whether a node dies or falls silent, and when values are there.
+ * Runs random programs of references over a simulated network of 3 to 5 nodes, in one process and
+ * on a clock of its own. Everything follows from a seed: the program, which messages the network
+ * drops, duplicates, delays and so reorders, whether a node dies or falls silent, and when values
+ * exist.
  *
  *   references [--runs N] [--seed S] [--trace]
  *
- * Beside the nodes stands a model that knows every handle anywhere. It holds them to:
- *   no early free  an entry goes only when no handle of it is left, wherever, be it on its way
+ * A model beside the nodes knows every handle of every node. The program checks against it:
+ *
+ *   no early free  an entry is freed only when no handle of it is left, at a node or in flight
  *   right values   a fetch gives the value, or the error stored in its place, and once
- *   in time        where nothing is lost a fetch takes a few trips, not until something is said
- *   again no oracle      who has no handle gets "not found" and never a value
+ *   in time        where nothing is lost a fetch takes a few trips, without a repeated message
+ *   no oracle      a node without a handle gets "not found" and never a value
  *   no leak        when all handles are released, every table is empty within the lease
- *   the tables     no fact comes in a state for which they have no row
- * Of a handle that came by way of a node that died or was silent for a lease (`lost`) the first two
- * are not asked, but what it gets is never wrong.
+ *   the tables     no event arrives in a state for which the tables have no row
+ *
+ * The first two are not checked for a handle that came through a node that died or was silent for a
+ * lease (`lost`), but even such a handle never gets a wrong value.
  */
 #include <inttypes.h>
 #include <stdarg.h>
@@ -44,7 +47,7 @@ typedef struct object {
   uint64_t settled_at_ns;
 } object;
 
-typedef enum handle_state { PROMISED, HERE, RELEASED, NEVER_CAME } handle_state;
+typedef enum handle_state { PROMISED, ARRIVED, RELEASED, NEVER_ARRIVED } handle_state;
 
 typedef struct handle {
   uint64_t fork_id;
@@ -98,7 +101,8 @@ static struct {
   event *events[MAX_EVENTS];
   uint32_t n_events;
   clv_rref_visits cell_visits; /* cells of the state tables that all runs visited */
-  uint64_t n_lies, n_messages, n_dropped, n_duplicated, n_fetched, n_errors, n_deaths, n_operations;
+  uint64_t n_forged_frames, n_messages, n_dropped, n_duplicated, n_fetched, n_errors, n_deaths,
+      n_operations;
 } w;
 
 static void report_fault(const char *fmt, ...) CLV_PRINTF(1, 2);
@@ -202,8 +206,8 @@ static void send_once(uint32_t from, uint32_t to, const clv_rref_message *m) {
 
 static void check_value(uint32_t to, const clv_rref_message *m) {
   const handle *h = find_handle(m->fork);
-  bool theirs = h && h->node == to && w.objects[h->object].ref == m->ref;
-  if (m->tensor && !theirs)
+  bool has_handle = h && h->node == to && w.objects[h->object].ref == m->ref;
+  if (m->tensor && !has_handle)
     report_fault("node %u was sent the value of %" PRIx64 " without a handle", to, m->ref);
 }
 
@@ -224,7 +228,7 @@ static void on_send(uint32_t from, const clv_rref_result *r) {
   send_once(from, to, m);
 }
 
-/* ---- what comes of it ------------------------------------------------------------------------ */
+/* ---- results of the nodes -------------------------------------------------------------------- */
 
 static void settle_object(object *o) {
   o->is_settled = true;
@@ -273,9 +277,9 @@ static void on_used(uint32_t node, const clv_rref_result *r) {
     return;
   }
   /* The last USE may arrive after its sender gave up on a node that had been silent. */
-  bool after_all = h->state == NEVER_CAME && h->lost;
+  bool after_all = h->state == NEVER_ARRIVED && h->lost;
   if (h->state != PROMISED && !after_all) report_fault("handle %" PRIx64 " came twice", u->fork);
-  h->state = HERE;
+  h->state = ARRIVED;
 }
 
 static void on_joined(uint32_t node, const clv_rref_result *r) {
@@ -288,18 +292,19 @@ static void on_joined(uint32_t node, const clv_rref_result *r) {
 static void on_unused(uint32_t node, const clv_rref_result *r) {
   handle *h = find_handle(r->handle.fork);
   /* true: the node was silent, so it may not know the loss of others */
-  bool excused = h->lost || node == w.faulty_node;
-  if (!excused) report_fault("handle %" PRIx64 " did not arrive: %s", h->fork_id, r->failure->text);
-  if (h->state == PROMISED) h->state = NEVER_CAME;
+  bool is_excused = h->lost || node == w.faulty_node;
+  if (!is_excused)
+    report_fault("handle %" PRIx64 " did not arrive: %s", h->fork_id, r->failure->text);
+  if (h->state == PROMISED) h->state = NEVER_ARRIVED;
 }
 
 static void check_failure(const handle *h, const clv_rref_failure *why) {
   const object *o = &w.objects[h->object];
-  bool stored =
+  bool is_stored =
       o->ends_in_failure && why->code == o->failure.code && strcmp(why->text, o->failure.text) == 0;
-  bool excused = h->lost && (why->code == CLV_NOT_FOUND || why->code == CLV_UNAVAILABLE);
+  bool is_excused = h->lost && (why->code == CLV_NOT_FOUND || why->code == CLV_UNAVAILABLE);
   w.n_errors++;
-  if (!stored && !excused)
+  if (!is_stored && !is_excused)
     report_fault("fetch by handle %" PRIx64 " of %" PRIx64 " gave: %s", h->fork_id, o->ref,
                  why->text);
 }
@@ -309,8 +314,8 @@ static void check_failure(const handle *h, const clv_rref_failure *why) {
 static void check_fetch_time(const handle *h, const object *o) {
   uint64_t begin = CLV_MAX(h->fetch_sent_ns, o->settled_at_ns),
            trips = 8 * (w.min_delay_ns + w.delay_spread_ns);
-  bool calm = !w.drop_percent && !w.has_deaths && trips < lease / 8;
-  if (calm && w.now_ns > begin + trips)
+  bool is_undisturbed = !w.drop_percent && !w.has_deaths && trips < lease / 8;
+  if (is_undisturbed && w.now_ns > begin + trips)
     report_fault("fetch by handle %" PRIx64 " took %.3f s", h->fork_id,
                  (double)(w.now_ns - begin) / 1e9);
 }
@@ -339,7 +344,7 @@ static void on_freed(uint32_t node, const clv_rref_result *r) {
   print_trace("%u frees %" PRIx64, o->owner, ref);
   for (uint32_t i = 0; i < w.n_handles; i++) {
     const handle *h = &w.handles[i];
-    bool open = h->state == PROMISED || h->state == HERE;
+    bool open = h->state == PROMISED || h->state == ARRIVED;
     if (open && !h->lost && w.objects[h->object].ref == ref)
       report_fault("%" PRIx64 " was freed although node %u has handle %" PRIx64, ref, h->node,
                    h->fork_id);
@@ -402,7 +407,7 @@ static void do_create_own(void) {
   o->ends_in_failure = false;
   o->is_known_to_owner = o->is_settled = true;
   o->settled_at_ns = w.now_ns;
-  h->state = HERE;
+  h->state = ARRIVED;
   if (clv_tensor_new(CLV_I64, &scalar, &v, &err) != CLV_OK) exit(2);
   *(int64_t *)v->data = o->settled_value;
   print_trace("%u owns %" PRIx64 ", handle %" PRIx64, node, o->ref, h->fork_id);
@@ -417,7 +422,7 @@ static void do_create_at_owner(void) {
   object *o = new_object(node, owner);
   handle *h = new_handle(o, node, node, NULL);
   clv_rref_new_ids b = {o->ref, h->fork_id, o->access_key};
-  h->state = HERE;
+  h->state = ARRIVED;
   print_trace("%u keeps %" PRIx64 " at %u, handle %" PRIx64, node, o->ref, owner, h->fork_id);
   if (clv_rrefs_new_kept(w.node_tables[node], &b, owner, 1, o->ref, w.now_ns, &err) != CLV_OK)
     report_fault("keep: %s", err.text);
@@ -438,7 +443,7 @@ static bool is_excusable_error(const handle *h, const clv_err *err) {
 
 static void do_pass_reference(void) {
   clv_err err;
-  handle *h = draw_handle(HERE);
+  handle *h = draw_handle(ARRIVED);
   if (!h) return;
   object *o = &w.objects[h->object];
   uint32_t to = happens_with_percent(25) ? o->owner : (uint32_t)draw_below(w.n_nodes);
@@ -447,13 +452,13 @@ static void do_pass_reference(void) {
   print_trace("%u passes %" PRIx64 " to %u as %" PRIx64, h->node, h->fork_id, to, child->fork_id);
   if (clv_rrefs_pass_handle(w.node_tables[h->node], h->fork_id, &what, w.now_ns, &err) == CLV_OK)
     return;
-  child->state = NEVER_CAME;
+  child->state = NEVER_ARRIVED;
   if (!is_excusable_error(h, &err)) report_fault("pass of %" PRIx64 ": %s", h->fork_id, err.text);
 }
 
 static void do_fetch_value(void) {
   clv_err err;
-  handle *h = draw_handle(HERE);
+  handle *h = draw_handle(ARRIVED);
   if (!h) return;
   print_trace("%u fetches %" PRIx64, h->node, h->fork_id);
   bool was = h->is_fetching;
@@ -465,7 +470,7 @@ static void do_fetch_value(void) {
 }
 
 static void do_release_handle(void) {
-  handle *h = draw_handle(HERE);
+  handle *h = draw_handle(ARRIVED);
   if (h) release_handle(h);
 }
 
@@ -494,7 +499,7 @@ static void do_forge_frame(void) {
   const handle *h = &w.handles[draw_below(w.n_handles)];
   const object *o = &w.objects[h->object];
   clv_rref_message m = {.kind = kinds[draw_below(CLV_COUNT(kinds))],
-                        .number = ++w.n_lies,
+                        .number = ++w.n_forged_frames,
                         .ref = happens_with_percent(80) ? o->ref : draw_number(),
                         .fork = happens_with_percent(80) ? h->fork_id : draw_number(),
                         .key = draw_number(),
@@ -509,21 +514,21 @@ static void do_random_operation(void) {
       do_pass_reference, do_pass_reference,  do_fetch_value,     do_fetch_value,
       do_fetch_value,    do_release_handle,  do_release_handle,  do_use_released_handle,
       do_forge_frame};
-  bool full = w.n_objects == MAX_OBJECTS || w.n_handles == MAX_HANDLES;
+  bool is_full = w.n_objects == MAX_OBJECTS || w.n_handles == MAX_HANDLES;
   w.n_operations++;
-  if (!full) operations[draw_below(CLV_COUNT(operations))]();
+  if (!is_full) operations[draw_below(CLV_COUNT(operations))]();
 }
 
 /* Ends the program: releases the handles it still has; messages in flight arrive first. */
 static void release_all_handles(void) {
   for (uint32_t i = 0; i < w.n_handles; i++) {
     handle *h = &w.handles[i];
-    if (!w.is_dead[h->node] && h->state == HERE && (h->may_release_unfetched || !h->is_fetching))
+    if (!w.is_dead[h->node] && h->state == ARRIVED && (h->may_release_unfetched || !h->is_fetching))
       release_handle(h);
   }
 }
 
-/* ---- accidents ------------------------------------------------------------------------------- */
+/* ---- faults ---------------------------------------------------------------------------------- */
 
 /* Marks the objects as lost that the faulty node owned or used, or had passed on before the
  * receiver told the owner. */
@@ -534,8 +539,8 @@ static void mark_objects_lost(uint32_t node) {
   }
   for (uint32_t i = 0; i < w.n_handles; i++) {
     handle *h = &w.handles[i];
-    bool on_its_way = h->state == PROMISED && h->passed_by == node;
-    h->lost |= h->node == node || w.objects[h->object].lost || on_its_way;
+    bool is_in_flight = h->state == PROMISED && h->passed_by == node;
+    h->lost |= h->node == node || w.objects[h->object].lost || is_in_flight;
   }
 }
 
@@ -583,11 +588,11 @@ static void open_node(uint32_t i) {
 }
 
 static void plan_run(void) {
-  static const uint32_t drops[] = {0, 0, 5, 20, 35}, twices[] = {0, 0, 10, 30};
+  static const uint32_t drops[] = {0, 0, 5, 20, 35}, duplicates[] = {0, 0, 10, 30};
   static const uint64_t spreads[] = {1, 20, 200, 2000};
   w.n_nodes = 3 + (uint32_t)draw_below(MAX_NODES - 2);
   w.drop_percent = drops[draw_below(CLV_COUNT(drops))];
-  w.duplicate_percent = twices[draw_below(CLV_COUNT(twices))];
+  w.duplicate_percent = duplicates[draw_below(CLV_COUNT(duplicates))];
   w.min_delay_ns = (1 + draw_below(5)) * MS;
   w.delay_spread_ns = spreads[draw_below(CLV_COUNT(spreads))] * MS;
   /* some programs last for several leases */
@@ -614,8 +619,8 @@ static void take_results_and_schedule_ticks(void) {
 
 static void handle_event(event *e) {
   uint32_t node = e->node;
-  bool away = e->kind == MESSAGE && (node == w.n_nodes || w.is_dead[node] || w.is_silent[node]);
-  if (e->kind == MESSAGE && !away) {
+  bool is_away = e->kind == MESSAGE && (node == w.n_nodes || w.is_dead[node] || w.is_silent[node]);
+  if (e->kind == MESSAGE && !is_away) {
     clv_rrefs_receive_message(w.node_tables[node], e->passed_by, &e->m, w.now_ns);
   } else if (e->kind == TICK && !w.is_dead[node] && w.tick_due_ns[node] == e->at) {
     w.tick_due_ns[node] = UINT64_MAX;
@@ -647,7 +652,7 @@ static void check_final_state(void) {
   }
   for (uint32_t i = 0; i < w.n_handles; i++) {
     const handle *h = &w.handles[i];
-    bool open = h->state == PROMISED || h->state == HERE;
+    bool open = h->state == PROMISED || h->state == ARRIVED;
     if (open && !h->lost)
       report_fault("handle %" PRIx64 " of node %u never came, or never got its value", h->fork_id,
                    h->node);
@@ -662,10 +667,10 @@ static uint32_t count_visited_cells(uint32_t *ret_all) {
     for (uint8_t s = 0; s < clv_rref_n_states(m); s++)
       for (uint8_t f = 0; f < clv_rref_n_events(m); f++) {
         bool never = clv_rref_cell_of(m, s, f)->rule == RREF_IMPOSSIBLE,
-             seen = w.cell_visits.n[m][s][f];
-        if (never && seen) report_fault("machine %d: fact %u came in state %u", (int)m, f, s);
+             is_seen = w.cell_visits.n[m][s][f];
+        if (never && is_seen) report_fault("machine %d: fact %u came in state %u", (int)m, f, s);
         *ret_all += !never;
-        reached += seen;
+        reached += is_seen;
       }
   return reached;
 }
@@ -688,7 +693,7 @@ static bool run_seed(uint64_t seed) {
   w.rng_state = seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
   w.now_ns = w.sequence = 0;
   w.has_failed = false;
-  w.n_lies = 0;
+  w.n_forged_frames = 0;
   w.n_objects = w.n_handles = w.n_events = 0;
   memset(w.last_ids, 0, sizeof w.last_ids);
   memset(w.is_dead, 0, sizeof w.is_dead);
@@ -713,13 +718,13 @@ static bool run_seed(uint64_t seed) {
 
 int main(int argc, char **argv) {
   uint64_t runs = 300, first = 1;
-  const char *said = getenv("CLV_TEST_REFERENCES");
-  if (said) runs = strtoull(said, NULL, 10);
+  const char *n_runs_text = getenv("CLV_TEST_REFERENCES");
+  if (n_runs_text) runs = strtoull(n_runs_text, NULL, 10);
   for (int i = 1; i < argc; i++) {
-    bool more = i + 1 < argc;
-    if (strcmp(argv[i], "--runs") == 0 && more)
+    bool has_value = i + 1 < argc;
+    if (strcmp(argv[i], "--runs") == 0 && has_value)
       runs = strtoull(argv[++i], NULL, 10);
-    else if (strcmp(argv[i], "--seed") == 0 && more)
+    else if (strcmp(argv[i], "--seed") == 0 && has_value)
       first = strtoull(argv[++i], NULL, 10), runs = 1;
     else if (strcmp(argv[i], "--trace") == 0)
       w.prints_trace = true;

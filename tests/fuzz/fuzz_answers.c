@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A program on libcleave whose worker says anything: calls, a backward, a step, a reference that is
- * kept, state that is read. The input is a list of frames, each with its length in two bytes before
- * it; they come while the program waits, up to a length of 0 at a time, and when there are no more
- * the worker is lost. Whatever comes, what the program does succeeds or fails with a text, and its
- * end frees everything.
+ * Fuzzes a program on libcleave with the answers of a hostile worker. The program makes calls, runs
+ * a backward and a step, keeps a reference and reads state. The input is a list of frames, each
+ * after its length in two bytes. They arrive while the program waits: at each wait, the frames up
+ * to a length of 0. After the last frame the worker is lost. Whatever arrives, each operation of
+ * the program succeeds or fails with a text, and its end frees everything.
  */
 #include <stdio.h>
 #include <stdlib.h>

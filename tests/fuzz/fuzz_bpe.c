@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Byte-level BPE: a tokenizer.json and a text.
+ * Fuzzes byte-level BPE: a tokenizer.json and a text.
  */
 #include "tests/fuzz/fuzz_tokens.h"
 

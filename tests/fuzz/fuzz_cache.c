@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The head of a cache's file. What it takes is measured, and written again as it was.
+ * Fuzzes the parser of the header of a cache's file. The parts of an accepted header fit into its
+ * file, and the header is written and parsed again.
  */
 #include <string.h>
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Certificates as PEM text: a peer's to its URI, our own files (a CA's, ours, our key, apart by NUL
- * bytes) to an identity, and lists of revoked ones. A URI that comes out is one line of printable
- * ASCII with a scheme, and what `certs show` makes of a certificate is printable too, or the target
- * stops.
+ * Fuzzes certificates as PEM text: a peer's certificate, whose URI is read; our own files (a CA's,
+ * ours, our key, separated by NUL bytes), which become an identity; and lists of revoked
+ * certificates. An accepted URI is one line of printable ASCII with a scheme, and what `certs show`
+ * prints of a certificate is printable too; otherwise the target aborts.
  */
 #include "common/net/tls/tls.h"
 #include "tests/fuzz/never.h"
@@ -41,9 +41,9 @@ static void check_uri(const char *pem) {
   if (clv_tls_uri_of_pem(pem, small, sizeof small, NULL) == CLV_OK) check_accepted_uri(small);
 }
 
-static void check_show_output(const char *path, bool json) {
+static void check_show_output(const char *path, bool is_json) {
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
-  NEVER(clv_tls_show_certs(path, &out, json, NULL) != CLV_OK && out.len);
+  NEVER(clv_tls_show_certs(path, &out, is_json, NULL) != CLV_OK && out.len);
   for (size_t i = 0; i < out.len; i++)
     NEVER(out.data[i] != '\n' && (out.data[i] < 0x20 || out.data[i] >= 0x7f));
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A folder of a run with one checkpoint: four files with their lengths in two bytes before them
- * (the trainer's state, a stage's model and optimiser, the index), and before these a byte that
- * says what the manifest gets wrong. Whatever loads has files as its manifest says.
+ * Fuzzes the loading of a run folder with one checkpoint. The input begins with a byte that says
+ * what the manifest gets wrong. Four files follow (the trainer's state, a stage's model and
+ * optimiser, the index), each after its length in two bytes. A checkpoint that loads has files as
+ * its manifest says.
  */
 #include <fcntl.h>
 #include <stdio.h>

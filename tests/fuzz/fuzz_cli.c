@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A command line, its words apart by NUL bytes, against a table with every kind of option. A wrong
- * line has a message; what was understood stays inside the bounds of the table.
+ * Fuzzes command lines, whose words are separated by NUL bytes, against a table with every kind of
+ * option. A wrong line gives a message; an accepted one has only values inside the bounds of the
+ * table.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fuzz_config: input of the targets for configuration files: a file, and behind its first NUL byte
- * overrides, NUL after each.
+ * fuzz_config: splits the input of the targets for configuration files. The input is a file, and
+ * after its first NUL byte overrides, each of which ends with a NUL.
  */
 #ifndef CLEAVE_TESTS_FUZZ_CONFIG_H
 #define CLEAVE_TESTS_FUZZ_CONFIG_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The record of what left. Its lines are written again as they were, its sums hold, and its pages
- * are text and nothing else.
+ * Fuzzes the record of what was sent. Its accepted lines are written again as the same bytes, its
+ * sums are right, and its pages have no tags or control characters of the input.
  */
 #include <stdlib.h>
 #include <string.h>

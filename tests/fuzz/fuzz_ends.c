@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What ends, and what stands in lists when it does: contexts with a step to take, modules, state,
- * kept values. The input draws well-formed frames over few ids, so that calls follow others, wait
- * for each other and are named in passes, and then an end comes. Where an executor computes, the
- * input also draws when work ends. Whatever comes, no record that was given back is used (slabs are
- * poisoned), the engine makes no mistake, and at the end no record is left.
+ * Fuzzes the ends of contexts, modules, state and kept values that are still linked in lists, of
+ * contexts also with a step to take. The input draws well-formed frames over few ids, so that calls
+ * follow others, wait for one another and are named in backward passes; then an end arrives. If an
+ * executor computes, the input also draws when work ends. Whatever arrives, no freed record is used
+ * (slabs are poisoned), the engine reports no mistake of its own, and at the end no record is left.
  */
 #include "tests/fuzz/fuzz_node.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { SLOTS = 4, VALUES = 8, FLOATS = BATCH * WIDTH, MOST_STARTED = 64, TRANSFERS = 16 };
+enum { SLOTS = 4, VALUES = 8, FLOATS = BATCH * WIDTH, MAX_STARTED = 64, TRANSFERS = 16 };
 
-typedef struct play {
+typedef struct fuzz_state {
   conversation c;
   const uint8_t *at, *input_end; /* next byte of the input, and the input's end */
   uint64_t open_contexts[SLOTS], n_contexts_begun, last_message;
   uint32_t n_open_contexts;             /* number of contexts that are open at the same time */
   uint64_t n_reference_messages[PEERS]; /* number of messages about references, for each link */
-  clv_work *running_work[MOST_STARTED];
+  clv_work *running_work[MAX_STARTED];
   uint32_t n_running_work;
   /* ids of the transfers whose next chunk is not sent yet; 0: none */
   uint64_t unsent_transfers[TRANSFERS], last_transfer;
-} play;
+} fuzz_state;
 
 static uint64_t n_frames;
 
@@ -32,28 +32,30 @@ __attribute__((destructor)) static void print_frames(void) {
 
 /* ---- drawing --------------------------------------------------------------------------------- */
 
-static uint32_t draw_number(play *p, uint32_t n) { return p->at < p->input_end ? *p->at++ % n : 0; }
-static bool happens_once_in(play *p, uint32_t n) { return draw_number(p, n) == n - 1; }
-static uint64_t draw_value(play *p) { return 1 + draw_number(p, VALUES); }
+static uint32_t draw_number(fuzz_state *p, uint32_t n) {
+  return p->at < p->input_end ? *p->at++ % n : 0;
+}
+static bool happens_once_in(fuzz_state *p, uint32_t n) { return draw_number(p, n) == n - 1; }
+static uint64_t draw_value(fuzz_state *p) { return 1 + draw_number(p, VALUES); }
 
 /* Draws a context: an open one, or at times one that has ended. */
-static uint64_t draw_context(play *p) {
+static uint64_t draw_context(fuzz_state *p) {
   uint64_t id = p->open_contexts[draw_number(p, p->n_open_contexts)];
   return happens_once_in(p, 32) ? CLV_MAX(id, SLOTS + 1) - SLOTS : id;
 }
 
-static const clv_context *find_context(const play *p, uint64_t id) {
+static const clv_context *find_context(const fuzz_state *p, uint64_t id) {
   return clv_context_find(p->c.node->contexts, id);
 }
 
-static const clv_context_call *find_call(const play *p, uint64_t context, uint64_t id) {
+static const clv_context_call *find_call(const fuzz_state *p, uint64_t context, uint64_t id) {
   const clv_context *ctx = find_context(p, context);
   const clv_value *v = ctx ? clv_context_find_value(p->c.node->contexts, ctx, id) : NULL;
   return v ? v->producer : NULL;
 }
 
 /* Draws a call of the context; half of them are new, as long as numbers are left. */
-static uint64_t draw_call(play *p, uint64_t context) {
+static uint64_t draw_call(fuzz_state *p, uint64_t context) {
   uint64_t id = draw_value(p);
   const clv_context *ctx = find_context(p, context);
   for (uint32_t i = 0; ctx && id % 2 && i < VALUES; i++, id = id % VALUES + 1)
@@ -61,11 +63,11 @@ static uint64_t draw_call(play *p, uint64_t context) {
   return id;
 }
 
-static uint32_t get_loaded_generation(const play *p, uint32_t module) {
+static uint32_t get_loaded_generation(const fuzz_state *p, uint32_t module) {
   return p->c.next_generation[module] - 1;
 }
 
-static const char *draw_name(play *p) { return happens_once_in(p, 4) ? "w2" : ""; }
+static const char *draw_name(fuzz_state *p) { return happens_once_in(p, 4) ? "w2" : ""; }
 
 /* ---- sending -------------------------------------------------------------------------------- */
 
@@ -77,19 +79,19 @@ static void add_tensor(clv_frame *f) {
 }
 
 /* Checks the engine's state, then lets the node work until nothing is ready. */
-static void run_node(play *p) {
+static void run_node(fuzz_state *p) {
   clv_node_run_until(p->c.node, 0);
   NEVER(p->c.node->contexts->impossible_event.code != CLV_OK);
 }
 
 /* Sends a frame as the master or as the other worker. Frames that no decoder accepts are left
  * out. */
-static void send_frame(play *p, clv_frame *f, bool by_worker) {
+static void send_frame(fuzz_state *p, clv_frame *f, bool by_worker) {
   clv_bytes head = {0};
   clv_err err;
-  bool chunked = f->n_tensors && f->tensors[0].transfer_id;
+  bool is_chunked = f->n_tensors && f->tensors[0].transfer_id;
   size_t payload = f->kind == CLV_CHUNK ? sizeof numbers
-                   : chunked            ? 0
+                   : is_chunked         ? 0
                                         : f->n_tensors * sizeof numbers;
   if (clv_frame_encode(f, payload, &head, &err) == CLV_OK) {
     for (size_t at = 0; at < payload; at += sizeof numbers)
@@ -101,13 +103,13 @@ static void send_frame(play *p, clv_frame *f, bool by_worker) {
   if (!happens_once_in(p, 8)) run_node(p);
 }
 
-static void send_state(play *p, clv_frame_kind kind) {
+static void send_state(fuzz_state *p, clv_frame_kind kind) {
   clv_frame f = {.kind = kind, .message_id = ++p->last_message, .module = draw_number(p, MODULES)};
   f.module_generation = get_loaded_generation(p, f.module);
   f.state.part = (clv_state_kind)(CLV_STATE_WEIGHTS + draw_number(p, 3));
   f.state.n_items = kind == CLV_STATE_PUT;
-  bool gradients = f.state.part == CLV_STATE_GRADIENTS;
-  if (gradients) f.context = draw_context(p);
+  bool has_gradients = f.state.part == CLV_STATE_GRADIENTS;
+  if (has_gradients) f.context = draw_context(p);
   if (kind >= CLV_STATE_SAVE)
     snprintf(f.state.item_or_file_name, sizeof f.state.item_or_file_name, "s");
   if (kind == CLV_STATE_PUT)
@@ -118,7 +120,7 @@ static void send_state(play *p, clv_frame_kind kind) {
 
 /* ---- frames ---------------------------------------------------------------------------------- */
 
-static void add_call_argument(play *p, clv_frame *f, bool chunked) {
+static void add_call_argument(fuzz_state *p, clv_frame *f, bool is_chunked) {
   clv_arg *a = &f->call.args[f->call.n_args++];
   uint32_t how = draw_number(p, 4);
   a->is_inline = how < 2;
@@ -126,14 +128,14 @@ static void add_call_argument(play *p, clv_frame *f, bool chunked) {
   a->needs_grad = !happens_once_in(p, 4);
   if (!a->is_inline) return;
   add_tensor(f);
-  if (!chunked) return;
+  if (!is_chunked) return;
   clv_tensor_head *h = &f->tensors[f->n_tensors - 1];
   h->transfer_id = ++p->last_transfer;
   h->crc32c = clv_crc32c(0, numbers, sizeof numbers);
   p->unsent_transfers[h->transfer_id % TRANSFERS] = h->transfer_id;
 }
 
-static void set_call_positions(play *p, clv_frame *f) {
+static void set_call_positions(fuzz_state *p, clv_frame *f) {
   const clv_context *ctx = find_context(p, f->context);
   uint32_t next = 1 + (ctx ? ctx->positions_done : 0);
   f->call.forward_position = next + draw_number(p, 3);
@@ -142,7 +144,7 @@ static void set_call_positions(play *p, clv_frame *f) {
       f->call.input_grad_position && happens_once_in(p, 2) ? next + 2 + draw_number(p, 3) : 0;
 }
 
-static void send_call(play *p) {
+static void send_call(fuzz_state *p) {
   clv_frame f = {.kind = CLV_CALL, .context = draw_context(p)};
   uint32_t flags = draw_number(p, 8);
   f.message_id = draw_call(p, f.context);
@@ -155,13 +157,13 @@ static void send_call(play *p) {
   if (f.flags & CLV_FLAG_DELIVER) snprintf(f.to, sizeof f.to, "%s", draw_name(p));
   if (happens_once_in(p, 2)) f.call.runs_after_call = draw_value(p);
   if (happens_once_in(p, 8)) set_call_positions(p, &f);
-  bool chunked = happens_once_in(p, 16);
+  bool is_chunked = happens_once_in(p, 16);
   for (int i = 0; i < (module_ops[f.module] == CLV_OP_MSE ? 2 : 1); i++)
-    add_call_argument(p, &f, chunked);
+    add_call_argument(p, &f, is_chunked);
   send_frame(p, &f, false);
 }
 
-static void send_chunk(play *p) {
+static void send_chunk(fuzz_state *p) {
   uint64_t *which = &p->unsent_transfers[draw_number(p, TRANSFERS)];
   clv_frame f = {.kind = CLV_CHUNK,
                  .chunk = {.transfer_id = *which, .total_bytes = sizeof numbers}};
@@ -170,7 +172,7 @@ static void send_chunk(play *p) {
   send_frame(p, &f, false);
 }
 
-static void send_value(play *p) {
+static void send_value(fuzz_state *p) {
   clv_frame f = {.kind = CLV_VALUE, .context = draw_context(p), .message_id = draw_value(p)};
   if (happens_once_in(p, 8)) {
     f.has_failure = true;
@@ -181,7 +183,7 @@ static void send_value(play *p) {
   send_frame(p, &f, happens_once_in(p, 4));
 }
 
-static void send_deliver(play *p) {
+static void send_deliver(fuzz_state *p) {
   clv_frame f = {.kind = CLV_DELIVER, .context = draw_context(p), .message_id = draw_value(p)};
   snprintf(f.to, sizeof f.to, "%s", draw_name(p));
   send_frame(p, &f, false);
@@ -189,12 +191,12 @@ static void send_deliver(play *p) {
 
 /* Draws how many calls were sent before a frame, or 0. The node holds the frame back until it has
  * seen so many calls, because a CALL in chunks may still be incomplete. */
-static uint64_t draw_n_calls_before(play *p, uint64_t context) {
+static uint64_t draw_n_calls_before(fuzz_state *p, uint64_t context) {
   const clv_context *ctx = find_context(p, context);
   return happens_once_in(p, 4) ? (ctx ? ctx->calls_seen : 0) + draw_number(p, 2) : 0;
 }
 
-static void send_drop(play *p) {
+static void send_drop(fuzz_state *p) {
   clv_frame f = {
       .kind = CLV_DROP, .context = draw_context(p), .n_value_ids = 1 + draw_number(p, 2)};
   f.step = draw_n_calls_before(p, f.context);
@@ -202,13 +204,13 @@ static void send_drop(play *p) {
   send_frame(p, &f, false);
 }
 
-static void send_spare(play *p) {
+static void send_spare(fuzz_state *p) {
   clv_frame f = {.kind = CLV_SPARE, .context = draw_context(p), .n_value_ids = 1};
   f.value_ids[0] = draw_value(p);
   send_frame(p, &f, false);
 }
 
-static void add_needed_call(play *p, clv_frame *f) {
+static void add_needed_call(fuzz_state *p, clv_frame *f) {
   clv_needed_call *n = &f->backward.needed_calls[f->backward.n_needed_calls++];
   n->call_id = draw_value(p);
   n->n_contributions = draw_number(p, 3);
@@ -225,13 +227,13 @@ static void add_needed_call(play *p, clv_frame *f) {
   }
 }
 
-static void send_prepare(play *p) {
+static void send_prepare(fuzz_state *p) {
   clv_frame f = {.kind = CLV_PREPARE, .context = draw_context(p)};
   const clv_context *ctx = find_context(p, f.context);
   uint32_t last = ctx ? ctx->phase : 0;
-  bool same = ctx && ctx->pass_state == PASS_COLLECTING;
+  bool is_same = ctx && ctx->pass_state == PASS_COLLECTING;
   f.backward.n_skipped_phases = happens_once_in(p, 8);
-  f.backward_pass_number = same ? last : last + 1 + f.backward.n_skipped_phases;
+  f.backward_pass_number = is_same ? last : last + 1 + f.backward.n_skipped_phases;
   f.step = draw_n_calls_before(p, f.context);
   f.backward.retains_graph = happens_once_in(p, 4);
   f.backward.needs_vote = !happens_once_in(p, 4);
@@ -242,7 +244,7 @@ static void send_prepare(play *p) {
   send_frame(p, &f, false);
 }
 
-static void send_gradient(play *p) {
+static void send_gradient(fuzz_state *p) {
   clv_frame f = {.kind = CLV_GRADIENT, .context = draw_context(p), .message_id = draw_value(p)};
   const clv_context *ctx = find_context(p, f.context);
   f.backward_pass_number = CLV_MAX((ctx ? ctx->phase : 0) + (happens_once_in(p, 4) ? 1 : 0), 1u);
@@ -252,7 +254,7 @@ static void send_gradient(play *p) {
 }
 
 /* Sends a call with its whole backward, so that a step has something to apply. */
-static void send_forward_and_backward(play *p) {
+static void send_forward_and_backward(fuzz_state *p) {
   clv_frame call = {.kind = CLV_CALL, .flags = CLV_FLAG_TRAINING, .context = draw_context(p)};
   call.message_id = draw_call(p, call.context);
   call.module = draw_number(p, 2);
@@ -275,14 +277,14 @@ static void send_forward_and_backward(play *p) {
   send_frame(p, &gradient, false);
 }
 
-static void set_commit(play *p, clv_frame *f) {
+static void set_commit(fuzz_state *p, clv_frame *f) {
   f->has_commit = true;
   f->commit.scale = 1;
   f->commit.lr = 0.125f;
   f->commit.applies_step = !happens_once_in(p, 4);
 }
 
-static void send_apply(play *p) {
+static void send_apply(fuzz_state *p) {
   clv_frame f = {.kind = CLV_APPLY, .context = draw_context(p), .message_id = ++p->last_message};
   const clv_context *ctx = find_context(p, f.context);
   set_commit(p, &f);
@@ -297,19 +299,19 @@ static void send_apply(play *p) {
   send_frame(p, &f, false);
 }
 
-static void send_revert(play *p) {
+static void send_revert(fuzz_state *p) {
   clv_frame f = {.kind = CLV_REVERT, .context = draw_context(p), .message_id = ++p->last_message};
   send_frame(p, &f, false);
 }
 
 /* Replaces the context, which has ended, by a new one. */
-static void replace_context(play *p, uint64_t context) {
+static void replace_context(fuzz_state *p, uint64_t context) {
   for (int i = 0; i < SLOTS; i++)
     if (p->open_contexts[i] == context && !happens_once_in(p, 8))
       p->open_contexts[i] = ++p->n_contexts_begun;
 }
 
-static void send_end(play *p) {
+static void send_end(fuzz_state *p) {
   clv_frame f = {
       .kind = CLV_END_CONTEXT, .context = draw_context(p), .message_id = ++p->last_message};
   if (!happens_once_in(p, 3)) set_commit(p, &f);
@@ -319,7 +321,7 @@ static void send_end(play *p) {
 
 /* Sends calls that wait for one another, the last of which another worker needs, and then the end
  * of the context. The input of the first call may follow. */
-static void send_end_with_kept_values(play *p) {
+static void send_end_with_kept_values(fuzz_state *p) {
   uint64_t context = draw_context(p), last = draw_value(p);
   for (uint32_t i = 0, n = 1 + draw_number(p, 2); i < n; i++) {
     clv_frame f = {.kind = CLV_CALL, .flags = CLV_FLAG_TRAINING, .context = context};
@@ -341,21 +343,21 @@ static void send_end_with_kept_values(play *p) {
   if (happens_once_in(p, 2)) replace_context(p, context);
 }
 
-static void send_abort(play *p) {
+static void send_abort(fuzz_state *p) {
   clv_frame f = {.kind = CLV_ABORT, .context = happens_once_in(p, 4) ? 0 : draw_context(p)};
   clv_frame_set_failure(&f, CLV_ABORTED, "by the input", "");
   send_frame(p, &f, false);
   replace_context(p, f.context);
 }
 
-static void send_unload(play *p) {
+static void send_unload(fuzz_state *p) {
   clv_frame f = {
       .kind = CLV_UNLOAD, .message_id = ++p->last_message, .module = draw_number(p, MODULES)};
   f.module_generation = get_loaded_generation(p, f.module);
   send_frame(p, &f, false);
 }
 
-static void reload_module(play *p) {
+static void reload_module(fuzz_state *p) {
   clv_err err;
   uint32_t module = draw_number(p, MODULES);
   if (p->c.node->modules[module]) return;
@@ -363,14 +365,14 @@ static void reload_module(play *p) {
   NEVER(code != CLV_OK && code != CLV_EXHAUSTED);
 }
 
-static void send_state_get(play *p) { send_state(p, CLV_STATE_GET); }
-static void send_state_put(play *p) { send_state(p, CLV_STATE_PUT); }
-static void send_state_file_frame(play *p) {
+static void send_state_get(fuzz_state *p) { send_state(p, CLV_STATE_GET); }
+static void send_state_put(fuzz_state *p) { send_state(p, CLV_STATE_PUT); }
+static void send_state_file_frame(fuzz_state *p) {
   send_state(p, (clv_frame_kind)(CLV_STATE_SAVE + draw_number(p, 3)));
 }
 
 /* Sends a frame about one of a few references, owned by this worker or by the other one. */
-static void send_reference(play *p) {
+static void send_reference(fuzz_state *p) {
   static const clv_frame_kind kinds[] = {CLV_REF_KEEP,  CLV_REF_KEEP,   CLV_REF_USE,
                                          CLV_REF_FETCH, CLV_REF_DELETE, CLV_REF_RENEW};
   clv_frame f = {.kind = kinds[draw_number(p, CLV_COUNT(kinds))]};
@@ -386,39 +388,39 @@ static void send_reference(play *p) {
   send_frame(p, &f, by_worker);
 }
 
-/* ---- what is no frame ------------------------------------------------------------------------ */
+/* ---- the executor, ticks and other moves ----------------------------------------------------- */
 
 static void on_work_start(void *user, clv_work *w) {
-  play *p = user;
-  NEVER(p->n_running_work == MOST_STARTED);
+  fuzz_state *p = user;
+  NEVER(p->n_running_work == MAX_STARTED);
   p->running_work[p->n_running_work++] = w;
 }
 
-static void end_one_work(play *p, uint32_t which) {
+static void end_one_work(fuzz_state *p, uint32_t which) {
   clv_work *w = p->running_work[which];
   clv_err why;
   p->running_work[which] = p->running_work[--p->n_running_work];
   clv_node_work_ended(p->c.node, w, clv_work_compute(w, &why), &why);
 }
 
-static void end_some_work(play *p) {
+static void end_some_work(fuzz_state *p) {
   if (p->n_running_work) end_one_work(p, draw_number(p, p->n_running_work));
   run_node(p);
 }
 
-static void end_all_work(play *p) {
+static void end_all_work(fuzz_state *p) {
   do {
     while (p->n_running_work) end_one_work(p, 0);
     run_node(p);
   } while (p->n_running_work);
 }
 
-static void tick_node(play *p) { clv_node_tick(p->c.node); }
-static void set_whether_sends_fail(play *p) { refuses_sends = happens_once_in(p, 3); }
+static void tick_node(fuzz_state *p) { clv_node_tick(p->c.node); }
+static void set_whether_sends_fail(fuzz_state *p) { refuses_sends = happens_once_in(p, 3); }
 
 static const struct {
   uint32_t frequency;
-  void (*run)(play *p);
+  void (*run)(fuzz_state *p);
 } moves[] = {
     {42, send_call},
     {6, send_chunk},
@@ -446,7 +448,7 @@ static const struct {
     {6, send_end_with_kept_values},
 };
 
-static void make_random_move(play *p) {
+static void make_random_move(fuzz_state *p) {
   uint32_t at = draw_number(p, 256), i = 0;
   while (at >= moves[i].frequency) {
     at -= moves[i].frequency;
@@ -458,7 +460,7 @@ static void make_random_move(play *p) {
 /* Sends ABORT with context 0, which ends all open contexts. A VALUE that reports a failed reference
  * may open a further context, so each context that is open afterwards is aborted by its id. Asserts
  * that none of these was open before. */
-static void abort_all_contexts(play *p) {
+static void abort_all_contexts(fuzz_state *p) {
   bool *was_open = calloc(p->n_contexts_begun + 1, sizeof *was_open);
   clv_frame f = {.kind = CLV_ABORT};
   clv_frame_set_failure(&f, CLV_ABORTED, "by the input", "");
@@ -477,7 +479,7 @@ static void abort_all_contexts(play *p) {
 
 /* Aborts all contexts, then asserts that no work is ready or waits and that records exist only for
  * references and tombstones. */
-static void check_nothing_is_left(play *p) {
+static void check_nothing_is_left(fuzz_state *p) {
   if (p->c.is_link_ended[0]) return;
   end_all_work(p);
   abort_all_contexts(p);
@@ -499,14 +501,14 @@ static void check_nothing_is_left(play *p) {
 /* First bytes of the input: which thread computes, whether the session ends in the middle, how many
  * contexts. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  play p = {.at = data, .input_end = data + size};
-  bool elsewhere = happens_once_in(&p, 2), in_the_middle = happens_once_in(&p, 4);
+  fuzz_state p = {.at = data, .input_end = data + size};
+  bool uses_executor = happens_once_in(&p, 2), ends_in_the_middle = happens_once_in(&p, 4);
   p.n_open_contexts = 1 + draw_number(&p, SLOTS);
-  begin_conversation(&p.c, elsewhere ? (clv_executor){&p, on_work_start} : (clv_executor){0});
+  begin_conversation(&p.c, uses_executor ? (clv_executor){&p, on_work_start} : (clv_executor){0});
   for (int i = 0; i < SLOTS; i++) p.open_contexts[i] = ++p.n_contexts_begun;
   while (p.at < p.input_end) make_random_move(&p);
   refuses_sends = false;
-  if (!in_the_middle) check_nothing_is_left(&p);
+  if (!ends_in_the_middle) check_nothing_is_left(&p);
   while (p.n_running_work) end_one_work(&p, 0);
   end_conversation(&p.c);
   return 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The reader of a worker's file of attempts. What it takes is held against later attempts.
+ * Fuzzes the reader of a worker's file of attempts. An accepted file is then asked about later
+ * attempts.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static const uint8_t session[16] = {1};
   clv_epochs *e = NULL;
   clv_err err = {0};
-  bool changed;
+  bool has_changed;
   char *text = malloc(size + 1);
   if (!text || clv_epochs_open(NULL, &e, &err) != CLV_OK) abort();
   memcpy(text, data, size);
@@ -21,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_code code = clv_epochs_parse(e, text, "fuzz", &err);
   if (code != CLV_OK && !err.text[0]) abort();
   clv_sha256 digest = {{0}};
-  if (clv_epochs_register(e, "spiffe://a/m", session, UINT64_MAX, &digest, &changed, &err) !=
+  if (clv_epochs_register(e, "spiffe://a/m", session, UINT64_MAX, &digest, &has_changed, &err) !=
           CLV_OK &&
       !strstr(err.text, "another configuration"))
     abort();

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fuzz_frame: what the targets that hear frames have in common. Included by one .c file a target.
+ * fuzz_frame: a function that the targets which receive frames share. Included by one .c file per
+ * target.
  */
 #ifndef CLEAVE_TESTS_FUZZ_FRAME_H
 #define CLEAVE_TESTS_FUZZ_FRAME_H

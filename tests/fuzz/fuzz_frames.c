@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What an accepted connection brings after TLS. The first byte says where the rest is cut: the
- * reason and the account are the same for every cut, and no level is above its most without one.
+ * Fuzzes the meter that counts the frames of an accepted connection after TLS. The first byte says
+ * where the rest is cut. The reason for a refusal and the counts are the same for every cut, and an
+ * accepted connection is never refused once all its counts are credited.
  */
 #include <string.h>
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A config.json of Hugging Face, and the graphs of small models that it describes, with every head.
+ * Fuzzes a config.json of Hugging Face, and builds the graphs of the small models that it
+ * describes, with every head.
  */
 #include "common/model/hf/hf.h"
 #include "tests/fuzz/never.h"

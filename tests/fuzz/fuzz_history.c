@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is left of a run, seen from outside: its record, its lines of numbers and what it printed,
- * apart by NUL bytes, as files of a folder. `runs`, `log` and a reporter that resumes read them.
- * What is printed has no control characters but ends of lines and tabs, or the target stops.
+ * Fuzzes what other commands read of a run: its record, its lines of numbers and its output,
+ * separated by NUL bytes, as files of a folder. `runs`, `log` and a reporter that resumes read
+ * them. Printed text has no control characters but line ends and tabs; otherwise the target aborts.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { FILES = 3, KEEP = 5 };
+enum { FILES = 3, LAST_KEPT_STEP = 5 };
 static const char *const names[FILES] = {"run.json", "metrics.jsonl", CLV_JOURNAL_TEXT};
 static char home[] = "/dev/shm/cleave-fuzz-XXXXXX", run[64];
 
@@ -90,7 +90,7 @@ static void check_history_output(bool over) {
 /* Resumes the run: lines up to the resumed step must stay, and new ones follow them. */
 static void resume_report(void) {
   clv_report_options o = {
-      .run_dir = run, .last_kept_step = KEEP, .resumed = true, .steps_per_line = 1};
+      .run_dir = run, .last_kept_step = LAST_KEPT_STEP, .resumed = true, .steps_per_line = 1};
   clv_reporter *r;
   clv_err err;
   NEVER(clv_reporter_open(&o, &r, &err) != CLV_OK);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Requests to the page port, as bytes over a connection, or behind a NUL byte an address to listen
- * on. Whatever is asked, there is an answer of ours or none.
+ * Fuzzes requests to the page port, as bytes over a connection. If the input begins with a NUL
+ * byte, the rest is an address to listen on. Whatever the request, the server sends one of its own
+ * answers or none.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -104,10 +105,10 @@ static void check_listen_address(const char *text, size_t len) {
   if (len >= sizeof address) return;
   memcpy(address, text, len);
   address[len] = '\0';
-  bool loopback = clv_http_is_loopback(address);
+  bool is_loopback = clv_http_is_loopback(address);
   clv_http_options o = {.listen = address, .pages = pages, .n_pages = CLV_COUNT(pages)};
   bool numbers = strspn(address, "0123456789.:[]") == strlen(address);
-  if (!loopback && !numbers) return;
+  if (!is_loopback && !numbers) return;
   if (clv_http_open(&o, &other, NULL) == CLV_OK) clv_http_closep(&other);
 }
 

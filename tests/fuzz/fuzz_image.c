@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * PNG and JPEG decoding, then views of each kind of what came out; the last byte picks channels and
- * where the views are, so the corpus is plain image files.
+ * Fuzzes PNG and JPEG decoding, and then makes views of each kind from the decoded image. The last
+ * byte picks channels and positions of the views, so the corpus is plain image files.
  */
 #include <stdlib.h>
 
@@ -10,7 +10,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { CROP = 8, MOST_PIXELS = 1 << 16 };
+enum { CROP = 8, MAX_PIXELS = 1 << 16 };
 
 static void render_view(const clv_pixels *p, const clv_image_options *o, const clv_rng_key *key) {
   CLV_AUTO(clv_resampler_done) clv_resampler r = {0};
@@ -31,7 +31,7 @@ static void render_views(const clv_pixels *p, uint8_t pick) {
                          .ratio_low = pick & 4 ? 0.5 : 3,
                          .ratio_high = pick & 4 ? 2 : 4,
                          .flip = 0.5,
-                         .max_pixels = MOST_PIXELS};
+                         .max_pixels = MAX_PIXELS};
   clv_rng_key key = clv_image_view_key(pick, 1, p->width);
   render_view(p, &o, NULL);
   for (size_t i = 0; i < 2 * CLV_COUNT(kinds); i++) {
@@ -45,7 +45,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   CLV_AUTO(clv_pixels_done) clv_pixels p = {0};
   uint8_t pick = size ? data[size - 1] : 0;
   clv_encoded_image in = {
-      .data = data, .len = size, .channels = pick & 1 ? 1 : 3, .max_pixels = MOST_PIXELS};
+      .data = data, .len = size, .channels = pick & 1 ? 1 : 3, .max_pixels = MAX_PIXELS};
   clv_err err;
   if (clv_image_decode(&in, &p, &err) == CLV_OK) render_views(&p, pick);
   in.reads_header_only = true;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The index of a folder of weights: what is taken has sorted names, each in one of the files, whose
- * names are plain; and every name is found under itself.
+ * Fuzzes the index of a folder of weights. An accepted index has sorted names, each in one of the
+ * files, whose names are plain; and every name is found.
  */
 #include <stdlib.h>
 #include <string.h>

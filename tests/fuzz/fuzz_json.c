@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * JSON pulled value by value: any text ends with a value or with a place in it, and what is stepped
- * over is what is read.
+ * Fuzzes the JSON parser, which reads value by value. Any text ends with a value or with an error
+ * that has a position. Skipping a value and reading it end at the same position.
  */
 #include "common/base/json/json.h"
 #include "tests/fuzz/never.h"

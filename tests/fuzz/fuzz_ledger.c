@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A ledger of keys. What is added to one that is accepted is found in it, and is not added again,
- * also when it was compacted.
+ * Fuzzes the ledger of keys. An item that is added to an accepted ledger is found in it and is not
+ * added again, also after the ledger was compacted.
  */
 #include "master/egress/egress.h"
 #include "tests/fuzz/never.h"
@@ -39,7 +39,7 @@ static void add_entries(const clv_ledger *l, clv_bytes *text, size_t whole) {
       {CLV_LEDGER_RUN, some, w1}, {CLV_LEDGER_ROW, some, w1}, {CLV_LEDGER_ROW, other, w1}};
   CLV_AUTO(clv_bytes_done) clv_bytes lines = {0}, more = {0};
   clv_ledger_entry e = {0};
-  bool found = false;
+  bool is_found = false;
   NEVER(clv_ledger_format_new_lines(l, item, 3, &lines, NULL) != CLV_OK);
   text->len = whole;
   clv_bytes_add(text, lines.data, lines.len);
@@ -47,7 +47,8 @@ static void add_entries(const clv_ledger *l, clv_bytes *text, size_t whole) {
   NEVER(!again || clv_ledger_count(again) != clv_ledger_count(l) + 3);
   NEVER(clv_ledger_count_rows(again) != clv_ledger_count_rows(l) + 2);
   for (int i = 0; i < 3; i++) {
-    NEVER(clv_ledger_find(again, item[i].kind, &item[i].of, &e, &found, NULL) != CLV_OK || !found);
+    NEVER(clv_ledger_find(again, item[i].kind, &item[i].of, &e, &is_found, NULL) != CLV_OK ||
+          !is_found);
     NEVER(strcmp(e.identity, w1) != 0 || strlen(e.date) != 10);
   }
   NEVER(clv_ledger_format_new_lines(again, item, 3, &more, NULL) != CLV_OK || more.len);

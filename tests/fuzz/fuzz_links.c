@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * --link and --speed: texts apart by NUL bytes, the first letter of each says which of the two it
- * is. What is taken are times, rates and factors that can be computed with.
+ * Fuzzes the options --link and --speed. The texts are separated by NUL bytes; the first letter of
+ * each says which of the two options it is for. Accepted texts give times, rates and factors that
+ * can be computed with.
  */
 #include <math.h>
 #include <stdlib.h>

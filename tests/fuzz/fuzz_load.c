@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * LoadModule: from the bytes of a message to a module with its memory and first plan, within a
- * small quota. What is loaded fits the reply, and everything it took of the quota is given back.
+ * Fuzzes LoadModule: from the bytes of a message to a module with its memory and first plan, within
+ * a small quota. A loaded module fits the reply, and everything that it took of the quota is
+ * returned.
  */
 #include "tests/fuzz/never.h"
 #include "worker/service/service_int.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The manifest parser: the input as it is, and with the digest that makes it a whole manifest, so
- * that the digest does not hide the parser behind it. What was parsed is written and parsed again.
+ * Fuzzes the manifest parser. The input is parsed as it is, and with the digest that makes it a
+ * complete manifest, so that the check of the digest does not hide the parser behind it. An
+ * accepted manifest is written and parsed again.
  */
 #include <stdlib.h>
 #include <string.h>

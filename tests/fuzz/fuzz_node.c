@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A worker's node between its master and another worker, who say anything: frames as they come over
- * a link, each behind a byte that says from whom and on which lane, and its length in two bytes.
- * Tensors that a frame carries itself have their checksum put right, or nothing would get past it.
- * Whatever comes, the node neither crashes nor keeps memory.
+ * Fuzzes a worker's node between its master and another worker, both hostile. The input is a list
+ * of frames as they arrive over a link, each after a byte that says from whom and on which lane,
+ * and after its length in two bytes. The checksums of tensors inside a frame are corrected, because
+ * a frame with a wrong checksum is refused before anything else is read. Whatever arrives, the node
+ * neither crashes nor leaks memory.
  */
 #include "tests/fuzz/fuzz_node.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fuzz_node: a worker's node between its master and another worker, for the targets that say what
- * these two send. Included by one .c file a target, which is linked with --wrap=clv_link_send. The
- * node's quota is small. Whatever comes, the engine makes no mistake of its own (context_table.h),
- * and what the node sends are frames that can be sent.
+ * fuzz_node: sets up a worker's node between its master and another worker, for the targets that
+ * choose what these two send. Included by one .c file per target, which is linked with
+ * --wrap=clv_link_send. The node's quota is small. Whatever arrives, the engine reports no mistake
+ * of its own (context_table.h), and the frames that the node sends are valid.
  */
 #ifndef CLEAVE_TESTS_FUZZ_NODE_H
 #define CLEAVE_TESTS_FUZZ_NODE_H
@@ -31,7 +31,7 @@ typedef struct conversation {
 
 static bool refuses_sends; /* true: __wrap_clv_link_send refuses all packets */
 
-/* ---- what the node sends --------------------------------------------------------------------- */
+/* ---- frames that the node sends -------------------------------------------------------------- */
 
 /* Replaces clv_link_send in the node, by the linker's option --wrap. */
 clv_code __wrap_clv_link_send(clv_link *link, clv_packet *p, clv_err *ret_err);
@@ -41,9 +41,9 @@ clv_code __wrap_clv_link_send(clv_link *link, clv_packet *p, clv_err *ret_err) {
   size_t payload = 0;
   (void)link;
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) payload += p->tensor[i]->bytes;
-  bool chunked = payload > CLV_WIRE_INLINE_MAX;
-  for (uint32_t i = 0; i < p->frame.n_tensors; i++) p->frame.tensors[i].transfer_id = chunked;
-  clv_code code = clv_frame_encode(&p->frame, chunked ? 0 : payload, &head, &err);
+  bool is_chunked = payload > CLV_WIRE_INLINE_MAX;
+  for (uint32_t i = 0; i < p->frame.n_tensors; i++) p->frame.tensors[i].transfer_id = is_chunked;
+  clv_code code = clv_frame_encode(&p->frame, is_chunked ? 0 : payload, &head, &err);
   if (code != CLV_OK)
     fprintf(stderr, "it sent a %s: %s\n", clv_frame_kind_name(p->frame.kind), err.text);
   NEVER(code != CLV_OK);
@@ -99,7 +99,7 @@ static clv_code add_module(conversation *c, uint32_t index, clv_err *err) {
   return clv_node_add_module(c->node, module, err);
 }
 
-/* ---- files that it keeps: one, of whatever name ---------------------------------------------- */
+/* ---- files of state: one file for all names -------------------------------------------------- */
 
 static clv_code save_file(void *user, const char *name, const clv_weights_tensor *list, size_t n,
                           clv_sha256 *ret_digest, uint64_t *ret_bytes, clv_err *err) {
@@ -130,7 +130,7 @@ static clv_code remove_file(void *user, const char *name, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- a cache of one row, whatever its number ------------------------------------------------- */
+/* ---- a cache with one row for all row numbers ------------------------------------------------ */
 
 static clv_code put_rows(void *user, const clv_wire_cached *cache, const int64_t *rows,
                          const clv_tensor *values, clv_err *err) {
@@ -201,7 +201,7 @@ static void end_conversation(conversation *c) {
   clv_bytes_done(&c->saved_file);
 }
 
-/* ---- what it is told ------------------------------------------------------------------------- */
+/* ---- what the node receives ------------------------------------------------------------------ */
 
 /* Gives the node a message as a lane does. PING is left out, because there is no stream for its
  * answer and the link would end. */

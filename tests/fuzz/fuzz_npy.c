@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * .npy data from memory, and as a file.
+ * Fuzzes the reader of .npy data, from memory and from a file.
  */
 #include "tests/fuzz/fuzz_reader.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lines of pages: the first byte says which labels are wanted, or that pages are kept. Windows have
- * tokens of the vocabulary, boxes on the page, and labels that there are.
+ * Fuzzes the reader of lines of pages. The first byte says which labels are wanted, or that pages
+ * are kept. Windows have tokens of the vocabulary, boxes on the page, and labels that exist.
  */
 #include "master/data/page_int.h"
 #include "tests/fuzz/never.h"

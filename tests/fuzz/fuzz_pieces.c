@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * WordPiece: a vocab.txt and a text. The first byte says what becomes of case and accents.
+ * Fuzzes WordPiece: a vocab.txt and a text. The first byte says how case and accents are treated.
  */
 #include "tests/fuzz/fuzz_tokens.h"
 

@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A plan as it was found on disk: what is not whole and ours is refused, and the rest is its text.
- * The last byte says whether a line that fits is put before the rest.
+ * Fuzzes the reader of a plan that was stored on disk. A file is refused unless its first line has
+ * the digests of this library and of the rest; the rest is then the plan's text. The last byte says
+ * whether such a first line is put before the input.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/load/load.h"
 
-enum { MOST = 64 << 10 }; /* a larger file is refused, whether or not its first line is correct */
+/* a larger file is refused, whether or not its first line is correct */
+enum { MAX_FILE_BYTES = 64 << 10 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void check_parsed_plan(const char *data, size_t n, const clv_sha256 *of, bool must) {
+static void check_parsed_plan(const char *data, size_t n, const clv_sha256 *of,
+                              bool must_be_accepted) {
   const char *text = NULL;
   size_t len = 0;
   clv_err err = {0};
   clv_code code = clv_plan_parse(data, n, of, &text, &len, &err);
-  if (code != CLV_OK && (must || !err.text[0])) abort();
+  if (code != CLV_OK && (must_be_accepted || !err.text[0])) abort();
   if (code == CLV_OK && (len == 0 || text < data || text + len != data + n)) abort();
 }
 
@@ -26,7 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_sha256 of, text;
   char hex[65];
   clv_err err;
-  if (size < 2 || size > MOST || clv_sha256_of("fuzz", 4, &of, &err) != CLV_OK ||
+  if (size < 2 || size > MAX_FILE_BYTES || clv_sha256_of("fuzz", 4, &of, &err) != CLV_OK ||
       clv_sha256_of(data, size - 1, &text, &err) != CLV_OK)
     return 0;
   check_parsed_plan((const char *)data, size, &of, false);

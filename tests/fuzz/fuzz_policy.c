@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An egress.policy.yaml. What is accepted is written as text that is accepted again and written as
- * the same text, and has no limit left open.
+ * Fuzzes the parser of egress.policy.yaml. An accepted file is written as text that is accepted
+ * again and written as the same text, and has no limit left open.
  */
 #include <stdlib.h>
 #include <string.h>

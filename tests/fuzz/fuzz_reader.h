@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fuzz_reader: what the targets of formats of data files have in common. Included by one .c file a
+ * fuzz_reader: functions that the targets of data file formats share. Included by one .c file per
  * target.
  */
 #ifndef CLEAVE_TESTS_FUZZ_READER_H
@@ -17,7 +17,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { MOST_BYTES = 1 << 22 };
+enum { MAX_BYTES = 1 << 22 };
 
 typedef clv_code (*reader)(const void *data, size_t len, const char *label, size_t max_bytes,
                            clv_tensor **ret, clv_err *err);
@@ -28,7 +28,7 @@ static clv_code read_file(const uint8_t *data, size_t size, clv_tensor **ret) {
   int fd = memfd_create("fuzz", MFD_CLOEXEC);
   NEVER(fd < 0 || write(fd, data, size) != (ssize_t)size);
   snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-  clv_code code = clv_array_read(path, CLV_FORMAT_AUTO, MOST_BYTES, ret, NULL, &err);
+  clv_code code = clv_array_read(path, CLV_FORMAT_AUTO, MAX_BYTES, ret, NULL, &err);
   close(fd);
   return code;
 }
@@ -39,7 +39,7 @@ static void read_from_memory_and_file(reader parse, const uint8_t *data, size_t 
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *again = NULL;
   clv_err err = {0};
-  clv_code code = parse(data, size, "fuzz", MOST_BYTES, &t, &err);
+  clv_code code = parse(data, size, "fuzz", MAX_BYTES, &t, &err);
   clv_code as_file = read_file(data, size, &again);
   NEVER(code != CLV_OK && !err.text[0]);
   if (code != CLV_OK) return;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The state machine of references against peers that say anything: the input is a list of messages
- * and of what the node itself does, with few ids, so that they meet. Whatever comes, it must
- * neither crash nor leak.
+ * Fuzzes the state machine of references against hostile peers. The input is a list of messages and
+ * of operations of the node itself, with few ids, so that they concern the same references.
+ * Whatever arrives, the table neither crashes nor leaks.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -90,14 +90,14 @@ static void do_random_operation(node *n, input *in, uint64_t now) {
   clv_err ignored;
   uint8_t what = next_byte(in), to = next_byte(in) % NODES;
   uint64_t a = next_byte(in) % IDS, b = next_byte(in) % IDS;
-  clv_rref_new_ids birth = {a, b, 1};
+  clv_rref_new_ids new_ids = {a, b, 1};
   clv_rref_pass_args passing = {b, to, what >> 4, what >> 4};
   switch (what % 6) {
     case 0:
-      (void)!clv_rrefs_new_owned(n->t, &birth, n->tensor, now, &ignored);
+      (void)!clv_rrefs_new_owned(n->t, &new_ids, n->tensor, now, &ignored);
       break;
     case 1:
-      (void)!clv_rrefs_new_kept(n->t, &birth, to, 1, what >> 4, now, &ignored);
+      (void)!clv_rrefs_new_kept(n->t, &new_ids, to, 1, what >> 4, now, &ignored);
       break;
     case 2:
       (void)!clv_rrefs_pass_handle(n->t, a, &passing, now, &ignored);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The small files of a run folder: the note of a run that makes room, the line of the best
- * checkpoint, the names of the classes, the digests of the data, the orphans. Whatever is taken is
- * as the file says, byte by byte.
+ * Fuzzes the parsers of the small files of a run folder: the note of a run that is being moved
+ * aside, the line of the best checkpoint, the names of the classes, the digests of the data, the
+ * orphans. Every accepted value is in the file as it was read.
  */
 #include <math.h>
 #include <stdlib.h>

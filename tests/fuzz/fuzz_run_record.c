@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The reader of run.json. What it takes is written and read again as the same text.
+ * Fuzzes the reader of run.json. An accepted record is written and read again as the same text.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The safetensors reader from memory and from a file, whole, in parts and its header alone, which
- * have to agree. What was read is also written: the writer's own output has to be read again, to
- * the same tensors.
+ * Fuzzes the safetensors reader from memory and from a file: complete, in parts, and the header
+ * alone, which must agree. An accepted file is also written, and the writer's output is read again
+ * as the same tensors.
  */
 #include <stdlib.h>
 #include <string.h>

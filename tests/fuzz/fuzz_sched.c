@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Schedules as text: what parses is written and parsed to the same; what the check lets through
- * runs to its end, whatever things cost, and can be drawn.
+ * Fuzzes schedules as text. An accepted text is written and parsed to the same schedule. A schedule
+ * that the check accepts runs to its end, whatever its parts cost, and can be drawn.
  */
 #include <math.h>
 #include <stdlib.h>

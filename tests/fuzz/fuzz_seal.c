@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sealed files. The first byte chooses: the rest is a sealed file of the key below and of the name
- * "fuzz", or it is sealed, changed in one bit and read again. A change is always refused.
+ * Fuzzes sealed files. The first byte chooses: the rest is a file sealed with the key below and the
+ * name "fuzz", or the rest is sealed, changed in one bit and read again. A change is always
+ * refused.
  */
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A session file with overrides (fuzz_config.h). An accepted file must be written as text that is
- * accepted again and written as the same text, and has a graph or an error that says why not.
+ * Fuzzes the parser of session files with overrides (fuzz_config.h). An accepted file is written as
+ * text that is accepted again and written as the same text, and gives a graph or an error that says
+ * why not.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,9 +99,9 @@ static void check_model(const clv_session_config *config) {
           !err.text[0]);
   }
   check_inputs(config, first, last);
-  bool sequences = clv_model_takes_sequences(config),
+  bool has_sequences = clv_model_takes_sequences(config),
        anything = clv_model_takes_sequences_or_images(config);
-  NEVER((sequences || anything) && (config->model.hf || config->model.arch != CLV_ARCH_NONE));
+  NEVER((has_sequences || anything) && (config->model.hf || config->model.arch != CLV_ARCH_NONE));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

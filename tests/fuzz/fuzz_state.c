@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The reader of trainer_state.json. What it takes is written and read again as the same text.
+ * Fuzzes the reader of trainer_state.json. An accepted state is written and read again as the same
+ * text.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What workers say of themselves on the screen of who asks: two answers of each, one behind the
- * other with their lengths in two bytes. One that is no answer is shown as an error's text. What is
- * drawn is printable ASCII in lines of the width; JSON has no control characters below a space, and
- * a line for each worker.
+ * Fuzzes what `status` shows of the answers of workers. The input has two answers of each worker,
+ * one after the other, each after its length in two bytes. An answer that cannot be decoded is
+ * shown as an error's text. The drawn text is printable ASCII in lines of the width; the JSON has
+ * no control characters and one line per worker.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tables: bit 0 of the first byte chooses between a file of what was learnt and a table. The other
- * bits are the table's options; what is learnt from its first half encodes all of it.
+ * Fuzzes tables. Bit 0 of the first byte chooses between a file of learnt values and a table. The
+ * other bits are the table's options; the values learnt from its first half encode all of it.
  */
 #include <math.h>
 

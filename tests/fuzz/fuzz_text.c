@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tables of texts: the first byte says whether the rest is CSV or JSON lines, whether it has labels
- * and groups, and whether broken records are left out.
+ * Fuzzes tables of texts. The first byte says whether the rest is CSV or JSON lines, whether it has
+ * labels and groups, and whether broken records are left out.
  */
 #include "master/data/text_int.h"
 #include "tests/fuzz/never.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every decoder of the wire. The first byte of an input picks the decoder, the second how the rest
- * is cut into pieces; the rest is the message. What a decoder accepts must survive the way back:
- * encoded again and decoded again it is the same frame.
+ * Fuzzes every decoder of the wire. The first byte of an input picks the decoder, the second says
+ * how the rest, the message, is cut into pieces. An accepted message is encoded and decoded again
+ * to the same frame.
  */
 #include "common/net/wire/wire.h"
 #include "tests/fuzz/never.h"
@@ -36,7 +36,7 @@ static void free_input(input *in) {
   for (size_t i = 0; i < in->n; i++) free((void *)(uintptr_t)in->pieces[i].data);
 }
 
-static void assert_holds(bool holds) { NEVER(!holds); }
+static void assert_holds(bool is_held) { NEVER(!is_held); }
 
 static void check_encoding(const input *in, const clv_frame *read, clv_payload payload) {
   clv_frame frame = *read, again;
@@ -70,19 +70,19 @@ static void check_encoding(const input *in, const clv_frame *read, clv_payload p
 /* Decodes the frames before the last one, and the last one. */
 static void fuzz_frame(const input *in) {
   clv_frame frame, one;
-  clv_payload payload, of_one;
+  clv_payload payload, payload_of_one;
   clv_bundle before;
   clv_wire_limits limits = clv_wire_limits_default();
   clv_err err;
   if (clv_frame_decode_last(in->pieces, in->n, &limits, &before, &frame, &payload, &err) != CLV_OK)
     return;
   assert_holds(before.n_frames <= CLV_WIRE_BUNDLED && (before.n_frames || frame.kind));
-  assert_holds((clv_frame_decode(in->pieces, in->n, &limits, &one, &of_one, &err) == CLV_OK) ==
-               !before.n_frames);
+  assert_holds((clv_frame_decode(in->pieces, in->n, &limits, &one, &payload_of_one, &err) ==
+                CLV_OK) == !before.n_frames);
   for (uint32_t i = 0; i < before.n_frames; i++)
     if (clv_frame_decode_preceding(in->pieces, in->n, &before.frame_positions[i], &limits, &one,
-                                   &of_one, &err) == CLV_OK)
-      check_encoding(in, &one, of_one);
+                                   &payload_of_one, &err) == CLV_OK)
+      check_encoding(in, &one, payload_of_one);
   if (frame.kind) check_encoding(in, &frame, payload);
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What pdftotext and tesseract print of a stranger's file: the first byte says which. Words are
- * UTF-8 without control characters, boxes lie within their page, and windows have room for all.
+ * Fuzzes the parsers of what pdftotext and tesseract print of a hostile file; the first byte says
+ * which. Words are UTF-8 without control characters, boxes are inside their page, and windows have
+ * room for all words.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A worker file with overrides (fuzz_config.h). An accepted file must be written as text that is
- * accepted again and written as the same text.
+ * Fuzzes the parser of worker files with overrides (fuzz_config.h). An accepted file is written as
+ * text that is accepted again and written as the same text.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What must never be, whatever the input: a fuzz target that ends says which of its conditions it
- * was. A saved input alone does not tell when what went wrong does not happen again.
+ * Defines NEVER, for conditions that must not be true, whatever the input. A fuzz target that
+ * aborts prints the condition, because the saved input alone does not show it if the failure does
+ * not happen again.
  */
 #ifndef CLV_TESTS_FUZZ_NEVER_H
 #define CLV_TESTS_FUZZ_NEVER_H

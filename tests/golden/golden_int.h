@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reader of the files that make_golden.py writes. Tests run from the root of the repository.
+ * Reads the files that make_golden.py writes. Tests run from the root of the repository.
  */
 #ifndef CLEAVE_GOLDEN_INT_H
 #define CLEAVE_GOLDEN_INT_H

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * calls: what kernels ask of the simulated device, under the names that device.h gives it.
+ * calls: functions of the simulated device that kernels call, under the names that device.h gives
+ * them.
  */
 #ifndef CLEAVE_TESTS_GPU_CALLS_H
 #define CLEAVE_TESTS_GPU_CALLS_H

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * device: what a .cu file needs to be compiled by the host's C++ compiler, for the simulated device
- * of tests/gpu/sim. Included before everything else in such a file.
+ * device: lets the host's C++ compiler compile a .cu file, for the simulated device of
+ * tests/gpu/sim. Included before everything else in such a file.
  *
- * An index is a call: no thread sees another's, and thread sanitizer looks at no variable of ours.
+ * An index such as threadIdx is a function call, so that no thread sees the index of another, and
+ * thread sanitizer sees no variable of ours.
  */
 #ifndef CLEAVE_TESTS_GPU_DEVICE_H
 #define CLEAVE_TESTS_GPU_DEVICE_H

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Kernels of sample_int.h, whose results show what the simulated device does.
+ */
 #include "kernels/cuda/device_int.cuh"
 #include "tests/gpu/sample_int.h"
 
@@ -10,16 +13,16 @@ clv_code sample_add_number(clv_gpu *g, const float *x, float *y, float by, size_
   return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, add, x, y, by, n);
 }
 
-static __global__ void sum(const float *x, float *y, size_t each) {
+static __global__ void sum(const float *x, float *y, size_t n_per_block) {
   float part = 0;
-  for (size_t i = threadIdx.x; i < each; i += blockDim.x) part += x[blockIdx.x * each + i];
+  for (size_t i = threadIdx.x; i < n_per_block; i += blockDim.x) part += x[blockIdx.x * n_per_block + i];
   part = gpu_block_sum(part);
   if (threadIdx.x == 0) y[blockIdx.x] = part;
 }
 
-clv_code sample_sum_in_blocks(clv_gpu *g, const float *x, float *y, size_t each, unsigned blocks,
+clv_code sample_sum_in_blocks(clv_gpu *g, const float *x, float *y, size_t n_per_block, unsigned blocks,
                               clv_err *err) {
-  return gpu_launch(g, blocks, GPU_BLOCK, err, sum, x, y, each);
+  return gpu_launch(g, blocks, GPU_BLOCK, err, sum, x, y, n_per_block);
 }
 
 static __global__ void warp_sum(const float *x, float *y) {
@@ -33,13 +36,13 @@ clv_code sample_sum_in_warps(clv_gpu *g, const float *x, float *y, unsigned bloc
   return gpu_launch(g, blocks, GPU_BLOCK, err, warp_sum, x, y);
 }
 
-static __global__ void order(unsigned *came, unsigned *count) {
-  came[atomicAdd(count, 1u)] = blockIdx.x;
+static __global__ void order(unsigned *block_order, unsigned *count) {
+  block_order[atomicAdd(count, 1u)] = blockIdx.x;
 }
 
-clv_code sample_record_block_order(clv_gpu *g, unsigned *came, unsigned *count, unsigned blocks,
+clv_code sample_record_block_order(clv_gpu *g, unsigned *block_order, unsigned *count, unsigned blocks,
                                    clv_err *err) {
-  return gpu_launch(g, blocks, 1, err, order, came, count);
+  return gpu_launch(g, blocks, 1, err, order, block_order, count);
 }
 
 static __global__ void index_of(float *y) { y[threadIdx.x] = static_cast<float>(threadIdx.x); }

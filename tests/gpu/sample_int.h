@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sample_int: kernels that show what the simulated device does.
+ * sample_int: kernels whose results show what the simulated device does.
  */
 #ifndef CLEAVE_TESTS_GPU_SAMPLE_INT_H
 #define CLEAVE_TESTS_GPU_SAMPLE_INT_H
@@ -13,9 +13,9 @@ extern "C" {
 
 /* y[i] = x[i] + by */
 clv_code sample_add_number(clv_gpu *g, const float *x, float *y, float by, size_t n, clv_err *err);
-/* y[b] = sum of x[b * each .. (b + 1) * each - 1], by a tree over 256 threads */
-clv_code sample_sum_in_blocks(clv_gpu *g, const float *x, float *y, size_t each, unsigned blocks,
-                              clv_err *err);
+/* y[b] = sum of the n_per_block values of x from b * n_per_block on, by a tree over 256 threads */
+clv_code sample_sum_in_blocks(clv_gpu *g, const float *x, float *y, size_t n_per_block,
+                              unsigned blocks, clv_err *err);
 /* y[i] = sum of the 32 values of i's warp */
 clv_code sample_sum_in_warps(clv_gpu *g, const float *x, float *y, unsigned blocks, clv_err *err);
 /* order[i] = number of the block that ran i-th */

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sim: a simulated device, for the table of kernels/cuda/cuda.h.
+ * sim: a simulated device, for the function table of kernels/cuda/cuda.h.
  *
- * It does what is asked of it late, and in an order drawn from a seed. Each stream goes on when it
- * is drawn, and several blocks of a launch are under way at once. Only enqueueing, events,
- * barriers, shuffles and the functions called `finish` order anything; thread sanitizer knows that
- * much and no more. Device memory cannot be touched while the host runs.
+ * It runs operations late, and in an order drawn from a seed. Each stream advances when it is
+ * drawn, and several blocks of a launch run at the same time. Only enqueueing, events, barriers,
+ * shuffles and the functions called `finish` order anything, and thread sanitizer is told this
+ * order and no more. Device memory cannot be touched by the code of the host.
  *
- * What a real device would leave undefined is a fault: it is printed with the stack of its lines,
- * and the process ends.
+ * Everything that is undefined on a real device is a fault here: the simulation prints it with the
+ * stack of its lines and ends the process.
  *
- * What it cannot show: the weaker order of a device's memory, how threads of one warp go in step,
- * the sums of NVIDIA's libraries, speed.
+ * The simulation cannot show the weaker memory order of a device, the lockstep of the threads of a
+ * warp, the sums of NVIDIA's libraries, and speed.
  *
- * There is one simulation in a process. The table's functions may be called from any thread; one
- * runs at a time.
+ * A process has one simulation. The table's functions may be called from any thread; one call runs
+ * at a time.
  */
 #ifndef CLEAVE_TESTS_GPU_SIM_H
 #define CLEAVE_TESTS_GPU_SIM_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the cuda backend does beside its kernels, on the simulated device: memory, whole buffers,
- * optimisers, what it refuses; and what becomes of it when the device fails it.
+ * Tests the cuda backend apart from its kernels, on the simulated device: memory, operations on
+ * whole buffers, optimisers, refusals, and failures of the device.
  */
 #include "kernels/cuda/gpu_int.h"
 #include "kernels/steps/steps.h"
@@ -305,7 +305,7 @@ static void optimiser_steps_match_the_ref_backend(void **state) {
   for (size_t i = 0; i < CLV_COUNT(kinds); i++) check_optimiser(&kinds[i]);
 }
 
-/* ---- what is refused ------------------------------------------------------------------------- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 typedef struct refusal {
   clv_op op;
@@ -351,19 +351,19 @@ static clv_code get_refusal(const clv_backend *b, const refusal *r, int64_t *ret
   for (size_t i = 0; i < n; i++) x[i] = i == 1 ? r->x : 0.5f;
   int64_t *whole = allocate_host(sizeof r->integers);
   memcpy(whole, r->integers, sizeof r->integers);
-  void *reals = to_device_memory(&e, x, n * sizeof *x);
-  void *wholes = to_device_memory(&e, whole, sizeof r->integers);
+  void *device_floats = to_device_memory(&e, x, n * sizeof *x);
+  void *device_integers = to_device_memory(&e, whole, sizeof r->integers);
   clv_kernel_args a = {.out = new_backend_memory(&e, 4096),
                        .saved = new_backend_memory(&e, k->saved_bytes),
                        .scratch = new_backend_memory(&e, k->scratch_bytes),
                        .param = {to_device_memory(&e, table, 64 * sizeof *table)},
                        .key = {.layer = 9 << 4}};
   for (int i = 0; i < CLV_MAX_IN; i++)
-    a.in[i] = clv_op_int_input_text(clv_op_def_of(r->op), i) ? wholes : reals;
+    a.in[i] = clv_op_int_input_text(clv_op_def_of(r->op), i) ? device_integers : device_floats;
   clv_code code = k->forward(k, &a, ret);
   *ret_layer = -1;
   if (code == CLV_OK && b->memory) code = b->memory->finish(b, ret_layer, ret);
-  const void *all[] = {reals, wholes, a.out, a.saved, a.scratch, a.param[0]};
+  const void *all[] = {device_floats, device_integers, a.out, a.saved, a.scratch, a.param[0]};
   for (size_t i = 0; i < CLV_COUNT(all); i++) free_device_memory(&e, all[i]);
   k->free(k);
   return code;

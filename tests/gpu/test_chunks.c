@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A node on the simulated device, and its link: what it has computed leaves in chunks while it
- * comes from the device, and while the device computes what comes next. A worker's link is the
- * master's, and a master's that of a worker; what its program takes is there.
+ * Tests a node on the simulated device, and its link: a computed value is sent in chunks while it
+ * is copied from the device and while the device computes the next value. The node is a worker's
+ * with a link to its master, or a master's with a link to a worker; the program of a master's node
+ * receives values in this process.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -17,7 +18,7 @@
  * runs products at once while threads of kernels are fibres. */
 enum {
   ROWS = 24,
-  FEW = 4,
+  FEW_COLUMNS = 4,
   COLUMNS = 6000,
   BYTES = ROWS * COLUMNS * 4,
   PIECE = 256 << 10,
@@ -25,7 +26,7 @@ enum {
 };
 enum { CALLS = 2 };
 
-/* ---- what the transport and the device are told ---------------------------------------------- */
+/* ---- calls of the transport and of the device ------------------------------------------------ */
 
 /* The event that must happen before the last piece of the first copy is done. */
 typedef enum held_for { NOTHING, A_CHUNK, THE_NEXT_CALL } held_for;
@@ -44,7 +45,7 @@ static struct {
   clv_cuda_stream *copying_stream;
 } seen = {.lock = PTHREAD_MUTEX_INITIALIZER, .counts_changed = PTHREAD_COND_INITIALIZER};
 
-static const clv_vendor *right;
+static const clv_vendor *simulated_vendor;
 
 static void count_event(uint32_t *count) {
   pthread_mutex_lock(&seen.lock);
@@ -84,21 +85,21 @@ static clv_code count_pieces_and_copy(clv_cuda_stream *s, void *host, const void
   if (bytes >= BYTES % PIECE) seen.n_pieces++, seen.copying_stream = s;
   pthread_cond_broadcast(&seen.counts_changed);
   pthread_mutex_unlock(&seen.lock);
-  return right->get(s, host, src, bytes, err);
+  return simulated_vendor->get(s, host, src, bytes, err);
 }
 
 static clv_code record_last_event(clv_cuda_event *e, clv_cuda_stream *s, clv_err *err) {
   pthread_mutex_lock(&seen.lock);
   if (seen.n_pieces == PIECES && s == seen.copying_stream && !seen.last_event) seen.last_event = e;
   pthread_mutex_unlock(&seen.lock);
-  return right->event_record(e, s, err);
+  return simulated_vendor->event_record(e, s, err);
 }
 
 static clv_code count_and_multiply(clv_cuda_stream *s, clv_cuda_matmul *m, const void *a,
                                    const void *b, const float *bias, float beta, float *d,
                                    void *workspace, clv_err *err) {
   count_event(&seen.n_products);
-  return right->matmul(s, m, a, b, bias, beta, d, workspace, err);
+  return simulated_vendor->matmul(s, m, a, b, bias, beta, d, workspace, err);
 }
 
 static bool has_awaited_happened(void) {
@@ -112,13 +113,13 @@ static clv_code hold_event(clv_cuda_event *e, clv_err *err) {
   clock_gettime(CLOCK_REALTIME, &late);
   late.tv_sec += 5;
   pthread_mutex_lock(&seen.lock);
-  bool holds = e == seen.last_event && !seen.has_waited;
-  while (holds && r == 0 && !has_awaited_happened())
+  bool is_held = e == seen.last_event && !seen.has_waited;
+  while (is_held && r == 0 && !has_awaited_happened())
     r = pthread_cond_timedwait(&seen.counts_changed, &seen.lock, &late);
-  seen.has_waited |= holds;
-  seen.was_in_time |= holds && has_awaited_happened();
+  seen.has_waited |= is_held;
+  seen.was_in_time |= is_held && has_awaited_happened();
   pthread_mutex_unlock(&seen.lock);
-  return right->event_finish(e, err);
+  return simulated_vendor->event_finish(e, err);
 }
 
 /* ---- a worker -------------------------------------------------------------------------------- */
@@ -203,8 +204,8 @@ static clv_graph *make_linear_graph(int64_t in, int64_t out) {
 static void begin_world(world *w, side at, uint64_t seed, int64_t in, int64_t out) {
   static clv_vendor v;
   clv_err err = {0};
-  right = clv_sim_make_vendor(&(clv_sim_options){.seed = seed});
-  v = *right;
+  simulated_vendor = clv_sim_make_vendor(&(clv_sim_options){.seed = seed});
+  v = *simulated_vendor;
   v.get = count_pieces_and_copy, v.event_record = record_last_event, v.event_finish = hold_event,
   v.matmul = count_and_multiply;
   *w = (world){.at = at};
@@ -246,7 +247,7 @@ static clv_tensor *make_tensor(world *w, int64_t columns) {
 static void post_call(world *w, uint32_t context, bool learns) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_tensor(w, learns ? COLUMNS : FEW);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_tensor(w, learns ? COLUMNS : FEW_COLUMNS);
   assert_ok(clv_packet_new_call(w->pool, context, 10, 0, learns, &p, &err));
   assert_ok(clv_packet_add_arg(p, 0, learns, x, &err));
   assert_ok(clv_packet_add_delivery(p, w->at.to, &err));
@@ -268,7 +269,7 @@ static void wait_for(const uint32_t *count, uint32_t n) {
 static void post_backward(world *w, uint32_t context) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = make_tensor(w, FEW);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = make_tensor(w, FEW_COLUMNS);
   assert_ok(clv_packet_new_prepare(w->pool, context, 1, 1, false, false, false, &p, &err));
   assert_ok(clv_packet_add_needed_call(p, 10, 1, 0, &err));
   assert_ok(clv_packet_add_target(p, 0, 5, w->at.to, 0, &err));
@@ -286,7 +287,7 @@ static void was_in_time(void) {
 
 static void run_forwards(side at, uint64_t seed, held_for held) {
   world w;
-  begin_world(&w, at, seed, FEW, COLUMNS);
+  begin_world(&w, at, seed, FEW_COLUMNS, COLUMNS);
   hold_last_piece(held);
   for (uint32_t i = 1; i <= CALLS; i++) {
     post_call(&w, i, false);
@@ -313,7 +314,7 @@ static void the_next_call_computes_while_a_value_is_copied(void **state) {
 
 static void check_gradient_chunks(side at) {
   world w;
-  begin_world(&w, at, 2, COLUMNS, FEW);
+  begin_world(&w, at, 2, COLUMNS, FEW_COLUMNS);
   hold_last_piece(NOTHING);
   post_call(&w, 1, true);
   wait_for(&seen.n_heads, 1); /* the value is small, so the log copies it after its head */
@@ -334,7 +335,7 @@ static void gradients_are_sent_in_chunks_during_the_device_copy(void **state) {
 static void program_callback_receives_the_complete_value(void **state) {
   world w;
   (void)state;
-  begin_world(&w, program, 1, FEW, COLUMNS);
+  begin_world(&w, program, 1, FEW_COLUMNS, COLUMNS);
   hold_last_piece(NOTHING);
   post_call(&w, 1, false);
   wait_for(&seen.n_given, 1);

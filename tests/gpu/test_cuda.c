@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cuda backend on the simulated device against ref, over the whole case table; and the same
- * bits whatever the order in which the device does what it is asked.
+ * Compares the cuda backend on the simulated device with ref, over the whole table of cases. Checks
+ * that the bits do not depend on the order in which the device runs its operations.
  */
 #include "tests/gpu/sim.h"
 #include "tests/long.h"
@@ -31,8 +31,8 @@ static uint64_t count_waits(void) {
 
 /* True if the case has several kernels. Odd seeds are devices without cuDNN. */
 static bool has_several_kernels(const op_case *c) {
-  bool convolution = c->d.attrs.out && c->d.attrs.kernel[0];
-  return convolution || c->d.op == CLV_OP_LSTM;
+  bool is_convolution = c->d.attrs.out && c->d.attrs.kernel[0];
+  return is_convolution || c->d.op == CLV_OP_LSTM;
 }
 
 /* Runs the case on a new device. Returns false if the backend has no kernel for it. */
@@ -43,21 +43,21 @@ static bool run_cuda(const op_case *c, uint64_t seed, const run_options *with, v
   o.backend = b;
   o.dtype = CLV_F32;
   o.count_waits = count_waits;
-  bool ran = run_case_on_drawn(c, &o, ret, ret_impl);
+  bool has_run = run_case_on_drawn(c, &o, ret, ret_impl);
   close_device(c, b);
-  return ran;
+  return has_run;
 }
 
 /* Expected results: those of ref, and those with parameter gradients added to ones, as the second
  * micro-batch adds to the first. */
-enum { PLAIN, ADDED, WANTED };
-static const run_options asked[WANTED] = {{0}, {.has_accumulation = true}};
+enum { PLAIN, ADDED, N_EXPECTED };
+static const run_options result_options[N_EXPECTED] = {{0}, {.has_accumulation = true}};
 
 static void check_gradients_added_to_ones(const op_case *c, uint64_t way, const values *want,
                                           double *worst) {
   values got;
   const char *impl = "?";
-  run_cuda(c, 6 + way, &asked[ADDED], &got, &impl);
+  run_cuda(c, 6 + way, &result_options[ADDED], &got, &impl);
   *worst = fmax(*worst, print_distances(c, impl, want, &got));
   free_values(&got);
 }
@@ -69,7 +69,7 @@ static void check_as_first_layer(const op_case *c, uint64_t way, const values *w
   values got;
   const char *impl = "?";
   memset(first.d.need_dx, 0, sizeof first.d.need_dx);
-  run_cuda(&first, way, &asked[PLAIN], &got, &impl);
+  run_cuda(&first, way, &result_options[PLAIN], &got, &impl);
   *worst = fmax(*worst, print_distances(&first, impl, want, &got));
   free_values(&got);
 }
@@ -95,30 +95,31 @@ static void check_repeated_runs(const op_case *c, uint64_t way, const values *go
 static bool check_kernel_choice(const op_case *c, uint64_t way, const values *want, double *worst) {
   const char *impl = "?";
   values got;
-  bool ran = run_cuda(c, way, &asked[PLAIN], &got, &impl), all = c->is_small || is_long();
-  if (ran) {
+  bool has_run = run_cuda(c, way, &result_options[PLAIN], &got, &impl),
+       all = c->is_small || is_long();
+  if (has_run) {
     *worst = fmax(*worst, print_distances(c, impl, &want[PLAIN], &got));
     if (all) check_repeated_runs(c, way, &got);
     if (all && c->d.need_dw) check_gradients_added_to_ones(c, way, &want[ADDED], worst);
     if (all && c->d.need_dw) check_as_first_layer(c, way, &want[PLAIN], worst);
   }
   free_values(&got);
-  return ran;
+  return has_run;
 }
 
 static bool check_case(const op_case *c, double *worst) {
-  values want[WANTED];
-  int n = c->d.need_dw ? WANTED : ADDED;
+  values want[N_EXPECTED];
+  int n = c->d.need_dw ? N_EXPECTED : ADDED;
   for (int i = 0; i < n; i++) {
-    run_options o = asked[i];
+    run_options o = result_options[i];
     o.backend = clv_backend_ref();
     o.dtype = CLV_F32;
     run_case_on_drawn(c, &o, &want[i], NULL);
   }
-  bool ran = check_kernel_choice(c, 0, want, worst);
+  bool has_run = check_kernel_choice(c, 0, want, worst);
   if (has_several_kernels(c) && (c->is_small || is_long())) check_kernel_choice(c, 1, want, worst);
   for (int i = 0; i < n; i++) free_values(&want[i]);
-  return ran;
+  return has_run;
 }
 
 /* `make test` runs every other big case of an op, beginning with the first. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans in bf16 on the simulated device: the same bits however a graph is cut or its ops are taken
- * together, and images that stay in one layout from edge to edge.
+ * Tests plans in bf16 on the simulated device: the bits are the same however a graph is cut or its
+ * ops are fused, and images keep one layout from edge to edge of the graph.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -59,10 +59,11 @@ static void fused_and_separate_ops_give_the_same_bf16_bits(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(graphs); i++)
     for (int evaluation = 0; evaluation < 2; evaluation++) {
-      clv_backend *together = open_device(7, false), apart = make_unfused_backend(together);
-      rig_options o = {.backend = together, .is_bf16 = true, .is_evaluation = evaluation};
+      clv_backend *fused_backend = open_device(7, false),
+                  separate_backend = make_unfused_backend(fused_backend);
+      rig_options o = {.backend = fused_backend, .is_bf16 = true, .is_evaluation = evaluation};
       rig a = make_rig(graphs[i](3), &o);
-      o.backend = &apart;
+      o.backend = &separate_backend;
       rig b = make_rig(graphs[i](3), &o);
       run_step(&a);
       run_step(&b);
@@ -72,7 +73,7 @@ static void fused_and_separate_ops_give_the_same_bf16_bits(void **state) {
       if (!evaluation) assert_same_params(&a, &b);
       free_rig(&a);
       free_rig(&b);
-      close_device(together);
+      close_device(fused_backend);
     }
 }
 

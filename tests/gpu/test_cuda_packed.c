@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Packed sequences on the simulated device, in f32 and bf16: padded ones' values at real places
- * to the bit, gradients near, the same bits for every cut and in every order of the device's work,
- * and lengths that are refused.
+ * Tests packed sequences on the simulated device, in f32 and bf16. Compared with padded sequences,
+ * the values at real positions have the same bits, and the gradients are near. The bits are the
+ * same for every cut and in every order of the device's work. Wrong lengths are refused.
  */
 #include "tests/gpu/sim.h"
 #include "tests/long.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cuda backend on the simulated device where it computes in fewer bits than f32 has: near ref,
- * only where it is asked to, and the same bits in any order of the device's work.
+ * Tests the cuda backend on the simulated device where it computes with fewer bits than f32 has:
+ * only where the caller allows it, with results near those of ref, and with the same bits in any
+ * order of the device's work.
  */
 #include "tests/gpu/sim.h"
 #include "tests/long.h"
@@ -45,7 +46,7 @@ static const unsigned in_bf16[CLV_OP_COUNT] = {
     [CLV_OP_DROPOUT] = WRITES};
 
 static const run_options on_ref = {.dtype = CLV_F32};
-static const run_options narrow_on_ref = {.dtype = CLV_F32, .has_bf16_weight = true};
+static const run_options bf16_weight_on_ref = {.dtype = CLV_F32, .has_bf16_weight = true};
 
 static size_t tile; /* tile of attention; 0: the backend's own */
 
@@ -61,7 +62,7 @@ static clv_backend *open_device(uint64_t seed) {
   return b;
 }
 
-/* ---- givens ---------------------------------------------------------------------------------- */
+/* ---- given values ---------------------------------------------------------------------------- */
 
 static double keep_few_bits(double value) {
   float x = (float)value;
@@ -73,23 +74,23 @@ static double keep_few_bits(double value) {
   return (double)x;
 }
 
-static void draw_values(const op_case *c, bool few, values *s) {
+static void draw_values(const op_case *c, bool has_few_bits, values *s) {
   allocate_values(s, &c->d);
   draw_case(c, s);
-  for (int i = 0; i < V_FIRST_RESULT && few; i++)
+  for (int i = 0; i < V_FIRST_RESULT && has_few_bits; i++)
     for (size_t j = 0; j < s->n[i]; j++) s->v[i][j] = keep_few_bits(s->v[i][j]);
 }
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
 /* Runs a case. seed: of the device; unused if `o` is for ref. */
-static void run_case_on_device(const op_case *c, const run_options *o, bool few, uint64_t seed,
-                               values *ret) {
+static void run_case_on_device(const op_case *c, const run_options *o, bool has_few_bits,
+                               uint64_t seed, values *ret) {
   run_options with = *o;
-  clv_backend *b = o == &on_ref || o == &narrow_on_ref ? NULL : open_device(seed);
+  clv_backend *b = o == &on_ref || o == &bf16_weight_on_ref ? NULL : open_device(seed);
   with.backend = b ? b : clv_backend_ref();
   with.dtype = CLV_F32;
-  draw_values(c, few, ret);
+  draw_values(c, has_few_bits, ret);
   if (!run_case(&with, &c->d, ret, NULL)) fail_msg("%s: no kernel", c->name);
   clv_cuda_close(b);
   if (b && clv_sim_count_leaks()) fail_msg("%s: something is left on the device", c->name);
@@ -131,10 +132,11 @@ static double find_largest_distance(const op_case *c, const char *name, const va
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-static double check_near_ref(const op_case *c, const kind *k, bool few, const values *got) {
+static double check_near_ref(const op_case *c, const kind *k, bool has_few_bits,
+                             const values *got) {
   values want;
-  double far = few ? k->max_distance_of_few_bits : k->max_distance;
-  run_case_on_device(c, &on_ref, few, 0, &want);
+  double far = has_few_bits ? k->max_distance_of_few_bits : k->max_distance;
+  run_case_on_device(c, &on_ref, has_few_bits, 0, &want);
   double worst = are_all_finite(&want) ? find_largest_distance(c, k->name, got, &want, far) : 0;
   free_values(&want);
   return worst;
@@ -174,7 +176,7 @@ static void check_gradients_added_to_ones(const op_case *c, const kind *k) {
 }
 
 static double check_kind(const op_case *c, const kind *k) {
-  values got, few;
+  values got, has_few_bits;
   double worst = 0;
   run_case_on_device(c, &k->o, false, 0, &got);
   if (k->max_distance > 0) worst = check_near_ref(c, k, false, &got);
@@ -182,10 +184,10 @@ static double check_kind(const op_case *c, const kind *k) {
   check_other_seeds(c, k, &got);
   free_values(&got);
   if (!(k->max_distance_of_few_bits > 0)) return worst;
-  run_case_on_device(c, &k->o, true, 1, &few);
-  worst = check_near_ref(c, k, true, &few);
+  run_case_on_device(c, &k->o, true, 1, &has_few_bits);
+  worst = check_near_ref(c, k, true, &has_few_bits);
   check_gradients_added_to_ones(c, k);
-  free_values(&few);
+  free_values(&has_few_bits);
   return worst;
 }
 
@@ -238,7 +240,7 @@ static double check_bf16_weight(const op_case *c, const kind *k) {
   values got, want, rounded;
   o.has_bf16_weight = true;
   run_case_on_device(c, &o, false, 0, &got);
-  run_case_on_device(c, &narrow_on_ref, false, 0, &want);
+  run_case_on_device(c, &bf16_weight_on_ref, false, 0, &want);
   double worst = find_largest_distance(c, k->name, &got, &want, k->max_distance);
   run_with_rounded_weight(c, &k->o, &rounded);
   assert_same_bits(c, k->name, "from those numbers in f32", &got, &rounded);
@@ -253,14 +255,14 @@ static double check_bf16_weight(const op_case *c, const kind *k) {
 /* Checks that a row's results do not depend on the tile. The simulated products guarantee it; a
  * library's may not, and gradients of keys and values are sums over tiles. */
 static void check_tile(const op_case *c, const kind *k, size_t bytes, const values *whole) {
-  static const int of_rows[] = {V_OUT, V_DIN};
+  static const int per_row_results[] = {V_OUT, V_DIN};
   values cut;
   tile = bytes;
   run_case_on_device(c, &k->o, true, 2, &cut);
   tile = 0;
-  for (size_t i = 0; simulated && i < CLV_COUNT(of_rows); i++) {
-    size_t n = whole->n[of_rows[i]];
-    if (n && memcmp(cut.v[of_rows[i]], whole->v[of_rows[i]], n * sizeof(double)))
+  for (size_t i = 0; simulated && i < CLV_COUNT(per_row_results); i++) {
+    size_t n = whole->n[per_row_results[i]];
+    if (n && memcmp(cut.v[per_row_results[i]], whole->v[per_row_results[i]], n * sizeof(double)))
       fail_msg("%s in %s: other bits in tiles of %zu bytes", c->name, k->name, bytes);
   }
   find_largest_distance(c, k->name, &cut, whole, 1e-6);
@@ -300,12 +302,12 @@ static bool takes_too_long(const op_case *c) {
   return CLV_THREAD_SANITIZED && work > 12000;
 }
 
-static void check_all_cases(clv_op op, const kind *k, bool of_images) {
+static void check_all_cases(clv_op op, const kind *k, bool has_images) {
   double worst = 0;
   int n = 0, left = 0;
   for (int i = 0; i < n_cases; i++) {
     if (cases[i].d.op != op || !cases[i].is_small) continue;
-    if (of_images && cases[i].d.in[0].rank != 4) {
+    if (has_images && cases[i].d.in[0].rank != 4) {
       check_same_as_f32(&cases[i], k);
       continue;
     }

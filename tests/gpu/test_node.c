@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A node whose modules compute on the simulated device. The node's thread never waits for the
+ * Tests a node whose modules compute on the simulated device. The node's thread never waits for the
  * device: it gets an event when work there has ended.
  */
 #include <unistd.h>
@@ -122,7 +122,7 @@ static void node_thread_never_blocks_on_a_device(void **state) {
   assert_true(bits[0] == bits[1] && bits[1] == bits[2]);
 }
 
-/* ---- what is wanted late --------------------------------------------------------------------- */
+/* ---- state and values that are requested late ------------------------------------------------ */
 
 static void read_state(world *w, uint32_t context, clv_state_kind what) {
   clv_err err = {0};
@@ -191,7 +191,7 @@ static void late_deliver_copies_without_blocking_the_node(void **state) {
   free_world(&w);
 }
 
-/* ---- what is written there ------------------------------------------------------------------- */
+/* ---- writes to state on the device ----------------------------------------------------------- */
 
 enum { WEIGHTS = COLUMNS * COLUMNS };
 
@@ -278,7 +278,7 @@ static void device_state_write_of_wrong_shape_is_refused(void **state) {
   free_world(&w);
 }
 
-/* ---- files of it ----------------------------------------------------------------------------- */
+/* ---- files of state -------------------------------------------------------------------------- */
 
 static char file_of_state[64];
 
@@ -373,19 +373,19 @@ static void aborted_context_restores_device_running_statistics(void **state) {
 /* each step has a forward and two backward parts */
 enum { HELD_MS = 2, CALLS = 3 * MODULES * STEPS };
 
-static const clv_vendor *right;
+static const clv_vendor *simulated_vendor;
 static uint64_t measured, measures;
 
 /* Delays the host at the end of an event, but not the device. */
 static clv_code finish_event_late(clv_cuda_event *e, clv_err *err) {
   const struct timespec held = {.tv_nsec = HELD_MS * 1000000};
   nanosleep(&held, NULL);
-  return right->event_finish(e, err);
+  return simulated_vendor->event_finish(e, err);
 }
 
 static clv_code measure_and_count(clv_cuda_event *begin, clv_cuda_event *end, double *ret,
                                   clv_err *err) {
-  CLV_TRY(right->event_ms(begin, end, ret, err));
+  CLV_TRY(simulated_vendor->event_ms(begin, end, ret, err));
   measured += (uint64_t)(*ret * 1e6);
   measures++;
   return CLV_OK;
@@ -398,10 +398,10 @@ static clv_code fail_to_measure(clv_cuda_event *begin, clv_cuda_event *end, doub
   return clv_fail(err, CLV_UNAVAILABLE, "as planned");
 }
 
-static clv_code time_of_none_is_measured(int device, bool timed, clv_cuda_event **ret,
+static clv_code time_of_none_is_measured(int device, bool is_timed, clv_cuda_event **ret,
                                          clv_err *err) {
-  if (timed) return clv_fail(err, CLV_EXHAUSTED, "as planned");
-  return right->event_new(device, timed, ret, err);
+  if (is_timed) return clv_fail(err, CLV_EXHAUSTED, "as planned");
+  return simulated_vendor->event_new(device, is_timed, ret, err);
 }
 
 typedef struct times {
@@ -444,8 +444,8 @@ static times measure_times(const clv_vendor *vendor) {
 }
 
 static clv_vendor make_late_vendor(void) {
-  right = clv_sim_make_vendor(&(clv_sim_options){.seed = 1});
-  clv_vendor v = *right;
+  simulated_vendor = clv_sim_make_vendor(&(clv_sim_options){.seed = 1});
+  clv_vendor v = *simulated_vendor;
   v.event_finish = finish_event_late;
   return v;
 }
@@ -523,12 +523,12 @@ static void session_is_charged_for_pinned_copy_buffers(void **state) {
   assert_true(slots >= (size_t)1 << 20 && paid > slots);
   free_world(&w);
 
-  clv_pool *poor;
+  clv_pool *pool_without_memory;
   clv_node_options o = {.on_program = record_device_answer, .user = &w};
   clv_module *module;
-  assert_ok(clv_pool_new(slots / 2, 4096, &poor, &err));
+  assert_ok(clv_pool_new(slots / 2, 4096, &pool_without_memory, &err));
   assert_ok(clv_cuda_open(clv_sim_make_vendor(&(clv_sim_options){0}), 0, &w.device, &err));
-  o.pool = poor;
+  o.pool = pool_without_memory;
   assert_ok(clv_node_new(&o, &w.n.node, &err));
   clv_module_options so =
       make_module_options(make_one_layer_graph(CLV_OP_LINEAR, ROWS, COLUMNS), 0);
@@ -537,8 +537,8 @@ static void session_is_charged_for_pinned_copy_buffers(void **state) {
   assert_int_equal(clv_node_add_module(w.n.node, module, &err), CLV_EXHAUSTED);
   assert_non_null(strstr(err.text, "the host's memory for copies from cuda:0"));
   clv_node_free(w.n.node);
-  assert_int_equal(clv_pool_charged_bytes(poor), 0);
-  clv_pool_unref(poor);
+  assert_int_equal(clv_pool_charged_bytes(pool_without_memory), 0);
+  clv_pool_unref(pool_without_memory);
   clv_cuda_close(w.device);
   assert_int_equal(clv_sim_count_leaks(), 0);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Work that repeats is recorded and replayed on the simulated device: with the bits of what
- * is asked for in parts, whatever changes from step to step, and in parts where it cannot be
- * recorded. A replay has the arguments that were recorded, so a number that should have been in
- * memory is the first step's.
+ * Tests that work which repeats is recorded and replayed on the simulated device, with the bits of
+ * work that is enqueued operation by operation, whatever changes from step to step. Work that
+ * cannot be recorded is enqueued operation by operation. A replay has the recorded arguments, so a
+ * number that should have been read from memory would be that of the first step.
  */
 #include "kernels/steps/steps.h"
 #include "tests/gpu/sim.h"
@@ -14,7 +14,7 @@
 enum { BATCH = 6, ODD = 4, OUT = 5, CALLS = 2 };
 
 /* Layers that draw random numbers, as bits, and whether backward recomputes the forward. */
-enum { ALONE = 1, ATTENDING = 2, CHAINED = 4, ALL_DRAW = 7, AGAIN = 8 };
+enum { DRAW_DROPOUT = 1, DRAW_ATTENTION = 2, DRAW_CHAIN = 4, DRAW_ALL = 7, RECOMPUTE = 8 };
 
 typedef struct bench {
   clv_backend *b;
@@ -40,9 +40,9 @@ static int add_attention(clv_graph *g, uint32_t layer, int at, bool drops) {
   return node;
 }
 
-/* Returns a network of a convolution with its followers. waits: with an op that waits on the host.
- * draws: flags of the ops that draw random numbers: a dropout ALONE, one CHAINED to others, and
- * that of attention, ATTENDING. */
+/* Returns a network of a convolution with its followers. waits: the network has an op that waits on
+ * the host. draws: flags of the ops that draw random numbers: DRAW_DROPOUT, a dropout of its own;
+ * DRAW_CHAIN, a dropout in a chain; DRAW_ATTENTION, that of attention. */
 static clv_graph *make_network(bool waits, unsigned draws) {
   clv_attr_value half = make_real_attr(CLV_ATTR_P, 0.5), out = make_int_attr(CLV_ATTR_OUT, OUT);
   clv_shape image = CLV_SHAPE(BATCH, 2, 4, 4);
@@ -53,14 +53,14 @@ static clv_graph *make_network(bool waits, unsigned draws) {
   at = waits ? add_plain(g, CLV_OP_WAIT, 1, at) : add_conv(g, 1, at, 3, 3, 1);
   at = add_plain(g, CLV_OP_BATCHNORM, 2, at);
   at = add_plain(g, CLV_OP_RELU, 3, at);
-  if (draws & ALONE) at = add_node(g, CLV_OP_DROPOUT, 4, at, -1, &half, 1);
+  if (draws & DRAW_DROPOUT) at = add_node(g, CLV_OP_DROPOUT, 4, at, -1, &half, 1);
   at = add_plain(g, CLV_OP_FLATTEN, 5, at);
-  at = add_attention(g, 6, at, draws & ATTENDING);
+  at = add_attention(g, 6, at, draws & DRAW_ATTENTION);
   at = add_plain(g, CLV_OP_FLATTEN, 8, at);
-  if (draws & CHAINED) at = add_dropout(g, 9, at, 0.25);
+  if (draws & DRAW_CHAIN) at = add_dropout(g, 9, at, 0.25);
   at = add_plain(g, CLV_OP_SIGMOID, 10, at);
   g->output_node = add_node(g, CLV_OP_LINEAR, 11, at, -1, &out, 1);
-  for (int i = 1; draws & AGAIN && i < g->n_nodes; i++)
+  for (int i = 1; draws & RECOMPUTE && i < g->n_nodes; i++)
     g->nodes[i].recompute_block = 1 + (uint32_t)i / 6;
   return g;
 }
@@ -119,12 +119,12 @@ static void tear_down(bench *t) {
   assert_int_equal(clv_sim_count_leaks(), 0);
 }
 
-/* ---- its training ---------------------------------------------------------------------------- */
+/* ---- training of the small network ----------------------------------------------------------- */
 
 /* Results of a training step that are copied to the host. */
-typedef struct seen {
+typedef struct step_results {
   float out[BATCH * OUT], din[BATCH * 2 * 16];
-} seen;
+} step_results;
 
 static void draw_normal(uint32_t stream, float *dst, size_t n) {
   clv_rng_key key = {.seed = 3, .layer = stream};
@@ -132,7 +132,7 @@ static void draw_normal(uint32_t stream, float *dst, size_t n) {
 }
 
 static void run_forward(const bench *t, clv_plan *plan, clv_call *c, const clv_rng_key *key,
-                        seen *ret) {
+                        step_results *ret) {
   float x[BATCH * 2 * 16];
   const void *in[] = {x};
   draw_normal(1, x, CLV_COUNT(x));
@@ -141,7 +141,7 @@ static void run_forward(const bench *t, clv_plan *plan, clv_call *c, const clv_r
 }
 
 static void run_backward(const bench *t, clv_plan *plan, clv_call *c, char *grads, bool accumulate,
-                         seen *ret) {
+                         step_results *ret) {
   float dout[BATCH * OUT];
   void *din[] = {ret->din};
   draw_normal(2, dout, CLV_COUNT(dout));
@@ -163,7 +163,7 @@ static void run_optimizer(const bench *t, uint64_t step, const char *grads) {
 
 /* Takes a step: two calls in flight, whose gradients are added up in one of two blocks; some
  * batches are smaller. */
-static void run_step(const bench *t, uint64_t step, seen ret[CALLS]) {
+static void run_step(const bench *t, uint64_t step, step_results ret[CALLS]) {
   clv_plan *plan = step % 3 == 2 ? t->small_batch_plan : t->full_batch_plan;
   char *grads = t->gradient_blocks[step % 5 == 4];
   clv_call *c[CALLS];
@@ -184,7 +184,7 @@ static void run_step(const bench *t, uint64_t step, seen ret[CALLS]) {
 enum { STEPS = 16 };
 
 typedef struct outcome {
-  seen of[STEPS][CALLS];
+  step_results of[STEPS][CALLS];
   char *parameter_block;
   size_t bytes;
   clv_record_counts recorder_counts;
@@ -206,7 +206,7 @@ static outcome *train_with(const clv_sim_options *o, bool records, bool waits, u
 }
 
 static outcome *train_all_random(const clv_sim_options *o, bool records, bool waits) {
-  return train_with(o, records, waits, ALL_DRAW);
+  return train_with(o, records, waits, DRAW_ALL);
 }
 
 static void outcome_free(outcome *o) {
@@ -250,7 +250,7 @@ static void graph_replays_give_the_same_bits(void **state) {
 static void recompute_with_graphs_gives_the_same_bits(void **state) {
   (void)state;
   const outcome *want = train_without_graphs();
-  outcome *got = train_with(&(clv_sim_options){0}, true, false, ALL_DRAW | AGAIN);
+  outcome *got = train_with(&(clv_sim_options){0}, true, false, DRAW_ALL | RECOMPUTE);
   assert_same_outcome(want, got, "computed again");
   assert_true(got->recorder_counts.replays > got->recorder_counts.launched_singly);
   outcome_free(got);
@@ -264,7 +264,7 @@ static void check_new_random_numbers(unsigned draws) {
   for (uint32_t i = 0; i < 8; i++) {
     const clv_rng_key key = {.step = i / 2 + ((uint64_t)(i > 6) << 40), .micro_batch = i % 2};
     clv_call *c;
-    seen now;
+    step_results now;
     int same = 0;
     assert_ok(clv_plan_call_get(t.full_batch_plan, &c, err));
     run_forward(&t, t.full_batch_plan, c, &key, &now);
@@ -281,7 +281,7 @@ static void check_new_random_numbers(unsigned draws) {
 
 /* Tests each random op as the only one in the graph. */
 static void each_graph_replay_draws_new_random_numbers(void **state) {
-  static const unsigned draws[] = {ALONE, ATTENDING, CHAINED, ALL_DRAW};
+  static const unsigned draws[] = {DRAW_DROPOUT, DRAW_ATTENTION, DRAW_CHAIN, DRAW_ALL};
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(draws); i++) check_new_random_numbers(draws[i]);
 }
@@ -311,26 +311,26 @@ static void work_that_waits_on_the_host_is_not_captured(void **state) {
   outcome_free(got);
 }
 
-/* ---- cuDNN's calls in what is recorded ------------------------------------------------------- */
+/* ---- calls of cuDNN in recordings ------------------------------------------------------------ */
 
-static const clv_vendor *right;
+static const clv_vendor *simulated_vendor;
 static bool capturing, may_be_captured;
 
 static clv_code begin_capture_and_note(clv_cuda_stream *s, clv_err *why) {
   capturing = true;
-  return right->capture_begin(s, why);
+  return simulated_vendor->capture_begin(s, why);
 }
 
 static clv_code end_capture_and_note(clv_cuda_stream *s, clv_cuda_graph **ret, size_t *ret_bytes,
                                      clv_err *why) {
   capturing = false;
-  return right->capture_end(s, ret, ret_bytes, why);
+  return simulated_vendor->capture_end(s, ret, ret_bytes, why);
 }
 
 static clv_code refuse_lstm_in_capture(clv_cuda_stream *s, clv_cuda_lstm *l,
                                        const clv_cuda_lstm_args *a, clv_err *why) {
   if (capturing && !may_be_captured) return clv_fail(why, CLV_INTERNAL, "as planned");
-  return right->lstm_forward(s, l, a, why);
+  return simulated_vendor->lstm_forward(s, l, a, why);
 }
 
 enum { TURNS = 5, LSTM_OUT = BATCH * 4 * OUT };
@@ -372,8 +372,8 @@ static void library_call_that_fails_in_capture_runs_uncaptured(void **state) {
   float want[LSTM_OUT], got[LSTM_OUT];
   clv_record_counts all, parts;
   (void)state;
-  right = clv_sim_make_vendor(&(clv_sim_options){0});
-  clv_vendor v = *right;
+  simulated_vendor = clv_sim_make_vendor(&(clv_sim_options){0});
+  clv_vendor v = *simulated_vendor;
   v.capture_begin = begin_capture_and_note;
   v.capture_end = end_capture_and_note;
   v.lstm_forward = refuse_lstm_in_capture;
@@ -388,7 +388,7 @@ static void library_call_that_fails_in_capture_runs_uncaptured(void **state) {
   assert_int_equal(parts.launched_singly, TURNS);
 }
 
-/* ---- records alone --------------------------------------------------------------------------- */
+/* ---- recorders without a plan ---------------------------------------------------------------- */
 
 typedef struct work {
   const clv_backend *b;
@@ -463,18 +463,20 @@ static void work_with_host_copies_is_not_captured(void **state) {
   clv_cuda_close(b);
 }
 
-typedef struct purse {
+typedef struct memory_quota {
   size_t quota_bytes, charged_bytes;
-} purse;
+} memory_quota;
 
 static clv_code charge_bytes(void *user, size_t bytes, clv_err *why) {
-  purse *p = user;
+  memory_quota *p = user;
   if (bytes > p->quota_bytes - p->charged_bytes) return clv_fail(why, CLV_EXHAUSTED, "as planned");
   p->charged_bytes += bytes;
   return CLV_OK;
 }
 
-static void return_bytes(void *user, size_t bytes) { ((purse *)user)->charged_bytes -= bytes; }
+static void return_bytes(void *user, size_t bytes) {
+  ((memory_quota *)user)->charged_bytes -= bytes;
+}
 
 static bool is_simulated(void) {
   return strcmp(clv_sim_make_vendor(&(clv_sim_options){0})->name, "cuda-sim") == 0;
@@ -484,7 +486,7 @@ static bool is_simulated(void) {
  * reports. */
 static void graph_over_the_memory_quota_is_not_kept(void **state) {
   const size_t each = clv_sim_get_graph_bytes(1);
-  purse p = {.quota_bytes = 2 * each + 1};
+  memory_quota p = {.quota_bytes = 2 * each + 1};
   const clv_record_account account = {&p, charge_bytes, return_bytes};
   clv_backend *b;
   clv_recorder *r;
@@ -533,15 +535,15 @@ static clv_code lose_device_after(uint64_t at) {
 }
 
 static void lost_device_returns_unavailable(void **state) {
-  int tried = 0, failed = 0;
+  int n_tried = 0, n_failed = 0;
   (void)state;
   if (!is_simulated()) skip(); /* a real device cannot be lost on demand */
-  for (uint64_t at = 1; at < 60; at += is_long() ? 1 : 6, tried++) {
+  for (uint64_t at = 1; at < 60; at += is_long() ? 1 : 6, n_tried++) {
     clv_code code = lose_device_after(at);
     assert_true(code == CLV_OK || code == CLV_UNAVAILABLE);
-    failed += code != CLV_OK;
+    n_failed += code != CLV_OK;
   }
-  assert_true(failed > tried / 2 && failed < tried);
+  assert_true(n_failed > n_tried / 2 && n_failed < n_tried);
 }
 
 int main(void) {

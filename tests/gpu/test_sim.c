@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The simulated device: what it computes, in which order, what it counts and refuses.
+ * Tests the simulated device: what it computes, in which order, what it counts and what it refuses.
  */
 #include <pthread.h>
 #include <setjmp.h>

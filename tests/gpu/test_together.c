@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ops that one kernel of the cuda backend does together, on the simulated device: the bits of the
- * ops apart, whatever the order in which the device does what it is asked; and how many launches a
- * step is.
+ * Tests ops that one kernel of the cuda backend computes together (fused ops), on the simulated
+ * device. They have the bits of separate ops, in whatever order the device runs its operations.
+ * Also tests how many launches a step has.
  */
 #include <math.h>
 
@@ -17,17 +17,17 @@ static clv_backend *open_device(uint64_t seed) {
 }
 
 /* backend whose ops are computed one by one; its kernels are those of the tested backend */
-static clv_backend *apart;
+static clv_backend *separate_backend;
 
 static clv_code refuse_fused_ops(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
                                  clv_err *err) {
   if (d->tail || d->n_links) return clv_fail(err, CLV_UNIMPLEMENTED, "each op alone");
-  return apart->prepare(b, d, ret, err);
+  return separate_backend->prepare(b, d, ret, err);
 }
 
 static clv_backend make_unfused_backend(clv_backend *b) {
   clv_backend each = *b;
-  apart = b;
+  separate_backend = b;
   each.prepare = refuse_fused_ops;
   return each;
 }
@@ -93,8 +93,8 @@ static void outcome_done(outcome *o) {
  * fused. */
 static void run_on_new_device(graph_fn *graph, rig_options o, bool with_nan, uint64_t seed,
                               bool ops_alone, outcome *ret) {
-  clv_backend *b = open_device(seed), lone = make_unfused_backend(b);
-  o.backend = ops_alone ? &lone : b;
+  clv_backend *b = open_device(seed), unfused = make_unfused_backend(b);
+  o.backend = ops_alone ? &unfused : b;
   run_two_steps(graph, &o, with_nan, ret);
   clv_cuda_close(b);
   assert_int_equal(clv_sim_count_leaks(), 0);
@@ -128,9 +128,9 @@ static void check_all_options(graph_fn *graph, const rig_options *frozen) {
 
 /* Asserts how often the plan's text contains `word`, fused and not fused. */
 static void assert_plan_contains(graph_fn *graph, bool evaluation, const char *word, int together) {
-  clv_backend *b = open_device(0), lone = make_unfused_backend(b);
+  clv_backend *b = open_device(0), unfused = make_unfused_backend(b);
   rig all = make_rig(graph(), &(rig_options){.backend = b, .is_evaluation = evaluation});
-  rig each = make_rig(graph(), &(rig_options){.backend = &lone, .is_evaluation = evaluation});
+  rig each = make_rig(graph(), &(rig_options){.backend = &unfused, .is_evaluation = evaluation});
   if (count_in_plan(&all, word) != together || count_in_plan(&each, word))
     fail_msg("'%s' is there %d times, and apart %d", word, count_in_plan(&all, word),
              count_in_plan(&each, word));
@@ -251,9 +251,9 @@ static void run_optimizer(const clv_backend *b, const rig *r) {
 
 /* Counts the launches of a forward, a backward and a step. each: ops are not fused. */
 static int count_launches(graph_fn *graph, bool each) {
-  clv_backend *b = open_device(0), lone = make_unfused_backend(b);
-  rig r =
-      make_rig(graph(), &(rig_options){.backend = each ? &lone : b, .has_no_input_grad = {true}});
+  clv_backend *b = open_device(0), unfused = make_unfused_backend(b);
+  rig r = make_rig(graph(),
+                   &(rig_options){.backend = each ? &unfused : b, .has_no_input_grad = {true}});
   uint64_t before = count_launches_and_products();
   run_step(&r);
   run_optimizer(b, &r);
@@ -272,13 +272,13 @@ static int read_predicted_launches(const char *row) {
   return atoi(strchr(at + strlen(row), '|') + 1);
 }
 
-/* Expected launches. EITHER: six of each convolution with bias and of each normalisation, but one
- * less because the input needs no gradient; three for a relu with a sum and for sums of two
+/* Expected launches. COMMON_LAUNCHES: six of each convolution with bias and of each normalisation,
+ * but one less because the input needs no gradient; three for a relu with a sum and for sums of two
  * gradients; one of the optimiser. Ops that are not fused add four relus and three sums. */
 enum {
-  EITHER = 4 * (6 + 6) - 1 + 3 + 1,
-  RESIDUAL = EITHER + 2,
-  RESIDUAL_APART = EITHER + 4 * 2 + 3
+  COMMON_LAUNCHES = 4 * (6 + 6) - 1 + 3 + 1,
+  FUSED_LAUNCHES = COMMON_LAUNCHES + 2,
+  SEPARATE_LAUNCHES = COMMON_LAUNCHES + 4 * 2 + 3
 };
 
 static void step_launch_counts_match_the_predictions(void **state) {
@@ -286,8 +286,8 @@ static void step_launch_counts_match_the_predictions(void **state) {
   if (count_launches(make_mlp, false) == 0) skip(); /* a real device does not count launches */
   assert_int_equal(count_launches(make_mlp, false), read_predicted_launches("| MLP:"));
   assert_int_equal(count_launches(make_mlp, true), count_launches(make_mlp, false) + 2);
-  assert_int_equal(count_launches(make_residual, false), RESIDUAL);
-  assert_int_equal(count_launches(make_residual, true), RESIDUAL_APART);
+  assert_int_equal(count_launches(make_residual, false), FUSED_LAUNCHES);
+  assert_int_equal(count_launches(make_residual, true), SEPARATE_LAUNCHES);
 }
 
 int main(void) {

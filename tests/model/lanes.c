@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The log of a lane. A dialler sends messages to an acceptor over streams that break. Each lane has
- * a log of what the acceptor has not acknowledged, with the cursors `last_message_sent` and
- * `last_acked`; a new stream begins with ATTACH {again}, which the acceptor answers with ATTACHED
- * {received}. ACKs of all lanes travel on lane 0, outside its log. PROTOCOL.md has the table of
- * functions.
+ * Models the log of a lane. A dialler sends messages to an acceptor over streams that break. Each
+ * lane has a log of the messages that the acceptor has not acknowledged, with the cursors
+ * `last_message_sent` and `last_acked`. A new stream begins with ATTACH {again}, which the acceptor
+ * answers with ATTACHED {received}. ACKs of all lanes travel on lane 0, outside its log.
+ * PROTOCOL.md has the table of functions.
  *
- * A broken stream may still hand over what was on its way, until the acceptor has seen its end.
+ * A broken stream may still deliver the messages in flight, until the acceptor has noticed its end.
  */
 #include "tests/model/model.h"
 
@@ -254,9 +254,9 @@ static void send_ack(model_walk *w, const void *from) {
   FOR_EACH_LANE(i) {
     const lane *l = &s.l[i];
     const stream *now = &l->s[l->taken_stream];
-    bool early =
+    bool is_early =
         model_has_active_break(ACK_BEFORE_DELIVERY) && now->last_delivered < now->last_sent;
-    s.acks_in_flight[s.n_acks][i] = (uint8_t)(l->n_received + early);
+    s.acks_in_flight[s.n_acks][i] = (uint8_t)(l->n_received + is_early);
   }
   if (s.n_acks && memcmp(s.acks_in_flight[0], s.acks_in_flight[1], sizeof s.acks_in_flight[0]) == 0)
     return;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Walks the models of tests/model: without a mistake no rule is broken, and each mistake on purpose
- * is found.
+ * Walks the models of tests/model: without a break no rule is violated, and each break, a mistake
+ * made on purpose, is found.
  *
  * usage: model [--full] [--trace] [NAME]
  */
@@ -12,31 +12,31 @@
 
 typedef const model *make_model(int scale, int variant);
 
-static bool check_model(make_model *make, int scale, bool trace, const char *wanted) {
-  bool good = true;
+static bool check_model(make_model *make, int scale, bool prints_trace, const char *wanted) {
+  bool is_good = true;
   const model *m = make(scale, 0);
   if (wanted && strcmp(wanted, m->name) != 0) return true;
   for (int variant = 0; variant < 2; variant++)
-    good &= model_walk_all_states(make(scale, variant), -1, trace);
+    is_good &= model_walk_all_states(make(scale, variant), -1, prints_trace);
   for (size_t i = 0; i < m->n_breaks; i++)
-    good &=
-        model_walk_all_states(make(0, m->break_variants ? m->break_variants[i] : 0), (int)i, trace);
-  return good;
+    is_good &= model_walk_all_states(make(0, m->break_variants ? m->break_variants[i] : 0), (int)i,
+                                     prints_trace);
+  return is_good;
 }
 
 int main(int argc, char **argv) {
   int scale = 0;
-  bool trace = false;
+  bool prints_trace = false;
   const char *wanted = NULL;
   for (int i = 1; i < argc; i++) {
     if (strcmp(argv[i], "--full") == 0)
       scale = 1;
     else if (strcmp(argv[i], "--trace") == 0)
-      trace = true;
+      prints_trace = true;
     else
       wanted = argv[i];
   }
-  bool good = check_model(make_lanes_model, scale, trace, wanted);
-  good &= check_model(make_runs_model, scale, trace, wanted);
-  return good ? 0 : 1;
+  bool is_good = check_model(make_lanes_model, scale, prints_trace, wanted);
+  is_good &= check_model(make_runs_model, scale, prints_trace, wanted);
+  return is_good ? 0 : 1;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * model: a breadth-first walk through all states of a small model, and the shortest trace to a
- * state that breaks a rule. A model is a table of steps; a step adds each state that it can lead
- * to. A break is a mistake on purpose, which the walk has to find.
+ * model: walks breadth-first through all states of a small model, and finds the shortest trace to a
+ * state that violates a rule. A model is a table of steps; a step adds each state that it can lead
+ * to. A break is a mistake made on purpose, which the walk must find.
  */
 #ifndef CLEAVE_TESTS_MODEL_H
 #define CLEAVE_TESTS_MODEL_H

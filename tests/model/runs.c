@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A run: two masters that may both believe that the run is theirs, one worker that keeps the files
- * of its stage, and checkpoints whose manifest comes last. Each step of the training is followed by
- * a checkpoint, and one is kept. Masters and the worker die at any moment and start again with
- * their disks. A zombie is a master that pauses for long, which every interleaving is.
+ * Models a run: two masters that may both believe that they own the run, one worker that keeps the
+ * files of its stage, and checkpoints whose manifest is written last. Each step of the training is
+ * followed by a checkpoint, and one checkpoint is kept. Masters and the worker die at any moment
+ * and start again with their disks. A zombie, a master that pauses for long, needs no step of its
+ * own, because the walk tries every interleaving.
  *
  * Variant 0: the file system grants the lock of the run folder to both masters. Variant 1: to one;
  * then a finished run leaves no file but the last checkpoint.
  *
- * Each attempt removes the files at the worker that no manifest names, which in the programs a
- * command does. So the model has the removal at the worst moments.
+ * Each attempt removes the files at the worker that no manifest names. In the programs a command
+ * does that, so the model has the removal at the worst moments.
  *
- * The model takes a look at run.json and the file operation behind it as one transition.
+ * The model treats a read of run.json and the file operation after it as one transition.
  */
 #include "tests/model/model.h"
 

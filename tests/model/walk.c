@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The walk: states are numbered in the order in which they are found, and a hash table finds a
- * state again. Parents give the shortest trace.
+ * Implements the walk. States are numbered in the order in which they are found, and a hash table
+ * finds a state again. The parent of each state gives the shortest trace.
  */
 #include "tests/model/model.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cases beside the ops, kernels/ops/NAME.cases, as node descriptions. What is known of an op
- * comes from its row. A file has lines of three kinds; `#` starts a comment.
+ * Reads the test cases of the ops, kernels/ops/NAME.cases, as node descriptions. The properties of
+ * an op come from its row. A file has lines of three kinds; `#` starts a comment.
  *
  *   KEY: VALUE                      one of
  *     torch: EXPRESSION             what the op is in PyTorch, for tests/golden/make_golden.py
@@ -96,8 +96,7 @@ static inline int get_next_op(int op) {
   return op;
 }
 
-/* ---- what the row says ------------------------------------------------------------------------
- */
+/* ---- what the row of an op says -------------------------------------------------------------- */
 
 static inline bool has_labels(clv_op op) { return clv_op_def_of(op)->takes_labels; }
 static inline bool is_loss(clv_op op) { return clv_op_def_of(op)->is_loss; }
@@ -190,9 +189,9 @@ static inline bool parse_attr(clv_op op, const char *key, const char *text, clv_
     return false;
   }
   if (!strcmp(clv_attr_type_name(ret->key), "list of numbers")) {
-    bool good = parse_numbers(text, ret);
-    if (!good) case_problem(op, "%s=%s is no list of up to 8 numbers", key, text);
-    return good;
+    bool is_good = parse_numbers(text, ret);
+    if (!is_good) case_problem(op, "%s=%s is no list of up to 8 numbers", key, text);
+    return is_good;
   }
   ret->is_number = strpbrk(text, ".e") != NULL;
   if (ret->is_number)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Results of one backend against those of another, or of another run.
+ * Compares the results of one backend with those of another backend, or of another run.
  */
 #ifndef CLEAVE_COMPARE_INT_H
 #define CLEAVE_COMPARE_INT_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One test per op of the list. An op whose cases are missing or wrong fails by name.
+ * Runs one test per op of the list. An op whose cases are missing or wrong fails by name.
  */
 #ifndef CLEAVE_EACH_OP_H
 #define CLEAVE_EACH_OP_H
@@ -52,10 +52,10 @@ static inline int run_each_op(const char *group, void (*test)(clv_op op), char *
   keep_freed_memory();
   read_all_cases();
   for (int op = 0; (op = get_next_op(op)) < CLV_OP_COUNT;) {
-    bool wanted = !only[1];
-    for (char **name = only + 1; !wanted && *name; name++)
-      wanted = strcmp(*name, clv_op_name((clv_op)op)) == 0;
-    if (!wanted) continue;
+    bool is_wanted = !only[1];
+    for (char **name = only + 1; !is_wanted && *name; name++)
+      is_wanted = strcmp(*name, clv_op_name((clv_op)op)) == 0;
+    if (!is_wanted) continue;
     ops[op] = (each_op){(clv_op)op, test};
     snprintf(names[op], sizeof names[op], "%s_%s", group, clv_op_name((clv_op)op));
     tests[n++] = (struct CMUnitTest){names[op], run_one_op, NULL, NULL, &ops[op]};

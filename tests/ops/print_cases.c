@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Prints the cases of all ops as JSON, one op a line, for tests/golden/make_golden.py: what the
- * rows make of them (attributes with their defaults, parameters) needs no second reader.
+ * Prints the cases of all ops as JSON, one op per line, for tests/golden/make_golden.py. The
+ * attributes with their defaults and the parameters are those that the rows derive, so Python needs
+ * no second reader of the files.
  */
 #include "tests/ops/cases_int.h"
 

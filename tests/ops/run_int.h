@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs one case on one backend: values go in and come out as row-major doubles, whatever the
+ * Runs one case on one backend. Values go in and come out as row-major doubles, whatever the
  * kernel's type and layouts.
  *
- * Every buffer that a kernel must fill is filled with NaN before, exactly as large as asked for, so
- * that an unwritten or overrun value shows. backward gets only what the kernel declared in `saves`,
- * and after another forward on the same kernel, as when several micro-batches are in flight.
+ * Every buffer that a kernel must fill is filled with NaN before, and is exactly as large as the
+ * kernel asked for, so that an unwritten or overrun value shows. backward gets only the values that
+ * the kernel declared in `saves`, and runs after another forward on the same kernel, as when
+ * several micro-batches are in flight.
  */
 #ifndef CLEAVE_OPS_RUN_INT_H
 #define CLEAVE_OPS_RUN_INT_H
@@ -407,8 +408,8 @@ static inline void run_backward(execution *e, const clv_kernel_args *from, value
   if (!(k->saves & CLV_SAVE_OUT)) a.out = NULL;
   make_backward_buffers(e, s, &a);
   a.scratch = new_backend_memory(e, k->scratch_bytes);
-  bool input = needs_input_gradient(&e->d) || k->fused_grads;
-  if (k->backward_input && input) run_kernel(e, k->backward_input, &a);
+  bool has_input = needs_input_gradient(&e->d) || k->fused_grads;
+  if (k->backward_input && has_input) run_kernel(e, k->backward_input, &a);
   if (e->d.need_dw && !k->fused_grads) {
     free_device_memory(e, a.scratch);
     a.scratch = new_backend_memory(e, k->scratch_bytes);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels of cpu on images that fill no channel block: the same bits whatever block is offered, and
- * from those that take any block (`layout: any` beside the op) also with two threads and in place,
- * and in channels last, which all of them but groupnorm take.
+ * Tests kernels of cpu on images that fill no channel block. A kernel gives the same bits whatever
+ * block is offered. A kernel that takes any block (`layout: any` in the op's cases) gives them also
+ * with two threads, in place and, except for groupnorm, in channels last.
  */
 #include "tests/long.h"
 #include "tests/ops/each_op.h"
@@ -105,14 +105,15 @@ static void check_case(const op_case *c) {
 /* Runs the large image with one case of the op; in `make long` with all cases. */
 static void test_op(clv_op op) {
   int n = 0;
-  bool had_large = false;
+  bool has_run_large = false;
   for (int i = 0; i < n_cases; i++) {
     op_case c;
     if (cases[i].d.op != op || cases[i].d.in[0].rank != 4 || !cases[i].is_small) continue;
     for (size_t image = 0; image < CLV_COUNT(images); image++) {
-      if (image == LARGE && (!files[op].accepts_any_layout || (had_large && !is_long()))) continue;
+      if (image == LARGE && (!files[op].accepts_any_layout || (has_run_large && !is_long())))
+        continue;
       if (!resize_case(&cases[i], images[image], &c) || !find_accepted_block(&c, 1)) continue;
-      had_large |= image == LARGE;
+      has_run_large |= image == LARGE;
       check_case(&c);
       n++;
     }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A batchnorm kernel with a tail against the ops apart: the same bits, forward and backward, in
- * every layout, for every number of threads, and in place where it says so.
+ * Compares a batchnorm kernel with a tail (fused add and relu) with the separate ops: the same
+ * bits, forward and backward, in every layout, for every number of threads, and in place if the
+ * kernel allows it.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -91,7 +92,7 @@ static void run_kernel(clv_code (*fn)(clv_kernel *, const clv_kernel_args *, clv
   if (fn(k, a, &err) != CLV_OK) fail_msg("%s", err.text);
 }
 
-/* ---- both ways ------------------------------------------------------------------------------- */
+/* ---- fused and separate kernels -------------------------------------------------------------- */
 
 typedef struct memory {
   float *x, *other_input, *dout;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every op against the numbers of PyTorch (tests/golden/make_golden.py): outputs and all gradients,
- * with backward accumulating and not, in place and not, with blocked layouts offered. What the row
- * says of shapes and parameters is compared with what PyTorch made.
+ * Compares every op with the numbers of PyTorch (tests/golden/make_golden.py): outputs and all
+ * gradients, with backward accumulating and not, in place and not, with blocked layouts offered.
+ * The shapes and parameters that the row derives are compared with those of PyTorch.
  */
 #include "tests/golden/golden_int.h"
 #include "tests/ops/each_op.h"
@@ -72,10 +72,10 @@ static bool check_run(const op_case *c, const run_options *o, const values *want
   values got;
   allocate_values(&got, &c->d);
   copy_given_values(&got, want);
-  bool ran = run_case(o, &c->d, &got, NULL);
-  if (ran) *worst = fmax(*worst, compare_with_golden(c, o, want, &got));
+  bool has_run = run_case(o, &c->d, &got, NULL);
+  if (has_run) *worst = fmax(*worst, compare_with_golden(c, o, want, &got));
   free_values(&got);
-  return ran;
+  return has_run;
 }
 
 static bool check_all_options(const op_case *c, const values *want, const clv_backend *backend,
@@ -136,13 +136,15 @@ static void check_shapes(clv_op op, const golden *numbers) {
 
 /* Attributes that PyTorch's functions do not have. Other tests cover them: test_models for first
  * values of parameters, test_packed for packed sequences. */
-static const clv_attr_key no_words[] = {CLV_ATTR_INIT_STD, CLV_ATTR_INIT_ZERO,
-                                        CLV_ATTR_KAIMING_NORMAL, CLV_ATTR_PACKED, CLV_ATTR_FIRST};
+static const clv_attr_key attrs_not_in_torch[] = {CLV_ATTR_INIT_STD, CLV_ATTR_INIT_ZERO,
+                                                  CLV_ATTR_KAIMING_NORMAL, CLV_ATTR_PACKED,
+                                                  CLV_ATTR_FIRST};
 
 /* Asserts that a case of the op sets each attribute. */
 static void check_attributes(clv_op op) {
   uint64_t given = 0;
-  for (size_t i = 0; i < CLV_COUNT(no_words); i++) given |= (uint64_t)1 << no_words[i];
+  for (size_t i = 0; i < CLV_COUNT(attrs_not_in_torch); i++)
+    given |= (uint64_t)1 << attrs_not_in_torch[i];
   for (int i = 0; i < n_cases; i++)
     if (cases[i].d.op == op && cases[i].has_golden) given |= cases[i].key_words;
   for (const clv_attr_row *row = clv_op_def_of(op)->attrs; row->key; row++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every backward function of ref in double against central differences of its forward: with
+ * Compares every backward function of ref, in double, with central differences of its forward: with
  * L = sum(y dout), dL/dv is (L(v + h) - L(v - h)) / 2h for every input and parameter value v.
  */
 #include "tests/ops/each_op.h"

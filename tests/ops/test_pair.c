@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cpu backend against ref, in f32, over the whole case table; and what cpu promises alone: the
- * same bits whatever layout its neighbours offer, and again when run again. Ops that may have bf16
- * factors have them here whatever the table of choices says.
+ * Compares the cpu backend with ref, in f32, over the whole table of cases. Also tests what only
+ * cpu promises: the same bits whatever layout its neighbours offer, and when it runs again. Ops
+ * that may have bf16 factors have them here, whatever the table of choices says.
  */
 #include "kernels/cpu/choices_int.h"
 #include "tests/long.h"
@@ -10,7 +10,7 @@
 
 /* Results of ref: those of the case, and those with parameter gradients added to ones, as the
  * second micro-batch adds to the first. */
-enum { PLAIN, ADDED, WANTED };
+enum { PLAIN, ADDED, N_EXPECTED };
 
 static void check_gradients_added_to_ones(const op_case *c, int threads, const values *want,
                                           double *worst) {
@@ -33,24 +33,24 @@ static bool check_threads(const op_case *c, int threads, const values *want, dou
       .backend = clv_backend_cpu(), .dtype = CLV_F32, .offered_block = 1, .n_threads = threads};
   const char *impl = "?";
   values got, again;
-  bool ran = run_case_on_drawn(c, &o, &got, &impl);
-  if (ran) *worst = fmax(*worst, print_distances(c, impl, &want[PLAIN], &got));
-  for (size_t i = 1; i < CLV_COUNT(offers) && ran; i++) {
+  bool has_run = run_case_on_drawn(c, &o, &got, &impl);
+  if (has_run) *worst = fmax(*worst, print_distances(c, impl, &want[PLAIN], &got));
+  for (size_t i = 1; i < CLV_COUNT(offers) && has_run; i++) {
     o.offered_block = offers[i];
     run_case_on_drawn(c, &o, &again, &impl);
     assert_same_bits(c, impl, offered[i], &got, &again);
     free_values(&again);
   }
-  if (ran && c->d.need_dw) check_gradients_added_to_ones(c, threads, &want[ADDED], worst);
-  if (threads == 1) print_message("  %-20s %s\n", c->name, ran ? impl : "(ref)");
+  if (has_run && c->d.need_dw) check_gradients_added_to_ones(c, threads, &want[ADDED], worst);
+  if (threads == 1) print_message("  %-20s %s\n", c->name, has_run ? impl : "(ref)");
   free_values(&got);
-  return ran;
+  return has_run;
 }
 
 /* Checks a case with one thread, unless it is big, and with two. In `make long` with one always. */
 static bool check_case(const op_case *c, double *worst) {
-  values want[WANTED];
-  int n = c->d.need_dw ? WANTED : ADDED;
+  values want[N_EXPECTED];
+  int n = c->d.need_dw ? N_EXPECTED : ADDED;
   for (int i = 0; i < n; i++)
     run_case_on_drawn(
         c,
@@ -110,12 +110,12 @@ static void check_bf16(clv_op op) {
 
 /* Fails if cpu leaves a case to ref without saying so, since a backend without kernels would pass
  * every comparison. */
-static void check_fallback(const op_case *c, bool ran) {
+static void check_fallback(const op_case *c, bool has_run) {
   const op_file *f = &files[c->d.op];
-  bool expected = !f->has_no_cpu_kernel && (!f->has_cpu_for_images_only || c->d.in[0].rank == 4);
-  if (ran != expected)
+  bool is_expected = !f->has_no_cpu_kernel && (!f->has_cpu_for_images_only || c->d.in[0].rank == 4);
+  if (has_run != is_expected)
     fail_msg("%s: cpu has %s kernel for it, but " CASES_FOLDER "/%s.cases says %s", c->name,
-             ran ? "a" : "no", clv_op_name(c->d.op),
+             has_run ? "a" : "no", clv_op_name(c->d.op),
              f->has_no_cpu_kernel         ? "'cpu: ref'"
              : f->has_cpu_for_images_only ? "'cpu: images'"
                                           : "nothing of a fallback ('cpu: ref')");

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What rows say of their ops, tried on ref: the backends and the plan build on it. Of each case the
- * output is computed, then with other numbers, and compared bit by bit.
+ * Tests the properties that rows claim of their ops, on ref, because the backends and the plan rely
+ * on them. For each case the output is computed, then computed again with other numbers, and the
+ * two are compared bit by bit.
  */
 #include "tests/ops/each_op.h"
 #include "tests/ops/run_int.h"
 
-static void compute_output(const op_case *c, bool training, values *s) {
+static void compute_output(const op_case *c, bool is_training, values *s) {
   run_options o = {.backend = clv_backend_ref(), .dtype = CLV_F32};
   clv_node_desc d = c->d;
-  d.training = training;
+  d.training = is_training;
   if (!run_case(&o, &d, s, NULL)) exit_with_message("ref lacks an op");
 }
 
@@ -36,7 +37,7 @@ static bool maps_zero_to_zero(const op_case *c) {
   return stays;
 }
 
-/* `stays`: all cases of the op make zeros of zeros. */
+/* Compares the row with the cases. stays: in all cases the op makes zeros of zeros. */
 static void check_maps_zero_to_zero(const clv_op_def *def, bool stays) {
   if (stays != def->maps_zero_to_zero)
     fail_msg("of zeros %s makes %s, but its row says maps_zero_to_zero = %s", def->name,
@@ -98,7 +99,7 @@ static void change_first_sample(const op_case *c, values *s) {
 static void check_samples(const op_case *c, const clv_op_def *def) {
   if (c->d.out.rank == 0 || c->d.in[0].dim[0] < 2) return;
   values plain, s;
-  bool meet = false, expected = def->uses_batch_statistics && c->d.training;
+  bool meet = false, is_expected = def->uses_batch_statistics && c->d.training;
   draw_values(c, &plain);
   compute_output(c, c->d.training, &plain);
   allocate_values(&s, &c->d);
@@ -109,7 +110,7 @@ static void check_samples(const op_case *c, const clv_op_def *def) {
   for (size_t j = s.n[V_OUT] / (size_t)c->d.out.dim[0] * (ends ? 1 : count_rows_of_first_sample(c));
        j < s.n[V_OUT]; j++)
     meet = meet || !is_equal(s.v[V_OUT][j], plain.v[V_OUT][j]);
-  if (meet != expected)
+  if (meet != is_expected)
     fail_msg("%s: a sample's output depends on %s, but the row of %s says the reverse", c->name,
              meet ? "the others" : "that sample alone", def->name);
   free_values(&plain);
@@ -123,10 +124,10 @@ static void check_identity(const op_case *c, const clv_op_def *def) {
   values s;
   draw_values(c, &s);
   compute_output(c, false, &s);
-  bool identity = s.n[V_OUT] == s.n[V_IN];
-  for (size_t j = 0; j < s.n[V_OUT] && identity; j++)
-    identity = s.v[V_OUT][j] == s.v[V_IN][j] || (isnan(s.v[V_OUT][j]) && isnan(s.v[V_IN][j]));
-  if (!identity)
+  bool is_identity = s.n[V_OUT] == s.n[V_IN];
+  for (size_t j = 0; j < s.n[V_OUT] && is_identity; j++)
+    is_identity = s.v[V_OUT][j] == s.v[V_IN][j] || (isnan(s.v[V_OUT][j]) && isnan(s.v[V_IN][j]));
+  if (!is_identity)
     fail_msg("%s: the output is not the input, but the row of %s says %s", c->name, def->name,
              def->is_alias ? "alias" : "identity_in_eval");
   free_values(&s);

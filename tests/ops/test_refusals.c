@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What ops refuse: values outside the ranges of their rows, numbers and types of inputs that the
- * rows do not have, and the shapes that are named beside the op (`refused:`).
+ * Tests what ops refuse: values outside the ranges of their rows, numbers and types of inputs that
+ * the rows do not have, and the shapes that the op's cases list (`refused:`).
  */
 #include "tests/ops/each_op.h"
 
@@ -15,7 +15,8 @@ static void assert_refused(clv_code code, const clv_err *err, const char *what, 
 /* ---- attributes -------------------------------------------------------------------------------
  */
 
-/* Asserts that an attribute with value v is refused, by names of the op and the attribute. */
+/* Asserts that an attribute with value v is refused by an error that names the op and the
+ * attribute. */
 static void assert_value_refused(clv_op op, const clv_attr_row *row, clv_attr_value v,
                                  const char *why) {
   char what[96], part[64];

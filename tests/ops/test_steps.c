@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a backend does over whole buffers: optimiser steps against torch.optim, sums, reorders; and
- * the refusals of kernels.
+ * Tests what a backend does over whole buffers: optimiser steps, compared with torch.optim, sums,
+ * reorders; and the refusals of kernels.
  */
 #include "kernels/steps/steps.h"
 #include "tests/golden/golden_int.h"
@@ -234,8 +234,7 @@ static void test_reorder_refuses_flat_shapes_and_bad_blocks(void **state) {
   assert_non_null(strstr(err.text, "5"));
 }
 
-/* ---- what kernels refuse -----------------------------------------------------------------------
- */
+/* ---- refusals of kernels --------------------------------------------------------------------- */
 
 static clv_kernel *prepare_two_input_kernel(const clv_backend *b, clv_op op, clv_shape in,
                                             clv_shape out) {
@@ -385,14 +384,14 @@ static void test_dropout_mask_depends_on_every_key_field(void **state) {
     must(k->forward(k, &a, &err), &err);
     free(a.saved);
     free(a.scratch);
-    int kept = 0, alike = 0;
+    int kept = 0, n_alike = 0;
     for (int j = 0; j < N; j++) {
       assert_true(y[i][j] == 0 || y[i][j] == 2);
       kept += y[i][j] != 0;
-      alike += i > 0 && y[i][j] == y[0][j];
+      n_alike += i > 0 && y[i][j] == y[0][j];
     }
     assert_in_range(kept, N / 2 - 200, N / 2 + 200);
-    if (i) assert_in_range(alike, N / 2 - 200, N / 2 + 200);
+    if (i) assert_in_range(n_alike, N / 2 - 200, N / 2 + 200);
   }
   for (size_t i = 0; i < CLV_COUNT(keys); i++) free(y[i]);
   free(x);

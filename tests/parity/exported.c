@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One training forward and backward of an exported model, in f32 by the CPU backend or in f64 by
- * the reference:
+ * Runs one training forward and backward of an exported model, in f32 by the CPU backend or in f64
+ * by the reference:
  *
  *   exported MODEL.yaml f32|f64 IN.safetensors OUT.safetensors INPUT...
  *

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Training steps of a model of Hugging Face on the CPU backend, each from a file of its own:
+ * Runs training steps of a model of Hugging Face on the CPU backend, each from a file of its own:
  *
  *   hf_step FOLDER HEAD LABELS IN.safetensors OUT.safetensors [IN OUT]...
  *
@@ -8,7 +8,7 @@
  * "input.pixels"), "input.boxes" and "input.lengths" where there are such, and "dy", the gradient
  * of the output. OUT gets "y" and the gradients as "grad.NAME". Where IN has "step", the number of
  * steps taken, and moments "exp_avg.NAME" and "exp_avg_sq.NAME", OUT also gets the parameters
- * behind one step of AdamW as "after.NAME".
+ * after one step of AdamW as "after.NAME".
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * print_tokens VOCABULARY lower|cased auto|keep|strip FILE...: a line of token numbers for each
- * file.
+ * Prints a line of token numbers for each file: print_tokens VOCABULARY lower|cased auto|keep|strip
+ * FILE...
  */
 #include <stdio.h>
 #include <string.h>

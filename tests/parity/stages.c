@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One training forward and backward of parts of a model on the CPU backend, from tensors in a file:
+ * Runs one training forward and backward of parts of a model on the CPU backend, from tensors in a
+ * file:
  *
  *   stages MODEL N,C,H,W IN.safetensors OUT.safetensors RANGE...
  *
  * MODEL is the session file's `model:` ("{arch: resnet18}") over inputs of that shape, the ranges
  * are its stages. IN holds the parameters and, for part i, its input "i.x" and the gradient of its
- * output "i.dy", as a whole network hands them over or not: the parts do not feed each other. OUT
- * gets "i.y", "i.dx", the gradients as "grad.NAME" and the buffers as they are afterwards.
+ * output "i.dy". The parts do not feed each other: each reads its own tensors from IN. OUT gets
+ * "i.y", "i.dx", the gradients as "grad.NAME" and the buffers as they are afterwards.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A network of two halves: the first here, where the data are, the second at the first worker of
- * the session file (or here, when it names none). Usage: example SESSION.yaml
+ * Trains a network of two halves: the first at the master, where the data are, the second at the
+ * first worker of the session file (or at the master, if the file names no worker). Usage: example
+ * SESSION.yaml
  */
 #include <cleave.h>
 #include <stdio.h>
@@ -33,11 +34,11 @@ static void load_modules(const char *far) {
   cleave_module_options here = {.size = sizeof here, .name = "first", .seed = 1};
   cleave_module_options there = {
       .size = sizeof there, .name = "second", .at = far, .seed = 1, .first_layer = 2};
-  cleave_module_options judge = {.size = sizeof judge, .name = "loss"};
+  cleave_module_options loss_options = {.size = sizeof loss_options, .name = "loss"};
   must_succeed(
       cleave_load_layers(rt, &here, "[{op: linear, out: 16}, {op: tanh}]", &first, &half[0], &e));
   must_succeed(cleave_load_layers(rt, &there, "[{op: linear, out: 1}]", &second, &half[1], &e));
-  must_succeed(cleave_load_loss(rt, &judge, "bce_with_logits", &last, &loss, &e));
+  must_succeed(cleave_load_loss(rt, &loss_options, "bce_with_logits", &last, &loss, &e));
 }
 
 /* Runs one iteration. Returns its loss. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Training that goes on after a worker, or this program itself, was killed. Two halves of a network
+ * Continues a training after a worker, or this program itself, was killed. Two halves of a network
  * are at the first two workers of the session file, which keep the saved state on their own disks.
  * Usage: recovery SESSION.yaml RUN [STEPS]. The file RUN.saved says what was saved; at the end
  * RUN.first.safetensors and RUN.second.safetensors have the weights. Files at a worker belong to

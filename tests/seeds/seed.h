@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the programs of the seeds share: start and end, numbers, and PyTorch's figures.
+ * Functions that the programs of the seeds share: start and end, numbers, and PyTorch's figures.
  *
  * A program is run as NAME SESSION.yaml [FOLDER [PLACE]] and reads PyTorch's run from seeds.txt and
- * seeds.bin in FOLDER (tests/golden, by make_seeds.py there): it takes as many steps as it has.
+ * seeds.bin in FOLDER (tests/golden, by make_seeds.py there). It takes as many steps as that run.
  * PLACE: steps in the middle of PyTorch's run, each from PyTorch's weights. They are the set
  * NAME.PLACE there, whose `first_iteration` is the iteration that the program begins with.
  * PLACES in the environment puts modules elsewhere, where a program says so: "w1/cuda:0 w1/cuda:1".

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Seed 001, example 3: a preprocessor without parameters on one device, the model and its loss on
- * the other, both of worker w1, which offers its processor as two as long as there is no GPU.
- * What one device has made is not taken by a module on the other unless that says so: the text's
- * `.to(gpu_device)` is copies_inputs.
+ * Seed 001, example 3: trains a model behind a preprocessor without parameters. The preprocessor is
+ * on one device, the model and its loss on the other, both of worker w1, which offers its processor
+ * as two devices as long as there is no GPU. A module takes a value of another device only if its
+ * options say so: `.to(gpu_device)` in the seed's text is copies_inputs here.
  */
 #include "seed.h"
 

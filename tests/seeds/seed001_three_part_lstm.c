@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Seed 001, example 2: encoder, decoder and classifier on three devices, an Adam for each. Only
- * the row numbers of the sequences enter; between the parts the outputs go from worker to worker.
+ * Seed 001, example 2: trains encoder, decoder and classifier on three devices, with an Adam for
+ * each. The program sends only the row numbers of the sequences; between the parts the outputs go
+ * from worker to worker.
  */
 #include "seed.h"
 

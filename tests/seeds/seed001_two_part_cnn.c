@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Seed 001, example 1: a feature extractor on one device, a classifier on another, an Adam for
- * each. The labels go to the classifier, where the loss is. The text's fc1 has 16 * 16 * 16 inputs,
- * which its own images of 64 x 64 do not give; here it has their 16 * 32 * 32.
+ * Seed 001, example 1: trains a feature extractor on one device and a classifier on another, with
+ * an Adam for each. The labels are sent to the classifier, where the loss is. In the seed's text
+ * fc1 has 16 * 16 * 16 inputs, but its images of 64 x 64 give 16 * 32 * 32, which fc1 has here.
  */
 #include "seed.h"
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The notebook of seed 002: its data, its index arithmetic, and how close a run has to come.
- * float32 drifts: the first SEED002_JUDGED iterations have to be PyTorch's within 1e-4. A whole run
- * has to end in the range of PyTorch's perturbed runs, give or take 1e-4 of it, if those agree
- * (make_seeds.py). From a place in the middle every iteration begins with PyTorch's weights. Its
- * loss and each parameter after it, by the norms of tensors, have to be PyTorch's within 1e-6:
- * relative to what is larger than 1, absolute below.
+ * The notebook of seed 002: its data, its index arithmetic, and how close a run must come to
+ * PyTorch's. float32 drifts, so only the first SEED002_COMPARED iterations must be PyTorch's within
+ * 1e-4. A whole run must end in the range of PyTorch's perturbed runs, give or take 1e-4 of it, if
+ * those agree (make_seeds.py). From a place in the middle every iteration begins with PyTorch's
+ * weights. Its loss and each parameter after it, by the norms of tensors, must be PyTorch's within
+ * 1e-6: relative for figures larger than 1, absolute below.
  */
 #ifndef CLEAVE_SEED002_H
 #define CLEAVE_SEED002_H
@@ -19,7 +19,7 @@ static struct {
 } seed002_weights[SEED_MAX_DRAWN];
 static int seed002_n_weights;
 
-enum { SEED002_BATCH = 32, SEED002_ROWS = 320, SEED002_WIDTH = 16, SEED002_JUDGED = 500 };
+enum { SEED002_BATCH = 32, SEED002_ROWS = 320, SEED002_WIDTH = 16, SEED002_COMPARED = 500 };
 
 static inline cleave_tensor seed002_get_golden_matrix(const char *what, int64_t columns) {
   cleave_tensor t;
@@ -113,7 +113,7 @@ static inline bool seed002_restart_from_golden(const cleave_module *module, size
 static inline void seed002_compare_loss(size_t i, double ours, double theirs) {
   if (seed.start_place)
     seed_compare_number_from(1, "loss", i, ours, theirs);
-  else if (i < SEED002_JUDGED)
+  else if (i < SEED002_COMPARED)
     seed_compare_number("loss", i, ours, theirs);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Seed 002, data parallel: two workers hold copies of the model, each has a batch of its own, the
- * program adds their gradients, takes the step of plain SGD and gives both the new weights.
+ * Seed 002, data parallel: two workers hold copies of the model, and each has a batch of its own.
+ * The program adds their gradients, takes the step of plain SGD and writes the new weights to both.
  */
 #include "seed002.h"
 

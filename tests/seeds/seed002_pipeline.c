@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Seed 002, pipeline: two stages with queues between them, each taking forward and backward slots
- * by itself, so stage 0 has moved on when a batch's gradients come back. The notebook's loop is
- * a fixed interleave: every slot here is its slot.
+ * Seed 002, pipeline: trains two stages with queues between them. Each stage takes forward and
+ * backward slots by itself, so stage 0 has moved on when a batch's gradients come back. The
+ * notebook's loop interleaves the slots in a fixed order, and so does this program.
  *
  * A batch is one context. Its backward runs through both stages when stage 1's slot comes; the
  * gradients stay in the context, and each stage takes its own step when the notebook lets it. While
  * stage 1 works for one batch, stage 0 computes the next ones.
  *
  * With WAIT_MS in its environment, a forward takes so many milliseconds longer, and so does stage
- * 1's backward (the op wait, with a weight of 1 that does not learn: the numbers
- * stay), for fewer batches. The nodes' own events have to show then that stage 0 computed while
- * stage 1 did.
+ * 1's backward (the op wait, with a weight of 1 that does not learn, so the
+ * numbers stay the same), for fewer batches. The nodes' own events must then show that stage 0
+ * computed while stage 1 computed.
  */
 #include "seed002.h"
 
-enum { QUEUE = 8, WAITED_BATCHES = 16, MOST_EVENTS = 4096 };
+enum { QUEUE = 8, WAITED_BATCHES = 16, MAX_EVENTS = 4096 };
 
 typedef struct batch {
   size_t number;
@@ -43,7 +43,7 @@ static batch take_from_queue(queue *q) {
 static cleave_module *stages[2], *bce;
 static cleave_optimizer *optimizers[2];
 static unsigned wait_ms; /* time in ms that the program waits in each stage; 0: it does not wait */
-static cleave_event events[MOST_EVENTS];
+static cleave_event events[MAX_EVENTS];
 static size_t n_events;
 static cleave_tensor losses;
 static double first_loss = NAN, last_loss = NAN;
@@ -51,7 +51,7 @@ static double first_loss = NAN, last_loss = NAN;
 /* Records an event. Called with the runtime's lock, so never by two threads at once. */
 static void record_event(void *user, cleave_context context, const cleave_event *event) {
   (void)user, (void)context;
-  if (n_events < MOST_EVENTS) events[n_events++] = *event;
+  if (n_events < MAX_EVENTS) events[n_events++] = *event;
 }
 
 static void load_stage(int s, const char *layers, const cleave_input *input) {
@@ -134,7 +134,7 @@ static void run_stage_0_backward(batch b) {
   MUST(cleave_context_close(seed.rt, b.context, 0, &seed.e));
 }
 
-/* ---- who computed when ----------------------------------------------------------------------- */
+/* ---- overlap of the stages ------------------------------------------------------------------- */
 
 static bool is_compute_event(const cleave_event *e, int stage) {
   return e->module == stages[stage] && e->kind <= CLEAVE_EVENT_BACKWARD_WEIGHT;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Seed 002, the notebook's simple training loop: the whole model at one worker.
+ * Seed 002, the notebook's simple training loop: trains the whole model at one worker.
  */
 #include "seed002.h"
 

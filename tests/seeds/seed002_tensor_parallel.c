@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Seed 002, tensor parallel: the first layer is divided by its outputs, the second by its inputs.
+ * Seed 002, tensor parallel: trains two layers, of which the first is divided by its outputs and
+ * the second by its inputs.
  *
  *   w1: relu(w1_0 x) -> w2_0 --+
  *                              +-- here: sigmoid(sum), loss
  *   w2: relu(w1_1 x) -> w2_1 --+
  *
- * The notebook gathers what the first layer gives and hands each worker its half of it, which is
- * the half that it has made. The backward pass goes the same way back. The same plan with all parts
- * in this process gives the same bits, and so does one without it; the undivided layers give the
- * same losses within 1e-6.
+ * The notebook gathers the outputs of the first layer and sends each worker its half of them, which
+ * is the half that this worker has computed. The backward pass takes the same route back. The same
+ * plan with all parts in this process gives the same bits, and so does a plan with no part in this
+ * process. The undivided layers give the same losses within 1e-6.
  */
 #include "seed002.h"
 
@@ -110,13 +111,13 @@ static cleave_reference call_plan(const plan *p, cleave_context c, cleave_refere
 static float train_iteration(const plan *p, const cleave_tensor *batch_x,
                              const cleave_tensor *batch_target) {
   cleave_context c;
-  cleave_reference x, judged[2], loss;
+  cleave_reference x, loss_inputs[2], loss;
   cleave_tensor value = {0};
   MUST(cleave_context_open(seed.rt, NULL, &c, &seed.e));
   MUST(cleave_leaf(seed.rt, c, batch_x, false, &x, &seed.e));
-  MUST(cleave_leaf(seed.rt, c, batch_target, false, &judged[1], &seed.e));
-  judged[0] = call_plan(p, c, x);
-  MUST(cleave_call(seed.rt, c, bce, judged, 2, &loss, &seed.e));
+  MUST(cleave_leaf(seed.rt, c, batch_target, false, &loss_inputs[1], &seed.e));
+  loss_inputs[0] = call_plan(p, c, x);
+  MUST(cleave_call(seed.rt, c, bce, loss_inputs, 2, &loss, &seed.e));
   MUST(cleave_backward(seed.rt, c, &loss, 1, false, 0, &seed.e));
   MUST(cleave_step(seed.rt, p->sgd, c, 0, NULL, &seed.e));
   MUST(cleave_to_here(seed.rt, loss, 0, &value, &seed.e));

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Seed 003, PyTorch's tutorial "Distributed Pipeline Parallelism Using RPC": ResNet50 in two
- * parts on two workers. Every micro-batch goes through both as a reference, without waiting; their
- * outputs are put together along the batch for one loss, whose backward pass runs over both
- * workers in an autograd context of its own, and a distributed SGD steps both parts. Batch norms
- * see a micro-batch at a time; their running statistics move with each, in order.
+ * Seed 003, PyTorch's tutorial "Distributed Pipeline Parallelism Using RPC": trains
+ * ResNet50 in two parts on two workers. Every micro-batch passes both parts as a reference, without
+ * waiting. The outputs are concatenated along the batch for one loss, whose backward pass runs over
+ * both workers in an autograd context of its own, and a distributed SGD steps both parts. Batch
+ * norms see one micro-batch at a time; each changes their running statistics, in order.
  *
  * `xs.split(num_split)` is read in both ways: a number of chunks, as the tutorial's prose says, and
  * the images of a chunk, as its code does. Each num_split has a session of its own, as in the
  * tutorial; the figures (tests/golden/seed003.py) say how many images of what size there are.
- * PARTS=home in the environment: everything is at the master. READING=count or size: that one
- * alone. The digest is of all losses and of the state at the end; it is the same wherever the
+ * PARTS=home in the environment: everything is at the master. READING=count or size: only that
+ * reading. The digest is of all losses and of the state at the end; it is the same wherever the
  * parts are.
  */
 #include <time.h>
 
 #include "seed.h"
 
-/* TOGETHER: largest number of inputs of a concat */
-enum { MOST_IMAGES = 120, TOGETHER = 8, READINGS = 2 };
+/* MAX_JOINED: largest number of inputs of a concat */
+enum { MAX_IMAGES = 120, MAX_JOINED = 8, READINGS = 2 };
 
 static const char *const readings[READINGS] = {"count", "size"};
 
@@ -37,7 +37,7 @@ static const struct {
 };
 enum { COMPARED = sizeof compared / sizeof *compared };
 /* factors by which the limit is multiplied */
-static const double first_loss = 0.1, later_losses = 300, moved_rows = 5;
+static const double first_loss_factor = 0.1, later_losses_factor = 300, moved_rows_factor = 5;
 
 static struct { int images, image_side, classes, batches; } sizes;
 static bool home;
@@ -46,7 +46,7 @@ static uint64_t digest = UINT64_C(14695981039346656037);
 
 typedef struct pipeline {
   int chunk_images, n_chunks; /* images of each chunk but the last, and number of chunks */
-  cleave_module *parts[2], *join_modules[TOGETHER + 1], *loss;
+  cleave_module *parts[2], *join_modules[MAX_JOINED + 1], *loss;
   cleave_optimizer *sgd;
 } pipeline;
 
@@ -134,11 +134,11 @@ static void load_loss(pipeline *p) {
 /* Loads a module at the master that concatenates n values of any number of rows. */
 static cleave_module *load_join(int n) {
   char name[24];
-  int in[TOGETHER];
+  int in[MAX_JOINED];
   cleave_graph *g;
   cleave_module *module;
   cleave_module_options here = {
-      .size = sizeof here, .name = name, .in_flight = MOST_IMAGES / TOGETHER + 1};
+      .size = sizeof here, .name = name, .in_flight = MAX_IMAGES / MAX_JOINED + 1};
   MUST(cleave_graph_new(&g, &seed.e));
   for (int i = 0; i < n; i++) {
     snprintf(name, sizeof name, "output%d", i);
@@ -155,7 +155,7 @@ static cleave_module *load_join(int n) {
 /* torch.cat of any number of values: a tree of concats. Overwrites the list. */
 static cleave_reference concatenate(pipeline *p, cleave_context c, cleave_reference *parts, int n) {
   while (n > 1) {
-    int groups = (n + TOGETHER - 1) / TOGETHER, at = 0;
+    int groups = (n + MAX_JOINED - 1) / MAX_JOINED, at = 0;
     for (int g = 0; g < groups; g++) {
       /* groups of about equal size, none of which has one value */
       int k = n * (g + 1) / groups - at;
@@ -174,7 +174,7 @@ static cleave_reference concatenate(pipeline *p, cleave_context c, cleave_refere
 
 /* DistResNet50.forward: returns the outputs of all images. */
 static cleave_reference run_forward(pipeline *p, cleave_context c, const float *xs) {
-  cleave_reference outputs[MOST_IMAGES];
+  cleave_reference outputs[MAX_IMAGES];
   size_t image = (size_t)(3 * sizes.image_side * sizes.image_side);
   for (int m = 0, at = 0; m < p->n_chunks; m++, at += p->chunk_images) {
     int rows = p->chunk_images < sizes.images - at ? p->chunk_images : sizes.images - at;
@@ -238,7 +238,7 @@ static void compare_row_movement(const char *run, const cleave_tensor *weight) {
       sum += pow((double)seed_get_value(weight, i) - seed_get_value(was, i), 2);
     moved[r] = (float)sqrt(sum);
   }
-  compare_norm(run, "moved", moved_rows, &norms);
+  compare_norm(run, "moved", moved_rows_factor, &norms);
   free(moved);
 }
 
@@ -265,7 +265,8 @@ static double train_steps(pipeline *p, const char *run, float *xs, const cleave_
     printf("Processing batch %d\n", i);
     seed_draw_normal(xs, (size_t)i * values, values, SEED_DATA);
     loss = train_step(p, xs, labels);
-    double slack = i ? later_losses : first_loss, at = seed_get_value(&theirs, (size_t)i);
+    double slack = i ? later_losses_factor : first_loss_factor,
+           at = seed_get_value(&theirs, (size_t)i);
     seed_compare_number(what, (size_t)i, at + (loss - at) / slack, at);
     if (i == 0) compare_state(p, run);
   }
@@ -292,18 +293,18 @@ static void check_final_state(const pipeline *p) {
  * checks. */
 static double run_with_split(const char *session, int reading, int num_split, float *xs,
                              const cleave_tensor *labels) {
-  static bool used;
+  static bool is_used;
   char run[16];
   int images = sizes.images;
   pipeline p = {.chunk_images = reading ? num_split : (images + num_split - 1) / num_split};
   double begin = get_seconds(), took, loss;
   p.n_chunks = (images + p.chunk_images - 1) / p.chunk_images;
   snprintf(run, sizeof run, "%s_%d", readings[reading], num_split);
-  if (used) { /* the first session is that of seed_open_session */
+  if (is_used) { /* the first session is that of seed_open_session */
     seed_close_runtime();
     MUST(cleave_open(session, seed.runtime_options, &seed.rt, &seed.e));
   }
-  used = true;
+  is_used = true;
   load_parts(&p);
   load_loss(&p);
   loss = train_steps(&p, run, xs, labels);
@@ -322,14 +323,14 @@ static void read_sizes(void) {
   sizes.image_side = (int)seed_get_value(&found, 1);
   sizes.classes = (int)seed_get_value(&found, 2);
   sizes.batches = (int)seed_get_value(&found, 3);
-  if (sizes.images < 1 || sizes.images > MOST_IMAGES || sizes.image_side < 1 || sizes.classes < 1)
+  if (sizes.images < 1 || sizes.images > MAX_IMAGES || sizes.image_side < 1 || sizes.classes < 1)
     seed_fail("%d images of %d x %d, %d classes", sizes.images, sizes.image_side, sizes.image_side,
               sizes.classes);
 }
 
 /* Makes the one-hot labels, the same for all batches. */
 static float *make_labels(void) {
-  int64_t classes[MOST_IMAGES];
+  int64_t classes[MAX_IMAGES];
   float *to = calloc((size_t)(sizes.images * sizes.classes), sizeof *to);
   if (!to) seed_fail("out of memory");
   seed_draw_classes(classes, (size_t)sizes.images, SEED_LABELS, (uint32_t)sizes.classes);

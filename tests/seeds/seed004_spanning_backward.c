@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Seed 004: does the backward graph span devices? Every parameter's gradient can be asked where it
- * lives. And the mistake that the thread ends with: outputs and labels on different nodes, which a
- * loss that moves nothing by itself refuses with both places and what to do.
+ * Seed 004 asks: does the backward graph span devices? This program asks for the node and device of
+ * each parameter's gradient. It also repeats the mistake with which the seed's thread ends: outputs
+ * and labels on different nodes. A loss that moves no inputs refuses them with both places and what
+ * to do.
  */
 #include "seed.h"
 

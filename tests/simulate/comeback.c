@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Workers that were lost and come back. A program asks for that whether anybody was lost or not:
- * what is not lost is there, which is what it wants.
+ * Lets lost workers rejoin a simulated program. A program asks for it whether or not a worker was
+ * lost: if the worker or module is not lost, the answer says that it exists, which counts as
+ * success.
  */
 #include "tests/simulate/program_int.h"
 
 static cleave_status accept_exists(cleave_status status) {
-  bool stayed = status == CLEAVE_PRECONDITION || status == CLEAVE_NOT_FOUND;
-  return stayed ? CLEAVE_OK : status;
+  bool was_not_lost = status == CLEAVE_PRECONDITION || status == CLEAVE_NOT_FOUND;
+  return was_not_lost ? CLEAVE_OK : status;
 }
 
 static void rejoin_worker(program *p, uint32_t place) {
@@ -20,9 +21,9 @@ static void rejoin_worker(program *p, uint32_t place) {
 /* Loads a module again. A late load may have reached the node, so the next attempt loads a module
  * with a new generation. */
 static cleave_status retry_module_load(program *p, cleave_module *m) {
-  uint32_t hurry_ms = sim_draw_below(&p->shape_rng, 2) * (1 + sim_draw_below(&p->shape_rng, 6));
-  cleave_status status = cleave_module_reload(p->rt, m, NULL, NULL, hurry_ms, &p->last_error);
-  if (!hurry_ms || status != CLEAVE_DEADLINE) return status;
+  uint32_t deadline_ms = sim_draw_below(&p->shape_rng, 2) * (1 + sim_draw_below(&p->shape_rng, 6));
+  cleave_status status = cleave_module_reload(p->rt, m, NULL, NULL, deadline_ms, &p->last_error);
+  if (!deadline_ms || status != CLEAVE_DEADLINE) return status;
   return cleave_module_reload(p->rt, m, NULL, NULL, 0, &p->last_error);
 }
 
@@ -86,16 +87,16 @@ static void use_each_module(program *p) {
     *s = (scope){.n_rows = ROWS};
     s->is_made =
         DO(p, cleave_context_open(p->rt, NULL, &s->id, &p->last_error), 0, 0, "last: open");
-    use_module(p, p->in = s, i);
+    use_module(p, p->line_scope = s, i);
     if (s->is_made)
       DO(p, cleave_context_close(p->rt, s->id, 0, &p->last_error), 0, 0, "last: close");
     release_futures(p, s);
-    p->in = NULL;
+    p->line_scope = NULL;
   }
 }
 
 void do_reload_after_loss(program *p) {
-  p->in = NULL;
+  p->line_scope = NULL;
   p->record->after_rejoin_ns = clv_clock_now(&p->environment->clock);
   p->environment->wait_for_notice(p->environment->user);
   p->is_after_rejoin = true;

@@ -1,4 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Makes blocking calls of random programs, or now and then starts the same operation as a future
+ * with a callback and waits for it. Also starts futures and cancels them.
+ */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -6,9 +10,7 @@
 
 #include "tests/simulate/program_int.h"
 
-/* ---- futures --------------------------------------------------------------------------------- *
- *
- * Of what blocks a program takes the other form now and then, with a callback. */
+/* ---- futures --------------------------------------------------------------------------------- */
 
 static bool draws_future(program *p) { return sim_draw_below(&p->shape_rng, 3) == 0; }
 
@@ -54,19 +56,19 @@ static void cancel_at_once(program *p, cleave_status begun, cleave_future f) {
 
 cleave_status value_to_here(program *p, cleave_reference from) {
   cleave_future f = {0}, given_up = {0};
-  bool gives_up = sim_draw_below(&p->shape_rng, 2);
+  bool cancels = sim_draw_below(&p->shape_rng, 2);
   if (!draws_future(p)) return cleave_to_here(p->rt, from, 0, &p->last_tensor, &p->last_error);
   cleave_status begun = cleave_to_here_async(p->rt, from, 0, &f, &p->last_error);
-  if (gives_up) cancel_at_once(p, cleave_to_here_async(p->rt, from, 0, &given_up, NULL), given_up);
+  if (cancels) cancel_at_once(p, cleave_to_here_async(p->rt, from, 0, &given_up, NULL), given_up);
   return wait_for_tensor(p, begun, f);
 }
 
 cleave_status kept_to_here(program *p, cleave_kept from) {
   cleave_future f = {0}, given_up = {0};
-  bool gives_up = sim_draw_below(&p->shape_rng, 2);
+  bool cancels = sim_draw_below(&p->shape_rng, 2);
   if (!draws_future(p)) return cleave_kept_fetch(p->rt, from, 0, &p->last_tensor, &p->last_error);
   cleave_status begun = cleave_kept_fetch_async(p->rt, from, 0, &f, &p->last_error);
-  if (gives_up)
+  if (cancels)
     cancel_at_once(p, cleave_kept_fetch_async(p->rt, from, 0, &given_up, NULL), given_up);
   return wait_for_tensor(p, begun, f);
 }
@@ -88,10 +90,10 @@ static cleave_status check_context_is_closed(program *p, cleave_context c) {
 
 cleave_status close_context(program *p, cleave_context c) {
   cleave_future f = {0};
-  bool gives_up = sim_draw_below(&p->shape_rng, 4) == 0;
+  bool cancels = sim_draw_below(&p->shape_rng, 4) == 0;
   if (!draws_future(p)) return cleave_context_close(p->rt, c, 0, &p->last_error);
   cleave_status begun = cleave_context_close_async(p->rt, c, 0, &f, &p->last_error);
-  if (gives_up) {
+  if (cancels) {
     cancel_at_once(p, begun, f);
     return begun == CLEAVE_OK ? check_context_is_closed(p, c) : begun;
   }
@@ -121,14 +123,14 @@ cleave_status run_backward(program *p, cleave_context c, const cleave_reference 
   return status;
 }
 
-/* ---- what is given up ------------------------------------------------------------------------ */
+/* ---- cancelled futures ----------------------------------------------------------------------- */
 
 /* Cancels a future, which must then be done, cancelled or not. */
 static cleave_status cancel_future(program *p, cleave_future f) {
-  bool ready = false;
+  bool is_ready = false;
   cleave_status status = cleave_future_cancel(p->rt, f, &p->last_error);
-  if (status == CLEAVE_OK) status = cleave_future_poll(p->rt, f, &ready, &p->last_error);
-  if (status != CLEAVE_OK || ready) return status;
+  if (status == CLEAVE_OK) status = cleave_future_poll(p->rt, f, &is_ready, &p->last_error);
+  if (status != CLEAVE_OK || is_ready) return status;
   return report_impossible(p, "it is not done when it has been cancelled");
 }
 
@@ -179,27 +181,28 @@ static void cancel_reading(program *p, scope *s) {
 
 /* Starts two backwards and cancels one. A backward that has begun continues. A backward that waits
  * for another one never begins, unless a thread of the runtime has started it. */
-static cleave_status cancel_one_of_two_backwards(program *p, scope *s, bool second,
+static cleave_status cancel_one_of_two_backwards(program *p, scope *s, bool is_second,
                                                  cleave_future f[2]) {
   const cleave_backward_options o = {.size = sizeof o, .retain = true};
-  s->n_backwards += second ? 1 : 2;
+  s->n_backwards += is_second ? 1 : 2;
   for (int i = 0; i < 2; i++) {
     const cleave_reference *root = &s->losses[s->n_losses - 1 - i].ref;
     cleave_status begun = cleave_backward_async(p->rt, s->id, root, 1, &o, &f[i], &p->last_error);
     if (begun != CLEAVE_OK) return begun;
   }
-  if (second) (void)cleave_future_cancel(p->rt, f[1], NULL);
+  if (is_second) (void)cleave_future_cancel(p->rt, f[1], NULL);
   cleave_status first =
-      second ? wait_for_future(p, CLEAVE_OK, f[0]) : wait_briefly_and_cancel(p, f[0]);
+      is_second ? wait_for_future(p, CLEAVE_OK, f[0]) : wait_briefly_and_cancel(p, f[0]);
   if (first != CLEAVE_OK) return first;
   cleave_status last = cleave_future_wait(p->rt, f[1], 0, &p->last_error);
-  if (second && last == CLEAVE_OK) return report_impossible(p, "what was cancelled has ended well");
-  return second && last == CLEAVE_CANCELLED ? CLEAVE_OK : last;
+  if (is_second && last == CLEAVE_OK)
+    return report_impossible(p, "what was cancelled has ended well");
+  return is_second && last == CLEAVE_CANCELLED ? CLEAVE_OK : last;
 }
 
 static void cancel_backward(program *p, scope *s) {
   cleave_future f[2] = {{0}};
-  bool second = happens_once_in(p, 2) && !p->environment->has_threads;
+  bool is_second = happens_once_in(p, 2) && !p->environment->has_threads;
   if (s->has_changed_weights || s->is_evaluation) return;
   while (s->n_losses < 2 && s->n + 3 <= VALUES) do_compute_loss(p, s);
   if (s->n_losses < 2) return;
@@ -208,10 +211,10 @@ static void cancel_backward(program *p, scope *s) {
     skip_statement(p, "backward given up");
   } else {
     begin_statement(p);
-    cleave_status status = cancel_one_of_two_backwards(p, s, second, f);
+    cleave_status status = cancel_one_of_two_backwards(p, s, is_second, f);
     end_statement(p, status, s->needed_places, s->depended_places,
                   "c%d: of two backwards the %s is given up", index_of_scope(p, s),
-                  second ? "second" : "first");
+                  is_second ? "second" : "first");
   }
   for (int i = 0; i < 2; i++)
     if (f[i].id) (void)cleave_future_release(p->rt, f[i], NULL);

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Compares the records of two runs of a program (judge.h).
+ */
 #include "tests/simulate/judge.h"
 
 #include <stdio.h>
@@ -51,14 +54,14 @@ bool sim_is_same_record(const sim_record *a, const sim_record *b, char *text, si
   return true;
 }
 
-/* ---- with a fault ---------------------------------------------------------------------------- */
+/* ---- runs with a fault ----------------------------------------------------------------------- */
 
 /* True if a statement that needs these places may fail by the fault: both ends of a lane, or the
  * killed worker. */
 static bool may_fail_by_fault(const sim_fault *f, uint32_t places) {
-  uint32_t hit = 1u << f->a;
-  if (f->kind == SIM_CUT && f->b) hit |= 1u << f->b;
-  return (places & hit) == hit;
+  uint32_t faulty_places = 1u << f->a;
+  if (f->kind == SIM_CUT && f->b) faulty_places |= 1u << f->b;
+  return (places & faulty_places) == faulty_places;
 }
 
 static bool names_lost_worker(const sim_fault *f, const cleave_error *e) {
@@ -101,9 +104,9 @@ static const char *explain_mismatch(const sim_record *wanted, const sim_record *
                ? NULL
                : "it has nothing to do with the fault and is another";
   if (a->result.status == b->result.status) return NULL;
-  bool touched = b->context_has_failure || b->may_report_other_failure ||
-                 may_fail_by_fault(f, b->depended_places);
-  if (touched && is_consequence(&b->result)) return NULL;
+  bool is_touched = b->context_has_failure || b->may_report_other_failure ||
+                    may_fail_by_fault(f, b->depended_places);
+  if (is_touched && is_consequence(&b->result)) return NULL;
   if (!is_loss_error(&b->result)) return "that is no code of a loss";
   if (!names_lost_worker(f, &b->result)) return "it does not name who was lost";
   if (!b->may_report_other_failure && !may_fail_by_fault(f, b->needed_places))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What two runs of a program must have in common.
+ * Compares two runs of a program: which statuses and numbers must be equal, also after a fault.
  */
 #ifndef CLEAVE_SIMULATE_JUDGE_H
 #define CLEAVE_SIMULATE_JUDGE_H

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Simulates a network and a clock (network.h).
+ */
 #include "tests/simulate/network.h"
 
 #include "common/net/link/link_int.h"
@@ -8,12 +11,12 @@
 #include <string.h>
 
 #define MS UINT64_C(1000000)
-enum { MOST_CUTS = 12 }; /* cuts in a run; the pauses between redials grow with each */
+enum { MAX_CUTS = 12 }; /* cuts in a run; the pauses between redials grow with each */
 
 /* One side of a stream. It is freed with the network, because a run has only a few hundred. */
-typedef struct end {
+typedef struct stream_end {
   sim_network *network;
-  struct end *other_end, *next;
+  struct stream_end *other_end, *next;
   clv_lane *lane; /* lane of the stream; NULL: the lane has not begun, or has ended */
   uint32_t place, lane_index;
   bool has_dialled, has_ended, is_closing, has_queued_end;
@@ -21,14 +24,14 @@ typedef struct end {
   uint64_t last_arrival_ns; /* arrival time of its last message, so that messages stay in order */
   const clv_lane_acceptor *acceptor;
   const char *uri;
-} end;
+} stream_end;
 
 typedef enum event_kind { MESSAGE, LOST, TAKEN, ACCEPT, CLOSE, ENDED, JOB, CALL } event_kind;
 
 typedef struct event {
   uint64_t at, sequence;
   event_kind kind;
-  end *to;
+  stream_end *to;
   clv_rpc_job *job;
   void (*callback)(void *user);
   void *user;
@@ -45,15 +48,15 @@ struct sim_network {
   uint64_t now_ns, sequence;
   event **event_heap; /* binary heap, ordered by time */
   size_t n_queued_events, cap_events;
-  end *ends;
-  event *killed_jobs; /* jobs of killed places, freed at the end */
-  bool is_place_dead[SIM_MOST_PLACES];
+  stream_end *ends;
+  event *killed_jobs; /* jobs of killed places, freed at the stream_end */
+  bool is_place_dead[SIM_MAX_PLACES];
   struct dialling *diallings;
   sim_network_counts counts;
   bool is_being_freed;
 };
 
-/* ---- what happens ---------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 static bool is_earlier(const event *a, const event *b) {
   return a->at != b->at ? a->at < b->at : a->sequence < b->sequence;
@@ -91,7 +94,7 @@ static event *take_first_event(sim_network *n) {
   return first;
 }
 
-static event *new_event(event_kind kind, end *to, uint64_t at, size_t len) {
+static event *new_event(event_kind kind, stream_end *to, uint64_t at, size_t len) {
   event *e = abort_if_null(calloc(1, sizeof *e + len));
   e->kind = kind;
   e->to = to;
@@ -130,14 +133,14 @@ sim_network_counts sim_network_get_counts(const sim_network *n) { return n->coun
 /* ---- streams --------------------------------------------------------------------------------- */
 
 /* Draws the arrival time of a message, after that of the message before. */
-static uint64_t draw_arrival(end *from) {
+static uint64_t draw_arrival(stream_end *from) {
   sim_network *n = from->network;
   uint64_t at = n->now_ns + sim_network_draw_delay(n);
   return from->last_arrival_ns = CLV_MAX(from->last_arrival_ns, at);
 }
 
 static clv_code stream_send(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
-  end *from = stream;
+  stream_end *from = stream;
   size_t len = 0, at = 0;
   for (size_t i = 0; i < n; i++) len += pieces[i].len;
   bool open = !from->has_ended && !from->is_closing;
@@ -154,7 +157,7 @@ static clv_code stream_send(void *stream, const clv_rpc_piece *pieces, size_t n,
   return CLV_OK;
 }
 
-static void schedule_end(end *e, uint64_t at, clv_code code, const char *text) {
+static void schedule_end(stream_end *e, uint64_t at, clv_code code, const char *text) {
   event *last = new_event(ENDED, e, at, 0);
   last->end_code = code;
   last->end_text = text;
@@ -162,7 +165,7 @@ static void schedule_end(end *e, uint64_t at, clv_code code, const char *text) {
 }
 
 static void stream_close(void *stream) {
-  end *from = stream;
+  stream_end *from = stream;
   if (from->has_ended || from->is_closing) return;
   from->is_closing = true;
   add_event(from->network, new_event(CLOSE, from->other_end, draw_arrival(from), 0));
@@ -170,7 +173,7 @@ static void stream_close(void *stream) {
 
 /* Drops the messages in flight from this side. end_text: reason. */
 static void stream_cancel(void *stream, clv_code code, const char *text) {
-  end *from = stream;
+  stream_end *from = stream;
   sim_network *n = from->network;
   if (from->has_ended || from->has_queued_end) return;
   if (n->o.prints_messages)
@@ -184,7 +187,7 @@ static void stream_cancel(void *stream, clv_code code, const char *text) {
 }
 
 static bool stream_defer(void *stream, clv_rpc_job *job) {
-  end *from = stream;
+  stream_end *from = stream;
   event *e =
       new_event(JOB, from, from->network->now_ns + sim_network_draw_delay(from->network) / 8, 0);
   e->job = job;
@@ -201,18 +204,18 @@ static const clv_transport transport = {.send = stream_send,
                                         .ref = stream_keep,
                                         .unref = stream_keep};
 
-/* ---- links that are mended ------------------------------------------------------------------- */
+/* ---- links that are repaired ----------------------------------------------------------------- */
 
 /* A link that has lost a lane. Holds a reference to it. */
-typedef struct mending {
+typedef struct link_repair {
   sim_network *network;
-  const end *at;
+  const stream_end *at;
   clv_link *link;
-} mending;
+} link_repair;
 
 /* Redials the lost lanes of a link, which its thread would do otherwise. */
 static void redial_lost_lanes(void *user) {
-  mending *m = user;
+  link_repair *m = user;
   uint64_t due = m->at->is_place_killed || m->network->is_being_freed
                      ? UINT64_MAX
                      : clv_link_redial_or_end(m->link);
@@ -224,7 +227,7 @@ static void redial_lost_lanes(void *user) {
   free(m);
 }
 
-static void handle_end(end *e, clv_code code, const char *text) {
+static void handle_end(stream_end *e, clv_code code, const char *text) {
   clv_lane *lane = clv_steal(&e->lane);
   if (e->has_ended) return;
   e->has_ended = true;
@@ -232,20 +235,20 @@ static void handle_end(end *e, clv_code code, const char *text) {
   clv_link *link = lane->link && lane->link->lease_ms ? clv_link_ref(lane->link) : NULL;
   clv_lane_on_ended(lane, code, text);
   if (!link) return;
-  mending *m = abort_if_null(calloc(1, sizeof *m));
-  *m = (mending){e->network, e, link};
+  link_repair *m = abort_if_null(calloc(1, sizeof *m));
+  *m = (link_repair){e->network, e, link};
   sim_network_call_at(e->network, e->network->now_ns, redial_lost_lanes, m);
 }
 
 /* Ends this side after the peer has closed, when its own messages are sent. */
-static void end_after_close(end *e) {
+static void end_after_close(stream_end *e) {
   if (e->has_ended) return;
   e->is_closing = true;
   schedule_end(e->other_end, draw_arrival(e), CLV_OK, "");
   handle_end(e, CLV_OK, "");
 }
 
-static void accept_stream(end *e) {
+static void accept_stream(stream_end *e) {
   clv_err err;
   if (e->has_ended) return;
   if (clv_lane_new(e->acceptor, e->uri, &transport, e, &e->lane, &err) != CLV_OK) abort();
@@ -283,7 +286,7 @@ static void print_event(const sim_network *n, const event *e) {
 }
 
 /* Loses a stream: the peer notices soon, and messages in flight are lost. */
-static void lose_stream_soon(end *e) {
+static void lose_stream_soon(stream_end *e) {
   sim_network *n = e->network;
   if (e->has_ended || e->has_queued_end) return;
   e->is_closing = e->has_queued_end = true;
@@ -300,25 +303,25 @@ static void lose_messages(sim_network *n) {
   }
 }
 
-static void reset_connection(end *e) {
+static void reset_connection(stream_end *e) {
   lose_stream_soon(e);
   lose_stream_soon(e->other_end);
   lose_messages(e->network);
 }
 
 /* True if the link is open. A link that is still being opened ends with any of its connections. */
-static bool is_link_open(const end *e) {
+static bool is_link_open(const stream_end *e) {
   const clv_link *l = e->lane ? e->lane->link : NULL;
   return l && (l->state == CLV_LINK_OPEN || l->state == CLV_LINK_MENDING);
 }
 
 static void deliver_message(sim_network *n, const event *e) {
   clv_iov piece = {e->bytes, e->len};
-  uint64_t number = ++n->counts.n_messages, behind = number - n->o.first_cut_message;
-  bool is_cut = n->o.first_cut_message && number >= n->o.first_cut_message &&
-                n->counts.n_cuts < MOST_CUTS &&
-                (n->o.cut_interval ? behind % n->o.cut_interval == 0 : behind == 0) &&
-                is_link_open(e->to) && is_link_open(e->to->other_end);
+  uint64_t number = ++n->counts.n_messages, n_after_first_cut = number - n->o.first_cut_message;
+  bool is_cut =
+      n->o.first_cut_message && number >= n->o.first_cut_message && n->counts.n_cuts < MAX_CUTS &&
+      (n->o.cut_interval ? n_after_first_cut % n->o.cut_interval == 0 : n_after_first_cut == 0) &&
+      is_link_open(e->to) && is_link_open(e->to->other_end);
   n->counts.n_cuts += is_cut;
   bool before = is_cut && sim_draw_below(&n->random, 2);
   if (before) reset_connection(e->to);
@@ -327,7 +330,7 @@ static void deliver_message(sim_network *n, const event *e) {
 }
 
 static void handle_event(sim_network *n, event *e) {
-  end *to = e->to;
+  stream_end *to = e->to;
   if (e->kind == CALL) {
     e->callback(e->user);
   } else if (to->is_place_killed) {
@@ -371,8 +374,8 @@ typedef struct dialling {
   struct dialling *next;
 } dialling;
 
-static end *new_end(sim_network *n, uint32_t place, uint32_t index) {
-  end *e = abort_if_null(calloc(1, sizeof *e));
+static stream_end *new_end(sim_network *n, uint32_t place, uint32_t index) {
+  stream_end *e = abort_if_null(calloc(1, sizeof *e));
   e->network = n;
   e->place = place;
   e->lane_index = index;
@@ -386,17 +389,17 @@ static clv_code dial(void *user, uint32_t index, clv_lane *lane, const bool *sto
   const dialling *d = user;
   sim_network *n = d->network;
   (void)stop, (void)err;
-  end *mine = new_end(n, d->from_place, index), *theirs = new_end(n, d->to, index);
-  mine->other_end = theirs;
-  theirs->other_end = mine;
-  mine->has_dialled = true;
-  mine->lane = lane;
-  theirs->acceptor = d->acceptor;
-  theirs->uri = d->uri;
+  stream_end *own_end = new_end(n, d->from_place, index), *peer_end = new_end(n, d->to, index);
+  own_end->other_end = peer_end;
+  peer_end->other_end = own_end;
+  own_end->has_dialled = true;
+  own_end->lane = lane;
+  peer_end->acceptor = d->acceptor;
+  peer_end->uri = d->uri;
   if (n->is_place_dead[d->to])
-    schedule_end(mine, n->now_ns + sim_network_draw_delay(n), CLV_UNAVAILABLE, CLV_RPC_REFUSED);
-  add_event(n, new_event(ACCEPT, theirs, draw_arrival(mine), 0));
-  *ret_stream = mine;
+    schedule_end(own_end, n->now_ns + sim_network_draw_delay(n), CLV_UNAVAILABLE, CLV_RPC_REFUSED);
+  add_event(n, new_event(ACCEPT, peer_end, draw_arrival(own_end), 0));
+  *ret_stream = own_end;
   return CLV_OK;
 }
 
@@ -411,11 +414,11 @@ clv_dialler sim_network_make_dialler(sim_network *n, uint32_t from, uint32_t to,
 /* ---- faults ---------------------------------------------------------------------------------- */
 
 /* Loses a stream; the peer notices soon, or by its timeout. */
-static void lose_stream(end *e) {
+static void lose_stream(stream_end *e) {
   sim_network *n = e->network;
-  bool silent = sim_draw_below(&n->random, 4) == 0;
+  bool is_silent = sim_draw_below(&n->random, 4) == 0;
   uint64_t after =
-      silent ? (1 + sim_draw_below(&n->random, 10000)) * MS : sim_network_draw_delay(n);
+      is_silent ? (1 + sim_draw_below(&n->random, 10000)) * MS : sim_network_draw_delay(n);
   e->has_queued_end = true;
   schedule_end(e, n->now_ns + after, e->has_dialled ? CLV_UNAVAILABLE : CLV_CANCELLED,
                "the peer cancelled the stream or its connection was lost");
@@ -423,7 +426,7 @@ static void lose_stream(end *e) {
 
 unsigned sim_network_reset_lane(sim_network *n, uint32_t a, uint32_t b, uint32_t index) {
   unsigned cut = 0;
-  for (end *e = n->ends; e; e = e->next) {
+  for (stream_end *e = n->ends; e; e = e->next) {
     if (!e->has_dialled || e->lane_index != index || e->has_ended || e->has_queued_end) continue;
     if (!(e->place == a && e->other_end->place == b) &&
         !(e->place == b && e->other_end->place == a))
@@ -436,7 +439,7 @@ unsigned sim_network_reset_lane(sim_network *n, uint32_t a, uint32_t b, uint32_t
 
 unsigned sim_network_close_lane(sim_network *n, uint32_t a, uint32_t b, uint32_t index) {
   unsigned cut = 0;
-  for (end *e = n->ends; e; e = e->next) {
+  for (stream_end *e = n->ends; e; e = e->next) {
     bool between =
         (e->place == a && e->other_end->place == b) || (e->place == b && e->other_end->place == a);
     if (!between || e->lane_index != index || e->has_ended || e->has_queued_end) continue;
@@ -450,7 +453,7 @@ unsigned sim_network_close_lane(sim_network *n, uint32_t a, uint32_t b, uint32_t
 
 void sim_network_kill_place(sim_network *n, uint32_t place) {
   n->is_place_dead[place] = true;
-  for (end *e = n->ends; e; e = e->next) {
+  for (stream_end *e = n->ends; e; e = e->next) {
     e->is_place_killed |= e->place == place;
     if (e->place != place && e->other_end->place == place && !e->has_ended) lose_stream(e);
   }
@@ -458,7 +461,7 @@ void sim_network_kill_place(sim_network *n, uint32_t place) {
 
 void sim_network_revive_place(sim_network *n, uint32_t place) { n->is_place_dead[place] = false; }
 
-/* ---- its life -------------------------------------------------------------------------------- */
+/* ---- creating and freeing the network -------------------------------------------------------- */
 
 sim_network *sim_network_new(const sim_network_options *options) {
   sim_network *n = abort_if_null(calloc(1, sizeof *n));
@@ -470,7 +473,8 @@ sim_network *sim_network_new(const sim_network_options *options) {
 
 void sim_network_free(sim_network *n) {
   n->is_being_freed = true;
-  for (end *e = n->ends; e; e = e->next) handle_end(e, CLV_CANCELLED, "the end of the world");
+  for (stream_end *e = n->ends; e; e = e->next)
+    handle_end(e, CLV_CANCELLED, "the end of the world");
   for (event *e = n->killed_jobs, *next; e; e = next) {
     next = e->next;
     e->job->run(e->job);
@@ -483,7 +487,7 @@ void sim_network_free(sim_network *n) {
     if (e->kind == CALL && e->callback == redial_lost_lanes) redial_lost_lanes(e->user);
     free(e);
   }
-  for (end *e = n->ends, *next; e; e = next) {
+  for (stream_end *e = n->ends, *next; e; e = next) {
     next = e->next;
     free(e);
   }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A simulated network and clock: what happens, in the order of its times; streams between places,
- * each with delays of its own, so that lanes overtake each other and messages of one lane do not.
- * One thread. Everything follows from the seed.
+ * Simulates a network and a clock. Events happen in the order of their times. Streams between
+ * places have delays of their own, so lanes overtake each other, but messages of one lane do not.
+ * Runs on one thread. Everything follows from the seed.
  */
 #ifndef CLEAVE_SIMULATE_NETWORK_H
 #define CLEAVE_SIMULATE_NETWORK_H
@@ -10,7 +10,7 @@
 #include "common/net/link/link.h"
 #include "tests/simulate/random.h"
 
-enum { SIM_MOST_PLACES = 8 };
+enum { SIM_MAX_PLACES = 8 };
 
 typedef struct sim_network sim_network;
 

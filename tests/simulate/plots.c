@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plots: statements in a row that lay open what chance alone seldom brings together.
+ * Executes plots: fixed sequences of statements, which reach states that random statements seldom
+ * reach.
  */
 #include "tests/simulate/program_int.h"
 
@@ -72,9 +73,9 @@ static void use_value_at_several_nodes(program *p, scope *s) {
 
 static scope *open_other_context(program *p) {
   int before = p->n_scopes;
-  p->in = NULL;
+  p->line_scope = NULL;
   do_open_context(p);
-  return p->in = p->n_scopes == before ? NULL : &p->scopes[before];
+  return p->line_scope = p->n_scopes == before ? NULL : &p->scopes[before];
 }
 
 static scope *open_training_context(program *p) {
@@ -119,7 +120,7 @@ static void fail_and_continue(program *p, scope *s) {
   scope *other = open_training_context(p);
   if (!other) return;
   fail_one_backward(p, other, failing);
-  p->in = s;
+  p->line_scope = s;
   const value *leaf = new_leaf(p, s, false, false);
   fetch_value(p, s, new_call(p, s, 2, &leaf, NULL), "of a module that another has left");
   do_close_context(p, other);

@@ -1,4 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Makes the modules of a random program, draws its statements and writes its record
+ * (program_int.h).
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,16 +48,16 @@ static cleave_graph *make_graph(stage_kind k, int64_t width) {
   char out[32];
   if (g) return g;
   snprintf(out, sizeof out, "{out: %d}", (int)width);
-  bool good = cleave_graph_new(&g, &e) == CLEAVE_OK;
-  for (int i = 0; good && i < s->n_inputs; i++)
-    good = cleave_graph_input(g, names[i], CLEAVE_F32, dims, 2, &in[i], &e) == CLEAVE_OK;
-  for (int i = 0; good && i < 3 && s->layer_ops[i][0]; i++) {
+  bool is_good = cleave_graph_new(&g, &e) == CLEAVE_OK;
+  for (int i = 0; is_good && i < s->n_inputs; i++)
+    is_good = cleave_graph_input(g, names[i], CLEAVE_F32, dims, 2, &in[i], &e) == CLEAVE_OK;
+  for (int i = 0; is_good && i < 3 && s->layer_ops[i][0]; i++) {
     const char *with = k == WIDEN ? out : s->layer_ops[i][1];
-    good = cleave_graph_op(g, s->layer_ops[i][0], with, NULL, in, i ? 1 : s->n_inputs, &last, &e) ==
-           CLEAVE_OK;
+    is_good = cleave_graph_op(g, s->layer_ops[i][0], with, NULL, in, i ? 1 : s->n_inputs, &last,
+                              &e) == CLEAVE_OK;
     in[0] = last;
   }
-  if (!good) {
+  if (!is_good) {
     fprintf(stderr, "graph %d: %s\n", (int)k, e.text);
     abort();
   }
@@ -95,7 +99,7 @@ static sim_line *add_line(program *p, uint32_t needs, uint32_t depends_on) {
                   .is_after_rejoin = p->is_after_rejoin,
                   .began_ns = p->statement_began_ns,
                   .ended_ns = clv_clock_now(&p->environment->clock),
-                  .context_has_failure = p->in && p->in->has_failure,
+                  .context_has_failure = p->line_scope && p->line_scope->has_failure,
                   .at = r->n_number_bytes};
   return l;
 }
@@ -123,8 +127,8 @@ bool end_statement(program *p, cleave_status status, uint32_t needs, uint32_t de
   va_end(args);
   if (status != CLEAVE_OK) l->result = p->last_error;
   l->result.status = status;
-  bool refused = status == CLEAVE_PRECONDITION || status == CLEAVE_NOT_FOUND;
-  if (p->in && status != CLEAVE_OK && !refused) p->in->has_failure = true;
+  bool is_refused = status == CLEAVE_PRECONDITION || status == CLEAVE_NOT_FOUND;
+  if (p->line_scope && status != CLEAVE_OK && !is_refused) p->line_scope->has_failure = true;
   return status == CLEAVE_OK;
 }
 
@@ -132,7 +136,7 @@ void skip_statement(program *p, const char *what) {
   begin_statement(p);
   sim_line *l = add_line(p, 0, 0);
   l->is_skipped = true;
-  if (p->in) p->in->has_failure = true;
+  if (p->line_scope) p->line_scope->has_failure = true;
   snprintf(l->description, sizeof l->description, "%s", what);
 }
 
@@ -160,7 +164,7 @@ void record_tensor(program *p, const cleave_tensor *t) {
   record_bytes(p, t->data, cleave_tensor_count(t) * (t->dtype == CLEAVE_I64 ? 8 : 4));
 }
 
-/* ---- what it is made of ---------------------------------------------------------------------- */
+/* ---- modules and optimisers of a program ----------------------------------------------------- */
 
 const char *place_name(const program *p, uint32_t place) {
   static const char *const names[SIM_PLACES] = {"master", "w1", "w2", "w3"};
@@ -227,7 +231,7 @@ static bool is_trained(const stage *m) {
 }
 
 /* Makes an optimiser over a random choice of the trained modules that have none. */
-static void add_optimizer(program *p, bool final) {
+static void add_optimizer(program *p, bool is_final) {
   cleave_module *joined[MODULES];
   int index = p->n_optimizers;
   size_t n = 0;
@@ -241,13 +245,13 @@ static void add_optimizer(program *p, bool final) {
                     .n_modules = n,
                     .kind = happens_once_in(p, 4) ? CLEAVE_ADAM : CLEAVE_SGD,
                     .lr = 0.05,
-                    .no_rollback = final};
+                    .no_rollback = is_final};
   if (g.kind == CLEAVE_SGD) g.momentum = happens_once_in(p, 3) ? 0 : 0.9;
   g.nesterov = g.momentum != 0 && happens_once_in(p, 3);
   double clip = happens_once_in(p, 2) ? 0.02 : 0;
   if (!n) return;
   if (DO(p, cleave_optimizer_new(p->rt, &g, 1, clip, &p->optimizers[index], &p->last_error), 0, 0,
-         "optimizer %d of %zu, final %d, clips at %g", index, n, final, clip))
+         "optimizer %d of %zu, final %d, clips at %g", index, n, is_final, clip))
     p->n_optimizers++;
 }
 
@@ -261,7 +265,7 @@ static void make_program(program *p) {
   for (uint32_t i = draw_below(p, 3); i > 0; i--) add_optimizer(p, p->has_final_steps);
 }
 
-/* ---- what it does ---------------------------------------------------------------------------- */
+/* ---- statements of a program ----------------------------------------------------------------- */
 
 static scope *draw_open_scope(program *p) {
   scope *open[OPEN];
@@ -274,7 +278,7 @@ static scope *draw_open_scope(program *p) {
 static void finish_program(program *p) {
   for (int i = 0; i < p->n_scopes; i++)
     if (p->scopes[i].is_open) do_close_context(p, &p->scopes[i]);
-  p->in = NULL;
+  p->line_scope = NULL;
   while (p->n_kept_values) do_release_kept_value(p, p->n_kept_values - 1);
   for (int i = 0; i < p->n_stages; i++) do_read_state(p, &p->stages[i]);
   do_reload_after_loss(p);
@@ -307,16 +311,16 @@ void sim_run_program(uint64_t seed, const sim_stand *stand, sim_record *ret) {
   do_open_context(&p);
   for (uint32_t left = 15 + draw_below(&p, 45); left > 0; left--) {
     scope *s = draw_open_scope(&p);
-    p.in = NULL;
+    p.line_scope = NULL;
     run_intruder(&p);
     if (!s || happens_once_in(&p, 9))
       do_open_context(&p);
     else if (happens_once_in(&p, 8))
       do_without_context(&p);
     else if (happens_once_in(&p, 12))
-      do_fixed_sequence(&p, p.in = s);
+      do_fixed_sequence(&p, p.line_scope = s);
     else
-      do_in_open_context(&p, p.in = s);
+      do_in_open_context(&p, p.line_scope = s);
   }
   finish_program(&p);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random programs on the C API. What a program does follows from its seed alone, never from what
- * it sees: so the same seed can be compared line by line wherever its modules are and whatever the
- * network does.
+ * Random programs on the C API. The statements of a program follow from its seed alone, never from
+ * results. So runs of the same seed can be compared line by line, wherever the modules are and
+ * whatever the network does.
  */
 #ifndef CLEAVE_SIMULATE_PROGRAM_H
 #define CLEAVE_SIMULATE_PROGRAM_H

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A program in progress: program.c makes its modules and draws what it does, statements.c does it.
+ * State of a random program while it runs. program.c makes its modules and draws its statements,
+ * statements.c executes them.
  */
 #ifndef CLEAVE_SIMULATE_PROGRAM_INT_H
 #define CLEAVE_SIMULATE_PROGRAM_INT_H
@@ -21,7 +22,7 @@ enum {
   LOSSES = 6,
   KEPT = 6,
   ROWS = 3,
-  EVERYBODY = (1 << SIM_PLACES) - 1,
+  ALL_PLACES = (1 << SIM_PLACES) - 1,
 };
 
 typedef enum stage_kind {
@@ -59,7 +60,8 @@ typedef struct value {
   cleave_reference ref;
   cleave_future future; /* future of the value; id 0: none */
   int stage;            /* -1: a leaf */
-  bool is_wide, is_released, needs_gradient, is_awaited;
+  bool is_wide;         /* has wide_width columns */
+  bool is_released, needs_gradient, is_awaited;
   /* computing it changes running statistics, so it must be computed before its context ends */
   bool changes_statistics;
 } value;
@@ -76,14 +78,14 @@ typedef struct scope {
   /* bits of places, with the meaning that they have in sim_line */
   uint32_t needed_places, depended_places;
   uint32_t stages;      /* bit per module: modules that it has called */
-  uint32_t n_backwards; /* bit per place: places where its backward may have begun */
+  uint32_t n_backwards; /* number of its backwards that may have begun */
   bool has_failure;     /* one of its statements has failed */
 } scope;
 
 typedef struct kept_value {
   cleave_kept id;
   int64_t n_rows;
-  bool is_wide;
+  bool is_wide; /* has wide_width columns */
   uint32_t place;
   int scope_index; /* index of the scope in which the value was made */
 } kept_value;
@@ -120,7 +122,7 @@ typedef struct program {
   cleave_error last_error;
   uint64_t statement_began_ns;
   bool is_after_rejoin; /* value of is_after_rejoin for the next lines */
-  scope *in;            /* context of the next lines; NULL: none */
+  scope *line_scope;    /* context of the next lines; NULL: none */
 } program;
 
 static inline uint32_t draw_below(program *p, uint32_t n) { return sim_draw_below(&p->rng, n); }

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Draws the random numbers of the simulation.
+ */
 #ifndef CLEAVE_SIMULATE_RANDOM_H
 #define CLEAVE_SIMULATE_RANDOM_H
 

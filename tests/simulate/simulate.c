@@ -1,24 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random programs over a master and three workers on a simulated network and clock. Everything
- * follows from a seed: the program, how long each message takes, what is cut or dies, and when.
+ * Runs random programs over a master and three workers on a simulated network and clock. Everything
+ * follows from a seed: the program, how long each message takes, which connection is cut or which
+ * worker dies, and when.
  *
  *   simulate [--first S] [--runs N] [--seed S] [--cuts N] [--trace]
  *
- * --cuts: runs of each seed in which connections are lost; 0: one for each message of its
- * program.
+ * --cuts: runs of each seed in which connections are lost; 0: one for each message of its program.
  *
- * Each program runs with all its modules at home, on a network where nothing takes time, on one
- * where everything takes its own time, and for many seeds on that one with a lane that is cut or a
- * worker that dies. Of every eighth seed two workers compute in memory that the host cannot touch
- * (far.h). Held to:
- *   the same bits  statuses and numbers are those of the run at home, whatever takes how long, and
- *                  those of before the fault where nothing that was lost has a part in them
- *   clean errors   after a fault: UNAVAILABLE and the like with the name of who is gone, and of
- *                  nothing that does not need it
- *   in time        no call waits much longer than notice of a loss may take
+ * Each program runs with all its modules at the master, on a network without delays, on one with
+ * random delays, and for many seeds on that one with a lane that is cut or a worker that dies. For
+ * every eighth seed two workers compute in memory that the host cannot touch (far.h). Checked:
+ *   the same bits  statuses and numbers are those of the run at the master, whatever the delays;
+ *                  after a fault too, for everything that does not depend on what was lost
+ *   clean errors   after a fault: UNAVAILABLE and the like with the name of the lost worker, only
+ *                  for operations that need it
+ *   in time        no call waits much longer than the notice of a loss may take
  *   mended         connections that are lost, at any message, change neither statuses nor numbers
- *   no leak        when all is closed nobody holds a context, a reference or a tensor
+ *   no leak        when all is closed no node holds a context, a reference or a tensor
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -66,12 +65,12 @@ static const char *describe_weather(const sim_weather *w) {
 }
 
 /* Closes the runtime. Returns false if objects were leaked or the close failed. */
-static bool close_runtime(cleave_runtime *rt, char *text, size_t len, bool faulty) {
+static bool close_runtime(cleave_runtime *rt, char *text, size_t len, bool has_fault) {
   cleave_leaks leaks;
   cleave_error e = {0};
   cleave_status status = cleave_close(rt, 0, &leaks, &e);
   text[0] = '\0';
-  if (status != CLEAVE_OK && !faulty) snprintf(text, len, "close: %s", e.text);
+  if (status != CLEAVE_OK && !has_fault) snprintf(text, len, "close: %s", e.text);
   if (leaks.text[0]) snprintf(text, len, "left open: %s", leaks.text);
   return !text[0];
 }
@@ -99,18 +98,18 @@ static bool run_world(uint64_t seed, const sim_weather *weather, sim_record *ret
                      .report_line = total.prints_trace ? print_line : NULL,
                      .user = w};
   sim_run_program(seed, &stand, ret);
-  bool good = true;
+  bool is_good = true;
   sim_world_check_leftovers(w, text, sizeof text);
-  if (text[0]) good = report_fault(seed, describe_weather(weather), text);
+  if (text[0]) is_good = report_fault(seed, describe_weather(weather), text);
   if (!close_runtime(rt, text, sizeof text, weather->fault.kind))
-    good = report_fault(seed, describe_weather(weather), text);
+    is_good = report_fault(seed, describe_weather(weather), text);
   sim_counts c = sim_world_get_counts(w);
   *ret_fault = c.fault_happened;
   messages_of_run = c.n_messages;
   total.n_cuts += c.n_cuts;
   total.n_messages += c.n_messages;
   sim_world_free(w, text, sizeof text);
-  return text[0] ? report_fault(seed, describe_weather(weather), text) : good;
+  return text[0] ? report_fault(seed, describe_weather(weather), text) : is_good;
 }
 
 /* ---- all runs of a seed ---------------------------------------------------------------------- */
@@ -163,13 +162,13 @@ static bool run_cut(uint64_t seed, sim_weather w, uint64_t at, uint64_t every) {
 }
 
 static bool run_cuts(uint64_t seed, sim_weather w, sim_random *random, uint64_t messages) {
-  bool good = true;
-  for (uint64_t at = 1; !total.n_cut_runs && good && at <= messages; at++)
-    good = run_cut(seed, w, at, 0);
-  for (uint64_t i = 0; i < total.n_cut_runs && good && messages; i++)
-    good = run_cut(seed, w, 1 + sim_draw_number(random) % messages,
-                   sim_draw_below(random, 2) ? 0 : 5 + sim_draw_below(random, 100));
-  return good;
+  bool is_good = true;
+  for (uint64_t at = 1; !total.n_cut_runs && is_good && at <= messages; at++)
+    is_good = run_cut(seed, w, at, 0);
+  for (uint64_t i = 0; i < total.n_cut_runs && is_good && messages; i++)
+    is_good = run_cut(seed, w, 1 + sim_draw_number(random) % messages,
+                      sim_draw_below(random, 2) ? 0 : 5 + sim_draw_below(random, 100));
+  return is_good;
 }
 
 static bool run_seed(uint64_t seed) {
@@ -181,20 +180,20 @@ static bool run_seed(uint64_t seed) {
                    .has_device_workers = seed % 8 == 0,
                    .sends_via_master = sim_draw_below(&random, 3) == 0,
                    .credit_bytes = credits[sim_draw_below(&random, 2)]};
-  sim_weather at_home = w, undisturbed = w;
-  at_home.has_no_workers = at_home.has_no_delays = undisturbed.has_no_delays = true;
-  bool good = run_world(seed, &at_home, &home, &none) &&
-              run_world(seed, &undisturbed, &calm, &none) &&
-              compare_records(seed, "undisturbed", &home, &calm) &&
-              run_world(seed, &w, &rough, &none) && compare_records(seed, "delays", &home, &rough);
+  sim_weather at_master = w, without_delays = w;
+  at_master.has_no_workers = at_master.has_no_delays = without_delays.has_no_delays = true;
+  bool is_good =
+      run_world(seed, &at_master, &home, &none) && run_world(seed, &without_delays, &calm, &none) &&
+      compare_records(seed, "undisturbed", &home, &calm) && run_world(seed, &w, &rough, &none) &&
+      compare_records(seed, "delays", &home, &rough);
   sim_random cuts = {seed * 91 + 3};
-  good = good && run_cuts(seed, w, &cuts, messages_of_run);
+  is_good = is_good && run_cuts(seed, w, &cuts, messages_of_run);
   total.n_lines += home.n;
   total.n_bytes += home.n_number_bytes;
-  return good && (sim_draw_below(&random, 2) || run_fault(seed, w, &random));
+  return is_good && (sim_draw_below(&random, 2) || run_fault(seed, w, &random));
 }
 
-/* ---- all of them ----------------------------------------------------------------------------- */
+/* ---- all seeds ------------------------------------------------------------------------------- */
 
 static bool read_options(int argc, char **argv, uint64_t *first, uint64_t *runs) {
   for (int i = 1; i < argc; i++) {
@@ -215,10 +214,10 @@ static bool read_options(int argc, char **argv, uint64_t *first, uint64_t *runs)
   return true;
 }
 
-/* Seeds that failed once and lie behind those of `make test`. 6409: a worker that had reported the
- * failure of a context got no ABORT, and a kept value waited there for an input until the deadline.
- * 5854: a context could not be opened, and a statement on a gradient in it counted as one, not two.
- */
+/* Seeds that failed once and that are beyond the seeds of `make test`. 6409: a worker that had
+ * reported the failure of a context got no ABORT, and a kept value waited there for an input until
+ * the deadline. 5854: a context could not be opened, and a statement on a gradient in it counted as
+ * one, not two. */
 static const uint64_t once_failed[] = {6409, 5854};
 
 int main(int argc, char **argv) {

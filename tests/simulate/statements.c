@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Executes the statements of random programs (program_int.h).
+ */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,14 +18,14 @@ static value *find_value(program *p, scope *s, bool wide) {
   return n ? fit[draw_below(p, n)] : NULL;
 }
 
-value *new_leaf(program *p, scope *s, bool wide, bool gradient) {
+value *new_leaf(program *p, scope *s, bool wide, bool has_gradient) {
   static float numbers[ROWS * WIDEST_WIDTH];
   int64_t width = wide ? p->wide_width : NARROW_WIDTH;
   size_t n = (size_t)(s->n_rows * width);
   for (size_t i = 0; i < n; i++) numbers[i] = (float)draw_below(p, 2001) / 1000 - 1;
   cleave_tensor t = CLEAVE_TENSOR_F32(numbers, s->n_rows, width);
   value *v = &s->values[s->n++];
-  *v = (value){.stage = -1, .is_wide = wide, .needs_gradient = gradient && !s->is_evaluation};
+  *v = (value){.stage = -1, .is_wide = wide, .needs_gradient = has_gradient && !s->is_evaluation};
   if (!s->is_made)
     skip_statement(p, "leaf");
   else
@@ -32,9 +35,9 @@ value *new_leaf(program *p, scope *s, bool wide, bool gradient) {
   return v;
 }
 
-static value *find_or_make_value(program *p, scope *s, bool wide) {
-  value *v = find_value(p, s, wide);
-  return v ? v : new_leaf(p, s, wide, happens_once_in(p, 2));
+static value *find_or_make_value(program *p, scope *s, bool is_wide) {
+  value *v = find_value(p, s, is_wide);
+  return v ? v : new_leaf(p, s, is_wide, happens_once_in(p, 2));
 }
 
 /* Records that the running statistics which the context changes depend on all places of the
@@ -50,16 +53,16 @@ static void spread_dependencies_to_norms(program *p, const scope *s) {
 static void record_call_dependencies(program *p, scope *s, stage *m, int index) {
   s->needed_places |= place_bit(m->place);
   /* the first call of a module makes its node dial the other nodes */
-  if (!m->is_placed && m->place) s->depended_places |= EVERYBODY;
+  if (!m->is_placed && m->place) s->depended_places |= ALL_PLACES;
   s->depended_places |= s->needed_places | m->depended_places;
   s->stages |= place_bit((uint32_t)index);
   spread_dependencies_to_norms(p, s);
 }
 
 /* Records a call. The first call of a module loads it, and its node dials the others. */
-static void record_first_call(program *p, stage *m, bool good) {
+static void record_first_call(program *p, stage *m, bool is_good) {
   if (!m->is_placed) mark_may_report_other_failure(p);
-  m->is_placed |= good;
+  m->is_placed |= is_good;
 }
 
 static void call_module(program *p, scope *s, int index, const value *const *inputs,
@@ -131,7 +134,7 @@ void do_compute_loss(program *p, scope *s) {
 }
 
 void fetch_value(program *p, scope *s, value *v, const char *what) {
-  bool waited = v->is_awaited;
+  bool has_waited = v->is_awaited;
   v->changes_statistics = v->is_awaited = false;
   if (!v->ref.id) {
     skip_statement(p, "fetch");
@@ -139,24 +142,24 @@ void fetch_value(program *p, scope *s, value *v, const char *what) {
   }
   cleave_status status;
   begin_statement(p);
-  if (waited)
+  if (has_waited)
     status = cleave_wait(p->rt, v->future, 0, &p->last_tensor, &p->last_error);
   else
     status = value_to_here(p, v->ref);
   if (end_statement(p, status, s->needed_places, s->depended_places, "c%d: %s %s",
-                    index_of_scope(p, s), waited ? "wait for" : "fetch", what))
+                    index_of_scope(p, s), has_waited ? "wait for" : "fetch", what))
     record_tensor(p, &p->last_tensor);
 }
 
 static void do_fetch_value(program *p, scope *s) {
   char what[16];
-  bool loss = s->n_losses && happens_once_in(p, 3);
-  int n = loss ? s->n_losses : s->n;
+  bool has_loss = s->n_losses && happens_once_in(p, 3);
+  int n = has_loss ? s->n_losses : s->n;
   if (!n) return;
   int i = (int)draw_below(p, (uint32_t)n);
-  value *v = loss ? &s->losses[i] : &s->values[i];
+  value *v = has_loss ? &s->losses[i] : &s->values[i];
   if (v->is_released) return;
-  snprintf(what, sizeof what, "%s%d", loss ? "loss " : "v", i);
+  snprintf(what, sizeof what, "%s%d", has_loss ? "loss " : "v", i);
   fetch_value(p, s, v, what);
 }
 
@@ -253,7 +256,7 @@ void release_futures(program *p, scope *s) {
 }
 
 void do_close_context(program *p, scope *s) {
-  p->in = s;
+  p->line_scope = s;
   fetch_values_before_close(p, s);
   s->is_open = false;
   int c = index_of_scope(p, s);
@@ -405,12 +408,12 @@ void fetch_all_values(program *p, scope *s) {
 static void do_backward(program *p, scope *s) {
   if (s->has_changed_weights && (changes_statistics(p, s) || s->has_undecided_step)) return;
   static const float unequal[] = {0.5f, 1.5f};
-  bool weighted = happens_once_in(p, 3), retain = happens_once_in(p, 3);
+  bool is_weighted = happens_once_in(p, 3), retain = happens_once_in(p, 3);
   int n = 1 + (int)draw_below(p, 2);
   while (s->n_losses < n && s->n + 3 <= VALUES) do_compute_loss(p, s);
   if (s->n_losses < n) return;
   if (s->has_changed_weights) fetch_all_values(p, s);
-  do_backward_from_losses(p, s, weighted ? unequal : NULL, (size_t)n, retain);
+  do_backward_from_losses(p, s, is_weighted ? unequal : NULL, (size_t)n, retain);
   /* Each later statement reports whether the context has failed, and the loss of any place that the
    * context depends on may fail it. */
   if (s->has_changed_weights) s->needed_places |= s->depended_places;
@@ -530,7 +533,7 @@ void do_in_open_context(program *p, scope *s) {
  * be read is not written either. */
 static bool read_weight(program *p, int i, const char *name) {
   stage *m = &p->stages[i];
-  if (!m->is_placed && m->place) m->depended_places |= EVERYBODY;
+  if (!m->is_placed && m->place) m->depended_places |= ALL_PLACES;
   bool read = DO(p, read_weight_tensor(p, m->module, name), place_bit(m->place), m->depended_places,
                  "read m%d %s", i, name);
   record_first_call(p, m, read);
@@ -549,10 +552,11 @@ static bool write_read_weight(program *p, int i, const char *name, bool read) {
     return false;
   }
   if (p->last_tensor.dtype == CLEAVE_F32) *(float *)p->last_tensor.data = number;
-  bool good = DO(p, cleave_weight_write(p->rt, m->module, name, &p->last_tensor, 0, &p->last_error),
-                 place_bit(m->place), 0, "write m%d %s", i, name);
+  bool is_good =
+      DO(p, cleave_weight_write(p->rt, m->module, name, &p->last_tensor, 0, &p->last_error),
+         place_bit(m->place), 0, "write m%d %s", i, name);
   mark_may_report_other_failure(p);
-  return good;
+  return is_good;
 }
 
 bool write_weight(program *p, int module) {
@@ -585,11 +589,11 @@ void do_without_context(program *p) {
 
 static void read_state(program *p, stage *m, cleave_state_kind what) {
   cleave_state state = {0};
-  bool good = DO(p, cleave_state_read(p->rt, m->module, what, 0, &state, &p->last_error),
-                 place_bit(m->place), m->depended_places, "state %d of m%d", (int)what,
-                 (int)(m - p->stages));
+  bool is_good = DO(p, cleave_state_read(p->rt, m->module, what, 0, &state, &p->last_error),
+                    place_bit(m->place), m->depended_places, "state %d of m%d", (int)what,
+                    (int)(m - p->stages));
   mark_may_report_other_failure(p);
-  for (size_t i = 0; good && i < state.n; i++) record_tensor(p, &state.items[i].tensor);
+  for (size_t i = 0; is_good && i < state.n; i++) record_tensor(p, &state.items[i].tensor);
   cleave_state_free(&state);
 }
 

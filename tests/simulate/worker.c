@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A worker of a simulation: its methods take and give the bytes that go over the wire, its session
- * is a node with links as worker/service sets them up, without threads.
+ * Simulates a worker. Its methods take and return the bytes that go over the wire. Its session is a
+ * node with links, as worker/service sets them up, but without threads.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,16 +15,16 @@ enum { DIAL_MS = 5000 };
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
-static void note_backward(sim_told *t, const clv_frame *f) {
+static void note_backward(sim_requests *t, const clv_frame *f) {
   uint32_t i = 0;
   while (i < t->n_backwards && t->backwards[i].context != f->context) i++;
-  if (f->kind != CLV_PREPARE || !f->backward.n_needed_calls || i == SIM_TOLD) return;
+  if (f->kind != CLV_PREPARE || !f->backward.n_needed_calls || i == SIM_MAX_BACKWARDS) return;
   if (i == t->n_backwards) t->backwards[t->n_backwards++].context = f->context;
   t->backwards[i].phase_bits |= UINT64_C(1) << f->backward_pass_number % 64;
 }
 
 /* Notes a module as loaded when it is used, because the answer to its load may have been lost. */
-static void note_module_use(sim_told *t, const clv_frame *f) {
+static void note_module_use(sim_requests *t, const clv_frame *f) {
   if (f->kind == CLV_CALL || f->kind == CLV_STATE_GET)
     t->next_generation[f->module] =
         CLV_MAX(t->next_generation[f->module], UINT64_C(1) + f->module_generation);
@@ -62,7 +62,7 @@ static void on_peer_link_closed(void *user, clv_link *link, clv_code code, const
   (void)!clv_link_send(k->master_link, p, &err);
 }
 
-static clv_link_options make_link_options(sim_worker *k, const char *peer, bool master) {
+static clv_link_options make_link_options(sim_worker *k, const char *peer, bool is_master) {
   return (clv_link_options){
       .clock = sim_world_get_clock(k->world),
       .peer_name = peer,
@@ -73,7 +73,7 @@ static clv_link_options make_link_options(sim_worker *k, const char *peer, bool 
       .lease_ms = k->world->weather.repairs_links ? SIM_LINK_LEASE_MS : 0,
       .events = {.user = k,
                  .on_packet = on_packet,
-                 .on_closed = master ? on_master_link_closed : on_peer_link_closed}};
+                 .on_closed = is_master ? on_master_link_closed : on_peer_link_closed}};
 }
 
 /* Gives the node the links to all places. */
@@ -91,13 +91,13 @@ static void set_node_links(sim_worker *k) {
 static clv_code find_link(void *user, const clv_frame *attach, const char *uri, clv_link **ret,
                           clv_err *err) {
   sim_worker *k = user;
-  bool master = attach->attach.role == CLV_ATTACH_MASTER;
-  uint32_t from = master ? 0 : (uint32_t)(uri[1] - '0');
-  clv_link **link = master ? &k->master_link : &k->in[from];
+  bool is_master = attach->attach.role == CLV_ATTACH_MASTER;
+  uint32_t from = is_master ? 0 : (uint32_t)(uri[1] - '0');
+  clv_link **link = is_master ? &k->master_link : &k->in[from];
   if (!k->has_open_session) return clv_fail(err, CLV_NOT_FOUND, "no such session");
   if (!*link) {
     clv_link_options o =
-        make_link_options(k, master ? "the master" : k->world->workers[from].name, master);
+        make_link_options(k, is_master ? "the master" : k->world->workers[from].name, is_master);
     CLV_TRY(clv_link_new(&o, link, err));
     set_node_links(k);
   }
@@ -192,7 +192,7 @@ static clv_code make_node(sim_worker *k, clv_err *err) {
 
 /* Asserts that generations grow, also over lost sessions and restarts. */
 static void check_generation(sim_worker *k, const clv_wire_load_request *r) {
-  sim_told *t = &k->world->master_messages;
+  sim_requests *t = &k->world->master_messages;
   if (r->module_generation < t->next_generation[r->module_index])
     snprintf(t->violation, sizeof t->violation, "%s is to load a module %u of generation %u again",
              k->name, r->module_index, r->module_generation);
@@ -247,7 +247,7 @@ clv_code sim_worker_call_method(sim_worker *k, const char *method, const clv_pie
   return clv_fail(err, CLV_UNIMPLEMENTED, "%s is not simulated", method);
 }
 
-/* ---- its life -------------------------------------------------------------------------------- */
+/* ---- starting and freeing a worker ----------------------------------------------------------- */
 
 clv_code sim_worker_start(sim_world *w, uint32_t place, clv_err *err) {
   sim_worker *k = &w->workers[place];

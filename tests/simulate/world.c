@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Runs the events of the simulated world (world.h).
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,9 +11,9 @@
 
 #define MS UINT64_C(1000000)
 
-enum { DEADLINE_MS = 120000, LEASE_MS = 5000, TICK_MS = 1000, NEWS_MS = 10000 };
+enum { DEADLINE_MS = 120000, LEASE_MS = 5000, TICK_MS = 1000, NOTICE_MS = 10000 };
 
-/* ---- what happens ---------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 /* Returns the worker whose node runs next; NULL: none. *ret_due: time in ns at which it runs. */
 static sim_worker *next_worker(sim_world *w, uint64_t *ret_due) {
@@ -33,8 +36,8 @@ static void run_worker(sim_world *w, sim_worker *k) {
 bool sim_world_run_event(sim_world *w, uint64_t until) {
   uint64_t due;
   sim_worker *k = next_worker(w, &due);
-  uint64_t sooner = CLV_MIN(due, sim_network_next_event_ns(w->network));
-  if (sooner > until || sooner == UINT64_MAX) {
+  uint64_t next_event_ns = CLV_MIN(due, sim_network_next_event_ns(w->network));
+  if (next_event_ns > until || next_event_ns == UINT64_MAX) {
     if (until != UINT64_MAX) sim_network_advance(w->network, until);
     return until != UINT64_MAX;
   }
@@ -92,7 +95,7 @@ clv_executor sim_world_get_executor(sim_world *w, uint32_t place) {
   return w->work_takes_time ? (clv_executor){&w->workers[place], start_work} : (clv_executor){0};
 }
 
-/* ---- the master's ways to workers ------------------------------------------------------------ */
+/* ---- calls and links from the master to workers ---------------------------------------------- */
 
 static clv_code draw_bytes(void *user, void *ret, size_t len, clv_err *err) {
   sim_world *w = user;
@@ -184,7 +187,7 @@ void sim_world_schedule_close(sim_world *w, sim_worker *k) {
                       close_worker, k);
 }
 
-/* ---- its life -------------------------------------------------------------------------------- */
+/* ---- creating and freeing the world ---------------------------------------------------------- */
 
 sim_world *sim_world_new(const sim_weather *weather) {
   sim_world *w;
@@ -256,7 +259,7 @@ cleave_status sim_world_open_runtime(sim_world *w, cleave_runtime **ret, cleave_
 void sim_world_wait_for_notice(void *world) {
   sim_world *w = world;
   clv_session_node *node = w->runtime->node;
-  uint64_t until = sim_network_now(w->network) + (NEWS_MS + 3 * LEASE_MS) * MS;
+  uint64_t until = sim_network_now(w->network) + (NOTICE_MS + 3 * LEASE_MS) * MS;
   while (sim_network_now(w->network) < until) {
     clv_node_clear_interrupt(node);
     clv_node_poll(node);
@@ -265,7 +268,7 @@ void sim_world_wait_for_notice(void *world) {
 }
 
 uint32_t sim_world_count_backwards(void *world, uint64_t context) {
-  const sim_told *t = &((sim_world *)world)->master_messages;
+  const sim_requests *t = &((sim_world *)world)->master_messages;
   for (uint32_t i = 0; i < t->n_backwards; i++)
     if (t->backwards[i].context == context)
       return (uint32_t)__builtin_popcountll(t->backwards[i].phase_bits);

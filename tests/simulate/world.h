@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A master and three workers in one process and on one thread: whole nodes with their links, on a
- * network and a clock that are simulated. The master is a runtime of libcleave in a world of its
- * own (master/api/core/core.h); the workers answer its methods as the service does.
+ * Simulates a master and three workers in one process and on one thread: complete nodes with their
+ * links, on a simulated network and clock. The master is a runtime of libcleave whose clock, random
+ * numbers and connections are simulated (master/api/core/core.h); the workers answer its methods as
+ * the service does.
  */
 #ifndef CLEAVE_SIMULATE_WORLD_H
 #define CLEAVE_SIMULATE_WORLD_H
@@ -39,14 +40,14 @@ typedef struct sim_world sim_world;
 sim_world *sim_world_new(const sim_weather *weather);
 cleave_status sim_world_open_runtime(sim_world *w, cleave_runtime **ret, cleave_error *error);
 clv_clock sim_world_get_clock(sim_world *w);
-/* Advances the time while the program does not wait: sim_stand.between. */
+/* Advances the time while the program does not wait: sim_stand.pause_program. */
 void sim_world_pass_time(void *world);
-/* Waits as long as it takes to notice a loss: sim_stand.settle. */
+/* Waits as long as it takes to notice a loss: sim_stand.wait_for_notice. */
 void sim_world_wait_for_notice(void *world);
-/* Returns how many backwards of a context workers were asked for: sim_stand.passes. */
+/* Returns how many backwards of a context workers were asked for: sim_stand.count_backwards. */
 uint32_t sim_world_count_backwards(void *world, uint64_t context);
-/* sim_stand.intrude: opens a context of another caller whose calls wait for a backward that never
- * comes. END_CONTEXT brings a step, which is refused. */
+/* sim_stand.use_as_intruder: opens a context of another caller whose calls wait for a backward that
+ * never comes. END_CONTEXT brings a step, which is refused. */
 void sim_world_use_as_intruder(void *world, uint32_t place, const cleave_module *m, uint64_t what);
 /* Waits until all losses are noticed and the leases of lost objects have expired. Then writes to
  * text what a worker holds, or was asked for, although nothing needs it; "": nothing. */

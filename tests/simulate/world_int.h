@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * world.c runs what happens, worker.c is a worker.
+ * State of the simulated world. world.c runs the events, worker.c is a worker.
  */
 #ifndef CLEAVE_SIMULATE_WORLD_INT_H
 #define CLEAVE_SIMULATE_WORLD_INT_H
@@ -9,19 +9,19 @@
 #include "tests/simulate/network.h"
 #include "tests/simulate/world.h"
 
-enum { SIM_TOLD = 64, SIM_LINK_LEASE_MS = 20000 };
+enum { SIM_MAX_BACKWARDS = 64, SIM_LINK_LEASE_MS = 20000 };
 
 /* Requests that workers received from one runtime, over all restarts of a worker. */
-typedef struct sim_told {
+typedef struct sim_requests {
   uint64_t next_generation[256]; /* per module index: one more than the highest generation used */
   struct {
     /* context: a context id; phase_bits: a bit for each phase in which a call of the context had a
      * backward */
     uint64_t context, phase_bits;
-  } backwards[SIM_TOLD];
+  } backwards[SIM_MAX_BACKWARDS];
   uint32_t n_backwards;
   char violation[120]; /* violation that was found; "": none */
-} sim_told;
+} sim_requests;
 
 typedef struct sim_worker {
   sim_world *world;
@@ -50,7 +50,7 @@ struct sim_world {
   cleave_runtime *runtime; /* runtime of the program; NULL unless it is open */
   bool fault_happened;
   bool work_takes_time;
-  sim_told master_messages;
+  sim_requests master_messages;
 };
 
 /* Runs the next event if it is due by `until`; otherwise advances the time to `until`. Returns

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * far: a backend that computes in memory which the host cannot touch. Its kernels are another
- * backend's, so that their bits are known; its memory can be read and written only while one of its
- * own functions runs, and holds NaN wherever nobody has written: what reads or writes it from
- * outside dies of SIGSEGV, and what relies on zeros computes NaN. Kernels that refuse their values
- * say so at finish, as on a device. Memory and finishes fail by plan. What was asked for and not
- * waited for is counted, and what went to and from the host. One thread.
+ * far: a backend that computes in memory which the host cannot touch. Its kernels are those of
+ * another backend, so that their bits are known. Its memory can be read and written only while one
+ * of its own functions runs, and holds NaN until it is written: code that touches the memory from
+ * outside dies of SIGSEGV, and code that relies on zeros computes NaN. Kernels that refuse their
+ * values report it at finish, as on a device. Tests can plan failures of allocations and of
+ * finishes. Counted are operations that were not waited for, and bytes copied to and from the host.
+ * One thread.
  */
 #ifndef CLEAVE_FAR_H
 #define CLEAVE_FAR_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files of a test's own, in its scratch folder.
+ * Writes a test's own files, in its scratch folder.
  */
 #ifndef CLEAVE_FILES_TEST_H
 #define CLEAVE_FILES_TEST_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What tests over TLS expect of a call: that it succeeds, or how it fails.
+ * Asserts that a call succeeds, or how it fails, for tests over TLS.
  */
 #ifndef CLEAVE_MUST_H
 #define CLEAVE_MUST_H

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linked with every program of cmocka: CLV_TEST_ONE names the one test that runs (`make t`).
+ * Runs one test of a program of cmocka: CLV_TEST_ONE names it (`make t`). Linked with every such
+ * program.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What unit tests with files share: a folder that goes with the program, and a look at errors.
+ * Functions that unit tests with files share: a folder that is deleted when the program ends, and
+ * checks of errors.
  */
 #ifndef CLEAVE_SCRATCH_H
 #define CLEAVE_SCRATCH_H

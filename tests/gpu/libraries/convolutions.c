@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Convolutions as the simulation has them: plain loops, summed in double.
+ * Computes convolutions for the simulated device: plain loops, summed in double.
  */
 #include "tests/gpu/sim/sim_int.h"
 
-/* Shape of an operands: [outer, channels, places], where a place is one position of the image. */
+/* Shape of an operand: [outer, channels, positions], where a position is one pixel of the image. */
 typedef struct extents {
   size_t n_outer, n_channels, n_positions;
 } extents;

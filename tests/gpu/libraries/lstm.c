@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * LSTMs as the simulation has them, by cuDNN's conventions: one space of weights, first the
- * matrices of all layers and then their biases; a reserve that a forward writes, and that the two
- * backwards take over in their order; gradients of weights that are added. Between two parameters
- * lies a value that belongs to nobody.
+ * Computes LSTMs for the simulated device, by cuDNN's conventions: one space of weights, first the
+ * matrices of all layers and then their biases; a reserve that a forward writes and that the two
+ * backwards use in their order; gradients of weights that are added. Between two parameters is a
+ * value that belongs to no parameter.
  */
 #include "tests/gpu/sim/sim_int.h"
 
-/* Values of the reserve's first element: which passes have run. Then the offsets of its rows and of
- * its gradients. */
+/* Values of the first element of the reserve: which passes have run. The rows begin at element
+ * RESERVE_ROWS, and the gradients follow them. */
 enum { FORWARD_DONE = 1, DATA_DONE = 2 };
 enum { RESERVE_ROWS = 16 };
 
@@ -35,7 +35,7 @@ void sim_lstm_compute_space(const clv_cuda_lstm_desc *d, clv_cuda_lstm_space *re
   ret->reserve = d->has_backward ? (RESERVE_ROWS + 10 * count_step_values(d)) * sizeof(float) : 0;
 }
 
-/* ---- there and back -------------------------------------------------------------------------- */
+/* ---- conversion to doubles and back ---------------------------------------------------------- */
 
 /* Returns the number of values of a parameter. The space between parameters is never read. */
 static int64_t count_values(const clv_cuda_lstm_desc *d, int layer, int which) {

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products as the simulation has them: plain loops, summed in double.
+ * Computes matrix products for the simulated device: plain loops, summed in double.
  */
 #include "tests/gpu/sim/sim_int.h"
 
 /* Returns op(A) of rows x columns as doubles, column by column. */
-static double *read_matrix(clv_cuda_math math, const void *a, bool transposed, int64_t ld,
+static double *read_matrix(clv_cuda_math math, const void *a, bool is_transposed, int64_t ld,
                            int64_t rows, int64_t columns) {
   double *all = sim_fresh_allocate((size_t)(rows * columns) * sizeof *all);
   for (int64_t j = 0; j < columns; j++)
     for (int64_t i = 0; i < rows; i++)
-      all[j * rows + i] = sim_get_factor(math, a, (size_t)(transposed ? i * ld + j : j * ld + i));
+      all[j * rows + i] =
+          sim_get_factor(math, a, (size_t)(is_transposed ? i * ld + j : j * ld + i));
   return all;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The programs that test the backend on the simulated device, on a real one: what they ask of the
- * simulation, answered by NVIDIA's runtime. Seeds mean nothing here, and of planned faults only
- * those of captures happen; captures and launches of graphs alone are counted.
+ * Runs the programs that test the backend on the simulated device, on a real one: implements the
+ * functions of tests/gpu/sim.h with NVIDIA's runtime. Seeds have no effect, of planned faults only
+ * those of captures happen, and only captures and launches of graphs are counted.
  *
  * CLEAVE_CUDA_FOLDERS: folders between colons with NVIDIA's libraries. Exits 77 where there is no
  * device.
@@ -67,7 +67,7 @@ const clv_vendor *clv_sim_make_vendor(const clv_sim_options *options) {
   exit(NO_DEVICE);
 }
 
-/* No figure is known before. */
+/* Returns 0: the size of a graph on a real device is not known before its capture. */
 size_t clv_sim_get_graph_bytes(size_t launches) {
   (void)launches;
   return 0;

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cuDNN's plans for every convolution of ResNet50, and of kinds that it has none of, on a device
- * that is only described; and whether it takes descriptions of LSTMs.
+ * Finds cuDNN's plans for every convolution of ResNet50, and for kinds of convolutions that
+ * ResNet50 lacks, on a device that is only described. Also tests whether cuDNN accepts descriptions
+ * of LSTMs.
  *
  * usage: plan_convs DEVICE.json|here [BATCH]
- * First what cuDNN knows of the device, as such a file; then a line for each convolution, pass and
- * kind of arithmetic: engine, workspace. Then all are found again among those that were kept. Exits
- * 1 where one has no plan or is not found, and 77 where there is no cuDNN.
+ *
+ * Prints first what cuDNN knows of the device, as such a file; then a line for each convolution,
+ * pass and kind of arithmetic, with its engine and workspace. Then looks up each plan among the
+ * kept ones. Exits with 1 if a convolution has no plan or its kept plan is not found, and with 77
+ * if there is no cuDNN.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,9 +20,9 @@
 
 enum { NO_CUDNN = 77 };
 
-/* Plans in memory, in place of the files in which another process would find them. */
-enum { MOST_KEPT = 512 };
-static struct { clv_bytes what, text; } kept[MOST_KEPT];
+/* Kept plans, in memory in place of the files in which another process would find them. */
+enum { MAX_KEPT = 512 };
+static struct { clv_bytes what, text; } kept[MAX_KEPT];
 static size_t n_kept, n_found;
 
 static bool find_plan(const char *what, clv_bytes *ret) {
@@ -33,7 +36,7 @@ static bool find_plan(const char *what, clv_bytes *ret) {
 }
 
 static void keep_plan(const char *what, const char *text, size_t n) {
-  if (n_kept == MOST_KEPT) return;
+  if (n_kept == MAX_KEPT) return;
   clv_bytes_puts(&kept[n_kept].what, what);
   clv_bytes_add(&kept[n_kept++].text, text, n);
 }
@@ -164,13 +167,14 @@ int main(int argc, char **argv) {
   printf("%s\n", known.data);
   const clv_plan_store store = {.find = find_plan, .keep = keep_plan};
   clv_nvidia_set_plan_store(&store);
-  double made = plan_resnet50();
+  double planning_ms = plan_resnet50();
   size_t here_already = n_found;
   quiet = true;
-  double found = plan_resnet50();
+  double search_ms = plan_resnet50();
   quiet = false;
   failed += n_found - here_already != n_kept + here_already;
-  printf("%zu different ones made in %.1f ms, found again in %.1f ms\n", n_kept, made, found);
+  printf("%zu different ones made in %.1f ms, found again in %.1f ms\n", n_kept, planning_ms,
+         search_ms);
   planned /= 2;
   plan_unusual_convs();
   describe_lstms();

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a device gives, through the backend's own table: copies, products, convolutions, launches.
- * The ceilings for whatever is measured later.
+ * Measures the rates of a device through the function table of its backend: copies, products,
+ * convolutions, launches. These are the upper limits for later measurements.
  *
  * usage: rates [DEVICE]
- * A line of JSON for each. CLEAVE_CUDA_FOLDERS as for on_device. Exits 77 where there is no device.
+ *
+ * Prints a line of JSON for each. CLEAVE_CUDA_FOLDERS as for on_device. Exits with 77 if there is
+ * no device.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "kernels/cuda/nvidia/nvidia.h"
 
-enum { NO_DEVICE = 77, ROUNDS = 5, MANY = 200 };
+enum { NO_DEVICE = 77, ROUNDS = 5, LAUNCHES = 200 };
 
 /* A measured operation: it is enqueued `times` times between two events. */
 typedef struct bench {
@@ -172,7 +174,7 @@ int main(int argc, char **argv) {
   print_median(&m, "fill", fill_memory, 20, (double)m.bytes, "B/s");
   print_median(&m, "host to device", copy_to_device, 5, (double)m.bytes, "B/s");
   print_median(&m, "device to host", copy_to_host, 5, (double)m.bytes, "B/s");
-  print_median(&m, "launches, one after the other", fill_256_bytes, MANY, 1, "1/s");
+  print_median(&m, "launches, one after the other", fill_256_bytes, LAUNCHES, 1, "1/s");
   for (int math = CLV_CUDA_F32; math <= CLV_CUDA_BF16; math++) {
     measure_products(&m, (clv_cuda_math)math);
     measure_convolutions(&m, (clv_cuda_math)math);

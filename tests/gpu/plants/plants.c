@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plants NAME SEED: what uses the simulated device wrongly, or rightly; ends with 0 unless that is
- * found. tests/gpu/plants/test_plants.py says what each must be found as.
+ * Uses the simulated device wrongly or rightly: plants NAME SEED. The simulation must end the
+ * process with a fault for a wrong use; otherwise the exit code is 0.
+ * tests/gpu/plants/test_plants.py says what each fault must be reported as.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,8 +14,8 @@
 static const clv_vendor *v;
 /* one and two: streams of one device; other: a stream of the second device */
 static clv_gpu one, two, other = {.device = 1};
-/* x and y: memory of the first device; far: memory of the second */
-static float *x, *y, *far;
+/* x and y: memory of the first device; other_memory: memory of the second */
+static float *x, *y, *other_memory;
 static float *host; /* page-locked host memory */
 static clv_err err;
 
@@ -42,7 +43,7 @@ static void open_streams(uint64_t seed) {
   y = take_memory(&one);
   ok(v->stream_finish(one.stream, &err));
   ok(v->stream_new(1, false, &other.stream, &err));
-  far = take_memory(&other);
+  other_memory = take_memory(&other);
   ok(v->stream_finish(other.stream, &err));
 }
 
@@ -66,10 +67,10 @@ static void order_second_after_first(void) { order_stream_after(&one, &two); }
 
 /* Copies x of the first device to the second one's memory, on the given stream. */
 static void copy_to_second_device(const clv_gpu *by) {
-  ok(v->copy_peer(by->stream, far, 1, x, 0, BYTES, &err)); /* planted: free_source_early */
+  ok(v->copy_peer(by->stream, other_memory, 1, x, 0, BYTES, &err)); /* planted: free_source_early */
 }
 
-/* ---- wrong ----------------------------------------------------------------------------------- */
+/* ---- wrong uses ------------------------------------------------------------------------------ */
 
 static void omit_event(void) {
   ok(plant_write(&one, x, &err));
@@ -133,7 +134,7 @@ static void change_memory_during_copy(void) {
 
 static void leak_memory(void) {
   wait_for_all_streams();
-  /* the seven blocks: three streams, three blocks of devices, one of the host */
+  /* seven objects are left: three streams, three blocks of device memory, one of host memory */
   exit(clv_sim_count_leaks() == 7 ? 4 : 0);
 }
 
@@ -141,7 +142,7 @@ static void leak_memory(void) {
 static void copy_to_peer_too_early(void) {
   ok(plant_write(&one, x, &err));
   copy_to_second_device(&other);
-  ok(plant_increase(&other, far, &err));
+  ok(plant_increase(&other, other_memory, &err));
 }
 
 /* Fault: the copy does not wait for that stream, and so copies older values of the source. */
@@ -155,7 +156,7 @@ static void copy_old_values(void) {
 static void read_before_peer_copy(void) {
   ok(plant_write(&one, x, &err));
   copy_to_second_device(&one);
-  ok(plant_increase(&other, far, &err));
+  ok(plant_increase(&other, other_memory, &err));
 }
 
 /* Fault: the source is freed before the copy. */
@@ -174,7 +175,7 @@ static void overwrite_source_early(void) {
   ok(plant_write(&one, x, &err));
 }
 
-/* ---- right ----------------------------------------------------------------------------------- */
+/* ---- right uses ------------------------------------------------------------------------------ */
 
 static void run_without_fault(void) {
   ok(plant_write(&one, x, &err));
@@ -188,8 +189,8 @@ static void run_without_fault(void) {
   order_stream_after(&two, &other);
   copy_to_second_device(&other);
   order_stream_after(&other, &two);
-  ok(plant_increase(&other, far, &err));
-  ok(v->get(other.stream, host, far, BYTES, &err));
+  ok(plant_increase(&other, other_memory, &err));
+  ok(v->get(other.stream, host, other_memory, BYTES, &err));
   ok(v->stream_finish(other.stream, &err));
   if (host[0] != 4) exit(5);
   host[0] = 7;
@@ -198,7 +199,7 @@ static void run_without_fault(void) {
   host[0] = 8;
   v->give(one.stream, x);
   v->give(one.stream, y);
-  v->give(other.stream, far);
+  v->give(other.stream, other_memory);
   v->host_give(host);
   v->stream_free(one.stream);
   v->stream_free(two.stream);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A comment "planted: NAME" marks the line that test_plants.py expects to be told.
+ * Kernels of plants_int.h. A comment "planted: NAME" marks the line that the simulation must report
+ * for the fault NAME (test_plants.py).
  */
 #include "kernels/cuda/device_int.cuh"
 #include "tests/gpu/plants/plants_int.h"
@@ -37,15 +38,15 @@ clv_code plant_add_nested(clv_gpu *g, plant_list list, clv_err *err) {
   return gpu_launch(g, 1, PLANT_N, err, add_nested, list);
 }
 
-static __global__ void reverse(float *y, bool barrier) {
+static __global__ void reverse(float *y, bool has_barrier) {
   GPU_SHARED(float, all, PLANT_N);
   all[threadIdx.x] = y[threadIdx.x];
-  if (barrier) __syncthreads();
+  if (has_barrier) __syncthreads();
   y[threadIdx.x] = all[PLANT_N - 1 - threadIdx.x]; /* planted: read_without_barrier */
 }
 
-clv_code plant_reverse(clv_gpu *g, float *y, bool barrier, clv_err *err) {
-  return gpu_launch(g, 1, PLANT_N, err, reverse, y, barrier);
+clv_code plant_reverse(clv_gpu *g, float *y, bool has_barrier, clv_err *err) {
+  return gpu_launch(g, 1, PLANT_N, err, reverse, y, has_barrier);
 }
 
 static __global__ void behind(float *y) { y[threadIdx.x + 1] = 1; /* planted: write_behind_end */ }

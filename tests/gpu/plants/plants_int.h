@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plants_int: kernels, right ones and ones with a planted fault. The simulated device must find
- * each planted fault and must not complain of a right kernel.
+ * plants_int: kernels with a planted fault, and kernels without. The simulated device must report
+ * each planted fault and must accept the other kernels.
  */
 #ifndef CLEAVE_TESTS_GPU_PLANTS_INT_H
 #define CLEAVE_TESTS_GPU_PLANTS_INT_H

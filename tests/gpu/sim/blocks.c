@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A launch: some of its blocks are under way at once, each thread on a fibre. A thread runs until
- * it waits for others or ends, so that one without barriers takes and gives the same fibre.
+ * Runs a launch: some of its blocks run at the same time, each thread on a fibre. A thread runs
+ * until it waits for others or ends, so that threads without barriers take and return the same
+ * fibre.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 #include "tests/gpu/calls.h"
 #include "tests/gpu/sim/sim_int.h"
 
-enum { MOST_ARGS = 32, MOST_ARRAYS = 24, WARPS = SIM_MOST_THREADS / SIM_WARP };
+enum { MAX_ARGS = 32, MAX_ARRAYS = 24, WARPS = SIM_MAX_THREADS / SIM_WARP };
 
 typedef enum thread_state { NEW, READY, AT_BARRIER, AT_SHUFFLE, ENDED } thread_state;
 
@@ -44,10 +45,10 @@ struct sim_group {
   clv_sim_index at;
   unsigned n, ended, n_waiting;
   sim_meeting barrier_meeting, warp_meetings[WARPS];
-  sim_array shared_arrays[MOST_ARRAYS];
+  sim_array shared_arrays[MAX_ARRAYS];
   int n_arrays;
   size_t shared_bytes;
-  sim_thread threads[SIM_MOST_THREADS];
+  sim_thread threads[SIM_MAX_THREADS];
 };
 
 struct sim_launch {
@@ -55,7 +56,7 @@ struct sim_launch {
   sim_lines lines;
   size_t bytes; /* size of this struct with the arguments */
   uint64_t next_block, n, first_block;
-  sim_group *running_groups[SIM_MOST_AT_ONCE];
+  sim_group *running_groups[SIM_MAX_RUNNING_BLOCKS];
   int n_groups, max_groups;
   sim_fibres *spare_fibres, ended;
   /* their addresses identify this launch for sim_order_before and sim_order_after; the values are
@@ -71,7 +72,7 @@ static _Thread_local sim_thread *here;
 static _Thread_local clv_sim_index index_here, block_here, block_size_here, grid_here;
 _Thread_local sim_place sim_stack_here, sim_array_here, sim_arguments_here;
 
-/* ---- what a kernel asks ---------------------------------------------------------------------- */
+/* ---- functions that kernels call ------------------------------------------------------------- */
 
 clv_sim_index clv_sim_thread_index(void) { return index_here; }
 clv_sim_index clv_sim_block_index(void) { return block_here; }
@@ -83,8 +84,9 @@ void *clv_sim_shared(const void *key, size_t bytes) {
   for (int i = 0; i < g->n_arrays; i++)
     if (g->shared_arrays[i].array_key == key) return g->shared_arrays[i].at.lowest_address;
   g->shared_bytes += bytes;
-  if (g->n_arrays == MOST_ARRAYS || g->shared_bytes > SIM_MOST_SHARED)
-    sim_report_fault("a block has more than %d arrays or %d bytes", MOST_ARRAYS, SIM_MOST_SHARED);
+  if (g->n_arrays == MAX_ARRAYS || g->shared_bytes > SIM_MAX_SHARED_BYTES)
+    sim_report_fault("a block has more than %d arrays or %d bytes", MAX_ARRAYS,
+                     SIM_MAX_SHARED_BYTES);
   sim_array *a = &g->shared_arrays[g->n_arrays++];
   *a = (sim_array){key, {sim_fresh_allocate(2 * bytes), bytes}};
   return a->at.lowest_address;
@@ -129,23 +131,24 @@ static const sim_place *find_array(const sim_group *g, const void *p, size_t byt
   return NULL;
 }
 
-static bool touch_array_bytes(const sim_place *array, const void *p, size_t bytes, bool write) {
+static bool touch_array_bytes(const sim_place *array, const void *p, size_t bytes, bool is_write) {
   char *unwritten = sim_get_unwritten_flag(array, p);
   sim_array_here = *array;
   for (size_t i = 0; i < bytes; i++) {
-    if (write) unwritten[i] = 0;
+    if (is_write) unwritten[i] = 0;
     if (unwritten[i]) return false;
   }
   return true;
 }
 
-bool sim_launch_may_touch(const void *p, size_t bytes, bool write) {
+bool sim_launch_may_touch(const void *p, size_t bytes, bool is_write) {
   if (!here || sim_place_contains(&sim_stack_here, p, bytes)) return true;
   const sim_group *g = here->group;
   const sim_place *a = find_array(g, p, bytes);
-  if (a) return touch_array_bytes(a, p, bytes, write);
-  return !write && (sim_place_contains(&sim_arguments_here, p, bytes) ||
-                    is_within(p, bytes, &__executable_start, (size_t)(&end - &__executable_start)));
+  if (a) return touch_array_bytes(a, p, bytes, is_write);
+  return !is_write &&
+         (sim_place_contains(&sim_arguments_here, p, bytes) ||
+          is_within(p, bytes, &__executable_start, (size_t)(&end - &__executable_start)));
 }
 
 bool sim_launch_is_shared(const void *p) { return here && find_array(here->group, p, 1); }
@@ -163,7 +166,7 @@ void sim_launch_print_thread(void) {
 static void run_thread(void *arg) {
   sim_thread *t = arg;
   sim_launch *l = t->group->launch;
-  void *args[MOST_ARGS];
+  void *args[MAX_ARGS];
   for (int i = 0; i < l->l.n_args; i++) args[i] = (char *)l + l->argument_offsets[i];
   sim_order_after(&l->begin_mark);
   l->l.call(args);
@@ -275,7 +278,7 @@ static void advance_group(sim_group *g) {
 sim_launch *sim_launch_new(const clv_cuda_launch *l, const sim_lines *lines) {
   size_t n = (size_t)l->n_args, bytes = sizeof(sim_launch) + n * sizeof(size_t), at = 0;
   for (size_t i = 0; i < n; i++) bytes = clv_align_up(bytes, 16) + l->arg_bytes[i];
-  if (n > MOST_ARGS) sim_report_fault("%s has %zu arguments; at most %d", l->name, n, MOST_ARGS);
+  if (n > MAX_ARGS) sim_report_fault("%s has %zu arguments; at most %d", l->name, n, MAX_ARGS);
   sim_launch *m = sim_fresh_allocate(bytes);
   *m = (sim_launch){.l = *l, .lines = *lines, .bytes = bytes};
   at = sizeof(sim_launch) + n * sizeof(size_t);
@@ -286,7 +289,7 @@ sim_launch *sim_launch_new(const clv_cuda_launch *l, const sim_lines *lines) {
   }
   m->n = (uint64_t)l->grid[0] * l->grid[1];
   m->first_block = sim_draw_below(m->n);
-  m->max_groups = 1 + (int)sim_draw_below(SIM_MOST_AT_ONCE);
+  m->max_groups = 1 + (int)sim_draw_below(SIM_MAX_RUNNING_BLOCKS);
   return m;
 }
 
@@ -345,8 +348,8 @@ bool sim_launch_advance(sim_launch *l, sim_fibres *spare) {
     free_group(g);
     l->running_groups[at] = l->running_groups[--l->n_groups];
   }
-  bool done = l->next_block == l->n && l->n_groups == 0;
-  if (!done) return false;
+  bool is_done = l->next_block == l->n && l->n_groups == 0;
+  if (!is_done) return false;
   sim_order_after(&l->end_mark);
   sim_fibres_move(spare, &l->ended);
   return true;

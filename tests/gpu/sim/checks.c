@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every load and store of a kernel, where it is not compiled for a sanitizer: the compiler calls
- * what is here for each, under the names of the kernel's address sanitizer.
+ * Checks every load and store of a kernel that is not compiled for a sanitizer. The compiler calls
+ * a function of this file for each, under the names of the address sanitizer for kernels
+ * (-fsanitize=kernel-address).
  *
- * A kernel may touch device memory that is its own to touch, the arrays of its block, its stack
- * and, to read, its arguments and what is constant in the program. What it reads must have been
- * written. For each byte of device memory there is one that says what it is.
+ * A kernel may access device memory that is allocated for its device, the arrays of its block, its
+ * stack and, only to read, its arguments and constants of the program. It may read only bytes that
+ * have been written. For each byte of device memory a second byte holds its state.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -20,13 +21,13 @@ enum { NOTHING, UNDEFINED, DEFINED = 3 };
 static unsigned char *states; /* [SIM_REGION] state of each byte of device memory */
 
 #if CLV_SANITIZED
-static const bool checked = false;
+static const bool is_checked = false;
 #else
-static const bool checked = true;
+static const bool is_checked = true;
 #endif
 
 void sim_checks_map_states(void) {
-  if (!checked) return;
+  if (!is_checked) return;
   states = mmap(NULL, SIM_REGION, PROT_READ | PROT_WRITE,
                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (states == MAP_FAILED) sim_report_fault("no %zu bytes of addresses", SIM_REGION);
@@ -37,26 +38,26 @@ static unsigned char *get_state_of_byte(const void *p) {
 }
 
 void sim_checks_set_inaccessible(const void *p, size_t bytes) {
-  if (checked) memset(get_state_of_byte(p), NOTHING, bytes);
+  if (is_checked) memset(get_state_of_byte(p), NOTHING, bytes);
 }
 
 void sim_checks_set_unmapped(const void *pages, size_t bytes) {
-  if (checked) madvise(get_state_of_byte(pages), bytes, MADV_DONTNEED);
+  if (is_checked) madvise(get_state_of_byte(pages), bytes, MADV_DONTNEED);
 }
 
 void sim_checks_set_undefined(const void *p, size_t bytes) {
-  if (checked) memset(get_state_of_byte(p), UNDEFINED, bytes);
+  if (is_checked) memset(get_state_of_byte(p), UNDEFINED, bytes);
 }
 
 void sim_checks_are_defined(const void *p, size_t bytes) {
-  if (checked) memset(get_state_of_byte(p), DEFINED, bytes);
+  if (is_checked) memset(get_state_of_byte(p), DEFINED, bytes);
 }
 
 void sim_checks_copy_state(void *dst, const void *src, size_t bytes) {
-  if (checked) memcpy(get_state_of_byte(dst), get_state_of_byte(src), bytes);
+  if (is_checked) memcpy(get_state_of_byte(dst), get_state_of_byte(src), bytes);
 }
 
-/* ---- what the compiler calls ----------------------------------------------------------------- */
+/* ---- functions that the compiler calls ------------------------------------------------------- */
 
 #if !CLV_SANITIZED
 
@@ -68,8 +69,8 @@ static void print_place(const void *p) {
   sim_lines_print(&b->call_stack);
 }
 
-__attribute__((noinline)) static void refuse(const void *p, size_t bytes, bool write) {
-  const char *does = write ? "writes" : "reads";
+__attribute__((noinline)) static void refuse(const void *p, size_t bytes, bool is_write) {
+  const char *does = is_write ? "writes" : "reads";
   size_t i = 0;
   if (sim_launch_is_shared(p))
     sim_report_fault("a kernel reads %zu bytes of its block that no thread has written", bytes);
@@ -83,37 +84,37 @@ __attribute__((noinline)) static void refuse(const void *p, size_t bytes, bool w
   sim_report_fault("a kernel reads %zu bytes that nothing has written", bytes);
 }
 
-static bool is_access_allowed(const char *p, size_t bytes, bool write) {
-  if (!sim_memory_is_device(p)) return sim_launch_may_touch(p, bytes, write);
+static bool is_access_allowed(const char *p, size_t bytes, bool is_write) {
+  if (!sim_memory_is_device(p)) return sim_launch_may_touch(p, bytes, is_write);
   unsigned char *state = get_state_of_byte(p), all = DEFINED;
   for (size_t i = 0; i < bytes; i++) {
-    all &= write && state[i] ? DEFINED : state[i];
-    if (write && state[i]) state[i] = DEFINED;
+    all &= is_write && state[i] ? DEFINED : state[i];
+    if (is_write && state[i]) state[i] = DEFINED;
   }
   return all == DEFINED;
 }
 
-__attribute__((noinline)) static void check_slowly(const void *p, size_t bytes, bool write) {
-  if (!is_access_allowed(p, bytes, write)) refuse(p, bytes, write);
+__attribute__((noinline)) static void check_slowly(const void *p, size_t bytes, bool is_write) {
+  if (!is_access_allowed(p, bytes, is_write)) refuse(p, bytes, is_write);
 }
 
 /* Fast path for most loads and stores, whose size the compiler knows: defined device memory, the
  * stack, the arguments, or the array used last. Returns false if the slow path must decide. */
-static inline bool is_certainly_allowed(const void *p, size_t bytes, bool write) {
+static inline bool is_certainly_allowed(const void *p, size_t bytes, bool is_write) {
   static const unsigned char defined[16] = {DEFINED, DEFINED, DEFINED, DEFINED, DEFINED, DEFINED,
                                             DEFINED, DEFINED, DEFINED, DEFINED, DEFINED, DEFINED,
                                             DEFINED, DEFINED, DEFINED, DEFINED};
   static const unsigned char written[16];
   if (sim_memory_is_device(p)) return memcmp(get_state_of_byte(p), defined, bytes) == 0;
   if (sim_place_contains(&sim_stack_here, p, bytes)) return true;
-  if (!write && sim_place_contains(&sim_arguments_here, p, bytes)) return true;
+  if (!is_write && sim_place_contains(&sim_arguments_here, p, bytes)) return true;
   if (!sim_place_contains(&sim_array_here, p, bytes)) return false;
-  if (write) memset(sim_get_unwritten_flag(&sim_array_here, p), 0, bytes);
-  return write || memcmp(sim_get_unwritten_flag(&sim_array_here, p), written, bytes) == 0;
+  if (is_write) memset(sim_get_unwritten_flag(&sim_array_here, p), 0, bytes);
+  return is_write || memcmp(sim_get_unwritten_flag(&sim_array_here, p), written, bytes) == 0;
 }
 
-static inline void check_access(const void *p, size_t bytes, bool write) {
-  if (!is_certainly_allowed(p, bytes, write)) check_slowly(p, bytes, write);
+static inline void check_access(const void *p, size_t bytes, bool is_write) {
+  if (!is_certainly_allowed(p, bytes, is_write)) check_slowly(p, bytes, is_write);
 }
 
 /* Defines the checks of a load or a store of 1, 2, 4, 8 or 16 bytes, and of any number. */
@@ -136,9 +137,9 @@ void __asan_after_dynamic_init(void);
 
 /* Checks byte ranges piece by piece. Most calls are for a copy of the arguments, which lies in one
  * object of the host. */
-static void check_range_pieces(const char *p, size_t bytes, bool write) {
-  if (!sim_memory_is_device(p) && sim_launch_may_touch(p, bytes, write)) return;
-  for (size_t i = 0; i < bytes; i++) check_access(p + i, 1, write);
+static void check_range_pieces(const char *p, size_t bytes, bool is_write) {
+  if (!sim_memory_is_device(p) && sim_launch_may_touch(p, bytes, is_write)) return;
+  for (size_t i = 0; i < bytes; i++) check_access(p + i, 1, is_write);
 }
 
 void __asan_loadN_noabort(const void *p, size_t bytes) { check_range_pieces(p, bytes, false); }

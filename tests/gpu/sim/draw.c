@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Draws the random numbers of the simulation.
+ */
 #include "tests/gpu/sim/sim_int.h"
 
 static uint64_t state;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The loops of LSTMs, over copies that the host has made: nobody watches them.
+ * Computes LSTMs over copies that the host has made. No check and no sanitizer observes these
+ * loops.
  */
 #include <math.h>
 

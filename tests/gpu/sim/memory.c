@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Device memory is cut from one region of addresses from its low end on. Addresses are not given
- * again; the bytes of what was freed go back to the system some time later.
+ * Allocates device memory from one region of addresses, upwards from its low end. An address is
+ * never used twice; the pages of freed memory are returned to the system some time later.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,19 +12,20 @@
 
 #include "tests/gpu/sim/sim_int.h"
 
-/* bytes of freed memory that are kept filled, so that later use is found */
-#define KEPT ((size_t)1 << 20)
+/* freed memory of this size is kept filled, so that later use is found */
+#define MAX_KEPT_BYTES ((size_t)1 << 20)
 enum { ALIGNED = 256, PAGE = 4096, GAP_BYTE = 0xC5 };
 
 char *sim_region = (char *)(UINTPTR_MAX - SIM_REGION);
 static char *end;         /* end of the allocated part; NULL until memory is mapped */
 static sim_block *blocks; /* allocations of device memory, sorted by address */
-static size_t n_blocks, room, first /* index of the first block whose pages are not released */;
+static size_t n_blocks, cap_blocks;
+static size_t first_mapped; /* index of the first block whose pages are not released */
 /* kept_bytes: size of the list of freed blocks whose pages are not released; oldest, newest: ends
  * of that list */
 static size_t kept_bytes, oldest, newest;
-static size_t used[SIM_MOST_DEVICES];
-static int opened;
+static size_t used_bytes[SIM_MAX_DEVICES]; /* [device] bytes that are allocated */
+static int access_depth; /* calls of sim_memory_allow_access that have not been undone */
 /* Protection key of the device memory. A key's rights are per thread and change without a system
  * call. -1: the processor has none, so the rights of the pages are changed. */
 static int key = -1;
@@ -39,7 +40,7 @@ static void map_region(void) {
   if (!getenv("CLV_SIM_NO_KEYS")) key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
   if (key >= 0 && syscall(SYS_pkey_mprotect, at, SIM_REGION, PROT_READ | PROT_WRITE, key))
     sim_report_fault("pkey_mprotect of %zu bytes failed", SIM_REGION);
-  if (key >= 0 && opened) pkey_set(key, 0);
+  if (key >= 0 && access_depth) pkey_set(key, 0);
   sim_checks_map_states();
 }
 
@@ -51,18 +52,18 @@ static void set_region_access(bool open) {
     return;
   }
   int how = open ? PROT_READ | PROT_WRITE : PROT_NONE;
-  char *low = first < n_blocks ? get_page(blocks[first].p) : end;
+  char *low = first_mapped < n_blocks ? get_page(blocks[first_mapped].p) : end;
   char *high = get_page(end + PAGE - 1);
   if (high > low && syscall(SYS_mprotect, low, (size_t)(high - low), how))
     sim_report_fault("mprotect of %zu bytes failed", (size_t)(high - low));
 }
 
 void sim_memory_allow_access(void) {
-  if (opened++ == 0) set_region_access(true);
+  if (access_depth++ == 0) set_region_access(true);
 }
 
 void sim_memory_forbid_access(void) {
-  if (--opened == 0) set_region_access(false);
+  if (--access_depth == 0) set_region_access(false);
 }
 
 /* ---- allocations ----------------------------------------------------------------------------- */
@@ -87,11 +88,11 @@ static size_t get_gap(const sim_block *b) {
 
 clv_code sim_memory_allocate(int device, size_t bytes, char **ret, clv_err *err) {
   if (!end) map_region();
-  if (bytes > sim.o.memory_bytes || used[device] > sim.o.memory_bytes - bytes)
+  if (bytes > sim.o.memory_bytes || used_bytes[device] > sim.o.memory_bytes - bytes)
     return clv_fail(err, CLV_EXHAUSTED, "device %d has no %zu bytes left", device, bytes);
-  if (n_blocks == room) {
-    room = room ? 2 * room : 1024;
-    blocks = realloc(blocks, room * sizeof *blocks);
+  if (n_blocks == cap_blocks) {
+    cap_blocks = cap_blocks ? 2 * cap_blocks : 1024;
+    blocks = realloc(blocks, cap_blocks * sizeof *blocks);
     if (!blocks) abort();
   }
   sim_block *b = &blocks[n_blocks++];
@@ -100,8 +101,8 @@ clv_code sim_memory_allocate(int device, size_t bytes, char **ret, clv_err *err)
   end += bytes + get_gap(b);
   if (end > sim_region + SIM_REGION)
     sim_report_fault("all %zu bytes of addresses were given", SIM_REGION);
-  used[device] += bytes;
-  if (opened) set_region_access(true);
+  used_bytes[device] += bytes;
+  if (access_depth) set_region_access(true);
   *ret = b->p;
   return CLV_OK;
 }
@@ -125,7 +126,7 @@ void sim_memory_free(int device, char *p) {
   }
   b->is_freed_by_host = true;
   sim_lines_capture_stack(&b->free_lines);
-  used[device] -= b->bytes;
+  used_bytes[device] -= b->bytes;
 }
 
 static void check_gap(const sim_block *b) {
@@ -156,13 +157,13 @@ static void keep_freed_block(sim_block *b) {
     oldest = at;
   newest = at;
   kept_bytes += b->bytes + 1;
-  while (kept_bytes > KEPT) {
+  while (kept_bytes > MAX_KEPT_BYTES) {
     sim_block *old = &blocks[oldest];
     oldest = old->next_freed_block;
     kept_bytes -= old->bytes + 1;
     release_pages(old);
   }
-  while (first < n_blocks && blocks[first].are_pages_released) first++;
+  while (first_mapped < n_blocks && blocks[first_mapped].are_pages_released) first_mapped++;
 }
 
 void sim_memory_on_free(char *p) {
@@ -185,7 +186,7 @@ void sim_memory_check_copy(const void *p, const sim_lines *asked, const char *wh
   sim_report_fault("%s was given back before it was copied", what);
 }
 
-size_t sim_memory_get_used_bytes(int device) { return used[device]; }
+size_t sim_memory_get_used_bytes(int device) { return used_bytes[device]; }
 
 void sim_memory_check(int device, const void *at, size_t bytes, const char *what) {
   const char *p = at;
@@ -274,11 +275,11 @@ void sim_host_check(const void *at, size_t bytes, const char *what) {
   sim_report_fault("%s, %zu bytes at %p, is not page-locked memory of the host", what, bytes, at);
 }
 
-/* ---- what is left ---------------------------------------------------------------------------- */
+/* ---- leaks ----------------------------------------------------------------------------------- */
 
 size_t sim_memory_count_leaks(void) {
   size_t n = 0;
-  for (size_t i = first; i < n_blocks; i++) {
+  for (size_t i = first_mapped; i < n_blocks; i++) {
     if (blocks[i].is_freed_by_host) continue;
     fprintf(stderr, "cuda-sim: %zu bytes of device memory are left, taken at\n", blocks[i].bytes);
     sim_lines_print(&blocks[i].call_stack);

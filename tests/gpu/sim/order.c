@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reports order and memory of the simulation to the sanitizers, and switches fibres (order_int.h).
+ */
 #include "tests/gpu/sim/order_int.h"
 
 #include <stdint.h>
@@ -167,7 +170,7 @@ void sim_fibre_free_unfinished(sim_fibre *f) {
 }
 
 void sim_fibre_keep_spare(sim_fibres *ended, sim_fibre *f) {
-  if (f->thread_order && ended->n < SIM_MOST_FIBRES) {
+  if (f->thread_order && ended->n < SIM_MAX_FIBRES) {
     ended->fibres[ended->n++] = f;
     return;
   }

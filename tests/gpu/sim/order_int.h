@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * order_int: what the sanitizers are told: who runs, what came before what, which memory is whose.
- * In a build without them nothing of it does anything but the fibres.
+ * order_int: what the simulated device reports to the sanitizers: the running simulated thread and
+ * the order of operations (thread sanitizer), and memory that must not be accessed or has no value
+ * yet (address and memory sanitizer). Without a sanitizer, only the fibres and the allocation
+ * functions have an effect.
  */
 #ifndef CLEAVE_TESTS_GPU_SIM_ORDER_INT_H
 #define CLEAVE_TESTS_GPU_SIM_ORDER_INT_H
@@ -59,9 +61,9 @@ enum { SIM_STACK = 64 << 10 };
 
 /* A pool of fibres for reuse, because thread sanitizer takes long to create one. Without thread
  * sanitizer all streams share one pool. */
-enum { SIM_MOST_FIBRES = 1024 };
+enum { SIM_MAX_FIBRES = 1024 };
 typedef struct sim_fibres {
-  sim_fibre *fibres[SIM_MOST_FIBRES];
+  sim_fibre *fibres[SIM_MAX_FIBRES];
   int n;
 } sim_fibres;
 

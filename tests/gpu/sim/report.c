@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Prints the faults that the simulation finds, with their stacks, and ends the process.
+ */
 #include <execinfo.h>
 #include <link.h>
 #include <signal.h>
@@ -57,7 +60,7 @@ void sim_report_fault(const char *format, ...) {
   abort();
 }
 
-static struct sigaction before;
+static struct sigaction previous_handler;
 
 static void handle_memory_signal(int signal, siginfo_t *info, void *context) {
   const sim_block *b = sim_memory_find(info->si_addr);
@@ -72,16 +75,16 @@ static void handle_memory_signal(int signal, siginfo_t *info, void *context) {
   }
   fprintf(stderr, "cuda-sim: address %p was touched\n", info->si_addr);
   sim_launch_print_thread();
-  sigaction(signal, &before, NULL);
-  if (before.sa_flags & SA_SIGINFO && before.sa_sigaction)
-    before.sa_sigaction(signal, info, context);
+  sigaction(signal, &previous_handler, NULL);
+  if (previous_handler.sa_flags & SA_SIGINFO && previous_handler.sa_sigaction)
+    previous_handler.sa_sigaction(signal, info, context);
 }
 
 void sim_handle_faults(void) {
-  static bool handled;
+  static bool is_handled;
   struct sigaction action = {.sa_sigaction = handle_memory_signal,
                              .sa_flags = SA_SIGINFO | SA_NODEFER};
-  if (handled) return;
-  handled = true;
-  sigaction(SIGSEGV, &action, &before);
+  if (is_handled) return;
+  is_handled = true;
+  sigaction(SIGSEGV, &action, &previous_handler);
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sim_int: what the files of the simulated device share. Nothing here is compiled for a sanitizer:
- * what the sanitizers are to know of order and memory they are told (order_int.h).
+ * sim_int: declarations that the files of the simulated device share. These files are not compiled
+ * for any sanitizer; they report to the sanitizers which order and memory these must know of
+ * (order_int.h).
  *
- * All of it is under one lock. The host's thread that holds it runs what is drawn, on fibres of
- * which one runs at a time.
+ * One lock guards the simulation. The host thread that holds the lock runs the drawn operations, on
+ * fibres of which one runs at a time.
  */
 #ifndef CLEAVE_TESTS_GPU_SIM_INT_H
 #define CLEAVE_TESTS_GPU_SIM_INT_H
@@ -15,10 +16,10 @@
 #define SIM_REGION ((size_t)1 << 38) /* address space reserved for device memory, in bytes */
 
 enum {
-  SIM_MOST_THREADS = 256,
-  SIM_MOST_SHARED = 48 << 10,
-  SIM_MOST_AT_ONCE = 4, /* blocks of a launch that run at the same time */
-  SIM_MOST_DEVICES = 8,
+  SIM_MAX_THREADS = 256,
+  SIM_MAX_SHARED_BYTES = 48 << 10,
+  SIM_MAX_RUNNING_BLOCKS = 4, /* blocks of a launch that run at the same time */
+  SIM_MAX_DEVICES = 8,
   SIM_WARP = 32,
 };
 
@@ -51,7 +52,7 @@ typedef struct sim_block {
   bool is_freed_by_host, is_freed_on_stream,
       /* is_freed_on_stream: the stream has reached the point where the host freed it */
       are_pages_released;
-  size_t next_freed_block; /* index of the block that was gone next */
+  size_t next_freed_block; /* index of the block that was freed next */
   sim_lines call_stack, free_lines;
 } sim_block;
 
@@ -130,7 +131,7 @@ bool sim_launch_is_shared(const void *p); /* true if p is in a shared array of t
 /* prints the number of the kernel thread that runs, if any */
 void sim_launch_print_thread(void);
 
-/* ---- what is drawn (draw.c) ------------------------------------------------------------------ */
+/* ---- random numbers (draw.c) ----------------------------------------------------------------- */
 
 void sim_draw_seed(uint64_t seed);
 uint64_t sim_draw_below(uint64_t below);
@@ -238,7 +239,7 @@ double sim_get_factor(clv_cuda_math math, const void *p, size_t i);
 size_t sim_get_factor_bytes(clv_cuda_math math);
 uint16_t sim_round_to_bf16(float x); /* rounds to the nearest, ties to even */
 
-/* ---- their loops (arithmetic.c, lstm.c) ------------------------------------------------------ */
+/* ---- loops of the libraries (arithmetic.c, lstm.c) ------------------------------------------- */
 
 /* product += left_factor right_factor, sizes m x n, m x k, k x n, column-major */
 typedef struct sim_product {
@@ -265,12 +266,12 @@ const double *sim_lstm_write_output(const sim_lstm *l, int64_t n, int64_t t);
 void sim_lstm_backward_data(const sim_lstm *l); /* fills dgates and dx */
 void sim_lstm_backward_weight(const sim_lstm *l);
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- state of the simulation ----------------------------------------------------------------- */
 
 typedef struct sim_state {
   clv_sim_options o;
   clv_sim_counts counts;
-  bool is_broken[SIM_MOST_DEVICES]; /* [device] true after a failure: all later calls for it fail */
+  bool is_broken[SIM_MAX_DEVICES]; /* [device] true after a failure: all later calls for it fail */
   /* counts of events on the device; a planned failure happens at a given count */
   uint64_t n_allocations, n_launches, n_calls;
 } sim_state;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is asked of a stream is done in its order; which stream goes on is drawn.
+ * Runs the operations of each stream in their order. Which stream advances is drawn.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@ static sim_stream *streams;
 static sim_fibres spare; /* fibres of freed streams; a new stream is ordered after all their work */
 static uint64_t n_done;  /* number of operations that are done: the simulation's clock */
 
-/* ---- doing ----------------------------------------------------------------------------------- */
+/* ---- running operations ---------------------------------------------------------------------- */
 
 static void free_operation(sim_op *op) {
   sim_launch_free(op->launch);
@@ -116,11 +116,11 @@ static void advance_stream(sim_stream *s) {
   sim_op *op = s->first_op;
   sim_order *before = sim_order_enter_stream(s->order);
   sim_order_after(op);
-  bool done = op->run(s, op);
+  bool is_done = op->run(s, op);
   sim_order_before(s);
   sim_order_enter_stream(before);
   n_done++;
-  if (done) remove_first_operation(s);
+  if (is_done) remove_first_operation(s);
 }
 
 static sim_stream *draw_stream(void) {
@@ -150,7 +150,7 @@ static void draw_progress(void) {
                                                : 0);
 }
 
-/* ---- asking ---------------------------------------------------------------------------------- */
+/* ---- enqueueing operations ------------------------------------------------------------------- */
 
 static sim_op *copy_operation(const sim_op *asked) {
   sim_op *op = sim_fresh_allocate(sizeof *op);

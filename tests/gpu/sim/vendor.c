@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table: checks what it is given, and asks it of a stream.
+ * Implements the function table of the simulated device: checks the arguments of each call and
+ * enqueues it on a stream.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -13,7 +14,7 @@ sim_state sim;
 
 enum { WORKSPACE = 4096, ALIGNED = 256, OPERAND_ALIGNED = 16 };
 
-/* ---- the lock, and what goes wrong ----------------------------------------------------------- */
+/* ---- the lock and planned failures ----------------------------------------------------------- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -59,11 +60,11 @@ static clv_code check_not_captured(const sim_stream *s, clv_err *err) {
   return s->is_capturing ? clv_fail(err, CLV_PRECONDITION, "the stream is captured") : CLV_OK;
 }
 
-static _Thread_local uint64_t waits_here;
+static _Thread_local uint64_t n_waits_of_thread;
 
 static void count_wait(void) {
   sim.counts.n_waits++;
-  waits_here++;
+  n_waits_of_thread++;
 }
 
 static clv_code check_may_wait(const sim_stream *s, clv_err *err) {
@@ -206,9 +207,9 @@ static clv_code vendor_fill(sim_stream *s, void *dst, int byte, size_t bytes, cl
 
 /* ---- streams and events ---------------------------------------------------------------------- */
 
-static clv_code vendor_stream_new(int device, bool urgent, sim_stream **ret, clv_err *err) {
+static clv_code vendor_stream_new(int device, bool is_urgent, sim_stream **ret, clv_err *err) {
   LOCK;
-  (void)urgent;
+  (void)is_urgent;
   CLV_TRY(check_device(device, err));
   *ret = sim_stream_new(device);
   return CLV_OK;
@@ -314,14 +315,14 @@ static clv_code vendor_stream_wait(sim_stream *s, clv_cuda_event *e, clv_err *er
 /* ---- launches -------------------------------------------------------------------------------- */
 
 static clv_code check_launch(const clv_cuda_launch *l, clv_err *err) {
-  if (l->block < 1 || l->block > SIM_MOST_THREADS)
+  if (l->block < 1 || l->block > SIM_MAX_THREADS)
     return clv_fail(err, CLV_INVALID, "%s: a block of %u threads; at most %d", l->name, l->block,
-                    SIM_MOST_THREADS);
+                    SIM_MAX_THREADS);
   if (l->grid[0] < 1 || l->grid[1] < 1 || l->grid[0] > INT32_MAX || l->grid[1] > UINT16_MAX)
     return clv_fail(err, CLV_INVALID, "%s: a grid of %u x %u", l->name, l->grid[0], l->grid[1]);
-  if (l->shared_bytes > SIM_MOST_SHARED)
+  if (l->shared_bytes > SIM_MAX_SHARED_BYTES)
     return clv_fail(err, CLV_INVALID, "%s: %zu bytes shared; at most %d", l->name, l->shared_bytes,
-                    SIM_MOST_SHARED);
+                    SIM_MAX_SHARED_BYTES);
   if (!l->call) return clv_fail(err, CLV_INVALID, "%s was compiled for a device", l->name);
   return CLV_OK;
 }
@@ -614,7 +615,7 @@ static clv_code enqueue_lstm_call(sim_stream *s, const clv_cuda_lstm *l,
                                   void (*run)(const sim_op *op), clv_err *err) {
   size_t in = (size_t)(l->d.n * l->d.t * l->d.f), out = (size_t)(l->d.n * l->d.t * l->d.h);
   size_t weights = l->lstm_space.weights / sizeof(float);
-  int reserves = l->d.has_backward ? LSTM_FORWARD | LSTM_DATA | LSTM_WEIGHT : 0;
+  int reserve_calls = l->d.has_backward ? LSTM_FORWARD | LSTM_DATA | LSTM_WEIGHT : 0;
   const lstm_use uses[SIM_OPERANDS] = {
       [SIM_LSTM_WEIGHTS] = {LSTM_FORWARD | LSTM_DATA, a->weights, weights, "weights of an LSTM"},
       [SIM_LSTM_DWEIGHTS] = {LSTM_WEIGHT, a->dweights, weights, "gradients of an LSTM's weights"},
@@ -622,7 +623,7 @@ static clv_code enqueue_lstm_call(sim_stream *s, const clv_cuda_lstm *l,
       [SIM_LSTM_Y] = {LSTM_FORWARD | LSTM_DATA | LSTM_WEIGHT, a->y, out, "y of an LSTM"},
       [SIM_LSTM_DX] = {LSTM_DATA, a->dx, in, "dx of an LSTM"},
       [SIM_LSTM_DY] = {LSTM_DATA, a->dy, out, "dy of an LSTM"},
-      [SIM_LSTM_RESERVE] = {reserves, a->reserve, l->lstm_space.reserve / sizeof(float),
+      [SIM_LSTM_RESERVE] = {reserve_calls, a->reserve, l->lstm_space.reserve / sizeof(float),
                             "the reserve of an LSTM"},
   };
   sim_op op = {.run = sim_run_library,
@@ -661,7 +662,7 @@ static clv_code vendor_lstm_backward_weight(sim_stream *s, clv_cuda_lstm *l,
   return enqueue_lstm_call(s, l, a, LSTM_WEIGHT, sim_lstm_run_backward_weight, err);
 }
 
-/* ---- the table ------------------------------------------------------------------------------- */
+/* ---- the function table ---------------------------------------------------------------------- */
 
 static const clv_vendor table = {
     .abi = CLV_VENDOR_ABI,
@@ -717,7 +718,7 @@ const clv_vendor *clv_sim_make_vendor(const clv_sim_options *options) {
   return &table;
 }
 
-uint64_t clv_sim_count_waits_of_thread(void) { return waits_here; }
+uint64_t clv_sim_count_waits_of_thread(void) { return n_waits_of_thread; }
 
 clv_sim_counts clv_sim_get_counts(void) {
   LOCK;

@@ -1,7 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How much of a copy's bandwidth each of our own kernels reaches that memory limits: the bytes that
- * it must read and write at least, by its time, beside what a copy on the device reads and writes.
+ * Measures which share of a copy's bandwidth each of our memory-bound kernels reaches: the bytes
+ * that a kernel must at least read and write, divided by its time, beside the bytes per second of a
+ * copy on the device.
+ *
+ * usage: shares [SAMPLES CHANNELS SIDE WIDTH]
+ *
+ * Prints a line of JSON for each kernel, the copy first. On the simulated device the last line has
+ * the addresses of the kernels that ran, counted from main. Images are of SIDE by SIDE, a multiple
+ * of 2; the number of all their values is a multiple of WIDTH, the width of rows.
  *
  * usage: shares [SAMPLES CHANNELS SIDE WIDTH]
  * A line of JSON for each, the copy's first; the last says where the kernels lie that ran, counted
@@ -29,13 +36,13 @@
 #include "tests/gpu/sim.h"
 #include "tests/gpu/speed/shares_int.h"
 
-enum { ROUNDS = 5, MANY = 1 << 20, TIMES = 20 };
+enum { ROUNDS = 5, MANY_VALUES = 1 << 20, TIMES = 20 };
 
 static clv_code copy_on_device(bench *m, clv_err *err) {
   return m->g->vendor->copy(m->g->stream, m->y, m->x, m->n * sizeof *m->x, err);
 }
 
-/* ---- values alone ---------------------------------------------------------------------------- */
+/* ---- single values --------------------------------------------------------------------------- */
 
 static clv_rng_stream make_rng_stream(void) { return clv_rng_stream_of(&(clv_rng_key){.seed = 1}); }
 
@@ -245,7 +252,7 @@ static clv_code mean_back(bench *m, clv_err *err) {
   return clv_gpu_mean_back(m->g, false, &s, m->z, m->y, err);
 }
 
-/* ---- moves ----------------------------------------------------------------------------------- */
+/* ---- copies and permutations ----------------------------------------------------------------- */
 
 static clv_code move_channels(bench *m, bool to_last, clv_err *err) {
   const cuda_move v = {.n = m->n_samples,
@@ -496,7 +503,7 @@ static clv_code run_kernel(bench *m, const kernel *k, clv_err *err) {
 
 static double measure_once(bench *m, const kernel *k) {
   const clv_vendor *v = m->g->vendor;
-  int times = m->n < MANY ? 1 : TIMES;
+  int times = m->n < MANY_VALUES ? 1 : TIMES;
   double ms = 0;
   clv_err err;
   must(v->event_record(m->begin_event, m->g->stream, &err), &err);
@@ -552,24 +559,24 @@ static void fill_packed_offsets(bench *m) {
 
 /* ---- which kernels ran ---------------------------------------------------------------------- */
 
-enum { MOST_KERNELS = 512 };
-static clv_vendor noting;
-static const clv_vendor *asked;
-static void (*launched[MOST_KERNELS])(void *const *args);
+enum { MAX_KERNELS = 512 };
+static clv_vendor recording_vendor;
+static const clv_vendor *original_vendor;
+static void (*launched[MAX_KERNELS])(void *const *args);
 static size_t n_launched;
 
 static clv_code record_launch(clv_cuda_stream *s, const clv_cuda_launch *l, clv_err *err) {
   size_t i = 0;
   while (i < n_launched && launched[i] != l->call) i++;
-  if (l->call && i == n_launched && n_launched < MOST_KERNELS) launched[n_launched++] = l->call;
-  return asked->launch(s, l, err);
+  if (l->call && i == n_launched && n_launched < MAX_KERNELS) launched[n_launched++] = l->call;
+  return original_vendor->launch(s, l, err);
 }
 
 static void record_launches(bench *m) {
-  asked = m->g->vendor;
-  noting = *asked;
-  noting.launch = record_launch;
-  m->g->vendor = &noting;
+  original_vendor = m->g->vendor;
+  recording_vendor = *original_vendor;
+  recording_vendor.launch = record_launch;
+  m->g->vendor = &recording_vendor;
 }
 
 /* Prints the launched kernels. Names contain no types, so each instance of a template is a separate

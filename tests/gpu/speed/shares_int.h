@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * shares_int: what the files of shares have in common.
+ * shares_int: declarations that shares.c and shares_more.c share.
  */
 #ifndef CLEAVE_TESTS_GPU_SHARES_INT_H
 #define CLEAVE_TESTS_GPU_SHARES_INT_H

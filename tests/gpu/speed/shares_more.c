@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels of ops that came later: see shares.c.
+ * Defines the kernels of newer ops that the program of shares.c measures.
  */
 #include "kernels/cuda/attention_int.h"
 #include "kernels/cuda/axis_int.h"
@@ -52,35 +52,35 @@ static clv_code groupnorm_weights(bench *m, clv_err *err) {
                                    m->small_buffer, m->small_buffer, false, err);
 }
 
-/* ---- sums of columns, and of a channel alone ------------------------------------------------- */
+/* ---- sums of columns, and of a single channel ------------------------------------------------ */
 
-/* Returns a batchnorm over rows of features, as after a linear layer. alone: over all values, as
- * one channel, in bf16. */
-static cuda_batchnorm make_column_batchnorm(const bench *m, bool alone) {
-  return (cuda_batchnorm){
-      .sums = alone ? gpu_sums_channels_last(m->n, 1, 1) : gpu_sums_of(m->n_rows, m->row_width, 1),
-      .is_training = true,
-      .channels_last = alone,
-      .eps = 1e-5,
-      .momentum = 0.1,
-      .has_relu = true};
+/* Returns a batchnorm over rows of features, as after a linear layer. is_single_channel: over all
+ * values, as one channel, in bf16. */
+static cuda_batchnorm make_column_batchnorm(const bench *m, bool is_single_channel) {
+  return (cuda_batchnorm){.sums = is_single_channel ? gpu_sums_channels_last(m->n, 1, 1)
+                                                    : gpu_sums_of(m->n_rows, m->row_width, 1),
+                          .is_training = true,
+                          .channels_last = is_single_channel,
+                          .eps = 1e-5,
+                          .momentum = 0.1,
+                          .has_relu = true};
 }
 
-static clv_code column_sums(bench *m, bool alone, clv_err *err) {
-  const cuda_batchnorm b = make_column_batchnorm(m, alone);
-  return clv_gpu_channel_sums(m->g, &b.sums, alone, m->x, m->partial_sums, m->small_buffer, false,
-                              err);
+static clv_code column_sums(bench *m, bool is_single_channel, clv_err *err) {
+  const cuda_batchnorm b = make_column_batchnorm(m, is_single_channel);
+  return clv_gpu_channel_sums(m->g, &b.sums, is_single_channel, m->x, m->partial_sums,
+                              m->small_buffer, false, err);
 }
 
-static clv_code column_moments(bench *m, bool alone, clv_err *err) {
-  const cuda_batchnorm b = make_column_batchnorm(m, alone);
+static clv_code column_moments(bench *m, bool is_single_channel, clv_err *err) {
+  const cuda_batchnorm b = make_column_batchnorm(m, is_single_channel);
   float *mean = m->small_buffer + m->row_width, *var = mean + m->row_width;
   return clv_gpu_batch_moments(m->g, &b, m->x, m->partial_sums, m->statistics, mean, var,
                                m->row_permutation + m->n_rows, err);
 }
 
-static clv_code column_totals(bench *m, bool alone, clv_err *err) {
-  const cuda_batchnorm b = make_column_batchnorm(m, alone);
+static clv_code column_totals(bench *m, bool is_single_channel, clv_err *err) {
+  const cuda_batchnorm b = make_column_batchnorm(m, is_single_channel);
   const cuda_gradient from = {.gate = GPU_BY_X,
                               .x = m->x,
                               .dy = m->z,
@@ -99,7 +99,7 @@ COLUMNS_OR_ONE(column_sums)
 COLUMNS_OR_ONE(column_moments)
 COLUMNS_OR_ONE(column_totals)
 
-/* ---- losses, and what is drawn --------------------------------------------------------------- */
+/* ---- losses and random numbers --------------------------------------------------------------- */
 
 static clv_code bce(bench *m, clv_err *err) {
   return clv_gpu_bce(m->g, m->x, m->z, m->n, m->partial_sums, m->small_buffer, 0, err);
@@ -191,10 +191,10 @@ static cuda_by_heads make_by_heads(const bench *m) {
   return (cuda_by_heads){m->n_samples, m->n_channels, m->image_side, m->image_side, {0}};
 }
 
-/* Returns packed sequences of one row each. whole: one sequence of all rows. */
-static cuda_packed make_packed(const bench *m, bool whole) {
-  return whole ? (cuda_packed){1, m->n_rows, m->n_rows, m->packed_offsets + m->n_rows + 1}
-               : (cuda_packed){m->n_rows, 1, m->n_rows, m->packed_offsets};
+/* Returns packed sequences of one row each. is_one_sequence: one sequence of all rows. */
+static cuda_packed make_packed(const bench *m, bool is_one_sequence) {
+  return is_one_sequence ? (cuda_packed){1, m->n_rows, m->n_rows, m->packed_offsets + m->n_rows + 1}
+                         : (cuda_packed){m->n_rows, 1, m->n_rows, m->packed_offsets};
 }
 
 static clv_code add_packed_positions(bench *m, clv_err *err) {
@@ -261,7 +261,7 @@ static clv_code unpack_lstm_weights(bench *m, clv_err *err) {
   return clv_gpu_lstm_unpack(m->g, &p, m->x, false, err);
 }
 
-/* ---- what stands for several ----------------------------------------------------------------- */
+/* ---- kernels that stand for several kernels -------------------------------------------------- */
 
 static clv_code multiply_by_weight(bench *m, clv_err *err) {
   return clv_gpu_mul_by_weight(m->g, m->x, m->small_buffer, m->y, m->n, err);
@@ -365,14 +365,14 @@ static clv_code var(bench *m, clv_err *err) {
 }
 
 /* Returns the doubling of the images of x, a quarter of its values, or the halving of all. */
-static clv_resample resample_of(const bench *m, bool halves) {
+static clv_resample resample_of(const bench *m, bool is_halving) {
   int64_t side = (int64_t)m->image_side, n = (int64_t)m->n_samples;
-  return (clv_resample){.kind = halves ? CLV_RESAMPLE_MEAN : CLV_RESAMPLE_LINEAR,
+  return (clv_resample){.kind = is_halving ? CLV_RESAMPLE_MEAN : CLV_RESAMPLE_LINEAR,
                         .n = n,
                         .c = (int64_t)m->n_channels,
-                        .in = {halves ? side : side / 2, halves ? side : side / 2},
-                        .out = {halves ? side / 2 : side, halves ? side / 2 : side},
-                        .scale = {halves ? 2 : 0.5, halves ? 2 : 0.5}};
+                        .in = {is_halving ? side : side / 2, is_halving ? side : side / 2},
+                        .out = {is_halving ? side / 2 : side, is_halving ? side / 2 : side},
+                        .scale = {is_halving ? 2 : 0.5, is_halving ? 2 : 0.5}};
 }
 
 #define RESAMPLE(name, launcher, last, halves)        \

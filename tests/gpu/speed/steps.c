@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Training steps of one network in one plan on a device, whose inputs lie there as PyTorch's do:
- * the median of their times, and their losses.
+ * Measures training steps of one network in one plan on a device, with the inputs in device memory
+ * as PyTorch has them. Prints the median of the times, and the losses.
  *
  * usage: steps NETWORK BATCH SIZE f32|tf32|bf16 STEPS [FILE]
- * NETWORK: mlp, lstm, resnet50, bert, bert-small, which drops nothing, or bert-small-drops. On the
- * simulated device the last step's kernels and products are counted. SIZE: width of the MLP's
+ * NETWORK: mlp, lstm, resnet50, bert, bert-small (without dropout) or bert-small-drops. On the
+ * simulated device the kernels and products of the last step are counted. SIZE: width of the MLP's
  * layers, steps of the LSTM's sequence, side of an image, tokens of a text. FILE: gets the
  * parameters before the first step, in order, then the input and the target, for PyTorch to do the
  * same steps; FILE.names the parameters' names, a line each; FILE.after the parameters after the
@@ -245,13 +245,13 @@ static void make_steps(steps *s, const struct network *net, int64_t batch, const
 
 static float run_step(steps *s) {
   const float one = 1;
-  const clv_plan_memories homes = {.in = {s->backend, s->backend}};
+  const clv_plan_memories memories = {.in = {s->backend, s->backend}};
   void *din[] = {NULL, NULL};
   float loss;
   clv_call *c;
   clv_err err;
   must(clv_plan_call_get(s->plan, &c, &err), &err);
-  clv_plan_call_set_memories(c, &homes);
+  clv_plan_call_set_memories(c, &memories);
   must(clv_plan_forward(s->plan, c, s->parameter_block, s->version++, (const void *const *)s->in,
                         true, &loss, NULL, &err),
        &err);

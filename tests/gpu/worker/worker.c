@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Stands in for the library of NVIDIA's devices in a worker of the tests: the programs are linked
- * with --wrap=clv_cuda_load and the simulated device. Nothing that is installed has it.
+ * Replaces the library for NVIDIA's devices by the simulated device in a worker of the tests: the
+ * programs are linked with --wrap=clv_cuda_load. No installed program contains this file.
  *
- * CLV_SIM_SEED: of the order in which the device does what it is asked; CLV_SIM_NO_CUDNN: as where
- * cuDNN is absent; CLV_SIM_NO_GRAPHS: nothing can be captured; CLV_SIM_CAPABILITY: 75 for 7.5;
- * CLV_SIM_MEMORY: bytes of each of CLV_SIM_DEVICES devices; CLV_SIM_FAIL_TAKE, CLV_SIM_FAIL_LAUNCH,
- * CLV_SIM_LOSE_AT and CLV_SIM_FAILING: see clv_sim_options; CLV_SIM_PLANT: a fault, see
- * apply_planted_fault. What is left on the device when the worker ends, and any use of the default
- * stream, makes its exit code LEFT.
+ * CLV_SIM_SEED: seed of the order in which the device runs operations; CLV_SIM_NO_CUDNN: cuDNN is
+ * absent; CLV_SIM_NO_GRAPHS: nothing can be captured; CLV_SIM_CAPABILITY: compute capability, 75
+ * for 7.5; CLV_SIM_MEMORY: bytes of each of CLV_SIM_DEVICES devices; CLV_SIM_FAIL_TAKE,
+ * CLV_SIM_FAIL_LAUNCH, CLV_SIM_LOSE_AT and CLV_SIM_FAILING: see clv_sim_options; CLV_SIM_PLANT: a
+ * fault, see apply_planted_fault. If the worker leaves memory or objects on the device when it
+ * ends, or has used the default stream, its exit code is EXIT_WITH_LEAKS.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,19 +26,19 @@ static uint64_t read_number(const char *name) {
   return text ? strtoull(text, NULL, 10) : 0;
 }
 
-enum { LEFT = 71, AT_START = 4 };
+enum { EXIT_WITH_LEAKS = 71, AT_START = 4 };
 
 static void look_for_leaks(void) {
   uint64_t none = clv_sim_get_counts().n_default_stream_calls;
   if (none)
     fprintf(stderr, "cuda-sim: the default stream was used %llu times\n", (unsigned long long)none);
-  if (clv_sim_count_leaks() || none) _exit(LEFT);
+  if (clv_sim_count_leaks() || none) _exit(EXIT_WITH_LEAKS);
 }
 
 /* ---- planted faults -------------------------------------------------------------------------- */
 
 static clv_vendor planted;
-static const clv_vendor *right;
+static const clv_vendor *simulated_vendor;
 
 static clv_code do_not_wait(clv_cuda_event *e, clv_err *err) {
   (void)e;
@@ -49,22 +49,22 @@ static clv_code do_not_wait(clv_cuda_event *e, clv_err *err) {
 /* Takes and frees the first allocation of a session, after those of the worker's start. */
 static clv_code free_too_early(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *err) {
   static int n;
-  CLV_TRY(right->take(s, bytes, ret, err));
-  if (++n > AT_START) right->give(s, *ret);
+  CLV_TRY(simulated_vendor->take(s, bytes, ret, err));
+  if (++n > AT_START) simulated_vendor->give(s, *ret);
   return CLV_OK;
 }
 
 static clv_code on_the_default_stream(clv_cuda_stream *s, void *dst, int byte, size_t bytes,
                                       clv_err *err) {
   static int n;
-  return right->fill(++n > AT_START ? NULL : s, dst, byte, bytes, err);
+  return simulated_vendor->fill(++n > AT_START ? NULL : s, dst, byte, bytes, err);
 }
 
 /* Returns a table with the fault that CLV_SIM_PLANT names, which a sanitizer or the simulation must
  * find in a session. */
 static const clv_vendor *apply_planted_fault(const clv_vendor *v) {
   const char *name = getenv("CLV_SIM_PLANT");
-  right = v;
+  simulated_vendor = v;
   if (!name) return v;
   planted = *v;
   if (strcmp(name, "no_wait") == 0) planted.event_finish = do_not_wait;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fails a context while a large tensor of it is on its way to a worker.
+ * Fails a context while a large tensor of it is in flight to a worker.
  *   abort_transfer SESSION.yaml WORKER MIB AFTER_MS
- * Prints `started NS` when the call has been said, `aborted NS` right before what fails the
+ * Prints `started NS` when the call has returned, `aborted NS` right before the call that fails the
  * context, then `ended MS`: how long closing the context took. NS: the monotonic clock of this
  * machine.
  */

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Acceptance tests of the C API that no other program here covers; each name says which it is.
+ * Runs acceptance tests of the C API that no other program of this folder covers. The name of each
+ * test says what it checks.
  *   api_acceptance SESSION.yaml A B         shapes of graph; prints a digest as api_program does
  *   api_acceptance SESSION.yaml A B PID     faults: PID is B's process
- *   api_acceptance SESSION.yaml A B hold N  fills A and B with N MiB each, says `holding` and waits
- *                                           to be killed
+ *   api_acceptance SESSION.yaml A B hold N  fills A and B with N MiB each, prints `holding` and
+ *                                           waits to be killed
  */
 #include <pthread.h>
 #include <signal.h>
@@ -263,7 +264,7 @@ static bool references_are_used_before_their_owner_computes_them(pid_t pid) {
   MUST(cleave_rpc_async(rt, c, user, &y, 1, NULL, &f, e));
   REFUSED(cleave_to_here(rt, y, 100, &got[0], e), CLEAVE_DEADLINE, "slow owner");
   REFUSED(cleave_wait(rt, f, 100, &got[0], e), CLEAVE_DEADLINE, "user");
-  /* releasing it before it exists does not affect the others */
+  /* releasing a reference before its value exists does not affect the others */
   MUST(cleave_reference_release(rt, z[0], e));
   CHECK(kill(pid, SIGCONT) == 0);
   DO(fetch_value(y, &got[0]));
@@ -294,19 +295,19 @@ static bool worker_killed_in_backward_is_reported_before_the_deadline(pid_t pid)
   cleave_tensor out = {0};
   float numbers[12];
   struct timespec begin, end;
-  pthread_t killer;
+  pthread_t kill_thread;
   fill_with_random(numbers, 12, 73);
   DO(make_network("dying", at_a, &n));
   DO(open_context(&c));
   DO(run_network(&n, c, 3, NULL, NULL, &loss));
   DO(fetch_value(loss, &out));
   DO(stop_process_and_threads(pid));
-  CHECK(pthread_create(&killer, NULL, kill_after_200_ms, &pid) == 0);
+  CHECK(pthread_create(&kill_thread, NULL, kill_after_200_ms, &pid) == 0);
   cleave_error error = {0};
   clock_gettime(CLOCK_MONOTONIC, &begin);
   CHECK(cleave_backward(rt, c, &loss, 1, false, 0, &error) == CLEAVE_UNAVAILABLE);
   clock_gettime(CLOCK_MONOTONIC, &end);
-  pthread_join(killer, NULL);
+  pthread_join(kill_thread, NULL);
   CHECK(strcmp(error.node, at_b) == 0 && strstr(error.text, "was lost"));
   CHECK(end.tv_sec - begin.tv_sec < 5);
   CHECK(cleave_context_close(rt, c, 0, NULL) == CLEAVE_UNAVAILABLE);
@@ -317,7 +318,7 @@ static bool worker_killed_in_backward_is_reported_before_the_deadline(pid_t pid)
   return close_context(c);
 }
 
-/* ---- to be killed ---------------------------------------------------------------------------- */
+/* ---- a program that is killed ---------------------------------------------------------------- */
 
 /* Opens N contexts, each with 1 MiB of values at A and at B. */
 static bool fill_memory_of_workers(int n_contexts) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The gradients of api_int.h's small network by hand, from the formula.
+ * Computes the gradients of the small network of api_int.h from the formula, without the library.
  */
 #ifndef CLEAVE_API_BY_HAND_H
 #define CLEAVE_API_BY_HAND_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two devices of one node.
+ * Tests a node with two devices through the C API.
  *   api_devices SESSION.yaml NODE OTHER   NODE has cpu:0 and cpu:1; prints a digest as api_program
  *   api_devices SESSION.yaml NODE activations   values of 2 MiB on cpu:0 and cpu:1
  *   api_devices SESSION.yaml NODE large   a module of 4 MB on cpu:0 is refused, a small one is not
@@ -116,12 +116,12 @@ static bool call_n_times(cleave_runtime *of, cleave_context c, cleave_module *m,
   const cleave_tensor t = CLEAVE_TENSOR_F32(numbers, 4, 131072);
   cleave_reference x, y;
   cleave_tensor got = {0};
-  bool good = true;
-  for (int i = 0; i < n && good; i++)
-    good = cleave_leaf(of, c, &t, false, &x, error) == CLEAVE_OK &&
-           cleave_rpc_sync(of, c, m, &x, 1, 0, &y, &got, error) == CLEAVE_OK;
+  bool is_good = true;
+  for (int i = 0; i < n && is_good; i++)
+    is_good = cleave_leaf(of, c, &t, false, &x, error) == CLEAVE_OK &&
+              cleave_rpc_sync(of, c, m, &x, 1, 0, &y, &got, error) == CLEAVE_OK;
   cleave_tensor_free(&got);
-  return good;
+  return is_good;
 }
 
 static bool load_relu(cleave_runtime *of, const char *device, cleave_module **ret) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The C API when things go wrong, and when they go on for long. Usage:
+ * Tests the C API under faults and over many steps. Usage:
  *   api_faults SESSION.yaml A B PID        faults: PID is B's process
  *   api_faults SESSION.yaml A B 0 STEPS    memory and time over many steps
  */

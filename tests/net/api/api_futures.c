@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Futures: api_futures SESSION.yaml A B [single] runs modules at the nodes A and B, and ends with a
- * digest of what came out. api_futures SESSION.yaml A B lost PID kills the worker A of that
- * process.
+ * Tests futures. `api_futures SESSION.yaml A B [single]` runs modules at the nodes A and B, and
+ * ends with a digest of the results. `api_futures SESSION.yaml A B lost PID` kills the worker A,
+ * whose process is PID.
  */
 #include <pthread.h>
 
 #include "api_futures_int.h"
 
-/* ---- the two forms --------------------------------------------------------------------------- */
+/* ---- futures and blocking functions ---------------------------------------------------------- */
 
 /* Takes a whole step by futures, without waiting for any before the last one. The result has the
  * bits of the blocking functions. */
@@ -104,98 +104,99 @@ static bool kept_value_is_fetched_by_a_future(void) {
   return release_future(f[1]);
 }
 
-/* ---- polling, one of many -------------------------------------------------------------------- */
+/* ---- polling, and waiting for one of many ---------------------------------------------------- */
 
 static bool poll_reports_a_done_future(void) {
   cleave_context c;
   cleave_reference y, loss;
   cleave_future f;
-  bool ready = false, early = true;
+  bool is_ready = false, is_early = true;
   DO(open_context(&c));
   DO(call_slow_module(c, &y, &loss));
   DO(start_backward(c, loss, false, &f));
-  if (!single) MUST(cleave_future_poll(rt, f, &early, e));
-  CHECK(single || !early);
-  while (!ready) {
-    MUST(cleave_future_poll(rt, f, &ready, e));
+  if (!single) MUST(cleave_future_poll(rt, f, &is_early, e));
+  CHECK(single || !is_early);
+  while (!is_ready) {
+    MUST(cleave_future_poll(rt, f, &is_ready, e));
     usleep(1000);
   }
   DO(wait_for_future(f));
   DO(wait_for_future(f)); /* waiting for a future that is done is allowed any number of times */
   DO(release_future(f));
-  REFUSED(cleave_future_poll(rt, f, &ready, e), CLEAVE_NOT_FOUND, "released");
+  REFUSED(cleave_future_poll(rt, f, &is_ready, e), CLEAVE_NOT_FOUND, "released");
   return close_context(c);
 }
 
 static bool wait_any_returns_after_one_future(void) {
-  enum { MANY = 4 };
-  cleave_context c[MANY], late;
-  cleave_future f[MANY + 1] = {{0}};
+  enum { STARTED = 4 };
+  cleave_context c[STARTED], late;
+  cleave_future f[STARTED + 1] = {{0}};
   cleave_reference y, loss;
-  bool seen[MANY + 1] = {false};
+  bool seen[STARTED + 1] = {false};
   size_t index;
   DO(open_context(&late));
   DO(call_slow_module(late, &y, &loss));
-  DO(start_backward(late, loss, false, &f[MANY]));
+  DO(start_backward(late, loss, false, &f[STARTED]));
   /* with one thread, callbacks run only while that thread computes or checks the time */
   if (!single || strcmp(at_b, "master") != 0)
-    REFUSED(cleave_wait_any(rt, f, MANY + 1, 1, &index, e), CLEAVE_DEADLINE, "none of 5 futures");
-  for (int i = 0; i < MANY; i++) {
+    REFUSED(cleave_wait_any(rt, f, STARTED + 1, 1, &index, e), CLEAVE_DEADLINE,
+            "none of 5 futures");
+  for (int i = 0; i < STARTED; i++) {
     DO(open_context(&c[i]));
     DO(run_network(&small, c[i], (unsigned)i, NULL, NULL, &loss));
     DO(start_backward(c[i], loss, false, &f[i]));
   }
-  for (int i = 0; i < MANY + 1; i++) {
-    MUST(cleave_wait_any(rt, f, MANY + 1, 0, &index, e));
-    CHECK(index <= MANY && !seen[index]);
+  for (int i = 0; i < STARTED + 1; i++) {
+    MUST(cleave_wait_any(rt, f, STARTED + 1, 0, &index, e));
+    CHECK(index <= STARTED && !seen[index]);
     seen[index] = true;
     DO(release_future(f[index]));
     f[index].id = 0;
   }
-  REFUSED(cleave_wait_any(rt, f, MANY + 1, 0, &index, e), CLEAVE_INVALID, "no future");
+  REFUSED(cleave_wait_any(rt, f, STARTED + 1, 0, &index, e), CLEAVE_INVALID, "no future");
   f[2].id = UINT64_C(1) << 40;
-  REFUSED(cleave_wait_any(rt, f, MANY + 1, 0, &index, e), CLEAVE_INVALID, "no future of this");
-  for (int i = 0; i < MANY; i++) DO(close_context(c[i]));
+  REFUSED(cleave_wait_any(rt, f, STARTED + 1, 0, &index, e), CLEAVE_INVALID, "no future of this");
+  for (int i = 0; i < STARTED; i++) DO(close_context(c[i]));
   return close_context(late);
 }
 
 /* ---- callbacks ------------------------------------------------------------------------------- */
 
-typedef struct heard {
+typedef struct callback_log {
   int n_calls, call_order[8];
   cleave_status last_status;
   cleave_future last_future;
-} heard;
+} callback_log;
 
 typedef struct listener {
-  heard *at;
+  callback_log *at;
   int listener_number;
 } listener;
 
-static pthread_mutex_t hearing = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void record_callback(void *user, cleave_future future, const cleave_error *error) {
   const listener *l = user;
-  pthread_mutex_lock(&hearing);
+  pthread_mutex_lock(&log_lock);
   l->at->call_order[l->at->n_calls++ & 7] = l->listener_number;
   l->at->last_status = error->status;
   l->at->last_future = future;
-  pthread_mutex_unlock(&hearing);
+  pthread_mutex_unlock(&log_lock);
 }
 
-static int get_n_calls(const heard *h) {
-  pthread_mutex_lock(&hearing);
+static int get_n_calls(const callback_log *h) {
+  pthread_mutex_lock(&log_lock);
   int n = h->n_calls;
-  pthread_mutex_unlock(&hearing);
+  pthread_mutex_unlock(&log_lock);
   return n;
 }
 
 /* True if the callbacks were called. With one thread, the waiting function calls them; else they
  * follow soon. */
-static bool wait_until_called(const heard *h, cleave_future f, int n) {
+static bool wait_until_called(const callback_log *h, cleave_future f, int n) {
   for (int i = 0; i < 20000 && get_n_calls(h) < n; i++) {
-    bool ready;
-    if (single && f.id) MUST(cleave_future_poll(rt, f, &ready, e));
+    bool is_ready;
+    if (single && f.id) MUST(cleave_future_poll(rt, f, &is_ready, e));
     usleep(1000);
   }
   usleep(2000);
@@ -207,7 +208,7 @@ static bool callbacks_are_called_once_and_in_order(void) {
   cleave_context c;
   cleave_reference y, loss;
   cleave_future f;
-  heard h = {0};
+  callback_log h = {0};
   listener l[4] = {{&h, 0}, {&h, 1}, {&h, 2}, {&h, 3}};
   DO(open_context(&c));
   DO(call_slow_module(c, &y, &loss));
@@ -237,18 +238,19 @@ typedef struct chain {
 
 static void make_next_call(void *user, cleave_future future, const cleave_error *error) {
   chain *s = user;
-  cleave_error why_not;
+  cleave_error wait_error;
   cleave_future f = {0};
   (void)cleave_future_release(rt, future, NULL);
   bool bad = error->status != CLEAVE_OK;
   if (!bad && s->calls_left)
-    bad = cleave_rpc_async(rt, s->context, small.b, &s->at, 1, NULL, &f, &why_not) != CLEAVE_OK ||
-          cleave_future_then(rt, f, make_next_call, s, &why_not) != CLEAVE_OK;
-  pthread_mutex_lock(&hearing);
+    bad =
+        cleave_rpc_async(rt, s->context, small.b, &s->at, 1, NULL, &f, &wait_error) != CLEAVE_OK ||
+        cleave_future_then(rt, f, make_next_call, s, &wait_error) != CLEAVE_OK;
+  pthread_mutex_lock(&log_lock);
   s->has_failed |= bad;
   s->is_over = bad || !s->calls_left--;
   if (f.id) s->last_call = f;
-  pthread_mutex_unlock(&hearing);
+  pthread_mutex_unlock(&log_lock);
 }
 
 static bool a_callback_begins_the_next_call(void) {
@@ -261,12 +263,12 @@ static bool a_callback_begins_the_next_call(void) {
   MUST(cleave_rpc_async(rt, s.context, small.a, &in, 1, &s.at, &f, e));
   MUST(cleave_future_then(rt, f, make_next_call, &s, e));
   for (bool over = false; !over;) {
-    bool ready;
-    pthread_mutex_lock(&hearing);
+    bool is_ready;
+    pthread_mutex_lock(&log_lock);
     over = s.is_over;
     f = s.last_call.id ? s.last_call : f;
-    pthread_mutex_unlock(&hearing);
-    if (single && !over) (void)!cleave_future_poll(rt, f, &ready, NULL);
+    pthread_mutex_unlock(&log_lock);
+    if (single && !over) (void)!cleave_future_poll(rt, f, &is_ready, NULL);
     usleep(500);
   }
   CHECK(!s.has_failed && s.calls_left == -1);
@@ -279,17 +281,17 @@ static bool failed_call_runs_its_callback(void) {
   cleave_context c;
   cleave_reference x;
   cleave_future f;
-  heard h = {0};
+  callback_log h = {0};
   listener l = {&h, 0};
   DO(open_context(&c));
   MUST(cleave_leaf(rt, c, &numbers, false, &x, e));
   MUST(cleave_rpc_async(rt, c, picks, &x, 1, NULL, &f, e));
   MUST(cleave_future_then(rt, f, record_callback, &l, e));
-  cleave_error why_not;
-  cleave_status status = cleave_future_wait(rt, f, 0, &why_not);
-  CHECK(status != CLEAVE_OK && strstr(why_not.text, "row number of sample 2"));
-  CHECK(cleave_future_tensor(rt, f, &t, &why_not) == status);
-  CHECK(cleave_wait(rt, f, 0, &t, &why_not) == status);
+  cleave_error wait_error;
+  cleave_status status = cleave_future_wait(rt, f, 0, &wait_error);
+  CHECK(status != CLEAVE_OK && strstr(wait_error.text, "row number of sample 2"));
+  CHECK(cleave_future_tensor(rt, f, &t, &wait_error) == status);
+  CHECK(cleave_wait(rt, f, 0, &t, &wait_error) == status);
   DO(wait_until_called(&h, f, 1));
   CHECK(h.last_status == status);
   DO(release_future(f));
@@ -306,7 +308,7 @@ static bool cancelled_waiting_step_changes_nothing(void) {
   cleave_future passed, stepped, read;
   cleave_tensor before = {0}, after = {0};
   cleave_step_result done;
-  heard h = {0};
+  callback_log h = {0};
   listener l = {&h, 0};
   DO(read_weight(small.a, "0.weight", &before));
   DO(open_context(&c));
@@ -430,7 +432,7 @@ static bool the_end_of_a_context_ends_its_futures(bool ends) {
   cleave_reference y, loss, other;
   cleave_future f[3];
   cleave_tensor t = {0};
-  heard h = {0};
+  callback_log h = {0};
   listener l = {&h, 0};
   DO(open_context(&c));
   DO(call_slow_module(c, &y, &loss));
@@ -444,9 +446,9 @@ static bool the_end_of_a_context_ends_its_futures(bool ends) {
   else
     DO(close_context(c));
   for (int i = 0; i < 3; i++) {
-    bool ready = false;
-    MUST(cleave_future_poll(rt, f[i], &ready, e));
-    CHECK(ready);
+    bool is_ready = false;
+    MUST(cleave_future_poll(rt, f[i], &is_ready, e));
+    CHECK(is_ready);
     REFUSED(cleave_future_wait(rt, f[i], 0, e), CLEAVE_CANCELLED, "was closed");
   }
   REFUSED(cleave_wait(rt, f[2], 0, &t, e), CLEAVE_CANCELLED, "was closed");
@@ -466,7 +468,7 @@ static bool callbacks_of_a_released_future_are_called(void) {
   cleave_reference y, loss;
   cleave_future f, next;
   cleave_tensor t = {0};
-  heard h = {0};
+  callback_log h = {0};
   listener l = {&h, 0};
   DO(open_context(&c));
   DO(call_slow_module(c, &y, &loss));
@@ -496,7 +498,7 @@ static bool threads_wait_for_one_future(void) {
   cleave_context c;
   cleave_reference y, loss;
   cleave_future f;
-  bool good = true;
+  bool is_good = true;
   DO(open_context(&c));
   DO(call_slow_module(c, &y, &loss));
   DO(start_backward(c, loss, false, &f));
@@ -505,9 +507,9 @@ static bool threads_wait_for_one_future(void) {
   for (int i = 0; i < THREADS; i++) {
     void *result;
     CHECK(pthread_join(threads[i], &result) == 0);
-    good &= result != NULL;
+    is_good &= result != NULL;
   }
-  CHECK(good);
+  CHECK(is_good);
   DO(release_future(f));
   return close_context(c);
 }
@@ -519,7 +521,7 @@ static bool result_of_another_kind_is_refused(void) {
   cleave_tensor t = {0};
   cleave_step_result s;
   cleave_state state;
-  bool ready;
+  bool is_ready;
   DO(open_context(&c));
   DO(call_slow_module(c, &y, &loss));
   REFUSED(cleave_step_async(rt, optimizer, c, 0, &f, e), CLEAVE_PRECONDITION, "has no gradient");
@@ -532,7 +534,7 @@ static bool result_of_another_kind_is_refused(void) {
   if (!single) REFUSED(cleave_future_tensor(rt, f, &t, e), CLEAVE_PRECONDITION, "is not done");
   REFUSED(cleave_future_tensor(rt, f, NULL, e), CLEAVE_INVALID, "NULL");
   REFUSED(cleave_future_poll(rt, f, NULL, e), CLEAVE_INVALID, "NULL");
-  REFUSED(cleave_future_poll(rt, (cleave_future){0}, &ready, e), CLEAVE_INVALID, "no future");
+  REFUSED(cleave_future_poll(rt, (cleave_future){0}, &is_ready, e), CLEAVE_INVALID, "no future");
   MUST(cleave_wait(rt, f, 0, &t, e));
   DO(start_backward(c, loss, false, &f));
   REFUSED(cleave_wait(rt, f, 0, &t, e), CLEAVE_INVALID, "brings no tensor");
@@ -588,14 +590,14 @@ static const test tests[] = {
 /* ---- the end of the runtime ------------------------------------------------------------------ */
 
 static void close_in_callback(void *user, cleave_future future, const cleave_error *error) {
-  cleave_error why_not;
+  cleave_error wait_error;
   (void)future;
-  heard *h = user;
-  cleave_status closed = cleave_close(rt, 0, NULL, &why_not);
-  pthread_mutex_lock(&hearing);
-  h->n_calls += closed == CLEAVE_PRECONDITION && strstr(why_not.text, "by a callback");
+  callback_log *h = user;
+  cleave_status closed = cleave_close(rt, 0, NULL, &wait_error);
+  pthread_mutex_lock(&log_lock);
+  h->n_calls += closed == CLEAVE_PRECONDITION && strstr(wait_error.text, "by a callback");
   h->last_status = error->status;
-  pthread_mutex_unlock(&hearing);
+  pthread_mutex_unlock(&log_lock);
 }
 
 static bool open_futures_are_listed_as_leaks_and_end(void) {
@@ -604,7 +606,7 @@ static bool open_futures_are_listed_as_leaks_and_end(void) {
   cleave_reference y, loss;
   cleave_future f[2];
   cleave_leaks leaks;
-  heard h = {0}, of_close = {0};
+  callback_log h = {0}, of_close = {0};
   listener l = {&h, 0};
   MUST(cleave_context_open(rt, &o, &c, e));
   DO(call_slow_module(c, &y, &loss));
@@ -626,7 +628,7 @@ static bool the_loss_of_a_worker_ends_its_futures(pid_t worker) {
   cleave_context c;
   cleave_reference x, y, loss;
   cleave_future f[3];
-  heard h = {0};
+  callback_log h = {0};
   listener l = {&h, 0};
   DO(open_context(&c));
   DO(run_network(&small, c, 1, &x, &y, &loss));
@@ -656,10 +658,10 @@ int main(int argc, char **argv) {
   at_a = argv[2];
   at_b = argv[3];
   o.single_thread = single = argc > 4 && strcmp(argv[4], "single") == 0;
-  bool ready = cleave_open(argv[1], &o, &rt, &e) == CLEAVE_OK && load_modules();
+  bool is_ready = cleave_open(argv[1], &o, &rt, &e) == CLEAVE_OK && load_modules();
   if (e.text[0]) snprintf(why, sizeof why, "%.900s", e.text);
-  print_result(ready, "open");
-  if (!ready) return 1;
+  print_result(is_ready, "open");
+  if (!is_ready) return 1;
   if (argc > 5 && strcmp(argv[4], "lost") == 0) {
     print_result(the_loss_of_a_worker_ends_its_futures((pid_t)atoi(argv[5])),
                  "the_loss_of_a_worker_ends_its_futures");

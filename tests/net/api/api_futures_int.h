@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the programs that test futures share: modules, one of them slow.
+ * Functions that the programs that test futures share, and their modules, one of which is slow.
  */
 #ifndef CLEAVE_TEST_API_FUTURES_INT_H
 #define CLEAVE_TEST_API_FUTURES_INT_H

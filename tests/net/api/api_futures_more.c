@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Futures of gradients, of state that is written and of modules on their way: api_futures_more
- * SESSION.yaml A B [single] runs modules at the nodes A and B, and ends with a digest of what came
- * out.
+ * Tests futures of gradients, of state that is written and of modules that are placed:
+ * api_futures_more SESSION.yaml A B [single] runs modules at the nodes A and B, and ends with a
+ * digest of the results.
  */
 #include "api_futures_int.h"
 
@@ -108,7 +108,7 @@ static bool state_is_written_by_futures(void) {
 static bool modules_are_placed_by_futures(void) {
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   cleave_module_options o = {.size = sizeof o, .name = "greedy", .at = at_b, .threads = 100000};
-  cleave_module *m, *greedy;
+  cleave_module *m, *too_large;
   cleave_future f, refused;
   cleave_tensor got = {0};
   DO(load_module("ahead", at_b, "[{op: linear, out: 5}]", 3, &m));
@@ -119,14 +119,14 @@ static bool modules_are_placed_by_futures(void) {
   MUST(cleave_module_release(rt, m, e));
   cleave_tensor_free(&got);
   if (strcmp(at_b, "master") == 0) return true;
-  MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 5}]", &input, &greedy, e));
-  MUST(cleave_module_place_async(rt, greedy, true, 0, &refused, e));
+  MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 5}]", &input, &too_large, e));
+  MUST(cleave_module_place_async(rt, too_large, true, 0, &refused, e));
   REFUSED(cleave_future_wait(rt, refused, 0, e), CLEAVE_EXHAUSTED, "threads for module");
-  MUST(cleave_module_release(rt, greedy, e));
+  MUST(cleave_module_release(rt, too_large, e));
   return release_future(refused);
 }
 
-/* ---- running them ---------------------------------------------------------------------------- */
+/* ---- running the tests ----------------------------------------------------------------------- */
 
 static const struct {
   bool (*run)(void);
@@ -145,15 +145,15 @@ int main(int argc, char **argv) {
   at_a = argv[2];
   at_b = argv[3];
   o.single_thread = single = argc > 4 && strcmp(argv[4], "single") == 0;
-  bool ready = cleave_open(argv[1], &o, &rt, NULL) == CLEAVE_OK && load_modules();
-  print_result(ready, "open");
-  for (size_t i = 0; ready && i < sizeof tests / sizeof *tests; i++) {
+  bool is_ready = cleave_open(argv[1], &o, &rt, NULL) == CLEAVE_OK && load_modules();
+  print_result(is_ready, "open");
+  for (size_t i = 0; is_ready && i < sizeof tests / sizeof *tests; i++) {
     snprintf(why, sizeof why, "see the report");
     print_result(tests[i].run(), tests[i].name);
   }
   printf("digest %016llx\n", (unsigned long long)digest);
-  bool closed = cleave_close(rt, 0, &leaks, NULL) == CLEAVE_OK;
+  bool is_closed = cleave_close(rt, 0, &leaks, NULL) == CLEAVE_OK;
   snprintf(why, sizeof why, "%.900s", leaks.text);
-  print_result(closed && leaks.futures == 0 && leaks.contexts == 0, "nothing_is_left");
+  print_result(is_closed && leaks.futures == 0 && leaks.contexts == 0, "nothing_is_left");
   return n_failed != 0;
 }

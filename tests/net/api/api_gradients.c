@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Backward from gradients that the program gives, and the gradients of a context as a list, read
- * and written: api_gradients SESSION.yaml A B runs modules at the nodes A and B, and ends with a
- * digest of what they computed.
+ * Tests backward from gradients that the program gives, and the gradients of a context as a list
+ * that is read and written: api_gradients SESSION.yaml A B runs modules at the nodes A and B, and
+ * ends with a digest of what they computed.
  */
 #include "api_int.h"
 
@@ -267,7 +267,7 @@ static bool gradient_list_names_every_gradient(void) {
   return true;
 }
 
-/* ---- written --------------------------------------------------------------------------------- */
+/* ---- written gradients ----------------------------------------------------------------------- */
 
 static bool write_scaled_gradients(cleave_context c, const cleave_gradients *list, float factor) {
   for (int i = 0; i < PARAMETERS; i++) {
@@ -402,13 +402,13 @@ static bool invalid_gradient_writes_are_refused(void) {
   return close_context(p.c);
 }
 
-/* ---- a step with the program's own share ----------------------------------------------------- */
+/* ---- a step with gradients of the program's own ---------------------------------------------- */
 
 static cleave_status step_with_options(cleave_optimizer *o, cleave_context c, double square,
-                                       bool not_finite, cleave_step_decision *ret,
+                                       bool is_not_finite, cleave_step_decision *ret,
                                        cleave_error *e) {
   const cleave_step_options how = {
-      .size = sizeof how, .other_square = square, .other_not_finite = not_finite};
+      .size = sizeof how, .other_square = square, .other_not_finite = is_not_finite};
   return cleave_step_with(rt, o, c, &how, ret, e);
 }
 
@@ -482,7 +482,7 @@ static bool program_can_veto_a_step(void) {
   return close_context(p.c);
 }
 
-/* ---- what leaves ----------------------------------------------------------------------------- */
+/* ---- gradients that are sent ----------------------------------------------------------------- */
 
 static unsigned n_given, n_written;
 
@@ -490,9 +490,10 @@ static unsigned n_given, n_written;
 static cleave_status record_sending(void *user, const cleave_sending *s, cleave_error *error) {
   (void)user, (void)error;
   if (s->kind != CLEAVE_SENDING_GRADIENT || strcmp(s->module, "leaves b") != 0) return CLEAVE_OK;
-  bool written = strcmp(s->name, "0.bias") == 0 && s->bytes == 8;
-  bool given = !s->name[0] && s->bytes == 4 * OUT && s->rank == 2;
-  if (written || given) __atomic_add_fetch(written ? &n_written : &n_given, 1, __ATOMIC_RELAXED);
+  bool is_written = strcmp(s->name, "0.bias") == 0 && s->bytes == 8;
+  bool is_given = !s->name[0] && s->bytes == 4 * OUT && s->rank == 2;
+  if (is_written || is_given)
+    __atomic_add_fetch(is_written ? &n_written : &n_given, 1, __ATOMIC_RELAXED);
   return CLEAVE_OK;
 }
 

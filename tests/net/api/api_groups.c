@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Groups of parameters in the C API: api_groups SESSION.yaml A B runs modules at the nodes A and B
- * against the optimisers' formulas in double precision, and ends with a digest of the weights.
+ * Tests groups of parameters in the C API: api_groups SESSION.yaml A B runs modules at the nodes A
+ * and B, compares them with the optimisers' formulas in double precision, and ends with a digest of
+ * the weights.
  */
 #include "api_int.h"
 
-enum { STEPS = 5, MOST = 18 };
+enum { STEPS = 5, PARAMS = 18 };
 
 /* ---- parameters stepped by hand -------------------------------------------------------------- */
 
@@ -105,7 +106,7 @@ static cleave_group make_group(const two_groups *c, const settings *s, const cha
 }
 
 /* Takes one step of the program. Stores the gradients and the result. */
-static bool step_net(const net *n, cleave_optimizer *o, unsigned seed, bool final, param *params,
+static bool step_net(const net *n, cleave_optimizer *o, unsigned seed, bool is_final, param *params,
                      size_t n_params, cleave_step_result *done) {
   cleave_context c;
   cleave_reference loss;
@@ -115,7 +116,7 @@ static bool step_net(const net *n, cleave_optimizer *o, unsigned seed, bool fina
   for (size_t i = 0; i < n_params; i++)
     DO(read_gradient(c, params[i].module, params[i].name, &params[i].gradient));
   MUST(cleave_step(rt, o, c, 0, done, e));
-  if (final)
+  if (is_final)
     MUST(cleave_context_end(rt, c, e));
   else
     DO(close_context(c));
@@ -163,8 +164,8 @@ static bool check_five_steps(const two_groups *c) {
   return true;
 }
 
-static const cleave_schedule falling = {.curve = CLEAVE_STEPS, .step_size = 2, .gamma = 0.5};
-static const cleave_schedule to_zero = {.curve = CLEAVE_LINEAR, .total_steps = 4};
+static const cleave_schedule step_schedule = {.curve = CLEAVE_STEPS, .step_size = 2, .gamma = 0.5};
+static const cleave_schedule linear_schedule = {.curve = CLEAVE_LINEAR, .total_steps = 4};
 
 static bool weights_decay_and_biases_have_a_rate_of_their_own(void) {
   const two_groups c = {.module_prefix = "adamw",
@@ -175,30 +176,33 @@ static bool weights_decay_and_biases_have_a_rate_of_their_own(void) {
 }
 
 static bool each_group_has_its_schedule_and_one_norm_holds_for_all(void) {
-  const two_groups c = {.module_prefix = "schedules",
-                        .kind = CLEAVE_ADAMW,
-                        .weight_settings = {.lr = 0.02, .weight_decay = 0.1, .schedule = &falling},
-                        .bias_settings = {.lr = 0.05, .schedule = &to_zero},
-                        .clip_norm = 0.5};
+  const two_groups c = {
+      .module_prefix = "schedules",
+      .kind = CLEAVE_ADAMW,
+      .weight_settings = {.lr = 0.02, .weight_decay = 0.1, .schedule = &step_schedule},
+      .bias_settings = {.lr = 0.05, .schedule = &linear_schedule},
+      .clip_norm = 0.5};
   return check_five_steps(&c);
 }
 
 static bool groups_with_and_without_momentum_step_together(void) {
-  const two_groups c = {.module_prefix = "sgd",
-                        .weight_settings = {.lr = 0.1, .weight_decay = 0.01, .schedule = &falling},
-                        .bias_settings = {.lr = 0.3, .momentum = 0.9},
-                        .clip_norm = 0.25};
+  const two_groups c = {
+      .module_prefix = "sgd",
+      .weight_settings = {.lr = 0.1, .weight_decay = 0.01, .schedule = &step_schedule},
+      .bias_settings = {.lr = 0.3, .momentum = 0.9},
+      .clip_norm = 0.25};
   return check_five_steps(&c);
 }
 
 /* With final steps, no decision is sent with END_CONTEXT. */
 static bool final_steps_have_all_rates(void) {
-  const two_groups c = {.module_prefix = "final",
-                        .kind = CLEAVE_ADAMW,
-                        .weight_settings = {.lr = 0.02, .weight_decay = 0.5, .schedule = &falling},
-                        .bias_settings = {.lr = 0.05, .schedule = &to_zero},
-                        .clip_norm = 0.5,
-                        .has_final_steps = true};
+  const two_groups c = {
+      .module_prefix = "final",
+      .kind = CLEAVE_ADAMW,
+      .weight_settings = {.lr = 0.02, .weight_decay = 0.5, .schedule = &step_schedule},
+      .bias_settings = {.lr = 0.05, .schedule = &linear_schedule},
+      .clip_norm = 0.5,
+      .has_final_steps = true};
   return check_five_steps(&c);
 }
 
@@ -219,7 +223,7 @@ static bool param_in_no_group_is_not_trained_and_not_in_the_norm(void) {
 static bool later_schedule_applies_to_all_groups(void) {
   static const char *const weight[] = {"*.weight"}, *const bias[] = {"*.bias"};
   const cleave_schedule off = {.curve = CLEAVE_LINEAR, .total_steps = 1};
-  const settings still = {0};
+  const settings zero_settings = {0};
   two_groups c = {
       .module_prefix = "off", .weight_settings = {.lr = 0.1}, .bias_settings = {.lr = 0.2}};
   net n;
@@ -232,8 +236,8 @@ static bool later_schedule_applies_to_all_groups(void) {
   MUST(cleave_optimizer_new(rt, groups, 2, 0, &o, e));
   MUST(cleave_optimizer_set_steps(rt, o, 3, e));
   MUST(cleave_optimizer_set_schedule(rt, o, &off, e));
-  param params[] = {{.module = n.a, .name = "0.weight", .settings = &still},
-                    {.module = n.b, .name = "0.bias", .settings = &still}};
+  param params[] = {{.module = n.a, .name = "0.weight", .settings = &zero_settings},
+                    {.module = n.b, .name = "0.bias", .settings = &zero_settings}};
   for (size_t i = 0; i < 2; i++) DO(read_param(&params[i]));
   DO(step_net(&n, o, 1, false, params, 2, &done));
   CHECK(done.lr == 0 && done.number == 4);
@@ -286,35 +290,36 @@ static bool state_has_moments_for_all_parameters(void) {
 /* ---- sixteen groups -------------------------------------------------------------------------- */
 
 /* Prepares groups over modules of nine layers with two parameters each. The first n parameters have
- * a group each, with rates 0.01, 0.02, ... rest: the last group also has all other parameters. */
-static void make_many_groups(cleave_module *const *m, int n, bool rest, char (*names)[24],
+ * a group each, with rates 0.01, 0.02, ... has_rest: the last group also has all other
+ * parameters. */
+static void make_many_groups(cleave_module *const *m, int n, bool has_rest, char (*names)[24],
                              const char **lists, cleave_group *groups) {
-  for (int i = 0; i < MOST; i++) {
+  for (int i = 0; i < PARAMS; i++) {
     snprintf(names[i], sizeof names[i], "%d.%s", i / 2, i % 2 ? "bias" : "weight");
     lists[i] = names[i];
   }
   for (int i = 0; i < n; i++) {
-    bool last = rest && i + 1 == n;
+    bool last = has_rest && i + 1 == n;
     groups[i] = (cleave_group){.modules = m,
                                .n_modules = 1,
                                .parameters = lists + i,
-                               .n_parameters = last ? (size_t)(MOST - i) : 1,
+                               .n_parameters = last ? (size_t)(PARAMS - i) : 1,
                                .lr = 0.01 * (i + 1)};
   }
 }
 
 static bool load_many_layers(const char *name, const char *at, cleave_module **ret) {
   char layers[512] = "[";
-  for (int i = 0; i < MOST / 2; i++)
+  for (int i = 0; i < PARAMS / 2; i++)
     strcat(layers, i ? ", {op: linear, out: 2}" : "{op: linear, out: 2}");
   strcat(layers, "]");
   return load_module(name, at, layers, 2, ret);
 }
 
 static bool a_module_has_sixteen_groups(void) {
-  char names[MOST][24];
-  const char *lists[MOST];
-  cleave_group groups[MOST];
+  char names[PARAMS][24];
+  const char *lists[PARAMS];
+  cleave_group groups[PARAMS];
   cleave_module *m, *loss;
   cleave_optimizer *o;
   DO(load_many_layers("sixteen", at_b, &m));
@@ -330,10 +335,10 @@ static bool a_module_has_sixteen_groups(void) {
   cleave_context c;
   cleave_reference x, t, y, l;
   float numbers[8];
-  settings with[MOST];
-  param params[MOST];
+  settings with[PARAMS];
+  param params[PARAMS];
   memset(params, 0, sizeof params);
-  for (int i = 0; i < MOST; i++) {
+  for (int i = 0; i < PARAMS; i++) {
     with[i] = (settings){.lr = 0.01 * (i < 16 ? i + 1 : 16)};
     params[i] = (param){.module = m, .name = names[i], .settings = &with[i]};
     DO(read_param(&params[i]));
@@ -346,9 +351,9 @@ static bool a_module_has_sixteen_groups(void) {
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
   MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, t}, 2, &l, e));
   DO(backward(c, l, false));
-  for (int i = 0; i < MOST; i++) DO(read_gradient(c, m, names[i], &params[i].gradient));
+  for (int i = 0; i < PARAMS; i++) DO(read_gradient(c, m, names[i], &params[i].gradient));
   MUST(cleave_step(rt, o, c, 0, NULL, e));
-  for (int i = 0; i < MOST; i++) {
+  for (int i = 0; i < PARAMS; i++) {
     step_param(&params[i], CLEAVE_SGD, 0, 1);
     DO(matches_expected(&params[i]));
     cleave_tensor_free(&params[i].gradient);

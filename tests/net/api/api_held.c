@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Programs under the policy of the host: rows that are declared, tensors without a row, the record.
+ * Runs programs under the egress policy of the host: tensors that the program has declared, tensors
+ * that it has not, and the record of what was sent. usage: PROGRAM SESSION RUN MODE; the modes are
+ * the functions of `modes`. The module "far" is at w1, and its loss at the master.
  * usage: PROGRAM SESSION RUN MODE; the modes are the functions of `modes`. The module "far" is at
  * w1, and its loss at the master.
  */
@@ -109,7 +111,7 @@ static bool program_is_refused_by_the_policy(void) {
   return true;
 }
 
-/* ---- held to its rows ------------------------------------------------------------------------ */
+/* ---- programs with declared rows ------------------------------------------------------------- */
 
 static bool program_without_a_record_is_refused(void) {
   REFUSED(open_held(NULL, e), CLEAVE_PRECONDITION, "cleave_options.run");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the test programs of the C API share: checks, and the small network that most of them run.
+ * Checks that the test programs of the C API share, and the small network that most of them run.
  */
 #ifndef CLEAVE_TEST_API_INT_H
 #define CLEAVE_TEST_API_INT_H
@@ -178,7 +178,7 @@ static inline bool open_session(char **argv) {
   return true;
 }
 
-/* ---- running them ---------------------------------------------------------------------------- */
+/* ---- running the tests ----------------------------------------------------------------------- */
 
 typedef struct test {
   bool (*run_test)(void);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cleave_options.interrupted while a worker is stopped, and forks: api_interrupts SESSION.yaml A B
- * PID runs modules at the nodes A and B, and stops and continues the process PID, which is A's
- * worker.
+ * Tests cleave_options.interrupted while a worker is stopped, and forks: api_interrupts
+ * SESSION.yaml A B PID runs modules at the nodes A and B, and stops and continues the process PID,
+ * which is A's worker.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -58,14 +58,14 @@ static void *set_flag_later(void *user) {
 /* ---- the tests ------------------------------------------------------------------------------- */
 
 static net small;
-static cleave_module *fresh;
+static cleave_module *unloaded;
 static cleave_optimizer *optimizer;
 
 static bool make_modules(void) {
   cleave_context c;
   cleave_reference loss;
   DO(make_network("small", "master", &small));
-  DO(load_module("fresh", at_a, "[{op: linear, out: 2}]", 3, &fresh));
+  DO(load_module("fresh", at_a, "[{op: linear, out: 2}]", 3, &unloaded));
   cleave_module *both[] = {small.a, small.b};
   const cleave_group g = {.modules = both, .n_modules = 2, .lr = 0.5};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &optimizer, e));
@@ -95,7 +95,7 @@ static bool interrupt_ends_waits_for_values_and_modules(void) {
   INTERRUPTED(cleave_wait_any(rt, &f, 1, 0, &index, e), LATEST_MS);
   MUST(cleave_future_poll(rt, f, &is_ready, e));
   CHECK(!is_ready);
-  INTERRUPTED(cleave_call(rt, c, fresh, &in, 1, &y, e), LATEST_MS);
+  INTERRUPTED(cleave_call(rt, c, unloaded, &in, 1, &y, e), LATEST_MS);
   INTERRUPTED(cleave_weight_read(rt, small.a, "0.bias", 0, &t, e), LATEST_MS);
   INTERRUPTED(cleave_measure(rt, 1, 0, &m, e), LATEST_MS);
   INTERRUPTED(cleave_backward(rt, c, &loss, 1, false, 0, e), LATEST_MS);
@@ -105,12 +105,12 @@ static bool interrupt_ends_waits_for_values_and_modules(void) {
   DO(close_context(c));
   DO(open_context(&c));
   DO(make_leaf(c, x, 4, 3, true, &in));
-  MUST(cleave_call(rt, c, fresh, &in, 1, &y, e)); /* loads the module after all */
+  MUST(cleave_call(rt, c, unloaded, &in, 1, &y, e)); /* loads the module after all */
   DO(stop_process_and_threads(worker));
   INTERRUPTED(cleave_context_close(rt, c, 0, e), LATEST_MS);
-  INTERRUPTED(cleave_parameter_freeze(rt, fresh, bias, 1, 0, e), LATEST_MS);
+  INTERRUPTED(cleave_parameter_freeze(rt, unloaded, bias, 1, 0, e), LATEST_MS);
   CHECK(kill(worker, SIGCONT) == 0);
-  MUST(cleave_parameter_freeze(rt, fresh, bias, 1, 0, e));
+  MUST(cleave_parameter_freeze(rt, unloaded, bias, 1, 0, e));
   return true;
 }
 

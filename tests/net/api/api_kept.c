@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * References that outlive their context: api_kept SESSION.yaml A B [single] [few] runs modules
- * at the nodes A and B, and ends with a digest of what came out. In every case the bits are those
- * of the same tensor passed by hand. api_kept SESSION.yaml A B lost PID kills the worker A of
- * that process.
+ * Tests references that outlive their context: api_kept SESSION.yaml A B [single] [few] runs
+ * modules at the nodes A and B, and ends with a digest of the results. In every case the bits are
+ * those of the same tensor passed as a leaf. api_kept SESSION.yaml A B lost PID kills the worker A,
+ * whose process is PID.
  */
 #include "api_int.h"
 
 static cleave_module *on_a, *on_b, *at_home, *picks;
-static int times = 100; /* number of values of 1 MiB: more than the workers' quotas together */
+/* number of values of 1 MiB: more than the workers' quotas together */
+static int n_large_values = 100;
 
 static bool load_modules(void) {
   cleave_module_options o = {.size = sizeof o, .name = "picks", .at = at_a, .seed = 7};
@@ -216,10 +217,10 @@ static bool an_error_is_stored_in_the_reference(void) {
 static bool owner_confirms_kept_value(void) {
   cleave_kept k;
   cleave_place place;
-  bool confirmed = false;
+  bool is_confirmed = false;
   DO(keep_output(on_b, 9, &k)); /* the value exists, because closing its context waited for it */
-  MUST(cleave_kept_confirmed(rt, k, &confirmed, e));
-  CHECK(confirmed);
+  MUST(cleave_kept_confirmed(rt, k, &is_confirmed, e));
+  CHECK(is_confirmed);
   MUST(cleave_kept_owner(rt, k, &place, e));
   CHECK(strcmp(place.node, at_b) == 0);
   return release_kept(k);
@@ -231,7 +232,7 @@ static bool released_handle_is_refused_as_released(void) {
   cleave_reference x, again;
   cleave_tensor t = {0};
   cleave_place place;
-  bool confirmed;
+  bool is_confirmed;
   DO(keep_output(on_a, 10, &k));
   DO(open_context(&c));
   MUST(cleave_kept_use(rt, c, k, &again, e));
@@ -241,7 +242,7 @@ static bool released_handle_is_refused_as_released(void) {
   REFUSED(cleave_kept_fetch(rt, k, 0, &t, e), CLEAVE_NOT_FOUND, "was released");
   REFUSED(cleave_kept_use(rt, c, k, &x, e), CLEAVE_NOT_FOUND, "was released");
   REFUSED(cleave_kept_owner(rt, k, &place, e), CLEAVE_NOT_FOUND, "was released");
-  REFUSED(cleave_kept_confirmed(rt, k, &confirmed, e), CLEAVE_NOT_FOUND, "was released");
+  REFUSED(cleave_kept_confirmed(rt, k, &is_confirmed, e), CLEAVE_NOT_FOUND, "was released");
   REFUSED(cleave_kept_fetch(rt, never, 0, &t, e), CLEAVE_INVALID, "no kept reference");
   return close_context(c);
 }
@@ -262,10 +263,10 @@ static bool keep_at_once(bool ends, cleave_kept *ret) {
 }
 
 static bool kept_value_is_computed_after_its_context_closes(void) {
-  enum { MOST = 100 };
-  cleave_kept k[MOST];
+  enum { MAX_KEPT = 100 };
+  cleave_kept k[MAX_KEPT];
   cleave_tensor first = {0}, t = {0};
-  int n = times < MOST ? times : MOST;
+  int n = n_large_values < MAX_KEPT ? n_large_values : MAX_KEPT;
   for (int i = 0; i < n; i++) DO(keep_at_once(i % 4 == 3, &k[i]));
   DO(fetch_kept(k[0], &first));
   for (int i = 0; i < n; i++) {
@@ -290,7 +291,7 @@ static bool released_values_are_freed(void) {
   cleave_module_options o = {.size = sizeof o, .name = "wide", .at = at_a, .seed = 7};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, ROWS, 2);
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 4096}]", &input, &wide, e));
-  for (int i = 0; i < times; i++) {
+  for (int i = 0; i < n_large_values; i++) {
     cleave_kept k;
     DO(open_context(&c));
     DO(make_leaf(c, numbers, ROWS, 2, false, &x));
@@ -347,7 +348,7 @@ static bool forwards_without_backward_are_freed(void) {
   MUST(cleave_load_layers(rt, &o, "[{op: tanh}, {op: linear, out: 2}]", &input, &wide, e));
   DO(open_context(&c));
   DO(call_a_then_b(c, 13, &kept_x, &h, &kept_y));
-  for (int i = 0; i < times; i++) {
+  for (int i = 0; i < n_large_values; i++) {
     DO(make_leaf(c, numbers, ROWS, WIDTH, true, &x));
     MUST(cleave_call(rt, c, wide, &x, 1, &y, e));
     if (i % 10 == 0) MUST(cleave_to_here(rt, y, 0, &t, e));
@@ -592,17 +593,17 @@ int main(int argc, char **argv) {
   at_b = argv[3];
   for (int i = 4; i < argc; i++) {
     o.single_thread |= strcmp(argv[i], "single") == 0;
-    if (strcmp(argv[i], "few") == 0) times = 5;
+    if (strcmp(argv[i], "few") == 0) n_large_values = 5;
   }
   if (argc == 6 && strcmp(argv[4], "lost") == 0) {
     bool ok = use_of_a_lost_owners_reference_fails(argv[1], (pid_t)atoi(argv[5]));
     print_result(ok, "use_of_a_lost_owners_reference_fails");
     return n_failed != 0;
   }
-  bool ready = cleave_open(argv[1], &o, &rt, &e) == CLEAVE_OK && load_modules();
+  bool is_ready = cleave_open(argv[1], &o, &rt, &e) == CLEAVE_OK && load_modules();
   snprintf(why, sizeof why, "%.900s", e.text);
-  print_result(ready, "open");
-  if (ready) (void)RUN_ALL(tests);
+  print_result(is_ready, "open");
+  if (is_ready) (void)RUN_ALL(tests);
   print_digest();
   cleave_leaks leaks;
   print_result(cleave_close(rt, 0, &leaks, NULL) == CLEAVE_OK && leaks.kept == 0, "close");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The lease of references, step by step: api_lease SESSION.yaml A B C [single] does what the lines
- * say that test_lease.py writes, and answers each. A owns values of 4 MiB that B uses; each needs
- * an output of C, so that it is not there as long as C is stopped.
+ * Tests the lease of references step by step: api_lease SESSION.yaml A B C [single] executes the
+ * commands that test_lease.py writes to its standard input, and answers each. A owns values of 4
+ * MiB that B uses. Each needs an output of C, so it does not exist as long as C is stopped.
  */
 #include "api_int.h"
 
@@ -226,10 +226,10 @@ int main(int argc, char **argv) {
   cleave_error e = {0};
   at_a = argv[2];
   at_b = argv[3];
-  bool ready = cleave_open(argv[1], &o, &rt, &e) == CLEAVE_OK && load_modules(argv[4]);
+  bool is_ready = cleave_open(argv[1], &o, &rt, &e) == CLEAVE_OK && load_modules(argv[4]);
   if (e.status) snprintf(why, sizeof why, "%s: %s", cleave_status_name(e.status), e.text);
-  print_result(ready, "open");
-  while (ready && fgets(line, sizeof line, stdin)) {
+  print_result(is_ready, "open");
+  while (is_ready && fgets(line, sizeof line, stdin)) {
     if (sscanf(line, "%31s %u", name, &slot) != 2) return 2;
     snprintf(why, sizeof why, "see the report");
     print_result(run_command(name, slot), name);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Modules that end, in the C API: api_modules SESSION.yaml A B N FOLDER loads and releases N
- * modules in a loop, and others in every state a program can have them in; asks for parameters; and
- * brings state to files of that folder and back. "at NAME" on standard output asks who
- * started it to look at the memory; a line on standard input lets it go on.
+ * Tests modules that end, in the C API: api_modules SESSION.yaml A B N FOLDER loads and releases N
+ * modules in a loop, and others in every state that a program can have them in; reads parameters;
+ * and saves state to files of that folder and loads it. A line "at NAME" on standard output asks
+ * the runner to measure the memory; a line on standard input lets the program continue.
  */
 #include "api_int.h"
 
-enum { MOST_MODULES = 255 };
+enum { MAX_MODULES = 255 };
 
 static int n_loops;
 static const char *folder;
@@ -27,7 +27,7 @@ static bool ask_runner(const char *place) {
   return fgets(line, sizeof line, stdin) != NULL;
 }
 
-/* ---- one after the other --------------------------------------------------------------------- */
+/* ---- loading and releasing in a loop --------------------------------------------------------- */
 
 static bool run_one_call(cleave_module *m, cleave_tensor *ret) {
   cleave_context c;
@@ -96,11 +96,11 @@ static bool trained_modules_are_released_after_their_optimisers(void) {
   return true;
 }
 
-/* ---- while they are used --------------------------------------------------------------------- */
+/* ---- releasing modules that are in use ------------------------------------------------------- */
 
-/* Gets gradient and value of a context. released: the modules are released between the calls and
+/* Gets gradient and value of a context. is_released: the modules are released between the calls and
  * the backward. */
-static bool run_context(bool released, cleave_tensor *dx, cleave_tensor *y) {
+static bool run_context(bool is_released, cleave_tensor *dx, cleave_tensor *y) {
   net n;
   cleave_context c;
   cleave_reference x, out, loss;
@@ -108,15 +108,16 @@ static bool run_context(bool released, cleave_tensor *dx, cleave_tensor *y) {
   DO(open_context(&c));
   DO(run_network(&n, c, 11, &x, &out, &loss));
   cleave_module *all[] = {n.a, n.b, n.loss}, *other[3];
-  for (int i = 0; i < 3 && released; i++) cleave_module_release(rt, all[i], NULL);
-  for (int i = 0; i < 3 && released; i++) /* loads more modules with the name of a released one */
+  for (int i = 0; i < 3 && is_released; i++) cleave_module_release(rt, all[i], NULL);
+  /* loads more modules with the name of a released one */
+  for (int i = 0; i < 3 && is_released; i++)
     DO(load_seeded_module(i ? i == 1 ? "used a" : "used b" : "used loss", at_a, 9, &other[i]));
   DO(backward(c, loss, true));
   DO(backward(c, loss, false));
   MUST(cleave_leaf_gradient(rt, x, dx, e));
   MUST(cleave_to_here(rt, out, 0, y, e));
   DO(close_context(c));
-  for (int i = 0; i < 3; i++) cleave_module_release(rt, released ? other[i] : all[i], NULL);
+  for (int i = 0; i < 3; i++) cleave_module_release(rt, is_released ? other[i] : all[i], NULL);
   return true;
 }
 
@@ -223,13 +224,13 @@ static bool name_of_a_released_module_can_be_used_again(void) {
 
 /* Modules that were never used are removed at once, the others when they are unloaded. */
 static bool released_modules_free_their_numbers(void) {
-  cleave_module *m[MOST_MODULES] = {0}, *more;
+  cleave_module *m[MAX_MODULES] = {0}, *more;
   cleave_tensor t = {0};
   char name[32];
   int n = 0;
   cleave_module_options o = {.size = sizeof o, .name = "one more", .at = at_a};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
-  for (; n < MOST_MODULES; n++) {
+  for (; n < MAX_MODULES; n++) {
     snprintf(name, sizeof name, "of many %d", n);
     DO(load_seeded_module(name, n % 2 ? at_a : at_b, 1, &m[n]));
   }
@@ -246,12 +247,12 @@ static bool released_modules_free_their_numbers(void) {
 /* ---- parameters ------------------------------------------------------------------------------ */
 
 static bool has_parameter_info(const cleave_module *m, size_t i, const char *name,
-                               cleave_dtype dtype, int rank, bool learns, bool buffer,
+                               cleave_dtype dtype, int rank, bool learns, bool is_buffer,
                                const cleave_optimizer *o, size_t group) {
   cleave_parameter p = {.size = sizeof p};
   MUST(cleave_parameter_info(m, i, &p, e));
   CHECK(strcmp(p.name, name) == 0 && strcmp(cleave_module_weight_name(m, i), name) == 0);
-  CHECK(p.dtype == dtype && p.rank == rank && p.learns == learns && p.buffer == buffer);
+  CHECK(p.dtype == dtype && p.rank == rank && p.learns == learns && p.buffer == is_buffer);
   CHECK(!rank || p.shape[0] == 5);
   CHECK(rank < 2 || p.shape[1] == 3);
   CHECK(p.optimizer == o && p.group == group);
@@ -356,11 +357,11 @@ static bool compare_states(cleave_module *a, cleave_module *b, cleave_state_kind
   return true;
 }
 
-static bool check_alike(cleave_module *a, cleave_module *b, bool wanted) {
-  bool weights, moments;
+static bool check_alike(cleave_module *a, cleave_module *b, bool is_wanted) {
+  bool weights, has_moments;
   DO(compare_states(a, b, CLEAVE_STATE_WEIGHTS, &weights));
-  DO(compare_states(a, b, CLEAVE_STATE_OPTIMIZER, &moments));
-  CHECK(weights == wanted && moments == wanted);
+  DO(compare_states(a, b, CLEAVE_STATE_OPTIMIZER, &has_moments));
+  CHECK(weights == is_wanted && has_moments == is_wanted);
   return true;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every optimiser through the C API: api_optimizers SESSION.yaml A B steps a module at A, with a
- * loss at B, by the gradients of torch.optim's golden runs, and ends with a digest of what came
- * out. Runs from the root of the repository.
+ * Tests every optimiser through the C API: api_optimizers SESSION.yaml A B steps a module at A,
+ * with a loss at B, by the gradients of torch.optim's golden runs, and ends with a digest of the
+ * results. Runs from the root of the repository.
  */
 #include "api_int.h"
 

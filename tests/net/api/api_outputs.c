@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Modules with several outputs, and values in bf16: api_outputs SESSION.yaml A B runs modules at
- * the nodes A and B, and ends with a digest of what they computed.
+ * Tests modules with several outputs, and values in bf16: api_outputs SESSION.yaml A B runs modules
+ * at the nodes A and B, and ends with a digest of what they computed.
  */
 #include "api_int.h"
 
@@ -80,13 +80,13 @@ static bool is_rounded(const cleave_tensor *t, const cleave_tensor *exact, size_
 /* ---- several outputs ------------------------------------------------------------------------- */
 
 /* The two layers as modules of one output each, with the same initial values. */
-typedef struct apart {
+typedef struct separate_modules {
   cleave_module *w, *v;
   cleave_context c;
   cleave_reference x, h, y;
-} apart;
+} separate_modules;
 
-static bool run_apart(const float *x, apart *p) {
+static bool run_apart(const float *x, separate_modules *p) {
   DO(open_context(&p->c));
   DO(make_leaf(p->c, x, ROWS, IN, true, &p->x));
   MUST(cleave_call(rt, p->c, p->w, &p->x, 1, &p->h, e));
@@ -95,15 +95,15 @@ static bool run_apart(const float *x, apart *p) {
 }
 
 static bool compare_gradients(cleave_module *pair, cleave_context c, cleave_reference x,
-                              const apart *p) {
+                              const separate_modules *p) {
   static const struct {
-    const char *name, *apart;
+    const char *name, *name_in_part;
     size_t n;
   } rows[] = {{"0.weight", "0.weight", 15}, {"0.bias", "0.bias", 5}, {"2.weight", "2.weight", 10}};
   cleave_tensor got = {0}, want = {0};
   for (int i = 0; i < 3; i++) {
     DO(read_gradient(c, pair, rows[i].name, &got));
-    DO(read_gradient(p->c, i < 2 ? p->w : p->v, rows[i].apart, &want));
+    DO(read_gradient(p->c, i < 2 ? p->w : p->v, rows[i].name_in_part, &want));
     DO(is_tensor_near(&got, &want, rows[i].n));
     add_to_digest(&got);
   }
@@ -119,19 +119,19 @@ static bool compare_gradients(cleave_module *pair, cleave_context c, cleave_refe
 /* Values and gradients of a module with two outputs are those of its layers as two modules. Both
  * outputs are roots, and have gradients of their own. */
 static bool outputs_equal_those_of_separate_modules(void) {
-  apart p;
+  separate_modules p;
   cleave_module *pair;
   cleave_context c;
   cleave_reference x, out[2];
   cleave_tensor got = {0}, want = {0};
-  float numbers[ROWS * IN], of_h[N_H], of_y[N_Y];
+  float numbers[ROWS * IN], dh[N_H], dy[N_Y];
   DO(load_pair("pair", at_a, &pair));
   DO(load_from_layer("w apart", "[{op: linear, out: 5}, {op: tanh}]", 0, IN, &p.w));
   DO(load_from_layer("v apart", "[{op: linear, out: 2}]", 2, HIDDEN, &p.v));
   CHECK(cleave_output_count(pair) == 2 && cleave_output_count(p.w) == 1);
   fill_with_random(numbers, ROWS * IN, 1);
-  fill_with_random(of_h, N_H, 2);
-  fill_with_random(of_y, N_Y, 3);
+  fill_with_random(dh, N_H, 2);
+  fill_with_random(dy, N_Y, 3);
   DO(run_apart(numbers, &p));
   DO(open_context(&c));
   DO(make_leaf(c, numbers, ROWS, IN, true, &x));
@@ -143,8 +143,8 @@ static bool outputs_equal_those_of_separate_modules(void) {
   MUST(cleave_to_here(rt, out[1], 0, &got, e));
   MUST(cleave_to_here(rt, p.y, 0, &want, e));
   CHECK(got.rank == 2 && memcmp(got.data, want.data, N_Y * sizeof(float)) == 0);
-  cleave_tensor h = CLEAVE_TENSOR_F32(of_h, ROWS, HIDDEN), y = CLEAVE_TENSOR_F32(of_y, ROWS, OUT);
-  cleave_tensor folded = CLEAVE_TENSOR_F32(of_h, ROWS, HIDDEN, 1);
+  cleave_tensor h = CLEAVE_TENSOR_F32(dh, ROWS, HIDDEN), y = CLEAVE_TENSOR_F32(dy, ROWS, OUT);
+  cleave_tensor folded = CLEAVE_TENSOR_F32(dh, ROWS, HIDDEN, 1);
   MUST(backward_from(p.c, (cleave_reference[]){p.h, p.y}, 2, (cleave_tensor[]){h, y}, false, e));
   MUST(backward_from(c, out, 2, (cleave_tensor[]){folded, y}, false, e));
   DO(compare_gradients(pair, c, x, &p));
@@ -161,11 +161,11 @@ static bool output_without_gradient_counts_as_zero(void) {
   cleave_context c;
   cleave_reference x, out[2];
   cleave_tensor g = {0}, first = {0};
-  float numbers[ROWS * IN], of_h[N_H];
+  float numbers[ROWS * IN], dh[N_H];
   DO(load_pair("half used", at_a, &pair));
   fill_with_random(numbers, ROWS * IN, 4);
-  fill_with_random(of_h, N_H, 5);
-  cleave_tensor folded = CLEAVE_TENSOR_F32(of_h, ROWS, HIDDEN, 1);
+  fill_with_random(dh, N_H, 5);
+  cleave_tensor folded = CLEAVE_TENSOR_F32(dh, ROWS, HIDDEN, 1);
   DO(open_context(&c));
   DO(make_leaf(c, numbers, ROWS, IN, true, &x));
   MUST(cleave_call_outputs(rt, c, pair, &x, 1, NULL, out, 2, e));
@@ -270,17 +270,17 @@ static bool bf16_leaf_computes_as_the_same_numbers_in_f32(void) {
   cleave_context c[2];
   cleave_reference x[2], h, y[2];
   cleave_tensor value[2] = {{0}, {0}}, g[2] = {{0}, {0}}, weight[2] = {{0}, {0}};
-  float numbers[ROWS * IN], of_y[N_Y];
+  float numbers[ROWS * IN], dy[N_Y];
   uint16_t rounded[ROWS * IN], rounded_y[N_Y];
   DO(make_network("bf16", at_a, &n));
   fill_with_random(numbers, ROWS * IN, 8);
-  fill_with_random(of_y, N_Y, 9);
+  fill_with_random(dy, N_Y, 9);
   for (int i = 0; i < ROWS * IN; i++)
     numbers[i] = widen_bf16(rounded[i] = round_to_bf16(numbers[i]));
-  for (int i = 0; i < N_Y; i++) of_y[i] = widen_bf16(rounded_y[i] = round_to_bf16(of_y[i]));
+  for (int i = 0; i < N_Y; i++) dy[i] = widen_bf16(rounded_y[i] = round_to_bf16(dy[i]));
   const cleave_tensor leaves[] = {CLEAVE_TENSOR_F32(numbers, ROWS, IN),
                                   CLEAVE_TENSOR_BF16(rounded, ROWS, IN)};
-  const cleave_tensor given[] = {CLEAVE_TENSOR_F32(of_y, ROWS, OUT),
+  const cleave_tensor given[] = {CLEAVE_TENSOR_F32(dy, ROWS, OUT),
                                  CLEAVE_TENSOR_BF16(rounded_y, ROWS, OUT)};
   for (int i = 0; i < 2; i++) {
     const cleave_call_options o = {
@@ -368,19 +368,20 @@ static bool measure_fetch(cleave_module *m, cleave_reference x, cleave_context c
 
 /* A worker sends a value that is fetched in bf16 in half the bytes. */
 static bool value_in_bf16_has_half_the_bytes(void) {
-  enum { MANY = 4096 };
-  static const float numbers[MANY * IN];
+  enum { MANY_ROWS = 4096 };
+  static const float numbers[MANY_ROWS * IN];
   cleave_module *m;
   cleave_context c;
   cleave_reference x;
   uint64_t exact, rounded;
   DO(load_module("many rows", at_a, "[{op: linear, out: 2}]", IN, &m));
   DO(open_context(&c));
-  DO(make_leaf(c, numbers, MANY, IN, false, &x));
+  DO(make_leaf(c, numbers, MANY_ROWS, IN, false, &x));
   DO(measure_fetch(m, x, c, CLEAVE_F32, &exact));
   DO(measure_fetch(m, x, c, CLEAVE_BF16, &rounded));
   if (strcmp(at_a, "master") != 0)
-    CHECK(exact >= MANY * OUT * 4 && rounded >= MANY * OUT * 2 && rounded < MANY * OUT * 3);
+    CHECK(exact >= MANY_ROWS * OUT * 4 && rounded >= MANY_ROWS * OUT * 2 &&
+          rounded < MANY_ROWS * OUT * 3);
   return close_context(c);
 }
 

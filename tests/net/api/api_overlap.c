@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * api_overlap SESSION.yaml A B N [single]: two modules that take 20 ms, forward and backward, at A
- * and at B. One thread keeps eight contexts in flight over them, N in all, and A and B say how much
- * of their time they compute.
+ * Tests that two workers compute at the same time: api_overlap SESSION.yaml A B N [single] has a
+ * module at A and one at B that take 20 ms each, forward and backward. One thread keeps eight
+ * contexts in flight over them, N in all. The events of A and B show how much of their time they
+ * compute.
  */
 #include "api_int.h"
 
 enum { IN_FLIGHT = 8 };
 
-typedef struct busy {
+typedef struct busy_time {
   uint64_t first_begin_ns, last_end_ns, busy_ns;
-} busy;
+} busy_time;
 
-static busy nodes[3];
+static busy_time nodes[3];
 
 static void add_event(void *user, cleave_context context, const cleave_event *event) {
   (void)user, (void)context;
   bool computes =
       event->kind >= CLEAVE_EVENT_FORWARD && event->kind <= CLEAVE_EVENT_BACKWARD_WEIGHT;
   if (!computes || event->node > 2) return;
-  busy *b = &nodes[event->node];
+  busy_time *b = &nodes[event->node];
   b->first_begin_ns = b->first_begin_ns && b->first_begin_ns < event->begin_ns ? b->first_begin_ns
                                                                                : event->begin_ns;
   b->last_end_ns = b->last_end_ns > event->end_ns ? b->last_end_ns : event->end_ns;
@@ -89,7 +90,7 @@ static bool eight_contexts_in_flight_keep_two_workers_busy(int n) {
     memset(nodes, 0, sizeof nodes);
     DO(run_contexts_in_flight(m, n));
     for (int i = 1; i <= 2; i++) {
-      const busy *b = &nodes[i];
+      const busy_time *b = &nodes[i];
       uint64_t ideal_ns = (uint64_t)n * 40 * 1000000, took_ns = b->last_end_ns - b->first_begin_ns;
       CHECK(b->busy_ns >= ideal_ns);
       ratio = fmin(ratio, (double)ideal_ns / (double)took_ns);
@@ -109,10 +110,10 @@ int main(int argc, char **argv) {
   at_a = argv[2];
   at_b = argv[3];
   o.single_thread = argc > 5 && strcmp(argv[5], "single") == 0;
-  bool ready = cleave_open(argv[1], &o, &rt, &e) == CLEAVE_OK;
+  bool is_ready = cleave_open(argv[1], &o, &rt, &e) == CLEAVE_OK;
   snprintf(why, sizeof why, "%.900s", e.text);
-  print_result(ready, "open");
-  if (!ready) return 1;
+  print_result(is_ready, "open");
+  if (!is_ready) return 1;
   print_result(eight_contexts_in_flight_keep_two_workers_busy(atoi(argv[4])),
                "eight_contexts_in_flight_keep_two_workers_busy");
   cleave_leaks leaks;

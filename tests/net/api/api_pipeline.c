@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the C API offers to programs that train by pipelines: windows, weighted roots, final steps,
- * schedules, masks by step and call, waits. The modes of usage (api_pipeline_int.h):
- *   none            what must not depend on A and B, in one runtime
- *   window WIDTH    steps until its input ends
+ * Tests what the C API offers to programs that train by pipelines: windows, weighted roots, final
+ * steps, schedules, dropout masks by step and call, waits. The modes of usage (api_pipeline_int.h):
+ *   none            tests whose results must not depend on A and B, in one runtime
+ *   window WIDTH    takes steps until its input ends
  */
 #include <pthread.h>
 
@@ -48,7 +48,7 @@ static bool window_changes_no_bit_of_the_gradients(void) {
   return true;
 }
 
-enum { LONG = 100 };
+enum { LONG_PIPELINE = 100 };
 
 /* Makes more calls than one frame lists, most of them before they can run. */
 static bool window_changes_no_bit_of_a_long_pipeline(void) {
@@ -57,14 +57,14 @@ static bool window_changes_no_bit_of_a_long_pipeline(void) {
   DO(make_network("long", "master", &n));
   for (int width = 0; width < 2; width++) {
     cleave_context c;
-    cleave_reference h[LONG], loss[LONG];
-    float weights[LONG];
+    cleave_reference h[LONG_PIPELINE], loss[LONG_PIPELINE];
+    float weights[LONG_PIPELINE];
     DO(open_context(&c));
-    for (int i = 0; i < LONG; i++) {
+    for (int i = 0; i < LONG_PIPELINE; i++) {
       weights[i] = 0.01f;
       DO(run_network_after(&n, c, (unsigned)i, width && i ? h[i - 1] : none, &h[i], &loss[i]));
     }
-    MUST(backward_weighted(c, loss, weights, LONG, e));
+    MUST(backward_weighted(c, loss, weights, LONG_PIPELINE, e));
     DO(copy_gradients(c, &n, &found[width]));
     DO(close_context(c));
   }
@@ -146,20 +146,22 @@ static bool impossible_predecessor_is_refused(void) {
   DO(make_leaf(c, in, 4, 3, false, &x));
   MUST(cleave_call(rt, c, n.a, &x, 1, &h, e));
   DO(run_network_after(&n, other, 5, none, &far, &loss));
-#define AFTER(value) (&(cleave_call_options){.size = sizeof(cleave_call_options), .after = (value)})
-#define NOT_AFTER(value, part) \
-  REFUSED(cleave_call_with(rt, c, n.a, &x, 1, AFTER(value), &refused, e), CLEAVE_PRECONDITION, part)
-  NOT_AFTER(far, "no call of this context at its node");
-  NOT_AFTER(x, "no call of this context at its node");
+#define CALL_AFTER(value) \
+  (&(cleave_call_options){.size = sizeof(cleave_call_options), .after = (value)})
+#define AFTER_IS_REFUSED(value, part)                                          \
+  REFUSED(cleave_call_with(rt, c, n.a, &x, 1, CALL_AFTER(value), &refused, e), \
+          CLEAVE_PRECONDITION, part)
+  AFTER_IS_REFUSED(far, "no call of this context at its node");
+  AFTER_IS_REFUSED(x, "no call of this context at its node");
   if (strcmp(at_a, at_b) != 0) {
     MUST(cleave_call(rt, c, n.b, &h, 1, &y, e));
-    NOT_AFTER(y, "no call of this context at its node");
+    AFTER_IS_REFUSED(y, "no call of this context at its node");
   }
   DO(run_network_after(&n, c, 6, none, &spent, &loss));
   DO(backward(c, loss, false));
-  NOT_AFTER(spent, "a call without a backward to come");
+  AFTER_IS_REFUSED(spent, "a call without a backward to come");
   MUST(cleave_reference_release(rt, spent, e));
-  REFUSED(cleave_call_with(rt, c, n.a, &x, 1, AFTER(spent), &refused, e), CLEAVE_NOT_FOUND,
+  REFUSED(cleave_call_with(rt, c, n.a, &x, 1, CALL_AFTER(spent), &refused, e), CLEAVE_NOT_FOUND,
           "released");
   REFUSED(
       cleave_call_with(rt, c, n.a, &x, 1,
@@ -169,7 +171,7 @@ static bool impossible_predecessor_is_refused(void) {
   MUST(cleave_context_open(rt, &evaluates, &evaluating, e));
   DO(make_leaf(evaluating, in, 4, 3, false, &eval_x));
   MUST(cleave_call(rt, evaluating, n.a, &eval_x, 1, &eval_h, e));
-  REFUSED(cleave_call_with(rt, evaluating, n.a, &eval_x, 1, AFTER(eval_h), &refused, e),
+  REFUSED(cleave_call_with(rt, evaluating, n.a, &eval_x, 1, CALL_AFTER(eval_h), &refused, e),
           CLEAVE_PRECONDITION, "a call without a backward to come");
   DO(close_context(evaluating));
   DO(close_context(other));
@@ -358,14 +360,14 @@ static bool module_without_an_optimiser_may_take_part(void) {
  * does not change. */
 static bool final_step_changes_only_parameters_that_it_names(void) {
   net n, other;
-  cleave_optimizer *o, *unasked;
+  cleave_optimizer *o, *unnamed_optimizer;
   numbers before, after, others[2];
   DO(make_network("named", "master", &n));
   DO(make_network("unnamed", "master", &other));
   cleave_group g = {.modules = &n.a, .n_modules = 1, .lr = 0.5, .no_rollback = true};
   cleave_group u = {.modules = &n.b, .n_modules = 1, .lr = 0.5, .no_rollback = true};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
-  MUST(cleave_optimizer_new(rt, &u, 1, 0, &unasked, e));
+  MUST(cleave_optimizer_new(rt, &u, 1, 0, &unnamed_optimizer, e));
   DO(copy_weights(&n, &before));
   DO(copy_weights(&other, &others[0]));
   DO(train_steps(&n, &o, 1, 100, 2, END));
@@ -638,7 +640,7 @@ static bool deadline_ends_only_the_wait(void) {
   return close_context(c);
 }
 
-/* ---- for whoever looks at the workers -------------------------------------------------------- */
+/* ---- steps for a test that reads the workers' status ----------------------------------------- */
 
 /* Takes steps until the input ends. Contexts are ended and not closed while the test reads the
  * worker's status. */
@@ -670,7 +672,7 @@ static bool take_steps_until_input_ends(int width) {
   return true;
 }
 
-/* ---- running them ---------------------------------------------------------------------------- */
+/* ---- running the tests ----------------------------------------------------------------------- */
 
 static const test placed[] = {
     TEST(window_changes_no_bit_of_the_gradients),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the programs for pipelines and for runtimes share: how they are called, runtimes that are
- * opened for a test, one pass through the small network, steps of training.
+ * Functions that the programs for pipelines and for runtimes share: their arguments, runtimes that
+ * are opened for one test, one pass through the small network, steps of training.
  *
  * Usage of both: PROGRAM SESSION A B direct|via_master|alone threads|single [MODE ...]
  */
@@ -124,7 +124,7 @@ static inline bool train_steps(const net *n, cleave_optimizer *const *opt, int n
   return true;
 }
 
-/* ---- running them ---------------------------------------------------------------------------- */
+/* ---- running the tests ----------------------------------------------------------------------- */
 
 /* Reads the program's arguments. The program itself checks those after the mode. */
 static inline bool read_arguments(int argc, char **argv, const char **ret_mode) {

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the C API promises, checked by a program that uses it as anybody would. Usage:
+ * Tests what the C API promises, with a program that uses it as any program would. Usage:
  *   api_program SESSION.yaml A B     modules are placed at A and B ("master", or workers' names)
- *   api_program SESSION.yaml A B PID        faults: PID is B's process
- *   api_program SESSION.yaml A B 0 STEPS    memory and time over many steps
  * Prints `ok NAME` or `not ok NAME: why` per test and a digest of all gradients and weights, which
  * must not depend on the placement.
  */
@@ -356,8 +354,8 @@ static bool a_released_reference_is_refused_by_name(void) {
   DO(close_context(c));
   REFUSED(cleave_to_here(rt, x, 0, &out, e), CLEAVE_NOT_FOUND, "its context was closed");
   REFUSED(cleave_context_close(rt, c, 0, e), CLEAVE_NOT_FOUND, "was closed");
-  cleave_reference made_up = {UINT64_C(1) << 60};
-  REFUSED(cleave_to_here(rt, made_up, 0, &out, e), CLEAVE_INVALID, "no reference");
+  cleave_reference unknown_reference = {UINT64_C(1) << 60};
+  REFUSED(cleave_to_here(rt, unknown_reference, 0, &out, e), CLEAVE_INVALID, "no reference");
   return true;
 }
 
@@ -450,8 +448,9 @@ static bool errors_name_no_source_files(void) {
   MUST(cleave_graph_new(&g, e));
   MUST(cleave_graph_input(g, "x", CLEAVE_F32, shape, 2, &in, e));
   cleave_error wrong = {0};
-  bool refused = cleave_graph_op(g, "linera", "{out: 5}", "a", &in, 1, &out, &wrong) != CLEAVE_OK;
-  bool plain = refused && strncmp(wrong.text, "no op is called 'linera'", 24) == 0;
+  bool is_refused =
+      cleave_graph_op(g, "linera", "{out: 5}", "a", &in, 1, &out, &wrong) != CLEAVE_OK;
+  bool plain = is_refused && strncmp(wrong.text, "no op is called 'linera'", 24) == 0;
   if (!plain) snprintf(why, sizeof why, "line %d: '%s'", __LINE__, wrong.text);
   cleave_graph_free(g);
   return plain;
@@ -745,7 +744,7 @@ static bool nonfinite_gradient_changes_no_weight_anywhere(void) {
   return close_context(c);
 }
 
-/* ---- running them ---------------------------------------------------------------------------- */
+/* ---- running the tests ----------------------------------------------------------------------- */
 
 static const test tests[] = {
     TEST(gradients_equal_the_formula),

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A worker that was lost comes back into the same runtime. Usage:
+ * Tests that a lost worker rejoins the same runtime. Usage:
  *   api_rejoin SESSION.yaml A B LOSS MEND [via_master] [single]
- * A line "ask WORD" asks whoever runs this to do so to B (LOSS, then MEND), and waits for a line.
+ * A line "ask WORD" asks the runner to do WORD to B (LOSS, then MEND), and waits for a line.
  */
 #include <pthread.h>
 
 #include "api_int.h"
 
-static const char *session, *loss_of_b, *mend_b;
+static const char *session, *how_to_lose_b, *how_to_mend_b;
 static bool single, via_master, keeps_weights;
 
 static bool ask_runner(const char *what) {
@@ -53,7 +53,7 @@ static uint32_t get_index_of_b(void) {
 static bool lose_b(void) {
   cleave_link_measure m;
   cleave_error error = {.status = CLEAVE_OK};
-  DO(ask_runner(loss_of_b));
+  DO(ask_runner(how_to_lose_b));
   for (int i = 0; i < 1000 && error.status != CLEAVE_UNAVAILABLE; i++) {
     if (cleave_measure(rt, get_index_of_b(), 100, &m, &error) == CLEAVE_OK)
       error.status = CLEAVE_OK;
@@ -64,18 +64,18 @@ static bool lose_b(void) {
 }
 
 static bool rejoin_b(void) {
-  DO(ask_runner(mend_b));
+  DO(ask_runner(how_to_mend_b));
   MUST(cleave_worker_rejoin(rt, at_b, 0, e));
   return true;
 }
 
 /* ---- training -------------------------------------------------------------------------------- */
 
-typedef struct saved {
+typedef struct saved_state {
   cleave_state saved_weights[2], saved_moments[2];
-} saved;
+} saved_state;
 
-static bool read_all_state(const net *n, saved *s) {
+static bool read_all_state(const net *n, saved_state *s) {
   cleave_module *m[2] = {n->a, n->b};
   for (int i = 0; i < 2; i++) {
     MUST(cleave_state_read(rt, m[i], CLEAVE_STATE_WEIGHTS, 0, &s->saved_weights[i], e));
@@ -84,14 +84,14 @@ static bool read_all_state(const net *n, saved *s) {
   return true;
 }
 
-static void saved_free(saved *s) {
+static void saved_free(saved_state *s) {
   for (int i = 0; i < 2; i++) {
     cleave_state_free(&s->saved_weights[i]);
     cleave_state_free(&s->saved_moments[i]);
   }
 }
 
-static bool write_saved_state(cleave_module *m, const saved *s, int i) {
+static bool write_saved_state(cleave_module *m, const saved_state *s, int i) {
   MUST(cleave_state_write(rt, m, CLEAVE_STATE_WEIGHTS, s->saved_weights[i].items,
                           s->saved_weights[i].n, 0, e));
   MUST(cleave_state_write(rt, m, CLEAVE_STATE_OPTIMIZER, s->saved_moments[i].items,
@@ -110,7 +110,7 @@ static bool same_state(const cleave_state *a, const cleave_state *b) {
   return true;
 }
 
-static bool are_same_states(const saved *a, const saved *b) {
+static bool are_same_states(const saved_state *a, const saved_state *b) {
   for (int i = 0; i < 2; i++)
     DO(same_state(&a->saved_weights[i], &b->saved_weights[i]) &&
        same_state(&a->saved_moments[i], &b->saved_moments[i]));
@@ -139,10 +139,10 @@ static bool make_adam(const net *n, cleave_optimizer **ret) {
 
 /* Takes two steps, then two more whose results are thrown away, and then three from the state after
  * the first two. */
-static bool train_undisturbed(saved *ret) {
+static bool train_undisturbed(saved_state *ret) {
   net n;
   cleave_optimizer *o;
-  saved s;
+  saved_state s;
   DO(open_runtime());
   DO(make_network("net", "master", &n));
   DO(make_adam(&n, &o));
@@ -155,7 +155,7 @@ static bool train_undisturbed(saved *ret) {
   return close_runtime();
 }
 
-static bool restore_saved_state(net *n, cleave_optimizer *o, const saved *s) {
+static bool restore_saved_state(net *n, cleave_optimizer *o, const saved_state *s) {
   MUST(cleave_module_reload(rt, n->b, &s->saved_weights[1], &s->saved_moments[1], 0, e));
   DO(write_saved_state(n->a, s, 0));
   MUST(cleave_optimizer_set_steps(rt, o, 2, e));
@@ -168,7 +168,7 @@ static bool training_continues_from_the_saved_state(void) {
   cleave_optimizer *o;
   cleave_context c;
   cleave_reference loss;
-  saved s, here, wanted;
+  saved_state s, here, wanted;
   DO(train_undisturbed(&wanted));
   DO(open_runtime());
   DO(make_network("net", "master", &n));
@@ -239,7 +239,7 @@ static bool train_tied_steps(const net *n, cleave_optimizer *o, unsigned from, u
   return true;
 }
 
-static bool train_tied_at_master(saved *ret) {
+static bool train_tied_at_master(saved_state *ret) {
   net n = {0};
   cleave_optimizer *o;
   DO(open_runtime());
@@ -254,7 +254,7 @@ static bool train_tied_at_master(saved *ret) {
 static bool modules_with_a_tied_weight_are_reloaded(void) {
   net n = {0};
   cleave_optimizer *o;
-  saved s, here, wanted;
+  saved_state s, here, wanted;
   DO(train_tied_at_master(&wanted));
   DO(open_runtime());
   DO(make_tied(at_b, &n));
@@ -278,17 +278,17 @@ static bool modules_with_a_tied_weight_are_reloaded(void) {
   return close_runtime();
 }
 
-/* ---- others ---------------------------------------------------------------------------------- */
+/* ---- contexts without the lost worker -------------------------------------------------------- */
 
 enum { ROUNDS = 40 };
 
-typedef struct other {
+typedef struct other_trainer {
   cleave_module *m, *loss;
   cleave_optimizer *sgd;
   cleave_tensor expected_output;
-} other;
+} other_trainer;
 
-static bool make_other(const char *name, other *ret) {
+static bool make_other(const char *name, other_trainer *ret) {
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   cleave_module_options o = {.size = sizeof o, .name = name, .at = at_a, .seed = 3};
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 1}, {op: tanh}]", &input, &ret->m, e));
@@ -300,7 +300,8 @@ static bool make_other(const char *name, other *ret) {
   return true;
 }
 
-static bool begin_round(const other *o, unsigned i, cleave_context *c, cleave_reference *y) {
+static bool begin_round(const other_trainer *o, unsigned i, cleave_context *c,
+                        cleave_reference *y) {
   float x[16];
   cleave_reference in[2];
   fill_with_random(x, 16, i);
@@ -311,13 +312,13 @@ static bool begin_round(const other *o, unsigned i, cleave_context *c, cleave_re
   return true;
 }
 
-static bool end_round(const other *o, cleave_context c, cleave_reference y) {
+static bool end_round(const other_trainer *o, cleave_context c, cleave_reference y) {
   DO(backward(c, y, false));
   MUST(cleave_step(rt, o->sgd, c, 0, NULL, e));
   return close_context(c);
 }
 
-static bool run_rounds(const other *o, unsigned from, unsigned to) {
+static bool run_rounds(const other_trainer *o, unsigned from, unsigned to) {
   cleave_context c;
   cleave_reference y;
   for (unsigned i = from; i < to; i++) DO(begin_round(o, i, &c, &y) && end_round(o, c, y));
@@ -329,7 +330,7 @@ static void *run_rounds_in_thread(void *user) { return run_rounds(user, 1, ROUND
 /* A thread trains at A while B is lost and comes back. One context stays open all the time, and
  * calls B at the end. */
 static bool contexts_without_the_lost_worker_continue(void) {
-  other quiet, busy;
+  other_trainer quiet, busy;
   cleave_context c;
   cleave_reference y, z;
   cleave_module *late;
@@ -364,7 +365,7 @@ static bool contexts_without_the_lost_worker_continue(void) {
   return close_runtime();
 }
 
-/* ---- the same code and name ------------------------------------------------------------------ */
+/* ---- errors of calls that need the lost worker ----------------------------------------------- */
 
 static struct {
   net n;
@@ -373,11 +374,11 @@ static struct {
   cleave_reference loss, y, value_here;
   cleave_kept k;
   cleave_tensor t;
-  saved s;
+  saved_state s;
   char weights_path[256];
 } the;
 
-#define MEETS(name, expression) \
+#define DEFINE_CALL(name, expression) \
   static cleave_status name(cleave_error *e) { return expression; }
 static cleave_status call_module(cleave_module *m, const char *send_to, cleave_error *e) {
   cleave_call_options o = {.size = sizeof o, .send_to = send_to};
@@ -413,27 +414,30 @@ static cleave_status keep_another_value(cleave_error *e) {
   cleave_kept k;
   return cleave_keep(rt, the.y, &k, e);
 }
-MEETS(call_b, call_module(the.n.b, NULL, e))
-MEETS(send_a_call_to_b, call_module(the.n.a, at_b, e))
-MEETS(send_to_b, cleave_send_to(rt, the.value_here, at_b, e))
-MEETS(fetch, cleave_to_here(rt, the.y, 0, &the.t, e))
-MEETS(fetch_kept, cleave_kept_fetch(rt, the.k, 0, &the.t, e))
-MEETS(run_backward, cleave_backward(rt, the.failed_context, &the.loss, 1, false, 0, e))
-MEETS(step, cleave_step(rt, the.o, the.failed_context, 0, NULL, e))
-MEETS(read_gradient_of_b,
-      cleave_gradient(rt, the.failed_context, the.n.b, "0.weight", 0, &the.t, e))
-MEETS(read_b, cleave_weight_read(rt, the.n.b, "0.weight", 0, &the.t, e))
-MEETS(write_b,
-      cleave_weight_write(rt, the.n.b, "0.weight", &the.s.saved_weights[1].items[0].tensor, 0, e))
-MEETS(write_state, cleave_state_write(rt, the.n.b, CLEAVE_STATE_WEIGHTS,
-                                      the.s.saved_weights[1].items, the.s.saved_weights[1].n, 0, e))
-MEETS(save_b, cleave_state_save(rt, the.n.b, CLEAVE_STATE_WEIGHTS, the.weights_path, 0, e))
-MEETS(save_there, cleave_state_save_at_worker(rt, the.n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e))
-MEETS(load_there, cleave_state_load_at_worker(rt, the.n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e))
-MEETS(remove_there, cleave_state_remove_at_worker(rt, the.n.b, "b", 0, e))
-MEETS(place_b, cleave_module_place(rt, the.n.b, false, 0, e))
-MEETS(reload_b, cleave_module_reload(rt, the.n.b, NULL, NULL, 0, e))
-MEETS(leaf_in_it, cleave_leaf(rt, the.failed_context, &the.t, false, &the.value_here, e))
+DEFINE_CALL(call_b, call_module(the.n.b, NULL, e))
+DEFINE_CALL(send_a_call_to_b, call_module(the.n.a, at_b, e))
+DEFINE_CALL(send_to_b, cleave_send_to(rt, the.value_here, at_b, e))
+DEFINE_CALL(fetch, cleave_to_here(rt, the.y, 0, &the.t, e))
+DEFINE_CALL(fetch_kept, cleave_kept_fetch(rt, the.k, 0, &the.t, e))
+DEFINE_CALL(run_backward, cleave_backward(rt, the.failed_context, &the.loss, 1, false, 0, e))
+DEFINE_CALL(step, cleave_step(rt, the.o, the.failed_context, 0, NULL, e))
+DEFINE_CALL(read_gradient_of_b,
+            cleave_gradient(rt, the.failed_context, the.n.b, "0.weight", 0, &the.t, e))
+DEFINE_CALL(read_b, cleave_weight_read(rt, the.n.b, "0.weight", 0, &the.t, e))
+DEFINE_CALL(write_b, cleave_weight_write(rt, the.n.b, "0.weight",
+                                         &the.s.saved_weights[1].items[0].tensor, 0, e))
+DEFINE_CALL(write_state,
+            cleave_state_write(rt, the.n.b, CLEAVE_STATE_WEIGHTS, the.s.saved_weights[1].items,
+                               the.s.saved_weights[1].n, 0, e))
+DEFINE_CALL(save_b, cleave_state_save(rt, the.n.b, CLEAVE_STATE_WEIGHTS, the.weights_path, 0, e))
+DEFINE_CALL(save_there,
+            cleave_state_save_at_worker(rt, the.n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e))
+DEFINE_CALL(load_there,
+            cleave_state_load_at_worker(rt, the.n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e))
+DEFINE_CALL(remove_there, cleave_state_remove_at_worker(rt, the.n.b, "b", 0, e))
+DEFINE_CALL(place_b, cleave_module_place(rt, the.n.b, false, 0, e))
+DEFINE_CALL(reload_b, cleave_module_reload(rt, the.n.b, NULL, NULL, 0, e))
+DEFINE_CALL(leaf_in_it, cleave_leaf(rt, the.failed_context, &the.t, false, &the.value_here, e))
 
 /* needs_b: fails also when B is back without its modules; needs_failed_context: fails for good */
 static const struct {
@@ -506,8 +510,8 @@ static bool every_call_reports_the_lost_worker(void) {
   MUST(cleave_module_reload(rt, the.n.b, &the.s.saved_weights[1], &the.s.saved_moments[1], 0, e));
   for (size_t i = 0; i < N; i++) {
     cleave_error error = {.text = ""};
-    bool refused = functions[i].call(&error) == CLEAVE_UNAVAILABLE;
-    if (refused == functions[i].needs_failed_context) continue;
+    bool is_refused = functions[i].call(&error) == CLEAVE_UNAVAILABLE;
+    if (is_refused == functions[i].needs_failed_context) continue;
     snprintf(why, sizeof why, "%s, loaded again: %s", functions[i].name, error.text);
     return false;
   }
@@ -608,7 +612,7 @@ static bool session_takes_63_workers_by_name(void) {
     DO(pass_kept_value(a, b, &again));
     CHECK(memcmp(again.data, first.data, 48) == 0);
   }
-  DO(lose_b() && ask_runner(mend_b));
+  DO(lose_b() && ask_runner(how_to_mend_b));
   REFUSED(cleave_worker_rejoin(rt, at_b, 0, e), CLEAVE_EXHAUSTED,
           "worker 'w2' would come back under name number 64");
   cleave_tensor_free(&first);
@@ -616,7 +620,7 @@ static bool session_takes_63_workers_by_name(void) {
   return close_runtime();
 }
 
-/* ---- what is refused ------------------------------------------------------------------------- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 static bool impossible_rejoin_is_refused(void) {
   cleave_module *a, *b, *more, *given;
@@ -704,7 +708,7 @@ static bool worker_rejoins_by_futures(void) {
   MUST(cleave_worker_rejoin_async(rt, at_b, 300, &back, e));
   REFUSED(cleave_future_wait(rt, back, 0, e), CLEAVE_UNAVAILABLE, at_b);
   MUST(cleave_future_release(rt, back, e));
-  DO(ask_runner(mend_b));
+  DO(ask_runner(how_to_mend_b));
   MUST(cleave_worker_rejoin_async(rt, at_b, 0, &back, e));
   MUST(cleave_future_wait(rt, back, 0, e));
   MUST(cleave_module_reload_async(rt, b, NULL, NULL, 0, &there, e));
@@ -713,7 +717,7 @@ static bool worker_rejoins_by_futures(void) {
   CHECK(memcmp(again.data, first.data, 48) == 0);
   MUST(cleave_future_release(rt, back, e));
   MUST(cleave_future_release(rt, there, e));
-  DO(lose_b() && ask_runner(mend_b));
+  DO(lose_b() && ask_runner(how_to_mend_b));
   /* closing the runtime waits for the rejoin */
   MUST(cleave_worker_rejoin_async(rt, at_b, 0, &back, e));
   cleave_tensor_free(&first);
@@ -721,7 +725,7 @@ static bool worker_rejoins_by_futures(void) {
   return close_runtime();
 }
 
-/* ---- running them ---------------------------------------------------------------------------- */
+/* ---- running the tests ----------------------------------------------------------------------- */
 
 static const test tests[] = {
     TEST(training_continues_from_the_saved_state),
@@ -740,8 +744,8 @@ int main(int argc, char **argv) {
   session = argv[1];
   at_a = argv[2];
   at_b = argv[3];
-  loss_of_b = argv[4];
-  mend_b = argv[5];
+  how_to_lose_b = argv[4];
+  how_to_mend_b = argv[5];
   const char *only = NULL;
   for (int i = 6; i < argc; i++) {
     if (strcmp(argv[i], "single") == 0)
@@ -753,9 +757,9 @@ int main(int argc, char **argv) {
   }
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
     bool long_one = tests[i].run_test == session_takes_63_workers_by_name;
-    bool wanted =
-        only ? strcmp(only, tests[i].name) == 0 : !long_one || strcmp(loss_of_b, "cut") == 0;
-    if (!wanted) continue;
+    bool is_wanted =
+        only ? strcmp(only, tests[i].name) == 0 : !long_one || strcmp(how_to_lose_b, "cut") == 0;
+    if (!is_wanted) continue;
     snprintf(why, sizeof why, "see the report");
     print_result(tests[i].run_test(), tests[i].name);
   }

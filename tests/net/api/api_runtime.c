@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the C API offers to whoever holds a runtime, beyond its steps: state that moves into another
- * one, a say in what leaves the process and by which way, some of the workers, weights that lie on
- * a worker's disk, the loss of a worker. Each test has a runtime of its own, at the end of which
- * nothing is left. The modes of usage (api_pipeline_int.h):
- *   none                       what must not depend on A and B
- *   options                    what is asked of runtimes
+ * Tests what the C API offers to the owner of a runtime, beyond its steps: state that moves into
+ * another runtime, a gate that decides which tensors leave the process and by which route, sessions
+ * with some of the workers, weights on a worker's disk, the loss of a worker. Each test has a
+ * runtime of its own, at the end of which nothing is left open. The modes of usage
+ * (api_pipeline_int.h):
+ *   none                       tests whose results must not depend on A and B
+ *   options                    tests of options and of what they refuse
  *   only                       B's worker is down
  *   lost PID                   PID is B's process
- *   artifact SHA256 DAMAGED    the sums of two files at A's worker
+ *   artifact SHA256 DAMAGED    the digests of two files at A's worker
  */
 #include <pthread.h>
 
@@ -16,10 +17,10 @@
 
 /* ---- state_dicts ----------------------------------------------------------------------------- */
 
-typedef struct saved {
+typedef struct saved_state {
   cleave_state state[2][2]; /* [module a, b][weights, optimiser] */
   numbers reached_weights;
-} saved;
+} saved_state;
 
 static bool make_adam(const net *n, uint64_t steps, cleave_optimizer **ret) {
   const cleave_schedule halves = {.curve = CLEAVE_STEPS, .step_size = 2, .gamma = 0.5};
@@ -33,7 +34,7 @@ static bool make_adam(const net *n, uint64_t steps, cleave_optimizer **ret) {
   return true;
 }
 
-static bool save_after_three_steps_and_take_three(saved *s) {
+static bool save_after_three_steps_and_take_three(saved_state *s) {
   net n;
   cleave_optimizer *o;
   DO(make_network("saved", "master", &n));
@@ -50,7 +51,7 @@ static bool save_after_three_steps_and_take_three(saved *s) {
   return copy_weights(&n, &s->reached_weights);
 }
 
-static bool restore_and_take_three_steps(saved *s) {
+static bool restore_and_take_three_steps(saved_state *s) {
   net n;
   cleave_optimizer *o;
   numbers reached;
@@ -69,7 +70,7 @@ static bool restore_and_take_three_steps(saved *s) {
 }
 
 static bool state_written_into_another_runtime_continues_with_the_same_bits(void) {
-  saved s = {0};
+  saved_state s = {0};
   DO(save_after_three_steps_and_take_three(&s));
   IN_RUNTIME(NULL, restore_and_take_three_steps(&s));
   for (int i = 0; i < 4; i++) cleave_state_free(&s.state[i / 2][i % 2]);
@@ -78,12 +79,12 @@ static bool state_written_into_another_runtime_continues_with_the_same_bits(void
 }
 
 static float zeros[15];
-static int64_t third = 3;
-static const cleave_named_tensor good = {"0.weight", CLEAVE_TENSOR_F32(zeros, 5, 3)};
+static int64_t third_step = 3;
+static const cleave_named_tensor valid_weight = {"0.weight", CLEAVE_TENSOR_F32(zeros, 5, 3)};
 static const cleave_named_tensor moment = {"0.weight.exp_avg", CLEAVE_TENSOR_F32(zeros, 5, 3)};
 
 static cleave_named_tensor make_step_counter(int rank) {
-  cleave_named_tensor counter = {"step", CLEAVE_TENSOR_I64(&third, 1)};
+  cleave_named_tensor counter = {"step", CLEAVE_TENSOR_I64(&third_step, 1)};
   counter.tensor.rank = rank;
   return counter;
 }
@@ -111,11 +112,12 @@ static bool mismatched_state_is_refused_by_name(void) {
                              0, e),                                                              \
           CLEAVE_INVALID, part)
   NO_STATE(n.b, CLEAVE_STATE_OPTIMIZER, moment, 1, "odd state b");
-  NO_STATE(n.a, CLEAVE_STATE_WEIGHTS, good, 3, "3 items for module 'odd state a', which has 2");
-  cleave_named_tensor wrong = good;
+  NO_STATE(n.a, CLEAVE_STATE_WEIGHTS, valid_weight, 3,
+           "3 items for module 'odd state a', which has 2");
+  cleave_named_tensor wrong = valid_weight;
   wrong.name = "0.wieght";
   NO_STATE(n.a, CLEAVE_STATE_WEIGHTS, wrong, 1, "'0.wieght'");
-  wrong = good;
+  wrong = valid_weight;
   wrong.tensor.shape[1] = 2;
   NO_STATE(n.a, CLEAVE_STATE_WEIGHTS, wrong, 1, "'0.weight' f32 [5, 2]");
   NO_STATE(n.a, CLEAVE_STATE_WEIGHTS, moment, 1, "'0.weight.exp_avg'");
@@ -132,7 +134,7 @@ static bool state_may_be_written_in_parts(void) {
   cleave_state state = {0};
   cleave_named_tensor counter = make_step_counter(0);
   DO(load_half_trained_network("state in parts", &n));
-  MUST(cleave_state_write(rt, n.a, CLEAVE_STATE_WEIGHTS, &good, 0, 0, e));
+  MUST(cleave_state_write(rt, n.a, CLEAVE_STATE_WEIGHTS, &valid_weight, 0, 0, e));
   /* writes only some of the optimiser's values */
   MUST(cleave_state_write(rt, n.a, CLEAVE_STATE_OPTIMIZER, &counter, 1, 0, e));
   MUST(cleave_state_write(rt, n.a, CLEAVE_STATE_OPTIMIZER, &moment, 1, 0, e));
@@ -144,15 +146,15 @@ static bool state_may_be_written_in_parts(void) {
   return true;
 }
 
-/* ---- what may leave -------------------------------------------------------------------------- */
+/* ---- the gate of sendings -------------------------------------------------------------------- */
 
-enum { MOST_SENDINGS = 64, RELAYED = 1 };
+enum { MAX_SENDINGS = 64, RELAYED = 1 };
 
 /* Lines that describe what the process was about to send. refused_sending: bits of the kinds to
  * refuse; RELAYED: values that are only relayed by the master. */
 static struct {
   pthread_mutex_t lock;
-  char recorded_sendings[MOST_SENDINGS][200];
+  char recorded_sendings[MAX_SENDINGS][200];
   int n;
   unsigned refused_sending;
 } sends = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -170,12 +172,12 @@ static void print_sending(char *to, size_t len, const cleave_sending *s) {
 static cleave_status may_send(void *user, const cleave_sending *what, cleave_error *error) {
   (void)user;
   pthread_mutex_lock(&sends.lock);
-  if (sends.n < MOST_SENDINGS)
+  if (sends.n < MAX_SENDINGS)
     print_sending(sends.recorded_sendings[sends.n++], sizeof sends.recorded_sendings[0], what);
-  bool refused = (sends.refused_sending >> what->kind & 1) ||
-                 (what->relayed && (sends.refused_sending & RELAYED));
+  bool is_refused = (sends.refused_sending >> what->kind & 1) ||
+                    (what->relayed && (sends.refused_sending & RELAYED));
   pthread_mutex_unlock(&sends.lock);
-  if (!refused) return CLEAVE_OK;
+  if (!is_refused) return CLEAVE_OK;
   error->status = CLEAVE_DENIED;
   snprintf(error->text, sizeof error->text, "a %s of '%s' stays here",
            what->kind == CLEAVE_SENDING_GRADIENT ? "gradient" : "tensor", what->module);
@@ -210,26 +212,31 @@ static bool is_next_sending(int *at, const char *line) {
 
 static bool is_worker(const char *node) { return strcmp(node, "master") != 0; }
 
-/* Expected lines of one step, for all places that a and b can have. */
-#define SENT(wanted, ...)                     \
+/* Checks that the next recorded sending is this formatted line; does nothing unless `wanted`. */
+#define CHECK_NEXT_SENDING(wanted, ...)       \
   do {                                        \
     if (!(wanted)) break;                     \
     snprintf(line, sizeof line, __VA_ARGS__); \
     DO(is_next_sending(&at, line));           \
   } while (0)
 
+/* Checks the sendings of one step, for every placement of the modules a and b. */
 static bool check_sendings(void) {
-  bool direct = strcmp(transfer, "direct") == 0;
-  bool apart = strcmp(at_a, at_b) != 0, relayed = apart && is_worker(at_a) && is_worker(at_b);
+  bool is_direct = strcmp(transfer, "direct") == 0;
+  bool is_apart = strcmp(at_a, at_b) != 0,
+       is_relayed = is_apart && is_worker(at_a) && is_worker(at_b);
   char line[200];
   int at = 0;
-  SENT(is_worker(at_a), "leaf of 'gate a' input 0 to %s: 4 3, 48 bytes", at_a);
-  SENT(apart && !is_worker(at_a), "value of 'gate a' input 0 to %s: 4 5, 80 bytes", at_b);
-  SENT(relayed && !direct, "value of 'gate a' input 0 to %s: 4 5, 80 bytes, relayed", at_b);
-  SENT(is_worker(at_b), "gradient of 'gate b' input 0 to %s: 4 2, 32 bytes", at_b);
-  SENT(is_worker(at_a) && !is_worker(at_b), "gradient of 'gate a' input 0 to %s: 4 5, 80 bytes",
-       at_a);
-  SENT(relayed && !direct, "gradient of 'gate a' input 0 to %s: 4 5, 80 bytes, relayed", at_a);
+  CHECK_NEXT_SENDING(is_worker(at_a), "leaf of 'gate a' input 0 to %s: 4 3, 48 bytes", at_a);
+  CHECK_NEXT_SENDING(is_apart && !is_worker(at_a), "value of 'gate a' input 0 to %s: 4 5, 80 bytes",
+                     at_b);
+  CHECK_NEXT_SENDING(is_relayed && !is_direct,
+                     "value of 'gate a' input 0 to %s: 4 5, 80 bytes, relayed", at_b);
+  CHECK_NEXT_SENDING(is_worker(at_b), "gradient of 'gate b' input 0 to %s: 4 2, 32 bytes", at_b);
+  CHECK_NEXT_SENDING(is_worker(at_a) && !is_worker(at_b),
+                     "gradient of 'gate a' input 0 to %s: 4 5, 80 bytes", at_a);
+  CHECK_NEXT_SENDING(is_relayed && !is_direct,
+                     "gradient of 'gate a' input 0 to %s: 4 5, 80 bytes, relayed", at_a);
   CHECK(get_n_sendings() == at);
   return true;
 }
@@ -287,7 +294,7 @@ static bool check_other_sendings(const char *w) {
   cleave_tensor labels = CLEAVE_TENSOR_I64(classes, 4);
   forget_sendings(0);
   MUST(cleave_module_place(rt, m, false, 0, e));
-  SENT(true, "weights of 'far' input 0 to %s: 3 3, 36 bytes", w);
+  CHECK_NEXT_SENDING(true, "weights of 'far' input 0 to %s: 3 3, 36 bytes", w);
   DO(open_context(&c));
   DO(make_leaf(c, in, 4, 3, false, &x));
   MUST(cleave_leaf(rt, c, &labels, false, &t, e));
@@ -302,10 +309,10 @@ static bool check_other_sendings(const char *w) {
   MUST(cleave_state_write(rt, m, CLEAVE_STATE_WEIGHTS, &given, 1, 0, e));
   DO(read_weight(m, "0.weight", &value));
   CHECK(memcmp(value.data, given_w, sizeof given_w) == 0);
-  SENT(true, "leaf of '' input 0 to %s: 4 3, 48 bytes", w);
-  SENT(true, "leaf of 'far loss' input 1 to %s: 4 i64, 32 bytes", w);
-  SENT(true, "weights of 'far' input 0 to %s: 3 3, 36 bytes", w);
-  SENT(true, "weights of 'far' input 0 to %s: 3 3, 36 bytes", w);
+  CHECK_NEXT_SENDING(true, "leaf of '' input 0 to %s: 4 3, 48 bytes", w);
+  CHECK_NEXT_SENDING(true, "leaf of 'far loss' input 1 to %s: 4 i64, 32 bytes", w);
+  CHECK_NEXT_SENDING(true, "weights of 'far' input 0 to %s: 3 3, 36 bytes", w);
+  CHECK_NEXT_SENDING(true, "weights of 'far' input 0 to %s: 3 3, 36 bytes", w);
   CHECK(get_n_sendings() == at);
   cleave_tensor_free(&value);
   return true;
@@ -501,10 +508,10 @@ static bool is_sent_directly(const char *name, const char *const *to, size_t n_t
   return close_context(c);
 }
 
-static bool direct_peers_are_set_by_module(const char *const *to, size_t n, bool wanted) {
+static bool direct_peers_are_set_by_module(const char *const *to, size_t n, bool is_wanted) {
   bool is = false;
   DO(is_sent_directly("hop", to, n, &is));
-  CHECK(is == wanted);
+  CHECK(is == is_wanted);
   cleave_module *m;
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   const char *nobody[] = {"w9"};
@@ -517,9 +524,9 @@ static bool direct_peers_are_set_by_module(const char *const *to, size_t n, bool
 
 static bool module_names_the_peers_of_its_node(void) {
   static const char *const w2[] = {"w2"};
-  bool direct = strcmp(transfer, "direct") == 0;
+  bool is_direct = strcmp(transfer, "direct") == 0;
   const cleave_options o = {.size = sizeof o, .may_send = may_send};
-  IN_RUNTIME(&o, direct_peers_are_set_by_module(NULL, 0, direct));
+  IN_RUNTIME(&o, direct_peers_are_set_by_module(NULL, 0, is_direct));
   IN_RUNTIME(&o, direct_peers_are_set_by_module(w2, 1, true));
   IN_RUNTIME(&o, direct_peers_are_set_by_module(w2, 0, false));
   return true;
@@ -662,7 +669,7 @@ static bool missing_artifacts_are_refused(void) {
   return is_artifact_refused("short", at_a, "numbers", "12ab", "needs its sha256");
 }
 
-/* ---- a worker that goes ---------------------------------------------------------------------- */
+/* ---- a worker that is lost ------------------------------------------------------------------- */
 
 /* Final steps are not waited for, so the loss is reported by the next call. */
 static bool a_lost_worker_is_an_error_that_names_it(pid_t pid) {
@@ -698,7 +705,7 @@ static bool a_lost_worker_is_an_error_that_names_it(pid_t pid) {
   return true;
 }
 
-/* ---- running them ---------------------------------------------------------------------------- */
+/* ---- running the tests ----------------------------------------------------------------------- */
 
 static const test placed[] = {
     TEST(state_written_into_another_runtime_continues_with_the_same_bits),

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random schedules through the C API, one after another in one runtime: whatever order the
- * positions give that could run, the weights after the step are those of calls without positions,
- * bit for bit; with positions that are damaged the context fails, stands still until its deadline,
- * or gives these weights as well, and the next one is none the worse for it.
+ * Runs random schedules through the C API, one after another in one runtime. If the order that the
+ * positions give can run, the weights after the step are those of calls without positions, bit for
+ * bit. With damaged positions the context fails, stands still until its deadline, or gives these
+ * weights as well, and the next context is not affected.
  *
  * Usage: PROGRAM SESSION A B direct|via_master|alone threads|single N [SEED]: N of each
  */
@@ -152,9 +152,9 @@ static bool run_step(const pipeline *p, const schedule *s, uint64_t deadline_ms,
 static bool trains_to_same_weights(const pipeline *p) {
   cleave_state now[STAGES];
   DO(read_state(p, now));
-  bool same = same_state(p, now, p->trained_weights);
+  bool is_same = same_state(p, now, p->trained_weights);
   read_all_states(p, now);
-  CHECK(same);
+  CHECK(is_same);
   return true;
 }
 
@@ -244,12 +244,12 @@ static bool make_and_train_pipelines(void) {
     uint32_t n, n_micro_batches;
     const char *places;
   } shapes[] = {{2, 4, "abm"}, {3, 6, "abab"}, {4, 3, "mabam"}, {3, 1, "bmaa"}, {4, 6, "aabbm"}};
-  const schedule none_at_all = {0};
+  const schedule no_positions = {0};
   for (uint32_t i = 0; i < 5; i++) {
     pipeline *p = &pipelines[i];
     cleave_error e;
     DO(make_pipeline(i, shapes[i].n, shapes[i].n_micro_batches, shapes[i].places, p));
-    DO(run_step(p, &none_at_all, 0, &e));
+    DO(run_step(p, &no_positions, 0, &e));
     CHECK(e.status == CLEAVE_OK);
     DO(read_state(p, p->trained_weights));
     CHECK(!same_state(p, p->first_weights, p->trained_weights));
@@ -274,7 +274,7 @@ static bool random_schedules_reach_the_same_weights(void) {
 }
 
 static bool damaged_schedules_fail_or_reach_the_same_weights(void) {
-  uint32_t failed = 0, stood_still = 0;
+  uint32_t n_not_run = 0, n_timed_out = 0;
   for (uint32_t i = 0; i < n_each; i++) {
     const pipeline *p = &pipelines[i % 5];
     schedule s;
@@ -284,13 +284,13 @@ static bool damaged_schedules_fail_or_reach_the_same_weights(void) {
     uint64_t begin = now_ms();
     DO(run_step(p, &s, STEP_TIMEOUT_MS, &e));
     CHECK(now_ms() < begin + 10000); /* the call must not hang */
-    failed += e.status != CLEAVE_OK;
-    stood_still += e.status == CLEAVE_DEADLINE;
+    n_not_run += e.status != CLEAVE_OK;
+    n_timed_out += e.status == CLEAVE_DEADLINE;
     if (e.status == CLEAVE_OK) DO(trains_to_same_weights(p));
   }
-  printf("# damaged: %u refused or failed, %u of them by their deadline, %u ran\n", failed,
-         stood_still, n_each - failed);
-  CHECK(failed > n_each / 4);
+  printf("# damaged: %u refused or failed, %u of them by their deadline, %u ran\n", n_not_run,
+         n_timed_out, n_each - n_not_run);
+  CHECK(n_not_run > n_each / 4);
   return true;
 }
 
@@ -316,41 +316,41 @@ static bool impossible_positions_are_refused(void) {
   return close_context(c);
 }
 
-static bool load_module_with_optimizer(const char *name, bool final, double clip,
+static bool load_module_with_optimizer(const char *name, bool is_final, double clip,
                                        cleave_module **ret, cleave_optimizer **ret_optimizer) {
   DO(load_module(name, at_a, layers[0], WIDTH, ret));
-  cleave_group group = {.modules = ret, .n_modules = 1, .lr = 0.1, .no_rollback = final};
+  cleave_group group = {.modules = ret, .n_modules = 1, .lr = 0.1, .no_rollback = is_final};
   MUST(cleave_optimizer_new(rt, &group, 1, clip, ret_optimizer, e));
   return true;
 }
 
 static bool steps_at_impossible_positions_are_refused(void) {
   cleave_module *final, *other, *clipped;
-  cleave_optimizer *of_final, *of_other, *of_clipped;
+  cleave_optimizer *final_optimizer, *other_optimizer, *clipped_optimizer;
   const float x[ROWS * WIDTH] = {0};
   cleave_context c;
   cleave_reference in, out;
   double lr = 0;
-  DO(load_module_with_optimizer("final", true, 0, &final, &of_final));
-  DO(load_module_with_optimizer("not final", false, 0, &other, &of_other));
-  DO(load_module_with_optimizer("clipped", true, 1, &clipped, &of_clipped));
+  DO(load_module_with_optimizer("final", true, 0, &final, &final_optimizer));
+  DO(load_module_with_optimizer("not final", false, 0, &other, &other_optimizer));
+  DO(load_module_with_optimizer("clipped", true, 1, &clipped, &clipped_optimizer));
   DO(open_context(&c));
 #define STEP(o, m, position) cleave_step_at(rt, o, c, m, 0, position, false, &lr, e)
-  REFUSED(STEP(of_final, final, 0), CLEAVE_INVALID, "counted from 1");
-  REFUSED(STEP(of_final, final, (1 << 20) + 1), CLEAVE_INVALID, "to 1048576");
-  REFUSED(STEP(of_final, other, 1), CLEAVE_PRECONDITION, "not of this optimiser");
-  REFUSED(STEP(of_other, other, 1), CLEAVE_PRECONDITION, "not final");
-  REFUSED(STEP(of_clipped, clipped, 1), CLEAVE_PRECONDITION, "no clipping");
-  REFUSED(STEP(of_final, final, 1), CLEAVE_PRECONDITION, "never called");
+  REFUSED(STEP(final_optimizer, final, 0), CLEAVE_INVALID, "counted from 1");
+  REFUSED(STEP(final_optimizer, final, (1 << 20) + 1), CLEAVE_INVALID, "to 1048576");
+  REFUSED(STEP(final_optimizer, other, 1), CLEAVE_PRECONDITION, "not of this optimiser");
+  REFUSED(STEP(other_optimizer, other, 1), CLEAVE_PRECONDITION, "not final");
+  REFUSED(STEP(clipped_optimizer, clipped, 1), CLEAVE_PRECONDITION, "no clipping");
+  REFUSED(STEP(final_optimizer, final, 1), CLEAVE_PRECONDITION, "never called");
   CHECK(lr == 0);
   DO(make_leaf(c, x, ROWS, WIDTH, false, &in));
   MUST(cleave_call(rt, c, final, &in, 1, &out, e));
-  MUST(STEP(of_final, final, 1));
+  MUST(STEP(final_optimizer, final, 1));
   CHECK(lr == 0.1);
-  REFUSED(cleave_step(rt, of_final, c, 0, NULL, e), CLEAVE_PRECONDITION, "");
+  REFUSED(cleave_step(rt, final_optimizer, c, 0, NULL, e), CLEAVE_PRECONDITION, "");
   DO(close_context(c));
-  REFUSED(STEP(of_final, final, 1), CLEAVE_NOT_FOUND, "");
-  cleave_optimizer *const all[] = {of_final, of_other, of_clipped};
+  REFUSED(STEP(final_optimizer, final, 1), CLEAVE_NOT_FOUND, "");
+  cleave_optimizer *const all[] = {final_optimizer, other_optimizer, clipped_optimizer};
   for (int i = 0; i < 3; i++) cleave_optimizer_release(rt, all[i], NULL);
   return true;
 }
@@ -364,7 +364,7 @@ static bool failed_micro_batch_names_its_module(void) {
   cleave_tensor from = CLEAVE_TENSOR_F32(start, ROWS, 2);
   cleave_context c;
   cleave_reference in, out;
-  cleave_error failed;
+  cleave_error failure;
   DO(load_module("the one that steps", at_b, "[{op: linear, out: 2}]", WIDTH, &m));
   cleave_group group = {.modules = &m, .n_modules = 1, .lr = 0.1, .no_rollback = true};
   MUST(cleave_optimizer_new(rt, &group, 1, 0, &sgd, e));
@@ -374,11 +374,11 @@ static bool failed_micro_batch_names_its_module(void) {
   MUST(cleave_call_with(rt, c, m, &in, 1, &how, &out, e));
   MUST(cleave_step_at(rt, sgd, c, m, 0, 3, false, NULL, e));
   const cleave_backward_options o = {.size = sizeof o, .gradients = &from};
-  cleave_status status = cleave_backward_with(rt, c, &out, 1, &o, &failed);
-  if (status == CLEAVE_OK) status = cleave_context_close(rt, c, 0, &failed);
+  cleave_status status = cleave_backward_with(rt, c, &out, 1, &o, &failure);
+  if (status == CLEAVE_OK) status = cleave_context_close(rt, c, 0, &failure);
   CHECK(status == CLEAVE_INVALID);
-  CHECK(strstr(failed.text, "a gradient of module 'the one that steps' is not finite") != NULL);
-  CHECK(strcmp(failed.place, "the one that steps") == 0);
+  CHECK(strstr(failure.text, "a gradient of module 'the one that steps' is not finite") != NULL);
+  CHECK(strcmp(failure.place, "the one that steps") == 0);
   status = cleave_context_close(rt, c, 0, NULL);
   cleave_optimizer_release(rt, sgd, NULL);
   cleave_module_release(rt, m, NULL);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shapes at the edge, in the C API: api_shapes SESSION.yaml A B. Batches of nothing, scalars, and
- * linear layers over whatever stands between the batch and the features, as PyTorch has them. Then
+ * Tests unusual shapes in the C API: api_shapes SESSION.yaml A B. Empty batches, scalars, and
+ * linear layers with any dimensions between the batch and the features, as PyTorch has them. Then
  * models that a config.json describes, and adapters.
  */
 #include "api_int.h"
 
-/* ---- nothing --------------------------------------------------------------------------------- */
+/* ---- empty batches --------------------------------------------------------------------------- */
 
 static bool make_empty_leaf(cleave_context c, int64_t width, bool grad, cleave_reference *ret) {
   cleave_tensor t = {.dtype = CLEAVE_F32, .rank = 2, .shape = {0, width}};
@@ -246,7 +246,7 @@ static bool scalars_are_accepted_as_inputs(void) {
   return true;
 }
 
-/* ---- what is refused ------------------------------------------------------------------------- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 static bool impossible_input_shapes_are_refused_at_load(void) {
   cleave_module *m;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files of state that workers keep. Usage: api_stored SESSION.yaml A B FOLDER DO
- * with DO one of these: "first" trains and saves, also into FOLDER; "later" loads in another
- * session; "stranger" is of another identity; "poor" of one that may keep nothing. A line
- * "ask WORD" asks whoever runs this to do so to B, and waits for a line; "file NODE NAME BYTES
- * SHA256" is what a worker has said of a file.
+ * Tests files of state that workers keep. Usage: api_stored SESSION.yaml A B FOLDER DO with one of
+ * these for DO: "first" trains and saves, also into FOLDER; "later" loads in another session;
+ * "stranger" runs as another identity; "poor" runs as an identity that may keep nothing. A line
+ * "ask WORD" asks the runner to do WORD to B, and waits for a line; "file NODE NAME BYTES SHA256"
+ * prints what a worker has reported of a file.
  */
 #include "api_int.h"
 
@@ -90,7 +90,7 @@ static bool add_all_state_to_digest(uint64_t *ret) {
   return true;
 }
 
-/* ---- first ----------------------------------------------------------------------------------- */
+/* ---- the phase "first" ----------------------------------------------------------------------- */
 
 static uint64_t after_three, after_five;
 
@@ -148,11 +148,11 @@ static bool saved_file_includes_the_last_step(void) {
 }
 
 static bool path_as_state_name_is_refused(void) {
-  char lengthy[130];
-  memset(lengthy, 'n', sizeof lengthy - 1);
-  lengthy[129] = '\0';
+  char long_name[130];
+  memset(long_name, 'n', sizeof long_name - 1);
+  long_name[129] = '\0';
   const char *const bad[] = {"",     "../x", "..",        "/etc/passwd", ".x",  "a/b",
-                             "a\nb", "a b",  "n\xc3\xa4", lengthy,       "a\\b"};
+                             "a\nb", "a b",  "n\xc3\xa4", long_name,     "a\\b"};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     REFUSED(cleave_state_save_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, bad[i], 0, NULL, e),
             CLEAVE_INVALID, "no path");
@@ -160,9 +160,9 @@ static bool path_as_state_name_is_refused(void) {
             CLEAVE_INVALID, "no path");
     REFUSED(cleave_state_remove_at_worker(rt, n.a, bad[i], 0, e), CLEAVE_INVALID, "no path");
   }
-  lengthy[128] = '\0';
-  MUST(cleave_state_save_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, lengthy, 0, NULL, e));
-  MUST(cleave_state_remove_at_worker(rt, n.a, lengthy, 0, e));
+  long_name[128] = '\0';
+  MUST(cleave_state_save_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, long_name, 0, NULL, e));
+  MUST(cleave_state_remove_at_worker(rt, n.a, long_name, 0, e));
   return true;
 }
 
@@ -245,7 +245,7 @@ static bool module_reloads_its_files_from_restarted_worker(void) {
   return true;
 }
 
-/* ---- others ---------------------------------------------------------------------------------- */
+/* ---- other sessions and identities ----------------------------------------------------------- */
 
 /* Loads the files in another session, after both daemons were restarted. */
 static bool another_session_loads_stored_files(void) {
@@ -306,14 +306,14 @@ static const struct {
 };
 
 int main(int argc, char **argv) {
-  bool going = argc == 6 && open_session(argv);
-  if (!going) print_result(false, "open");
-  if (going) folder = argv[4];
-  for (size_t i = 0; going && i < sizeof tests / sizeof *tests; i++) {
+  bool is_open = argc == 6 && open_session(argv);
+  if (!is_open) print_result(false, "open");
+  if (is_open) folder = argv[4];
+  for (size_t i = 0; is_open && i < sizeof tests / sizeof *tests; i++) {
     if (strcmp(tests[i].phase, argv[5]) != 0) continue;
     bool ok = tests[i].run();
     print_result(ok, tests[i].name);
-    going = ok;
+    is_open = ok;
   }
   if (rt) (void)cleave_close(rt, 0, NULL, NULL);
   return n_failed != 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ties in the C API: api_ties SESSION.yaml A B has two modules at A with one weight, which is
- * trained as in one module, and frozen, released and refused.
+ * Tests ties in the C API: api_ties SESSION.yaml A B has two modules at A that share one weight.
+ * The weight is trained as in one module, frozen, and released; impossible ties are refused.
  */
 #include "api_int.h"
 
@@ -26,12 +26,12 @@ static bool load_layers(const char *name, const char *layers, uint32_t first, co
   return true;
 }
 
-static bool load_pair(const char *name, bool split, tied *t) {
+static bool load_pair(const char *name, bool is_split, tied *t) {
   char text[3][64];
   for (int i = 0; i < 3; i++) snprintf(text[i], sizeof text[i], "%s %d", name, i);
   *t = (tied){0};
   DO(load_loss(text[2], at_b, 3, &t->loss));
-  if (!split)
+  if (!is_split)
     return load_layers(text[0],
                        "[{op: linear, out: 3, name: first}, {op: tanh}, "
                        "{op: linear, out: 3, name: second, tied: first}]",
@@ -103,10 +103,10 @@ static void release_pair(const tied *t, cleave_optimizer *o) {
   cleave_module_release(rt, t->loss, NULL);
 }
 
-static bool train_pair(bool split, numbers *ret) {
+static bool train_pair(bool is_split, numbers *ret) {
   tied t;
   cleave_optimizer *o;
-  DO(load_pair(split ? "two" : "one", split, &t));
+  DO(load_pair(is_split ? "two" : "one", is_split, &t));
   DO(make_optimizer(&t, &o));
   for (unsigned i = 0; i < STEPS; i++) DO(run_step(&t, o, 10 * i, &ret->gradient_norm));
   DO(read_pair(&t, ret));

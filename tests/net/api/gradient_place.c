@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Says where a module and the gradient of one of its parameters are, and how many gradients its
+ * Prints where a module and the gradient of one of its parameters are, and how many gradients its
  * context has.
  *   gradient_place SESSION.yaml WORKER
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random programs: modules of several kinds at two nodes, called in random shapes of graph
- * (branches, joins, the same module twice, results nobody uses, frozen parts, several contexts and
- * backward passes), and the same program with every module at home. All values, gradients and
+ * Runs random programs: modules of several kinds at two nodes, called in random graphs (branches,
+ * joins, the same module twice, results that nothing uses, frozen parts, several contexts and
+ * backward passes), and the same program with every module at the master. All values, gradients and
  * refusals are equal to the bit, because every sum has a defined order. Usage:
  *   random_programs SESSION.yaml A B FIRST COUNT      replay: COUNT = 1
  */
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 3, WIDTH = 4, N = ROWS * WIDTH, MOST = 24, WORLDS = 2, TOGETHER = 3 };
+enum { ROWS = 3, WIDTH = 4, N = ROWS * WIDTH, MAX_VALUES = 24, WORLDS = 2, MAX_PROGRAMS = 3 };
 
 typedef enum kind { LINEAR, RELU, TANH, FROZEN, JOIN, KINDS } kind;
 
@@ -45,13 +45,13 @@ static bool make_join(const cleave_module_options *o, cleave_module **ret) {
   static const int64_t shape[] = {ROWS, WIDTH};
   cleave_graph *g;
   int in[2];
-  bool good = report_failure(cleave_graph_new(&g, &e)) &&
-              report_failure(cleave_graph_input(g, "left", CLEAVE_F32, shape, 2, &in[0], &e)) &&
-              report_failure(cleave_graph_input(g, "right", CLEAVE_F32, shape, 2, &in[1], &e)) &&
-              report_failure(cleave_graph_op(g, "add", NULL, NULL, in, 2, NULL, &e)) &&
-              report_failure(cleave_load_graph(rt, o, g, ret, &e));
+  bool is_good = report_failure(cleave_graph_new(&g, &e)) &&
+                 report_failure(cleave_graph_input(g, "left", CLEAVE_F32, shape, 2, &in[0], &e)) &&
+                 report_failure(cleave_graph_input(g, "right", CLEAVE_F32, shape, 2, &in[1], &e)) &&
+                 report_failure(cleave_graph_op(g, "add", NULL, NULL, in, 2, NULL, &e)) &&
+                 report_failure(cleave_load_graph(rt, o, g, ret, &e));
   cleave_graph_free(g);
-  return good;
+  return is_good;
 }
 
 static bool make_stages(int world, const char *const at[2]) {
@@ -68,13 +68,13 @@ static bool make_stages(int world, const char *const at[2]) {
                                  .first_layer = 10 * (uint32_t)k,
                                  .frozen = all,
                                  .n_frozen = k == FROZEN};
-      bool good =
+      bool is_good =
           k == KINDS
               ? report_failure(cleave_load_loss(rt, &o, "mse", &input, &losses[world][i], &e))
           : k == JOIN ? make_join(&o, &modules[world][k][i])
                       : report_failure(cleave_load_layers(rt, &o, layers[k], &input,
                                                           &modules[world][k][i], &e));
-      if (!good) return false;
+      if (!is_good) return false;
     }
   return true;
 }
@@ -82,12 +82,12 @@ static bool make_stages(int world, const char *const at[2]) {
 /* ---- one program ----------------------------------------------------------------------------- */
 
 /* Observable results of a run, in order: statuses and numbers. */
-typedef struct seen {
+typedef struct run_record {
   unsigned char *bytes;
   size_t n, cap;
-} seen;
+} run_record;
 
-static void add_to_record(seen *s, const void *bytes, size_t n) {
+static void add_to_record(run_record *s, const void *bytes, size_t n) {
   if (s->n + n > s->cap) {
     s->cap = 2 * (s->n + n);
     s->bytes = realloc(s->bytes, s->cap);
@@ -97,7 +97,7 @@ static void add_to_record(seen *s, const void *bytes, size_t n) {
   s->n += n;
 }
 
-static void add_tensor_to_record(seen *s, cleave_status status, const cleave_tensor *t) {
+static void add_tensor_to_record(run_record *s, cleave_status status, const cleave_tensor *t) {
   add_to_record(s, &status, sizeof status);
   if (status == CLEAVE_OK) add_to_record(s, t->data, cleave_tensor_count(t) * 4);
 }
@@ -105,8 +105,8 @@ static void add_tensor_to_record(seen *s, cleave_status status, const cleave_ten
 typedef struct program {
   int world_index;
   cleave_context context;
-  cleave_reference values[MOST], root_values[2];
-  bool is_leaf[MOST];
+  cleave_reference values[MAX_VALUES], root_values[2];
+  bool is_leaf[MAX_VALUES];
   int n, n_roots;
 } program;
 
@@ -146,11 +146,11 @@ static bool build_program(program *p) {
 
 /* Runs a backward and ends the context. The backward may be refused only if no trained parameter
  * leads to a root. */
-static bool finish_program(program *p, bool twice, seen *s) {
+static bool finish_program(program *p, bool runs_twice, run_record *s) {
   static cleave_tensor t;
-  for (int pass = 0; pass <= twice; pass++) {
-    cleave_status status =
-        cleave_backward(rt, p->context, p->root_values, (size_t)p->n_roots, twice && !pass, 0, &e);
+  for (int pass = 0; pass <= runs_twice; pass++) {
+    cleave_status status = cleave_backward(rt, p->context, p->root_values, (size_t)p->n_roots,
+                                           runs_twice && !pass, 0, &e);
     if (status != CLEAVE_OK && !strstr(e.text, "depends on no parameter"))
       return report_failure(status);
     add_to_record(s, &status, sizeof status);
@@ -173,24 +173,24 @@ static bool finish_program(program *p, bool twice, seen *s) {
   return report_failure(closed);
 }
 
-static bool run_program(int world, uint32_t seed, seen *s) {
-  program p[TOGETHER];
+static bool run_program(int world, uint32_t seed, run_record *s) {
+  program p[MAX_PROGRAMS];
   state = seed * 2654435761u + 1;
-  int n = 1 + (int)draw_below(TOGETHER);
-  bool twice = draw_below(4) == 0;
+  int n = 1 + (int)draw_below(MAX_PROGRAMS);
+  bool runs_twice = draw_below(4) == 0;
   s->n = 0;
   for (int i = 0; i < n; i++) {
     p[i] = (program){.world_index = world};
     if (!build_program(&p[i])) return false;
   }
   for (int i = n; i-- > 0;)
-    if (!finish_program(&p[i], twice, s)) return false;
+    if (!finish_program(&p[i], runs_twice, s)) return false;
   return true;
 }
 
 int main(int argc, char **argv) {
-  seen home = {0}, apart = {0};
-  size_t compared = 0;
+  run_record home = {0}, apart = {0};
+  size_t n_compared = 0;
   if (argc < 6) return 2;
   cleave_options o = {.size = sizeof o, .deadline_ms = 20000};
   const char *const at[] = {argv[2], argv[3]};
@@ -199,18 +199,18 @@ int main(int argc, char **argv) {
     return 1;
   uint32_t first = (uint32_t)atol(argv[4]), count = (uint32_t)atol(argv[5]);
   for (uint32_t seed = first; seed < first + count; seed++) {
-    bool good = run_program(0, seed, &home) && run_program(1, seed, &apart);
-    if (!good || home.n != apart.n || memcmp(home.bytes, apart.bytes, home.n) != 0) {
+    bool is_good = run_program(0, seed, &home) && run_program(1, seed, &apart);
+    if (!is_good || home.n != apart.n || memcmp(home.bytes, apart.bytes, home.n) != 0) {
       printf("not ok random_programs_equal_the_run_at_home: seed %u differs (%zu and %zu bytes)\n",
              seed, home.n, apart.n);
       return 1;
     }
-    compared += home.n;
+    n_compared += home.n;
   }
   free(home.bytes);
   free(apart.bytes);
   if (!report_failure(cleave_close(rt, 0, NULL, &e))) return 1;
   printf("ok random_programs_equal_the_run_at_home (%u programs from seed %u, %zu bytes equal)\n",
-         count, first, compared);
+         count, first, n_compared);
   return 0;
 }

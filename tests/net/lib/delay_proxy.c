@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A TCP proxy that makes the way longer: bytes leave it a given time after they came, both ways,
- * and at no more than a given rate, as over a far link.
+ * Simulates a long link by a TCP proxy: the proxy sends bytes a given time after they arrived, in
+ * both directions, and at no more than a given rate.
  *
  *   delay_proxy LISTEN_PORT HOST:PORT --one-way-ms D [--rate-mbit R] [--queue-ms Q]
  *
- * Says `listening PORT` (port 0 takes a free one) and then takes lines on its standard input, each
- * answered with `ok`: `delay D`, `rate R` (0: none), `queue Q`. It ends when that input does.
+ * Prints `listening PORT` (port 0 takes a free one) and then reads lines from its standard input,
+ * each answered with `ok`: `delay D`, `rate R` (0: none), `queue Q`. It ends when that input ends.
  *
- * Each way of a connection has a thread that reads, stamps and queues, and one that waits for the
- * stamp and writes. The rate is one link's, shared by the connections in each direction: a reader
- * takes bytes only while the link has less than Q ms of them before it, so a small Q is a link with
- * a fair queue, a large one a link whose queue everybody waits in. How much may be on its way is
- * bounded by WINDOW_BYTES alone: beyond it the proxy stops reading and TCP tells the sender.
+ * Each direction of a connection has a thread that reads, stamps and queues bytes, and one that
+ * waits for the time of the stamp and writes them. All connections share the rate in each
+ * direction, as on one link. A reader takes bytes only while the link has less than Q ms of them
+ * queued, so a small Q simulates a link with a fair queue, a large one a link in whose queue all
+ * connections wait. Only WINDOW_BYTES limits how much is in flight: beyond it the proxy stops
+ * reading, and TCP slows the sender down.
  */
 #include <errno.h>
 #include <netdb.h>
@@ -55,25 +56,25 @@ typedef struct piece {
 } piece;
 
 /* One direction of a connection. */
-typedef struct way {
+typedef struct one_direction {
   pthread_mutex_t lock;
   pthread_cond_t queue_changed;
   piece *first_piece, *last_piece;
   size_t held_bytes; /* bytes read and not yet written */
   bool is_broken;
   int from_fd, to_fd, direction;
-} way;
+} one_direction;
 
 typedef struct connection {
-  way ways[2];
+  one_direction directions[2];
   int client_fd, target_fd;
   int n_threads; /* number of threads that still run; accessed atomically */
 } connection;
 
-typedef struct half {
+typedef struct thread_args {
   connection *c;
-  way *w;
-} half;
+  one_direction *w;
+} thread_args;
 
 static int64_t now_ns(void) {
   struct timespec t;
@@ -98,10 +99,10 @@ static void die(const char *what) {
 static size_t wait_for_link(int direction) {
   for (;;) {
     pthread_mutex_lock(&shared.lock);
-    bool rated = shared.rate_mbit > 0;
+    bool is_rated = shared.rate_mbit > 0;
     int64_t at = shared.free_at_ns[direction] - (int64_t)(shared.queue_ms * MS);
     pthread_mutex_unlock(&shared.lock);
-    if (!rated) return READ_BYTES;
+    if (!is_rated) return READ_BYTES;
     if (at <= now_ns()) return RATED_BYTES;
     sleep_until(at);
   }
@@ -124,23 +125,23 @@ static int64_t due_time(int direction, size_t len) {
 
 /* ---- one direction --------------------------------------------------------------------------- */
 
-static bool add_piece(way *w, piece *p) {
+static bool add_piece(one_direction *w, piece *p) {
   pthread_mutex_lock(&w->lock);
   while (!w->is_broken && w->held_bytes > WINDOW_BYTES)
     pthread_cond_wait(&w->queue_changed, &w->lock);
-  bool taken = !w->is_broken;
-  if (taken) {
+  bool is_taken = !w->is_broken;
+  if (is_taken) {
     *(w->last_piece ? &w->last_piece->next : &w->first_piece) = p;
     w->last_piece = p;
     w->held_bytes += p->len;
     pthread_cond_broadcast(&w->queue_changed);
   }
   pthread_mutex_unlock(&w->lock);
-  if (!taken) free(p);
-  return taken;
+  if (!is_taken) free(p);
+  return is_taken;
 }
 
-static piece *take_piece(way *w) {
+static piece *take_piece(one_direction *w) {
   pthread_mutex_lock(&w->lock);
   while (!w->first_piece) pthread_cond_wait(&w->queue_changed, &w->lock);
   piece *p = w->first_piece;
@@ -150,7 +151,7 @@ static piece *take_piece(way *w) {
   return p;
 }
 
-static void report_written(way *w, size_t len, bool ok) {
+static void report_written(one_direction *w, size_t len, bool ok) {
   pthread_mutex_lock(&w->lock);
   w->held_bytes -= len;
   w->is_broken |= !ok;
@@ -169,7 +170,7 @@ static bool write_all(int fd, const char *bytes, size_t len) {
   return true;
 }
 
-static void free_pieces(way *w) {
+static void free_pieces(one_direction *w) {
   for (piece *p; (p = w->first_piece) != NULL;) {
     w->first_piece = p->next;
     free(p);
@@ -178,14 +179,14 @@ static void free_pieces(way *w) {
 
 static void end_thread(connection *c) {
   if (__atomic_sub_fetch(&c->n_threads, 1, __ATOMIC_ACQ_REL) > 0) return;
-  for (int i = 0; i < 2; i++) free_pieces(&c->ways[i]);
+  for (int i = 0; i < 2; i++) free_pieces(&c->directions[i]);
   close(c->client_fd);
   close(c->target_fd);
   free(c);
 }
 
 static void *read_in_thread(void *arg) {
-  half h = *(half *)arg;
+  thread_args h = *(thread_args *)arg;
   ssize_t n;
   free(arg);
   do {
@@ -203,7 +204,7 @@ static void *read_in_thread(void *arg) {
 }
 
 static void *write_in_thread(void *arg) {
-  half h = *(half *)arg;
+  thread_args h = *(thread_args *)arg;
   bool ok = true;
   free(arg);
   for (size_t len = 1; len && ok;) {
@@ -222,36 +223,37 @@ static void *write_in_thread(void *arg) {
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
-static void start_thread(connection *c, way *w, void *(*run)(void *)) {
-  half *h = malloc(sizeof *h);
+static void start_thread(connection *c, one_direction *w, void *(*run)(void *)) {
+  thread_args *h = malloc(sizeof *h);
   pthread_t thread;
   if (!h) die("memory");
-  *h = (half){c, w};
+  *h = (thread_args){c, w};
   if (pthread_create(&thread, NULL, run, h) != 0) die("thread");
   pthread_detach(thread);
 }
 
-static void serve_connection(int near) {
-  int one = 1, far = socket(target->ai_family, SOCK_STREAM, 0);
-  if (far < 0 || connect(far, target->ai_addr, target->ai_addrlen) != 0) {
-    if (far >= 0) close(far);
-    close(near);
+static void serve_connection(int client_fd) {
+  int one = 1, target_fd = socket(target->ai_family, SOCK_STREAM, 0);
+  if (target_fd < 0 || connect(target_fd, target->ai_addr, target->ai_addrlen) != 0) {
+    if (target_fd >= 0) close(target_fd);
+    close(client_fd);
     return;
   }
-  setsockopt(near, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  setsockopt(far, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  setsockopt(client_fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  setsockopt(target_fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   connection *c = calloc(1, sizeof *c);
   if (!c) die("memory");
-  c->client_fd = near;
-  c->target_fd = far;
+  c->client_fd = client_fd;
+  c->target_fd = target_fd;
   c->n_threads = 4;
   for (int i = 0; i < 2; i++) {
-    c->ways[i] = (way){.from_fd = i ? far : near, .to_fd = i ? near : far, .direction = i};
-    pthread_mutex_init(&c->ways[i].lock, NULL);
-    pthread_cond_init(&c->ways[i].queue_changed, NULL);
+    c->directions[i] = (one_direction){
+        .from_fd = i ? target_fd : client_fd, .to_fd = i ? client_fd : target_fd, .direction = i};
+    pthread_mutex_init(&c->directions[i].lock, NULL);
+    pthread_cond_init(&c->directions[i].queue_changed, NULL);
   }
-  for (int i = 0; i < 2; i++) start_thread(c, &c->ways[i], read_in_thread);
-  for (int i = 0; i < 2; i++) start_thread(c, &c->ways[i], write_in_thread);
+  for (int i = 0; i < 2; i++) start_thread(c, &c->directions[i], read_in_thread);
+  for (int i = 0; i < 2; i++) start_thread(c, &c->directions[i], write_in_thread);
 }
 
 static void *accept_in_thread(void *arg) {
@@ -274,7 +276,7 @@ static int listen_on(int port) {
   return fd;
 }
 
-/* ---- what is asked --------------------------------------------------------------------------- */
+/* ---- control lines --------------------------------------------------------------------------- */
 
 static bool set_parameter(const char *what, double value) {
   static const struct {
@@ -315,9 +317,9 @@ int main(int argc, char **argv) {
   bool ok = colon && argc % 2 && (size_t)(colon - argv[2]) < sizeof host;
   for (int i = 3; ok && i < argc; i += 2) ok = read_option(argv[i], argv[i + 1]);
   if (!ok) {
-    fprintf(
-        stderr,
-        "usage: delay_proxy LISTEN_PORT HOST:PORT --one-way-ms D [--rate-mbit R] [--queue-ms Q]\n");
+    fprintf(stderr,
+            "usage: delay_proxy LISTEN_PORT HOST:PORT --one-way-ms D [--rate-mbit R] "
+            "[--queue-ms Q]\n");
     return 2;
   }
   snprintf(host, sizeof host, "%.*s", (int)(colon - argv[2]), argv[2]);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The random programs of the simulation over real daemons and mutual TLS, where nothing decides
- * what takes how long. Usage:
+ * Runs the random programs of the simulation over real daemons and mutual TLS, where the test does
+ * not control how long anything takes. Usage:
  *   daemons SESSION.yaml FIRST COUNT [loss]      replay: COUNT = 1
- * Each program runs with all its modules at home and over workers w1, w2 and w3: the same statuses
- * and bits. With `loss` once more, while a worker is killed at a random moment and started again a
- * little later. A line "ask kill 2" asks whoever runs this to do so to w2, then "ask start 2", and
- * waits for a line. That run is judged as the simulation judges its own.
+ * Each program runs with all its modules at the master and over workers w1, w2 and w3, with the
+ * same statuses and bits. With `loss` it runs once more, while a worker is killed at a random
+ * moment and started again a little later. A line "ask kill 2" asks the runner to do so to w2, then
+ * "ask start 2", and waits for a line. That run is checked as the simulation checks its own runs
+ * (judge.h).
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -19,7 +20,7 @@
 
 #define MS UINT64_C(1000000)
 
-enum { DEADLINE_MS = 20000, AWAY_MS = 400, NOTICE_MS = 10000 };
+enum { DEADLINE_MS = 20000, MAX_DOWN_MS = 400, NOTICE_MS = 10000 };
 
 static const char *session;
 static struct { uint64_t lines, bytes, losses, errors; } total;
@@ -82,13 +83,13 @@ static void wait_for_notice(void *user) {
 }
 
 /* Returns the options with which the program of a seed opens its runtime. */
-static cleave_options make_options(uint64_t seed, bool home) {
+static cleave_options make_options(uint64_t seed, bool is_at_master) {
   static const char *const none[] = {""};
   sim_random random = {seed * 77 + 5};
   cleave_options o = {.size = sizeof o, .deadline_ms = DEADLINE_MS};
   o.via_master = sim_draw_below(&random, 3) == 0;
   o.single_thread = sim_draw_below(&random, 2);
-  if (home) o.workers = none;
+  if (is_at_master) o.workers = none;
   return o;
 }
 
@@ -102,17 +103,17 @@ static bool close_runtime(const run *r, char *text, size_t len) {
   return !text[0];
 }
 
-static bool run_program(uint64_t seed, const char *where, bool home, sim_fault *fault,
+static bool run_program(uint64_t seed, const char *where, bool is_at_master, sim_fault *fault,
                         sim_record *ret) {
   char text[1200];
   cleave_error e;
-  run r = {.pause_rng = {seed * 3 + !home}, .fault = *fault, .is_good = true};
-  cleave_options o = make_options(seed, home);
+  run r = {.pause_rng = {seed * 3 + !is_at_master}, .fault = *fault, .is_good = true};
+  cleave_options o = make_options(seed, is_at_master);
   if (cleave_open(session, &o, &r.rt, &e) != CLEAVE_OK) return report_fault(seed, where, e.text);
   sim_stand stand = {.runtime = r.rt,
-                     .is_all_at_master = home,
+                     .is_all_at_master = is_at_master,
                      .has_threads = !o.single_thread,
-                     .pause_program = home ? NULL : pause_program,
+                     .pause_program = is_at_master ? NULL : pause_program,
                      .wait_for_notice = wait_for_notice,
                      .user = &r};
   if (fault->kind && pthread_create(&r.fault_thread, NULL, cause_fault, &r) != 0) abort();
@@ -133,7 +134,7 @@ static bool run_loss(uint64_t seed) {
   sim_fault f = {.kind = SIM_KILL,
                  .a = 1 + sim_draw_below(&random, SIM_PLACES - 1),
                  .at = sim_draw_number(&random) % span,
-                 .restart_ns = sim_draw_number(&random) % (AWAY_MS * MS)};
+                 .restart_ns = sim_draw_number(&random) % (MAX_DOWN_MS * MS)};
   if (!run_program(seed, "a worker dies", false, &f, &lossy)) return false;
   total.losses++;
   for (size_t i = 0; i < lossy.n; i++) total.errors += lossy.lines[i].result.status != CLEAVE_OK;
@@ -141,7 +142,7 @@ static bool run_loss(uint64_t seed) {
          report_fault(seed, "a worker dies", text);
 }
 
-static bool run_seed(uint64_t seed, bool loss) {
+static bool run_seed(uint64_t seed, bool has_loss) {
   char text[400];
   sim_fault none = {.kind = SIM_NO_FAULT};
   if (!run_program(seed, "at home", true, &none, &home) ||
@@ -151,7 +152,7 @@ static bool run_seed(uint64_t seed, bool loss) {
     return report_fault(seed, "over workers", text);
   total.lines += home.n;
   total.bytes += home.n_number_bytes;
-  return !loss || run_loss(seed);
+  return !has_loss || run_loss(seed);
 }
 
 int main(int argc, char **argv) {

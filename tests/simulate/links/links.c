@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two links of one process over the simulated network: random packets both ways, with tensors of
- * sizes about the limits of frames and chunks, credit that runs out, quotas that are too small,
- * PINGs, ABORTs, cut lanes. Everything follows from a seed.
+ * Tests two links of one process over the simulated network: random packets in both directions,
+ * with tensors whose sizes are near the limits of frames and chunks, credit that runs out, quotas
+ * that are too small, PINGs, ABORTs, cut lanes. Everything follows from a seed.
  *
  *   links [--runs N] [--seed S] [--trace]
  *
- * What is held to:
+ * The program checks:
  *   once, whole, equal   each packet arrives once, with the bits that were sent
- *   in order             of what needs no chunks, and of announcements; an ABORT overtakes what
- *                        waits, and nothing else overtakes
- *   mended               where links have a lease, connections that are lost change nothing of this
- *   one end              after a cut, or a close, each side says so once and sends nothing more
- *   nothing is lost      at the end all tensors and packets are back in their pools, and where
- *                        nothing was cut the credit is whole
+ *   in order             packets without chunks, and announcements, arrive in order; an ABORT
+ *                        overtakes waiting packets, and no other packet overtakes
+ *   mended               if links have a lease, lost connections change nothing of this
+ *   one end              after a cut or a close each side reports one end and sends nothing more
+ *   nothing is lost      at the end all tensors and packets are back in their pools, and if nothing
+ *                        was cut all credit has been returned
  */
 #include <inttypes.h>
 #include <stdarg.h>
@@ -24,7 +24,7 @@
 #include "common/net/link/link_int.h"
 #include "tests/simulate/network.h"
 
-enum { MOST_SENT = 48, SIDES = 2, KIB = 1024 };
+enum { MAX_SENT = 48, SIDES = 2, KIB = 1024 };
 #define MS UINT64_C(1000000)
 
 /* A packet that a side has sent; its number is the frame's context. */
@@ -45,7 +45,7 @@ typedef struct side {
   clv_pool *pool;
   uint64_t credit;
   bool has_small_quota; /* the side's quota is too small for all packets that it may receive */
-  sent sent_packets[MOST_SENT];
+  sent sent_packets[MAX_SENT];
   uint32_t n_sent, n_to_send;
   uint32_t last_in_order; /* number of the peer's last packet that arrived in order */
   uint32_t n_closed, n_held;
@@ -135,7 +135,7 @@ static uint32_t draw_bytes(void) {
   return random_below(2) ? bytes + aside : bytes - CLV_MIN(aside, bytes - 4);
 }
 
-/* ---- what arrives ---------------------------------------------------------------------------- */
+/* ---- receiving ------------------------------------------------------------------------------- */
 
 static void release_kept_packet(void *user) {
   kept *k = user;
@@ -221,7 +221,7 @@ static void on_closed(void *user, clv_link *link, clv_code code, const char *tex
   if (s->n_closed++) report_fault("side %u says twice that it has ended", index_of_side(s));
 }
 
-/* ---- what is sent ---------------------------------------------------------------------------- */
+/* ---- sending --------------------------------------------------------------------------------- */
 
 static clv_packet *make_packet(side *from, uint32_t number, sent *s) {
   clv_packet *p = NULL;
@@ -347,7 +347,7 @@ static void make_side(side *s) {
   clv_err err;
   s->credit = KIB * (uint64_t)credits[random_below(CLV_COUNT(credits))];
   s->has_small_quota = random_below(4) == 0;
-  s->n_to_send = random_below(MOST_SENT - 1);
+  s->n_to_send = random_below(MAX_SENT - 1);
   clv_account_options a = {.owner_in_messages = "a side",
                            .limits = {[CLV_QUOTA_BYTES] = s->has_small_quota ? 900 * KIB : 0}};
   require_success(clv_account_new(&a, &s->account, &err), &err);
@@ -400,13 +400,13 @@ static void check_nothing_is_held(const side *s) {
 /* True if all tensors have returned to the pool. A pool frees idle blocks before it exceeds its
  * quota, so after a request over the quota only used blocks are left. */
 static bool has_no_used_tensors(side *s) {
-  enum { LITTLE = 512 };
+  enum { SMALL_QUOTA = 512 };
   clv_err err;
   clv_tensor *t = NULL;
-  clv_account_set_limit(s->account, CLV_QUOTA_BYTES, LITTLE);
-  clv_code code = clv_pool_alloc_tensor(s->pool, CLV_U8, &CLV_SHAPE(LITTLE), &t, &err);
+  clv_account_set_limit(s->account, CLV_QUOTA_BYTES, SMALL_QUOTA);
+  clv_code code = clv_pool_alloc_tensor(s->pool, CLV_U8, &CLV_SHAPE(SMALL_QUOTA), &t, &err);
   clv_tensor_unref(t);
-  return code == CLV_OK && clv_account_usage(s->account, CLV_QUOTA_BYTES) == LITTLE;
+  return code == CLV_OK && clv_account_usage(s->account, CLV_QUOTA_BYTES) == SMALL_QUOTA;
 }
 
 static void end_side(side *s) {

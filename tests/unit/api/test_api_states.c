@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The state tables of peers, modules and contexts: each cell that is there, and that no other is.
+ * Tests the state tables of peers, modules and contexts: every cell that exists, and that no other
+ * cell does.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Options that begin with their size: those of an older header, of a newer one, and of a program
- * that forgot it. What may not be NULL is tried in tests/e2e/test_nulls.c.
+ * Tests options that begin with their size: those of an older header, of a newer one, and of a
+ * program that forgot the size. tests/e2e/test_nulls.c tests arguments that may not be NULL.
  */
 #include "master/api/cleave.h"
 #include "tests/unit/must.h"
@@ -27,13 +27,13 @@ static void open_with_options(const void *options, bool *ret_opened) {
 
 static void unknown_newer_fields_must_be_zero(void **state) {
   (void)state;
-  bool opened;
+  bool has_opened;
   newer_options o = {.known_fields = {.size = sizeof o, .name = "spring"}};
-  open_with_options(&o, &opened);
-  assert_true(opened);
+  open_with_options(&o, &has_opened);
+  assert_true(has_opened);
   o.newer_field = 1;
-  open_with_options(&o, &opened);
-  assert_false(opened);
+  open_with_options(&o, &has_opened);
+  assert_false(has_opened);
   assert_int_equal(e.status, CLEAVE_UNIMPLEMENTED);
   assert_non_null(strstr(e.text, "cleave_context_options has "));
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A program whose modules are on a device of the master, in memory that the host cannot touch:
- * losses, norms and state are those of the processor, to the bit.
+ * Tests a program whose modules are on a device of the master, in memory that the host cannot
+ * touch: losses, norms and state are those of the processor, to the bit.
  */
 #include <math.h>
 #include <setjmp.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Gradients that the program gives and writes, by hand: y = W x + b over one leaf, in this process.
+ * Compares gradients that the program gives and writes with gradients computed by hand: y = W x + b
+ * over one leaf, in this process.
  */
 #include <math.h>
 #include <setjmp.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The master's client for kept files against a worker made up here, over real TLS: long ranges,
- * short answers, files that change, lists in pages, and answers that contradict themselves.
+ * Tests the master's client for kept files against a worker that this test plays, over real TLS:
+ * long ranges, short answers, files that change, lists in pages, and answers that contradict
+ * themselves.
  */
 #include "master/api/api.h"
 
@@ -72,7 +73,7 @@ static clv_code answer_request(void *user, const clv_rpc_peer *peer, const clv_i
 
 static clv_rpc_runtime *runtime;
 static service worker;
-static identity master, its;
+static identity master, worker_identity;
 static cleave_kept_client *client;
 
 static int set_up(void **state) {
@@ -83,9 +84,9 @@ static int set_up(void **state) {
   must(clv_tls_set_min_version(&err), &err);
   make_scratch();
   master = issue_identity_with_uri("home", "master", MASTER_URI);
-  its = issue_identity_with_uri("home", "worker", WORKER_URI);
+  worker_identity = issue_identity_with_uri("home", "worker", WORKER_URI);
   runtime = make_runtime();
-  clv_rpc_server_options o = make_service_options(&worker, &its);
+  clv_rpc_server_options o = make_service_options(&worker, &worker_identity);
   o.unary_methods = kept;
   o.n_unary_methods = 1;
   start_service(&worker, runtime, &o);
@@ -107,7 +108,7 @@ static int tear_down(void **state) {
   stop_service(&worker);
   clv_rpc_runtime_free(runtime);
   free_identity(&master);
-  free_identity(&its);
+  free_identity(&worker_identity);
   free(contents);
   return remove_scratch();
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Layers divided over several nodes beside the undivided ones: first values, losses, norms, states
- * that change their division, and what is refused. All nodes are this process; the programs of
- * tests/seeds have them elsewhere.
+ * Compares layers divided over several nodes with the undivided layers: first values, losses,
+ * norms, and states that are loaded into another number of parts. Also tests what is refused. All
+ * nodes are this process; the programs of tests/seeds have them elsewhere.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -46,7 +46,7 @@ static int teardown(void **state) {
   return cleave_close(rt, 0, NULL, &e) != CLEAVE_OK;
 }
 
-/* ---- two ways to compute the same ------------------------------------------------------------ */
+/* ---- divided and undivided layers ------------------------------------------------------------ */
 
 /* The tested layers, undivided or divided into parts. */
 typedef struct variant {
@@ -237,7 +237,7 @@ static void state_can_be_loaded_into_another_number_of_parts(void **state) {
   assert_true(fabs(a - train_step(&whole, bce, 3, &norm)) <= 1e-6 * a);
 }
 
-/* ---- one by one ------------------------------------------------------------------------------ */
+/* ---- single parts ---------------------------------------------------------------------------- */
 
 static void each_part_has_its_slice(void **state) {
   (void)state;
@@ -310,8 +310,8 @@ static void frozen_parameters_do_not_change(void **state) {
   after = read_state(&w, CLEAVE_STATE_WEIGHTS);
   for (size_t i = 0; i < before.n; i++) {
     size_t bytes = 4 * cleave_tensor_count(&before.items[i].tensor);
-    bool same = memcmp(before.items[i].tensor.data, after.items[i].tensor.data, bytes) == 0;
-    assert_int_equal(same, strncmp(before.items[i].name, "w1.", 3) == 0);
+    bool is_same = memcmp(before.items[i].tensor.data, after.items[i].tensor.data, bytes) == 0;
+    assert_int_equal(is_same, strncmp(before.items[i].name, "w1.", 3) == 0);
   }
   cleave_state_free(&before);
   cleave_state_free(&after);
@@ -322,7 +322,7 @@ static void frozen_parameters_do_not_change(void **state) {
   assert_non_null(strstr(e.text, "'w9.*'"));
 }
 
-/* ---- what is refused ------------------------------------------------------------------------- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 static void assert_load_refused(const char *text, size_t n_nodes, const char *says) {
   cleave_parallel_options o = {

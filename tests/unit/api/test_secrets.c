@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A file that the session calls secret and a worker has is an error that names both.
+ * Tests that a file which the session calls secret, but a worker has, is an error that names both.
  */
 #include "common/model/weights/weights.h"
 #include "common/net/wire/wire.h"

@@ -1,4 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tests the small parts of common/base: errors, sizes, files, texts, digests, random numbers,
+ * limits of memory, and loaded libraries.
+ */
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
@@ -298,9 +302,9 @@ static void utf8_decoder_accepts_only_valid_characters(void **state) {
   for (uint32_t point = 0; point <= 0x10ffff; point++) {
     unsigned char text[4];
     size_t n = encode_utf8(point, text);
-    bool surrogate = point >= 0xd800 && point <= 0xdfff;
-    assert_int_equal(clv_utf8_decode(text, n, &got), surrogate ? 0 : n);
-    if (!surrogate) assert_int_equal(got, point);
+    bool is_surrogate = point >= 0xd800 && point <= 0xdfff;
+    assert_int_equal(clv_utf8_decode(text, n, &got), is_surrogate ? 0 : n);
+    if (!is_surrogate) assert_int_equal(got, point);
     if (n > 1) assert_int_equal(clv_utf8_decode(text, n - 1, &got), 0);
   }
   got = 7;
@@ -356,9 +360,10 @@ static void loaded_libraries_are_found_by_name_and_address(void **state) {
   assert_true(clv_library_file_named("libcrypto", named, sizeof named));
   assert_true(clv_library_file_of(address, of, sizeof of));
   assert_string_equal(named, of);
-  assert_false(clv_library_file_named("libcrypt", named, sizeof named)); /* not the whole name */
+  /* not the complete name of the library */
+  assert_false(clv_library_file_named("libcrypt", named, sizeof named));
   assert_string_equal(named, "");
-  assert_false(clv_library_file_of(&function, of, sizeof of)); /* on the stack */
+  assert_false(clv_library_file_of(&function, of, sizeof of)); /* an address on the stack */
   assert_true(clv_is_file_of_wheel("/v/site-packages/cleave_runtime.libs/libssl-1f.so.3"));
   assert_true(clv_is_file_of_wheel("/v/site-packages/cleave/lib/libopenblas.so.0"));
   assert_false(clv_is_file_of_wheel("/usr/lib/cleave/libssl.so.3"));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lines on standard error in both forms, caught in a file.
+ * Tests lines on standard error in both forms, text and JSON, captured in a file.
  */
 #include <fcntl.h>
 #include <setjmp.h>
@@ -19,8 +19,8 @@
 
 static int saved = -1;
 
-/* Redirects standard error to a file. journal: sets $JOURNAL_STREAM to that file. */
-static void begin_capture(clv_log_level level, bool json, bool journal) {
+/* Redirects standard error to a file. is_journal: sets $JOURNAL_STREAM to that file. */
+static void begin_capture(clv_log_level level, bool is_json, bool is_journal) {
   char path[] = "/tmp/cleave-log-XXXXXX", stream[64];
   struct stat st;
   int fd = mkstemp(path);
@@ -32,8 +32,8 @@ static void begin_capture(clv_log_level level, bool json, bool journal) {
   fstat(STDERR_FILENO, &st);
   snprintf(stream, sizeof stream, "%llu:%llu", (unsigned long long)st.st_dev,
            (unsigned long long)st.st_ino);
-  if (journal) setenv("JOURNAL_STREAM", stream, 1);
-  clv_log_set(level, json);
+  if (is_journal) setenv("JOURNAL_STREAM", stream, 1);
+  clv_log_set(level, is_json);
 }
 
 static char *end_capture(void) {

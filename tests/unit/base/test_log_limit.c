@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lines that a peer causes, with a clock of the test's own: how many pass, and that what is left
- * out is counted to the last one, whatever becomes of the table.
+ * Tests the limit of log lines that a peer causes, on a clock of the test's own: how many lines
+ * pass, and that every suppressed line is counted, whatever happens to the entries of the table.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,26 +16,26 @@
 
 enum { MINUTE = 60000 };
 
-typedef struct told {
+typedef struct suppression_report {
   uint64_t n_reports, n_suppressed;
   char peer[128], kind[64];
-} told;
+} suppression_report;
 
 static void on_suppressed(void *user, const clv_log_entry *e) {
-  told *t = user;
+  suppression_report *t = user;
   t->n_reports++;
   t->n_suppressed += e->n_dropped;
   snprintf(t->peer, sizeof t->peer, "%s", e->who);
   snprintf(t->kind, sizeof t->kind, "%s", e->what);
 }
 
-static told heard;
+static suppression_report last_report;
 static clv_log_limiter limiter;
 
 static int reset_limiter(void **state) {
   (void)state;
-  heard = (told){0};
-  limiter = (clv_log_limiter){.report_dropped = on_suppressed, .user = &heard};
+  last_report = (suppression_report){0};
+  limiter = (clv_log_limiter){.report_dropped = on_suppressed, .user = &last_report};
   return 0;
 }
 
@@ -52,12 +52,12 @@ static void only_ten_lines_pass_in_a_minute(void **state) {
   (void)state;
   assert_int_equal(pass_lines("a", "denied", 0, 1298, 0), 10);
   assert_int_equal(pass_lines("a", "denied", 0, 5, MINUTE - 1), 0);
-  assert_int_equal(heard.n_reports, 0);
+  assert_int_equal(last_report.n_reports, 0);
   assert_int_equal(pass_lines("a", "denied", 0, 20, MINUTE), 10);
-  assert_int_equal(heard.n_reports, 1);
-  assert_int_equal(heard.n_suppressed, 1293);
-  assert_string_equal(heard.peer, "a");
-  assert_string_equal(heard.kind, "denied");
+  assert_int_equal(last_report.n_reports, 1);
+  assert_int_equal(last_report.n_suppressed, 1293);
+  assert_string_equal(last_report.peer, "a");
+  assert_string_equal(last_report.kind, "denied");
 }
 
 static void each_peer_and_kind_has_its_own_limit(void **state) {
@@ -78,11 +78,11 @@ static void tick_reports_suppressed_lines(void **state) {
   (void)state;
   assert_int_equal(pass_lines("a", "denied", 0, 30, 5), 10);
   clv_log_limiter_tick(&limiter, MINUTE);
-  assert_int_equal(heard.n_reports, 0);
+  assert_int_equal(last_report.n_reports, 0);
   clv_log_limiter_tick(&limiter, MINUTE + 5);
-  assert_int_equal(heard.n_suppressed, 20);
+  assert_int_equal(last_report.n_suppressed, 20);
   clv_log_limiter_tick(&limiter, 3 * MINUTE);
-  assert_int_equal(heard.n_reports, 1);
+  assert_int_equal(last_report.n_reports, 1);
 }
 
 /* The larger number applies to the first minute; a source that continues gets ten a minute. */
@@ -102,8 +102,8 @@ static void endless_source_passes_600_lines_an_hour(void **state) {
     passed += pass_lines("a", "denied", 0, 10, at);
   clv_log_limiter_tick(&limiter, 61 * MINUTE);
   assert_int_equal(passed, 600);
-  assert_int_equal(heard.n_reports, 60);
-  assert_int_equal(passed + heard.n_suppressed, sent);
+  assert_int_equal(last_report.n_reports, 60);
+  assert_int_equal(passed + last_report.n_suppressed, sent);
 }
 
 static void eviction_loses_no_suppressed_count(void **state) {
@@ -116,7 +116,7 @@ static void eviction_loses_no_suppressed_count(void **state) {
   }
   clv_log_limiter_tick(&limiter, 10 * MINUTE);
   assert_int_equal(passed, 50000);
-  assert_int_equal(passed + heard.n_suppressed, sent);
+  assert_int_equal(passed + last_report.n_suppressed, sent);
 }
 
 int main(void) {

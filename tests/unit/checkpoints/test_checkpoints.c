@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Orphans and sealed copies of checkpoints, without workers: what their files say after each call,
- * and after a crash between two of them.
+ * Tests orphans and sealed copies of checkpoints, without workers: the content of their files after
+ * each call, and after a crash between two calls.
  */
 #include <sys/stat.h>
 
@@ -137,8 +137,8 @@ static void copy_restores_all_files_of_a_checkpoint(void **state) {
   clear_run();
   make_checkpoint(7);
   write_copy(7);
-  for (int lost_all = 0; lost_all < 2; lost_all++) {
-    if (lost_all)
+  for (int loses_all = 0; loses_all < 2; loses_all++) {
+    if (loses_all)
       clear_run();
     else
       move_to_worker(7);

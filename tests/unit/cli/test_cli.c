@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One small table, and all that is made of it.
+ * Tests the parser of command lines with one small table, and the texts that are made from the
+ * table.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shared by the config tests: a small valid session and worker file, and checks of exact messages.
+ * Functions that the config tests share: a small valid session and worker file, and checks of exact
+ * messages.
  */
 #ifndef CLEAVE_TESTS_CONFIG_TEST_H
 #define CLEAVE_TESTS_CONFIG_TEST_H

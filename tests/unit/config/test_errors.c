@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every class of error in a session file, with its exact text and place.
+ * Tests every class of error in a session file, with its exact text and position.
  */
 #include <stdio.h>
 

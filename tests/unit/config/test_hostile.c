@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Input made to hurt: every refusal is located, bounded in time and memory, and silent on stderr.
+ * Tests hostile input: every refusal has a position, is bounded in time and memory, and prints
+ * nothing to standard error.
  */
 #include <stdio.h>
 #include <unistd.h>

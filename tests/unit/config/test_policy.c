@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * egress.policy.yaml: every value, its errors with their places, and the shipped file.
+ * Tests egress.policy.yaml: every value, its errors with their positions, and the shipped file.
  */
 #include <stdio.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a session file's values become: numbers to the bit, defaults, paths, precedence, and the
- * effective config that reads back to the same.
+ * Tests what the values of a session file become: numbers to the bit, defaults, paths, precedence.
+ * The effective config is read back to the same values.
  */
 #include <stdio.h>
 #include <unistd.h>

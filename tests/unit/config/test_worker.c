@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * worker.yaml: defaults, every value, its own errors, and the shipped file.
+ * Tests worker.yaml: defaults, every value, its own errors, and the shipped file.
  */
 #include <stdio.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One node on the cpu backend: buffers in its layouts, outputs poisoned with NaN, and the results
- * brought back to row-major.
+ * Runs one node on the cpu backend: buffers are in its layouts, outputs are filled with NaN before,
+ * and the results are converted back to row-major.
  */
 #ifndef CLEAVE_TESTS_CPU_TEST_H
 #define CLEAVE_TESTS_CPU_TEST_H

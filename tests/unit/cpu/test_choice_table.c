@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of choices: which row answers, classes of shapes, kernels that follow the answers, and
- * the digest that nodes send to each other.
+ * Tests the table of choices: which row answers, the classes of shapes, kernels that follow the
+ * answers, and the digest that nodes send to each other.
  */
 #include "kernels/cpu/choices_int.h"
 #include "kernels/cpu/pairs_int.h"
@@ -90,7 +90,8 @@ static bool is_bf16_missing(void) {
   return clv_backend_cpu()->check_bf16(clv_backend_cpu(), &why) != CLV_OK;
 }
 
-/* Both kernels of attention are near each other, and each answer has its own. */
+/* Each answer selects its own kernel of attention; the results of both kernels are near each other.
+ */
 static void kernel_follows_the_answer(void **state) {
   const clv_node_desc d = make_attention_desc();
   node a, b;

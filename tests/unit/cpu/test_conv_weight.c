@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The weight gradients of our own and the tiles of weights, called directly, so that both block
- * widths are tested on every
- * processor: against loops, whatever the threads, overwriting and adding.
+ * Tests our own weight gradients and the tiles of weights. Calls them directly, so that both block
+ * widths are tested on every processor, and compares them with plain loops, for any number of
+ * threads, overwriting and adding.
  */
 #include "kernels/cpu/conv_int.h"
 
@@ -69,21 +69,21 @@ static gradient run_weight_job(cpu_weight_job job, void fn(const cpu_weight_job 
   return g;
 }
 
-static void check_weight_gradient(const clv_window *s, int block, bool wide) {
+static void check_weight_gradient(const clv_window *s, int block, bool is_wide) {
   clv_shape in = CLV_SHAPE(s->n, s->c, s->h, s->w), out = CLV_SHAPE(s->n, s->k, s->oh, s->ow);
   float *x = allocate_floats(count_elements(&in)), *dy = allocate_floats(count_elements(&out));
   double db[64] = {0};
   draw_normal(x, count_elements(&in), 1);
   draw_normal(dy, count_elements(&out), 2);
-  float *xb = copy_to_layout(&in, x, wide ? block : 1), *dyb = copy_to_layout(&out, dy, block);
+  float *xb = copy_to_layout(&in, x, is_wide ? block : 1), *dyb = copy_to_layout(&out, dy, block);
   cpu_weight_job job = {.s = *s, .block = block, .x = xb, .dy = dyb};
   gradient g[3];
   for (int t = 0; t < 3; t++) {
     job.threads = t + 1;
-    size_t scratch = wide ? clv_cpu_wide_conv_scratch(s, job.threads)
-                          : clv_cpu_small_conv_scratch(s, block, job.threads);
-    g[t] =
-        run_weight_job(job, wide ? clv_cpu_wide_conv_weight : clv_cpu_small_conv_weight, scratch);
+    size_t scratch = is_wide ? clv_cpu_wide_conv_scratch(s, job.threads)
+                             : clv_cpu_small_conv_scratch(s, block, job.threads);
+    g[t] = run_weight_job(job, is_wide ? clv_cpu_wide_conv_weight : clv_cpu_small_conv_weight,
+                          scratch);
     assert_same_bits("weight by threads", g[t].dw, g[0].dw, g[0].n);
     assert_same_bits("bias by threads", g[t].db, g[0].db, (size_t)s->k);
   }
@@ -141,8 +141,9 @@ static size_t get_position_in_front(const cpu_weight_tiles *w, int64_t k, int64_
 }
 
 static size_t get_position_in_back(const cpu_weight_tiles *w, int64_t k, int64_t c, int64_t tap) {
-  int64_t along = k / 16 * (w->c / 16) + c / 16, across = c / 16 * (w->k / 16) + k / 16;
-  int64_t tile = w->backward_tiles_are_c_major ? across : along;
+  int64_t k_major_tile = k / 16 * (w->c / 16) + c / 16,
+          c_major_tile = c / 16 * (w->k / 16) + k / 16;
+  int64_t tile = w->backward_tiles_are_c_major ? c_major_tile : k_major_tile;
   return (size_t)((tile * w->taps + tap) * 256 + k % 16 * 16 + c % 16);
 }
 
@@ -179,7 +180,7 @@ static void test_weight_tiles_match_loops(void **state) {
   (void)state;
   static const int64_t taps[] = {1, 6, 9, 49};
   float want;
-  /* each test is made with the tiles for forward, those for backward, and both */
+  /* each case runs with the tiles for forward, with those for backward, and with both */
   for (size_t i = 0; i < CLV_COUNT(taps); i++)
     for (int way = 0; way < 12; way++)
       check_tiles((cpu_weight_tiles){.k = 48,

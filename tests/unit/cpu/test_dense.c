@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * linear and conv2d against plain loops in double, on odd sizes, with one and two threads; their
- * reorders, their layouts, and that they give the same bits again.
+ * Compares linear and conv2d with plain loops in double, on odd sizes, with one and two threads.
+ * Also tests their reorders, their layouts, and that they give the same bits again.
  */
 #include "tests/unit/cpu/cpu_test.h"
 

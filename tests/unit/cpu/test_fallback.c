@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Numbers that are no ops have no kernel. Which ops the cpu backend leaves to ref stands in their
- * cases (`cpu: ref`), where tests/ops/test_pair.c compares it. And how
- * a node names its processor.
+ * Tests that numbers that are no ops have no kernel, and how a node names its processor.
+ * tests/ops/test_pair.c tests which ops the cpu backend leaves to ref (`cpu: ref` in their cases).
  */
 #include "kernels/cpu/cpu_int.h"
 #include "kernels/cpu/onednn_int.h"
@@ -21,8 +20,8 @@ static void test_each_isa_has_a_distinct_name(void **state) {
   const char *names[] = {
       clv_cpu_isa_name(0, false),
       clv_cpu_isa_name(UINT32_MAX, true),
-      CPU_ISAS(NAME) /* these are for a system that permits AMX, the next is for one that refuses */
-      clv_cpu_isa_name(dnnl_cpu_isa_avx512_core_amx, false),
+      /* CPU_ISAS: names on a system that permits AMX; then the name on one that refuses it */
+      CPU_ISAS(NAME) clv_cpu_isa_name(dnnl_cpu_isa_avx512_core_amx, false),
   };
   (void)state;
   assert_string_equal(names[0], names[1]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ops that take any layout: what batchnorm and dropout keep in one, and reorders. That the bits are
- * those of row-major is for tests/ops/test_any_layout.c, which walks all ops.
+ * Tests ops that take any layout: what batchnorm and dropout compute in one, and reorders.
+ * tests/ops/test_any_layout.c tests for all ops that the bits are those of row-major.
  */
 #include "tests/unit/cpu/cpu_test.h"
 
@@ -26,8 +26,8 @@ static void test_batchnorm_updates_statistics_only_in_training(void **state) {
   free_node(&n);
 }
 
-/* The row-major index decides if dropout keeps an element: Philox block i/4, word i%4. */
-/* True if dropout with probability p keeps element i. */
+/* True if dropout with probability p keeps element i of the row-major order. Word i % 4 of Philox
+ * block i / 4 decides. */
 static bool is_kept_by_dropout(const node *n, size_t i, double p) {
   uint32_t word[4];
   clv_rng_block(&n->a.key, (uint32_t)(i / 4), word);
@@ -102,14 +102,14 @@ static void test_reorder_to_channels_last_and_back(void **state) {
   for (size_t i = 0; i < n; i++) plain[i] = (float)(i % 251);
   for (size_t i = 0; i < 2 * CLV_COUNT(others); i++) {
     int other = others[i / 2], to = 1 | CLV_LAYOUT_CHANNELS_LAST | (i % 2 ? CLV_LAYOUT_BF16 : 0);
-    bool bf16 = clv_layout_is_bf16(other);
+    bool is_bf16 = clv_layout_is_bf16(other);
     float *a = copy_to_layout(&shape, plain, clv_layout_block(other));
     memset(b, 0x55, most * sizeof *b);
-    if (bf16)
+    if (is_bf16)
       ok(cpu->reorder(cpu, &shape, CLV_F32, a, clv_layout_f32(other), c, other, &err), &err);
-    ok(cpu->reorder(cpu, &shape, CLV_F32, bf16 ? c : a, other, last, to, &err), &err);
+    ok(cpu->reorder(cpu, &shape, CLV_F32, is_bf16 ? c : a, other, last, to, &err), &err);
     ok(cpu->reorder(cpu, &shape, CLV_F32, last, to, b, other, &err), &err);
-    assert_memory_equal(bf16 ? c : a, b, clv_layout_numel(&shape, other) * (bf16 ? 2 : 4));
+    assert_memory_equal(is_bf16 ? c : a, b, clv_layout_numel(&shape, other) * (is_bf16 ? 2 : 4));
     for (size_t v = 0; v < n && i == 0; v++)
       assert_true(last[v] == plain[get_row_major_index(&shape, v)]);
     free(a);

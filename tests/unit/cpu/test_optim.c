@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The loops over parameter blocks against one-value formulas, to the bit, at lengths that
+ * Compares the loops over parameter blocks with formulas for one value, to the bit, at lengths that
  * leave every remainder.
  */
 #include "kernels/steps/steps.h"

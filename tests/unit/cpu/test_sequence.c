@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ops over sequences and along one dimension: the same bits with two threads as with one and when
- * run again, in training as in evaluation, and no memory taken. What they compute is tests/ops'.
+ * Tests ops over sequences and along one dimension: they give the same bits with two threads as
+ * with one, when they run again, and in training as in evaluation, and they allocate no memory.
+ * tests/ops tests what they compute.
  */
 #include "tests/unit/cpu/cpu_test.h"
 
@@ -46,10 +47,10 @@ static clv_node_desc make_concat_desc(void) {
   return d;
 }
 
-enum { MOST = 12 };
+enum { MAX_DESCS = 12 };
 
 /* Fills in nodes that are all large enough for two threads. */
-static int make_descs(clv_node_desc ret[MOST]) {
+static int make_descs(clv_node_desc ret[MAX_DESCS]) {
   const clv_shape text = CLV_SHAPE(32, 33, 101), wide[] = {CLV_SHAPE(101), CLV_SHAPE(101)};
   const clv_shape table = CLV_SHAPE(50, 70);
   int n = 0;
@@ -83,7 +84,7 @@ static void check_same(const char *what, const clv_node_desc *d, const clv_node_
 
 static void test_threads_give_the_same_bits(void **state) {
   (void)state;
-  clv_node_desc descs[MOST];
+  clv_node_desc descs[MAX_DESCS];
   int n = make_descs(descs);
   for (int i = 0; i < n; i++) {
     clv_node_desc two = descs[i];
@@ -147,7 +148,7 @@ static void test_lstm_gradients_are_independent_of_each_other(void **state) {
 
 static void test_execution_allocates_nothing(void **state) {
   (void)state;
-  clv_node_desc descs[MOST];
+  clv_node_desc descs[MAX_DESCS];
   int n = make_descs(descs);
   descs[n++] = make_lstm_desc(7, 5, 6, 10, 3);
   for (int i = 0; i < n; i++) check_no_memory_allocated(&descs[i]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * No handler runs on a thread that oneDNN computes on: its products move the stack pointer into the
- * heap, where the frame of a handler overwrites what is below.
+ * Tests that no signal handler runs on a thread while oneDNN computes on it: oneDNN's products move
+ * the stack pointer into the heap, where the frame of a handler would overwrite what is below.
  */
 #include "tests/unit/cpu/cpu_test.h"
 
@@ -11,13 +11,13 @@
 #include <sys/time.h>
 #include <ucontext.h>
 
-enum { TEAM = 3, WANTED = 50, PERIOD_US = 200 };
+enum { TEAM = 3, MIN_SIGNALS = 50, PERIOD_US = 200 };
 static const uint64_t LIMIT_NS = 10000000000;
 
 extern void GOMP_parallel(void (*fn)(void *), void *arg, unsigned threads, unsigned flags);
 extern int omp_get_thread_num(void);
 
-/* ---- who holds them when oneDNN is called ---------------------------------------------------- */
+/* ---- blocked signals when oneDNN is called --------------------------------------------------- */
 
 static int n_calls,
     n_open; /* n_calls: calls of oneDNN; n_open: calls on a thread that a signal could interrupt */
@@ -126,14 +126,14 @@ static void signals_stay_blocked_in_other_team_threads(void **state) {
 /* ---- a timer --------------------------------------------------------------------------------- */
 
 static char *stack_begin, *stack_end; /* stack of the main thread */
-static volatile sig_atomic_t n_handled, n_outside;
+static volatile sig_atomic_t n_handled, n_outside_main_stack;
 
 static void on_alarm(int signal, siginfo_t *info, void *context) {
   (void)signal, (void)info;
   n_handled++;
 #ifdef __x86_64__
   char *sp = (char *)((ucontext_t *)context)->uc_mcontext.gregs[REG_RSP];
-  n_outside += sp < stack_begin || sp >= stack_end;
+  n_outside_main_stack += sp < stack_begin || sp >= stack_end;
 #else
   (void)context;
 #endif
@@ -167,13 +167,13 @@ static void signal_handler_runs_on_the_thread_stack(void **state) {
   prepare_node(&n, &d);
   begin_alarms(stack);
   set_alarm_interval(PERIOD_US);
-  for (uint64_t end = clv_now_ns() + LIMIT_NS; n_handled < WANTED && clv_now_ns() < end;)
+  for (uint64_t end = clv_now_ns() + LIMIT_NS; n_handled < MIN_SIGNALS && clv_now_ns() < end;)
     run_node(&n);
   set_alarm_interval(0);
   sigaltstack(&(stack_t){.ss_flags = SS_DISABLE}, NULL);
   free_node(&n);
-  assert_true(n_handled >= WANTED);
-  assert_int_equal(n_outside, 0);
+  assert_true(n_handled >= MIN_SIGNALS);
+  assert_int_equal(n_outside_main_stack, 0);
 }
 
 int main(void) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is written once for each vector width gives the same bits in all that this processor has.
+ * Tests that code which is written once for each vector width gives the same bits in all widths
+ * that this processor has.
  */
 #include "kernels/cpu/draw_int.h"
 #include "kernels/cpu/tiles_int.h"
@@ -28,25 +29,25 @@ static void random_words_match_single_rng_blocks(void **state) {
     }
 }
 
-enum { MOST = 40, ROOM = MOST * MOST };
+enum { MAX_EXTENT = 40, MAX_ELEMENTS = MAX_EXTENT * MAX_EXTENT };
 
 /* Checks a product by rows of A or by columns, added to C or not. Nothing outside C may change. */
 static void check_product(size_t m, size_t n, size_t k, bool by_columns, bool add) {
-  static float a[ROOM], b[ROOM], c[3][ROOM];
-  draw_normal(a, ROOM, 1);
-  draw_normal(b, ROOM, 2);
+  static float a[MAX_ELEMENTS], b[MAX_ELEMENTS], c[3][MAX_ELEMENTS];
+  draw_normal(a, MAX_ELEMENTS, 1);
+  draw_normal(b, MAX_ELEMENTS, 2);
   for (width = CPU_PLAIN; width <= __real_clv_cpu_vector_width(); width++) {
-    draw_normal(c[width], ROOM, 3);
+    draw_normal(c[width], MAX_ELEMENTS, 3);
     clv_cpu_tiles(&(cpu_tiles){.m = m,
                                .n = n,
                                .k = k,
                                .a = a,
-                               .a_row_stride = by_columns ? 1 : MOST,
-                               .a_column_stride = by_columns ? MOST : 1,
+                               .a_row_stride = by_columns ? 1 : MAX_EXTENT,
+                               .a_column_stride = by_columns ? MAX_EXTENT : 1,
                                .b = b,
-                               .b_row_stride = MOST,
+                               .b_row_stride = MAX_EXTENT,
                                .c = c[width],
-                               .c_row_stride = MOST,
+                               .c_row_stride = MAX_EXTENT,
                                .accumulate = add});
     assert_memory_equal(c[CPU_PLAIN], c[width], sizeof c[0]);
   }

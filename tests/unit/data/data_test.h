@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the tests of master/data share: a scratch folder, files made by hand, plain and gzipped.
+ * Functions that the tests of master/data share: files made by hand, plain and gzipped, in a
+ * scratch folder.
  */
 #ifndef CLEAVE_DATA_TEST_H
 #define CLEAVE_DATA_TEST_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The order of records: complete epochs, short batches, cursors that go on at the very next record,
- * and a loader that delivers the same without allocating.
+ * Tests the order of records: complete epochs, short batches, cursors that continue at exactly the
+ * next record, and a loader that delivers the same batches without allocating.
  */
 #include <time.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Datasets: shapes, normalisation bit for bit, label checks, splits. Expected floats are computed
- * here step by step in float32, and by NumPy where it is installed.
+ * Tests datasets: shapes, normalisation bit for bit, label checks, splits. Expected floats are
+ * computed here step by step in float32, and by NumPy where it is installed.
  */
 #include <math.h>
 

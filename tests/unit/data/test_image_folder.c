@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A folder of images as a dataset: order and labels of torchvision's ImageFolder, the same bits
- * with any number of threads and after a resume, and errors that name the file.
+ * Tests a folder of images as a dataset: order and labels of torchvision's ImageFolder, the same
+ * bits with any number of threads and after a resume, and errors that name the file.
  */
 #include <dlfcn.h>
 #include <png.h>
@@ -365,7 +365,7 @@ static void evaluation_loader_skips_augmentation(void **state) {
   }
 }
 
-static atomic_size_t closed_in_vain;
+static atomic_size_t n_failed_closes;
 
 /* Replaces close of the C library, or of a sanitizer: a descriptor that is closed twice may
  * meanwhile belong to another thread. */
@@ -373,20 +373,20 @@ int close(int fd) {
   static int (*_Atomic next)(int);
   if (!next) next = (int (*)(int))(uintptr_t)dlsym(RTLD_NEXT, "close");
   int code = next(fd);
-  if (code != 0) atomic_fetch_add(&closed_in_vain, 1);
+  if (code != 0) atomic_fetch_add(&n_failed_closes, 1);
   return code;
 }
 
 static void file_descriptors_are_closed_exactly_once(void **state) {
   (void)state;
   clv_dataset_options o = make_augmented_options(write_many_images(), 2);
-  atomic_store(&closed_in_vain, 0);
+  atomic_store(&n_failed_closes, 0);
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_input_tensor(ds, IMAGES);
   clv_err err;
   assert_ok(clv_batch_fill(ds, (uint32_t[]){0, 7, 23}, 3, x, NULL, &err), &err);
   assert_int_equal(close(-1), -1); /* checks that the counter works */
-  assert_int_equal(closed_in_vain, 1);
+  assert_int_equal(n_failed_closes, 1);
 }
 
 static void limit_keeps_images_of_every_class(void **state) {

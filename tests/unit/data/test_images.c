@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pixels: PNG and JPEG of every kind decode as Pillow decodes them, resizing gives Pillow's bits,
- * and whatever is damaged or too large is refused.
+ * Tests pixels: PNG and JPEG of every kind decode as Pillow decodes them, resizing gives Pillow's
+ * bits, and damaged or too large images are refused.
  */
 #include <sys/resource.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Records with several inputs: each has its name, type and shape, a batch takes all of them by the
- * same numbers, and a loader hands them out together.
+ * Tests records with several inputs: each input has its name, type and shape, a batch takes all of
+ * them by the same record numbers, and a loader returns them together.
  */
 #include <math.h>
 

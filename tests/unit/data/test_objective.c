@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Labels of language models: the next token, or tokens that are hidden, as often as BERT hides
- * them, and the same ones for the same seed, epoch and record.
+ * Tests labels of language models: the next token, or tokens that are hidden, as often as BERT
+ * hides them, and the same ones for the same seed, epoch and record.
  */
 #include "tests/unit/data/data_test.h"
 #include "tests/unit/must.h"
@@ -10,7 +10,7 @@ enum { WIDTH = 64, RECORDS = 200, TOKENS = 30, MASK = 4, LENGTH = 50 };
 
 /* Returns a dataset with the tokens [PAD] [UNK] [CLS] [SEP] [MASK], then one per letter. Every
  * record has LENGTH - 2 letters, except for the last, which has one. */
-static clv_dataset *make_dataset(clv_objective objective, bool named) {
+static clv_dataset *make_dataset(clv_objective objective, bool is_named) {
   static const char *const names[] = {"lengths", "ids"};
   CLV_AUTO(clv_bytes_done) clv_bytes vocabulary = {0}, lines = {0};
   clv_bytes_puts(&vocabulary, "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n");
@@ -24,8 +24,8 @@ static clv_dataset *make_dataset(clv_objective objective, bool named) {
   clv_dataset_options o = {
       .format = CLV_FORMAT_TEXT,
       .inputs_path = write_scratch_file("t.jsonl", lines.data, lines.len),
-      .holds_tokens = !named,
-      .n_named = named ? 2 : 0,
+      .holds_tokens = !is_named,
+      .n_named = is_named ? 2 : 0,
       .names = names,
       .objective = objective,
       .text = {.column = "text",
@@ -88,12 +88,12 @@ static void masking_rates_match_bert(void **state) {
   int drawn = 0, masked = 0, kept = 0, all = (RECORDS - 1) * (LENGTH - 2);
   for (int k = 0; k < RECORDS - 1; k++)
     for (int i = 0; i < WIDTH; i++) {
-      bool text = i && i < LENGTH - 1;
+      bool is_text = i && i < LENGTH - 1;
       if (r->y[k][i] == CLV_LABEL_IGNORED) {
-        if (text) assert_int_equal(r->token_ids[k][i], get_token(k, i));
+        if (is_text) assert_int_equal(r->token_ids[k][i], get_token(k, i));
         continue;
       }
-      assert_true(text);
+      assert_true(is_text);
       assert_int_equal(r->y[k][i], get_token(k, i));
       drawn++;
       masked += r->token_ids[k][i] == MASK;

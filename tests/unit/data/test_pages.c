@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pages become windows of tokens with boxes, lengths and labels; classes are sorted or as the
- * session says; what is wrong with a line is located.
+ * Tests how pages become windows of tokens with boxes, lengths and labels. Classes are sorted, or
+ * in the order of the session. An error in a line has its position.
  */
 #include <sys/stat.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * IDX and .npy: every element type, every kind of damage, and real files. Expected values are
- * written by hand or made by Python.
+ * Tests the readers of IDX and .npy: every element type, every kind of damage, and real files.
+ * Expected values are written by hand or made by Python.
  */
 #include <sys/stat.h>
 

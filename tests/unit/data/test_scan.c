@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The look through all records for values that are not finite: which records have them, where the
- * first one is, how far it has come, and what is left of a list of records.
+ * Tests the scan of all records for values that are not finite: which records have them, where the
+ * first one is, how far the scan has come, and which records of a list are left.
  */
 #include <math.h>
 
@@ -113,12 +113,12 @@ static void sampled_scan_spreads_over_the_file(void **state) {
   assert_int_equal(all.n_checked, RECORDS);
 }
 
-typedef struct heard {
+typedef struct scan_progress {
   size_t n, last_done, n_records;
-} heard;
+} scan_progress;
 
 static void note_progress(void *user, size_t done, size_t all) {
-  heard *h = user;
+  scan_progress *h = user;
   if (done < h->last_done || done > all) fail_msg("%zu of %zu after %zu", done, all, h->last_done);
   h->n++;
   h->last_done = done;
@@ -130,7 +130,7 @@ static void scan_reports_progress_until_done(void **state) {
   enum { WIDE = 40000 };
   CLV_AUTO(clv_freep) float *x = calloc(100 * WIDE, sizeof *x);
   CLV_AUTO(clv_scan_done) clv_scan s = {0};
-  heard h = {0};
+  scan_progress h = {0};
   clv_err err;
   clv_dataset_options o = {
       .inputs_path = write_npy_file("wide.npy", "<f4", "100, 40000", x, 100 * WIDE * sizeof *x)};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which records are held back for validation, and which of them a limit leaves.
+ * Tests which records are held back for validation, and which of them a limit leaves.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tables of numbers and words: encoded as scikit-learn encodes them, by what the training records
- * say alone; and what is wrong in a table is located.
+ * Tests tables of numbers and words: they are encoded as scikit-learn encodes them, by what the
+ * training records alone contain. An error in a table has its position.
  */
 #include <math.h>
 
@@ -44,7 +44,7 @@ static clv_learnt *learn(const clv_dataset *ds) {
   return l;
 }
 
-/* Compares the places of a column, of which the input has `width` beginning at `at`. */
+/* Compares the input elements that encode a column: `width` elements, beginning at `at`. */
 static void assert_same_places(const golden *g, const clv_dataset *ds, const char *set,
                                const char *column, size_t at) {
   golden_tensor want;
@@ -99,7 +99,7 @@ static void records_are_encoded_as_scikit_learn_does(void **state) {
   golden_close(&g);
 }
 
-/* ---- tables that are small ------------------------------------------------------------------- */
+/* ---- small tables ---------------------------------------------------------------------------- */
 
 static const clv_column_options few[] = {{.name = "x"},
                                          {.name = "y", .use = CLV_COLUMN_CATEGORY},

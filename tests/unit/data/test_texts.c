@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tables of texts: CSV and JSON lines give the same rows of tokens and the same classes, and what
- * is wrong in them is located.
+ * Tests tables of texts: CSV and JSON lines give the same rows of tokens and the same classes, and
+ * an error in them has its position.
  */
 #include <sys/resource.h>
 
@@ -22,9 +22,9 @@ static clv_dataset_options make_options(const char *path) {
                .tokenizer = write_scratch_file("vocab.txt", vocabulary, sizeof vocabulary - 1)}};
 }
 
-static clv_dataset *open_table(const char *name, const char *text, bool zipped) {
-  const char *path = zipped ? write_gzip_file(name, text, strlen(text))
-                            : write_scratch_file(name, text, strlen(text));
+static clv_dataset *open_table(const char *name, const char *text, bool is_gzipped) {
+  const char *path = is_gzipped ? write_gzip_file(name, text, strlen(text))
+                                : write_scratch_file(name, text, strlen(text));
   clv_dataset_options o = make_options(path);
   clv_dataset *ds = NULL;
   clv_err err;

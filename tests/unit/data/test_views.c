@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a record shows of its image: sizes and places as torchvision computes them, and random
- * choices that depend on seed, epoch and record alone.
+ * Tests views, the parts of images that records show: sizes and positions as torchvision computes
+ * them, and random choices that depend on seed, epoch and record alone.
  */
 #include <math.h>
 
@@ -25,13 +25,13 @@ static void resize_and_center_crop_match_torchvision(void **state) {
     int64_t x, y;
   } cases[] = {
       {500, 375, 256, 224, 341, 256, 58, 16}, /* 117 / 2 = 58.5 -> 58 */
-      {375, 500, 256, 224, 256, 341, 16, 58}, /*  */
+      {375, 500, 256, 224, 256, 341, 16, 58},
       {500, 333, 256, 225, 384, 256, 80, 16}, /* 159 / 2 = 79.5 -> 80, 31 / 2 = 15.5 -> 16 */
       /* without resize and crop, the view is the whole image */
       {64, 64, 0, 0, 64, 64, 0, 0},
-      {10, 7, 0, 16, 10, 7, -3, -4},    /* smaller than the crop: 6 / 2, 9 / 2 */
-      {30, 7, 0, 16, 30, 7, 7, -4},     /*  */
-      {1000, 3, 6, 4, 2000, 6, 998, 1}, /*  */
+      {10, 7, 0, 16, 10, 7, -3, -4}, /* smaller than the crop: 6 / 2, 9 / 2 */
+      {30, 7, 0, 16, 30, 7, 7, -4},
+      {1000, 3, 6, 4, 2000, 6, 998, 1},
   };
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     clv_image_view v =

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What programs print becomes words and boxes, children stay within their limits, and windows of
- * tokens have the boxes and labels of their words.
+ * Tests documents: what programs print becomes words and boxes, child processes stay within their
+ * limits, and windows of tokens have the boxes and labels of their words.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -11,7 +11,7 @@
 #include "tests/unit/files.h"
 #include "tests/unit/must.h"
 
-/* ---- what is printed ------------------------------------------------------------------------- */
+/* ---- output of programs ---------------------------------------------------------------------- */
 
 static void assert_same_word(const clv_page_word *w, const char *text, int x0, int y0, int x1,
                              int y1) {
@@ -121,7 +121,7 @@ static void damaged_output_names_file_and_line(void **state) {
                clv_tsv_parse("h\n5\t1\n", 6, "b.png", &d, &err), &err);
 }
 
-/* ---- children -------------------------------------------------------------------------------- */
+/* ---- child processes ------------------------------------------------------------------------- */
 
 static clv_code run_child(const char *const *args, const clv_child_limits *limits, clv_bytes *out,
                           bool *ret_apart, clv_err *err) {
@@ -138,10 +138,10 @@ static void assert_child_ends(const char *script, const clv_child_limits *limits
                               const char *says) {
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   const char *const args[] = {"sh", "-c", script, NULL};
-  bool apart;
+  bool is_apart;
   clv_err err = {0};
   uint64_t began = clv_now_ns();
-  expect_error(want, says, run_child(args, limits, &out, &apart, &err), &err);
+  expect_error(want, says, run_child(args, limits, &out, &is_apart, &err), &err);
   assert_non_null(strstr(err.text, "x.pdf: "));
   assert_true(clv_now_ns() - began < (uint64_t)20 * 1000000000);
 }
@@ -153,12 +153,12 @@ static void child_process_has_only_its_file_and_no_network(void **state) {
       "sh", "-c",
       "cat /dev/fd/3; echo; ls /proc/self/fd | wc -l; cat; env | wc -l; grep -c : /proc/net/dev",
       NULL};
-  bool apart = false;
+  bool is_apart = false;
   clv_err err;
-  must(run_child(args, NULL, &out, &apart, &err), &err);
+  must(run_child(args, NULL, &out, &is_apart, &err), &err);
   assert_non_null(strstr(out.data, "what is in it\n"));
   /* the overlap splits the text so that "lo" is a word of its own */
-  if (apart) assert_non_null(strstr(out.data, "\n1\n"));
+  if (is_apart) assert_non_null(strstr(out.data, "\n1\n"));
 }
 
 static void child_process_over_a_limit_is_killed(void **state) {
@@ -182,9 +182,10 @@ static void timed_out_child_is_killed_with_its_group(void **state) {
   const clv_child_limits second = {.seconds = 1};
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   const char *const args[] = {"sh", "-c", "sleep 60 & echo $!; wait", NULL};
-  bool apart;
+  bool is_apart;
   clv_err err = {0};
-  expect_error(CLV_EXHAUSTED, "takes longer", run_child(args, &second, &out, &apart, &err), &err);
+  expect_error(CLV_EXHAUSTED, "takes longer", run_child(args, &second, &out, &is_apart, &err),
+               &err);
   snprintf(pid, sizeof pid, "%.20s", out.data ? out.data : "");
   long number = strtol(pid, NULL, 10);
   assert_true(number > 1);
@@ -204,11 +205,11 @@ static void missing_program_or_wrong_file_type_is_named(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   const char *const args[] = {"no-such-program", NULL};
-  bool apart;
+  bool is_apart;
   clv_document d = {0};
   clv_err err = {0};
   expect_error(CLV_NOT_FOUND, "x.pdf: no-such-program cannot be started",
-               run_child(args, NULL, &out, &apart, &err), &err);
+               run_child(args, NULL, &out, &is_apart, &err), &err);
   expect_error(CLV_NOT_FOUND, "nothing.pdf: No such file",
                clv_document_read(at("nothing.pdf"), NULL, &d, &err), &err);
   expect_error(CLV_INVALID, "not a regular file", clv_document_read(scratch, NULL, &d, &err), &err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The policy of a host: whose it has to be, who has to have signed it, and what it permits. The
- * files are made as POLICY.md says, with openssl's commands.
+ * Tests the policy of a host: who must own it, who must have signed it, and what it permits. The
+ * files are made with openssl's commands, as POLICY.md says.
  */
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -37,19 +37,19 @@ static bool make_empty_folder(void) {
   return true;
 }
 
-static void assert_opens(bool signed_only, const char *approver) {
+static void assert_opens(bool must_be_signed, const char *approver) {
   CLV_AUTO(clv_policy_freep) clv_policy *p = NULL;
   clv_err err;
-  assert_ok(clv_policy_open(at("etc"), signed_only, &p, &err), &err);
+  assert_ok(clv_policy_open(at("etc"), must_be_signed, &p, &err), &err);
   assert_non_null(p);
   assert_string_equal(clv_policy_approver(p), approver);
   assert_int_equal(strlen(clv_policy_sha256(p)), 64);
 }
 
-static void assert_open_refused(bool signed_only, const char *why) {
+static void assert_open_refused(bool must_be_signed, const char *why) {
   CLV_AUTO(clv_policy_freep) clv_policy *p = NULL;
   clv_err err = {0};
-  assert_int_equal(clv_policy_open(at("etc"), signed_only, &p, &err), CLV_INVALID);
+  assert_int_equal(clv_policy_open(at("etc"), must_be_signed, &p, &err), CLV_INVALID);
   assert_null(p);
   assert_says(&err, why);
 }
@@ -139,7 +139,7 @@ static void policy_for_root_needs_a_valid_signature(void **state) {
   assert_open_refused(true, "unable to get local issuer certificate");
 }
 
-/* ---- what is permitted ----------------------------------------------------------------------- */
+/* ---- permissions ----------------------------------------------------------------------------- */
 
 static clv_policy *parse_policy(void) {
   clv_policy *p = NULL;

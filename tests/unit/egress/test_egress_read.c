@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The reader of egress.jsonl: what it sums up, and what it does not take.
+ * Tests the reader of egress.jsonl: what it sums up, and what it refuses.
  */
 #include "master/egress/egress.h"
 #include "tests/unit/files.h"

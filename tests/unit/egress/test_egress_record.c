@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writing ahead: whatever ends the process or the machine, the record says no less than what was
- * taken. What the disk has is what the file had at the last fdatasync that came back well.
+ * Tests that the record is written before anything is sent: whatever ends the process or the
+ * machine, the record has no fewer bytes than were charged. The simulated disk has what the file
+ * had at the last successful fdatasync.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -91,7 +92,7 @@ static void read_record(const char *name, clv_egress_summary *ret) {
   assert_ok(clv_egress_read(at(name), ret, &err), &err);
 }
 
-/* ---- what holds ------------------------------------------------------------------------------ */
+/* ---- what the record guarantees -------------------------------------------------------------- */
 
 static void charged_bytes_are_on_disk_first(void **state) {
   (void)state;
@@ -277,16 +278,16 @@ static void file_that_is_no_record_is_refused(void **state) {
   assert_says(&err, "move the file away");
 }
 
-/* ---- at once --------------------------------------------------------------------------------- */
+/* ---- concurrent charges ---------------------------------------------------------------------- */
 
-typedef struct taker {
+typedef struct charging_thread {
   clv_egress_flow *f;
   /* bytes recorded before sending, by all threads: never less than were sent */
   uint64_t *total_charged;
-} taker;
+} charging_thread;
 
 static void *charge_in_thread(void *user) {
-  taker *t = user;
+  charging_thread *t = user;
   for (uint64_t i = 0; i < 20000; i++) {
     charge_bytes(t->f, 1 + i % 9);
     __atomic_fetch_add(t->total_charged, 1 + i % 9, __ATOMIC_SEQ_CST);
@@ -302,7 +303,7 @@ static void concurrent_charges_sum_exactly(void **state) {
   back.kind = CLV_EGRESS_GRADIENT;
   uint64_t sum = 0;
   clv_egress_flow *f = open_flow(r, &activation, 50);
-  taker who[4] = {
+  charging_thread who[4] = {
       {f, &sum}, {f, &sum}, {open_flow(r, &back, 50), &sum}, {open_flow(other, &back, 50), &sum}};
   pthread_t threads[4];
   for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, charge_in_thread, &who[i]);

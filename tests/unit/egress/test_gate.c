@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The gate. One table has every case of a session: what crosses, what it shows, and the words that
- * privacy, policy and record have for it. Each case is sent with and without each permission.
+ * Tests the gate. One table has every case of a session: what crosses, what it shows, and the words
+ * that privacy, policy and record have for it. Each case is sent with and without each permission.
  */
 #include "master/egress/egress_int.h"
 #include "tests/unit/files.h"
@@ -91,7 +91,7 @@ typedef struct sent {
 } sent;
 
 static void make_sending(sent *s, const shown_case *c) {
-  bool loss = c->egress_kind == CLV_EGRESS_LABELS;
+  bool has_loss = c->egress_kind == CLV_EGRESS_LABELS;
   *s = (sent){.config = {.workers = workers,
                          .n_workers = 1,
                          .stages = stages,
@@ -100,12 +100,12 @@ static void make_sending(sent *s, const shown_case *c) {
               .egress_row = {.name = "the tensor",
                              .kind = c->egress_kind,
                              .findings = c->findings,
-                             .stage = loss ? 2 : 0,
+                             .stage = has_loss ? 2 : 0,
                              .dtype = CLV_F32,
                              .shape = CLV_SHAPE(4, 3),
                              .n_hiding_layers = CLV_POLICY_NO_PATH},
               .sending = {.kind = c->sending_kind,
-                          .module = loss ? CLV_LOSS_NAME : "front",
+                          .module = has_loss ? CLV_LOSS_NAME : "front",
                           .worker = "w1",
                           .name = "weight",
                           .dtype = CLEAVE_F32,
@@ -248,7 +248,7 @@ static void uncertain_finding_needs_no_session_key(void **state) {
   assert_non_null(strstr(s.error.text, "would show TOKENS"));
 }
 
-/* ---- what fits no row ------------------------------------------------------------------------ */
+/* ---- tensors that fit no row ----------------------------------------------------------------- */
 
 static void tensor_unlike_its_plan_row_is_denied(void **state) {
   (void)state;

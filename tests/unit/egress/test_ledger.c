@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The ledger of keys: what is added is found, once, whoever asks; what is damaged, or others may
- * write to, or cannot be written, is named; two processes at once lose nothing, and a full file is
- * compacted.
+ * Tests the ledger of keys. An item that is added is found, and is added once, whoever asks. A
+ * ledger that is damaged, that others may write to or that cannot be written is refused by name.
+ * Two processes at once lose nothing, and a full file is compacted.
  */
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -49,10 +49,10 @@ static bool is_item_found(clv_ledger_kind kind, uint32_t i, clv_ledger_entry *re
   CLV_AUTO(clv_ledger_freep) clv_ledger *l = NULL;
   const clv_sha256 of = make_digest(i);
   clv_err err = {0};
-  bool found;
+  bool is_found;
   assert_ok(clv_ledger_open(&l, &err), &err);
-  assert_ok(clv_ledger_find(l, kind, &of, ret, &found, &err), &err);
-  return found;
+  assert_ok(clv_ledger_find(l, kind, &of, ret, &is_found, &err), &err);
+  return is_found;
 }
 
 static size_t count_lines(void) {
@@ -220,14 +220,14 @@ static void ledger_folder_follows_environment_variables(void **state) {
 
 static void concurrent_processes_lose_no_items(void **state) {
   (void)state;
-  enum { EACH = 40 };
+  enum { ITEMS_PER_PROCESS = 40 };
   clv_ledger_entry e;
   pid_t child[2];
   remove_ledger();
   for (uint32_t c = 0; c < 2; c++) {
     child[c] = fork();
     if (child[c]) continue;
-    for (uint32_t i = 0; i < EACH; i++) {
+    for (uint32_t i = 0; i < ITEMS_PER_PROCESS; i++) {
       const clv_ledger_item one = make_item(CLV_LEDGER_KEY, 2 * i + c, c ? W1 : W2);
       if (clv_ledger_add(&one, 1, NULL) != CLV_OK) _exit(1);
     }
@@ -238,8 +238,9 @@ static void concurrent_processes_lose_no_items(void **state) {
     assert_int_equal(waitpid(child[c], &status, 0), child[c]);
     assert_int_equal(status, 0);
   }
-  for (uint32_t i = 0; i < 2 * EACH; i++) assert_true(is_item_found(CLV_LEDGER_KEY, i, &e));
-  assert_int_equal(count_lines(), 2 * EACH + 1);
+  for (uint32_t i = 0; i < 2 * ITEMS_PER_PROCESS; i++)
+    assert_true(is_item_found(CLV_LEDGER_KEY, i, &e));
+  assert_int_equal(count_lines(), 2 * ITEMS_PER_PROCESS + 1);
 }
 
 static void add_waits_for_the_file_lock(void **state) {
@@ -266,7 +267,7 @@ static void add_waits_for_the_file_lock(void **state) {
 
 /* Fills a ledger to 64 MiB: `marks` keys, each with identities of maximum length. */
 static void fill_ledger(uint32_t marks) {
-  enum { MOST = CLV_LEDGER_MAX_BYTES, ROOM = 100 };
+  enum { MAX_BYTES = CLV_LEDGER_MAX_BYTES, MARGIN_BYTES = 100 };
   static char identity[CLV_LEDGER_MAX_IDENTITY + 1];
   size_t at = sizeof head - 1;
   remove_ledger();
@@ -274,13 +275,13 @@ static void fill_ledger(uint32_t marks) {
   FILE *f = fopen(get_ledger_path(), "wb");
   fputs(head, f);
   memset(identity, 'a', CLV_LEDGER_MAX_IDENTITY);
-  for (uint32_t i = 0; at + CLV_LEDGER_MAX_IDENTITY + ROOM <= MOST; i++) {
+  for (uint32_t i = 0; at + CLV_LEDGER_MAX_IDENTITY + MARGIN_BYTES <= MAX_BYTES; i++) {
     memcpy(identity, "spiffe://00000000", 17);
     snprintf(identity + 9, 9, "%08x", i);
     identity[17] = 'a';
     at += (size_t)fprintf(f, "key %032x 2026-11-28 %s\n", i % marks, identity);
   }
-  for (uint32_t i = 0; at + 60 < MOST; i++)
+  for (uint32_t i = 0; at + 60 < MAX_BYTES; i++)
     at += (size_t)fprintf(f, "run %032x 2026-11-28 a\n", i % marks);
   assert_int_equal(fclose(f), 0);
 }
@@ -365,7 +366,7 @@ static void put_row(FILE *f, uint64_t i) {
 /* Adds more rows than a file may have, 64 a line, most of them twice. */
 static void too_many_rows_are_thinned(void **state) {
   (void)state;
-  enum { EACH = 64, LINES = CLV_LEDGER_MAX_ROWS / EACH + 1 };
+  enum { ROWS_PER_LINE = 64, LINES = CLV_LEDGER_MAX_ROWS / ROWS_PER_LINE + 1 };
   CLV_AUTO(clv_ledger_freep) clv_ledger *l = NULL;
   clv_ledger_entry e;
   clv_err err = {0};
@@ -375,15 +376,15 @@ static void too_many_rows_are_thinned(void **state) {
   FILE *f = fopen(get_ledger_path(), "ab");
   for (uint32_t i = 0; i < LINES; i++) {
     fputs("rows ", f);
-    for (uint32_t k = 0; k < EACH; k++) {
-      put_row(f, i % (LINES / 3 * 2) * EACH + k);
+    for (uint32_t k = 0; k < ROWS_PER_LINE; k++) {
+      put_row(f, i % (LINES / 3 * 2) * ROWS_PER_LINE + k);
     }
     fputs(" 2026-11-28 spiffe://acme/w3\n", f);
   }
   assert_int_equal(fclose(f), 0);
   add_item(make_item(CLV_LEDGER_KEY, 3, W2));
   assert_ok(clv_ledger_open(&l, &err), &err);
-  size_t n = clv_ledger_count_rows(l), all = LINES / 3 * 2 * EACH;
+  size_t n = clv_ledger_count_rows(l), all = LINES / 3 * 2 * ROWS_PER_LINE;
   if (n < all / 4 - 4000 || n > all / 4 + 4000) fail_msg("%zu rows of %zu", n, all);
   assert_int_equal(clv_ledger_count(l), n + 2);
   assert_true(is_item_found(CLV_LEDGER_KEY, 2, &e) && is_item_found(CLV_LEDGER_KEY, 3, &e));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What tests of the engine of contexts share: an engine without a node. Frames go in, work runs at
- * once or is finished later and in any order, and results come out.
+ * Functions that tests of the engine of contexts share: an engine without a node. Frames go in,
+ * work runs at once or is finished later and in any order, and results come out.
  */
 #ifndef CLEAVE_CONTEXTS_TEST_H
 #define CLEAVE_CONTEXTS_TEST_H
@@ -9,7 +9,7 @@
 #include "common/engine/context_int.h"
 #include "tests/unit/engine/engine_test.h"
 
-enum { ROWS = 2, COLUMNS = 3, TEST_MODULES = 4, MOST_STARTED = 64 };
+enum { ROWS = 2, COLUMNS = 3, TEST_MODULES = 4, MAX_STARTED = 64 };
 
 /* Contexts of an engine whose work runs when the test says so. seed 0: work runs at once; other
  * seeds draw which started work ends, and when. */
@@ -21,7 +21,7 @@ typedef struct engine {
   clv_module *modules[CLV_MODULE_ALL];
   clv_contexts *contexts;
   clv_executor executor;
-  clv_work *started_work[MOST_STARTED];
+  clv_work *started_work[MAX_STARTED];
   uint32_t n_started_work;
   uint64_t last_message, seed;
   bool holds_started_work; /* started work ends only when engine_run_work is called with `all` */
@@ -37,7 +37,7 @@ static inline uint32_t draw_below(uint64_t *seed, uint32_t n) {
 
 static inline void on_work_start(void *user, clv_work *work) {
   engine *w = user;
-  assert_true(w->n_started_work < MOST_STARTED);
+  assert_true(w->n_started_work < MAX_STARTED);
   for (uint32_t i = 0; i < w->n_started_work; i++) /* a module runs one call at a time */
     assert_true(work->module == CLV_MODULE_ALL || w->started_work[i]->module != work->module);
   w->started_work[w->n_started_work++] = work;
@@ -109,9 +109,9 @@ static inline void engine_run_work(engine *w, bool all) {
 
 /* Handles a frame, whose packet it frees. Returns the result code. */
 static inline clv_code engine_handle_packet(engine *w, clv_packet *p, clv_err *err) {
-  bool kept;
-  clv_code code = clv_contexts_handle_packet(w->contexts, p, &kept, err);
-  if (!kept) clv_packet_free(p);
+  bool is_kept;
+  clv_code code = clv_contexts_handle_packet(w->contexts, p, &is_kept, err);
+  if (!is_kept) clv_packet_free(p);
   engine_run_work(w, false);
   return code;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What tests of nodes share: modules of one op on [rows, columns].
+ * Functions that tests of nodes share: modules of one op on [rows, columns].
  */
 #ifndef CLEAVE_ENGINE_TEST_H
 #define CLEAVE_ENGINE_TEST_H

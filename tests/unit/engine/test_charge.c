@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a module costs its host before it is there: nothing when it does not fit, and no more time
- * once nobody waits for it.
+ * Tests what a module is charged to its host before it exists: nothing if it does not fit, and no
+ * more time is spent once its caller has left.
  */
 #include <sys/resource.h>
 
@@ -161,9 +161,9 @@ static void oldest_idle_packed_plans_are_evicted(void **state) {
   for (int i = 0; i < m->n_plans; i++) bytes += m->plans[i].charged_bytes;
   for (int i = 0; i < m->n_plans; i++) kept[i] = m->plans[i].batch[0];
   for (int i = 0; i <= KEPT_PLANS; i++) {
-    bool found = false;
-    for (int k = 0; k < m->n_plans; k++) found |= kept[k] == want[i];
-    assert_true(found);
+    bool is_found = false;
+    for (int k = 0; k < m->n_plans; k++) is_found |= kept[k] == want[i];
+    assert_true(is_found);
   }
   assert_true(bytes <= used && used <= m->charged_bytes && m->charged_bytes - bytes < 1024);
   clv_module_call_put(at_work, held);

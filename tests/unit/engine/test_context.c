@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The engine of contexts in a master's own node: frames go in by the constructors of dist.h, what
- * comes of them reaches the program.
+ * Tests the engine of contexts in a master's own node: frames go in by the constructors of link.h,
+ * and their results reach the program.
  */
 #include <stdio.h>
 
 #include "tests/unit/engine/engine_test.h"
 
-enum { BATCH = 4, WIDTH = 3, SEEN = 256 };
+enum { BATCH = 4, WIDTH = 3, MAX_SEEN = 256 };
 
 /* A node with two modules (linear, batchnorm), and all packets that reached its program. */
 typedef struct fixture {
   clv_pool *pool;
   clv_session_node *node;
-  clv_packet *seen_packets[SEEN];
+  clv_packet *seen_packets[MAX_SEEN];
   uint32_t n_seen, n_wanted;
 } fixture;
 
 static void keep_packet(void *user, clv_packet *p) {
   fixture *f = user;
-  assert_true(f->n_seen < SEEN);
+  assert_true(f->n_seen < MAX_SEEN);
   f->seen_packets[f->n_seen++] = p;
   if (f->n_seen >= f->n_wanted) clv_node_interrupt(f->node);
 }
@@ -215,8 +215,8 @@ static void fill_random_prepare(clv_packet *p, uint64_t *seed) {
   }
 }
 
-/* Functions that draw any frame of a context that the wire accepts. */
-/* Draws the announcement of a CALL whose tensors are not complete, and may never be. */
+/* Sends the announcement of a CALL whose tensors are not complete, and may never be, unless the
+ * seed draws none. Returns false if the CALL itself is not to be sent. */
 static bool send_random_announcement(fixture *f, clv_packet *p, uint64_t *seed) {
   clv_err err = {0};
   clv_packet *head;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Work that an executor computes on a thread of its own. It gives the same bits as on the node's
- * thread, its failures reach the program, and the node can be freed while the work runs.
+ * Tests work that an executor computes on a thread of its own. The work gives the same bits as on
+ * the node's thread, its failures reach the program, and the node can be freed while it runs.
  */
 #include <unistd.h>
 
 #include "common/engine/context_int.h"
 #include "tests/unit/engine/threaded_node_test.h"
 
-enum { STEPS = 5, MOST = 16 };
+enum { STEPS = 5, MAX_WORK = 16 };
 
 /* A thread that computes the work it is given. */
 typedef struct computer {
@@ -16,7 +16,7 @@ typedef struct computer {
   pthread_t thread;
   pthread_mutex_t lock;
   pthread_cond_t changed;
-  clv_work *queued_work[MOST];
+  clv_work *queued_work[MAX_WORK];
   uint32_t n, n_work_ended;
   bool must_stop, work_fails, is_paused;
 } computer;
@@ -31,7 +31,7 @@ typedef struct world {
 static void queue_work(void *user, clv_work *work) {
   computer *c = user;
   pthread_mutex_lock(&c->lock);
-  assert_true(c->n < MOST);
+  assert_true(c->n < MAX_WORK);
   c->queued_work[c->n++] = work;
   pthread_cond_broadcast(&c->changed);
   pthread_mutex_unlock(&c->lock);

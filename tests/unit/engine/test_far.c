@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Modules in memory that the host cannot touch, when there is no more of it, or the device fails:
- * that is an error of who asked, and the node lives. test_work and `make simulate` compare bits.
+ * Tests modules in memory that the host cannot touch, when there is no more of it or when the
+ * device fails: the caller gets an error, and the node continues. test_work and `make simulate`
+ * compare bits.
  */
 #include <stdio.h>
 
@@ -9,15 +10,15 @@
 #include "tests/unit/far.h"
 
 /* Content of the last packet of each kind. */
-typedef struct heard {
+typedef struct received_results {
   clv_frame_kind last_kind;
   clv_code last_code;
   char last_error[CLV_WIRE_TEXT + 1];
   uint32_t n_aborts;
-} heard;
+} received_results;
 
 static void record_result(engine *w, clv_result *r) {
-  heard *h = w->user;
+  received_results *h = w->user;
   const clv_frame *f = &r->packet->frame;
   h->last_kind = f->kind;
   h->last_code = clv_frame_is_failure(f) ? f->failure.code : CLV_OK;
@@ -26,8 +27,8 @@ static void record_result(engine *w, clv_result *r) {
   clv_packet_free(r->packet);
 }
 
-static void begin_engine_on(engine *w, heard *h, const clv_backend *const *backends) {
-  *h = (heard){0};
+static void begin_engine_on(engine *w, received_results *h, const clv_backend *const *backends) {
+  *h = (received_results){0};
   *w = (engine){.backend = far_get_backend(clv_backend_ref()),
                 .backends = backends,
                 .on_result = record_result,
@@ -35,7 +36,7 @@ static void begin_engine_on(engine *w, heard *h, const clv_backend *const *backe
   engine_open(w, 0);
 }
 
-static void begin_engine(engine *w, heard *h) { begin_engine_on(w, h, NULL); }
+static void begin_engine(engine *w, received_results *h) { begin_engine_on(w, h, NULL); }
 
 static void end_engine(engine *w) {
   engine_close(w);
@@ -128,7 +129,7 @@ static void failed_module_alloc_leaves_nothing_charged(void **state) {
 /* If memory for a call cannot be allocated, its value fails. The next call succeeds. */
 static void failed_call_alloc_fails_only_that_value(void **state) {
   engine w;
-  heard h;
+  received_results h;
   (void)state;
   begin_engine(&w, &h);
   far.failing_allocation = 1;
@@ -143,7 +144,7 @@ static void failed_call_alloc_fails_only_that_value(void **state) {
 /* If memory for gradients cannot be allocated, the context fails. Another context succeeds. */
 static void failed_gradient_alloc_fails_only_that_context(void **state) {
   engine w;
-  heard h;
+  received_results h;
   (void)state;
   begin_engine(&w, &h);
   send_call_of_module_0(&w, 1);
@@ -162,7 +163,7 @@ static void failed_gradient_alloc_fails_only_that_context(void **state) {
 /* If the device reports the failure of a forward later, the value of that forward fails. */
 static void late_device_error_fails_the_value(void **state) {
   engine w;
-  heard h;
+  received_results h;
   (void)state;
   begin_engine(&w, &h);
   far.failing_finish = 1;
@@ -177,7 +178,7 @@ static void late_device_error_fails_the_value(void **state) {
 enum { BYTES = ROWS * COLUMNS * sizeof(float) };
 
 /* Makes modules 0 and 2, linear layers on two devices, and module 3, a tanh on the first. */
-static void begin_engine_on_two_devices(engine *w, heard *h) {
+static void begin_engine_on_two_devices(engine *w, received_results *h) {
   static const clv_backend *backends[TEST_MODULES];
   for (int i = 0; i < TEST_MODULES; i++) backends[i] = far_get_device(clv_backend_ref(), i == 2);
   begin_engine_on(w, h, backends);
@@ -207,7 +208,7 @@ static void values_between_device_modules_skip_host_memory(void **state) {
   clv_err err = {0};
   clv_packet *p;
   engine w;
-  heard h;
+  received_results h;
   (void)state;
   begin_engine_on_two_devices(&w, &h);
   send_call(&w, 1, 10, 0, 0, false);
@@ -245,7 +246,7 @@ static void values_between_device_modules_skip_host_memory(void **state) {
  * alone. */
 static void failed_alloc_on_one_device_spares_the_other(void **state) {
   engine w;
-  heard h;
+  received_results h;
   (void)state;
   begin_engine_on_two_devices(&w, &h);
   send_call(&w, 1, 10, 0, 0, true);
@@ -264,7 +265,7 @@ static void failed_alloc_on_one_device_spares_the_other(void **state) {
  * used again. */
 static void assert_step_fails(uint64_t nth) {
   engine w;
-  heard h;
+  received_results h;
   float weights[ROWS * COLUMNS * COLUMNS];
   begin_engine(&w, &h);
   send_call_of_module_0(&w, 1);
@@ -293,7 +294,7 @@ static void failed_device_alloc_is_not_charged(void **state) {
   clv_err err;
   clv_tensor *t;
   engine w;
-  heard h;
+  received_results h;
   uint64_t charged = 0;
   (void)state;
   begin_engine(&w, &h);
@@ -313,15 +314,15 @@ static void failed_device_alloc_is_not_charged(void **state) {
   end_engine(&w);
 }
 
-/* ---- what is lent ---------------------------------------------------------------------------- */
+/* ---- shared weights -------------------------------------------------------------------------- */
 
 /* number of freed tensors; the release function also checks that the device was waited for */
-static int gone;
+static int n_freed;
 
 static void value_is_not_sent_before_it_is_done(void *owner) {
   (void)owner;
   assert_int_equal(far.n_unfinished, 0);
-  gone++;
+  n_freed++;
 }
 
 static clv_tensor *make_shared_weight(const clv_backend *home, float *at) {
@@ -350,21 +351,21 @@ static void shared_weight_of_another_device_is_refused(void **state) {
   o.n_frozen = o.n_shared_params = 1;
   assert_ok(clv_module_new(&o, &m, &err));
   const clv_backend *homes[] = {NULL, far_get_device(clv_backend_ref(), 1), device};
-  gone = 0;
+  n_freed = 0;
   for (size_t i = 0; i < CLV_COUNT(homes); i++) {
     clv_tensor *t = make_shared_weight(homes[i], host);
     assert_int_equal(clv_module_set_shared_param(m, names[0], t, &err),
                      i == 2 ? CLV_OK : CLV_INVALID);
     clv_tensor_unref(t);
   }
-  assert_int_equal(gone, 2);
+  assert_int_equal(n_freed, 2);
   clv_state_item item;
   /* the bias, which is not in the shared base */
   assert_true(clv_module_state_item(m, CLV_STATE_WEIGHTS, 1, &item));
   assert_ok(clv_backend_fill(device, item.data, 0, item.bytes, &err));
   assert_int_equal(far.n_unfinished, 1);
   clv_module_free(m);
-  assert_int_equal(gone, 3);
+  assert_int_equal(n_freed, 3);
   assert_int_equal(far.n_blocks, 0);
 }
 

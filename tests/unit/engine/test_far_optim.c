@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Optimisers whose parameters, gradients and moments are in memory that the host cannot touch.
+ * Tests optimisers whose parameters, gradients and moments are in memory that the host cannot
+ * touch.
  */
 #include <setjmp.h>
 #include <stdarg.h>

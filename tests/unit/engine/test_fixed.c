@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Parameters that stay frozen: no memory of gradients and moments, and the same bits of the rest.
+ * Tests parameters that stay frozen: they need no memory for gradients and moments, and the other
+ * parameters have the same bits.
  */
 #include "tests/unit/engine/engine_test.h"
 
@@ -31,7 +32,7 @@ static void keep_packet(void *user, clv_packet *p) {
   clv_node_interrupt(f->node);
 }
 
-static void start_node(fixture *f, bool fixed) {
+static void start_node(fixture *f, bool is_fixed) {
   static const char *const weight[] = {"0.weight"};
   clv_err err = {0};
   clv_module *m;
@@ -44,7 +45,7 @@ static void start_node(fixture *f, bool fixed) {
       .kind = CLV_OPTIM_ADAMW, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8};
   so.frozen = weight;
   so.n_frozen = 1;
-  so.is_frozen_for_good = fixed;
+  so.is_frozen_for_good = is_fixed;
   assert_ok(clv_module_new(&so, &m, &err));
   assert_ok(clv_node_add_module(f->node, m, &err));
 }

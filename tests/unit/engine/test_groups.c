@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Groups of parameters at a node: what a module makes of them, and the rates that a step needs.
+ * Tests groups of parameters at a node: what a module makes of them, and the rates that a step
+ * needs.
  */
 #include <stdio.h>
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * When a node wants its thread: at once for what lets something run, with the next packet or after
- * a rest for the other facts. Nodes without a thread, on a clock of the test's, and one with.
+ * Tests when a node needs its thread: at once for packets that let something run, with the next
+ * packet or after a delay for the others. Nodes without a thread run on a clock of the test's own;
+ * one node has a thread.
  */
 #include <pthread.h>
 #include <unistd.h>
@@ -29,12 +30,12 @@ static void count_answer(void *user, clv_packet *p) {
   clv_packet_free(p);
 }
 
-static void add_module(world *w, uint32_t index, bool final) {
+static void add_module(world *w, uint32_t index, bool is_final) {
   clv_err err = {0};
   clv_module_options so =
       make_module_options(make_one_layer_graph(CLV_OP_LINEAR, ROWS, COLUMNS), index);
   clv_module *module;
-  so.has_no_revert = final;
+  so.has_no_revert = is_final;
   assert_ok(clv_module_new(&so, &module, &err));
   assert_ok(clv_node_add_module(w->node, module, &err));
 }
@@ -130,15 +131,15 @@ static void post_drop(world *w, uint64_t value) {
   clv_node_post(w->node, p);
 }
 
-static void post_end(world *w, bool steps) {
+static void post_end(world *w, bool has_step) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_new_end_context(w->pool, w->context, 1, &p, &err));
-  if (steps) clv_packet_set_end_commit(p, 1, 0.1f, true);
+  if (has_step) clv_packet_set_end_commit(p, 1, 0.1f, true);
   clv_node_post(w->node, p);
 }
 
-/* ---- on a clock of the test's ---------------------------------------------------------------- */
+/* ---- nodes without a thread, on the test's clock --------------------------------------------- */
 
 static void assert_node_waits(world *w) {
   assert_true(clv_node_due_ns(w->node) == w->now_ns + CLV_COALESCE_NS);
@@ -337,7 +338,7 @@ static void end_context_with_a_waiter_wakes_the_node(void **state) {
   assert_int_equal(w->n_answers[CLV_ENDED], 2);
 }
 
-/* ---- frames by chance ------------------------------------------------------------------------ */
+/* ---- random frames --------------------------------------------------------------------------- */
 
 static uint64_t draw_below(uint64_t *seed, uint64_t n) {
   *seed = *seed * 6364136223846793005u + 1442695040888963407u;
@@ -388,7 +389,7 @@ static uint64_t count_runs(const world *w) {
 static void deferred_packets_start_no_work(void **state) {
   world *w = *state;
   uint64_t seed = 11;
-  uint32_t waited = 0, woke = 0;
+  uint32_t waited = 0, n_woken = 0;
   for (uint64_t i = 0; i < 20000; i++) {
     uint64_t before = count_runs(w);
     do {
@@ -398,7 +399,7 @@ static void deferred_packets_start_no_work(void **state) {
     assert_true(clv_node_poll(w->node));
     assert_true(!waits || count_runs(w) == before);
     waited += waits;
-    woke += count_runs(w) != before;
+    n_woken += count_runs(w) != before;
     if (i % 20 != 19) continue;
     clv_packet *p;
     clv_err err = {0};
@@ -406,10 +407,10 @@ static void deferred_packets_start_no_work(void **state) {
     clv_node_post(w->node, p);
     assert_node_wakes(w);
   }
-  assert_true(waited > 1000 && woke > 1000);
+  assert_true(waited > 1000 && n_woken > 1000);
 }
 
-/* ---- a world of its own ---------------------------------------------------------------------- */
+/* ---- a node in a simulated world ------------------------------------------------------------- */
 
 static bool pass_time(void *user, uint64_t until_ns) {
   world *w = user;
@@ -447,7 +448,7 @@ static void wait_callback_runs_while_the_node_waits(void **state) {
   clv_pool_unref(w.pool);
 }
 
-/* ---- with a thread --------------------------------------------------------------------------- */
+/* ---- a node with a thread -------------------------------------------------------------------- */
 
 static void *run_node(void *user) {
   clv_node_run(user);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A worker's node and its link to the master, over a transport that keeps what it is told: what
- * cannot leave becomes an error there, as for another worker.
+ * Tests a worker's node and its link to the master, over a transport that records what is sent: a
+ * value that cannot be sent becomes an error at the master, as it does at another worker.
  */
 #include <stdio.h>
 
@@ -9,13 +9,13 @@
 #include "common/net/link/link_int.h"
 #include "tests/unit/engine/engine_test.h"
 
-enum { CREDIT = 1 << 20, TOO_MUCH = 2 << 20, MOST_SENT = 64, CONTEXT = 7, VALUE = 10 };
+enum { CREDIT = 1 << 20, TOO_MUCH = 2 << 20, MAX_SENT = 64, CONTEXT = 7, VALUE = 10 };
 
 static struct {
   clv_pool *pool;
   clv_link *link;
   clv_session_node *node;
-  clv_frame sent_frames[MOST_SENT];
+  clv_frame sent_frames[MAX_SENT];
   uint32_t n_sent, n_refused;
 } w;
 
@@ -30,7 +30,7 @@ static void record_frame(const clv_rpc_piece *pieces, size_t n) {
   clv_wire_limits limits = clv_wire_limits_default();
   for (size_t i = 0; i < n; i++) all[i] = (clv_piece){pieces[i].data, pieces[i].len};
   assert_ok(clv_frame_decode_last(all, n, &limits, &before, &last, &payload, &err));
-  assert_true(w.n_sent + before.n_frames < MOST_SENT);
+  assert_true(w.n_sent + before.n_frames < MAX_SENT);
   for (uint32_t i = 0; i < before.n_frames; i++)
     assert_ok(clv_frame_decode_preceding(all, n, &before.frame_positions[i], &limits,
                                          &w.sent_frames[w.n_sent++], &payload, &err));
@@ -106,7 +106,7 @@ static clv_tensor *make_large_tensor(void) {
   return t;
 }
 
-/* ---- what cannot leave ----------------------------------------------------------------------- */
+/* ---- values that cannot be sent -------------------------------------------------------------- */
 
 static void assert_failure_frame(const clv_frame *f, clv_frame_kind kind) {
   assert_string_equal(clv_frame_kind_name(f->kind), clv_frame_kind_name(kind));
@@ -229,8 +229,8 @@ static void unsendable_state_gives_one_error(void **state) {
   assert_int_equal(w.sent_frames[0].reply_to, 80);
 }
 
-/* Sends an item of the bias. refused: the pool had no memory for it. */
-static void send_state_item(uint64_t message, bool refused) {
+/* Sends an item of the bias. is_refused: the pool had no memory for it. */
+static void send_state_item(uint64_t message, bool is_refused) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
@@ -240,8 +240,8 @@ static void send_state_item(uint64_t message, bool refused) {
   p->frame.message_id = message;
   p->frame.state = (typeof(p->frame.state)){.part = CLV_STATE_WEIGHTS, .n_items = 3};
   snprintf(p->frame.state.item_or_file_name, sizeof p->frame.state.item_or_file_name, "0.bias");
-  p->is_over_quota = refused;
-  if (refused)
+  p->is_over_quota = is_refused;
+  if (is_refused)
     clv_frame_set_failure(&p->frame, CLV_EXHAUSTED, "no room; raise limits.receive_window", "");
   else
     clv_packet_add_tensor(p, t);

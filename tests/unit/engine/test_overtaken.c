@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What must not overtake what: a change the work that became ready before it, a failing call the
- * statistics that another context has kept, the end of a context a step that has begun, and a rest
- * somebody who waits.
+ * Tests what must not overtake what. A change must not overtake the work that became ready before
+ * it. A failing call must not overtake the statistics that another context has kept. The end of a
+ * context must not overtake a step that has begun. A packet for which a caller waits must not be
+ * deferred.
  */
 #include "common/engine/wake_int.h"
 #include "tests/unit/engine/contexts_test.h"
 
-typedef struct heard {
+typedef struct received_results {
   uint32_t n_aborts, n_gradients;
-} heard;
+} received_results;
 
 static void count_result(engine *w, clv_result *r) {
-  heard *h = w->user;
+  received_results *h = w->user;
   h->n_aborts += r->packet->frame.kind == CLV_ABORT;
   h->n_gradients += r->packet->frame.kind == CLV_GRADIENT;
   clv_packet_free(r->packet);
@@ -51,7 +52,7 @@ static void send_gradient(engine *w, uint64_t context, uint64_t id, uint32_t ord
 /* The backward of context 1 is ready once its forward has run, before the step of context 2, which
  * is queued after that forward. */
 static void step_does_not_overtake_a_ready_backward(void **state) {
-  heard h = {0};
+  received_results h = {0};
   engine w = {.on_result = count_result, .user = &h};
   clv_err err = {0};
   clv_packet *p;
@@ -79,7 +80,7 @@ static void step_does_not_overtake_a_ready_backward(void **state) {
 /* A step that has started gives the weights a new version, even if the context was aborted
  * meanwhile. */
 static void started_step_raises_the_version_despite_abort(void **state) {
-  heard h = {0};
+  received_results h = {0};
   engine w = {.on_result = count_result, .user = &h};
   clv_err err = {0};
   clv_packet *p;
@@ -115,12 +116,12 @@ static float get_running_mean(const engine *w) {
 }
 
 static void failed_call_does_not_block_statistics_revert(void **state) {
-  enum { MOST = 8192 };
-  heard h = {0};
+  enum { MAX_TENSORS = 8192 };
+  received_results h = {0};
   engine w = {.on_result = count_result, .user = &h};
   clv_err err = {0};
   clv_packet *p;
-  static clv_tensor *held[MOST];
+  static clv_tensor *held[MAX_TENSORS];
   uint32_t n = 0;
   (void)state;
   engine_open(&w, 0);
@@ -129,10 +130,10 @@ static void failed_call_does_not_block_statistics_revert(void **state) {
   handle_packet(&w, make_call(&w, 1, 30, 1, 0, x));
   assert_true(get_running_mean(&w) != before);
   p = make_call(&w, 2, 31, 1, 0, x);
-  while (n < MOST && clv_pool_alloc_tensor(w.pool, CLV_F32, &CLV_SHAPE(ROWS, COLUMNS), &held[n],
-                                           &err) == CLV_OK)
+  while (n < MAX_TENSORS && clv_pool_alloc_tensor(w.pool, CLV_F32, &CLV_SHAPE(ROWS, COLUMNS),
+                                                  &held[n], &err) == CLV_OK)
     n++;
-  assert_true(n < MOST);
+  assert_true(n < MAX_TENSORS);
   handle_packet(&w, p);
   while (n) clv_tensor_unref(held[--n]);
   assert_ok(clv_packet_new(w.pool, CLV_ABORT, &p, &err));
@@ -144,7 +145,7 @@ static void failed_call_does_not_block_statistics_revert(void **state) {
 }
 
 static void packet_with_a_waiter_is_not_deferred(void **state) {
-  heard h = {0};
+  received_results h = {0};
   engine w = {.on_result = count_result, .user = &h};
   clv_err err = {0};
   clv_packet *p;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files of state that another thread writes: what is copied, when the answer leaves, and what
- * becomes of a file when its node ends. The writer is this test.
+ * Tests files of state that another thread writes: what is copied, when the answer is sent, and
+ * what happens to a file when its node ends. This test plays the writer.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -10,21 +10,21 @@
 #include "common/engine/node_int.h"
 #include "tests/unit/engine/engine_test.h"
 
-enum { BATCH = 2, WIDTH = 3, SEEN = 16, MANY = 200, POOL = 1 << 20 };
+enum { BATCH = 2, WIDTH = 3, MAX_SEEN = 16, LARGE_WIDTH = 200, POOL_BYTES = 1 << 20 };
 
 typedef struct fixture {
   clv_pool *pool;
   clv_session_node *node;
-  clv_packet *seen_packets[SEEN];
+  clv_packet *seen_packets[MAX_SEEN];
   uint32_t n_seen, n_wanted;
-  clv_state_save *queued_saves[SEEN]; /* files that wait for the writer */
+  clv_state_save *queued_saves[MAX_SEEN]; /* files that wait for the writer */
   uint32_t n_queued, n_withdrawn, n_written_at_once;
   const char *file_path; /* path of the file that `open` opens */
 } fixture;
 
 static void keep_packet(void *user, clv_packet *p) {
   fixture *f = user;
-  assert_true(f->n_seen < SEEN);
+  assert_true(f->n_seen < MAX_SEEN);
   f->seen_packets[f->n_seen++] = p;
   if (f->n_seen >= f->n_wanted) clv_node_interrupt(f->node);
 }
@@ -51,7 +51,7 @@ static clv_code remove_file(void *user, const char *name, clv_err *err) {
 
 static clv_code save_later(void *user, clv_state_save *save, clv_err *err) {
   fixture *f = user;
-  if (f->n_queued == SEEN) return clv_fail(err, CLV_EXHAUSTED, "too many files");
+  if (f->n_queued == MAX_SEEN) return clv_fail(err, CLV_EXHAUSTED, "too many files");
   f->queued_saves[f->n_queued++] = save;
   return CLV_OK;
 }
@@ -138,7 +138,7 @@ static void *end_save_in_thread(void *save) {
 static void answer_leaves_when_the_file_is_written(void **state) {
   (void)state;
   pthread_t thread;
-  fixture *f = open_fixture(POOL, WIDTH);
+  fixture *f = open_fixture(POOL_BYTES, WIDTH);
   get_weights(f)[0] = 5;
   send_state_frame(f, CLV_STATE_SAVE, 7, NULL);
   assert_node_goes_on(f); /* the compute thread does not wait for the writer */
@@ -168,7 +168,7 @@ static void answer_leaves_when_the_file_is_written(void **state) {
 
 static void failed_file_is_refused(void **state) {
   (void)state;
-  fixture *f = open_fixture(POOL, WIDTH);
+  fixture *f = open_fixture(POOL_BYTES, WIDTH);
   send_state_frame(f, CLV_STATE_SAVE, 7, NULL);
   assert_node_goes_on(f);
   end_save(f->queued_saves[0], CLV_UNAVAILABLE, "the disk is broken");
@@ -183,7 +183,7 @@ static void failed_file_is_refused(void **state) {
 /* One file waits for the writer. The next one is written, but its request is not answered yet. */
 static void node_that_ends_withdraws_its_files(void **state) {
   (void)state;
-  fixture *f = open_fixture(POOL, WIDTH);
+  fixture *f = open_fixture(POOL_BYTES, WIDTH);
   send_state_frame(f, CLV_STATE_SAVE, 7, NULL);
   send_state_frame(f, CLV_STATE_SAVE, 8, NULL);
   assert_node_goes_on(f);
@@ -203,8 +203,8 @@ static void node_that_ends_withdraws_its_files(void **state) {
 static void save_without_memory_for_a_copy_is_written_at_once(void **state) {
   (void)state;
   clv_err err = {0};
-  fixture *f = open_fixture(POOL, MANY);
-  const size_t rest = POOL - clv_pool_charged_bytes(f->pool) - MANY * MANY * 2;
+  fixture *f = open_fixture(POOL_BYTES, LARGE_WIDTH);
+  const size_t rest = POOL_BYTES - clv_pool_charged_bytes(f->pool) - LARGE_WIDTH * LARGE_WIDTH * 2;
   assert_ok(clv_pool_charge(f->pool, rest, &err));
   send_state_frame(f, CLV_STATE_SAVE, 7, NULL);
   const clv_frame *answer = run_until_packets(f, 1);
@@ -228,7 +228,7 @@ static void load_of_another_digest_changes_nothing(void **state) {
   const clv_weights_tensor list[] = {{"0.weight", CLV_F32, CLV_SHAPE(WIDTH, WIDTH), w},
                                      {"0.bias", CLV_F32, CLV_SHAPE(WIDTH), b}};
   assert_ok(clv_weights_write_file(path, list, 2, NULL, 0, &digest, NULL, &err));
-  fixture *f = open_fixture(POOL, WIDTH);
+  fixture *f = open_fixture(POOL_BYTES, WIDTH);
   f->file_path = path;
   get_weights(f)[0] = 1;
   clv_sha256 other = digest;

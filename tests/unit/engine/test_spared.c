@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The end of a context spares what kept values need, and nothing else: their calls run, whatever
- * they wait for, and what goes to another node for a value kept there goes.
+ * Tests that the end of a context retains what kept values need, and nothing else. Their calls run,
+ * whatever they wait for, and values that another node needs for a value kept there are sent.
  */
 #include <stdio.h>
 
@@ -9,16 +9,16 @@
 
 enum { A = 0, B = 2, STATISTICS = 1, REF = 900, LEAF = 29 };
 
-typedef struct heard {
+typedef struct received_results {
   uint32_t n_kept, n_ended, n_values;
   uint64_t n_calls_left; /* number of calls that the last ENDED leaves */
   clv_code failure_code;
   char failure_text[CLV_WIRE_TEXT + 1];
   float first_number; /* first number of the kept value */
-} heard;
+} received_results;
 
 static void record_result(engine *w, clv_result *r) {
-  heard *h = w->user;
+  received_results *h = w->user;
   const clv_frame *f = r->packet ? &r->packet->frame : NULL;
   if (r->kind == CLV_RESULT_KEPT) {
     h->n_kept++;
@@ -93,7 +93,7 @@ static void begin_calls(engine *w) {
 }
 
 static void end_context_retains_calls_of_kept_values(void **state) {
-  heard h = {0};
+  received_results h = {0};
   engine w = {.on_result = record_result, .user = &h};
   (void)state;
   begin_calls(&w);
@@ -116,7 +116,7 @@ static void end_context_retains_calls_of_kept_values(void **state) {
 }
 
 static void end_context_without_kept_values_frees_all(void **state) {
-  heard h = {0};
+  received_results h = {0};
   engine w = {.on_result = record_result, .user = &h};
   (void)state;
   begin_calls(&w);
@@ -131,7 +131,7 @@ static void end_context_without_kept_values_frees_all(void **state) {
 
 /* Another node needs the retained value. The program tells this node which value, by SPARE. */
 static void retained_value_is_sent_to_the_other_node(void **state) {
-  heard h = {0};
+  received_results h = {0};
   engine w = {.on_result = record_result, .user = &h};
   clv_err err = {0};
   clv_packet *p;
@@ -155,7 +155,7 @@ static void retained_value_is_sent_to_the_other_node(void **state) {
 /* A retained call waits only for its inputs, not for an order that has ended nor for a backward
  * that will not come. */
 static void retained_call_waits_only_for_its_inputs(void **state) {
-  heard h = {0};
+  received_results h = {0};
   engine w = {.on_result = record_result, .user = &h};
   (void)state;
   engine_open(&w, 0);
@@ -176,7 +176,7 @@ static void retained_call_waits_only_for_its_inputs(void **state) {
 
 /* A CALL whose tensors are in flight is retained; its other input arrives first. */
 static void announced_call_is_retained_until_complete(void **state) {
-  heard h = {0};
+  received_results h = {0};
   engine w = {.on_result = record_result, .user = &h};
   (void)state;
   engine_open(&w, 0);
@@ -200,7 +200,7 @@ static void announced_call_is_retained_until_complete(void **state) {
 
 /* A leaf that arrives with a CALL after the end is for that call only. */
 static void leaf_after_the_end_is_freed_with_its_call(void **state) {
-  heard h = {0};
+  received_results h = {0};
   engine w = {.on_result = record_result, .user = &h};
   clv_err err = {0};
   (void)state;
@@ -225,7 +225,7 @@ static void leaf_after_the_end_is_freed_with_its_call(void **state) {
 
 /* The step of an END_CONTEXT is queued after the retained calls. */
 static void step_does_not_overtake_a_retained_call(void **state) {
-  heard h = {0}, alone = {0};
+  received_results h = {0}, alone = {0};
   engine w = {.on_result = record_result, .user = &alone};
   (void)state;
   begin_calls(&w);
@@ -251,7 +251,7 @@ static float get_running_mean(const engine *w) {
 
 /* An end that rolls statistics back also rolls back the changes by retained calls. */
 static void statistics_revert_after_retained_calls(void **state) {
-  heard h = {0};
+  received_results h = {0};
   engine w = {.on_result = record_result, .user = &h};
   (void)state;
   engine_open(&w, 0);
@@ -270,7 +270,7 @@ static void statistics_revert_after_retained_calls(void **state) {
 /* If calls run one at a time, a retained call runs after those of another context that are queued
  * before it, and before those of the next context. */
 static void retained_call_keeps_its_queue_position(void **state) {
-  heard h = {0};
+  received_results h = {0};
   engine w = {.on_result = record_result, .user = &h};
   clv_err err = {0};
   clv_packet *p;
@@ -297,7 +297,7 @@ static void retained_call_keeps_its_queue_position(void **state) {
 }
 
 static void context_failure_fails_the_kept_reference(void **state) {
-  heard h = {0};
+  received_results h = {0};
   engine w = {.on_result = record_result, .user = &h};
   (void)state;
   begin_calls(&w);
@@ -310,7 +310,7 @@ static void context_failure_fails_the_kept_reference(void **state) {
 
 /* A context may fail after its END_CONTEXT. END_CONTEXT then gets its final answer. */
 static void failure_after_the_end_frees_retained_calls(void **state) {
-  heard h = {0};
+  received_results h = {0};
   engine w = {.on_result = record_result, .user = &h};
   (void)state;
   begin_calls(&w);
@@ -329,7 +329,7 @@ static void failure_after_the_end_frees_retained_calls(void **state) {
 
 /* Frames that arrive late for a context do not change its retained calls. */
 static void late_frames_do_not_affect_retained_calls(void **state) {
-  heard h = {0};
+  received_results h = {0};
   engine w = {.on_result = record_result, .user = &h};
   (void)state;
   begin_calls(&w);

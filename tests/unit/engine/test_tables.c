@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cells of the engine's tables: short programs reach every cell that is there, and no
- * other. A fact that meets a cell that is not there is refused as a mistake of the engine, and what
- * a cell refuses is said in its words. Beside it stands what each frame makes of its context and
- * what results, which is compared with tables.txt (CLEAVE_WRITE_TABLES=1 writes it again, to be
- * read).
+ * Tests the cells of the engine's tables: short programs reach every cell that exists, and no
+ * other. An event in a cell that does not exist is refused as a mistake of the engine, and a cell
+ * that refuses an event does so with its own text. The states of a context and the results after
+ * each frame are compared with tables.txt (CLEAVE_WRITE_TABLES=1 writes the file again, for
+ * review).
  */
 #include <stdio.h>
 
@@ -19,7 +19,7 @@ typedef struct walk {
   FILE *log_file;
 } walk;
 
-/* ---- what is said ---------------------------------------------------------------------------- */
+/* ---- messages of the engine ------------------------------------------------------------------ */
 
 static void record_message(walk *all, const char *text) {
   for (uint32_t m = 0; m < MACHINES; m++)
@@ -75,7 +75,7 @@ static void log_states(engine *w, clv_frame_kind kind, uint64_t context, uint64_
   fprintf(log, "\n");
 }
 
-/* ---- words of programs ----------------------------------------------------------------------- */
+/* ---- commands of programs -------------------------------------------------------------------- */
 
 static void send_packet(engine *w, clv_packet *p) {
   walk *all = w->user;
@@ -193,18 +193,17 @@ static void send_gradient(engine *w, uint64_t context, uint32_t phase, uint64_t 
   send_packet(w, p);
 }
 
-enum { RETAIN = 1, VOTE = 2, MORE = 4 };
+enum { RETAIN = 1, VOTE = 2, MORE_FOLLOW = 4 };
 
-/* The functions below send the parts of a backward. id 0: the PREPARE names no call; each call has
- * one gradient. */
-/* Sends a PREPARE. Phases before it that were not sent count as empty. */
+/* Sends a PREPARE. Phases before it that were not sent count as empty. id: the call that it names,
+ * which has one gradient; 0: it names no call. */
 static void send_prepare(engine *w, uint64_t context, uint32_t phase, uint64_t id, int flags) {
   clv_err err = {0};
   clv_packet *p;
   const clv_context *c = clv_context_find(w->contexts, context);
   uint32_t last = c ? c->phase : 0;
   assert_ok(clv_packet_new_prepare(w->pool, context, phase, 0, flags & RETAIN, flags & VOTE,
-                                   flags & MORE, &p, &err));
+                                   flags & MORE_FOLLOW, &p, &err));
   if (id) assert_ok(clv_packet_add_needed_call(p, id, 1, 0, &err));
   p->frame.backward.n_skipped_phases = phase > last ? phase - last - 1 : 0;
   send_packet(w, p);
@@ -380,9 +379,10 @@ static void run_call_events(engine *w) {
   send_gradient(w, 3, 2, 11, false);
   send_call_and_backward(w, 4, 11, RETAIN);
   send_call_with_positions(w, 6, 11, 9);
-  send_prepare(w, 6, 1, 11, MORE);
+  send_prepare(w, 6, 1, 11, MORE_FOLLOW);
   send_gradient(w, 6, 1, 11, true);
-  send_prepare(w, 6, 1, 11, MORE); /* call 11 is named a second time while its second part waits */
+  /* call 11 is named a second time while its second part waits */
+  send_prepare(w, 6, 1, 11, MORE_FOLLOW);
   send_gradient(w, 6, 1, 11, true);
   send_announcement(w, 7, 11);
   send_prepare(w, 7, 1, 11, 0);
@@ -432,7 +432,7 @@ static void bring_to_pass_state(engine *w, uint64_t c, clv_pass_state state) {
     assert_int_equal(w->n_started_work, 1);
     return;
   }
-  send_prepare(w, c, 2, 11, state == PASS_COLLECTING ? MORE : 0);
+  send_prepare(w, c, 2, 11, state == PASS_COLLECTING ? MORE_FOLLOW : 0);
 }
 
 static void send_pass_events(engine *w, uint64_t c, clv_pass_state state) {
@@ -471,7 +471,7 @@ static void run_pass_events(engine *w) {
     send_prepare(w, c + 1, 3, 11, 0); /* this PREPARE fails the context, and is then sent again */
     send_prepare(w, c + 1, 4, 11, 0);
   }
-  send_prepare(w, 300, 1, 0, MORE);
+  send_prepare(w, 300, 1, 0, MORE_FOLLOW);
   send_prepare(w, 300, 1, 0, 0);
 }
 
@@ -552,7 +552,7 @@ static uint32_t count_wrong_cells(const walk *all, clv_state_machine m) {
   return wrong;
 }
 
-/* ---- what each frame makes ------------------------------------------------------------------- */
+/* ---- states and results after each frame ----------------------------------------------------- */
 
 static const char expected[] = "tests/unit/engine/tables.txt";
 
@@ -602,7 +602,7 @@ static void every_table_cell_is_reached_or_impossible(void **state) {
   free(text);
 }
 
-/* ---- what cannot be -------------------------------------------------------------------------- */
+/* ---- impossible events ----------------------------------------------------------------------- */
 
 static void assert_abort_text(engine *w, clv_result *r) {
   const clv_frame *f = &r->packet->frame;

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Modules that leave a node: what waits for what, what is refused, and that nothing of them stays.
+ * Tests modules that are unloaded from a node: what waits for what, what is refused, and that
+ * nothing of them stays.
  */
 #include "common/engine/node_int.h"
 #include "tests/unit/engine/engine_test.h"
 
-enum { BATCH = 2, WIDTH = 3, WIDE = 50, SEEN = 64 };
+enum { BATCH = 2, WIDTH = 3, WIDE = 50, MAX_SEEN = 64 };
 
 typedef struct fixture {
   clv_pool *pool;
   clv_session_node *node;
-  clv_packet *seen_packets[SEEN];
+  clv_packet *seen_packets[MAX_SEEN];
   uint32_t n_seen, n_wanted;
 } fixture;
 
 static void keep_packet(void *user, clv_packet *p) {
   fixture *f = user;
-  assert_true(f->n_seen < SEEN);
+  assert_true(f->n_seen < MAX_SEEN);
   f->seen_packets[f->n_seen++] = p;
   if (f->n_seen >= f->n_wanted) clv_node_interrupt(f->node);
 }
@@ -119,11 +120,11 @@ static void send_backward(fixture *f, uint64_t context, uint64_t id) {
   send_packet(f, p, 0);
 }
 
-static void send_end(fixture *f, uint64_t context, bool steps) {
+static void send_end(fixture *f, uint64_t context, bool has_step) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_new_end_context(f->pool, context, 9, &p, &err));
-  if (steps) clv_packet_set_end_commit(p, 1, 0.5f, true);
+  if (has_step) clv_packet_set_end_commit(p, 1, 0.5f, true);
   send_packet(f, p, 0);
 }
 

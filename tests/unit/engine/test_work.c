@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Work that ends later. The same frames go into an engine whose work ends at once and into engines
- * whose work ends later, in a random order between modules, into one whose modules compute in
- * memory that the host cannot touch, and one whose modules are on two such devices and on none.
- * What comes out is the same to the bit, and so are the modules in the end.
+ * Tests work that ends later. The same frames go into an engine whose work ends at once and into
+ * engines whose work ends later, in a random order between modules; into one whose modules compute
+ * in memory that the host cannot touch, and one whose modules are on two such devices and on none.
+ * The results are the same to the bit, and so are the modules in the end.
  */
 #include "tests/unit/engine/contexts_test.h"
 #include "tests/unit/far.h"
 
-enum { CONTEXTS = 3, CALLS = 6, PROGRAMS = 150, ORDERS = 3, MOST_FRAMES = 256 };
+enum { CONTEXTS = 3, CALLS = 6, PROGRAMS = 150, ORDERS = 3, MAX_FRAMES = 256 };
 
-/* ---- what comes out -------------------------------------------------------------------------- */
+/* ---- results --------------------------------------------------------------------------------- */
 
 /* Sum of a hash of each result, because their order is not fixed. */
 typedef struct digest {
@@ -39,9 +39,9 @@ static uint64_t hash_module(clv_module *m, uint64_t hash) {
 /* Hashes a packet. A message without a value is identified by its sequence number. */
 static uint64_t hash_packet(engine *w, const clv_result *r) {
   const clv_frame *f = &r->packet->frame;
-  bool of_value = f->kind == CLV_VALUE || f->kind == CLV_GRADIENT;
+  bool has_value = f->kind == CLV_VALUE || f->kind == CLV_GRADIENT;
   const uint64_t key[] = {(uint64_t)r->kind, (uint64_t)f->kind, f->context,
-                          of_value ? f->message_id : f->reply_to, f->backward_pass_number};
+                          has_value ? f->message_id : f->reply_to, f->backward_pass_number};
   uint64_t hash = add_to_hash(14695981039346656037u, key, sizeof key);
   for (uint32_t i = 0; i < f->n_tensors; i++)
     hash = add_to_hash(hash, r->packet->tensor[i]->data, r->packet->tensor[i]->bytes);
@@ -61,7 +61,7 @@ static void add_result_to_digest(engine *w, clv_result *r) {
 typedef struct program {
   uint64_t seed;
   engine *w;
-  clv_packet *frames[CONTEXTS][MOST_FRAMES];
+  clv_packet *frames[CONTEXTS][MAX_FRAMES];
   uint32_t n[CONTEXTS], next_frame[CONTEXTS], n_before_step[CONTEXTS];
 } program;
 
@@ -71,14 +71,14 @@ static uint64_t get_call_id(uint32_t context, uint32_t call) {
 }
 
 static void add_frame(program *g, uint32_t context, clv_packet *p) {
-  assert_true(g->n[context] < MOST_FRAMES);
+  assert_true(g->n[context] < MAX_FRAMES);
   g->frames[context][g->n[context]++] = p;
 }
 
 /* Adds a call of an earlier call's value or of a leaf. The call itself, a later frame or no frame
- * asks for its value on behalf of the program. planned: forwards, backwards and parameter gradients
- * have positions. */
-static void add_call(program *g, uint32_t c, uint32_t i, const uint32_t *arg, bool planned) {
+ * asks for its value on behalf of the program. is_planned: forwards, backwards and parameter
+ * gradients have positions. */
+static void add_call(program *g, uint32_t c, uint32_t i, const uint32_t *arg, bool is_planned) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = arg[i] ? NULL : engine_make_tensor(g->w, (float)i);
@@ -86,7 +86,7 @@ static void add_call(program *g, uint32_t c, uint32_t i, const uint32_t *arg, bo
   assert_ok(clv_packet_new_call(g->w->pool, c + 1, get_call_id(c, i + 1), module, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, arg[i] ? get_call_id(c, arg[i]) : 0, true, x, &err));
   if (draw_below(&g->seed, 3)) assert_ok(clv_packet_add_delivery(p, "", &err));
-  if (planned)
+  if (is_planned)
     clv_packet_set_execution_positions(p, i + 1, CALLS + 1 + back, CALLS + 2 + back, false);
   add_frame(g, c, p);
 }
@@ -160,14 +160,14 @@ static void add_planned_steps(program *g, uint32_t c) {
   }
 }
 
-static void make_context_frames(program *g, uint32_t c, bool planned) {
+static void make_context_frames(program *g, uint32_t c, bool is_planned) {
   uint32_t arg[CALLS];
   for (uint32_t i = 0; i < CALLS; i++) {
     arg[i] = draw_below(&g->seed, i + 1);
-    add_call(g, c, i, arg, planned);
+    add_call(g, c, i, arg, is_planned);
   }
   add_deliveries(g, c);
-  if (planned) add_planned_steps(g, c);
+  if (is_planned) add_planned_steps(g, c);
   add_backward(g, c, arg);
   g->n_before_step[c] = g->n[c];
   add_step(g, c);
@@ -196,8 +196,8 @@ static digest run_program(uint64_t seed, uint64_t order, const clv_backend *cons
   engine w = {.backends = backends, .on_result = add_result_to_digest, .user = &d};
   program g = {.seed = seed, .w = &w};
   engine_open(&w, order);
-  bool planned = draw_below(&g.seed, 3) == 0;
-  for (uint32_t c = 0; c < (planned ? 1 : CONTEXTS); c++) make_context_frames(&g, c, planned);
+  bool is_planned = draw_below(&g.seed, 3) == 0;
+  for (uint32_t c = 0; c < (is_planned ? 1 : CONTEXTS); c++) make_context_frames(&g, c, is_planned);
   for (uint32_t i = 0; i < CALLS * CONTEXTS; i++)
     send_next_frame(&g, i % CONTEXTS, g.n[i % CONTEXTS]);
   if (draw_below(&g.seed, 4)) send_in_any_order(&g, g.n_before_step);
@@ -260,7 +260,7 @@ static void ready_work_starts_in_order(void **state) {
   static const uint32_t modules[] = {2, 0, 3, 2};
   clv_err err = {0};
   clv_packet *p;
-  bool kept;
+  bool is_kept;
   engine w = {0};
   (void)state;
   engine_open(&w, 1);
@@ -269,8 +269,8 @@ static void ready_work_starts_in_order(void **state) {
     CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_make_tensor(&w, 1);
     assert_ok(clv_packet_new_call(w.pool, 1, 20 + i, modules[i], true, &p, &err));
     assert_ok(clv_packet_add_arg(p, 0, false, x, &err));
-    assert_ok(clv_contexts_handle_packet(w.contexts, p, &kept, &err));
-    if (!kept) clv_packet_free(p);
+    assert_ok(clv_contexts_handle_packet(w.contexts, p, &is_kept, &err));
+    if (!is_kept) clv_packet_free(p);
   }
   assert_int_equal(w.n_started_work, 0);
   engine_run_work(&w, false);

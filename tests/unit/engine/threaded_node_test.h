@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A node that runs in a thread of its own, for tests that post frames to it and wait for its
- * answers. It has MODULES modules on [ROWS, COLUMNS], each of which takes the output of the one
+ * Runs a node in a thread of its own, for tests that post frames to it and wait for its answers.
+ * The node has MODULES modules on [ROWS, COLUMNS], each of which takes the output of the one
  * before.
  */
 #ifndef CLEAVE_THREADED_NODE_TEST_H

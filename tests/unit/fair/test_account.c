@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Quotas of a session, of an identity, of a worker: what is charged where, what the refusal says,
- * and that idle memory is nobody's reason to be refused.
+ * Tests quotas of a session, of an identity, of a worker: what is charged where, what a refusal
+ * says, and that idle memory is never a reason for a refusal.
  */
 #include <pthread.h>
 

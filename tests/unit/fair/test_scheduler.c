@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who computes when, on a clock that stands still until somebody computes: the order of slices is a
- * function of weights, times and the order of asking. Then many threads on the real clock.
+ * Tests which share computes when, on a clock that stands still until a thread computes: the order
+ * of slices is a function of weights, times and the order of requests. Then tests many threads on
+ * the real clock.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -22,38 +23,38 @@
     if (code_ != CLV_OK) fail_msg("%s: %s (%s)", #call, err.text, err.where); \
   } while (0)
 
-enum { MOST_SHARES = 8, MOST_PIECES = 4096 };
+enum { MAX_SHARES = 8, MAX_PIECES = 4096 };
 
-typedef struct room {
+typedef struct scheduler_fixture {
   uint64_t clock_ns; /* test clock in ns; atomic */
   clv_fair_scheduler *t;
-  char compute_order[MOST_PIECES]; /* one letter for each computed piece */
+  char compute_order[MAX_PIECES]; /* one letter for each computed piece */
   uint32_t n;
-} room;
+} scheduler_fixture;
 
-static uint64_t read_room_clock(void *user) {
-  return __atomic_load_n(&((room *)user)->clock_ns, __ATOMIC_SEQ_CST);
+static uint64_t read_test_clock(void *user) {
+  return __atomic_load_n(&((scheduler_fixture *)user)->clock_ns, __ATOMIC_SEQ_CST);
 }
 
-static void pass_time(room *h, uint64_t ns) {
+static void pass_time(scheduler_fixture *h, uint64_t ns) {
   __atomic_fetch_add(&h->clock_ns, ns, __ATOMIC_SEQ_CST);
 }
 
-static void open_room(room *h, unsigned cores, uint64_t slice_ns, const uint64_t *weights,
-                      size_t n) {
+static void open_fixture(scheduler_fixture *h, unsigned cores, uint64_t slice_ns,
+                         const uint64_t *weights, size_t n) {
   clv_err err = {0};
-  *h = (room){.clock_ns = 1000};
+  *h = (scheduler_fixture){.clock_ns = 1000};
   clv_fair_scheduler_options o = {.n_cores = cores,
                                   .n_tenants = n,
                                   .tenant_weights = weights,
                                   .slice_ns = slice_ns,
-                                  .clock = {.now_ns = read_room_clock, .user = h}};
+                                  .clock = {.now_ns = read_test_clock, .user = h}};
   assert_ok(clv_fair_scheduler_new(&o, &h->t, &err));
 }
 
 /* A thread that computes `n_pieces` pieces of a length, one after the other. */
-typedef struct guest {
-  room *h;
+typedef struct compute_thread {
+  scheduler_fixture *h;
   clv_share *share;
   pthread_t thread;
   char letter;
@@ -61,9 +62,9 @@ typedef struct guest {
   uint32_t n_pieces;
   uint64_t piece_ns;
   bool was_refused;
-} guest;
+} compute_thread;
 
-static clv_share *make_share(room *h, size_t tenant) {
+static clv_share *make_share(scheduler_fixture *h, size_t tenant) {
   clv_err err = {0};
   clv_share *s;
   assert_ok(clv_share_new(h->t, tenant, &s, &err));
@@ -71,26 +72,27 @@ static clv_share *make_share(room *h, size_t tenant) {
 }
 
 static void *compute_pieces(void *user) {
-  guest *g = user;
+  compute_thread *g = user;
   for (uint32_t i = 0; i < g->n_pieces && !g->was_refused; i++) {
     g->was_refused = !clv_share_acquire_cores(g->share, g->n_threads);
     if (g->was_refused) break;
     uint32_t place = __atomic_fetch_add(&g->h->n, 1, __ATOMIC_SEQ_CST);
-    if (place < MOST_PIECES) g->h->compute_order[place] = g->letter;
+    if (place < MAX_PIECES) g->h->compute_order[place] = g->letter;
     pass_time(g->h, g->piece_ns);
   }
   clv_share_release_cores(g->share);
   return NULL;
 }
 
-static uint64_t get_waited_ns(const guest *g) {
+static uint64_t get_waited_ns(const compute_thread *g) {
   clv_share_counts c;
   clv_share_get_counts(g->share, &c);
   return c.waited_ns;
 }
 
-/* Starts a guest, and waits until it is queued. */
-static void start_guest(guest *g, room *h, size_t tenant, char letter, uint32_t pieces) {
+/* Starts a thread, and waits until its share is queued. */
+static void start_compute_thread(compute_thread *g, scheduler_fixture *h, size_t tenant,
+                                 char letter, uint32_t pieces) {
   g->h = h;
   g->letter = letter;
   g->n_pieces = pieces;
@@ -105,12 +107,12 @@ static void start_guest(guest *g, room *h, size_t tenant, char letter, uint32_t 
   }
 }
 
-static void wait_for_guest(guest *g) {
+static void join_compute_thread(compute_thread *g) {
   pthread_join(g->thread, NULL);
   clv_share_free(g->share);
 }
 
-static uint32_t count_letter(const room *h, char letter, uint32_t first) {
+static uint32_t count_letter(const scheduler_fixture *h, char letter, uint32_t first) {
   uint32_t n = 0;
   for (uint32_t i = 0; i < first; i++) n += h->compute_order[i] == letter;
   return n;
@@ -122,40 +124,40 @@ static const uint64_t equal[] = {1, 1, 1};
 
 static void cpu_time_follows_tenant_weights(void **state) {
   (void)state;
-  room h;
+  scheduler_fixture h;
   const uint64_t weights[] = {1, 3, 1};
-  open_room(&h, 1, 0, weights, 3);
-  clv_share *door = make_share(&h, 2);
-  guest a = {.piece_ns = 300}, b = {.piece_ns = 300};
-  assert_true(clv_share_acquire_cores(door, 1));
-  start_guest(&a, &h, 0, 'a', 200);
-  start_guest(&b, &h, 1, 'b', 200);
-  clv_share_release_cores(door);
-  wait_for_guest(&a);
-  wait_for_guest(&b);
+  open_fixture(&h, 1, 0, weights, 3);
+  clv_share *blocking_share = make_share(&h, 2);
+  compute_thread a = {.piece_ns = 300}, b = {.piece_ns = 300};
+  assert_true(clv_share_acquire_cores(blocking_share, 1));
+  start_compute_thread(&a, &h, 0, 'a', 200);
+  start_compute_thread(&b, &h, 1, 'b', 200);
+  clv_share_release_cores(blocking_share);
+  join_compute_thread(&a);
+  join_compute_thread(&b);
   /* tenant b has weight 3, so it gets three of four pieces */
   assert_in_range(count_letter(&h, 'b', 100), 74, 76);
   assert_int_equal(count_letter(&h, 'a', 400), 200);
-  clv_share_free(door);
+  clv_share_free(blocking_share);
   clv_fair_scheduler_free(h.t);
 }
 
 static void tenants_get_equal_time_before_their_shares(void **state) {
   (void)state;
-  room h;
-  open_room(&h, 1, 0, equal, 3);
-  clv_share *door = make_share(&h, 2);
-  guest many[4] = {0}, one = {0};
-  assert_true(clv_share_acquire_cores(door, 1));
-  for (int i = 0; i < 4; i++) start_guest(&many[i], &h, 0, (char)('a' + i), 100);
-  start_guest(&one, &h, 1, 'z', 100);
-  clv_share_release_cores(door);
-  for (int i = 0; i < 4; i++) wait_for_guest(&many[i]);
-  wait_for_guest(&one);
+  scheduler_fixture h;
+  open_fixture(&h, 1, 0, equal, 3);
+  clv_share *blocking_share = make_share(&h, 2);
+  compute_thread many[4] = {0}, one = {0};
+  assert_true(clv_share_acquire_cores(blocking_share, 1));
+  for (int i = 0; i < 4; i++) start_compute_thread(&many[i], &h, 0, (char)('a' + i), 100);
+  start_compute_thread(&one, &h, 1, 'z', 100);
+  clv_share_release_cores(blocking_share);
+  for (int i = 0; i < 4; i++) join_compute_thread(&many[i]);
+  join_compute_thread(&one);
   assert_in_range(count_letter(&h, 'z', 160), 79,
                   81); /* share z gets half of the pieces; the other shares divide the rest */
   for (int i = 0; i < 4; i++) assert_in_range(count_letter(&h, (char)('a' + i), 160), 19, 21);
-  clv_share_free(door);
+  clv_share_free(blocking_share);
   clv_fair_scheduler_free(h.t);
 }
 
@@ -163,13 +165,14 @@ static void tenants_get_equal_time_before_their_shares(void **state) {
  * waited meanwhile. */
 static void refunded_wait_is_not_charged(void **state) {
   (void)state;
-  room h;
+  scheduler_fixture h;
   clv_share_counts before, c;
-  open_room(&h, 1, 0, equal, 3);
-  guest a = {.h = &h, .letter = 'a', .n_threads = 1, .n_pieces = 100, .piece_ns = 10}, b = {0};
+  open_fixture(&h, 1, 0, equal, 3);
+  compute_thread a = {.h = &h, .letter = 'a', .n_threads = 1, .n_pieces = 100, .piece_ns = 10},
+                 b = {0};
   a.share = make_share(&h, 0);
   assert_true(clv_share_acquire_cores(a.share, 1));
-  start_guest(&b, &h, 1, 'b', 100);
+  start_compute_thread(&b, &h, 1, 'b', 100);
   clv_share_get_counts(a.share, &before);
   pass_time(&h, 1000);
   clv_share_refund_time(a.share, 900);
@@ -177,7 +180,7 @@ static void refunded_wait_is_not_charged(void **state) {
   assert_int_equal(c.computed_ns - before.computed_ns, 100);
   assert_int_equal(pthread_create(&a.thread, NULL, compute_pieces, &a), 0);
   pthread_join(a.thread, NULL);
-  wait_for_guest(&b);
+  join_compute_thread(&b);
   assert_in_range(count_letter(&h, 'b', 100), 50, 60);
   clv_share_free(a.share);
   clv_fair_scheduler_free(h.t);
@@ -186,9 +189,9 @@ static void refunded_wait_is_not_charged(void **state) {
 /* A refund is limited to the charge of the present slice, and to its duration. */
 static void refund_is_limited_to_the_current_slice(void **state) {
   (void)state;
-  room h;
+  scheduler_fixture h;
   clv_share_counts c;
-  open_room(&h, 1, 0, equal, 1);
+  open_fixture(&h, 1, 0, equal, 1);
   clv_share *s = make_share(&h, 0);
   assert_true(clv_share_acquire_cores(s, 1));
   pass_time(&h, 500);
@@ -212,28 +215,28 @@ static void refund_is_limited_to_the_current_slice(void **state) {
  * charged when another tenant arrives. */
 static void idle_tenant_gains_no_credit(void **state) {
   (void)state;
-  room h;
-  open_room(&h, 1, 0, equal, 3);
-  guest a = {0}, b = {0};
+  scheduler_fixture h;
+  open_fixture(&h, 1, 0, equal, 3);
+  compute_thread a = {0}, b = {0};
   a.share = make_share(&h, 0);
   assert_true(clv_share_acquire_cores(a.share, 1));
   pass_time(&h, 1000000);
-  start_guest(&b, &h, 1, 'b', 100);
-  a = (guest){
+  start_compute_thread(&b, &h, 1, 'b', 100);
+  a = (compute_thread){
       .h = &h, .share = a.share, .letter = 'a', .n_threads = 1, .n_pieces = 100, .piece_ns = 10};
   assert_int_equal(pthread_create(&a.thread, NULL, compute_pieces, &a), 0);
   pthread_join(a.thread, NULL);
-  wait_for_guest(&b);
+  join_compute_thread(&b);
   assert_in_range(count_letter(&h, 'a', 100), 45, 55);
   /* a tenant that was idle has not saved up time either */
-  guest c = {0};
+  compute_thread c = {0};
   assert_true(clv_share_acquire_cores(a.share, 1));
-  start_guest(&b, &h, 1, 'B', 100);
-  start_guest(&c, &h, 2, 'C', 100);
+  start_compute_thread(&b, &h, 1, 'B', 100);
+  start_compute_thread(&c, &h, 2, 'C', 100);
   h.n = 0;
   clv_share_release_cores(a.share);
-  wait_for_guest(&b);
-  wait_for_guest(&c);
+  join_compute_thread(&b);
+  join_compute_thread(&c);
   assert_in_range(count_letter(&h, 'B', 100), 45, 55);
   clv_share_free(a.share);
   clv_fair_scheduler_free(h.t);
@@ -242,18 +245,18 @@ static void idle_tenant_gains_no_credit(void **state) {
 /* A share that was idle gains no credit over the other shares of its tenant. */
 static void idle_share_gains_no_credit(void **state) {
   (void)state;
-  room h;
-  open_room(&h, 1, 0, equal, 3);
-  guest a = {0}, b = {0};
+  scheduler_fixture h;
+  open_fixture(&h, 1, 0, equal, 3);
+  compute_thread a = {0}, b = {0};
   a.share = make_share(&h, 0);
   assert_true(clv_share_acquire_cores(a.share, 1));
   pass_time(&h, 1000000);
-  start_guest(&b, &h, 0, 'b', 100);
-  a = (guest){
+  start_compute_thread(&b, &h, 0, 'b', 100);
+  a = (compute_thread){
       .h = &h, .share = a.share, .letter = 'a', .n_threads = 1, .n_pieces = 100, .piece_ns = 10};
   assert_int_equal(pthread_create(&a.thread, NULL, compute_pieces, &a), 0);
-  wait_for_guest(&a);
-  wait_for_guest(&b);
+  join_compute_thread(&a);
+  join_compute_thread(&b);
   assert_in_range(count_letter(&h, 'a', 100), 45, 55);
   clv_fair_scheduler_free(h.t);
 }
@@ -261,81 +264,81 @@ static void idle_share_gains_no_credit(void **state) {
 static void equal_shares_run_in_request_order(void **state) {
   static const size_t tenants[] = {1, 1, 1, 0};
   (void)state;
-  room h;
-  open_room(&h, 1, 0, equal, 3);
-  clv_share *door = make_share(&h, 2);
-  guest of[CLV_COUNT(tenants)] = {0};
+  scheduler_fixture h;
+  open_fixture(&h, 1, 0, equal, 3);
+  clv_share *blocking_share = make_share(&h, 2);
+  compute_thread of[CLV_COUNT(tenants)] = {0};
   /* first among the shares of one tenant, then among tenants */
   for (size_t n = 3; n <= CLV_COUNT(tenants); n++) {
     h.n = 0;
-    assert_true(clv_share_acquire_cores(door, 1));
+    assert_true(clv_share_acquire_cores(blocking_share, 1));
     for (size_t i = n - 3; i < n; i++) {
       of[i].piece_ns = 1000;
-      start_guest(&of[i], &h, tenants[i], (char)('a' + i), 1);
+      start_compute_thread(&of[i], &h, tenants[i], (char)('a' + i), 1);
     }
-    clv_share_release_cores(door);
-    for (size_t i = n - 3; i < n; i++) wait_for_guest(&of[i]);
+    clv_share_release_cores(blocking_share);
+    for (size_t i = n - 3; i < n; i++) join_compute_thread(&of[i]);
     assert_memory_equal(h.compute_order, n == 3 ? "abc" : "bdc", 3);
   }
-  clv_share_free(door);
+  clv_share_free(blocking_share);
   clv_fair_scheduler_free(h.t);
 }
 
 static void new_share_inherits_time_used_by_its_tenant(void **state) {
   (void)state;
-  room h;
-  open_room(&h, 1, 0, equal, 3);
-  guest a = {0}, b = {0};
-  clv_share *door = make_share(&h, 0);
-  assert_true(clv_share_acquire_cores(door, 1));
-  start_guest(&b, &h, 1, 'b', 100);
+  scheduler_fixture h;
+  open_fixture(&h, 1, 0, equal, 3);
+  compute_thread a = {0}, b = {0};
+  clv_share *blocking_share = make_share(&h, 0);
+  assert_true(clv_share_acquire_cores(blocking_share, 1));
+  start_compute_thread(&b, &h, 1, 'b', 100);
   pass_time(&h, 500); /* tenant 0 has fifty pieces more when it returns with another share */
-  clv_share_release_cores(door);
-  clv_share_free(door);
+  clv_share_release_cores(blocking_share);
+  clv_share_free(blocking_share);
   a.share = make_share(&h, 0);
-  a = (guest){
+  a = (compute_thread){
       .h = &h, .share = a.share, .letter = 'a', .n_threads = 1, .n_pieces = 100, .piece_ns = 10};
   assert_int_equal(pthread_create(&a.thread, NULL, compute_pieces, &a), 0);
-  wait_for_guest(&b);
-  wait_for_guest(&a);
+  join_compute_thread(&b);
+  join_compute_thread(&a);
   assert_true(count_letter(&h, 'b', 50) >= 45);
   clv_fair_scheduler_free(h.t);
 }
 
 static void slice_lasts_its_configured_time(void **state) {
   (void)state;
-  room h;
-  open_room(&h, 1, 40, equal, 3);
-  clv_share *door = make_share(&h, 2);
-  guest a = {0}, b = {0};
-  assert_true(clv_share_acquire_cores(door, 1));
-  start_guest(&a, &h, 0, 'a', 40);
-  start_guest(&b, &h, 1, 'b', 40);
-  clv_share_release_cores(door);
-  wait_for_guest(&a);
-  wait_for_guest(&b);
+  scheduler_fixture h;
+  open_fixture(&h, 1, 40, equal, 3);
+  clv_share *blocking_share = make_share(&h, 2);
+  compute_thread a = {0}, b = {0};
+  assert_true(clv_share_acquire_cores(blocking_share, 1));
+  start_compute_thread(&a, &h, 0, 'a', 40);
+  start_compute_thread(&b, &h, 1, 'b', 40);
+  clv_share_release_cores(blocking_share);
+  join_compute_thread(&a);
+  join_compute_thread(&b);
   for (uint32_t i = 0, run; i < 64; i += run) {
     for (run = 1; h.compute_order[i + run] == h.compute_order[i];) run++;
     assert_in_range(run, 4, 5); /* 5 only if two shares have used equal time */
   }
   assert_int_equal(count_letter(&h, 'a', 80), 40);
-  clv_share_free(door);
+  clv_share_free(blocking_share);
   clv_fair_scheduler_free(h.t);
 }
 
 static void yield_ends_the_slice_when_another_waits(void **state) {
   (void)state;
-  room h;
+  scheduler_fixture h;
   clv_share_counts c;
-  open_room(&h, 1, 0, equal, 3);
+  open_fixture(&h, 1, 0, equal, 3);
   clv_share *mine = make_share(&h, 0);
-  guest b = {0};
+  compute_thread b = {0};
   assert_true(clv_share_acquire_cores(mine, 1));
   clv_share_yield(mine); /* returns at once, because no other share waits */
-  start_guest(&b, &h, 1, 'b', 1);
+  start_compute_thread(&b, &h, 1, 'b', 1);
   pass_time(&h, 50);
   clv_share_yield(mine);
-  wait_for_guest(&b);
+  join_compute_thread(&b);
   assert_int_equal(h.n, 1);
   clv_share_get_counts(mine, &c);
   assert_true(c.n_slices == 1 && c.computed_ns >= 50 && c.waited_ns == 0);
@@ -350,23 +353,24 @@ static void yield_ends_the_slice_when_another_waits(void **state) {
 
 static void stopped_share_is_refused_at_once(void **state) {
   (void)state;
-  room h;
-  open_room(&h, 1, 0, equal, 3);
-  clv_share *door = make_share(&h, 2);
-  guest a = {0}, b = {0};
-  assert_true(clv_share_acquire_cores(door, 1));
-  start_guest(&a, &h, 0, 'a', 10);
-  start_guest(&b, &h, 1, 'b', 10);
+  scheduler_fixture h;
+  open_fixture(&h, 1, 0, equal, 3);
+  clv_share *blocking_share = make_share(&h, 2);
+  compute_thread a = {0}, b = {0};
+  assert_true(clv_share_acquire_cores(blocking_share, 1));
+  start_compute_thread(&a, &h, 0, 'a', 10);
+  start_compute_thread(&b, &h, 1, 'b', 10);
   clv_share_stop(a.share);
   pthread_join(a.thread, NULL);
   assert_true(a.was_refused);
   assert_false(clv_share_acquire_cores(a.share, 1)); /* later requests are refused, too */
   clv_share_free(a.share);
-  clv_share_stop(door); /* a running share is not interrupted, but is not scheduled again */
-  assert_false(clv_share_acquire_cores(door, 1));
-  wait_for_guest(&b);
+  /* a running share is not interrupted, but is not scheduled again */
+  clv_share_stop(blocking_share);
+  assert_false(clv_share_acquire_cores(blocking_share, 1));
+  join_compute_thread(&b);
   assert_int_equal(count_letter(&h, 'b', 10), 10);
-  clv_share_free(door);
+  clv_share_free(blocking_share);
   clv_fair_scheduler_free(h.t);
 }
 
@@ -374,22 +378,22 @@ static void stopped_share_is_refused_at_once(void **state) {
 
 static void wide_share_is_not_overtaken_by_narrow_ones(void **state) {
   (void)state;
-  room h;
-  open_room(&h, 4, 0, equal, 3);
+  scheduler_fixture h;
+  open_fixture(&h, 4, 0, equal, 3);
   clv_share *x = make_share(&h, 0), *y = make_share(&h, 0);
-  guest wide = {.n_threads = 64}, narrow = {0};
+  compute_thread wide = {.n_threads = 64}, narrow = {0};
   assert_true(clv_share_acquire_cores(x, 2));
   assert_true(clv_share_acquire_cores(y, 2));
-  start_guest(&wide, &h, 1, 'w', 1); /* this guest needs all four threads */
+  start_compute_thread(&wide, &h, 1, 'w', 1); /* this share needs all four cores */
   pass_time(&h, 100);
-  start_guest(&narrow, &h, 0, 'n', 1);
+  start_compute_thread(&narrow, &h, 0, 'n', 1);
   /* two cores are free now, and stay free until the wide share can run */
   clv_share_release_cores(x);
   for (int i = 0; i < 100; i++) sched_yield();
   assert_int_equal(h.n, 0);
   clv_share_release_cores(y);
-  wait_for_guest(&wide);
-  wait_for_guest(&narrow);
+  join_compute_thread(&wide);
+  join_compute_thread(&narrow);
   assert_int_equal(h.compute_order[0], 'w');
   clv_share_free(x);
   clv_share_free(y);
@@ -399,30 +403,30 @@ static void wide_share_is_not_overtaken_by_narrow_ones(void **state) {
 /* Two threads for one second are charged like one thread for two. */
 static void two_threads_are_charged_twice_the_time(void **state) {
   (void)state;
-  room h;
-  open_room(&h, 2, 0, equal, 3);
-  clv_share *door = make_share(&h, 2);
-  guest wide = {.n_threads = 2, .piece_ns = 300}, narrow = {.piece_ns = 300};
-  assert_true(clv_share_acquire_cores(door, 2));
-  start_guest(&wide, &h, 0, 'w', 100);
-  start_guest(&narrow, &h, 1, 'n', 100);
-  clv_share_release_cores(door);
-  wait_for_guest(&wide);
-  wait_for_guest(&narrow);
+  scheduler_fixture h;
+  open_fixture(&h, 2, 0, equal, 3);
+  clv_share *blocking_share = make_share(&h, 2);
+  compute_thread wide = {.n_threads = 2, .piece_ns = 300}, narrow = {.piece_ns = 300};
+  assert_true(clv_share_acquire_cores(blocking_share, 2));
+  start_compute_thread(&wide, &h, 0, 'w', 100);
+  start_compute_thread(&narrow, &h, 1, 'n', 100);
+  clv_share_release_cores(blocking_share);
+  join_compute_thread(&wide);
+  join_compute_thread(&narrow);
   assert_in_range(count_letter(&h, 'n', 90), 58, 62);
-  clv_share_free(door);
+  clv_share_free(blocking_share);
   clv_fair_scheduler_free(h.t);
 }
 
-typedef struct crowd {
+typedef struct core_counts {
   clv_fair_scheduler *t;
   int n_busy;   /* threads that hold a core now; atomic */
-  int max_busy; /* largest value of busy so far; atomic */
+  int max_busy; /* largest value of n_busy so far; atomic */
   uint64_t seed;
-} crowd;
+} core_counts;
 
 static void *take_and_release_cores(void *user) {
-  crowd *c = user;
+  core_counts *c = user;
   clv_err err;
   clv_share *s;
   uint64_t r = __atomic_add_fetch(&c->seed, 0x9e3779b97f4a7c15u, __ATOMIC_RELAXED);
@@ -448,25 +452,25 @@ static void *take_and_release_cores(void *user) {
 static void running_threads_never_exceed_the_cores(void **state) {
   (void)state;
   clv_err err = {0};
-  crowd c = {0};
-  pthread_t threads[MOST_SHARES];
+  core_counts c = {0};
+  pthread_t threads[MAX_SHARES];
   clv_fair_scheduler_options o = {
       .n_cores = 3, .n_tenants = 3, .tenant_weights = equal, .slice_ns = 1000};
   assert_ok(clv_fair_scheduler_new(&o, &c.t, &err));
-  for (int i = 0; i < MOST_SHARES; i++)
+  for (int i = 0; i < MAX_SHARES; i++)
     assert_int_equal(pthread_create(&threads[i], NULL, take_and_release_cores, &c), 0);
-  for (int i = 0; i < MOST_SHARES; i++) pthread_join(threads[i], NULL);
+  for (int i = 0; i < MAX_SHARES; i++) pthread_join(threads[i], NULL);
   assert_in_range(c.max_busy, 2, 3);
   clv_fair_scheduler_free(c.t);
 }
 
 static void invalid_scheduler_options_are_refused(void **state) {
   (void)state;
-  room h;
+  scheduler_fixture h;
   clv_err err = {0};
   clv_share *s;
   clv_fair_scheduler *t;
-  open_room(&h, 1, 0, equal, 3);
+  open_fixture(&h, 1, 0, equal, 3);
   assert_int_equal(clv_share_new(h.t, 3, &s, &err), CLV_INVALID);
   assert_int_equal(clv_fair_scheduler_new(&(clv_fair_scheduler_options){0}, &t, &err), CLV_INVALID);
   assert_true(clv_share_acquire_cores(NULL, 1)); /* without a share nothing waits */

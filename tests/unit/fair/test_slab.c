@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Slabs: records of zeros, their limit, and the mark of a record that has been given back.
+ * Tests slabs: records begin as zeros, their number is limited, and a record that was returned is
+ * poisoned.
  */
 #include "tests/unit/engine/engine_test.h"
 
-enum { MOST = 100, BYTES = 72, WRITTEN = 0x11, IDLE = 0xdb };
+enum { MAX_RECORDS = 100, BYTES = 72, WRITTEN = 0x11, IDLE = 0xdb };
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
@@ -31,7 +32,7 @@ static int set_up(void **state) {
   fixture *f = calloc(1, sizeof *f);
   assert_non_null(f);
   assert_ok(clv_pool_new(1 << 20, 16, &f->pool, &err));
-  f->slab = clv_slab_make(BYTES, MOST, "records");
+  f->slab = clv_slab_make(BYTES, MAX_RECORDS, "records");
   *state = f;
   return 0;
 }
@@ -54,16 +55,16 @@ static uint8_t *take_record(fixture *f) {
 static void recycled_record_is_zeroed(void **state) {
   fixture *f = *state;
   clv_err err = {0};
-  uint8_t *records[MOST], *more;
+  uint8_t *records[MAX_RECORDS], *more;
   for (int round = 0; round < 2; round++) {
-    for (int i = 0; i < MOST; i++) {
+    for (int i = 0; i < MAX_RECORDS; i++) {
       records[i] = take_record(f);
       for (int k = 0; k < BYTES; k++) assert_int_equal(records[i][k], 0);
       memset(records[i], WRITTEN, BYTES);
     }
     assert_int_equal(clv_slab_alloc(f->pool, &f->slab, &more, &err), CLV_EXHAUSTED);
     assert_non_null(strstr(err.text, "more than 100 records"));
-    for (int i = 0; i < MOST; i++) clv_slab_recycle(&f->slab, records[i]);
+    for (int i = 0; i < MAX_RECORDS; i++) clv_slab_recycle(&f->slab, records[i]);
     assert_int_equal(f->slab.n_records_used, 0);
   }
 }

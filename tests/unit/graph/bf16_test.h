@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bf16_test: plans in bf16 however their graph is cut, and with their ops taken apart.
+ * bf16_test: compares plans in bf16 of a graph, of its parts, and of its ops one by one.
  */
 #ifndef CLEAVE_BF16_TEST_H
 #define CLEAVE_BF16_TEST_H
@@ -66,13 +66,13 @@ typedef clv_graph *graph_fn(int64_t batch);
 
 static graph_fn *const graphs[] = {make_wide_graph, make_residual_graph};
 
-static inline rig make_slice(const rig *whole, uint32_t first, uint32_t last, bool split) {
+static inline rig make_slice(const rig *whole, uint32_t first, uint32_t last, bool is_split) {
   clv_graph *part;
   assert_ok(clv_graph_slice(whole->g, first, last, &part, err));
   return make_rig(part, &(rig_options){.backend = whole->plan->backend,
                                        .is_bf16 = true,
-                                       .has_split_backward = split,
-                                       .has_transient_weights = split});
+                                       .has_split_backward = is_split,
+                                       .has_transient_weights = is_split});
 }
 
 static inline void assert_same_params(const rig *whole, const rig *part) {
@@ -129,7 +129,7 @@ static inline void check_whole_and_cut(const clv_backend *backend, graph_fn *gra
   free_rig(&whole);
 }
 
-static const clv_backend *taken_apart;
+static const clv_backend *backend_to_unfuse;
 
 static inline clv_code prepare_unfused(const clv_backend *b, const clv_node_desc *d,
                                        clv_kernel **ret, clv_err *e) {
@@ -138,14 +138,14 @@ static inline clv_code prepare_unfused(const clv_backend *b, const clv_node_desc
   if (d->tail || d->n_links) return CLV_UNIMPLEMENTED;
   alone.wanted_out = 0;
   memset(alone.wanted_din, 0, sizeof alone.wanted_din);
-  return taken_apart->prepare(taken_apart, &alone, ret, e);
+  return backend_to_unfuse->prepare(backend_to_unfuse, &alone, ret, e);
 }
 
 /* Returns a backend that runs each op by itself: nothing is fused, and no kernel writes a layout
  * for the next one. */
 static inline clv_backend make_unfused_backend(const clv_backend *backend) {
   clv_backend apart = *backend;
-  taken_apart = backend;
+  backend_to_unfuse = backend;
   apart.prepare = prepare_unfused;
   return apart;
 }

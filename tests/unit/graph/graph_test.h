@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph_test: short ways to write a graph down.
+ * graph_test: short functions that add nodes to a graph, and graphs that several tests use.
  */
 #ifndef CLEAVE_GRAPH_TEST_H
 #define CLEAVE_GRAPH_TEST_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * packed_test: small transformers over padded sequences and over packed ones, and how they are
- * compared on any backend.
+ * packed_test: makes small transformers over padded sequences and over packed ones, and compares
+ * them on any backend.
  */
 #ifndef CLEAVE_PACKED_TEST_H
 #define CLEAVE_PACKED_TEST_H

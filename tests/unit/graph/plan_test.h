@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plan_test: a plan with memory around it, and what one step through it computes.
+ * plan_test: makes a plan with memory around it, and runs steps through it.
  */
 #ifndef CLEAVE_PLAN_TEST_H
 #define CLEAVE_PLAN_TEST_H

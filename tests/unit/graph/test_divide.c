@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Chains divided over parts: which graph each part gets, what is refused, and tensors that are cut
- * and put together again.
+ * Tests chains divided over parts: which graph each part gets, what is refused, and tensors that
+ * are cut and put together again.
  */
 #include "tests/unit/graph/graph_test.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans over memory that the host cannot touch: the bits of host memory, and what fails late.
+ * Tests plans over memory that the host cannot touch: they give the bits of host memory, and some
+ * failures are reported late.
  */
 #include "tests/unit/far.h"
 #include "tests/unit/graph/plan_test.h"

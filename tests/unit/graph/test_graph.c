@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Graphs: names, links, batches, slices; the layout of parameters and their first values.
+ * Tests graphs: names, links, batches, slices; the layout of parameters and their first values.
  */
 #include "tests/unit/graph/graph_test.h"
 
@@ -169,19 +169,19 @@ static void slice_across_branches_joins_the_crossing_values(void **state) {
  * in the order of nodes. */
 static void slice_with_many_crossing_values_keeps_their_shapes(void **state) {
   (void)state;
-  enum { MANY = 20 };
+  enum { BRANCHES = 20 };
   int x, nodes[64], sum;
   clv_graph *part, *g = make_graph(CLV_F32, CLV_SHAPE(4, 6, 2), &x);
-  for (uint32_t i = 0; i < MANY; i++) add_plain(g, CLV_OP_RELU, i, x);
-  sum = add_node(g, CLV_OP_ADD, MANY, 1, 2, NULL, 0);
-  for (uint32_t i = 1; i + 1 < MANY; i++)
-    sum = add_node(g, CLV_OP_ADD, MANY + i, sum, (int)i + 2, NULL, 0);
-  assert_int_equal(clv_graph_find_crossing_nodes(g, MANY - 1, nodes), MANY);
-  assert_ok(clv_graph_slice(g, 0, MANY - 1, &part, err));
-  assert_true(clv_shape_equal(&part->nodes[part->output_node].shape, &CLV_SHAPE(4, 12 * MANY)));
+  for (uint32_t i = 0; i < BRANCHES; i++) add_plain(g, CLV_OP_RELU, i, x);
+  sum = add_node(g, CLV_OP_ADD, BRANCHES, 1, 2, NULL, 0);
+  for (uint32_t i = 1; i + 1 < BRANCHES; i++)
+    sum = add_node(g, CLV_OP_ADD, BRANCHES + i, sum, (int)i + 2, NULL, 0);
+  assert_int_equal(clv_graph_find_crossing_nodes(g, BRANCHES - 1, nodes), BRANCHES);
+  assert_ok(clv_graph_slice(g, 0, BRANCHES - 1, &part, err));
+  assert_true(clv_shape_equal(&part->nodes[part->output_node].shape, &CLV_SHAPE(4, 12 * BRANCHES)));
   clv_graph_free(part);
-  assert_ok(clv_graph_slice(g, MANY, 2 * MANY, &part, err));
-  assert_true(clv_shape_equal(&part->nodes[0].shape, &CLV_SHAPE(4, 12 * MANY)));
+  assert_ok(clv_graph_slice(g, BRANCHES, 2 * BRANCHES, &part, err));
+  assert_true(clv_shape_equal(&part->nodes[0].shape, &CLV_SHAPE(4, 12 * BRANCHES)));
   assert_true(clv_shape_equal(&part->nodes[part->output_node].shape, &CLV_SHAPE(4, 6, 2)));
   clv_graph_free(part);
   clv_graph_free(g);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Adapters beside linear layers: which layers get them, what they are called and computed, what
- * they begin with, and that nothing else changes.
+ * Tests adapters beside linear layers: which layers get them, their names, what they compute, their
+ * first values, and that nothing else changes.
  */
 #include <math.h>
 #include <string.h>
@@ -101,7 +101,7 @@ static void scale_is_alpha_over_r_or_sqrt_r(void **state) {
   clv_graph_free(g);
 }
 
-/* ---- what is computed ------------------------------------------------------------------------ */
+/* ---- values of adapted layers ---------------------------------------------------------------- */
 
 static double *get_values(const clv_params *p, void *block, const char *name) {
   const clv_param *q = clv_params_find(p, name);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Frozen weights of linear layers in bf16: what is computed with them is what f32 gives for the
- * rounded numbers, whichever backend it is, and however many of their rows are widened at once.
+ * Tests frozen weights of linear layers in bf16: results are those of f32 with the rounded numbers,
+ * on each backend, and however many rows of the weight are widened at once.
  */
 #include <math.h>
 
@@ -25,14 +25,14 @@ static const linear_case cases[] = {
     {2, 1 << 17, 17, false, true},
 };
 
-typedef struct one {
+typedef struct module_run {
   clv_graph *graph;
   clv_params *params;
   clv_plan *plan;
   clv_call *call;
   char *parameter_block;
   float *x, *y, *dy, *dx, *gradient_block;
-} one;
+} module_run;
 
 static clv_graph *make_graph_of_case(const linear_case *c) {
   int x;
@@ -53,31 +53,32 @@ static float *draw_numbers(size_t n, uint32_t stream) {
 }
 
 /* Makes the parameters, drawn from one key, so that both runs have the same numbers. */
-static void make_params(one *r, bool narrow) {
+static void make_params(module_run *r, bool is_narrow) {
   assert_ok(clv_params_make(r->graph, &r->params, err));
   r->params->list[0].frozen = true;
-  if (narrow) clv_params_convert_frozen_to_bf16(r->graph, r->params);
+  if (is_narrow) clv_params_convert_frozen_to_bf16(r->graph, r->params);
   clv_params_fix_frozen(r->params);
   assert_ok(clv_alloc_aligned(r->params->total_bytes, &r->parameter_block, err));
   clv_params_init(r->graph, r->params, r->parameter_block);
   const clv_param *w = &r->params->list[0];
-  assert_int_equal(w->dtype, narrow ? CLV_BF16 : CLV_F32);
-  assert_int_equal(w->bytes, w->n * (narrow ? 2 : 4));
+  assert_int_equal(w->dtype, is_narrow ? CLV_BF16 : CLV_F32);
+  assert_int_equal(w->bytes, w->n * (is_narrow ? 2 : 4));
   float *wide = (float *)(void *)(r->parameter_block + w->offset);
-  for (size_t i = 0; !narrow && i < w->n; i++) wide[i] = clv_bf16_value(clv_bf16_of(wide[i]));
+  for (size_t i = 0; !is_narrow && i < w->n; i++) wide[i] = clv_bf16_value(clv_bf16_of(wide[i]));
 }
 
-static one run_case(const linear_case *c, const clv_backend *backend, bool bf16, bool narrow) {
-  one r = {.graph = make_graph_of_case(c)};
+static module_run run_case(const linear_case *c, const clv_backend *backend, bool is_bf16,
+                           bool is_narrow) {
+  module_run r = {.graph = make_graph_of_case(c)};
   size_t n_in = (size_t)(c->n_rows * c->n_features), n_out = (size_t)(c->n_rows * c->n_outputs);
-  make_params(&r, narrow);
+  make_params(&r, is_narrow);
   const clv_plan_options o = {.backend = backend,
                               .dtype = CLV_F32,
                               .batch = c->n_rows,
                               .training = true,
                               .needs_input_grad = {true},
                               .threads = 1,
-                              .bf16 = bf16};
+                              .bf16 = is_bf16};
   assert_ok(clv_plan_new(r.graph, r.params, &o, &r.plan, err));
   r.x = draw_numbers(n_in, 1);
   r.dy = draw_numbers(n_out, 2);
@@ -96,7 +97,7 @@ static one run_case(const linear_case *c, const clv_backend *backend, bool bf16,
   return r;
 }
 
-static void free_run(one *r) {
+static void free_run(module_run *r) {
   clv_plan_free(r->plan);
   clv_params_free(r->params);
   clv_graph_free(r->graph);
@@ -113,9 +114,9 @@ static void assert_near(const float *a, const float *b, size_t n, double most, c
   if (!(sqrt(off / all) <= most)) fail_msg("%s: relative error %g", what, sqrt(off / all));
 }
 
-static void compare_narrow_with_f32(const linear_case *c, const clv_backend *backend, bool bf16,
+static void compare_narrow_with_f32(const linear_case *c, const clv_backend *backend, bool is_bf16,
                                     double most) {
-  one a = run_case(c, backend, bf16, true), b = run_case(c, backend, bf16, false);
+  module_run a = run_case(c, backend, is_bf16, true), b = run_case(c, backend, is_bf16, false);
   assert_near(a.y, b.y, (size_t)(c->n_rows * c->n_outputs), most, "output");
   assert_near(a.dx, b.dx, (size_t)(c->n_rows * c->n_features), most, "input gradient");
   assert_int_equal(a.params->trainable_bytes, b.params->trainable_bytes);

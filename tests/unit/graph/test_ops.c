@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The op table: names, attributes, shape rules.
+ * Tests the op table: names, attributes, shape rules.
  */
 #include "tests/unit/graph/graph_test.h"
 
@@ -440,9 +440,10 @@ static void hostile_input_shapes_are_refused(void **state) {
   for (size_t i = 0; i < CLV_COUNT(bad); i++)
     assert_fails(clv_graph_add_input(g, "x", CLV_F32, &bad[i], NULL, err) == CLV_OK, false,
                  "input 'x'");
-  clv_shape fine = CLV_SHAPE(2, 3);
-  assert_fails(clv_graph_add_input(g, "x", CLV_U8, &fine, NULL, err), CLV_INVALID, "take f32, f64");
-  assert_fails(clv_graph_add_input(g, "x", (clv_dtype)77, &fine, NULL, err), CLV_INVALID,
+  clv_shape valid_shape = CLV_SHAPE(2, 3);
+  assert_fails(clv_graph_add_input(g, "x", CLV_U8, &valid_shape, NULL, err), CLV_INVALID,
+               "take f32, f64");
+  assert_fails(clv_graph_add_input(g, "x", (clv_dtype)77, &valid_shape, NULL, err), CLV_INVALID,
                "input 'x'");
   assert_int_equal(g->n_nodes, 0);
   clv_graph_free(g);

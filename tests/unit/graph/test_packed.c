@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Packed sequences against the same ones padded: values at real places to the bit, or to 1e-6 where
- * a library multiplies, gradients of parameters to 1e-6; every cut; rows behind the last sequence;
- * and what is refused.
+ * Compares packed sequences with the same sequences padded: values at real positions to the bit, or
+ * to 1e-6 where a library multiplies, gradients of parameters to 1e-6. Also tests every cut, rows
+ * after the last sequence, and what is refused.
  */
 #include "kernels/cpu/choices_int.h"
 #include "tests/unit/graph/packed_test.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a plan computes: gradients of graphs with branches against finite differences, the same bits
- * for every cut and every mixture of layouts, frozen parameters, accumulation, calls in flight.
+ * Tests what a plan computes: gradients of graphs with branches against finite differences, the
+ * same bits for every cut and every mixture of layouts, frozen parameters, accumulation, calls in
+ * flight.
  */
 #include "tests/unit/graph/plan_test.h"
 
@@ -173,29 +174,29 @@ static void every_cut_gives_the_same_bits_on_cpu(void **state) {
 /* A kernel of ref behind a blocked layout. Convolutions and tanh compute in blocks of 8 channels,
  * other ops row-major. Batchnorm's weight gradient is fused, weights are read from the cache only,
  * and softmax is left to ref. The arithmetic is that of ref, so the bits must be equal. */
-typedef struct blocked {
+typedef struct blocked_kernel {
   clv_kernel base;
   clv_node_desc d;
   clv_kernel *ref_kernel;
   /* copies of the tensors in row-major order */
   char *in[CLV_MAX_IN], *out, *dout, *din[CLV_MAX_IN];
-} blocked;
+} blocked_kernel;
 
 static int refreshes;
 
-static size_t get_weight_bytes(const blocked *k) {
+static size_t get_weight_bytes(const blocked_kernel *k) {
   return k->d.n_params ? clv_layout_numel(&k->d.param[0], 1) * clv_dtype_size(k->d.dtype) : 0;
 }
 
 static clv_code refresh_blocked_weights(clv_kernel *b, const clv_kernel_args *a, clv_err *err) {
   (void)err;
   refreshes++;
-  memcpy(a->cache, a->param[0], get_weight_bytes((blocked *)b));
+  memcpy(a->cache, a->param[0], get_weight_bytes((blocked_kernel *)b));
   return CLV_OK;
 }
 
-static void reorder_values(const blocked *k, const clv_shape *shape, const void *src, int from,
-                           void *dst, int to) {
+static void reorder_values(const blocked_kernel *k, const clv_shape *shape, const void *src,
+                           int from, void *dst, int to) {
   if (!src || !dst) return;
   if (shape->rank == 4)
     assert_ok(
@@ -204,7 +205,7 @@ static void reorder_values(const blocked *k, const clv_shape *shape, const void 
     memcpy(dst, src, clv_layout_numel(shape, 1) * clv_dtype_size(k->d.dtype));
 }
 
-static clv_kernel_args make_row_major_args(blocked *k, const clv_kernel_args *a) {
+static clv_kernel_args make_row_major_args(blocked_kernel *k, const clv_kernel_args *a) {
   clv_kernel_args inner = *a;
   for (int i = 0; i < k->d.n_in; i++) {
     reorder_values(k, &k->d.in[i], a->in[i], k->base.in_block[i], k->in[i], 1);
@@ -219,7 +220,7 @@ static clv_kernel_args make_row_major_args(blocked *k, const clv_kernel_args *a)
 }
 
 static clv_code run_blocked_forward(clv_kernel *b, const clv_kernel_args *a, clv_err *err) {
-  blocked *k = (blocked *)b;
+  blocked_kernel *k = (blocked_kernel *)b;
   clv_kernel_args inner = make_row_major_args(k, a);
   memset(a->scratch, 0xFF, b->scratch_bytes);
   CLV_TRY(k->ref_kernel->forward(k->ref_kernel, &inner, err));
@@ -228,7 +229,7 @@ static clv_code run_blocked_forward(clv_kernel *b, const clv_kernel_args *a, clv
 }
 
 static clv_code run_blocked_backward_input(clv_kernel *b, const clv_kernel_args *a, clv_err *err) {
-  blocked *k = (blocked *)b;
+  blocked_kernel *k = (blocked_kernel *)b;
   clv_kernel_args inner = make_row_major_args(k, a);
   reorder_values(k, &k->d.out, a->out, b->out_block, k->out, 1);
   memset(a->scratch, 0xFF, b->scratch_bytes);
@@ -241,13 +242,13 @@ static clv_code run_blocked_backward_input(clv_kernel *b, const clv_kernel_args 
 }
 
 static clv_code run_blocked_backward_weight(clv_kernel *b, const clv_kernel_args *a, clv_err *err) {
-  blocked *k = (blocked *)b;
+  blocked_kernel *k = (blocked_kernel *)b;
   clv_kernel_args inner = make_row_major_args(k, a);
   return k->ref_kernel->backward_weight(k->ref_kernel, &inner, err);
 }
 
 static void free_blocked_kernel(clv_kernel *b) {
-  blocked *k = (blocked *)b;
+  blocked_kernel *k = (blocked_kernel *)b;
   k->ref_kernel->free(k->ref_kernel);
   for (int i = 0; i < CLV_MAX_IN; i++) {
     free(k->in[i]);
@@ -261,7 +262,7 @@ static void free_blocked_kernel(clv_kernel *b) {
 static clv_code prepare_blocked_kernel(const clv_backend *b, const clv_node_desc *d,
                                        clv_kernel **ret, clv_err *err) {
   (void)b;
-  blocked *k;
+  blocked_kernel *k;
   if (d->op == CLV_OP_SOFTMAX || d->tail) return CLV_UNIMPLEMENTED;
   CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
   k->d = *d;
@@ -398,27 +399,27 @@ static void transient_weights_give_the_same_bits(void **state) {
   const clv_backend *backends[] = {clv_backend_cpu(), get_blocked_backend()};
   for (int i = 0; i < 4; i++) {
     rig_options o = {.backend = backends[i % 2], .has_split_backward = i / 2};
-    rig stay = make_rig(make_residual_graph(3), &o);
+    rig cached = make_rig(make_residual_graph(3), &o);
     o.has_transient_weights = true;
-    rig made = make_rig(make_residual_graph(3), &o);
+    rig transient = make_rig(make_residual_graph(3), &o);
     for (int k = 0; k < 2; k++) {
-      run_step(&stay);
-      run_step(&made);
-      assert_same_bytes(stay.out, made.out, stay.output_bytes, "output");
-      assert_same_bytes(stay.gradient_block, made.gradient_block, stay.params->trainable_bytes,
-                        "gradients");
-      float *w = (float *)(void *)(made.parameter_block +
-                                   clv_params_find(made.params, "3.weight")->offset);
+      run_step(&cached);
+      run_step(&transient);
+      assert_same_bytes(cached.out, transient.out, cached.output_bytes, "output");
+      assert_same_bytes(cached.gradient_block, transient.gradient_block,
+                        cached.params->trainable_bytes, "gradients");
+      float *w = (float *)(void *)(transient.parameter_block +
+                                   clv_params_find(transient.params, "3.weight")->offset);
       *w *= 2;
-      memcpy(stay.parameter_block, made.parameter_block, stay.params->total_bytes);
-      stay.plan->is_cache_current = false;
+      memcpy(cached.parameter_block, transient.parameter_block, cached.params->total_bytes);
+      cached.plan->is_cache_current = false;
     }
     /* with SSE4.1 alone the CPU backend converts no weights */
-    assert_true(i % 2 == 0 || clv_plan_get_info(stay.plan)->weight_cache_bytes > 0);
-    assert_int_equal(clv_plan_get_info(made.plan)->weight_cache_bytes, 0);
-    assert_true(clv_plan_get_info(made.plan)->backward_reads_params);
-    free_rig(&stay);
-    free_rig(&made);
+    assert_true(i % 2 == 0 || clv_plan_get_info(cached.plan)->weight_cache_bytes > 0);
+    assert_int_equal(clv_plan_get_info(transient.plan)->weight_cache_bytes, 0);
+    assert_true(clv_plan_get_info(transient.plan)->backward_reads_params);
+    free_rig(&cached);
+    free_rig(&transient);
   }
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Convolutions and linear in bf16: against ref on numbers that bf16 holds exactly, and the same
- * bits however a graph is cut or its ops are taken together.
+ * Tests convolutions and linear in bf16: compares them with ref on numbers that bf16 represents
+ * exactly, and checks that the bits are the same however a graph is cut or its ops are fused.
  */
 #include <fcntl.h>
 #include <sys/wait.h>
@@ -122,8 +122,8 @@ static rig make_rig_with_threads(const linear_case *c, const clv_backend *backen
           .backend = backend, .is_bf16 = bf16, .has_split_backward = true, .n_threads = threads});
 }
 
-static rig make_linear_rig(const linear_case *c, const clv_backend *backend, bool bf16) {
-  return make_rig_with_threads(c, backend, bf16, 1);
+static rig make_linear_rig(const linear_case *c, const clv_backend *backend, bool is_bf16) {
+  return make_rig_with_threads(c, backend, is_bf16, 1);
 }
 
 static void truncate_inputs_to_bf16(rig *r) {

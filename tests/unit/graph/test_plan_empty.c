@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Extents of 0 behind the batch, as PyTorch 1.13 has them: what has no values stays without, a mean
- * over none is not a number, gradients of parameters are zeros. On both backends alike.
+ * Tests extents of 0 after the batch, as PyTorch 1.13 has them: a tensor without values gives one
+ * without values, a mean over no values is not a number, gradients of parameters are zeros. Both
+ * backends give the same.
  */
 #include <math.h>
 

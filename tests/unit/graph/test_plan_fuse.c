@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ops that one kernel takes together, and outputs that are made again instead of kept: the bits of
- * the ops apart.
+ * Tests ops that one kernel computes together, and outputs that are recomputed instead of kept:
+ * they have the bits of separate ops.
  */
 #include "tests/unit/graph/plan_test.h"
 

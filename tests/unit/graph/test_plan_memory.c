@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory of plans: nothing is taken after warm-up, lifetimes do not overlap, small networks stay
- * small; and what a plan refuses.
+ * Tests the memory of plans: nothing is allocated after warm-up, lifetimes do not overlap, small
+ * networks stay small. Also tests what a plan refuses.
  */
 #include "tests/unit/graph/plan_test.h"
 
@@ -9,34 +9,34 @@
  * The program's own definitions stand before the C library's, for every shared library too. The
  * sanitizers need that place for themselves. */
 
-static _Atomic unsigned long taken;
+static _Atomic unsigned long n_allocations;
 
 #if !CLV_SANITIZED
 extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t),
     *__libc_memalign(size_t, size_t);
 
 void *malloc(size_t n) {
-  taken++;
+  n_allocations++;
   return __libc_malloc(n);
 }
 
 void *calloc(size_t n, size_t size) {
-  taken++;
+  n_allocations++;
   return __libc_calloc(n, size);
 }
 
 void *realloc(void *p, size_t n) {
-  taken++;
+  n_allocations++;
   return __libc_realloc(p, n);
 }
 
 void *aligned_alloc(size_t alignment, size_t n) {
-  taken++;
+  n_allocations++;
   return __libc_memalign(alignment, n);
 }
 
 int posix_memalign(void **ret, size_t alignment, size_t n) {
-  taken++;
+  n_allocations++;
   *ret = __libc_memalign(alignment, n);
   return *ret ? 0 : 12;
 }
@@ -48,15 +48,15 @@ static void steps_after_warm_up_allocate_nothing(void **state) {
   for (size_t i = 0; i < CLV_COUNT(backends); i++) {
     rig r = make_rig(make_chain_graph(CLV_F32, 8), &(rig_options){.backend = backends[i]});
     for (int k = 0; k < 3; k++) run_step(&r);
-    uint64_t counted = clv_alloc_count();
-    unsigned long before = taken;
+    uint64_t n_allocations_before = clv_alloc_count();
+    unsigned long before = n_allocations;
     for (int k = 0; k < 5; k++) run_step(&r);
-    assert_int_equal(clv_alloc_count(), counted);
-    assert_int_equal(taken, before);
+    assert_int_equal(clv_alloc_count(), n_allocations_before);
+    assert_int_equal(n_allocations, before);
     free_rig(&r);
   }
 #if !CLV_SANITIZED
-  assert_true(taken > 0); /* checks that allocations are counted */
+  assert_true(n_allocations > 0); /* checks that allocations are counted */
 #endif
 }
 
@@ -114,14 +114,14 @@ static void evaluation_reuses_two_activation_buffers(void **state) {
   free_rig(&r);
 }
 
-static rig make_linears(bool split) {
+static rig make_linears(bool is_split) {
   int x;
   clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(16, 64), &x);
   for (uint32_t i = 0; i < 8; i += 2) {
     x = add_linear(g, i, x, 64);
     x = add_plain(g, CLV_OP_RELU, i + 1, x);
   }
-  return make_rig(g, &(rig_options){.backend = clv_backend_ref(), .has_split_backward = split});
+  return make_rig(g, &(rig_options){.backend = clv_backend_ref(), .has_split_backward = is_split});
 }
 
 /* Training saves one activation per relu, and the gradients that the weight part needs if it runs

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a backward reads, told from the graph alone, is what plans find.
+ * Compares what a backward reads according to the graph alone with what plans find.
  */
 #include "tests/unit/graph/plan_test.h"
 
@@ -15,10 +15,11 @@ static void assert_reads_weights(clv_graph *(*make)(void), rig_options o, bool w
     rig r = make_rig(make(), &o);
     uint32_t grads = 0;
     for (int k = 0; k < CLV_MAX_INPUTS; k++) grads |= (uint32_t)!o.has_no_input_grad[k] << k;
-    bool told = clv_graph_backward_reads_params(r.g, r.params, grads);
-    bool found = clv_plan_get_info(r.plan)->backward_reads_params;
-    if (told != want || (found && !told) || (i == 0 && found != told))
-      fail_msg("%s, %s: told %d, found %d, expected %d", what, backends[i], told, found, want);
+    bool claimed = clv_graph_backward_reads_params(r.g, r.params, grads);
+    bool is_found = clv_plan_get_info(r.plan)->backward_reads_params;
+    if (claimed != want || (is_found && !claimed) || (i == 0 && is_found != claimed))
+      fail_msg("%s, %s: claimed %d, found %d, expected %d", what, backends[i], claimed, is_found,
+               want);
     free_rig(&r);
   }
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Blocks that backward computes again: any choice of nodes gives the bits of the plan that keeps
- * all, on any backend and in any mode, and what a call keeps is what comes into the blocks.
+ * Tests blocks that backward recomputes: any choice of nodes gives the bits of the plan that keeps
+ * all values, on any backend and in any mode, and a call keeps only the inputs of the blocks.
  */
 #include "tests/long.h"
 #include "tests/unit/far.h"
@@ -120,9 +120,9 @@ static int count_recompute_steps(const rig *r) {
 }
 
 static void compare_with_recompute(size_t graph, uint32_t seed, const rig_options *o) {
-  clv_graph *marked = graphs[graph]();
-  mark_blocks(marked, seed);
-  rig a = make_rig(graphs[graph](), o), b = make_rig(marked, o);
+  clv_graph *graph_with_blocks = graphs[graph]();
+  mark_blocks(graph_with_blocks, seed);
+  rig a = make_rig(graphs[graph](), o), b = make_rig(graph_with_blocks, o);
   run_two_calls(&a);
   run_two_calls(&b);
   assert_same_results(&a, &b);
@@ -163,10 +163,10 @@ static void recompute_with_frozen_or_bf16_gives_the_same_bits(void **state) {
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static clv_plan_info get_plan_info(clv_graph *g, bool marked, bool split) {
-  for (int i = 1; marked && i < g->n_nodes; i++)
+static clv_plan_info get_plan_info(clv_graph *g, bool is_marked, bool is_split) {
+  for (int i = 1; is_marked && i < g->n_nodes; i++)
     g->nodes[i].recompute_block = g->nodes[i].layer / (BLOCK_LAYERS + 1) + 1;
-  rig r = make_rig(g, &(rig_options){.backend = clv_backend_cpu(), .has_split_backward = split});
+  rig r = make_rig(g, &(rig_options){.backend = clv_backend_cpu(), .has_split_backward = is_split});
   clv_plan_info info = *clv_plan_get_info(r.plan);
   free_rig(&r);
   return info;
@@ -178,12 +178,12 @@ static void call_saves_only_the_inputs_of_its_blocks(void **state) {
   (void)state;
   size_t value = 2 * PLACES * WIDTH * sizeof(float), head = 2 * PLACES * 3 * sizeof(float);
   for (int way = 0; way < 4; way++) {
-    bool split = way & 1;
+    bool is_split = way & 1;
     clv_graph *(*make)(void) = way & 2 ? make_sums : make_encoder;
-    clv_plan_info kept = get_plan_info(make(), false, split),
-                  again = get_plan_info(make(), true, split);
+    clv_plan_info kept = get_plan_info(make(), false, is_split),
+                  again = get_plan_info(make(), true, is_split);
     assert_true(again.call_bytes >= (BLOCKS + 1) * value);
-    assert_true(again.call_bytes <= (BLOCKS + 1) * value + (split ? clv_align_up(head, 64) : 0));
+    assert_true(again.call_bytes <= (BLOCKS + 1) * value + (is_split ? clv_align_up(head, 64) : 0));
     assert_true(again.call_bytes + again.scratch_bytes < kept.call_bytes + kept.scratch_bytes);
     assert_true(kept.call_bytes > BLOCKS * (way & 2 ? 5 : 10) * value);
   }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Graphs over sequences, and graphs whose branches are joined: parameters, gradients against finite
- * differences, the same bits for every cut, and row numbers that are none.
+ * Tests graphs over sequences, and graphs whose branches are joined: parameters, gradients against
+ * finite differences, the same bits for every cut, and row numbers that are out of range.
  */
 #include "tests/unit/graph/plan_test.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One parameter of two layers: its gradient against differences, and the bits of two modules
- * against those of one; what cannot be tied is refused.
+ * Tests one parameter of two layers: compares its gradient with differences, and the bits of two
+ * modules with those of one. Also tests what cannot be tied.
  */
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wait, the op that stands in for compute: what it computes, how long each part takes, and that a
- * process that was not started for tests refuses it.
+ * Tests wait, the op that stands in for compute: what it computes, how long each part takes, and
+ * that a process that was not started for tests refuses it.
  *
  * runs alone: times within a millisecond
  */
@@ -111,11 +111,11 @@ static void each_part_takes_its_configured_time(void **state) {
   } parts[] = {{"forward", 30}, {"input", 20}, {"weight", 40}};
   rig r = make_wait_rig(CLV_F32, clv_backend_ref(), 30, 20, 40);
   double best[3] = {1e9, 1e9, 1e9}, cpu = ms(CLOCK_THREAD_CPUTIME_ID);
-  bool late = true;
+  bool is_late = true;
   clv_call *c;
   int round = 0;
-  for (; round < 4 || (late && round < 30); round++) {
-    late = false;
+  for (; round < 4 || (is_late && round < 30); round++) {
+    is_late = false;
     assert_ok(clv_plan_call_get(r.plan, &c, err));
     for (int i = 0; i < 3; i++) {
       double from = ms(CLOCK_MONOTONIC);
@@ -125,7 +125,7 @@ static void each_part_takes_its_configured_time(void **state) {
       double took = ms(CLOCK_MONOTONIC) - from;
       if (took < parts[i].want) fail_msg("%s took %.2f ms", parts[i].what, took);
       best[i] = fmin(best[i], took);
-      late |= best[i] > parts[i].want + 5;
+      is_late |= best[i] > parts[i].want + 5;
     }
     clv_plan_call_put(r.plan, c);
   }

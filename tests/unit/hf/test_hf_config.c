@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * config.json: what transformers writes is read, what is missing has its class's value, and what
- * the graph cannot have is refused by name, with its place.
+ * Tests the reader of config.json: what transformers writes is read, a missing key has the value of
+ * its class, and what the graph cannot have is refused by name, with its position.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Graphs by config.json: every parameter has the name and the shape that it has in the files of
- * transformers (tests/golden/hf), none of theirs is missing but what nothing reads, and what cannot
- * be had is refused.
+ * Tests graphs made by a config.json: every parameter has the name and the shape that it has in the
+ * files of transformers (tests/golden/hf), no parameter is missing except those that no output
+ * reads, and what is not supported is refused.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -31,8 +31,8 @@ static clv_hf_config read_config(const char *family) {
 }
 
 /* Builds the graph over the family's inputs. */
-static clv_code build_graph(const clv_hf_config *c, clv_hf_head head, bool lengths, clv_graph **ret,
-                            clv_err *err) {
+static clv_code build_graph(const clv_hf_config *c, clv_hf_head head, bool has_lengths,
+                            clv_graph **ret, clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   bool tokens = clv_hf_takes_tokens(c);
   clv_shape shape =
@@ -44,7 +44,7 @@ static clv_code build_graph(const clv_hf_config *c, clv_hf_head head, bool lengt
   CLV_TRY(clv_graph_add_input(g, "ids", tokens ? CLV_I64 : CLV_F32, &shape, &in.records, err));
   if (clv_hf_takes_boxes(c))
     CLV_TRY(clv_graph_add_input(g, "boxes", CLV_I64, &boxes, &in.boxes, err));
-  if (lengths) CLV_TRY(clv_graph_add_input(g, "lengths", CLV_I64, &one, &in.lengths, err));
+  if (has_lengths) CLV_TRY(clv_graph_add_input(g, "lengths", CLV_I64, &one, &in.lengths, err));
   CLV_TRY(clv_hf_add_layers(c, head, 0, &in, g, &layer, &g->output_node, err));
   *ret = clv_steal(&g);
   return CLV_OK;
@@ -109,8 +109,8 @@ static void only_token_embedding_has_a_padding_row(void **state) {
     must(build_graph(&c, CLV_HF_NO_HEAD, clv_hf_takes_tokens(&c), &g, &err), &err);
     for (int n = 0; n < g->n_nodes; n++) {
       const clv_attrs *a = &g->nodes[n].attrs;
-      bool words = a->rows == c.vocabulary && a->column < 0 && a->minus < 0;
-      if (g->nodes[n].op == CLV_OP_EMBEDDING && a->padding_idx != (words ? rows[i] : -1))
+      bool has_words = a->rows == c.vocabulary && a->column < 0 && a->minus < 0;
+      if (g->nodes[n].op == CLV_OP_EMBEDDING && a->padding_idx != (has_words ? rows[i] : -1))
         fail_msg("%s: %s has padding_idx %d", families[i], g->nodes[n].name, (int)a->padding_idx);
     }
   }
@@ -132,7 +132,7 @@ static void parameter_names_and_shapes_match_transformers(void **state) {
   }
 }
 
-/* ---- what it is ------------------------------------------------------------------------------ */
+/* ---- ops and first values -------------------------------------------------------------------- */
 
 static int count_op(const clv_graph *g, clv_op op) {
   int n = 0;

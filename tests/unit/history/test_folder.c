@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How a run makes room for another: whole or not at all, wherever it is killed.
+ * Tests how a run is moved aside for another one: completely or not at all, wherever it is killed.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -13,23 +13,23 @@
 
 enum { KILLED = 9, MAX_RENAMES = 64 };
 
-static int die_at; /* number of the rename at which the process dies; 0: none */
+static int n_renames_left; /* renames left until the process dies in one; 0: it does not die */
 
 /* Replaces rename of the C library. */
 int rename(const char *from, const char *to) {
-  if (die_at && --die_at == 0) _exit(KILLED);
+  if (n_renames_left && --n_renames_left == 0) _exit(KILLED);
   return renameat(AT_FDCWD, from, AT_FDCWD, to);
 }
 
-static const char *taken_away; /* path of a lock that is deleted just before it is locked */
+static const char *deleted_lock_path; /* path of a lock that is deleted just before it is locked */
 
 int fcntl(int fd, int command, ...) {
   va_list list;
   va_start(list, command);
   void *argument = va_arg(list, void *);
   va_end(list);
-  if (command == F_SETLK && taken_away) unlink(taken_away);
-  if (command == F_SETLK) taken_away = NULL;
+  if (command == F_SETLK && deleted_lock_path) unlink(deleted_lock_path);
+  if (command == F_SETLK) deleted_lock_path = NULL;
   return (int)syscall(SYS_fcntl, fd, command, argument);
 }
 
@@ -123,7 +123,7 @@ static bool die_at_rename(const char *dir, int at) {
   int status;
   pid_t pid = fork();
   if (!pid) {
-    die_at = at;
+    n_renames_left = at;
     clv_run_lock *c = prepare_folder(dir);
     start_run(c);
     _exit(0);
@@ -140,7 +140,7 @@ static void die_in_later_starts(const char *dir, int at) {
   int status;
   pid_t pid = fork();
   if (!pid) {
-    die_at = at;
+    n_renames_left = at;
     _exit(clv_run_lock_new(dir, &c, &err) == CLV_OK ? 0 : 1);
   }
   assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -153,13 +153,13 @@ static void die_in_later_starts(const char *dir, int at) {
 
 static void kill_while_moving_leaves_old_or_new_run_intact(void **state) {
   int n = 1, old = 0;
-  bool died = true;
+  bool has_died = true;
   (void)state;
-  for (; died; n++) {
+  for (; has_died; n++) {
     assert_true(n < MAX_RENAMES);
     for (int again = 1; again < 12; again += 3) {
       make_old_run("runs/a", CLV_RUN_FINISHED);
-      died = die_at_rename("runs/a", n);
+      has_died = die_at_rename("runs/a", n);
       die_in_later_starts("runs/a", again);
       bool back = is_old_run("runs/a") && !does_file_exist("runs/a.1/run.json");
       bool aside = is_new_run("runs/a") && is_old_run("runs/a.1");
@@ -295,9 +295,9 @@ static void lock_fails_when_its_folder_is_deleted(void **state) {
   (void)state;
   assert_int_equal(clv_run_folder_lock("runs/nowhere", &fd, &pid, &err), CLV_NOT_FOUND);
   assert_ok(clv_mkdirs("runs/f", &err), &err);
-  taken_away = "runs/f/run.lock";
+  deleted_lock_path = "runs/f/run.lock";
   assert_int_equal(clv_run_folder_lock("runs/f", &fd, &pid, &err), CLV_NOT_FOUND);
-  taken_away = "runs/f/run.lock";
+  deleted_lock_path = "runs/f/run.lock";
   assert_ok(clv_run_lock_new("runs/f", &c, &err), &err); /* the next try succeeds */
   assert_true(does_file_exist("runs/f/run.lock"));
   clv_run_lock_free(c);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Locks, records and what is made of them, with a child process as the one who trains.
+ * Tests locks, records and the commands that read them, with a child process that trains.
  */
 #include <fcntl.h>
 #include <math.h>
@@ -211,9 +211,9 @@ static void progress_comes_from_the_last_complete_line(void **state) {
 
 static void best_validation_is_recorded(void **state) {
   /* the best result of an attempt without validations */
-  static const clv_run_best told[] = {{"test", 0, 0.2, 1},         {"validation", 1, 0.5, 0.7},
-                                      {"validation", 2, 0.4, 0.9}, {"validation", 3, 0.3, 0.8},
-                                      {"validation", 4, NAN, 0.9}, {"test", 5, 0.1, 1}};
+  static const clv_run_best evaluations[] = {
+      {"test", 0, 0.2, 1},         {"validation", 1, 0.5, 0.7}, {"validation", 2, 0.4, 0.9},
+      {"validation", 3, 0.3, 0.8}, {"validation", 4, NAN, 0.9}, {"test", 5, 0.1, 1}};
   CLV_AUTO(clv_run_record_clear) clv_run_record r = {0};
   clv_err err = {0};
   clv_run_lock *c = NULL;
@@ -222,7 +222,8 @@ static void best_validation_is_recorded(void **state) {
   assert_ok(clv_run_lock_begin(c, &(clv_run_lock_info){.name = "six", .session = "/s.yaml"}, &err),
             &err);
   clv_run_lock_note_start(c, 0, 5, &(clv_sha256){{1}});
-  for (size_t i = 0; i < CLV_COUNT(told); i++) clv_run_lock_note_evaluation(c, &told[i]);
+  for (size_t i = 0; i < CLV_COUNT(evaluations); i++)
+    clv_run_lock_note_evaluation(c, &evaluations[i]);
   clv_run_lock_end(c, CLV_RUN_FINISHED, 0, "");
   clv_run_lock_free(c);
   assert_ok(clv_run_record_read("runs/six", &r, &err), &err);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The page port and what may come to it: proper requests, odd ones, endless ones, and none at all.
+ * Tests the page port with proper requests, odd ones, endless ones, and none at all.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -59,7 +59,7 @@ static const clv_http_page pages[] = {{"/hello", "text/x-test", serve_hello},
                                       {"/broken", "text/plain", serve_failed_page},
                                       {"/large", "text/plain", serve_large_page},
                                       {"/empty", "text/plain", serve_empty_page}};
-static unsigned shown;
+static unsigned n_shown;
 static clv_http *http;
 
 static int open_http(void **state) {
@@ -68,10 +68,10 @@ static int open_http(void **state) {
   clv_http_options o = {.listen = "127.0.0.1:0",
                         .pages = pages,
                         .n_pages = CLV_COUNT(pages),
-                        .user = &shown,
+                        .user = &n_shown,
                         .connections = CONNECTIONS,
                         .request_ms = REQUEST_MS};
-  shown = 0;
+  n_shown = 0;
   return clv_http_open(&o, &http, &err) == CLV_OK ? 0 : -1;
 }
 
@@ -147,7 +147,7 @@ static void known_pages_are_served(void **state) {
   assert_string_equal(strstr(reply, "\r\n\r\n") + 4, "not now\n");
   assert_int_equal(get_status_of_text("GET /empty HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
   assert_string_equal(strstr(reply, "\r\n\r\n") + 4, "");
-  assert_int_equal(shown, 2);
+  assert_int_equal(n_shown, 2);
 }
 
 static void head_request_has_no_body(void **state) {
@@ -178,7 +178,7 @@ static void second_request_on_a_connection_is_ignored(void **state) {
   const char *request =
       "GET /hello HTTP/1.1\r\nHost: x\r\n\r\nGET /hello HTTP/1.1\r\nHost: x\r\n\r\n";
   assert_int_equal(get_status_of_text(request, reply), 200);
-  assert_int_equal(shown, 1);
+  assert_int_equal(n_shown, 1);
 }
 
 /* ---- odd requests ---------------------------------------------------------------------------- */
@@ -212,11 +212,12 @@ static void invalid_requests_are_refused(void **state) {
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     char reply[REPLY];
     int got = get_status_of_text(cases[i].request, reply);
-    bool refused = cases[i].status ? got == cases[i].status : got == 0 || (got >= 400 && got < 600);
-    if (!refused) fail_msg("%.40s: %d", cases[i].request, got);
+    bool is_refused =
+        cases[i].status ? got == cases[i].status : got == 0 || (got >= 400 && got < 600);
+    if (!is_refused) fail_msg("%.40s: %d", cases[i].request, got);
     if (got == 405) assert_non_null(strstr(reply, "Allow: GET, HEAD\r\n"));
   }
-  assert_int_equal(shown, 0);
+  assert_int_equal(n_shown, 0);
 }
 
 /* A request line or header without end gets 4xx or is cut, within a connection's memory limit. */
@@ -238,7 +239,7 @@ static void endless_headers_are_refused_or_disconnected(void **state) {
     int got = get_status(text.data, text.len, reply);
     if (got && (got < 400 || got >= 500)) fail_msg("%s: %d", cases[i].start, got);
   }
-  assert_int_equal(shown, 0);
+  assert_int_equal(n_shown, 0);
 }
 
 /* ---- clients that take their time ------------------------------------------------------------ */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * JSON value by value: what is read, and where what is wrong stands.
+ * Tests JSON value by value: what is read, and the positions of errors.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tests how the CRCs of chunks are shifted and combined to the CRC of a tensor.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,22 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tensors that are sent before all of them is there: each chunk leaves when its bytes have come,
- * and what leaves is the same to the bit.
+ * Tests tensors that are sent while they are still copied from a device: each chunk is sent when
+ * its bytes have arrived, and the bytes are those of a tensor that is sent when it is complete.
  */
 #include <stdio.h>
 
 #include "common/net/link/link_int.h"
 #include "tests/unit/engine/engine_test.h"
 
-enum { CHUNK = CLV_WIRE_CHUNK_BYTES, CHUNKS = 3, REST = 100, LARGE = 2 * CHUNK + REST, SMALL = 40 };
-enum { ROOM = 2 * LARGE };
+enum {
+  CHUNK = CLV_WIRE_CHUNK_BYTES,
+  CHUNKS = 3,
+  LAST_CHUNK = 100,
+  LARGE = 2 * CHUNK + LAST_CHUNK,
+  SMALL = 40
+};
+enum { MAX_SENT_BYTES = 2 * LARGE };
 
-/* ---- a transport that keeps what it is told -------------------------------------------------- */
+/* ---- a transport that records its calls ------------------------------------------------------ */
 
 typedef struct fake {
   int n_references, n_sent, n_cancels;
   size_t len;
-  uint8_t bytes[ROOM];
+  uint8_t bytes[MAX_SENT_BYTES];
   char cancel_text[CLV_ERR_TEXT];
 } fake;
 
@@ -25,7 +31,7 @@ static clv_code fake_send(void *stream, const clv_rpc_piece *pieces, size_t n, c
   (void)err;
   f->n_sent++;
   for (size_t i = 0; i < n; i++) {
-    assert_true(f->len + pieces[i].len <= ROOM);
+    assert_true(f->len + pieces[i].len <= MAX_SENT_BYTES);
     memcpy(f->bytes + f->len, pieces[i].data, pieces[i].len);
     f->len += pieces[i].len;
     if (pieces[i].release_owner) pieces[i].release_owner(pieces[i].owner);
@@ -141,7 +147,7 @@ static void chunk_is_sent_once_its_bytes_are_copied(void **state) {
   assert_in_range(w.fake_stream.len, 2 * CHUNK, 2 * CHUNK + 200);
   clv_link_load load = {0};
   clv_send_queue_add_load(w.link->send_queue, &load);
-  assert_true(load.frames_out >= 2 && load.bytes_out >= REST);
+  assert_true(load.frames_out >= 2 && load.bytes_out >= LAST_CHUNK);
   copy_more(t, 2 * CHUNK, LARGE);
   fake early = w.fake_stream;
   clv_tensor_unref(t);

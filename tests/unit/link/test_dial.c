@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A link that ends while its lanes are dialled: the reason is what ended it, not the lane that it
- * took no more.
+ * Tests a link that ends while its lanes are dialled: the reported reason is what ended the link,
+ * not the lane that it did not accept any more.
  */
 #include "common/net/link/link_int.h"
 #include "tests/unit/engine/engine_test.h"

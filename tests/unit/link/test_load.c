@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a link says is on its way: chunks that a probe asks for, and no bytes of transfers that are
- * over.
+ * Tests what a link reports as in flight: chunks that a probe measures, and no bytes of transfers
+ * that are over.
  */
 #include "common/net/link/link_int.h"
 #include "tests/unit/engine/engine_test.h"

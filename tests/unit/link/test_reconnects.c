@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lanes over several connections: messages that the peer has not received are sent again, each
- * once, and none before an earlier connection has ended. When a link is given up.
+ * Tests lanes over several connections: messages that the peer has not received are sent again,
+ * each once, and none before an earlier connection has ended. Also tests when a link is given up.
  */
 #include <stdio.h>
 
 #include "common/net/link/link_int.h"
 #include "tests/unit/engine/engine_test.h"
 
-enum { LANES = 2, MOST = 64, LEASE_MS = 60000, KINDS = 40 };
+enum { LANES = 2, MAX_FRAMES = 64, LEASE_MS = 60000, KINDS = 40 };
 #define MS UINT64_C(1000000)
 
 /* A stream of the test, with the frames that were sent on it. */
 typedef struct stream {
   clv_lane *lane;
   uint32_t lane_index;
-  clv_frame_kind frame_kinds[MOST];
+  clv_frame_kind frame_kinds[MAX_FRAMES];
   clv_frame last_frame;
   uint32_t n;
   bool is_cancelled, is_closed, refuses_messages;
@@ -44,7 +44,7 @@ static clv_code record_frames(void *handle, const clv_rpc_piece *pieces, size_t 
   if (!s->refuses_messages) {
     clv_code code = clv_frame_decode_last(all, n, &limits, &before, &s->last_frame, &payload, err);
     assert_int_equal(code, CLV_OK);
-    assert_true(s->n < MOST);
+    assert_true(s->n < MAX_FRAMES);
     s->frame_kinds[s->n++] = s->last_frame.kind;
   }
   for (size_t i = 0; i < n; i++)

@@ -87,7 +87,7 @@ static void free_link_and_pool(void) {
   clv_pool_unref(w.pool);
 }
 
-/* ---- the life of a link ---------------------------------------------------------------------- */
+/* ---- states of a link ------------------------------------------------------------------------ */
 
 static clv_code send_event(clv_link_state_event what, uint32_t index) {
   clv_err err;
@@ -276,13 +276,13 @@ static bool is_frame_accepted(clv_lane_state state, clv_frame_kind kind) {
   w.link->n_pings = 7;
   receive_frame(lanes[index], &f, "bits", kind == CLV_CHUNK ? HALF : 0);
   const fake *s = &w.streams[index];
-  bool refused = s->n_cancels > 0;
-  assert_int_equal(s->cancel_code, refused ? CLV_PRECONDITION : CLV_OK);
-  assert_int_equal(w.n_packets, kind == CLV_END_CONTEXT && !refused);
+  bool is_refused = s->n_cancels > 0;
+  assert_int_equal(s->cancel_code, is_refused ? CLV_PRECONDITION : CLV_OK);
+  assert_int_equal(w.n_packets, kind == CLV_END_CONTEXT && !is_refused);
   for (uint32_t i = 0; i < LANES; i++) clv_lane_on_ended(lanes[i], CLV_CANCELLED, "over");
   free_link_and_pool();
   for (uint32_t i = 0; i < LANES; i++) assert_int_equal(w.streams[i].n_references, 0);
-  return !refused;
+  return !is_refused;
 }
 
 static void each_lane_accepts_only_its_frame_kinds(void **state) {
@@ -496,7 +496,7 @@ static void packets_over_the_queue_limit_are_refused(void **state) {
   free_link_and_pool();
 }
 
-/* ---- what waits ------------------------------------------------------------------------------ */
+/* ---- frames that wait for credit ------------------------------------------------------------- */
 
 static void send_large_value(uint64_t id, int64_t bytes) {
   clv_err err = {0};

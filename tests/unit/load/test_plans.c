@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans in a folder: what is kept is found again, and nothing is taken that is not ours and whole.
+ * Tests plans that are stored in a folder: a stored plan is found again, and a file that is not
+ * ours or not complete is not used.
  */
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The readers on numbers that are known to show something, and on noise, which shows nothing.
+ * Tests the readers of the look, which try to read records and labels from tensors: on numbers that
+ * are known to show something, and on noise, which shows nothing.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -99,7 +100,7 @@ static double read_tokens(const float *values, clv_shape shape) {
 
 static void token_reader_detects_tokens_in_any_layout(void **state) {
   (void)state;
-  static float vectors[RECORDS][TOKENS][WIDTH], turned[RECORDS][WIDTH][TOKENS];
+  static float vectors[RECORDS][TOKENS][WIDTH], transposed[RECORDS][WIDTH][TOKENS];
   draw_tokens();
   fill_with_random(6, vectors[0][0], sizeof vectors / sizeof(float));
   assert_true(read_tokens(vectors[0][0], CLV_SHAPE(TOKENS, WIDTH)) < .1);
@@ -107,10 +108,10 @@ static void token_reader_detects_tokens_in_any_layout(void **state) {
     for (size_t k = 0; k < WIDTH; k++) {
       size_t r = i / TOKENS, s = i % TOKENS;
       vectors[r][s][k] = table[tokens[r][s]][k] + vectors[r][s][k] * .2f + (float)s;
-      turned[r][k][s] = vectors[r][s][k];
+      transposed[r][k][s] = vectors[r][s][k];
     }
   assert_true(read_tokens(vectors[0][0], CLV_SHAPE(TOKENS, WIDTH)) > .95);
-  assert_true(read_tokens(turned[0][0], CLV_SHAPE(WIDTH, TOKENS)) > .95);
+  assert_true(read_tokens(transposed[0][0], CLV_SHAPE(WIDTH, TOKENS)) > .95);
   assert_true(read_tokens(vectors[0][0], CLV_SHAPE(TOKENS * WIDTH)) > .95);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The text that Prometheus reads: rows, labels, numbers, histograms. Whether Prometheus agrees says
- * tests/net/operations/test_metrics.py.
+ * Tests the text that Prometheus reads: rows, labels, numbers, histograms.
+ * tests/net/operations/test_metrics.py checks the text with Prometheus's own promtool.
  */
 #include <math.h>
 #include <setjmp.h>

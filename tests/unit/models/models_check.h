@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * models_check: what every test of models wants to see.
+ * models_check: assertions that every test of models uses.
  */
 #ifndef CLEAVE_MODELS_CHECK_H
 #define CLEAVE_MODELS_CHECK_H

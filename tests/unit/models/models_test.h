@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * models_test: sessions whose stages are ranges of a ResNet.
+ * models_test: makes sessions whose stages are ranges of a ResNet.
  */
 #ifndef CLEAVE_MODELS_TEST_H
 #define CLEAVE_MODELS_TEST_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A session's model by a config.json: its stages by the names of its blocks, with the prefix of its
- * files or without, and where the errors point.
+ * Tests a session's model that a config.json describes: its stages by the names of its blocks, with
+ * the prefix of its files or without, and the positions of errors.
  */
 #include <limits.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From session text to the uncut graph: layers in stages, ranges into a model, named
- * architectures, losses; and where the errors point.
+ * Tests the way from session text to the uncut graph: layers in stages, ranges of a model, named
+ * architectures, losses; and the positions of errors.
  */
 #include "tests/unit/models/models_check.h"
 
@@ -268,10 +268,10 @@ static void every_loss_op_has_a_config_name(void **state) {
   (void)state;
   for (int op = 0; op < CLV_OP_COUNT; op++) {
     if (!clv_op_is_loss((clv_op)op)) continue;
-    bool named = false;
+    bool is_named = false;
     for (int kind = 0; kind < CLV_LOSS_COUNT; kind++)
-      named |= strcmp(clv_loss_name((clv_loss_kind)kind), clv_op_name((clv_op)op)) == 0;
-    if (!named)
+      is_named |= strcmp(clv_loss_name((clv_loss_kind)kind), clv_op_name((clv_op)op)) == 0;
+    if (!is_named)
       fail_msg("loss.kind of a session file has not heard of %s", clv_op_name((clv_op)op));
   }
   for (int kind = 0; kind < CLV_LOSS_COUNT; kind++) {

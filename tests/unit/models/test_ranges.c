@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ranges of a model by number and by name, and the messages about ranges that cannot be stages.
+ * Tests ranges of a model by number and by name, and the messages about ranges that cannot be
+ * stages.
  */
 #include "tests/unit/models/models_test.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ResNet 18, 34 and 50: torchvision's names and shapes, their first weights, and cuts: every end of
- * a block can be one and none changes a bit.
+ * Tests ResNet 18, 34 and 50: torchvision's names and shapes, their first weights, and cuts. Every
+ * end of a block can be a cut, and no cut changes a bit.
  */
 #include "tests/long.h"
 #include "tests/unit/models/models_test.h"
@@ -302,7 +302,7 @@ static void close_trial(trial *t) {
 }
 
 /* Asserts that the network in stages of these ranges computes the bits of the whole one. */
-static void check_cuts(const trial *t, const char *const *ranges, int n, bool own_weights) {
+static void check_cuts(const trial *t, const char *const *ranges, int n, bool has_own_weights) {
   clv_session_config *c = make_session(archs[t->arch].arch, ", classes: 10", ranges, n);
   uint32_t first[MAX_STAGES], last[MAX_STAGES];
   part parts[MAX_STAGES] = {{0}};
@@ -310,7 +310,7 @@ static void check_cuts(const trial *t, const char *const *ranges, int n, bool ow
   assert_ok(clv_model_make_graph(c, &t->in, &g, first, last, err));
   for (int i = 0; i < n; i++) {
     open_part(&parts[i], g, first[i], last[i]);
-    if (own_weights)
+    if (has_own_weights)
       init_part(&parts[i]);
     else
       copy_weights(&parts[i], &t->whole_network, t->initial_block);
@@ -323,7 +323,7 @@ static void check_cuts(const trial *t, const char *const *ranges, int n, bool ow
 }
 
 /* Checks stages that end at every step-th block end, from `from` on, and one stage for the rest. */
-static void check_cuts_at_ends(const trial *t, int from, int step, bool own_weights) {
+static void check_cuts_at_ends(const trial *t, int from, int step, bool has_own_weights) {
   char ends[MAX_STAGES][32], texts[MAX_STAGES][96];
   const char *ranges[MAX_STAGES] = {NULL}, *begin = "conv1";
   int n = list_block_ends(t->arch, ends), stages = 0;
@@ -334,7 +334,7 @@ static void check_cuts_at_ends(const trial *t, int from, int step, bool own_weig
     if (i >= n) break;
     begin = get_next_layer(t->arch, ends[i]);
   }
-  check_cuts(t, ranges, stages, own_weights);
+  check_cuts(t, ranges, stages, has_own_weights);
 }
 
 /* Makes long stages, in three sessions, so that each boundary is the end of a stage in one of them.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the rows of the ops say holds: names and texts are there, and what an element-wise op claims
- * of itself is what its loops do.
+ * Tests that the rows of the ops are right: names and texts exist, and an element-wise op computes
+ * what its row claims.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The optimiser's own part: settings, spans, counters, factors and state. The steps themselves are
- * done here by the formulas of optim.h in double; the backends' are compared in tests/ops.
+ * Tests the optimiser's own part: settings, spans, counters, factors and state. The test computes
+ * the steps themselves by the formulas of optim.h in double; tests/ops compares those of the
+ * backends.
  */
 #include "common/model/optim/optim.h"
 #include "tests/golden/golden_int.h"
@@ -59,10 +60,10 @@ static void apply_formula(const clv_step_args *a, float *p, const float *g,
   static void (*const formulas[])(const clv_step_args *, value *) = {
       step_sgd, step_adam, step_adam, step_adagrad, step_rmsprop, step_adamax};
   for (size_t i = r->at; i < r->at + r->n; i++) {
-    bool apart = a->kind == CLV_OPTIM_ADAMW;
+    bool is_apart = a->kind == CLV_OPTIM_ADAMW;
     value v = {.p = p[i], .d = (double)g[i] * a->grad_scale};
-    if (apart) v.p *= a->weight_factor;
-    if (!apart) v.d += (double)a->weight_decay * v.p;
+    if (is_apart) v.p *= a->weight_factor;
+    if (!is_apart) v.d += (double)a->weight_decay * v.p;
     for (int k = 0; k < CLV_OPTIM_MAX_MOMENTS; k++) v.m[k] = moments[k] ? moments[k] + i : NULL;
     formulas[a->kind](a, &v);
     p[i] = (float)v.p;
@@ -259,7 +260,7 @@ static void check_groups(const clv_optim_config *groups) {
 }
 
 static const clv_optim_config plain = {.kind = CLV_OPTIM_SGD, .lr = 0.1};
-static const clv_optim_config heavy = {.kind = CLV_OPTIM_SGD, .lr = 0.05, .momentum = 0.9};
+static const clv_optim_config with_momentum = {.kind = CLV_OPTIM_SGD, .lr = 0.05, .momentum = 0.9};
 
 static void test_each_group_uses_its_own_settings(void **state) {
   const clv_optim_config adam = {
@@ -271,8 +272,8 @@ static void test_each_group_uses_its_own_settings(void **state) {
                                     .beta2 = 0.95,
                                     .eps = 1e-6};
   (void)state;
-  check_groups((clv_optim_config[]){plain, heavy});
-  check_groups((clv_optim_config[]){heavy, plain});
+  check_groups((clv_optim_config[]){plain, with_momentum});
+  check_groups((clv_optim_config[]){with_momentum, plain});
   check_groups((clv_optim_config[]){adam, decayed});
 }
 
@@ -282,7 +283,7 @@ static void test_moment_count_is_the_maximum_over_groups(void **state) {
   static const clv_optim_span spans[] = {{0, 2, 0}, {8, 2, 1}};
   float p[4] = {1, 1, 1, 1}, g[4] = {1, 1, 1, 1};
   (void)state;
-  clv_optim *o = make_groups((clv_optim_config[]){plain, heavy}, 2, sizeof p, spans, 2);
+  clv_optim *o = make_groups((clv_optim_config[]){plain, with_momentum}, 2, sizeof p, spans, 2);
   assert_int_equal(clv_optim_n_moments(o), 1);
   clv_optim_step(o, p, g, (double[]){0.5, 0.25}, 1);
   clv_optim_step(o, p, g, (double[]){0.5, 0.25}, 1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Learning-rate schedules and the clipping factor against torch.optim.lr_scheduler and
+ * Compares learning-rate schedules and the clipping factor with torch.optim.lr_scheduler and
  * torch.nn.utils.clip_grad_norm_ (tests/golden/make_golden.py).
  */
 #include "common/model/optim/optim.h"
@@ -49,7 +49,7 @@ static void test_learning_rates_match_torch(void **state) {
 static void test_degenerate_schedules_give_their_expected_rates(void **state) {
   const clv_lr_schedule constant = {0}, forever = {.curve = CLV_LR_CURVE_COSINE};
   const clv_lr_schedule cosine = {.curve = CLV_LR_CURVE_COSINE, .total_steps = 10};
-  const clv_lr_schedule all_warm = {
+  const clv_lr_schedule only_warm_up = {
       .curve = CLV_LR_CURVE_LINEAR, .warmup_steps = 10, .total_steps = 10};
   const clv_lr_schedule still = {.curve = CLV_LR_CURVE_STEP, .gamma = 0.1};
   (void)state;
@@ -58,8 +58,8 @@ static void test_degenerate_schedules_give_their_expected_rates(void **state) {
   assert_true(clv_lr_at(&cosine, 0.25, 0) == 0.25);
   assert_true(clv_lr_at(&cosine, 0.25, 10) == 0);
   assert_true(clv_lr_at(&cosine, 0.25, 15) == 0);
-  assert_true(clv_lr_at(&all_warm, 0.25, 9) == 0.25);
-  assert_true(clv_lr_at(&all_warm, 0.25, 10) == 0);
+  assert_true(clv_lr_at(&only_warm_up, 0.25, 9) == 0.25);
+  assert_true(clv_lr_at(&only_warm_up, 0.25, 10) == 0);
   assert_true(clv_lr_at(&still, 0.25, 1000) == 0.25);
 }
 

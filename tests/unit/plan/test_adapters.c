@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * stages[].lora in a session: who learns, what is refused and where, and what counts as secret.
+ * Tests stages[].lora in a session: which parameters learn, what is refused and where, and what
+ * counts as secret.
  */
 #include <setjmp.h>
 #include <stdarg.h>

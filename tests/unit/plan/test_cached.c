@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * stages[].cache in a session: which fronts have the same output in every epoch, and what is said
- * of the others.
+ * Tests stages[].cache in a session: which fronts have the same output in every epoch, and the
+ * messages about the others.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Numbers of micro-batches worth a look, and values between those that were measured.
+ * Tests which numbers of micro-batches are worth trying, and how values between measured ones are
+ * interpolated.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What does not go together is found before anything runs: shapes of both sets, labels and outputs,
+ * Tests that mismatches are found before anything runs: shapes of both sets, labels and outputs,
  * and micro-batches that batchnorm cannot train on.
  */
 #include "master/plan/plan.h"
@@ -185,9 +185,9 @@ static void write_model(const char *family) { write_model_with_pad(family, 1); }
 static void assert_model_check_result(const char *family, const char *head, const int64_t *ids,
                                       const int64_t *lengths, const char *says) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  bool roberta = strcmp(family, "roberta") == 0;
+  bool is_roberta = strcmp(family, "roberta") == 0;
   clv_bytes_printf(&text, model, family, head,
-                   roberta                  ? "embeddings..classifier"
+                   is_roberta               ? "embeddings..classifier"
                    : strcmp(head, "causal") ? "embed_tokens..score"
                                             : "embed_tokens..lm_head");
   write_numbers("ids.npy", "2, 4", ids, 8);

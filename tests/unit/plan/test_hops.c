@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What workers send each other: plan, policy and record have the same words for a direct hop.
+ * Tests that plan, policy and record have the same words for a direct hop, which one worker sends
+ * to another.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -52,8 +53,8 @@ static clv_blueprint *make_blueprint(const char *layers, clv_session_config **re
   return b;
 }
 
-/* Returns a policy that permits all but `without`, and RAW INPUT only if `raw`. */
-static clv_policy *make_policy_without(const char *without, bool raw) {
+/* Returns a policy that permits all but `without`, and RAW INPUT only if `is_raw`. */
+static clv_policy *make_policy_without(const char *without, bool is_raw) {
   static const char *const keys[] = {"tokens", "labels", "labels_readable", "front_known"};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_policy *p = NULL;
@@ -62,7 +63,7 @@ static clv_policy *make_policy_without(const char *without, bool raw) {
                    "version: 1\nworkers: [\"spiffe://t/w1\", \"spiffe://t/w2\"]\n"
                    "kinds: [activation, gradient, weights]\nlargest_shape: [64, 128]\n"
                    "dtypes: [f32, i64]\nbytes_per_epoch: 1000000000\nallow:\n  raw: %s\n",
-                   raw ? "true" : "false");
+                   is_raw ? "true" : "false");
   for (size_t i = 0; i < CLV_COUNT(keys); i++)
     clv_bytes_printf(&text, "  %s: %s\n", keys[i],
                      strcmp(keys[i], without) == 0 ? "false" : "true");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A session with a look: findings of rows, refusals, limits of the policy, words.
+ * Tests a session with a look, which measures what can be read from the tensors: findings of rows,
+ * refusals, limits of the policy, words.
  */
 #include <setjmp.h>
 #include <stdarg.h>

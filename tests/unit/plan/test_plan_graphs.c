@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Models with branches and with several inputs: `plan` says which values cross each cut, which
- * inputs go where, and what that shows.
+ * Tests models with branches and with several inputs: `plan` says which values cross each cut,
+ * which inputs go where, and what these show.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a tensor that leaves shows: of records and of labels, for layers of all kinds at home, with
- * weights that are secret or not; what a session is refused for; and the attack that the labels'
- * rule is about.
+ * Tests what a tensor that is sent shows: of records and of labels, for layers of all kinds at the
+ * master, with weights that are secret or not. Also tests what a session is refused for, and the
+ * attack from which the rule for labels protects.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -24,7 +24,8 @@ static const clv_shape image = {4, {1, 1, 6, 6}}, words = {2, {1, 12}}, number =
 #define MIDDLE "{op: flatten}, {op: linear, out: 6}"
 #define HEAD "  - {name: head, at: master, layers: [{op: linear, out: 3}]}\n"
 #define CONV "{op: conv2d, out: 2, kernel: 3}"
-#define OTHERS "{op: scale, factor: 2}, {op: relu}, {op: batchnorm}, {op: maxpool, kernel: 2}"
+#define LAYERS_WITHOUT_MIXING \
+  "{op: scale, factor: 2}, {op: relu}, {op: batchnorm}, {op: maxpool, kernel: 2}"
 
 static clv_session_config *parse_session(const char *privacy, const char *train,
                                          const char *stages) {
@@ -73,7 +74,7 @@ static const clv_shape rgb = {4, {1, 3, 6, 6}}, pixel = {4, {1, 1, 1, 1}}, signa
 static const clv_shape flat_rgb = {2, {1, 108}}, wide = {2, {1, 60}}, halves = {2, {1, 32}};
 
 #define EMBEDDING "{op: embedding, rows: 9, out: 4}"
-#define TURNED EMBEDDING ", {op: permute, order: [2, 1]}"
+#define TRANSPOSED_WORDS EMBEDDING ", {op: permute, order: [2, 1]}"
 #define COLUMN "{op: reshape, shape: [16, 1], name: x}"
 #define CONTEXT "{op: flatten}, {op: linear, out: 64}, {op: layernorm}"
 #define ROWS                                                                                      \
@@ -99,7 +100,7 @@ static const front_row fronts[] = {
     /* each output depends on one position */
     {&image, "{op: scale, factor: 2}", "", "", RAW, 0},
     {&image, "{op: flatten}, {op: slice, dim: 1, start: 0, stop: 20}", "", "", RAW, 0},
-    {&image, OTHERS ", {op: dropout, p: 0.5}", "", "", RAW, 0},
+    {&image, LAYERS_WITHOUT_MIXING ", {op: dropout, p: 0.5}", "", "", RAW, 0},
     {&image, "{op: conv2d, out: 4, kernel: 1}", "", "", RAW, 0},
     /* the layer mixes only the channels of a pixel, so it sends an image in grey tones */
     {&rgb, "{op: conv2d, out: 4, kernel: 1}", "", "", RAW, 0},
@@ -323,13 +324,14 @@ static const front_row fronts[] = {
      "{op: conv2d, out: 4, kernel: 2, stride: 2}, {op: reshape, shape: [4, 9]}, {op: "
      "permute, order: [2, 1]}, {op: prepend}, {op: positions, rows: 10, name: h}, " BLOCK,
      "", "", PICTURE, 4}, /* the first layers of a vision transformer */
-    {&image, OTHERS ", {op: reshape, shape: [1, 9]}, {op: conv1d, out: 2, kernel: 3}", "", "",
-     PICTURE, 12},
+    {&image,
+     LAYERS_WITHOUT_MIXING ", {op: reshape, shape: [1, 9]}, {op: conv1d, out: 2, kernel: 3}", "",
+     "", PICTURE, 12},
     {&signal, "{op: conv1d, out: 2, kernel: 3}", "", "", PICTURE, 3},
     {&steps, "{op: lstm, out: 5}, {op: slice, dim: 1, start: 7, stop: 8}", "", "", 0, 0},
-    {&words, TURNED ", {op: conv1d, out: 2, kernel: 3}", "", "", TOKENS, 0},
+    {&words, TRANSPOSED_WORDS ", {op: conv1d, out: 2, kernel: 3}", "", "", TOKENS, 0},
     /* each output depends on half of the positions, or more */
-    {&image, OTHERS ", {op: flatten}, {op: linear, out: 5}", "", "", 0, 0},
+    {&image, LAYERS_WITHOUT_MIXING ", {op: flatten}, {op: linear, out: 5}", "", "", 0, 0},
     {&image, CONV ", {op: flatten}, {op: linear, out: 5}", "", "", 0, 0},
     {&image, "{op: conv2d, out: 2, kernel: 5}", "", "", 0, 0},
     {&features, "{op: linear, out: 5}", "", "", 0, 0},
@@ -367,11 +369,12 @@ static const front_row fronts[] = {
     {&words, EMBEDDING ", {op: positions, rows: 12, name: h}, " BLOCK,
      PUBLIC "lora: {targets: [q, v], r: 2, alpha: 2}, ", "", TOKENS | KNOWN, 0},
     {&words, EMBEDDING ", {op: conv1d, out: 12, kernel: 3, pad: 1, groups: 12}", "", "", TOKENS, 0},
-    {&words, TURNED ", {op: conv1d, out: 4, kernel: 1}", "", "", TOKENS, 0},
-    {&words, TURNED ", {op: conv_transpose1d, out: 4, kernel: 1}", "", "", TOKENS, 0},
-    {&words, TURNED ", {op: conv1d, out: 4, kernel: 3, dilation: 12, pad: 12}", "", "", TOKENS, 0},
-    {&words, TURNED ", {op: reshape, shape: [4, 12, 1]}, {op: conv2d, out: 4, kernel: 1}", "", "",
+    {&words, TRANSPOSED_WORDS ", {op: conv1d, out: 4, kernel: 1}", "", "", TOKENS, 0},
+    {&words, TRANSPOSED_WORDS ", {op: conv_transpose1d, out: 4, kernel: 1}", "", "", TOKENS, 0},
+    {&words, TRANSPOSED_WORDS ", {op: conv1d, out: 4, kernel: 3, dilation: 12, pad: 12}", "", "",
      TOKENS, 0},
+    {&words, TRANSPOSED_WORDS ", {op: reshape, shape: [4, 12, 1]}, {op: conv2d, out: 4, kernel: 1}",
+     "", "", TOKENS, 0},
     {&words,
      "{op: embedding, rows: 9, out: 4, name: e}, {op: scale, factor: 2, name: f}, {op: "
      "add, from: [e, f]}, {op: linear, out: 5}",
@@ -527,14 +530,14 @@ static const head_row heads[] = {
 
 static void check_head(const head_row *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes stages = {0};
-  bool unused = strstr(r->train_keys, "head.*") != NULL; /* each glob must match something */
+  bool is_unused = strstr(r->train_keys, "head.*") != NULL; /* each glob must match something */
   clv_bytes_printf(&stages,
                    "  - {name: front, at: master, layers: [{op: conv2d, out: 2, kernel: 3, "
                    "name: %s}]}\n"
                    "  - {name: middle, at: w1, layers: [" MIDDLE
                    "]}\n"
                    "  - {name: tail, at: master, %slayers: [%s]}\n",
-                   unused ? "head" : "front", r->other_layers, r->first_layers);
+                   is_unused ? "head" : "front", r->other_layers, r->first_layers);
   CLV_AUTO(clv_session_config_freep)
   clv_session_config *c = parse_session(ALL, r->train_keys, stages.data);
   CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = make_blueprint(c, &image);
@@ -551,20 +554,20 @@ static void head_findings_match_the_table(void **state) {
 
 /* ---- records in gradients -------------------------------------------------------------------- */
 
-typedef struct returned_row {
+typedef struct gradient_findings_case {
   const clv_shape *sample_shape;
   const char *front_layers,
       *head_layers; /* w1 computes `back` from the front's output, between front and head */
   clv_findings wanted_findings; /* findings about records in the gradient for `back` */
-} returned_row;
+} gradient_findings_case;
 
 #define FLAT "{op: flatten}, {op: linear, out: 16}"
 #define IMAGE "{op: flatten}, {op: linear, out: 36}, {op: reshape, shape: [1, 6, 6]}"
 #define WORDS EMBEDDING ", {op: flatten}, {op: linear, out: 48}, {op: reshape, shape: [12, 4]}"
-#define MADE "{op: linear, out: 16, from: [input], name: made}"
+#define MADE_LAYER "{op: linear, out: 16, from: [input], name: made}"
 #define END ", {op: flatten}, {op: linear, out: 8}, {op: relu}, {op: linear, out: 3}"
 
-static const returned_row returned[] = {
+static const gradient_findings_case gradient_cases[] = {
     /* the head reads `back` and the value that was sent */
     {&features, FLAT, "{op: relu, from: [back]}" END, 0},
     {&features, FLAT ", {op: relu, name: sent}", "{op: add, from: [back, sent]}, {op: relu}" END,
@@ -576,7 +579,7 @@ static const returned_row returned[] = {
     {&features, FLAT,
      "{op: linear, out: 16, from: [back], name: y}, {op: mul, from: [y, input]}" END, 0},
     {&features, FLAT, "{op: silu, from: [input], name: y}, {op: mul, from: [back, y]}" END, RAW},
-    {&features, FLAT, MADE ", {op: mul, from: [back, made]}" END, 0},
+    {&features, FLAT, MADE_LAYER ", {op: mul, from: [back, made]}" END, 0},
     {&features, FLAT,
      "{op: reshape, shape: [1, 16], from: [input], name: x}, {op: reshape, shape: [16, 1], from: "
      "[back], name: y}, {op: matmul, from: [x, y]}" END,
@@ -599,7 +602,7 @@ static const returned_row returned[] = {
     {&features, FLAT, "{op: add, from: [back, input]}, {op: tanh}" END, RAW},
     {&features, FLAT, "{op: add, from: [back, input]}, {op: layernorm}" END, RAW},
     {&features, FLAT, "{op: add, from: [back, input]}, {op: softmax}" END, RAW},
-    {&features, FLAT, MADE ", {op: add, from: [back, made]}, {op: relu}" END, 0},
+    {&features, FLAT, MADE_LAYER ", {op: add, from: [back, made]}, {op: relu}" END, 0},
     {&features, FLAT, /* the half that is cut off has a gradient through the other one */
      "{op: linear, out: 16, from: [back], name: u}, {op: add, from: [back, input], name: v}, "
      "{op: concat, dim: 1, from: [u, v]}, {op: softmax}, {op: slice, dim: 1, stop: 16}" END,
@@ -615,7 +618,7 @@ static const returned_row returned[] = {
     {&features, FLAT, "{op: linear, out: 16, from: [back]}", 0},
 };
 
-static void check_returned(const returned_row *r) {
+static void check_gradient_findings(const gradient_findings_case *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes stages = {0};
   clv_bytes_printf(&stages,
                    "  - {name: front, at: master, layers: [%s]}\n"
@@ -632,7 +635,8 @@ static void check_returned(const returned_row *r) {
 
 static void gradient_findings_match_the_table(void **state) {
   (void)state;
-  for (size_t i = 0; i < CLV_COUNT(returned); i++) check_returned(&returned[i]);
+  for (size_t i = 0; i < CLV_COUNT(gradient_cases); i++)
+    check_gradient_findings(&gradient_cases[i]);
 }
 
 /* ---- refusals -------------------------------------------------------------------------------- */
@@ -647,16 +651,16 @@ static void assert_refused(const clv_shape *sample, const char *privacy, const c
   assert_string_equal(err.text, want);
 }
 
-static const char demo_as_it_was[] = "  - {name: front, at: master, layers: [" CONV
-                                     "]}\n"
-                                     "  - {name: middle, at: w1, layers: [" MIDDLE
-                                     "]}\n"
-                                     "  - {name: tail, at: w2, layers: [{op: linear, out: 3}]}\n";
+static const char old_demo_stages[] = "  - {name: front, at: master, layers: [" CONV
+                                      "]}\n"
+                                      "  - {name: middle, at: w1, layers: [" MIDDLE
+                                      "]}\n"
+                                      "  - {name: tail, at: w2, layers: [{op: linear, out: 3}]}\n";
 
 static void refusal_names_the_path_and_both_remedies(void **state) {
   (void)state;
   assert_refused(
-      &image, "", demo_as_it_was,
+      &image, "", old_demo_stages,
       "/s.yaml:14:22: stage 'tail' at 'w2' can read the labels from its gradient: no linear, "
       "conv2d, lstm, conv1d, conv_transpose2d, conv_transpose1d or gru that learns from secret "
       "first "
@@ -751,7 +755,7 @@ static void each_privacy_key_permits_only_its_findings(void **state) {
   }
 }
 
-/* ---- what `plan` says ------------------------------------------------------------------------ */
+/* ---- texts of `plan` ------------------------------------------------------------------------- */
 
 static void assert_plan_text(const char *privacy, const char *train, const char *stages,
                              const char *text, const char *json) {
@@ -779,7 +783,7 @@ static void plan_reports_label_and_record_exposure(void **state) {
       "\"records\":\"picture\",\"findings\":[\"picture\"],"
       "\"picture\":{\"min_places\":9,\"least\":9,\"places\":36},\"seed_guessable\":false}");
   assert_plan_text(
-      "labels_readable: true, front_known: true", "seed: 7, ", demo_as_it_was,
+      "labels_readable: true, front_known: true", "seed: 7, ", old_demo_stages,
       "labels: READABLE by w2 from the gradient for stage 'tail' "
       "(privacy.labels_readable)\n"
       "records: FRONT KNOWN: on some path only known weights have mixed what is sent "
@@ -799,7 +803,7 @@ static void plan_reports_label_and_record_exposure(void **state) {
       "\"seed_guessable\":false}");
 }
 
-#define TOLD_TOKENS "records: TOKENS: one vector per token is sent (privacy.tokens_readable), by "
+#define TOKENS_TEXT "records: TOKENS: one vector per token is sent (privacy.tokens_readable), by "
 #define PUBLISHED "published: 59 % behind two blocks, 35 % behind eight (arXiv 2602.16760)"
 
 static void assert_front(const char *weights, const char *train, const char *layers,
@@ -824,9 +828,9 @@ static void plan_reports_token_exposure_by_front_secrecy(void **state) {
   (void)state;
   static const char table[] = "{op: embedding, rows: 9, out: 4}",
                     both[] = "{op: embedding, rows: 9, out: 4}, {op: linear, out: 5}";
-  static const char known[] = TOLD_TOKENS "layers whose weights are known: with these, 92 %",
+  static const char known[] = TOKENS_TEXT "layers whose weights are known: with these, 92 %",
                     secret[] =
-                        TOLD_TOKENS "layers with secret weights: with the words of ten pages, 54 %";
+                        TOKENS_TEXT "layers with secret weights: with the words of ten pages, 54 %";
   static const char is_known[] =
       "\"records\":\"tokens\",\"findings\":[\"tokens\"],\"front\":\"known\",",
                     is_secret[] =
@@ -848,10 +852,10 @@ static void plan_reports_token_exposure_by_front_secrecy(void **state) {
 
 enum { SAMPLES = 600, CLASSES = 10, HEADS = 16 };
 
-typedef struct victim {
+typedef struct attacked_step {
   float h[SAMPLES][CLASSES], label_gradients[SAMPLES][CLASSES];
   int64_t labels[SAMPLES];
-} victim;
+} attacked_step;
 
 static uint32_t next_random(uint32_t *state) {
   *state = *state * 1664525u + 1013904223u;
@@ -868,7 +872,7 @@ static void draw_weights(clv_graph *g, const clv_params *p, uint64_t seed, void 
 }
 
 /* Computes the gradient for a worker's output, with `head_layers` linear layers at the master. */
-static void train_step(int head, uint64_t seed, victim *v) {
+static void train_step(int head, uint64_t seed, attacked_step *v) {
   static float values[16384], grads[16384];
   clv_graph *g;
   clv_params *p;
@@ -914,7 +918,7 @@ static void train_step(int head, uint64_t seed, victim *v) {
 }
 
 /* Reads labels by sign: softmax minus one-hot is negative only at the label. */
-static double check_reading_by_sign(const victim *v) {
+static double check_reading_by_sign(const attacked_step *v) {
   int right = 0;
   for (int i = 0; i < SAMPLES; i++) {
     int least = 0;
@@ -937,7 +941,7 @@ static double compute_cosine(const float *a, const float *b) {
 
 /* Reads labels with one known label per class (the first ten rows): nearest direction of the
  * gradient. */
-static double check_inference_by_direction(const victim *v) {
+static double check_inference_by_direction(const attacked_step *v) {
   int right = 0;
   for (int i = CLASSES; i < SAMPLES; i++) {
     int best = 0;
@@ -951,7 +955,7 @@ static double check_inference_by_direction(const victim *v) {
 }
 
 static void u_shape_stops_reading_but_not_inferring_labels(void **state) {
-  static victim v;
+  static attacked_step v;
   uint32_t random = 1;
   (void)state;
   for (int i = 0; i < SAMPLES; i++) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of a tensor that a worker had, times a factor of each and beside others, and rows that
- * anybody knows; and that drawn, trained, pruned and short rows are neither.
+ * Tests which rows of a weight are not secret: rows of a tensor that a worker had, times a factor
+ * for each row and beside other rows, and rows that anybody knows. Drawn, trained, pruned and short
+ * rows are neither.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -15,7 +16,7 @@
 
 #include "master/plan/plan_int.h"
 
-enum { N = 16, M = 32, BIG = 300 };
+enum { N = 16, M = 32, BIG_SIDE = 300 };
 
 static void draw_values(uint64_t seed, float *v, size_t n) {
   const clv_rng_key key = {.seed = seed};
@@ -36,9 +37,9 @@ static clv_weights_sample sample_tensor(const void *v, clv_dtype dtype, size_t r
   return s;
 }
 
-static clv_row_names get_row_names(const clv_weights_sample *s, bool columns) {
+static clv_row_names get_row_names(const clv_weights_sample *s, bool by_columns) {
   clv_row_names names;
-  assert_int_equal(clv_weights_sample_rows(s, columns, &names, NULL), CLV_OK);
+  assert_int_equal(clv_weights_sample_rows(s, by_columns, &names, NULL), CLV_OK);
   return names;
 }
 
@@ -88,28 +89,28 @@ static void factors_and_signs_of_rows_do_not_hide_them(void **state) {
 
 static void rounded_rows_keep_their_digests(void **state) {
   (void)state;
-  static float v[BIG * BIG], w[BIG * BIG];
-  static uint16_t half[BIG * BIG];
-  draw_values(3, v, BIG * BIG);
-  for (size_t i = 0; i < BIG * BIG; i++) half[i] = clv_bf16_of(1.7F * v[i]);
-  size_t n = count_known_rows(v, BIG, BIG, half, CLV_BF16, BIG, BIG, false);
+  static float v[BIG_SIDE * BIG_SIDE], w[BIG_SIDE * BIG_SIDE];
+  static uint16_t half[BIG_SIDE * BIG_SIDE];
+  draw_values(3, v, BIG_SIDE * BIG_SIDE);
+  for (size_t i = 0; i < BIG_SIDE * BIG_SIDE; i++) half[i] = clv_bf16_of(1.7F * v[i]);
+  size_t n = count_known_rows(v, BIG_SIDE, BIG_SIDE, half, CLV_BF16, BIG_SIDE, BIG_SIDE, false);
   if (n < CLV_ROW_MAX_KEPT * 8 / 10) fail_msg("%zu rows of %d", n, CLV_ROW_MAX_KEPT);
   /* rounds the values to 8 bits */
-  for (size_t i = 0; i < BIG * BIG; i++) w[i] = roundf(127 * v[i]) / 127;
-  n = count_known_rows(v, BIG, BIG, w, CLV_F32, BIG, BIG, false);
+  for (size_t i = 0; i < BIG_SIDE * BIG_SIDE; i++) w[i] = roundf(127 * v[i]) / 127;
+  n = count_known_rows(v, BIG_SIDE, BIG_SIDE, w, CLV_F32, BIG_SIDE, BIG_SIDE, false);
   if (n < CLV_ROW_MAX_KEPT / 10) fail_msg("%zu rows of 8 bits of %d", n, CLV_ROW_MAX_KEPT);
 }
 
 static void rows_are_found_beside_others_and_in_parts(void **state) {
   (void)state;
-  static float v[BIG * N], w[(BIG + M) * N];
-  draw_values(4, v, BIG * N);
-  draw_values(5, w, (BIG + M) * N);
-  /* copies M of BIG rows; CLV_ROW_MAX_KEPT of the BIG rows are kept */
+  static float v[BIG_SIDE * N], w[(BIG_SIDE + M) * N];
+  draw_values(4, v, BIG_SIDE * N);
+  draw_values(5, w, (BIG_SIDE + M) * N);
+  /* copies M of BIG_SIDE rows; CLV_ROW_MAX_KEPT of the BIG_SIDE rows are kept */
   memcpy(w + 7 * N, v, M * N * sizeof *v);
-  size_t n = count_known_rows(v, BIG, N, w, CLV_F32, BIG + M, N, false);
+  size_t n = count_known_rows(v, BIG_SIDE, N, w, CLV_F32, BIG_SIDE + M, N, false);
   assert_true(n >= 4 && n <= M);
-  assert_true(count_known_rows(v, BIG, N, v + 60 * N, CLV_F32, 20, N, false) >= 2);
+  assert_true(count_known_rows(v, BIG_SIDE, N, v + 60 * N, CLV_F32, 20, N, false) >= 2);
   for (size_t i = 0; i < M; i++) /* adds new columns beside those of the worker */
     for (size_t k = 0; k < N + 4; k++) w[i * (N + 4) + k] = k < N ? v[i * N + k] : 0.1F * (float)k;
   assert_true(count_known_rows(v, M, N, w, CLV_F32, M, N + 4, true) >= N - 1);
@@ -121,20 +122,20 @@ static void rows_are_found_beside_others_and_in_parts(void **state) {
 static void independent_rows_are_not_confused(void **state) {
   (void)state;
   static const size_t lengths[] = {4, 8, 9, 16, 27, 64, 600};
-  static float v[BIG * 600], w[BIG * 600];
+  static float v[BIG_SIDE * 600], w[BIG_SIDE * 600];
   size_t pairs = 0, most = 0;
   for (size_t i = 0; i < CLV_COUNT(lengths); i++)
     for (uint64_t seed = 1; seed <= 8; seed++) {
       size_t n = lengths[i];
-      draw_values(100 * seed, v, BIG * n);
-      draw_values(100 * seed + 1, w, BIG * n);
+      draw_values(100 * seed, v, BIG_SIDE * n);
+      draw_values(100 * seed + 1, w, BIG_SIDE * n);
       /* prunes the matrix: one value in 16 stays */
-      for (size_t j = 0; j < BIG * n && seed % 4 == 0; j++) {
+      for (size_t j = 0; j < BIG_SIDE * n && seed % 4 == 0; j++) {
         v[j] = fabsf(v[j]) > 0.46F ? v[j] : 0;
         w[j] = fabsf(w[j]) > 0.46F ? w[j] : 0;
       }
-      clv_weights_sample a = sample_tensor(v, CLV_F32, BIG, n, CLV_ROW_MAX_LOOKED_UP, 1 << 20);
-      clv_weights_sample b = sample_tensor(w, CLV_F32, BIG, n, CLV_ROW_MAX_LOOKED_UP, 1 << 20);
+      clv_weights_sample a = sample_tensor(v, CLV_F32, BIG_SIDE, n, CLV_ROW_MAX_LOOKED_UP, 1 << 20);
+      clv_weights_sample b = sample_tensor(w, CLV_F32, BIG_SIDE, n, CLV_ROW_MAX_LOOKED_UP, 1 << 20);
       for (int columns = 0; columns < 2; columns++) {
         clv_row_names x = get_row_names(&a, columns), y = get_row_names(&b, columns);
         size_t points = count_points(x, y);
@@ -175,11 +176,11 @@ static void rows_without_values_have_no_digests(void **state) {
 
 static void digests_do_not_depend_on_pieces(void **state) {
   (void)state;
-  static float v[BIG * BIG];
-  draw_values(7, v, BIG * BIG);
-  clv_weights_sample a = sample_tensor(v, CLV_F32, BIG, BIG, CLV_ROW_MAX_KEPT, sizeof v);
+  static float v[BIG_SIDE * BIG_SIDE];
+  draw_values(7, v, BIG_SIDE * BIG_SIDE);
+  clv_weights_sample a = sample_tensor(v, CLV_F32, BIG_SIDE, BIG_SIDE, CLV_ROW_MAX_KEPT, sizeof v);
   for (size_t piece = 4; piece < sizeof v; piece = 5 * piece + 4) {
-    clv_weights_sample b = sample_tensor(v, CLV_F32, BIG, BIG, CLV_ROW_MAX_KEPT, piece);
+    clv_weights_sample b = sample_tensor(v, CLV_F32, BIG_SIDE, BIG_SIDE, CLV_ROW_MAX_KEPT, piece);
     for (int columns = 0; columns < 2; columns++) {
       clv_row_names x = get_row_names(&a, columns), y = get_row_names(&b, columns);
       assert_true(x.n == CLV_ROW_MAX_KEPT && y.n == x.n && count_common(x, y) == x.n);
@@ -188,12 +189,13 @@ static void digests_do_not_depend_on_pieces(void **state) {
   }
   clv_weights_sample_done(&a);
   clv_weights_sample c =
-      sample_tensor(v, CLV_F32, BIG, BIG, CLV_ROW_MAX_KEPT, 6); /* the pieces end inside values */
+      /* the pieces end inside values */
+      sample_tensor(v, CLV_F32, BIG_SIDE, BIG_SIDE, CLV_ROW_MAX_KEPT, 6);
   assert_int_equal(get_row_names(&c, false).n, 0);
   clv_weights_sample_done(&c);
 }
 
-/* ---- rows that anybody knows ----------------------------------------------------------------- */
+/* ---- public rows ----------------------------------------------------------------------------- */
 
 static bool is_public_transform(const float *v, size_t rows, size_t columns) {
   CLV_AUTO(clv_row_forms_freep) clv_row_forms *f = NULL;
@@ -344,12 +346,12 @@ static void permuted_hadamard_rows_are_public(void **state) {
 static void drawn_and_trained_rows_are_not_public(void **state) {
   (void)state;
   static const size_t lengths[] = {1, 2, 3, 4, 5, 8, 9, 12, 16, 25, 27, 64, 300};
-  static float v[BIG * 300];
+  static float v[BIG_SIDE * 300];
   for (size_t i = 0; i < CLV_COUNT(lengths); i++)
     for (uint64_t seed = 1; seed <= 16; seed++) {
       size_t n = lengths[i];
-      draw_values(1000 + seed, v, BIG * n);
-      for (size_t j = 0; j < BIG * n && n > 4; j++) {
+      draw_values(1000 + seed, v, BIG_SIDE * n);
+      for (size_t j = 0; j < BIG_SIDE * n && n > 4; j++) {
         /* prunes the matrix: half of the values stay, or one in 16 */
         float least = n < 64 ? 0.15F : 0.46F;
         if (seed % 4 == 1 && fabsf(v[j]) < least) v[j] = 0;
@@ -357,7 +359,7 @@ static void drawn_and_trained_rows_are_not_public(void **state) {
         if (seed % 4 == 3 && n > 9 && j % n > 2)  /* makes the rows smooth */
           v[j] = (v[j] + v[j - 1] + v[j - 2] + v[j - 3]) / 4;
       }
-      size_t rows = seed % 5 ? BIG : 10;
+      size_t rows = seed % 5 ? BIG_SIDE : 10;
       if (is_public_transform(v, rows, n)) fail_msg("%zu rows of %zu, seed %d", rows, n, (int)seed);
     }
 }
@@ -365,17 +367,17 @@ static void drawn_and_trained_rows_are_not_public(void **state) {
 /* Sums of four slow waves nearly satisfy the recurrence of one wave. */
 static void smooth_rows_are_not_public(void **state) {
   (void)state;
-  static float v[M * BIG];
+  static float v[M * BIG_SIDE];
   float factor[8 * M];
   draw_values(12, factor, 8 * M);
-  for (size_t i = 0; i < (size_t)M * BIG; i++) {
-    const float *of = factor + 8 * (i / BIG);
+  for (size_t i = 0; i < (size_t)M * BIG_SIDE; i++) {
+    const float *of = factor + 8 * (i / BIG_SIDE);
     for (int k = 0; k < 4; k++) {
-      double angle = 2 * M_PI * (k + 1) * (double)(i % BIG) / BIG;
+      double angle = 2 * M_PI * (k + 1) * (double)(i % BIG_SIDE) / BIG_SIDE;
       v[i] += of[2 * k] * (float)cos(angle) + of[2 * k + 1] * (float)sin(angle);
     }
   }
-  assert_false(is_public_transform(v, M, BIG));
+  assert_false(is_public_transform(v, M, BIG_SIDE));
 }
 
 int main(void) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What tells a tensor from others in the ledger, and which orders of labels stand out.
+ * Tests how the ledger tells a tensor from others, and which orders of labels stand out.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -88,13 +88,13 @@ static clv_weights_moments compute_form(const float *v, size_t rows, size_t colu
  * because of rounding. */
 static bool is_same_form(const clv_weights_moments *noted, const clv_weights_moments *asked) {
   clv_sha256 a, b;
-  bool near, found = false;
+  bool near, is_found = false;
   assert_int_equal(clv_weights_moments_digest(noted, 0, &a, &near, NULL), CLV_OK);
   for (unsigned beside = 0; beside < 1u << CLV_SPREAD_MEANS; beside++) {
     assert_int_equal(clv_weights_moments_digest(asked, beside, &b, &near, NULL), CLV_OK);
-    found |= near && is_equal_digest(a, b);
+    is_found |= near && is_equal_digest(a, b);
   }
-  return found;
+  return is_found;
 }
 
 /* Draws values: uniform for even seeds, nearly normal for odd ones. */
@@ -248,8 +248,8 @@ static void write_label_blocks(double *labels, size_t records, size_t classes, s
   size_t n = records / (classes * blocks);
   for (size_t i = 0; i < records; i++) {
     size_t block = CLV_MIN(i / n, classes * blocks - 1), class = block % classes;
-    bool falls = how == 'f' || (how == 'm' && block / classes % 2);
-    labels[i] = (double)(falls ? classes - 1 - class : class);
+    bool is_falling = how == 'f' || (how == 'm' && block / classes % 2);
+    labels[i] = (double)(is_falling ? classes - 1 - class : class);
   }
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What elements are made of, held against numbers: graphs with one path to each element are run,
- * each value of a record is changed in turn, and the outputs that change are counted. Of gradients
- * the same: those of a value that is no record, in graphs that read a record beside it.
+ * Compares the analysis of what elements are made of with numbers. Graphs with one path to each
+ * element are run, each value of a record is changed in turn, and the outputs that change are
+ * counted. Gradients are tested in the same way: those of a value that is no record, in graphs that
+ * also read a record.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -273,7 +274,7 @@ static void assert_same_count(const clv_graph *g, const char *what, int64_t got,
 }
 
 static void computed_reach_matches_perturbation_counts(void **state) {
-  static const clv_reach_layer away[64];
+  static const clv_reach_layer at_worker[64];
   clv_reach found[64];
   uint32_t r = 1;
   int compared = 0;
@@ -284,9 +285,9 @@ static void computed_reach_matches_perturbation_counts(void **state) {
     clv_graph *g = draw_graph(&r);
     count_by_differences(g, &places, &outputs);
     assert_true(g->n_nodes <= 64);
-    assert_int_equal(clv_reach_forward(g, away, UINT32_MAX, found, &err), CLV_OK);
+    assert_int_equal(clv_reach_forward(g, at_worker, UINT32_MAX, found, &err), CLV_OK);
     assert_same_count(g, "places of an output", found[g->output_node].least, places);
-    assert_int_equal(clv_reach_backward(g, away, 0, found, &err), CLV_OK);
+    assert_int_equal(clv_reach_backward(g, at_worker, 0, found, &err), CLV_OK);
     if (!has_paths(g)) assert_same_count(g, "outputs of a place", found[0].least, outputs);
     compared += places > 0;
     clv_graph_free(g);
@@ -332,8 +333,9 @@ static bool add_join(clv_graph *g, uint32_t *r, const int in[2], int *at) {
                  .causal = draw_below(r, 2)};
   clv_err err;
   int first = (int)draw_below(r, 2), of[3] = {in[first], in[!first], in[draw_below(r, 2)]};
-  clv_attrs turn = {.order = {2, {2, 1}}};
-  if (op == CLV_OP_MATMUL && shape->rank == 3) add_fitting_layer(g, CLV_OP_PERMUTE, turn, &of[1]);
+  clv_attrs permutation = {.order = {2, {2, 1}}};
+  if (op == CLV_OP_MATMUL && shape->rank == 3)
+    add_fitting_layer(g, CLV_OP_PERMUTE, permutation, &of[1]);
   return clv_graph_add(g, op, &a, "", (uint32_t)g->n_nodes, of, op == CLV_OP_ATTENTION ? 3 : 2, at,
                        &err) == CLV_OK;
 }
@@ -417,21 +419,21 @@ static int64_t count_gradient_positions(const clv_graph *g, bool sum) {
 /* Each addend of a gradient is a path of its own, so the analysis may find fewer positions than a
  * perturbation shows, but never more. */
 static void gradient_analysis_never_finds_more_places_than_numbers(void **state) {
-  static const clv_reach_layer away[64];
+  static const clv_reach_layer at_worker[64];
   clv_reach found[64];
   uint32_t r = 2;
   int compared = 0, equal = 0;
   (void)state;
   for (int i = 0; i < GRAPHS; i++) {
-    bool known[64] = {false, true}, smooth, sum = i % 2;
+    bool known[64] = {false, true}, is_smooth, sum = i % 2;
     clv_err err;
-    CLV_AUTO(clv_graph_freep) clv_graph *g = draw_graph_with_gradient(&r, &smooth);
+    CLV_AUTO(clv_graph_freep) clv_graph *g = draw_graph_with_gradient(&r, &is_smooth);
     if (!g) continue;
     int64_t least = count_gradient_positions(g, sum);
     assert_true(g->n_nodes <= 64);
     known[g->output_node] = sum;
-    assert_int_equal(clv_reach_returned(g, away, known, 0, found, &err), CLV_OK);
-    if (least && (!found[1].is_unmixed || (smooth && found[1].least > least)))
+    assert_int_equal(clv_reach_returned(g, at_worker, known, 0, found, &err), CLV_OK);
+    if (least && (!found[1].is_unmixed || (is_smooth && found[1].least > least)))
       assert_same_count(g, "places of a gradient", found[1].least, least);
     compared += least > 0;
     equal += least > 0 && found[1].least == least;
@@ -443,7 +445,7 @@ static void gradient_analysis_never_finds_more_places_than_numbers(void **state)
 /* A slice leaves nine rows of a product, so the derivative reads nine positions of the other
  * factor. */
 static void derivative_behind_a_cut_is_not_read(void **state) {
-  static const clv_reach_layer away[64];
+  static const clv_reach_layer at_worker[64];
   bool known[64] = {false, true};
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   clv_reach found[64];
@@ -464,7 +466,7 @@ static void derivative_behind_a_cut_is_not_read(void **state) {
   g->output_node = at;
   known[at] = true;
   assert_int_equal(count_gradient_positions(g, true), 9);
-  assert_int_equal(clv_reach_returned(g, away, known, 0, found, &err), CLV_OK);
+  assert_int_equal(clv_reach_returned(g, at_worker, known, 0, found, &err), CLV_OK);
   assert_true(found[1].is_unmixed && found[1].least <= 9);
 }
 

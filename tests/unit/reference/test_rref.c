@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of a node's references where memory is short. What several nodes do is in tests/faults.
+ * Tests the table of a node's references when memory is short. tests/faults tests what several
+ * nodes do.
  */
 #include <setjmp.h>
 #include <stdarg.h>

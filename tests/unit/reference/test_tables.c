@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The state machines of references, cell by cell: a short program leads a node to each, and what
- * comes of the last word and the state afterwards are written here, beside PROTOCOL.md 12 and not
- * beside the tables. A cell that no program reaches is a failure, and so is one too many.
+ * Tests the state machines of references cell by cell. A short program leads a node to each cell.
+ * The results of the program's last word and the state after it are written here from PROTOCOL.md
+ * 12, not from the tables. A cell that no program reaches is a failure, and so is an additional
+ * cell.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +18,7 @@
 #include "common/engine/reference/rref_int.h"
 
 enum { SELF, OWNER, OTHER, NODES, REF = 1, FORK = 10, CHILD = 11, KEY = 9, KINDS = CLV_RREF_KINDS };
-enum { MS = 1000000, MANY = CLV_WIRE_REF_WINDOW };
+enum { MS = 1000000, WINDOW = CLV_WIRE_REF_WINDOW };
 static const uint64_t lease = 60000 * (uint64_t)MS, retry = 100 * (uint64_t)MS;
 
 /* ---- a node and the words of its programs ---------------------------------------------------- */
@@ -73,26 +74,26 @@ static void receive_message(node *n, uint32_t from, clv_rref_message m) {
 }
 
 /* Acknowledges, or refuses, the last message of a kind as its receiver would. */
-static void acknowledge_message(node *n, const char *kind, bool well) {
+static void acknowledge_message(node *n, const char *kind, bool is_accepted) {
   for (uint32_t i = 0; i < NODES; i++)
     for (int k = 0; k < KINDS; k++) {
       clv_rref_message m = {.kind = CLV_RREF_ACK, .number = n->last_sent_numbers[i][k]};
       if (!m.number || strcmp(kind, kinds[k]) != 0) continue;
-      m.failure = well ? NULL : &failure;
+      m.failure = is_accepted ? NULL : &failure;
       receive_message(n, i, m);
     }
 }
 
-/* Advances the time by ns, with a tick at each time that the node requests. heard: the other nodes
- * send messages meanwhile. */
-static void tick_until(node *n, uint64_t ns, bool heard) {
+/* Advances the time by ns, with a tick at each time that the node requests. hears_others: the other
+ * nodes send messages meanwhile. */
+static void tick_until(node *n, uint64_t ns, bool hears_others) {
   uint64_t end = n->now_ns + ns;
   clv_rref_message m = {.kind = CLV_RREF_ACK, .number = UINT64_MAX};
   for (uint64_t due; (due = clv_rrefs_due_ns(n->t)) <= end;) {
     n->now_ns = CLV_MAX(n->now_ns, due);
-    for (uint32_t i = OWNER; heard && i < NODES; i++) receive_message(n, i, m);
+    for (uint32_t i = OWNER; hears_others && i < NODES; i++) receive_message(n, i, m);
     clv_rrefs_tick(n->t, n->now_ns);
-    if (heard) take_results_as_text(n);
+    if (hears_others) take_results_as_text(n);
   }
   n->now_ns = end;
 }
@@ -119,7 +120,7 @@ static void do_pass_handle_to_owner(node *n) {
 }
 /* Sends so many messages to the other node that the next one is outside the window. */
 static void do_fill_window(node *n) {
-  for (uint64_t i = 0; i < MANY; i++) {
+  for (uint64_t i = 0; i < WINDOW; i++) {
     clv_rref_pass_args what = {1000 + i, OTHER, 1, 2};
     n->code = clv_rrefs_pass_handle(n->t, FORK, &what, n->now_ns, NULL);
   }
@@ -179,7 +180,7 @@ static void do_receive_first_ack(node *n) {
   receive_message(n, OTHER, (clv_rref_message){.kind = CLV_RREF_ACK, .number = 1});
 }
 static void do_receive_old_ack(node *n) {
-  receive_message(n, OTHER, (clv_rref_message){.kind = CLV_RREF_ACK, .number = MANY + 1});
+  receive_message(n, OTHER, (clv_rref_message){.kind = CLV_RREF_ACK, .number = WINDOW + 1});
 }
 /* Lets a lease pass without any message from the others. */
 static void do_miss_lease(node *n) { tick_until(n, lease * 5 / 4, false); }
@@ -460,7 +461,7 @@ static const cell released_cells[] = {
     {RREF_HANDLES, 0, RREF_HANDLE_RELEASE, "release", 0, "", CLV_NOT_FOUND},
 };
 
-/* ---- walking them ---------------------------------------------------------------------------- */
+/* ---- walking the cells ----------------------------------------------------------------------- */
 
 static clv_rref_visits reached; /* cells that the program text written for them visited */
 static clv_rref_visits visited; /* cells that any program text visited */
@@ -589,7 +590,7 @@ static void repeated_message_is_only_acknowledged(void **state) {
   n.last_numbers[OWNER]--;
   run_program(&n, "<KEEP");
   assert_string_equal(n.results_text, "ACK1");
-  n.last_numbers[OWNER] += MANY;
+  n.last_numbers[OWNER] += WINDOW;
   run_program(&n, "<DELETE-first");
   n.last_numbers[OWNER] = 0;
   run_program(&n, "<KEEP");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A look into three workers with everything in it: a pipeline that waits, a stranger with a hostile
- * name, one worker that does not answer and one that has not yet.
+ * Defines a view of three workers with everything in it: a pipeline that waits, another identity
+ * with a hostile name, one worker that does not answer and one that has not answered yet.
  */
 #ifndef CLEAVE_STATUS_TEST_H
 #define CLEAVE_STATUS_TEST_H
@@ -15,7 +15,7 @@
 
 #include "master/report/report.h"
 
-#define NASTY                                    \
+#define HOSTILE_TEXT                             \
   "\033[2J\033]0;owned\007 a\rb\nc\x7f \xc2\x9b" \
   "31m \xe2\x80\xae end"
 
@@ -74,8 +74,8 @@ static clv_status_session status_sessions[] = {{.name = "films",
                                                 .modules = status_modules,
                                                 .links = status_links,
                                                 .last_error = {"module 1: no memory", 12.4}},
-                                               {.name = NASTY,
-                                                .identity = NASTY,
+                                               {.name = HOSTILE_TEXT,
+                                                .identity = HOSTILE_TEXT,
                                                 .id = "ff112233445566778899aabbccddeeff",
                                                 .epoch = 1,
                                                 .age_s = 9,
@@ -85,7 +85,7 @@ static clv_status_session status_sessions[] = {{.name = "films",
                                                 .idle = 0.04,
                                                 .n_modules = 1,
                                                 .modules = status_modules + 1,
-                                                .last_error = {NASTY, 0.2}}};
+                                                .last_error = {HOSTILE_TEXT, 0.2}}};
 
 static clv_status_worker status_workers[] = {
     {.name = "worker-1",

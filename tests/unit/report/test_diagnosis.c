@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is said of a session for numbers of every sort: who it waits for, and why.
+ * Tests the diagnosis of a session for numbers of every kind: what the session waits for, and why.
  */
 #include <setjmp.h>
 #include <stdarg.h>

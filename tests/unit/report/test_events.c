@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Event files: framing and fields byte by byte, the order of files, and disks without room.
+ * Tests event files: framing and fields byte by byte, the order of files, and disks without space.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -85,12 +85,12 @@ static size_t count_events(const char *path) {
 /* Asserts the event's bytes after its wall time, which must be now. */
 static void assert_event(const clv_bytes *file, size_t *at, const char *want, size_t want_len) {
   size_t len;
-  double wall;
+  double wall_time_s;
   const char *p = next_event(file, at, &len);
   assert_non_null(p);
   assert_int_equal(p[0], 1 << 3 | 1);
-  memcpy(&wall, p + 1, 8);
-  assert_true(fabs(wall - (double)clv_wall_ms() / 1e3) < 60);
+  memcpy(&wall_time_s, p + 1, 8);
+  assert_true(fabs(wall_time_s - (double)clv_wall_ms() / 1e3) < 60);
   assert_int_equal(len - 9, want_len);
   assert_memory_equal(p + 9, want, want_len);
 }

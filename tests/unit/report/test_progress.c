@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How long a run will still take, on its lines.
+ * Tests the estimate of how long a run will still take, in the lines of the run.
  */
 #include <math.h>
 
@@ -48,15 +48,15 @@ static void print_progress(uint64_t steps, uint64_t total, clv_bytes *ret_text,
 static void remaining_time_is_printed_only_when_known(void **state) {
   static const struct {
     uint64_t steps, total;
-    bool told;
+    bool prints_eta;
   } cases[] = {{2, 1000, true}, {2, 2, false}, {2, 0, false}, {2, UINT64_MAX, false}};
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
     print_progress(cases[i].steps, cases[i].total, &text, &json);
     assert_non_null(strstr(text.data, "step 2"));
-    assert_int_equal(strstr(text.data, "  eta ") != NULL, cases[i].told);
-    assert_int_equal(strstr(json.data, "\"eta_s\":") != NULL, cases[i].told);
+    assert_int_equal(strstr(text.data, "  eta ") != NULL, cases[i].prints_eta);
+    assert_int_equal(strstr(json.data, "\"eta_s\":") != NULL, cases[i].prints_eta);
   }
 }
 

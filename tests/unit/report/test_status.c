@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A fixed view, drawn: the text at three widths, what never reaches a terminal, and the JSON.
+ * Tests a fixed view, drawn: the text at several widths, bytes that must not reach a terminal, and
+ * the JSON.
  */
 #include "tests/unit/report/status_test.h"
 
@@ -193,8 +194,9 @@ static void status_text_stays_within_the_width(void **state) {
 
 /* Names of modules come from other programs. A viewer that sees only its own sessions must not get
  * numbers of others. */
-static clv_status_module hostile_modules[] = {{.index = 0, .name = NASTY, .steps = 1, .evals = 1},
-                                              {.index = 1, .name = "encoder", .steps = 2}};
+static clv_status_module hostile_modules[] = {
+    {.index = 0, .name = HOSTILE_TEXT, .steps = 1, .evals = 1},
+    {.index = 1, .name = "encoder", .steps = 2}};
 static clv_status_session hostile_session = {.name = "s",
                                              .identity = "spiffe://a/b",
                                              .attached = true,

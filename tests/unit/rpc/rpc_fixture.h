@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the tests of this folder share: a scratch CA with certificates good and bad, a runtime, an
- * echo server over real loopback TLS, and recorders for what streams report.
+ * Fixtures that the tests of this folder share: a scratch CA with valid and invalid certificates, a
+ * runtime, an echo server over real loopback TLS, and recorders for the events of streams.
  */
 #ifndef CLEAVE_TESTS_RPC_FIXTURE_H
 #define CLEAVE_TESTS_RPC_FIXTURE_H
@@ -146,9 +146,9 @@ static UNUSED bool event_wait_for_count(event *e, unsigned count, unsigned ms) {
   pthread_mutex_lock(&e->lock);
   int rc = 0;
   while (e->n_raised < count && rc == 0) rc = pthread_cond_timedwait(&e->changed, &e->lock, &until);
-  bool reached = e->n_raised >= count;
+  bool is_reached = e->n_raised >= count;
   pthread_mutex_unlock(&e->lock);
-  return reached;
+  return is_reached;
 }
 
 /* ---- a recording stream ---------------------------------------------------------------------- */
@@ -263,9 +263,9 @@ static UNUSED clv_code allow_master_only(void *user, const clv_rpc_peer *peer, c
 
 static UNUSED void assert_seen_uri(service *s, const char *uri) {
   pthread_mutex_lock(&s->sink_recorder.lock);
-  bool same = strcmp(s->seen_uri, uri) == 0;
+  bool is_same = strcmp(s->seen_uri, uri) == 0;
   pthread_mutex_unlock(&s->sink_recorder.lock);
-  assert_true(same);
+  assert_true(is_same);
 }
 
 static UNUSED clv_code answer_echo(void *user, const clv_rpc_peer *peer, const clv_iov *request,

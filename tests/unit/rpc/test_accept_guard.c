@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A server with 64 descriptors is flooded with plain TCP connections that never speak TLS. While
- * they stand, and after they have gone, a master must get in again. Without the guard gRPC's
- * listener is dead for good after the first accept that finds no descriptor.
+ * Tests the guard of accepted connections. A server with 64 descriptors is flooded with plain TCP
+ * connections that never speak TLS. While they are open, and after they are closed, a master must
+ * be able to connect again. Without the guard gRPC's listener never accepts again after the first
+ * accept that finds no descriptor.
  *
  * The server is this program again (with the guard linked in, as in the worker daemon), because the
- * limit on descriptors must not bind the flood.
+ * limit on descriptors must not limit the flood.
  */
 #include "rpc_fixture.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who may speak: certificates good and bad on both sides, the one URI, reload, limits per identity.
+ * Tests which peers are accepted: valid and invalid certificates on both sides, the one URI,
+ * reload, limits per identity.
  */
 #include "rpc_fixture.h"
 
@@ -287,31 +288,32 @@ static void test_reloaded_certificates_apply_to_new_handshakes(void **state) {
 
 /* ---- limits per identity --------------------------------------------------------------------- */
 
-enum { MANY = 41 };
+enum { CLIENTS = 41 };
 
 static void test_calls_over_the_identity_limit_are_refused(void **state) {
   (void)state;
   clv_err err;
-  static recorder r[MANY];
-  clv_rpc_stream *stream[MANY];
+  static recorder r[CLIENTS];
+  clv_rpc_stream *stream[CLIENTS];
   CLV_AUTO(clv_rpc_channel_freep)
   clv_rpc_channel *channel = make_channel(runtime, svc.target, &master, WORKER_URI);
   must(clv_rpc_channel_connect(channel, 5000 * TIME_SCALE, &err), &err);
-  for (int i = 0; i < MANY; i++) {
+  for (int i = 0; i < CLIENTS; i++) {
     init_recorder(&r[i]);
     clv_rpc_stream_events events = make_recorder_events(&r[i]);
     must(clv_rpc_stream_open(channel, "/test/Echo", &events, &stream[i], &err), &err);
-    if (i == MANY - 2) /* forty clients are connected before the surplus one */
-      for (int k = 0; k < 500 && get_server_counts().n_active_calls < MANY - 1; k++) usleep(10000);
+    if (i == CLIENTS - 2) /* forty clients are connected before the surplus one */
+      for (int k = 0; k < 500 && get_server_counts().n_active_calls < CLIENTS - 1; k++)
+        usleep(10000);
   }
-  assert_true(event_wait_for_count(&r[MANY - 1].closed, 1, 5000));
-  assert_int_equal(r[MANY - 1].end_code, CLV_EXHAUSTED);
+  assert_true(event_wait_for_count(&r[CLIENTS - 1].closed, 1, 5000));
+  assert_int_equal(r[CLIENTS - 1].end_code, CLV_EXHAUSTED);
   assert_string_equal(
-      r[MANY - 1].end_text,
+      r[CLIENTS - 1].end_text,
       "more than 40 calls at once: raise limits.concurrent_calls in worker.yaml (a session makes "
       "about six)");
   assert_int_equal(event_get_count(&r[0].closed), 0);
-  for (int i = 0; i < MANY; i++) {
+  for (int i = 0; i < CLIENTS; i++) {
     clv_rpc_stream_close(stream[i]);
     assert_true(event_wait_for_count(&r[i].closed, 1, 5000));
     clv_rpc_stream_unref(stream[i]);
@@ -331,8 +333,8 @@ static void test_rapid_stream_resets_disconnect_the_client(void **state) {
   must(clv_rpc_channel_connect(channel, 5000 * TIME_SCALE, &err), &err);
   clv_rpc_stream_events events = make_recorder_events(&r);
   unsigned opened = 0;
-  enum { BATCH = 30, MOST = 3000 };
-  while (opened < MOST && get_server_counts().n_cut_peers == 0) {
+  enum { BATCH = 30, MAX_STREAMS = 3000 };
+  while (opened < MAX_STREAMS && get_server_counts().n_cut_peers == 0) {
     clv_rpc_stream *stream[BATCH];
     uint64_t before = get_server_counts().n_calls;
     for (int i = 0; i < BATCH; i++, opened++)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A client that speaks HTTP/2 by hand to a server which has the read guard, as the worker daemon
- * has: what gRPC answers by itself ends its connection soon, also where it is wanted as parts of
- * messages. Calls, small messages and large ones of gRPC's own client never do.
+ * Tests the read guard with a client that speaks HTTP/2 by hand to a server which has the guard, as
+ * the worker daemon has. Frames that gRPC answers by itself, and messages that never end, end the
+ * connection soon. Calls, small messages and large ones of gRPC's own client never do.
  */
 #include "rpc_fixture.h"
 
@@ -107,7 +107,7 @@ static int group_down(void **state) {
   return remove_scratch();
 }
 
-/* ---- by hand --------------------------------------------------------------------------------- */
+/* ---- a client that speaks HTTP/2 by hand ----------------------------------------------------- */
 
 typedef struct wire {
   int fd;

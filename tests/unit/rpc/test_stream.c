@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Streams and unary calls between two ends over real loopback TLS: bytes, order, releases, ends.
+ * Tests streams and unary calls between two ends over real loopback TLS: bytes, order, releases,
+ * ends.
  *
  * runs alone: a call beside one that is slow
  */
@@ -15,11 +16,11 @@ static clv_rpc_runtime *runtime;
 static service svc;
 static clv_rpc_channel *channel;
 
-static void up(const clv_rpc_server_options *changed) {
+static void open_service(const clv_rpc_server_options *changed) {
   clv_err err;
-  clv_rpc_server_options usual = make_service_options(&svc, &worker);
+  clv_rpc_server_options default_options = make_service_options(&svc, &worker);
   runtime = make_runtime();
-  start_service(&svc, runtime, changed ? changed : &usual);
+  start_service(&svc, runtime, changed ? changed : &default_options);
   channel = make_channel(runtime, svc.target, &master, WORKER_URI);
   must(clv_rpc_channel_connect(channel, 5000 * TIME_SCALE, &err), &err);
 }
@@ -27,7 +28,7 @@ static void up(const clv_rpc_server_options *changed) {
 static int set_up(void **state) {
   (void)state;
   memset(&svc, 0, sizeof svc);
-  up(NULL);
+  open_service(NULL);
   return 0;
 }
 
@@ -207,7 +208,7 @@ static void test_oversized_message_is_refused_and_released(void **state) {
   clv_rpc_stream_unref(stream);
 }
 
-enum { SENDERS = 4, EACH = 500 };
+enum { SENDERS = 4, MESSAGES_PER_SENDER = 500 };
 
 typedef struct sender {
   clv_rpc_stream *stream;
@@ -217,7 +218,7 @@ typedef struct sender {
 static void *send_many(void *arg) {
   sender *me = arg;
   clv_err err;
-  for (uint32_t i = 0; i < EACH; i++) {
+  for (uint32_t i = 0; i < MESSAGES_PER_SENDER; i++) {
     uint32_t words[2] = {me->id, i};
     clv_rpc_piece pieces[2] = {{&words[0], 4, NULL, NULL}, {&words[1], 4, NULL, NULL}};
     must(clv_rpc_stream_send(me->stream, pieces, 2, &err), &err);
@@ -240,7 +241,7 @@ static void test_messages_of_each_thread_stay_in_order(void **state) {
   clv_rpc_stream_close(stream); /* queued messages are still sent */
   assert_true(event_wait_for_count(&r.closed, 1, 60000));
   assert_int_equal(r.end_code, CLV_OK);
-  assert_int_equal(r.all_data.len, SENDERS * EACH * 8);
+  assert_int_equal(r.all_data.len, SENDERS * MESSAGES_PER_SENDER * 8);
   uint32_t next[SENDERS] = {0};
   for (size_t i = 0; i < r.all_data.len; i += 8) {
     uint32_t words[2];
@@ -319,14 +320,15 @@ static void test_cancel_releases_queued_megabytes(void **state) {
   static recorder r;
   static atomic_uint released;
   released = 0;
-  enum { BIG = 5 << 20, N = 8 };
-  char *data = calloc(1, BIG);
+  enum { BIG_BYTES = 5 << 20, N = 8 };
+  char *data = calloc(1, BIG_BYTES);
   svc.delays_echo = true;
   clv_rpc_stream *stream = open_stream("/test/Echo", &r);
-  clv_rpc_piece piece = {data, BIG, count_release, &released};
+  clv_rpc_piece piece = {data, BIG_BYTES, count_release, &released};
   for (int i = 0; i < N; i++) must(clv_rpc_stream_send(stream, &piece, 1, &err), &err);
   usleep(200000);
-  assert_true(clv_rpc_stream_queued_bytes(stream) > (size_t)BIG); /* the sender's queue has grown */
+  /* the sender's queue has grown */
+  assert_true(clv_rpc_stream_queued_bytes(stream) > (size_t)BIG_BYTES);
   clv_rpc_stream_cancel(stream, CLV_ABORTED, "changed my mind");
   assert_true(event_wait_for_count(&r.closed, 1, 5000));
   assert_int_equal(r.end_code, CLV_ABORTED);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What --resume does with what it finds: nothing where the run is finished, the beginning where
- * there has been no checkpoint; and by which table it goes on.
+ * Tests what --resume does with the run that it finds: nothing if the run is finished, and a new
+ * start if there is no checkpoint. Also tests with which egress table it continues.
  */
 #include <sys/stat.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which checkpoint is the best, and what is believed of a file that says so.
+ * Tests which checkpoint is the best, and which content of the file that names it is believed.
  */
 #include <math.h>
 

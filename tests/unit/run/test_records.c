@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The names of classes, and predictions with them as files.
+ * Tests the names of classes, and files of predictions with these names.
  */
 #include <math.h>
 
@@ -168,9 +168,9 @@ static void npy_predictions_get_a_json_file_of_names(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
   clv_err err = {0};
   (void)state;
-  const clv_predictions bare = make_predictions(&none, CLV_LOSS_MSE, t, data),
+  const clv_predictions without_names = make_predictions(&none, CLV_LOSS_MSE, t, data),
                         named = make_predictions(&classes, CLV_LOSS_NLL, t, data);
-  assert_ok(clv_predictions_write(&bare, CLV_PREDICTIONS_NPY, "p.npy", &err), &err);
+  assert_ok(clv_predictions_write(&without_names, CLV_PREDICTIONS_NPY, "p.npy", &err), &err);
   assert_int_not_equal(access("p.npy.json", F_OK), 0);
   assert_ok(clv_predictions_write(&named, CLV_PREDICTIONS_NPY, "p.npy", &err), &err);
   assert_ok(clv_file_read("p.npy.json", 1 << 20, &json, &err), &err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The three parts of a training: a run is opened, restored and looped, each again in one process.
- * Weights, moments, dropout and the order of the records follow from the checkpoint alone.
+ * Tests the three parts of a training: a run is opened, restored and looped, each again in one
+ * process. Weights, moments, dropout and the order of the records follow from the checkpoint alone.
  */
 #include "master/run/run_int.h"
 #include "tests/unit/scratch.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random valid schedules: all instructions of a round in a random order in which each comes after
- * what it needs, and each stage's forwards, input gradients and weight gradients ascend. And ways
- * to damage one.
+ * Makes random valid schedules: all instructions of a round in a random order in which each comes
+ * after what it needs, and each stage's forwards, input gradients and weight gradients ascend. Also
+ * damages schedules.
  */
 #ifndef CLEAVE_RANDOM_SCHEDULE_H
 #define CLEAVE_RANDOM_SCHEDULE_H
@@ -81,11 +81,11 @@ static inline void add_possible_backward(shuffle *x, uint32_t s, uint32_t per_st
   bool there = k < x->f[s] &&
                (last || (is_cross_rank_edge(shape, s) ? *get_is_moved(x, CLV_INSTR_RECV_B, s, k)
                                                       : x->i[s + 1] > k));
-  bool of_step = !per_step || w / per_step == x->n_steps[s];
+  bool is_of_step = !per_step || w / per_step == x->n_steps[s];
   if (there && !x->has_whole_backward[s][k]) add_possible(x, CLV_INSTR_INPUT, s, k, 0);
-  if (there && x->has_whole_backward[s][k] && w == k && of_step)
+  if (there && x->has_whole_backward[s][k] && w == k && is_of_step)
     add_possible(x, CLV_INSTR_BACKWARD, s, k, 0);
-  if (w < k && of_step) add_possible(x, CLV_INSTR_WEIGHT, s, w, 0);
+  if (w < k && is_of_step) add_possible(x, CLV_INSTR_WEIGHT, s, w, 0);
   if (per_step && w == (x->n_steps[s] + 1) * per_step)
     add_possible(x, CLV_INSTR_STEP, s, x->n_steps[s], 0);
 }

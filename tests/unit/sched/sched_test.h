@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shared by the tests of schedules: shapes, schedules and runs that have to be had, random numbers.
+ * Functions that the tests of schedules share: shapes, schedules and simulated runs that must
+ * succeed, random numbers.
  */
 #ifndef CLEAVE_SCHED_TEST_H
 #define CLEAVE_SCHED_TEST_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The gate: what a schedule has to be, each way of not being it, random valid ones, and damaged
- * ones.
+ * Tests the check of schedules: what a schedule must be, each way of violating it, random valid
+ * schedules, and damaged ones.
  *
  * runs alone: how long a check may take
  */
@@ -181,8 +181,8 @@ static void test_large_schedules_are_checked_in_time(void **state) {
   double slow = getenv("CLV_TEST_SLOW") ? atof(getenv("CLV_TEST_SLOW")) : 1;
   (void)state;
   for (int kind = 0; kind < CLV_SCHED_CUSTOM; kind++) {
-    bool ring = kind == CLV_SCHED_INTERLEAVED;
-    clv_sched_shape shape = make_shape(16, ring ? 8 : 16, 64);
+    bool is_interleaved = kind == CLV_SCHED_INTERLEAVED;
+    clv_sched_shape shape = make_shape(16, is_interleaved ? 8 : 16, 64);
     shape.n_accumulate = kind == CLV_SCHED_PIPEDREAM_2BW ? 16 : 0;
     CLV_AUTO(clv_sched_freep) clv_sched *s = make_schedule((clv_sched_kind)kind, &shape, 0, NULL);
     clv_sched_report r;

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where to cut: against all ways to cut, judged one by one, and against ways known beforehand.
+ * Tests the search for cuts: against all ways to cut, simulated one by one, and against results
+ * known beforehand.
  */
 #include "tests/unit/sched/sched_test.h"
 
-enum { MOST_LAYERS = 64, FEW = 3 };
+enum { MAX_LAYERS = 64, MAX_RESULTS = 3 };
 
 /* Layers, each with its time for a batch. A micro-batch takes its share of that time plus a fixed
  * time. */
 typedef struct chain {
   uint32_t n_layers, n_stages; /* n_stages: number of stages, of which the loss is the last */
-  double forward_s[MOST_LAYERS], input_s[MOST_LAYERS], weight_s[MOST_LAYERS],
-      output_bytes[MOST_LAYERS];
+  double forward_s[MAX_LAYERS], input_s[MAX_LAYERS], weight_s[MAX_LAYERS], output_bytes[MAX_LAYERS];
   double stage_speed[CLV_SCHED_STAGES], latency_s, bytes_per_s, fixed_s;
   bool sends_input_gradient_first;
-  uint32_t possible_cuts[MOST_LAYERS], min_layers[CLV_SCHED_STAGES], max_layers[CLV_SCHED_STAGES];
+  uint32_t possible_cuts[MAX_LAYERS], min_layers[CLV_SCHED_STAGES], max_layers[CLV_SCHED_STAGES];
   uint32_t micro_batch_choices[8];
 } chain;
 
@@ -63,22 +63,22 @@ static clv_sched_cuts make_problem(chain *c, uint32_t layers, uint32_t stages, u
   return p;
 }
 
-static uint32_t search_cuts(const clv_sched_cuts *p, clv_sched_split ret[FEW],
+static uint32_t search_cuts(const clv_sched_cuts *p, clv_sched_split ret[MAX_RESULTS],
                             clv_sched_search *report) {
   uint32_t n = 0;
-  ok(clv_sched_search_cuts(p, FEW, ret, &n, report, err));
+  ok(clv_sched_search_cuts(p, MAX_RESULTS, ret, &n, report, err));
   return n;
 }
 
-/* ---- against all ways ------------------------------------------------------------------------ */
+/* ---- against an exhaustive search ------------------------------------------------------------ */
 
-typedef struct brute {
+typedef struct exhaustive_search {
   const clv_sched_cuts *p;
-  double best_seconds[FEW]; /* best times of different cuts */
-} brute;
+  double best_seconds[MAX_RESULTS]; /* best times of different cuts */
+} exhaustive_search;
 
-static void keep_best_seconds(brute *b, double seconds) {
-  for (int i = 0; i < FEW; i++)
+static void keep_best_seconds(exhaustive_search *b, double seconds) {
+  for (int i = 0; i < MAX_RESULTS; i++)
     if (seconds < b->best_seconds[i]) {
       double worse = b->best_seconds[i];
       b->best_seconds[i] = seconds;
@@ -86,7 +86,8 @@ static void keep_best_seconds(brute *b, double seconds) {
     }
 }
 
-static void try_cuts_from(brute *b, clv_sched_split *split, uint32_t cut, uint32_t from) {
+static void try_cuts_from(exhaustive_search *b, clv_sched_split *split, uint32_t cut,
+                          uint32_t from) {
   const clv_sched_cuts *p = b->p;
   if (cut == p->shape.n_stages - 2) {
     double best = INFINITY;
@@ -143,22 +144,22 @@ static void test_search_finds_the_exhaustive_optimum(void **state) {
     chain c;
     uint32_t stages = 2 + draw_below(&seed, 3), ranks = 1 + draw_below(&seed, stages), n;
     clv_sched_cuts p = make_problem(&c, stages + 3 + draw_below(&seed, 4), stages, ranks);
-    clv_sched_split split, found[FEW];
+    clv_sched_split split, found[MAX_RESULTS];
     clv_sched_search report;
-    brute b = {.p = &p, .best_seconds = {INFINITY, INFINITY, INFINITY}};
+    exhaustive_search b = {.p = &p, .best_seconds = {INFINITY, INFINITY, INFINITY}};
     draw_problem(&c, &p, &seed);
     try_cuts_from(&b, &split, 0, 0);
     n = search_cuts(&p, found, &report);
     assert_true(report.is_optimal && report.n_simulated <= report.n_possible);
     for (uint32_t i = 0; i < n; i++) assert_seconds(&found[i], b.best_seconds[i], round, p.kind);
-    assert_true(n == FEW || isinf(b.best_seconds[n]));
+    assert_true(n == MAX_RESULTS || isinf(b.best_seconds[n]));
   }
 }
 
-/* ---- known beforehand ------------------------------------------------------------------------ */
+/* ---- problems with known cuts ---------------------------------------------------------------- */
 
 static void assert_cuts(const clv_sched_cuts *p, const uint32_t *want, uint32_t micros) {
-  clv_sched_split found[FEW];
+  clv_sched_split found[MAX_RESULTS];
   clv_sched_search report;
   assert_true(search_cuts(p, found, &report) > 0);
   for (uint32_t i = 0; i + 2 < p->shape.n_stages; i++)
@@ -202,7 +203,7 @@ static void test_optimal_micro_batch_count_is_found(void **state) {
 static void test_huge_search_space_gives_a_local_optimum(void **state) {
   chain c;
   clv_sched_cuts p = make_problem(&c, 64, 8, 8);
-  clv_sched_split found[FEW];
+  clv_sched_split found[MAX_RESULTS];
   clv_sched_search report;
   (void)state;
   c.forward_s[0] = 3, c.forward_s[40] = 2.5;
@@ -229,32 +230,32 @@ static void test_huge_search_space_gives_a_local_optimum(void **state) {
 static void test_nearly_full_cuts_are_enumerated(void **state) {
   chain c;
   clv_sched_cuts p = make_problem(&c, 60, 58, 58);
-  clv_sched_split found[FEW];
+  clv_sched_split found[MAX_RESULTS];
   clv_sched_search report;
   (void)state;
   c.forward_s[10] = c.forward_s[20] = 0;
-  assert_int_equal(search_cuts(&p, found, &report), FEW);
+  assert_int_equal(search_cuts(&p, found, &report), MAX_RESULTS);
   assert_int_equal(report.n_possible, 59 * 58 / 2);
   c.max_layers[56] = 57;
-  assert_int_equal(search_cuts(&p, found, &report), FEW);
+  assert_int_equal(search_cuts(&p, found, &report), MAX_RESULTS);
   assert_int_equal(report.n_possible, 58);
 }
 
 static void test_impossible_cuts_are_not_found(void **state) {
   chain c;
   clv_sched_cuts p = make_problem(&c, 4, 3, 3);
-  clv_sched_split found[FEW];
+  clv_sched_split found[MAX_RESULTS];
   clv_sched_search report;
   uint32_t n;
   clv_err err = {0};
   (void)state;
   p.n_cut_places = 1;
-  assert_int_equal(clv_sched_search_cuts(&p, FEW, found, &n, &report, &err), CLV_NOT_FOUND);
+  assert_int_equal(clv_sched_search_cuts(&p, MAX_RESULTS, found, &n, &report, &err), CLV_NOT_FOUND);
   p = make_problem(&c, 4, 3, 3);
   c.min_layers[0] = 2, c.max_layers[1] = 2;
-  assert_int_equal(clv_sched_search_cuts(&p, FEW, found, &n, &report, &err), CLV_NOT_FOUND);
+  assert_int_equal(clv_sched_search_cuts(&p, MAX_RESULTS, found, &n, &report, &err), CLV_NOT_FOUND);
   p.n_micro_batch_counts = 0;
-  assert_int_equal(clv_sched_search_cuts(&p, FEW, found, &n, &report, &err), CLV_INVALID);
+  assert_int_equal(clv_sched_search_cuts(&p, MAX_RESULTS, found, &n, &report, &err), CLV_INVALID);
 }
 
 int main(void) {

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The generator: the textbook's lists literally, the literature's bubbles and memory, placements of
- * every sort, and what it refuses.
+ * Tests the generator of schedules: the textbook's lists literally, the literature's bubbles and
+ * memory, placements of every kind, and what it refuses.
  */
 #include "tests/unit/sched/sched_test.h"
 
 /* Writes the computing instructions of a rank as one line. Each version of delay (weights_age) is
  * written as '. */
-static void write_line(const clv_sched *s, uint32_t rank, bool stages, clv_bytes *out) {
+static void write_line(const clv_sched *s, uint32_t rank, bool has_stages, clv_bytes *out) {
   char text[SCHED_INSTR_TEXT];
   for (uint32_t k = 0; k < s->n[rank]; k++) {
     const clv_instr *i = &s->instrs[rank][k];
     if (i->kind >= CLV_INSTR_SEND_F && i->kind <= CLV_INSTR_RECV_B) continue;
     clv_bytes_printf(out, "%s%s%s", out->len ? " " : "", clv_instr_text(i, text),
                      i->weights_age ? "'" : "");
-    if (stages) clv_bytes_printf(out, "@%u", i->stage);
+    if (has_stages) clv_bytes_printf(out, "@%u", i->stage);
   }
 }
 
@@ -224,7 +224,7 @@ static void test_free_loss_stage_adds_no_micro_batches_in_flight(void **state) {
     assert_int_equal(r.max_live_micros[1], kinds[k] == CLV_SCHED_ZB_H1 ? 2 : 1);
     assert_int_equal(r.max_live_micros[2], 1);
   }
-  /* Zero-bubble has the bubble it has without the loss stage: (p-1)/(3m+p-1). */
+  /* The bubble of zero-bubble is the same as without the loss stage: (p-1)/(3m+p-1). */
   CLV_AUTO(clv_sched_freep) clv_sched *zb = make_schedule(CLV_SCHED_ZB_H1, &shape, 0, &costs);
   assert_true(fabs(simulate_schedule(zb, &costs).bubble - 1.0 / 25) < 1e-12);
   /* Interleaved over two ranks, with the loss last. */
@@ -259,17 +259,17 @@ static void test_random_placements_give_valid_schedules(void **state) {
       shape.n_micro_batches *= shape.n_accumulate;
     }
     for (uint32_t s = 0; s < shape.n_stages; s++) {
-      bool loss = kind != CLV_SCHED_INTERLEAVED && draw_below(&seed, 4) == 0;
-      costs.forward_seconds[s] = loss ? 0 : draw_uniform(&seed, 0, 3),
+      bool has_loss = kind != CLV_SCHED_INTERLEAVED && draw_below(&seed, 4) == 0;
+      costs.forward_seconds[s] = has_loss ? 0 : draw_uniform(&seed, 0, 3),
       costs.step_seconds[s] = draw_uniform(&seed, 0, 1);
-      costs.input_grad_seconds[s] = loss ? 0 : draw_uniform(&seed, 0, 3),
-      costs.weight_grad_seconds[s] = loss ? 0 : draw_uniform(&seed, 0, 3);
+      costs.input_grad_seconds[s] = has_loss ? 0 : draw_uniform(&seed, 0, 3),
+      costs.weight_grad_seconds[s] = has_loss ? 0 : draw_uniform(&seed, 0, 3);
       costs.latency_seconds[s] = draw_uniform(&seed, 0, 9),
       costs.serialise_backward_seconds[s] = draw_uniform(&seed, 0, 4);
     }
-    bool windowed =
+    bool is_windowed =
         kind != CLV_SCHED_NAIVE && kind != CLV_SCHED_GPIPE && kind != CLV_SCHED_INTERLEAVED;
-    uint32_t window = windowed ? draw_below(&seed, 12) : 0;
+    uint32_t window = is_windowed ? draw_below(&seed, 12) : 0;
     CLV_AUTO(clv_sched_freep)
     clv_sched *s = make_schedule(kind, &shape, window, draw_below(&seed, 2) ? &costs : NULL);
     clv_sched_report r;

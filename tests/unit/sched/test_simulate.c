@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The simulator against numbers worked out by hand and against a table that another simulator made
- * (two stages of F = 10 and B = 20 ms over delayed links), and the window that is chosen by it.
+ * Compares the simulator with numbers computed by hand and with a table that another simulator made
+ * (two stages of F = 10 and B = 20 ms over delayed links), and tests the window that is chosen with
+ * it.
  */
 #include "tests/long.h"
 #include "tests/unit/sched/sched_test.h"
@@ -177,7 +178,7 @@ static uint32_t compute_needed_window(const clv_sched_shape *shape, const clv_sc
 }
 
 static void test_needed_window_matches_hand_computation(void **state) {
-  clv_sched_shape two = make_shape(2, 2, 64), fro = make_shape(4, 2, 64),
+  clv_sched_shape two = make_shape(2, 2, 64), alternating = make_shape(4, 2, 64),
                   frozen = make_shape(3, 3, 64);
   clv_sched_costs c;
   (void)state;
@@ -196,7 +197,7 @@ static void test_needed_window_matches_hand_computation(void **state) {
     c.serialise_forward_seconds[e] = 1, c.serialise_backward_seconds[e] = 0.5,
     c.latency_seconds[e] = 3;
   /* the window is 1 + 25.5 / 2.5, rounded up */
-  assert_int_equal(compute_needed_window(&fro, &c), 1 + 11);
+  assert_int_equal(compute_needed_window(&alternating, &c), 1 + 11);
   /* Counts from the first stage with a backward: a stage of 1 s and 7.5 s in flight, over 1 s. */
   frozen.first_backward_stage = 1;
   /* the window is 1 + 8.5, rounded up */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Schedules as text and back, what the parser says about text that is none, and the drawing.
+ * Tests schedules as text and back, the errors of the parser, and the drawing.
  */
 #include "tests/unit/sched/random_schedule.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Scores by hand. tests/net/training/test_scores.py has many classes and places, by NumPy.
+ * Compares scores of small inputs with values computed by hand. tests/net/training/test_places.py
+ * compares scores of many classes and positions with NumPy.
  */
 #include <math.h>
 

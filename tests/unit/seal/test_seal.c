@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sealed files: what is read back, and that every change of a file is refused. Key files.
+ * Tests sealed files: what is read back, and that every change of a file is refused. Also tests key
+ * files.
  */
 #include <sys/stat.h>
 

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tensors of artifacts in a device's memory: once on each for all who take them, brought there by
- * parts, and zeroed before the device gets its memory back.
+ * Tests tensors of artifacts in a device's memory: each device has one copy for all its users,
+ * filled in parts, and zeroed before the device gets its memory back.
  */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-// after the above
+// cmocka.h requires the headers above
 #include <cmocka.h>
 
 #include "tests/unit/far.h"
 #include "worker/store/store.h"
 
-enum { N = 3000, BYTES = N * 4, LONG = CLV_BASE_CHUNK_BYTES / 4 + N };
+enum { N = 3000, BYTES = N * 4, N_CHUNKED = CLV_BASE_CHUNK_BYTES / 4 + N };
 
 static clv_err err;
 
@@ -85,12 +85,12 @@ static void base_is_stored_once_per_device(void **state) {
   source s = {0};
   size_t before = get_device_bytes_in_use();
   clv_tensor *here = acquire_tensor(b, NULL, N, &s),
-             *first = acquire_tensor(b, get_device(0), LONG, &s);
+             *first = acquire_tensor(b, get_device(0), N_CHUNKED, &s);
   assert_int_equal(s.n_fills, 3);
   assert_int_equal(far.n_unfinished, 0);
   size_t by = before - get_device_bytes_in_use();
-  clv_tensor *second = acquire_tensor(b, get_device(0), LONG, &s),
-             *other = acquire_tensor(b, get_device(1), LONG, &s);
+  clv_tensor *second = acquire_tensor(b, get_device(0), N_CHUNKED, &s),
+             *other = acquire_tensor(b, get_device(1), N_CHUNKED, &s);
   assert_ptr_equal(first->data, second->data);
   assert_ptr_not_equal(first->data, other->data);
   assert_int_equal(before - get_device_bytes_in_use(), 2 * by);
@@ -122,12 +122,12 @@ static void check_and_free(const clv_backend *b, void *p) {
 static void freed_device_memory_is_zeroed(void **state) {
   (void)state;
   clv_bases *b = open_bases();
-  clv_backend looking = *get_device(0);
-  clv_backend_memory memory = *looking.memory;
+  clv_backend observed_backend = *get_device(0);
+  clv_backend_memory memory = *observed_backend.memory;
   source s = {0};
   memory.give = check_and_free;
-  looking.memory = &memory;
-  clv_tensor_unref(acquire_tensor(b, &looking, N, &s));
+  observed_backend.memory = &memory;
+  clv_tensor_unref(acquire_tensor(b, &observed_backend, N, &s));
   assert_int_equal(given, 1);
   clv_bases_free(b);
 }

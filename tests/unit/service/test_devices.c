@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The devices of a worker: which backend has which, with which account, and which is meant where
- * none is named.
+ * Tests the devices of a worker: which backend has which device, with which account, and which
+ * device is meant if none is named.
  */
 #include <setjmp.h>
 #include <stdarg.h>

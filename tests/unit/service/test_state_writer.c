@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The writer of files of state: the order of its files, and files that are withdrawn while they
- * wait, while they are written and while the disk syncs them. The disk is this test: a file is
- * synced when the test lets it.
+ * Tests the writer of files of state: the order of its files, and files that are withdrawn while
+ * they wait, while they are written and while the disk syncs them. This test plays the disk: a file
+ * is synced when the test lets it.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-// after the above
+// cmocka.h requires the headers above
 #include <cmocka.h>
 
 #include "worker/service/service_int.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tensors of artifacts in memory: once for all who take them, in pages that cannot be written, gone
- * with the last. Those of devices are in test_device_bases.
+ * Tests tensors of artifacts in memory: one copy for all users, in pages that cannot be written,
+ * freed with the last user. test_device_bases tests those of devices.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-// after the above
+// cmocka.h requires the headers above
 #include <cmocka.h>
 
 #include "worker/store/store.h"
@@ -72,15 +72,15 @@ static void same_key_shares_one_copy(void **state) {
   assert_ptr_equal(first->data, second->data);
   assert_int_equal(s.n_fills, 1);
   assert_int_equal(clv_bases_bytes(b), BYTES);
-  clv_tensor *stranger = acquire_tensor(b, "b", "w", &s), *other = acquire_tensor(b, "a", "v", &s);
-  assert_ptr_not_equal(stranger->data, first->data);
+  clv_tensor *unrelated = acquire_tensor(b, "b", "w", &s), *other = acquire_tensor(b, "a", "v", &s);
+  assert_ptr_not_equal(unrelated->data, first->data);
   assert_ptr_not_equal(other->data, first->data);
   assert_int_equal(s.n_fills, 3);
   clv_tensor_unref(first);
   assert_filled(second->data, N);
   clv_tensor_unref(second);
   assert_int_equal(clv_bases_bytes(b), 2 * BYTES);
-  clv_tensor_unref(stranger);
+  clv_tensor_unref(unrelated);
   clv_tensor_unref(other);
   assert_int_equal(clv_bases_bytes(b), 0);
   clv_bases_free(b);
@@ -124,15 +124,15 @@ static void write_to_a_base_kills_the_process(void **state) {
   clv_bases_free(b);
 }
 
-typedef struct taker {
+typedef struct acquiring_thread {
   clv_bases *b;
   source *s;
   clv_code result_code;
   clv_tensor *t;
-} taker;
+} acquiring_thread;
 
 static void *acquire_in_thread(void *user) {
-  taker *k = user;
+  acquiring_thread *k = user;
   const clv_base_key key = make_key("a", "w");
   clv_err why;
   k->result_code = clv_bases_acquire(k->b, &key, NULL, fill_values, k->s, &k->t, &why);
@@ -148,14 +148,14 @@ static void waiter_during_a_fill_can_leave_or_take_over(void **state) {
   (void)state;
   clv_bases *b = open_bases();
   source s = {.is_slow = true, .n_refusals_left = 1}, own = {0};
-  taker k = {.b = b, .s = &s};
+  acquiring_thread k = {.b = b, .s = &s};
   pthread_t thread;
   clv_tensor *t = NULL;
   const clv_base_key key = make_key("a", "w");
-  const clv_cancel_hook impatient = {has_caller_left, NULL};
+  const clv_cancel_hook caller_left_hook = {has_caller_left, NULL};
   assert_int_equal(pthread_create(&thread, NULL, acquire_in_thread, &k), 0);
   while (!__atomic_load_n(&s.has_started, __ATOMIC_ACQUIRE)) usleep(1000);
-  assert_int_equal(clv_bases_acquire(b, &key, &impatient, fill_values, &own, &t, &err),
+  assert_int_equal(clv_bases_acquire(b, &key, &caller_left_hook, fill_values, &own, &t, &err),
                    CLV_CANCELLED);
   assert_int_equal(own.n_fills, 0);
   __atomic_store_n(&s.is_slow, false, __ATOMIC_RELEASE);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Caches of identities: whose they are, their quota, rows that are damaged or cut short, their end.
+ * Tests caches of identities: whose they are, their quota, rows that are damaged or cut short, and
+ * how they end.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -14,7 +15,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-// after the above
+// cmocka.h requires the headers above
 #include <cmocka.h>
 
 #include "worker/store/cache_int.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The attempts of sessions that have been at a worker, before and after its restart.
+ * Tests the attempts of sessions that have been at a worker, before and after its restart.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-// after the above
+// cmocka.h requires the headers above
 #include <cmocka.h>
 
 #include "worker/store/store.h"
@@ -31,36 +31,36 @@ static clv_code register_session(clv_epochs *e, const char *who, uint8_t session
 
 static void older_epoch_is_refused_after_a_restart(void **state) {
   (void)state;
-  bool changed;
+  bool has_changed;
   clv_epochs *e = open_epochs(folder);
-  assert_int_equal(register_session(e, "spiffe://a/m", 1, 3, 1, &changed), CLV_OK);
-  assert_int_equal(register_session(e, "spiffe://b/m", 1, 1, 1, &changed),
+  assert_int_equal(register_session(e, "spiffe://a/m", 1, 3, 1, &has_changed), CLV_OK);
+  assert_int_equal(register_session(e, "spiffe://b/m", 1, 1, 1, &has_changed),
                    CLV_OK); /* the session of another identity */
-  assert_int_equal(register_session(e, "spiffe://a/m", 2, 1, 1, &changed), CLV_OK);
+  assert_int_equal(register_session(e, "spiffe://a/m", 2, 1, 1, &has_changed), CLV_OK);
   clv_epochs_free(e);
   e = open_epochs(folder); /* opens the folder again, as a restarted worker does */
-  assert_int_equal(register_session(e, "spiffe://a/m", 1, 2, 1, &changed), CLV_PRECONDITION);
+  assert_int_equal(register_session(e, "spiffe://a/m", 1, 2, 1, &has_changed), CLV_PRECONDITION);
   assert_non_null(strstr(err.text, "attempt 2 of this session is refused: attempt 3, a newer one"));
-  assert_int_equal(register_session(e, "spiffe://a/m", 1, 3, 1, &changed), CLV_OK);
-  assert_false(changed);
-  assert_int_equal(register_session(e, "spiffe://a/m", 1, 3, 2, &changed), CLV_PRECONDITION);
+  assert_int_equal(register_session(e, "spiffe://a/m", 1, 3, 1, &has_changed), CLV_OK);
+  assert_false(has_changed);
+  assert_int_equal(register_session(e, "spiffe://a/m", 1, 3, 2, &has_changed), CLV_PRECONDITION);
   assert_non_null(strstr(err.text, "another configuration"));
-  assert_int_equal(register_session(e, "spiffe://a/m", 1, 4, 2, &changed), CLV_OK);
-  assert_true(changed);
+  assert_int_equal(register_session(e, "spiffe://a/m", 1, 4, 2, &has_changed), CLV_OK);
+  assert_true(has_changed);
   clv_epochs_free(e);
 }
 
 static void remembered_sessions_per_identity_are_bounded(void **state) {
   (void)state;
-  bool changed;
+  bool has_changed;
   clv_epochs *e = open_epochs(NULL);
-  assert_int_equal(register_session(e, "spiffe://b/m", 1, 2, 1, &changed), CLV_OK);
+  assert_int_equal(register_session(e, "spiffe://b/m", 1, 2, 1, &has_changed), CLV_OK);
   for (int i = 0; i < 100; i++)
-    assert_int_equal(register_session(e, "spiffe://a/m", (uint8_t)i, 2, 1, &changed), CLV_OK);
-  assert_int_equal(register_session(e, "spiffe://a/m", 36, 1, 1, &changed), CLV_PRECONDITION);
-  assert_int_equal(register_session(e, "spiffe://b/m", 1, 1, 1, &changed), CLV_PRECONDITION);
+    assert_int_equal(register_session(e, "spiffe://a/m", (uint8_t)i, 2, 1, &has_changed), CLV_OK);
+  assert_int_equal(register_session(e, "spiffe://a/m", 36, 1, 1, &has_changed), CLV_PRECONDITION);
+  assert_int_equal(register_session(e, "spiffe://b/m", 1, 1, 1, &has_changed), CLV_PRECONDITION);
   /* the oldest entry was dropped */
-  assert_int_equal(register_session(e, "spiffe://a/m", 35, 1, 1, &changed), CLV_OK);
+  assert_int_equal(register_session(e, "spiffe://a/m", 35, 1, 1, &has_changed), CLV_OK);
   clv_epochs_free(e);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files of state of identities: whose they are, their names, their quota, a restart.
+ * Tests files of state of identities: whose they are, their names, their quota, a restart.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <unistd.h>
-// after the above
+// cmocka.h requires the headers above
 #include <cmocka.h>
 
 #include "worker/store/store.h"
@@ -230,8 +230,8 @@ static void load_waits_for_the_writer_of_its_name(void **state) {
   pthread_mutex_lock(&lock);
   assert_false(load.is_written);
   pthread_mutex_unlock(&lock);
-  bool gone = true;
-  const clv_cancel_hook waiter = {is_cancelled, &gone};
+  bool is_gone = true;
+  const clv_cancel_hook waiter = {is_cancelled, &is_gone};
   assert_int_equal(clv_states_remove(s, A, "x", &waiter, &err), CLV_CANCELLED);
   end_slow_save(&w);
   pthread_join(load.thread, NULL);

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tests shapes, data types and the memory of tensors and their views.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

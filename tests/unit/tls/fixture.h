@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the tests of this folder share: a scratch folder with a CA, certificates from the product's
- * own CA (bad ones too), and certificates made by hand for what that CA cannot make.
+ * Fixtures that the tests of this folder share: a scratch folder with a CA, certificates from the
+ * product's own CA (invalid ones too), and certificates made by hand that this CA cannot make.
  */
 #ifndef CLEAVE_TESTS_TLS_FIXTURE_H
 #define CLEAVE_TESTS_TLS_FIXTURE_H

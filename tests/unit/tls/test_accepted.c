@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Connections that are accepted, without gRPC: a server drives its TLS over memory as gRPC does,
- * and a client reads from the socket what comes besides, which is the alert.
+ * Tests accepted connections without gRPC: a server drives its TLS over memory as gRPC does, and a
+ * client reads from the socket the bytes that the product sends besides, which are an alert.
  */
 #include "tests/unit/tls/fixture.h"
 
@@ -19,37 +19,37 @@ static struct {
   unsigned n_decisions, n_held, n_sheds;
   bool had_client_usage;
   char uri[100], issuer[100], serial[80], last_address[64];
-} door;
+} admission;
 
 static clv_tls_decision decide_and_record(void *user, const clv_tls_caller *c, size_t *ret_holder) {
   (void)user;
-  door.n_decisions++;
-  door.had_client_usage = c->has_client_usage;
-  snprintf(door.uri, sizeof door.uri, "%s", c->uri ? c->uri : "none");
-  snprintf(door.issuer, sizeof door.issuer, "%s", c->issuer);
-  snprintf(door.serial, sizeof door.serial, "%s", c->serial);
-  snprintf(door.last_address, sizeof door.last_address, "%s", c->address);
+  admission.n_decisions++;
+  admission.had_client_usage = c->has_client_usage;
+  snprintf(admission.uri, sizeof admission.uri, "%s", c->uri ? c->uri : "none");
+  snprintf(admission.issuer, sizeof admission.issuer, "%s", c->issuer);
+  snprintf(admission.serial, sizeof admission.serial, "%s", c->serial);
+  snprintf(admission.last_address, sizeof admission.last_address, "%s", c->address);
   *ret_holder = 7;
-  return door.decide_result;
+  return admission.decide_result;
 }
 
 static clv_tls_decision count_entry(void *user, size_t holder) {
   (void)user;
   assert_int_equal(holder, 7);
-  if (door.enter_result == CLV_TLS_ADMITTED) door.n_held++;
-  return door.enter_result;
+  if (admission.enter_result == CLV_TLS_ADMITTED) admission.n_held++;
+  return admission.enter_result;
 }
 
 static void count_leave(void *user, size_t holder) {
   (void)user;
   assert_int_equal(holder, 7);
-  door.n_held--;
+  admission.n_held--;
 }
 
 static void record_shed(void *user, const char *address) {
   (void)user;
-  door.n_sheds++;
-  snprintf(door.last_address, sizeof door.last_address, "%s", address);
+  admission.n_sheds++;
+  snprintf(admission.last_address, sizeof admission.last_address, "%s", address);
 }
 
 /* ---- one connection -------------------------------------------------------------------------- */
@@ -61,7 +61,7 @@ static struct sockaddr_in at_port;
 typedef struct pair {
   int accepted_fd, client_fd; /* sockets: the accepted one and the client's */
   bool is_taken;
-  SSL *server, *had_client_usage;
+  SSL *server, *client;
   BIO *in, *out;
 } pair;
 
@@ -82,7 +82,7 @@ static pair dial_listener(void) {
 
 static void close_pair(pair *p) {
   SSL_free(p->server);
-  SSL_free(p->had_client_usage);
+  SSL_free(p->client);
   BIO_free(p->out);
   close(p->accepted_fd);
   close(p->client_fd);
@@ -106,34 +106,34 @@ static bool run_handshake_step(pair *p) {
 
 /* Runs the handshake to its end. Returns true if the server accepted it. */
 static bool complete_handshake(pair *p) {
-  bool alive = true;
-  p->had_client_usage = SSL_new(client_ctx);
-  SSL_set_fd(p->had_client_usage, p->client_fd);
-  SSL_set_connect_state(p->had_client_usage);
+  bool is_alive = true;
+  p->client = SSL_new(client_ctx);
+  SSL_set_fd(p->client, p->client_fd);
+  SSL_set_connect_state(p->client);
   struct timeval soon = {0, 20000};
   setsockopt(p->client_fd, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon);
-  for (int i = 0; i < 50 && alive && !SSL_is_init_finished(p->server); i++) {
-    (void)SSL_do_handshake(p->had_client_usage);
-    alive = run_handshake_step(p);
+  for (int i = 0; i < 50 && is_alive && !SSL_is_init_finished(p->server); i++) {
+    (void)SSL_do_handshake(p->client);
+    is_alive = run_handshake_step(p);
   }
   ERR_clear_error();
-  return alive && SSL_is_init_finished(p->server);
+  return is_alive && SSL_is_init_finished(p->server);
 }
 
 /* Returns the alert that the client reads; -1: none, the connection was closed or stays open. */
 static int read_alert(pair *p) {
   char byte;
-  if (SSL_read(p->had_client_usage, &byte, 1) > 0) return -1;
+  if (SSL_read(p->client, &byte, 1) > 0) return -1;
   unsigned long e = ERR_get_error();
   return ERR_GET_LIB(e) == ERR_LIB_SSL && ERR_GET_REASON(e) > 1000 ? ERR_GET_REASON(e) - 1000 : -1;
 }
 
-static SSL_CTX *make_ssl_context(bool server) {
+static SSL_CTX *make_ssl_context(bool is_server) {
   SSL_CTX *ctx = SSL_CTX_new(TLS_method());
   SSL_CTX_use_certificate_chain_file(ctx, at("good.pem"));
   SSL_CTX_use_PrivateKey_file(ctx, at("good.key"), SSL_FILETYPE_PEM);
   SSL_CTX_load_verify_locations(ctx, at("ca.pem"), NULL);
-  int mode = SSL_VERIFY_PEER | (server ? SSL_VERIFY_FAIL_IF_NO_PEER_CERT : 0);
+  int mode = SSL_VERIFY_PEER | (is_server ? SSL_VERIFY_FAIL_IF_NO_PEER_CERT : 0);
   SSL_CTX_set_verify(ctx, mode, NULL);
   return ctx;
 }
@@ -172,7 +172,7 @@ static int begin_admission(void **state) {
                                .leave_connection = count_leave,
                                .on_shed = record_shed};
   clv_err err;
-  memset(&door, 0, sizeof door);
+  memset(&admission, 0, sizeof admission);
   must(clv_tls_set_admission(&a, &err), &err);
   return 0;
 }
@@ -189,23 +189,23 @@ static void closed_connection_returns_its_slot(void **state) {
   (void)state;
   pair p = dial_listener();
   assert_true(complete_handshake(&p));
-  assert_int_equal(door.n_decisions, 1);
-  assert_int_equal(door.n_held, 1);
-  assert_string_equal(door.uri, "spiffe://cleave/worker-1");
-  assert_string_equal(door.issuer, "/CN=home");
-  assert_true(strlen(door.serial) >= 16 && strspn(door.serial, "0123456789ABCDEF") >= 16);
-  assert_string_equal(door.last_address, "127.0.0.1");
+  assert_int_equal(admission.n_decisions, 1);
+  assert_int_equal(admission.n_held, 1);
+  assert_string_equal(admission.uri, "spiffe://cleave/worker-1");
+  assert_string_equal(admission.issuer, "/CN=home");
+  assert_true(strlen(admission.serial) >= 16 && strspn(admission.serial, "0123456789ABCDEF") >= 16);
+  assert_string_equal(admission.last_address, "127.0.0.1");
   close_pair(&p);
-  assert_int_equal(door.n_held, 0);
+  assert_int_equal(admission.n_held, 0);
 }
 
 static void assert_refused(clv_tls_decision decision, int alert, clv_tls_failure failure) {
   uint64_t before = count_failures(failure);
-  door.decide_result = decision;
+  admission.decide_result = decision;
   pair p = dial_listener();
   assert_false(complete_handshake(&p));
   assert_int_equal(read_alert(&p), alert);
-  assert_int_equal(door.n_held, 0);
+  assert_int_equal(admission.n_held, 0);
   close_pair(&p);
   assert_int_equal(count_failures(failure), before + 1);
 }
@@ -231,16 +231,16 @@ static bool is_seen_as_client(const char *name, const char *eku) {
   client_ctx = make_ssl_context(false);
   SSL_CTX_use_certificate(client_ctx, cert);
   SSL_CTX_use_PrivateKey(client_ctx, key);
-  door.n_decisions = 0;
+  admission.n_decisions = 0;
   pair p = dial_listener();
   (void)complete_handshake(&p);
-  assert_int_equal(door.n_decisions, 1);
+  assert_int_equal(admission.n_decisions, 1);
   close_pair(&p);
   SSL_CTX_free(client_ctx);
   client_ctx = usual_ctx;
   X509_free(cert);
   EVP_PKEY_free(key);
-  return door.had_client_usage;
+  return admission.had_client_usage;
 }
 
 static void certificate_without_client_usage_is_no_client(void **state) {
@@ -256,13 +256,13 @@ static void late_quota_refusal_closes_the_connection(void **state) {
   (void)state;
   uint64_t before = count_failures(CLV_TLS_FAILURE_QUOTA);
   char byte;
-  door.enter_result = CLV_TLS_OVER_QUOTA;
+  admission.enter_result = CLV_TLS_OVER_QUOTA;
   pair p = dial_listener();
   (void)complete_handshake(&p);
   assert_int_equal(recv(p.accepted_fd, &byte, 1, 0), 0); /* the connection was shut down */
-  assert_int_equal(door.n_held, 0);
+  assert_int_equal(admission.n_held, 0);
   close_pair(&p);
-  assert_int_equal(door.n_held, 0);
+  assert_int_equal(admission.n_held, 0);
   assert_int_equal(count_failures(CLV_TLS_FAILURE_QUOTA), before + 1);
 }
 
@@ -271,8 +271,8 @@ static void tls_sessions_are_not_resumable(void **state) {
   char byte;
   pair p = dial_listener();
   assert_true(complete_handshake(&p));
-  (void)SSL_read(p.had_client_usage, &byte, 1); /* this read would receive session tickets */
-  assert_false(SSL_SESSION_is_resumable(SSL_get_session(p.had_client_usage)));
+  (void)SSL_read(p.client, &byte, 1); /* this read would receive session tickets */
+  assert_false(SSL_SESSION_is_resumable(SSL_get_session(p.client)));
   close_pair(&p);
 }
 
@@ -292,14 +292,14 @@ static void longest_silent_handshake_is_shed_first(void **state) {
   assert_int_equal(send(spoke.client_fd, "\x16\x03\x01\x00\x05\x01\x00\x00\x01\x03", 10, 0), 10);
   (void)run_handshake_step(&spoke);
   pair late = dial_listener();
-  assert_true(late.is_taken && door.n_sheds == 1);
+  assert_true(late.is_taken && admission.n_sheds == 1);
   assert_false(is_open(&first));
   assert_true(is_open(&second) && is_open(&late));
   close_pair(&first); /* the server has already ended it, so its quota is not returned twice */
   pair later = dial_listener();
-  assert_true(later.is_taken && door.n_sheds == 2);
+  assert_true(later.is_taken && admission.n_sheds == 2);
   assert_false(is_open(&second));
-  assert_int_equal(door.n_held, 1);
+  assert_int_equal(admission.n_held, 1);
   pair *all[] = {&in, &spoke, &second, &late, &later};
   for (size_t i = 0; i < CLV_COUNT(all); i++) close_pair(all[i]);
 }
@@ -313,10 +313,10 @@ static void full_server_refuses_new_connections(void **state) {
   }
   pair late = dial_listener();
   assert_false(late.is_taken);
-  assert_int_equal(door.n_sheds, 1);
+  assert_int_equal(admission.n_sheds, 1);
   close_pair(&late);
   for (int i = 0; i < PLACES; i++) close_pair(&in[i]);
-  assert_int_equal(door.n_held, 0);
+  assert_int_equal(admission.n_held, 0);
   late = dial_listener();
   assert_true(late.is_taken);
   close_pair(&late);
@@ -336,7 +336,7 @@ static void unannounced_connection_fails_its_handshake(void **state) {
   SSL_set_bio(p.server, p.in, p.out);
   SSL_set_accept_state(p.server);
   assert_false(complete_handshake(&p));
-  assert_int_equal(door.n_held, 0);
+  assert_int_equal(admission.n_held, 0);
   close_pair(&p);
 }
 
@@ -360,10 +360,10 @@ static void revocation_ends_open_connections(void **state) {
   assert_int_equal(clv_tls_accepted_end_revoked(NULL, NULL), 0);
   assert_int_equal(recv(p.accepted_fd, &byte, 1, 0), 0); /* the connection was shut down */
   close_pair(&p);
-  assert_int_equal(door.n_held, 0);
+  assert_int_equal(admission.n_held, 0);
   p = dial_listener();
   assert_false(complete_handshake(&p));
-  assert_int_equal(SSL_get_verify_result(p.had_client_usage), X509_V_ERR_CERT_REVOKED);
+  assert_int_equal(SSL_get_verify_result(p.client), X509_V_ERR_CERT_REVOKED);
   close_pair(&p);
   clv_tls_revocation_set(&none);
 }

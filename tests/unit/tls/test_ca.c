@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The certificate authority and `certs show`, checked against OpenSSL's own reading and,
- * where the program exists, against openssl(1).
+ * Tests the certificate authority and `certs show`, against OpenSSL's own reading and, where the
+ * program exists, against openssl(1).
  */
 #include "tests/unit/tls/fixture.h"
 
@@ -323,10 +323,10 @@ static void missing_or_mismatched_ca_is_refused(void **state) {
 
 /* ---- show ------------------------------------------------------------------------------------ */
 
-static clv_bytes show_certificate(const char *file, bool json) {
+static clv_bytes show_certificate(const char *file, bool is_json) {
   clv_bytes text = {0};
   clv_err err;
-  must(clv_tls_show_certs(at(file), &text, json, &err), &err);
+  must(clv_tls_show_certs(at(file), &text, is_json, &err), &err);
   return text;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The one URI of a certificate, and everything that is not one.
+ * Tests the one URI of a certificate, and everything that does not count as one.
  */
 #include "tests/unit/tls/fixture.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lists of revoked certificates: those that `certs revoke` makes, and those by hand that it would
- * not. Whoever a list does not clear is refused.
+ * Tests lists of revoked certificates: those that `certs revoke` makes, and those made by hand that
+ * it would not make. A peer is refused unless a valid list of its CA is known and does not contain
+ * its certificate.
  */
 #include "tests/unit/tls/fixture.h"
 
@@ -49,7 +50,7 @@ static void use_list(void) {
   assert_null(crl);
 }
 
-/* ---- what certs revoke makes ----------------------------------------------------------------- */
+/* ---- lists of certs revoke ------------------------------------------------------------------- */
 
 static void revoked_certificates_accumulate_in_the_list(void **state) {
   (void)state;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The TLS 1.3 floor, against contexts made as gRPC makes them. What a process without the floor
- * does, and one with another openssl.cnf, is seen in processes of their own: this program calls
- * itself again, because OpenSSL reads its configuration once per process.
+ * Tests the TLS 1.3 floor, against contexts made as gRPC makes them. A process without the floor,
+ * and one with another openssl.cnf, are processes of their own: this program starts itself again,
+ * because OpenSSL reads its configuration once per process.
  */
 #include "tests/unit/tls/fixture.h"
 
@@ -38,8 +38,7 @@ static void set_certificate(SSL_CTX *ctx) {
   EVP_PKEY_free(key);
 }
 
-/* Connects two contexts in memory. Returns the version they agree on; 0: none. Frees both. */
-/* Returns the version that both ends agree on; 0: none. */
+/* Runs the handshake of two connected ends. Returns the version that they agree on; 0: none. */
 static int get_agreed_version(SSL *server, SSL *client) {
   int version = 0;
   SSL_set_accept_state(server);

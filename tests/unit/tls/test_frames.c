@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which frames of a connection are too many: floods of each kind are, at any cut of their bytes;
- * what honest clients send is not, for however long.
+ * Tests which frames of a connection are too many: floods of each kind are refused at any cut of
+ * their bytes; what honest clients send is never refused, for however long.
  */
 #include "tests/unit/tls/fixture.h"
 
 #include "common/net/tls/tls_int.h"
 
-enum { LONG = 1000000 };
+enum { MANY_FRAMES = 1000000 };
 
 static clv_tls_frame_meter f;
 static uint64_t now;
@@ -38,14 +38,14 @@ static void begin_frames(void) {
 static unsigned send_until_refused(unsigned type, unsigned flags, uint32_t len, bool opens,
                                    const char *text, size_t step) {
   begin_frames();
-  for (unsigned n = 1; n < LONG; n++) {
+  for (unsigned n = 1; n < MANY_FRAMES; n++) {
     if (opens) stream += 2;
     const char *excess = add_frame(type, flags, stream, len, step);
     if (!excess) continue;
     assert_string_equal(excess, text);
     return n;
   }
-  return LONG;
+  return MANY_FRAMES;
 }
 
 static void test_each_flood_is_detected_at_its_limit(void **state) {
@@ -90,7 +90,7 @@ static void test_completed_header_blocks_are_not_counted(void **state) {
 static void test_normal_traffic_is_never_a_flood(void **state) {
   (void)state;
   begin_frames();
-  for (int i = 0; i < LONG; i++) {
+  for (int i = 0; i < MANY_FRAMES; i++) {
     if (i % 10 == 0) assert_null(add_frame(1, 4, stream += 2, 60, 4096));
     assert_null(add_frame(0, 0, stream, 20, 4096));
     assert_null(add_frame(0, 1, stream, 0, 4096));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loading an identity: the good ones, and every bad one with the words it is refused with.
+ * Tests the loading of an identity: valid ones, and every invalid one with the text of its refusal.
  */
 #include "tests/unit/tls/fixture.h"
 
@@ -232,7 +232,7 @@ static void other_pem_blocks_are_ignored(void **state) {
 
 /* ---- certificates ---------------------------------------------------------------------------- */
 
-typedef struct bad {
+typedef struct bad_certificate {
   const char *name, *refusal_text;
   clv_code wanted_code;
   int valid_days;
@@ -241,9 +241,9 @@ typedef struct bad {
   size_t n_uris;
   const char *dns_name;
   bool is_usual; /* `certs issue` makes such a certificate too */
-} bad;
+} bad_certificate;
 
-static const bad bad_certificates[] = {
+static const bad_certificate bad_certificates[] = {
     {.name = "expired",
      .valid_days = 1,
      .start_offset_s = -4 * DAY_S,
@@ -291,7 +291,7 @@ static void bad_certificates_are_refused(void **state) {
   (void)state;
   static const char *const uris[] = {"spiffe://cleave/a", "spiffe://cleave/b"};
   for (size_t i = 0; i < CLV_COUNT(bad_certificates); i++) {
-    const bad *b = &bad_certificates[i];
+    const bad_certificate *b = &bad_certificates[i];
     clv_tls_issue_options o = make_valid_options(b->name);
     o.uris = uris;
     o.n_uris = b->n_uris;

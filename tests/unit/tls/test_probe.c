@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The probing client against small servers in processes of their own: one that is as it should be,
- * and one per way of being wrong. This process has the TLS floor installed, as the programs do.
+ * Tests the probing client against small servers in processes of their own: a correct server, and
+ * one for each way of being wrong. This process has the TLS floor installed, as the programs do.
  *
  * runs alone: how long a handshake may take
  */
@@ -101,17 +101,17 @@ static void serve_connections(const server *s, int listener) {
   }
 }
 
-static int listen_on(bool ipv6, uint16_t *ret_port) {
+static int listen_on(bool is_ipv6, uint16_t *ret_port) {
   struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
-  struct sockaddr *a = ipv6 ? (struct sockaddr *)&v6 : (struct sockaddr *)&v4;
-  socklen_t len = ipv6 ? sizeof v6 : sizeof v4;
+  struct sockaddr *a = is_ipv6 ? (struct sockaddr *)&v6 : (struct sockaddr *)&v4;
+  socklen_t len = is_ipv6 ? sizeof v6 : sizeof v4;
   int fd = socket(a->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0 || bind(fd, a, len) != 0 || listen(fd, 16) != 0 || getsockname(fd, a, &len) != 0) {
     if (fd >= 0) close(fd);
     return -1;
   }
-  *ret_port = ntohs(ipv6 ? v6.sin6_port : v4.sin_port);
+  *ret_port = ntohs(is_ipv6 ? v6.sin6_port : v4.sin_port);
   return fd;
 }
 
@@ -182,7 +182,7 @@ static clv_tls_probe_result assert_probe(server s, const clv_tls_identity *ident
   return r;
 }
 
-/* ---- good ------------------------------------------------------------------------------------ */
+/* ---- correct servers ------------------------------------------------------------------------- */
 
 static void check_good(const server *s, const char *expected) {
   clv_tls_probe_result r = probe_server(s, good, expected);
@@ -295,9 +295,9 @@ static void silent_peer_exceeds_the_deadline(void **state) {
   uint64_t begin = clv_now_ns();
   must(clv_tls_probe("127.0.0.1", s.port, good, NULL, 250, &r, &err), &err);
   uint64_t took_ms = (clv_now_ns() - begin) / 1000000;
-  bool accepted;
+  bool is_accepted;
   clv_code code =
-      clv_tls_probe_version("127.0.0.1", s.port, CLV_TLS_1_3, NULL, 250, &accepted, &err);
+      clv_tls_probe_version("127.0.0.1", s.port, CLV_TLS_1_3, NULL, 250, &is_accepted, &err);
   stop_server(&s);
   assert_failure(&r, CLV_TLS_HANDSHAKE, CLV_DEADLINE, "no TLS answer came in time", "stopped");
   assert_in_range(took_ms, 250, 2000);
@@ -359,10 +359,11 @@ static void peer_with_another_uri_is_refused(void **state) {
 
 static void unknown_ca_alert_suggests_tls_ca(void **state) {
   (void)state;
-  clv_tls_identity *alien = read_unchecked_identity("ca.pem", "ca2/alien.pem", "ca2/alien.key");
-  assert_probe((server){.behaviour = GOOD}, alien, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
-               "alert: unknown ca", "is our CA in the worker's tls.ca?");
-  clv_tls_identity_free(alien);
+  clv_tls_identity *foreign_identity =
+      read_unchecked_identity("ca.pem", "ca2/alien.pem", "ca2/alien.key");
+  assert_probe((server){.behaviour = GOOD}, foreign_identity, CLV_TLS_HANDSHAKE,
+               CLV_UNAUTHENTICATED, "alert: unknown ca", "is our CA in the worker's tls.ca?");
+  clv_tls_identity_free(foreign_identity);
 }
 
 static void certificate_alert_gets_an_expiry_or_clock_hint(void **state) {
@@ -399,12 +400,12 @@ static void close_without_alert_suggests_tls_ca(void **state) {
 
 static bool accepts_version(const server *s, clv_tls_version version,
                             const clv_tls_identity *identity) {
-  bool accepted = false;
+  bool is_accepted = false;
   clv_err err;
-  must(clv_tls_probe_version("127.0.0.1", s->port, version, identity, WAIT_LIMIT_MS, &accepted,
+  must(clv_tls_probe_version("127.0.0.1", s->port, version, identity, WAIT_LIMIT_MS, &is_accepted,
                              &err),
        &err);
-  return accepted;
+  return is_accepted;
 }
 
 static void good_peer_accepts_only_tls13(void **state) {
@@ -432,15 +433,15 @@ static void old_peer_accepts_only_tls12(void **state) {
 
 static void version_probe_without_a_tls_peer_fails(void **state) {
   (void)state;
-  bool accepted = true;
+  bool is_accepted = true;
   clv_err err;
   server s = {0};
   close(listen_on(false, &s.port));
-  expect_error(
-      CLV_UNAVAILABLE, "Connection refused",
-      clv_tls_probe_version("127.0.0.1", s.port, CLV_TLS_1_2, NULL, WAIT_LIMIT_MS, &accepted, &err),
-      &err);
-  assert_true(accepted); /* the failed probe has not changed the result */
+  expect_error(CLV_UNAVAILABLE, "Connection refused",
+               clv_tls_probe_version("127.0.0.1", s.port, CLV_TLS_1_2, NULL, WAIT_LIMIT_MS,
+                                     &is_accepted, &err),
+               &err);
+  assert_true(is_accepted); /* the failed probe has not changed the result */
   s = start_server((server){.behaviour = PLAIN});
   assert_false(accepts_version(&s, CLV_TLS_1_2, NULL));
   assert_false(accepts_version(&s, CLV_TLS_1_3, NULL));

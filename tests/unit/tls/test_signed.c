@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A signed file: by whom it may be signed, and what else a signature can be. Each attack is one
- * that OpenSSL itself would make.
+ * Tests signed files: who may sign them, and what else a signature can be. OpenSSL itself makes
+ * each attack.
  */
 #include "tests/unit/tls/fixture.h"
 
@@ -9,12 +9,12 @@
 
 static const char text[] = "version: 1\nkinds: [gradient]\n";
 
-typedef struct people {
+typedef struct signers {
   EVP_PKEY *ca_key, *other_ca_key, *key;
   X509 *ca, *other_ca, *approver, *plain, *server, *expired, *stranger;
-} people;
+} signers;
 
-static people p;
+static signers p;
 
 static X509 *make_leaf(const char *name, const char *eku, bool other, int days) {
   return make_certificate_by_hand(&(by_hand){.name = name,
@@ -45,11 +45,11 @@ static int make_people(void **state) {
 static void free_cms(CMS_ContentInfo **cms) { CMS_ContentInfo_free(*cms); }
 
 /* Returns the signature as PEM or DER. flags: of CMS_sign. */
-static clv_bytes pack_signature(CMS_ContentInfo *cms, bool pem) {
+static clv_bytes pack_signature(CMS_ContentInfo *cms, bool is_pem) {
   clv_bytes out = {0};
   char *data = NULL;
   BIO *bio = BIO_new(BIO_s_mem());
-  assert_int_equal(pem ? PEM_write_bio_CMS(bio, cms) : i2d_CMS_bio(bio, cms), 1);
+  assert_int_equal(is_pem ? PEM_write_bio_CMS(bio, cms) : i2d_CMS_bio(bio, cms), 1);
   long n = BIO_get_mem_data(bio, &data);
   clv_bytes_add(&out, data, (size_t)n);
   BIO_free(bio);

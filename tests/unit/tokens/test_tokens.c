@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tokenizers give the numbers of Hugging Face's library (tests/golden/make_tokens.py), refuse what
- * they cannot do by its name and place, and long words do not hold them up.
+ * Tests tokenizers: they give the numbers of Hugging Face's library (tests/golden/make_tokens.py),
+ * refuse what they do not support by its name and position, and are not slowed down by long words.
  */
 #include <stdlib.h>
 
@@ -14,21 +14,22 @@
 static const struct {
   const char *name, *file_name;
   clv_tokenizer_options options;
-} ways[] = {{"pieces", "pieces.txt", {0}},
-            {"cased", "pieces.txt", {.keep_case = true}},
-            {"lower-accents", "pieces.txt", {.accents = CLV_ACCENTS_KEEP}},
-            {"cased-stripped", "pieces.txt", {.keep_case = true, .accents = CLV_ACCENTS_STRIP}},
-            {"gpt2", "gpt2.json", {0}},
-            {"roberta", "roberta.json", {0}},
-            {"llama3", "llama3.json", {0}},
-            {"qwen2", "qwen2.json", {0}}};
+} tokenizers[] = {
+    {"pieces", "pieces.txt", {0}},
+    {"cased", "pieces.txt", {.keep_case = true}},
+    {"lower-accents", "pieces.txt", {.accents = CLV_ACCENTS_KEEP}},
+    {"cased-stripped", "pieces.txt", {.keep_case = true, .accents = CLV_ACCENTS_STRIP}},
+    {"gpt2", "gpt2.json", {0}},
+    {"roberta", "roberta.json", {0}},
+    {"llama3", "llama3.json", {0}},
+    {"qwen2", "qwen2.json", {0}}};
 
 static void open_all_tokenizers(clv_tokenizer **all) {
-  for (size_t i = 0; i < CLV_COUNT(ways); i++) {
+  for (size_t i = 0; i < CLV_COUNT(tokenizers); i++) {
     char path[80];
     clv_err err;
-    snprintf(path, sizeof path, "tests/golden/tokens/%s", ways[i].file_name);
-    must(clv_tokenizer_open(path, &ways[i].options, &all[i], &err), &err);
+    snprintf(path, sizeof path, "tests/golden/tokens/%s", tokenizers[i].file_name);
+    must(clv_tokenizer_open(path, &tokenizers[i].options, &all[i], &err), &err);
   }
 }
 
@@ -52,7 +53,7 @@ static void assert_same_tokens(const clv_tokenizer *t, const char *way, char *he
 static void token_ids_match_hugging_face_tokenizers(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes cases = {0};
-  clv_tokenizer *all[CLV_COUNT(ways)];
+  clv_tokenizer *all[CLV_COUNT(tokenizers)];
   clv_err err;
   size_t n = 0;
   open_all_tokenizers(all);
@@ -60,17 +61,17 @@ static void token_ids_match_hugging_face_tokenizers(void **state) {
   for (char *rest = cases.data, *line; (line = strsep(&rest, "\n")) && *line; n++) {
     char *way = strsep(&line, " "), *hex = strsep(&line, " ");
     size_t i = 0;
-    while (i < CLV_COUNT(ways) && strcmp(ways[i].name, way) != 0) i++;
-    assert_true(i < CLV_COUNT(ways));
+    while (i < CLV_COUNT(tokenizers) && strcmp(tokenizers[i].name, way) != 0) i++;
+    assert_true(i < CLV_COUNT(tokenizers));
     assert_same_tokens(all[i], way, hex, line);
   }
   assert_true(n > 1000);
-  for (size_t i = 0; i < CLV_COUNT(ways); i++) clv_tokenizer_free(all[i]);
+  for (size_t i = 0; i < CLV_COUNT(tokenizers); i++) clv_tokenizer_free(all[i]);
 }
 
 static void token_ids_and_vocab_size_are_known(void **state) {
   (void)state;
-  clv_tokenizer *all[CLV_COUNT(ways)];
+  clv_tokenizer *all[CLV_COUNT(tokenizers)];
   open_all_tokenizers(all);
   assert_int_equal(clv_tokenizer_token_id(all[0], "[PAD]"), 0);
   assert_int_equal(clv_tokenizer_token_id(all[0], "[SEP]"), 3);
@@ -78,10 +79,10 @@ static void token_ids_and_vocab_size_are_known(void **state) {
   assert_int_equal(clv_tokenizer_vocab_size(all[0]), 1600);
   assert_int_equal(clv_tokenizer_token_id(all[5], "<mask>"), 643);
   assert_int_equal(clv_tokenizer_vocab_size(all[5]), 645);
-  for (size_t i = 0; i < CLV_COUNT(ways); i++) clv_tokenizer_free(all[i]);
+  for (size_t i = 0; i < CLV_COUNT(tokenizers); i++) clv_tokenizer_free(all[i]);
 }
 
-/* ---- what is refused ------------------------------------------------------------------------- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 static void assert_pieces_refused(const char *file, size_t len, clv_code code, const char *says) {
   clv_tokenizer *t = NULL;
@@ -125,7 +126,7 @@ static void assert_json_refused(const char *name, const char *says) {
   assert_null(t);
 }
 
-static const char *const not_done[][2] = {
+static const char *const unsupported_files[][2] = {
     {"nfkc", "only the normalizer NFC is supported: 'NFKC'"},
     {"pattern", "only the patterns of GPT-2, Llama 3 and Qwen2 are known: '\\w+'"},
     {"behavior", "behavior Isolated: 'Removed'"},
@@ -175,8 +176,8 @@ static const char *const not_done[][2] = {
 
 static void unsupported_tokenizer_features_are_named(void **state) {
   (void)state;
-  for (size_t i = 0; i < CLV_COUNT(not_done); i++)
-    assert_json_refused(not_done[i][0], not_done[i][1]);
+  for (size_t i = 0; i < CLV_COUNT(unsupported_files); i++)
+    assert_json_refused(unsupported_files[i][0], unsupported_files[i][1]);
 }
 
 /* Encodes as the tokenizers library does by default, with add_special_tokens. */
@@ -252,9 +253,9 @@ static void utf16_tokenizer_files_are_refused(void **state) {
 
 static void text_that_is_not_utf8_is_refused(void **state) {
   (void)state;
-  clv_tokenizer *all[CLV_COUNT(ways)];
+  clv_tokenizer *all[CLV_COUNT(tokenizers)];
   open_all_tokenizers(all);
-  for (size_t i = 0; i < CLV_COUNT(ways); i++) {
+  for (size_t i = 0; i < CLV_COUNT(tokenizers); i++) {
     CLV_AUTO(clv_ids_done) clv_ids ids = {0};
     clv_err err = {0};
     expect_error(CLV_INVALID, "byte 2 is not UTF-8",
@@ -270,16 +271,16 @@ enum { LENGTH = 1 << 17, SECONDS = 5 };
 /* Encodes a long text of one repeated pattern; quadratic work would take an hour. */
 static void encode_long_text(const char *unit) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  clv_tokenizer *all[CLV_COUNT(ways)];
+  clv_tokenizer *all[CLV_COUNT(tokenizers)];
   open_all_tokenizers(all);
   while (text.len < LENGTH) clv_bytes_puts(&text, unit);
-  for (size_t i = 0; i < CLV_COUNT(ways); i++) {
+  for (size_t i = 0; i < CLV_COUNT(tokenizers); i++) {
     CLV_AUTO(clv_ids_done) clv_ids ids = {0};
     clv_err err;
     uint64_t began = clv_now_ns();
     must(clv_tokenizer_encode(all[i], text.data, text.len, &ids, &err), &err);
     if (clv_now_ns() - began > (uint64_t)SECONDS * 1000000000)
-      fail_msg("%s takes more than %d s for 128 KiB of '%s'", ways[i].name, SECONDS, unit);
+      fail_msg("%s takes more than %d s for 128 KiB of '%s'", tokenizers[i].name, SECONDS, unit);
     clv_tokenizer_free(all[i]);
   }
 }

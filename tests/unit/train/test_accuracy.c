@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which answers count as right.
+ * Tests which predictions count as correct.
  */
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two answers of a worker become rates and shares.
+ * Tests how two answers of a worker become rates and shares.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checkpoint folders: complete or not there at all. Every kind of damage to every file is refused,
- * an older checkpoint takes over with the reasons, and retention never takes the last good one.
+ * Tests checkpoint folders: each is complete or does not exist. Every kind of damage to every file
+ * is refused, an older checkpoint is used instead, with the reasons, and pruning never deletes the
+ * last valid one.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -205,7 +206,7 @@ static void manifest_is_checked_before_it_gets_its_name(void **state) {
   assert_false(file_exists(run, "checkpoint-1/MANIFEST.json.tmp"));
 }
 
-/* ---- finding --------------------------------------------------------------------------------- */
+/* ---- finding the latest checkpoint ----------------------------------------------------------- */
 
 static void unfinished_checkpoint_is_skipped(void **state) {
   (void)state;
@@ -582,7 +583,7 @@ static void kept_files_are_listed_and_not_opened(void **state) {
   assert_non_null(strstr(index.data, "\"b\": \"model-00002-of-00002.safetensors\""));
 }
 
-/* When the files have been gathered at the master, the new manifest names no places. */
+/* When the files have been gathered at the master, the new manifest names no workers. */
 static void gathered_checkpoint_is_home(void **state) {
   (void)state;
   const char *run = get_run_dir("gathered");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files of weights that nobody holds whole: written bit by bit, and read in parts.
+ * Tests files of weights that are never in memory completely: they are written piece by piece, and
+ * read in parts.
  */
 #include <fcntl.h>
 
@@ -105,14 +106,14 @@ static void tensor_ranges_are_read(void **state) {
 static void file_changed_while_open_is_refused(void **state) {
   (void)state;
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
-  struct timespec long_ago[2] = {{1000, 0}, {1000, 0}};
+  struct timespec old_times[2] = {{1000, 0}, {1000, 0}};
   float got[6];
   clv_err err;
   assert_ok(clv_weights_write_file(at("changes"), list, 3, NULL, 0, NULL, NULL, &err), &err);
   assert_ok(clv_weights_open_lazy(at("changes"), &f, &err), &err);
   const clv_weights_entry *e = clv_weights_find_entry(f, "fc.weight");
   assert_ok(clv_weights_read_range(f, e, 0, got, 24, &err), &err);
-  assert_int_equal(utimensat(AT_FDCWD, at("changes"), long_ago, 0), 0);
+  assert_int_equal(utimensat(AT_FDCWD, at("changes"), old_times, 0), 0);
   assert_int_equal(clv_weights_read_range(f, e, 0, got, 24, &err), CLV_DATA_LOSS);
   assert_says(&err, "was changed while it was read");
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * adapter_config.json: what is read, what each layer's adapter is scaled by, what is refused.
+ * Tests adapter_config.json: what is read, by what each layer's adapter is scaled, what is refused.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * run.json: what is written is read again, and what is damaged is refused by name.
+ * Tests run.json: what is written is read again, and what is damaged is refused by name.
  */
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The safetensors reader and writer: exact bytes, round trips, every rule of the reader, damage at
- * every place, and files made and read by Python.
+ * Tests the safetensors reader and writer: exact bytes, round trips, every rule of the reader,
+ * damage at every position, and files made and read by Python.
  */
 #include "tests/unit/weights/weights_test.h"
 
@@ -79,7 +79,7 @@ static void tensors_and_metadata_round_trip(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes b = encode_sample(t, CLV_COUNT(t)), stored = {0};
   CLV_AUTO(clv_weights_closep) clv_weights_file *m = NULL, *f = NULL;
   clv_err err;
-  clv_sha256 digest, of_bytes;
+  clv_sha256 digest, digest_of_bytes;
   uint64_t bytes;
   clv_kv meta[] = {{"note", "a \"quoted\" \\ \xc3\xa9"}};
   assert_ok(clv_weights_open_memory(b.data, b.len, "memory", &m, &err), &err);
@@ -94,10 +94,10 @@ static void tensors_and_metadata_round_trip(void **state) {
   assert_memory_equal(stored.data, b.data, b.len);
   assert_ok(clv_weights_open(at("w.safetensors"), 0, &f, &err), &err);
   check_sample_tensors(f);
-  assert_ok(clv_sha256_of(b.data, b.len, &of_bytes, &err), &err);
-  assert_memory_equal(&digest, &of_bytes, sizeof digest);
-  assert_memory_equal(clv_weights_digest(f), &of_bytes, sizeof digest);
-  assert_memory_equal(clv_weights_digest(m), &of_bytes, sizeof digest);
+  assert_ok(clv_sha256_of(b.data, b.len, &digest_of_bytes, &err), &err);
+  assert_memory_equal(&digest, &digest_of_bytes, sizeof digest);
+  assert_memory_equal(clv_weights_digest(f), &digest_of_bytes, sizeof digest);
+  assert_memory_equal(clv_weights_digest(m), &digest_of_bytes, sizeof digest);
   assert_int_equal((uintptr_t)clv_weights_find_entry(f, "bn.num_batches_tracked")->data % 64, 0);
 }
 
@@ -358,7 +358,7 @@ static void bit_flips_are_refused_or_change_the_digest(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes copy = {0};
   clv_bytes_add(&copy, b.data, b.len);
   assert_ok(clv_weights_open_memory(b.data, b.len, "good", &good, &err), &err);
-  size_t refused = 0, equal = 0, told = 0;
+  size_t refused = 0, equal = 0, n_detected = 0;
   for (uint32_t i = 0; i < 10000; i++) {
     uint32_t w[4];
     clv_rng_block(&(clv_rng_key){.seed = 42}, i, w);
@@ -368,23 +368,23 @@ static void bit_flips_are_refused_or_change_the_digest(void **state) {
     if (clv_weights_open_memory(copy.data, copy.len, "flip", &f, &err) != CLV_OK) {
       refused++;
     } else if (memcmp(clv_weights_digest(f), clv_weights_digest(good), sizeof(clv_sha256)) != 0) {
-      told++;
+      n_detected++;
       equal += is_same_content(f, good);
     } else {
       fail_msg("flip of bit %zu went unnoticed", bit);
     }
     copy.data[bit / 8] ^= (char)(1 << bit % 8);
   }
-  assert_int_equal(refused + told, 10000);
+  assert_int_equal(refused + n_detected, 10000);
   assert_true(refused > 1000);
-  assert_true(equal < told);
+  assert_true(equal < n_detected);
 }
 
 /* ---- matching -------------------------------------------------------------------------------- */
 
 /* number of tensors in make_larger_file() */
-enum { WANTED = 5 };
-static const clv_weights_want wanted[WANTED] = {
+enum { N_WANTED = 5 };
+static const clv_weights_want wanted[N_WANTED] = {
     {"fc.weight", CLV_F32, {2, {10, 256}}, false},
     {"fc.bias", CLV_F32, {1, {10}}, false},
     {"conv1.weight", CLV_F32, {4, {16, 1, 5, 5}}, false},
@@ -404,7 +404,7 @@ static clv_weights_file *open_larger_file(clv_bytes *b, clv_weights_want *want) 
 static void wanted_tensors_match_and_extra_ones_are_named(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
-  clv_weights_want want[WANTED];
+  clv_weights_want want[N_WANTED];
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = open_larger_file(&b, want);
   const clv_weights_entry *found[8] = {0};
   clv_err err;
@@ -428,7 +428,7 @@ static void wanted_tensors_match_and_extra_ones_are_named(void **state) {
 static void missing_tensors_are_named(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
-  clv_weights_want want[WANTED];
+  clv_weights_want want[N_WANTED];
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = open_larger_file(&b, want);
   const clv_weights_entry *found[8] = {0};
   clv_err err;
@@ -467,7 +467,7 @@ static void missing_tensors_are_named(void **state) {
 static void mismatched_shape_or_dtype_is_named(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
-  clv_weights_want want[WANTED];
+  clv_weights_want want[N_WANTED];
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = open_larger_file(&b, want);
   const clv_weights_entry *found[8] = {0};
   clv_err err;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the tests of common/model/weights share: a scratch folder, and safetensors bytes from a
- * header and data written by hand.
+ * Makes safetensors bytes from a header and data written by hand, for the tests of
+ * common/model/weights.
  */
 #ifndef CLEAVE_WEIGHTS_TEST_H
 #define CLEAVE_WEIGHTS_TEST_H

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is left of a failure that leaves a master: a code and numbers that say where.
+ * Tests redaction: a failure that a master sends to a worker keeps only its code and the place of
+ * the failure (module, layer, phase, step, number), never text or values.
  */
 #include "tests/unit/wire/wire_test.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Frames that are valid: what the encoder writes is read back the same by our decoder, by
- * protobuf-c and by Python's protobuf, in any order, in any pieces, with fields nobody knows.
+ * Tests valid frames: what the encoder writes is read back the same by our decoder, by protobuf-c
+ * and by Python's protobuf, in any order, in any pieces, with unknown fields.
  */
 #include "tests/unit/wire/wire_test.h"
 
@@ -648,10 +648,10 @@ static void encode_and_decode_allocate_nothing(void **state) {
 /* All lengths around a cache line, at all places of a line, in pieces that end within lines. */
 static void copies_past_the_cache_are_complete(void **state) {
   (void)state;
-  enum { MOST = 300, ROOM = MOST + 128 };
-  static uint8_t from[MOST], to[ROOM];
-  for (size_t i = 0; i < MOST; i++) from[i] = (uint8_t)(i * 7 + 3);
-  for (size_t len = 0; len <= MOST; len += len < 140 ? 1 : 23)
+  enum { MAX_LEN = 300, BUFFER_LEN = MAX_LEN + 128 };
+  static uint8_t from[MAX_LEN], to[BUFFER_LEN];
+  for (size_t i = 0; i < MAX_LEN; i++) from[i] = (uint8_t)(i * 7 + 3);
+  for (size_t len = 0; len <= MAX_LEN; len += len < 140 ? 1 : 23)
     for (size_t at = 0; at < 64; at += 7) {
       size_t first = CLV_MIN(len, (size_t)77);
       clv_piece pieces[] = {{from, first}, {NULL, 0}, {from + first, len - first}};
@@ -659,7 +659,7 @@ static void copies_past_the_cache_are_complete(void **state) {
       assert_int_equal(clv_payload_copy_past_cache(pieces, &(clv_payload){0, 0, len}, to + at),
                        clv_crc32c(0, from, len));
       assert_memory_equal(to + at, from, len);
-      for (size_t i = 0; i < ROOM; i++)
+      for (size_t i = 0; i < BUFFER_LEN; i++)
         if (i < at || i >= at + len) assert_int_equal(to[i], 0);
     }
 }

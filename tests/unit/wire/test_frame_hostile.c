@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Frames that are wrong: each is refused with a text that says why, nothing is written to the
- * outputs, and nothing is read outside the bytes that are there (the bytes are alone on the heap,
- * so the address sanitizer sees it).
+ * Tests invalid frames: each is refused with a text that says why, the outputs do not change, and
+ * nothing is read outside the given bytes. The bytes are alone on the heap, so that address
+ * sanitizer sees such a read.
  */
 #include "tests/unit/wire/wire_test.h"
 
@@ -13,13 +13,13 @@ static clv_code decode_copy(const void *bytes, size_t len, const clv_wire_limits
                             clv_err *err) {
   void *copy = malloc(len ? len : 1);
   memcpy(copy, bytes, len);
-  clv_frame frame, untouched;
+  clv_frame frame, unchanged;
   clv_payload payload = {91, 92, 93};
   memset(&frame, 0xa5, sizeof frame);
-  memset(&untouched, 0xa5, sizeof untouched);
+  memset(&unchanged, 0xa5, sizeof unchanged);
   clv_code code = clv_frame_decode(&(clv_piece){copy, len}, 1, limits, &frame, &payload, err);
   if (code != CLV_OK) {
-    assert_memory_equal(&frame, &untouched, sizeof frame);
+    assert_memory_equal(&frame, &unchanged, sizeof frame);
     assert_int_equal(payload.piece_index + payload.offset + payload.len, 91 + 92 + 93);
   }
   free(copy);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Health and reflection, read and written by protobuf-c on the other side.
+ * Tests health and reflection, read and written by protobuf-c on the other side.
  */
 #include "tests/unit/wire/wire_test.h"
 
@@ -125,10 +125,10 @@ static void reflection_finds_files_by_name_and_symbol(void **state) {
       q.file_by_filename = cases[i].text;
     }
     response *r = ask_question(&q);
-    bool found = r->message_response_case == ANSWER(FILE_DESCRIPTOR_RESPONSE);
-    if (found != (cases[i].file != NULL) || (found && !has_file(r, cases[i].file)))
+    bool is_found = r->message_response_case == ANSWER(FILE_DESCRIPTOR_RESPONSE);
+    if (is_found != (cases[i].file != NULL) || (is_found && !has_file(r, cases[i].file)))
       fail_msg("case %zu, \"%s\"", i, cases[i].text);
-    if (!found) assert_int_equal(r->error_response->error_code, CLV_NOT_FOUND);
+    if (!is_found) assert_int_equal(r->error_response->error_code, CLV_NOT_FOUND);
     free_response(r);
   }
 }

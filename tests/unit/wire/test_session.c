@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Unary messages about a session: hello, opening and closing, status. Round trips of every field,
- * cut into pieces, and what is wrong with them said.
+ * Tests unary messages about a session: hello, opening and closing, status. Every field makes a
+ * round trip, messages are cut into pieces, and refusals have their texts.
  */
 #include "tests/unit/wire/wire_test.h"
 

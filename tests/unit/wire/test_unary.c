@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * LoadModule, the largest of the unary messages: round trips of every field, cut into pieces, each
- * rule broken once, and the hostile set of all unary messages: what a peer sends costs at most
- * twice its bytes and 1 MiB, and a refused message nearly nothing.
+ * Tests LoadModule, the largest of the unary messages. Every field makes a round trip, messages are
+ * cut into pieces, and each rule is broken once. Also tests hostile bytes for all unary messages:
+ * what a peer sends costs at most twice its bytes and 1 MiB, and a refused message nearly nothing.
  */
 #include "tests/unit/wire/wire_test.h"
 
@@ -176,8 +176,8 @@ static void final_optimizer_round_trips(void **state) {
   assert_true(got.optimizer.steps_are_final && !got.optimizer.nesterov);
 }
 
-static const char *decayed[] = {"conv1.weight", "conv2.weight"};
-static const char *slow[] = {"conv2.bias"};
+static const char *names_with_decay[] = {"conv1.weight", "conv2.weight"};
+static const char *names_with_low_rate[] = {"conv2.bias"};
 
 static clv_wire_group make_group(const char **names, uint32_t n, double lr) {
   return (clv_wire_group){
@@ -191,8 +191,8 @@ static void parameter_groups_round_trip(void **state) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_load_request m = make_load_request();
-  m.groups = (clv_wire_group[]){make_group(decayed, 2, 0.25), make_group(slow, 1, 0.125),
-                                make_group(NULL, 0, 1)};
+  m.groups = (clv_wire_group[]){make_group(names_with_decay, 2, 0.25),
+                                make_group(names_with_low_rate, 1, 0.125), make_group(NULL, 0, 1)};
   m.groups[1].optimizer.nesterov = true;
   m.n_groups = 3;
   m.freezes_rest = true;
@@ -222,8 +222,9 @@ static void too_many_names_in_groups_are_refused(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_load_request m = make_load_request();
   for (size_t i = 0; i < CLV_WIRE_PARAMS; i++) many[i] = "transformer.block12.attention.bias";
-  m.groups = (clv_wire_group[]){make_group(many, CLV_WIRE_PARAMS - 2, 1), make_group(decayed, 2, 1),
-                                make_group(slow, 1, 1)};
+  m.groups =
+      (clv_wire_group[]){make_group(many, CLV_WIRE_PARAMS - 2, 1),
+                         make_group(names_with_decay, 2, 1), make_group(names_with_low_rate, 1, 1)};
   m.n_groups = 2;
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
   m.n_groups = 3;
@@ -488,13 +489,13 @@ static void assert_bounded(const clv_bytes *bytes, const char *what) {
   clv_err err = {0};
   (void)!decode_load(bytes, &err); /* the first call loads what it needs of libraries */
   uint64_t allocations = clv_alloc_count();
-  bool measured = !CLV_SANITIZED && reset_memory_peak();
+  bool is_measured = !CLV_SANITIZED && reset_memory_peak();
   size_t before = read_status_bytes("VmRSS:");
   clv_code code = decode_load(bytes, &err);
-  size_t peak = measured ? read_status_bytes("VmHWM:") : before;
+  size_t peak = is_measured ? read_status_bytes("VmHWM:") : before;
   size_t used = peak > before ? peak - before : 0;
   print_message("%s: %zu bytes cost %zu%s, %s\n", what, bytes->len, used,
-                measured ? "" : " (not measured: sanitized, or no /proc/self/clear_refs)",
+                is_measured ? "" : " (not measured: sanitized, or no /proc/self/clear_refs)",
                 err.text);
   assert_int_not_equal(code, CLV_OK);
   assert_int_equal(clv_alloc_count(), allocations);
@@ -575,10 +576,10 @@ static void accepted_message_stays_within_the_memory_bound(void **state) {
   m.node_keys = many_keys;
   assert_ok(clv_wire_load_request_encode(&m, &whole, &err));
   CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
-  bool measured = !CLV_SANITIZED && reset_memory_peak();
+  bool is_measured = !CLV_SANITIZED && reset_memory_peak();
   size_t before = read_status_bytes("VmRSS:");
   assert_ok(clv_wire_load_request_decode(&(clv_piece){whole.data, whole.len}, 1, &got, &err));
-  size_t peak = measured ? read_status_bytes("VmHWM:") : before;
+  size_t peak = is_measured ? read_status_bytes("VmHWM:") : before;
   print_message("%zu bytes of %d nodes cost %zu\n", whole.len, N, peak - before);
   assert_true(peak <= before + 2 * whole.len + (1 << 20));
   free(many);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the tests of the wire share: one valid frame of every kind, a payload to go with it, and a
- * reading of our own peak memory.
+ * Functions that the tests of the wire share: one valid frame of every kind, a payload for it, and
+ * a reading of our own peak memory.
  */
 #ifndef CLEAVE_WIRE_TEST_H
 #define CLEAVE_WIRE_TEST_H
