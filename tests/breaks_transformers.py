@@ -174,7 +174,7 @@ of("worker/store/caches.c", "tests/unit/store/test_caches",
    anybody_may_read_it=("static clv_code make_cache(", "O_CLOEXEC, 0600)", "O_CLOEXEC, 0644)"),
    links_are_followed=("static clv_code open_file(", "O_RDWR | O_NOFOLLOW | O_CLOEXEC", "O_RDONLY | O_CLOEXEC"),
    one_length_is_as_good_as_another=("static clv_code open_file(", "if (!S_ISREG(at.st_mode) || (uint64_t)at.st_size != f->head.file_bytes)", "if (false)"),
-   another_form_is_taken=("static bool has_same_shape(", "return a->records == b->records && a->dtype == b->dtype && clv_shape_equal(&a->row, &b->row);", "return a->dtype == b->dtype;"),
+   another_form_is_taken=("static bool has_same_layout(", "return a->records == b->records && a->dtype == b->dtype && clv_shape_equal(&a->row, &b->row);", "return a->dtype == b->dtype;"),
    caches_have_no_number=("static clv_code check_quota(", "if (u.n >= CLV_MAX_CACHES)", "if (false)"))
 of("worker/store/folder.c", "tests/unit/store/test_caches",
    all_have_one_folder=("clv_code clv_state_folder_begin(", "strlen(identity), &ret->identity", "0, &ret->identity"))
