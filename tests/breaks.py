@@ -40,7 +40,7 @@ of("common/net/fair/scheduler.c", "tests/unit/fair/test_scheduler",
 # ---- layers that name what they read -------------------------------------------------------------
 of("common/model/models/from.c", "tests/unit/models/test_models",
    a_layer_may_be_read_by_nobody=("static bool is_read_later", "return node == g->output_node;", "return node <= g->output_node;"),
-   inputs_come_in_any_order=("clv_code clv_layer_find_inputs", "in[i] = find_node(", "in[n - 1 - i] = node_called("),
+   inputs_come_in_any_order=("clv_code clv_layer_find_inputs", "in[i] = find_node(", "in[n - 1 - i] = find_node("),
    a_layer_may_read_itself=("static bool is_layer_name", "return true;", "return false;"),
    records_may_be_joined=("clv_code clv_layer_check_batch_dim", "!g->has_per_input_batches", "g->n_nodes"))
 of("common/model/graph/joined.c", "tests/net/training/test_graphs.py",
@@ -612,7 +612,7 @@ of("master/api/core/module_load.c", SIMULATED,
 
 # ---- memory that the host cannot touch -----------------------------------------------------------
 of("common/model/graph/plan_run.c", "tests/unit/graph/test_far",
-   a_device_is_lent_the_callers_memory=("static char *address_for_kernels(", "p->backend->memory && callers", "false"),
+   a_device_is_lent_the_callers_memory=("static char *address_for_kernels(", "p->backend->memory && caller_buffer", "false"),
    what_fails_late_is_not_heard=("static clv_code finish_phase(", "if (err) *err = device_err;", "return CLV_OK;"),
    what_was_refused_has_no_place=("static clv_code finish_phase(", "return add_step_to_error(p, s, err);", "break;"),
    inputs_stay_with_the_caller=("static clv_code prepare_inputs(", "keep_inputs && !p->backend->memory", "keep_inputs"))
@@ -721,8 +721,8 @@ of("common/engine/module_memory.c", "tests/unit/engine/test_unload",
 
 # ---- gradients that the program gives ------------------------------------------------------------
 of("common/model/graph/reads.c", "tests/unit/graph/test_reads",
-   an_input_that_wants_a_gradient_reads_nothing=("static bool reads_params_in_backward(", "any |= nodes[n->in[k]].needs_grad;", ";"),
-   what_no_output_needs_is_read=("static bool reads_params_in_backward(", "return any && nodes[i].is_reachable && nodes[i].has_params;", "return any && nodes[i].has_params;"),
+   an_input_that_wants_a_gradient_reads_nothing=("static bool reads_params_in_backward(", "reads_params |= nodes[n->in[k]].needs_grad;", ";"),
+   what_no_output_needs_is_read=("static bool reads_params_in_backward(", "return reads_params && nodes[i].is_reachable && nodes[i].has_params;", "return reads_params && nodes[i].has_params;"),
    a_batchnorm_reads_nothing=("static bool can_fuse_input_and_weight_gradients", "|| def->uses_batch_statistics", ""))
 of("worker/store/state_names.c", "tests/unit/store/test_states",
    a_name_goes_to_the_disk_as_it_is=("clv_code clv_state_check_name(", "if (clv_is_file_name(name))", "if (true)"),
@@ -834,7 +834,7 @@ of("kernels/cuda/lstm.cu", "tests/gpu/test_cuda lstm",
 of("common/model/graph/plan_fuse.c", "tests/gpu/test_together",
    a_relu_hides_what_others_read=("static void try_fuse_relu_forward(", "!clv_plan_has_one_reader(p, x) ||", ""))
 of("common/model/graph/plan_chain.c", "tests/gpu/test_together",
-   a_chain_hands_gradients_on_before_others=("static bool extend_chain(", "!keeps_gradient_order(p, &more, next) ||", ""))
+   a_chain_hands_gradients_on_before_others=("static bool extend_chain(", "!keeps_gradient_order(p, &extended, next) ||", ""))
 of("common/model/graph/plan_run.c", "tests/gpu/test_together",
    a_chain_draws_what_its_last_op_would=("static clv_kernel_args make_kernel_args(", "q->rng_node", "s->node"))
 of("kernels/cuda/chain.c", "tests/gpu/test_together",
@@ -899,7 +899,7 @@ of("common/model/models/ranges.c", "tests/unit/models/test_hf_models",
    a_prefix_must_be_given=("bool clv_block_find_layers(", "block = name_without_prefix(g, block);", ""))
 HF_SPLIT = "tests/net/training/test_hf.py"
 of("common/model/hf/gpt2.c", HF_GRAPH,
-   all_weights_of_gpt2_begin_alike=("static clv_code add_projection(", "b->c->init_deviation / sqrt(halves)", "b->c->init_deviation + 0 * halves"))
+   all_weights_of_gpt2_begin_alike=("static clv_code add_projection(", "b->c->init_deviation / sqrt(n_half_blocks)", "b->c->init_deviation + 0 * n_half_blocks"))
 of("common/model/hf/encoder.c", HF_GRAPH,
    blocks_drop_nothing=("static clv_code add_residual_norm(", 'CLV_TRY(clv_hf_add_dropout(b, "dropout", b->c->hidden_dropout, x, err));', ""))
 of("master/run/run_export.c", HF_SPLIT,

@@ -28,14 +28,14 @@ of("master/train/state.c", BF16, a_run_goes_on_with_other_libraries_in_silence=(
 # ---- blocks that backward computes again ---------------------------------------------------------
 RECOMPUTE, READS, BLOCKS = "tests/unit/graph/test_recompute", "tests/unit/graph/test_reads", "tests/net/training/test_recompute_blocks.py"
 of("common/model/graph/plan_recompute.c", RECOMPUTE,
-   what_backward_reads_is_not_made_again=("void clv_plan_find_recomputed(", "needed[i] |= saves & CLV_SAVE_OUT ||", "wanted[i] |="),
-   only_the_last_op_of_a_block_is_made_again=("void clv_plan_find_recomputed(", "mark_inputs(p, i, saves, needed[i], needed);", "mark_inputs(p, i, saves, false, wanted);"))
-of("common/model/graph/plan_forward.c", RECOMPUTE, running_statistics_move_twice=("static clv_code add_forward_step(", "if (again) CLV_TRY(add_discarded_statistics(p, node, &s, err));", ""))
+   what_backward_reads_is_not_made_again=("void clv_plan_find_recomputed(", "needed[i] |= saves & CLV_SAVE_OUT ||", "needed[i] |="),
+   only_the_last_op_of_a_block_is_made_again=("void clv_plan_find_recomputed(", "mark_inputs(p, i, saves, needed[i], needed);", "mark_inputs(p, i, saves, false, needed);"))
+of("common/model/graph/plan_forward.c", RECOMPUTE, running_statistics_move_twice=("static clv_code add_forward_step(", "if (is_recompute) CLV_TRY(add_discarded_statistics(p, node, &s, err));", ""))
 of("common/model/graph/plan_backward.c", RECOMPUTE,
    backward_reads_what_was_not_kept=("static clv_code add_recomputed_node_steps(", "clv_plan_bind_input_bufs(p, node, err)", "CLV_OK"),
    what_is_made_again_stays_for_the_last_phase=("static bool has_deferred_weight_gradient(", "!clv_plan_is_recomputed(p, node) && ", ""))
-of("common/model/graph/reads.c", READS, a_forward_that_is_repeated_reads_no_weights=("bool clv_graph_backward_reads_params(", "any |= reads_params_in_recompute(g, nodes);", ""))
-of("common/model/graph/plan.c", READS, weights_may_change_before_a_forward_is_repeated=("static void set_plan_info(", "(run == clv_plan_run_forward && !forward)", "false"))
+of("common/model/graph/reads.c", READS, a_forward_that_is_repeated_reads_no_weights=("bool clv_graph_backward_reads_params(", "reads_params |= reads_params_in_recompute(g, nodes);", ""))
+of("common/model/graph/plan.c", READS, weights_may_change_before_a_forward_is_repeated=("static void set_plan_info(", "(run == clv_plan_run_forward && !is_forward)", "false"))
 of("worker/service/load_module.c", BLOCKS, workers_keep_all_the_same=("static clv_code add_node(", "g->nodes[node].recompute_block = w->recompute_block;", ""))
 of("common/model/graph/blocks.c", BLOCKS,
    numbered_blocks_are_one=("static bool is_numbered(", "return true;", "return last > first + 1000;"),
