@@ -66,7 +66,7 @@ of("master/plan/blueprint.c", "tests/unit/plan/test_plan_graphs",
 of("kernels/ops/cross_entropy.c", "tests/ops/test_golden",
    ignored_places_count=("static clv_code read_label(", "labels[i] == k->d.attrs.ignore_index", "labels[i] == k->d.attrs.ignore_index && !s"),
    a_weighted_mean_is_over_places=("static clv_code sum_counted_weights(", "*ret += class_weight(s, label);", "*ret += 1;"),
-   smoothing_forgets_the_weights=("static double position_loss(", "total_weight += class_weight(s, c) * (over - x[c]);", "total_weight += over - x[c];"),
+   smoothing_forgets_the_weights=("static double position_loss(", "total_weight += class_weight(s, c) * (log_sum_exp - x[c]);", "total_weight += log_sum_exp - x[c];"),
    gradients_forget_the_smoothing=("static void row_gradient(", "if (e != 0)", "if (false)"))
 of("master/train/steps.c", "tests/net/training/test_places.py",
    micro_batches_share_by_records=("static float compute_share(", "own > 0 ? own", "own > all ? own"))
@@ -824,7 +824,7 @@ of("kernels/cuda/chunks_int.cuh", "tests/gpu/test_backend",
 of("kernels/load/plans.c", "tests/unit/load/test_plans",
    a_plan_that_others_may_write_is_read=("static bool is_private_file(", "!(s->st_mode & (S_IRWXG | S_IRWXO))", "true"),
    a_damaged_plan_is_read=("clv_code clv_plan_parse(", "memcmp(data, line, skip) != 0", "memcmp(data, line, sizeof header) != 0"),
-   plans_fill_the_disk=("static void store_plan(", "> PLANS_MOST", "> INT32_MAX"))
+   plans_fill_the_disk=("static void store_plan(", "> MAX_PLANS", "> INT32_MAX"))
 of("kernels/cuda/lstm.c", "tests/gpu/test_cuda lstm",
    all_layers_have_the_weights_of_the_first=("static cuda_lstm_params list_params(", "lstm_space.at[i / slots]", "lstm_space.at[0]"),
    gradients_are_added_to_what_lay_in_scratch=("static clv_code cudnn_backward_weights(", "CLV_TRY(v->fill(k->gpu->stream, args->dweights, 0, k->lstm_space.weights, err));", ""),
@@ -838,11 +838,11 @@ of("common/model/graph/plan_chain.c", "tests/gpu/test_together",
 of("common/model/graph/plan_run.c", "tests/gpu/test_together",
    a_chain_draws_what_its_last_op_would=("static clv_kernel_args make_kernel_args(", "q->rng_node", "s->node"))
 of("kernels/cuda/chain.c", "tests/gpu/test_together",
-   a_chain_goes_on_behind_a_sum_it_needs=("bool clv_gpu_has_chain(", "find_last_reader(links, n, &needy) < sum", "true"))
+   a_chain_goes_on_behind_a_sum_it_needs=("bool clv_gpu_has_chain(", "find_last_reader(links, n, &n_readers) < add_index", "true"))
 of("kernels/cuda/conv.cu", "tests/gpu/test_together",
    a_bias_has_no_relu_behind_it=("static __global__ void add_bias(", "relu && value <= 0 ? 0 : value", "value"))
 of("kernels/cuda/batchnorm.cu", "tests/gpu/test_together",
-   a_closed_relu_lets_gradients_pass=("static __device__ inline float passed_of(", "return open ? gpu_get(f.dy[at]) : 0;", "return gpu_get(f.dy[at]);"),
+   a_closed_relu_lets_gradients_pass=("static __device__ inline float passed_of(", "return passes_gate ? gpu_get(f.dy[at]) : 0;", "return gpu_get(f.dy[at]);"),
    what_is_added_is_told_more_than_passed=("struct gradient_term", "if (passed) passed[at] = gpu_as<T>(dy);", "if (passed) passed[at] = from.dy[at];"))
 TWO = "tests/net/training/test_two_devices.py"
 of("worker/service/methods.c", TWO,
@@ -860,7 +860,7 @@ of("master/ops.c", "tests/net/operations/test_cli.py",
    ops_forget_what_cuda_has=("static bool cuda_has(", "return has[op];", "return has[op] && op < 3;"))
 TYPES = "tests/gpu/test_cuda_types"
 of("kernels/cuda/products.c", TYPES + " linear",
-   products_do_not_round_to_tf32=("clv_code clv_gpu_new_product(", "own.math = gpu_math_of(k)", "own.math = CLV_CUDA_F32"))
+   products_do_not_round_to_tf32=("clv_code clv_gpu_new_product(", "desc.math = gpu_math_of(k)", "desc.math = CLV_CUDA_F32"))
 of("kernels/cuda/backend.c", "tests/gpu/test_backend",
    an_old_device_takes_tf32=("static clv_code check_capability(", "capability >= 80", "capability >= 70"))
 PLANS = "tests/gpu/test_cuda_bf16"

@@ -50,8 +50,8 @@ of("kernels/cpu/gelu.c", "tests/ops/test_pair gelu",
    the_tail_is_on_one_side=("CPU_INLINE float gelu_cdf(", "x < 0 ? tail : 1 - tail", "1 - tail"),
    the_slope_has_no_bell=("CPU_INLINE float gelu_slope(", "+ x * (bell * 0.39894228f)", ""))
 of("kernels/cpu/attention.c", "tests/ops/test_pair attention",
-   gradients_of_keys_begin_with_what_lies_there=("static void backward_tile(", "s->dp, s->q, !first, s->dkeys);", "s->dp, s->q, true, s->dkeys);"),
-   keys_that_nobody_meets_keep_a_gradient=("static void backward_heads(", "memset(s.dvalues + first_keys * width, 0, rest * width * sizeof(float));", ""),
+   gradients_of_keys_begin_with_what_lies_there=("static void backward_tile(", "s->dp, s->q, !is_first_tile, s->dkeys);", "s->dp, s->q, true, s->dkeys);"),
+   keys_that_nobody_meets_keep_a_gradient=("static void backward_heads(", "memset(s.dvalues + first_keys * width, 0, n_other_keys * width * sizeof(float));", ""),
    places_behind_the_length_keep_a_gradient=("static void store_gradients(", "memset(x + key_index(e) + s * key_row_size(k), 0, width * sizeof *x);", ";"))
 
 # ---- packed sequences ----------------------------------------------------------------------------
@@ -67,7 +67,7 @@ of("kernels/ops/attention.c", PACKED, sequences_begin_where_they_would_padded=("
 of("kernels/ops/last.c", PACKED, the_first_place_is_the_last=("static clv_code find_step(", "k->d.attrs.first ? first : first + length - 1", "first + length - 1"))
 of("kernels/cpu/rotary.c", PACKED, steps_are_counted_through_all_sequences=("static void rotate_sequences(", "j->k->table + t * 2 * half", "j->k->table + (i / j->k->heads) % j->k->steps * 2 * half"))
 of("kernels/cpu/positions.c", PACKED, places_have_the_gradient_of_the_first_sequence=("static void sum_packed(", "dy += values;", ""))
-of("kernels/ops/rules.c", PACKED, more_places_than_rows_are_taken=("clv_code clv_check_packed(", "if (all <= rows) continue;", "if (all <= rows || i) continue;"))
+of("kernels/ops/rules.c", PACKED, more_places_than_rows_are_taken=("clv_code clv_check_packed(", "if (total <= rows) continue;", "if (total <= rows || i) continue;"))
 of("common/model/graph/pack.c", PACKED,
    any_op_is_packed=("static clv_code pack_node(", 'return fail_not_packable(n, "it cannot separate one sequence from the next", err);', "return CLV_OK;"),
    places_are_a_dimension_like_others=("static clv_code adjust_dim_attrs(", "if (axis < 2)", "if (axis < 1)"),
@@ -121,7 +121,7 @@ of("kernels/cuda/packed_int.cuh", CUDA_OPS + " rotary", rows_of_no_sequence_are_
 of("kernels/cuda/attention.cu", CUDA_OPS + " attention",
    pads_are_what_lies_there=("static __global__ void by_heads(", "y[i] = find_index(t, place, h, &at) ? gpu_as<D>(x[at + d]) : gpu_as<D>(0);", "if (find_index(t, place, h, &at)) y[i] = gpu_as<D>(x[at + d]);"),
    places_of_pads_are_saved=("static __device__ inline void pack_row(", "row->saved = (begin + row->i) * h.heads + row->head;", "row->saved = row->i * h.heads + row->head;"))
-of("kernels/cuda/pointwise.cu", CUDA_OPS + " dropout", a_device_draws_by_row=("static __global__ void draw_places(", "bool keep = (word.v[i % 4] >> 8) >= limit;", "bool keep = (word.v[row % 4] >> 8) >= limit;"))
+of("kernels/cuda/pointwise.cu", CUDA_OPS + " dropout", a_device_draws_by_row=("static __global__ void draw_places(", "bool is_kept = (word.v[i % 4] >> 8) >= limit;", "bool is_kept = (word.v[row % 4] >> 8) >= limit;"))
 of("kernels/cuda/positions.cu", CUDA_OPS + " positions", a_device_adds_places_of_the_next_sequence=("static __global__ void sum_places(", "if (gpu_row_of(p, n * p.steps + i / width, &row))", "if (gpu_row_of(p, n * p.steps + i / width, &row) || row < p.rows)"))
 of("kernels/cuda/last.cu", CUDA_OPS + " last", a_device_takes_the_last_place_for_the_first=("static __device__ inline bool end_of(", "e.takes_first ? begin : end - 1", "end - 1"))
 
