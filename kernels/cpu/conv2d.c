@@ -85,8 +85,8 @@ static void pack_tiles(const conv_kernel *k, const clv_kernel_args *a, bool pack
   if (w.front || w.back) clv_cpu_weight_pack(&w);
 }
 
-static void unpack_tiles(const conv_kernel *k, float *tiles, float *plain, bool accumulate) {
-  cpu_weight_tiles w = describe_tiles(k, plain);
+static void unpack_tiles(const conv_kernel *k, float *tiles, float *row_major, bool accumulate) {
+  cpu_weight_tiles w = describe_tiles(k, row_major);
   w.front = tiles;
   w.unpack_adds = accumulate;
   clv_cpu_count_reorder();
@@ -161,9 +161,9 @@ static clv_code compute_weight_grad(conv_kernel *k, const clv_kernel_args *a, co
   bool needs_reorder = is_tiled || k->from_gradient.primitive;
   if (k->own_weight_grad) return run_own_weight_grad(k, a, x, y);
   float *scratch = a->scratch, *w = a->dparam[CLV_SLOT_WEIGHT], *b = a->dparam[CLV_SLOT_BIAS];
-  float *plain = a->accumulate ? scratch + k->plain_offset : w;
+  float *row_major = a->accumulate ? scratch + k->plain_offset : w;
   float *db = a->accumulate ? scratch + k->db_offset : b;
-  float *dw = needs_reorder ? scratch + k->dw_offset : plain;
+  float *dw = needs_reorder ? scratch + k->dw_offset : row_major;
   const void *with_bias[] = {x, y, dw, db, scratch};
   const void *without_bias[] = {x, y, dw, scratch};
   clv_cpu_set_threads(k->k.threads);
@@ -171,10 +171,10 @@ static clv_code compute_weight_grad(conv_kernel *k, const clv_kernel_args *a, co
   if (is_tiled)
     unpack_tiles(k, dw, w, a->accumulate);
   else if (needs_reorder)
-    CLV_TRY(reorder_weight(k, &k->from_gradient, dw, plain, a, err));
+    CLV_TRY(reorder_weight(k, &k->from_gradient, dw, row_major, a, err));
   if (!a->accumulate) return CLV_OK;
   if (!is_tiled)
-    clv_cpu_add_to(CLV_F32, w, plain, clv_layout_numel(&k->k.d.param[CLV_SLOT_WEIGHT], 1));
+    clv_cpu_add_to(CLV_F32, w, row_major, clv_layout_numel(&k->k.d.param[CLV_SLOT_WEIGHT], 1));
   if (bias) clv_cpu_add_to(CLV_F32, b, db, (size_t)k->s.k);
   return CLV_OK;
 }
@@ -284,20 +284,20 @@ static const weight_tags paired_tags = {dnnl_bf16, dnnl_OIhw8i16o2i, dnnl_OIhw8o
  * forward and backward use the same format. */
 static clv_code choose_weight_copies(conv_kernel *k, const clv_conv_choice *c, clv_err *err) {
   cpu_const_md forward = weight_md(c->forward), data = weight_md(c->data);
-  cpu_const_md plain = c->row_major_weight;
+  cpu_const_md row_major = c->row_major_weight;
   const weight_tags t = k->bf16 ? paired_tags : plain_tags;
   clv_kernel *base = &k->k.base;
-  if (!dnnl_memory_desc_equal(forward, plain)) {
+  if (!dnnl_memory_desc_equal(forward, row_major)) {
     k->front_is_tiled = is_tiled(k, forward, t.type, t.front);
-    if (!k->front_is_tiled) CLV_TRY(clv_cpu_prim_reorder(&k->to_forward, plain, forward, err));
+    if (!k->front_is_tiled) CLV_TRY(clv_cpu_prim_reorder(&k->to_forward, row_major, forward, err));
     base->cache_bytes = clv_align_up(dnnl_memory_desc_get_size(forward), 64);
     base->reorders_refresh++;
   }
-  k->caches_backward_weights = !dnnl_memory_desc_equal(data, plain);
+  k->caches_backward_weights = !dnnl_memory_desc_equal(data, row_major);
   if (computes_x(k) && k->caches_backward_weights && !dnnl_memory_desc_equal(data, forward)) {
     k->backward_tiles_are_c_major = is_tiled(k, data, t.type, t.backward_tiles_are_c_major);
     k->back_is_tiled = k->backward_tiles_are_c_major || is_tiled(k, data, t.type, t.back);
-    if (!k->back_is_tiled) CLV_TRY(clv_cpu_prim_reorder(&k->to_backward, plain, data, err));
+    if (!k->back_is_tiled) CLV_TRY(clv_cpu_prim_reorder(&k->to_backward, row_major, data, err));
     k->backward_offset = base->cache_bytes / sizeof(float);
     base->cache_bytes += clv_align_up(dnnl_memory_desc_get_size(data), 64);
     base->reorders_refresh++;

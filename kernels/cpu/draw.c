@@ -13,7 +13,7 @@
 #define INLINE static inline __attribute__((always_inline))
 
 enum { ROUNDS = 10 };
-static const uint32_t factor[2] = {0xD2511F53u, 0xCD9E8D57u},
+static const uint32_t multipliers[2] = {0xD2511F53u, 0xCD9E8D57u},
                       key_increments[2] = {0x9E3779B9u, 0xBB67AE85u};
 
 uint32_t clv_cpu_dropout_threshold(double p) {
@@ -37,8 +37,8 @@ TARGET_512 static void words_512(const clv_rng_stream *s, uint32_t first, uint32
   __m512i c3 = _mm512_set1_epi32((int)s->counter[2]);
   uint32_t key[2] = {s->key[0], s->key[1]};
   for (int round = 0; round < ROUNDS; round++) {
-    multiply_512(c0, factor[0], &high[0], &low[0]);
-    multiply_512(c2, factor[1], &high[1], &low[1]);
+    multiply_512(c0, multipliers[0], &high[0], &low[0]);
+    multiply_512(c2, multipliers[1], &high[1], &low[1]);
     c0 = _mm512_xor_si512(_mm512_xor_si512(high[1], c1), _mm512_set1_epi32((int)key[0]));
     c2 = _mm512_xor_si512(_mm512_xor_si512(high[0], c3), _mm512_set1_epi32((int)key[1]));
     c1 = low[1];
@@ -69,8 +69,8 @@ TARGET_256 INLINE words_of_four counters_256(const clv_rng_stream *s, uint32_t f
 }
 
 TARGET_256 INLINE void round_256(words_of_four *w, const __m256i key[2]) {
-  __m256i a = _mm256_mul_epu32(w->c[0], _mm256_set1_epi64x((int64_t)factor[0]));
-  __m256i b = _mm256_mul_epu32(w->c[2], _mm256_set1_epi64x((int64_t)factor[1]));
+  __m256i a = _mm256_mul_epu32(w->c[0], _mm256_set1_epi64x((int64_t)multipliers[0]));
+  __m256i b = _mm256_mul_epu32(w->c[2], _mm256_set1_epi64x((int64_t)multipliers[1]));
   w->c[0] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(b, 32), w->c[1]), key[0]);
   w->c[2] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(a, 32), w->c[3]), key[1]);
   w->c[1] = b;

@@ -11,7 +11,7 @@ clv_code clv_gpu_f32_to_bf16(clv_gpu *g, const float *x, cuda_bf16 *y, size_t n,
 }
 
 /* Returns the index in the other layout of value i of one layout. */
-static __device__ inline size_t other_place(const cuda_move &m, size_t i, bool channels_last) {
+static __device__ inline size_t index_in_other_layout(const cuda_move &m, size_t i, bool channels_last) {
   size_t n_inner = channels_last ? m.channels : m.inner,
          n_outer = channels_last ? m.inner : m.channels;
   return (i / n_inner / n_outer * n_inner + i % n_inner) * n_outer + i / n_inner % n_outer;
@@ -21,7 +21,7 @@ template <typename S, typename D>
 static __global__ void move_values(cuda_move m, bool changes_order, bool channels_last,
                                    const S *src, D *dst) {
   GPU_FOR(i, m.n * m.channels * m.inner) {
-    float value = gpu_get(src[changes_order ? other_place(m, i, channels_last) : i]);
+    float value = gpu_get(src[changes_order ? index_in_other_layout(m, i, channels_last) : i]);
     dst[i] = gpu_as<D>(m.accumulate ? gpu_get(dst[i]) + value : value);
   }
 }

@@ -751,7 +751,6 @@ clv_code clv_worker_fail_at(const clv_worker_config *config, clv_config_pos pos,
 clv_code clv_policy_fail_at(const clv_policy_config *policy, clv_config_pos pos, clv_err *err,
                             const char *fmt, ...) CLV_PRINTF(4, 5);
 
-/* Return the names that the files use for these values, such as "cross_entropy". */
 /* Returns checkpoint.home, or what applies if it is not given: END, but ALWAYS if a worker has
  * spares, because a spare cannot read what a lost worker has kept. */
 clv_checkpoint_home clv_session_checkpoint_home(const clv_session_config *config);
@@ -759,6 +758,7 @@ clv_checkpoint_home clv_session_checkpoint_home(const clv_session_config *config
 uint64_t clv_session_checkpoint_every_ms(const clv_session_config *config);
 /* Returns true for checkpoint.every: auto. */
 bool clv_session_checkpoint_is_auto(const clv_session_config *config);
+/* Return the names that the files use for these values, such as "cross_entropy". */
 const char *clv_best_metric_name(clv_best_metric metric);
 const char *clv_loss_name(clv_loss_kind kind);
 const char *clv_compute_name(clv_compute dtype);

@@ -338,11 +338,11 @@ clv_code clv_sched_check(const clv_sched *s, clv_sched_report *ret, clv_err *err
   CLV_AUTO(checker_clear) checker c = {.s = s, .report = &report, .err = err};
   CLV_TRY(clv_sched_shape_check(&s->shape, err));
   CLV_TRY(check_sizes(s, err));
-  size_t cells = (size_t)s->shape.n_stages * s->shape.n_micro_batches;
+  size_t n_cells = (size_t)s->shape.n_stages * s->shape.n_micro_batches;
   c.micros_per_step = clv_sched_micro_batches_per_step(s->kind, &s->shape);
-  CLV_TRY(clv_alloc(cells, sizeof *c.transfers_done, &c.transfers_done, err));
+  CLV_TRY(clv_alloc(n_cells, sizeof *c.transfers_done, &c.transfers_done, err));
   if (c.micros_per_step)
-    CLV_TRY(clv_alloc(cells, sizeof *c.weights_version, &c.weights_version, err));
+    CLV_TRY(clv_alloc(n_cells, sizeof *c.weights_version, &c.weights_version, err));
   for (uint32_t r = 0; r < s->shape.n_ranks; r++) CLV_TRY(check_rank(&c, r));
   CLV_TRY(check_complete(&c));
   CLV_TRY(clv_sched_simulate_lists(s, NULL, false, NULL, err));

@@ -28,8 +28,8 @@ typedef struct search {
   uint32_t *cut_places, n_cut_places;
   /* Range of layers for each cut, narrowed so that the other cuts have room. */
   uint32_t min_cut_layer[CLV_SCHED_STAGES], max_cut_layer[CLV_SCHED_STAGES];
-  uint16_t *cut_layers; /* [n_ways][n] layers behind which each way cuts */
-  uint32_t n_ways, max_ways;
+  uint16_t *cut_layers;      /* [n_ways][n] layers behind which each way cuts */
+  uint32_t n_ways, max_ways; /* max_ways: capacity of cut_layers and ways */
   way *ways;
   clv_sched_split *best_splits; /* [max_best_splits] best ways found so far, fastest first */
   uint32_t max_best_splits, n_best_splits;
@@ -321,20 +321,20 @@ static void narrow_cut_ranges(search *s) {
 
 static clv_code choose_places(search *s, clv_err *err) {
   const clv_sched_cuts *c = s->c;
-  double ways, most = (double)MAX_BOUNDS / c->n_micro_batch_counts;
+  double ways, way_limit = (double)MAX_BOUNDS / c->n_micro_batch_counts;
   CLV_TRY(clv_alloc((size_t)c->n_cut_places + 1, sizeof *s->cut_places, &s->cut_places, err));
   CLV_TRY(count_ways(s, c->cut_places, c->n_cut_places, &ways, err));
   if (ways < 1)
     return clv_fail(err, CLV_NOT_FOUND, "%u layers with %u places to cut make no %u stages",
                     c->n_layers, c->n_cut_places, s->n + 1);
   s->statistics.n_possible = (uint64_t)fmin(ways * c->n_micro_batch_counts, 1e18);
-  s->statistics.is_optimal = ways <= most;
+  s->statistics.is_optimal = ways <= way_limit;
   for (uint32_t n = c->n_cut_places;; n = n * 9 / 10) {
     s->n_cut_places = choose_spaced_places(s, n, s->cut_places);
     CLV_TRY(count_ways(s, s->cut_places, s->n_cut_places, &ways, err));
-    if (ways <= most || n <= s->n) break;
+    if (ways <= way_limit || n <= s->n) break;
   }
-  s->max_ways = (uint32_t)fmin(ways, most);
+  s->max_ways = (uint32_t)fmin(ways, way_limit);
   return clv_alloc((size_t)s->max_ways * s->n + 1, sizeof *s->cut_layers, &s->cut_layers, err);
 }
 

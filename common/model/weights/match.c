@@ -8,22 +8,22 @@
 
 #include "common/model/weights/weights_int.h"
 
-/* names quoted in a list, and bytes of a quoted name with its NUL */
-enum { LISTED = 3, NAME_SHOWN = 120 };
+/* MAX_LISTED: names quoted in a list; MAX_QUOTED_NAME: bytes of a quoted name with its NUL */
+enum { MAX_LISTED = 3, MAX_QUOTED_NAME = 120 };
 
 void clv_name_list_clear(clv_name_list *l) { clv_bytes_done(&l->text); }
 
 void clv_name_list_add(clv_name_list *l, const char *name) {
-  size_t max_quoted_names = l->max_quoted ? l->max_quoted : LISTED;
+  size_t max_quoted_names = l->max_quoted ? l->max_quoted : MAX_LISTED;
   if (l->n == 0) l->first_name = name;
-  char shown_name[NAME_SHOWN];
+  char shown_name[MAX_QUOTED_NAME];
   if (l->n++ < max_quoted_names)
     clv_bytes_printf(&l->text, "%s'%s'", l->n > 1 ? ", " : "",
                      clv_text_truncate(name, shown_name, sizeof shown_name));
 }
 
 void clv_name_list_add_rest(clv_name_list *l) {
-  size_t max_quoted_names = l->max_quoted ? l->max_quoted : LISTED;
+  size_t max_quoted_names = l->max_quoted ? l->max_quoted : MAX_LISTED;
   if (l->n > max_quoted_names) clv_bytes_printf(&l->text, " and %zu more", l->n - max_quoted_names);
 }
 
