@@ -53,19 +53,19 @@ clv_matmul clv_matmul_of(const clv_node_desc *d) {
 }
 
 bool clv_has_broadcast_input(const clv_node_desc *d) {
-  bool alike = true;
+  bool has_one_shape = true;
   for (int i = 0; i < d->n_in && d->n_in > 1; i++)
-    alike = alike && clv_shape_equal(&d->in[i], &d->out);
-  return !alike;
+    has_one_shape = has_one_shape && clv_shape_equal(&d->in[i], &d->out);
+  return !has_one_shape;
 }
 
 /* Prepends dimension `axis` with n values, `step` apart, to the dimensions of v. Merges it with the
  * first dimension of v if their steps allow. */
 static void prepend_dimension(clv_broadcast *v, int axis, size_t n, const size_t step[2]) {
-  bool same = v->rank > 0 && axis > 0;
-  for (int j = 0; j < 2 && same; j++)
-    same = step[j] == (v->step[j][0] ? v->step[j][0] * v->n[0] : 0);
-  if (same) {
+  bool can_merge = v->rank > 0 && axis > 0;
+  for (int j = 0; j < 2 && can_merge; j++)
+    can_merge = step[j] == (v->step[j][0] ? v->step[j][0] * v->n[0] : 0);
+  if (can_merge) {
     v->n[0] *= n;
     return;
   }
@@ -121,21 +121,21 @@ clv_heads clv_heads_of(const clv_node_desc *d) {
 
 clv_resample clv_resample_of(clv_op op, const clv_attrs *attrs, const clv_shape *in,
                              const clv_shape *out) {
-  bool one_row = in->rank == 3,
-       mean = op == CLV_OP_ADAPTIVE_AVGPOOL1D || op == CLV_OP_ADAPTIVE_AVGPOOL2D;
-  clv_resample r = {.kind = mean                             ? CLV_RESAMPLE_MEAN
+  bool has_one_row = in->rank == 3,
+       is_mean = op == CLV_OP_ADAPTIVE_AVGPOOL1D || op == CLV_OP_ADAPTIVE_AVGPOOL2D;
+  clv_resample r = {.kind = is_mean                          ? CLV_RESAMPLE_MEAN
                             : op == CLV_OP_UPSAMPLE_BILINEAR ? CLV_RESAMPLE_LINEAR
                                                              : CLV_RESAMPLE_NEAREST,
                     .align_corners = attrs->align_corners,
                     .n = in->dim[0],
                     .c = in->dim[1]};
   for (int i = 0; i < 2; i++) {
-    int axis = one_row ? 2 : 2 + i;
-    bool none = one_row && i == 0;
-    r.in[i] = none ? 1 : in->dim[axis];
-    r.out[i] = none ? 1 : out->dim[axis];
-    r.scale[i] = attrs->scale_factor > 0 && !none ? 1 / attrs->scale_factor
-                                                  : (double)r.in[i] / (double)r.out[i];
+    int axis = has_one_row ? 2 : 2 + i;
+    bool is_missing_axis = has_one_row && i == 0;
+    r.in[i] = is_missing_axis ? 1 : in->dim[axis];
+    r.out[i] = is_missing_axis ? 1 : out->dim[axis];
+    r.scale[i] = attrs->scale_factor > 0 && !is_missing_axis ? 1 / attrs->scale_factor
+                                                             : (double)r.in[i] / (double)r.out[i];
     if (r.align_corners)
       r.scale[i] = r.out[i] > 1 ? (double)(r.in[i] - 1) / (double)(r.out[i] - 1) : 0;
   }
@@ -147,20 +147,22 @@ bool clv_is_conv_transpose(clv_op op) {
 }
 
 clv_window clv_window_of(const clv_node_desc *d) {
-  bool transposed = clv_is_conv_transpose(d->op), one_row = d->in[0].rank == 3;
-  const clv_shape *in = transposed ? &d->out : &d->in[0], *out = transposed ? &d->in[0] : &d->out;
-  int w = one_row ? 2 : 3;
-  clv_window s = {.n = in->dim[0], .c = in->dim[1], .h = one_row ? 1 : in->dim[2], .w = in->dim[w]};
+  bool is_transposed = clv_is_conv_transpose(d->op), has_one_row = d->in[0].rank == 3;
+  const clv_shape *in = is_transposed ? &d->out : &d->in[0],
+                  *out = is_transposed ? &d->in[0] : &d->out;
+  int w = has_one_row ? 2 : 3;
+  clv_window s = {
+      .n = in->dim[0], .c = in->dim[1], .h = has_one_row ? 1 : in->dim[2], .w = in->dim[w]};
   s.k = out->dim[1];
-  s.oh = one_row ? 1 : out->dim[2];
+  s.oh = has_one_row ? 1 : out->dim[2];
   s.ow = out->dim[w];
   for (int i = 0; i < 2; i++) {
-    bool none = one_row && i == 0;
-    s.kernel[i] = none ? 1 : d->attrs.kernel[i];
-    s.stride[i] = none ? 1 : d->attrs.stride[i];
-    s.pad[i] = none ? 0 : d->attrs.pad[i];
+    bool is_missing_axis = has_one_row && i == 0;
+    s.kernel[i] = is_missing_axis ? 1 : d->attrs.kernel[i];
+    s.stride[i] = is_missing_axis ? 1 : d->attrs.stride[i];
+    s.pad[i] = is_missing_axis ? 0 : d->attrs.pad[i];
     /* pools have no dilation: the attribute is 0 */
-    s.dilation[i] = none || !d->attrs.dilation[i] ? 1 : d->attrs.dilation[i];
+    s.dilation[i] = is_missing_axis || !d->attrs.dilation[i] ? 1 : d->attrs.dilation[i];
   }
   return s;
 }

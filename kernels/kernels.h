@@ -88,7 +88,8 @@ typedef struct clv_attrs {
   int64_t packed; /* positions of the longest packed sequence; 0: sequences are not packed */
   /* for the op `last`: takes the first position of each packed sequence, not the last */
   bool first;
-  double min, max;         /* of clamp: least and largest output; an end of the range: no bound */
+  /* of clamp: least and largest output; a value at the end of the attribute's range: no bound */
+  double min, max;
   double min_val, max_val; /* of hardtanh: least and largest output */
   double alpha;            /* of elu: factor of e^x - 1 */
   double beta;             /* of softplus: factor of the input */
@@ -239,8 +240,9 @@ typedef struct clv_taps {
   double w[2];
 } clv_taps;
 
-/* Returns the inputs of output o along an axis. Of LINEAR it is torch's
- * area_pixel_compute_source_index; NEAREST rounds in f32, as torch does for each type. */
+/* Returns the inputs of output o along an axis. LINEAR uses the formula of torch's
+ * area_pixel_compute_source_index; NEAREST rounds the position in f32, as torch does for each type.
+ */
 static CLV_DEVICE inline clv_taps clv_taps_of(const clv_resample *r, int axis, int64_t o) {
   int64_t in = r->in[axis], out = r->out[axis], first, end;
   clv_taps t = {0, 1, {1, 0}};
@@ -474,7 +476,8 @@ typedef struct clv_step_args {
   /* learning rate with the optimiser's correction, such as lr / (1 - beta1^t) of adam */
   float step_size;
   float weight_factor; /* adamw: 1 - lr weight_decay, factor of the parameter */
-  /* used: adam, adamw: both; adamax: decay[0], decay[1], one_minus_decay[0]; rmsprop: [0] */
+  /* factors of the moving averages. Read by adam and adamw: all; by adamax: decay[0], decay[1],
+   * one_minus_decay[0]; by rmsprop: entry 0 of both */
   float decay[2], one_minus_decay[2];
   float bias2_sqrt; /* sqrt(1 - beta2^t), for adam and adamw */
 } clv_step_args;

@@ -40,7 +40,7 @@ of("common/net/fair/scheduler.c", "tests/unit/fair/test_scheduler",
 # ---- layers that name what they read -------------------------------------------------------------
 of("common/model/models/from.c", "tests/unit/models/test_models",
    a_layer_may_be_read_by_nobody=("static bool is_read_later", "return node == g->output_node;", "return node <= g->output_node;"),
-   inputs_come_in_any_order=("clv_code clv_layer_find_inputs", "in[i] = find_node(", "in[n - 1 - i] = node_called("),
+   inputs_come_in_any_order=("clv_code clv_layer_find_inputs", "in[i] = find_node(", "in[n - 1 - i] = find_node("),
    a_layer_may_read_itself=("static bool is_layer_name", "return true;", "return false;"),
    records_may_be_joined=("clv_code clv_layer_check_batch_dim", "!g->has_per_input_batches", "g->n_nodes"))
 of("common/model/graph/joined.c", "tests/net/training/test_graphs.py",
@@ -66,7 +66,7 @@ of("master/plan/blueprint.c", "tests/unit/plan/test_plan_graphs",
 of("kernels/ops/cross_entropy.c", "tests/ops/test_golden",
    ignored_places_count=("static clv_code read_label(", "labels[i] == k->d.attrs.ignore_index", "labels[i] == k->d.attrs.ignore_index && !s"),
    a_weighted_mean_is_over_places=("static clv_code sum_counted_weights(", "*ret += class_weight(s, label);", "*ret += 1;"),
-   smoothing_forgets_the_weights=("static double position_loss(", "total_weight += class_weight(s, c) * (over - x[c]);", "total_weight += over - x[c];"),
+   smoothing_forgets_the_weights=("static double position_loss(", "total_weight += class_weight(s, c) * (log_sum_exp - x[c]);", "total_weight += log_sum_exp - x[c];"),
    gradients_forget_the_smoothing=("static void row_gradient(", "if (e != 0)", "if (false)"))
 of("master/train/steps.c", "tests/net/training/test_places.py",
    micro_batches_share_by_records=("static float compute_share(", "own > 0 ? own", "own > all ? own"))
@@ -153,7 +153,7 @@ of("master/run/run_export.c", "tests/net/training/test_lora.py",
    a_missing_base_is_no_matter=("static clv_code merge_stage(", "merged == adapters", "merged <= adapters"))
 of("master/plan/adapter_file.c", "tests/net/training/test_lora.py",
    another_scale_is_taken=("static clv_code check_scale(", "fabs(scale - own) <= 1e-9 * own", "own > 0"),
-   adapters_of_no_lora_are_strangers=("static clv_code check_layers_have_adapters(", "CLV_TRY(check_layer_has_adapter(b, i, a, b->stages[i].params->list[k].name, err));", "if (!a) CLV_TRY(is_made(b, i, a, b->stages[i].params->list[k].name, err));"))
+   adapters_of_no_lora_are_strangers=("static clv_code check_layers_have_adapters(", "CLV_TRY(check_layer_has_adapter(b, i, a, b->stages[i].params->list[k].name, err));", "if (!a) CLV_TRY(check_layer_has_adapter(b, i, a, b->stages[i].params->list[k].name, err));"))
 of("master/plan/adapters.c", "tests/net/training/test_lora.py",
    checkpoints_have_the_artifact_again=("bool clv_is_param_checkpointed(", "!(s->weights_artifact && p->trainable && p->frozen)", "s || p"))
 of("common/model/config/emit.c", "tests/unit/plan/test_adapters",
@@ -219,7 +219,7 @@ of("worker/store/bases.c", BASES,
    an_owner_does_not_matter=("static bool has_key(", "&& strcmp(x->owner, key->owner) == 0", ""),
    an_artifact_does_not_matter=("static bool has_key(", "memcmp(&x->artifact, &key->artifact, sizeof x->artifact) == 0 &&", ""),
    a_base_may_be_written=("static clv_code fill_memory(", "mprotect(x->at, x->bytes, PROT_READ) == 0", "x->at"),
-   a_base_stays_for_ever=("static bool drop_user(", "if (--x->n_users) return false;", "if (--x->users || b) return false;"),
+   a_base_stays_for_ever=("static bool drop_user(", "if (--x->n_users) return false;", "if (--x->n_users || b) return false;"),
    what_was_not_filled_is_full=("static clv_code fill_base(", "code == CLV_OK ? FULL : EMPTY", "FULL"),
    who_waits_cannot_leave=("static clv_code ensure_filled(", "CLV_TRY(clv_cancel_hook_check(waiter, err));", "(void)waiter; (void)err;"))
 of("worker/service/artifact.c", BASES_NET,
@@ -612,7 +612,7 @@ of("master/api/core/module_load.c", SIMULATED,
 
 # ---- memory that the host cannot touch -----------------------------------------------------------
 of("common/model/graph/plan_run.c", "tests/unit/graph/test_far",
-   a_device_is_lent_the_callers_memory=("static char *address_for_kernels(", "p->backend->memory && callers", "false"),
+   a_device_is_lent_the_callers_memory=("static char *address_for_kernels(", "p->backend->memory && caller_buffer", "false"),
    what_fails_late_is_not_heard=("static clv_code finish_phase(", "if (err) *err = device_err;", "return CLV_OK;"),
    what_was_refused_has_no_place=("static clv_code finish_phase(", "return add_step_to_error(p, s, err);", "break;"),
    inputs_stay_with_the_caller=("static clv_code prepare_inputs(", "keep_inputs && !p->backend->memory", "keep_inputs"))
@@ -721,8 +721,8 @@ of("common/engine/module_memory.c", "tests/unit/engine/test_unload",
 
 # ---- gradients that the program gives ------------------------------------------------------------
 of("common/model/graph/reads.c", "tests/unit/graph/test_reads",
-   an_input_that_wants_a_gradient_reads_nothing=("static bool reads_params_in_backward(", "any |= nodes[n->in[k]].needs_grad;", ";"),
-   what_no_output_needs_is_read=("static bool reads_params_in_backward(", "return any && nodes[i].is_reachable && nodes[i].has_params;", "return any && nodes[i].has_params;"),
+   an_input_that_wants_a_gradient_reads_nothing=("static bool reads_params_in_backward(", "reads_params |= nodes[n->in[k]].needs_grad;", ";"),
+   what_no_output_needs_is_read=("static bool reads_params_in_backward(", "return reads_params && nodes[i].is_reachable && nodes[i].has_params;", "return reads_params && nodes[i].has_params;"),
    a_batchnorm_reads_nothing=("static bool can_fuse_input_and_weight_gradients", "|| def->uses_batch_statistics", ""))
 of("worker/store/state_names.c", "tests/unit/store/test_states",
    a_name_goes_to_the_disk_as_it_is=("clv_code clv_state_check_name(", "if (clv_is_file_name(name))", "if (true)"),
@@ -824,7 +824,7 @@ of("kernels/cuda/chunks_int.cuh", "tests/gpu/test_backend",
 of("kernels/load/plans.c", "tests/unit/load/test_plans",
    a_plan_that_others_may_write_is_read=("static bool is_private_file(", "!(s->st_mode & (S_IRWXG | S_IRWXO))", "true"),
    a_damaged_plan_is_read=("clv_code clv_plan_parse(", "memcmp(data, line, skip) != 0", "memcmp(data, line, sizeof header) != 0"),
-   plans_fill_the_disk=("static void store_plan(", "> PLANS_MOST", "> INT32_MAX"))
+   plans_fill_the_disk=("static void store_plan(", "> MAX_PLANS", "> INT32_MAX"))
 of("kernels/cuda/lstm.c", "tests/gpu/test_cuda lstm",
    all_layers_have_the_weights_of_the_first=("static cuda_lstm_params list_params(", "lstm_space.at[i / slots]", "lstm_space.at[0]"),
    gradients_are_added_to_what_lay_in_scratch=("static clv_code cudnn_backward_weights(", "CLV_TRY(v->fill(k->gpu->stream, args->dweights, 0, k->lstm_space.weights, err));", ""),
@@ -834,15 +834,15 @@ of("kernels/cuda/lstm.cu", "tests/gpu/test_cuda lstm",
 of("common/model/graph/plan_fuse.c", "tests/gpu/test_together",
    a_relu_hides_what_others_read=("static void try_fuse_relu_forward(", "!clv_plan_has_one_reader(p, x) ||", ""))
 of("common/model/graph/plan_chain.c", "tests/gpu/test_together",
-   a_chain_hands_gradients_on_before_others=("static bool extend_chain(", "!keeps_gradient_order(p, &more, next) ||", ""))
+   a_chain_hands_gradients_on_before_others=("static bool extend_chain(", "!keeps_gradient_order(p, &extended, next) ||", ""))
 of("common/model/graph/plan_run.c", "tests/gpu/test_together",
    a_chain_draws_what_its_last_op_would=("static clv_kernel_args make_kernel_args(", "q->rng_node", "s->node"))
 of("kernels/cuda/chain.c", "tests/gpu/test_together",
-   a_chain_goes_on_behind_a_sum_it_needs=("bool clv_gpu_has_chain(", "find_last_reader(links, n, &needy) < sum", "true"))
+   a_chain_goes_on_behind_a_sum_it_needs=("bool clv_gpu_has_chain(", "find_last_reader(links, n, &n_readers) < add_index", "true"))
 of("kernels/cuda/conv.cu", "tests/gpu/test_together",
    a_bias_has_no_relu_behind_it=("static __global__ void add_bias(", "relu && value <= 0 ? 0 : value", "value"))
 of("kernels/cuda/batchnorm.cu", "tests/gpu/test_together",
-   a_closed_relu_lets_gradients_pass=("static __device__ inline float passed_of(", "return open ? gpu_get(f.dy[at]) : 0;", "return gpu_get(f.dy[at]);"),
+   a_closed_relu_lets_gradients_pass=("static __device__ inline float passed_of(", "return passes_gate ? gpu_get(f.dy[at]) : 0;", "return gpu_get(f.dy[at]);"),
    what_is_added_is_told_more_than_passed=("struct gradient_term", "if (passed) passed[at] = gpu_as<T>(dy);", "if (passed) passed[at] = from.dy[at];"))
 TWO = "tests/net/training/test_two_devices.py"
 of("worker/service/methods.c", TWO,
@@ -860,7 +860,7 @@ of("master/ops.c", "tests/net/operations/test_cli.py",
    ops_forget_what_cuda_has=("static bool cuda_has(", "return has[op];", "return has[op] && op < 3;"))
 TYPES = "tests/gpu/test_cuda_types"
 of("kernels/cuda/products.c", TYPES + " linear",
-   products_do_not_round_to_tf32=("clv_code clv_gpu_new_product(", "own.math = gpu_math_of(k)", "own.math = CLV_CUDA_F32"))
+   products_do_not_round_to_tf32=("clv_code clv_gpu_new_product(", "desc.math = gpu_math_of(k)", "desc.math = CLV_CUDA_F32"))
 of("kernels/cuda/backend.c", "tests/gpu/test_backend",
    an_old_device_takes_tf32=("static clv_code check_capability(", "capability >= 80", "capability >= 70"))
 PLANS = "tests/gpu/test_cuda_bf16"
@@ -899,7 +899,7 @@ of("common/model/models/ranges.c", "tests/unit/models/test_hf_models",
    a_prefix_must_be_given=("bool clv_block_find_layers(", "block = name_without_prefix(g, block);", ""))
 HF_SPLIT = "tests/net/training/test_hf.py"
 of("common/model/hf/gpt2.c", HF_GRAPH,
-   all_weights_of_gpt2_begin_alike=("static clv_code add_projection(", "b->c->init_deviation / sqrt(halves)", "b->c->init_deviation + 0 * halves"))
+   all_weights_of_gpt2_begin_alike=("static clv_code add_projection(", "b->c->init_deviation / sqrt(n_half_blocks)", "b->c->init_deviation + 0 * n_half_blocks"))
 of("common/model/hf/encoder.c", HF_GRAPH,
    blocks_drop_nothing=("static clv_code add_residual_norm(", 'CLV_TRY(clv_hf_add_dropout(b, "dropout", b->c->hidden_dropout, x, err));', ""))
 of("master/run/run_export.c", HF_SPLIT,

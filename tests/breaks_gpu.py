@@ -23,7 +23,7 @@ of("common/engine/node_devices.c", CHUNKS,
 of("common/engine/context_backward.c", CHUNKS,
    gradients_are_copied_first=("static bool can_stream_input_grad(", "t->value && ", "false && "))
 of("kernels/cuda/staging.c", CHUNKS,
-   nobody_hears_of_a_piece=("clv_code clv_gpu_copy_to_host(", "if (to->report)", "if (to->report && taken == bytes)"))
+   nobody_hears_of_a_piece=("clv_code clv_gpu_copy_to_host(", "if (to->report)", "if (to->report && copied_bytes == bytes)"))
 of("common/net/link/send_queue.c", COMING,
    a_chunk_leaves_before_its_bytes_have_come=("static copy_progress check_copied_or_suspend(", "d->copy_waiter.awaited_bytes = bytes;", "d->copy_waiter.awaited_bytes = bytes / 2;"),
    a_parked_tensor_gets_another_number=("static copy_progress send_packet_chunked(", "if (!p->has_transfer_id)", "if (!p->bytes_queued)"),
@@ -52,7 +52,7 @@ of("kernels/cuda/conv2d.c", "tests/gpu/test_cuda_types conv1d",
 of("kernels/kernels.c", "tests/gpu/test_cuda_types mul",
    channels_that_lie_last_are_stepped_as_first=("clv_broadcast clv_broadcast_channels_last", "{0, 2, 3, 1}", "{0, 1, 2, 3}"))
 of("kernels/cuda/broadcast.cu", "tests/gpu/test_cuda_types mul",
-   factors_that_stand_for_several_are_read_as_f32=("double term_at(", "value_of(other, f.other_bf16, beside)", "value_of(other, false, beside)"))
+   factors_that_stand_for_several_are_read_as_f32=("double term_at(", "value_of(other, f.other_bf16, other_index)", "value_of(other, false, other_index)"))
 of("kernels/cuda/broadcast.c", "tests/gpu/test_cuda_bf16",
    gates_of_an_image_are_turned=("clv_code clv_gpu_broadcast_open(", "* k->r.d.in[i].dim[3] == 1", "* k->r.d.in[i].dim[3] == 0"))
 of("kernels/cuda/pointwise.cu", "tests/gpu/test_backend",
@@ -65,7 +65,7 @@ of("kernels/cuda/linear.c", "tests/gpu/test_cuda_types linear",
    a_bias_beside_a_narrow_weight_stays=("static clv_code linear_backward_weight(", "if (!k->r.d.attrs.bias) return CLV_OK;", "if (!k->r.d.attrs.bias || k->r.d.bf16_weight) return CLV_OK;"),
    every_part_of_a_wide_weight_is_the_first=("static clv_code multiply_by_weight(", "w + first * p.w_columns", "w + 0 * first * p.w_columns"),
    sums_of_a_wide_weight_begin_anew=("static cuda_factors factors_of_part(", "part.beta = first ? 1 : 0;", "part.beta = 0;"),
-   each_part_of_a_sum_has_the_bias=("static clv_code make_part_gemms(", "if (!rows) part.epilogue = CLV_CUDA_EPILOGUE_NONE;", "(void)rows;"),
+   each_part_of_a_sum_has_the_bias=("static clv_code make_part_gemms(", "if (!has_outputs_as_rows) part.epilogue = CLV_CUDA_EPILOGUE_NONE;", "(void)has_outputs_as_rows;"),
    frozen_weights_get_a_gradient=("static bool is_weight_trained(", "&& !k->r.d.bf16_weight", ""))
 DEVICE_BASES, DEVICE_BASES_NET = "tests/unit/service/test_device_bases", "tests/net/hostile/test_device_bases.py"
 of("worker/store/bases.c", DEVICE_BASES,
@@ -137,7 +137,7 @@ of("tests/gpu/predict.py", LIBRARY + " stale_page_is_reported_line_by_line",
 of("kernels/cuda/nvidia/runtime.c", LIBRARY + " a_driver_that_is_too_old_is_named",
    an_old_driver_is_a_missing_one=("static clv_code refuse_driver(", "|| v == 0", "|| v"))
 of("kernels/cuda/nvidia/graph.c", LIBRARY + " a_part_of_cudnn_that_is_damaged_is_named",
-   a_part_of_cudnn_is_missing_without_a_word=("clv_code clv_nvidia_dnn_fail(", "part ? \"a part", "!part ? \"a part"))
+   a_part_of_cudnn_is_missing_without_a_word=("clv_code clv_nvidia_dnn_fail(", "lacks_part ? \"a part", "!lacks_part ? \"a part"))
 
 # ---- who waits -----------------------------------------------------------------------------------
 of("common/engine/node_frames.c", "tests/gpu/test_node",

@@ -74,6 +74,6 @@ rules("common/engine/node_caches.c",
 rules("worker/store/caches.c",
    r6_38_rows_that_cannot_be=("static clv_code check_rows(", "if (rows[i] < 0 || (uint64_t)rows[i] >= c->records)", "if (false)"),
    r6_39_a_cache_over_its_quota=("static clv_code check_quota(", "if (u.bytes <= most && bytes <= most - u.bytes)", "if (true)"),
-   r6_40_rows_that_are_not_there=("static clv_code get_row(", "if (m.there != 1)", "if (false)"))
+   r6_40_rows_that_are_not_there=("static clv_code get_row(", "if (m.is_stored != 1)", "if (false)"))
 rules("common/engine/context_gradients.c",
    r6_29_a_gradient_written_in_a_pass=("clv_code clv_contexts_find_gradient_item(", "if (ctx && ctx->pass_state != PASS_NONE)", "if (false)"))

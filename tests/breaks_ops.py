@@ -3,7 +3,7 @@
 from breaks import of
 
 of("kernels/cpu/pointwise.c", "tests/ops/test_any_layout sqrt",
-   a_slope_of_the_padding_stays=("static bool is_zero_of_zero(", "return of_zero == 0;", "return true;"))
+   a_slope_of_the_padding_stays=("static bool is_zero_of_zero(", "return result == 0;", "return true;"))
 of("worker/service/load_module.c", "tests/net/contexts/test_client.py an_unknown_op_is_refused_by_its_layer",
    an_unknown_op_has_no_layer=("static clv_code add_node(", "w->op >= CLV_OP_COUNT || !clv_op_def_of((clv_op)w->op)", "false"))
 of("kernels/ops/rules.c", "tests/ops/test_golden clamp",
@@ -19,11 +19,11 @@ of("kernels/kernels.h", "tests/ops/test_golden upsample_bilinear",
 of("kernels/cpu/resample.c", "tests/ops/test_pair adaptive_avgpool2d",
    an_input_has_one_reader=("static void fill_backward(", "s->n++;", "s->n = 1;"))
 of("kernels/cuda/pools.cu", "tests/gpu/test_cuda upsample_nearest",
-   columns_have_no_weight=("static __global__ void resample_back(", "of_row * clv_tap_weight(&w, in.column)", "of_row"))
+   columns_have_no_weight=("static __global__ void resample_back(", "row_weight * clv_tap_weight(&w, in.column)", "row_weight"))
 of("kernels/cpu/gru.c", "tests/ops/test_pair gru",
    a_step_forgets_the_one_before=("CPU_INLINE void cell_back_body(", "dh[i] = d * z;", "dh[i] = 0;"))
 of("kernels/cuda/gru.cu", "tests/gpu/test_cuda gru",
-   a_gate_is_not_multiplied=("static __global__ void gru_cell_back(", "own[2 * l.h + j] = static_cast<float>(dn * r);", "own[2 * l.h + j] = static_cast<float>(dn);"))
+   a_gate_is_not_multiplied=("static __global__ void gru_cell_back(", "dgates_hh[2 * l.h + j] = static_cast<float>(dn * r);", "dgates_hh[2 * l.h + j] = static_cast<float>(dn);"))
 of("kernels/cpu/stochastic_depth.c", "tests/ops/test_pair stochastic_depth",
    records_in_fours_are_dropped_alike=("static clv_code depth_forward(", "word[n % 4]", "word[0]"))
 of("kernels/cpu/where.c", "tests/ops/test_pair where",
@@ -32,7 +32,7 @@ of("kernels/cpu/where.c", "tests/ops/test_pair where",
 of("kernels/cuda/where.cu", "tests/gpu/test_cuda where",
    a_tie_is_above_on_the_device=("static __global__ void select_values(", "x[i] > threshold", "x[i] >= threshold"))
 of("kernels/cpu/axis.c", "tests/ops/test_pair cumsum",
-   a_sum_backward_is_forward=("static clv_code cumsum_backward(", "j.back = true;", "j.back = false;"))
+   a_sum_backward_is_forward=("static clv_code cumsum_backward(", "j.from_end = true;", "j.from_end = false;"))
 of("kernels/cuda/axis.cu", "tests/gpu/test_cuda roll",
    what_passes_the_end_is_lost=("static __global__ void move_along(", "from += from < 0 ? extent : 0;", "from = from < 0 ? 0 : from;"))
 of("kernels/cpu/groupnorm.c", "tests/ops/test_pair groupnorm",
@@ -46,7 +46,7 @@ of("kernels/cpu/permute.c", "tests/ops/test_pair permute",
 of("kernels/cpu/softmax.c", "tests/ops/test_pair softmax",
    the_last_values_of_a_row_are_not_summed=("CPU_INLINE void row_exp_sum_body", "for (size_t l = 0; i + l < n; l++)", "for (size_t l = 0; i + l + 1 < n; l++)"))
 of("kernels/cpu/classes.c", "tests/ops/test_pair cross_entropy",
-   a_label_is_not_smoothed=("static void backward_at_position(", "smooth * (of * k->weight_sum - class_weight(k, label))", "smooth * (of * k->weight_sum)"),
+   a_label_is_not_smoothed=("static void backward_at_position(", "smooth * (dx_target * k->weight_sum - class_weight(k, label))", "smooth * (dx_target * k->weight_sum)"),
    places_that_do_not_count_have_a_gradient=("static void backward_positions", "memset(dx, 0, j->k->classes * sizeof *dx);", "memset(dx, 63, j->k->classes * sizeof *dx);"))
 of("kernels/kernels.c", "tests/ops/test_golden mul",
    what_stands_for_several_is_stepped=("static clv_broadcast broadcast_in_order(", "d->in[j].dim[axis] == 1 && axis ? 0 : all[j]", "all[j]"))
@@ -56,7 +56,7 @@ of("kernels/cpu/broadcast.c", "tests/ops/test_pair mul",
    one_value_is_read_as_a_row=("static void sum_gradients", "k->v.step[j->to][last] ? add_row : add_all", "k->v.step[1 - j->to][last] ? add_row : add_all"),
    an_index_is_not_taken_back=("static void next_row", "w->at[j] -= v->step[j][i] * v->n[i];", ";"))
 of("kernels/cuda/broadcast.cu", "tests/gpu/test_cuda add",
-   a_block_adds_its_first_thread_alone=("static __global__ void fold_blocks", "sum = gpu_block_sum(sum);", ";"))
+   a_block_adds_its_first_thread_alone=("static __global__ void sum_terms_per_block", "sum = gpu_block_sum(sum);", ";"))
 of("common/model/graph/plan_chain.c", "tests/gpu/test_together",
    values_that_stand_for_several_are_links=("static bool can_join_chain", "clv_plan_has_one_shape(p, node) &&", ""))
 of("common/model/graph/plan_fuse.c", "tests/unit/graph/test_plan_fuse",
@@ -70,8 +70,8 @@ of("kernels/ops/conv_int.h", "tests/ops/test_refusals conv_transpose2d",
 of("kernels/ops/conv_int.h", "tests/ops/test_refusals conv1d",
    one_of_two_numbers_counts=("static inline clv_code check_pair_halves_equal(", "pairs[i].v[0] != pairs[i].v[1]", "false"))
 of("kernels/ops/conv_int.h", "tests/unit/plan/test_privacy",
-   all_taps_count_as_mixed=("static inline int64_t conv_transpose_fan_in(", "(s->attrs->kernel[i] + apart - 1) / apart", "s->attrs->kernel[i]"),
-   taps_apart_count_as_alone=("static inline int64_t conv_transpose_fan_in(", "int64_t apart = s->attrs->stride[i] / step;", "int64_t apart = s->attrs->stride[i];"))
+   all_taps_count_as_mixed=("static inline int64_t conv_transpose_fan_in(", "(s->attrs->kernel[i] + tap_step - 1) / tap_step", "s->attrs->kernel[i]"),
+   taps_apart_count_as_alone=("static inline int64_t conv_transpose_fan_in(", "int64_t tap_step = s->attrs->stride[i] / step;", "int64_t tap_step = s->attrs->stride[i];"))
 of("kernels/ops/linear.c", "tests/unit/plan/test_privacy",
    a_transposed_weight_mixes_its_outputs=("CLV_OP_ROW(linear)", ".count_mixed = count_linear_inputs,", ""))
 SIGNALS, HELD = "tests/unit/cpu/test_signals", "CLV_AUTO(clv_cpu_release_signals) sigset_t before = clv_cpu_hold_signals();"
@@ -100,7 +100,7 @@ of("kernels/cpu/pairs.c", "tests/ops/test_pair attention",
 of("kernels/cpu/head_products.c", "tests/ops/test_pair attention",
    keys_are_packed_for_those_that_count=("void clv_cpu_head_by_rows(", ".right_k = p->length,", ""))
 of("kernels/cpu/lstm.c", "tests/ops/test_pair lstm",
-   the_recurrence_has_the_inputs_weights=("static clv_code layer_forward(", "  pack_right(k, a, &recur, layer_param(k, a, layer, 1));\n", ""))
+   the_recurrence_has_the_inputs_weights=("static clv_code layer_forward(", "  pack_right(k, a, &recurrent, layer_param(k, a, layer, 1));\n", ""))
 of("kernels/cpu/conv_product.c", "tests/unit/graph/test_plan_bf16",
    taps_outside_the_image_are_read=("static void copy_tap_row(", "row < 0 || row >= s->h || ", "row < -1 || "))
 of("kernels/cpu/channels_last.c", "tests/unit/cpu/test_layouts",
@@ -122,5 +122,5 @@ of("kernels/cuda/conv.cu", "tests/gpu/test_cuda conv2d",
 of("kernels/cuda/conv_last.cu", "tests/gpu/test_cuda_types conv2d",
    columns_in_bf16_have_no_dilation=("static __global__ void to_columns_last(", "tap % s.kernel[1] * s.dilation[1]", "tap % s.kernel[1]"))
 of("kernels/cuda/conv2d.c", "tests/gpu/test_cuda conv_transpose2d",
-   a_transposed_pass_is_not_opened=("static clv_code conv_open(", "transposed || dx, k->r.d.need_dw", "dx, k->r.d.need_dw"),
+   a_transposed_pass_is_not_opened=("static clv_code conv_open(", "is_transposed || dx, k->r.d.need_dw", "dx, k->r.d.need_dw"),
    a_transposed_bias_is_of_the_inputs_channels=("static conv_output output_extents(", "&k->r.d.out;", "&k->r.d.in[0];"))

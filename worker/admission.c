@@ -161,10 +161,10 @@ static void uncount_connection(void *user, size_t i) {
   pthread_mutex_unlock(&lock);
 }
 
-static void on_flood(void *user, size_t i, const char *address, const char *what) {
+static void on_flood(void *user, size_t i, const char *address, const char *flood_text) {
   char reason[160];
   (void)user;
-  snprintf(reason, sizeof reason, "its connection was cut: it sent %s", what);
+  snprintf(reason, sizeof reason, "its connection was cut: it sent %s", flood_text);
   pthread_mutex_lock(&lock);
   holders[i].refused_until_ns = clv_now_ns() + CUT_S * 1000000000ull;
   log_refusal(holders[i].identity, address, reason);

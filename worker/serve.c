@@ -115,19 +115,20 @@ static void serve_until_stopped(const clv_worker_arguments *a, clv_service *serv
 /* Warns if limits.concurrent_calls is too low for the allowed sessions. Otherwise the last sessions
  * of an identity would fail while they run. */
 static void warn_if_few_calls(const clv_worker_config *c) {
-  enum { CALLS = 6 }; /* calls of a session: its stream, its lanes and some requests */
+  enum { CALLS_PER_SESSION = 6 }; /* calls of a session: its stream, its lanes and some requests */
   uint64_t sessions = 0, calls = c->limits.concurrent_calls;
   for (size_t i = 0; i < c->n_allow; i++)
     sessions = CLV_MAX(sessions, c->allow[i].sessions ? c->allow[i].sessions : c->limits.sessions);
-  if (calls >= CALLS * sessions) return;
+  if (calls >= CALLS_PER_SESSION * sessions) return;
   clv_notice(
       CLV_LOG_WARN, "limits",
       "%s: an identity may have %llu sessions (limits.sessions, allow[].sessions), which have "
       "about %llu calls at once, and limits.concurrent_calls is %llu: set it to %llu, or "
       "allow %llu session%s",
-      c->file, (unsigned long long)sessions, (unsigned long long)(CALLS * sessions),
-      (unsigned long long)calls, (unsigned long long)(CALLS * sessions),
-      (unsigned long long)CLV_MAX(calls / CALLS, 1ull), CLV_S(calls / CALLS));
+      c->file, (unsigned long long)sessions, (unsigned long long)(CALLS_PER_SESSION * sessions),
+      (unsigned long long)calls, (unsigned long long)(CALLS_PER_SESSION * sessions),
+      (unsigned long long)CLV_MAX(calls / CALLS_PER_SESSION, 1ull),
+      CLV_S(calls / CALLS_PER_SESSION));
 }
 
 static int check_files(const clv_worker_config *c, clv_tls_identity **ret_id) {

@@ -104,10 +104,10 @@ static void apply_dropout(const head *e, int64_t i, size_t n, const float *x, fl
   clv_rng_stream row =
       clv_rng_stream_row(&e->j->stream, (uint32_t)(e->n * k->x.heads + e->h), (uint32_t)i);
   for (size_t at = 0; at < n; at += CPU_WORDS) {
-    size_t now = CLV_MIN(n - at, (size_t)CPU_WORDS);
+    size_t n_block = CLV_MIN(n - at, (size_t)CPU_WORDS);
     clv_cpu_random_words(&row, (uint32_t)(at / 4), word);
-    times(x + at, word, now, limit, kept, dropped + at);
-    if (other) times(other + at, word, now, limit, kept, other + at);
+    times(x + at, word, n_block, limit, kept, dropped + at);
+    if (other) times(other + at, word, n_block, limit, kept, other + at);
   }
 }
 
@@ -223,7 +223,7 @@ static void forward_tile(const head *e, tile t, const fore_scratch *s) {
   const cpu_head_product product = make_product(e, t);
   const float *q = (const float *)a->in[0] + query_index(e, t.i);
   float inverse[MAX_TILE], top, sum, by = (float)k->x.scale;
-  if (!k->extents.pairs) copy_tile(e, t, a->in[0], s->q);
+  if (!k->extents.uses_pairs) copy_tile(e, t, a->in[0], s->q);
   clv_cpu_head_by_columns(&product, q, s->q, s->keys, s->score);
   for (size_t r = 0; r < t.rows; r++) {
     float *row = s->score + r * k->extents.score_stride;
@@ -243,10 +243,10 @@ static void forward_tile(const head *e, tile t, const fore_scratch *s) {
 static void forward_head(const head *e) {
   const attention_kernel *k = e->j->k;
   const clv_kernel_args *a = e->j->a;
-  size_t each = clv_cpu_head_keys_size(&k->extents);
+  size_t keys_size = clv_cpu_head_keys_size(&k->extents);
   float *at = e->scratch;
-  fore_scratch s = {at, at + each, at + 2 * each,
-                    at + 2 * each + k->extents.max_rows * k->extents.score_stride};
+  fore_scratch s = {at, at + keys_size, at + 2 * keys_size,
+                    at + 2 * keys_size + k->extents.max_rows * k->extents.score_stride};
   copy_columns(e, a->in[1], s.keys);
   copy_rows(e, a->in[2], s.values);
   for (int64_t i = 0; i < e->t; i += (int64_t)k->extents.max_rows)
@@ -282,9 +282,9 @@ static void backward_rows(const head *e, tile t, const back_scratch *s) {
   }
 }
 
-/* Computes the gradients of a tile. first: overwrite the gradients of keys and values instead of
- * adding to them. */
-static void backward_tile(const head *e, tile t, bool first, const back_scratch *s) {
+/* Computes the gradients of a tile. is_first_tile: overwrite the gradients of keys and values
+ * instead of adding to them. */
+static void backward_tile(const head *e, tile t, bool is_first_tile, const back_scratch *s) {
   const clv_kernel_args *a = e->j->a;
   const cpu_head_product product = make_product(e, t);
   const size_t at = query_index(e, t.i);
@@ -294,8 +294,8 @@ static void backward_tile(const head *e, tile t, bool first, const back_scratch 
   clv_cpu_head_by_columns(&product, (const float *)a->dout + at, s->d, s->values, s->dp);
   backward_rows(e, t, s);
   if (a->din[0]) clv_cpu_head_by_rows(&product, s->dp, s->key_rows, (float *)a->din[0] + at);
-  if (a->din[1]) clv_cpu_head_over_tile(&product, s->dp, s->q, !first, s->dkeys);
-  if (a->din[2]) clv_cpu_head_over_tile(&product, s->dropped, s->d, !first, s->dvalues);
+  if (a->din[1]) clv_cpu_head_over_tile(&product, s->dp, s->q, !is_first_tile, s->dkeys);
+  if (a->din[2]) clv_cpu_head_over_tile(&product, s->dropped, s->d, !is_first_tile, s->dvalues);
 }
 
 /* Copies the gradients of the head's keys or values to x. Rows of x after the sample's length
@@ -312,12 +312,12 @@ static void store_gradients(const head *e, const float *from, float *x) {
 
 static back_scratch lay_out_backward(const attention_kernel *k, float *at) {
   const cpu_head_extents *x = &k->extents;
-  size_t each = clv_cpu_head_keys_size(x), row = x->max_rows * x->score_stride;
+  size_t keys_size = clv_cpu_head_keys_size(x), row = x->max_rows * x->score_stride;
   size_t sums = x->width * x->score_stride;
-  float *dkeys = at + 3 * each, *p = dkeys + 2 * sums, *q = p + 3 * row;
+  float *dkeys = at + 3 * keys_size, *p = dkeys + 2 * sums, *q = p + 3 * row;
   return (back_scratch){.keys = at,
-                        .values = at + each,
-                        .key_rows = at + 2 * each,
+                        .values = at + keys_size,
+                        .key_rows = at + 2 * keys_size,
                         .dkeys = dkeys,
                         .dvalues = dkeys + sums,
                         .p = p,
@@ -330,10 +330,11 @@ static back_scratch lay_out_backward(const attention_kernel *k, float *at) {
 /* Returns the scratch of one part in floats, with that of the products at its end. */
 static size_t count_scratch(const attention_kernel *k) {
   const cpu_head_extents *x = &k->extents;
-  size_t each = clv_cpu_head_keys_size(x), row = x->max_rows * x->score_stride;
-  size_t sums = x->width * x->score_stride, one = clv_cpu_head_tile_size(x);
-  size_t own = k->k.has_backward ? 3 * each + 2 * sums + 3 * row + 2 * one : 2 * each + row + one;
-  return own + clv_cpu_head_scratch_size(x);
+  size_t keys_size = clv_cpu_head_keys_size(x), row = x->max_rows * x->score_stride;
+  size_t sums = x->width * x->score_stride, tile_size = clv_cpu_head_tile_size(x);
+  size_t scratch_size = k->k.has_backward ? 3 * keys_size + 2 * sums + 3 * row + 2 * tile_size
+                                          : 2 * keys_size + row + tile_size;
+  return scratch_size + clv_cpu_head_scratch_size(x);
 }
 
 /* Computes the gradients of query head e.h and of the following heads that share its keys. The
@@ -342,19 +343,19 @@ static size_t count_scratch(const attention_kernel *k) {
 static void backward_heads(head e) {
   const attention_kernel *k = e.j->k;
   const clv_kernel_args *a = e.j->a;
-  const int64_t first = e.h;
-  const size_t first_keys = tile_at(&e, 0).keys, rest = (size_t)e.length - first_keys;
+  const int64_t first_head = e.h;
+  const size_t first_keys = tile_at(&e, 0).keys, n_other_keys = (size_t)e.length - first_keys;
   const size_t width = (size_t)k->x.width;
   back_scratch s = lay_out_backward(k, e.scratch);
   copy_columns(&e, a->in[1], s.keys);
   copy_columns(&e, a->in[2], s.values);
   copy_rows(&e, a->in[1], s.key_rows);
-  memset(s.dkeys + first_keys * width, 0, rest * width * sizeof(float));
-  memset(s.dvalues + first_keys * width, 0, rest * width * sizeof(float));
-  for (; e.h < first + k->x.group; e.h++)
+  memset(s.dkeys + first_keys * width, 0, n_other_keys * width * sizeof(float));
+  memset(s.dvalues + first_keys * width, 0, n_other_keys * width * sizeof(float));
+  for (; e.h < first_head + k->x.group; e.h++)
     for (int64_t i = 0; i < e.t; i += (int64_t)k->extents.max_rows)
-      backward_tile(&e, tile_at(&e, i), e.h == first && i == 0, &s);
-  e.h = first;
+      backward_tile(&e, tile_at(&e, i), e.h == first_head && i == 0, &s);
+  e.h = first_head;
   store_gradients(&e, s.dkeys, a->din[1]);
   store_gradients(&e, s.dvalues, a->din[2]);
 }
@@ -380,16 +381,19 @@ static head make_head(const heads_job *j, size_t item, int64_t heads, int64_t gr
   return e;
 }
 
-/* Zeroes the rows after the last packed sequence, in the output, or with `back` in the input
+/* Zeroes the rows after the last packed sequence, in the output or, if is_backward, in the input
  * gradients. */
-static void zero_unused_rows(const attention_kernel *k, const clv_kernel_args *a, bool back) {
+static void zero_unused_rows(const attention_kernel *k, const clv_kernel_args *a,
+                             bool is_backward) {
   const clv_node_desc *d = &k->k.d;
-  int64_t used = d->attrs.packed ? clv_packed_rows_before(a->in[3], k->x.n) : d->in[0].dim[0];
-  for (int i = 0; i < (back ? 3 : 1); i++) {
-    float *x = back ? a->din[i] : a->out;
+  int64_t n_used_rows =
+      d->attrs.packed ? clv_packed_rows_before(a->in[3], k->x.n) : d->in[0].dim[0];
+  for (int i = 0; i < (is_backward ? 3 : 1); i++) {
+    float *x = is_backward ? a->din[i] : a->out;
     size_t row = (size_t)d->in[i].dim[1];
-    if (x && used < d->in[0].dim[0])
-      memset(x + (size_t)used * row, 0, (size_t)(d->in[0].dim[0] - used) * row * sizeof *x);
+    if (x && n_used_rows < d->in[0].dim[0])
+      memset(x + (size_t)n_used_rows * row, 0,
+             (size_t)(d->in[0].dim[0] - n_used_rows) * row * sizeof *x);
   }
 }
 
@@ -443,11 +447,12 @@ static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, c
 }
 
 static cpu_head_extents make_extents(const attention_kernel *k) {
-  bool pairs = k->k.d.bf16 && clv_cpu_choose(CPU_ATTENTION_BF16,
-                                             clv_cpu_class_of_attention(k->x.width)) == CPU_PAIRS;
-  return (cpu_head_extents){.pairs = pairs,
+  bool uses_pairs =
+      k->k.d.bf16 &&
+      clv_cpu_choose(CPU_ATTENTION_BF16, clv_cpu_class_of_attention(k->x.width)) == CPU_PAIRS;
+  return (cpu_head_extents){.uses_pairs = uses_pairs,
                             .width = (size_t)k->x.width,
-                            .max_rows = pairs ? PAIRS_TILE_ROWS : TILE,
+                            .max_rows = uses_pairs ? PAIRS_TILE_ROWS : TILE,
                             .max_keys = (size_t)k->x.s,
                             .query_stride = query_row_size(k),
                             .key_stride = key_row_size(k),
@@ -470,7 +475,7 @@ static clv_code attention_prepare(const clv_node_desc *d, clv_kernel **ret, clv_
   size_t rows = clv_layout_numel(&d->in[0], 1) / width; /* number of rows of all heads */
   k->k.base.saved_bytes = k->k.has_backward ? rows * 2 * sizeof(float) : 0;
   k->k.base.scratch_bytes = (size_t)k->n_parts * k->scratch_floats * sizeof(float);
-  if (k->extents.pairs) k->k.base.impl = clv_cpu_pairs_impl()->name;
+  if (k->extents.uses_pairs) k->k.base.impl = clv_cpu_pairs_impl()->name;
   *ret = &k->k.base;
   return CLV_OK;
 }

@@ -16,32 +16,34 @@ typedef struct taps {
   int64_t begin, end;
 } taps;
 
-/* Returns the image rows (or columns) that window o covers, for forward. */
-CPU_INLINE taps covered(const clv_window *s, int axis, int64_t o, int64_t extent) {
+/* Returns the range of image rows (or columns) that window o covers, for forward. */
+CPU_INLINE taps positions_in(const clv_window *s, int axis, int64_t o, int64_t extent) {
   int64_t first = o * s->stride[axis] - s->pad[axis];
   return (taps){CLV_MAX(first, 0), CLV_MIN(first + s->kernel[axis], extent)};
 }
 
-/* Returns the windows that cover image row (or column) h, for backward. */
-CPU_INLINE taps covering(const clv_window *s, int axis, int64_t h, int64_t out) {
+/* Returns the range of windows that cover image row (or column) h, for backward. */
+CPU_INLINE taps windows_over(const clv_window *s, int axis, int64_t h, int64_t out) {
   int64_t last = (h + s->pad[axis]) / s->stride[axis], over = h + s->pad[axis] - s->kernel[axis];
   int64_t first = over < 0 ? 0 : over / s->stride[axis] + 1;
   return (taps){first, CLV_MIN(last + 1, out)};
 }
 
-/* Computes plane p of b channels: forward, each output is the mean over its window; with
- * `back`, each input gradient is the sum over its windows divided by the window's size. */
-CPU_INLINE void mean_plane(const mean_job *j, size_t p, int64_t b, bool back) {
+/* Computes plane p of b channels: forward, each output is the mean over its window; if is_backward,
+ * each input gradient is the sum over its windows divided by the window's size. */
+CPU_INLINE void mean_plane(const mean_job *j, size_t p, int64_t b, bool is_backward) {
   const clv_window *s = &j->s;
-  int64_t to_h = back ? s->h : s->oh, to_w = back ? s->w : s->ow;
-  int64_t from_h = back ? s->oh : s->h, from_w = back ? s->ow : s->w;
+  int64_t to_h = is_backward ? s->h : s->oh, to_w = is_backward ? s->w : s->ow;
+  int64_t from_h = is_backward ? s->oh : s->h, from_w = is_backward ? s->ow : s->w;
   int64_t pitch = j->planes.pitch;
   const float *x = j->x + clv_cpu_plane_start(&j->planes, p, from_h * from_w);
   float *y = j->y + clv_cpu_plane_start(&j->planes, p, to_h * to_w);
   double count = (double)(s->kernel[0] * s->kernel[1]);
   for (int64_t o = 0; o < to_h * to_w; o++, y += pitch) {
-    taps h = back ? covering(s, 0, o / to_w, from_h) : covered(s, 0, o / to_w, from_h);
-    taps w = back ? covering(s, 1, o % to_w, from_w) : covered(s, 1, o % to_w, from_w);
+    taps h =
+        is_backward ? windows_over(s, 0, o / to_w, from_h) : positions_in(s, 0, o / to_w, from_h);
+    taps w =
+        is_backward ? windows_over(s, 1, o % to_w, from_w) : positions_in(s, 1, o % to_w, from_w);
     double sum[16] = {0};
     for (int64_t u = h.begin; u < h.end; u++)
       for (int64_t v = w.begin; v < w.end; v++)
@@ -50,22 +52,25 @@ CPU_INLINE void mean_plane(const mean_job *j, size_t p, int64_t b, bool back) {
   }
 }
 
-CPU_INLINE void mean_planes_body(const mean_job *j, size_t begin, size_t end, int b, bool back) {
+CPU_INLINE void mean_planes_body(const mean_job *j, size_t begin, size_t end, int b,
+                                 bool is_backward) {
   for (size_t p = begin; p < end; p++) {
     if (b == 1)
-      mean_plane(j, p, 1, back);
+      mean_plane(j, p, 1, is_backward);
     else if (b == 8)
-      mean_plane(j, p, 8, back);
+      mean_plane(j, p, 8, is_backward);
     else
-      mean_plane(j, p, 16, back);
+      mean_plane(j, p, 16, is_backward);
   }
 }
 
-CPU_CLONES(mean_planes, (const mean_job *j, size_t begin, size_t end, int b, bool back),
-           (j, begin, end, b, back))
+CPU_CLONES(mean_planes, (const mean_job *j, size_t begin, size_t end, int b, bool is_backward),
+           (j, begin, end, b, is_backward))
 
-#define MEAN_RANGE(name, b, back) \
-  static void name(void *arg, size_t begin, size_t end) { mean_planes(arg, begin, end, b, back); }
+#define MEAN_RANGE(name, b, is_backward)                  \
+  static void name(void *arg, size_t begin, size_t end) { \
+    mean_planes(arg, begin, end, b, is_backward);         \
+  }
 
 MEAN_RANGE(forward_1, 1, false)
 MEAN_RANGE(forward_8, 8, false)

@@ -15,7 +15,7 @@ typedef struct axis_job {
   float *y;
   size_t strips;       /* strips of LANES columns in a row of inner values */
   int64_t first, step; /* flip, roll: the source of value e is (first + step e) mod extent */
-  bool back;           /* cumsum: adds from the end */
+  bool from_end;       /* cumsum: adds from the end */
   double divisor;      /* var */
 } axis_job;
 
@@ -75,7 +75,7 @@ MOVE(roll, ROLLED, ROLLED_BACK)
 
 /* ---- cumsum, var ----------------------------------------------------------------------------- */
 
-/* Index of the first value of strip i. *ret_n: its columns. */
+/* Returns the index of the first value of strip i. *ret_n: number of the strip's columns. */
 CPU_INLINE size_t strip_at(const axis_job *j, size_t i, size_t *ret_n) {
   size_t column = i % j->strips * LANES;
   *ret_n = CLV_MIN((size_t)LANES, j->s.inner - column);
@@ -85,7 +85,7 @@ CPU_INLINE size_t strip_at(const axis_job *j, size_t i, size_t *ret_n) {
 CPU_INLINE void add_strip(const axis_job *j, size_t at, size_t n) {
   double sum[LANES] = {0};
   for (size_t e = 0; e < j->s.extent; e++) {
-    size_t row = at + (j->back ? j->s.extent - 1 - e : e) * j->s.inner;
+    size_t row = at + (j->from_end ? j->s.extent - 1 - e : e) * j->s.inner;
     for (size_t l = 0; l < n; l++) {
       sum[l] += (double)j->x[row + l];
       j->y[row + l] = (float)sum[l];
@@ -94,40 +94,43 @@ CPU_INLINE void add_strip(const axis_job *j, size_t at, size_t n) {
 }
 
 /* Computes the variances of n columns, or with dy the gradients of their values. */
-CPU_INLINE void vary_strip(const axis_job *j, size_t at, size_t to, size_t n) {
+CPU_INLINE void compute_strip_variances(const axis_job *j, size_t at, size_t to, size_t n) {
   double mean[LANES] = {0}, squares[LANES] = {0};
   for (size_t e = 0; e < j->s.extent; e++)
     for (size_t l = 0; l < n; l++) mean[l] += (double)j->x[at + e * j->s.inner + l];
   for (size_t l = 0; l < n; l++) mean[l] /= (double)j->s.extent;
   for (size_t e = 0; e < j->s.extent; e++)
     for (size_t l = 0; l < n; l++) {
-      double far = (double)j->x[at + e * j->s.inner + l] - mean[l];
+      double distance = (double)j->x[at + e * j->s.inner + l] - mean[l];
       if (j->dy)
-        j->y[at + e * j->s.inner + l] = (float)(2 * (double)j->dy[to + l] / j->divisor * far);
+        j->y[at + e * j->s.inner + l] = (float)(2 * (double)j->dy[to + l] / j->divisor * distance);
       else
-        squares[l] += far * far;
+        squares[l] += distance * distance;
     }
   for (size_t l = 0; l < n && !j->dy; l++) j->y[to + l] = (float)(squares[l] / j->divisor);
 }
 
-CPU_INLINE void strips_body(const axis_job *j, size_t begin, size_t end, bool adds) {
+CPU_INLINE void strips_body(const axis_job *j, size_t begin, size_t end, bool is_cumsum) {
   for (size_t i = begin; i < end; i++) {
     size_t n, at = strip_at(j, i, &n), to = i / j->strips * j->s.inner + i % j->strips * LANES;
-    if (adds && n == LANES)
+    if (is_cumsum && n == LANES)
       add_strip(j, at, LANES);
-    else if (adds)
+    else if (is_cumsum)
       add_strip(j, at, n);
     else if (n == LANES)
-      vary_strip(j, at, to, LANES);
+      compute_strip_variances(j, at, to, LANES);
     else
-      vary_strip(j, at, to, n);
+      compute_strip_variances(j, at, to, n);
   }
 }
 
-CPU_CLONES(strips, (const axis_job *j, size_t begin, size_t end, bool adds), (j, begin, end, adds))
+CPU_CLONES(strips, (const axis_job *j, size_t begin, size_t end, bool is_cumsum),
+           (j, begin, end, is_cumsum))
 
 static void add_strips(void *arg, size_t begin, size_t end) { strips(arg, begin, end, true); }
-static void vary_strips(void *arg, size_t begin, size_t end) { strips(arg, begin, end, false); }
+static void compute_variances(void *arg, size_t begin, size_t end) {
+  strips(arg, begin, end, false);
+}
 
 static clv_code cumsum_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   axis_job j = make_job((const cpu_kernel *)base, a->in[0], a->out);
@@ -138,21 +141,21 @@ static clv_code cumsum_forward(clv_kernel *base, const clv_kernel_args *a, clv_e
 static clv_code cumsum_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   axis_job j = make_job((const cpu_kernel *)base, a->dout, a->din[0]);
   (void)err;
-  j.back = true;
+  j.from_end = true;
   return run_job((const cpu_kernel *)base, &j, j.s.outer * j.strips, add_strips);
 }
 
 static clv_code var_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   axis_job j = make_job((const cpu_kernel *)base, a->in[0], a->out);
   (void)err;
-  return run_job((const cpu_kernel *)base, &j, j.s.outer * j.strips, vary_strips);
+  return run_job((const cpu_kernel *)base, &j, j.s.outer * j.strips, compute_variances);
 }
 
 static clv_code var_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   axis_job j = make_job((const cpu_kernel *)base, a->in[0], a->din[0]);
   (void)err;
   j.dy = a->dout;
-  return run_job((const cpu_kernel *)base, &j, j.s.outer * j.strips, vary_strips);
+  return run_job((const cpu_kernel *)base, &j, j.s.outer * j.strips, compute_variances);
 }
 
 #define AXIS_PREPARE(name, saved)                                                          \

@@ -80,20 +80,22 @@ static clv_code cpu_reorder(const clv_backend *b, const clv_shape *shape, clv_dt
                             clv_err *err) {
   const int blocks[] = {clv_layout_block(src_block), clv_layout_block(dst_block)};
   (void)b;
-  bool moves = clv_layout_is_channels_last(src_block) != clv_layout_is_channels_last(dst_block);
-  bool converts = !moves && clv_layout_is_bf16(src_block) != clv_layout_is_bf16(dst_block);
+  bool changes_order =
+      clv_layout_is_channels_last(src_block) != clv_layout_is_channels_last(dst_block);
+  bool changes_type =
+      !changes_order && clv_layout_is_bf16(src_block) != clv_layout_is_bf16(dst_block);
   if (shape->rank != 4 || dtype != CLV_F32)
     return clv_fail(err, CLV_INVALID, "reorder needs f32 of rank 4, got %s of rank %d",
                     clv_dtype_name(dtype), shape->rank);
   for (int i = 0; i < 2; i++)
     if (blocks[i] != 1 && blocks[i] != 8 && blocks[i] != 16)
       return clv_fail(err, CLV_INVALID, "channel block %d: it must be 1, 8 or 16", blocks[i]);
-  if (converts && blocks[0] != blocks[1])
+  if (changes_type && blocks[0] != blocks[1])
     return clv_fail(
         err, CLV_INVALID,
         "a conversion between f32 and bf16 cannot change the channel block from %d to %d",
         blocks[0], blocks[1]);
-  if (converts) {
+  if (changes_type) {
     clv_cpu_count_reorder();
     clv_cpu_convert(src, src_block, dst, clv_layout_numel(shape, src_block));
   } else {

@@ -56,9 +56,9 @@ typedef struct norm_job {
 enum { LAST_BYTES = 128 << 10 };
 
 static size_t count_positions(const norm_job *j) {
-  bool in_pieces = j->x_bf16 || j->dx_bf16 || j->out_bf16 || j->has_marks || j->pitch;
+  bool needs_pieces = j->x_bf16 || j->dx_bf16 || j->out_bf16 || j->has_marks || j->pitch;
   size_t n = CLV_MIN(j->image, NORM_PIECE / j->b);
-  if (!in_pieces) return j->image;
+  if (!needs_pieces) return j->image;
   if (j->pitch)
     n = CLV_MIN(n, LAST_BYTES / sizeof(uint16_t) / j->pitch / NORM_SPREAD * NORM_SPREAD);
   return CLV_MAX(n, (size_t)NORM_SPREAD);
@@ -67,15 +67,16 @@ static size_t count_positions(const norm_job *j) {
 static norm_job make_job(const cpu_kernel *k, const clv_kernel_args *a) {
   const clv_shape *x = &k->d.in[0];
   /* [N, C] is computed as one image of N positions with channels last */
-  bool flat = x->rank == 2, last = flat || clv_layout_is_channels_last(k->base.in_block[0]);
+  bool is_flat = x->rank == 2,
+       is_channels_last = is_flat || clv_layout_is_channels_last(k->base.in_block[0]);
   norm_job j = {
       .k = k,
       .a = a,
-      .n = flat ? 1 : (size_t)x->dim[0],
+      .n = is_flat ? 1 : (size_t)x->dim[0],
       .c = (size_t)x->dim[1],
-      .image = flat ? (size_t)x->dim[0] : (size_t)(x->dim[2] * (x->rank == 4 ? x->dim[3] : 1)),
-      .b = last ? NORM_BLOCK : (size_t)clv_layout_block(k->base.in_block[0]),
-      .pitch = last ? (size_t)x->dim[1] : 0,
+      .image = is_flat ? (size_t)x->dim[0] : (size_t)(x->dim[2] * (x->rank == 4 ? x->dim[3] : 1)),
+      .b = is_channels_last ? NORM_BLOCK : (size_t)clv_layout_block(k->base.in_block[0]),
+      .pitch = is_channels_last ? (size_t)x->dim[1] : 0,
       .x_bf16 = clv_layout_is_bf16(k->base.in_block[0]),
       .dx_bf16 = clv_layout_is_bf16(k->base.din_block[0]),
       .out_bf16 = clv_layout_is_bf16(k->base.out_block),
@@ -90,7 +91,8 @@ static norm_job make_job(const cpu_kernel *k, const clv_kernel_args *a) {
   return j;
 }
 
-/* Calls `fn` on ranges of blocks that are walked together. */
+/* Calls `fn` on the blocks [begin, end): in one call if the tensor is channels last, because fn
+ * then reads memory in order; otherwise in one call for each block. */
 static void walk_groups(const norm_job *j, size_t begin, size_t end,
                         void (*fn)(const norm_job *j, size_t begin, size_t end)) {
   size_t step = j->pitch ? end - begin : 1;
@@ -125,8 +127,8 @@ static norm_walk start_walk(size_t begin, size_t end) {
   return (norm_walk){begin, end, 0, 0, begin};
 }
 
-/* Returns the share of block w->block in what the walk reads after its present positions: as many
- * positions again, behind them in memory. */
+/* Returns the values to prefetch while block w->block is read. The walk reads next as many
+ * positions as it reads now, of all its blocks; each block prefetches an equal part of them. */
 static cpu_last_tile part_ahead(const norm_job *j, const norm_walk *w) {
   size_t blocks = w->end - w->begin, share = w->block - w->begin, first = w->begin * j->b;
   size_t from = j->n_positions * share / blocks, end = j->n_positions * (share + 1) / blocks;
@@ -201,7 +203,7 @@ static void spread_to_lanes(const double *values, size_t b, double *ret_lanes) {
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* Computes the sums of the moments of each channel, less the channel's first value. */
+/* Adds up x and its square for each channel. Subtracts the channel's first value from x before. */
 static void add_moments(const norm_job *j, size_t begin, size_t end) {
   float buffer[NORM_PIECE];
   norm_piece p;
@@ -268,7 +270,7 @@ static clv_norm_affine block_affine(const norm_job *j, const norm_block *v) {
     f.mean[l] = (float)v->mean[l];
     f.scale[l] = (float)(v->inverse[l] * v->weight[l]);
     f.shift[l] = v->bias[l];
-    f.common[l] = (float)(v->bias_sum[l] * share);
+    f.offset[l] = (float)(v->bias_sum[l] * share);
     f.slope[l] = (float)(v->weight_sum[l] * v->inverse[l] * share);
   }
   return f;
@@ -463,13 +465,13 @@ static clv_code batchnorm_backward(clv_kernel *base, const clv_kernel_args *a, c
 
 static clv_code batchnorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   cpu_kernel *k;
-  int block = clv_cpu_offered_block(d), in_bf16 = block | CLV_LAYOUT_BF16;
+  int block = clv_cpu_offered_block(d), bf16_block = block | CLV_LAYOUT_BF16;
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
   for (int i = 0; i < CLV_MAX_IN; i++) k->base.din_block[i] = block;
   k->base.dout_block = block;
-  if (d->offered_block[0] == in_bf16) k->base.in_block[0] = in_bf16;
-  if (d->wanted_din[0] == in_bf16) k->base.din_block[0] = in_bf16;
-  if (d->wanted_out == in_bf16 && !(d->tail & CLV_TAIL_ADD)) k->base.out_block = in_bf16;
+  if (d->offered_block[0] == bf16_block) k->base.in_block[0] = bf16_block;
+  if (d->wanted_din[0] == bf16_block) k->base.din_block[0] = bf16_block;
+  if (d->wanted_out == bf16_block && !(d->tail & CLV_TAIL_ADD)) k->base.out_block = bf16_block;
   norm_job j = make_job(k, NULL);
   k->base.forward = batchnorm_forward;
   k->base.backward_input = k->has_backward ? batchnorm_backward : NULL;

@@ -51,24 +51,24 @@ typedef struct row_values {
   size_t step;
 } row_values;
 
-CPU_INLINE void rows_of(const float *restrict x, const float *restrict z, bool product, size_t n,
+CPU_INLINE void rows_of(const float *restrict x, const float *restrict z, bool is_product, size_t n,
                         float *restrict y) {
-  for (size_t i = 0; i < n; i++) y[i] = product ? x[i] * z[i] : x[i] + z[i];
+  for (size_t i = 0; i < n; i++) y[i] = is_product ? x[i] * z[i] : x[i] + z[i];
 }
 
 /* Adds the number z to each value of a row, or multiplies each value by z. The operands may be
  * exchanged, because this changes no bit. */
-CPU_INLINE void row_with_number_body(const float *restrict x, float z, bool product, size_t n,
+CPU_INLINE void row_with_number_body(const float *restrict x, float z, bool is_product, size_t n,
                                      float *restrict y) {
-  for (size_t i = 0; i < n; i++) y[i] = product ? x[i] * z : x[i] + z;
+  for (size_t i = 0; i < n; i++) y[i] = is_product ? x[i] * z : x[i] + z;
 }
 
-CPU_INLINE void combine_body(row_values x, row_values z, bool product, size_t n, float *y) {
-  if (x.step && z.step && product)
+CPU_INLINE void combine_body(row_values x, row_values z, bool is_product, size_t n, float *y) {
+  if (x.step && z.step && is_product)
     rows_of(x.x, z.x, true, n, y);
   else if (x.step && z.step)
     rows_of(x.x, z.x, false, n, y);
-  else if (product)
+  else if (is_product)
     row_with_number_body(x.step ? x.x : z.x, x.step ? *z.x : *x.x, true, n, y);
   else
     row_with_number_body(x.step ? x.x : z.x, x.step ? *z.x : *x.x, false, n, y);
@@ -112,8 +112,8 @@ CPU_INLINE void add_all_body(const float *dy, row_values other, size_t n, double
     *sum += lane_sum(dy, other.x, 0, n);
 }
 
-CPU_CLONES(combine, (row_values x, row_values z, bool product, size_t n, float *y),
-           (x, z, product, n, y))
+CPU_CLONES(combine, (row_values x, row_values z, bool is_product, size_t n, float *y),
+           (x, z, is_product, n, y))
 CPU_CLONES(add_row, (const float *restrict dy, row_values other, size_t n, double *restrict sum),
            (dy, other, n, sum))
 CPU_CLONES(add_all, (const float *dy, row_values other, size_t n, double *sum), (dy, other, n, sum))
@@ -204,7 +204,7 @@ static clv_code broadcast_backward(clv_kernel *base, const clv_kernel_args *a, c
 
 clv_code clv_cpu_broadcast(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   broadcast_kernel *k;
-  size_t most = 0;
+  size_t max_values = 0;
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
   k->v = clv_broadcast_of(d);
   k->is_product = d->op == CLV_OP_MUL;
@@ -212,12 +212,12 @@ clv_code clv_cpu_broadcast(const clv_node_desc *d, clv_kernel **ret, clv_err *er
   for (int i = 1; i + 1 < k->v.rank; i++) k->n_rows *= k->v.n[i];
   for (int i = 0; i < 2; i++) {
     k->n_values[i] = clv_layout_numel(&d->in[i], 1);
-    if (k->n_values[i] != k->k.n_out) most = CLV_MAX(most, k->n_values[i]);
+    if (k->n_values[i] != k->k.n_out) max_values = CLV_MAX(max_values, k->n_values[i]);
   }
   k->k.base.forward = broadcast_forward;
   k->k.base.backward_input = k->k.has_backward ? broadcast_backward : NULL;
   k->k.base.saves = k->k.has_backward && k->is_product ? CLV_SAVE_IN0 | CLV_SAVE_IN1 : 0;
-  k->k.base.scratch_bytes = k->k.has_backward ? most * sizeof(double) : 0;
+  k->k.base.scratch_bytes = k->k.has_backward ? max_values * sizeof(double) : 0;
   *ret = &k->k.base;
   return CLV_OK;
 }

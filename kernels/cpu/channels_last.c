@@ -15,18 +15,18 @@ enum { TILE = CPU_TILE_CHANNELS, STRIP = 64 };
 /* The loops over a full row have a constant length, so that each is a few vector instructions. */
 CPU_INLINE void gather_body(const void *x, bool bf16, size_t rows, size_t pitch, size_t used,
                             float *restrict tile) {
-  const float *wide = x;
-  const uint16_t *narrow = x;
+  const float *f32_values = x;
+  const uint16_t *bf16_values = x;
   for (size_t r = 0; r < rows && used == TILE && bf16; r++)
     for (size_t l = 0; l < TILE; l++)
-      tile[r * TILE + l] = from_bits((uint32_t)narrow[r * pitch + l] << 16);
+      tile[r * TILE + l] = from_bits((uint32_t)bf16_values[r * pitch + l] << 16);
   for (size_t r = 0; r < rows && used == TILE && !bf16; r++)
-    for (size_t l = 0; l < TILE; l++) tile[r * TILE + l] = wide[r * pitch + l];
+    for (size_t l = 0; l < TILE; l++) tile[r * TILE + l] = f32_values[r * pitch + l];
   for (size_t r = 0; r < rows && used < TILE; r++)
     for (size_t l = 0; l < TILE; l++)
       tile[r * TILE + l] = l >= used ? 0
-                           : bf16    ? from_bits((uint32_t)narrow[r * pitch + l] << 16)
-                                     : wide[r * pitch + l];
+                           : bf16    ? from_bits((uint32_t)bf16_values[r * pitch + l] << 16)
+                                     : f32_values[r * pitch + l];
 }
 
 CPU_INLINE void scatter_body(const float *restrict tile, size_t rows, size_t pitch, size_t used,

@@ -56,14 +56,14 @@ static const pace_row paces[] = {
 
 cpu_shape_class clv_cpu_class_of_conv(const clv_window *s, int64_t groups) {
   enum { FEW = 16, SMALL_IMAGE = 64, WINDOW = 3 };
-  bool strided = s->stride[0] != 1 || s->stride[1] != 1;
-  bool wide = s->kernel[0] > WINDOW || s->kernel[1] > WINDOW;
+  bool is_strided = s->stride[0] != 1 || s->stride[1] != 1;
+  bool is_wide = s->kernel[0] > WINDOW || s->kernel[1] > WINDOW;
   if (groups > 1) return groups == s->c ? CPU_DEPTHWISE : CPU_GROUPED;
   if (s->c < FEW) return CPU_FEW_CHANNELS;
   if (s->dilation[0] != 1 || s->dilation[1] != 1) return CPU_DILATED;
-  if (s->kernel[0] * s->kernel[1] == 1) return strided ? CPU_POINTWISE_STRIDED : CPU_POINTWISE;
-  if (wide) return strided ? CPU_WIDE_WINDOW_STRIDED : CPU_WIDE_WINDOW;
-  if (strided) return CPU_WINDOW_STRIDED;
+  if (s->kernel[0] * s->kernel[1] == 1) return is_strided ? CPU_POINTWISE_STRIDED : CPU_POINTWISE;
+  if (is_wide) return is_strided ? CPU_WIDE_WINDOW_STRIDED : CPU_WIDE_WINDOW;
+  if (is_strided) return CPU_WINDOW_STRIDED;
   return s->oh * s->ow <= SMALL_IMAGE ? CPU_WINDOW_SMALL_IMAGE : CPU_WINDOW;
 }
 
@@ -82,7 +82,8 @@ cpu_shape_class clv_cpu_class_of_lstm(int64_t batch, int64_t hidden) {
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Returns the instruction set whose rows serve one without rows of its own; NULL: there is none. */
+/* Returns the next lower instruction set, whose rows apply if `isa` has none; NULL: there is none.
+ */
 static const char *find_lower_isa(const char *isa) {
   static const char *const lower[][2] = {
       {"avx512_core_amx_fp16", "avx512_core_amx"},

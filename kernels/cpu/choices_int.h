@@ -59,10 +59,11 @@ typedef enum cpu_shape_class {
   CPU_SHAPE_CLASSES
 } cpu_shape_class;
 
-/* Returns the class of a convolution. Classes are tried in the order of the enum: a group for each
- * channel; fewer groups, but more than one; fewer than 16 input channels; taps apart; one tap;
- * windows of up to 3x3, of which small images have at most 64 positions of output; wider
- * windows. */
+/* Returns the class of a convolution, the first of these that fits. DEPTHWISE: a group for each
+ * channel. GROUPED: fewer groups, but more than one. FEW_CHANNELS: fewer than 16 input channels.
+ * DILATED: dilated taps. POINTWISE: one tap. WIDE_WINDOW: more than 3 taps along an axis. WINDOW:
+ * other windows; with SMALL_IMAGE the output has at most 64 positions. STRIDED: a stride above 1.
+ */
 cpu_shape_class clv_cpu_class_of_conv(const clv_window *s, int64_t groups);
 /* FEW_ROWS: fewer than 256 rows of input, which are the terms of the gradient's sums. */
 cpu_shape_class clv_cpu_class_of_linear(int64_t rows);

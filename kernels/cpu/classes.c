@@ -56,42 +56,46 @@ static clv_code check_labels(const class_kernel *k, const int64_t *labels, doubl
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Computes sum_c w_c (over - x_c), where value i is added to the partial sum i % LANES. w may be
- * NULL: all weights are 1. */
-CPU_INLINE void smooth_sum_body(const float *x, const float *w, size_t n, double over,
+/* Computes sum_c w_c (log_sum_exp - x_c), where value i is added to the partial sum i % LANES. w
+ * may be NULL: all weights are 1. */
+CPU_INLINE void smooth_sum_body(const float *x, const float *w, size_t n, double log_sum_exp,
                                 double *ret) {
   double lane[LANES] = {0};
   for (size_t i = 0; i < n; i += LANES)
     for (size_t l = 0; l < LANES && i + l < n; l++)
-      lane[l] += w ? w[i + l] * (over - x[i + l]) : over - x[i + l];
+      lane[l] += w ? w[i + l] * (log_sum_exp - x[i + l]) : log_sum_exp - x[i + l];
   for (size_t width = LANES / 2; width; width /= 2)
     for (size_t l = 0; l < width; l++) lane[l] += lane[l + width];
   *ret = lane[0];
 }
 
-/* Computes dx_c = share one p_c, where p_c = exp(x_c - top) inverse. */
-CPU_INLINE void plain_back_body(const float *x, size_t n, double top, double inverse, double one,
-                                double share, float *dx) {
-  for (size_t i = 0; i < n; i++) dx[i] = (float)(one * (wide_exp_of(x[i] - top) * inverse) * share);
+/* Computes dx_c = share target_weight p_c, where p_c = exp(x_c - top) inverse. target_weight:
+ * weight of the target's class, times 1 - label_smoothing. share: gradient of the loss, divided by
+ * the total weight. */
+CPU_INLINE void plain_back_body(const float *x, size_t n, double top, double inverse,
+                                double target_weight, double share, float *dx) {
+  for (size_t i = 0; i < n; i++)
+    dx[i] = (float)(target_weight * (wide_exp_of(x[i] - top) * inverse) * share);
 }
 
-/* Computes dx_c = share (one p_c + smooth (p_c weights - w_c)), where p_c = exp(x_c - top) inverse.
- * w may be NULL: all weights are 1. */
+/* Computes dx_c = share (target_weight p_c + smooth (p_c weight_sum - w_c)), where p_c = exp(x_c -
+ * top) inverse. w may be NULL: all weights are 1. */
 CPU_INLINE void smooth_back_body(const float *x, const float *w, size_t n, const double v[6],
                                  float *dx) {
-  double top = v[0], inverse = v[1], one = v[2], smooth = v[3], weights = v[4], share = v[5];
+  double top = v[0], inverse = v[1], target_weight = v[2], smooth = v[3], weight_sum = v[4],
+         share = v[5];
   for (size_t i = 0; i < n; i++) {
     double p = wide_exp_of(x[i] - top) * inverse;
-    dx[i] = (float)((one * p + smooth * (p * weights - (w ? w[i] : 1))) * share);
+    dx[i] = (float)((target_weight * p + smooth * (p * weight_sum - (w ? w[i] : 1))) * share);
   }
 }
 
-CPU_CLONES(smooth_sum, (const float *x, const float *w, size_t n, double over, double *ret),
-           (x, w, n, over, ret))
+CPU_CLONES(smooth_sum, (const float *x, const float *w, size_t n, double log_sum_exp, double *ret),
+           (x, w, n, log_sum_exp, ret))
 CPU_CLONES(plain_back,
-           (const float *restrict x, size_t n, double top, double inverse, double one, double share,
-            float *restrict dx),
-           (x, n, top, inverse, one, share, dx))
+           (const float *restrict x, size_t n, double top, double inverse, double target_weight,
+            double share, float *restrict dx),
+           (x, n, top, inverse, target_weight, share, dx))
 CPU_CLONES(smooth_back,
            (const float *restrict x, const float *restrict w, size_t n, const double *v,
             float *restrict dx),
@@ -101,11 +105,11 @@ CPU_CLONES(smooth_back,
 
 static double loss_term(const class_kernel *k, const float *x, size_t label,
                         const class_position *p) {
-  double e = k->k.d.attrs.label_smoothing, over = log(p->sum) + p->top, total_weight;
-  double one = class_weight(k, label) * (over - x[label]);
-  if (e == 0) return one;
-  smooth_sum(x, k->class_weights, k->classes, over, &total_weight);
-  return (1 - e) * one + e / (double)k->classes * total_weight;
+  double e = k->k.d.attrs.label_smoothing, log_sum_exp = log(p->sum) + p->top, total_weight;
+  double target_loss = class_weight(k, label) * (log_sum_exp - x[label]);
+  if (e == 0) return target_loss;
+  smooth_sum(x, k->class_weights, k->classes, log_sum_exp, &total_weight);
+  return (1 - e) * target_loss + e / (double)k->classes * total_weight;
 }
 
 static void forward_positions(void *arg, size_t begin, size_t end) {
@@ -141,17 +145,19 @@ static void backward_at_position(const class_job *j, size_t i, size_t label, flo
   const class_kernel *k = j->k;
   const class_position *p = (const class_position *)j->a->saved + i;
   const float *x = (const float *)j->a->in[0] + i * k->classes;
-  double e = k->k.d.attrs.label_smoothing, one = (1 - e) * class_weight(k, label),
+  double e = k->k.d.attrs.label_smoothing, target_weight = (1 - e) * class_weight(k, label),
          smooth = e / (double)k->classes, inverse = 1 / p->sum;
-  double of = wide_exp_of(x[label] - p->top) * inverse;
+  double dx_target = wide_exp_of(x[label] - p->top) * inverse;
   if (e == 0)
-    plain_back(x, k->classes, p->top, inverse, one, j->gradient_scale, dx);
+    plain_back(x, k->classes, p->top, inverse, target_weight, j->gradient_scale, dx);
   else
-    smooth_back(x, k->class_weights, k->classes,
-                (const double[]){p->top, inverse, one, smooth, k->weight_sum, j->gradient_scale},
-                dx);
-  of = one * (of - 1) + (e == 0 ? 0 : smooth * (of * k->weight_sum - class_weight(k, label)));
-  dx[label] = (float)(of * j->gradient_scale);
+    smooth_back(
+        x, k->class_weights, k->classes,
+        (const double[]){p->top, inverse, target_weight, smooth, k->weight_sum, j->gradient_scale},
+        dx);
+  dx_target = target_weight * (dx_target - 1) +
+              (e == 0 ? 0 : smooth * (dx_target * k->weight_sum - class_weight(k, label)));
+  dx[label] = (float)(dx_target * j->gradient_scale);
 }
 
 static void backward_positions(void *arg, size_t begin, size_t end) {

@@ -74,20 +74,21 @@ static cpu_weight_tiles describe_tiles(const conv_kernel *k, void *plain) {
                             .row_major = plain};
 }
 
-static void pack_tiles(const conv_kernel *k, const clv_kernel_args *a, bool front, bool back) {
+static void pack_tiles(const conv_kernel *k, const clv_kernel_args *a, bool packs_front,
+                       bool packs_back) {
   cpu_weight_tiles w = describe_tiles(k, a->param[CLV_SLOT_WEIGHT]);
-  w.front = front && k->front_is_tiled ? a->cache : NULL;
-  w.back = back && k->back_is_tiled ? (float *)a->cache + k->backward_offset : NULL;
+  w.front = packs_front && k->front_is_tiled ? a->cache : NULL;
+  w.back = packs_back && k->back_is_tiled ? (float *)a->cache + k->backward_offset : NULL;
   w.backward_tiles_are_c_major = k->backward_tiles_are_c_major;
   if (w.front) clv_cpu_count_reorder();
   if (w.back) clv_cpu_count_reorder();
   if (w.front || w.back) clv_cpu_weight_pack(&w);
 }
 
-static void unpack_tiles(const conv_kernel *k, float *tiles, float *plain, bool adds) {
-  cpu_weight_tiles w = describe_tiles(k, plain);
+static void unpack_tiles(const conv_kernel *k, float *tiles, float *row_major, bool accumulate) {
+  cpu_weight_tiles w = describe_tiles(k, row_major);
   w.front = tiles;
-  w.unpack_adds = adds;
+  w.unpack_adds = accumulate;
   clv_cpu_count_reorder();
   clv_cpu_weight_unpack(&w);
 }
@@ -95,15 +96,16 @@ static void unpack_tiles(const conv_kernel *k, float *tiles, float *plain, bool 
 static clv_code conv_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   conv_kernel *k = (conv_kernel *)base;
   const void *w = a->param[CLV_SLOT_WEIGHT];
-  bool apart = k->back_is_tiled || k->to_backward.primitive;
+  bool has_two_copies = k->back_is_tiled || k->to_backward.primitive;
   unsigned first = k->is_transposed ? CLV_FOR_BACKWARD : CLV_FOR_FORWARD;
   unsigned second = CLV_FOR_FORWARD + CLV_FOR_BACKWARD - first;
-  bool front = a->refresh_for & first || !apart, back = a->refresh_for & second;
+  bool packs_front = a->refresh_for & first || !has_two_copies,
+       packs_back = a->refresh_for & second;
   clv_cpu_set_threads(k->k.threads);
-  pack_tiles(k, a, front, back);
-  if (front && k->to_forward.primitive)
+  pack_tiles(k, a, packs_front, packs_back);
+  if (packs_front && k->to_forward.primitive)
     CLV_TRY(reorder_weight(k, &k->to_forward, w, forward_weight(k, a), a, err));
-  if (back && k->to_backward.primitive)
+  if (packs_back && k->to_backward.primitive)
     CLV_TRY(reorder_weight(k, &k->to_backward, w, backward_weight(k, a), a, err));
   return CLV_OK;
 }
@@ -112,10 +114,11 @@ static clv_code conv_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err
 
 static clv_code compute_y(conv_kernel *k, const clv_kernel_args *a, const void *x, void *y,
                           clv_err *err) {
-  const void *with[] = {x, forward_weight(k, a), y, a->param[CLV_SLOT_BIAS], a->scratch};
-  const void *without[] = {x, forward_weight(k, a), y, a->scratch};
+  const void *with_bias[] = {x, forward_weight(k, a), y, a->param[CLV_SLOT_BIAS], a->scratch};
+  const void *without_bias[] = {x, forward_weight(k, a), y, a->scratch};
   clv_cpu_set_threads(k->k.threads);
-  return clv_cpu_prim_run(&k->forward, k->stream, primitives_add_bias(k) ? with : without, err);
+  return clv_cpu_prim_run(&k->forward, k->stream, primitives_add_bias(k) ? with_bias : without_bias,
+                          err);
 }
 
 static clv_shape shape_of_x(const conv_kernel *k) {
@@ -125,13 +128,13 @@ static clv_shape shape_of_x(const conv_kernel *k) {
 static clv_code compute_x(conv_kernel *k, const clv_kernel_args *a, const void *y, void *x,
                           clv_err *err) {
   int x_block = k->x_block;
-  bool apart = k->din_block != x_block;
-  float *din = apart ? (float *)a->scratch + k->din_offset : x;
+  bool needs_reorder = k->din_block != x_block;
+  float *din = needs_reorder ? (float *)a->scratch + k->din_offset : x;
   const void *pointers[] = {y, backward_weight(k, a), din, a->scratch};
   clv_shape shape = shape_of_x(k);
   clv_cpu_set_threads(k->k.threads);
   CLV_TRY(clv_cpu_prim_run(&k->backward_input, k->stream, pointers, err));
-  if (apart) clv_cpu_reorder(&shape, din, k->din_block, x, x_block);
+  if (needs_reorder) clv_cpu_reorder(&shape, din, k->din_block, x, x_block);
   return CLV_OK;
 }
 
@@ -154,24 +157,24 @@ static clv_code run_own_weight_grad(const conv_kernel *k, const clv_kernel_args 
  * first. */
 static clv_code compute_weight_grad(conv_kernel *k, const clv_kernel_args *a, const void *x,
                                     const void *y, clv_err *err) {
-  bool bias = primitives_add_bias(k), tiles = k->gradient_is_tiled;
-  bool reorders = tiles || k->from_gradient.primitive;
+  bool bias = primitives_add_bias(k), is_tiled = k->gradient_is_tiled;
+  bool needs_reorder = is_tiled || k->from_gradient.primitive;
   if (k->own_weight_grad) return run_own_weight_grad(k, a, x, y);
   float *scratch = a->scratch, *w = a->dparam[CLV_SLOT_WEIGHT], *b = a->dparam[CLV_SLOT_BIAS];
-  float *plain = a->accumulate ? scratch + k->plain_offset : w;
+  float *row_major = a->accumulate ? scratch + k->plain_offset : w;
   float *db = a->accumulate ? scratch + k->db_offset : b;
-  float *dw = reorders ? scratch + k->dw_offset : plain;
-  const void *with[] = {x, y, dw, db, scratch};
-  const void *without[] = {x, y, dw, scratch};
+  float *dw = needs_reorder ? scratch + k->dw_offset : row_major;
+  const void *with_bias[] = {x, y, dw, db, scratch};
+  const void *without_bias[] = {x, y, dw, scratch};
   clv_cpu_set_threads(k->k.threads);
-  CLV_TRY(clv_cpu_prim_run(&k->backward_weight, k->stream, bias ? with : without, err));
-  if (tiles)
+  CLV_TRY(clv_cpu_prim_run(&k->backward_weight, k->stream, bias ? with_bias : without_bias, err));
+  if (is_tiled)
     unpack_tiles(k, dw, w, a->accumulate);
-  else if (reorders)
-    CLV_TRY(reorder_weight(k, &k->from_gradient, dw, plain, a, err));
+  else if (needs_reorder)
+    CLV_TRY(reorder_weight(k, &k->from_gradient, dw, row_major, a, err));
   if (!a->accumulate) return CLV_OK;
-  if (!tiles)
-    clv_cpu_add_to(CLV_F32, w, plain, clv_layout_numel(&k->k.d.param[CLV_SLOT_WEIGHT], 1));
+  if (!is_tiled)
+    clv_cpu_add_to(CLV_F32, w, row_major, clv_layout_numel(&k->k.d.param[CLV_SLOT_WEIGHT], 1));
   if (bias) clv_cpu_add_to(CLV_F32, b, db, (size_t)k->s.k);
   return CLV_OK;
 }
@@ -281,20 +284,20 @@ static const weight_tags paired_tags = {dnnl_bf16, dnnl_OIhw8i16o2i, dnnl_OIhw8o
  * forward and backward use the same format. */
 static clv_code choose_weight_copies(conv_kernel *k, const clv_conv_choice *c, clv_err *err) {
   cpu_const_md forward = weight_md(c->forward), data = weight_md(c->data);
-  cpu_const_md plain = c->row_major_weight;
+  cpu_const_md row_major = c->row_major_weight;
   const weight_tags t = k->bf16 ? paired_tags : plain_tags;
   clv_kernel *base = &k->k.base;
-  if (!dnnl_memory_desc_equal(forward, plain)) {
+  if (!dnnl_memory_desc_equal(forward, row_major)) {
     k->front_is_tiled = is_tiled(k, forward, t.type, t.front);
-    if (!k->front_is_tiled) CLV_TRY(clv_cpu_prim_reorder(&k->to_forward, plain, forward, err));
+    if (!k->front_is_tiled) CLV_TRY(clv_cpu_prim_reorder(&k->to_forward, row_major, forward, err));
     base->cache_bytes = clv_align_up(dnnl_memory_desc_get_size(forward), 64);
     base->reorders_refresh++;
   }
-  k->caches_backward_weights = !dnnl_memory_desc_equal(data, plain);
+  k->caches_backward_weights = !dnnl_memory_desc_equal(data, row_major);
   if (computes_x(k) && k->caches_backward_weights && !dnnl_memory_desc_equal(data, forward)) {
     k->backward_tiles_are_c_major = is_tiled(k, data, t.type, t.backward_tiles_are_c_major);
     k->back_is_tiled = k->backward_tiles_are_c_major || is_tiled(k, data, t.type, t.back);
-    if (!k->back_is_tiled) CLV_TRY(clv_cpu_prim_reorder(&k->to_backward, plain, data, err));
+    if (!k->back_is_tiled) CLV_TRY(clv_cpu_prim_reorder(&k->to_backward, row_major, data, err));
     k->backward_offset = base->cache_bytes / sizeof(float);
     base->cache_bytes += clv_align_up(dnnl_memory_desc_get_size(data), 64);
     base->reorders_refresh++;
@@ -431,22 +434,22 @@ static clv_code make_kernel(conv_kernel *k, const clv_conv_choice *c, clv_err *e
 }
 
 static clv_code conv_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
-  bool transposed = clv_is_conv_transpose(d->op);
-  clv_conv_request what = {.s = clv_window_of(d),
-                           .groups = d->attrs.groups,
-                           .bias = d->attrs.bias && !transposed,
-                           .bf16 = d->bf16 && clv_op_def_of(d->op)->computes_in_bf16,
-                           .allows_blocks = d->in[0].rank == 4};
+  bool is_transposed = clv_is_conv_transpose(d->op);
+  clv_conv_request request = {.s = clv_window_of(d),
+                              .groups = d->attrs.groups,
+                              .bias = d->attrs.bias && !is_transposed,
+                              .bf16 = d->bf16 && clv_op_def_of(d->op)->computes_in_bf16,
+                              .allows_blocks = d->in[0].rank == 4};
   dnnl_primitive_attr_t attr;
   clv_conv_choice c = {0};
   conv_kernel *k;
   CLV_TRY(clv_cpu_dnnl_attr(&attr, err));
-  clv_code code = clv_cpu_conv_choose(&what, attr, &c, err);
+  clv_code code = clv_cpu_conv_choose(&request, attr, &c, err);
   dnnl_primitive_attr_destroy(attr);
   CLV_TRY(code);
   int type = c.bf16 ? CLV_LAYOUT_BF16 : 0;
   int x = c.src | type, y = c.dst | type;
-  code = clv_cpu_kernel_new(d, sizeof *k, transposed ? y : x, transposed ? x : y, &k, err);
+  code = clv_cpu_kernel_new(d, sizeof *k, is_transposed ? y : x, is_transposed ? x : y, &k, err);
   if (code == CLV_OK) {
     code = make_kernel(k, &c, err);
     if (code == CLV_OK)

@@ -35,8 +35,8 @@ static dnnl_format_tag_t format_tag(int block) {
 static void compute_right_pads(const clv_window *s, dnnl_dims_t ret) {
   for (int i = 0; i < 2; i++) {
     int64_t in = i ? s->w : s->h, out = i ? s->ow : s->oh;
-    int64_t reach = (s->kernel[i] - 1) * s->dilation[i] + 1;
-    ret[i] = (out - 1) * s->stride[i] + reach - in - s->pad[i];
+    int64_t window_extent = (s->kernel[i] - 1) * s->dilation[i] + 1;
+    ret[i] = (out - 1) * s->stride[i] + window_extent - in - s->pad[i];
   }
 }
 
@@ -52,29 +52,29 @@ static void free_tensors(const conv_tensors *t) {
   for (size_t i = 0; i < CLV_COUNT(mds); i++) cpu_md_destroy(mds[i]);
 }
 
-static dnnl_status_t describe_weight(const clv_conv_request *what, dnnl_data_type_t type,
+static dnnl_status_t describe_weight(const clv_conv_request *request, dnnl_data_type_t type,
                                      dnnl_format_tag_t tag, cpu_md *ret) {
-  const clv_window *s = &what->s;
-  int64_t g = what->groups;
+  const clv_window *s = &request->s;
+  int64_t g = request->groups;
   dnnl_dims_t dense = {s->k, s->c, s->kernel[0], s->kernel[1]};
   dnnl_dims_t grouped = {g, s->k / g, s->c / g, s->kernel[0], s->kernel[1]};
   return cpu_md_create(ret, g > 1 ? 5 : 4, g > 1 ? grouped : dense, type, tag);
 }
 
-static clv_code describe_tensors(const clv_conv_request *what, clv_conv_choice *c, conv_tensors *t,
-                                 clv_err *err) {
-  const clv_window *s = &what->s;
+static clv_code describe_tensors(const clv_conv_request *request, clv_conv_choice *c,
+                                 conv_tensors *t, clv_err *err) {
+  const clv_window *s = &request->s;
   dnnl_dims_t src = {s->n, s->c, s->h, s->w}, dst = {s->n, s->k, s->oh, s->ow}, bias = {s->k};
   dnnl_data_type_t type = c->bf16 ? dnnl_bf16 : dnnl_f32;
-  dnnl_format_tag_t row_major = what->groups > 1 ? dnnl_goihw : dnnl_oihw;
+  dnnl_format_tag_t row_major = request->groups > 1 ? dnnl_goihw : dnnl_oihw;
   dnnl_status_t status[] = {
       cpu_md_create(&t->src, 4, src, type, format_tag(c->src)),
       cpu_md_create(&t->din, 4, src, dnnl_f32, format_tag(c->din)),
       cpu_md_create(&t->dst, 4, dst, type, format_tag(c->dst)),
-      what->bias ? cpu_md_create(&t->bias, 1, bias, dnnl_f32, dnnl_a) : dnnl_success,
-      describe_weight(what, type, dnnl_format_tag_any, &t->weight),
-      describe_weight(what, dnnl_f32, dnnl_format_tag_any, &t->dweight),
-      describe_weight(what, dnnl_f32, row_major, &c->row_major_weight),
+      request->bias ? cpu_md_create(&t->bias, 1, bias, dnnl_f32, dnnl_a) : dnnl_success,
+      describe_weight(request, type, dnnl_format_tag_any, &t->weight),
+      describe_weight(request, dnnl_f32, dnnl_format_tag_any, &t->dweight),
+      describe_weight(request, dnnl_f32, row_major, &c->row_major_weight),
   };
   for (size_t i = 0; i < CLV_COUNT(status); i++)
     CLV_TRY(clv_cpu_dnnl_check(status[i], "conv2d layout", err));
@@ -111,10 +111,10 @@ static clv_code query_onednn(const conv_tensors *t, dnnl_primitive_attr_t attr, 
   return clv_cpu_dnnl_check(cpu_conv_weight(&c->weight, &d), "conv2d weight gradient", err);
 }
 
-static clv_code query_choice(const clv_conv_request *what, dnnl_primitive_attr_t attr,
+static clv_code query_choice(const clv_conv_request *request, dnnl_primitive_attr_t attr,
                              clv_conv_choice *c, clv_err *err) {
   conv_tensors t = {0};
-  clv_code code = describe_tensors(what, c, &t, err);
+  clv_code code = describe_tensors(request, c, &t, err);
   if (code == CLV_OK) code = query_onednn(&t, attr, c, err);
   free_tensors(&t);
   return code;
@@ -134,36 +134,43 @@ static bool is_fast(const clv_conv_choice *c) {
 enum { LAST_BF16, BLOCKS_BF16, BLOCKS, ROW_MAJOR, LAYOUTS };
 
 /* Fills in the layouts to try, in this order, with ROW_MAJOR at the end. Returns their number. */
-static int order_layouts(const clv_conv_request *what, int ret[LAYOUTS]) {
-  cpu_shape_class shape_class = clv_cpu_class_of_conv(&what->s, what->groups);
+static int order_layouts(const clv_conv_request *request, int ret[LAYOUTS]) {
+  cpu_shape_class shape_class = clv_cpu_class_of_conv(&request->s, request->groups);
   int n = 0;
-  if (what->allows_blocks && what->bf16) {
-    bool blocks = clv_cpu_choose(CPU_CONV_BF16, shape_class) == CPU_BLOCKS;
-    if (blocks) ret[n++] = BLOCKS_BF16;
+  if (request->allows_blocks && request->bf16) {
+    bool prefers_blocks = clv_cpu_choose(CPU_CONV_BF16, shape_class) == CPU_BLOCKS;
+    if (prefers_blocks) ret[n++] = BLOCKS_BF16;
     if (clv_cpu_has_amx()) ret[n++] = LAST_BF16;
-    if (!blocks) ret[n++] = BLOCKS_BF16;
+    if (!prefers_blocks) ret[n++] = BLOCKS_BF16;
   }
-  if (what->allows_blocks && clv_cpu_choose(CPU_CONV_F32, shape_class) == CPU_BLOCKS)
+  if (request->allows_blocks && clv_cpu_choose(CPU_CONV_F32, shape_class) == CPU_BLOCKS)
     ret[n++] = BLOCKS;
   ret[n++] = ROW_MAJOR;
   return n;
 }
 
-clv_code clv_cpu_conv_choose(const clv_conv_request *what, dnnl_primitive_attr_t attr,
+clv_code clv_cpu_conv_choose(const clv_conv_request *request, dnnl_primitive_attr_t attr,
                              clv_conv_choice *ret, clv_err *err) {
   int b = clv_cpu_block();
-  bool few = what->s.c < b && what->groups == 1;
-  int last = 1 | CLV_LAYOUT_CHANNELS_LAST, order[LAYOUTS];
+  bool reads_few_channels = request->s.c < b && request->groups == 1;
+  int channels_last = 1 | CLV_LAYOUT_CHANNELS_LAST, order[LAYOUTS];
   clv_conv_choice choices[LAYOUTS] = {
-      [LAST_BF16] = {.src = last, .dst = last, .din = last, .bf16 = true, .needs_amx = true},
-      [BLOCKS_BF16] = {.src = few ? 1 : b, .dst = b, .din = b, .bf16 = true},
-      [BLOCKS] = {.src = few ? 1 : b, .dst = b, .din = b, .has_few_channels = few},
+      [LAST_BF16] = {.src = channels_last,
+                     .dst = channels_last,
+                     .din = channels_last,
+                     .bf16 = true,
+                     .needs_amx = true},
+      [BLOCKS_BF16] = {.src = reads_few_channels ? 1 : b, .dst = b, .din = b, .bf16 = true},
+      [BLOCKS] = {.src = reads_few_channels ? 1 : b,
+                  .dst = b,
+                  .din = b,
+                  .has_few_channels = reads_few_channels},
       [ROW_MAJOR] = {.src = 1, .dst = 1, .din = 1},
   };
   clv_code code = CLV_OK;
-  for (int i = 0, n = order_layouts(what, order); i < n; i++) {
+  for (int i = 0, n = order_layouts(request, order); i < n; i++) {
     clv_conv_choice *c = &choices[order[i]];
-    code = query_choice(what, attr, c, err);
+    code = query_choice(request, attr, c, err);
     if (code == CLV_OK && (order[i] == ROW_MAJOR || is_fast(c))) {
       *ret = *c;
       return CLV_OK;

@@ -30,7 +30,7 @@ typedef struct clv_conv_request {
 
 /* Chooses the layouts of a convolution, and makes the descriptions of its primitives. The caller
  * frees *ret with clv_cpu_conv_choice_done. */
-clv_code clv_cpu_conv_choose(const clv_conv_request *what, dnnl_primitive_attr_t attr,
+clv_code clv_cpu_conv_choose(const clv_conv_request *request, dnnl_primitive_attr_t attr,
                              clv_conv_choice *ret, clv_err *err) CLV_USE_RESULT;
 void clv_cpu_conv_choice_done(clv_conv_choice *c);
 

@@ -22,8 +22,8 @@ static bool is_factor(const clv_window *s) {
 }
 
 bool clv_cpu_product_conv_fits(const clv_window *s, int64_t groups) {
-  bool wide = s->c % PAIRS_SIDE == 0 && s->dilation[0] == 1 && s->dilation[1] == 1;
-  return groups == 1 && (count_taps(s) == 1 || wide);
+  bool fits_tiles = s->c % PAIRS_SIDE == 0 && s->dilation[0] == 1 && s->dilation[1] == 1;
+  return groups == 1 && (count_taps(s) == 1 || fits_tiles);
 }
 
 /* Offsets in scratch in bytes: the packed left factor at 0, the packed right factor, the rows of
@@ -84,7 +84,7 @@ static void copy_image_rows(void *arg, size_t begin, size_t end) {
 
 /* ---- the product ----------------------------------------------------------------------------- */
 
-static void store_sum(float *to, float sum, bool adds) { *to = adds ? *to + sum : sum; }
+static void store_sum(float *to, float sum, bool accumulate) { *to = accumulate ? *to + sum : sum; }
 
 /* Copies or adds sums[K][taps][C] to dw[K][C][taps]. */
 static void store_sums(const cpu_weight_job *job, const float *sums) {
@@ -101,7 +101,7 @@ void clv_cpu_product_conv_weight(const cpu_weight_job *job) {
   char *scratch = (char *)job->scratch;
   uint16_t *right = (void *)(scratch + o.right), *rows = (void *)(scratch + o.rows);
   float *bias_sums = (void *)(scratch + o.bias_sums);
-  bool direct = count_taps(s) == 1;
+  bool is_pointwise = count_taps(s) == 1;
   size_t n = count_positions(s), columns = count_taps(s) * (size_t)s->c;
   rows_job copies = {s, (const void *)job->x, rows};
   if (!is_factor(s))
@@ -117,13 +117,13 @@ void clv_cpu_product_conv_weight(const cpu_weight_job *job) {
                          .k = n,
                          .right_packed = right,
                          .scratch = (void *)scratch,
-                         .c = direct ? job->dw : (void *)(scratch + o.sums),
-                         .accumulate = direct && job->accumulate,
+                         .c = is_pointwise ? job->dw : (void *)(scratch + o.sums),
+                         .accumulate = is_pointwise && job->accumulate,
                          .sums = job->db ? bias_sums : NULL};
   if (p.accumulate) memset(bias_sums, 0, (size_t)s->k * sizeof *bias_sums);
   clv_cpu_pairs_pack(job->threads, &x, right);
   clv_cpu_pairs_multiply(job->threads, &p);
-  if (!direct) store_sums(job, p.c);
+  if (!is_pointwise) store_sums(job, p.c);
   for (size_t k = 0; job->db && k < (size_t)s->k; k++)
     store_sum(job->db + k, bias_sums[k], job->accumulate);
 }

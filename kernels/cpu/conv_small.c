@@ -96,12 +96,12 @@ static void store_sum(float *dst, float value, bool accumulate) {
 
 /* Computes the weight gradients between output channel block kb and input channel c. The bias
  * gradient is computed with channel 0. */
-static void compute_pair(const cpu_weight_job *j, int64_t kb, int64_t c, float *place) {
+static void compute_pair(const cpu_weight_job *j, int64_t kb, int64_t c, float *scratch) {
   const clv_window *s = &j->s;
   int64_t blocks = (s->k + j->block - 1) / j->block, image = s->oh * s->ow * j->block;
   int64_t taps = s->kernel[0] * s->kernel[1];
-  float *frame = place, *sums = place + frame_size(s), *bias = sums + taps * j->block;
-  memset(place, 0, (frame_size(s) + sums_size(s, j->block)) * sizeof *place);
+  float *frame = scratch, *sums = scratch + frame_size(s), *bias = sums + taps * j->block;
+  memset(scratch, 0, (frame_size(s) + sums_size(s, j->block)) * sizeof *scratch);
   for (int64_t n = 0; n < s->n; n++) {
     const float *dy = j->dy + (n * blocks + kb) * image;
     fill_frame(s, j->x + (n * s->c + c) * s->h * s->w, frame);
@@ -120,10 +120,10 @@ static void compute_pair(const cpu_weight_job *j, int64_t kb, int64_t c, float *
 static void run_parts(void *arg, size_t begin, size_t end) {
   const cpu_weight_job *j = arg;
   size_t pairs = (size_t)((j->s.k + j->block - 1) / j->block * j->s.c);
-  for (size_t place = begin; place < end; place++)
-    for (size_t p = place; p < pairs; p += (size_t)j->threads)
+  for (size_t part = begin; part < end; part++)
+    for (size_t p = part; p < pairs; p += (size_t)j->threads)
       compute_pair(j, (int64_t)p / j->s.c, (int64_t)p % j->s.c,
-                   j->scratch + place * part_size(&j->s, j->block));
+                   j->scratch + part * part_size(&j->s, j->block));
 }
 
 void clv_cpu_small_conv_weight(const cpu_weight_job *job) {

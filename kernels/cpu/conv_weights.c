@@ -70,12 +70,12 @@ enum { T = 16, BF16_TAPS = 25 };
     }                                                                                          \
   }                                                                                            \
   /* Transposes the tile of each tap. */                                                       \
-  TARGET static void transpose_tile_##W(const float *tile, size_t taps, float *turned) {       \
+  TARGET static void transpose_tile_##W(const float *tile, size_t taps, float *transposed) {   \
     for (size_t t = 0; t < taps; t++) {                                                        \
       cpu_vf16 r[T];                                                                           \
       memcpy(r, tile + t * T * T, sizeof r);                                                   \
       turn_##W(r);                                                                             \
-      memcpy(turned + t * T * T, r, sizeof r);                                                 \
+      memcpy(transposed + t * T * T, r, sizeof r);                                             \
     }                                                                                          \
   }
 
@@ -87,7 +87,7 @@ TRANSPOSE(512, CPU_TARGET_512)
 typedef struct tile_fns {
   void (*pack)(const float *plain, size_t row, size_t taps, float *tile);
   void (*unpack)(const float *tile, size_t row, size_t taps, bool adds_when_unpacked, float *plain);
-  void (*transpose)(const float *tile, size_t taps, float *turned);
+  void (*transpose)(const float *tile, size_t taps, float *transposed);
 } tile_fns;
 
 static const tile_fns widths[] = {
@@ -138,15 +138,15 @@ static void pack_tile(const tile_job *j, size_t kb, size_t cb) {
 /* As pack_tile, but converts to bf16, through f32 tiles that stay in the cache. */
 static void pack_pairs(const tile_job *j, size_t kb, size_t cb) {
   const cpu_weight_tiles *w = j->w;
-  float tile[T * T * BF16_TAPS], turned[T * T * BF16_TAPS];
+  float tile[T * T * BF16_TAPS], transposed[T * T * BF16_TAPS];
   uint16_t *front = w->front, *back = w->back;
   size_t size = T * T * j->taps, c_major = (cb * j->kb + kb) * size,
          k_major = (kb * j->cb + cb) * size;
   j->fn->pack(w->row_major + kb * T * j->row + cb * T * j->taps, j->row, j->taps, tile);
   if (front) clv_cpu_pair_rows(tile, T * j->taps, front + k_major);
   if (!back) return;
-  j->fn->transpose(tile, j->taps, turned);
-  clv_cpu_pair_rows(turned, T * j->taps,
+  j->fn->transpose(tile, j->taps, transposed);
+  clv_cpu_pair_rows(transposed, T * j->taps,
                     back + (w->backward_tiles_are_c_major ? c_major : k_major));
 }
 

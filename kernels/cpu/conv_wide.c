@@ -143,13 +143,14 @@ static void run_input_block(const cpu_weight_job *j, size_t cb, size_t begin, si
  * combinations of an input block and two output blocks. Share i uses part i of scratch. */
 static void run_parts(void *arg, size_t begin, size_t end) {
   const cpu_weight_job *j = arg;
-  size_t pairs = (count_blocks(j->s.k) + 1) / 2, all = count_blocks(j->s.c) * pairs;
-  for (size_t place = begin; place < end; place++) {
-    wide_scratch p = {j->scratch + place * part_size(&j->s), NULL};
+  size_t pairs = (count_blocks(j->s.k) + 1) / 2, n_combinations = count_blocks(j->s.c) * pairs;
+  for (size_t part = begin; part < end; part++) {
+    wide_scratch p = {j->scratch + part * part_size(&j->s), NULL};
     p.sums = p.frame + frame_size(&j->s);
-    size_t at = all * place / (size_t)j->threads, stop = all * (place + 1) / (size_t)j->threads;
-    while (at < stop) {
-      size_t cb = at / pairs, next = CLV_MIN((cb + 1) * pairs, stop);
+    size_t at = n_combinations * part / (size_t)j->threads,
+           part_end = n_combinations * (part + 1) / (size_t)j->threads;
+    while (at < part_end) {
+      size_t cb = at / pairs, next = CLV_MIN((cb + 1) * pairs, part_end);
       run_input_block(j, cb, at % pairs, next - cb * pairs, &p);
       at = next;
     }

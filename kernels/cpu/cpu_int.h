@@ -64,9 +64,9 @@ uint64_t clv_cpu_reorder_count(void);
 void clv_cpu_transpose(const float *src, size_t rows, size_t columns, size_t sp, float *dst,
                        size_t dp);
 
-/* The planes of a tensor of rank 4, which one loop computes at a time: images of `width` channels
- * of one sample, 1, 8 or 16. In channels last they are images of 16 channels, or of one if the
- * number of channels is no multiple of 16. */
+/* Division of a tensor of rank 4 into planes; a loop computes one plane at a time. A plane has
+ * `width` adjacent channels of one sample. width is the channel block of the layout (1, 8 or 16);
+ * in channels last it is 16, or 1 if the number of channels is no multiple of 16. */
 typedef struct cpu_planes {
   size_t n, per_sample, width;
   int64_t pitch; /* values from one position to the next */
@@ -163,7 +163,7 @@ typedef int32_t cpu_vi16 __attribute__((vector_size(64), aligned(4), may_alias))
  * a_t; B is [k][n], or [n][k] if b_t. beta: 0 (C is not read) or 1. */
 typedef struct cpu_gemm {
   int64_t m, n, k;
-  bool a_t, b_t, blas; /* blas: OpenBLAS computes the product, on the calling thread */
+  bool a_t, b_t, uses_blas; /* uses_blas: OpenBLAS computes the product, on the calling thread */
 } cpu_gemm;
 
 clv_code clv_cpu_gemm(const cpu_gemm *g, const float *a, const float *b, float beta, float *c,

@@ -13,7 +13,8 @@
 #define INLINE static inline __attribute__((always_inline))
 
 enum { ROUNDS = 10 };
-static const uint32_t factor[2] = {0xD2511F53u, 0xCD9E8D57u}, raise[2] = {0x9E3779B9u, 0xBB67AE85u};
+static const uint32_t multipliers[2] = {0xD2511F53u, 0xCD9E8D57u},
+                      key_increments[2] = {0x9E3779B9u, 0xBB67AE85u};
 
 uint32_t clv_cpu_dropout_threshold(double p) {
   uint32_t limit = (uint32_t)(p * 0x1p24);
@@ -36,13 +37,13 @@ TARGET_512 static void words_512(const clv_rng_stream *s, uint32_t first, uint32
   __m512i c3 = _mm512_set1_epi32((int)s->counter[2]);
   uint32_t key[2] = {s->key[0], s->key[1]};
   for (int round = 0; round < ROUNDS; round++) {
-    multiply_512(c0, factor[0], &high[0], &low[0]);
-    multiply_512(c2, factor[1], &high[1], &low[1]);
+    multiply_512(c0, multipliers[0], &high[0], &low[0]);
+    multiply_512(c2, multipliers[1], &high[1], &low[1]);
     c0 = _mm512_xor_si512(_mm512_xor_si512(high[1], c1), _mm512_set1_epi32((int)key[0]));
     c2 = _mm512_xor_si512(_mm512_xor_si512(high[0], c3), _mm512_set1_epi32((int)key[1]));
     c1 = low[1];
     c3 = low[0];
-    for (int i = 0; i < 2; i++) key[i] += raise[i];
+    for (int i = 0; i < 2; i++) key[i] += key_increments[i];
   }
   __m512i a = _mm512_unpacklo_epi32(c0, c1), b = _mm512_unpackhi_epi32(c0, c1);
   __m512i c = _mm512_unpacklo_epi32(c2, c3), d = _mm512_unpackhi_epi32(c2, c3);
@@ -68,8 +69,8 @@ TARGET_256 INLINE words_of_four counters_256(const clv_rng_stream *s, uint32_t f
 }
 
 TARGET_256 INLINE void round_256(words_of_four *w, const __m256i key[2]) {
-  __m256i a = _mm256_mul_epu32(w->c[0], _mm256_set1_epi64x((int64_t)factor[0]));
-  __m256i b = _mm256_mul_epu32(w->c[2], _mm256_set1_epi64x((int64_t)factor[1]));
+  __m256i a = _mm256_mul_epu32(w->c[0], _mm256_set1_epi64x((int64_t)multipliers[0]));
+  __m256i b = _mm256_mul_epu32(w->c[2], _mm256_set1_epi64x((int64_t)multipliers[1]));
   w->c[0] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(b, 32), w->c[1]), key[0]);
   w->c[2] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(a, 32), w->c[3]), key[1]);
   w->c[1] = b;
@@ -92,7 +93,7 @@ TARGET_256 static void words_256(const clv_rng_stream *s, uint32_t first, uint32
     round_256(&low, key);
     round_256(&high, key);
     for (int i = 0; i < 2; i++)
-      key[i] = _mm256_add_epi32(key[i], _mm256_set1_epi64x((int64_t)raise[i]));
+      key[i] = _mm256_add_epi32(key[i], _mm256_set1_epi64x((int64_t)key_increments[i]));
   }
   put_256(&low, ret);
   put_256(&high, ret + 16);

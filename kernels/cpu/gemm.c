@@ -44,21 +44,23 @@ static struct {
 } blas = {.once = PTHREAD_ONCE_INIT, .version = "no OpenBLAS"};
 
 static void *load_on_one_core(const char *name) {
-  cpu_set_t all, one;
-  bool narrowed = false;
-  if (!pthread_getaffinity_np(pthread_self(), sizeof all, &all) && CPU_COUNT(&all) > 1) {
-    CPU_ZERO(&one);
-    for (int i = 0; i < CPU_SETSIZE && CPU_COUNT(&one) == 0; i++)
-      if (CPU_ISSET(i, &all)) CPU_SET(i, &one);
-    narrowed = !pthread_setaffinity_np(pthread_self(), sizeof one, &one);
+  cpu_set_t all_cores, one_core;
+  bool is_narrowed = false;
+  if (!pthread_getaffinity_np(pthread_self(), sizeof all_cores, &all_cores) &&
+      CPU_COUNT(&all_cores) > 1) {
+    CPU_ZERO(&one_core);
+    for (int i = 0; i < CPU_SETSIZE && CPU_COUNT(&one_core) == 0; i++)
+      if (CPU_ISSET(i, &all_cores)) CPU_SET(i, &one_core);
+    is_narrowed = !pthread_setaffinity_np(pthread_self(), sizeof one_core, &one_core);
   }
   void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL | OWN_SYMBOLS_FIRST);
-  if (narrowed) pthread_setaffinity_np(pthread_self(), sizeof all, &all);
+  if (is_narrowed) pthread_setaffinity_np(pthread_self(), sizeof all_cores, &all_cores);
   return library;
 }
 
 /* Stores the version, as "OpenBLAS 0.3.21 SkylakeX": the first two words of `config`, and `core`,
- * the processor whose kernels OpenBLAS uses. Says so if these are not used. */
+ * the processor whose kernels OpenBLAS uses. Appends the reason if OpenBLAS is not used because its
+ * vectors are too narrow. */
 static void store_version(const char *config, const char *core) {
   const char *end = strchr(config, ' ');
   if (end) end = strchr(end + 1, ' ');
@@ -129,7 +131,7 @@ clv_code clv_cpu_gemm_strided(const cpu_gemm *g, const float *a, int64_t lda, co
 clv_code clv_cpu_gemm(const cpu_gemm *g, const float *a, const float *b, float beta, float *c,
                       clv_err *err) {
   int64_t lda = g->a_t ? g->m : g->k, ldb = g->b_t ? g->k : g->n;
-  if (g->blas) {
+  if (g->uses_blas) {
     blas.sgemm(CblasRowMajor, g->a_t ? CblasTrans : CblasNoTrans,
                g->b_t ? CblasTrans : CblasNoTrans, (blasint)g->m, (blasint)g->n, (blasint)g->k, 1,
                a, (blasint)lda, b, (blasint)ldb, beta, c, (blasint)g->n);

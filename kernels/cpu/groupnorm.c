@@ -170,7 +170,7 @@ static void compute_group_totals(const group_job *j, size_t n) {
   }
 }
 
-/* Returns the coefficients of a block's channels for backward: dx = dy scale - common - (x - mean)
+/* Returns the coefficients of a block's channels for backward: dx = dy scale - offset - (x - mean)
  * slope. */
 static clv_norm_affine backward_affine(const group_job *j, size_t n, size_t block) {
   const group_kernel *k = j->k;
@@ -182,7 +182,7 @@ static clv_norm_affine backward_affine(const group_job *j, size_t n, size_t bloc
     f.mean[l] = (float)of[0];
     f.scale[l] = (float)(of[1] * (w ? w[c] : 1));
     f.slope[l] = (float)total[1];
-    f.common[l] = (float)(total[0] - (of[0] - (double)f.mean[l]) * total[1]);
+    f.offset[l] = (float)(total[0] - (of[0] - (double)f.mean[l]) * total[1]);
   }
   return f;
 }
@@ -193,7 +193,7 @@ CPU_INLINE void group_back_of(const float *x, const float *dy, size_t n, size_t 
   CPU_INDEPENDENT
   for (size_t i = 0; i < n; i += b) CPU_INDEPENDENT
   for (size_t l = 0; l < b; l++)
-    dx[i + l] = (dy[i + l] * v.scale[l] - v.common[l]) - (x[i + l] - v.mean[l]) * v.slope[l];
+    dx[i + l] = (dy[i + l] * v.scale[l] - v.offset[l]) - (x[i + l] - v.mean[l]) * v.slope[l];
 }
 
 CPU_INLINE void group_back_body(const float *x, const float *dy, size_t n, size_t b,

@@ -36,8 +36,8 @@ static gru_trace layer_trace(const gru_kernel *k, const clv_kernel_args *a, int 
 
 static size_t input_width(const gru_kernel *k, int layer) { return layer ? k->h : k->f; }
 
-static float *layer_param(const gru_kernel *k, const clv_kernel_args *a, int layer, int which) {
-  return which < k->slots ? a->param[layer * k->slots + which] : NULL;
+static float *layer_param(const gru_kernel *k, const clv_kernel_args *a, int layer, int slot) {
+  return slot < k->slots ? a->param[layer * k->slots + slot] : NULL;
 }
 
 static cpu_gemm make_gemm(size_t m, size_t n, size_t k) {
@@ -55,26 +55,26 @@ static void transpose(const float *src, size_t n, size_t t, size_t width, float 
 
 typedef struct step_job {
   const gru_kernel *k;
-  const float *bias, *own_bias; /* of the input and of h, [3H]; zeros without biases */
-  const float *before;          /* h of the step before, in rows `before_stride` apart */
+  const float *bias, *h_bias; /* of the input and of h, [3H]; zeros without biases */
+  const float *before;        /* h of the step before, in rows `before_stride` apart */
   size_t before_stride;
   float *gates, *sums, *hidden; /* trace of this step */
-  const float *own;             /* W_hh h of this step, [N, 3H] */
+  const float *h_product;       /* W_hh h of this step, [N, 3H] */
   float *out; /* output of this step, in row-major [N, T, H]; NULL: not the last layer */
   /* backward: gradient of h from outside the layer, and from the following step */
   const float *outside_dh;
   size_t outside_dh_stride;
-  float *dh, *dgates, *downs; /* dh becomes its share that passes z to the step before */
+  float *dh, *dgates_ih, *dgates_hh; /* dh becomes its share that passes z to the step before */
 } step_job;
 
-CPU_INLINE void cell_row_body(float *gates, const float *own, const step_job *j,
+CPU_INLINE void cell_row_body(float *gates, const float *h_product, const step_job *j,
                               const float *before, float *sums, float *hidden, size_t h) {
-  const float *bias = j->bias, *own_bias = j->own_bias;
+  const float *bias = j->bias, *h_bias = j->h_bias;
   CPU_INDEPENDENT
   for (size_t i = 0; i < h; i++) {
-    float r = sigmoid_of(gates[i] + bias[i] + (own[i] + own_bias[i]));
-    float z = sigmoid_of(gates[h + i] + bias[h + i] + (own[h + i] + own_bias[h + i]));
-    float sum = own[2 * h + i] + own_bias[2 * h + i];
+    float r = sigmoid_of(gates[i] + bias[i] + (h_product[i] + h_bias[i]));
+    float z = sigmoid_of(gates[h + i] + bias[h + i] + (h_product[h + i] + h_bias[h + i]));
+    float sum = h_product[2 * h + i] + h_bias[2 * h + i];
     float n = tanh_of(gates[2 * h + i] + bias[2 * h + i] + r * sum);
     gates[i] = r;
     gates[h + i] = z;
@@ -85,36 +85,36 @@ CPU_INLINE void cell_row_body(float *gates, const float *own, const step_job *j,
 }
 
 CPU_INLINE void cell_back_body(const float *gates, const float *sums, const float *before,
-                               const float *outside, float *dh, float *dgates, float *downs,
-                               size_t h) {
+                               const float *outside_dh, float *dh, float *dgates_ih,
+                               float *dgates_hh, size_t h) {
   CPU_INDEPENDENT
   for (size_t i = 0; i < h; i++) {
-    float r = gates[i], z = gates[h + i], n = gates[2 * h + i], d = outside[i] + dh[i];
+    float r = gates[i], z = gates[h + i], n = gates[2 * h + i], d = outside_dh[i] + dh[i];
     float dn = d * (1 - z) * (1 - n * n), dr = dn * sums[i] * r * (1 - r);
     float dz = d * (before[i] - n) * z * (1 - z);
-    dgates[i] = downs[i] = dr;
-    dgates[h + i] = downs[h + i] = dz;
-    dgates[2 * h + i] = dn;
-    downs[2 * h + i] = dn * r;
+    dgates_ih[i] = dgates_hh[i] = dr;
+    dgates_ih[h + i] = dgates_hh[h + i] = dz;
+    dgates_ih[2 * h + i] = dn;
+    dgates_hh[2 * h + i] = dn * r;
     dh[i] = d * z;
   }
 }
 
 CPU_CLONES(cell_row,
-           (float *gates, const float *own, const step_job *j, const float *before, float *sums,
-            float *hidden, size_t h),
-           (gates, own, j, before, sums, hidden, h))
+           (float *gates, const float *h_product, const step_job *j, const float *before,
+            float *sums, float *hidden, size_t h),
+           (gates, h_product, j, before, sums, hidden, h))
 CPU_CLONES(cell_back,
-           (const float *gates, const float *sums, const float *before, const float *outside,
-            float *dh, float *dgates, float *downs, size_t h),
-           (gates, sums, before, outside, dh, dgates, downs, h))
+           (const float *gates, const float *sums, const float *before, const float *outside_dh,
+            float *dh, float *dgates_ih, float *dgates_hh, size_t h),
+           (gates, sums, before, outside_dh, dh, dgates_ih, dgates_hh, h))
 
 static void run_cell_rows(void *arg, size_t begin, size_t end) {
   const step_job *j = arg;
   size_t h = j->k->h;
   for (size_t n = begin; n < end; n++) {
-    cell_row(j->gates + n * GATES * h, j->own + n * GATES * h, j, j->before + n * j->before_stride,
-             j->sums + n * h, j->hidden + n * h, h);
+    cell_row(j->gates + n * GATES * h, j->h_product + n * GATES * h, j,
+             j->before + n * j->before_stride, j->sums + n * h, j->hidden + n * h, h);
     if (j->out) memcpy(j->out + n * j->k->t * h, j->hidden + n * h, h * sizeof *j->out);
   }
 }
@@ -124,8 +124,8 @@ static void run_cell_rows_back(void *arg, size_t begin, size_t end) {
   size_t h = j->k->h;
   for (size_t n = begin; n < end; n++)
     cell_back(j->gates + n * GATES * h, j->sums + n * h, j->before + n * j->before_stride,
-              j->outside_dh + n * j->outside_dh_stride, j->dh + n * h, j->dgates + n * GATES * h,
-              j->downs + n * GATES * h, h);
+              j->outside_dh + n * j->outside_dh_stride, j->dh + n * h, j->dgates_ih + n * GATES * h,
+              j->dgates_hh + n * GATES * h, h);
 }
 
 static void run_step(const gru_kernel *k, step_job *j, clv_cpu_range_fn *rows) {
@@ -137,7 +137,7 @@ static void run_step(const gru_kernel *k, step_job *j, clv_cpu_range_fn *rows) {
 /* Buffers of forward in scratch, after the traces that scratch holds without a backward: the
  * transposed input, W_hh h of a step, zeros for h and for biases. */
 typedef struct forward_buffers {
-  float *x, *own, *zeros;
+  float *x, *h_product, *zeros;
 } forward_buffers;
 
 static size_t scratch_trace_size(const gru_kernel *k) {
@@ -146,8 +146,8 @@ static size_t scratch_trace_size(const gru_kernel *k) {
 
 static forward_buffers lay_out_forward(const gru_kernel *k, const clv_kernel_args *a) {
   forward_buffers p = {.x = (float *)a->scratch + scratch_trace_size(k)};
-  p.own = p.x + count_rows(k) * k->f;
-  p.zeros = p.own + k->n * GATES * k->h;
+  p.h_product = p.x + count_rows(k) * k->f;
+  p.zeros = p.h_product + k->n * GATES * k->h;
   return p;
 }
 
@@ -158,25 +158,27 @@ static size_t forward_scratch(const gru_kernel *k) {
 static clv_code layer_forward(const gru_kernel *k, const clv_kernel_args *a, int layer,
                               const float *x, const forward_buffers *p, clv_err *err) {
   gru_trace s = layer_trace(k, a, layer);
-  const float *bias = layer_param(k, a, layer, 2), *own_bias = layer_param(k, a, layer, 3);
+  const float *bias = layer_param(k, a, layer, 2), *h_bias = layer_param(k, a, layer, 3);
   size_t step = k->n * k->h;
   cpu_gemm in = make_gemm(count_rows(k), GATES * k->h, input_width(k, layer));
-  cpu_gemm recur = make_gemm(k->n, GATES * k->h, k->h);
-  in.b_t = recur.b_t = true;
+  cpu_gemm recurrent = make_gemm(k->n, GATES * k->h, k->h);
+  in.b_t = recurrent.b_t = true;
   CLV_TRY(clv_cpu_gemm(&in, x, layer_param(k, a, layer, 0), 0, s.gates, err));
-  memset(p->own, 0, GATES * step * sizeof *p->own);
+  memset(p->h_product, 0, GATES * step * sizeof *p->h_product);
   for (size_t t = 0; t < k->t; t++) {
     step_job j = {.k = k,
                   .bias = bias ? bias : p->zeros,
-                  .own_bias = own_bias ? own_bias : p->zeros,
+                  .h_bias = h_bias ? h_bias : p->zeros,
                   .before = t ? s.hidden + (t - 1) * step : p->zeros,
                   .before_stride = t ? k->h : 0,
                   .gates = s.gates + t * GATES * step,
                   .sums = s.sums + t * step,
                   .hidden = s.hidden + t * step,
-                  .own = p->own,
+                  .h_product = p->h_product,
                   .out = layer + 1 == k->layers ? (float *)a->out + t * k->h : NULL};
-    if (t) CLV_TRY(clv_cpu_gemm(&recur, j.before, layer_param(k, a, layer, 1), 0, p->own, err));
+    if (t)
+      CLV_TRY(
+          clv_cpu_gemm(&recurrent, j.before, layer_param(k, a, layer, 1), 0, p->h_product, err));
     run_step(k, &j, run_cell_rows);
   }
   return CLV_OK;
@@ -199,20 +201,20 @@ static clv_code gru_forward(clv_kernel *base, const clv_kernel_args *a, clv_err 
 /* ---- backward -------------------------------------------------------------------------------- */
 
 typedef struct backward_buffers {
-  float *dgates, *downs; /* gradients of W_ih x + b_ih and of W_hh h + b_hh, [T, N, 3H] */
-  float *dx;             /* gradient of a layer's input, [T, N, F or H] */
-  float *x;              /* input of the first layer, [T, N, F] */
-  float *dh;             /* gradient of h of one step, [N, H] */
-  float *zeros;          /* [H] zeros */
-  float *sums;           /* [3H] column sums */
+  float *dgates_ih, *dgates_hh; /* gradients of W_ih x + b_ih and of W_hh h + b_hh, [T, N, 3H] */
+  float *dx;                    /* gradient of a layer's input, [T, N, F or H] */
+  float *x;                     /* input of the first layer, [T, N, F] */
+  float *dh;                    /* gradient of h of one step, [N, H] */
+  float *zeros;                 /* [H] zeros */
+  float *sums;                  /* [3H] column sums */
 } backward_buffers;
 
 static size_t max_width(const gru_kernel *k) { return CLV_MAX(k->f, k->h); }
 
 static backward_buffers lay_out_backward(const gru_kernel *k, const clv_kernel_args *a) {
-  backward_buffers p = {.dgates = a->scratch};
-  p.downs = p.dgates + count_rows(k) * GATES * k->h;
-  p.dx = p.downs + count_rows(k) * GATES * k->h;
+  backward_buffers p = {.dgates_ih = a->scratch};
+  p.dgates_hh = p.dgates_ih + count_rows(k) * GATES * k->h;
+  p.dx = p.dgates_hh + count_rows(k) * GATES * k->h;
   p.x = p.dx + count_rows(k) * max_width(k);
   p.dh = p.x + count_rows(k) * k->f;
   p.zeros = p.dh + k->n * k->h;
@@ -228,23 +230,26 @@ static size_t backward_scratch(const gru_kernel *k) {
 static clv_code backward_steps(const gru_kernel *k, const clv_kernel_args *a, int layer,
                                const backward_buffers *p, clv_err *err) {
   gru_trace s = layer_trace(k, a, layer);
-  bool top = layer + 1 == k->layers; /* the last layer's gradient from outside is dout, [N, T, H] */
+  /* the last layer's gradient from outside is dout, [N, T, H] */
+  bool is_last_layer = layer + 1 == k->layers;
   size_t step = k->n * k->h;
-  cpu_gemm recur = make_gemm(k->n, k->h, GATES * k->h);
+  cpu_gemm recurrent = make_gemm(k->n, k->h, GATES * k->h);
   memset(p->dh, 0, step * sizeof *p->dh);
   for (size_t t = k->t; t-- > 0;) {
-    step_job j = {.k = k,
-                  .before = t ? s.hidden + (t - 1) * step : p->zeros,
-                  .before_stride = t ? k->h : 0,
-                  .gates = s.gates + t * GATES * step,
-                  .sums = s.sums + t * step,
-                  .outside_dh = top ? (const float *)a->dout + t * k->h : p->dx + t * step,
-                  .outside_dh_stride = top ? k->t * k->h : k->h,
-                  .dh = p->dh,
-                  .dgates = p->dgates + t * GATES * step,
-                  .downs = p->downs + t * GATES * step};
+    step_job j = {
+        .k = k,
+        .before = t ? s.hidden + (t - 1) * step : p->zeros,
+        .before_stride = t ? k->h : 0,
+        .gates = s.gates + t * GATES * step,
+        .sums = s.sums + t * step,
+        .outside_dh = is_last_layer ? (const float *)a->dout + t * k->h : p->dx + t * step,
+        .outside_dh_stride = is_last_layer ? k->t * k->h : k->h,
+        .dh = p->dh,
+        .dgates_ih = p->dgates_ih + t * GATES * step,
+        .dgates_hh = p->dgates_hh + t * GATES * step};
     run_step(k, &j, run_cell_rows_back);
-    if (t) CLV_TRY(clv_cpu_gemm(&recur, j.downs, layer_param(k, a, layer, 1), 1, p->dh, err));
+    if (t)
+      CLV_TRY(clv_cpu_gemm(&recurrent, j.dgates_hh, layer_param(k, a, layer, 1), 1, p->dh, err));
   }
   return CLV_OK;
 }
@@ -253,24 +258,24 @@ static void store_sums(float *dst, const float *src, size_t n, bool accumulate) 
   for (size_t i = 0; i < n; i++) dst[i] = accumulate ? dst[i] + src[i] : src[i];
 }
 
-/* Computes the gradients of a layer's parameters: dW_ih = dgates^T x; dW_hh = downs^T h of the step
- * before, which is zero for the first step. Those of the biases are column sums. */
+/* Computes the gradients of a layer's parameters: dW_ih = dgates_ih^T x; dW_hh = dgates_hh^T h of
+ * the step before, which is zero for the first step. Those of the biases are column sums. */
 static clv_code backward_weights(const gru_kernel *k, const clv_kernel_args *a, int layer,
                                  const float *x, const backward_buffers *p, clv_err *err) {
   float *dw_in = a->dparam[layer * k->slots], *dw_h = a->dparam[layer * k->slots + 1];
-  size_t gates = GATES * k->h, later = count_rows(k) - k->n;
+  size_t gates = GATES * k->h, rows_after_first = count_rows(k) - k->n;
   float beta = a->accumulate ? 1 : 0;
   cpu_gemm in = make_gemm(gates, input_width(k, layer), count_rows(k));
-  cpu_gemm recur = make_gemm(gates, k->h, later);
-  in.a_t = recur.a_t = true;
-  CLV_TRY(clv_cpu_gemm(&in, p->dgates, x, beta, dw_in, err));
-  if (later)
-    CLV_TRY(clv_cpu_gemm(&recur, p->downs + k->n * gates, layer_trace(k, a, layer).hidden, beta,
-                         dw_h, err));
+  cpu_gemm recurrent = make_gemm(gates, k->h, rows_after_first);
+  in.a_t = recurrent.a_t = true;
+  CLV_TRY(clv_cpu_gemm(&in, p->dgates_ih, x, beta, dw_in, err));
+  if (rows_after_first)
+    CLV_TRY(clv_cpu_gemm(&recurrent, p->dgates_hh + k->n * gates, layer_trace(k, a, layer).hidden,
+                         beta, dw_h, err));
   else if (!a->accumulate)
     memset(dw_h, 0, gates * k->h * sizeof *dw_h);
   for (int i = 2; i < k->slots; i++) {
-    clv_cpu_column_sums(i == 2 ? p->dgates : p->downs, count_rows(k), gates, p->sums, false);
+    clv_cpu_column_sums(i == 2 ? p->dgates_ih : p->dgates_hh, count_rows(k), gates, p->sums, false);
     store_sums(a->dparam[layer * k->slots + i], p->sums, gates, a->accumulate);
   }
   return CLV_OK;
@@ -283,7 +288,7 @@ static clv_code backward_layer(const gru_kernel *k, const clv_kernel_args *a, in
   CLV_TRY(backward_steps(k, a, layer, p, err));
   if (k->k.d.need_dw) CLV_TRY(backward_weights(k, a, layer, x, p, err));
   if (layer || a->din[0])
-    CLV_TRY(clv_cpu_gemm(&in, p->dgates, layer_param(k, a, layer, 0), 0, p->dx, err));
+    CLV_TRY(clv_cpu_gemm(&in, p->dgates_ih, layer_param(k, a, layer, 0), 0, p->dx, err));
   return CLV_OK;
 }
 

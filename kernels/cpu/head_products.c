@@ -14,21 +14,21 @@
 static size_t packed_size(size_t n, size_t k) { return clv_cpu_pairs_bytes(n, k) / sizeof(float); }
 
 size_t clv_cpu_head_keys_size(const cpu_head_extents *h) {
-  if (!h->pairs) return h->width * h->score_stride;
+  if (!h->uses_pairs) return h->width * h->score_stride;
   return CLV_MAX(packed_size(h->max_keys, h->width), packed_size(h->width, h->max_keys));
 }
 
 size_t clv_cpu_head_tile_size(const cpu_head_extents *h) {
-  return h->pairs ? packed_size(h->width, h->max_rows) : h->max_rows * h->width;
+  return h->uses_pairs ? packed_size(h->width, h->max_rows) : h->max_rows * h->width;
 }
 
 size_t clv_cpu_head_scratch_size(const cpu_head_extents *h) {
-  if (!h->pairs) return 0;
-  size_t queries = clv_cpu_pairs_scratch_bytes(1, h->max_rows, h->width),
-         scores = clv_cpu_pairs_scratch_bytes(1, h->max_rows, h->max_keys),
-         turned = clv_cpu_pairs_scratch_bytes(1, h->max_keys, h->max_rows);
-  size_t most = CLV_MAX(queries, CLV_MAX(scores, turned));
-  return clv_align_up(most, 64) / sizeof(float);
+  if (!h->uses_pairs) return 0;
+  size_t queries_size = clv_cpu_pairs_scratch_bytes(1, h->max_rows, h->width),
+         scores_size = clv_cpu_pairs_scratch_bytes(1, h->max_rows, h->max_keys),
+         transposed_size = clv_cpu_pairs_scratch_bytes(1, h->max_keys, h->max_rows);
+  size_t max_size = CLV_MAX(queries_size, CLV_MAX(scores_size, transposed_size));
+  return clv_align_up(max_size, 64) / sizeof(float);
 }
 
 /* ---- copies ---------------------------------------------------------------------------------- */
@@ -50,21 +50,21 @@ static void pack(const float *x, size_t stride, size_t rows, size_t width, bool 
 
 void clv_cpu_head_copy_columns(const cpu_head_extents *h, const float *x, size_t length,
                                float *ret) {
-  if (h->pairs)
+  if (h->uses_pairs)
     pack(x, h->key_stride, length, h->width, true, ret);
   else
     clv_cpu_transpose(x, length, h->width, h->key_stride, ret, h->score_stride);
 }
 
 void clv_cpu_head_copy_rows(const cpu_head_extents *h, const float *x, size_t length, float *ret) {
-  if (h->pairs)
+  if (h->uses_pairs)
     pack(x, h->key_stride, length, h->width, false, ret);
   else
     copy_dense(x, h->key_stride, length, h->width, ret);
 }
 
 void clv_cpu_head_copy_tile(const cpu_head_extents *h, const float *x, size_t rows, float *ret) {
-  if (h->pairs)
+  if (h->uses_pairs)
     pack(x, h->query_stride, rows, h->width, false, ret);
   else
     copy_dense(x, h->query_stride, rows, h->width, ret);
@@ -87,7 +87,7 @@ static void multiply_pairs(const cpu_head_product *p, cpu_pairs_product product,
 void clv_cpu_head_by_columns(const cpu_head_product *p, const float *x, const float *x_copy,
                              const float *columns, float *ret) {
   const cpu_head_extents *h = p->h;
-  if (h->pairs)
+  if (h->uses_pairs)
     multiply_pairs(p,
                    (cpu_pairs_product){.left_factor = {.x = x,
                                                        .rows = p->rows,
@@ -113,7 +113,7 @@ void clv_cpu_head_by_columns(const cpu_head_product *p, const float *x, const fl
 void clv_cpu_head_by_rows(const cpu_head_product *p, const float *scores, const float *rows,
                           float *ret) {
   const cpu_head_extents *h = p->h;
-  if (h->pairs)
+  if (h->uses_pairs)
     multiply_pairs(p,
                    (cpu_pairs_product){.left_factor = {.x = scores,
                                                        .rows = p->rows,
@@ -138,9 +138,9 @@ void clv_cpu_head_by_rows(const cpu_head_product *p, const float *scores, const 
 }
 
 void clv_cpu_head_over_tile(const cpu_head_product *p, const float *scores, const float *x_copy,
-                            bool add, float *ret) {
+                            bool accumulate, float *ret) {
   const cpu_head_extents *h = p->h;
-  if (h->pairs)
+  if (h->uses_pairs)
     multiply_pairs(p,
                    (cpu_pairs_product){.left_factor = {.x = scores,
                                                        .rows = p->rows,
@@ -149,7 +149,7 @@ void clv_cpu_head_over_tile(const cpu_head_product *p, const float *scores, cons
                                                        .is_transposed = true},
                                        .n = h->width,
                                        .c = ret,
-                                       .accumulate = add},
+                                       .accumulate = accumulate},
                    x_copy);
   else
     clv_cpu_tiles(&(cpu_tiles){.m = p->keys,
@@ -162,5 +162,5 @@ void clv_cpu_head_over_tile(const cpu_head_product *p, const float *scores, cons
                                .b_row_stride = h->width,
                                .c = ret,
                                .c_row_stride = h->width,
-                               .accumulate = add});
+                               .accumulate = accumulate});
 }

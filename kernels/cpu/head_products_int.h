@@ -13,7 +13,7 @@
 /* Extents of the products. Strides are in values: from one row of queries, of keys or of scores to
  * the next. */
 typedef struct cpu_head_extents {
-  bool pairs; /* factors are rounded to bf16 */
+  bool uses_pairs; /* factors are rounded to bf16 */
   size_t width, max_rows, max_keys;
   size_t query_stride, key_stride, score_stride;
 } cpu_head_extents;
@@ -43,8 +43,9 @@ void clv_cpu_head_by_columns(const cpu_head_product *p, const float *x, const fl
 /* Computes ret = scores [rows][keys] times rows; ret has the stride of queries. */
 void clv_cpu_head_by_rows(const cpu_head_product *p, const float *scores, const float *rows,
                           float *ret);
-/* Computes ret [keys][width] = scores^T times the copied tile; with `add` adds the product. */
+/* Computes ret [keys][width] = scores^T times the copied tile; with `accumulate` adds the product.
+ */
 void clv_cpu_head_over_tile(const cpu_head_product *p, const float *scores, const float *x_copy,
-                            bool add, float *ret);
+                            bool accumulate, float *ret);
 
 #endif

@@ -70,9 +70,10 @@ CPU_INLINE void row_back_sums_body(const float *x, const float *dy, const float 
 }
 
 /* Coefficients of a row. The mean is split in two: if it is large, x - high is exact, and low has
- * the digits that do not fit in a float. */
+ * the digits that do not fit in a float. mean_g, slope: coefficients of row_back; mean_g is the
+ * mean of g = dy w. */
 typedef struct row_coefficients {
-  float high, low, inverse, common, slope;
+  float high, low, inverse, mean_g, slope;
 } row_coefficients;
 
 static row_coefficients make_row_coefficients(double mean, double inverse) {
@@ -86,12 +87,12 @@ CPU_INLINE void row_scale_body(const float *x, size_t n, const row_coefficients 
   for (size_t i = 0; i < n; i++) y[i] = ((x[i] - u.high) - u.low) * u.inverse * w[i] + b[i];
 }
 
-/* Computes dx = inverse (g - common - (x - mean) slope), where g = dy w. */
+/* Computes dx = inverse (g - mean_g - (x - mean) slope), where g = dy w. */
 CPU_INLINE void row_back_body(const float *x, const float *dy, const float *w, size_t n,
                               const row_coefficients *v, float *dx) {
   row_coefficients u = *v;
   for (size_t i = 0; i < n; i++)
-    dx[i] = (dy[i] * w[i] - u.common - ((x[i] - u.high) - u.low) * u.slope) * u.inverse;
+    dx[i] = (dy[i] * w[i] - u.mean_g - ((x[i] - u.high) - u.low) * u.slope) * u.inverse;
 }
 
 CPU_CLONES(row_sums, (const float *x, size_t n, double shift, double *sum, double *squares),
@@ -162,7 +163,7 @@ static void backward_rows(void *arg, size_t begin, size_t end) {
     double mean = saved[2 * r], inverse = saved[2 * r + 1];
     row_back_sums(x, dy, w, width, mean, &sum, &with_x);
     row_coefficients v = make_row_coefficients(mean, inverse);
-    v.common = (float)(sum / n);
+    v.mean_g = (float)(sum / n);
     v.slope = (float)(with_x * inverse * inverse / n);
     row_back(x, dy, w, width, &v, (float *)j->a->din[0] + r * width);
   }

@@ -95,11 +95,12 @@ void clv_cpu_reorder(const clv_shape *shape, const float *src, int src_block, fl
 }
 
 cpu_planes clv_cpu_planes_of(const clv_window *s, int layout) {
-  bool last = clv_layout_is_channels_last(layout);
+  bool channels_last = clv_layout_is_channels_last(layout);
   size_t c = (size_t)s->c, b = (size_t)clv_layout_block(layout);
-  size_t width = !last ? b : c % CPU_TILE_CHANNELS ? 1 : CPU_TILE_CHANNELS;
+  size_t width = !channels_last ? b : c % CPU_TILE_CHANNELS ? 1 : CPU_TILE_CHANNELS;
   size_t per_sample = (c + width - 1) / width;
-  return (cpu_planes){(size_t)s->n * per_sample, per_sample, width, (int64_t)(last ? c : b), last};
+  return (cpu_planes){(size_t)s->n * per_sample, per_sample, width,
+                      (int64_t)(channels_last ? c : b), channels_last};
 }
 
 void clv_cpu_zero_padding(const clv_shape *shape, int block, float *x) {

@@ -31,9 +31,10 @@ static clv_code linear_backward_input(clv_kernel *base, const clv_kernel_args *a
 static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const linear_kernel *k = (const linear_kernel *)base;
   clv_cpu_set_threads(k->k.threads);
-  bool t = k->k.d.attrs.transposed; /* W is stored as W^T, so computes dW^T = x^T dy */
-  CLV_TRY(clv_cpu_gemm(&k->backward_weight, t ? a->in[0] : a->dout, t ? a->dout : a->in[0],
-                       a->accumulate ? 1 : 0, a->dparam[CLV_SLOT_WEIGHT], err));
+  bool is_transposed = k->k.d.attrs.transposed; /* W is stored as W^T, so computes dW^T = x^T dy */
+  CLV_TRY(clv_cpu_gemm(&k->backward_weight, is_transposed ? a->in[0] : a->dout,
+                       is_transposed ? a->dout : a->in[0], a->accumulate ? 1 : 0,
+                       a->dparam[CLV_SLOT_WEIGHT], err));
   if (k->k.d.attrs.bias)
     clv_cpu_column_sums(a->dout, (size_t)k->forward.m, (size_t)k->forward.n,
                         a->dparam[CLV_SLOT_BIAS], a->accumulate);
@@ -42,9 +43,9 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
 
 /* ---- a weight in bf16 ------------------------------------------------------------------------ */
 
-/* Size of the widened rows that are used at a time. There are at least LEAST_ROWS, because products
+/* Size of the widened rows that are used at a time. There are at least MIN_ROWS, because products
  * with fewer rows are slow. */
-enum { PART_BYTES = 1 << 20, LEAST_ROWS = 256 };
+enum { PART_BYTES = 1 << 20, MIN_ROWS = 256 };
 
 typedef struct bf16_weight_kernel {
   cpu_kernel k;
@@ -123,7 +124,7 @@ static clv_code bf16_weight_prepare(const clv_node_desc *d, clv_kernel **ret, cl
   k->w_rows = d->attrs.transposed ? features : d->attrs.out;
   k->w_columns = d->attrs.transposed ? d->attrs.out : features;
   int64_t fit = PART_BYTES / (int64_t)sizeof(float) / CLV_MAX(k->w_columns, (int64_t)1);
-  k->w_rows_at_once = CLV_MIN(CLV_MAX(fit, (int64_t)LEAST_ROWS), k->w_rows);
+  k->w_rows_at_once = CLV_MIN(CLV_MAX(fit, (int64_t)MIN_ROWS), k->w_rows);
   base->scratch_bytes = (size_t)(k->w_rows_at_once * k->w_columns) * sizeof(float);
   base->forward = bf16_weight_forward;
   base->backward_input = d->need_dx[0] ? bf16_weight_backward_input : NULL;
@@ -142,20 +143,22 @@ static clv_code linear_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err
   if (d->bf16_weight) return bf16_weight_prepare(d, ret, err);
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
   int64_t features = in->dim[in->rank - 1], out = d->attrs.out;
-  bool t = d->attrs.transposed;
+  bool is_transposed = d->attrs.transposed;
   int64_t rows = features ? (int64_t)k->k.n_in / features : 0;
-  k->forward = (cpu_gemm){.m = rows, .n = out, .k = features, .b_t = !t};
-  k->backward_input = (cpu_gemm){.m = rows, .n = features, .k = out, .b_t = t};
-  k->backward_weight =
-      (cpu_gemm){.m = t ? features : out, .n = t ? out : features, .k = rows, .a_t = true};
-  k->backward_weight.blas =
+  k->forward = (cpu_gemm){.m = rows, .n = out, .k = features, .b_t = !is_transposed};
+  k->backward_input = (cpu_gemm){.m = rows, .n = features, .k = out, .b_t = is_transposed};
+  k->backward_weight = (cpu_gemm){.m = is_transposed ? features : out,
+                                  .n = is_transposed ? out : features,
+                                  .k = rows,
+                                  .a_t = true};
+  k->backward_weight.uses_blas =
       k->k.threads == 1 && clv_cpu_blas_is_as_wide() &&
       clv_cpu_choose(CPU_LINEAR_WEIGHT, clv_cpu_class_of_linear(rows)) == CPU_OPENBLAS;
   k->k.base.forward = linear_forward;
   k->k.base.backward_input = d->need_dx[0] ? linear_backward_input : NULL;
   k->k.base.backward_weight = d->need_dw ? linear_backward_weight : NULL;
   k->k.base.saves = k->k.base.saves_for_dw = d->need_dw ? CLV_SAVE_IN0 : 0;
-  k->k.base.impl = k->backward_weight.blas ? "sgemm, OpenBLAS" : "sgemm";
+  k->k.base.impl = k->backward_weight.uses_blas ? "sgemm, OpenBLAS" : "sgemm";
   *ret = &k->k.base;
   return CLV_OK;
 }

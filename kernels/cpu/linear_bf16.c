@@ -108,7 +108,7 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
 
 static void lay_out_buffers(linear_bf16 *k) {
   clv_kernel *base = &k->k.base;
-  bool t = k->k.d.attrs.transposed;
+  bool is_transposed = k->k.d.attrs.transposed;
   int threads = k->k.threads;
   size_t scratch = clv_cpu_pairs_scratch_bytes(threads, k->rows, k->in), right = 0;
   base->cache_bytes = k->backward_offset = clv_cpu_pairs_bytes(k->out, k->in);
@@ -117,8 +117,9 @@ static void lay_out_buffers(linear_bf16 *k) {
     scratch = CLV_MAX(scratch, clv_cpu_pairs_scratch_bytes(threads, k->rows, k->out));
   }
   if (base->backward_weight) {
-    scratch = CLV_MAX(scratch, clv_cpu_pairs_scratch_bytes(threads, t ? k->in : k->out, k->rows));
-    right = clv_cpu_pairs_bytes(t ? k->out : k->in, k->rows);
+    scratch = CLV_MAX(
+        scratch, clv_cpu_pairs_scratch_bytes(threads, is_transposed ? k->in : k->out, k->rows));
+    right = clv_cpu_pairs_bytes(is_transposed ? k->out : k->in, k->rows);
   }
   k->right_factor_offset = scratch;
   base->scratch_bytes = scratch + right;

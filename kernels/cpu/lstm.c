@@ -18,8 +18,8 @@ typedef struct lstm_kernel {
   cpu_kernel k;
   size_t n, t, f, h; /* batch, steps, input features, hidden size */
   int layers, slots; /* slots: parameter slots of one layer, 4 with bias, else 2 */
-  bool pairs;        /* products have bf16 factors */
-  /* offsets in scratch in floats, if `pairs`: packed right factor, scratch of a product */
+  bool uses_pairs;   /* products have bf16 factors */
+  /* offsets in scratch in floats, if `uses_pairs`: packed right factor, scratch of a product */
   size_t right_offset, left_offset;
 } lstm_kernel;
 
@@ -35,9 +35,9 @@ static size_t trace_size(const lstm_kernel *k) { return count_rows(k) * (GATES +
 /* Returns the trace of a layer. Without a backward all layers share one trace in scratch: once a
  * layer's gates have used the h of the layer before, that h is not needed any more. */
 static lstm_trace layer_trace(const lstm_kernel *k, const clv_kernel_args *a, int layer) {
-  int place = k->k.has_backward ? layer : 0;
+  int trace_index = k->k.has_backward ? layer : 0;
   float *base = k->k.has_backward ? a->saved : a->scratch;
-  lstm_trace s = {.gates = base + (size_t)place * trace_size(k)};
+  lstm_trace s = {.gates = base + (size_t)trace_index * trace_size(k)};
   s.cell = s.gates + count_rows(k) * GATES * k->h;
   s.hidden = s.cell + count_rows(k) * k->h;
   return s;
@@ -45,8 +45,8 @@ static lstm_trace layer_trace(const lstm_kernel *k, const clv_kernel_args *a, in
 
 static size_t input_width(const lstm_kernel *k, int layer) { return layer ? k->h : k->f; }
 
-static float *layer_param(const lstm_kernel *k, const clv_kernel_args *a, int layer, int which) {
-  return which < k->slots ? a->param[layer * k->slots + which] : NULL;
+static float *layer_param(const lstm_kernel *k, const clv_kernel_args *a, int layer, int slot) {
+  return slot < k->slots ? a->param[layer * k->slots + slot] : NULL;
 }
 
 static cpu_gemm make_gemm(size_t m, size_t n, size_t k) {
@@ -67,14 +67,14 @@ static void pack_right(const lstm_kernel *k, const clv_kernel_args *a, const cpu
                               .columns = (size_t)(g->b_t ? g->k : g->n),
                               .is_right = true,
                               .is_transposed = g->b_t};
-  if (k->pairs) clv_cpu_pairs_pack(k->k.threads, &f, packed_right(k, a));
+  if (k->uses_pairs) clv_cpu_pairs_pack(k->k.threads, &f, packed_right(k, a));
 }
 
 /* Computes c = beta c + left right. The caller has called pack_right with `right`. */
 static clv_code multiply_packed(const lstm_kernel *k, const clv_kernel_args *a, const cpu_gemm *g,
                                 const float *left, const float *right, float beta, float *c,
                                 clv_err *err) {
-  if (!k->pairs) return clv_cpu_gemm(g, left, right, beta, c, err);
+  if (!k->uses_pairs) return clv_cpu_gemm(g, left, right, beta, c, err);
   clv_cpu_pairs_multiply(
       k->k.threads,
       &(cpu_pairs_product){.left_factor = {.x = left,
@@ -139,17 +139,17 @@ CPU_INLINE void cell_row_body(float *gates, const float *bias, const float *befo
 }
 
 CPU_INLINE void cell_back_body(const float *gates, const float *before, const float *cell,
-                               const float *outside, const float *dh, float *dc, float *dgates,
+                               const float *outside_dh, const float *dh, float *dc, float *dgates,
                                size_t h) {
   CPU_INDEPENDENT
   for (size_t j = 0; j < h; j++) {
     float i = gates[j], f = gates[h + j], g = gates[2 * h + j], o = gates[3 * h + j];
-    float squashed = tanh_of(cell[j]), out = outside[j] + dh[j];
-    float c = dc[j] + out * o * (1 - squashed * squashed);
+    float tanh_c = tanh_of(cell[j]), out = outside_dh[j] + dh[j];
+    float c = dc[j] + out * o * (1 - tanh_c * tanh_c);
     dgates[j] = c * g * i * (1 - i);
     dgates[h + j] = c * before[j] * f * (1 - f);
     dgates[2 * h + j] = c * i * (1 - g * g);
-    dgates[3 * h + j] = out * squashed * o * (1 - o);
+    dgates[3 * h + j] = out * tanh_c * o * (1 - o);
     dc[j] = c * f;
   }
 }
@@ -159,9 +159,9 @@ CPU_CLONES(cell_row,
             size_t h),
            (gates, bias, before, cell, hidden, h))
 CPU_CLONES(cell_back,
-           (const float *gates, const float *before, const float *cell, const float *outside,
+           (const float *gates, const float *before, const float *cell, const float *outside_dh,
             const float *dh, float *dc, float *dgates, size_t h),
-           (gates, before, cell, outside, dh, dc, dgates, h))
+           (gates, before, cell, outside_dh, dh, dc, dgates, h))
 
 static void run_cell_rows(void *arg, size_t begin, size_t end) {
   const step_job *j = arg;
@@ -219,11 +219,11 @@ static clv_code layer_forward(const lstm_kernel *k, const clv_kernel_args *a, in
   lstm_trace s = layer_trace(k, a, layer);
   size_t step = k->n * k->h;
   cpu_gemm in = make_gemm(count_rows(k), GATES * k->h, input_width(k, layer));
-  cpu_gemm recur = make_gemm(k->n, GATES * k->h, k->h);
-  in.b_t = recur.b_t = true;
+  cpu_gemm recurrent = make_gemm(k->n, GATES * k->h, k->h);
+  in.b_t = recurrent.b_t = true;
   add_biases(k, a, layer, p->bias);
   CLV_TRY(multiply(k, a, &in, x, layer_param(k, a, layer, 0), 0, s.gates, err));
-  pack_right(k, a, &recur, layer_param(k, a, layer, 1));
+  pack_right(k, a, &recurrent, layer_param(k, a, layer, 1));
   for (size_t t = 0; t < k->t; t++) {
     step_job j = {.k = k,
                   .bias = p->bias,
@@ -234,8 +234,8 @@ static clv_code layer_forward(const lstm_kernel *k, const clv_kernel_args *a, in
                   .hidden = s.hidden + t * step,
                   .out = layer + 1 == k->layers ? (float *)a->out + t * k->h : NULL};
     if (t)
-      CLV_TRY(multiply_packed(k, a, &recur, s.hidden + (t - 1) * step, layer_param(k, a, layer, 1),
-                              1, j.gates, err));
+      CLV_TRY(multiply_packed(k, a, &recurrent, s.hidden + (t - 1) * step,
+                              layer_param(k, a, layer, 1), 1, j.gates, err));
     run_step(k, &j, run_cell_rows);
   }
   return CLV_OK;
@@ -287,25 +287,28 @@ static size_t backward_scratch(const lstm_kernel *k) {
 static clv_code backward_steps(const lstm_kernel *k, const clv_kernel_args *a, int layer,
                                const backward_buffers *p, clv_err *err) {
   lstm_trace s = layer_trace(k, a, layer);
-  bool top = layer + 1 == k->layers; /* the last layer's gradient from outside is dout, [N, T, H] */
+  /* the last layer's gradient from outside is dout, [N, T, H] */
+  bool is_last_layer = layer + 1 == k->layers;
   size_t step = k->n * k->h;
-  cpu_gemm recur = make_gemm(k->n, k->h, GATES * k->h);
+  cpu_gemm recurrent = make_gemm(k->n, k->h, GATES * k->h);
   memset(p->dh, 0, 2 * step * sizeof *p->dh); /* clears dh and dc, which are adjacent */
-  pack_right(k, a, &recur, layer_param(k, a, layer, 1));
+  pack_right(k, a, &recurrent, layer_param(k, a, layer, 1));
   for (size_t t = k->t; t-- > 0;) {
-    step_job j = {.k = k,
-                  .previous_cell = t ? s.cell + (t - 1) * step : p->zeros,
-                  .previous_cell_stride = t ? k->h : 0,
-                  .gates = s.gates + t * GATES * step,
-                  .cell = s.cell + t * step,
-                  .outside_dh = top ? (const float *)a->dout + t * k->h : p->dx + t * step,
-                  .outside_dh_stride = top ? k->t * k->h : k->h,
-                  .dh = p->dh,
-                  .dc = p->dc,
-                  .dgates = p->dgates + t * GATES * step};
+    step_job j = {
+        .k = k,
+        .previous_cell = t ? s.cell + (t - 1) * step : p->zeros,
+        .previous_cell_stride = t ? k->h : 0,
+        .gates = s.gates + t * GATES * step,
+        .cell = s.cell + t * step,
+        .outside_dh = is_last_layer ? (const float *)a->dout + t * k->h : p->dx + t * step,
+        .outside_dh_stride = is_last_layer ? k->t * k->h : k->h,
+        .dh = p->dh,
+        .dc = p->dc,
+        .dgates = p->dgates + t * GATES * step};
     run_step(k, &j, run_cell_rows_back);
     if (t)
-      CLV_TRY(multiply_packed(k, a, &recur, j.dgates, layer_param(k, a, layer, 1), 0, p->dh, err));
+      CLV_TRY(
+          multiply_packed(k, a, &recurrent, j.dgates, layer_param(k, a, layer, 1), 0, p->dh, err));
   }
   return CLV_OK;
 }
@@ -320,15 +323,15 @@ static void store_sums(float *dst, const float *src, size_t n, bool accumulate) 
 static clv_code backward_weights(const lstm_kernel *k, const clv_kernel_args *a, int layer,
                                  const float *x, const backward_buffers *p, clv_err *err) {
   float *dw_in = a->dparam[layer * k->slots], *dw_h = a->dparam[layer * k->slots + 1];
-  size_t gates = GATES * k->h, later = count_rows(k) - k->n;
+  size_t gates = GATES * k->h, rows_after_first = count_rows(k) - k->n;
   float beta = a->accumulate ? 1 : 0;
   cpu_gemm in = make_gemm(gates, input_width(k, layer), count_rows(k));
-  cpu_gemm recur = make_gemm(gates, k->h, later);
-  in.a_t = recur.a_t = true;
+  cpu_gemm recurrent = make_gemm(gates, k->h, rows_after_first);
+  in.a_t = recurrent.a_t = true;
   CLV_TRY(multiply(k, a, &in, p->dgates, x, beta, dw_in, err));
-  if (later)
-    CLV_TRY(multiply(k, a, &recur, p->dgates + k->n * gates, layer_trace(k, a, layer).hidden, beta,
-                     dw_h, err));
+  if (rows_after_first)
+    CLV_TRY(multiply(k, a, &recurrent, p->dgates + k->n * gates, layer_trace(k, a, layer).hidden,
+                     beta, dw_h, err));
   else if (!a->accumulate)
     memset(dw_h, 0, gates * k->h * sizeof *dw_h);
   if (k->slots == 2) return CLV_OK;
@@ -362,20 +365,20 @@ static clv_code lstm_backward(clv_kernel *base, const clv_kernel_args *a, clv_er
 }
 
 static size_t largest(const size_t *x, size_t n) {
-  size_t most = 0;
-  for (size_t i = 0; i < n; i++) most = CLV_MAX(most, x[i]);
-  return most;
+  size_t max = 0;
+  for (size_t i = 0; i < n; i++) max = CLV_MAX(max, x[i]);
+  return max;
 }
 
 /* Lays out the buffers of products of pairs behind the first `floats` of scratch. Returns the end.
  */
 static size_t lay_out_pairs(lstm_kernel *k, size_t floats) {
-  size_t rows = count_rows(k), wide = max_width(k), gates = GATES * k->h;
+  size_t rows = count_rows(k), width = max_width(k), gates = GATES * k->h;
   int threads = k->k.threads;
-  const size_t right[] = {clv_cpu_pairs_bytes(gates, wide), clv_cpu_pairs_bytes(wide, gates),
-                          k->k.has_backward ? clv_cpu_pairs_bytes(wide, rows) : 0};
-  const size_t left[] = {clv_cpu_pairs_scratch_bytes(threads, rows, wide),
-                         clv_cpu_pairs_scratch_bytes(threads, k->n, wide),
+  const size_t right[] = {clv_cpu_pairs_bytes(gates, width), clv_cpu_pairs_bytes(width, gates),
+                          k->k.has_backward ? clv_cpu_pairs_bytes(width, rows) : 0};
+  const size_t left[] = {clv_cpu_pairs_scratch_bytes(threads, rows, width),
+                         clv_cpu_pairs_scratch_bytes(threads, k->n, width),
                          clv_cpu_pairs_scratch_bytes(threads, k->n, gates),
                          clv_cpu_pairs_scratch_bytes(threads, rows, gates),
                          clv_cpu_pairs_scratch_bytes(threads, gates, rows)};
@@ -400,10 +403,10 @@ static clv_code lstm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *
   k->k.base.saved_bytes = k->k.has_backward ? trace_size(k) * (size_t)k->layers * sizeof(float) : 0;
   size_t floats = CLV_MAX(forward_scratch(k), k->k.has_backward ? backward_scratch(k) : 0);
   cpu_shape_class shape_class = clv_cpu_class_of_lstm((int64_t)k->n, (int64_t)k->h);
-  k->pairs = d->bf16 && clv_cpu_choose(CPU_LSTM_BF16, shape_class) == CPU_PAIRS;
-  if (k->pairs) floats = lay_out_pairs(k, floats);
+  k->uses_pairs = d->bf16 && clv_cpu_choose(CPU_LSTM_BF16, shape_class) == CPU_PAIRS;
+  if (k->uses_pairs) floats = lay_out_pairs(k, floats);
   k->k.base.scratch_bytes = floats * sizeof(float);
-  k->k.base.impl = k->pairs ? clv_cpu_pairs_impl()->name : "sgemm";
+  k->k.base.impl = k->uses_pairs ? clv_cpu_pairs_impl()->name : "sgemm";
   *ret = &k->k.base;
   return CLV_OK;
 }

@@ -88,13 +88,14 @@ CPU_INLINE double wide_log_of(double x) {
   uint64_t bits, mantissa;
   double m, n, s, z, t;
   memcpy(&bits, &x, sizeof bits);
-  /* the exponent of x / sqrt(1/2), rounded down, and what is left of x */
-  uint64_t above = bits - 0x3fe6a09e667f3bcdu;
-  mantissa = bits - (above & 0xfff0000000000000u);
+  /* n is the exponent of x / sqrt(1/2), rounded down, and m the rest, x / 2^n */
+  uint64_t shifted_bits = bits - 0x3fe6a09e667f3bcdu;
+  mantissa = bits - (shifted_bits & 0xfff0000000000000u);
   memcpy(&m, &mantissa, sizeof m);
-  /* the exponent as a double: bits of 2^52 + 2^51 + n, less that sum */
-  uint64_t whole = 0x4338000000000000u + (above >> 52) - (above >> 63 << 12);
-  memcpy(&n, &whole, sizeof n);
+  /* n as a double: the bits of 2^52 + 2^51 + n are made with integers, then 2^52 + 2^51 is
+   * subtracted */
+  uint64_t exponent_bits = 0x4338000000000000u + (shifted_bits >> 52) - (shifted_bits >> 63 << 12);
+  memcpy(&n, &exponent_bits, sizeof n);
   n -= 6755399441055744.0;
   s = (m - 1) / (m + 1);
   z = s * s;
@@ -115,14 +116,15 @@ CPU_INLINE float sigmoid_of(float x) { return 1 / (1 + exp_of(-x)); }
 /* tanh: near 0 the odd polynomial of Cephes' tanhf, elsewhere 1 - 2 / (e^2|x| + 1). */
 CPU_INLINE float tanh_of(float x) {
   float magnitude = from_bits(to_bits(x) & 0x7fffffffu), z = x * x;
-  float far = 1 - 2 / (exp_of(2 * magnitude) + 1);
+  float large_result = 1 - 2 / (exp_of(2 * magnitude) + 1);
   float p = -5.70498872745e-3f;
   p = p * z + 2.06390887954e-2f;
   p = p * z - 5.37397155531e-2f;
   p = p * z + 1.33314422036e-1f;
   p = p * z - 3.33332819422e-1f;
-  float near = p * z * x + x;
-  return magnitude < 0.625f ? near : from_bits(to_bits(far) | (to_bits(x) & 0x80000000u));
+  float small_result = p * z * x + x;
+  return magnitude < 0.625f ? small_result
+                            : from_bits(to_bits(large_result) | (to_bits(x) & 0x80000000u));
 }
 
 #endif

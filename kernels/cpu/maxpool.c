@@ -39,60 +39,60 @@ typedef uint8_t vu8 __attribute__((vector_size(8), aligned(1), may_alias));
 typedef uint8_t vu16 __attribute__((vector_size(16), aligned(1), may_alias));
 
 /* Defines forward and backward of one plane, an image of B channels, compiled for TARGET; B = 1 has
- * its own loop below. Selections are bit masks, because vectors have no `?:` in C. `two`: windows
- * of 2x2 without overlap, a constant at the call, so that the most common case has no loop over
- * taps. */
-#define POOL_BLOCK(B, vf, vi, vu, W, TARGET)                                               \
-  TARGET CPU_INLINE void forward_##B##_##W(const pool_job *j, size_t p, bool two) {        \
-    const clv_window *s = &j->s;                                                           \
-    int64_t columns = two ? 2 : s->kernel[1];                                              \
-    int64_t pitch = j->planes.pitch;                                                       \
-    const float *x = j->x + plane_start(j, p, s->h * s->w);                                \
-    float *y = j->y + plane_start(j, p, s->oh * s->ow);                                    \
-    uint8_t *where = j->argmax_tap + plane_start(j, p, s->oh * s->ow);                     \
-    for (int64_t i = 0; i < s->oh; i++)                                                    \
-      for (int64_t o = 0; o < s->ow; o++) {                                                \
-        taps h = two ? (taps){2 * i, 0, 2} : taps_at(s, 0, i, s->h);                       \
-        taps w = two ? (taps){2 * o, 0, 2} : taps_at(s, 1, o, s->w);                       \
-        vf best = (vf){0} - INFINITY;                                                      \
-        vi at = (vi){0} + (int32_t)(h.begin * columns + w.begin);                          \
-        for (int64_t u = h.begin; u < h.end; u++)                                          \
-          for (int64_t v = w.begin; v < w.end; v++) {                                      \
-            vf value = *(const vf *)(x + ((h.first + u) * s->w + w.first + v) * pitch);    \
-            vi wins = (value > best) | (value != value);                                   \
-            vi tap = (vi){0} + (int32_t)(u * columns + v);                                 \
-            best = (vf)((wins & (vi)value) | (~wins & (vi)best));                          \
-            at = (wins & tap) | (~wins & at);                                              \
-          }                                                                                \
-        *(vf *)(y + (i * s->ow + o) * pitch) = best;                                       \
-        *(vu *)(where + (i * s->ow + o) * pitch) = __builtin_convertvector(at, vu);        \
-      }                                                                                    \
-  }                                                                                        \
-  TARGET CPU_INLINE void backward_##B##_##W(const pool_job *j, size_t p, bool two) {       \
-    const clv_window *s = &j->s;                                                           \
-    bool tiles = two || j->windows_tile_image;                                             \
-    int64_t columns = two ? 2 : s->kernel[1];                                              \
-    int64_t pitch = j->planes.pitch;                                                       \
-    const float *dy = j->x + plane_start(j, p, s->oh * s->ow);                             \
-    float *dx = j->y + plane_start(j, p, s->h * s->w);                                     \
-    const uint8_t *where = j->argmax_tap + plane_start(j, p, s->oh * s->ow);               \
-    for (int64_t i = 0; !tiles && i < s->h * s->w; i++) *(vf *)(dx + i * pitch) = (vf){0}; \
-    for (int64_t i = 0; i < s->oh; i++)                                                    \
-      for (int64_t o = 0; o < s->ow; o++) {                                                \
-        taps h = two ? (taps){2 * i, 0, 2} : taps_at(s, 0, i, s->h);                       \
-        taps w = two ? (taps){2 * o, 0, 2} : taps_at(s, 1, o, s->w);                       \
-        vu tap_of = *(const vu *)(where + (i * s->ow + o) * pitch);                        \
-        vi at = __builtin_convertvector(tap_of, vi);                                       \
-        vf gradient = *(const vf *)(dy + (i * s->ow + o) * pitch);                         \
-        for (int64_t u = h.begin; u < h.end; u++)                                          \
-          for (int64_t v = w.begin; v < w.end; v++) {                                      \
-            vf *to = (vf *)(dx + ((h.first + u) * s->w + w.first + v) * pitch);            \
-            vi tap = (vi){0} + (int32_t)(u * columns + v);                                 \
-            vf share = (vf)((at == tap) & (vi)gradient);                                   \
-            if (!tiles) share += *to;                                                      \
-            *to = share;                                                                   \
-          }                                                                                \
-      }                                                                                    \
+ * its own loop below. Selections are bit masks, because vectors have no `?:` in C. `is_2x2`:
+ * windows of 2x2 without overlap, a constant at the call, so that the most common case has no loop
+ * over taps. */
+#define POOL_BLOCK(B, vf, vi, vu, W, TARGET)                                                     \
+  TARGET CPU_INLINE void forward_##B##_##W(const pool_job *j, size_t p, bool is_2x2) {           \
+    const clv_window *s = &j->s;                                                                 \
+    int64_t columns = is_2x2 ? 2 : s->kernel[1];                                                 \
+    int64_t pitch = j->planes.pitch;                                                             \
+    const float *x = j->x + plane_start(j, p, s->h * s->w);                                      \
+    float *y = j->y + plane_start(j, p, s->oh * s->ow);                                          \
+    uint8_t *argmax_tap = j->argmax_tap + plane_start(j, p, s->oh * s->ow);                      \
+    for (int64_t i = 0; i < s->oh; i++)                                                          \
+      for (int64_t o = 0; o < s->ow; o++) {                                                      \
+        taps h = is_2x2 ? (taps){2 * i, 0, 2} : taps_at(s, 0, i, s->h);                          \
+        taps w = is_2x2 ? (taps){2 * o, 0, 2} : taps_at(s, 1, o, s->w);                          \
+        vf best = (vf){0} - INFINITY;                                                            \
+        vi at = (vi){0} + (int32_t)(h.begin * columns + w.begin);                                \
+        for (int64_t u = h.begin; u < h.end; u++)                                                \
+          for (int64_t v = w.begin; v < w.end; v++) {                                            \
+            vf value = *(const vf *)(x + ((h.first + u) * s->w + w.first + v) * pitch);          \
+            vi wins = (value > best) | (value != value);                                         \
+            vi tap = (vi){0} + (int32_t)(u * columns + v);                                       \
+            best = (vf)((wins & (vi)value) | (~wins & (vi)best));                                \
+            at = (wins & tap) | (~wins & at);                                                    \
+          }                                                                                      \
+        *(vf *)(y + (i * s->ow + o) * pitch) = best;                                             \
+        *(vu *)(argmax_tap + (i * s->ow + o) * pitch) = __builtin_convertvector(at, vu);         \
+      }                                                                                          \
+  }                                                                                              \
+  TARGET CPU_INLINE void backward_##B##_##W(const pool_job *j, size_t p, bool is_2x2) {          \
+    const clv_window *s = &j->s;                                                                 \
+    bool tiles_image = is_2x2 || j->windows_tile_image;                                          \
+    int64_t columns = is_2x2 ? 2 : s->kernel[1];                                                 \
+    int64_t pitch = j->planes.pitch;                                                             \
+    const float *dy = j->x + plane_start(j, p, s->oh * s->ow);                                   \
+    float *dx = j->y + plane_start(j, p, s->h * s->w);                                           \
+    const uint8_t *argmax_tap = j->argmax_tap + plane_start(j, p, s->oh * s->ow);                \
+    for (int64_t i = 0; !tiles_image && i < s->h * s->w; i++) *(vf *)(dx + i * pitch) = (vf){0}; \
+    for (int64_t i = 0; i < s->oh; i++)                                                          \
+      for (int64_t o = 0; o < s->ow; o++) {                                                      \
+        taps h = is_2x2 ? (taps){2 * i, 0, 2} : taps_at(s, 0, i, s->h);                          \
+        taps w = is_2x2 ? (taps){2 * o, 0, 2} : taps_at(s, 1, o, s->w);                          \
+        vu tap_of = *(const vu *)(argmax_tap + (i * s->ow + o) * pitch);                         \
+        vi at = __builtin_convertvector(tap_of, vi);                                             \
+        vf gradient = *(const vf *)(dy + (i * s->ow + o) * pitch);                               \
+        for (int64_t u = h.begin; u < h.end; u++)                                                \
+          for (int64_t v = w.begin; v < w.end; v++) {                                            \
+            vf *to = (vf *)(dx + ((h.first + u) * s->w + w.first + v) * pitch);                  \
+            vi tap = (vi){0} + (int32_t)(u * columns + v);                                       \
+            vf share = (vf)((at == tap) & (vi)gradient);                                         \
+            if (!tiles_image) share += *to;                                                      \
+            *to = share;                                                                         \
+          }                                                                                      \
+      }                                                                                          \
   }
 
 POOL_BLOCK(8, cpu_vf8, cpu_vi8, vu8, PLAIN, CPU_TARGET_PLAIN)
@@ -102,57 +102,57 @@ POOL_BLOCK(16, cpu_vf16, cpu_vi16, vu16, PLAIN, CPU_TARGET_PLAIN)
 POOL_BLOCK(16, cpu_vf16, cpu_vi16, vu16, 256, CPU_TARGET_256)
 POOL_BLOCK(16, cpu_vf16, cpu_vi16, vu16, 512, CPU_TARGET_512)
 
-CPU_INLINE void forward_1(const pool_job *j, size_t p, bool two) {
+CPU_INLINE void forward_1(const pool_job *j, size_t p, bool is_2x2) {
   const clv_window *s = &j->s;
   int64_t pitch = j->planes.pitch;
   const float *x = j->x + plane_start(j, p, s->h * s->w);
   float *y = j->y + plane_start(j, p, s->oh * s->ow);
-  uint8_t *where = j->argmax_tap + plane_start(j, p, s->oh * s->ow);
+  uint8_t *argmax_tap = j->argmax_tap + plane_start(j, p, s->oh * s->ow);
   for (int64_t i = 0; i < s->oh * s->ow; i++) {
     int64_t row = i / s->ow, column = i % s->ow;
-    taps h = two ? (taps){2 * row, 0, 2} : taps_at(s, 0, row, s->h);
-    taps w = two ? (taps){2 * column, 0, 2} : taps_at(s, 1, column, s->w);
+    taps h = is_2x2 ? (taps){2 * row, 0, 2} : taps_at(s, 0, row, s->h);
+    taps w = is_2x2 ? (taps){2 * column, 0, 2} : taps_at(s, 1, column, s->w);
     float best = -INFINITY;
     int64_t at = h.begin * s->kernel[1] + w.begin;
     for (int64_t u = h.begin; u < h.end; u++)
       for (int64_t v = w.begin; v < w.end; v++) {
         float value = x[((h.first + u) * s->w + w.first + v) * pitch];
-        bool wins = value > best || value != value;
-        best = wins ? value : best;
-        at = wins ? u * s->kernel[1] + v : at;
+        bool is_new_max = value > best || value != value;
+        best = is_new_max ? value : best;
+        at = is_new_max ? u * s->kernel[1] + v : at;
       }
     y[i * pitch] = best;
-    where[i * pitch] = (uint8_t)at;
+    argmax_tap[i * pitch] = (uint8_t)at;
   }
 }
 
-CPU_INLINE void backward_1(const pool_job *j, size_t p, bool two) {
-  (void)two;
+CPU_INLINE void backward_1(const pool_job *j, size_t p, bool is_2x2) {
+  (void)is_2x2;
   const clv_window *s = &j->s;
   int64_t pitch = j->planes.pitch;
   const float *dy = j->x + plane_start(j, p, s->oh * s->ow);
   float *dx = j->y + plane_start(j, p, s->h * s->w);
-  const uint8_t *where = j->argmax_tap + plane_start(j, p, s->oh * s->ow);
+  const uint8_t *argmax_tap = j->argmax_tap + plane_start(j, p, s->oh * s->ow);
   for (int64_t i = 0; i < s->h * s->w; i++) dx[i * pitch] = 0;
   for (int64_t i = 0; i < s->oh * s->ow; i++) {
-    int64_t h = i / s->ow * s->stride[0] - s->pad[0] + where[i * pitch] / s->kernel[1];
-    int64_t w = i % s->ow * s->stride[1] - s->pad[1] + where[i * pitch] % s->kernel[1];
+    int64_t h = i / s->ow * s->stride[0] - s->pad[0] + argmax_tap[i * pitch] / s->kernel[1];
+    int64_t w = i % s->ow * s->stride[1] - s->pad[1] + argmax_tap[i * pitch] % s->kernel[1];
     float *to = &dx[(h * s->w + w) * pitch];
     *to = j->windows_tile_image ? dy[i * pitch] : *to + dy[i * pitch];
   }
 }
 
 /* Defines `name`, a clv_cpu_range_fn that calls `one` on the planes [begin, end) of the job. */
-#define POOL_RANGE(name, one, TARGET)                                               \
-  TARGET static void name(void *arg, size_t begin, size_t end) {                    \
-    const pool_job *j = arg;                                                        \
-    bool two = j->windows_tile_image && j->s.kernel[0] == 2 && j->s.kernel[1] == 2; \
-    for (size_t p = begin; p < end; p++) {                                          \
-      if (two)                                                                      \
-        one(j, p, true);                                                            \
-      else                                                                          \
-        one(j, p, false);                                                           \
-    }                                                                               \
+#define POOL_RANGE(name, one, TARGET)                                                  \
+  TARGET static void name(void *arg, size_t begin, size_t end) {                       \
+    const pool_job *j = arg;                                                           \
+    bool is_2x2 = j->windows_tile_image && j->s.kernel[0] == 2 && j->s.kernel[1] == 2; \
+    for (size_t p = begin; p < end; p++) {                                             \
+      if (is_2x2)                                                                      \
+        one(j, p, true);                                                               \
+      else                                                                             \
+        one(j, p, false);                                                              \
+    }                                                                                  \
   }
 
 #define POOL_RANGES(way)                                                 \

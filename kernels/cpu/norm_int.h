@@ -26,10 +26,10 @@ void clv_cpu_norm_add_moments(const float *x, size_t n, size_t b, const double *
                               clv_norm_sums *sums);
 
 /* Coefficients in the formulas of clv_cpu_norm_apply and clv_cpu_norm_backward, one of each for
- * each channel of a block. */
+ * each channel of a block. (group_back_of has another formula with the same names.) */
 typedef struct clv_norm_affine {
   float mean[NORM_BLOCK], scale[NORM_BLOCK], shift[NORM_BLOCK];
-  float common[NORM_BLOCK], slope[NORM_BLOCK]; /* read only by clv_cpu_norm_backward */
+  float offset[NORM_BLOCK], slope[NORM_BLOCK]; /* read only by clv_cpu_norm_backward */
 } clv_norm_affine;
 
 /* Computes y = (x - mean) scale + shift, plus `other` unless NULL; with `relu`, results not above 0
@@ -73,7 +73,7 @@ typedef struct clv_norm_lanes {
 void clv_cpu_norm_add_gradients(const clv_norm_plane *p, const clv_norm_lanes *v,
                                 clv_norm_sums *sums);
 
-/* Computes dx = (g - common - (x - mean) slope) scale, where g is dy if it passes the gate, else 0.
+/* Computes dx = (g - offset - (x - mean) slope) scale, where g is dy if it passes the gate, else 0.
  * dx may be dy. */
 void clv_cpu_norm_backward(const clv_norm_plane *p, const clv_norm_affine *v, float *dx);
 

@@ -79,26 +79,26 @@ CPU_INLINE float passed(const clv_norm_plane *p, const clv_norm_lanes *v, size_t
   return above_zero(value_of(p->x[i], v->center[l], v->scale[l], v->shift[l]), dy);
 }
 
-CPU_INLINE void gradients_of(const clv_norm_plane *given, size_t lanes, clv_norm_gate gate,
-                             bool keeps, const clv_norm_lanes *restrict v,
+CPU_INLINE void gradients_of(const clv_norm_plane *plane, size_t lanes, clv_norm_gate gate,
+                             bool stores_gradients, const clv_norm_lanes *restrict v,
                              clv_norm_sums *restrict sums) {
   double first[NORM_LANES], second[NORM_LANES];
-  clv_norm_plane p = *given;
+  clv_norm_plane p = *plane;
   size_t i = 0;
   load_sums(sums, lanes, first, second);
   for (; i + lanes <= p.n; i += lanes) CPU_INDEPENDENT
   for (size_t l = 0; l < lanes; l++) {
-    float passes = passed(&p, v, i + l, l, gate);
-    double g = passes;
-    if (keeps) p.g[i + l] = passes;
+    float gradient = passed(&p, v, i + l, l, gate);
+    double g = gradient;
+    if (stores_gradients) p.g[i + l] = gradient;
     first[l] += g;
     second[l] += g * (p.x[i + l] - v->mean[l]);
   }
   store_sums(first, second, lanes, sums);
   for (size_t l = 0; i + l < p.n; l++) {
-    float passes = passed(&p, v, i + l, l, gate);
-    double g = passes;
-    if (keeps) p.g[i + l] = passes;
+    float gradient = passed(&p, v, i + l, l, gate);
+    double g = gradient;
+    if (stores_gradients) p.g[i + l] = gradient;
     sums->first[l] += g;
     sums->second[l] += g * (p.x[i + l] - v->mean[l]);
   }
@@ -164,17 +164,17 @@ CPU_INLINE void apply_body(const float *x, const float *other, size_t n, size_t 
     FOR_BLOCK(b, APPLY_ADD_RELU);
 }
 
-CPU_INLINE void back_of(const clv_norm_plane *given, size_t b, clv_norm_gate gate,
+CPU_INLINE void back_of(const clv_norm_plane *plane, size_t b, clv_norm_gate gate,
                         const clv_norm_affine *affine, float *dx) {
   clv_norm_affine v = *affine;
-  clv_norm_plane p = *given;
+  clv_norm_plane p = *plane;
   CPU_INDEPENDENT
   for (size_t i = 0; i < p.n; i += b) CPU_INDEPENDENT
   for (size_t l = 0; l < b; l++) {
     float x = p.x[i + l], g = p.dy[i + l];
     if (gate == NORM_BY_Y) g = above_zero(p.y[i + l], g);
     if (gate == NORM_BY_X) g = above_zero(value_of(x, v.mean[l], v.scale[l], v.shift[l]), g);
-    dx[i + l] = (g - v.common[l] - (x - v.mean[l]) * v.slope[l]) * v.scale[l];
+    dx[i + l] = (g - v.offset[l] - (x - v.mean[l]) * v.slope[l]) * v.scale[l];
   }
 }
 

@@ -91,8 +91,8 @@ void clv_cpu_step(const clv_backend *b, const clv_step_args *a, float *p, const 
 #undef CLV_OPTIMIZER
   };
   (void)b;
-  bool wide = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  bool has_avx2_and_fma = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   for (const clv_extent *r = runs; r < runs + n_runs; r++)
-    loops[a->kind][wide](a, p + r->at, g + r->at, moment_at(moments[0], r),
-                         moment_at(moments[1], r), moment_at(moments[2], r), r->n);
+    loops[a->kind][has_avx2_and_fma](a, p + r->at, g + r->at, moment_at(moments[0], r),
+                                     moment_at(moments[1], r), moment_at(moments[2], r), r->n);
 }

@@ -32,8 +32,8 @@ size_t clv_cpu_pairs_bytes(size_t other, size_t k) {
 }
 
 INLINE __mmask16 mask_of(size_t begin, size_t end) {
-  size_t left = begin < end ? end - begin : 0;
-  return (__mmask16)(left >= PAIRS_SIDE ? 0xFFFF : (1u << left) - 1);
+  size_t n_left = begin < end ? end - begin : 0;
+  return (__mmask16)(n_left >= PAIRS_SIDE ? 0xFFFF : (1u << n_left) - 1);
 }
 
 INLINE size_t index_of(const cpu_pairs_factor *f, size_t row, size_t column) {
@@ -179,10 +179,10 @@ TARGET static void pack_blocks(void *arg, size_t begin, size_t end) {
 }
 
 void clv_cpu_pairs_pack(int threads, const cpu_pairs_factor *f, uint16_t *ret) {
-  bool along = f->is_right == f->is_transposed;
-  pack_job j = {f, count_tiles(along ? f->columns : f->rows), ret};
+  bool sums_along_rows = f->is_right == f->is_transposed;
+  pack_job j = {f, count_tiles(sums_along_rows ? f->columns : f->rows), ret};
   clv_cpu_parallel(clv_cpu_useful_threads(threads, f->rows * f->columns),
-                   count_blocks(along ? f->rows : f->columns), pack_blocks, &j);
+                   count_blocks(sums_along_rows ? f->rows : f->columns), pack_blocks, &j);
 }
 
 /* ---- multiplying ----------------------------------------------------------------------------- */
@@ -197,8 +197,8 @@ static batch_size choose_batch_size(const cpu_pairs_impl *impl, size_t m, size_t
   size_t tiles = count_tiles(k);
   if (impl->n_tiles_packed) tiles = CLV_MIN(tiles, impl->n_tiles_packed);
   size_t batch = impl->cache_bytes / CLV_MAX(tiles * 2 * PAIRS_TILE * sizeof(uint16_t), (size_t)1);
-  size_t all = count_blocks(m);
-  return (batch_size){CLV_MIN(CLV_MAX(batch, (size_t)1), all), tiles};
+  size_t n_blocks = count_blocks(m);
+  return (batch_size){CLV_MIN(CLV_MAX(batch, (size_t)1), n_blocks), tiles};
 }
 
 /* Returns the size of a part's scratch in bf16 values: packed values, and sums of columns. */
@@ -241,8 +241,8 @@ static void multiply_edge_block(const pairs_part *t, cpu_pairs_block *b, size_t 
   const cpu_pairs_product *p = t->p;
   float sums[PAIRS_BLOCK][PAIRS_BLOCK] = {{0}};
   size_t columns = CLV_MIN(p->n - j, (size_t)PAIRS_BLOCK);
-  bool given = b->initial_row_stride || p->bias;
-  for (size_t r = 0; given && r < b->rows; r++)
+  bool has_initial_values = b->initial_row_stride || p->bias;
+  for (size_t r = 0; has_initial_values && r < b->rows; r++)
     memcpy(sums[r], b->initial_sums + r * b->initial_row_stride, columns * sizeof **sums);
   b->initial_sums = b->c = sums[0];
   b->initial_row_stride = b->c_row_stride = PAIRS_BLOCK;
@@ -327,7 +327,7 @@ static void multiply_parts(void *arg, size_t begin, size_t end) {
 
 void clv_cpu_pairs_multiply(int threads, const cpu_pairs_product *p) {
   size_t blocks = count_blocks(p->m);
-  int worth = clv_cpu_useful_threads(threads, p->m * p->n);
-  multiply_job j = {p, CLV_MIN((size_t)worth, blocks), blocks};
-  clv_cpu_parallel(worth, j.parts, multiply_parts, &j);
+  int n_threads = clv_cpu_useful_threads(threads, p->m * p->n);
+  multiply_job j = {p, CLV_MIN((size_t)n_threads, blocks), blocks};
+  clv_cpu_parallel(n_threads, j.parts, multiply_parts, &j);
 }

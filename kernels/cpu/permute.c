@@ -119,13 +119,13 @@ static void transpose_tiles(void *arg, size_t begin, size_t end) {
 static void run_permute_walk(const permute_kernel *k, const permute_walk *w, const float *src,
                              float *dst) {
   int last = w->rank - 1;
-  bool across = w->adjacent_dim != last;
-  permute_job j = {w, src, dst, across ? w->adjacent_dim : last - 1, 1};
-  size_t items = 1;
-  if (across) j.n_row_tiles = (w->n[last] + TILE - 1) / TILE;
-  for (int i = 0; i < last; i++) items *= i == j.covered_dim ? 1 : w->n[i];
-  clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, k->k.n_in), items * j.n_row_tiles,
-                   across ? transpose_tiles : copy_runs, &j);
+  bool must_transpose = w->adjacent_dim != last;
+  permute_job j = {w, src, dst, must_transpose ? w->adjacent_dim : last - 1, 1};
+  size_t n_items = 1;
+  if (must_transpose) j.n_row_tiles = (w->n[last] + TILE - 1) / TILE;
+  for (int i = 0; i < last; i++) n_items *= i == j.covered_dim ? 1 : w->n[i];
+  clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, k->k.n_in), n_items * j.n_row_tiles,
+                   must_transpose ? transpose_tiles : copy_runs, &j);
 }
 
 static clv_code permute_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -144,12 +144,12 @@ static clv_code permute_backward(clv_kernel *base, const clv_kernel_args *a, clv
 
 static clv_code permute_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   permute_kernel *k;
-  size_t there[CLV_MAX_RANK], back[CLV_MAX_RANK];
+  size_t output_strides[CLV_MAX_RANK], input_strides[CLV_MAX_RANK];
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
-  clv_permuted_strides(&d->in[0], &d->attrs.order, there);
-  backward_strides(d, back);
-  k->forward = make_permute_walk(&d->out, there);
-  k->backward = make_permute_walk(&d->in[0], back);
+  clv_permuted_strides(&d->in[0], &d->attrs.order, output_strides);
+  backward_strides(d, input_strides);
+  k->forward = make_permute_walk(&d->out, output_strides);
+  k->backward = make_permute_walk(&d->in[0], input_strides);
   k->k.base.forward = permute_forward;
   k->k.base.backward_input = d->need_dx[0] ? permute_backward : NULL;
   k->k.base.impl = "copy";

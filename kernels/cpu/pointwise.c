@@ -45,9 +45,9 @@ static clv_code map_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
 }
 
 static bool is_zero_of_zero(cpu_map_fn *back, cpu_numbers by) {
-  float zero = 0, of_zero = 0;
-  if (back) back(&zero, &zero, &of_zero, 1, by);
-  return of_zero == 0;
+  float zero = 0, result = 0;
+  if (back) back(&zero, &zero, &result, 1, by);
+  return result == 0;
 }
 
 clv_code clv_cpu_pointwise(const clv_node_desc *d, cpu_map_fn *map, cpu_map_fn *back, int cost,

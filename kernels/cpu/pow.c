@@ -21,9 +21,9 @@ CPU_INLINE float magnitude_of(float x, float p) {
 /* Returns x^p for p in -65..64. */
 CPU_INLINE float power_of(float x, float p) {
   float y = magnitude_of(x, p), half = p * 0.5f;
-  float whole = (float)(int)p, even = (float)(int)half;
-  float sign = even == half ? 1 : -1;
-  return x < 0 ? (whole == p ? sign * y : NAN) : y;
+  float whole_p = (float)(int)p, whole_half = (float)(int)half;
+  float sign = whole_half == half ? 1 : -1;
+  return x < 0 ? (whole_p == p ? sign * y : NAN) : y;
 }
 
 MAP(constant, 1)

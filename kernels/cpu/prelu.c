@@ -28,12 +28,13 @@ CPU_CLONES(columns, (const float *x, const float *z, const float *w, float *y, s
 
 /* Adds the gradients of a weight over n values to sum[8], value i to sum[i % 8]. */
 CPU_INLINE void add_row_body(const float *x, const float *dy, double *sum, size_t n) {
-  size_t whole = n / 8 * 8;
+  size_t n_full = n / 8 * 8;
   double lane[8] = {0};
-  for (size_t i = 0; i < whole; i += 8)
+  for (size_t i = 0; i < n_full; i += 8)
     for (size_t j = 0; j < 8; j++)
       lane[j] += x[i + j] > 0 ? 0 : (double)x[i + j] * (double)dy[i + j];
-  for (size_t i = whole; i < n; i++) lane[i - whole] += x[i] > 0 ? 0 : (double)x[i] * (double)dy[i];
+  for (size_t i = n_full; i < n; i++)
+    lane[i - n_full] += x[i] > 0 ? 0 : (double)x[i] * (double)dy[i];
   for (size_t j = 0; j < 8; j++) sum[j] += lane[j];
 }
 CPU_CLONES(add_row, (const float *x, const float *dy, double *sum, size_t n), (x, dy, sum, n))
@@ -57,8 +58,9 @@ static void run_weights(void *arg, size_t begin, size_t end) {
     double sum[8] = {0};
     for (size_t r = c; r < j->n * j->channels; r += j->channels)
       add_row(j->x + r * j->run, j->dy + r * j->run, sum, j->run);
-    double all = ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
-    j->to[c] = j->accumulate ? j->to[c] + (float)all : (float)all;
+    double total =
+        ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
+    j->to[c] = j->accumulate ? j->to[c] + (float)total : (float)total;
   }
 }
 

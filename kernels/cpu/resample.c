@@ -26,17 +26,17 @@ typedef struct resample_job {
   source_table table[2];
 } resample_job;
 
-/* Returns the most weights that the tables of an axis have. */
-static size_t most_weights(const clv_resample *r, int axis) {
+/* Returns the largest number of weights that a table of an axis has. */
+static size_t max_weights(const clv_resample *r, int axis) {
   return (size_t)(r->in[axis] + 2 * r->out[axis]);
 }
 
-static size_t most_positions(const clv_resample *r, int axis) {
+static size_t max_positions(const clv_resample *r, int axis) {
   return (size_t)CLV_MAX(r->in[axis], r->out[axis]);
 }
 
 static size_t table_bytes(const clv_resample *r, int axis) {
-  return most_positions(r, axis) * sizeof(source_span) + most_weights(r, axis) * sizeof(double);
+  return max_positions(r, axis) * sizeof(source_span) + max_weights(r, axis) * sizeof(double);
 }
 
 static void fill_forward(const clv_resample *r, int axis, const source_table *t) {
@@ -99,17 +99,18 @@ CPU_CLONES(planes, (const resample_job *j, size_t begin, size_t end), (j, begin,
 
 static void run_planes(void *arg, size_t begin, size_t end) { planes(arg, begin, end); }
 
-static void resample(const cpu_kernel *k, const float *x, float *y, bool back, char *scratch) {
+static void resample(const cpu_kernel *k, const float *x, float *y, bool is_backward,
+                     char *scratch) {
   resample_job j = {
       .r = clv_resample_of(k->d.op, &k->d.attrs, &k->d.in[0], &k->d.out), .x = x, .y = y};
   clv_window s = {.n = j.r.n, .c = j.r.c, .h = j.r.in[0], .w = j.r.in[1]};
   j.planes = clv_cpu_planes_of(&s, k->base.in_block[0]);
   for (int axis = 0; axis < 2; axis++) {
-    j.from[axis] = back ? j.r.out[axis] : j.r.in[axis];
-    j.to[axis] = back ? j.r.in[axis] : j.r.out[axis];
+    j.from[axis] = is_backward ? j.r.out[axis] : j.r.in[axis];
+    j.to[axis] = is_backward ? j.r.in[axis] : j.r.out[axis];
     j.table[axis].weight = (double *)(void *)scratch;
-    j.table[axis].span = (source_span *)(void *)(j.table[axis].weight + most_weights(&j.r, axis));
-    (back ? fill_backward : fill_forward)(&j.r, axis, &j.table[axis]);
+    j.table[axis].span = (source_span *)(void *)(j.table[axis].weight + max_weights(&j.r, axis));
+    (is_backward ? fill_backward : fill_forward)(&j.r, axis, &j.table[axis]);
     scratch += table_bytes(&j.r, axis);
   }
   clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in + k->n_out), j.planes.n, run_planes,

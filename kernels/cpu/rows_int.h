@@ -9,8 +9,8 @@
 
 #include "kernels/cpu/cpu_int.h"
 
-/* Returns the largest value of a row. A NaN may be ignored, because the sum of exponentials shows
- * it. */
+/* Returns the largest value of a row. The result may ignore a NaN, because the sum of exponentials
+ * is NaN then. */
 float clv_cpu_row_max(const float *x, size_t n);
 
 /* Returns sum_i exp(x_i - top), where value i is added to the partial sum i % 16. */

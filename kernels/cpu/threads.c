@@ -61,6 +61,6 @@ void clv_cpu_parallel(int threads, size_t n, clv_cpu_range_fn *fn, void *arg) {
 }
 
 int clv_cpu_useful_threads(int threads, size_t work) {
-  size_t most = work / WORK_PER_THREAD;
-  return most < (size_t)threads ? (int)CLV_MAX(most, 1) : threads;
+  size_t max_threads = work / WORK_PER_THREAD;
+  return max_threads < (size_t)threads ? (int)CLV_MAX(max_threads, 1) : threads;
 }

@@ -18,9 +18,9 @@
 enum { ROWS_512 = 8, COLUMNS_512 = 32 };
 
 TARGET_512 INLINE void tile_512(const cpu_tiles *t, size_t i, size_t j, int rows) {
-  size_t left = t->n - j;
-  __mmask16 low = (__mmask16)(left >= 16 ? 0xFFFF : (1u << left) - 1);
-  __mmask16 high = (__mmask16)(left >= 32 ? 0xFFFF : left > 16 ? (1u << (left - 16)) - 1 : 0);
+  size_t n_left = t->n - j;
+  __mmask16 low = (__mmask16)(n_left >= 16 ? 0xFFFF : (1u << n_left) - 1);
+  __mmask16 high = (__mmask16)(n_left >= 32 ? 0xFFFF : n_left > 16 ? (1u << (n_left - 16)) - 1 : 0);
   const float *a = t->a + i * t->a_row_stride, *b = t->b + j;
   float *c = t->c + i * t->c_row_stride + j;
   __m512 sum[ROWS_512][2];
@@ -65,9 +65,9 @@ typedef struct columns_256 {
   __m256i low, high;
 } columns_256;
 
-TARGET_256 INLINE __m256i mask_256(size_t left) {
+TARGET_256 INLINE __m256i mask_256(size_t n_left) {
   const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-  return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)CLV_MIN(left, 8)), lanes);
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)CLV_MIN(n_left, 8)), lanes);
 }
 
 TARGET_256 INLINE void load_256(const float *x, const columns_256 *at, __m256 ret[2]) {
@@ -115,9 +115,9 @@ TARGET_256 INLINE void rows_256(const cpu_tiles *t, size_t j, const columns_256 
 TARGET_256 static void tiles_256(const cpu_tiles *t) {
   size_t j = 0;
   for (; j + COLUMNS_256 <= t->n; j += COLUMNS_256) rows_256(t, j, &(columns_256){.is_full = true});
-  size_t left = t->n - j;
-  columns_256 at = {false, mask_256(left), mask_256(left > 8 ? left - 8 : 0)};
-  if (left) rows_256(t, j, &at);
+  size_t n_left = t->n - j;
+  columns_256 at = {false, mask_256(n_left), mask_256(n_left > 8 ? n_left - 8 : 0)};
+  if (n_left) rows_256(t, j, &at);
 }
 
 /* ---- any processor --------------------------------------------------------------------------- */

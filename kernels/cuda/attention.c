@@ -10,8 +10,8 @@
  * lengths are. The results have the bits of padded sequences.
  *
  * Queries of heads that share keys are stored one after another, so a head of keys is multiplied by
- * one matrix of `all` rows. Row-major [rows, width] is column-major [width, rows], so products have
- * their factors in reverse order.
+ * one matrix of `n_query_rows` rows. Row-major [rows, width] is column-major [width, rows], so
+ * products have their factors in reverse order.
  */
 #include "kernels/cuda/attention_int.h"
 
@@ -21,8 +21,9 @@ enum { WITH_KEYS = 0, OVER_KEYS = 2, OVER_ROWS = 4 };
 
 typedef struct heads_extents {
   clv_heads x;
-  /* shared: heads of keys of all samples; all: query rows of one such head; rows: rows of a tile */
-  size_t shared, all, rows;
+  /* n_kv_heads: heads of keys of all samples; n_query_rows: query rows of one such head; rows: rows
+   * of a tile */
+  size_t n_kv_heads, n_query_rows, rows;
   size_t q, k; /* number of values of the queries and of the keys, rounded up to a multiple of 64 */
   size_t tile_floats;
   cuda_packed p;
@@ -32,13 +33,14 @@ static size_t align_floats(int64_t n) { return clv_align_up((size_t)n, 64); }
 
 static heads_extents describe_heads(const cuda_kernel *k) {
   heads_extents v = {.x = clv_heads_of(&k->r.d)};
-  v.shared = (size_t)(v.x.n * v.x.kv_heads);
-  v.all = (size_t)(v.x.group * v.x.t);
-  size_t row = v.shared * (size_t)v.x.s * sizeof(float);
-  v.rows = CLV_MIN(CLV_MAX(k->gpu->tile_bytes / CLV_MAX(row, (size_t)1), (size_t)1), v.all);
+  v.n_kv_heads = (size_t)(v.x.n * v.x.kv_heads);
+  v.n_query_rows = (size_t)(v.x.group * v.x.t);
+  size_t row = v.n_kv_heads * (size_t)v.x.s * sizeof(float);
+  v.rows =
+      CLV_MIN(CLV_MAX(k->gpu->tile_bytes / CLV_MAX(row, (size_t)1), (size_t)1), v.n_query_rows);
   v.q = align_floats(v.x.n * v.x.t * v.x.heads * v.x.width);
   v.k = align_floats(v.x.n * v.x.s * v.x.kv_heads * v.x.width);
-  v.tile_floats = align_floats((int64_t)(v.shared * v.rows) * v.x.s);
+  v.tile_floats = align_floats((int64_t)(v.n_kv_heads * v.rows) * v.x.s);
   return v;
 }
 
@@ -46,7 +48,7 @@ static heads_extents describe_heads(const cuda_kernel *k) {
  * q, k, v, the operand of weights, and in backward the output's gradient, which is in `out`. */
 typedef struct heads_buffers {
   void *first_rows, *q, *k, *v, *out;
-  cuda_weights weights, back;
+  cuda_weights weights, dweights;
   float *dq, *dk, *dv;
 } heads_buffers;
 
@@ -85,21 +87,21 @@ static heads_buffers lay_out_buffers(const cuda_kernel *k, const heads_extents *
   m.dq = reserve_floats(&at, v->q);
   m.dk = reserve_floats(&at, v->k);
   m.dv = reserve_floats(&at, v->k);
-  m.back = reserve_weights(k, v->tile_floats, &at);
+  m.dweights = reserve_weights(k, v->tile_floats, &at);
   *ret_all = at;
   return m;
 }
 
 static heads_buffers find_buffers(const cuda_kernel *k, const heads_extents *v,
                                   const clv_kernel_args *a) {
-  uintptr_t forward, all;
-  return lay_out_buffers(k, v, (uintptr_t)gpu_scratch(k, a), &forward, &all);
+  uintptr_t forward_end, all_end;
+  return lay_out_buffers(k, v, (uintptr_t)gpu_scratch(k, a), &forward_end, &all_end);
 }
 
 static size_t count_buffer_bytes(const cuda_kernel *k, const heads_extents *v) {
-  uintptr_t forward, all;
-  (void)lay_out_buffers(k, v, 0, &forward, &all);
-  return k->r.has_backward ? all : forward;
+  uintptr_t forward_end, all_end;
+  (void)lay_out_buffers(k, v, 0, &forward_end, &all_end);
+  return k->r.has_backward ? all_end : forward_end;
 }
 
 /* Returns the address of value i of an operand of products. */
@@ -184,7 +186,7 @@ static clv_code keys_from_heads(const cuda_kernel *k, const heads_extents *v, co
 static clv_code multiply_tile(const cuda_kernel *k, const heads_extents *v,
                               const clv_kernel_args *a, int which, size_t first,
                               const cuda_factors *f, clv_err *err) {
-  return clv_gpu_multiply(k, which + (first + v->rows > v->all), f, a, err);
+  return clv_gpu_multiply(k, which + (first + v->rows > v->n_query_rows), f, a, err);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -209,8 +211,8 @@ static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, cl
   CLV_TRY(queries_to_heads(k, &v, a->in[0], m.q, err));
   CLV_TRY(keys_to_heads(k, &v, a->in[1], m.k, err));
   CLV_TRY(keys_to_heads(k, &v, a->in[2], m.v, err));
-  for (; h.first < v.all; h.first += v.rows) {
-    h.rows = CLV_MIN(v.rows, v.all - h.first);
+  for (; h.first < v.n_query_rows; h.first += v.rows) {
+    h.rows = CLV_MIN(v.rows, v.n_query_rows - h.first);
     CLV_TRY(forward_tile(k, &v, a, &m, &h, err));
   }
   if (padded_lengths(k, a)) CLV_TRY(clv_gpu_note_bad_length(k->gpu, &h, padded_lengths(k, a), err));
@@ -226,13 +228,13 @@ static clv_code backward_tile(const cuda_kernel *k, const heads_extents *v,
   float beta = h->first ? 1 : 0;
   const void *query = factor_address(k, m->q, at), *dout = factor_address(k, m->out, at);
   cuda_factors scores = {.a = m->k, .b = query, .d = m->weights.x};
-  cuda_factors back = {.a = m->v, .b = dout, .d = m->back.x};
-  cuda_factors dq = {.a = m->k, .b = m->back.operand, .d = m->dq + at};
-  cuda_factors dk = {.a = query, .b = m->back.operand, .beta = beta, .d = m->dk};
+  cuda_factors dweights = {.a = m->v, .b = dout, .d = m->dweights.x};
+  cuda_factors dq = {.a = m->k, .b = m->dweights.operand, .d = m->dq + at};
+  cuda_factors dk = {.a = query, .b = m->dweights.operand, .beta = beta, .d = m->dk};
   cuda_factors dv = {.a = dout, .b = m->weights.operand, .beta = beta, .d = m->dv};
   CLV_TRY(multiply_tile(k, v, a, WITH_KEYS, h->first, &scores, err));
-  CLV_TRY(multiply_tile(k, v, a, WITH_KEYS, h->first, &back, err));
-  CLV_TRY(clv_gpu_attention_softmax_back(k->gpu, h, &m->weights, &m->back, padded_lengths(k, a),
+  CLV_TRY(multiply_tile(k, v, a, WITH_KEYS, h->first, &dweights, err));
+  CLV_TRY(clv_gpu_attention_softmax_back(k->gpu, h, &m->weights, &m->dweights, padded_lengths(k, a),
                                          a->saved, err));
   if (a->din[0]) CLV_TRY(multiply_tile(k, v, a, OVER_KEYS, h->first, &dq, err));
   if (a->din[1]) CLV_TRY(multiply_tile(k, v, a, OVER_ROWS, h->first, &dk, err));
@@ -250,8 +252,8 @@ static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, c
   CLV_TRY(queries_to_heads(k, &v, a->dout, m.out, err));
   CLV_TRY(keys_to_heads(k, &v, a->in[1], m.k, err));
   CLV_TRY(keys_to_heads(k, &v, a->in[2], m.v, err));
-  for (; h.first < v.all; h.first += v.rows) {
-    h.rows = CLV_MIN(v.rows, v.all - h.first);
+  for (; h.first < v.n_query_rows; h.first += v.rows) {
+    h.rows = CLV_MIN(v.rows, v.n_query_rows - h.first);
     CLV_TRY(backward_tile(k, &v, a, &m, &h, err));
   }
   if (a->din[0]) CLV_TRY(queries_from_heads(k, &v, m.dq, a->din[0], err));
@@ -264,8 +266,8 @@ static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, c
 /* Makes the products for tiles of `rows` rows. last: 1 for the smaller last tile, else 0. */
 static clv_code open_products(cuda_kernel *k, const heads_extents *v, size_t rows, int last,
                               clv_err *err) {
-  int64_t w = v->x.width, s = v->x.s, r = (int64_t)rows, batch = (int64_t)v->shared;
-  int64_t key = s * w, query = (int64_t)v->all * w, tile = r * s;
+  int64_t w = v->x.width, s = v->x.s, r = (int64_t)rows, batch = (int64_t)v->n_kv_heads;
+  int64_t key = s * w, query = (int64_t)v->n_query_rows * w, tile = r * s;
   const clv_cuda_matmul_desc products[] = {
       [WITH_KEYS] = {true, false, s, r, w, w, w, s, batch, key, query, tile, CLV_CUDA_EPILOGUE_NONE,
                      CLV_CUDA_F32},
@@ -282,7 +284,7 @@ static clv_code open_products(cuda_kernel *k, const heads_extents *v, size_t row
 
 static clv_code attention_open(cuda_kernel *k, clv_err *err) {
   heads_extents v = describe_heads(k);
-  size_t last = v.rows ? v.all % v.rows : 0;
+  size_t last = v.rows ? v.n_query_rows % v.rows : 0;
   CLV_TRY(open_products(k, &v, v.rows, 0, err));
   if (last) CLV_TRY(open_products(k, &v, last, 1, err));
   k->r.base.reads_rng_position = k->r.d.training && k->r.d.attrs.p > 0;

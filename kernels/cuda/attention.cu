@@ -12,9 +12,9 @@
 static __device__ inline bool find_index(const cuda_by_heads &t, size_t place, size_t head,
                                          size_t *ret) {
   size_t row = place;
-  bool real = !t.p.first_rows || gpu_row_of(t.p, place, &row);
+  bool is_real = !t.p.first_rows || gpu_row_of(t.p, place, &row);
   *ret = (row * t.heads + head) * t.width;
-  return real;
+  return is_real;
 }
 
 template <typename D>
@@ -83,11 +83,11 @@ static __device__ inline void pack_row(const cuda_heads &h, cuda_row *row) {
 }
 
 static __device__ inline cuda_row row_of(const cuda_heads &h, size_t r, const int64_t *lengths) {
-  size_t shared = r / h.rows, among = h.first + r % h.rows;
+  size_t kv_head = r / h.rows, query = h.first + r % h.rows;
   cuda_row row;
-  row.sample = shared / h.kv_heads;
-  row.head = shared % h.kv_heads * h.group + among / h.t;
-  row.i = among % h.t;
+  row.sample = kv_head / h.kv_heads;
+  row.head = kv_head % h.kv_heads * h.group + query / h.t;
+  row.i = query % h.t;
   row.n_keys = length_of(h, lengths, row.sample);
   row.saved = (row.sample * h.heads + row.head) * h.t + row.i;
   row.is_real = true;
@@ -125,13 +125,13 @@ static __global__ void weigh(cuda_heads h, const float *xs, D *ys, const int64_t
     cuda_row row = row_of(h, r, lengths);
     const float *x = xs + r * h.s;
     D *y = ys + r * h.s;
-    float most = -INFINITY;
+    float largest = -INFINITY;
     double sum = 0;
     if (lengths && threadIdx.x == 0 &&
         (lengths[row.sample] < 0 || static_cast<size_t>(lengths[row.sample]) > h.s))
       gpu_refuse(f, row.sample);
-    GPU_ROW(j, row.n_keys) most = gpu_greater(most, x[j]);
-    float top = gpu_block_max(most) * h.scale;
+    GPU_ROW(j, row.n_keys) largest = gpu_greater(largest, x[j]);
+    float top = gpu_block_max(largest) * h.scale;
     GPU_ROW(j, row.n_keys) sum += static_cast<double>(expf(x[j] * h.scale - top));
     sum = gpu_block_sum(sum);
     float inverse = row.n_keys ? static_cast<float>(1 / sum) : 0;

@@ -24,21 +24,22 @@ static __device__ inline size_t column_at(const clv_axis &s, size_t o) {
   return o / s.inner * s.extent * s.inner + o % s.inner;
 }
 
-static __global__ void add_along(clv_axis s, bool back, const float *x, float *y) {
+static __global__ void add_along(clv_axis s, bool from_end, const float *x, float *y) {
   GPU_FOR(o, s.outer * s.inner) {
     size_t first = column_at(s, o);
     double sum = 0;
     for (size_t e = 0; e < s.extent; e++) {
-      size_t at = first + (back ? s.extent - 1 - e : e) * s.inner;
+      size_t at = first + (from_end ? s.extent - 1 - e : e) * s.inner;
       sum += static_cast<double>(x[at]);
       y[at] = static_cast<float>(sum);
     }
   }
 }
 
-clv_code clv_gpu_cumsum(clv_gpu *g, const clv_axis *s, bool back, const float *x, float *y,
+clv_code clv_gpu_cumsum(clv_gpu *g, const clv_axis *s, bool from_end, const float *x, float *y,
                         clv_err *err) {
-  return gpu_launch(g, gpu_blocks(s->outer * s->inner), GPU_BLOCK, err, add_along, *s, back, x, y);
+  return gpu_launch(g, gpu_blocks(s->outer * s->inner), GPU_BLOCK, err, add_along, *s, from_end, x,
+                    y);
 }
 
 static __global__ void vary_along(clv_axis s, double divisor, const float *x, const float *dy,
@@ -50,11 +51,11 @@ static __global__ void vary_along(clv_axis s, double divisor, const float *x, co
     mean /= static_cast<double>(s.extent);
     for (size_t e = 0; e < s.extent; e++) {
       size_t at = first + e * s.inner;
-      double far = static_cast<double>(x[at]) - mean;
+      double distance = static_cast<double>(x[at]) - mean;
       if (dy)
-        y[at] = static_cast<float>(2 * static_cast<double>(dy[o]) / divisor * far);
+        y[at] = static_cast<float>(2 * static_cast<double>(dy[o]) / divisor * distance);
       else
-        squares += far * far;
+        squares += distance * distance;
     }
     if (!dy) y[o] = static_cast<float>(squares / divisor);
   }

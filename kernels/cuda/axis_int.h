@@ -14,8 +14,8 @@ extern "C" {
 /* Writes to y[e] the value x[(first + step e) mod extent]; step: 1 or -1. */
 clv_code clv_gpu_move_along(clv_gpu *g, const clv_axis *s, int64_t first, int64_t step,
                             const float *x, float *y, clv_err *err) CLV_USE_RESULT;
-/* Writes to y[e] the sum of x[0..e], or of x[e..] if `back`. */
-clv_code clv_gpu_cumsum(clv_gpu *g, const clv_axis *s, bool back, const float *x, float *y,
+/* Writes to y[e] the sum of x[0..e], or of x[e..] if `from_end`. */
+clv_code clv_gpu_cumsum(clv_gpu *g, const clv_axis *s, bool from_end, const float *x, float *y,
                         clv_err *err) CLV_USE_RESULT;
 /* Computes the variances y [outer, inner], or where dy is not NULL the gradient y of x. */
 clv_code clv_gpu_var(clv_gpu *g, const clv_axis *s, double divisor, const float *x, const float *dy,

@@ -43,15 +43,15 @@ static void kernel_free(clv_kernel *base) {
  * backward can follow. */
 static void fill_kernel(cuda_kernel *k, const clv_op_def *row, const cuda_op *op) {
   const clv_node_desc *d = &k->r.d;
-  bool fused = op->fused_grads || row->fused_grads, dx = false;
-  bool dw = d->need_dw && (op->backward_weight || fused);
+  bool has_fused_grads = op->fused_grads || row->fused_grads, dx = false;
+  bool dw = d->need_dw && (op->backward_weight || has_fused_grads);
   clv_kernel *b = &k->r.base;
   for (int i = 0; i < d->n_in; i++) dx |= d->need_dx[i];
   k->r.has_backward = dx || dw;
   b->forward = op->forward;
-  b->backward_input = dx || (dw && fused) ? op->backward_input : NULL;
+  b->backward_input = dx || (dw && has_fused_grads) ? op->backward_input : NULL;
   b->backward_weight = dw ? op->backward_weight : NULL;
-  b->fused_grads = dw && fused;
+  b->fused_grads = dw && has_fused_grads;
   b->free = kernel_free;
   for (int i = 0; i < CLV_MAX_IN; i++) b->in_block[i] = k->channels_last ? GPU_CHANNELS_LAST : 1;
   b->out_block = b->in_block[0];

@@ -84,7 +84,7 @@ clv_code clv_gpu_running_moments(clv_gpu *g, const cuda_batchnorm *b, const floa
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-static __device__ inline double hat_of(float x, const double *saved, size_t c) {
+static __device__ inline double normalised_of(float x, const double *saved, size_t c) {
   return (static_cast<double>(x) - saved[2 * c]) * saved[2 * c + 1];
 }
 
@@ -92,7 +92,7 @@ static __device__ inline double hat_of(float x, const double *saved, size_t c) {
 template <typename T>
 static __device__ inline float normal_of(float x, const float *w, const float *bias,
                                          const double *saved, size_t c) {
-  return gpu_rounded<T>(static_cast<float>(hat_of(x, saved, c) * static_cast<double>(w[c]) +
+  return gpu_rounded<T>(static_cast<float>(normalised_of(x, saved, c) * static_cast<double>(w[c]) +
                                            static_cast<double>(bias[c])));
 }
 
@@ -139,11 +139,11 @@ static gradient<T> gradient_of(const cuda_gradient *f) {
 
 template <typename T>
 static __device__ inline float passed_of(const gradient<T> &f, size_t at, size_t c) {
-  bool open =
+  bool passes_gate =
       f.gate == GPU_OPEN ||
       !((f.gate == GPU_BY_Y ? gpu_get(f.y[at])
                             : normal_of<T>(gpu_get(f.x[at]), f.w, f.bias, f.saved, c)) <= 0);
-  return open ? gpu_get(f.dy[at]) : 0;
+  return passes_gate ? gpu_get(f.dy[at]) : 0;
 }
 
 /* Terms of the gradients of bias and weight. */
@@ -155,7 +155,7 @@ struct gradient_term {
     float dy = passed_of(from, at, c);
     double d = static_cast<double>(dy);
     if (passed) passed[at] = gpu_as<T>(dy);
-    return {d, d * hat_of(gpu_get(from.x[at]), from.saved, c)};
+    return {d, d * normalised_of(gpu_get(from.x[at]), from.saved, c)};
   }
 };
 
@@ -192,7 +192,7 @@ static __global__ void values_back(cuda_batchnorm b, gradient<T> from, const cud
   GPU_FOR(at, b.sums.n * b.sums.channels * b.sums.inner) {
     size_t c = channel_of(b.sums, at);
     double inverse = from.saved[2 * c + 1], common = 0;
-    double hat = hat_of(gpu_get(from.x[at]), from.saved, c);
+    double hat = normalised_of(gpu_get(from.x[at]), from.saved, c);
     if (b.is_training) common = (totals[c].first + hat * totals[c].second) / count_of(b.sums);
     dx[at] = gpu_as<T>(static_cast<float>((static_cast<double>(passed_of(from, at, c)) - common) *
                                           inverse * static_cast<double>(from.w[c])));

@@ -11,15 +11,17 @@ clv_code clv_gpu_f32_to_bf16(clv_gpu *g, const float *x, cuda_bf16 *y, size_t n,
 }
 
 /* Returns the index in the other layout of value i of one layout. */
-static __device__ inline size_t other_place(const cuda_move &m, size_t i, bool last) {
-  size_t wide = last ? m.channels : m.inner, high = last ? m.inner : m.channels;
-  return (i / wide / high * wide + i % wide) * high + i / wide % high;
+static __device__ inline size_t index_in_other_layout(const cuda_move &m, size_t i, bool channels_last) {
+  size_t n_inner = channels_last ? m.channels : m.inner,
+         n_outer = channels_last ? m.inner : m.channels;
+  return (i / n_inner / n_outer * n_inner + i % n_inner) * n_outer + i / n_inner % n_outer;
 }
 
 template <typename S, typename D>
-static __global__ void move_values(cuda_move m, bool turn, bool last, const S *src, D *dst) {
+static __global__ void move_values(cuda_move m, bool changes_order, bool channels_last,
+                                   const S *src, D *dst) {
   GPU_FOR(i, m.n * m.channels * m.inner) {
-    float value = gpu_get(src[turn ? other_place(m, i, last) : i]);
+    float value = gpu_get(src[changes_order ? index_in_other_layout(m, i, channels_last) : i]);
     dst[i] = gpu_as<D>(m.accumulate ? gpu_get(dst[i]) + value : value);
   }
 }
@@ -27,9 +29,11 @@ static __global__ void move_values(cuda_move m, bool turn, bool last, const S *s
 template <typename S, typename D>
 static clv_code launch_move(clv_gpu *g, const cuda_move *m, const void *src, void *dst,
                             clv_err *err) {
-  bool last = clv_layout_is_channels_last(m->to), turn = last != clv_layout_is_channels_last(m->from);
+  bool channels_last = clv_layout_is_channels_last(m->to),
+       changes_order = channels_last != clv_layout_is_channels_last(m->from);
   return gpu_launch(g, gpu_blocks(m->n * m->channels * m->inner), GPU_BLOCK, err,
-                    (move_values<S, D>), *m, turn, last, gpu_read<S>(src), gpu_written<D>(dst));
+                    (move_values<S, D>), *m, changes_order, channels_last, gpu_read<S>(src),
+                    gpu_written<D>(dst));
 }
 
 template <typename S>

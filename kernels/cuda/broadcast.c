@@ -44,13 +44,13 @@ static cuda_broadcast_sum describe_broadcast_sum(const clv_broadcast *v,
   size_t out = 1;
   for (int i = 0; i < v->rank; i++) out *= v->n[i];
   for (int i = 0; i < v->rank; i++) {
-    bool kept = !i || v->step[input][i];
-    int to = kept ? f.rank++ : f.n_summed++;
+    bool is_own_dim = !i || v->step[input][i];
+    int to = is_own_dim ? f.rank++ : f.n_summed++;
     out /= v->n[i];
-    (kept ? f.n : f.summed)[to] = v->n[i];
-    (kept ? f.out : f.summed_out)[to] = out;
-    (kept ? f.other : f.summed_other)[to] = v->step[1 - input][i];
-    *(kept ? &f.values : &f.terms) *= v->n[i];
+    (is_own_dim ? f.n : f.summed)[to] = v->n[i];
+    (is_own_dim ? f.out : f.summed_out)[to] = out;
+    (is_own_dim ? f.other : f.summed_other)[to] = v->step[1 - input][i];
+    *(is_own_dim ? &f.values : &f.terms) *= v->n[i];
   }
   f.has_thread_per_value = f.terms == 1 || (v->step[input][v->rank - 1] &&
                                             (f.values >= ENOUGH_VALUES || f.terms <= FEW_TERMS));

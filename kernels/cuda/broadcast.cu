@@ -14,7 +14,7 @@ static __device__ inline void put_value(void *p, bool bf16, size_t i, float valu
     static_cast<float *>(p)[i] = value;
 }
 
-static __global__ void broadcast(clv_broadcast v, cuda_bf16_flags flags, bool product,
+static __global__ void broadcast(clv_broadcast v, cuda_bf16_flags flags, bool is_product,
                                  const void *xs, const void *zs, void *y, size_t n) {
   GPU_FOR(o, n) {
     size_t rest = o, at[2] = {0, 0};
@@ -23,14 +23,15 @@ static __global__ void broadcast(clv_broadcast v, cuda_bf16_flags flags, bool pr
       at[1] += rest % v.n[i] * v.step[1][i];
     }
     float x = value_of(xs, flags.in[0], at[0]), z = value_of(zs, flags.in[1], at[1]);
-    put_value(y, flags.out, o, product ? x * z : x + z);
+    put_value(y, flags.out, o, is_product ? x * z : x + z);
   }
 }
 
 clv_code clv_gpu_broadcast(clv_gpu *g, const clv_broadcast *v, const cuda_bf16_flags *flags,
-                           bool product, const void *x, const void *z, void *y, size_t n,
+                           bool is_product, const void *x, const void *z, void *y, size_t n,
                            clv_err *err) {
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, broadcast, *v, *flags, product, x, z, y, n);
+  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, broadcast, *v, *flags, is_product, x, z, y,
+                    n);
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */
@@ -45,34 +46,36 @@ static __device__ inline void value_at(const cuda_broadcast_sum &f, size_t e, si
   }
 }
 
-/* Returns term t of the sum for the value whose first term has index `out` in the output and
- * index `beside` in the other input. */
+/* Returns term t of the sum for the value whose first term has index `out` in the output and index
+ * `other_index` in the other input. */
 static __device__ inline double term_at(const cuda_broadcast_sum &f, const void *dy, const void *other,
-                                        size_t out, size_t beside, size_t t) {
+                                        size_t out, size_t other_index, size_t t) {
   for (int i = f.n_summed; i-- > 0; t /= f.summed[i]) {
     out += t % f.summed[i] * f.summed_out[i];
-    beside += t % f.summed[i] * f.summed_other[i];
+    other_index += t % f.summed[i] * f.summed_other[i];
   }
   double value = static_cast<double>(value_of(dy, f.dy_bf16, out));
-  return other ? value * static_cast<double>(value_of(other, f.other_bf16, beside)) : value;
+  return other ? value * static_cast<double>(value_of(other, f.other_bf16, other_index)) : value;
 }
 
-static __global__ void fold_alone(cuda_broadcast_sum f, const void *dy, const void *other, void *dx) {
+static __global__ void sum_terms_per_thread(cuda_broadcast_sum f, const void *dy, const void *other,
+                                            void *dx) {
   GPU_FOR(e, f.values) {
-    size_t out, beside;
+    size_t out, other_index;
     double sum = 0;
-    value_at(f, e, &out, &beside);
-    for (size_t t = 0; t < f.terms; t++) sum += term_at(f, dy, other, out, beside, t);
+    value_at(f, e, &out, &other_index);
+    for (size_t t = 0; t < f.terms; t++) sum += term_at(f, dy, other, out, other_index, t);
     put_value(dx, f.dx_bf16, e, static_cast<float>(sum));
   }
 }
 
-static __global__ void fold_blocks(cuda_broadcast_sum f, const void *dy, const void *other, void *dx) {
+static __global__ void sum_terms_per_block(cuda_broadcast_sum f, const void *dy, const void *other,
+                                           void *dx) {
   GPU_ROWS(e, f.values) {
-    size_t out, beside;
+    size_t out, other_index;
     double sum = 0;
-    value_at(f, e, &out, &beside);
-    GPU_ROW(t, f.terms) sum += term_at(f, dy, other, out, beside, t);
+    value_at(f, e, &out, &other_index);
+    GPU_ROW(t, f.terms) sum += term_at(f, dy, other, out, other_index, t);
     sum = gpu_block_sum(sum);
     if (threadIdx.x == 0) put_value(dx, f.dx_bf16, e, static_cast<float>(sum));
   }
@@ -81,7 +84,8 @@ static __global__ void fold_blocks(cuda_broadcast_sum f, const void *dy, const v
 clv_code clv_gpu_sum_broadcast(clv_gpu *g, const cuda_broadcast_sum *f, const void *dy, const void *other, void *dx,
                       clv_err *err) {
   if (f->has_thread_per_value)
-    return gpu_launch(g, gpu_blocks(f->values), GPU_BLOCK, err, fold_alone, *f, dy, other, dx);
-  return gpu_launch(g, gpu_blocks_of_rows(f->values), gpu_row_threads(f->terms), err, fold_blocks,
-                    *f, dy, other, dx);
+    return gpu_launch(g, gpu_blocks(f->values), GPU_BLOCK, err, sum_terms_per_thread, *f, dy, other,
+                      dx);
+  return gpu_launch(g, gpu_blocks_of_rows(f->values), gpu_row_threads(f->terms), err,
+                    sum_terms_per_block, *f, dy, other, dx);
 }

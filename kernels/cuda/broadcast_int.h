@@ -18,10 +18,10 @@ typedef struct cuda_bf16_flags {
   bool in[2], out;
 } cuda_bf16_flags;
 
-/* Computes y = x z with `product`, else x + z, over n values of y; computes in f32 and rounds the
- * result. */
+/* Computes y = x z with `is_product`, else x + z, over n values of y; computes in f32 and rounds
+ * the result. */
 clv_code clv_gpu_broadcast(clv_gpu *g, const clv_broadcast *v, const cuda_bf16_flags *flags,
-                           bool product, const void *x, const void *z, void *y, size_t n,
+                           bool is_product, const void *x, const void *z, void *y, size_t n,
                            clv_err *err) CLV_USE_RESULT;
 
 /* How the gradient of an input is summed over the dimensions in which the input is broadcast.

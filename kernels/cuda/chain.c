@@ -41,11 +41,11 @@ static int find_last_reader(const clv_chain_link *links, int n, int *ret_n) {
 
 /* Returns which values a chain's backward reads (CLV_SAVE_*): nothing, the output, or the input. */
 static unsigned values_backward_reads(const clv_chain_link *links, int n) {
-  int needy, last = find_last_reader(links, n, &needy);
+  int n_readers, last = find_last_reader(links, n, &n_readers);
   if (last < 0) return 0;
-  bool out = needy == 1 && last == n - 1 &&
-             chainable[find_op(links[last].op)].value_backward_reads == NEEDS_OUT;
-  return out ? CLV_SAVE_OUT : CLV_SAVE_IN0;
+  bool reads_output = n_readers == 1 && last == n - 1 &&
+                      chainable[find_op(links[last].op)].value_backward_reads == NEEDS_OUT;
+  return reads_output ? CLV_SAVE_OUT : CLV_SAVE_IN0;
 }
 
 static int count_ops(const clv_chain_link *links, int n, clv_op op) {
@@ -59,13 +59,13 @@ static int count_ops(const clv_chain_link *links, int n, clv_op op) {
  * reads. To recompute such a value, both inputs of the add would have to be saved, while a separate
  * kernel saves that value alone. */
 bool clv_gpu_has_chain(const clv_chain_link *links, int n) {
-  int needy, sum = n;
+  int n_readers, add_index = n;
   for (int i = 0; i < n; i++) {
     if (find_op(links[i].op) < 0) return false;
-    if (links[i].op == CLV_OP_ADD) sum = i;
+    if (links[i].op == CLV_OP_ADD) add_index = i;
   }
   if (count_ops(links, n, CLV_OP_ADD) > 1 || count_ops(links, n, CLV_OP_DROPOUT) > 1) return false;
-  return find_last_reader(links, n, &needy) < sum ||
+  return find_last_reader(links, n, &n_readers) < add_index ||
          values_backward_reads(links, n) == CLV_SAVE_OUT;
 }
 
@@ -76,10 +76,10 @@ static cuda_chain make_chain(const cuda_kernel *k, const clv_kernel_args *a) {
   cuda_chain c = {
       .n = d->n_links, .stream = clv_rng_stream_of(&key), .rng_position = a->rng_position};
   for (int i = 0; i < d->n_links; i++) {
-    bool drops = d->link[i].op == CLV_OP_DROPOUT;
+    bool is_dropout = d->link[i].op == CLV_OP_DROPOUT;
     c.op[i] = (int)d->link[i].op;
-    c.by[i] = drops ? clv_gpu_dropout_factor(d->link[i].number) : (float)d->link[i].number;
-    if (!drops) continue;
+    c.by[i] = is_dropout ? clv_gpu_dropout_factor(d->link[i].number) : (float)d->link[i].number;
+    if (!is_dropout) continue;
     c.has_dropout = true;
     c.limit = clv_gpu_dropout_threshold(d->link[i].number);
   }

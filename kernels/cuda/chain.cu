@@ -65,13 +65,13 @@ static __device__ inline bool keeps_input(int op) {
 }
 
 /* Returns the factor by which op j multiplies. */
-static __device__ inline float factor_of(const cuda_chain &c, int j, bool keep) {
-  return c.op[j] == CLV_OP_DROPOUT && !keep ? 0 : c.by[j];
+static __device__ inline float factor_of(const cuda_chain &c, int j, bool is_kept) {
+  return c.op[j] == CLV_OP_DROPOUT && !is_kept ? 0 : c.by[j];
 }
 
 static __device__ inline philox4x32_ctr_t drawn(const cuda_chain &c, size_t b) {
-  philox4x32_ctr_t none = {};
-  return c.has_dropout ? words_of(c.stream, c.rng_position, b) : none;
+  philox4x32_ctr_t zeros = {};
+  return c.has_dropout ? words_of(c.stream, c.rng_position, b) : zeros;
 }
 
 static __device__ inline bool is_kept(const cuda_chain &c, uint32_t word) {
@@ -101,20 +101,20 @@ clv_code clv_gpu_chain(clv_gpu *g, const cuda_chain *c, const float *x, const fl
 /* Returns the gradient of x from dy, the gradient of the last value y; *added: the gradient
  * of the added input. */
 static __device__ inline float back_through(const cuda_chain &c, float x, float y, float dy,
-                                            bool keep, bool has_y, float *added) {
-  float kept[CLV_MAX_LINKS];
+                                            bool is_kept, bool has_y, float *added) {
+  float saved_values[CLV_MAX_LINKS];
   GPU_UNROLL
   for (int j = 0; j < CLV_MAX_LINKS; j++) {
     if (j >= c.n) break;
-    float made = has_y ? y : link_of(c.op[j], x, 0, factor_of(c, j, keep));
-    kept[j] = keeps_input(c.op[j]) ? x : made;
-    x = made;
+    float output = has_y ? y : link_of(c.op[j], x, 0, factor_of(c, j, is_kept));
+    saved_values[j] = keeps_input(c.op[j]) ? x : output;
+    x = output;
   }
   GPU_UNROLL
   for (int j = CLV_MAX_LINKS - 1; j >= 0; j--) {
     if (j >= c.n) continue;
     if (c.op[j] == CLV_OP_ADD) *added = dy;
-    dy = link_back(c.op[j], kept[j], dy, factor_of(c, j, keep));
+    dy = link_back(c.op[j], saved_values[j], dy, factor_of(c, j, is_kept));
   }
   return dy;
 }

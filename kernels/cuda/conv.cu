@@ -12,9 +12,9 @@ static __global__ void to_columns(cuda_columns c, const float *x, D *columns, si
     int64_t channel = at / image / taps % channels, sample = at / image / taps / channels;
     int64_t h = o / s.ow * s.stride[0] - s.pad[0] + tap / s.kernel[1] * s.dilation[0];
     int64_t w = o % s.ow * s.stride[1] - s.pad[1] + tap % s.kernel[1] * s.dilation[1];
-    bool inside = h >= 0 && h < s.h && w >= 0 && w < s.w;
+    bool is_inside = h >= 0 && h < s.h && w >= 0 && w < s.w;
     columns[p] = gpu_as<D>(
-        inside ? x[sample * static_cast<int64_t>(c.stride) + (channel * s.h + h) * s.w + w] : 0);
+        is_inside ? x[sample * static_cast<int64_t>(c.stride) + (channel * s.h + h) * s.w + w] : 0);
   }
 }
 
@@ -79,7 +79,7 @@ static clv_code launch_add_bias(clv_gpu *g, const float *bias, void *y, size_t n
                     gpu_written<T>(y), n, channels, inner, relu);
 }
 
-clv_code clv_gpu_add_bias(clv_gpu *g, bool last, const float *bias, void *y, size_t n,
+clv_code clv_gpu_add_bias(clv_gpu *g, bool channels_last, const float *bias, void *y, size_t n,
                           size_t channels, size_t inner, bool relu, clv_err *err) {
-  return GPU_BY_TYPE(last, launch_add_bias, g, bias, y, n, channels, inner, relu, err);
+  return GPU_BY_TYPE(channels_last, launch_add_bias, g, bias, y, n, channels, inner, relu, err);
 }

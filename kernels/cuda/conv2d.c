@@ -140,7 +140,7 @@ static clv_code weight_grad_by_columns(const cuda_kernel *k, const clv_kernel_ar
                                        clv_err *err) {
   cuda_columns c = make_columns(v);
   conv_buffers r = find_buffers(k, a, v);
-  size_t of_sample = (size_t)(v->c * v->taps * v->image);
+  size_t values_per_sample = (size_t)(v->c * v->taps * v->image);
   const void *y;
   CLV_TRY(prepare_outputs(k, v, e, &r, &y, err));
   for (int64_t i = 0; i < v->parts * v->groups; i++) {
@@ -149,7 +149,7 @@ static clv_code weight_grad_by_columns(const cuda_kernel *k, const clv_kernel_ar
                                r.columns, k->bf16, err));
     for (int64_t n = 0; n < v->samples; n++) {
       size_t at = output_index(v, part, group) + (size_t)(n * v->s.k * v->image);
-      cuda_factors f = {.a = factor_address(k, r.columns, (size_t)n * of_sample),
+      cuda_factors f = {.a = factor_address(k, r.columns, (size_t)n * values_per_sample),
                         .b = factor_address(k, y, at),
                         .beta = part || n || a->accumulate ? 1 : 0,
                         .d = (float *)a->dparam[CLV_SLOT_WEIGHT] + weights_index(v, group)};
@@ -161,34 +161,34 @@ static clv_code weight_grad_by_columns(const cuda_kernel *k, const clv_kernel_ar
 
 static clv_code open_columns(cuda_kernel *k, const conv2d_extents *v, clv_cuda_pass pass,
                              clv_err *err) {
-  int64_t wide = v->c * v->taps, in = wide * v->image, out = v->s.k * v->image;
+  int64_t column_rows = v->c * v->taps, in = column_rows * v->image, out = v->s.k * v->image;
   const clv_cuda_matmul_desc products[] = {
       [CLV_CUDA_FORWARD] = {.m = v->image,
                             .n = v->k,
-                            .k = wide,
+                            .k = column_rows,
                             .lda = v->image,
-                            .ldb = wide,
+                            .ldb = column_rows,
                             .ldd = v->image,
                             .batch = v->samples,
                             .stride_a = in,
                             .stride_d = out},
       [CLV_CUDA_GRAD_INPUT] = {.b_t = true,
                                .m = v->image,
-                               .n = wide,
+                               .n = column_rows,
                                .k = v->k,
                                .lda = v->image,
-                               .ldb = wide,
+                               .ldb = column_rows,
                                .ldd = v->image,
                                .batch = v->samples,
                                .stride_a = out,
                                .stride_d = in},
       [CLV_CUDA_GRAD_WEIGHT] = {.a_t = true,
-                                .m = wide,
+                                .m = column_rows,
                                 .n = v->k,
                                 .k = v->image,
                                 .lda = v->image,
                                 .ldb = v->image,
-                                .ldd = wide,
+                                .ldd = column_rows,
                                 .batch = 1},
   };
   return clv_gpu_new_product(k, (int)pass, &products[pass], err);
@@ -208,12 +208,13 @@ static clv_code run_pass(const cuda_kernel *k, const clv_kernel_args *a, clv_cud
                          const void *x, const void *y, clv_err *err) {
   conv2d_extents v = describe_conv(k);
   cuda_conv_operands e = {(void *)(uintptr_t)x, (void *)(uintptr_t)y};
-  bool weight = pass == CLV_CUDA_GRAD_WEIGHT;
+  bool is_weight_grad = pass == CLV_CUDA_GRAD_WEIGHT;
   if (k->channels_last) return clv_gpu_conv_last_pass(k, a, pass, e, err);
   if (!k->conv[pass]) return columns_fns[pass](k, a, &v, e, err);
-  return k->gpu->vendor->conv(k->gpu->stream, k->conv[pass], e.x,
-                              weight ? a->dparam[CLV_SLOT_WEIGHT] : a->param[CLV_SLOT_WEIGHT], e.y,
-                              weight && a->accumulate ? 1 : 0, a->scratch, err);
+  return k->gpu->vendor->conv(
+      k->gpu->stream, k->conv[pass], e.x,
+      is_weight_grad ? a->dparam[CLV_SLOT_WEIGHT] : a->param[CLV_SLOT_WEIGHT], e.y,
+      is_weight_grad && a->accumulate ? 1 : 0, a->scratch, err);
 }
 
 /* ---- the bias, of the output [n, channels, inner] -------------------------------------------- */
@@ -304,18 +305,18 @@ static clv_code open_pass(cuda_kernel *k, const conv2d_extents *v, clv_cuda_pass
 
 static clv_code open_row_major(cuda_kernel *k, const cuda_passes *p, clv_err *err) {
   conv2d_extents v = describe_conv(k);
-  bool written = false;
+  bool is_written = false;
   for (clv_cuda_pass pass = CLV_CUDA_FORWARD; pass <= CLV_CUDA_GRAD_WEIGHT; pass++)
-    if (p->is_wanted[pass]) CLV_TRY(open_pass(k, &v, pass, &written, err));
+    if (p->is_wanted[pass]) CLV_TRY(open_pass(k, &v, pass, &is_written, err));
   k->workspace_bytes = clv_align_up(k->workspace_bytes, 256);
-  k->r.base.scratch_bytes = k->workspace_bytes + (written ? count_buffer_bytes(k, &v) : 0);
-  k->r.base.impl = !written ? "cuDNN" : k->bf16 ? "columns bf16" : "columns";
+  k->r.base.scratch_bytes = k->workspace_bytes + (is_written ? count_buffer_bytes(k, &v) : 0);
+  k->r.base.impl = !is_written ? "cuDNN" : k->bf16 ? "columns bf16" : "columns";
   return CLV_OK;
 }
 
 static clv_code conv_open(cuda_kernel *k, clv_err *err) {
-  bool dx = k->r.d.need_dx[0], transposed = clv_is_conv_transpose(k->r.d.op);
-  cuda_passes p = {{!transposed || dx, transposed || dx, k->r.d.need_dw}};
+  bool dx = k->r.d.need_dx[0], is_transposed = clv_is_conv_transpose(k->r.d.op);
+  cuda_passes p = {{!is_transposed || dx, is_transposed || dx, k->r.d.need_dw}};
   cuda_sums sums = bias_sums(k);
   if (k->r.d.tail && !k->r.d.attrs.bias)
     return clv_fail(err, CLV_UNIMPLEMENTED,

@@ -24,9 +24,9 @@ clv_code clv_gpu_to_columns(clv_gpu *g, const cuda_columns *c, const float *x, v
 /* Does col2im: adds each value of the columns to the value of x from which im2col copies it. */
 clv_code clv_gpu_from_columns(clv_gpu *g, const cuda_columns *c, const float *columns, float *x,
                               clv_err *err) CLV_USE_RESULT;
-/* Adds the bias: y [n, channels, inner] += bias[channel], then applies a relu if `relu`. last: y is
- * in GPU_CHANNELS_LAST. */
-clv_code clv_gpu_add_bias(clv_gpu *g, bool last, const float *bias, void *y, size_t n,
+/* Adds the bias: y [n, channels, inner] += bias[channel], then applies a relu if `relu`.
+ * channels_last: y is in GPU_CHANNELS_LAST. */
+clv_code clv_gpu_add_bias(clv_gpu *g, bool channels_last, const float *bias, void *y, size_t n,
                           size_t channels, size_t inner, bool relu, clv_err *err) CLV_USE_RESULT;
 
 /* ---- channels last (conv_last.c, conv_last.cu) ----------------------------------------------- */

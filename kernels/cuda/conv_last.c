@@ -23,14 +23,15 @@ typedef struct last_site {
 } last_site;
 
 static void compute_part_sizes(const cuda_kernel *k, last_site *v) {
-  size_t wide = v->c * v->taps, n = (size_t)v->s.n, all = (size_t)v->s.k;
-  v->samples = CLV_MIN(COLUMN_BYTES / CLV_MAX(wide * v->image * sizeof(float), (size_t)1), n);
+  size_t column_width = v->c * v->taps, n = (size_t)v->s.n, n_outputs = (size_t)v->s.k;
+  v->samples =
+      CLV_MIN(COLUMN_BYTES / CLV_MAX(column_width * v->image * sizeof(float), (size_t)1), n);
   v->samples = CLV_MAX(v->samples, (size_t)1);
   while (n % v->samples) v->samples--;
   v->parts = n / v->samples;
   v->rows = v->samples * v->image;
-  v->bf16_bytes = clv_align_up(v->rows * wide * sizeof(cuda_bf16), 256);
-  v->f32_bytes = v->rows * CLV_MAX(wide, all) * sizeof(float);
+  v->bf16_bytes = clv_align_up(v->rows * column_width * sizeof(cuda_bf16), 256);
+  v->f32_bytes = v->rows * CLV_MAX(column_width, n_outputs) * sizeof(float);
   v->dw_bytes = k->r.d.need_dw ? clv_align_up(v->weights * sizeof(float), 256) : 0;
 }
 
@@ -134,25 +135,30 @@ static clv_code run_pass(const cuda_kernel *k, const clv_kernel_args *a, const l
 }
 
 static clv_code open_columns(cuda_kernel *k, const last_site *v, clv_cuda_pass pass, clv_err *err) {
-  int64_t wide = (int64_t)(v->c * v->taps), rows = (int64_t)v->rows, out = (int64_t)v->k;
+  int64_t column_width = (int64_t)(v->c * v->taps), rows = (int64_t)v->rows, out = (int64_t)v->k;
   const clv_cuda_matmul_desc products[] = {
       [CLV_CUDA_FORWARD] = {.a_t = true,
                             .m = out,
                             .n = rows,
-                            .k = wide,
-                            .lda = wide,
-                            .ldb = wide,
+                            .k = column_width,
+                            .lda = column_width,
+                            .ldb = column_width,
                             .ldd = v->s.k,
                             .batch = 1},
-      [CLV_CUDA_GRAD_INPUT] =
-          {.m = wide, .n = rows, .k = out, .lda = wide, .ldb = v->s.k, .ldd = wide, .batch = 1},
+      [CLV_CUDA_GRAD_INPUT] = {.m = column_width,
+                               .n = rows,
+                               .k = out,
+                               .lda = column_width,
+                               .ldb = v->s.k,
+                               .ldd = column_width,
+                               .batch = 1},
       [CLV_CUDA_GRAD_WEIGHT] = {.b_t = true,
-                                .m = wide,
+                                .m = column_width,
                                 .n = out,
                                 .k = rows,
-                                .lda = wide,
+                                .lda = column_width,
                                 .ldb = v->s.k,
-                                .ldd = wide,
+                                .ldd = column_width,
                                 .batch = 1},
   };
   return clv_gpu_new_product(k, (int)pass, &products[pass], err);
@@ -205,13 +211,13 @@ static clv_code open_pass(cuda_kernel *k, const last_site *v, clv_cuda_pass pass
 
 clv_code clv_gpu_conv_last_open(cuda_kernel *k, const cuda_passes *p, clv_err *err) {
   last_site v = describe_conv(k);
-  bool columns = false;
+  bool needs_columns = false;
   for (clv_cuda_pass pass = CLV_CUDA_FORWARD; pass <= CLV_CUDA_GRAD_WEIGHT; pass++)
-    if (p->is_wanted[pass]) CLV_TRY(open_pass(k, &v, pass, &columns, err));
+    if (p->is_wanted[pass]) CLV_TRY(open_pass(k, &v, pass, &needs_columns, err));
   k->workspace_bytes = clv_align_up(k->workspace_bytes, 256);
   k->r.base.cache_bytes = clv_align_up(v.weights * sizeof(cuda_bf16), 256);
   k->r.base.scratch_bytes =
-      k->workspace_bytes + v.dw_bytes + (columns ? v.bf16_bytes + v.f32_bytes : 0);
-  k->r.base.impl = columns ? "columns bf16" : "cuDNN bf16";
+      k->workspace_bytes + v.dw_bytes + (needs_columns ? v.bf16_bytes + v.f32_bytes : 0);
+  k->r.base.impl = needs_columns ? "columns bf16" : "cuDNN bf16";
   return CLV_OK;
 }

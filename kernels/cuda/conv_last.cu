@@ -11,8 +11,8 @@ static __global__ void to_columns_last(cuda_last_columns c, const cuda_bf16 *x, 
     int64_t o = at / channels / taps, sample = o / s.ow / s.oh;
     int64_t h = o / s.ow % s.oh * s.stride[0] - s.pad[0] + tap / s.kernel[1] * s.dilation[0];
     int64_t w = o % s.ow * s.stride[1] - s.pad[1] + tap % s.kernel[1] * s.dilation[1];
-    bool inside = h >= 0 && h < s.h && w >= 0 && w < s.w;
-    columns[p] = inside ? x[((sample * s.h + h) * s.w + w) * s.c + channel] : 0;
+    bool is_inside = h >= 0 && h < s.h && w >= 0 && w < s.w;
+    columns[p] = is_inside ? x[((sample * s.h + h) * s.w + w) * s.c + channel] : 0;
   }
 }
 

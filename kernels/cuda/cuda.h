@@ -52,8 +52,8 @@ typedef struct clv_cuda_launch {
   size_t shared_bytes;
   int n_args;
   void *const *args;
-  const size_t *arg_bytes; /* size of each argument, [n_args] */
-  const bool *is_pointer;  /* size of each argument, [n_args] */
+  const size_t *arg_bytes; /* [n_args] size of each argument */
+  const bool *is_pointer;  /* [n_args] the argument is a pointer */
 } clv_cuda_launch;
 
 /* ---- products -------------------------------------------------------------------------------- */

@@ -17,15 +17,16 @@
 
 #include "kernels/cuda/gpu_int.h"
 
-/* GPU_MOST_BLOCKS: largest number of blocks of a launch. GPU_BLOCK: threads of a block, some warps.
- * If there are more values, each thread loops. A simulated device may have fewer. */
+/* GPU_MAX_BLOCKS: largest number of blocks of a launch. GPU_BLOCK: threads of a block, a multiple
+ * of a warp. If there are more values than threads, each thread loops. A simulated device may have
+ * fewer blocks and threads. */
 #ifndef GPU_FEWER_BLOCKS
 #define GPU_FEWER_BLOCKS (1 << 16)
 #endif
 #ifndef GPU_FEWER_THREADS
 #define GPU_FEWER_THREADS 256
 #endif
-constexpr unsigned GPU_BLOCK = GPU_FEWER_THREADS, GPU_MOST_BLOCKS = GPU_FEWER_BLOCKS;
+constexpr unsigned GPU_BLOCK = GPU_FEWER_THREADS, GPU_MAX_BLOCKS = GPU_FEWER_BLOCKS;
 
 /* GPU_SHARED(double, part, GPU_BLOCK) declares an array shared by the block. The simulation has
  * its own definition. */
@@ -41,7 +42,7 @@ constexpr unsigned GPU_BLOCK = GPU_FEWER_THREADS, GPU_MOST_BLOCKS = GPU_FEWER_BL
 /* Returns the number of blocks of a launch in which each block processes rows of n, one after
  * another. */
 static inline unsigned gpu_blocks_of_rows(size_t n) {
-  return n < 1 ? 1u : n > GPU_MOST_BLOCKS ? GPU_MOST_BLOCKS : (unsigned)n;
+  return n < 1 ? 1u : n > GPU_MAX_BLOCKS ? GPU_MAX_BLOCKS : (unsigned)n;
 }
 /* Returns the number of blocks that gives each of n values its own thread, up to the limit. */
 static inline unsigned gpu_blocks(size_t n) {
@@ -137,8 +138,8 @@ static inline T *gpu_written(void *p) {
   return static_cast<T *>(p);
 }
 
-/* GPU_BY_TYPE(last, f, arguments...) calls f<cuda_bf16>(...) if `last`, else f<float>(...). */
-#define GPU_BY_TYPE(last, f, ...) ((last) ? f<cuda_bf16>(__VA_ARGS__) : f<float>(__VA_ARGS__))
+/* GPU_BY_TYPE(is_bf16, f, arguments...) calls f<cuda_bf16>(...) if `is_bf16`, else f<float>(...). */
+#define GPU_BY_TYPE(is_bf16, f, ...) ((is_bf16) ? f<cuda_bf16>(__VA_ARGS__) : f<float>(__VA_ARGS__))
 
 /* ---- sums of a block ------------------------------------------------------------------------- */
 

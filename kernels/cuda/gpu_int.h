@@ -175,24 +175,24 @@ typedef struct cuda_sums {
   size_t slabs, values_per_slab;
 } cuda_sums;
 
-enum { GPU_MOST_SLABS = 64, GPU_SLAB = 1024, GPU_MOST_SLABS_LAST = 256, GPU_SLAB_LAST = 128 };
+enum { GPU_MAX_SLABS = 64, GPU_SLAB = 1024, GPU_MAX_SLABS_LAST = 256, GPU_SLAB_LAST = 128 };
 
 static inline cuda_sums gpu_sums_in_slabs(size_t n, size_t channels, size_t inner, size_t slab,
-                                          size_t most) {
+                                          size_t max_slabs) {
   size_t values = n * inner, slabs = (values + slab - 1) / slab;
-  cuda_sums s = {n, channels, inner, slabs < 1 ? 1 : CLV_MIN(slabs, most), 0};
+  cuda_sums s = {n, channels, inner, slabs < 1 ? 1 : CLV_MIN(slabs, max_slabs), 0};
   s.values_per_slab = (values + s.slabs - 1) / s.slabs;
   return s;
 }
 
 static inline cuda_sums gpu_sums_of(size_t n, size_t channels, size_t inner) {
-  return gpu_sums_in_slabs(n, channels, inner, GPU_SLAB, GPU_MOST_SLABS);
+  return gpu_sums_in_slabs(n, channels, inner, GPU_SLAB, GPU_MAX_SLABS);
 }
 
 /* As gpu_sums_of, but for values in GPU_CHANNELS_LAST, where a channel has many values, and
  * channels are usually few. */
 static inline cuda_sums gpu_sums_channels_last(size_t n, size_t channels, size_t inner) {
-  return gpu_sums_in_slabs(n * inner, channels, 1, GPU_SLAB_LAST, GPU_MOST_SLABS_LAST);
+  return gpu_sums_in_slabs(n * inner, channels, 1, GPU_SLAB_LAST, GPU_MAX_SLABS_LAST);
 }
 
 /* Two sums computed in one pass. */
@@ -204,10 +204,11 @@ static inline size_t gpu_parts_bytes(const cuda_sums *s) {
   return s->slabs * s->channels * sizeof(cuda_pair);
 }
 
-/* Computes the sum of each channel c of x, in GPU_CHANNELS_LAST if `last`, and writes it to dst[c],
- * or adds it to dst[c] if `accumulate`. parts: gpu_parts_bytes of scratch. */
-clv_code clv_gpu_channel_sums(clv_gpu *g, const cuda_sums *s, bool last, const void *x, void *parts,
-                              float *dst, bool accumulate, clv_err *err) CLV_USE_RESULT;
+/* Computes the sum of each channel c of x, in GPU_CHANNELS_LAST if `channels_last`, and writes it
+ * to dst[c], or adds it to dst[c] if `accumulate`. parts: gpu_parts_bytes of scratch. */
+clv_code clv_gpu_channel_sums(clv_gpu *g, const cuda_sums *s, bool channels_last, const void *x,
+                              void *parts, float *dst, bool accumulate,
+                              clv_err *err) CLV_USE_RESULT;
 
 /* ---- to the host and back (staging.c) -------------------------------------------------------- */
 
@@ -243,8 +244,8 @@ void clv_gpu_mark_time(clv_gpu *g);
 
 /* ---- whole buffers (pointwise.c, steps.cu, runs.c) ------------------------------------------- */
 
-/* Adds n values: dst += src, in GPU_CHANNELS_LAST if `last`. */
-clv_code clv_gpu_add_to(clv_gpu *g, bool last, void *dst, const void *src, size_t n,
+/* Adds n values: dst += src, in GPU_CHANNELS_LAST if `channels_last`. */
+clv_code clv_gpu_add_to(clv_gpu *g, bool channels_last, void *dst, const void *src, size_t n,
                         clv_err *err) CLV_USE_RESULT;
 clv_code clv_gpu_step(clv_gpu *g, const clv_step_args *a, float *p, const float *grad,
                       float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs,

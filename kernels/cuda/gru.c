@@ -53,15 +53,15 @@ static const float *layer_param(const gru_size *s, const clv_kernel_args *a, int
 static clv_code forward_layer(const cuda_kernel *k, const gru_size *s, const clv_kernel_args *a,
                               int layer, const float *x, clv_err *err) {
   cuda_gru l = layer_buffers(k, s, a, layer);
-  float *own = gpu_scratch(k, a);
-  if (!k->r.has_backward) own += trace_bytes(s) / sizeof *own;
-  cuda_factors all = {.a = layer_param(s, a, layer, 0), .b = x, .d = l.gates};
-  CLV_TRY(clv_gpu_multiply(k, INPUT + (layer > 0), &all, a, err));
+  float *h_product = gpu_scratch(k, a);
+  if (!k->r.has_backward) h_product += trace_bytes(s) / sizeof *h_product;
+  cuda_factors input_factors = {.a = layer_param(s, a, layer, 0), .b = x, .d = l.gates};
+  CLV_TRY(clv_gpu_multiply(k, INPUT + (layer > 0), &input_factors, a, err));
   for (size_t at = 0; at < s->t; at++) {
     cuda_factors f = {
-        .a = layer_param(s, a, layer, 1), .b = l.hidden + (at - (at > 0)) * s->h, .d = own};
+        .a = layer_param(s, a, layer, 1), .b = l.hidden + (at - (at > 0)) * s->h, .d = h_product};
     if (at) CLV_TRY(clv_gpu_multiply(k, STEP, &f, a, err));
-    CLV_TRY(clv_gpu_gru_cell(k->gpu, &l, at, own, layer_param(s, a, layer, 2),
+    CLV_TRY(clv_gpu_gru_cell(k->gpu, &l, at, h_product, layer_param(s, a, layer, 2),
                              layer_param(s, a, layer, 3), err));
   }
   return CLV_OK;
@@ -94,7 +94,7 @@ static gru_buffers find_buffers(const cuda_kernel *k, const gru_size *s, const c
   void *parts = at;
   at += clv_align_up(gpu_parts_bytes(&sums), 256) / sizeof *at;
   return (gru_buffers){.parts = parts,
-                       .d = {.in = at, .own = at + 3 * n, .dh = at + 8 * n},
+                       .d = {.dgates_ih = at, .dgates_hh = at + 3 * n, .dh = at + 8 * n},
                        .dx = at + 6 * n,
                        .before = at + 7 * n};
 }
@@ -106,16 +106,16 @@ static size_t backward_bytes(const gru_size *s) {
 }
 
 static clv_code backward_steps(const cuda_kernel *k, const gru_size *s, const clv_kernel_args *a,
-                               int layer, const float *outside, const gru_buffers *r,
+                               int layer, const float *outside_dh, const gru_buffers *r,
                                clv_err *err) {
   cuda_gru l = layer_buffers(k, s, a, layer);
   for (size_t at = s->t; at-- > 0;) {
     cuda_factors f = {.a = layer_param(s, a, layer, 1),
-                      .b = r->d.own + (at + 1) * 3 * s->h,
+                      .b = r->d.dgates_hh + (at + 1) * 3 * s->h,
                       .beta = 1,
                       .d = r->d.dh};
     if (at + 1 < s->t) CLV_TRY(clv_gpu_multiply(k, STEP_BACK, &f, a, err));
-    CLV_TRY(clv_gpu_gru_cell_back(k->gpu, &l, at, outside, &r->d, err));
+    CLV_TRY(clv_gpu_gru_cell_back(k->gpu, &l, at, outside_dh, &r->d, err));
   }
   return CLV_OK;
 }
@@ -125,15 +125,15 @@ static clv_code backward_weights(const cuda_kernel *k, const gru_size *s, const 
   cuda_gru l = layer_buffers(k, s, a, layer);
   void *const *d = &a->dparam[layer * s->slots];
   float beta = a->accumulate ? 1 : 0;
-  cuda_factors in = {.a = x, .b = r->d.in, .beta = beta, .d = d[0]};
-  cuda_factors own = {.a = r->before, .b = r->d.own, .beta = beta, .d = d[1]};
+  cuda_factors ih_factors = {.a = x, .b = r->d.dgates_ih, .beta = beta, .d = d[0]};
+  cuda_factors hh_factors = {.a = r->before, .b = r->d.dgates_hh, .beta = beta, .d = d[1]};
   cuda_sums sums = sums_of_biases(s);
-  CLV_TRY(clv_gpu_multiply(k, GRAD_WEIGHT + (layer > 0), &in, a, err));
+  CLV_TRY(clv_gpu_multiply(k, GRAD_WEIGHT + (layer > 0), &ih_factors, a, err));
   CLV_TRY(clv_gpu_gru_shift(k->gpu, &l, r->before, err));
-  CLV_TRY(clv_gpu_multiply(k, GRAD_STEP_WEIGHT, &own, a, err));
+  CLV_TRY(clv_gpu_multiply(k, GRAD_STEP_WEIGHT, &hh_factors, a, err));
   for (int slot = 2; slot < s->slots; slot++)
-    CLV_TRY(clv_gpu_channel_sums(k->gpu, &sums, false, slot == 2 ? r->d.in : r->d.own, r->parts,
-                                 d[slot], a->accumulate, err));
+    CLV_TRY(clv_gpu_channel_sums(k->gpu, &sums, false, slot == 2 ? r->d.dgates_ih : r->d.dgates_hh,
+                                 r->parts, d[slot], a->accumulate, err));
   return CLV_OK;
 }
 
@@ -144,7 +144,7 @@ static clv_code gru_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
   for (int layer = s.layers - 1; layer >= 0; layer--) {
     const float *x = layer ? layer_buffers(k, &s, a, layer - 1).hidden : a->in[0];
     cuda_factors dx = {
-        .a = layer_param(&s, a, layer, 0), .b = r.d.in, .d = layer ? r.dx : a->din[0]};
+        .a = layer_param(&s, a, layer, 0), .b = r.d.dgates_ih, .d = layer ? r.dx : a->din[0]};
     CLV_TRY(backward_steps(k, &s, a, layer, layer == s.layers - 1 ? a->dout : r.dx, &r, err));
     if (k->r.d.need_dw) CLV_TRY(backward_weights(k, &s, a, layer, x, &r, err));
     if (dx.d) CLV_TRY(clv_gpu_multiply(k, GRAD_INPUT + (layer > 0), &dx, a, err));
@@ -154,21 +154,34 @@ static clv_code gru_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
 
 /* ---- preparing ------------------------------------------------------------------------------- */
 
-/* Makes the products over all steps of a layer with `in` input values. later: not the first layer.
- */
-static clv_code open_layer(cuda_kernel *k, const gru_size *s, bool later, int64_t in,
+/* Makes the products over all steps of a layer with `in` input values. is_later_layer: not the
+ * first layer. */
+static clv_code open_layer(cuda_kernel *k, const gru_size *s, bool is_later_layer, int64_t in,
                            clv_err *err) {
-  int64_t rows = (int64_t)(s->n * s->t), wide = (int64_t)(3 * s->h);
-  const clv_cuda_matmul_desc forward = {
-      .a_t = true, .m = wide, .n = rows, .k = in, .lda = in, .ldb = in, .ldd = wide, .batch = 1};
+  int64_t rows = (int64_t)(s->n * s->t), gates_width = (int64_t)(3 * s->h);
+  const clv_cuda_matmul_desc forward = {.a_t = true,
+                                        .m = gates_width,
+                                        .n = rows,
+                                        .k = in,
+                                        .lda = in,
+                                        .ldb = in,
+                                        .ldd = gates_width,
+                                        .batch = 1};
   const clv_cuda_matmul_desc input = {
-      .m = in, .n = rows, .k = wide, .lda = in, .ldb = wide, .ldd = in, .batch = 1};
-  const clv_cuda_matmul_desc weight = {
-      .b_t = true, .m = in, .n = wide, .k = rows, .lda = in, .ldb = wide, .ldd = in, .batch = 1};
-  CLV_TRY(clv_gpu_new_product(k, INPUT + later, &forward, err));
+      .m = in, .n = rows, .k = gates_width, .lda = in, .ldb = gates_width, .ldd = in, .batch = 1};
+  const clv_cuda_matmul_desc weight = {.b_t = true,
+                                       .m = in,
+                                       .n = gates_width,
+                                       .k = rows,
+                                       .lda = in,
+                                       .ldb = gates_width,
+                                       .ldd = in,
+                                       .batch = 1};
+  CLV_TRY(clv_gpu_new_product(k, INPUT + is_later_layer, &forward, err));
   if (!k->r.has_backward) return CLV_OK;
-  CLV_TRY(clv_gpu_new_product(k, GRAD_INPUT + later, &input, err));
-  return k->r.d.need_dw ? clv_gpu_new_product(k, GRAD_WEIGHT + later, &weight, err) : CLV_OK;
+  CLV_TRY(clv_gpu_new_product(k, GRAD_INPUT + is_later_layer, &input, err));
+  return k->r.d.need_dw ? clv_gpu_new_product(k, GRAD_WEIGHT + is_later_layer, &weight, err)
+                        : CLV_OK;
 }
 
 /* Makes the products of one step, and that of the gradient of W_hh. */
@@ -203,11 +216,11 @@ static clv_code gru_open(cuda_kernel *k, clv_err *err) {
   CLV_TRY(open_layer(k, &s, false, (int64_t)s.f, err));
   if (s.layers > 1) CLV_TRY(open_layer(k, &s, true, (int64_t)s.h, err));
   CLV_TRY(open_steps(k, &s, err));
-  size_t own = s.n * 3 * s.h * sizeof(float);
+  size_t h_product_bytes = s.n * 3 * s.h * sizeof(float);
   k->r.base.saved_bytes = k->r.has_backward ? trace_bytes(&s) : 0;
   k->r.base.scratch_bytes =
-      k->workspace_bytes +
-      (k->r.has_backward ? CLV_MAX(own, backward_bytes(&s)) : trace_bytes(&s) + own);
+      k->workspace_bytes + (k->r.has_backward ? CLV_MAX(h_product_bytes, backward_bytes(&s))
+                                              : trace_bytes(&s) + h_product_bytes);
   k->r.base.impl = "products";
   return CLV_OK;
 }

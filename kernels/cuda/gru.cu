@@ -10,16 +10,16 @@ static __device__ inline double sum_at(const float *x, const float *bias, size_t
   return (x ? static_cast<double>(x[i]) : 0) + (bias ? static_cast<double>(bias[i]) : 0);
 }
 
-static __global__ void gru_cell(cuda_gru l, size_t at, const float *own, const float *bias_in,
+static __global__ void gru_cell(cuda_gru l, size_t at, const float *h_product, const float *bias_in,
                                 const float *bias_h) {
   GPU_FOR(p, l.n * l.h) {
     size_t j = p % l.h, row = p / l.h * l.t + at;
     float *gates = l.gates + row * 3 * l.h;
-    const float *mine = at ? own + p / l.h * 3 * l.h : nullptr;
+    const float *h_row = at ? h_product + p / l.h * 3 * l.h : nullptr;
     double in[3], sum[3];
     for (size_t q = 0; q < 3; q++) {
       in[q] = sum_at(gates, bias_in, q * l.h + j);
-      sum[q] = sum_at(mine, bias_h, q * l.h + j);
+      sum[q] = sum_at(h_row, bias_h, q * l.h + j);
     }
     double r = squash(in[0] + sum[0]), z = squash(in[1] + sum[1]), n = tanh(in[2] + r * sum[2]);
     double before = at ? static_cast<double>(l.hidden[(row - 1) * l.h + j]) : 0;
@@ -31,36 +31,37 @@ static __global__ void gru_cell(cuda_gru l, size_t at, const float *own, const f
   }
 }
 
-clv_code clv_gpu_gru_cell(clv_gpu *g, const cuda_gru *l, size_t at, const float *own,
+clv_code clv_gpu_gru_cell(clv_gpu *g, const cuda_gru *l, size_t at, const float *h_product,
                           const float *bias_in, const float *bias_h, clv_err *err) {
-  return gpu_launch(g, gpu_blocks(l->n * l->h), GPU_BLOCK, err, gru_cell, *l, at, own, bias_in,
-                    bias_h);
+  return gpu_launch(g, gpu_blocks(l->n * l->h), GPU_BLOCK, err, gru_cell, *l, at, h_product,
+                    bias_in, bias_h);
 }
 
-static __global__ void gru_cell_back(cuda_gru l, size_t at, const float *outside,
+static __global__ void gru_cell_back(cuda_gru l, size_t at, const float *outside_dh,
                                      cuda_gru_gradients d) {
   GPU_FOR(p, l.n * l.h) {
     size_t j = p % l.h, row = p / l.h * l.t + at;
     const float *gates = l.gates + row * 3 * l.h;
-    float *in = d.in + row * 3 * l.h, *own = d.own + row * 3 * l.h;
+    float *dgates_ih = d.dgates_ih + row * 3 * l.h, *dgates_hh = d.dgates_hh + row * 3 * l.h;
     double r = static_cast<double>(gates[j]), z = static_cast<double>(gates[l.h + j]);
     double n = static_cast<double>(gates[2 * l.h + j]);
     double sum = static_cast<double>(l.sums[row * l.h + j]);
     double before = at ? static_cast<double>(l.hidden[(row - 1) * l.h + j]) : 0;
-    double dh = static_cast<double>(outside[row * l.h + j]);
+    double dh = static_cast<double>(outside_dh[row * l.h + j]);
     if (at + 1 < l.t) dh += static_cast<double>(d.dh[p]);
     double dn = dh * (1 - z) * (1 - n * n);
-    in[j] = own[j] = static_cast<float>(dn * sum * r * (1 - r));
-    in[l.h + j] = own[l.h + j] = static_cast<float>(dh * (before - n) * z * (1 - z));
-    in[2 * l.h + j] = static_cast<float>(dn);
-    own[2 * l.h + j] = static_cast<float>(dn * r);
+    dgates_ih[j] = dgates_hh[j] = static_cast<float>(dn * sum * r * (1 - r));
+    dgates_ih[l.h + j] = dgates_hh[l.h + j] = static_cast<float>(dh * (before - n) * z * (1 - z));
+    dgates_ih[2 * l.h + j] = static_cast<float>(dn);
+    dgates_hh[2 * l.h + j] = static_cast<float>(dn * r);
     d.dh[p] = static_cast<float>(dh * z);
   }
 }
 
-clv_code clv_gpu_gru_cell_back(clv_gpu *g, const cuda_gru *l, size_t at, const float *outside,
+clv_code clv_gpu_gru_cell_back(clv_gpu *g, const cuda_gru *l, size_t at, const float *outside_dh,
                                const cuda_gru_gradients *d, clv_err *err) {
-  return gpu_launch(g, gpu_blocks(l->n * l->h), GPU_BLOCK, err, gru_cell_back, *l, at, outside, *d);
+  return gpu_launch(g, gpu_blocks(l->n * l->h), GPU_BLOCK, err, gru_cell_back, *l, at, outside_dh,
+                    *d);
 }
 
 static __global__ void gru_shift(cuda_gru l, float *to) {

@@ -11,10 +11,10 @@ static __global__ void take_last(cuda_last l, const float *x, const int64_t *len
   GPU_FOR(i, l.n * l.features) {
     size_t n = i / l.features, o = i % l.features;
     int64_t length = lengths[n];
-    bool good = is_length(l, length);
-    size_t step = n * l.steps + static_cast<size_t>(good && length ? length - 1 : 0);
-    y[i] = good && length ? x[step * l.features + o] : 0;
-    if (o == 0 && !good) gpu_refuse(f, n);
+    bool is_valid = is_length(l, length);
+    size_t step = n * l.steps + static_cast<size_t>(is_valid && length ? length - 1 : 0);
+    y[i] = is_valid && length ? x[step * l.features + o] : 0;
+    if (o == 0 && !is_valid) gpu_refuse(f, n);
   }
 }
 
@@ -32,8 +32,9 @@ clv_code clv_gpu_last(clv_gpu *g, const cuda_last *l, const float *x, const int6
 static __global__ void put_last(cuda_last l, const float *dy, const int64_t *lengths, float *dx) {
   GPU_FOR(i, l.n * l.steps * l.features) {
     size_t o = i % l.features, step = i / l.features, n = step / l.steps;
-    bool its = is_length(l, lengths[n]) && static_cast<int64_t>(step % l.steps) == lengths[n] - 1;
-    dx[i] = its ? dy[n * l.features + o] : 0;
+    bool is_last_step =
+        is_length(l, lengths[n]) && static_cast<int64_t>(step % l.steps) == lengths[n] - 1;
+    dx[i] = is_last_step ? dy[n * l.features + o] : 0;
   }
 }
 

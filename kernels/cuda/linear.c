@@ -48,10 +48,12 @@ typedef struct linear_parts {
 
 static linear_parts choose_widened_parts(const cuda_kernel *k) {
   linear_site s = linear_extents(k);
-  bool t = k->r.d.attrs.transposed;
-  linear_parts p = {.w_rows = t ? s.in : s.out, .w_columns = t ? s.out : s.in};
-  int64_t fit = (int64_t)(k->gpu->tile_bytes / sizeof(float)) / CLV_MAX(p.w_columns, (int64_t)1);
-  p.rows_at_once = CLV_MAX(CLV_MIN(fit, p.w_rows), (int64_t)1);
+  bool is_transposed = k->r.d.attrs.transposed;
+  linear_parts p = {.w_rows = is_transposed ? s.in : s.out,
+                    .w_columns = is_transposed ? s.out : s.in};
+  int64_t n_fitting_rows =
+      (int64_t)(k->gpu->tile_bytes / sizeof(float)) / CLV_MAX(p.w_columns, (int64_t)1);
+  p.rows_at_once = CLV_MAX(CLV_MIN(n_fitting_rows, p.w_rows), (int64_t)1);
   return p;
 }
 
@@ -83,14 +85,14 @@ static const void *weight_operand(const cuda_kernel *k, const clv_kernel_args *a
 
 /* Returns the operands of the product with W's rows from `first` on. *f has the operands of the
  * full product. */
-static cuda_factors factors_of_part(bool rows, const cuda_factors *f, float *wide, int64_t first,
-                                    bool last) {
+static cuda_factors factors_of_part(bool has_outputs_as_rows, const cuda_factors *f, float *widened,
+                                    int64_t first, bool is_last_part) {
   cuda_factors part = *f;
-  part.a = wide;
-  if (!rows) {
+  part.a = widened;
+  if (!has_outputs_as_rows) {
     part.b = (const float *)f->b + first;
     part.beta = first ? 1 : 0;
-    part.bias = last ? f->bias : NULL;
+    part.bias = is_last_part ? f->bias : NULL;
     return part;
   }
   part.d = f->d + first;
@@ -104,15 +106,16 @@ static clv_code multiply_by_weight(const cuda_kernel *k, int product, const cuda
                                    const clv_kernel_args *a, clv_err *err) {
   linear_parts p = choose_widened_parts(k);
   const cuda_bf16 *w = f->a;
-  float *wide = find_buffers(k, a).weight;
+  float *widened = find_buffers(k, a).weight;
   if (!needs_widening(k)) return clv_gpu_multiply(k, product, f, a, err);
   for (int64_t first = 0; first < p.w_rows; first += p.rows_at_once) {
     int64_t n = CLV_MIN(p.w_rows - first, p.rows_at_once);
-    bool last = first + n == p.w_rows;
-    cuda_factors part = factors_of_part(rows_are_outputs(k, product), f, wide, first, last);
-    CLV_TRY(
-        clv_gpu_bf16_to_f32(k->gpu, w + first * p.w_columns, wide, (size_t)(n * p.w_columns), err));
-    CLV_TRY(clv_gpu_multiply(k, last ? product : product + PARTS, &part, a, err));
+    bool is_last_part = first + n == p.w_rows;
+    cuda_factors part =
+        factors_of_part(rows_are_outputs(k, product), f, widened, first, is_last_part);
+    CLV_TRY(clv_gpu_bf16_to_f32(k->gpu, w + first * p.w_columns, widened, (size_t)(n * p.w_columns),
+                                err));
+    CLV_TRY(clv_gpu_multiply(k, is_last_part ? product : product + PARTS, &part, a, err));
   }
   return CLV_OK;
 }
@@ -141,9 +144,9 @@ static clv_code linear_backward_input(clv_kernel *base, const clv_kernel_args *a
 static clv_code multiply_weight_grad(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
   linear_buffers r = find_buffers(k, a);
   cuda_factors f = {.beta = a->accumulate ? 1 : 0, .d = a->dparam[CLV_SLOT_WEIGHT]};
-  bool t = k->r.d.attrs.transposed; /* W is then column-major [out, in] */
-  CLV_TRY(clv_gpu_prepare_factor(k, a->in[0], k->r.n_in, r.x, t ? &f.b : &f.a, err));
-  CLV_TRY(clv_gpu_prepare_factor(k, a->dout, k->r.n_out, r.dout, t ? &f.a : &f.b, err));
+  bool is_transposed = k->r.d.attrs.transposed; /* W is then column-major [out, in] */
+  CLV_TRY(clv_gpu_prepare_factor(k, a->in[0], k->r.n_in, r.x, is_transposed ? &f.b : &f.a, err));
+  CLV_TRY(clv_gpu_prepare_factor(k, a->dout, k->r.n_out, r.dout, is_transposed ? &f.a : &f.b, err));
   return clv_gpu_multiply(k, GRAD_WEIGHT, &f, a, err);
 }
 
@@ -169,13 +172,13 @@ static clv_code make_part_gemms(cuda_kernel *k, int product, const clv_cuda_matm
                                 clv_err *err) {
   linear_parts p = choose_widened_parts(k);
   clv_cuda_matmul_desc part = *d;
-  bool rows = rows_are_outputs(k, product);
-  int64_t *extent = rows ? &part.m : &part.k;
+  bool has_outputs_as_rows = rows_are_outputs(k, product);
+  int64_t *extent = has_outputs_as_rows ? &part.m : &part.k;
   *extent = p.w_rows ? (p.w_rows - 1) % p.rows_at_once + 1 : 0;
   CLV_TRY(clv_gpu_new_product(k, product, &part, err));
   if (*extent == p.w_rows) return CLV_OK;
   *extent = p.rows_at_once;
-  if (!rows) part.epilogue = CLV_CUDA_EPILOGUE_NONE;
+  if (!has_outputs_as_rows) part.epilogue = CLV_CUDA_EPILOGUE_NONE;
   return clv_gpu_new_product(k, product + PARTS, &part, err);
 }
 
@@ -184,38 +187,38 @@ static clv_code linear_open(cuda_kernel *k, clv_err *err) {
   if (k->r.d.tail && !k->r.d.attrs.bias)
     return clv_fail(err, CLV_UNIMPLEMENTED,
                     "no kernel for a relu after a linear layer without bias");
-  bool t = k->r.d.attrs.transposed;
+  bool is_transposed = k->r.d.attrs.transposed;
   const clv_cuda_matmul_desc products[] = {
-      [FORWARD] = {.a_t = !t,
+      [FORWARD] = {.a_t = !is_transposed,
                    .m = s.out,
                    .n = s.rows,
                    .k = s.in,
-                   .lda = t ? s.out : s.in,
+                   .lda = is_transposed ? s.out : s.in,
                    .ldb = s.in,
                    .ldd = s.out,
                    .batch = 1,
                    .epilogue = choose_epilogue(k)},
-      [GRAD_INPUT] = {.a_t = t,
+      [GRAD_INPUT] = {.a_t = is_transposed,
                       .m = s.in,
                       .n = s.rows,
                       .k = s.out,
-                      .lda = t ? s.out : s.in,
+                      .lda = is_transposed ? s.out : s.in,
                       .ldb = s.out,
                       .ldd = s.in,
                       .batch = 1},
       [GRAD_WEIGHT] = {.b_t = true,
-                       .m = t ? s.out : s.in,
-                       .n = t ? s.in : s.out,
+                       .m = is_transposed ? s.out : s.in,
+                       .n = is_transposed ? s.in : s.out,
                        .k = s.rows,
-                       .lda = t ? s.out : s.in,
-                       .ldb = t ? s.in : s.out,
-                       .ldd = t ? s.out : s.in,
+                       .lda = is_transposed ? s.out : s.in,
+                       .ldb = is_transposed ? s.in : s.out,
+                       .ldd = is_transposed ? s.out : s.in,
                        .batch = 1},
   };
-  const bool wanted[] = {true, k->r.d.need_dx[0], is_weight_trained(k)};
+  const bool is_needed[] = {true, k->r.d.need_dx[0], is_weight_trained(k)};
   cuda_sums sums = gpu_sums_of((size_t)s.rows, (size_t)s.out, 1);
   for (int i = FORWARD; i <= GRAD_WEIGHT; i++)
-    if (wanted[i])
+    if (is_needed[i])
       CLV_TRY((needs_widening(k) ? make_part_gemms : clv_gpu_new_product)(k, i, &products[i], err));
   if (!k->r.d.bf16_weight) k->r.base.cache_bytes = gpu_factor_bytes(k, count_weights(k));
   k->r.base.scratch_bytes = k->workspace_bytes + gpu_factor_bytes(k, k->r.n_in) +

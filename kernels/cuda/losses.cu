@@ -33,18 +33,19 @@ static __device__ inline double weight_of(const cuda_classes &c, size_t i) {
 }
 
 static __device__ inline double exp_sum(const float *x, size_t n, double *ret_top) {
-  float most = -INFINITY;
+  float largest = -INFINITY;
   double sum = 0;
-  GPU_ROW(i, n) most = gpu_greater(most, x[i]);
-  *ret_top = static_cast<double>(gpu_block_max(most));
+  GPU_ROW(i, n) largest = gpu_greater(largest, x[i]);
+  *ret_top = static_cast<double>(gpu_block_max(largest));
   GPU_ROW(i, n) sum += exp(static_cast<double>(x[i]) - *ret_top);
   return gpu_block_sum(sum);
 }
 
-/* Returns sum_c w_c (over - x_c), computed by all threads of the block. */
-static __device__ inline double smooth_sum(const cuda_classes &c, const float *x, double over) {
+/* Returns sum_c w_c (log_sum_exp - x_c), computed by all threads of the block. */
+static __device__ inline double smooth_sum(const cuda_classes &c, const float *x,
+                                           double log_sum_exp) {
   double sum = 0;
-  GPU_ROW(i, c.classes) sum += weight_of(c, i) * (over - static_cast<double>(x[i]));
+  GPU_ROW(i, c.classes) sum += weight_of(c, i) * (log_sum_exp - static_cast<double>(x[i]));
   return gpu_block_sum(sum);
 }
 
@@ -56,14 +57,14 @@ static __global__ void class_terms(cuda_classes c, const float *xs, const int64_
       if (!threadIdx.x) terms[r] = 0;
       continue;
     }
-    double top = 0, rest = c.x_is_logits ? log(exp_sum(x, c.classes, &top)) : 0;
-    double smooth = c.smoothing > 0 ? smooth_sum(c, x, rest + top) : 0;
+    double top = 0, log_sum = c.x_is_logits ? log(exp_sum(x, c.classes, &top)) : 0;
+    double smooth = c.smoothing > 0 ? smooth_sum(c, x, log_sum + top) : 0;
     if (threadIdx.x) continue;
-    size_t right = class_of(c, label[r]);
-    double one = weight_of(c, right) * (rest + top - static_cast<double>(x[right]));
-    terms[r] = c.smoothing > 0
-                   ? (1 - c.smoothing) * one + c.smoothing / static_cast<double>(c.classes) * smooth
-                   : one;
+    size_t target = class_of(c, label[r]);
+    double target_loss = weight_of(c, target) * (log_sum + top - static_cast<double>(x[target]));
+    terms[r] = c.smoothing > 0 ? (1 - c.smoothing) * target_loss +
+                                     c.smoothing / static_cast<double>(c.classes) * smooth
+                               : target_loss;
     if (!is_class(c, label[r])) gpu_refuse(f, r);
   }
 }
@@ -79,42 +80,44 @@ struct class_term {
   }
 };
 
-static __global__ void put_class_mean(cuda_sums s, const cuda_pair *parts, double *all, float *out,
-                                      clv_gpu_fault *f, const int64_t *label, cuda_refusal r) {
+static __global__ void put_class_mean(cuda_sums s, const cuda_pair *parts, double *total_weight,
+                                      float *out, clv_gpu_fault *f, const int64_t *label,
+                                      cuda_refusal r) {
   cuda_pair sum = gpu_total(s, parts, 0);
   *out = sum.second == 0 ? 0 : static_cast<float>(sum.first / sum.second);
-  if (all) *all = sum.second;
+  if (total_weight) *total_weight = sum.second;
   gpu_note(f, label, r);
 }
 
 clv_code clv_gpu_class_loss(clv_gpu *g, const cuda_classes *c, const float *x, const int64_t *label,
-                            double *terms, void *parts, double *all, float *out, clv_err *err) {
+                            double *terms, void *parts, double *total_weight, float *out,
+                            clv_err *err) {
   cuda_sums s = gpu_sums_of(1, 1, c->rows);
   CLV_TRY(gpu_launch(g, gpu_blocks_of_rows(c->rows), gpu_row_threads(c->classes), err, class_terms,
                      *c, x, label, terms, g->fault));
   CLV_TRY(gpu_parts(g, &s, class_term{terms, label, *c}, parts, err));
-  return gpu_launch(g, 1, 1, err, put_class_mean, s, static_cast<const cuda_pair *>(parts), all,
-                    out, g->fault, label,
+  return gpu_launch(g, 1, 1, err, put_class_mean, s, static_cast<const cuda_pair *>(parts),
+                    total_weight, out, g->fault, label,
                     cuda_refusal{c->op, c->layer, static_cast<int64_t>(c->classes),
                                  static_cast<int64_t>(c->per_sample)});
 }
 
 static __global__ void class_back(cuda_classes c, const float *xs, const int64_t *label,
-                                  const float *dout, const double *all, float *dxs) {
-  double share = *all == 0 ? 0 : static_cast<double>(*dout) / *all;
+                                  const float *dout, const double *total_weight, float *dxs) {
+  double share = *total_weight == 0 ? 0 : static_cast<double>(*dout) / *total_weight;
   double smooth = c.smoothing / static_cast<double>(c.classes);
   GPU_ROWS(r, c.rows) {
-    if (*all == 0 || !is_counted(c, label[r])) {
+    if (*total_weight == 0 || !is_counted(c, label[r])) {
       GPU_ROW(i, c.classes) dxs[r * c.classes + i] = 0;
       continue;
     }
     const float *x = xs ? xs + r * c.classes : nullptr;
     double top = 0, sum = c.x_is_logits ? exp_sum(x, c.classes, &top) : 1;
-    size_t right = class_of(c, label[r]);
-    double one = (1 - c.smoothing) * weight_of(c, right);
+    size_t target = class_of(c, label[r]);
+    double target_weight = (1 - c.smoothing) * weight_of(c, target);
     GPU_ROW(i, c.classes) {
       double p = c.x_is_logits ? exp(static_cast<double>(x[i]) - top) / sum : 0;
-      double d = one * (p - (i == right));
+      double d = target_weight * (p - (i == target));
       if (c.smoothing > 0) d += smooth * (p * c.weight_sum - weight_of(c, i));
       dxs[r * c.classes + i] = static_cast<float>(d * share);
     }
@@ -122,10 +125,10 @@ static __global__ void class_back(cuda_classes c, const float *xs, const int64_t
 }
 
 clv_code clv_gpu_class_loss_back(clv_gpu *g, const cuda_classes *c, const float *x,
-                                 const int64_t *label, const float *dout, const double *all,
-                                 float *dx, clv_err *err) {
+                                 const int64_t *label, const float *dout,
+                                 const double *total_weight, float *dx, clv_err *err) {
   return gpu_launch(g, gpu_blocks_of_rows(c->rows), gpu_row_threads(c->classes), err, class_back,
-                    *c, x, label, dout, all, dx);
+                    *c, x, label, dout, total_weight, dx);
 }
 
 /* ---- means over all values ------------------------------------------------------------------- */
@@ -138,9 +141,9 @@ struct mse {
 };
 
 struct bce {
-  static __device__ double held(double log_x) { return log_x < -100 ? -100 : log_x; }
+  static __device__ double clamp_log(double log_x) { return log_x < -100 ? -100 : log_x; }
   static __device__ double term(double x, double t) {
-    return (t - 1) * held(log1p(-x)) - t * held(log(x));
+    return (t - 1) * clamp_log(log1p(-x)) - t * clamp_log(log(x));
   }
   static __device__ double dx(double x, double t) {
     double variance = (1 - x) * x;

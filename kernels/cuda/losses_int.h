@@ -27,14 +27,15 @@ typedef struct cuda_classes {
 } cuda_classes;
 
 /* Computes the loss. terms: scratch of `rows` doubles. parts: scratch for gpu_sums_of(1, 1, rows).
- * all: receives the total weight of the counted positions, which backward needs; NULL without a
- * backward. */
+ * total_weight: receives the total weight of the counted positions, which backward needs; NULL
+ * without a backward. */
 clv_code clv_gpu_class_loss(clv_gpu *g, const cuda_classes *c, const float *x, const int64_t *label,
-                            double *terms, void *parts, double *all, float *out,
+                            double *terms, void *parts, double *total_weight, float *out,
                             clv_err *err) CLV_USE_RESULT;
 clv_code clv_gpu_class_loss_back(clv_gpu *g, const cuda_classes *c, const float *x,
-                                 const int64_t *label, const float *dout, const double *all,
-                                 float *dx, clv_err *err) CLV_USE_RESULT;
+                                 const int64_t *label, const float *dout,
+                                 const double *total_weight, float *dx,
+                                 clv_err *err) CLV_USE_RESULT;
 
 /* Computes out = mean over n values of the op's term. parts: scratch for gpu_sums_of(1, 1, n). bce
  * refuses a value outside 0..1. */

@@ -113,10 +113,10 @@ static clv_code round_weights(const cuda_kernel *k, const clv_kernel_args *a, cl
 static clv_code forward_layer(const cuda_kernel *k, const lstm_size *s, const clv_kernel_args *a,
                               int layer, const float *x, clv_err *err) {
   cuda_lstm l = layer_buffers(k, s, a, layer);
-  cuda_factors all = {.a = weight_operand(k, s, a, layer, 0), .d = l.gates};
+  cuda_factors input_factors = {.a = weight_operand(k, s, a, layer, 0), .d = l.gates};
   CLV_TRY(clv_gpu_prepare_factor(k, x, s->n * s->t * input_width(s, layer), find_factors(k, s, a).x,
-                                 &all.b, err));
-  CLV_TRY(clv_gpu_multiply(k, INPUT + (layer > 0), &all, a, err));
+                                 &input_factors.b, err));
+  CLV_TRY(clv_gpu_multiply(k, INPUT + (layer > 0), &input_factors, a, err));
   for (size_t at = 0; at < s->t; at++) {
     size_t before = (at - (at > 0)) * s->h;
     cuda_factors f = {.a = weight_operand(k, s, a, layer, 1),
@@ -162,7 +162,7 @@ static lstm_buffers find_buffers(const cuda_kernel *k, const lstm_size *s,
 }
 
 static clv_code backward_steps(const cuda_kernel *k, const lstm_size *s, const clv_kernel_args *a,
-                               int layer, const float *outside, const lstm_buffers *r,
+                               int layer, const float *outside_dh, const lstm_buffers *r,
                                clv_err *err) {
   cuda_lstm l = layer_buffers(k, s, a, layer);
   for (size_t at = s->t; at-- > 0;) {
@@ -171,7 +171,7 @@ static clv_code backward_steps(const cuda_kernel *k, const lstm_size *s, const c
                       .b = k->bf16 ? (const void *)(l.dgates_bf16 + later) : r->dgates + later,
                       .d = r->dh};
     if (at + 1 < s->t) CLV_TRY(clv_gpu_multiply(k, STEP_BACK, &f, a, err));
-    CLV_TRY(clv_gpu_lstm_cell_back(k->gpu, &l, at, outside, r->dh, r->dc, r->dgates, err));
+    CLV_TRY(clv_gpu_lstm_cell_back(k->gpu, &l, at, outside_dh, r->dh, r->dc, r->dgates, err));
   }
   return CLV_OK;
 }
@@ -211,8 +211,8 @@ static clv_code lstm_backward(clv_kernel *base, const clv_kernel_args *a, clv_er
   lstm_buffers r = find_buffers(k, &s, a);
   for (int layer = s.layers - 1; layer >= 0; layer--) {
     const float *x = layer ? layer_buffers(k, &s, a, layer - 1).hidden : a->in[0];
-    const float *outside = layer == s.layers - 1 ? a->dout : r.dx;
-    CLV_TRY(backward_steps(k, &s, a, layer, outside, &r, err));
+    const float *outside_dh = layer == s.layers - 1 ? a->dout : r.dx;
+    CLV_TRY(backward_steps(k, &s, a, layer, outside_dh, &r, err));
     if (k->r.d.need_dw) CLV_TRY(backward_weights(k, &s, a, layer, x, &r, err));
     if (layer || a->din[0]) CLV_TRY(backward_input(k, &s, a, layer, &r, err));
   }
@@ -221,21 +221,34 @@ static clv_code lstm_backward(clv_kernel *base, const clv_kernel_args *a, clv_er
 
 /* ---- preparing ------------------------------------------------------------------------------- */
 
-/* Makes the products over all steps of a layer with `in` input values. later: not the first layer.
- */
-static clv_code open_layer(cuda_kernel *k, const lstm_size *s, bool later, int64_t in,
+/* Makes the products over all steps of a layer with `in` input values. is_later_layer: not the
+ * first layer. */
+static clv_code open_layer(cuda_kernel *k, const lstm_size *s, bool is_later_layer, int64_t in,
                            clv_err *err) {
-  int64_t rows = (int64_t)(s->n * s->t), wide = (int64_t)(4 * s->h);
-  const clv_cuda_matmul_desc forward = {
-      .a_t = true, .m = wide, .n = rows, .k = in, .lda = in, .ldb = in, .ldd = wide, .batch = 1};
+  int64_t rows = (int64_t)(s->n * s->t), gates_width = (int64_t)(4 * s->h);
+  const clv_cuda_matmul_desc forward = {.a_t = true,
+                                        .m = gates_width,
+                                        .n = rows,
+                                        .k = in,
+                                        .lda = in,
+                                        .ldb = in,
+                                        .ldd = gates_width,
+                                        .batch = 1};
   const clv_cuda_matmul_desc input = {
-      .m = in, .n = rows, .k = wide, .lda = in, .ldb = wide, .ldd = in, .batch = 1};
-  const clv_cuda_matmul_desc weight = {
-      .b_t = true, .m = in, .n = wide, .k = rows, .lda = in, .ldb = wide, .ldd = in, .batch = 1};
-  CLV_TRY(clv_gpu_new_product(k, INPUT + later, &forward, err));
+      .m = in, .n = rows, .k = gates_width, .lda = in, .ldb = gates_width, .ldd = in, .batch = 1};
+  const clv_cuda_matmul_desc weight = {.b_t = true,
+                                       .m = in,
+                                       .n = gates_width,
+                                       .k = rows,
+                                       .lda = in,
+                                       .ldb = gates_width,
+                                       .ldd = in,
+                                       .batch = 1};
+  CLV_TRY(clv_gpu_new_product(k, INPUT + is_later_layer, &forward, err));
   if (!k->r.has_backward) return CLV_OK;
-  CLV_TRY(clv_gpu_new_product(k, GRAD_INPUT + later, &input, err));
-  return k->r.d.need_dw ? clv_gpu_new_product(k, GRAD_WEIGHT + later, &weight, err) : CLV_OK;
+  CLV_TRY(clv_gpu_new_product(k, GRAD_INPUT + is_later_layer, &input, err));
+  return k->r.d.need_dw ? clv_gpu_new_product(k, GRAD_WEIGHT + is_later_layer, &weight, err)
+                        : CLV_OK;
 }
 
 /* Makes the products of one step, and that of the gradient of W_hh. */

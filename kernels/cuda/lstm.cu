@@ -35,36 +35,36 @@ clv_code clv_gpu_lstm_cell(clv_gpu *g, const cuda_lstm *l, size_t at, const floa
   return gpu_launch(g, gpu_blocks(l->n * l->h), GPU_BLOCK, err, cell, *l, at, bias_in, bias_h);
 }
 
-static __global__ void cell_back(cuda_lstm l, size_t at, const float *outside, const float *dhs,
+static __global__ void cell_back(cuda_lstm l, size_t at, const float *outside_dh, const float *dhs,
                                  float *dcs, float *dgates) {
   GPU_FOR(p, l.n * l.h) {
     size_t j = p % l.h, row = p / l.h * l.t + at;
     const float *gates = l.gates + row * 4 * l.h;
     float *d = dgates + row * 4 * l.h;
-    bool last = at + 1 == l.t;
-    double dh = static_cast<double>(outside[row * l.h + j]);
-    if (!last) dh += static_cast<double>(dhs[p]);
+    bool is_last_step = at + 1 == l.t;
+    double dh = static_cast<double>(outside_dh[row * l.h + j]);
+    if (!is_last_step) dh += static_cast<double>(dhs[p]);
     double i = static_cast<double>(gates[GATE_I * l.h + j]);
     double f = static_cast<double>(gates[GATE_F * l.h + j]);
     double c = static_cast<double>(gates[GATE_G * l.h + j]);
     double o = static_cast<double>(gates[GATE_O * l.h + j]);
-    double squashed = tanh(static_cast<double>(l.cell[row * l.h + j]));
+    double tanh_c = tanh(static_cast<double>(l.cell[row * l.h + j]));
     double before = at ? static_cast<double>(l.cell[(row - 1) * l.h + j]) : 0;
-    double dc = (last ? 0 : static_cast<double>(dcs[p])) + dh * o * (1 - squashed * squashed);
+    double dc = (is_last_step ? 0 : static_cast<double>(dcs[p])) + dh * o * (1 - tanh_c * tanh_c);
     d[GATE_I * l.h + j] = static_cast<float>(dc * c * i * (1 - i));
     d[GATE_F * l.h + j] = static_cast<float>(dc * before * f * (1 - f));
     d[GATE_G * l.h + j] = static_cast<float>(dc * i * (1 - c * c));
-    d[GATE_O * l.h + j] = static_cast<float>(dh * squashed * o * (1 - o));
+    d[GATE_O * l.h + j] = static_cast<float>(dh * tanh_c * o * (1 - o));
     dcs[p] = static_cast<float>(dc * f);
     for (size_t q = 0; q < 4 && l.dgates_bf16; q++)
       l.dgates_bf16[row * 4 * l.h + q * l.h + j] = gpu_as<cuda_bf16>(d[q * l.h + j]);
   }
 }
 
-clv_code clv_gpu_lstm_cell_back(clv_gpu *g, const cuda_lstm *l, size_t at, const float *outside,
+clv_code clv_gpu_lstm_cell_back(clv_gpu *g, const cuda_lstm *l, size_t at, const float *outside_dh,
                                 const float *dh, float *dc, float *dgates, clv_err *err) {
-  return gpu_launch(g, gpu_blocks(l->n * l->h), GPU_BLOCK, err, cell_back, *l, at, outside, dh, dc,
-                    dgates);
+  return gpu_launch(g, gpu_blocks(l->n * l->h), GPU_BLOCK, err, cell_back, *l, at, outside_dh, dh,
+                    dc, dgates);
 }
 
 static __global__ void shift(cuda_lstm l, float *to) {
@@ -78,9 +78,9 @@ clv_code clv_gpu_lstm_shift(clv_gpu *g, const cuda_lstm *l, float *to, clv_err *
 /* ---- a library's weights --------------------------------------------------------------------- */
 
 static cuda_grid grid_of(const cuda_lstm_params *p) {
-  size_t most = 0;
-  for (unsigned i = 0; i < p->n; i++) most = p->count[i] > most ? p->count[i] : most;
-  return cuda_grid(gpu_blocks(most), p->n);
+  size_t max_count = 0;
+  for (unsigned i = 0; i < p->n; i++) max_count = p->count[i] > max_count ? p->count[i] : max_count;
+  return cuda_grid(gpu_blocks(max_count), p->n);
 }
 
 static __global__ void pack(cuda_lstm_params p, float *space) {

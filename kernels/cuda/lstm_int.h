@@ -24,10 +24,10 @@ typedef struct cuda_lstm {
  * NULL), applies the gate functions, and writes the step's cell and hidden values. */
 clv_code clv_gpu_lstm_cell(clv_gpu *g, const cuda_lstm *l, size_t at, const float *bias_in,
                            const float *bias_h, clv_err *err) CLV_USE_RESULT;
-/* Computes dgates of step `at` from three gradients: outside [n, t, h], of the output; dh [n, h],
- * of h from the following step; dc [n, h], of c, which is updated. dh and dc are not read at the
- * last step. */
-clv_code clv_gpu_lstm_cell_back(clv_gpu *g, const cuda_lstm *l, size_t at, const float *outside,
+/* Computes dgates of step `at` from three gradients: outside_dh [n, t, h], of the output; dh [n,
+ * h], of h from the following step; dc [n, h], of c, which is updated. dh and dc are not read at
+ * the last step. */
+clv_code clv_gpu_lstm_cell_back(clv_gpu *g, const cuda_lstm *l, size_t at, const float *outside_dh,
                                 const float *dh, float *dc, float *dgates,
                                 clv_err *err) CLV_USE_RESULT;
 /* Writes the hidden values one step later: to[n, t] = hidden[n, t - 1], and 0 for t = 0. */

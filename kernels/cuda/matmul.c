@@ -68,9 +68,9 @@ static clv_code matmul_open(cuda_kernel *k, clv_err *err) {
       [GRAD_B] = {false, true, s.n, s.k, s.m, s.n, s.k, s.n, s.batch, y, a, b,
                   CLV_CUDA_EPILOGUE_NONE, CLV_CUDA_F32},
   };
-  const bool wanted[] = {true, k->r.d.need_dx[0], k->r.d.need_dx[1]};
+  const bool is_needed[] = {true, k->r.d.need_dx[0], k->r.d.need_dx[1]};
   for (int i = FORWARD; i <= GRAD_B; i++)
-    if (wanted[i]) CLV_TRY(clv_gpu_new_product(k, i, &products[i], err));
+    if (is_needed[i]) CLV_TRY(clv_gpu_new_product(k, i, &products[i], err));
   matmul_sizes n = count_values(k);
   k->r.base.scratch_bytes = k->workspace_bytes + gpu_factor_bytes(k, n.a) +
                             gpu_factor_bytes(k, n.b) +

@@ -22,9 +22,9 @@ static __device__ inline int64_t number_at(const clv_row_numbers &l, const int64
   const int64_t *at = value + i * l.width;
   int64_t row = at[l.column];
   if (l.minus < 0) return row;
-  int64_t less = at[l.minus];
-  bool far = less < 0 ? row > INT64_MAX + less : row < INT64_MIN + less;
-  return far ? INT64_MIN : row - less;
+  int64_t subtrahend = at[l.minus];
+  bool overflows = subtrahend < 0 ? row > INT64_MAX + subtrahend : row < INT64_MIN + subtrahend;
+  return overflows ? INT64_MIN : row - subtrahend;
 }
 
 static __device__ inline bool is_row(const clv_row_numbers &l, int64_t row) {
@@ -40,17 +40,17 @@ static __device__ inline size_t row_at(const clv_row_numbers &l, const int64_t *
 static __global__ void lookup(cuda_lookup t, const int64_t *value, const float *table, float *y,
                               clv_gpu_fault *f) {
   GPU_FOR(i, t.l.n * t.out) {
-    size_t place = i / t.out;
-    y[i] = table[row_at(t.l, value, place) * t.out + i % t.out];
-    if (i % t.out == 0 && !is_row(t.l, number_at(t.l, value, place))) gpu_refuse(f, place);
+    size_t position = i / t.out;
+    y[i] = table[row_at(t.l, value, position) * t.out + i % t.out];
+    if (i % t.out == 0 && !is_row(t.l, number_at(t.l, value, position))) gpu_refuse(f, position);
   }
 }
 
 static __global__ void note(cuda_lookup t, const int64_t *value, clv_gpu_fault *f) {
-  bool first = !f->is_set && f->place;
+  bool is_first = !f->is_set && f->place;
   gpu_note(f, value,
            cuda_refusal{CLV_OP_EMBEDDING, t.layer, t.l.rows, static_cast<int64_t>(t.l.per_sample)});
-  if (first) f->int_value = number_at(t.l, value, f->at);
+  if (is_first) f->int_value = number_at(t.l, value, f->at);
 }
 
 clv_code clv_gpu_lookup(clv_gpu *g, const cuda_lookup *t, const int64_t *value, const float *table,
@@ -70,11 +70,11 @@ static __global__ void make_keys(cuda_lookup t, const int64_t *value, uint64_t *
   keys[i] = i < t.l.n ? static_cast<uint64_t>(row_at(t.l, value, i)) << 32 | i : UINT64_MAX;
 }
 
-/* Does one step of Batcher's bitonic sort: compares keys `apart` from each other, in runs of `run`.
+/* Does one step of Batcher's bitonic sort: compares keys `distance` from each other, in runs of `run`.
  */
-static __global__ void exchange(uint64_t *keys, size_t n_keys, size_t run, size_t apart) {
+static __global__ void exchange(uint64_t *keys, size_t n_keys, size_t run, size_t distance) {
   GPU_FOR(i, n_keys) {
-    size_t other = i ^ apart;
+    size_t other = i ^ distance;
     if (other < i) continue;
     uint64_t a = keys[i], b = keys[other];
     if ((a > b) != ((i & run) == 0)) continue;
@@ -100,8 +100,8 @@ static __global__ void add_rows(cuda_lookup t, const uint64_t *keys, const float
 
 static clv_code sort(clv_gpu *g, uint64_t *keys, size_t n, clv_err *err) {
   for (size_t run = 2; run <= n; run *= 2)
-    for (size_t apart = run / 2; apart; apart /= 2)
-      CLV_TRY(gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, exchange, keys, n, run, apart));
+    for (size_t distance = run / 2; distance; distance /= 2)
+      CLV_TRY(gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, exchange, keys, n, run, distance));
   return CLV_OK;
 }
 

@@ -3,11 +3,11 @@
 
 /* ---- permute --------------------------------------------------------------------------------- */
 
-static clv_code run_permutation(const cuda_kernel *k, const void *from, void *to, bool back,
+static clv_code run_permutation(const cuda_kernel *k, const void *from, void *to, bool is_backward,
                                 clv_err *err) {
   cuda_order o = {.out = k->r.d.out, .n = k->r.n_out};
   clv_permuted_strides(&k->r.d.in[0], &k->r.d.attrs.order, o.step);
-  return clv_gpu_permute(k->gpu, &o, from, to, back, err);
+  return clv_gpu_permute(k->gpu, &o, from, to, is_backward, err);
 }
 
 static clv_code permute_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {

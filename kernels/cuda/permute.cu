@@ -4,18 +4,18 @@
 #include "kernels/cuda/packed_int.cuh"
 #include "kernels/cuda/permute_int.h"
 
-static __global__ void permute(cuda_order o, const float *from, float *to, bool back) {
+static __global__ void permute(cuda_order o, const float *from, float *to, bool is_backward) {
   GPU_FOR(i, o.n) {
     size_t at = 0, rest = i;
     for (int d = o.out.rank; d-- > 0; rest /= static_cast<size_t>(o.out.dim[d]))
       at += rest % static_cast<size_t>(o.out.dim[d]) * o.step[d];
-    to[back ? at : i] = from[back ? i : at];
+    to[is_backward ? at : i] = from[is_backward ? i : at];
   }
 }
 
-clv_code clv_gpu_permute(clv_gpu *g, const cuda_order *o, const float *from, float *to, bool back,
-                         clv_err *err) {
-  return gpu_launch(g, gpu_blocks(o->n), GPU_BLOCK, err, permute, *o, from, to, back);
+clv_code clv_gpu_permute(clv_gpu *g, const cuda_order *o, const float *from, float *to,
+                         bool is_backward, clv_err *err) {
+  return gpu_launch(g, gpu_blocks(o->n), GPU_BLOCK, err, permute, *o, from, to, is_backward);
 }
 
 /* Rotates value i of x, at step t. Computed in double, because at a late step a float has few

@@ -18,10 +18,10 @@ typedef struct cuda_order {
   size_t n, step[CLV_MAX_RANK];
 } cuda_order;
 
-/* Copies to[i] = from[at(i)], or with `back` to[at(i)] = from[i], where at(i) is the index in the
- * input of the output's value i. */
-clv_code clv_gpu_permute(clv_gpu *g, const cuda_order *o, const float *from, float *to, bool back,
-                         clv_err *err) CLV_USE_RESULT;
+/* Copies to[i] = from[at(i)], or if is_backward to[at(i)] = from[i], where at(i) is the index in
+ * the input of the output's value i. */
+clv_code clv_gpu_permute(clv_gpu *g, const cuda_order *o, const float *from, float *to,
+                         bool is_backward, clv_err *err) CLV_USE_RESULT;
 
 typedef struct cuda_rotary {
   size_t n, steps, heads, width;

@@ -103,8 +103,9 @@ CLV_CUDA_OP(mul) = {.forward = mul_forward,
                     .open = clv_gpu_broadcast_open,
                     .channels_last = true};
 
-clv_code clv_gpu_add_to(clv_gpu *g, bool last, void *dst, const void *src, size_t n, clv_err *err) {
-  return clv_gpu_add(g, last, dst, src, dst, n, (cuda_numbers){0}, err);
+clv_code clv_gpu_add_to(clv_gpu *g, bool channels_last, void *dst, const void *src, size_t n,
+                        clv_err *err) {
+  return clv_gpu_add(g, channels_last, dst, src, dst, n, (cuda_numbers){0}, err);
 }
 
 /* ---- dropout --------------------------------------------------------------------------------- */

@@ -49,9 +49,9 @@ static size_t packs_of(const void *x, const void *z, const void *y, size_t n) {
     return gpu_launch(g, gpu_blocks(packs > rest ? packs : rest), GPU_BLOCK, err, map_##name<T>,  \
                       gpu_read<T>(x), gpu_read<T>(z), gpu_written<T>(y), packs, n, by);           \
   }                                                                                               \
-  clv_code clv_gpu_##name(clv_gpu *g, bool last, const void *x, const void *z, void *y, size_t n, \
+  clv_code clv_gpu_##name(clv_gpu *g, bool channels_last, const void *x, const void *z, void *y, size_t n, \
                           cuda_numbers by, clv_err *err) {                                        \
-    return GPU_BY_TYPE(last, launch_##name, g, x, z, y, n, by, err);                              \
+    return GPU_BY_TYPE(channels_last, launch_##name, g, x, z, y, n, by, err);                              \
   }
 
 #define POINTWISE(name, ...) MAP(name) MAP(name##_back)
@@ -80,9 +80,9 @@ static __global__ void draw(cuda_dropout_shape at, const T *x, T *y, uint8_t *ma
     philox4x32_ctr_t word = words_of(s, rng_position, b);
     for (size_t i = 4 * b; i < 4 * b + 4 && i < at.n; i++) {
       size_t p = place_of<T>(at, i);
-      bool keep = (word.v[i % 4] >> 8) >= limit;
-      y[p] = gpu_as<T>(gpu_get(x[p]) * (keep ? factor : 0));
-      mask[p] = keep;
+      bool is_kept = (word.v[i % 4] >> 8) >= limit;
+      y[p] = gpu_as<T>(gpu_get(x[p]) * (is_kept ? factor : 0));
+      mask[p] = is_kept;
     }
   }
 }
@@ -113,16 +113,16 @@ static __global__ void draw_places(cuda_packed p, size_t width, const float *x, 
   size_t padded = p.n * p.steps * width, rest = gpu_rest_of(p) * width;
   GPU_FOR(b, (padded + 3) / 4) {
     philox4x32_ctr_t word = {};
-    bool drawn = false;
+    bool is_drawn = false;
     for (size_t i = 4 * b; i < 4 * b + 4 && i < padded; i++) {
       size_t row;
       if (!gpu_row_of(p, i / width, &row)) continue;
-      if (!drawn) word = words_of(s, rng_position, b);
-      drawn = true;
-      bool keep = (word.v[i % 4] >> 8) >= limit;
+      if (!is_drawn) word = words_of(s, rng_position, b);
+      is_drawn = true;
+      bool is_kept = (word.v[i % 4] >> 8) >= limit;
       size_t at = row * width + i % width;
-      y[at] = x[at] * (keep ? factor : 0);
-      mask[at] = keep;
+      y[at] = x[at] * (is_kept ? factor : 0);
+      mask[at] = is_kept;
     }
   }
   GPU_FOR(i, p.rows * width - rest) {
@@ -151,9 +151,9 @@ static clv_code launch_mask(clv_gpu *g, const void *dy, const uint8_t *mask, voi
                     gpu_written<T>(dx), n, factor);
 }
 
-clv_code clv_gpu_apply_mask(clv_gpu *g, bool last, const void *dy, const uint8_t *mask, void *dx,
-                            size_t n, float factor, clv_err *err) {
-  return GPU_BY_TYPE(last, launch_mask, g, dy, mask, dx, n, factor, err);
+clv_code clv_gpu_apply_mask(clv_gpu *g, bool channels_last, const void *dy, const uint8_t *mask,
+                            void *dx, size_t n, float factor, clv_err *err) {
+  return GPU_BY_TYPE(channels_last, launch_mask, g, dy, mask, dx, n, factor, err);
 }
 
 /* ---- stochastic depth ------------------------------------------------------------------------ */
@@ -176,16 +176,18 @@ static clv_code launch_records(clv_gpu *g, size_t n, size_t per_record, const vo
                     kept, gpu_written<T>(y), n * per_record, per_record, factor);
 }
 
-clv_code clv_gpu_apply_records(clv_gpu *g, bool last, size_t n, size_t per_record, const void *dy,
-                               const uint8_t *kept, void *dx, float factor, clv_err *err) {
-  return GPU_BY_TYPE(last, launch_records, g, n, per_record, dy, kept, dx, factor, err);
+clv_code clv_gpu_apply_records(clv_gpu *g, bool channels_last, size_t n, size_t per_record,
+                               const void *dy, const uint8_t *kept, void *dx, float factor,
+                               clv_err *err) {
+  return GPU_BY_TYPE(channels_last, launch_records, g, n, per_record, dy, kept, dx, factor, err);
 }
 
-clv_code clv_gpu_stochastic_depth(clv_gpu *g, bool last, size_t n, size_t per_record, const void *x,
-                                  void *y, uint8_t *kept, const clv_rng_stream *stream,
+clv_code clv_gpu_stochastic_depth(clv_gpu *g, bool channels_last, size_t n, size_t per_record,
+                                  const void *x, void *y, uint8_t *kept,
+                                  const clv_rng_stream *stream,
                                   const clv_rng_position *rng_position, uint32_t limit,
                                   float factor, clv_err *err) {
   CLV_TRY(gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, draw_records, kept, n, *stream, rng_position,
                      limit));
-  return clv_gpu_apply_records(g, last, n, per_record, x, kept, y, factor, err);
+  return clv_gpu_apply_records(g, channels_last, n, per_record, x, kept, y, factor, err);
 }

@@ -17,9 +17,9 @@ typedef struct cuda_numbers {
 } cuda_numbers;
 
 /* Computes y[i] from x[i], from z[i] if the op has a second input (else z is NULL), and from the
- * numbers. y may be x or z. last: all are in GPU_CHANNELS_LAST. */
-typedef clv_code cuda_map_fn(clv_gpu *g, bool last, const void *x, const void *z, void *y, size_t n,
-                             cuda_numbers by, clv_err *err);
+ * numbers. y may be x or z. channels_last: all are in GPU_CHANNELS_LAST. */
+typedef clv_code cuda_map_fn(clv_gpu *g, bool channels_last, const void *x, const void *z, void *y,
+                             size_t n, cuda_numbers by, clv_err *err);
 #define POINTWISE(name, ...) extern cuda_map_fn clv_gpu_##name, clv_gpu_##name##_back;
 #include "kernels/cuda/pointwise.def"
 #undef POINTWISE
@@ -49,12 +49,13 @@ clv_code clv_gpu_dropout(clv_gpu *g, const cuda_dropout_shape *at, const void *x
                          const clv_rng_position *rng_position, uint32_t limit, float factor,
                          clv_err *err) CLV_USE_RESULT;
 /* As clv_gpu_dropout, for n records of per_record values, each kept or dropped whole. kept: [n]. */
-clv_code clv_gpu_stochastic_depth(clv_gpu *g, bool last, size_t n, size_t per_record, const void *x,
-                                  void *y, uint8_t *kept, const clv_rng_stream *stream,
+clv_code clv_gpu_stochastic_depth(clv_gpu *g, bool channels_last, size_t n, size_t per_record,
+                                  const void *x, void *y, uint8_t *kept,
+                                  const clv_rng_stream *stream,
                                   const clv_rng_position *rng_position, uint32_t limit,
                                   float factor, clv_err *err) CLV_USE_RESULT;
-clv_code clv_gpu_apply_records(clv_gpu *g, bool last, size_t n, size_t per_record, const void *dy,
-                               const uint8_t *kept, void *dx, float factor,
+clv_code clv_gpu_apply_records(clv_gpu *g, bool channels_last, size_t n, size_t per_record,
+                               const void *dy, const uint8_t *kept, void *dx, float factor,
                                clv_err *err) CLV_USE_RESULT;
 /* As clv_gpu_dropout, over packed sequences of `width` values a position. Numbers are drawn by
  * sequence and position; rows that belong to no sequence become 0. */
@@ -62,8 +63,8 @@ clv_code clv_gpu_dropout_packed(clv_gpu *g, const cuda_packed *p, size_t width, 
                                 float *y, uint8_t *mask, const clv_rng_stream *stream,
                                 const clv_rng_position *rng_position, uint32_t limit, float factor,
                                 clv_err *err) CLV_USE_RESULT;
-clv_code clv_gpu_apply_mask(clv_gpu *g, bool last, const void *dy, const uint8_t *mask, void *dx,
-                            size_t n, float factor, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_apply_mask(clv_gpu *g, bool channels_last, const void *dy, const uint8_t *mask,
+                            void *dx, size_t n, float factor, clv_err *err) CLV_USE_RESULT;
 
 /* ---- chains ---------------------------------------------------------------------------------- */
 

@@ -42,13 +42,13 @@ struct spot {
 template <typename T>
 static __device__ inline spot spot_of(const clv_window &s, size_t o, int64_t rows, int64_t columns,
                                       int64_t places) {
-  constexpr bool last = !std::is_same<T, float>::value;
-  int64_t at = static_cast<int64_t>(o), c = last ? at % s.c : 0;
-  if (last) at /= s.c;
+  constexpr bool channels_last = !std::is_same<T, float>::value;
+  int64_t at = static_cast<int64_t>(o), c = channels_last ? at % s.c : 0;
+  if (channels_last) at /= s.c;
   int64_t image = at / columns / rows;
   return {at / columns % rows, at % columns,
-          static_cast<size_t>(last ? image * places * s.c + c : image * places),
-          last ? static_cast<size_t>(s.c) : 1};
+          static_cast<size_t>(channels_last ? image * places * s.c + c : image * places),
+          channels_last ? static_cast<size_t>(s.c) : 1};
 }
 
 static __device__ inline size_t value_of(const spot &at, int64_t place) {
@@ -58,7 +58,7 @@ static __device__ inline size_t value_of(const spot &at, int64_t place) {
 /* ---- maxima ---------------------------------------------------------------------------------- */
 
 template <typename T>
-static __global__ void maxpool(clv_window s, const T *x, T *y, int64_t *where, size_t n) {
+static __global__ void maxpool(clv_window s, const T *x, T *y, int64_t *argmax, size_t n) {
   GPU_FOR(o, n) {
     spot out = spot_of<T>(s, o, s.oh, s.ow, s.h * s.w);
     span rows = covered(out.row * s.stride[0] - s.pad[0], s.kernel[0], s.h);
@@ -73,25 +73,25 @@ static __global__ void maxpool(clv_window s, const T *x, T *y, int64_t *where, s
         at = h * s.w + w;
       }
     y[o] = gpu_as<T>(best);
-    if (where) where[o] = at;
+    if (argmax) argmax[o] = at;
   }
 }
 
 template <typename T>
 static clv_code launch_maxpool(clv_gpu *g, const clv_window *s, const void *x, void *y,
-                               int64_t *where, clv_err *err) {
+                               int64_t *argmax, clv_err *err) {
   size_t n = outputs_of(s);
   return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, maxpool<T>, *s, gpu_read<T>(x),
-                    gpu_written<T>(y), where, n);
+                    gpu_written<T>(y), argmax, n);
 }
 
-clv_code clv_gpu_maxpool(clv_gpu *g, bool last, const clv_window *s, const void *x, void *y,
-                         int64_t *where, clv_err *err) {
-  return GPU_BY_TYPE(last, launch_maxpool, g, s, x, y, where, err);
+clv_code clv_gpu_maxpool(clv_gpu *g, bool channels_last, const clv_window *s, const void *x,
+                         void *y, int64_t *argmax, clv_err *err) {
+  return GPU_BY_TYPE(channels_last, launch_maxpool, g, s, x, y, argmax, err);
 }
 
 template <typename T>
-static __global__ void maxpool_back(clv_window s, const T *dy, const int64_t *where, T *dx,
+static __global__ void maxpool_back(clv_window s, const T *dy, const int64_t *argmax, T *dx,
                                     size_t n) {
   GPU_FOR(p, n) {
     spot in = spot_of<T>(s, p, s.h, s.w, s.oh * s.ow);
@@ -102,7 +102,7 @@ static __global__ void maxpool_back(clv_window s, const T *dy, const int64_t *wh
     for (int64_t i = rows.begin; i < rows.end; i++)
       for (int64_t j = columns.begin; j < columns.end; j++) {
         size_t o = value_of(in, i * s.ow + j);
-        if (where[o] == at) sum += gpu_get(dy[o]);
+        if (argmax[o] == at) sum += gpu_get(dy[o]);
       }
     dx[p] = gpu_as<T>(sum);
   }
@@ -110,15 +110,15 @@ static __global__ void maxpool_back(clv_window s, const T *dy, const int64_t *wh
 
 template <typename T>
 static clv_code launch_maxpool_back(clv_gpu *g, const clv_window *s, const void *dy,
-                                    const int64_t *where, void *dx, clv_err *err) {
+                                    const int64_t *argmax, void *dx, clv_err *err) {
   size_t n = inputs_of(s);
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, maxpool_back<T>, *s, gpu_read<T>(dy), where,
+  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, maxpool_back<T>, *s, gpu_read<T>(dy), argmax,
                     gpu_written<T>(dx), n);
 }
 
-clv_code clv_gpu_maxpool_back(clv_gpu *g, bool last, const clv_window *s, const void *dy,
-                              const int64_t *where, void *dx, clv_err *err) {
-  return GPU_BY_TYPE(last, launch_maxpool_back, g, s, dy, where, dx, err);
+clv_code clv_gpu_maxpool_back(clv_gpu *g, bool channels_last, const clv_window *s, const void *dy,
+                              const int64_t *argmax, void *dx, clv_err *err) {
+  return GPU_BY_TYPE(channels_last, launch_maxpool_back, g, s, dy, argmax, dx, err);
 }
 
 /* ---- means of windows ------------------------------------------------------------------------ */
@@ -146,9 +146,9 @@ static clv_code launch_avgpool(clv_gpu *g, const clv_window *s, const void *x, v
                     gpu_written<T>(y), n);
 }
 
-clv_code clv_gpu_avgpool(clv_gpu *g, bool last, const clv_window *s, const void *x, void *y,
-                         clv_err *err) {
-  return GPU_BY_TYPE(last, launch_avgpool, g, s, x, y, err);
+clv_code clv_gpu_avgpool(clv_gpu *g, bool channels_last, const clv_window *s, const void *x,
+                         void *y, clv_err *err) {
+  return GPU_BY_TYPE(channels_last, launch_avgpool, g, s, x, y, err);
 }
 
 template <typename T>
@@ -174,9 +174,9 @@ static clv_code launch_avgpool_back(clv_gpu *g, const clv_window *s, const void 
                     gpu_written<T>(dx), n);
 }
 
-clv_code clv_gpu_avgpool_back(clv_gpu *g, bool last, const clv_window *s, const void *dy, void *dx,
-                              clv_err *err) {
-  return GPU_BY_TYPE(last, launch_avgpool_back, g, s, dy, dx, err);
+clv_code clv_gpu_avgpool_back(clv_gpu *g, bool channels_last, const clv_window *s, const void *dy,
+                              void *dx, clv_err *err) {
+  return GPU_BY_TYPE(channels_last, launch_avgpool_back, g, s, dy, dx, err);
 }
 
 /* ---- resampling ------------------------------------------------------------------------------ */
@@ -214,9 +214,9 @@ static clv_code launch_resample(clv_gpu *g, const clv_resample *r, const void *x
                     gpu_read<T>(x), gpu_written<T>(y), n);
 }
 
-clv_code clv_gpu_resample(clv_gpu *g, bool last, const clv_resample *r, const void *x, void *y,
-                          clv_err *err) {
-  return GPU_BY_TYPE(last, launch_resample, g, r, x, y, err);
+clv_code clv_gpu_resample(clv_gpu *g, bool channels_last, const clv_resample *r, const void *x,
+                          void *y, clv_err *err) {
+  return GPU_BY_TYPE(channels_last, launch_resample, g, r, x, y, err);
 }
 
 template <typename T>
@@ -227,11 +227,11 @@ static __global__ void resample_back(clv_resample r, clv_window s, const T *dy, 
     double sum = 0;
     for (; row < rows; row++) {
       clv_taps h = clv_taps_of(&r, 0, row);
-      double of_row = clv_tap_weight(&h, in.row);
-      if (!(of_row > 0)) continue;
+      double row_weight = clv_tap_weight(&h, in.row);
+      if (!(row_weight > 0)) continue;
       for (int64_t j = clv_taps_readers(&r, 1, in.column, &columns); j < columns; j++) {
         clv_taps w = clv_taps_of(&r, 1, j);
-        sum += of_row * clv_tap_weight(&w, in.column) *
+        sum += row_weight * clv_tap_weight(&w, in.column) *
                static_cast<double>(gpu_get(dy[value_of(in, row * r.out[1] + j)]));
       }
     }
@@ -247,9 +247,9 @@ static clv_code launch_resample_back(clv_gpu *g, const clv_resample *r, const vo
                     gpu_read<T>(dy), gpu_written<T>(dx), n);
 }
 
-clv_code clv_gpu_resample_back(clv_gpu *g, bool last, const clv_resample *r, const void *dy,
-                               void *dx, clv_err *err) {
-  return GPU_BY_TYPE(last, launch_resample_back, g, r, dy, dx, err);
+clv_code clv_gpu_resample_back(clv_gpu *g, bool channels_last, const clv_resample *r,
+                               const void *dy, void *dx, clv_err *err) {
+  return GPU_BY_TYPE(channels_last, launch_resample_back, g, r, dy, dx, err);
 }
 
 /* ---- means along an axis --------------------------------------------------------------------- */
@@ -286,9 +286,9 @@ static clv_code launch_mean(clv_gpu *g, const clv_axis *s, const void *x, float 
                     gpu_read<T>(x), y);
 }
 
-clv_code clv_gpu_mean(clv_gpu *g, bool last, const clv_axis *s, const void *x, float *y,
+clv_code clv_gpu_mean(clv_gpu *g, bool channels_last, const clv_axis *s, const void *x, float *y,
                       clv_err *err) {
-  return GPU_BY_TYPE(last, launch_mean, g, s, x, y, err);
+  return GPU_BY_TYPE(channels_last, launch_mean, g, s, x, y, err);
 }
 
 template <typename T>
@@ -305,7 +305,7 @@ static clv_code launch_mean_back(clv_gpu *g, const clv_axis *s, const float *dy,
   return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, mean_back<T>, *s, dy, gpu_written<T>(dx));
 }
 
-clv_code clv_gpu_mean_back(clv_gpu *g, bool last, const clv_axis *s, const float *dy, void *dx,
-                           clv_err *err) {
-  return GPU_BY_TYPE(last, launch_mean_back, g, s, dy, dx, err);
+clv_code clv_gpu_mean_back(clv_gpu *g, bool channels_last, const clv_axis *s, const float *dy,
+                           void *dx, clv_err *err) {
+  return GPU_BY_TYPE(channels_last, launch_mean_back, g, s, dy, dx, err);
 }

@@ -6,11 +6,11 @@
 #include "kernels/cuda/bf16_int.h"
 
 clv_code clv_gpu_new_product(cuda_kernel *k, int i, const clv_cuda_matmul_desc *d, clv_err *err) {
-  clv_cuda_matmul_desc own = *d;
+  clv_cuda_matmul_desc desc = *d;
   size_t workspace = 0;
   if (d->m < 1 || d->n < 1 || d->k < 1 || d->batch < 1) return CLV_OK;
-  own.math = gpu_math_of(k);
-  CLV_TRY(k->gpu->vendor->matmul_new(k->gpu->device, &own, &k->products[i], &workspace, err));
+  desc.math = gpu_math_of(k);
+  CLV_TRY(k->gpu->vendor->matmul_new(k->gpu->device, &desc, &k->products[i], &workspace, err));
   k->workspace_bytes = CLV_MAX(k->workspace_bytes, clv_align_up(workspace, 256));
   return CLV_OK;
 }
@@ -29,7 +29,7 @@ clv_code clv_gpu_bf16_to_f32(clv_gpu *g, const cuda_bf16 *x, float *y, size_t n,
 
 clv_code clv_gpu_prepare_factor(const cuda_kernel *k, const float *x, size_t n, cuda_bf16 *room,
                                 const void **ret, clv_err *err) {
-  bool rounded = gpu_math_of(k) == CLV_CUDA_BF16;
-  *ret = rounded ? (const void *)room : x;
-  return rounded ? clv_gpu_f32_to_bf16(k->gpu, x, room, n, err) : CLV_OK;
+  bool is_rounded = gpu_math_of(k) == CLV_CUDA_BF16;
+  *ret = is_rounded ? (const void *)room : x;
+  return is_rounded ? clv_gpu_f32_to_bf16(k->gpu, x, room, n, err) : CLV_OK;
 }

@@ -7,25 +7,25 @@ static size_t row_width(const cuda_kernel *k) {
   return (size_t)k->r.d.in[0].dim[k->r.d.in[0].rank - 1];
 }
 
-static clv_code run_softmax(const cuda_kernel *k, const clv_kernel_args *a, bool log_of,
+static clv_code run_softmax(const cuda_kernel *k, const clv_kernel_args *a, bool is_log,
                             clv_err *err) {
   size_t width = row_width(k);
-  return clv_gpu_softmax(k->gpu, a->in[0], a->out, k->r.n_in / width, width, log_of, err);
+  return clv_gpu_softmax(k->gpu, a->in[0], a->out, k->r.n_in / width, width, is_log, err);
 }
 
-static clv_code run_softmax_back(const cuda_kernel *k, const clv_kernel_args *a, bool log_of,
+static clv_code run_softmax_back(const cuda_kernel *k, const clv_kernel_args *a, bool is_log,
                                  clv_err *err) {
   size_t width = row_width(k);
-  return clv_gpu_softmax_back(k->gpu, a->out, a->dout, a->din[0], k->r.n_in / width, width, log_of,
+  return clv_gpu_softmax_back(k->gpu, a->out, a->dout, a->din[0], k->r.n_in / width, width, is_log,
                               err);
 }
 
-#define SOFTMAX(name, log_of)                                                                 \
+#define SOFTMAX(name, is_log)                                                                 \
   static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {  \
-    return run_softmax(gpu_kernel_of(base), a, log_of, err);                                  \
+    return run_softmax(gpu_kernel_of(base), a, is_log, err);                                  \
   }                                                                                           \
   static clv_code name##_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) { \
-    return run_softmax_back(gpu_kernel_of(base), a, log_of, err);                             \
+    return run_softmax_back(gpu_kernel_of(base), a, is_log, err);                             \
   }
 
 SOFTMAX(softmax, false)
@@ -37,13 +37,14 @@ CLV_CUDA_OP(log_softmax) = {.forward = log_softmax_forward, .backward_input = lo
 /* ---- layernorm, rmsnorm, groupnorm ----------------------------------------------------------- */
 
 static cuda_norm describe_norm(const cuda_kernel *k) {
-  bool each = k->r.d.op == CLV_OP_INSTANCENORM, grouped = each || k->r.d.op == CLV_OP_GROUPNORM;
-  size_t weights =
-      each ? (size_t)k->r.d.in[0].dim[1] : clv_layout_numel(&k->r.d.param[CLV_SLOT_WEIGHT], 1);
-  cuda_norm n = {.groups = each      ? weights
-                           : grouped ? (size_t)k->r.d.attrs.groups
-                                     : 1,
-                 .inner = grouped ? k->r.n_in / (size_t)k->r.d.in[0].dim[0] / weights : 1,
+  bool is_instancenorm = k->r.d.op == CLV_OP_INSTANCENORM,
+       is_grouped = is_instancenorm || k->r.d.op == CLV_OP_GROUPNORM;
+  size_t weights = is_instancenorm ? (size_t)k->r.d.in[0].dim[1]
+                                   : clv_layout_numel(&k->r.d.param[CLV_SLOT_WEIGHT], 1);
+  cuda_norm n = {.groups = is_instancenorm ? weights
+                           : is_grouped    ? (size_t)k->r.d.attrs.groups
+                                           : 1,
+                 .inner = is_grouped ? k->r.n_in / (size_t)k->r.d.in[0].dim[0] / weights : 1,
                  .is_centred = k->r.d.op != CLV_OP_RMSNORM,
                  .eps = k->r.d.attrs.eps};
   n.width = weights / n.groups * n.inner;

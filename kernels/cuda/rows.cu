@@ -6,47 +6,47 @@
 
 /* ---- softmax --------------------------------------------------------------------------------- */
 
-static __global__ void softmax(const float *xs, float *ys, size_t rows, size_t width, bool log_of) {
+static __global__ void softmax(const float *xs, float *ys, size_t rows, size_t width, bool is_log) {
   GPU_ROWS(r, rows) {
     const float *x = xs + r * width;
-    float most = -INFINITY;
-    GPU_ROW(i, width) most = gpu_greater(most, x[i]);
-    double top = static_cast<double>(gpu_block_max(most)), sum = 0;
+    float largest = -INFINITY;
+    GPU_ROW(i, width) largest = gpu_greater(largest, x[i]);
+    double top = static_cast<double>(gpu_block_max(largest)), sum = 0;
     GPU_ROW(i, width) sum += exp(static_cast<double>(x[i]) - top);
     sum = gpu_block_sum(sum);
     double log_sum = log(sum);
     GPU_ROW(i, width) {
-      double far = static_cast<double>(x[i]) - top;
-      ys[r * width + i] = static_cast<float>(log_of ? far - log_sum : exp(far) / sum);
+      double difference = static_cast<double>(x[i]) - top;
+      ys[r * width + i] = static_cast<float>(is_log ? difference - log_sum : exp(difference) / sum);
     }
   }
 }
 
 clv_code clv_gpu_softmax(clv_gpu *g, const float *x, float *y, size_t rows, size_t width,
-                         bool log_of, clv_err *err) {
+                         bool is_log, clv_err *err) {
   return gpu_launch(g, gpu_blocks_of_rows(rows), gpu_row_threads(width), err, softmax, x, y, rows,
-                    width, log_of);
+                    width, is_log);
 }
 
 static __global__ void softmax_back(const float *ys, const float *dys, float *dxs, size_t rows,
-                                    size_t width, bool log_of) {
+                                    size_t width, bool is_log) {
   GPU_ROWS(r, rows) {
     const float *y = ys + r * width, *dy = dys + r * width;
     double sum = 0;
     GPU_ROW(i, width)
-    sum += static_cast<double>(dy[i]) * (log_of ? 1 : static_cast<double>(y[i]));
+    sum += static_cast<double>(dy[i]) * (is_log ? 1 : static_cast<double>(y[i]));
     sum = gpu_block_sum(sum);
     GPU_ROW(i, width) {
       double v = static_cast<double>(y[i]), d = static_cast<double>(dy[i]);
-      dxs[r * width + i] = static_cast<float>(log_of ? d - exp(v) * sum : v * (d - sum));
+      dxs[r * width + i] = static_cast<float>(is_log ? d - exp(v) * sum : v * (d - sum));
     }
   }
 }
 
 clv_code clv_gpu_softmax_back(clv_gpu *g, const float *y, const float *dy, float *dx, size_t rows,
-                              size_t width, bool log_of, clv_err *err) {
+                              size_t width, bool is_log, clv_err *err) {
   return gpu_launch(g, gpu_blocks_of_rows(rows), gpu_row_threads(width), err, softmax_back, y, dy,
-                    dx, rows, width, log_of);
+                    dx, rows, width, is_log);
 }
 
 /* ---- normalisation --------------------------------------------------------------------------- */

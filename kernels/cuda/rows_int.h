@@ -11,9 +11,9 @@
 extern "C" {
 #endif
 
-/* Computes y = softmax of each row of x, or its logarithm if `log`. */
-clv_code clv_gpu_softmax(clv_gpu *g, const float *x, float *y, size_t rows, size_t width, bool log,
-                         clv_err *err) CLV_USE_RESULT;
+/* Computes y = softmax of each row of x, or its logarithm if `is_log`. */
+clv_code clv_gpu_softmax(clv_gpu *g, const float *x, float *y, size_t rows, size_t width,
+                         bool is_log, clv_err *err) CLV_USE_RESULT;
 /* Computes dx from the outputs y and their gradients dy. */
 clv_code clv_gpu_softmax_back(clv_gpu *g, const float *y, const float *dy, float *dx, size_t rows,
                               size_t width, bool log, clv_err *err) CLV_USE_RESULT;

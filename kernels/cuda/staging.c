@@ -76,24 +76,26 @@ clv_code clv_gpu_copy_to_host(const clv_backend *b, void *host, const void *src,
                               const clv_copy_progress *to, clv_err *err) {
   clv_gpu *g = b->private_data;
   cuda_slot *slots[GPU_SLOTS];
-  size_t asked = 0, taken = 0;
+  size_t requested_bytes = 0, copied_bytes = 0;
   CLV_TRY(clv_gpu_fail_recording(g, "copy values to the host", err));
-  for (int i = 0; taken < bytes;) {
-    if (asked < bytes && asked - taken < (size_t)GPU_SLOTS * GPU_SLOT_BYTES) {
-      size_t n = piece_size(bytes, asked);
-      cuda_slot **slot = &slots[asked / GPU_SLOT_BYTES % GPU_SLOTS];
+  for (int i = 0; copied_bytes < bytes;) {
+    if (requested_bytes < bytes &&
+        requested_bytes - copied_bytes < (size_t)GPU_SLOTS * GPU_SLOT_BYTES) {
+      size_t n = piece_size(bytes, requested_bytes);
+      cuda_slot **slot = &slots[requested_bytes / GPU_SLOT_BYTES % GPU_SLOTS];
       CLV_TRY(next_slot(g, slot, err));
-      CLV_TRY(g->vendor->get(g->stream, (*slot)->host, (const char *)src + asked, n, err));
-      if (asked + n == bytes) clv_gpu_mark_time(g);
+      CLV_TRY(
+          g->vendor->get(g->stream, (*slot)->host, (const char *)src + requested_bytes, n, err));
+      if (requested_bytes + n == bytes) clv_gpu_mark_time(g);
       CLV_TRY(occupy_slot(g, *slot, err));
-      asked += n;
+      requested_bytes += n;
       continue;
     }
-    size_t n = piece_size(bytes, taken);
-    CLV_TRY(copy_piece(g, slots[i], (char *)host + taken, n, err));
+    size_t n = piece_size(bytes, copied_bytes);
+    CLV_TRY(copy_piece(g, slots[i], (char *)host + copied_bytes, n, err));
     i = (i + 1) % GPU_SLOTS;
-    taken += n;
-    if (to->report) to->report(to->user, taken);
+    copied_bytes += n;
+    if (to->report) to->report(to->user, copied_bytes);
   }
   return CLV_OK;
 }

@@ -23,9 +23,9 @@ static clv_code value_parts(clv_gpu *g, const cuda_sums *s, const void *x, void 
   return gpu_parts(g, s, value_term<T>{gpu_read<T>(x)}, parts, err);
 }
 
-clv_code clv_gpu_channel_sums(clv_gpu *g, const cuda_sums *s, bool last, const void *x, void *parts,
-                              float *dst, bool accumulate, clv_err *err) {
-  CLV_TRY(GPU_BY_TYPE(last, value_parts, g, s, x, parts, err));
+clv_code clv_gpu_channel_sums(clv_gpu *g, const cuda_sums *s, bool channels_last, const void *x,
+                              void *parts, float *dst, bool accumulate, clv_err *err) {
+  CLV_TRY(GPU_BY_TYPE(channels_last, value_parts, g, s, x, parts, err));
   return gpu_launch(g, gpu_blocks(s->channels), GPU_BLOCK, err, put_channels, *s,
                     static_cast<const cuda_pair *>(parts), dst, accumulate);
 }

@@ -36,9 +36,9 @@ static void timer_begin(const clv_backend *b) {
 static bool timer_end(const clv_backend *b, double *ret_ms) {
   clv_gpu *g = b->private_data;
   clv_err ignored_err;
-  bool known = g->timer.is_running && g->timer.is_ended;
+  bool is_known = g->timer.is_running && g->timer.is_ended;
   g->timer.is_running = g->timer.is_ended = false;
-  return known &&
+  return is_known &&
          g->vendor->event_ms(g->timer.begun, g->timer.ended, ret_ms, &ignored_err) == CLV_OK;
 }
 

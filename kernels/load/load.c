@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PATH_MOST = 4096 };
+enum { MAX_PATH = 4096 };
 
 static const char library_name[] = "libcleave_cuda.so";
 
@@ -33,7 +33,7 @@ static void program_folder(char *ret, size_t len) {
 /* Writes the path of the library to ret: the file `named`, or the first file that exists in
  * `search_folders`. */
 static clv_code find_file(const char *named, char *ret, size_t len, clv_err *err) {
-  char folder[PATH_MOST - 64];
+  char folder[MAX_PATH - 64];
   if (named && named[0]) {
     snprintf(ret, len, "%s", named);
     if (access(ret, R_OK) == 0) return CLV_OK;
@@ -85,7 +85,7 @@ static clv_code check_has_device(const clv_cuda_library *l, bool all_reasons, cl
 
 static clv_code load_library(const clv_cuda_options *o, const clv_cuda_library **ret,
                              clv_err *err) {
-  char path[PATH_MOST];
+  char path[MAX_PATH];
   CLV_TRY(find_file(o->file, path, sizeof path, err));
   CLV_TRY(open_library(path, ret, err));
   (*ret)->set_folders(o->folders && o->folders[0] ? o->folders : NULL);

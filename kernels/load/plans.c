@@ -16,27 +16,27 @@
 
 #include "kernels/load/load.h"
 
-enum { PLAN_MOST_BYTES = 256 << 10, PLANS_MOST = 4096, PLAN_LINE = 160 };
+enum { MAX_PLAN_BYTES = 256 << 10, MAX_PLANS = 4096, MAX_PLAN_LINE = 160 };
 
 static const char header[] = "cleave-plan 1";
 
 /* ---- one file -------------------------------------------------------------------------------- */
 
-static int print_header(const clv_sha256 *of, const clv_sha256 *text, char ret[PLAN_LINE]) {
+static int print_header(const clv_sha256 *of, const clv_sha256 *text, char ret[MAX_PLAN_LINE]) {
   char first[65], second[65];
   clv_sha256_hex(of, first);
   clv_sha256_hex(text, second);
-  return snprintf(ret, PLAN_LINE, "%s %s %s\n", header, first, second);
+  return snprintf(ret, MAX_PLAN_LINE, "%s %s %s\n", header, first, second);
 }
 
 clv_code clv_plan_parse(const char *data, size_t n, const clv_sha256 *of, const char **ret,
                         size_t *ret_n, clv_err *err) {
-  char line[PLAN_LINE];
+  char line[MAX_PLAN_LINE];
   clv_sha256 digest;
   size_t skip = sizeof header + 65 + 65;
-  if (n <= skip || n > PLAN_MOST_BYTES)
+  if (n <= skip || n > MAX_PLAN_BYTES)
     return clv_fail(err, CLV_INVALID, "the file has %zu bytes, outside the range up to %d", n,
-                    PLAN_MOST_BYTES);
+                    MAX_PLAN_BYTES);
   CLV_TRY(clv_sha256_of(data + skip, n - skip, &digest, err));
   if (print_header(of, &digest, line) != (int)skip || memcmp(data, line, skip) != 0)
     return clv_fail(err, CLV_INVALID, "the file is of another version or plan, or damaged");
@@ -53,7 +53,7 @@ static bool is_private_file(const struct stat *s, bool folder) {
 static clv_code read_all(int fd, clv_bytes *ret, clv_err *err) {
   char buffer[4096];
   ssize_t n;
-  while ((n = read(fd, buffer, sizeof buffer)) > 0 && ret->len <= PLAN_MOST_BYTES)
+  while ((n = read(fd, buffer, sizeof buffer)) > 0 && ret->len <= MAX_PLAN_BYTES)
     clv_bytes_add(ret, buffer, (size_t)n);
   if (n < 0) return clv_fail(err, CLV_INVALID, "%s", strerror(errno));
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for the file") : CLV_OK;
@@ -136,11 +136,11 @@ static bool find_plan(const char *what, clv_bytes *ret) {
 static void store_plan(const char *what, const char *text, size_t n) {
   CLV_AUTO(clv_bytes_done) clv_bytes data = {0};
   clv_sha256 of, digest;
-  char name[65], line[PLAN_LINE];
+  char name[65], line[MAX_PLAN_LINE];
   clv_err err;
-  if (n > PLAN_MOST_BYTES - PLAN_LINE || !compute_plan_name(what, &of, name) ||
+  if (n > MAX_PLAN_BYTES - MAX_PLAN_LINE || !compute_plan_name(what, &of, name) ||
       clv_sha256_of(text, n, &digest, &err) != CLV_OK ||
-      __atomic_add_fetch(&folder_state.n, 1, __ATOMIC_RELAXED) > PLANS_MOST)
+      __atomic_add_fetch(&folder_state.n, 1, __ATOMIC_RELAXED) > MAX_PLANS)
     return;
   print_header(&of, &digest, line);
   clv_bytes_puts(&data, line);

@@ -78,9 +78,9 @@ static size_t value_index(const loop_state *s, int64_t i, int64_t heads, int64_t
 /* Makes sample n the current sample. *ret: number of the sample's valid keys. */
 static clv_code select_sample(loop_state *s, int64_t n, int64_t *ret, clv_err *err) {
   const int64_t *lengths = s->k->d.n_in < 4 ? NULL : s->a->in[3];
-  int64_t most = clv_heads_of(&s->k->d).s;
-  *ret = most;
-  if (lengths) CLV_TRY(clv_check_length(lengths, n, most, ret, err));
+  int64_t max_keys = clv_heads_of(&s->k->d).s;
+  *ret = max_keys;
+  if (lengths) CLV_TRY(clv_check_length(lengths, n, max_keys, ret, err));
   if (s->k->d.attrs.packed) {
     s->x.t = s->x.s = *ret;
     s->q = s->key = clv_packed_rows_before(lengths, n);
@@ -151,8 +151,8 @@ static void fill_ones(int64_t n, double *ret) {
 
 static void fill_dropout_factors(const loop_state *s, int64_t n, int64_t h, int64_t i,
                                  int64_t n_keys, double *ret) {
-  bool drops = s->k->d.training && s->k->d.attrs.p > 0;
-  if (drops)
+  bool has_dropout = s->k->d.training && s->k->d.attrs.p > 0;
+  if (has_dropout)
     draw_factors(s, n, h, i, n_keys, ret);
   else
     fill_ones(n_keys, ret);
@@ -246,15 +246,15 @@ static void store_sums(const loop_state *s, int64_t g, int input, const double *
 
 static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   loop_state s = start_loops(base, a);
-  size_t each = (size_t)(s.x.s * s.x.width);
+  size_t keys_size = (size_t)(s.x.s * s.x.width);
   double *rows = a->scratch;
-  sums to = {rows + 3 * s.x.s, rows + 3 * s.x.s + each};
+  sums to = {rows + 3 * s.x.s, rows + 3 * s.x.s + keys_size};
   int64_t length;
   CLV_TRY(zero_unused_rows(&s, (REAL *const[3]){a->din[0], a->din[1], a->din[2]}, err));
   for (int64_t n = 0; n < s.x.n; n++) {
     CLV_TRY(select_sample(&s, n, &length, err));
     for (int64_t g = 0; g < s.x.kv_heads; g++) {
-      memset(to.dk, 0, 2 * each * sizeof *to.dk);
+      memset(to.dk, 0, 2 * keys_size * sizeof *to.dk);
       for (int64_t h = g * s.x.group; h < (g + 1) * s.x.group; h++)
         for (int64_t i = 0; i < s.x.t; i++) backward_row(&s, n, h, i, length, to);
       store_sums(&s, g, 1, to.dk);

@@ -13,13 +13,13 @@ static inline clv_code broadcast_shape(const char *op, const clv_op_site *s, clv
                                        clv_err *err) {
   const clv_shape *a = &s->in[0], *b = &s->in[1];
   char x[160], y[160];
-  bool fits = a->rank == b->rank;
+  bool is_compatible = a->rank == b->rank;
   *ret = *a;
-  for (int i = 0; fits && i < a->rank; i++) {
-    fits = a->dim[i] == b->dim[i] || (i && (a->dim[i] == 1 || b->dim[i] == 1));
+  for (int i = 0; is_compatible && i < a->rank; i++) {
+    is_compatible = a->dim[i] == b->dim[i] || (i && (a->dim[i] == 1 || b->dim[i] == 1));
     if (a->dim[i] == 1) ret->dim[i] = b->dim[i];
   }
-  if (fits) return CLV_OK;
+  if (is_compatible) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "%s needs two inputs of the same rank and batch size, whose other dimensions are "
                   "equal or 1; got %s and %s",
@@ -64,10 +64,10 @@ static inline void broadcast_gradient(const clv_ref_kernel *k, const clv_kernel_
     const REAL *xs = a->in[0], *zs = a->in[1];                                               \
     REAL *ys = a->out;                                                                       \
     (void)err;                                                                               \
-    bool alike = !clv_has_broadcast_input(&k->d);                                            \
+    bool has_one_shape = !clv_has_broadcast_input(&k->d);                                    \
     for (size_t o = 0; o < k->n_out; o++) {                                                  \
       size_t at[2] = {o, o};                                                                 \
-      if (!alike) broadcast_indices(&v, o, at);                                              \
+      if (!has_one_shape) broadcast_indices(&v, o, at);                                      \
       REAL x = xs[at[0]], z = zs[at[1]];                                                     \
       ys[o] = (expression);                                                                  \
     }                                                                                        \

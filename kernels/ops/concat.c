@@ -7,9 +7,9 @@ static clv_code concat_shape(const clv_op_site *s, clv_shape *ret, clv_err *err)
   CLV_TRY(clv_find_dim("concat", s, &axis, err));
   clv_shape out = s->in[0];
   for (int i = 1; i < s->n_in; i++) {
-    clv_shape like = s->in[i];
-    if (like.rank == out.rank) like.dim[axis] = s->in[0].dim[axis];
-    if (!clv_shape_equal(&like, &s->in[0]))
+    clv_shape expected = s->in[i];
+    if (expected.rank == out.rank) expected.dim[axis] = s->in[0].dim[axis];
+    if (!clv_shape_equal(&expected, &s->in[0]))
       return clv_fail(
           err, CLV_INVALID, "concat along dim %d needs inputs equal in all others, got %s and %s",
           axis, clv_shape_format(&s->in[0], a, sizeof a), clv_shape_format(&s->in[i], b, sizeof b));

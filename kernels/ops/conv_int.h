@@ -291,8 +291,8 @@ static inline int64_t conv_transpose_fan_in(const clv_op_site *s) {
       rest = next;
     }
     /* number of taps from one tap to the next that reaches the same output */
-    int64_t apart = s->attrs->stride[i] / step;
-    n *= (s->attrs->kernel[i] + apart - 1) / apart;
+    int64_t tap_step = s->attrs->stride[i] / step;
+    n *= (s->attrs->kernel[i] + tap_step - 1) / tap_step;
   }
   return n;
 }

@@ -92,11 +92,12 @@ static clv_code sum_counted_weights(const clv_ref_kernel *k, const loss_constant
 
 static double position_loss(const clv_attrs *t, const loss_constants *s, const REAL *x,
                             int64_t label) {
-  double top = row_max(x, s->classes), over = log(row_exp_sum(x, s->classes, top)) + top;
-  double one = class_weight(s, label) * (over - x[label]), total_weight = 0;
-  if (t->label_smoothing == 0) return one;
-  for (int64_t c = 0; c < s->classes; c++) total_weight += class_weight(s, c) * (over - x[c]);
-  return (1 - t->label_smoothing) * one + s->smoothing_share * total_weight;
+  double top = row_max(x, s->classes), log_sum_exp = log(row_exp_sum(x, s->classes, top)) + top;
+  double target_loss = class_weight(s, label) * (log_sum_exp - x[label]), total_weight = 0;
+  if (t->label_smoothing == 0) return target_loss;
+  for (int64_t c = 0; c < s->classes; c++)
+    total_weight += class_weight(s, c) * (log_sum_exp - x[c]);
+  return (1 - t->label_smoothing) * target_loss + s->smoothing_share * total_weight;
 }
 
 static clv_code cross_entropy_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -120,9 +121,9 @@ static void row_gradient(const clv_attrs *t, const loss_constants *s, const REAL
                          double share, REAL *dx) {
   double top = row_max(x, s->classes), sum = row_exp_sum(x, s->classes, top),
          e = t->label_smoothing;
-  double one = (1 - e) * class_weight(s, label);
+  double target_weight = (1 - e) * class_weight(s, label);
   for (int64_t c = 0; c < s->classes; c++) {
-    double p = exp(x[c] - top) / sum, d = one * (p - (c == label));
+    double p = exp(x[c] - top) / sum, d = target_weight * (p - (c == label));
     if (e != 0) d += s->smoothing_share * (p * s->weight_sum - class_weight(s, c));
     dx[c] = (REAL)(d * share);
   }

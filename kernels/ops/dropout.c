@@ -26,9 +26,9 @@ static void drop_values(const clv_ref_kernel *k, const clv_kernel_args *a, size_
   for (size_t j = 0; j < n; j++) {
     size_t i = first + j;
     if (i % 4 == 0 || !j) clv_rng_block(&a->key, (uint32_t)(i / 4), word);
-    bool keep = (word[i % 4] >> 8) * 0x1p-24 >= k->d.attrs.p;
-    y[at + j] = x[at + j] * (keep ? scale : 0);
-    if (k->has_backward) mask[at + j] = keep;
+    bool is_kept = (word[i % 4] >> 8) * 0x1p-24 >= k->d.attrs.p;
+    y[at + j] = x[at + j] * (is_kept ? scale : 0);
+    if (k->has_backward) mask[at + j] = is_kept;
   }
 }
 

@@ -21,8 +21,8 @@ typedef struct ops_groups {
 
 static ops_groups compute_extents(const clv_ref_kernel *k) {
   const clv_shape *in = &k->d.in[0];
-  bool each = k->d.op == CLV_OP_INSTANCENORM;
-  ops_groups s = {.groups = (size_t)(each ? in->dim[1] : k->d.attrs.groups), .inner = 1};
+  bool is_instancenorm = k->d.op == CLV_OP_INSTANCENORM;
+  ops_groups s = {.groups = (size_t)(is_instancenorm ? in->dim[1] : k->d.attrs.groups), .inner = 1};
   for (int i = 2; i < in->rank; i++) s.inner *= (size_t)in->dim[i];
   s.rows = (size_t)in->dim[0] * s.groups;
   s.channels = (size_t)in->dim[1] / s.groups;

@@ -67,35 +67,36 @@ static const REAL *param_of(const gru_sizes *s, const clv_kernel_args *a, int la
   return which < s->slots ? a->param[layer * s->slots + which] : NULL;
 }
 
-/* Returns a row of W_ih x + b_ih, or with `of_h` of W_hh h + b_hh. */
+/* Returns a row of W_ih x + b_ih, or if is_recurrent of W_hh h + b_hh. */
 static double gate_sum(const gru_sizes *s, const clv_kernel_args *a, int layer, int64_t nt,
-                       int64_t row, bool of_h) {
-  const REAL *w = param_of(s, a, layer, of_h), *b = param_of(s, a, layer, 2 + of_h);
+                       int64_t row, bool is_recurrent) {
+  const REAL *w = param_of(s, a, layer, is_recurrent), *b = param_of(s, a, layer, 2 + is_recurrent);
   int64_t width;
   const REAL *x = input_of(s, a, layer, nt, &width);
-  if (of_h) {
+  if (is_recurrent) {
     x = h_before(s, layer, nt);
     width = x ? s->h : 0;
   }
   double sum = b ? (double)b[row] : 0;
-  for (int64_t i = 0; i < width; i++) sum += (double)w[row * (of_h ? s->h : width) + i] * x[i];
+  for (int64_t i = 0; i < width; i++)
+    sum += (double)w[row * (is_recurrent ? s->h : width) + i] * x[i];
   return sum;
 }
 
 static void run_step(const gru_sizes *s, const clv_kernel_args *a, int layer, int64_t nt) {
   const REAL *before = h_before(s, layer, nt);
   for (int64_t j = 0; j < s->h; j++) {
-    double in[3], own[3];
+    double ih[3], hh[3];
     for (int64_t gate = 0; gate < 3; gate++) {
-      in[gate] = gate_sum(s, a, layer, nt, gate * s->h + j, false);
-      own[gate] = gate_sum(s, a, layer, nt, gate * s->h + j, true);
+      ih[gate] = gate_sum(s, a, layer, nt, gate * s->h + j, false);
+      hh[gate] = gate_sum(s, a, layer, nt, gate * s->h + j, true);
     }
-    double r = 1 / (1 + exp(-(in[0] + own[0]))), z = 1 / (1 + exp(-(in[1] + own[1])));
-    double n = tanh(in[2] + r * own[2]);
+    double r = 1 / (1 + exp(-(ih[0] + hh[0]))), z = 1 / (1 + exp(-(ih[1] + hh[1])));
+    double n = tanh(ih[2] + r * hh[2]);
     row_of(s, layer, nt, GATE_R)[j] = (REAL)r;
     row_of(s, layer, nt, GATE_Z)[j] = (REAL)z;
     row_of(s, layer, nt, GATE_N)[j] = (REAL)n;
-    row_of(s, layer, nt, CANDIDATE)[j] = (REAL)own[2];
+    row_of(s, layer, nt, CANDIDATE)[j] = (REAL)hh[2];
     row_of(s, layer, nt, HIDDEN)[j] = (REAL)((1 - z) * n + z * (before ? before[j] : 0));
   }
 }
@@ -114,49 +115,50 @@ static clv_code gru_forward(clv_kernel *base, const clv_kernel_args *a, clv_err 
 /* Gradients in scratch: of W_ih x + b_ih, of W_hh h + b_hh, of a layer's input, and of h from the
  * following step. */
 typedef struct gru_gradients {
-  REAL *in, *own, *dx, *dh;
+  REAL *dgates_ih, *dgates_hh, *dx, *dh;
 } gru_gradients;
 
 /* Computes the gradients of step nt, and then dh for the step before. */
 static void run_step_back(const gru_sizes *s, const clv_kernel_args *a, int layer, int64_t nt,
-                          const REAL *outside, const gru_gradients *g) {
+                          const REAL *outside_dh, const gru_gradients *g) {
   const REAL *before = h_before(s, layer, nt), *w = param_of(s, a, layer, 1);
-  REAL *in = g->in + nt * 3 * s->h, *own = g->own + nt * 3 * s->h;
-  bool last = nt % s->t == s->t - 1;
+  REAL *dgates_ih = g->dgates_ih + nt * 3 * s->h, *dgates_hh = g->dgates_hh + nt * 3 * s->h;
+  bool is_last_step = nt % s->t == s->t - 1;
   for (int64_t j = 0; j < s->h; j++) {
     double r = row_of(s, layer, nt, GATE_R)[j], z = row_of(s, layer, nt, GATE_Z)[j];
     double n = row_of(s, layer, nt, GATE_N)[j], q = row_of(s, layer, nt, CANDIDATE)[j];
-    double dh = outside[nt * s->h + j] + (last ? 0 : (double)g->dh[j]);
+    double dh = outside_dh[nt * s->h + j] + (is_last_step ? 0 : (double)g->dh[j]);
     double dn = dh * (1 - z) * (1 - n * n);
-    in[j] = own[j] = (REAL)(dn * q * r * (1 - r));
-    in[s->h + j] = own[s->h + j] = (REAL)(dh * ((before ? before[j] : 0) - n) * z * (1 - z));
-    in[2 * s->h + j] = (REAL)dn;
-    own[2 * s->h + j] = (REAL)(dn * r);
+    dgates_ih[j] = dgates_hh[j] = (REAL)(dn * q * r * (1 - r));
+    dgates_ih[s->h + j] = dgates_hh[s->h + j] =
+        (REAL)(dh * ((before ? before[j] : 0) - n) * z * (1 - z));
+    dgates_ih[2 * s->h + j] = (REAL)dn;
+    dgates_hh[2 * s->h + j] = (REAL)(dn * r);
     g->dh[j] = (REAL)(dh * z);
   }
   for (int64_t j = 0; j < s->h; j++) {
     double sum = g->dh[j];
-    for (int64_t row = 0; row < 3 * s->h; row++) sum += (double)own[row] * w[row * s->h + j];
+    for (int64_t row = 0; row < 3 * s->h; row++) sum += (double)dgates_hh[row] * w[row * s->h + j];
     g->dh[j] = (REAL)sum;
   }
 }
 
-/* Computes the gradients of W_ih and b_ih, or with `of_h` of W_hh and b_hh. */
-static void weights_back(const gru_sizes *s, const clv_kernel_args *a, int layer, bool of_h,
+/* Computes the gradients of W_ih and b_ih, or if is_recurrent of W_hh and b_hh. */
+static void weights_back(const gru_sizes *s, const clv_kernel_args *a, int layer, bool is_recurrent,
                          const REAL *d) {
   void *const *to = &a->dparam[layer * s->slots];
-  int64_t width = of_h || layer ? s->h : s->f, unused;
+  int64_t width = is_recurrent || layer ? s->h : s->f, unused;
   for (int64_t row = 0; row < 3 * s->h; row++)
     for (int64_t i = 0; i <= width; i++) {
       double sum = 0;
       for (int64_t nt = 0; nt < s->n * s->t; nt++) {
-        const REAL *x = of_h ? h_before(s, layer, nt) : input_of(s, a, layer, nt, &unused);
+        const REAL *x = is_recurrent ? h_before(s, layer, nt) : input_of(s, a, layer, nt, &unused);
         sum += (double)d[nt * 3 * s->h + row] * (i == width ? 1 : x ? (double)x[i] : 0);
       }
       if (i < width)
-        store_or_add((REAL *)to[of_h] + row * width + i, sum, a->accumulate);
+        store_or_add((REAL *)to[is_recurrent] + row * width + i, sum, a->accumulate);
       else if (s->slots == 4)
-        store_or_add((REAL *)to[2 + of_h] + row, sum, a->accumulate);
+        store_or_add((REAL *)to[2 + is_recurrent] + row, sum, a->accumulate);
     }
 }
 
@@ -177,18 +179,19 @@ static void input_back(const gru_sizes *s, const clv_kernel_args *a, int layer, 
 static clv_code gru_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   gru_sizes s = make_sizes(k, a);
-  gru_gradients g = {.in = a->scratch};
-  g.own = g.in + 3 * k->n_out;
-  g.dx = g.own + 3 * k->n_out;
+  gru_gradients g = {.dgates_ih = a->scratch};
+  g.dgates_hh = g.dgates_ih + 3 * k->n_out;
+  g.dx = g.dgates_hh + 3 * k->n_out;
   g.dh = g.dx + k->n_out;
   (void)err;
   for (int layer = s.layers - 1; layer >= 0; layer--) {
-    const REAL *outside = layer == s.layers - 1 ? a->dout : g.dx;
+    const REAL *outside_dh = layer == s.layers - 1 ? a->dout : g.dx;
     for (int64_t n = 0; n < s.n; n++)
-      for (int64_t t = s.t - 1; t >= 0; t--) run_step_back(&s, a, layer, n * s.t + t, outside, &g);
-    if (k->d.need_dw) weights_back(&s, a, layer, false, g.in);
-    if (k->d.need_dw) weights_back(&s, a, layer, true, g.own);
-    if (layer || a->din[0]) input_back(&s, a, layer, g.in, layer ? g.dx : a->din[0]);
+      for (int64_t t = s.t - 1; t >= 0; t--)
+        run_step_back(&s, a, layer, n * s.t + t, outside_dh, &g);
+    if (k->d.need_dw) weights_back(&s, a, layer, false, g.dgates_ih);
+    if (k->d.need_dw) weights_back(&s, a, layer, true, g.dgates_hh);
+    if (layer || a->din[0]) input_back(&s, a, layer, g.dgates_ih, layer ? g.dx : a->din[0]);
   }
   return CLV_OK;
 }

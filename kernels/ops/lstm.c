@@ -107,25 +107,26 @@ static clv_code lstm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err
   return CLV_OK;
 }
 
-/* Computes the gradients of step t's gates from those of step t + 1. outside: gradient of h from
+/* Computes the gradients of step t's gates from those of step t + 1. outside_dh: gradient of h from
  * outside the layer. dc [H]: holds the gradient of c_t from step t + 1 at the call, and that of
  * c_(t-1) on return. */
 static void run_lstm_step_back(const lstm_sizes *s, const clv_kernel_args *a, int layer, int64_t n,
-                               int64_t t, const REAL *outside, REAL *dgates, REAL *dc) {
+                               int64_t t, const REAL *outside_dh, REAL *dgates, REAL *dc) {
   const REAL *row = lstm_row(s, layer, n, t, 0), *w_h = lstm_param(s, a, layer, 1);
   REAL *d = dgates + (n * s->t + t) * 4 * s->h;
-  const REAL *after = t + 1 < s->t ? d + 4 * s->h : NULL;
+  const REAL *dgates_after = t + 1 < s->t ? d + 4 * s->h : NULL;
   for (int64_t j = 0; j < s->h; j++) {
-    double dh = outside[(n * s->t + t) * s->h + j];
-    for (int64_t r = 0; after && r < 4 * s->h; r++) dh += (double)after[r] * w_h[r * s->h + j];
+    double dh = outside_dh[(n * s->t + t) * s->h + j];
+    for (int64_t r = 0; dgates_after && r < 4 * s->h; r++)
+      dh += (double)dgates_after[r] * w_h[r * s->h + j];
     double i = row[GATE_I * s->h + j], f = row[GATE_F * s->h + j], g = row[GATE_G * s->h + j];
-    double o = row[GATE_O * s->h + j], squashed = tanh(row[CELL * s->h + j]);
+    double o = row[GATE_O * s->h + j], tanh_c = tanh(row[CELL * s->h + j]);
     double before = t ? lstm_row(s, layer, n, t - 1, CELL)[j] : 0;
-    double cell = (after ? dc[j] : 0) + dh * o * (1 - squashed * squashed);
+    double cell = (dgates_after ? dc[j] : 0) + dh * o * (1 - tanh_c * tanh_c);
     d[GATE_I * s->h + j] = (REAL)(cell * g * i * (1 - i));
     d[GATE_F * s->h + j] = (REAL)(cell * before * f * (1 - f));
     d[GATE_G * s->h + j] = (REAL)(cell * i * (1 - g * g));
-    d[GATE_O * s->h + j] = (REAL)(dh * squashed * o * (1 - o));
+    d[GATE_O * s->h + j] = (REAL)(dh * tanh_c * o * (1 - o));
     dc[j] = (REAL)(cell * f);
   }
 }
@@ -181,10 +182,10 @@ static clv_code lstm_backward(clv_kernel *base, const clv_kernel_args *a, clv_er
   REAL *dgates = a->scratch, *dx = dgates + 4 * k->n_out, *dc = dx + k->n_out;
   (void)err;
   for (int layer = s.layers - 1; layer >= 0; layer--) {
-    const REAL *outside = layer == s.layers - 1 ? a->dout : dx;
+    const REAL *outside_dh = layer == s.layers - 1 ? a->dout : dx;
     for (int64_t n = 0; n < s.n; n++)
       for (int64_t t = s.t - 1; t >= 0; t--)
-        run_lstm_step_back(&s, a, layer, n, t, outside, dgates, dc);
+        run_lstm_step_back(&s, a, layer, n, t, outside_dh, dgates, dc);
     if (k->d.need_dw) lstm_weights_back(&s, a, layer, dgates);
     if (layer || a->din[0]) lstm_input_back(&s, a, layer, dgates, layer ? dx : a->din[0]);
   }

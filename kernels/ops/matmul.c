@@ -7,9 +7,10 @@
 static clv_code matmul_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   const clv_shape *a = &s->in[0], *b = &s->in[1];
   char x[160], y[160];
-  bool fits = a->rank >= 3 && b->rank == a->rank && a->dim[a->rank - 1] == b->dim[a->rank - 2];
-  for (int i = 0; fits && i < a->rank - 2; i++) fits = a->dim[i] == b->dim[i];
-  if (!fits)
+  bool is_possible =
+      a->rank >= 3 && b->rank == a->rank && a->dim[a->rank - 1] == b->dim[a->rank - 2];
+  for (int i = 0; is_possible && i < a->rank - 2; i++) is_possible = a->dim[i] == b->dim[i];
+  if (!is_possible)
     return clv_fail(err, CLV_INVALID,
                     "matmul needs [N, ..., m, k] and [N, ..., k, n], equal but for m and n, got %s "
                     "and %s",

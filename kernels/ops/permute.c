@@ -21,14 +21,14 @@ static clv_code permute_shape(const clv_op_site *s, clv_shape *ret, clv_err *err
       clv_shape_format(order, a, sizeof a), in->rank - 1, clv_shape_format(in, b, sizeof b));
 }
 
-/* Copies to[i] = from[at(i)], or with `back` to[at(i)] = from[i]. i counts the output's values;
+/* Copies to[i] = from[at(i)], or if is_backward to[at(i)] = from[i]. i counts the output's values;
  * at(i) is the index in the input of the output's value i. */
-static void permute_values(const clv_ref_kernel *k, const REAL *from, REAL *to, bool back) {
+static void permute_values(const clv_ref_kernel *k, const REAL *from, REAL *to, bool is_backward) {
   size_t step[CLV_MAX_RANK];
   clv_permuted_strides(&k->d.in[0], &k->d.attrs.order, step);
   for (size_t i = 0; i < k->n_out; i++) {
     size_t at = clv_permuted_index(&k->d.out, step, i);
-    to[back ? at : i] = from[back ? i : at];
+    to[is_backward ? at : i] = from[is_backward ? i : at];
   }
 }
 

@@ -8,8 +8,8 @@
 #include "kernels/ops/op_int.h"
 
 /* Fails unless both halves of an attribute of an op over [N, C, L] are equal. */
-static inline clv_code check_one_integer(const char *op, const char *name, const int64_t v[2],
-                                         clv_err *err) {
+static inline clv_code check_halves_equal(const char *op, const char *name, const int64_t v[2],
+                                          clv_err *err) {
   if (v[0] == v[1]) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "%s.%s is one integer, got [%lld, %lld]", op, name,
                   (long long)v[0], (long long)v[1]);
@@ -22,9 +22,9 @@ static inline clv_code pool_shape(const char *op, int rank, const clv_op_site *s
   CLV_TRY(clv_check_rank(op, &s->in[0], rank, rank == 4 ? "[N, C, H, W]" : "[N, C, L]", "", err));
   CLV_TRY(clv_check_no_empty_dim(op, &s->in[0], err));
   if (rank == 3) {
-    CLV_TRY(check_one_integer(op, "kernel", s->attrs->kernel, err));
-    CLV_TRY(check_one_integer(op, "stride", s->attrs->stride, err));
-    CLV_TRY(check_one_integer(op, "pad", s->attrs->pad, err));
+    CLV_TRY(check_halves_equal(op, "kernel", s->attrs->kernel, err));
+    CLV_TRY(check_halves_equal(op, "stride", s->attrs->stride, err));
+    CLV_TRY(check_halves_equal(op, "pad", s->attrs->pad, err));
   }
   for (int i = 0; i < rank - 2; i++)
     if (s->attrs->pad[i] > s->attrs->kernel[i] / 2)

@@ -8,20 +8,20 @@
 
 #include "kernels/ops/pool_int.h"
 
-static inline clv_code check_image(const char *op, int least, int most, const clv_op_site *s,
+static inline clv_code check_image(const char *op, int min_rank, int max_rank, const clv_op_site *s,
                                    clv_err *err) {
   const clv_shape *in = &s->in[0];
   char text[160];
-  if (in->rank < least || in->rank > most)
+  if (in->rank < min_rank || in->rank > max_rank)
     return clv_fail(err, CLV_INVALID, "%s needs %s, got %s", op,
-                    most == 3    ? "rank 3 [N, C, L]"
-                    : least == 4 ? "rank 4 [N, C, H, W]"
-                                 : "rank 3 [N, C, L] or 4 [N, C, H, W]",
+                    max_rank == 3   ? "rank 3 [N, C, L]"
+                    : min_rank == 4 ? "rank 4 [N, C, H, W]"
+                                    : "rank 3 [N, C, L] or 4 [N, C, H, W]",
                     clv_shape_format(in, text, sizeof text));
   return clv_check_no_empty_dim(op, in, err);
 }
 
-/* Writes the shape with the extents of `size`. */
+/* Writes the input's shape to *ret, with the image's extents replaced by `size`. */
 static inline clv_code set_image(const clv_op_site *s, const int64_t size[2], clv_shape *ret) {
   *ret = s->in[0];
   for (int i = 2; i < ret->rank; i++) ret->dim[i] = size[ret->rank == 3 ? 1 : i - 2];
@@ -31,7 +31,7 @@ static inline clv_code set_image(const clv_op_site *s, const int64_t size[2], cl
 static inline clv_code adaptive_shape(const char *op, int rank, const clv_op_site *s,
                                       clv_shape *ret, clv_err *err) {
   CLV_TRY(check_image(op, rank, rank, s, err));
-  if (rank == 3) CLV_TRY(check_one_integer(op, "output_size", s->attrs->output_size, err));
+  if (rank == 3) CLV_TRY(check_halves_equal(op, "output_size", s->attrs->output_size, err));
   return set_image(s, s->attrs->output_size, ret);
 }
 
@@ -40,7 +40,7 @@ static inline clv_code upsample_shape(const char *op, const clv_op_site *s, clv_
   const clv_attrs *a = s->attrs;
   int64_t size[2];
   CLV_TRY(check_image(op, 3, 4, s, err));
-  if (s->in[0].rank == 3) CLV_TRY(check_one_integer(op, "size", a->size, err));
+  if (s->in[0].rank == 3) CLV_TRY(check_halves_equal(op, "size", a->size, err));
   if ((a->scale_factor > 0) == (a->size[0] > 0 && a->size[1] > 0))
     return clv_fail(err, CLV_INVALID, "%s needs either size or scale_factor", op);
   for (int i = 0; i < 2; i++) {
@@ -80,10 +80,10 @@ static inline double sum_readers(const clv_resample *r, const REAL *dy, int64_t 
   double sum = 0;
   for (; row < rows; row++) {
     clv_taps t = clv_taps_of(r, 0, row);
-    double of_row = clv_tap_weight(&t, h);
-    for (int64_t j = clv_taps_readers(r, 1, w, &columns); of_row > 0 && j < columns; j++) {
+    double row_weight = clv_tap_weight(&t, h);
+    for (int64_t j = clv_taps_readers(r, 1, w, &columns); row_weight > 0 && j < columns; j++) {
       clv_taps u = clv_taps_of(r, 1, j);
-      sum += of_row * clv_tap_weight(&u, w) * dy[row * r->out[1] + j];
+      sum += row_weight * clv_tap_weight(&u, w) * dy[row * r->out[1] + j];
     }
   }
   return sum;

@@ -15,24 +15,26 @@ static clv_code fail_mismatch(const clv_shape *want, const clv_shape *in, int64_
 
 static clv_code reshape_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   const clv_shape *want = &s->attrs->shape, *in = &s->in[0];
-  int64_t per_sample = 1, known = 1;
-  int wild = -1;
+  int64_t per_sample = 1, known_product = 1;
+  int wildcard = -1;
   if (in->rank < 1) return clv_fail(err, CLV_INVALID, "reshape needs a batch, got a scalar");
   if (want->rank < 1 || want->rank >= CLV_MAX_RANK)
     return clv_fail(err, CLV_INVALID, "reshape needs 1 to %d extents per sample, got %d",
                     CLV_MAX_RANK - 1, want->rank);
   for (int i = 1; i < in->rank; i++) per_sample *= in->dim[i];
   for (int i = 0; i < want->rank; i++) {
-    if (want->dim[i] == -1 && wild < 0)
-      wild = i;
-    else if (want->dim[i] < 0 || __builtin_mul_overflow(known, want->dim[i], &known))
+    if (want->dim[i] == -1 && wildcard < 0)
+      wildcard = i;
+    else if (want->dim[i] < 0 ||
+             __builtin_mul_overflow(known_product, want->dim[i], &known_product))
       return fail_mismatch(want, in, per_sample, err);
   }
-  bool fits = wild < 0 ? known == per_sample : known && per_sample % known == 0;
-  if (!fits) return fail_mismatch(want, in, per_sample, err);
+  bool is_possible =
+      wildcard < 0 ? known_product == per_sample : known_product && per_sample % known_product == 0;
+  if (!is_possible) return fail_mismatch(want, in, per_sample, err);
   clv_shape out = {.rank = want->rank + 1, .dim = {in->dim[0]}};
   for (int i = 0; i < want->rank; i++)
-    out.dim[i + 1] = i == wild ? per_sample / known : want->dim[i];
+    out.dim[i + 1] = i == wildcard ? per_sample / known_product : want->dim[i];
   *ret = out;
   return CLV_OK;
 }

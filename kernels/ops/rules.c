@@ -29,15 +29,16 @@ clv_code clv_window_extents(const char *op, const clv_op_site *site, int64_t ret
   for (int i = 0; i < site->in[0].rank - 2; i++) {
     /* Extents and attributes are at most 2^31 - 1 each: no overflow in 64 bits. */
     int64_t padded = site->in[0].dim[2 + i] + 2 * a->pad[i], apart = CLV_MAX(a->dilation[i], 1);
-    int64_t reach = (a->kernel[i] - 1) * apart + 1;
-    if (apart > 1) snprintf(wide, sizeof wide, ", %lld wide by dilation,", (long long)reach);
-    if (padded < reach)
+    int64_t window_extent = (a->kernel[i] - 1) * apart + 1;
+    if (apart > 1)
+      snprintf(wide, sizeof wide, ", %lld wide by dilation,", (long long)window_extent);
+    if (padded < window_extent)
       return clv_fail(err, CLV_INVALID,
                       "%s: kernel %lld x %lld%s does not fit the input %s with pad %lld x %lld", op,
                       (long long)a->kernel[0], (long long)a->kernel[1], wide,
                       clv_shape_format(&site->in[0], text, sizeof text), (long long)a->pad[0],
                       (long long)a->pad[1]);
-    out[i] = (padded - reach) / a->stride[i] + 1;
+    out[i] = (padded - window_extent) / a->stride[i] + 1;
   }
   memcpy(ret, out, (size_t)(site->in[0].rank - 2) * sizeof *out);
   return CLV_OK;
@@ -101,11 +102,11 @@ clv_code clv_check_length(const int64_t *lengths, int64_t i, int64_t steps, int6
 
 clv_code clv_check_packed(const int64_t *lengths, int64_t n, int64_t steps, int64_t rows,
                           clv_err *err) {
-  int64_t length = 0, all = 0;
+  int64_t length = 0, total = 0;
   for (int64_t i = 0; i < n; i++) {
     CLV_TRY(clv_check_length(lengths, i, steps, &length, err));
-    all += length;
-    if (all <= rows) continue;
+    total += length;
+    if (total <= rows) continue;
     clv_fail(err, CLV_INVALID, "the lengths up to sample %lld add up to more than %lld rows",
              (long long)i, (long long)rows);
     return clv_err_set_offending_value(err, "%lld", (long long)length);
@@ -154,10 +155,10 @@ clv_code clv_check_trailing_dims(const char *op, const clv_op_site *site, clv_er
     return clv_fail(err, CLV_INVALID, "%s needs rank 2 or more ([N, ...]), got %s", op,
                     clv_shape_format(in, b, sizeof b));
   clv_shape want = clv_trailing_dims(site);
-  bool fits = want.rank < in->rank;
-  for (int i = 0; fits && i < want.rank; i++)
-    fits = want.dim[i] == in->dim[in->rank - want.rank + i];
-  if (fits) return CLV_OK;
+  bool is_possible = want.rank < in->rank;
+  for (int i = 0; is_possible && i < want.rank; i++)
+    is_possible = want.dim[i] == in->dim[in->rank - want.rank + i];
+  if (is_possible) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "%s over %s needs an input [N, ...] that ends in these extents, got %s", op,
                   clv_shape_format(&want, a, sizeof a), clv_shape_format(in, b, sizeof b));

@@ -28,7 +28,7 @@ static inline double row_max(const REAL *x, int64_t n) {
   return top;
 }
 
-/* Returns sum_i exp(x_i - top). */
+/* Returns sum_i exp(x_i - top), where top is the row's largest value. */
 static inline double row_exp_sum(const REAL *x, int64_t n, double top) {
   double sum = 0;
   for (int64_t i = 0; i < n; i++) sum += exp((double)x[i] - top);

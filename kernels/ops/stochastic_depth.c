@@ -17,10 +17,10 @@ static clv_code stochastic_depth_forward(clv_kernel *base, const clv_kernel_args
   if (!k->d.training) return identity_forward(base, a, err);
   for (size_t n = 0; n < count_records(k); n++) {
     if (n % 4 == 0) clv_rng_block(&a->key, (uint32_t)(n / 4), word);
-    bool keep = (word[n % 4] >> 8) * 0x1p-24 >= k->d.attrs.p;
+    bool is_kept = (word[n % 4] >> 8) * 0x1p-24 >= k->d.attrs.p;
     for (size_t i = n * per_record; i < (n + 1) * per_record; i++)
-      ((REAL *)a->out)[i] = ((const REAL *)a->in[0])[i] * (keep ? kept_scale(k) : 0);
-    if (k->has_backward) ((uint8_t *)a->saved)[n] = keep;
+      ((REAL *)a->out)[i] = ((const REAL *)a->in[0])[i] * (is_kept ? kept_scale(k) : 0);
+    if (k->has_backward) ((uint8_t *)a->saved)[n] = is_kept;
   }
   return CLV_OK;
 }

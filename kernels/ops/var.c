@@ -40,8 +40,8 @@ static clv_code var_forward(clv_kernel *base, const clv_kernel_args *a, clv_err 
     column c = column_of(k, o);
     double mean = mean_of(&c, x), squares = 0;
     for (size_t e = 0; e < c.extent; e++) {
-      double far = (double)x[c.first + e * c.step] - mean;
-      squares += far * far;
+      double distance = (double)x[c.first + e * c.step] - mean;
+      squares += distance * distance;
     }
     ((REAL *)a->out)[o] = (REAL)(squares / c.divisor);
   }

@@ -67,8 +67,8 @@ CLV_STEP_FORMULA(adam) {
 }
 
 CLV_STEP_FORMULA(adamw) {
-  float shrunk = a->weight_decay != 0 ? p[i] * a->weight_factor : p[i];
-  p[i] = clv_step_averages(a, shrunk, g[i] * a->grad_scale, &m0[i], &m1[i]);
+  float decayed_p = a->weight_decay != 0 ? p[i] * a->weight_factor : p[i];
+  p[i] = clv_step_averages(a, decayed_p, g[i] * a->grad_scale, &m0[i], &m1[i]);
 }
 
 CLV_STEP_FORMULA(adagrad) {
@@ -96,9 +96,9 @@ CLV_STEP_FORMULA(rmsprop) {
 
 CLV_STEP_FORMULA(adamax) {
   float d = clv_step_gradient(a, p[i], g[i]);
-  float faded = a->decay[1] * m1[i], now = fabsf(d) + a->eps;
+  float decayed = a->decay[1] * m1[i], now = fabsf(d) + a->eps;
   m0[i] = fmaf(a->one_minus_decay[0], d, a->decay[0] * m0[i]);
-  m1[i] = faded > now ? faded : now;
+  m1[i] = decayed > now ? decayed : now;
   p[i] = p[i] - a->step_size * m0[i] / m1[i];
 }
 

@@ -48,7 +48,7 @@ static clv_text_options make_text_options(const clv_data_config *d) {
                             .tokenizer = d->tokenizer.file,
                             .tokenizer_options = {.keep_case = !d->tokenizer.lower_case,
                                                   .accents = accents[d->tokenizer.accents]},
-                            .omits_end_tokens = !d->tokenizer.ends,
+                            .omits_end_tokens = !d->tokenizer.adds_first_and_last,
                             .first = d->tokenizer.first,
                             .last = d->tokenizer.last,
                             .pad = d->tokenizer.pad,

@@ -178,8 +178,8 @@ clv_code clv_stage_usage_compute(const clv_blueprint *b, uint32_t stage, uint32_
   clv_stage_usage with_most_workspace;
   if (strncmp(clv_stage_device(b, stage), "cuda", 4) != 0)
     return compute_on_backend(clv_backend_cpu(), b, stage, live, versions, ret, err);
-  CLV_TRY(compute_in_dry_run(CLV_CUDA_DRY_RUN_LEAST, b, stage, live, versions, ret, err));
-  CLV_TRY(compute_in_dry_run(CLV_CUDA_DRY_RUN_MOST, b, stage, live, versions, &with_most_workspace,
+  CLV_TRY(compute_in_dry_run(CLV_CUDA_DRY_RUN_MIN, b, stage, live, versions, ret, err));
+  CLV_TRY(compute_in_dry_run(CLV_CUDA_DRY_RUN_MAX, b, stage, live, versions, &with_most_workspace,
                              err));
   ret->max_workspace =
       with_most_workspace.memory - CLV_MIN(with_most_workspace.memory, ret->memory);

@@ -118,7 +118,7 @@ static clv_link *find_peer_link(const clv_peer_link *list, uint32_t n, const cha
   return NULL;
 }
 
-/* Passes the links to peers to the node, by the peer's name. A link that this worker dialled is
+/* Gives the node each link to a peer, under the peer's name. A link that this worker dialled is
  * preferred. */
 static void pass_peers_to_node(clv_session *s) {
   clv_err err;
@@ -226,7 +226,8 @@ static clv_code call_hello(void *channel, const clv_bytes *request, clv_bytes *r
                             reply, err);
 }
 
-/* Sends Hello, which grants the peer its receive window before it attaches a link. */
+/* Sends Hello to a peer, before this worker dials a link to it. Hello tells the peer this worker's
+ * receive window; the reply gives the peer's timeout and protocol. */
 static clv_code send_hello(clv_session *s, const clv_remote_spec *peer, const clv_rpc_pem *pem,
                            unsigned *ret_peer_timeout_ms, uint32_t *ret_protocol, clv_err *err) {
   clv_service *v = s->service;

@@ -19,8 +19,9 @@
 enum { NICE = 10 }; /* the thread hashes while others compute */
 
 typedef struct job {
-  clv_state_save *save;       /* the node's, for the result; NULL: withdrawn */
-  const clv_state_save *data; /* the same one, readable as long as reads_data is set */
+  /* request of the node, which receives the result; NULL: the session has withdrawn it */
+  clv_state_save *save;
+  const clv_state_save *data; /* that request; its data may be read while reads_data is true */
   bool reads_data;            /* the thread may read the node's copy */
   char session[CLV_WIRE_NAME + 1], owner[CLV_WIRE_URI + 1];
   unsigned log_lines;

@@ -194,7 +194,7 @@ static clv_code make_header(const clv_state_folder *o, const clv_cache *c, const
   return clv_cache_header_derive(ret, err);
 }
 
-static bool has_same_shape(const clv_cache_header *a, const clv_cache_header *b) {
+static bool has_same_layout(const clv_cache_header *a, const clv_cache_header *b) {
   return a->records == b->records && a->dtype == b->dtype && clv_shape_equal(&a->row, &b->row);
 }
 
@@ -218,7 +218,7 @@ static clv_code open_or_make(const clv_state_folder *o, const clv_cache *c, uint
   clv_err why;
   CLV_TRY(make_header(o, c, values, &expected, err));
   clv_code code = open_cache(o, &c->key, f, &why);
-  if (code == CLV_OK && has_same_shape(&f->head, &expected)) return CLV_OK;
+  if (code == CLV_OK && has_same_layout(&f->head, &expected)) return CLV_OK;
   if (code == CLV_OK) return fail_other_shape(&expected, &f->head, err);
   if (code != CLV_NOT_FOUND) return clv_fail(err, code, "%s", why.text);
   file_done(f);
@@ -230,7 +230,9 @@ static clv_code open_or_make(const clv_state_folder *o, const clv_cache *c, uint
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 typedef struct mark {
-  uint32_t there, crc32c;
+  /* of the row's number and data */
+  uint32_t is_stored; /* 1: the row is stored; 0: it is not */
+  uint32_t crc32c;
 } mark;
 
 _Static_assert(sizeof(mark) == CLV_CACHE_MARK_BYTES, "as it lies in the file");
@@ -266,7 +268,7 @@ static clv_code put_row(const file *f, int64_t row, const void *data, clv_err *e
 static clv_code get_row(const file *f, int64_t row, int64_t sample, void *data, clv_err *err) {
   mark m, gone = {0};
   CLV_TRY(read_at(f, row_mark_offset(f, row), &m, sizeof m, err));
-  if (m.there != 1)
+  if (m.is_stored != 1)
     return clv_fail(err, CLV_NOT_FOUND, "the row of sample %lld is not in the cache",
                     (long long)sample);
   CLV_TRY(read_at(f, row_offset(f, row), data, (size_t)f->head.row_bytes, err));
@@ -316,7 +318,7 @@ clv_code clv_caches_get(clv_caches *c, const char *identity, const clv_cache *ca
   CLV_TRY(clv_state_folder_begin(&c->folders, identity, &o, err));
   CLV_TRY(make_header(&o, cache, values, &expected, err));
   CLV_TRY(open_cache(&o, &cache->key, &f, err));
-  if (!has_same_shape(&f.head, &expected)) return fail_other_shape(&expected, &f.head, err);
+  if (!has_same_layout(&f.head, &expected)) return fail_other_shape(&expected, &f.head, err);
   char *data = values->data;
   for (int64_t i = 0; i < values->shape.dim[0]; i++)
     CLV_TRY(get_row(&f, rows[i], i, data + (size_t)i * f.head.row_bytes, err));
@@ -331,7 +333,7 @@ static clv_code count_rows(const file *f, uint64_t *ret, clv_err *err) {
   for (uint64_t at = 0; at < f->head.records; at += CLV_COUNT(marks)) {
     size_t n = (size_t)CLV_MIN(f->head.records - at, (uint64_t)CLV_COUNT(marks));
     CLV_TRY(read_at(f, row_mark_offset(f, (int64_t)at), marks, n * sizeof *marks, err));
-    for (size_t i = 0; i < n; i++) *ret += marks[i].there == 1;
+    for (size_t i = 0; i < n; i++) *ret += marks[i].is_stored == 1;
   }
   return CLV_OK;
 }

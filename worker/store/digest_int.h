@@ -32,7 +32,8 @@ typedef struct clv_known_digests {
 } clv_known_digests;
 
 clv_file_version clv_file_version_of(const struct stat *st);
-/* Returns a number of the version, never 0. Other versions of a file have other numbers. */
+/* Returns a number that identifies this version of the file, never 0. Other versions of a file have
+ * other numbers. */
 uint64_t clv_file_version_number(const struct stat *st);
 
 /* Finds the digest of a version of a file. False: it is not known. */

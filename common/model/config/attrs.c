@@ -42,10 +42,10 @@ static bool read_number(const char *text, clv_attr_spec *attr) {
 static clv_code read_scalar(const clv_binder *b, const clv_yaml_node *node, const char *shown,
                             clv_attr_spec *attr, clv_err *err) {
   if (clv_yaml_node_is_null(node)) return fail_bad_value(b, node, shown, err);
-  bool yes = strcmp(node->text, "true") == 0;
-  if (node->is_plain && (yes || strcmp(node->text, "false") == 0)) {
+  bool is_true = strcmp(node->text, "true") == 0;
+  if (node->is_plain && (is_true || strcmp(node->text, "false") == 0)) {
     attr->kind = CLV_ATTR_BOOL;
-    attr->bool_value = yes;
+    attr->bool_value = is_true;
     return CLV_OK;
   }
   if (node->is_plain && starts_like_number(node->text))

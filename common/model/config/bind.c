@@ -51,9 +51,9 @@ static bool is_text_scalar(const binding *s) {
 
 static clv_code bind_bool(const clv_binder *b, const binding *s, clv_err *err) {
   if (!is_plain_scalar(s)) return fail_mismatch(b, s, err);
-  bool yes = strcmp(s->node->text, "true") == 0;
-  if (!yes && strcmp(s->node->text, "false") != 0) return fail_mismatch(b, s, err);
-  *(bool *)s->at = yes;
+  bool is_true = strcmp(s->node->text, "true") == 0;
+  if (!is_true && strcmp(s->node->text, "false") != 0) return fail_mismatch(b, s, err);
+  *(bool *)s->at = is_true;
   return CLV_OK;
 }
 
@@ -71,14 +71,14 @@ static bool read_word_as_number(const binding *s, uint64_t *ret) {
  * may be quoted. */
 static clv_code bind_whole_number(const clv_binder *b, const binding *s, clv_err *err) {
   uint64_t value;
-  bool (*const read)(const char *, uint64_t *) = s->row->kind == CLV_ROW_INT ? clv_text_to_u64
-                                                 : s->row->kind == CLV_ROW_SIZE
-                                                     ? clv_text_to_size
-                                                     : clv_text_to_duration;
+  bool (*const read_number)(const char *, uint64_t *) =
+      s->row->kind == CLV_ROW_INT    ? clv_text_to_u64
+      : s->row->kind == CLV_ROW_SIZE ? clv_text_to_size
+                                     : clv_text_to_duration;
   if (!(s->row->kind == CLV_ROW_INT ? is_plain_scalar(s) : is_text_scalar(s)))
     return fail_mismatch(b, s, err);
   if (read_word_as_number(s, (uint64_t *)s->at)) return CLV_OK;
-  if (!read(s->node->text, &value)) return fail_mismatch(b, s, err);
+  if (!read_number(s->node->text, &value)) return fail_mismatch(b, s, err);
   if (value < s->row->min || value > s->row->max) return fail_mismatch(b, s, err);
   *(uint64_t *)s->at = value;
   return CLV_OK;
@@ -118,18 +118,18 @@ static clv_code read_enum_index(const clv_binder *b, const binding *s, int *ret,
     return CLV_OK;
   }
   char shown[CLV_MESSAGE_TEXT_MAX], expected[256];
-  const char *near = clv_did_you_mean(s->node->text, names, n);
-  if (!near) near = find_name_with_same_start(s->node->text, names, n);
+  const char *suggestion = clv_did_you_mean(s->node->text, names, n);
+  if (!suggestion) suggestion = find_name_with_same_start(s->node->text, names, n);
   clv_row_describe_expected(s->row, expected, sizeof expected);
-  bool none = !near || !*near;
-  if (none && s->row->replacement_hint && s->node->text[0])
+  bool has_no_suggestion = !suggestion || !*suggestion;
+  if (has_no_suggestion && s->row->replacement_hint && s->node->text[0])
     return clv_yaml_source_fail(b->source, s->node->pos, err, "'%s' must be %s, got '%s'; %s",
                                 s->path, expected, clv_text_for_message(s->node->text, shown),
                                 s->row->replacement_hint);
-  if (none) return fail_mismatch(b, s, err);
+  if (has_no_suggestion) return fail_mismatch(b, s, err);
   return clv_yaml_source_fail(b->source, s->node->pos, err,
                               "'%s' must be %s, got '%s', did you mean '%s'?", s->path, expected,
-                              clv_text_for_message(s->node->text, shown), near);
+                              clv_text_for_message(s->node->text, shown), suggestion);
 }
 
 static clv_code bind_enum(const clv_binder *b, const binding *s, clv_err *err) {
@@ -149,12 +149,12 @@ static clv_code bind_seed(const clv_binder *b, const binding *s, clv_err *err) {
 }
 
 static clv_code bind_path(const clv_binder *b, const binding *s, clv_err *err) {
-  static const char credentials[] = "${CREDENTIALS_DIRECTORY}/";
+  static const char credentials_prefix[] = "${CREDENTIALS_DIRECTORY}/";
   if (!is_text_scalar(s) || !s->node->text[0]) return fail_mismatch(b, s, err);
   const char *folder = b->folder, *text = s->node->text;
-  if (strncmp(text, credentials, sizeof credentials - 1) == 0) {
+  if (strncmp(text, credentials_prefix, sizeof credentials_prefix - 1) == 0) {
     folder = b->credentials;
-    text += sizeof credentials - 1;
+    text += sizeof credentials_prefix - 1;
     if (!folder || !*text || *text == '/')
       return clv_yaml_source_fail(
           b->source, s->node->pos, err,
@@ -205,8 +205,9 @@ static clv_code bind_range(const clv_binder *b, const binding *s, clv_err *err) 
 
 static clv_code check_entry_count(const clv_binder *b, const binding *s, clv_err *err) {
   size_t n = s->node->n;
-  bool wrong = s->node->kind != (s->row->kind == CLV_ROW_MAP ? CLV_YAML_MAP : CLV_YAML_LIST);
-  if (wrong) return fail_mismatch(b, s, err);
+  bool is_wrong_kind =
+      s->node->kind != (s->row->kind == CLV_ROW_MAP ? CLV_YAML_MAP : CLV_YAML_LIST);
+  if (is_wrong_kind) return fail_mismatch(b, s, err);
   if (n >= s->row->min && (!s->row->max || n <= s->row->max)) return CLV_OK;
   if (n >= s->row->min)
     return clv_yaml_source_fail(b->source, s->node->pos, err,
@@ -222,13 +223,13 @@ static clv_code check_entry_count(const clv_binder *b, const binding *s, clv_err
  * match the row's format. */
 static clv_code check_list_text(const clv_binder *b, const binding *item, clv_err *err) {
   int index;
-  clv_row each = *item->row;
-  binding alone = *item;
-  each.kind = each.names ? CLV_ROW_ENUM : CLV_ROW_TEXT;
-  if (each.names || each.format != CLV_FORMAT_ANY) alone.row = &each;
-  if (each.names) return read_enum_index(b, &alone, &index, err);
-  bool ok = is_text_scalar(&alone) && clv_format_matches(each.format, alone.node->text);
-  return ok ? CLV_OK : fail_mismatch(b, &alone, err);
+  clv_row entry_row = *item->row;
+  binding entry = *item;
+  entry_row.kind = entry_row.names ? CLV_ROW_ENUM : CLV_ROW_TEXT;
+  if (entry_row.names || entry_row.format != CLV_FORMAT_ANY) entry.row = &entry_row;
+  if (entry_row.names) return read_enum_index(b, &entry, &index, err);
+  bool ok = is_text_scalar(&entry) && clv_format_matches(entry_row.format, entry.node->text);
+  return ok ? CLV_OK : fail_mismatch(b, &entry, err);
 }
 
 static clv_code bind_texts(const clv_binder *b, const binding *s, clv_err *err) {
@@ -338,12 +339,12 @@ static bind_function *const binders[CLV_ROW_KINDS] = {
 static const char *find_path_elsewhere(const clv_schema *schema, const char *prefix,
                                        const char *key) {
   /* bytes at the start of the prefix that the row's path must share */
-  size_t outer = strcspn(prefix, ".") + 1;
-  if (outer >= strlen(prefix)) outer = 0;
+  size_t outer_len = strcspn(prefix, ".") + 1;
+  if (outer_len >= strlen(prefix)) outer_len = 0;
   for (size_t i = 0; i < schema->n_rows; i++) {
     const char *dot = strrchr(schema->rows[i].path, '.');
     if (schema->rows[i].kind == CLV_ROW_ATTRS) continue;
-    if (strncmp(schema->rows[i].path, prefix, outer) != 0) continue;
+    if (strncmp(schema->rows[i].path, prefix, outer_len) != 0) continue;
     if (strcmp(dot ? dot + 1 : schema->rows[i].path, key) == 0) return schema->rows[i].path;
   }
   return NULL;
@@ -360,25 +361,26 @@ static const char *find_other_file_kind(const clv_schema *schema, const char *ke
 static clv_code fail_unknown_key(const clv_binder *b, const clv_yaml_node *entry,
                                  const char *prefix, const char *shown, clv_err *err) {
   const char *keys[64], *key;
-  char cut[CLV_MESSAGE_TEXT_MAX], known[256] = "";
+  char shown_key[CLV_MESSAGE_TEXT_MAX], known[256] = "";
   size_t n = 0;
   for (size_t i = 0; i < b->schema->n_rows && n < CLV_COUNT(keys); i++)
     if ((key = clv_row_key(&b->schema->rows[i], prefix))) keys[n++] = key;
-  const char *near = clv_did_you_mean(entry->key, keys, n);
-  const char *other = near || prefix[0] ? NULL : find_other_file_kind(b->schema, entry->key);
+  const char *suggestion = clv_did_you_mean(entry->key, keys, n);
+  const char *other = suggestion || prefix[0] ? NULL : find_other_file_kind(b->schema, entry->key);
   if (other)
     return clv_yaml_source_fail(b->source, entry->key_pos, err,
                                 "unknown key '%s', which is one of %s; is this the right file?",
                                 entry->key, other);
-  if (!near) near = find_path_elsewhere(b->schema, prefix, entry->key);
-  clv_text_for_message(entry->key, cut);
-  if (near)
+  if (!suggestion) suggestion = find_path_elsewhere(b->schema, prefix, entry->key);
+  clv_text_for_message(entry->key, shown_key);
+  if (suggestion)
     return clv_yaml_source_fail(b->source, entry->key_pos, err,
-                                "unknown key '%s%s', did you mean '%s'?", shown, cut, near);
+                                "unknown key '%s%s', did you mean '%s'?", shown, shown_key,
+                                suggestion);
   for (size_t i = 0, used = 0; i < n && used < sizeof known; i++)
     used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", keys[i]);
   return clv_yaml_source_fail(b->source, entry->key_pos, err, "unknown key '%s%s', known here: %s",
-                              shown, cut, known);
+                              shown, shown_key, known);
 }
 
 static bool has_attrs_row(const clv_schema *schema, const char *prefix) {
@@ -398,13 +400,13 @@ static clv_code check_keys(const clv_binder *b, const clv_yaml_node *map, const 
 
 static clv_code bind_default(const clv_binder *b, binding *s, clv_err *err) {
   CLV_AUTO(clv_yaml_node_freep) clv_yaml_node *node = NULL;
-  const char *initial = s->row->default_text;
+  const char *default_text = s->row->default_text;
   if (s->row->kind == CLV_ROW_SECTION) return bind_section(b, s, err);
-  if (!initial) return CLV_OK;
-  if (initial[0] == '[')
-    CLV_TRY(clv_yaml_read(b->source, initial, strlen(initial), 0, &node, err));
+  if (!default_text) return CLV_OK;
+  if (default_text[0] == '[')
+    CLV_TRY(clv_yaml_read(b->source, default_text, strlen(default_text), 0, &node, err));
   else
-    CLV_TRY(clv_yaml_node_new_scalar(initial, true, (clv_config_pos){0, 0}, &node, err));
+    CLV_TRY(clv_yaml_node_new_scalar(default_text, true, (clv_config_pos){0, 0}, &node, err));
   s->node = node;
   return binders[s->row->kind](b, s, err);
 }

@@ -198,7 +198,8 @@ typedef enum clv_best_metric {
   CLV_BEST_LOSS,     /* validation.loss */
   CLV_BEST_ACCURACY, /* validation.accuracy */
 } clv_best_metric;
-/* checkpoint.home: when the files of checkpoints that workers keep come to the master's host. */
+/* checkpoint.home: when the master copies the files of checkpoints that workers keep to its host.
+ */
 typedef enum clv_checkpoint_home {
   CLV_HOME_UNSET, /* see clv_session_checkpoint_home */
   CLV_HOME_END,
@@ -230,7 +231,8 @@ typedef struct clv_remote_spec {
   /* Session only: workers that take the place of this one if it is lost, in this order. */
   clv_config_pos spares_pos;
   clv_text_list spares;
-  size_t spare_in_use; /* who computes the stages now; 0: this worker; k: spares.items[k - 1] */
+  /* worker that computes the stages now; 0: this worker; k: spares.items[k - 1] */
+  size_t spare_in_use;
 } clv_remote_spec;
 
 typedef struct clv_lora_config {
@@ -301,7 +303,7 @@ typedef struct clv_column_spec {
   clv_column_scale scale; /* CLV_COLUMN_NUMBER */
   clv_missing_rule missing;
   char *value;        /* CLV_MISSING_VALUE: text of the value; NULL: not given */
-  bool has_indicator; /* a further place of the input is 1 where the value is missing */
+  bool has_indicator; /* an additional input element is 1 where the value is missing, else 0 */
 } clv_column_spec;
 
 typedef struct clv_data_config {
@@ -352,7 +354,8 @@ typedef struct clv_data_config {
   struct {
     clv_config_pos pos;
     char *file; /* NULL: not given in the file */
-    bool lower_case, ends;
+    /* key ends: put the tokens first and last around each text */
+    bool lower_case, adds_first_and_last;
     clv_accent_choice accents;
     /* special tokens; NULL: the usual tokens of that kind of tokenizer file */
     char *first, *last, *pad, *mask;
@@ -627,8 +630,8 @@ typedef struct clv_worker_config {
 
 /* ---- egress.policy.yaml ---------------------------------------------------------------------- */
 
-/* Programs on libcleave that connect to workers. The policy refuses them, or holds them to the
- * tensors that they have declared. */
+/* Programs on libcleave that connect to workers. The policy refuses them, or lets them send only
+ * the tensors that they have declared. */
 typedef enum clv_policy_programs {
   CLV_PROGRAMS_REFUSE = 0,
   CLV_PROGRAMS_DECLARED,
@@ -748,7 +751,6 @@ clv_code clv_worker_fail_at(const clv_worker_config *config, clv_config_pos pos,
 clv_code clv_policy_fail_at(const clv_policy_config *policy, clv_config_pos pos, clv_err *err,
                             const char *fmt, ...) CLV_PRINTF(4, 5);
 
-/* Return the names that the files use for these values, such as "cross_entropy". */
 /* Returns checkpoint.home, or what applies if it is not given: END, but ALWAYS if a worker has
  * spares, because a spare cannot read what a lost worker has kept. */
 clv_checkpoint_home clv_session_checkpoint_home(const clv_session_config *config);
@@ -756,6 +758,7 @@ clv_checkpoint_home clv_session_checkpoint_home(const clv_session_config *config
 uint64_t clv_session_checkpoint_every_ms(const clv_session_config *config);
 /* Returns true for checkpoint.every: auto. */
 bool clv_session_checkpoint_is_auto(const clv_session_config *config);
+/* Return the names that the files use for these values, such as "cross_entropy". */
 const char *clv_best_metric_name(clv_best_metric metric);
 const char *clv_loss_name(clv_loss_kind kind);
 const char *clv_compute_name(clv_compute dtype);

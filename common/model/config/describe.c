@@ -36,9 +36,10 @@ static void write_comment(example *x, const char *text) {
 
 static void write_example_doc(example *x, const clv_row *row) {
   char text[600], expected[256];
-  bool bare = row->kind == CLV_ROW_SECTION || row->kind == CLV_ROW_MAP || row->kind == CLV_ROW_LIST;
+  bool has_inner_keys =
+      row->kind == CLV_ROW_SECTION || row->kind == CLV_ROW_MAP || row->kind == CLV_ROW_LIST;
   clv_row_describe_expected(row, expected, sizeof expected);
-  if (bare)
+  if (has_inner_keys)
     snprintf(text, sizeof text, "%s", row->doc);
   else
     snprintf(text, sizeof text, "%s (%s)", row->doc, expected);
@@ -64,10 +65,10 @@ void clv_row_write_inner_example(const clv_schema *schema, const clv_row *row, c
 void clv_row_write_example(const clv_schema *schema, const clv_row *row, clv_bytes *out) {
   const char *dot = strrchr(row->path, '.');
   bool list = row->kind == CLV_ROW_LIST && !row->example;
-  bool bare = list || row->kind == CLV_ROW_SECTION;
+  bool needs_braces = list || row->kind == CLV_ROW_SECTION;
   clv_bytes_printf(out, "%s: ", dot ? dot + 1 : row->path);
   if (list) clv_bytes_puts(out, "[");
-  if (bare)
+  if (needs_braces)
     clv_row_write_inner_example(schema, row, out);
   else
     clv_bytes_puts(out, row->example        ? row->example

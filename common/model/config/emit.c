@@ -60,9 +60,10 @@ static void end_line(writer *w) {
 /* True if a text can be written without quotes, because a YAML reader takes it neither for a
  * number, a boolean or null nor for syntax. */
 static bool needs_no_quotes(const char *text) {
-  static const char *const taken[] = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"};
-  for (size_t i = 0; i < CLV_COUNT(taken); i++)
-    if (strcasecmp(text, taken[i]) == 0) return false;
+  static const char *const yaml_words[] = {"true", "false", "null", "yes", "no",
+                                           "on",   "off",   "y",    "n"};
+  for (size_t i = 0; i < CLV_COUNT(yaml_words); i++)
+    if (strcasecmp(text, yaml_words[i]) == 0) return false;
   const char *first = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ/";
   if (!text[0] || !strchr(first, text[0])) return false;
   for (; *text; text++)
@@ -129,7 +130,7 @@ static void write_whole_number(clv_bytes *out, const clv_row *row, uint64_t valu
 static void write_list(writer *w, const clv_row *row, const void *at) {
   const clv_text_list *texts = at;
   const clv_number_list *numbers = at;
-  bool outer = w->is_first_item;
+  bool outer_is_first = w->is_first_item;
   w->is_first_item = true;
   clv_bytes_puts(w->out, "[");
   for (size_t i = 0; i < texts->n; i++) {
@@ -140,11 +141,11 @@ static void write_list(writer *w, const clv_row *row, const void *at) {
       write_number(w->out, numbers->items[i]);
   }
   clv_bytes_puts(w->out, "]");
-  w->is_first_item = outer;
+  w->is_first_item = outer_is_first;
 }
 
 static void write_ints(writer *w, const clv_attr_spec *attr) {
-  bool outer = w->is_first_item;
+  bool outer_is_first = w->is_first_item;
   w->is_first_item = true;
   clv_bytes_puts(w->out, "[");
   for (size_t i = 0; i < attr->n_ints; i++) {
@@ -152,7 +153,7 @@ static void write_ints(writer *w, const clv_attr_spec *attr) {
     clv_bytes_printf(w->out, "%lld", (long long)attr->ints[i]);
   }
   clv_bytes_puts(w->out, "]");
-  w->is_first_item = outer;
+  w->is_first_item = outer_is_first;
 }
 
 static void write_attr(writer *w, const clv_attr_spec *a) {

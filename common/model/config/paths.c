@@ -28,16 +28,17 @@ void clv_row_write_inner_prefix(const clv_row *row, char inner[CLV_PATH_MAX]) {
 bool clv_schema_has_key(const clv_schema *schema, const char *prefix, const char *key) {
   for (size_t i = 0; i < schema->n_rows; i++) {
     const clv_row *row = &schema->rows[i];
-    const char *own = clv_row_key(row, prefix);
-    if (!own || row->kind == CLV_ROW_ATTRS) continue;
-    if (strcmp(own, key) == 0 || (row->old_name && strcmp(row->old_name, key) == 0)) return true;
+    const char *row_key = clv_row_key(row, prefix);
+    if (!row_key || row->kind == CLV_ROW_ATTRS) continue;
+    if (strcmp(row_key, key) == 0 || (row->old_name && strcmp(row->old_name, key) == 0))
+      return true;
   }
   return false;
 }
 
 bool clv_path_can_join(const char *folder, const char *path) {
-  size_t before = path[0] == '/' ? 0 : strlen(folder) + 1;
-  return before + strlen(path) <= CLV_CONFIG_MAX_TEXT;
+  size_t folder_len = path[0] == '/' ? 0 : strlen(folder) + 1;
+  return folder_len + strlen(path) <= CLV_CONFIG_MAX_TEXT;
 }
 
 clv_code clv_path_join(const char *folder, const char *path, char **ret, clv_err *err) {

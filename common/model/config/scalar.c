@@ -32,10 +32,10 @@ bool clv_text_to_u64(const char *text, uint64_t *ret) {
 
 bool clv_text_to_i64(const char *text, int64_t *ret) {
   uint64_t magnitude;
-  bool negative = text[0] == '-';
-  if (!clv_text_to_u64(text + negative, &magnitude)) return false;
+  bool is_negative = text[0] == '-';
+  if (!clv_text_to_u64(text + is_negative, &magnitude)) return false;
   if (magnitude > (uint64_t)INT64_MAX) return false;
-  *ret = negative ? -(int64_t)magnitude : (int64_t)magnitude;
+  *ret = is_negative ? -(int64_t)magnitude : (int64_t)magnitude;
   return true;
 }
 
@@ -213,8 +213,8 @@ static bool is_worker_device(const char *text) {
 
 /* True for the name of a device that a stage may ask for. */
 static bool is_stage_device(const char *text) {
-  bool numbered = strncmp(text, "cpu:", 4) == 0 && text[4] >= '0' && text[4] <= '7' && !text[5];
-  return numbered || is_cpu_or_auto(text) || is_cuda_device(text);
+  bool has_number = strncmp(text, "cpu:", 4) == 0 && text[4] >= '0' && text[4] <= '7' && !text[5];
+  return has_number || is_cpu_or_auto(text) || is_cuda_device(text);
 }
 
 static const struct {
@@ -301,12 +301,12 @@ static void describe_int(const clv_row *row, char *buf, size_t len) {
 
 static void describe_quantity(const clv_row *row, char *buf, size_t len) {
   char low[32] = "", high[32] = "";
-  bool size = row->kind == CLV_ROW_SIZE;
-  void (*const to_text)(uint64_t, char[32]) = size ? clv_size_to_text : clv_duration_to_text;
+  bool is_size = row->kind == CLV_ROW_SIZE;
+  void (*const to_text)(uint64_t, char[32]) = is_size ? clv_size_to_text : clv_duration_to_text;
   to_text(row->min, low);
   to_text(row->max, high);
   size_t used = describe_words(row, buf, len);
-  snprintf(buf + used, len - used, "a %s from %s to %s", size ? "size" : "duration", low, high);
+  snprintf(buf + used, len - used, "a %s from %s to %s", is_size ? "size" : "duration", low, high);
 }
 
 static void describe_number(const clv_row *row, char *buf, size_t len) {

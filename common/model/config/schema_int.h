@@ -117,8 +117,8 @@ void clv_row_write_inner_prefix(const clv_row *row, char inner[CLV_PATH_MAX]);
 
 /* ---- tables (session_table.c) ---------------------------------------------------------------- */
 
-/* Checks data.table, if data.format is table: the keys of each column go with its use, and there
- * are an input and one target. */
+/* Checks data.table, if data.format is table: each key of a column is allowed for the column's use
+ * (key `as`), and there are an input and one target. */
 clv_code clv_session_check_table(const clv_session_config *c, clv_err *err) CLV_USE_RESULT;
 
 /* ---- scalars (scalar.c) ---------------------------------------------------------------------- */

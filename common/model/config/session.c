@@ -26,10 +26,10 @@ static clv_code find_worker(const clv_session_config *c, const char *at, clv_con
     return CLV_OK;
   }
   names[c->n_workers] = "master";
-  const char *near = clv_did_you_mean(at, names, c->n_workers + 1);
-  if (near)
+  const char *suggestion = clv_did_you_mean(at, names, c->n_workers + 1);
+  if (suggestion)
     return fail_at(c, pos, err, "'%s' names the unknown worker '%s', did you mean '%s'?", key, at,
-                   near);
+                   suggestion);
   return fail_at(c, pos, err,
                  "'%s' names the unknown worker '%s': use master or a name under workers", key, at);
 }
@@ -152,8 +152,8 @@ static clv_code check_weights_secret(const clv_session_config *c, size_t i, clv_
   const char *of = s->weights_folder ? s->weights_folder : s->weights_file;
   for (size_t j = 0; of && j < i; j++) {
     const clv_stage_spec *other = &c->stages[j];
-    const char *theirs = other->weights_folder ? other->weights_folder : other->weights_file;
-    if (!theirs || strcmp(theirs, of) != 0) continue;
+    const char *other_path = other->weights_folder ? other->weights_folder : other->weights_file;
+    if (!other_path || strcmp(other_path, of) != 0) continue;
     if (other->weights_secret != s->weights_secret)
       return fail_at(c, s->weights_pos, err,
                      "stages '%s' and '%s' take their weights from one file, and only one of them "
@@ -541,8 +541,8 @@ static bool text_has_line(const clv_bytes *text, const char *line) {
 
 /* Makes a config in which all keys have their defaults. */
 static clv_code make_default_config(clv_session_config **ret, clv_err *err) {
-  const clv_yaml_source nowhere = {.file = ""};
-  const clv_binder b = {.schema = clv_session_schema(), .source = &nowhere, .folder = "/"};
+  const clv_yaml_source no_source = {.file = ""};
+  const clv_binder b = {.schema = clv_session_schema(), .source = &no_source, .folder = "/"};
   CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
   return clv_schema_bind_defaults(&b, *ret, err);
 }
@@ -677,13 +677,13 @@ static void drop_tensorboard_if_off(clv_session_config *c) {
  * finds the values that are kept for it. Fails if limits.lease is given, else lowers its
  * default. */
 static clv_code check_reference_lease(clv_session_config *c, clv_err *err) {
-  uint64_t most_ms = c->limits.reference_lease_ms;
-  if (c->limits.lease_ms < most_ms) return CLV_OK;
+  uint64_t reference_lease_ms = c->limits.reference_lease_ms;
+  if (c->limits.lease_ms < reference_lease_ms) return CLV_OK;
   if (c->limits.lease_pos.line || c->limits.lease_pos.column)
     return fail_at(c, c->limits.lease_pos, err,
                    "limits.lease of %llu ms has to be shorter than limits.reference_lease, %llu ms",
-                   (unsigned long long)c->limits.lease_ms, (unsigned long long)most_ms);
-  c->limits.lease_ms = most_ms / 4 * 3;
+                   (unsigned long long)c->limits.lease_ms, (unsigned long long)reference_lease_ms);
+  c->limits.lease_ms = reference_lease_ms / 4 * 3;
   return CLV_OK;
 }
 

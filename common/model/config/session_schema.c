@@ -314,7 +314,7 @@ static const clv_row rows[] = {
      .names = accent_names, .default_text = "auto",
      .changes_records = true,
      .doc = "WordPiece: keep or strip accents; auto strips them where text becomes lower-case."},
-    {.path = "data.tokenizer.ends", .kind = CLV_ROW_BOOL, .offset = AT(data.tokenizer.ends), .default_text = "true",
+    {.path = "data.tokenizer.ends", .kind = CLV_ROW_BOOL, .offset = AT(data.tokenizer.adds_first_and_last), .default_text = "true",
      .changes_records = true,
      .doc = "Put the tokens `first` and `last` at the ends of each text."},
     {.path = "data.tokenizer.first", .kind = CLV_ROW_TEXT, .offset = AT(data.tokenizer.first), .sample = "\"[CLS]\"",

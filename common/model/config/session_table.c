@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checks data.table of a session: which keys of a column go with its use (clv_session_check_table).
+ * Checks data.table of a session: which keys of a column are allowed for its use
+ * (clv_session_check_table).
  */
 #include "common/model/config/schema_int.h"
 
@@ -11,7 +12,7 @@ static bool is_input(const clv_column_spec *s) {
          s->use == CLV_COLUMN_BOOLEAN;
 }
 
-/* Rules of data.table.columns{}.missing: the uses that each goes with. */
+/* Rules of data.table.columns{}.missing: the uses of a column for which each value is allowed. */
 static const struct {
   const char *uses;
   unsigned accepted; /* bit per clv_column_use */

@@ -21,10 +21,11 @@ const char *clv_text_for_message(const char *text, char buf[CLV_MESSAGE_TEXT_MAX
  * file's path, because the end of a message tells what to do. */
 static clv_code fail_at_position(const char *file, clv_config_pos pos, const char *text,
                                  clv_err *err) {
-  const size_t least = 40, place = sizeof ":4294967295:4294967295: ...";
-  size_t room =
-      strlen(text) + place + least < CLV_ERR_TEXT ? CLV_ERR_TEXT - place - strlen(text) : least;
-  size_t cut = strlen(file) > room ? strlen(file) - room : 0;
+  const size_t min_path_len = 40, place_len = sizeof ":4294967295:4294967295: ...";
+  size_t path_len = strlen(text) + place_len + min_path_len < CLV_ERR_TEXT
+                        ? CLV_ERR_TEXT - place_len - strlen(text)
+                        : min_path_len;
+  size_t cut = strlen(file) > path_len ? strlen(file) - path_len : 0;
   return clv_fail(err, CLV_INVALID, "%s%s:%u:%u: %s", cut ? "..." : "", file + cut, pos.line,
                   pos.column, text);
 }

@@ -130,7 +130,7 @@ static clv_code refuse_anchors_and_tags(reader *r, struct fy_event *e, clv_err *
 clv_code clv_yaml_text_check(const clv_yaml_source *source, const char *text, size_t len,
                              uint32_t override, clv_err *err) {
   const reader r = {.override_number = override};
-  int line = 0, column = 0, quotes = 0;
+  int line = 0, column = 0, n_quotes = 0;
   size_t line_start = 0;
   uint32_t code_point;
   const char *encoding = clv_text_utf16_or_32(text, len);
@@ -143,12 +143,12 @@ clv_code clv_yaml_text_check(const clv_yaml_source *source, const char *text, si
     const char *wrong = NULL;
     unsigned char c = (unsigned char)text[i];
     n = clv_utf8_decode(text + i, len - i, &code_point);
-    quotes = c == '\'' ? quotes + 1 : 0;
+    n_quotes = c == '\'' ? n_quotes + 1 : 0;
     if (n == 0)
       wrong = "not valid UTF-8";
     else if ((c < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7f)
       wrong = "a control character";
-    else if (quotes > MAX_QUOTES)
+    else if (n_quotes > MAX_QUOTES)
       wrong = "more than 8 quotes in a row";
     else if (i - line_start >= MAX_LINE)
       wrong = "a line longer than 65536 bytes";

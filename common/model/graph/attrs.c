@@ -149,10 +149,10 @@ clv_code clv_op_attr_find(clv_op op, const char *key, clv_attr_key *ret, clv_err
   if (n == 0)
     return clv_fail(err, CLV_NOT_FOUND, "%s has no attribute '%.64s'; it takes none",
                     clv_op_name(op), key);
-  const char *near = clv_did_you_mean(key, names, n);
+  const char *suggestion = clv_did_you_mean(key, names, n);
   return clv_fail(err, CLV_NOT_FOUND, "%s has no attribute '%.64s'%s%s%s takes %s", clv_op_name(op),
-                  key, near ? ", did you mean '" : "", near ? near : "", near ? "'? It" : "; it",
-                  legal + 2);
+                  key, suggestion ? ", did you mean '" : "", suggestion ? suggestion : "",
+                  suggestion ? "'? It" : "; it", legal + 2);
 }
 
 static void *field_of_attr(clv_attrs *attrs, clv_attr_key key) {
@@ -161,16 +161,16 @@ static void *field_of_attr(clv_attrs *attrs, clv_attr_key key) {
 
 static void set_default(clv_attrs *attrs, const clv_attr_row *row) {
   void *field = field_of_attr(attrs, row->key);
-  int64_t whole = (int64_t)row->default_value;
+  int64_t int_default = (int64_t)row->default_value;
   switch (keys[row->key].kind) {
     case KIND_INT:
-      *(int64_t *)field = whole;
+      *(int64_t *)field = int_default;
       break;
     case KIND_PAIR:
-      ((int64_t *)field)[0] = ((int64_t *)field)[1] = whole;
+      ((int64_t *)field)[0] = ((int64_t *)field)[1] = int_default;
       break;
     case KIND_BOOL:
-      *(bool *)field = whole != 0;
+      *(bool *)field = int_default != 0;
       break;
     case KIND_REAL:
       *(double *)field = row->default_value;
@@ -359,8 +359,8 @@ clv_code clv_attrs_check(clv_op op, const clv_attrs *attrs, clv_err *err) {
   int n = 0;
   for (const clv_attr_row *row = def->attrs; row->key; row++) {
     const void *field = (const char *)attrs + keys[row->key].offset;
-    bool extents = keys[row->key].kind == KIND_EXTENTS;
-    int rank = extents ? ((const clv_shape *)field)->rank : 1;
+    bool is_extents = keys[row->key].kind == KIND_EXTENTS;
+    int rank = is_extents ? ((const clv_shape *)field)->rank : 1;
     int weights = keys[row->key].kind == KIND_WEIGHTS ? ((const clv_class_weights *)field)->n : 1;
     /* an empty list counts as not given */
     if (!row->is_required && (rank == 0 || weights == 0)) continue;

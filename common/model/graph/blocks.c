@@ -61,9 +61,9 @@ clv_code clv_graph_mark_recompute_blocks(clv_graph *g, const char *name, int fir
                                          uint32_t *n_blocks, clv_err *err) {
   size_t prefix = strlen(g->name_prefix), len = strlen(name);
   if (prefix && strncmp(name, g->name_prefix, prefix) == 0) len -= prefix;
-  bool numbered = is_numbered(g, len, first, last);
+  bool has_numbers = is_numbered(g, len, first, last);
   for (int i = first, end; i <= last; i = end + 1) {
-    end = numbered ? last_node_with_same_number(g, len, i, last) : last;
+    end = has_numbers ? last_node_with_same_number(g, len, i, last) : last;
     CLV_TRY(clv_graph_mark_recompute(g, i, end, ++*n_blocks, err));
   }
   return CLV_OK;

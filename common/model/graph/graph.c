@@ -57,13 +57,13 @@ int64_t clv_node_fan_in(const clv_graph *g, const clv_node *node) {
 
 static clv_code check_dtypes(const clv_op_def *def, const clv_op_site *s, clv_err *err) {
   for (int i = 0; i < s->n_in; i++) {
-    const char *whole = clv_op_int_input_text(def, i);
-    if (whole ? s->in_dtype[i] != CLV_I64 : !is_float_dtype(s->in_dtype[i]))
+    const char *int_text = clv_op_int_input_text(def, i);
+    if (int_text ? s->in_dtype[i] != CLV_I64 : !is_float_dtype(s->in_dtype[i]))
       return clv_fail(
           err, CLV_INVALID, "%s needs %s as input %d, got %s%s", def->name,
-          whole ? whole : "a float tensor", i, clv_dtype_name(s->in_dtype[i]),
-          whole ? " (in files whole numbers are <i4 or <i8)" : " (in files floats are <f4)");
-    if (!whole && s->in_dtype[i] != s->in_dtype[0])
+          int_text ? int_text : "a float tensor", i, clv_dtype_name(s->in_dtype[i]),
+          int_text ? " (in files whole numbers are <i4 or <i8)" : " (in files floats are <f4)");
+    if (!int_text && s->in_dtype[i] != s->in_dtype[0])
       return clv_fail(err, CLV_INVALID, "%s has inputs of different dtypes, %s and %s", def->name,
                       clv_dtype_name(s->in_dtype[0]), clv_dtype_name(s->in_dtype[i]));
   }
@@ -168,12 +168,12 @@ clv_code clv_graph_add_input(clv_graph *g, const char *name, clv_dtype dtype,
 
 static clv_code check_inputs(const clv_graph *g, const clv_op_def *def, const int *in, int n_in,
                              clv_err *err) {
-  int most = CLV_MAX(def->max_in, def->n_in);
-  if (n_in < def->n_in || n_in > most)
-    return most > def->n_in ? clv_fail(err, CLV_INVALID, "%s takes %d to %d inputs, got %d",
-                                       def->name, def->n_in, most, n_in)
-                            : clv_fail(err, CLV_INVALID, "%s takes %d input%s, got %d", def->name,
-                                       def->n_in, def->n_in == 1 ? "" : "s", n_in);
+  int max_inputs = CLV_MAX(def->max_in, def->n_in);
+  if (n_in < def->n_in || n_in > max_inputs)
+    return max_inputs > def->n_in ? clv_fail(err, CLV_INVALID, "%s takes %d to %d inputs, got %d",
+                                             def->name, def->n_in, max_inputs, n_in)
+                                  : clv_fail(err, CLV_INVALID, "%s takes %d input%s, got %d",
+                                             def->name, def->n_in, def->n_in == 1 ? "" : "s", n_in);
   for (int i = 0; i < n_in; i++)
     if (in[i] < 0 || in[i] >= g->n_nodes)
       return clv_fail(err, CLV_INVALID, "input %d of %s is node %d, there are %d before it", i,
@@ -232,17 +232,17 @@ static clv_code fail_no_parameter(const clv_node *n, clv_err *err) {
 
 static clv_code check_tie_owner(const clv_graph *g, const clv_node *n, const clv_node *owner,
                                 clv_err *err) {
-  clv_slot mine, theirs;
+  clv_slot slot, owner_slot;
   char one[160], other[160];
-  if (!get_first_param_slot(g, owner, &theirs)) return fail_no_parameter(owner, err);
+  if (!get_first_param_slot(g, owner, &owner_slot)) return fail_no_parameter(owner, err);
   if (owner == n || owner->tie_owner[0])
     return clv_fail(err, CLV_INVALID, "layer %s is tied to '%s', which %s%s", n->name, owner->name,
                     owner == n ? "is itself" : "is tied to ", owner == n ? "" : owner->tie_owner);
-  if (get_first_param_slot(g, n, &mine) && clv_shape_equal(&mine.shape, &theirs.shape))
+  if (get_first_param_slot(g, n, &slot) && clv_shape_equal(&slot.shape, &owner_slot.shape))
     return CLV_OK;
   return clv_fail(err, CLV_INVALID, "layer %s has a %s %s, and is tied to '%s', which has %s",
-                  n->name, mine.suffix, clv_shape_format(&mine.shape, one, sizeof one), owner->name,
-                  clv_shape_format(&theirs.shape, other, sizeof other));
+                  n->name, slot.suffix, clv_shape_format(&slot.shape, one, sizeof one), owner->name,
+                  clv_shape_format(&owner_slot.shape, other, sizeof other));
 }
 
 static clv_code check_tie_owner_in_graph(const clv_graph *g, const clv_node *n, const char *owner,
@@ -263,7 +263,7 @@ static clv_code check_owns_no_tie(const clv_graph *g, const clv_node *n, clv_err
   return CLV_OK;
 }
 
-clv_code clv_graph_tie_param(clv_graph *g, int node, const char *owner, bool outside,
+clv_code clv_graph_tie_param(clv_graph *g, int node, const char *owner, bool owner_is_outside,
                              clv_err *err) {
   clv_node *n = &g->nodes[node];
   clv_slot slot;
@@ -272,10 +272,10 @@ clv_code clv_graph_tie_param(clv_graph *g, int node, const char *owner, bool out
   if (!len || len >= CLV_NAME_MAX)
     return clv_fail(err, CLV_INVALID, "layer %s is tied to '%.64s': a name has 1 to %d characters",
                     n->name, owner, CLV_NAME_MAX - 1);
-  if (!outside) CLV_TRY(check_tie_owner_in_graph(g, n, owner, err));
+  if (!owner_is_outside) CLV_TRY(check_tie_owner_in_graph(g, n, owner, err));
   CLV_TRY(check_owns_no_tie(g, n, err));
   memcpy(n->tie_owner, owner, len + 1);
-  n->tie_owner_is_outside = outside;
+  n->tie_owner_is_outside = owner_is_outside;
   return CLV_OK;
 }
 
@@ -287,8 +287,8 @@ static clv_code infer_shapes_for_batches(clv_graph *g, const int64_t n[CLV_MAX_I
     clv_node *node = &g->nodes[i];
     clv_code code;
     if (node->op == CLV_OP_INPUT) {
-      int64_t own = n[input++];
-      if (node->shape.rank) node->shape.dim[0] = own;
+      int64_t input_batch = n[input++];
+      if (node->shape.rank) node->shape.dim[0] = input_batch;
       code = clv_check_value("its shape", &node->shape, node->dtype, err);
     } else {
       code = infer_shape_of_node(g, node, err);

@@ -123,10 +123,10 @@ clv_code clv_graph_add(clv_graph *g, clv_op op, const clv_attrs *attrs, const ch
 
 /* Ties the first parameter of `node` (such as the weight of a linear) to the first parameter of the
  * node named `owner` (such as an embedding). Both nodes then share one set of values, whose
- * gradient is the sum of both nodes' gradients. outside: the owner is in another graph.
+ * gradient is the sum of both nodes' gradients. owner_is_outside: the owner is in another graph.
  * CLV_INVALID: no node has that name, a node has no trainable parameter, the owner is tied itself,
  * or shapes differ. */
-clv_code clv_graph_tie_param(clv_graph *g, int node, const char *owner, bool outside,
+clv_code clv_graph_tie_param(clv_graph *g, int node, const char *owner, bool owner_is_outside,
                              clv_err *err) CLV_USE_RESULT;
 
 /* Infers the shapes of all nodes again for another batch size: N of every input, times
@@ -473,9 +473,8 @@ void clv_plan_call_put(clv_plan *p, clv_call *c); /* takes NULL */
 clv_code clv_plan_refresh_weights(clv_plan *p, clv_call *c, void *param_block,
                                   uint64_t param_version, clv_err *err) CLV_USE_RESULT;
 
-/* Backends whose memory holds the caller's buffers; NULL: host memory. For inputs and the output's
- * gradient it may be any backend that the plan's can copy from; for the output and the inputs'
- * gradients it is the plan's own. */
+/* Backends whose memory holds the caller's buffers; NULL: host memory. in, dout: any backend from
+ * which the plan's backend can copy. out, din: only the plan's own backend. */
 typedef struct clv_plan_memories {
   const clv_backend *in[CLV_MAX_INPUTS], *out, *dout, *din[CLV_MAX_INPUTS];
 } clv_plan_memories;
@@ -503,8 +502,8 @@ clv_code clv_plan_backward_input(clv_plan *p, clv_call *c, void *param_block, co
 /* Writes the remaining weight gradients, if any, to grad_block (gradient_bytes; the offsets are
  * those in clv_param.gradient_offset). With accumulate it adds to grad_block; otherwise it
  * overwrites it, with zeros where no gradient is computed (frozen parameters, padding). Call it
- * after clv_plan_backward_input of the same call, which it ends: a call has one backward, because
- * gradients reuse the memory of activations. */
+ * after clv_plan_backward_input of the same call. It ends the call's backward: a call has only one,
+ * because gradients reuse the memory of activations. */
 clv_code clv_plan_backward_weight(clv_plan *p, clv_call *c, void *param_block, void *grad_block,
                                   bool accumulate, clv_err *err) CLV_USE_RESULT;
 

@@ -33,14 +33,15 @@ static clv_code add_reshape(clv_graph *g, int node, const clv_shape *want, int *
 
 /* Adds nodes that concatenate the values, CLV_MAX_IN at a time. */
 clv_code clv_graph_join(clv_graph *g, const int *nodes, int n, clv_err *err) {
-  const clv_attrs beside = {.dim = 1};
+  const clv_attrs concat_attrs = {.dim = 1};
   int in[CLV_MAX_IN] = {0}, n_in = 0;
   for (int i = 0; i < n; i++) {
     const clv_node *v = &g->nodes[nodes[i]];
-    const clv_shape flat = {.rank = 2, .dim = {v->shape.dim[0], clv_graph_values_per_record(v)}};
-    CLV_TRY(add_reshape(g, nodes[i], &flat, &in[n_in++], err));
+    const clv_shape flat_shape = {.rank = 2,
+                                  .dim = {v->shape.dim[0], clv_graph_values_per_record(v)}};
+    CLV_TRY(add_reshape(g, nodes[i], &flat_shape, &in[n_in++], err));
     if (n_in < CLV_MAX_IN && i + 1 < n) continue;
-    CLV_TRY(add_glue_node(g, CLV_OP_CONCAT, &beside, in, n_in, &in[0], err));
+    CLV_TRY(add_glue_node(g, CLV_OP_CONCAT, &concat_attrs, in, n_in, &in[0], err));
     n_in = 1;
   }
   g->output_node = in[0];

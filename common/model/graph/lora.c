@@ -46,10 +46,10 @@ static bool is_in_layer_range(const rewrite *w, const clv_node *n) {
 }
 
 static bool gets_adapter(const rewrite *w, const clv_node *n) {
-  bool any = false;
+  bool is_target = false;
   for (size_t i = 0; i < w->lora->n_targets; i++)
-    any |= name_matches_target(n->name, w->lora->targets[i]);
-  return any && is_in_layer_range(w, n);
+    is_target |= name_matches_target(n->name, w->lora->targets[i]);
+  return is_target && is_in_layer_range(w, n);
 }
 
 /* ---- refusals -------------------------------------------------------------------------------- */
@@ -81,10 +81,10 @@ static clv_code fail_unknown_target(const rewrite *w, const char *target, clv_er
     if (n == SHOWN_NAMES) clv_bytes_puts(&list, "...");
     names[n++] = name;
   }
-  const char *near = clv_did_you_mean(target, names, n);
-  if (near)
+  const char *suggestion = clv_did_you_mean(target, names, n);
+  if (suggestion)
     return clv_fail(err, CLV_NOT_FOUND, "no layer here has the name '%.64s', did you mean '%s'?",
-                    target, near);
+                    target, suggestion);
   if (!n)
     return clv_fail(err, CLV_NOT_FOUND,
                     "no layer here has the name '%.64s', and none is a linear layer", target);
@@ -154,11 +154,11 @@ static clv_code add_adapter(rewrite *w, const clv_node *n, int *at, clv_err *err
  * in the new graph; out, the sum. */
 static clv_code add_adapter_sum(rewrite *w, const clv_node *n, int input, int *node, clv_err *err) {
   char name[2 * CLV_NAME_MAX];
-  clv_attrs none = {0};
+  clv_attrs no_attrs = {0};
   int in[2] = {*node, input};
   CLV_TRY(add_adapter(w, n, &in[1], err));
   snprintf(name, sizeof name, "%s.lora_sum", n->name);
-  CLV_TRY(clv_graph_add(w->to, CLV_OP_ADD, &none, name, n->layer, in, 2, node, err));
+  CLV_TRY(clv_graph_add(w->to, CLV_OP_ADD, &no_attrs, name, n->layer, in, 2, node, err));
   w->to->nodes[*node].recompute_block = n->recompute_block;
   return CLV_OK;
 }

@@ -75,8 +75,9 @@ static clv_code adjust_dim_attrs(const packer *p, const clv_node *n, clv_attrs *
                                  clv_err *err) {
   const clv_op_def *def = clv_op_def_of(n->op);
   const clv_shape *in = shape_of_node(p, n->in[0]);
-  bool last = n->op == CLV_OP_EMBEDDING ? n->attrs.column >= 0 : !def->elementwise;
-  if (last && in->rank < 3) return fail_not_packable(n, "it would work along their positions", err);
+  bool works_on_last_dim = n->op == CLV_OP_EMBEDDING ? n->attrs.column >= 0 : !def->elementwise;
+  if (works_on_last_dim && in->rank < 3)
+    return fail_not_packable(n, "it would work along their positions", err);
   if (n->op == CLV_OP_RESHAPE) {
     if (n->shape.rank < 3 || n->shape.dim[1] != p->n_positions)
       return fail_not_packable(n, "it would move their positions", err);
@@ -160,12 +161,12 @@ static clv_code add_node(packer *p, int i, clv_err *err) {
   for (int k = 0; k < n->n_in; k++) any |= has_packed_positions(p, n->in[k]);
   if (any) CLV_TRY(pack_node(p, n, &attrs, in, &n_in, err));
   CLV_TRY(clv_graph_add(p->to, n->op, &attrs, n->name, n->layer, in, n_in, NULL, err));
-  clv_node *made = &p->to->nodes[i];
-  made->key = n->key;
-  made->recompute_block = n->recompute_block;
-  memcpy(made->tie_owner, n->tie_owner, sizeof made->tie_owner);
-  made->tie_owner_is_outside = n->tie_owner_is_outside;
-  made->max_positions =
+  clv_node *packed_node = &p->to->nodes[i];
+  packed_node->key = n->key;
+  packed_node->recompute_block = n->recompute_block;
+  memcpy(packed_node->tie_owner, n->tie_owner, sizeof packed_node->tie_owner);
+  packed_node->tie_owner_is_outside = n->tie_owner_is_outside;
+  packed_node->max_positions =
       any && clv_op_def_of(n->op)->packing != CLV_PACKS_SEQUENCES ? p->n_positions : 0;
   return CLV_OK;
 }

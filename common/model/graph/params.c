@@ -86,8 +86,8 @@ static clv_code add_params_of_node(const clv_graph *g, int node, clv_params *p, 
   const clv_node *n = &g->nodes[node];
   int n_slots = clv_node_get_slots(g, n, slots);
   for (int s = 0; s < n_slots; s++) {
-    bool tied = n->tie_owner[0] && s == 0;
-    clv_param *to = tied ? &p->ties[p->n_ties++].param : &p->list[p->n++];
+    bool is_tied = n->tie_owner[0] && s == 0;
+    clv_param *to = is_tied ? &p->ties[p->n_ties++].param : &p->list[p->n++];
     CLV_TRY(describe_param_slot(n, node, s, &slots[s], to, err));
     to->list_index = p->n - 1; /* for a tie, find_owners sets the index */
   }
@@ -205,10 +205,10 @@ static float *draw_address(const clv_param *p, char *dst) {
  * begins. */
 static void widen_to_f64(const clv_param *p, char *dst) {
   for (size_t i = 0; p->dtype == CLV_F64 && i < p->n; i++) {
-    float narrow;
-    memcpy(&narrow, dst + (p->n + i) * sizeof narrow, sizeof narrow);
-    double wide = narrow;
-    memcpy(dst + i * sizeof wide, &wide, sizeof wide);
+    float float_value;
+    memcpy(&float_value, dst + (p->n + i) * sizeof float_value, sizeof float_value);
+    double double_value = float_value;
+    memcpy(dst + i * sizeof double_value, &double_value, sizeof double_value);
   }
 }
 

@@ -87,15 +87,15 @@ static bool needs_middle_layout(int from, int to, int *ret_block) {
 
 clv_code clv_plan_convert_layout(clv_plan *p, int node, clv_plan_layout_buf from,
                                  clv_plan_layout_buf to, clv_err *err) {
-  clv_plan_layout_buf middle_rep;
-  if (needs_middle_layout(from.layout, to.layout, &middle_rep.layout)) {
-    CLV_TRY(clv_plan_add_value_buf(p, node, middle_rep.layout, &middle_rep.buf, err));
-    CLV_TRY(clv_plan_convert_layout(p, node, from, middle_rep, err));
-    from = middle_rep;
+  clv_plan_layout_buf middle;
+  if (needs_middle_layout(from.layout, to.layout, &middle.layout)) {
+    CLV_TRY(clv_plan_add_value_buf(p, node, middle.layout, &middle.buf, err));
+    CLV_TRY(clv_plan_convert_layout(p, node, from, middle, err));
+    from = middle;
   }
-  bool copy = from.layout == to.layout;
-  clv_plan_step s = clv_plan_make_bare_step(copy ? clv_plan_run_copy : clv_plan_run_reorder,
-                                            copy ? "copy" : "reorder", node);
+  bool is_copy = from.layout == to.layout;
+  clv_plan_step s = clv_plan_make_bare_step(is_copy ? clv_plan_run_copy : clv_plan_run_reorder,
+                                            is_copy ? "copy" : "reorder", node);
   s.src = from.buf;
   s.dst = to.buf;
   s.src_layout = from.layout;
@@ -123,9 +123,9 @@ static clv_code copy_params(clv_plan *p, const clv_params *params, clv_err *err)
 
 static bool has_expected_dtype(const clv_plan *p, const clv_param *q, const clv_slot *slot) {
   const clv_node *n = &p->graph->nodes[q->node];
-  bool narrow = q->dtype == CLV_BF16 && q->frozen && n->op == CLV_OP_LINEAR &&
-                q->slot == CLV_SLOT_WEIGHT && !slot->is_i64;
-  return narrow || q->dtype == (slot->is_i64 ? CLV_I64 : n->dtype);
+  bool is_bf16_weight = q->dtype == CLV_BF16 && q->frozen && n->op == CLV_OP_LINEAR &&
+                        q->slot == CLV_SLOT_WEIGHT && !slot->is_i64;
+  return is_bf16_weight || q->dtype == (slot->is_i64 ? CLV_I64 : n->dtype);
 }
 
 static clv_code set_slot_param(clv_plan *p, const clv_param *q, clv_err *err) {
@@ -233,9 +233,9 @@ static void add_zeroed_range(clv_plan *p, size_t *at, size_t start) {
 /* Finds the ranges of the gradient block that no kernel writes, which backward sets to 0. Relies on
  * parameters being in the order of their offsets, with ties behind them. */
 static clv_code find_zeroed_ranges(clv_plan *p, clv_err *err) {
-  size_t at = 0, n = (size_t)p->params->n, all = n + (size_t)p->params->n_ties;
-  CLV_TRY(clv_alloc(all + 1, sizeof *p->zeroed_ranges, &p->zeroed_ranges, err));
-  for (size_t i = 0; i < all; i++) {
+  size_t at = 0, n = (size_t)p->params->n, n_all = n + (size_t)p->params->n_ties;
+  CLV_TRY(clv_alloc(n_all + 1, sizeof *p->zeroed_ranges, &p->zeroed_ranges, err));
+  for (size_t i = 0; i < n_all; i++) {
     const clv_param *q = i < n ? &p->params->list[i] : &p->params->ties[i - n].param;
     if (!is_gradient_written(p, q)) continue;
     add_zeroed_range(p, &at, q->gradient_offset);
@@ -261,13 +261,14 @@ enum { KERNEL_BYTES = 22 << 10 };
 static void set_plan_info(clv_plan *p) {
   clv_plan_info *info = &p->info;
   for (int i = 0; i < p->n_steps; i++) {
-    bool forward = i < p->phase_end[PHASE_FORWARD];
+    bool is_forward = i < p->phase_end[PHASE_FORWARD];
     clv_plan_step_fn *run = p->steps[i].run;
-    bool reads = run == clv_plan_run_backward_input || run == clv_plan_run_recompute ||
-                 (run == clv_plan_run_forward && !forward);
-    if (reads && p->nodes[p->steps[i].node].slot_params[0]) info->backward_reads_params = true;
+    bool reads_params = run == clv_plan_run_backward_input || run == clv_plan_run_recompute ||
+                        (run == clv_plan_run_forward && !is_forward);
+    if (reads_params && p->nodes[p->steps[i].node].slot_params[0])
+      info->backward_reads_params = true;
     if (p->steps[i].run == clv_plan_run_reorder)
-      ++*(forward ? &info->reorders_forward : &info->reorders_backward);
+      ++*(is_forward ? &info->reorders_forward : &info->reorders_backward);
   }
   for (int i = 0; i < p->graph->n_nodes; i++) {
     const clv_kernel *k = p->nodes[i].kernel;

@@ -45,22 +45,23 @@ static bool can_add_in_bf16(const clv_plan *p, int node, int block) {
          block == clv_plan_output_grad_layout(p, node) && clv_plan_n_readers(p, node) == 2;
 }
 
-/* Adds the steps that add one gradient, in buffer `rep`, to the gradient sum of a node's value. */
-static clv_code add_gradient(clv_plan *p, int node, clv_plan_layout_buf rep, clv_err *err) {
+/* Adds the steps that add one gradient, in buffer `gradient`, to the gradient sum of a node's
+ * value. */
+static clv_code add_gradient(clv_plan *p, int node, clv_plan_layout_buf gradient, clv_err *err) {
   clv_plan_layout_buf *sum = &p->nodes[node].grad_sum;
   int block = gradient_sum_block(p, node);
-  if (can_add_in_bf16(p, node, rep.layout) && (sum->buf < 0 || sum->layout == rep.layout))
-    block = rep.layout;
-  if (rep.layout != block) CLV_TRY(convert_to_new_buf(p, node, &rep, block, err));
+  if (can_add_in_bf16(p, node, gradient.layout) && (sum->buf < 0 || sum->layout == gradient.layout))
+    block = gradient.layout;
+  if (gradient.layout != block) CLV_TRY(convert_to_new_buf(p, node, &gradient, block, err));
   if (sum->buf < 0) {
-    *sum = rep;
+    *sum = gradient;
     return CLV_OK;
   }
   if (sum->layout != block) CLV_TRY(convert_to_new_buf(p, node, sum, block, err));
   /* The add step writes the sum in place. The sum is never the caller's read-only dout, because
    * dout is the gradient of the output, and no reachable node reads the output. */
   clv_plan_step s = clv_plan_make_bare_step(clv_plan_run_add, "add", node);
-  s.src = rep.buf;
+  s.src = gradient.buf;
   s.dst = sum->buf;
   s.src_layout = s.dst_layout = block;
   s.n = clv_layout_numel(&p->graph->nodes[node].shape, block);
@@ -201,16 +202,17 @@ static clv_code add_node_backward_steps(clv_plan *p, int node, clv_err *err) {
   if (!q->is_reachable || q->is_absorbed) return CLV_OK;
   if (q->is_alias) return add_gradient(p, p->graph->nodes[node].in[0], q->grad_sum, err);
   CLV_TRY(add_recomputed_block_steps(p, node, err));
-  bool dw = clv_plan_has_weight_grad_step(p, node), split = has_deferred_weight_gradient(p, node);
+  bool dw = clv_plan_has_weight_grad_step(p, node),
+       is_deferred = has_deferred_weight_gradient(p, node);
   int block = clv_plan_output_grad_layout(p, node);
   if (q->grad_sum.buf >= 0 && q->grad_sum.layout != block)
     CLV_TRY(convert_to_new_buf(p, node, &q->grad_sum, block, err));
   /* Copies the caller's dout, because its memory is not available in backward_weight. */
-  if (dw && split && p->bufs[q->grad_sum.buf].space == SPACE_DOUT)
+  if (dw && is_deferred && p->bufs[q->grad_sum.buf].space == SPACE_DOUT)
     CLV_TRY(convert_to_new_buf(p, node, &q->grad_sum, q->grad_sum.layout, err));
   /* The weight gradient comes first, so that the input gradient is still in the cache when the next
    * node reads it. */
-  if (dw && !split) CLV_TRY(add_weight_gradient_step(p, node, err));
+  if (dw && !is_deferred) CLV_TRY(add_weight_gradient_step(p, node, err));
   return add_input_gradient_step(p, node, err);
 }
 

@@ -47,19 +47,19 @@ static bool keeps_gradient_order(const clv_plan *p, const plan_chain *c, int las
  * extended. */
 static bool extend_chain(const clv_plan *p, plan_chain *c) {
   int last = c->nodes[c->n - 1], next = find_only_reader(p, last);
-  plan_chain more = *c;
+  plan_chain extended = *c;
   if (c->n == CLV_MAX_LINKS || next < 0 || !can_join_chain(p, next)) return false;
   if (p->graph->nodes[next].op == CLV_OP_ADD) {
     const int *in = p->graph->nodes[next].in;
     if (c->addition >= 0) return false;
-    more.addition = next;
-    more.other_operand = in[in[0] == last];
+    extended.addition = next;
+    extended.other_operand = in[in[0] == last];
   }
-  more.nodes[more.n] = next;
-  more.links[more.n++] = clv_plan_make_chain_link(p, next);
-  if (!keeps_gradient_order(p, &more, next) || !p->backend->chains(more.links, more.n))
+  extended.nodes[extended.n] = next;
+  extended.links[extended.n++] = clv_plan_make_chain_link(p, next);
+  if (!keeps_gradient_order(p, &extended, next) || !p->backend->chains(extended.links, extended.n))
     return false;
-  *c = more;
+  *c = extended;
   return true;
 }
 

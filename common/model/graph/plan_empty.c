@@ -20,13 +20,13 @@ static void free_kernel(clv_kernel *k) { free(k); }
 
 static clv_code write_nan_output(clv_kernel *kernel, const clv_kernel_args *a, clv_err *err) {
   const empty_kernel *k = (const empty_kernel *)kernel;
-  const float single = NAN;
-  const double twice = NAN;
-  bool wide = k->d.dtype == CLV_F64;
-  size_t size = wide ? sizeof twice : sizeof single;
+  const float nan_f32 = NAN;
+  const double nan_f64 = NAN;
+  bool is_f64 = k->d.dtype == CLV_F64;
+  size_t size = is_f64 ? sizeof nan_f64 : sizeof nan_f32;
   for (size_t i = 0; i < k->n_output_values; i++)
     CLV_TRY(clv_backend_put(k->backend, (char *)a->out + i * size,
-                            wide ? (const void *)&twice : &single, size, err));
+                            is_f64 ? (const void *)&nan_f64 : &nan_f32, size, err));
   return CLV_OK;
 }
 

@@ -111,7 +111,7 @@ static clv_code prepare_kernel(clv_plan *p, int node, clv_err *err) {
  * whose layout does not depend on that of their input. *ret 0: there is no such layout. */
 static clv_code find_preferred_output_layout(clv_plan *p, int node, int *ret, clv_err *err) {
   const clv_graph *g = p->graph;
-  int wanted = 0, readers = g->output_node == node ? 2 : 0, agree = 0;
+  int wanted = 0, readers = g->output_node == node ? 2 : 0, n_agreeing = 0;
   for (int i = node + 1; i < g->n_nodes; i++) {
     if (!p->nodes[i].is_reachable) continue;
     for (int j = 0; j < g->nodes[i].n_in; j++) {
@@ -120,10 +120,10 @@ static clv_code find_preferred_output_layout(clv_plan *p, int node, int *ret, cl
       if (!clv_op_def_of(g->nodes[i].op)->computes_in_bf16) continue;
       CLV_TRY(prepare_kernel(p, i, err));
       if (!wanted) wanted = p->nodes[i].kernel->in_block[0];
-      agree += wanted == p->nodes[i].kernel->in_block[0];
+      n_agreeing += wanted == p->nodes[i].kernel->in_block[0];
     }
   }
-  *ret = agree == readers ? wanted : 0;
+  *ret = n_agreeing == readers ? wanted : 0;
   return CLV_OK;
 }
 
@@ -159,13 +159,13 @@ static clv_code add_discarded_statistics(clv_plan *p, int node, clv_plan_step *s
   return CLV_OK;
 }
 
-static clv_code add_forward_step(clv_plan *p, int node, bool again, clv_err *err) {
+static clv_code add_forward_step(clv_plan *p, int node, bool is_recompute, clv_err *err) {
   const clv_node *n = &p->graph->nodes[node];
   clv_plan_node *q = &p->nodes[node];
-  clv_plan_step s =
-      clv_plan_make_bare_step(clv_plan_run_forward, again ? "forward again" : "forward", node);
+  clv_plan_step s = clv_plan_make_bare_step(clv_plan_run_forward,
+                                            is_recompute ? "forward again" : "forward", node);
   CLV_TRY(clv_plan_bind_input_bufs(p, node, err));
-  if (again) CLV_TRY(add_discarded_statistics(p, node, &s, err));
+  if (is_recompute) CLV_TRY(add_discarded_statistics(p, node, &s, err));
   /* Extends the lifetimes of all inputs up to this step, so that a reorder step for the second
    * input does not reuse the memory of the first. */
   for (int i = 0; i < q->n_src; i++) clv_plan_extend_lifetime(p, q->in[i]);
@@ -186,8 +186,8 @@ static clv_code add_forward_step(clv_plan *p, int node, bool again, clv_err *err
 static clv_code share_input_value(clv_plan *p, int node, clv_err *err) {
   clv_plan_node *q = &p->nodes[node];
   const clv_plan_node *from = &p->nodes[q->src[0]];
-  bool alike = clv_plan_output_grad_layout(p, node) == from->value_bufs[0].layout;
-  if (!alike || q->kernel->saves & ~CLV_SAVE_OUT || from->kernel->saves & CLV_SAVE_OUT)
+  bool has_same_layout = clv_plan_output_grad_layout(p, node) == from->value_bufs[0].layout;
+  if (!has_same_layout || q->kernel->saves & ~CLV_SAVE_OUT || from->kernel->saves & CLV_SAVE_OUT)
     return clv_fail(err, CLV_INTERNAL, "layer %s cannot share the value of the layer before it",
                     p->graph->nodes[node].name);
   q->in[0] = from->value_bufs[0].buf;
@@ -236,9 +236,9 @@ static clv_code add_input_buffer(clv_plan *p, int node, clv_err *err) {
                           &q->value_bufs[0].buf, err);
 }
 
-clv_code clv_plan_add_value_steps(clv_plan *p, int node, bool again, clv_err *err) {
+clv_code clv_plan_add_value_steps(clv_plan *p, int node, bool is_recompute, clv_err *err) {
   if (p->nodes[node].is_alias) return share_alias_buffer(p, node, err);
-  if (!again) return add_kernel_steps(p, node, err);
+  if (!is_recompute) return add_kernel_steps(p, node, err);
   return p->nodes[node].forward_is_fused ? share_input_value(p, node, err)
                                          : add_forward_step(p, node, true, err);
 }

@@ -211,8 +211,8 @@ bool clv_plan_is_in_recompute_block(const clv_plan *p, int node, uint32_t number
  * backward. Sets needed[i] for each such node up to `top`. needed: [n_nodes], all false before the
  * call. */
 void clv_plan_find_recomputed(const clv_plan *p, int top, bool *needed);
-/* True if backward has a step for the input gradients (_has_dx), or a separate step for the weight
- * gradients (_has_dw), of `node`. */
+/* True if backward has a step for the input gradients of `node`, or a separate step for its weight
+ * gradients. */
 bool clv_plan_has_input_grad_step(const clv_plan *p, int node);
 bool clv_plan_has_weight_grad_step(const clv_plan *p, int node);
 /* Returns CLV_SAVE_* flags: which values of forward the backward steps of `node` read. */
@@ -286,8 +286,10 @@ void clv_plan_bind_step_bufs(const clv_plan *p, clv_plan_step *step);
 /* Sets the buffers that the kernel of `node` reads, in the layouts that it needs, and adds the
  * reorder steps that fill them. */
 clv_code clv_plan_bind_input_bufs(clv_plan *p, int node, clv_err *err) CLV_USE_RESULT;
-/* Adds the steps that compute the value of `node`. again: for the second time, in backward. */
-clv_code clv_plan_add_value_steps(clv_plan *p, int node, bool again, clv_err *err) CLV_USE_RESULT;
+/* Adds the steps that compute the value of `node`. is_recompute: the steps are part of backward,
+ * and compute the value a second time. */
+clv_code clv_plan_add_value_steps(clv_plan *p, int node, bool is_recompute,
+                                  clv_err *err) CLV_USE_RESULT;
 
 clv_code clv_plan_add_forward_steps(clv_plan *p, clv_err *err) CLV_USE_RESULT;
 clv_code clv_plan_add_backward_steps(clv_plan *p, clv_err *err) CLV_USE_RESULT;

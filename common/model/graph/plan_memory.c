@@ -27,9 +27,11 @@ static void share_memory_in_place(clv_plan *p, int at) {
   if (!q->kernel->in_place || q->kernel->in_block[0] != q->kernel->out_block) return;
   const clv_plan_step *s = &p->steps[at];
   clv_plan_buf *in = memory_root_of(p, s->in[0]), *out = &p->bufs[s->out];
-  bool twice = false;
-  for (int i = 1; i < CLV_MAX_IN; i++) twice |= s->in[i] >= 0 && memory_root_of(p, s->in[i]) == in;
-  if (in->space != SPACE_SCRATCH || in->last_step != at || in->bytes != out->bytes || twice) return;
+  bool is_read_twice = false;
+  for (int i = 1; i < CLV_MAX_IN; i++)
+    is_read_twice |= s->in[i] >= 0 && memory_root_of(p, s->in[i]) == in;
+  if (in->space != SPACE_SCRATCH || in->last_step != at || in->bytes != out->bytes || is_read_twice)
+    return;
   out->memory_root = in->memory_root;
   in->last_step = out->last_step;
 }
@@ -104,14 +106,14 @@ static size_t padded_size(const clv_plan *p, const clv_plan_buf *b) {
  * (first fit). placed: buffers placed so far, sorted by offset. */
 static clv_code place_buf(const clv_plan *p, clv_plan_buf *b, clv_plan_buf **placed, int *n_placed,
                           size_t *extent, clv_err *err) {
-  size_t at = 0, end, need = padded_size(p, b);
+  size_t at = 0, end, needed_bytes = padded_size(p, b);
   for (int i = 0; i < *n_placed; i++) {
     const clv_plan_buf *o = placed[i];
     if (o->last_step < b->first_step || o->first_step > b->last_step) continue;
-    if (o->offset >= at + need) break;
+    if (o->offset >= at + needed_bytes) break;
     at = CLV_MAX(at, o->offset + padded_size(p, o));
   }
-  if (!clv_add_size(at, need, &end) || end > SIZE_MAX / 4)
+  if (!clv_add_size(at, needed_bytes, &end) || end > SIZE_MAX / 4)
     return clv_fail(err, CLV_EXHAUSTED, "the activations overflow");
   b->offset = at;
   *extent = CLV_MAX(*extent, end);

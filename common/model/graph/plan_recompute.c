@@ -23,9 +23,9 @@ bool clv_plan_has_weight_grad_step(const clv_plan *p, int node) {
 
 bool clv_plan_has_input_grad_step(const clv_plan *p, int node) {
   const clv_plan_node *q = &p->nodes[node];
-  bool any = q->kernel->fused_grads && q->is_trained;
-  for (int i = 0; i < q->n_src; i++) any |= p->nodes[q->src[i]].needs_grad;
-  return any;
+  bool needs_step = q->kernel->fused_grads && q->is_trained;
+  for (int i = 0; i < q->n_src; i++) needs_step |= p->nodes[q->src[i]].needs_grad;
+  return needs_step;
 }
 
 unsigned clv_plan_saved_values_read(const clv_plan *p, int node) {
@@ -37,12 +37,12 @@ unsigned clv_plan_saved_values_read(const clv_plan *p, int node) {
   return saves;
 }
 
-/* Marks the inputs of `node` that its backward reads (saves: CLV_SAVE_* flags). all: marks every
- * input, because the recomputed forward reads them. */
-static void mark_inputs(const clv_plan *p, int node, unsigned saves, bool all, bool *needed) {
+/* Marks the inputs of `node` that its backward reads (saves: CLV_SAVE_* flags). marks_all: marks
+ * every input, because the recomputed forward reads them. */
+static void mark_inputs(const clv_plan *p, int node, unsigned saves, bool marks_all, bool *needed) {
   const clv_plan_node *q = &p->nodes[node];
   for (int k = 0; k < q->n_src; k++)
-    if (all || saves & clv_save_flag_of_input(k)) needed[q->src[k]] = true;
+    if (marks_all || saves & clv_save_flag_of_input(k)) needed[q->src[k]] = true;
 }
 
 void clv_plan_find_recomputed(const clv_plan *p, int top, bool *needed) {

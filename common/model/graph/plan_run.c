@@ -189,8 +189,9 @@ static clv_code finish_phase(clv_plan *p, int phase, clv_code code, clv_err *err
   if (err) *err = device_err;
   for (int i = first_step_of_phase(p, phase); i < p->phase_end[phase] && layer >= 0; i++) {
     const clv_plan_step *s = &p->steps[i];
-    bool moves = s->src >= 0 || s->dst >= 0;
-    if (!moves && p->graph->nodes[s->node].layer == layer >> 4) return add_step_to_error(p, s, err);
+    bool moves_data = s->src >= 0 || s->dst >= 0;
+    if (!moves_data && p->graph->nodes[s->node].layer == layer >> 4)
+      return add_step_to_error(p, s, err);
   }
   return device_err.code;
 }
@@ -290,10 +291,11 @@ static clv_plan_frame make_frame(const clv_plan *p, const clv_call *c, void *par
   return f;
 }
 
-/* Returns the address that kernels use for the caller's buffer `callers`: the buffer itself or, if
- * the backend has its own memory, a copy in the scratch. NULL: the caller passed no such buffer. */
-static char *address_for_kernels(const clv_plan *p, int space, void *callers) {
-  return p->backend->memory && callers ? p->scratch + p->copy_offset[space] : callers;
+/* Returns the address that kernels use for the caller's buffer `caller_buffer`: the buffer itself
+ * or, if the backend has its own memory, a copy in the scratch. NULL: the caller passed no such
+ * buffer. */
+static char *address_for_kernels(const clv_plan *p, int space, void *caller_buffer) {
+  return p->backend->memory && caller_buffer ? p->scratch + p->copy_offset[space] : caller_buffer;
 }
 
 /* Copies the result of a phase to the caller's buffer, which is in the memory of backend `home`
@@ -327,11 +329,11 @@ static clv_code refresh_cache(clv_plan *p, const clv_plan_frame *f, uint64_t ver
 
 /* Copies input i into the plan's memory if the kernels cannot read the caller's memory, or if
  * backward reads the input and the caller does not keep it until then. */
-static clv_code prepare_input(clv_plan *p, clv_call *c, int i, bool keep, clv_err *err) {
-  bool ours = p->input_copy_buf[i] >= 0 && !keep;
-  if (!ours && !p->backend->memory) return CLV_OK;
-  char *copy = ours ? c->memory + p->bufs[p->input_copy_buf[i]].offset
-                    : p->scratch + p->copy_offset[SPACE_IN + i];
+static clv_code prepare_input(clv_plan *p, clv_call *c, int i, bool is_kept, clv_err *err) {
+  bool needs_saved_copy = p->input_copy_buf[i] >= 0 && !is_kept;
+  if (!needs_saved_copy && !p->backend->memory) return CLV_OK;
+  char *copy = needs_saved_copy ? c->memory + p->bufs[p->input_copy_buf[i]].offset
+                                : p->scratch + p->copy_offset[SPACE_IN + i];
   CLV_TRY(clv_backend_copy_from(p->backend, copy, c->caller_memories.in[i], c->in[i],
                                 p->input_bytes[i], err));
   c->in[i] = copy;
@@ -340,24 +342,24 @@ static clv_code prepare_input(clv_plan *p, clv_call *c, int i, bool keep, clv_er
 
 static clv_code prepare_inputs(clv_plan *p, clv_call *c, const void *const *in, bool keep_inputs,
                                clv_err *err) {
-  bool keep = keep_inputs && !p->backend->memory;
+  bool is_kept = keep_inputs && !p->backend->memory;
   for (int i = 0; i < p->n_inputs; i++) {
     const clv_node *n = &p->graph->nodes[p->input_node[i]];
     c->in[i] = in[i];
     if (!p->nodes[p->input_node[i]].is_reachable) continue;
     if (!in[i]) return clv_fail(err, CLV_INVALID, "input '%s' is missing", n->name);
-    CLV_TRY(prepare_input(p, c, i, keep, err));
+    CLV_TRY(prepare_input(p, c, i, is_kept, err));
   }
   return CLV_OK;
 }
 
 static clv_code write_nan_to_output(const clv_plan *p, const clv_backend *home, void *out,
                                     clv_err *err) {
-  const double wide = NAN;
-  const float narrow = NAN;
+  const double nan_f64 = NAN;
+  const float nan_f32 = NAN;
   bool is_wide = p->options.dtype == CLV_F64;
-  const void *nan = is_wide ? (const void *)&wide : &narrow;
-  size_t bytes = is_wide ? sizeof wide : sizeof narrow;
+  const void *nan = is_wide ? (const void *)&nan_f64 : &nan_f32;
+  size_t bytes = is_wide ? sizeof nan_f64 : sizeof nan_f32;
   if (home) return clv_backend_put(home, out, nan, bytes, err);
   memcpy(out, nan, bytes);
   return CLV_OK;

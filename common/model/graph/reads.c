@@ -38,31 +38,32 @@ static bool can_fuse_input_and_weight_gradients(const clv_op_def *def) {
  * one kernel computes input and weight gradients. Also sets needs_grad of the node. */
 static bool reads_params_in_backward(const clv_graph *g, node_properties *nodes, int i) {
   const clv_node *n = &g->nodes[i];
-  bool any = nodes[i].is_trained && can_fuse_input_and_weight_gradients(clv_op_def_of(n->op));
+  bool reads_params =
+      nodes[i].is_trained && can_fuse_input_and_weight_gradients(clv_op_def_of(n->op));
   nodes[i].needs_grad = nodes[i].is_trained;
   for (int k = 0; k < n->n_in; k++) {
-    any |= nodes[n->in[k]].needs_grad;
+    reads_params |= nodes[n->in[k]].needs_grad;
     nodes[i].needs_grad |= nodes[n->in[k]].needs_grad;
   }
-  return any && nodes[i].is_reachable && nodes[i].has_params;
+  return reads_params && nodes[i].is_reachable && nodes[i].has_params;
 }
 
 /* True if backward recomputes at least one node with parameters. */
 static bool reads_params_in_recompute(const clv_graph *g, const node_properties *nodes) {
-  bool reads = false, needed = false;
+  bool reads_params = false, needed = false;
   for (int i = 0; i < g->n_nodes; i++) {
     if (!g->nodes[i].recompute_block || !nodes[i].is_reachable) continue;
-    reads |= nodes[i].has_params;
+    reads_params |= nodes[i].has_params;
     needed |= nodes[i].needs_grad;
   }
-  return reads && needed;
+  return reads_params && needed;
 }
 
 bool clv_graph_backward_reads_params(const clv_graph *g, const clv_params *params,
                                      uint32_t input_grads) {
   clv_err unused_err;
   node_properties *nodes;
-  bool any = false;
+  bool reads_params = false;
   int input = 0;
   if (clv_alloc((size_t)g->n_nodes, sizeof *nodes, &nodes, &unused_err) != CLV_OK) return false;
   mark_nodes_of_params(params, nodes);
@@ -71,10 +72,10 @@ bool clv_graph_backward_reads_params(const clv_graph *g, const clv_params *param
     if (g->nodes[i].op == CLV_OP_INPUT)
       nodes[i].needs_grad = input_grads >> input++ & 1;
     else
-      any |= reads_params_in_backward(g, nodes, i);
-  any |= reads_params_in_recompute(g, nodes);
+      reads_params |= reads_params_in_backward(g, nodes, i);
+  reads_params |= reads_params_in_recompute(g, nodes);
   free(nodes);
-  return any;
+  return reads_params;
 }
 
 /* ---- lengths --------------------------------------------------------------------------------- */
@@ -89,10 +90,10 @@ int64_t clv_graph_length_limit(const clv_graph *g, int node) {
   for (int i = node + 1; i < g->n_nodes; i++)
     for (int k = 0; k < g->nodes[i].n_in; k++) {
       const clv_shape *of = &g->nodes[g->nodes[i].in[0]].shape;
-      int64_t packed = g->nodes[i].attrs.packed, own = packed ? packed : of->dim[1];
+      int64_t packed = g->nodes[i].attrs.packed, n_positions = packed ? packed : of->dim[1];
       if (g->nodes[i].in[k] != node) continue;
       if (!is_lengths_slot(&g->nodes[i], k) || of->rank < 2) return 0;
-      steps = steps ? CLV_MIN(steps, own) : own;
+      steps = steps ? CLV_MIN(steps, n_positions) : n_positions;
     }
   return steps;
 }

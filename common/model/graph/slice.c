@@ -143,11 +143,11 @@ static clv_code add_inputs(slicer *s, clv_err *err) {
 
 /* Copies the tie of a node. Sets tie_owner_is_outside if the owner is not in the slice. */
 static void copy_tie(const slicer *s, const clv_node *n, clv_node *to) {
-  bool here = false;
+  bool has_owner_in_slice = false;
   for (int i = 0; n->tie_owner[0] && i < s->g->n_nodes; i++)
-    here |= is_in_slice(s, i) && strcmp(s->g->nodes[i].name, n->tie_owner) == 0;
+    has_owner_in_slice |= is_in_slice(s, i) && strcmp(s->g->nodes[i].name, n->tie_owner) == 0;
   memcpy(to->tie_owner, n->tie_owner, sizeof n->tie_owner);
-  to->tie_owner_is_outside = n->tie_owner[0] && (n->tie_owner_is_outside || !here);
+  to->tie_owner_is_outside = n->tie_owner[0] && (n->tie_owner_is_outside || !has_owner_in_slice);
 }
 
 static clv_code add_layers(slicer *s, clv_err *err) {

@@ -74,7 +74,7 @@ static bool is_in_sharded_segment(const divider *v) {
 static clv_code begin_segment(divider *v, bool is_sharded, uint32_t n_in, const clv_node *value,
                               clv_err *err) {
   /* a copy, because adding nodes may move the array that contains `value` */
-  clv_node like = *value;
+  clv_node value_copy = *value;
   char name[24];
   v->open_segment = &v->d->segments[v->d->n_segments++];
   v->open_segment->is_sharded = is_sharded;
@@ -82,8 +82,8 @@ static clv_code begin_segment(divider *v, bool is_sharded, uint32_t n_in, const 
     CLV_TRY(clv_graph_new(&v->open_segment->part_graphs[k], err));
     for (uint32_t i = 0; i < n_in; i++) {
       snprintf(name, sizeof name, n_in > 1 ? "part%u" : "input", i);
-      CLV_TRY(clv_graph_add_input(v->open_segment->part_graphs[k], name, like.dtype, &like.shape,
-                                  &v->last_nodes[k], err));
+      CLV_TRY(clv_graph_add_input(v->open_segment->part_graphs[k], name, value_copy.dtype,
+                                  &value_copy.shape, &v->last_nodes[k], err));
     }
   }
   return CLV_OK;
@@ -192,7 +192,7 @@ static clv_code add_layer_by_rows(divider *v, const clv_node *n, clv_err *err) {
 }
 
 static clv_code add_layers(divider *v, const clv_parallel *how, clv_err *err) {
-  static clv_code (*const adds[])(divider *, const clv_node *, clv_err *) = {
+  static clv_code (*const add_fns[])(divider *, const clv_node *, clv_err *) = {
       [CLV_PARALLEL_NONE] = add_undivided_layer,
       [CLV_PARALLEL_COLUMNS] = add_layer_by_columns,
       [CLV_PARALLEL_ROWS] = add_layer_by_rows};
@@ -201,7 +201,7 @@ static clv_code add_layers(divider *v, const clv_parallel *how, clv_err *err) {
         v->g->nodes[i].in[0] != i - 1)
       return clv_fail(err, CLV_INVALID, "only a chain of layers can be divided");
     CLV_TRY(clv_divide_check_node(v->g, i, how[i], v->d->n_parts, err));
-    CLV_TRY(adds[how[i]](v, &v->g->nodes[i], err));
+    CLV_TRY(add_fns[how[i]](v, &v->g->nodes[i], err));
   }
   return is_in_sharded_segment(v) ? join_segments(v, join_concat, err) : CLV_OK;
 }
@@ -229,12 +229,12 @@ void clv_tensor_part_copy(const clv_tensor_part *p, void *whole, void *part, boo
   while (axis < p->shape.rank && p->shape.dim[axis] == p->of.dim[axis])
     outer *= (size_t)p->shape.dim[axis++];
   for (int i = axis + 1; i < p->shape.rank; i++) inner *= (size_t)p->shape.dim[i];
-  bool cut = axis < p->shape.rank;
-  size_t run = cut ? (size_t)p->shape.dim[axis] * inner : inner;
-  size_t row = cut ? (size_t)p->of.dim[axis] * inner : inner;
+  bool is_cut = axis < p->shape.rank;
+  size_t run = is_cut ? (size_t)p->shape.dim[axis] * inner : inner;
+  size_t row = is_cut ? (size_t)p->of.dim[axis] * inner : inner;
   for (size_t o = 0; o < outer; o++) {
-    char *there = (char *)whole + o * row + (cut ? p->index * run : 0),
-         *here = (char *)part + o * run;
-    memcpy(into_whole ? there : here, into_whole ? here : there, run);
+    char *whole_at = (char *)whole + o * row + (is_cut ? p->index * run : 0),
+         *part_at = (char *)part + o * run;
+    memcpy(into_whole ? whole_at : part_at, into_whole ? part_at : whole_at, run);
   }
 }

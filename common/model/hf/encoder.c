@@ -160,13 +160,13 @@ static clv_code add_sequence_head(hf_builder *b, int *x, clv_err *err) {
 /* Adds the head for masked tokens: dense, activation, norm and the linear layer to the vocabulary.
  */
 static clv_code add_masked_head(hf_builder *b, int *x, clv_err *err) {
-  bool roberta = b->c->family == CLV_HF_ROBERTA;
-  clv_op act = roberta ? CLV_OP_GELU : b->c->activation;
-  clv_hf_set_prefix(b, roberta ? "lm_head." : "cls.predictions.transform.");
+  bool is_roberta = b->c->family == CLV_HF_ROBERTA;
+  clv_op act = is_roberta ? CLV_OP_GELU : b->c->activation;
+  clv_hf_set_prefix(b, is_roberta ? "lm_head." : "cls.predictions.transform.");
   CLV_TRY(clv_hf_add_dense(b, "dense", b->c->hidden_size, true, x, err));
   CLV_TRY(clv_hf_add_node(b, act, "activation", NULL, 0, x, err));
-  CLV_TRY(clv_hf_add_norm(b, CLV_OP_LAYERNORM, roberta ? "layer_norm" : "LayerNorm", x, err));
-  clv_hf_set_prefix(b, roberta ? "lm_head." : "cls.predictions.");
+  CLV_TRY(clv_hf_add_norm(b, CLV_OP_LAYERNORM, is_roberta ? "layer_norm" : "LayerNorm", x, err));
+  clv_hf_set_prefix(b, is_roberta ? "lm_head." : "cls.predictions.");
   return clv_hf_add_lm_head(b, "decoder", true, x, err);
 }
 

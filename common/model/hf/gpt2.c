@@ -12,16 +12,17 @@
 
 #include "common/model/hf/hf_int.h"
 
-/* Adds a linear layer. ends: the layer is the last of half a block, so the deviation of its initial
- * weights is divided by the square root of the number of such layers, as in transformers. */
-static clv_code add_projection(hf_builder *b, const char *name, int64_t out, bool ends, int *x,
-                               clv_err *err) {
-  double halves = 2 * (double)b->c->n_layers;
-  hf_linear l = {
-      .out_features = out,
-      .has_bias = true,
-      .is_transposed = true,
-      .init_deviation = ends ? b->c->init_deviation / sqrt(halves) : b->c->init_deviation};
+/* Adds a linear layer. ends_half_block: the layer is the last of half a block, so the deviation of
+ * its initial weights is divided by the square root of the number of such layers, as in
+ * transformers. */
+static clv_code add_projection(hf_builder *b, const char *name, int64_t out, bool ends_half_block,
+                               int *x, clv_err *err) {
+  double n_half_blocks = 2 * (double)b->c->n_layers;
+  hf_linear l = {.out_features = out,
+                 .has_bias = true,
+                 .is_transposed = true,
+                 .init_deviation = ends_half_block ? b->c->init_deviation / sqrt(n_half_blocks)
+                                                   : b->c->init_deviation};
   return clv_hf_add_linear(b, name, &l, x, err);
 }
 

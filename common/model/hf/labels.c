@@ -8,7 +8,7 @@
 #include "common/model/hf/hf_int.h"
 #include "common/base/json/json.h"
 
-enum { MOST_NAMES = 4096 };
+enum { MAX_NAMES = 4096 };
 
 void clv_hf_labels_clear(clv_hf_labels *l) {
   if (!l) return;
@@ -21,7 +21,7 @@ void clv_hf_labels_clear(clv_hf_labels *l) {
  * already. */
 static clv_code set_class_name(clv_hf_labels *to, int64_t number, const clv_bytes *name,
                                clv_err *err) {
-  if (number < 0 || number >= MOST_NAMES || !name->len || to->names[number]) return CLV_OK;
+  if (number < 0 || number >= MAX_NAMES || !name->len || to->names[number]) return CLV_OK;
   to->names[number] = strdup(name->data);
   return to->names[number] ? CLV_OK : clv_fail(err, CLV_EXHAUSTED, "out of memory");
 }
@@ -32,7 +32,7 @@ static int64_t parse_whole_number(const clv_bytes *text) {
   int64_t n = 0;
   for (size_t i = 0; i < text->len; i++) {
     char digit = text->data[i];
-    if (digit < '0' || digit > '9' || n >= MOST_NAMES) return -1;
+    if (digit < '0' || digit > '9' || n >= MAX_NAMES) return -1;
     n = 10 * n + (digit - '0');
   }
   return text->len ? n : -1;
@@ -56,7 +56,7 @@ static clv_code read_label_pair(clv_json *j, bool by_number, clv_hf_labels *to, 
 }
 
 static clv_code read_class_names(clv_json *j, bool by_number, clv_hf_labels *to, clv_err *err) {
-  clv_hf_labels l = {.n = MOST_NAMES};
+  clv_hf_labels l = {.n = MAX_NAMES};
   clv_code code = CLV_OK;
   clv_json_kind kind;
   bool more = true;
@@ -69,8 +69,8 @@ static clv_code read_class_names(clv_json *j, bool by_number, clv_hf_labels *to,
     if (code == CLV_OK && more) code = read_label_pair(j, by_number, &l, err);
   }
   size_t n = 0;
-  while (n < MOST_NAMES && l.names[n]) n++;
-  for (size_t i = n; i < MOST_NAMES; i++) free(l.names[i]);
+  while (n < MAX_NAMES && l.names[n]) n++;
+  for (size_t i = n; i < MAX_NAMES; i++) free(l.names[i]);
   l.n = n;
   if (code == CLV_OK) {
     clv_hf_labels_clear(to);

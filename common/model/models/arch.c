@@ -190,10 +190,10 @@ static clv_code set_arch_key(const clv_session_config *c, const clv_attr_spec *a
     if (strcmp(keys[i].key, a->key) == 0) return keys[i].set_arg(c, a, r, err);
     names[n++] = keys[i].key;
   }
-  const char *near = clv_did_you_mean(a->key, names, n);
-  if (near)
+  const char *suggestion = clv_did_you_mean(a->key, names, n);
+  if (suggestion)
     return clv_session_fail_at(c, a->pos, err, "%s has no key '%s'; did you mean '%s'?",
-                               clv_arch_name(c->model.arch), a->key, near);
+                               clv_arch_name(c->model.arch), a->key, suggestion);
   char known[128] = "";
   for (size_t i = 0, used = 0; i < n && used < sizeof known; i++)
     used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", names[i]);

@@ -15,15 +15,15 @@ typedef struct marker {
   uint32_t n_blocks; /* number of recompute blocks marked so far, in all stages together */
 } marker;
 
-/* Marks layers first..last, which `entry` names, as one block or several. range: the entry is a
+/* Marks layers first..last, which `entry` names, as one block or several. is_range: the entry is a
  * range, which makes one block. */
-static clv_code mark_layers(marker *m, const char *entry, bool range, uint32_t first, uint32_t last,
-                            clv_err *err) {
+static clv_code mark_layers(marker *m, const char *entry, bool is_range, uint32_t first,
+                            uint32_t last, clv_err *err) {
   int at = (int)clv_model_n_inputs(m->g), begin = (int)first + at, end = (int)last + at;
   clv_err why;
   clv_code code =
-      range ? clv_graph_mark_recompute(m->g, begin, end, ++m->n_blocks, &why)
-            : clv_graph_mark_recompute_blocks(m->g, entry, begin, end, &m->n_blocks, &why);
+      is_range ? clv_graph_mark_recompute(m->g, begin, end, ++m->n_blocks, &why)
+               : clv_graph_mark_recompute_blocks(m->g, entry, begin, end, &m->n_blocks, &why);
   if (code == CLV_OK) return CLV_OK;
   return clv_session_fail_at(m->c, m->stage->recompute_blocks_pos, err,
                              "stage '%s': recompute_blocks: '%s': %s", m->stage->name, entry,

@@ -41,13 +41,13 @@ static clv_code fail_unknown_input(const clv_session_config *c, const clv_layer_
                                name);
   CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *names, &names, err));
   for (int i = 0; i < g->n_nodes; i++) names[i] = g->nodes[i].name;
-  const char *near = clv_did_you_mean(name, names, (size_t)g->n_nodes);
+  const char *suggestion = clv_did_you_mean(name, names, (size_t)g->n_nodes);
   return clv_session_fail_at(
       c, spec->from_pos, err,
       "from: no earlier layer has the name '%.64s'%s%s%s; the layer before this one is "
       "'%s', and the first input is '%s'",
-      name, near ? ", did you mean '" : "", near ? near : "", near ? "'?" : "",
-      g->nodes[g->n_nodes - 1].name, g->nodes[0].name);
+      name, suggestion ? ", did you mean '" : "", suggestion ? suggestion : "",
+      suggestion ? "'?" : "", g->nodes[g->n_nodes - 1].name, g->nodes[0].name);
 }
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
@@ -55,16 +55,17 @@ static clv_code fail_unknown_input(const clv_session_config *c, const clv_layer_
 clv_code clv_layer_find_inputs(const clv_session_config *c, const clv_layer_spec *spec, clv_op op,
                                const clv_graph *g, int in[CLV_MAX_IN], int *n_in, clv_err *err) {
   const clv_op_def *def = clv_op_def_of(op);
-  int most = CLV_MAX(def->max_in, def->n_in), n = (int)spec->from.n;
+  int max_inputs = CLV_MAX(def->max_in, def->n_in), n = (int)spec->from.n;
   if (!n && def->n_in > 1)
     return clv_session_fail_at(c, spec->op_pos, err,
                                "%s reads %d values: name them, as in from: [%s, %s]", spec->op,
                                def->n_in, g->nodes[in[0]].name, g->nodes[0].name);
   if (!n) return CLV_OK;
-  if (n < def->n_in || n > most)
+  if (n < def->n_in || n > max_inputs)
     return clv_session_fail_at(c, spec->from_pos, err, "from: %s reads %d%s%.0d value%s, not %d",
-                               spec->op, def->n_in, most > def->n_in ? " to " : "",
-                               most > def->n_in ? most : 0, CLV_S((unsigned)most), n);
+                               spec->op, def->n_in, max_inputs > def->n_in ? " to " : "",
+                               max_inputs > def->n_in ? max_inputs : 0, CLV_S((unsigned)max_inputs),
+                               n);
   for (int i = 0; i < n; i++)
     if ((in[i] = find_node(g, spec->from.items[i])) < 0)
       return fail_unknown_input(c, spec, g, spec->from.items[i], err);

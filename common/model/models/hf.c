@@ -43,8 +43,8 @@ _Static_assert((int)CLV_PEFT_PARAM == CLV_HF_NAME, "one length");
 clv_code clv_model_check_hf(const clv_session_config *c, clv_err *err) {
   clv_hf_config model;
   clv_err why;
-  bool good = !c->model.hf || clv_hf_config_read(c->model.hf, &model, &why) == CLV_OK;
-  return good ? CLV_OK : fail_at_hf(c, &why, err);
+  bool config_is_valid = !c->model.hf || clv_hf_config_read(c->model.hf, &model, &why) == CLV_OK;
+  return config_is_valid ? CLV_OK : fail_at_hf(c, &why, err);
 }
 
 int clv_model_hf_family(const clv_session_config *c) {
@@ -60,7 +60,7 @@ const char *clv_model_peft_name(int family, const char *name, char ret[CLV_PEFT_
   return ret;
 }
 
-enum { MOST_LABELS = 1 << 20 };
+enum { MAX_LABELS = 1 << 20 };
 
 /* Reads the attribute `labels`, the only one that a model by `hf` has. *ret 0: not given. */
 static clv_code read_labels_attr(const clv_session_config *c, int64_t *ret, clv_err *err) {
@@ -70,9 +70,9 @@ static clv_code read_labels_attr(const clv_session_config *c, int64_t *ret, clv_
     if (strcmp(a->key, "labels") != 0)
       return clv_session_fail_at(c, a->pos, err, "a model by hf has no key '%s', only labels",
                                  a->key);
-    if (a->kind != CLV_ATTR_INT || a->int_value < 1 || a->int_value > MOST_LABELS)
+    if (a->kind != CLV_ATTR_INT || a->int_value < 1 || a->int_value > MAX_LABELS)
       return clv_session_fail_at(c, a->pos, err, "labels is a whole number from 1 to %d",
-                                 MOST_LABELS);
+                                 MAX_LABELS);
     *ret = a->int_value;
   }
   return CLV_OK;

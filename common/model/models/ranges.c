@@ -64,9 +64,9 @@ static size_t common_block_len(const clv_graph *g, uint32_t a, uint32_t b) {
 static const char *boundary_block_name(const clv_graph *g, uint32_t layer, int step, char *buf,
                                        size_t size) {
   const char *name = clv_layer_name(g, layer);
-  int64_t next = (int64_t)layer + step;
-  bool inner = next >= 0 && next < count_layers(g);
-  size_t shared = inner ? common_block_len(g, layer, (uint32_t)next) : 0;
+  int64_t neighbour = (int64_t)layer + step;
+  bool has_neighbour = neighbour >= 0 && neighbour < count_layers(g);
+  size_t shared = has_neighbour ? common_block_len(g, layer, (uint32_t)neighbour) : 0;
   /* the block's name continues behind the dot of the shared block */
   size_t len = shared ? shared + 1 : 0;
   while (name[len] && name[len] != '.') len++;
@@ -80,8 +80,8 @@ static const char *describe_layer(const clv_graph *g, uint32_t layer, int step, 
                                   size_t size) {
   char name[CLV_NAME_MAX], number[16];
   snprintf(number, sizeof number, "%" PRIu32, layer);
-  bool named = strcmp(boundary_block_name(g, layer, step, name, sizeof name), number) != 0;
-  snprintf(buf, size, named ? "layer %s ('%s')" : "layer %s", number, name);
+  bool has_other_name = strcmp(boundary_block_name(g, layer, step, name, sizeof name), number) != 0;
+  snprintf(buf, size, has_other_name ? "layer %s ('%s')" : "layer %s", number, name);
   return buf;
 }
 
@@ -92,18 +92,20 @@ static clv_code suggest_name(const clv_graph *g, const char *name, char *ret, si
                              clv_err *err) {
   CLV_AUTO(clv_freep) const char **names = NULL;
   CLV_AUTO(clv_freep) char *texts = NULL;
-  size_t n = 0, most = (size_t)count_layers(g) * (CLV_NAME_MAX / 2);
-  CLV_TRY(clv_alloc(most, sizeof *names, &names, err));
-  CLV_TRY(clv_alloc(most, CLV_NAME_MAX, &texts, err));
+  size_t n = 0, max_names = (size_t)count_layers(g) * (CLV_NAME_MAX / 2);
+  CLV_TRY(clv_alloc(max_names, sizeof *names, &names, err));
+  CLV_TRY(clv_alloc(max_names, CLV_NAME_MAX, &texts, err));
   for (uint32_t i = 0; i < count_layers(g); i++)
-    for (const char *full = clv_layer_name(g, i), *dot = full; dot; dot = strchr(dot + 1, '.')) {
-      size_t len = strchr(dot + 1, '.') ? (size_t)(strchr(dot + 1, '.') - full) : strlen(full);
-      if (i && is_in_block(clv_layer_name(g, i - 1), full, len)) continue;
+    for (const char *full_name = clv_layer_name(g, i), *dot = full_name; dot;
+         dot = strchr(dot + 1, '.')) {
+      size_t len =
+          strchr(dot + 1, '.') ? (size_t)(strchr(dot + 1, '.') - full_name) : strlen(full_name);
+      if (i && is_in_block(clv_layer_name(g, i - 1), full_name, len)) continue;
       names[n] = texts + n * CLV_NAME_MAX;
-      snprintf(texts + n++ * CLV_NAME_MAX, CLV_NAME_MAX, "%.*s", (int)len, full);
+      snprintf(texts + n++ * CLV_NAME_MAX, CLV_NAME_MAX, "%.*s", (int)len, full_name);
     }
-  const char *near = clv_did_you_mean(name, names, n);
-  snprintf(ret, size, "%s", near ? near : "");
+  const char *suggestion = clv_did_you_mean(name, names, n);
+  snprintf(ret, size, "%s", suggestion ? suggestion : "");
   return CLV_OK;
 }
 
@@ -141,27 +143,27 @@ static void suggest_range_syntax(const clv_graph *g, const char *name, char *ret
 static clv_code fail_unknown_name(const clv_session_config *c, const clv_graph *g,
                                   const clv_stage_spec *s, clv_config_pos pos, const char *name,
                                   clv_err *err) {
-  char near[CLV_NAME_MAX] = "", top_blocks[160], range[CLV_NAME_MAX + 40];
+  char suggestion[CLV_NAME_MAX] = "", top_blocks[160], range[CLV_NAME_MAX + 40];
   suggest_range_syntax(g, name, range, sizeof range);
-  if (!range[0]) CLV_TRY(suggest_name(g, name, near, sizeof near, err));
+  if (!range[0]) CLV_TRY(suggest_name(g, name, suggestion, sizeof suggestion, err));
   list_top_blocks(g, top_blocks, sizeof top_blocks);
   return clv_session_fail_at(
       c, pos, err, "stage '%.64s': the model has no layer or block '%s'%s%s%s%s; it has %s",
-      s->name, name, range, near[0] ? ", did you mean '" : "", near, near[0] ? "'?" : "",
-      top_blocks);
+      s->name, name, range, suggestion[0] ? ", did you mean '" : "", suggestion,
+      suggestion[0] ? "'?" : "", top_blocks);
 }
 
 /* ---- ends of stages -------------------------------------------------------------------------- */
 
 /* Returns the nearest layer in direction `step` behind which the model can be cut: only one value
  * crosses there, and the cut is not inside the block that contains the refused cut; -1: there is
- * none. block: length of the name of that block. */
-static int64_t find_nearest_cut(const clv_graph *g, uint32_t layer, int step, size_t block) {
+ * none. block_len: length of the name of that block. */
+static int64_t find_nearest_cut(const clv_graph *g, uint32_t layer, int step, size_t block_len) {
   int64_t at = (int64_t)layer + step;
   int unused[CLV_MAX_NODES];
   for (; at >= 0 && at + 1 < count_layers(g); at += step)
     if (clv_graph_find_crossing_nodes(g, (uint32_t)at, unused) == 1 &&
-        common_block_len(g, (uint32_t)at, (uint32_t)at + 1) < CLV_MAX(block, 1))
+        common_block_len(g, (uint32_t)at, (uint32_t)at + 1) < CLV_MAX(block_len, 1))
       return at;
   return -1;
 }
@@ -169,18 +171,19 @@ static int64_t find_nearest_cut(const clv_graph *g, uint32_t layer, int step, si
 static clv_code fail_no_cut(const clv_session_config *c, const clv_graph *g,
                             const clv_stage_spec *s, uint32_t layer, const int crossing_nodes[2],
                             clv_err *err) {
-  char where[96], before[CLV_NAME_MAX] = "", after[CLV_NAME_MAX] = "";
-  size_t block = common_block_len(g, layer, layer + 1);
-  int64_t up = find_nearest_cut(g, layer, -1, block), down = find_nearest_cut(g, layer, 1, block);
-  snprintf(where, sizeof where, block ? "inside block '%.*s'" : "where branches are open%.*s",
-           (int)block, block ? clv_layer_name(g, layer) : "");
-  if (up >= 0) boundary_block_name(g, (uint32_t)up, 1, before, sizeof before);
-  if (down >= 0) boundary_block_name(g, (uint32_t)down, 1, after, sizeof after);
+  char where[96], cut_before[CLV_NAME_MAX] = "", cut_after[CLV_NAME_MAX] = "";
+  size_t block_len = common_block_len(g, layer, layer + 1);
+  int64_t up = find_nearest_cut(g, layer, -1, block_len),
+          down = find_nearest_cut(g, layer, 1, block_len);
+  snprintf(where, sizeof where, block_len ? "inside block '%.*s'" : "where branches are open%.*s",
+           (int)block_len, block_len ? clv_layer_name(g, layer) : "");
+  if (up >= 0) boundary_block_name(g, (uint32_t)up, 1, cut_before, sizeof cut_before);
+  if (down >= 0) boundary_block_name(g, (uint32_t)down, 1, cut_after, sizeof cut_after);
   return clv_session_fail_at(
       c, s->layers_pos, err,
       "stage '%.64s' ends %s, where two values would cross, of '%s' and '%s'; end it with %s%s%s",
-      s->name, where, g->nodes[crossing_nodes[0]].name, g->nodes[crossing_nodes[1]].name, before,
-      before[0] && after[0] ? " or " : "", after);
+      s->name, where, g->nodes[crossing_nodes[0]].name, g->nodes[crossing_nodes[1]].name,
+      cut_before, cut_before[0] && cut_after[0] ? " or " : "", cut_after);
 }
 
 /* ---- ranges ---------------------------------------------------------------------------------- */
@@ -203,14 +206,15 @@ static clv_code fail_out_of_range(const clv_session_config *c, const clv_graph *
                                   const clv_stage_spec *s, clv_config_pos pos, uint64_t first,
                                   uint64_t last, clv_err *err) {
   char top_blocks[160];
-  bool named = strcmp(clv_layer_name(g, 0), "0") != 0;
+  bool has_names = strcmp(clv_layer_name(g, 0), "0") != 0;
   list_top_blocks(g, top_blocks, sizeof top_blocks);
-  return clv_session_fail_at(
-      c, pos, err,
-      "stage '%.64s': layers %" PRIu64 "..%" PRIu64 ": the model has layers 0..%" PRIu32
-      "%s%s; up to its end it is %" PRIu64 "..%" PRIu32,
-      s->name, first, last, count_layers(g) - 1, named ? ", by name " : "", named ? top_blocks : "",
-      first < count_layers(g) ? first : UINT64_C(0), count_layers(g) - 1);
+  return clv_session_fail_at(c, pos, err,
+                             "stage '%.64s': layers %" PRIu64 "..%" PRIu64
+                             ": the model has layers 0..%" PRIu32
+                             "%s%s; up to its end it is %" PRIu64 "..%" PRIu32,
+                             s->name, first, last, count_layers(g) - 1,
+                             has_names ? ", by name " : "", has_names ? top_blocks : "",
+                             first < count_layers(g) ? first : UINT64_C(0), count_layers(g) - 1);
 }
 
 clv_code clv_range_find_layers(const clv_session_config *c, const clv_graph *g,

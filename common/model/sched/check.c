@@ -92,22 +92,24 @@ static clv_code check_forward_version(checker *c, stage_state *st, uint32_t *ret
  * its weight gradient. Micro-batches start and end in order and versions never decrease, so
  * micro-batches of one version are neighbours. */
 static clv_code count_live(checker *c, stage_state *st) {
-  uint32_t s = c->instr->stage, k = c->instr->micro_batch, version = 0, *all = c->weights_version;
+  uint32_t s = c->instr->stage, k = c->instr->micro_batch, version = 0,
+           *versions = c->weights_version;
   CLV_TRY(check_forward_version(c, st, &version));
-  if (all) {
-    all[index_of_stage_and_micro(c, s, k)] = version;
-    if (st->n_weight_grads_done == k || all[index_of_stage_and_micro(c, s, k) - 1] != version)
+  if (versions) {
+    versions[index_of_stage_and_micro(c, s, k)] = version;
+    if (st->n_weight_grads_done == k || versions[index_of_stage_and_micro(c, s, k) - 1] != version)
       st->n_live_versions++;
   }
-  uint32_t live = k + 1 - st->n_weight_grads_done;
-  c->report->max_live_micros[s] = CLV_MAX(c->report->max_live_micros[s], live);
+  uint32_t n_live = k + 1 - st->n_weight_grads_done;
+  c->report->max_live_micros[s] = CLV_MAX(c->report->max_live_micros[s], n_live);
   return CLV_OK;
 }
 
 static void uncount_live(checker *c, stage_state *st) {
-  uint32_t s = c->instr->stage, k = c->instr->micro_batch, *all = c->weights_version;
-  if (all && (st->n_forwards_done == k + 1 ||
-              all[index_of_stage_and_micro(c, s, k) + 1] != all[index_of_stage_and_micro(c, s, k)]))
+  uint32_t s = c->instr->stage, k = c->instr->micro_batch, *versions = c->weights_version;
+  if (versions &&
+      (st->n_forwards_done == k + 1 || versions[index_of_stage_and_micro(c, s, k) + 1] !=
+                                           versions[index_of_stage_and_micro(c, s, k)]))
     st->n_live_versions--;
 }
 
@@ -117,11 +119,11 @@ static void count_versions(checker *c, uint32_t s) {
   const stage_state *st = &c->stages[s];
   uint32_t n = 1;
   if (c->weights_version) {
-    bool newest_live =
+    bool newest_is_live =
         st->n_weight_grads_done < st->n_forwards_done &&
         c->weights_version[index_of_stage_and_micro(c, s, st->n_forwards_done - 1)] ==
             st->n_steps_done;
-    n = st->n_live_versions + !newest_live;
+    n = st->n_live_versions + !newest_is_live;
   }
   c->report->max_weight_versions[s] = CLV_MAX(c->report->max_weight_versions[s], n);
 }
@@ -197,11 +199,12 @@ static clv_code check_backward_instr(checker *c, stage_state *st) {
 static clv_code check_send_or_receive(checker *c, stage_state *st) {
   const clv_instr *i = c->instr;
   const clv_sched_shape *shape = &c->s->shape;
-  bool back = i->kind == CLV_INSTR_SEND_B || i->kind == CLV_INSTR_RECV_B;
-  bool above = i->kind == CLV_INSTR_RECV_F || i->kind == CLV_INSTR_SEND_B;
-  bool crosses = (i->stage > 0 || !above) && (back ? has_cross_rank_gradient : is_cross_rank_edge)(
-                                                 shape, i->stage - (uint32_t)above);
-  if (!crosses) return fail_rule(c, "nothing crosses between ranks there");
+  bool is_backward = i->kind == CLV_INSTR_SEND_B || i->kind == CLV_INSTR_RECV_B;
+  bool is_edge_above = i->kind == CLV_INSTR_RECV_F || i->kind == CLV_INSTR_SEND_B;
+  bool crosses_ranks = (i->stage > 0 || !is_edge_above) &&
+                       (is_backward ? has_cross_rank_gradient : is_cross_rank_edge)(
+                           shape, i->stage - (uint32_t)is_edge_above);
+  if (!crosses_ranks) return fail_rule(c, "nothing crosses between ranks there");
   if (has_transferred(c, i->stage, i->micro_batch, i->kind)) return fail_rule(c, "has run before");
   if (i->kind == CLV_INSTR_SEND_F && st->n_forwards_done <= i->micro_batch)
     return fail_rule(c, "F%u has to come first", i->micro_batch);
@@ -219,10 +222,10 @@ static clv_code check_step_instr(checker *c, stage_state *st) {
     return fail_rule(c, "the step of a %s schedule comes after the round",
                      clv_sched_name(c->s->kind));
   CLV_TRY(check_in_order(c, "S", st->n_steps_done));
-  uint64_t due = ((uint64_t)st->n_steps_done + 1) * c->micros_per_step;
-  if (st->n_weight_grads_done != due)
+  uint64_t n_gradients_due = ((uint64_t)st->n_steps_done + 1) * c->micros_per_step;
+  if (st->n_weight_grads_done != n_gradients_due)
     return fail_rule(c, "%u of its %llu gradients are there", st->n_weight_grads_done,
-                     (unsigned long long)due);
+                     (unsigned long long)n_gradients_due);
   st->n_steps_done++;
   return CLV_OK;
 }
@@ -271,20 +274,20 @@ static clv_code check_complete(const checker *c) {
   const clv_sched_shape *shape = &c->s->shape;
   for (uint32_t s = 0; s < shape->n_stages; s++) {
     const stage_state *st = &c->stages[s];
-    uint32_t m = shape->n_micro_batches, back = is_trained_stage(shape, s) ? m : 0;
-    uint32_t n_steps = c->micros_per_step ? back / c->micros_per_step : 0;
-    /* stage 0 has no edge above it: n_stages is the number of no edge, so that nothing crosses
-     * it */
-    uint32_t above = s > 0 ? s - 1 : shape->n_stages;
-    const uint32_t moves[4] = {
-        is_cross_rank_edge(shape, s) * m, is_cross_rank_edge(shape, above) * m,
-        has_cross_rank_gradient(shape, above) * m, has_cross_rank_gradient(shape, s) * m};
+    uint32_t m = shape->n_micro_batches, n_backwards = is_trained_stage(shape, s) ? m : 0;
+    uint32_t n_steps = c->micros_per_step ? n_backwards / c->micros_per_step : 0;
+    /* stage 0 has no edge above it, so takes n_stages, which is the number of no edge */
+    uint32_t edge_above = s > 0 ? s - 1 : shape->n_stages;
+    const uint32_t n_transfers_due[4] = {
+        is_cross_rank_edge(shape, s) * m, is_cross_rank_edge(shape, edge_above) * m,
+        has_cross_rank_gradient(shape, edge_above) * m, has_cross_rank_gradient(shape, s) * m};
     CLV_TRY(check_instr_count(c, s, CLV_INSTR_FORWARD, st->n_forwards_done, m));
-    CLV_TRY(check_instr_count(c, s, CLV_INSTR_BACKWARD, st->n_input_grads_done, back));
-    CLV_TRY(check_instr_count(c, s, CLV_INSTR_WEIGHT, st->n_weight_grads_done, back));
+    CLV_TRY(check_instr_count(c, s, CLV_INSTR_BACKWARD, st->n_input_grads_done, n_backwards));
+    CLV_TRY(check_instr_count(c, s, CLV_INSTR_WEIGHT, st->n_weight_grads_done, n_backwards));
     CLV_TRY(check_instr_count(c, s, CLV_INSTR_STEP, st->n_steps_done, n_steps));
     for (uint32_t i = 0; i < 4; i++)
-      CLV_TRY(check_instr_count(c, s, CLV_INSTR_SEND_F + i, st->n_transfers[i], moves[i]));
+      CLV_TRY(
+          check_instr_count(c, s, CLV_INSTR_SEND_F + i, st->n_transfers[i], n_transfers_due[i]));
   }
   return CLV_OK;
 }
@@ -295,17 +298,17 @@ static clv_code check_complete(const checker *c) {
  * a few bytes per instruction. */
 static clv_code check_sizes(const clv_sched *s, clv_err *err) {
   const clv_sched_shape *shape = &s->shape;
-  uint64_t total = 0, forwards = (uint64_t)shape->n_stages * shape->n_micro_batches;
+  uint64_t total = 0, n_forwards = (uint64_t)shape->n_stages * shape->n_micro_batches;
   if ((unsigned)s->kind >= CLV_SCHED_KINDS)
     return clv_fail(err, CLV_INVALID, "there is no kind %d of schedule", (int)s->kind);
   for (uint32_t r = 0; r < shape->n_ranks; r++) total += s->n[r];
-  total = CLV_MAX(total, forwards);
+  total = CLV_MAX(total, n_forwards);
   if (total > CLV_SCHED_INSTRUCTIONS)
     return clv_fail(err, CLV_INVALID, "%llu instructions: the limit is %d",
                     (unsigned long long)total, CLV_SCHED_INSTRUCTIONS);
   bool by_steps = s->kind == CLV_SCHED_PIPEDREAM_2BW;
-  bool whole = shape->n_accumulate && shape->n_micro_batches % shape->n_accumulate == 0;
-  if (by_steps ? !whole : shape->n_accumulate != 0)
+  bool is_multiple = shape->n_accumulate && shape->n_micro_batches % shape->n_accumulate == 0;
+  if (by_steps ? !is_multiple : shape->n_accumulate != 0)
     return clv_fail(err, CLV_INVALID, "%s: %u micro-batches in steps of %u",
                     clv_sched_name(s->kind), shape->n_micro_batches, shape->n_accumulate);
   return CLV_OK;
@@ -335,11 +338,11 @@ clv_code clv_sched_check(const clv_sched *s, clv_sched_report *ret, clv_err *err
   CLV_AUTO(checker_clear) checker c = {.s = s, .report = &report, .err = err};
   CLV_TRY(clv_sched_shape_check(&s->shape, err));
   CLV_TRY(check_sizes(s, err));
-  size_t cells = (size_t)s->shape.n_stages * s->shape.n_micro_batches;
+  size_t n_cells = (size_t)s->shape.n_stages * s->shape.n_micro_batches;
   c.micros_per_step = clv_sched_micro_batches_per_step(s->kind, &s->shape);
-  CLV_TRY(clv_alloc(cells, sizeof *c.transfers_done, &c.transfers_done, err));
+  CLV_TRY(clv_alloc(n_cells, sizeof *c.transfers_done, &c.transfers_done, err));
   if (c.micros_per_step)
-    CLV_TRY(clv_alloc(cells, sizeof *c.weights_version, &c.weights_version, err));
+    CLV_TRY(clv_alloc(n_cells, sizeof *c.weights_version, &c.weights_version, err));
   for (uint32_t r = 0; r < s->shape.n_ranks; r++) CLV_TRY(check_rank(&c, r));
   CLV_TRY(check_complete(&c));
   CLV_TRY(clv_sched_simulate_lists(s, NULL, false, NULL, err));

@@ -10,10 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Maximum number of bounds computed, and of instructions simulated. Each takes a second or two in
- * all. */
-enum { BOUNDS = 300000, WORK = 24000000, WINDOW_TRIES = 12 };
+/* MAX_BOUNDS: lower bounds that the search computes; MAX_INSTRUCTIONS: instructions that it
+ * simulates. Either takes a second or two. WINDOW_TRIES: windows that it tries. */
+enum { MAX_BOUNDS = 300000, MAX_INSTRUCTIONS = 24000000, WINDOW_TRIES = 12 };
 
+/* A way to cut the chain, with a number of micro-batches. */
 typedef struct way {
   double lower_bound_seconds;
   /* cuts_index: index into search.cut_layers; micros_choice: index into micro_batch_counts of
@@ -27,8 +28,8 @@ typedef struct search {
   uint32_t *cut_places, n_cut_places;
   /* Range of layers for each cut, narrowed so that the other cuts have room. */
   uint32_t min_cut_layer[CLV_SCHED_STAGES], max_cut_layer[CLV_SCHED_STAGES];
-  uint16_t *cut_layers; /* [n_ways][n] layers behind which each way cuts */
-  uint32_t n_ways, max_ways;
+  uint16_t *cut_layers;      /* [n_ways][n] layers behind which each way cuts */
+  uint32_t n_ways, max_ways; /* max_ways: capacity of cut_layers and ways */
   way *ways;
   clv_sched_split *best_splits; /* [max_best_splits] best ways found so far, fastest first */
   uint32_t max_best_splits, n_best_splits;
@@ -53,10 +54,10 @@ static uint32_t find_first_backward(const clv_sched_cuts *c, const uint32_t *las
 }
 
 static double transfer_seconds(const clv_sched_shape *shape, const clv_sched_costs *c,
-                               uint32_t edge, bool back) {
+                               uint32_t edge, bool is_backward) {
   if (!is_cross_rank_edge(shape, edge)) return 0;
   return c->latency_seconds[edge] +
-         (back ? c->serialise_backward_seconds : c->serialise_forward_seconds)[edge];
+         (is_backward ? c->serialise_backward_seconds : c->serialise_forward_seconds)[edge];
 }
 
 /* Lower bounds of times for each stage, in seconds. */
@@ -69,23 +70,28 @@ typedef struct stage_bounds {
   double after_backward_bound[CLV_SCHED_STAGES];
 } stage_bounds;
 
-/* Computes the bounds of all stages. apart: a stage sends the input gradient before it computes
- * weight gradients. */
+/* Computes the bounds of all stages. input_grad_first: a stage sends the input gradient before it
+ * computes weight gradients. */
 static void compute_stage_time_bounds(const clv_sched_shape *shape, const clv_sched_costs *c,
-                                      bool apart, stage_bounds *w) {
+                                      bool input_grad_first, stage_bounds *w) {
   uint32_t n = shape->n_stages;
-  double back = 0; /* time from the arrival of a gradient at stage s to the end of the step */
+  /* time from the arrival of a gradient at stage s to the end of the step */
+  double back_seconds = 0;
   for (uint32_t s = 0; s < n; s++) {
-    double down = s ? transfer_seconds(shape, c, s - 1, true) + back : 0;
-    bool more = s && is_trained_stage(shape, s - 1);
+    double return_seconds = s ? transfer_seconds(shape, c, s - 1, true) + back_seconds : 0;
+    bool previous_is_trained = s && is_trained_stage(shape, s - 1);
     w->arrival_bound[s] = s ? w->arrival_bound[s - 1] + c->forward_seconds[s - 1] +
                                   transfer_seconds(shape, c, s - 1, false)
                             : 0;
-    w->after_backward_bound[s] = more ? fmax(down - (apart ? c->weight_grad_seconds[s] : 0), 0) : 0;
+    w->after_backward_bound[s] =
+        previous_is_trained
+            ? fmax(return_seconds - (input_grad_first ? c->weight_grad_seconds[s] : 0), 0)
+            : 0;
     if (is_trained_stage(shape, s))
-      back = c->input_grad_seconds[s] + c->weight_grad_seconds[s] + w->after_backward_bound[s];
+      back_seconds =
+          c->input_grad_seconds[s] + c->weight_grad_seconds[s] + w->after_backward_bound[s];
   }
-  w->after_forward_bound[n - 1] = is_trained_stage(shape, n - 1) ? back : 0;
+  w->after_forward_bound[n - 1] = is_trained_stage(shape, n - 1) ? back_seconds : 0;
   for (uint32_t s = n - 1; s-- > 0;)
     w->after_forward_bound[s] = transfer_seconds(shape, c, s, false) + c->forward_seconds[s + 1] +
                                 w->after_forward_bound[s + 1];
@@ -111,8 +117,8 @@ static double lower_bound(const clv_sched_shape *shape, const clv_sched_costs *c
     before[r] = fmin(before[r], w.arrival_bound[s]);
     after[r] = fmin(after[r], split ? 0 : w.after_backward_bound[s]);
     if (!is_cross_rank_edge(shape, s)) continue;
-    double down = m - 1, f = down * c->serialise_forward_seconds[s],
-           b = down * c->serialise_backward_seconds[s];
+    double n_others = m - 1, f = n_others * c->serialise_forward_seconds[s],
+           b = n_others * c->serialise_backward_seconds[s];
     bound = fmax(bound, w.arrival_bound[s] + c->forward_seconds[s] + f + w.after_forward_bound[s]);
     if (is_trained_stage(shape, s))
       bound =
@@ -214,13 +220,13 @@ static clv_code count_ways(const search *s, const uint32_t *places, uint32_t n, 
   CLV_TRY(clv_alloc((size_t)n + 1, sizeof *ways, &ways, err));
   *ret = 1;
   for (uint32_t cut = 0; cut < s->n; cut++) {
-    double before = cut == 0;
+    double n_before = cut == 0;
     *ret = 0;
     for (uint32_t i = 0; i < n; i++) {
       double old = ways[i];
-      ways[i] = is_allowed_place(s, cut, places[i]) ? before : 0;
+      ways[i] = is_allowed_place(s, cut, places[i]) ? n_before : 0;
       *ret += ways[i];
-      before += cut ? old : 0;
+      n_before += cut ? old : 0;
     }
   }
   return CLV_OK;
@@ -271,7 +277,7 @@ static clv_code simulate_all_ways(search *s, clv_err *err) {
     }
   qsort(s->ways, all, sizeof *s->ways, compare_lower_bounds);
   for (n = 0; n < all && s->ways[n].lower_bound_seconds < seconds_to_beat(s); n++) {
-    if (s->work_done > WORK) {
+    if (s->work_done > MAX_INSTRUCTIONS) {
       s->statistics.is_optimal = false;
       return CLV_OK;
     }
@@ -291,12 +297,13 @@ static uint32_t choose_spaced_places(const search *s, uint32_t n, uint32_t *ret)
   const clv_sched_cuts *c = s->c;
   uint32_t count = 0;
   for (uint32_t i = 0; i < c->n_cut_places; i++) {
-    bool even = (uint64_t)(i + 1) * n / c->n_cut_places > (uint64_t)i * n / c->n_cut_places,
-         fixed = false;
+    bool is_evenly_spaced =
+             (uint64_t)(i + 1) * n / c->n_cut_places > (uint64_t)i * n / c->n_cut_places,
+         is_range_end = false;
     for (uint32_t cut = 0; cut < s->n; cut++)
-      fixed |=
+      is_range_end |=
           s->min_cut_layer[cut] == c->cut_places[i] || s->max_cut_layer[cut] == c->cut_places[i];
-    if (even || fixed) ret[count++] = c->cut_places[i];
+    if (is_evenly_spaced || is_range_end) ret[count++] = c->cut_places[i];
   }
   return count;
 }
@@ -314,20 +321,20 @@ static void narrow_cut_ranges(search *s) {
 
 static clv_code choose_places(search *s, clv_err *err) {
   const clv_sched_cuts *c = s->c;
-  double ways, most = (double)BOUNDS / c->n_micro_batch_counts;
+  double ways, way_limit = (double)MAX_BOUNDS / c->n_micro_batch_counts;
   CLV_TRY(clv_alloc((size_t)c->n_cut_places + 1, sizeof *s->cut_places, &s->cut_places, err));
   CLV_TRY(count_ways(s, c->cut_places, c->n_cut_places, &ways, err));
   if (ways < 1)
     return clv_fail(err, CLV_NOT_FOUND, "%u layers with %u places to cut make no %u stages",
                     c->n_layers, c->n_cut_places, s->n + 1);
   s->statistics.n_possible = (uint64_t)fmin(ways * c->n_micro_batch_counts, 1e18);
-  s->statistics.is_optimal = ways <= most;
+  s->statistics.is_optimal = ways <= way_limit;
   for (uint32_t n = c->n_cut_places;; n = n * 9 / 10) {
     s->n_cut_places = choose_spaced_places(s, n, s->cut_places);
     CLV_TRY(count_ways(s, s->cut_places, s->n_cut_places, &ways, err));
-    if (ways <= most || n <= s->n) break;
+    if (ways <= way_limit || n <= s->n) break;
   }
-  s->max_ways = (uint32_t)fmin(ways, most);
+  s->max_ways = (uint32_t)fmin(ways, way_limit);
   return clv_alloc((size_t)s->max_ways * s->n + 1, sizeof *s->cut_layers, &s->cut_layers, err);
 }
 
@@ -339,7 +346,7 @@ static clv_code simulate_change(search *s, const clv_sched_split *from, uint32_t
   clv_sched_split other = *from;
   if (cut < s->n) other.last_layers[cut] = place;
   other.micros_choice = choice;
-  if (s->work_done > 2 * (uint64_t)WORK ||
+  if (s->work_done > 2 * (uint64_t)MAX_INSTRUCTIONS ||
       bound_of_way(s, other.last_layers, choice) >= best->seconds)
     return CLV_OK;
   CLV_TRY(count_and_simulate(s, &other, err));
@@ -352,8 +359,8 @@ static clv_code move_cut(search *s, uint32_t cut, clv_sched_split *at, clv_err *
   const clv_sched_split from = *at;
   for (uint32_t i = 0; i < c->n_cut_places; i++) {
     uint32_t place = c->cut_places[i];
-    bool later = cut == 0 || place > from.last_layers[cut - 1];
-    if (later && place < from.last_layers[cut + 1] && is_allowed_place(s, cut, place))
+    bool is_behind_previous = cut == 0 || place > from.last_layers[cut - 1];
+    if (is_behind_previous && place < from.last_layers[cut + 1] && is_allowed_place(s, cut, place))
       CLV_TRY(simulate_change(s, &from, cut, place, from.micros_choice, at, err));
   }
   return CLV_OK;
@@ -364,22 +371,22 @@ static clv_code move_cut(search *s, uint32_t cut, clv_sched_split *at, clv_err *
 static clv_code improve_best_splits(search *s, clv_err *err) {
   for (uint32_t i = 0, n = s->n_best_splits; i < n; i++) {
     clv_sched_split at = s->best_splits[i];
-    double before;
+    double seconds_before;
     do {
-      before = at.seconds;
+      seconds_before = at.seconds;
       for (uint32_t cut = 0; cut < s->n; cut++) CLV_TRY(move_cut(s, cut, &at, err));
       const clv_sched_split from = at;
       for (uint32_t k = 0; k < s->c->n_micro_batch_counts; k++)
         CLV_TRY(simulate_change(s, &from, s->n, 0, k, &at, err));
-    } while (at.seconds < before);
+    } while (at.seconds < seconds_before);
     add_best_split(s, &at);
   }
   return CLV_OK;
 }
 
-clv_code clv_sched_search_cuts(const clv_sched_cuts *c, uint32_t few, clv_sched_split *ret,
+clv_code clv_sched_search_cuts(const clv_sched_cuts *c, uint32_t max_splits, clv_sched_split *ret,
                                uint32_t *ret_n, clv_sched_search *ret_search, clv_err *err) {
-  CLV_AUTO(search_clear) search s = {.c = c, .best_splits = ret, .max_best_splits = few};
+  CLV_AUTO(search_clear) search s = {.c = c, .best_splits = ret, .max_best_splits = max_splits};
   uint16_t partial_cuts[CLV_SCHED_STAGES];
   if (c->shape.n_stages < 2 || !c->n_layers || c->n_layers > UINT16_MAX + 1 ||
       !c->n_micro_batch_counts)

@@ -11,8 +11,8 @@
 #include <string.h>
 
 enum {
-  LEAST_COLUMNS = 40,
-  MOST_COLUMNS = 4096,
+  MIN_COLUMNS = 40,
+  MAX_COLUMNS = 4096,
   LABEL = 16,
   /* instructions shorter than 1/12 of the longest one do not determine the scale */
   SHORT_SHARE = 12,
@@ -49,28 +49,29 @@ static size_t make_label(const sched_drawing *d, const clv_instr *i, char buf[LA
 /* ---- scale ----------------------------------------------------------------------------------- */
 
 static void set_scale(sched_drawing *d, const clv_sched_costs *c) {
-  double longest = 0, column = INFINITY;
+  double longest_seconds = 0, column = INFINITY;
   char buf[LABEL];
   for (uint32_t r = 0; r < d->s->shape.n_ranks; r++)
     for (uint32_t k = 0; k < d->s->n[r]; k++)
       if (is_compute(&d->s->instrs[r][k]))
-        longest = fmax(
-            longest, clv_sched_instr_seconds(c, d->s->instrs[r][k].kind, d->s->instrs[r][k].stage));
+        longest_seconds = fmax(longest_seconds, clv_sched_instr_seconds(c, d->s->instrs[r][k].kind,
+                                                                        d->s->instrs[r][k].stage));
   for (uint32_t r = 0; r < d->s->shape.n_ranks; r++)
     for (uint32_t k = 0; k < d->s->n[r]; k++) {
       const clv_instr *i = &d->s->instrs[r][k];
       double cost = is_compute(i) ? clv_sched_instr_seconds(c, i->kind, i->stage) : 0;
-      if (cost > longest / SHORT_SHARE) column = fmin(column, cost / (double)make_label(d, i, buf));
+      if (cost > longest_seconds / SHORT_SHARE)
+        column = fmin(column, cost / (double)make_label(d, i, buf));
     }
   d->seconds_per_column = column > 0 && !isinf(column) ? column : 1;
 }
 
 static void find_drawn_stages(sched_drawing *d, const clv_sched_costs *c) {
   const clv_sched_shape *shape = &d->s->shape;
-  uint32_t drawn[CLV_SCHED_RANKS] = {0};
+  uint32_t n_drawn[CLV_SCHED_RANKS] = {0};
   clv_sched_mark_timeless_stages(shape, c, d->timeless_stages);
   for (uint32_t s = 0; s < shape->n_stages; s++) {
-    if (!d->timeless_stages[s]) d->index_at_rank[s] = drawn[shape->stage_rank[s]]++;
+    if (!d->timeless_stages[s]) d->index_at_rank[s] = n_drawn[shape->stage_rank[s]]++;
     d->hides_stages |= d->timeless_stages[s];
     d->has_many_stages |= d->index_at_rank[s] > 0;
   }
@@ -101,15 +102,15 @@ static void draw_instr(const sched_drawing *d, const clv_instr *i, char *row, do
   if (!(from < width)) return;
   uint32_t begin = (uint32_t)from, end = to < width ? (uint32_t)to : width;
   size_t n = make_label(d, i, text);
-  bool fits = n <= (uint32_t)CLV_MIN(to - begin, LABEL);
+  bool label_fits = n <= (uint32_t)CLV_MIN(to - begin, LABEL);
   for (uint32_t at = begin; at < end; at++) {
     size_t k = at - begin;
-    row[at] = fits ? (k < n ? text[k] : '-') : (k == 0 ? text[0] : '*');
+    row[at] = label_fits ? (k < n ? text[k] : '-') : (k == 0 ? text[0] : '*');
   }
 }
 
 static void draw_rank(const sched_drawing *d, uint32_t rank) {
-  char name[64], shown[65], row[MOST_COLUMNS + 1];
+  char name[64], shown[65], row[MAX_COLUMNS + 1];
   uint32_t width = d->drawing_width - d->rank_name_width - 1;
   uint32_t used = (uint32_t)fmin(width, round(d->run->seconds / d->seconds_per_column));
   memset(row, '.', used);
@@ -167,19 +168,23 @@ static void draw_legend(const sched_drawing *d) {
   write_wrapped(d, line);
 }
 
-clv_code clv_sched_draw(const clv_sched *s, const clv_sched_costs *c, bool timed, uint32_t columns,
-                        const char *const *rank_names, clv_bytes *out, clv_err *err) {
+clv_code clv_sched_draw(const clv_sched *s, const clv_sched_costs *c, bool costs_are_seconds,
+                        uint32_t columns, const char *const *rank_names, clv_bytes *out,
+                        clv_err *err) {
   clv_sched_run run = {0};
   clv_sched_costs equal_costs;
   clv_sched_costs_set_equal(&equal_costs, 1, 1, 1);
   if (!c) c = &equal_costs;
-  if (columns < LEAST_COLUMNS)
+  if (columns < MIN_COLUMNS)
     return clv_fail(err, CLV_INVALID, "%u columns are too few to draw in: %d are the least",
-                    columns, LEAST_COLUMNS);
+                    columns, MIN_COLUMNS);
   CLV_TRY(clv_sched_simulate(s, c, true, &run, err));
-  sched_drawing d = {
-      .s = s, .run = &run, .rank_names = rank_names, .shows_seconds = timed, .out = out};
-  d.drawing_width = CLV_MIN(columns, MOST_COLUMNS);
+  sched_drawing d = {.s = s,
+                     .run = &run,
+                     .rank_names = rank_names,
+                     .shows_seconds = costs_are_seconds,
+                     .out = out};
+  d.drawing_width = CLV_MIN(columns, MAX_COLUMNS);
   find_drawn_stages(&d, c);
   set_scale(&d, c);
   set_rank_name_width(&d);

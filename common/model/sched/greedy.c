@@ -62,8 +62,8 @@ static clv_code greedy_generator_init(greedy *g) {
   return clv_alloc(shape->n_ranks, sizeof *g->candidates, &g->candidates, g->err);
 }
 
-static double *ready_time(greedy *g, bool back, uint32_t stage, uint32_t micro) {
-  return &g->ready_seconds[back][(size_t)stage * g->s->shape.n_micro_batches + micro];
+static double *ready_time(greedy *g, bool is_backward, uint32_t stage, uint32_t micro) {
+  return &g->ready_seconds[is_backward][(size_t)stage * g->s->shape.n_micro_batches + micro];
 }
 
 /* ---- allowed instructions -------------------------------------------------------------------- */
@@ -82,16 +82,16 @@ static uint32_t max_forwards_now(const greedy *g, uint32_t s) {
   return (uint32_t)target;
 }
 
-/* Replaces *best by c if c is better: it starts earlier (c.earliest_start is at least `now`), or at
- * the same time with a higher urgency, then an older micro-batch, then a later stage. */
+/* Replaces *best by c if c is better: it starts earlier (c.earliest_start is at least `now`), or
+ * at the same time with a higher urgency, then an older micro-batch, then a later stage. */
 static void take_if_better(candidate *best, candidate c, double now) {
   c.earliest_start = fmax(c.earliest_start, now);
   if (c.earliest_start > best->earliest_start || isinf(c.earliest_start)) return;
-  bool better = c.earliest_start < best->earliest_start || c.urgency > best->urgency ||
-                (c.urgency == best->urgency &&
-                 (c.micro_batch < best->micro_batch ||
-                  (c.micro_batch == best->micro_batch && c.stage > best->stage)));
-  if (better) *best = c;
+  bool is_better = c.earliest_start < best->earliest_start || c.urgency > best->urgency ||
+                   (c.urgency == best->urgency &&
+                    (c.micro_batch < best->micro_batch ||
+                     (c.micro_batch == best->micro_batch && c.stage > best->stage)));
+  if (is_better) *best = c;
 }
 
 /* For strict zb-h1: true if the stage has delayed more weight gradients than it may keep, so that a
@@ -111,8 +111,10 @@ static void offer_instrs_of_stage(greedy *g, uint32_t s, double now, candidate *
   candidate weight = {.kind = CLV_INSTR_WEIGHT, .stage = s, .micro_batch = st->w};
   candidate back = {
       .kind = CLV_INSTR_BACKWARD, .stage = s, .micro_batch = st->b, .urgency = top + 2};
-  bool pending = split && st->w < st->b, all_back = st->b == g->s->shape.n_micro_batches;
-  if (pending && (!g->p->runs_forwards_first || all_back || must_run_weight_gradient(g, s))) {
+  bool has_pending_weight_gradient = split && st->w < st->b,
+       has_all_backwards = st->b == g->s->shape.n_micro_batches;
+  if (has_pending_weight_gradient &&
+      (!g->p->runs_forwards_first || has_all_backwards || must_run_weight_gradient(g, s))) {
     take_if_better(best, weight, now);
     if (g->p->runs_forwards_first) return;
   }
@@ -137,13 +139,17 @@ static void offer_instrs_of_stage(greedy *g, uint32_t s, double now, candidate *
 static candidate interleaved_instr(uint32_t p, uint32_t v, uint32_t n_micro, uint32_t place,
                                    uint32_t i) {
   uint32_t total = n_micro * v;
-  uint32_t warm = CLV_MIN(total, 2 * (p - place - 1) + (v - 1) * p);
-  uint32_t rest = i - CLV_MIN(i, warm);
-  bool drain = i >= 2 * total - warm, back = drain || (i >= warm && rest % 2);
-  uint32_t q = drain ? i - total : back ? rest / 2 : i < warm ? i : warm + rest / 2;
+  uint32_t n_warm_up = CLV_MIN(total, 2 * (p - place - 1) + (v - 1) * p);
+  uint32_t after_warm_up = i - CLV_MIN(i, n_warm_up);
+  bool is_drain = i >= 2 * total - n_warm_up,
+       is_backward = is_drain || (i >= n_warm_up && after_warm_up % 2);
+  uint32_t q = is_drain        ? i - total
+               : is_backward   ? after_warm_up / 2
+               : i < n_warm_up ? i
+                               : n_warm_up + after_warm_up / 2;
   uint32_t chunk = q / p % v;
-  return (candidate){.kind = back ? CLV_INSTR_BACKWARD : CLV_INSTR_FORWARD,
-                     .stage = place + p * (back ? v - 1 - chunk : chunk),
+  return (candidate){.kind = is_backward ? CLV_INSTR_BACKWARD : CLV_INSTR_FORWARD,
+                     .stage = place + p * (is_backward ? v - 1 - chunk : chunk),
                      .micro_batch = q / (p * v) * p + q % p};
 }
 
@@ -157,9 +163,9 @@ static void offer_interleaved(greedy *g, uint32_t rank, double now, candidate *b
   while (place < p && shape->stage_rank[place] != rank) place++;
   while (place < p && g->interleaved_pos[rank] < 2 * shape->n_micro_batches * v) {
     candidate c = interleaved_instr(p, v, shape->n_micro_batches, place, g->interleaved_pos[rank]);
-    bool back = c.kind == CLV_INSTR_BACKWARD;
-    if (!back || is_trained_stage(shape, c.stage)) {
-      c.earliest_start = *ready_time(g, back, c.stage, c.micro_batch);
+    bool is_backward = c.kind == CLV_INSTR_BACKWARD;
+    if (!is_backward || is_trained_stage(shape, c.stage)) {
+      c.earliest_start = *ready_time(g, is_backward, c.stage, c.micro_batch);
       take_if_better(best, c, now);
       return;
     }
@@ -213,14 +219,15 @@ static clv_code run_backward(greedy *g, const candidate *c, double end) {
   CLV_TRY(add_instr(g, c->kind, s, k, 0));
   g->stages[s].b++;
   g->stages[s].w += c->kind == CLV_INSTR_BACKWARD;
-  double sent =
+  double sent_at =
       g->c->sends_input_gradient_first ? c->earliest_start + g->c->input_grad_seconds[s] : end;
   if (s == 0 || !is_trained_stage(shape, s - 1)) return CLV_OK;
   if (!is_cross_rank_edge(shape, s - 1)) {
     *ready_time(g, true, s - 1, k) = end;
     return CLV_OK;
   }
-  *ready_time(g, true, s - 1, k) = clv_sched_links_send(&g->links, shape, g->c, s - 1, true, sent);
+  *ready_time(g, true, s - 1, k) =
+      clv_sched_links_send(&g->links, shape, g->c, s - 1, true, sent_at);
   return add_instr(g, CLV_INSTR_SEND_B, s, k, 0);
 }
 

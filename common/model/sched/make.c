@@ -109,31 +109,34 @@ static const struct {
 /* ---- checks of options ----------------------------------------------------------------------- */
 
 static clv_code check_steps(const clv_sched_options *o, clv_err *err) {
-  uint32_t each = o->shape.n_accumulate, n = o->shape.n_micro_batches;
+  uint32_t micros_per_step = o->shape.n_accumulate, n = o->shape.n_micro_batches;
   if (o->kind != CLV_SCHED_PIPEDREAM_2BW)
-    return each == 0 ? CLV_OK
-                     : clv_fail(err, CLV_INVALID,
-                                "%s takes no number of micro-batches per step (pipedream-2bw does)",
-                                clv_sched_name(o->kind));
-  if (each == 0 || n % each)
+    return micros_per_step == 0
+               ? CLV_OK
+               : clv_fail(err, CLV_INVALID,
+                          "%s takes no number of micro-batches per step (pipedream-2bw does)",
+                          clv_sched_name(o->kind));
+  if (micros_per_step == 0 || n % micros_per_step)
     return clv_fail(err, CLV_INVALID,
                     "pipedream-2bw: %u micro-batches are no multiple of %u, the number per step", n,
-                    each);
+                    micros_per_step);
   return CLV_OK;
 }
 
 static clv_code check_schedule_size(const clv_sched_options *o, clv_err *err) {
   const clv_sched_shape *shape = &o->shape;
-  uint64_t each = 0;
+  uint64_t instrs_per_micro = 0;
   for (uint32_t s = 0; s < shape->n_stages; s++) {
-    each += 1 + 2 * is_cross_rank_edge(shape, s) + 2 * has_cross_rank_gradient(shape, s);
-    if (is_trained_stage(shape, s)) each += 2;
+    instrs_per_micro +=
+        1 + 2 * is_cross_rank_edge(shape, s) + 2 * has_cross_rank_gradient(shape, s);
+    if (is_trained_stage(shape, s)) instrs_per_micro += 2;
   }
-  if (each * shape->n_micro_batches <= CLV_SCHED_INSTRUCTIONS) return CLV_OK;
+  if (instrs_per_micro * shape->n_micro_batches <= CLV_SCHED_INSTRUCTIONS) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "%u stages and %u micro-batches make up to %llu instructions: the limit is %d",
                   shape->n_stages, shape->n_micro_batches,
-                  (unsigned long long)(each * shape->n_micro_batches), CLV_SCHED_INSTRUCTIONS);
+                  (unsigned long long)(instrs_per_micro * shape->n_micro_batches),
+                  CLV_SCHED_INSTRUCTIONS);
 }
 
 static clv_code check_options(const clv_sched_options *o, clv_err *err) {

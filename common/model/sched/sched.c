@@ -77,18 +77,18 @@ clv_code clv_sched_costs_check(const clv_sched_shape *shape, const clv_sched_cos
   const struct {
     const char *name;
     const double *value;
-  } all[] = {{"forward", c->forward_seconds},
-             {"input gradient", c->input_grad_seconds},
-             {"weight gradient", c->weight_grad_seconds},
-             {"step", c->step_seconds},
-             {"latency", c->latency_seconds},
-             {"time on the link", c->serialise_forward_seconds},
-             {"time on the link back", c->serialise_backward_seconds}};
-  for (size_t i = 0; i < CLV_COUNT(all); i++)
+  } cost_lists[] = {{"forward", c->forward_seconds},
+                    {"input gradient", c->input_grad_seconds},
+                    {"weight gradient", c->weight_grad_seconds},
+                    {"step", c->step_seconds},
+                    {"latency", c->latency_seconds},
+                    {"time on the link", c->serialise_forward_seconds},
+                    {"time on the link back", c->serialise_backward_seconds}};
+  for (size_t i = 0; i < CLV_COUNT(cost_lists); i++)
     for (uint32_t s = 0; s < shape->n_stages; s++)
-      if (!(all[i].value[s] >= 0 && all[i].value[s] <= 1e9))
+      if (!(cost_lists[i].value[s] >= 0 && cost_lists[i].value[s] <= 1e9))
         return clv_fail(err, CLV_INVALID, "the %s of stage %u is %g s: 0 to 1e9 are possible",
-                        all[i].name, s, all[i].value[s]);
+                        cost_lists[i].name, s, cost_lists[i].value[s]);
   return CLV_OK;
 }
 
@@ -103,11 +103,11 @@ void clv_sched_costs_set_equal(clv_sched_costs *c, double forward, double input,
 
 void clv_sched_mark_timeless_stages(const clv_sched_shape *shape, const clv_sched_costs *c,
                                     bool *ret) {
-  bool all = true;
+  bool is_all_timeless = true;
   for (uint32_t s = 0; s < shape->n_stages; s++)
-    all &= ret[s] =
+    is_all_timeless &= ret[s] =
         c->forward_seconds[s] + c->input_grad_seconds[s] + c->weight_grad_seconds[s] <= 0;
-  if (all) memset(ret, 0, shape->n_stages * sizeof *ret);
+  if (is_all_timeless) memset(ret, 0, shape->n_stages * sizeof *ret);
 }
 
 /* ---- lists ----------------------------------------------------------------------------------- */

@@ -196,12 +196,12 @@ double clv_sched_bubble_by_formula(clv_sched_kind kind, uint32_t ranks, uint32_t
                                    uint32_t n_micro, bool input_first);
 
 /* Computes the window of 1f1b: the number of micro-batches in flight at the first stage with a
- * backward, one more than the number of its warm-up. The formula is 1 + ceil((2 (latency +
- * serialisation) + t) / max(t', serialisation')). latency and serialisation are sums over the
- * edges from that stage on. t is F + B of all later stages, t' is F + B of the busiest rank, and
- * serialisation' is that of the busiest link. The formula's result w is at least the textbook's
- * number of stages, and at most n_micro_batches. The function returns the smallest window from w
- * to 4 w whose simulated time is within 2 % of the best. */
+ * backward (its warm-up plus 1). First computes w = 1 + ceil(round trip / bottleneck). round trip:
+ * latency and serialisation, both ways, of all edges from that stage on, plus F + B of all later
+ * stages. bottleneck: time that one micro-batch takes on the busiest rank or link. Then raises w to
+ * the number of stages from that stage on that take time, which is the window of textbook 1f1b, and
+ * lowers w to n_micro_batches. Returns the smallest window from w to 4 w whose simulated time is
+ * within 2 % of the best. */
 clv_code clv_sched_find_window(const clv_sched_shape *shape, const clv_sched_costs *c,
                                uint32_t *ret, clv_err *err) CLV_USE_RESULT;
 
@@ -251,22 +251,23 @@ typedef struct clv_sched_search {
 clv_code clv_sched_simulate_split(const clv_sched_cuts *c, clv_sched_split *split,
                                   clv_err *err) CLV_USE_RESULT;
 
-/* Finds the fastest ways to cut, fastest first, at most `few`, each with its best number of
+/* Finds the fastest ways to cut, fastest first, at most `max_splits`, each with its best number of
  * micro-batches. Simulates only ways whose lower bound (work of each rank and link, time of a
  * micro-batch to it and back) is below the times found. If there are too many ways, tries a subset
  * of the places, and then moves the cuts found as long as the time falls. Deterministic.
  * CLV_NOT_FOUND: no way to cut satisfies the limits. */
-clv_code clv_sched_search_cuts(const clv_sched_cuts *c, uint32_t few, clv_sched_split *ret,
+clv_code clv_sched_search_cuts(const clv_sched_cuts *c, uint32_t max_splits, clv_sched_split *ret,
                                uint32_t *ret_n, clv_sched_search *ret_search,
                                clv_err *err) CLV_USE_RESULT;
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
 /* Appends a grid in time with a row per rank, for `plan --schedule`: at most `columns` (40 or more)
- * wide, with a note if it is cut off. c NULL: equal costs, and links without costs. timed: costs
- * are seconds, and are printed. rank_names NULL: ranks are numbered. */
-clv_code clv_sched_draw(const clv_sched *s, const clv_sched_costs *c, bool timed, uint32_t columns,
-                        const char *const *rank_names, clv_bytes *out, clv_err *err) CLV_USE_RESULT;
+ * wide, with a note if it is cut off. c NULL: equal costs, and links without costs.
+ * costs_are_seconds: costs are seconds, and are printed. rank_names NULL: ranks are numbered. */
+clv_code clv_sched_draw(const clv_sched *s, const clv_sched_costs *c, bool costs_are_seconds,
+                        uint32_t columns, const char *const *rank_names, clv_bytes *out,
+                        clv_err *err) CLV_USE_RESULT;
 
 /* Appends the schedule as text, in the format that text.c describes. clv_sched_parse of that text
  * returns an equal schedule. */

@@ -60,10 +60,10 @@ typedef struct sched_links {
 } sched_links;
 
 clv_code clv_sched_links_init(sched_links *l, uint32_t n_ranks, clv_err *err) CLV_USE_RESULT;
-/* Simulates sending a tensor at time `now` over an edge, forward or (if back) backward. Returns the
- * time of its arrival. */
+/* Simulates sending a tensor at time `now` over an edge, forward or (if is_backward) backward.
+ * Returns the time of its arrival. */
 double clv_sched_links_send(sched_links *l, const clv_sched_shape *shape, const clv_sched_costs *c,
-                            uint32_t edge, bool back, double now);
+                            uint32_t edge, bool is_backward, double now);
 
 double clv_sched_instr_seconds(const clv_sched_costs *c, clv_instr_kind kind, uint32_t stage);
 

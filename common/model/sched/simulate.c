@@ -19,11 +19,12 @@ clv_code clv_sched_links_init(sched_links *l, uint32_t n_ranks, clv_err *err) {
 }
 
 double clv_sched_links_send(sched_links *l, const clv_sched_shape *shape, const clv_sched_costs *c,
-                            uint32_t edge, bool back, double now) {
-  uint32_t from = shape->stage_rank[edge + back], to = shape->stage_rank[edge + !back];
+                            uint32_t edge, bool is_backward, double now) {
+  uint32_t from = shape->stage_rank[edge + is_backward],
+           to = shape->stage_rank[edge + !is_backward];
   double *free_at = &l->link_free_at[(size_t)from * l->n_ranks + to];
   *free_at = fmax(*free_at, now) +
-             (back ? c->serialise_backward_seconds : c->serialise_forward_seconds)[edge];
+             (is_backward ? c->serialise_backward_seconds : c->serialise_forward_seconds)[edge];
   return *free_at + c->latency_seconds[edge];
 }
 
@@ -92,21 +93,21 @@ static void enqueue_rank(walk *w, uint32_t rank) {
 /* Returns the address of the arrival time of the tensor that a send or receive instruction moves.
  */
 static double *arrival_of(walk *w, const clv_instr *i) {
-  bool back = i->kind == CLV_INSTR_SEND_B || i->kind == CLV_INSTR_RECV_B;
-  bool of_edge_above = i->kind == CLV_INSTR_RECV_F || i->kind == CLV_INSTR_SEND_B;
-  size_t edge = i->stage - (size_t)of_edge_above;
-  return &w->arrival_time[back][edge * w->s->shape.n_micro_batches + i->micro_batch];
+  bool is_backward = i->kind == CLV_INSTR_SEND_B || i->kind == CLV_INSTR_RECV_B;
+  bool is_edge_above = i->kind == CLV_INSTR_RECV_F || i->kind == CLV_INSTR_SEND_B;
+  size_t edge = i->stage - (size_t)is_edge_above;
+  return &w->arrival_time[is_backward][edge * w->s->shape.n_micro_batches + i->micro_batch];
 }
 
 static void send_tensor(walk *w, const clv_instr *i, double now) {
-  bool back = i->kind == CLV_INSTR_SEND_B;
-  uint32_t edge = i->stage - (uint32_t)back;
-  if (back && w->c->sends_input_gradient_first)
+  bool is_backward = i->kind == CLV_INSTR_SEND_B;
+  uint32_t edge = i->stage - (uint32_t)is_backward;
+  if (is_backward && w->c->sends_input_gradient_first)
     now = fmin(
         now,
         w->input_gradient_time[(size_t)i->stage * w->s->shape.n_micro_batches + i->micro_batch]);
-  *arrival_of(w, i) = clv_sched_links_send(&w->links, &w->s->shape, w->c, edge, back, now);
-  enqueue_rank(w, w->s->shape.stage_rank[edge + !back]);
+  *arrival_of(w, i) = clv_sched_links_send(&w->links, &w->s->shape, w->c, edge, is_backward, now);
+  enqueue_rank(w, w->s->shape.stage_rank[edge + !is_backward]);
 }
 
 /* Runs one instruction of a rank. Returns false if the tensor that it receives has not been sent
@@ -150,9 +151,9 @@ static clv_code fail_deadlock(const walk *w, uint32_t rank, clv_err *err) {
   char text[SCHED_INSTR_TEXT], send_text[SCHED_INSTR_TEXT], other_text[SCHED_INSTR_TEXT];
   const clv_sched *s = w->s;
   const clv_instr *i = &s->instrs[rank][w->next_instr[rank]];
-  bool back = i->kind == CLV_INSTR_RECV_B;
-  clv_instr want = {.kind = back ? CLV_INSTR_SEND_B : CLV_INSTR_SEND_F,
-                    .stage = (uint16_t)(back ? i->stage + 1 : i->stage - 1),
+  bool is_backward = i->kind == CLV_INSTR_RECV_B;
+  clv_instr want = {.kind = is_backward ? CLV_INSTR_SEND_B : CLV_INSTR_SEND_F,
+                    .stage = (uint16_t)(is_backward ? i->stage + 1 : i->stage - 1),
                     .micro_batch = i->micro_batch};
   uint32_t peer = s->shape.stage_rank[want.stage], at = w->next_instr[peer];
   const clv_instr *other = &s->instrs[peer][at];
@@ -174,13 +175,13 @@ static clv_code alloc_spans(const clv_sched *s, clv_sched_run *run, clv_err *err
 
 static void compute_totals(const walk *w) {
   double busy = 0;
-  uint32_t computing = 0;
+  uint32_t n_computing_ranks = 0;
   for (uint32_t r = 0; r < w->s->shape.n_ranks; r++) {
     w->run->seconds = fmax(w->run->seconds, w->rank_time[r]);
     busy += w->run->busy_seconds[r];
-    computing += w->run->busy_seconds[r] > 0;
+    n_computing_ranks += w->run->busy_seconds[r] > 0;
   }
-  w->run->bubble = computing ? 1 - busy / (w->run->seconds * computing) : 0;
+  w->run->bubble = n_computing_ranks ? 1 - busy / (w->run->seconds * n_computing_ranks) : 0;
 }
 
 void clv_sched_run_clear(clv_sched_run *r, const clv_sched *s) {
@@ -192,8 +193,8 @@ void clv_sched_run_clear(clv_sched_run *r, const clv_sched *s) {
 
 clv_code clv_sched_simulate_lists(const clv_sched *s, const clv_sched_costs *c, bool spans,
                                   clv_sched_run *ret, clv_err *err) {
-  static const clv_sched_costs nothing;
-  CLV_AUTO(simulation_clear) walk w = {.s = s, .c = c ? c : &nothing, .run = ret};
+  static const clv_sched_costs no_costs;
+  CLV_AUTO(simulation_clear) walk w = {.s = s, .c = c ? c : &no_costs, .run = ret};
   CLV_TRY(simulation_init(&w, err));
   if (spans) CLV_TRY(alloc_spans(s, ret, err));
   run_ranks(&w);

@@ -124,14 +124,14 @@ static bool parse_digits(const char **at, const char *end, uint32_t *ret) {
   return *at > begin && value <= UINT32_MAX;
 }
 
-static clv_code parse_number(sched_parser *p, const char *what, bool colon, uint32_t limit,
-                             uint32_t *ret) {
+static clv_code parse_number(sched_parser *p, const char *what, bool ends_with_colon,
+                             uint32_t limit, uint32_t *ret) {
   char buf[32];
   read_next_word(p);
   const char *at = p->current_word.text, *end = at + p->current_word.n;
-  if (colon && end > at && end[-1] == ':') {
+  if (ends_with_colon && end > at && end[-1] == ':') {
     end--;
-  } else if (colon) {
+  } else if (ends_with_colon) {
     return fail_at_word(p, "%s and a colon are expected, not %s", what, word_for_message(p, buf));
   }
   if (!parse_digits(&at, end, ret) || at != end)

@@ -17,39 +17,41 @@ static double stage_seconds(const clv_sched_shape *shape, const clv_sched_costs 
 /* Returns the time for which one micro-batch occupies the busiest rank, or the busiest link in one
  * direction, whichever is longer. In seconds. */
 static double bottleneck_seconds(const clv_sched_shape *shape, const clv_sched_costs *c) {
-  double compute[CLV_SCHED_RANKS] = {0}, most = 0;
+  double compute[CLV_SCHED_RANKS] = {0}, longest = 0;
   for (uint32_t s = 0; s < shape->n_stages; s++) {
     double *at = &compute[shape->stage_rank[s]], link[2] = {0};
-    most = fmax(most, *at += stage_seconds(shape, c, s));
+    longest = fmax(longest, *at += stage_seconds(shape, c, s));
     /* Sums the edges up to s that share a link with edge s, because they are between the same two
      * ranks; one sum per direction. */
     for (uint32_t e = 0; e <= s && is_cross_rank_edge(shape, s); e++) {
       if (!is_cross_rank_edge(shape, e)) continue;
-      bool same = shape->stage_rank[e] == shape->stage_rank[s] &&
-                  shape->stage_rank[e + 1] == shape->stage_rank[s + 1];
-      bool turned = shape->stage_rank[e] == shape->stage_rank[s + 1] &&
-                    shape->stage_rank[e + 1] == shape->stage_rank[s];
-      double back = is_trained_stage(shape, e) ? c->serialise_backward_seconds[e] : 0;
-      link[0] += same * c->serialise_forward_seconds[e] + turned * back;
-      link[1] += turned * c->serialise_forward_seconds[e] + same * back;
+      bool is_same_direction = shape->stage_rank[e] == shape->stage_rank[s] &&
+                               shape->stage_rank[e + 1] == shape->stage_rank[s + 1];
+      bool is_opposite_direction = shape->stage_rank[e] == shape->stage_rank[s + 1] &&
+                                   shape->stage_rank[e + 1] == shape->stage_rank[s];
+      double back_seconds = is_trained_stage(shape, e) ? c->serialise_backward_seconds[e] : 0;
+      link[0] += is_same_direction * c->serialise_forward_seconds[e] +
+                 is_opposite_direction * back_seconds;
+      link[1] += is_opposite_direction * c->serialise_forward_seconds[e] +
+                 is_same_direction * back_seconds;
     }
-    most = fmax(most, fmax(link[0], link[1]));
+    longest = fmax(longest, fmax(link[0], link[1]));
   }
-  return most;
+  return longest;
 }
 
 uint32_t clv_sched_window_by_formula(const clv_sched_shape *shape, const clv_sched_costs *c,
                                      const bool *free_stages) {
   uint32_t first = CLV_MIN(shape->first_backward_stage, shape->n_stages - 1);
-  double each = bottleneck_seconds(shape, c), away = 0;
+  double bottleneck = bottleneck_seconds(shape, c), round_trip = 0;
   for (uint32_t s = first; s < shape->n_stages; s++) {
-    if (s > first) away += stage_seconds(shape, c, s);
+    if (s > first) round_trip += stage_seconds(shape, c, s);
     if (is_cross_rank_edge(shape, s))
-      away += 2 * c->latency_seconds[s] + c->serialise_forward_seconds[s] +
-              c->serialise_backward_seconds[s];
+      round_trip += 2 * c->latency_seconds[s] + c->serialise_forward_seconds[s] +
+                    c->serialise_backward_seconds[s];
   }
   /* Subtracts 1e-9, so that a rounding error does not increase a ratio that is a whole number. */
-  double n = each > 0 ? ceil(away / each - 1e-9) + 1 : 1;
+  double n = bottleneck > 0 ? ceil(round_trip / bottleneck - 1e-9) + 1 : 1;
   n = fmax(n, clv_sched_pipeline_depth(shape, free_stages, first));
   return (uint32_t)fmin(n, shape->n_micro_batches);
 }
@@ -73,7 +75,7 @@ static clv_code simulate_window(const clv_sched_shape *shape, const clv_sched_co
 clv_code clv_sched_find_window(const clv_sched_shape *shape, const clv_sched_costs *c,
                                uint32_t *ret, clv_err *err) {
   enum { TRIES = 20 };
-  static const double as_good = 1.02;
+  static const double tolerance = 1.02;
   bool free_stages[CLV_SCHED_STAGES];
   uint32_t window[TRIES], n = 0, i = 0;
   double seconds[TRIES], best = INFINITY;
@@ -82,13 +84,13 @@ clv_code clv_sched_find_window(const clv_sched_shape *shape, const clv_sched_cos
   clv_sched_mark_timeless_stages(shape, c, free_stages);
   uint32_t w = clv_sched_window_by_formula(shape, c, free_stages),
            last = CLV_MIN(4 * w, shape->n_micro_batches);
-  for (uint32_t apart = 1 + (CLV_MAX(last, w) - w) / TRIES; n < TRIES && w <= last;
-       w += n == 1 ? 1 : apart, n++) {
+  for (uint32_t window_step = 1 + (CLV_MAX(last, w) - w) / TRIES; n < TRIES && w <= last;
+       w += n == 1 ? 1 : window_step, n++) {
     CLV_TRY(simulate_window(shape, c, w, &seconds[n], err));
     window[n] = w;
     best = fmin(best, seconds[n]);
   }
-  while (seconds[i] > best * as_good) i++;
+  while (seconds[i] > best * tolerance) i++;
   *ret = window[i];
   return CLV_OK;
 }

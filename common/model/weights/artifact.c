@@ -69,7 +69,8 @@ clv_code clv_artifact_check(const clv_manifest *m, const char *name, int fd, clv
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-enum { MOST_TEXT = CLV_CHECKPOINT_MAX_FILES * 256 };
+/* limit of the length of ARTIFACT.json */
+enum { MAX_ARTIFACT_BYTES = CLV_CHECKPOINT_MAX_FILES * 256 };
 
 clv_code clv_artifact_read(const char *folder, const char *label, clv_manifest *ret,
                            clv_sha256 *ret_digest, clv_err *err) {
@@ -82,7 +83,7 @@ clv_code clv_artifact_read(const char *folder, const char *label, clv_manifest *
                     strerror(errno));
   snprintf(name, sizeof name, "%.300s/%s", label, CLV_ARTIFACT_NAME);
   CLV_TRY(clv_weights_fd_open(dir, CLV_ARTIFACT_NAME, name, &fd, err));
-  CLV_TRY(clv_weights_fd_read_all(&fd, MOST_TEXT, &text, err));
+  CLV_TRY(clv_weights_fd_read_all(&fd, MAX_ARTIFACT_BYTES, &text, err));
   CLV_TRY(clv_sha256_of(text.data, text.len, ret_digest, err));
   return clv_artifact_parse(text.data, text.len, name, ret, err);
 }

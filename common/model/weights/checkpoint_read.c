@@ -77,12 +77,12 @@ static clv_code open_listed_file(const clv_checkpoint *c, const char *name, cons
 static clv_code compare_digest(const clv_sha256 *found, const clv_manifest_file *f,
                                const char *label, clv_err *err) {
   if (memcmp(found, &f->sha256, sizeof *found) == 0) return CLV_OK;
-  char is[65], should[65];
-  clv_sha256_hex(found, is);
-  clv_sha256_hex(&f->sha256, should);
+  char actual[65], expected[65];
+  clv_sha256_hex(found, actual);
+  clv_sha256_hex(&f->sha256, expected);
   return clv_fail(err, CLV_DATA_LOSS,
                   "%s: damaged: SHA-256 is %.12s..., the manifest says %.12s...: restore the file",
-                  label, is, should);
+                  label, actual, expected);
 }
 
 /* Compares length and digest of a file with the manifest, without loading the file into memory. */
@@ -115,7 +115,7 @@ clv_code clv_checkpoint_read_file(const clv_checkpoint *c, const char *name, clv
   return CLV_OK;
 }
 
-static clv_code open_stage(const clv_checkpoint *c, const char *kind, uint32_t stage, bool parts,
+static clv_code open_stage(const clv_checkpoint *c, const char *kind, uint32_t stage, bool is_lazy,
                            clv_weights_file **ret, clv_err *err) {
   CLV_AUTO(clv_weights_fd_close) clv_weights_fd fd = {.fd = -1};
   CLV_AUTO(clv_weights_closep) clv_weights_file *w = NULL;
@@ -126,7 +126,7 @@ static clv_code open_stage(const clv_checkpoint *c, const char *kind, uint32_t s
                     c->manifest.stages - 1);
   make_file_label(c, clv_stage_file_name(kind, stage, c->manifest.stages, name), label);
   CLV_TRY(open_listed_file(c, name, label, &fd, &f, err));
-  CLV_TRY(parts ? clv_weights_open_lazy_fd(&fd, &w, err) : clv_weights_open_fd(&fd, 0, &w, err));
+  CLV_TRY(is_lazy ? clv_weights_open_lazy_fd(&fd, &w, err) : clv_weights_open_fd(&fd, 0, &w, err));
   CLV_TRY(compare_digest(clv_weights_digest(w), f, label, err));
   *ret = clv_steal(&w);
   return CLV_OK;
@@ -172,11 +172,11 @@ static clv_code read_manifest(clv_checkpoint *c, clv_err *err) {
   char label[512];
   uint64_t step;
   make_file_label(c, CLV_MANIFEST_NAME, label);
-  clv_code opened = clv_weights_fd_open(c->dir_fd, CLV_MANIFEST_NAME, label, &fd, err);
-  if (opened == CLV_NOT_FOUND)
+  clv_code code = clv_weights_fd_open(c->dir_fd, CLV_MANIFEST_NAME, label, &fd, err);
+  if (code == CLV_NOT_FOUND)
     return clv_fail(err, CLV_DATA_LOSS, "%s: has no %s: it was never finished", c->path,
                     CLV_MANIFEST_NAME);
-  CLV_TRY(opened);
+  CLV_TRY(code);
   CLV_TRY(clv_weights_fd_read_all(&fd, MAX_MANIFEST, &text, err));
   CLV_TRY(clv_manifest_parse(text.data, text.len, label, &c->manifest, err));
   const char *slash = strrchr(c->path, '/');
@@ -190,15 +190,15 @@ static clv_code read_manifest(clv_checkpoint *c, clv_err *err) {
  * that every listed file in the folder has the listed length and digest. */
 static clv_code verify_listed_files(const clv_checkpoint *c, clv_err *err) {
   char name[CLV_STAGE_NAME];
-  static const char *const kinds[] = {"model", "optimizer"}, *const plain[] = {CLV_STATE_NAME,
-                                                                               CLV_INDEX_NAME};
+  static const char *const kinds[] = {"model", "optimizer"}, *const other_files[] = {
+                                                                 CLV_STATE_NAME, CLV_INDEX_NAME};
   for (uint32_t i = 0; i < c->manifest.stages * 2; i++)
     if (!clv_manifest_find_stage(&c->manifest, i / 2, i % 2))
       return clv_fail(err, CLV_DATA_LOSS, "%s: the manifest lacks %s", c->path,
                       clv_stage_file_name(kinds[i % 2], i / 2, c->manifest.stages, name));
-  for (size_t i = 0; i < CLV_COUNT(plain); i++)
-    if (!clv_manifest_find(&c->manifest, plain[i]))
-      return clv_fail(err, CLV_DATA_LOSS, "%s: the manifest lacks %s", c->path, plain[i]);
+  for (size_t i = 0; i < CLV_COUNT(other_files); i++)
+    if (!clv_manifest_find(&c->manifest, other_files[i]))
+      return clv_fail(err, CLV_DATA_LOSS, "%s: the manifest lacks %s", c->path, other_files[i]);
   for (size_t i = 0; i < c->manifest.n_files; i++)
     if (!c->manifest.files[i].keeper_identity)
       CLV_TRY(verify_file(c, c->manifest.files[i].name, err));
@@ -375,17 +375,17 @@ static void drop_files_at_workers(const char *run_dir, uint64_t step, clv_checkp
   if (drop && clv_checkpoint_read_manifest(run_dir, step, &m, NULL) == CLV_OK) drop(user, &m);
 }
 
-clv_code clv_checkpoint_prune(const char *run_dir, uint32_t keep, uint64_t spared,
+clv_code clv_checkpoint_prune(const char *run_dir, uint32_t keep, uint64_t protected_step,
                               clv_checkpoint_drop_fn *drop, void *user, clv_err *err) {
   CLV_AUTO(step_list_clear) step_list l = {0};
   CLV_TRY(list_steps(run_dir, &l, err));
   uint32_t kept = 0;
   for (size_t i = 0; i < l.n; i++) {
     CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
-    bool wanted = kept < CLV_MAX(keep, 1u);
-    if (wanted && load_checkpoint_of_step(run_dir, l.steps[i], &c, NULL) == CLV_OK) {
+    bool is_wanted = kept < CLV_MAX(keep, 1u);
+    if (is_wanted && load_checkpoint_of_step(run_dir, l.steps[i], &c, NULL) == CLV_OK) {
       kept++;
-    } else if (kept && l.steps[i] != spared) {
+    } else if (kept && l.steps[i] != protected_step) {
       drop_files_at_workers(run_dir, l.steps[i], drop, user);
       CLV_TRY(remove_folder(run_dir, l.steps[i], err));
     }
@@ -426,11 +426,12 @@ clv_code clv_checkpoint_peek(const char *run_dir, clv_checkpoint **ret, clv_err 
   return CLV_OK;
 }
 
-size_t clv_checkpoint_steps_with_manifest(const char *run_dir, uint64_t *ret_steps, size_t most) {
+size_t clv_checkpoint_steps_with_manifest(const char *run_dir, uint64_t *ret_steps,
+                                          size_t max_steps) {
   CLV_AUTO(step_list_clear) step_list l = {0};
   if (list_steps(run_dir, &l, NULL) != CLV_OK) return 0;
   size_t n = 0;
-  for (size_t i = 0; i < l.n && n < most; i++)
+  for (size_t i = 0; i < l.n && n < max_steps; i++)
     if (has_manifest_file(run_dir, l.steps[i])) ret_steps[n++] = l.steps[i];
   return n;
 }

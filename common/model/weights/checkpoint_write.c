@@ -299,12 +299,13 @@ static clv_code add_index(clv_checkpoint_writer *w, clv_err *err) {
 static clv_code check_all_written(const clv_checkpoint_writer *w, const char *config_hash,
                                   clv_err *err) {
   clv_sha256 unused;
-  bool state = false;
-  for (size_t i = 0; i < w->n_files; i++) state |= strcmp(w->files[i].name, CLV_STATE_NAME) == 0;
+  bool has_state = false;
+  for (size_t i = 0; i < w->n_files; i++)
+    has_state |= strcmp(w->files[i].name, CLV_STATE_NAME) == 0;
   if (w->n_stages_written != w->n_stages)
     return clv_fail(err, CLV_PRECONDITION, "%s: %u of %u stages were added", w->path,
                     w->n_stages_written, w->n_stages);
-  if (!state)
+  if (!has_state)
     return clv_fail(err, CLV_PRECONDITION, "%s: the trainer's state was not added", w->path);
   if (config_hash[0] && !clv_sha256_parse(config_hash, &unused))
     return clv_fail(err, CLV_INVALID, "config hash '%.70s' is not 64 hex digits", config_hash);

@@ -149,12 +149,12 @@ static bool is_same_timespec(const struct timespec *a, const struct timespec *b)
   return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
 }
 
-clv_code clv_weights_check_stamp(int fd, const char *label, const clv_weights_file_stamp *was,
+clv_code clv_weights_check_stamp(int fd, const char *label, const clv_weights_file_stamp *expected,
                                  clv_err *err) {
   clv_weights_file_stamp now;
   CLV_TRY(clv_weights_read_stamp(fd, label, &now, err));
-  if (now.size == was->size && is_same_timespec(&now.mtime, &was->mtime) &&
-      is_same_timespec(&now.ctime, &was->ctime))
+  if (now.size == expected->size && is_same_timespec(&now.mtime, &expected->mtime) &&
+      is_same_timespec(&now.ctime, &expected->ctime))
     return CLV_OK;
   return clv_fail(err, CLV_DATA_LOSS, "%s: was changed while it was read", label);
 }
@@ -178,26 +178,26 @@ clv_code clv_weights_fd_read_all(clv_weights_fd *f, size_t max_bytes, clv_bytes 
 /* Deletes the files of a checkpoint folder, the manifest first, so that a crash leaves an
  * unfinished checkpoint, not a damaged one. Returns an errno, or 0. */
 static int clear_entries(DIR *dir) {
-  int failed = unlinkat(dirfd(dir), CLV_MANIFEST_NAME, 0) != 0 && errno != ENOENT ? errno : 0;
-  for (struct dirent *e; !failed && (e = readdir(dir));)
+  int error_number = unlinkat(dirfd(dir), CLV_MANIFEST_NAME, 0) != 0 && errno != ENOENT ? errno : 0;
+  for (struct dirent *e; !error_number && (e = readdir(dir));)
     if (clv_weights_is_file_name(e->d_name) && unlinkat(dirfd(dir), e->d_name, 0) != 0 &&
         errno != ENOENT && errno != EISDIR)
-      failed = errno;
-  return failed;
+      error_number = errno;
+  return error_number;
 }
 
 clv_code clv_weights_clear_dir(const char *path, clv_err *err) {
   int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0 && errno == ENOTDIR) return CLV_OK;
   DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-  int failed = dir ? clear_entries(dir) : errno;
+  int error_number = dir ? clear_entries(dir) : errno;
   if (dir)
     closedir(dir);
   else
     clv_weights_closefd(&fd);
-  if (failed)
+  if (error_number)
     return clv_fail(err, CLV_PRECONDITION, "%s: removing an old checkpoint's files: %s", path,
-                    strerror(failed));
+                    strerror(error_number));
   return CLV_OK;
 }
 
@@ -219,13 +219,13 @@ void clv_weights_json_freep(json_t **root) {
  * these, so the count bounds the memory that the parser allocates. */
 static size_t count_tokens(const char *p, size_t len) {
   size_t n = 0;
-  bool quoted = false;
+  bool is_in_string = false;
   for (size_t i = 0; i < len; i++) {
-    if (quoted && p[i] == '\\') {
+    if (is_in_string && p[i] == '\\') {
       i++;
     } else if (p[i] == '"') {
-      quoted = !quoted;
-    } else if (!quoted) {
+      is_in_string = !is_in_string;
+    } else if (!is_in_string) {
       n += p[i] == '{' || p[i] == '[' || p[i] == ',' || p[i] == ':';
     }
   }
@@ -263,20 +263,21 @@ clv_code clv_weights_json_parse_edited(const void *data, size_t len, size_t max_
         err, CLV_DATA_LOSS,
         "%s: its text is %s, and UTF-8 is expected: convert it with iconv -f %s -t UTF-8", label,
         encoding, encoding);
-  size_t mark = len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
-  return clv_weights_json_parse(text + mark, len - mark, max_tokens, label, ret, err);
+  size_t byte_order_mark_len = len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+  return clv_weights_json_parse(text + byte_order_mark_len, len - byte_order_mark_len, max_tokens,
+                                label, ret, err);
 }
 
-clv_code clv_weights_json_get_u64(const json_t *object, const char *key, uint64_t most,
+clv_code clv_weights_json_get_u64(const json_t *object, const char *key, uint64_t max,
                                   const char *label, uint64_t *ret, clv_err *err) {
   const json_t *v = json_object_get(object, key);
   if (!json_is_integer(v))
     return clv_fail(err, CLV_DATA_LOSS, "%s: '%s' is %s, expected an integer", label, key,
                     v ? "not one" : "missing");
   json_int_t n = json_integer_value(v);
-  if (n < 0 || (uint64_t)n > most)
+  if (n < 0 || (uint64_t)n > max)
     return clv_fail(err, CLV_DATA_LOSS, "%s: '%s' is %lld, expected 0..%llu", label, key,
-                    (long long)n, (unsigned long long)most);
+                    (long long)n, (unsigned long long)max);
   *ret = (uint64_t)n;
   return CLV_OK;
 }

@@ -18,8 +18,8 @@ static float float_from_f16(uint16_t h) {
   uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 0x1f, fraction = h & 0x3ff;
   if (exponent == 0x1f) return float_from_bits(sign | 0x7f800000u | fraction << 13);
   if (exponent) return float_from_bits(sign | (exponent + 112) << 23 | fraction << 13);
-  float small = (float)fraction * 0x1p-24f;
-  return sign ? -small : small;
+  float subnormal = (float)fraction * 0x1p-24f;
+  return sign ? -subnormal : subnormal;
 }
 
 bool clv_weights_can_convert(clv_dtype from, clv_dtype to) {

@@ -170,14 +170,14 @@ clv_code clv_weights_folder_open(const char *path, const char *label, clv_weight
   CLV_AUTO(clv_weights_folder_closep) clv_weights_folder *f = NULL;
   CLV_TRY(clv_alloc(1, sizeof *f, &f, err));
   f->dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  int failed = f->dir_fd < 0 ? errno : 0;
+  int error_number = f->dir_fd < 0 ? errno : 0;
   f->guard = guard;
   CLV_TRY(clv_strdup(label, &f->label, err));
-  if (failed && failed != ENOTDIR)
-    return clv_fail(err, failed == ENOENT ? CLV_NOT_FOUND : CLV_INVALID, "%.300s: %s", label,
-                    strerror(failed));
-  if (failed) f->dir_fd = AT_FDCWD;
-  CLV_TRY(failed ? open_path_as_file(f, path, err) : open_weights_or_index(f, err));
+  if (error_number && error_number != ENOTDIR)
+    return clv_fail(err, error_number == ENOENT ? CLV_NOT_FOUND : CLV_INVALID, "%.300s: %s", label,
+                    strerror(error_number));
+  if (error_number) f->dir_fd = AT_FDCWD;
+  CLV_TRY(error_number ? open_path_as_file(f, path, err) : open_weights_or_index(f, err));
   *ret = clv_steal(&f);
   return CLV_OK;
 }
@@ -190,12 +190,12 @@ clv_code clv_weights_folder_check_files(clv_weights_folder *f, clv_err *err) {
 /* ---- matching -------------------------------------------------------------------------------- */
 
 static clv_code fail_missing(const clv_weights_folder *f, clv_name_list *l, clv_err *err) {
-  const char *near = clv_did_you_mean(l->first_name, f->index.tensor_names, f->index.n);
+  const char *suggestion = clv_did_you_mean(l->first_name, f->index.tensor_names, f->index.n);
   clv_name_list_add_rest(l);
   if (l->text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   return clv_fail(err, CLV_INVALID, "%.120s: %zu missing tensors: %s%s%s%s", f->label, l->n,
-                  l->text.data, near ? " (did you mean '" : "", near ? near : "",
-                  near ? "'?)" : "");
+                  l->text.data, suggestion ? " (did you mean '" : "", suggestion ? suggestion : "",
+                  suggestion ? "'?)" : "");
 }
 
 /* Refuses a match in which two parameters would be read from one tensor. */
@@ -294,13 +294,13 @@ static clv_code read_converted(const part *p, clv_dtype from, clv_dtype to, uint
   float buf[PART_BYTES / sizeof(float)];
   size_t size = clv_dtype_size(from);
   for (size_t done = 0; done < n;) {
-    size_t some = CLV_MIN(n - done, sizeof buf / size);
-    CLV_TRY(clv_weights_fd_pread(&p->fd, buf, size * some, at + size * done, err));
+    size_t n_part = CLV_MIN(n - done, sizeof buf / size);
+    CLV_TRY(clv_weights_fd_pread(&p->fd, buf, size * n_part, at + size * done, err));
     if (to == CLV_BF16)
-      clv_weights_to_bf16(from, buf, some, (uint16_t *)dst + done);
+      clv_weights_to_bf16(from, buf, n_part, (uint16_t *)dst + done);
     else
-      clv_weights_to_f32(from, buf, some, (float *)dst + done);
-    done += some;
+      clv_weights_to_f32(from, buf, n_part, (float *)dst + done);
+    done += n_part;
   }
   return CLV_OK;
 }

@@ -16,10 +16,10 @@ static int set_class_labels(json_t *root, size_t n, const char *const *given) {
   json_t *names = json_object(), *numbers = json_object();
   int failed = 0;
   for (size_t i = 0; i < n; i++) {
-    char standard[32], number[24];
-    snprintf(standard, sizeof standard, "LABEL_%zu", i);
+    char default_name[32], number[24];
+    snprintf(default_name, sizeof default_name, "LABEL_%zu", i);
     snprintf(number, sizeof number, "%zu", i);
-    const char *name = given && clv_weights_is_utf8(given[i]) ? given[i] : standard;
+    const char *name = given && clv_weights_is_utf8(given[i]) ? given[i] : default_name;
     failed |= json_object_set_new(names, number, json_string(name));
     failed |= json_object_set_new(numbers, name, json_integer((json_int_t)i));
   }
@@ -33,8 +33,8 @@ static int adjust_hf_config(json_t *root, const char *architecture, size_t n_lab
   json_object_del(root, "torch_dtype");
   if (architecture)
     failed |= json_object_set_new(root, "architectures", json_pack("[s]", architecture));
-  bool others = json_object_size(json_object_get(root, "id2label")) != n_labels;
-  if (n_labels && (names || others)) failed |= set_class_labels(root, n_labels, names);
+  bool has_other_count = json_object_size(json_object_get(root, "id2label")) != n_labels;
+  if (n_labels && (names || has_other_count)) failed |= set_class_labels(root, n_labels, names);
   return failed;
 }
 

@@ -8,23 +8,23 @@
 
 #include "common/model/weights/weights_int.h"
 
-/* names quoted in a list, and bytes of a quoted name with its NUL */
-enum { LISTED = 3, NAME_SHOWN = 120 };
+/* MAX_LISTED: names quoted in a list; MAX_QUOTED_NAME: bytes of a quoted name with its NUL */
+enum { MAX_LISTED = 3, MAX_QUOTED_NAME = 120 };
 
 void clv_name_list_clear(clv_name_list *l) { clv_bytes_done(&l->text); }
 
 void clv_name_list_add(clv_name_list *l, const char *name) {
-  size_t most = l->max_quoted ? l->max_quoted : LISTED;
+  size_t max_quoted_names = l->max_quoted ? l->max_quoted : MAX_LISTED;
   if (l->n == 0) l->first_name = name;
-  char shown_name[NAME_SHOWN];
-  if (l->n++ < most)
+  char shown_name[MAX_QUOTED_NAME];
+  if (l->n++ < max_quoted_names)
     clv_bytes_printf(&l->text, "%s'%s'", l->n > 1 ? ", " : "",
                      clv_text_truncate(name, shown_name, sizeof shown_name));
 }
 
 void clv_name_list_add_rest(clv_name_list *l) {
-  size_t most = l->max_quoted ? l->max_quoted : LISTED;
-  if (l->n > most) clv_bytes_printf(&l->text, " and %zu more", l->n - most);
+  size_t max_quoted_names = l->max_quoted ? l->max_quoted : MAX_LISTED;
+  if (l->n > max_quoted_names) clv_bytes_printf(&l->text, " and %zu more", l->n - max_quoted_names);
 }
 
 /* Finds the unused tensor name in the file that is most similar to `missing`. */
@@ -41,20 +41,20 @@ static clv_code find_suggestion(const clv_weights_file *f, const bool *used, con
 
 static clv_code fail_names_differ(const clv_weights_file *f, const bool *used,
                                   clv_name_list *missing, clv_name_list *unexpected, clv_err *err) {
-  const char *near = NULL;
+  const char *suggestion = NULL;
   clv_name_list_add_rest(missing);
   clv_name_list_add_rest(unexpected);
-  if (missing->n) CLV_TRY(find_suggestion(f, used, missing->first_name, &near, err));
+  if (missing->n) CLV_TRY(find_suggestion(f, used, missing->first_name, &suggestion, err));
   if (missing->text.failed || unexpected->text.failed)
     return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  const char *hint = near ? " (did you mean '" : "";
+  const char *hint = suggestion ? " (did you mean '" : "";
   if (!missing->n)
     return clv_fail(err, CLV_INVALID, "%.100s: %zu unexpected tensors: %s",
                     clv_weights_name_for_errors(f), unexpected->n, unexpected->text.data);
-  return clv_fail(err, CLV_INVALID, "%.100s: %zu missing tensors: %s%s%s%s%s%s",
-                  clv_weights_name_for_errors(f), missing->n, missing->text.data, hint,
-                  near ? near : "", near ? "'?)" : "", unexpected->n ? "; unexpected: " : "",
-                  unexpected->n ? unexpected->text.data : "");
+  return clv_fail(
+      err, CLV_INVALID, "%.100s: %zu missing tensors: %s%s%s%s%s%s", clv_weights_name_for_errors(f),
+      missing->n, missing->text.data, hint, suggestion ? suggestion : "", suggestion ? "'?)" : "",
+      unexpected->n ? "; unexpected: " : "", unexpected->n ? unexpected->text.data : "");
 }
 
 bool clv_weights_is_batch_counter(clv_dtype dtype, const clv_shape *shape) {
@@ -70,11 +70,11 @@ static clv_code check_wanted_names(const clv_weights_file *f, const clv_weights_
   CLV_TRY(clv_alloc(clv_weights_n_entries(f), sizeof *used, &used, err));
   for (size_t i = 0; i < n; i++) {
     found[i] = clv_weights_find_entry(f, want[i].name);
-    bool taken_as_0 = flags & CLV_WEIGHTS_ALLOW_NO_COUNTS &&
-                      clv_weights_is_batch_counter(want[i].dtype, &want[i].shape);
+    bool counts_as_0 = flags & CLV_WEIGHTS_ALLOW_NO_COUNTS &&
+                       clv_weights_is_batch_counter(want[i].dtype, &want[i].shape);
     if (found[i])
       used[found[i] - entries] = true;
-    else if (!taken_as_0 && !want[i].is_optional)
+    else if (!counts_as_0 && !want[i].is_optional)
       clv_name_list_add(&missing, want[i].name);
   }
   for (size_t i = 0; i < clv_weights_n_entries(f); i++)
@@ -99,12 +99,13 @@ static clv_code fail_unexpected(const clv_weights_file *f, const clv_weights_wan
   CLV_AUTO(clv_freep) const char **names = NULL;
   CLV_TRY(clv_alloc(n, sizeof *names, &names, err));
   for (size_t i = 0; i < n; i++) names[i] = known[i].name;
-  const char *near = find_nearest_known(l->first_name, names, n);
+  const char *suggestion = find_nearest_known(l->first_name, names, n);
   clv_name_list_add_rest(l);
   if (l->text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   return clv_fail(err, CLV_INVALID, "%.100s: %zu tensors that the model does not have: %s%s%s%s",
                   clv_weights_name_for_errors(f), l->n, l->text.data,
-                  near ? " (the model has '" : "", near ? near : "", near ? "')" : "");
+                  suggestion ? " (the model has '" : "", suggestion ? suggestion : "",
+                  suggestion ? "')" : "");
 }
 
 clv_code clv_weights_check_no_extra(const clv_weights_file *f, const clv_weights_want *known,
@@ -121,19 +122,20 @@ clv_code clv_weights_check_no_extra(const clv_weights_file *f, const clv_weights
 
 static clv_code check_type_and_shape(const clv_weights_file *f, const clv_weights_want *want,
                                      const clv_weights_entry *e, unsigned flags, clv_err *err) {
-  char wanted[160], found[160];
-  bool narrows =
+  char wanted_text[160], found_text[160];
+  bool is_narrowed =
       flags & CLV_WEIGHTS_ALLOW_NARROWING && e->dtype == CLV_F32 && want->dtype == CLV_BF16;
-  if ((e->dtype == want->dtype || narrows) && clv_shape_equal(&e->shape, &want->shape))
+  if ((e->dtype == want->dtype || is_narrowed) && clv_shape_equal(&e->shape, &want->shape))
     return CLV_OK;
-  bool real = e->dtype == CLV_F16 || e->dtype == CLV_BF16 || e->dtype == CLV_F64;
-  bool convert = want->dtype == CLV_F32 && real && clv_shape_equal(&e->shape, &want->shape);
+  bool is_float = e->dtype == CLV_F16 || e->dtype == CLV_BF16 || e->dtype == CLV_F64;
+  bool must_convert =
+      want->dtype == CLV_F32 && is_float && clv_shape_equal(&e->shape, &want->shape);
   return clv_fail(err, CLV_INVALID, "%.120s: tensor '%.100s': expected %s %s, found %s %s%s",
                   clv_weights_name_for_errors(f), want->name, clv_dtype_name(want->dtype),
-                  clv_shape_format(&want->shape, wanted, sizeof wanted),
+                  clv_shape_format(&want->shape, wanted_text, sizeof wanted_text),
                   e->dtype ? clv_dtype_name(e->dtype) : e->type_name,
-                  clv_shape_format(&e->shape, found, sizeof found),
-                  convert ? "; save it in f32 (model.float() in PyTorch)" : "");
+                  clv_shape_format(&e->shape, found_text, sizeof found_text),
+                  must_convert ? "; save it in f32 (model.float() in PyTorch)" : "");
 }
 
 clv_code clv_weights_match_tensors(const clv_weights_file *f, const clv_weights_want *want,

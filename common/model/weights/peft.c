@@ -73,8 +73,8 @@ double clv_peft_scale(const clv_peft *p, const char *layer, int64_t *ret_r) {
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-enum { MOST_RANK = 65536 };
-static const double most_alpha = 1e9;
+enum { MAX_RANK = 65536 };
+static const double max_alpha = 1e9;
 
 typedef struct peft_reader {
   clv_json j;
@@ -82,13 +82,13 @@ typedef struct peft_reader {
 } peft_reader;
 
 static clv_code read_rank(peft_reader *r, int64_t *ret, clv_err *err) {
-  return clv_json_read_integer(&r->j, 1, MOST_RANK, ret, err);
+  return clv_json_read_integer(&r->j, 1, MAX_RANK, ret, err);
 }
 
 static clv_code read_alpha(peft_reader *r, double *ret, clv_err *err) {
   size_t at = r->j.at;
   CLV_TRY(clv_json_read_real(&r->j, ret, err));
-  if (*ret > 0 && *ret <= most_alpha) return CLV_OK;
+  if (*ret > 0 && *ret <= max_alpha) return CLV_OK;
   return clv_json_fail(&r->j, at, err, "lora_alpha must be above 0");
 }
 
@@ -331,17 +331,17 @@ static void write_name_list(const char *key, const char *const *list, size_t n, 
 }
 
 static void write_patterns(const clv_peft *p, bool rank, clv_bytes *out) {
-  const char *between = "";
+  const char *separator = "";
   clv_bytes_printf(out, "  \"%s\": {", rank ? "rank_pattern" : "alpha_pattern");
   for (size_t i = 0; i < p->n_patterns; i++) {
     const clv_peft_pattern *q = &p->patterns[i];
     if (rank ? !q->r : q->alpha == 0) continue;
-    clv_bytes_printf(out, "%s\n    ", between);
+    clv_bytes_printf(out, "%s\n    ", separator);
     clv_bytes_add_json(out, q->name);
     clv_bytes_printf(out, ": %.17g", rank ? (double)q->r : q->alpha);
-    between = ",";
+    separator = ",";
   }
-  clv_bytes_puts(out, *between ? "\n  },\n" : "},\n");
+  clv_bytes_puts(out, *separator ? "\n  },\n" : "},\n");
 }
 
 void clv_peft_write(const clv_peft *p, const char *base, const char *const *targets,

@@ -366,14 +366,14 @@ clv_code clv_weights_open(const char *path, size_t max_bytes, clv_weights_file *
 
 clv_code clv_weights_open_lazy_fd(clv_weights_fd *fd, clv_weights_file **ret, clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
-  clv_weights_file_stamp was;
+  clv_weights_file_stamp stamp;
   clv_sha256 digest;
-  CLV_TRY(clv_weights_read_stamp(fd->fd, fd->label, &was, err));
+  CLV_TRY(clv_weights_read_stamp(fd->fd, fd->label, &stamp, err));
   CLV_TRY(clv_sha256_fd(fd->fd, fd->size, NULL, fd->label, &digest, err));
   CLV_TRY(clv_weights_open_header(fd, &f, err));
-  CLV_TRY(clv_weights_check_stamp(fd->fd, fd->label, &was, err));
+  CLV_TRY(clv_weights_check_stamp(fd->fd, fd->label, &stamp, err));
   f->digest = digest;
-  f->hashed_stamp = was;
+  f->hashed_stamp = stamp;
   f->fd = (clv_weights_fd){fd->fd, fd->size, f->label};
   fd->fd = -1;
   *ret = clv_steal(&f);

@@ -205,8 +205,9 @@ static clv_code parse_field(const json_t *object, const field *f, const char *la
   return clv_weights_json_get_u64(object, f->key, INT64_MAX, label, (uint64_t *)(void *)at, err);
 }
 
-/* Parses the keys of an object that fields[n] describes. Refuses other keys unless `more`. */
-static clv_code parse_fields(json_t *object, const field *fields, size_t n, bool more,
+/* Parses the keys of an object that fields[n] describes. Refuses other keys unless
+ * `allows_other_keys`. */
+static clv_code parse_fields(json_t *object, const field *fields, size_t n, bool allows_other_keys,
                              const char *label, void *base, clv_err *err) {
   const char *known[CLV_COUNT(attempt_fields)];
   if (!json_is_object(object)) return clv_fail(err, CLV_DATA_LOSS, "%s: no object", label);
@@ -214,7 +215,7 @@ static clv_code parse_fields(json_t *object, const field *fields, size_t n, bool
     CLV_TRY(parse_field(object, &fields[i], label, (char *)base + fields[i].offset, err));
     known[i] = fields[i].key;
   }
-  return more ? CLV_OK : clv_weights_json_check_keys(object, known, n, label, err);
+  return allows_other_keys ? CLV_OK : clv_weights_json_check_keys(object, known, n, label, err);
 }
 
 static clv_code parse_checkpoints(const json_t *root, const char *label, clv_run_record *r,

@@ -380,9 +380,10 @@ clv_code clv_checkpoint_begin_part(clv_checkpoint_writer *w, uint32_t stage, boo
                                    clv_weights_writer **ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_checkpoint_end_part(clv_checkpoint_writer *w, clv_weights_writer *part,
                                  clv_err *err) CLV_USE_RESULT;
-/* Adds a file of a stage that stays at the stage's worker, in the order of
- * clv_checkpoint_begin_part. tensors [n]: the tensors in the file, without data; at: its
- * bytes, digest, place and name there, which are copied. */
+/* Adds to the manifest a file that stays at the stage's worker. For each stage, add or write first
+ * the model and then the optimiser, as with clv_checkpoint_begin_part. tensors [n]: the tensors in
+ * the file, without data. at: size and digest of the file, the worker's identity and the file's
+ * name at the worker; the texts are copied. */
 clv_code clv_checkpoint_add_kept(clv_checkpoint_writer *w, uint32_t stage, bool optimizer,
                                  const clv_weights_tensor *tensors, size_t n,
                                  const clv_manifest_file *at, clv_err *err) CLV_USE_RESULT;
@@ -461,10 +462,10 @@ typedef void clv_checkpoint_drop_fn(void *user, const clv_manifest *m);
 
 /* Deletes all valid checkpoints except the `keep` newest ones, and unfinished checkpoints older
  * than the newest valid one. keep 0 counts as 1: the newest valid checkpoint is never deleted, and
- * if none is valid, nothing is deleted. Never deletes the checkpoint of step `spared`
+ * if none is valid, nothing is deleted. Never deletes the checkpoint of step `protected_step`
  * (CLV_CHECKPOINT_NONE: no such step). In a checkpoint folder deletes only regular files. Calls
  * `drop` (may be NULL) with `user` for each deleted checkpoint that has a manifest. */
-clv_code clv_checkpoint_prune(const char *run_dir, uint32_t keep, uint64_t spared,
+clv_code clv_checkpoint_prune(const char *run_dir, uint32_t keep, uint64_t protected_step,
                               clv_checkpoint_drop_fn *drop, void *user,
                               clv_err *err) CLV_USE_RESULT;
 
@@ -476,9 +477,11 @@ bool clv_checkpoint_has_any(const char *run_dir);
 /* True if at least one checkpoint folder of run_dir has a manifest. That checkpoint may be damaged.
  */
 bool clv_checkpoint_has_manifest(const char *run_dir);
-/* Writes the steps of all checkpoint folders with a manifest, newest first, to ret_steps [most]. A
- * checkpoint of these may be damaged. Returns the number of steps written, at most `most`. */
-size_t clv_checkpoint_steps_with_manifest(const char *run_dir, uint64_t *ret_steps, size_t most);
+/* Writes the steps of all checkpoint folders with a manifest, newest first, to ret_steps
+ * [max_steps]. A checkpoint of these may be damaged. Returns the number of steps written, at most
+ * `max_steps`. */
+size_t clv_checkpoint_steps_with_manifest(const char *run_dir, uint64_t *ret_steps,
+                                          size_t max_steps);
 /* Lists the steps of all checkpoint folders, complete or not, newest first. The caller frees
  * *ret_steps. CLV_NOT_FOUND: run_dir does not exist. */
 clv_code clv_checkpoint_list_steps(const char *run_dir, uint64_t **ret_steps, size_t *ret_n,

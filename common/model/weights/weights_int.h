@@ -62,8 +62,8 @@ typedef struct clv_weights_file_stamp {
 } clv_weights_file_stamp;
 clv_code clv_weights_read_stamp(int fd, const char *label, clv_weights_file_stamp *ret,
                                 clv_err *err) CLV_USE_RESULT;
-/* Checks that the file's stamp is still `was`. CLV_DATA_LOSS: the file was written since. */
-clv_code clv_weights_check_stamp(int fd, const char *label, const clv_weights_file_stamp *was,
+/* Checks that the file's stamp is still `expected`. CLV_DATA_LOSS: the file was written since. */
+clv_code clv_weights_check_stamp(int fd, const char *label, const clv_weights_file_stamp *expected,
                                  clv_err *err) CLV_USE_RESULT;
 
 /* Reads the complete file. CLV_EXHAUSTED: the file is larger than max_bytes. */
@@ -102,8 +102,8 @@ clv_code clv_weights_json_parse_edited(const void *data, size_t len, size_t max_
                                        clv_err *err) CLV_USE_RESULT;
 void clv_weights_json_freep(json_t **root); /* for CLV_AUTO */
 /* Reads the integer at `key` of the object. CLV_DATA_LOSS: it is missing, no integer or outside
- * 0..most. */
-clv_code clv_weights_json_get_u64(const json_t *object, const char *key, uint64_t most,
+ * 0..max. */
+clv_code clv_weights_json_get_u64(const json_t *object, const char *key, uint64_t max,
                                   const char *label, uint64_t *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_weights_json_get_text(const json_t *object, const char *key, const char *label,
                                    const char **ret, clv_err *err) CLV_USE_RESULT;

@@ -73,11 +73,11 @@ static clv_code sort_items(const clv_weights_tensor *tensors, size_t n, item **r
 static clv_code append_metadata(clv_bytes *h, const clv_kv *meta, size_t n, clv_err *err) {
   clv_bytes_puts(h, "{\"__metadata__\":{\"format\":\"pt\"");
   for (size_t i = 0; i < n; i++) {
-    bool repeated = strcmp(meta[i].key, "format") == 0;
-    for (size_t k = 0; k < i; k++) repeated |= strcmp(meta[i].key, meta[k].key) == 0;
-    if (repeated || !clv_weights_is_utf8(meta[i].key) || !clv_weights_is_utf8(meta[i].value))
+    bool is_repeated = strcmp(meta[i].key, "format") == 0;
+    for (size_t k = 0; k < i; k++) is_repeated |= strcmp(meta[i].key, meta[k].key) == 0;
+    if (is_repeated || !clv_weights_is_utf8(meta[i].key) || !clv_weights_is_utf8(meta[i].value))
       return clv_fail(err, CLV_INVALID, "metadata '%.64s' is %s", meta[i].key,
-                      repeated ? "given twice" : "not UTF-8");
+                      is_repeated ? "given twice" : "not UTF-8");
     clv_bytes_puts(h, ",");
     clv_bytes_add_json(h, meta[i].key);
     clv_bytes_puts(h, ":");
@@ -148,7 +148,7 @@ clv_code clv_weights_file_size(const clv_weights_tensor *tensors, size_t n, uint
 
 /* ---- to a file ------------------------------------------------------------------------------- */
 
-/* Where the data of a tensor belong in the file, and how many bytes of them are written so far. */
+/* Place of a tensor's data in the file, and number of its bytes that are written so far. */
 typedef struct target {
   uint64_t at;
   size_t bytes, bytes_written;

@@ -415,7 +415,7 @@ typedef struct clv_dialler {
 } clv_dialler;
 
 /* Dialling side: dials 1 + n_bulk_lanes lanes and sends ATTACH on each; does not wait for ATTACHED.
- * Copies the dialler and takes it over in all cases. */
+ * Copies *dialler and takes over its `user`, also on failure. */
 clv_code clv_link_start(const clv_link_options *options, const clv_link_dial *dial,
                         const clv_dialler *dialler, clv_link **ret, clv_err *err) CLV_USE_RESULT;
 bool clv_link_is_attached(clv_link *link); /* true if all lanes are attached */

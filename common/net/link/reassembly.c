@@ -135,7 +135,9 @@ typedef struct partial_event_args {
   clv_reassembly *a;
   clv_partial_tensor *e; /* table entry of the transfer; NULL: none yet */
   uint64_t transfer_id, total_bytes;
-  clv_packet *packet; /* for HEAD: the packet whose tensor tensor_index has this transfer */
+  /* for HEAD: packet that contains the tensor of this transfer; tensor_index: its index in that
+   * packet */
+  clv_packet *packet;
   uint32_t tensor_index;
   uint64_t from, to; /* for CHUNK: its bytes [from, to) */
 } partial_event_args;

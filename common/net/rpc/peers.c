@@ -31,7 +31,7 @@ struct rpc_peer_entry {
   clv_rpc_job *first_waiting, *last_waiting;
   unsigned n_wasted_calls; /* calls wasted since window_start_ns */
   uint64_t window_start_ns;
-  uint64_t cut_until_ns;
+  uint64_t refused_until_ns;
   char uri[];
 };
 
@@ -62,7 +62,7 @@ static rpc_peer_entry **bucket_of(rpc_peers *peers, const char *uri) {
 /* True if an entry has no calls, is not refused and has no wasted calls in the current second.
  * find_entry frees such entries. */
 static bool is_idle_entry(const rpc_peer_entry *entry, uint64_t now) {
-  return entry->n_active_calls == 0 && entry->cut_until_ns < now &&
+  return entry->n_active_calls == 0 && entry->refused_until_ns < now &&
          entry->window_start_ns + 1000000000u < now;
 }
 
@@ -109,8 +109,8 @@ static rpc_refusal count_wasted_call(rpc_peers *peers, rpc_peer_entry *entry, ui
   }
   entry->n_wasted_calls++;
   if (entry->n_wasted_calls <= peers->max_cancels_per_second) return RPC_REFUSAL_WITH_STATUS;
-  if (entry->cut_until_ns < now) peers->n_cut_peers++;
-  entry->cut_until_ns = now + 1000000ull * peers->cut_off_ms;
+  if (entry->refused_until_ns < now) peers->n_cut_peers++;
+  entry->refused_until_ns = now + 1000000ull * peers->cut_off_ms;
   /* Close a connection at the first wasted call in every max_cancels_per_second, because the
    * identity may have several connections. */
   return entry->n_wasted_calls % peers->max_cancels_per_second == 1 ? RPC_REFUSAL_WITH_DISCONNECT
@@ -122,10 +122,11 @@ static clv_code begin_call_locked(rpc_peers *peers, const char *uri, rpc_peer_en
   uint64_t now = clv_now_ns();
   rpc_peer_entry *entry = find_entry(peers, uri, now);
   if (!entry) CLV_TRY(add_entry(peers, uri, &entry, err));
-  bool cut = entry->cut_until_ns > now;
-  if (cut || entry->n_active_calls >= peers->max_calls_per_peer) {
+  bool is_refused = entry->refused_until_ns > now;
+  if (is_refused || entry->n_active_calls >= peers->max_calls_per_peer) {
     *ret_refusal = count_wasted_call(peers, entry, now);
-    return cut ? clv_fail(err, CLV_EXHAUSTED, "too many cancelled calls: refused for %u ms",
+    return is_refused
+               ? clv_fail(err, CLV_EXHAUSTED, "too many cancelled calls: refused for %u ms",
                           peers->cut_off_ms)
                : clv_fail(
                      err, CLV_EXHAUSTED,
@@ -150,10 +151,10 @@ clv_code rpc_peers_begin_call(rpc_peers *peers, const char *uri, rpc_peer_entry 
 bool rpc_peers_end_call(rpc_peers *peers, rpc_peer_entry *entry, bool cancelled_by_peer) {
   pthread_mutex_lock(&peers->lock);
   entry->n_active_calls--;
-  bool must_cut = cancelled_by_peer &&
-                  count_wasted_call(peers, entry, clv_now_ns()) == RPC_REFUSAL_WITH_DISCONNECT;
+  bool must_disconnect = cancelled_by_peer && count_wasted_call(peers, entry, clv_now_ns()) ==
+                                                  RPC_REFUSAL_WITH_DISCONNECT;
   pthread_mutex_unlock(&peers->lock);
-  return must_cut;
+  return must_disconnect;
 }
 
 /* ---- handler threads ------------------------------------------------------------------------- */

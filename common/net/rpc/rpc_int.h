@@ -239,7 +239,8 @@ typedef enum rpc_refusal {
 } rpc_refusal;
 
 /* Counts one more call of `uri`. CLV_EXHAUSTED: the identity has too many calls at once, or is
- * refused for wasted calls; *ret_refusal tells how to refuse the call. */
+ * refused for wasted calls; *ret_refusal tells how to refuse the call. A wasted call is one that
+ * the peer cancelled or that was refused. */
 clv_code rpc_peers_begin_call(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry,
                               rpc_refusal *ret_refusal, clv_err *err) CLV_USE_RESULT;
 

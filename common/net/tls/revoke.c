@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * List of revoked certificates in force in this process, for peers that it dials and accepts. While
- * a list is in force, a peer that it does not clear is refused, also when the list has expired or
- * is of another CA.
+ * List of revoked certificates (CRL) in force in this process, for peers that it dials and accepts.
+ * While a list is in force, a peer is accepted only if the list is valid, is of the peer's CA and
+ * does not contain the peer's certificate. An expired list, or a list of another CA, therefore
+ * refuses the peer.
  */
 #include <openssl/err.h>
 #include <pthread.h>

@@ -89,7 +89,7 @@ enum {
 /* without it the worker would train tied parameters as two */
 #define CLV_CAPABILITY_TIES "ties"
 #define CLV_CAPABILITY_FROZEN_BF16 "frozen_bf16" /* without it frozen weights would be f32 */
-/* without it the worker would refuse CLV_FLAG_BF16, and inputs and gradients that are bf16 */
+/* a worker without this capability refuses CLV_FLAG_BF16, and inputs and gradients that are bf16 */
 #define CLV_CAPABILITY_BF16_VALUES "bf16_values"
 #define CLV_CAPABILITY_STATE_FILES "state_files" /* without it STATE_SAVE would end the stream */
 /* without it the worker would take a VALUE of a cache for another value */

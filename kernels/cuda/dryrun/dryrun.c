@@ -9,14 +9,14 @@
 #include "kernels/cuda/cuda.h"
 
 /* One device for each value of clv_cuda_dry_run_workspace; the value is the device's number. */
-enum { DEVICES = CLV_CUDA_DRY_RUN_MOST + 1 };
+enum { DEVICES = CLV_CUDA_DRY_RUN_MAX + 1 };
 
 /* Dummy non-NULL handles that nothing dereferences. A stream handle is the address of
  * its device's entry. */
 static char dummy, streams[DEVICES];
 
-static size_t assumed_workspace(int device, size_t most) {
-  return device == CLV_CUDA_DRY_RUN_MOST ? most : 0;
+static size_t assumed_workspace(int device, size_t max_bytes) {
+  return device == CLV_CUDA_DRY_RUN_MAX ? max_bytes : 0;
 }
 
 static clv_code describe_device(int device, clv_cuda_info *ret, clv_err *err) {

@@ -12,8 +12,8 @@
 /* Workspace of library calls that the dry run assumes, because only libraries on a real device can
  * report it. */
 typedef enum clv_cuda_dry_run_workspace {
-  CLV_CUDA_DRY_RUN_LEAST, /* no workspace */
-  CLV_CUDA_DRY_RUN_MOST,  /* the largest workspace that kernels/cuda allows */
+  CLV_CUDA_DRY_RUN_MIN, /* no workspace */
+  CLV_CUDA_DRY_RUN_MAX, /* the largest workspace that kernels/cuda allows */
 } clv_cuda_dry_run_workspace;
 
 /* Opens a backend that computes nothing, of a device with capability 9.0 and cuDNN; its kernels

@@ -13,9 +13,9 @@
 
 #include "kernels/cuda/nvidia/nvidia_int.h"
 
-/* MOST_ENGINES: engines that the heuristic may propose. ENGINES_VERSION: version of the rules below
+/* MAX_ENGINES: engines that the heuristic may propose. ENGINES_VERSION: version of the rules below
  * by which an engine is chosen. A stored plan made under another version is not used. */
-enum { MOST_ENGINES = 64, ENGINES_VERSION = 1 };
+enum { MAX_ENGINES = 64, ENGINES_VERSION = 1 };
 
 /* A device of this host, or a device that this host lacks, which is only described. */
 typedef struct device_of {
@@ -68,7 +68,8 @@ static bool has_note(const cudnnBackendNumericalNote_t *notes, int64_t n,
   return false;
 }
 
-static bool engine_fits(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t engine, bool rounded) {
+static bool engine_fits(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t engine,
+                        bool may_round) {
   cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
   cudnnBackendBehaviorNote_t behaviour[CUDNN_BEHAVIOR_NOTE_TYPE_COUNT];
   int64_t n = 0, m = 0;
@@ -82,10 +83,10 @@ static bool engine_fits(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t engi
   for (int64_t i = 0; i < m; i++)
     if (behaviour[i] == CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) return false;
   return !has_note(notes, n, excluded_notes, CLV_COUNT(excluded_notes)) &&
-         (rounded || !has_note(notes, n, rounding_notes, CLV_COUNT(rounding_notes)));
+         (may_round || !has_note(notes, n, rounding_notes, CLV_COUNT(rounding_notes)));
 }
 
-static clv_code read_notes(const nvidia_cudnn *cudnn, engine_row *c, bool rounded, clv_err *err) {
+static clv_code read_notes(const nvidia_cudnn *cudnn, engine_row *c, bool may_round, clv_err *err) {
   cudnnBackendDescriptor_t engine = NULL;
   int64_t n = 0;
   CLV_TRY(clv_nvidia_make_descriptor(cudnn, CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine, err));
@@ -94,7 +95,7 @@ static clv_code read_notes(const nvidia_cudnn *cudnn, engine_row *c, bool rounde
   if (answer == CUDNN_STATUS_SUCCESS)
     answer = cudnn->cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX,
                                              CUDNN_TYPE_INT64, 1, &n, &c->engine);
-  c->is_allowed = answer == CUDNN_STATUS_SUCCESS && engine_fits(cudnn, engine, rounded);
+  c->is_allowed = answer == CUDNN_STATUS_SUCCESS && engine_fits(cudnn, engine, may_round);
   cudnn->cudnnBackendDestroyDescriptor(engine);
   return CLV_OK;
 }
@@ -119,7 +120,7 @@ typedef struct engine_choice {
   const nvidia_cudnn *cudnn;
   bool may_round; /* factors may be rounded to TF32, or are already bf16 */
   cudnnBackendDescriptor_t device, graph, heuristic;
-  engine_row candidates[MOST_ENGINES];
+  engine_row candidates[MAX_ENGINES];
   int64_t n;
 } engine_choice;
 
@@ -137,7 +138,7 @@ static clv_code make_heuristic(engine_choice *c, cudnnBackendHeurMode_t mode, cl
 }
 
 static void free_candidates(engine_choice *c) {
-  for (int i = 0; i < MOST_ENGINES; i++)
+  for (int i = 0; i < MAX_ENGINES; i++)
     if (c->candidates[i].config) c->cudnn->cudnnBackendDestroyDescriptor(c->candidates[i].config);
   memset(c->candidates, 0, sizeof c->candidates);
   if (c->heuristic) c->cudnn->cudnnBackendDestroyDescriptor(c->heuristic);
@@ -146,16 +147,16 @@ static void free_candidates(engine_choice *c) {
 }
 
 static clv_code query_engines(engine_choice *c, cudnnBackendHeurMode_t mode, clv_err *err) {
-  cudnnBackendDescriptor_t configs[MOST_ENGINES];
+  cudnnBackendDescriptor_t configs[MAX_ENGINES];
   free_candidates(c);
   CLV_TRY(make_heuristic(c, mode, err));
-  for (int i = 0; i < MOST_ENGINES; i++) {
+  for (int i = 0; i < MAX_ENGINES; i++) {
     CLV_TRY(
         clv_nvidia_make_descriptor(c->cudnn, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &configs[i], err));
     c->candidates[i].config = configs[i];
   }
   cudnnStatus_t answer = c->cudnn->cudnnBackendGetAttribute(
-      c->heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_ENGINES,
+      c->heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, MAX_ENGINES,
       &c->n, configs);
   if (answer != CUDNN_STATUS_SUCCESS)
     return clv_nvidia_dnn_fail(c->cudnn, "cudnnBackendGetAttribute", answer, err);
@@ -301,14 +302,15 @@ static cudnnBackendDescriptor_t plan_from_text(const nvidia_cudnn *cudnn, device
 
 /* Stores the plan's text. If cuDNN gives no text, the next process makes the plan from scratch. */
 static void store_plan(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t plan, const char *what) {
-  enum { MOST = 64 << 10 };
+  enum { MAX_TEXT_BYTES = 64 << 10 };
   CLV_AUTO(clv_freep) char *text = NULL;
   int64_t n = 0;
   clv_err err;
-  if (clv_alloc(1, MOST, &text, &err) == CLV_OK &&
+  if (clv_alloc(1, MAX_TEXT_BYTES, &text, &err) == CLV_OK &&
       cudnn->cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
-                                      CUDNN_TYPE_CHAR, MOST, &n, text) == CUDNN_STATUS_SUCCESS &&
-      n > 0 && n < MOST)
+                                      CUDNN_TYPE_CHAR, MAX_TEXT_BYTES, &n,
+                                      text) == CUDNN_STATUS_SUCCESS &&
+      n > 0 && n < MAX_TEXT_BYTES)
     store->keep(what, text, strnlen(text, (size_t)n));
 }
 
@@ -365,8 +367,8 @@ clv_code clv_nvidia_plan_conv(const char *device_json, const clv_cuda_conv_desc 
 
 static clv_code make_plans(clv_cuda_conv *c, int device, const clv_cuda_conv_desc *d,
                            size_t *ret_workspace, clv_err *err) {
-  bool adds = d->pass == CLV_CUDA_GRAD_WEIGHT && d->math != CLV_CUDA_BF16;
-  for (int variant = 0; variant < (adds ? N_VARIANTS : ADDS); variant++) {
+  bool needs_adding_plan = d->pass == CLV_CUDA_GRAD_WEIGHT && d->math != CLV_CUDA_BF16;
+  for (int variant = 0; variant < (needs_adding_plan ? N_VARIANTS : ADDS); variant++) {
     clv_nvidia_plan about;
     CLV_TRY(get_plan(c->cudnn, (device_of){device, NULL}, d, variant == ADDS ? 1 : 0,
                      &c->variants[variant].plan, &about, err));
@@ -427,9 +429,9 @@ static clv_code make_pack(const nvidia_cudnn *cudnn, conv_variant *variant, void
  * usual. */
 static clv_code pack_pointers(const nvidia_cudnn *cudnn, conv_variant *variant,
                               void *const pointers[3], void *workspace, clv_err *err) {
-  bool same = memcmp(pointers, variant->pointers, sizeof variant->pointers) == 0 &&
-              workspace == variant->workspace;
-  if (variant->variant_pack && same) return CLV_OK;
+  bool has_same_pointers = memcmp(pointers, variant->pointers, sizeof variant->pointers) == 0 &&
+                           workspace == variant->workspace;
+  if (variant->variant_pack && has_same_pointers) return CLV_OK;
   free_pack(cudnn, variant);
   memcpy(variant->pointers, pointers, sizeof variant->pointers);
   variant->workspace = workspace;

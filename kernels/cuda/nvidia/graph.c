@@ -11,19 +11,21 @@ clv_code clv_nvidia_dnn_fail(const nvidia_cudnn *cudnn, const char *call, cudnnS
                              clv_err *err) {
   char why[256] = "";
   cudnn->cudnnGetLastErrorString(why, sizeof why);
-  bool no_memory = answer == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
-                   answer == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+  bool is_out_of_memory = answer == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
+                          answer == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
   int category = CUDNN_STATUS_CATEGORY((int)answer);
-  bool part = answer == CUDNN_STATUS_NOT_SUPPORTED_SUBLIBRARY_UNAVAILABLE ||
-              answer == CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED ||
-              answer == CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH;
-  bool lacks = part || category == CUDNN_STATUS_NOT_SUPPORTED || category == CUDNN_STATUS_BAD_PARAM;
+  bool lacks_part = answer == CUDNN_STATUS_NOT_SUPPORTED_SUBLIBRARY_UNAVAILABLE ||
+                    answer == CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED ||
+                    answer == CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH;
+  bool is_unsupported =
+      lacks_part || category == CUDNN_STATUS_NOT_SUPPORTED || category == CUDNN_STATUS_BAD_PARAM;
   return clv_fail(err,
-                  no_memory ? CLV_EXHAUSTED
-                  : lacks   ? CLV_UNIMPLEMENTED
-                            : CLV_INTERNAL,
+                  is_out_of_memory ? CLV_EXHAUSTED
+                  : is_unsupported ? CLV_UNIMPLEMENTED
+                                   : CLV_INTERNAL,
                   "%s: %s: %s%.255s", call, cudnn->cudnnGetErrorString(answer),
-                  part ? "a part of cuDNN is missing, damaged or of another version: " : "", why);
+                  lacks_part ? "a part of cuDNN is missing, damaged or of another version: " : "",
+                  why);
 }
 
 clv_code clv_nvidia_make_descriptor(const nvidia_cudnn *cudnn, cudnnBackendDescriptorType_t type,
@@ -76,11 +78,11 @@ static clv_code make_with(const nvidia_cudnn *cudnn, cudnnBackendDescriptorType_
 
 /* ---- parts ----------------------------------------------------------------------------------- */
 
-/* Describes a tensor [n, c, h, w]: row-major f32, or with `last` bf16 with channels last. */
-static clv_code make_tensor(const nvidia_cudnn *cudnn, int64_t id, const int64_t dims[4], bool last,
-                            cudnnBackendDescriptor_t *ret, clv_err *err) {
+/* Describes a tensor [n, c, h, w]: row-major f32, or if channels_last bf16 with channels last. */
+static clv_code make_tensor(const nvidia_cudnn *cudnn, int64_t id, const int64_t dims[4],
+                            bool channels_last, cudnnBackendDescriptor_t *ret, clv_err *err) {
   static const int64_t alignment = CONV_ALIGNMENT;
-  const cudnnDataType_t dtype = last ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+  const cudnnDataType_t dtype = channels_last ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
   int64_t c = dims[1], h = dims[2], w = dims[3];
   const int64_t strides[2][4] = {{c * h * w, h * w, w, 1}, {c * h * w, 1, w * c, c}};
   const attribute rows[] = {
@@ -88,7 +90,7 @@ static clv_code make_tensor(const nvidia_cudnn *cudnn, int64_t id, const int64_t
       {CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &dtype},
       {CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment},
       {CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dims},
-      {CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, strides[last]},
+      {CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, strides[channels_last]},
   };
   return make_with(cudnn, CUDNN_BACKEND_TENSOR_DESCRIPTOR, rows, CLV_COUNT(rows), ret, err);
 }
@@ -154,11 +156,11 @@ static clv_code make_parts(const nvidia_cudnn *cudnn, const clv_cuda_conv_desc *
                            cudnnBackendDescriptor_t *part, clv_err *err) {
   const clv_window *w = &d->window;
   const int64_t x[4] = {w->n, w->c, w->h, w->w}, y[4] = {w->n, w->k, w->oh, w->ow};
-  bool last = d->math == CLV_CUDA_BF16;
+  bool channels_last = d->math == CLV_CUDA_BF16;
   const int64_t kernel[4] = {w->k, w->c / d->groups, w->kernel[0], w->kernel[1]};
-  CLV_TRY(make_tensor(cudnn, GRAPH_X, x, last, &part[PART_X], err));
-  CLV_TRY(make_tensor(cudnn, GRAPH_W, kernel, last, &part[PART_W], err));
-  CLV_TRY(make_tensor(cudnn, GRAPH_Y, y, last, &part[PART_Y], err));
+  CLV_TRY(make_tensor(cudnn, GRAPH_X, x, channels_last, &part[PART_X], err));
+  CLV_TRY(make_tensor(cudnn, GRAPH_W, kernel, channels_last, &part[PART_W], err));
+  CLV_TRY(make_tensor(cudnn, GRAPH_Y, y, channels_last, &part[PART_Y], err));
   CLV_TRY(make_window(cudnn, w, &part[PART_WINDOW], err));
   return make_operation(cudnn, d, beta, part, err);
 }

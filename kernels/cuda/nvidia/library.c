@@ -114,23 +114,23 @@ clv_code clv_nvidia_cublas(const nvidia_cublas **ret, clv_err *err) {
 }
 
 /* Oldest supported version of cuDNN; older versions do not accept the description of a device. */
-enum { LEAST_CUDNN = 90800 };
+enum { MIN_CUDNN = 90800 };
 
 clv_code clv_nvidia_check_determinism(clv_err *err) {
-  const char *has = getenv(buffers);
+  const char *value = getenv(buffers);
   size_t colons = 0;
-  for (const char *at = has ? has : ""; *at; at++) colons += *at == ':';
+  for (const char *at = value ? value : ""; *at; at++) colons += *at == ':';
   if (colons == 2) return CLV_OK;
   return clv_fail(err, CLV_UNIMPLEMENTED, "%s is %.40s: an LSTM of cuDNN needs one size, as in %s",
-                  buffers, has ? has : "not set", one_size);
+                  buffers, value ? value : "not set", one_size);
 }
 
 clv_code clv_nvidia_cudnn(const nvidia_cudnn **ret, clv_err *err) {
   CLV_TRY(open_once(&cudnn, err));
   size_t version = cudnn_table.cudnnGetVersion();
-  if (version < LEAST_CUDNN)
+  if (version < MIN_CUDNN)
     return clv_fail(err, CLV_UNAVAILABLE, "%s is of version %zu, older than %d", cudnn.file,
-                    version, LEAST_CUDNN);
+                    version, MIN_CUDNN);
   *ret = &cudnn_table;
   return CLV_OK;
 }

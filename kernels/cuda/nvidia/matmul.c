@@ -158,10 +158,10 @@ static clv_code choose_algorithms(clv_cuda_matmul *m, clv_err *err) {
 static clv_code add_relu(clv_cuda_matmul *m, clv_err *err) {
   CLV_TRY(set_epilogue(m, CUBLASLT_EPILOGUE_RELU_BIAS, err));
   for (int way = 0; way < N_ALIGNMENTS; way++) {
-    cublasLtMatmulHeuristicResult_t said = {0};
+    cublasLtMatmulHeuristicResult_t result = {0};
     LT_TRY(m, err, cublasLtMatmulAlgoCheck, m->handle, m->op, m->a, m->b, m->d, m->d,
-           &m->algorithms[way], &said);
-    m->workspace = CLV_MAX(m->workspace, said.workspaceSize);
+           &m->algorithms[way], &result);
+    m->workspace = CLV_MAX(m->workspace, result.workspaceSize);
   }
   return CLV_OK;
 }
@@ -213,10 +213,10 @@ static int alignment_case_of(const void *a, const void *b, const float *d) {
 
 clv_code clv_nvidia_matmul(clv_cuda_stream *s, clv_cuda_matmul *m, const void *a, const void *b,
                            const float *bias, float beta, float *d, void *workspace, clv_err *err) {
-  static const float one = 1;
+  static const float alpha = 1;
   CLV_TRY(clv_nvidia_set_stream_device(s, err));
   if (bias) CLV_TRY(set_bias(m, bias, err));
-  LT_TRY(m, err, cublasLtMatmul, m->handle, m->op, &one, a, m->a, b, m->b, &beta, d, m->d, d, m->d,
-         &m->algorithms[alignment_case_of(a, b, d)], workspace, m->workspace, s->stream);
+  LT_TRY(m, err, cublasLtMatmul, m->handle, m->op, &alpha, a, m->a, b, m->b, &beta, d, m->d, d,
+         m->d, &m->algorithms[alignment_case_of(a, b, d)], workspace, m->workspace, s->stream);
   return CLV_OK;
 }

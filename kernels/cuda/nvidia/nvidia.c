@@ -22,18 +22,18 @@ const clv_vendor *clv_nvidia(void) { return &vendor; }
 
 /* Lowest compute capability for which the kernels are compiled. A device needs cuBLASLt, because
  * almost all ops use it. cuDNN is optional, because convolutions have another implementation. */
-enum { LEAST_CAPABILITY = 80 };
+enum { MIN_CAPABILITY = 80 };
 
 static clv_code open_device(int device, clv_backend **ret, clv_err *err) {
   const nvidia_cublas *cublas;
   clv_cuda_info info;
   CLV_TRY(clv_nvidia_cublas(&cublas, err));
   CLV_TRY(clv_nvidia_describe(device, &info, err));
-  if (info.capability < LEAST_CAPABILITY)
+  if (info.capability < MIN_CAPABILITY)
     return clv_fail(err, CLV_UNAVAILABLE,
                     "cuda:%d, %s, has compute capability %d.%d, less than %d.%d", device, info.name,
-                    info.capability / 10, info.capability % 10, LEAST_CAPABILITY / 10,
-                    LEAST_CAPABILITY % 10);
+                    info.capability / 10, info.capability % 10, MIN_CAPABILITY / 10,
+                    MIN_CAPABILITY % 10);
   return clv_cuda_open(&vendor, device, ret, err);
 }
 

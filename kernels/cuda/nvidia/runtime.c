@@ -195,13 +195,14 @@ static clv_code enable_access(int owner, int reader, clv_err *err) {
   struct cudaMemAccessDesc access = {.location = {.type = cudaMemLocationTypeDevice, .id = reader},
                                      .flags = cudaMemAccessFlagsProtReadWrite};
   cudaMemPool_t pool;
-  int can = 0;
+  int can_access = 0;
   CLV_TRY(clv_nvidia_pool(owner, &pool, err));
-  NVIDIA_TRY(owner, err, cudaDeviceCanAccessPeer, &can, reader, owner);
+  NVIDIA_TRY(owner, err, cudaDeviceCanAccessPeer, &can_access, reader, owner);
   pthread_mutex_lock(&pools_lock);
-  bool known = pools[owner].readers >> reader & 1;
+  bool has_access = pools[owner].readers >> reader & 1;
   pools[owner].readers |= 1ull << reader;
-  cudaError_t answer = known || !can ? cudaSuccess : cudaMemPoolSetAccess(pool, &access, 1);
+  cudaError_t answer =
+      has_access || !can_access ? cudaSuccess : cudaMemPoolSetAccess(pool, &access, 1);
   pthread_mutex_unlock(&pools_lock);
   if (answer != cudaSuccess)
     return clv_nvidia_fail_at(CLV_HERE, "cudaMemPoolSetAccess", owner, answer, err);

@@ -416,7 +416,7 @@ static clv_code run_gru_cell(bench *m, clv_err *err) {
 
 static clv_code run_gru_cell_backward(bench *m, clv_err *err) {
   const cuda_gru l = make_gru(m);
-  const cuda_gru_gradients d = {.in = m->x, .own = m->z, .dh = m->w + m->n / 2};
+  const cuda_gru_gradients d = {.dgates_ih = m->x, .dgates_hh = m->z, .dh = m->w + m->n / 2};
   return clv_gpu_gru_cell_back(m->g, &l, 0, m->w, &d, err);
 }
 
