@@ -764,7 +764,7 @@ of("master/api/extra/gradients.c", GIVEN_GRADIENTS,
 of("master/api/core/optimizer.c", GIVEN_GRADIENTS,
    the_programs_share_is_not_in_the_norm=("cleave_status api_decide_step(", "norm_sq += f->other_square;", ""))
 of("master/api/core/forget.c", "tests/net/api/test_api_kept.py direct",
-   nodes_keep_forgotten_calls=("cleave_status api_forget_unneeded(", "api_drop_at_nodes(rt, taken, error)", "(void)error, CLEAVE_OK"),
+   nodes_keep_forgotten_calls=("cleave_status api_forget_unneeded(", "api_drop_at_nodes(rt, taken, error)", "((void)error, CLEAVE_OK)"),
    kept_calls_are_forgotten=("static bool is_needed(", "v->is_kept ||", ""),
    needed_calls_are_forgotten=("static bool is_needed(", "v->needed_in_sweep == rt->n_sweeps", "false"))
 GRADIENTS = "tests/unit/api/test_gradients"
@@ -903,7 +903,7 @@ of("common/model/hf/gpt2.c", HF_GRAPH,
 of("common/model/hf/encoder.c", HF_GRAPH,
    blocks_drop_nothing=("static clv_code add_residual_norm(", 'CLV_TRY(clv_hf_add_dropout(b, "dropout", b->c->hidden_dropout, x, err));', ""))
 of("master/run/run_export.c", HF_SPLIT,
-   a_masked_head_has_one_name_of_its_bias=("clv_code clv_export_hf(", "CLV_TRY(add_bias_of_head(&x, err));", "(void)take_bias_of_head;"))
+   a_masked_head_has_one_name_of_its_bias=("clv_code clv_export_hf(", "CLV_TRY(add_bias_of_head(&x, err));", "(void)add_bias_of_head;"))
 of("common/model/models/hf.c", HF_SPLIT,
    lengths_are_not_read=("clv_code clv_hf_model_add_layers(", 'find_input(g, "lengths", -1)', "-1"))
 

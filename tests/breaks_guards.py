@@ -136,7 +136,7 @@ of("master/egress/table_row.c", "tests/unit/egress/test_gate",
 of("master/api/core/secrets.c", "tests/unit/api/test_secrets",
    secret_weights_may_be_there=first("clv_code cleave_secrets_check(", "for (size_t i = 0; h->n_artifacts", RET_OK))
 of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
-   pictures_are_permitted=first("static clv_code check_findings(", "for (size_t i = 0; i < CLV_COUNT(permit_keys); i++) {", "shows &= ~(clv_findings)CLV_FINDING_PICTURE;"),
+   pictures_are_permitted=first("static clv_code check_findings(", "for (size_t i = 0; i < CLV_COUNT(permit_keys); i++) {", "found &= ~(clv_findings)CLV_FINDING_PICTURE;"),
    bytes_have_no_limit=("", "if (bytes > limit || sent > limit - bytes) return false;", ""),
    any_figure_is_permitted=first("", "if (limit >= 1 || (r->share", RET_OK))
 of("master/egress/policy_file.c", "tests/unit/egress/test_egress_policy",
