@@ -130,8 +130,8 @@ of("master/plan/adapters.c", "tests/unit/plan/test_adapters",
    the_base_learns=("bool clv_is_param_frozen_by_lora(", "return true;", "return false;"),
    a_name_of_nothing_is_taken=("clv_code clv_adapters_check(", "if (!has_trainable_param_in(", "if (false && !has_trainable_param_in("))
 of("master/plan/privacy.c", "tests/unit/plan/test_adapters",
-   adapters_are_as_secret_as_their_file=("const char *clv_privacy_why_hides_nothing(", "adapter ? !s->lora.from : !clv_stage_has_master_weights(s) || fresh", "!clv_stage_has_master_weights(s) || fresh"),
-   zeros_hide=("const char *clv_privacy_why_hides_nothing(", "if (drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero)", "if (false)"))
+   adapters_are_as_secret_as_their_file=("const char *clv_privacy_why_hides_nothing(", "adapter ? !s->lora.from : !clv_stage_has_master_weights(s) || starts_from_seed", "!clv_stage_has_master_weights(s) || starts_from_seed"),
+   zeros_hide=("const char *clv_privacy_why_hides_nothing(", "if (is_drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero)", "if (false)"))
 FIXED = "tests/unit/engine/test_fixed"
 of("common/model/graph/params.c", FIXED,
    what_is_fixed_lies_among_what_learns=("void clv_params_fix_frozen(", "p->trainable_bytes = at; reassign_offsets(p, true, true, &at);", "reassign_offsets(p, true, true, &at); p->trainable_bytes = at;"))
@@ -152,7 +152,7 @@ of("master/run/run_export.c", "tests/net/training/test_lora.py",
    a_head_stays_behind=("static clv_code find_module(", "i < s->lora.train.n && !*ret", "i < s->lora.train.n && !*ret && !x"),
    a_missing_base_is_no_matter=("static clv_code merge_stage(", "merged == adapters", "merged <= adapters"))
 of("master/plan/adapter_file.c", "tests/net/training/test_lora.py",
-   another_scale_is_taken=("static clv_code check_scale(", "fabs(scale - own) <= 1e-9 * own", "own > 0"),
+   another_scale_is_taken=("static clv_code check_scale(", "fabs(scale - session_scale) <= 1e-9 * session_scale", "session_scale > 0"),
    adapters_of_no_lora_are_strangers=("static clv_code check_layers_have_adapters(", "CLV_TRY(check_layer_has_adapter(b, i, a, b->stages[i].params->list[k].name, err));", "if (!a) CLV_TRY(is_made(b, i, a, b->stages[i].params->list[k].name, err));"))
 of("master/plan/adapters.c", "tests/net/training/test_lora.py",
    checkpoints_have_the_artifact_again=("bool clv_is_param_checkpointed(", "!(s->weights_artifact && p->trainable && p->frozen)", "s || p"))

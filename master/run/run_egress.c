@@ -92,11 +92,11 @@ static void add_look_to_record(const clv_run *r) {
   const clv_look *look = &r->look;
   clv_egress_line l = {.look.records = look->records};
   if (!look->has_run) return;
-  clv_look_result_text(&look->of[CLV_LOOK_PIXELS], l.look.pixels);
-  clv_look_result_text(&look->of[CLV_LOOK_TOKENS], l.look.tokens);
-  clv_look_result_text(&look->of[CLV_LOOK_LABELS], l.look.labels);
-  clv_look_result_text(&look->of[CLV_LOOK_FEATURES], l.look.features);
-  clv_look_result_text(&look->of[CLV_LOOK_GROUPS], l.look.groups);
+  clv_look_result_text(&look->results[CLV_LOOK_PIXELS], l.look.pixels);
+  clv_look_result_text(&look->results[CLV_LOOK_TOKENS], l.look.tokens);
+  clv_look_result_text(&look->results[CLV_LOOK_LABELS], l.look.labels);
+  clv_look_result_text(&look->results[CLV_LOOK_FEATURES], l.look.features);
+  clv_look_result_text(&look->results[CLV_LOOK_GROUPS], l.look.groups);
   clv_egress_note_look(r->egress_record, &l);
 }
 
