@@ -150,7 +150,7 @@ of("master/run/run_export.c", "tests/net/training/test_lora.py",
    merged_weights_are_not_scaled=("static void add_product(", "read_value(w, (size_t)at) + scale * sum", "read_value(w, (size_t)at) + sum * (scale > 0)"),
    a_square_weight_lies_as_others_do=("static clv_code merge_adapter(", "scale, is_transposed, sum", "scale, is_transposed && in != out, sum"),
    a_head_stays_behind=("static clv_code find_module(", "i < s->lora.train.n && !*ret", "i < s->lora.train.n && !*ret && !x"),
-   a_missing_base_is_no_matter=("static clv_code merge_stage(", "merged == adapters", "merged <= adapters"))
+   a_missing_base_is_no_matter=("static clv_code merge_stage(", "merged == n_adapters", "merged <= n_adapters"))
 of("master/plan/adapter_file.c", "tests/net/training/test_lora.py",
    another_scale_is_taken=("static clv_code check_scale(", "fabs(scale - session_scale) <= 1e-9 * session_scale", "session_scale > 0"),
    adapters_of_no_lora_are_strangers=("static clv_code check_layers_have_adapters(", "CLV_TRY(check_layer_has_adapter(b, i, a, b->stages[i].params->list[k].name, err));", "if (!a) CLV_TRY(is_made(b, i, a, b->stages[i].params->list[k].name, err));"))
@@ -242,7 +242,7 @@ of("common/engine/module_state.c", BASES_NET,
    a_base_is_written=("clv_code clv_state_item_check(", "if (item->is_shared)", "if (false)"),
    a_piece_opens_the_rest=("clv_code clv_module_state_set_part(", "CLV_TRY(clv_state_item_set(&part, part.dtype, &part.shape, data, err));", "if (item.is_withheld) m->withheld_params[clv_params_find(m->params, name) - m->params->list] = false; CLV_TRY(clv_state_item_set(&part, part.dtype, &part.shape, data, err));"))
 of("master/run/run_export.c", "tests/net/training/test_lora.py",
-   a_part_is_exported_as_a_whole=("static clv_code check_no_stage_missing(", "if (!left) return CLV_OK;", "return CLV_OK;"))
+   a_part_is_exported_as_a_whole=("static clv_code check_no_stage_missing(", "if (!missing_stages) return CLV_OK;", "return CLV_OK;"))
 
 # ---- bases in bf16 -------------------------------------------------------------------------------
 NARROW = "tests/unit/graph/test_narrow"

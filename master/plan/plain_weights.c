@@ -23,12 +23,11 @@ static const char PUBLIC[] =
     "may know them";
 
 typedef struct row_statistics {
-  double
-      /* effective values of the row with the fewest; rows of zeros do not count */
-      fewest_effective;
+  /* effective values of the row with the fewest; rows of zeros do not count */
+  double fewest_effective;
   float low, high; /* smallest and largest of all values */
-  size_t n_in_row,
-      row_length; /* number of values added of the current row; number of values of each row */
+  /* number of values added of the current row; number of values of each row */
+  size_t n_in_row, row_length;
   double squares, fourths;
 } row_statistics;
 

@@ -173,9 +173,8 @@ static size_t count_free_numbers(const float *v, size_t n, double tolerance, flo
 /* ---- rows of a tensor ------------------------------------------------------------------------ */
 
 typedef struct tally {
-  size_t n_rows, n_simple,
-      /* rows that are not 0; simple rows; simple rows with LONG_VALUES values or more */
-      n_long_simple;
+  /* rows that are not 0; simple rows; simple rows with LONG_VALUES values or more */
+  size_t n_rows, n_simple, n_long_simple;
 } tally;
 
 struct clv_row_forms {
