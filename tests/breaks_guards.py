@@ -141,17 +141,17 @@ of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
    any_figure_is_permitted=first("", "if (limit >= 1 || (r->share", RET_OK))
 of("master/egress/policy_file.c", "tests/unit/egress/test_egress_policy",
    anybody_may_own_a_policy=first("static bool is_writable_by_root_only(", "return st->st_uid == 0", "return true;"),
-   root_needs_no_signature=("", "if (!signed_only) return CLV_OK;", RET_OK))
+   root_needs_no_signature=("", "if (!needs_signature) return CLV_OK;", RET_OK))
 of("master/egress/ledger_file.c", "tests/unit/egress/test_ledger", nothing_is_written_down=first("static clv_code add_items(", "CLV_TRY(open_for_adding(&f, err));", RET_OK))
 of("master/egress/page_formats.c", "tests/unit/egress/test_egress_page",
    names_are_marks=first("", "for (const char *p = clean.data; p && *p; p++) {", 'clv_bytes_puts(out, clean.data ? clean.data : ""); return;'))
 of("master/egress/record.c", "tests/unit/egress/test_egress_record",
-   allowances_come_before_their_line=first("", "CLV_TRY(flush_lines(r, any, err)); for", "for (clv_egress_flow *f = r->flows; f; f = f->next) add_to_balance(f);"),
-   half_a_line_stays=("", "if (text.len > whole && ftruncate(r->fd, (off_t)whole) != 0)", "if (r->fd < 0)"),
+   allowances_come_before_their_line=first("", "CLV_TRY(flush_lines(r, has_new, err)); for", "for (clv_egress_flow *f = r->flows; f; f = f->next) add_to_balance(f);"),
+   half_a_line_stays=("", "if (text.len > complete_bytes && ftruncate(r->fd, (off_t)complete_bytes) != 0)", "if (r->fd < 0)"),
    a_record_may_be_removed=("", "if (!st.st_nlink)", "if (r->fd < 0)"),
    attempts_are_numbered_without_a_lock=("static clv_code write_attempt(", "CLV_TRY(lock_file(r, err)); fd = r->fd;", ""))
 of("master/egress/record_line.c", "tests/unit/egress/test_egress_read",
-   lines_of_another_form_are_read=("", "again.len != len + 1 || memcmp(again.data, text, len) != 0", "again.len == SIZE_MAX"))
+   lines_of_another_form_are_read=("", "rewritten.len != len + 1 || memcmp(rewritten.data, text, len) != 0", "rewritten.len == SIZE_MAX"))
 
 # ---- runs ----------------------------------------------------------------------------------------
 of("master/plan/data_check.c", "tests/unit/plan/test_data_fits",

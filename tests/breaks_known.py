@@ -58,5 +58,5 @@ of("master/plan/public_rows.c", "tests/unit/plan/test_rows",
    rows_of_three_values_are_public=("void clv_row_forms_add(", "|| f->columns < MIN_VALUES", ""))
 of("master/egress/ledger.c", "tests/unit/egress/test_ledger",
    each_row_has_a_line=("static clv_code put_items(", "item->kind == CLV_LEDGER_ROW && items[*i].kind == CLV_LEDGER_ROW", "item->kind > CLV_LEDGER_ROW"),
-   a_line_has_one_row=("static clv_code parse_digests(", "l->n == first ||", "l->n == first &&"),
+   a_line_has_one_row=("static clv_code parse_digests(", "l->n == first_index ||", "l->n == first_index &&"),
    rows_are_never_too_many=("static bool is_in_compacted_file(", "return !shift ||", "return shift ||"))
