@@ -69,15 +69,15 @@ of("kernels/ops/cross_entropy.c", "tests/ops/test_golden",
    smoothing_forgets_the_weights=("static double position_loss(", "total_weight += class_weight(s, c) * (over - x[c]);", "total_weight += over - x[c];"),
    gradients_forget_the_smoothing=("static void row_gradient(", "if (e != 0)", "if (false)"))
 of("master/train/steps.c", "tests/net/training/test_places.py",
-   micro_batches_share_by_records=("static float compute_share(", "own > 0 ? own", "own > all ? own"))
+   micro_batches_share_by_records=("static float compute_share(", "own_weight > 0 ? own_weight", "own_weight > batch_weight ? own_weight"))
 of("master/train/batch_weight.c", "tests/unit/train/test_accuracy",
-   ignored_places_are_judged=("size_t clv_trainer_count_labelled(", "labelled += !clv_trainer_is_ignored_label(t, label[i]);", "labelled += t && label[i] != INT64_MIN;"),
+   ignored_places_are_judged=("size_t clv_trainer_count_labelled(", "n_labelled += !clv_trainer_is_ignored_label(t, label[i]);", "n_labelled += t && label[i] != INT64_MIN;"),
    places_weigh_alike=("double clv_trainer_batch_weight(", "class_weight_of(&t->config->loss.weight, label[i])", "class_weight_of(&t->config->loss.weight, -1)"))
 of("common/model/models/loss.c", "tests/net/training/test_places.py",
    a_session_keeps_its_weights=("clv_code clv_session_make_loss_graph(", "if (weights)", "if (false)"))
 of("master/train/optimizer.c", "tests/net/training/test_habits.py",
    normalisations_decay=("static bool has_weight_decay(", "p->shape.rank > 1 && !is_normalisation(g->nodes[p->node].op)", "p->shape.rank > 1 || is_normalisation(g->nodes[p->node].op)"),
-   nothing_is_left_out=("static size_t make_group_per_list(", "if (side) ret[n].weight_decay = 0;", ";"))
+   nothing_is_left_out=("static size_t make_group_per_list(", "if (list_index) ret[n].weight_decay = 0;", ";"))
 of("common/model/optim/schedule.c", "tests/unit/optim/test_schedule",
    no_rate_is_zero=("double clv_lr_at(", "if (step < warmup && schedule->starts_at_zero) return", "if (!warmup && schedule->starts_at_zero) return"))
 of("common/model/config/session.c", "tests/net/training/test_habits.py",
@@ -89,7 +89,7 @@ of("master/score/score.c", "tests/unit/score/test_score",
 of("master/score/auc.c", "tests/unit/score/test_score",
    equal_scores_have_an_order=("static double sum_twice_ranks(", "(double)(i + 1 + end)", "(double)(2 * end)"))
 of("master/train/eval.c", "tests/net/training/test_places.py",
-   some_records_are_not_scored=("static clv_code add_scores(", "n * per_row,", "n * per_row / 2,"))
+   some_records_are_not_scored=("static clv_code add_scores(", "n * labels_per_row,", "n * labels_per_row / 2,"))
 of("master/train/eval.c", "tests/net/hostile/test_order.py",
    records_are_evaluated_as_they_stand=("static clv_code draw_order(", "clv_rng_permutation(&stream, e->row_of_sent, n);", "for (uint32_t i = 0; stream.seed && i < n; i++) e->row_of_sent[i] = i;"),
    answers_stay_in_the_sent_order=("static void store_rows(", "e->collects_all_rows ? e->row_of_sent[s->at + i] : i", "e->collects_all_rows ? s->at + i : i"))

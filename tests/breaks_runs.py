@@ -114,12 +114,12 @@ of("common/base/http/http.c", "tests/unit/http/test_http",
    the_page_servers_library_is_not_loaded=("static clv_code start_daemon(", "CLV_TRY(load_library(err));", ""))
 RECUT = "tests/net/training/test_recut.py "
 of("master/train/resplit.c", RECUT + "unequal_counts_of_steps_are_not_merged",
-   unequal_counts_of_steps_are_merged=("static clv_code find_step(", "if (first && step != *ret)", "if (false)"))
+   unequal_counts_of_steps_are_merged=("static clv_code find_step_count(", "if (first && step != *ret)", "if (false)"))
 of("master/train/resplit.c", RECUT + "tensors_that_do_not_fit_are_refused_by_name",
    moments_that_no_stage_takes_are_dropped=("static clv_code check_all_used(", "if (!is_used[i])", "if (false)"))
 of("master/train/resplit.c", RECUT + "fixed_weights_of_an_artifact_are_found_at_the_new_place",
    artifacts_replace_weights_of_the_checkpoint=("static clv_code check_artifact(", "if (replaced.n)", "if (false)"),
-   any_artifact_stands_for_the_one_before=("static clv_code check_artifact(", "if (!left.n || has_same_source(r, spec))", "if (r)"))
+   any_artifact_stands_for_the_one_before=("static clv_code check_artifact(", "if (!left_out.n || has_same_source(r, spec))", "if (r)"))
 of("master/plan/moved_layers.c", RECUT + "layer_moves_to_a_worker_only_where_the_session_releases_it",
    layers_leave_the_master_without_a_word=("clv_code clv_moved_layers_check(", "return first ? fail_unreleased(b, first, names.data, n, err) : CLV_OK;", "return CLV_OK;"),
    released_layers_need_no_such_name=("clv_code clv_release_check(", "if (k == b->full_graph->n_nodes)", "if (false)"))

@@ -83,9 +83,9 @@ of("common/engine/module_memory.c", "tests/unit/engine/test_charge",
 of("master/train/packed.c", SESSIONS + " packed_losses_match_padded_losses",
    rows_of_no_sequence_have_a_label=("clv_code clv_trainer_pack_targets(", "(int64_t)t->config->loss.ignore_index", "0"))
 of("master/train/packed.c", SESSIONS + " packed_predictions_match_padded_predictions",
-   answers_stay_packed=("static void copy_positions(", "unpack ? place : packed", "unpack ? padded : packed"))
+   answers_stay_packed=("static void copy_positions(", "is_unpacking ? padded_sequence : packed", "is_unpacking ? padded : packed"))
 of("master/train/packed.c", SESSIONS + " shorter_sequences_send_fewer_bytes",
-   as_many_rows_as_padded=("clv_code clv_trainer_select_sequences(", "(used + unit - 1) / unit * unit", "most"))
+   as_many_rows_as_padded=("clv_code clv_trainer_select_sequences(", "(n_used_rows + unit - 1) / unit * unit", "max_rows"))
 of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_are_visible",
    places_show_and_plan_is_silent=("void clv_lengths_describe(", "if (sends_records && b->lengths_input >= 0)", "if (!b->n_stages)"))
 of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_are_visible",
@@ -128,11 +128,11 @@ of("kernels/cuda/last.cu", CUDA_OPS + " last", a_device_takes_the_last_place_for
 # ---- a frozen front with a cache -----------------------------------------------------------------
 CACHE = "tests/net/training/test_cache.py"
 of("master/train/front_cache.c", CACHE,
-   rows_are_sent_in_every_epoch=("clv_code clv_trainer_front_leaf(", "bool kept = are_all_rows_sent(t, index, s->n);", "bool kept = !s->n;"),
-   rows_are_those_of_the_first_records=("clv_code clv_trainer_front_leaf(", "c->batch_numbers[i] = c->record_number[index[i]];", "c->batch_numbers[i] = (int64_t)(s->start + i);"),
+   rows_are_sent_in_every_epoch=("clv_code clv_trainer_make_front_leaf(", "bool are_rows_at_worker = are_all_rows_sent(t, index, s->n);", "bool are_rows_at_worker = !s->n;"),
+   rows_are_those_of_the_first_records=("clv_code clv_trainer_make_front_leaf(", "c->batch_numbers[i] = c->record_number[index[i]];", "c->batch_numbers[i] = (int64_t)(s->start + i);"),
    numbers_of_rows_are_places=("static clv_code draw_numbers(", "clv_rng_permutation(&stream, c->record_number, (size_t)c->worker_cache.records);", "for (uint32_t i = 0; stream.seed && i < c->worker_cache.records; i++) c->record_number[i] = i;"),
    the_front_has_dropout=("static clv_code compute_front_output(", ".evaluation = true", ".evaluation = false"),
-   the_worker_is_not_told_of_the_end=("clv_code clv_trainer_end_cache(", "return cleave_cache_end(&t->cache.worker_cache, END_MS, ret_rows, err);", "(void)END_MS; return CLV_OK;"))
+   the_worker_is_not_told_of_the_end=("clv_code clv_trainer_end_cache(", "return cleave_cache_end(&t->cache.worker_cache, DELETE_TIMEOUT_MS, ret_rows, err);", "(void)DELETE_TIMEOUT_MS; return CLV_OK;"))
 of("master/plan/cache.c", CACHE,
    a_front_that_learns_is_cached=("static const char *why_output_changes(", 'return b->stages[0].n_learning_params ? "it learns: add `freeze: true`" : NULL;', "return NULL;"),
    records_are_kept=("static const char *why_not_cacheable(", "if (b->stages[0].output_findings & CLV_FINDING_RAW_INPUT)", "if (false)"))
