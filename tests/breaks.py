@@ -629,7 +629,7 @@ of("kernels/cuda/peer.c", PEERS,
    a_copy_does_not_wait_for_what_it_copies=("clv_code clv_gpu_copy_from(", "CLV_TRY(make_stream_wait(of, to, err));", ""),
    what_is_copied_is_written_before=("clv_code clv_gpu_copy_from(", "return make_stream_wait(to, of, err);", "return CLV_OK;"))
 of("common/engine/context_forward.c", "tests/unit/engine/test_far",
-   values_pass_the_host=("static clv_code alloc_output(", "near = (near || !host) && clv_module_can_copy_from(c->mod, c->mod);", "near = false;"))
+   values_pass_the_host=("static clv_code alloc_output(", "on_device = (on_device || !host) && clv_module_can_copy_from(c->mod, c->mod);", "on_device = false;"))
 of("common/engine/context_backward.c", "tests/unit/engine/test_far",
    gradients_pass_the_host=("static clv_code alloc_input_grad(", "to ? to : c->mod, c->mod) && (", "to ? to : c->mod, c->mod) && !to && ("))
 of("common/engine/context_backward.c", "tests/unit/engine/test_work",
