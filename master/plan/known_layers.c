@@ -365,10 +365,10 @@ static bool uses_workers(const clv_blueprint *b) {
 }
 
 static bool has_secret_files(const clv_blueprint *b) {
-  bool any = false;
+  bool has_secret_file = false;
   for (uint32_t i = 0; i < b->n_stages; i++)
-    any |= b->stages[i].worker < 0 && b->config->stages[i].weights_secret;
-  return any;
+    has_secret_file |= b->stages[i].worker < 0 && b->config->stages[i].weights_secret;
+  return has_secret_file;
 }
 
 clv_code clv_blueprint_read_ledger(clv_blueprint *b, const clv_sha256 *run, clv_err *err) {

@@ -74,9 +74,9 @@ static shuffle compute_shuffle(double *labels, size_t n) {
 }
 
 static double equal_share_at_lag(const double *labels, size_t n, size_t lag) {
-  size_t same = 0;
-  for (size_t i = lag; i < n; i++) same += labels[i] == labels[i - lag];
-  return (double)same / (double)(n - lag);
+  size_t n_equal = 0;
+  for (size_t i = lag; i < n; i++) n_equal += labels[i] == labels[i - lag];
+  return (double)n_equal / (double)(n - lag);
 }
 
 /* True if the share exceeds that of a shuffle by MIN_EXCESS of the rest, and by `sigmas` standard

@@ -60,15 +60,15 @@ static clv_code split_name(const char *option, const char *arg, const char *form
 static clv_code parse_link(const clv_session_config *c, const char *arg, clv_links *l,
                            clv_err *err) {
   static const char form[] = "WORKER=RTT_MS:MBIT, as in w1=20:1000";
-  char name[NAME_LEN], *other;
+  char name[NAME_LEN], *other_name;
   const char *at, *end;
   double rtt, mbit;
-  int one, two = -1;
+  int node, other_node = -1;
   CLV_TRY(split_name("--link", arg, form, name, &at, err));
-  if ((other = strchr(name, '+'))) *other++ = '\0';
-  CLV_TRY(find_node(c, "--link", name, false, &one, err));
-  if (other) CLV_TRY(find_node(c, "--link", other, false, &two, err));
-  if (one == two)
+  if ((other_name = strchr(name, '+'))) *other_name++ = '\0';
+  CLV_TRY(find_node(c, "--link", name, false, &node, err));
+  if (other_name) CLV_TRY(find_node(c, "--link", other_name, false, &other_node, err));
+  if (node == other_node)
     return clv_fail(err, CLV_INVALID, "--link %.80s: names one worker twice: name two workers",
                     arg);
   if (!parse_number(at, 0, 60000, &rtt, &end) || *end != ':' ||
@@ -78,8 +78,9 @@ static clv_code parse_link(const clv_session_config *c, const char *arg, clv_lin
                     "1000000 Mbit/s; write it as %s",
                     arg, at, form);
   clv_link_estimate *to =
-      other ? &l->hops[(size_t)CLV_MIN(one, two) * l->n + (size_t)CLV_MAX(one, two)]
-            : &l->worker_links[one];
+      other_name
+          ? &l->hops[(size_t)CLV_MIN(node, other_node) * l->n + (size_t)CLV_MAX(node, other_node)]
+          : &l->worker_links[node];
   *to = make_link_estimate(rtt, mbit, true);
   return CLV_OK;
 }

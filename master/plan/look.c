@@ -30,9 +30,9 @@ double clv_look_limit(clv_look_reader reader) { return readers[reader].limit; }
 /* ---- draws ----------------------------------------------------------------------------------- */
 
 static bool uses_workers(const clv_blueprint *b) {
-  bool any = false;
-  for (size_t i = 0; i < b->config->n_workers; i++) any |= b->is_worker_used[i];
-  return any;
+  bool uses_any = false;
+  for (size_t i = 0; i < b->config->n_workers; i++) uses_any |= b->is_worker_used[i];
+  return uses_any;
 }
 
 /* Derives the seed of the secret weights of a draw. A preview has its own seeds, the same in each
@@ -124,9 +124,9 @@ static clv_findings findings_of_kind(const clv_blueprint *b, const clv_look *loo
 }
 
 static bool has_token_input(const clv_blueprint *b) {
-  bool any = false;
-  for (uint32_t k = 0; k < b->inputs.n; k++) any |= b->inputs.inputs[k].dtype == CLV_I64;
-  return any;
+  bool has_tokens = false;
+  for (uint32_t k = 0; k < b->inputs.n; k++) has_tokens |= b->inputs.inputs[k].dtype == CLV_I64;
+  return has_tokens;
 }
 
 /* Removes findings that RAW INPUT includes: records that are sent as they are need no PICTURE as

@@ -46,11 +46,11 @@ static bool is_output_sent(const clv_blueprint *b, uint32_t i) {
 /* True if the master sends input k of the model to a worker. The input with the lengths of
  * sequences does not count, because it has no records. */
 static bool is_input_sent(const clv_blueprint *b, uint32_t k) {
-  bool any = false;
+  bool is_sent = false;
   for (uint32_t i = 0; i < b->n_stages; i++)
     for (uint32_t j = 0; b->stages[i].worker >= 0 && j < b->stages[i].n_model_inputs; j++)
-      any |= b->stages[i].model_inputs[j] == k;
-  return any && !clv_graph_length_limit(b->full_graph, (int)k);
+      is_sent |= b->stages[i].model_inputs[j] == k;
+  return is_sent && !clv_graph_length_limit(b->full_graph, (int)k);
 }
 
 static clv_shape record_shape(const clv_shape *s) {
@@ -451,9 +451,10 @@ static bool is_features_input(const look_tensors *f, uint32_t input) {
 static const char *why_no_features(const look_tensors *f) {
   uint32_t input;
   size_t n_tokens, values_per_token;
-  bool any = find_tokens(f, &input, &n_tokens, &values_per_token) && !is_input_sent(f->b, input);
-  for (uint32_t k = 0; k < f->b->inputs.n; k++) any |= is_features_input(f, k);
-  if (!any) return "records have no numbers, or they leave as they are";
+  bool has_features =
+      find_tokens(f, &input, &n_tokens, &values_per_token) && !is_input_sent(f->b, input);
+  for (uint32_t k = 0; k < f->b->inputs.n; k++) has_features |= is_features_input(f, k);
+  if (!has_features) return "records have no numbers, or they leave as they are";
   return count_master_values(f) ? NULL : "only records leave";
 }
 
@@ -512,18 +513,18 @@ static clv_code run_exchanged_tokens(look_tensors *f, uint32_t input, size_t n_t
                                      size_t values_per_token, clv_err *err) {
   clv_tensor *x = f->r->sample->x[input];
   clv_look_split split = f->r->sample->record_split;
-  CLV_AUTO(clv_freep) int64_t *own = NULL;
+  CLV_AUTO(clv_freep) int64_t *original_tokens = NULL;
   if (clv_now_ns() + f->run_ns > f->r->look_end_ns)
     return clv_fail(err, CLV_EXHAUSTED, "to run layers twice would take longer than %d s",
                     CLV_LOOK_MAX_SECONDS);
-  CLV_TRY(clv_alloc(x->n, sizeof *own, &own, err));
-  memcpy(own, x->data, x->n * sizeof *own);
+  CLV_TRY(clv_alloc(x->n, sizeof *original_tokens, &original_tokens, err));
+  memcpy(original_tokens, x->data, x->n * sizeof *original_tokens);
   for (size_t r = split.n_fit / 2; r < split.n; r++)
     exchange_tokens(f, x->data, r, split.n_fit / 2, n_tokens, values_per_token);
   clv_code code = run_all_records(f, err);
   if (code == CLV_OK)
     code = list_tokens(f, input, n_tokens, values_per_token, &f->exchanged_tokens, err);
-  memcpy(x->data, own, x->n * sizeof *own);
+  memcpy(x->data, original_tokens, x->n * sizeof *original_tokens);
   return code;
 }
 

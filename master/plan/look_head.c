@@ -361,18 +361,18 @@ static size_t one_hot_class(const look_gradients *h, size_t record) {
   const float *v = numeric_labels_of(h, record);
   size_t ret = SIZE_MAX;
   for (size_t k = 0; k < h->labels_per_record; k++) {
-    bool one = v[k] == 1;
-    if ((!one && v[k] != 0) || (one && ret != SIZE_MAX)) return SIZE_MAX;
-    if (one) ret = k;
+    bool is_one = v[k] == 1;
+    if ((!is_one && v[k] != 0) || (is_one && ret != SIZE_MAX)) return SIZE_MAX;
+    if (is_one) ret = k;
   }
   return ret;
 }
 
 static bool are_one_hot(const look_gradients *h) {
-  bool all = h->labels_per_record > 1;
-  for (size_t i = 0; all && i < h->r->sample->record_split.n; i++)
-    all = one_hot_class(h, i) != SIZE_MAX;
-  return all;
+  bool are_all = h->labels_per_record > 1;
+  for (size_t i = 0; are_all && i < h->r->sample->record_split.n; i++)
+    are_all = one_hot_class(h, i) != SIZE_MAX;
+  return are_all;
 }
 
 static clv_code read_columns(look_gradients *h, clv_look_gradients *g, clv_look_reading *ret,

@@ -479,8 +479,9 @@ void clv_run_data_describe_held_back(const clv_session_config *config, const clv
 typedef struct clv_run_scan {
   size_t max_records;  /* most records to read of each set; 0: all */
   bool decodes_images; /* decode the images as well */
-  /* Called with the number of records read so far; key: data.train or data.test. NULL: no calls. */
-  void (*progress)(void *user, const char *key, size_t done, size_t all);
+  /* Called with n_done, the number of records read so far of n_records; key: data.train or
+   * data.test. NULL: no calls. */
+  void (*progress)(void *user, const char *key, size_t n_done, size_t n_records);
   void *user;
 } clv_run_scan;
 /* Reads the records of data.train and data.test; those of training with the same random crops and

@@ -307,10 +307,11 @@ clv_code clv_privacy_view_analyze(const clv_blueprint *b, bool all_at_master,
  * model input crosses no cut, because the master sends it to each stage that reads it; only the
  * analysis of all cuts (assumes_all_at_master) counts it. */
 bool clv_privacy_is_crossing(const clv_privacy_view *v, int k, uint32_t last) {
-  bool before = clv_privacy_is_input(v, k)
-                    ? v->assumes_all_at_master && (v->record_findings[k] & CLV_FINDING_RAW_INPUT)
-                    : v->g->nodes[k].layer <= last;
-  return before && v->last_reader[k] > last;
+  bool is_made_before =
+      clv_privacy_is_input(v, k)
+          ? v->assumes_all_at_master && (v->record_findings[k] & CLV_FINDING_RAW_INPUT)
+          : v->g->nodes[k].layer <= last;
+  return is_made_before && v->last_reader[k] > last;
 }
 
 bool clv_privacy_has_vector_per_position(const clv_blueprint *b, uint32_t stage) {
@@ -383,13 +384,14 @@ clv_code clv_privacy_findings_of_cuts(const clv_blueprint *b, clv_findings *ret_
  * behind them. For tensors that the master sends, layers at workers never count as mixing. */
 static clv_code find_hop_findings(clv_blueprint *b, clv_err *err) {
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
-  bool any = false;
+  bool may_show_records = false;
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_stage_plan *s = &b->stages[i];
     s->hop_findings = s->output_findings;
-    any |= s->sends_directly && (s->output_findings & (CLV_FINDING_RAW_INPUT | CLV_FINDING_TOKENS));
+    may_show_records |=
+        s->sends_directly && (s->output_findings & (CLV_FINDING_RAW_INPUT | CLV_FINDING_TOKENS));
   }
-  if (!any) return CLV_OK;
+  if (!may_show_records) return CLV_OK;
   CLV_TRY(clv_privacy_view_new(b, false, &v, err));
   v->worker_layers_mix = true;
   CLV_TRY(follow_records(v, err));

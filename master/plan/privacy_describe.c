@@ -21,14 +21,15 @@ static clv_findings findings_at_cut_behind(const clv_blueprint *b, uint32_t i) {
  * sent. */
 static bool find_record_findings(const clv_blueprint *b, clv_findings *ret) {
   clv_findings input_findings;
-  bool any = false;
+  bool is_any_sent = false;
   *ret = 0;
   for (uint32_t i = 0; i < b->n_stages; i++) {
-    if (clv_privacy_findings_of_inputs(b, i, &input_findings)) any = true, *ret |= input_findings;
-    any |= b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
+    if (clv_privacy_findings_of_inputs(b, i, &input_findings))
+      is_any_sent = true, *ret |= input_findings;
+    is_any_sent |= b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
     *ret |= findings_at_cut_behind(b, i);
   }
-  return any;
+  return is_any_sent;
 }
 
 /* Returns the stage with the fewest secret layers between its output and the loss, among stages

@@ -61,8 +61,8 @@ static const double TOLERANCE = 0.05, TOLERANCE_SHORT = 0.005;
 /* True if a list x is c times a list y for one number c, except for a rest of at most `tolerance`
  * times the norm of x. left, right, dot: sums of x^2, of y^2 and of x y. */
 static bool is_multiple(double left, double right, double dot, double tolerance) {
-  double rest = right > 0 ? left - dot * dot / right : left;
-  return rest <= tolerance * tolerance * left;
+  double remainder = right > 0 ? left - dot * dot / right : left;
+  return remainder <= tolerance * tolerance * left;
 }
 
 static bool has_constant_ratio(const float *v, size_t n, size_t lag, double tolerance) {
@@ -91,8 +91,8 @@ static bool has_cosine_recurrence(const float *v, size_t n, size_t lag, double t
     right += x * x;
     dot += (a + b) * x;
   }
-  double rest = right > 0 ? left - dot * dot / right : left;
-  return rest <= tolerance * tolerance * (outer + right);
+  double remainder = right > 0 ? left - dot * dot / right : left;
+  return remainder <= tolerance * tolerance * (outer + right);
 }
 
 static double sum_squares(const float *v, size_t n) {
@@ -102,21 +102,22 @@ static double sum_squares(const float *v, size_t n) {
 }
 
 static bool is_wave(const float *v, size_t n, double tolerance) {
-  double all = sum_squares(v, n);
+  double total_squares = sum_squares(v, n);
   if (n > LONG_VALUES + 1) v++, n -= 2;
   const size_t lags[] = {1, 2, n / 4, n / 3};
-  if (n < 4 || sum_squares(v, n) < all / 2) return false;
+  if (n < 4 || sum_squares(v, n) < total_squares / 2) return false;
   for (size_t i = 0; i < CLV_COUNT(lags); i++)
     if (lags[i] && 2 * lags[i] < n && !has_cosine_recurrence(v, n, lags[i], tolerance))
       return false;
   return true;
 }
 
-/* Takes the row as a matrix with `width` columns. If it is a product, p gets its column
- * [n / width], and *ret_q points at its row, which is a part of v. all: squares of the row. */
-static bool is_product(const float *v, size_t n, size_t width, double all, double tolerance,
-                       float *p, const float **ret_q) {
-  double mean = all / (double)(n / width), own = 0, rest = 0;
+/* Takes the row as a matrix with `width` columns. If it is a product, p gets its column [n /
+ * width], and *ret_q points at its row, which is a part of v. total_squares: sum of the squares of
+ * the row. */
+static bool is_product(const float *v, size_t n, size_t width, double total_squares,
+                       double tolerance, float *p, const float **ret_q) {
+  double mean = total_squares / (double)(n / width), own = 0, remainder = 0;
   size_t at = 0;
   while (at < n && (own = sum_squares(v + at, width)) < mean * (1 - 1e-9)) at += width;
   if (at == n) return false;
@@ -125,8 +126,8 @@ static bool is_product(const float *v, size_t n, size_t width, double all, doubl
     double dot = 0;
     for (size_t b = 0; b < width; b++) dot += (double)v[a + b] * (double)v[at + b];
     p[a / width] = (float)(dot / own);
-    rest += sum_squares(v + a, width) - dot * dot / own;
-    if (rest > tolerance * tolerance * all) return false;
+    remainder += sum_squares(v + a, width) - dot * dot / own;
+    if (remainder > tolerance * tolerance * total_squares) return false;
   }
   return true;
 }
@@ -143,11 +144,11 @@ static size_t count_free_numbers(const float *v, size_t n, double tolerance, flo
  * for p and q. Returns n if the row is no product. */
 static size_t count_free_numbers_of_product(const float *v, size_t n, double tolerance,
                                             float *scratch) {
-  const double all = sum_squares(v, n);
+  const double total_squares = sum_squares(v, n);
   for (size_t width = 2; width <= n / 2; width++) {
     const float *q = v;
     size_t height = n / width;
-    if (n % width || !is_product(v, n, width, all, tolerance, scratch, &q)) continue;
+    if (n % width || !is_product(v, n, width, total_squares, tolerance, scratch, &q)) continue;
     return count_free_numbers(scratch, height, tolerance, scratch + height) +
            count_free_numbers(q, width, tolerance, scratch + height) - 1;
   }
