@@ -69,15 +69,15 @@ of("kernels/ops/cross_entropy.c", "tests/ops/test_golden",
    smoothing_forgets_the_weights=("static double position_loss(", "total_weight += class_weight(s, c) * (log_sum_exp - x[c]);", "total_weight += log_sum_exp - x[c];"),
    gradients_forget_the_smoothing=("static void row_gradient(", "if (e != 0)", "if (false)"))
 of("master/train/steps.c", "tests/net/training/test_places.py",
-   micro_batches_share_by_records=("static float compute_share(", "own > 0 ? own", "own > all ? own"))
+   micro_batches_share_by_records=("static float compute_share(", "own_weight > 0 ? own_weight", "own_weight > batch_weight ? own_weight"))
 of("master/train/batch_weight.c", "tests/unit/train/test_accuracy",
-   ignored_places_are_judged=("size_t clv_trainer_count_labelled(", "labelled += !clv_trainer_is_ignored_label(t, label[i]);", "labelled += t && label[i] != INT64_MIN;"),
+   ignored_places_are_judged=("size_t clv_trainer_count_labelled(", "n_labelled += !clv_trainer_is_ignored_label(t, label[i]);", "n_labelled += t && label[i] != INT64_MIN;"),
    places_weigh_alike=("double clv_trainer_batch_weight(", "class_weight_of(&t->config->loss.weight, label[i])", "class_weight_of(&t->config->loss.weight, -1)"))
 of("common/model/models/loss.c", "tests/net/training/test_places.py",
    a_session_keeps_its_weights=("clv_code clv_session_make_loss_graph(", "if (weights)", "if (false)"))
 of("master/train/optimizer.c", "tests/net/training/test_habits.py",
    normalisations_decay=("static bool has_weight_decay(", "p->shape.rank > 1 && !is_normalisation(g->nodes[p->node].op)", "p->shape.rank > 1 || is_normalisation(g->nodes[p->node].op)"),
-   nothing_is_left_out=("static size_t make_group_per_list(", "if (side) ret[n].weight_decay = 0;", ";"))
+   nothing_is_left_out=("static size_t make_group_per_list(", "if (list_index) ret[n].weight_decay = 0;", ";"))
 of("common/model/optim/schedule.c", "tests/unit/optim/test_schedule",
    no_rate_is_zero=("double clv_lr_at(", "if (step < warmup && schedule->starts_at_zero) return", "if (!warmup && schedule->starts_at_zero) return"))
 of("common/model/config/session.c", "tests/net/training/test_habits.py",
@@ -89,7 +89,7 @@ of("master/score/score.c", "tests/unit/score/test_score",
 of("master/score/auc.c", "tests/unit/score/test_score",
    equal_scores_have_an_order=("static double sum_twice_ranks(", "(double)(i + 1 + end)", "(double)(2 * end)"))
 of("master/train/eval.c", "tests/net/training/test_places.py",
-   some_records_are_not_scored=("static clv_code add_scores(", "n * per_row,", "n * per_row / 2,"))
+   some_records_are_not_scored=("static clv_code add_scores(", "n * labels_per_row,", "n * labels_per_row / 2,"))
 of("master/train/eval.c", "tests/net/hostile/test_order.py",
    records_are_evaluated_as_they_stand=("static clv_code draw_order(", "clv_rng_permutation(&stream, e->row_of_sent, n);", "for (uint32_t i = 0; stream.seed && i < n; i++) e->row_of_sent[i] = i;"),
    answers_stay_in_the_sent_order=("static void store_rows(", "e->collects_all_rows ? e->row_of_sent[s->at + i] : i", "e->collects_all_rows ? s->at + i : i"))
@@ -130,8 +130,8 @@ of("master/plan/adapters.c", "tests/unit/plan/test_adapters",
    the_base_learns=("bool clv_is_param_frozen_by_lora(", "return true;", "return false;"),
    a_name_of_nothing_is_taken=("clv_code clv_adapters_check(", "if (!has_trainable_param_in(", "if (false && !has_trainable_param_in("))
 of("master/plan/privacy.c", "tests/unit/plan/test_adapters",
-   adapters_are_as_secret_as_their_file=("const char *clv_privacy_why_hides_nothing(", "adapter ? !s->lora.from : !clv_stage_has_master_weights(s) || fresh", "!clv_stage_has_master_weights(s) || fresh"),
-   zeros_hide=("const char *clv_privacy_why_hides_nothing(", "if (drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero)", "if (false)"))
+   adapters_are_as_secret_as_their_file=("const char *clv_privacy_why_hides_nothing(", "adapter ? !s->lora.from : !clv_stage_has_master_weights(s) || starts_from_seed", "!clv_stage_has_master_weights(s) || starts_from_seed"),
+   zeros_hide=("const char *clv_privacy_why_hides_nothing(", "if (is_drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero)", "if (false)"))
 FIXED = "tests/unit/engine/test_fixed"
 of("common/model/graph/params.c", FIXED,
    what_is_fixed_lies_among_what_learns=("void clv_params_fix_frozen(", "p->trainable_bytes = at; reassign_offsets(p, true, true, &at);", "reassign_offsets(p, true, true, &at); p->trainable_bytes = at;"))
@@ -150,9 +150,9 @@ of("master/run/run_export.c", "tests/net/training/test_lora.py",
    merged_weights_are_not_scaled=("static void add_product(", "read_value(w, (size_t)at) + scale * sum", "read_value(w, (size_t)at) + sum * (scale > 0)"),
    a_square_weight_lies_as_others_do=("static clv_code merge_adapter(", "scale, is_transposed, sum", "scale, is_transposed && in != out, sum"),
    a_head_stays_behind=("static clv_code find_module(", "i < s->lora.train.n && !*ret", "i < s->lora.train.n && !*ret && !x"),
-   a_missing_base_is_no_matter=("static clv_code merge_stage(", "merged == adapters", "merged <= adapters"))
+   a_missing_base_is_no_matter=("static clv_code merge_stage(", "merged == n_adapters", "merged <= n_adapters"))
 of("master/plan/adapter_file.c", "tests/net/training/test_lora.py",
-   another_scale_is_taken=("static clv_code check_scale(", "fabs(scale - own) <= 1e-9 * own", "own > 0"),
+   another_scale_is_taken=("static clv_code check_scale(", "fabs(scale - session_scale) <= 1e-9 * session_scale", "session_scale > 0"),
    adapters_of_no_lora_are_strangers=("static clv_code check_layers_have_adapters(", "CLV_TRY(check_layer_has_adapter(b, i, a, b->stages[i].params->list[k].name, err));", "if (!a) CLV_TRY(check_layer_has_adapter(b, i, a, b->stages[i].params->list[k].name, err));"))
 of("master/plan/adapters.c", "tests/net/training/test_lora.py",
    checkpoints_have_the_artifact_again=("bool clv_is_param_checkpointed(", "!(s->weights_artifact && p->trainable && p->frozen)", "s || p"))
@@ -242,7 +242,7 @@ of("common/engine/module_state.c", BASES_NET,
    a_base_is_written=("clv_code clv_state_item_check(", "if (item->is_shared)", "if (false)"),
    a_piece_opens_the_rest=("clv_code clv_module_state_set_part(", "CLV_TRY(clv_state_item_set(&part, part.dtype, &part.shape, data, err));", "if (item.is_withheld) m->withheld_params[clv_params_find(m->params, name) - m->params->list] = false; CLV_TRY(clv_state_item_set(&part, part.dtype, &part.shape, data, err));"))
 of("master/run/run_export.c", "tests/net/training/test_lora.py",
-   a_part_is_exported_as_a_whole=("static clv_code check_no_stage_missing(", "if (!left) return CLV_OK;", "return CLV_OK;"))
+   a_part_is_exported_as_a_whole=("static clv_code check_no_stage_missing(", "if (!missing_stages) return CLV_OK;", "return CLV_OK;"))
 
 # ---- bases in bf16 -------------------------------------------------------------------------------
 NARROW = "tests/unit/graph/test_narrow"
@@ -629,7 +629,7 @@ of("kernels/cuda/peer.c", PEERS,
    a_copy_does_not_wait_for_what_it_copies=("clv_code clv_gpu_copy_from(", "CLV_TRY(make_stream_wait(of, to, err));", ""),
    what_is_copied_is_written_before=("clv_code clv_gpu_copy_from(", "return make_stream_wait(to, of, err);", "return CLV_OK;"))
 of("common/engine/context_forward.c", "tests/unit/engine/test_far",
-   values_pass_the_host=("static clv_code alloc_output(", "near = (near || !host) && clv_module_can_copy_from(c->mod, c->mod);", "near = false;"))
+   values_pass_the_host=("static clv_code alloc_output(", "on_device = (on_device || !host) && clv_module_can_copy_from(c->mod, c->mod);", "on_device = false;"))
 of("common/engine/context_backward.c", "tests/unit/engine/test_far",
    gradients_pass_the_host=("static clv_code alloc_input_grad(", "to ? to : c->mod, c->mod) && (", "to ? to : c->mod, c->mod) && !to && ("))
 of("common/engine/context_backward.c", "tests/unit/engine/test_work",

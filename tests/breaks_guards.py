@@ -103,7 +103,7 @@ of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy",
 of("master/reach/forward.c", "tests/unit/plan/test_privacy",
    the_first_addend_is_enough=first("", "s.from = &w->values[p][n->in[i]];", "if (ret->element) break;"))
 of("master/plan/privacy.c", "tests/unit/plan/test_privacy",
-   all_weights_are_secret=("", "return clv_privacy_why_hides_nothing(v, k, labels) ? CLV_REACH_KNOWN : CLV_REACH_SECRET;", "return CLV_REACH_SECRET;"))
+   all_weights_are_secret=("", "return clv_privacy_why_hides_nothing(v, k, is_for_labels) ? CLV_REACH_KNOWN : CLV_REACH_SECRET;", "return CLV_REACH_SECRET;"))
 of("master/reach/propagate.c", "tests/unit/plan/test_privacy", one_place_is_several=first("", "if (s->has_one_output) return s->several;", "return set != REACH_EMPTY;"))
 of("master/plan/look.c", "tests/unit/plan/test_look",
    what_the_look_found_is_not_refused=("", "clv_privacy_forbidden_findings(b->config, certain)", "clv_privacy_forbidden_findings(b->config, certain & 0)"))
@@ -141,17 +141,17 @@ of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
    any_figure_is_permitted=first("", "if (limit >= 1 || (r->share", RET_OK))
 of("master/egress/policy_file.c", "tests/unit/egress/test_egress_policy",
    anybody_may_own_a_policy=first("static bool is_writable_by_root_only(", "return st->st_uid == 0", "return true;"),
-   root_needs_no_signature=("", "if (!signed_only) return CLV_OK;", RET_OK))
+   root_needs_no_signature=("", "if (!needs_signature) return CLV_OK;", RET_OK))
 of("master/egress/ledger_file.c", "tests/unit/egress/test_ledger", nothing_is_written_down=first("static clv_code add_items(", "CLV_TRY(open_for_adding(&f, err));", RET_OK))
 of("master/egress/page_formats.c", "tests/unit/egress/test_egress_page",
    names_are_marks=first("", "for (const char *p = clean.data; p && *p; p++) {", 'clv_bytes_puts(out, clean.data ? clean.data : ""); return;'))
 of("master/egress/record.c", "tests/unit/egress/test_egress_record",
-   allowances_come_before_their_line=first("", "CLV_TRY(flush_lines(r, any, err)); for", "for (clv_egress_flow *f = r->flows; f; f = f->next) add_to_balance(f);"),
-   half_a_line_stays=("", "if (text.len > whole && ftruncate(r->fd, (off_t)whole) != 0)", "if (r->fd < 0)"),
+   allowances_come_before_their_line=first("", "CLV_TRY(flush_lines(r, has_new, err)); for", "for (clv_egress_flow *f = r->flows; f; f = f->next) add_to_balance(f);"),
+   half_a_line_stays=("", "if (text.len > complete_bytes && ftruncate(r->fd, (off_t)complete_bytes) != 0)", "if (r->fd < 0)"),
    a_record_may_be_removed=("", "if (!st.st_nlink)", "if (r->fd < 0)"),
    attempts_are_numbered_without_a_lock=("static clv_code write_attempt(", "CLV_TRY(lock_file(r, err)); fd = r->fd;", ""))
 of("master/egress/record_line.c", "tests/unit/egress/test_egress_read",
-   lines_of_another_form_are_read=("", "again.len != len + 1 || memcmp(again.data, text, len) != 0", "again.len == SIZE_MAX"))
+   lines_of_another_form_are_read=("", "rewritten.len != len + 1 || memcmp(rewritten.data, text, len) != 0", "rewritten.len == SIZE_MAX"))
 
 # ---- runs ----------------------------------------------------------------------------------------
 of("master/plan/data_check.c", "tests/unit/plan/test_data_fits",
@@ -162,7 +162,7 @@ of("master/history/run_lock.c", "tests/unit/history/test_folder",
    a_refused_run_takes_the_place=first("", "if (c->has_made_room) CLV_TRY(clv_run_folder_undo_move(c->dir, err));", RET_OK))
 of("master/history/folder_lock.c", "tests/unit/history/test_folder", a_lock_that_is_gone_holds=first("", "return fstat(fd, &st) != 0 || st.st_nlink == 0;", "return false;"))
 of("master/run/run_begin.c", "tests/unit/run/test_begin",
-   a_finished_run_begins_again=first("", "bool finished = clv_run_lock_is_finished(r->lock);", RET_OK),
+   a_finished_run_begins_again=first("", "bool is_finished = clv_run_lock_is_finished(r->lock);", RET_OK),
    a_lost_checkpoint_is_not_missed=("", "if (clv_run_lock_has_checkpoint(r->lock)) return restore_copy(r, fail_missing_checkpoints(r, err), err);", ""))
 of("master/run/run_egress.c", "tests/unit/run/test_begin",
    a_lost_table_is_an_empty_one=first("", "if (code == CLV_OK || (code == CLV_NOT_FOUND && !clv_checkpoint_has_any(dir))) return code;", "if (code != CLV_OK) return CLV_NOT_FOUND;"))

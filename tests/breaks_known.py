@@ -25,7 +25,7 @@ of("master/plan/known_layers.c", KNOWN,
    the_order_of_many_weights_hides_them=("static clv_code look_up_sample(", "all < 2", "all < 1"))
 of("master/plan/label_order.c", "tests/unit/plan/test_samples",
    periods_are_no_order=("clv_label_order clv_label_order_compute(", "return is_significant(&best, LAG_SIGMAS, sigma) ? best : (clv_label_order){0};", "return (clv_label_order){0};"),
-   few_blocks_are_chance=("clv_label_order clv_label_order_compute(", "has_few_blocks(&next, s.n_classes, n) ? FEW_SIGMAS : NEXT_SIGMAS", "2 * NEXT_SIGMAS"))
+   few_blocks_are_chance=("clv_label_order clv_label_order_compute(", "has_few_blocks(&neighbours, s.n_classes, n) ? FEW_BLOCKS_SIGMAS : NEIGHBOUR_SIGMAS", "2 * NEIGHBOUR_SIGMAS"))
 of("master/data/labels.c", KNOWN,
    only_one_label_has_an_order=("bool clv_dataset_label_hash(", "if (!ds->labels || record >= ds->count) return false;", "return false;"))
 of("master/egress/ledger_file.c", "tests/unit/egress/test_ledger",
@@ -45,18 +45,18 @@ of("master/plan/plain_weights.c", KNOWN,
 of("master/plan/row_digests.c", "tests/unit/plan/test_rows",
    a_factor_makes_another_row=("static clv_code compute_line_digest(", "/ sqrt(l->squares)", ""),
    a_sign_makes_another_row=("static clv_code compute_line_digest(", "(int32_t)(fabs(l->sum[k])", "(int32_t)((l->sum[k])"),
-   rows_of_one_value_have_digests=("static clv_code compute_line_digest(", "l->n >= MIN_VALUES && l->squares * l->squares >= LEAST_VALUES * l->fourths", "l->n > 0"),
+   rows_of_one_value_have_digests=("static clv_code compute_line_digest(", "l->n >= MIN_VALUES && l->squares * l->squares >= MIN_EFFECTIVE * l->fourths", "l->n > 0"),
    columns_have_no_digests=("static void add_part(", "at < end && at < columns->n", "at < end && at < 0 * columns->n"),
    short_rows_need_no_others=("static clv_code compute_line_digest(", "l->n >= LONG_VALUES", "l->n > 0"))
 of("master/plan/public_rows.c", "tests/unit/plan/test_rows",
-   waves_are_secret=("", "if (is_wave(from, part, tolerance)) return 3;", ""),
+   waves_are_secret=("", "if (is_wave(from, length, tolerance)) return 3;", ""),
    products_are_secret=("static size_t count_free_numbers_of_product(", "width <= n / 2", "width < 2"),
    orthogonal_signs_are_secret=("static bool are_orthogonal(", "f->n_sign_rows == ENOUGH_SIGNS", "f->n_sign_rows > ENOUGH_SIGNS"),
-   ratios_are_secret=("", "if (is_geometric(from, part, tolerance)) return 2;", ""),
+   ratios_are_secret=("", "if (is_geometric(from, length, tolerance)) return 2;", ""),
    neighbours_alone_make_a_wave=("static bool is_wave(", "n / 4, n / 3}", "1, 1}"),
    transforms_with_factors_of_columns_are_secret=("bool clv_row_forms_are_public(", "c->n_long_simple >= ENOUGH", "c->n_long_simple > f->columns"),
    rows_of_three_values_are_public=("void clv_row_forms_add(", "|| f->columns < MIN_VALUES", ""))
 of("master/egress/ledger.c", "tests/unit/egress/test_ledger",
    each_row_has_a_line=("static clv_code put_items(", "item->kind == CLV_LEDGER_ROW && items[*i].kind == CLV_LEDGER_ROW", "item->kind > CLV_LEDGER_ROW"),
-   a_line_has_one_row=("static clv_code parse_digests(", "l->n == first ||", "l->n == first &&"),
+   a_line_has_one_row=("static clv_code parse_digests(", "l->n == first_index ||", "l->n == first_index &&"),
    rows_are_never_too_many=("static bool is_in_compacted_file(", "return !shift ||", "return shift ||"))

@@ -13,7 +13,7 @@ of("master/look/labels.c", "tests/unit/look/test_readers",
    who_has_no_label_counts=("size_t look_number_classes", "if (label[i] < 0) continue;", ""))
 of("master/plan/look.c", "tests/unit/plan/test_look",
    the_table_has_what_was_read=("static void add_findings", "r->look_findings = found & ~(r->findings & ~r->look_findings);", ""),
-   a_limit_is_above_itself=("static bool is_above_limit", "look->of[k].figure > readers", "look->of[k].figure >= readers"))
+   a_limit_is_above_itself=("static bool is_above_limit", "look->results[k].figure > readers", "look->results[k].figure >= readers"))
 of("master/plan/look.c", "tests/net/operations/test_look.py",
    workers_in_a_row_hide_labels=("static bool worker_gets_gradient(", "i > stage && i >", "i == stage + 1 && i >"))
 of("master/plan/look_head.c", "tests/net/operations/test_look.py",
@@ -28,7 +28,7 @@ of("master/look/clusters.c", "tests/unit/look/test_readers",
    clusters_do_not_move=("static void move_centers(", "make_unit(s->center + k * s->width, s->width)", "memset(s->center, 0, s->width * sizeof *s->center)"),
    lengths_count=("static bool make_unit(", "(float)((double)v[i] * by)", "v[i]"))
 of("master/plan/look_front.c", "tests/net/operations/test_look.py",
-   tokens_are_not_exchanged=("static void exchange_tokens(", "if (!pads) x[", "if (false) x["))
+   tokens_are_not_exchanged=("static void exchange_tokens(", "if (!is_pad_in_either) x[", "if (false) x["))
 of("master/plan/look_part.c", "tests/net/operations/test_look.py",
    dropout_of_everything_is_left_out=("static bool must_run_as_training(", "|| drops_nearly_all(&g->nodes[i])", ""))
 of("master/look/labels.c", "tests/unit/look/test_readers",

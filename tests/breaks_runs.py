@@ -11,17 +11,17 @@ of("master/data/split.c", SPLIT,
 of("master/data/keep_records.c", SPLIT, labels_stay_where_they_were=("clv_code clv_dataset_keep_only(", "keep_rows(ds->labels, kept);", ""))
 of("master/run/run_data.c", RESUMED,
    other_data_go_on=("static clv_code compare_digests(clv_run", "if (!n || r->o->accept_data)", "if (n < 99)"),
-   touched_images_are_others=("static clv_code compute_part_digest(", "if (!labels && same_files)", "if (!labels && !same_files && old)"),
+   touched_images_are_others=("static clv_code compute_part_digest(", "if (!is_labels && has_same_files)", "if (!is_labels && !has_same_files && old)"),
    other_tokenizers_are_not_noticed=("static clv_code compute_file_digests(", "i < CLV_COUNT(model_files)", "i < 1"),
    predict_takes_any_tokenizer=("clv_code clv_run_compare_files(", "if (r->has_other_data && !r->o->accept_data)", "if (false)"),
-   old_runs_choose_anew=("static clv_code check_old_rules(", "(!held && !limited) ||", "true ||"))
+   old_runs_choose_anew=("static clv_code check_chooses_old_records(", "(!has_other_split && !has_other_limit) ||", "true ||"))
 of("master/run/run_data.c", "tests/net/training/test_hf.py",
    exports_take_any_config=("clv_code clv_run_compare_config(", "if (!accept)", "if (false)"))
 of("master/plan/run_data.c", "tests/unit/plan/test_data_fits",
    half_of_the_labels_are_most=("static void note_shift(", "m.n_same_position > m.n_comparable - m.n_same_position", "m.n_same_position >= m.n_comparable - m.n_same_position"),
    no_label_of_its_own_place_is_noted=("static void note_shift(", "m.n_same_position > m.n_comparable - m.n_same_position", "false"))
 of("master/run/run_open.c", "tests/net/operations/test_runs.py killed_fresh_run_leaves_the_earlier_run",
-   a_key_is_read_before_its_run_is_taken=("static clv_code lock_resumed_run(", "r->o->resume && is_there ?", "r->o->fresh && is_there ?"))
+   a_key_is_read_before_its_run_is_taken=("static clv_code lock_resumed_run(", "r->o->resume && has_folder ?", "r->o->fresh && has_folder ?"))
 of("master/run/run_open.c", "tests/unit/run/test_train",
    a_rewound_run_begins_its_order_anew=("static clv_code open_loader(", ".start = l->cursor", ".start = {0}"),
    a_rewound_run_keeps_its_counters=("static clv_code find_start_position(", "r->steps = (clv_run_steps){", "(void)(clv_run_steps){"),
@@ -55,7 +55,7 @@ of("master/train/state.c", KEPT,
    a_lost_file_ends_the_run=("clv_code clv_trainer_restore(", "if (code == CLV_OK || !is_lost) return code;", "return code;"))
 of("master/run/run_home.c", KEPT,
    leftovers_are_removed_at_the_end_alone=("void clv_run_remove_leftovers(", "if (clv_session_checkpoint_home", "if (r || clv_session_checkpoint_home"),
-   an_interrupted_run_leaves_its_files=("void clv_run_bring_home(", "clv_interrupt_handled(); /* a second signal ends the process */", ""))
+   an_interrupted_run_leaves_its_files=("void clv_run_gather_at_end(", "clv_interrupt_handled(); /* a second signal ends the process */", ""))
 of("master/run/run_recover.c", KEPT + " killed_workers_load_what_they_kept",
    a_recovery_leaves_the_files_of_its_attempt=("clv_code clv_run_recover(", "clv_run_remove_leftovers(r);", ""))
 of("master/run/run_save.c", KEPT + " master_that_lost_its_run_while_workers_wrote_commits_nothing",
@@ -80,7 +80,7 @@ of("master/watch/metrics.c", RECOVERY,
    a_recovered_run_recovers_on=("void clv_run_metrics_recovered(", "m->numbers.recovering = 0;", ""))
 of("master/run/run_begin.c", RESUMED, shrunk_data_finish_a_run=("static clv_code check_steps_left(", "step < session_steps", "true"))
 of("master/run/run_changes.c", RESUMED,
-   keys_that_came_are_not_told=("static void compare_key_lines(", "if (backwards && !now)", "if (false)"),
+   keys_that_came_are_not_told=("static void compare_key_lines(", "if (only_missing && !other_value)", "if (false)"),
    another_length_is_not_told=("static void compare_total_steps(", "if (before == after)", "if (before)"),
    an_optimiser_without_state_is_taken=("static clv_code check_optimizer(", "if (moment < 0)", "if (moment < 99)"))
 of("master/history/run_lock.c", RESUMED,
@@ -114,12 +114,12 @@ of("common/base/http/http.c", "tests/unit/http/test_http",
    the_page_servers_library_is_not_loaded=("static clv_code start_daemon(", "CLV_TRY(load_library(err));", ""))
 RECUT = "tests/net/training/test_recut.py "
 of("master/train/resplit.c", RECUT + "unequal_counts_of_steps_are_not_merged",
-   unequal_counts_of_steps_are_merged=("static clv_code find_step(", "if (first && step != *ret)", "if (false)"))
+   unequal_counts_of_steps_are_merged=("static clv_code find_step_count(", "if (first && step != *ret)", "if (false)"))
 of("master/train/resplit.c", RECUT + "tensors_that_do_not_fit_are_refused_by_name",
    moments_that_no_stage_takes_are_dropped=("static clv_code check_all_used(", "if (!is_used[i])", "if (false)"))
 of("master/train/resplit.c", RECUT + "fixed_weights_of_an_artifact_are_found_at_the_new_place",
    artifacts_replace_weights_of_the_checkpoint=("static clv_code check_artifact(", "if (replaced.n)", "if (false)"),
-   any_artifact_stands_for_the_one_before=("static clv_code check_artifact(", "if (!left.n || has_same_source(r, spec))", "if (r)"))
+   any_artifact_stands_for_the_one_before=("static clv_code check_artifact(", "if (!left_out.n || has_same_source(r, spec))", "if (r)"))
 of("master/plan/moved_layers.c", RECUT + "layer_moves_to_a_worker_only_where_the_session_releases_it",
    layers_leave_the_master_without_a_word=("clv_code clv_moved_layers_check(", "return first ? fail_unreleased(b, first, names.data, n, err) : CLV_OK;", "return CLV_OK;"),
    released_layers_need_no_such_name=("clv_code clv_release_check(", "if (k == b->full_graph->n_nodes)", "if (false)"))
@@ -160,7 +160,7 @@ of("master/checkpoints/escrow_thread.c", CHECKPOINTS + " lost_and_wrong_keys_are
 of("master/run/run_escrow.c", CHECKPOINTS + " lost_and_wrong_keys_are_named",
    status_has_no_sealed_copies=("bool clv_run_find_escrow(", "if (!has_escrow(config)) return false;", "if (config) return false;"))
 of("master/run/run_escrow.c", CHECKPOINTS + " lost_and_wrong_keys_are_named",
-   a_lost_key_is_made_again=("static clv_code make_key(", "if (clv_escrow_key_id(at, id, NULL) == CLV_OK)", "if (false)"))
+   a_lost_key_is_made_again=("static clv_code make_key(", "if (clv_escrow_key_id(place, id, NULL) == CLV_OK)", "if (false)"))
 
 # ---- the Python package --------------------------------------------------------------------------
 of("deploy/python/src/cleave/_lib.py", "tests/python/test_runtime.py interrupt_ends_open_close_and_waits",

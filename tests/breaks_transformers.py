@@ -83,11 +83,11 @@ of("common/engine/module_memory.c", "tests/unit/engine/test_charge",
 of("master/train/packed.c", SESSIONS + " packed_losses_match_padded_losses",
    rows_of_no_sequence_have_a_label=("clv_code clv_trainer_pack_targets(", "(int64_t)t->config->loss.ignore_index", "0"))
 of("master/train/packed.c", SESSIONS + " packed_predictions_match_padded_predictions",
-   answers_stay_packed=("static void copy_positions(", "unpack ? place : packed", "unpack ? padded : packed"))
+   answers_stay_packed=("static void copy_positions(", "is_unpacking ? padded_sequence : packed", "is_unpacking ? padded : packed"))
 of("master/train/packed.c", SESSIONS + " shorter_sequences_send_fewer_bytes",
-   as_many_rows_as_padded=("clv_code clv_trainer_select_sequences(", "(used + unit - 1) / unit * unit", "most"))
+   as_many_rows_as_padded=("clv_code clv_trainer_select_sequences(", "(n_used_rows + unit - 1) / unit * unit", "max_rows"))
 of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_are_visible",
-   places_show_and_plan_is_silent=("void clv_lengths_describe(", "if (any && b->lengths_input >= 0)", "if (!b->n_stages)"))
+   places_show_and_plan_is_silent=("void clv_lengths_describe(", "if (sends_records && b->lengths_input >= 0)", "if (!b->n_stages)"))
 of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_are_visible",
    all_sequences_are_full=("static double mean_filled_share(", "return b->mean_positions > 0 && share < 1 ? share : 1;", "return share > 2 ? share : 1;"),
    lengths_are_counted_of_full_ones=("void clv_run_data_measure_lengths(", "range.sum / (double)n", "(double)range.max"))
@@ -107,7 +107,7 @@ of("master/data/padding_check.c", "tests/unit/plan/test_data_fits",
    constant_texts_count=("static void count_labels(", "if (label == ignored || own == clv_tensor_element_as_integer(t->ids, at + 1)) continue;", "if (label == ignored) continue;"))
 of("common/model/hf/names.c", "tests/net/training/test_hf.py", blocks_of_vit_have_one_name=("const char *clv_hf_name_in_memory(", "family == CLV_HF_VIT &&", "false &&"))
 of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", saved_modules_are_dropped=("static void find_stages_of_folder(", "if (s->folder_has_other_params) s->adapter_folder = folder;", ""),
-   modules_that_do_not_learn_are_dropped=("static clv_code find_tensors(", "if (!wanted && clv_weights_find_entry(a->file, names[n])) return refuse_tensor(p->name, err);", ""))
+   modules_that_do_not_learn_are_dropped=("static clv_code find_tensors(", "if (!is_wanted && clv_weights_find_entry(a->file, names[n])) return refuse_tensor(p->name, err);", ""))
 of("master/tokens/post_processor.c", "tests/unit/tokens/test_tokens", ends_of_a_template_are_skipped=("static clv_code check_processor(", "return set_ends(j, p->t, at, before, after, err);", "return CLV_OK;"),
    texts_are_cut_at_either_end=("static clv_code read_right(", "== 0) return CLV_OK;", ">= 0 || *what) return CLV_OK;"))
 of("master/tokens/bpe_file.c", "tests/unit/tokens/test_tokens", keys_of_a_tokenizer_are_skipped=("static clv_code read_keys(", "CLV_TRY(refuse_key(r, at, err));", "CLV_TRY(clv_json_skip(&r->j, err));"))
@@ -128,11 +128,11 @@ of("kernels/cuda/last.cu", CUDA_OPS + " last", a_device_takes_the_last_place_for
 # ---- a frozen front with a cache -----------------------------------------------------------------
 CACHE = "tests/net/training/test_cache.py"
 of("master/train/front_cache.c", CACHE,
-   rows_are_sent_in_every_epoch=("clv_code clv_trainer_front_leaf(", "bool kept = are_all_rows_sent(t, index, s->n);", "bool kept = !s->n;"),
-   rows_are_those_of_the_first_records=("clv_code clv_trainer_front_leaf(", "c->batch_numbers[i] = c->record_number[index[i]];", "c->batch_numbers[i] = (int64_t)(s->start + i);"),
+   rows_are_sent_in_every_epoch=("clv_code clv_trainer_make_front_leaf(", "bool are_rows_at_worker = are_all_rows_sent(t, index, s->n);", "bool are_rows_at_worker = !s->n;"),
+   rows_are_those_of_the_first_records=("clv_code clv_trainer_make_front_leaf(", "c->batch_numbers[i] = c->record_number[index[i]];", "c->batch_numbers[i] = (int64_t)(s->start + i);"),
    numbers_of_rows_are_places=("static clv_code draw_numbers(", "clv_rng_permutation(&stream, c->record_number, (size_t)c->worker_cache.records);", "for (uint32_t i = 0; stream.seed && i < c->worker_cache.records; i++) c->record_number[i] = i;"),
    the_front_has_dropout=("static clv_code compute_front_output(", ".evaluation = true", ".evaluation = false"),
-   the_worker_is_not_told_of_the_end=("clv_code clv_trainer_end_cache(", "return cleave_cache_end(&t->cache.worker_cache, END_MS, ret_rows, err);", "(void)END_MS; return CLV_OK;"))
+   the_worker_is_not_told_of_the_end=("clv_code clv_trainer_end_cache(", "return cleave_cache_end(&t->cache.worker_cache, DELETE_TIMEOUT_MS, ret_rows, err);", "(void)DELETE_TIMEOUT_MS; return CLV_OK;"))
 of("master/plan/cache.c", CACHE,
    a_front_that_learns_is_cached=("static const char *why_output_changes(", 'return b->stages[0].n_learning_params ? "it learns: add `freeze: true`" : NULL;', "return NULL;"),
    records_are_kept=("static const char *why_not_cacheable(", "if (b->stages[0].output_findings & CLV_FINDING_RAW_INPUT)", "if (false)"))
@@ -183,7 +183,7 @@ of("worker/store/folder.c", "tests/unit/store/test_caches",
 FITS = "tests/unit/plan/test_data_fits"
 of("master/plan/data_check.c", FITS,
    lengths_may_be_any=("static clv_code check_lengths(", "if (!has_number_outside(&range, steps, &record, &number)) return CLV_OK;", "if (!has_number_outside(&range, INT64_MAX, &record, &number)) return CLV_OK;"),
-   a_number_below_0_is_a_row=("static bool has_number_outside(", "bool below = r->min < 0;", "bool below = r->min < INT64_MIN;"),
+   a_number_below_0_is_a_row=("static bool has_number_outside(", "bool is_negative = r->min < 0;", "bool is_negative = r->min < INT64_MIN;"),
    differences_of_columns_are_not_looked_at=("static clv_code check_embedding_rows(", "clv_data_columns columns = {a->column, a->minus};", "clv_data_columns columns = {a->column, -1};"),
    a_label_per_record_goes_with_an_output_per_place=("static clv_code check_label_positions(", "if (!y.rank || ", "if (y.rank < 2 || "),
    the_largest_label_is_a_class=("static clv_code check_largest_class(", "if (high > INT32_MAX)", "if (false)"))
@@ -196,12 +196,12 @@ TIED = "tests/net/training/test_tied.py"
 of("common/engine/module_tie.c", TIED,
    the_heads_gradient_of_a_table_is_lost=("clv_code clv_module_add_tied_gradient(", "b->add(b, p->dtype, (char *)owner + p->offset, mine, p->n);", ""))
 of("common/engine/context_vote.c", TIED, gradients_of_ties_stay_apart=("static clv_code compute_end_of_pass(", "CLV_TRY(add_ties(w->ctx, err));", ""))
-of("master/plan/ties.c", TIED, a_table_may_be_at_another_node=("static clv_code check_node(", "if (s->worker != of->worker)", "if (false)"))
+of("master/plan/ties.c", TIED, a_table_may_be_at_another_node=("static clv_code check_node(", "if (s->worker != owner_spec->worker)", "if (false)"))
 of("master/plan/ties.c", "tests/net/training/test_cuda.py tied_weights_on_a_device_give_the_same_bits",
-   a_tie_may_be_across_devices=("static clv_code check_node(", "if (strcmp(s->device, of->device) == 0) return CLV_OK;", "if (s && of) return CLV_OK;"))
+   a_tie_may_be_across_devices=("static clv_code check_node(", "if (strcmp(s->device, owner_spec->device) == 0) return CLV_OK;", "if (s && owner_spec) return CLV_OK;"))
 of("master/plan/ties.c", TIED,
-   a_tied_weight_moves_under_adapters=("static clv_code check_adapters(", "if (still)", "if (still && frozen)"),
-   a_fixed_weight_is_named_as_learning=("static clv_code check_adapters(", "still == frozen ||", "still == frozen || frozen ||"))
+   a_tied_weight_moves_under_adapters=("static clv_code check_adapters(", "if (is_frozen_by_lora)", "if (is_frozen_by_lora && is_owner_frozen)"),
+   a_fixed_weight_is_named_as_learning=("static clv_code check_adapters(", "is_frozen_by_lora == is_owner_frozen ||", "is_frozen_by_lora == is_owner_frozen || is_owner_frozen ||"))
 of("master/api/extra/rejoin.c", "tests/net/api/test_api_rejoin.py",
    a_tied_module_comes_back_before_its_owner=("static cleave_status check_owners(", "if (of && of->state == MODULE_PLACED", "if (of && of->state == MODULE_NEW"))
 of("master/plan/privacy.c", TIED, a_tied_decoder_is_drawn_where_its_table_is_public=("static void find_layer_facts(", "copy_owner_facts(v, k, i);", ";"))
@@ -222,8 +222,8 @@ of("master/data/pages.c", OF_DOCUMENTS,
 of("master/run/run_pages.c", OF_DOCUMENTS,
    every_page_has_the_first_pages_rows=("static rows_of_page find_rows_of_page(", "find_first_row(r, p->first), find_first_row(r, p->first + p->windows)", "0, p->windows"),
    a_page_is_its_first_window=("static void append_page_label(", "row < rows.end", "row < rows.begin"),
-   a_words_label_is_that_of_its_token_in_the_first_window=("static void find_outputs_of_words(", "+ row * n * classes", "+ rows.begin * n * classes"))
+   a_words_label_is_that_of_its_token_in_the_first_window=("static void find_outputs_of_words(", "+ row * n * n_classes", "+ rows.begin * n * n_classes"))
 of("master/run/run_predict.c", OF_DOCUMENTS, predictions_overwrite_their_records=("static clv_code check_output_is_no_input(", "in.st_ino == out.st_ino", "!in.st_ino"))
 of("master/run/run_export.c", OF_DOCUMENTS, an_export_has_no_names_of_classes=("static clv_code write_hf_config(", "classes.n && classes.n == count_labels(m)", "!classes.n"))
 of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy", a_text_is_called_its_tokens=("static const records_refusal *find_refusal(", "if (worst == CLV_FINDING_TOKENS && !clv_privacy_has_vector_per_position(b, stage)) return &text_refusal;", ""))
-of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", adapters_of_others_are_dropped=("static bool has_tensor_of_stage(", "!(asks && clv_name_is_of_adapter(params->list[i].name))", "!clv_name_is_of_adapter(params->list[i].name)"))
+of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", adapters_of_others_are_dropped=("static bool has_tensor_of_stage(", "!(names_folder && clv_name_is_of_adapter(params->list[i].name))", "!clv_name_is_of_adapter(params->list[i].name)"))

@@ -43,15 +43,15 @@ static bool can_stream_output(const clv_contexts *e, const clv_context_call *c, 
   return true;
 }
 
-/* Finds the consumers of a call's output that are known so far. *ret_near: a module can read the
- * output on its device; *ret_host: a consumer needs the output in host memory. */
-static void find_consumers(const clv_context_call *c, bool can_stream_output, bool *ret_near,
+/* Finds the consumers of a call's output that are known so far. *ret_on_device: a module can read
+ * the output on its device; *ret_host: a consumer needs the output in host memory. */
+static void find_consumers(const clv_context_call *c, bool can_stream_output, bool *ret_on_device,
                            bool *ret_host) {
-  *ret_near = false;
+  *ret_on_device = false;
   *ret_host = c->out->deliveries && !can_stream_output;
   for (const clv_input_use *u = c->out->uses; u; u = u->next) {
-    bool near = u->call->mod && clv_module_can_copy_from(u->call->mod, c->mod);
-    *(near ? ret_near : ret_host) = true;
+    bool on_device = u->call->mod && clv_module_can_copy_from(u->call->mod, c->mod);
+    *(on_device ? ret_on_device : ret_host) = true;
   }
 }
 
@@ -59,15 +59,16 @@ static void find_consumers(const clv_context_call *c, bool can_stream_output, bo
  * consumers known so far. */
 static clv_code alloc_output(clv_contexts *e, clv_context_call *c, clv_err *err) {
   clv_dtype dtype = c->mod->graph->nodes[c->mod->graph->output_node].dtype;
-  bool near = false, host = false;
+  bool on_device = false, host = false;
   uint64_t *charged = c->is_recompute ? &c->charged_for_backward : &c->charged_for_value;
   c->out_shape = *clv_plan_output_shape(c->plan->plan);
-  if (!c->is_recompute) find_consumers(c, can_stream_output(e, c, dtype), &near, &host);
-  near = (near || !host) && clv_module_can_copy_from(c->mod, c->mod);
-  if (near) CLV_TRY(clv_module_alloc_device_tensor(c->mod, dtype, &c->out_shape, &c->result, err));
-  if (near && !host) return CLV_OK;
+  if (!c->is_recompute) find_consumers(c, can_stream_output(e, c, dtype), &on_device, &host);
+  on_device = (on_device || !host) && clv_module_can_copy_from(c->mod, c->mod);
+  if (on_device)
+    CLV_TRY(clv_module_alloc_device_tensor(c->mod, dtype, &c->out_shape, &c->result, err));
+  if (on_device && !host) return CLV_OK;
   return clv_module_alloc_tensor(c->mod, e->env.pool, dtype, &c->out_shape, charged,
-                                 near ? &c->host_result : &c->result, err);
+                                 on_device ? &c->host_result : &c->result, err);
 }
 
 clv_code clv_call_prepare_forward(clv_contexts *e, clv_context_call *c, clv_err *err) {

@@ -356,7 +356,9 @@ CLEAVE_API cleave_status cleave_close(cleave_runtime *runtime, uint64_t deadline
 /* Finding of a tensor: a way to read records or labels from it, in the words of `cleave-master
  * plan`. A set is a sum. */
 typedef enum cleave_shows {
-  CLEAVE_SHOWS_WORST = 0, /* not declared: it counts as the worst that it can be */
+  /* no finding is declared: the gate assumes the worst that a tensor of its kind and dtype can
+   * show */
+  CLEAVE_SHOWS_WORST = 0,
   CLEAVE_SHOWS_PICTURE = 1,
   CLEAVE_SHOWS_FRONT_KNOWN = 2,
   CLEAVE_SHOWS_TOKENS = 4,

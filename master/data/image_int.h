@@ -89,9 +89,9 @@ typedef struct clv_image_view {
   bool flip;
 } clv_image_view;
 
+typedef clv_rng_key clv_image_view_rng;
 /* Key of the random choices for one record in one epoch. clv_image_view_choose takes NULL for the
  * choices of an evaluation. */
-typedef clv_rng_key clv_image_view_rng;
 clv_rng_key clv_image_view_key(uint64_t seed, uint64_t epoch, uint32_t record);
 
 clv_code clv_image_view_choose(const clv_image_options *o, uint32_t width, uint32_t height,

@@ -15,7 +15,8 @@ static const uint32_t view_stream = 0xfffffff2u;
 
 enum {
   RESIZED_TRIES = 10, /* random blocks 0 to 9, one for each try: area, ratio, y, x */
-  PLACE_BLOCK = 16,   /* random block for flip, y and x */
+  /* index of the RNG block whose words choose the flip (0), the crop's y (1) and its x (2) */
+  PLACE_BLOCK = 16,
 };
 
 clv_rng_key clv_image_view_key(uint64_t seed, uint64_t epoch, uint32_t record) {

@@ -263,7 +263,8 @@ static clv_code read_lines(page_reading *r, const char *path, clv_err *err) {
   }
 }
 
-/* Appends file and page as JSON members, as `cleave-master words` prints them. */
+/* Writes file and page to `out`, which it empties first, as JSON members, as `cleave-master words`
+ * prints them. */
 static clv_code format_file_and_page(clv_bytes *out, const clv_found_file *f, size_t page,
                                      clv_err *err) {
   out->len = 0;

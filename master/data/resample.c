@@ -42,7 +42,7 @@ static double triangle(double x) {
 
 /* Fills the weights of output i in double, as Pillow's precompute_coeffs does. center: position of
  * the output in the input. */
-static void fill_output(axis *a, size_t i, uint32_t in, double scale, double center) {
+static void compute_output_weights(axis *a, size_t i, uint32_t in, double scale, double center) {
   double width = CLV_MAX(scale, 1.0), sum = 0;
   int64_t low = (int64_t)(center - width + 0.5), high = (int64_t)(center + width + 0.5);
   low = CLV_MAX(low, 0);
@@ -67,7 +67,7 @@ static void fill_output(axis *a, size_t i, uint32_t in, double scale, double cen
 static void fill_axis(axis *a, uint32_t in, uint32_t out, uint32_t from) {
   double scale = (double)in / out;
   for (size_t i = 0; i < a->n; i++)
-    fill_output(a, i, in, scale, ((double)(from + i) + 0.5) * scale);
+    compute_output_weights(a, i, in, scale, ((double)(from + i) + 0.5) * scale);
 }
 
 static size_t axis_bytes(size_t n, size_t taps, bool wide) {

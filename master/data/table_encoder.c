@@ -235,8 +235,9 @@ clv_code clv_table_learn(const clv_cell_table *t, const clv_subset *rows, clv_le
 
 /* ---- encoding -------------------------------------------------------------------------------- */
 
-/* Returns the places of a category's values: one each, one for values that training has not, and
- * with missing: own one for missing values. */
+/* Returns the number of input elements that encode the value of a category column: one for each
+ * learnt value, one for all values that the training records lack, and, if the column says
+ * `missing: own`, one for missing values. */
 static size_t count_value_places(const clv_learnt_column *c) {
   return c->n_values + 1 + (c->missing == CLV_MISSING_OWN);
 }

@@ -25,7 +25,7 @@ static void count_value(counting *c, double v) {
   c->seen[(uint32_t)v / 64] |= (uint64_t)1 << (uint32_t)v % 64;
 }
 
-static void count_pixels(counting *c, const clv_pixels *p) {
+static void count_pixel_values(counting *c, const clv_pixels *p) {
   size_t n = (size_t)p->width * p->height * p->channels;
   const uint16_t *wide = (const uint16_t *)(const void *)p->data;
   if (p->has_16_bits) c->levels->image_bits = 16;
@@ -42,7 +42,7 @@ static clv_code count_record(counting *c, const clv_dataset *ds, size_t record) 
   const clv_pixels *p;
   if (!ds->images) return count_values(c, ds, record), CLV_OK;
   CLV_TRY(clv_images_decode(ds->images, (uint32_t)record, &p, NULL));
-  count_pixels(c, p);
+  count_pixel_values(c, p);
   return CLV_OK;
 }
 

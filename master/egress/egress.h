@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * egress: decides which tensors may leave the master (gate, policy, ledger) and records the tensors
- * that left it (the record DIR/egress.jsonl).
+ * egress: decides which tensors the master may send to workers (gate, policy, ledger) and records
+ * the tensors that it has sent (the record DIR/egress.jsonl).
  *
- * The record is a write-ahead log. Before the first byte of a tensor is sent, an *allowance* is on
- * the disk. It names the receiver, the tensor and the largest number of bytes. Afterwards a line
- * *settles* the allowance with the bytes that were sent. An allowance that no line settles counts
- * in full, so the record never reports fewer bytes than left, even after a crash of the process or
- * the machine.
+ * The record is a write-ahead log. Before the first byte of a tensor is sent, a line on the disk
+ * grants an *allowance*, which names the receiver, the tensor and the largest number of bytes. A
+ * later line *settles* the allowance with the number of bytes that were sent. An allowance that no
+ * line settles counts in full, so the record never reports fewer bytes than were sent, even after a
+ * crash of the process or the machine.
  *
  * The master calls clv_egress_open when a command begins, clv_egress_flow_new for each kind of
  * tensor, clv_egress_set_step_bytes and clv_egress_write_ahead before each step, clv_egress_charge
@@ -50,12 +50,13 @@ typedef enum clv_egress_event {
   CLV_EGRESS_ATTEMPT = 1, /* a command began */
   CLV_EGRESS_ALLOW,  /* an allowance: most bytes of a tensor that may leave from this line on */
   CLV_EGRESS_SETTLE, /* the bytes that left under an allowance */
-  CLV_EGRESS_HOP,    /* direct transfer: bytes that one worker reports to have sent to another */
-  /* result of the look, which tries to reconstruct a few records from the tensors that would
-   * leave */
+  /* direct transfer: a worker reports how many bytes it has sent to another worker */
+  CLV_EGRESS_HOP,
+  /* result of the look, which tries to reconstruct a few records from the tensors that would be
+   * sent */
   CLV_EGRESS_LOOK,
-  CLV_EGRESS_END, /* the command ended normally; every allowance is settled */
-  CLV_EGRESS_EVENTS
+  CLV_EGRESS_END,   /* the command ended normally; every allowance is settled */
+  CLV_EGRESS_EVENTS /* number of events, plus 1 */
 } clv_egress_event;
 
 typedef enum clv_egress_kind {
@@ -70,7 +71,7 @@ typedef enum clv_egress_kind {
   CLV_EGRESS_STATE,   /* state of an optimiser, by name */
   CLV_EGRESS_FAILURE, /* report of a failed context, sent to the workers */
   CLV_EGRESS_CACHED,  /* activation rows that the worker stores on its disk, and the row numbers */
-  CLV_EGRESS_KINDS
+  CLV_EGRESS_KINDS    /* number of kinds, plus 1 */
 } clv_egress_kind;
 
 /* Returns the name of a kind in lines and pages, such as "activation". */
@@ -88,11 +89,10 @@ typedef struct clv_egress_key {
   char stage[CLV_EGRESS_MAX_NAME + 1]; /* stage that the input, output or state belongs to */
   char name[CLV_EGRESS_MAX_NAME + 1]; /* name of a tensor of WEIGHTS or STATE; "" for other kinds */
   char dtype[8];
-  clv_shape
-      shape; /* shape of a sample, without the batch; WEIGHTS and STATE: shape of the tensor */
-  bool
-      /* the tensor has random numbers in place of records (trials of micro_batches: auto) */
-      has_random_values;
+  /* shape of a sample, without the batch; WEIGHTS and STATE: shape of the tensor */
+  clv_shape shape;
+  /* the tensor has random numbers in place of records (trials of micro_batches: auto) */
+  bool has_random_values;
 } clv_egress_key;
 
 typedef struct clv_egress_line {
@@ -126,8 +126,8 @@ typedef struct clv_egress_line {
     } hop;
     struct {
       uint64_t records; /* number of records that the look read */
-      /* result of each reader: "0.82", "not applicable" or "not looked at". Records before 0.9 have
-       * no features and groups; these are "" then */
+      /* result of each reader: "0.82", "not applicable" or "not looked at". Records of releases
+       * before 0.9 have no features and groups; then these are "" */
       char pixels[16], tokens[16], labels[16], features[16], groups[16];
     } look;
     struct {
@@ -153,10 +153,10 @@ typedef struct clv_egress_record clv_egress_record;
 typedef struct clv_egress_flow clv_egress_flow;
 
 /* Opens or creates the file, removes a truncated last line, appends an ATTEMPT line with
- * about->start and starts the thread that writes allowances ahead. CLV_DATA_LOSS: the file is no
- * valid record. On failure *ret is not set. */
-clv_code clv_egress_open(const char *path, const clv_egress_line *about, clv_egress_record **ret,
-                         clv_err *err) CLV_USE_RESULT;
+ * start_line->start and starts the thread that writes allowances ahead. CLV_DATA_LOSS: the file is
+ * no valid record. On failure *ret is not set. */
+clv_code clv_egress_open(const char *path, const clv_egress_line *start_line,
+                         clv_egress_record **ret, clv_err *err) CLV_USE_RESULT;
 /* Settles all allowances, writes the END line and frees the record, even if writing fails. The
  * caller must have stopped all calls of clv_egress_charge. NULL is allowed. */
 clv_code clv_egress_close(clv_egress_record *r, uint64_t exit_code, clv_err *err);
@@ -174,9 +174,10 @@ void clv_egress_set_step_bytes(clv_egress_flow *f, uint64_t step_bytes);
 clv_code clv_egress_write_ahead(clv_egress_record *r, clv_err *err) CLV_USE_RESULT;
 
 /* Takes `bytes` from the balance of the flow; call before a tensor is sent. If the balance is too
- * small, because no tensor was expected or the allowance was taken back, the call BLOCKS for an
- * allowance as clv_egress_write_ahead does. Otherwise it uses neither memory nor a lock. On an
- * error the record cannot be written any more, and the caller must not send the tensor. */
+ * small, because no tensor was expected or the allowance was taken back, the call writes an
+ * allowance and BLOCKS as clv_egress_write_ahead does. Otherwise it allocates no memory and takes
+ * no lock. On an error the record cannot be written any more, and the caller must not send the
+ * tensor. */
 clv_code clv_egress_charge(clv_egress_flow *f, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
 
 /* Appends a LOOK line to the record. Call before the first allowance. */
@@ -198,10 +199,8 @@ typedef struct clv_egress_attempt {
   uint64_t bytes;           /* bytes that left the master: settled plus unsettled_bytes */
   uint64_t unsettled_bytes; /* bytes of allowances without a SETTLE, counted in full */
   uint64_t tensors;         /* tensors of the settled allowances */
-  uint64_t last_id,
-      /* last_id: number of the last allowance; n_open_allowances: number of allowances without a
-       * SETTLE */
-      n_open_allowances;
+  /* number of the last allowance; number of allowances without a SETTLE */
+  uint64_t last_id, n_open_allowances;
 } clv_egress_attempt;
 
 /* Sums over all allowances of one attempt that have the same key. */
@@ -209,8 +208,8 @@ typedef struct clv_egress_row_sum {
   size_t attempt; /* index in `attempts` of the summary */
   clv_egress_key key;
   uint64_t tensors, settled_bytes; /* tensors and bytes that left under settled allowances */
-  uint64_t
-      unsettled_bytes; /* bytes of allowances without a SETTLE: some of these may have left, too */
+  /* bytes of allowances without a SETTLE; some of these bytes may have been sent, too */
+  uint64_t unsettled_bytes;
   char first[32], last[32]; /* times of the first allowance and of the last line of the row */
 } clv_egress_row_sum;
 
@@ -226,9 +225,8 @@ typedef struct clv_egress_summary {
   size_t n_attempts, n_rows, n_hops;
   uint64_t total_bytes;  /* bytes that left the master in all attempts */
   size_t complete_bytes; /* bytes of the complete lines at the beginning of the file */
-  size_t
-      /* bytes of a truncated last line, behind the complete lines; 0: there is none */
-      truncated_bytes;
+  /* bytes of a truncated last line, behind the complete lines; 0: there is none */
+  size_t truncated_bytes;
 } clv_egress_summary;
 
 /* Reads and checks the record at `path`. CLV_NOT_FOUND: no such file; CLV_DATA_LOSS: a line is
@@ -256,7 +254,7 @@ clv_code clv_egress_write_page(const clv_egress_summary *b, const char *run, clv
 
 /* ---- findings: what a tensor shows (findings.c) ---------------------------------------------- */
 
-/* A finding: a way in which a tensor that leaves the master reveals records or labels to a worker
+/* A finding: a way in which a tensor that the master sends reveals records or labels to a worker
  * that knows the session file. Each finding is one bit; a worse finding has the greater number.
  * Plan, gate, policy and record use this type. master/plan/privacy.c says which layers hide. */
 typedef enum clv_finding {
@@ -264,7 +262,8 @@ typedef enum clv_finding {
   CLV_FINDING_PICTURE =
       1, /* each element depends on fewer than half of the positions of a record */
   CLV_FINDING_FRONT_KNOWN =
-      /* on some path from the records only layers whose weights a worker may know mix elements */
+      /* on some path from the records all layers that mix elements have weights that a worker may
+       * know */
   2,
   CLV_FINDING_TOKENS = 4,           /* one vector per token */
   CLV_FINDING_RAW_INPUT = 8,        /* on some path from the records no layer mixes elements */
@@ -272,7 +271,7 @@ typedef enum clv_finding {
   CLV_FINDING_LABELS = 32,          /* the labels themselves */
 } clv_finding;
 
-/* A set of findings. Of two sets the one with the worse finding is the greater number. */
+/* A set of findings. Of two sets the set whose worst finding is worse is the greater number. */
 typedef unsigned clv_findings;
 enum { CLV_FINDINGS_TEXT = 80 }; /* most bytes of clv_findings_words, with NUL */
 
@@ -296,6 +295,7 @@ clv_findings clv_privacy_forbidden_findings(const clv_session_config *c, clv_fin
  * every other tensor. */
 typedef struct clv_policy clv_policy;
 
+/* n_hiding_layers of a tensor that depends on neither records nor labels. */
 #define CLV_POLICY_NO_PATH UINT32_MAX
 
 /* A tensor as the policy checks it. */
@@ -334,19 +334,18 @@ clv_code clv_policy_check_tensor(const clv_policy *p, const clv_policy_tensor *t
  * exceeds it. p NULL permits everything. */
 clv_code clv_policy_check_epoch(const clv_policy *p, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
 
-/* Checks that a layer may move from the master to a worker in a run that goes on with another cut.
- * CLV_INVALID: the policy's list `release` has no pattern of its name. p NULL permits
+/* Checks that a layer may move from the master to a worker in a run that resumes with another cut.
+ * CLV_INVALID: no pattern of the policy's list `release` matches the layer's name. p NULL permits
  * everything. */
 clv_code clv_policy_check_release(const clv_policy *p, const char *layer, const char *worker,
                                   clv_err *err) CLV_USE_RESULT;
 
 /* Result of one reader of the look: the share of pixels, tokens, labels, features or label groups
- * that it reconstructed from the tensors that leave. */
+ * that the reader could reconstruct from the tensors that would be sent. */
 typedef struct clv_policy_reading {
-  int reader; /* what it reconstructs: 0 pixels, 1 tokens, 2 labels, 3 features, 4 label groups */
-  double
-      /* share that the reader could reconstruct, 0..1; negative: the look did not run the reader */
-      share;
+  int reader; /* number of the reader: 0 pixels, 1 tokens, 2 labels, 3 features, 4 label groups */
+  /* share that the reader could reconstruct, 0..1; negative: the look did not run the reader */
+  double share;
   const char *why_not_run; /* reason why the reader did not run; used if `share` is negative */
 } clv_policy_reading;
 /* Checks a reading against max_read. CLV_INVALID: the reading exceeds the limit, or there is a
@@ -357,8 +356,9 @@ clv_code clv_policy_check_reading(const clv_policy *p, const clv_policy_reading 
  * no policy. */
 double clv_policy_max_read(const clv_policy *p, int reader);
 
-/* Checks that programs on libcleave may connect to workers. CLV_INVALID: the policy refuses them,
- * or limits a reading, which no program has. p NULL permits everything. */
+/* Checks that programs on libcleave may connect to workers. CLV_INVALID: the policy refuses
+ * programs, or limits a reading of the look, which does not run for programs. p NULL permits
+ * everything. */
 clv_code clv_policy_check_programs(const clv_policy *p, clv_err *err) CLV_USE_RESULT;
 
 /* Begins an epoch. bytes: number of bytes that an earlier attempt has sent in the same epoch; 0:
@@ -380,7 +380,7 @@ bool clv_policy_has_refused(const clv_policy *p);
  * kind and findings; plan, policy, gate and record read both. */
 typedef struct clv_egress_row {
   char name[160]; /* "activation of stage 'a' (layer 2)" */
-  /* INPUT, LABELS, ACTIVATION, GRADIENT, WEIGHTS (also for optimiser state) or CACHED */
+  /* INPUT, LABELS, ACTIVATION, GRADIENT, WEIGHTS, STATE or CACHED */
   clv_egress_kind kind;
   clv_findings findings;      /* all findings of the tensor */
   clv_findings look_findings; /* findings in `findings` that the look alone has found */
@@ -394,7 +394,7 @@ typedef struct clv_egress_row {
   int64_t max_positions;   /* most positions of a packed sequence; 0: not packed */
   bool is_relayed;         /* the master receives the value from another worker and forwards it */
   bool is_for_spare;       /* `worker` gets the tensor only in place of a worker that was lost */
-  /* number of hiding layers at the master on the shortest path, as in clv_policy_tensor */
+  /* number of hiding layers at the master on the path with the fewest, as in clv_policy_tensor */
   uint32_t n_hiding_layers;
 } clv_egress_row;
 
@@ -432,10 +432,11 @@ typedef struct clv_gate {
    * worker whose element is NULL, and all reports if the array is NULL */
   clv_egress_flow **failure_flows;
   clv_state_flow *state_flows; /* [n_state_flows] the pieces of state that may be sent */
-  /* next_state_flow: index at which the gate begins its search, because pieces are sent in order */
+  /* next_state_flow: index in state_flows at which the gate begins its next search; pieces are sent
+   * in order */
   size_t n_state_flows, next_state_flow;
   int64_t max_samples; /* most samples of a tensor */
-  /* findings that the look is not certain of and `plan` only prints; the gate ignores these */
+  /* findings of which the look is not certain; `plan` prints them and the gate ignores them */
   clv_findings uncertain_findings;
   clv_policy *policy; /* NULL: no policy */
 } clv_gate;
@@ -443,10 +444,11 @@ typedef struct clv_gate {
 /* Decides whether a tensor may leave the master. Callback of cleave_options.may_send, whose user is
  * the clv_gate. In order: finds the row of the tensor, compares dtype and shape, checks the
  * findings against the session's privacy, asks the policy, which counts the bytes, takes the bytes
- * from the record's allowance. If that is too small, it first writes the next one and waits for the
- * disk. A FAILURE has no row: only the record is asked. Returns CLEAVE_OK if all checks pass.
- * CLEAVE_DENIED: one of the checks refused the tensor; error->text has the reason. Other codes: the
- * record cannot be written. Any thread may call it. */
+ * from the record's allowance. If the allowance is too small, the function first writes the next
+ * one and waits for the disk. A FAILURE has no row, so its bytes are only taken from the record's
+ * allowance. Returns CLEAVE_OK if all checks pass. CLEAVE_DENIED: one of the checks refused the
+ * tensor; error->text has the reason. Other codes: the record cannot be written. Any thread may
+ * call it. */
 cleave_status clv_gate_may_send(void *gate, const cleave_sending *s, cleave_error *error);
 
 /* ---- the gate of programs (program_gate.c) --------------------------------------------------- */
@@ -455,7 +457,8 @@ cleave_status clv_gate_may_send(void *gate, const cleave_sending *s, cleave_erro
  * the host and the record of the program. Not thread-safe: calls hold the runtime's lock. */
 typedef struct clv_program_gate clv_program_gate;
 
-/* All pointers are caller-owned and must outlive the gate. policy, record NULL: there is none. */
+/* All pointers are caller-owned and must outlive the gate. policy NULL: no policy; record NULL: no
+ * record. */
 clv_code clv_program_gate_new(const clv_session_config *config, clv_policy *policy,
                               clv_egress_record *record, clv_program_gate **ret,
                               clv_err *err) CLV_USE_RESULT;
@@ -465,8 +468,8 @@ clv_code clv_program_gate_declare(clv_program_gate *g, const cleave_declaration 
                                   clv_err *err) CLV_USE_RESULT;
 /* Begins an epoch of the policy. */
 void clv_program_gate_begin_epoch(clv_program_gate *g);
-/* Decides whether a tensor or a failure may be sent. CLEAVE_DENIED: it has no row and needs one,
- * the policy does not permit it, or an earlier tensor was refused. */
+/* Decides whether a tensor or a failure may be sent. CLEAVE_DENIED: the tensor has no row but needs
+ * one, the policy does not permit the tensor, or an earlier tensor was refused. */
 cleave_status clv_program_gate_check(void *gate, const cleave_sending *s, cleave_error *error);
 /* Counts a tensor that is about to be sent, for the policy's epoch and in the record.
  * CLEAVE_DENIED: bytes_per_epoch is used up. Other codes: the record cannot be written. */
@@ -485,7 +488,7 @@ enum {
   CLV_LEDGER_DATE_BYTES = 11,      /* "2026-11-28" with the NUL */
   CLV_LEDGER_MAX_IDENTITY = 2048,  /* bytes of an identity, NUL not counted */
   CLV_LEDGER_ROW_BYTES = 8,        /* bytes of the keyed digest of a row */
-  CLV_LEDGER_MAX_ROWS = 1 << 20,   /* rows in the file; a file with more is compacted */
+  CLV_LEDGER_MAX_ROWS = 1 << 20,   /* most rows in the file; a file with more is compacted */
   CLV_LEDGER_KEPT_ROWS = 1 << 19,  /* rows that a compacted file has at most */
 };
 
@@ -495,7 +498,7 @@ typedef enum clv_ledger_kind {
   CLV_LEDGER_RUN,
   CLV_LEDGER_WEIGHTS, /* values of a tensor */
   CLV_LEDGER_ROW,     /* values of a row or column of a tensor, up to a constant factor */
-  CLV_LEDGER_KINDS
+  CLV_LEDGER_KINDS    /* number of kinds, plus 1 */
 } clv_ledger_kind;
 
 /* A key or tensor that is about to be sent to a worker. */
@@ -514,13 +517,13 @@ typedef struct clv_ledger
     clv_ledger; /* contents of the ledger's file at the time when it was read */
 
 /* Reads the ledger. A missing file reads as an empty ledger. CLV_PRECONDITION: the file cannot be
- * read; CLV_INVALID: other users may write to it; CLV_DATA_LOSS: it is damaged. The text names the
- * file and the remedy. */
+ * read; CLV_INVALID: other users may write to it; CLV_DATA_LOSS: it is damaged. The error text
+ * names the file and the remedy. */
 clv_code clv_ledger_open(clv_ledger **ret, clv_err *err) CLV_USE_RESULT;
-/* Parses `len` bytes of a ledger. Errors name `label` as the path. *ret_whole: bytes of complete
- * lines; the rest is a truncated last line. */
+/* Parses `len` bytes of a ledger. Errors name `label` as the path. *ret_complete_bytes: bytes of
+ * the complete lines; the rest is a truncated last line. */
 clv_code clv_ledger_parse(const char *text, size_t len, const char *label, clv_ledger **ret,
-                          size_t *ret_whole, clv_err *err) CLV_USE_RESULT;
+                          size_t *ret_complete_bytes, clv_err *err) CLV_USE_RESULT;
 void clv_ledger_free(clv_ledger *l); /* NULL is allowed */
 void clv_ledger_freep(clv_ledger **l);
 size_t clv_ledger_count(const clv_ledger *l);      /* number of items, rows included */
@@ -533,17 +536,16 @@ clv_code clv_ledger_find(const clv_ledger *l, clv_ledger_kind kind, const clv_sh
  * long or has control characters. */
 clv_code clv_ledger_format_new_lines(const clv_ledger *l, const clv_ledger_item *items, size_t n,
                                      clv_bytes *out, clv_err *err) CLV_USE_RESULT;
-/* Formats a compacted ledger: of the lines with the same kind and digest only the first, so that
- * clv_ledger_find has the same results. If the ledger has more than CLV_LEDGER_KEPT_ROWS rows, the
- * compacted one omits a half, three quarters and so on of them, chosen by their digests. Fewer rows
- * of a tensor can then be recognised. */
+/* Formats a compacted ledger: it has only the first of several lines with the same kind and digest,
+ * so that clv_ledger_find has the same results. If the ledger has more than CLV_LEDGER_KEPT_ROWS
+ * rows, the compacted ledger omits a half, three quarters and so on of the rows, chosen by their
+ * digests. Fewer rows of a tensor can then be recognised. */
 clv_code clv_ledger_compact(const clv_ledger *l, clv_bytes *out, clv_err *err) CLV_USE_RESULT;
-/* Appends lines for new items to the file and returns when they are on the disk. Errors as of
- * clv_ledger_open, and
- * CLV_PRECONDITION: the file cannot be written or locked, or is full. */
+/* Appends lines for new items to the file and returns when the lines are on the disk. Errors as of
+ * clv_ledger_open, and CLV_PRECONDITION: the file cannot be written or locked, or is full. */
 clv_code clv_ledger_add(const clv_ledger_item *items, size_t n, clv_err *err) CLV_USE_RESULT;
-/* Checks that lines can be added, and creates a missing file with its head line. Errors as of
- * clv_ledger_add. */
+/* Checks that lines can be added, and creates a missing file with its first line, the head line.
+ * Errors as of clv_ledger_add. */
 clv_code clv_ledger_check_writable(clv_err *err) CLV_USE_RESULT;
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Internals of the record and the policy. Record: record_line.c parses and formats a line,
- * record_summary.c sums up the lines of a file, record.c writes allowances ahead and settles them,
- * page.c and page_formats.c write the report. Policy: policy_file.c finds and opens the policy,
- * policy.c checks tensors against it.
+ * egress_int: internals of the record and the policy. Record: record_line.c parses and formats a
+ * line, record_summary.c sums up the lines of a file, record.c writes allowances ahead and settles
+ * them, page.c and page_formats.c write the report. Policy: policy_file.c finds and opens the
+ * policy, policy.c checks tensors against it.
  */
 #ifndef CLEAVE_EGRESS_INT_H
 #define CLEAVE_EGRESS_INT_H
@@ -14,11 +14,12 @@
 /* Returns true if all fields of both keys are equal. */
 bool egress_is_same_key(const clv_egress_key *a, const clv_egress_key *b);
 
-/* Calls fn with each complete line, without its newline. An error of fn stops the loop and is
- * prefixed with `label` and the line number. *ret_whole: bytes of the complete lines. */
+/* Calls fn with each complete line of the text, without the newline. An error of fn stops the loop
+ * and is prefixed with `label` and the line number. *ret_complete_bytes: bytes of the complete
+ * lines. */
 typedef clv_code egress_line_fn(void *user, const char *line, size_t len, clv_err *err);
 clv_code egress_for_each_line(const char *text, size_t len, const char *label, egress_line_fn *fn,
-                              void *user, size_t *ret_whole, clv_err *err) CLV_USE_RESULT;
+                              void *user, size_t *ret_complete_bytes, clv_err *err) CLV_USE_RESULT;
 
 /* Takes back the unused bytes of old allowances and writes the allowances that flows need. The
  * record's thread calls it each time it wakes. Returns the clv_now_ns time at which the thread must
@@ -77,12 +78,12 @@ struct clv_policy {
   char sha256[65];
   char approver[CLV_EGRESS_MAX_TEXT + 1];
   uint64_t sent_bytes; /* bytes charged in this epoch; atomic */
-  bool has_refused;    /* clv_policy_charge has refused a tensor; atomic */
+  bool has_refused;    /* true after clv_policy_charge has refused a tensor; atomic */
 };
 
-/* As clv_policy_find, but opens the policy of the folder at `path`. signed_only: a policy without a
- * signature is an error. */
-clv_code clv_policy_open(const char *path, bool signed_only, clv_policy **ret,
+/* As clv_policy_find, but opens the policy of the folder at `path`. needs_signature: a policy
+ * without a signature is an error. */
+clv_code clv_policy_open(const char *path, bool needs_signature, clv_policy **ret,
                          clv_err *err) CLV_USE_RESULT;
 
 #endif

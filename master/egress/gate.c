@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The gate decides whether a tensor may leave the master. libcleave asks the trainer's may_send
- * before each tensor and each failure, on the thread that would send it, and that calls
- * clv_gate_may_send. The sections of this file follow the decision: find the row of the egress
- * table, compare the tensor with the row, check the session's privacy, ask the policy of the host,
- * take the bytes from the record's allowance.
+ * The gate decides whether a tensor may leave the master. libcleave calls the trainer's callback
+ * may_send before it sends a tensor or a failure, on the thread that would send it, and this
+ * callback calls clv_gate_may_send. The sections of this file follow the decision: find the row of
+ * the egress table, compare the tensor with the row, check the session's privacy, ask the policy of
+ * the host, take the bytes from the record's allowance.
  *
  * Tensors that workers send to each other directly do not pass the gate; those that the master
  * relays do. The record counts these as planned.
@@ -48,8 +48,8 @@ static bool is_row_of_sending(const clv_gate *g, const clv_egress_row *r, const 
          strcmp(g->config->workers[r->worker].name, s->worker) == 0;
 }
 
-/* Returns true if dtype and shape of the tensor agree with the row; the first dimension may be
- * anything up to max_samples, times max_positions if sequences are packed. A WEIGHTS row has no
+/* Returns true if dtype and shape of the tensor agree with the row; the first dimension may have
+ * any size up to max_samples, times max_positions if sequences are packed. A WEIGHTS row has no
  * dtype and shape: find_state_flow finds its pieces by name. */
 static bool has_same_type_and_shape(const clv_gate *g, const clv_egress_row *r,
                                     const cleave_sending *s) {
@@ -96,8 +96,8 @@ static cleave_status deny_unplanned(const cleave_sending *s, cleave_error *error
 
 /* ---- ask the session's privacy, ask the policy ----------------------------------------------- */
 
-/* Refuses a tensor with findings that the session's privacy does not permit. Findings that the
- * look alone has made and is not certain of (g->uncertain_findings) do not count. */
+/* Refuses a tensor with findings that the session's privacy does not permit. Findings of the look
+ * alone do not count if the look is not certain of them (g->uncertain_findings). */
 static cleave_status check_privacy(const clv_gate *g, const clv_egress_row *r,
                                    const cleave_sending *s, cleave_error *error) {
   char words[CLV_FINDINGS_TEXT];

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The lines of a ledger. Call clv_ledger_parse with the bytes of a file, then clv_ledger_find for
- * each key or tensor that must be secret. clv_ledger_format_new_lines formats the lines that the
- * file lacks, and clv_ledger_compact the lines that a full file must keep; ledger_file.c writes
- * both. A line is "KIND MARK DATE IDENTITY". MARK is the digest of an item: the first half of an
- * HMAC-SHA256, in hex, under the salt in the file's first line, so the same key has different
- * digests on two hosts. A line "rows MARKS DATE IDENTITY" has the digests of several rows, each the
- * first quarter of an HMAC-SHA256, with nothing between them.
+ * Parses and formats the lines of a ledger. Call clv_ledger_parse with the bytes of a file, then
+ * clv_ledger_find for each key or tensor that must be secret. clv_ledger_format_new_lines formats
+ * the lines that the file lacks, and clv_ledger_compact formats the lines that a full file must
+ * keep; ledger_file.c writes both to the file. A line is "KIND MARK DATE IDENTITY". MARK is the
+ * digest of an item: the first half of an HMAC-SHA256, in hex, under the salt in the file's first
+ * line, so the same key has different digests on two hosts. A line "rows MARKS DATE IDENTITY" has
+ * the digests of several rows, each the first quarter of an HMAC-SHA256, with nothing between them.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -16,8 +16,12 @@
 
 #include "master/egress/egress_int.h"
 
-#define HEAD "cleave ledger 1 "
-enum { HEX = 64, HEAD_LEN = sizeof HEAD - 1 + HEX, DATE_LEN = CLV_LEDGER_DATE_BYTES - 1 };
+#define HEAD_PREFIX "cleave ledger 1 "
+enum {
+  SALT_DIGITS = 64,
+  HEAD_LEN = sizeof HEAD_PREFIX - 1 + SALT_DIGITS,
+  DATE_LEN = CLV_LEDGER_DATE_BYTES - 1
+};
 
 static const char *const kind_names[] = {[CLV_LEDGER_KEY] = "key",
                                          [CLV_LEDGER_RUN] = "run",
@@ -84,12 +88,12 @@ static bool parse_digest(const char **p, const char *end, size_t bytes, uint8_t 
 }
 
 static bool parse_date(const char **p, const char *end, const char **ret) {
-  static const char form[] = "dddd-dd-dd ";
-  if ((size_t)(end - *p) < sizeof form) return false;
-  for (size_t i = 0; form[i]; i++)
-    if (form[i] == 'd' ? !isdigit((unsigned char)(*p)[i]) : (*p)[i] != form[i]) return false;
+  static const char pattern[] = "dddd-dd-dd ";
+  if ((size_t)(end - *p) < sizeof pattern) return false;
+  for (size_t i = 0; pattern[i]; i++)
+    if (pattern[i] == 'd' ? !isdigit((unsigned char)(*p)[i]) : (*p)[i] != pattern[i]) return false;
   *ret = *p;
-  *p += sizeof form - 1;
+  *p += sizeof pattern - 1;
   return true;
 }
 
@@ -113,9 +117,9 @@ static clv_code reserve_line(clv_ledger *l, clv_err *err) {
 }
 
 static clv_code parse_head_line(clv_ledger *l, const char *line, size_t len, clv_err *err) {
-  char hex[HEX + 1] = "";
-  bool fits = len == HEAD_LEN && memcmp(line, HEAD, sizeof HEAD - 1) == 0;
-  if (fits) memcpy(hex, line + sizeof HEAD - 1, HEX);
+  char hex[SALT_DIGITS + 1] = "";
+  bool fits = len == HEAD_LEN && memcmp(line, HEAD_PREFIX, sizeof HEAD_PREFIX - 1) == 0;
+  if (fits) memcpy(hex, line + sizeof HEAD_PREFIX - 1, SALT_DIGITS);
   if (fits && clv_sha256_parse(hex, &l->salt)) return CLV_OK;
   return clv_fail(err, CLV_DATA_LOSS, "this is not the head line of a ledger of version 1");
 }
@@ -126,11 +130,11 @@ static clv_code parse_head_line(clv_ledger *l, const char *line, size_t len, clv
 static clv_code parse_digests(clv_ledger *l, const char **p, const char *end, bool *ret_fits,
                               clv_err *err) {
   clv_ledger_kind kind;
-  const size_t first = l->n;
+  const size_t first_index = l->n;
   *ret_fits = parse_kind(p, end, &kind);
-  while (*ret_fits && (l->n == first || (kind == CLV_LEDGER_ROW && **p != ' '))) {
+  while (*ret_fits && (l->n == first_index || (kind == CLV_LEDGER_ROW && **p != ' '))) {
     CLV_TRY(reserve_line(l, err));
-    l->lines[l->n] = (ledger_line){.kind = kind, .first_index = first};
+    l->lines[l->n] = (ledger_line){.kind = kind, .first_index = first_index};
     *ret_fits = parse_digest(p, end, digest_bytes(kind), l->lines[l->n].digest);
     l->n++;
     l->n_rows += kind == CLV_LEDGER_ROW;
@@ -158,7 +162,8 @@ static clv_code parse_line(clv_ledger *l, const char *line, size_t len, clv_err 
 /* Parses all complete lines. The last line may be truncated or consist of NUL bytes, because the
  * machine may have crashed while a command added to the file. NUL bytes before a complete line are
  * an error. */
-static clv_code parse_lines(clv_ledger *l, const char *label, size_t *ret_whole, clv_err *err) {
+static clv_code parse_lines(clv_ledger *l, const char *label, size_t *ret_complete_bytes,
+                            clv_err *err) {
   const char *text = l->text.data, *end;
   size_t at = 0, number = 1, left = l->text.len;
   for (; (end = memchr(text + at, '\n', left)); number++, left = l->text.len - at) {
@@ -170,7 +175,7 @@ static clv_code parse_lines(clv_ledger *l, const char *label, size_t *ret_whole,
       return clv_err_prefix(err, "%s:%zu", label, number);
     at += len + 1;
   }
-  *ret_whole = at;
+  *ret_complete_bytes = at;
   return CLV_OK;
 }
 
@@ -183,7 +188,7 @@ static int compare_by_digest(const void *a, const void *b) {
 }
 
 clv_code clv_ledger_parse(const char *text, size_t len, const char *label, clv_ledger **ret,
-                          size_t *ret_whole, clv_err *err) {
+                          size_t *ret_complete_bytes, clv_err *err) {
   CLV_AUTO(clv_ledger_freep) clv_ledger *l = NULL;
   if (len > CLV_LEDGER_MAX_BYTES)
     return clv_fail(err, CLV_EXHAUSTED, "%s has more than %d MiB", label,
@@ -191,9 +196,9 @@ clv_code clv_ledger_parse(const char *text, size_t len, const char *label, clv_l
   CLV_TRY(clv_alloc(1, sizeof *l, &l, err));
   clv_bytes_add(&l->text, len ? text : "", len);
   if (l->text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for %s", label);
-  CLV_TRY(parse_lines(l, label, ret_whole, err));
-  if (!*ret_whole) CLV_TRY(clv_random_bytes(&l->salt, sizeof l->salt, err));
-  l->lacks_head_line = !*ret_whole;
+  CLV_TRY(parse_lines(l, label, ret_complete_bytes, err));
+  if (!*ret_complete_bytes) CLV_TRY(clv_random_bytes(&l->salt, sizeof l->salt, err));
+  l->lacks_head_line = !*ret_complete_bytes;
   if (l->n) qsort(l->lines, l->n, sizeof *l->lines, compare_by_digest);
   *ret = clv_steal(&l);
   return CLV_OK;
@@ -208,9 +213,9 @@ size_t clv_ledger_count_rows(const clv_ledger *l) { return l->n_rows; }
 static clv_code compute_line_digest(const clv_ledger *l, clv_ledger_kind kind, const clv_sha256 *of,
                                     ledger_line *ret, clv_err *err) {
   clv_sha256 digest;
-  uint8_t text[1 + sizeof *of] = {(uint8_t)kind};
-  memcpy(text + 1, of, sizeof *of);
-  CLV_TRY(clv_hmac_sha256(&l->salt, text, sizeof text, &digest, err));
+  uint8_t key_bytes[1 + sizeof *of] = {(uint8_t)kind};
+  memcpy(key_bytes + 1, of, sizeof *of);
+  CLV_TRY(clv_hmac_sha256(&l->salt, key_bytes, sizeof key_bytes, &digest, err));
   *ret = (ledger_line){.kind = kind};
   memcpy(ret->digest, &digest, digest_bytes(kind));
   return CLV_OK;
@@ -220,24 +225,25 @@ static bool has_same_digest(const ledger_line *a, const ledger_line *b) {
   return a->kind == b->kind && memcmp(a->digest, b->digest, sizeof a->digest) == 0;
 }
 
-/* Returns the first entry with the kind and digest of `like`; NULL: there is none. */
-static const ledger_line *find_first_line(const clv_ledger *l, const ledger_line *like) {
+/* Returns the first entry with the kind and digest of `wanted`; NULL: the ledger has no such
+ * entry. */
+static const ledger_line *find_first_line(const clv_ledger *l, const ledger_line *wanted) {
   size_t low = 0, high = l->n;
   while (low < high) {
     size_t mid = low + (high - low) / 2;
-    if (compare_by_digest(&l->lines[mid], like) < 0)
+    if (compare_by_digest(&l->lines[mid], wanted) < 0)
       low = mid + 1;
     else
       high = mid;
   }
-  return low < l->n && has_same_digest(&l->lines[low], like) ? &l->lines[low] : NULL;
+  return low < l->n && has_same_digest(&l->lines[low], wanted) ? &l->lines[low] : NULL;
 }
 
 clv_code clv_ledger_find(const clv_ledger *l, clv_ledger_kind kind, const clv_sha256 *of,
                          clv_ledger_entry *ret, bool *ret_found, clv_err *err) {
-  ledger_line like;
-  CLV_TRY(compute_line_digest(l, kind, of, &like, err));
-  const ledger_line *line = find_first_line(l, &like);
+  ledger_line wanted;
+  CLV_TRY(compute_line_digest(l, kind, of, &wanted, err));
+  const ledger_line *line = find_first_line(l, &wanted);
   *ret_found = line != NULL;
   if (!line) return CLV_OK;
   snprintf(ret->date, sizeof ret->date, "%.*s", DATE_LEN, line->date);
@@ -247,20 +253,20 @@ clv_code clv_ledger_find(const clv_ledger *l, clv_ledger_kind kind, const clv_sh
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* Returns true if the ledger has an entry with the kind and digest of `like` for this identity. */
-static bool has_line_for_identity(const clv_ledger *l, const ledger_line *like,
+/* Returns true if the ledger has an entry with the kind and digest of `wanted` for the identity. */
+static bool has_line_for_identity(const clv_ledger *l, const ledger_line *wanted,
                                   const char *identity) {
-  const ledger_line *line = find_first_line(l, like);
+  const ledger_line *line = find_first_line(l, wanted);
   size_t len = strlen(identity);
-  for (; line && line < l->lines + l->n && has_same_digest(line, like); line++)
+  for (; line && line < l->lines + l->n && has_same_digest(line, wanted); line++)
     if (line->identity_len == len && memcmp(line->identity, identity, len) == 0) return true;
   return false;
 }
 
 static void put_head_line(const clv_ledger *l, clv_bytes *out) {
-  char hex[HEX + 1];
+  char hex[SALT_DIGITS + 1];
   clv_sha256_hex(&l->salt, hex);
-  clv_bytes_printf(out, HEAD "%s\n", hex);
+  clv_bytes_printf(out, HEAD_PREFIX "%s\n", hex);
 }
 
 static void put_digest(const ledger_line *line, clv_bytes *out) {
@@ -289,14 +295,14 @@ static void format_today(char text[CLV_LEDGER_DATE_BYTES]) {
   if (gmtime_r(&now, &tm)) (void)strftime(text, CLV_LEDGER_DATE_BYTES, "%Y-%m-%d", &tm);
 }
 
-/* Formats item *i as a line, or, if it is a row, this row and the rows of the same identity that
- * follow it. Advances *i past the formatted items. */
+/* Formats item *i as a line. If the item is a row, the line also has the rows of the same identity
+ * that follow it in `items`. Advances *i past the formatted items. */
 static clv_code put_items(const clv_ledger *l, const clv_ledger_item *items, size_t n, size_t *i,
                           clv_bytes *out, clv_err *err) {
   const clv_ledger_item *item = &items[*i];
   char date[CLV_LEDGER_DATE_BYTES];
   size_t len = strlen(item->identity);
-  bool any = false;
+  bool has_begun_line = false;
   ledger_line line;
   if (!is_valid_identity(item->identity, len))
     return clv_fail(err, CLV_INVALID,
@@ -307,15 +313,15 @@ static clv_code put_items(const clv_ledger *l, const clv_ledger_item *items, siz
   do {
     CLV_TRY(compute_line_digest(l, item->kind, &items[*i].of, &line, err));
     if (has_line_for_identity(l, &line, item->identity)) continue;
-    if (!any) clv_bytes_printf(out, "%s ", kind_names[line.kind]);
+    if (!has_begun_line) clv_bytes_printf(out, "%s ", kind_names[line.kind]);
     put_digest(&line, out);
-    any = true;
+    has_begun_line = true;
   } while (++*i < n && item->kind == CLV_LEDGER_ROW && items[*i].kind == CLV_LEDGER_ROW &&
            strcmp(items[*i].identity, item->identity) == 0);
   line.date = date;
   line.identity = item->identity;
   line.identity_len = len;
-  if (any) put_date_and_identity(&line, out);
+  if (has_begun_line) put_date_and_identity(&line, out);
   return CLV_OK;
 }
 
@@ -335,11 +341,11 @@ static int compare_by_file_order(const void *a, const void *b) {
 /* Returns true if a compacted file has the row. If the ledger has too many rows, a compacted file
  * has only those whose digests begin with enough zero bits. */
 static bool is_in_compacted_file(const clv_ledger *l, const ledger_line *line) {
-  uint32_t head = 0;
+  uint32_t digest_prefix = 0;
   int shift = 0;
   while (l->n_rows >> shift > CLV_LEDGER_KEPT_ROWS) shift++;
-  for (int i = 0; i < 4; i++) head = head << 8 | line->digest[i];
-  return !shift || head >> (32 - shift) == 0;
+  for (int i = 0; i < 4; i++) digest_prefix = digest_prefix << 8 | line->digest[i];
+  return !shift || digest_prefix >> (32 - shift) == 0;
 }
 
 /* Formats the entries of kind ROW. Entries that the file had on one line stay on one line. */
@@ -349,8 +355,9 @@ static clv_code put_rows(const clv_ledger *l, clv_bytes *out, clv_err *err) {
   CLV_TRY(clv_alloc(l->n_rows, sizeof *kept, &kept, err));
   for (size_t i = 0; i < l->n; i++) {
     const ledger_line *line = &l->lines[i];
-    bool repeats = i && has_same_digest(&line[-1], line);
-    if (line->kind == CLV_LEDGER_ROW && !repeats && is_in_compacted_file(l, line)) kept[n++] = line;
+    bool is_repeated = i && has_same_digest(&line[-1], line);
+    if (line->kind == CLV_LEDGER_ROW && !is_repeated && is_in_compacted_file(l, line))
+      kept[n++] = line;
   }
   if (n) qsort(kept, n, sizeof *kept, compare_by_file_order);
   for (size_t i = 0; i < n; i++) {

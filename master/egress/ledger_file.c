@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The file of the ledger: finds, reads, locks and extends it. clv_ledger_open reads the file for
- * the plan of a command. clv_ledger_add locks the file, reads it, appends new lines and waits for
- * the disk. The trainer calls it before it sends a key or a tensor, so that the line of each key or
+ * Finds, reads, locks and extends the file of the ledger. clv_ledger_open reads the file for the
+ * plan of a command. clv_ledger_add locks the file, reads it, appends new lines and waits for the
+ * disk. The trainer calls it before it sends a key or a tensor, so that the line of each key or
  * tensor is on the disk first. clv_ledger_add replaces a full file by a compacted one. It removes a
- * truncated last
- * line: the command that wrote it had not sent anything under that line.
+ * truncated last line; the command that wrote it cannot have sent anything under that line.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,12 +19,12 @@
 #include "master/egress/egress_int.h"
 
 #define FILE_NAME "keys.ledger"
-enum { LOCK_MS = 10000, LOCK_STEP_MS = 20 };
+enum { MAX_LOCK_WAIT_MS = 10000, LOCK_RETRY_MS = 20 };
 
-/* ---- where ----------------------------------------------------------------------------------- */
+/* ---- folder ---------------------------------------------------------------------------------- */
 
-/* Appends the folder that systemd gives a service with StateDirectory=, the first one if there are
- * several. Returns false if there is none. */
+/* Appends the folder that systemd gives a service with StateDirectory=; of several folders, the
+ * first. Returns false if there is none. */
 static bool find_service_folder(clv_bytes *ret) {
   const char *list = getenv("STATE_DIRECTORY");
   if (!list || list[0] != '/') return false;
@@ -79,11 +78,11 @@ static clv_code find_file(ledger_file *f, clv_err *err) {
   return f->path.failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-static clv_code fail_ledger(const ledger_file *f, const char *what, const char *why, clv_err *err) {
+static clv_code fail_ledger(const ledger_file *f, const char *verb, const char *why, clv_err *err) {
   return clv_fail(err, CLV_PRECONDITION,
                   "the ledger of keys %s cannot be %s: %s; it keeps which layers workers know: set "
                   "XDG_STATE_HOME to a folder that stays and that you may write to",
-                  f->path.data, what, why);
+                  f->path.data, verb, why);
 }
 
 /* Refuses a file that another user owns or may write to, because that user could remove lines. */
@@ -113,9 +112,10 @@ static clv_code read_file(ledger_file *f, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code parse_file(const ledger_file *f, clv_ledger **ret, size_t *ret_whole,
+static clv_code parse_file(const ledger_file *f, clv_ledger **ret, size_t *ret_complete_bytes,
                            clv_err *err) {
-  if (clv_ledger_parse(f->text.data, f->text.len, f->path.data, ret, ret_whole, err) == CLV_OK)
+  if (clv_ledger_parse(f->text.data, f->text.len, f->path.data, ret, ret_complete_bytes, err) ==
+      CLV_OK)
     return CLV_OK;
   clv_err why = *err;
   return clv_fail(err, CLV_DATA_LOSS,
@@ -146,15 +146,15 @@ static clv_code make_folder(const ledger_file *f, clv_err *err) {
                                           : fail_ledger(f, "written", strerror(errno), err);
 }
 
-/* Waits LOCK_MS for the lock at most. Then it fails, because a stopped process that holds the lock
- * would otherwise block all others without any message. */
+/* Waits at most MAX_LOCK_WAIT_MS for the lock. Then it fails, because a stopped process that holds
+ * the lock would otherwise block all others without any message. */
 static clv_code lock_file(const ledger_file *f, clv_err *err) {
-  for (int waited = 0; flock(f->fd, LOCK_EX | LOCK_NB) != 0; waited += LOCK_STEP_MS) {
+  for (int waited_ms = 0; flock(f->fd, LOCK_EX | LOCK_NB) != 0; waited_ms += LOCK_RETRY_MS) {
     if (errno != EWOULDBLOCK && errno != EINTR)
       return fail_ledger(f, "locked", strerror(errno), err);
-    if (waited >= LOCK_MS)
+    if (waited_ms >= MAX_LOCK_WAIT_MS)
       return fail_ledger(f, "locked", "another process has held it for 10 s", err);
-    usleep(LOCK_STEP_MS * 1000);
+    usleep(LOCK_RETRY_MS * 1000);
   }
   return CLV_OK;
 }
@@ -169,10 +169,10 @@ static clv_code open_and_lock(ledger_file *f, clv_err *err) {
 /* Returns true if the path no longer names the open file: another process has replaced it by a
  * compacted one, or a user has moved it away. */
 static bool is_replaced(const ledger_file *f) {
-  struct stat own, there;
-  if (fstat(f->fd, &own) != 0) return false;
-  if (lstat(f->path.data, &there) != 0) return errno == ENOENT;
-  return own.st_ino != there.st_ino || own.st_dev != there.st_dev;
+  struct stat fd_stat, path_stat;
+  if (fstat(f->fd, &fd_stat) != 0) return false;
+  if (lstat(f->path.data, &path_stat) != 0) return errno == ENOENT;
+  return fd_stat.st_ino != path_stat.st_ino || fd_stat.st_dev != path_stat.st_dev;
 }
 
 static clv_code open_for_adding(ledger_file *f, clv_err *err) {
@@ -189,11 +189,12 @@ static clv_code open_for_adding(ledger_file *f, clv_err *err) {
 static clv_code append_lines(const ledger_file *f, size_t at, const clv_bytes *lines,
                              clv_err *err) {
   if (ftruncate(f->fd, (off_t)at) != 0) return fail_ledger(f, "written", strerror(errno), err);
-  for (size_t put = 0; put < lines->len;) {
-    ssize_t n = pwrite(f->fd, lines->data + put, lines->len - put, (off_t)(at + put));
+  for (size_t n_written = 0; n_written < lines->len;) {
+    ssize_t n =
+        pwrite(f->fd, lines->data + n_written, lines->len - n_written, (off_t)(at + n_written));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return fail_ledger(f, "written", strerror(errno), err);
-    put += (size_t)n;
+    n_written += (size_t)n;
   }
   if (fsync(f->fd) != 0) return fail_ledger(f, "written", strerror(errno), err);
   return f->is_new_file ? clv_file_sync_folder(f->path.data, err) : CLV_OK;
@@ -202,18 +203,19 @@ static clv_code append_lines(const ledger_file *f, size_t at, const clv_bytes *l
 /* Replaces a full file by a compacted one, to which the new lines are appended. */
 static clv_code replace_by_compacted_file(const ledger_file *f, const clv_ledger *l,
                                           const clv_bytes *lines, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes all = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes compacted = {0};
   clv_err why;
-  CLV_TRY(clv_ledger_compact(l, &all, err));
-  clv_bytes_add(&all, lines->data, lines->len);
-  if (all.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  if (all.len > CLV_LEDGER_MAX_BYTES)
+  CLV_TRY(clv_ledger_compact(l, &compacted, err));
+  clv_bytes_add(&compacted, lines->data, lines->len);
+  if (compacted.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (compacted.len > CLV_LEDGER_MAX_BYTES)
     return clv_fail(err, CLV_PRECONDITION,
                     "the ledger of keys %s is full: it has %zu keys and weights, each once, and "
                     "at most %d MiB; move it away to begin another: layers that workers had until "
                     "now count as secret then",
                     f->path.data, clv_ledger_count(l), CLV_LEDGER_MAX_BYTES >> 20);
-  if (clv_file_write_durable(f->path.data, all.data, all.len, 0600, &why) == CLV_OK) return CLV_OK;
+  if (clv_file_write_durable(f->path.data, compacted.data, compacted.len, 0600, &why) == CLV_OK)
+    return CLV_OK;
   return fail_ledger(f, "written", why.text, err);
 }
 

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Prepares the page of a record: clv_egress_write_page joins rows of weights to one line, sums up
+ * Prepares the page of a record: clv_egress_write_page joins rows of weights into one line, sums up
  * the bytes of each receiver and sorts the lines by attempt; page_formats.c writes the result. The
- * record may come from an untrusted source and be as long as the limits permit, so joining the rows
- * takes time linear in the length.
+ * record may come from an untrusted source and be as long as the limits permit, so rows are joined
+ * in a time that is linear in its length.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/egress/egress_int.h"
 
-/* number of last lines that are searched for one that a row can join. Few suffice, because the rows
- * of one push of weights follow each other. */
+/* Number of last lines that are searched for a line that a row can join. A few lines suffice,
+ * because the rows of one push of weights follow each other. */
 enum { RECENT_LINES = 64 };
 
 static void page_done(egress_page *p) {
@@ -97,12 +97,12 @@ static clv_code fill_page(egress_page *p, clv_err *err) {
 
 clv_code clv_egress_write_page(const clv_egress_summary *b, const char *run, clv_egress_format form,
                                clv_bytes *out, clv_err *err) {
-  static void (*const forms[])(const egress_page *, clv_bytes *) = {
+  static void (*const writers[])(const egress_page *, clv_bytes *) = {
       [CLV_EGRESS_PLAIN_TEXT] = egress_write_text_page,
       [CLV_EGRESS_HTML] = egress_write_html_page,
       [CLV_EGRESS_JSON] = egress_write_json_page};
   CLV_AUTO(page_done) egress_page p = {.summary = b, .run = run};
   CLV_TRY(fill_page(&p, err));
-  forms[form](&p, out);
+  writers[form](&p, out);
   return out->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory for a page") : CLV_OK;
 }

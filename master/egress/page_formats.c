@@ -9,8 +9,8 @@
 
 #include "master/egress/egress_int.h"
 
-/* Returns true for a character that could change how a terminal or a browser shows the rest: a
- * control character, a line separator or a mark of text direction. */
+/* Returns true for a character that could change how a terminal or a browser shows the following
+ * text: a control character, a line separator or a mark of text direction. */
 static bool can_alter_display(uint32_t c) {
   return clv_is_control(c) || c == 0x200e || c == 0x200f || (c >= 0x2028 && c <= 0x202e) ||
          (c >= 0x2066 && c <= 0x2069) || c == 0xfeff;

@@ -9,8 +9,8 @@
 
 void egress_format_tensor_name(const egress_page_row *r, clv_bytes *out) {
   const clv_egress_key *w = r->key;
-  bool others = strcmp(w->from, CLV_EGRESS_MASTER) != 0;
-  clv_bytes_printf(out, "%s%s", others ? "planned: " : "",
+  bool is_sent_by_worker = strcmp(w->from, CLV_EGRESS_MASTER) != 0;
+  clv_bytes_printf(out, "%s%s", is_sent_by_worker ? "planned: " : "",
                    clv_egress_kind_name((clv_egress_kind)w->kind));
   if (w->kind == CLV_EGRESS_FAILURE)
     clv_bytes_puts(out, " of the run: a code and its place");
@@ -19,7 +19,7 @@ void egress_format_tensor_name(const egress_page_row *r, clv_bytes *out) {
   if (r->n_rows > 1) clv_bytes_printf(out, ", %llu names", (unsigned long long)r->n_rows);
   if (r->n_rows == 1 && w->name[0]) clv_bytes_printf(out, ": %s", w->name);
   if (w->has_random_values) clv_bytes_puts(out, " (a trial with random numbers)");
-  if (others) clv_bytes_printf(out, ", sent by %s", w->from);
+  if (is_sent_by_worker) clv_bytes_printf(out, ", sent by %s", w->from);
 }
 
 static void put_size(uint64_t bytes, clv_bytes *out) {
@@ -29,7 +29,7 @@ static void put_size(uint64_t bytes, clv_bytes *out) {
 }
 
 /* unsettled_bytes: bytes of allowances without a SETTLE. The record cannot say how many of these
- * bytes left, so the printed sum is an upper limit. */
+ * bytes were sent, so the printed sum is an upper limit. */
 void egress_format_bytes(uint64_t settled_bytes, uint64_t unsettled_bytes, clv_bytes *out) {
   if (unsettled_bytes) clv_bytes_puts(out, "at most ");
   put_size(settled_bytes + unsettled_bytes, out);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checks of a policy: clv_policy_check_tensor, _reading and _epoch before a command sends anything,
- * clv_policy_charge for each tensor at the gate. Each refusal names the line of the policy that
- * forbids the tensor and a remedy: a change of the session, or a request to the policy's approver.
+ * Checks what a policy permits: clv_policy_check_tensor, _reading and _epoch before a command sends
+ * anything, clv_policy_charge for each tensor at the gate. Each refusal names the line of the
+ * policy that forbids the tensor and a remedy: a change of the session, or a request to the
+ * policy's approver.
  */
 #include <fnmatch.h>
 #include <stddef.h>
@@ -26,8 +27,9 @@ static clv_code check_worker(const clv_policy_config *c, const clv_policy_tensor
                             t->identity, t->worker, t->name);
 }
 
-/* Returns the word that permits a kind in the policy's list `kinds`. NULL: the list does not decide
- * on this kind; keys under `allow` permit records and labels, and failures need no permission. */
+/* Returns the word of the policy's list `kinds` that permits a kind of tensor. NULL: the list does
+ * not decide on this kind, because keys under `allow` permit records and labels, and failures need
+ * no permission. */
 static const char *word_in_kinds_list(clv_egress_kind kind) {
   static const char *const kinds[CLV_EGRESS_KINDS] = {
       [CLV_EGRESS_TOKENS] = "activation", [CLV_EGRESS_ACTIVATION] = "activation",
@@ -51,8 +53,8 @@ static clv_code check_kind(const clv_policy_config *c, const clv_policy_tensor *
 static const struct {
   clv_finding finding;
   const char *key;
-  size_t value_offset,
-      pos_offset; /* offsets in clv_policy_config of the key's value and position */
+  /* offsets in clv_policy_config of the key's value and position */
+  size_t value_offset, pos_offset;
 } permit_keys[] = {
 #define AT(member) offsetof(clv_policy_config, member)
     {CLV_FINDING_LABELS, "allow.labels", AT(allow.labels), AT(allow.labels_pos)},
@@ -80,9 +82,9 @@ static clv_code check_findings(const clv_policy_config *c, const clv_policy_tens
                                clv_err *err) {
   clv_findings found = findings_to_permit(t);
   for (size_t i = 0; i < CLV_COUNT(permit_keys); i++) {
-    bool given = *(const bool *)((const char *)c + permit_keys[i].value_offset);
+    bool is_permitted = *(const bool *)((const char *)c + permit_keys[i].value_offset);
     clv_config_pos pos = *(const clv_config_pos *)((const char *)c + permit_keys[i].pos_offset);
-    if (given || !(found & permit_keys[i].finding)) continue;
+    if (is_permitted || !(found & permit_keys[i].finding)) continue;
     return clv_policy_fail_at(c, pos.line ? pos : c->allow.pos, err,
                               "the policy does not permit %s to %s: %s is not true; keep more "
                               "layers at the master, or ask for %s: true",
@@ -176,9 +178,9 @@ double clv_policy_max_read(const clv_policy *p, int reader) {
   return p ? p->config->max_read[reader] : 1;
 }
 
-/* Returns the number of decimals, 2 to 6, to print a share with, so that a share above its limit is
- * printed as a number above the limit. */
-static int n_decimals_above_limit(double figure, double limit) {
+/* Returns the number of decimals, 2 to 6, with which to print a share, so that a share above its
+ * limit is printed as a number above the limit. */
+static int choose_decimals(double figure, double limit) {
   char text[32];
   int digits = 2;
   for (; digits < 6; digits++) {
@@ -204,7 +206,7 @@ clv_code clv_policy_check_reading(const clv_policy *p, const clv_policy_reading 
       p->config, pos, err,
       "%s: the look read %.*f of them from what leaves, and the policy permits %g "
       "(max_read.%s): keep more layers at the master, or ask for another limit",
-      name, n_decimals_above_limit(r->share, limit), r->share, limit, name);
+      name, choose_decimals(r->share, limit), r->share, limit, name);
 }
 
 /* ---- programs -------------------------------------------------------------------------------- */

@@ -2,7 +2,7 @@
  *
  * Finds the policy of a host and checks its owner and its signature. Commands call clv_policy_find
  * before they connect to a worker. A policy with a wrong owner, mode, signature or text is an error
- * and is never ignored, because otherwise a user who can damage it could switch it off.
+ * and is never ignored, because otherwise a user who can damage the policy could switch it off.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -83,15 +83,15 @@ static clv_code read_all(int fd, const char *path, clv_bytes *ret, clv_err *err)
 }
 
 /* Reads a file of the folder through the folder's descriptor, whose owner was checked, so that the
- * folder cannot be exchanged in between. *ret_there false: there is no such file. */
-static clv_code read_file(const folder *f, const char *name, bool *ret_there, clv_bytes *ret,
+ * folder cannot be exchanged in between. *ret_exists false: there is no such file. */
+static clv_code read_file(const folder *f, const char *name, bool *ret_exists, clv_bytes *ret,
                           clv_err *err) {
   CLV_AUTO(fd_done) int fd = openat(f->fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   char path[CLV_EGRESS_MAX_TEXT];
   struct stat st;
   snprintf(path, sizeof path, "%s/%s", f->path, name);
-  *ret_there = fd >= 0 || errno != ENOENT;
-  if (!*ret_there) return CLV_OK;
+  *ret_exists = fd >= 0 || errno != ENOENT;
+  if (!*ret_exists) return CLV_OK;
   if (fd < 0 || fstat(fd, &st) != 0) return fail_open(path, err);
   if (!S_ISREG(st.st_mode)) return clv_fail(err, CLV_INVALID, "%s: not a plain file", path);
   CLV_TRY(check_owner(&st, path, err));
@@ -104,9 +104,9 @@ static clv_code verify_signature(const folder *f, const clv_bytes *text, const c
                                  clv_policy *p, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes ca = {0};
   char signer[CLV_TLS_SIGNER_LEN];
-  bool is_there;
-  CLV_TRY(read_file(f, CLV_POLICY_CA, &is_there, &ca, err));
-  if (!is_there)
+  bool exists;
+  CLV_TRY(read_file(f, CLV_POLICY_CA, &exists, &ca, err));
+  if (!exists)
     return clv_fail(err, CLV_INVALID, "%s/%s is missing: it says who may approve the policy",
                     f->path, CLV_POLICY_CA);
   const clv_tls_signed file = {.data = text->data,
@@ -123,15 +123,15 @@ static clv_code verify_signature(const folder *f, const clv_bytes *text, const c
   return CLV_OK;
 }
 
-/* Verifies the signature if there is one, whatever user runs the command. signed_only: a missing
- * signature is an error. */
-static clv_code check_signature(const folder *f, bool signed_only, const clv_bytes *text,
+/* Verifies the signature if there is one, no matter which user runs the command. needs_signature: a
+ * missing signature is an error. */
+static clv_code check_signature(const folder *f, bool needs_signature, const clv_bytes *text,
                                 clv_policy *p, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes signature = {0};
-  bool is_there;
-  CLV_TRY(read_file(f, CLV_POLICY_SIGNATURE, &is_there, &signature, err));
-  if (is_there) return verify_signature(f, text, &signature, p, err);
-  if (!signed_only) return CLV_OK;
+  bool exists;
+  CLV_TRY(read_file(f, CLV_POLICY_SIGNATURE, &exists, &signature, err));
+  if (exists) return verify_signature(f, text, &signature, p, err);
+  if (!needs_signature) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "%s/%s is missing: root could write any policy, so a run as root needs one that "
                   "an approver has signed",
@@ -140,12 +140,12 @@ static clv_code check_signature(const folder *f, bool signed_only, const clv_byt
 
 /* ---- finding --------------------------------------------------------------------------------- */
 
-static clv_code fill_policy(const folder *f, bool signed_only, const clv_bytes *text, clv_policy *p,
-                            clv_err *err) {
+static clv_code fill_policy(const folder *f, bool needs_signature, const clv_bytes *text,
+                            clv_policy *p, clv_err *err) {
   char path[CLV_EGRESS_MAX_TEXT];
   clv_sha256 digest;
   snprintf(path, sizeof path, "%s/%s", f->path, CLV_POLICY_FILE);
-  CLV_TRY(check_signature(f, signed_only, text, p, err));
+  CLV_TRY(check_signature(f, needs_signature, text, p, err));
   CLV_TRY(clv_sha256_of(text->data, text->len, &digest, err));
   clv_sha256_hex(&digest, p->sha256);
   return clv_policy_config_parse(path, text->data, text->len, &p->config, err);
@@ -154,29 +154,29 @@ static clv_code fill_policy(const folder *f, bool signed_only, const clv_bytes *
 /* Fails if there is a signature without a policy, because then the policy was removed. */
 static clv_code check_no_signature(const folder *f, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes signature = {0};
-  bool is_there;
-  CLV_TRY(read_file(f, CLV_POLICY_SIGNATURE, &is_there, &signature, err));
-  if (!is_there) return CLV_OK;
+  bool exists;
+  CLV_TRY(read_file(f, CLV_POLICY_SIGNATURE, &exists, &signature, err));
+  if (!exists) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "%s/%s exists, but %s does not: put the policy back, or remove its signature",
                   f->path, CLV_POLICY_SIGNATURE, CLV_POLICY_FILE);
 }
 
-clv_code clv_policy_open(const char *path, bool signed_only, clv_policy **ret, clv_err *err) {
+clv_code clv_policy_open(const char *path, bool needs_signature, clv_policy **ret, clv_err *err) {
   CLV_AUTO(folder_done) folder f;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_AUTO(clv_policy_freep) clv_policy *p = NULL;
-  bool is_there;
+  bool exists;
   *ret = NULL;
   CLV_TRY(open_folder(path, &f, err));
   if (f.fd < 0) return CLV_OK;
-  /* Checked before the policy is read, because another user who may write to the folder can have
-   * removed the policy. */
+  /* The folder is checked before the policy is read, because another user who may write to the
+   * folder may have removed the policy. */
   CLV_TRY(check_folder(&f, err));
-  CLV_TRY(read_file(&f, CLV_POLICY_FILE, &is_there, &text, err));
-  if (!is_there) return check_no_signature(&f, err);
+  CLV_TRY(read_file(&f, CLV_POLICY_FILE, &exists, &text, err));
+  if (!exists) return check_no_signature(&f, err);
   CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
-  CLV_TRY(fill_policy(&f, signed_only, &text, p, err));
+  CLV_TRY(fill_policy(&f, needs_signature, &text, p, err));
   *ret = clv_steal(&p);
   return CLV_OK;
 }

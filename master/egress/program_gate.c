@@ -4,7 +4,8 @@
  * and what they show. Before a tensor is sent, clv_program_gate_check finds its row and asks the
  * policy of the host, and clv_program_gate_charge takes its bytes from the policy's epoch and from
  * an allowance of the record. The gate refuses a tensor without a row if the host has a policy or
- * the program has declared any row; otherwise the tensor counts as the worst.
+ * the program has declared any row; otherwise it assumes the worst findings that such a tensor can
+ * have.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,8 +44,9 @@ struct clv_program_gate {
   row **rows;                /* [n_rows] in the order of their declaration */
   size_t n_rows;
   tensor_flow *flows; /* [n_flows] */
-  size_t n_flows, last_flow;
-  clv_err refusal; /* first refusal by row or policy; no tensor is sent after it */
+  size_t n_flows;
+  size_t last_found_flow; /* index in flows of the flow charged last; a search begins there */
+  clv_err refusal;        /* first refusal by row or policy; no tensor is sent after it */
 };
 
 /* ---- opening and closing --------------------------------------------------------------------- */
@@ -70,15 +72,16 @@ void clv_program_gate_begin_epoch(clv_program_gate *g) { clv_policy_begin_epoch(
 
 /* ---- a tensor as policy and record know it --------------------------------------------------- */
 
-/* Returns the worst that a tensor can show. Numbers that are i64 may be labels or tokens. */
+/* Returns the worst findings that a tensor of this kind and dtype can have. Values of dtype i64 may
+ * be labels or tokens. */
 static clv_findings worst_findings(cleave_sending_kind kind, cleave_dtype dtype) {
   if (kind == CLEAVE_SENDING_WEIGHTS) return CLV_FINDING_MIXED;
   if (kind == CLEAVE_SENDING_GRADIENT) return CLV_FINDING_LABELS_READABLE;
   return CLV_FINDING_RAW_INPUT | (dtype == CLEAVE_I64 ? CLV_FINDING_LABELS : 0u);
 }
 
-/* Returns the kind as a policy checks it. Records and labels are kinds of their own if the tensor
- * shows nothing else. */
+/* Returns the kind under which a policy checks a tensor. A tensor that shows only records has kind
+ * INPUT, one that shows only labels has kind LABELS. */
 static clv_egress_kind policy_kind(const cleave_sending *s, clv_findings findings) {
   if (s->kind == CLEAVE_SENDING_FAILURE) return CLV_EGRESS_FAILURE;
   if (s->kind == CLEAVE_SENDING_WEIGHTS)
@@ -96,7 +99,8 @@ static clv_egress_kind record_kind(const cleave_sending *s, clv_findings finding
   return clv_egress_record_kind(kind, findings);
 }
 
-/* Formats which input or output of its module a tensor is: "" for the first or only output. */
+/* Formats the index of a tensor among the inputs or outputs of its module; "" for the first or only
+ * output. */
 static const char *format_index(const cleave_sending *s, const char *of_output, char ret[32]) {
   ret[0] = '\0';
   if (s->kind == CLEAVE_SENDING_LEAF)
@@ -192,12 +196,12 @@ static clv_code check_numbers(const cleave_declaration *d, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code copy_text(const char *text, const char *what, char ret[CLV_EGRESS_MAX_NAME + 1],
+static clv_code copy_text(const char *text, const char *part, char ret[CLV_EGRESS_MAX_NAME + 1],
                           clv_err *err) {
   size_t len = text ? strlen(text) : 0;
   if (len > CLV_EGRESS_MAX_NAME)
     return clv_fail(err, CLV_INVALID, "the %s of a row has %zu bytes, at most %d are possible",
-                    what, len, CLV_EGRESS_MAX_NAME);
+                    part, len, CLV_EGRESS_MAX_NAME);
   memcpy(ret, text ? text : "", len + 1);
   return CLV_OK;
 }
@@ -218,7 +222,8 @@ static clv_code fill_row(const clv_program_gate *g, const cleave_declaration *d,
   return CLV_OK;
 }
 
-/* Returns the largest tensor of the row; of one sample if the row has no limit. */
+/* Returns the largest tensor of the row; a tensor of one sample if the row does not limit the
+ * number of samples. */
 static cleave_sending sending_of_row(const row *r) {
   const cleave_declaration *d = &r->declaration;
   cleave_sending s = {.kind = d->kind,
@@ -281,7 +286,7 @@ static cleave_status refuse(clv_program_gate *g, const char *text, cleave_error 
   return error->status = CLEAVE_DENIED;
 }
 
-/* Fills *ret with the row of an undeclared tensor, which shows the worst. */
+/* Fills *ret with a row for an undeclared tensor, which has the worst findings. */
 static const row *undeclared_row(const cleave_sending *s, row *ret) {
   memset(ret, 0, sizeof *ret);
   ret->declaration.shows = CLEAVE_SHOWS_WORST;
@@ -292,7 +297,7 @@ static const row *undeclared_row(const cleave_sending *s, row *ret) {
 cleave_status clv_program_gate_check(void *gate, const cleave_sending *s, cleave_error *error) {
   clv_program_gate *g = gate;
   char name[512], text[700];
-  row none;
+  row undeclared;
   clv_err why;
   if (g->refusal.code != CLV_OK && s->kind != CLEAVE_SENDING_FAILURE) return refuse(g, "", error);
   const row *r = find_row(g, s);
@@ -302,14 +307,14 @@ cleave_status clv_program_gate_check(void *gate, const cleave_sending *s, cleave
              s->worker);
     return refuse(g, text, error);
   }
-  clv_policy_tensor t = policy_tensor(g, s, r ? r : undeclared_row(s, &none), name);
+  clv_policy_tensor t = policy_tensor(g, s, r ? r : undeclared_row(s, &undeclared), name);
   if (clv_policy_check_tensor(g->policy, &t, &why) != CLV_OK) return refuse(g, why.text, error);
   return CLEAVE_OK;
 }
 
-/* ---- policy and record of a tensor that leaves ----------------------------------------------- */
+/* ---- policy and record of a sent tensor ------------------------------------------------------ */
 
-/* Sets the name of a row of the record: which tensor it is, and what it shows. */
+/* Sets the name of a row of the record: the tensor and its findings. */
 static void set_key_name(const cleave_sending *s, const row *r, clv_egress_key *ret) {
   char words[CLV_FINDINGS_TEXT], index[40] = "";
   bool is_leaf = s->kind == CLEAVE_SENDING_LEAF;
@@ -329,7 +334,7 @@ static void set_key_name(const cleave_sending *s, const row *r, clv_egress_key *
 static void make_key(const clv_program_gate *g, const cleave_sending *s, const row *r,
                      clv_egress_key *ret) {
   const clv_remote_spec *w = find_worker(g->config, s->worker);
-  int first = s->kind == CLEAVE_SENDING_WEIGHTS || s->rank == 0 ? 0 : 1;
+  int first_dim = s->kind == CLEAVE_SENDING_WEIGHTS || s->rank == 0 ? 0 : 1;
   memset(ret, 0, sizeof *ret);
   snprintf(ret->from, sizeof ret->from, "%s", CLV_EGRESS_MASTER);
   snprintf(ret->to, sizeof ret->to, "%.128s", s->worker);
@@ -339,12 +344,12 @@ static void make_key(const clv_program_gate *g, const cleave_sending *s, const r
   set_key_name(s, r, ret);
   if (s->kind == CLEAVE_SENDING_FAILURE) return;
   snprintf(ret->dtype, sizeof ret->dtype, "%s", clv_dtype_name((clv_dtype)s->dtype));
-  ret->shape.rank = s->rank - first;
-  memcpy(ret->shape.dim, s->shape + first, (size_t)ret->shape.rank * sizeof *s->shape);
+  ret->shape.rank = s->rank - first_dim;
+  memcpy(ret->shape.dim, s->shape + first_dim, (size_t)ret->shape.rank * sizeof *s->shape);
 }
 
-/* Adds a flow of the record. Its first allowance is for this tensor, or for the whole item if the
- * tensor is a piece of state. */
+/* Adds a flow of the record. Its first allowance is for this tensor, or, for a piece of state that
+ * is sent in several parts, for the complete tensor. */
 static clv_code add_flow(clv_program_gate *g, const clv_egress_key *key, const cleave_sending *s,
                          clv_err *err) {
   bool is_state = s->kind == CLEAVE_SENDING_WEIGHTS;
@@ -353,11 +358,11 @@ static clv_code add_flow(clv_program_gate *g, const clv_egress_key *key, const c
   g->flows = grown;
   tensor_flow *f = &g->flows[g->n_flows];
   f->key = *key;
-  size_t item = 0;
-  if (is_state) CLV_TRY(clv_shape_bytes(&key->shape, (clv_dtype)s->dtype, &item, err));
+  size_t item_bytes = 0;
+  if (is_state) CLV_TRY(clv_shape_bytes(&key->shape, (clv_dtype)s->dtype, &item_bytes, err));
   CLV_TRY(clv_egress_flow_new(g->record, key, is_state, &f->flow, err));
-  clv_egress_set_step_bytes(f->flow, CLV_MAX(s->bytes, item));
-  g->last_flow = g->n_flows++;
+  clv_egress_set_step_bytes(f->flow, CLV_MAX(s->bytes, item_bytes));
+  g->last_found_flow = g->n_flows++;
   return CLV_OK;
 }
 
@@ -369,22 +374,22 @@ static clv_code charge_to_record(clv_program_gate *g, const cleave_sending *s, c
   if (!g->record) return CLV_OK;
   make_key(g, s, r, &key);
   for (size_t i = 0; i < g->n_flows; i++) {
-    size_t at = (g->last_flow + i) % g->n_flows;
+    size_t at = (g->last_found_flow + i) % g->n_flows;
     if (!egress_is_same_key(&g->flows[at].key, &key)) continue;
-    g->last_flow = at;
+    g->last_found_flow = at;
     return clv_egress_charge(g->flows[at].flow, s->bytes, err);
   }
   CLV_TRY(add_flow(g, &key, s, err));
-  return clv_egress_charge(g->flows[g->last_flow].flow, s->bytes, err);
+  return clv_egress_charge(g->flows[g->last_found_flow].flow, s->bytes, err);
 }
 
 cleave_status clv_program_gate_charge(void *gate, const cleave_sending *s, cleave_error *error) {
   clv_program_gate *g = gate;
   char name[512];
-  row none;
+  row undeclared;
   clv_err why;
   const row *r = find_row(g, s);
-  if (!r) r = undeclared_row(s, &none);
+  if (!r) r = undeclared_row(s, &undeclared);
   if (g->policy && s->kind != CLEAVE_SENDING_FAILURE) {
     clv_policy_tensor t = policy_tensor(g, s, r, format_tensor(s, name, sizeof name));
     if (clv_policy_charge(g->policy, &t, s->bytes, &why) != CLV_OK)

@@ -40,18 +40,18 @@ struct clv_egress_flow {
   clv_egress_key key;
   bool has_one_tensor; /* the flow has one tensor: no further allowance is requested */
   uint64_t balance; /* bytes that allowances on the disk cover and that were not yet sent; atomic */
-  uint64_t
-      refill_below; /* balance below which the next allowance is requested; 0: no request; atomic */
-  uint64_t tensors; /* number of tensors charged; atomic */
+  /* balance below which the next allowance is requested; 0: no request; atomic */
+  uint64_t refill_below;
+  uint64_t tensors;     /* number of tensors charged; atomic */
   uint64_t step_bytes;  /* bytes of a step; atomic */
   bool needs_allowance; /* the next write_ahead must write an allowance; atomic */
   /* The fields below are under the record's lock. */
   uint64_t bytes_awaited;   /* bytes that a blocked clv_egress_charge waits for; 0: none waits */
   uint64_t bytes_unwritten; /* bytes of an allowance whose line is not on the disk yet; 0: none */
   uint64_t allowance_steps; /* steps that the last allowance covered; 0: no allowance yet */
-  uint64_t granted_bytes, settled_bytes,
-      /* bytes of all allowances; bytes and tensors that were sent under settled ones */
-      settled_tensors;
+  /* granted_bytes: bytes of all allowances; settled_bytes, settled_tensors: bytes and tensors that
+   * were sent under settled allowances */
+  uint64_t granted_bytes, settled_bytes, settled_tensors;
   /* [n_open_allowances] allowances without a SETTLE, the oldest first */
   open_allowance open_allowances[MAX_OPEN_ALLOWANCES];
   size_t n_open_allowances;
@@ -62,13 +62,12 @@ struct clv_egress_record {
   char path[4096];
   int fd;
   uint64_t attempt, last_id;
-  /* protects the flows and the file; a clv_egress_charge with a sufficient balance does not take
-   * it */
+  /* protects the flows and the file; clv_egress_charge takes it only if the balance is too small */
   pthread_mutex_t lock;
   clv_egress_flow *flows, **last_flow;
   clv_bytes lines; /* formatted lines, not yet written */
-  clv_err
-      first_failure; /* first failure to write; all later charges fail that need a new allowance */
+  /* first failure to write; after it all charges that need a new allowance fail */
+  clv_err first_failure;
   sem_t wake_thread;
   bool is_ending, has_thread;
   pthread_t thread;
@@ -99,7 +98,7 @@ static clv_code check_not_removed(const clv_egress_record *r, clv_err *err) {
 }
 
 /* Finds the end of the last complete line, where the next line begins. Removes a truncated line
- * behind that; a command leaves such a line if it is killed while it writes. */
+ * after it; a command leaves such a line if it is killed while it writes. */
 static clv_code find_append_offset(const clv_egress_record *r, off_t *ret, clv_err *err) {
   char tail[CLV_EGRESS_MAX_LINE + 1];
   off_t end = lseek(r->fd, 0, SEEK_END), from = CLV_MAX(end - (off_t)sizeof tail, (off_t)0);
@@ -118,29 +117,29 @@ static clv_code write_lines(clv_egress_record *r, clv_err *err) {
   CLV_TRY(lock_file(r, err));
   CLV_AUTO(unlock_file) int fd = r->fd;
   off_t end;
-  size_t done = 0;
+  size_t n_written = 0;
   CLV_TRY(check_not_removed(r, err));
   CLV_TRY(find_append_offset(r, &end, err));
-  while (end >= 0 && done < r->lines.len) {
-    ssize_t n = write(fd, r->lines.data + done, r->lines.len - done);
+  while (end >= 0 && n_written < r->lines.len) {
+    ssize_t n = write(fd, r->lines.data + n_written, r->lines.len - n_written);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) break;
-    done += (size_t)n;
+    n_written += (size_t)n;
   }
-  if (done == r->lines.len) return CLV_OK;
+  if (n_written == r->lines.len) return CLV_OK;
   clv_fail(err, CLV_PRECONDITION, "%s: %s", r->path, strerror(errno));
   if (end >= 0 && ftruncate(fd, end) != 0) clv_log(CLV_LOG_DEBUG, "%s keeps half a line", r->path);
   return err->code;
 }
 
-/* Writes r->lines to the file; durable: waits until they are on the disk. Caller holds the record's
- * lock. Stores the first failure in r->first_failure, and every later call returns it, because the
- * contents of the disk are unknown then. */
-static clv_code flush_lines(clv_egress_record *r, bool durable, clv_err *err) {
+/* Writes r->lines to the file. waits_for_disk: waits until they are on the disk. Caller holds the
+ * record's lock. Stores the first failure in r->first_failure. Every later call returns this
+ * failure, because the contents of the disk are unknown then. */
+static clv_code flush_lines(clv_egress_record *r, bool waits_for_disk, clv_err *err) {
   if (r->first_failure.code == CLV_OK && r->lines.failed)
     clv_fail(&r->first_failure, CLV_EXHAUSTED, "%s: out of memory", r->path);
   if (r->first_failure.code == CLV_OK) (void)!write_lines(r, &r->first_failure);
-  if (r->first_failure.code == CLV_OK && durable && fdatasync(r->fd) != 0)
+  if (r->first_failure.code == CLV_OK && waits_for_disk && fdatasync(r->fd) != 0)
     clv_fail(&r->first_failure, CLV_PRECONDITION, "%s: %s", r->path, strerror(errno));
   r->lines.len = 0;
   if (r->first_failure.code != CLV_OK && err) *err = r->first_failure;
@@ -175,8 +174,8 @@ static void settle_oldest_allowance(clv_egress_flow *f, uint64_t bytes) {
 
 /* Settles the open allowances of a flow whose bytes are used up. */
 static void settle_used_allowances(clv_egress_flow *f) {
-  uint64_t taken = f->granted_bytes - load_atomic(&f->balance);
-  while (f->n_open_allowances && f->settled_bytes + f->open_allowances[0].bytes <= taken)
+  uint64_t taken_bytes = f->granted_bytes - load_atomic(&f->balance);
+  while (f->n_open_allowances && f->settled_bytes + f->open_allowances[0].bytes <= taken_bytes)
     settle_oldest_allowance(f, f->open_allowances[0].bytes);
 }
 
@@ -237,23 +236,23 @@ static bool needs_allowance(const clv_egress_flow *f) {
 /* Formats an allowance for each flow that needs one. Returns true if there was any. */
 static bool format_needed_allowances(clv_egress_record *r) {
   uint64_t now = clv_now_ns();
-  bool any = false;
+  bool has_new = false;
   for (clv_egress_flow *f = r->flows; f; f = f->next) {
     if (!needs_allowance(f)) continue;
     __atomic_store_n(&f->needs_allowance, false, __ATOMIC_SEQ_CST);
     format_allowance(f, now);
-    any = true;
+    has_new = true;
   }
-  return any;
+  return has_new;
 }
 
 /* Writes the allowances that flows need, together with SETTLE lines for allowances that are used
  * up. Caller holds the record's lock. */
 static clv_code write_ahead(clv_egress_record *r, clv_err *err) {
-  bool any = format_needed_allowances(r);
-  if (!any && r->first_failure.code == CLV_OK) return CLV_OK;
+  bool has_new = format_needed_allowances(r);
+  if (!has_new && r->first_failure.code == CLV_OK) return CLV_OK;
   for (clv_egress_flow *f = r->flows; f; f = f->next) settle_used_allowances(f);
-  CLV_TRY(flush_lines(r, any, err));
+  CLV_TRY(flush_lines(r, has_new, err));
   for (clv_egress_flow *f = r->flows; f; f = f->next) add_to_balance(f);
   return CLV_OK;
 }
@@ -265,10 +264,10 @@ clv_code clv_egress_write_ahead(clv_egress_record *r, clv_err *err) {
   return code;
 }
 
-/* ---- taking ---------------------------------------------------------------------------------- */
+/* ---- charges --------------------------------------------------------------------------------- */
 
-/* Takes bytes from the balance of a flow, the bytes that allowances on the disk cover and that were
- * not yet sent. Returns false, and takes nothing, if the balance is too small. */
+/* Takes bytes from the balance of a flow. Returns false, and takes nothing, if the balance is too
+ * small. *ret_left: the balance afterwards. */
 static bool take_from_balance(clv_egress_flow *f, uint64_t bytes, uint64_t *ret_left) {
   uint64_t left = load_atomic(&f->balance);
   do {
@@ -346,7 +345,7 @@ static uint64_t take_back_old_allowances(clv_egress_record *r) {
 }
 
 uint64_t egress_renew_allowances(clv_egress_record *r) {
-  clv_err ignored; /* r->first_failure keeps it; clv_egress_charge returns it */
+  clv_err ignored; /* r->first_failure keeps this error, and clv_egress_charge returns it */
   pthread_mutex_lock(&r->lock);
   uint64_t next = take_back_old_allowances(r);
   if (write_ahead(r, &ignored) == CLV_OK && r->lines.len) (void)!flush_lines(r, false, &ignored);
@@ -365,11 +364,11 @@ static void *run_write_thread(void *user) {
 }
 
 static clv_code start_thread(clv_egress_record *r, clv_err *err) {
-  sigset_t all, before;
-  sigfillset(&all); /* the thread that runs the command handles all signals */
-  pthread_sigmask(SIG_BLOCK, &all, &before);
+  sigset_t all_signals, old_mask;
+  sigfillset(&all_signals); /* the thread that runs the command handles all signals */
+  pthread_sigmask(SIG_BLOCK, &all_signals, &old_mask);
   r->has_thread = pthread_create(&r->thread, NULL, run_write_thread, r) == 0;
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  pthread_sigmask(SIG_SETMASK, &old_mask, NULL);
   return r->has_thread
              ? CLV_OK
              : clv_fail(err, CLV_EXHAUSTED, "%s: cannot start the thread that writes it", r->path);
@@ -391,20 +390,21 @@ static clv_code open_file(clv_egress_record *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* Checks the existing lines, removes a truncated last line (*ret_cut: its bytes) and sets the
+/* Checks the existing lines, removes a truncated last line of *ret_removed_bytes bytes and sets the
  * number of the new attempt. Caller holds the file's lock. */
-static clv_code scan_existing_lines(clv_egress_record *r, uint64_t *ret_cut, clv_err *err) {
+static clv_code scan_existing_lines(clv_egress_record *r, uint64_t *ret_removed_bytes,
+                                    clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  size_t whole;
+  size_t complete_bytes;
   CLV_TRY(egress_read_file(r->fd, r->path, &text, err));
   if (egress_for_each_line(text.data ? text.data : "", text.len, r->path, note_attempt_number,
-                           &r->attempt, &whole, err) != CLV_OK)
+                           &r->attempt, &complete_bytes, err) != CLV_OK)
     return clv_err_prefix(err,
                           "the existing record cannot be read (move the file away to begin a new "
                           "record)");
   r->attempt++;
-  *ret_cut = text.len - whole;
-  if (text.len > whole && ftruncate(r->fd, (off_t)whole) != 0)
+  *ret_removed_bytes = text.len - complete_bytes;
+  if (text.len > complete_bytes && ftruncate(r->fd, (off_t)complete_bytes) != 0)
     return clv_fail(err, CLV_PRECONDITION, "%s: %s", r->path, strerror(errno));
   return CLV_OK;
 }
@@ -420,8 +420,9 @@ static clv_code write_attempt(clv_egress_record *r, clv_egress_line *l, clv_err 
   return flush_lines(r, true, err);
 }
 
-static clv_code begin_attempt(clv_egress_record *r, const clv_egress_line *about, clv_err *err) {
-  clv_egress_line l = *about;
+static clv_code begin_attempt(clv_egress_record *r, const clv_egress_line *start_line,
+                              clv_err *err) {
+  clv_egress_line l = *start_line;
   l.event = CLV_EGRESS_ATTEMPT;
   l.start.version = CLV_EGRESS_VERSION;
   CLV_TRY(write_attempt(r, &l, err));
@@ -441,8 +442,8 @@ static void record_free(clv_egress_record *r) {
   free(r);
 }
 
-clv_code clv_egress_open(const char *path, const clv_egress_line *about, clv_egress_record **ret,
-                         clv_err *err) {
+clv_code clv_egress_open(const char *path, const clv_egress_line *start_line,
+                         clv_egress_record **ret, clv_err *err) {
   clv_egress_record *r;
   if (strlen(path) >= sizeof r->path)
     return clv_fail(err, CLV_INVALID,
@@ -454,7 +455,7 @@ clv_code clv_egress_open(const char *path, const clv_egress_line *about, clv_egr
   sem_init(&r->wake_thread, 0, 0);
   r->last_flow = &r->flows;
   clv_code code = open_file(r, err);
-  if (code == CLV_OK) code = begin_attempt(r, about, err);
+  if (code == CLV_OK) code = begin_attempt(r, start_line, err);
   if (code == CLV_OK)
     *ret = r;
   else

@@ -11,7 +11,7 @@
 
 #include "master/egress/egress_int.h"
 
-typedef enum line_field_kind { WHOLE_NUMBER, TEXT, FLAG, SHAPE, KIND } line_field_kind;
+typedef enum line_field_kind { WHOLE_NUMBER, TEXT, FLAG, SHAPE, EGRESS_KIND } line_field_kind;
 
 typedef struct line_field {
   const char *key;
@@ -41,7 +41,7 @@ static const line_field allow_fields[] = {
     {"from", TEXT_AT(allow.key.from)},
     {"to", TEXT_AT(allow.key.to)},
     {"identity", TEXT_AT(allow.key.identity)},
-    {"kind", KIND, AT(allow.key.kind)},
+    {"kind", EGRESS_KIND, AT(allow.key.kind)},
     {"stage", TEXT_AT(allow.key.stage)},
     {"name", TEXT_AT(allow.key.name)},
     {"dtype", TEXT_AT(allow.key.dtype)},
@@ -105,10 +105,10 @@ static void put_text(clv_bytes *out, const char *text, size_t size) {
   size_t len = 0;
   for (size_t i = 0, n; i < size && text[i] && len < sizeof clean - 1; i += CLV_MAX(n, (size_t)1)) {
     n = clv_utf8_decode(text + i, size - i, &code_point);
-    bool shown = n && !clv_is_control(code_point);
+    bool is_printable = n && !clv_is_control(code_point);
     if (len + n > sizeof clean - 1) break;
-    memcpy(clean + len, shown ? text + i : "?", shown ? n : 1);
-    len += shown ? n : 1;
+    memcpy(clean + len, is_printable ? text + i : "?", is_printable ? n : 1);
+    len += is_printable ? n : 1;
   }
   clean[len] = '\0';
   clv_bytes_add_json(out, clean);
@@ -127,7 +127,7 @@ static void put_field(clv_bytes *out, const line_field *f, const void *line) {
   if (f->kind == TEXT) put_text(out, at, f->size);
   if (f->kind == SHAPE) put_shape(out, at);
   if (f->kind == FLAG) clv_bytes_puts(out, *(const bool *)at ? "true" : "false");
-  if (f->kind == KIND) clv_bytes_printf(out, "\"%s\"", kind_names[*(const uint64_t *)at]);
+  if (f->kind == EGRESS_KIND) clv_bytes_printf(out, "\"%s\"", kind_names[*(const uint64_t *)at]);
   if (f->kind == WHOLE_NUMBER)
     clv_bytes_printf(out, "%" PRIu64, CLV_MIN(*(const uint64_t *)at, (uint64_t)INT64_MAX));
 }
@@ -202,7 +202,7 @@ static bool parse_value(cursor *c, const line_field *f, void *line) {
   void *at = (char *)line + f->offset;
   if (f->kind == TEXT) return parse_text(c, at, f->size);
   if (f->kind == SHAPE) return parse_shape(c, at);
-  if (f->kind == KIND) return parse_kind(c, at);
+  if (f->kind == EGRESS_KIND) return parse_kind(c, at);
   if (f->kind == WHOLE_NUMBER) return parse_whole_number(c, at);
   *(bool *)at = skip_text(c, "true");
   return *(bool *)at || skip_text(c, "false");
@@ -232,7 +232,7 @@ static clv_code parse_event(cursor *c, clv_egress_event *ret, clv_err *err) {
 }
 
 clv_code clv_egress_line_parse(const char *text, size_t len, clv_egress_line *ret, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes again = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes rewritten = {0};
   clv_egress_line l = {0};
   cursor c = {text, text + len};
   if (len > CLV_EGRESS_MAX_LINE)
@@ -241,9 +241,9 @@ clv_code clv_egress_line_parse(const char *text, size_t len, clv_egress_line *re
   CLV_TRY(parse_event(&c, &l.event, err));
   CLV_TRY(parse_fields(&c, head_fields, CLV_COUNT(head_fields), &l, err));
   CLV_TRY(parse_fields(&c, events[l.event].fields, events[l.event].n, &l, err));
-  clv_egress_line_format(&l, &again);
-  if (again.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  if (again.len != len + 1 || memcmp(again.data, text, len) != 0)
+  clv_egress_line_format(&l, &rewritten);
+  if (rewritten.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (rewritten.len != len + 1 || memcmp(rewritten.data, text, len) != 0)
     return clv_fail(err, CLV_DATA_LOSS, "the line is not written as this program writes it");
   *ret = l;
   return CLV_OK;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads a record and sums it up: clv_egress_read and clv_egress_read_text, for the page and for
- * `egress`. The lines must be consistent: attempts and allowances have numbers without a gap, a
- * SETTLE follows its allowance and has no more bytes than the allowance, an END has the sums of its
- * attempt.
+ * Reads a record and sums up its lines: clv_egress_read and clv_egress_read_text, for the page and
+ * the command `egress`. The lines must be consistent: attempts and allowances have numbers without
+ * a gap, a SETTLE follows its allowance and has no more bytes than the allowance, an END has the
+ * sums of its attempt.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 
 #include "master/egress/egress_int.h"
 
-enum { FILE_BYTES = 1 << 30 };
+enum { MAX_FILE_BYTES = 1 << 30 };
 
 /* An allowance without a SETTLE so far. */
 typedef struct open_allowance_sum {
@@ -58,18 +58,18 @@ static clv_code reserve_element(void *list_pp, size_t n, size_t *cap, size_t siz
     return clv_fail(err, CLV_EXHAUSTED,
                     "the record has more than %d attempts, rows, hops or open allowances",
                     CLV_EGRESS_MAX_ROWS);
-  size_t more = CLV_MAX(2 * *cap, (size_t)16);
-  void *grown = reallocarray(*list, more, size);
+  size_t new_cap = CLV_MAX(2 * *cap, (size_t)16);
+  void *grown = reallocarray(*list, new_cap, size);
   if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   *list = grown;
-  *cap = more;
+  *cap = new_cap;
   return CLV_OK;
 }
 
-/* Adds `more` to *sum. CLV_DATA_LOSS: the sum exceeds INT64_MAX. */
-static clv_code add_checked(uint64_t *sum, uint64_t more, clv_err *err) {
-  if (*sum > INT64_MAX - more) return clv_fail(err, CLV_DATA_LOSS, "the sum is out of range");
-  *sum += more;
+/* Adds `bytes` to *sum. CLV_DATA_LOSS: the sum exceeds INT64_MAX. */
+static clv_code add_checked(uint64_t *sum, uint64_t bytes, clv_err *err) {
+  if (*sum > INT64_MAX - bytes) return clv_fail(err, CLV_DATA_LOSS, "the sum is out of range");
+  *sum += bytes;
   return CLV_OK;
 }
 
@@ -122,7 +122,8 @@ static clv_code add_allowance(record_reader *r, const clv_egress_line *l, clv_er
   CLV_TRY(add_checked(&row->unsettled_bytes, l->allow.bytes, err));
   if (is_from_master(row)) {
     CLV_TRY(add_checked(&r->summary.total_bytes, l->allow.bytes, err));
-    a->unsettled_bytes += l->allow.bytes; /* never more than the total */
+    /* cannot overflow: at most total_bytes, which add_checked has checked */
+    a->unsettled_bytes += l->allow.bytes;
     a->bytes += l->allow.bytes;
   }
   memcpy(row->last, l->at, sizeof l->at);
@@ -196,7 +197,7 @@ static clv_code set_end(record_reader *r, const clv_egress_line *l, clv_err *err
 }
 
 static clv_code handle_line(void *user, const char *text, size_t len, clv_err *err) {
-  static clv_code (*const on[])(record_reader *, const clv_egress_line *, clv_err *) = {
+  static clv_code (*const handlers[])(record_reader *, const clv_egress_line *, clv_err *) = {
       [CLV_EGRESS_ATTEMPT] = add_attempt,     [CLV_EGRESS_ALLOW] = add_allowance,
       [CLV_EGRESS_SETTLE] = settle_allowance, [CLV_EGRESS_HOP] = add_hop,
       [CLV_EGRESS_LOOK] = set_look,           [CLV_EGRESS_END] = set_end,
@@ -204,11 +205,11 @@ static clv_code handle_line(void *user, const char *text, size_t len, clv_err *e
   record_reader *r = user;
   clv_egress_line l;
   CLV_TRY(clv_egress_line_parse(text, len, &l, err));
-  bool known = l.attempt && l.attempt <= r->summary.n_attempts;
-  if (l.event != CLV_EGRESS_ATTEMPT && (!known || attempt_of(r, &l)->has_ended))
+  bool has_begun = l.attempt && l.attempt <= r->summary.n_attempts;
+  if (l.event != CLV_EGRESS_ATTEMPT && (!has_begun || attempt_of(r, &l)->has_ended))
     return clv_fail(err, CLV_DATA_LOSS, "attempt %llu has not begun or has ended",
                     (unsigned long long)l.attempt);
-  return on[l.event](r, &l, err);
+  return handlers[l.event](r, &l, err);
 }
 
 /* ---- all lines ------------------------------------------------------------------------------- */
@@ -222,13 +223,13 @@ static bool is_truncated_line(const char *line, size_t left, size_t *ret_len) {
 }
 
 clv_code egress_for_each_line(const char *text, size_t len, const char *label, egress_line_fn *fn,
-                              void *user, size_t *ret_whole, clv_err *err) {
+                              void *user, size_t *ret_complete_bytes, clv_err *err) {
   size_t at = 0, n;
   for (uint64_t number = 1; at < len && !is_truncated_line(text + at, len - at, &n);
        number++, at += n + 1)
     if (fn(user, text + at, n, err) != CLV_OK)
       return clv_err_prefix(err, "%s:%llu", label, (unsigned long long)number);
-  *ret_whole = at;
+  *ret_complete_bytes = at;
   return CLV_OK;
 }
 
@@ -249,9 +250,9 @@ static void close_fd(int *fd) {
 clv_code egress_read_file(int fd, const char *path, clv_bytes *ret, clv_err *err) {
   struct stat st;
   char buf[65536];
-  if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size > FILE_BYTES)
+  if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size > MAX_FILE_BYTES)
     return clv_fail(err, CLV_INVALID, "%s: not a regular file of %d bytes at most", path,
-                    FILE_BYTES);
+                    MAX_FILE_BYTES);
   while (ret->len < (size_t)st.st_size) {
     ssize_t n = pread(fd, buf, CLV_MIN(sizeof buf, (size_t)st.st_size - ret->len), (off_t)ret->len);
     if (n < 0 && errno == EINTR) continue;

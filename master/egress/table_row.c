@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of the egress table. clv_egress_record_kind returns the kind under which the record counts a
- * row; clv_egress_row_tensor returns the row in the form that a policy checks. The plan, the gate
- * and the trainer call both.
+ * Handles rows of the egress table. clv_egress_record_kind returns the kind under which the record
+ * counts a row; clv_egress_row_tensor returns the row in the form that a policy checks. The plan,
+ * the gate and the trainer call both.
  */
 #include "master/egress/egress.h"
 

@@ -32,12 +32,12 @@ static const char *name_in_file(const adapter_file *a, const char *param, prefix
 }
 
 /* True if a stage loads the parameter from the folder: its own adapters always, and its other
- * learning parameters if the folder has them (*optional). A frozen parameter is not loaded, because
- * an export would leave it out. */
+ * learning parameters if the folder has them (*is_optional). A frozen parameter is not loaded,
+ * because an export would leave it out. */
 static bool is_loaded_from_folder(const clv_stage_spec *s, const clv_param *p, bool *is_optional) {
-  bool adapter = clv_name_is_of_adapter(p->name);
-  *is_optional = !adapter;
-  return adapter ? s->lora.from != NULL : !p->frozen;
+  bool is_adapter = clv_name_is_of_adapter(p->name);
+  *is_optional = !is_adapter;
+  return is_adapter ? s->lora.from != NULL : !p->frozen;
 }
 
 static clv_code read_adapter_settings(const char *folder, clv_peft *ret, clv_err *err) {
@@ -52,18 +52,18 @@ static clv_code read_adapter_settings(const char *folder, clv_peft *ret, clv_err
  * the adapter were trained with them. */
 static clv_code check_scale(const clv_lora_config *l, const clv_peft *p, const char *param,
                             clv_err *err) {
-  double own = l->alpha / (l->rslora ? sqrt((double)l->r) : (double)l->r);
+  double session_scale = l->alpha / (l->rslora ? sqrt((double)l->r) : (double)l->r);
   char layer_name[CLV_NAME_MAX + 24];
   int64_t r;
   snprintf(layer_name, sizeof layer_name, "%s", param);
   *strstr(layer_name, ".lora_") = '\0';
   double scale = clv_peft_scale(p, layer_name, &r);
-  if (r == (int64_t)l->r && fabs(scale - own) <= 1e-9 * own) return CLV_OK;
+  if (r == (int64_t)l->r && fabs(scale - session_scale) <= 1e-9 * session_scale) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "the adapter of '%s' has rank %lld and scale %g in the folder, but rank %llu and "
                   "scale %g in the session: set lora.r, alpha and rslora as " CLV_PEFT_CONFIG
                   " has them",
-                  layer_name, (long long)r, scale, (unsigned long long)l->r, own);
+                  layer_name, (long long)r, scale, (unsigned long long)l->r, session_scale);
 }
 
 static clv_code check_scales(const clv_blueprint *b, uint32_t stage, const adapter_file *a,
@@ -108,9 +108,9 @@ static clv_code find_tensors(const clv_blueprint *b, uint32_t stage, const adapt
   for (int i = 0; i < params->n; i++) {
     const clv_param *p = &params->list[i];
     name_in_file(a, p->name, names[n]);
-    bool wanted = is_loaded_from_folder(&b->config->stages[stage], p, &is_optional);
-    if (!wanted && clv_weights_find_entry(a->file, names[n])) return refuse_tensor(p->name, err);
-    if (!wanted) continue;
+    bool is_wanted = is_loaded_from_folder(&b->config->stages[stage], p, &is_optional);
+    if (!is_wanted && clv_weights_find_entry(a->file, names[n])) return refuse_tensor(p->name, err);
+    if (!is_wanted) continue;
     want[n] = (clv_weights_want){names[n], p->dtype, p->shape, is_optional};
     n++;
   }
@@ -124,13 +124,16 @@ static clv_code find_tensors(const clv_blueprint *b, uint32_t stage, const adapt
 /* Refuses the file if it has an adapter for a layer whose stage has no such adapter. */
 static clv_code check_layer_has_adapter(const clv_blueprint *b, uint32_t stage,
                                         const adapter_file *a, const char *weight, clv_err *err) {
-  static const char end[] = ".weight", half[] = ".lora_A.weight";
+  static const char weight_suffix[] = ".weight", matrix_a[] = ".lora_A.weight";
   const clv_stage_spec *s = &b->config->stages[stage];
   size_t len = strlen(weight);
   char param[CLV_PEFT_PARAM];
   prefixed name;
-  if (len < sizeof end || strcmp(weight + len - (sizeof end - 1), end) != 0) return CLV_OK;
-  snprintf(param, sizeof param, "%.*s%s", (int)(len - (sizeof end - 1)), weight, half);
+  if (len < sizeof weight_suffix ||
+      strcmp(weight + len - (sizeof weight_suffix - 1), weight_suffix) != 0)
+    return CLV_OK;
+  snprintf(param, sizeof param, "%.*s%s", (int)(len - (sizeof weight_suffix - 1)), weight,
+           matrix_a);
   if (clv_params_find(b->stages[stage].params, param) ||
       !clv_weights_find_entry(a->file, name_in_file(a, param, name)))
     return CLV_OK;
@@ -197,15 +200,16 @@ clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_wei
   return CLV_OK;
 }
 
-/* ---- whose tensors there are ----------------------------------------------------------------- */
+/* ---- stages with tensors in it --------------------------------------------------------------- */
 
-/* True if the folder has a tensor of the stage. If the stage names the folder itself (asks), its
- * adapters do not count, because it loads them anyway. If it does not, they count, so that they are
- * refused instead of ignored. */
-static bool has_tensor_of_stage(const adapter_file *a, const clv_params *params, bool asks) {
+/* True if the folder has a tensor of the stage. If the stage names the folder itself
+ * (names_folder), its adapters do not count, because the stage loads them anyway. Otherwise they
+ * count, so that they are refused instead of ignored. */
+static bool has_tensor_of_stage(const adapter_file *a, const clv_params *params,
+                                bool names_folder) {
   prefixed name;
   for (int i = 0; i < params->n; i++)
-    if (!(asks && clv_name_is_of_adapter(params->list[i].name)) &&
+    if (!(names_folder && clv_name_is_of_adapter(params->list[i].name)) &&
         clv_weights_find_entry(a->file, name_in_file(a, params->list[i].name, name)))
       return true;
   return false;

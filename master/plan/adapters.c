@@ -37,7 +37,7 @@ clv_code clv_adapters_add_to_graph(clv_blueprint *b, const uint32_t *first, cons
   return CLV_OK;
 }
 
-/* ---- what learns ----------------------------------------------------------------------------- */
+/* ---- frozen parameters ----------------------------------------------------------------------- */
 
 bool clv_is_param_frozen_by_lora(const clv_lora_config *l, const char *param) {
   if (!l->targets.n || clv_name_is_of_adapter(param)) return false;
@@ -66,15 +66,15 @@ static clv_code fail_no_module(const clv_blueprint *b, uint32_t stage, const cha
   CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *names, &names, err));
   for (int i = 0; i < g->n_nodes; i++) {
     const char *dot = strrchr(g->nodes[i].name, '.');
-    bool shown = g->nodes[i].op != CLV_OP_INPUT && !clv_name_is_of_adapter(g->nodes[i].name);
-    if (shown) names[n++] = dot ? dot + 1 : g->nodes[i].name;
+    bool is_listed = g->nodes[i].op != CLV_OP_INPUT && !clv_name_is_of_adapter(g->nodes[i].name);
+    if (is_listed) names[n++] = dot ? dot + 1 : g->nodes[i].name;
   }
-  const char *near = clv_did_you_mean(path, names, n);
+  const char *similar = clv_did_you_mean(path, names, n);
   return clv_session_fail_at(b->config, spec->lora.train_pos, err,
                              "stage '%s': lora.train: nothing with parameters is called "
                              "'%s'%s%s%s (`cleave-master plan` lists the names)",
-                             spec->name, path, near ? ", did you mean '" : "", near ? near : "",
-                             near ? "'?" : "");
+                             spec->name, path, similar ? ", did you mean '" : "",
+                             similar ? similar : "", similar ? "'?" : "");
 }
 
 clv_code clv_adapters_check(const clv_blueprint *b, uint32_t stage, clv_err *err) {

@@ -83,8 +83,8 @@ static bool is_worker_to_worker(const clv_blueprint *b, uint32_t i) {
 static bool are_at_linked_workers(const clv_blueprint *b, int one, int other) {
   for (uint32_t i = 0; i + 1 < b->n_stages; i++) {
     int from = b->stages[i].worker, to = b->stages[i + 1].worker;
-    bool pair = (from == one && to == other) || (from == other && to == one);
-    if (pair && b->config->stages[i].transfer == CLV_TRANSFER_DIRECT) return true;
+    bool is_this_pair = (from == one && to == other) || (from == other && to == one);
+    if (is_this_pair && b->config->stages[i].transfer == CLV_TRANSFER_DIRECT) return true;
   }
   return false;
 }
@@ -124,7 +124,7 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
   CLV_TRY(clv_inputs_check(b, err));
   CLV_AUTO(clv_freep) bool *glob_used = NULL;
   CLV_TRY(clv_alloc(c->train.freeze.n, sizeof *glob_used, &glob_used, err));
-  bool learned = false;
+  bool any_learns = false;
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_stage_plan *s = &b->stages[i];
     const clv_stage_spec *spec = &c->stages[i];
@@ -141,16 +141,16 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
     s->last_layer = last[i];
     s->planned_worker = spec->worker;
     s->worker = clv_session_worker_in_use(c, spec->worker);
-    s->input_needs_grad = learned;
-    s->has_backward = learned || s->n_learning_params;
-    learned |= s->n_learning_params > 0;
+    s->input_needs_grad = any_learns;
+    s->has_backward = any_learns || s->n_learning_params;
+    any_learns |= s->n_learning_params > 0;
   }
   CLV_TRY(clv_ties_apply(b, err));
   for (uint32_t i = 0; i + 1 < b->n_stages; i++)
     b->stages[i].sends_directly =
         is_worker_to_worker(b, i) &&
         are_at_linked_workers(b, b->stages[i].worker, b->stages[i + 1].worker);
-  if (!learned)
+  if (!any_learns)
     return clv_session_fail_at(c, c->train.freeze_pos, err,
                                "nothing learns: every parameter is frozen");
   CLV_TRY(clv_release_check(b, err));
@@ -202,22 +202,22 @@ static uint32_t hiding_layers_before(const clv_blueprint *b, const clv_egress_ro
   if (r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS)
     return r->findings ? 0 : CLV_POLICY_NO_PATH;
   if (r->kind == CLV_EGRESS_GRADIENT) return b->stages[r->stage].n_head_layers;
-  bool value = r->kind == CLV_EGRESS_ACTIVATION || (r->kind == CLV_EGRESS_CACHED && !r->input);
-  return value ? b->stages[r->stage].n_front_layers : CLV_POLICY_NO_PATH;
+  bool is_value = r->kind == CLV_EGRESS_ACTIVATION || (r->kind == CLV_EGRESS_CACHED && !r->input);
+  return is_value ? b->stages[r->stage].n_front_layers : CLV_POLICY_NO_PATH;
 }
 
 static void add_row(clv_blueprint *b, clv_egress_kind kind, uint32_t stage, uint32_t input,
-                    int worker, const clv_node *value, bool relayed, const char *fmt, ...)
+                    int worker, const clv_node *value, bool is_relayed, const char *fmt, ...)
     CLV_PRINTF(8, 9);
 
 static void add_row(clv_blueprint *b, clv_egress_kind kind, uint32_t stage, uint32_t input,
-                    int worker, const clv_node *value, bool relayed, const char *fmt, ...) {
+                    int worker, const clv_node *value, bool is_relayed, const char *fmt, ...) {
   clv_egress_row *r = &b->egress[b->n_egress++];
   *r = (clv_egress_row){.kind = kind,
                         .stage = stage,
                         .input = input,
                         .worker = worker,
-                        .is_relayed = relayed,
+                        .is_relayed = is_relayed,
                         .findings = findings_of_row(b, kind, stage, input),
                         .dtype = CLV_F32};
   r->n_hiding_layers = hiding_layers_before(b, r);
@@ -289,15 +289,16 @@ static void add_hop_rows(clv_blueprint *b, uint32_t i) {
 /* Adds a row for each model input that the master sends to the stage. */
 static void add_input_rows(clv_blueprint *b, uint32_t i) {
   const clv_stage_plan *s = &b->stages[i];
-  bool named = b->inputs.n > 1 || strcmp(b->inputs.inputs[0].name, "input") != 0;
+  bool has_named_inputs = b->inputs.n > 1 || strcmp(b->inputs.inputs[0].name, "input") != 0;
   if (s->planned_worker < 0) return;
   for (uint32_t k = 0; k < s->n_model_inputs; k++) {
     uint32_t input = k + (i > 0);
     const clv_node *n = &s->graph->nodes[input];
-    bool lengths = clv_privacy_input_findings(b, i, input) == CLV_FINDING_MIXED;
+    bool is_lengths = clv_privacy_input_findings(b, i, input) == CLV_FINDING_MIXED;
     add_row(b, CLV_EGRESS_INPUT, i, input, s->planned_worker, n, false,
-            named ? "%s '%.40s'%s%.40s" : "%s%.0s%s%.40s", lengths ? "LENGTHS" : "RAW INPUT",
-            n->name, i ? ", for stage " : "", i ? b->config->stages[i].name : "");
+            has_named_inputs ? "%s '%.40s'%s%.40s" : "%s%.0s%s%.40s",
+            is_lengths ? "LENGTHS" : "RAW INPUT", n->name, i ? ", for stage " : "",
+            i ? b->config->stages[i].name : "");
   }
 }
 
@@ -363,8 +364,8 @@ static size_t max_spares(const clv_session_config *c) {
 }
 
 bool clv_blueprint_is_row_in_use(const clv_blueprint *b, const clv_egress_row *r) {
-  bool next = r->kind == CLV_EGRESS_ACTIVATION || r->kind == CLV_EGRESS_CACHED;
-  return b->stages[r->stage + next].worker == r->worker;
+  bool reads_output = r->kind == CLV_EGRESS_ACTIVATION || r->kind == CLV_EGRESS_CACHED;
+  return b->stages[r->stage + reads_output].worker == r->worker;
 }
 
 clv_code clv_blueprint_make_table(clv_blueprint *b, clv_err *err) {
@@ -384,7 +385,7 @@ clv_code clv_blueprint_make_table(clv_blueprint *b, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- the blueprint --------------------------------------------------------------------------- */
 
 static void set_batch_sizes(clv_blueprint *b) {
   const clv_train_config *t = &b->config->train;
@@ -403,10 +404,10 @@ static bool is_on_processor_here(const clv_stage_spec *s) {
 /* Checks that this process can compute in the session's type. A worker checks the type itself when
  * it loads its stage. */
 static clv_code check_dtype(const clv_session_config *c, clv_err *err) {
-  bool here = false;
+  bool computes_here = false;
   clv_err reason;
-  for (size_t i = 0; i < c->n_stages; i++) here |= is_on_processor_here(&c->stages[i]);
-  if (c->train.dtype != CLV_COMPUTE_BF16 || !here) return CLV_OK;
+  for (size_t i = 0; i < c->n_stages; i++) computes_here |= is_on_processor_here(&c->stages[i]);
+  if (c->train.dtype != CLV_COMPUTE_BF16 || !computes_here) return CLV_OK;
   if (clv_backend_cpu()->check_bf16(clv_backend_cpu(), &reason) == CLV_OK) return CLV_OK;
   return clv_session_fail_at(c, c->train.dtype_pos, err, "master: %s", reason.text);
 }
@@ -535,9 +536,9 @@ void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out) {
     if (r->kind == CLV_EGRESS_STATE)
       continue; /* a stage's row of weights is printed for its row of state, too */
     const clv_remote_spec *w = &b->config->workers[r->worker];
-    const char *word = r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS
-                           ? ""
-                           : clv_findings_words(r->findings & ~r->look_findings, words);
+    const char *findings_text = r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS
+                                    ? ""
+                                    : clv_findings_words(r->findings & ~r->look_findings, words);
     append_row_name(b, r, out);
     clv_bytes_printf(out, " | %s | %s | %llu | %s %s%s%s%s%s\n",
                      r->kind == CLV_EGRESS_WEIGHTS
@@ -545,7 +546,7 @@ void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out) {
                          : clv_shape_format(&r->shape, shape, sizeof shape),
                      clv_dtype_name(r->dtype), (unsigned long long)r->bytes_per_step, w->name,
                      w->identity, r->is_for_spare ? " (spare)" : "",
-                     r->is_relayed ? " (relayed)" : "", *word ? " | " : "", word);
+                     r->is_relayed ? " (relayed)" : "", *findings_text ? " | " : "", findings_text);
     append_crossing_values(b, r, out);
   }
 }

@@ -71,15 +71,15 @@ void clv_cache_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
   if (json && !b->has_cache) clv_bytes_puts(out, "null");
   if (!b->has_cache) return;
   const char *worker = b->config->workers[b->stages[1].worker].name;
-  bool dropout = has_op(g, CLV_OP_DROPOUT) || has_op(g, CLV_OP_STOCHASTIC_DEPTH),
-       statistics = has_op(g, CLV_OP_BATCHNORM);
+  bool has_dropout = has_op(g, CLV_OP_DROPOUT) || has_op(g, CLV_OP_STOCHASTIC_DEPTH),
+       has_statistics = has_op(g, CLV_OP_BATCHNORM);
   if (json) {
     clv_bytes_puts(out, "{\"stage\":");
     clv_bytes_add_json(out, s->name);
     clv_bytes_puts(out, ",\"worker\":");
     clv_bytes_add_json(out, worker);
     clv_bytes_printf(out, ",\"keep_s\":%llu,\"dropout_off\":%s}", keep_s,
-                     dropout ? "true" : "false");
+                     has_dropout ? "true" : "false");
     return;
   }
   clv_bytes_printf(
@@ -89,8 +89,8 @@ void clv_cache_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
       "cache: the stage is fixed, so %s always receives the same activation for a record, "
       "and each of its steps says which record it is\n",
       s->name, worker, keep_s, worker);
-  if (dropout || statistics)
+  if (has_dropout || has_statistics)
     clv_bytes_printf(out, "cache: stage '%s' runs as in evaluations:%s%s%s\n", s->name,
-                     dropout ? " dropout is off" : "", dropout && statistics ? "," : "",
-                     statistics ? " running statistics stay as they are" : "");
+                     has_dropout ? " dropout is off" : "", has_dropout && has_statistics ? "," : "",
+                     has_statistics ? " running statistics stay as they are" : "");
 }

@@ -8,12 +8,13 @@
 
 #include "master/plan/plan_int.h"
 
-/* Upper limits of the head of a file: without its tensors, and of each tensor without its name. */
-enum { FILE_HEAD = 512, TENSOR_HEAD = 160 };
+/* Upper limits in bytes: of the header of a file without its tensors, and of the entry of a tensor
+ * in it without the tensor's name. */
+enum { FILE_HEADER_BYTES = 512, TENSOR_ENTRY_BYTES = 160 };
 
-/* Returns the bytes of a tensor in a file, with its part of the head. */
-static uint64_t count_tensor_bytes(const clv_param *p, uint64_t values) {
-  return values + TENSOR_HEAD + strlen(p->name);
+/* Returns the bytes of a tensor in a file, with its entry in the file's header. */
+static uint64_t count_tensor_bytes(const clv_param *p, uint64_t value_bytes) {
+  return value_bytes + TENSOR_ENTRY_BYTES + strlen(p->name);
 }
 
 /* Returns the bytes of a checkpoint's two files of a stage; 0: the stage has no state. */
@@ -22,14 +23,14 @@ static uint64_t count_stage_bytes(const clv_blueprint *b, uint32_t stage) {
   uint64_t bytes = 0, moments = clv_blueprint_moment_count(b);
   for (int k = 0; k < params->n; k++) {
     const clv_param *p = &params->list[k];
-    size_t values;
-    if (clv_shape_bytes(&p->shape, p->dtype, &values, NULL) != CLV_OK ||
+    size_t value_bytes;
+    if (clv_shape_bytes(&p->shape, p->dtype, &value_bytes, NULL) != CLV_OK ||
         !clv_is_param_checkpointed(&b->config->stages[stage], p))
       continue;
-    bytes += count_tensor_bytes(p, values);
-    if (p->trainable && !p->is_fixed) bytes += moments * count_tensor_bytes(p, values);
+    bytes += count_tensor_bytes(p, value_bytes);
+    if (p->trainable && !p->is_fixed) bytes += moments * count_tensor_bytes(p, value_bytes);
   }
-  return bytes ? bytes + 2 * FILE_HEAD : 0;
+  return bytes ? bytes + 2 * FILE_HEADER_BYTES : 0;
 }
 
 uint64_t clv_blueprint_kept_copies(const clv_blueprint *b) {

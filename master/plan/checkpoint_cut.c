@@ -74,12 +74,12 @@ clv_code clv_blueprint_compare_cut(const clv_blueprint *b, const clv_checkpoint 
 static bool may_be_at(const clv_session_config *c, int worker, const char *identity) {
   if (worker < 0) return false;
   const clv_remote_spec *w = &c->workers[worker];
-  bool same = strcmp(w->identity, identity) == 0;
+  bool is_same = strcmp(w->identity, identity) == 0;
   for (size_t i = 0; i < w->spares.n; i++)
     for (size_t k = 0; k < c->n_workers; k++)
-      same |= strcmp(c->workers[k].name, w->spares.items[i]) == 0 &&
-              strcmp(c->workers[k].identity, identity) == 0;
-  return same;
+      is_same |= strcmp(c->workers[k].name, w->spares.items[i]) == 0 &&
+                 strcmp(c->workers[k].identity, identity) == 0;
+  return is_same;
 }
 
 clv_code clv_blueprint_check_kept_files(const clv_blueprint *b, const clv_checkpoint *c,

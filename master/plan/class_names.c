@@ -50,18 +50,19 @@ static bool are_head_names(const clv_hf_labels *l, const clv_dataset *ds, size_t
 }
 
 static clv_code refuse_order(const clv_blueprint *b, const clv_hf_labels *l, const clv_dataset *ds,
-                             size_t at, const char *key, clv_config_pos pos, clv_err *err) {
+                             size_t class_index, const char *key, clv_config_pos pos,
+                             clv_err *err) {
   char class[80], name[80];
   const char *list = clv_format_row_of(b->config->data.format)->class_list;
-  size_t output = find_output_named(l, clv_dataset_class_name(ds, at));
-  clv_text_truncate(clv_dataset_class_name(ds, at), class, sizeof class);
-  clv_text_truncate(l->names[at], name, sizeof name);
+  size_t output = find_output_named(l, clv_dataset_class_name(ds, class_index));
+  clv_text_truncate(clv_dataset_class_name(ds, class_index), class, sizeof class);
+  clv_text_truncate(l->names[class_index], name, sizeof name);
   return clv_session_fail_at(
       b->config, pos, err,
       "%s: its classes, %zu in the order of their names, are not in the order of the %zu that "
       "config.json of model.hf names: '%s' is class %zu of the data and output %zu of the head, "
       "whose output %zu is '%s'; %s%s, or start the head from scratch with weights.new",
-      key, clv_dataset_class_count(ds), l->n, class, at, output, at, name,
+      key, clv_dataset_class_count(ds), l->n, class, class_index, output, class_index, name,
       list ? "list all names in the order of config.json as "
            : "give the data all of these classes, with names that sort as their numbers do "
              "and are not those of config.json (0-x, 1-y; 00-x from ten on)",

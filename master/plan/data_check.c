@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Checks that records, labels, outputs and batch sizes fit together (clv_run_data_check_fit).
- * Without these checks a run would fail in its first step, or in the last one of an epoch. Each
+ * Without these checks a run would fail in its first step, or in the last step of an epoch. Each
  * message names the key and the file.
  */
 #include <stdio.h>
@@ -58,10 +58,10 @@ static clv_code check_label_positions(const clv_blueprint *b, const data_set *s,
   char have[160], want[160];
   clv_shape y = clv_dataset_y_shape(s->ds, 1), out = last_layer(b)->shape;
   if (!y.rank || clv_dataset_y_dtype(s->ds) != CLV_I64) return CLV_OK;
-  clv_shape places = out;
-  places.dim[0] = 1;
-  places.rank -= places.rank > 0;
-  if (clv_shape_equal(&y, &places)) return CLV_OK;
+  clv_shape out_positions = out;
+  out_positions.dim[0] = 1;
+  out_positions.rank -= out_positions.rank > 0;
+  if (clv_shape_equal(&y, &out_positions)) return CLV_OK;
   return clv_session_fail_at(
       b->config, s->key_pos, err,
       "%s: %s has labels of %s, one per %s, and the last layer ('%s') gives %s: it must give the "
@@ -75,24 +75,26 @@ static clv_code check_label_positions(const clv_blueprint *b, const data_set *s,
 static clv_code check_largest_class(const clv_blueprint *b, const data_set *s, clv_err *err) {
   int64_t low, high;
   size_t record;
-  char of[48] = "";
+  char record_text[48] = "";
   const clv_shape *out = &last_layer(b)->shape;
-  int classes = clv_dataset_y_shape(s->ds, 1).rank; /* index of the dimension of classes */
-  if (!clv_dataset_label_range(s->ds, &low, &high) || out->rank <= classes ||
-      high < out->dim[classes])
+  /* index of the dimension that has the classes */
+  int class_dim = clv_dataset_y_shape(s->ds, 1).rank;
+  if (!clv_dataset_label_range(s->ds, &low, &high) || out->rank <= class_dim ||
+      high < out->dim[class_dim])
     return CLV_OK;
-  long long outputs = out->dim[classes];
-  if (clv_dataset_largest_label(s->ds, &record)) snprintf(of, sizeof of, " (record %zu)", record);
+  long long outputs = out->dim[class_dim];
+  if (clv_dataset_largest_label(s->ds, &record))
+    snprintf(record_text, sizeof record_text, " (record %zu)", record);
   if (high > INT32_MAX)
     return clv_session_fail_at(b->config, s->key_pos, err,
                                "%s: %s: labels go up to %lld%s, which is the number of no class: "
                                "the last layer has %lld outputs",
-                               s->key, labels_file(s), (long long)high, of, outputs);
+                               s->key, labels_file(s), (long long)high, record_text, outputs);
   return clv_session_fail_at(
       b->config, s->key_pos, err,
       "%s: %s: labels go up to %lld%s, and the last layer has %lld outputs: it "
       "needs %lld, one per class",
-      s->key, labels_file(s), (long long)high, of, outputs, (long long)high + 1);
+      s->key, labels_file(s), (long long)high, record_text, outputs, (long long)high + 1);
 }
 
 bool clv_is_number_name(const char *name) {
@@ -110,9 +112,10 @@ const clv_attr_spec *clv_plan_find_labels_attr(const clv_session_config *c) {
  * data may lack the highest classes, so the scan only notes it (note_labels in run_data.c). */
 static clv_code check_head_size(const clv_blueprint *b, const data_set *s, clv_err *err) {
   const clv_attr_spec *a = clv_plan_find_labels_attr(b->config);
-  size_t n = clv_dataset_class_count(s->ds), numbers = 0;
+  size_t n = clv_dataset_class_count(s->ds), n_number_names = 0;
   char first[100], last[100];
-  while (numbers < n && clv_is_number_name(clv_dataset_class_name(s->ds, numbers))) numbers++;
+  while (n_number_names < n && clv_is_number_name(clv_dataset_class_name(s->ds, n_number_names)))
+    n_number_names++;
   if (!n || !a || a->int_value <= (int64_t)n) return CLV_OK;
   return clv_session_fail_at(
       b->config, a->pos, err,
@@ -120,8 +123,8 @@ static clv_code check_head_size(const clv_blueprint *b, const data_set *s, clv_e
       (long long)a->int_value, s->key, n,
       clv_text_truncate(clv_dataset_class_name(s->ds, 0), first, sizeof first),
       clv_text_truncate(clv_dataset_class_name(s->ds, n - 1), last, sizeof last),
-      numbers == n ? " in the order of their names as texts, not as numbers" : "", n,
-      numbers == n ? ", or give the data a record of each class that is missing" : "");
+      n_number_names == n ? " in the order of their names as texts, not as numbers" : "", n,
+      n_number_names == n ? ", or give the data a record of each class that is missing" : "");
 }
 
 static clv_code check_target_shape(const clv_blueprint *b, const data_set *s, clv_err *err) {
@@ -180,13 +183,13 @@ static bool is_token_input(const char *input) {
   return strcmp(input, "ids") == 0 || strcmp(input, "input") == 0;
 }
 
-/* True if a number of the range is outside 0 to `most`. Returns this number and its record. */
-static bool has_number_outside(const clv_data_range *r, int64_t most, size_t *ret_record,
+/* True if a number of the range is below 0 or above `max`. Returns this number and its record. */
+static bool has_number_outside(const clv_data_range *r, int64_t max, size_t *ret_record,
                                long long *ret_number) {
-  bool below = r->min < 0;
-  *ret_record = below ? r->min_at : r->max_at;
-  *ret_number = below ? r->min : r->max;
-  return below || r->max > most;
+  bool is_negative = r->min < 0;
+  *ret_record = is_negative ? r->min_at : r->max_at;
+  *ret_number = is_negative ? r->min : r->max;
+  return is_negative || r->max > max;
 }
 
 static clv_code check_embedding_rows(const clv_blueprint *b, const data_set *s, size_t k,
@@ -196,18 +199,18 @@ static clv_code check_embedding_rows(const clv_blueprint *b, const data_set *s, 
   clv_data_range range;
   size_t record;
   long long number;
-  char of[80] = "";
+  char column_text[80] = "";
   if (!clv_dataset_input_range(s->ds, k, columns, &range)) return CLV_OK;
   if (!has_number_outside(&range, a->rows - 1, &record, &number)) return CLV_OK;
   if (a->minus >= 0)
-    snprintf(of, sizeof of, " (its column %lld less column %lld)", (long long)a->column,
-             (long long)a->minus);
+    snprintf(column_text, sizeof column_text, " (its column %lld less column %lld)",
+             (long long)a->column, (long long)a->minus);
   else if (a->column >= 0)
-    snprintf(of, sizeof of, " (its column %lld)", (long long)a->column);
+    snprintf(column_text, sizeof column_text, " (its column %lld)", (long long)a->column);
   return clv_session_fail_at(b->config, s->key_pos, err,
                              "%s: %s: record %zu has the number %lld%s, and the embedding '%s' has "
                              "rows: %lld, which takes 0 to %lld",
-                             s->key, records_file(s, k), record, number, of, node->name,
+                             s->key, records_file(s, k), record, number, column_text, node->name,
                              (long long)a->rows, (long long)a->rows - 1);
 }
 
@@ -262,7 +265,7 @@ static clv_code check_inputs(const clv_blueprint *b, const data_set *s, clv_err 
 /* Message about a record whose pads do not follow the rule of the model: what is wrong, and what
  * helps. */
 typedef struct pad_text {
-  const char *fault, *cure;
+  const char *fault, *remedy;
 } pad_text;
 
 static const pad_text pad_inside = {
@@ -291,14 +294,15 @@ static const pad_text *pad_text_of(clv_pad_rule rule, int64_t token, const clv_p
 
 static clv_code check_pads(const clv_blueprint *b, const data_set *s, clv_pad_rule rule,
                            int64_t token, clv_err *err) {
-  clv_pad_fault at;
-  if (clv_dataset_has_valid_pads(s->ds, rule, token, &at)) return CLV_OK;
-  const pad_text *t = pad_text_of(rule, token, &at);
+  clv_pad_fault fault;
+  if (clv_dataset_has_valid_pads(s->ds, rule, token, &fault)) return CLV_OK;
+  const pad_text *t = pad_text_of(rule, token, &fault);
   return clv_session_fail_at(b->config, s->key_pos, err,
                              "%s: %s: record %zu, place %lld %s %lld (pad_token_id of model.hf is "
                              "%lld): %s",
-                             s->key, records_file(s, 0), at.record, (long long)at.place, t->fault,
-                             (long long)at.length, (long long)CLV_MAX(token, -1), t->cure);
+                             s->key, records_file(s, 0), fault.record, (long long)fault.place,
+                             t->fault, (long long)fault.length, (long long)CLV_MAX(token, -1),
+                             t->remedy);
 }
 
 static clv_code check_labels_shifted(const clv_blueprint *b, const data_set *s, clv_err *err) {
@@ -356,32 +360,32 @@ static clv_code find_smallest_micro_batch(const clv_blueprint *b, size_t n, size
   return CLV_OK;
 }
 
-static clv_code check_batch(const clv_blueprint *b, size_t n, const char *what, const char *cure,
-                            clv_err *err) {
+static clv_code check_batch(const clv_blueprint *b, size_t n, const char *batch_name,
+                            const char *remedy, clv_err *err) {
   const clv_session_config *c = b->config;
-  size_t least = 0;
+  size_t smallest = 0;
   clv_err reason;
-  CLV_TRY(find_smallest_micro_batch(b, n, &least, err));
-  if (check_trainable(b, least, &reason) == CLV_OK) return CLV_OK;
+  CLV_TRY(find_smallest_micro_batch(b, n, &smallest, err));
+  if (check_trainable(b, smallest, &reason) == CLV_OK) return CLV_OK;
   return clv_session_fail_at(
       c, c->pipeline.pos.column ? c->pipeline.pos : c->train.pos, err,
       "%s has %zu record%s, and its smallest micro-batch %zu (train.batch: %llu, "
       "pipeline.micro_batches: %u): %s; %s",
-      what, n, CLV_S(n), least, (unsigned long long)c->train.batch, b->micro_batches, reason.text,
-      cure);
+      batch_name, n, CLV_S(n), smallest, (unsigned long long)c->train.batch, b->micro_batches,
+      reason.text, remedy);
 }
 
 /* Checks the sizes of all batches, also of the short last batch of an epoch, unless the run never
  * comes to it. */
 static clv_code check_batches(const clv_blueprint *b, size_t records, clv_err *err) {
   const clv_train_config *t = &b->config->train;
-  size_t whole = records / t->batch, rest = records % t->batch;
-  if (whole)
+  size_t n_full_batches = records / t->batch, n_left_records = records % t->batch;
+  if (n_full_batches)
     CLV_TRY(check_batch(b, t->batch, "a batch", "set fewer micro-batches or a larger train.batch",
                         err));
-  bool reached = !t->max_steps || t->max_steps > whole;
-  if (!rest || t->drop_last || !reached) return CLV_OK;
-  return check_batch(b, rest, "the last batch of an epoch",
+  bool reaches_last_batch = !t->max_steps || t->max_steps > n_full_batches;
+  if (!n_left_records || t->drop_last || !reaches_last_batch) return CLV_OK;
+  return check_batch(b, n_left_records, "the last batch of an epoch",
                      "set train.drop_last: true, or another train.batch", err);
 }
 

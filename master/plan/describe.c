@@ -17,11 +17,11 @@ static const char *node_name_of(const clv_blueprint *b, uint32_t i) {
  * since nearly all others are frozen. */
 static void append_text_frozen_params(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
   const clv_stage_plan *s = &b->stages[i];
-  bool adapters = b->config->stages[i].lora.targets.n > 0;
+  bool has_adapters = b->config->stages[i].lora.targets.n > 0;
   for (int k = 0; k < s->params->n; k++) {
     const clv_param *p = &s->params->list[k];
-    if (p->trainable && p->frozen != adapters)
-      clv_bytes_printf(out, "        %s: %s\n", adapters ? "learns" : "frozen", p->name);
+    if (p->trainable && p->frozen != has_adapters)
+      clv_bytes_printf(out, "        %s: %s\n", has_adapters ? "learns" : "frozen", p->name);
   }
 }
 
@@ -110,11 +110,12 @@ static void append_text_weights(const clv_stage_spec *s, clv_bytes *out) {
 static void append_text_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
   const clv_params *p = b->stages[i].params;
   for (int k = 0; k < p->n_ties; k++) {
-    uint32_t of;
+    uint32_t owner_stage;
     const char *weight = "";
-    bool other = clv_stage_tie_owner(b, i, k, &of, &weight);
+    bool is_of_other_stage = clv_stage_tie_owner(b, i, k, &owner_stage, &weight);
     clv_bytes_printf(out, "    tied: %s is %s%s%s\n", p->ties[k].param.name, weight,
-                     other ? " of stage " : "", other ? b->config->stages[of].name : "");
+                     is_of_other_stage ? " of stage " : "",
+                     is_of_other_stage ? b->config->stages[owner_stage].name : "");
   }
 }
 
@@ -122,9 +123,9 @@ static void append_json_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out)
   const clv_params *p = b->stages[i].params;
   clv_bytes_puts(out, ",\"ties\":[");
   for (int k = 0; k < p->n_ties; k++) {
-    uint32_t of;
+    uint32_t owner_stage;
     const char *weight = "";
-    (void)clv_stage_tie_owner(b, i, k, &of, &weight);
+    (void)clv_stage_tie_owner(b, i, k, &owner_stage, &weight);
     clv_bytes_puts(out, k ? ",{\"weight\":" : "{\"weight\":");
     clv_bytes_add_json(out, p->ties[k].param.name);
     clv_bytes_puts(out, ",\"owner_weight\":");
@@ -133,7 +134,7 @@ static void append_json_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out)
     clv_bytes_puts(out, ",\"of\":");
     clv_bytes_add_json(out, weight);
     clv_bytes_puts(out, ",\"stage\":");
-    clv_bytes_add_json(out, b->config->stages[of].name);
+    clv_bytes_add_json(out, b->config->stages[owner_stage].name);
     clv_bytes_puts(out, "}");
   }
   clv_bytes_puts(out, "]");
@@ -162,11 +163,12 @@ static const char *transfer_name(const clv_blueprint *b, uint32_t i) {
 /* Prints the findings of a direct transfer between workers, which has no row in the egress
  * table. */
 static void append_text_hop(const clv_stage_plan *s, clv_bytes *out) {
-  char value[CLV_FINDINGS_TEXT], back[CLV_FINDINGS_TEXT];
-  clv_findings_words(s->hop_findings, value);
-  clv_findings_words(s->gradient_findings, back);
-  if (*value) clv_bytes_printf(out, ": %s", value);
-  if (*back && s[1].input_needs_grad) clv_bytes_printf(out, "%s %s", *value ? "," : ":", back);
+  char value_text[CLV_FINDINGS_TEXT], gradient_text[CLV_FINDINGS_TEXT];
+  clv_findings_words(s->hop_findings, value_text);
+  clv_findings_words(s->gradient_findings, gradient_text);
+  if (*value_text) clv_bytes_printf(out, ": %s", value_text);
+  if (*gradient_text && s[1].input_needs_grad)
+    clv_bytes_printf(out, "%s %s", *value_text ? "," : ":", gradient_text);
 }
 
 static void append_text_cut(const clv_blueprint *b, uint32_t i, size_t bytes, int64_t places,
@@ -236,12 +238,12 @@ static void append_json_policy(const clv_policy *p, clv_bytes *out) {
 static void append_text_crossing_values(const clv_blueprint *b, const clv_egress_row *r,
                                         clv_bytes *out) {
   const clv_node *crossing[CLV_MAX_NODES];
-  char shape[160], of[96];
+  char shape[160], label[96];
   if (r->n_values < 2) return;
   clv_blueprint_cut_values(b, r->stage, crossing);
   for (uint32_t k = 0; k < r->n_values; k++) {
-    snprintf(of, sizeof of, "of layer %u '%s'", crossing[k]->layer, crossing[k]->name);
-    clv_bytes_printf(out, "    %-46s %s\n", of,
+    snprintf(label, sizeof label, "of layer %u '%s'", crossing[k]->layer, crossing[k]->name);
+    clv_bytes_printf(out, "    %-46s %s\n", label,
                      clv_shape_format(&crossing[k]->shape, shape, sizeof shape));
   }
 }
@@ -253,16 +255,17 @@ static void append_text_egress(const clv_blueprint *b, clv_bytes *out) {
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
     const clv_remote_spec *w = &b->config->workers[r->worker];
-    bool state = clv_egress_is_state(r->kind);
-    bool silent = r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS || r->is_relayed;
-    const char *word = silent ? "" : clv_findings_words(r->findings, words);
+    bool is_state = clv_egress_is_state(r->kind);
+    bool has_no_findings =
+        r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS || r->is_relayed;
+    const char *word = has_no_findings ? "" : clv_findings_words(r->findings, words);
     clv_bytes_printf(out, "  %-48s %-18s %-4s %10s%s  to %s%s (%s)%s%s%s", r->name,
                      r->kind == CLV_EGRESS_STATE ? "moments"
-                     : state                     ? "parameters"
+                     : is_state                  ? "parameters"
                                                  : clv_shape_format(&r->shape, shape, sizeof shape),
                      clv_dtype_name(r->dtype),
                      clv_format_size(r->bytes_per_step, size, sizeof size),
-                     state ? " once  " : "/step", r->is_for_spare ? "spare " : "", w->name,
+                     is_state ? " once  " : "/step", r->is_for_spare ? "spare " : "", w->name,
                      w->identity, r->is_relayed ? ", relayed" : "", *word ? ", " : "", word);
     clv_lengths_append_expected(b, r->max_positions, r->bytes_per_step, out);
     clv_bytes_puts(out, "\n");
@@ -393,12 +396,12 @@ static void append_checkpoint_interval(const clv_session_config *c, clv_bytes *o
     clv_bytes_printf(out, "of every %llu steps", (unsigned long long)c->checkpoint.every_steps);
 }
 
-/* Appends what becomes of a run that loses a worker. */
+/* Appends what the run does after it has lost a worker. */
 static void append_text_recovery(const clv_blueprint *b, clv_bytes *out) {
   const clv_session_config *c = b->config;
-  bool any = false;
-  for (size_t i = 0; i < c->n_workers; i++) any |= b->is_worker_used[i];
-  if (!any) return;
+  bool uses_workers = false;
+  for (size_t i = 0; i < c->n_workers; i++) uses_workers |= b->is_worker_used[i];
+  if (!uses_workers) return;
   if (c->recovery.use == CLV_RECOVERY_OFF) {
     clv_bytes_puts(out, "a lost worker ends the run (recovery: off)\n");
     return;
@@ -457,10 +460,10 @@ static const char *bf16_text(const clv_session_config *c) {
   return ", conv2d and linear in bf16 (this processor has AVX512-BF16 without AMX)";
 }
 
-/* Returns the longest time in bf16 of the session's nodes of an op, as
- * clv_backend_cpu_bf16_pace. */
+/* Returns the largest clv_backend_cpu_bf16_pace of the session's nodes of an op: time in bf16 in
+ * hundredths of the time in f32. */
 static unsigned find_slowest_pace(const clv_blueprint *b, clv_op op, const char **ret_processor) {
-  unsigned most = 0;
+  unsigned slowest = 0;
   for (uint32_t i = 0; i < b->n_stages; i++)
     for (int k = 0; k < b->stages[i].graph->n_nodes; k++) {
       const clv_node *nodes = b->stages[i].graph->nodes, *node = &nodes[k];
@@ -470,22 +473,22 @@ static unsigned find_slowest_pace(const clv_blueprint *b, clv_op op, const char 
                                .n_in = 1,
                                .in = {nodes[node->in[0]].shape},
                                .out = node->shape};
-      most = CLV_MAX(most, clv_backend_cpu_bf16_pace(&d, ret_processor));
+      slowest = CLV_MAX(slowest, clv_backend_cpu_bf16_pace(&d, ret_processor));
     }
-  return most;
+  return slowest;
 }
 
 /* Names the ops of the session that take longer in bf16 than in f32 on this processor. Differences
- * of up to TOLERATED hundredths are less than the measurements' own. */
+ * of up to TOLERATED_HUNDREDTHS are not reported, because measurements differ as much. */
 static void append_slower_ops(const clv_blueprint *b, bool json, clv_bytes *out) {
-  enum { TOLERATED = 5 };
+  enum { TOLERATED_HUNDREDTHS = 5 };
   static const clv_op ops[] = {CLV_OP_CONV2D, CLV_OP_LINEAR, CLV_OP_LSTM, CLV_OP_ATTENTION};
   const char *processor = "";
   bool is_first = true;
   if (json) clv_bytes_puts(out, ",\"slower_in_bf16\":[");
   for (size_t i = 0; i < CLV_COUNT(ops) && clv_blueprint_is_bf16(b); i++) {
     unsigned pace = find_slowest_pace(b, ops[i], &processor);
-    if (pace <= 100 + TOLERATED) continue;
+    if (pace <= 100 + TOLERATED_HUNDREDTHS) continue;
     if (json)
       clv_bytes_printf(out, "%s{\"op\":\"%s\",\"times\":%.2f,\"measured_on\":\"%s\"}",
                        is_first ? "" : ",", clv_op_name(ops[i]), pace / 100.0, processor);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Layers of the master whose weights a worker knows from an earlier session, or some of whose rows.
- * clv_ledger_name_of_key, clv_ledger_name_of_param, clv_weights_sample_digest and
+ * Finds layers of the master of which a worker knows the weights, or some rows of them, from an
+ * earlier session. clv_ledger_name_of_key, clv_ledger_name_of_param, clv_weights_sample_digest and
  * clv_weights_sample_rows make the names that the ledger keeps. The trainer adds tensors under
  * these names before it sends them to workers. clv_blueprint_read_ledger looks up the master's
  * layers.
@@ -38,18 +38,17 @@ clv_code clv_ledger_name_of_param(const clv_sha256 *run, const char *name, clv_s
   return clv_hmac_sha256(run, name, strlen(name), ret, err);
 }
 
-/* ---- looking up ------------------------------------------------------------------------------ */
+/* ---- search in the ledger -------------------------------------------------------------------- */
 
 typedef struct ledger_search {
   clv_blueprint *b;
   const clv_ledger *ledger;
   clv_ledger_entry found_entry;
-  clv_sha256 *
-      /* [n_worker_names] ledger names of the tensors with which the stages of workers begin */
-      worker_names;
+  /* ledger names of the tensors with which the stages of workers begin, [n_worker_names] */
+  clv_sha256 *worker_names;
   size_t n_worker_names, worker_names_cap;
-  clv_sha256
-      *worker_rows; /* [n_worker_rows] names of the rows and columns of these tensors, ascending */
+  /* [n_worker_rows] names of the rows and columns of these tensors, ascending */
+  clv_sha256 *worker_rows;
   size_t n_worker_rows;
 } ledger_search;
 
@@ -58,11 +57,11 @@ static void free_ledger_search(ledger_search *r) {
   free(r->worker_rows);
 }
 
-/* Sets known[k] of the full model's node k to the reason why a worker knows it, if the ledger has
- * an entry named `of`. before, behind: words around the worker's identity in the reason. An earlier
- * reason stays. */
+/* Sets known_reasons[k] of the full model's node k to the reason why a worker knows its weights, if
+ * the ledger has an entry named `of`. prefix, suffix: words before and after the worker's identity
+ * in the reason. An earlier reason stays. */
 static clv_code look_up_name(ledger_search *r, int k, clv_ledger_kind kind, const clv_sha256 *of,
-                             const char *before, const char *behind, clv_err *err) {
+                             const char *prefix, const char *suffix, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   bool is_found;
   if (r->b->known_reasons[k]) return CLV_OK;
@@ -71,7 +70,7 @@ static clv_code look_up_name(ledger_search *r, int k, clv_ledger_kind kind, cons
       return clv_strdup("has weights that a worker begins with", &r->b->known_reasons[k], err);
   CLV_TRY(clv_ledger_find(r->ledger, kind, of, &r->found_entry, &is_found, err));
   if (!is_found) return CLV_OK;
-  clv_bytes_printf(&text, "%s at '%.100s'%s (%s)", before, r->found_entry.identity, behind,
+  clv_bytes_printf(&text, "%s at '%.100s'%s (%s)", prefix, r->found_entry.identity, suffix,
                    r->found_entry.date);
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   return clv_strdup(text.data, &r->b->known_reasons[k], err);
@@ -122,11 +121,11 @@ static clv_code look_up_param(ledger_search *r, const clv_sha256 *run, uint32_t 
 /* Looks up weights that a worker received in another scale, type or order. */
 static clv_code look_up_moments(ledger_search *r, int k, const clv_weights_moments *f,
                                 clv_err *err) {
-  for (unsigned beside = 0; beside < 1u << CLV_SPREAD_MEANS; beside++) {
+  for (unsigned neighbour_bits = 0; neighbour_bits < 1u << CLV_SPREAD_MEANS; neighbour_bits++) {
     clv_sha256 of;
-    bool near;
-    CLV_TRY(clv_weights_moments_digest(f, beside, &of, &near, err));
-    if (near)
+    bool is_near;
+    CLV_TRY(clv_weights_moments_digest(f, neighbour_bits, &of, &is_near, err));
+    if (is_near)
       CLV_TRY(look_up_name(r, k, CLV_LEDGER_WEIGHTS, &of,
                            "has weights that are scaled, rounded or "
                            "reordered ones",
@@ -163,29 +162,30 @@ static void count_row_hit(row_hits *h, const clv_sha256 *row) {
 }
 
 /* Sets known_reasons[k] of node k if a worker has received enough of these rows or columns. One row
- * with 8 values is enough, because the worker then knows which sum of the record that output is. */
+ * with 8 values is enough, because the worker then knows which sum of the record the output of this
+ * row is. */
 static clv_code count_found_rows(ledger_search *r, int k, const clv_row_names *names,
                                  const char *noun, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  row_hits given = {0}, found = {0};
+  row_hits worker_hits = {0}, ledger_hits = {0};
   for (size_t i = 0; i < names->n; i++) {
     const clv_sha256 *row = &names->names[i];
-    bool is_there = false;
+    bool is_in_ledger = false;
     if (r->n_worker_rows &&
         bsearch(row, r->worker_rows, r->n_worker_rows, sizeof *r->worker_rows, compare_names))
-      count_row_hit(&given, row);
+      count_row_hit(&worker_hits, row);
     if (clv_ledger_count_rows(r->ledger))
-      CLV_TRY(clv_ledger_find(r->ledger, CLV_LEDGER_ROW, row, &r->found_entry, &is_there, err));
-    if (is_there) count_row_hit(&found, row);
+      CLV_TRY(clv_ledger_find(r->ledger, CLV_LEDGER_ROW, row, &r->found_entry, &is_in_ledger, err));
+    if (is_in_ledger) count_row_hit(&ledger_hits, row);
   }
-  if (found.points >= CLV_ROW_POINTS)
+  if (ledger_hits.points >= CLV_ROW_POINTS)
     clv_bytes_printf(&text,
                      "has %zu of %zu %s that were, times a factor, at '%.100s' in an earlier "
                      "session (%s)",
-                     found.n, names->n, noun, r->found_entry.identity, r->found_entry.date);
-  else if (given.points >= CLV_ROW_POINTS)
-    clv_bytes_printf(&text, "has %zu of %zu %s that a worker begins with, times a factor", given.n,
-                     names->n, noun);
+                     ledger_hits.n, names->n, noun, r->found_entry.identity, r->found_entry.date);
+  else if (worker_hits.points >= CLV_ROW_POINTS)
+    clv_bytes_printf(&text, "has %zu of %zu %s that a worker begins with, times a factor",
+                     worker_hits.n, names->n, noun);
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   return text.len ? clv_strdup(text.data, &r->b->known_reasons[k], err) : CLV_OK;
 }
@@ -204,12 +204,12 @@ static clv_code look_up_sample_rows(ledger_search *r, int k, const clv_weights_s
 /* Adds the names of a tensor that a worker's stage begins with, because that worker knows it in
  * this session. */
 static clv_code add_worker_names(ledger_search *r, const clv_weights_sample *s, clv_err *err) {
-  size_t n, room = r->n_worker_names + CLV_SAMPLE_NAMES;
-  if (room > r->worker_names_cap) {
-    clv_sha256 *more = reallocarray(r->worker_names, 2 * room, sizeof *more);
+  size_t n, needed = r->n_worker_names + CLV_SAMPLE_NAMES;
+  if (needed > r->worker_names_cap) {
+    clv_sha256 *more = reallocarray(r->worker_names, 2 * needed, sizeof *more);
     if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
     r->worker_names = more;
-    r->worker_names_cap = 2 * room;
+    r->worker_names_cap = 2 * needed;
   }
   CLV_TRY(clv_weights_sample_names(s, r->worker_names + r->n_worker_names, &n, err));
   r->n_worker_names += n;
@@ -341,8 +341,8 @@ static clv_code look_up_stage_files(ledger_search *r, uint32_t stage, clv_err *e
 
 static clv_code look_up_stage(ledger_search *r, const clv_sha256 *run, uint32_t i, clv_err *err) {
   const clv_stage_plan *s = &r->b->stages[i];
-  bool any = clv_ledger_count(r->ledger) > 0;
-  for (int k = 0; any && k < s->params->n; k++)
+  bool has_entries = clv_ledger_count(r->ledger) > 0;
+  for (int k = 0; has_entries && k < s->params->n; k++)
     CLV_TRY(look_up_param(r, run, i, &s->params->list[k], err));
   return look_up_stage_files(r, i, err);
 }
@@ -365,10 +365,10 @@ static bool uses_workers(const clv_blueprint *b) {
 }
 
 static bool has_secret_files(const clv_blueprint *b) {
-  bool any = false;
+  bool has_secret_file = false;
   for (uint32_t i = 0; i < b->n_stages; i++)
-    any |= b->stages[i].worker < 0 && b->config->stages[i].weights_secret;
-  return any;
+    has_secret_file |= b->stages[i].worker < 0 && b->config->stages[i].weights_secret;
+  return has_secret_file;
 }
 
 clv_code clv_blueprint_read_ledger(clv_blueprint *b, const clv_sha256 *run, clv_err *err) {
@@ -390,7 +390,7 @@ clv_code clv_blueprint_read_ledger(clv_blueprint *b, const clv_sha256 *run, clv_
 }
 
 void clv_known_layers_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
-  const char *between = "";
+  const char *separator = "";
   if (json) clv_bytes_puts(out, "[");
   for (int k = 0; b->known_reasons && k < b->full_graph->n_nodes; k++) {
     const clv_node *n = &b->full_graph->nodes[k];
@@ -398,12 +398,12 @@ void clv_known_layers_describe(const clv_blueprint *b, bool json, clv_bytes *out
     if (!json)
       clv_bytes_printf(out, "known: layer %u '%.64s' %s\n", n->layer, n->name, b->known_reasons[k]);
     if (!json) continue;
-    clv_bytes_printf(out, "%s{\"layer\":%u,\"name\":", between, n->layer);
+    clv_bytes_printf(out, "%s{\"layer\":%u,\"name\":", separator, n->layer);
     clv_bytes_add_json(out, n->name);
     clv_bytes_puts(out, ",\"why\":");
     clv_bytes_add_json(out, b->known_reasons[k]);
     clv_bytes_puts(out, "}");
-    between = ",";
+    separator = ",";
   }
   if (json) clv_bytes_puts(out, "]");
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Labels that follow from the order of the records. Without train.shuffle records are sent in the
- * order of their files. If classes are contiguous or alternate, a worker that knows the class of a
- * few records knows those of their neighbours. clv_label_order_compute compares each record with
- * the one before it, then with the one two before it, and so on. The result is the largest share of
- * equal labels, beside the share that a shuffle would give.
+ * Finds labels that follow from the order of the records. Without train.shuffle records are sent in
+ * the order of their files. If classes are contiguous or alternate, a worker that knows the class
+ * of a few records knows those of their neighbours. clv_label_order_compute compares each record
+ * with the one before it, then with the one two before it, and so on. The result is the largest
+ * share of equal labels, beside the share that a shuffle would give.
  *
  * For neighbours the deviation of a shuffle is known exactly (Wald and Wolfowitz, for several
  * classes). So a few records in blocks are enough, and so are blocks of a rare class.
@@ -14,27 +14,29 @@
 
 #include "master/plan/plan_int.h"
 
-enum { MAX_LAG = 1024, MAX_WORK = 1 << 26, RECORDS_PER_LAG = 8 };
+/* largest distance of compared records; most comparisons of a search; fewest records for each
+ * distance */
+enum { MAX_LAG = 1024, MAX_COMPARISONS = 1 << 26, RECORDS_PER_LAG = 8 };
 /* A block is a run of records with equal labels. The labels have few blocks if there are at most
  * FEW_BLOCKS for each class, with at least RECORDS_PER_BLOCK records on average. */
 enum { FEW_BLOCKS = 2, RECORDS_PER_BLOCK = 4 };
 /* By how much a share of equal labels must exceed that of a random order to be significant:
- * LEAST_EXCESS is a part of the possible excess, the others are standard deviations. FEW_SIGMAS:
- * neighbours, if the labels have few blocks; NEXT_SIGMAS: neighbours otherwise; LAG_SIGMAS: the
- * best of many distances. */
-static const double LEAST_EXCESS = 0.1, NEXT_SIGMAS = 3, FEW_SIGMAS = 2.5, LAG_SIGMAS = 6;
+ * MIN_EXCESS is a part of the possible excess, the others are standard deviations.
+ * FEW_BLOCKS_SIGMAS: for neighbours, if the labels have few blocks; NEIGHBOUR_SIGMAS: for
+ * neighbours otherwise; LAG_SIGMAS: for the best of many distances. */
+static const double MIN_EXCESS = 0.1, NEIGHBOUR_SIGMAS = 3, FEW_BLOCKS_SIGMAS = 2.5, LAG_SIGMAS = 6;
 
 /* Reads the labels of the training records in their order. A numeric label becomes 0 or 1, as it is
  * below or above the mean; several labels of a record become one number. False: a record has no
  * label. */
 static bool read_labels(const clv_run_data *d, double *labels) {
   size_t n = d->train_rows.n;
-  double sum = 0, one;
+  double sum = 0, label;
   for (size_t i = 0; i < n; i++) {
     if (!clv_dataset_label_hash(d->train, d->train_rows.index[i], &labels[i])) return false;
     sum += labels[i];
   }
-  if (clv_dataset_y_dtype(d->train) != CLV_F32 || !clv_dataset_label(d->train, 0, &one))
+  if (clv_dataset_y_dtype(d->train) != CLV_F32 || !clv_dataset_label(d->train, 0, &label))
     return true;
   for (size_t i = 0; i < n; i++) labels[i] = labels[i] > sum / (double)n;
   return true;
@@ -59,50 +61,53 @@ static shuffle compute_shuffle(double *labels, size_t n) {
   qsort(labels, n, sizeof *labels, compare_values);
   for (size_t i = 0, end; i < n; i = end) {
     for (end = i + 1; end < n && labels[end] == labels[i];) end++;
-    double of = (double)(end - i);
-    squares += of * of;
-    cubes += of * of * of;
+    double class_size = (double)(end - i);
+    squares += class_size * class_size;
+    cubes += class_size * class_size * class_size;
     ret.n_classes++;
   }
-  double runs = (squares * (squares + all * (all + 1)) - 2 * all * cubes - all * all * all) /
-                (all * all * (all - 1)); /* variance of the number of equal neighbours */
+  double variance = (squares * (squares + all * (all + 1)) - 2 * all * cubes - all * all * all) /
+                    (all * all * (all - 1)); /* variance of the number of equal neighbours */
   ret.share = (squares - all) / (all * (all - 1));
-  ret.standard_deviation = sqrt(fmax(runs, 0)) / (all - 1);
+  ret.standard_deviation = sqrt(fmax(variance, 0)) / (all - 1);
   return ret;
 }
 
 static double equal_share_at_lag(const double *labels, size_t n, size_t lag) {
-  size_t same = 0;
-  for (size_t i = lag; i < n; i++) same += labels[i] == labels[i - lag];
-  return (double)same / (double)(n - lag);
+  size_t n_equal = 0;
+  for (size_t i = lag; i < n; i++) n_equal += labels[i] == labels[i - lag];
+  return (double)n_equal / (double)(n - lag);
 }
 
-/* True if the share exceeds that of a shuffle by LEAST_EXCESS of the rest, and by `sigmas` standard
+/* True if the share exceeds that of a shuffle by MIN_EXCESS of the rest, and by `sigmas` standard
  * deviations. */
 static bool is_significant(const clv_label_order *o, double sigmas, double sigma) {
-  double more = o->equal_share - o->shuffled_share, left = 1 - o->shuffled_share;
-  return o->lag && left > 0 && more >= LEAST_EXCESS * left && more >= sigmas * sigma;
+  double excess = o->equal_share - o->shuffled_share, possible_excess = 1 - o->shuffled_share;
+  return o->lag && possible_excess > 0 && excess >= MIN_EXCESS * possible_excess &&
+         excess >= sigmas * sigma;
 }
 
-static bool has_few_blocks(const clv_label_order *next, size_t classes, size_t n) {
-  double blocks = 1 + (1 - next->equal_share) * (double)(n - 1);
+static bool has_few_blocks(const clv_label_order *neighbours, size_t classes, size_t n) {
+  double blocks = 1 + (1 - neighbours->equal_share) * (double)(n - 1);
   return blocks <= FEW_BLOCKS * (double)classes && RECORDS_PER_BLOCK * blocks <= (double)n;
 }
 
 clv_label_order clv_label_order_compute(double *labels, size_t n) {
-  size_t lags =
-      CLV_MIN(n / RECORDS_PER_LAG, CLV_MIN((size_t)MAX_LAG, MAX_WORK / CLV_MAX(n, (size_t)1)));
+  size_t lags = CLV_MIN(n / RECORDS_PER_LAG,
+                        CLV_MIN((size_t)MAX_LAG, MAX_COMPARISONS / CLV_MAX(n, (size_t)1)));
   if (n < RECORDS_PER_LAG) return (clv_label_order){0};
-  clv_label_order next = {.lag = 1, .equal_share = equal_share_at_lag(labels, n, 1)}, best = {0};
+  clv_label_order neighbours = {.lag = 1, .equal_share = equal_share_at_lag(labels, n, 1)},
+                  best = {0};
   for (size_t lag = 2; lag <= lags; lag++) {
     double share = equal_share_at_lag(labels, n, lag);
     if (share > best.equal_share)
       best = (clv_label_order){.lag = (uint32_t)lag, .equal_share = share};
   }
   const shuffle s = compute_shuffle(labels, n);
-  next.shuffled_share = best.shuffled_share = s.share;
-  double sigmas = has_few_blocks(&next, s.n_classes, n) ? FEW_SIGMAS : NEXT_SIGMAS;
-  if (is_significant(&next, sigmas, s.standard_deviation)) return next;
+  neighbours.shuffled_share = best.shuffled_share = s.share;
+  double sigmas =
+      has_few_blocks(&neighbours, s.n_classes, n) ? FEW_BLOCKS_SIGMAS : NEIGHBOUR_SIGMAS;
+  if (is_significant(&neighbours, sigmas, s.standard_deviation)) return neighbours;
   double sigma = sqrt(s.share * (1 - s.share) / (double)n);
   return is_significant(&best, LAG_SIGMAS, sigma) ? best : (clv_label_order){0};
 }

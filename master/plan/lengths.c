@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lengths of sequences, which no layer hides: the master sends them to layers that read them, and
- * the size of packed sequences shows them.
+ * Describes for `plan` which lengths of sequences workers learn. No layer hides lengths: the master
+ * sends them to layers that read them, and the size of packed sequences shows them.
  */
 #include "master/plan/plan_int.h"
 
@@ -50,18 +50,18 @@ static void describe_mean_length(const clv_blueprint *b, clv_bytes *out) {
                    b->mean_positions, (long long)b->max_positions);
 }
 
-void clv_lengths_describe(const clv_blueprint *b, bool any, clv_bytes *out) {
+void clv_lengths_describe(const clv_blueprint *b, bool sends_records, clv_bytes *out) {
   if (sends_lengths(b))
     clv_bytes_puts(out, "lengths: of every record's sequence are sent; nothing hides them\n");
   describe_mean_length(b, out);
-  if (any && b->lengths_input >= 0)
+  if (sends_records && b->lengths_input >= 0)
     clv_bytes_puts(out,
                    "places: sequences are packed (data.packed): the size of all that is sent shows "
                    "how many places a micro-batch has\n");
 }
 
-const char *clv_lengths_describe_json(const clv_blueprint *b, bool any) {
+const char *clv_lengths_describe_json(const clv_blueprint *b, bool sends_records) {
   static const char *const facts[] = {"", "\"lengths\":\"leave\",", "\"places\":\"show\",",
                                       "\"lengths\":\"leave\",\"places\":\"show\","};
-  return facts[sends_lengths(b) + 2 * (any && b->lengths_input >= 0)];
+  return facts[sends_lengths(b) + 2 * (sends_records && b->lengths_input >= 0)];
 }

@@ -9,12 +9,12 @@
 
 #include "master/plan/plan.h"
 
-enum { NAME_LEN = 72 };
+enum { NAME_LEN = 72 }; /* bytes of a worker's name, or of two with a plus sign */
 static const double DEFAULT_RTT_MS = 1, DEFAULT_MBIT = 1000;
 
-static clv_link_estimate make_link_estimate(double rtt_ms, double mbit, bool given) {
+static clv_link_estimate make_link_estimate(double rtt_ms, double mbit, bool is_given) {
   return (clv_link_estimate){
-      .latency_s = rtt_ms / 2e3, .bytes_s = mbit * 1e6 / 8, .is_given = given};
+      .latency_s = rtt_ms / 2e3, .bytes_per_s = mbit * 1e6 / 8, .is_given = is_given};
 }
 
 /* Parses digits with an optional fraction. True if the number is from low to high; *end: the
@@ -27,23 +27,23 @@ static bool parse_number(const char *text, double low, double high, double *ret,
   return number_end <= text + strspn(text, "0123456789.") && *ret >= low && *ret <= high;
 }
 
-/* Returns the index of the worker called `name` in *ret; -1: the name is "master", if `master`
- * permits it. */
+/* Returns the index of the worker called `name` in *ret; -1: the name is "master", if
+ * permits_master. */
 static clv_code find_node(const clv_session_config *c, const char *option, const char *name,
-                          bool master, int *ret, clv_err *err) {
+                          bool permits_master, int *ret, clv_err *err) {
   CLV_AUTO(clv_freep) const char **names = NULL;
   CLV_TRY(clv_alloc(c->n_workers + 1, sizeof(char *), &names, err));
   *ret = -1;
-  if (master && strcmp(name, "master") == 0) return CLV_OK;
+  if (permits_master && strcmp(name, "master") == 0) return CLV_OK;
   for (size_t i = 0; i < c->n_workers; i++) {
     names[i] = c->workers[i].name;
     if (strcmp(name, names[i]) != 0) continue;
     *ret = (int)i;
     return CLV_OK;
   }
-  const char *near = clv_did_you_mean(name, names, c->n_workers);
+  const char *similar = clv_did_you_mean(name, names, c->n_workers);
   return clv_fail(err, CLV_INVALID, "%s: the session has no worker '%s'%s%s%s", option, name,
-                  near ? ", did you mean '" : "", near ? near : "", near ? "'?" : "");
+                  similar ? ", did you mean '" : "", similar ? similar : "", similar ? "'?" : "");
 }
 
 /* Splits "name=" off the front of an option's argument. */
@@ -60,15 +60,15 @@ static clv_code split_name(const char *option, const char *arg, const char *form
 static clv_code parse_link(const clv_session_config *c, const char *arg, clv_links *l,
                            clv_err *err) {
   static const char form[] = "WORKER=RTT_MS:MBIT, as in w1=20:1000";
-  char name[NAME_LEN], *other;
+  char name[NAME_LEN], *other_name;
   const char *at, *end;
   double rtt, mbit;
-  int one, two = -1;
+  int node, other_node = -1;
   CLV_TRY(split_name("--link", arg, form, name, &at, err));
-  if ((other = strchr(name, '+'))) *other++ = '\0';
-  CLV_TRY(find_node(c, "--link", name, false, &one, err));
-  if (other) CLV_TRY(find_node(c, "--link", other, false, &two, err));
-  if (one == two)
+  if ((other_name = strchr(name, '+'))) *other_name++ = '\0';
+  CLV_TRY(find_node(c, "--link", name, false, &node, err));
+  if (other_name) CLV_TRY(find_node(c, "--link", other_name, false, &other_node, err));
+  if (node == other_node)
     return clv_fail(err, CLV_INVALID, "--link %.80s: names one worker twice: name two workers",
                     arg);
   if (!parse_number(at, 0, 60000, &rtt, &end) || *end != ':' ||
@@ -78,8 +78,9 @@ static clv_code parse_link(const clv_session_config *c, const char *arg, clv_lin
                     "1000000 Mbit/s; write it as %s",
                     arg, at, form);
   clv_link_estimate *to =
-      other ? &l->hops[(size_t)CLV_MIN(one, two) * l->n + (size_t)CLV_MAX(one, two)]
-            : &l->worker_links[one];
+      other_name
+          ? &l->hops[(size_t)CLV_MIN(node, other_node) * l->n + (size_t)CLV_MAX(node, other_node)]
+          : &l->worker_links[node];
   *to = make_link_estimate(rtt, mbit, true);
   return CLV_OK;
 }
@@ -108,13 +109,14 @@ static void set_default_hops(clv_links *l) {
       clv_link_estimate *hop = &l->hops[i * l->n + k];
       if (hop->is_given) continue;
       hop->latency_s = fmax(l->worker_links[i].latency_s, l->worker_links[k].latency_s);
-      hop->bytes_s = fmin(l->worker_links[i].bytes_s, l->worker_links[k].bytes_s);
+      hop->bytes_per_s = fmin(l->worker_links[i].bytes_per_s, l->worker_links[k].bytes_per_s);
     }
 }
 
 static void note_link(clv_links *l, const char *name, const clv_link_estimate *link) {
   clv_bytes_printf(&l->notes, "%s%s %.6g ms, %.9g Mbit/s%s", l->notes.len ? "; " : "", name,
-                   2e3 * link->latency_s, link->bytes_s * 8e-6, link->is_given ? "" : " (assumed)");
+                   2e3 * link->latency_s, link->bytes_per_s * 8e-6,
+                   link->is_given ? "" : " (assumed)");
 }
 
 static void note_links_and_speeds(const clv_session_config *c, clv_links *l) {

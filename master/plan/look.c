@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The look: measures, before a run sends anything, what an observer can read from the tensors that
- * leave. privacy.c derives from the graph which tensors must show records or labels; the look
- * measures what they do show. The worse of both is a finding. clv_look_run runs the look, and
- * clv_blueprint_add_look adds its readings to a blueprint.
+ * The look: measures, before a run sends anything, how much of records and labels an observer can
+ * read from the tensors that would be sent. privacy.c derives from the graph which tensors must
+ * show records or labels; the look measures what they do show. The worse of both is a finding.
+ * clv_look_run runs the look, and clv_blueprint_add_look adds its results to a blueprint.
  */
 #include <stdio.h>
 #include <string.h>
@@ -27,12 +27,12 @@ static const struct {
 const char *clv_look_name(clv_look_reader reader) { return readers[reader].name; }
 double clv_look_limit(clv_look_reader reader) { return readers[reader].limit; }
 
-/* ---- looking --------------------------------------------------------------------------------- */
+/* ---- draws ----------------------------------------------------------------------------------- */
 
 static bool uses_workers(const clv_blueprint *b) {
-  bool any = false;
-  for (size_t i = 0; i < b->config->n_workers; i++) any |= b->is_worker_used[i];
-  return any;
+  bool uses_any = false;
+  for (size_t i = 0; i < b->config->n_workers; i++) uses_any |= b->is_worker_used[i];
+  return uses_any;
 }
 
 /* Derives the seed of the secret weights of a draw. A preview has its own seeds, the same in each
@@ -46,33 +46,33 @@ static clv_code derive_seed(const clv_blueprint *b, const clv_look_options *o, u
 
 /* Merges the results of a reader over all draws: the largest figure counts. The first draw decides
  * whether the reader could run, because later draws may lack the time. */
-static void merge_result(clv_look_result *all, const clv_look_result *one, bool first) {
-  bool both = one->state == CLV_LOOK_READ && all->state == CLV_LOOK_READ;
-  if (first || (both && one->figure > all->figure)) *all = *one;
+static void merge_result(clv_look_result *all, const clv_look_result *one, bool is_first) {
+  bool have_both_run = one->state == CLV_LOOK_READ && all->state == CLV_LOOK_READ;
+  if (is_first || (have_both_run && one->figure > all->figure)) *all = *one;
 }
 
-static void run_draw(const clv_look_round *r, bool first, clv_look *ret) {
+static void run_draw(const clv_look_draw *r, bool is_first, clv_look *ret) {
   clv_look_result one[CLV_LOOK_READERS] = {0};
   clv_look_read_front(r, one);
   clv_look_read_head(r, &one[CLV_LOOK_LABELS], &one[CLV_LOOK_GROUPS]);
-  for (int k = 0; k < CLV_LOOK_READERS; k++) merge_result(&ret->of[k], &one[k], first);
+  for (int k = 0; k < CLV_LOOK_READERS; k++) merge_result(&ret->results[k], &one[k], is_first);
 }
 
 clv_code clv_look_run(const clv_blueprint *b, const clv_look_options *o, clv_look *ret,
                       clv_err *err) {
   CLV_AUTO(clv_look_sample_done) clv_look_sample sample = {0};
-  uint64_t begin = clv_now_ns(), most_ns = (uint64_t)CLV_LOOK_MAX_SECONDS * 1000000000, now = begin;
+  uint64_t begin = clv_now_ns(), max_ns = (uint64_t)CLV_LOOK_MAX_SECONDS * 1000000000, now = begin;
   uint32_t draws = o->is_preview ? CLV_LOOK_DRAWS : 1;
   *ret = (clv_look){0};
   if (!uses_workers(b)) return CLV_OK;
-  while (ret->draws < draws && now - begin <= most_ns / draws * (draws - ret->draws)) {
+  while (ret->draws < draws && now - begin <= max_ns / draws * (draws - ret->draws)) {
     clv_key seed;
     CLV_TRY(derive_seed(b, o, ret->draws, &seed, err));
-    const clv_look_round r = {.weights = {b, &seed, o->checkpoint},
-                              .o = o,
-                              .sample = &sample,
-                              .draw_end_ns = now + (begin + most_ns - now) / (draws - ret->draws),
-                              .look_end_ns = begin + most_ns};
+    const clv_look_draw r = {.weights = {b, &seed, o->checkpoint},
+                             .o = o,
+                             .sample = &sample,
+                             .draw_end_ns = now + (begin + max_ns - now) / (draws - ret->draws),
+                             .look_end_ns = begin + max_ns};
     run_draw(&r, ret->draws == 0, ret);
     ret->draws++;
     now = clv_now_ns();
@@ -86,17 +86,18 @@ clv_code clv_look_run(const clv_blueprint *b, const clv_look_options *o, clv_loo
 /* ---- findings -------------------------------------------------------------------------------- */
 
 static bool is_above_limit(const clv_look *look, clv_look_reader k) {
-  return look->of[k].state == CLV_LOOK_READ && look->of[k].figure > readers[k].limit;
+  return look->results[k].state == CLV_LOOK_READ && look->results[k].figure > readers[k].limit;
 }
 
 static clv_findings findings_of_reader(const clv_look *look, int k) {
-  return look->of[k].findings ? look->of[k].findings : (clv_findings)readers[k].finding;
+  return look->results[k].findings ? look->results[k].findings : (clv_findings)readers[k].finding;
 }
 
 static clv_findings uncertain_findings(const clv_look *look) {
   clv_findings ret = 0;
   for (int k = 0; k < CLV_LOOK_READERS; k++)
-    if (is_above_limit(look, (clv_look_reader)k) && look->of[k].figure < CLV_LOOK_CERTAIN_FIGURE)
+    if (is_above_limit(look, (clv_look_reader)k) &&
+        look->results[k].figure < CLV_LOOK_CERTAIN_FIGURE)
       ret |= findings_of_reader(look, k);
   return ret;
 }
@@ -123,37 +124,37 @@ static clv_findings findings_of_kind(const clv_blueprint *b, const clv_look *loo
 }
 
 static bool has_token_input(const clv_blueprint *b) {
-  bool any = false;
-  for (uint32_t k = 0; k < b->inputs.n; k++) any |= b->inputs.inputs[k].dtype == CLV_I64;
-  return any;
+  bool has_tokens = false;
+  for (uint32_t k = 0; k < b->inputs.n; k++) has_tokens |= b->inputs.inputs[k].dtype == CLV_I64;
+  return has_tokens;
 }
 
 /* Removes findings that RAW INPUT includes: records that are sent as they are need no PICTURE as
  * well, and repeated vectors no TOKENS. */
 static clv_findings remove_included_findings(const clv_blueprint *b, clv_findings found,
                                              clv_findings shows) {
-  clv_findings less = CLV_FINDING_PICTURE;
-  if (!has_token_input(b)) less |= CLV_FINDING_TOKENS;
-  return shows & CLV_FINDING_RAW_INPUT ? found & ~less : found;
+  clv_findings included = CLV_FINDING_PICTURE;
+  if (!has_token_input(b)) included |= CLV_FINDING_TOKENS;
+  return shows & CLV_FINDING_RAW_INPUT ? found & ~included : found;
 }
 
 static void add_findings(clv_blueprint *b, const clv_look *look) {
   for (size_t i = 0; i < b->n_egress; i++) {
     clv_egress_row *r = &b->egress[i];
-    bool rows = r->kind == CLV_EGRESS_CACHED && !r->input;
+    bool is_output = r->kind == CLV_EGRESS_CACHED && !r->input;
     clv_findings found = remove_included_findings(
-        b, findings_of_kind(b, look, rows ? CLV_EGRESS_ACTIVATION : r->kind, r->stage),
+        b, findings_of_kind(b, look, is_output ? CLV_EGRESS_ACTIVATION : r->kind, r->stage),
         r->findings);
     r->look_findings = found & ~(r->findings & ~r->look_findings);
     r->findings |= found;
   }
   for (uint32_t i = 0; i < b->n_stages; i++) {
-    bool sent = b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
+    bool is_sent = b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
     clv_stage_plan *s = &b->stages[i];
     clv_findings value =
-        sent ? remove_included_findings(b, findings_of_kind(b, look, CLV_EGRESS_ACTIVATION, i),
-                                        s->output_findings)
-             : 0;
+        is_sent ? remove_included_findings(b, findings_of_kind(b, look, CLV_EGRESS_ACTIVATION, i),
+                                           s->output_findings)
+                : 0;
     clv_findings gradient = findings_of_kind(b, look, CLV_EGRESS_GRADIENT, i);
     s->output_look_findings = value & ~(s->output_findings & ~s->output_look_findings);
     s->gradient_look_findings = gradient & ~(s->gradient_findings & ~s->gradient_look_findings);
@@ -163,30 +164,33 @@ static void add_findings(clv_blueprint *b, const clv_look *look) {
 }
 
 static const char *key_of_reader(const clv_look *look, int k) {
-  return look->of[k].findings & CLV_FINDING_TOKENS ? readers[CLV_LOOK_TOKENS].key : readers[k].key;
+  return look->results[k].findings & CLV_FINDING_TOKENS ? readers[CLV_LOOK_TOKENS].key
+                                                        : readers[k].key;
 }
 
-static clv_code refuse_reading(const clv_blueprint *b, const clv_egress_row *r,
-                               clv_findings forbidden, clv_err *err) {
+static clv_code fail_readable_row(const clv_blueprint *b, const clv_egress_row *r,
+                                  clv_findings forbidden, clv_err *err) {
   int k = CLV_LOOK_TOKENS;
   const clv_session_config *c = b->config;
   while (k + 1 < CLV_LOOK_READERS && !(forbidden & findings_of_reader(&b->look, k) &&
                                        is_above_limit(&b->look, (clv_look_reader)k)))
     k++;
-  const clv_look_result *found = &b->look.of[k];
+  const clv_look_result *found = &b->look.results[k];
   clv_config_pos pos = r->kind == CLV_EGRESS_GRADIENT ? c->stages[r->stage].at_pos
                        : r->stage + 1 < b->n_stages   ? c->stages[r->stage + 1].at_pos
                                                       : c->loss.at_pos;
-  bool tokens = found->findings & CLV_FINDING_TOKENS, sizes = k == CLV_LOOK_FEATURES && !tokens;
+  bool reads_tokens = found->findings & CLV_FINDING_TOKENS,
+       can_scale_columns = k == CLV_LOOK_FEATURES && !reads_tokens;
   return clv_session_fail_at(
       c, pos, err,
       "worker '%s' can read %s from the %s: of %u records %.0f %% more than a guess, by %s, and "
       "from %.0f %% on that needs a key; put more layers %s it at master%s, or set privacy.%s: "
       "true",
-      c->workers[r->worker].name, readers[tokens ? CLV_LOOK_TOKENS : k].name, r->name,
+      c->workers[r->worker].name, readers[reads_tokens ? CLV_LOOK_TOKENS : k].name, r->name,
       b->look.records, found->figure * 100, found->method, CLV_LOOK_CERTAIN_FIGURE * 100,
       k == CLV_LOOK_LABELS ? "behind" : "before",
-      sizes ? ", or give all columns and factors similar sizes (standardize the data)" : "",
+      can_scale_columns ? ", or give all columns and factors similar sizes (standardize the data)"
+                        : "",
       key_of_reader(&b->look, k));
 }
 
@@ -200,7 +204,7 @@ clv_code clv_look_check(const clv_blueprint *b, clv_err *err) {
   for (size_t i = 0; i < b->n_egress; i++) {
     clv_findings certain = b->egress[i].look_findings & ~b->look.uncertain_findings;
     clv_findings forbidden = clv_privacy_forbidden_findings(b->config, certain);
-    if (forbidden) return refuse_reading(b, &b->egress[i], forbidden, err);
+    if (forbidden) return fail_readable_row(b, &b->egress[i], forbidden, err);
   }
   return CLV_OK;
 }

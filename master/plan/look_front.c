@@ -9,13 +9,13 @@
 
 #include "master/plan/look_int.h"
 
-/* Multiply-adds per second that any machine computes, at least; estimates how many records there is
- * time for. */
-static const double LEAST_SPEED = 1e10;
-enum { BATCH = 16, SHAPES = 8 };
+/* Multiply-adds per second of the slowest machine; used to estimate for how many records there is
+ * time. */
+static const double MIN_MACS_PER_S = 1e10;
+enum { MAX_BATCH = 16, MAX_SHAPES = 8 };
 
 typedef struct look_tensors {
-  const clv_look_round *r;
+  const clv_look_draw *r;
   const clv_blueprint *b;
   uint32_t n_parts; /* number of stages of the master before the last cut */
   clv_look_part *parts;
@@ -37,20 +37,20 @@ static void free_look_tensors(look_tensors *f) {
   free(f->exchanged_tokens);
 }
 
-/* ---- what leaves ----------------------------------------------------------------------------- */
+/* ---- tensors to read ------------------------------------------------------------------------- */
 
 static bool is_output_sent(const clv_blueprint *b, uint32_t i) {
   return b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
 }
 
-/* True if the master sends input k of the model to a worker as records. The input with the lengths
- * of sequences does not count. */
+/* True if the master sends input k of the model to a worker. The input with the lengths of
+ * sequences does not count, because it has no records. */
 static bool is_input_sent(const clv_blueprint *b, uint32_t k) {
-  bool any = false;
+  bool is_sent = false;
   for (uint32_t i = 0; i < b->n_stages; i++)
     for (uint32_t j = 0; b->stages[i].worker >= 0 && j < b->stages[i].n_model_inputs; j++)
-      any |= b->stages[i].model_inputs[j] == k;
-  return any && !clv_graph_length_limit(b->full_graph, (int)k);
+      is_sent |= b->stages[i].model_inputs[j] == k;
+  return is_sent && !clv_graph_length_limit(b->full_graph, (int)k);
 }
 
 static clv_shape record_shape(const clv_shape *s) {
@@ -71,12 +71,12 @@ static clv_code add_tensor(look_tensors *f, uint32_t stage, const clv_shape *sha
 
 static clv_code list_tensors(look_tensors *f, clv_err *err) {
   const clv_node *values[CLV_MAX_NODES];
-  size_t most = f->b->inputs.n;
+  size_t max_tensors = f->b->inputs.n;
   for (uint32_t i = 0; i < f->b->n_stages; i++)
     if (is_output_sent(f->b, i)) f->n_parts = i + 1;
-  for (uint32_t i = 0; i < f->n_parts; i++) most += clv_blueprint_cut_values(f->b, i, NULL);
-  CLV_TRY(clv_alloc(most, sizeof *f->tensors, &f->tensors, err));
-  CLV_TRY(clv_alloc(most, sizeof *f->stage_of, &f->stage_of, err));
+  for (uint32_t i = 0; i < f->n_parts; i++) max_tensors += clv_blueprint_cut_values(f->b, i, NULL);
+  CLV_TRY(clv_alloc(max_tensors, sizeof *f->tensors, &f->tensors, err));
+  CLV_TRY(clv_alloc(max_tensors, sizeof *f->stage_of, &f->stage_of, err));
   for (uint32_t i = 0; i < f->n_parts; i++) {
     uint32_t n = is_output_sent(f->b, i) ? clv_blueprint_cut_values(f->b, i, values) : 0;
     for (uint32_t k = 0; k < n; k++) CLV_TRY(add_tensor(f, i, &values[k]->shape, err));
@@ -108,15 +108,16 @@ static double macs_per_record(const look_tensors *f) {
  * draw of weights; the later draws use the same ones. */
 static clv_code choose_records(look_tensors *f, clv_err *err) {
   double left_s = (double)(f->r->draw_end_ns - CLV_MIN(clv_now_ns(), f->r->draw_end_ns)) * 1e-9;
-  double most = left_s * LEAST_SPEED / CLV_MAX(macs_per_record(f), 1.0);
-  size_t by_memory = CLV_LOOK_MAX_VALUES / sizeof(float) / CLV_MAX(f->width, (size_t)1);
-  if (most < CLV_LOOK_MIN_RECORDS)
+  double max_by_time = left_s * MIN_MACS_PER_S / CLV_MAX(macs_per_record(f), 1.0);
+  size_t max_by_memory = CLV_LOOK_MAX_VALUES / sizeof(float) / CLV_MAX(f->width, (size_t)1);
+  if (max_by_time < CLV_LOOK_MIN_RECORDS)
     return clv_fail(err, CLV_EXHAUSTED, "%d records would take longer than %d s",
                     CLV_LOOK_MIN_RECORDS, CLV_LOOK_MAX_SECONDS);
-  if (by_memory < CLV_LOOK_MIN_RECORDS)
+  if (max_by_memory < CLV_LOOK_MIN_RECORDS)
     return clv_fail(err, CLV_EXHAUSTED, "a record has %zu values there, more than a look keeps",
                     f->width);
-  return clv_look_choose_records(f->r, CLV_MIN(by_memory, (size_t)CLV_MIN(most, 1e6)), err);
+  return clv_look_choose_records(f->r, CLV_MIN(max_by_memory, (size_t)CLV_MIN(max_by_time, 1e6)),
+                                 err);
 }
 
 static char *row_data(const clv_tensor *t, size_t record) {
@@ -178,8 +179,9 @@ static void store_inputs(const look_tensors *f, size_t n) {
 /* Returns how many records to run at once: as many as take one second, at most BATCH, but at least
  * two, because batch norm needs two. */
 static size_t choose_batch_size(const look_tensors *f, size_t n) {
-  double most = CLV_MIN(LEAST_SPEED / CLV_MAX(macs_per_record(f), 1.0), (double)BATCH);
-  return CLV_MIN(n, CLV_MAX((size_t)most, (size_t)2));
+  double max_by_time =
+      CLV_MIN(MIN_MACS_PER_S / CLV_MAX(macs_per_record(f), 1.0), (double)MAX_BATCH);
+  return CLV_MIN(n, CLV_MAX((size_t)max_by_time, (size_t)2));
 }
 
 static clv_code check_time(const look_tensors *f, clv_err *err) {
@@ -253,11 +255,12 @@ static bool find_grid_view(const look_tensors *f, clv_look_view *ret) {
 
 /* Lists shapes that a flat tensor may have had before it was flattened: the shapes of layers with
  * as many values. Returns their number. */
-static size_t list_possible_shapes(const look_tensors *f, size_t tensor, clv_shape ret[SHAPES]) {
+static size_t list_possible_shapes(const look_tensors *f, size_t tensor,
+                                   clv_shape ret[MAX_SHAPES]) {
   const clv_shape flat = f->tensors[tensor].shape;
   size_t n = 0;
   ret[n++] = flat;
-  for (int i = 0; flat.rank == 1 && i < f->b->full_graph->n_nodes && n < SHAPES; i++) {
+  for (int i = 0; flat.rank == 1 && i < f->b->full_graph->n_nodes && n < MAX_SHAPES; i++) {
     const clv_shape s = record_shape(&f->b->full_graph->nodes[i].shape);
     size_t values, k = 0;
     if (s.rank < 2 || clv_shape_numel(&s, &values, NULL) != CLV_OK) continue;
@@ -279,9 +282,9 @@ static void free_views(look_views *v) { free(v->list); }
 static clv_code list_views(const look_tensors *f, const clv_look_view *records, size_t n_tokens,
                            look_views *ret, clv_err *err) {
   clv_look_view tensor_views[CLV_LOOK_MAX_VIEWS];
-  clv_shape shapes[SHAPES];
-  size_t most = f->n_tensors * SHAPES * CLV_LOOK_MAX_VIEWS + 1;
-  CLV_TRY(clv_alloc(most, sizeof *ret->list, &ret->list, err));
+  clv_shape shapes[MAX_SHAPES];
+  size_t max_views = f->n_tensors * MAX_SHAPES * CLV_LOOK_MAX_VIEWS + 1;
+  CLV_TRY(clv_alloc(max_views, sizeof *ret->list, &ret->list, err));
   for (size_t k = 0; k < f->n_tensors; k++) {
     size_t n_shapes = list_possible_shapes(f, k, shapes);
     for (size_t s = 0; s < n_shapes; s++) {
@@ -322,15 +325,16 @@ static void read_pixels(look_tensors *f, clv_look_result *ret) {
 
 /* Finds the first input with tokens. If a token has further columns, such as a box, only the first
  * column counts. */
-static bool find_tokens(const look_tensors *f, uint32_t *ret, size_t *n_tokens, size_t *columns) {
+static bool find_tokens(const look_tensors *f, uint32_t *ret, size_t *n_tokens,
+                        size_t *values_per_token) {
   for (uint32_t k = 0; k < f->b->inputs.n; k++) {
     const clv_shape s = record_shape(&f->b->inputs.inputs[k].shape);
     if (f->b->inputs.inputs[k].dtype != CLV_I64 || clv_graph_length_limit(f->b->full_graph, (int)k))
       continue;
     *ret = k;
     *n_tokens = s.rank ? (size_t)s.dim[0] : 1;
-    *columns = s.rank > 1 ? (size_t)s.dim[1] : 1;
-    return s.rank < 3 && *n_tokens && *columns;
+    *values_per_token = s.rank > 1 ? (size_t)s.dim[1] : 1;
+    return s.rank < 3 && *n_tokens && *values_per_token;
   }
   return false;
 }
@@ -342,14 +346,14 @@ static int64_t length_of_record(const look_tensors *f, size_t record) {
   return INT64_MAX;
 }
 
-static clv_code list_tokens(const look_tensors *f, uint32_t input, size_t n_tokens, size_t columns,
-                            int64_t **ret, clv_err *err) {
+static clv_code list_tokens(const look_tensors *f, uint32_t input, size_t n_tokens,
+                            size_t values_per_token, int64_t **ret, clv_err *err) {
   const int64_t *x = f->r->sample->x[input]->data;
   size_t n = f->r->sample->record_split.n;
   CLV_TRY(clv_alloc(n * n_tokens, sizeof **ret, ret, err));
   for (size_t i = 0; i < n * n_tokens; i++) {
-    bool pad = (int64_t)(i % n_tokens) >= length_of_record(f, i / n_tokens);
-    (*ret)[i] = pad ? -1 : x[i * columns];
+    bool is_pad = (int64_t)(i % n_tokens) >= length_of_record(f, i / n_tokens);
+    (*ret)[i] = is_pad ? -1 : x[i * values_per_token];
   }
   return CLV_OK;
 }
@@ -400,14 +404,14 @@ static void read_repeated_tokens(const look_tensors *f, clv_look_result *ret) {
 
 static void read_tokens(look_tensors *f, clv_look_result *ret) {
   CLV_AUTO(clv_freep) int64_t *tokens = NULL;
-  size_t n_tokens, columns;
+  size_t n_tokens, values_per_token;
   uint32_t input;
   clv_err err;
-  if (!find_tokens(f, &input, &n_tokens, &columns)) {
+  if (!find_tokens(f, &input, &n_tokens, &values_per_token)) {
     read_repeated_tokens(f, ret);
     return;
   }
-  clv_code code = list_tokens(f, input, n_tokens, columns, &tokens, &err);
+  clv_code code = list_tokens(f, input, n_tokens, values_per_token, &tokens, &err);
   const clv_look_tokens t = {tokens, n_tokens};
   if (code == CLV_OK)
     read_nearest_tokens(f, &t, ret);
@@ -420,10 +424,10 @@ static void read_tokens(look_tensors *f, clv_look_result *ret) {
  * chosen yet. */
 static const char *why_no_tokens(const look_tensors *f) {
   int64_t tokens[CLV_LOOK_MAX_RECORDS];
-  size_t n_tokens, columns;
+  size_t n_tokens, values_per_token;
   uint32_t input;
   clv_err choose_err;
-  if (find_tokens(f, &input, &n_tokens, &columns)) return NULL;
+  if (find_tokens(f, &input, &n_tokens, &values_per_token)) return NULL;
   if (clv_look_choose_records(f->r, CLV_LOOK_MAX_RECORDS, &choose_err) != CLV_OK &&
       !f->r->sample->record_split.n)
     return NULL;
@@ -432,9 +436,9 @@ static const char *why_no_tokens(const look_tensors *f) {
 
 /* ---- features -------------------------------------------------------------------------------- */
 
-/* Returns how many of a record's values the master computes; the values behind these are model
- * inputs. */
-static size_t n_values_of_master(const look_tensors *f) {
+/* Returns how many of a record's values the master computes. They are the first ones; the values
+ * after them are model inputs. */
+static size_t count_master_values(const look_tensors *f) {
   size_t k = 0;
   while (k < f->n_tensors && f->stage_of[k] < f->b->n_stages) k++;
   return k < f->n_tensors ? f->tensors[k].first : f->width;
@@ -446,27 +450,28 @@ static bool is_features_input(const look_tensors *f, uint32_t input) {
 
 static const char *why_no_features(const look_tensors *f) {
   uint32_t input;
-  size_t n_tokens, columns;
-  bool any = find_tokens(f, &input, &n_tokens, &columns) && !is_input_sent(f->b, input);
-  for (uint32_t k = 0; k < f->b->inputs.n; k++) any |= is_features_input(f, k);
-  if (!any) return "records have no numbers, or they leave as they are";
-  return n_values_of_master(f) ? NULL : "only records leave";
+  size_t n_tokens, values_per_token;
+  bool has_features =
+      find_tokens(f, &input, &n_tokens, &values_per_token) && !is_input_sent(f->b, input);
+  for (uint32_t k = 0; k < f->b->inputs.n; k++) has_features |= is_features_input(f, k);
+  if (!has_features) return "records have no numbers, or they leave as they are";
+  return count_master_values(f) ? NULL : "only records leave";
 }
 
-/* Reads the features of an input. If the input is a picture, its neighbouring places are alike, so
- * the finding is PICTURE; otherwise it is RAW INPUT. */
+/* Reads the features of an input. If the input is a picture, its neighbouring positions are alike,
+ * so the finding is PICTURE; otherwise it is RAW INPUT. */
 static void read_input_features(const look_tensors *f, uint32_t input, clv_look_result *ret) {
   const clv_look_tensor t = input_tensor(f, input);
-  const clv_look_features of = {.features = t.values,
-                                .record = t.record,
-                                .n_features = t.record,
-                                .values = f->values,
-                                .row = f->width,
-                                .n_values = n_values_of_master(f)};
+  const clv_look_features features = {.features = t.values,
+                                      .record = t.record,
+                                      .n_features = t.record,
+                                      .values = f->values,
+                                      .row = f->width,
+                                      .n_values = count_master_values(f)};
   clv_look_view grid;
   clv_look_reading reading;
   clv_err err;
-  clv_code code = clv_look_features_read(&of, f->r->sample->record_split, &reading, &err);
+  clv_code code = clv_look_features_read(&features, f->r->sample->record_split, &reading, &err);
   set_result(ret, code, &reading, &err);
   ret->findings = clv_look_record_view(&t, &grid) ? CLV_FINDING_PICTURE : CLV_FINDING_RAW_INPUT;
 }
@@ -474,9 +479,9 @@ static void read_input_features(const look_tensors *f, uint32_t input, clv_look_
 /* True if a is worse than b: its finding needs a key of `privacy` and b's does not, or else its
  * figure is larger. */
 static bool is_worse(const clv_look_result *a, const clv_look_result *b) {
-  bool keys[2] = {a->figure > CLV_LOOK_CERTAIN_FIGURE && a->findings != CLV_FINDING_PICTURE,
-                  b->figure > CLV_LOOK_CERTAIN_FIGURE && b->findings != CLV_FINDING_PICTURE};
-  return keys[0] != keys[1] ? keys[0] : a->figure > b->figure;
+  bool needs_key[2] = {a->figure > CLV_LOOK_CERTAIN_FIGURE && a->findings != CLV_FINDING_PICTURE,
+                       b->figure > CLV_LOOK_CERTAIN_FIGURE && b->findings != CLV_FINDING_PICTURE};
+  return needs_key[0] != needs_key[1] ? needs_key[0] : a->figure > b->figure;
 }
 
 /* Returns a number below n that depends only on `draw`. */
@@ -486,46 +491,50 @@ static size_t draw_below(uint64_t draw, size_t n) {
   return (size_t)((h ^ h >> 29) % n);
 }
 
-/* Replaces each token of record r by the token that a drawn record of the first n has at the same
- * place. */
+/* Replaces each token of record r by the token at the same position of a record that is drawn from
+ * the first n. */
 static void exchange_tokens(const look_tensors *f, int64_t *x, size_t r, size_t n, size_t n_tokens,
-                            size_t columns) {
+                            size_t values_per_token) {
   for (size_t s = 0; s < n_tokens; s++) {
     size_t from = draw_below(r * n_tokens + s, n);
-    bool pads = (int64_t)s >= CLV_MIN(length_of_record(f, r), length_of_record(f, from));
-    if (!pads) x[(r * n_tokens + s) * columns] = x[(from * n_tokens + s) * columns];
+    bool is_pad_in_either =
+        (int64_t)s >= CLV_MIN(length_of_record(f, r), length_of_record(f, from));
+    if (!is_pad_in_either)
+      x[(r * n_tokens + s) * values_per_token] = x[(from * n_tokens + s) * values_per_token];
   }
 }
 
 /* Runs the layers again on records with exchanged tokens, and lists the exchanged tokens. In a
- * large vocabulary few records have the same token at a place, so the tokens of most records are
- * replaced by those of a quarter of the records. A reader of one place then reads only what the
- * vector says about its own token, and nothing about the tokens beside it. */
+ * large vocabulary a token seldom occurs twice at a position, so a reader would have no examples to
+ * learn from. So each token of the last three quarters of the records is replaced by the token at
+ * the same position of a record that is drawn from the first quarter. The draw is separate for each
+ * position, so what is read from a vector is about its own token and not about its neighbours. */
 static clv_code run_exchanged_tokens(look_tensors *f, uint32_t input, size_t n_tokens,
-                                     size_t columns, clv_err *err) {
+                                     size_t values_per_token, clv_err *err) {
   clv_tensor *x = f->r->sample->x[input];
-  clv_look_split half = f->r->sample->record_split;
-  CLV_AUTO(clv_freep) int64_t *own = NULL;
+  clv_look_split split = f->r->sample->record_split;
+  CLV_AUTO(clv_freep) int64_t *original_tokens = NULL;
   if (clv_now_ns() + f->run_ns > f->r->look_end_ns)
     return clv_fail(err, CLV_EXHAUSTED, "to run layers twice would take longer than %d s",
                     CLV_LOOK_MAX_SECONDS);
-  CLV_TRY(clv_alloc(x->n, sizeof *own, &own, err));
-  memcpy(own, x->data, x->n * sizeof *own);
-  for (size_t r = half.n_fit / 2; r < half.n; r++)
-    exchange_tokens(f, x->data, r, half.n_fit / 2, n_tokens, columns);
+  CLV_TRY(clv_alloc(x->n, sizeof *original_tokens, &original_tokens, err));
+  memcpy(original_tokens, x->data, x->n * sizeof *original_tokens);
+  for (size_t r = split.n_fit / 2; r < split.n; r++)
+    exchange_tokens(f, x->data, r, split.n_fit / 2, n_tokens, values_per_token);
   clv_code code = run_all_records(f, err);
-  if (code == CLV_OK) code = list_tokens(f, input, n_tokens, columns, &f->exchanged_tokens, err);
-  memcpy(x->data, own, x->n * sizeof *own);
+  if (code == CLV_OK)
+    code = list_tokens(f, input, n_tokens, values_per_token, &f->exchanged_tokens, err);
+  memcpy(x->data, original_tokens, x->n * sizeof *original_tokens);
   return code;
 }
 
 /* Reads tokens of records with exchanged tokens. Call it last, because it replaces f->values. */
 static void read_exchanged_tokens(look_tensors *f, clv_look_result *ret) {
-  size_t n_tokens, columns;
+  size_t n_tokens, values_per_token;
   uint32_t input;
   clv_err err;
-  if (!find_tokens(f, &input, &n_tokens, &columns) || is_input_sent(f->b, input)) return;
-  clv_code code = run_exchanged_tokens(f, input, n_tokens, columns, &err);
+  if (!find_tokens(f, &input, &n_tokens, &values_per_token) || is_input_sent(f->b, input)) return;
+  clv_code code = run_exchanged_tokens(f, input, n_tokens, values_per_token, &err);
   const clv_look_tokens t = {f->exchanged_tokens, n_tokens};
   clv_look_result one = {0};
   if (code == CLV_OK)
@@ -556,7 +565,7 @@ static clv_code prepare_and_run(look_tensors *f, clv_err *err) {
 }
 
 /* Sets the result of a reader that did not run. why: reason why there is nothing to read; NULL:
- * there is, and an error in `code` and `err` kept the reader from looking. */
+ * there is something, but an error in `code` and `err` kept the reader from running. */
 static void set_not_read(clv_look_result *ret, const char *why, clv_code code, const clv_err *err) {
   if (why)
     set_nothing_to_read(ret, why);
@@ -564,7 +573,7 @@ static void set_not_read(clv_look_result *ret, const char *why, clv_code code, c
     clv_look_set_skipped(ret, err);
 }
 
-void clv_look_read_front(const clv_look_round *r, clv_look_result of[CLV_LOOK_READERS]) {
+void clv_look_read_front(const clv_look_draw *r, clv_look_result results[CLV_LOOK_READERS]) {
   static const struct {
     clv_look_reader reader;
     const char *(*why_nothing_to_read)(const look_tensors *f);
@@ -575,13 +584,13 @@ void clv_look_read_front(const clv_look_round *r, clv_look_result of[CLV_LOOK_RE
   CLV_AUTO(free_look_tensors) look_tensors f = {.r = r, .b = r->weights.b};
   clv_err err;
   clv_code code = list_tensors(&f, &err);
-  bool listed = code == CLV_OK, any = listed && f.n_tensors;
-  if (any) code = prepare_and_run(&f, &err);
+  bool has_listed = code == CLV_OK, any_sent = has_listed && f.n_tensors;
+  if (any_sent) code = prepare_and_run(&f, &err);
   for (size_t k = 0; k < CLV_COUNT(readers); k++) {
-    clv_look_result *ret = &of[readers[k].reader];
-    const char *why = any      ? readers[k].why_nothing_to_read(&f)
-                      : listed ? "no tensor made of records leaves"
-                               : NULL;
+    clv_look_result *ret = &results[readers[k].reader];
+    const char *why = any_sent     ? readers[k].why_nothing_to_read(&f)
+                      : has_listed ? "no tensor made of records leaves"
+                                   : NULL;
     set_not_read(ret, why, code, &err);
     if (code == CLV_OK && !why) readers[k].read(&f, ret);
   }

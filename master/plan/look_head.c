@@ -12,16 +12,16 @@
 #include "master/plan/look_int.h"
 
 enum {
-  SAMPLES = 512,   /* gradients to read, approximately */
-  MOST_DRAWS = 64, /* most random inputs per record */
-  PIECES = 8,      /* most values that cross the cut and have a vector for each label */
-  COLUMNS = 256,   /* most numbers to read of a numeric label */
-  BATCH = 64,
-  MOST_WIDTH = 16384, /* most values to read of a gradient */
+  SAMPLES = 512,     /* gradients to read, approximately */
+  MAX_DRAWS = 64,    /* most random inputs per record */
+  MAX_PARTS = 8,     /* most values that cross the cut and have one vector for each label */
+  MAX_COLUMNS = 256, /* most numbers to read of a numeric label */
+  MAX_BATCH = 64,
+  MAX_WIDTH = 16384, /* most values to read of a gradient */
 };
 /* Random inputs are uniform in [-SPREAD, SPREAD], so their standard deviation is 1. */
 static const float SPREAD = 1.7320508f;
-static const double LEAST_SPEED = 1e10; /* multiply-adds per second of the slowest machine */
+static const double MIN_MACS_PER_S = 1e10; /* multiply-adds per second of the slowest machine */
 
 /* The part of a record's gradient that belongs to one label. */
 typedef struct gradient_part {
@@ -29,7 +29,7 @@ typedef struct gradient_part {
 } gradient_part;
 
 typedef struct look_gradients {
-  const clv_look_round *r;
+  const clv_look_draw *r;
   const clv_blueprint *b;
   uint32_t last_worker_stage; /* last stage that is at a worker */
   /* the master has layers behind last_worker_stage; parts[0] has them */
@@ -45,7 +45,7 @@ typedef struct look_gradients {
   size_t batch, width, outputs; /* records of a batch; values of a record's gradient; values of a
                                  * prediction */
   size_t labels_per_record;
-  gradient_part label_parts[PIECES];
+  gradient_part label_parts[MAX_PARTS];
   size_t n_label_parts, values_per_label; /* values of the gradient that belong to one label */
   /* input [batch][width], its gradient [batch][width], gradient of the prediction */
   float *x, *dx, *dout;
@@ -93,10 +93,10 @@ static clv_code make_layers(look_gradients *h, clv_err *err) {
   h->has_layers_behind = first < end;
   if (!h->has_layers_behind) return CLV_OK;
   CLV_TRY(clv_look_part_new(&h->r->weights, first, end - 1, &h->parts[h->n_parts++], err));
-  uint32_t home = 0;
-  while (home < first && h->b->stages[home].worker < 0) home++;
-  if (home && has_outside_ties(&h->parts[0]))
-    CLV_TRY(clv_look_part_new(&h->r->weights, 0, home - 1, &h->parts[h->n_parts++], err));
+  uint32_t n_first_stages = 0;
+  while (n_first_stages < first && h->b->stages[n_first_stages].worker < 0) n_first_stages++;
+  if (n_first_stages && has_outside_ties(&h->parts[0]))
+    CLV_TRY(clv_look_part_new(&h->r->weights, 0, n_first_stages - 1, &h->parts[h->n_parts++], err));
   h->parts[0].needs_input_grad = true;
   return clv_look_parts_tie(h->parts, h->n_parts, err);
 }
@@ -127,19 +127,19 @@ static clv_code find_label_parts(look_gradients *h, clv_err *err) {
   const clv_node *values[CLV_MAX_NODES];
   uint32_t n = clv_blueprint_cut_values(h->b, h->last_worker_stage, values);
   size_t at = 0;
-  bool by_place = h->r->sample->y->dtype == CLV_I64 && h->labels_per_record > 1;
+  bool is_label_per_position = h->r->sample->y->dtype == CLV_I64 && h->labels_per_record > 1;
   for (uint32_t k = 0; k < n; k++) {
-    size_t all = values_per_record(&values[k]->shape), width = all / h->labels_per_record;
+    size_t n_values = values_per_record(&values[k]->shape), width = n_values / h->labels_per_record;
     bool fits =
         values[k]->shape.rank > 2 && (size_t)values[k]->shape.dim[1] == h->labels_per_record;
-    if (by_place && fits && h->n_label_parts < PIECES) {
+    if (is_label_per_position && fits && h->n_label_parts < MAX_PARTS) {
       h->label_parts[h->n_label_parts++] = (gradient_part){at, width, width};
       h->values_per_label += width;
     }
-    at += all;
+    at += n_values;
   }
   h->width = at;
-  if (!by_place) {
+  if (!is_label_per_position) {
     h->label_parts[h->n_label_parts++] = (gradient_part){0, at, 0};
     h->values_per_label = at;
   }
@@ -151,14 +151,14 @@ static clv_code find_label_parts(look_gradients *h, clv_err *err) {
 /* Makes the plans for as many records at once as fit into the memory. */
 static clv_code make_plan(look_gradients *h, clv_err *err) {
   double left_s = (double)(h->r->draw_end_ns - CLV_MIN(clv_now_ns(), h->r->draw_end_ns)) * 1e-9;
-  double work = h->has_layers_behind ? 6 * clv_look_part_mac_count(&h->parts[0]) : 0;
+  double macs = h->has_layers_behind ? 6 * clv_look_part_mac_count(&h->parts[0]) : 0;
   size_t n = h->r->sample->record_split.n;
-  size_t most = CLV_LOOK_MAX_VALUES / sizeof(float) / 4 / CLV_MAX(h->width, (size_t)1);
-  if (most < CLV_LOOK_MIN_RECORDS)
+  size_t max_batch = CLV_LOOK_MAX_VALUES / sizeof(float) / 4 / CLV_MAX(h->width, (size_t)1);
+  if (max_batch < CLV_LOOK_MIN_RECORDS)
     return clv_fail(err, CLV_EXHAUSTED, "a gradient has %zu values, more than a look keeps",
                     h->width);
-  h->batch = CLV_MIN(CLV_MIN(n, most), (size_t)BATCH);
-  if (work * (double)n > left_s * LEAST_SPEED)
+  h->batch = CLV_MIN(CLV_MIN(n, max_batch), (size_t)MAX_BATCH);
+  if (macs * (double)n > left_s * MIN_MACS_PER_S)
     return clv_fail(err, CLV_EXHAUSTED, "%zu records would take longer than %d s", n,
                     CLV_LOOK_MAX_SECONDS);
   if (h->has_layers_behind) CLV_TRY(clv_look_part_plan(&h->parts[0], (int64_t)h->batch, err));
@@ -168,7 +168,7 @@ static clv_code make_plan(look_gradients *h, clv_err *err) {
 /* ---- gradients ------------------------------------------------------------------------------- */
 
 static clv_code alloc_gradients(look_gradients *h, clv_err *err) {
-  h->step = CLV_MAX((h->values_per_label + MOST_WIDTH - 1) / MOST_WIDTH, (size_t)1);
+  h->step = CLV_MAX((h->values_per_label + MAX_WIDTH - 1) / MAX_WIDTH, (size_t)1);
   h->kept_per_label = (h->values_per_label + h->step - 1) / h->step;
   h->capacity = (size_t)2 * SAMPLES;
   CLV_TRY(clv_alloc(h->batch * h->width, sizeof *h->x, &h->x, err));
@@ -185,12 +185,12 @@ static int64_t class_of_label(const look_gradients *h, int64_t label) {
 }
 
 /* Keeps the gradient of one label. Of a long gradient it keeps every step-th value. */
-static void keep_label_gradient(look_gradients *h, size_t row, size_t place) {
+static void keep_label_gradient(look_gradients *h, size_t row, size_t position) {
   float *to = h->kept_values + h->n * h->kept_per_label;
   size_t at = 0;
   for (size_t k = 0; k < h->n_label_parts; k++) {
     const gradient_part *p = &h->label_parts[k];
-    const float *from = h->dx + row * h->width + p->first + place * p->step;
+    const float *from = h->dx + row * h->width + p->first + position * p->step;
     for (size_t i = 0; i < p->width; i++, at++)
       if (at % h->step == 0) *to++ = from[i];
   }
@@ -203,13 +203,13 @@ static bool is_label_chosen(size_t i, double share) {
 
 static void keep_gradients(look_gradients *h, size_t record, size_t draw, double share) {
   const clv_tensor *y = h->r->sample->y;
-  bool classes = y->dtype == CLV_I64;
+  bool are_classes = y->dtype == CLV_I64;
   for (size_t row = 0; row < h->batch; row++)
-    for (size_t place = 0; place < (classes ? h->labels_per_record : 1); place++) {
-      size_t at = (record + row) * h->labels_per_record + place;
-      int64_t label = classes ? class_of_label(h, ((const int64_t *)y->data)[at]) : 0;
+    for (size_t position = 0; position < (are_classes ? h->labels_per_record : 1); position++) {
+      size_t at = (record + row) * h->labels_per_record + position;
+      int64_t label = are_classes ? class_of_label(h, ((const int64_t *)y->data)[at]) : 0;
       if (label < 0 || h->n == h->capacity || !is_label_chosen(draw * 7919 + at, share)) continue;
-      keep_label_gradient(h, row, place);
+      keep_label_gradient(h, row, position);
       h->kept_records[h->n] = record + row;
       h->kept_labels[h->n++] = label;
     }
@@ -256,10 +256,11 @@ static clv_code run_batch(look_gradients *h, size_t record, size_t draw, clv_err
 /* Runs all records. Each record occurs in both halves, with different random inputs. */
 static clv_code run_all_records(look_gradients *h, clv_err *err) {
   size_t records = h->r->sample->record_split.n, draws = CLV_MAX(SAMPLES / records, (size_t)2);
-  double all;
+  double n_labels;
   if (h->r->sample->y->dtype == CLV_I64) draws = CLV_MAX(draws / h->labels_per_record, (size_t)2);
-  draws = CLV_MIN(draws - draws % 2, (size_t)MOST_DRAWS);
-  all = (double)(draws * records * (h->r->sample->y->dtype == CLV_I64 ? h->labels_per_record : 1));
+  draws = CLV_MIN(draws - draws % 2, (size_t)MAX_DRAWS);
+  n_labels =
+      (double)(draws * records * (h->r->sample->y->dtype == CLV_I64 ? h->labels_per_record : 1));
   for (size_t d = 0; d < draws; d++) {
     if (d == draws / 2) h->n_fit = h->n;
     for (size_t at = 0; at + h->batch <= records; at += h->batch) {
@@ -267,7 +268,7 @@ static clv_code run_all_records(look_gradients *h, clv_err *err) {
         return clv_fail(err, CLV_EXHAUSTED, "gradients of %zu records took longer than %d s",
                         records, CLV_LOOK_MAX_SECONDS);
       CLV_TRY(run_batch(h, at, d, err));
-      keep_gradients(h, at, d, (double)h->capacity / all * .9);
+      keep_gradients(h, at, d, (double)h->capacity / n_labels * .9);
     }
     if (d > 1 && d < draws / 2 && clv_now_ns() > h->r->draw_end_ns) d = draws / 2 - 1;
   }
@@ -293,8 +294,9 @@ static size_t remove_duplicates(const float *sorted, size_t n, float *ret) {
   return n_kept;
 }
 
-/* Turns column `at` of numeric labels into classes: a few repeating values are the classes;
- * otherwise there are two, up to the median and above it. Returns the number of classes. */
+/* Turns column `at` of numeric labels into classes. If the labels have only a few different values,
+ * each value is a class; otherwise there are two classes, up to the median and above it. Returns
+ * the number of classes. */
 static size_t classify_numbers(const look_gradients *h, size_t at, int64_t *label) {
   float sorted[CLV_LOOK_MAX_RECORDS] = {0}, ends[CLV_LOOK_MAX_RECORDS];
   size_t n = CLV_MIN(h->r->sample->record_split.n, (size_t)CLV_LOOK_MAX_RECORDS);
@@ -336,8 +338,8 @@ static int compare_by_variance(const void *a, const void *b) {
 }
 
 /* Chooses the columns of numeric labels that are not constant, the most variable first. If there
- * are more than COLUMNS, half of the choice are the most variable ones, and the others are taken at
- * even steps. */
+ * are more than MAX_COLUMNS, half of the choice are the most variable ones, and the others are
+ * taken at even steps. */
 static clv_code choose_columns(const look_gradients *h, number_column **ret, size_t *n_ret,
                                clv_err *err) {
   size_t n = 0;
@@ -347,10 +349,10 @@ static clv_code choose_columns(const look_gradients *h, number_column **ret, siz
     if (variance > 0) (*ret)[n++] = (number_column){k, variance};
   }
   if (n > 0) qsort(*ret, n, sizeof **ret, compare_by_variance);
-  size_t half = COLUMNS / 2, rest = n - CLV_MIN(n, half);
-  for (size_t k = 0; rest > half && k < half; k++)
-    (*ret)[half + k] = (*ret)[half + k * rest / half];
-  *n_ret = CLV_MIN(n, (size_t)COLUMNS);
+  size_t n_most_variable = MAX_COLUMNS / 2, rest = n - CLV_MIN(n, n_most_variable);
+  for (size_t k = 0; rest > n_most_variable && k < n_most_variable; k++)
+    (*ret)[n_most_variable + k] = (*ret)[n_most_variable + k * rest / n_most_variable];
+  *n_ret = CLV_MIN(n, (size_t)MAX_COLUMNS);
   return CLV_OK;
 }
 
@@ -359,25 +361,25 @@ static size_t one_hot_class(const look_gradients *h, size_t record) {
   const float *v = numeric_labels_of(h, record);
   size_t ret = SIZE_MAX;
   for (size_t k = 0; k < h->labels_per_record; k++) {
-    bool one = v[k] == 1;
-    if ((!one && v[k] != 0) || (one && ret != SIZE_MAX)) return SIZE_MAX;
-    if (one) ret = k;
+    bool is_one = v[k] == 1;
+    if ((!is_one && v[k] != 0) || (is_one && ret != SIZE_MAX)) return SIZE_MAX;
+    if (is_one) ret = k;
   }
   return ret;
 }
 
 static bool are_one_hot(const look_gradients *h) {
-  bool all = h->labels_per_record > 1;
-  for (size_t i = 0; all && i < h->r->sample->record_split.n; i++)
-    all = one_hot_class(h, i) != SIZE_MAX;
-  return all;
+  bool are_all = h->labels_per_record > 1;
+  for (size_t i = 0; are_all && i < h->r->sample->record_split.n; i++)
+    are_all = one_hot_class(h, i) != SIZE_MAX;
+  return are_all;
 }
 
 static clv_code read_columns(look_gradients *h, clv_look_gradients *g, clv_look_reading *ret,
                              clv_err *err) {
   CLV_AUTO(clv_freep) number_column *columns = NULL;
   CLV_AUTO(clv_freep) int64_t *label = NULL;
-  size_t lengths[COLUMNS];
+  size_t lengths[MAX_COLUMNS];
   CLV_TRY(choose_columns(h, &columns, &g->n_columns, err));
   CLV_TRY(clv_alloc(g->n_columns * h->n, sizeof *label, &label, err));
   for (size_t k = 0; k < g->n_columns; k++)
@@ -387,7 +389,8 @@ static clv_code read_columns(look_gradients *h, clv_look_gradients *g, clv_look_
   return clv_look_labels(g, ret, err);
 }
 
-/* Reads numeric labels: of one-hot labels the class, of others the column that can be read best. */
+/* Reads numeric labels. Of one-hot labels it reads the class, of others the column that can be read
+ * best. */
 static clv_code read_numeric_labels(look_gradients *h, clv_look_gradients *g, clv_look_reading *ret,
                                     clv_look_reading *groups, clv_err *err) {
   clv_look_reading columns_reading;
@@ -444,7 +447,7 @@ static clv_code read_labels(look_gradients *h, clv_look_reading *ret, clv_look_r
 }
 
 /* Returns why there are no labels to read; NULL: there are some. */
-static const char *why_no_labels(const clv_look_round *r, uint32_t last) {
+static const char *why_no_labels(const clv_look_draw *r, uint32_t last) {
   const clv_blueprint *b = r->weights.b;
   if (r->o->only_evaluates) return "no gradient is sent";
   if (b->stages[b->n_stages].worker >= 0) return "the labels themselves leave";
@@ -462,9 +465,9 @@ static void set_result(clv_look_result *ret, const clv_look_reading *read) {
   ret->method = read->by;
 }
 
-void clv_look_read_head(const clv_look_round *r, clv_look_result *labels, clv_look_result *groups) {
+void clv_look_read_head(const clv_look_draw *r, clv_look_result *labels, clv_look_result *groups) {
   CLV_AUTO(free_look_gradients) look_gradients h = {.r = r, .b = r->weights.b};
-  clv_look_reading read, same;
+  clv_look_reading label_reading, same_label_reading;
   clv_err err;
   h.last_worker_stage = clv_look_last_worker_stage(h.b);
   const char *why = why_no_labels(r, h.last_worker_stage);
@@ -474,15 +477,15 @@ void clv_look_read_head(const clv_look_round *r, clv_look_result *labels, clv_lo
     return;
   }
   clv_code code = clv_look_choose_records(r, CLV_LOOK_MAX_RECORDS, &err);
-  if (code == CLV_OK) code = read_labels(&h, &read, &same, &err);
+  if (code == CLV_OK) code = read_labels(&h, &label_reading, &same_label_reading, &err);
   if (code != CLV_OK) {
     clv_look_set_skipped(labels, &err);
     clv_look_set_skipped(groups, &err);
     return;
   }
-  set_result(labels, &read);
-  if (*same.by)
-    set_result(groups, &same);
+  set_result(labels, &label_reading);
+  if (*same_label_reading.by)
+    set_result(groups, &same_label_reading);
   else
     set_nothing_to_read(groups, "labels are no classes");
 }

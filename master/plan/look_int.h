@@ -10,8 +10,7 @@
 #include "master/look/look.h"
 #include "master/plan/plan_int.h"
 
-/* Largest number of bytes of a look: of weights and activations, and of the values that it
- * keeps. */
+/* Limits of a look in bytes: of weights and activations, and of the values that the look keeps. */
 #define CLV_LOOK_MAX_MEMORY ((size_t)4 << 30)
 #define CLV_LOOK_MAX_VALUES ((size_t)256 << 20)
 enum { CLV_LOOK_MIN_RECORDS = 8 }; /* fewest records that a reader can learn from */
@@ -57,8 +56,8 @@ typedef struct clv_look_weights {
   const clv_checkpoint *checkpoint; /* NULL: the initial weights */
 } clv_look_weights;
 
-/* Makes the graph and the weights of a part. CLV_UNIMPLEMENTED and CLV_EXHAUSTED are no faults of
- * the session: the message says why the look cannot run the part. */
+/* Makes the graph and the weights of a part. CLV_UNIMPLEMENTED and CLV_EXHAUSTED do not mean that
+ * the session is wrong, but that the look cannot run the part; the message says why. */
 clv_code clv_look_part_new(const clv_look_weights *w, uint32_t first, uint32_t last,
                            clv_look_part *ret, clv_err *err) CLV_USE_RESULT;
 /* Makes tied parameters read the parameters of their owners, which other parts have. */
@@ -67,7 +66,7 @@ clv_code clv_look_parts_tie(clv_look_part *parts, size_t n, clv_err *err) CLV_US
 double clv_look_part_mac_count(const clv_look_part *p);
 /* Makes the plan of the part, for batches of `batch` records. */
 clv_code clv_look_part_plan(clv_look_part *p, int64_t batch, clv_err *err) CLV_USE_RESULT;
-/* Runs a batch. in: the inputs in the order of the graph. The output is in p->out. */
+/* Runs a batch. in: the inputs in the order of the graph. The output is then in p->output. */
 clv_code clv_look_part_forward(clv_look_part *p, const void *const *in, const clv_rng_key *key,
                                clv_err *err) CLV_USE_RESULT;
 /* Computes din, the gradient of the first input, from dout, that of the output. Call it once after
@@ -83,23 +82,24 @@ uint32_t clv_look_part_inputs(const clv_blueprint *b, const clv_look_part *p,
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* One draw of a look: the secret weights of this draw, and its time. */
-typedef struct clv_look_round {
+/* One draw of a look: its secret weights, its records, and the time at which it must end. */
+typedef struct clv_look_draw {
   clv_look_weights weights;
   const clv_look_options *o;
-  clv_look_sample *sample; /* records of all draws; split.n 0: no records were chosen yet */
+  clv_look_sample *sample; /* records of all draws; record_split.n 0: no records were chosen yet */
   uint64_t draw_end_ns;    /* time of clv_now_ns when this draw should end */
   uint64_t look_end_ns;    /* time of clv_now_ns when the look must end */
-} clv_look_round;
+} clv_look_draw;
 
-/* Chooses the records of all draws, at most `most`, unless they were chosen already. Each class
- * has about the same share in both halves. CLV_PRECONDITION: there are too few records to learn
- * from. */
-clv_code clv_look_choose_records(const clv_look_round *r, size_t most, clv_err *err) CLV_USE_RESULT;
+/* Chooses the records of all draws, at most max_records, unless they were chosen already. Each
+ * class has about the same share in both halves. CLV_PRECONDITION: there are too few records to
+ * learn from. */
+clv_code clv_look_choose_records(const clv_look_draw *r, size_t max_records,
+                                 clv_err *err) CLV_USE_RESULT;
 
 /* Run the readers of one draw and set their results. If a reader cannot run, its result has the
  * reason. */
-void clv_look_read_front(const clv_look_round *r, clv_look_result of[CLV_LOOK_READERS]);
-void clv_look_read_head(const clv_look_round *r, clv_look_result *labels, clv_look_result *groups);
+void clv_look_read_front(const clv_look_draw *r, clv_look_result results[CLV_LOOK_READERS]);
+void clv_look_read_head(const clv_look_draw *r, clv_look_result *labels, clv_look_result *groups);
 
 #endif

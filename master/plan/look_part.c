@@ -9,7 +9,8 @@
 
 #include "master/plan/look_int.h"
 
-static const double NEARLY_ALL = 0.9; /* probability from which a dropout drops nearly all values */
+/* a dropout of this probability or more drops nearly all values */
+static const double NEARLY_ALL_P = 0.9;
 
 void clv_look_set_skipped(clv_look_result *ret, const clv_err *why) {
   ret->state = CLV_LOOK_NOT_LOOKED_AT;
@@ -42,10 +43,10 @@ static clv_code read_param(const clv_look_part *part, const clv_weights_file *f,
   if (!e || !p) return CLV_OK;
   char *to = part->weights_block + p->offset;
   if (e->dtype != CLV_BF16) return clv_weights_read_range_as(f, e, p->dtype, 0, to, p->n, err);
-  CLV_AUTO(clv_freep) uint16_t *half = NULL;
-  CLV_TRY(clv_alloc(p->n, sizeof *half, &half, err));
-  CLV_TRY(clv_weights_read_range(f, e, 0, half, p->n * sizeof *half, err));
-  for (size_t i = 0; i < p->n; i++) ((float *)to)[i] = clv_bf16_value(half[i]);
+  CLV_AUTO(clv_freep) uint16_t *bf16_values = NULL;
+  CLV_TRY(clv_alloc(p->n, sizeof *bf16_values, &bf16_values, err));
+  CLV_TRY(clv_weights_read_range(f, e, 0, bf16_values, p->n * sizeof *bf16_values, err));
+  for (size_t i = 0; i < p->n; i++) ((float *)to)[i] = clv_bf16_value(bf16_values[i]);
   return CLV_OK;
 }
 
@@ -154,10 +155,10 @@ static clv_code read_stage_weights(const clv_look_weights *w, const clv_look_par
 /* ---- graph ----------------------------------------------------------------------------------- */
 
 static clv_code fail_too_large(size_t bytes, clv_err *err) {
-  char need[24], most[24];
+  char need[24], max_text[24];
   return clv_fail(err, CLV_EXHAUSTED, "the layers need %s of memory, and a look takes at most %s",
                   clv_format_size(bytes, need, sizeof need),
-                  clv_format_size(CLV_LOOK_MAX_MEMORY, most, sizeof most));
+                  clv_format_size(CLV_LOOK_MAX_MEMORY, max_text, sizeof max_text));
 }
 
 static clv_code refuse_wait_layers(const clv_graph *g, clv_err *err) {
@@ -170,7 +171,7 @@ static clv_code refuse_wait_layers(const clv_graph *g, clv_err *err) {
 /* True if the dropout drops nearly all values. The look runs such a dropout, because hardly
  * anything is sent then but values that bypass it, such as a residual. */
 static bool drops_nearly_all(const clv_node *n) {
-  return n->op == CLV_OP_DROPOUT && n->attrs.p >= NEARLY_ALL;
+  return n->op == CLV_OP_DROPOUT && n->attrs.p >= NEARLY_ALL_P;
 }
 
 /* True if the part must run as in training: batch norm uses the statistics of the batch, or a
@@ -236,8 +237,8 @@ double clv_look_part_mac_count(const clv_look_part *p) {
     size_t values;
     if (q->shape.rank < 2 || n->op == CLV_OP_EMBEDDING) continue;
     if (clv_shape_numel(&n->shape, &values, NULL) != CLV_OK) continue;
-    double places = (double)values / (double)CLV_MAX(q->shape.dim[0], 1);
-    macs += 2 * (double)q->n * CLV_MAX(places / (double)CLV_MAX(n->shape.dim[0], 1), 1.0);
+    double positions = (double)values / (double)CLV_MAX(q->shape.dim[0], 1);
+    macs += 2 * (double)q->n * CLV_MAX(positions / (double)CLV_MAX(n->shape.dim[0], 1), 1.0);
   }
   return macs;
 }

@@ -7,7 +7,7 @@
 
 #include "master/plan/look_int.h"
 
-enum { POOL = 16384 }; /* most records to choose from */
+enum { MAX_POOL = 16384 }; /* most records to choose from */
 
 typedef struct look_record {
   int64_t class;
@@ -54,19 +54,19 @@ static clv_code number_classes(const clv_look_options *o, look_record *pool, siz
                                clv_err *err) {
   CLV_AUTO(clv_freep) double *values = NULL;
   double y;
-  size_t kept = 0;
+  size_t n_different = 0;
   if (clv_dataset_y_dtype(o->dataset) != CLV_F32) return CLV_OK;
   CLV_TRY(clv_alloc(n, sizeof *values, &values, err));
   for (size_t i = 0; i < n; i++)
     if (!clv_dataset_label(o->dataset, pool[i].record, &values[i])) return CLV_OK;
   qsort(values, n, sizeof *values, compare_doubles);
   for (size_t i = 0; i < n; i++)
-    if (!kept || values[i] > values[kept - 1]) values[kept++] = values[i];
-  if (kept > CLV_MIN(n / 2, (size_t)CLV_LOOK_MAX_CLASSES)) return CLV_OK;
+    if (!n_different || values[i] > values[n_different - 1]) values[n_different++] = values[i];
+  if (n_different > CLV_MIN(n / 2, (size_t)CLV_LOOK_MAX_CLASSES)) return CLV_OK;
   for (size_t i = 0; i < n; i++) {
     clv_dataset_label(o->dataset, pool[i].record, &y);
     pool[i].class = 0;
-    while ((size_t)pool[i].class + 1 < kept && values[pool[i].class] < y) pool[i].class ++;
+    while ((size_t)pool[i].class + 1 < n_different && values[pool[i].class] < y) pool[i].class ++;
   }
   return CLV_OK;
 }
@@ -77,21 +77,21 @@ static void rank_records(look_record *pool, size_t n) {
   uint32_t class = 0;
   qsort(pool, n, sizeof *pool, compare_by_class);
   for (size_t i = 0; i < n; i++) {
-    bool same = i && pool[i].class == pool[i - 1].class;
-    class += i && !same;
-    pool[i].rank = same ? pool[i - 1].rank + 1 : 0;
+    bool is_same_class = i && pool[i].class == pool[i - 1].class;
+    class += i && !is_same_class;
+    pool[i].rank = is_same_class ? pool[i - 1].rank + 1 : 0;
     pool[i].is_in_second_half = (pool[i].rank + class) & 1;
   }
   qsort(pool, n, sizeof *pool, compare_by_rank);
 }
 
-static void split_halves(const look_record *pool, size_t most, uint32_t *index,
+static void split_halves(const look_record *pool, size_t max_records, uint32_t *index,
                          clv_look_split *ret) {
   *ret = (clv_look_split){0};
-  for (int reported = 0; reported < 2; reported++) {
-    for (size_t i = 0; i < most; i++)
-      if (pool[i].is_in_second_half == reported) index[ret->n++] = pool[i].record;
-    if (!reported) ret->n_fit = ret->n;
+  for (int half = 0; half < 2; half++) {
+    for (size_t i = 0; i < max_records; i++)
+      if (pool[i].is_in_second_half == half) index[ret->n++] = pool[i].record;
+    if (!half) ret->n_fit = ret->n;
   }
 }
 
@@ -109,27 +109,27 @@ static clv_code read_records(const clv_look_options *o, const uint32_t *index, c
   return clv_batch_fill_inputs(o->dataset, NULL, index, s->record_split.n, s->x, s->y, err);
 }
 
-static clv_code sample_new(const clv_look_options *o, const clv_key *seed, size_t most,
+static clv_code sample_new(const clv_look_options *o, const clv_key *seed, size_t max_records,
                            clv_look_sample *ret, clv_err *err) {
   CLV_AUTO(clv_look_sample_done) clv_look_sample s = {0};
   CLV_AUTO(clv_freep) look_record *pool = NULL;
   uint32_t index[CLV_LOOK_MAX_RECORDS];
-  size_t n = CLV_MIN(o->rows->n, (size_t)POOL);
+  size_t n = CLV_MIN(o->rows->n, (size_t)MAX_POOL);
   CLV_TRY(clv_alloc(n, sizeof *pool, &pool, err));
   CLV_TRY(fill_pool(o, seed, n, pool, err));
   CLV_TRY(number_classes(o, pool, n, err));
   rank_records(pool, n);
-  most = CLV_MIN(CLV_MIN(most, n), (size_t)CLV_LOOK_MAX_RECORDS);
-  split_halves(pool, most, index, &s.record_split);
-  if (most) CLV_TRY(read_records(o, index, &s, err));
+  max_records = CLV_MIN(CLV_MIN(max_records, n), (size_t)CLV_LOOK_MAX_RECORDS);
+  split_halves(pool, max_records, index, &s.record_split);
+  if (max_records) CLV_TRY(read_records(o, index, &s, err));
   *ret = s;
   s = (clv_look_sample){0};
   return CLV_OK;
 }
 
-clv_code clv_look_choose_records(const clv_look_round *r, size_t most, clv_err *err) {
+clv_code clv_look_choose_records(const clv_look_draw *r, size_t max_records, clv_err *err) {
   clv_look_sample *s = r->sample;
-  if (!s->record_split.n) CLV_TRY(sample_new(r->o, r->weights.seed, most, s, err));
+  if (!s->record_split.n) CLV_TRY(sample_new(r->o, r->weights.seed, max_records, s, err));
   if (s->record_split.n >= CLV_LOOK_MIN_RECORDS) return CLV_OK;
   return clv_fail(err, CLV_PRECONDITION, "%zu records are too few, %d at least", s->record_split.n,
                   CLV_LOOK_MIN_RECORDS);

@@ -6,15 +6,15 @@
 
 #include "master/plan/plan_int.h"
 
-/* policy: the largest figure that the policy's max_read permits for this reader; 1: the policy sets
- * no limit. */
-static void append_limit(double figure, double limit, double policy, clv_bytes *out) {
+/* Appends the limits that a figure exceeds. max_read: the largest figure that the policy permits
+ * for this reader; 1: the policy sets no limit. */
+static void append_limit(double figure, double limit, double max_read, clv_bytes *out) {
   if (figure > limit) clv_bytes_printf(out, ", above %.1f", limit);
-  if (policy < 1) clv_bytes_printf(out, ", the policy's limit is %g", policy);
+  if (max_read < 1) clv_bytes_printf(out, ", the policy's limit is %g", max_read);
 }
 
-/* From this figure on, the text explains what groups of labels mean. */
-static const double CLEAR_GROUPS = 0.5;
+/* Above this figure the text explains what it means that groups of labels can be read. */
+static const double MIN_EXPLAINED_GROUPS = 0.5;
 
 static const char *const states[] = {[CLV_LOOK_NOTHING_TO_READ] = "not applicable",
                                      [CLV_LOOK_READ] = "looked at",
@@ -30,7 +30,7 @@ void clv_look_result_text(const clv_look_result *r, char ret[CLV_LOOK_RESULT_TEX
 void clv_look_summary(const clv_look *look, clv_bytes *out) {
   char words[CLV_LOOK_RESULT_TEXT];
   for (int k = 0; k < CLV_LOOK_READERS; k++) {
-    clv_look_result_text(&look->of[k], words);
+    clv_look_result_text(&look->results[k], words);
     clv_bytes_printf(out, "%s%s %s", k ? ", " : "", clv_look_name((clv_look_reader)k), words);
   }
 }
@@ -39,7 +39,7 @@ void clv_look_summary(const clv_look *look, clv_bytes *out) {
  * host, for its own limits. */
 static void append_result(const clv_look *look, clv_look_reader k, const clv_policy *p,
                           clv_bytes *out) {
-  const clv_look_result *r = &look->of[k];
+  const clv_look_result *r = &look->results[k];
   char words[CLV_LOOK_RESULT_TEXT];
   clv_look_result_text(r, words);
   clv_bytes_printf(out, "%s%s %s", k == CLV_LOOK_GROUPS ? "label " : "", clv_look_name(k), words);
@@ -48,7 +48,7 @@ static void append_result(const clv_look *look, clv_look_reader k, const clv_pol
     return;
   }
   if (*r->method) clv_bytes_printf(out, " by %s", r->method);
-  if (k == CLV_LOOK_GROUPS && r->figure > CLEAR_GROUPS)
+  if (k == CLV_LOOK_GROUPS && r->figure > MIN_EXPLAINED_GROUPS)
     clv_bytes_puts(out,
                    ": which records share a label can be read; one known label per class names "
                    "them");
@@ -62,7 +62,7 @@ static void describe_loss(const clv_blueprint *b, clv_bytes *out) {
   /* only cross_entropy can ignore labels */
   bool ignores = b->config->loss.kind == CLV_LOSS_CROSS_ENTROPY;
   long long ignored = loss->attrs.ignore_index;
-  if (b->look.of[CLV_LOOK_LABELS].state == CLV_LOOK_NOTHING_TO_READ) return;
+  if (b->look.results[CLV_LOOK_LABELS].state == CLV_LOOK_NOTHING_TO_READ) return;
   if (loss->attrs.class_weights.n)
     clv_bytes_puts(out,
                    "labels: loss.weight makes gradients of some classes longer than others, so "
@@ -94,7 +94,7 @@ void clv_look_describe(const clv_blueprint *b, clv_bytes *out) {
 }
 
 static void append_json_result(const clv_look *look, clv_look_reader k, clv_bytes *out) {
-  const clv_look_result *r = &look->of[k];
+  const clv_look_result *r = &look->results[k];
   clv_bytes_printf(out, ",\"%s\":{\"state\":\"%s\"", clv_look_name(k), states[r->state]);
   if (r->state == CLV_LOOK_READ)
     clv_bytes_printf(out, ",\"read\":%.4f,\"limit\":%.2f,\"by\":\"%s\"}", r->figure,

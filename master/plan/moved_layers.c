@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Layers whose place has changed since a checkpoint. While a layer was at the master, a worker may
- * have recorded activations that the layer had hidden. The weights of the layer are the key to
- * these, so it moves to a worker only if the policy of the host permits that or, without a policy,
- * privacy.release of the session. A layer that moves to the master needs no key: the ledger knows
- * that a worker had it (known_layers.c).
+ * Finds layers that were at another place when a checkpoint was written. While a layer was at the
+ * master, a worker may have recorded activations that the layer had hidden. The weights of the
+ * layer are the key to these, so it moves to a worker only if the policy of the host permits that
+ * or, without a policy, privacy.release of the session. A layer that moves to the master needs no
+ * key: the ledger knows that a worker had it (known_layers.c).
  */
 #include <fnmatch.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 #include "master/plan/plan_int.h"
 
-/* ---- which layers ---------------------------------------------------------------------------- */
+/* ---- search ---------------------------------------------------------------------------------- */
 
 void clv_moved_layers_done(clv_moved_layers *m) {
   if (!m) return;
@@ -41,14 +41,14 @@ static void add_layer(const clv_blueprint *b, uint32_t i, const clv_node *layer,
       to = b->stages[i].planned_worker;
   if (last && strcmp(last->name, layer->name) == 0) return; /* another parameter of the layer */
   if (is_known ? is_same_place(m->checkpoint_config, from, b->config, to) : to < 0) return;
-  clv_moved_layer *x = &m->list[m->n++];
-  *x = (clv_moved_layer){
+  clv_moved_layer *moved = &m->list[m->n++];
+  *moved = (clv_moved_layer){
       .layer = layer->layer,
       .stage = i,
       .from = is_known ? name_of_place(m->checkpoint_config, from) : "an unknown place",
       .to = name_of_place(b->config, to),
       .needs_release = from < 0 && to >= 0};
-  snprintf(x->name, sizeof x->name, "%s", layer->name);
+  snprintf(moved->name, sizeof moved->name, "%s", layer->name);
 }
 
 static clv_code add_stage(const clv_blueprint *b, uint32_t i, const clv_checkpoint *c,
@@ -65,18 +65,18 @@ static clv_code add_stage(const clv_blueprint *b, uint32_t i, const clv_checkpoi
 clv_code clv_moved_layers_find(const clv_blueprint *b, const clv_checkpoint *c,
                                clv_moved_layers *ret, clv_err *err) {
   CLV_AUTO(clv_moved_layers_done) clv_moved_layers m = {0};
-  size_t most = 0;
+  size_t max_layers = 0;
   if (clv_checkpoint_session(c, &m.checkpoint_config, &m.why_unknown) != CLV_OK)
     m.checkpoint_config = NULL;
-  for (uint32_t i = 0; i < b->n_stages; i++) most += (size_t)b->stages[i].params->n;
-  CLV_TRY(clv_alloc(most, sizeof *m.list, &m.list, err));
+  for (uint32_t i = 0; i < b->n_stages; i++) max_layers += (size_t)b->stages[i].params->n;
+  CLV_TRY(clv_alloc(max_layers, sizeof *m.list, &m.list, err));
   for (uint32_t i = 0; i < b->n_stages; i++) CLV_TRY(add_stage(b, i, c, &m, err));
   *ret = m;
   m = (clv_moved_layers){0};
   return CLV_OK;
 }
 
-/* ---- may they move --------------------------------------------------------------------------- */
+/* ---- permission ------------------------------------------------------------------------------ */
 
 static bool is_permitted(const clv_session_config *c, const char *layer) {
   for (size_t i = 0; i < c->privacy.release.n; i++)
@@ -99,9 +99,8 @@ clv_code clv_release_check(const clv_blueprint *b, clv_err *err) {
   return CLV_OK;
 }
 
-/* Appends name number n, from 0, to a list "a, b, c"; of more than MAX_NAMES names, the rest
- * becomes
- * ", ...". */
+/* Appends name number n, counted from 0, to a list such as "a, b, c". After MAX_NAMES names it
+ * appends ", ..." once and no more names. */
 static void append_name(clv_bytes *out, const char *name, size_t n) {
   enum { MAX_NAMES = 6 };
   if (n < MAX_NAMES) clv_bytes_printf(out, "%s%.100s", n ? ", " : "", name);

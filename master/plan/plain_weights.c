@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finds weights of secret files that mix nothing, whatever their shape: an identity, a permutation,
- * one number everywhere. It also finds transforms that anybody knows (public_rows.c).
- * clv_blueprint_find_plain_weights reads the files of the master's layers,
- * and notes the reason in b->why_known, as known_layers.c does for layers that a worker knows.
+ * Finds weights of secret files that hide nothing, because each output passes on one input, or all
+ * outputs are the same sum: an identity, a permutation, a matrix of one number. It also finds
+ * transforms that anybody knows (public_rows.c). clv_blueprint_find_plain_weights reads the files
+ * of the master's layers, and notes the reason in b->known_reasons, as known_layers.c does for
+ * layers that a worker knows.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -13,8 +14,8 @@
 
 /* Fewest effective values of a row. A row has (sum of squares)^2 / (sum of 4th powers) effective
  * values: 1 if one value alone differs from 0, n if n values are equally large. */
-static const double LEAST_VALUES = 1.1;
-enum { CHUNK = 65536 }; /* values to read at once */
+static const double MIN_EFFECTIVE = 1.1;
+enum { CHUNK_VALUES = 65536 }; /* values to read at once */
 
 static const char PLAIN[] = "has values in its file that pass single inputs on, or one sum alone";
 static const char PUBLIC[] =
@@ -22,12 +23,11 @@ static const char PUBLIC[] =
     "may know them";
 
 typedef struct row_statistics {
-  double
-      /* effective values of the row with the fewest; rows of zeros do not count */
-      fewest_effective;
+  /* effective values of the row with the fewest; rows of zeros do not count */
+  double fewest_effective;
   float low, high; /* smallest and largest of all values */
-  size_t n_in_row,
-      row_length; /* number of values added of the current row; number of values of each row */
+  /* number of values added of the current row; number of values of each row */
+  size_t n_in_row, row_length;
   double squares, fourths;
 } row_statistics;
 
@@ -73,17 +73,17 @@ static clv_code find_why_not_hiding(const source *s, const clv_param *p, const c
                       .low = INFINITY,
                       .high = -INFINITY,
                       .row_length = (size_t)(n / (uint64_t)p->shape.dim[0])};
-  CLV_TRY(clv_alloc(CHUNK, sizeof *chunk, &chunk, err));
+  CLV_TRY(clv_alloc(CHUNK_VALUES, sizeof *chunk, &chunk, err));
   CLV_TRY(clv_row_forms_new((size_t)p->shape.dim[0], r.row_length, &forms, err));
-  for (uint64_t first = 0; first < n; first += CHUNK) {
-    size_t part = (size_t)CLV_MIN(n - first, (uint64_t)CHUNK);
+  for (uint64_t first = 0; first < n; first += CHUNK_VALUES) {
+    size_t part = (size_t)CLV_MIN(n - first, (uint64_t)CHUNK_VALUES);
     CLV_TRY(read_values(s, first, chunk, part, err));
     add_values(&r, chunk, part);
     clv_row_forms_add(forms, chunk, part);
   }
-  bool plain = r.row_length > 1 && n > r.row_length &&
-               (r.fewest_effective < LEAST_VALUES || r.low == r.high);
-  *ret_why = plain ? PLAIN : clv_row_forms_are_public(forms) ? PUBLIC : NULL;
+  bool is_plain = r.row_length > 1 && n > r.row_length &&
+                  (r.fewest_effective < MIN_EFFECTIVE || r.low == r.high);
+  *ret_why = is_plain ? PLAIN : clv_row_forms_are_public(forms) ? PUBLIC : NULL;
   return CLV_OK;
 }
 

@@ -55,8 +55,8 @@ typedef struct clv_run_options {
 /* Most stages of a session. Each stage is a module of libcleave, and so are the loss and the loss
  * that the master computes in evaluations; a session has at most 255 modules. */
 enum { CLV_MAX_STAGES = 253 };
-enum { CLV_EVAL_WINDOW = 4 }; /* batches in flight in an evaluation */
-enum { CLV_STAGE_DEVICE_NAME = 32 };
+enum { CLV_EVAL_WINDOW = 4 };        /* batches in flight in an evaluation */
+enum { CLV_STAGE_DEVICE_NAME = 32 }; /* bytes of a device's name with its final NUL */
 
 /* Readers of the look (look.c): each tries to read one thing from the tensors that leave. */
 typedef enum clv_look_reader {
@@ -65,20 +65,20 @@ typedef enum clv_look_reader {
   CLV_LOOK_LABELS,
   CLV_LOOK_FEATURES,
   CLV_LOOK_GROUPS, /* which records have the same label */
-  CLV_LOOK_READERS
+  CLV_LOOK_READERS /* number of readers */
 } clv_look_reader;
 
 typedef enum clv_look_state {
   CLV_LOOK_NOTHING_TO_READ, /* the session has no such data, or sends nothing that shows it */
-  CLV_LOOK_READ,
-  CLV_LOOK_NOT_LOOKED_AT,
+  CLV_LOOK_READ,            /* the reader ran; `figure` says how much it could read */
+  CLV_LOOK_NOT_LOOKED_AT,   /* the reader could not run; `reason` says why */
 } clv_look_state;
 
 enum {
   CLV_LOOK_MAX_RECORDS = 64,
-  CLV_LOOK_DRAWS = 3,
+  CLV_LOOK_DRAWS = 3, /* draws of the initial weights in a preview */
   CLV_LOOK_MAX_SECONDS = 10,
-  CLV_LOOK_WHY = 200
+  CLV_LOOK_WHY = 200 /* bytes of a reason with its final NUL */
 };
 
 typedef struct clv_look_result {
@@ -91,24 +91,25 @@ typedef struct clv_look_result {
   char reason[CLV_LOOK_WHY]; /* in other states: why the reader read nothing */
 } clv_look_result;
 
-/* a finding with this figure or more needs its key of `privacy` */
+/* The session must permit a finding with this figure or more by a key of `privacy`. */
 #define CLV_LOOK_CERTAIN_FIGURE 0.9
 
 typedef struct clv_look {
   bool has_run; /* false: no look has run, or no tensor is sent */
   uint32_t records, draws;
   double seconds;
-  clv_look_result of[CLV_LOOK_READERS];
+  clv_look_result results[CLV_LOOK_READERS];
   /* clv_findings of readers with a figure above their limit and below CLV_LOOK_CERTAIN_FIGURE;
    * clv_blueprint_add_look sets them. `plan` prints them and a policy may forbid them, but they
    * need no key of `privacy`, unless the analysis of the graph has found them too. */
   unsigned uncertain_findings;
 } clv_look;
 
-/* An element of a value that depends on the fewest positions of a record. `least`: number of these
- * positions; `places`: number of positions of the record; 0: there is no such element. */
+/* The element of a value that depends on the fewest positions of a record. n_positions: number of
+ * these positions; n_record_positions: number of all positions of the record; 0: there is no such
+ * element. */
 typedef struct clv_narrowest_element {
-  int64_t least, places;
+  int64_t n_positions, n_record_positions;
 } clv_narrowest_element;
 
 /* Plan of one stage of a blueprint, or of the loss. */
@@ -127,13 +128,14 @@ typedef struct clv_stage_plan {
   uint32_t first_layer, last_layer;
   bool sends_directly;          /* the stage's worker sends the output straight to the next stage's
                                   * worker */
-  clv_findings output_findings; /* findings of records in the stage's output */
+  clv_findings output_findings; /* ways in which records can be read from the stage's output */
   /* element that depends on the smallest share of a record, in the output or, if a worker has the
    * stage, in the output's gradient; reported with CLV_FINDING_PICTURE */
   clv_narrowest_element narrowest_picture_element;
-  clv_findings hop_findings; /* findings of records in the output, as a worker sends it on */
-  /* findings in the gradient of the stage's output: of labels, if the master has the loss, and of
-   * records, if a worker has the stage */
+  /* ways in which records can be read from the output that a worker sends to another worker */
+  clv_findings hop_findings;
+  /* findings of the gradient of the stage's output: how labels can be read from it, if the master
+   * has the loss, and how records can, if a worker has the stage */
   clv_findings gradient_findings;
   /* findings in output_findings and in gradient_findings that the look alone has found */
   clv_findings output_look_findings, gradient_look_findings;
@@ -187,6 +189,8 @@ typedef struct clv_blueprint {
                        * packed */
   int64_t max_positions; /* most positions of a packed sequence */
   double mean_positions; /* mean positions of the sequences of data.train; 0: not counted */
+  /* micro_batches: micro-batches of a step; max_micro: the same, or CLV_EVAL_WINDOW if that is
+   * more */
   uint32_t micro_batches, max_micro;
   clv_egress_row *egress; /* [n_egress] rows of the egress table */
   size_t n_egress;
@@ -229,7 +233,7 @@ bool clv_stage_tie_owner(const clv_blueprint *b, uint32_t stage, int tie, uint32
 void clv_blueprint_set_device(clv_blueprint *b, uint32_t stage, const char *device);
 
 /* True if this process computes its plans in bf16. If its processor lacks bf16, which is allowed
- * for a master without stages, it estimates with f32. */
+ * for a master without stages, its plans are in f32, as estimates. */
 bool clv_blueprint_is_bf16(const clv_blueprint *b);
 
 /* Appends a description as text or as one JSON object: stages, parameters, memory, bytes per step
@@ -280,17 +284,17 @@ clv_planned_sends clv_planned_sends_of(const clv_run_data *d, clv_command_kind c
 clv_code clv_blueprint_check_policy(const clv_blueprint *b, const clv_planned_sends *sends,
                                     clv_err *err) CLV_USE_RESULT;
 /* Returns a row for a tensor that one worker sends to another: the output of a direct stage, or, if
- * `back`, its gradient. The gate at the master never sees this tensor, but policy and record cover
- * it. */
-clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, bool back);
+ * is_gradient, the gradient of the output. The gate at the master never sees this tensor, but
+ * policy and record cover it. */
+clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, bool is_gradient);
 
 /* ---- checkpoints that stay at workers (checkpoint_bytes.c) ----------------------------------- */
 
 /* Returns the number of checkpoints that are at workers at one moment: checkpoint.keep, the best
  * one, and the one that is being written. */
 uint64_t clv_blueprint_kept_copies(const clv_blueprint *b);
-/* Returns the bytes of files of state that a worker has to grant for these checkpoints of its
- * stages, an upper limit. 0: none stay there. */
+/* Returns an upper limit of the bytes that the checkpoints kept at a worker take there, for its
+ * allow[].state_bytes. 0: no stage of the worker keeps checkpoints there. */
 uint64_t clv_blueprint_kept_bytes(const clv_blueprint *b, int worker);
 /* Appends a line for each worker at which checkpoints stay, or a JSON array. */
 void clv_kept_bytes_describe(const clv_blueprint *b, bool json, clv_bytes *out);
@@ -312,13 +316,14 @@ clv_code clv_params_find_in_checkpoint(const clv_params *p, const clv_checkpoint
  * weights come from another kind of source. */
 clv_code clv_blueprint_compare_cut(const clv_blueprint *b, const clv_checkpoint *c, bool *ret,
                                    clv_err *err) CLV_USE_RESULT;
-/* Checks that the session finds the files of the checkpoint that stayed at workers. CLV_INVALID: it
- * has another cut, or another worker for a stage; the message says how to gather the files. */
+/* Checks that the session finds the files of the checkpoint that stayed at workers. CLV_INVALID:
+ * the session has another cut than the checkpoint, or another worker for a stage; the message says
+ * how to gather the files. */
 clv_code clv_blueprint_check_kept_files(const clv_blueprint *b, const clv_checkpoint *c,
                                         clv_err *err) CLV_USE_RESULT;
 
-/* Finds the layers with parameters whose place has changed since the checkpoint was written. If its
- * session cannot be read, lists all layers that are at workers now. Free with
+/* Finds the layers with parameters whose place has changed since the checkpoint was written. If the
+ * checkpoint's session cannot be read, lists all layers that are at workers now. Free with
  * clv_moved_layers_done. */
 clv_code clv_moved_layers_find(const clv_blueprint *b, const clv_checkpoint *c,
                                clv_moved_layers *ret, clv_err *err) CLV_USE_RESULT;
@@ -352,13 +357,16 @@ clv_code clv_ledger_name_of_key(const clv_session_config *c, const clv_graph *g,
 clv_code clv_ledger_name_of_param(const clv_sha256 *run, const char *name, clv_sha256 *ret,
                                   clv_err *err) CLV_USE_RESULT;
 
-enum { CLV_SAMPLE_PARTS = 64, CLV_SAMPLE_PART = 64, CLV_SPREAD_SUMS = 6 };
+/* Most sampled runs of a tensor; values in each run; numbers in each list of sums (three complex
+ * sums). */
+enum { CLV_SAMPLE_PARTS = 64, CLV_SAMPLE_PART_LEN = 64, CLV_SPREAD_SUMS = 6 };
 
 /* Sums over all values of a tensor, which do not depend on the order of the values
  * (weights_sample.c). */
 typedef struct clv_value_sums {
   size_t n; /* number of values added so far */
-  double of_values[CLV_SPREAD_SUMS], by_sign[CLV_SPREAD_SUMS];
+  /* real and imaginary parts of z_k and of s_k, k = 1, 2, 3 */
+  double unsigned_sums[CLV_SPREAD_SUMS], signed_sums[CLV_SPREAD_SUMS];
 } clv_value_sums;
 
 /* Sample of a tensor's values. The ledger derives names of the tensor from it. */
@@ -371,7 +379,7 @@ typedef struct clv_weights_sample {
   /* digests of rows and columns; NULL: no value was added yet */
   struct clv_row_digests *row_digests;
   size_t max_row_digests; /* most digests of rows, and most digests of columns */
-  char values[CLV_SAMPLE_PARTS * CLV_SAMPLE_PART * sizeof(float)];
+  char values[CLV_SAMPLE_PARTS * CLV_SAMPLE_PART_LEN * sizeof(float)];
 } clv_weights_sample;
 
 /* Begins a sample; free it with clv_weights_sample_done. false: the tensor can hide nothing, since
@@ -383,7 +391,7 @@ enum { CLV_SAMPLE_CHUNK = 65536 }; /* values to read at once; adding one value t
 clv_code clv_weights_sample_digest(const clv_weights_sample *s, clv_sha256 *ret,
                                    clv_err *err) CLV_USE_RESULT;
 
-enum { CLV_SPREAD_MEANS = 8 };
+enum { CLV_SPREAD_MEANS = 8 }; /* number of means that describe a distribution */
 
 /* Describes the distribution of a tensor's values, whatever their order and scale. */
 typedef struct clv_weights_moments {
@@ -393,9 +401,11 @@ typedef struct clv_weights_moments {
   double means[CLV_SPREAD_MEANS];
 } clv_weights_moments;
 
-/* Computes the moments of the sample or, if `all`, of all values of the tensor. False: the values
- * are too few or all 0, or, if `all`, the tensor has no more values than the sample. */
-bool clv_weights_sample_moments(const clv_weights_sample *s, bool all, clv_weights_moments *ret);
+/* Computes the moments of the sample or, if uses_all_values, of all values of the tensor. False:
+ * the values are too few or all 0, or, if uses_all_values, the tensor has no more values than the
+ * sample. */
+bool clv_weights_sample_moments(const clv_weights_sample *s, bool uses_all_values,
+                                clv_weights_moments *ret);
 /* Most names of a tensor in the ledger: one made of its values, and one of each kind of moments. */
 enum { CLV_SAMPLE_NAMES = 3 };
 
@@ -430,11 +440,12 @@ size_t clv_row_points(const clv_sha256 *name);
 /* Frees the digests of a sample. NULL and a sample of zeros are allowed. */
 void clv_weights_sample_done(clv_weights_sample *s);
 
-/* Computes the digest of the moments. If bit i of `beside` is set, mean i counts in its
- * neighbouring cell, where rounding may have moved it. *ret_near false: one of these means is too
- * far from its neighbouring cell. */
-clv_code clv_weights_moments_digest(const clv_weights_moments *f, unsigned beside, clv_sha256 *ret,
-                                    bool *ret_near, clv_err *err) CLV_USE_RESULT;
+/* Computes the digest of the moments. If bit i of neighbour_bits is set, mean i counts in its
+ * neighbouring cell, where rounding may have moved it. *ret_is_near false: one of these means is
+ * too far from its neighbouring cell. */
+clv_code clv_weights_moments_digest(const clv_weights_moments *f, unsigned neighbour_bits,
+                                    clv_sha256 *ret, bool *ret_is_near,
+                                    clv_err *err) CLV_USE_RESULT;
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
@@ -449,9 +460,10 @@ struct clv_run_data {
 clv_code clv_run_data_derive_seed(const clv_session_config *config, uint64_t *ret,
                                   clv_err *err) CLV_USE_RESULT;
 
-/* Opens the data sets of the session. need_train: open data.train even if data.test exists. ret is
- * zero but for `learnt`, which a run may have: tables are encoded by it, else by what the training
- * records say. CLV_DATA_LOSS: a table without both. */
+/* Opens the data sets of the session. need_train: open data.train even if data.test exists. The
+ * caller zeroes *ret, but may set ret->learnt from an earlier run: tables are then encoded by it,
+ * otherwise by what clv_dataset_learn learns from the training records. CLV_DATA_LOSS: a table has
+ * neither. */
 clv_code clv_run_data_open(const clv_session_config *config, bool need_train, clv_run_data *ret,
                            clv_err *err) CLV_USE_RESULT;
 /* Opens data.test without its labels, and no other set. `ret` as in clv_run_data_open. */
@@ -463,18 +475,20 @@ void clv_run_data_done(clv_run_data *d);
 void clv_run_data_describe_held_back(const clv_session_config *config, const clv_run_data *d,
                                      clv_bytes *out);
 
-/* Reads the records of the sets, the training ones as training would draw them. CLV_DATA_LOSS: a
- * record has a value that is not finite; the message names the first such record. With
- * data.non_finite: skip such records are removed from the rows and counted in *ret_left_out, and
- * `notes` gets a line for each set. `notes` also names a set whose records all have one class, and
- * a validation fraction that would hold back no record. */
+/* Options of clv_run_data_scan. */
 typedef struct clv_run_scan {
   size_t max_records;  /* most records to read of each set; 0: all */
   bool decodes_images; /* decode the images as well */
-  /* Called with the number of records read so far; key: data.train or data.test. NULL: no calls. */
-  void (*progress)(void *user, const char *key, size_t done, size_t all);
+  /* Called with n_done, the number of records read so far of n_records; key: data.train or
+   * data.test. NULL: no calls. */
+  void (*progress)(void *user, const char *key, size_t n_done, size_t n_records);
   void *user;
 } clv_run_scan;
+/* Reads the records of data.train and data.test; those of training with the same random crops and
+ * flips as training. CLV_DATA_LOSS: a record has a value that is not finite; the message names the
+ * first such record. With data.non_finite: skip such records are removed from the rows and counted
+ * in *ret_left_out, and `notes` gets a line for each set. `notes` also names a set whose records
+ * all have one class, and a validation fraction that would hold back no record. */
 clv_code clv_run_data_scan(const clv_session_config *config, clv_run_data *d,
                            const clv_run_scan *options, uint64_t *ret_left_out, clv_bytes *notes,
                            clv_err *err) CLV_USE_RESULT;
@@ -483,9 +497,9 @@ clv_code clv_run_data_scan(const clv_session_config *config, clv_run_data *d,
  * they do not; the message names the key and the file. */
 clv_code clv_run_data_check_fit(const clv_run_data *d, const clv_blueprint *b,
                                 clv_err *err) CLV_USE_RESULT;
-/* Number of sizes that a packed micro-batch can have. Its rows are padded to the next size, so that
- * a node makes few plans; otherwise nearly every micro-batch would need its own plan and memory. On
- * average the padding is half of a 32nd of the full size. */
+/* Number of sizes that a packed micro-batch can have. The rows of a micro-batch are padded to the
+ * next size, so that a node makes few plans; otherwise nearly every micro-batch would need its own
+ * plan and memory. On average the padding is half of a 32nd of the full size. */
 enum { CLV_PACKED_SIZES = 32 };
 /* Computes b->label_order from the labels of the training records (label_order.c). */
 clv_code clv_run_data_find_label_order(const clv_run_data *d, clv_blueprint *b,
@@ -503,7 +517,7 @@ void clv_run_data_measure_lengths(const clv_run_data *d, clv_blueprint *b);
 /* Data and weights that a look reads. */
 typedef struct clv_look_options {
   const clv_dataset *dataset;
-  const clv_subset *rows;           /* records of `data` to choose from */
+  const clv_subset *rows;           /* records of `dataset` to choose from */
   const clv_checkpoint *checkpoint; /* weights to look with; NULL: the initial weights */
   /* draw the initial weights from other seeds, CLV_LOOK_DRAWS times; false: once, from the
    * session's seed */
@@ -516,7 +530,7 @@ typedef struct clv_look_options {
  * nothing, and changes nothing that training reads. If a reader cannot run, its result says why. */
 clv_code clv_look_run(const clv_blueprint *b, const clv_look_options *o, clv_look *ret,
                       clv_err *err) CLV_USE_RESULT;
-/* Copies the look to b->look, and adds readings above the limits (pixels 0.5, tokens 0.2, labels
+/* Copies the look to b->look, and adds results above the limits (pixels 0.5, tokens 0.2, labels
  * 0.3, features 0.9) to the findings of b's rows. clv_blueprint_check_privacy then checks them
  * against the session. */
 void clv_blueprint_add_look(clv_blueprint *b, const clv_look *look);
@@ -624,13 +638,14 @@ clv_code clv_stage_check_new(const clv_blueprint *b, uint32_t stage, clv_err *er
 
 enum { CLV_MAX_MICRO_CHOICES = 64 };
 
-/* True if the batch can be cut into m micro-batches of at least `least` samples each. sizes: [m],
- * scratch. */
-bool clv_can_cut_batch(uint64_t batch, uint64_t m, int64_t least, size_t *sizes);
+/* True if the batch can be cut into m micro-batches of at least min_samples samples each. sizes:
+ * [m], scratch. */
+bool clv_can_cut_batch(uint64_t batch, uint64_t m, int64_t min_samples, size_t *sizes);
 /* Lists the numbers of micro-batches to compare, ascending: divisors of the batch and powers of two
- * up to CLV_MAX_MICRO_CHOICES, and `also`; each only if clv_can_cut_batch accepts it. */
-clv_code clv_micro_batch_choices(uint64_t batch, int64_t least, uint32_t also, uint32_t **ret,
-                                 uint32_t *ret_n, clv_err *err) CLV_USE_RESULT;
+ * up to CLV_MAX_MICRO_CHOICES, and extra_choice (0: none). Each must give micro-batches of
+ * min_samples samples or more; extra_choice of one or more. */
+clv_code clv_micro_batch_choices(uint64_t batch, int64_t min_samples, uint32_t extra_choice,
+                                 uint32_t **ret, uint32_t *ret_n, clv_err *err) CLV_USE_RESULT;
 
 /* Interpolates linearly between the values at the two sizes nearest to `at`; outside the sizes it
  * returns the first or last value. size: [n], descending. */
@@ -640,8 +655,8 @@ double clv_interpolate(const int64_t *size, const double *value, uint32_t n, dou
 
 /* Link of a worker, or a direct hop between two workers. */
 typedef struct clv_link_estimate {
-  double latency_s, bytes_s; /* one way: seconds; bytes per second */
-  bool is_given;             /* an option gives the values; false: they are defaults */
+  double latency_s, bytes_per_s; /* of one direction: seconds; bytes per second */
+  bool is_given;                 /* an option gives the values; false: they are defaults */
 } clv_link_estimate;
 typedef struct clv_links {
   size_t n;                        /* number of workers of the session */

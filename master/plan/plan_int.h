@@ -21,21 +21,22 @@ clv_findings clv_privacy_input_findings(const clv_blueprint *b, uint32_t stage, 
  * of these values; may be NULL. */
 uint32_t clv_blueprint_cut_values(const clv_blueprint *b, uint32_t stage,
                                   const clv_node *ret[CLV_MAX_NODES]);
-/* Checks the findings of b against the session. CLV_INVALID: a worker would receive more than
- * the session permits. The message names the stage, the path of layers that shows it, and what
- * helps. */
+/* Checks the findings of b against the session. CLV_INVALID: a worker would receive more than the
+ * session permits. The message names the stage, the path of layers on which nothing hides the
+ * records or labels, and what helps. */
 clv_code clv_privacy_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
-/* Computes the findings of every possible cut. ret_shows[layer]: of the values that cross behind a
- * layer, if the master had all layers up to it. ret_gradient[layer]: of their gradients, if the
- * master had all layers behind it. */
+/* Computes the findings of every possible cut. ret_shows[layer]: findings of the values that cross
+ * behind a layer, if the master had all layers up to it. ret_gradient[layer]: findings of the
+ * gradients of these values, if the master had all layers behind the layer. */
 clv_code clv_privacy_findings_of_cuts(const clv_blueprint *b, clv_findings *ret_shows,
                                       clv_findings *ret_gradient, clv_err *err) CLV_USE_RESULT;
 /* Appends the findings for `plan`, as lines or as a JSON object. */
 void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out);
-/* Append which lengths of sequences are sent, and whether sizes show them (lengths.c). any: some
- * tensor made of records is sent. The JSON text ends with a comma, unless it is empty. */
-void clv_lengths_describe(const clv_blueprint *b, bool any, clv_bytes *out);
-const char *clv_lengths_describe_json(const clv_blueprint *b, bool any);
+/* Append which lengths of sequences are sent, and whether sizes show them (lengths.c).
+ * sends_records: some tensor made of records is sent. The JSON text ends with a comma, unless it is
+ * empty. */
+void clv_lengths_describe(const clv_blueprint *b, bool sends_records, clv_bytes *out);
+const char *clv_lengths_describe_json(const clv_blueprint *b, bool sends_records);
 /* _expected_bytes scales the bytes of a step from full sequences to the mean length of data.train.
  * places: positions of a full sequence; 0: the bytes do not depend on lengths. _append_expected
  * appends ", about 3.1 MiB of data.train" if the mean length is known. */
@@ -51,8 +52,8 @@ size_t clv_blueprint_moment_count(const clv_blueprint *b);
 
 /* ---- labels (data_check.c) ------------------------------------------------------------------- */
 
-/* Returns the attribute `labels` of model.hf; NULL: the session has no model.hf, or this has no
- * such attribute. */
+/* Returns the attribute `labels` of model.hf; NULL: the session has no model.hf, or no such
+ * attribute. */
 const clv_attr_spec *clv_plan_find_labels_attr(const clv_session_config *c);
 /* True if the name of a class is a whole number, such as "10" or "007". */
 bool clv_is_number_name(const char *name);
@@ -104,13 +105,13 @@ void clv_row_digests_free(clv_row_digests *d); /* NULL is allowed */
 typedef struct clv_row_forms clv_row_forms;
 clv_code clv_row_forms_new(size_t rows, size_t columns, clv_row_forms **ret,
                            clv_err *err) CLV_USE_RESULT;
-/* adds n values of the tensor; the caller adds all of them in order */
+/* Adds n values of the tensor. The caller adds all values in order. */
 void clv_row_forms_add(clv_row_forms *f, const float *values, size_t n);
 bool clv_row_forms_are_public(clv_row_forms *f);
 void clv_row_forms_freep(clv_row_forms **f);
 
-/* Checks the readings of the look. CLV_INVALID: the session does not permit one of them
- * (look.c). */
+/* Checks what the look has read from the tensors (b->look) against the session's privacy settings.
+ * CLV_INVALID: a worker could read something that the session does not permit (look.c). */
 clv_code clv_look_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 /* Checks the names of lora.train. CLV_INVALID: the stage has no parameters with one of these
  * names. */
@@ -163,20 +164,20 @@ typedef struct clv_stage_usage {
   size_t memory;        /* sum of the sizes above */
   size_t max_workspace; /* on a device: most workspace of libraries; not part of `memory` */
   bool is_on_device;
-  int n_reorders;
+  int n_reorders;                      /* conversions of the layout of a tensor in a step */
   bool uses_ref_kernel[CLV_MAX_NODES]; /* [node] the reference kernel computes the layer */
 } clv_stage_usage;
 
 /* Returns the device of a stage: as its node has reported it, or else as the session file gives
  * it. */
 const char *clv_stage_device(const clv_blueprint *b, uint32_t stage);
-/* Computes the memory of a stage. live: micro-batches that the schedule keeps at once; versions:
- * versions of the weights that it keeps at once. */
-clv_code clv_stage_usage_compute(const clv_blueprint *b, uint32_t stage, uint32_t live,
-                                 uint32_t versions, clv_stage_usage *ret,
+/* Computes the memory of a stage. n_live: micro-batches that the schedule keeps at once;
+ * n_versions: versions of the weights that the schedule keeps at once. */
+clv_code clv_stage_usage_compute(const clv_blueprint *b, uint32_t stage, uint32_t n_live,
+                                 uint32_t n_versions, clv_stage_usage *ret,
                                  clv_err *err) CLV_USE_RESULT;
 /* As clv_stage_usage_compute with one version of the weights, but returns only `memory`. */
-clv_code clv_stage_memory(const clv_blueprint *b, uint32_t stage, uint32_t live, size_t *ret,
+clv_code clv_stage_memory(const clv_blueprint *b, uint32_t stage, uint32_t n_live, size_t *ret,
                           clv_err *err) CLV_USE_RESULT;
 
 /* ---- records that cannot be read (broken_records.c) ------------------------------------------ */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Checks a blueprint against the policy of the host, before a run sends anything
- * (clv_blueprint_check_policy): each row of the table at its largest, tensors that workers send
- * each other, the workers, and the bytes of an epoch. The gate checks each tensor against the same
- * policy again.
+ * (clv_blueprint_check_policy): each row of the egress table with its largest shape, tensors that
+ * workers send each other, the workers, and the bytes of an epoch. The gate checks each tensor
+ * against the same policy again.
  */
 #include <stdio.h>
 
@@ -20,15 +20,16 @@ static bool is_sent_in_evaluation(const clv_egress_row *r) {
          r->kind == CLV_EGRESS_INPUT;
 }
 
-/* True if the command sends the tensor of the row. Weights are sent on a resume, for an evaluation,
- * and if a file has the initial ones; moments of the optimiser only on a resume. */
+/* True if the command sends the tensor of the row. Weights are sent by a resume, by an evaluation,
+ * and by a new run whose initial weights are in a file; moments of the optimiser only by a
+ * resume. */
 static bool is_sent(const clv_blueprint *b, const clv_egress_row *r, const clv_planned_sends *s) {
   if (r->kind == CLV_EGRESS_STATE) return s->sends_optimizer;
   if (r->kind == CLV_EGRESS_WEIGHTS)
     return s->sends_weights || clv_stage_has_master_weights(&b->config->stages[r->stage]) ||
            b->stages[r->stage].adapter_folder;
-  bool cached = b->has_cache && r->stage == 0 && s->n_train_records;
-  if (r->kind == CLV_EGRESS_CACHED) return cached;
+  bool is_cached = b->has_cache && r->stage == 0 && s->n_train_records;
+  if (r->kind == CLV_EGRESS_CACHED) return is_cached;
   return s->n_train_records || (s->n_eval_records && is_sent_in_evaluation(r));
 }
 
@@ -43,21 +44,21 @@ static clv_code check_row(const clv_blueprint *b, const clv_egress_row *r,
   return clv_policy_check_tensor(b->policy, &t, err);
 }
 
-clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, bool back) {
+clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, bool is_gradient) {
   const clv_stage_plan *from = &b->stages[stage], *to = &b->stages[stage + 1];
   const clv_node *out = &from->graph->nodes[from->graph->output_node];
   char words[CLV_FINDINGS_TEXT];
-  clv_egress_row r = {.kind = back ? CLV_EGRESS_GRADIENT : CLV_EGRESS_ACTIVATION,
+  clv_egress_row r = {.kind = is_gradient ? CLV_EGRESS_GRADIENT : CLV_EGRESS_ACTIVATION,
                       .stage = stage,
-                      .worker = back ? from->worker : to->worker,
+                      .worker = is_gradient ? from->worker : to->worker,
                       .dtype = out->dtype,
                       .shape = out->shape,
                       .max_positions = out->max_positions,
-                      .findings = back ? from->gradient_findings : from->hop_findings,
-                      .n_hiding_layers = back ? from->n_head_layers : from->n_front_layers};
+                      .findings = is_gradient ? from->gradient_findings : from->hop_findings,
+                      .n_hiding_layers = is_gradient ? from->n_head_layers : from->n_front_layers};
   clv_findings_words(r.findings, words);
   snprintf(r.name, sizeof r.name, "direct %s %s stage '%s'",
-           r.findings ? words : clv_egress_kind_name(r.kind), back ? "for" : "of",
+           r.findings ? words : clv_egress_kind_name(r.kind), is_gradient ? "for" : "of",
            b->config->stages[stage].name);
   return r;
 }
@@ -65,12 +66,13 @@ clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, boo
 /* Checks a tensor that a worker sends to another worker; it has no row in the table. Until 0.8 hops
  * were named by the findings of the stage, so a policy that permits these findings permits the hop
  * too. */
-static clv_code check_hop(const clv_blueprint *b, uint32_t i, bool back, clv_err *err) {
-  if (!b->stages[i].sends_directly || (back && !b->stages[i + 1].input_needs_grad)) return CLV_OK;
-  clv_egress_row r = clv_blueprint_hop_row(b, i, back);
+static clv_code check_hop(const clv_blueprint *b, uint32_t i, bool is_gradient, clv_err *err) {
+  if (!b->stages[i].sends_directly || (is_gradient && !b->stages[i + 1].input_needs_grad))
+    return CLV_OK;
+  clv_egress_row r = clv_blueprint_hop_row(b, i, is_gradient);
   clv_policy_tensor t = clv_egress_row_tensor(b->config, &r);
-  if (!back) t.findings = b->stages[i].output_findings;
-  if (!back && clv_policy_check_tensor(b->policy, &t, err) == CLV_OK) return CLV_OK;
+  if (!is_gradient) t.findings = b->stages[i].output_findings;
+  if (!is_gradient && clv_policy_check_tensor(b->policy, &t, err) == CLV_OK) return CLV_OK;
   t.findings = r.findings;
   return clv_policy_check_tensor(b->policy, &t, err);
 }
@@ -93,15 +95,16 @@ static clv_code check_workers(const clv_blueprint *b, clv_err *err) {
  * the records of the epoch. */
 static double epoch_bytes(const clv_blueprint *b, const clv_egress_row *r,
                           const clv_planned_sends *s) {
-  double sample = (double)r->bytes_per_step / (double)b->config->train.batch;
+  double bytes_per_sample = (double)r->bytes_per_step / (double)b->config->train.batch;
   if (!is_sent(b, r, s) || r->is_for_spare) return 0;
   if (clv_egress_is_state(r->kind)) return (double)r->bytes_per_step;
-  return sample * (double)(s->n_train_records + (is_sent_in_evaluation(r) ? s->n_eval_records : 0));
+  return bytes_per_sample *
+         (double)(s->n_train_records + (is_sent_in_evaluation(r) ? s->n_eval_records : 0));
 }
 
 static clv_code check_look_readings(const clv_blueprint *b, clv_err *err) {
   for (int k = 0; b->look.has_run && k < CLV_LOOK_READERS; k++) {
-    const clv_look_result *found = &b->look.of[k];
+    const clv_look_result *found = &b->look.results[k];
     const clv_policy_reading r = {
         .reader = k,
         .share = found->state == CLV_LOOK_NOT_LOOKED_AT ? -1 : found->figure,
@@ -112,12 +115,14 @@ static clv_code check_look_readings(const clv_blueprint *b, clv_err *err) {
 }
 
 clv_planned_sends clv_planned_sends_of(const clv_run_data *d, clv_command_kind command) {
-  bool evaluates = command == CLV_COMMAND_EVALUATES, begins = command == CLV_COMMAND_TRAINS;
-  uint64_t test = d->test && (evaluates || clv_dataset_has_labels(d->test)) ? d->test_rows.n : 0;
-  return (clv_planned_sends){.sends_weights = !begins,
-                             .sends_optimizer = command == CLV_COMMAND_RESUMES,
-                             .n_train_records = evaluates ? 0 : d->train_rows.n,
-                             .n_eval_records = test + (evaluates ? 0 : d->validation_rows.n)};
+  bool evaluates = command == CLV_COMMAND_EVALUATES, starts_run = command == CLV_COMMAND_TRAINS;
+  uint64_t n_test_records =
+      d->test && (evaluates || clv_dataset_has_labels(d->test)) ? d->test_rows.n : 0;
+  return (clv_planned_sends){
+      .sends_weights = !starts_run,
+      .sends_optimizer = command == CLV_COMMAND_RESUMES,
+      .n_train_records = evaluates ? 0 : d->train_rows.n,
+      .n_eval_records = n_test_records + (evaluates ? 0 : d->validation_rows.n)};
 }
 
 clv_code clv_blueprint_check_policy(const clv_blueprint *b, const clv_planned_sends *sends,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Computes what a worker can read of records and labels (clv_privacy_analyze). Every path counts by
- * itself, each addend of a sum too.
+ * Computes what a worker can read of records and labels (clv_privacy_analyze). Each path from a
+ * record to a tensor counts alone: a sum is as readable as the most readable of its addends.
  *
  * Forwards from the records: on each path to a tensor that leaves, a layer of the master must mix
  * by weights whose initial values no worker can know. Otherwise the tensor shows the values that it
@@ -24,7 +24,7 @@ bool clv_privacy_is_input(const clv_privacy_view *v, int k) {
 }
 
 bool clv_privacy_is_at_master(const clv_privacy_view *v, int k) {
-  return v->assumes_all_at_master || v->b->stages[v->of[k].stage].worker < 0;
+  return v->assumes_all_at_master || v->b->stages[v->layers[k].stage].worker < 0;
 }
 
 bool clv_privacy_is_mixing(const clv_privacy_view *v, int k) {
@@ -40,50 +40,51 @@ static bool has_transposed_twin(const clv_privacy_view *v, int k) {
     const clv_node *m = &v->g->nodes[i];
     bool tied =
         i != k && (strcmp(m->tie_owner, n->name) == 0 || strcmp(n->tie_owner, m->name) == 0);
-    bool turned = m->op != n->op || m->attrs.transposed != n->attrs.transposed;
-    if (tied && turned && clv_privacy_is_mixing(v, i)) return true;
+    bool is_transposed = m->op != n->op || m->attrs.transposed != n->attrs.transposed;
+    if (tied && is_transposed && clv_privacy_is_mixing(v, i)) return true;
   }
   return false;
 }
 
-const char *clv_privacy_why_hides_nothing(const clv_privacy_view *v, int k, bool labels) {
+const char *clv_privacy_why_hides_nothing(const clv_privacy_view *v, int k, bool is_for_labels) {
   const clv_blueprint *b = v->b;
-  const clv_stage_spec *s = &b->config->stages[v->of[k].weights_stage];
+  const clv_stage_spec *s = &b->config->stages[v->layers[k].weights_stage];
   const clv_node *n = &v->g->nodes[k];
-  bool adapter = clv_name_is_of_adapter(n->name), fresh = v->of[k].starts_from_seed && !adapter;
-  bool drawn = adapter ? !s->lora.from : !clv_stage_has_master_weights(s) || fresh;
-  if (drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero) return "begins with 0";
+  bool adapter = clv_name_is_of_adapter(n->name),
+       starts_from_seed = v->layers[k].starts_from_seed && !adapter;
+  bool is_drawn = adapter ? !s->lora.from : !clv_stage_has_master_weights(s) || starts_from_seed;
+  if (is_drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero) return "begins with 0";
   if (adapter && s->lora.from) return "has adapters from a file";
-  if (s->weights_artifact && !fresh) return "has weights from a worker";
-  if (!adapter && v->b->stages[v->of[k].weights_stage].folder_has_other_params)
+  if (s->weights_artifact && !starts_from_seed) return "has weights from a worker";
+  if (!adapter && v->b->stages[v->layers[k].weights_stage].folder_has_other_params)
     return "has weights from a folder of adapters";
-  if (clv_stage_has_master_weights(s) && !fresh && !s->weights_secret)
+  if (clv_stage_has_master_weights(s) && !starts_from_seed && !s->weights_secret)
     return "has weights from a file that is not declared secret: true";
-  if (drawn && b->config->train.seed.is_guessable)
+  if (is_drawn && b->config->train.seed.is_guessable)
     return "has weights from a train.seed that can be tried out (leave it out)";
   if (has_transposed_twin(v, k)) return "has the transposed weights of another layer at the master";
   if (b->known_reasons && b->known_reasons[k]) return b->known_reasons[k];
-  if (labels && v->of[k].is_frozen) return "is frozen";
+  if (is_for_labels && v->layers[k].is_frozen) return "is frozen";
   return NULL;
 }
 
 /* Returns how a layer counts for the analysis: secret, known to a worker, or at a worker. An
  * embedding at the master is never AT_WORKER. */
-static clv_reach_layer reach_layer_of(const clv_privacy_view *v, int k, bool labels) {
+static clv_reach_layer reach_layer_of(const clv_privacy_view *v, int k, bool is_for_labels) {
   if (clv_privacy_is_input(v, k)) return CLV_REACH_AT_WORKER;
   if (!clv_privacy_is_at_master(v, k))
     return v->worker_layers_mix ? CLV_REACH_KNOWN : CLV_REACH_AT_WORKER;
-  return clv_privacy_why_hides_nothing(v, k, labels) ? CLV_REACH_KNOWN : CLV_REACH_SECRET;
+  return clv_privacy_why_hides_nothing(v, k, is_for_labels) ? CLV_REACH_KNOWN : CLV_REACH_SECRET;
 }
 
-static void find_layers(clv_privacy_view *v, bool labels) {
-  for (int k = 0; k < v->g->n_nodes; k++) v->layer_kinds[k] = reach_layer_of(v, k, labels);
+static void find_layers(clv_privacy_view *v, bool is_for_labels) {
+  for (int k = 0; k < v->g->n_nodes; k++) v->layer_kinds[k] = reach_layer_of(v, k, is_for_labels);
 }
 
 /* ---- the view -------------------------------------------------------------------------------- */
 
-/* Finds for each node of a stage's graph the node of the full model. Both graphs have the nodes in
- * the same order. */
+/* Finds for each node of a stage's graph the same node of the full model. Both graphs have the
+ * nodes in the same order. */
 static void map_stage_nodes(const clv_privacy_view *v, const clv_graph *stage, int *node_of) {
   int k = 0;
   for (int i = 0; i < stage->n_nodes; i++) {
@@ -99,7 +100,7 @@ static void note_layer_params(clv_privacy_view *v, const clv_stage_plan *s,
   map_stage_nodes(v, s->graph, node_of);
   for (int i = 0; i < s->params->n; i++) {
     const clv_param *p = &s->params->list[i];
-    clv_layer_facts *f = &v->of[node_of[p->node]];
+    clv_layer_facts *f = &v->layers[node_of[p->node]];
     if (p->shape.rank < 2) continue;
     f->has_matrix_weights = true;
     f->is_frozen |= p->frozen;
@@ -110,9 +111,9 @@ static void note_layer_params(clv_privacy_view *v, const clv_stage_plan *s,
 
 /* Copies to a tied layer the facts about its weights, from the layer that owns them. */
 static void copy_owner_facts(clv_privacy_view *v, int k, int owner) {
-  const clv_layer_facts own = v->of[k], *of = &v->of[owner];
-  v->of[k] = (clv_layer_facts){own.stage, of->weights_stage, of->is_frozen, of->has_matrix_weights,
-                               of->starts_from_seed};
+  const clv_layer_facts own = v->layers[k], *of = &v->layers[owner];
+  v->layers[k] = (clv_layer_facts){own.stage, of->weights_stage, of->is_frozen,
+                                   of->has_matrix_weights, of->starts_from_seed};
 }
 
 static uint32_t stage_of(const clv_blueprint *b, uint32_t layer) {
@@ -125,9 +126,9 @@ static void find_layer_facts(clv_privacy_view *v) {
   for (int k = 0; k < v->g->n_nodes; k++) {
     uint32_t layer = v->g->nodes[k].layer;
     if (clv_privacy_is_input(v, k)) continue;
-    v->of[k] = (clv_layer_facts){.stage = stage_of(v->b, layer),
-                                 .weights_stage = stage_of(v->b, layer),
-                                 .starts_from_seed = true};
+    v->layers[k] = (clv_layer_facts){.stage = stage_of(v->b, layer),
+                                     .weights_stage = stage_of(v->b, layer),
+                                     .starts_from_seed = true};
   }
   for (uint32_t s = 0; s < v->b->n_stages; s++)
     note_layer_params(v, &v->b->stages[s], &v->b->config->stages[s]);
@@ -197,10 +198,10 @@ static clv_code follow_records(clv_privacy_view *v, clv_err *err) {
   find_layers(v, false);
   CLV_TRY(clv_reach_forward(v->g, v->layer_kinds, find_last_cut(v), v->record_reach, err));
   for (int k = 0; k < v->g->n_nodes; k++) {
-    bool input = clv_privacy_is_input(v, k);
+    bool is_input = clv_privacy_is_input(v, k);
     v->record_findings[k] =
-        input ? findings_of_input(v->g, k) : findings_of_reach(&v->record_reach[k]);
-    v->n_front_layers[k] = !input                  ? count_front_layers(v, k)
+        is_input ? findings_of_input(v->g, k) : findings_of_reach(&v->record_reach[k]);
+    v->n_front_layers[k] = !is_input               ? count_front_layers(v, k)
                            : v->record_findings[k] ? 0
                                                    : CLV_NO_PATH;
   }
@@ -212,11 +213,11 @@ static clv_code follow_records(clv_privacy_view *v, clv_err *err) {
 /* True if workers receive the value. Layers at workers compute from these values alone. */
 static bool is_known_to_workers(const clv_privacy_view *v, int k) {
   const clv_blueprint *b = v->b;
-  bool input = clv_privacy_is_input(v, k);
-  for (int m = 0; input && m < v->g->n_nodes; m++)
+  bool is_input = clv_privacy_is_input(v, k);
+  for (int m = 0; is_input && m < v->g->n_nodes; m++)
     for (int i = 0; !clv_privacy_is_at_master(v, m) && i < v->g->nodes[m].n_in; i++)
       if (v->g->nodes[m].in[i] == k) return true;
-  for (uint32_t s = 0; !input && s < b->n_stages; s++)
+  for (uint32_t s = 0; !is_input && s < b->n_stages; s++)
     if (b->stages[s + 1].worker >= 0 && clv_privacy_is_crossing(v, k, b->stages[s].last_layer))
       return true;
   return false;
@@ -225,13 +226,13 @@ static bool is_known_to_workers(const clv_privacy_view *v, int k) {
 /* Sets ret[k] for the values that workers receive. Returns true if a layer behind layer `first`
  * reads a value made of records that workers do not receive. */
 static bool find_known_values(const clv_privacy_view *v, uint32_t first, bool *ret) {
-  bool beside[CLV_MAX_NODES], any = false;
+  bool is_hidden[CLV_MAX_NODES], any = false;
   for (int k = 0; k < v->g->n_nodes; k++) {
     ret[k] = is_known_to_workers(v, k);
-    beside[k] = clv_privacy_is_input(v, k) && !clv_graph_length_limit(v->g, k);
-    for (int i = 0; i < v->g->nodes[k].n_in; i++) beside[k] |= beside[v->g->nodes[k].in[i]];
-    beside[k] &= !ret[k];
-    any |= beside[k] && !clv_privacy_is_input(v, k) && v->g->nodes[k].layer > first;
+    is_hidden[k] = clv_privacy_is_input(v, k) && !clv_graph_length_limit(v->g, k);
+    for (int i = 0; i < v->g->nodes[k].n_in; i++) is_hidden[k] |= is_hidden[v->g->nodes[k].in[i]];
+    is_hidden[k] &= !ret[k];
+    any |= is_hidden[k] && !clv_privacy_is_input(v, k) && v->g->nodes[k].layer > first;
   }
   return any;
 }
@@ -306,10 +307,11 @@ clv_code clv_privacy_view_analyze(const clv_blueprint *b, bool all_at_master,
  * model input crosses no cut, because the master sends it to each stage that reads it; only the
  * analysis of all cuts (assumes_all_at_master) counts it. */
 bool clv_privacy_is_crossing(const clv_privacy_view *v, int k, uint32_t last) {
-  bool before = clv_privacy_is_input(v, k)
-                    ? v->assumes_all_at_master && (v->record_findings[k] & CLV_FINDING_RAW_INPUT)
-                    : v->g->nodes[k].layer <= last;
-  return before && v->last_reader[k] > last;
+  bool is_made_before =
+      clv_privacy_is_input(v, k)
+          ? v->assumes_all_at_master && (v->record_findings[k] & CLV_FINDING_RAW_INPUT)
+          : v->g->nodes[k].layer <= last;
+  return is_made_before && v->last_reader[k] > last;
 }
 
 bool clv_privacy_has_vector_per_position(const clv_blueprint *b, uint32_t stage) {
@@ -334,31 +336,34 @@ int clv_privacy_worst_crossing(const clv_privacy_view *v, uint32_t last) {
 
 /* Findings of all values that together cross the cut behind a layer. */
 typedef struct cut_facts {
-  clv_findings findings, gradient,
-      returned; /* findings of records in values, of labels in gradients, of records in gradients */
-  uint32_t front, head;
-  clv_narrowest_element narrowest_picture, picture_returned;
+  /* how records can be read from the values, labels from the gradients, and records from the
+   * gradients */
+  clv_findings value_findings, label_findings, gradient_findings;
+  uint32_t n_front_layers, n_head_layers; /* as in clv_stage_plan */
+  clv_narrowest_element narrowest_in_value, narrowest_in_gradient;
 } cut_facts;
 
 static void keep_narrower_element(const clv_reach *r, clv_narrowest_element *to) {
-  bool less = (double)r->least * (double)to->places < (double)to->least * (double)r->places;
-  if (r->narrow && (!to->places || less)) *to = (clv_narrowest_element){r->least, r->places};
+  bool is_narrower = (double)r->least * (double)to->n_record_positions <
+                     (double)to->n_positions * (double)r->places;
+  if (r->narrow && (!to->n_record_positions || is_narrower))
+    *to = (clv_narrowest_element){r->least, r->places};
 }
 
 static cut_facts find_cut_facts(const clv_privacy_view *v, uint32_t last) {
-  cut_facts f = {.front = CLV_NO_PATH, .head = CLV_NO_PATH};
+  cut_facts f = {.n_front_layers = CLV_NO_PATH, .n_head_layers = CLV_NO_PATH};
   for (int k = 0; k < v->g->n_nodes; k++) {
     const clv_reach *r = &v->record_reach[k], *g = &v->label_reach[k];
     if (!clv_privacy_is_crossing(v, k, last)) continue;
-    f.findings |= v->record_findings[k];
-    f.returned |= clv_privacy_findings_in_gradient(v, k);
-    f.front = CLV_MIN(f.front, v->n_front_layers[k]);
-    f.head = CLV_MIN(f.head, v->n_head_layers[k]);
-    if (g->is_unmixed || g->known) f.gradient = CLV_FINDING_LABELS_READABLE;
-    keep_narrower_element(r, &f.narrowest_picture);
-    keep_narrower_element(&v->record_gradient_reach[k], &f.picture_returned);
+    f.value_findings |= v->record_findings[k];
+    f.gradient_findings |= clv_privacy_findings_in_gradient(v, k);
+    f.n_front_layers = CLV_MIN(f.n_front_layers, v->n_front_layers[k]);
+    f.n_head_layers = CLV_MIN(f.n_head_layers, v->n_head_layers[k]);
+    if (g->is_unmixed || g->known) f.label_findings = CLV_FINDING_LABELS_READABLE;
+    keep_narrower_element(r, &f.narrowest_in_value);
+    keep_narrower_element(&v->record_gradient_reach[k], &f.narrowest_in_gradient);
   }
-  if (!f.gradient) f.head = CLV_MAX(f.head, 1);
+  if (!f.label_findings) f.n_head_layers = CLV_MAX(f.n_head_layers, 1);
   return f;
 }
 
@@ -368,8 +373,8 @@ clv_code clv_privacy_findings_of_cuts(const clv_blueprint *b, clv_findings *ret_
   CLV_TRY(clv_privacy_view_analyze(b, true, &v, err));
   for (uint32_t layer = 0; layer <= b->stages[b->n_stages - 1].last_layer; layer++) {
     cut_facts f = find_cut_facts(v, layer);
-    ret_shows[layer] = f.findings;
-    ret_gradient[layer] = f.gradient;
+    ret_shows[layer] = f.value_findings;
+    ret_gradient[layer] = f.label_findings;
   }
   return CLV_OK;
 }
@@ -379,41 +384,42 @@ clv_code clv_privacy_findings_of_cuts(const clv_blueprint *b, clv_findings *ret_
  * behind them. For tensors that the master sends, layers at workers never count as mixing. */
 static clv_code find_hop_findings(clv_blueprint *b, clv_err *err) {
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
-  bool any = false;
+  bool may_show_records = false;
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_stage_plan *s = &b->stages[i];
     s->hop_findings = s->output_findings;
-    any |= s->sends_directly && (s->output_findings & (CLV_FINDING_RAW_INPUT | CLV_FINDING_TOKENS));
+    may_show_records |=
+        s->sends_directly && (s->output_findings & (CLV_FINDING_RAW_INPUT | CLV_FINDING_TOKENS));
   }
-  if (!any) return CLV_OK;
+  if (!may_show_records) return CLV_OK;
   CLV_TRY(clv_privacy_view_new(b, false, &v, err));
   v->worker_layers_mix = true;
   CLV_TRY(follow_records(v, err));
   for (uint32_t i = 0; i < b->n_stages; i++)
     if (b->stages[i].sends_directly)
-      b->stages[i].hop_findings = find_cut_facts(v, b->stages[i].last_layer).findings;
+      b->stages[i].hop_findings = find_cut_facts(v, b->stages[i].last_layer).value_findings;
   return CLV_OK;
 }
 
 clv_code clv_privacy_analyze(clv_blueprint *b, clv_err *err) {
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
-  bool home = b->stages[b->n_stages].worker < 0;
+  bool is_loss_at_master = b->stages[b->n_stages].worker < 0;
   CLV_TRY(clv_privacy_view_analyze(b, false, &v, err));
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_stage_plan *s = &b->stages[i];
     cut_facts f = find_cut_facts(v, s->last_layer);
-    s->output_findings = f.findings;
-    s->narrowest_picture_element = s->worker < 0 ? f.narrowest_picture : f.picture_returned;
-    s->n_front_layers = f.front;
-    s->n_head_layers = f.head;
-    s->gradient_findings =
-        (home ? f.gradient : CLV_FINDING_MIXED) | (s->worker < 0 ? 0 : f.returned);
+    s->output_findings = f.value_findings;
+    s->narrowest_picture_element = s->worker < 0 ? f.narrowest_in_value : f.narrowest_in_gradient;
+    s->n_front_layers = f.n_front_layers;
+    s->n_head_layers = f.n_head_layers;
+    s->gradient_findings = (is_loss_at_master ? f.label_findings : CLV_FINDING_MIXED) |
+                           (s->worker < 0 ? 0 : f.gradient_findings);
   }
   return find_hop_findings(b, err);
 }
 
-/* leaf[] has no entry for the value that crosses the cut, which is input 0 of all stages but the
- * first. */
+/* model_inputs has no entry for the value that crosses the cut, which is input 0 of all stages but
+ * the first. */
 clv_findings clv_privacy_input_findings(const clv_blueprint *b, uint32_t stage, uint32_t input) {
   return findings_of_input(b->full_graph, (int)b->stages[stage].model_inputs[input - (stage > 0)]);
 }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Prints the findings of records and labels for `plan` (clv_privacy_describe): the worst first. No
- * text says that anything is safe.
+ * Prints for `plan` how records and labels can be read (clv_privacy_describe), the worst finding
+ * first. No text says that anything is safe.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/plan/privacy_int.h"
 
-/* Returns the findings of records in what is sent at the cut behind stage i, in values or in their
- * gradient. */
+/* Returns how records can be read from the tensor that is sent at the cut behind stage i: the
+ * gradient of the stage's output, or the output itself. */
 static clv_findings findings_at_cut_behind(const clv_blueprint *b, uint32_t i) {
   if (clv_privacy_has_gradient(b, i))
     return b->stages[i].gradient_findings & ~(clv_findings)CLV_FINDING_LABELS_READABLE;
@@ -17,22 +17,23 @@ static clv_findings findings_at_cut_behind(const clv_blueprint *b, uint32_t i) {
   return sent ? b->stages[i].output_findings : CLV_FINDING_MIXED;
 }
 
-/* Returns the findings of records in all tensors that are sent. False: no tensor made of records is
+/* Returns how records can be read from any tensor that is sent. False: no tensor made of records is
  * sent. */
 static bool find_record_findings(const clv_blueprint *b, clv_findings *ret) {
   clv_findings input_findings;
-  bool any = false;
+  bool is_any_sent = false;
   *ret = 0;
   for (uint32_t i = 0; i < b->n_stages; i++) {
-    if (clv_privacy_findings_of_inputs(b, i, &input_findings)) any = true, *ret |= input_findings;
-    any |= b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
+    if (clv_privacy_findings_of_inputs(b, i, &input_findings))
+      is_any_sent = true, *ret |= input_findings;
+    is_any_sent |= b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
     *ret |= findings_at_cut_behind(b, i);
   }
-  return any;
+  return is_any_sent;
 }
 
-/* Returns the stage whose gradient has the fewest secret layers behind it; n_stages: no worker
- * receives a gradient. */
+/* Returns the stage with the fewest secret layers between its output and the loss, among stages
+ * whose worker receives a gradient; n_stages: no worker receives a gradient. */
 static uint32_t find_stage_of_fewest_head_layers(const clv_blueprint *b) {
   uint32_t found = b->n_stages;
   for (uint32_t i = 0; i < b->n_stages; i++) {
@@ -57,14 +58,14 @@ static const char *label_exposure(const clv_blueprint *b, uint32_t at) {
 }
 
 static void append_text_labels(const clv_blueprint *b, uint32_t at, clv_bytes *out) {
-  const char *which = label_exposure(b, at);
+  const char *exposure = label_exposure(b, at);
   clv_bytes_puts(out, "labels: ");
-  if (strcmp(which, "leave") == 0)
+  if (strcmp(exposure, "leave") == 0)
     clv_bytes_printf(out, "LEAVE, to %s (privacy.labels_leave)\n",
                      clv_privacy_worker_name(b, b->n_stages));
-  else if (strcmp(which, "stay") == 0)
+  else if (strcmp(exposure, "stay") == 0)
     clv_bytes_puts(out, "stay on the master; no worker is sent a gradient\n");
-  else if (strcmp(which, "readable") == 0)
+  else if (strcmp(exposure, "readable") == 0)
     clv_bytes_printf(out,
                      "READABLE by %s from the gradient for stage '%s' "
                      "(privacy.labels_readable)\n",
@@ -86,15 +87,15 @@ static bool worker_knows_front_layers(const clv_privacy_view *v, uint32_t stage)
     if (clv_privacy_is_input(v, k) || n->layer > v->b->stages[stage].last_layer ||
         !clv_privacy_is_at_master(v, k))
       continue;
-    if (v->of[k].has_matrix_weights && !clv_name_is_of_adapter(n->name) &&
+    if (v->layers[k].has_matrix_weights && !clv_name_is_of_adapter(n->name) &&
         !clv_privacy_why_hides_nothing(v, k, false))
       return false;
   }
   return true;
 }
 
-/* True if a worker knows the layers before some vectors of tokens that are sent; also if memory
- * runs out. */
+/* True if a worker knows all layers that compute some vector of a token that is sent. True as well
+ * if memory runs out. */
 static bool are_layers_before_tokens_known(const clv_blueprint *b) {
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   clv_err err;
@@ -119,17 +120,18 @@ static bool is_vector_per_token_sent(const clv_blueprint *b) {
  * figure of each line, at the first step, where most can be read; the other figures are published
  * ones. */
 static void append_text_tokens(const clv_blueprint *b, clv_bytes *out) {
-  bool each = is_vector_per_token_sent(b);
+  bool is_vector_per_token = is_vector_per_token_sent(b);
   clv_bytes_printf(
       out,
       "records: TOKENS: one vector per %s is sent%s (privacy.tokens_readable), %s of tokens were "
       "read off behind the first block of a LayoutLM%s; published: 59 %% behind two blocks, 35 %% "
       "behind eight (arXiv 2602.16760)\n",
-      each ? "token" : "text", each ? "" : ", made of those of its tokens",
+      is_vector_per_token ? "token" : "text",
+      is_vector_per_token ? "" : ", made of those of its tokens",
       are_layers_before_tokens_known(b)
           ? "by layers whose weights are known: with these, 92 %"
           : "by layers with secret weights: with the words of ten pages, 54 %",
-      each ? "" : " that sends one per token");
+      is_vector_per_token ? "" : " that sends one per token");
 }
 
 /* Returns the narrowest element of all cuts that show a picture: the one with the smallest share of
@@ -139,34 +141,36 @@ static clv_narrowest_element narrowest_picture_of(const clv_blueprint *b) {
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_narrowest_element s = b->stages[i].narrowest_picture_element;
     bool sent = findings_at_cut_behind(b, i) & CLV_FINDING_PICTURE;
-    bool less = (double)s.least * (double)found.places < (double)found.least * (double)s.places;
-    if (sent && s.places && (!found.places || less)) found = s;
+    bool is_narrower = (double)s.n_positions * (double)found.n_record_positions <
+                       (double)found.n_positions * (double)s.n_record_positions;
+    if (sent && s.n_record_positions && (!found.n_record_positions || is_narrower)) found = s;
   }
   return found;
 }
 
 static void append_text_picture(const clv_blueprint *b, clv_bytes *out) {
   clv_narrowest_element s = narrowest_picture_of(b);
-  if (!s.places)
+  if (!s.n_record_positions)
     clv_bytes_puts(out, "records: PICTURE: a channel of what is sent looks like the record\n");
   else
     clv_bytes_printf(
         out,
         "records: PICTURE: some value that is sent is made of %lld of the %lld places of "
         "a record, so what is sent may look like the record\n",
-        (long long)s.least, (long long)s.places);
+        (long long)s.n_positions, (long long)s.n_record_positions);
 }
 
-static void append_text_mixed(bool any, clv_bytes *out) {
+static void append_text_mixed(bool sends_records, clv_bytes *out) {
   clv_bytes_printf(
       out, "records: %s\n",
-      any ? "MIXED: not sent; each value is made of half of a record's places or more, by layers "
+      sends_records
+          ? "MIXED: not sent; each value is made of half of a record's places or more, by layers "
             "with secret first values. It still tells about the record: MIXED never means safe"
           : "stay on the master");
 }
 
 /* Prints the findings of records, the worst one first. */
-static void append_text_records(const clv_blueprint *b, bool any, clv_findings findings,
+static void append_text_records(const clv_blueprint *b, bool sends_records, clv_findings findings,
                                 clv_bytes *out) {
   if (findings & CLV_FINDING_RAW_INPUT)
     clv_bytes_puts(out, "records: RAW INPUT LEAVES (privacy.raw_input_leaves)\n");
@@ -176,12 +180,12 @@ static void append_text_records(const clv_blueprint *b, bool any, clv_findings f
                    "records: FRONT KNOWN: on some path only known weights have mixed what is sent "
                    "(privacy.front_known)\n");
   if (findings & CLV_FINDING_PICTURE) append_text_picture(b, out);
-  if (!findings) append_text_mixed(any, out);
+  if (!findings) append_text_mixed(sends_records, out);
 }
 
 /* Appends the findings as JSON: `records` is the worst finding in one word, for scripts; `findings`
  * lists all. */
-static void append_json_findings(bool any, clv_findings findings, clv_bytes *out) {
+static void append_json_findings(bool sends_records, clv_findings findings, clv_bytes *out) {
   static const struct {
     clv_finding finding;
     const char *word;
@@ -189,7 +193,7 @@ static void append_json_findings(bool any, clv_findings findings, clv_bytes *out
                {CLV_FINDING_TOKENS, "tokens"},
                {CLV_FINDING_FRONT_KNOWN, "front_known"},
                {CLV_FINDING_PICTURE, "picture"}};
-  const char *worst = any ? "mixed" : "stay";
+  const char *worst = sends_records ? "mixed" : "stay";
   for (size_t i = CLV_COUNT(words); i-- > 0;)
     if (findings & words[i].finding) worst = words[i].word;
   clv_bytes_printf(out, "\"records\":\"%s\",\"findings\":[", worst);
@@ -199,37 +203,38 @@ static void append_json_findings(bool any, clv_findings findings, clv_bytes *out
   clv_bytes_puts(out, "],");
 }
 
-static void append_json_privacy(const clv_blueprint *b, uint32_t at, bool any,
+static void append_json_privacy(const clv_blueprint *b, uint32_t at, bool sends_records,
                                 clv_findings findings, clv_bytes *out) {
-  const char *which = label_exposure(b, at);
-  bool head = strcmp(which, "inferable") == 0;
-  clv_bytes_printf(out, "{\"labels\":\"%s\",\"head_layers\":%u,\"single_output\":%s,", which,
-                   head ? b->stages[at].n_head_layers : 0, has_single_output(b) ? "true" : "false");
-  append_json_findings(any, findings, out);
-  if (findings & CLV_FINDING_PICTURE && narrowest_picture_of(b).places)
+  const char *exposure = label_exposure(b, at);
+  bool is_inferable = strcmp(exposure, "inferable") == 0;
+  clv_bytes_printf(out, "{\"labels\":\"%s\",\"head_layers\":%u,\"single_output\":%s,", exposure,
+                   is_inferable ? b->stages[at].n_head_layers : 0,
+                   has_single_output(b) ? "true" : "false");
+  append_json_findings(sends_records, findings, out);
+  if (findings & CLV_FINDING_PICTURE && narrowest_picture_of(b).n_record_positions)
     clv_bytes_printf(out, "\"picture\":{\"min_places\":%lld,\"least\":%lld,\"places\":%lld},",
-                     (long long)narrowest_picture_of(b).least,
-                     (long long)narrowest_picture_of(b).least,
-                     (long long)narrowest_picture_of(b).places);
+                     (long long)narrowest_picture_of(b).n_positions,
+                     (long long)narrowest_picture_of(b).n_positions,
+                     (long long)narrowest_picture_of(b).n_record_positions);
   if (findings & CLV_FINDING_TOKENS)
     clv_bytes_printf(out, "\"front\":\"%s\",",
                      are_layers_before_tokens_known(b) ? "known" : "secret");
-  clv_bytes_printf(out, "%s\"seed_guessable\":%s}", clv_lengths_describe_json(b, any),
+  clv_bytes_printf(out, "%s\"seed_guessable\":%s}", clv_lengths_describe_json(b, sends_records),
                    b->config->train.seed.is_guessable ? "true" : "false");
 }
 
 void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
   clv_findings findings;
-  bool any = find_record_findings(b, &findings);
+  bool sends_records = find_record_findings(b, &findings);
   uint32_t at = find_stage_of_fewest_head_layers(b);
   if (json) {
-    append_json_privacy(b, at, any, findings, out);
+    append_json_privacy(b, at, sends_records, findings, out);
     return;
   }
   append_text_labels(b, at, out);
-  append_text_records(b, any, findings, out);
-  clv_lengths_describe(b, any, out);
-  if (any && b->config->train.seed.is_guessable)
+  append_text_records(b, sends_records, findings, out);
+  clv_lengths_describe(b, sends_records, out);
+  if (sends_records && b->config->train.seed.is_guessable)
     clv_bytes_puts(out,
                    "train.seed can be tried out: weights that are drawn from it count as known\n");
 }

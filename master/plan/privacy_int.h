@@ -9,9 +9,11 @@
 #include "master/plan/plan_int.h"
 #include "master/reach/reach.h"
 
+/* Number of hiding layers where there is no path. */
 #define CLV_NO_PATH UINT32_MAX
 
-/* Where a layer and its weights are, and whether the weights start from the seed or from a file. */
+/* Stages that have a layer and its weights, and whether the weights are frozen or start from the
+ * seed. */
 typedef struct clv_layer_facts {
   uint32_t stage; /* stage that has the layer */
   /* stage that owns the layer's weights; another one if they are tied */
@@ -27,22 +29,24 @@ typedef struct clv_privacy_view {
   const clv_graph *g;
   bool assumes_all_at_master; /* analyse as if the master had every layer */
   bool worker_layers_mix;     /* layers at workers count as mixing, with weights that are known */
-  clv_layer_facts of[CLV_MAX_NODES];
+  clv_layer_facts layers[CLV_MAX_NODES];
   /* how the layer counts: secret, known to a worker, or at a worker */
   clv_reach_layer layer_kinds[CLV_MAX_NODES];
   clv_reach record_reach[CLV_MAX_NODES]; /* how far records reach into values */
   clv_reach label_reach[CLV_MAX_NODES];  /* how far labels reach into gradients */
   /* how far records reach into gradients; all 0: not at all */
   clv_reach record_gradient_reach[CLV_MAX_NODES];
-  clv_findings record_findings[CLV_MAX_NODES]; /* findings of records in values */
-  /* number of hiding layers on the shortest path from the records */
+  /* [node] ways in which records (not labels) can be read from the node's value */
+  clv_findings record_findings[CLV_MAX_NODES];
+  /* fewest hiding layers on a path from the records */
   uint32_t n_front_layers[CLV_MAX_NODES];
-  /* number of secret learning layers on the shortest path to the loss */
+  /* fewest secret learning layers on a path to the loss */
   uint32_t n_head_layers[CLV_MAX_NODES];
   uint32_t last_reader[CLV_MAX_NODES]; /* last layer that reads the value */
 } clv_privacy_view;
 
-/* Make a view; the caller frees it. _new fills only `of` and last_reader, _analyze all fields. */
+/* Make a view; the caller frees it. _new fills only `layers` and last_reader, _analyze all
+ * fields. */
 clv_code clv_privacy_view_new(const clv_blueprint *b, bool all_at_master, clv_privacy_view **ret,
                               clv_err *err) CLV_USE_RESULT;
 clv_code clv_privacy_view_analyze(const clv_blueprint *b, bool all_at_master,
@@ -53,9 +57,11 @@ bool clv_privacy_is_at_master(const clv_privacy_view *v, int k);
 /* True if the layer is at the master and mixes its inputs by weights. */
 bool clv_privacy_is_mixing(const clv_privacy_view *v, int k);
 /* Returns why the weights of a mixing layer hide nothing, for messages; NULL: they hide, because
- * they are secret. labels: weights that do not learn hide nothing. */
-const char *clv_privacy_why_hides_nothing(const clv_privacy_view *v, int k, bool labels);
-/* Returns the number of secret learning layers from node k, included, to the loss. */
+ * they are secret. is_for_labels: asks about labels in gradients, where weights that do not learn
+ * hide nothing; false: asks about records in values. */
+const char *clv_privacy_why_hides_nothing(const clv_privacy_view *v, int k, bool is_for_labels);
+/* Returns the fewest secret learning layers on a path from node k, which counts too, to the
+ * loss. */
 uint32_t clv_privacy_head_layers_from(const clv_privacy_view *v, int k);
 /* Return the node with the worst finding: of the inputs of node k, or of the values that cross
  * behind layer `last` (-1: none crosses). */
@@ -63,7 +69,7 @@ int clv_privacy_worst_input(const clv_privacy_view *v, int k);
 int clv_privacy_worst_crossing(const clv_privacy_view *v, uint32_t last);
 bool clv_privacy_is_crossing(const clv_privacy_view *v, int k, uint32_t last);
 
-/* Returns the findings of records in the gradient of node k. */
+/* Returns the ways in which records (not labels) can be read from the gradient of node k. */
 clv_findings clv_privacy_findings_in_gradient(const clv_privacy_view *v, int k);
 /* True if a value that is sent behind the stage has a vector per position, not one per record. */
 bool clv_privacy_has_vector_per_position(const clv_blueprint *b, uint32_t stage);
@@ -72,7 +78,7 @@ const char *clv_privacy_worker_name(const clv_blueprint *b, uint32_t stage);
 /* True if the worker of stage i receives the gradient of the stage's output. */
 bool clv_privacy_has_gradient(const clv_blueprint *b, uint32_t i);
 /* Returns the findings of the model inputs that the worker of stage i receives. False: the master
- * has the stage, or it reads no model input. */
+ * has the stage, or the stage reads no model input. */
 bool clv_privacy_findings_of_inputs(const clv_blueprint *b, uint32_t i, clv_findings *ret);
 
 #endif

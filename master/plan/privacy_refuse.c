@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Refuses sessions for the findings of a tensor (clv_privacy_check). The message names the path
- * that shows the records or labels, the layer on it that hides nothing and why, and what helps.
+ * Refuses sessions in which a worker could read more than the session permits (clv_privacy_check).
+ * The message names the path of layers on which nothing hides the records or labels, the first
+ * mixing layer on this path, why it hides nothing, and what helps.
  */
 #include <stdio.h>
 #include <string.h>
@@ -49,11 +50,11 @@ static const char *short_name(const clv_node *n) {
  * ends. */
 static void append_path(const clv_privacy_view *v, const layer_path *w, clv_bytes *out) {
   for (int i = 0; i < w->n; i++) {
-    bool gap = w->n > SHOWN_NODES && i == SHOWN_NODES / 2;
+    bool has_gap = w->n > SHOWN_NODES && i == SHOWN_NODES / 2;
     const clv_node *n = &v->g->nodes[w->node[i]];
     if (i) clv_bytes_puts(out, " -> ");
-    if (gap) i = w->n - SHOWN_NODES / 2 - 1;
-    if (gap)
+    if (has_gap) i = w->n - SHOWN_NODES / 2 - 1;
+    if (has_gap)
       clv_bytes_puts(out, "...");
     else
       clv_bytes_printf(out, "%.24s (%s)", short_name(n), clv_op_name(n->op));
@@ -62,13 +63,13 @@ static void append_path(const clv_privacy_view *v, const layer_path *w, clv_byte
 }
 
 /* Returns why a mixing layer hides nothing; NULL: it hides. */
-static const char *why_layer_hides_nothing(const clv_privacy_view *v, int k, bool labels) {
-  const char *why = clv_privacy_why_hides_nothing(v, k, labels);
-  const clv_reach *r = labels ? &v->label_reach[k] : &v->record_reach[k];
+static const char *why_layer_hides_nothing(const clv_privacy_view *v, int k, bool is_for_labels) {
+  const char *why = clv_privacy_why_hides_nothing(v, k, is_for_labels);
+  const clv_reach *r = is_for_labels ? &v->label_reach[k] : &v->record_reach[k];
   if (why || r->sums) return why;
   if (r->is_over_budget) return "is of a model that is too large to be followed place by place";
   if (r->thinned) return "is often left with one value alone by the dropout in front of it";
-  if (labels)
+  if (is_for_labels)
     return r->sums_none ? "sums the gradient of one output alone"
                         : "sums the gradient of one output alone in places";
   return r->sums_none ? "sums one place alone in each output"
@@ -76,11 +77,12 @@ static const char *why_layer_hides_nothing(const clv_privacy_view *v, int k, boo
 }
 
 /* Appends the first mixing layer of the path that hides nothing, and the reason. */
-static void append_why_nothing_hides(const clv_privacy_view *v, const layer_path *w, bool labels,
-                                     clv_bytes *out) {
+static void append_why_nothing_hides(const clv_privacy_view *v, const layer_path *w,
+                                     bool is_for_labels, clv_bytes *out) {
   for (int i = 0; i < w->n; i++) {
     const char *why = NULL;
-    if (clv_privacy_is_mixing(v, w->node[i])) why = why_layer_hides_nothing(v, w->node[i], labels);
+    if (clv_privacy_is_mixing(v, w->node[i]))
+      why = why_layer_hides_nothing(v, w->node[i], is_for_labels);
     if (!why) continue;
     clv_bytes_printf(out, "; %.24s %s", short_name(&v->g->nodes[w->node[i]]), why);
     return;
@@ -220,10 +222,10 @@ bool clv_privacy_has_gradient(const clv_blueprint *b, uint32_t i) {
 }
 
 static clv_findings forbidden_gradient_findings(const clv_blueprint *b, uint32_t i,
-                                                clv_findings of) {
+                                                clv_findings mask) {
   const clv_stage_plan *s = &b->stages[i];
   clv_findings findings =
-      s->gradient_findings & ~(s->gradient_look_findings & b->look.uncertain_findings) & of;
+      s->gradient_findings & ~(s->gradient_look_findings & b->look.uncertain_findings) & mask;
   return clv_privacy_has_gradient(b, i) ? clv_privacy_forbidden_findings(b->config, findings) : 0;
 }
 

@@ -9,8 +9,9 @@
 
 #include "master/plan/plan_int.h"
 
-enum { LEAST_REPETITIONS = 3, MOST_REPETITIONS = 9 };
-static const double ENOUGH_S = 0.25;
+enum { MIN_REPETITIONS = 3, MAX_REPETITIONS = 9 };
+/* no more repetitions after this time, unless they are fewer than MIN_REPETITIONS */
+static const double MIN_MEASURED_S = 0.25;
 
 /* A graph, its plan, and the memory that the plan uses. */
 typedef struct bench {
@@ -19,7 +20,7 @@ typedef struct bench {
   clv_plan *plan;
   clv_call *call;
   void *weights, *gradients, *x[CLV_MAX_INPUTS], *dx[CLV_MAX_INPUTS], *out, *dout;
-  clv_plan_times *times; /* times of the layers in each repetition, [MOST_REPETITIONS][n_nodes] */
+  clv_plan_times *times; /* times of the layers in each repetition, [MAX_REPETITIONS][n_nodes] */
 } bench;
 
 static void free_bench(bench *m) {
@@ -55,16 +56,16 @@ static clv_code copy_model(const clv_blueprint *b, int64_t n, bench *m, clv_err 
 }
 
 /* Allocates a value and fills it: floats with small numbers of both signs, integers (tokens,
- * classes, lengths) with `whole`. */
-static clv_code fill_value(const clv_node *n, uint32_t stream, int64_t whole, void **ret,
+ * classes, lengths) with `integer`. */
+static clv_code fill_value(const clv_node *n, uint32_t stream, int64_t integer, void **ret,
                            clv_err *err) {
   size_t bytes;
   clv_rng_key key = {.layer = stream};
   CLV_TRY(clv_shape_bytes(&n->shape, n->dtype, &bytes, err));
   CLV_TRY(clv_alloc_aligned(bytes, ret, err));
   memset(*ret, 0, bytes);
-  for (size_t i = 0; n->dtype == CLV_I64 && i < bytes / sizeof whole; i++)
-    ((int64_t *)*ret)[i] = whole;
+  for (size_t i = 0; n->dtype == CLV_I64 && i < bytes / sizeof integer; i++)
+    ((int64_t *)*ret)[i] = integer;
   if (n->dtype == CLV_F32) clv_rng_uniform(&key, -1, 1, *ret, bytes / sizeof(float));
   return CLV_OK;
 }
@@ -83,7 +84,7 @@ static clv_code alloc_memory(bench *m, clv_err *err) {
   }
   CLV_TRY(fill_value(out, CLV_MAX_INPUTS, 0, &m->out, err));
   CLV_TRY(fill_value(out, CLV_MAX_INPUTS + 1, 0, &m->dout, err));
-  return clv_alloc((size_t)m->graph->n_nodes * MOST_REPETITIONS, sizeof *m->times, &m->times, err);
+  return clv_alloc((size_t)m->graph->n_nodes * MAX_REPETITIONS, sizeof *m->times, &m->times, err);
 }
 
 static clv_code run_bench_once(bench *m, clv_err *err) {
@@ -99,11 +100,11 @@ static clv_code measure_repeatedly(bench *m, size_t *ret_n, clv_err *err) {
   uint64_t begin = 0;
   size_t n = 0;
   CLV_TRY(clv_plan_call_get(m->plan, &m->call, err));
-  /* not measured: it touches the memory first, and packs the weights */
+  /* not measured, because the first run touches new memory and packs the weights */
   CLV_TRY(run_bench_once(m, err));
-  for (begin = clv_now_ns(); n < MOST_REPETITIONS; n++) {
-    bool enough = (double)(clv_now_ns() - begin) * 1e-9 > ENOUGH_S;
-    if (n >= LEAST_REPETITIONS && enough) break;
+  for (begin = clv_now_ns(); n < MAX_REPETITIONS; n++) {
+    bool is_long_enough = (double)(clv_now_ns() - begin) * 1e-9 > MIN_MEASURED_S;
+    if (n >= MIN_REPETITIONS && is_long_enough) break;
     clv_plan_set_timing(m->plan, m->times + n * (size_t)m->graph->n_nodes);
     CLV_TRY(run_bench_once(m, err));
   }
@@ -120,7 +121,7 @@ static int compare_doubles(const void *a, const void *b) {
 
 /* Returns the median of n numbers that are `stride` doubles apart. */
 static double compute_median(const double *first, size_t stride, size_t n) {
-  double list[MOST_REPETITIONS];
+  double list[MAX_REPETITIONS];
   for (size_t i = 0; i < n; i++) list[i] = first[i * stride];
   qsort(list, n, sizeof *list, compare_doubles);
   return n % 2 ? list[n / 2] : (list[n / 2 - 1] + list[n / 2]) / 2;

@@ -1,30 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finds weights that are no secret because their rows follow from a few numbers, whatever a
- * factor of each row and whatever their order: transforms that anybody knows. plain_weights.c
- * calls clv_row_forms_add with the values of a secret file, then clv_row_forms_are_public.
+ * Finds secret weights that are in fact public, because each row follows from a few numbers:
+ * well-known transforms such as Hadamard or cosine. A factor on a row, or another order of the
+ * rows, makes no difference. plain_weights.c calls clv_row_forms_add with the values of a secret
+ * file, then clv_row_forms_are_public.
  *
- * The least numbers that a row needs, without the zeros at its ends, are counted by three rules:
+ * Three rules count how few numbers a row needs. The zeros at its ends do not count:
  *
  * - A row whose values are powers of one ratio needs 2: a constant, alternating signs, a running
  *   sum or mean (its support), a difference of neighbours, a decay.
  * - A wave of any frequency and phase needs 3: a row of a cosine, sine, Fourier or Hartley
- *   transform. For each lag s the values v obey v[j + s] + v[j - s] = c v[j] with one number c.
- *   Large lags are asked, too, because neighbours of any smooth row nearly obey it. The two
- *   values at the ends are not asked, because transforms weight these.
+ *   transform. For each lag s the values v obey v[j + s] + v[j - s] = c v[j] with one number c. The
+ *   lags 1, 2, n/4 and n/3 are tested. The large lags are needed because neighbours in any smooth
+ *   row nearly satisfy the equation. The first and the last value are left out, because transforms
+ *   weight them differently.
  * - A row that is the product of a column p and a row q, read as a matrix, needs the numbers of p
- *   and those of q, less one: Walsh functions (Hadamard and Haar) and transforms of two
- *   dimensions. Here zeros at the ends may be part of the matrix.
+ *   and those of q, less one: Walsh functions (Hadamard and Haar) and transforms of two dimensions.
+ *   Here zeros at the ends may be part of the matrix.
  *
- * Rows of values of one size, with any signs, are simple as well if eight of them are orthogonal:
- * those of any Hadamard matrix, whatever the order of its columns.
+ * Rows whose values all have the same absolute value are public as well if eight of them are
+ * orthogonal: rows of a Hadamard matrix, with its columns in any order.
  *
- * A row of 8 values and more is simple if it needs at most a third of them (4 of less than 12), 3
- * and the logarithm of their number, and half of those that are not 0; a shorter one if it needs
- * one less than it has. The tensor is public if two rows of 8 values are simple (of one row this
- * one), or half of all rows that are not 0. The worker then knows which sums of the record these
- * outputs are. It is public, too, if half of its columns are simple, since the factors may be
- * those of columns.
+ * A row is simple if it needs few numbers. Its length is counted without the zeros at its ends:
+ *
+ * - 8 values or more: at most max(4, min(length / 3, 3 + log2(length))) numbers, and at most half
+ *   as many as it has values that are not 0;
+ * - 4 to 7 values: at most 3 numbers;
+ * - 1 to 3 values: at most 2 numbers.
+ *
+ * The tensor is public in three cases: two rows of 8 values or more are simple (or its only row
+ * is); at least 3 rows, and half of the rows that are not 0, are simple; at least 3 columns of 8
+ * values or more, and half of the columns that are not 0, are simple, because the factors may
+ * belong to the columns. A worker that has the outputs of a public tensor knows which sums of the
+ * record they are.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -34,13 +42,15 @@
 enum {
   MAX_ROW = 4096,   /* most values of a row that are examined: the first ones */
   MAX_COLUMNS = 64, /* most columns that are examined: the first ones */
-  /* fewest values of a long row; a row so long is hardly simple by chance, so a few such rows
-   * (ENOUGH_LONG, or ENOUGH columns) make a tensor public */
+  /* fewest values of a long row; a long row is hardly ever simple by chance, so a few such rows
+   * (ENOUGH_LONG, or ENOUGH_SIMPLE columns) make a tensor public */
   LONG_VALUES = 8,
-  MIN_VALUES = 4, /* fewest values of a row that is counted; every shorter row is simple */
-  ENOUGH_LONG = 2,
-  ENOUGH_SIGNS = 8,
-  ENOUGH = 3
+  MIN_VALUES = 4,   /* fewest values of a row that is counted; every shorter row is simple */
+  ENOUGH_LONG = 2,  /* simple long rows that make a tensor public */
+  ENOUGH_SIGNS = 8, /* orthogonal rows of one absolute value that make a tensor public */
+  /* fewest simple rows, or long simple columns, that make a tensor public if they are half of
+   * all */
+  ENOUGH_SIMPLE = 3
 };
 /* largest distance of a row from its form, as a part of the row's norm; TOLERANCE_SHORT: for short
  * rows */
@@ -48,22 +58,22 @@ static const double TOLERANCE = 0.05, TOLERANCE_SHORT = 0.005;
 
 /* ---- numbers of a row ------------------------------------------------------------------------ */
 
-/* True if left = c right for one number c, but for a part `tolerance` of left. sums: of left^2,
- * right^2 and left * right. */
-static bool is_multiple(double left, double right, double both, double tolerance) {
-  double rest = right > 0 ? left - both * both / right : left;
-  return rest <= tolerance * tolerance * left;
+/* True if a list x is c times a list y for one number c, except for a rest of at most `tolerance`
+ * times the norm of x. left, right, dot: sums of x^2, of y^2 and of x y. */
+static bool is_multiple(double left, double right, double dot, double tolerance) {
+  double remainder = right > 0 ? left - dot * dot / right : left;
+  return remainder <= tolerance * tolerance * left;
 }
 
 static bool has_constant_ratio(const float *v, size_t n, size_t lag, double tolerance) {
-  double left = 0, right = 0, both = 0;
+  double left = 0, right = 0, dot = 0;
   for (size_t j = 0; j + lag < n; j++) {
     double x = (double)v[j], y = (double)v[j + lag];
     left += y * y;
     right += x * x;
-    both += x * y;
+    dot += x * y;
   }
-  return is_multiple(left, right, both, tolerance);
+  return is_multiple(left, right, dot, tolerance);
 }
 
 static bool is_geometric(const float *v, size_t n, double tolerance) {
@@ -73,16 +83,16 @@ static bool is_geometric(const float *v, size_t n, double tolerance) {
 }
 
 static bool has_cosine_recurrence(const float *v, size_t n, size_t lag, double tolerance) {
-  double left = 0, right = 0, both = 0, outer = 0;
+  double left = 0, right = 0, dot = 0, outer = 0;
   for (size_t j = lag; j + lag < n; j++) {
     double x = (double)v[j], a = (double)v[j - lag], b = (double)v[j + lag];
     outer += a * a + b * b;
     left += (a + b) * (a + b);
     right += x * x;
-    both += (a + b) * x;
+    dot += (a + b) * x;
   }
-  double rest = right > 0 ? left - both * both / right : left;
-  return rest <= tolerance * tolerance * (outer + right);
+  double remainder = right > 0 ? left - dot * dot / right : left;
+  return remainder <= tolerance * tolerance * (outer + right);
 }
 
 static double sum_squares(const float *v, size_t n) {
@@ -92,31 +102,32 @@ static double sum_squares(const float *v, size_t n) {
 }
 
 static bool is_wave(const float *v, size_t n, double tolerance) {
-  double all = sum_squares(v, n);
+  double total_squares = sum_squares(v, n);
   if (n > LONG_VALUES + 1) v++, n -= 2;
   const size_t lags[] = {1, 2, n / 4, n / 3};
-  if (n < 4 || sum_squares(v, n) < all / 2) return false;
+  if (n < 4 || sum_squares(v, n) < total_squares / 2) return false;
   for (size_t i = 0; i < CLV_COUNT(lags); i++)
     if (lags[i] && 2 * lags[i] < n && !has_cosine_recurrence(v, n, lags[i], tolerance))
       return false;
   return true;
 }
 
-/* Takes the row as a matrix with `width` columns. If it is a product, p gets its column
- * [n / width], and *ret_q points at its row, which is a part of v. all: squares of the row. */
-static bool is_product(const float *v, size_t n, size_t width, double all, double tolerance,
-                       float *p, const float **ret_q) {
-  double mean = all / (double)(n / width), own = 0, rest = 0;
+/* Takes the row as a matrix with `width` columns. If it is a product, p gets its column [n /
+ * width], and *ret_q points at its row, which is a part of v. total_squares: sum of the squares of
+ * the row. */
+static bool is_product(const float *v, size_t n, size_t width, double total_squares,
+                       double tolerance, float *p, const float **ret_q) {
+  double mean = total_squares / (double)(n / width), own = 0, remainder = 0;
   size_t at = 0;
   while (at < n && (own = sum_squares(v + at, width)) < mean * (1 - 1e-9)) at += width;
   if (at == n) return false;
   *ret_q = v + at;
   for (size_t a = 0; a < n; a += width) {
-    double both = 0;
-    for (size_t b = 0; b < width; b++) both += (double)v[a + b] * (double)v[at + b];
-    p[a / width] = (float)(both / own);
-    rest += sum_squares(v + a, width) - both * both / own;
-    if (rest > tolerance * tolerance * all) return false;
+    double dot = 0;
+    for (size_t b = 0; b < width; b++) dot += (double)v[a + b] * (double)v[at + b];
+    p[a / width] = (float)(dot / own);
+    remainder += sum_squares(v + a, width) - dot * dot / own;
+    if (remainder > tolerance * tolerance * total_squares) return false;
   }
   return true;
 }
@@ -133,11 +144,11 @@ static size_t count_free_numbers(const float *v, size_t n, double tolerance, flo
  * for p and q. Returns n if the row is no product. */
 static size_t count_free_numbers_of_product(const float *v, size_t n, double tolerance,
                                             float *scratch) {
-  const double all = sum_squares(v, n);
+  const double total_squares = sum_squares(v, n);
   for (size_t width = 2; width <= n / 2; width++) {
     const float *q = v;
     size_t height = n / width;
-    if (n % width || !is_product(v, n, width, all, tolerance, scratch, &q)) continue;
+    if (n % width || !is_product(v, n, width, total_squares, tolerance, scratch, &q)) continue;
     return count_free_numbers(scratch, height, tolerance, scratch + height) +
            count_free_numbers(q, width, tolerance, scratch + height) - 1;
   }
@@ -150,22 +161,21 @@ static size_t count_free_numbers_of_product(const float *v, size_t n, double tol
  * as the row, so the scratch behind p has room for the factors of p. */
 static size_t count_free_numbers(const float *v, size_t n, double tolerance, float *scratch) {
   const float *from = v;
-  size_t part = n;
-  skip_zeros_at_ends(&from, &part);
-  if (part <= 2) return part;
-  if (is_geometric(from, part, tolerance)) return 2;
-  if (is_wave(from, part, tolerance)) return 3;
-  size_t numbers = count_free_numbers_of_product(from, part, tolerance, scratch);
-  return part == n ? numbers
-                   : CLV_MIN(numbers, count_free_numbers_of_product(v, n, tolerance, scratch));
+  size_t length = n;
+  skip_zeros_at_ends(&from, &length);
+  if (length <= 2) return length;
+  if (is_geometric(from, length, tolerance)) return 2;
+  if (is_wave(from, length, tolerance)) return 3;
+  size_t numbers = count_free_numbers_of_product(from, length, tolerance, scratch);
+  return length == n ? numbers
+                     : CLV_MIN(numbers, count_free_numbers_of_product(v, n, tolerance, scratch));
 }
 
 /* ---- rows of a tensor ------------------------------------------------------------------------ */
 
 typedef struct tally {
-  size_t n_rows, n_simple,
-      /* rows that are not 0; simple rows; simple rows with LONG_VALUES values or more */
-      n_long_simple;
+  /* rows that are not 0; simple rows; simple rows with LONG_VALUES values or more */
+  size_t n_rows, n_simple, n_long_simple;
 } tally;
 
 struct clv_row_forms {
@@ -205,10 +215,10 @@ clv_code clv_row_forms_new(size_t rows, size_t columns, clv_row_forms **ret, clv
 /* Stores the signs of the row if all its values have about the same absolute value. */
 static void store_sign_row(clv_row_forms *f, size_t n) {
   double size = sqrt(sum_squares(f->row, n) / (double)n);
-  bool same = n >= LONG_VALUES && size > 0 && f->n_sign_rows < ENOUGH_SIGNS;
-  for (size_t i = 0; same && i < n; i++)
-    same = fabs(fabs((double)f->row[i]) / size - 1) < TOLERANCE;
-  if (!same) return;
+  bool has_one_size = n >= LONG_VALUES && size > 0 && f->n_sign_rows < ENOUGH_SIGNS;
+  for (size_t i = 0; has_one_size && i < n; i++)
+    has_one_size = fabs(fabs((double)f->row[i]) / size - 1) < TOLERANCE;
+  if (!has_one_size) return;
   float *to = f->sign_rows + f->n_sign_rows++ * MAX_ROW;
   for (size_t i = 0; i < n; i++) to[i] = copysignf(1, f->row[i]);
 }
@@ -216,30 +226,30 @@ static void store_sign_row(clv_row_forms *f, size_t n) {
 static bool are_orthogonal(const clv_row_forms *f, size_t n) {
   for (size_t i = 0; i < f->n_sign_rows; i++)
     for (size_t k = 0; k < i; k++) {
-      double both = 0;
+      double dot = 0;
       for (size_t j = 0; j < n; j++)
-        both += (double)(f->sign_rows[i * MAX_ROW + j] * f->sign_rows[k * MAX_ROW + j]);
-      if (both != 0) return false;
+        dot += (double)(f->sign_rows[i * MAX_ROW + j] * f->sign_rows[k * MAX_ROW + j]);
+      if (dot != 0) return false;
     }
   return f->n_sign_rows == ENOUGH_SIGNS;
 }
 
 static void count_row_in_tally(tally *t, const float *v, size_t n, float *scratch) {
   const float *from = v;
-  size_t most = 2, length = n, values = 0;
+  size_t max_numbers = 2, length = n, n_nonzero = 0;
   skip_zeros_at_ends(&from, &length);
   if (!length) return;
-  for (size_t i = 0; i < length; i++) values += from[i] != 0;
+  for (size_t i = 0; i < length; i++) n_nonzero += from[i] != 0;
   double tolerance = length < LONG_VALUES ? TOLERANCE_SHORT : TOLERANCE;
-  if (length >= 4) most = 3;
+  if (length >= 4) max_numbers = 3;
   if (length >= LONG_VALUES)
-    most = CLV_MAX((size_t)4, CLV_MIN(length / 3, 3 + (size_t)log2((double)length)));
+    max_numbers = CLV_MAX((size_t)4, CLV_MIN(length / 3, 3 + (size_t)log2((double)length)));
   size_t numbers = count_free_numbers(v, n, tolerance, scratch);
-  bool simple =
-      numbers <= most && (length < LONG_VALUES || numbers <= CLV_MAX(values / 2, (size_t)2));
+  bool is_simple = numbers <= max_numbers &&
+                   (length < LONG_VALUES || numbers <= CLV_MAX(n_nonzero / 2, (size_t)2));
   t->n_rows++;
-  t->n_simple += simple;
-  t->n_long_simple += simple && length >= LONG_VALUES && values >= LONG_VALUES / 2;
+  t->n_simple += is_simple;
+  t->n_long_simple += is_simple && length >= LONG_VALUES && n_nonzero >= LONG_VALUES / 2;
 }
 
 void clv_row_forms_add(clv_row_forms *f, const float *values, size_t n) {
@@ -261,7 +271,7 @@ bool clv_row_forms_are_public(clv_row_forms *f) {
     count_row_in_tally(&f->of_columns, f->column_values + k * MAX_ROW,
                        CLV_MIN(f->rows, (size_t)MAX_ROW), f->scratch);
   return (r->n_rows && r->n_long_simple >= CLV_MIN(r->n_rows, (size_t)ENOUGH_LONG)) ||
-         (r->n_simple >= ENOUGH && 2 * r->n_simple >= r->n_rows) ||
-         (c->n_long_simple >= ENOUGH && 2 * c->n_long_simple >= c->n_rows) ||
+         (r->n_simple >= ENOUGH_SIMPLE && 2 * r->n_simple >= r->n_rows) ||
+         (c->n_long_simple >= ENOUGH_SIMPLE && 2 * c->n_long_simple >= c->n_rows) ||
          are_orthogonal(f, CLV_MIN(f->columns, (size_t)MAX_ROW));
 }

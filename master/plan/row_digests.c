@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Digests of the rows and columns of a tensor for the ledger. A layer may have rows of a worker's
- * tensor beside new ones, or each row times a factor of its own. Then the digests of the rows
- * still agree, in any order and with either sign.
+ * Computes digests of the rows and columns of a tensor for the ledger. A layer of the master may
+ * have rows that a worker has received, beside new ones, in another order, or each times a factor
+ * of its own, also a negative one. The digests of such rows still agree.
  *
- * clv_weights_sample_add hands all values to clv_row_digests_add. Of a row that function keeps 16
- * sums: the values times fixed random factors. A row with more than 256 values counts by 256 of
- * them, evenly spaced. After the last value the sums are divided by the row's norm, taken without
- * sign, and rounded down to cells of a tenth. The digest is made of these cells. Rounding to bf16
- * or f16 moves a sum by less than a hundredth of a cell, so at least nine of ten rows of a
- * rounded copy keep their digest. By estimate two different rows of eight values have the same
- * cells once in 2^38 pairs, and rows of 32 values once in 2^70.
+ * clv_weights_sample_add hands all values to clv_row_digests_add. For each row that function keeps
+ * 16 sums: the sums of its values times fixed random factors. Of a row with more than 256 values it
+ * uses 256 values, evenly spaced. After the last value the sums are divided by the row's norm,
+ * taken without sign, and rounded down to cells of a tenth. The digest is made of these cells.
+ * Rounding to bf16 or f16 moves a sum by less than a hundredth of a cell, so at least nine of ten
+ * rows of a rounded copy keep their digest. By estimate two different rows of eight values have the
+ * same cells once in 2^38 pairs, and rows of 32 values once in 2^70.
  *
- * The ledger keeps the 128 smallest digests of the rows of a tensor and of its columns. The
- * choice follows from the digests, so a copy of the rows in another tensor has the same ones. A
- * row that is 0, or of which fewer than four values count, says nothing and has no digest. Chance
- * repeats the digests of rows with 4 to 7 values that are not 0, so four of them must agree. The
- * last byte of a digest tells which they are.
+ * The ledger keeps the 128 smallest digests of the rows of a tensor and of its columns. The choice
+ * follows from the digests, so a copy of the rows in another tensor has the same ones. A row with
+ * fewer than four values that are not 0, or in which few values are much larger than the others,
+ * has no digest. Different rows with 4 to 7 values that are not 0 may have the same digest by
+ * chance, so four such digests must agree. The last byte of a digest says whether its row is such a
+ * row.
  */
 #include <math.h>
 #include <pthread.h>
@@ -27,14 +28,14 @@
 
 enum {
   SUMS = 16,
-  POINTS = 256,        /* most values of a row that its digest is made of */
+  MAX_POINTS = 256,    /* most values of a row that its digest is made of */
   MAX_LINES = 1 << 17, /* most rows, and most columns, that have digests */
   LONG_VALUES = 8,     /* a row with this many values that are not 0 counts in full */
   MIN_VALUES = 4       /* fewest values that are not 0 of a row with a digest */
 };
 static const double CELL = 0.1;
 /* Fewest effective values of a row, (sum of squares)^2 / (sum of 4th powers). */
-static const double LEAST_VALUES = 2;
+static const double MIN_EFFECTIVE = 2;
 
 /* Sums of one row or column. */
 typedef struct line {
@@ -51,41 +52,41 @@ typedef struct axis {
 } axis;
 
 struct clv_row_digests {
-  axis of[2];     /* [0]: the rows; [1]: the columns */
+  axis axes[2];   /* [0]: the rows; [1]: the columns */
   size_t n_added; /* number of values added so far */
   clv_code code;  /* not CLV_OK: memory or a digest has failed */
 };
 
 void clv_row_digests_free(clv_row_digests *d) {
   for (int i = 0; d && i < 2; i++) {
-    free(d->of[i].lines);
-    free(d->of[i].digests);
+    free(d->axes[i].lines);
+    free(d->axes[i].digests);
   }
   free(d);
 }
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-static float factors[POINTS][SUMS];
+static float factors[MAX_POINTS][SUMS];
 static pthread_once_t factors_once = PTHREAD_ONCE_INIT;
 
 static void make_factors(void) {
   const clv_rng_key key = {.seed = 0x726f7773};
   const float bound = sqrtf(3); /* uniform factors from -bound to bound have variance 1 */
-  clv_rng_uniform(&key, -bound, bound, &factors[0][0], (size_t)POINTS * SUMS);
+  clv_rng_uniform(&key, -bound, bound, &factors[0][0], (size_t)MAX_POINTS * SUMS);
 }
 
-static size_t point_count(const axis *a) { return CLV_MIN(a->length, (size_t)POINTS); }
+static size_t point_count(const axis *a) { return CLV_MIN(a->length, (size_t)MAX_POINTS); }
 
 /* Returns the index in a line of point i: the i-th of the values that the line's digest is made
  * of. */
 static size_t index_of_point(const axis *a, size_t i) {
-  return a->length <= POINTS ? i : i * a->length / POINTS;
+  return a->length <= MAX_POINTS ? i : i * a->length / MAX_POINTS;
 }
 
 /* Returns the first point of a line whose index_of_point is `index` or more. */
 static size_t find_first_point_from(const axis *a, size_t index) {
-  return a->length <= POINTS ? index : (index * POINTS + a->length - 1) / a->length;
+  return a->length <= MAX_POINTS ? index : (index * MAX_POINTS + a->length - 1) / a->length;
 }
 
 static float value_of(clv_dtype dtype, const char *data, size_t i) {
@@ -111,7 +112,7 @@ static void add_value(line *to, size_t point, float value) {
 /* Adds the values [first, first + n) of a row to the sums of the row and of the columns. */
 static void add_part(clv_row_digests *d, clv_dtype dtype, size_t row, size_t first,
                      const char *data, size_t n) {
-  const axis *rows = &d->of[0], *columns = &d->of[1];
+  const axis *rows = &d->axes[0], *columns = &d->axes[1];
   size_t end = first + n, i = find_first_point_from(rows, first), at;
   for (; row < rows->n && i < point_count(rows) && (at = index_of_point(rows, i)) < end; i++)
     add_value(&rows->lines[row], i, value_of(dtype, data, at - first));
@@ -139,7 +140,7 @@ static clv_code compute_line_digest(const line *l, clv_sha256 *ret, bool *ret_ha
     char kind[8];
     int32_t cell[SUMS];
   } of = {.kind = "row"};
-  *ret_has_digest = l->n >= MIN_VALUES && l->squares * l->squares >= LEAST_VALUES * l->fourths;
+  *ret_has_digest = l->n >= MIN_VALUES && l->squares * l->squares >= MIN_EFFECTIVE * l->fourths;
   if (!*ret_has_digest) return CLV_OK;
   for (int k = 0; k < SUMS; k++) of.cell[k] = (int32_t)(fabs(l->sum[k]) / sqrt(l->squares) / CELL);
   CLV_TRY(clv_sha256_of(&of, sizeof of, ret, err));
@@ -147,8 +148,8 @@ static clv_code compute_line_digest(const line *l, clv_sha256 *ret, bool *ret_ha
   return CLV_OK;
 }
 
-/* Makes the digests of all lines and keeps the `most` smallest. */
-static clv_code make_digests(axis *a, size_t most, clv_err *err) {
+/* Makes the digests of all lines and keeps the max_digests smallest ones. */
+static clv_code make_digests(axis *a, size_t max_digests, clv_err *err) {
   size_t n = 0, kept = 0;
   bool has_digest;
   CLV_TRY(clv_alloc(a->n, sizeof *a->digests, &a->digests, err));
@@ -157,7 +158,7 @@ static clv_code make_digests(axis *a, size_t most, clv_err *err) {
     n += has_digest;
   }
   if (n) qsort(a->digests, n, sizeof *a->digests, compare_digests);
-  for (size_t i = 0; i < n && kept < most; i++)
+  for (size_t i = 0; i < n && kept < max_digests; i++)
     if (!kept || compare_digests(&a->digests[kept - 1], &a->digests[i]) != 0)
       a->digests[kept++] = a->digests[i];
   a->n_digests = kept;
@@ -172,10 +173,10 @@ static clv_code begin_digests(const clv_weights_sample *s, clv_row_digests **ret
   size_t rows = (size_t)s->shape.dim[0], columns = s->n_values / rows;
   pthread_once(&factors_once, make_factors);
   CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
-  (*ret)->of[0] = (axis){.n = CLV_MIN(rows, (size_t)MAX_LINES), .length = columns};
-  (*ret)->of[1] = (axis){.n = CLV_MIN(columns, (size_t)MAX_LINES), .length = rows};
+  (*ret)->axes[0] = (axis){.n = CLV_MIN(rows, (size_t)MAX_LINES), .length = columns};
+  (*ret)->axes[1] = (axis){.n = CLV_MIN(columns, (size_t)MAX_LINES), .length = rows};
   for (int i = 0; i < 2; i++) {
-    axis *a = &(*ret)->of[i];
+    axis *a = &(*ret)->axes[i];
     CLV_TRY(clv_alloc(a->n, sizeof *a->lines, &a->lines, err));
   }
   return CLV_OK;
@@ -190,14 +191,14 @@ void clv_row_digests_add(clv_weights_sample *s, uint64_t offset, const void *dat
     s->row_digests->code = CLV_EXHAUSTED;
   clv_row_digests *d = s->row_digests;
   if (!d || d->code != CLV_OK || d->n_added >= s->n_values) return;
-  for (size_t i = 0, length = d->of[0].length, part; i < n; i += part) {
+  for (size_t i = 0, length = d->axes[0].length, part; i < n; i += part) {
     size_t first = (at + i) % length;
     part = CLV_MIN(n - i, length - first);
     add_part(d, s->dtype, (at + i) / length, first, (const char *)data + i * size, part);
   }
   d->n_added += n;
   for (int i = 0; d->n_added == s->n_values && d->code == CLV_OK && i < 2; i++)
-    d->code = make_digests(&d->of[i], s->max_row_digests, &ignored);
+    d->code = make_digests(&d->axes[i], s->max_row_digests, &ignored);
 }
 
 clv_code clv_weights_sample_rows(const clv_weights_sample *s, bool columns, clv_row_names *ret,
@@ -206,7 +207,7 @@ clv_code clv_weights_sample_rows(const clv_weights_sample *s, bool columns, clv_
   *ret = (clv_row_names){0};
   if (d && d->code != CLV_OK) return clv_fail(err, d->code, "no digests of rows: out of memory");
   if (!d || d->n_added != s->n_values) return CLV_OK;
-  const axis *a = &d->of[columns];
+  const axis *a = &d->axes[columns];
   *ret = (clv_row_names){a->digests, a->n_digests};
   return CLV_OK;
 }

@@ -158,8 +158,8 @@ static clv_code read_records(const clv_session_config *c, const set_files *s,
 static clv_code check_root(const clv_session_config *c, const set_files *s, clv_err *err) {
   struct stat st;
   const char *root = c->data.root;
-  bool below = strncmp(s->files->items[0], root, strlen(root)) == 0;
-  if (!below || (stat(root, &st) == 0 && S_ISDIR(st.st_mode))) return CLV_OK;
+  bool is_in_root = strncmp(s->files->items[0], root, strlen(root)) == 0;
+  if (!is_in_root || (stat(root, &st) == 0 && S_ISDIR(st.st_mode))) return CLV_OK;
   const char *reason = stat(root, &st) == 0 ? "it is a file" : strerror(errno);
   clv_session_fail_at(c, c->data.root_pos, err,
                       "data.root: %s is not a folder (%s): give the folder that has the data files",
@@ -192,7 +192,7 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
   CLV_AUTO(clv_freep) clv_column_options *columns = NULL;
   clv_table_options table;
   clv_err reason;
-  bool classes = clv_loss_has_labels(clv_loss_name(c->loss.kind));
+  bool needs_classes = clv_loss_has_labels(clv_loss_name(c->loss.kind));
   int64_t ignored = (int64_t)c->loss.ignore_index;
   /* first, because otherwise an error of the model would appear as an error of the records */
   CLV_TRY(clv_model_check_hf(c, err));
@@ -225,7 +225,7 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
                            .table = table,
                            .objective = objectives[c->data.objective],
                            .ignored_label = &ignored,
-                           .labels = classes ? CLV_LABEL_CLASS : CLV_LABEL_FLOAT};
+                           .labels = needs_classes ? CLV_LABEL_CLASS : CLV_LABEL_FLOAT};
   if (s->reads_groups) o.text.group = c->data.validation_group;
   return read_records(c, s, &o, ret, &reason) == CLV_OK ? CLV_OK
                                                         : fail_data_set(c, s, &reason, err);
@@ -244,7 +244,7 @@ static clv_code split_train(const clv_session_config *c, clv_run_data *d, clv_er
   return CLV_DATA_LOSS;
 }
 
-/* Encodes a table by d->learnt. Other formats have their inputs already. */
+/* Encodes a table by d->learnt. Does nothing for other formats, which have their inputs already. */
 static clv_code encode_set(const clv_session_config *c, clv_run_data *d, const set_files *s,
                            clv_dataset *ds, clv_err *err) {
   clv_err reason;
@@ -303,7 +303,7 @@ clv_code clv_run_data_open_inputs(const clv_session_config *c, clv_run_data *ret
   return code;
 }
 
-/* ---- what the sets are ----------------------------------------------------------------------- */
+/* ---- notes on the sets ----------------------------------------------------------------------- */
 
 static const char *describe_split(const clv_session_config *c, const clv_run_data *d) {
   static const char *const words[] = {
@@ -379,17 +379,17 @@ static void note_sets(const clv_session_config *c, const clv_run_data *d, clv_by
 
 /* ---- values that are not finite -------------------------------------------------------------- */
 
-typedef struct scan_words {
+typedef struct scan_progress {
   const clv_run_scan *o;
   const char *key;
-} scan_words;
+} scan_progress;
 
 static void report_progress(void *user, size_t done, size_t all) {
-  const scan_words *w = user;
+  const scan_progress *w = user;
   if (w->o->progress) w->o->progress(w->o->user, w->key, done, all);
 }
 
-static clv_code refuse_not_finite(const clv_session_config *c, const scan_words *w,
+static clv_code refuse_not_finite(const clv_session_config *c, const scan_progress *w,
                                   clv_config_pos pos, const clv_scan *s, clv_err *err) {
   char more[80] = "";
   if (s->not_finite_records.n > 1)
@@ -403,7 +403,7 @@ static clv_code refuse_not_finite(const clv_session_config *c, const scan_words 
   return CLV_DATA_LOSS;
 }
 
-static void note_strays(const clv_dataset *ds, const scan_words *w, const char *folder,
+static void note_strays(const clv_dataset *ds, const scan_progress *w, const char *folder,
                         clv_bytes *notes) {
   const char *first;
   size_t n = clv_dataset_stray_files(ds, &first);
@@ -416,7 +416,7 @@ static void note_strays(const clv_dataset *ds, const scan_words *w, const char *
 
 /* Notes that records are taken for images of one channel, if the first layer would also accept them
  * as they are in the file. */
-static void note_channel(const clv_session_config *c, const clv_dataset *ds, const scan_words *w,
+static void note_channel(const clv_session_config *c, const clv_dataset *ds, const scan_progress *w,
                          const char *file, clv_bytes *notes) {
   char shape[160];
   clv_shape x = clv_dataset_x_shape(ds, 1);
@@ -427,8 +427,8 @@ static void note_channel(const clv_session_config *c, const clv_dataset *ds, con
                    w->key, file, clv_shape_format(&x, shape, sizeof shape));
 }
 
-static void note_truncated(const clv_session_config *c, const clv_dataset *ds, const scan_words *w,
-                           clv_bytes *notes) {
+static void note_truncated(const clv_session_config *c, const clv_dataset *ds,
+                           const scan_progress *w, clv_bytes *notes) {
   size_t n = clv_dataset_truncated(ds);
   if (n)
     clv_bytes_printf(notes,
@@ -437,7 +437,7 @@ static void note_truncated(const clv_session_config *c, const clv_dataset *ds, c
                      (unsigned long long)c->data.text.max_tokens);
 }
 
-static void note_pages(const clv_session_config *c, const clv_dataset *ds, const scan_words *w,
+static void note_pages(const clv_session_config *c, const clv_dataset *ds, const scan_progress *w,
                        clv_bytes *notes) {
   clv_page_counts n = clv_dataset_page_counts(ds);
   if (!n.pages) return;
@@ -461,7 +461,7 @@ static void note_pages(const clv_session_config *c, const clv_dataset *ds, const
 /* Notes a head with more outputs than the labels need. If the labels are numbers, the highest
  * classes may be missing here only by chance, so this is no error. If classes have names,
  * check_head_size refuses such a head. */
-static void note_labels(const clv_session_config *c, const clv_dataset *ds, const scan_words *w,
+static void note_labels(const clv_session_config *c, const clv_dataset *ds, const scan_progress *w,
                         clv_bytes *notes) {
   int64_t low, high;
   const clv_attr_spec *a = clv_plan_find_labels_attr(c);
@@ -475,7 +475,7 @@ static void note_labels(const clv_session_config *c, const clv_dataset *ds, cons
 
 /* Notes labels of which most are the token of their own position, so that they are not shifted. If
  * nearly all are, clv_run_data_check_fit refuses the data. */
-static void note_shift(const clv_session_config *c, const clv_dataset *ds, const scan_words *w,
+static void note_shift(const clv_session_config *c, const clv_dataset *ds, const scan_progress *w,
                        clv_bytes *notes) {
   if (!clv_model_padding_of(c).shifts_labels) return;
   clv_label_shift m = clv_dataset_label_shift(ds, (int64_t)c->loss.ignore_index);
@@ -487,7 +487,7 @@ static void note_shift(const clv_session_config *c, const clv_dataset *ds, const
 }
 
 static clv_code scan_set(const clv_session_config *c, const clv_dataset *ds, clv_scan_options *so,
-                         const scan_words *w, const clv_text_list *files, clv_config_pos pos,
+                         const scan_progress *w, const clv_text_list *files, clv_config_pos pos,
                          clv_subset *rows[2], uint64_t *left_out, clv_bytes *notes, clv_err *err) {
   CLV_AUTO(clv_scan_done) clv_scan found = {0};
   clv_err reason;
@@ -538,11 +538,11 @@ clv_code clv_run_data_scan(const clv_session_config *c, clv_run_data *d, const c
                          .progress = report_progress};
   uint64_t left_out = 0;
   if (d->train)
-    CLV_TRY(scan_set(c, d->train, &so, &(scan_words){o, "data.train"}, &c->data.train,
+    CLV_TRY(scan_set(c, d->train, &so, &(scan_progress){o, "data.train"}, &c->data.train,
                      c->data.train_pos, train, &left_out, notes, err));
   so.draw = NULL;
   if (d->test)
-    CLV_TRY(scan_set(c, d->test, &so, &(scan_words){o, "data.test"}, &c->data.test,
+    CLV_TRY(scan_set(c, d->test, &so, &(scan_progress){o, "data.test"}, &c->data.test,
                      c->data.test_pos, test, &left_out, notes, err));
   note_sets(c, d, notes);
   *ret_left_out = left_out;

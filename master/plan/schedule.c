@@ -20,9 +20,9 @@ uint32_t clv_pipeline_find_ranks(const clv_blueprint *b, clv_sched_shape *shape,
   uint16_t rank_of[CLV_SCHED_RANKS] = {0};
   uint32_t n = 0;
   for (int worker = -1; worker < (int)b->config->n_workers; worker++) {
-    bool used = false;
-    for (uint32_t s = 0; s <= b->n_stages; s++) used |= b->stages[s].worker == worker;
-    if (!used) continue;
+    bool is_used = false;
+    for (uint32_t s = 0; s <= b->n_stages; s++) is_used |= b->stages[s].worker == worker;
+    if (!is_used) continue;
     names[n] = worker < 0 ? "master" : b->config->workers[worker].name;
     rank_of[worker + 1] = (uint16_t)n++;
   }
@@ -119,8 +119,8 @@ static clv_code fill_schedule(const clv_blueprint *b, const clv_sched_costs *cos
   const char *names[CLV_SCHED_RANKS];
   clv_sched_options o = {.kind = (clv_sched_kind)c->pipeline.schedule, .window = l->window};
   clv_sched_costs default_costs;
-  bool whole = l->n_micro == b->micro_batches * l->n_steps;
-  if (!whole && (o.kind == CLV_SCHED_INTERLEAVED || o.kind == CLV_SCHED_CUSTOM))
+  bool is_full_round = l->n_micro == b->micro_batches * l->n_steps;
+  if (!is_full_round && (o.kind == CLV_SCHED_INTERLEAVED || o.kind == CLV_SCHED_CUSTOM))
     /* the short last batch of an epoch has too few micro-batches for these schedules */
     o.kind = CLV_SCHED_1F1B;
   clv_pipeline_find_ranks(b, &o.shape, names);

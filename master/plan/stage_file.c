@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opens the files of stages' initial weights: clv_stage_file_open one file, clv_stage_folder_open a
- * folder. One file may serve several stages, so it may have more tensors than a stage needs. A
- * tensor that no stage has is refused. Otherwise a state_dict of another network, whose first names
- * and shapes agree, would be loaded in part.
+ * Opens the files of stages' initial weights: clv_stage_file_open opens one file,
+ * clv_stage_folder_open a folder. One file may serve several stages, so it may have more tensors
+ * than a stage needs. A tensor that no stage has is refused. Otherwise a state_dict of another
+ * network, whose first names and shapes agree, would be loaded in part.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/plan/plan.h"
 
-/* Lists the tensors that a stage needs. fresh: adapters may be missing from the file and then start
- * from the seed. Otherwise tensors that checkpoints omit may be missing
- * (clv_is_param_checkpointed). */
-static clv_code list_wanted_tensors(const clv_params *params, bool fresh,
+/* Lists the tensors that a stage needs. starts_run: the weights are initial ones, so adapters may
+ * be missing from the file and then start from the seed. Otherwise tensors that checkpoints omit
+ * may be missing (clv_is_param_checkpointed). */
+static clv_code list_wanted_tensors(const clv_params *params, bool starts_run,
                                     const clv_stage_spec *spec, clv_weights_want **ret,
                                     clv_err *err) {
   clv_weights_want *wanted;
@@ -21,7 +21,7 @@ static clv_code list_wanted_tensors(const clv_params *params, bool fresh,
   for (int i = 0; i < params->n; i++) {
     const clv_param *p = &params->list[i];
     bool is_optional =
-        fresh ? clv_name_is_of_adapter(p->name) : !clv_is_param_checkpointed(spec, p);
+        starts_run ? clv_name_is_of_adapter(p->name) : !clv_is_param_checkpointed(spec, p);
     wanted[i] = (clv_weights_want){p->name, p->dtype, p->shape, is_optional};
   }
   *ret = wanted;
@@ -57,9 +57,9 @@ static clv_code list_model_tensors(const clv_params *all, clv_weights_want **ret
   return CLV_OK;
 }
 
-/* ---- what is one parameter here -------------------------------------------------------------- */
+/* ---- tied tensors ---------------------------------------------------------------------------- */
 
-enum { PART_VALUES = 1 << 18 };
+enum { MAX_PART_VALUES = 1 << 18 };
 
 /* Two tied tensors, of a file or of a folder. */
 typedef struct tied_pair {
@@ -80,14 +80,14 @@ static clv_code read_tied_values(const tied_pair *t, int which, size_t first, si
 /* Checks that two tied tensors have the same values. The first one is the owner's. */
 static clv_code check_same_values(const tied_pair *t, clv_err *err) {
   CLV_AUTO(clv_freep) char *parts = NULL;
-  size_t n, bytes = (size_t)PART_VALUES * 4;
+  size_t n, bytes = (size_t)MAX_PART_VALUES * 4;
   CLV_TRY(clv_shape_numel(&t->wanted[0].shape, &n, err));
   CLV_TRY(clv_alloc(2, bytes, &parts, err));
-  for (size_t at = 0, some; at < n; at += some) {
-    some = CLV_MIN(n - at, (size_t)PART_VALUES);
+  for (size_t at = 0, part_values; at < n; at += part_values) {
+    part_values = CLV_MIN(n - at, (size_t)MAX_PART_VALUES);
     for (int i = 0; i < 2; i++)
-      CLV_TRY(read_tied_values(t, i, at, some, parts + bytes * (size_t)i, err));
-    if (memcmp(parts, parts + bytes, some * 4) != 0)
+      CLV_TRY(read_tied_values(t, i, at, part_values, parts + bytes * (size_t)i, err));
+    if (memcmp(parts, parts + bytes, part_values * 4) != 0)
       return clv_fail(err, CLV_INVALID,
                       "'%.90s' and '%.90s' have other values there, and are one parameter here: "
                       "untie them (tie_word_embeddings: false in config.json)",
@@ -106,12 +106,13 @@ static clv_code check_ties_of_file(const clv_params *all, const clv_weights_file
   for (int i = 0; i < all->n_ties; i++) {
     tied_pair t = {.file = f};
     fill_tied_pair(all, i, &t);
-    bool both = true;
+    bool are_both_present = true;
     for (int k = 0; k < 2; k++) {
       const clv_weights_entry *e = t.entry[k] = clv_weights_find_entry(f, t.wanted[k].name);
-      both &= e && e->dtype == CLV_F32 && clv_shape_equal(&e->shape, &t.wanted[k].shape);
+      are_both_present &=
+          e && e->dtype == CLV_F32 && clv_shape_equal(&e->shape, &t.wanted[k].shape);
     }
-    if (both) CLV_TRY(check_same_values(&t, err));
+    if (are_both_present) CLV_TRY(check_same_values(&t, err));
   }
   return CLV_OK;
 }
@@ -144,9 +145,9 @@ static clv_code check_no_unknown_tensor(const clv_blueprint *b, const clv_weight
 
 static clv_code check_digest(const clv_stage_spec *spec, const clv_weights_file *f, clv_err *err) {
   clv_sha256 wanted;
-  bool same = !spec->weights_sha256 || !clv_sha256_parse(spec->weights_sha256, &wanted) ||
-              memcmp(&wanted, clv_weights_digest(f), sizeof wanted) == 0;
-  if (same) return CLV_OK;
+  bool is_same = !spec->weights_sha256 || !clv_sha256_parse(spec->weights_sha256, &wanted) ||
+                 memcmp(&wanted, clv_weights_digest(f), sizeof wanted) == 0;
+  if (is_same) return CLV_OK;
   return clv_fail(err, CLV_DATA_LOSS, "%s has another SHA-256 than the session says",
                   spec->weights_file);
 }

@@ -17,8 +17,8 @@ void clv_blueprint_set_device(clv_blueprint *b, uint32_t stage, const char *devi
 }
 
 const char *clv_stage_device(const clv_blueprint *b, uint32_t stage) {
-  const char *said = b->stages[stage].device;
-  return said[0] ? said : b->config->stages[stage].device;
+  const char *reported_device = b->stages[stage].device;
+  return reported_device[0] ? reported_device : b->config->stages[stage].device;
 }
 
 /* True if the parameter is a frozen weight of the worker's artifact, which the module does not
@@ -36,9 +36,9 @@ static bool has_shared_weights(const clv_blueprint *b, uint32_t i) {
   return false;
 }
 
-/* ---- its plan -------------------------------------------------------------------------------- */
+/* ---- the plan -------------------------------------------------------------------------------- */
 
-/* Calls of a stage: how large, how many at once, and for what. */
+/* Size, number and purpose of the calls of a stage. */
 typedef struct stage_calls {
   int64_t batch_samples;
   uint32_t n_live; /* calls that exist at once */
@@ -68,7 +68,7 @@ static clv_code make_plan(const clv_backend *backend, const clv_blueprint *b, ui
   return clv_plan_new(s->graph, s->params, &po, ret, err);
 }
 
-/* ---- what is beside it ----------------------------------------------------------------------- */
+/* ---- memory beside the plan ------------------------------------------------------------------ */
 
 static size_t node_bytes(const clv_node *n) {
   size_t bytes = 0;
@@ -76,18 +76,18 @@ static size_t node_bytes(const clv_node *n) {
 }
 
 static size_t input_bytes(const clv_graph *g) {
-  size_t in = 0;
+  size_t bytes = 0;
   for (int k = 0; k < g->n_nodes; k++)
-    if (g->nodes[k].op == CLV_OP_INPUT) in += node_bytes(&g->nodes[k]);
-  return in;
+    if (g->nodes[k].op == CLV_OP_INPUT) bytes += node_bytes(&g->nodes[k]);
+  return bytes;
 }
 
 /* Returns the bytes of activations. A stage that recomputes keeps the inputs of all calls, and the
  * activations of one call. */
 static size_t activation_bytes(const clv_blueprint *b, uint32_t i, size_t call_bytes,
-                               uint32_t live) {
-  if (!b->config->stages[i].recompute) return live * call_bytes;
-  return call_bytes + live * input_bytes(b->stages[i].graph);
+                               uint32_t n_live) {
+  if (!b->config->stages[i].recompute) return n_live * call_bytes;
+  return call_bytes + n_live * input_bytes(b->stages[i].graph);
 }
 
 /* ---- on a device ----------------------------------------------------------------------------- */
@@ -98,10 +98,10 @@ static const clv_node *output_node(const clv_stage_plan *s) {
 
 /* Returns the bytes of values. An output stays on the device until it is no longer needed, and the
  * gradient of the input until it is sent. */
-static size_t value_bytes(const clv_blueprint *b, uint32_t i, uint32_t live) {
+static size_t value_bytes(const clv_blueprint *b, uint32_t i, uint32_t n_live) {
   const clv_stage_plan *s = &b->stages[i];
   size_t gradient = s->input_needs_grad ? node_bytes(&s->graph->nodes[0]) : 0;
-  return live * node_bytes(output_node(s)) + gradient;
+  return n_live * node_bytes(output_node(s)) + gradient;
 }
 
 /* Adds the memory of the plan for evaluations, which exists beside the plan for training. */
@@ -113,51 +113,52 @@ static clv_code add_evaluation_memory(const clv_backend *backend, const clv_blue
   if (!c->data.test.n && c->data.validation_fraction <= 0) return CLV_OK;
   CLV_TRY(make_plan(backend, b, i, &calls, &plan, err));
   const clv_plan_info *info = clv_plan_get_info(plan);
-  size_t values = node_bytes(output_node(&b->stages[i])) / (size_t)b->micro_size;
-  f->evaluation_bytes = calls.n_live * (info->call_bytes + values * (size_t)b->eval_size) +
-                        info->scratch_bytes + info->weight_cache_bytes + info->kernel_bytes;
+  size_t bytes_per_sample = node_bytes(output_node(&b->stages[i])) / (size_t)b->micro_size;
+  f->evaluation_bytes =
+      calls.n_live * (info->call_bytes + bytes_per_sample * (size_t)b->eval_size) +
+      info->scratch_bytes + info->weight_cache_bytes + info->kernel_bytes;
   return CLV_OK;
 }
 
 static clv_code add_device_memory(const clv_backend *backend, const clv_blueprint *b, uint32_t i,
-                                  uint32_t live, const clv_plan *plan, clv_stage_usage *f,
+                                  uint32_t n_live, const clv_plan *plan, clv_stage_usage *f,
                                   clv_err *err) {
   const clv_params *p = b->stages[i].params;
   f->is_on_device = true;
-  f->value_bytes = value_bytes(b, i, live);
+  f->value_bytes = value_bytes(b, i, n_live);
   f->resident_bytes = p->total_bytes - p->buffer_offset + clv_plan_get_info(plan)->kernel_bytes;
   return add_evaluation_memory(backend, b, i, f, err);
 }
 
 /* Returns the most calls at once. A device may prepare a forward before the preceding backward has
  * ended. */
-static uint32_t max_live_calls(const clv_backend *backend, const clv_blueprint *b, uint32_t live) {
-  return backend->memory ? CLV_MIN(live + 1, CLV_MAX(live, b->micro_batches)) : live;
+static uint32_t max_live_calls(const clv_backend *backend, const clv_blueprint *b,
+                               uint32_t n_live) {
+  return backend->memory ? CLV_MIN(n_live + 1, CLV_MAX(n_live, b->micro_batches)) : n_live;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- the sum --------------------------------------------------------------------------------- */
 
 static clv_code compute_on_backend(const clv_backend *backend, const clv_blueprint *b, uint32_t i,
-                                   uint32_t live, uint32_t versions, clv_stage_usage *ret,
+                                   uint32_t n_live, uint32_t n_versions, clv_stage_usage *ret,
                                    clv_err *err) {
   const clv_stage_plan *s = &b->stages[i];
-  const stage_calls calls = {b->micro_size, live, true};
-  const uint32_t with_most_workspace = max_live_calls(backend, b, live);
+  const stage_calls calls = {b->micro_size, n_live, true};
+  const uint32_t n_live_calls = max_live_calls(backend, b, n_live);
   CLV_AUTO(clv_plan_freep) clv_plan *plan = NULL;
   CLV_TRY(make_plan(backend, b, i, &calls, &plan, err));
   const clv_plan_info *info = clv_plan_get_info(plan);
   *ret = (clv_stage_usage){
       .n_parameters = s->params->n_trainable_values,
       .weights = s->params->total_bytes,
-      .old_weights = s->params->total_bytes * (versions - 1),
+      .old_weights = s->params->total_bytes * (n_versions - 1),
       .optimizer = (clv_blueprint_moment_count(b) + 1) * s->params->trainable_bytes,
-      .activations = activation_bytes(b, i, info->call_bytes, with_most_workspace),
+      .activations = activation_bytes(b, i, info->call_bytes, n_live_calls),
       .scratch = info->scratch_bytes,
       .cache = info->weight_cache_bytes,
       .n_reorders = info->reorders_refresh +
                     (int)b->micro_batches * (info->reorders_forward + info->reorders_backward)};
-  if (backend->memory)
-    CLV_TRY(add_device_memory(backend, b, i, with_most_workspace, plan, ret, err));
+  if (backend->memory) CLV_TRY(add_device_memory(backend, b, i, n_live_calls, plan, ret, err));
   ret->memory = ret->weights + ret->old_weights + ret->optimizer + ret->activations + ret->scratch +
                 ret->cache + ret->value_bytes + ret->resident_bytes + ret->evaluation_bytes;
   for (int k = 0; k < s->graph->n_nodes; k++)
@@ -166,30 +167,30 @@ static clv_code compute_on_backend(const clv_backend *backend, const clv_bluepri
 }
 
 static clv_code compute_in_dry_run(clv_cuda_dry_run_workspace workspace, const clv_blueprint *b,
-                                   uint32_t i, uint32_t live, uint32_t versions,
+                                   uint32_t i, uint32_t n_live, uint32_t n_versions,
                                    clv_stage_usage *ret, clv_err *err) {
-  CLV_AUTO(clv_cuda_dry_run_closep) clv_backend *paper = NULL;
-  CLV_TRY(clv_cuda_dry_run_open(workspace, &paper, err));
-  return compute_on_backend(paper, b, i, live, versions, ret, err);
+  CLV_AUTO(clv_cuda_dry_run_closep) clv_backend *dry_run_backend = NULL;
+  CLV_TRY(clv_cuda_dry_run_open(workspace, &dry_run_backend, err));
+  return compute_on_backend(dry_run_backend, b, i, n_live, n_versions, ret, err);
 }
 
-clv_code clv_stage_usage_compute(const clv_blueprint *b, uint32_t stage, uint32_t live,
-                                 uint32_t versions, clv_stage_usage *ret, clv_err *err) {
+clv_code clv_stage_usage_compute(const clv_blueprint *b, uint32_t stage, uint32_t n_live,
+                                 uint32_t n_versions, clv_stage_usage *ret, clv_err *err) {
   clv_stage_usage with_most_workspace;
   if (strncmp(clv_stage_device(b, stage), "cuda", 4) != 0)
-    return compute_on_backend(clv_backend_cpu(), b, stage, live, versions, ret, err);
-  CLV_TRY(compute_in_dry_run(CLV_CUDA_DRY_RUN_MIN, b, stage, live, versions, ret, err));
-  CLV_TRY(compute_in_dry_run(CLV_CUDA_DRY_RUN_MAX, b, stage, live, versions, &with_most_workspace,
-                             err));
+    return compute_on_backend(clv_backend_cpu(), b, stage, n_live, n_versions, ret, err);
+  CLV_TRY(compute_in_dry_run(CLV_CUDA_DRY_RUN_MIN, b, stage, n_live, n_versions, ret, err));
+  CLV_TRY(compute_in_dry_run(CLV_CUDA_DRY_RUN_MAX, b, stage, n_live, n_versions,
+                             &with_most_workspace, err));
   ret->max_workspace =
       with_most_workspace.memory - CLV_MIN(with_most_workspace.memory, ret->memory);
   return CLV_OK;
 }
 
-clv_code clv_stage_memory(const clv_blueprint *b, uint32_t stage, uint32_t live, size_t *ret,
+clv_code clv_stage_memory(const clv_blueprint *b, uint32_t stage, uint32_t n_live, size_t *ret,
                           clv_err *err) {
-  clv_stage_usage f;
-  CLV_TRY(clv_stage_usage_compute(b, stage, live, 1, &f, err));
-  *ret = f.memory;
+  clv_stage_usage usage;
+  CLV_TRY(clv_stage_usage_compute(b, stage, n_live, 1, &usage, err));
+  *ret = usage.memory;
   return CLV_OK;
 }

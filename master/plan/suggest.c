@@ -13,7 +13,8 @@
 #include "master/plan/suggest_int.h"
 
 enum { FORWARD, INPUT, WEIGHT, TIMES };
-static const double AS_GOOD = 1.02;
+/* a step that takes at most this multiple of the best time counts as equally fast */
+static const double AS_GOOD_RATIO = 1.02;
 /* Seconds that a node spends on a micro-batch outside its layers, in each direction: frames, locks,
  * wake-ups. Measured over loopback: three nodes with tiny layers take 0.22 ms more for each
  * micro-batch. */
@@ -32,16 +33,16 @@ static void free_cut_search(clv_cut_search *c) {
   free(c->layer_sums);
   free(c->crossing_bytes);
   free(c->places);
-  free(c->least);
-  free(c->most);
+  free(c->min_layers);
+  free(c->max_layers);
   clv_bytes_done(&c->notes);
 }
 
 /* ---- times ----------------------------------------------------------------------------------- */
 
 static double *running_sums_of(const clv_cut_search *c, uint32_t profile, uint32_t choice,
-                               int what) {
-  size_t row = ((size_t)profile * c->n_micros + choice) * TIMES + (size_t)what;
+                               int pass) {
+  size_t row = ((size_t)profile * c->n_micros + choice) * TIMES + (size_t)pass;
   return c->layer_sums + row * (c->cuts.n_layers + 1);
 }
 
@@ -76,10 +77,10 @@ static clv_code make_running_sums(clv_cut_search *c, clv_err *err) {
   uint64_t batch = c->b->config->train.batch;
   CLV_AUTO(clv_freep) size_t *sizes = NULL;
   CLV_TRY(clv_alloc(c->b->micro_batches, sizeof *sizes, &sizes, err));
-  uint32_t now = (uint32_t)clv_chunk_sizes(batch, c->b->micro_batches, sizes);
-  CLV_TRY(clv_micro_batch_choices(batch, p->sample_counts[p->n_sizes - 1], now, &c->micros,
+  uint32_t session_n = (uint32_t)clv_chunk_sizes(batch, c->b->micro_batches, sizes);
+  CLV_TRY(clv_micro_batch_choices(batch, p->sample_counts[p->n_sizes - 1], session_n, &c->micros,
                                   &c->n_micros, err));
-  while (c->micros[c->session_plan.split.micros_choice] != now)
+  while (c->micros[c->session_plan.split.micros_choice] != session_n)
     c->session_plan.split.micros_choice++;
   CLV_TRY(clv_alloc((size_t)c->n_profiles * c->n_micros * TIMES, (p->n_layers + 1) * sizeof(double),
                     &c->layer_sums, err));
@@ -93,20 +94,20 @@ static clv_code make_running_sums(clv_cut_search *c, clv_err *err) {
 /* Computes the time that a tensor takes between two nodes (worker index; -1: the master). Unless it
  * is sent directly, a tensor between two workers is sent over two links, one after the other. */
 static void compute_tensor_times(const clv_cut_search *c, int from, int to, bool direct,
-                                 double bytes, double *latency, double *serialise) {
+                                 double bytes, double *ret_latency_s, double *ret_serialise_s) {
   const clv_links *l = c->links;
   int low = CLV_MIN(from, to), high = CLV_MAX(from, to);
-  *latency = *serialise = 0;
+  *ret_latency_s = *ret_serialise_s = 0;
   if (from == to) return;
   const clv_link_estimate *a = low < 0  ? &l->worker_links[high]
                                : direct ? &l->hops[(size_t)low * l->n + (size_t)high]
                                         : &l->worker_links[low];
-  *latency = a->latency_s;
-  *serialise = bytes / a->bytes_s;
+  *ret_latency_s = a->latency_s;
+  *ret_serialise_s = bytes / a->bytes_per_s;
   if (low < 0 || direct) return;
   const clv_link_estimate *b = &l->worker_links[high];
-  *latency += b->latency_s + fmin(*serialise, bytes / b->bytes_s);
-  *serialise = fmax(*serialise, bytes / b->bytes_s);
+  *ret_latency_s += b->latency_s + fmin(*ret_serialise_s, bytes / b->bytes_per_s);
+  *ret_serialise_s = fmax(*ret_serialise_s, bytes / b->bytes_per_s);
 }
 
 static void fill_costs(const void *user, const uint32_t *last, uint32_t choice,
@@ -144,27 +145,27 @@ static void set_schedule(clv_cut_search *c) {
   const clv_session_config *config = c->b->config;
   const char *names[CLV_SCHED_RANKS];
   clv_pipeline_kind kind = config->pipeline.schedule;
-  bool has = kind == CLV_PIPE_NAIVE || kind == CLV_PIPE_GPIPE || kind == CLV_PIPE_1F1B ||
-             kind == CLV_PIPE_ZB_H1;
-  if (!has)
+  bool is_simulated = kind == CLV_PIPE_NAIVE || kind == CLV_PIPE_GPIPE || kind == CLV_PIPE_1F1B ||
+                      kind == CLV_PIPE_ZB_H1;
+  if (!is_simulated)
     clv_bytes_printf(&c->notes, "times are those of 1f1b, not of %s\n", clv_pipeline_name(kind));
-  kind = has ? kind : CLV_PIPE_1F1B;
+  kind = is_simulated ? kind : CLV_PIPE_1F1B;
   c->cuts.kind = (clv_sched_kind)kind;
   clv_pipeline_find_ranks(c->b, &c->cuts.shape, names);
   c->cuts.computes_window =
-      kind == CLV_PIPE_1F1B && (config->pipeline.window == CLV_WINDOW_AUTO || !has);
+      kind == CLV_PIPE_1F1B && (config->pipeline.window == CLV_WINDOW_AUTO || !is_simulated);
   if (kind == CLV_PIPE_1F1B || kind == CLV_PIPE_ZB_H1)
     c->cuts.window = clv_pipeline_first_window(config);
   c->cuts.micro_batch_counts = c->micros;
   c->cuts.n_micro_batch_counts = c->n_micros;
   c->cuts.cut_places = c->places;
-  c->cuts.min_cut_layers = c->least;
-  c->cuts.max_cut_layers = c->most;
+  c->cuts.min_cut_layers = c->min_layers;
+  c->cuts.max_cut_layers = c->max_layers;
   c->cuts.compute_costs = fill_costs;
   c->cuts.user = c;
 }
 
-/* ---- a way as a session ---------------------------------------------------------------------- */
+/* ---- other cuts as a session ----------------------------------------------------------------- */
 
 /* The session with other cuts; all other settings are the session's. */
 typedef struct variant {
@@ -253,7 +254,7 @@ static clv_code describe_plan(const clv_cut_search *c, clv_cut_plan *w, clv_err 
   return write_stages(&v, &w->yaml, err);
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- the search ------------------------------------------------------------------------------ */
 
 static clv_code evaluate_session_cuts(clv_cut_search *c, clv_err *err) {
   for (uint32_t s = 0; s < c->b->n_stages; s++)
@@ -262,16 +263,18 @@ static clv_code evaluate_session_cuts(clv_cut_search *c, clv_err *err) {
   return describe_plan(c, &c->session_plan, err);
 }
 
-/* Replaces the split by the one with the fewest micro-batches that is about as fast. More
- * micro-batches take more memory, and batch norm sees fewer samples in each. */
+/* Replaces the split by the same cuts with the fewest micro-batches that are about as fast
+ * (AS_GOOD_RATIO). More micro-batches take more memory, and batch norm sees fewer samples in
+ * each. */
 static clv_code take_fewest_micro_batches(const clv_cut_search *c, clv_sched_split *best,
                                           clv_err *err) {
-  clv_sched_split other = *best;
-  for (other.micros_choice = 0; other.micros_choice < best->micros_choice; other.micros_choice++) {
-    CLV_TRY(clv_sched_simulate_split(&c->cuts, &other, err));
-    if (other.seconds <= AS_GOOD * best->seconds) break;
+  clv_sched_split candidate = *best;
+  for (candidate.micros_choice = 0; candidate.micros_choice < best->micros_choice;
+       candidate.micros_choice++) {
+    CLV_TRY(clv_sched_simulate_split(&c->cuts, &candidate, err));
+    if (candidate.seconds <= AS_GOOD_RATIO * best->seconds) break;
   }
-  if (other.micros_choice < best->micros_choice) *best = other;
+  if (candidate.micros_choice < best->micros_choice) *best = candidate;
   return CLV_OK;
 }
 

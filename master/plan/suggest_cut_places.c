@@ -70,7 +70,7 @@ static clv_code find_free_places(clv_cut_search *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- what stays ------------------------------------------------------------------------------ */
+/* ---- limits ---------------------------------------------------------------------------------- */
 
 static bool is_same_text(const char *a, const char *b) {
   return a == b || (a && b && strcmp(a, b) == 0);
@@ -128,63 +128,63 @@ static void free_cut_findings(cut_findings *f) {
   free(f->gradient);
 }
 
-/* Limits how few of the first layers the master keeps: no new cut before the first worker shows
- * more of the records than the session's cut. */
+/* Finds how many of the first layers the master must keep, so that no new cut before the first
+ * worker shows more of the records than the session's cut. */
 static void limit_front_cuts(clv_cut_search *c, const cut_findings *f) {
   const clv_blueprint *b = c->b;
-  uint32_t s = 0, least = 0;
+  uint32_t s = 0, min_layer = 0;
   while (s < b->n_stages && b->stages[s].worker < 0) s++;
   if (s == 0 || s == b->n_stages) return;
-  while (least < b->stages[s - 1].last_layer &&
-         (f->findings[least] & ~b->stages[s - 1].output_findings))
-    least++;
-  c->least[s - 1] = least;
-  if (!least) return;
+  while (min_layer < b->stages[s - 1].last_layer &&
+         (f->findings[min_layer] & ~b->stages[s - 1].output_findings))
+    min_layer++;
+  c->min_layers[s - 1] = min_layer;
+  if (!min_layer) return;
   clv_bytes_printf(&c->notes,
                    "the master keeps layers 0..%u at least: with fewer, what leaves would show "
                    "more of the records\n",
-                   least);
+                   min_layer);
 }
 
-/* Limits how few of the last layers the master keeps, if it has the loss: no new cut behind the
- * last worker makes labels readable. */
+/* Finds how many of the last layers the master must keep, if it has the loss, so that no new cut
+ * behind the last worker makes labels readable. */
 static void limit_head_cuts(clv_cut_search *c, const cut_findings *f) {
   const clv_blueprint *b = c->b;
-  uint32_t s = b->n_stages, most = c->cuts.n_layers - 1;
+  uint32_t s = b->n_stages, max_layer = c->cuts.n_layers - 1;
   while (s > 0 && b->stages[s].worker < 0) s--;
   if (s >= b->n_stages - 1 || b->stages[s].worker < 0) return;
   if (b->stages[s].gradient_findings & CLV_FINDING_LABELS_READABLE) {
     /* the cut stays before the first learning layer, where no gradient is sent */
     if (clv_privacy_forbidden_findings(b->config, CLV_FINDING_LABELS_READABLE))
-      c->most[s] = c->cuts.first_trained_layer - 1;
+      c->max_layers[s] = c->cuts.first_trained_layer - 1;
     return;
   }
-  while (most > 0 && f->gradient[most - 1] != CLV_FINDING_MIXED) most--;
-  c->most[s] = most - 1;
+  while (max_layer > 0 && f->gradient[max_layer - 1] != CLV_FINDING_MIXED) max_layer--;
+  c->max_layers[s] = max_layer - 1;
   clv_bytes_printf(&c->notes,
                    "the master keeps layer %u and those behind it, with the loss, between the "
                    "labels and the workers\n",
-                   most);
+                   max_layer);
 }
 
 static clv_code set_limits(clv_cut_search *c, clv_err *err) {
   const clv_blueprint *b = c->b;
   CLV_AUTO(free_cut_findings) cut_findings f = {0};
-  uint32_t cuts = b->n_stages - 1;
+  uint32_t n_cuts = b->n_stages - 1;
   CLV_TRY(clv_alloc(c->cuts.n_layers, sizeof *f.findings, &f.findings, err));
   CLV_TRY(clv_alloc(c->cuts.n_layers, sizeof *f.gradient, &f.gradient, err));
   CLV_TRY(clv_privacy_findings_of_cuts(b, f.findings, f.gradient, err));
-  CLV_TRY(clv_alloc(cuts + 1, sizeof *c->least, &c->least, err));
-  CLV_TRY(clv_alloc(cuts + 1, sizeof *c->most, &c->most, err));
+  CLV_TRY(clv_alloc(n_cuts + 1, sizeof *c->min_layers, &c->min_layers, err));
+  CLV_TRY(clv_alloc(n_cuts + 1, sizeof *c->max_layers, &c->max_layers, err));
   c->cuts.first_trained_layer = find_first_learning(c);
-  for (uint32_t i = 0; i < cuts; i++) c->most[i] = c->cuts.n_layers - 1;
+  for (uint32_t i = 0; i < n_cuts; i++) c->max_layers[i] = c->cuts.n_layers - 1;
   limit_front_cuts(c, &f);
   limit_head_cuts(c, &f);
-  for (uint32_t i = 0; i < cuts; i++) {
+  for (uint32_t i = 0; i < n_cuts; i++) {
     const clv_stage_spec *s = &b->config->stages[i];
     const char *why = why_cut_stays(s, s + 1);
     if (!why) continue;
-    c->least[i] = c->most[i] = b->stages[i].last_layer;
+    c->min_layers[i] = c->max_layers[i] = b->stages[i].last_layer;
     clv_bytes_printf(&c->notes, "the cut between '%s' and '%s' stays: %s\n", s->name, s[1].name,
                      why);
   }
@@ -194,8 +194,8 @@ static clv_code set_limits(clv_cut_search *c, clv_err *err) {
 /* Adds the cuts of the session that must stay, if they are not among the places yet. */
 static void add_pinned_places(clv_cut_search *c) {
   for (uint32_t i = 0; i + 1 < c->b->n_stages; i++) {
-    uint32_t at = c->least[i], k = c->cuts.n_cut_places;
-    if (at != c->most[i]) continue;
+    uint32_t at = c->min_layers[i], k = c->cuts.n_cut_places;
+    if (at != c->max_layers[i]) continue;
     for (uint32_t j = 0; j < c->cuts.n_cut_places; j++)
       if (c->places[j] == at) k = UINT32_MAX;
     if (k == UINT32_MAX) continue;

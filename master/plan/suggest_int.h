@@ -40,7 +40,9 @@ typedef struct clv_cut_search {
   double *layer_sums;
   /* [n_layers] bytes of the values that cross behind the layer, for a batch */
   double *crossing_bytes;
-  uint32_t *places, *least, *most;
+  uint32_t *places; /* [cuts.n_cut_places] layers behind which a cut may be */
+  /* [n_stages] first and last layer behind which the cut of each stage may be */
+  uint32_t *min_layers, *max_layers;
   clv_sched_cuts cuts;
   clv_sched_search search;
   clv_cut_plan session_plan, best_plans[MAX_SUGGESTIONS];
@@ -48,7 +50,7 @@ typedef struct clv_cut_search {
   clv_bytes notes; /* lines for the user */
 } clv_cut_search;
 
-/* Fills places, bytes, least, most and cuts.first_learning, and adds notes
+/* Fills places, crossing_bytes, min_layers, max_layers and cuts.first_trained_layer, and adds notes
  * (suggest_cut_places.c). */
 clv_code clv_cut_search_find_places(clv_cut_search *c, clv_err *err) CLV_USE_RESULT;
 void clv_cut_search_print(const clv_cut_search *c, bool json, clv_bytes *out);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checks layers of two stages that share a parameter, such as a decoder with the table of tokens.
- * Both stages must be at one node. Across nodes the table, or its gradient, would be sent in every
- * step, and a worker with the table can infer the token from a hidden state.
+ * Checks layers of two stages that share a parameter, such as a decoder that uses the embedding
+ * table of the tokens. Both stages must be at one node. Across nodes the table, or its gradient,
+ * would be sent in every step, and a worker with the table can infer the token from a hidden
+ * state.
  */
 #include <string.h>
 
@@ -22,22 +23,22 @@ static const char *node_name_of(const tied *t, uint32_t stage) {
 }
 
 static clv_code check_node(const tied *t, clv_err *err) {
-  const clv_stage_spec *s = &t->c->stages[t->stage], *of = &t->c->stages[t->owner_stage];
-  if (s->worker != of->worker)
+  const clv_stage_spec *s = &t->c->stages[t->stage], *owner_spec = &t->c->stages[t->owner_stage];
+  if (s->worker != owner_spec->worker)
     return clv_session_fail_at(
         t->c, s->at_pos, err,
         "stage '%.40s' at %.40s has layer '%.64s', whose weight is that of '%.64s' in stage "
         "'%.40s' at %.40s: it would be sent in every step, and shows a worker what the tokens "
         "are; put both stages at one node, such as master, or untie them (%s)",
-        s->name, node_name_of(t, t->stage), t->name, t->owner, of->name,
+        s->name, node_name_of(t, t->stage), t->name, t->owner, owner_spec->name,
         node_name_of(t, t->owner_stage),
         t->c->model.hf ? "tie_word_embeddings: false in config.json" : "leave `tied` out");
-  if (strcmp(s->device, of->device) == 0) return CLV_OK;
+  if (strcmp(s->device, owner_spec->device) == 0) return CLV_OK;
   return clv_session_fail_at(
       t->c, s->at_pos, err,
       "stage '%.40s' on device %.32s has layer '%.64s', whose weight is that "
       "of '%.64s' in stage '%.40s' on %.32s: put both on one device",
-      s->name, s->device, t->name, t->owner, of->name, of->device);
+      s->name, s->device, t->name, t->owner, owner_spec->name, owner_spec->device);
 }
 
 /* Refuses an asynchronous schedule, because its stages would step before the sum of both gradients
@@ -53,9 +54,9 @@ static clv_code check_schedule(const tied *t, clv_err *err) {
 }
 
 /* Checks that the layer is not frozen while the owner of its weight learns. */
-static clv_code check_frozen(const tied *t, bool frozen, clv_err *err) {
+static clv_code check_frozen(const tied *t, bool is_owner_frozen, clv_err *err) {
   const clv_stage_spec *s = &t->c->stages[t->stage];
-  if (!s->freeze || frozen) return CLV_OK;
+  if (!s->freeze || is_owner_frozen) return CLV_OK;
   return clv_session_fail_at(t->c, s->pos, err,
                              "stage '%.40s' is frozen, and the weight of its layer '%.64s' is that "
                              "of '%.64s', which learns: freeze both or neither",
@@ -64,22 +65,25 @@ static clv_code check_frozen(const tied *t, bool frozen, clv_err *err) {
 
 /* Checks a tied weight in a stage with adapters. The stage freezes all parameters but adapters and
  * the modules that `lora.train` names, and this must fit a weight that another stage owns. */
-static clv_code check_adapters(const tied *t, const char *weight, bool frozen, clv_err *err) {
-  const clv_stage_spec *s = &t->c->stages[t->stage], *of = &t->c->stages[t->owner_stage];
-  bool still = clv_is_param_frozen_by_lora(&s->lora, weight);
-  if (!s->lora.targets.n || still == frozen || (still && t->owner_stage == t->stage)) return CLV_OK;
-  if (still)
+static clv_code check_adapters(const tied *t, const char *weight, bool is_owner_frozen,
+                               clv_err *err) {
+  const clv_stage_spec *s = &t->c->stages[t->stage], *owner_spec = &t->c->stages[t->owner_stage];
+  bool is_frozen_by_lora = clv_is_param_frozen_by_lora(&s->lora, weight);
+  if (!s->lora.targets.n || is_frozen_by_lora == is_owner_frozen ||
+      (is_frozen_by_lora && t->owner_stage == t->stage))
+    return CLV_OK;
+  if (is_frozen_by_lora)
     return clv_session_fail_at(
         t->c, s->pos, err,
         "stage '%.40s' has adapters beside fixed weights, and the weight of its layer '%.64s' is "
         "that of '%.64s' in stage '%.40s', which learns: freeze that one, or name '%.64s' in "
         "lora.train",
-        s->name, t->name, t->owner, of->name, t->name);
+        s->name, t->name, t->owner, owner_spec->name, t->name);
   return clv_session_fail_at(
       t->c, s->lora.train_pos, err,
       "lora.train names layer '%.64s', whose weight is that of '%.64s' in stage '%.40s', which is "
       "fixed: let that one learn, or leave '%.64s' out",
-      t->name, t->owner, of->name, t->name);
+      t->name, t->owner, owner_spec->name, t->name);
 }
 
 static clv_code find_owner(const clv_blueprint *b, tied *t, const clv_param **ret, clv_err *err) {
@@ -122,8 +126,8 @@ bool clv_stage_tie_owner(const clv_blueprint *b, uint32_t stage, int tie, uint32
   const clv_stage_plan *s = &b->stages[stage];
   const char *owner = s->graph->nodes[s->params->ties[tie].param.node].tie_owner;
   for (*ret_stage = 0; *ret_stage < b->n_stages; ++*ret_stage) {
-    const clv_stage_plan *of = &b->stages[*ret_stage];
-    const clv_param *p = clv_params_first_of_node(of->graph, of->params, owner);
+    const clv_stage_plan *owner_stage = &b->stages[*ret_stage];
+    const clv_param *p = clv_params_first_of_node(owner_stage->graph, owner_stage->params, owner);
     if (p) *ret_weight = p->name;
     if (p) return *ret_stage != stage;
   }

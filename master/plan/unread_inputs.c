@@ -8,7 +8,7 @@
 #include "common/model/hf/hf.h"
 #include "master/plan/plan_int.h"
 
-enum { MOST_NAMES = CLV_DATA_MAX_INPUTS + 3 };
+enum { MAX_NAMES = CLV_DATA_MAX_INPUTS + 3 };
 
 static bool is_read(const clv_graph *g, int input) {
   for (int i = 0; i < g->n_nodes; i++)
@@ -18,45 +18,45 @@ static bool is_read(const clv_graph *g, int input) {
 }
 
 /* Lists the inputs that the model reads, and further ones that a model by model.hf could read. */
-static size_t list_names(const clv_blueprint *b, const char *names[MOST_NAMES]) {
-  static const char *const more[] = {"ids", "lengths", "boxes"};
+static size_t list_names(const clv_blueprint *b, const char *names[MAX_NAMES]) {
+  static const char *const readable_names[] = {"ids", "lengths", "boxes"};
   int family = clv_model_hf_family(b->config);
-  size_t n = 0, here, take = family < 0 || family == CLV_HF_VIT ? 0 : 2;
+  size_t n = 0, n_read, n_readable = family < 0 || family == CLV_HF_VIT ? 0 : 2;
   for (int i = 0; i < b->full_graph->n_nodes && n < CLV_DATA_MAX_INPUTS; i++)
     if (b->full_graph->nodes[i].op == CLV_OP_INPUT && is_read(b->full_graph, i))
       names[n++] = b->full_graph->nodes[i].name;
-  here = n;
-  if (family == CLV_HF_LAYOUTLM) take = CLV_COUNT(more);
-  for (size_t i = here > 0; i < take; i++) {
+  n_read = n;
+  if (family == CLV_HF_LAYOUTLM) n_readable = CLV_COUNT(readable_names);
+  for (size_t i = n_read > 0; i < n_readable; i++) {
     bool known = false;
-    for (size_t k = 0; k < here; k++) known |= strcmp(names[k], more[i]) == 0;
-    if (!known) names[n++] = more[i];
+    for (size_t k = 0; k < n_read; k++) known |= strcmp(names[k], readable_names[i]) == 0;
+    if (!known) names[n++] = readable_names[i];
   }
   return n;
 }
 
 static clv_code refuse_unread(const clv_blueprint *b, const char *input, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  const char *names[MOST_NAMES] = {NULL};
+  const char *names[MAX_NAMES] = {NULL};
   size_t n = list_names(b, names);
-  const char *near = clv_did_you_mean(input, names, n);
+  const char *similar = clv_did_you_mean(input, names, n);
   for (size_t i = 0; i < n; i++) {
-    bool lengths = b->config->model.hf && strcmp(names[i], "lengths") == 0;
+    bool is_lengths = b->config->model.hf && strcmp(names[i], "lengths") == 0;
     clv_bytes_printf(&text, "%s%s%s", i ? ", " : "", names[i],
-                     lengths ? " (how many places of a record are no padding)" : "");
+                     is_lengths ? " (how many places of a record are no padding)" : "");
   }
-  if (near) clv_bytes_printf(&text, "; did you mean '%s'?", near);
+  if (similar) clv_bytes_printf(&text, "; did you mean '%s'?", similar);
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for the names of the inputs");
   return clv_session_fail_at(b->config, b->config->data.inputs_pos, err,
                              "data.inputs: no layer of the model reads '%s': it reads %s%s", input,
-                             text.data, near ? "" : "; leave the input and its files out");
+                             text.data, similar ? "" : "; leave the input and its files out");
 }
 
 clv_code clv_inputs_check(const clv_blueprint *b, clv_err *err) {
   const clv_data_config *d = &b->config->data;
   /* names that the format itself gives may stay unread */
-  bool named = d->inputs.n && !clv_format_row_of(d->format)->default_inputs[0];
-  for (int i = 0; named && i < b->full_graph->n_nodes; i++)
+  bool has_own_names = d->inputs.n && !clv_format_row_of(d->format)->default_inputs[0];
+  for (int i = 0; has_own_names && i < b->full_graph->n_nodes; i++)
     if (b->full_graph->nodes[i].op == CLV_OP_INPUT && !is_read(b->full_graph, i))
       return refuse_unread(b, b->full_graph->nodes[i].name, err);
   return CLV_OK;

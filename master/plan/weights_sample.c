@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Digests that name the values of a tensor for the ledger. A sample has at most 4,096 values from
- * all over the tensor, so that weights of any size are named in about the same time. It rounds them
- * to bf16, so that a copy in that type has the same name. Two tensors of the same shape with equal
- * samples count as one, so the ledger errs on the safe side.
+ * Computes digests, which name the values of a tensor in the ledger. A sample has at most 4,096
+ * values from all over the tensor, so that weights of any size are named in about the same time. It
+ * rounds them to bf16, so that a copy in that type has the same name. Two tensors of the same shape
+ * with equal samples count as the same tensor, so at worst the ledger reports a worker that does
+ * not know the tensor.
  *
  * Moments (clv_weights_moments) name values whatever their order and unit: values times a factor,
  * or rounded to bf16, have the same moments. Those of a sample are means of cosines and sines of
@@ -33,12 +34,12 @@ bool clv_weights_sample_begin(clv_weights_sample *s, clv_dtype dtype, const clv_
   clv_err ignored;
   if (shape->rank < 2 || (dtype != CLV_F32 && dtype != CLV_BF16)) return false;
   if (clv_shape_numel(shape, &n, &ignored) != CLV_OK || !n) return false;
-  bool whole = n <= CLV_SAMPLE_PARTS * CLV_SAMPLE_PART;
+  bool takes_all = n <= CLV_SAMPLE_PARTS * CLV_SAMPLE_PART_LEN;
   s->dtype = dtype;
   s->shape = *shape;
   s->n_values = n;
-  s->n_parts = whole ? 1 : CLV_SAMPLE_PARTS;
-  s->part_len = whole ? n : CLV_SAMPLE_PART;
+  s->n_parts = takes_all ? 1 : CLV_SAMPLE_PARTS;
+  s->part_len = takes_all ? n : CLV_SAMPLE_PART_LEN;
   s->value_sums = (clv_value_sums){0};
   s->row_digests = NULL;
   s->max_row_digests = CLV_ROW_MAX_KEPT;
@@ -56,34 +57,35 @@ static void *part_address(clv_weights_sample *s, size_t part) {
 
 /* ---- all values ------------------------------------------------------------------------------ */
 
-static const double TURN = 1.4; /* the w in the sums z_k and s_k at the head of this file */
-enum { MAGNITUDES = 1 << 15 };
+static const double TURN_RATE = 1.4; /* the w in the sums z_k and s_k at the head of this file */
+enum { N_MAGNITUDES = 1 << 15 };
 
 /* |v|^(i w) for each value v of bf16; 0 for 0 and for values that are not finite. All values are
  * rounded to bf16 before they are summed, so that a rounded copy has the same sums as its
  * original. */
-static double powers[MAGNITUDES][2];
+static double powers[N_MAGNITUDES][2];
 static pthread_once_t powers_once = PTHREAD_ONCE_INIT;
 
 static void make_powers(void) {
-  for (uint16_t i = 0; i < MAGNITUDES; i++) {
+  for (uint16_t i = 0; i < N_MAGNITUDES; i++) {
     float v = clv_bf16_value(i);
     if (!isnormal(v)) continue;
-    powers[i][0] = cos(TURN * log((double)v));
-    powers[i][1] = sin(TURN * log((double)v));
+    powers[i][0] = cos(TURN_RATE * log((double)v));
+    powers[i][1] = sin(TURN_RATE * log((double)v));
   }
 }
 
 static void add_to_sums(clv_value_sums *s, uint16_t bf16_bits) {
-  const double *of = powers[bf16_bits & (MAGNITUDES - 1)], sign = bf16_bits & MAGNITUDES ? -1 : 1;
+  const double *of = powers[bf16_bits & (N_MAGNITUDES - 1)],
+               sign = bf16_bits & N_MAGNITUDES ? -1 : 1;
   double re = of[0], im = of[1], re2 = re * re - im * im, im2 = 2 * re * im;
   const double z[CLV_SPREAD_SUMS] = {re, im, re2, im2, re2 * re - im2 * im, re2 * im + im2 * re};
-  for (int k = 0; k < CLV_SPREAD_SUMS; k++) s->of_values[k] += z[k];
-  for (int k = 0; k < CLV_SPREAD_SUMS; k++) s->by_sign[k] += sign * z[k];
+  for (int k = 0; k < CLV_SPREAD_SUMS; k++) s->unsigned_sums[k] += z[k];
+  for (int k = 0; k < CLV_SPREAD_SUMS; k++) s->signed_sums[k] += sign * z[k];
 }
 
 static void add_all_to_sums(clv_weights_sample *s, const char *data, size_t n) {
-  clv_value_sums spread = s->value_sums;
+  clv_value_sums sums = s->value_sums;
   pthread_once(&powers_once, make_powers);
   for (size_t i = 0; i < n; i++) {
     float float_value;
@@ -93,10 +95,10 @@ static void add_all_to_sums(clv_weights_sample *s, const char *data, size_t n) {
       memcpy(&float_value, data + 4 * i, sizeof float_value);
       bf16_bits = clv_bf16_of(float_value);
     }
-    add_to_sums(&spread, bf16_bits);
+    add_to_sums(&sums, bf16_bits);
   }
-  spread.n += n;
-  s->value_sums = spread;
+  sums.n += n;
+  s->value_sums = sums;
 }
 
 /* True if all values of the tensor were added. If a chunk ends within a value, the values are not
@@ -121,7 +123,7 @@ void clv_weights_sample_add(clv_weights_sample *s, uint64_t offset, const void *
 clv_code clv_weights_sample_digest(const clv_weights_sample *s, clv_sha256 *ret, clv_err *err) {
   struct {
     int64_t rank, dim[CLV_MAX_RANK];
-    uint16_t value[CLV_SAMPLE_PARTS * CLV_SAMPLE_PART];
+    uint16_t value[CLV_SAMPLE_PARTS * CLV_SAMPLE_PART_LEN];
   } of;
   memset(&of, 0, sizeof of);
   of.rank = s->shape.rank;
@@ -140,13 +142,14 @@ clv_code clv_weights_sample_digest(const clv_weights_sample *s, clv_sha256 *ret,
 
 /* ---- forms ----------------------------------------------------------------------------------- */
 
-enum { LEAST_VALUES = 16 };
+enum { MIN_SAMPLED = 16 };
 /* FREQUENCY: lowest of the four frequencies of cosines and sines, of values with mean square 1.
- * CELL: width of the cells to which moments are rounded down, multiplied by the square root of the
- * number of values. NEAR: part of a cell; a moment so near to the next cell may count there. */
-static const double FREQUENCY = 1.5, CELL = 0.2, NEAR = 0.2;
+ * CELL: width of the cells to which moments are rounded down, to be multiplied by the square root
+ * of the number of values. NEAR_SHARE: a moment within this share of a cell from the next cell may
+ * count there. */
+static const double FREQUENCY = 1.5, CELL = 0.2, NEAR_SHARE = 0.2;
 /* least width of the cells for the moments of all values, divided by the number of values */
-static const double LEAST_CELL = 1e-4;
+static const double MIN_CELL = 1e-4;
 
 static double value_at(const clv_weights_sample *s, size_t i) {
   float float_value;
@@ -165,7 +168,7 @@ static bool compute_sample_moments(const clv_weights_sample *s, clv_weights_mome
   *ret = (clv_weights_moments){.kind = "form", .n_values = s->n_values};
   for (size_t i = 0; i < n; i++) squares += value_at(s, i) * value_at(s, i);
   scale = sqrt(squares / (double)CLV_MAX(n, (size_t)1));
-  if (n < LEAST_VALUES || scale <= 0 || !isfinite(scale)) return false;
+  if (n < MIN_SAMPLED || scale <= 0 || !isfinite(scale)) return false;
   for (size_t i = 0; i < n; i++)
     for (int k = 0; k < CLV_SPREAD_MEANS; k++) {
       double angle = FREQUENCY * (k / 2 + 1) * value_at(s, i) / scale;
@@ -183,14 +186,14 @@ static void rotate_back(const double *z, int k, double angle, double ret[2]) {
   ret[1] = z[2 * k - 1] * c - z[2 * k - 2] * s;
 }
 
-/* hypot of glibc 2.35 is another one, and the wheel runs with 2.34. Sums of sines do not
- * overflow. */
+/* Replaces hypot, whose results differ between glibc 2.34, with which the wheel runs, and 2.35. The
+ * squares of these sums do not overflow. */
 static double vector_length(double x, double y) { return sqrt(x * x + y * y); }
 
 static bool compute_full_moments(const clv_weights_sample *s, clv_weights_moments *ret) {
-  const double *z = s->value_sums.of_values, *sign = s->value_sums.by_sign,
+  const double *z = s->value_sums.unsigned_sums, *sign = s->value_sums.signed_sums,
                angle = atan2(z[1], z[0]);
-  double cell = fmax(CELL * sqrt((double)s->n_values), LEAST_CELL * (double)s->n_values);
+  double cell = fmax(CELL * sqrt((double)s->n_values), MIN_CELL * (double)s->n_values);
   *ret = (clv_weights_moments){
       .kind = "spread", .n_values = s->n_values, .means = {vector_length(z[0], z[1])}};
   if (!has_all_values(s) || ret->means[0] <= 0) return false;
@@ -201,24 +204,25 @@ static bool compute_full_moments(const clv_weights_sample *s, clv_weights_moment
   return true;
 }
 
-bool clv_weights_sample_moments(const clv_weights_sample *s, bool all, clv_weights_moments *ret) {
-  return all ? compute_full_moments(s, ret) : compute_sample_moments(s, ret);
+bool clv_weights_sample_moments(const clv_weights_sample *s, bool uses_all_values,
+                                clv_weights_moments *ret) {
+  return uses_all_values ? compute_full_moments(s, ret) : compute_sample_moments(s, ret);
 }
 
-clv_code clv_weights_moments_digest(const clv_weights_moments *f, unsigned beside, clv_sha256 *ret,
-                                    bool *ret_near, clv_err *err) {
+clv_code clv_weights_moments_digest(const clv_weights_moments *f, unsigned neighbour_bits,
+                                    clv_sha256 *ret, bool *ret_is_near, clv_err *err) {
   struct {
     char kind[8];
     uint64_t count;
     int64_t cell[CLV_SPREAD_MEANS];
   } of = {.count = f->n_values};
   memcpy(of.kind, f->kind, sizeof of.kind);
-  *ret_near = true;
+  *ret_is_near = true;
   for (int k = 0; k < CLV_SPREAD_MEANS; k++) {
     double cell = floor(f->means[k]), within = f->means[k] - cell;
-    int64_t step = within < NEAR ? -1 : within > 1 - NEAR ? 1 : 0;
-    of.cell[k] = (int64_t)cell + (beside >> k & 1 ? step : 0);
-    *ret_near &= step || !(beside >> k & 1);
+    int64_t step = within < NEAR_SHARE ? -1 : within > 1 - NEAR_SHARE ? 1 : 0;
+    of.cell[k] = (int64_t)cell + (neighbour_bits >> k & 1 ? step : 0);
+    *ret_is_near &= step || !(neighbour_bits >> k & 1);
   }
   return clv_sha256_of(&of, sizeof of, ret, err);
 }

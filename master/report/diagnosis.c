@@ -12,13 +12,14 @@
 
 #include "master/report/status_text_int.h"
 
-#define HALF 0.5         /* share of a wait that a reason must explain to be reported */
-#define WORTH_IT 0.10    /* smallest share that is reported */
-#define LONGER 2.0       /* factor up to which two durations count as about equal */
-#define FAR 0.005        /* round-trip seconds that no local network has */
-#define ALL_OF_IT 0.97   /* share that counts as all of the time */
-#define NAMES 3          /* most names of sessions in a line */
-#define LARGE_WAIT 65536 /* bytes per wait from which on their transfer may take long */
+#define HALF 0.5       /* share of a wait that a reason must explain to be reported */
+#define WORTH_IT 0.10  /* smallest share that is reported */
+#define LONGER 2.0     /* factor up to which two durations count as about equal */
+#define FAR 0.005      /* round-trip seconds that no local network has */
+#define ALL_OF_IT 0.97 /* share that counts as all of the time */
+#define NAMES 3        /* most names of sessions in a line */
+/* bytes transferred per wait, above which the transfer may be the reason for the wait */
+#define LARGE_WAIT 65536
 
 /* ---- who ------------------------------------------------------------------------------------- */
 

@@ -117,7 +117,7 @@ static void add_last_error(clv_line_wrap *f, unsigned indent, const clv_status_l
   status_end_line(f);
 }
 
-static void add_held(clv_line_wrap *f, const clv_status_session *s) {
+static void add_session_resources(clv_line_wrap *f, const clv_status_session *s) {
   char memory[STATUS_TEXT_BYTES], limit[STATUS_TEXT_BYTES];
   status_begin_line(f, INSIDE);
   status_add_item(f, "contexts %llu", (ull)s->contexts);
@@ -136,7 +136,7 @@ static void add_details(clv_line_wrap *f, const clv_status_session *s) {
   if (s->n_modules) add_shares(f, s);
   add_modules(f, s);
   for (uint32_t i = 0; i < s->n_links; i++) add_link(f, &s->links[i]);
-  add_held(f, s);
+  add_session_resources(f, s);
 }
 
 static void add_session(clv_line_wrap *f, const clv_status_view *view, const clv_status_worker *w,

@@ -32,7 +32,7 @@ void clv_run_done(clv_run *r) {
 /* ---- blueprint ------------------------------------------------------------------------------- */
 
 clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scope, clv_err *err) {
-  bool chosen = r->config->pipeline.micro_batches != CLV_MICRO_AUTO;
+  bool has_chosen_micro_batches = r->config->pipeline.micro_batches != CLV_MICRO_AUTO;
   r->purpose = need_train ? RUN_TRAINING : RUN_EVALUATION;
   if (need_train) clv_run_metrics_warn(r->config);
   CLV_TRY(clv_policy_find(&r->policy, err));
@@ -43,7 +43,7 @@ clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scop
   CLV_TRY(clv_run_data_check_fit(&r->data, r->blueprint, err));
   clv_run_data_measure_lengths(&r->data, r->blueprint);
   CLV_TRY(clv_run_make_score(r, err));
-  return need_train && chosen ? clv_pipeline_check(r->blueprint, err) : CLV_OK;
+  return need_train && has_chosen_micro_batches ? clv_pipeline_check(r->blueprint, err) : CLV_OK;
 }
 
 static clv_code draw_schedule(const clv_run *r, clv_bytes *out, clv_err *err) {
@@ -74,22 +74,22 @@ clv_exit_code clv_run_plan(const clv_session_config *config, const clv_run_optio
   CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o, .describes_only = !o->suggest_cuts};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, kinds = {0};
   clv_err err, unanswered;
-  clv_code asked = CLV_OK;
+  clv_code ask_code = CLV_OK;
   if (o->suggest_cuts) return suggest_cuts(&r);
   if (clv_run_open_blueprint(&r, true, CLV_SCAN_NOTHING, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
   if (!o->schedule && clv_run_look_in_plan(&r, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
   clv_run_find_moved_layers(&r);
-  if (o->asks_workers) asked = clv_query_device_kinds(r.blueprint, o->json, &kinds, &unanswered);
+  if (o->asks_workers) ask_code = clv_query_device_kinds(r.blueprint, o->json, &kinds, &unanswered);
   clv_code code = o->schedule ? draw_schedule(&r, &text, &err)
                               : clv_blueprint_describe(r.blueprint, o->json, &text, &err);
   if (code != CLV_OK) return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
   fputs(text.data, stdout);
   if (clv_blueprint_check_privacy(r.blueprint, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
-  if (asked != CLV_OK)
-    return (clv_exit_code)clv_exit_report(exit_code_of_failed_ask(asked), &unanswered);
+  if (ask_code != CLV_OK)
+    return (clv_exit_code)clv_exit_report(exit_code_of_failed_ask(ask_code), &unanswered);
   fputs(kinds.data ? kinds.data : "", stdout);
   clv_run_print_later_refusals(&r);
   return CLV_EXIT_OK;
@@ -107,11 +107,11 @@ static clv_code check_weight_files(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   for (size_t i = 0; i < r->config->n_stages; i++) {
     CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL, *adapters = NULL;
-    CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL, **own = NULL;
+    CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL, **found_adapters = NULL;
     if (r->config->stages[i].weights_file)
       CLV_TRY(clv_stage_file_open(r->blueprint, (uint32_t)i, &f, &found, &notes, err));
     if (r->blueprint->stages[i].adapter_folder)
-      CLV_TRY(clv_stage_adapters_open(r->blueprint, (uint32_t)i, &adapters, &own, err));
+      CLV_TRY(clv_stage_adapters_open(r->blueprint, (uint32_t)i, &adapters, &found_adapters, err));
     CLV_AUTO(clv_stage_folder_done) clv_stage_folder folder = {0};
     if (r->config->stages[i].weights_folder)
       CLV_TRY(clv_stage_folder_open(r->blueprint, (uint32_t)i, &folder, &notes, err));
@@ -124,11 +124,12 @@ static clv_code check_weight_files(const clv_run *r, clv_err *err) {
 /* Prints the result of check. sets: text of clv_run_describe_sets. */
 static void print_check_result(const clv_run *r, const char *sets) {
   CLV_AUTO(clv_bytes_done) clv_bytes kept = {0};
-  char classes[48], looked[80] = "all of them were looked at";
-  size_t all = clv_dataset_count(r->data.train), seen = clv_run_scan_limit(r, all);
+  char classes[48], looked_text[80] = "all of them were looked at";
+  size_t n_records = clv_dataset_count(r->data.train), n_checked = clv_run_scan_limit(r, n_records);
   size_t samples = r->data.train_rows.n + r->data.validation_rows.n;
-  if (seen < all)
-    snprintf(looked, sizeof looked, "%zu of %zu training records were looked at", seen, all);
+  if (n_checked < n_records)
+    snprintf(looked_text, sizeof looked_text, "%zu of %zu training records were looked at",
+             n_checked, n_records);
   CLV_AUTO(clv_bytes_done) clv_bytes look = {0};
   (r->o->json ? clv_look_describe_json : clv_look_describe)(r->blueprint, &look);
   clv_kept_bytes_describe(r->blueprint, r->o->json, &kept);
@@ -137,12 +138,12 @@ static void print_check_result(const clv_run *r, const char *sets) {
     printf(
         "{\"ok\":true,\"stages\":%u,\"records\":%zu,\"validation\":%zu,\"left_out\":%llu%s%s,"
         "\"checkpoints_at_workers\":%s}\n",
-        r->blueprint->n_stages, all, r->data.validation_rows.n, (unsigned long long)r->n_left_out,
-        sets, look.data, kept.data);
+        r->blueprint->n_stages, n_records, r->data.validation_rows.n,
+        (unsigned long long)r->n_left_out, sets, look.data, kept.data);
   else
     printf("%s is in order: %u stage%s, %zu training sample%s%s; %s, nothing was sent anywhere\n",
            r->config->file, r->blueprint->n_stages, CLV_S(r->blueprint->n_stages), samples,
-           CLV_S(samples), format_classes(r, classes, sizeof classes), looked);
+           CLV_S(samples), format_classes(r, classes, sizeof classes), looked_text);
   CLV_AUTO(clv_bytes_done) clv_bytes held = {0};
   clv_run_data_describe_held_back(r->config, &r->data, &held);
   if (!r->o->json && held.len && !held.failed) printf("%s\n", held.data);
@@ -150,15 +151,15 @@ static void print_check_result(const clv_run *r, const char *sets) {
 
 /* Returns true if the session has a stage or the loss at a worker. */
 static bool uses_workers(const clv_run *r) {
-  bool any = false;
-  for (size_t i = 0; i < r->config->n_workers; i++) any |= r->blueprint->is_worker_used[i];
-  return any;
+  bool any_used = false;
+  for (size_t i = 0; i < r->config->n_workers; i++) any_used |= r->blueprint->is_worker_used[i];
+  return any_used;
 }
 
-clv_exit_code clv_run_check_identity(const clv_run *r, bool always, clv_err *err) {
+clv_exit_code clv_run_check_identity(const clv_run *r, bool even_without_workers, clv_err *err) {
   const clv_tls_config *t = &r->config->tls;
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
-  if (!t->ca || !(always || uses_workers(r))) return CLV_EXIT_OK;
+  if (!t->ca || !(even_without_workers || uses_workers(r))) return CLV_EXIT_OK;
   if (clv_tls_identity_load(t->ca, t->cert, t->key, &id, err) == CLV_OK &&
       clv_tls_identity_require_usage(id, CLV_TLS_CLIENT, err) == CLV_OK &&
       clv_tls_revocation_load(t->crl, id, err) == CLV_OK)
@@ -226,8 +227,8 @@ static clv_code open_checkpoint_for_evaluation(clv_run *r, const char *command, 
 }
 
 static clv_exit_code exit_code_of_failed_open(const clv_run *r, const clv_err *err) {
-  bool nothing = err->code == CLV_NOT_FOUND || err->code == CLV_DATA_LOSS;
-  return nothing ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit_code(r, err);
+  bool has_no_checkpoint = err->code == CLV_NOT_FOUND || err->code == CLV_DATA_LOSS;
+  return has_no_checkpoint ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit_code(r, err);
 }
 
 static clv_code check_changed_files(clv_run *r, clv_err *err) {

@@ -36,10 +36,10 @@ clv_exit_code clv_run_checkpoint_verify(const clv_session_config *config, const 
 clv_exit_code clv_run_checkpoint_gather(const clv_session_config *config, const clv_run_options *o);
 clv_exit_code clv_run_checkpoint_rm(const clv_session_config *config, const clv_run_options *o);
 
-/* Writes adapter_config.json and adapter_model.safetensors into `folder`, and creates the folder if
- * it is missing. The files have the adapters of all stages and the other parameters that were
- * trained with them. CLV_PRECONDITION: the run has no adapters. CLV_DATA_LOSS: config.json of
- * model.hf differs from the one that the run began with, and `accept` is false. */
+/* Writes adapter_config.json and adapter_model.safetensors into `folder`, which is created if it is
+ * missing. The files have the adapters of all stages and the other parameters that were trained
+ * with them. CLV_PRECONDITION: the run has no adapters. CLV_DATA_LOSS: config.json of model.hf
+ * differs from the one that the run began with, and `accept` is false. */
 clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, bool accept,
                              clv_err *err) CLV_USE_RESULT;
 

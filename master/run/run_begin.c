@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Decides how a run starts, by the contents of its folder: clv_run_check_finished finds that it is
- * finished, clv_run_find_start whether it resumes from a checkpoint or begins. `train` calls both
- * after it has locked the folder. The other functions print the decision.
+ * Decides how a run starts, by the contents of its folder: clv_run_check_finished finds whether the
+ * run is finished, clv_run_find_start whether it resumes from a checkpoint or begins. `train` calls
+ * both after it has locked the folder. The other functions print the decision.
  */
 #include <stdio.h>
 #include <unistd.h>
@@ -56,15 +56,15 @@ static clv_code check_steps_left(const clv_run *r, uint64_t step, uint64_t sessi
 
 clv_code clv_run_check_finished(clv_run *r, bool *ret, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
-  uint64_t wanted, session_steps;
-  bool finished = clv_run_lock_is_finished(r->lock);
-  if (!r->o->resume || (!finished && !r->has_other_data)) return CLV_OK;
-  CLV_TRY(count_steps(r, &wanted, &session_steps, err));
+  uint64_t command_steps, session_steps;
+  bool is_finished = clv_run_lock_is_finished(r->lock);
+  if (!r->o->resume || (!is_finished && !r->has_other_data)) return CLV_OK;
+  CLV_TRY(count_steps(r, &command_steps, &session_steps, err));
   /* Without a readable checkpoint the run trains again. */
   if (clv_checkpoint_load_latest(r->dir.data, &c, NULL, NULL) != CLV_OK) return CLV_OK;
   uint64_t step = clv_checkpoint_manifest(c)->step;
   CLV_TRY(check_steps_left(r, step, session_steps, err));
-  *ret = finished && step >= wanted;
+  *ret = is_finished && step >= command_steps;
   if (*ret) print_finished_run(r, step);
   return CLV_OK;
 }
@@ -80,15 +80,15 @@ static clv_code fail_missing_checkpoints(const clv_run *r, clv_err *err) {
                   r->dir.data);
 }
 
-/* Restores the newest sealed copy of the run, if there is one. If there is none, returns `failed`,
- * and *err stays the error of the caller, which found no checkpoint. */
-static clv_code restore_copy(clv_run *r, clv_code failed, clv_err *err) {
+/* Restores the newest sealed copy of the run. If there is none, returns failed_code, and *err stays
+ * the error of the caller, which found no checkpoint. */
+static clv_code restore_copy(clv_run *r, clv_code failed_code, clv_err *err) {
   bool has_copy;
   clv_err reason;
   clv_code code = clv_run_escrow_open(r, &reason);
   if (code == CLV_OK) code = clv_run_escrow_restore(r, CLV_CHECKPOINT_NONE, &has_copy, &reason);
   if (code != CLV_OK) return clv_fail(err, reason.code, "%s", reason.text);
-  if (!has_copy) return failed;
+  if (!has_copy) return failed_code;
   r->is_resumed = true;
   return clv_run_refuse_changes(r, err);
 }
@@ -137,8 +137,8 @@ bool clv_run_has_stored_session(const clv_run *r) {
 
 void clv_run_print_moved_folder(const clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  const char *aside = clv_run_lock_moved_folder(r->lock);
-  if (!aside) return;
-  clv_bytes_printf(&text, "the finished run that was here is in %s", aside);
+  const char *moved_folder = clv_run_lock_moved_folder(r->lock);
+  if (!moved_folder) return;
+  clv_bytes_printf(&text, "the finished run that was here is in %s", moved_folder);
   if (!text.failed) clv_reporter_notice(r->reporter, text.data, NULL);
 }

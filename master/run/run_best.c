@@ -12,19 +12,19 @@
 
 #include "master/run/run_int.h"
 
-enum { MAX_LINE = 160 };
+enum { MAX_LINE_LEN = 160 };
 
 /* ---- the line -------------------------------------------------------------------------------- */
 
-static void format_best_line(const clv_best_checkpoint *b, char line[MAX_LINE]) {
-  snprintf(line, MAX_LINE, "%s %.17g step %llu\n", clv_best_metric_name(b->metric), b->value,
+static void format_best_line(const clv_best_checkpoint *b, char line[MAX_LINE_LEN]) {
+  snprintf(line, MAX_LINE_LEN, "%s %.17g step %llu\n", clv_best_metric_name(b->metric), b->value,
            (unsigned long long)b->step);
 }
 
 /* Accepts a line only in the exact form that clv_run_write_best writes. */
 clv_code clv_best_checkpoint_parse(const char *text, size_t len, const char *label,
                                    clv_best_checkpoint *ret, clv_err *err) {
-  char rewritten[MAX_LINE];
+  char rewritten[MAX_LINE_LEN];
   clv_best_metric metric = CLV_BEST_NONE;
   for (int i = CLV_BEST_LOSS; i <= CLV_BEST_ACCURACY; i++) {
     size_t n = strlen(clv_best_metric_name((clv_best_metric)i));
@@ -54,13 +54,13 @@ static clv_code read_best_file(const char *dir, clv_best_checkpoint *ret, clv_er
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   append_best_path(dir, &path);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  CLV_TRY(clv_file_read(path.data, MAX_LINE, &text, err));
+  CLV_TRY(clv_file_read(path.data, MAX_LINE_LEN, &text, err));
   return clv_best_checkpoint_parse(text.data ? text.data : "", text.len, path.data, ret, err);
 }
 
 static clv_code write_best_file(const char *dir, const clv_best_checkpoint *b, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  char line[MAX_LINE];
+  char line[MAX_LINE_LEN];
   format_best_line(b, line);
   append_best_path(dir, &path);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -86,8 +86,8 @@ static clv_code load_best(const clv_run *r, clv_best_checkpoint *ret, clv_err *e
   clv_code code = read_best_file(r->dir.data, &b, err);
   if (code != CLV_OK) return code == CLV_NOT_FOUND ? CLV_OK : code;
   CLV_TRY(clv_checkpoint_load_step(r->dir.data, b.step, &c, err));
-  bool other = r->config->checkpoint.best && r->config->checkpoint.best != b.metric;
-  if (other)
+  bool has_other_metric = r->config->checkpoint.best && r->config->checkpoint.best != b.metric;
+  if (has_other_metric)
     clv_run_forget_best(r->dir.data);
   else
     *ret = b;
@@ -127,7 +127,7 @@ clv_code clv_run_write_best(clv_run *r, const clv_best_checkpoint *b, clv_err *e
   return CLV_OK;
 }
 
-/* ---- choosing one ---------------------------------------------------------------------------- */
+/* ---- choice ---------------------------------------------------------------------------------- */
 
 bool clv_is_checkpoint_name(const char *text) {
   char rewritten[24];

@@ -4,8 +4,8 @@
  */
 #include "master/run/run_int.h"
 
-/* Returns what the command will send if it runs to its end. The policy is checked against this; the
- * gate counts the bytes that are actually sent. */
+/* Returns which tensors the command will send if it runs to its end. clv_blueprint_check_policy
+ * checks these against the policy; the gate counts the bytes that are actually sent. */
 static clv_planned_sends list_planned_sends(const clv_run *r) {
   if (r->purpose == RUN_EVALUATION) return clv_planned_sends_of(&r->data, CLV_COMMAND_EVALUATES);
   return clv_planned_sends_of(&r->data, r->o->resume ? CLV_COMMAND_RESUMES : CLV_COMMAND_TRAINS);
@@ -31,18 +31,18 @@ void clv_run_print_later_refusals(const clv_run *r) {
   static const struct {
     clv_command_kind kind;
     const char *words;
-  } later[] = {{CLV_COMMAND_RESUMES, "train --resume"},
-               {CLV_COMMAND_EVALUATES, "eval and predict"}};
-  for (size_t i = 0; i < CLV_COUNT(later); i++) {
+  } later_commands[] = {{CLV_COMMAND_RESUMES, "train --resume"},
+                        {CLV_COMMAND_EVALUATES, "eval and predict"}};
+  for (size_t i = 0; i < CLV_COUNT(later_commands); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-    const clv_planned_sends sends = clv_planned_sends_of(&r->data, later[i].kind);
+    const clv_planned_sends sends = clv_planned_sends_of(&r->data, later_commands[i].kind);
     clv_err reason;
-    if (later[i].kind == CLV_COMMAND_EVALUATES && !r->data.test) continue;
+    if (later_commands[i].kind == CLV_COMMAND_EVALUATES && !r->data.test) continue;
     if (clv_blueprint_check_policy(r->blueprint, &sends, &reason) == CLV_OK) continue;
     bool recovers =
-        later[i].kind == CLV_COMMAND_RESUMES && r->config->recovery.use == CLV_RECOVERY_ON;
+        later_commands[i].kind == CLV_COMMAND_RESUMES && r->config->recovery.use == CLV_RECOVERY_ON;
     clv_bytes_printf(
-        &text, "the policy will refuse %s%s: %s", later[i].words,
+        &text, "the policy will refuse %s%s: %s", later_commands[i].words,
         recovers ? ", so a worker that is lost after the first checkpoint ends the run" : "",
         reason.text);
     if (!text.failed) clv_run_warn(r, CLV_LOG_WARN, "policy", text.data);

@@ -14,15 +14,15 @@ static clv_code add_file_stamps(const clv_session_config *c, clv_bytes *lines, c
   return CLV_OK;
 }
 
-/* Derives the secret of the cache from all that the cached rows depend on: the session, its files,
- * the secret of the run, the CPU and its libraries. If one of these changes, the secret changes,
- * and the run does not use the rows of an earlier attempt. */
+/* Derives the secret of the cache from everything on which the cached rows depend: the session, its
+ * files, the secret of the run, the CPU and its libraries. If one of these changes, the secret
+ * changes, and the run does not use the rows of an earlier attempt. */
 static clv_code derive_cache_secret(const clv_run *r, clv_sha256 *ret, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes about = {0}, lines = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes public_text = {0}, lines = {0};
   const clv_backend *cpu = clv_backend_cpu();
   clv_sha256 session;
   char hex[65];
-  CLV_TRY(clv_run_write_public_session(r->config, &about, &session, err));
+  CLV_TRY(clv_run_write_public_session(r->config, &public_text, &session, err));
   clv_sha256_hex(&session, hex);
   clv_bytes_printf(&lines, "%s\n%s\n%s\n", hex, clv_backend_isa(cpu), clv_backend_libraries(cpu));
   CLV_TRY(add_file_stamps(r->config, &lines, err));

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Changes since the last attempt of a run: keys of the session file, the length of the run, and
- * data that the user accepted. clv_run_print_changes prints a line for each, and adds it to the
- * journal and to changes.jsonl; `train --resume` calls it. clv_run_refuse_changes refuses changes
- * that no checkpoint fits. `eval` and `predict` call clv_run_warn_changed_keys, which warns of
- * keys that change how a record becomes numbers.
+ * Reports changes since the last attempt of a run: keys of the session file, the length of the run,
+ * and other data that the user has accepted. clv_run_print_changes prints a line for each, and adds
+ * it to the journal and to changes.jsonl; `train --resume` calls it. clv_run_refuse_changes refuses
+ * changes after which no checkpoint fits. `eval` and `predict` call clv_run_warn_changed_keys,
+ * which warns of keys that change how a record becomes numbers.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -34,40 +34,45 @@ static const char *find_value(const clv_bytes *lines, const char *key, size_t ke
 
 static void add_key_change(clv_run *r, const char *key, size_t key_len, const char *before,
                            size_t before_len, const char *after, size_t after_len) {
-  static const char none[] = "not given";
-  CLV_AUTO(clv_bytes_done) clv_bytes k = {0}, b = {0}, a = {0};
-  clv_bytes_printf(&k, "%.*s", (int)key_len, key);
-  clv_bytes_printf(&b, "%.*s", before ? (int)before_len : (int)sizeof none, before ? before : none);
-  clv_bytes_printf(&a, "%.*s", after ? (int)after_len : (int)sizeof none, after ? after : none);
-  r->changes.failed |= k.failed || b.failed || a.failed;
-  if (!r->changes.failed) clv_run_add_change(r, k.data, b.data, a.data);
+  static const char not_given[] = "not given";
+  CLV_AUTO(clv_bytes_done) clv_bytes key_text = {0}, before_text = {0}, after_text = {0};
+  clv_bytes_printf(&key_text, "%.*s", (int)key_len, key);
+  clv_bytes_printf(&before_text, "%.*s", before ? (int)before_len : (int)sizeof not_given,
+                   before ? before : not_given);
+  clv_bytes_printf(&after_text, "%.*s", after ? (int)after_len : (int)sizeof not_given,
+                   after ? after : not_given);
+  r->changes.failed |= key_text.failed || before_text.failed || after_text.failed;
+  if (!r->changes.failed) clv_run_add_change(r, key_text.data, before_text.data, after_text.data);
 }
 
-enum { NO_STAGE = 0 };
+enum { NO_COMMON_STAGE = 0 };
 
 /* Returns true for keys of a stage that the change of the cut describes: its layers, and all keys
- * of a stage that one of the sessions lacks. n_common: stages that both have; NO_STAGE: the
- * sessions have different layers, so every key counts. */
+ * of a stage that one of the sessions lacks. n_common: number of stages that both sessions have;
+ * NO_COMMON_STAGE: the sessions have different layers, so every key counts. */
 static bool is_key_of_cut(const char *key, size_t n_common) {
   static const char stages[] = "stages.", layers[] = ".layers";
-  if (n_common == NO_STAGE || strncmp(key, stages, sizeof stages - 1) != 0) return false;
+  if (n_common == NO_COMMON_STAGE || strncmp(key, stages, sizeof stages - 1) != 0) return false;
   char *rest;
   unsigned long stage = strtoul(key + sizeof stages - 1, &rest, 10);
   return stage >= n_common || strncmp(rest, layers, sizeof layers - 1) == 0;
 }
 
-/* Adds a change for each key of `one` that `other` lacks or has with another value. backwards:
- * `one` is the present session and `other` the earlier one; adds only keys that `other` lacks.
- * n_common: see is_key_of_cut, whose keys are skipped. */
+/* Adds a change for each key of `one` (the earlier session) that `other` (the present session)
+ * lacks or has with another value. only_missing: `one` is the present session and `other` the
+ * earlier one; adds only keys that `other` lacks. n_common: as in is_key_of_cut; keys for which
+ * that function is true are skipped. */
 static void compare_key_lines(clv_run *r, const clv_bytes *one, const clv_bytes *other,
-                              bool backwards, size_t n_common) {
+                              bool only_missing, size_t n_common) {
   for (const char *at = one->data; at && *at; at = strchr(at, '\n') + 1) {
-    size_t key = strcspn(at, ":"), len = strcspn(at + key + 2, "\n"), n = 0;
+    size_t key_len = strcspn(at, ":"), value_len = strcspn(at + key_len + 2, "\n"), other_len = 0;
     if (is_key_of_cut(at, n_common)) continue;
-    const char *value = at + key + 2, *now = find_value(other, at, key, &n);
-    if (backwards && !now) add_key_change(r, at, key, NULL, 0, value, len);
-    if (backwards || (now && n == len && memcmp(now, value, n) == 0)) continue;
-    add_key_change(r, at, key, value, len, now, n);
+    const char *value = at + key_len + 2, *other_value = find_value(other, at, key_len, &other_len);
+    if (only_missing && !other_value) add_key_change(r, at, key_len, NULL, 0, value, value_len);
+    if (only_missing ||
+        (other_value && other_len == value_len && memcmp(other_value, value, other_len) == 0))
+      continue;
+    add_key_change(r, at, key_len, value, value_len, other_value, other_len);
   }
 }
 
@@ -86,7 +91,8 @@ static void compare_total_steps(clv_run *r, const clv_session_config *earlier_se
   unsigned long long before = count_steps_of_run(&earlier_session->train, records);
   unsigned long long after = count_steps_of_run(&r->config->train, r->data.train_rows.n);
   const clv_lr_config *s = &r->config->train.schedule;
-  bool follows = (s->kind == CLV_LR_COSINE || s->kind == CLV_LR_LINEAR) && !s->total_steps;
+  bool depends_on_length =
+      (s->kind == CLV_LR_COSINE || s->kind == CLV_LR_LINEAR) && !s->total_steps;
   char old[24], new[24], key[128];
   if (before == after) return;
   snprintf(old, sizeof old, "%llu", before);
@@ -94,7 +100,7 @@ static void compare_total_steps(clv_run *r, const clv_session_config *earlier_se
   clv_run_add_change(r, "steps of the run", old, new);
   snprintf(key, sizeof key,
            "steps of train.schedule, which follow the run (total_steps: %llu keeps them)", before);
-  if (follows) clv_run_add_change(r, key, old, new);
+  if (depends_on_length) clv_run_add_change(r, key, old, new);
 }
 
 /* ---- lines ----------------------------------------------------------------------------------- */
@@ -143,7 +149,7 @@ static clv_code print_all_changes(const clv_run *r, clv_err *err) {
 
 /* Sets data.validation.by and data.limit_by of an earlier version's session to the present values,
  * because that version had no such keys. */
-static void set_old_rules(const clv_run *r, clv_session_config *earlier_session) {
+static void fill_in_missing_keys(const clv_run *r, clv_session_config *earlier_session) {
   if (!r->is_of_old_version) return;
   earlier_session->data.validation_split_by = r->config->data.validation_split_by;
   earlier_session->data.limit_chosen_by = r->config->data.limit_chosen_by;
@@ -167,13 +173,13 @@ static clv_code compare_keys(clv_run *r, clv_session_config *earlier_session, cl
   CLV_AUTO(clv_bytes_done) clv_bytes before = {0}, after = {0}, old_cut = {0}, new_cut = {0};
   bool has_same_layers;
   const clv_seed *seed = &r->config->train.seed, *old = &earlier_session->train.seed;
-  set_old_rules(r, earlier_session);
+  fill_in_missing_keys(r, earlier_session);
   CLV_TRY(clv_session_config_write_lines(earlier_session, &before, err));
   CLV_TRY(clv_session_config_write_lines(r->config, &after, err));
   CLV_TRY(clv_run_compare_cut(r, earlier_session, &old_cut, &new_cut, &has_same_layers, err));
   add_cut_change(r, &old_cut, &new_cut);
   size_t n_common =
-      has_same_layers ? CLV_MIN(earlier_session->n_stages, r->config->n_stages) : NO_STAGE;
+      has_same_layers ? CLV_MIN(earlier_session->n_stages, r->config->n_stages) : NO_COMMON_STAGE;
   compare_key_lines(r, &before, &after, false, n_common);
   compare_key_lines(r, &after, &before, true, n_common);
   if (seed->is_given && old->is_given && memcmp(&seed->key, &old->key, sizeof seed->key) != 0)
@@ -251,15 +257,15 @@ static clv_code check_optimizer(const clv_run *r, const clv_session_config *last
   const clv_optimizer_row *old = clv_optimizer_row_of(old_optim.kind),
                           *new = clv_optimizer_row_of(new_optim.kind);
   char key[64], before[32], after[32];
-  int more = find_missing_moment(&old_optim, &new_optim),
-      moment = more < 0 ? find_missing_moment(&new_optim, &old_optim) : more;
+  int missing_now = find_missing_moment(&old_optim, &new_optim),
+      moment = missing_now < 0 ? find_missing_moment(&new_optim, &old_optim) : missing_now;
   if (moment < 0) return CLV_OK;
   if (old != new) return fail_changed_key(r, "train.optimizer.kind", old->name, new->name, err);
   uint32_t settings = new->moments[moment].absent_if_0;
-  clv_optim_setting of = (clv_optim_setting)__builtin_ctz(settings);
-  snprintf(key, sizeof key, "train.optimizer.%s", clv_optim_setting_name(of));
-  snprintf(before, sizeof before, "%g", clv_optim_setting_value(&old_optim, of));
-  snprintf(after, sizeof after, "%g", clv_optim_setting_value(&new_optim, of));
+  clv_optim_setting setting = (clv_optim_setting)__builtin_ctz(settings);
+  snprintf(key, sizeof key, "train.optimizer.%s", clv_optim_setting_name(setting));
+  snprintf(before, sizeof before, "%g", clv_optim_setting_value(&old_optim, setting));
+  snprintf(after, sizeof after, "%g", clv_optim_setting_value(&new_optim, setting));
   return fail_changed_key(r, key, before, after, err);
 }
 
@@ -294,8 +300,8 @@ clv_code clv_run_warn_changed_keys(clv_run *r, clv_err *err) {
   if (!earlier_session) return CLV_OK; /* the folder has only checkpoints, no session */
   CLV_TRY(clv_session_config_write_lines(earlier_session, &before, err));
   CLV_TRY(clv_session_config_write_lines(r->config, &after, err));
-  compare_key_lines(r, &before, &after, false, NO_STAGE);
-  compare_key_lines(r, &after, &before, true, NO_STAGE);
+  compare_key_lines(r, &before, &after, false, NO_COMMON_STAGE);
+  compare_key_lines(r, &after, &before, true, NO_COMMON_STAGE);
   if (r->changes.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   warn_of_each_change(r);
   return CLV_OK;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The commands `checkpoint ls` and `checkpoint verify`, and the list of the checkpoints of a run
- * folder that all commands on checkpoints use. Both only read, so they may be used while the run
- * trains: a checkpoint that the run deletes meanwhile is left out.
+ * folder that all commands on checkpoints use. Both commands only read, so they may be used while
+ * the run trains. A checkpoint that the run deletes meanwhile is left out.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -232,9 +232,11 @@ clv_exit_code clv_run_checkpoint_ls(const clv_session_config *config, const clv_
 /* Result of the comparison of one or several checkpoints. */
 typedef struct verification {
   const clv_session_config *config;
-  bool json, quick;
+  bool json;
+  bool asks_only; /* uses the digests that workers report for their files; false: reads all files */
   clv_stores *stores;
-  clv_exit_code exit_code; /* of the worst problem: a damaged file counts more than a lost worker */
+  /* exit code of the worst problem: a damaged file is worse than a worker that cannot be reached */
+  clv_exit_code exit_code;
 } verification;
 
 static void note_problem(verification *v, const clv_err *reason) {
@@ -244,12 +246,12 @@ static void note_problem(verification *v, const clv_err *reason) {
 }
 
 static void append_problem(const verification *v, const clv_run_checkpoint *c, const char *file,
-                           const char *reason, size_t before, clv_bytes *out) {
+                           const char *reason, size_t n_before, clv_bytes *out) {
   if (!v->json) {
     clv_bytes_printf(out, "checkpoint-%llu: %s\n", (unsigned long long)c->step, reason);
     return;
   }
-  clv_bytes_puts(out, before ? ",{\"file\":" : "{\"file\":");
+  clv_bytes_puts(out, n_before ? ",{\"file\":" : "{\"file\":");
   clv_bytes_add_json(out, file);
   clv_bytes_puts(out, ",\"message\":");
   clv_bytes_add_json(out, reason);
@@ -262,8 +264,8 @@ static size_t compare_files(verification *v, const clv_run_checkpoint *c, clv_by
   for (size_t i = 0; i < c->manifest.n_files && v->exit_code != CLV_EXIT_INTERRUPTED; i++) {
     const clv_manifest_file *f = &c->manifest.files[i];
     clv_err reason;
-    clv_code code = v->quick ? clv_stores_ask(v->stores, c->folder, f, &reason)
-                             : clv_stores_check(v->stores, c->folder, f, &reason);
+    clv_code code = v->asks_only ? clv_stores_ask(v->stores, c->folder, f, &reason)
+                                 : clv_stores_check(v->stores, c->folder, f, &reason);
     if (code == CLV_OK) continue;
     note_problem(v, &reason);
     append_problem(v, c, f->name, reason.text, n++, out);
@@ -288,7 +290,7 @@ static bool is_unfinished(const clv_run_checkpoint *c) {
 
 static void verify_checkpoint(verification *v, const clv_run_checkpoint *c, clv_bytes *out) {
   CLV_AUTO(clv_bytes_done) clv_bytes problems = {0};
-  const verification before = *v;
+  const verification old_result = *v;
   size_t n = 0;
   if (c->manifest.n_files) {
     n = compare_files(v, c, &problems);
@@ -297,7 +299,7 @@ static void verify_checkpoint(verification *v, const clv_run_checkpoint *c, clv_
     append_problem(v, c, "MANIFEST.json", c->problem.text, n++, &problems);
   }
   if (was_deleted(c)) {
-    v->exit_code = before.exit_code;
+    v->exit_code = old_result.exit_code;
     return;
   }
   const char *text = problems.data ? problems.data : "";
@@ -320,7 +322,8 @@ clv_exit_code clv_run_checkpoint_verify(const clv_session_config *config,
       clv_run_checkpoints_read(config->checkpoint.dir, &l, &err) != CLV_OK ||
       clv_run_checkpoints_choose(&l, config->checkpoint.dir, o->checkpoint, &err) != CLV_OK)
     return (clv_exit_code)clv_exit_report(clv_run_checkpoints_exit_code(&err), &err);
-  verification v = {.config = config, .json = o->json, .quick = o->reads_sample_only, .stores = s};
+  verification v = {
+      .config = config, .json = o->json, .asks_only = o->reads_sample_only, .stores = s};
   for (size_t i = 0; i < l.n && v.exit_code != CLV_EXIT_INTERRUPTED; i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
     bool is_skipped = !o->checkpoint && is_unfinished(&l.list[i]);

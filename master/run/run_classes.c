@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The class names of a run: a file in the run folder with one name per line, in the order of the
- * class numbers. `train` writes it; `eval`, `predict` and `export` read it.
+ * Reads and writes the class names of a run: a file in the run folder with one name per line, in
+ * the order of the class numbers. `train` writes it; `eval`, `predict` and `export` read it.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 #include "master/run/run_int.h"
 
-enum { MAX_BYTES = 16 << 20, MAX_NAME = 255 };
+enum { MAX_BYTES = 16 << 20, MAX_NAME_LEN = 255 };
 
 void clv_classes_free(clv_classes *c) {
   if (!c) return;
@@ -25,11 +25,11 @@ static bool can_be_class_name(const char *name) {
   size_t n = strlen(name);
   for (const char *p = name; *p; p++)
     if ((unsigned char)*p < 0x20 || *p == 0x7f || *p == '/') return false;
-  return n && n <= MAX_NAME && name[0] != '.';
+  return n && n <= MAX_NAME_LEN && name[0] != '.';
 }
 
-static clv_code fail_damaged_line(const char *label, size_t line, const char *what, clv_err *err) {
-  return clv_fail(err, CLV_DATA_LOSS, "%s is damaged: line %zu %s", label, line, what);
+static clv_code fail_damaged_line(const char *label, size_t line, const char *fault, clv_err *err) {
+  return clv_fail(err, CLV_DATA_LOSS, "%s is damaged: line %zu %s", label, line, fault);
 }
 
 static clv_code split_into_names(clv_classes *c, size_t len, const char *label, clv_err *err) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cut of a session as text, compared with that of the last attempt (clv_run_compare_cut).
+ * Writes the cut of a session as text, and compares it with the cut of the last attempt
+ * (clv_run_compare_cut).
  */
 #include <string.h>
 
@@ -19,7 +20,7 @@ static void free_cut(cut *c) {
   clv_bytes_done(&c->text);
 }
 
-/* Computes the cut of a session. inputs: those of the present data. */
+/* Computes the cut of a session. inputs: shapes of the inputs of the present data. */
 static clv_code make_cut(const clv_session_config *c, const clv_model_inputs *inputs, cut *ret,
                          clv_err *err) {
   if (c->n_stages > CLV_MAX_STAGES) return clv_fail(err, CLV_INVALID, "too many stages");
@@ -36,24 +37,24 @@ static clv_code make_cut(const clv_session_config *c, const clv_model_inputs *in
 }
 
 static bool has_same_layers(const clv_graph *a, const clv_graph *b) {
-  bool same = a->n_nodes == b->n_nodes;
-  for (int i = 0; same && i < a->n_nodes; i++)
-    same = a->nodes[i].op == b->nodes[i].op && a->nodes[i].dtype == b->nodes[i].dtype &&
-           strcmp(a->nodes[i].name, b->nodes[i].name) == 0 &&
-           memcmp(&a->nodes[i].attrs, &b->nodes[i].attrs, sizeof a->nodes[i].attrs) == 0 &&
-           clv_shape_equal(&a->nodes[i].shape, &b->nodes[i].shape);
-  return same;
+  bool is_same = a->n_nodes == b->n_nodes;
+  for (int i = 0; is_same && i < a->n_nodes; i++)
+    is_same = a->nodes[i].op == b->nodes[i].op && a->nodes[i].dtype == b->nodes[i].dtype &&
+              strcmp(a->nodes[i].name, b->nodes[i].name) == 0 &&
+              memcmp(&a->nodes[i].attrs, &b->nodes[i].attrs, sizeof a->nodes[i].attrs) == 0 &&
+              clv_shape_equal(&a->nodes[i].shape, &b->nodes[i].shape);
+  return is_same;
 }
 
 clv_code clv_run_compare_cut(const clv_run *r, const clv_session_config *earlier_session,
-                             clv_bytes *ret_before, clv_bytes *ret_after, bool *ret_same_layers,
+                             clv_bytes *ret_before, clv_bytes *ret_after, bool *ret_has_same_layers,
                              clv_err *err) {
   CLV_AUTO(free_cut) cut before = {0}, after = {0};
   clv_err reason;
-  *ret_same_layers = false;
+  *ret_has_same_layers = false;
   if (make_cut(earlier_session, &r->blueprint->inputs, &before, &reason) != CLV_OK) return CLV_OK;
   CLV_TRY(make_cut(r->config, &r->blueprint->inputs, &after, err));
-  *ret_same_layers = has_same_layers(before.graph, after.graph);
+  *ret_has_same_layers = has_same_layers(before.graph, after.graph);
   if (strcmp(before.text.data, after.text.data) == 0) return CLV_OK;
   *ret_before = before.text;
   *ret_after = after.text;

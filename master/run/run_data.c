@@ -20,7 +20,7 @@
 
 #include "master/run/run_int.h"
 
-enum { MAX_BYTES = 1 << 16, PART_TEXT = 80, CHANGES_SHOWN = 3 };
+enum { MAX_BYTES = 1 << 16, PART_TEXT_BYTES = 80, MAX_CHANGES_SHOWN = 3 };
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
@@ -30,9 +30,9 @@ static void append_digest_line(const clv_data_digest *p, clv_bytes *out) {
   clv_bytes_printf(out, "%s %llu %s\n", p->name, (unsigned long long)p->records, hex);
 }
 
-/* Parses a line without its newline. Accepts only the form that format_part writes. */
+/* Parses a line without its newline. Accepts only the exact form that append_digest_line writes. */
 static bool parse_digest_line(const char *line, size_t len, clv_data_digest *ret) {
-  CLV_AUTO(clv_bytes_done) clv_bytes again = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes rewritten = {0};
   size_t n = strcspn(line, " \n");
   if (!n || n >= sizeof ret->name || line[n] != ' ' || len < 66 + n) return false;
   *ret = (clv_data_digest){.records = strtoull(line + n + 1, NULL, 10)};
@@ -40,8 +40,8 @@ static bool parse_digest_line(const char *line, size_t len, clv_data_digest *ret
   char hex[65] = "";
   memcpy(hex, line + len - 64, 64);
   if (!clv_sha256_parse(hex, &ret->digest)) return false;
-  append_digest_line(ret, &again);
-  return !again.failed && again.len == len + 1 && memcmp(again.data, line, len) == 0;
+  append_digest_line(ret, &rewritten);
+  return !rewritten.failed && rewritten.len == len + 1 && memcmp(rewritten.data, line, len) == 0;
 }
 
 clv_code clv_data_digests_parse(const char *text, size_t len, const char *label,
@@ -83,9 +83,9 @@ typedef struct digested_set {
   bool digests_rows_only; /* another set has the same records, so only the rows get a digest */
 } digested_set;
 
-enum { SETS = 3 };
+enum { MAX_SETS = 3 };
 
-static size_t list_digested_sets(const clv_run *r, digested_set sets[SETS]) {
+static size_t list_digested_sets(const clv_run *r, digested_set sets[MAX_SETS]) {
   size_t n = 0;
   const clv_run_data *d = &r->data;
   sets[n++] = (digested_set){"train", d->train, &d->train_rows, false};
@@ -96,10 +96,10 @@ static size_t list_digested_sets(const clv_run *r, digested_set sets[SETS]) {
 }
 
 static clv_data_digest *append_digest(clv_data_digests *to, const digested_set *s, const char *kind,
-                                      const char *of, uint64_t records) {
+                                      const char *suffix, uint64_t records) {
   clv_data_digest *p = &to->list[to->n++];
   p->records = records;
-  snprintf(p->name, sizeof p->name, "%s.%s%s", s->name, kind, of);
+  snprintf(p->name, sizeof p->name, "%s.%s%s", s->name, kind, suffix);
   return p;
 }
 
@@ -113,31 +113,32 @@ static void print_digest_notice(const digested_set *s) {
 static clv_code compute_part_digest(const digested_set *s, size_t k, const clv_data_digest *stamp,
                                     const clv_data_digests *earlier_digests, clv_data_digests *now,
                                     clv_err *err) {
-  bool labels =
+  bool is_labels =
       strcmp(clv_dataset_part_name(s->ds, k), "labels") == 0 && k >= clv_dataset_input_count(s->ds);
   clv_data_digest *p =
-      append_digest(now, s, labels ? "labels" : "input.",
-                    labels ? "" : clv_dataset_part_name(s->ds, k), clv_dataset_count(s->ds));
-  const clv_data_digest *old = find_digest(earlier_digests, p->name),
-                        *seen = stamp ? find_digest(earlier_digests, stamp->name) : NULL;
-  bool same_files = old && seen && memcmp(&seen->digest, &stamp->digest, sizeof seen->digest) == 0;
-  if (!labels && same_files) {
-    p->digest = old->digest;
+      append_digest(now, s, is_labels ? "labels" : "input.",
+                    is_labels ? "" : clv_dataset_part_name(s->ds, k), clv_dataset_count(s->ds));
+  const clv_data_digest *old_part = find_digest(earlier_digests, p->name),
+                        *old_stamp = stamp ? find_digest(earlier_digests, stamp->name) : NULL;
+  bool has_same_files = old_part && old_stamp &&
+                        memcmp(&old_stamp->digest, &stamp->digest, sizeof old_stamp->digest) == 0;
+  if (!is_labels && has_same_files) {
+    p->digest = old_part->digest;
     return CLV_OK;
   }
-  if (stamp && !labels) print_digest_notice(s);
+  if (stamp && !is_labels) print_digest_notice(s);
   return clv_dataset_digest(s->ds, k, &p->digest, err);
 }
 
 static clv_code compute_set_digests(const digested_set *s, const clv_data_digests *earlier_digests,
                                     clv_data_digests *now, clv_err *err) {
   static const clv_sha256 no_stamp;
-  clv_sha256 of;
+  clv_sha256 stamp_digest;
   clv_data_digest *stamp = NULL;
-  CLV_TRY(clv_dataset_stamp(s->ds, &of, err));
-  if (memcmp(&of, &no_stamp, sizeof of) != 0 && !s->digests_rows_only) {
+  CLV_TRY(clv_dataset_stamp(s->ds, &stamp_digest, err));
+  if (memcmp(&stamp_digest, &no_stamp, sizeof stamp_digest) != 0 && !s->digests_rows_only) {
     stamp = append_digest(now, s, "stamp", "", clv_dataset_count(s->ds));
-    stamp->digest = of;
+    stamp->digest = stamp_digest;
   }
   for (size_t k = 0; k < clv_dataset_part_count(s->ds) && !s->digests_rows_only; k++)
     CLV_TRY(compute_part_digest(s, k, stamp, earlier_digests, now, err));
@@ -181,7 +182,7 @@ static clv_code compute_file_digest(const clv_session_config *c, const model_fil
 }
 
 /* Computes the digests of the model's files. Call before the digests of the sets are computed:
- * messages name the first CHANGES_SHOWN changes, and a changed file may be why a set has
+ * messages name the first MAX_CHANGES_SHOWN changes, and a changed file may be why a set has
  * changed. */
 static clv_code compute_file_digests(const clv_session_config *c, clv_data_digests *ret,
                                      clv_err *err) {
@@ -193,7 +194,7 @@ static clv_code compute_file_digests(const clv_session_config *c, clv_data_diges
 
 static clv_code compute_data_digests(clv_run *r, const clv_data_digests *earlier_digests,
                                      clv_err *err) {
-  digested_set sets[SETS];
+  digested_set sets[MAX_SETS];
   size_t n = list_digested_sets(r, sets);
   CLV_TRY(compute_file_digests(r->config, &r->data_digests, err));
   for (size_t i = 0; i < n; i++)
@@ -210,7 +211,7 @@ static bool has_suffix(const char *name, const char *ending) {
 
 /* Appends the name of a part for messages, such as "labels of data.train (y.npy)". */
 static void append_part_name(const clv_run *r, const clv_data_digest *p, clv_bytes *out) {
-  digested_set sets[SETS];
+  digested_set sets[MAX_SETS];
   size_t n = list_digested_sets(r, sets), len = strcspn(p->name, ".");
   const char *part = p->name + len + 1;
   const model_file *file = find_model_file(p->name);
@@ -249,17 +250,18 @@ static bool has_changed(const clv_data_digests *earlier_digests, const clv_data_
 /* Formats a part as "50 records, digest 3f5c9a01b2c3". The digest is keyed by the secret of the
  * run, so that a reader of the log cannot find the labels by trying. */
 static void format_part_for_message(const clv_run *r, const clv_data_digest *p,
-                                    char text[PART_TEXT]) {
+                                    char text[PART_TEXT_BYTES]) {
   char hex[65];
   clv_sha256 keyed = {{0}};
   (void)!clv_hmac_sha256(&r->secret, &p->digest, sizeof p->digest, &keyed, NULL);
   clv_sha256_hex(&keyed, hex);
-  snprintf(text, PART_TEXT, "%llu records, digest %.12s", (unsigned long long)p->records, hex);
+  snprintf(text, PART_TEXT_BYTES, "%llu records, digest %.12s", (unsigned long long)p->records,
+           hex);
 }
 
 static void add_change(clv_run *r, const clv_data_digest *old, const clv_data_digest *now) {
   CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
-  char before[PART_TEXT] = "none", after[PART_TEXT];
+  char before[PART_TEXT_BYTES] = "none", after[PART_TEXT_BYTES];
   if (old) format_part_for_message(r, old, before);
   format_part_for_message(r, now, after);
   append_part_name(r, now, &name);
@@ -271,12 +273,13 @@ static void add_change(clv_run *r, const clv_data_digest *old, const clv_data_di
  * names only the records. */
 static bool is_due_to_changed_records(const clv_run *r, const clv_data_digests *earlier_digests,
                                       const clv_data_digest *now) {
-  bool test = strncmp(now->name, "test.", 5) == 0;
+  bool is_test = strncmp(now->name, "test.", 5) == 0;
   if (!has_suffix(now->name, ".rows")) return false;
   for (size_t i = 0; i < r->data_digests.n; i++) {
     const clv_data_digest *p = &r->data_digests.list[i];
-    bool same_set = test == (strncmp(p->name, "test.", 5) == 0);
-    if (same_set && !has_suffix(p->name, ".rows") && has_changed(earlier_digests, p)) return true;
+    bool is_of_same_set = is_test == (strncmp(p->name, "test.", 5) == 0);
+    if (is_of_same_set && !has_suffix(p->name, ".rows") && has_changed(earlier_digests, p))
+      return true;
   }
   return false;
 }
@@ -289,7 +292,8 @@ static void describe_change(const clv_run *r, const clv_data_digest *old,
                      (unsigned long long)now->records);
 }
 
-/* Appends the first CHANGES_SHOWN changed parts to `text`. Returns the number of changed parts. */
+/* Appends the first MAX_CHANGES_SHOWN changed parts to `text`. Returns the number of changed
+ * parts. */
 static size_t list_changes(clv_run *r, const clv_data_digests *earlier_digests, clv_bytes *text) {
   size_t n = 0;
   for (size_t i = 0; i < r->data_digests.n; i++) {
@@ -297,14 +301,14 @@ static size_t list_changes(clv_run *r, const clv_data_digests *earlier_digests, 
                           *old = find_digest(earlier_digests, now->name);
     if (!has_changed(earlier_digests, now) || is_due_to_changed_records(r, earlier_digests, now))
       continue;
-    if (n < CHANGES_SHOWN) {
+    if (n < MAX_CHANGES_SHOWN) {
       clv_bytes_puts(text, n ? "; " : "");
       describe_change(r, old, now, text);
     }
     n++;
     add_change(r, old, now);
   }
-  if (n > CHANGES_SHOWN) clv_bytes_printf(text, "; and %zu more", n - CHANGES_SHOWN);
+  if (n > MAX_CHANGES_SHOWN) clv_bytes_printf(text, "; and %zu more", n - MAX_CHANGES_SHOWN);
   return n;
 }
 
@@ -327,28 +331,29 @@ static clv_code compare_digests(clv_run *r, const clv_data_digests *earlier_dige
 /* Fails if the session chooses other records than versions up to 0.7 did. Those versions took the
  * validation records from the end of arrays, or at random from data in other formats, and limited a
  * set to its first records. */
-static clv_code check_old_rules(const clv_run *r, clv_err *err) {
+static clv_code check_chooses_old_records(const clv_run *r, clv_err *err) {
   const clv_data_config *d = &r->config->data;
-  bool arrays = clv_format_row_of(d->format)->has_arrays;
-  clv_split_by by = arrays ? CLV_BY_END : CLV_BY_CHANCE;
-  bool held = d->validation_fraction > 0 && d->validation_split_by != by;
-  bool limited = (d->limit_train || d->limit_test) && d->limit_chosen_by != CLV_BY_END;
-  if ((!held && !limited) || r->o->accept_data) return CLV_OK;
+  bool has_arrays = clv_format_row_of(d->format)->has_arrays;
+  clv_split_by old_split = has_arrays ? CLV_BY_END : CLV_BY_CHANCE;
+  bool has_other_split = d->validation_fraction > 0 && d->validation_split_by != old_split;
+  bool has_other_limit = (d->limit_train || d->limit_test) && d->limit_chosen_by != CLV_BY_END;
+  if ((!has_other_split && !has_other_limit) || r->o->accept_data) return CLV_OK;
   return clv_fail(
       err, CLV_DATA_LOSS,
       "%s has no " CLV_RUN_DATA_FILE
       ": the run was begun by Cleave 0.7 or earlier, which chose other records. Set %s%s%s "
       "to continue with those, or pass --accept-data to choose again",
       r->dir.data,
-      !held    ? ""
-      : arrays ? "data.validation.by: last"
-               : "data.validation.by: random",
-      held && limited ? " and " : "", limited ? "data.limit_by: first" : "");
+      !has_other_split ? ""
+      : has_arrays     ? "data.validation.by: last"
+                       : "data.validation.by: random",
+      has_other_split && has_other_limit ? " and " : "",
+      has_other_limit ? "data.limit_by: first" : "");
 }
 
 static clv_code warn_of_missing_digests(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  CLV_TRY(check_old_rules(r, err));
+  CLV_TRY(check_chooses_old_records(r, err));
   r->is_of_old_version = true;
   clv_bytes_printf(&text,
                    "%s has no " CLV_RUN_DATA_FILE
@@ -453,9 +458,10 @@ clv_code clv_run_compare_config(const char *dir, const clv_session_config *c, bo
   if (!f->path_of(c)) return CLV_OK;
   CLV_TRY(compute_file_digest(c, f, &now, err));
   clv_code code = read_digests(dir, &earlier_digests, &reason);
-  const clv_data_digest *was = find_digest(&earlier_digests, f->part);
-  if (!was) return handle_missing_digest(dir, c, code, &reason, accept, notes, err);
-  if (memcmp(&now.list[0].digest, &was->digest, sizeof was->digest) == 0) return CLV_OK;
+  const clv_data_digest *old_digest = find_digest(&earlier_digests, f->part);
+  if (!old_digest) return handle_missing_digest(dir, c, code, &reason, accept, notes, err);
+  if (memcmp(&now.list[0].digest, &old_digest->digest, sizeof old_digest->digest) == 0)
+    return CLV_OK;
   if (!accept)
     return clv_fail(
         err, CLV_DATA_LOSS,

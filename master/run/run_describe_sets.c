@@ -8,7 +8,10 @@
 
 #include "master/run/run_int.h"
 
-enum { SAMPLE = 32 /* records whose values are looked at */, SHOWN = 8 /* most classes listed */ };
+enum {
+  SAMPLE_RECORDS = 32,  /* records whose values are examined */
+  MAX_SHOWN_CLASSES = 8 /* most classes that the text lists */
+};
 
 typedef struct set {
   const char *key, *name; /* key of the session file; name in text and JSON */
@@ -19,20 +22,21 @@ typedef struct set {
 /* Begins a JSON member whose value is an object. Writes a comma before it unless it is the
  * first. */
 static void begin_member(clv_bytes *out, const char *key) {
-  bool first = !out->len || out->data[out->len - 1] == '{';
-  clv_bytes_printf(out, "%s\"%s\":{", first ? "" : ",", key);
+  bool is_first = !out->len || out->data[out->len - 1] == '{';
+  clv_bytes_printf(out, "%s\"%s\":{", is_first ? "" : ",", key);
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
 static void append_levels(const set *s, const clv_value_levels *f, clv_bytes *out) {
-  char levels[48] = "", of[64] = "";
+  char levels[48] = "", range_text[64] = "";
   if (f->n_levels)
     snprintf(levels, sizeof levels, ", %zu level%s", f->n_levels, CLV_S(f->n_levels));
   if (f->image_bits)
-    snprintf(of, sizeof of, " of %d (%u bits)", f->image_bits == 16 ? 65535 : 255, f->image_bits);
+    snprintf(range_text, sizeof range_text, " of %d (%u bits)", f->image_bits == 16 ? 65535 : 255,
+             f->image_bits);
   clv_bytes_printf(out, "%s: values from %.6g to %.6g%s%s, in %zu of %zu records\n", s->key, f->low,
-                   f->high, of, levels, f->records, clv_dataset_count(s->ds));
+                   f->high, range_text, levels, f->records, clv_dataset_count(s->ds));
 }
 
 /* Appends a number, or null if JSON cannot represent it. */
@@ -55,7 +59,7 @@ static void append_levels_json(const set *s, const clv_value_levels *f, clv_byte
 
 static clv_code describe_levels(const set *s, bool json, clv_bytes *out, clv_err *err) {
   clv_value_levels f;
-  CLV_TRY(clv_dataset_value_levels(s->ds, SAMPLE, &f, err));
+  CLV_TRY(clv_dataset_value_levels(s->ds, SAMPLE_RECORDS, &f, err));
   if (f.records) (json ? append_levels_json : append_levels)(s, &f, out);
   return CLV_OK;
 }
@@ -64,8 +68,8 @@ static clv_code describe_levels(const set *s, bool json, clv_bytes *out, clv_err
 
 static size_t count_classes(const clv_dataset *ds) {
   int64_t low, high;
-  size_t named = clv_dataset_class_count(ds);
-  if (named) return named;
+  size_t n_named = clv_dataset_class_count(ds);
+  if (n_named) return n_named;
   return clv_dataset_label_range(ds, &low, &high) && high < 1 << 20 ? (size_t)high + 1 : 0;
 }
 
@@ -78,21 +82,23 @@ static void append_class(clv_bytes *out, const clv_dataset *ds, size_t class, si
 }
 
 static void append_rest_of_classes(clv_bytes *out, const size_t *counts, size_t n) {
-  size_t least = SIZE_MAX, most = 0, none = 0;
-  for (size_t i = SHOWN; i < n; i++) {
-    least = CLV_MIN(least, counts[i]);
-    most = CLV_MAX(most, counts[i]);
-    none += !counts[i];
+  size_t min_records = SIZE_MAX, max_records = 0, n_empty = 0;
+  for (size_t i = MAX_SHOWN_CLASSES; i < n; i++) {
+    min_records = CLV_MIN(min_records, counts[i]);
+    max_records = CLV_MAX(max_records, counts[i]);
+    n_empty += !counts[i];
   }
-  clv_bytes_printf(out, " and %zu more classes of %zu to %zu records", n - SHOWN, least, most);
-  if (none) clv_bytes_printf(out, ", %zu of them without any", none);
+  clv_bytes_printf(out, " and %zu more classes of %zu to %zu records", n - MAX_SHOWN_CLASSES,
+                   min_records, max_records);
+  if (n_empty) clv_bytes_printf(out, ", %zu of them without any", n_empty);
 }
 
 static void append_classes(const set *s, const size_t *counts, size_t n, clv_bytes *out) {
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
   if (!n || !s->rows->n) return;
-  for (size_t i = 0; i < CLV_MIN(n, (size_t)SHOWN); i++) append_class(&line, s->ds, i, counts[i]);
-  if (n > SHOWN) append_rest_of_classes(&line, counts, n);
+  for (size_t i = 0; i < CLV_MIN(n, (size_t)MAX_SHOWN_CLASSES); i++)
+    append_class(&line, s->ds, i, counts[i]);
+  if (n > MAX_SHOWN_CLASSES) append_rest_of_classes(&line, counts, n);
   if (!line.failed) clv_text_to_printable(line.data);
   out->failed |= line.failed;
   clv_bytes_printf(out, "%s: %zu record%s: %s\n", s->name, s->rows->n, CLV_S(s->rows->n),

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The egress table and the egress record of a run: compares the table with that of the first
- * attempt, opens and closes the record, and chooses the number of micro-batches. `train`, `eval`
- * and `predict` call these functions.
+ * Handles the egress table and the egress record of a run: compares the table with that of the
+ * first attempt, opens and closes the record, and chooses the number of micro-batches. `train`,
+ * `eval` and `predict` call these functions.
  */
 #include <stdio.h>
 #include <string.h>
@@ -90,30 +90,32 @@ static void copy_path_end(char *to, size_t size, const char *path) {
 
 static void add_look_to_record(const clv_run *r) {
   const clv_look *look = &r->look;
-  clv_egress_line l = {.look.records = look->records};
+  clv_egress_line line = {.look.records = look->records};
   if (!look->has_run) return;
-  clv_look_result_text(&look->of[CLV_LOOK_PIXELS], l.look.pixels);
-  clv_look_result_text(&look->of[CLV_LOOK_TOKENS], l.look.tokens);
-  clv_look_result_text(&look->of[CLV_LOOK_LABELS], l.look.labels);
-  clv_look_result_text(&look->of[CLV_LOOK_FEATURES], l.look.features);
-  clv_look_result_text(&look->of[CLV_LOOK_GROUPS], l.look.groups);
-  clv_egress_note_look(r->egress_record, &l);
+  clv_look_result_text(&look->results[CLV_LOOK_PIXELS], line.look.pixels);
+  clv_look_result_text(&look->results[CLV_LOOK_TOKENS], line.look.tokens);
+  clv_look_result_text(&look->results[CLV_LOOK_LABELS], line.look.labels);
+  clv_look_result_text(&look->results[CLV_LOOK_FEATURES], line.look.features);
+  clv_look_result_text(&look->results[CLV_LOOK_GROUPS], line.look.groups);
+  clv_egress_note_look(r->egress_record, &line);
 }
 
 clv_code clv_run_open_record(clv_run *r, const char *command, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  clv_egress_line about = {0};
-  snprintf(about.start.command, sizeof about.start.command, "%s", command);
-  copy_path_end(about.start.session, sizeof about.start.session, r->config->name);
-  copy_path_end(about.start.run, sizeof about.start.run, r->dir.data);
-  copy_path_end(about.start.policy, sizeof about.start.policy, clv_policy_path(r->policy));
-  copy_path_end(about.start.policy_sha256, sizeof about.start.policy_sha256,
+  clv_egress_line start_line = {0};
+  snprintf(start_line.start.command, sizeof start_line.start.command, "%s", command);
+  copy_path_end(start_line.start.session, sizeof start_line.start.session, r->config->name);
+  copy_path_end(start_line.start.run, sizeof start_line.start.run, r->dir.data);
+  copy_path_end(start_line.start.policy, sizeof start_line.start.policy,
+                clv_policy_path(r->policy));
+  copy_path_end(start_line.start.policy_sha256, sizeof start_line.start.policy_sha256,
                 clv_policy_sha256(r->policy));
-  copy_path_end(about.start.approver, sizeof about.start.approver, clv_policy_approver(r->policy));
-  CLV_TRY(compute_table_digest(r, about.start.table_sha256, err));
+  copy_path_end(start_line.start.approver, sizeof start_line.start.approver,
+                clv_policy_approver(r->policy));
+  CLV_TRY(compute_table_digest(r, start_line.start.table_sha256, err));
   clv_bytes_printf(&path, "%s/" CLV_EGRESS_FILE, r->dir.data);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  CLV_TRY(clv_egress_open(path.data, &about, &r->egress_record, err));
+  CLV_TRY(clv_egress_open(path.data, &start_line, &r->egress_record, err));
   add_look_to_record(r);
   return CLV_OK;
 }
@@ -147,12 +149,12 @@ static clv_code choose_micro_batches_by_trials(clv_run *r, uint64_t *ret, clv_er
   return code;
 }
 
-clv_code clv_run_resolve_micro_batches(clv_run *r, bool recall, clv_err *err) {
-  uint64_t m;
+clv_code clv_run_resolve_micro_batches(clv_run *r, bool reads_chosen, clv_err *err) {
+  uint64_t n_micro_batches;
   if (r->config->pipeline.micro_batches != CLV_MICRO_AUTO) return CLV_OK;
-  CLV_TRY(recall ? clv_read_micro_batches(r->dir.data, &m, err)
-                 : choose_micro_batches_by_trials(r, &m, err));
-  r->effective_config.pipeline.micro_batches = m;
+  CLV_TRY(reads_chosen ? clv_read_micro_batches(r->dir.data, &n_micro_batches, err)
+                       : choose_micro_batches_by_trials(r, &n_micro_batches, err));
+  r->effective_config.pipeline.micro_batches = n_micro_batches;
   CLV_TRY(clv_run_make_blueprint(r, err));
   return clv_pipeline_check(r->blueprint, err);
 }

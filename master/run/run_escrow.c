@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sealed copies of a run's checkpoints (checkpoint.escrow): the key, the thread that seals, and the
- * restore of a copy when workers have lost their files.
+ * Handles sealed copies of a run's checkpoints (checkpoint.escrow): reads or makes the key, starts
+ * and stops the thread that seals, and restores a copy when workers have lost their files.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,8 +13,8 @@ static bool has_escrow(const clv_session_config *c) { return c->checkpoint.escro
 
 /* ---- the place ------------------------------------------------------------------------------- */
 
-clv_code clv_run_escrow_place(const clv_session_config *config, char buf[33], clv_escrow_place *ret,
-                              clv_err *err) {
+clv_code clv_run_escrow_place(const clv_session_config *config, char ret_id[33],
+                              clv_escrow_place *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   CLV_AUTO(clv_run_record_clear) clv_run_record record = {0};
   clv_bytes_printf(&path, "%s/run.json", config->checkpoint.dir);
@@ -22,8 +22,8 @@ clv_code clv_run_escrow_place(const clv_session_config *config, char buf[33], cl
   CLV_TRY(clv_file_read(path.data, CLV_RECORD_MAX_BYTES, &text, err));
   CLV_TRY(clv_run_record_parse(text.data, text.len, path.data, &record, err));
   if (!record.id[0]) return clv_fail(err, CLV_NOT_FOUND, "%s: has no id of the run", path.data);
-  memcpy(buf, record.id, 33);
-  *ret = (clv_escrow_place){config->checkpoint.escrow.dir, buf};
+  memcpy(ret_id, record.id, 33);
+  *ret = (clv_escrow_place){config->checkpoint.escrow.dir, ret_id};
   return CLV_OK;
 }
 
@@ -34,11 +34,11 @@ static double seconds_since(uint64_t wall_ms) {
 
 bool clv_run_find_escrow(const clv_session_config *config, clv_status_escrow *ret,
                          char text[CLV_ERR_TEXT]) {
-  clv_escrow_place at;
+  clv_escrow_place place;
   clv_escrow_state s = {.step = CLV_CHECKPOINT_NONE};
   char id[33];
   if (!has_escrow(config)) return false;
-  if (clv_run_escrow_place(config, id, &at, NULL) == CLV_OK) clv_escrow_read_state(&at, &s);
+  if (clv_run_escrow_place(config, id, &place, NULL) == CLV_OK) clv_escrow_read_state(&place, &s);
   snprintf(text, CLV_ERR_TEXT, "%s", s.error);
   *ret = (clv_status_escrow){.has_copy = s.step != CLV_CHECKPOINT_NONE,
                              .step = s.step,
@@ -49,25 +49,26 @@ bool clv_run_find_escrow(const clv_session_config *config, clv_status_escrow *re
 }
 
 clv_code clv_run_escrow_remove(const clv_session_config *config, uint64_t step, clv_err *err) {
-  clv_escrow_place at;
+  clv_escrow_place place;
   char id[33];
-  if (!has_escrow(config) || clv_run_escrow_place(config, id, &at, NULL) != CLV_OK) return CLV_OK;
-  return clv_escrow_remove(&at, step, err);
+  if (!has_escrow(config) || clv_run_escrow_place(config, id, &place, NULL) != CLV_OK)
+    return CLV_OK;
+  return clv_escrow_remove(&place, step, err);
 }
 
 /* ---- the key --------------------------------------------------------------------------------- */
 
-/* Makes a key, unless there is a copy that was sealed with a key that is missing now. */
-static clv_code make_key(clv_run *r, const clv_escrow_place *at, clv_err *err) {
+/* Makes a key. Fails if there is a copy that was sealed with another key, which is missing now. */
+static clv_code make_key(clv_run *r, const clv_escrow_place *place, clv_err *err) {
   const char *path = r->config->checkpoint.escrow.key;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   char id[17];
-  if (clv_escrow_key_id(at, id, NULL) == CLV_OK)
+  if (clv_escrow_key_id(place, id, NULL) == CLV_OK)
     return clv_fail(err, CLV_INVALID,
                     "checkpoint.escrow.key: %s does not exist, and the copies in %s/%s are sealed "
                     "with key %s: put the key back, or move the copies away, which nothing else "
                     "can read",
-                    path, at->dir, at->id, id);
+                    path, place->dir, place->id, id);
   CLV_TRY(clv_seal_key_create(path, &r->escrow_key, err));
   clv_bytes_printf(&text,
                    "made the key %s in %s for checkpoint.escrow: store a second copy of the file "
@@ -77,34 +78,35 @@ static clv_code make_key(clv_run *r, const clv_escrow_place *at, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code check_key(const clv_run *r, const clv_escrow_place *at, clv_err *err) {
+static clv_code check_key(const clv_run *r, const clv_escrow_place *place, clv_err *err) {
   char id[17];
-  if (clv_escrow_key_id(at, id, NULL) != CLV_OK || strcmp(id, r->escrow_key.id) == 0) return CLV_OK;
+  if (clv_escrow_key_id(place, id, NULL) != CLV_OK || strcmp(id, r->escrow_key.id) == 0)
+    return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "checkpoint.escrow.key: the copies in %s/%s are sealed with key %s, and %s holds "
                   "key %s: put the other key back, or move the copies away",
-                  at->dir, at->id, id, r->escrow_key.path, r->escrow_key.id);
+                  place->dir, place->id, id, r->escrow_key.path, r->escrow_key.id);
 }
 
 clv_code clv_run_escrow_open(clv_run *r, clv_err *err) {
-  clv_escrow_place at;
+  clv_escrow_place place;
   char id[33];
   if (!has_escrow(r->config) || r->escrow_key.path) return CLV_OK;
-  CLV_TRY(clv_run_escrow_place(r->config, id, &at, err));
+  CLV_TRY(clv_run_escrow_place(r->config, id, &place, err));
   clv_code code = clv_seal_key_read(r->config->checkpoint.escrow.key, &r->escrow_key, err);
-  if (code == CLV_NOT_FOUND) return make_key(r, &at, err);
+  if (code == CLV_NOT_FOUND) return make_key(r, &place, err);
   if (code != CLV_OK) return clv_fail(err, CLV_INVALID, "checkpoint.escrow.key: %s", err->text);
-  return check_key(r, &at, err);
+  return check_key(r, &place, err);
 }
 
 /* ---- while training -------------------------------------------------------------------------- */
 
 clv_code clv_run_escrow_start(clv_run *r, clv_err *err) {
-  clv_escrow_place at;
+  clv_escrow_place place;
   char id[33];
   if (!has_escrow(r->config) || r->escrow) return CLV_OK;
-  CLV_TRY(clv_run_escrow_place(r->config, id, &at, err));
-  return clv_escrow_start(r->config, &at, &r->escrow_key, r->dir.data, &r->escrow, err);
+  CLV_TRY(clv_run_escrow_place(r->config, id, &place, err));
+  return clv_escrow_start(r->config, &place, &r->escrow_key, r->dir.data, &r->escrow, err);
 }
 
 /* Passes the progress of the thread to the metrics. */
@@ -141,17 +143,17 @@ static clv_code note_orphan_files(const char *dir, uint64_t step, clv_err *err) 
 }
 
 clv_code clv_run_escrow_restore(clv_run *r, uint64_t step, bool *ret, clv_err *err) {
-  clv_escrow_place at;
+  clv_escrow_place place;
   char id[33], text[200];
   *ret = false;
   if (!has_escrow(r->config)) return CLV_OK;
-  CLV_TRY(clv_run_escrow_place(r->config, id, &at, err));
-  uint64_t newest = clv_escrow_newest_step(&at);
+  CLV_TRY(clv_run_escrow_place(r->config, id, &place, err));
+  uint64_t newest = clv_escrow_newest_step(&place);
   if (newest == CLV_CHECKPOINT_NONE || (step != CLV_CHECKPOINT_NONE && newest <= step))
     return CLV_OK;
-  clv_run_escrow_stop(r); /* the thread would read what is being written */
+  clv_run_escrow_stop(r); /* otherwise the thread would read files that this function is writing */
   CLV_TRY(note_orphan_files(r->dir.data, newest, err));
-  clv_code code = clv_escrow_restore(&at, &r->escrow_key, r->dir.data, &newest, err);
+  clv_code code = clv_escrow_restore(&place, &r->escrow_key, r->dir.data, &newest, err);
   if (code != CLV_OK) return clv_err_prefix(err, "the sealed copy of a checkpoint cannot be used");
   snprintf(text, sizeof text,
            "escrow: checkpoint-%llu is restored from its sealed copy, since its files are lost",
@@ -165,15 +167,15 @@ clv_code clv_run_escrow_fetch(const clv_session_config *config, uint64_t step, b
                               clv_err *err) {
   CLV_AUTO(clv_seal_key_done) clv_seal_key key = {0};
   const char *dir = config->checkpoint.dir;
-  clv_escrow_place at;
+  clv_escrow_place place;
   char id[33];
   *ret = false;
-  if (!has_escrow(config) || clv_run_escrow_place(config, id, &at, NULL) != CLV_OK ||
-      clv_escrow_newest_step(&at) != step)
+  if (!has_escrow(config) || clv_run_escrow_place(config, id, &place, NULL) != CLV_OK ||
+      clv_escrow_newest_step(&place) != step)
     return CLV_OK;
   clv_code code = clv_seal_key_read(config->checkpoint.escrow.key, &key, err);
   if (code == CLV_OK) code = note_orphan_files(dir, step, err);
-  if (code == CLV_OK) code = clv_escrow_restore(&at, &key, dir, &step, err);
+  if (code == CLV_OK) code = clv_escrow_restore(&place, &key, dir, &step, err);
   *ret = code == CLV_OK;
   if (code != CLV_NOT_FOUND && code != CLV_DENIED) return code;
   return clv_fail(err, CLV_INVALID, "checkpoint.escrow.key: %s", err->text);

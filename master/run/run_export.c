@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Export of a checkpoint: clv_export_adapters, clv_export_merged and clv_export_hf. Adapters are
- * found by the names of their tensors. Their scale follows from the session file in the checkpoint.
+ * Exports a checkpoint: clv_export_adapters, clv_export_merged and clv_export_hf. Adapters are
+ * found by the names of their tensors. The scale of an adapter follows from the session file in the
+ * checkpoint.
  */
 #include <fnmatch.h>
 #include <math.h>
@@ -13,9 +14,9 @@
 #include "common/model/hf/hf.h"
 #include "master/run/run_int.h"
 
-static const char session_file[] = "session.effective.yaml", half_a[] = ".lora_A.weight",
-                  half_b[] = ".lora_B.weight";
-enum { MAX_SESSION = 16 << 20 };
+static const char session_file[] = "session.effective.yaml", matrix_a[] = ".lora_A.weight",
+                  matrix_b[] = ".lora_B.weight";
+enum { MAX_SESSION_BYTES = 16 << 20 };
 
 /* A checkpoint with all its tensors, and the tensors to write. */
 typedef struct export {
@@ -29,8 +30,8 @@ typedef struct export {
   clv_weights_tensor *tensors;
   size_t n, n_allocated;
   void **allocated;
-  clv_ledger_item
-      *ledger_items; /* [n_ledger_items] names of merged tensors of stages that are at workers */
+  /* [n_ledger_items] names of merged tensors of stages that are at workers */
+  clv_ledger_item *ledger_items;
   size_t n_ledger_items, cap_ledger_items;
 }
 export;
@@ -50,7 +51,8 @@ static void free_export(export *x) {
 static clv_code read_session(export *x, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_TRY(clv_checkpoint_read_file(x->c, session_file, &text, err));
-  if (text.len > MAX_SESSION) return clv_fail(err, CLV_DATA_LOSS, "%s is too large", session_file);
+  if (text.len > MAX_SESSION_BYTES)
+    return clv_fail(err, CLV_DATA_LOSS, "%s is too large", session_file);
   CLV_TRY(clv_session_config_parse(session_file, text.data, text.len, NULL, &x->session, err));
   if (x->session->n_stages == x->n_stages) return CLV_OK;
   return clv_fail(err, CLV_DATA_LOSS, "%s has %zu stages, the checkpoint %u", session_file,
@@ -58,26 +60,26 @@ static clv_code read_session(export *x, clv_err *err) {
 }
 
 static clv_code open_all_tensors(export *x, clv_err *err) {
-  size_t most = 0;
+  size_t max_tensors = 0;
   x->n_stages = clv_checkpoint_manifest(x->c)->stages;
   CLV_TRY(read_session(x, err));
   CLV_TRY(clv_alloc(x->n_stages, sizeof(clv_weights_file *), &x->stage_files, err));
   for (uint32_t i = 0; i < x->n_stages; i++) {
     CLV_TRY(clv_checkpoint_open_model(x->c, i, &x->stage_files[i], err));
-    most += clv_weights_n_entries(x->stage_files[i]);
+    max_tensors += clv_weights_n_entries(x->stage_files[i]);
   }
-  CLV_TRY(clv_alloc(2 * most, sizeof *x->tensors, &x->tensors, err));
-  return clv_alloc(4 * most, sizeof(void *), &x->allocated, err);
+  CLV_TRY(clv_alloc(2 * max_tensors, sizeof *x->tensors, &x->tensors, err));
+  return clv_alloc(4 * max_tensors, sizeof(void *), &x->allocated, err);
 }
 
-/* Value i of a tensor, which may be unaligned. */
+/* Returns value i of a tensor, whose data may be unaligned. */
 static float read_value(const clv_weights_entry *e, size_t i) {
   const char *at = (const char *)e->data + i * clv_dtype_size(e->dtype);
-  uint16_t half;
+  uint16_t bf16_bits;
   float v;
   if (e->dtype == CLV_BF16) {
-    memcpy(&half, at, sizeof half);
-    return clv_bf16_value(half);
+    memcpy(&bf16_bits, at, sizeof bf16_bits);
+    return clv_bf16_value(bf16_bits);
   }
   memcpy(&v, at, sizeof v);
   return v;
@@ -87,34 +89,34 @@ static float read_value(const clv_weights_entry *e, size_t i) {
 static clv_code add_tensor_as_f32(export *x, const clv_weights_entry *e, const char *name,
                                   clv_err *err) {
   size_t n;
-  float *wide;
+  float *values;
   CLV_TRY(clv_shape_numel(&e->shape, &n, err));
-  CLV_TRY(clv_alloc(n, sizeof *wide, &wide, err));
-  x->allocated[x->n_allocated++] = wide;
-  for (size_t i = 0; i < n; i++) wide[i] = read_value(e, i);
-  x->tensors[x->n++] = (clv_weights_tensor){name, CLV_F32, e->shape, wide};
+  CLV_TRY(clv_alloc(n, sizeof *values, &values, err));
+  x->allocated[x->n_allocated++] = values;
+  for (size_t i = 0; i < n; i++) values[i] = read_value(e, i);
+  x->tensors[x->n++] = (clv_weights_tensor){name, CLV_F32, e->shape, values};
   return CLV_OK;
 }
 
-/* Adds a tensor to the list. With a prefix, under `prefix` and the name that peft uses; with "",
- * under its own name. */
+/* Adds a tensor to the list. prefix "": under its own name; otherwise under `prefix` and the name
+ * that peft uses. */
 static clv_code add_tensor(export *x, const clv_weights_entry *e, const char *prefix,
                            clv_err *err) {
   char peft_name[CLV_PEFT_PARAM];
-  const char *known = *prefix ? clv_model_peft_name(x->family, e->name, peft_name) : e->name;
-  size_t len = strlen(prefix) + strlen(known) + 1;
+  const char *file_name = *prefix ? clv_model_peft_name(x->family, e->name, peft_name) : e->name;
+  size_t len = strlen(prefix) + strlen(file_name) + 1;
   char *name;
   CLV_TRY(clv_alloc(len, 1, &name, err));
-  snprintf(name, len, "%s%s", prefix, known);
+  snprintf(name, len, "%s%s", prefix, file_name);
   x->allocated[x->n_allocated++] = name;
   if (e->dtype == CLV_BF16) return add_tensor_as_f32(x, e, name, err);
   x->tensors[x->n++] = (clv_weights_tensor){name, e->dtype, e->shape, e->data};
   return CLV_OK;
 }
 
-static bool has_suffix(const char *name, const char *with) {
-  size_t n = strlen(name), len = strlen(with);
-  return n > len && strcmp(name + n - len, with) == 0;
+static bool has_suffix(const char *name, const char *suffix) {
+  size_t n = strlen(name), len = strlen(suffix);
+  return n > len && strcmp(name + n - len, suffix) == 0;
 }
 
 static double adapter_scale(const clv_lora_config *l) {
@@ -192,12 +194,12 @@ static clv_code add_layer_exception(clv_peft *p, const clv_lora_config *l, const
 static clv_code add_adapter(export *x, const clv_lora_config *l, const clv_weights_entry *e,
                             clv_peft *p, names *targets, clv_err *err) {
   CLV_TRY(add_tensor(x, e, CLV_PEFT_PREFIX, err));
-  if (!has_suffix(e->name, half_a)) return CLV_OK;
+  if (!has_suffix(e->name, matrix_a)) return CLV_OK;
   char *layer;
   char peft_name[CLV_PEFT_PARAM];
   CLV_TRY(clv_strdup(clv_model_peft_name(x->family, e->name, peft_name), &layer, err));
   x->allocated[x->n_allocated++] = layer;
-  layer[strlen(layer) - (sizeof half_a - 1)] = '\0';
+  layer[strlen(layer) - (sizeof matrix_a - 1)] = '\0';
   targets->list[targets->n++] = layer;
   return add_layer_exception(p, l, layer, err);
 }
@@ -254,15 +256,15 @@ clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, bool a
   CLV_AUTO(clv_peft_clear) clv_peft p = {0};
   CLV_AUTO(free_names) names targets = {0}, saved = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  size_t most = 0;
+  size_t max_tensors = 0;
   CLV_TRY(open_all_tensors(&x, err));
   x.family = clv_model_hf_family(x.session);
-  if (x.family >= 0)
-    CLV_TRY(compare_model_config(&x, accept, err)); /* names in peft's files depend on the family */
+  if (x.family >= 0) /* because names in peft's files depend on the family */
+    CLV_TRY(compare_model_config(&x, accept, err));
   if (x.family < 0) x.family = guess_family(&x);
-  for (uint32_t i = 0; i < x.n_stages; i++) most += clv_weights_n_entries(x.stage_files[i]);
-  CLV_TRY(clv_alloc(most, sizeof(char *), &targets.list, err));
-  CLV_TRY(clv_alloc(most, sizeof(char *), &saved.list, err));
+  for (uint32_t i = 0; i < x.n_stages; i++) max_tensors += clv_weights_n_entries(x.stage_files[i]);
+  CLV_TRY(clv_alloc(max_tensors, sizeof(char *), &targets.list, err));
+  CLV_TRY(clv_alloc(max_tensors, sizeof(char *), &saved.list, err));
   for (uint32_t i = 0; i < x.n_stages; i++)
     CLV_TRY(add_stage_for_peft(&x, i, &p, &targets, &saved, err));
   if (!targets.n)
@@ -307,10 +309,10 @@ static bool is_declared_transposed(const clv_layer_spec *l, size_t n, const char
 /* Returns true if the weight is stored as [in, out]: a layer of the session file is `transposed`,
  * or the weight of a model.hf has a name of GPT-2. */
 static bool is_stored_transposed(const export *x, uint32_t stage, const char *weight) {
-  static const char *const stored[] = {".c_attn.weight", ".c_proj.weight", ".c_fc.weight"};
+  static const char *const gpt2_suffixes[] = {".c_attn.weight", ".c_proj.weight", ".c_fc.weight"};
   const clv_session_config *c = x->session;
-  for (size_t i = 0; c->model.hf && i < CLV_COUNT(stored); i++)
-    if (has_suffix(weight, stored[i])) return true;
+  for (size_t i = 0; c->model.hf && i < CLV_COUNT(gpt2_suffixes); i++)
+    if (has_suffix(weight, gpt2_suffixes[i])) return true;
   return is_declared_transposed(c->model.layers, c->model.n_layers, weight) ||
          is_declared_transposed(c->stages[stage].layers, c->stages[stage].n_layers, weight);
 }
@@ -331,11 +333,11 @@ static clv_code add_ledger_items(export *x, clv_ledger_kind kind, const clv_sha2
 
 static clv_code add_value_names(export *x, const clv_weights_sample *s, const char *identity,
                                 clv_err *err) {
-  clv_sha256 of[CLV_SAMPLE_NAMES];
+  clv_sha256 names_of_values[CLV_SAMPLE_NAMES];
   clv_row_names rows;
   size_t n_names;
-  CLV_TRY(clv_weights_sample_names(s, of, &n_names, err));
-  CLV_TRY(add_ledger_items(x, CLV_LEDGER_WEIGHTS, of, n_names, identity, err));
+  CLV_TRY(clv_weights_sample_names(s, names_of_values, &n_names, err));
+  CLV_TRY(add_ledger_items(x, CLV_LEDGER_WEIGHTS, names_of_values, n_names, identity, err));
   for (int columns = 0; columns < 2; columns++) {
     CLV_TRY(clv_weights_sample_rows(s, columns, &rows, err));
     CLV_TRY(add_ledger_items(x, CLV_LEDGER_ROW, rows.names, rows.n, identity, err));
@@ -348,7 +350,7 @@ static void sample_freep(clv_weights_sample **s) {
   free(*s);
 }
 
-/* Adds a merged tensor to the items for the ledger. A worker that has both halves of the adapter
+/* Adds a merged tensor to the items for the ledger. A worker that has both matrices of the adapter
  * and the base can compute the same sum, so the sum is not secret. */
 static clv_code note_merged_tensor(export *x, uint32_t stage, const clv_shape *shape,
                                    const float *sum, clv_err *err) {
@@ -371,9 +373,9 @@ static clv_code merge_adapter(export *x, uint32_t stage, const clv_weights_entry
   bool is_transposed = is_stored_transposed(x, stage, w->name);
   bool fits = is_matrix(w) && is_matrix(a) && is_matrix(b) && a->shape.dim[0] == b->shape.dim[1];
   int64_t out = fits ? b->shape.dim[0] : 0, in = fits ? a->shape.dim[1] : 0;
-  clv_shape want = is_transposed ? CLV_SHAPE(in, out) : CLV_SHAPE(out, in);
+  clv_shape wanted_shape = is_transposed ? CLV_SHAPE(in, out) : CLV_SHAPE(out, in);
   float *sum;
-  if (!fits || !clv_shape_equal(&w->shape, &want))
+  if (!fits || !clv_shape_equal(&w->shape, &wanted_shape))
     return clv_fail(err, CLV_DATA_LOSS, "'%s' does not fit its adapter", w->name);
   CLV_TRY(clv_alloc((size_t)out * (size_t)in, sizeof *sum, &sum, err));
   x->allocated[x->n_allocated++] = sum;
@@ -382,14 +384,15 @@ static clv_code merge_adapter(export *x, uint32_t stage, const clv_weights_entry
   return note_merged_tensor(x, stage, &w->shape, sum, err);
 }
 
-/* Returns one half of a weight's adapter, such as "NAME.lora_A.weight" for "NAME.weight"; NULL: the
- * weight has no adapter. */
-static const clv_weights_entry *find_adapter_half(const clv_weights_file *f, const char *weight,
-                                                  const char *half) {
+/* Returns one matrix of a weight's adapter, such as "NAME.lora_A.weight" for "NAME.weight"; NULL:
+ * the weight has no adapter. */
+static const clv_weights_entry *find_adapter_matrix(const clv_weights_file *f, const char *weight,
+                                                    const char *matrix) {
   static const char suffix[] = ".weight";
   char name[CLV_WEIGHTS_MAX_NAME + 32];
   if (!has_suffix(weight, suffix)) return NULL;
-  snprintf(name, sizeof name, "%.*s%s", (int)(strlen(weight) - (sizeof suffix - 1)), weight, half);
+  snprintf(name, sizeof name, "%.*s%s", (int)(strlen(weight) - (sizeof suffix - 1)), weight,
+           matrix);
   return clv_weights_find_entry(f, name);
 }
 
@@ -406,35 +409,36 @@ static clv_code fail_without_base(const export *x, uint32_t stage, const char *a
 
 static clv_code merge_stage(export *x, uint32_t i, clv_err *err) {
   const clv_weights_file *f = x->stage_files[i];
-  size_t merged = 0, adapters = 0;
-  const char *last = "";
+  size_t n_merged = 0, n_adapters = 0;
+  const char *last_adapter = "";
   for (size_t k = 0; k < clv_weights_n_entries(f); k++) {
     const clv_weights_entry *e = &clv_weights_entries(f)[k];
-    const clv_weights_entry *a = find_adapter_half(f, e->name, half_a),
-                            *b = find_adapter_half(f, e->name, half_b);
-    bool adapter = clv_name_is_of_adapter(e->name);
-    if (adapter) last = e->name;
-    adapters += adapter && has_suffix(e->name, half_a);
-    if (adapter) continue;
-    merged += a && b;
+    const clv_weights_entry *a = find_adapter_matrix(f, e->name, matrix_a),
+                            *b = find_adapter_matrix(f, e->name, matrix_b);
+    bool is_adapter = clv_name_is_of_adapter(e->name);
+    if (is_adapter) last_adapter = e->name;
+    n_adapters += is_adapter && has_suffix(e->name, matrix_a);
+    if (is_adapter) continue;
+    n_merged += a && b;
     if (a && b)
       CLV_TRY(merge_adapter(x, i, e, a, b, err));
     else
       CLV_TRY(add_tensor(x, e, "", err));
   }
-  return merged == adapters ? CLV_OK : fail_without_base(x, i, last, err);
+  return n_merged == n_adapters ? CLV_OK : fail_without_base(x, i, last_adapter, err);
 }
 
 /* Fails if the checkpoint lacks weights of the network. */
 static clv_code check_no_stage_missing(const export *x, clv_err *err) {
-  const char *left = clv_trainer_state_get_extra(clv_checkpoint_state(x->c), CLV_STAGES_LEFT);
-  if (!left) return CLV_OK;
+  const char *missing_stages =
+      clv_trainer_state_get_extra(clv_checkpoint_state(x->c), CLV_STAGES_LEFT);
+  if (!missing_stages) return CLV_OK;
   return clv_fail(
       err, CLV_PRECONDITION,
       "the checkpoint has not all weights of: %.200s; the rest is in artifacts of workers "
       "(weights.artifact of %s), and is not fetched from there. Put the two together "
       "where the artifact's files are",
-      left, session_file);
+      missing_stages, session_file);
 }
 
 static clv_code merge_all(export *x, clv_err *err) {
@@ -452,7 +456,7 @@ clv_code clv_export_merged(const clv_checkpoint *c, const char *folder, clv_err 
 
 /* ---- for transformers ------------------------------------------------------------------------ */
 
-enum { MAX_CONFIG = 1 << 20 };
+enum { MAX_CONFIG_BYTES = 1 << 20 };
 
 static size_t count_labels(const clv_model_config *m) {
   for (size_t i = 0; i < m->n_attrs; i++)
@@ -478,27 +482,27 @@ static clv_code write_hf_config(const export *x, const char *folder, clv_err *er
   clv_bytes_printf(&to, "%s/config.json", folder);
   if (from.failed || to.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_hf_config_read(m->hf, &model, err));
-  CLV_TRY(clv_file_read((const char *)from.data, MAX_CONFIG, &text, err));
+  CLV_TRY(clv_file_read((const char *)from.data, MAX_CONFIG_BYTES, &text, err));
   const char *class = clv_hf_class_name(model.family, (clv_hf_head)(m->head - CLV_HEAD_NONE));
   CLV_TRY(read_classes(x, &classes, err));
-  const char *const *known = classes.n && classes.n == count_labels(m) ? classes.names : NULL;
+  const char *const *class_names = classes.n && classes.n == count_labels(m) ? classes.names : NULL;
   CLV_TRY(clv_weights_make_hf_config(text.data, text.len, (const char *)from.data, class,
-                                     count_labels(m), known, &out, err));
+                                     count_labels(m), class_names, &out, err));
   return clv_file_write_durable((const char *)to.data, out.data, out.len, 0644, err);
 }
 
 /* Adds the bias of the token decoder a second time, as a parameter of the head, because
  * transformers has both and requires both in a folder. */
 static clv_code add_bias_of_head(export *x, clv_err *err) {
-  static const char inner[] = ".decoder.bias";
+  static const char decoder_suffix[] = ".decoder.bias";
   for (size_t i = 0, n = x->n; i < n; i++) {
     clv_weights_tensor t = x->tensors[i];
-    if (!has_suffix(t.name, inner)) continue;
-    size_t before = strlen(t.name) - strlen(inner);
+    if (!has_suffix(t.name, decoder_suffix)) continue;
+    size_t prefix_len = strlen(t.name) - strlen(decoder_suffix);
     char *name;
     CLV_TRY(clv_strdup(t.name, &name, err));
     x->allocated[x->n_allocated++] = name;
-    strcpy(name + before, ".bias");
+    strcpy(name + prefix_len, ".bias");
     x->tensors[x->n++] = (clv_weights_tensor){name, t.dtype, t.shape, t.data};
   }
   return CLV_OK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The commands `checkpoint gather` and `checkpoint rm`, which change a run folder. Both take the
- * lock of the run, so they are refused while the run trains.
+ * lock of the run, so they fail while the run trains.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,7 +46,8 @@ static clv_exit_code fail_command(const clv_err *err) {
 /* Reports a failure that does not end the command, and keeps the first exit code. */
 static void note_failure(checkpoint_command *c, const clv_err *reason) {
   clv_exit_code code = clv_run_checkpoints_exit_code(reason);
-  /* the session file has no such worker */
+  /* this code would mean that a checkpoint is missing, but here the session file lacks the
+   * worker */
   if (code == CLV_EXIT_CHECKPOINT) code = CLV_EXIT_CONNECT;
   if (c->exit_code == CLV_EXIT_OK) c->exit_code = code;
 }
@@ -115,20 +116,21 @@ static void print_fetched(void *user, const clv_manifest_file *f, const clv_err 
 }
 
 /* Without --step, chooses the newest checkpoint and the best. */
-static bool is_wanted(const checkpoint_command *c, const clv_run_checkpoint *k) {
-  return c->o->checkpoint || k->is_newest || k->is_best;
+static bool is_wanted(const checkpoint_command *c, const clv_run_checkpoint *checkpoint) {
+  return c->o->checkpoint || checkpoint->is_newest || checkpoint->is_best;
 }
 
 /* Restores the checkpoint from its sealed copy, if there is one. *ret: it was restored. */
-static clv_code restore_copy(checkpoint_command *c, const clv_run_checkpoint *k, bool *ret,
+static clv_code restore_copy(checkpoint_command *c, const clv_run_checkpoint *checkpoint, bool *ret,
                              clv_err *err) {
-  CLV_TRY(clv_run_escrow_fetch(c->config, k->step, ret, err));
+  CLV_TRY(clv_run_escrow_fetch(c->config, checkpoint->step, ret, err));
   if (!*ret) return CLV_OK;
   c->exit_code = CLV_EXIT_OK;
   if (c->o->json)
-    printf("{\"event\":\"unsealed\",\"step\":%llu}\n", (unsigned long long)k->step);
+    printf("{\"event\":\"unsealed\",\"step\":%llu}\n", (unsigned long long)checkpoint->step);
   else
-    printf("checkpoint-%llu: restored from its sealed copy\n", (unsigned long long)k->step);
+    printf("checkpoint-%llu: restored from its sealed copy\n",
+           (unsigned long long)checkpoint->step);
   return CLV_OK;
 }
 
@@ -206,13 +208,13 @@ clv_exit_code clv_run_checkpoint_rm(const clv_session_config *config, const clv_
 /* ---- --fresh --------------------------------------------------------------------------------- */
 
 /* Appends the names of the files at a worker. Returns their number; *ret_bytes: their bytes. */
-static size_t list_files_at(const clv_run_checkpoints *of, const char *place, clv_bytes *names,
-                            uint64_t *ret_bytes) {
+static size_t list_files_at(const clv_run_checkpoints *checkpoints, const char *place,
+                            clv_bytes *names, uint64_t *ret_bytes) {
   size_t n = 0;
   *ret_bytes = 0;
-  for (size_t i = 0; i < of->n; i++)
-    for (size_t k = 0; k < of->list[i].manifest.n_files; k++) {
-      const clv_manifest_file *f = &of->list[i].manifest.files[k];
+  for (size_t i = 0; i < checkpoints->n; i++)
+    for (size_t k = 0; k < checkpoints->list[i].manifest.n_files; k++) {
+      const clv_manifest_file *f = &checkpoints->list[i].manifest.files[k];
       if (!f->keeper_identity || strcmp(f->keeper_identity, place) != 0) continue;
       clv_bytes_printf(names, "%s%s", n++ ? ", " : "", f->kept_file_name);
       *ret_bytes += f->bytes;
@@ -220,15 +222,16 @@ static size_t list_files_at(const clv_run_checkpoints *of, const char *place, cl
   return n;
 }
 
-clv_code clv_run_note_orphans(const clv_run *r, const clv_run_checkpoints *of, clv_err *err) {
-  for (size_t i = 0; i < of->n; i++)
-    CLV_TRY(clv_orphans_add(r->dir.data, &of->list[i].manifest, err));
+clv_code clv_run_note_orphans(const clv_run *r, const clv_run_checkpoints *checkpoints,
+                              clv_err *err) {
+  for (size_t i = 0; i < checkpoints->n; i++)
+    CLV_TRY(clv_orphans_add(r->dir.data, &checkpoints->list[i].manifest, err));
   for (size_t i = 0; i < r->config->n_workers; i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes names = {0}, text = {0};
     const clv_remote_spec *w = &r->config->workers[i];
     uint64_t bytes;
     char size[24];
-    size_t n = list_files_at(of, w->identity, &names, &bytes);
+    size_t n = list_files_at(checkpoints, w->identity, &names, &bytes);
     if (!n) continue;
     clv_bytes_printf(&text,
                      "--fresh deletes the run, of which worker '%s' still has %zu file%s (%s): %s; "

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The end of a run whose checkpoints stayed at workers. Rented hosts are given back, so
- * clv_run_bring_home fetches the newest checkpoint and the best, and removes the copies at the
- * workers. It names each file that it cannot fetch, with the worker and the reason, and the older
- * checkpoints that stay.
+ * Fetches checkpoints that stayed at workers when a run ends, because rented workers are given back
+ * then. clv_run_gather_at_end fetches the newest checkpoint and the best, and removes the copies at
+ * the workers. It prints each file that it cannot fetch, with the worker and the reason, and the
+ * older checkpoints that stay at workers.
  *
  * Files at workers that no checkpoint of the run lists are removed at the end, and when an attempt
  * resumes the run or a recovery begins another one. A master that is no longer the newest of its
@@ -41,7 +41,7 @@ clv_code clv_run_note_gathered(const char *dir, uint64_t step, const clv_manifes
 }
 
 /* Callback of clv_checkpoint_gather. */
-static void on_file(void *user, const clv_manifest_file *f, const clv_err *reason) {
+static void handle_fetched_file(void *user, const clv_manifest_file *f, const clv_err *reason) {
   gathering *g = user;
   char text[CLV_ERR_TEXT + 400];
   clv_err ledger_err = {.code = CLV_OK};
@@ -75,30 +75,32 @@ static void gather_step(gathering *g, uint64_t step) {
   if (!is_at_workers(g->run, step)) return;
   g->step = step;
   g->bytes = 0;
-  if (clv_checkpoint_gather(g->run->dir.data, step, g->stores, on_file, g, &reason) != CLV_OK)
+  if (clv_checkpoint_gather(g->run->dir.data, step, g->stores, handle_fetched_file, g, &reason) !=
+      CLV_OK)
     return;
   snprintf(text, sizeof text, "checkpoint-%llu: %s fetched from the workers",
            (unsigned long long)step, clv_format_size(g->bytes, size, sizeof size));
   print_line(g->run, "fetched", text);
 }
 
-/* ---- what is left ---------------------------------------------------------------------------- */
+/* ---- leftovers ------------------------------------------------------------------------------- */
 
-static bool lists_file(const clv_manifest *m, const char *kept) {
+static bool lists_file(const clv_manifest *m, const char *kept_file_name) {
   for (size_t i = 0; i < m->n_files; i++)
-    if (m->files[i].keeper_identity && strcmp(m->files[i].kept_file_name, kept) == 0) return true;
+    if (m->files[i].keeper_identity && strcmp(m->files[i].kept_file_name, kept_file_name) == 0)
+      return true;
   return false;
 }
 
 /* Returns true if a checkpoint of the run needs the file at its worker. */
-static bool is_needed(const clv_run *r, const char *kept) {
+static bool is_needed(const clv_run *r, const char *kept_file_name) {
   uint64_t steps[CLV_RECORD_MAX_CHECKPOINTS];
   size_t n = clv_checkpoint_steps_with_manifest(r->dir.data, steps, CLV_COUNT(steps));
   bool needed = n == CLV_COUNT(steps); /* there may be more checkpoints */
   for (size_t i = 0; i < n && !needed; i++) {
     CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
     needed = clv_checkpoint_read_manifest(r->dir.data, steps[i], &m, NULL) != CLV_OK ||
-             lists_file(&m, kept);
+             lists_file(&m, kept_file_name);
   }
   return needed;
 }
@@ -121,7 +123,7 @@ static void remove_unneeded(const gathering *g, const clv_remote_spec *w) {
 }
 
 /* Callback of clv_orphans_sweep. */
-static void on_orphan(void *user, const clv_orphan *o, const clv_err *reason) {
+static void log_kept_orphan(void *user, const clv_orphan *o, const clv_err *reason) {
   const gathering *g = user;
   if (reason)
     clv_log(CLV_LOG_DEBUG, "file '%s' stays at '%s': %s", o->kept,
@@ -133,7 +135,7 @@ static void remove_leftovers(gathering *g) {
   const clv_run *r = g->run;
   clv_err err;
   if (clv_run_lock_check_newest(r->lock, NULL) != CLV_OK) return;
-  if (clv_orphans_sweep(r->dir.data, g->stores, on_orphan, g, &err) != CLV_OK)
+  if (clv_orphans_sweep(r->dir.data, g->stores, log_kept_orphan, g, &err) != CLV_OK)
     clv_run_warn(r, CLV_LOG_WARN, "notice", err.text);
   for (size_t i = 0; i < r->config->n_workers; i++)
     if (r->blueprint->is_worker_used[i]) remove_unneeded(g, &r->config->workers[i]);
@@ -153,12 +155,12 @@ void clv_run_remove_leftovers(clv_run *r) {
 static void print_older_checkpoints(const clv_run *r) {
   uint64_t steps[CLV_RECORD_MAX_CHECKPOINTS];
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  size_t n = clv_checkpoint_steps_with_manifest(r->dir.data, steps, CLV_COUNT(steps)), left = 0;
+  size_t n = clv_checkpoint_steps_with_manifest(r->dir.data, steps, CLV_COUNT(steps)), n_left = 0;
   for (size_t i = 0; i < n; i++)
     if (i && is_at_workers(r, steps[i]) && steps[i] != r->best_checkpoint.step)
-      clv_bytes_printf(&text, "%scheckpoint-%llu", left++ ? ", " : "",
+      clv_bytes_printf(&text, "%scheckpoint-%llu", n_left++ ? ", " : "",
                        (unsigned long long)steps[i]);
-  if (!left) return;
+  if (!n_left) return;
   clv_bytes_printf(&text,
                    ": files stay at the workers; `cleave-master checkpoint gather` fetches them, "
                    "`checkpoint rm` removes them");
@@ -172,7 +174,7 @@ static bool has_files_at_workers(const clv_run *r, uint64_t *ret_newest) {
          (is_at_workers(r, *ret_newest) || is_at_workers(r, r->best_checkpoint.step));
 }
 
-void clv_run_bring_home(clv_run *r) {
+void clv_run_gather_at_end(clv_run *r) {
   CLV_AUTO(free_gathering) gathering g = {.run = r};
   bool fetches = clv_session_checkpoint_home(r->config) == CLV_HOME_END;
   uint64_t newest;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Functions that the commands share. run.c has plan, check and eval, run_predict.c has predict,
- * run_train.c trains, run_open.c opens a run that trains, and run_recover.c recovers after a worker
- * was lost. run_save.c saves checkpoints, and run_home.c
- * fetches them when a run ends. run_begin.c decides whether a run begins, resumes or is
- * finished; run_best.c chooses checkpoints; run_egress.c compares the egress table and opens the
- * egress record; run_look.c measures what the sent tensors show; run_scan.c checks the values of
- * records; run_print.c prints; run_public_session.c writes the session without confidential keys;
- * run_cache.c begins and ends the cache of a frozen front at a worker; run_checkpoints.c lists and
- * verifies checkpoints, run_gather.c fetches and removes them, run_escrow.c has copies of them
- * sealed.
+ * run_int: functions that the commands share. run.c has plan, check and eval, run_predict.c has
+ * predict, run_train.c trains, run_open.c opens a run that trains, and run_recover.c recovers after
+ * a worker was lost. run_save.c saves checkpoints, and run_home.c fetches them when a run ends.
+ * run_begin.c decides whether a run begins, resumes or is finished; run_best.c chooses checkpoints;
+ * run_egress.c compares the egress table and opens the egress record; run_look.c measures what the
+ * sent tensors show; run_scan.c checks the values of records; run_print.c prints;
+ * run_public_session.c writes the session without confidential keys; run_cache.c begins and ends
+ * the cache of a frozen front at a worker; run_checkpoints.c lists and verifies checkpoints,
+ * run_gather.c fetches and removes them, run_escrow.c starts the thread that writes sealed copies
+ * of them.
  */
 #ifndef CLEAVE_RUN_INT_H
 #define CLEAVE_RUN_INT_H
@@ -20,7 +20,7 @@
 #include "master/report/report.h"
 #include "master/watch/watch.h"
 
-/* The purpose of a command. It decides which tensors the policy checks. */
+/* Purpose of a command, which decides for which tensors the policy is checked. */
 typedef enum run_purpose {
   RUN_TRAINING,   /* train; also plan and check, which check the tensors that train would send */
   RUN_EVALUATION, /* eval, predict */
@@ -36,15 +36,15 @@ typedef struct clv_best_checkpoint {
 
 /* ---- the data of a run (run_data.c) ---------------------------------------------------------- */
 
-/* A line of data.digest: one part of a set, or a file of the model. */
+/* A line of data.digest: digest of one part of a set, or of a file of the model. */
 typedef struct clv_data_digest {
   char name[96];    /* "train.input.records", "train.labels", "test.rows" */
   uint64_t records; /* number of records of the part */
   clv_sha256 digest;
 } clv_data_digest;
 
-/* Three sets, each with inputs, labels, a stamp and rows; config.json of the model; the tokenizer's
- * file. */
+/* CLV_DATA_FILES: config.json of the model and the tokenizer's file. CLV_MAX_DATA_DIGESTS: these,
+ * and the inputs, labels, stamp and rows of three sets. */
 enum { CLV_DATA_FILES = 2, CLV_MAX_DATA_DIGESTS = 3 * (CLV_DATA_MAX_INPUTS + 3) + CLV_DATA_FILES };
 
 typedef struct clv_data_digests {
@@ -71,29 +71,28 @@ typedef struct clv_run_steps {
 /* The checkpoints of a training (run_save.c). */
 typedef struct clv_run_saving {
   uint64_t step; /* step of the checkpoint in progress or of the last one */
-  /* monotonic time when it began, or when the training began; with `every: auto` when it was
-   * complete */
+  /* monotonic time when this checkpoint began (with `every: auto`: when it was complete); before
+   * the first checkpoint, when the training began */
   uint64_t began_ns;
   bool is_due; /* a checkpoint begins as soon as none is in progress */
-  /* time by which a checkpoint delays the training: of the last one, and so far of the present one
-   */
+  /* nanoseconds by which a checkpoint delays the training: cost_ns of the last checkpoint,
+   * present_cost_ns so far of the one in progress */
   uint64_t cost_ns, present_cost_ns;
   uint64_t usual_round_ns; /* running mean of a round without a checkpoint; 0: no round yet */
-  uint64_t n_rounds;       /* of this attempt */
+  uint64_t n_rounds;       /* rounds of this attempt so far */
 } clv_run_saving;
 
 /* The recovery of a training after a worker was lost (run_recover.c). */
 typedef struct clv_run_recovery {
-  uint64_t
-      /* monotonic time when the worker was lost; 0: no recovery is in progress */
-      worker_lost_at_ns;
+  /* monotonic time when the worker was lost; 0: no recovery is in progress */
+  uint64_t worker_lost_at_ns;
   uint64_t tried_since_ns; /* monotonic time since which the master tries the present workers */
   uint64_t last_step;      /* last step before the worker was lost */
   uint64_t checkpoint_at_last_loss; /* step of the newest checkpoint when a worker was last lost */
-  uint64_t
-      /* how often a worker was lost since the newest checkpoint was written */
-      losses_since_checkpoint;
-  bool has_had_damage;     /* data were damaged in transit before; the next time ends the run */
+  /* how often a worker was lost since the newest checkpoint was written */
+  uint64_t losses_since_checkpoint;
+  /* data were damaged in transit once already; the next damage ends the run */
+  bool has_had_damage;
   clv_exit_code exit_code; /* exit code if the run cannot recover */
   uint64_t printed_at_ns;  /* monotonic time of the last printed line about a failed try; 0: none */
 } clv_run_recovery;
@@ -101,11 +100,11 @@ typedef struct clv_run_recovery {
 typedef struct clv_run {
   run_purpose purpose;
   const clv_session_config *config;
-  clv_session_config
-      effective_config; /* copy with the seed, the attempt and the number of micro-batches set */
-  clv_sha256 secret;    /* secret of the run, see clv_run_resolve_key */
-  bool has_secret;      /* `secret` is set */
-  bool describes_only;  /* `plan`: describes the tensors that privacy forbids before it fails */
+  /* copy with the seed, the attempt and the number of micro-batches set */
+  clv_session_config effective_config;
+  clv_sha256 secret;   /* secret of the run, see clv_run_resolve_key */
+  bool has_secret;     /* `secret` is set */
+  bool describes_only; /* `plan`: describes the tensors that privacy forbids before it fails */
   const clv_run_options *o;
   clv_run_data data;
   uint64_t n_left_out; /* records left out because they have values that are not finite */
@@ -121,16 +120,18 @@ typedef struct clv_run {
   clv_reporter *reporter;
   clv_run_metrics *metrics;
   clv_bytes dir;
-  clv_egress_record *egress_record;    /* egress record in `dir`; NULL: not open */
-  clv_exit_code exit_code;             /* exit code of the command */
-  clv_run_lock *lock;                  /* lock of `dir`; only `train` has one, else NULL */
-  clv_journal *journal;                /* journal in `dir`; only `train` has one, else NULL */
-  clv_seal_key escrow_key;             /* without a path: the session has no escrow */
-  clv_escrow *escrow;                  /* seals copies of checkpoints; NULL: not running */
-  clv_best_checkpoint best_checkpoint; /* its step is CLV_CHECKPOINT_NONE if the run has none */
-  clv_data_digests data_digests;       /* digests of the present data; n = 0: not computed yet */
-  uint64_t n_records_at_begin; /* number of training records when the run began; 0: not known */
-  clv_bytes changes;           /* key, old and new value of each change, each with a NUL */
+  clv_egress_record *egress_record; /* egress record in `dir`; NULL: not open */
+  clv_exit_code exit_code;          /* exit code of the command */
+  clv_run_lock *lock;               /* lock of `dir`; only `train` has one, else NULL */
+  clv_journal *journal;             /* journal in `dir`; only `train` has one, else NULL */
+  /* key of the sealed copies; without a path if the session has no escrow */
+  clv_seal_key escrow_key;
+  clv_escrow *escrow; /* seals copies of checkpoints; NULL: not running */
+  /* step CLV_CHECKPOINT_NONE: the run has no best checkpoint */
+  clv_best_checkpoint best_checkpoint;
+  clv_data_digests data_digests; /* digests of the present data; n = 0: not computed yet */
+  uint64_t n_records_at_begin;   /* number of training records when the run began; 0: not known */
+  clv_bytes changes;             /* key, old and new value of each change, each with a NUL */
   bool has_other_data;    /* the data have changed since the run began, and the user accepts it */
   bool is_of_old_version; /* a version without digests began the run */
   bool is_finished;       /* the run was finished before; the command does nothing */
@@ -149,14 +150,17 @@ typedef enum clv_scan_scope { CLV_SCAN_NOTHING, CLV_SCAN_VALUES, CLV_SCAN_IMAGES
 clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scope,
                                 clv_err *err) CLV_USE_RESULT;
 /* Checks the records for values that are not finite (run_scan.c). Fails on such a record or leaves
- * it out, as data.non_finite says, and prints its progress. decode: also decodes images. */
-clv_code clv_run_scan_data(clv_run *r, bool decode, clv_err *err) CLV_USE_RESULT;
-/* Returns how many of `all` records the scan reads. */
-size_t clv_run_scan_limit(const clv_run *r, size_t all);
-/* Makes the blueprint again from the present r->config, adds the findings of the look and checks it
- * against session and policy. */
+ * it out, as data.non_finite says, and prints its progress. decodes_images: decodes images as
+ * well. */
+clv_code clv_run_scan_data(clv_run *r, bool decodes_images, clv_err *err) CLV_USE_RESULT;
+/* Returns how many of n_records records the scan reads. */
+size_t clv_run_scan_limit(const clv_run *r, size_t n_records);
+/* Makes the blueprint again from the present r->config, adds the findings of the look (r->look:
+ * what an observer could read from the tensors, measured before anything is sent), and checks the
+ * blueprint against session and policy. */
 clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* Checks the blueprint and the findings of the look so far against session and policy. */
+/* Checks the blueprint, with the findings of the look if the look has run, against session and
+ * policy. */
 clv_code clv_run_check_policy(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Warns of tensors that the policy permits now but refuses at a later command. For `plan` and
  * `check`. */
@@ -164,9 +168,9 @@ void clv_run_print_later_refusals(const clv_run *r);
 
 /* ---- the begin of a training (run_open.c) ---------------------------------------------------- */
 
-/* Reads data and session, locks the run folder, takes the look and opens the record. Prints its own
- * errors. r->is_finished: the run is finished, and there is nothing to do. To open a run again in
- * this process, call clv_run_done and begin with another clv_run. */
+/* Reads data and session, locks the run folder, runs the look and opens the egress record. Prints
+ * its own errors. r->is_finished: the run is finished, and there is nothing to do. To open a run
+ * again in this process, call clv_run_done and begin with another clv_run. */
 clv_exit_code clv_run_open(clv_run *r, clv_err *err);
 /* Opens the metrics port, unless it is open, and a trainer, which connects to its workers.
  * BLOCKS. */
@@ -189,18 +193,17 @@ clv_code clv_run_loop(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* Completes the checkpoint in progress if its files are durable, and begins another one if it is
  * due. A checkpoint that the disk does not take is skipped with a warning. Call after each round.
- * before: the step at the begin of the round; round_ns: its
- * duration. */
-clv_code clv_run_save_if_due(clv_run *r, uint64_t before, uint64_t round_ns,
+ * step_before: the step at the begin of the round; round_ns: duration of the round. */
+clv_code clv_run_save_if_due(clv_run *r, uint64_t step_before, uint64_t round_ns,
                              clv_err *err) CLV_USE_RESULT;
 /* Saves the present step, unless its checkpoint exists. BLOCKS until the checkpoint is complete. */
 clv_code clv_run_save_now(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* As clv_run_save_now, but warns and goes on if the disk does not take the checkpoint. */
 clv_code clv_run_try_save_now(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* Fetches the newest and the best checkpoint from the workers that keep their files, when a run
- * ends, if checkpoint.home is `end`. Prints the files that stay there. Then removes files there as
- * clv_run_remove_leftovers does. BLOCKS. (run_home.c) */
-void clv_run_bring_home(clv_run *r);
+/* Called when a run ends. If checkpoint.home is `end`, fetches the files of the newest and of the
+ * best checkpoint from the workers that keep them, and prints the files that stay at workers. Then
+ * removes files at workers as clv_run_remove_leftovers does. BLOCKS. (run_home.c) */
+void clv_run_gather_at_end(clv_run *r);
 /* Removes the files of the run at workers that none of its checkpoints lists, as an ended attempt
  * leaves them. Ignores workers that cannot be reached. Call before a checkpoint begins. BLOCKS. */
 void clv_run_remove_leftovers(clv_run *r);
@@ -232,12 +235,12 @@ void clv_run_write_failed_schedule(const clv_run *r, const clv_err *reason);
 
 /* ---- the look (run_look.c) ------------------------------------------------------------------- */
 
-/* Takes the look: computes the tensors that would leave, with the initial weights (c NULL) or those
- * of a checkpoint, and measures how much of the records they show. Sends nothing. CLV_INVALID:
- * session or policy do not permit the result. */
+/* Runs the look: computes the tensors that would be sent, with the initial weights (c NULL) or
+ * those of a checkpoint, and measures how much of the records they show. Sends nothing.
+ * CLV_INVALID: session or policy do not permit the result. */
 clv_code clv_run_look(clv_run *r, const clv_checkpoint *c, clv_err *err) CLV_USE_RESULT;
-/* As clv_run_look, but with secrets drawn for this look only, because `plan` and `check` have no
- * run with secrets. */
+/* As clv_run_look, but with secret weights drawn for this look only, because `plan` and `check`
+ * have no run that has drawn its weights. */
 clv_code clv_run_look_in_plan(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* As clv_run_look, with the newest checkpoint if the run resumes, otherwise with the initial
  * weights. */
@@ -245,11 +248,10 @@ clv_code clv_run_look_at_start(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the secret of a run (run_key.c) --------------------------------------------------------- */
 
-/* Sets the secret of the run. again: reads the secret of the existing run (--resume, eval,
- * predict); otherwise draws one. Without train.seed, derives the seed from it. Call before the data
- * is read.
- * CLV_NOT_FOUND: the run has checkpoints, but no secret and no seed. */
-clv_code clv_run_resolve_key(clv_run *r, bool again, clv_err *err) CLV_USE_RESULT;
+/* Sets the secret of the run. reads_existing: reads the secret of the existing run (--resume, eval,
+ * predict); false: draws one. Without train.seed, derives the seed from the secret. Call before the
+ * data is read. CLV_NOT_FOUND: the run has checkpoints, but no secret and no seed. */
+clv_code clv_run_resolve_key(clv_run *r, bool reads_existing, clv_err *err) CLV_USE_RESULT;
 /* Sets the secret of the run that --resume would continue, if the folder has checkpoints and a key.
  * For commands that neither train nor evaluate. */
 clv_code clv_run_find_key(clv_run *r, clv_err *err) CLV_USE_RESULT;
@@ -281,16 +283,16 @@ void clv_run_warn(const clv_run *r, clv_log_level level, const char *event, cons
 /* Prints each line of `notes` with clv_run_warn. `notes` lists, for example, refused
  * checkpoints. */
 void clv_run_print_notes(const clv_run *r, const char *event, char *notes);
-/* Prints the trainer's notices since the last call. */
+/* Prints the notices of the trainer that have come since the last call. */
 void clv_run_print_notices(const clv_run *r);
 /* Prints one notice. user: the run. */
 void clv_run_on_notice(void *user, const char *text);
 /* Prints to standard output: `json` if the user asked for JSON, else `text`. */
 void clv_run_print_line(const clv_run *r, const char *text, const char *json);
-/* Prints the result of an evaluation of the set `what`. when: position in the run, such as ", step
- * 20, epoch 1"; json_when: the same as members of an object. */
-void clv_run_print_eval(clv_run *r, const char *what, const clv_step_result *e, const char *when,
-                        const char *json_when);
+/* Prints the result of an evaluation. set_name: "validation" or "test"; when: position in the run,
+ * such as ", step 20, epoch 1"; json_when: this position as members of a JSON object. */
+void clv_run_print_eval(clv_run *r, const char *set_name, const clv_step_result *e,
+                        const char *when, const char *json_when);
 
 /* The scores of the last evaluation, for its line in evaluations.jsonl and for event files. */
 typedef struct clv_run_scores {
@@ -301,17 +303,18 @@ typedef struct clv_run_scores {
 void clv_run_take_scores(const clv_run *r, clv_run_scores *ret);
 void clv_run_scores_free(clv_run_scores *s);
 
-/* Appends the scores of the last evaluation and ends the JSON object. */
-void clv_run_add_scores(const clv_run *r, bool table, clv_bytes *text, clv_bytes *json);
+/* Appends the scores of the last evaluation to `text` and `json`, and ends the JSON object.
+ * with_table: appends the table of classes to `text` as well. */
+void clv_run_add_scores(const clv_run *r, bool with_table, clv_bytes *text, clv_bytes *json);
 /* Makes r->score as the session says. Needs the blueprint. */
 clv_code clv_run_make_score(clv_run *r, clv_err *err) CLV_USE_RESULT;
 bool clv_run_has_json_output(const clv_run *r); /* the command prints its progress as JSON */
 bool clv_run_has_accuracy(const clv_run *r);    /* a prediction can be right or wrong */
 
 /* Checks that this master can identify itself to a worker: reads certificate, key and revocation
- * list. Prints the error and returns CLV_EXIT_CONNECT if not. always: checks even if the session
- * has no stage at a worker. */
-clv_exit_code clv_run_check_identity(const clv_run *r, bool always, clv_err *err);
+ * list. Prints the error and returns CLV_EXIT_CONNECT if it cannot. even_without_workers: checks
+ * even if the session has no stage at a worker. */
+clv_exit_code clv_run_check_identity(const clv_run *r, bool even_without_workers, clv_err *err);
 /* Each of these functions returns the exit code of a failure: _setup_exit_code of a failure before
  * the master connects, _connect_exit_code while it connects, _exit_code while it computes. */
 clv_exit_code clv_run_setup_exit_code(const clv_err *err);
@@ -328,13 +331,13 @@ clv_code clv_run_write_file(const clv_run *r, const char *name, const clv_bytes 
 clv_code clv_run_compare_table(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Opens the egress record in the run folder for `command`. */
 clv_code clv_run_open_record(clv_run *r, const char *command, clv_err *err) CLV_USE_RESULT;
-/* Closes the record, after which no tensor may leave. Prints an error of the record. */
+/* Closes the egress record, after which no tensor may be sent. Prints an error of the record. */
 void clv_run_close_record(clv_run *r, clv_exit_code code);
 /* Deletes the record of an attempt that did not start, if no earlier attempt has sent anything. */
 void clv_run_drop_record(clv_run *r);
-/* Replaces micro_batches: auto by a number. recall: reads the number that the run's first attempt
- * has chosen; otherwise chooses the number by trial steps. */
-clv_code clv_run_resolve_micro_batches(clv_run *r, bool recall, clv_err *err) CLV_USE_RESULT;
+/* Replaces micro_batches: auto by a number. reads_chosen: reads the number that the run's first
+ * attempt has chosen; false: chooses the number by trial steps. */
+clv_code clv_run_resolve_micro_batches(clv_run *r, bool reads_chosen, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the state of the run folder (run_begin.c) ----------------------------------------------- */
 
@@ -345,13 +348,14 @@ clv_code clv_run_check_finished(clv_run *r, bool *ret, clv_err *err) CLV_USE_RES
  * checkpoint and begins. CLV_NOT_FOUND: the run had a checkpoint, which is missing now. Deletes
  * incomplete checkpoints. */
 clv_code clv_run_find_start(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* Prints that a run of --resume begins at step 1, if it has no checkpoint yet. */
+/* Prints that the run begins at step 1, if --resume was given and the run has no checkpoint yet. */
 void clv_run_print_start(const clv_run *r);
 /* Prints how many training records the session sets aside for validation. */
 void clv_run_print_validation_split(const clv_run *r);
-/* Returns true if the choices of the run's first attempt (its stored session) are binding. */
+/* Returns true if the run folder has the session of the run's first attempt, whose choices are then
+ * binding. */
 bool clv_run_has_stored_session(const clv_run *r);
-/* Prints where --fresh has moved the folder of the finished run, if it has. */
+/* Prints where --fresh has moved the folder of the finished run, if there was one. */
 void clv_run_print_moved_folder(const clv_run *r);
 
 /* ---- changes since the last attempt (run_data.c, run_changes.c) ------------------------------ */
@@ -364,8 +368,8 @@ clv_code clv_data_digests_parse(const char *text, size_t len, const char *label,
  * differ and the user has not accepted other data; err names the part. */
 clv_code clv_run_compare_data(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Compares the files of model.hf and data.tokenizer with those that the run began with. For `eval`
- * and `predict`, which have other records. CLV_DATA_LOSS: a file differs and the user has not
- * accepted it. Prints a notice if the run has no digest of a file. */
+ * and `predict`, which use other records than the training. CLV_DATA_LOSS: a file differs and the
+ * user has not accepted it. Prints a notice if the run has no digest of a file. */
 clv_code clv_run_compare_files(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Compares config.json of model.hf with the one that the run in `dir` began with, by the digest in
  * `dir`. For `export`. A different or unknown digest is CLV_DATA_LOSS, or with `accept` a line in
@@ -379,8 +383,8 @@ void clv_run_add_change(clv_run *r, const char *key, const char *before, const c
 /* Compares the session with that of the last attempt, session.effective.yaml. Prints all changes,
  * and adds them to changes.jsonl. */
 clv_code clv_run_print_changes(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* Refuses changes after which no checkpoint fits. CLV_INVALID: the moments of the optimiser differ
- * from the last attempt; err names the key and both values. */
+/* Refuses changes of the session after which no checkpoint fits. CLV_INVALID: the moments of the
+ * optimiser differ from the last attempt; err names the key and both values. */
 clv_code clv_run_refuse_changes(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Warns of each changed key that affects how a record becomes numbers, such as
  * data.tokenizer.lower_case. For `eval` and `predict`. */
@@ -388,15 +392,16 @@ clv_code clv_run_warn_changed_keys(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- another cut (run_cut.c, run_moved_layers.c) --------------------------------------------- */
 
-/* Appends the cut of the last attempt and the present one, if they differ. Appends nothing if the
- * model of the last attempt cannot be read; its keys are then compared one by one.
- * *ret_same_layers: both sessions have the same layers, so that only their places can differ. */
+/* Appends the cut of the last attempt to *ret_before and the present one to *ret_after, if they
+ * differ. Appends nothing if the model of the last attempt cannot be read; its keys are then
+ * compared one by one. *ret_has_same_layers: both sessions have the same layers, so that only the
+ * stages and nodes of these can differ. */
 clv_code clv_run_compare_cut(const clv_run *r, const clv_session_config *earlier_session,
-                             clv_bytes *ret_before, clv_bytes *ret_after, bool *ret_same_layers,
+                             clv_bytes *ret_before, clv_bytes *ret_after, bool *ret_has_same_layers,
                              clv_err *err) CLV_USE_RESULT;
 /* Compares the places of layers with those in the session of the checkpoint, and stores the layers
- * that have moved in r->blueprint. CLV_INVALID: neither policy nor session permits one to move from
- * the master to a worker. Call before the master connects. */
+ * that have moved in r->blueprint. CLV_INVALID: neither policy nor session permits one of them to
+ * move from the master to a worker. Call before the master connects. */
 clv_code clv_run_check_moved_layers(clv_run *r, const clv_checkpoint *c,
                                     clv_err *err) CLV_USE_RESULT;
 /* For `plan`: stores the layers that --resume would move, and prints a warning if it would be
@@ -453,9 +458,9 @@ clv_code clv_run_checkpoints_read(const char *dir, clv_run_checkpoints *ret,
  * checkpoint. */
 clv_code clv_run_checkpoints_choose(clv_run_checkpoints *l, const char *dir, const char *which,
                                     clv_err *err) CLV_USE_RESULT;
-/* Notes the files at workers of a run that is deleted as orphans, and prints them.
- * (run_gather.c) */
-clv_code clv_run_note_orphans(const clv_run *r, const clv_run_checkpoints *of,
+/* Call before a run is deleted. Notes as orphans the files of its checkpoints that are at workers,
+ * and prints them. (run_gather.c) */
+clv_code clv_run_note_orphans(const clv_run *r, const clv_run_checkpoints *checkpoints,
                               clv_err *err) CLV_USE_RESULT;
 /* Returns the exit code for a failure of the commands on checkpoints. */
 clv_exit_code clv_run_checkpoints_exit_code(const clv_err *err);
@@ -464,27 +469,28 @@ void clv_run_append_place(const clv_stores *s, const char *place, clv_bytes *out
 
 /* ---- sealed copies of checkpoints (run_escrow.c) --------------------------------------------- */
 
-/* Returns the place of the copies of a run. id: of the run, or NULL to read it from run.json in
- * `dir`; buf: receives the id. CLV_NOT_FOUND: run.json has none. */
-clv_code clv_run_escrow_place(const clv_session_config *config, char buf[33], clv_escrow_place *ret,
-                              clv_err *err) CLV_USE_RESULT;
+/* Returns the place of the sealed copies of a run. ret_id: receives the run's id from run.json, and
+ * must outlive *ret, which refers to it. CLV_NOT_FOUND: run.json has no id. */
+clv_code clv_run_escrow_place(const clv_session_config *config, char ret_id[33],
+                              clv_escrow_place *ret, clv_err *err) CLV_USE_RESULT;
 /* Deletes the sealed copy of a step, if there is one. */
 clv_code clv_run_escrow_remove(const clv_session_config *config, uint64_t step,
                                clv_err *err) CLV_USE_RESULT;
 /* Reads the key of checkpoint.escrow, or makes it. Does nothing if the session has no escrow, or
- * the key was read before.
- * CLV_INVALID: the key is lost or wrong for the copies that are there, or others may read it. */
+ * the key was read before. CLV_INVALID: the key is lost, does not fit the existing copies, or may
+ * be read by other users. */
 clv_code clv_run_escrow_open(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Starts to seal copies in the background; call when the run trains. */
 clv_code clv_run_escrow_start(clv_run *r, clv_err *err) CLV_USE_RESULT;
-void clv_run_escrow_print(const clv_run *r); /* prints what was sealed since the last call */
+/* prints which copies were sealed since the last call */
+void clv_run_escrow_print(const clv_run *r);
 void clv_run_escrow_stop(clv_run *r);
 /* Restores the copy of the checkpoint of a step into the run folder, for `checkpoint gather`. *ret:
  * false if there is no such copy. */
 clv_code clv_run_escrow_fetch(const clv_session_config *config, uint64_t step, bool *ret,
                               clv_err *err) CLV_USE_RESULT;
-/* Restores the newest copy into the run folder if it is of a step behind `step`, or if step is
- * CLV_CHECKPOINT_NONE. *ret: a copy was restored. */
+/* Restores the newest copy into the run folder if its step is later than `step`, or if `step` is
+ * CLV_CHECKPOINT_NONE. *ret: true if a copy was restored. */
 clv_code clv_run_escrow_restore(clv_run *r, uint64_t step, bool *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- names of classes (run_classes.c) -------------------------------------------------------- */
@@ -512,13 +518,14 @@ clv_code clv_run_write_classes(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- tables (run_table.c) -------------------------------------------------------------------- */
 
-/* Reads what the session's run has learnt; *ret stays NULL: the run has no such file.
- * CLV_DATA_LOSS: it is damaged. */
+/* Reads the file with what the run has learnt of its training table. *ret stays NULL if the run has
+ * no such file. CLV_DATA_LOSS: the file is damaged. */
 clv_code clv_run_read_learnt(const clv_run *r, clv_learnt **ret, clv_err *err) CLV_USE_RESULT;
-/* Writes it into the run folder; nothing if the data are no table. */
+/* Writes what was learnt of the training table into the run folder. Does nothing if the data are no
+ * table. */
 clv_code clv_run_write_learnt(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Appends, for each column of the training table, its range, missing and different values, and what
- * is suspicious; as JSON a member "columns", [] if the data are no table. */
+ * is suspicious; as JSON: the member "columns", which is [] if the data are no table. */
 clv_code clv_run_describe_columns(const clv_run *r, bool json, clv_bytes *out,
                                   clv_err *err) CLV_USE_RESULT;
 
@@ -551,9 +558,9 @@ void clv_predictions_write_page(clv_bytes *out, const clv_predictions *r, size_t
 
 /* ---- the cache of a frozen front (run_cache.c) ----------------------------------------------- */
 
-/* Begins the cache of a session whose front is cached: from now on the worker keeps rows. Prints if
- * it still has the rows of an earlier attempt. Call after the trainer has restored its
- * checkpoint. */
+/* Begins the cache of a session whose front is cached: from now on the worker keeps rows. Prints
+ * whether the worker still has the rows of an earlier attempt. Call after the trainer has restored
+ * its checkpoint. */
 clv_code clv_run_cache_begin(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Asks the worker to delete the cache, and prints the result. Call after a run has ended or
  * failed. */
@@ -561,8 +568,8 @@ void clv_run_cache_end(clv_run *r);
 
 /* ---- the public session (run_public_session.c) ----------------------------------------------- */
 
-/* Writes the session for the readers of a run's curves: without paths, addresses and credentials.
- * *ret_digest: digest of the complete session, as session.effective.yaml has it. */
+/* Writes the session for the readers of a run's event files: without paths, addresses and
+ * credentials. *ret_digest: digest of the complete session, as session.effective.yaml has it. */
 clv_code clv_run_write_public_session(const clv_session_config *c, clv_bytes *ret,
                                       clv_sha256 *ret_digest, clv_err *err) CLV_USE_RESULT;
 /* Appends the folder of the run's TensorBoard event files; nothing if the session has none. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The secret of a run: 256 bits in run.key, with mode 0600. Without train.seed the seed is derived
- * from it. It also keys the digest of the configuration that the master sends to workers.
+ * Handles the secret of a run: 256 bits in run.key, with mode 0600. Without train.seed the seed is
+ * derived from the secret. The secret also keys the digest of the configuration that the master
+ * sends to workers.
  */
 #include <string.h>
 
@@ -23,8 +24,8 @@ static clv_code read_key(const clv_run *r, clv_sha256 *ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* Draws a secret, or fails if a resumed run with checkpoints derives its seed from the missing
- * one. */
+/* Draws a secret. Fails if the run resumes from checkpoints and derives its seed from the secret
+ * that is missing. */
 static clv_code handle_missing_key(const clv_run *r, clv_sha256 *ret, clv_err *err) {
   const char *dir = r->config->checkpoint.dir;
   if (!r->o->resume || r->config->train.seed.is_given || !clv_checkpoint_has_any(dir))
@@ -35,9 +36,9 @@ static clv_code handle_missing_key(const clv_run *r, clv_sha256 *ret, clv_err *e
                   dir);
 }
 
-clv_code clv_run_resolve_key(clv_run *r, bool again, clv_err *err) {
+clv_code clv_run_resolve_key(clv_run *r, bool reads_existing, clv_err *err) {
   clv_err read_error;
-  clv_code code = again ? read_key(r, &r->secret, &read_error) : CLV_NOT_FOUND;
+  clv_code code = reads_existing ? read_key(r, &r->secret, &read_error) : CLV_NOT_FOUND;
   if (code == CLV_NOT_FOUND)
     CLV_TRY(handle_missing_key(r, &r->secret, err));
   else if (code != CLV_OK)
@@ -52,7 +53,8 @@ clv_code clv_run_resolve_key(clv_run *r, bool again, clv_err *err) {
                         &seed->key, err);
 }
 
-/* Leaves r->has_secret false if the folder has no key: then no worker knows layers of its run. */
+/* Leaves r->has_secret false if the folder has no key: then the ledger has no layers of this
+ * run. */
 clv_code clv_run_find_key(clv_run *r, clv_err *err) {
   if (r->has_secret || !clv_checkpoint_has_any(r->config->checkpoint.dir)) return CLV_OK;
   clv_code code = read_key(r, &r->secret, err);

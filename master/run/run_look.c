@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The look of a command at the tensors that would leave: plan and check take it with secrets drawn
- * for the look, train with those of the run, eval and predict with their checkpoint.
+ * Runs the look of a command (clv_look_run), which measures, before anything is sent, what an
+ * observer could read from the tensors that the command would send. `plan` and `check` run it with
+ * secret weights drawn only for the look. `train` uses the initial weights of the run, or its
+ * newest checkpoint if it resumes. `eval` and `predict` use their checkpoint.
  */
 #include "master/run/run_int.h"
 
-static clv_code take_look(clv_run *r, const clv_checkpoint *c, bool preview, clv_err *err) {
-  bool evaluates = r->purpose == RUN_EVALUATION;
+static clv_code run_look(clv_run *r, const clv_checkpoint *c, bool is_preview, clv_err *err) {
+  bool only_evaluates = r->purpose == RUN_EVALUATION;
   const clv_run_data *d = &r->data;
-  const clv_look_options o = {.dataset = evaluates ? d->test : d->train,
-                              .rows = evaluates ? &d->test_rows : &d->train_rows,
+  const clv_look_options o = {.dataset = only_evaluates ? d->test : d->train,
+                              .rows = only_evaluates ? &d->test_rows : &d->train_rows,
                               .checkpoint = c,
-                              .is_preview = preview,
-                              .only_evaluates = evaluates};
+                              .is_preview = is_preview,
+                              .only_evaluates = only_evaluates};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_TRY(clv_look_run(r->blueprint, &o, &r->look, err));
   clv_look_summary(&r->look, &text);
@@ -21,10 +23,10 @@ static clv_code take_look(clv_run *r, const clv_checkpoint *c, bool preview, clv
 }
 
 clv_code clv_run_look(clv_run *r, const clv_checkpoint *c, clv_err *err) {
-  return take_look(r, c, false, err);
+  return run_look(r, c, false, err);
 }
 
-clv_code clv_run_look_in_plan(clv_run *r, clv_err *err) { return take_look(r, NULL, true, err); }
+clv_code clv_run_look_in_plan(clv_run *r, clv_err *err) { return run_look(r, NULL, true, err); }
 
 clv_code clv_run_look_at_start(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
@@ -32,5 +34,5 @@ clv_code clv_run_look_at_start(clv_run *r, clv_err *err) {
     CLV_TRY(clv_checkpoint_load_latest(r->dir.data, &c, NULL, err));
     CLV_TRY(clv_run_check_moved_layers(r, c, err));
   }
-  return take_look(r, c, false, err);
+  return run_look(r, c, false, err);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Layers that a run moves when it goes on with another cut. clv_run_check_moved_layers refuses
- * layers that may not move from the master to a worker, before the master connects. The trainer
- * looks up the tensors (master/train/resplit.c).
+ * Handles layers that move to another node because a run resumes with another cut.
+ * clv_run_check_moved_layers refuses layers that may not move from the master to a worker, before
+ * the master connects. The trainer then finds the tensors of these layers in the checkpoint
+ * (master/train/resplit.c).
  */
 #include "master/run/run_int.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The begin of a training. clv_run_open prepares the run folder, clv_run_open_trainer connects to
- * the workers, and clv_run_restore loads a checkpoint and opens the loader and the reporter.
- * `train` calls them in this order; a recovery calls the last two again (run_recover.c).
+ * Starts a training. clv_run_open prepares the run folder, clv_run_open_trainer connects to the
+ * workers, and clv_run_restore loads a checkpoint and opens the loader and the reporter. `train`
+ * calls them in this order; a recovery calls the last two again (run_recover.c).
  */
 #include <stdio.h>
 #include <string.h>
@@ -21,8 +21,8 @@ static void print_to_stderr_only(void *user, const char *text) {
 
 static const clv_notifier stderr_notifier = {.notify = print_to_stderr_only};
 
-/* Locks the run folder, unless the process holds it already; restores a run that a killed --fresh
- * had moved. The folder belongs to this process until clv_run_done. */
+/* Locks the run folder, unless this process has locked it already. The lock restores a run that a
+ * killed --fresh had moved. The folder belongs to this process until clv_run_done. */
 static clv_code lock_run_dir(clv_run *r, clv_err *err) {
   if (r->lock) return CLV_OK;
   clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
@@ -33,25 +33,25 @@ static clv_code lock_run_dir(clv_run *r, clv_err *err) {
 /* Locks the folder of a resumed run before its key is read, because another process may begin a run
  * there meanwhile. Other runs make their folder later, when everything else has been checked. */
 static clv_code lock_resumed_run(clv_run *r, clv_err *err) {
-  bool is_there = access(r->config->checkpoint.dir, F_OK) == 0;
-  return r->o->resume && is_there ? lock_run_dir(r, err) : CLV_OK;
+  bool has_folder = access(r->config->checkpoint.dir, F_OK) == 0;
+  return r->o->resume && has_folder ? lock_run_dir(r, err) : CLV_OK;
 }
 
 /* Moves the earlier run aside. If that run will be deleted, reports its files at workers. */
 static clv_code move_earlier_run_aside(clv_run *r, clv_err *err) {
-  CLV_AUTO(clv_run_checkpoints_free) clv_run_checkpoints earlier = {0};
-  CLV_TRY(clv_run_checkpoints_read(r->dir.data, &earlier, err));
+  CLV_AUTO(clv_run_checkpoints_free) clv_run_checkpoints earlier_run = {0};
+  CLV_TRY(clv_run_checkpoints_read(r->dir.data, &earlier_run, err));
   CLV_TRY(clv_run_lock_make_room(r->lock, err));
-  return clv_run_lock_moved_folder(r->lock) ? CLV_OK : clv_run_note_orphans(r, &earlier, err);
+  return clv_run_lock_moved_folder(r->lock) ? CLV_OK : clv_run_note_orphans(r, &earlier_run, err);
 }
 
 /* Decides whether the run is finished, resumes or begins. Unless it is finished, begins its journal
  * and run.json. */
 static clv_code begin_run(clv_run *r, clv_err *err) {
-  const clv_run_lock_info what = {.name = r->config->name,
-                                  .session = r->config->file,
-                                  .resume = r->o->resume,
-                                  .notice = {clv_run_on_notice, r}};
+  const clv_run_lock_info lock_info = {.name = r->config->name,
+                                       .session = r->config->file,
+                                       .resume = r->o->resume,
+                                       .notice = {clv_run_on_notice, r}};
   CLV_TRY(lock_run_dir(r, err));
   if (clv_checkpoint_has_any(r->dir.data) && !r->o->resume && !r->o->fresh)
     return clv_fail(err, CLV_INVALID,
@@ -65,7 +65,7 @@ static clv_code begin_run(clv_run *r, clv_err *err) {
   CLV_TRY(clv_run_find_start(r, err));
   if (r->o->fresh && !r->o->resume) CLV_TRY(move_earlier_run_aside(r, err));
   CLV_TRY(clv_journal_open(r->dir.data, r->o->resume, stderr_notifier, &r->journal, err));
-  CLV_TRY(clv_run_lock_begin(r->lock, &what, err));
+  CLV_TRY(clv_run_lock_begin(r->lock, &lock_info, err));
   return clv_run_write_key(r, err);
 }
 
@@ -91,14 +91,14 @@ void clv_run_set_attempt_id(clv_run *r) {
 static clv_code make_run_dir(clv_run *r, clv_err *err) {
   CLV_TRY(begin_run(r, err));
   if (r->is_finished) return CLV_OK;
-  bool recalls = clv_run_has_stored_session(r);
-  bool tries = r->config->pipeline.micro_batches == CLV_MICRO_AUTO && !recalls;
+  bool reads_chosen = clv_run_has_stored_session(r);
+  bool needs_trials = r->config->pipeline.micro_batches == CLV_MICRO_AUTO && !reads_chosen;
   clv_run_print_start(r);
   clv_run_print_validation_split(r);
   CLV_TRY(clv_run_look_at_start(r, err));
-  if (tries)
+  if (needs_trials)
     CLV_TRY(print_egress_table(r, err)); /* the trials send random numbers under this table */
-  CLV_TRY(clv_run_resolve_micro_batches(r, recalls, err));
+  CLV_TRY(clv_run_resolve_micro_batches(r, reads_chosen, err));
   CLV_TRY(clv_run_write_classes(r, err));
   CLV_TRY(clv_run_write_learnt(r, err));
   if (r->o->resume) CLV_TRY(clv_run_compare_table(r, err));
@@ -107,7 +107,7 @@ static clv_code make_run_dir(clv_run *r, clv_err *err) {
   clv_blueprint_egress_text(r->blueprint, &table);
   CLV_TRY(clv_session_config_write(r->config, &config, err));
   CLV_TRY(clv_run_write_file(r, "egress.table", &table, err));
-  clv_run_set_attempt_id(r); /* the trials before it used separate sessions */
+  clv_run_set_attempt_id(r); /* the trials before had session ids of their own */
   CLV_TRY(clv_hmac_sha256(&r->secret, config.data, config.len,
                           &r->effective_config.attempt.config_digest, err));
   CLV_TRY(clv_run_print_changes(r, err));
@@ -123,9 +123,9 @@ static bool is_worker_failure(const clv_err *err) {
 }
 
 clv_exit_code clv_run_fail_setup(const clv_run *r, const clv_err *err) {
-  bool nothing = r->o->resume && err->code == CLV_NOT_FOUND;
-  clv_exit_code code =
-      clv_run_fail(r, nothing ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit_code(r, err), err);
+  bool has_no_checkpoint = r->o->resume && err->code == CLV_NOT_FOUND;
+  clv_exit_code code = clv_run_fail(
+      r, has_no_checkpoint ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit_code(r, err), err);
   if (r->is_resumed && is_worker_failure(err))
     clv_run_warn(r, CLV_LOG_ERROR, "checkpoint",
                  "no step was taken, and the checkpoints are unchanged: train --resume continues "
@@ -161,8 +161,8 @@ clv_exit_code clv_run_open(clv_run *r, clv_err *err) {
 }
 /* ---- restoring ------------------------------------------------------------------------------- */
 
-/* Returns the steps of the session. --max-steps is not part of it: the option ends an attempt early
- * but does not change the run. */
+/* Returns the steps of the session. --max-steps does not change them: the option ends an attempt
+ * early, but not the run. */
 static uint64_t count_session_steps(const clv_run *r, const clv_loader *loader) {
   const clv_train_config *c = &r->config->train;
   uint64_t total = c->epochs * clv_loader_per_epoch(loader);
@@ -189,10 +189,10 @@ static void print_first_step(const clv_run *r, uint64_t step) {
 /* Opens the reporter: step lines, event files and the console. The first time also notes in
  * run.json that the attempt has started. */
 static clv_code open_reporter(clv_run *r, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes about = {0}, events = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes public_session = {0}, events = {0};
   clv_sha256 digest;
   uint64_t step = clv_trainer_step_count(r->trainer);
-  CLV_TRY(clv_run_write_public_session(r->config, &about, &digest, err));
+  CLV_TRY(clv_run_write_public_session(r->config, &public_session, &digest, err));
   CLV_TRY(clv_run_events_folder(r->config, &events, err));
   clv_report_options o = {.run_dir = r->dir.data,
                           .last_kept_step = step,
@@ -202,7 +202,7 @@ static clv_code open_reporter(clv_run *r, clv_err *err) {
                           .journal = r->journal,
                           .notice = stderr_notifier,
                           .tensorboard = events.data,
-                          .session_text = about.data};
+                          .session_text = public_session.data};
   clv_reporter_close(clv_steal(&r->reporter));
   CLV_TRY(clv_reporter_open(&o, &r->reporter, err));
   if (r->has_started) return CLV_OK;
@@ -213,18 +213,19 @@ static clv_code open_reporter(clv_run *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* *ret_refused: there may be a newer checkpoint that could not be used. */
-static clv_code restore_newest(clv_run *r, clv_train_position *ret, bool *ret_refused,
+/* Restores the newest usable checkpoint. *ret_was_newer_refused: there may be a newer one that
+ * could not be used. */
+static clv_code restore_newest(clv_run *r, clv_train_position *ret, bool *ret_was_newer_refused,
                                clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   clv_code code = clv_trainer_restore(r->trainer, r->dir.data, ret, &notes, err);
-  *ret_refused = notes.len > 0 || code == CLV_DATA_LOSS || code == CLV_NOT_FOUND;
+  *ret_was_newer_refused = notes.len > 0 || code == CLV_DATA_LOSS || code == CLV_NOT_FOUND;
   clv_run_print_notes(r, "checkpoint", notes.data);
   return code;
 }
 
-/* Restores the newest checkpoint. If workers have lost files of newer ones and a sealed copy is
- * newer than what was restored, restores the copy. */
+/* Restores the newest checkpoint. If workers have lost files of newer checkpoints, and a sealed
+ * copy is newer than the restored checkpoint, restores the copy. */
 static clv_code restore_checkpoint(clv_run *r, clv_train_position *ret, clv_err *err) {
   bool was_newer_refused, has_copy;
   clv_err reason;
@@ -236,8 +237,8 @@ static clv_code restore_checkpoint(clv_run *r, clv_train_position *ret, clv_err 
   return has_copy ? restore_newest(r, ret, &was_newer_refused, err) : code;
 }
 
-/* Sets the position and the counts with which the loop begins: those of the checkpoint, or the
- * start. */
+/* Sets the position and the counts with which the loop begins: those of the restored checkpoint, or
+ * zero in a new run. */
 static clv_code find_start_position(clv_run *r, clv_err *err) {
   clv_train_position at = {0};
   if (r->is_resumed) CLV_TRY(restore_checkpoint(r, &at, err));
@@ -252,7 +253,7 @@ static clv_code find_start_position(clv_run *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* Opens the loader at l->cursor, and sets the number of steps of session and attempt. */
+/* Opens the loader at r->steps.cursor, and sets the number of steps of session and attempt. */
 static clv_code open_loader(clv_run *r, clv_err *err) {
   const clv_train_config *t = &r->config->train;
   clv_run_steps *l = &r->steps;
@@ -274,11 +275,11 @@ static clv_code open_loader(clv_run *r, clv_err *err) {
 
 clv_code clv_run_restore(clv_run *r, clv_err *err) {
   clv_run_steps *l = &r->steps;
-  bool again = l->loader != NULL;
-  r->is_resumed |= again;
+  bool is_second_call = l->loader != NULL;
+  r->is_resumed |= is_second_call;
   clv_loader_free(clv_steal(&l->loader));
   CLV_TRY(find_start_position(r, err));
-  if (!again) CLV_TRY(clv_run_cache_begin(r, err));
+  if (!is_second_call) CLV_TRY(clv_run_cache_begin(r, err));
   clv_run_read_best(r);
   l->restored_step = l->n_steps_done = clv_trainer_step_count(r->trainer);
   l->last_epoch = l->cursor.epoch - (l->cursor.epoch && !l->cursor.index);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Predictions of documents as JSON lines: one page per line, with its words, in the format of
- * training pages. One token of each word gives the label of the word; the mean of the windows gives
- * the label of the page.
+ * Writes predictions of documents as JSON lines: one page per line, with its words, in the format
+ * of training pages. The label of a word is that of one of its tokens; the label of a page is that
+ * of the mean output of its windows.
  */
 #include <math.h>
 
@@ -31,10 +31,10 @@ static bool has_page_outputs(const clv_predictions *r) {
 /* Counts the pages that have outputs. Rows are in the order of records, and a limit on the records
  * takes the first ones, so the pages without outputs are the last ones. */
 size_t clv_predictions_page_count(const clv_predictions *r) {
-  size_t n = 0, pages = clv_dataset_kept_page_count(r->data),
-         rows = (size_t)r->outputs->shape.dim[0];
-  if (!pages || !has_classes(r->loss) || !has_page_outputs(r)) return 0;
-  while (n < pages && clv_dataset_kept_page(r->data, n)->first <= r->index[rows - 1]) n++;
+  size_t n = 0, n_pages = clv_dataset_kept_page_count(r->data),
+         n_rows = (size_t)r->outputs->shape.dim[0];
+  if (!n_pages || !has_classes(r->loss) || !has_page_outputs(r)) return 0;
+  while (n < n_pages && clv_dataset_kept_page(r->data, n)->first <= r->index[n_rows - 1]) n++;
   return n;
 }
 
@@ -88,43 +88,45 @@ static void append_probability(clv_bytes *out, double p) {
 static void find_outputs_of_words(const clv_predictions *r, const clv_kept_page *p,
                                   const float **ret) {
   rows_of_page rows = find_rows_of_page(r, p);
-  size_t n, classes = last_dimension(r->outputs);
+  size_t n, n_classes = last_dimension(r->outputs);
   for (size_t i = 0; i < p->n; i++) ret[i] = NULL;
   for (size_t row = rows.begin; row < rows.end; row++) {
-    const int32_t *word = clv_dataset_token_words(r->data, r->index[row], &n);
-    const float *x = (const float *)r->outputs->data + row * n * classes;
+    const int32_t *word_of_token = clv_dataset_token_words(r->data, r->index[row], &n);
+    const float *x = (const float *)r->outputs->data + row * n * n_classes;
     for (size_t k = 0; k < n; k++)
-      if (word[k] >= 0) ret[word[k]] = x + k * classes;
+      if (word_of_token[k] >= 0) ret[word_of_token[k]] = x + k * n_classes;
   }
 }
 
 static void append_word_labels(clv_bytes *out, const clv_predictions *r, const clv_kept_page *p,
-                               const float *const *x) {
-  size_t classes = last_dimension(r->outputs);
+                               const float *const *word_outputs) {
+  size_t n_classes = last_dimension(r->outputs);
   clv_bytes_puts(out, ",\"labels\":[");
   for (size_t i = 0; i < p->n; i++) {
     if (i) clv_bytes_puts(out, ",");
-    if (x[i])
-      append_label(out, r, clv_argmax_row(x[i], classes));
+    if (word_outputs[i])
+      append_label(out, r, clv_argmax_row(word_outputs[i], n_classes));
     else
       clv_bytes_puts(out, "null");
   }
   clv_bytes_puts(out, "],\"probabilities\":[");
   for (size_t i = 0; i < p->n; i++) {
     if (i) clv_bytes_puts(out, ",");
-    append_probability(
-        out, x[i] ? compute_probability(r, x[i], clv_argmax_row(x[i], classes)) : (double)NAN);
+    append_probability(out, word_outputs[i]
+                                ? compute_probability(r, word_outputs[i],
+                                                      clv_argmax_row(word_outputs[i], n_classes))
+                                : (double)NAN);
   }
   clv_bytes_puts(out, "]");
 }
 
 static void append_word_probabilities(clv_bytes *out, const clv_predictions *r,
                                       const clv_kept_page *p) {
-  CLV_AUTO(clv_freep) const float **x = NULL;
-  out->failed |= clv_alloc(p->n, sizeof *x, &x, NULL) != CLV_OK;
+  CLV_AUTO(clv_freep) const float **word_outputs = NULL;
+  out->failed |= clv_alloc(p->n, sizeof *word_outputs, &word_outputs, NULL) != CLV_OK;
   if (out->failed) return;
-  find_outputs_of_words(r, p, x);
-  append_word_labels(out, r, p, x);
+  find_outputs_of_words(r, p, word_outputs);
+  append_word_labels(out, r, p, word_outputs);
 }
 
 /* ---- pages ----------------------------------------------------------------------------------- */
@@ -132,16 +134,16 @@ static void append_word_probabilities(clv_bytes *out, const clv_predictions *r,
 static void append_page_label(clv_bytes *out, const clv_predictions *r, const clv_kept_page *p) {
   CLV_AUTO(clv_freep) float *mean = NULL;
   rows_of_page rows = find_rows_of_page(r, p);
-  size_t classes = last_dimension(r->outputs);
-  out->failed |= clv_alloc(classes, sizeof *mean, &mean, NULL) != CLV_OK;
+  size_t n_classes = last_dimension(r->outputs);
+  out->failed |= clv_alloc(n_classes, sizeof *mean, &mean, NULL) != CLV_OK;
   if (out->failed) return;
-  for (size_t k = 0; k < classes; k++) {
+  for (size_t k = 0; k < n_classes; k++) {
     double sum = 0;
     for (size_t row = rows.begin; row < rows.end; row++)
-      sum += (double)((const float *)r->outputs->data)[row * classes + k];
+      sum += (double)((const float *)r->outputs->data)[row * n_classes + k];
     mean[k] = (float)(sum / (double)(rows.end - rows.begin));
   }
-  size_t class = clv_argmax_row(mean, classes);
+  size_t class = clv_argmax_row(mean, n_classes);
   clv_bytes_puts(out, ",\"label\":");
   append_label(out, r, class);
   clv_bytes_puts(out, ",\"probability\":");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The command predict: outputs of a checkpoint for records, whose labels it does not read.
+ * The command predict, which writes the outputs of a checkpoint for records. It does not read the
+ * labels of the records.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -58,23 +59,23 @@ static clv_code check_output_folder(const clv_run_options *o, clv_err *err) {
 }
 
 static clv_code write_predictions(clv_run *r, const clv_tensor *outputs, clv_err *err) {
-  static const char *const standard[] = {[CLV_PREDICTIONS_NPY] = "predictions.npy",
-                                         [CLV_PREDICTIONS_CSV] = "predictions.csv",
-                                         [CLV_PREDICTIONS_JSONL] = "predictions.jsonl"};
+  static const char *const default_paths[] = {[CLV_PREDICTIONS_NPY] = "predictions.npy",
+                                              [CLV_PREDICTIONS_CSV] = "predictions.csv",
+                                              [CLV_PREDICTIONS_JSONL] = "predictions.jsonl"};
   CLV_AUTO(clv_classes_free) clv_classes classes = {0};
   char shape[160];
   clv_predictions_format format = choose_format(r->o);
-  const char *path = r->o->out ? r->o->out : standard[format];
+  const char *path = r->o->out ? r->o->out : default_paths[format];
   CLV_TRY(clv_classes_read(r->config->checkpoint.dir, &classes, err));
-  const clv_predictions records = {.outputs = outputs,
-                                   .data = r->data.test,
-                                   .index = r->data.test_rows.index,
-                                   .classes = &classes,
-                                   .loss = r->config->loss.kind};
-  size_t pages = format == CLV_PREDICTIONS_JSONL ? clv_predictions_page_count(&records) : 0;
-  CLV_TRY(clv_predictions_write(&records, format, path, err));
+  const clv_predictions predictions = {.outputs = outputs,
+                                       .data = r->data.test,
+                                       .index = r->data.test_rows.index,
+                                       .classes = &classes,
+                                       .loss = r->config->loss.kind};
+  size_t n_pages = format == CLV_PREDICTIONS_JSONL ? clv_predictions_page_count(&predictions) : 0;
+  CLV_TRY(clv_predictions_write(&predictions, format, path, err));
   printf("%s: ", path);
-  if (pages) printf("%zu page%s, ", pages, CLV_S(pages));
+  if (n_pages) printf("%zu page%s, ", n_pages, CLV_S(n_pages));
   printf("%s f32\n", clv_shape_format(&outputs->shape, shape, sizeof shape));
   return CLV_OK;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Writes predictions to a file (clv_predictions_write): NumPy's format with the names in a second
- * file, CSV (RFC 4180) or JSON lines. The id of a record is its cell in a table's column of
- * ids, the path of its image, or its number.
+ * file, CSV (RFC 4180) or JSON lines. The id of a record is its cell in the id column of a table,
+ * the path of its image, or otherwise the number of the record.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -30,8 +30,8 @@ static const float *row_outputs(const clv_predictions *r, size_t row) {
  */
 static bool has_predicted_class(const clv_predictions *r) {
   if (r->loss == CLV_LOSS_MSE || r->outputs->shape.rank != 2 || !outputs_per_row(r)) return false;
-  bool binary = r->loss == CLV_LOSS_BCE || r->loss == CLV_LOSS_BCE_WITH_LOGITS;
-  return !binary || outputs_per_row(r) == 1;
+  bool is_binary = r->loss == CLV_LOSS_BCE || r->loss == CLV_LOSS_BCE_WITH_LOGITS;
+  return !is_binary || outputs_per_row(r) == 1;
 }
 
 static size_t predicted_class(const clv_predictions *r, size_t row) {
@@ -45,8 +45,8 @@ static const char *class_name(const clv_predictions *r, size_t class) {
   return class < r->classes->n ? r->classes->names[class] : NULL;
 }
 
-/* Returns the id that the records have: of a table its cell, of an image its path; NULL: its number
- * is its id. */
+/* Returns the id of a record: its cell in the id column of a table, or the path of its image. NULL:
+ * the number of the record is its id. */
 static const char *find_id(const clv_predictions *r, size_t row) {
   const char *id = clv_dataset_record_id(r->data, r->index[row]);
   return id ? id : clv_dataset_image_path(r->data, r->index[row]);
@@ -54,14 +54,15 @@ static const char *find_id(const clv_predictions *r, size_t row) {
 
 /* ---- CSV ------------------------------------------------------------------------------------- */
 
-/* Appends a text cell. One that a spreadsheet would compute gets an apostrophe in front. */
+/* Appends a text cell. Puts an apostrophe before a text that a spreadsheet would compute as a
+ * formula. */
 static void append_csv_text(clv_bytes *out, const char *text) {
-  const char *mark = *text && strchr("=+-@\t\r", *text) ? "'" : "";
+  const char *apostrophe = *text && strchr("=+-@\t\r", *text) ? "'" : "";
   if (!text[strcspn(text, ",\"\r\n")]) {
-    clv_bytes_printf(out, "%s%s", mark, text);
+    clv_bytes_printf(out, "%s%s", apostrophe, text);
     return;
   }
-  clv_bytes_printf(out, "\"%s", mark);
+  clv_bytes_printf(out, "\"%s", apostrophe);
   for (; *text; text++) {
     if (*text == '"') clv_bytes_puts(out, "\"");
     clv_bytes_add(out, text, 1);
@@ -85,9 +86,9 @@ static void append_csv_header(clv_bytes *out, const clv_predictions *r) {
 }
 
 static void append_csv_record(clv_bytes *out, const clv_predictions *r, size_t row) {
-  const char *file = find_id(r, row);
-  if (file)
-    append_csv_text(out, file);
+  const char *id = find_id(r, row);
+  if (id)
+    append_csv_text(out, id);
   else
     clv_bytes_printf(out, "%u", r->index[row]);
   if (has_predicted_class(r)) clv_bytes_printf(out, ",%zu", predicted_class(r, row));
@@ -105,9 +106,9 @@ static void append_csv_record(clv_bytes *out, const clv_predictions *r, size_t r
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
 static void append_json_id(clv_bytes *out, const clv_predictions *r, size_t row) {
-  const char *file = find_id(r, row);
-  if (file)
-    clv_bytes_add_json(out, file);
+  const char *id = find_id(r, row);
+  if (id)
+    clv_bytes_add_json(out, id);
   else
     clv_bytes_printf(out, "%u", r->index[row]);
 }
@@ -151,7 +152,7 @@ typedef void record_writer(clv_bytes *out, const clv_predictions *r, size_t row)
 /* The lines of a file of predictions. */
 typedef struct lines {
   record_writer *write_line; /* writes the line of a record or page */
-  size_t n;                  /* number of lines without the head */
+  size_t n;                  /* number of lines without the header */
   bool has_header;           /* the file begins with a line of column names */
 } lines;
 
@@ -171,12 +172,12 @@ static clv_code write_lines(const clv_predictions *r, const lines *l, const char
 /* Writes through a temporary file, so that `path` is complete or unchanged. */
 static clv_code write_text_file(const clv_predictions *r, const lines *l, const char *path,
                                 clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes part = {0};
-  clv_bytes_printf(&part, "%s.tmp", path);
-  if (part.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  clv_code code = write_lines(r, l, part.data, err);
-  if (code == CLV_OK && rename(part.data, path) != 0) code = fail_file(path, err);
-  if (code != CLV_OK) (void)!unlink(part.data);
+  CLV_AUTO(clv_bytes_done) clv_bytes temporary_path = {0};
+  clv_bytes_printf(&temporary_path, "%s.tmp", path);
+  if (temporary_path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  clv_code code = write_lines(r, l, temporary_path.data, err);
+  if (code == CLV_OK && rename(temporary_path.data, path) != 0) code = fail_file(path, err);
+  if (code != CLV_OK) (void)!unlink(temporary_path.data);
   return code;
 }
 
@@ -189,9 +190,9 @@ static clv_code write_npy(const char *path, const clv_tensor *t, clv_err *err) {
   clv_bytes_puts(&header, "), }");
   while ((10 + header.len + 1) % 64) clv_bytes_puts(&header, " ");
   clv_bytes_puts(&header, "\n");
-  uint8_t start[10] = {
+  uint8_t preamble[10] = {
       0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (uint8_t)header.len, (uint8_t)(header.len >> 8)};
-  clv_bytes_add(&file, start, sizeof start);
+  clv_bytes_add(&file, preamble, sizeof preamble);
   clv_bytes_add(&file, header.data, header.len);
   clv_bytes_add(&file, t->data, t->bytes);
   if (file.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -199,9 +200,9 @@ static clv_code write_npy(const char *path, const clv_tensor *t, clv_err *err) {
 }
 
 /* Writes PATH.json for a NumPy file: the ids of the records and the names of the classes. */
-static clv_code write_names_file(const clv_predictions *r, const char *npy, clv_err *err) {
+static clv_code write_names_file(const clv_predictions *r, const char *npy_path, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
-  clv_bytes_printf(&path, "%s.json", npy);
+  clv_bytes_printf(&path, "%s.json", npy_path);
   clv_bytes_puts(&text, "{\"ids\":[");
   for (size_t row = 0; row < count_rows(r); row++) {
     if (row) clv_bytes_puts(&text, ",");
@@ -221,11 +222,11 @@ clv_code clv_predictions_write(const clv_predictions *r, clv_predictions_format 
                                const char *path, clv_err *err) {
   size_t rows = count_rows(r), pages = clv_predictions_page_count(r);
   const lines csv = {append_csv_record, rows, true}, json = {append_json_record, rows, false},
-              of_pages = {clv_predictions_write_page, pages, false};
+              page_lines = {clv_predictions_write_page, pages, false};
   if (format == CLV_PREDICTIONS_CSV) return write_text_file(r, &csv, path, err);
   if (format == CLV_PREDICTIONS_JSONL)
-    return write_text_file(r, pages ? &of_pages : &json, path, err);
+    return write_text_file(r, pages ? &page_lines : &json, path, err);
   CLV_TRY(write_npy(path, r->outputs, err));
-  bool names = r->classes->n || (rows && find_id(r, 0));
-  return names ? write_names_file(r, path, err) : CLV_OK;
+  bool has_names = r->classes->n || (rows && find_id(r, 0));
+  return has_names ? write_names_file(r, path, err) : CLV_OK;
 }

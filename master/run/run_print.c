@@ -116,8 +116,8 @@ void clv_run_print_line(const clv_run *r, const char *text, const char *json) {
   clv_reporter_notice(r->reporter, clv_run_has_json_output(r) && !r->reporter ? json : text, json);
 }
 
-void clv_run_print_eval(clv_run *r, const char *what, const clv_step_result *e, const char *when,
-                        const char *json_when) {
+void clv_run_print_eval(clv_run *r, const char *set_name, const clv_step_result *e,
+                        const char *when, const char *json_when) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
   char number[CLV_JSON_NUMBER], loss[CLV_JSON_NUMBER];
   char positions[48] = "", positions_json[48] = "";
@@ -129,14 +129,15 @@ void clv_run_print_eval(clv_run *r, const char *what, const clv_step_result *e, 
              (unsigned long long)e->n_labelled);
   }
   if (clv_run_has_accuracy(r))
-    clv_bytes_printf(&text, "%s accuracy %.2f %%  (loss %s, %llu samples%s%s)", what, 100 * share,
-                     clv_format_number("%.4f", e->loss, loss), samples, positions, when);
+    clv_bytes_printf(&text, "%s accuracy %.2f %%  (loss %s, %llu samples%s%s)", set_name,
+                     100 * share, clv_format_number("%.4f", e->loss, loss), samples, positions,
+                     when);
   else
-    clv_bytes_printf(&text, "%s loss %s  (%llu samples%s)", what,
+    clv_bytes_printf(&text, "%s loss %s  (%llu samples%s)", set_name,
                      clv_format_number("%.6f", e->loss, loss), samples, when);
   clv_bytes_printf(&json, "{\"event\":\"%s\"%s,\"loss\":%s,\"accuracy\":%.6f,\"samples\":%llu%s",
-                   what, json_when, clv_json_number(e->loss, 9, number), share, samples,
+                   set_name, json_when, clv_json_number(e->loss, 9, number), share, samples,
                    positions_json);
-  clv_run_add_scores(r, strcmp(what, "test") == 0, &text, &json);
+  clv_run_add_scores(r, strcmp(set_name, "test") == 0, &text, &json);
   if (!text.failed && !json.failed) clv_run_print_line(r, text.data, json.data);
 }

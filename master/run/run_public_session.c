@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The public session of a run, which its event files show: without paths, addresses and
+ * Writes the public session of a run for its event files: the session without paths, addresses and
  * credentials.
  */
 #include <string.h>
 
 #include "master/run/run_int.h"
 
-static clv_code digest_of(const clv_session_config *c, clv_sha256 *ret, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes whole = {0};
-  CLV_TRY(clv_session_config_write(c, &whole, err));
-  return clv_sha256_of(whole.data, whole.len, ret, err);
+static clv_code compute_session_digest(const clv_session_config *c, clv_sha256 *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes full_text = {0};
+  CLV_TRY(clv_session_config_write(c, &full_text, err));
+  return clv_sha256_of(full_text.data, full_text.len, ret, err);
 }
 
 clv_code clv_run_write_public_session(const clv_session_config *c, clv_bytes *ret,
                                       clv_sha256 *ret_digest, clv_err *err) {
-  CLV_TRY(digest_of(c, ret_digest, err));
+  CLV_TRY(compute_session_digest(c, ret_digest, err));
   return clv_session_config_write_public(c, ret, err);
 }
 

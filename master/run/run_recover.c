@@ -3,8 +3,8 @@
  * Recovery of a training from the loss of a worker. The main function is clv_run_recover: `train`
  * calls it when the loop fails. It closes the trainer, connects to the workers again with a higher
  * epoch, which frees what they still have of the session, and restores the newest checkpoint. A
- * step is a function of the checkpoint and the records behind it, so steps that are taken again
- * give the same bits. Run folder, lock, journal, data and blueprint stay open meanwhile.
+ * step depends only on the checkpoint and on the records that follow it, so steps that are taken
+ * again give the same bits. Run folder, lock, journal, data and blueprint stay open meanwhile.
  */
 #include <stdio.h>
 #include <string.h>
@@ -13,12 +13,12 @@
 #include "master/run/run_int.h"
 
 enum {
-  FIRST_PAUSE_MS = 100, /* before the second try; doubles up to recovery.wait */
-  POLL_MS = 50,         /* how often a pause looks for an interrupt */
-  PRINT_S = 60          /* seconds between two lines about tries that fail */
+  FIRST_PAUSE_MS = 100,  /* pause before the second try; doubles up to recovery.wait */
+  POLL_INTERVAL_MS = 50, /* interval at which a pause checks for an interrupt */
+  PRINT_INTERVAL_S = 60  /* seconds between two lines about tries that fail */
 };
 
-/* ---- what can be recovered from -------------------------------------------------------------- */
+/* ---- failures -------------------------------------------------------------------------------- */
 
 static bool is_interrupted(const clv_run *r) {
   return clv_ms_since_interrupt() || (r->o->interrupted && *r->o->interrupted);
@@ -66,7 +66,8 @@ static clv_code prefix_reason(clv_err *err, const char *why) {
   return clv_err_prefix(err, "%s", why);
 }
 
-/* Counts the lost worker. Fails if the failure is of another kind, or the run must not recover. */
+/* Counts the lost worker. Returns an error if the failure was no loss of a worker, or if the run
+ * must not recover. */
 static clv_code count_lost_worker(clv_run *r, clv_err *err) {
   clv_run_recovery *c = &r->recovery;
   char text[160];
@@ -121,29 +122,30 @@ static void print_lost_worker(const clv_run *r, const clv_err *err) {
 static void print_failed_try(clv_run *r, uint64_t tries, const clv_err *err) {
   clv_run_recovery *c = &r->recovery;
   char text[CLV_ERR_TEXT + 160], members[80];
-  double left =
+  double left_s =
       (double)r->config->recovery.give_up_after_ms / 1e3 - seconds_since(c->worker_lost_at_ns);
-  if (c->printed_at_ns && seconds_since(c->printed_at_ns) < PRINT_S) return;
+  if (c->printed_at_ns && seconds_since(c->printed_at_ns) < PRINT_INTERVAL_S) return;
   c->printed_at_ns = clv_now_ns();
   snprintf(text, sizeof text,
            "not recovered yet: %s; it is tried for another %.0f s (recovery.give_up_after)",
-           err->text, CLV_MAX(left, 0));
+           err->text, CLV_MAX(left_s, 0));
   snprintf(members, sizeof members, ",\"tries\":%llu,\"seconds_left\":%.0f",
-           (unsigned long long)tries, CLV_MAX(left, 0));
+           (unsigned long long)tries, CLV_MAX(left_s, 0));
   print_event(r, "waiting", members, text);
 }
 
 static void print_recovered(const clv_run *r) {
   char text[200], members[120], steps[80] = "no step is taken again";
-  unsigned long long from = clv_trainer_step_count(r->trainer), step = r->recovery.last_step;
-  double took = seconds_since(r->recovery.worker_lost_at_ns);
-  if (step > from)
-    snprintf(steps, sizeof steps,
-             step == from + 1 ? "step %llu is taken again" : "steps %llu to %llu are taken again",
-             from + 1, step);
-  snprintf(text, sizeof text, "recovered after %.1f s: %s", took, steps);
-  snprintf(members, sizeof members, ",\"step\":%llu,\"replayed\":%llu,\"seconds\":%.3f", from,
-           step > from ? step - from : 0, took);
+  unsigned long long from_step = clv_trainer_step_count(r->trainer), step = r->recovery.last_step;
+  double recovery_s = seconds_since(r->recovery.worker_lost_at_ns);
+  if (step > from_step)
+    snprintf(
+        steps, sizeof steps,
+        step == from_step + 1 ? "step %llu is taken again" : "steps %llu to %llu are taken again",
+        from_step + 1, step);
+  snprintf(text, sizeof text, "recovered after %.1f s: %s", recovery_s, steps);
+  snprintf(members, sizeof members, ",\"step\":%llu,\"replayed\":%llu,\"seconds\":%.3f", from_step,
+           step > from_step ? step - from_step : 0, recovery_s);
   print_event(r, "recovered", members, text);
 }
 
@@ -187,7 +189,7 @@ static clv_code open_session(clv_run *r, clv_err *err) {
 
 /* Waits `ms` milliseconds, or until the user interrupts the run. */
 static void pause_for(const clv_run *r, uint64_t ms) {
-  const struct timespec poll = {.tv_nsec = POLL_MS * 1000000L};
+  const struct timespec poll = {.tv_nsec = POLL_INTERVAL_MS * 1000000L};
   uint64_t end = clv_now_ns() + ms * 1000000;
   while (clv_now_ns() < end && !is_interrupted(r)) nanosleep(&poll, NULL);
 }
@@ -227,8 +229,8 @@ static void print_replaced_worker(const clv_run *r, const char *lost, const char
  * the worker for recovery.replace_after. After the last spare it uses the worker itself again. */
 static clv_code use_next_spare(clv_run *r, const char *lost, clv_err *err) {
   clv_remote_spec *w = find_worker_with_spare(r, lost);
-  double limit = (double)r->config->recovery.replace_after_ms / 1e3;
-  if (!w || seconds_since(r->recovery.tried_since_ns) < limit) return CLV_OK;
+  double limit_s = (double)r->config->recovery.replace_after_ms / 1e3;
+  if (!w || seconds_since(r->recovery.tried_since_ns) < limit_s) return CLV_OK;
   w->spare_in_use = (w->spare_in_use + 1) % (w->spares.n + 1);
   print_replaced_worker(r, lost, w->spare_in_use ? w->spares.items[w->spare_in_use - 1] : w->name);
   r->recovery.tried_since_ns = clv_now_ns();
@@ -238,25 +240,25 @@ static clv_code use_next_spare(clv_run *r, const char *lost, clv_err *err) {
 /* Tries to open the session until that succeeds or recovery.give_up_after has passed. An interrupt
  * ends the pause, and the next try fails at once. */
 static clv_code retry_until_open(clv_run *r, clv_err *err) {
-  uint64_t pause = FIRST_PAUSE_MS, limit = r->config->recovery.give_up_after_ms;
+  uint64_t pause_ms = FIRST_PAUSE_MS, limit_ms = r->config->recovery.give_up_after_ms;
   char lost[CLEAVE_NAME + 1];
   r->recovery.tried_since_ns = r->recovery.worker_lost_at_ns;
   for (uint64_t tries = 1;; tries++) {
     clv_code code = open_session(r, err);
     if (code == CLV_OK) return CLV_OK;
-    clv_exit_code exit = clv_run_connect_exit_code(r, err);
+    clv_exit_code exit_code = clv_run_connect_exit_code(r, err);
     snprintf(lost, sizeof lost, "%s", r->trainer ? clv_trainer_lost_worker(r->trainer) : "");
     close_session(r);
     if (!may_be_temporary(r, err)) {
-      r->recovery.exit_code = exit;
+      r->recovery.exit_code = exit_code;
       return code;
     }
-    if (seconds_since(r->recovery.worker_lost_at_ns) * 1e3 >= (double)limit)
+    if (seconds_since(r->recovery.worker_lost_at_ns) * 1e3 >= (double)limit_ms)
       return fail_gave_up(r, tries, err);
     print_failed_try(r, tries, err);
     CLV_TRY(use_next_spare(r, lost, err));
-    pause_for(r, pause);
-    pause = CLV_MIN(2 * pause, r->config->recovery.wait_ms);
+    pause_for(r, pause_ms);
+    pause_ms = CLV_MIN(2 * pause_ms, r->config->recovery.wait_ms);
   }
 }
 

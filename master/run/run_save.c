@@ -1,27 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * When a training saves checkpoints. The loop calls clv_run_save_if_due after each round. It
- * completes a checkpoint that workers have finished writing, and begins the next one when
- * checkpoint.every_steps or checkpoint.every says so. Only one is in progress at a time.
+ * Decides when a training saves checkpoints. The loop calls clv_run_save_if_due after each round.
+ * This function completes a checkpoint that workers have finished writing, and begins the next one
+ * when checkpoint.every_steps or checkpoint.every says so. Only one is in progress at a time.
  * clv_run_save_now waits until the checkpoint of the present step is complete: at the end of a run,
  * at an interrupt, and for the best checkpoint, whose step must not pass before the worker has
  * accepted its files.
  *
- * With `every: auto` the interval follows from the cost of the checkpoint before: the time in which
- * the master did not train, and the time by which steps were slower while workers wrote. It begins
- * when that checkpoint is complete.
+ * With `every: auto` the interval follows from the cost of the preceding checkpoint: the time in
+ * which the master did not train, and the time by which steps were slower while workers wrote. The
+ * interval begins when that checkpoint is complete.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "master/run/run_int.h"
 
-/* checkpoint.every: auto */
+/* Limits of the interval with checkpoint.every: auto. */
 #define MIN_INTERVAL_NS (UINT64_C(10) * 1000000000)
 #define MAX_INTERVAL_NS (UINT64_C(30) * 60 * 1000000000)
 enum {
-  MAX_COST_PERCENT = 3,
-  FIRST_ROUNDS = 2 /* rounds of an attempt that take longer: they make plans and touch memory */
+  MAX_COST_PERCENT = 3, /* share of the time that checkpoints may cost with `every: auto` */
+  /* first rounds of an attempt, which take longer because they make plans and touch new memory */
+  FIRST_ROUNDS = 2
 };
 
 uint64_t clv_checkpoint_interval_ns(uint64_t cost_ns) {
@@ -74,7 +75,8 @@ static void note_complete(clv_run *r) {
   clv_run_saving *s = &r->saving;
   r->steps.saved_step = s->step;
   s->cost_ns = s->present_cost_ns;
-  /* the rounds until the next one say how long a round takes, also if the disk is slow */
+  /* the interval begins now, so that rounds without a checkpoint are measured even if the disk is
+   * slow */
   if (clv_session_checkpoint_is_auto(r->config)) s->began_ns = clv_now_ns();
   clv_run_lock_note_checkpoint(r->lock);
   clv_run_metrics_checkpoint(r->metrics, s->step, s->present_cost_ns);
@@ -86,17 +88,19 @@ static clv_code check_newest(void *user, clv_err *err) {
   return clv_run_lock_check_newest(r->lock, err);
 }
 
-/* Completes the checkpoint in progress if its files are durable; with `wait`, waits for that. After
- * a failure the next checkpoint is due at once. *ret (may be NULL): how it went. */
-static clv_code finish_checkpoint(clv_run *r, bool wait, clv_save_result *ret, clv_err *err) {
+/* Completes the checkpoint in progress if its files are durable. waits_for_files: waits until they
+ * are. After a failure the next checkpoint is due at once. *ret (may be NULL): result of the
+ * checkpoint. */
+static clv_code finish_checkpoint(clv_run *r, bool waits_for_files, clv_save_result *ret,
+                                  clv_err *err) {
   clv_run_saving *s = &r->saving;
   clv_save_result result;
   uint64_t begin_ns = clv_now_ns();
-  const clv_save_end how = {.waits_for_files = wait,
-                            .step_to_keep = r->best_checkpoint.step,
-                            .check_before_rename = check_newest,
-                            .check_user = r};
-  CLV_TRY(clv_trainer_end_save(r->trainer, &how, &result, err));
+  const clv_save_end save_end = {.waits_for_files = waits_for_files,
+                                 .step_to_keep = r->best_checkpoint.step,
+                                 .check_before_rename = check_newest,
+                                 .check_user = r};
+  CLV_TRY(clv_trainer_end_save(r->trainer, &save_end, &result, err));
   s->present_cost_ns += clv_now_ns() - begin_ns;
   clv_run_print_notices(r);
   s->is_due |= result == CLV_SAVE_FAILED;
@@ -105,15 +109,16 @@ static clv_code finish_checkpoint(clv_run *r, bool wait, clv_save_result *ret, c
   return CLV_OK;
 }
 
-static clv_code finish_if_in_progress(clv_run *r, bool wait, clv_err *err) {
-  return clv_trainer_is_saving(r->trainer) ? finish_checkpoint(r, wait, NULL, err) : CLV_OK;
+static clv_code finish_if_in_progress(clv_run *r, bool waits_for_files, clv_err *err) {
+  return clv_trainer_is_saving(r->trainer) ? finish_checkpoint(r, waits_for_files, NULL, err)
+                                           : CLV_OK;
 }
 
 clv_code clv_run_save_now(clv_run *r, clv_err *err) {
   clv_save_result result = CLV_SAVE_FAILED;
   CLV_TRY(finish_if_in_progress(r, true, err));
   if (r->steps.saved_step == clv_trainer_step_count(r->trainer)) return CLV_OK;
-  /* each failure leaves fewer stages whose files stay at workers */
+  /* this loop ends, because after each failure fewer stages keep their files at workers */
   while (result == CLV_SAVE_FAILED) {
     CLV_TRY(begin_checkpoint(r, err));
     CLV_TRY(finish_checkpoint(r, true, &result, err));
@@ -127,22 +132,22 @@ clv_code clv_run_save_now(clv_run *r, clv_err *err) {
  * The run goes on; its last checkpoint must succeed. */
 static void skip_checkpoint(const clv_run *r, const clv_err *reason) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *complete = NULL;
-  char text[CLV_ERR_TEXT + 240], earlier[80] = "there is no earlier one";
+  char text[CLV_ERR_TEXT + 240], earlier_text[80] = "there is no earlier one";
   clv_err err;
   unsigned long long step = r->saving.step, saved = r->steps.saved_step;
   if (r->steps.saved_step != UINT64_MAX && saved)
-    snprintf(earlier, sizeof earlier, "the one of step %llu stays", saved);
+    snprintf(earlier_text, sizeof earlier_text, "the one of step %llu stays", saved);
   snprintf(text, sizeof text,
            "the checkpoint of step %llu could not be written: %s; %s, and the run goes on", step,
-           reason->text, earlier);
+           reason->text, earlier_text);
   clv_run_warn(r, CLV_LOG_WARN, "checkpoint", text);
   if (clv_checkpoint_load_step(r->dir.data, r->saving.step, &complete, NULL) != CLV_OK &&
       clv_checkpoint_remove(r->dir.data, r->saving.step, &err) != CLV_OK)
     clv_run_warn(r, CLV_LOG_WARN, "checkpoint", err.text);
 }
 
-/* Turns the failure of a checkpoint that the run can do without into a warning. CLV_PRECONDITION
- * stands for the disk. */
+/* Warns and returns CLV_OK if the disk did not take a checkpoint (CLV_PRECONDITION), because the
+ * run can do without it. Returns any other code unchanged. */
 static clv_code skip_if_disk_failed(const clv_run *r, clv_code code, const clv_err *err) {
   if (code != CLV_PRECONDITION) return code;
   skip_checkpoint(r, err);
@@ -153,20 +158,20 @@ clv_code clv_run_try_save_now(clv_run *r, clv_err *err) {
   return skip_if_disk_failed(r, clv_run_save_now(r, err), err);
 }
 
-/* ---- when ------------------------------------------------------------------------------------ */
+/* ---- interval -------------------------------------------------------------------------------- */
 
-/* Returns true if the round that began behind step `before` has passed a multiple of every_steps,
- * or checkpoint.every has passed since the last checkpoint began. */
-static bool is_checkpoint_time(const clv_run *r, uint64_t before) {
+/* Returns true if the round that began behind step `step_before` has passed a multiple of
+ * every_steps, or the time checkpoint.every has passed since the last checkpoint began. */
+static bool has_interval_passed(const clv_run *r, uint64_t step_before) {
   uint64_t step = clv_trainer_step_count(r->trainer), every = r->config->checkpoint.every_steps;
-  if (every && step / every != before / every) return true;
+  if (every && step / every != step_before / every) return true;
   return clv_now_ns() - r->saving.began_ns >= find_interval_ns(r);
 }
 
-static clv_code save_if_due(clv_run *r, uint64_t before, uint64_t round_ns, clv_err *err) {
+static clv_code save_if_due(clv_run *r, uint64_t step_before, uint64_t round_ns, clv_err *err) {
   clv_run_saving *s = &r->saving;
   clv_checkpoint_note_round(s, clv_trainer_is_saving(r->trainer), round_ns);
-  s->is_due |= is_checkpoint_time(r, before);
+  s->is_due |= has_interval_passed(r, step_before);
   CLV_TRY(finish_if_in_progress(r, false, err));
   if (!s->is_due || clv_trainer_is_saving(r->trainer)) return CLV_OK;
   if (r->steps.saved_step == clv_trainer_step_count(r->trainer)) {
@@ -177,8 +182,8 @@ static clv_code save_if_due(clv_run *r, uint64_t before, uint64_t round_ns, clv_
   return finish_checkpoint(r, false, NULL, err);
 }
 
-clv_code clv_run_save_if_due(clv_run *r, uint64_t before, uint64_t round_ns, clv_err *err) {
-  return skip_if_disk_failed(r, save_if_due(r, before, round_ns, err), err);
+clv_code clv_run_save_if_due(clv_run *r, uint64_t step_before, uint64_t round_ns, clv_err *err) {
+  return skip_if_disk_failed(r, save_if_due(r, step_before, round_ns, err), err);
 }
 
 void clv_run_reset_saving(clv_run *r) {

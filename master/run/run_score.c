@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The scores of evaluations in addition to loss and accuracy (loss.scores).
+ * Computes the scores of evaluations in addition to loss and accuracy (loss.scores).
  */
 #include "master/run/run_int.h"
 
@@ -73,13 +73,13 @@ void clv_run_take_scores(const clv_run *r, clv_run_scores *ret) {
 
 void clv_run_scores_free(clv_run_scores *s) { clv_bytes_done(&s->json); }
 
-void clv_run_add_scores(const clv_run *r, bool table, clv_bytes *text, clv_bytes *json) {
+void clv_run_add_scores(const clv_run *r, bool with_table, clv_bytes *text, clv_bytes *json) {
   CLV_AUTO(clv_scores_done) clv_scores s = {0};
   if (r->score && clv_score_finish(r->score, &s, NULL) == CLV_OK) {
     CLV_AUTO(clv_bytes_done) clv_bytes rows = {0};
     clv_bytes_puts(text, s.wanted & ~(unsigned)CLV_SCORE_CONFUSION ? "  " : "");
     clv_scores_line(&s, text);
-    if (table) clv_scores_table(&s, class_name, r, &rows);
+    if (with_table) clv_scores_table(&s, class_name, r, &rows);
     if (rows.failed) text->failed = true;
     if (rows.len) clv_bytes_printf(text, "\n%.*s", (int)rows.len - 1, rows.data);
     clv_bytes_puts(json, ",\"scores\":");

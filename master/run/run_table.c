@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tables of a run: the file table.json with what was learnt from the training records, which
- * `train` writes and `eval`, `predict` and `train --resume` read; and the table of columns that
- * `check` prints.
+ * Handles tables of a run: the file table.json with what was learnt from the training records,
+ * which `train` writes and `eval`, `predict` and `train --resume` read; and the description of
+ * columns that `check` prints.
  */
 #include <math.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 enum { MAX_BYTES = 1 << 30, NAME_WIDTH = 20 };
 
-/* ---- what was learnt ------------------------------------------------------------------------- */
+/* ---- table.json ------------------------------------------------------------------------------ */
 
 clv_code clv_run_read_learnt(const clv_run *r, clv_learnt **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
@@ -34,7 +34,7 @@ clv_code clv_run_write_learnt(const clv_run *r, clv_err *err) {
   CLV_TRY(clv_learnt_write(r->data.learnt, &text, err));
   clv_bytes_printf(&path, "%s/" CLV_RUN_TABLE_FILE, r->dir.data);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  /* 0600: the values of categories, and of quantiles, are cells of records */
+  /* mode 0600, because the values of categories and of quantiles are cells of records */
   return clv_file_write_durable(path.data, text.data, text.len, 0600, err);
 }
 

@@ -18,39 +18,39 @@ enum { MAX_SKIPPED_STEPS = 20 };
 /* ---- training -------------------------------------------------------------------------------- */
 
 /* Writes the result of an evaluation to evaluations.jsonl, the event files and run.json. */
-static clv_code record_evaluation(clv_run *r, const char *what, const clv_step_result *e,
+static clv_code record_evaluation(clv_run *r, const char *set_name, const clv_step_result *e,
                                   uint64_t epoch, clv_err *err) {
   CLV_AUTO(clv_run_scores_free) clv_run_scores scores;
-  bool known = clv_run_has_accuracy(r);
-  double accuracy = known ? clv_step_accuracy(e) : NAN;
+  bool has_accuracy = clv_run_has_accuracy(r);
+  double accuracy = has_accuracy ? clv_step_accuracy(e) : NAN;
   clv_run_take_scores(r, &scores);
   if (scores.json.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   clv_run_best best = {
       .step = clv_trainer_step_count(r->trainer), .loss = e->loss, .accuracy = accuracy};
-  clv_evaluation evaluation = {.what = what,
+  clv_evaluation evaluation = {.what = set_name,
                                .step = best.step,
                                .epoch = epoch,
                                .samples = e->samples,
                                .places = e->n_labelled != e->samples ? e->n_labelled : 0,
                                .loss = e->loss,
-                               .accuracy = known ? accuracy : -1,
+                               .accuracy = has_accuracy ? accuracy : -1,
                                .scores = scores.json.len ? scores.json.data : NULL,
                                .scalars = scores.scalars,
                                .n_scalars = scores.n};
-  snprintf(best.evaluated_set, sizeof best.evaluated_set, "%s", what);
+  snprintf(best.evaluated_set, sizeof best.evaluated_set, "%s", set_name);
   clv_run_lock_note_evaluation(r->lock, &best);
   return clv_reporter_evaluation(r->reporter, &evaluation, err);
 }
 
-/* Prints an evaluation with the present step and epoch. last: it is the test of the finished run,
- * and the printed text omits step and epoch. */
-static void print_evaluation(clv_run *r, const char *what, const clv_step_result *e, uint64_t epoch,
-                             bool last) {
+/* Prints an evaluation with the present step and epoch. is_last: the evaluation is the test of the
+ * finished run, so the printed text omits step and epoch. */
+static void print_evaluation(clv_run *r, const char *set_name, const clv_step_result *e,
+                             uint64_t epoch, bool is_last) {
   char when[64] = "", json[64];
-  unsigned long long step = clv_trainer_step_count(r->trainer), of = epoch;
-  if (!last) snprintf(when, sizeof when, ", step %llu, epoch %llu", step, of + 1);
-  snprintf(json, sizeof json, ",\"step\":%llu,\"epoch\":%llu", step, of);
-  clv_run_print_eval(r, what, e, when, json);
+  unsigned long long step = clv_trainer_step_count(r->trainer), epoch_index = epoch;
+  if (!is_last) snprintf(when, sizeof when, ", step %llu, epoch %llu", step, epoch_index + 1);
+  snprintf(json, sizeof json, ",\"step\":%llu,\"epoch\":%llu", step, epoch_index);
+  clv_run_print_eval(r, set_name, e, when, json);
 }
 
 /* Evaluates the validation records. If the result is the best so far, saves a checkpoint and
@@ -128,13 +128,14 @@ static bool must_flush(const clv_run *r, const clv_batch *batch) {
 static clv_code take_step(clv_run *r, const clv_batch *batch, clv_err *err) {
   const clv_step_result *results;
   uint32_t n_done_now;
-  uint64_t before = clv_trainer_step_count(r->trainer), from[2], to[2];
-  clv_trainer_traffic(r->trainer, &from[0], &from[1]);
+  uint64_t step_before = clv_trainer_step_count(r->trainer), bytes_before[2], bytes_after[2];
+  clv_trainer_traffic(r->trainer, &bytes_before[0], &bytes_before[1]);
   CLV_TRY(clv_trainer_step(r->trainer, batch, must_flush(r, batch), &n_done_now, &results, err));
-  clv_trainer_traffic(r->trainer, &to[0], &to[1]);
+  clv_trainer_traffic(r->trainer, &bytes_after[0], &bytes_after[1]);
   for (uint32_t i = 0; i < n_done_now; i++) {
-    const uint64_t bytes[2] = {(to[0] - from[0]) / n_done_now, (to[1] - from[1]) / n_done_now};
-    CLV_TRY(report_step(r, batch->at.epoch, before + i + 1, &results[i], bytes, err));
+    const uint64_t bytes[2] = {(bytes_after[0] - bytes_before[0]) / n_done_now,
+                               (bytes_after[1] - bytes_before[1]) / n_done_now};
+    CLV_TRY(report_step(r, batch->at.epoch, step_before + i + 1, &results[i], bytes, err));
   }
   if (n_done_now && !clv_trainer_n_held(r->trainer)) r->steps.cursor = batch->next;
   print_schedule_notice(r);
@@ -147,14 +148,14 @@ static clv_code take_step(clv_run *r, const clv_batch *batch, clv_err *err) {
                   MAX_SKIPPED_STEPS, r->config->train.optimizer.lr);
 }
 
-/* Ends a round: validates at the end of an epoch, and saves a checkpoint if one is due. before: the
- * step at the begin of the round; round_ns: its duration. */
-static clv_code end_round(clv_run *r, uint64_t before, uint64_t round_ns, bool epoch_ends,
+/* Ends a round: validates at the end of an epoch, and saves a checkpoint if one is due.
+ * step_before: the step at the begin of the round; round_ns: duration of the round. */
+static clv_code end_round(clv_run *r, uint64_t step_before, uint64_t round_ns, bool is_end_of_epoch,
                           clv_err *err) {
-  /* Before the checkpoint, because a run that stops between the two would resume without this
-   * validation. */
-  if (epoch_ends) CLV_TRY(validate_and_keep_best(r, r->steps.last_epoch, err));
-  return clv_run_save_if_due(r, before, round_ns, err);
+  /* Validates before the checkpoint, because a run that stops between the two would resume without
+   * this validation. */
+  if (is_end_of_epoch) CLV_TRY(validate_and_keep_best(r, r->steps.last_epoch, err));
+  return clv_run_save_if_due(r, step_before, round_ns, err);
 }
 
 /* Removes the checkpoints that an earlier attempt would have removed, if it was killed after its
@@ -165,8 +166,8 @@ static clv_code prune_after_killed_attempt(const clv_run *r, clv_err *err) {
 }
 
 clv_code clv_run_loop(clv_run *r, clv_err *err) {
-  uint64_t before, began_ns = clv_now_ns();
-  while ((before = clv_trainer_step_count(r->trainer)) < r->steps.stop_step) {
+  uint64_t step_before, began_ns = clv_now_ns();
+  while ((step_before = clv_trainer_step_count(r->trainer)) < r->steps.stop_step) {
     clv_batch batch;
     CLV_TRY(clv_loader_next(r->steps.loader, &batch, err));
     if (!batch.n) break;
@@ -174,7 +175,7 @@ clv_code clv_run_loop(clv_run *r, clv_err *err) {
     CLV_TRY(take_step(r, &batch, err));
     r->steps.last_epoch = batch.at.epoch;
     if (clv_trainer_n_held(r->trainer)) continue;
-    CLV_TRY(end_round(r, before, clv_now_ns() - began_ns, batch.is_last_of_epoch, err));
+    CLV_TRY(end_round(r, step_before, clv_now_ns() - began_ns, batch.is_last_of_epoch, err));
     began_ns = clv_now_ns();
     if (r->o->interrupted && *r->o->interrupted) break;
   }
@@ -316,9 +317,9 @@ static clv_exit_code fail_training(clv_run *r, const clv_err *err) {
   return code;
 }
 
-/* Connects to the workers and restores the checkpoint. If a worker of a run of --resume cannot be
- * reached or is lost meanwhile, waits for the workers. Then removes what killed attempts have left
- * there. */
+/* Connects to the workers and restores the checkpoint. If the run resumes, and a worker cannot be
+ * reached or is lost meanwhile, waits for the workers. Then removes the files that killed attempts
+ * have left at workers. */
 static clv_code connect_and_restore(clv_run *r, clv_err *err) {
   clv_code code = clv_run_open_trainer(r, err);
   if (code == CLV_OK) code = clv_run_restore(r, err);
@@ -342,7 +343,7 @@ clv_exit_code clv_run_train(const clv_session_config *config, const clv_run_opti
   clv_err err;
   clv_exit_code code = r.exit_code = run_training(&r, &err);
   clv_run_cache_end(&r);
-  clv_run_bring_home(&r);
+  clv_run_gather_at_end(&r);
   clv_run_status status = code == CLV_EXIT_OK            ? CLV_RUN_FINISHED
                           : code != CLV_EXIT_INTERRUPTED ? CLV_RUN_FAILED
                           : is_stopped(&r)               ? CLV_RUN_STOPPED

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights of batches in a mean. PyTorch's cross_entropy divides by the sum of weights of the
- * positions that are not ignored. The trainer weighs each micro-batch by its part of that sum, so
- * the mean over the micro-batches is that of the complete batch.
+ * Computes the weights of batches in a mean. PyTorch's cross_entropy divides by the sum of weights
+ * of the positions that are not ignored. The trainer weighs each micro-batch by its part of that
+ * sum, so the mean over the micro-batches is that of the complete batch.
  */
 #include <math.h>
 
@@ -18,25 +18,25 @@ bool clv_trainer_is_ignored_label(const clv_trainer *t, int64_t label) {
 }
 
 /* Returns the class weight of a label; 1 for a label that is no class (the loss refuses it). */
-static double class_weight_of(const clv_number_list *weight, int64_t label) {
-  bool known = label >= 0 && (uint64_t)label < weight->n;
-  return known ? (double)(float)weight->items[label] : 1;
+static double class_weight_of(const clv_number_list *weights, int64_t label) {
+  bool is_class = label >= 0 && (uint64_t)label < weights->n;
+  return is_class ? (double)(float)weights->items[label] : 1;
 }
 
 static const int64_t *find_labels_of_rows(const clv_tensor *labels, size_t start, size_t n,
-                                          size_t *ret) {
-  size_t per_row = labels->n / (size_t)labels->shape.dim[0];
-  *ret = n * per_row;
-  return (const int64_t *)labels->data + start * per_row;
+                                          size_t *ret_n) {
+  size_t labels_per_row = labels->n / (size_t)labels->shape.dim[0];
+  *ret_n = n * labels_per_row;
+  return (const int64_t *)labels->data + start * labels_per_row;
 }
 
 double clv_trainer_batch_weight(const clv_trainer *t, const clv_tensor *labels, size_t start,
                                 size_t n) {
-  size_t positions;
+  size_t n_positions;
   double sum = 0;
   if (labels->dtype != CLV_I64) return (double)n;
-  const int64_t *label = find_labels_of_rows(labels, start, n, &positions);
-  for (size_t i = 0; i < positions; i++)
+  const int64_t *label = find_labels_of_rows(labels, start, n, &n_positions);
+  for (size_t i = 0; i < n_positions; i++)
     if (!clv_trainer_is_ignored_label(t, label[i]))
       sum += class_weight_of(&t->config->loss.weight, label[i]);
   return sum;
@@ -44,9 +44,9 @@ double clv_trainer_batch_weight(const clv_trainer *t, const clv_tensor *labels, 
 
 size_t clv_trainer_count_labelled(const clv_trainer *t, const clv_tensor *labels, size_t start,
                                   size_t n) {
-  size_t positions, labelled = 0;
+  size_t n_positions, n_labelled = 0;
   if (labels->dtype != CLV_I64) return n;
-  const int64_t *label = find_labels_of_rows(labels, start, n, &positions);
-  for (size_t i = 0; i < positions; i++) labelled += !clv_trainer_is_ignored_label(t, label[i]);
-  return labelled;
+  const int64_t *label = find_labels_of_rows(labels, start, n, &n_positions);
+  for (size_t i = 0; i < n_positions; i++) n_labelled += !clv_trainer_is_ignored_label(t, label[i]);
+  return n_labelled;
 }

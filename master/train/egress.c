@@ -14,10 +14,11 @@
 
 /* ---- flows ----------------------------------------------------------------------------------- */
 
-static void set_sender_and_receiver(const clv_trainer *t, int from, int to, clv_egress_key *ret) {
-  const clv_remote_spec *w = &t->config->workers[to];
+static void set_sender_and_receiver(const clv_trainer *t, int sender, int receiver,
+                                    clv_egress_key *ret) {
+  const clv_remote_spec *w = &t->config->workers[receiver];
   snprintf(ret->from, sizeof ret->from, "%s",
-           from < 0 ? CLV_EGRESS_MASTER : t->config->workers[from].name);
+           sender < 0 ? CLV_EGRESS_MASTER : t->config->workers[sender].name);
   snprintf(ret->to, sizeof ret->to, "%s", w->name);
   snprintf(ret->identity, sizeof ret->identity, "%s", w->identity);
 }
@@ -27,68 +28,69 @@ static void set_stage_name(const clv_trainer *t, uint32_t stage, clv_egress_key 
            stage == t->b->n_stages ? CLV_LOSS_NAME : t->config->stages[stage].name);
 }
 
-/* Sets dtype, shape and bytes of one sample of a batch. For packed sequences (places > 0) sets the
- * shape and the bytes of one position instead; `places` is the largest number of positions. */
-static clv_code measure_sample(clv_dtype dtype, const clv_shape *batch, int64_t places,
-                               clv_egress_key *what, clv_row_flow *ret, clv_err *err) {
+/* Sets dtype, shape and bytes of one sample of a batch. For packed sequences (max_positions > 0)
+ * sets the shape and the bytes of one position instead; max_positions is the largest number of
+ * positions of a sample. */
+static clv_code measure_sample(clv_dtype dtype, const clv_shape *batch, int64_t max_positions,
+                               clv_egress_key *key, clv_row_flow *ret, clv_err *err) {
   size_t bytes;
-  what->shape.rank = CLV_MAX(batch->rank - 1, 0);
-  memcpy(what->shape.dim, batch->dim + 1, (size_t)what->shape.rank * sizeof *batch->dim);
-  snprintf(what->dtype, sizeof what->dtype, "%s", clv_dtype_name(dtype));
-  CLV_TRY(clv_shape_bytes(&what->shape, dtype, &bytes, err));
-  ret->position_bytes = places ? bytes : 0;
-  ret->sample_bytes = bytes * (uint64_t)CLV_MAX(places, 1);
+  key->shape.rank = CLV_MAX(batch->rank - 1, 0);
+  memcpy(key->shape.dim, batch->dim + 1, (size_t)key->shape.rank * sizeof *batch->dim);
+  snprintf(key->dtype, sizeof key->dtype, "%s", clv_dtype_name(dtype));
+  CLV_TRY(clv_shape_bytes(&key->shape, dtype, &bytes, err));
+  ret->position_bytes = max_positions ? bytes : 0;
+  ret->sample_bytes = bytes * (uint64_t)CLV_MAX(max_positions, 1);
   return CLV_OK;
 }
 
 /* Sets the name of a row of the egress record for cached activations: how long the worker keeps the
  * activations, and what an observer learns from them. */
 static void set_name_of_cached_row(const clv_trainer *t, const clv_egress_row *r,
-                                   clv_egress_key *what) {
+                                   clv_egress_key *key) {
   char words[CLV_FINDINGS_TEXT];
   if (r->input)
-    snprintf(what->name, sizeof what->name, "numbers of records");
+    snprintf(key->name, sizeof key->name, "numbers of records");
   else
-    snprintf(what->name, sizeof what->name, "kept there, unused for at most %llu s%s%s",
+    snprintf(key->name, sizeof key->name, "kept there, unused for at most %llu s%s%s",
              (unsigned long long)(t->config->stages[0].cache_ttl_ms / 1000),
              r->findings ? ", " : "", clv_findings_words(r->findings, words));
 }
 
 static clv_code make_row_flow(clv_trainer *t, const clv_egress_row *r, clv_row_flow *ret,
                               clv_err *err) {
-  clv_egress_key what = {.kind = clv_egress_record_kind(r->kind, r->findings),
-                         .has_random_values = t->egress.has_random_values};
+  clv_egress_key key = {.kind = clv_egress_record_kind(r->kind, r->findings),
+                        .has_random_values = t->egress.has_random_values};
   if (clv_egress_is_state(r->kind)) return CLV_OK;
-  set_sender_and_receiver(t, -1, r->worker, &what);
-  set_stage_name(t, r->stage, &what);
+  set_sender_and_receiver(t, -1, r->worker, &key);
+  set_stage_name(t, r->stage, &key);
   if (r->kind == CLV_EGRESS_INPUT && t->b->inputs.n > 1)
-    snprintf(what.name, sizeof what.name, "%s", t->b->stages[r->stage].graph->nodes[r->input].name);
-  if (r->kind == CLV_EGRESS_CACHED) set_name_of_cached_row(t, r, &what);
-  CLV_TRY(measure_sample(r->dtype, &r->shape, r->max_positions, &what, ret, err));
-  return clv_egress_flow_new(t->egress.record, &what, false, &ret->flow, err);
+    snprintf(key.name, sizeof key.name, "%s", t->b->stages[r->stage].graph->nodes[r->input].name);
+  if (r->kind == CLV_EGRESS_CACHED) set_name_of_cached_row(t, r, &key);
+  CLV_TRY(measure_sample(r->dtype, &r->shape, r->max_positions, &key, ret, err));
+  return clv_egress_flow_new(t->egress.record, &key, false, &ret->flow, err);
 }
 
-/* Makes the flow of the value that a worker sends directly to the worker of the next stage. back:
- * makes the flow of the value's gradient instead, which the next worker sends. */
-static clv_code make_direct_flow(clv_trainer *t, uint32_t stage, bool back, clv_row_flow *ret,
-                                 clv_err *err) {
+/* Makes the flow of the value that a worker sends directly to the worker of the next stage.
+ * is_gradient: makes the flow of the value's gradient instead, which the next worker sends. */
+static clv_code make_direct_flow(clv_trainer *t, uint32_t stage, bool is_gradient,
+                                 clv_row_flow *ret, clv_err *err) {
   const clv_stage_plan *s = &t->b->stages[stage];
   char words[CLV_FINDINGS_TEXT];
-  if (!s->sends_directly || (back && !s[1].input_needs_grad)) return CLV_OK;
-  clv_egress_row r = clv_blueprint_hop_row(t->b, stage, back);
-  clv_egress_key what = {.kind = clv_egress_record_kind(r.kind, r.findings),
-                         .has_random_values = t->egress.has_random_values};
-  set_sender_and_receiver(t, s[back].worker, r.worker, &what);
-  set_stage_name(t, stage, &what);
-  snprintf(what.name, sizeof what.name, "%s", clv_findings_words(r.findings, words));
-  CLV_TRY(measure_sample(r.dtype, &r.shape, r.max_positions, &what, ret, err));
-  return clv_egress_flow_new(t->egress.record, &what, false, &ret->flow, err);
+  if (!s->sends_directly || (is_gradient && !s[1].input_needs_grad)) return CLV_OK;
+  clv_egress_row r = clv_blueprint_hop_row(t->b, stage, is_gradient);
+  clv_egress_key key = {.kind = clv_egress_record_kind(r.kind, r.findings),
+                        .has_random_values = t->egress.has_random_values};
+  set_sender_and_receiver(t, s[is_gradient].worker, r.worker, &key);
+  set_stage_name(t, stage, &key);
+  snprintf(key.name, sizeof key.name, "%s", clv_findings_words(r.findings, words));
+  CLV_TRY(measure_sample(r.dtype, &r.shape, r.max_positions, &key, ret, err));
+  return clv_egress_flow_new(t->egress.record, &key, false, &ret->flow, err);
 }
 
 static clv_code make_failure_flow(clv_trainer *t, size_t worker, clv_err *err) {
-  clv_egress_key what = {.kind = CLV_EGRESS_FAILURE};
-  set_sender_and_receiver(t, -1, (int)worker, &what);
-  return clv_egress_flow_new(t->egress.record, &what, false, &t->egress.gate.failure_flows[worker],
+  clv_egress_key key = {.kind = CLV_EGRESS_FAILURE};
+  set_sender_and_receiver(t, -1, (int)worker, &key);
+  return clv_egress_flow_new(t->egress.record, &key, false, &t->egress.gate.failure_flows[worker],
                              err);
 }
 
@@ -126,7 +128,7 @@ cleave_status clv_trainer_may_send(void *user, const cleave_sending *s, cleave_e
   return clv_gate_may_send(&t->egress.gate, s, error);
 }
 
-/* ---- ahead ----------------------------------------------------------------------------------- */
+/* ---- allowances ahead of a batch ------------------------------------------------------------- */
 
 /* Returns true if the tensor of a CACHED row is sent for the present batch. Record numbers are sent
  * whenever the cache is used; activations only with CLV_CACHE_ROWS. */
@@ -136,55 +138,59 @@ static bool is_cached_row_sent(const clv_egress_row *r, clv_cache_use use) {
 
 /* Returns true if the master sends tensors of the row for the present batch. It sends labels and
  * gradients only in training. */
-static bool is_sent_in_batch(const clv_trainer *t, const clv_egress_row *r, bool training) {
+static bool is_sent_in_batch(const clv_trainer *t, const clv_egress_row *r, bool is_training) {
   if (!clv_blueprint_is_row_in_use(t->b, r)) return false;
   if (r->kind == CLV_EGRESS_CACHED) return is_cached_row_sent(r, t->cache.use);
-  bool kept = t->cache.use != CLV_CACHE_NONE && r->stage == 0;
-  if (r->kind == CLV_EGRESS_ACTIVATION && kept) return false;
-  return training || r->kind == CLV_EGRESS_ACTIVATION || r->kind == CLV_EGRESS_INPUT;
+  bool is_front_cached = t->cache.use != CLV_CACHE_NONE && r->stage == 0;
+  if (r->kind == CLV_EGRESS_ACTIVATION && is_front_cached) return false;
+  return is_training || r->kind == CLV_EGRESS_ACTIVATION || r->kind == CLV_EGRESS_INPUT;
 }
 
-clv_code clv_trainer_allow_batch(clv_trainer *t, uint64_t samples, bool training, clv_err *err) {
+clv_code clv_trainer_allow_batch(clv_trainer *t, uint64_t n_samples, bool is_training,
+                                 clv_err *err) {
   clv_trainer_egress *e = &t->egress;
   const clv_blueprint *b = t->b;
-  uint64_t what = 8 * samples + 2 * (uint64_t)t->cache.use + training;
-  if (!e->record || e->allowance_key == what) return CLV_OK;
+  uint64_t allowance_key = 8 * n_samples + 2 * (uint64_t)t->cache.use + is_training;
+  if (!e->record || e->allowance_key == allowance_key) return CLV_OK;
   for (size_t k = 0; k < b->n_egress; k++)
-    if (e->gate.flows[k].flow && is_sent_in_batch(t, &b->egress[k], training))
-      clv_egress_set_step_bytes(e->gate.flows[k].flow, samples * e->gate.flows[k].sample_bytes);
+    if (e->gate.flows[k].flow && is_sent_in_batch(t, &b->egress[k], is_training))
+      clv_egress_set_step_bytes(e->gate.flows[k].flow, n_samples * e->gate.flows[k].sample_bytes);
   for (uint32_t i = 0; i < 2 * b->n_stages; i++)
-    if (e->direct_flows[i].flow && (training || i % 2 == 0))
-      clv_egress_set_step_bytes(e->direct_flows[i].flow, samples * e->direct_flows[i].sample_bytes);
+    if (e->direct_flows[i].flow && (is_training || i % 2 == 0))
+      clv_egress_set_step_bytes(e->direct_flows[i].flow,
+                                n_samples * e->direct_flows[i].sample_bytes);
   CLV_TRY(clv_egress_write_ahead(e->record, err));
-  e->allowance_key = what;
+  e->allowance_key = allowance_key;
   return CLV_OK;
 }
 
-static uint64_t count_flow_bytes(const clv_row_flow *f, uint64_t samples, uint64_t places) {
-  return f->position_bytes ? places * f->position_bytes : samples * f->sample_bytes;
+static uint64_t count_flow_bytes(const clv_row_flow *f, uint64_t n_samples, uint64_t n_positions) {
+  return f->position_bytes ? n_positions * f->position_bytes : n_samples * f->sample_bytes;
 }
 
-clv_code clv_trainer_charge_direct(clv_trainer *t, uint32_t stage, uint64_t samples,
-                                   uint64_t places, bool training, clv_err *err) {
-  const clv_row_flow *there = &t->egress.direct_flows[2 * stage], *back = there + 1;
-  if (there->flow)
-    CLV_TRY(clv_egress_charge(there->flow, count_flow_bytes(there, samples, places), err));
-  if (!training || !back->flow) return CLV_OK;
-  return clv_egress_charge(back->flow, count_flow_bytes(back, samples, places), err);
+clv_code clv_trainer_charge_direct(clv_trainer *t, uint32_t stage, uint64_t n_samples,
+                                   uint64_t n_positions, bool is_training, clv_err *err) {
+  const clv_row_flow *value_flow = &t->egress.direct_flows[2 * stage],
+                     *gradient_flow = value_flow + 1;
+  if (value_flow->flow)
+    CLV_TRY(clv_egress_charge(value_flow->flow,
+                              count_flow_bytes(value_flow, n_samples, n_positions), err));
+  if (!is_training || !gradient_flow->flow) return CLV_OK;
+  return clv_egress_charge(gradient_flow->flow,
+                           count_flow_bytes(gradient_flow, n_samples, n_positions), err);
 }
 
 /* ---- reports of workers ---------------------------------------------------------------------- */
 
 /* Returns true if the plan has a direct link between the two workers, in either direction. */
-
-static bool sends_directly(const clv_trainer *t, const char *from, const char *to) {
+static bool has_direct_link(const clv_trainer *t, const char *from, const char *to) {
   for (uint32_t i = 0; i + 1 < t->b->n_stages; i++) {
     const clv_stage_plan *s = &t->b->stages[i];
     if (!s->sends_directly) continue;
-    const char *one = t->config->workers[s->worker].name,
-               *other = t->config->workers[s[1].worker].name;
-    if ((strcmp(one, from) == 0 && strcmp(other, to) == 0) ||
-        (strcmp(one, to) == 0 && strcmp(other, from) == 0))
+    const char *name = t->config->workers[s->worker].name,
+               *next_name = t->config->workers[s[1].worker].name;
+    if ((strcmp(name, from) == 0 && strcmp(next_name, to) == 0) ||
+        (strcmp(name, to) == 0 && strcmp(next_name, from) == 0))
       return true;
   }
   return false;
@@ -192,20 +198,20 @@ static bool sends_directly(const clv_trainer *t, const char *from, const char *t
 
 static void note_sent_bytes(void *user, const char *worker, const char *peer, uint64_t bytes) {
   clv_trainer *t = user;
-  if (sends_directly(t, worker, peer))
+  if (has_direct_link(t, worker, peer))
     clv_egress_note_direct_transfer(t->egress.record, worker, peer, bytes);
 }
 
 void clv_trainer_record_direct_bytes(clv_trainer *t) {
-  enum { ASK_MS = 2000 };
+  enum { ASK_TIMEOUT_MS = 2000 };
   const char *name;
   clv_err err;
-  bool any = false;
+  bool has_direct_flow = false;
   for (uint32_t i = 0; t->egress.direct_flows && i < t->b->n_stages; i++)
-    any |= t->egress.direct_flows[2 * i].flow != NULL;
-  for (uint32_t i = 1; any && (name = cleave_node_name(t->runtime, i)) != NULL; i++)
+    has_direct_flow |= t->egress.direct_flows[2 * i].flow != NULL;
+  for (uint32_t i = 1; has_direct_flow && (name = cleave_node_name(t->runtime, i)) != NULL; i++)
     if (strcmp(name, t->lost_worker) != 0 &&
-        cleave_ask_links(t->runtime, i, ASK_MS, note_sent_bytes, t, &err) != CLV_OK)
+        cleave_ask_links(t->runtime, i, ASK_TIMEOUT_MS, note_sent_bytes, t, &err) != CLV_OK)
       clv_log(CLV_LOG_DEBUG, "worker '%s' does not report the bytes that it sent: %s", name,
               err.text);
 }
@@ -214,16 +220,16 @@ void clv_trainer_record_direct_bytes(clv_trainer *t) {
 
 static clv_code make_state_flow(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                                 const clv_weights_want *item, clv_state_flow *ret, clv_err *err) {
-  bool optimizer = kind == CLEAVE_STATE_OPTIMIZER;
-  clv_egress_key what = {.kind = optimizer ? CLV_EGRESS_STATE : CLV_EGRESS_WEIGHTS,
-                         .shape = item->shape};
-  set_sender_and_receiver(t, -1, t->b->stages[stage].worker, &what);
-  set_stage_name(t, stage, &what);
-  snprintf(what.name, sizeof what.name, "%s", item->name);
-  snprintf(what.dtype, sizeof what.dtype, "%s", clv_dtype_name(item->dtype));
-  *ret = (clv_state_flow){.stage = stage, .is_optimizer_state = optimizer};
-  memcpy(ret->name, what.name, sizeof ret->name);
-  return clv_egress_flow_new(t->egress.record, &what, true, &ret->flow, err);
+  bool is_optimizer = kind == CLEAVE_STATE_OPTIMIZER;
+  clv_egress_key key = {.kind = is_optimizer ? CLV_EGRESS_STATE : CLV_EGRESS_WEIGHTS,
+                        .shape = item->shape};
+  set_sender_and_receiver(t, -1, t->b->stages[stage].worker, &key);
+  set_stage_name(t, stage, &key);
+  snprintf(key.name, sizeof key.name, "%s", item->name);
+  snprintf(key.dtype, sizeof key.dtype, "%s", clv_dtype_name(item->dtype));
+  *ret = (clv_state_flow){.stage = stage, .is_optimizer_state = is_optimizer};
+  memcpy(ret->name, key.name, sizeof ret->name);
+  return clv_egress_flow_new(t->egress.record, &key, true, &ret->flow, err);
 }
 
 clv_code clv_trainer_allow_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind,

@@ -16,20 +16,20 @@ static bool is_failure_at(const cleave_error *reason, const char *operation) {
 
 /* Writes the reason to `err`. Puts the worker's name in front unless the reason contains it. */
 static void write_reason(const cleave_error *reason, clv_err *err) {
-  bool at_worker = reason->node[0] && strcmp(reason->node, "master") != 0;
+  bool is_at_worker = reason->node[0] && strcmp(reason->node, "master") != 0;
   clv_code code = (clv_code)reason->status;
-  if (at_worker && reason->reported && cleave_is_passed_on(reason))
+  if (is_at_worker && reason->reported && cleave_is_passed_on(reason))
     clv_fail(err, CLV_INTERNAL, "%.400s (passed on by worker '%s')", reason->text, reason->node);
-  else if (at_worker && reason->reported)
+  else if (is_at_worker && reason->reported)
     clv_fail(err, CLV_INTERNAL, "worker '%s' reports%s%s: %s", reason->node,
              reason->place[0] ? " for " : "", reason->place, reason->text);
-  else if (at_worker && !strstr(reason->text, reason->node))
+  else if (is_at_worker && !strstr(reason->text, reason->node))
     clv_fail(err, code, "worker '%s': %s", reason->node, reason->text);
   else /* the error is the master's own, or the text names the worker */
     clv_fail(err, cleave_is_passed_on(reason) ? CLV_INTERNAL : code, "%s", reason->text);
 }
 
-/* Appends limits.step_timeout to a timeout, unless the text names a limit already. */
+/* Appends limits.step_timeout to the text of a timeout, unless the text names a limit already. */
 static void append_limit(const clv_trainer *t, clv_err *err) {
   size_t len = strlen(err->text);
   if (strstr(err->text, "limits.")) return;
@@ -42,11 +42,11 @@ static void append_limit(const clv_trainer *t, clv_err *err) {
  * decide the exit code of the program. */
 clv_code clv_trainer_convert_error(clv_trainer *t, const cleave_error *reason, clv_err *err) {
   clv_err text;
-  bool connecting = is_failure_at(reason, "connect") || is_failure_at(reason, "attach");
+  bool is_connecting = is_failure_at(reason, "connect") || is_failure_at(reason, "attach");
   write_reason(reason, &text);
-  if (connecting || is_failure_at(reason, "link"))
+  if (is_connecting || is_failure_at(reason, "link"))
     snprintf(t->lost_worker, sizeof t->lost_worker, "%s", reason->node);
-  if (text.code == CLV_DEADLINE && !connecting && !reason->reported) append_limit(t, &text);
+  if (text.code == CLV_DEADLINE && !is_connecting && !reason->reported) append_limit(t, &text);
   if (is_failure_at(reason, "link") && text.code != CLV_BAD_ANSWER) text.code = CLV_UNAVAILABLE;
   if (t->activity)
     clv_err_prefix(&text, "%s %llu", t->activity, (unsigned long long)t->step_of_activity);
@@ -54,8 +54,8 @@ clv_code clv_trainer_convert_error(clv_trainer *t, const cleave_error *reason, c
   return text.code;
 }
 
-void clv_trainer_set_activity(clv_trainer *t, const char *what, uint64_t step) {
-  t->activity = what;
+void clv_trainer_set_activity(clv_trainer *t, const char *activity, uint64_t step) {
+  t->activity = activity;
   t->step_of_activity = step;
 }
 

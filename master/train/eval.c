@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Evaluation (clv_trainer_eval). The master sends the records in a permuted order, because records
- * of one class are often neighbours in the files and a worker could infer labels from their order.
- * Each batch has its own context. A few batches are in flight while the loader reads the next one.
- * The master collects the outputs in the order of the files. Then it computes the loss and the
- * scores in that order, so their sums do not depend on the permutation. Outputs of more than
- * COLLECT_BYTES are not collected unless the caller wants predictions: each batch is evaluated when
- * its output arrives.
+ * Evaluates a model (clv_trainer_eval). The master sends the records in a permuted order, because
+ * records of one class are often neighbours in the files and a worker could infer labels from their
+ * order. Each batch has its own context. A few batches are in flight while the loader reads the
+ * next one. The master collects the outputs in the order of the files. Then it computes the loss
+ * and the scores in that order, so their sums do not depend on the permutation. Outputs of more
+ * than MAX_COLLECTED_BYTES are not collected unless the caller wants predictions: each batch is
+ * evaluated when its output arrives.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/train/train_int.h"
 
-enum { COLLECT_BYTES = 256 << 20 };
+enum { MAX_COLLECTED_BYTES = 256 << 20 };
 
 typedef struct eval_slot {
   cleave_context context;
@@ -24,8 +24,10 @@ typedef struct eval_slot {
 
 /* Outputs of records with their labels, row by row. */
 typedef struct answers {
-  clv_tensor *outputs;     /* f32 [rows, ...], padded */
-  clv_tensor *y, *lengths; /* [rows, ...]; NULL: no labels; sequences are not packed */
+  clv_tensor *outputs; /* f32 [rows, ...], padded */
+  /* y: [rows, ...] labels; NULL: the records have none. lengths: [rows, ...] lengths of sequences;
+   * NULL: sequences are not packed. */
+  clv_tensor *y, *lengths;
 } answers;
 
 typedef struct evaluation {
@@ -94,10 +96,10 @@ static clv_code call_stages(evaluation *e, eval_slot *s, const clv_batch *batch,
   for (size_t k = 0; k < t->b->inputs.n; k++) x[k] = clv_batch_input(batch, k);
   clv_sequences sequences;
   CLV_TRY(clv_trainer_select_sequences(t, x, 0, s->n, &sequences, err));
-  bool cached = t->cache.data && t->cache.data == e->data;
-  if (cached)
-    CLV_TRY(clv_trainer_front_leaf(t, s->context, batch->index, x, &sequences, &in[0], err));
-  for (uint32_t i = cached; i < last; i++) {
+  bool uses_cache = t->cache.data && t->cache.data == e->data;
+  if (uses_cache)
+    CLV_TRY(clv_trainer_make_front_leaf(t, s->context, batch->index, x, &sequences, &in[0], err));
+  for (uint32_t i = uses_cache; i < last; i++) {
     CLV_TRY(clv_trainer_stage_inputs(t, s->context, i, x, &sequences, in, &n, err));
     CLV_TRY(clv_trainer_charge_direct(t, i, s->n, (uint64_t)sequences.rows, false, err));
     CLV_TRY_API(cleave_call(t->runtime, s->context, t->modules[i], in, n, &in[0], CLV_API_ERROR));
@@ -109,10 +111,10 @@ static clv_code call_stages(evaluation *e, eval_slot *s, const clv_batch *batch,
 }
 
 /* Copies labels or lengths of a batch, because the loader reuses its memory for the next batch. */
-static clv_code copy_tensor(const clv_tensor *of, clv_tensor **ret, clv_err *err) {
-  if (!of) return CLV_OK;
-  CLV_TRY(clv_tensor_new(of->dtype, &of->shape, ret, err));
-  memcpy((*ret)->data, of->data, of->bytes);
+static clv_code copy_tensor(const clv_tensor *from, clv_tensor **ret, clv_err *err) {
+  if (!from) return CLV_OK;
+  CLV_TRY(clv_tensor_new(from->dtype, &from->shape, ret, err));
+  memcpy((*ret)->data, from->data, from->bytes);
   return CLV_OK;
 }
 
@@ -139,10 +141,10 @@ static clv_code send_batch(evaluation *e, clv_err *err) {
 /* ---- loss and scores ------------------------------------------------------------------------- */
 
 static clv_code load_local_loss(clv_trainer *t, cleave_module **ret, clv_err *err) {
-  bool at_master = t->b->stages[t->b->n_stages].worker < 0;
-  if (!at_master && !t->local_loss)
+  bool is_at_master = t->b->stages[t->b->n_stages].worker < 0;
+  if (!is_at_master && !t->local_loss)
     CLV_TRY(clv_trainer_load_loss(t, "(loss at the master)", -1, &t->local_loss, err));
-  *ret = at_master ? t->modules[t->b->n_stages] : t->local_loss;
+  *ret = is_at_master ? t->modules[t->b->n_stages] : t->local_loss;
   return CLV_OK;
 }
 
@@ -158,7 +160,7 @@ static clv_code select_sequences(const clv_trainer *t, const clv_tensor *lengths
 static clv_code compute_loss(evaluation *e, size_t start, size_t n, float *ret, clv_err *err) {
   clv_trainer *t = e->t;
   cleave_context_options o = {.size = sizeof o, .evaluation = true};
-  bool packed = t->b->stages[t->b->n_stages].graph->nodes[0].max_positions;
+  bool is_packed = t->b->stages[t->b->n_stages].graph->nodes[0].max_positions;
   cleave_context context;
   cleave_reference loss_inputs[2];
   cleave_future loss;
@@ -168,8 +170,8 @@ static clv_code compute_loss(evaluation *e, size_t start, size_t n, float *ret, 
   CLV_TRY(load_local_loss(t, &module, err));
   CLV_TRY(select_sequences(t, e->received_answers.lengths, start, n, &sequences, err));
   CLV_TRY_API(cleave_context_open(t->runtime, &o, &context, CLV_API_ERROR));
-  CLV_TRY(clv_trainer_pack_rows(t, &sequences, e->received_answers.outputs, packed, 0, &packed_part,
-                                err));
+  CLV_TRY(clv_trainer_pack_rows(t, &sequences, e->received_answers.outputs, is_packed, 0,
+                                &packed_part, err));
   CLV_TRY_API(
       cleave_leaf(t->runtime, context, &packed_part, false, &loss_inputs[0], CLV_API_ERROR));
   CLV_TRY(clv_trainer_pack_targets(t, &sequences, e->received_answers.y, &packed_part, err));
@@ -189,8 +191,8 @@ static clv_code add_binary_scores(clv_score *score, const float *outputs, const 
   /* never reached: the loss refuses labels with several values per row */
   if (y->n != (size_t)y->shape.dim[0]) return CLV_OK;
   for (size_t i = 0; i < n; i++) {
-    int64_t side = ((const float *)y->data)[start + i] > 0.5f;
-    CLV_TRY(clv_score_add(score, outputs + i, &side, 1, err));
+    int64_t label = ((const float *)y->data)[start + i] > 0.5f;
+    CLV_TRY(clv_score_add(score, outputs + i, &label, 1, err));
   }
   return CLV_OK;
 }
@@ -200,9 +202,9 @@ static clv_code add_scores(const evaluation *e, const float *outputs, size_t sta
   const clv_tensor *y = e->received_answers.y;
   if (!e->score) return CLV_OK;
   if (y->dtype != CLV_I64) return add_binary_scores(e->score, outputs, y, start, n, err);
-  size_t per_row = y->n / (size_t)y->shape.dim[0];
-  return clv_score_add(e->score, outputs, (const int64_t *)y->data + start * per_row, n * per_row,
-                       err);
+  size_t labels_per_row = y->n / (size_t)y->shape.dim[0];
+  return clv_score_add(e->score, outputs, (const int64_t *)y->data + start * labels_per_row,
+                       n * labels_per_row, err);
 }
 
 /* Adds loss, right predictions and scores of n rows from `start` on, at most a batch. */
@@ -212,9 +214,9 @@ static clv_code evaluate_rows(evaluation *e, size_t start, size_t n, clv_step_re
   float loss;
   CLV_TRY(compute_loss(e, start, n, &loss, err));
   const cleave_tensor outputs = clv_batch_rows(e->received_answers.outputs, start, n);
-  double counted = clv_trainer_batch_weight(t, e->received_answers.y, start, n);
-  e->loss_sum += loss * counted;
-  e->weight_sum += counted;
+  double weight = clv_trainer_batch_weight(t, e->received_answers.y, start, n);
+  e->loss_sum += loss * weight;
+  e->weight_sum += weight;
   ret->n_labelled += clv_trainer_count_labelled(t, e->received_answers.y, start, n);
   if (clv_trainer_has_accuracy(t))
     ret->n_correct += clv_trainer_count_correct(t, &outputs, e->received_answers.y, start, n);
@@ -235,9 +237,9 @@ static size_t count_collected_rows(const evaluation *e) {
   return e->collects_all_rows ? e->rows->n : CLV_MIN((size_t)e->t->b->eval_size, e->rows->n);
 }
 
-static clv_code new_rows_tensor(const evaluation *e, clv_dtype dtype, const clv_shape *of,
+static clv_code new_rows_tensor(const evaluation *e, clv_dtype dtype, const clv_shape *batch_shape,
                                 clv_tensor **ret, clv_err *err) {
-  clv_shape shape = *of;
+  clv_shape shape = *batch_shape;
   shape.dim[0] = (int64_t)count_collected_rows(e);
   return clv_tensor_new(dtype, &shape, ret, err);
 }
@@ -307,14 +309,15 @@ static clv_code send_and_evaluate(evaluation *e, clv_step_result *ret, clv_err *
   return CLV_OK;
 }
 
-/* Allocates the outputs of all rows, or only of one batch if all need more than COLLECT_BYTES. */
-static clv_code allocate_outputs(evaluation *e, bool predicts, clv_err *err) {
-  const clv_graph *whole = e->t->b->full_graph;
-  const clv_node *out = &whole->nodes[whole->output_node];
-  size_t row = sizeof(float), bytes;
-  for (int i = 1; i < out->shape.rank; i++) row *= (size_t)out->shape.dim[i];
-  e->collects_all_rows =
-      predicts || (clv_mul_size(e->rows->n, row, &bytes) && bytes <= (size_t)COLLECT_BYTES);
+/* Allocates the outputs of all rows, or only of one batch if those of all rows need more than
+ * MAX_COLLECTED_BYTES. */
+static clv_code allocate_outputs(evaluation *e, bool wants_predictions, clv_err *err) {
+  const clv_graph *graph = e->t->b->full_graph;
+  const clv_node *out = &graph->nodes[graph->output_node];
+  size_t row_bytes = sizeof(float), bytes;
+  for (int i = 1; i < out->shape.rank; i++) row_bytes *= (size_t)out->shape.dim[i];
+  e->collects_all_rows = wants_predictions || (clv_mul_size(e->rows->n, row_bytes, &bytes) &&
+                                               bytes <= (size_t)MAX_COLLECTED_BYTES);
   return new_rows_tensor(e, CLV_F32, &out->shape, &e->received_answers.outputs, err);
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A cached front. The trainer calls clv_trainer_begin_cache once, clv_trainer_choose_cache_use and
- * clv_trainer_front_leaf for each batch, clv_trainer_end_cache at the end. The front runs as in
- * evaluations, in a separate context, only for records whose rows the worker does not have yet.
+ * Makes the worker of the second stage keep the output rows of a frozen first stage, the front. The
+ * trainer calls clv_trainer_begin_cache once, clv_trainer_choose_cache_use and
+ * clv_trainer_make_front_leaf for each batch, clv_trainer_end_cache at the end. The front runs as
+ * in evaluations, in a separate context, only for records whose rows the worker does not have yet.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,11 +18,11 @@ static const char *const key_texts[] = {"cleave cache by number", "cleave cache"
  * the files. */
 enum { BY_NUMBER, BY_POSITION };
 
-static clv_code derive_cache_key(const clv_trainer *t, const clv_sha256 *secret, int form,
+static clv_code derive_cache_key(const clv_trainer *t, const clv_sha256 *secret, int identity_kind,
                                  clv_sha256 *ret, clv_err *err) {
   const clv_graph *g = t->b->stages[0].graph;
   char shape[160], text[320];
-  int n = snprintf(text, sizeof text, "%s of %llu records, %s %s", key_texts[form],
+  int n = snprintf(text, sizeof text, "%s of %llu records, %s %s", key_texts[identity_kind],
                    (unsigned long long)t->cache.worker_cache.records,
                    clv_dtype_name(g->nodes[g->output_node].dtype),
                    clv_shape_format(&g->nodes[g->output_node].shape, shape, sizeof shape));
@@ -49,12 +50,12 @@ static clv_code draw_numbers(clv_trainer *t, const clv_sha256 *secret, clv_err *
  * positions in the files. */
 static clv_code delete_old_rows(clv_trainer *t, const clv_sha256 *secret, uint64_t *ret_rows,
                                 clv_err *err) {
-  enum { DROP_MS = 3000 };
-  cleave_cached old = t->cache.worker_cache;
+  enum { DELETE_TIMEOUT_MS = 3000 };
+  cleave_cached old_cache = t->cache.worker_cache;
   clv_err ignored;
   if (t->use != CLV_TRAINER_RESUMED_RUN) return CLV_OK;
-  CLV_TRY(derive_cache_key(t, secret, BY_POSITION, &old.key, err));
-  if (cleave_cache_end(&old, DROP_MS, ret_rows, &ignored) != CLV_OK) *ret_rows = 0;
+  CLV_TRY(derive_cache_key(t, secret, BY_POSITION, &old_cache.key, err));
+  if (cleave_cache_end(&old_cache, DELETE_TIMEOUT_MS, ret_rows, &ignored) != CLV_OK) *ret_rows = 0;
   return CLV_OK;
 }
 
@@ -62,12 +63,12 @@ static clv_code delete_old_rows(clv_trainer *t, const clv_sha256 *secret, uint64
  * attempt finished its first epoch. NULL: some row is missing, or the worker did not answer; then
  * the trainer sends all rows. */
 static const char *find_worker_with_all_rows(clv_trainer *t) {
-  enum { ASK_MS = 3000 };
+  enum { COUNT_TIMEOUT_MS = 3000 };
   clv_trainer_cache_rows *c = &t->cache;
   uint64_t rows;
   clv_err ignored;
   if (t->use != CLV_TRAINER_RESUMED_RUN) return NULL;
-  if (cleave_cache_count(&c->worker_cache, ASK_MS, &rows, &ignored) != CLV_OK ||
+  if (cleave_cache_count(&c->worker_cache, COUNT_TIMEOUT_MS, &rows, &ignored) != CLV_OK ||
       rows != c->worker_cache.records)
     return NULL;
   memset(c->is_row_sent, true, (size_t)c->worker_cache.records * sizeof *c->is_row_sent);
@@ -75,10 +76,10 @@ static const char *find_worker_with_all_rows(clv_trainer *t) {
 }
 
 clv_code clv_trainer_begin_cache(clv_trainer *t, const clv_dataset *data, const clv_sha256 *secret,
-                                 const char **ret_worker, uint64_t *ret_dropped, clv_err *err) {
+                                 const char **ret_worker, uint64_t *ret_deleted, clv_err *err) {
   clv_trainer_cache_rows *c = &t->cache;
   *ret_worker = NULL;
-  *ret_dropped = 0;
+  *ret_deleted = 0;
   if (!t->b->has_cache) return CLV_OK;
   c->worker_cache = (cleave_cached){.from = t->modules[0],
                                     .to = t->modules[1],
@@ -86,17 +87,17 @@ clv_code clv_trainer_begin_cache(clv_trainer *t, const clv_dataset *data, const 
                                     .keep_s = t->config->stages[0].cache_ttl_ms / 1000,
                                     .n = 1};
   CLV_TRY(derive_cache_key(t, secret, BY_NUMBER, &c->worker_cache.key, err));
-  size_t most = (size_t)CLV_MAX(t->b->micro_size, t->b->eval_size);
+  size_t max_records = (size_t)CLV_MAX(t->b->micro_size, t->b->eval_size);
   CLV_TRY(clv_alloc((size_t)c->worker_cache.records, sizeof *c->is_row_sent, &c->is_row_sent, err));
-  CLV_TRY(clv_alloc(most, sizeof *c->batch_numbers, &c->batch_numbers, err));
+  CLV_TRY(clv_alloc(max_records, sizeof *c->batch_numbers, &c->batch_numbers, err));
   CLV_TRY(draw_numbers(t, secret, err));
   clv_err reason;
-  cleave_error refused;
-  if (cleave_cached_check(&c->worker_cache, &refused) != CLEAVE_OK) {
-    (void)clv_trainer_convert_error(t, &refused, &reason);
+  cleave_error refusal;
+  if (cleave_cached_check(&c->worker_cache, &refusal) != CLEAVE_OK) {
+    (void)clv_trainer_convert_error(t, &refusal, &reason);
     return clv_session_fail_at(t->config, t->config->stages[0].cache_pos, err, "%s", reason.text);
   }
-  CLV_TRY(delete_old_rows(t, secret, ret_dropped, err));
+  CLV_TRY(delete_old_rows(t, secret, ret_deleted, err));
   c->data = data;
   *ret_worker = find_worker_with_all_rows(t);
   return CLV_OK;
@@ -104,13 +105,13 @@ clv_code clv_trainer_begin_cache(clv_trainer *t, const clv_dataset *data, const 
 
 clv_code clv_trainer_end_cache(clv_trainer *t, const char **ret_worker, uint64_t *ret_rows,
                                clv_err *err) {
-  enum { END_MS = 3000 };
+  enum { DELETE_TIMEOUT_MS = 3000 };
   *ret_worker = NULL;
   *ret_rows = 0;
   if (!t->cache.data) return CLV_OK;
   *ret_worker = cleave_module_node(t->modules[1]);
   t->cache.data = NULL;
-  return cleave_cache_end(&t->cache.worker_cache, END_MS, ret_rows, err);
+  return cleave_cache_end(&t->cache.worker_cache, DELETE_TIMEOUT_MS, ret_rows, err);
 }
 
 static bool are_all_rows_sent(const clv_trainer *t, const uint32_t *index, size_t n) {
@@ -139,17 +140,18 @@ static clv_code compute_front_output(clv_trainer *t, clv_tensor *const *x, const
   return CLV_OK;
 }
 
-clv_code clv_trainer_front_leaf(clv_trainer *t, cleave_context context, const uint32_t *index,
-                                clv_tensor *const *x, const clv_sequences *s, cleave_reference *ret,
-                                clv_err *err) {
+clv_code clv_trainer_make_front_leaf(clv_trainer *t, cleave_context context, const uint32_t *index,
+                                     clv_tensor *const *x, const clv_sequences *s,
+                                     cleave_reference *ret, clv_err *err) {
   clv_trainer_cache_rows *c = &t->cache;
-  bool kept = are_all_rows_sent(t, index, s->n);
+  bool are_rows_at_worker = are_all_rows_sent(t, index, s->n);
   for (size_t i = 0; i < s->n; i++) c->batch_numbers[i] = c->record_number[index[i]];
   c->worker_cache.rows = c->batch_numbers;
   c->worker_cache.n = s->n;
-  if (!kept) CLV_TRY(compute_front_output(t, x, s, err));
+  if (!are_rows_at_worker) CLV_TRY(compute_front_output(t, x, s, err));
   CLV_TRY_API(cleave_leaf_cached(t->runtime, context, &c->worker_cache,
-                                 kept ? NULL : &t->fetched_value, ret, CLV_API_ERROR));
+                                 are_rows_at_worker ? NULL : &t->fetched_value, ret,
+                                 CLV_API_ERROR));
   for (size_t i = 0; i < s->n; i++) c->is_row_sent[index[i]] = true;
   return CLV_OK;
 }

@@ -4,8 +4,9 @@
  * clv_trainer_note_keys just before it sends a stage to its worker, and clv_trainer_note_values
  * just before it sends values. So an attempt that is refused earlier adds no line, and one that is
  * killed between the line and the sending counts as sent. The trainer also adds values that it
- * fetches for a checkpoint, because the worker has them. The values of a checkpoint that stays at
- * its worker are added when it is gathered, since the master does not see them earlier.
+ * fetches for a checkpoint, because the worker has them. The values of a checkpoint whose files
+ * stay at a worker are added when the master gathers these files, because it does not see the
+ * values earlier.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,7 @@ typedef struct ledger_note {
 static void free_ledger_note(ledger_note *o) { free(o->items); }
 
 static clv_code add_item(ledger_note *o, const char *identity, clv_ledger_kind kind,
-                         const clv_sha256 *of, clv_err *err) {
+                         const clv_sha256 *digest, clv_err *err) {
   if (o->n == o->cap) {
     size_t cap = o->cap ? 2 * o->cap : 64;
     clv_ledger_item *more = realloc(o->items, cap * sizeof *more);
@@ -29,7 +30,7 @@ static clv_code add_item(ledger_note *o, const char *identity, clv_ledger_kind k
     o->items = more;
     o->cap = cap;
   }
-  o->items[o->n++] = (clv_ledger_item){kind, *of, identity};
+  o->items[o->n++] = (clv_ledger_item){kind, *digest, identity};
   return CLV_OK;
 }
 
@@ -42,33 +43,33 @@ static const char *identity_of(const clv_trainer *t, uint32_t stage) {
 
 static clv_code add_param(ledger_note *o, const clv_trainer *t, uint32_t stage, const char *name,
                           clv_err *err) {
-  clv_sha256 of;
+  clv_sha256 digest;
   if (!t->b->run_secret) return CLV_OK;
-  CLV_TRY(clv_ledger_name_of_param(t->b->run_secret, name, &of, err));
-  return add_item(o, identity_of(t, stage), CLV_LEDGER_RUN, &of, err);
+  CLV_TRY(clv_ledger_name_of_param(t->b->run_secret, name, &digest, err));
+  return add_item(o, identity_of(t, stage), CLV_LEDGER_RUN, &digest, err);
 }
 
 /* Adds the parameters of a stage, and the parameters of other stages that layers of this stage are
  * tied to, because the worker has the values of both. */
 static clv_code add_params(ledger_note *o, const clv_trainer *t, uint32_t stage, clv_err *err) {
   const clv_params *p = t->b->stages[stage].params;
-  const char *weight;
-  uint32_t of;
+  const char *weight_name;
+  uint32_t owner_stage;
   for (int k = 0; k < p->n; k++)
     if (p->list[k].shape.rank >= 2) CLV_TRY(add_param(o, t, stage, p->list[k].name, err));
   for (int k = 0; k < p->n_ties; k++)
-    if (clv_stage_tie_owner(t->b, stage, k, &of, &weight))
-      CLV_TRY(add_param(o, t, stage, weight, err));
+    if (clv_stage_tie_owner(t->b, stage, k, &owner_stage, &weight_name))
+      CLV_TRY(add_param(o, t, stage, weight_name, err));
   return CLV_OK;
 }
 
 static clv_code add_keys(ledger_note *o, const clv_trainer *t, uint32_t stage, clv_err *err) {
   const clv_graph *g = t->b->stages[stage].graph;
-  clv_sha256 of;
+  clv_sha256 digest;
   for (int k = 0; k < g->n_nodes; k++) {
     if (g->nodes[k].op == CLV_OP_INPUT) continue;
-    CLV_TRY(clv_ledger_name_of_key(t->config, g, k, &of, err));
-    CLV_TRY(add_item(o, identity_of(t, stage), CLV_LEDGER_KEY, &of, err));
+    CLV_TRY(clv_ledger_name_of_key(t->config, g, k, &digest, err));
+    CLV_TRY(add_item(o, identity_of(t, stage), CLV_LEDGER_KEY, &digest, err));
   }
   return CLV_OK;
 }
@@ -79,9 +80,9 @@ static bool is_in_ledger(const clv_trainer *t, uint32_t stage) {
 }
 
 clv_code clv_trainer_check_ledger(const clv_trainer *t, clv_err *err) {
-  bool any = false;
-  for (uint32_t i = 0; i < t->b->n_stages; i++) any |= is_in_ledger(t, i);
-  return any ? clv_ledger_check_writable(err) : CLV_OK;
+  bool needs_ledger = false;
+  for (uint32_t i = 0; i < t->b->n_stages; i++) needs_ledger |= is_in_ledger(t, i);
+  return needs_ledger ? clv_ledger_check_writable(err) : CLV_OK;
 }
 
 clv_code clv_trainer_note_keys(const clv_trainer *t, uint32_t stage, clv_err *err) {
@@ -114,14 +115,14 @@ void clv_trainer_free_samples(clv_weights_sample *samples, size_t n) {
 
 static clv_code add_sample(ledger_note *o, const char *identity, const clv_weights_sample *s,
                            clv_err *err) {
-  clv_sha256 of[CLV_SAMPLE_NAMES];
+  clv_sha256 names[CLV_SAMPLE_NAMES];
   clv_row_names rows;
   size_t n_names;
-  CLV_TRY(clv_weights_sample_names(s, of, &n_names, err));
+  CLV_TRY(clv_weights_sample_names(s, names, &n_names, err));
   for (size_t k = 0; k < n_names; k++)
-    CLV_TRY(add_item(o, identity, CLV_LEDGER_WEIGHTS, &of[k], err));
-  for (int columns = 0; columns < 2; columns++) {
-    CLV_TRY(clv_weights_sample_rows(s, columns, &rows, err));
+    CLV_TRY(add_item(o, identity, CLV_LEDGER_WEIGHTS, &names[k], err));
+  for (int takes_columns = 0; takes_columns < 2; takes_columns++) {
+    CLV_TRY(clv_weights_sample_rows(s, takes_columns, &rows, err));
     for (size_t k = 0; k < rows.n; k++)
       CLV_TRY(add_item(o, identity, CLV_LEDGER_ROW, &rows.names[k], err));
   }

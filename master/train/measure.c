@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Measures the time that stages and links take from the events of a step, and chooses the window of
- * 1f1b from it. The trainer measures the second step (nodes make plans in the first), the next two,
- * then every 16th, and the one after a step that took clearly longer or shorter than usual.
+ * Measures from the events of a step the time that stages and links take, and chooses the window of
+ * 1f1b from these times. The trainer measures the second step (nodes make plans in the first), the
+ * next two, then every 16th, and the one after a step that took clearly longer or shorter than
+ * usual.
  *
  * The latency and the bandwidth of an edge are estimated from the tensors that cross it. A tensor
  * that did not queue takes the latency plus its transfer time. If two tensors queued, the second
@@ -16,31 +17,35 @@
 #include "master/train/train_int.h"
 
 enum {
-  WARM_STEPS = 1,
-  FIRST_STEPS = 4,
-  EVERY_STEPS = 16,
-  SAMPLE_MS = 200, /* least time between two steps that are measured only for on_waits */
+  N_WARM_STEPS = 1,  /* first steps, in which nodes make plans, so their times do not count */
+  N_FIRST_STEPS = 4, /* first steps, each of which is measured except the warm ones */
+  MEASURE_INTERVAL_STEPS = 16, /* steps between two measurements, after the first N_FIRST_STEPS */
+  MIN_WAITS_INTERVAL_MS = 200, /* shortest time between two steps measured only for on_waits */
 };
-static const double UNUSUAL_SHARE = 0.25, MIN_GAIN = 0.02, SLACK = 0.1, SLACK_S = 0.001;
+/* UNUSUAL_SHARE: deviation from the usual duration, relative to it, that makes a step unusual.
+ * MIN_GAIN: smallest part of a step's duration that a new window must save. SLACK_SHARE, SLACK_S: a
+ * tensor has queued only if it took longer than the quickest one by more than SLACK_SHARE of the
+ * quickest one's time plus SLACK_S. */
+static const double UNUSUAL_SHARE = 0.25, MIN_GAIN = 0.02, SLACK_SHARE = 0.1, SLACK_S = 0.001;
 
 /* ---- choice of steps ------------------------------------------------------------------------- */
 
 bool clv_sampler_begin(clv_trainer *t) {
   clv_sampler *w = &t->sampler;
   w->n_events = 0;
-  bool due = w->on_waits && clv_now_ns() >= w->next_measure_ns;
-  return w->sink || ((w->is_window_auto || due) && t->committed_steps >= w->next_measured_step);
+  bool is_due = w->on_waits && clv_now_ns() >= w->next_measure_ns;
+  return w->sink || ((w->is_window_auto || is_due) && t->committed_steps >= w->next_measured_step);
 }
 
 static void plan_next_measurement(clv_sampler *w, uint64_t committed) {
-  w->next_measured_step = committed + (committed < FIRST_STEPS ? 0 : EVERY_STEPS);
+  w->next_measured_step = committed + (committed < N_FIRST_STEPS ? 0 : MEASURE_INTERVAL_STEPS);
 }
 
 /* Makes the next step a measured one if this step took clearly longer or shorter than usual. */
 static void detect_unusual_step(clv_sampler *w, uint64_t committed, double seconds) {
-  bool unusual =
+  bool is_unusual =
       w->usual_step_s > 0 && fabs(seconds - w->usual_step_s) > UNUSUAL_SHARE * w->usual_step_s;
-  if (unusual && committed > FIRST_STEPS) w->next_measured_step = committed;
+  if (is_unusual && committed > N_FIRST_STEPS) w->next_measured_step = committed;
   w->usual_step_s = w->usual_step_s > 0 ? 0.8 * w->usual_step_s + 0.2 * seconds : seconds;
 }
 
@@ -75,18 +80,19 @@ static int compare_reference_id(const void *key, const void *item) {
 
 bool clv_sampler_locate(const clv_trainer *t, const clv_placed_schedule *l, const cleave_event *e,
                         uint32_t *ret_stage, uint32_t *ret_micro) {
-  uint32_t stages = t->b->n_stages + 1;
+  uint32_t n_stages = t->b->n_stages + 1;
   if (e->kind == CLEAVE_EVENT_STEP) {
     *ret_micro = 0;
-    for (*ret_stage = 0; *ret_stage < stages; ++*ret_stage)
+    for (*ret_stage = 0; *ret_stage < n_stages; ++*ret_stage)
       if (t->modules[*ret_stage] == e->module) return true;
     return false;
   }
-  const cleave_reference *r = bsearch(&e->reference.id, t->references, (size_t)l->n_micro * stages,
-                                      sizeof *r, compare_reference_id);
+  const cleave_reference *r =
+      bsearch(&e->reference.id, t->references, (size_t)l->n_micro * n_stages, sizeof *r,
+              compare_reference_id);
   if (!r) return false;
-  *ret_stage = (uint32_t)(r - t->references) % stages;
-  *ret_micro = (uint32_t)(r - t->references) / stages;
+  *ret_stage = (uint32_t)(r - t->references) % n_stages;
+  *ret_micro = (uint32_t)(r - t->references) / n_stages;
   return true;
 }
 
@@ -111,11 +117,11 @@ static double compute_median(samples *s) {
 static double median_event_seconds(const clv_trainer *t, const clv_placed_schedule *l,
                                    cleave_event_kind kind, uint32_t stage, samples *s) {
   const clv_sampler *w = &t->sampler;
-  uint32_t at, k;
+  uint32_t event_stage, k;
   s->n = 0;
   for (size_t i = 0; i < w->n_events; i++)
-    if (w->events[i].kind == kind && clv_sampler_locate(t, l, &w->events[i], &at, &k) &&
-        at == stage && w->events[i].end_ns >= w->events[i].begin_ns)
+    if (w->events[i].kind == kind && clv_sampler_locate(t, l, &w->events[i], &event_stage, &k) &&
+        event_stage == stage && w->events[i].end_ns >= w->events[i].begin_ns)
       s->list[s->n++] = (double)(w->events[i].end_ns - w->events[i].begin_ns) * 1e-9;
   return compute_median(s);
 }
@@ -124,11 +130,11 @@ static void measure_stage_times(const clv_trainer *t, const clv_placed_schedule 
                                 clv_sched_costs *c, samples *s) {
   for (uint32_t i = 0; i <= t->b->n_stages; i++) {
     c->forward_seconds[i] = median_event_seconds(t, l, CLEAVE_EVENT_FORWARD, i, s);
-    double whole = median_event_seconds(t, l, CLEAVE_EVENT_BACKWARD, i, s);
+    double full_backward_s = median_event_seconds(t, l, CLEAVE_EVENT_BACKWARD, i, s);
     c->input_grad_seconds[i] =
-        whole / 2 + median_event_seconds(t, l, CLEAVE_EVENT_BACKWARD_INPUT, i, s);
+        full_backward_s / 2 + median_event_seconds(t, l, CLEAVE_EVENT_BACKWARD_INPUT, i, s);
     c->weight_grad_seconds[i] =
-        whole / 2 + median_event_seconds(t, l, CLEAVE_EVENT_BACKWARD_WEIGHT, i, s);
+        full_backward_s / 2 + median_event_seconds(t, l, CLEAVE_EVENT_BACKWARD_WEIGHT, i, s);
     c->step_seconds[i] = median_event_seconds(t, l, CLEAVE_EVENT_STEP, i, s);
   }
 }
@@ -141,97 +147,100 @@ typedef struct transfer {
 } transfer;
 
 static void read_transfers(const clv_trainer *t, const clv_placed_schedule *l, uint32_t stage,
-                           bool forward, transfer *list) {
-  cleave_event_kind out = forward ? CLEAVE_EVENT_VALUE_OUT : CLEAVE_EVENT_GRADIENT_OUT;
-  cleave_event_kind in = forward ? CLEAVE_EVENT_VALUE_IN : CLEAVE_EVENT_GRADIENT_IN;
+                           bool is_forward, transfer *list) {
+  cleave_event_kind out = is_forward ? CLEAVE_EVENT_VALUE_OUT : CLEAVE_EVENT_GRADIENT_OUT;
+  cleave_event_kind in = is_forward ? CLEAVE_EVENT_VALUE_IN : CLEAVE_EVENT_GRADIENT_IN;
   memset(list, 0, l->n_micro * sizeof *list);
   for (size_t i = 0; i < t->sampler.n_events; i++) {
     const cleave_event *e = &t->sampler.events[i];
-    uint32_t at, k;
-    if ((e->kind != out && e->kind != in) || !clv_sampler_locate(t, l, e, &at, &k) || at != stage)
+    uint32_t event_stage, k;
+    if ((e->kind != out && e->kind != in) || !clv_sampler_locate(t, l, e, &event_stage, &k) ||
+        event_stage != stage)
       continue;
     *(e->kind == out ? &list[k].sent_s : &list[k].received_s) = (double)e->begin_ns * 1e-9;
   }
 }
 
-/* Returns true if the tensor waited on the link behind the tensor `before`: it was sent before that
- * tensor arrived, arrived after it, and took clearly longer than the quickest tensor. */
-static bool has_queued(const transfer *p, const transfer *before, double quickest) {
-  bool seen = before->received_s > 0 && p->sent_s > 0 && p->sent_s < before->received_s &&
-              p->received_s > before->received_s;
-  return seen && p->received_s - p->sent_s > (1 + SLACK) * quickest + SLACK_S;
+/* Returns true if the tensor waited on the link behind the tensor `previous`: it was sent before
+ * `previous` arrived, arrived after `previous`, and took clearly longer than the quickest
+ * tensor. */
+static bool has_queued(const transfer *p, const transfer *previous, double quickest_s) {
+  bool has_overlapped = previous->received_s > 0 && p->sent_s > 0 &&
+                        p->sent_s < previous->received_s && p->received_s > previous->received_s;
+  return has_overlapped && p->received_s - p->sent_s > (1 + SLACK_SHARE) * quickest_s + SLACK_S;
 }
 
-/* Estimates the latency of a link and the transfer time of a tensor from n passages. known_latency:
- * latency to use if no tensor has queued; < 0: not known. Returns false if no tensor crossed the
- * link. */
-static bool estimate_link(const transfer *p, uint32_t n, double known_latency, double *ret_latency,
-                          double *ret_serialise, samples *s) {
-  double quickest = INFINITY;
+/* Estimates the latency of a link and the transfer time of a tensor from the times of n tensors.
+ * known_latency_s: latency to use if no tensor has queued; < 0: not known. Returns false if no
+ * tensor crossed the link. */
+static bool estimate_link(const transfer *p, uint32_t n, double known_latency_s,
+                          double *ret_latency_s, double *ret_serialise_s, samples *s) {
+  double quickest_s = INFINITY;
   s->n = 0;
   for (uint32_t k = 0; k < n; k++)
     if (p[k].sent_s > 0 && p[k].received_s > 0)
-      quickest = fmin(quickest, p[k].received_s - p[k].sent_s);
-  if (quickest == INFINITY) return false;
-  quickest = fmax(quickest, 0);
+      quickest_s = fmin(quickest_s, p[k].received_s - p[k].sent_s);
+  if (quickest_s == INFINITY) return false;
+  quickest_s = fmax(quickest_s, 0);
   for (uint32_t k = 1; k < n; k++)
-    if (has_queued(&p[k], &p[k - 1], quickest))
+    if (has_queued(&p[k], &p[k - 1], quickest_s))
       s->list[s->n++] = p[k].received_s - p[k - 1].received_s;
-  double rest = known_latency >= 0 ? fmax(quickest - known_latency, 0) : 0;
-  *ret_serialise = s->n ? fmin(compute_median(s), quickest) : rest;
-  *ret_latency = quickest - *ret_serialise;
+  double unqueued_s = known_latency_s >= 0 ? fmax(quickest_s - known_latency_s, 0) : 0;
+  *ret_serialise_s = s->n ? fmin(compute_median(s), quickest_s) : unqueued_s;
+  *ret_latency_s = quickest_s - *ret_serialise_s;
   return true;
 }
 
 /* Returns half the sum of the round-trip times of the links from the master to the workers of a
  * stage and of the next stage; < 0 for a direct link, whose time the master does not know. */
-static double half_round_trip(const clv_trainer *t, uint32_t stage, const double *round_trip) {
+static double compute_half_round_trip(const clv_trainer *t, uint32_t stage,
+                                      const double *round_trip_s) {
   int from = t->b->stages[stage].worker, to = t->b->stages[stage + 1].worker;
   if (from >= 0 && to >= 0 && t->b->stages[stage].sends_directly) return -1;
-  return ((from >= 0 ? round_trip[from] : 0) + (to >= 0 ? round_trip[to] : 0)) / 2;
+  return ((from >= 0 ? round_trip_s[from] : 0) + (to >= 0 ? round_trip_s[to] : 0)) / 2;
 }
 
 static void estimate_edge_times(const clv_trainer *t, const clv_placed_schedule *l,
-                                const double *round_trip, transfer *transfers, clv_sched_costs *c,
+                                const double *round_trip_s, transfer *transfers, clv_sched_costs *c,
                                 samples *s) {
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
-    double back = 0, known_latency = half_round_trip(t, i, round_trip);
+    double backward_latency_s = 0, known_latency_s = compute_half_round_trip(t, i, round_trip_s);
     read_transfers(t, l, i, true, transfers);
-    estimate_link(transfers, l->n_micro, known_latency, &c->latency_seconds[i],
+    estimate_link(transfers, l->n_micro, known_latency_s, &c->latency_seconds[i],
                   &c->serialise_forward_seconds[i], s);
     read_transfers(t, l, i, false, transfers);
-    if (estimate_link(transfers, l->n_micro, known_latency, &back,
+    if (estimate_link(transfers, l->n_micro, known_latency_s, &backward_latency_s,
                       &c->serialise_backward_seconds[i], s))
-      c->latency_seconds[i] = fmin(c->latency_seconds[i], back);
+      c->latency_seconds[i] = fmin(c->latency_seconds[i], backward_latency_s);
   }
 }
 
-/* Measures the links to all workers. round_trip: [n_workers] receives the round-trip times in
+/* Measures the links to all workers. round_trip_s: [n_workers] receives the round-trip times in
  * seconds; NULL: not wanted. */
-static clv_code ping_all_workers(clv_trainer *t, double *round_trip, clv_err *err) {
+static clv_code ping_all_workers(clv_trainer *t, double *round_trip_s, clv_err *err) {
   const char *name;
   for (uint32_t node = 1; (name = cleave_node_name(t->runtime, node)) != NULL; node++) {
     cleave_link_measure m;
     CLV_TRY_API(cleave_measure(t->runtime, node, 0, &m, CLV_API_ERROR));
-    for (size_t i = 0; round_trip && i < t->config->n_workers; i++)
-      if (strcmp(t->config->workers[i].name, name) == 0) round_trip[i] = m.round_trip_s;
+    for (size_t i = 0; round_trip_s && i < t->config->n_workers; i++)
+      if (strcmp(t->config->workers[i].name, name) == 0) round_trip_s[i] = m.round_trip_s;
   }
   return CLV_OK;
 }
 
 clv_code clv_sampler_measure(clv_trainer *t, const clv_placed_schedule *l, clv_sched_costs *ret,
                              clv_err *err) {
-  CLV_AUTO(clv_freep) double *list = NULL, *round_trip = NULL;
+  CLV_AUTO(clv_freep) double *list = NULL, *round_trip_s = NULL;
   CLV_AUTO(clv_freep) transfer *transfers = NULL;
-  size_t most = CLV_MAX(t->sampler.n_events, (size_t)l->n_micro);
-  CLV_TRY(clv_alloc(most + 1, sizeof *list, &list, err));
-  CLV_TRY(clv_alloc(t->config->n_workers + 1, sizeof *round_trip, &round_trip, err));
+  size_t max_samples = CLV_MAX(t->sampler.n_events, (size_t)l->n_micro);
+  CLV_TRY(clv_alloc(max_samples + 1, sizeof *list, &list, err));
+  CLV_TRY(clv_alloc(t->config->n_workers + 1, sizeof *round_trip_s, &round_trip_s, err));
   CLV_TRY(clv_alloc(l->n_micro, sizeof *transfers, &transfers, err));
   samples s = {.list = list};
   *ret = (clv_sched_costs){.sends_input_gradient_first = true};
-  CLV_TRY(ping_all_workers(t, round_trip, err));
+  CLV_TRY(ping_all_workers(t, round_trip_s, err));
   measure_stage_times(t, l, ret, &s);
-  estimate_edge_times(t, l, round_trip, transfers, ret, &s);
+  estimate_edge_times(t, l, round_trip_s, transfers, ret, &s);
   return CLV_OK;
 }
 
@@ -248,26 +257,28 @@ static clv_code simulate_step_seconds(const clv_placed_schedule *l, uint32_t win
 
 /* Returns the edge on which the value of a micro-batch takes longest: latency and transfer. */
 static uint32_t find_slowest_edge(const clv_trainer *t, const clv_sched_costs *c) {
-  uint32_t worst = 0;
+  uint32_t slowest = 0;
   for (uint32_t i = 1; i < t->b->n_stages; i++)
     if (c->latency_seconds[i] + c->serialise_forward_seconds[i] >
-        c->latency_seconds[worst] + c->serialise_forward_seconds[worst])
-      worst = i;
-  return worst;
+        c->latency_seconds[slowest] + c->serialise_forward_seconds[slowest])
+      slowest = i;
+  return slowest;
 }
 
-static void set_window_notice(clv_trainer *t, uint32_t window, double now_s, double then_s,
-                              const clv_sched_costs *c) {
+static void set_window_notice(clv_trainer *t, uint32_t window, double new_step_s,
+                              double present_step_s, const clv_sched_costs *c) {
   uint32_t edge = find_slowest_edge(t, c);
-  const char *next = edge + 1 < t->b->n_stages ? t->config->stages[edge + 1].name : "the loss";
-  char was[32] = "";
-  if (t->window) snprintf(was, sizeof was, " (was %u)", t->window);
+  const char *next_stage =
+      edge + 1 < t->b->n_stages ? t->config->stages[edge + 1].name : "the loss";
+  char previous_window[32] = "";
+  if (t->window) snprintf(previous_window, sizeof previous_window, " (was %u)", t->window);
   snprintf(
       t->notice, sizeof t->notice,
       "window %u%s: %s -> %s takes %.1f ms and %.1f ms on the link; a step is expected to take "
       "%.0f ms instead of %.0f",
-      window, was, t->config->stages[edge].name, next, 1e3 * c->latency_seconds[edge],
-      1e3 * c->serialise_forward_seconds[edge], 1e3 * now_s, 1e3 * then_s);
+      window, previous_window, t->config->stages[edge].name, next_stage,
+      1e3 * c->latency_seconds[edge], 1e3 * c->serialise_forward_seconds[edge], 1e3 * new_step_s,
+      1e3 * present_step_s);
 }
 
 static clv_code choose_window(clv_trainer *t, const clv_placed_schedule *l,
@@ -294,23 +305,23 @@ static void report_waits(clv_trainer *t, const clv_placed_schedule *l) {
   t->sampler.on_waits(t->sampler.waits_user, &waits);
 }
 
-clv_code clv_sampler_end(clv_trainer *t, const clv_placed_schedule *l, bool measured,
+clv_code clv_sampler_end(clv_trainer *t, const clv_placed_schedule *l, bool is_measured,
                          double seconds, clv_err *err) {
   clv_sampler *w = &t->sampler;
-  bool enough = t->committed_steps > WARM_STEPS && l->n_micro > 1;
-  if (!measured) {
+  bool can_choose_window = t->committed_steps > N_WARM_STEPS && l->n_micro > 1;
+  if (!is_measured) {
     detect_unusual_step(w, t->committed_steps, seconds);
     return CLV_OK;
   }
   if (w->sink) w->sink(w->sink_user, t, l);
   if (w->on_waits) report_waits(t, l);
-  w->next_measure_ns = clv_now_ns() + (uint64_t)SAMPLE_MS * 1000000u;
+  w->next_measure_ns = clv_now_ns() + (uint64_t)MIN_WAITS_INTERVAL_MS * 1000000u;
   if (!(w->is_window_auto || w->on_waits) || t->committed_steps < w->next_measured_step)
     return CLV_OK;
   plan_next_measurement(w, t->committed_steps);
   clv_sched_costs c;
   /* measures the links only to keep the clocks' offsets up to date */
-  if (!w->is_window_auto || !enough) return ping_all_workers(t, NULL, err);
+  if (!w->is_window_auto || !can_choose_window) return ping_all_workers(t, NULL, err);
   CLV_TRY(clv_sampler_measure(t, l, &c, err));
   clv_err reason; /* event times come from the workers; impossible times must not end the run */
   if (choose_window(t, l, &c, &reason) != CLV_OK)

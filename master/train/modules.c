@@ -47,13 +47,13 @@ static uint32_t max_live_micro_batches(const clv_trainer *t, uint32_t stage) {
 static clv_code list_ties(const clv_trainer *t, uint32_t i, cleave_tie **ret, size_t *ret_n,
                           clv_err *err) {
   const clv_params *p = t->b->stages[i].params;
-  uint32_t of;
+  uint32_t owner_stage;
   CLV_TRY(clv_alloc((size_t)p->n_ties, sizeof **ret, ret, err));
   *ret_n = 0;
   for (int k = 0; k < p->n_ties; k++) {
     cleave_tie tie = {.weight = p->ties[k].param.name};
-    if (!clv_stage_tie_owner(t->b, i, k, &of, &tie.of_weight)) continue;
-    tie.of = t->modules[of];
+    if (!clv_stage_tie_owner(t->b, i, k, &owner_stage, &tie.of_weight)) continue;
+    tie.of = t->modules[owner_stage];
     (*ret)[(*ret_n)++] = tie;
   }
   return CLV_OK;
@@ -72,9 +72,9 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
   CLV_AUTO(clv_freep) cleave_tie *ties = NULL;
   size_t n_ties;
   CLV_TRY(list_ties(t, i, &ties, &n_ties, err));
-  CLV_AUTO(clv_freep) const char **frozen = NULL, **fresh = NULL;
+  CLV_AUTO(clv_freep) const char **frozen = NULL, **initialized = NULL;
   CLV_TRY(clv_alloc((size_t)s->params->n, sizeof *frozen, &frozen, err));
-  CLV_TRY(clv_alloc((size_t)s->params->n, sizeof *fresh, &fresh, err));
+  CLV_TRY(clv_alloc((size_t)s->params->n, sizeof *initialized, &initialized, err));
   cleave_module_options o = {.size = sizeof o,
                              .name = spec->name,
                              .at = node_name_of(t, s->worker),
@@ -90,7 +90,7 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
                              .frozen_bf16 = spec->lora.base_type == CLV_COMPUTE_BF16,
                              .direct_to = receivers,
                              .n_direct_to = list_direct_receivers(t, i, receivers),
-                             .initialized = fresh,
+                             .initialized = initialized,
                              .ties = ties,
                              .n_ties = n_ties,
                              .artifact = spec->weights_artifact,
@@ -99,7 +99,7 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
     if (s->params->list[k].frozen) frozen[o.n_frozen++] = s->params->list[k].name;
   for (int k = 0; o.artifact && k < s->params->n; k++)
     if (clv_stage_param_is_new(spec, s->params->list[k].name))
-      fresh[o.n_initialized++] = s->params->list[k].name;
+      initialized[o.n_initialized++] = s->params->list[k].name;
   clv_sha256 digest;
   if (o.artifact && (!o.artifact_sha256 || !clv_sha256_parse(o.artifact_sha256, &digest)))
     return clv_session_fail_at(t->config, spec->weights_pos, err,
@@ -120,20 +120,20 @@ clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cle
 
 static clv_code make_optimizer(clv_trainer *t, clv_err *err) {
   const clv_optimizer_config *c = &t->config->train.optimizer;
-  CLV_AUTO(clv_freep) cleave_module **learning = NULL;
-  CLV_AUTO(clv_trainer_free_decay_lists) clv_trainer_decay_lists sides = {0};
-  CLV_TRY(clv_alloc(t->b->n_stages, sizeof(cleave_module *), &learning, err));
+  CLV_AUTO(clv_freep) cleave_module **learning_modules = NULL;
+  CLV_AUTO(clv_trainer_free_decay_lists) clv_trainer_decay_lists decay_lists = {0};
+  CLV_TRY(clv_alloc(t->b->n_stages, sizeof(cleave_module *), &learning_modules, err));
   /* no_rollback: nodes keep no copies to revert a step, because after a failure the run resumes
    * from its checkpoint. */
-  cleave_group groups[2], g = {.modules = learning,
+  cleave_group groups[2], g = {.modules = learning_modules,
                                .kind = (cleave_optimizer_kind)c->kind,
                                .schedule = clv_trainer_make_schedule(t->config, 0),
                                .no_rollback = true};
   CLV_OPTIM_COPY(&g, c);
   for (uint32_t i = 0; i < t->b->n_stages; i++)
-    if (t->b->stages[i].n_learning_params) learning[g.n_modules++] = t->modules[i];
+    if (t->b->stages[i].n_learning_params) learning_modules[g.n_modules++] = t->modules[i];
   size_t n;
-  CLV_TRY(clv_trainer_make_groups(t->b, &g, &sides, groups, &n, err));
+  CLV_TRY(clv_trainer_make_groups(t->b, &g, &decay_lists, groups, &n, err));
   cleave_optimizer *optimizer;
   CLV_TRY_API(cleave_optimizer_new(t->runtime, groups, n, t->config->train.clip_grad_norm,
                                    &optimizer, CLV_API_ERROR));
@@ -187,7 +187,7 @@ static uint64_t count_boundary_bytes(const clv_blueprint *b, uint32_t stage) {
 }
 
 /* Returns the number of bulk lanes for the links of the session, each of which costs a TLS
- * handshake. None, if all that crosses a link fits in frames without chunks. */
+ * handshake. Returns 0 if everything that crosses a link fits in frames without chunks. */
 static uint32_t choose_bulk_lanes(const clv_blueprint *b) {
   for (uint32_t i = 0; i <= b->n_stages; i++) {
     const clv_stage_plan *s = &b->stages[i];
@@ -218,15 +218,16 @@ static clv_code connect_workers(clv_trainer *t, clv_err *err) {
 
 static clv_code prepare_trainer(clv_trainer *t, clv_err *err) {
   const clv_blueprint *b = t->b;
-  const clv_placed_schedule *first;
+  const clv_placed_schedule *first_schedule;
   t->round_steps = clv_pipeline_steps_in_round(t->config);
-  size_t most = (size_t)b->max_micro * t->round_steps;
+  size_t max_micro_batches = (size_t)b->max_micro * t->round_steps;
   CLV_TRY(clv_alloc(b->n_stages + 1, sizeof(cleave_module *), &t->modules, err));
-  CLV_TRY(clv_alloc(most, sizeof *t->micro_batches, &t->micro_batches, err));
+  CLV_TRY(clv_alloc(max_micro_batches, sizeof *t->micro_batches, &t->micro_batches, err));
   CLV_TRY(clv_alloc(b->max_micro, sizeof *t->sizes, &t->sizes, err));
-  CLV_TRY(clv_alloc(most, sizeof *t->losses, &t->losses, err));
-  CLV_TRY(clv_alloc(most, sizeof *t->loss_shares, &t->loss_shares, err));
-  CLV_TRY(clv_alloc(most * (b->n_stages + 1), sizeof *t->references, &t->references, err));
+  CLV_TRY(clv_alloc(max_micro_batches, sizeof *t->losses, &t->losses, err));
+  CLV_TRY(clv_alloc(max_micro_batches, sizeof *t->loss_shares, &t->loss_shares, err));
+  CLV_TRY(
+      clv_alloc(max_micro_batches * (b->n_stages + 1), sizeof *t->references, &t->references, err));
   CLV_TRY(clv_alloc(t->round_steps, sizeof *t->held_batches, &t->held_batches, err));
   CLV_TRY(clv_alloc(b->n_stages, sizeof *t->is_stage_fetched, &t->is_stage_fetched, err));
   CLV_TRY(clv_alloc(2 * t->round_steps, sizeof *t->results, &t->results, err));
@@ -234,8 +235,8 @@ static clv_code prepare_trainer(clv_trainer *t, clv_err *err) {
   t->sampler.next_measured_step = 1; /* nodes make plans in step 0, so its times do not count */
   t->sampler.is_window_auto = t->config->pipeline.schedule == CLV_PIPE_1F1B &&
                               t->config->pipeline.window == CLV_WINDOW_AUTO && b->micro_batches > 1;
-  CLV_TRY(clv_trainer_placed_schedule(t, b->micro_batches * t->round_steps, t->round_steps, &first,
-                                      err));
+  CLV_TRY(clv_trainer_placed_schedule(t, b->micro_batches * t->round_steps, t->round_steps,
+                                      &first_schedule, err));
   CLV_TRY(clv_trainer_make_flows(t, err));
   CLV_TRY(clv_trainer_check_ledger(t, err));
   CLV_TRY(connect_workers(t, err));
@@ -285,11 +286,11 @@ void clv_trainer_close(clv_trainer *t) {
   free(t);
 }
 
-void clv_trainer_traffic(clv_trainer *t, uint64_t *ret_up, uint64_t *ret_down) {
+void clv_trainer_traffic(clv_trainer *t, uint64_t *ret_sent_bytes, uint64_t *ret_received_bytes) {
   cleave_link_totals c;
   cleave_get_link_totals(t->runtime, &c);
-  *ret_up = c.bytes_up;
-  *ret_down = c.bytes_down;
+  *ret_sent_bytes = c.bytes_up;
+  *ret_received_bytes = c.bytes_down;
 }
 
 const char *clv_trainer_lost_worker(clv_trainer *t) { return t->lost_worker; }

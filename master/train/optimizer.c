@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The optimiser of a session: one group, or two if biases and normalisations have no weight decay.
+ * Makes the groups of the optimiser of a session: one, or two if biases and normalisations have no
+ * weight decay.
  */
 #include <stdlib.h>
 
@@ -41,43 +42,44 @@ void clv_trainer_free_decay_lists(clv_trainer_decay_lists *s) {
 
 static clv_code list_params_by_decay(const clv_blueprint *b, clv_trainer_decay_lists *ret,
                                      clv_err *err) {
-  size_t all = 0;
-  for (uint32_t i = 0; i < b->n_stages; i++) all += (size_t)b->stages[i].params->n;
-  for (int side = 0; side < 2; side++)
-    CLV_TRY(clv_alloc(all + 1, sizeof *ret->names[side], &ret->names[side], err));
+  size_t max_params = 0;
+  for (uint32_t i = 0; i < b->n_stages; i++) max_params += (size_t)b->stages[i].params->n;
+  for (int list_index = 0; list_index < 2; list_index++)
+    CLV_TRY(
+        clv_alloc(max_params + 1, sizeof *ret->names[list_index], &ret->names[list_index], err));
   for (uint32_t i = 0; i < b->n_stages; i++)
     for (int k = 0; k < b->stages[i].params->n; k++) {
       const clv_param *p = &b->stages[i].params->list[k];
-      int side = has_weight_decay(b->stages[i].graph, p) ? 0 : 1;
-      if (p->trainable && !p->frozen) ret->names[side][ret->n[side]++] = p->name;
+      int list_index = has_weight_decay(b->stages[i].graph, p) ? 0 : 1;
+      if (p->trainable && !p->frozen) ret->names[list_index][ret->n[list_index]++] = p->name;
     }
   return CLV_OK;
 }
 
-/* Copies the group `one` for each list that has parameters. Returns the number of copies. */
-static size_t make_group_per_list(const cleave_group *one, const clv_trainer_decay_lists *s,
+/* Copies `group` for each list that has parameters. Returns the number of copies. */
+static size_t make_group_per_list(const cleave_group *group, const clv_trainer_decay_lists *s,
                                   cleave_group ret[2]) {
   size_t n = 0;
-  for (int side = 0; side < 2; side++) {
-    if (!s->n[side]) continue;
-    ret[n] = *one;
-    ret[n].parameters = s->names[side];
-    ret[n].n_parameters = s->n[side];
-    if (side) ret[n].weight_decay = 0;
+  for (int list_index = 0; list_index < 2; list_index++) {
+    if (!s->n[list_index]) continue;
+    ret[n] = *group;
+    ret[n].parameters = s->names[list_index];
+    ret[n].n_parameters = s->n[list_index];
+    if (list_index) ret[n].weight_decay = 0;
     n++;
   }
   return n;
 }
 
-clv_code clv_trainer_make_groups(const clv_blueprint *b, const cleave_group *one,
-                                 clv_trainer_decay_lists *sides, cleave_group ret[2], size_t *ret_n,
-                                 clv_err *err) {
-  bool split =
-      b->config->train.optimizer.decayed_params == CLV_DECAYS_WEIGHTS && one->weight_decay > 0;
-  ret[0] = *one;
+clv_code clv_trainer_make_groups(const clv_blueprint *b, const cleave_group *group,
+                                 clv_trainer_decay_lists *decay_lists, cleave_group ret[2],
+                                 size_t *ret_n, clv_err *err) {
+  bool splits_group =
+      b->config->train.optimizer.decayed_params == CLV_DECAYS_WEIGHTS && group->weight_decay > 0;
+  ret[0] = *group;
   *ret_n = 1;
-  if (!split) return CLV_OK;
-  CLV_TRY(list_params_by_decay(b, sides, err));
-  *ret_n = make_group_per_list(one, sides, ret);
+  if (!splits_group) return CLV_OK;
+  CLV_TRY(list_params_by_decay(b, decay_lists, err));
+  *ret_n = make_group_per_list(group, decay_lists, ret);
   return CLV_OK;
 }

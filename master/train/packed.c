@@ -11,10 +11,10 @@
 #include "master/train/train_int.h"
 
 cleave_tensor clv_batch_rows(const clv_tensor *batch, size_t start, size_t n) {
-  size_t row = batch->bytes / (size_t)batch->shape.dim[0];
+  size_t row_bytes = batch->bytes / (size_t)batch->shape.dim[0];
   cleave_tensor t = {.dtype = (cleave_dtype)batch->dtype,
                      .rank = batch->shape.rank,
-                     .data = (char *)batch->data + start * row};
+                     .data = (char *)batch->data + start * row_bytes};
   memcpy(t.shape, batch->shape.dim, sizeof t.shape);
   t.shape[0] = (int64_t)n;
   return t;
@@ -25,20 +25,21 @@ clv_code clv_trainer_select_sequences(const clv_trainer *t, clv_tensor *const *x
   *ret = (clv_sequences){.start = start, .n = n};
   if (t->b->lengths_input < 0) return CLV_OK;
   const int64_t *lengths = (const int64_t *)x[t->b->lengths_input]->data + start;
-  int64_t most = (int64_t)n * t->b->max_positions,
-          unit = (most + CLV_PACKED_SIZES - 1) / CLV_PACKED_SIZES;
-  CLV_TRY(clv_check_packed(lengths, (int64_t)n, t->b->max_positions, most, err));
-  int64_t used = CLV_MAX(clv_packed_rows_before(lengths, (int64_t)n), 1);
+  int64_t max_rows = (int64_t)n * t->b->max_positions,
+          unit = (max_rows + CLV_PACKED_SIZES - 1) / CLV_PACKED_SIZES;
+  CLV_TRY(clv_check_packed(lengths, (int64_t)n, t->b->max_positions, max_rows, err));
+  int64_t n_used_rows = CLV_MAX(clv_packed_rows_before(lengths, (int64_t)n), 1);
   ret->lengths = lengths;
-  ret->rows = CLV_MIN((used + unit - 1) / unit * unit, most);
+  ret->rows = CLV_MIN((n_used_rows + unit - 1) / unit * unit, max_rows);
   return CLV_OK;
 }
 
-/* Makes t->pack_buffer large enough for the tensor `of` and sets of->data to it. Fills the tensor:
- * i64 with `rest`, other dtypes with 0. */
-static clv_code resize_pack_buffer(clv_trainer *t, cleave_tensor *of, int64_t rest, clv_err *err) {
-  size_t n = cleave_tensor_count(of), bytes;
-  CLV_TRY(clv_mul_size(n, clv_dtype_size((clv_dtype)of->dtype), &bytes)
+/* Makes t->pack_buffer large enough for the tensor and sets tensor->data to it. Fills the tensor:
+ * i64 with `fill_value`, other dtypes with 0. */
+static clv_code resize_pack_buffer(clv_trainer *t, cleave_tensor *tensor, int64_t fill_value,
+                                   clv_err *err) {
+  size_t n = cleave_tensor_count(tensor), bytes;
+  CLV_TRY(clv_mul_size(n, clv_dtype_size((clv_dtype)tensor->dtype), &bytes)
               ? CLV_OK
               : clv_fail(err, CLV_EXHAUSTED, "a part of %zu values", n));
   if (bytes > t->pack_buffer_bytes) {
@@ -47,34 +48,38 @@ static clv_code resize_pack_buffer(clv_trainer *t, cleave_tensor *of, int64_t re
     t->pack_buffer = more;
     t->pack_buffer_bytes = bytes;
   }
-  of->data = t->pack_buffer;
-  memset(of->data, 0, bytes);
-  for (size_t i = 0; of->dtype == CLEAVE_I64 && i < n; i++) ((int64_t *)of->data)[i] = rest;
+  tensor->data = t->pack_buffer;
+  memset(tensor->data, 0, bytes);
+  for (size_t i = 0; tensor->dtype == CLEAVE_I64 && i < n; i++)
+    ((int64_t *)tensor->data)[i] = fill_value;
   return CLV_OK;
 }
 
 /* Copies the positions of sequences between a padded tensor [n, S, ...] and a packed one [T, ...].
- * width: bytes of a position; unpack: copies from packed to padded. */
+ * is_unpacking: copies from packed to padded. */
 static void copy_positions(const clv_trainer *t, const clv_sequences *s, char *padded, char *packed,
-                           size_t width, bool unpack) {
+                           size_t position_bytes, bool is_unpacking) {
   for (size_t i = 0; i < s->n; i++) {
-    size_t bytes = (size_t)s->lengths[i] * width;
-    char *place = padded + i * (size_t)t->b->max_positions * width;
-    if (bytes) memcpy(unpack ? place : packed, unpack ? packed : place, bytes);
+    size_t bytes = (size_t)s->lengths[i] * position_bytes;
+    char *padded_sequence = padded + i * (size_t)t->b->max_positions * position_bytes;
+    if (bytes)
+      memcpy(is_unpacking ? padded_sequence : packed, is_unpacking ? packed : padded_sequence,
+             bytes);
     packed += bytes;
   }
 }
 
 clv_code clv_trainer_pack_rows(clv_trainer *t, const clv_sequences *s, const clv_tensor *batch,
-                               bool by_position, int64_t rest, cleave_tensor *ret, clv_err *err) {
+                               bool has_positions, int64_t fill_value, cleave_tensor *ret,
+                               clv_err *err) {
   cleave_tensor rows = clv_batch_rows(batch, s->start, s->n), part = rows;
-  if (by_position) {
+  if (has_positions) {
     part.rank--;
     memmove(part.shape + 1, part.shape + 2, (size_t)(part.rank - 1) * sizeof *part.shape);
     part.shape[0] = s->rows;
-    CLV_TRY(resize_pack_buffer(t, &part, rest, err));
-    size_t places = (size_t)(batch->shape.dim[0] * t->b->max_positions);
-    copy_positions(t, s, rows.data, part.data, batch->bytes / places, false);
+    CLV_TRY(resize_pack_buffer(t, &part, fill_value, err));
+    size_t n_positions = (size_t)(batch->shape.dim[0] * t->b->max_positions);
+    copy_positions(t, s, rows.data, part.data, batch->bytes / n_positions, false);
   }
   *ret = part;
   return CLV_OK;
@@ -82,8 +87,8 @@ clv_code clv_trainer_pack_rows(clv_trainer *t, const clv_sequences *s, const clv
 
 clv_code clv_trainer_pack_targets(clv_trainer *t, const clv_sequences *s, const clv_tensor *y,
                                   cleave_tensor *ret, clv_err *err) {
-  bool by_position = t->b->stages[t->b->n_stages].graph->nodes[1].max_positions;
-  return clv_trainer_pack_rows(t, s, y, by_position, (int64_t)t->config->loss.ignore_index, ret,
+  bool has_positions = t->b->stages[t->b->n_stages].graph->nodes[1].max_positions;
+  return clv_trainer_pack_rows(t, s, y, has_positions, (int64_t)t->config->loss.ignore_index, ret,
                                err);
 }
 
@@ -91,14 +96,14 @@ clv_code clv_trainer_unpack_output(clv_trainer *t, const clv_sequences *s,
                                    const cleave_tensor *output, cleave_tensor *ret, clv_err *err) {
   cleave_tensor padded = *output;
   if (t->b->stages[t->b->n_stages].graph->nodes[0].max_positions) {
-    size_t width = cleave_tensor_count(output) / (size_t)output->shape[0] *
-                   clv_dtype_size((clv_dtype)output->dtype);
+    size_t position_bytes = cleave_tensor_count(output) / (size_t)output->shape[0] *
+                            clv_dtype_size((clv_dtype)output->dtype);
     memmove(padded.shape + 2, padded.shape + 1, (size_t)(padded.rank++ - 1) * sizeof *padded.shape);
     padded.shape[0] = (int64_t)s->n;
     padded.shape[1] = t->b->max_positions;
     padded.capacity = 0;
     CLV_TRY(resize_pack_buffer(t, &padded, 0, err));
-    copy_positions(t, s, padded.data, output->data, width, true);
+    copy_positions(t, s, padded.data, output->data, position_bytes, true);
   }
   *ret = padded;
   return CLV_OK;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The options --trace and --profile: writes the events of every round as slices for a viewer, and
- * sums them up. A node that does not compute waits for a tensor in flight (network), for a tensor
- * that another node has not computed yet (peer), or for no tensor at all (own).
+ * Implements the options --trace and --profile: writes the events of every round as slices for a
+ * viewer, and sums up their times. A node that does not compute waits for a tensor in flight
+ * (network), for a tensor that another node has not computed yet (peer), or for no tensor at all
+ * (own).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,8 +13,8 @@
 #include "master/train/train_int.h"
 
 enum {
-  WARM_ROUNDS = 1,
-  MAX_WAIT_EVENTS = 8192, /* in a round with more events the causes of waits are not computed */
+  N_UNPROFILED_ROUNDS = 1, /* first rounds, in which nodes make plans */
+  MAX_WAIT_EVENTS = 8192,  /* in a round with more events the causes of waits are not computed */
 };
 
 /* Seconds that a node computed or waited, by cause; summed over rounds. */
@@ -60,6 +61,8 @@ static const cleave_event *find_arrival(const clv_sampler *w, const cleave_event
 /* ---- trace ----------------------------------------------------------------------------------- */
 
 static const struct {
+  /* letter: first part of the name of a slice; phase: its kind. NULL: events of this kind have no
+   * slice of their own. */
   const char *letter, *phase;
 } kinds[CLEAVE_EVENT_KINDS] = {
     [CLEAVE_EVENT_FORWARD] = {"F", "forward"},
@@ -107,8 +110,9 @@ static void write_trace_round(clv_profiler *o, const clv_trainer *t, const clv_p
 
 /* ---- profile --------------------------------------------------------------------------------- */
 
-static double overlap_seconds(uint64_t a, uint64_t b, uint64_t from, uint64_t to) {
-  uint64_t low = CLV_MAX(a, from), high = CLV_MIN(b, to);
+static double overlap_seconds(uint64_t begin_ns, uint64_t end_ns, uint64_t from_ns,
+                              uint64_t to_ns) {
+  uint64_t low = CLV_MAX(begin_ns, from_ns), high = CLV_MIN(end_ns, to_ns);
   return high > low ? (double)(high - low) * 1e-9 : 0;
 }
 
@@ -117,11 +121,11 @@ static double overlap_seconds(uint64_t a, uint64_t b, uint64_t from, uint64_t to
  * from the same node. */
 static const cleave_event *find_awaited_send(const clv_trainer *t, const cleave_event *e,
                                              uint32_t stage, uint32_t micro_batch) {
-  uint32_t stages = t->b->n_stages + 1;
-  bool forward = e->kind == CLEAVE_EVENT_FORWARD;
-  if (e->kind > CLEAVE_EVENT_BACKWARD_INPUT || (forward && !stage)) return NULL;
-  uint64_t id = t->references[micro_batch * stages + stage - forward].id;
-  cleave_event_kind out = forward ? CLEAVE_EVENT_VALUE_OUT : CLEAVE_EVENT_GRADIENT_OUT;
+  uint32_t n_stages = t->b->n_stages + 1;
+  bool is_forward = e->kind == CLEAVE_EVENT_FORWARD;
+  if (e->kind > CLEAVE_EVENT_BACKWARD_INPUT || (is_forward && !stage)) return NULL;
+  uint64_t id = t->references[micro_batch * n_stages + stage - is_forward].id;
+  cleave_event_kind out = is_forward ? CLEAVE_EVENT_VALUE_OUT : CLEAVE_EVENT_GRADIENT_OUT;
   for (size_t i = 0; i < t->sampler.n_events; i++) {
     const cleave_event *x = &t->sampler.events[i];
     if (x->kind == out && x->reference.id == id && x->node != e->node) return x;
@@ -130,56 +134,56 @@ static const cleave_event *find_awaited_send(const clv_trainer *t, const cleave_
 }
 
 static void add_idle_time(node_times *n, const clv_trainer *t, const clv_placed_schedule *l,
-                          uint64_t from, const cleave_event *e) {
+                          uint64_t from_ns, const cleave_event *e) {
   uint32_t stage, micro_batch;
   const cleave_event *out = NULL, *in = NULL;
-  double gap = overlap_seconds(from, e->begin_ns, from, e->begin_ns);
+  double gap_s = overlap_seconds(from_ns, e->begin_ns, from_ns, e->begin_ns);
   if (clv_sampler_locate(t, l, e, &stage, &micro_batch))
     out = find_awaited_send(t, e, stage, micro_batch);
   if (out) in = find_arrival(&t->sampler, out);
-  double network = in ? overlap_seconds(from, e->begin_ns, out->begin_ns, in->begin_ns) : 0;
-  double peer = out ? overlap_seconds(from, e->begin_ns, 0, out->begin_ns) : 0;
-  n->network_s += network;
-  n->peer_s += peer;
-  n->own_s += gap - network - peer;
+  double network_s = in ? overlap_seconds(from_ns, e->begin_ns, out->begin_ns, in->begin_ns) : 0;
+  double peer_s = out ? overlap_seconds(from_ns, e->begin_ns, 0, out->begin_ns) : 0;
+  n->network_s += network_s;
+  n->peer_s += peer_s;
+  n->own_s += gap_s - network_s - peer_s;
 }
 
 static void add_stage_time(stage_times *s, const cleave_event *e) {
   double seconds = (double)(e->end_ns - e->begin_ns) * 1e-9;
-  bool forward = e->kind == CLEAVE_EVENT_FORWARD;
-  *(forward ? &s->forward_s : &s->backward_s) += seconds;
-  s->n_forwards += forward;
+  bool is_forward = e->kind == CLEAVE_EVENT_FORWARD;
+  *(is_forward ? &s->forward_s : &s->backward_s) += seconds;
+  s->n_forwards += is_forward;
   s->n_backwards += e->kind == CLEAVE_EVENT_BACKWARD || e->kind == CLEAVE_EVENT_BACKWARD_INPUT;
 }
 
 /* Returns the begin of the first computation of the round at any node, and the end of the last. */
-static void find_round_span(const clv_sampler *w, uint64_t *ret_begin, uint64_t *ret_end) {
-  *ret_begin = UINT64_MAX;
-  *ret_end = 0;
+static void find_round_span(const clv_sampler *w, uint64_t *ret_begin_ns, uint64_t *ret_end_ns) {
+  *ret_begin_ns = UINT64_MAX;
+  *ret_end_ns = 0;
   for (size_t i = 0; i < w->n_events; i++) {
     if (!is_computation(&w->events[i])) continue;
-    *ret_begin = CLV_MIN(*ret_begin, w->events[i].begin_ns);
-    *ret_end = CLV_MAX(*ret_end, w->events[i].end_ns);
+    *ret_begin_ns = CLV_MIN(*ret_begin_ns, w->events[i].begin_ns);
+    *ret_end_ns = CLV_MAX(*ret_end_ns, w->events[i].end_ns);
   }
 }
 
 static void add_round_to_profile(clv_profiler *o, clv_trainer *t, const clv_placed_schedule *l) {
   clv_sampler *w = &t->sampler;
-  uint64_t begin, end, last = 0;
+  uint64_t begin_ns, end_ns, last_end_ns = 0;
   uint32_t stage, micro_batch, node = UINT32_MAX;
-  find_round_span(w, &begin, &end);
-  if (begin >= end || o->n_rounds++ < WARM_ROUNDS) return;
-  o->profiled_s += (double)(end - begin) * 1e-9;
+  find_round_span(w, &begin_ns, &end_ns);
+  if (begin_ns >= end_ns || o->n_rounds++ < N_UNPROFILED_ROUNDS) return;
+  o->profiled_s += (double)(end_ns - begin_ns) * 1e-9;
   qsort(w->events, w->n_events, sizeof *w->events, compare_node_and_time);
   for (size_t i = 0; i < w->n_events; i++) {
     const cleave_event *e = &w->events[i];
     if (!is_computation(e) || e->node > CLV_SCHED_RANKS) continue;
     node_times *n = &o->times_of_node[e->node];
-    if (e->node != node) last = begin;
+    if (e->node != node) last_end_ns = begin_ns;
     node = e->node;
-    if (e->begin_ns > last) add_idle_time(n, t, l, last, e);
+    if (e->begin_ns > last_end_ns) add_idle_time(n, t, l, last_end_ns, e);
     n->busy_s += (double)(e->end_ns - e->begin_ns) * 1e-9;
-    last = CLV_MAX(last, e->end_ns);
+    last_end_ns = CLV_MAX(last_end_ns, e->end_ns);
     if (e->kind != CLEAVE_EVENT_STEP && clv_sampler_locate(t, l, e, &stage, &micro_batch))
       add_stage_time(&o->times_of_stage[stage], e);
   }
@@ -194,13 +198,14 @@ static int compare_time(const void *a, const void *b) {
 
 /* Returns the seconds in [from, to) in which at least one node other than the master computed. The
  * events must be sorted by time. */
-static double sum_seconds_computed_elsewhere(const clv_sampler *w, uint64_t from, uint64_t to) {
+static double sum_seconds_computed_elsewhere(const clv_sampler *w, uint64_t from_ns,
+                                             uint64_t to_ns) {
   double seconds = 0;
-  for (size_t i = 0; i < w->n_events && w->events[i].begin_ns < to; i++) {
+  for (size_t i = 0; i < w->n_events && w->events[i].begin_ns < to_ns; i++) {
     const cleave_event *e = &w->events[i];
     if (e->node == 0 || !is_computation(e)) continue;
-    seconds += overlap_seconds(e->begin_ns, e->end_ns, from, to);
-    from = CLV_MAX(from, CLV_MIN(e->end_ns, to));
+    seconds += overlap_seconds(e->begin_ns, e->end_ns, from_ns, to_ns);
+    from_ns = CLV_MAX(from_ns, CLV_MIN(e->end_ns, to_ns));
   }
   return seconds;
 }
@@ -208,42 +213,43 @@ static double sum_seconds_computed_elsewhere(const clv_sampler *w, uint64_t from
 /* Adds the wait of the master before the computation `e` to *ret, by cause. While the tensor that
  * `e` needs has not been sent, either another node computes (peer), or a tensor is in flight to a
  * node that will compute (network). */
-static void add_wait(const clv_trainer *t, const clv_placed_schedule *l, uint64_t from,
+static void add_wait(const clv_trainer *t, const clv_placed_schedule *l, uint64_t from_ns,
                      const cleave_event *e, clv_waits *ret) {
   uint32_t stage, micro_batch;
   const cleave_event *out = NULL, *in = NULL;
-  uint64_t to = e->begin_ns;
+  uint64_t to_ns = e->begin_ns;
   if (clv_sampler_locate(t, l, e, &stage, &micro_batch))
     out = find_awaited_send(t, e, stage, micro_batch);
   if (out) in = find_arrival(&t->sampler, out);
-  double gap = overlap_seconds(from, to, from, to);
-  double travels = in ? overlap_seconds(from, to, out->begin_ns, in->begin_ns) : 0;
-  double made = out ? overlap_seconds(from, to, 0, out->begin_ns) : 0;
-  double computed =
-      made > 0 ? sum_seconds_computed_elsewhere(&t->sampler, from, CLV_MIN(to, out->begin_ns)) : 0;
-  ret->peer_s += computed;
-  ret->network_s += travels + made - computed;
-  ret->own_s += gap - travels - made;
+  double gap_s = overlap_seconds(from_ns, to_ns, from_ns, to_ns);
+  double in_flight_s = in ? overlap_seconds(from_ns, to_ns, out->begin_ns, in->begin_ns) : 0;
+  double unsent_s = out ? overlap_seconds(from_ns, to_ns, 0, out->begin_ns) : 0;
+  double computed_s = unsent_s > 0 ? sum_seconds_computed_elsewhere(&t->sampler, from_ns,
+                                                                    CLV_MIN(to_ns, out->begin_ns))
+                                   : 0;
+  ret->peer_s += computed_s;
+  ret->network_s += in_flight_s + unsent_s - computed_s;
+  ret->own_s += gap_s - in_flight_s - unsent_s;
 }
 
 void clv_sampler_sum_waits(clv_trainer *t, const clv_placed_schedule *l, clv_waits *ret) {
   clv_sampler *w = &t->sampler;
-  uint64_t begin, end, last;
+  uint64_t begin_ns, end_ns, last_end_ns;
   *ret = (clv_waits){0};
   if (w->n_events > MAX_WAIT_EVENTS) return;
-  find_round_span(w, &begin, &end);
-  last = begin;
+  find_round_span(w, &begin_ns, &end_ns);
+  last_end_ns = begin_ns;
   qsort(w->events, w->n_events, sizeof *w->events, compare_time);
   for (size_t i = 0; i < w->n_events; i++) {
     const cleave_event *e = &w->events[i];
     if (e->node != 0 || !is_computation(e)) continue;
-    if (e->begin_ns > last) add_wait(t, l, last, e, ret);
-    last = CLV_MAX(last, e->end_ns);
+    if (e->begin_ns > last_end_ns) add_wait(t, l, last_end_ns, e, ret);
+    last_end_ns = CLV_MAX(last_end_ns, e->end_ns);
   }
-  if (last >= end) return;
-  double computed = sum_seconds_computed_elsewhere(w, last, end);
-  ret->peer_s += computed;
-  ret->network_s += overlap_seconds(last, end, last, end) - computed;
+  if (last_end_ns >= end_ns) return;
+  double computed_s = sum_seconds_computed_elsewhere(w, last_end_ns, end_ns);
+  ret->peer_s += computed_s;
+  ret->network_s += overlap_seconds(last_end_ns, end_ns, last_end_ns, end_ns) - computed_s;
 }
 
 static void on_sampled_round(void *user, clv_trainer *t, const clv_placed_schedule *l) {
@@ -265,14 +271,14 @@ static bool node_has_stage(const clv_trainer *t, const char *node) {
 
 /* Returns the largest number of stages at a node. */
 static uint32_t max_stages_per_node(const clv_trainer *t) {
-  uint32_t most = 1;
+  uint32_t max_stages = 1;
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
     uint32_t n = 0;
     for (uint32_t k = 0; k < t->b->n_stages; k++)
       n += t->b->stages[k].worker == t->b->stages[i].worker;
-    most = CLV_MAX(most, n);
+    max_stages = CLV_MAX(max_stages, n);
   }
-  return most;
+  return max_stages;
 }
 
 static void append_stage_lines(const clv_profiler *o, const clv_trainer *t, clv_bytes *out) {
@@ -290,47 +296,49 @@ static void append_stage_lines(const clv_profiler *o, const clv_trainer *t, clv_
 
 void clv_profiler_text(const clv_profiler *o, const clv_trainer *t, clv_bytes *out) {
   const char *name;
-  uint32_t rounds = o->n_rounds - CLV_MIN(o->n_rounds, (uint32_t)WARM_ROUNDS), ranks = 0;
-  double busy = 0;
-  if (!rounds) {
+  uint32_t n_rounds = o->n_rounds - CLV_MIN(o->n_rounds, (uint32_t)N_UNPROFILED_ROUNDS),
+           n_ranks = 0;
+  double busy_s = 0;
+  if (!n_rounds) {
     clv_bytes_puts(out, "profile: nothing measured (the first step does not count)\n");
     return;
   }
   append_stage_lines(o, t, out);
   clv_bytes_printf(out, "%-16s %8s %8s %8s %8s   of %.1f ms a round, %u rounds\n", "node", "busy",
-                   "network", "peer", "own", 1e3 * o->profiled_s / rounds, rounds);
+                   "network", "peer", "own", 1e3 * o->profiled_s / n_rounds, n_rounds);
   for (uint32_t i = 0; (name = cleave_node_name(t->runtime, i)) != NULL; i++) {
     const node_times *n = &o->times_of_node[i];
     if (n->busy_s <= 0) continue;
-    ranks += node_has_stage(t, name);
-    busy += node_has_stage(t, name) ? n->busy_s : 0;
-    double rest = o->profiled_s - n->busy_s - n->network_s - n->peer_s;
+    n_ranks += node_has_stage(t, name);
+    busy_s += node_has_stage(t, name) ? n->busy_s : 0;
+    double own_s = o->profiled_s - n->busy_s - n->network_s - n->peer_s;
     clv_bytes_printf(out, "%-16s %7.1f%% %7.1f%% %7.1f%% %7.1f%%\n", name,
                      100 * n->busy_s / o->profiled_s, 100 * n->network_s / o->profiled_s,
-                     100 * n->peer_s / o->profiled_s, 100 * rest / o->profiled_s);
+                     100 * n->peer_s / o->profiled_s, 100 * own_s / o->profiled_s);
   }
   clv_sched_kind kind = (clv_sched_kind)t->config->pipeline.schedule;
   clv_bytes_printf(out, "bubble %.1f %% of what %u nodes could compute",
-                   100 * (1 - busy / (o->profiled_s * ranks)), ranks);
+                   100 * (1 - busy_s / (o->profiled_s * n_ranks)), n_ranks);
   if (kind != CLV_SCHED_CUSTOM)
     clv_bytes_printf(
         out,
         "; for equal stages and free links %.1f %% (textbook, which sends a backward "
         "whole: %.1f %%)",
-        100 * clv_sched_bubble_by_formula(kind, ranks, max_stages_per_node(t),
+        100 * clv_sched_bubble_by_formula(kind, n_ranks, max_stages_per_node(t),
                                           t->b->micro_batches * t->round_steps, true),
-        100 * clv_sched_bubble_by_formula(kind, ranks, max_stages_per_node(t),
+        100 * clv_sched_bubble_by_formula(kind, n_ranks, max_stages_per_node(t),
                                           t->b->micro_batches * t->round_steps, false));
   clv_bytes_puts(out, "\n");
 }
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 
-clv_code clv_profiler_new(const char *trace, bool profile, clv_profiler **ret, clv_err *err) {
+clv_code clv_profiler_new(const char *trace_path, bool collects_profile, clv_profiler **ret,
+                          clv_err *err) {
   clv_profiler *o;
   CLV_TRY(clv_alloc(1, sizeof *o, &o, err));
-  o->has_profile = profile;
-  clv_code code = trace ? clv_trace_open(trace, &o->trace, err) : CLV_OK;
+  o->has_profile = collects_profile;
+  clv_code code = trace_path ? clv_trace_open(trace_path, &o->trace, err) : CLV_OK;
   if (code != CLV_OK) {
     clv_profiler_free(o);
     return code;

@@ -40,10 +40,10 @@ static const char *end_names(name_list *l) {
   return l->text.data ? l->text.data : "";
 }
 
-/* ---- a resplit ------------------------------------------------------------------------------- */
+/* ---- state of a restore ---------------------------------------------------------------------- */
 
-/* Tensors of one kind for one stage, from the files of several stages, and fixed ones from the file
- * or folder of the session. */
+/* Tensors of one kind for one stage. They come from the files of several stages; fixed weights may
+ * come from the file or folder of the session. */
 typedef struct stage_tensors {
   cleave_state_list listed; /* names of moments */
   clv_weights_file *file;
@@ -85,25 +85,24 @@ static void free_resplit(resplit *r) {
   free(r->is_moment_used);
 }
 
-static clv_code make_stage_tensors(stage_tensors *s, size_t most, clv_err *err) {
-  CLV_TRY(clv_alloc(most, sizeof *s->items, &s->items, err));
-  return clv_alloc(most, sizeof *s->from, &s->from, err);
+static clv_code make_stage_tensors(stage_tensors *s, size_t max_tensors, clv_err *err) {
+  CLV_TRY(clv_alloc(max_tensors, sizeof *s->items, &s->items, err));
+  return clv_alloc(max_tensors, sizeof *s->from, &s->from, err);
 }
 
 static bool can_read_as(const clv_weights_entry *e, const clv_weights_want *w) {
-  bool narrows = w->dtype == CLV_BF16 && e->dtype == CLV_F32;
-  return (e->dtype == w->dtype || narrows) && clv_shape_equal(&e->shape, &w->shape);
+  bool can_narrow = w->dtype == CLV_BF16 && e->dtype == CLV_F32;
+  return (e->dtype == w->dtype || can_narrow) && clv_shape_equal(&e->shape, &w->shape);
 }
 
-static clv_code fail_other_form(const clv_weights_entry *e, const clv_weights_want *w,
-                                clv_err *err) {
-  char has[160], needs[160];
+static clv_code fail_mismatch(const clv_weights_entry *e, const clv_weights_want *w, clv_err *err) {
+  char stored_shape[160], needed_shape[160];
   return clv_fail(
       err, CLV_INVALID,
       "'%.120s' is %s %s in the checkpoint, and %s %s in the session: restore the layer, "
       "or start over with --fresh",
-      w->name, e->type_name, clv_shape_format(&e->shape, has, sizeof has), clv_dtype_name(w->dtype),
-      clv_shape_format(&w->shape, needs, sizeof needs));
+      w->name, e->type_name, clv_shape_format(&e->shape, stored_shape, sizeof stored_shape),
+      clv_dtype_name(w->dtype), clv_shape_format(&w->shape, needed_shape, sizeof needed_shape));
 }
 
 /* Adds the tensor `w` to those of a stage. If the checkpoint lacks it, adds its name to
@@ -115,7 +114,7 @@ static clv_code take_tensor(const clv_checkpoint_tensors *from, bool *is_used, c
     add_name(missing, w.name);
     return CLV_OK;
   }
-  if (!can_read_as(x->entry, &w)) return fail_other_form(x->entry, &w, err);
+  if (!can_read_as(x->entry, &w)) return fail_mismatch(x->entry, &w, err);
   is_used[x - from->tensors] = true;
   s->items[s->n] = w;
   s->from[s->n++] = (clv_state_origin){.file = x->file, .entry = x->entry};
@@ -148,17 +147,17 @@ static clv_code fail_missing_weights(const resplit *r, name_list *missing, clv_e
   return clv_fail(err, CLV_INVALID, "the checkpoint lacks %s: its model is another one", names);
 }
 
-/* True if a stage of the checkpoint had its fixed weights from an artifact with the digest that the
- * stage gives for its source. */
+/* Returns true if a stage of the checkpoint had its fixed weights from an artifact with the digest
+ * that the stage gives for its source. */
 static bool has_same_source(const resplit *r, const clv_stage_spec *spec) {
-  bool same = false;
+  bool has_same = false;
   for (size_t i = 0;
        r->checkpoint_config && spec->weights_sha256 && i < r->checkpoint_config->n_stages; i++) {
     const clv_stage_spec *s = &r->checkpoint_config->stages[i];
-    same |= s->weights_artifact && s->weights_sha256 &&
-            strcmp(s->weights_sha256, spec->weights_sha256) == 0;
+    has_same |= s->weights_artifact && s->weights_sha256 &&
+                strcmp(s->weights_sha256, spec->weights_sha256) == 0;
   }
-  return same;
+  return has_same;
 }
 
 static size_t find_in_folder(const clv_stage_folder *f, const char *name) {
@@ -201,27 +200,27 @@ static clv_code find_in_session_files(resplit *r, uint32_t stage, name_list *mis
 }
 
 /* Checks a stage whose worker has an artifact: the checkpoint must not have the fixed weights, and
- * must have left them to the same artifact. */
+ * must belong to a run that took them from the same artifact. */
 static clv_code check_artifact(const resplit *r, uint32_t stage, clv_err *err) {
   const clv_params *p = r->t->b->stages[stage].params;
   const clv_stage_spec *spec = &r->t->config->stages[stage];
-  CLV_AUTO(free_name_list) name_list replaced = {0}, left = {0};
+  CLV_AUTO(free_name_list) name_list replaced = {0}, left_out = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes artifacts = {0};
   for (int k = 0; k < p->n; k++)
     if (!clv_is_param_checkpointed(spec, &p->list[k]))
-      add_name(clv_checkpoint_tensors_find(&r->weights, p->list[k].name) ? &replaced : &left,
+      add_name(clv_checkpoint_tensors_find(&r->weights, p->list[k].name) ? &replaced : &left_out,
                p->list[k].name);
   if (replaced.n)
     return clv_fail(err, CLV_INVALID,
                     "the checkpoint has %s, which this stage would take from the artifact '%.60s': "
                     "leave weights.artifact out, and the master sends those of the checkpoint",
                     end_names(&replaced), spec->weights_artifact);
-  if (!left.n || has_same_source(r, spec)) return CLV_OK;
+  if (!left_out.n || has_same_source(r, spec)) return CLV_OK;
   describe_artifacts(r, &artifacts);
   return clv_fail(err, CLV_INVALID,
                   "this stage would take %s from the artifact '%.60s' (sha256 %.64s), but the run "
                   "has trained with %s",
-                  end_names(&left), spec->weights_artifact, spec->weights_sha256,
+                  end_names(&left_out), spec->weights_artifact, spec->weights_sha256,
                   artifacts.len ? (const char *)artifacts.data : "weights of another source");
 }
 
@@ -246,7 +245,7 @@ static clv_code find_weights(resplit *r, uint32_t stage, clv_err *err) {
 /* Finds the number of steps that the optimiser has taken for all learning parameters of a stage.
  * These come from several files, whose counts may differ, because a module that gets no gradient
  * takes no step. One stage cannot have both counts. */
-static clv_code find_step(const resplit *r, uint32_t stage, int64_t *ret, clv_err *err) {
+static clv_code find_step_count(const resplit *r, uint32_t stage, int64_t *ret, clv_err *err) {
   const clv_params *p = r->t->b->stages[stage].params;
   const clv_checkpoint_tensor *first = NULL;
   for (int k = 0; k < p->n; k++) {
@@ -274,7 +273,7 @@ static clv_code find_moments(resplit *r, uint32_t stage, clv_err *err) {
   CLV_TRY_API(
       cleave_state_list_of(t->modules[stage], CLEAVE_STATE_OPTIMIZER, &s->listed, CLV_API_ERROR));
   CLV_TRY(make_stage_tensors(s, s->listed.n, err));
-  CLV_TRY(find_step(r, stage, &step, err));
+  CLV_TRY(find_step_count(r, stage, &step, err));
   for (size_t i = 0; i < s->listed.n; i++) {
     const clv_weights_want *w = &s->listed.items[i];
     if (strcmp(w->name, CLV_STEP_NAME) != 0) {
@@ -295,14 +294,14 @@ static clv_code find_moments(resplit *r, uint32_t stage, clv_err *err) {
 
 /* Refuses tensors that no stage of the session has taken. */
 static clv_code check_all_used(const clv_checkpoint_tensors *t, const bool *is_used,
-                               const char *what, clv_err *err) {
-  CLV_AUTO(free_name_list) name_list left = {0};
+                               const char *reason, clv_err *err) {
+  CLV_AUTO(free_name_list) name_list unused = {0};
   for (size_t i = 0; i < t->n; i++)
-    if (!is_used[i]) add_name(&left, t->tensors[i].entry->name);
-  if (!left.n) return CLV_OK;
+    if (!is_used[i]) add_name(&unused, t->tensors[i].entry->name);
+  if (!unused.n) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "the checkpoint has %s, which no stage of the session takes: %s",
-                  end_names(&left), what);
+                  end_names(&unused), reason);
 }
 
 static bool has_moments(const resplit *r, uint32_t stage) {

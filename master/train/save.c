@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Saving a checkpoint of all stages. clv_trainer_begin_save asks the workers to write the state of
+ * Saves checkpoints of all stages. clv_trainer_begin_save asks the workers to write the state of
  * their stages into files that stay there, and writes everything else into the folder. Training
  * goes on. clv_trainer_end_save is called between steps: when all workers have reported their files
  * durable, it writes the manifest, which makes the folder a checkpoint, and then removes older
@@ -10,9 +10,9 @@
  * never gets other contents. All files of a checkpoint belong to one step, because a worker copies
  * a stage's state behind that step's commit and before the next step's calls.
  *
- * The state of other stages passes through the master piece by piece, so the master never has the
- * state of a complete stage in memory: stages at the master, stages of a worker that keeps no
- * files, and all stages with checkpoint.home: always.
+ * The state of all other stages passes through the master: that of stages at the master, of stages
+ * of a worker that keeps no files, and of all stages if checkpoint.home is `always`. It passes
+ * piece by piece, so the master never has the state of a complete stage in memory.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,26 +21,26 @@
 #include "common/net/wire/wire.h"
 #include "master/train/train_int.h"
 
-/* Limit of a worker's answer about a file. A worker that is lost is noticed much earlier. */
+/* Time limit for a worker's answer about a file. A worker that is lost is noticed much earlier. */
 enum { FILE_DEADLINE_MS = 3600 * 1000 };
 /* Longest wait for one worker's answer before the next answer is looked at. */
-enum { WAIT_MS = 200 };
+enum { MAX_WAIT_MS = 200 };
 
 /* The state of a stage while it is written to a checkpoint. */
-typedef struct state_reader {
+typedef struct state_saving {
   cleave_state_list listed;
   clv_weights_tensor *tensors; /* [n] tensors of the file */
   clv_weights_want *items;     /* [n] the items of `listed` that are written to the file */
   size_t n;
   clv_weights_sample *samples; /* [n] samples for the ledger; NULL: the ledger needs none */
   clv_weights_writer *file;
-} state_reader;
+} state_saving;
 
 /* A file of a stage that stays at the stage's worker. */
 typedef struct kept_part {
   uint32_t stage;
   bool is_optimizer; /* the file has the state of the optimiser; false: the weights */
-  state_reader state;
+  state_saving state;
   cleave_future answer; /* id 0: the worker has answered, or there is no file because n is 0 */
   char name[CLV_FILE_NAME + 1];
   /* the texts keeper_identity and kept_file_name belong to the session and to `name` */
@@ -57,7 +57,7 @@ struct clv_trainer_save {
   size_t n_parts;
 };
 
-static void free_state_reader(state_reader *s) {
+static void free_state_saving(state_saving *s) {
   cleave_state_list_done(&s->listed);
   clv_trainer_free_samples(s->samples, s->n);
   free(s->tensors);
@@ -72,13 +72,13 @@ bool clv_trainer_is_checkpointed(const clv_trainer *t, uint32_t stage, cleave_st
          clv_is_param_checkpointed(&t->config->stages[stage], p);
 }
 
-static cleave_state_kind state_kind_of(bool optimizer) {
-  return optimizer ? CLEAVE_STATE_OPTIMIZER : CLEAVE_STATE_WEIGHTS;
+static cleave_state_kind state_kind_of(bool is_optimizer) {
+  return is_optimizer ? CLEAVE_STATE_OPTIMIZER : CLEAVE_STATE_WEIGHTS;
 }
 
-static clv_code list_state(clv_trainer *t, uint32_t stage, bool optimizer, state_reader *s,
+static clv_code list_state(clv_trainer *t, uint32_t stage, bool is_optimizer, state_saving *s,
                            clv_err *err) {
-  cleave_state_kind kind = state_kind_of(optimizer);
+  cleave_state_kind kind = state_kind_of(is_optimizer);
   CLV_TRY_API(cleave_state_list_of(t->modules[stage], kind, &s->listed, CLV_API_ERROR));
   CLV_TRY(clv_alloc(s->listed.n, sizeof *s->tensors, &s->tensors, err));
   CLV_TRY(clv_alloc(s->listed.n, sizeof *s->items, &s->items, err));
@@ -95,19 +95,19 @@ static clv_code list_state(clv_trainer *t, uint32_t stage, bool optimizer, state
 
 static clv_code on_piece_received(void *user, size_t item, uint64_t offset, void *data,
                                   size_t length, clv_err *err) {
-  const state_reader *s = user;
+  const state_saving *s = user;
   if (s->samples && s->samples[item].n_parts)
     clv_weights_sample_add(&s->samples[item], offset, data, length);
   return clv_weights_writer_put(s->file, item, offset, data, length, err);
 }
 
-static clv_code save_state(clv_trainer *t, uint32_t i, bool optimizer, clv_checkpoint_writer *w,
+static clv_code save_state(clv_trainer *t, uint32_t i, bool is_optimizer, clv_checkpoint_writer *w,
                            clv_err *err) {
-  CLV_AUTO(free_state_reader) state_reader s = {0};
-  cleave_state_kind kind = state_kind_of(optimizer);
-  CLV_TRY(list_state(t, i, optimizer, &s, err));
+  CLV_AUTO(free_state_saving) state_saving s = {0};
+  cleave_state_kind kind = state_kind_of(is_optimizer);
+  CLV_TRY(list_state(t, i, is_optimizer, &s, err));
   CLV_TRY(clv_trainer_new_samples(t, i, kind, s.items, s.n, &s.samples, err));
-  CLV_TRY(clv_checkpoint_begin_part(w, i, optimizer, s.tensors, s.n, &s.file, err));
+  CLV_TRY(clv_checkpoint_begin_part(w, i, is_optimizer, s.tensors, s.n, &s.file, err));
   if (s.n)
     CLV_TRY_API(cleave_state_take(t->runtime, t->modules[i], kind, s.items, s.n, on_piece_received,
                                   &s, CLV_API_ERROR));
@@ -139,9 +139,9 @@ static clv_code list_incomplete_stages(const clv_trainer *t, clv_bytes *ret, clv
  * lacks the key if the last two numbers are 0. */
 static const char skipped_key[] = "skipped_steps";
 
-static void format_skipped_steps(const clv_train_position *at, char text[80]) {
-  snprintf(text, 80, "%llu %llu %llu", (unsigned long long)at->skipped_in_a_row,
-           (unsigned long long)at->bad_losses, (unsigned long long)at->bad_gradients);
+static void format_skipped_steps(const clv_train_position *position, char text[80]) {
+  snprintf(text, 80, "%llu %llu %llu", (unsigned long long)position->skipped_in_a_row,
+           (unsigned long long)position->bad_losses, (unsigned long long)position->bad_gradients);
 }
 
 void clv_trainer_read_position(const clv_trainer_state *s, clv_train_position *ret) {
@@ -154,18 +154,20 @@ void clv_trainer_read_position(const clv_trainer_state *s, clv_train_position *r
   ret->bad_gradients = n[2];
 }
 
-/* Adds trainer_state.json. left: the stages that list_incomplete_stages has found, or "". */
+/* Adds trainer_state.json. incomplete_stages: the stages that list_incomplete_stages has found, or
+ * "". */
 static clv_code add_trainer_state(const clv_trainer *t, clv_checkpoint_writer *w,
-                                  const clv_train_position *at, const char *left, clv_err *err) {
+                                  const clv_train_position *position, const char *incomplete_stages,
+                                  clv_err *err) {
   char skipped[80];
-  format_skipped_steps(at, skipped);
+  format_skipped_steps(position, skipped);
   clv_kv extra[4] = {{"isa", clv_backend_isa(clv_backend_cpu())},
                      {"libraries", clv_backend_libraries(clv_backend_cpu())}};
   size_t n = 2;
-  if (left[0]) extra[n++] = (clv_kv){CLV_STAGES_LEFT, left};
-  if (at->bad_losses || at->bad_gradients) extra[n++] = (clv_kv){skipped_key, skipped};
-  clv_trainer_state state = {.epoch = at->cursor.epoch,
-                             .records_used = at->cursor.index,
+  if (incomplete_stages[0]) extra[n++] = (clv_kv){CLV_STAGES_LEFT, incomplete_stages};
+  if (position->bad_losses || position->bad_gradients) extra[n++] = (clv_kv){skipped_key, skipped};
+  clv_trainer_state state = {.epoch = position->cursor.epoch,
+                             .records_used = position->cursor.index,
                              .global_step = t->committed_steps,
                              .max_steps = t->config->train.max_steps,
                              .extra = extra,
@@ -175,16 +177,17 @@ static clv_code add_trainer_state(const clv_trainer *t, clv_checkpoint_writer *w
 
 /* Adds the files that describe the run at this step, and sets s->config_hash. */
 static clv_code add_description(clv_trainer *t, struct clv_trainer_save *s,
-                                const clv_train_position *at, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes config = {0}, left = {0};
+                                const clv_train_position *position, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes config = {0}, incomplete_stages = {0};
   clv_sha256 digest;
   CLV_TRY(clv_session_config_write(t->config, &config, err));
   CLV_TRY(clv_sha256_of(config.data, config.len, &digest, err));
   clv_sha256_hex(&digest, s->config_hash);
   CLV_TRY(
       clv_checkpoint_add_file(s->writer, "session.effective.yaml", config.data, config.len, err));
-  CLV_TRY(list_incomplete_stages(t, &left, err));
-  return add_trainer_state(t, s->writer, at, left.len ? left.data : "", err);
+  CLV_TRY(list_incomplete_stages(t, &incomplete_stages, err));
+  return add_trainer_state(t, s->writer, position,
+                           incomplete_stages.len ? incomplete_stages.data : "", err);
 }
 
 /* ---- files at workers ------------------------------------------------------------------------ */
@@ -193,7 +196,7 @@ static void free_save(clv_trainer *t, struct clv_trainer_save *s) {
   if (!s) return;
   for (size_t i = 0; i < s->n_parts; i++) {
     if (s->parts[i].answer.id) (void)cleave_future_release(t->runtime, s->parts[i].answer, NULL);
-    free_state_reader(&s->parts[i].state);
+    free_state_saving(&s->parts[i].state);
   }
   clv_checkpoint_writer_free(s->writer);
   free(s->parts);
@@ -235,56 +238,56 @@ static void fetch_stage_from_now_on(clv_trainer *t, uint32_t stage, const cleave
 }
 
 /* Asks the stage's worker to write one file. */
-static clv_code begin_part(clv_trainer *t, uint32_t stage, bool optimizer, kept_part *p,
-                           cleave_error *ret_refused, clv_err *err) {
+static clv_code begin_part(clv_trainer *t, uint32_t stage, bool is_optimizer, kept_part *p,
+                           cleave_error *ret_refusal, clv_err *err) {
   cleave_error reason;
-  *p = (kept_part){.stage = stage, .is_optimizer = optimizer};
+  *p = (kept_part){.stage = stage, .is_optimizer = is_optimizer};
   format_name(t, p);
-  CLV_TRY(list_state(t, stage, optimizer, &p->state, err));
+  CLV_TRY(list_state(t, stage, is_optimizer, &p->state, err));
   if (!p->state.n) return CLV_OK;
-  if (cleave_state_save_at_worker_async(t->runtime, t->modules[stage], state_kind_of(optimizer),
+  if (cleave_state_save_at_worker_async(t->runtime, t->modules[stage], state_kind_of(is_optimizer),
                                         p->name, FILE_DEADLINE_MS, &p->answer,
                                         &reason) == CLEAVE_OK)
     return CLV_OK;
   if (reason.status != CLEAVE_UNIMPLEMENTED && !reason.reported)
     return clv_trainer_convert_error(t, &reason, err);
-  *ret_refused = reason;
+  *ret_refusal = reason;
   return CLV_OK;
 }
 
-/* Begins both files of a stage. *ret: false if the worker keeps none. */
+/* Begins both files of a stage. *ret: false if the worker keeps no files. */
 static clv_code begin_kept_stage(clv_trainer *t, uint32_t stage, bool *ret, clv_err *err) {
   struct clv_trainer_save *s = t->save;
-  cleave_error refused = {.status = CLEAVE_OK};
-  for (int k = 0; k < 2 && refused.status == CLEAVE_OK; k++)
-    CLV_TRY(begin_part(t, stage, k, &s->parts[s->n_parts++], &refused, err));
-  *ret = refused.status == CLEAVE_OK;
+  cleave_error refusal = {.status = CLEAVE_OK};
+  for (int k = 0; k < 2 && refusal.status == CLEAVE_OK; k++)
+    CLV_TRY(begin_part(t, stage, k, &s->parts[s->n_parts++], &refusal, err));
+  *ret = refusal.status == CLEAVE_OK;
   if (*ret) return CLV_OK;
   while (s->n_parts && s->parts[s->n_parts - 1].stage == stage) {
     kept_part *p = &s->parts[--s->n_parts];
     if (p->answer.id) (void)cleave_future_release(t->runtime, p->answer, NULL);
-    free_state_reader(&p->state);
+    free_state_saving(&p->state);
   }
-  fetch_stage_from_now_on(t, stage, &refused);
+  fetch_stage_from_now_on(t, stage, &refusal);
   return CLV_OK;
 }
 
 /* Asks for the files of all stages at workers first, so that workers write while the master does.
- * is_kept: [n_stages] receives which stages have asked. */
+ * is_kept: [n_stages] receives true for each stage whose worker keeps its files. */
 static clv_code begin_kept_stages(clv_trainer *t, bool *is_kept, clv_err *err) {
   for (uint32_t i = 0; i < t->b->n_stages; i++)
     if (is_kept_at_worker(t, i)) CLV_TRY(begin_kept_stage(t, i, &is_kept[i], err));
   return CLV_OK;
 }
 
-static clv_code begin_files(clv_trainer *t, const clv_train_position *at, clv_err *err) {
+static clv_code begin_files(clv_trainer *t, const clv_train_position *position, clv_err *err) {
   CLV_AUTO(clv_freep) bool *is_kept = NULL;
   CLV_TRY(clv_alloc(t->b->n_stages, sizeof *is_kept, &is_kept, err));
   CLV_TRY(clv_alloc(2 * (size_t)t->b->n_stages, sizeof *t->save->parts, &t->save->parts, err));
   CLV_TRY(begin_kept_stages(t, is_kept, err));
   for (uint32_t i = 0; i < t->b->n_stages; i++)
     if (!is_kept[i]) CLV_TRY(save_stage(t, i, t->save->writer, err));
-  return add_description(t, t->save, at, err);
+  return add_description(t, t->save, position, err);
 }
 
 /* Begins the folder. Does not set *ret if the checkpoint of this step exists already. A checkpoint
@@ -300,8 +303,8 @@ static clv_code begin_folder(clv_trainer *t, const char *run_dir, clv_checkpoint
   return code == CLV_EXISTS ? CLV_OK : code;
 }
 
-clv_code clv_trainer_begin_save(clv_trainer *t, const char *run_dir, const clv_train_position *at,
-                                clv_err *err) {
+clv_code clv_trainer_begin_save(clv_trainer *t, const char *run_dir,
+                                const clv_train_position *position, clv_err *err) {
   CLV_AUTO(clv_checkpoint_writer_freep) clv_checkpoint_writer *w = NULL;
   clv_trainer_set_activity(t, "checkpoint of step", t->committed_steps);
   CLV_TRY(begin_folder(t, run_dir, &w, err));
@@ -310,12 +313,12 @@ clv_code clv_trainer_begin_save(clv_trainer *t, const char *run_dir, const clv_t
   t->save->writer = clv_steal(&w);
   t->save->step = t->committed_steps;
   clv_code code = clv_strdup(run_dir, &t->save->run_dir, err);
-  if (code == CLV_OK) code = begin_files(t, at, err);
+  if (code == CLV_OK) code = begin_files(t, position, err);
   if (code != CLV_OK) clv_trainer_drop_save(t);
   return code;
 }
 
-/* ---- the end --------------------------------------------------------------------------------- */
+/* ---- ending a checkpoint --------------------------------------------------------------------- */
 
 /* Takes the worker's answer about a file. */
 static cleave_status take_answer(clv_trainer *t, kept_part *p, cleave_error *error) {
@@ -329,25 +332,25 @@ static cleave_status take_answer(clv_trainer *t, kept_part *p, cleave_error *err
   return CLEAVE_OK;
 }
 
-/* Takes the answers that have come. wait: waits for each of them. *ret_failed: the first part whose
- * file was not written; NULL: none. *ret_pending: an answer is missing. */
-static clv_code take_answers(clv_trainer *t, bool wait, kept_part **ret_failed, bool *ret_pending,
-                             cleave_error *ret_why, clv_err *err) {
+/* Takes the answers that have come. waits: the function waits for each of them. *ret_failed: the
+ * first part whose file was not written; NULL: none. *ret_pending: an answer is missing. */
+static clv_code take_answers(clv_trainer *t, bool waits, kept_part **ret_failed, bool *ret_pending,
+                             cleave_error *ret_reason, clv_err *err) {
   struct clv_trainer_save *s = t->save;
   *ret_failed = NULL;
   *ret_pending = false;
   for (size_t i = 0; i < s->n_parts && !*ret_failed; i++) {
     kept_part *p = &s->parts[i];
-    bool ready = !p->answer.id;
-    if (ready) continue;
-    CLV_TRY_API(cleave_future_poll(t->runtime, p->answer, &ready, CLV_API_ERROR));
-    while (wait && !ready) {
-      (void)!cleave_future_wait(t->runtime, p->answer, WAIT_MS, NULL); /* polled next */
-      CLV_TRY_API(cleave_future_poll(t->runtime, p->answer, &ready, CLV_API_ERROR));
+    bool is_ready = !p->answer.id;
+    if (is_ready) continue;
+    CLV_TRY_API(cleave_future_poll(t->runtime, p->answer, &is_ready, CLV_API_ERROR));
+    while (waits && !is_ready) {
+      (void)!cleave_future_wait(t->runtime, p->answer, MAX_WAIT_MS, NULL); /* polled next */
+      CLV_TRY_API(cleave_future_poll(t->runtime, p->answer, &is_ready, CLV_API_ERROR));
     }
-    if (!ready)
+    if (!is_ready)
       *ret_pending = true;
-    else if (take_answer(t, p, ret_why) != CLEAVE_OK)
+    else if (take_answer(t, p, ret_reason) != CLEAVE_OK)
       *ret_failed = p;
   }
   return CLV_OK;
@@ -355,7 +358,7 @@ static clv_code take_answers(clv_trainer *t, bool wait, kept_part **ret_failed, 
 
 static clv_code add_part(clv_trainer *t, kept_part *p, clv_err *err) {
   struct clv_trainer_save *s = t->save;
-  const state_reader *r = &p->state;
+  const state_saving *r = &p->state;
   clv_weights_writer *file;
   if (!r->n) {
     CLV_TRY(clv_checkpoint_begin_part(s->writer, p->stage, p->is_optimizer, NULL, 0, &file, err));
@@ -367,7 +370,7 @@ static clv_code add_part(clv_trainer *t, kept_part *p, clv_err *err) {
                                  &p->manifest_row, err);
 }
 
-/* Returns a module at the worker with that identity; NULL: the session has none. */
+/* Returns a module at the worker with the identity; NULL: the session has none. */
 static cleave_module *find_module_at(const clv_trainer *t, const char *identity) {
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
     int worker = t->b->stages[i].worker;
@@ -383,13 +386,13 @@ static void remove_kept_files(void *user, const clv_manifest *m) {
   clv_trainer *t = user;
   for (size_t i = 0; i < m->n_files; i++) {
     const clv_manifest_file *f = &m->files[i];
-    cleave_module *at = f->keeper_identity ? find_module_at(t, f->keeper_identity) : NULL;
-    cleave_future done;
+    cleave_module *module = f->keeper_identity ? find_module_at(t, f->keeper_identity) : NULL;
+    cleave_future answer;
     cleave_error reason;
-    if (!at) continue;
-    if (cleave_state_remove_at_worker_async(t->runtime, at, f->kept_file_name, FILE_DEADLINE_MS,
-                                            &done, &reason) == CLEAVE_OK)
-      (void)cleave_future_release(t->runtime, done, NULL);
+    if (!module) continue;
+    if (cleave_state_remove_at_worker_async(t->runtime, module, f->kept_file_name, FILE_DEADLINE_MS,
+                                            &answer, &reason) == CLEAVE_OK)
+      (void)cleave_future_release(t->runtime, answer, NULL);
     else
       clv_log(CLV_LOG_DEBUG, "file '%s' at '%s' was not removed: %s", f->kept_file_name,
               f->keeper_identity, reason.text);
@@ -402,7 +405,7 @@ clv_code clv_trainer_prune(clv_trainer *t, const char *run_dir, uint64_t step_to
                               remove_kept_files, t, err);
 }
 
-/* Queues a notice with the first checkpoint whose files stay at workers. */
+/* Queues a notice when the first checkpoint whose files stay at workers is complete. */
 static void note_first_kept(clv_trainer *t) {
   const struct clv_trainer_save *s = t->save;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -420,13 +423,13 @@ static void note_first_kept(clv_trainer *t) {
   if (!text.failed) clv_trainer_on_notice(t, text.data);
 }
 
-static clv_code commit_checkpoint(clv_trainer *t, const clv_save_end *how, clv_err *err) {
+static clv_code commit_checkpoint(clv_trainer *t, const clv_save_end *options, clv_err *err) {
   struct clv_trainer_save *s = t->save;
   for (size_t i = 0; i < s->n_parts; i++) CLV_TRY(add_part(t, &s->parts[i], err));
-  clv_checkpoint_writer_set_check(s->writer, how->check_before_rename, how->check_user);
+  clv_checkpoint_writer_set_check(s->writer, options->check_before_rename, options->check_user);
   CLV_TRY(clv_checkpoint_commit(s->writer, s->config_hash, CLV_WIRE_PROTOCOL, NULL, err));
   note_first_kept(t);
-  return clv_trainer_prune(t, s->run_dir, how->step_to_keep, err);
+  return clv_trainer_prune(t, s->run_dir, options->step_to_keep, err);
 }
 
 /* Handles a file that was not written. The reason of the worker is a notice; a lost worker is an
@@ -440,22 +443,23 @@ static clv_code handle_failed_part(clv_trainer *t, const kept_part *p, const cle
   return CLV_OK;
 }
 
-clv_code clv_trainer_end_save(clv_trainer *t, const clv_save_end *how, clv_save_result *ret,
+clv_code clv_trainer_end_save(clv_trainer *t, const clv_save_end *options, clv_save_result *ret,
                               clv_err *err) {
-  kept_part *failed;
-  bool pending;
+  kept_part *failed_part;
+  bool is_pending;
   cleave_error reason;
   *ret = CLV_SAVE_DONE;
   if (!t->save) return CLV_OK;
   clv_trainer_set_activity(t, "checkpoint of step", t->save->step);
-  clv_code code = take_answers(t, how->waits_for_files, &failed, &pending, &reason, err);
-  if (code == CLV_OK && failed) code = handle_failed_part(t, failed, &reason, err);
-  if (code == CLV_OK && pending && !failed) {
+  clv_code code =
+      take_answers(t, options->waits_for_files, &failed_part, &is_pending, &reason, err);
+  if (code == CLV_OK && failed_part) code = handle_failed_part(t, failed_part, &reason, err);
+  if (code == CLV_OK && is_pending && !failed_part) {
     *ret = CLV_SAVE_PENDING;
     return CLV_OK;
   }
-  if (failed) *ret = CLV_SAVE_FAILED;
-  if (code == CLV_OK && !failed) code = commit_checkpoint(t, how, err);
+  if (failed_part) *ret = CLV_SAVE_FAILED;
+  if (code == CLV_OK && !failed_part) code = commit_checkpoint(t, options, err);
   clv_trainer_drop_save(t);
   return code;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The placed schedules that a trainer keeps: of full and short rounds, before and after the window
+ * Keeps the placed schedules of a trainer: of full and short rounds, before and after the window
  * changed.
  */
 #include <string.h>
@@ -22,7 +22,8 @@ clv_code clv_trainer_placed_schedule(clv_trainer *t, uint32_t n_micro, uint32_t 
   }
   CLV_TRY(clv_placed_schedule_new(t->b, n_micro, n_steps, t->window,
                                   t->has_costs ? &t->costs : NULL, &l, err));
-  if (t->n_schedules == KEPT_SCHEDULES) clv_placed_schedule_free(t->schedules[--t->n_schedules]);
+  if (t->n_schedules == MAX_KEPT_SCHEDULES)
+    clv_placed_schedule_free(t->schedules[--t->n_schedules]);
   memmove(t->schedules + 1, t->schedules, t->n_schedules * sizeof(clv_placed_schedule *));
   t->schedules[0] = l;
   t->n_schedules++;

@@ -19,7 +19,8 @@ static clv_code read_piece(void *user, size_t item, uint64_t offset, void *data,
   const state_source *s = user;
   const clv_weights_want *w = &s->items[item];
   const clv_state_origin *from = &s->from[item];
-  size_t size = clv_dtype_size(w->dtype), first = (size_t)offset / size, n = length / size;
+  size_t value_bytes = clv_dtype_size(w->dtype), first = (size_t)offset / value_bytes,
+         n = length / value_bytes;
   CLV_TRY(clv_interrupt_check(err)); /* no step has begun yet, so stop at once */
   if (from->file)
     return clv_weights_read_range_as(from->file, from->entry, w->dtype, first, data, n, err);
@@ -31,13 +32,13 @@ static clv_code read_piece(void *user, size_t item, uint64_t offset, void *data,
 
 static clv_code sample_item(clv_weights_sample *sample, state_source *s, size_t item,
                             clv_err *err) {
-  size_t size = clv_dtype_size(sample->dtype);
+  size_t value_bytes = clv_dtype_size(sample->dtype);
   CLV_AUTO(clv_freep) char *chunk = NULL;
-  CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK, size, &chunk, err));
+  CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK, value_bytes, &chunk, err));
   for (size_t first = 0; first < sample->n_values; first += CLV_SAMPLE_CHUNK) {
     size_t n = CLV_MIN(sample->n_values - first, (size_t)CLV_SAMPLE_CHUNK);
-    CLV_TRY(read_piece(s, item, (uint64_t)first * size, chunk, n * size, err));
-    clv_weights_sample_add(sample, (uint64_t)first * size, chunk, n * size);
+    CLV_TRY(read_piece(s, item, (uint64_t)first * value_bytes, chunk, n * value_bytes, err));
+    clv_weights_sample_add(sample, (uint64_t)first * value_bytes, chunk, n * value_bytes);
   }
   return CLV_OK;
 }

@@ -26,9 +26,9 @@ static clv_code send_entries(clv_trainer *t, uint32_t stage, cleave_state_kind k
   for (size_t i = 0; i < n; i++) {
     const char *name = names ? names[i] : entries[i]->name;
     const clv_param *p = clv_params_find(t->b->stages[stage].params, name);
-    bool narrow = p && kind == CLEAVE_STATE_WEIGHTS && p->dtype == CLV_BF16;
-    items[i] =
-        (clv_weights_want){name, narrow ? CLV_BF16 : entries[i]->dtype, entries[i]->shape, false};
+    bool is_narrowed = p && kind == CLEAVE_STATE_WEIGHTS && p->dtype == CLV_BF16;
+    items[i] = (clv_weights_want){name, is_narrowed ? CLV_BF16 : entries[i]->dtype,
+                                  entries[i]->shape, false};
     from[i] = (clv_state_origin){.file = f, .entry = entries[i]};
   }
   return clv_trainer_send_state(t, stage, kind, items, from, n, err);
@@ -72,21 +72,21 @@ static bool is_moment_of_fixed_param(const clv_params *params, const char *name)
  * numbers of tensors, because then the file belongs to another run. */
 static clv_code send_optimizer_state(clv_trainer *t, uint32_t stage, const clv_weights_file *f,
                                      clv_err *err) {
-  size_t n = 0, all = clv_weights_n_entries(f),
-         want = cleave_state_count(t->modules[stage], CLEAVE_STATE_OPTIMIZER);
+  size_t n = 0, n_entries = clv_weights_n_entries(f),
+         n_wanted = cleave_state_count(t->modules[stage], CLEAVE_STATE_OPTIMIZER);
   CLV_AUTO(clv_freep) const clv_weights_entry **items = NULL;
-  CLV_TRY(clv_alloc(all, sizeof *items, &items, err));
-  for (size_t i = 0; i < all; i++) {
+  CLV_TRY(clv_alloc(n_entries, sizeof *items, &items, err));
+  for (size_t i = 0; i < n_entries; i++) {
     const clv_weights_entry *e = &clv_weights_entries(f)[i];
-    if (all == want || !is_moment_of_fixed_param(t->b->stages[stage].params, e->name))
+    if (n_entries == n_wanted || !is_moment_of_fixed_param(t->b->stages[stage].params, e->name))
       items[n++] = e;
   }
-  if (n != want)
+  if (n != n_wanted)
     return clv_fail(
         err, CLV_INVALID,
         "the optimiser's file has %zu tensors, and train.optimizer with the layers that "
         "learn needs %zu",
-        n, want);
+        n, n_wanted);
   return send_entries(t, stage, CLEAVE_STATE_OPTIMIZER, f, items, NULL, n, err);
 }
 
@@ -114,15 +114,15 @@ static clv_code restore_stages(clv_trainer *t, const clv_checkpoint *c, clv_err 
 
 /* ---- files at workers ------------------------------------------------------------------------ */
 
-/* Limit of a worker's answer about a file. A worker that is lost is noticed much earlier. */
+/* Time limit for a worker's answer about a file. A worker that is lost is noticed much earlier. */
 enum { LOAD_DEADLINE_MS = 3600 * 1000 };
 
-/* Returns the worker's name at which the files of identity `place` are, or the identity if the
- * session has no such worker. */
-static const char *name_of_place(const clv_trainer *t, const char *place) {
+/* Returns the name of the worker with the identity, or the identity if the session has no such
+ * worker. */
+static const char *find_keeper_name(const clv_trainer *t, const char *identity) {
   for (size_t i = 0; i < t->config->n_workers; i++)
-    if (strcmp(t->config->workers[i].identity, place) == 0) return t->config->workers[i].name;
-  return place;
+    if (strcmp(t->config->workers[i].identity, identity) == 0) return t->config->workers[i].name;
+  return identity;
 }
 
 /* Fails because a file of a stage cannot be loaded at the stage's worker. CLV_DATA_LOSS. */
@@ -132,7 +132,7 @@ static clv_code fail_lost_file(const clv_trainer *t, uint32_t stage, const clv_m
       err, CLV_DATA_LOSS,
       "stage '%s' of step %llu is lost: its file '%s' was kept by worker '%s' alone: %s",
       t->config->stages[stage].name, (unsigned long long)m->step, f->kept_file_name,
-      name_of_place(t, f->keeper_identity), reason);
+      find_keeper_name(t, f->keeper_identity), reason);
 }
 
 /* Returns true if the error says that the worker does not have the file, or has another one. */
@@ -142,9 +142,9 @@ static bool is_file_lost(const cleave_error *reason) {
 }
 
 /* Loads one file at the worker of its stage, and compares it with the manifest. */
-static clv_code load_kept_file(clv_trainer *t, uint32_t stage, bool optimizer,
+static clv_code load_kept_file(clv_trainer *t, uint32_t stage, bool is_optimizer,
                                const clv_manifest *m, clv_err *err) {
-  const clv_manifest_file *f = clv_manifest_find_stage(m, stage, optimizer);
+  const clv_manifest_file *f = clv_manifest_find_stage(m, stage, is_optimizer);
   int worker = t->b->stages[stage].worker;
   cleave_state_file found = {.size = sizeof found};
   cleave_error reason;
@@ -154,7 +154,7 @@ static clv_code load_kept_file(clv_trainer *t, uint32_t stage, bool optimizer,
   if (worker < 0 || strcmp(t->config->workers[worker].identity, f->keeper_identity) != 0)
     return fail_lost_file(t, stage, m, f, "the stage is not there any more", err);
   CLV_TRY(clv_trainer_note_params(t, stage, err));
-  cleave_state_kind kind = optimizer ? CLEAVE_STATE_OPTIMIZER : CLEAVE_STATE_WEIGHTS;
+  cleave_state_kind kind = is_optimizer ? CLEAVE_STATE_OPTIMIZER : CLEAVE_STATE_WEIGHTS;
   if (cleave_state_load_by_digest(t->runtime, t->modules[stage], kind, f->kept_file_name,
                                   &f->sha256, LOAD_DEADLINE_MS, &found, &reason) != CLEAVE_OK)
     return is_file_lost(&reason) ? fail_lost_file(t, stage, m, f, reason.text, err)
@@ -164,8 +164,8 @@ static clv_code load_kept_file(clv_trainer *t, uint32_t stage, bool optimizer,
   return fail_lost_file(t, stage, m, f, "the file has other contents", err);
 }
 
-/* Loads the files that stayed at workers. It does so before other state is sent, so that a
- * checkpoint with a lost file sends nothing. */
+/* Loads the files that stayed at workers. The trainer does this before it sends other state, so
+ * that it sends nothing of a checkpoint with a lost file. */
 static clv_code load_kept_files(clv_trainer *t, const clv_manifest *m, bool *ret_lost,
                                 clv_err *err) {
   clv_code code = CLV_OK;
@@ -221,19 +221,20 @@ clv_code clv_trainer_restore_from(clv_trainer *t, const clv_checkpoint *c, clv_t
 
 clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_train_position *ret,
                              clv_bytes *notes, clv_err *err) {
-  uint64_t before = CLV_CHECKPOINT_NONE;
+  uint64_t before_step = CLV_CHECKPOINT_NONE;
   clv_err loss_err = {.code = CLV_OK};
   for (;;) {
     CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
     bool is_lost;
-    clv_code code = clv_checkpoint_load_before(run_dir, before, &c, notes, err);
+    clv_code code = clv_checkpoint_load_before(run_dir, before_step, &c, notes, err);
     if (code == CLV_NOT_FOUND && loss_err.code != CLV_OK)
       return clv_fail(err, CLV_DATA_LOSS, "%.400s; no older checkpoint can be used", loss_err.text);
     CLV_TRY(code);
     code = restore_checkpoint(t, c, ret, notes, &is_lost, err);
     if (code == CLV_OK || !is_lost) return code;
-    before = t->first_lost_step = clv_checkpoint_manifest(c)->step;
-    clv_bytes_printf(notes, "checkpoint-%llu refused: %s\n", (unsigned long long)before, err->text);
+    before_step = t->first_lost_step = clv_checkpoint_manifest(c)->step;
+    clv_bytes_printf(notes, "checkpoint-%llu refused: %s\n", (unsigned long long)before_step,
+                     err->text);
     if (loss_err.code == CLV_OK) loss_err = *err;
   }
 }

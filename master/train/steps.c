@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Steps of the trainer (clv_trainer_step), in rounds. The master sends all calls of all
+ * Takes the steps of the trainer (clv_trainer_step), in rounds. The master sends all calls of all
  * micro-batches, their positions and the complete backward to the nodes at the begin of a round.
  * The nodes then follow the schedule, and the master does not intervene until the end. A round is
- * one step; in an asynchronous schedule it is the steps between two points at which all stages
- * have taken the same number of steps.
+ * one step; in an asynchronous schedule it is the steps between two points at which all stages have
+ * taken the same number of steps.
  */
 #include <float.h>
 #include <stdio.h>
@@ -28,23 +28,25 @@ static uint32_t count_micro_batches(clv_trainer *t, size_t rows) {
   return (uint32_t)clv_chunk_sizes(rows, t->b->micro_batches, t->sizes);
 }
 
-/* Returns the weight of a micro-batch divided by `all`, the weight of its batch. A micro-batch of
- * weight 0 has loss and gradient 0, so any positive share is right. */
-static float compute_share(const clv_trainer *t, const clv_held_batch *b, size_t at, size_t n,
-                           double all) {
-  double own = clv_trainer_batch_weight(t, b->y, at, n);
-  return CLV_MAX((float)(own > 0 ? own / all : (double)n / (double)b->n), FLT_MIN);
+/* Returns the weight of a micro-batch divided by batch_weight, the weight of its batch. A
+ * micro-batch of weight 0 has loss and gradient 0, so any positive share is right. */
+static float compute_share(const clv_trainer *t, const clv_held_batch *b, size_t start, size_t n,
+                           double batch_weight) {
+  double own_weight = clv_trainer_batch_weight(t, b->y, start, n);
+  return CLV_MAX((float)(own_weight > 0 ? own_weight / batch_weight : (double)n / (double)b->n),
+                 FLT_MIN);
 }
 
 static void cut_batches(clv_trainer *t, round_group *r) {
   for (uint32_t i = 0; i < r->n_batches; i++) {
     uint32_t n = count_micro_batches(t, r->batches[i].n);
-    double all = clv_trainer_batch_weight(t, r->batches[i].y, 0, r->batches[i].n);
-    size_t at = 0;
-    for (uint32_t k = 0; k < n; at += t->sizes[k++]) {
+    double batch_weight = clv_trainer_batch_weight(t, r->batches[i].y, 0, r->batches[i].n);
+    size_t start = 0;
+    for (uint32_t k = 0; k < n; start += t->sizes[k++]) {
       t->micro_batches[r->n_micro] =
-          (clv_micro_batch){.start = at, .size = t->sizes[k], .batch = i};
-      t->loss_shares[r->n_micro++] = compute_share(t, &r->batches[i], at, t->sizes[k], all);
+          (clv_micro_batch){.start = start, .size = t->sizes[k], .batch = i};
+      t->loss_shares[r->n_micro++] =
+          compute_share(t, &r->batches[i], start, t->sizes[k], batch_weight);
     }
   }
 }
@@ -52,16 +54,16 @@ static void cut_batches(clv_trainer *t, round_group *r) {
 static cleave_call_options make_call_options(const clv_trainer *t, const clv_placed_schedule *l,
                                              uint32_t stage, uint32_t k) {
   const clv_call_positions *positions = &l->positions[stage * l->n_micro + k];
-  bool loss = stage == t->b->n_stages;
+  bool is_loss = stage == t->b->n_stages;
   return (cleave_call_options){
       .size = sizeof(cleave_call_options),
-      .send_to = loss ? NULL : cleave_module_node(t->modules[stage + 1]),
-      .to_program = loss,
+      .send_to = is_loss ? NULL : cleave_module_node(t->modules[stage + 1]),
+      .to_program = is_loss,
       .position = positions->forward,
       .backward_position = positions->backward,
       .weight_position = positions->weight,
       .old_weights = positions->uses_old_weights,
-      .recompute = !loss && positions->backward && t->config->stages[stage].recompute};
+      .recompute = !is_loss && positions->backward && t->config->stages[stage].recompute};
 }
 
 /* Calls all stages and the loss for micro-batch k. */
@@ -70,20 +72,22 @@ static clv_code call_micro_batch(clv_trainer *t, const round_group *r, uint32_t 
   uint32_t n = t->b->n_stages;
   const clv_held_batch *batch = &r->batches[m->batch];
   cleave_reference *refs = &t->references[k * (n + 1)], in[CLV_MAX_INPUTS];
-  clv_sequences of;
+  clv_sequences sequences;
   cleave_tensor y;
-  CLV_TRY(clv_trainer_select_sequences(t, batch->x, m->start, m->size, &of, err));
+  CLV_TRY(clv_trainer_select_sequences(t, batch->x, m->start, m->size, &sequences, err));
   for (uint32_t i = 0, n_in = 2; i <= n; i++) {
     cleave_call_options o = make_call_options(t, r->l, i, k);
     if (i == 0 && t->cache.data) {
-      CLV_TRY(clv_trainer_front_leaf(t, r->context, batch->index + m->start, batch->x, &of,
-                                     &refs[0], err));
+      CLV_TRY(clv_trainer_make_front_leaf(t, r->context, batch->index + m->start, batch->x,
+                                          &sequences, &refs[0], err));
       in[0] = refs[0];
       continue;
     }
-    if (i < n) CLV_TRY(clv_trainer_stage_inputs(t, r->context, i, batch->x, &of, in, &n_in, err));
-    if (i < n) CLV_TRY(clv_trainer_charge_direct(t, i, m->size, (uint64_t)of.rows, true, err));
-    if (i == n) CLV_TRY(clv_trainer_pack_targets(t, &of, batch->y, &y, err));
+    if (i < n)
+      CLV_TRY(clv_trainer_stage_inputs(t, r->context, i, batch->x, &sequences, in, &n_in, err));
+    if (i < n)
+      CLV_TRY(clv_trainer_charge_direct(t, i, m->size, (uint64_t)sequences.rows, true, err));
+    if (i == n) CLV_TRY(clv_trainer_pack_targets(t, &sequences, batch->y, &y, err));
     if (i == n) CLV_TRY_API(cleave_leaf(t->runtime, r->context, &y, false, &in[1], CLV_API_ERROR));
     CLV_TRY_API(cleave_call_with(t->runtime, r->context, t->modules[i], in, i == n ? 2 : n_in, &o,
                                  &refs[i], CLV_API_ERROR));
@@ -95,13 +99,13 @@ static clv_code call_micro_batch(clv_trainer *t, const round_group *r, uint32_t 
 
 /* Plans the optimiser steps that each stage takes by itself in an asynchronous round. */
 static clv_code plan_optimizer_steps(clv_trainer *t, const round_group *r, clv_err *err) {
-  bool keep = t->config->pipeline.schedule == CLV_PIPE_PIPEDREAM_2BW;
+  bool keeps_old_weights = t->config->pipeline.schedule == CLV_PIPE_PIPEDREAM_2BW;
   for (uint32_t s = 0; s < t->b->n_stages; s++)
     for (uint32_t i = 0; i < r->n_batches; i++) {
       uint32_t position = r->l->step_positions[s * r->l->n_steps + i];
       if (position)
         CLV_TRY_API(cleave_step_at(t->runtime, t->optimizer, r->context, t->modules[s], i, position,
-                                   keep, &r->results[i].lr, CLV_API_ERROR));
+                                   keeps_old_weights, &r->results[i].lr, CLV_API_ERROR));
     }
   return CLV_OK;
 }
@@ -110,20 +114,20 @@ static clv_code plan_optimizer_steps(clv_trainer *t, const round_group *r, clv_e
  * predictions and counts the right ones. */
 static clv_code collect_losses(clv_trainer *t, const round_group *r, clv_err *err) {
   uint32_t n = t->b->n_stages;
-  bool counted = clv_trainer_has_accuracy(t) && t->b->stages[n].worker < 0;
+  bool counts_correct = clv_trainer_has_accuracy(t) && t->b->stages[n].worker < 0;
   for (uint32_t k = 0; k < r->n_micro; k++) {
     const clv_micro_batch *m = &t->micro_batches[k];
     clv_step_result *result = &r->results[m->batch];
     CLV_TRY_API(cleave_to_here(t->runtime, t->losses[k], 0, &t->fetched_value, CLV_API_ERROR));
     result->loss += *(const float *)t->fetched_value.data * (double)t->loss_shares[k];
-    if (!counted) continue;
+    if (!counts_correct) continue;
     CLV_TRY_API(cleave_to_here(t->runtime, t->references[k * (n + 1) + n - 1], 0, &t->fetched_value,
                                CLV_API_ERROR));
     const clv_held_batch *batch = &r->batches[m->batch];
-    clv_sequences of;
+    clv_sequences sequences;
     cleave_tensor output;
-    CLV_TRY(clv_trainer_select_sequences(t, batch->x, m->start, m->size, &of, err));
-    CLV_TRY(clv_trainer_unpack_output(t, &of, &t->fetched_value, &output, err));
+    CLV_TRY(clv_trainer_select_sequences(t, batch->x, m->start, m->size, &sequences, err));
+    CLV_TRY(clv_trainer_unpack_output(t, &sequences, &t->fetched_value, &output, err));
     result->n_correct += clv_trainer_count_correct(t, &output, batch->y, m->start, m->size);
   }
   return CLV_OK;
@@ -141,26 +145,27 @@ static clv_code take_optimizer_step(clv_trainer *t, const round_group *r, clv_er
 /* Returns the time limit of a round in ms: limits.step_timeout for each step, or less if the usual
  * time of a step is known, so that a stall is detected sooner. */
 static uint64_t round_timeout_ms(const clv_trainer *t, const round_group *r) {
-  uint64_t each = t->config->limits.step_timeout_ms,
-           usual = (uint64_t)(1e3 * t->sampler.usual_step_s);
-  return usual ? CLV_MIN(each * r->n_batches, each + 4 * usual) : each * r->n_batches;
+  uint64_t step_limit_ms = t->config->limits.step_timeout_ms,
+           usual_ms = (uint64_t)(1e3 * t->sampler.usual_step_s);
+  return usual_ms ? CLV_MIN(step_limit_ms * r->n_batches, step_limit_ms + 4 * usual_ms)
+                  : step_limit_ms * r->n_batches;
 }
 
 static clv_code run_in_context(clv_trainer *t, round_group *r, clv_err *err) {
-  bool async = t->round_steps > 1;
-  uint64_t timeout = async ? round_timeout_ms(t, r) : 0;
+  bool is_async = t->round_steps > 1;
+  uint64_t timeout_ms = is_async ? round_timeout_ms(t, r) : 0;
   for (uint32_t k = 0; k < r->n_micro; k++) CLV_TRY(call_micro_batch(t, r, k, err));
-  if (async) CLV_TRY(plan_optimizer_steps(t, r, err));
+  if (is_async) CLV_TRY(plan_optimizer_steps(t, r, err));
   const cleave_backward_options o = {
-      .size = sizeof o, .weights = t->loss_shares, .deadline_ms = timeout};
+      .size = sizeof o, .weights = t->loss_shares, .deadline_ms = timeout_ms};
   CLV_TRY_API(
       cleave_backward_with(t->runtime, r->context, t->losses, r->n_micro, &o, CLV_API_ERROR));
   CLV_TRY(collect_losses(t, r, err));
-  return async ? CLV_OK : take_optimizer_step(t, r, err);
+  return is_async ? CLV_OK : take_optimizer_step(t, r, err);
 }
 
 static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
-  uint64_t begin = clv_now_ns();
+  uint64_t begin_ns = clv_now_ns();
   cleave_link_totals before, after;
   clv_trainer_set_activity(t, "step", t->committed_steps + 1);
   clv_trainer_choose_cache_use(t, r->batches[0].index, r->batches[0].n);
@@ -186,12 +191,12 @@ static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
     CLV_TRY_API(
         cleave_optimizer_set_steps(t->runtime, t->optimizer, t->committed_steps, CLV_API_ERROR));
   cleave_get_link_totals(t->runtime, &after);
-  uint64_t now = clv_now_ns();
+  uint64_t now_ns = clv_now_ns();
   for (uint32_t i = 0; i < r->n_batches; i++) {
     r->results[i].wait_ns = (after.idle_ns - before.idle_ns) / r->n_batches;
-    r->results[i].step_ns = (now - begin) / r->n_batches;
+    r->results[i].step_ns = (now_ns - begin_ns) / r->n_batches;
   }
-  return clv_sampler_end(t, r->l, o.events, (double)(now - begin) * 1e-9, err);
+  return clv_sampler_end(t, r->l, o.events, (double)(now_ns - begin_ns) * 1e-9, err);
 }
 
 /* ---- held batches ---------------------------------------------------------------------------- */
@@ -233,9 +238,9 @@ static clv_code run_held_batches(clv_trainer *t, uint32_t *n_done, clv_err *err)
   return code;
 }
 
-clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, bool flush, uint32_t *ret_done,
+clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, bool flushes, uint32_t *ret_done,
                           const clv_step_result **ret_results, clv_err *err) {
-  uint32_t done = 0;
+  uint32_t n_done = 0;
   *ret_done = 0;
   *ret_results = t->results;
   if (!batch->n || !batch->y) return clv_fail(err, CLV_INVALID, "an empty batch or no labels");
@@ -248,9 +253,9 @@ clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, bool flush, ui
   }
   /* All batches of a round have the same number of micro-batches. */
   if (t->n_held && count_micro_batches(t, batch->n) != count_micro_batches(t, t->held_batches[0].n))
-    CLV_TRY(run_held_batches(t, &done, err));
+    CLV_TRY(run_held_batches(t, &n_done, err));
   CLV_TRY(hold_batch(t, batch, err));
-  if (flush || t->n_held == t->round_steps) CLV_TRY(run_held_batches(t, &done, err));
-  *ret_done = done;
+  if (flushes || t->n_held == t->round_steps) CLV_TRY(run_held_batches(t, &n_done, err));
+  *ret_done = n_done;
   return CLV_OK;
 }

@@ -22,8 +22,8 @@ typedef struct clv_trainer clv_trainer;
 
 typedef struct clv_step_result {
   double loss; /* mean over the batch */
-  /* right predictions among n_labelled; 0 for losses without classes and, in training, for a loss
-   * at a worker */
+  /* number of right predictions among the n_labelled ones; 0 for losses without classes and, in
+   * training, for a loss at a worker */
   uint64_t n_correct;
   /* n_labelled: number of samples, or, if samples have a label per position, of positions whose
    * label is not ignored */
@@ -41,7 +41,7 @@ typedef enum clv_trainer_use {
   CLV_TRAINER_NEW_RUN,     /* starts from the weights that the session names */
   CLV_TRAINER_RESUMED_RUN, /* loads a checkpoint next, so it reads and sends no weight files */
   CLV_TRAINER_EVALUATION,  /* loads a checkpoint next and does not train: no node has moments */
-  CLV_TRAINER_TRIAL        /* sends random numbers in place of records, and the record notes it */
+  CLV_TRAINER_TRIAL        /* sends random numbers in place of records; the egress record says so */
 } clv_trainer_use;
 
 /* Connects to the workers, opens the session and loads all stages. BLOCKS. `record` gets the
@@ -65,10 +65,10 @@ void clv_trainer_set_total_steps(clv_trainer *t, uint64_t steps);
  * of `data`, which must outlive the trainer. The cache's key is derived from `secret`, a digest of
  * the run, its records and the front's weights. If the worker still has the rows of all records
  * under that key, the master sends none of them again and *ret_worker is the worker's name; else
- * NULL. *ret_dropped: number of rows of a version 0.7 attempt that the worker has now deleted.
+ * NULL. *ret_deleted: number of rows of a version 0.7 attempt that the worker has now deleted.
  * CLV_INVALID: the worker has no cache. */
 clv_code clv_trainer_begin_cache(clv_trainer *t, const clv_dataset *data, const clv_sha256 *secret,
-                                 const char **ret_worker, uint64_t *ret_dropped,
+                                 const char **ret_worker, uint64_t *ret_deleted,
                                  clv_err *err) CLV_USE_RESULT;
 /* Asks the worker to delete the cached rows. BLOCKS for one call. *ret_rows: number of deleted
  * rows; *ret_worker: name of the worker, NULL if nothing was cached. */
@@ -78,13 +78,13 @@ clv_code clv_trainer_end_cache(clv_trainer *t, const char **ret_worker, uint64_t
 /* Takes one training step on a batch. *ret_done: number of steps done, *ret_results: their results,
  * owned by the trainer until the next call. A synchronous schedule always does one step. An
  * asynchronous schedule does a round at a time: it holds a copy of the batch and sets *ret_done to
- * 0 until the round is full or `flush` is true. After a failure the trainer can only be closed; the
- * error names worker, step and reason. */
-clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, bool flush, uint32_t *ret_done,
+ * 0 until the round is full or `flushes` is true. After a failure the trainer can only be closed;
+ * the error names worker, step and reason. */
+clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, bool flushes, uint32_t *ret_done,
                           const clv_step_result **ret_results, clv_err *err) CLV_USE_RESULT;
 uint32_t clv_trainer_n_held(const clv_trainer *t); /* number of batches held for a round */
 
-/* Appends the notices for the user since the last call to *ret, one per line. */
+/* Appends to *ret the notices for the user that were queued since the last call, one per line. */
 void clv_trainer_take_notes(clv_trainer *t, clv_bytes *ret);
 /* Returns a notice ("window 4: ...") if the schedule has changed since the last call; else NULL. */
 const char *clv_trainer_take_notice(clv_trainer *t);
@@ -92,7 +92,7 @@ const char *clv_trainer_take_notice(clv_trainer *t);
 void clv_trainer_schedule_text(const clv_trainer *t, clv_bytes *out);
 
 /* Returns the class with the largest output of one row. */
-size_t clv_argmax_row(const float *output, size_t classes);
+size_t clv_argmax_row(const float *output, size_t n_classes);
 /* Returns true if an output of a binary loss is above the threshold: 0 for bce_with_logits, 0.5 for
  * bce, whose outputs are probabilities. */
 bool clv_is_positive(clv_loss_kind loss, float output);
@@ -102,8 +102,8 @@ size_t clv_count_correct_binary(clv_loss_kind loss, const float *output, const f
                                 size_t n, size_t width);
 
 /* Computes the mean loss and the right predictions over the rows. score: is reset and gets every
- * prediction; NULL: none. predictions: receives the outputs of the last stage, [rows, ...] f32,
- * which the caller unreferences; NULL: not wanted. */
+ * prediction; NULL: no scores are wanted. predictions: receives the outputs of the last stage,
+ * [rows, ...] f32, which the caller unreferences; NULL: not wanted. */
 clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_subset *rows,
                           clv_score *score, clv_step_result *ret, clv_tensor **predictions,
                           clv_err *err) CLV_USE_RESULT;
@@ -120,8 +120,8 @@ typedef struct clv_train_position {
 /* Begins a checkpoint of all stages under run_dir. Files of stages at workers that keep files are
  * being written when it returns; the other files are written. Does nothing if the checkpoint of
  * this step exists. Call only if no checkpoint is in progress. BLOCKS. */
-clv_code clv_trainer_begin_save(clv_trainer *t, const char *run_dir, const clv_train_position *at,
-                                clv_err *err) CLV_USE_RESULT;
+clv_code clv_trainer_begin_save(clv_trainer *t, const char *run_dir,
+                                const clv_train_position *position, clv_err *err) CLV_USE_RESULT;
 typedef enum clv_save_result {
   CLV_SAVE_DONE,    /* the checkpoint is complete, or none was in progress */
   CLV_SAVE_PENDING, /* workers are still writing */
@@ -139,7 +139,7 @@ typedef struct clv_save_end {
 } clv_save_end;
 /* Completes the checkpoint in progress if its files are durable. Then deletes older checkpoints as
  * the session says. Call between steps. */
-clv_code clv_trainer_end_save(clv_trainer *t, const clv_save_end *how, clv_save_result *ret,
+clv_code clv_trainer_end_save(clv_trainer *t, const clv_save_end *options, clv_save_result *ret,
                               clv_err *err) CLV_USE_RESULT;
 /* Deletes older checkpoints as the session says, with their files at workers, as
  * clv_trainer_end_save does. */
@@ -166,19 +166,20 @@ clv_code clv_note_gathered_weights(const char *path, const char *identity,
 void clv_trainer_record_direct_bytes(clv_trainer *t);
 
 /* Returns the bytes sent and received over all links of the master. */
-void clv_trainer_traffic(clv_trainer *t, uint64_t *ret_up, uint64_t *ret_down);
+void clv_trainer_traffic(clv_trainer *t, uint64_t *ret_sent_bytes, uint64_t *ret_received_bytes);
 /* Returns the name of the worker whose loss made the trainer fail; "": no worker was lost. */
 const char *clv_trainer_lost_worker(clv_trainer *t);
 
 /* ---- profiling ------------------------------------------------------------------------------- */
 
-/* Writes a trace of all nodes to the file `trace` (NULL: no trace) and collects a profile
- * (`profile`). Each round then takes one round trip longer, to fetch the events of the nodes. Free
- * the profiler after the trainer is closed. */
 typedef struct clv_profiler clv_profiler;
-clv_code clv_profiler_new(const char *trace, bool profile, clv_profiler **ret,
+/* Makes a profiler, which writes a trace of all nodes to the file trace_path (NULL: no trace) and,
+ * if collects_profile, sums up a profile. Each round then takes one round trip longer, to fetch the
+ * events of the nodes. Free the profiler after the trainer is closed. */
+clv_code clv_profiler_new(const char *trace_path, bool collects_profile, clv_profiler **ret,
                           clv_err *err) CLV_USE_RESULT;
-void clv_profiler_attach(clv_profiler *o, clv_trainer *t); /* before its first step */
+/* Makes the trainer report its rounds to the profiler. Call before the first step. */
+void clv_profiler_attach(clv_profiler *o, clv_trainer *t);
 /* Appends the profile of all rounds except the first. */
 void clv_profiler_text(const clv_profiler *o, const clv_trainer *t, clv_bytes *out);
 /* Completes the trace file. */
@@ -204,10 +205,11 @@ cleave_runtime *clv_trainer_runtime(const clv_trainer *t);
 /* ---- micro-batches: auto (trial.c) ----------------------------------------------------------- */
 
 /* Chooses the number of micro-batches of a run. Takes trial steps on random numbers, in separate
- * sessions with the workers, and prints the choice to standard output and to the journal. b: a
- * blueprint with any number of micro-batches. BLOCKS. */
-clv_code clv_choose_micro_batches(const clv_blueprint *b, clv_egress_record *record, bool json,
-                                  clv_journal *journal, uint64_t *ret, clv_err *err) CLV_USE_RESULT;
+ * sessions with the workers, and prints the choice to standard output, as JSON if prints_json, and
+ * to the journal. b: a blueprint with any number of micro-batches. BLOCKS. */
+clv_code clv_choose_micro_batches(const clv_blueprint *b, clv_egress_record *record,
+                                  bool prints_json, clv_journal *journal, uint64_t *ret,
+                                  clv_err *err) CLV_USE_RESULT;
 /* Reads the number of micro-batches that the run in run_dir has chosen. */
 clv_code clv_read_micro_batches(const char *run_dir, uint64_t *ret, clv_err *err) CLV_USE_RESULT;
 

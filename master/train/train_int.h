@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Internals of the trainer: modules.c connects and loads, egress.c feeds gate and record,
- * schedules.c keeps the placed schedules, packed.c packs sequences, stage_inputs.c cuts batches,
- * steps.c trains, front_cache.c sends rows of a frozen front to a worker that keeps them,
+ * train_int: internals of the trainer. modules.c connects and loads, egress.c feeds gate and
+ * record, schedules.c keeps the placed schedules, packed.c packs sequences, stage_inputs.c cuts
+ * batches, steps.c trains, front_cache.c sends rows of a frozen front to a worker that keeps them,
  * accuracy.c counts right predictions, measure.c measures links and stages, profiler.c writes
  * traces and profiles, trial.c chooses the number of micro-batches, eval.c evaluates, save.c saves
  * checkpoints, state.c restores them, resplit.c those of another cut, send_state.c sends state.
@@ -16,14 +16,15 @@
 #include "master/report/report.h"
 #include "master/train/train.h"
 
-/* number of placed schedules: for full and for short batches, with the old and the new window */
-enum { KEPT_SCHEDULES = 4 };
+/* largest number of placed schedules that a trainer keeps: for full and for short batches, with the
+ * old and the new window */
+enum { MAX_KEPT_SCHEDULES = 4 };
 
 /* ---- the trainer ----------------------------------------------------------------------------- */
 
 /* One micro-batch of the round in progress. */
 typedef struct clv_micro_batch {
-  size_t start, size; /* first row in the batch; number of rows */
+  size_t start, size; /* index of the first row in the batch; number of rows */
   uint32_t batch;     /* index of the batch in the round */
 } clv_micro_batch;
 
@@ -36,8 +37,8 @@ typedef struct clv_held_batch {
   size_t n; /* number of records */
 } clv_held_batch;
 
-/* Measures links and stages in some steps: the next step to measure, and the events of the measured
- * one. */
+/* State of the measurement of links and stages: the step that is measured next, and the events of
+ * the measured step. */
 typedef struct clv_sampler {
   bool is_window_auto;         /* pipeline.window is auto */
   uint64_t next_measured_step; /* the next step to measure */
@@ -114,7 +115,7 @@ struct clv_trainer {
   float *loss_shares;       /* share of each micro-batch in the loss of its batch */
   size_t *sizes;            /* [max_micro] rows of the micro-batches of one batch */
   /* placed schedules and the costs that they are made from */
-  clv_placed_schedule *schedules[KEPT_SCHEDULES];
+  clv_placed_schedule *schedules[MAX_KEPT_SCHEDULES];
   uint32_t n_schedules, window;
   bool has_costs;
   clv_sched_costs costs; /* costs of the last placed schedules; set if has_costs */
@@ -144,11 +145,12 @@ void clv_trainer_on_notice(void *trainer, const char *text);
 /* Callback of cleave_options.on_event: stores an event of the measured context. user: the
  * trainer. */
 void clv_trainer_on_event(void *user, cleave_context context, const cleave_event *event);
-/* Returns true if the round that begins is to be measured, and prepares its events. */
+/* Returns true if the trainer has to measure the round that begins, and empties the list of
+ * events. */
 bool clv_sampler_begin(clv_trainer *t);
 /* Evaluates the measurement of a round and chooses the window. The trainer calls it after each
- * round. measured: the events of the round have been stored; seconds: duration of the round. */
-clv_code clv_sampler_end(clv_trainer *t, const clv_placed_schedule *l, bool measured,
+ * round. is_measured: the events of the round have been stored; seconds: duration of the round. */
+clv_code clv_sampler_end(clv_trainer *t, const clv_placed_schedule *l, bool is_measured,
                          double seconds, clv_err *err) CLV_USE_RESULT;
 void clv_sampler_free_events(clv_sampler *w);
 /* Finds stage and micro-batch of an event of the round. Returns false if the event belongs to no
@@ -167,8 +169,8 @@ clv_code clv_sampler_measure(clv_trainer *t, const clv_placed_schedule *l, clv_s
 /* Converts a failure of libcleave to an error of the trainer, with step, worker and reason in its
  * text. Stores the worker's name in t->lost_worker if the failure is its loss. */
 clv_code clv_trainer_convert_error(clv_trainer *t, const cleave_error *reason, clv_err *err);
-/* Sets the activity that later errors name: `what` is static text, `step` the step. */
-void clv_trainer_set_activity(clv_trainer *t, const char *what, uint64_t step);
+/* Sets the activity and the step that later errors name. activity: static text. */
+void clv_trainer_set_activity(clv_trainer *t, const char *activity, uint64_t step);
 /* Calls a function of libcleave, and returns the converted error if the call fails. For functions
  * that return clv_code and have a trainer `t` and an error `err`. */
 #define CLV_TRY_API(call)                                                           \
@@ -194,11 +196,11 @@ typedef struct clv_sequences {
 /* Selects n sequences of the batch x from `start` on. CLV_INVALID: a length is out of range. */
 clv_code clv_trainer_select_sequences(const clv_trainer *t, clv_tensor *const *x, size_t start,
                                       size_t n, clv_sequences *ret, clv_err *err) CLV_USE_RESULT;
-/* Takes the rows of the sequences from a batch [B, ...]. by_position: the batch is [B, S, ...];
- * packs the positions of the sequences into [s->rows, ...] and fills the remaining rows with
- * `rest`. *ret refers to the trainer's memory until the next call. */
+/* Takes the rows of the sequences from a batch [B, ...]. has_positions: the batch is [B, S, ...];
+ * the function packs the positions of the sequences into [s->rows, ...] and fills the remaining
+ * rows with `fill_value`. *ret refers to the trainer's memory until the next call. */
 clv_code clv_trainer_pack_rows(clv_trainer *t, const clv_sequences *s, const clv_tensor *batch,
-                               bool by_position, int64_t rest, cleave_tensor *ret,
+                               bool has_positions, int64_t fill_value, cleave_tensor *ret,
                                clv_err *err) CLV_USE_RESULT;
 /* As clv_trainer_pack_rows, for the labels of the loss. Remaining rows get the ignored label. */
 clv_code clv_trainer_pack_targets(clv_trainer *t, const clv_sequences *s, const clv_tensor *y,
@@ -243,12 +245,12 @@ typedef struct clv_trainer_decay_lists {
   size_t n[2];
 } clv_trainer_decay_lists;
 void clv_trainer_free_decay_lists(clv_trainer_decay_lists *s);
-/* Copies the optimiser group `one` to `ret`: once, or twice if biases and normalisations have no
- * weight decay. *ret_n: number of copies. The groups refer to `sides`, which the caller frees after
- * their last use. */
-clv_code clv_trainer_make_groups(const clv_blueprint *b, const cleave_group *one,
-                                 clv_trainer_decay_lists *sides, cleave_group ret[2], size_t *ret_n,
-                                 clv_err *err) CLV_USE_RESULT;
+/* Copies the optimiser group `group` to `ret`: once, or twice if biases and normalisations have no
+ * weight decay. *ret_n: number of copies. The groups refer to `decay_lists`, which the caller frees
+ * after their last use. */
+clv_code clv_trainer_make_groups(const clv_blueprint *b, const cleave_group *group,
+                                 clv_trainer_decay_lists *decay_lists, cleave_group ret[2],
+                                 size_t *ret_n, clv_err *err) CLV_USE_RESULT;
 clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cleave_module **ret,
                                clv_err *err) CLV_USE_RESULT;
 
@@ -259,9 +261,9 @@ void clv_trainer_choose_cache_use(clv_trainer *t, const uint32_t *index, size_t 
 /* Makes the leaf for the stage behind the cached front, for records `index` [s->n] of the batch x.
  * If the worker keeps the rows of all these records, the leaf has only record numbers. Otherwise
  * the front computes the rows, and the worker keeps the rows that it receives. */
-clv_code clv_trainer_front_leaf(clv_trainer *t, cleave_context context, const uint32_t *index,
-                                clv_tensor *const *x, const clv_sequences *s, cleave_reference *ret,
-                                clv_err *err) CLV_USE_RESULT;
+clv_code clv_trainer_make_front_leaf(clv_trainer *t, cleave_context context, const uint32_t *index,
+                                     clv_tensor *const *x, const clv_sequences *s,
+                                     cleave_reference *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- gate and egress record (egress.c) ------------------------------------------------------- */
 
@@ -271,14 +273,16 @@ clv_code clv_trainer_make_flows(clv_trainer *t, clv_err *err) CLV_USE_RESULT;
  * trainer. */
 cleave_status clv_trainer_may_send(void *user, const cleave_sending *s, cleave_error *error);
 void clv_trainer_drop_flows(clv_trainer *t);
-/* Gets allowances from the egress record for a batch of `samples` samples, and for some batches
+/* Gets allowances from the egress record for a batch of n_samples samples, and for some batches
  * after it. Call before each step and before each batch of an evaluation. */
-clv_code clv_trainer_allow_batch(clv_trainer *t, uint64_t samples, bool training,
+clv_code clv_trainer_allow_batch(clv_trainer *t, uint64_t n_samples, bool is_training,
                                  clv_err *err) CLV_USE_RESULT;
 /* Charges the allowances of the tensors that a stage's worker exchanges directly with the next
- * stage's worker: the value and, if training, its gradient. places: rows of packed sequences. */
-clv_code clv_trainer_charge_direct(clv_trainer *t, uint32_t stage, uint64_t samples,
-                                   uint64_t places, bool training, clv_err *err) CLV_USE_RESULT;
+ * stage's worker: the value and, if is_training, its gradient. n_positions: rows of packed
+ * sequences. */
+clv_code clv_trainer_charge_direct(clv_trainer *t, uint32_t stage, uint64_t n_samples,
+                                   uint64_t n_positions, bool is_training,
+                                   clv_err *err) CLV_USE_RESULT;
 /* Gets allowances from the egress record for n pieces of a stage's state. Call before the pieces
  * are sent. */
 clv_code clv_trainer_allow_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
@@ -318,15 +322,16 @@ void clv_trainer_drop_save(clv_trainer *t);
 
 /* Sends the weights of the session's files to their stages. */
 clv_code clv_trainer_push_files(clv_trainer *t, clv_err *err) CLV_USE_RESULT;
+
 /* ---- sending state (send_state.c) ------------------------------------------------------------ */
 
-/* Where the values of a tensor come from: an entry of a file, a tensor of a folder or, if both are
- * NULL, one number. */
+/* Origin of the values of a tensor: an entry of a file, a tensor of a folder or, if `file` and
+ * `folder` are NULL, the number `value`. */
 typedef struct clv_state_origin {
   const clv_weights_file *file;
   const clv_weights_entry *entry; /* entry of `file` */
   clv_weights_folder *folder;
-  size_t index; /* of the tensor in `folder` */
+  size_t index; /* index of the tensor in `folder` */
   int64_t value;
 } clv_state_origin;
 

@@ -15,8 +15,9 @@
 
 #include "master/train/train_int.h"
 
-enum { TRIALS = 3, TRIAL_STEPS = 4 };
-static const uint64_t trial_micro_batches[TRIALS] = {1, 4, 16};
+enum { N_TRIALS = 3, STEPS_PER_TRIAL = 4 };
+static const uint64_t trial_micro_batches[N_TRIALS] = {1, 4, 16};
+/* longest step that may be chosen, relative to the quickest one */
 static const double MAX_SLOWDOWN = 1.02;
 
 /* ---- a trial --------------------------------------------------------------------------------- */
@@ -29,7 +30,8 @@ typedef struct trial {
   clv_batch batch;
   clv_sched_costs quickest_costs; /* costs of the quickest step */
   double quickest_s;              /* duration of the quickest step */
-  clv_code code;                  /* of the first measurement that failed, with its error */
+  /* code of the first measurement that failed, whose error is `err`; CLV_OK: none failed */
+  clv_code code;
   clv_err err;
 } trial;
 
@@ -40,9 +42,9 @@ static void free_trial(trial *t) {
   clv_tensor_unref(t->batch.y);
 }
 
-/* Makes a tensor of random numbers; an i64 tensor (tokens, classes) has `whole` in every
+/* Makes a tensor of random numbers; an i64 tensor (tokens, classes) has `integer` in every
  * element. */
-static clv_code make_random_tensor(const clv_node *n, int64_t batch, int64_t whole,
+static clv_code make_random_tensor(const clv_node *n, int64_t batch, int64_t integer,
                                    clv_tensor **ret, clv_err *err) {
   clv_shape shape = n->shape;
   const clv_rng_key key = {.layer = 1};
@@ -53,7 +55,7 @@ static clv_code make_random_tensor(const clv_node *n, int64_t batch, int64_t who
   }
   CLV_TRY(clv_tensor_new(n->dtype, &shape, ret, err));
   for (size_t i = 0; n->dtype == CLV_I64 && i < (*ret)->n; i++)
-    ((int64_t *)(*ret)->data)[i] = whole;
+    ((int64_t *)(*ret)->data)[i] = integer;
   if (n->dtype == CLV_F32) clv_rng_uniform(&key, 0, 1, (*ret)->data, (*ret)->bytes / sizeof(float));
   return CLV_OK;
 }
@@ -90,7 +92,7 @@ static void on_measured_step(void *user, clv_trainer *trainer, const clv_placed_
 static clv_code take_trial_steps(trial *t, clv_err *err) {
   const clv_step_result *results;
   uint32_t n_done;
-  for (int i = 0; i < TRIAL_STEPS; i++) {
+  for (int i = 0; i < STEPS_PER_TRIAL; i++) {
     CLV_TRY(clv_trainer_step(t->trainer, &t->batch, true, &n_done, &results, err));
     if (t->code != CLV_OK) return *err = t->err, t->code;
   }
@@ -121,12 +123,13 @@ static clv_code run_trial(const clv_blueprint *b, clv_egress_record *record, uin
 
 /* ---- the choice ------------------------------------------------------------------------------ */
 
+/* Measurements of the trials from which the number of micro-batches is chosen. */
 typedef struct choice {
   const clv_blueprint *b;
   uint32_t n; /* number of trials with a measured step */
-  uint64_t n_micro[TRIALS];
-  int64_t micro_samples[TRIALS]; /* samples of a micro-batch, descending */
-  clv_sched_costs *costs;        /* [n] costs of the quickest step of each trial */
+  uint64_t n_micro[N_TRIALS];
+  int64_t micro_samples[N_TRIALS]; /* samples of a micro-batch, descending */
+  clv_sched_costs *costs;          /* [n] costs of the quickest step of each trial */
 } choice;
 
 /* Interpolates between the trials the costs of a micro-batch of `samples` samples. */
@@ -140,12 +143,12 @@ static void interpolate_costs(const choice *c, double samples, clv_sched_costs *
   *ret = (clv_sched_costs){.sends_input_gradient_first = true};
   for (size_t f = 0; f < CLV_COUNT(fields); f++)
     for (uint32_t s = 0; s <= c->b->n_stages; s++) {
-      size_t at = fields[f] + s * sizeof(double);
-      double value[TRIALS];
+      size_t offset = fields[f] + s * sizeof(double);
+      double value[N_TRIALS];
       for (uint32_t k = 0; k < c->n; k++)
-        memcpy(&value[k], (const char *)&c->costs[k] + at, sizeof *value);
+        memcpy(&value[k], (const char *)&c->costs[k] + offset, sizeof *value);
       value[0] = clv_interpolate(c->micro_samples, value, c->n, samples);
-      memcpy((char *)ret + at, value, sizeof *value);
+      memcpy((char *)ret + offset, value, sizeof *value);
     }
 }
 
@@ -167,27 +170,28 @@ static clv_code predict_step_seconds(const choice *c, uint32_t n_micro, double *
   return clv_sched_round_seconds(s, &costs, ret, err);
 }
 
+/* Output of the choice: a line on standard output, as JSON or text, and an entry of the journal. */
 typedef struct choice_output {
-  bool json;
+  bool prints_json;
   clv_journal *journal;
 } choice_output;
 
-static void print_choice(const choice *c, uint64_t n_micro, double seconds, double one_s,
+static void print_choice(const choice *c, uint64_t n_micro, double seconds, double single_micro_s,
                          const choice_output *v) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
   clv_bytes_printf(&json,
                    "{\"event\":\"micro_batches\",\"micro_batches\":%llu,\"step_s\":%.6f,"
                    "\"step_of_1_s\":%.6f}",
-                   (unsigned long long)n_micro, seconds, one_s);
+                   (unsigned long long)n_micro, seconds, single_micro_s);
   clv_bytes_printf(&text, "micro_batches: %llu, by trial steps with", (unsigned long long)n_micro);
   for (uint32_t k = 0; k < c->n; k++)
     clv_bytes_printf(&text, "%s %llu", k ? "," : "", (unsigned long long)c->n_micro[k]);
   clv_bytes_printf(
       &text,
       ": a step of %llu samples is expected to take %.1f ms, one of a single micro-batch %.1f",
-      (unsigned long long)c->b->config->train.batch, 1e3 * seconds, 1e3 * one_s);
+      (unsigned long long)c->b->config->train.batch, 1e3 * seconds, 1e3 * single_micro_s);
   if (text.failed || json.failed) return;
-  printf("%s\n", v->json ? json.data : text.data);
+  printf("%s\n", v->prints_json ? json.data : text.data);
   fflush(stdout);
   clv_journal_add(v->journal, text.data, json.data);
 }
@@ -197,44 +201,45 @@ static clv_code choose_number(const choice *c, const choice_output *v, uint64_t 
   CLV_AUTO(clv_freep) uint32_t *n_micro = NULL;
   CLV_AUTO(clv_freep) double *seconds = NULL;
   uint32_t n, i = 0;
-  double best = INFINITY;
+  double best_s = INFINITY;
   CLV_TRY(clv_micro_batch_choices(c->b->config->train.batch, c->micro_samples[c->n - 1], 0,
                                   &n_micro, &n, err));
   CLV_TRY(clv_alloc(n, sizeof *seconds, &seconds, err));
   for (uint32_t k = 0; k < n; k++) {
     clv_err reason; /* ignored: the schedule cannot have this number of micro-batches */
     if (predict_step_seconds(c, n_micro[k], &seconds[k], &reason) != CLV_OK) seconds[k] = INFINITY;
-    best = fmin(best, seconds[k]);
+    best_s = fmin(best_s, seconds[k]);
   }
-  while (i + 1 < n && !(seconds[i] <= MAX_SLOWDOWN * best)) i++;
+  while (i + 1 < n && !(seconds[i] <= MAX_SLOWDOWN * best_s)) i++;
   *ret = n_micro[i];
   print_choice(c, n_micro[i], seconds[i], seconds[0], v);
   return CLV_OK;
 }
 
-clv_code clv_choose_micro_batches(const clv_blueprint *b, clv_egress_record *record, bool json,
-                                  clv_journal *journal, uint64_t *ret, clv_err *err) {
+clv_code clv_choose_micro_batches(const clv_blueprint *b, clv_egress_record *record,
+                                  bool prints_json, clv_journal *journal, uint64_t *ret,
+                                  clv_err *err) {
   CLV_AUTO(clv_freep) clv_sched_costs *costs = NULL;
   size_t sizes[16];
   choice c = {.b = b};
-  CLV_TRY(clv_alloc(TRIALS, sizeof *costs, &costs, err));
+  CLV_TRY(clv_alloc(N_TRIALS, sizeof *costs, &costs, err));
   c.costs = costs;
-  for (int i = 0; i < TRIALS; i++) {
+  for (int i = 0; i < N_TRIALS; i++) {
     CLV_AUTO(free_trial) trial t = {0};
-    uint64_t m = trial_micro_batches[i];
-    if (!clv_can_cut_batch(b->config->train.batch, m, m > 1 ? 2 : 1, sizes))
+    uint64_t n_micro = trial_micro_batches[i];
+    if (!clv_can_cut_batch(b->config->train.batch, n_micro, n_micro > 1 ? 2 : 1, sizes))
       break; /* batch norm needs at least two rows in each micro-batch */
-    if (run_trial(b, record, m, &t, err) != CLV_OK)
+    if (run_trial(b, record, n_micro, &t, err) != CLV_OK)
       return clv_err_prefix(err, "trial for micro_batches: auto");
     if (isinf(t.quickest_s)) continue;
     costs[c.n] = t.quickest_costs;
-    c.n_micro[c.n] = m;
-    c.micro_samples[c.n++] = (int64_t)((b->config->train.batch + m - 1) / m);
+    c.n_micro[c.n] = n_micro;
+    c.micro_samples[c.n++] = (int64_t)((b->config->train.batch + n_micro - 1) / n_micro);
   }
   if (!c.n)
     return clv_fail(err, CLV_UNAVAILABLE,
                     "micro_batches: auto: no trial step could be timed; give a number");
-  return choose_number(&c, &(choice_output){json, journal}, ret, err);
+  return choose_number(&c, &(choice_output){prints_json, journal}, ret, err);
 }
 
 clv_code clv_read_micro_batches(const char *run_dir, uint64_t *ret, clv_err *err) {

@@ -18,7 +18,8 @@ enum { MAX_TEXTS = 16 };
 static clv_remote_spec workers[] = {{.name = "w1"}, {.name = "worker-2"}, {.name = "w3"}};
 
 static void check_estimate(const clv_link_estimate *l) {
-  NEVER(!(l->latency_s >= 0 && l->latency_s <= 30 && l->bytes_s >= 100 && l->bytes_s <= 1e12));
+  NEVER(!(l->latency_s >= 0 && l->latency_s <= 30 && l->bytes_per_s >= 100 &&
+          l->bytes_per_s <= 1e12));
 }
 
 static void check_estimates(const clv_links *l) {

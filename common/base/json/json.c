@@ -189,12 +189,13 @@ static size_t number_length(const clv_json *j, size_t at, bool *ret_whole) {
   return at - begin;
 }
 
-enum { MAX_NUMBER = 63 }; /* most characters of a number */
+enum { MAX_NUMBER_LEN = 63 }; /* most characters of a number */
 
-static clv_code read_number(clv_json *j, char text[MAX_NUMBER + 1], bool *ret_whole, clv_err *err) {
+static clv_code read_number(clv_json *j, char text[MAX_NUMBER_LEN + 1], bool *ret_whole,
+                            clv_err *err) {
   CLV_TRY(expect_kind(j, CLV_JSON_NUMERAL, err));
   size_t n = number_length(j, j->at, ret_whole);
-  if (!n || n > MAX_NUMBER) return clv_json_fail(j, j->at, err, "a number is not valid");
+  if (!n || n > MAX_NUMBER_LEN) return clv_json_fail(j, j->at, err, "a number is not valid");
   memcpy(text, j->text + j->at, n);
   text[n] = '\0';
   j->at += n;
@@ -202,7 +203,7 @@ static clv_code read_number(clv_json *j, char text[MAX_NUMBER + 1], bool *ret_wh
 }
 
 clv_code clv_json_read_integer(clv_json *j, int64_t low, int64_t high, int64_t *ret, clv_err *err) {
-  char text[MAX_NUMBER + 1];
+  char text[MAX_NUMBER_LEN + 1];
   bool whole;
   skip_space(j);
   size_t from = j->at;
@@ -217,7 +218,7 @@ clv_code clv_json_read_integer(clv_json *j, int64_t low, int64_t high, int64_t *
 }
 
 clv_code clv_json_read_real(clv_json *j, double *ret, clv_err *err) {
-  char text[MAX_NUMBER + 1];
+  char text[MAX_NUMBER_LEN + 1];
   bool whole;
   skip_space(j);
   size_t from = j->at;

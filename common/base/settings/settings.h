@@ -145,7 +145,8 @@ typedef struct clv_format_row {
   const char *inputs[CLV_FORMAT_INPUTS + 1], *default_inputs[CLV_FORMAT_INPUTS + 1];
   /* description of what data.validation.group names; NULL: the key is refused */
   const char *group;
-  /* what the format itself groups records by, for the message that refuses the key */
+  /* unit by which the format keeps records together without data.validation.group, in the plural:
+   * "their files"; the error that refuses this key quotes it. NULL: none */
   const char *grouped_by;
   /* description of where class names come from; NULL: classes are numbers */
   const char *classes;
@@ -189,7 +190,8 @@ typedef enum clv_missing_rule {
   CLV_MISSING_MEDIAN,
   CLV_MISSING_MOST_FREQUENT, /* of equally frequent values the smallest */
   CLV_MISSING_VALUE,         /* the value that the session file gives */
-  CLV_MISSING_OWN,           /* categories: a place of its own */
+  /* CLV_COLUMN_CATEGORY alone: missing values get a one-hot position of their own */
+  CLV_MISSING_OWN,
 } clv_missing_rule;
 extern const char *const clv_missing_rule_names[];
 

@@ -133,8 +133,8 @@ void clv_rrefs_receive_message(clv_rrefs *t, uint32_t from, const clv_rref_messa
 
 /* ---- requests of the node -------------------------------------------------------------------- */
 
-/* Makes an entry and its handle together. No KEEP is sent to this node itself, because it would be
- * handled after the next message. */
+/* Makes an entry and its handle together. Sends no KEEP to this node itself, because end_input
+ * would handle the KEEP only after this function has returned. */
 static clv_code make_owned(clv_rrefs *t, const clv_rref_new_ids *b, clv_tensor *tensor,
                            clv_err *err) {
   clv_rref_fork *f = NULL;

@@ -71,17 +71,16 @@ typedef struct api_operation {
   /* Copies the result of a successful operation to *ret. NULL: it has no result. */
   cleave_status (*copy_result)(const struct api_future *f, void *ret, cleave_error *error);
   void (*free)(cleave_runtime *rt, struct api_future *f); /* frees f->work; NULL: no work */
-  bool
-      /* the operation waits for earlier backwards, steps and writes of its context */
-      runs_in_order;
+  /* the operation waits for earlier backwards, steps and writes of its context */
+  bool runs_in_order;
   bool may_begin_while_closing; /* may begin while the runtime is being closed */
   bool has_thread;              /* a separate thread runs it, which cannot be stopped */
   bool needs_no_thread;         /* its future advances without the thread of futures */
 } api_operation;
 
 typedef struct api_future {
-  uint64_t
-      id; /* id of the program's handle; 0: a blocking function uses the record, without a handle */
+  /* id of the program's handle; 0: a blocking function uses the record, without a handle */
+  uint64_t id;
   const api_operation *op;
   uint32_t stage;      /* state of the operation, an enum of its file; 0: nothing has been sent */
   uint32_t n_users;    /* number of functions that use the record now */
@@ -90,7 +89,9 @@ typedef struct api_future {
   bool is_finished;    /* the operation has ended; a cancelled one may be done before */
   bool is_released;    /* the program has no handle any more */
   bool cannot_cancel;  /* its work goes on after a cancel; only the result is dropped */
-  bool owns_pass;      /* the backward pass of the context runs for it */
+  /* this operation runs the context's backward pass now, or for a step the vote; when it ends,
+   * is_backward_running is cleared */
+  bool owns_pass;
   /* API_CLOSE: END_CONTEXT is sent after the owners of kept values have answered */
   bool end_awaits_owners;
   uint64_t until_ns, deadline_ms;

@@ -57,11 +57,12 @@ void api_module_free_saved_state(cleave_module *m, int kind);
 cleave_status api_modules_await_idle(cleave_module *const *modules, size_t n, const char *what,
                                      uint64_t until_ns, cleave_error *error) CLEAVE_RESULT;
 
-/* param_groups.c: as api_modules_await_idle, for the modules of groups. api_groups_add_unstepped
- * makes room in a module for parameters that learn and are in no group. */
+/* param_groups.c: as api_modules_await_idle, for the modules of groups.
+ * api_module_add_unstepped_group makes room in a module for parameters that learn and are in no
+ * group. */
 cleave_status api_groups_await_idle(const cleave_optimizer *o, const cleave_group *groups,
                                     size_t n_groups, cleave_error *error) CLEAVE_RESULT;
-cleave_status api_groups_add_unstepped(cleave_module *m, cleave_error *error) CLEAVE_RESULT;
+cleave_status api_module_add_unstepped_group(cleave_module *m, cleave_error *error) CLEAVE_RESULT;
 
 /* Handle a node's answer to UNLOAD: UNLOADED or ERROR. api_on_unload_error returns whether the
  * ERROR answers an UNLOAD. */

@@ -171,7 +171,7 @@ static cleave_status join_group(cleave_optimizer *o, const cleave_group *from,
 }
 
 /* Inserts group 0 for the trainable parameters that are in no group, if there are any. */
-cleave_status api_groups_add_unstepped(cleave_module *m, cleave_error *error) {
+cleave_status api_module_add_unstepped_group(cleave_module *m, cleave_error *error) {
   bool rest = false;
   if (!m->optimizer || m->has_unstepped_group) return CLEAVE_OK;
   for (int i = 0; i < m->params->n; i++)
@@ -207,7 +207,8 @@ cleave_status api_groups_join(cleave_optimizer *o, const cleave_group *groups, s
                               cleave_error *error) {
   o->cannot_revert = groups[0].no_rollback;
   for (size_t i = 0; i < n_groups; i++) PASS(join_group(o, &groups[i], error));
-  for (size_t i = 0; i < o->n_modules; i++) PASS(api_groups_add_unstepped(o->modules[i], error));
+  for (size_t i = 0; i < o->n_modules; i++)
+    PASS(api_module_add_unstepped_group(o->modules[i], error));
   return CLEAVE_OK;
 }
 

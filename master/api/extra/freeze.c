@@ -47,7 +47,7 @@ static cleave_status set_frozen(cleave_module *m, const char *const *names, size
     for (size_t k = 0; k < n; k++)
       if (matches_name(p, names[k])) p->frozen = frozen;
   }
-  cleave_status status = api_groups_add_unstepped(m, error);
+  cleave_status status = api_module_add_unstepped_group(m, error);
   for (int i = 0; i < m->params->n && status != CLEAVE_OK; i++)
     m->params->list[i].frozen = before[i];
   count_trainable_params(m);

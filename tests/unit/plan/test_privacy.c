@@ -399,10 +399,10 @@ static void front_findings_match_the_table(void **state) {
     clv_narrowest_element share = b->stages[0].narrowest_picture_element;
     if (b->stages[0].output_findings != r->wanted_findings ||
         b->egress[0].findings != r->wanted_findings ||
-        (r->min_positions && share.least != r->min_positions))
+        (r->min_positions && share.n_positions != r->min_positions))
       fail_msg("%s %s %s: shows %s, %lld of %lld", r->first_layers, r->other_layers, r->train_keys,
-               clv_findings_words(b->stages[0].output_findings, words_of), (long long)share.least,
-               (long long)share.places);
+               clv_findings_words(b->stages[0].output_findings, words_of),
+               (long long)share.n_positions, (long long)share.n_record_positions);
     /* a worker's layers hide nothing, but they may add positions */
     assert_int_equal(b->stages[1].output_findings & (RAW | KNOWN),
                      r->wanted_findings & (RAW | KNOWN));
