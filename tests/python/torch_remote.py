@@ -709,6 +709,23 @@ def rules_of_plan_judge_an_exported_front():
 
 
 @suite.test
+def front_that_a_worker_had_is_refused_with_zero_bytes():
+    """The first runtime sends a layer to w1; in the next one it is in front, with a factor."""
+    layer, front, records = nn.Linear(16, 32), nn.Linear(16, 32), torch.randn(32, 16)
+    with cleave.open(session) as rt:
+        far(rt, layer, features=16).place()
+    with torch.no_grad():
+        front.weight.copy_(3 * layer.weight)
+    sends = {"front": (nn.Sequential(front, nn.Tanh()), records), "secret": True}
+    with cleave.open(session) as rt:
+        e = raised(cleave.DeniedError, far, rt, nn.Linear(32, 24), sends=sends)
+        assert "at 'spiffe://test/w1' in an earlier session" in str(e) and "front known" in e.hint, (str(e), e.hint)
+        assert not len(rt.egress()), rt.egress()
+        far(rt, nn.Linear(32, 24), sends={**sends, "inputs": "front known"})
+        assert rt.egress()[0].shows.endswith("FRONT KNOWN"), rt.egress()
+
+
+@suite.test
 def loader_processes_and_garbage_in_any_order():
     front, middle, head = parts()
     rt = cleave.open(session)
