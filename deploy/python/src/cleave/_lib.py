@@ -15,7 +15,7 @@ from ._tables import Table
 
 T = TypeVar("T")
 SLICE_MS = 50  # a call that waits looks at signals after so long
-HELD_MS = 1  # a step keeps Python's lock for so long, a fifth of what threads grant each other
+HELD_MS = 4  # a step keeps Python's lock for so long at most; threads grant each other 5, and a timer before the next tick costs 50 us
 
 
 def _preloaded(folder: str) -> object:
