@@ -409,10 +409,11 @@ typedef struct cleave_declaration {
  * the program has declared 4,096 rows.
  *
  * The rules of `cleave-master plan` judge a VALUE that modules at the master have made, from the
- * leaves of its context on, and a LEAF with a `front`. A row that says less than they find is
- * refused (CLEAVE_DENIED): a VALUE before its first tensor is sent. Layers whose keys or values a
- * worker had before, by the ledger of this host, hide nothing. The library cannot prove `shows` and
- * `hiding_layers` of other rows, nor `front`: record and policy take the program's word. */
+ * leaves of its context on, a GRADIENT that comes from a loss layer, and a LEAF with a `front`. A
+ * row that says less than they find is refused (CLEAVE_DENIED) before its first tensor is sent.
+ * Layers whose keys or values a worker had before, by the ledger of this host, hide nothing. The
+ * library cannot prove `shows` and `hiding_layers` of other rows, nor `front`: record and policy
+ * take the program's word. */
 CLEAVE_API cleave_status cleave_declare(cleave_runtime *runtime, const cleave_declaration *row,
                                         cleave_error *error) CLEAVE_RESULT;
 

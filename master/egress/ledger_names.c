@@ -121,7 +121,8 @@ static clv_code add_reason_of_rows(const clv_ledger *l, const clv_weights_sample
   }
   if (points >= CLV_ROW_POINTS)
     clv_bytes_printf(
-        reason, "has %zu of %zu %s that were, times a factor, at '%.100s' in an earlier session (%s)",
+        reason,
+        "has %zu of %zu %s that were, times a factor, at '%.100s' in an earlier session (%s)",
         n_found, names.n, columns ? "columns" : "rows", found.identity, found.date);
   return reason->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }

@@ -489,8 +489,9 @@ typedef struct api_gate {
   cleave_status (*check)(void *user, const cleave_sending *what, cleave_error *error);
   /* Counts a tensor that all hooks permit. The tensor is not sent if it fails. */
   cleave_status (*charge)(void *user, const cleave_sending *what, cleave_error *error);
-  /* Compares what a value of a module at the master shows with its row, after `check` has found it.
-   * Called with `owner`; NULL: the gate is off. */
+  /* Compares a value of a module at the master, or a gradient for the value of a module at a
+   * worker, with its row, after `check` has found that. Called with `owner`; NULL: the gate is
+   * off. */
   cleave_status (*judge)(void *owner, const api_value *v, const cleave_sending *what,
                          cleave_error *error);
   /* Note in the ledger of this host, before anything is sent, what the module's worker will know:

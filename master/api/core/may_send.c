@@ -105,13 +105,16 @@ static clv_code ask_program(const cleave_runtime *rt, const cleave_sending *what
   return CLV_OK;
 }
 
-/* Compares the value of a module at the master with its row. Others have no layers here, or passed
- * the gate when they were sent to the worker that made them. */
+/* Compares the value of a module at the master, or the gradient of one at a worker, with its row.
+ * Relayed ones passed the gate when they were sent to the worker that made them. */
 static clv_code judge(const cleave_runtime *rt, const clv_frame *f, const cleave_sending *what,
                       clv_err *err) {
   cleave_error why = {.status = CLEAVE_OK};
-  const api_value *v = f->kind == CLV_VALUE ? api_id_table_get(&rt->values, f->message_id) : NULL;
-  if (!rt->gate.judge || what->kind != CLEAVE_SENDING_VALUE || !v || v->module->node) return CLV_OK;
+  bool is_value = f->kind == CLV_VALUE, is_gradient = f->kind == CLV_GRADIENT;
+  const api_value *v =
+      is_value || is_gradient ? api_id_table_get(&rt->values, f->message_id) : NULL;
+  if (!rt->gate.judge || !v || !v->module || what->relayed) return CLV_OK;
+  if (is_value ? v->module->node != 0 : v->module->node == 0) return CLV_OK;
   if (rt->gate.judge(rt->gate.owner, v, what, &why) != CLEAVE_OK) return hook_error(&why, err);
   return CLV_OK;
 }

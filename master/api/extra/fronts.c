@@ -10,7 +10,8 @@
  * Before the first value of a module at the master is sent under a row, api_fronts_judge joins the
  * graphs of all calls that the value depends on to one graph, from the leaves on. A layer of it is
  * at a worker, known, or secret: its key or values are looked up in the ledger. The rules of `plan`
- * (master/reach) then say what the value shows, and the gate compares that with the row.
+ * (master/reach) then say what the value shows, and the gate compares that with the row. A gradient
+ * for a worker is followed back from the loss in the same way.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,8 +22,8 @@
 #include "master/reach/reach.h"
 
 enum {
-  MAX_CALLS = 1024,   /* most values that one value is joined of; more count as raw records */
-  ALL_READS = 256,    /* readings of weights that are all noted; later ones once a minute */
+  MAX_CALLS = 1024, /* most values that one value is joined of; more count as raw records */
+  ALL_READS = 256,  /* readings of weights that are all noted; later ones once a minute */
   READ_INTERVAL_S = 60
 };
 
@@ -44,10 +45,10 @@ typedef struct sources {
 struct api_fronts {
   const clv_session_config *config;
   clv_program_gate *gate;
-  bool judges;                  /* rows are compared with what the values show */
-  given_values *given;          /* [n_given] */
+  bool judges;         /* rows are compared with what the values show */
+  given_values *given; /* [n_given] */
   size_t n_given;
-  uint64_t *compared;             /* [n_compared] joined graphs that their rows agree with */
+  uint64_t *compared; /* [n_compared] joined graphs that their rows agree with */
   size_t n_compared;
   uint64_t n_reads, next_read_ns; /* noted readings; time of the next one, at the earliest */
   sources found;                  /* values that the value being compared is made of */
@@ -244,6 +245,7 @@ cleave_status api_fronts_note_values(api_fronts *f, const api_noted_values *v,
 
 /* A joined graph, with what workers know of each node, and the first reason for it. */
 typedef struct joined {
+  bool of_labels; /* layers that do not learn hide nothing */
   clv_graph *graph;
   clv_reach_layer *kinds; /* [CLV_MAX_NODES] */
   clv_ledger *ledger;     /* NULL until a layer is looked up */
@@ -317,6 +319,16 @@ static bool has_weights(const clv_node *n) {
   return clv_op_def_of(n->op)->mixing != CLV_MIXES_NOTHING;
 }
 
+/* True if some weight of the layer learns. */
+static bool learns(const cleave_module *m, int k) {
+  bool any = false;
+  for (int i = 0; i < m->params->n; i++) {
+    const clv_param *p = &m->params->list[i];
+    any |= p->node == k && p->shape.rank >= 2 && p->trainable && !p->frozen;
+  }
+  return any;
+}
+
 static clv_code kind_of_layer(const api_fronts *f, joined *j, const cleave_module *m, int k,
                               clv_reach_layer *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes reason = {0};
@@ -324,6 +336,7 @@ static clv_code kind_of_layer(const api_fronts *f, joined *j, const cleave_modul
   *ret = m->node ? CLV_REACH_AT_WORKER : CLV_REACH_SECRET;
   if (m->node || !has_weights(n)) return CLV_OK;
   CLV_TRY(add_reason_of_layer(f, j, m, k, &reason, err));
+  if (!reason.len && j->of_labels && !learns(m, k)) clv_bytes_puts(&reason, "is frozen");
   if (!reason.len) return CLV_OK;
   *ret = CLV_REACH_KNOWN;
   keep_first_reason(j, n->name, m->name, &reason);
@@ -461,6 +474,43 @@ static clv_code judge_value(api_fronts *f, const api_value *v, bool is_whole, jo
   return judge_node(j, node_of_source(&f->found, v), ret, err);
 }
 
+/* Judges the gradient for a node, from the value that the loss reads on. */
+static clv_code judge_gradient_of_node(const joined *j, int node, verdict *ret, clv_err *err) {
+  const clv_graph *g = j->graph;
+  CLV_AUTO(clv_freep) clv_reach *reach = NULL;
+  CLV_AUTO(clv_freep) uint32_t *n_hiding = NULL;
+  CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *reach, &reach, err));
+  CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *n_hiding, &n_hiding, err));
+  CLV_TRY(clv_reach_backward(g, j->kinds, g->nodes[node].layer, reach, err));
+  for (int k = 0; k < g->n_nodes; k++) n_hiding[k] = UINT32_MAX;
+  n_hiding[g->output_node] = 0;
+  for (int k = g->output_node; k > node; k--)
+    for (int i = 0; n_hiding[k] != UINT32_MAX && i < g->nodes[k].n_in; i++) {
+      uint32_t *to = &n_hiding[g->nodes[k].in[i]];
+      *to = CLV_MIN(*to, n_hiding[k] + is_hiding(j, reach, k));
+    }
+  bool readable = reach[node].is_unmixed || reach[node].known;
+  *ret = (verdict){readable ? CLV_FINDING_LABELS_READABLE : CLV_FINDING_MIXED, n_hiding[node]};
+  return CLV_OK;
+}
+
+/* Judges the gradient of v that comes from one root of the backward, whose sources are in f->found.
+ * The root has to be a loss layer of Cleave, alone or last in its module. */
+static clv_code judge_gradient(api_fronts *f, const api_value *v, const api_value *root, joined *j,
+                               verdict *ret, clv_err *err) {
+  j->of_labels = true;
+  CLV_TRY(joined_begin(j, err));
+  CLV_TRY(join_sources(f, j, &f->found, err));
+  const clv_node *loss = &j->graph->nodes[node_of_source(&f->found, root)];
+  *ret = (verdict){CLV_FINDING_LABELS_READABLE, 0};
+  if (!clv_op_is_loss(loss->op)) {
+    clv_bytes_printf(&j->reason, "'%.60s' ends with no loss layer", root->module->name);
+    return CLV_OK;
+  }
+  j->graph->output_node = loss->in[0];
+  return judge_gradient_of_node(j, node_of_source(&f->found, v), ret, err);
+}
+
 /* ---- compared before ------------------------------------------------------------------------- */
 
 static uint64_t mix(uint64_t hash, uint64_t with) {
@@ -475,7 +525,8 @@ static uint64_t number_of_calls(const api_fronts *f, const char *worker) {
   for (size_t i = 0; i < f->found.n; i++) {
     const api_value *v = f->found.list[i];
     hash = mix(hash, v->module ? v->module->load_number : 0);
-    for (int k = 1; !v->module && k < v->shape.rank; k++) hash = mix(hash, (uint64_t)v->shape.dim[k]);
+    for (int k = 1; !v->module && k < v->shape.rank; k++)
+      hash = mix(hash, (uint64_t)v->shape.dim[k]);
     for (uint32_t k = 0; v->module && k < v->n_args; k++)
       hash = mix(hash, (uint64_t)index_of_source(&f->found, v->args[k]));
   }
@@ -495,19 +546,60 @@ static void remember_compared(api_fronts *f, uint64_t number) {
   f->compared[f->n_compared++] = number;
 }
 
-cleave_status api_fronts_judge(api_fronts *f, const api_value *v, const cleave_sending *what,
-                               cleave_error *error) {
+/* Compares the row of a tensor with the verdict, and remembers a number that agrees; 0: none. */
+static cleave_status compare(api_fronts *f, const cleave_sending *what, const verdict *found,
+                             const joined *j, uint64_t number, cleave_error *error) {
+  cleave_status status = clv_program_gate_compare(f->gate, what, found->findings, found->n_hiding,
+                                                  j->reason.len ? j->reason.data : "", error);
+  if (status == CLEAVE_OK && number) remember_compared(f, number);
+  return status;
+}
+
+static cleave_status compare_value(api_fronts *f, const api_value *v, const cleave_sending *what,
+                                   cleave_error *error) {
   CLV_AUTO(joined_done) joined j = {0};
   verdict found;
-  if (!clv_program_gate_claims(f->gate, what)) return CLEAVE_OK;
   bool is_whole = find_sources(v, &f->found);
   uint64_t number = is_whole ? number_of_calls(f, what->worker) : 0;
   if (is_whole && was_compared(f, number)) return CLEAVE_OK;
   TRY(judge_value(f, v, is_whole, &j, &found, &err));
-  cleave_status status = clv_program_gate_compare(f->gate, what, found.findings, found.n_hiding,
-                                                  j.reason.len ? j.reason.data : "", error);
-  if (status == CLEAVE_OK && is_whole) remember_compared(f, number);
-  return status;
+  return compare(f, what, &found, &j, number, error);
+}
+
+static bool is_source(const sources *s, const api_value *v) {
+  for (size_t i = 0; i < s->n; i++)
+    if (s->list[i] == v) return true;
+  return false;
+}
+
+static cleave_status compare_gradient_from(api_fronts *f, const api_value *v, const api_value *root,
+                                           const cleave_sending *what, cleave_error *error) {
+  CLV_AUTO(joined_done) joined j = {0};
+  verdict found = {CLV_FINDING_LABELS_READABLE, 0};
+  bool is_whole = find_sources(root, &f->found);
+  if (is_whole && !is_source(&f->found, v)) return CLEAVE_OK;
+  uint64_t number =
+      is_whole ? mix(number_of_calls(f, what->worker), 1 + index_of_source(&f->found, v)) : 0;
+  if (is_whole && was_compared(f, number)) return CLEAVE_OK;
+  if (is_whole) TRY(judge_gradient(f, v, root, &j, &found, &err));
+  return compare(f, what, &found, &j, number, error);
+}
+
+/* Compares the row with the gradients of all roots of the running backward that v depends on. Of a
+ * root whose gradient the program gives, the labels are unknown, so that its word counts. */
+static cleave_status compare_gradient(api_fronts *f, const api_value *v, const cleave_sending *what,
+                                      cleave_error *error) {
+  for (const api_value *r = v->context->newest_value; r; r = r->older_value)
+    if (r != v && r->module && r->last_pass == v->last_pass && r->root_weight != 0)
+      PASS(compare_gradient_from(f, v, r, what, error));
+  return CLEAVE_OK;
+}
+
+cleave_status api_fronts_judge(api_fronts *f, const api_value *v, const cleave_sending *what,
+                               cleave_error *error) {
+  if (!clv_program_gate_claims(f->gate, what)) return CLEAVE_OK;
+  return what->kind == CLEAVE_SENDING_GRADIENT ? compare_gradient(f, v, what, error)
+                                               : compare_value(f, v, what, error);
 }
 
 /* ---- fronts that a row names ----------------------------------------------------------------- */
@@ -541,8 +633,7 @@ static clv_code find_front_kinds(joined *j, const cleave_declaration *d, clv_err
   CLV_AUTO(clv_params_freep) clv_params *params = NULL;
   CLV_TRY(clv_params_make(j->graph, &params, err));
   for (int k = 0; k < j->graph->n_nodes; k++)
-    j->kinds[k] =
-        j->graph->nodes[k].op == CLV_OP_INPUT ? CLV_REACH_AT_WORKER : CLV_REACH_SECRET;
+    j->kinds[k] = j->graph->nodes[k].op == CLV_OP_INPUT ? CLV_REACH_AT_WORKER : CLV_REACH_SECRET;
   for (int i = 0; i < params->n; i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes reason = {0};
     const clv_param *p = &params->list[i];
@@ -575,13 +666,13 @@ cleave_status api_fronts_fill_row(cleave_declaration *d, cleave_error *error) {
   TRY(judge_front(d, &j, &found, &err));
   clv_findings missing = d->shows ? found.findings & ~(clv_findings)d->shows : 0;
   if (missing || d->hiding_layers > found.n_hiding)
-    return api_fail(error, CLV_DENIED,
-                    "the front of the row for module '%.60s' shows %s behind %u hiding layer%s%s%.200s; "
-                    "the row says less",
-                    d->module ? d->module : "",
-                    found.findings ? clv_findings_words(found.findings, words) : "MIXED",
-                    found.n_hiding, CLV_S(found.n_hiding), j.reason.len ? ": " : "",
-                    j.reason.len ? j.reason.data : "");
+    return api_fail(
+        error, CLV_DENIED,
+        "the front of the row for module '%.60s' shows %s behind %u hiding layer%s%s%.200s; "
+        "the row says less",
+        d->module ? d->module : "",
+        found.findings ? clv_findings_words(found.findings, words) : "MIXED", found.n_hiding,
+        CLV_S(found.n_hiding), j.reason.len ? ": " : "", j.reason.len ? j.reason.data : "");
   if (!d->shows) d->shows = found.findings ? found.findings : CLEAVE_SHOWS_MIXED;
   if (!d->hiding_layers) d->hiding_layers = found.n_hiding;
   d->front = NULL;

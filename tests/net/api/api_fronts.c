@@ -37,11 +37,16 @@ static bool declare(cleave_sending_kind kind, const char *module, int64_t width,
   return true;
 }
 
-/* Opens a runtime whose row of the front says `shows`. */
-static bool open_declared(uint32_t shows, uint32_t hiding) {
+/* Opens a runtime whose rows say this of the front and of the gradient for w1. */
+static bool open_with_rows(uint32_t shows, uint32_t hiding, uint32_t of_gradient,
+                           uint32_t hiding_labels) {
   DO(open_program());
   DO(declare(CLEAVE_SENDING_VALUE, "front", WIDTH, shows, hiding));
-  return declare(CLEAVE_SENDING_GRADIENT, "far", 2, CLEAVE_SHOWS_LABELS_READABLE, 0);
+  return declare(CLEAVE_SENDING_GRADIENT, "far", 2, of_gradient, hiding_labels);
+}
+
+static bool open_declared(uint32_t shows, uint32_t hiding) {
+  return open_with_rows(shows, hiding, CLEAVE_SHOWS_LABELS_READABLE, 0);
 }
 
 /* Loads a module of `layers`. factor: the program gives the drawn numbers times this; 0: the
@@ -64,7 +69,9 @@ static bool load(const char *name, const char *at, const char *layers, float fac
   return true;
 }
 
-/* Records through two modules at the master and one at w1, then the loss and a backward. */
+static cleave_module *head; /* behind "far", at the master; NULL: the loss reads w1's values */
+
+/* Records through modules at the master and one at w1, then the loss and a backward. */
 static bool train_once(cleave_module *front, cleave_error *e) {
   cleave_module *far, *loss;
   cleave_module_options o = {.size = sizeof o, .name = "far", .at = "w1", .seed = 20};
@@ -77,6 +84,7 @@ static bool train_once(cleave_module *front, cleave_error *e) {
   DO(make_leaf(c, records, 4, WIDTH, false, &x));
   DO(make_leaf(c, target, 4, 2, false, &t));
   if (cleave_call(rt, c, front, &x, 1, &h, e) || cleave_call(rt, c, far, &h, 1, &y, e) ||
+      (head && cleave_call(rt, c, head, (cleave_reference[]){y}, 1, &y, e)) ||
       cleave_call(rt, c, loss, (cleave_reference[]){y, t}, 2, &l, e))
     return false;
   return cleave_backward(rt, c, &l, 1, false, 0, e) == CLEAVE_OK;
@@ -117,6 +125,40 @@ static bool front_that_hides_is_sent(void) {
   return passes(front);
 }
 
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+/* Opens a runtime whose row says MIXED of the gradient, and loads a front, and a head of `layers`.
+ * layers NULL: no head. */
+static bool open_with_head(const char *layers, uint32_t hiding, bool frozen,
+                           cleave_module **front) {
+  static const char *const all[] = {"*"};
+  cleave_module_options o = {.size = sizeof o, .name = "head", .seed = 30};
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 2);
+  DO(open_with_rows(CLEAVE_SHOWS_MIXED, 1, CLEAVE_SHOWS_MIXED, hiding));
+  DO(load("front", "master", LINEAR, 0, false, front));
+  o.frozen = all;
+  o.n_frozen = frozen;
+  head = NULL;
+  if (layers) MUST(cleave_load_layers(rt, &o, layers, &input, &head, e));
+  return true;
+}
+
+static bool gradient_behind_no_head_is_refused(void) {
+  cleave_module *front;
+  DO(open_with_head(NULL, 0, false, &front));
+  DO(is_refused(front, "gradient of module 'far', f32 [4, 2] to w1 shows LABELS READABLE"));
+  DO(open_with_head("[{op: linear, out: 2}]", 0, true, &front));
+  DO(is_refused(front, "LABELS READABLE behind 0 hiding layers: layer '0' of 'head' is frozen"));
+  DO(open_with_head("[{op: linear, out: 2}]", 2, false, &front));
+  return is_refused(front, "shows MIXED behind 1 hiding layer");
+}
+
+static bool gradient_behind_a_head_is_sent(void) {
+  cleave_module *front;
+  DO(open_with_head("[{op: linear, out: 2}]", 1, false, &front));
+  return passes(front);
+}
+
 /* ---- what a worker had before ---------------------------------------------------------------- */
 
 static bool worker_gets_weights_and_a_key(void) {
@@ -134,8 +176,10 @@ static bool front_with_weights_of_a_worker_is_refused(void) {
   cleave_module *front;
   DO(open_declared(CLEAVE_SHOWS_MIXED, 0));
   DO(load("front", "master", LINEAR, 2, true, &front));
-  DO(is_refused(front, "FRONT KNOWN behind 0 hiding layers: layer '0' of 'front' has weights that are "
-                       "scaled, rounded or reordered ones at 'spiffe://test/w1' in an earlier session (2"));
+  DO(is_refused(
+      front,
+      "FRONT KNOWN behind 0 hiding layers: layer '0' of 'front' has weights that are "
+      "scaled, rounded or reordered ones at 'spiffe://test/w1' in an earlier session (2"));
   DO(open_declared(CLEAVE_SHOWS_MIXED, 0));
   DO(load("front", "master", LINEAR, 3, false, &front));
   DO(is_refused(front, "has weights that the program does not declare secret"));
@@ -203,7 +247,8 @@ static bool leaf_is_judged_by_its_front(void) {
   REFUSED(cleave_declare(rt, &row, e), CLEAVE_INVALID, "front_weights lack '0.weight'");
   row.front_weights = given;
   row.n_front_weights = 1;
-  REFUSED(cleave_declare(rt, &row, e), CLEAVE_DENIED, "has weights that were at 'spiffe://test/w1'");
+  REFUSED(cleave_declare(rt, &row, e), CLEAVE_DENIED,
+          "has weights that were at 'spiffe://test/w1'");
   fill_with_random(drawn, WIDTH * WIDTH, 78);
   MUST(cleave_declare(rt, &row, e));
   row.hiding_layers = 2;
@@ -216,14 +261,12 @@ static bool leaf_is_judged_by_its_front(void) {
 
 /* ---- modes ----------------------------------------------------------------------------------- */
 
-static const test modes[] = {TEST(front_that_mixes_nothing_is_refused),
-                             TEST(front_that_hides_is_sent),
-                             TEST(worker_gets_weights_and_a_key),
-                             TEST(front_with_weights_of_a_worker_is_refused),
-                             TEST(front_that_is_declared_known_is_sent),
-                             TEST(front_with_other_secret_weights_is_sent),
-                             TEST(weights_that_are_read_are_known),
-                             TEST(leaf_is_judged_by_its_front)};
+static const test modes[] = {
+    TEST(front_that_mixes_nothing_is_refused),  TEST(front_that_hides_is_sent),
+    TEST(gradient_behind_no_head_is_refused),   TEST(gradient_behind_a_head_is_sent),
+    TEST(worker_gets_weights_and_a_key),        TEST(front_with_weights_of_a_worker_is_refused),
+    TEST(front_that_is_declared_known_is_sent), TEST(front_with_other_secret_weights_is_sent),
+    TEST(weights_that_are_read_are_known),      TEST(leaf_is_judged_by_its_front)};
 
 int main(int argc, char **argv) {
   if (argc < 4) return 2;

@@ -32,6 +32,13 @@ def front_is_judged_by_the_rules_of_plan():
 
 
 @suite.test
+def gradient_is_judged_from_the_loss_on():
+    values = 4 * 4 * 16  # which leave before their gradient is refused
+    assert program("gradient_behind_no_head_is_refused") == 3 * values
+    assert program("gradient_behind_a_head_is_sent") == values + 4 * 4 * 2
+
+
+@suite.test
 def front_that_a_worker_had_before_is_refused_with_zero_bytes():
     assert program("worker_gets_weights_and_a_key") == 4 * (16 * 16 + 16)
     assert program("front_with_weights_of_a_worker_is_refused") == 0

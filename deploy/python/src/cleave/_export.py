@@ -184,7 +184,7 @@ def export(module: nn.Module, example: object) -> Model:
 
 
 def refuse_wrong_call(module: nn.Module, given: Sequence[torch.Tensor], why: str) -> None:
-    """InvalidError if forward itself does not take the example, of which the exporter knows less."""
+    """InvalidError if forward itself does not take the example: the exporter knows less of it."""
     if "of these extents fails" not in why:
         return
     try:

@@ -66,7 +66,8 @@ class _AtWorker:
         return _errors.unimplemented(f"{name} of {self._noun} of a cleave.Remote{f' at {at.placement}' if at is not None else ''}: its values are not in this process", instead)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
-        return f"{type(self).__name__}({list(self.shape)} at {self._remote.placement})"  # type: ignore[attr-defined]
+        form: Any = self
+        return f"{type(self).__name__}({list(form.shape)} at {self._remote.placement})"
 
 
 def _is_of_values(func: Any) -> bool:
