@@ -161,27 +161,28 @@ $(call layer, master/history, common/base/tensor common/model/weights master/rep
 OUT_OF_REACH_master/look := grpc microhttpd $(SOCKETS)
 $(call layer, master/look, common/base/tensor)
 
+# computes from the graph which places of a record each element of a value depends on
+$(call layer, master/reach, common/base/tensor kernels kernels/ops common/model/graph)
+
 # headers of libcleave: cleave.h for programs, others for this tree
 $(call layer, master/api, $(ENGINE))
 
 # the gates, the record of what left (written before sending), the ledger of keys, the policy
-$(call layer, master/egress, common/base/tensor common/base/settings common/model/config common/net/tls master/api)
+$(call layer, master/egress, common/base/tensor common/base/settings kernels kernels/ops common/model/graph common/model/config common/net/tls master/reach \
+  master/api)
 
 # the part that commands call: runtime, peers, modules, contexts, calls, backward, steps, state
 $(call layer, master/api/core, $(ENGINE) master/api)
 
 # the part that only programs call: kept references, futures, gradients, divided layers, files,
 # rejoining, opening by a program and what holds it
-$(call layer, master/api/extra, $(ENGINE) master/api master/egress master/api/core)
+$(call layer, master/api/extra, $(ENGINE) master/reach master/api master/egress master/api/core)
 
 # who includes the headers is linked with what stands behind them
-BEHIND_master/api := master/api/core master/api/extra master/egress
+BEHIND_master/api := master/api/core master/api/extra master/egress master/reach
 
 # files of checkpoints at workers: read, fetched, removed; copies sealed with a key
 $(call layer, master/checkpoints, common/base/tensor common/model/config common/model/weights master/seal master/api)
-
-# computes from the graph which places of a record each element of a value depends on
-$(call layer, master/reach, common/base/tensor kernels kernels/ops common/model/graph)
 
 # previews a session: blueprint, placed schedules, privacy, memory, suggested cuts
 $(call layer, master/plan, common/base/tensor common/base/settings common/model/sched common/model/config common/model/weights kernels kernels/cuda/dryrun \

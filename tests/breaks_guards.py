@@ -112,6 +112,10 @@ of("master/egress/gate.c", "tests/unit/egress/test_gate",
    the_gate_asks_no_policy=("cleave_status clv_gate_may_send(", "if ((status = check_policy(g, r, s, error)) != CLEAVE_OK) return status;", ""),
    a_tensor_of_any_form_leaves=("static const clv_egress_row *find_row(", "&& has_same_type_and_shape(g, &g->rows[k], s)", ""),
    state_that_nobody_expects_leaves=("static clv_egress_flow *find_state_flow(", "|| strcmp(f->name, s->name) != 0", ""))
+of("worker/service/takeover.c", "tests/python/test_runtime.py",
+   sessions_of_killed_programs_stay=("bool clv_session_make_room(", "if (!old) return false;", "return false;"),
+   any_name_takes_a_session_over=("static bool is_of_same_program(", "&& strcmp(a->name, b->name) == 0", ""),
+   a_connected_session_is_taken_over=("static uint64_t detached_ms(", "if (!clv_link_is_mending(s->master_link)) return 0;", "if (!clv_link_is_mending(s->master_link)) return ABANDONED_MS;"))
 HELD = "tests/net/api/test_api_held.py"
 of("master/egress/policy.c", HELD,
    programs_need_no_permission=("clv_code clv_policy_check_programs(", "if (c->programs != CLV_PROGRAMS_DECLARED)", "if (c->programs > CLV_PROGRAMS_DECLARED)"))
@@ -130,7 +134,7 @@ of("master/api/extra/open.c", HELD,
    programs_need_no_record=("static cleave_status begin_program(", "if (p->policy && !o->run)", "if (p->policy && !o)"))
 of("master/api/core/may_send.c", HELD,
    outputs_of_a_module_are_one_row=("static clv_code describe_value(", "api_program_name(v->module, &ret->input)", "api_program_name(v->module, &(uint32_t){0})"),
-   the_program_is_asked_before_the_gate=("static clv_code ask_hooks(", "if (rt->gate.check &&", "if (rt->may_send && rt->may_send(rt->user, what, &why) == CLEAVE_OK && rt->gate.check &&"))
+   the_program_is_asked_before_the_gate=("static clv_code ask_gate(", "if (rt->gate.check(", "if (rt->may_send && rt->may_send(rt->user, what, &why) == CLEAVE_OK && rt->gate.check("))
 of("master/egress/table_row.c", "tests/unit/egress/test_gate",
    tokens_are_recorded_as_activations=("clv_egress_kind clv_egress_record_kind(", "findings & CLV_FINDING_TOKENS ? CLV_EGRESS_TOKENS : CLV_EGRESS_ACTIVATION", "CLV_EGRESS_ACTIVATION"))
 of("master/api/core/secrets.c", "tests/unit/api/test_secrets",

@@ -17,7 +17,7 @@ of("master/train/modules.c", KNOWN,
    what_never_left_is_noted=("static clv_code prepare_trainer(", "CLV_TRY(clv_trainer_check_ledger(t, err));", "for (uint32_t i = 0; i < t->b->n_stages; i++) CLV_TRY(clv_trainer_note_keys(t, i, err));"))
 of("master/train/ledger_notes.c", KNOWN,
    trials_are_noted=("static bool is_in_ledger(", "return t->use != CLV_TRAINER_TRIAL /* a trial's seed is discarded */ &&", "return"))
-of("master/plan/weights_sample.c", "tests/unit/plan/test_samples",
+of("master/egress/weights_sample.c", "tests/unit/plan/test_samples",
    a_tensor_is_named_by_its_front=("static size_t first_value_of_part(", "part * (s->n_values - s->part_len) / (s->n_parts - 1)", "part * s->part_len"),
    a_factor_makes_another_spread=("static bool compute_full_moments(", "angle = atan2(z[1], z[0]);", "angle = 0;"),
    a_piece_of_a_tensor_has_its_form=("static bool has_all_values(", "s->value_sums.n == s->n_values", "s->value_sums.n"))
@@ -38,17 +38,30 @@ of("master/egress/ledger.c", "tests/unit/egress/test_ledger",
 of("master/plan/known_layers.c", KNOWN,
    rows_that_a_worker_had_are_secret=("static clv_code look_up_sample(", "return look_up_sample_rows(r, k, s, err);", "return CLV_OK;"),
    rows_that_a_worker_begins_with_are_secret=("static clv_code look_up_sample(", "CLV_TRY(add_worker_rows(r, s, err));", ""))
-of("master/train/ledger_notes.c", KNOWN,
-   rows_at_a_worker_are_not_noted=("static clv_code add_sample(", "k < rows.n", "k < 0 * rows.n"))
-of("master/plan/plain_weights.c", KNOWN,
-   transforms_that_anybody_knows_are_secret=("static clv_code find_why_not_hiding(", "clv_row_forms_are_public(forms) ? PUBLIC : NULL", "NULL"))
-of("master/plan/row_digests.c", "tests/unit/plan/test_rows",
+of("master/egress/ledger_names.c", KNOWN,
+   rows_at_a_worker_are_not_noted=("clv_code clv_ledger_list_add_sample(", "k < rows.n", "k < 0 * rows.n"))
+of("master/egress/plain_values.c", KNOWN,
+   transforms_that_anybody_knows_are_secret=("const char *clv_plain_values_reason(", "clv_row_forms_are_public(p->forms) ? PUBLIC : NULL", "NULL"))
+FRONTS = "tests/net/api/test_api_fronts.py"
+of("master/api/extra/fronts.c", FRONTS,
+   weights_of_programs_are_not_noted=("static clv_code note_sent_module(", "CLV_TRY(add_tensor(&l, identity, &w.tensor, err));", ""),
+   keys_of_programs_are_not_noted=("static clv_code note_sent_module(", "CLV_TRY(clv_ledger_list_add(&l, identity, CLV_LEDGER_KEY, &of, err));", ""),
+   weights_that_programs_read_are_not_noted=("cleave_status api_fronts_note_values(", "if (v->were_read && !takes_reading(f, v->runtime))", "if (v->were_read)"),
+   given_weights_are_secret=("static clv_code add_reason_of_given(", "if (!is_secret)", "if (!j)"),
+   gradients_of_programs_are_not_compared=("static cleave_status compare_gradient(", "if (r != v &&", "if (!f &&"),
+   frozen_heads_of_programs_hide_labels=("static clv_code kind_of_layer(", "if (!reason.len && j->of_labels && !learns(m, k))", "if (!j)"),
+   programs_hide_behind_any_layer=("static clv_code kind_of_layer(", "*ret = CLV_REACH_KNOWN;", ""),
+   rows_with_a_front_say_what_they_like=("cleave_status api_fronts_fill_row(", "if (missing ||", "if ("))
+of("master/egress/program_gate.c", FRONTS,
+   rows_of_values_say_what_they_like=("cleave_status clv_program_gate_compare(", "!(found & ~r->findings)", "found + 1"),
+   layers_that_hide_are_not_counted=("cleave_status clv_program_gate_compare(", "is_covered && r->declaration.hiding_layers <= n_hiding", "is_covered"))
+of("master/egress/row_digests.c", "tests/unit/egress/test_rows",
    a_factor_makes_another_row=("static clv_code compute_line_digest(", "/ sqrt(l->squares)", ""),
    a_sign_makes_another_row=("static clv_code compute_line_digest(", "(int32_t)(fabs(l->sum[k])", "(int32_t)((l->sum[k])"),
    rows_of_one_value_have_digests=("static clv_code compute_line_digest(", "l->n >= MIN_VALUES && l->squares * l->squares >= MIN_EFFECTIVE * l->fourths", "l->n > 0"),
    columns_have_no_digests=("static void add_part(", "at < end && at < columns->n", "at < end && at < 0 * columns->n"),
    short_rows_need_no_others=("static clv_code compute_line_digest(", "l->n >= LONG_VALUES", "l->n > 0"))
-of("master/plan/public_rows.c", "tests/unit/plan/test_rows",
+of("master/egress/public_rows.c", "tests/unit/egress/test_rows",
    waves_are_secret=("", "if (is_wave(from, length, tolerance)) return 3;", ""),
    products_are_secret=("static size_t count_free_numbers_of_product(", "width <= n / 2", "width < 2"),
    orthogonal_signs_are_secret=("static bool are_orthogonal(", "f->n_sign_rows == ENOUGH_SIGNS", "f->n_sign_rows > ENOUGH_SIGNS"),

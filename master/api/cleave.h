@@ -391,6 +391,15 @@ typedef struct cleave_declaration {
   /* Number of layers at the master that hide a record or label, as min_layers_at_home of a policy
    * counts them. Not used for WEIGHTS. */
   uint32_t hiding_layers;
+  /* LEAF: graph of the layers that the program computes itself, from the records to this tensor;
+   * NULL: unknown. The rules of `plan` then judge the row. shows and hiding_layers left at 0 are
+   * set to what the rules find, and less than that is refused. */
+  const struct cleave_graph *front;
+  /* [n_front_weights] the values of its parameters, if front_is_secret: no one else has them. They
+   * are looked up in the ledger of this host, and are not sent. */
+  const struct cleave_named_tensor *front_weights;
+  size_t n_front_weights;
+  bool front_is_secret;
 } cleave_declaration;
 
 /* Declares a kind of tensor that this program will send. Call it before the first such tensor; the
@@ -399,8 +408,14 @@ typedef struct cleave_declaration {
  * After a refusal by row or policy it sends no further tensor: open another runtime. Of several
  * rows that fit, the first one counts. CLEAVE_DENIED: the policy of this host does not permit the
  * row; the message has the line of the policy. CLEAVE_NOT_FOUND: no such worker. CLEAVE_EXHAUSTED:
- * the program has declared 4,096 rows. The library cannot prove `shows` and `hiding_layers`: record
- * and policy take the program's word. */
+ * the program has declared 4,096 rows.
+ *
+ * The rules of `cleave-master plan` judge a VALUE that modules at the master have made, from the
+ * leaves of its context on, a GRADIENT that comes from a loss layer, and a LEAF with a `front`. A
+ * row that says less than they find is refused (CLEAVE_DENIED) before its first tensor is sent.
+ * Layers whose keys or values a worker had before, by the ledger of this host, hide nothing. The
+ * library cannot prove `shows` and `hiding_layers` of other rows, nor `front`: record and policy
+ * take the program's word. */
 CLEAVE_API cleave_status cleave_declare(cleave_runtime *runtime, const cleave_declaration *row,
                                         cleave_error *error) CLEAVE_RESULT;
 
@@ -567,6 +582,10 @@ typedef struct cleave_module_options {
   /* Low-rank adapters beside linear layers; NULL: none. All other parameters are frozen;
    * cleave_parameter_thaw lets some learn as well. */
   const struct cleave_lora *lora;
+  /* For a module at the master: no one else has the values that the program gives, in `weights` or
+   * later, as `secret: true` says of a session's file. Without it they count as known, so that the
+   * module hides nothing where rows are checked (cleave_declare). */
+  bool weights_are_secret;
 } cleave_module_options;
 
 /* Settings of low-rank adapters, named as those of peft's LoraConfig. A linear layer y = x W^T + b

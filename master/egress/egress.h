@@ -28,6 +28,7 @@
 #include "common/base/tensor/tensor.h"
 #include "common/model/config/config.h"
 #include "master/api/api.h"
+#include "master/reach/reach.h"
 
 #define CLV_EGRESS_FILE "egress.jsonl"
 #define CLV_EGRESS_MASTER \
@@ -278,6 +279,8 @@ enum { CLV_FINDINGS_TEXT = 80 }; /* most bytes of clv_findings_words, with NUL *
 /* Formats the words of a set, the worst first: "RAW INPUT, PICTURE"; "" for the empty set. Returns
  * buf. */
 const char *clv_findings_words(clv_findings f, char buf[CLV_FINDINGS_TEXT]);
+/* Returns the findings of records in a value, from its summary. */
+clv_findings clv_findings_of_reach(const clv_reach *r);
 /* Returns the worst finding of a set; CLV_FINDING_MIXED for the empty set. */
 clv_finding clv_findings_worst(clv_findings f);
 /* Returns those findings of `f` that `privacy` in the session file does not permit; 0: it permits
@@ -471,6 +474,13 @@ void clv_program_gate_begin_epoch(clv_program_gate *g);
 /* Decides whether a tensor or a failure may be sent. CLEAVE_DENIED: the tensor has no row but needs
  * one, the policy does not permit the tensor, or an earlier tensor was refused. */
 cleave_status clv_program_gate_check(void *gate, const cleave_sending *s, cleave_error *error);
+/* True if the tensor's row says what it shows, so that clv_program_gate_compare may refuse it. */
+bool clv_program_gate_claims(const clv_program_gate *g, const cleave_sending *s);
+/* Compares the tensor's row with what the rules of plan find. why: first reason for the findings;
+ * "": none. CLEAVE_DENIED: the row says less, and no tensor is sent any more. */
+cleave_status clv_program_gate_compare(clv_program_gate *g, const cleave_sending *s,
+                                       clv_findings found, uint32_t n_hiding, const char *why,
+                                       cleave_error *error);
 /* Counts a tensor that is about to be sent, for the policy's epoch and in the record.
  * CLEAVE_DENIED: bytes_per_epoch is used up. Other codes: the record cannot be written. */
 cleave_status clv_program_gate_charge(void *gate, const cleave_sending *s, cleave_error *error);
@@ -547,5 +557,151 @@ clv_code clv_ledger_add(const clv_ledger_item *items, size_t n, clv_err *err) CL
 /* Checks that lines can be added, and creates a missing file with its first line, the head line.
  * Errors as of clv_ledger_add. */
 clv_code clv_ledger_check_writable(clv_err *err) CLV_USE_RESULT;
+
+/* ---- names of tensors in the ledger (weights_sample.c) --------------------------------------- */
+
+/* Most sampled runs of a tensor; values in each run; numbers in each list of sums (three complex
+ * sums). */
+enum { CLV_SAMPLE_PARTS = 64, CLV_SAMPLE_PART_LEN = 64, CLV_SPREAD_SUMS = 6 };
+
+/* Sums over all values of a tensor, which do not depend on the order of the values
+ * (weights_sample.c). */
+typedef struct clv_value_sums {
+  size_t n; /* number of values added so far */
+  /* real and imaginary parts of z_k and of s_k, k = 1, 2, 3 */
+  double unsigned_sums[CLV_SPREAD_SUMS], signed_sums[CLV_SPREAD_SUMS];
+} clv_value_sums;
+
+/* Sample of a tensor's values. The ledger derives names of the tensor from it. */
+typedef struct clv_weights_sample {
+  clv_dtype dtype;
+  clv_shape shape;
+  size_t n_values;           /* values of the tensor */
+  size_t n_parts, part_len;  /* number of sampled runs; values in each run */
+  clv_value_sums value_sums; /* sums over all values, if the sample has several parts */
+  /* digests of rows and columns; NULL: no value was added yet */
+  struct clv_row_digests *row_digests;
+  size_t max_row_digests; /* most digests of rows, and most digests of columns */
+  char values[CLV_SAMPLE_PARTS * CLV_SAMPLE_PART_LEN * sizeof(float)];
+} clv_weights_sample;
+
+/* Begins a sample; free it with clv_weights_sample_done. false: the tensor can hide nothing, since
+ * its rank is below 2 or its type is no float, and there is nothing to free. */
+bool clv_weights_sample_begin(clv_weights_sample *s, clv_dtype dtype, const clv_shape *shape);
+/* Adds bytes of the tensor, from byte `offset` on. The caller adds each byte once, in any order. */
+void clv_weights_sample_add(clv_weights_sample *s, uint64_t offset, const void *data, size_t len);
+enum { CLV_SAMPLE_CHUNK = 65536 }; /* values to read at once; adding one value takes 15 ns */
+clv_code clv_weights_sample_digest(const clv_weights_sample *s, clv_sha256 *ret,
+                                   clv_err *err) CLV_USE_RESULT;
+
+enum { CLV_SPREAD_MEANS = 8 }; /* number of means that describe a distribution */
+
+/* Describes the distribution of a tensor's values, whatever their order and scale. */
+typedef struct clv_weights_moments {
+  char kind[8];    /* "form": from the sample; "spread": from all values */
+  size_t n_values; /* values of the tensor */
+  /* means in units of a cell's width; clv_weights_moments_digest rounds them down */
+  double means[CLV_SPREAD_MEANS];
+} clv_weights_moments;
+
+/* Computes the moments of the sample or, if uses_all_values, of all values of the tensor. False:
+ * the values are too few or all 0, or, if uses_all_values, the tensor has no more values than the
+ * sample. */
+bool clv_weights_sample_moments(const clv_weights_sample *s, bool uses_all_values,
+                                clv_weights_moments *ret);
+/* Most names of a tensor in the ledger: one made of its values, and one of each kind of moments. */
+enum { CLV_SAMPLE_NAMES = 3 };
+
+/* Returns the names under which the ledger stores a tensor that a worker has received. */
+clv_code clv_weights_sample_names(const clv_weights_sample *s, clv_sha256 ret[CLV_SAMPLE_NAMES],
+                                  size_t *ret_n, clv_err *err) CLV_USE_RESULT;
+/* ---- rows that a worker had (row_digests.c) -------------------------------------------------- */
+
+enum {
+  CLV_ROW_MAX_KEPT =
+      128, /* most digests that the ledger stores of the rows of a tensor, and of its columns */
+  CLV_ROW_MAX_LOOKED_UP =
+      4096,          /* most digests of a tensor's rows, and of its columns, that are looked up */
+  CLV_ROW_POINTS = 4 /* a layer counts as known if its equal rows have this many points together */
+};
+
+typedef struct clv_row_digests clv_row_digests;
+
+/* Names of rows or columns in the ledger. */
+typedef struct clv_row_names {
+  const clv_sha256 *names; /* [n], ascending, distinct; owned by the sample */
+  size_t n;
+} clv_row_names;
+
+/* Returns the digests of a sample that has all values; n is 0 before that. CLV_EXHAUSTED: there was
+ * no memory for them. */
+clv_code clv_weights_sample_rows(const clv_weights_sample *s, bool columns, clv_row_names *ret,
+                                 clv_err *err) CLV_USE_RESULT;
+/* Returns how many points a row counts if a worker has received an equal row: CLV_ROW_POINTS, or 1
+ * for a short row, which may be equal by chance. */
+size_t clv_row_points(const clv_sha256 *name);
+/* Frees the digests of a sample. NULL and a sample of zeros are allowed. */
+void clv_weights_sample_done(clv_weights_sample *s);
+
+/* Computes the digest of the moments. If bit i of neighbour_bits is set, mean i counts in its
+ * neighbouring cell, where rounding may have moved it. *ret_is_near false: one of these means is
+ * too far from its neighbouring cell. */
+clv_code clv_weights_moments_digest(const clv_weights_moments *f, unsigned neighbour_bits,
+                                    clv_sha256 *ret, bool *ret_is_near,
+                                    clv_err *err) CLV_USE_RESULT;
+
+/* ---- weights that hide nothing by their values (plain_values.c) ------------------------------ */
+
+/* Statistics of all values of a tensor. */
+typedef struct clv_plain_values {
+  /* effective values of the row with the fewest; rows of zeros do not count */
+  double fewest_effective;
+  float low, high;             /* smallest and largest of all values */
+  uint64_t n_values;           /* values of the tensor */
+  size_t n_in_row, row_length; /* values added of the current row; values of each row */
+  double squares, fourths;     /* sums of powers over the current row */
+  struct clv_row_forms *forms; /* compares the rows with transforms that anybody knows */
+} clv_plain_values;
+
+/* Begins with a tensor of rank 1 or more without an extent of 0. Free it with
+ * clv_plain_values_done. */
+clv_code clv_plain_values_begin(clv_plain_values *p, const clv_shape *shape,
+                                clv_err *err) CLV_USE_RESULT;
+/* Adds n values. The caller adds all values of the tensor in order. */
+void clv_plain_values_add(clv_plain_values *p, const float *values, size_t n);
+/* Returns why the values hide nothing, for messages; NULL: no reason was found. */
+const char *clv_plain_values_reason(clv_plain_values *p);
+void clv_plain_values_done(clv_plain_values *p);
+
+/* ---- lists and reasons of the ledger (ledger_names.c) ---------------------------------------- */
+
+/* Items that are added to the ledger together. Begin with zeros. */
+typedef struct clv_ledger_list {
+  clv_ledger_item *items;
+  size_t n, cap;
+} clv_ledger_list;
+void clv_ledger_list_done(clv_ledger_list *l);
+/* Adds one item. `identity` is not copied. */
+clv_code clv_ledger_list_add(clv_ledger_list *l, const char *identity, clv_ledger_kind kind,
+                             const clv_sha256 *of, clv_err *err) CLV_USE_RESULT;
+/* Adds all names of a tensor whose values were all added to the sample. */
+clv_code clv_ledger_list_add_sample(clv_ledger_list *l, const char *identity,
+                                    const clv_weights_sample *s, clv_err *err) CLV_USE_RESULT;
+
+/* Returns the name of a layer's key in a network with the seed CLEAVE_SESSION_NETWORK. seed: of the
+ * session; node: name of a second or later node of the layer, "" for its first. */
+clv_code clv_ledger_name_of_layer(const clv_key *seed, uint32_t layer, const char *node,
+                                  clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
+/* Returns the name of the key of a module that belongs to no such network. */
+clv_code clv_ledger_name_of_module_key(const clv_key *key, clv_sha256 *ret,
+                                       clv_err *err) CLV_USE_RESULT;
+
+/* Append to `reason` who knows the layer's key, or the values of the sample, and since when: "was
+ * at 'spiffe://...' in an earlier session, by its key (2026-01-31)". Nothing is appended if no
+ * worker knows it. */
+clv_code clv_ledger_reason_of_key(const clv_ledger *l, const clv_sha256 *of, clv_bytes *reason,
+                                  clv_err *err) CLV_USE_RESULT;
+clv_code clv_ledger_reason_of_sample(const clv_ledger *l, const clv_weights_sample *s,
+                                     clv_bytes *reason, clv_err *err) CLV_USE_RESULT;
 
 #endif

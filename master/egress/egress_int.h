@@ -71,6 +71,24 @@ void egress_write_text_page(const egress_page *p, clv_bytes *out);
 void egress_write_html_page(const egress_page *p, clv_bytes *out);
 void egress_write_json_page(const egress_page *p, clv_bytes *out);
 
+/* ---- names of tensors in the ledger ---------------------------------------------------------- */
+
+/* Adds values of a sample to the digests of its rows (row_digests.c). */
+void clv_row_digests_add(clv_weights_sample *s, uint64_t offset, const void *data, size_t len);
+void clv_row_digests_free(clv_row_digests *d); /* NULL is allowed */
+
+/* ---- rows that anybody knows (public_rows.c) ------------------------------------------------- */
+
+/* Test whether the rows of a tensor follow from a few numbers, as those of a Hadamard or cosine
+ * transform do, so that anybody may know them. The caller adds all values, then asks. */
+typedef struct clv_row_forms clv_row_forms;
+clv_code clv_row_forms_new(size_t rows, size_t columns, clv_row_forms **ret,
+                           clv_err *err) CLV_USE_RESULT;
+/* Adds n values of the tensor. The caller adds all values in order. */
+void clv_row_forms_add(clv_row_forms *f, const float *values, size_t n);
+bool clv_row_forms_are_public(clv_row_forms *f);
+void clv_row_forms_freep(clv_row_forms **f);
+
 /* ---- policy ---------------------------------------------------------------------------------- */
 
 struct clv_policy {

@@ -312,6 +312,27 @@ cleave_status clv_program_gate_check(void *gate, const cleave_sending *s, cleave
   return CLEAVE_OK;
 }
 
+bool clv_program_gate_claims(const clv_program_gate *g, const cleave_sending *s) {
+  const row *r = find_row(g, s);
+  return r && (r->declaration.hiding_layers || r->declaration.shows != CLEAVE_SHOWS_WORST);
+}
+
+cleave_status clv_program_gate_compare(clv_program_gate *g, const cleave_sending *s,
+                                       clv_findings found, uint32_t n_hiding, const char *why,
+                                       cleave_error *error) {
+  const row *r = find_row(g, s);
+  char name[512], text[700], words[CLV_FINDINGS_TEXT];
+  if (!r) return CLEAVE_OK;
+  bool is_covered = (r->findings & CLV_FINDING_RAW_INPUT) || !(found & ~r->findings);
+  if (is_covered && r->declaration.hiding_layers <= n_hiding) return CLEAVE_OK;
+  clv_findings_words(found, words);
+  snprintf(text, sizeof text,
+           "%.150s to %.60s shows %s behind %u hiding layer%s%s%.200s; its row says less",
+           format_tensor(s, name, sizeof name), s->worker, *words ? words : "MIXED", n_hiding,
+           CLV_S(n_hiding), *why ? ": " : "", why);
+  return refuse(g, text, error);
+}
+
 /* ---- policy and record of a sent tensor ------------------------------------------------------ */
 
 /* Sets the name of a row of the record: the tensor and its findings. */

@@ -23,14 +23,8 @@ static bool is_not_first_of_layer(const clv_graph *g, int k) {
 
 clv_code clv_ledger_name_of_key(const clv_session_config *c, const clv_graph *g, int k,
                                 clv_sha256 *ret, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes of = {0};
-  clv_bytes_add(&of, &c->train.seed.key, sizeof c->train.seed.key);
-  clv_bytes_printf(&of, " %u %s", g->nodes[k].layer,
-                   is_not_first_of_layer(g, k) ? g->nodes[k].name : "");
-  if (of.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  clv_code code = clv_sha256_of(of.data, of.len, ret, err);
-  explicit_bzero(of.data, of.len);
-  return code;
+  const char *node = is_not_first_of_layer(g, k) ? g->nodes[k].name : "";
+  return clv_ledger_name_of_layer(&c->train.seed.key, g->nodes[k].layer, node, ret, err);
 }
 
 clv_code clv_ledger_name_of_param(const clv_sha256 *run, const char *name, clv_sha256 *ret,

@@ -1,50 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finds weights of secret files that hide nothing, because each output passes on one input, or all
- * outputs are the same sum: an identity, a permutation, a matrix of one number. It also finds
- * transforms that anybody knows (public_rows.c). clv_blueprint_find_plain_weights reads the files
- * of the master's layers, and notes the reason in b->known_reasons, as known_layers.c does for
- * layers that a worker knows.
+ * Finds weights of secret files that mix nothing, whatever their shape, or that anybody knows
+ * (clv_plain_values). clv_blueprint_find_plain_weights reads the files of the master's layers, and
+ * notes the reason in b->known_reasons, as known_layers.c does for layers that a worker knows.
  */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/plan/plan_int.h"
 
-/* Fewest effective values of a row. A row has (sum of squares)^2 / (sum of 4th powers) effective
- * values: 1 if one value alone differs from 0, n if n values are equally large. */
-static const double MIN_EFFECTIVE = 1.1;
 enum { CHUNK_VALUES = 65536 }; /* values to read at once */
-
-static const char PLAIN[] = "has values in its file that pass single inputs on, or one sum alone";
-static const char PUBLIC[] =
-    "has rows in its file that follow from a few numbers, as those of a cosine transform: anybody "
-    "may know them";
-
-typedef struct row_statistics {
-  /* effective values of the row with the fewest; rows of zeros do not count */
-  double fewest_effective;
-  float low, high; /* smallest and largest of all values */
-  /* number of values added of the current row; number of values of each row */
-  size_t n_in_row, row_length;
-  double squares, fourths;
-} row_statistics;
-
-static void add_values(row_statistics *r, const float *values, size_t n) {
-  for (size_t i = 0; i < n; i++) {
-    double square = (double)values[i] * (double)values[i];
-    r->low = fminf(r->low, values[i]);
-    r->high = fmaxf(r->high, values[i]);
-    r->squares += square;
-    r->fourths += square * square;
-    if (++r->n_in_row < r->row_length) continue;
-    if (r->fourths > 0)
-      r->fewest_effective = fmin(r->fewest_effective, r->squares * r->squares / r->fourths);
-    r->n_in_row = 0;
-    r->squares = r->fourths = 0;
-  }
-}
 
 /* File or folder from which the values of a parameter are read. */
 typedef struct source {
@@ -66,24 +31,15 @@ static clv_code read_values(const source *s, uint64_t first, float *dst, size_t 
 static clv_code find_why_not_hiding(const source *s, const clv_param *p, const char **ret_why,
                                     clv_err *err) {
   CLV_AUTO(clv_freep) float *chunk = NULL;
-  CLV_AUTO(clv_row_forms_freep) clv_row_forms *forms = NULL;
-  uint64_t n = 1;
-  for (int d = 0; d < p->shape.rank; d++) n *= (uint64_t)p->shape.dim[d];
-  row_statistics r = {.fewest_effective = INFINITY,
-                      .low = INFINITY,
-                      .high = -INFINITY,
-                      .row_length = (size_t)(n / (uint64_t)p->shape.dim[0])};
+  CLV_AUTO(clv_plain_values_done) clv_plain_values values = {0};
   CLV_TRY(clv_alloc(CHUNK_VALUES, sizeof *chunk, &chunk, err));
-  CLV_TRY(clv_row_forms_new((size_t)p->shape.dim[0], r.row_length, &forms, err));
-  for (uint64_t first = 0; first < n; first += CHUNK_VALUES) {
-    size_t part = (size_t)CLV_MIN(n - first, (uint64_t)CHUNK_VALUES);
+  CLV_TRY(clv_plain_values_begin(&values, &p->shape, err));
+  for (uint64_t first = 0; first < values.n_values; first += CHUNK_VALUES) {
+    size_t part = (size_t)CLV_MIN(values.n_values - first, (uint64_t)CHUNK_VALUES);
     CLV_TRY(read_values(s, first, chunk, part, err));
-    add_values(&r, chunk, part);
-    clv_row_forms_add(forms, chunk, part);
+    clv_plain_values_add(&values, chunk, part);
   }
-  bool is_plain = r.row_length > 1 && n > r.row_length &&
-                  (r.fewest_effective < MIN_EFFECTIVE || r.low == r.high);
-  *ret_why = is_plain ? PLAIN : clv_row_forms_are_public(forms) ? PUBLIC : NULL;
+  *ret_why = clv_plain_values_reason(&values);
   return CLV_OK;
 }
 

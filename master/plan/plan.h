@@ -335,7 +335,7 @@ clv_code clv_moved_layers_check(const clv_blueprint *b, const clv_moved_layers *
 /* Appends the layers, as lines or as a JSON array. */
 void clv_moved_layers_describe(const clv_moved_layers *m, bool json, clv_bytes *out);
 
-/* ---- what workers know from earlier sessions (known_layers.c, weights_sample.c) -------------- */
+/* ---- what workers know from earlier sessions (known_layers.c) ----------------------------- */
 
 /* Looks up the master's layers in the ledger, and makes the egress table again with the result.
  * run: see clv_blueprint.run_secret. Does nothing if no stage is at a worker. Fails as
@@ -356,96 +356,6 @@ clv_code clv_ledger_name_of_key(const clv_session_config *c, const clv_graph *g,
                                 clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_ledger_name_of_param(const clv_sha256 *run, const char *name, clv_sha256 *ret,
                                   clv_err *err) CLV_USE_RESULT;
-
-/* Most sampled runs of a tensor; values in each run; numbers in each list of sums (three complex
- * sums). */
-enum { CLV_SAMPLE_PARTS = 64, CLV_SAMPLE_PART_LEN = 64, CLV_SPREAD_SUMS = 6 };
-
-/* Sums over all values of a tensor, which do not depend on the order of the values
- * (weights_sample.c). */
-typedef struct clv_value_sums {
-  size_t n; /* number of values added so far */
-  /* real and imaginary parts of z_k and of s_k, k = 1, 2, 3 */
-  double unsigned_sums[CLV_SPREAD_SUMS], signed_sums[CLV_SPREAD_SUMS];
-} clv_value_sums;
-
-/* Sample of a tensor's values. The ledger derives names of the tensor from it. */
-typedef struct clv_weights_sample {
-  clv_dtype dtype;
-  clv_shape shape;
-  size_t n_values;           /* values of the tensor */
-  size_t n_parts, part_len;  /* number of sampled runs; values in each run */
-  clv_value_sums value_sums; /* sums over all values, if the sample has several parts */
-  /* digests of rows and columns; NULL: no value was added yet */
-  struct clv_row_digests *row_digests;
-  size_t max_row_digests; /* most digests of rows, and most digests of columns */
-  char values[CLV_SAMPLE_PARTS * CLV_SAMPLE_PART_LEN * sizeof(float)];
-} clv_weights_sample;
-
-/* Begins a sample; free it with clv_weights_sample_done. false: the tensor can hide nothing, since
- * its rank is below 2 or its type is no float, and there is nothing to free. */
-bool clv_weights_sample_begin(clv_weights_sample *s, clv_dtype dtype, const clv_shape *shape);
-/* Adds bytes of the tensor, from byte `offset` on. The caller adds each byte once, in any order. */
-void clv_weights_sample_add(clv_weights_sample *s, uint64_t offset, const void *data, size_t len);
-enum { CLV_SAMPLE_CHUNK = 65536 }; /* values to read at once; adding one value takes 15 ns */
-clv_code clv_weights_sample_digest(const clv_weights_sample *s, clv_sha256 *ret,
-                                   clv_err *err) CLV_USE_RESULT;
-
-enum { CLV_SPREAD_MEANS = 8 }; /* number of means that describe a distribution */
-
-/* Describes the distribution of a tensor's values, whatever their order and scale. */
-typedef struct clv_weights_moments {
-  char kind[8];    /* "form": from the sample; "spread": from all values */
-  size_t n_values; /* values of the tensor */
-  /* means in units of a cell's width; clv_weights_moments_digest rounds them down */
-  double means[CLV_SPREAD_MEANS];
-} clv_weights_moments;
-
-/* Computes the moments of the sample or, if uses_all_values, of all values of the tensor. False:
- * the values are too few or all 0, or, if uses_all_values, the tensor has no more values than the
- * sample. */
-bool clv_weights_sample_moments(const clv_weights_sample *s, bool uses_all_values,
-                                clv_weights_moments *ret);
-/* Most names of a tensor in the ledger: one made of its values, and one of each kind of moments. */
-enum { CLV_SAMPLE_NAMES = 3 };
-
-/* Returns the names under which the ledger stores a tensor that a worker has received. */
-clv_code clv_weights_sample_names(const clv_weights_sample *s, clv_sha256 ret[CLV_SAMPLE_NAMES],
-                                  size_t *ret_n, clv_err *err) CLV_USE_RESULT;
-/* ---- rows that a worker had (row_digests.c) -------------------------------------------------- */
-
-enum {
-  CLV_ROW_MAX_KEPT =
-      128, /* most digests that the ledger stores of the rows of a tensor, and of its columns */
-  CLV_ROW_MAX_LOOKED_UP =
-      4096,          /* most digests of a tensor's rows, and of its columns, that are looked up */
-  CLV_ROW_POINTS = 4 /* a layer counts as known if its equal rows have this many points together */
-};
-
-typedef struct clv_row_digests clv_row_digests;
-
-/* Names of rows or columns in the ledger. */
-typedef struct clv_row_names {
-  const clv_sha256 *names; /* [n], ascending, distinct; owned by the sample */
-  size_t n;
-} clv_row_names;
-
-/* Returns the digests of a sample that has all values; n is 0 before that. CLV_EXHAUSTED: there was
- * no memory for them. */
-clv_code clv_weights_sample_rows(const clv_weights_sample *s, bool columns, clv_row_names *ret,
-                                 clv_err *err) CLV_USE_RESULT;
-/* Returns how many points a row counts if a worker has received an equal row: CLV_ROW_POINTS, or 1
- * for a short row, which may be equal by chance. */
-size_t clv_row_points(const clv_sha256 *name);
-/* Frees the digests of a sample. NULL and a sample of zeros are allowed. */
-void clv_weights_sample_done(clv_weights_sample *s);
-
-/* Computes the digest of the moments. If bit i of neighbour_bits is set, mean i counts in its
- * neighbouring cell, where rounding may have moved it. *ret_is_near false: one of these means is
- * too far from its neighbouring cell. */
-clv_code clv_weights_moments_digest(const clv_weights_moments *f, unsigned neighbour_bits,
-                                    clv_sha256 *ret, bool *ret_is_near,
-                                    clv_err *err) CLV_USE_RESULT;
 
 /* ---- data ------------------------------------------------------------------------------------ */
 

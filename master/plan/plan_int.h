@@ -95,21 +95,6 @@ void clv_adapters_find_sources(clv_blueprint *b);
  * in b->known_reasons (plain_weights.c). */
 clv_code clv_blueprint_find_plain_weights(clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 
-/* Adds values of a sample to the digests of its rows (row_digests.c). */
-void clv_row_digests_add(clv_weights_sample *s, uint64_t offset, const void *data, size_t len);
-void clv_row_digests_free(clv_row_digests *d); /* NULL is allowed */
-
-/* ---- rows that anybody knows (public_rows.c) ------------------------------------------------- */
-
-/* Rows of a tensor that follow from a few numbers, as those of a Hadamard or cosine transform. */
-typedef struct clv_row_forms clv_row_forms;
-clv_code clv_row_forms_new(size_t rows, size_t columns, clv_row_forms **ret,
-                           clv_err *err) CLV_USE_RESULT;
-/* Adds n values of the tensor. The caller adds all values in order. */
-void clv_row_forms_add(clv_row_forms *f, const float *values, size_t n);
-bool clv_row_forms_are_public(clv_row_forms *f);
-void clv_row_forms_freep(clv_row_forms **f);
-
 /* Checks what the look has read from the tensors (b->look) against the session's privacy settings.
  * CLV_INVALID: a worker could read something that the session does not permit (look.c). */
 clv_code clv_look_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;

@@ -157,15 +157,6 @@ int clv_privacy_worst_input(const clv_privacy_view *v, int k) {
   return worst;
 }
 
-static clv_findings findings_of_reach(const clv_reach *r) {
-  clv_findings f = 0;
-  if (r->is_unmixed) f |= CLV_FINDING_RAW_INPUT;
-  if (r->is_unmixed_token || r->narrow_token) f |= CLV_FINDING_TOKENS;
-  if (r->known) f |= CLV_FINDING_FRONT_KNOWN;
-  if (r->narrow) f |= CLV_FINDING_PICTURE;
-  return f;
-}
-
 /* Returns the findings of a model input. The lengths of sequences are no finding; `plan` says
  * separately that they are sent. */
 static clv_findings findings_of_input(const clv_graph *g, int k) {
@@ -200,7 +191,7 @@ static clv_code follow_records(clv_privacy_view *v, clv_err *err) {
   for (int k = 0; k < v->g->n_nodes; k++) {
     bool is_input = clv_privacy_is_input(v, k);
     v->record_findings[k] =
-        is_input ? findings_of_input(v->g, k) : findings_of_reach(&v->record_reach[k]);
+        is_input ? findings_of_input(v->g, k) : clv_findings_of_reach(&v->record_reach[k]);
     v->n_front_layers[k] = !is_input               ? count_front_layers(v, k)
                            : v->record_findings[k] ? 0
                                                    : CLV_NO_PATH;
@@ -254,7 +245,7 @@ static clv_code follow_records_back(clv_privacy_view *v, clv_err *err) {
 /* ---- from the loss --------------------------------------------------------------------------- */
 
 clv_findings clv_privacy_findings_in_gradient(const clv_privacy_view *v, int k) {
-  return findings_of_reach(&v->record_gradient_reach[k]);
+  return clv_findings_of_reach(&v->record_gradient_reach[k]);
 }
 
 uint32_t clv_privacy_head_layers_from(const clv_privacy_view *v, int k) {

@@ -13,27 +13,6 @@
 
 #include "master/train/train_int.h"
 
-/* Ledger items of one stage, which name the identity of the stage's worker. */
-typedef struct ledger_note {
-  clv_ledger_item *items;
-  size_t n, cap;
-} ledger_note;
-
-static void free_ledger_note(ledger_note *o) { free(o->items); }
-
-static clv_code add_item(ledger_note *o, const char *identity, clv_ledger_kind kind,
-                         const clv_sha256 *digest, clv_err *err) {
-  if (o->n == o->cap) {
-    size_t cap = o->cap ? 2 * o->cap : 64;
-    clv_ledger_item *more = realloc(o->items, cap * sizeof *more);
-    if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-    o->items = more;
-    o->cap = cap;
-  }
-  o->items[o->n++] = (clv_ledger_item){kind, *digest, identity};
-  return CLV_OK;
-}
-
 /* Returns the identity of the stage's worker. */
 static const char *identity_of(const clv_trainer *t, uint32_t stage) {
   return t->config->workers[t->b->stages[stage].worker].identity;
@@ -41,17 +20,17 @@ static const char *identity_of(const clv_trainer *t, uint32_t stage) {
 
 /* ---- keys and parameters --------------------------------------------------------------------- */
 
-static clv_code add_param(ledger_note *o, const clv_trainer *t, uint32_t stage, const char *name,
-                          clv_err *err) {
+static clv_code add_param(clv_ledger_list *o, const clv_trainer *t, uint32_t stage,
+                          const char *name, clv_err *err) {
   clv_sha256 digest;
   if (!t->b->run_secret) return CLV_OK;
   CLV_TRY(clv_ledger_name_of_param(t->b->run_secret, name, &digest, err));
-  return add_item(o, identity_of(t, stage), CLV_LEDGER_RUN, &digest, err);
+  return clv_ledger_list_add(o, identity_of(t, stage), CLV_LEDGER_RUN, &digest, err);
 }
 
 /* Adds the parameters of a stage, and the parameters of other stages that layers of this stage are
  * tied to, because the worker has the values of both. */
-static clv_code add_params(ledger_note *o, const clv_trainer *t, uint32_t stage, clv_err *err) {
+static clv_code add_params(clv_ledger_list *o, const clv_trainer *t, uint32_t stage, clv_err *err) {
   const clv_params *p = t->b->stages[stage].params;
   const char *weight_name;
   uint32_t owner_stage;
@@ -63,13 +42,13 @@ static clv_code add_params(ledger_note *o, const clv_trainer *t, uint32_t stage,
   return CLV_OK;
 }
 
-static clv_code add_keys(ledger_note *o, const clv_trainer *t, uint32_t stage, clv_err *err) {
+static clv_code add_keys(clv_ledger_list *o, const clv_trainer *t, uint32_t stage, clv_err *err) {
   const clv_graph *g = t->b->stages[stage].graph;
   clv_sha256 digest;
   for (int k = 0; k < g->n_nodes; k++) {
     if (g->nodes[k].op == CLV_OP_INPUT) continue;
     CLV_TRY(clv_ledger_name_of_key(t->config, g, k, &digest, err));
-    CLV_TRY(add_item(o, identity_of(t, stage), CLV_LEDGER_KEY, &digest, err));
+    CLV_TRY(clv_ledger_list_add(o, identity_of(t, stage), CLV_LEDGER_KEY, &digest, err));
   }
   return CLV_OK;
 }
@@ -86,7 +65,7 @@ clv_code clv_trainer_check_ledger(const clv_trainer *t, clv_err *err) {
 }
 
 clv_code clv_trainer_note_keys(const clv_trainer *t, uint32_t stage, clv_err *err) {
-  CLV_AUTO(free_ledger_note) ledger_note o = {0};
+  CLV_AUTO(clv_ledger_list_done) clv_ledger_list o = {0};
   if (!is_in_ledger(t, stage)) return CLV_OK;
   CLV_TRY(add_keys(&o, t, stage, err));
   if (t->use == CLV_TRAINER_NEW_RUN) CLV_TRY(add_params(&o, t, stage, err));
@@ -113,24 +92,8 @@ void clv_trainer_free_samples(clv_weights_sample *samples, size_t n) {
   free(samples);
 }
 
-static clv_code add_sample(ledger_note *o, const char *identity, const clv_weights_sample *s,
-                           clv_err *err) {
-  clv_sha256 names[CLV_SAMPLE_NAMES];
-  clv_row_names rows;
-  size_t n_names;
-  CLV_TRY(clv_weights_sample_names(s, names, &n_names, err));
-  for (size_t k = 0; k < n_names; k++)
-    CLV_TRY(add_item(o, identity, CLV_LEDGER_WEIGHTS, &names[k], err));
-  for (int takes_columns = 0; takes_columns < 2; takes_columns++) {
-    CLV_TRY(clv_weights_sample_rows(s, takes_columns, &rows, err));
-    for (size_t k = 0; k < rows.n; k++)
-      CLV_TRY(add_item(o, identity, CLV_LEDGER_ROW, &rows.names[k], err));
-  }
-  return CLV_OK;
-}
-
 clv_code clv_trainer_note_params(const clv_trainer *t, uint32_t stage, clv_err *err) {
-  CLV_AUTO(free_ledger_note) ledger_note o = {0};
+  CLV_AUTO(clv_ledger_list_done) clv_ledger_list o = {0};
   if (!is_in_ledger(t, stage)) return CLV_OK;
   CLV_TRY(add_params(&o, t, stage, err));
   return clv_ledger_add(o.items, o.n, err);
@@ -138,10 +101,11 @@ clv_code clv_trainer_note_params(const clv_trainer *t, uint32_t stage, clv_err *
 
 clv_code clv_trainer_note_values(const clv_trainer *t, uint32_t stage,
                                  const clv_weights_sample *samples, size_t n, clv_err *err) {
-  CLV_AUTO(free_ledger_note) ledger_note o = {0};
+  CLV_AUTO(clv_ledger_list_done) clv_ledger_list o = {0};
   if (samples) CLV_TRY(add_params(&o, t, stage, err));
   for (size_t i = 0; samples && i < n; i++)
-    if (samples[i].n_parts) CLV_TRY(add_sample(&o, identity_of(t, stage), &samples[i], err));
+    if (samples[i].n_parts)
+      CLV_TRY(clv_ledger_list_add_sample(&o, identity_of(t, stage), &samples[i], err));
   return clv_ledger_add(o.items, o.n, err);
 }
 
@@ -161,16 +125,16 @@ static clv_code fill_sample(const clv_weights_file *f, const clv_weights_entry *
   return CLV_OK;
 }
 
-static clv_code add_entry(ledger_note *o, const char *identity, const clv_weights_file *f,
+static clv_code add_entry(clv_ledger_list *o, const char *identity, const clv_weights_file *f,
                           const clv_weights_entry *e, clv_err *err) {
   CLV_AUTO(clv_weights_sample_done) clv_weights_sample s = {0};
   if (!e->dtype || !clv_weights_sample_begin(&s, e->dtype, &e->shape)) return CLV_OK;
   CLV_TRY(fill_sample(f, e, &s, err));
-  return add_sample(o, identity, &s, err);
+  return clv_ledger_list_add_sample(o, identity, &s, err);
 }
 
 clv_code clv_note_gathered_weights(const char *path, const char *identity, clv_err *err) {
-  CLV_AUTO(free_ledger_note) ledger_note o = {0};
+  CLV_AUTO(clv_ledger_list_done) clv_ledger_list o = {0};
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_TRY(clv_weights_open_lazy(path, &f, err));
   for (size_t i = 0; i < clv_weights_n_entries(f); i++)

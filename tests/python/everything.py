@@ -11,7 +11,7 @@ ROOT = os.path.join(HERE, "../..")
 sys.path.insert(0, os.path.join(HERE, "../net/lib"))
 import pypi
 
-PACKAGES = ("torch", "numpy", "cffi", "mypy", "tqdm", "pandas", "transformers", "peft")
+PACKAGES = ("torch", "numpy", "cffi", "mypy", "tqdm", "pandas", "transformers", "peft", "ipykernel", "jupyter_client")
 CPU = "--extra-index-url", "https://download.pytorch.org/whl/cpu"
 
 

@@ -238,6 +238,28 @@ def restarted_notebook_finds_its_workers():
         assert float(said) < 2 * max(1, SLOW), (is_killed, said)
 
 
+@suite.test
+def killed_program_leaves_its_only_session_to_the_next():
+    """A worker takes one session. The next open of the same session gets that of a killed program
+    after 2 s; another session does not, and one whose program lives is kept."""
+    state, env = os.environ["XDG_STATE_HOME"], {**os.environ, "PYTHONPATH": PACKAGE}
+    try:
+        with Cluster(1, limits="limits: {sessions: 1}\n") as one:
+            own, other = one.session("notebook", ""), one.session("other", "")
+            first = subprocess.Popen([sys.executable, "-c", HOLDS, own, TAKES_OVER], env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            assert first.stdout.readline() == "open\n"
+            raised(cleave.ExhaustedError, cleave.open, own)
+            first.kill()
+            first.communicate()
+            raised(cleave.ExhaustedError, cleave.open, other)
+            begin = time.monotonic()
+            cleave.open(own).close()
+            assert time.monotonic() - begin < 4 * max(1, SLOW)
+            assert "a newer one has taken its place" in one.workers[0].text(), one.workers[0].text()
+    finally:
+        os.environ["XDG_STATE_HOME"] = state
+
+
 if __name__ == "__main__":
     with Cluster(2) as cluster:
         session = cluster.session("python", "")

@@ -709,6 +709,65 @@ def rules_of_plan_judge_an_exported_front():
 
 
 @suite.test
+def front_that_a_worker_had_is_refused_with_zero_bytes():
+    """The first runtime sends a layer to w1; in the next one it is in front, with a factor."""
+    layer, front, records = nn.Linear(16, 32), nn.Linear(16, 32), torch.randn(32, 16)
+    with cleave.open(session) as rt:
+        far(rt, layer, features=16).place()
+    with torch.no_grad():
+        front.weight.copy_(3 * layer.weight)
+    sends = {"front": (nn.Sequential(front, nn.Tanh()), records), "secret": True}
+    with cleave.open(session) as rt:
+        e = raised(cleave.DeniedError, far, rt, nn.Linear(32, 24), sends=sends)
+        assert "at 'spiffe://test/w1' in an earlier session" in str(e) and "front known" in e.hint, (str(e), e.hint)
+        assert not len(rt.egress()), rt.egress()
+        far(rt, nn.Linear(32, 24), sends={**sends, "inputs": "front known"})
+        assert rt.egress()[0].shows.endswith("FRONT KNOWN"), rt.egress()
+
+
+@suite.test
+def functions_of_torch_on_remote_parameters_are_refused():
+    """Parameters and gradients there have a form alone: what would change or read values, without a
+    word or with one about the meta device, says where they are."""
+    with cleave.open(session) as rt:
+        remote = far(rt, nn.Linear(32, 24))
+        model, p = nn.Sequential(nn.Linear(16, 32), remote), remote.remote_parameters()["weight"]
+        optimizer = cleave.Optimizer(torch.optim.SGD, model, lr=0.1)
+
+        def assign():
+            p.data = torch.zeros(24, 32)
+
+        for change in (lambda: nn.init.xavier_uniform_(p), lambda: p.data.normal_(0, 0.02), lambda: p.detach().copy_(torch.zeros(24, 32)), assign,
+                       lambda: nn.init.zeros_(p)):
+            with torch.no_grad():
+                e = raised(cleave.UnimplementedError, change)
+            assert "a parameter of a cleave.Remote at w1" in str(e) and "load_state_dict" in e.hint, (str(e), e.hint)
+        for read in (lambda: p.norm().item(), lambda: p.cpu(), lambda: p.data.numpy(), lambda: torch.zeros(24, 32).lerp_(p, 0.5), lambda: sum(q.pow(2).sum() for q in model.parameters())):
+            with torch.no_grad():
+                e = raised(cleave.UnimplementedError, read)
+            assert "not in this process" in str(e) and "state_dict" in e.hint, (str(e), e.hint)
+        model(torch.randn(32, 16)).sum().backward()
+        assert "clip_grad_norm=" in raised(cleave.UnimplementedError, lambda: p.grad.data.clamp_(-1, 1)).hint
+        assert "gradients()" in raised(cleave.UnimplementedError, lambda: p.grad.norm()).hint
+        assert (p.numel(), p.dim(), tuple(p.shape), p.dtype, p.requires_grad, torch.zeros_like(p).device.type) == (768, 2, (24, 32), torch.float32, True, "meta")
+        assert "w1" in repr(p) and "w1" in repr(p.grad) and "w1" in repr(p.data)
+        optimizer.zero_grad(set_to_none=False)
+        assert p.grad is None
+
+
+@suite.test
+def layer_of_torch_that_has_others_is_exported():
+    """As it is, without a Sequential around it; one that is called with something else says so."""
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    x = torch.randn(4, 5, 16)
+    with cleave.open(session) as rt:
+        remote = cleave.Remote(layer, at="w1", example=x, runtime=rt)
+        assert float((remote(x) - layer(x)).detach().abs().max()) < 1e-5 and set(remote.state_dict()) == set(layer.state_dict())
+        e = raised(cleave.InvalidError, cleave.Remote, nn.MultiheadAttention(16, 2), at="w1", example=x, runtime=rt)
+        assert "'key' and 'value'" in str(e), e
+
+
+@suite.test
 def loader_processes_and_garbage_in_any_order():
     front, middle, head = parts()
     rt = cleave.open(session)

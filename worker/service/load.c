@@ -128,6 +128,8 @@ clv_code clv_session_load(clv_session *s, const clv_wire_load_request *r, const 
   const clv_cancel_hook waiter = {is_load_cancelled, &w};
   pthread_mutex_lock(&s->loading_lock);
   clv_code code = load_one_module(s, r, &waiter, reply, ret, err);
+  while (code == CLV_EXHAUSTED && clv_session_make_room(s))
+    code = load_one_module(s, r, &waiter, reply, ret, err);
   pthread_mutex_unlock(&s->loading_lock);
   if (code == CLV_OK) clv_session_record_threads(s, CLV_MAX(r->n_threads, 1u));
   return code;

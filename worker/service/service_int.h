@@ -77,8 +77,9 @@ struct clv_session {
   int refs;
   clv_wire_id id;
   uint64_t epoch, opened_ms;
-  uint64_t send_credit;                      /* initial send window towards the owner, bytes */
-  clv_member *member;                        /* identity that opened the session */
+  bool is_only_attempt; /* of a program: no later attempt continues the session */
+  uint64_t send_credit; /* initial send window towards the owner, bytes */
+  clv_member *member;   /* identity that opened the session */
   clv_account *device_accounts[MAX_DEVICES]; /* account of the session below that of each device */
   uint32_t owner_protocol;                   /* that the owner spoke when it opened the session */
   char owner[CLV_WIRE_URI + 1], name[CLV_WIRE_NAME + 1];
@@ -245,6 +246,8 @@ void clv_service_set_quotas(clv_service *s);
 
 clv_code clv_session_open(clv_service *s, const char *uri, const clv_wire_open_request *request,
                           clv_wire_limits *ret_granted, clv_err *err) CLV_USE_RESULT;
+/* True if the session has this id and was opened by this identity. */
+bool clv_session_has_id_and_owner(const clv_session *s, const clv_wire_id *id, const char *owner);
 /* Returns a session with a new reference, if `uri` owns it and the epoch is right. A session of
  * another identity and one that does not exist give the same error. */
 clv_code clv_session_find(clv_service *s, const clv_wire_id *id, uint64_t epoch, const char *uri,
@@ -301,6 +304,13 @@ void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_c
 clv_code clv_session_load_artifact(clv_session *s, const clv_wire_load_request *request,
                                    const clv_backend *backend, const clv_cancel_hook *waiter,
                                    clv_module *module, clv_err *err) CLV_USE_RESULT;
+
+/* ---- takeover.c ------------------------------------------------------------------------------ */
+
+/* Closes a session that an ended program of the same identity and session name has left. BLOCKS for
+ * at most 2 s, until the program cannot be one that is dialling again. False: there is no such
+ * session. */
+bool clv_session_make_room(const clv_session *newer);
 
 /* ---- load_module.c --------------------------------------------------------------------------- */
 

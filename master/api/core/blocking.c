@@ -238,10 +238,9 @@ cleave_status cleave_context_close_async(cleave_runtime *runtime, cleave_context
 /* Waits for a future with a tensor. Releases the future if it has ended with success. */
 cleave_status cleave_wait(cleave_runtime *runtime, cleave_future future, uint64_t deadline_ms,
                           cleave_tensor *ret_tensor, cleave_error *error) {
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+  api_future *f;
   NOT_NULL(runtime, ret_tensor);
   {
-    api_future *f;
     LOCKED(runtime);
     PASS(api_future_find(runtime, future, &f, error));
     cleave_status status =
@@ -249,12 +248,14 @@ cleave_status cleave_wait(cleave_runtime *runtime, cleave_future future, uint64_
             ? api_future_await(runtime, f, api_deadline_ns(runtime, deadline_ms), error)
             : api_fail(error, CLV_INVALID, "future %llu, %s of %s, brings no tensor",
                        (unsigned long long)future.id, f->op->name, f->subject);
-    if (status == CLEAVE_OK) {
-      t = clv_tensor_ref(f->tensor);
-      f->is_released = true;
+    f->is_released |= status == CLEAVE_OK;
+    if (status != CLEAVE_OK) {
+      api_future_release_use(runtime, f);
+      return status;
     }
-    api_future_release_use(runtime, f);
-    if (status != CLEAVE_OK) return status;
   }
-  return api_copy_tensor_out(t, ret_tensor, error);
+  cleave_status status = api_tensor_result(f, ret_tensor, error);
+  LOCKED(runtime);
+  api_future_release_use(runtime, f);
+  return status;
 }

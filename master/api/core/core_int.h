@@ -156,7 +156,9 @@ struct cleave_module {
   const clv_backend
       *backend; /* compute backend of a module at the master; NULL: it is at a worker */
   bool local_only, copies_inputs, is_released, was_called, needs_input_grads;
-  bool has_given_weights; /* the program gave weights when it loaded the module */
+  bool has_given_weights;  /* the program gave weights when it loaded the module */
+  bool has_secret_weights; /* the program says that no one else has the values that it gives */
+  uint64_t seed;           /* cleave_module_options.seed */
   /* The last attempt to load it has failed with an unknown outcome. Generations from
    * first_attempt_generation to the present one may be at the node. */
   bool may_be_at_node;
@@ -470,6 +472,16 @@ typedef struct api_kept_ops {
   void (*free)(cleave_runtime *rt);
 } api_kept_ops;
 
+/* Weights that are about to be written to a module, or that were read from it. */
+typedef struct api_noted_values {
+  cleave_runtime *runtime;
+  const cleave_module *module; /* NULL if were_read, because it may be released already */
+  uint32_t node;               /* node of the module */
+  const cleave_named_tensor *items;
+  size_t n;
+  bool were_read;
+} api_noted_values;
+
 /* Gate of a program's runtime (extra/open.c), asked about each tensor and each failure before the
  * program's own may_send. With the lock. */
 typedef struct api_gate {
@@ -477,6 +489,17 @@ typedef struct api_gate {
   cleave_status (*check)(void *user, const cleave_sending *what, cleave_error *error);
   /* Counts a tensor that all hooks permit. The tensor is not sent if it fails. */
   cleave_status (*charge)(void *user, const cleave_sending *what, cleave_error *error);
+  /* Compares a value of a module at the master, or a gradient for the value of a module at a
+   * worker, with its row, after `check` has found that. Called with `owner`; NULL: the gate is
+   * off. */
+  cleave_status (*judge)(void *owner, const api_value *v, const cleave_sending *what,
+                         cleave_error *error);
+  /* Note in the ledger of this host, before anything is sent, what the module's worker will know:
+   * keys of layers and values. For a module at the master they remember what will be looked up.
+   * note_values with `were_read`: the program received the values from the module's node. Called
+   * with `owner`, without the lock; NULL: the runtime is that of a command. */
+  cleave_status (*note_module)(void *owner, const cleave_module *m, cleave_error *error);
+  cleave_status (*note_values)(void *owner, const api_noted_values *values, cleave_error *error);
   /* called while workers still answer, when all contexts are closed; NULL: nothing is done then */
   void (*before_close)(void *owner, cleave_runtime *rt);
   void *owner;                     /* memory of `user` */

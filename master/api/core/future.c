@@ -130,6 +130,7 @@ void api_future_set_watched(api_future *f, bool watch) {
 }
 
 cleave_status api_tensor_result(const api_future *f, void *ret, cleave_error *error) {
+  if (f->runtime) PASS(api_note_weight_read(f, error));
   return api_copy_tensor_out(f->tensor, ret, error);
 }
 

@@ -106,6 +106,7 @@ typedef struct api_future {
   uint64_t context_id;
   api_value *value;
   cleave_module *module;
+  cleave_runtime *runtime; /* of a reading of state; NULL: another operation */
   cleave_optimizer *optimizer;
   double other_square;   /* of a step: the program's own share of the squared norm */
   bool other_not_finite; /* of a step: one of the program's own gradients is not finite */
@@ -280,5 +281,15 @@ cleave_status api_file_result(const api_future *f, void *ret, cleave_error *erro
 cleave_status api_file_check_result(const cleave_state_file *ret, cleave_error *error);
 /* Ends all records, and the thread of futures after it has called every callback. */
 void api_futures_stop(cleave_runtime *rt);
+
+/* ---- noted_values.c: without the lock -------------------------------------------------------- */
+
+cleave_status api_note_written_values(const cleave_module *m, const cleave_named_tensor *items,
+                                      size_t n, cleave_error *error) CLEAVE_RESULT;
+/* Note weights that have come from a worker, which knows them: of a reading of state, and the one
+ * weight of a reading by name. */
+cleave_status api_note_read_values(const api_future *f, const cleave_named_tensor *items, size_t n,
+                                   cleave_error *error) CLEAVE_RESULT;
+cleave_status api_note_weight_read(const api_future *f, cleave_error *error) CLEAVE_RESULT;
 
 #endif

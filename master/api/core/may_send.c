@@ -99,12 +99,32 @@ static clv_code hook_error(const cleave_error *why, clv_err *err) {
   return clv_fail(err, why->status ? (clv_code)why->status : CLV_DENIED, "%s", why->text);
 }
 
-static clv_code ask_hooks(const cleave_runtime *rt, const cleave_sending *what, clv_err *err) {
+static clv_code ask_program(const cleave_runtime *rt, const cleave_sending *what, clv_err *err) {
   cleave_error why = {.status = CLEAVE_OK};
-  if (rt->gate.check && rt->gate.check(rt->gate.user, what, &why) != CLEAVE_OK)
-    return hook_error(&why, err);
   if (rt->may_send && rt->may_send(rt->user, what, &why) != CLEAVE_OK) return hook_error(&why, err);
   return CLV_OK;
+}
+
+/* Compares the value of a module at the master, or the gradient of one at a worker, with its row.
+ * Relayed ones passed the gate when they were sent to the worker that made them. */
+static clv_code judge(const cleave_runtime *rt, const clv_frame *f, const cleave_sending *what,
+                      clv_err *err) {
+  cleave_error why = {.status = CLEAVE_OK};
+  bool is_value = f->kind == CLV_VALUE, is_gradient = f->kind == CLV_GRADIENT;
+  const api_value *v =
+      is_value || is_gradient ? api_id_table_get(&rt->values, f->message_id) : NULL;
+  if (!rt->gate.judge || !v || !v->module || what->relayed) return CLV_OK;
+  if (is_value ? v->module->node != 0 : v->module->node == 0) return CLV_OK;
+  if (rt->gate.judge(rt->gate.owner, v, what, &why) != CLEAVE_OK) return hook_error(&why, err);
+  return CLV_OK;
+}
+
+static clv_code ask_gate(const cleave_runtime *rt, const clv_frame *f, const cleave_sending *what,
+                         clv_err *err) {
+  cleave_error why = {.status = CLEAVE_OK};
+  if (!rt->gate.check) return CLV_OK;
+  if (rt->gate.check(rt->gate.user, what, &why) != CLEAVE_OK) return hook_error(&why, err);
+  return judge(rt, f, what, err);
 }
 
 static clv_code charge(const cleave_runtime *rt, const cleave_sending *what, clv_err *err) {
@@ -174,7 +194,8 @@ static clv_code send_failure(const api_peer *to, clv_packet *p, clv_err *err) {
                          .name = "",
                          .relayed = p->received_by != NULL,
                          .bytes = strlen(f->failure.text)};
-  CLV_TRY(ask_hooks(rt, &what, err));
+  CLV_TRY(ask_gate(rt, &p->frame, &what, err));
+  CLV_TRY(ask_program(rt, &what, err));
   return charge(rt, &what, err);
 }
 
@@ -191,7 +212,8 @@ clv_code api_may_send(void *user, clv_link *link, clv_packet *p, clv_err *err) {
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) {
     what[i] = (cleave_sending){.worker = to->name, .name = ""};
     CLV_TRY(describe_packet(rt, p, i, &what[i], err));
-    CLV_TRY(ask_hooks(rt, &what[i], err));
+    CLV_TRY(ask_gate(rt, &p->frame, &what[i], err));
+    CLV_TRY(ask_program(rt, &what[i], err));
   }
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) CLV_TRY(charge(rt, &what[i], err));
   return CLV_OK;

@@ -57,6 +57,8 @@ cleave_status api_check_weight(const cleave_module *m, const char *name, const c
 static cleave_status copy_weights(cleave_module *m, const cleave_module_options *o,
                                   cleave_error *error) {
   m->has_given_weights = o->n_weights > 0;
+  m->has_secret_weights = o->weights_are_secret;
+  m->seed = o->seed;
   TRY(clv_alloc(o->n_weights, sizeof *m->pending_weights, &m->pending_weights, &err));
   for (size_t i = 0; i < o->n_weights; i++) {
     PASS(api_check_weight(m, o->weights[i].name, &o->weights[i].tensor, error));

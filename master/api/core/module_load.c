@@ -105,7 +105,9 @@ static cleave_status try_load(cleave_module *m, uint64_t until_ns, cleave_error 
   api_unlock(rt);
   CLV_AUTO(api_interruptible_end) api_interruptible waits;
   api_interruptible_begin(rt, &waits);
-  cleave_status status = api_load_module(m, CLV_MAX(left_ms, UINT64_C(1)), error);
+  cleave_status status = CLEAVE_OK;
+  if (rt->gate.note_module) status = rt->gate.note_module(rt->gate.owner, m, error);
+  if (status == CLEAVE_OK) status = api_load_module(m, CLV_MAX(left_ms, UINT64_C(1)), error);
   api_lock(rt);
   return status;
 }

@@ -34,6 +34,8 @@ cleave_status api_state_result(const api_future *f, void *ret, cleave_error *err
   cleave_state *to = ret;
   cleave_state state = {0};
   cleave_status status = fill_state(f->items, f->request.count, &state, error);
+  if (status == CLEAVE_OK && f->state_kind == CLV_STATE_WEIGHTS)
+    status = api_note_read_values(f, state.items, state.n, error);
   if (status == CLEAVE_OK)
     *to = state;
   else
@@ -52,6 +54,7 @@ cleave_status api_state_begin(cleave_runtime *rt, api_arguments *a, api_future *
   cleave_module *m = a->module;
   const char *name = a->name;
   f->module = m;
+  f->runtime = rt;
   f->state_kind = (clv_state_kind)a->kind;
   snprintf(f->subject, sizeof f->subject, "%s", name ? name : m->name);
   if (name) PASS(api_check_weight(m, name, NULL, error));
@@ -151,7 +154,8 @@ cleave_status api_copy_state_items(const cleave_module *m, cleave_state_kind kin
                                    const cleave_named_tensor *from, size_t n,
                                    api_state_item **ret_items, cleave_error *error) {
   TRY(clv_alloc(n, sizeof **ret_items, ret_items, &err));
-  return copy_items(m, kind, from, n, *ret_items, error);
+  PASS(copy_items(m, kind, from, n, *ret_items, error));
+  return kind == CLEAVE_STATE_WEIGHTS ? api_note_written_values(m, from, n, error) : CLEAVE_OK;
 }
 
 cleave_status api_state_write_begin(cleave_runtime *rt, api_arguments *a, api_future *f,

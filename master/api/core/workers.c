@@ -178,6 +178,7 @@ static clv_code open_session(api_peer *p, clv_err *err) {
                              .attempt_number = rt->epoch,
                              .config_digest = rt->config->attempt.config_digest,
                              .session_name = rt->config->name,
+                             .is_only_attempt = rt->cannot_resume,
                              .n_lanes = rt->platform.n_bulk_lanes,
                              .peer_identities = identities,
                              .reference_lease_ms = (uint32_t)rt->config->limits.reference_lease_ms};

@@ -7,6 +7,7 @@
 #define CLEAVE_EXTRA_INT_H
 
 #include "master/api/core/core.h"
+#include "master/egress/egress.h"
 
 cleave_status api_gradients_result(const api_future *f, void *ret, cleave_error *error);
 
@@ -23,5 +24,26 @@ cleave_status api_reload_new(cleave_runtime *rt, cleave_module *m, const cleave_
 cleave_status api_reload_run(cleave_runtime *rt, const api_reload *r, uint64_t deadline_ms,
                              cleave_error *error) CLEAVE_RESULT;
 void api_reload_free(api_reload *r); /* NULL is allowed */
+
+/* ---- fronts.c -------------------------------------------------------------------------------- */
+
+/* Knowledge that workers have of a program's modules at the master, and rows that were compared
+ * with it. The arguments of _new are caller-owned. */
+typedef struct api_fronts api_fronts;
+clv_code api_fronts_new(const clv_session_config *c, clv_program_gate *gate, api_fronts **ret,
+                        clv_err *err) CLV_USE_RESULT;
+void api_fronts_free(api_fronts *f); /* NULL is allowed */
+/* From now on values that the program gives to modules at the master are sampled. With the lock. */
+void api_fronts_switch_on(api_fronts *f);
+/* As the functions of api_gate. */
+cleave_status api_fronts_note_module(api_fronts *f, const cleave_module *m,
+                                     cleave_error *error) CLEAVE_RESULT;
+cleave_status api_fronts_note_values(api_fronts *f, const api_noted_values *v,
+                                     cleave_error *error) CLEAVE_RESULT;
+cleave_status api_fronts_judge(api_fronts *f, const api_value *v, const cleave_sending *what,
+                               cleave_error *error) CLEAVE_RESULT;
+/* Judges the front of a row, sets what the row leaves out, and removes the front from it.
+ * CLEAVE_DENIED: the row says less than the rules find. */
+cleave_status api_fronts_fill_row(cleave_declaration *d, cleave_error *error) CLEAVE_RESULT;
 
 #endif

@@ -18,6 +18,7 @@ typedef struct held_program {
   clv_policy *policy;        /* NULL: this host has none */
   clv_egress_record *record; /* NULL: the program keeps none */
   clv_program_gate *gate;
+  api_fronts *fronts;
   clv_notifier on_notice;
 } held_program;
 
@@ -25,6 +26,7 @@ typedef struct held_program {
 static void end_program(held_program *p, clv_exit_code code) {
   clv_err err;
   if (!p) return;
+  api_fronts_free(p->fronts);
   clv_program_gate_free(p->gate);
   if (clv_egress_close(p->record, (uint64_t)code, &err) != CLV_OK)
     clv_notify(p->on_notice, "the record of what left was not ended: %s", err.text);
@@ -122,20 +124,42 @@ static cleave_status begin_program(const clv_session_config *c, const cleave_opt
         clv_policy_path(p->policy));
   if (o->run) TRY(open_record(c, o->run, p->policy, &p->record, &err));
   TRY(clv_program_gate_new(c, p->policy, p->record, &p->gate, &err));
+  TRY(api_fronts_new(c, p->gate, &p->fronts, &err));
   return CLEAVE_OK;
 }
+
+/* ---- the ledger and the rules of plan -------------------------------------------------------- */
+
+static cleave_status note_module(void *program, const cleave_module *m, cleave_error *error) {
+  return api_fronts_note_module(((held_program *)program)->fronts, m, error);
+}
+
+static cleave_status note_values(void *program, const api_noted_values *v, cleave_error *error) {
+  return api_fronts_note_values(((held_program *)program)->fronts, v, error);
+}
+
+static cleave_status judge(void *program, const api_value *v, const cleave_sending *what,
+                           cleave_error *error) {
+  return api_fronts_judge(((held_program *)program)->fronts, v, what, error);
+}
+
+/* ---- giving the gate ------------------------------------------------------------------------- */
 
 /* Lets the core ask the gate. Programs that have no rows, on a host without a policy, are as fast
  * without. Caller holds the lock. */
 static void switch_gate_on(cleave_runtime *rt) {
   rt->gate.check = clv_program_gate_check;
   rt->gate.charge = clv_program_gate_charge;
+  rt->gate.judge = judge;
+  api_fronts_switch_on(((held_program *)rt->gate.owner)->fronts);
 }
 
 static void give_gate(cleave_runtime *rt, held_program *program) {
   LOCKED(rt);
   rt->gate = (api_gate){.user = program->gate,
                         .owner = program,
+                        .note_module = note_module,
+                        .note_values = note_values,
                         .before_close = note_hops,
                         .free_owner = end_closed_program};
   if (program->policy || program->record) switch_gate_on(rt);
@@ -174,6 +198,7 @@ cleave_status cleave_declare(cleave_runtime *runtime, const cleave_declaration *
   LOCKED(runtime);
   if (!runtime->gate.user)
     return api_fail(error, CLV_PRECONDITION, "a runtime of cleave_open declares what it sends");
+  PASS(api_fronts_fill_row(&d, error));
   TRY(clv_program_gate_declare(runtime->gate.user, &d, &err));
   switch_gate_on(runtime);
   return CLEAVE_OK;

@@ -159,23 +159,40 @@ def export(module: nn.Module, example: object) -> Model:
     script, given = exporter(), examples_of(example)
     module = on_cpu(module)
     shapes: list[tuple[int, ...]] = []
+    is_inside, whole = is_single(module), module  # of a Sequential
     try:
         chain = as_chain(script, module, given)
         shapes = [] if chain else tuple_shapes(module, given)
-        whole = joined(module) if shapes else module
+        if shapes:
+            whole = joined(module)
+        elif not chain and len(given) == 1 and is_of_torch(module):
+            is_inside, whole = True, nn.Sequential(module)
         layers, arrays, constants = (*chain, []) if chain else as_graph(script, whole, given)
     except script.Unsupported as e:
         why = str(e).partition("\n\nWhile executing")[0].strip().replace("\n", "\n  ")
+        refuse_wrong_call(module, given, why)
         raise _errors.unimplemented(f"{type(module).__name__} cannot be exported:\n  {why}",
                                     "keep that part in this process, before or behind the Remote") from None
-    names = input_names(module, given)
+    names = input_names(whole, given)
     sources: list[str] = names
     for layer in layers:
         layer["from"] = sources = layer.get("from", sources)
         sources = [layer["name"]]
     inputs = [(n, DTYPES[x.dtype], tuple(x.shape)) for n, x in zip(names, given)]
     outputs = take_apart(layers, shapes) if shapes else []
-    return Model(inputs, layers, arrays, entries_of(module, arrays, is_single(module), constants), constants, outputs)
+    return Model(inputs, layers, arrays, entries_of(module, arrays, is_inside, constants), constants, outputs)
+
+
+def refuse_wrong_call(module: nn.Module, given: Sequence[torch.Tensor], why: str) -> None:
+    """InvalidError if forward itself does not take the example: the exporter knows less of it."""
+    if "of these extents fails" not in why:
+        return
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            copy.deepcopy(module).eval()(*(x.detach().cpu()[:2] for x in given))
+    except Exception as e:
+        raise _errors.invalid(f"{type(module).__name__} cannot be called with the example: {type(e).__name__}: {e}",
+                              "example is what forward takes: a tensor, or a tuple of several") from None
 
 
 def on_cpu(module: nn.Module) -> nn.Module:
@@ -190,6 +207,12 @@ def on_cpu(module: nn.Module) -> nn.Module:
 
 def is_single(module: nn.Module) -> bool:
     return type(module) is not nn.Sequential and not list(module.children())
+
+
+def is_of_torch(module: nn.Module) -> bool:
+    """Whether it is a layer of torch.nn that has others in it, as nn.TransformerEncoderLayer. The
+    exporter knows these by their place in a module."""
+    return type(module).__module__.startswith("torch.nn.") and type(module) is not nn.Sequential
 
 
 def as_chain(script: Any, module: nn.Module, given: Sequence[torch.Tensor]) -> tuple[list[dict[str, Any]], dict[str, Any]] | None:
@@ -289,7 +312,7 @@ def input_names(module: nn.Module, given: Sequence[torch.Tensor]) -> list[str]:
     return [next(n for n in (name, f"cleave-{name}") if n not in taken) for name in names]
 
 
-def entries_of(module: nn.Module, arrays: Mapping[str, Any], single: bool, constants: Sequence[str] = ()) -> dict[str, Entry]:
+def entries_of(module: nn.Module, arrays: Mapping[str, Any], is_inside: bool, constants: Sequence[str] = ()) -> dict[str, Entry]:
     """Where each of Cleave's tensors lies in torch's: they share memory. Constants are none of
     these."""
     entries = {name: Entry(tuple(t.shape), t.dtype, isinstance(t, nn.Parameter), isinstance(t, nn.Parameter) and t.requires_grad, [])
@@ -298,7 +321,7 @@ def entries_of(module: nn.Module, arrays: Mapping[str, Any], single: bool, const
     for ours, array in arrays.items():
         if ours in constants:
             continue
-        direct = ours.split(".", 1)[1] if single else ours
+        direct = ours.split(".", 1)[1] if is_inside else ours
         address = array.__array_interface__["data"][0]
         name = direct if direct in tensors and tensors[direct].data_ptr() == address else owner_of(address, tensors)
         offset = (address - tensors[name].data_ptr()) // tensors[name].element_size()

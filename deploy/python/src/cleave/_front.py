@@ -31,7 +31,8 @@ def judged(path: str, sends: Sends, modules: Sequence[nn.Module], places: Sequen
     sends: {"front": (module, example), ...}: the module whose output is the Remote's input, and a
     batch of records.  "head": the module behind the Remote.  "secret": no one else has the values
     of both.  Raises InvalidError if "inputs" or "gradient" says less than the rules find, or
-    "hiding_layers" more layers than there are.
+    "hiding_layers" more layers than there are.  Raises DeniedError if the ledger of this host says
+    that a worker had values which are "secret", and the row does not say that they are known.
     """
     if not isinstance(sends, Mapping) or not KEYS & set(sends):
         return sends
@@ -39,12 +40,15 @@ def judged(path: str, sends: Sends, modules: Sequence[nn.Module], places: Sequen
     if set(places) == {"master"}:
         return own
     front, example, head = _modules_of(sends)
+    is_secret, known = bool(sends.get("secret", False)), dict[str, str]()
     try:
-        found, n_layers = _findings(path, front, example, modules, places, head, bool(sends.get("secret", False)))
+        found, n_layers, known = _findings(path, front, example, modules, places, head, is_secret)
     except (_errors.Error, LookupError, OSError, RuntimeError, TypeError, ValueError) as e:
         log.warning("plan cannot judge what is in front of the Remote, so that counts as raw records: %s", e)
         found, n_layers = WORST, 0
     said = declared(own, 1)
+    if is_secret:
+        _refuse_known(known, found, (said.inputs[0], said.gradient))
     for name, says, finds in (("inputs", said.inputs[0], found[0]), ("gradient", said.gradient, found[1])):
         if says and finds & ~says:
             raise _errors.invalid(f"sends={{{name!r}: {own[name]!r}}}, and the rules of plan find {words_of(finds)}",
@@ -53,6 +57,18 @@ def judged(path: str, sends: Sends, modules: Sequence[nn.Module], places: Sequen
         raise _errors.invalid(f"sends={{'hiding_layers': {said.hiding_layers}}}, and {n_layers} layers in front have weights")
     return {"inputs": own.get("inputs") or words_of(found[0] or SHOWS["mixed"]),
             "gradient": own.get("gradient") or words_of(found[1] or SHOWS["mixed"]), "hiding_layers": said.hiding_layers}
+
+
+def _refuse_known(known: Mapping[str, str], found: tuple[int, int], said: tuple[int, int]) -> None:
+    """Refuses values that are said to be secret, and that a worker had. known: the reason by the
+    layer's name, of layers in front ("front.0") and behind."""
+    admit = {"front": ("inputs", SHOWS["front known"], found[0] & ~said[0]), "head": ("gradient", SHOWS["labels readable"], found[1] & ~said[1])}
+    for layer, why in known.items():
+        part, _, name = layer.partition(".")
+        key, word, unsaid = admit.get(part, ("", 0, 0))
+        if word & unsaid:
+            raise _errors.make(_errors.Code.DENIED, f"sends={{'secret': True}}, and layer {name or part!r} of {part!r} {why}",
+                               hint=f"begin with other values, or say it: sends={{..., {key!r}: {words_of(word).lower()!r}}}")
 
 
 def _modules_of(sends: Mapping[str, Any]) -> tuple[nn.Module, torch.Tensor, nn.Module | None]:
@@ -65,9 +81,9 @@ def _modules_of(sends: Mapping[str, Any]) -> tuple[nn.Module, torch.Tensor, nn.M
 
 
 def _findings(path: str, front: nn.Module, example: torch.Tensor, modules: Sequence[nn.Module], places: Sequence[str],
-              head: nn.Module | None, secret: bool) -> tuple[tuple[int, int], int]:
-    """Findings of the Remote's input and of its output's gradient, and the number of layers in
-    front that have weights."""
+              head: nn.Module | None, secret: bool) -> tuple[tuple[int, int], int, dict[str, str]]:
+    """Findings of the Remote's input and of its output's gradient, the number of layers in front
+    that have weights, and why layers of this process are known: {layer: reason}."""
     parts = {"front": front, "far": nn.Sequential(*modules), **({"head": head} if head is not None else {})}
     model = _export.export(nn.Sequential(collections.OrderedDict(parts)), example)
     worker = next(p for p in places if p != "master")
@@ -79,7 +95,8 @@ def _findings(path: str, front: nn.Module, example: torch.Tensor, modules: Seque
         found = _session._call(["plan", path, "--json", *(a for s in settings for a in ("--set", s))])[0]
     rows = {kind: row["shows"] for row in found["egress"] for kind in ("activation", "gradient") if row["tensor"].startswith(f"{kind} ")}
     shown = _set_of(rows["activation"]), _set_of(rows.get("gradient", "LABELS READABLE"))
-    return shown, len({name.rpartition(".")[0] for name in model.weights if name.startswith("front")})
+    known = {str(layer["name"]): str(layer["why"]) for layer in found["known_layers"]}
+    return shown, len({name.rpartition(".")[0] for name in model.weights if name.startswith("front")}), known
 
 
 def _set_of(words: str) -> int:

@@ -15,7 +15,9 @@ from ._tables import Table
 
 T = TypeVar("T")
 SLICE_MS = 50  # a call that waits looks at signals after so long
-HELD_MS = 1  # a step keeps Python's lock for so long, a fifth of what threads grant each other
+# A step keeps Python's lock for so long at most; threads grant each other 5 ms. A timer that is due
+# before the next tick of the kernel, 4 ms, costs 50 us.
+HELD_MS = 4
 
 
 def _preloaded(folder: str) -> object:

@@ -20,21 +20,84 @@ from ._tables import Sent
 _keeps_graph = getattr(getattr(torch._C, "_autograd", None), "_get_current_graph_task_keep_graph", None)
 
 
-class RemoteGradient(torch.Tensor):
-    """Stands for a gradient at a worker, which Remote.gradients() reads."""
+# Functions of torch that make a tensor of a parameter's form, and need no values.
+_FORMS = frozenset(("__get__", "detach", "detach_", "requires_grad_", "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like"))
+_without_subclasses = getattr(torch._C, "DisableTorchFunctionSubclass", torch._C.DisableTorchFunction)
+
+
+class _AtWorker:
+    """Base of what stands for values at a worker. It has a form and no values, so that functions of
+    torch on it would do nothing without a word: they are refused."""
 
     _remote: Any
+    _noun: ClassVar[str]  # "a parameter", and where its values are read and written
+    _reader: ClassVar[str]
+    _writer: ClassVar[str]
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, first = getattr(func, "__name__", ""), args[0] if args else None
+        is_change = name.startswith("__i") and name not in ("__invert__", "__int__", "__index__") or name in ("__set__", "__setitem__") \
+            or name.endswith("_") and not name.endswith("__")
+        if is_change and name not in _FORMS and isinstance(first, _AtWorker) and _is_of_values(func):
+            raise first._refusal(name, first._writer)
+        try:
+            with _without_subclasses():
+                made = func(*args, **(kwargs or {}))
+        except (NotImplementedError, RuntimeError, TypeError) as e:
+            stand_in = next((x for x in args if isinstance(x, _AtWorker)), None)
+            if stand_in is None or isinstance(e, _errors.Error) or "meta" not in str(e):
+                raise
+            raise stand_in._refusal(name, stand_in._reader) from None
+        if not isinstance(made, torch.Tensor) or made is first or isinstance(made, _AtWorker) or made.device.type != "meta":
+            return made
+        stand_in = next((x for x in args if isinstance(x, _AtWorker)), None)
+        if stand_in is None or name.endswith("_like"):
+            return made
+        if name not in _FORMS:
+            raise stand_in._refusal(name, stand_in._reader)
+        kind: Any = RemoteGradient if isinstance(stand_in, RemoteGradient) else RemoteValue
+        view = made.as_subclass(kind)
+        view._remote = stand_in._remote
+        return view
+
+    def _refusal(self, name: str, instead: str) -> _errors.Error:
+        at = getattr(self, "_remote", None)
+        return _errors.unimplemented(f"{name} of {self._noun} of a cleave.Remote{f' at {at.placement}' if at is not None else ''}: its values are not in this process", instead)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        form: Any = self
+        return f"{type(self).__name__}({list(form.shape)} at {self._remote.placement})"
+
+
+def _is_of_values(func: Any) -> bool:
+    """Whether a setter is that of values: of .data, and not of .requires_grad and the like."""
+    owner = getattr(func, "__self__", None)
+    return getattr(func, "__name__", "") != "__set__" or owner is torch.Tensor.data
+
+
+class RemoteValue(_AtWorker, torch.Tensor):  # type: ignore[misc]
+    """A view of a RemoteParameter, such as p.data."""
+
+    _noun, _reader, _writer = "a parameter", "remote.state_dict() copies them here; weight_decay= of cleave.Optimizer is the usual penalty", \
+        "give the module its values before cleave.Remote(module, ...), or load them: remote.load_state_dict(...)"
+
+
+class RemoteGradient(_AtWorker, torch.Tensor):  # type: ignore[misc]
+    """Stands for a gradient at a worker, which Remote.gradients() reads."""
+
+    _noun, _reader, _writer = "a gradient", "remote.gradients() copies them here", "cleave.Optimizer(..., clip_grad_norm=1.0) clips at all nodes"
 
     def zero_(self) -> RemoteGradient:
         self._remote._forget_gradients()
         return self
 
 
-class RemoteParameter(nn.Parameter):
+class RemoteParameter(_AtWorker, nn.Parameter):  # type: ignore[misc]
     """Stands for a parameter at a worker: it has a shape and no values (torch's meta device).
     requires_grad_(False) freezes it there."""
 
-    _remote: Any
+    _noun, _reader, _writer = RemoteValue._noun, RemoteValue._reader, RemoteValue._writer
     _adding: ClassVar[bool] = False  # cleave.Optimizer adds parameters now
 
     def __new__(cls, shape: Sequence[int], remote: Remote, learns: bool) -> RemoteParameter:
@@ -53,7 +116,7 @@ class RemoteParameter(nn.Parameter):
     @property
     def grad(self) -> torch.Tensor | None:
         if sys._getframe(1).f_code.co_filename.endswith("clip_grad.py"):
-            raise _errors.unimplemented("clip_grad_norm_ cannot see gradients at a worker", "cleave.Optimizer(..., clip_grad_norm=1.0)")
+            raise _errors.unimplemented("clip_grad_norm_ and clip_grad_value_ cannot see gradients at a worker", "cleave.Optimizer(..., clip_grad_norm=1.0)")
         t = self._remote.runtime._training
         has_some = self._remote._has_stepped or t and self._remote in t.touched - t.settled
         if not has_some or not self.requires_grad:
@@ -87,9 +150,6 @@ class RemoteParameter(nn.Parameter):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _errors.refuse_pickle(self, "state_dict() has its values")
-
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"RemoteParameter({list(self.shape)} at {self._remote.placement})"
 
 
 class _Memory:

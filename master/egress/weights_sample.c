@@ -27,7 +27,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "master/plan/plan_int.h"
+#include "master/egress/egress_int.h"
 
 bool clv_weights_sample_begin(clv_weights_sample *s, clv_dtype dtype, const clv_shape *shape) {
   size_t n;

@@ -37,7 +37,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "master/plan/plan_int.h"
+#include "master/egress/egress_int.h"
 
 enum {
   MAX_ROW = 4096,   /* most values of a row that are examined: the first ones */

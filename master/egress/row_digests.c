@@ -24,7 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/plan/plan_int.h"
+#include "master/egress/egress_int.h"
 
 enum {
   SUMS = 16,

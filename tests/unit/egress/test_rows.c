@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "master/plan/plan_int.h"
+#include "master/egress/egress_int.h"
 
 enum { N = 16, M = 32, BIG_SIDE = 300 };
 

@@ -1,0 +1,682 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What workers know of a program's modules at the master, and what values of these modules show.
+ *
+ * Before a module is sent to its worker, and before weights are written there,
+ * api_fronts_note_module and api_fronts_note_values add keys and values to the ledger of the host,
+ * as the trainer does for a session. Weights that come from a worker are added as well. Of values
+ * that the program gives to a module at the master, they keep a sample.
+ *
+ * Before the first value of a module at the master is sent under a row, api_fronts_judge joins the
+ * graphs of all calls that the value depends on to one graph, from the leaves on. A layer of it is
+ * at a worker, known, or secret: its key or values are looked up in the ledger. The rules of `plan`
+ * (master/reach) then say what the value shows, and the gate compares that with the row. A gradient
+ * for a worker is followed back from the loss in the same way.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/extra/extra_int.h"
+#include "master/egress/egress.h"
+#include "master/reach/reach.h"
+
+enum {
+  MAX_CALLS = 1024, /* most values that one value is joined of; more count as raw records */
+  ALL_READS = 256,  /* readings of weights that are all noted; later ones once a minute */
+  READ_INTERVAL_S = 60
+};
+
+/* Values that the program has given to a parameter of a module at the master, or of a `front`. */
+typedef struct given_values {
+  uint64_t module; /* load_number; 0: of a front */
+  char name[CLV_NAME_MAX + 24];
+  clv_weights_sample *sample; /* NULL: rows were not compared when the values were given */
+  const char *plain_reason;   /* why the values hide nothing by themselves; NULL: no reason */
+} given_values;
+
+/* Values that a value depends on, by ascending id, and the nodes of their joined graph. */
+typedef struct sources {
+  const api_value *list[MAX_CALLS];
+  int node[MAX_CALLS];
+  size_t n;
+} sources;
+
+struct api_fronts {
+  const clv_session_config *config;
+  clv_program_gate *gate;
+  bool judges;         /* rows are compared with what the values show */
+  given_values *given; /* [n_given] */
+  size_t n_given;
+  uint64_t *compared; /* [n_compared] joined graphs that their rows agree with */
+  size_t n_compared;
+  uint64_t n_reads, next_read_ns; /* noted readings; time of the next one, at the earliest */
+  sources found;                  /* values that the value being compared is made of */
+};
+
+clv_code api_fronts_new(const clv_session_config *c, clv_program_gate *gate, api_fronts **ret,
+                        clv_err *err) {
+  CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
+  **ret = (api_fronts){.config = c, .gate = gate};
+  return CLV_OK;
+}
+
+static void free_given(given_values *g) {
+  if (g->sample) clv_weights_sample_done(g->sample);
+  free(g->sample);
+}
+
+void api_fronts_free(api_fronts *f) {
+  if (!f) return;
+  for (size_t i = 0; i < f->n_given; i++) free_given(&f->given[i]);
+  free(f->given);
+  free(f->compared);
+  free(f);
+}
+
+void api_fronts_switch_on(api_fronts *f) { f->judges = true; }
+
+/* ---- samples --------------------------------------------------------------------------------- */
+
+/* Returns a sample of all values; NULL: the tensor can hide nothing. */
+static clv_code sample_tensor(const cleave_tensor *t, clv_weights_sample **ret, clv_err *err) {
+  CLV_AUTO(clv_freep) clv_weights_sample *s = NULL;
+  clv_shape shape = {.rank = t->rank};
+  memcpy(shape.dim, t->shape, (size_t)t->rank * sizeof *t->shape);
+  CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
+  *ret = NULL;
+  if (!clv_weights_sample_begin(s, (clv_dtype)t->dtype, &shape)) return CLV_OK;
+  clv_weights_sample_add(s, 0, t->data, s->n_values * clv_dtype_size((clv_dtype)t->dtype));
+  *ret = clv_steal(&s);
+  return CLV_OK;
+}
+
+static void free_samplep(clv_weights_sample **s) {
+  if (*s) clv_weights_sample_done(*s);
+  free(*s);
+}
+
+static clv_code find_plain_reason(const cleave_tensor *t, const char **ret, clv_err *err) {
+  CLV_AUTO(clv_plain_values_done) clv_plain_values p = {0};
+  clv_shape shape = {.rank = t->rank};
+  memcpy(shape.dim, t->shape, (size_t)t->rank * sizeof *t->shape);
+  *ret = NULL;
+  if (t->rank < 2 || t->dtype != CLEAVE_F32 || !cleave_tensor_count(t)) return CLV_OK;
+  CLV_TRY(clv_plain_values_begin(&p, &shape, err));
+  clv_plain_values_add(&p, t->data, cleave_tensor_count(t));
+  *ret = clv_plain_values_reason(&p);
+  return CLV_OK;
+}
+
+static given_values *find_given(const api_fronts *f, uint64_t module, const char *name) {
+  for (size_t i = 0; i < f->n_given; i++)
+    if (f->given[i].module == module && strcmp(f->given[i].name, name) == 0) return &f->given[i];
+  return NULL;
+}
+
+/* Stores the sample of values that were given; earlier ones of the parameter are replaced. */
+static clv_code store_given(api_fronts *f, uint64_t module, const cleave_named_tensor *w,
+                            given_values *with, clv_err *err) {
+  given_values *to = find_given(f, module, w->name);
+  if (!to) {
+    given_values *more = reallocarray(f->given, f->n_given + 1, sizeof *more);
+    if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    f->given = more;
+    to = &f->given[f->n_given++];
+    *to = (given_values){0};
+  }
+  free_given(to);
+  *to = (given_values){module, "", clv_steal(&with->sample), with->plain_reason};
+  snprintf(to->name, sizeof to->name, "%.*s", (int)sizeof to->name - 1, w->name);
+  return CLV_OK;
+}
+
+static clv_code note_given(api_fronts *f, cleave_runtime *rt, uint64_t module,
+                           const cleave_named_tensor *w, clv_err *err) {
+  CLV_AUTO(free_given) given_values g = {0};
+  if (w->tensor.rank < 2) return CLV_OK;
+  if (f->judges) CLV_TRY(sample_tensor(&w->tensor, &g.sample, err));
+  if (g.sample) g.sample->max_row_digests = CLV_ROW_MAX_LOOKED_UP;
+  if (f->judges) CLV_TRY(find_plain_reason(&w->tensor, &g.plain_reason, err));
+  LOCKED(rt);
+  f->n_compared = 0;
+  return store_given(f, module, w, &g, err);
+}
+
+/* ---- the ledger ------------------------------------------------------------------------------ */
+
+static const char *identity_of(const cleave_runtime *rt, uint32_t node) {
+  return rt->peers[node].spec->identity;
+}
+
+static bool is_later_node(const clv_graph *g, int k) {
+  const clv_node *n = &g->nodes[k];
+  return k > 0 && n[-1].op != CLV_OP_INPUT && n[-1].layer == n->layer;
+}
+
+/* Returns the name of the key of a module's node. Modules with the seed of a session's network have
+ * the names of that, because a session with the same train.seed has the same keys. */
+static clv_code name_of_key(const cleave_module *m, int k, clv_sha256 *ret, clv_err *err) {
+  const clv_node *n = &m->graph->nodes[k];
+  if (m->seed != CLEAVE_SESSION_NETWORK) return clv_ledger_name_of_module_key(&n->key, ret, err);
+  return clv_ledger_name_of_layer(&m->runtime->seed, n->layer,
+                                  is_later_node(m->graph, k) ? n->name : "", ret, err);
+}
+
+static clv_code add_tensor(clv_ledger_list *l, const char *identity, const cleave_tensor *t,
+                           clv_err *err) {
+  CLV_AUTO(free_samplep) clv_weights_sample *s = NULL;
+  CLV_TRY(sample_tensor(t, &s, err));
+  return s ? clv_ledger_list_add_sample(l, identity, s, err) : CLV_OK;
+}
+
+static cleave_named_tensor view_of_weight(const api_pending_weight *w) {
+  cleave_named_tensor ret = {w->name,
+                             {.dtype = (cleave_dtype)w->tensor->dtype,
+                              .rank = w->tensor->shape.rank,
+                              .data = w->tensor->data}};
+  memcpy(ret.tensor.shape, w->tensor->shape.dim, sizeof ret.tensor.shape);
+  return ret;
+}
+
+static clv_code note_sent_module(const cleave_module *m, clv_err *err) {
+  CLV_AUTO(clv_ledger_list_done) clv_ledger_list l = {0};
+  const char *identity = identity_of(m->runtime, m->node);
+  for (int k = 0; k < m->graph->n_nodes; k++) {
+    clv_sha256 of;
+    if (m->graph->nodes[k].op == CLV_OP_INPUT) continue;
+    CLV_TRY(name_of_key(m, k, &of, err));
+    CLV_TRY(clv_ledger_list_add(&l, identity, CLV_LEDGER_KEY, &of, err));
+  }
+  for (size_t i = 0; i < m->n_pending_weights; i++) {
+    cleave_named_tensor w = view_of_weight(&m->pending_weights[i]);
+    CLV_TRY(add_tensor(&l, identity, &w.tensor, err));
+  }
+  return clv_ledger_add(l.items, l.n, err);
+}
+
+/* Forgets which joined graphs were compared, because workers have learnt something since. */
+static void judge_again(api_fronts *f, cleave_runtime *rt) {
+  LOCKED(rt);
+  f->n_compared = 0;
+}
+
+cleave_status api_fronts_note_module(api_fronts *f, const cleave_module *m, cleave_error *error) {
+  if (m->node) {
+    TRY(note_sent_module(m, &err));
+    judge_again(f, m->runtime);
+  }
+  for (size_t i = 0; !m->node && i < m->n_pending_weights; i++) {
+    cleave_named_tensor w = view_of_weight(&m->pending_weights[i]);
+    TRY(note_given(f, m->runtime, m->load_number, &w, &err));
+  }
+  return CLEAVE_OK;
+}
+
+/* True if this reading is noted. A program may read in each step, and the ledger keeps what it once
+ * has. */
+static bool takes_reading(api_fronts *f, cleave_runtime *rt) {
+  LOCKED(rt);
+  uint64_t now = api_now(rt);
+  if (f->n_reads >= ALL_READS && now < f->next_read_ns) return false;
+  f->n_reads++;
+  f->next_read_ns = now + READ_INTERVAL_S * UINT64_C(1000000000);
+  return true;
+}
+
+cleave_status api_fronts_note_values(api_fronts *f, const api_noted_values *v,
+                                     cleave_error *error) {
+  CLV_AUTO(clv_ledger_list_done) clv_ledger_list l = {0};
+  if (v->were_read && !takes_reading(f, v->runtime)) return CLEAVE_OK;
+  for (size_t i = 0; i < v->n; i++) {
+    const cleave_named_tensor *w = &v->items[i];
+    if (v->node)
+      TRY(add_tensor(&l, identity_of(v->runtime, v->node), &w->tensor, &err));
+    else
+      TRY(note_given(f, v->runtime, v->module->load_number, w, &err));
+  }
+  if (!l.n) return CLEAVE_OK;
+  TRY(clv_ledger_add(l.items, l.n, &err));
+  judge_again(f, v->runtime);
+  return CLEAVE_OK;
+}
+
+/* ---- what workers know of a layer ------------------------------------------------------------ */
+
+/* A joined graph, with what workers know of each node, and the first reason for it. */
+typedef struct joined {
+  bool of_labels; /* layers that do not learn hide nothing */
+  clv_graph *graph;
+  clv_reach_layer *kinds; /* [CLV_MAX_NODES] */
+  clv_ledger *ledger;     /* NULL until a layer is looked up */
+  clv_bytes reason;       /* why a layer hides nothing; empty: no layer is known */
+} joined;
+
+static void joined_done(joined *j) {
+  clv_graph_free(j->graph);
+  free(j->kinds);
+  clv_ledger_free(j->ledger);
+  clv_bytes_done(&j->reason);
+}
+
+static clv_code joined_begin(joined *j, clv_err *err) {
+  CLV_TRY(clv_graph_new(&j->graph, err));
+  CLV_TRY(clv_alloc(CLV_MAX_NODES, sizeof *j->kinds, &j->kinds, err));
+  return clv_ledger_open(&j->ledger, err);
+}
+
+/* Appends why values that the program gave hide nothing; nothing if they hide. */
+static clv_code add_reason_of_given(const joined *j, const given_values *g, bool is_secret,
+                                    clv_bytes *reason, clv_err *err) {
+  if (!is_secret)
+    clv_bytes_puts(reason, "has weights that the program does not declare secret");
+  else if (g->plain_reason)
+    clv_bytes_puts(reason, g->plain_reason);
+  else if (!g->sample)
+    clv_bytes_puts(reason, "got its weights before the first row was declared");
+  else
+    return clv_ledger_reason_of_sample(j->ledger, g->sample, reason, err);
+  return CLV_OK;
+}
+
+static bool is_tied(const clv_graph *g, int k) {
+  bool any = g->nodes[k].tie_owner[0];
+  for (int i = 0; i < g->n_nodes; i++)
+    any |= strcmp(g->nodes[i].tie_owner, g->nodes[k].name) == 0 && g->nodes[k].name[0];
+  return any;
+}
+
+/* Appends why a layer of a module at the master hides nothing, in the words of `plan`. */
+static clv_code add_reason_of_layer(const api_fronts *f, const joined *j, const cleave_module *m,
+                                    int k, clv_bytes *reason, clv_err *err) {
+  const clv_node *n = &m->graph->nodes[k];
+  clv_sha256 of;
+  if (is_tied(m->graph, k)) clv_bytes_puts(reason, "shares its weights with another layer");
+  for (int i = 0; i < m->params->n && !reason->len; i++) {
+    const clv_param *p = &m->params->list[i];
+    const given_values *g = find_given(f, m->load_number, p->name);
+    if (p->node != k || p->shape.rank < 2) continue;
+    if (g) return add_reason_of_given(j, g, m->has_secret_weights, reason, err);
+  }
+  if (reason->len) return CLV_OK;
+  if (n->op == CLV_OP_LINEAR && n->attrs.init_zero)
+    clv_bytes_puts(reason, "begins with 0");
+  else if (f->config->train.seed.is_guessable)
+    clv_bytes_puts(reason, "has weights from a train.seed that can be tried out (leave it out)");
+  if (reason->len) return CLV_OK;
+  CLV_TRY(name_of_key(m, k, &of, err));
+  return clv_ledger_reason_of_key(j->ledger, &of, reason, err);
+}
+
+static void keep_first_reason(joined *j, const char *layer, const char *module,
+                              const clv_bytes *reason) {
+  if (j->reason.len) return;
+  clv_bytes_printf(&j->reason, "layer '%.40s'%s%.40s%s %s", layer, *module ? " of '" : "", module,
+                   *module ? "'" : "", reason->data);
+}
+
+static bool has_weights(const clv_node *n) {
+  return clv_op_def_of(n->op)->mixing != CLV_MIXES_NOTHING;
+}
+
+/* True if some weight of the layer learns. */
+static bool learns(const cleave_module *m, int k) {
+  bool any = false;
+  for (int i = 0; i < m->params->n; i++) {
+    const clv_param *p = &m->params->list[i];
+    any |= p->node == k && p->shape.rank >= 2 && p->trainable && !p->frozen;
+  }
+  return any;
+}
+
+static clv_code kind_of_layer(const api_fronts *f, joined *j, const cleave_module *m, int k,
+                              clv_reach_layer *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes reason = {0};
+  const clv_node *n = &m->graph->nodes[k];
+  *ret = m->node ? CLV_REACH_AT_WORKER : CLV_REACH_SECRET;
+  if (m->node || !has_weights(n)) return CLV_OK;
+  CLV_TRY(add_reason_of_layer(f, j, m, k, &reason, err));
+  if (!reason.len && j->of_labels && !learns(m, k)) clv_bytes_puts(&reason, "is frozen");
+  if (!reason.len) return CLV_OK;
+  *ret = CLV_REACH_KNOWN;
+  keep_first_reason(j, n->name, m->name, &reason);
+  return CLV_OK;
+}
+
+/* ---- joining --------------------------------------------------------------------------------- */
+
+static bool add_source(sources *s, const api_value *v) {
+  for (size_t i = 0; i < s->n; i++)
+    if (s->list[i] == v) return true;
+  if (s->n == MAX_CALLS) return false;
+  s->list[s->n++] = v;
+  return true;
+}
+
+static int compare_ids(const void *a, const void *b) {
+  uint64_t x = (*(const api_value *const *)a)->id, y = (*(const api_value *const *)b)->id;
+  return x < y ? -1 : x > y;
+}
+
+/* Collects the values that v is made of. Returns false if they are too many, or if one of them is
+ * no value of this context: a kept reference. */
+static bool find_sources(const api_value *v, sources *s) {
+  s->n = 0;
+  if (!add_source(s, v)) return false;
+  for (size_t i = 0; i < s->n; i++) {
+    const api_value *x = s->list[i];
+    if (x->kept_ref || x->cached_rows_of) return false;
+    for (uint32_t k = 0; x->module && k < x->n_args; k++)
+      if (!add_source(s, x->args[k])) return false;
+  }
+  qsort(s->list, s->n, sizeof *s->list, compare_ids);
+  return true;
+}
+
+static size_t index_of_source(const sources *s, const api_value *v) {
+  size_t i = 0;
+  while (s->list[i] != v) i++;
+  return i;
+}
+
+static int node_of_source(const sources *s, const api_value *v) {
+  return s->node[index_of_source(s, v)];
+}
+
+static clv_code join_leaf(joined *j, const api_value *v, int *ret, clv_err *err) {
+  char name[32];
+  snprintf(name, sizeof name, "leaf%llu", (unsigned long long)v->id);
+  clv_dtype dtype = v->dtype == CLV_BF16 ? CLV_F32 : v->dtype;
+  CLV_TRY(clv_graph_add_input(j->graph, name, dtype, &v->shape, ret, err));
+  j->kinds[*ret] = CLV_REACH_AT_WORKER;
+  return CLV_OK;
+}
+
+static clv_code join_node(const api_fronts *f, joined *j, const cleave_module *m, int k,
+                          const int *node_of, int *ret, clv_err *err) {
+  const clv_node *n = &m->graph->nodes[k];
+  int in[CLV_MAX_IN];
+  char name[32];
+  if (j->graph->n_nodes == CLV_MAX_NODES)
+    return clv_fail(err, CLV_EXHAUSTED, "more than %d layers", CLV_MAX_NODES);
+  snprintf(name, sizeof name, "n%d", j->graph->n_nodes);
+  for (int i = 0; i < n->n_in; i++) in[i] = node_of[n->in[i]];
+  CLV_TRY(clv_graph_add(j->graph, n->op, &n->attrs, name, (uint32_t)j->graph->n_nodes, in, n->n_in,
+                        ret, err));
+  return kind_of_layer(f, j, m, k, &j->kinds[*ret], err);
+}
+
+static clv_code join_call(const api_fronts *f, joined *j, const sources *s, const api_value *v,
+                          int *ret, clv_err *err) {
+  const cleave_module *m = v->module;
+  CLV_AUTO(clv_freep) int *node_of = NULL;
+  uint32_t input = 0;
+  CLV_TRY(clv_alloc((size_t)m->graph->n_nodes, sizeof *node_of, &node_of, err));
+  for (int k = 0; k < m->graph->n_nodes; k++) {
+    if (m->graph->nodes[k].op == CLV_OP_INPUT)
+      node_of[k] = node_of_source(s, v->args[input++]);
+    else
+      CLV_TRY(join_node(f, j, m, k, node_of, &node_of[k], err));
+  }
+  *ret = node_of[m->graph->output_node];
+  return CLV_OK;
+}
+
+static clv_code join_sources(const api_fronts *f, joined *j, sources *s, clv_err *err) {
+  for (size_t i = 0; i < s->n; i++) {
+    const api_value *v = s->list[i];
+    CLV_TRY(v->module ? join_call(f, j, s, v, &s->node[i], err)
+                      : join_leaf(j, v, &s->node[i], err));
+  }
+  return CLV_OK;
+}
+
+/* ---- the rules ------------------------------------------------------------------------------- */
+
+/* Result of the rules for a value: its findings, and the hiding layers on the shortest path. */
+typedef struct verdict {
+  clv_findings findings;
+  uint32_t n_hiding;
+} verdict;
+
+static bool is_hiding(const joined *j, const clv_reach *r, int k) {
+  return has_weights(&j->graph->nodes[k]) && j->kinds[k] == CLV_REACH_SECRET && r[k].sums;
+}
+
+static clv_code judge_node(const joined *j, int node, verdict *ret, clv_err *err) {
+  const clv_graph *g = j->graph;
+  CLV_AUTO(clv_freep) clv_reach *reach = NULL;
+  CLV_AUTO(clv_freep) uint32_t *n_hiding = NULL;
+  CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *reach, &reach, err));
+  CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *n_hiding, &n_hiding, err));
+  CLV_TRY(clv_reach_forward(g, j->kinds, UINT32_MAX, reach, err));
+  for (int k = 0; k < g->n_nodes; k++) {
+    const clv_node *n = &g->nodes[k];
+    n_hiding[k] = n->n_in ? UINT32_MAX : 0;
+    for (int i = 0; i < n->n_in; i++) n_hiding[k] = CLV_MIN(n_hiding[k], n_hiding[n->in[i]]);
+    n_hiding[k] += n->n_in && is_hiding(j, reach, k);
+  }
+  *ret = (verdict){clv_findings_of_reach(&reach[node]), n_hiding[node]};
+  if (g->nodes[node].op == CLV_OP_INPUT) ret->findings = CLV_FINDING_RAW_INPUT;
+  return CLV_OK;
+}
+
+/* Judges the value whose sources are in f->found; is_whole false: some source is unknown. */
+static clv_code judge_value(api_fronts *f, const api_value *v, bool is_whole, joined *j,
+                            verdict *ret, clv_err *err) {
+  *ret = (verdict){CLV_FINDING_RAW_INPUT, 0};
+  CLV_TRY(joined_begin(j, err));
+  if (!is_whole) {
+    clv_bytes_puts(&j->reason, "it is made of kept values, or of too many calls");
+    return CLV_OK;
+  }
+  CLV_TRY(join_sources(f, j, &f->found, err));
+  return judge_node(j, node_of_source(&f->found, v), ret, err);
+}
+
+/* Judges the gradient for a node, from the value that the loss reads on. */
+static clv_code judge_gradient_of_node(const joined *j, int node, verdict *ret, clv_err *err) {
+  const clv_graph *g = j->graph;
+  CLV_AUTO(clv_freep) clv_reach *reach = NULL;
+  CLV_AUTO(clv_freep) uint32_t *n_hiding = NULL;
+  CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *reach, &reach, err));
+  CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *n_hiding, &n_hiding, err));
+  CLV_TRY(clv_reach_backward(g, j->kinds, g->nodes[node].layer, reach, err));
+  for (int k = 0; k < g->n_nodes; k++) n_hiding[k] = UINT32_MAX;
+  n_hiding[g->output_node] = 0;
+  for (int k = g->output_node; k > node; k--)
+    for (int i = 0; n_hiding[k] != UINT32_MAX && i < g->nodes[k].n_in; i++) {
+      uint32_t *to = &n_hiding[g->nodes[k].in[i]];
+      *to = CLV_MIN(*to, n_hiding[k] + is_hiding(j, reach, k));
+    }
+  bool readable = reach[node].is_unmixed || reach[node].known;
+  *ret = (verdict){readable ? CLV_FINDING_LABELS_READABLE : CLV_FINDING_MIXED, n_hiding[node]};
+  return CLV_OK;
+}
+
+/* Judges the gradient of v that comes from one root of the backward, whose sources are in f->found.
+ * The root has to be a loss layer of Cleave, alone or last in its module. */
+static clv_code judge_gradient(api_fronts *f, const api_value *v, const api_value *root, joined *j,
+                               verdict *ret, clv_err *err) {
+  j->of_labels = true;
+  CLV_TRY(joined_begin(j, err));
+  CLV_TRY(join_sources(f, j, &f->found, err));
+  const clv_node *loss = &j->graph->nodes[node_of_source(&f->found, root)];
+  *ret = (verdict){CLV_FINDING_LABELS_READABLE, 0};
+  if (!clv_op_is_loss(loss->op)) {
+    clv_bytes_printf(&j->reason, "'%.60s' ends with no loss layer", root->module->name);
+    return CLV_OK;
+  }
+  j->graph->output_node = loss->in[0];
+  return judge_gradient_of_node(j, node_of_source(&f->found, v), ret, err);
+}
+
+/* ---- compared before ------------------------------------------------------------------------- */
+
+static uint64_t mix(uint64_t hash, uint64_t with) {
+  hash = (hash ^ with) * UINT64_C(0x9e3779b97f4a7c15);
+  return hash ^ hash >> 29;
+}
+
+/* Returns a number of the calls in f->found and of the receiver, without the sizes of batches. */
+static uint64_t number_of_calls(const api_fronts *f, const char *worker) {
+  uint64_t hash = 0;
+  for (; *worker; worker++) hash = mix(hash, (unsigned char)*worker);
+  for (size_t i = 0; i < f->found.n; i++) {
+    const api_value *v = f->found.list[i];
+    hash = mix(hash, v->module ? v->module->load_number : 0);
+    for (int k = 1; !v->module && k < v->shape.rank; k++)
+      hash = mix(hash, (uint64_t)v->shape.dim[k]);
+    for (uint32_t k = 0; v->module && k < v->n_args; k++)
+      hash = mix(hash, (uint64_t)index_of_source(&f->found, v->args[k]));
+  }
+  return hash;
+}
+
+static bool was_compared(const api_fronts *f, uint64_t number) {
+  for (size_t i = 0; i < f->n_compared; i++)
+    if (f->compared[i] == number) return true;
+  return false;
+}
+
+static void remember_compared(api_fronts *f, uint64_t number) {
+  uint64_t *more = reallocarray(f->compared, f->n_compared + 1, sizeof *more);
+  if (!more) return; /* it is compared again */
+  f->compared = more;
+  f->compared[f->n_compared++] = number;
+}
+
+/* Compares the row of a tensor with the verdict, and remembers a number that agrees; 0: none. */
+static cleave_status compare(api_fronts *f, const cleave_sending *what, const verdict *found,
+                             const joined *j, uint64_t number, cleave_error *error) {
+  cleave_status status = clv_program_gate_compare(f->gate, what, found->findings, found->n_hiding,
+                                                  j->reason.len ? j->reason.data : "", error);
+  if (status == CLEAVE_OK && number) remember_compared(f, number);
+  return status;
+}
+
+static cleave_status compare_value(api_fronts *f, const api_value *v, const cleave_sending *what,
+                                   cleave_error *error) {
+  CLV_AUTO(joined_done) joined j = {0};
+  verdict found;
+  bool is_whole = find_sources(v, &f->found);
+  uint64_t number = is_whole ? number_of_calls(f, what->worker) : 0;
+  if (is_whole && was_compared(f, number)) return CLEAVE_OK;
+  TRY(judge_value(f, v, is_whole, &j, &found, &err));
+  return compare(f, what, &found, &j, number, error);
+}
+
+static bool is_source(const sources *s, const api_value *v) {
+  for (size_t i = 0; i < s->n; i++)
+    if (s->list[i] == v) return true;
+  return false;
+}
+
+static cleave_status compare_gradient_from(api_fronts *f, const api_value *v, const api_value *root,
+                                           const cleave_sending *what, cleave_error *error) {
+  CLV_AUTO(joined_done) joined j = {0};
+  verdict found = {CLV_FINDING_LABELS_READABLE, 0};
+  bool is_whole = find_sources(root, &f->found);
+  if (is_whole && !is_source(&f->found, v)) return CLEAVE_OK;
+  uint64_t number =
+      is_whole ? mix(number_of_calls(f, what->worker), 1 + index_of_source(&f->found, v)) : 0;
+  if (is_whole && was_compared(f, number)) return CLEAVE_OK;
+  if (is_whole) TRY(judge_gradient(f, v, root, &j, &found, &err));
+  return compare(f, what, &found, &j, number, error);
+}
+
+/* Compares the row with the gradients of all roots of the running backward that v depends on. Of a
+ * root whose gradient the program gives, the labels are unknown, so that its word counts. */
+static cleave_status compare_gradient(api_fronts *f, const api_value *v, const cleave_sending *what,
+                                      cleave_error *error) {
+  for (const api_value *r = v->context->newest_value; r; r = r->older_value)
+    if (r != v && r->module && r->last_pass == v->last_pass && r->root_weight != 0)
+      PASS(compare_gradient_from(f, v, r, what, error));
+  return CLEAVE_OK;
+}
+
+cleave_status api_fronts_judge(api_fronts *f, const api_value *v, const cleave_sending *what,
+                               cleave_error *error) {
+  if (!clv_program_gate_claims(f->gate, what)) return CLEAVE_OK;
+  return what->kind == CLEAVE_SENDING_GRADIENT ? compare_gradient(f, v, what, error)
+                                               : compare_value(f, v, what, error);
+}
+
+/* ---- fronts that a row names ----------------------------------------------------------------- */
+
+static const cleave_named_tensor *find_front_weight(const cleave_declaration *d, const char *name) {
+  for (size_t i = 0; i < d->n_front_weights; i++)
+    if (d->front_weights[i].name && strcmp(d->front_weights[i].name, name) == 0)
+      return &d->front_weights[i];
+  return NULL;
+}
+
+/* Appends why the layer of a parameter hides nothing. */
+static clv_code add_reason_of_front(const joined *j, const cleave_declaration *d,
+                                    const clv_param *p, clv_bytes *reason, clv_err *err) {
+  CLV_AUTO(free_given) given_values g = {0};
+  const cleave_named_tensor *w = find_front_weight(d, p->name);
+  if (d->front_is_secret && (!w || !w->tensor.data))
+    return clv_fail(err, CLV_INVALID, "front_weights lack '%s' of a secret front", p->name);
+  if (!d->front_is_secret) return add_reason_of_given(j, &g, false, reason, err);
+  clv_shape shape = {.rank = w->tensor.rank};
+  memcpy(shape.dim, w->tensor.shape, sizeof shape.dim);
+  if ((clv_dtype)w->tensor.dtype != p->dtype || !clv_shape_equal(&shape, &p->shape))
+    return clv_fail(err, CLV_INVALID, "front_weights: '%s' is of another type or shape", p->name);
+  CLV_TRY(sample_tensor(&w->tensor, &g.sample, err));
+  if (g.sample) g.sample->max_row_digests = CLV_ROW_MAX_LOOKED_UP;
+  CLV_TRY(find_plain_reason(&w->tensor, &g.plain_reason, err));
+  return add_reason_of_given(j, &g, true, reason, err);
+}
+
+static clv_code find_front_kinds(joined *j, const cleave_declaration *d, clv_err *err) {
+  CLV_AUTO(clv_params_freep) clv_params *params = NULL;
+  CLV_TRY(clv_params_make(j->graph, &params, err));
+  for (int k = 0; k < j->graph->n_nodes; k++)
+    j->kinds[k] = j->graph->nodes[k].op == CLV_OP_INPUT ? CLV_REACH_AT_WORKER : CLV_REACH_SECRET;
+  for (int i = 0; i < params->n; i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes reason = {0};
+    const clv_param *p = &params->list[i];
+    if (p->shape.rank < 2 || j->kinds[p->node] == CLV_REACH_KNOWN) continue;
+    CLV_TRY(add_reason_of_front(j, d, p, &reason, err));
+    if (!reason.len) continue;
+    j->kinds[p->node] = CLV_REACH_KNOWN;
+    keep_first_reason(j, j->graph->nodes[p->node].name, "", &reason);
+  }
+  return CLV_OK;
+}
+
+static clv_code judge_front(const cleave_declaration *d, joined *j, verdict *ret, clv_err *err) {
+  int n;
+  const int *outputs = api_graph_outputs(d->front, &n);
+  CLV_TRY(joined_begin(j, err));
+  j->graph = clv_graph_free(j->graph);
+  CLV_TRY(api_graph_copy(api_unwrap_graph(d->front), &j->graph, err));
+  CLV_TRY(find_front_kinds(j, d, err));
+  return judge_node(j, n ? outputs[0] : j->graph->output_node, ret, err);
+}
+
+cleave_status api_fronts_fill_row(cleave_declaration *d, cleave_error *error) {
+  CLV_AUTO(joined_done) joined j = {0};
+  char words[CLV_FINDINGS_TEXT];
+  verdict found;
+  if (!d->front) return CLEAVE_OK;
+  if (d->kind != CLEAVE_SENDING_LEAF)
+    return api_fail(error, CLV_INVALID, "a row with a front is that of a leaf");
+  TRY(judge_front(d, &j, &found, &err));
+  clv_findings missing = d->shows ? found.findings & ~(clv_findings)d->shows : 0;
+  if (missing || d->hiding_layers > found.n_hiding)
+    return api_fail(
+        error, CLV_DENIED,
+        "the front of the row for module '%.60s' shows %s behind %u hiding layer%s%s%.200s; "
+        "the row says less",
+        d->module ? d->module : "",
+        found.findings ? clv_findings_words(found.findings, words) : "MIXED", found.n_hiding,
+        CLV_S(found.n_hiding), j.reason.len ? ": " : "", j.reason.len ? j.reason.data : "");
+  if (!d->shows) d->shows = found.findings ? found.findings : CLEAVE_SHOWS_MIXED;
+  if (!d->hiding_layers) d->hiding_layers = found.n_hiding;
+  d->front = NULL;
+  d->front_weights = NULL;
+  d->n_front_weights = 0;
+  return CLEAVE_OK;
+}

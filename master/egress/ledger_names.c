@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Names of keys and tensors for the ledger, lists of them, and the words for what the ledger knows.
+ * The trainer and the runtime of a program fill a list just before they send, and hand it to
+ * clv_ledger_add. A program's runtime asks clv_ledger_reason_of_key and clv_ledger_reason_of_sample
+ * about the modules at the master; master/plan/known_layers.c asks the same of a session's layers.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/egress/egress_int.h"
+
+/* ---- lists ----------------------------------------------------------------------------------- */
+
+void clv_ledger_list_done(clv_ledger_list *l) {
+  free(l->items);
+  *l = (clv_ledger_list){0};
+}
+
+clv_code clv_ledger_list_add(clv_ledger_list *l, const char *identity, clv_ledger_kind kind,
+                             const clv_sha256 *of, clv_err *err) {
+  if (l->n == l->cap) {
+    size_t cap = l->cap ? 2 * l->cap : 64;
+    clv_ledger_item *more = realloc(l->items, cap * sizeof *more);
+    if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    l->items = more;
+    l->cap = cap;
+  }
+  l->items[l->n++] = (clv_ledger_item){kind, *of, identity};
+  return CLV_OK;
+}
+
+clv_code clv_ledger_list_add_sample(clv_ledger_list *l, const char *identity,
+                                    const clv_weights_sample *s, clv_err *err) {
+  clv_sha256 of[CLV_SAMPLE_NAMES];
+  clv_row_names rows;
+  size_t n_names;
+  CLV_TRY(clv_weights_sample_names(s, of, &n_names, err));
+  for (size_t k = 0; k < n_names; k++)
+    CLV_TRY(clv_ledger_list_add(l, identity, CLV_LEDGER_WEIGHTS, &of[k], err));
+  for (int columns = 0; columns < 2; columns++) {
+    CLV_TRY(clv_weights_sample_rows(s, columns, &rows, err));
+    for (size_t k = 0; k < rows.n; k++)
+      CLV_TRY(clv_ledger_list_add(l, identity, CLV_LEDGER_ROW, &rows.names[k], err));
+  }
+  return CLV_OK;
+}
+
+/* ---- names of keys --------------------------------------------------------------------------- */
+
+static clv_code name_of_secret(clv_bytes *of, clv_sha256 *ret, clv_err *err) {
+  if (of->failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  clv_code code = clv_sha256_of(of->data, of->len, ret, err);
+  explicit_bzero(of->data, of->len);
+  return code;
+}
+
+clv_code clv_ledger_name_of_layer(const clv_key *seed, uint32_t layer, const char *node,
+                                  clv_sha256 *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes of = {0};
+  clv_bytes_add(&of, seed, sizeof *seed);
+  clv_bytes_printf(&of, " %u %s", layer, node);
+  return name_of_secret(&of, ret, err);
+}
+
+clv_code clv_ledger_name_of_module_key(const clv_key *key, clv_sha256 *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes of = {0};
+  clv_bytes_puts(&of, "key of a module ");
+  clv_bytes_add(&of, key, sizeof *key);
+  return name_of_secret(&of, ret, err);
+}
+
+/* ---- reasons --------------------------------------------------------------------------------- */
+
+/* Appends a reason if the ledger has the name. before, behind: words around the worker. */
+static clv_code add_reason(const clv_ledger *l, clv_ledger_kind kind, const clv_sha256 *of,
+                           const char *before, const char *behind, clv_bytes *reason,
+                           clv_err *err) {
+  clv_ledger_entry found;
+  bool is_found;
+  if (reason->len) return CLV_OK;
+  CLV_TRY(clv_ledger_find(l, kind, of, &found, &is_found, err));
+  if (is_found)
+    clv_bytes_printf(reason, "%s at '%.100s' in an earlier session%s (%s)", before, found.identity,
+                     behind, found.date);
+  return reason->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}
+
+clv_code clv_ledger_reason_of_key(const clv_ledger *l, const clv_sha256 *of, clv_bytes *reason,
+                                  clv_err *err) {
+  return add_reason(l, CLV_LEDGER_KEY, of, "was", ", by its key", reason, err);
+}
+
+/* Weights that a worker received in another scale, type or order. */
+static clv_code add_reason_of_moments(const clv_ledger *l, const clv_weights_moments *f,
+                                      clv_bytes *reason, clv_err *err) {
+  for (unsigned beside = 0; beside < 1u << CLV_SPREAD_MEANS; beside++) {
+    clv_sha256 of;
+    bool is_near;
+    CLV_TRY(clv_weights_moments_digest(f, beside, &of, &is_near, err));
+    if (is_near)
+      CLV_TRY(add_reason(l, CLV_LEDGER_WEIGHTS, &of,
+                         "has weights that are scaled, rounded or reordered ones", "", reason,
+                         err));
+  }
+  return CLV_OK;
+}
+
+static clv_code add_reason_of_rows(const clv_ledger *l, const clv_weights_sample *s, bool columns,
+                                   clv_bytes *reason, clv_err *err) {
+  clv_row_names names;
+  clv_ledger_entry found = {0};
+  size_t n_found = 0, points = 0;
+  if (reason->len || !clv_ledger_count_rows(l)) return CLV_OK;
+  CLV_TRY(clv_weights_sample_rows(s, columns, &names, err));
+  for (size_t i = 0; i < names.n; i++) {
+    bool is_there;
+    CLV_TRY(clv_ledger_find(l, CLV_LEDGER_ROW, &names.names[i], &found, &is_there, err));
+    n_found += is_there;
+    points += is_there ? clv_row_points(&names.names[i]) : 0;
+  }
+  if (points >= CLV_ROW_POINTS)
+    clv_bytes_printf(
+        reason,
+        "has %zu of %zu %s that were, times a factor, at '%.100s' in an earlier session (%s)",
+        n_found, names.n, columns ? "columns" : "rows", found.identity, found.date);
+  return reason->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}
+
+clv_code clv_ledger_reason_of_sample(const clv_ledger *l, const clv_weights_sample *s,
+                                     clv_bytes *reason, clv_err *err) {
+  clv_weights_moments f;
+  clv_sha256 of;
+  CLV_TRY(clv_weights_sample_digest(s, &of, err));
+  CLV_TRY(add_reason(l, CLV_LEDGER_WEIGHTS, &of, "has weights that were", "", reason, err));
+  for (int all = 0; all < 2 && !reason->len; all++)
+    if (clv_weights_sample_moments(s, all, &f)) CLV_TRY(add_reason_of_moments(l, &f, reason, err));
+  for (int columns = 0; columns < 2; columns++)
+    CLV_TRY(add_reason_of_rows(l, s, columns, reason, err));
+  return CLV_OK;
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Finds weights that hide nothing even if no one else has them: an identity, a permutation, one
+ * number everywhere, and transforms that anybody knows (public_rows.c). The caller begins with the
+ * tensor's shape, adds all values in order, and asks for the reason.
+ */
+#include <math.h>
+
+#include "master/egress/egress_int.h"
+
+/* Fewest effective values of a row. A row has (sum of squares)^2 / (sum of 4th powers) effective
+ * values: 1 if one value alone differs from 0, n if n values are equally large. */
+static const double MIN_EFFECTIVE = 1.1;
+
+static const char PLAIN[] = "has values in its file that pass single inputs on, or one sum alone";
+static const char PUBLIC[] =
+    "has rows in its file that follow from a few numbers, as those of a cosine transform: anybody "
+    "may know them";
+
+clv_code clv_plain_values_begin(clv_plain_values *p, const clv_shape *shape, clv_err *err) {
+  uint64_t n = 1;
+  for (int d = 0; d < shape->rank; d++) n *= (uint64_t)shape->dim[d];
+  *p = (clv_plain_values){.fewest_effective = INFINITY,
+                          .low = INFINITY,
+                          .high = -INFINITY,
+                          .n_values = n,
+                          .row_length = (size_t)(n / (uint64_t)shape->dim[0])};
+  return clv_row_forms_new((size_t)shape->dim[0], p->row_length, &p->forms, err);
+}
+
+void clv_plain_values_add(clv_plain_values *p, const float *values, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    double square = (double)values[i] * (double)values[i];
+    p->low = fminf(p->low, values[i]);
+    p->high = fmaxf(p->high, values[i]);
+    p->squares += square;
+    p->fourths += square * square;
+    if (++p->n_in_row < p->row_length) continue;
+    if (p->fourths > 0)
+      p->fewest_effective = fmin(p->fewest_effective, p->squares * p->squares / p->fourths);
+    p->n_in_row = 0;
+    p->squares = p->fourths = 0;
+  }
+  clv_row_forms_add(p->forms, values, n);
+}
+
+const char *clv_plain_values_reason(clv_plain_values *p) {
+  bool is_plain = p->row_length > 1 && p->n_values > p->row_length &&
+               (p->fewest_effective < MIN_EFFECTIVE || p->low == p->high);
+  return is_plain ? PLAIN : clv_row_forms_are_public(p->forms) ? PUBLIC : NULL;
+}
+
+void clv_plain_values_done(clv_plain_values *p) { clv_row_forms_freep(&p->forms); }
