@@ -109,17 +109,26 @@ static clv_code print_file(void *user, const clv_found_file *f, clv_err *err) {
   return CLV_OK;
 }
 
+/* Returns the token that the file gives, or else the token of this name; -1: there is neither. */
+static int32_t choose_token(const clv_tokenizer *t, int32_t given, const char *name) {
+  return given < 0 ? clv_tokenizer_token_id(t, name) : given;
+}
+
 static clv_code set_window(printing *p, clv_err *err) {
   const clv_master_arguments *a = p->a;
   if (!a->tokenizer) return CLV_OK;
   CLV_TRY(clv_tokenizer_open(a->tokenizer, &(clv_tokenizer_options){0}, &p->tokenizer, err));
+  clv_tokenizer_ends ends = clv_tokenizer_ends_of(p->tokenizer);
   p->window = (clv_window_options){.width = a->max_tokens ? a->max_tokens : 512,
                                    .stride = a->stride,
-                                   .first = clv_tokenizer_token_id(p->tokenizer, "[CLS]"),
-                                   .last = clv_tokenizer_token_id(p->tokenizer, "[SEP]"),
-                                   .pad = clv_tokenizer_token_id(p->tokenizer, "[PAD]")};
-  p->window.pad = CLV_MAX(p->window.pad, 0);
-  return CLV_OK;
+                                   .first = choose_token(p->tokenizer, ends.before, "[CLS]"),
+                                   .last = choose_token(p->tokenizer, ends.after, "[SEP]"),
+                                   .pad = choose_token(p->tokenizer, ends.filler, "[PAD]")};
+  p->window.pad = choose_token(p->tokenizer, p->window.pad, "<pad>");
+  if (p->window.pad >= 0) return CLV_OK;
+  return clv_fail(err, CLV_INVALID,
+                  "%s has no token [PAD] or <pad> and no `padding`: add a token that pads windows",
+                  a->tokenizer);
 }
 
 int clv_cmd_words(void *args) {

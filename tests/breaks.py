@@ -264,15 +264,43 @@ of("master/api/core/module.c", "tests/net/training/test_lora.py bf16_base_gives_
 TOKENS = "tests/unit/tokens/test_tokens"
 of("master/tokens/bpe.c", TOKENS,
    merges_have_no_order=("static bool comes_before(", "return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;", "return a->at < b->at;"),
-   a_pair_that_is_gone_is_joined=("static bool is_current(", "return m && m->id == p->id;", "return m != NULL;"))
+   a_pair_that_is_gone_is_joined=("static bool is_current(", "return m && m->id == p->id;", "return m != NULL;"),
+   unknown_neighbours_are_always_one=("static void add_characters(", "(e || !t->fuses_unknown)", "e"),
+   half_a_character_falls_back=("static bool add_bytes(", "return false;", "break;"))
+of("master/words.c", "tests/net/training/test_documents.py long_pages_become_overlapping_windows",
+   windows_ignore_the_ends_of_a_tokenizer_json=("static int32_t choose_token(", "return given < 0 ?", "return given < 1 << 30 ?"))
+of("common/model/config/session.c", "tests/unit/config/test_errors",
+   a_tokenizer_json_has_options=("static clv_code check_tokenizer_options(", 'strcmp(d->tokenizer.file + n - 5, ".json") != 0', 'strcmp(d->tokenizer.file + n - 5, ".json") == 0'))
+of("master/tokens/unigram.c", TOKENS,
+   the_last_of_equal_paths_wins=("static void offer_path(", "!(score > to->score)", "!(score >= to->score)"),
+   unknown_neighbours_are_several=("clv_code clv_unigram_encode(", "is_unknown && end < len &&", "!is_unknown && end < len &&"),
+   a_score_is_rounded_once=("static clv_code read_score(", "*ret = parse_score(number);", "(void)parse_score;", "master/tokens/model_file.c"))
+of("master/tokens/vocab_file.c", TOKENS,
+   pieces_in_utf16_are_not_named=("static clv_code check_kind(", "if (encoding)", "if (encoding && !len)"))
 of("master/tokens/wordpiece.c", TOKENS,
-   pieces_in_utf16_are_not_named=("static clv_code check_kind(", "if (encoding)", "if (encoding && !len)"),
-   long_words_have_pieces=("static clv_code add_word(", "if (characters > MAX_WORD)", "if (false)"),
-   half_a_word_is_known=("static clv_code add_word(", "out->n = before;", ";"))
+   long_words_have_pieces=("clv_code clv_wordpiece_encode(", "if (count_characters(word, len) > t->max_word)", "if (count_characters(word, len) > SIZE_MAX - 1)"),
+   half_a_word_is_known=("clv_code clv_wordpiece_encode(", "e->out->n = before;", "(void)before;"))
 of("master/tokens/chars.c", TOKENS,
-   marks_stay_as_they_came=("clv_code clv_codepoints_decompose(", "CLV_TRY(sort_marks(&out, err));", "(void)sort_marks;"))
-of("master/tokens/bpe_file.c", TOKENS,
-   any_pattern_is_taken=("static clv_code check_one_of(", "return refuse_value(r, at, err, what);", "return at ? CLV_OK : refuse_value(r, at, err, what);"))
+   marks_stay_as_they_came=("clv_code clv_codepoints_decompose(", "CLV_TRY(sort_marks(&out, err));", "(void)sort_marks;"),
+   a_normalizer_may_fill_the_memory=("clv_code clv_codepoints_add(", "if (p->most && p->n == p->most)", "if (p->most && p->n == p->most && p->n > 5000)"))
+of("master/tokens/file_keys.c", TOKENS,
+   any_pattern_is_taken=("static clv_code read_choice(", "if (clv_token_file_is_text(f, k->names[*ret]))", "if (k->names[*ret])"),
+   keys_of_a_tokenizer_are_skipped=("clv_code clv_token_file_read_keys(", "? refuse_key(f, what, at, err)", "? clv_json_skip(&f->j, err)"),
+   keys_of_a_tokenizer_may_be_missing=("clv_code clv_token_file_read_keys(", "if (!keys[i].is_optional &&", "if (i > MAX_KEYS && !keys[i].is_optional &&"))
+of("master/tokens/normalizer.c", TOKENS,
+   marks_are_mapped_alone=("static size_t find_cluster_end(", "while (at < p->n &&", "while (at < p->n && at > p->n &&"),
+   strip_takes_both_ends=("static clv_code strip(", "if (s->flags[STRIPS_LEFT])", "if (s)"))
+of("master/tokens/charsmap.c", TOKENS,
+   any_text_of_a_table_is_good=("static const char *check_below(", "if (!is_good_text(", "if (depth > 9 && !is_good_text("))
+of("master/tokens/pre_tokenizer.c", TOKENS,
+   each_piece_has_a_metaspace=("static clv_code put_metaspaces(", "s->choice == PREPEND_FIRST && piece.is_first", "s->choice == PREPEND_FIRST"),
+   matches_join_matches=("static bool joins(", "return is_match && !p->is_match;", "return is_match;"),
+   bytes_may_be_cut_again=("static clv_code read_step(", "if (clv_pre_tokenizer_has_bytes(t))", "if (false)"))
+of("master/tokens/added_tokens.c", TOKENS,
+   an_added_token_is_part_of_a_word=("bool clv_added_token_find(", "if (e->flags & CLV_ADDED_SINGLE_WORD &&", "if (e->flags & 128 &&"))
+of("master/tokens/added_file.c", TOKENS,
+   an_added_token_is_looked_for_as_it_is_written=("static clv_code add_normalised(", "if (clv_tokenizer_normalize(f->t, &p, err) != CLV_OK)", "if (clv_tokenizer_normalize(f->t, &(clv_codepoints){0}, err) != CLV_OK)"),
+   any_id_of_an_added_token_is_taken=("static clv_code finish_added_tokens(", "if (is_wrong)", "if (is_wrong && want < 0)"))
 of("master/data/objective.c", "tests/unit/data/test_objective",
    ends_are_hidden_too=("static int64_t label_of(", "is_text_token(ds, i, length) ? row[i]", "is_text_token(ds, i, length) || i < length ? row[i]"),
    a_label_is_its_own_token=("static int64_t label_of(", "i + 1 < length ? row[i + 1]", "i + 1 < length ? row[i]"),

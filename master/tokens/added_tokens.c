@@ -32,15 +32,32 @@ static size_t space_after(const char *text, size_t len, size_t at) {
   return at;
 }
 
+static bool is_word_at(const char *text, size_t len) {
+  uint32_t c;
+  return len && clv_utf8_decode(text, len, &c) && clv_char_is_word(c);
+}
+
+static bool is_word_before(const char *text, size_t at) {
+  size_t i = at;
+  while (i && (text[--i] & 0xc0) == 0x80) {
+  }
+  return is_word_at(text + i, at - i);
+}
+
 bool clv_added_token_find(const clv_vocab *added, const char *text, size_t len, size_t from,
-                          clv_added_token_match *ret) {
+                          size_t taken, clv_added_token_match *ret) {
   for (size_t i = from; added->n && i < len; i++) {
     const clv_vocab_entry *e = longest_at(added, text + i, len - i);
     if (!e) continue;
-    size_t start = i, end = i + e->len;
-    if (e->flags & CLV_ADDED_LSTRIP) start = space_before(text, from, start);
+    size_t start = i, end = i + e->len, next = end;
+    if (e->flags & CLV_ADDED_SINGLE_WORD &&
+        (is_word_before(text, start) || is_word_at(text + end, len - end))) {
+      i = end - 1; /* what is within it is not looked for */
+      continue;
+    }
+    if (e->flags & CLV_ADDED_LSTRIP) start = CLV_MAX(space_before(text, 0, start), taken);
     if (e->flags & CLV_ADDED_RSTRIP) end = space_after(text, len, end);
-    *ret = (clv_added_token_match){start, end, e->id};
+    *ret = (clv_added_token_match){start, end, next, e->id};
     return true;
   }
   return false;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Byte-level BPE. Each byte of a piece starts as a token. Then the pair of neighbours that comes
- * first in the list of merges is joined, the leftmost among equals, until no pair of neighbours is
- * in the list. A heap holds the pairs, so a piece of n bytes takes O(n log n) steps for any
- * contents.
+ * BPE. Each byte, or each character, of a piece starts as a token. Then the pair of neighbours that
+ * comes first in the list of merges is joined, the leftmost among equals, until no pair of
+ * neighbours is in the list. A heap holds the pairs, so a piece of n symbols takes O(n log n) steps
+ * for any contents.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -29,46 +29,25 @@ int clv_merge_compare(const void *a, const void *b) {
 const clv_merge *clv_merge_find(const clv_tokenizer *t, int32_t left, int32_t right) {
   const clv_merge wanted = {.left = left, .right = right};
   if (!t->n_merges) return NULL;
-  return bsearch(&wanted, t->merges, t->n_merges, sizeof wanted, clv_merge_compare);
+  const uint32_t *of = t->merges_of + left;
+  return bsearch(&wanted, t->merges + of[0], of[1] - of[0], sizeof wanted, clv_merge_compare);
 }
 
 /* ---- the heap of pairs ----------------------------------------------------------------------- */
 
-enum { NONE = -1 };
-
-/* A token of the piece. A symbol is removed when it is joined to its left neighbour. */
-typedef struct symbol {
-  int32_t id; /* token id; NONE: the symbol was removed */
-  int64_t before, after;
-} symbol;
-
-typedef struct pair {
-  uint32_t rank;
-  int32_t id; /* token id of the joined pair */
-  int64_t at; /* index of the pair's left symbol */
-} pair;
-
-/* Scratch memory of clv_bpe_encode, reused for each piece. */
-typedef struct work {
-  symbol *symbols;
-  pair *heap;
-  /* room, n: capacity and number of symbols; waiting: number of pairs in the heap */
-  size_t room, n, waiting;
-} work;
-
-static bool comes_before(const pair *a, const pair *b) {
+static bool comes_before(const clv_pair *a, const clv_pair *b) {
   return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
 }
 
-static void push_pair(work *w, pair p) {
+static void push_pair(clv_encoding *w, clv_pair p) {
   size_t i = w->waiting++;
   for (; i && comes_before(&p, &w->heap[(i - 1) / 2]); i = (i - 1) / 2)
     w->heap[i] = w->heap[(i - 1) / 2];
   w->heap[i] = p;
 }
 
-static pair pop_pair(work *w) {
-  pair top = w->heap[0], last = w->heap[--w->waiting];
+static clv_pair pop_pair(clv_encoding *w) {
+  clv_pair top = w->heap[0], last = w->heap[--w->waiting];
   size_t i = 0;
   for (size_t k; (k = 2 * i + 1) < w->waiting; i = k) {
     if (k + 1 < w->waiting && comes_before(&w->heap[k + 1], &w->heap[k])) k++;
@@ -79,62 +58,80 @@ static pair pop_pair(work *w) {
   return top;
 }
 
-static void push_if_mergeable(const clv_tokenizer *t, work *w, int64_t left) {
-  if (left == NONE || w->symbols[left].after == NONE) return;
-  const symbol *a = &w->symbols[left], *b = &w->symbols[a->after];
-  const clv_merge *m = clv_merge_find(t, a->id, b->id);
-  if (m) push_pair(w, (pair){m->rank, m->id, left});
+static void push_if_mergeable(clv_encoding *w, int64_t left) {
+  if (left == CLV_SYMBOL_NONE || w->symbols[left].after == CLV_SYMBOL_NONE) return;
+  const clv_symbol *a = &w->symbols[left], *b = &w->symbols[a->after];
+  const clv_merge *m = clv_merge_find(w->t, a->id, b->id);
+  if (m) push_pair(w, (clv_pair){m->rank, m->id, left});
 }
 
 /* True if a pair from the heap still exists: neither of its symbols has been joined since. */
-static bool is_current(const clv_tokenizer *t, const work *w, const pair *p) {
-  const symbol *a = &w->symbols[p->at];
-  if (a->id == NONE || a->after == NONE) return false;
-  const clv_merge *m = clv_merge_find(t, a->id, w->symbols[a->after].id);
+static bool is_current(const clv_encoding *w, const clv_pair *p) {
+  const clv_symbol *a = &w->symbols[p->at];
+  if (a->id == CLV_SYMBOL_NONE || a->after == CLV_SYMBOL_NONE) return false;
+  const clv_merge *m = clv_merge_find(w->t, a->id, w->symbols[a->after].id);
   return m && m->id == p->id;
 }
 
-static void join_pair(const clv_tokenizer *t, work *w, const pair *p) {
-  symbol *a = &w->symbols[p->at], *b = &w->symbols[a->after];
+static void join_pair(clv_encoding *w, const clv_pair *p) {
+  clv_symbol *a = &w->symbols[p->at], *b = &w->symbols[a->after];
   a->id = p->id;
   a->after = b->after;
-  b->id = NONE;
-  if (a->after != NONE) w->symbols[a->after].before = p->at;
-  push_if_mergeable(t, w, a->before);
-  push_if_mergeable(t, w, p->at);
+  b->id = CLV_SYMBOL_NONE;
+  if (a->after != CLV_SYMBOL_NONE) w->symbols[a->after].before = p->at;
+  push_if_mergeable(w, a->before);
+  push_if_mergeable(w, p->at);
 }
 
-/* ---- a piece --------------------------------------------------------------------------------- */
+/* ---- symbols --------------------------------------------------------------------------------- */
 
-static clv_code make_room(work *w, size_t n, clv_err *err) {
-  if (n <= w->room) return CLV_OK;
-  free(w->symbols);
-  free(w->heap);
-  w->symbols = NULL;
-  w->heap = NULL;
-  w->room = 0;
-  CLV_TRY(clv_alloc(n, sizeof *w->symbols, &w->symbols, err));
-  /* the heap needs room for 3 n pairs, because each join pushes at most two */
-  CLV_TRY(clv_alloc(n, 3 * sizeof *w->heap, &w->heap, err));
-  w->room = n;
-  return CLV_OK;
+static void add_symbol(clv_encoding *w, int32_t id) {
+  int64_t at = (int64_t)w->n++;
+  w->symbols[at] = (clv_symbol){id, at - 1, at + 1};
 }
 
-static clv_code add_merged(const clv_tokenizer *t, work *w, const char *piece, size_t n,
-                           clv_ids *out, clv_err *err) {
-  CLV_TRY(make_room(w, n, err));
-  w->n = n;
-  w->waiting = 0;
+/* Adds the bytes of a character as tokens. False: not every one of them has a token. */
+static bool add_bytes(clv_encoding *w, const char *at, size_t n) {
   for (size_t i = 0; i < n; i++)
-    w->symbols[i] = (symbol){t->byte_tokens[(unsigned char)piece[i]], (int64_t)i - 1,
-                             i + 1 < n ? (int64_t)i + 1 : NONE};
-  for (size_t i = 0; i < n; i++) push_if_mergeable(t, w, (int64_t)i);
-  while (w->waiting) {
-    pair p = pop_pair(w);
-    if (is_current(t, w, &p)) join_pair(t, w, &p);
+    if (w->t->byte_tokens[(unsigned char)at[i]] < 0) return false;
+  for (size_t i = 0; i < n; i++) add_symbol(w, w->t->byte_tokens[(unsigned char)at[i]]);
+  return true;
+}
+
+/* Adds the characters of a piece. An unknown token waits for the next known character, because
+ * neighbours that are unknown may be one token. Bytes do not end the wait: the library adds them
+ * before a token that waits. Characters are left out if the model has no unknown token. */
+static void add_characters(clv_encoding *w, const char *piece, size_t len) {
+  const clv_tokenizer *t = w->t;
+  bool waits = false;
+  for (size_t i = 0, n; i < len; i += n) {
+    uint32_t c;
+    n = CLV_MAX(clv_utf8_decode(piece + i, len - i, &c), (size_t)1);
+    const clv_vocab_entry *e = clv_vocab_find(&t->vocab, piece + i, n);
+    if (!e && t->falls_back_to_bytes && add_bytes(w, piece + i, n)) continue;
+    if (waits && (e || !t->fuses_unknown)) add_symbol(w, t->unknown);
+    if (e) add_symbol(w, e->id);
+    waits = !e && t->unknown >= 0;
   }
-  for (int64_t i = 0; i != NONE; i = w->symbols[i].after)
-    CLV_TRY(clv_ids_add(out, w->symbols[i].id, err));
+  if (waits) add_symbol(w, t->unknown);
+}
+
+static clv_code add_merged(clv_encoding *w, const char *piece, size_t len, clv_err *err) {
+  CLV_TRY(clv_encoding_make_room(w, len, err));
+  w->n = w->waiting = 0;
+  if (w->t->is_byte_level)
+    add_bytes(w, piece, len);
+  else
+    add_characters(w, piece, len);
+  if (!w->n) return CLV_OK;
+  w->symbols[w->n - 1].after = CLV_SYMBOL_NONE;
+  for (size_t i = 0; i < w->n; i++) push_if_mergeable(w, (int64_t)i);
+  while (w->waiting) {
+    clv_pair p = pop_pair(w);
+    if (is_current(w, &p)) join_pair(w, &p);
+  }
+  for (int64_t i = 0; i != CLV_SYMBOL_NONE; i = w->symbols[i].after)
+    CLV_TRY(clv_ids_add(w->out, w->symbols[i].id, err));
   return CLV_OK;
 }
 
@@ -143,33 +140,12 @@ static clv_code add_merged(const clv_tokenizer *t, work *w, const char *piece, s
 static const clv_vocab_entry *find_whole(const clv_tokenizer *t, const char *piece, size_t n) {
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
   if (!t->prefers_whole_piece || n > CLV_TOKENS_MAX_TOKEN) return NULL;
+  if (!t->is_byte_level) return clv_vocab_find(&t->vocab, piece, n);
   for (size_t i = 0; i < n; i++) clv_codepoint_to_utf8(clv_byte_char((unsigned char)piece[i]), &b);
   return b.failed ? NULL : clv_vocab_find(&t->vocab, b.data, b.len);
 }
 
-static clv_code add_pieces(const clv_tokenizer *t, work *w, const char *text, size_t len,
-                           clv_ids *out, clv_err *err) {
-  for (size_t at = 0, end; at < len; at = end) {
-    end = clv_split_piece_end(t->pattern, text, len, at);
-    const clv_vocab_entry *e = find_whole(t, text + at, end - at);
-    CLV_TRY(e ? clv_ids_add(out, e->id, err) : add_merged(t, w, text + at, end - at, out, err));
-  }
-  return CLV_OK;
-}
-
-clv_code clv_bpe_encode(const clv_tokenizer *t, const char *text, size_t len, clv_ids *out,
-                        clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes spaced = {0};
-  work w = {0};
-  if (t->adds_prefix_space && text[0] != ' ') {
-    clv_bytes_puts(&spaced, " ");
-    clv_bytes_add(&spaced, text, len);
-    if (spaced.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu bytes", len);
-    text = spaced.data;
-    len = spaced.len;
-  }
-  clv_code code = add_pieces(t, &w, text, len, out, err);
-  free(w.symbols);
-  free(w.heap);
-  return code;
+clv_code clv_bpe_encode(clv_encoding *e, const char *text, size_t len, clv_err *err) {
+  const clv_vocab_entry *whole = find_whole(e->t, text, len);
+  return whole ? clv_ids_add(e->out, whole->id, err) : add_merged(e, text, len, err);
 }

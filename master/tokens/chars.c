@@ -43,7 +43,35 @@ bool clv_char_is_control(uint32_t c) {
   return k == UTF8PROC_CATEGORY_CC || k == UTF8PROC_CATEGORY_CF || k == UTF8PROC_CATEGORY_CO;
 }
 
-bool clv_char_is_mark(uint32_t c) { return get_category(c) == UTF8PROC_CATEGORY_MN; }
+/* BERT's tables are those of Unicode 8, which had these three characters in other categories. */
+bool clv_char_is_mark(uint32_t c) {
+  if (c == 0x1885 || c == 0x1886) return false;
+  return c == 0x1734 || get_category(c) == UTF8PROC_CATEGORY_MN;
+}
+
+bool clv_char_is_any_mark(uint32_t c) {
+  utf8proc_category_t k = get_category(c);
+  return k >= UTF8PROC_CATEGORY_MN && k <= UTF8PROC_CATEGORY_ME;
+}
+
+/* \w of regular expressions is Alphabetic, marks, decimal digits, connectors and joiners.
+ * Alphabetic has letters, numbers that are letters, and these symbols: letters within circles and
+ * squares. */
+bool clv_char_is_word(uint32_t c) {
+  static const uint32_t symbols[][2] = {
+      {0x24b6, 0x24e9}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169}, {0x1f170, 0x1f189}};
+  utf8proc_category_t k = get_category(c);
+  if ((k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_NL) || k == UTF8PROC_CATEGORY_PC ||
+      c == 0x200c || c == 0x200d)
+    return true;
+  for (size_t i = 0; i < CLV_COUNT(symbols); i++)
+    if (c >= symbols[i][0] && c <= symbols[i][1]) return true;
+  return false;
+}
+
+bool clv_char_breaks_grapheme(uint32_t before, uint32_t after, int32_t *state) {
+  return utf8proc_grapheme_break_stateful((utf8proc_int32_t)before, (utf8proc_int32_t)after, state);
+}
 
 bool clv_char_is_cjk(uint32_t c) {
   static const uint32_t ranges[][2] = {{0x4e00, 0x9fff},   {0x3400, 0x4dbf},   {0x20000, 0x2a6df},
@@ -69,7 +97,19 @@ void clv_codepoints_done(clv_codepoints *p) {
   *p = (clv_codepoints){0};
 }
 
+void clv_codepoints_take(clv_codepoints *p, clv_codepoints *by) {
+  clv_codepoints former = *p;
+  *p = *by;
+  *by = former;
+  clv_codepoints_done(by);
+}
+
 clv_code clv_codepoints_add(clv_codepoints *p, uint32_t c, clv_err *err) {
+  if (p->most && p->n == p->most)
+    return clv_fail(err, CLV_EXHAUSTED,
+                    "the normalizer of the tokenizer makes more than %zu characters of a text: "
+                    "shorten the text",
+                    p->most);
   if (p->n == p->cap) {
     size_t cap = p->cap ? 2 * p->cap : 256, bytes;
     int32_t *more = clv_mul_size(cap, sizeof *more, &bytes) ? realloc(p->at, bytes) : NULL;
@@ -95,6 +135,12 @@ void clv_codepoint_to_utf8(uint32_t c, clv_bytes *out) {
   utf8proc_uint8_t bytes[4];
   utf8proc_ssize_t n = utf8proc_encode_char((utf8proc_int32_t)c, bytes);
   clv_bytes_add(out, bytes, (size_t)n);
+}
+
+clv_code clv_codepoints_to_utf8(const clv_codepoints *p, clv_bytes *out, clv_err *err) {
+  for (size_t i = 0; i < p->n; i++) clv_codepoint_to_utf8((uint32_t)p->at[i], out);
+  return out->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for a text of %zu characters", p->n)
+                     : CLV_OK;
 }
 
 /* ---- normal forms ---------------------------------------------------------------------------- */
@@ -131,32 +177,30 @@ static clv_code sort_marks(clv_codepoints *p, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_codepoints_decompose(clv_codepoints *p, clv_err *err) {
-  CLV_AUTO(clv_codepoints_done) clv_codepoints out = {0};
+clv_code clv_codepoints_decompose(clv_codepoints *p, bool is_compat, clv_err *err) {
+  CLV_AUTO(clv_codepoints_done) clv_codepoints out = {.most = p->most};
+  utf8proc_option_t options = is_compat ? UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT : UTF8PROC_DECOMPOSE;
   utf8proc_int32_t parts[64];
   for (size_t i = 0; i < p->n; i++) {
     int last = 0;
-    utf8proc_ssize_t n =
-        utf8proc_decompose_char(p->at[i], parts, CLV_COUNT(parts), UTF8PROC_DECOMPOSE, &last);
+    utf8proc_ssize_t n = utf8proc_decompose_char(p->at[i], parts, CLV_COUNT(parts), options, &last);
     if (n < 0 || n > (utf8proc_ssize_t)CLV_COUNT(parts))
       return clv_fail(err, CLV_INTERNAL, "U+%04X cannot be decomposed", (unsigned)p->at[i]);
     for (utf8proc_ssize_t k = 0; k < n; k++)
       CLV_TRY(clv_codepoints_add(&out, (uint32_t)parts[k], err));
   }
   CLV_TRY(sort_marks(&out, err));
-  clv_codepoints former = *p;
-  *p = out;
-  out = former;
+  clv_codepoints_take(p, &out);
   return CLV_OK;
 }
 
-clv_code clv_codepoints_compose(clv_codepoints *p, clv_err *err) {
-  CLV_TRY(clv_codepoints_decompose(p, err));
+clv_code clv_codepoints_compose(clv_codepoints *p, bool is_compat, clv_err *err) {
+  CLV_TRY(clv_codepoints_decompose(p, is_compat, err));
   utf8proc_ssize_t n =
       utf8proc_normalize_utf32(p->at, (utf8proc_ssize_t)p->n, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
   if (n < 0)
-    return clv_fail(err, CLV_INTERNAL, "a text of %zu characters cannot be brought to NFC: %s",
-                    p->n, utf8proc_errmsg(n));
+    return clv_fail(err, CLV_INTERNAL, "a text of %zu characters cannot be composed: %s", p->n,
+                    utf8proc_errmsg(n));
   p->n = (size_t)n;
   return CLV_OK;
 }

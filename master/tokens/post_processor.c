@@ -6,98 +6,94 @@
  */
 #include <string.h>
 
-#include "common/base/json/json.h"
-#include "master/tokens/tokens_int.h"
+#include "master/tokens/tokenizer_file_int.h"
 
 enum { MOST_LENGTH = 1 << 30 };
 
-/* A post-processor that is being read. check_processor checks it after all its keys, which come in
- * any order. */
+/* A post-processor that is being read. */
 typedef struct processor {
-  clv_tokenizer *t;
-  clv_bytes type, before, after; /* before, after: special tokens of a template, by name */
-  /* for a template: number of texts; number of special tokens on the current side of the text */
+  clv_bytes before, after; /* special tokens of a template, by name */
+  clv_bytes id;            /* of the part of a template that is being read */
+  int64_t type;            /* of that part */
+  /* of a template: number of texts; number of special tokens on the current side of the text */
   int n_texts, n_tokens;
-  int64_t cls, sep;  /* -1: not given */
-  clv_json specials; /* position of the value of special_tokens */
-  bool has_template, has_specials, is_inner;
+  /* places of the values of special_tokens, single, sep, cls, processors */
+  clv_json specials_at, single_at, sep_at, cls_at, processors_at;
 } processor;
 
+/* An element of `single`: the place of one of its values. */
+typedef struct part {
+  clv_json special_at, text_at;
+} part;
+
 static void processor_done(processor *p) {
-  clv_bytes_done(&p->type);
   clv_bytes_done(&p->before);
   clv_bytes_done(&p->after);
-}
-
-clv_code clv_read_known_key(clv_json *j, clv_known_keys *k, int *ret_which, clv_err *err) {
-  bool more = true;
-  *ret_which = -1;
-  if (!k->n_read) CLV_TRY(clv_json_open(j, CLV_JSON_OBJECT, err));
-  CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, k->n_read++, &more, err));
-  if (!more) return CLV_OK;
-  size_t at = j->at;
-  CLV_TRY(clv_json_find_key(j, k->names, k->n_names, &k->seen, ret_which, err));
-  return *ret_which >= 0 ? CLV_OK
-                         : clv_json_fail(j, at, err, "a key of %s that is not known", k->what);
-}
-
-typedef clv_code (*read_part)(clv_json *j, processor *p, int which, clv_err *err);
-
-/* Reads an object whose keys are `names`, and calls read() for each value. */
-static clv_code read_object(clv_json *j, processor *p, const char *const *names, size_t n_names,
-                            read_part read, const char *what, clv_err *err) {
-  clv_known_keys keys = {.names = names, .n_names = n_names, .what = what};
-  int which;
-  for (;;) {
-    CLV_TRY(clv_read_known_key(j, &keys, &which, err));
-    if (which < 0) return CLV_OK;
-    CLV_TRY(read(j, p, which, err));
-  }
+  clv_bytes_done(&p->id);
 }
 
 /* ---- templates ------------------------------------------------------------------------------- */
 
-enum { PIECE_ID, PIECE_TYPE };
+#define AT(member) offsetof(processor, member)
 
-static clv_code read_special_piece(clv_json *j, processor *p, int which, clv_err *err) {
+static const clv_file_key part_keys[] = {
+    {.name = "id", .kind = CLV_KEY_BYTES, .offset = AT(id)},
+    {.name = "type_id", .kind = CLV_KEY_INTEGER, .offset = AT(type), .most = UINT32_MAX}};
+
+/* Reads the token or the text at a place. Models here give each token of a text the type 0. */
+static clv_code read_part(clv_token_file *f, processor *p, const clv_json *at, const char *what,
+                          clv_err *err) {
+  CLV_TRY(clv_token_file_read_keys_at(f, at, what, part_keys, CLV_COUNT(part_keys), p, err));
+  if (p->type == 0) return CLV_OK;
+  return clv_json_fail(&f->j, at->at, err, "type_id is %lld: only type 0 is supported in `single`",
+                       (long long)p->type);
+}
+
+static clv_code read_special(clv_token_file *f, processor *p, const clv_json *at, clv_err *err) {
   clv_bytes *to = p->n_texts ? &p->after : &p->before;
-  return which == PIECE_ID ? clv_json_read_text(j, to, err) : clv_json_skip(j, err);
-}
-
-static clv_code read_text_piece(clv_json *j, processor *p, int which, clv_err *err) {
-  (void)p;
-  (void)which;
-  return clv_json_skip(j, err);
-}
-
-static clv_code read_piece(clv_json *j, processor *p, int which, clv_err *err) {
-  static const char *const names[] = {"id", "type_id"};
-  size_t at = j->at;
-  if (which) {
-    p->n_texts++;
-    p->n_tokens = 0;
-    return read_object(j, p, names, CLV_COUNT(names), read_text_piece, "a sequence", err);
-  }
   if (p->n_tokens++)
-    return clv_json_fail(j, at, err,
+    return clv_json_fail(&f->j, at->at, err,
                          "post_processor puts several tokens %s a text: only one is supported",
                          p->n_texts ? "after" : "before");
-  return read_object(j, p, names, CLV_COUNT(names), read_special_piece, "a special token", err);
+  CLV_TRY(read_part(f, p, at, "a special token", err));
+  to->len = 0;
+  clv_bytes_add(to, p->id.data, p->id.len);
+  return to->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for a token") : CLV_OK;
 }
 
-static clv_code read_single(clv_json *j, processor *p, clv_err *err) {
-  static const char *const names[] = {"SpecialToken", "Sequence"};
+static clv_code read_text(clv_token_file *f, processor *p, const clv_json *at, clv_err *err) {
+  p->n_texts++;
+  p->n_tokens = 0;
+  CLV_TRY(read_part(f, p, at, "a sequence", err));
+  if (p->id.len == 1 && p->id.data[0] == 'A') return CLV_OK;
+  return clv_json_fail(&f->j, at->at, err, "single has the text '%.40s', expected 'A'",
+                       p->id.len ? p->id.data : "");
+}
+
+static clv_code read_single(clv_token_file *f, processor *p, clv_err *err) {
+  static const clv_file_key keys[] = {{.name = "SpecialToken",
+                                       .kind = CLV_KEY_AT,
+                                       .offset = offsetof(part, special_at),
+                                       .is_optional = true},
+                                      {.name = "Sequence",
+                                       .kind = CLV_KEY_AT,
+                                       .offset = offsetof(part, text_at),
+                                       .is_optional = true}};
   bool more = true;
-  size_t at = j->at;
-  CLV_TRY(clv_json_open(j, CLV_JSON_LIST, err));
+  f->j = p->single_at;
+  size_t at = clv_token_file_at(f);
+  CLV_TRY(clv_json_open(&f->j, CLV_JSON_LIST, err));
   for (size_t n = 0; more; n++) {
-    CLV_TRY(clv_json_next(j, CLV_JSON_LIST, n, &more, err));
-    if (more) CLV_TRY(read_object(j, p, names, CLV_COUNT(names), read_piece, "single", err));
+    part x = {0};
+    CLV_TRY(clv_json_next(&f->j, CLV_JSON_LIST, n, &more, err));
+    if (!more) break;
+    CLV_TRY(clv_token_file_read_keys(f, "single", keys, CLV_COUNT(keys), &x, err));
+    if (x.special_at.text) CLV_TRY(read_special(f, p, &x.special_at, err));
+    if (x.text_at.text) CLV_TRY(read_text(f, p, &x.text_at, err));
   }
-  p->has_template = true;
-  return p->n_texts == 1
-             ? CLV_OK
-             : clv_json_fail(j, at, err, "single has the text %d times, expected once", p->n_texts);
+  return p->n_texts == 1 ? CLV_OK
+                         : clv_json_fail(&f->j, at, err,
+                                         "single has the text %d times, expected once", p->n_texts);
 }
 
 /* Reads a list `ids`, which must have exactly one id. */
@@ -146,145 +142,164 @@ static clv_code find_special(clv_json j, const clv_bytes *name, int32_t *ret, cl
 /* ---- processors ------------------------------------------------------------------------------ */
 
 /* Reads a token and its id: ["</s>", 2]. */
-static clv_code read_pair(clv_json *j, int64_t *ret, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+static clv_code read_pair(clv_token_file *f, const clv_json *at, int64_t *ret, clv_err *err) {
   bool more = true;
-  CLV_TRY(clv_json_open(j, CLV_JSON_LIST, err));
+  f->j = *at;
+  CLV_TRY(clv_json_open(&f->j, CLV_JSON_LIST, err));
   for (size_t n = 0; n < 3; n++) {
-    CLV_TRY(clv_json_next(j, CLV_JSON_LIST, n, &more, err));
+    CLV_TRY(clv_json_next(&f->j, CLV_JSON_LIST, n, &more, err));
     if (more != (n < 2))
-      return clv_json_fail(j, j->at, err, "sep and cls are a token and its number");
-    if (n == 0) CLV_TRY(clv_json_read_text(j, &text, err));
-    if (n == 1) CLV_TRY(clv_json_read_integer(j, 0, CLV_TOKENS_MAX_ID - 1, ret, err));
+      return clv_json_fail(&f->j, f->j.at, err, "sep and cls are a token and its number");
+    if (n == 0) CLV_TRY(clv_json_read_text(&f->j, &f->text, err));
+    if (n == 1) CLV_TRY(clv_json_read_integer(&f->j, 0, CLV_TOKENS_MAX_ID - 1, ret, err));
   }
   return CLV_OK;
-}
-
-static clv_code read_processor(clv_json *j, clv_tokenizer *t, bool is_inner, clv_err *err);
-
-static clv_code read_processors(clv_json *j, processor *p, clv_err *err) {
-  bool more = true;
-  if (p->is_inner) return clv_json_fail(j, j->at, err, "a list within a list of processors");
-  CLV_TRY(clv_json_open(j, CLV_JSON_LIST, err));
-  for (size_t n = 0; more; n++) {
-    CLV_TRY(clv_json_next(j, CLV_JSON_LIST, n, &more, err));
-    if (more) CLV_TRY(read_processor(j, p->t, true, err));
-  }
-  return CLV_OK;
-}
-
-enum { TYPE, SEP, CLS, SINGLE, SPECIALS, PROCESSORS };
-
-static clv_code read_processor_key(clv_json *j, processor *p, int which, clv_err *err) {
-  if (which == TYPE) return clv_json_read_text(j, &p->type, err);
-  if (which == SEP) return read_pair(j, &p->sep, err);
-  if (which == CLS) return read_pair(j, &p->cls, err);
-  if (which == SINGLE) return read_single(j, p, err);
-  if (which == PROCESSORS) return read_processors(j, p, err);
-  if (which == SPECIALS) {
-    p->specials = *j;
-    p->has_specials = true;
-  }
-  return clv_json_skip(j, err);
-}
-
-static bool is_type(const processor *p, const char *name) {
-  return p->type.len == strlen(name) && memcmp(p->type.data, name, p->type.len) == 0;
 }
 
 /* Sets the tokens before and after a text. Refuses a second processor that has such tokens. */
-static clv_code set_ends(clv_json *j, clv_tokenizer *t, size_t at, int64_t before, int64_t after,
+static clv_code set_ends(clv_token_file *f, size_t at, int64_t before, int64_t after,
                          clv_err *err) {
-  if (t->before >= 0 || t->after >= 0)
-    return clv_json_fail(j, at, err,
+  if (f->t->before >= 0 || f->t->after >= 0)
+    return clv_json_fail(&f->j, at, err,
                          "two processors put tokens around a text: only one is supported");
-  t->before = (int32_t)before;
-  t->after = (int32_t)after;
+  f->t->before = (int32_t)before;
+  f->t->after = (int32_t)after;
   return CLV_OK;
 }
 
-static clv_code check_processor(clv_json *j, const processor *p, size_t at, clv_err *err) {
+static clv_code finish_pair(clv_token_file *f, processor *p, size_t at, clv_err *err) {
+  int64_t cls, sep;
+  CLV_TRY(read_pair(f, &p->cls_at, &cls, err));
+  CLV_TRY(read_pair(f, &p->sep_at, &sep, err));
+  return set_ends(f, at, cls, sep, err);
+}
+
+static clv_code finish_template(clv_token_file *f, processor *p, size_t at, clv_err *err) {
   int32_t before = -1, after = -1;
-  if (is_type(p, "ByteLevel") || is_type(p, "Sequence")) return CLV_OK;
-  if ((is_type(p, "RobertaProcessing") || is_type(p, "BertProcessing")) && p->sep >= 0 &&
-      p->cls >= 0)
-    return set_ends(j, p->t, at, p->cls, p->sep, err);
-  if (!is_type(p, "TemplateProcessing") || !p->has_template)
-    return clv_json_fail(j, at, err,
+  CLV_TRY(read_single(f, p, err));
+  CLV_TRY(find_special(p->specials_at, &p->before, &before, err));
+  CLV_TRY(find_special(p->specials_at, &p->after, &after, err));
+  return set_ends(f, at, before, after, err);
+}
+
+static clv_code finish_sequence(clv_token_file *f, processor *p, size_t at, clv_err *err) {
+  bool more = true;
+  (void)at;
+  f->j = p->processors_at;
+  CLV_TRY(clv_json_open(&f->j, CLV_JSON_LIST, err));
+  for (size_t n = 0; more; n++) {
+    CLV_TRY(clv_json_next(&f->j, CLV_JSON_LIST, n, &more, err));
+    if (more) CLV_TRY(clv_read_post_processor(f, err));
+  }
+  return CLV_OK;
+}
+
+/* Keys that are skipped: `pair` is of two texts, and there are no offsets. */
+static const clv_file_key sequence_keys[] = {
+    {.name = "type"}, {.name = "processors", .kind = CLV_KEY_AT, .offset = AT(processors_at)}};
+static const clv_file_key bytes_keys[] = {{.name = "type"},
+                                          {.name = "add_prefix_space", .is_optional = true},
+                                          {.name = "trim_offsets", .is_optional = true},
+                                          {.name = "use_regex", .is_optional = true}};
+static const clv_file_key bert_keys[] = {{.name = "type"},
+                                         {.name = "sep", .kind = CLV_KEY_AT, .offset = AT(sep_at)},
+                                         {.name = "cls", .kind = CLV_KEY_AT, .offset = AT(cls_at)}};
+static const clv_file_key roberta_keys[] = {
+    {.name = "type"},
+    {.name = "sep", .kind = CLV_KEY_AT, .offset = AT(sep_at)},
+    {.name = "cls", .kind = CLV_KEY_AT, .offset = AT(cls_at)},
+    {.name = "trim_offsets", .is_optional = true},
+    {.name = "add_prefix_space", .is_optional = true}};
+static const clv_file_key template_keys[] = {
+    {.name = "type"},
+    {.name = "single", .kind = CLV_KEY_AT, .offset = AT(single_at)},
+    {.name = "pair", .is_optional = true},
+    {.name = "special_tokens", .kind = CLV_KEY_AT, .offset = AT(specials_at)}};
+
+#define KEYS(list) list, CLV_COUNT(list)
+static const struct {
+  const char *name;
+  const clv_file_key *keys; /* [n_keys] of a processor */
+  size_t n_keys;
+  clv_code (*finish)(clv_token_file *f, processor *p, size_t at, clv_err *err); /* or NULL */
+} processors[] = {{"ByteLevel", KEYS(bytes_keys), NULL},
+                  {"RobertaProcessing", KEYS(roberta_keys), finish_pair},
+                  {"BertProcessing", KEYS(bert_keys), finish_pair},
+                  {"TemplateProcessing", KEYS(template_keys), finish_template},
+                  {"Sequence", KEYS(sequence_keys), finish_sequence}};
+
+clv_code clv_read_post_processor(clv_token_file *f, clv_err *err) {
+  CLV_AUTO(processor_done) processor p = {0};
+  size_t at = clv_token_file_at(f), i = 0;
+  if (clv_json_skip_null(&f->j)) return CLV_OK;
+  CLV_TRY(clv_token_file_find_type(f, "post_processor", err));
+  while (i < CLV_COUNT(processors) && !clv_token_file_is_text(f, processors[i].name)) i++;
+  if (i == CLV_COUNT(processors))
+    return clv_json_fail(&f->j, at, err,
                          "the post_processor '%.40s' is not known: there are ByteLevel, "
                          "RobertaProcessing, BertProcessing, TemplateProcessing and a Sequence",
-                         p->type.len ? p->type.data : "");
-  if ((p->before.len || p->after.len) && !p->has_specials)
-    return clv_json_fail(j, at, err, "post_processor has no special_tokens");
-  CLV_TRY(find_special(p->specials, &p->before, &before, err));
-  CLV_TRY(find_special(p->specials, &p->after, &after, err));
-  return set_ends(j, p->t, at, before, after, err);
-}
-
-static clv_code read_processor(clv_json *j, clv_tokenizer *t, bool is_inner, clv_err *err) {
-  static const char *const names[] = {[TYPE] = "type",
-                                      [SEP] = "sep",
-                                      [CLS] = "cls",
-                                      [SINGLE] = "single",
-                                      [SPECIALS] = "special_tokens",
-                                      [PROCESSORS] = "processors",
-                                      "pair",
-                                      "trim_offsets",
-                                      "add_prefix_space",
-                                      "use_regex"};
-  CLV_AUTO(processor_done) processor p = {.t = t, .cls = -1, .sep = -1, .is_inner = is_inner};
-  clv_json_kind kind;
-  CLV_TRY(clv_json_peek(j, &kind, err));
-  size_t at = j->at;
-  CLV_TRY(read_object(j, &p, names, CLV_COUNT(names), read_processor_key, "post_processor", err));
-  return check_processor(j, &p, at, err);
-}
-
-clv_code clv_read_post_processor(clv_json *j, clv_tokenizer *t, clv_err *err) {
-  return clv_json_skip_null(j) ? CLV_OK : read_processor(j, t, false, err);
+                         f->text.data);
+  CLV_TRY(clv_token_file_read_keys(f, processors[i].name, processors[i].keys, processors[i].n_keys,
+                                   &p, err));
+  clv_json after = f->j;
+  if (processors[i].finish) CLV_TRY(processors[i].finish(f, &p, at, err));
+  f->j = after;
+  return CLV_OK;
 }
 
 /* ---- truncation and padding ------------------------------------------------------------------ */
 
-static clv_code read_right(clv_json *j, const char *what, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  clv_json_kind kind;
-  CLV_TRY(clv_json_peek(j, &kind, err));
-  size_t at = j->at;
-  CLV_TRY(clv_json_read_text(j, &text, err));
-  if (strcmp(text.data, "Right") == 0) return CLV_OK;
-  return clv_json_fail(j, at, err, "%s.direction is '%.20s': texts are %s at their end here", what,
-                       text.data, strcmp(what, "padding") == 0 ? "filled" : "cut");
+/* Values of truncation and padding. */
+typedef struct limits {
+  clv_bytes direction;
+  int64_t most, filler;
+} limits;
+
+static void limits_done(limits *l) { clv_bytes_done(&l->direction); }
+
+#define LIMIT(member) offsetof(limits, member)
+
+static clv_code check_direction(clv_token_file *f, const limits *l, size_t at, const char *what,
+                                const char *done, clv_err *err) {
+  const char *direction = l->direction.len ? l->direction.data : "Right";
+  if (strcmp(direction, "Right") == 0) return CLV_OK;
+  return clv_json_fail(&f->j, at, err, "%s.direction is '%.20s': texts are %s at their end here",
+                       what, direction, done);
 }
 
-static clv_code read_truncation_key(clv_json *j, processor *p, int which, clv_err *err) {
-  if (which == 0) return read_right(j, "truncation", err);
-  if (which == 1) return clv_json_read_integer(j, 1, MOST_LENGTH, &p->t->most, err);
-  return clv_json_skip(j, err);
+/* Ignores strategy and stride, because a text is one row. */
+clv_code clv_read_truncation(clv_token_file *f, clv_err *err) {
+  static const clv_file_key keys[] = {
+      {.name = "direction", .kind = CLV_KEY_BYTES, .offset = LIMIT(direction), .is_optional = true},
+      {.name = "max_length", .kind = CLV_KEY_INTEGER, .offset = LIMIT(most), .most = MOST_LENGTH},
+      {.name = "strategy", .is_optional = true},
+      {.name = "stride", .is_optional = true}};
+  CLV_AUTO(limits_done) limits l = {0};
+  size_t at = clv_token_file_at(f);
+  if (clv_json_skip_null(&f->j)) return CLV_OK;
+  CLV_TRY(clv_token_file_read_keys(f, "truncation", keys, CLV_COUNT(keys), &l, err));
+  CLV_TRY(check_direction(f, &l, at, "truncation", "cut", err));
+  f->t->most = l.most;
+  if (l.most) return CLV_OK;
+  return clv_json_fail(&f->j, at, err, "truncation.max_length is 0: set truncation to null");
 }
 
-clv_code clv_read_truncation(clv_json *j, clv_tokenizer *t, clv_err *err) {
-  static const char *const names[] = {"direction", "max_length", "strategy", "stride"};
-  processor p = {.t = t};
-  if (clv_json_skip_null(j)) return CLV_OK;
-  return read_object(j, &p, names, CLV_COUNT(names), read_truncation_key, "truncation", err);
-}
-
-static clv_code read_padding_key(clv_json *j, processor *p, int which, clv_err *err) {
-  int64_t id;
-  if (which == 0) return read_right(j, "padding", err);
-  if (which > 1) return clv_json_skip(j, err);
-  CLV_TRY(clv_json_read_integer(j, 0, CLV_TOKENS_MAX_ID - 1, &id, err));
-  p->t->filler = (int32_t)id;
-  return CLV_OK;
-}
-
-/* Reads direction and token of padding. Ignores its length, because the data set decides the width
- * of rows. */
-clv_code clv_read_padding(clv_json *j, clv_tokenizer *t, clv_err *err) {
-  static const char *const names[] = {"direction", "pad_id",      "pad_token",
-                                      "strategy",  "pad_type_id", "pad_to_multiple_of"};
-  processor p = {.t = t};
-  if (clv_json_skip_null(j)) return CLV_OK;
-  return read_object(j, &p, names, CLV_COUNT(names), read_padding_key, "padding", err);
+/* Ignores the length of padding, because the data set decides the width of rows. */
+clv_code clv_read_padding(clv_token_file *f, clv_err *err) {
+  static const clv_file_key keys[] = {
+      {.name = "direction", .kind = CLV_KEY_BYTES, .offset = LIMIT(direction)},
+      {.name = "pad_id",
+       .kind = CLV_KEY_INTEGER,
+       .offset = LIMIT(filler),
+       .most = CLV_TOKENS_MAX_ID - 1},
+      {.name = "pad_token", .is_optional = true},
+      {.name = "strategy", .is_optional = true},
+      {.name = "pad_type_id", .is_optional = true},
+      {.name = "pad_to_multiple_of", .is_optional = true}};
+  CLV_AUTO(limits_done) limits l = {0};
+  size_t at = clv_token_file_at(f);
+  if (clv_json_skip_null(&f->j)) return CLV_OK;
+  CLV_TRY(clv_token_file_read_keys(f, "padding", keys, CLV_COUNT(keys), &l, err));
+  f->t->filler = (int32_t)l.filler;
+  return check_direction(f, &l, at, "padding", "filled", err);
 }

@@ -8,42 +8,41 @@
 
 #include "master/tokens/tokens_int.h"
 
-/* Function that encodes the text between added tokens, for encode_between_added. */
-typedef clv_code (*clv_encode_between)(const clv_tokenizer *t, const char *text, size_t len,
-                                       clv_ids *out, clv_err *err);
+/* Encodes the text between added tokens, for encode_between_added. */
+typedef clv_code (*encode_between)(clv_encoding *e, clv_token_piece piece, clv_err *err);
 
-static clv_code encode_between_added(const clv_tokenizer *t, const clv_vocab *added,
-                                     clv_encode_between between, const char *text, size_t len,
-                                     clv_ids *out, clv_err *err) {
-  clv_added_token_match hit;
-  size_t from = 0;
-  for (; clv_added_token_find(added, text, len, from, &hit); from = hit.end) {
-    if (hit.start > from) CLV_TRY(between(t, text + from, hit.start - from, out, err));
-    CLV_TRY(clv_ids_add(out, hit.id, err));
+static clv_code encode_between_added(clv_encoding *e, const clv_vocab *added,
+                                     encode_between between, clv_token_piece piece, clv_err *err) {
+  clv_added_token_match hit = {0};
+  const char *text = piece.text;
+  size_t taken = 0, len = piece.len;
+  if (!len) return CLV_OK;
+  for (; clv_added_token_find(added, text, len, hit.next, taken, &hit); taken = hit.end) {
+    clv_token_piece part = {text + taken, hit.start - taken, piece.is_first && !taken};
+    if (hit.start > taken) CLV_TRY(between(e, part, err));
+    CLV_TRY(clv_ids_add(e->out, hit.id, err));
   }
-  return from < len ? between(t, text + from, len - from, out, err) : CLV_OK;
+  clv_token_piece rest = {text + taken, len - taken, piece.is_first && !taken};
+  return taken < len ? between(e, rest, err) : CLV_OK;
 }
 
-static clv_code encode_normalised(const clv_tokenizer *t, const char *text, size_t len,
-                                  clv_ids *out, clv_err *err) {
-  return encode_between_added(t, &t->normalised_added, t->encode, text, len, out, err);
+static clv_code encode_pieces(clv_encoding *e, clv_token_piece piece, clv_err *err) {
+  return clv_pieces_encode(e, 0, piece, err);
 }
 
-static clv_code compose_nfc(const char *text, size_t len, clv_bytes *ret, clv_err *err) {
+static clv_code encode_normalised(clv_encoding *e, clv_token_piece piece, clv_err *err) {
+  return encode_between_added(e, &e->t->normalised_added, encode_pieces, piece, err);
+}
+
+static clv_code encode_raw(clv_encoding *e, clv_token_piece piece, clv_err *err) {
   CLV_AUTO(clv_codepoints_done) clv_codepoints p = {0};
-  CLV_TRY(clv_codepoints_from_utf8(&p, text, len, err));
-  CLV_TRY(clv_codepoints_compose(&p, err));
-  for (size_t i = 0; i < p.n; i++) clv_codepoint_to_utf8((uint32_t)p.at[i], ret);
-  return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for a text of %zu bytes", len)
-                     : CLV_OK;
-}
-
-static clv_code encode_raw(const clv_tokenizer *t, const char *text, size_t len, clv_ids *out,
-                           clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
-  if (!t->compose) return encode_normalised(t, text, len, out, err);
-  CLV_TRY(compose_nfc(text, len, &b, err));
-  return encode_normalised(t, b.data, b.len, out, err);
+  if (!e->t->n_normalizer) return encode_normalised(e, piece, err);
+  CLV_TRY(clv_codepoints_from_utf8(&p, piece.text, piece.len, err));
+  p.most = p.n * CLV_TOKEN_GROWTH + CLV_TOKEN_GROWTH_FREE;
+  CLV_TRY(clv_tokenizer_normalize(e->t, &p, err));
+  CLV_TRY(clv_codepoints_to_utf8(&p, &b, err));
+  return encode_normalised(e, (clv_token_piece){b.data, b.len, piece.is_first}, err);
 }
 
 static clv_code check_utf8(const char *text, size_t len, clv_err *err) {
@@ -57,12 +56,14 @@ static clv_code check_utf8(const char *text, size_t len, clv_err *err) {
 
 clv_code clv_tokenizer_encode(const clv_tokenizer *t, const char *text, size_t len, clv_ids *out,
                               clv_err *err) {
+  CLV_AUTO(clv_encoding_done) clv_encoding e = {.t = t, .out = out};
   CLV_TRY(check_utf8(text, len, err));
-  return encode_between_added(t, &t->raw_added, encode_raw, text, len, out, err);
+  return encode_between_added(&e, &t->raw_added, encode_raw, (clv_token_piece){text, len, true},
+                              err);
 }
 
 int32_t clv_tokenizer_token_id(const clv_tokenizer *t, const char *token) {
-  const clv_vocab *all[] = {&t->vocab, &t->raw_added, &t->normalised_added};
+  const clv_vocab *all[] = {&t->vocab, &t->added};
   for (size_t i = 0; i < CLV_COUNT(all); i++) {
     const clv_vocab_entry *e = clv_vocab_find(all[i], token, strlen(token));
     if (e) return e->id;
@@ -75,7 +76,7 @@ clv_tokenizer_ends clv_tokenizer_ends_of(const clv_tokenizer *t) {
 }
 
 int32_t clv_tokenizer_vocab_size(const clv_tokenizer *t) {
-  const clv_vocab *all[] = {&t->vocab, &t->raw_added, &t->normalised_added};
+  const clv_vocab *all[] = {&t->vocab, &t->added};
   int32_t most = -1;
   for (size_t i = 0; i < CLV_COUNT(all); i++)
     if (all[i]->n) most = CLV_MAX(most, all[i]->most);

@@ -12,12 +12,26 @@ clv_code clv_tokenizer_new(clv_tokenizer **ret, clv_err *err) {
   return CLV_OK;
 }
 
+void clv_token_step_done(clv_token_step *s) {
+  clv_codepoints_done(&s->from);
+  clv_codepoints_done(&s->to);
+  clv_bytes_done(&s->bytes);
+  clv_charsmap_done(&s->map);
+}
+
 void clv_tokenizer_free(clv_tokenizer *t) {
   if (!t) return;
   clv_vocab_done(&t->vocab);
+  clv_vocab_done(&t->added);
   clv_vocab_done(&t->raw_added);
   clv_vocab_done(&t->normalised_added);
+  for (size_t i = 0; i < CLV_TOKEN_STEPS; i++) {
+    clv_token_step_done(&t->normalizer[i]);
+    clv_token_step_done(&t->pre_tokenizer[i]);
+  }
   free(t->merges);
+  free(t->merges_of);
+  free(t->scores);
   free(t);
 }
 
@@ -41,5 +55,30 @@ clv_code clv_ids_add(clv_ids *ids, int32_t id, clv_err *err) {
     ids->cap = cap;
   }
   ids->at[ids->n++] = id;
+  return CLV_OK;
+}
+
+void clv_encoding_done(clv_encoding *e) {
+  free(e->symbols);
+  free(e->heap);
+  free(e->paths);
+  *e = (clv_encoding){0};
+}
+
+clv_code clv_encoding_make_room(clv_encoding *e, size_t n, clv_err *err) {
+  bool is_unigram = e->t->scores != NULL;
+  if (n <= e->room) return CLV_OK;
+  free(e->symbols);
+  free(e->heap);
+  free(e->paths);
+  e->symbols = NULL;
+  e->heap = NULL;
+  e->paths = NULL;
+  e->room = 0;
+  if (is_unigram) CLV_TRY(clv_alloc(n, sizeof *e->paths, &e->paths, err));
+  if (!is_unigram) CLV_TRY(clv_alloc(n, sizeof *e->symbols, &e->symbols, err));
+  /* the heap needs room for 3 n pairs, because each join pushes at most two */
+  if (!is_unigram) CLV_TRY(clv_alloc(n, 3 * sizeof *e->heap, &e->heap, err));
+  e->room = n;
   return CLV_OK;
 }

@@ -15,6 +15,6 @@ clv_code clv_tokenizer_open(const char *path, const clv_tokenizer_options *optio
   /* bytes of a byte order mark at the beginning */
   size_t mark = strncmp(from, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
   if (n > 5 && strcmp(path + n - 5, ".json") == 0)
-    return clv_bpe_parse(from + mark, text.len - mark, path, ret, err);
+    return clv_tokenizer_parse_json(from + mark, text.len - mark, path, ret, err);
   return clv_wordpiece_parse(from + mark, text.len - mark, path, options, ret, err);
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * tokens: converts texts to token ids, with the same results as the tokenizers of Hugging Face:
- * WordPiece from a vocab.txt (BERT, LayoutLM), and byte-level BPE from a tokenizer.json (GPT-2,
- * RoBERTa, Qwen2, Llama 3). A file that needs an unsupported feature is refused, and the message
- * names the feature. master/data opens a tokenizer once per dataset and encodes each text with it.
+ * WordPiece from a vocab.txt (BERT, LayoutLM); WordPiece, BPE and Unigram from a tokenizer.json
+ * (BERT, GPT-2, RoBERTa, Llama, Mistral, Qwen, XLM-R, CamemBERT). A file that needs an unsupported
+ * feature is refused, and the message names the feature. master/data opens a tokenizer once per
+ * dataset and encodes each text with it.
  *
  * Files are untrusted: all sizes have limits, and errors name line and column. Ownership: a
  * tokenizer copies what it needs. Threads: it does not change, so many threads may use it.
@@ -37,7 +38,7 @@ typedef struct clv_tokenizer_options {
 
 typedef struct clv_tokenizer clv_tokenizer;
 
-/* Opens a tokenizer: *.json is byte-level BPE, any other name is a WordPiece vocabulary with one
+/* Opens a tokenizer: *.json is a tokenizer.json, any other name is a WordPiece vocabulary with one
  * piece a line. All errors name the file; CLV_INVALID and CLV_EXHAUSTED also line and column. */
 clv_code clv_tokenizer_open(const char *path, const clv_tokenizer_options *options,
                             clv_tokenizer **ret, clv_err *err) CLV_USE_RESULT;
@@ -46,8 +47,8 @@ clv_code clv_tokenizer_open(const char *path, const clv_tokenizer_options *optio
 clv_code clv_wordpiece_parse(const char *text, size_t len, const char *label,
                              const clv_tokenizer_options *options, clv_tokenizer **ret,
                              clv_err *err) CLV_USE_RESULT;
-clv_code clv_bpe_parse(const char *text, size_t len, const char *label, clv_tokenizer **ret,
-                       clv_err *err) CLV_USE_RESULT;
+clv_code clv_tokenizer_parse_json(const char *text, size_t len, const char *label,
+                                  clv_tokenizer **ret, clv_err *err) CLV_USE_RESULT;
 void clv_tokenizer_free(clv_tokenizer *t);
 void clv_tokenizer_freep(clv_tokenizer **t);
 
@@ -61,7 +62,8 @@ void clv_ids_done(clv_ids *ids);
 clv_code clv_ids_add(clv_ids *ids, int32_t id, clv_err *err) CLV_USE_RESULT;
 
 /* Appends the tokens of a text, without those of clv_tokenizer_ends. CLV_INVALID: the text is not
- * UTF-8; the message names the byte. */
+ * UTF-8; the message names the byte. CLV_EXHAUSTED: the normalizer of the file makes more than 64
+ * characters of each, and 4096 more. */
 clv_code clv_tokenizer_encode(const clv_tokenizer *t, const char *text, size_t len, clv_ids *out,
                               clv_err *err) CLV_USE_RESULT;
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sorted lists of tokens: binary search for a token, and prefix search byte by byte.
+ * Sorted lists of tokens: binary search for a token, and prefix search byte by byte, in the list or
+ * in a tree of prefixes.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,9 @@ void clv_vocab_done(clv_vocab *v) {
   if (!v) return;
   clv_bytes_done(&v->text);
   free(v->entries);
+  free(v->tree.first);
+  free(v->tree.entry);
+  free(v->tree.label);
   *v = (clv_vocab){0};
 }
 
@@ -75,14 +79,76 @@ const clv_vocab_entry *clv_vocab_find(const clv_vocab *v, const char *text, size
   return NULL;
 }
 
-/* ---- byte by byte ---------------------------------------------------------------------------- */
+/* ---- the tree of prefixes -------------------------------------------------------------------- */
 
-clv_vocab_walk clv_vocab_walk_begin(const clv_vocab *v) { return (clv_vocab_walk){.high = v->n}; }
+/* Tokens of a node while the tree is made: entries low..high - 1 have its prefix. */
+typedef struct span {
+  uint32_t low, high;
+} span;
 
-/* Returns the byte of entry i behind a prefix of `depth` bytes; -1: the token ends there. */
 static int get_byte_after_prefix(const clv_vocab *v, size_t i, uint32_t depth) {
   const clv_vocab_entry *e = &v->entries[i];
   return depth < e->len ? (unsigned char)v->text.data[e->offset + depth] : -1;
+}
+
+/* Appends the children of a node. The token that equals the prefix is the first of its span. */
+static void add_children(const clv_vocab *v, clv_prefix_tree *t, span *spans, size_t node,
+                         uint32_t depth) {
+  span s = spans[node];
+  t->first[node] = (uint32_t)t->n;
+  t->entry[node] = UINT32_MAX;
+  if (s.low < s.high && v->entries[s.low].len == depth) t->entry[node] = s.low++;
+  for (uint32_t i = s.low; i < s.high; i++) {
+    int byte = get_byte_after_prefix(v, i, depth);
+    if (i == s.low || byte != t->label[t->n - 1]) {
+      t->label[t->n] = (uint8_t)byte;
+      spans[t->n++] = (span){i, i};
+    }
+    spans[t->n - 1].high = i + 1;
+  }
+}
+
+clv_code clv_vocab_make_tree(clv_vocab *v, clv_err *err) {
+  clv_prefix_tree *t = &v->tree;
+  CLV_AUTO(clv_freep) span *spans = NULL;
+  size_t most = v->text.len + 1;
+  if (v->text.len > CLV_VOCAB_TREE_BYTES) return CLV_OK;
+  CLV_TRY(clv_alloc(most, sizeof *spans, &spans, err));
+  CLV_TRY(clv_alloc(most + 1, sizeof *t->first, &t->first, err));
+  CLV_TRY(clv_alloc(most, sizeof *t->entry, &t->entry, err));
+  CLV_TRY(clv_alloc(most, sizeof *t->label, &t->label, err));
+  spans[0] = (span){0, (uint32_t)v->n};
+  t->n = 1;
+  uint32_t depth = 0;
+  for (size_t node = 0, end = 1; node < t->n; node++) {
+    if (node == end) { /* the next level begins */
+      depth++;
+      end = t->n;
+    }
+    add_children(v, t, spans, node, depth);
+  }
+  t->first[t->n] = (uint32_t)t->n;
+  return CLV_OK;
+}
+
+/* Returns the child of a node for a byte; 0: there is none. */
+static size_t find_child(const clv_prefix_tree *t, size_t node, uint8_t byte) {
+  size_t low = t->first[node], high = t->first[node + 1];
+  while (low < high) {
+    size_t mid = low + (high - low) / 2;
+    if (t->label[mid] == byte) return mid;
+    if (t->label[mid] < byte)
+      low = mid + 1;
+    else
+      high = mid;
+  }
+  return 0;
+}
+
+/* ---- byte by byte ---------------------------------------------------------------------------- */
+
+clv_vocab_walk clv_vocab_walk_begin(const clv_vocab *v) {
+  return v->tree.n ? (clv_vocab_walk){.high = 1} : (clv_vocab_walk){.high = v->n};
 }
 
 /* Returns the first entry of low..high whose byte behind the prefix is at least `least`; high:
@@ -99,12 +165,22 @@ static size_t find_first_entry(const clv_vocab *v, const clv_vocab_walk *w, int 
   return low;
 }
 
+static bool step_in_tree(const clv_prefix_tree *t, clv_vocab_walk *w, uint8_t byte) {
+  size_t child = w->low < w->high ? find_child(t, w->low, byte) : 0;
+  *w = (clv_vocab_walk){child, child + (child != 0), w->depth + 1};
+  return child != 0;
+}
+
 bool clv_vocab_walk_step(const clv_vocab *v, clv_vocab_walk *w, char byte) {
   int b = (unsigned char)byte;
+  if (v->tree.n) return step_in_tree(&v->tree, w, (uint8_t)byte);
   *w = (clv_vocab_walk){find_first_entry(v, w, b), find_first_entry(v, w, b + 1), w->depth + 1};
   return w->low < w->high;
 }
 
 const clv_vocab_entry *clv_vocab_walk_token(const clv_vocab *v, const clv_vocab_walk *w) {
-  return w->low < w->high && v->entries[w->low].len == w->depth ? &v->entries[w->low] : NULL;
+  if (w->low >= w->high) return NULL;
+  if (!v->tree.n) return v->entries[w->low].len == w->depth ? &v->entries[w->low] : NULL;
+  uint32_t entry = v->tree.entry[w->low];
+  return entry == UINT32_MAX ? NULL : &v->entries[entry];
 }

@@ -16,11 +16,11 @@ static void encode_text(const clv_tokenizer *t, const char *text, size_t len) {
   CLV_AUTO(clv_ids_done) clv_ids ids = {0};
   clv_err err = {0};
   clv_code code = clv_tokenizer_encode(t, text, len, &ids, &err);
-  NEVER(code != CLV_OK && code != CLV_INVALID);
+  NEVER(code != CLV_OK && code != CLV_INVALID && code != CLV_EXHAUSTED);
   NEVER(code == CLV_INVALID && !strstr(err.text, "not UTF-8"));
+  NEVER(code == CLV_EXHAUSTED && !strstr(err.text, "the normalizer of the tokenizer makes more"));
   for (size_t i = 0; i < ids.n; i++)
     NEVER(ids.at[i] < 0 || ids.at[i] >= clv_tokenizer_vocab_size(t));
-  NEVER(ids.n > len + 1);
 }
 
 #endif

@@ -1,9 +1,15 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the seeds of the targets json, pieces, bpe, text, words, hf, pages and peft."""
+"""Writes the seeds of the targets json, pieces, tokenizer, charsmap, text, words, hf, pages and
+peft."""
 import copy
 import json
 import os
+import struct
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../golden"))
+import charsmap  # noqa: E402
 
 CORPUS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus")
 TEXT = "Déjà vu: don't I'LL 'ſ 12345  \r\n\n x 漢字 e\u0301\u0323\u0301 가\u1100\u1161 [SEP] <s> a  b\tc ab abc AB\u00a0!? \u0130".encode()
@@ -59,6 +65,7 @@ def pieces_seeds():
                        "bytes": b"[UNK]\na\xff\n", "nothing": ""}.items():
         write("pieces", name, b"\0" + (file if isinstance(file, bytes) else file.encode()) + b"\0abc")
     write("pieces", "text", b"\4" + TEXT + b" ab abab ## ### a#b " + "\u0301\u0323".encode() * 40)
+    write("pieces", "empty_when_cleaned", b"\0\1")
     write("pieces", "not_utf8", b"\0abc\xff")
     write("pieces", "long_word", b"\0" + b"a" * 101 + b" " + b"a" * 100)
 
@@ -95,7 +102,7 @@ TEMPLATE = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s
 PADDING = {"strategy": "BatchLongest", "direction": "Right", "pad_to_multiple_of": None, "pad_id": 257, "pad_type_id": 0, "pad_token": "ab"}
 
 
-def bpe_seeds():
+def tokenizer_seeds():
     byte_level = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}
     split = ("pre_tokenizer", "pretokenizers", 0)
     files = {
@@ -104,11 +111,17 @@ def bpe_seeds():
         "split_gpt2": changed((*split, "pattern"), {"Regex": GPT2}), "whole": changed(("model", "ignore_merges"), True),
         "no_nfc": changed(("normalizer",), None), "nfkc": changed(("normalizer",), {"type": "NFKC"}),
         "pattern": changed((*split, "pattern"), {"Regex": r"\w+"}), "text_pattern": changed((*split, "pattern"), {"String": " "}),
-        "behavior": changed((*split, "behavior"), "Removed"), "invert": changed((*split, "invert"), True),
+        "behavior": changed((*split, "behavior"), "Other"), "removed": changed((*split, "behavior"), "Removed"), "invert": changed((*split, "invert"), True),
         "metaspace": changed(("pre_tokenizer",), {"type": "Metaspace"}), "no_pre": changed(("pre_tokenizer",), {}),
-        "three": changed(("pre_tokenizer", "pretokenizers"), [byte_level] * 3),
+        "three": changed(("pre_tokenizer", "pretokenizers"), [byte_level] * 3), "many": changed(("pre_tokenizer", "pretokenizers"), [{"type": "Whitespace"}] * 17),
+        "other_pre": changed(("pre_tokenizer",), {"type": "UnicodeScripts"}), "other_normalizer": changed(("normalizer",), {"type": "ByteLevel"}),
+        "version": changed(("version",), "2.0"), "two_patterns": changed((*split, "pattern"), {"String": " ", "Regex": GPT2}),
+        "type_id": changed(("post_processor",), {**TEMPLATE, "single": [{"Sequence": {"id": "A", "type_id": 1}}]}),
+        "text_b": changed(("post_processor",), {**TEMPLATE, "single": [{"Sequence": {"id": "B", "type_id": 0}}]}),
+        "added_id": changed(("added_tokens", 1, "id"), 261), "vocab_id": changed(("added_tokens", 0, "id"), 4),
+        "added_long": changed(("added_tokens", 0, "content"), "a" * 257), "added_empty": changed(("added_tokens", 0, "content"), ""),
         "lists": changed(("pre_tokenizer", "pretokenizers"), [{"type": "Sequence", "pretokenizers": []}]),
-        "unigram": changed(("model", "type"), "Unigram"), "dropout": changed(("model", "dropout"), 0.1), "no_dropout": changed(("model", "dropout"), 0),
+        "wordlevel": changed(("model", "type"), "WordLevel"), "unigram_keys": changed(("model", "type"), "Unigram"), "no_type": changed(("model",), {}), "dropout": changed(("model", "dropout"), 0.1), "no_dropout": changed(("model", "dropout"), 0),
         "prefix": changed(("model", "continuing_subword_prefix"), "##"), "suffix": changed(("model", "end_of_word_suffix"), "</w>"),
         "fallback": changed(("model", "byte_fallback"), True), "no_merge_token": changed(("model", "merges"), ["a z"]),
         "three_tokens": changed(("model", "merges"), ["a b c"]), "long_list": changed(("model", "merges"), [["a", "b", "c"]]),
@@ -132,23 +145,123 @@ def bpe_seeds():
         "cut_left": changed(("truncation",), {"direction": "Left", "max_length": 5, "strategy": "LongestFirst", "stride": 0}),
         "filled": changed(("padding",), PADDING), "filled_left": changed(("padding",), {**PADDING, "direction": "Left"})}
     for name, m in files.items():
-        write("bpe", name, json.dumps(m, ensure_ascii=False).encode() + b"\0" + (TEXT if name in ("qwen2", "gpt2", "whole") else b"abc"))
+        write("tokenizer", name, json.dumps(m, ensure_ascii=False).encode() + b"\0" + (TEXT if name in ("qwen2", "gpt2", "whole") else b"abc"))
     few = model()
     del few["model"]["vocab"]["a"]
     few["model"]["merges"] = []
-    write("bpe", "missing_byte", json.dumps(few, ensure_ascii=False).encode() + b"\0")
+    write("tokenizer", "missing_byte", json.dumps(few, ensure_ascii=False).encode() + b"\0")
     for name, key in (("no_model", "model"), ("no_pre_key", "pre_tokenizer")):
         m = model()
         del m[key]
-        write("bpe", name, json.dumps(m).encode() + b"\0")
+        write("tokenizer", name, json.dumps(m).encode() + b"\0")
     for key in ("vocab", "merges"):
         m = model()
         del m["model"][key]
-        write("bpe", "no_" + key, json.dumps(m).encode() + b"\0")
-    write("bpe", "vocab_twice", json.dumps(model()).replace('"ab": 257', '"ab": 257, "ab": 3').encode() + b"\0")
-    write("bpe", "text", TEXT)
-    write("bpe", "long_text", b"ab" * 300 + b"c" * 20 + b"abc" * 30)
-    write("bpe", "not_utf8", b"ab\xc3")
+        write("tokenizer", "no_" + key, json.dumps(m).encode() + b"\0")
+    write("tokenizer", "vocab_twice", json.dumps(model()).replace('"ab": 257', '"ab": 257, "ab": 3').encode() + b"\0")
+    write("tokenizer", "text", TEXT)
+    write("tokenizer", "long_text", b"ab" * 300 + b"c" * 20 + b"abc" * 30)
+    write("tokenizer", "not_utf8", b"ab\xc3")
+
+
+# ---- other models --------------------------------------------------------------------------------
+
+RULES = {"ﬁ": "fi", "e\u0301": "é", "\u200b": "", "\u3000": " ", "½": "1⁄2", "a\u0308": "ä"}
+METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+NASTY = TEXT + " ▁a▁ ﬁ\u0301 e\u0301x ½\u200b\u3000 <unk> \U0001f98a \u3402 [sep]abc ABC <s>  ab,12 a-b".encode()
+
+
+def added(content, number, **flags):
+    return {"id": number, "content": content, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True, **flags}
+
+
+def whole_file(kind, vocab, normalizer, pre_tokenizer, tokens=(), **options):
+    return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": list(tokens), "normalizer": normalizer, "pre_tokenizer": pre_tokenizer,
+            "post_processor": None, "decoder": None, "model": {"type": kind, **options, "vocab": vocab}}
+
+
+def replaced(kind, pattern, content):
+    return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
+
+
+def sequence(key, *steps):
+    return {"type": "Sequence", key: list(steps)}
+
+
+def pieces_file(normalizer=None, pre_tokenizer=None, **options):
+    vocab = {x: i for i, x in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "##b", "##a", "##c", "ab", "é", "漢", "!", "1", "##2", "fi"])}
+    options = {"unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100, **options}
+    return whole_file("WordPiece", vocab, normalizer or BERT, pre_tokenizer or {"type": "BertPreTokenizer"},
+                      [added("[SEP]", 3, single_word=True), added("[Norm]", 16, normalized=True, lstrip=True, rstrip=True)], **options)
+
+
+def characters_file(normalizer=None, pre_tokenizer=None, **options):
+    vocab = {x: i for i, x in enumerate(["<unk>", "<s>", *(f"<0x{b:02X}>" for b in range(256)), "▁", "a", "b", "c", "ab", "▁a", "▁ab", "abc"])}
+    options = {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True, "merges": [["a", "b"], ["▁", "ab"], ["▁", "a"], ["ab", "c"]], **options}
+    return whole_file("BPE", vocab, normalizer, pre_tokenizer, [added("<s>", 1, rstrip=True)], **options)
+
+
+def scores_file(normalizer=None, pre_tokenizer=None, vocab=None, **options):
+    vocab = vocab or [["<unk>", 0.0], ["▁", -2], ["a", -3.1622776601683795], ["b", -3.25e0], ["ab", -4.5], ["▁a", -4.0], ["▁ab", -4.75], ["é", -5],
+                      ["abc", -123456789012345678901234567890e-28], ["c", -9.5], ["<0xF0>", 0], ["<0x9F>", 0], ["<0xA6>", 0], ["<0x8A>", 0]]
+    return whole_file("Unigram", vocab, normalizer, pre_tokenizer or METASPACE, [added("<s>", len(vocab))], **{"unk_id": 0, "byte_fallback": True, **options})
+
+
+BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True}
+
+
+def table(rules):
+    return {"type": "Precompiled", "precompiled_charsmap": charsmap.text(rules)}
+
+
+def model_seeds():
+    steps = [{"type": x} for x in ("NFD", "NFKC", "NFKD", "StripAccents", "Lowercase", "Nmt", "NFC")]
+    long = "a" * 300
+    huge = [replaced("String", "a", "a" * 60)] * 3
+    files = {
+        "pieces": pieces_file(), "pieces_accents": pieces_file(dict(BERT, strip_accents=True, lowercase=False)), "pieces_kept": pieces_file(dict(BERT, strip_accents=False, clean_text=False)),
+        "pieces_short": pieces_file(max_input_chars_per_word=2), "pieces_none": pieces_file(max_input_chars_per_word=0), "pieces_unknown": pieces_file(unk_token="[NO]"),
+        "pieces_bytes": pieces_file(pre_tokenizer={"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}),
+        "pieces_prefix": pieces_file(continuing_subword_prefix=""), "pieces_no_unknown": pieces_file(unk_token=None),
+        "characters": characters_file(sequence("normalizers", {"type": "Prepend", "prepend": "▁"}, replaced("String", " ", "▁"))),
+        "characters_first": characters_file(pre_tokenizer={**METASPACE, "prepend_scheme": "first", "split": False}, ignore_merges=True),
+        "characters_first_replace": characters_file(replaced("String", " ", "▁"), {**METASPACE, "prepend_scheme": "first"}),
+        "characters_unknown": characters_file(byte_fallback=False, fuse_unk=False), "characters_none": characters_file(byte_fallback=False, unk_token=None),
+        "characters_no_unknown": characters_file(unk_token="<no>"), "first_moved": characters_file({"type": "NFKC"}, {**METASPACE, "prepend_scheme": "first"}),
+        "scheme": characters_file(pre_tokenizer={**METASPACE, "prepend_scheme": "second"}), "prefix_space": characters_file(pre_tokenizer={"type": "Metaspace", "replacement": "▁", "add_prefix_space": False}),
+        "two_characters": characters_file(pre_tokenizer={**METASPACE, "replacement": "▁▁"}), "empty_split": characters_file(pre_tokenizer={"type": "Split", "pattern": {"String": ""}, "behavior": "Removed", "invert": False}),
+        "long_step": characters_file({"type": "Prepend", "prepend": long}), "empty_prepend": characters_file({"type": "Prepend", "prepend": ""}),
+        "empty_replace": characters_file(replaced("String", "", "x")), "other_replace": characters_file(replaced("Regex", "a|b", "x")), "huge": characters_file(sequence("normalizers", *huge)),
+        "huge_added": characters_file(sequence("normalizers", *huge)), "all_normalizers": characters_file(sequence("normalizers", *steps, {"type": "Strip", "strip_left": True, "strip_right": True},
+            replaced("Regex", " {2,}", "▁"), replaced("Regex", r"\s+", " "), replaced("Regex", " +", " "), replaced("Regex", r"[\n\r\t]", " "), sequence("normalizers"))),
+        "all_pre": characters_file(pre_tokenizer=sequence("pretokenizers", {"type": "WhitespaceSplit"}, {"type": "Whitespace"}, {"type": "BertPreTokenizer"}, {"type": "Digits", "individual_digits": False},
+            {"type": "Punctuation", "behavior": "Contiguous"}, {"type": "CharDelimiterSplit", "delimiter": "-"}, {"type": "Split", "pattern": {"String": "b"}, "behavior": "MergedWithPrevious", "invert": True},
+            {"type": "Split", "pattern": {"String": "b"}, "behavior": "MergedWithNext", "invert": False}, METASPACE)),
+        "scores": scores_file(sequence("normalizers", table(RULES), replaced("Regex", " {2,}", " "))), "scores_unknown": scores_file(byte_fallback=False), "scores_whole": {**scores_file(), "pre_tokenizer": None},
+        "scores_no_unknown": scores_file(unk_id=None), "scores_unknown_id": scores_file(unk_id=14), "scores_none": scores_file(vocab=[]), "scores_one": scores_file(vocab=[["<unk>", 0]]),
+        "scores_short": scores_file(vocab=[["<unk>"]]), "scores_long": scores_file(vocab=[["<unk>", 0, 1]]), "scores_twice": scores_file(vocab=[["<unk>", 0], ["<unk>", 0]]),
+        "scores_empty": scores_file(vocab=[["", 0]]), "scores_tiny": scores_file(vocab=[["<unk>", -1e-320], ["a", -0.0], ["b", 1e308], ["ab", 12345678901234567890123]]),
+        "normalised_twice": pieces_file(), "normalised_empty": pieces_file(), "charsmap_64": scores_file({"type": "Precompiled", "precompiled_charsmap": "?"}),
+        "charsmap_short": scores_file({"type": "Precompiled", "precompiled_charsmap": "AAAA"})}
+    files["huge_added"]["added_tokens"] = [added("aaa", 266, normalized=True)]
+    files["scores_none"]["model"]["vocab"] = []
+    files["normalised_twice"]["added_tokens"] += [added("[NORM]", 17, normalized=True)]
+    files["normalised_empty"]["added_tokens"] += [added("\u0301", 17, normalized=True)]
+    for name, m in files.items():
+        write("tokenizer", name, json.dumps(m, ensure_ascii=False).encode() + b"\0" + NASTY)
+
+
+def charsmap_seeds():
+    """A byte says how long the text is that is looked up; then the text and the table."""
+    text = "ﬁn e\u0301\u200bx½\u3000a\u0308".encode()
+    good = charsmap.build(RULES)
+    units = struct.unpack_from("<I", good)[0]
+    tables = {"good": good, "short": good[:7], "size": struct.pack("<I", len(good)) + good[4:], "odd_size": struct.pack("<I", 6) + good[4:], "nothing": struct.pack("<II", 4, 0),
+              "no_texts": good[:4 + units], "open_text": good[:-1], "not_utf8": good[:4 + units] + b"\xff" * (len(good) - 4 - units),
+              "long_text": charsmap.build({"a": "b" * 257}), "circle": struct.pack("<I", 1024) + struct.pack("<I", 1 << 10) + b"".join(struct.pack("<I", i ^ 1 | (i ^ 1) << 10) for i in range(1, 256)),
+              "outside": struct.pack("<III", 8, 0x60 << 10, 0x61 | 1 << 8 | 0x1000 << 10), "far": struct.pack("<I", 512) + struct.pack("<I", 0) + b"".join(struct.pack("<I", i & 0xff | 1 << 8 | 1 << 9 | 0x3fff << 10) for i in range(1, 128))}
+    for name, table_of in tables.items():
+        write("charsmap", name, bytes([len(text)]) + text + table_of)
 
 
 def text_seeds():
@@ -249,11 +362,13 @@ def page_seeds():
     write("pages", "label_list", b'\2{"label": []}')
 
 
-for folder in ("json", "pieces", "bpe", "text", "words", "hf", "pages", "peft"):
+for folder in ("json", "pieces", "tokenizer", "charsmap", "text", "words", "hf", "pages", "peft"):
     os.makedirs(os.path.join(CORPUS, folder), exist_ok=True)
 json_seeds()
 pieces_seeds()
-bpe_seeds()
+tokenizer_seeds()
+model_seeds()
+charsmap_seeds()
 text_seeds()
 words_seeds()
 hf_seeds()

@@ -106,11 +106,14 @@ def coverage(lines):
 
 
 def tokens(lines):
-    rows = every(r"^\S+: (\d+) texts, (\d+) bytes, (\d+) tokens, (\d+) texts differ", lines)
-    if not rows:
-        raise Unreadable("no way to cut a text has a row")
-    differ = sum(int(m[4]) for m in rows)
-    return (f"{len(rows)} ways, {rows[0][1]} texts of {int(rows[0][2]):,} bytes, {differ} differ", differ == 0)
+    rows = every(r"^.+: (\d+) texts, (\d+) bytes, (\d+) tokens, (\d+) texts differ", lines)
+    sweeps = every(r"^all .+: (\d+) characters, (\d+) differ", lines)
+    refused = every(r"^(.+): refused: ", lines)
+    if not rows or not sweeps:
+        raise Unreadable("no way to cut a text has a row, or none was tried with all characters")
+    differ = sum(int(m[4]) for m in rows) + sum(int(m[2]) for m in sweeps)
+    return (f"{len(rows)} ways, {sum(int(m[1]) for m in rows):,} texts of {sum(int(m[2]) for m in rows):,} bytes, {len(sweeps)} with all characters, "
+            f"{differ} differ, {len(refused)} are refused", differ == 0 and not refused)
 
 
 def mutants(lines):
@@ -232,7 +235,7 @@ PROOFS = (
     Proof("exports", "90 % as written, none wrong", exports, ("tests/parity/exports.py", "tests/parity/networks.py", "tests/parity/exported.c", "deploy/export_torch.py",
                                                              "deploy/export_traced.py", "deploy/export_rules.py", "deploy/export_values.py"),
           short={"PARITY_ARGS": "lenet unet transformer siamese"}, minutes=40),
-    Proof("token-parity", "no text differs", tokens, ("tests/parity/tokens.py", "tests/golden/make_tokens.py", "master/tokens"), minutes=4),
+    Proof("token-parity", "no text differs", tokens, ("tests/parity/tokens.py", "tests/parity/token_kinds.py", "tests/golden/make_tokens.py", "master/tokens"), minutes=25),
     Proof("hf-parity", NONE_FAILED, suites(1), ("tests/parity/hf.py", "tests/parity/hf_step.c", "common/model/hf"), minutes=5),
     Proof("peft-parity", NONE_FAILED, suites(1), ("tests/parity/adapters.py", "common/model/weights/peft.c", "common/model/graph/lora.c"), minutes=2),
     Proof("hf-base", NONE_FAILED, suites(1), ("tests/parity/hf_base.py", "tests/parity/hf.py", "common/model/hf", LIB), minutes=6),

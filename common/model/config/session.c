@@ -459,6 +459,18 @@ static clv_code check_data_files(const clv_session_config *c, const char *key,
                  f->has_arrays ? "" : " names");
 }
 
+/* A tokenizer.json says in its normalizer what becomes of the case and of accents. */
+static clv_code check_tokenizer_options(const clv_session_config *c, clv_err *err) {
+  const clv_data_config *d = &c->data;
+  size_t n = d->tokenizer.file ? strlen(d->tokenizer.file) : 0;
+  if (n <= 5 || strcmp(d->tokenizer.file + n - 5, ".json") != 0) return CLV_OK;
+  if (d->tokenizer.lower_case && d->tokenizer.accents == CLV_ACCENT_AUTO) return CLV_OK;
+  return fail_at(c, d->tokenizer.pos, err,
+                 "data.tokenizer.%s is of a vocab.txt, and %s has a normalizer of its own: remove "
+                 "the key",
+                 d->tokenizer.lower_case ? "accents" : "lower_case", d->tokenizer.file);
+}
+
 static clv_code check_text_data(const clv_session_config *c, clv_err *err) {
   const clv_data_config *d = &c->data;
   const clv_format_row *f = data_format_row(c);
@@ -471,6 +483,7 @@ static clv_code check_text_data(const clv_session_config *c, clv_err *err) {
     return fail_at(c, d->pos, err,
                    "data.format %s needs data.tokenizer.file, a vocab.txt or a tokenizer.json",
                    f->name);
+  CLV_TRY(check_tokenizer_options(c, err));
   if (d->format == CLV_FORMAT_TEXT && strcmp(d->text.column, d->text.label) == 0)
     return fail_at(c, d->text.pos, err, "data.text: column and label are both '%s'",
                    d->text.column);

@@ -80,6 +80,11 @@ def long_pages_become_overlapping_windows():
     assert len(lines) > 1 and all(len(x["ids"]) == len(x["boxes"]) == 12 for x in lines), lines
     assert lines[0]["ids"][0] == 2 and lines[0]["boxes"][0] == [0] * 4 and lines[0]["of_word"][0] == -1
     assert lines[0]["ids"][-4:-1] == lines[1]["ids"][1:4], lines[:2]
+    for name, ends in (("bert", [2, 3, 0]), ("xlmr", [0, 2, 1])):
+        line = words("w.pdf", "--tokenizer", os.path.join(os.path.dirname(VOCABULARY), name + ".json"), "--max-tokens", "80")[0][0]
+        assert [line["ids"][0], line["ids"][line["of_word"].index(-1, 1)], line["ids"][-1]] == ends, line
+    _, said = words("w.pdf", "--tokenizer", os.path.join(os.path.dirname(VOCABULARY), "llama.json"), code=7)
+    assert "llama.json has no token [PAD] or <pad>" in said, said
 
 
 def refused(name, text, *args, most=30):

@@ -346,8 +346,11 @@ def keys_of(value):
     """Of an object and those in it, but for lists of names."""
     for key, inner in value.items() if isinstance(value, dict) else ():
         yield key
-        if key in ("rope_parameters", "model", "truncation", "padding"):
+        if key in ("rope_parameters", "model", "truncation", "padding", "normalizer", "pre_tokenizer", "post_processor"):
             yield from keys_of(inner)
+        if key in ("normalizers", "pretokenizers", "processors", "added_tokens"):
+            for step in inner:
+                yield from keys_of(step)
 
 
 @suite.test
@@ -358,7 +361,7 @@ def every_key_of_hf_files_is_documented():
         page = set(re.findall(r"`([a-z_0-9.*]+)`", f.read()))
     page |= {part for word in page for part in word.split(".")}
     files = [f"hf/{family}/config.json" for family in ("bert", "roberta", "layoutlm", "vit", "gpt2", "llama", "qwen2")]
-    for path in (*files, "peft/adapter/adapter_config.json", *(f"tokens/{n}.json" for n in ("gpt2", "roberta", "llama3", "qwen2"))):
+    for path in (*files, "peft/adapter/adapter_config.json", *(f"tokens/{n}.json" for n in ("gpt2", "roberta", "llama3", "qwen2", "bert", "llama", "mistral", "xlmr", "t5", "fused"))):
         with open(os.path.join(root, "tests/golden", path)) as f:
             missing = {key for key in keys_of(json.load(f)) if key not in page and not key.startswith("summary_")}
         assert not missing, (path, missing)

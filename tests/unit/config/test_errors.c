@@ -668,6 +668,18 @@ static void assert_data_refused(const char *data, const char *message) {
   free(text);
 }
 
+static void options_of_a_vocabulary_are_refused_for_a_tokenizer_json(void **state) {
+  (void)state;
+  assert_data_refused(
+      "format: text, train: [t], tokenizer: {file: t.json, lower_case: false}",
+      "data.tokenizer.lower_case is of a vocab.txt, and /t.json has a normalizer of "
+      "its own: remove the key");
+  assert_data_refused(
+      "format: text, train: [t], tokenizer: {file: t.json, accents: keep}",
+      "data.tokenizer.accents is of a vocab.txt, and /t.json has a normalizer of its "
+      "own: remove the key");
+}
+
 static void keys_of_another_format_are_refused(void **state) {
   char names[80], message[200];
   (void)state;
@@ -789,6 +801,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(missing_or_unreadable_files_are_refused),
     cmocka_unit_test(inconsistent_image_options_are_refused),
     cmocka_unit_test(keys_of_another_format_are_refused),
+    cmocka_unit_test(options_of_a_vocabulary_are_refused_for_a_tokenizer_json),
     cmocka_unit_test(later_failures_name_the_position),
     cmocka_unit_test(long_path_does_not_cut_the_end_of_a_message),
 };

@@ -100,7 +100,7 @@ static const char *write_tokenizer_json(const char *name) {
   CLV_AUTO(clv_bytes_done) clv_bytes file = {0};
   char path[80];
   clv_err err;
-  snprintf(path, sizeof path, "tests/fuzz/corpus/bpe/%s", name);
+  snprintf(path, sizeof path, "tests/fuzz/corpus/tokenizer/%s", name);
   must(clv_file_read(path, 1 << 20, &file, &err), &err);
   return write_scratch_file("tokenizer.json", file.data, strlen(file.data));
 }

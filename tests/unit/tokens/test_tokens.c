@@ -22,7 +22,15 @@ static const struct {
     {"gpt2", "gpt2.json", {0}},
     {"roberta", "roberta.json", {0}},
     {"llama3", "llama3.json", {0}},
-    {"qwen2", "qwen2.json", {0}}};
+    {"qwen2", "qwen2.json", {0}},
+    {"bert", "bert.json", {0}},
+    {"llama", "llama.json", {0}},
+    {"mistral", "mistral.json", {0}},
+    {"xlmr", "xlmr.json", {0}},
+    {"t5", "t5.json", {0}},
+    {"fused", "fused.json", {0}},
+    {"unfused", "unfused.json", {0}},
+    {"rounded", "rounded.json", {0}}};
 
 static void open_all_tokenizers(clv_tokenizer **all) {
   for (size_t i = 0; i < CLV_COUNT(tokenizers); i++) {
@@ -118,29 +126,56 @@ static void assert_json_refused(const char *name, const char *says) {
   clv_tokenizer *t = NULL;
   clv_err err = {0};
   char path[80];
-  snprintf(path, sizeof path, "tests/fuzz/corpus/bpe/%s", name);
+  snprintf(path, sizeof path, "tests/fuzz/corpus/tokenizer/%s", name);
   must(clv_file_read(path, 1 << 20, &file, &err), &err);
-  clv_code code = clv_bpe_parse(file.data, strlen(file.data), "tokenizer.json", &t, &err);
+  clv_code code =
+      clv_tokenizer_parse_json(file.data, strlen(file.data), "tokenizer.json", &t, &err);
   expect_error(CLV_INVALID, says, code, &err);
   assert_non_null(strstr(err.text, "tokenizer.json:1:"));
   assert_null(t);
 }
 
 static const char *const unsupported_files[][2] = {
-    {"nfkc", "only the normalizer NFC is supported: 'NFKC'"},
+    {"other_normalizer",
+     "the normalizer 'ByteLevel' is not known here, known are BertNormalizer, NFC"},
+    {"other_pre",
+     "the pre_tokenizer 'UnicodeScripts' is not known here, known are ByteLevel, Split"},
     {"pattern", "only the patterns of GPT-2, Llama 3 and Qwen2 are known: '\\w+'"},
-    {"behavior", "behavior Isolated: 'Removed'"},
-    {"invert", "invert: true is not supported"},
-    {"metaspace", "this pre_tokenizer is not known: 'Metaspace'"},
-    {"no_pre", "this pre_tokenizer is not known: expected ByteLevel"},
-    {"text_pattern", "this pre_tokenizer is not known: expected ByteLevel"},
-    {"three", "more than 2 steps of a pre_tokenizer"},
-    {"lists", "a list within a list of steps"},
-    {"unigram", "only models of type BPE are read: 'Unigram'"},
+    {"two_patterns", "the pattern of a Split is one String or one Regex"},
+    {"behavior", "this behavior is not known: 'Other'"},
+    {"metaspace", "Metaspace has no key 'replacement'"},
+    {"scheme", "this prepend_scheme is not known: 'second'"},
+    {"prefix_space", "add_prefix_space of Metaspace is false, and prepend_scheme is not 'never'"},
+    {"first_moved", "prepend_scheme 'first' is known only without a normalizer that changes"},
+    {"two_characters", "'▁▁' is not one character"},
+    {"empty_split", "a text of a step has 0 bytes, expected 1 to 256"},
+    {"long_step", "a text of a step has 300 bytes, and 256 are read"},
+    {"empty_prepend", "a Prepend has an empty text"},
+    {"empty_replace", "the pattern of a Replace is one String or one Regex, and not empty"},
+    {"other_replace", "a Replace knows only the regular expressions"},
+    {"charsmap_64", "precompiled_charsmap is not base64"},
+    {"charsmap_short", "precompiled_charsmap is too short for a trie"},
+    {"no_pre", "pre_tokenizer has no key 'type'"},
+    {"three", "ByteLevel is the last step of a pre_tokenizer"},
+    {"many", "a pre_tokenizer has more than 16 steps"},
+    {"wordlevel", "only models of type BPE, WordPiece and Unigram are read: 'WordLevel'"},
+    {"no_type", "model has no key 'type'"},
+    {"unigram_keys", "the key 'continuing_subword_prefix' of model is not known here"},
     {"dropout", "dropout of merges is not supported"},
-    {"prefix", "continuing_subword_prefix is not of byte-level BPE: '##'"},
-    {"suffix", "end_of_word_suffix is not of byte-level BPE: '</w>'"},
-    {"fallback", "byte_fallback is not of byte-level BPE"},
+    {"prefix", "continuing_subword_prefix of BPE is not supported: '##'"},
+    {"suffix", "end_of_word_suffix of BPE is not supported: '</w>'"},
+    {"pieces_none", "max_input_chars_per_word is 0, expected 1 to 1000"},
+    {"pieces_unknown", "unk_token '[NO]' is not a token of vocab"},
+    {"pieces_no_unknown", "unk_token '' is not a token of vocab"},
+    {"pieces_bytes", "the pre_tokenizer ByteLevel is read with models of type BPE, not WordPiece"},
+    {"characters_no_unknown", "unk_token '<no>' is not a token of vocab"},
+    {"scores_no_unknown", "unk_id is null: Unigram needs a token for what it does not know"},
+    {"scores_unknown_id", "unk_id is 14, and vocab has 14 tokens"},
+    {"scores_none", "this vocabulary has no tokens"},
+    {"scores_short", "a token is a text and its score"},
+    {"scores_long", "a token is a text and its score"},
+    {"scores_twice", "the token '<unk>' appears twice"},
+    {"scores_empty", "a token has 0 bytes, expected 1 to 1024"},
     {"no_merge_token", "a merge needs 'az', which is not a token"},
     {"no_part", "a merge needs 'zz', which is not a token"},
     {"three_tokens", "a merge is two tokens with a space between them: 'a b c'"},
@@ -149,35 +184,84 @@ static const char *const unsupported_files[][2] = {
     {"same", "of this list are the same"},
     {"number", "is no whole number from 0 to 4194303"},
     {"empty_token", "a token has 0 bytes, expected 1 to 1024"},
-    {"single_word", "single_word is not known, of the added token: '<s>'"},
-    {"no_id", "an added token needs id and content"},
-    {"added_twice", "the token '<s>' appears twice"},
+    {"no_id", "an added token has no key 'id'"},
+    {"added_twice", "the added token '<s>' appears twice"},
+    {"added_empty", "an added token has 0 bytes, expected 1 to 256"},
+    {"added_long", "an added token has 257 bytes, expected 1 to 256"},
+    {"added_id", "the added token '[SEP]' has the id 261, and the library gives it 260"},
+    {"vocab_id", "the added token '<s>' has the id 4, and the library gives it 256"},
+    {"normalised_twice", "the normalised added token '[norm]' appears twice"},
+    {"normalised_empty", "the normalizer makes 0 bytes of the added token"},
     {"vocab_twice", "the token 'ab' appears twice"},
     {"missing_byte", "this vocabulary has no token for the byte 0x61"},
-    {"unknown_key", "the key 'more' is not known here"},
-    {"unknown_flag", "a key of an added token that is not known"},
+    {"version", "only files of version 1.0 are read: '2.0'"},
+    {"unknown_key", "the key 'more' of model is not known here"},
+    {"unknown_flag", "the key 'more' of an added token is not known here"},
     {"other_processor", "the post_processor 'Other' is not known: there are ByteLevel"},
-    {"processor_key", "a key of post_processor that is not known"},
+    {"processor_key", "the key 'more' of ByteLevel is not known here"},
     {"two_ends", "two processors put tokens around a text"},
     {"two_before", "post_processor puts several tokens before a text"},
-    {"processors_in_list", "a list within a list of processors"},
     {"no_text", "single has the text 0 times"},
-    {"no_specials", "post_processor has no special_tokens"},
+    {"text_b", "single has the text 'B', expected 'A'"},
+    {"type_id", "type_id is 1: only type 0 is supported in `single`"},
+    {"no_specials", "TemplateProcessing has no key 'special_tokens'"},
     {"other_special", "special_tokens has no '<s>'"},
     {"two_numbers", "a special token of post_processor has one number"},
     {"short_pair", "sep and cls are a token and its number"},
     {"end_of_no_token", "post_processor or padding has a number that no token has"},
     {"cut_left", "truncation.direction is 'Left': texts are cut at their end here"},
     {"filled_left", "padding.direction is 'Left': texts are filled at their end here"},
-    {"no_model", "there is no model"},
-    {"no_pre_key", "there is no pre_tokenizer"},
-    {"no_vocab", "the model has no vocab"},
-    {"no_merges", "the model has no merges"}};
+    {"no_model", "this tokenizer.json has no key 'model'"},
+    {"no_pre_key", "this tokenizer.json has no key 'pre_tokenizer'"},
+    {"no_vocab", "model has no key 'vocab'"},
+    {"no_merges", "model has no key 'merges'"}};
 
 static void unsupported_tokenizer_features_are_named(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(unsupported_files); i++)
     assert_json_refused(unsupported_files[i][0], unsupported_files[i][1]);
+}
+
+/* Tables of a Precompiled normalizer, written by tests/fuzz/make_token_seeds.py. */
+static void damaged_charsmaps_are_refused(void **state) {
+  static const char *const cases[][2] = {{"short", "is too short for a trie"},
+                                         {"size", "has a trie of another size than it says"},
+                                         {"odd_size", "has a trie of another size than it says"},
+                                         {"outside", "has a value outside its trie"},
+                                         {"circle", "is no trie: its nodes are in a circle"},
+                                         {"no_texts", "has a value that is no text of UTF-8"},
+                                         {"not_utf8", "has a value that is no text of UTF-8"},
+                                         {"long_text", "has a value that is no text of UTF-8"}};
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes file = {0}, table = {0};
+    CLV_AUTO(clv_charsmap_done) clv_charsmap m = {0};
+    const char *wrong = NULL;
+    clv_err err = {0};
+    char path[80];
+    snprintf(path, sizeof path, "tests/fuzz/corpus/charsmap/%s", cases[i][0]);
+    must(clv_file_read(path, 1 << 20, &file, &err), &err);
+    size_t begin = 1 + (size_t)(unsigned char)file.data[0];
+    clv_bytes_add(&table, file.data + begin, file.len - begin);
+    must(clv_charsmap_parse(&table, &m, &wrong, &err), &err);
+    if (!wrong || !strstr(wrong, cases[i][1])) fail_msg("%s: %s", cases[i][0], wrong ? wrong : "-");
+    assert_null(m.units);
+  }
+}
+
+/* Three steps of a normalizer that each put 250 characters in place of one would fill the
+ * memory. */
+static void normalizer_that_grows_a_text_without_bound_is_stopped(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes file = {0};
+  CLV_AUTO(clv_tokenizer_freep) clv_tokenizer *t = NULL;
+  CLV_AUTO(clv_ids_done) clv_ids ids = {0};
+  clv_err err = {0};
+  must(clv_file_read("tests/fuzz/corpus/tokenizer/huge", 1 << 20, &file, &err), &err);
+  must(clv_tokenizer_parse_json(file.data, strlen(file.data), "huge", &t, &err), &err);
+  expect_error(CLV_EXHAUSTED, "makes more than 4352 characters of a text",
+               clv_tokenizer_encode(t, "aaaa", 4, &ids, &err), &err);
+  must(clv_tokenizer_encode(t, "bbbb", 4, &ids, &err), &err);
 }
 
 /* Encodes as the tokenizers library does by default, with add_special_tokens. */
@@ -192,16 +276,17 @@ static void special_tokens_and_truncation_are_read(void **state) {
                {"template_in_list", {256, -1, -1, 0}},
                {"cut", {-1, -1, -1, 5}},
                {"filled", {-1, -1, 257, 0}},
-               {"unknown_null", {-1, -1, -1, 0}}};
+               {"unknown_null", {-1, -1, -1, 0}},
+               {"processors_in_list", {-1, -1, -1, 0}}};
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes file = {0};
     CLV_AUTO(clv_tokenizer_freep) clv_tokenizer *t = NULL;
     clv_err err = {0};
     char path[80];
-    snprintf(path, sizeof path, "tests/fuzz/corpus/bpe/%s", cases[i].name);
+    snprintf(path, sizeof path, "tests/fuzz/corpus/tokenizer/%s", cases[i].name);
     must(clv_file_read(path, 1 << 20, &file, &err), &err);
-    must(clv_bpe_parse(file.data, strlen(file.data), "tokenizer.json", &t, &err), &err);
+    must(clv_tokenizer_parse_json(file.data, strlen(file.data), "tokenizer.json", &t, &err), &err);
     clv_tokenizer_ends have = clv_tokenizer_ends_of(t), want = cases[i].ends;
     if (have.before != want.before || have.after != want.after || have.filler != want.filler ||
         have.most != want.most)
@@ -300,6 +385,8 @@ int main(void) {
       cmocka_unit_test(token_ids_and_vocab_size_are_known),
       cmocka_unit_test(damaged_vocab_files_are_refused),
       cmocka_unit_test(unsupported_tokenizer_features_are_named),
+      cmocka_unit_test(damaged_charsmaps_are_refused),
+      cmocka_unit_test(normalizer_that_grows_a_text_without_bound_is_stopped),
       cmocka_unit_test(special_tokens_and_truncation_are_read),
       cmocka_unit_test(byte_order_mark_is_skipped),
       cmocka_unit_test(utf16_tokenizer_files_are_refused),

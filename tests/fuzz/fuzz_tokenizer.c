@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes byte-level BPE: a tokenizer.json and a text.
+ * Fuzzes the reader of tokenizer.json with a file of any kind, and its tokenizer with a text.
  */
 #include "tests/fuzz/fuzz_tokens.h"
 
 /* The smallest valid file. An input that is a text only is tokenised with it. */
-static const char good_path[] = "tests/fuzz/corpus/bpe/qwen2";
+static const char good_path[] = "tests/fuzz/corpus/tokenizer/qwen2";
 
 static clv_tokenizer *valid_tokenizer(void) {
   static clv_tokenizer *t;
@@ -13,7 +13,7 @@ static clv_tokenizer *valid_tokenizer(void) {
   clv_err err;
   if (t) return t;
   NEVER(clv_file_read(good_path, 1 << 20, &file, &err) != CLV_OK);
-  NEVER(clv_bpe_parse(file.data, strlen(file.data), "good", &t, &err) != CLV_OK);
+  NEVER(clv_tokenizer_parse_json(file.data, strlen(file.data), "good", &t, &err) != CLV_OK);
   return t;
 }
 
@@ -25,7 +25,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     encode_text(valid_tokenizer(), text, size);
     return 0;
   }
-  clv_code code = clv_bpe_parse(text, (size_t)(nul - text), "fuzz", &t, &err);
+  clv_code code = clv_tokenizer_parse_json(text, (size_t)(nul - text), "fuzz", &t, &err);
   NEVER(code != CLV_OK && !strstr(err.text, "fuzz:"));
   if (code == CLV_OK) encode_text(t, nul + 1, size - (size_t)(nul - text) - 1);
   return 0;

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reads the added tokens of a tokenizer.json. Those with the key `normalized` are normalised,
+ * because they are looked for in normalised text.
+ */
+#include "master/tokens/tokenizer_file_int.h"
+
+typedef struct added_token {
+  clv_bytes content;
+  int64_t id;
+  bool single_word, lstrip, rstrip, normalized;
+} added_token;
+
+static void added_token_done(added_token *a) { clv_bytes_done(&a->content); }
+
+#define AT(member) offsetof(added_token, member)
+
+static clv_code read_added_one(clv_token_file *f, clv_err *err) {
+  static const clv_file_key keys[] = {
+      {.name = "id", .kind = CLV_KEY_INTEGER, .offset = AT(id), .most = CLV_TOKENS_MAX_ID - 1},
+      {.name = "content", .kind = CLV_KEY_BYTES, .offset = AT(content)},
+      {.name = "single_word", .kind = CLV_KEY_FLAG, .offset = AT(single_word), .is_optional = true},
+      {.name = "lstrip", .kind = CLV_KEY_FLAG, .offset = AT(lstrip), .is_optional = true},
+      {.name = "rstrip", .kind = CLV_KEY_FLAG, .offset = AT(rstrip), .is_optional = true},
+      {.name = "normalized", .kind = CLV_KEY_FLAG, .offset = AT(normalized), .is_optional = true},
+      {.name = "special", .is_optional = true}}; /* matters only for decoding */
+  CLV_AUTO(added_token_done) added_token a = {0};
+  size_t at = clv_token_file_at(f);
+  CLV_TRY(clv_token_file_read_keys(f, "an added token", keys, CLV_COUNT(keys), &a, err));
+  if (!a.content.len || a.content.len > CLV_ADDED_MAX_BYTES)
+    return clv_json_fail(&f->j, at, err, "an added token has %zu bytes, expected 1 to %d",
+                         a.content.len, CLV_ADDED_MAX_BYTES);
+  uint8_t flags = (uint8_t)((a.lstrip ? CLV_ADDED_LSTRIP : 0) | (a.rstrip ? CLV_ADDED_RSTRIP : 0) |
+                            (a.single_word ? CLV_ADDED_SINGLE_WORD : 0) |
+                            (a.normalized ? CLV_ADDED_NORMALIZED : 0));
+  return clv_vocab_add(&f->t->added, a.content.data, a.content.len, (int32_t)a.id, (uint32_t)at,
+                       flags, err);
+}
+
+static clv_code sort_added(const clv_token_file *f, clv_vocab *v, const char *what, clv_err *err) {
+  clv_vocab_entry twice[2];
+  if (clv_vocab_sort(v, twice)) return CLV_OK;
+  return clv_json_fail(&f->j, twice[1].place, err, "the %s '%.*s' appears twice", what,
+                       (int)CLV_MIN(twice[1].len, 80u), v->text.data + twice[1].offset);
+}
+
+/* The library ignores the ids that the file gives added tokens. A token of the vocabulary has its
+ * id there, and any other one gets the next free id, in the order of the file. True: *ret_wrong has
+ * another id than *ret_want, which the library gives it. */
+static bool find_wrong_id(const clv_tokenizer *t, clv_vocab_entry *ret_wrong, int32_t *ret_want) {
+  int32_t most = -1;
+  for (size_t i = 0; i < t->added.n; i++) {
+    const clv_vocab_entry *a = &t->added.entries[i];
+    const clv_vocab_entry *e = clv_vocab_find(&t->vocab, t->added.text.data + a->offset, a->len);
+    *ret_wrong = *a;
+    *ret_want = e ? e->id : CLV_MAX(most + 1, (int32_t)t->vocab.n);
+    if (*ret_want != a->id) return true;
+    most = CLV_MAX(most, a->id);
+  }
+  return false;
+}
+
+static clv_code add_normalised(clv_token_file *f, const clv_vocab_entry *a, clv_err *err) {
+  CLV_AUTO(clv_codepoints_done) clv_codepoints p = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
+  const char *text = f->t->added.text.data + a->offset;
+  CLV_TRY(clv_codepoints_from_utf8(&p, text, a->len, err));
+  p.most = p.n * CLV_TOKEN_GROWTH + CLV_TOKEN_GROWTH_FREE;
+  if (clv_tokenizer_normalize(f->t, &p, err) != CLV_OK)
+    return clv_err_prefix(err, "%s", f->j.label);
+  CLV_TRY(clv_codepoints_to_utf8(&p, &b, err));
+  if (!b.len || b.len > CLV_TOKENS_MAX_TOKEN)
+    return clv_json_fail(&f->j, a->place, err,
+                         "the normalizer makes %zu bytes of the added token '%.*s', expected 1 to "
+                         "%d",
+                         b.len, (int)CLV_MIN(a->len, 80u), text, CLV_TOKENS_MAX_TOKEN);
+  return clv_vocab_add(&f->t->normalised_added, b.data, b.len, a->id, a->place, a->flags, err);
+}
+
+static clv_code finish_added_tokens(clv_token_file *f, clv_err *err) {
+  clv_tokenizer *t = f->t;
+  clv_vocab_entry wrong;
+  int32_t want;
+  bool is_wrong = find_wrong_id(t, &wrong, &want);
+  CLV_TRY(sort_added(f, &t->added, "added token", err));
+  if (is_wrong)
+    return clv_json_fail(&f->j, wrong.place, err,
+                         "the added token '%.*s' has the id %d, and the library gives it %d: save "
+                         "the file with the library",
+                         (int)CLV_MIN(wrong.len, 80u), t->added.text.data + wrong.offset, wrong.id,
+                         want);
+  for (size_t i = 0; i < t->added.n; i++) {
+    const clv_vocab_entry *a = &t->added.entries[i];
+    CLV_TRY(a->flags & CLV_ADDED_NORMALIZED
+                ? add_normalised(f, a, err)
+                : clv_vocab_add(&t->raw_added, t->added.text.data + a->offset, a->len, a->id,
+                                a->place, a->flags, err));
+  }
+  CLV_TRY(sort_added(f, &t->raw_added, "added token", err));
+  return sort_added(f, &t->normalised_added, "normalised added token", err);
+}
+
+clv_code clv_read_added_tokens(clv_token_file *f, clv_err *err) {
+  bool more = true;
+  CLV_TRY(clv_json_open(&f->j, CLV_JSON_LIST, err));
+  for (size_t n = 0; more; n++) {
+    CLV_TRY(clv_json_next(&f->j, CLV_JSON_LIST, n, &more, err));
+    if (more) CLV_TRY(read_added_one(f, err));
+  }
+  return finish_added_tokens(f, err);
+}

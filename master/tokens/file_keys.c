@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reads objects of a tokenizer.json by tables of their keys. A key that no table has may need a
+ * feature that is not supported, so it is refused. So is an object that lacks a key.
+ */
+#include <string.h>
+
+#include "master/tokens/tokenizer_file_int.h"
+
+enum { MAX_KEYS = 16 };
+
+bool clv_token_file_is_text(const clv_token_file *f, const char *text) {
+  return f->text.len == strlen(text) && memcmp(f->text.data, text, f->text.len) == 0;
+}
+
+/* Returns the place of a broken value, too, and leaves it to the next reader to refuse it. */
+size_t clv_token_file_at(clv_token_file *f) {
+  clv_json_kind kind;
+  clv_err ignored;
+  (void)!clv_json_peek(&f->j, &kind, &ignored);
+  return f->j.at;
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+static clv_code keep_place(clv_token_file *f, clv_json *ret, clv_err *err) {
+  *ret = f->j;
+  return clv_json_skip(&f->j, err);
+}
+
+static clv_code read_points(clv_token_file *f, clv_codepoints *ret, clv_err *err) {
+  size_t at = clv_token_file_at(f);
+  CLV_TRY(clv_json_read_text(&f->j, &f->text, err));
+  if (f->text.len > CLV_TOKEN_STEP_BYTES)
+    return clv_json_fail(&f->j, at, err, "a text of a step has %zu bytes, and %d are read",
+                         f->text.len, CLV_TOKEN_STEP_BYTES);
+  ret->n = 0;
+  return clv_codepoints_from_utf8(ret, f->text.data, f->text.len, err);
+}
+
+static clv_code read_bytes(clv_token_file *f, clv_bytes *ret, clv_err *err) {
+  ret->len = 0;
+  return clv_json_skip_null(&f->j) ? CLV_OK : clv_json_read_text(&f->j, ret, err);
+}
+
+static clv_code read_real(clv_token_file *f, double *ret, clv_err *err) {
+  *ret = 0;
+  return clv_json_skip_null(&f->j) ? CLV_OK : clv_json_read_real(&f->j, ret, err);
+}
+
+static clv_code read_choice(clv_token_file *f, const clv_file_key *k, size_t *ret, clv_err *err) {
+  size_t at = clv_token_file_at(f);
+  CLV_TRY(clv_json_read_text(&f->j, &f->text, err));
+  for (*ret = 0; *ret < k->n_names; ++*ret)
+    if (clv_token_file_is_text(f, k->names[*ret])) return CLV_OK;
+  return clv_json_fail(&f->j, at, err, "%s: '%.80s'", k->wrong, f->text.data);
+}
+
+static clv_code read_value(clv_token_file *f, const clv_file_key *k, void *to, clv_err *err) {
+  switch (k->kind) {
+    case CLV_KEY_AT:
+      return keep_place(f, to, err);
+    case CLV_KEY_FLAG:
+      return clv_json_read_bool(&f->j, to, err);
+    case CLV_KEY_BYTES:
+      return read_bytes(f, to, err);
+    case CLV_KEY_POINTS:
+      return read_points(f, to, err);
+    case CLV_KEY_INTEGER:
+      return clv_json_read_integer(&f->j, 0, k->most, to, err);
+    case CLV_KEY_REAL:
+      return read_real(f, to, err);
+    case CLV_KEY_CHOICE:
+      return read_choice(f, k, to, err);
+    case CLV_KEY_SKIP:
+      break;
+  }
+  return clv_json_skip(&f->j, err);
+}
+
+/* ---- objects --------------------------------------------------------------------------------- */
+
+/* Refuses an unknown key. Accepts it if its value is null. */
+static clv_code refuse_key(clv_token_file *f, const char *what, size_t at, clv_err *err) {
+  if (clv_json_skip_null(&f->j)) return CLV_OK;
+  clv_json from = f->j;
+  from.at = at;
+  CLV_TRY(clv_json_read_key(&from, &f->text, err));
+  return clv_json_fail(&f->j, at, err, "the key '%.80s' of %s is not known here", f->text.data,
+                       what);
+}
+
+clv_code clv_token_file_read_keys(clv_token_file *f, const char *what, const clv_file_key *keys,
+                                  size_t n_keys, void *object, clv_err *err) {
+  const char *names[MAX_KEYS];
+  uint32_t seen = 0;
+  bool more = true;
+  int which;
+  for (size_t i = 0; i < n_keys; i++) names[i] = keys[i].name;
+  CLV_TRY(clv_json_open(&f->j, CLV_JSON_OBJECT, err));
+  size_t begin = f->j.at - 1;
+  for (size_t n = 0;; n++) {
+    CLV_TRY(clv_json_next(&f->j, CLV_JSON_OBJECT, n, &more, err));
+    if (!more) break;
+    size_t at = f->j.at;
+    CLV_TRY(clv_json_find_key(&f->j, names, n_keys, &seen, &which, err));
+    CLV_TRY(which < 0 ? refuse_key(f, what, at, err)
+                      : read_value(f, &keys[which], (char *)object + keys[which].offset, err));
+  }
+  for (size_t i = 0; i < n_keys; i++)
+    if (!keys[i].is_optional && !(seen >> i & 1))
+      return clv_json_fail(&f->j, begin, err, "%s has no key '%s'", what, keys[i].name);
+  return CLV_OK;
+}
+
+clv_code clv_token_file_read_keys_at(clv_token_file *f, const clv_json *at, const char *what,
+                                     const clv_file_key *keys, size_t n_keys, void *object,
+                                     clv_err *err) {
+  clv_json after = f->j;
+  f->j = *at;
+  CLV_TRY(clv_token_file_read_keys(f, what, keys, n_keys, object, err));
+  f->j = after;
+  return CLV_OK;
+}
+
+clv_code clv_token_file_find_type(clv_token_file *f, const char *what, clv_err *err) {
+  static const char *const names[] = {"type"};
+  clv_json j = f->j;
+  uint32_t seen = 0;
+  bool more = true;
+  int which;
+  CLV_TRY(clv_json_open(&j, CLV_JSON_OBJECT, err));
+  for (size_t n = 0;; n++) {
+    CLV_TRY(clv_json_next(&j, CLV_JSON_OBJECT, n, &more, err));
+    if (!more) return clv_json_fail(&j, j.at, err, "%s has no key 'type'", what);
+    CLV_TRY(clv_json_find_key(&j, names, 1, &seen, &which, err));
+    if (which == 0) return clv_json_read_text(&j, &f->text, err);
+    CLV_TRY(clv_json_skip(&j, err));
+  }
+}

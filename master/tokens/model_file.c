@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reads the model of a tokenizer.json: its options, then its vocabulary, then its merges. BPE is
+ * byte-level if the pre_tokenizer, which was read before it, is.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/tokens/tokenizer_file_int.h"
+
+enum { MAX_WORD = 1000 }; /* most characters of a word that WordPiece cuts */
+
+/* A model that is being read. */
+typedef struct reading {
+  clv_json vocab_at, merges_at; /* places of the values of vocab and merges */
+  clv_json unk_id_at;           /* of Unigram */
+  clv_bytes unknown;            /* unk_token; empty: none */
+  clv_bytes prefix, suffix;     /* continuing_subword_prefix, end_of_word_suffix */
+  double dropout;
+  int64_t max_word; /* max_input_chars_per_word */
+  bool fuses_unknown, falls_back_to_bytes, prefers_whole_piece;
+} reading;
+
+static void reading_done(reading *r) {
+  clv_bytes_done(&r->unknown);
+  clv_bytes_done(&r->prefix);
+  clv_bytes_done(&r->suffix);
+}
+
+/* ---- vocabularies ---------------------------------------------------------------------------- */
+
+static clv_code check_token_size(clv_token_file *f, size_t at, clv_err *err) {
+  if (f->text.len && f->text.len <= CLV_TOKENS_MAX_TOKEN) return CLV_OK;
+  return clv_json_fail(&f->j, at, err, "a token has %zu bytes, expected 1 to %d", f->text.len,
+                       CLV_TOKENS_MAX_TOKEN);
+}
+
+static clv_code check_no_duplicates(clv_token_file *f, clv_err *err) {
+  clv_vocab *v = &f->t->vocab;
+  clv_vocab_entry twice[2];
+  if (clv_vocab_sort(v, twice)) return CLV_OK;
+  return clv_json_fail(&f->j, twice[1].place, err, "the token '%.*s' appears twice",
+                       (int)CLV_MIN(twice[1].len, 80u), v->text.data + twice[1].offset);
+}
+
+static clv_code read_token(clv_token_file *f, clv_err *err) {
+  int64_t id;
+  size_t at = f->j.at;
+  CLV_TRY(clv_json_read_key(&f->j, &f->text, err));
+  CLV_TRY(check_token_size(f, at, err));
+  CLV_TRY(clv_json_read_integer(&f->j, 0, CLV_TOKENS_MAX_ID - 1, &id, err));
+  return clv_vocab_add(&f->t->vocab, f->text.data, f->text.len, (int32_t)id, (uint32_t)at, 0, err);
+}
+
+/* Reads a vocabulary of BPE or of WordPiece: {"token": id}. */
+static clv_code read_ids(clv_token_file *f, clv_err *err) {
+  bool more = true;
+  CLV_TRY(clv_json_open(&f->j, CLV_JSON_OBJECT, err));
+  for (size_t n = 0;; n++) {
+    CLV_TRY(clv_json_next(&f->j, CLV_JSON_OBJECT, n, &more, err));
+    if (!more) return check_no_duplicates(f, err);
+    CLV_TRY(read_token(f, err));
+  }
+}
+
+/* Reads the digits of a number as far as a uint64_t holds them. *exponent changes by 1 for each
+ * digit that does not count (after_point false) or that is behind the point. */
+static const char *read_digits(const char *at, uint64_t *digits, bool *is_full, int *exponent,
+                               bool after_point) {
+  for (; *at >= '0' && *at <= '9'; at++) {
+    uint64_t digit = (uint64_t)(*at - '0');
+    *is_full = *is_full || *digits > (UINT64_MAX - digit) / 10;
+    if (!*is_full) *digits = *digits * 10 + digit;
+    *exponent += after_point ? -!*is_full : *is_full;
+  }
+  return at;
+}
+
+static double power_of_ten(int n) {
+  char text[16];
+  snprintf(text, sizeof text, "1e%d", n);
+  return strtod(text, NULL);
+}
+
+/* Returns a number of JSON as the library reads it: all digits as one number, times or by a power
+ * of ten. That rounds twice, and the last bit of a sum of scores decides between equal paths. */
+static double parse_score(const char *at) {
+  bool is_negative = *at == '-', is_full = false;
+  uint64_t digits = 0;
+  int exponent = 0;
+  at = read_digits(at + is_negative, &digits, &is_full, &exponent, false);
+  if (*at == '.') at = read_digits(at + 1, &digits, &is_full, &exponent, true);
+  if (*at == 'e' || *at == 'E')
+    exponent += (int)CLV_MIN(CLV_MAX(strtol(at + 1, NULL, 10), -9999), 9999);
+  double value = (double)digits;
+  for (; value != 0 && exponent < -308; exponent += 308) value /= 1e308;
+  if (value != 0)
+    value = exponent < 0 ? value / power_of_ten(-exponent)
+                         : value * power_of_ten(CLV_MIN(exponent, 308));
+  return is_negative ? -value : value;
+}
+
+static clv_code read_score(clv_token_file *f, double *ret, clv_err *err) {
+  char number[128];
+  size_t at = clv_token_file_at(f);
+  CLV_TRY(clv_json_read_real(&f->j, ret, err));
+  snprintf(number, sizeof number, "%.*s", (int)CLV_MIN(f->j.at - at, sizeof number - 1),
+           f->j.text + at);
+  *ret = parse_score(number);
+  return isfinite(*ret) ? CLV_OK : clv_json_fail(&f->j, at, err, "this score is too large");
+}
+
+/* Reads a token of Unigram and its score: ["token", -3.5]. */
+static clv_code read_scored(clv_token_file *f, clv_bytes *scores, clv_err *err) {
+  size_t at = clv_token_file_at(f), id = scores->len / sizeof(double);
+  bool more = true;
+  double score = 0;
+  CLV_TRY(clv_json_open(&f->j, CLV_JSON_LIST, err));
+  for (size_t n = 0; n < 3; n++) {
+    CLV_TRY(clv_json_next(&f->j, CLV_JSON_LIST, n, &more, err));
+    if (more != (n < 2)) return clv_json_fail(&f->j, at, err, "a token is a text and its score");
+    if (n == 0) CLV_TRY(clv_json_read_text(&f->j, &f->text, err));
+    if (n == 1) CLV_TRY(read_score(f, &score, err));
+  }
+  CLV_TRY(check_token_size(f, at, err));
+  if (id == CLV_TOKENS_MAX_ID)
+    return clv_json_fail(&f->j, at, err, "more than %d tokens", CLV_TOKENS_MAX_ID);
+  clv_bytes_add(scores, &score, sizeof score);
+  return clv_vocab_add(&f->t->vocab, f->text.data, f->text.len, (int32_t)id, (uint32_t)at, 0, err);
+}
+
+/* Reads a vocabulary of Unigram: a list of tokens, whose ids are their places in it. */
+static clv_code read_scores(clv_token_file *f, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes scores = {0};
+  double least = INFINITY;
+  bool more = true;
+  size_t at = clv_token_file_at(f), n = 0;
+  CLV_TRY(clv_json_open(&f->j, CLV_JSON_LIST, err));
+  for (;; n++) {
+    CLV_TRY(clv_json_next(&f->j, CLV_JSON_LIST, n, &more, err));
+    if (!more) break;
+    CLV_TRY(read_scored(f, &scores, err));
+  }
+  if (!n) return clv_json_fail(&f->j, at, err, "this vocabulary has no tokens");
+  CLV_TRY(clv_alloc(n, sizeof(double), &f->t->scores, err));
+  if (scores.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu scores", n);
+  memcpy(f->t->scores, scores.data, n * sizeof(double));
+  for (size_t i = 0; i < n; i++) least = CLV_MIN(least, f->t->scores[i]);
+  f->t->unknown_score = least - 10;
+  return check_no_duplicates(f, err);
+}
+
+/* ---- merges ---------------------------------------------------------------------------------- */
+
+static clv_code read_text_pair(clv_token_file *f, clv_bytes *ret_right, clv_err *err) {
+  size_t at = f->j.at;
+  CLV_TRY(clv_json_read_text(&f->j, &f->text, err));
+  char *space = memchr(f->text.data, ' ', f->text.len);
+  if (!space || memchr(space + 1, ' ', f->text.len - (size_t)(space + 1 - f->text.data)))
+    return clv_json_fail(&f->j, at, err, "a merge is two tokens with a space between them: '%.80s'",
+                         f->text.data);
+  ret_right->len = 0;
+  clv_bytes_add(ret_right, space + 1, f->text.len - (size_t)(space + 1 - f->text.data));
+  f->text.len = (size_t)(space - f->text.data);
+  return CLV_OK;
+}
+
+static clv_code read_list_pair(clv_token_file *f, clv_bytes *ret_right, clv_err *err) {
+  bool more = true;
+  CLV_TRY(clv_json_open(&f->j, CLV_JSON_LIST, err));
+  for (size_t n = 0; n < 3; n++) {
+    CLV_TRY(clv_json_next(&f->j, CLV_JSON_LIST, n, &more, err));
+    if (more != (n < 2)) return clv_json_fail(&f->j, f->j.at, err, "a merge is two tokens");
+    if (more) CLV_TRY(clv_json_read_text(&f->j, n ? ret_right : &f->text, err));
+  }
+  return CLV_OK;
+}
+
+static clv_code find_known_token(const clv_token_file *f, size_t at, const char *text, size_t len,
+                                 int32_t *ret, clv_err *err) {
+  const clv_vocab_entry *e = clv_vocab_find(&f->t->vocab, text, len);
+  if (!e)
+    return clv_json_fail(&f->j, at, err, "a merge needs '%.*s', which is not a token",
+                         (int)CLV_MIN(len, (size_t)80), text);
+  *ret = e->id;
+  return CLV_OK;
+}
+
+static clv_code read_merge(clv_token_file *f, clv_bytes *right, clv_merge *m, clv_err *err) {
+  clv_json_kind kind;
+  CLV_TRY(clv_json_peek(&f->j, &kind, err));
+  size_t at = f->j.at;
+  CLV_TRY(kind == CLV_JSON_LIST ? read_list_pair(f, right, err) : read_text_pair(f, right, err));
+  CLV_TRY(find_known_token(f, at, f->text.data, f->text.len, &m->left, err));
+  CLV_TRY(find_known_token(f, at, right->data, right->len, &m->right, err));
+  clv_bytes_add(&f->text, right->data, right->len);
+  return find_known_token(f, at, f->text.data, f->text.len, &m->id, err);
+}
+
+static clv_code add_merge(clv_tokenizer *t, size_t *cap, const clv_merge *m, clv_err *err) {
+  if (t->n_merges == *cap) {
+    size_t more = *cap ? 2 * *cap : 1024, bytes;
+    void *merges = clv_mul_size(more, sizeof *m, &bytes) ? realloc(t->merges, bytes) : NULL;
+    if (!merges) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu merges", more);
+    t->merges = merges;
+    *cap = more;
+  }
+  t->merges[t->n_merges++] = *m;
+  return CLV_OK;
+}
+
+/* Makes the list of the first merge of each left token. */
+static clv_code index_merges(clv_tokenizer *t, clv_err *err) {
+  size_t n = (size_t)t->vocab.most + 2;
+  CLV_TRY(clv_alloc(n, sizeof *t->merges_of, &t->merges_of, err));
+  for (size_t i = 0; i < t->n_merges; i++) t->merges_of[t->merges[i].left + 1]++;
+  for (size_t i = 1; i < n; i++) t->merges_of[i] += t->merges_of[i - 1];
+  return CLV_OK;
+}
+
+static clv_code sort_merges(const clv_token_file *f, size_t at, clv_err *err) {
+  clv_tokenizer *t = f->t;
+  if (t->n_merges) qsort(t->merges, t->n_merges, sizeof *t->merges, clv_merge_compare);
+  for (size_t i = 1; i < t->n_merges; i++)
+    if (clv_merge_compare(&t->merges[i - 1], &t->merges[i]) == 0)
+      return clv_json_fail(&f->j, at, err, "merges %u and %u of this list are the same",
+                           t->merges[i - 1].rank, t->merges[i].rank);
+  return index_merges(t, err);
+}
+
+static clv_code read_merges(clv_token_file *f, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes right = {0};
+  size_t cap = 0, at = clv_token_file_at(f);
+  bool more = true;
+  CLV_TRY(clv_json_open(&f->j, CLV_JSON_LIST, err));
+  for (uint32_t n = 0;; n++) {
+    clv_merge m = {.rank = n};
+    CLV_TRY(clv_json_next(&f->j, CLV_JSON_LIST, n, &more, err));
+    if (!more) break;
+    CLV_TRY(read_merge(f, &right, &m, err));
+    CLV_TRY(add_merge(f->t, &cap, &m, err));
+  }
+  return sort_merges(f, at, err);
+}
+
+/* ---- models ---------------------------------------------------------------------------------- */
+
+static clv_code find_unknown(clv_token_file *f, const reading *r, size_t at, clv_err *err) {
+  const char *text = r->unknown.len ? r->unknown.data : "";
+  const clv_vocab_entry *e = clv_vocab_find(&f->t->vocab, text, r->unknown.len);
+  if (!e) return clv_json_fail(&f->j, at, err, "unk_token '%.80s' is not a token of vocab", text);
+  f->t->unknown = e->id;
+  return CLV_OK;
+}
+
+static clv_code find_byte_chars(clv_token_file *f, size_t at, clv_err *err) {
+  for (unsigned b = 0; b < 256; b++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes c = {0};
+    clv_codepoint_to_utf8(clv_byte_char((unsigned char)b), &c);
+    const clv_vocab_entry *e = c.failed ? NULL : clv_vocab_find(&f->t->vocab, c.data, c.len);
+    if (!e)
+      return clv_json_fail(&f->j, at, err,
+                           "this vocabulary has no token for the byte 0x%02x: byte-level BPE "
+                           "needs all 256",
+                           b);
+    f->t->byte_tokens[b] = e->id;
+  }
+  return CLV_OK;
+}
+
+/* Finds the tokens <0x00> to <0xFF>. A character falls back to them if all its bytes have one. */
+static void find_fallback_bytes(clv_tokenizer *t) {
+  for (unsigned b = 0; b < 256; b++) {
+    char name[8];
+    snprintf(name, sizeof name, "<0x%02X>", b);
+    const clv_vocab_entry *e = clv_vocab_find(&t->vocab, name, strlen(name));
+    t->byte_tokens[b] = e ? e->id : -1;
+  }
+}
+
+static clv_code refuse_option(clv_token_file *f, const reading *r, size_t at, clv_err *err) {
+  if (r->dropout != 0) return clv_json_fail(&f->j, at, err, "dropout of merges is not supported");
+  if (r->prefix.len)
+    return clv_json_fail(&f->j, at, err,
+                         "continuing_subword_prefix of BPE is not supported: '%.80s'",
+                         r->prefix.data);
+  if (r->suffix.len)
+    return clv_json_fail(&f->j, at, err, "end_of_word_suffix of BPE is not supported: '%.80s'",
+                         r->suffix.data);
+  return CLV_OK;
+}
+
+static clv_code finish_bpe(clv_token_file *f, const reading *r, size_t at, clv_err *err) {
+  clv_tokenizer *t = f->t;
+  CLV_TRY(refuse_option(f, r, at, err));
+  f->j = r->vocab_at;
+  CLV_TRY(read_ids(f, err));
+  t->is_byte_level = clv_pre_tokenizer_has_bytes(t);
+  t->fuses_unknown = r->fuses_unknown;
+  t->falls_back_to_bytes = r->falls_back_to_bytes;
+  t->prefers_whole_piece = r->prefers_whole_piece;
+  find_fallback_bytes(t);
+  if (t->is_byte_level)
+    CLV_TRY(find_byte_chars(f, at, err));
+  else if (r->unknown.len)
+    CLV_TRY(find_unknown(f, r, at, err));
+  f->j = r->merges_at;
+  return read_merges(f, err);
+}
+
+static clv_code finish_wordpiece(clv_token_file *f, const reading *r, size_t at, clv_err *err) {
+  if (!r->max_word)
+    return clv_json_fail(&f->j, at, err, "max_input_chars_per_word is 0, expected 1 to %d",
+                         MAX_WORD);
+  f->j = r->vocab_at;
+  CLV_TRY(read_ids(f, err));
+  CLV_TRY(clv_vocab_make_tree(&f->t->vocab, err));
+  f->t->max_word = (size_t)r->max_word;
+  clv_wordpiece_prepare(f->t, r->prefix.len ? r->prefix.data : "", r->prefix.len);
+  return find_unknown(f, r, at, err);
+}
+
+static clv_code finish_unigram(clv_token_file *f, const reading *r, size_t at, clv_err *err) {
+  clv_tokenizer *t = f->t;
+  int64_t id;
+  f->j = r->unk_id_at;
+  if (clv_json_skip_null(&f->j))
+    return clv_json_fail(&f->j, at, err,
+                         "unk_id is null: Unigram needs a token for what it does not know");
+  CLV_TRY(clv_json_read_integer(&f->j, 0, CLV_TOKENS_MAX_ID - 1, &id, err));
+  f->j = r->vocab_at;
+  CLV_TRY(read_scores(f, err));
+  CLV_TRY(clv_vocab_make_tree(&t->vocab, err));
+  t->unknown = (int32_t)id;
+  t->falls_back_to_bytes = r->falls_back_to_bytes;
+  find_fallback_bytes(t);
+  if (t->unknown <= t->vocab.most) return CLV_OK;
+  return clv_json_fail(&f->j, at, err, "unk_id is %d, and vocab has %zu tokens", t->unknown,
+                       t->vocab.n);
+}
+
+/* ---- the section ----------------------------------------------------------------------------- */
+
+#define AT(member) offsetof(reading, member)
+
+static const clv_file_key bpe_keys[] = {
+    {.name = "type"},
+    {.name = "dropout", .kind = CLV_KEY_REAL, .offset = AT(dropout), .is_optional = true},
+    {.name = "unk_token", .kind = CLV_KEY_BYTES, .offset = AT(unknown), .is_optional = true},
+    {.name = "continuing_subword_prefix",
+     .kind = CLV_KEY_BYTES,
+     .offset = AT(prefix),
+     .is_optional = true},
+    {.name = "end_of_word_suffix",
+     .kind = CLV_KEY_BYTES,
+     .offset = AT(suffix),
+     .is_optional = true},
+    {.name = "fuse_unk", .kind = CLV_KEY_FLAG, .offset = AT(fuses_unknown), .is_optional = true},
+    {.name = "byte_fallback",
+     .kind = CLV_KEY_FLAG,
+     .offset = AT(falls_back_to_bytes),
+     .is_optional = true},
+    {.name = "ignore_merges",
+     .kind = CLV_KEY_FLAG,
+     .offset = AT(prefers_whole_piece),
+     .is_optional = true},
+    {.name = "vocab", .kind = CLV_KEY_AT, .offset = AT(vocab_at)},
+    {.name = "merges", .kind = CLV_KEY_AT, .offset = AT(merges_at)}};
+static const clv_file_key wordpiece_keys[] = {
+    {.name = "type"},
+    {.name = "unk_token", .kind = CLV_KEY_BYTES, .offset = AT(unknown)},
+    {.name = "continuing_subword_prefix", .kind = CLV_KEY_BYTES, .offset = AT(prefix)},
+    {.name = "max_input_chars_per_word",
+     .kind = CLV_KEY_INTEGER,
+     .offset = AT(max_word),
+     .most = MAX_WORD},
+    {.name = "vocab", .kind = CLV_KEY_AT, .offset = AT(vocab_at)}};
+static const clv_file_key unigram_keys[] = {
+    {.name = "type"},
+    {.name = "unk_id", .kind = CLV_KEY_AT, .offset = AT(unk_id_at)},
+    {.name = "byte_fallback",
+     .kind = CLV_KEY_FLAG,
+     .offset = AT(falls_back_to_bytes),
+     .is_optional = true},
+    {.name = "vocab", .kind = CLV_KEY_AT, .offset = AT(vocab_at)}};
+
+#define KEYS(list) list, CLV_COUNT(list)
+static const struct {
+  const char *name;
+  const clv_file_key *keys; /* [n_keys] of a reading */
+  size_t n_keys;
+  clv_code (*finish)(clv_token_file *f, const reading *r, size_t at, clv_err *err);
+} models[] = {[CLV_TOKEN_MODEL_BPE] = {"BPE", KEYS(bpe_keys), finish_bpe},
+              [CLV_TOKEN_MODEL_WORDPIECE] = {"WordPiece", KEYS(wordpiece_keys), finish_wordpiece},
+              [CLV_TOKEN_MODEL_UNIGRAM] = {"Unigram", KEYS(unigram_keys), finish_unigram}};
+
+clv_code clv_read_model(clv_token_file *f, clv_err *err) {
+  CLV_AUTO(reading_done) reading r = {0};
+  size_t at = clv_token_file_at(f), i = 0;
+  CLV_TRY(clv_token_file_find_type(f, "model", err));
+  while (i < CLV_COUNT(models) && !clv_token_file_is_text(f, models[i].name)) i++;
+  if (i == CLV_COUNT(models))
+    return clv_json_fail(&f->j, at, err,
+                         "only models of type BPE, WordPiece and Unigram are read: '%.60s'",
+                         f->text.data);
+  f->t->model = (clv_token_model)i;
+  CLV_TRY(clv_token_file_read_keys(f, "model", models[i].keys, models[i].n_keys, &r, err));
+  if (i != CLV_TOKEN_MODEL_BPE && clv_pre_tokenizer_has_bytes(f->t))
+    return clv_json_fail(&f->j, at, err,
+                         "the pre_tokenizer ByteLevel is read with models of type BPE, not %s",
+                         models[i].name);
+  return models[i].finish(f, &r, at, err);
+}

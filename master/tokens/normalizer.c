@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The normalizer of a tokenizer: the steps that it has, what each does to a text, and the reader of
+ * its section in a tokenizer.json. A text is a list of code points, and each step is linear in it.
+ */
+#include <string.h>
+
+#include "master/tokens/tokenizer_file_int.h"
+
+/* ---- steps of one character ------------------------------------------------------------------ */
+
+static bool is_removed_by_cleaning(uint32_t c) {
+  return c == 0 || c == 0xfffd || clv_char_is_control(c);
+}
+
+static void keep_if(clv_codepoints *p, bool (*is_removed)(uint32_t)) {
+  size_t n = 0;
+  for (size_t i = 0; i < p->n; i++)
+    if (!is_removed((uint32_t)p->at[i])) p->at[n++] = p->at[i];
+  p->n = n;
+}
+
+static void clean(clv_codepoints *p) {
+  keep_if(p, is_removed_by_cleaning);
+  for (size_t i = 0; i < p->n; i++)
+    if (clv_char_is_space((uint32_t)p->at[i])) p->at[i] = ' ';
+}
+
+static clv_code space_cjk(clv_codepoints *p, clv_err *err) {
+  CLV_AUTO(clv_codepoints_done) clv_codepoints out = {.most = p->most};
+  for (size_t i = 0; i < p->n; i++) {
+    bool alone = clv_char_is_cjk((uint32_t)p->at[i]);
+    if (alone) CLV_TRY(clv_codepoints_add(&out, ' ', err));
+    CLV_TRY(clv_codepoints_add(&out, (uint32_t)p->at[i], err));
+    if (alone) CLV_TRY(clv_codepoints_add(&out, ' ', err));
+  }
+  clv_codepoints_take(p, &out);
+  return CLV_OK;
+}
+
+static clv_code to_lower(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
+  CLV_AUTO(clv_codepoints_done) clv_codepoints out = {.most = p->most};
+  (void)s;
+  for (size_t i = 0; i < p->n; i++) {
+    uint32_t c[2];
+    size_t n = clv_codepoint_lower((uint32_t)p->at[i], c);
+    for (size_t k = 0; k < n; k++) CLV_TRY(clv_codepoints_add(&out, c[k], err));
+  }
+  clv_codepoints_take(p, &out);
+  return CLV_OK;
+}
+
+static clv_code strip_accents(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
+  (void)s;
+  (void)err;
+  keep_if(p, clv_char_is_any_mark);
+  return CLV_OK;
+}
+
+/* Controls that the step Nmt removes. */
+static bool is_removed_by_nmt(uint32_t c) {
+  return (c >= 1 && c <= 8) || c == 0xb || (c >= 0xe && c <= 0x1f) || c == 0x7f || c == 0x8f ||
+         c == 0x9f;
+}
+
+static bool is_space_of_nmt(uint32_t c) {
+  static const uint32_t others[] = {'\t',   '\n',   '\f',   '\r',   0x1680,
+                                    0x2028, 0x2029, 0x2581, 0xfeff, 0xfffd};
+  for (size_t i = 0; i < CLV_COUNT(others); i++)
+    if (c == others[i]) return true;
+  return c >= 0x200b && c <= 0x200f;
+}
+
+static clv_code apply_nmt(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
+  (void)s;
+  (void)err;
+  keep_if(p, is_removed_by_nmt);
+  for (size_t i = 0; i < p->n; i++)
+    if (is_space_of_nmt((uint32_t)p->at[i])) p->at[i] = ' ';
+  return CLV_OK;
+}
+
+/* ---- BertNormalizer -------------------------------------------------------------------------- */
+
+enum { BERT_CLEANS, BERT_SPACES_CJK, BERT_LOWERS };
+
+static clv_code apply_bert(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
+  bool lowers = s->flags[BERT_LOWERS];
+  if (s->flags[BERT_CLEANS]) clean(p);
+  if (s->flags[BERT_SPACES_CJK]) CLV_TRY(space_cjk(p, err));
+  if (s->choice == CLV_ACCENTS_STRIP || (s->choice == CLV_ACCENTS_AUTO && lowers)) {
+    CLV_TRY(clv_codepoints_decompose(p, false, err));
+    keep_if(p, clv_char_is_mark);
+  }
+  return lowers ? to_lower(s, p, err) : CLV_OK;
+}
+
+clv_token_step clv_bert_normalizer(bool lowers, clv_accents accents) {
+  return (clv_token_step){
+      .normalize = apply_bert,
+      .flags = {[BERT_CLEANS] = true, [BERT_SPACES_CJK] = true, [BERT_LOWERS] = lowers},
+      .choice = accents};
+}
+
+/* ---- normal forms ---------------------------------------------------------------------------- */
+
+static clv_code apply_nfc(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
+  (void)s;
+  return clv_codepoints_compose(p, false, err);
+}
+
+static clv_code apply_nfkc(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
+  (void)s;
+  return clv_codepoints_compose(p, true, err);
+}
+
+static clv_code apply_nfd(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
+  (void)s;
+  return clv_codepoints_decompose(p, false, err);
+}
+
+static clv_code apply_nfkd(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
+  (void)s;
+  return clv_codepoints_decompose(p, true, err);
+}
+
+/* ---- texts ----------------------------------------------------------------------------------- */
+
+enum { STRIPS_LEFT, STRIPS_RIGHT };
+
+static clv_code strip(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
+  size_t from = 0;
+  (void)err;
+  if (s->flags[STRIPS_RIGHT])
+    while (p->n && clv_char_is_space((uint32_t)p->at[p->n - 1])) p->n--;
+  if (s->flags[STRIPS_LEFT])
+    while (from < p->n && clv_char_is_space((uint32_t)p->at[from])) from++;
+  p->n -= from;
+  if (from) memmove(p->at, p->at + from, p->n * sizeof *p->at);
+  return CLV_OK;
+}
+
+static clv_code append(clv_codepoints *to, const clv_codepoints *more, clv_err *err) {
+  for (size_t i = 0; i < more->n; i++) CLV_TRY(clv_codepoints_add(to, (uint32_t)more->at[i], err));
+  return CLV_OK;
+}
+
+static clv_code prepend(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
+  CLV_AUTO(clv_codepoints_done) clv_codepoints out = {.most = p->most};
+  if (!p->n) return CLV_OK;
+  CLV_TRY(append(&out, &s->to, err));
+  CLV_TRY(append(&out, p, err));
+  clv_codepoints_take(p, &out);
+  return CLV_OK;
+}
+
+/* Matchers of Replace: return the number of code points that match at the beginning; 0: none do. */
+typedef size_t (*match)(const clv_token_step *s, const int32_t *at, size_t n);
+
+static size_t match_text(const clv_token_step *s, const int32_t *at, size_t n) {
+  if (s->from.n > n) return 0;
+  for (size_t i = 0; i < s->from.n; i++)
+    if (at[i] != s->from.at[i]) return 0;
+  return s->from.n;
+}
+
+static size_t count_spaces(const int32_t *at, size_t n) {
+  size_t i = 0;
+  while (i < n && at[i] == ' ') i++;
+  return i;
+}
+
+static size_t match_two_spaces(const clv_token_step *s, const int32_t *at, size_t n) {
+  size_t found = count_spaces(at, n);
+  (void)s;
+  return found >= 2 ? found : 0;
+}
+
+static size_t match_spaces(const clv_token_step *s, const int32_t *at, size_t n) {
+  (void)s;
+  return count_spaces(at, n);
+}
+
+static size_t match_white(const clv_token_step *s, const int32_t *at, size_t n) {
+  size_t i = 0;
+  (void)s;
+  while (i < n && clv_char_is_space((uint32_t)at[i])) i++;
+  return i;
+}
+
+static size_t match_line_end(const clv_token_step *s, const int32_t *at, size_t n) {
+  (void)s;
+  return n && (at[0] == '\n' || at[0] == '\r' || at[0] == '\t');
+}
+
+/* Matches \s{2,}|[\n\r\t]. */
+static size_t match_white_or_line_end(const clv_token_step *s, const int32_t *at, size_t n) {
+  size_t found = match_white(s, at, n);
+  return found >= 2 ? found : match_line_end(s, at, n);
+}
+
+/* Regular expressions that Replace knows; the first row is a String. */
+static const struct {
+  const char *pattern;
+  match match;
+} matchers[] = {{"", match_text},
+                {" {2,}", match_two_spaces},
+                {" +", match_spaces},
+                {"\\s+", match_white},
+                {"[\\n\\r\\t]", match_line_end},
+                {"\\s{2,}|[\\n\\r\\t]", match_white_or_line_end}};
+
+static clv_code replace(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
+  CLV_AUTO(clv_codepoints_done) clv_codepoints out = {.most = p->most};
+  for (size_t i = 0, n; i < p->n; i += CLV_MAX(n, (size_t)1)) {
+    n = matchers[s->pattern].match(s, p->at + i, p->n - i);
+    CLV_TRY(n ? append(&out, &s->to, err) : clv_codepoints_add(&out, (uint32_t)p->at[i], err));
+  }
+  clv_codepoints_take(p, &out);
+  return CLV_OK;
+}
+
+/* ---- Precompiled ----------------------------------------------------------------------------- */
+
+/* Appends the text that the table has for the first of n code points. *ret_done: the table has one.
+ * `key`: scratch memory. */
+static clv_code map_cluster(const clv_charsmap *m, const int32_t *at, size_t n, clv_bytes *key,
+                            clv_codepoints *out, bool *ret_done, clv_err *err) {
+  *ret_done = false;
+  key->len = 0;
+  for (size_t i = 0; i < n && key->len <= CLV_CHARSMAP_KEY; i++)
+    clv_codepoint_to_utf8((uint32_t)at[i], key);
+  if (key->failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for a character");
+  if (key->len > CLV_CHARSMAP_KEY) return CLV_OK;
+  const char *text = clv_charsmap_find(m, key->data, key->len);
+  if (!text) return CLV_OK;
+  *ret_done = true;
+  return clv_codepoints_from_utf8(out, text, strlen(text), err);
+}
+
+static size_t find_cluster_end(const clv_codepoints *p, size_t from, int32_t *state) {
+  size_t at = from + 1;
+  while (at < p->n &&
+         !clv_char_breaks_grapheme((uint32_t)p->at[at - 1], (uint32_t)p->at[at], state))
+    at++;
+  return at;
+}
+
+/* The library maps a grapheme cluster of at most 5 bytes by the shortest key that it begins with,
+ * and drops the rest of the cluster. It maps the characters of any other cluster one by one. */
+static clv_code apply_charsmap(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
+  CLV_AUTO(clv_codepoints_done) clv_codepoints out = {.most = p->most};
+  CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
+  int32_t state = 0;
+  for (size_t i = 0, end; i < p->n; i = end) {
+    bool done, one;
+    end = find_cluster_end(p, i, &state);
+    CLV_TRY(map_cluster(&s->map, p->at + i, end - i, &key, &out, &done, err));
+    for (size_t k = i; !done && k < end; k++) {
+      CLV_TRY(map_cluster(&s->map, p->at + k, 1, &key, &out, &one, err));
+      if (!one) CLV_TRY(clv_codepoints_add(&out, (uint32_t)p->at[k], err));
+    }
+  }
+  clv_codepoints_take(p, &out);
+  return CLV_OK;
+}
+
+clv_code clv_tokenizer_normalize(const clv_tokenizer *t, clv_codepoints *p, clv_err *err) {
+  for (size_t i = 0; i < t->n_normalizer; i++)
+    CLV_TRY(t->normalizer[i].normalize(&t->normalizer[i], p, err));
+  return CLV_OK;
+}
+
+/* ---- the section of the file ----------------------------------------------------------------- */
+
+/* A step that is being read, with the places of values that are more than a row of a table. */
+typedef struct reading {
+  clv_token_step step;
+  clv_json at; /* of the value of strip_accents, pattern, precompiled_charsmap or normalizers */
+} reading;
+
+static int get_digit(char c) {
+  static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  const char *at = c ? strchr(digits, c) : NULL;
+  return at ? (int)(at - digits) : -1;
+}
+
+/* Decodes base64 with its padding. False: the text is not base64. */
+static bool decode_base64(const char *text, size_t len, clv_bytes *ret) {
+  size_t pads = 0;
+  if (len % 4) return false;
+  while (pads < 2 && pads < len && text[len - 1 - pads] == '=') pads++;
+  uint32_t bits = 0;
+  for (size_t i = 0; i < len - pads; i++) {
+    int digit = get_digit(text[i]);
+    if (digit < 0) return false;
+    bits = bits << 6 | (uint32_t)digit;
+    if (i % 4 == 3)
+      clv_bytes_add(ret, (char[]){(char)(bits >> 16), (char)(bits >> 8), (char)bits}, 3);
+  }
+  if (pads == 1) clv_bytes_add(ret, (char[]){(char)(bits >> 10), (char)(bits >> 2)}, 2);
+  if (pads == 2) clv_bytes_add(ret, (char[]){(char)(bits >> 4)}, 1);
+  return true;
+}
+
+static clv_code finish_charsmap(clv_token_file *f, reading *r, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
+  const char *wrong = NULL;
+  f->j = r->at;
+  size_t at = clv_token_file_at(f);
+  CLV_TRY(clv_json_read_text(&f->j, &f->text, err));
+  if (!decode_base64(f->text.data, f->text.len, &b))
+    wrong = "is not base64";
+  else if (b.failed)
+    return clv_fail(err, CLV_EXHAUSTED, "no memory for a table of %zu bytes", f->text.len);
+  else
+    CLV_TRY(clv_charsmap_parse(&b, &r->step.map, &wrong, err));
+  return wrong ? clv_json_fail(&f->j, at, err, "precompiled_charsmap %s", wrong) : CLV_OK;
+}
+
+static clv_code finish_bert(clv_token_file *f, reading *r, clv_err *err) {
+  bool strips;
+  f->j = r->at;
+  r->step.choice = CLV_ACCENTS_AUTO;
+  if (clv_json_skip_null(&f->j)) return CLV_OK;
+  CLV_TRY(clv_json_read_bool(&f->j, &strips, err));
+  r->step.choice = strips ? CLV_ACCENTS_STRIP : CLV_ACCENTS_KEEP;
+  return CLV_OK;
+}
+
+#define STEP(member) (offsetof(reading, step) + offsetof(clv_token_step, member))
+#define AT offsetof(reading, at)
+
+static clv_code finish_replace(clv_token_file *f, reading *r, clv_err *err) {
+  const char *names[CLV_COUNT(matchers)];
+  for (size_t i = 0; i < CLV_COUNT(matchers); i++) names[i] = matchers[i].pattern;
+  const clv_file_key keys[] = {
+      {.name = "String", .kind = CLV_KEY_POINTS, .offset = STEP(from), .is_optional = true},
+      {.name = "Regex",
+       .kind = CLV_KEY_CHOICE,
+       .offset = STEP(pattern),
+       .is_optional = true,
+       .names = names,
+       .n_names = CLV_COUNT(names),
+       .wrong = "a Replace knows only the regular expressions ' {2,}', ' +', '\\s+', "
+                "'[\\n\\r\\t]' and '\\s{2,}|[\\n\\r\\t]'"}};
+  CLV_TRY(clv_token_file_read_keys_at(f, &r->at, "a pattern", keys, CLV_COUNT(keys), r, err));
+  if ((r->step.from.n != 0) != (r->step.pattern != 0)) return CLV_OK;
+  return clv_json_fail(&f->j, r->at.at, err,
+                       "the pattern of a Replace is one String or one Regex, and not empty");
+}
+
+static clv_code finish_prepend(clv_token_file *f, reading *r, clv_err *err) {
+  return r->step.to.n ? CLV_OK : clv_json_fail(&f->j, f->j.at, err, "a Prepend has an empty text");
+}
+
+static const clv_file_key no_keys[] = {{.name = "type"}};
+static const clv_file_key bert_keys[] = {
+    {.name = "type"},
+    {.name = "clean_text", .kind = CLV_KEY_FLAG, .offset = STEP(flags[BERT_CLEANS])},
+    {.name = "handle_chinese_chars", .kind = CLV_KEY_FLAG, .offset = STEP(flags[BERT_SPACES_CJK])},
+    {.name = "strip_accents", .kind = CLV_KEY_AT, .offset = AT},
+    {.name = "lowercase", .kind = CLV_KEY_FLAG, .offset = STEP(flags[BERT_LOWERS])}};
+static const clv_file_key strip_keys[] = {
+    {.name = "type"},
+    {.name = "strip_left", .kind = CLV_KEY_FLAG, .offset = STEP(flags[STRIPS_LEFT])},
+    {.name = "strip_right", .kind = CLV_KEY_FLAG, .offset = STEP(flags[STRIPS_RIGHT])}};
+static const clv_file_key replace_keys[] = {
+    {.name = "type"},
+    {.name = "pattern", .kind = CLV_KEY_AT, .offset = AT},
+    {.name = "content", .kind = CLV_KEY_POINTS, .offset = STEP(to)}};
+static const clv_file_key prepend_keys[] = {
+    {.name = "type"}, {.name = "prepend", .kind = CLV_KEY_POINTS, .offset = STEP(to)}};
+static const clv_file_key charsmap_keys[] = {
+    {.name = "type"}, {.name = "precompiled_charsmap", .kind = CLV_KEY_AT, .offset = AT}};
+
+#define KEYS(list) .keys = list, .n_keys = CLV_COUNT(list)
+static const struct {
+  const char *name;
+  clv_normalize normalize;
+  const clv_file_key *keys; /* [n_keys] of a reading */
+  size_t n_keys;
+  clv_code (*finish)(clv_token_file *f, reading *r, clv_err *err); /* after its keys; or NULL */
+} types[] = {{"BertNormalizer", apply_bert, KEYS(bert_keys), finish_bert},
+             {"NFC", apply_nfc, KEYS(no_keys), NULL},
+             {"NFD", apply_nfd, KEYS(no_keys), NULL},
+             {"NFKC", apply_nfkc, KEYS(no_keys), NULL},
+             {"NFKD", apply_nfkd, KEYS(no_keys), NULL},
+             {"Lowercase", to_lower, KEYS(no_keys), NULL},
+             {"Strip", strip, KEYS(strip_keys), NULL},
+             {"StripAccents", strip_accents, KEYS(no_keys), NULL},
+             {"Replace", replace, KEYS(replace_keys), finish_replace},
+             {"Prepend", prepend, KEYS(prepend_keys), finish_prepend},
+             {"Precompiled", apply_charsmap, KEYS(charsmap_keys), finish_charsmap},
+             {"Nmt", apply_nmt, KEYS(no_keys), NULL}};
+
+static clv_code refuse_type(clv_token_file *f, size_t at, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes known = {0};
+  for (size_t i = 0; i < CLV_COUNT(types); i++) clv_bytes_printf(&known, "%s, ", types[i].name);
+  return clv_json_fail(&f->j, at, err,
+                       "the normalizer '%.60s' is not known here, known are %sand Sequence",
+                       f->text.data, known.failed ? "" : known.data);
+}
+
+static clv_code read_step(clv_token_file *f, size_t at, clv_err *err) {
+  size_t i = 0;
+  while (i < CLV_COUNT(types) && !clv_token_file_is_text(f, types[i].name)) i++;
+  if (i == CLV_COUNT(types)) return refuse_type(f, at, err);
+  if (f->t->n_normalizer == CLV_TOKEN_STEPS)
+    return clv_json_fail(&f->j, at, err, "a normalizer has more than %d steps", CLV_TOKEN_STEPS);
+  reading r = {.step = {.normalize = types[i].normalize}};
+  clv_code code =
+      clv_token_file_read_keys(f, types[i].name, types[i].keys, types[i].n_keys, &r, err);
+  clv_json after = f->j;
+  if (code == CLV_OK && types[i].finish) code = types[i].finish(f, &r, err);
+  f->j = after;
+  f->t->normalizer[f->t->n_normalizer++] = r.step;
+  return code;
+}
+
+/* A Sequence within a Sequence is the same steps in a row. */
+clv_code clv_read_normalizer(clv_token_file *f, clv_err *err) {
+  static const clv_file_key keys[] = {{.name = "type"},
+                                      {.name = "normalizers", .kind = CLV_KEY_AT, .offset = 0}};
+  clv_json list = {0};
+  bool more = true;
+  size_t at = clv_token_file_at(f);
+  if (clv_json_skip_null(&f->j)) return CLV_OK;
+  CLV_TRY(clv_token_file_find_type(f, "normalizer", err));
+  if (!clv_token_file_is_text(f, "Sequence")) return read_step(f, at, err);
+  CLV_TRY(clv_token_file_read_keys(f, "normalizer", keys, CLV_COUNT(keys), &list, err));
+  clv_json after = f->j;
+  f->j = list;
+  CLV_TRY(clv_json_open(&f->j, CLV_JSON_LIST, err));
+  for (size_t n = 0; more; n++) {
+    CLV_TRY(clv_json_next(&f->j, CLV_JSON_LIST, n, &more, err));
+    if (more) CLV_TRY(clv_read_normalizer(f, err));
+  }
+  f->j = after;
+  return CLV_OK;
+}
+
+bool clv_normalizer_keeps_offsets(const clv_tokenizer *t) {
+  for (size_t i = 0; i < t->n_normalizer; i++) {
+    const clv_token_step *s = &t->normalizer[i];
+    if (s->normalize != replace || s->pattern || s->from.n != 1 || s->to.n != 1) return false;
+  }
+  return true;
+}

@@ -1,0 +1,438 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The pre_tokenizer of a tokenizer: the steps that cut a text into pieces, and the reader of their
+ * section in a tokenizer.json. Each step gives its pieces to the next one, and the last step gives
+ * them to the model. Pieces are not empty.
+ */
+#include <string.h>
+
+#include "master/tokens/tokenizer_file_int.h"
+
+clv_code clv_pieces_encode(clv_encoding *e, size_t step, clv_token_piece piece, clv_err *err) {
+  if (!piece.len) return CLV_OK;
+  if (step == e->t->n_pre_tokenizer) return clv_model_encode(e, piece.text, piece.len, err);
+  const clv_token_step *s = &e->t->pre_tokenizer[step];
+  return s->cut(s, e, step + 1, piece, err);
+}
+
+static clv_code encode_part(clv_encoding *e, size_t next, clv_token_piece of, size_t from,
+                            size_t end, clv_err *err) {
+  return clv_pieces_encode(
+      e, next, (clv_token_piece){of.text + from, end - from, of.is_first && !from}, err);
+}
+
+/* Flags of a step. INVERTS: what does not match is its match. PREPENDS: a space goes before a
+ * piece.
+ * CUTS: the step cuts. */
+enum { INVERTS, PREPENDS, CUTS };
+
+/* ---- cuts at what matches -------------------------------------------------------------------- */
+
+/* Finds the first match of a step at or after `from`. False: there is none. */
+typedef bool (*find_match)(const clv_token_step *s, clv_token_piece piece, size_t from,
+                           size_t *ret_begin, size_t *ret_end);
+
+/* Part of a piece that waits for the part after it, which may be merged with it. */
+typedef struct pending {
+  size_t begin, end;
+  bool is_match; /* of the last part that was merged */
+} pending;
+
+/* True if a part is merged with the one before it. */
+static bool joins(size_t behavior, const pending *p, bool is_match) {
+  if (p->begin == p->end) return false;
+  if (behavior == CLV_SPLIT_CONTIGUOUS) return is_match == p->is_match;
+  if (behavior == CLV_SPLIT_MERGED_WITH_PREVIOUS) return is_match && !p->is_match;
+  return behavior == CLV_SPLIT_MERGED_WITH_NEXT && !is_match && p->is_match;
+}
+
+static clv_code add_part(const clv_token_step *s, clv_encoding *e, size_t next,
+                         clv_token_piece piece, pending *p, pending part, clv_err *err) {
+  if (part.begin == part.end || (s->choice == CLV_SPLIT_REMOVED && part.is_match)) return CLV_OK;
+  if (joins(s->choice, p, part.is_match)) {
+    p->end = part.end;
+    p->is_match = part.is_match;
+    return CLV_OK;
+  }
+  pending before = *p;
+  *p = part;
+  return encode_part(e, next, piece, before.begin, before.end, err);
+}
+
+static clv_code cut_at_matches(const clv_token_step *s, clv_encoding *e, size_t next,
+                               clv_token_piece piece, find_match find, clv_err *err) {
+  bool inverts = s->flags[INVERTS];
+  pending p = {0};
+  for (size_t at = 0, begin, end; at < piece.len; at = end) {
+    if (!find(s, piece, at, &begin, &end)) begin = end = piece.len;
+    CLV_TRY(add_part(s, e, next, piece, &p, (pending){at, begin, inverts}, err));
+    CLV_TRY(add_part(s, e, next, piece, &p, (pending){begin, end, !inverts}, err));
+  }
+  return encode_part(e, next, piece, p.begin, p.end, err);
+}
+
+/* Finds the first character for which of() is true. */
+static bool find_char(clv_token_piece piece, bool (*of)(uint32_t), size_t from, size_t *ret_begin,
+                      size_t *ret_end) {
+  for (size_t n; from < piece.len; from += n) {
+    uint32_t c = 0;
+    n = clv_utf8_decode(piece.text + from, piece.len - from, &c);
+    if (!of(c)) continue;
+    *ret_begin = from;
+    *ret_end = from + n;
+    return true;
+  }
+  return false;
+}
+
+static bool find_space(const clv_token_step *s, clv_token_piece piece, size_t from, size_t *begin,
+                       size_t *end) {
+  (void)s;
+  return find_char(piece, clv_char_is_space, from, begin, end);
+}
+
+static bool find_number(const clv_token_step *s, clv_token_piece piece, size_t from, size_t *begin,
+                        size_t *end) {
+  (void)s;
+  return find_char(piece, clv_char_is_number, from, begin, end);
+}
+
+static bool find_punctuation(const clv_token_step *s, clv_token_piece piece, size_t from,
+                             size_t *begin, size_t *end) {
+  (void)s;
+  return find_char(piece, clv_char_is_punctuation, from, begin, end);
+}
+
+static bool find_text(const clv_token_step *s, clv_token_piece piece, size_t from, size_t *begin,
+                      size_t *end) {
+  const char *at = memmem(piece.text + from, piece.len - from, s->bytes.data, s->bytes.len);
+  if (!at) return false;
+  *begin = (size_t)(at - piece.text);
+  *end = *begin + s->bytes.len;
+  return true;
+}
+
+/* The patterns match at every place. */
+static bool find_pattern(const clv_token_step *s, clv_token_piece piece, size_t from, size_t *begin,
+                         size_t *end) {
+  *begin = from;
+  *end = clv_split_piece_end((clv_token_pattern)s->pattern, piece.text, piece.len, from);
+  return true;
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+static clv_code cut_at_spaces(const clv_token_step *s, clv_encoding *e, size_t next,
+                              clv_token_piece piece, clv_err *err) {
+  return cut_at_matches(s, e, next, piece, find_space, err);
+}
+
+static clv_code cut_at_punctuation(const clv_token_step *s, clv_encoding *e, size_t next,
+                                   clv_token_piece piece, clv_err *err) {
+  return cut_at_matches(s, e, next, piece, find_punctuation, err);
+}
+
+static clv_code cut_at_digits(const clv_token_step *s, clv_encoding *e, size_t next,
+                              clv_token_piece piece, clv_err *err) {
+  return cut_at_matches(s, e, next, piece, find_number, err);
+}
+
+static clv_code cut_by_pattern(const clv_token_step *s, clv_encoding *e, size_t next,
+                               clv_token_piece piece, clv_err *err) {
+  return cut_at_matches(s, e, next, piece, s->bytes.len ? find_text : find_pattern, err);
+}
+
+/* Cuts out white space, and cuts off each punctuation mark. */
+static clv_code cut_words(const clv_token_step *s, clv_encoding *e, size_t next,
+                          clv_token_piece piece, clv_err *err) {
+  (void)s;
+  for (size_t at = 0, word = 0, n; at <= piece.len; at += n) {
+    uint32_t c = ' ';
+    n = at < piece.len ? clv_utf8_decode(piece.text + at, piece.len - at, &c) : 1;
+    bool space = clv_char_is_space(c), alone = clv_char_is_punctuation(c);
+    if (!space && !alone) continue;
+    CLV_TRY(encode_part(e, next, piece, word, at, err));
+    if (alone) CLV_TRY(encode_part(e, next, piece, at, at + n, err));
+    word = at + n;
+  }
+  return CLV_OK;
+}
+
+static int class_of(clv_token_piece piece, size_t at, size_t *ret_n) {
+  uint32_t c = 0;
+  *ret_n = clv_utf8_decode(piece.text + at, piece.len - at, &c);
+  return clv_char_is_word(c) ? 1 : clv_char_is_space(c) ? 0 : 2;
+}
+
+/* Matches \w+|[^\w\s]+ and drops white space. */
+static clv_code cut_classes(const clv_token_step *s, clv_encoding *e, size_t next,
+                            clv_token_piece piece, clv_err *err) {
+  (void)s;
+  for (size_t at = 0, end, n; at < piece.len; at = end) {
+    int class = class_of(piece, at, &n);
+    for (end = at + n; end < piece.len && class_of(piece, end, &n) == class;) end += n;
+    if (class) CLV_TRY(encode_part(e, next, piece, at, end, err));
+  }
+  return CLV_OK;
+}
+
+enum { PREPEND_ALWAYS, PREPEND_NEVER, PREPEND_FIRST };
+
+static clv_code put_metaspaces(const clv_token_step *s, clv_token_piece piece, clv_bytes *ret,
+                               clv_err *err) {
+  bool begins = piece.text[0] == ' ' ||
+                (piece.len >= s->bytes.len && memcmp(piece.text, s->bytes.data, s->bytes.len) == 0);
+  if (!begins && (s->choice == PREPEND_ALWAYS || (s->choice == PREPEND_FIRST && piece.is_first)))
+    clv_bytes_add(ret, s->bytes.data, s->bytes.len);
+  for (size_t at = 0; at < piece.len;) {
+    const char *space = memchr(piece.text + at, ' ', piece.len - at);
+    size_t end = space ? (size_t)(space - piece.text) : piece.len;
+    clv_bytes_add(ret, piece.text + at, end - at);
+    if (space) clv_bytes_add(ret, s->bytes.data, s->bytes.len);
+    at = end + 1;
+  }
+  return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for %zu bytes", piece.len) : CLV_OK;
+}
+
+static clv_code cut_at_metaspaces(const clv_token_step *s, clv_encoding *e, size_t next,
+                                  clv_token_piece piece, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
+  clv_token_step cut = {.choice = CLV_SPLIT_MERGED_WITH_NEXT, .bytes = s->bytes};
+  CLV_TRY(put_metaspaces(s, piece, &b, err));
+  clv_token_piece all = {b.data, b.len, piece.is_first};
+  return s->flags[CUTS] ? cut_at_matches(&cut, e, next, all, find_text, err)
+                        : clv_pieces_encode(e, next, all, err);
+}
+
+static clv_code cut_bytes(const clv_token_step *s, clv_encoding *e, size_t next,
+                          clv_token_piece piece, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes spaced = {0};
+  if (s->flags[PREPENDS] && piece.text[0] != ' ') {
+    clv_bytes_puts(&spaced, " ");
+    clv_bytes_add(&spaced, piece.text, piece.len);
+    if (spaced.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu bytes", piece.len);
+    piece.text = spaced.data;
+    piece.len = spaced.len;
+  }
+  return s->flags[CUTS] ? cut_by_pattern(s, e, next, piece, err)
+                        : clv_pieces_encode(e, next, piece, err);
+}
+
+clv_token_step clv_bert_pre_tokenizer(void) { return (clv_token_step){.cut = cut_words}; }
+
+/* ---- the section of the file ----------------------------------------------------------------- */
+
+static const char gpt2_pattern[] =
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+static const char gpt2_short_pattern[] =
+    "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+static const char llama3_pattern[] =
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+static const char qwen2_pattern[] =
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+
+/* A step that is being read, with the places of values that are more than a row of a table. */
+typedef struct reading {
+  clv_token_step step;
+  clv_json at; /* of the value of pattern or pretokenizers */
+} reading;
+
+static clv_code check_text(clv_token_file *f, const clv_bytes *b, clv_err *err) {
+  if (b->len && b->len <= CLV_TOKEN_STEP_BYTES) return CLV_OK;
+  return clv_json_fail(&f->j, f->j.at, err, "a text of a step has %zu bytes, expected 1 to %d",
+                       b->len, CLV_TOKEN_STEP_BYTES);
+}
+
+static clv_code check_character(clv_token_file *f, const clv_bytes *b, clv_err *err) {
+  uint32_t c;
+  CLV_TRY(check_text(f, b, err));
+  if (clv_utf8_decode(b->data, b->len, &c) == b->len) return CLV_OK;
+  return clv_json_fail(&f->j, f->j.at, err, "'%.80s' is not one character", b->data);
+}
+
+#define STEP(member) (offsetof(reading, step) + offsetof(clv_token_step, member))
+#define AT offsetof(reading, at)
+
+static clv_code finish_split(clv_token_file *f, reading *r, clv_err *err) {
+  static const char *const patterns[] = {"", gpt2_pattern, llama3_pattern, qwen2_pattern,
+                                         gpt2_short_pattern};
+  static const clv_token_pattern kinds[] = {CLV_TOKEN_PATTERN_GPT2, CLV_TOKEN_PATTERN_GPT2,
+                                            CLV_TOKEN_PATTERN_LLAMA3, CLV_TOKEN_PATTERN_QWEN2,
+                                            CLV_TOKEN_PATTERN_GPT2};
+  static const clv_file_key keys[] = {
+      {.name = "String", .kind = CLV_KEY_AT, .offset = AT, .is_optional = true},
+      {.name = "Regex",
+       .kind = CLV_KEY_CHOICE,
+       .offset = STEP(pattern),
+       .is_optional = true,
+       .names = patterns,
+       .n_names = CLV_COUNT(patterns),
+       .wrong = "only the patterns of GPT-2, Llama 3 and Qwen2 are known"}};
+  clv_json pattern = r->at;
+  r->at = (clv_json){0};
+  CLV_TRY(clv_token_file_read_keys_at(f, &pattern, "a pattern", keys, CLV_COUNT(keys), r, err));
+  if ((r->at.text != NULL) == (r->step.pattern != 0))
+    return clv_json_fail(&f->j, pattern.at, err,
+                         "the pattern of a Split is one String or one Regex");
+  r->step.pattern = kinds[r->step.pattern];
+  if (!r->at.text) return CLV_OK;
+  f->j = r->at;
+  CLV_TRY(clv_json_read_text(&f->j, &r->step.bytes, err));
+  return check_text(f, &r->step.bytes, err);
+}
+
+/* Files of former versions have add_prefix_space in place of prepend_scheme. */
+static clv_code finish_metaspace(clv_token_file *f, reading *r, clv_err *err) {
+  CLV_TRY(check_character(f, &r->step.bytes, err));
+  if (r->step.choice == PREPEND_FIRST && !clv_normalizer_keeps_offsets(f->t))
+    return clv_json_fail(&f->j, f->j.at, err,
+                         "prepend_scheme 'first' is known only without a normalizer that changes "
+                         "the length of a text: 'always' and 'never' are");
+  if (r->step.flags[PREPENDS] || r->step.choice == PREPEND_NEVER) return CLV_OK;
+  return clv_json_fail(&f->j, f->j.at, err,
+                       "add_prefix_space of Metaspace is false, and prepend_scheme is not 'never'");
+}
+
+static clv_code finish_delimiter(clv_token_file *f, reading *r, clv_err *err) {
+  return check_character(f, &r->step.bytes, err);
+}
+
+/* With individual_digits each digit is a piece, else each run of digits. */
+static clv_code finish_digits(clv_token_file *f, reading *r, clv_err *err) {
+  (void)f;
+  (void)err;
+  r->step.choice = r->step.flags[CUTS] ? CLV_SPLIT_ISOLATED : CLV_SPLIT_CONTIGUOUS;
+  return CLV_OK;
+}
+
+static const char *const behaviors[] = {[CLV_SPLIT_REMOVED] = "Removed",
+                                        [CLV_SPLIT_ISOLATED] = "Isolated",
+                                        [CLV_SPLIT_MERGED_WITH_PREVIOUS] = "MergedWithPrevious",
+                                        [CLV_SPLIT_MERGED_WITH_NEXT] = "MergedWithNext",
+                                        [CLV_SPLIT_CONTIGUOUS] = "Contiguous"};
+static const char *const schemes[] = {
+    [PREPEND_ALWAYS] = "always", [PREPEND_NEVER] = "never", [PREPEND_FIRST] = "first"};
+#define BEHAVIOR                                                                            \
+  {                                                                                         \
+    .name = "behavior", .kind = CLV_KEY_CHOICE, .offset = STEP(choice), .names = behaviors, \
+    .n_names = CLV_COUNT(behaviors), .wrong = "this behavior is not known"                  \
+  }
+static const clv_file_key no_keys[] = {{.name = "type"}};
+static const clv_file_key bytes_keys[] = {
+    {.name = "type"},
+    {.name = "add_prefix_space", .kind = CLV_KEY_FLAG, .offset = STEP(flags[PREPENDS])},
+    {.name = "use_regex", .kind = CLV_KEY_FLAG, .offset = STEP(flags[CUTS]), .is_optional = true},
+    {.name = "trim_offsets", .is_optional = true}}; /* there are no offsets */
+static const clv_file_key split_keys[] = {
+    {.name = "type"},
+    {.name = "pattern", .kind = CLV_KEY_AT, .offset = AT},
+    BEHAVIOR,
+    {.name = "invert", .kind = CLV_KEY_FLAG, .offset = STEP(flags[INVERTS])}};
+static const clv_file_key metaspace_keys[] = {
+    {.name = "type"},
+    {.name = "replacement", .kind = CLV_KEY_BYTES, .offset = STEP(bytes)},
+    {.name = "prepend_scheme",
+     .kind = CLV_KEY_CHOICE,
+     .offset = STEP(choice),
+     .is_optional = true,
+     .names = schemes,
+     .n_names = CLV_COUNT(schemes),
+     .wrong = "this prepend_scheme is not known"},
+    {.name = "add_prefix_space",
+     .kind = CLV_KEY_FLAG,
+     .offset = STEP(flags[PREPENDS]),
+     .is_optional = true},
+    /* the replacement as a text, from former versions */
+    {.name = "str_rep", .is_optional = true},
+    {.name = "split", .kind = CLV_KEY_FLAG, .offset = STEP(flags[CUTS]), .is_optional = true}};
+static const clv_file_key digits_keys[] = {
+    {.name = "type"},
+    {.name = "individual_digits", .kind = CLV_KEY_FLAG, .offset = STEP(flags[CUTS])}};
+static const clv_file_key punctuation_keys[] = {{.name = "type"}, BEHAVIOR};
+static const clv_file_key delimiter_keys[] = {
+    {.name = "type"}, {.name = "delimiter", .kind = CLV_KEY_BYTES, .offset = STEP(bytes)}};
+
+#define KEYS(list) .keys = list, .n_keys = CLV_COUNT(list)
+static const struct {
+  const char *name;
+  clv_cut_piece cut;
+  const clv_file_key *keys; /* [n_keys] of a reading */
+  size_t n_keys;
+  clv_code (*finish)(clv_token_file *f, reading *r, clv_err *err); /* after its keys; or NULL */
+  /* values of the members of clv_token_step before the keys are read */
+  size_t choice;
+  bool flags[3];
+} types[] = {
+    {.name = "ByteLevel", .cut = cut_bytes, KEYS(bytes_keys), .flags = {[CUTS] = true}},
+    {.name = "Split", .cut = cut_by_pattern, KEYS(split_keys), .finish = finish_split},
+    {.name = "Metaspace",
+     .cut = cut_at_metaspaces,
+     KEYS(metaspace_keys),
+     .finish = finish_metaspace,
+     .flags = {[PREPENDS] = true, [CUTS] = true}},
+    {.name = "BertPreTokenizer", .cut = cut_words, KEYS(no_keys)},
+    {.name = "Whitespace", .cut = cut_classes, KEYS(no_keys)},
+    {.name = "WhitespaceSplit", .cut = cut_at_spaces, KEYS(no_keys), .choice = CLV_SPLIT_REMOVED},
+    {.name = "Digits", .cut = cut_at_digits, KEYS(digits_keys), .finish = finish_digits},
+    {.name = "Punctuation", .cut = cut_at_punctuation, KEYS(punctuation_keys)},
+    {.name = "CharDelimiterSplit",
+     .cut = cut_by_pattern,
+     KEYS(delimiter_keys),
+     .finish = finish_delimiter,
+     .choice = CLV_SPLIT_REMOVED}};
+
+static clv_code refuse_type(clv_token_file *f, size_t at, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes known = {0};
+  for (size_t i = 0; i < CLV_COUNT(types); i++) clv_bytes_printf(&known, "%s, ", types[i].name);
+  return clv_json_fail(&f->j, at, err,
+                       "the pre_tokenizer '%.60s' is not known here, known are %sand Sequence",
+                       f->text.data, known.failed ? "" : known.data);
+}
+
+static clv_code read_step(clv_token_file *f, size_t at, clv_err *err) {
+  clv_tokenizer *t = f->t;
+  size_t i = 0;
+  while (i < CLV_COUNT(types) && !clv_token_file_is_text(f, types[i].name)) i++;
+  if (i == CLV_COUNT(types)) return refuse_type(f, at, err);
+  if (t->n_pre_tokenizer == CLV_TOKEN_STEPS)
+    return clv_json_fail(&f->j, at, err, "a pre_tokenizer has more than %d steps", CLV_TOKEN_STEPS);
+  if (clv_pre_tokenizer_has_bytes(t))
+    return clv_json_fail(&f->j, at, err, "ByteLevel is the last step of a pre_tokenizer");
+  reading r = {.step = {.cut = types[i].cut, .choice = types[i].choice}};
+  memcpy(r.step.flags, types[i].flags, sizeof types[i].flags);
+  clv_code code =
+      clv_token_file_read_keys(f, types[i].name, types[i].keys, types[i].n_keys, &r, err);
+  clv_json after = f->j;
+  if (code == CLV_OK && types[i].finish) code = types[i].finish(f, &r, err);
+  f->j = after;
+  t->pre_tokenizer[t->n_pre_tokenizer++] = r.step;
+  return code;
+}
+
+/* A Sequence within a Sequence is the same steps in a row. */
+clv_code clv_read_pre_tokenizer(clv_token_file *f, clv_err *err) {
+  static const clv_file_key keys[] = {{.name = "type"},
+                                      {.name = "pretokenizers", .kind = CLV_KEY_AT, .offset = 0}};
+  clv_json list = {0};
+  bool more = true;
+  size_t at = clv_token_file_at(f);
+  if (clv_json_skip_null(&f->j)) return CLV_OK;
+  CLV_TRY(clv_token_file_find_type(f, "pre_tokenizer", err));
+  if (!clv_token_file_is_text(f, "Sequence")) return read_step(f, at, err);
+  CLV_TRY(clv_token_file_read_keys(f, "pre_tokenizer", keys, CLV_COUNT(keys), &list, err));
+  clv_json after = f->j;
+  f->j = list;
+  CLV_TRY(clv_json_open(&f->j, CLV_JSON_LIST, err));
+  for (size_t n = 0; more; n++) {
+    CLV_TRY(clv_json_next(&f->j, CLV_JSON_LIST, n, &more, err));
+    if (more) CLV_TRY(clv_read_pre_tokenizer(f, err));
+  }
+  f->j = after;
+  return CLV_OK;
+}
+
+bool clv_pre_tokenizer_has_bytes(const clv_tokenizer *t) {
+  return t->n_pre_tokenizer && t->pre_tokenizer[t->n_pre_tokenizer - 1].cut == cut_bytes;
+}

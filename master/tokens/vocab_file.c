@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reads a vocab.txt: WordPiece with the normalizer and the pre_tokenizer of BERT.
+ * Source: BertNormalizer and BertPreTokenizer of Hugging Face's tokenizers.
+ */
+#include <string.h>
+
+#include "master/tokens/tokens_int.h"
+
+enum { MAX_WORD = 100 }; /* most characters of a word of a vocab.txt */
+
+static clv_code add_line(clv_tokenizer *t, const char *line, size_t len, const char *label,
+                         clv_err *err) {
+  size_t number = t->vocab.n;
+  if (len && line[len - 1] == '\r') len--;
+  if (!len)
+    return clv_fail(err, CLV_INVALID, "%s:%zu:1: an empty line is not a token", label, number + 1);
+  if (len > CLV_TOKENS_MAX_TOKEN || number == CLV_TOKENS_MAX_ID)
+    return clv_fail(err, CLV_EXHAUSTED, "%s:%zu:1: at most %d tokens of at most %d bytes are read",
+                    label, number + 1, CLV_TOKENS_MAX_ID, CLV_TOKENS_MAX_TOKEN);
+  for (size_t i = 0, n; i < len; i += n) {
+    uint32_t c;
+    if (!(n = clv_utf8_decode(line + i, len - i, &c)))
+      return clv_fail(err, CLV_INVALID,
+                      "%s:%zu: byte %zu of the line is not UTF-8: convert the file", label,
+                      number + 1, i);
+  }
+  return clv_vocab_add(&t->vocab, line, len, (int32_t)number, (uint32_t)number + 1, 0, err);
+}
+
+static clv_code add_lines(clv_tokenizer *t, const char *text, size_t len, const char *label,
+                          clv_err *err) {
+  for (const char *at = text, *end = text + len; at < end;) {
+    const char *stop = memchr(at, '\n', (size_t)(end - at));
+    size_t n = (size_t)((stop ? stop : end) - at);
+    CLV_TRY(add_line(t, at, n, label, err));
+    at += n + 1;
+  }
+  clv_vocab_entry twice[2];
+  if (clv_vocab_sort(&t->vocab, twice)) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "%s:%u:1: this token is in line %u already", label,
+                  twice[1].place, twice[0].place);
+}
+
+/* Adds those special tokens of BERT that the vocabulary has to the tokens that are found in the
+ * original text. */
+static clv_code add_special(clv_tokenizer *t, clv_err *err) {
+  static const char *const names[] = {"[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"};
+  clv_vocab_entry twice[2];
+  for (size_t i = 0; i < CLV_COUNT(names); i++) {
+    size_t n = strlen(names[i]);
+    const clv_vocab_entry *e = clv_vocab_find(&t->vocab, names[i], n);
+    if (e) CLV_TRY(clv_vocab_add(&t->raw_added, names[i], n, e->id, 0, 0, err));
+  }
+  clv_vocab_sort(&t->raw_added, twice);
+  return CLV_OK;
+}
+
+/* Refuses files that are not a list of pieces in UTF-8. */
+static clv_code check_kind(const char *text, size_t len, const char *label, clv_err *err) {
+  static const char merges[] = "#version:";
+  const char *encoding = clv_text_utf16_or_32(text, len);
+  if (encoding)
+    return clv_fail(err, CLV_INVALID,
+                    "%s: its text is %s, and UTF-8 is expected: convert it with iconv -f %s -t "
+                    "UTF-8",
+                    label, encoding, encoding);
+  if (len >= sizeof merges && memcmp(text, merges, sizeof merges - 1) == 0)
+    return clv_fail(err, CLV_INVALID,
+                    "%s: this is a list of merges (merges.txt), half of a tokenizer: name the "
+                    "tokenizer.json that is saved beside it",
+                    label);
+  return CLV_OK;
+}
+
+clv_code clv_wordpiece_parse(const char *text, size_t len, const char *label,
+                             const clv_tokenizer_options *options, clv_tokenizer **ret,
+                             clv_err *err) {
+  CLV_AUTO(clv_tokenizer_freep) clv_tokenizer *t = NULL;
+  CLV_TRY(check_kind(text, len, label, err));
+  CLV_TRY(clv_tokenizer_new(&t, err));
+  CLV_TRY(add_lines(t, text, len, label, err));
+  const clv_vocab_entry *unknown = clv_vocab_find(&t->vocab, "[UNK]", 5);
+  if (!unknown)
+    return clv_fail(
+        err, CLV_INVALID,
+        "%s: has no token [UNK] among its %zu lines: a vocab.txt has a token in each line", label,
+        t->vocab.n);
+  CLV_TRY(clv_vocab_make_tree(&t->vocab, err));
+  t->unknown = unknown->id;
+  t->max_word = MAX_WORD;
+  t->normalizer[t->n_normalizer++] = clv_bert_normalizer(!options->keep_case, options->accents);
+  t->pre_tokenizer[t->n_pre_tokenizer++] = clv_bert_pre_tokenizer();
+  t->model = CLV_TOKEN_MODEL_WORDPIECE;
+  clv_wordpiece_prepare(t, "##", 2);
+  CLV_TRY(add_special(t, err));
+  *ret = clv_steal(&t);
+  return CLV_OK;
+}
