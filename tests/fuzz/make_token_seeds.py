@@ -208,11 +208,17 @@ def hf_seeds():
         "roberta": ({"pad_token_id": 19}, {"pad_token_id": -1}, {"classifier_dropout": 0.5}, {"type_vocab_size": 1}, {"pad_token_id": 60}),
         "layoutlm": ({"tie_word_embeddings": True}, {"hidden_dropout_prob": 0}),
         "gpt2": ({"n_inner": 8}, {"scale_attn_weights": False}, {"n_positions": 2}, {"hidden_size": 8}, {"hidden_size": 16}),
-        "llama": ({"rope_parameters": None, "rope_theta": 3}, {"rope_scaling": {"type": "linear", "x": 1}}, {"num_key_value_heads": 3},
+        "llama": ({"rope_parameters": None, "rope_theta": 3}, {"rope_scaling": {"type": "linear", "factor": 1}}, {"num_key_value_heads": 3},
                   {"head_dim": 6, "attention_bias": True}, {"head_dim": 5}, {"num_key_value_heads": None}, {"vocab_size": 1 << 24, "hidden_size": 65536},
                   {"num_labels": 4, "id2label": None, "partial_rotary_factor": 1}, {"num_labels": 0}, {"num_labels": None}, {"partial_rotary_factor": 0.5}, {"partial_rotary_factor": "1"},
                   {"rope_parameters": {"full_attention": {"rope_theta": 3}}}),
         "qwen2": ({"layer_types": ["sliding_attention"]}, {"layer_types": None}, {"use_sliding_window": True}, {"num_key_value_heads": -1}),
+        "distilbert": ({"sinusoidal_pos_embds": True}, {"hidden_size": 16}, {"hidden_size": 8}, {"activation": "relu", "n_heads": 3}),
+        "mistral": ({"sliding_window": None}, {"sliding_window": 2}, {"sliding_window": 0}, {"rope_scaling": {"type": "linear", "factor": 2}, "rope_parameters": None}),
+        "qwen3": ({"attention_bias": True}, {"head_dim": 5}, {"auto_map": {}}, {"rope_parameters": {"rope_type": "dynamic", "factor": 2}, "max_position_embeddings": 2},
+                  {"rope_parameters": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 2}},
+                  {"rope_parameters": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4}}, {"rope_parameters": {"surprise": 1}}),
+        "xlm-roberta": ({"pad_token_id": 18}, {"hidden_act": "relu"}),
         "vit": ({"patch_size": 3}, {"qkv_bias": False}, {"image_size": 16384, "patch_size": 1}),
     }
     for family, several in changes.items():

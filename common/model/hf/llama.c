@@ -1,18 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * clv_hf_add_llama: Llama (Touvron et al., 2023) and Qwen2 (Yang et al., 2024), which has biases at
- * queries, keys and values:
+ * clv_hf_add_llama: Llama (Touvron et al., 2023), Mistral (Jiang et al., 2023), Qwen2 (Yang et al.,
+ * 2024), which has biases at queries, keys and values, and Qwen3 (Yang et al., 2025), which
+ * normalises each head of queries and keys before it is turned:
  *
  *   a = h + O attention(rotary(Q n), rotary(K n), V n),  n = RMSNorm(h)
  *   h' = a + D (act(G m) * (U m)),                       m = RMSNorm(a)
  */
+#include <stdio.h>
+
 #include "common/model/hf/hf_int.h"
 
 static clv_code add_rotary_positions(hf_builder *b, const char *name, int64_t heads, int *x,
                                      clv_err *err) {
+  const clv_hf_rope *r = &b->c->rope;
+  bool scaled = r->kind == CLV_HF_ROPE_LINEAR || r->kind == CLV_HF_ROPE_LLAMA3;
   clv_attr_value v[] = {clv_hf_make_int_attr(CLV_ATTR_HEADS, heads),
-                        clv_hf_make_float_attr(CLV_ATTR_BASE, b->c->rope_base)};
-  return clv_hf_add_node(b, CLV_OP_ROTARY, name, v, CLV_COUNT(v), x, err);
+                        clv_hf_make_float_attr(CLV_ATTR_BASE, b->c->rope_base),
+                        clv_hf_make_float_attr(CLV_ATTR_FACTOR, r->factor),
+                        clv_hf_make_int_attr(CLV_ATTR_ORIGINAL, r->original_positions),
+                        clv_hf_make_float_attr(CLV_ATTR_LOW_FREQ_FACTOR, r->low_freq_factor),
+                        clv_hf_make_float_attr(CLV_ATTR_HIGH_FREQ_FACTOR, r->high_freq_factor)};
+  int n = r->kind == CLV_HF_ROPE_LLAMA3 ? 6 : scaled ? 3 : 2;
+  return clv_hf_add_node(b, CLV_OP_ROTARY, name, v, n, x, err);
+}
+
+/* Adds the norm of each head of *x, [N, S, heads * width], as Qwen3 has it. */
+static clv_code add_head_norm(hf_builder *b, const char *name, int64_t heads, int *x,
+                              clv_err *err) {
+  int64_t width = clv_hf_head_width(b->c);
+  clv_attr_value apart = {.key = CLV_ATTR_SHAPE, .n_ints = 3, .ints = {-1, heads, width}};
+  clv_attr_value joined = {.key = CLV_ATTR_SHAPE, .n_ints = 2, .ints = {-1, heads * width}};
+  char heads_name[CLV_NAME_MAX], joined_name[CLV_NAME_MAX];
+  if (b->c->family != CLV_HF_QWEN3) return CLV_OK;
+  snprintf(heads_name, sizeof heads_name, "%s.heads", name);
+  snprintf(joined_name, sizeof joined_name, "%s.joined", name);
+  CLV_TRY(clv_hf_add_node(b, CLV_OP_RESHAPE, heads_name, &apart, 1, x, err));
+  CLV_TRY(clv_hf_add_norm(b, CLV_OP_RMSNORM, name, x, err));
+  return clv_hf_add_node(b, CLV_OP_RESHAPE, joined_name, &joined, 1, x, err);
 }
 
 static clv_code add_attention(hf_builder *b, int *x, clv_err *err) {
@@ -24,6 +49,8 @@ static clv_code add_attention(hf_builder *b, int *x, clv_err *err) {
   CLV_TRY(clv_hf_add_dense(b, "self_attn.q_proj", c->n_heads * width, c->qkv_bias, x, err));
   CLV_TRY(clv_hf_add_dense(b, "self_attn.k_proj", kv * width, c->qkv_bias, &key, err));
   CLV_TRY(clv_hf_add_dense(b, "self_attn.v_proj", kv * width, c->qkv_bias, &value, err));
+  CLV_TRY(add_head_norm(b, "self_attn.q_norm", c->n_heads, x, err));
+  CLV_TRY(add_head_norm(b, "self_attn.k_norm", kv, &key, err));
   CLV_TRY(add_rotary_positions(b, "self_attn.rotary_q", c->n_heads, x, err));
   CLV_TRY(add_rotary_positions(b, "self_attn.rotary_k", kv, &key, err));
   CLV_TRY(clv_hf_add_attention(b, "self_attn.attention", true, key, value, x, err));

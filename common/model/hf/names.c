@@ -24,12 +24,30 @@ static const struct {
                          [CLV_HF_SEQUENCE] = "RobertaForSequenceClassification",
                          [CLV_HF_TOKEN] = "RobertaForTokenClassification",
                          [CLV_HF_MASKED] = "RobertaForMaskedLM"}},
+    [CLV_HF_XLM_ROBERTA] = {"xlm-roberta",
+                            "roberta.",
+                            {[CLV_HF_NO_HEAD] = "XLMRobertaModel",
+                             [CLV_HF_SEQUENCE] = "XLMRobertaForSequenceClassification",
+                             [CLV_HF_TOKEN] = "XLMRobertaForTokenClassification",
+                             [CLV_HF_MASKED] = "XLMRobertaForMaskedLM"}},
+    [CLV_HF_CAMEMBERT] = {"camembert",
+                          "roberta.",
+                          {[CLV_HF_NO_HEAD] = "CamembertModel",
+                           [CLV_HF_SEQUENCE] = "CamembertForSequenceClassification",
+                           [CLV_HF_TOKEN] = "CamembertForTokenClassification",
+                           [CLV_HF_MASKED] = "CamembertForMaskedLM"}},
     [CLV_HF_LAYOUTLM] = {"layoutlm",
                          "layoutlm.",
                          {[CLV_HF_NO_HEAD] = "LayoutLMModel",
                           [CLV_HF_SEQUENCE] = "LayoutLMForSequenceClassification",
                           [CLV_HF_TOKEN] = "LayoutLMForTokenClassification",
                           [CLV_HF_MASKED] = "LayoutLMForMaskedLM"}},
+    [CLV_HF_DISTILBERT] = {"distilbert",
+                           "distilbert.",
+                           {[CLV_HF_NO_HEAD] = "DistilBertModel",
+                            [CLV_HF_SEQUENCE] = "DistilBertForSequenceClassification",
+                            [CLV_HF_TOKEN] = "DistilBertForTokenClassification",
+                            [CLV_HF_MASKED] = "DistilBertForMaskedLM"}},
     [CLV_HF_VIT] =
         {"vit",
          "vit.",
@@ -46,12 +64,24 @@ static const struct {
                        [CLV_HF_SEQUENCE] = "LlamaForSequenceClassification",
                        [CLV_HF_TOKEN] = "LlamaForTokenClassification",
                        [CLV_HF_CAUSAL] = "LlamaForCausalLM"}},
+    [CLV_HF_MISTRAL] = {"mistral",
+                        "model.",
+                        {[CLV_HF_NO_HEAD] = "MistralModel",
+                         [CLV_HF_SEQUENCE] = "MistralForSequenceClassification",
+                         [CLV_HF_TOKEN] = "MistralForTokenClassification",
+                         [CLV_HF_CAUSAL] = "MistralForCausalLM"}},
     [CLV_HF_QWEN2] = {"qwen2",
                       "model.",
                       {[CLV_HF_NO_HEAD] = "Qwen2Model",
                        [CLV_HF_SEQUENCE] = "Qwen2ForSequenceClassification",
                        [CLV_HF_TOKEN] = "Qwen2ForTokenClassification",
                        [CLV_HF_CAUSAL] = "Qwen2ForCausalLM"}},
+    [CLV_HF_QWEN3] = {"qwen3",
+                      "model.",
+                      {[CLV_HF_NO_HEAD] = "Qwen3Model",
+                       [CLV_HF_SEQUENCE] = "Qwen3ForSequenceClassification",
+                       [CLV_HF_TOKEN] = "Qwen3ForTokenClassification",
+                       [CLV_HF_CAUSAL] = "Qwen3ForCausalLM"}},
 };
 
 static const char *const head_names[CLV_HF_HEADS] = {"none", "sequence", "token", "masked",
@@ -96,4 +126,7 @@ const char *clv_hf_name_in_memory(clv_hf_family family, const char *name, char r
 
 bool clv_hf_takes_tokens(const clv_hf_config *c) { return c->family != CLV_HF_VIT; }
 bool clv_hf_is_decoder(const clv_hf_config *c) { return c->family >= CLV_HF_GPT2; }
+bool clv_hf_numbers_from_padding(clv_hf_family family) {
+  return family == CLV_HF_ROBERTA || family == CLV_HF_XLM_ROBERTA || family == CLV_HF_CAMEMBERT;
+}
 bool clv_hf_takes_boxes(const clv_hf_config *c) { return c->family == CLV_HF_LAYOUTLM; }
