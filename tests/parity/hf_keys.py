@@ -43,7 +43,7 @@ OLD = ["torch_dtype", "rope_scaling", "rope_theta", "partial_rotary_factor", "po
        "tokenizer_class", "prefix", "sep_token_id", "output_past", "surprise_of_nobody", "_num_labels", "is_decoder", "add_cross_attention",
        "per_layer_config", "model_type"]
 DROPOUTS = ("dropout", "pdrop")
-counts = collections.Counter()
+counts = collections.Counter()  # of all families
 
 
 def drawn(key, value, rng):
@@ -117,7 +117,8 @@ class Case:
         self.write({key: value})
         answer = asked(f"config {self.folder}")
         if answer != "ok":
-            return "refused", None if key in answer or str(value) in answer else f"does not name the key: {answer}"
+            names = [key, str(value), *(value if isinstance(value, dict) else ())]
+            return "refused", None if any(n in answer for n in names) else f"does not name the key: {answer}"
         if any(word in key for word in DROPOUTS):
             return "read", None
         made = self.theirs()
@@ -134,7 +135,7 @@ class Case:
 
 
 def check_family(binaries, family, asked):
-    bad = 0
+    bad, own_counts = 0, collections.Counter()
     with tempfile.TemporaryDirectory() as folder:
         case = Case(binaries, folder, family)
         unchanged = case.judge("use_cache", True, asked)
@@ -142,11 +143,12 @@ def check_family(binaries, family, asked):
         for key, own in keys_of(case.config).items():
             for value in drawn(key, own, case.rng):
                 outcome, wrong = case.judge(key, value, asked)
-                counts[outcome] += 1
+                own_counts[outcome] += 1
                 if wrong:
                     bad += 1
                     print(f"    OVER: {family}: {key} = {json.dumps(value)}: {outcome}, {wrong}", flush=True)
-    print(f"{family}: " + ", ".join(f"{n} {what}" for what, n in sorted(counts.items())), flush=True)
+    counts.update(own_counts)
+    print(f"{family}: " + ", ".join(f"{n} {what}" for what, n in sorted(own_counts.items())), flush=True)
     return bad
 
 

@@ -30,6 +30,7 @@ static clv_code find_family(hf_text *r, clv_err *err) {
     if (!more) break;
     CLV_TRY(clv_json_read_key(&r->j, &key, err));
     bool here = key.len && clv_hf_row_has_key(&only, key.data, key.len);
+    r->key = only.key;
     CLV_TRY(here ? clv_hf_read_family(r, &only, err) : clv_json_skip(&r->j, err));
     found |= here;
   }

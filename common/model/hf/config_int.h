@@ -95,6 +95,8 @@ clv_code clv_hf_skip(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
 
 /* Skips white space and returns the offset of the next value in the text. */
 size_t clv_hf_skip_to_value(hf_text *r);
+/* CLV_INVALID, with the key: the next value is of another kind. */
+clv_code clv_hf_expect_kind(hf_text *r, clv_json_kind kind, clv_err *err) CLV_USE_RESULT;
 
 /* True if `key` is one of the names of the row. */
 bool clv_hf_row_has_key(const hf_row *at, const char *key, size_t len);

@@ -40,6 +40,7 @@ static clv_code read_rope(hf_text *r, const hf_row *at, clv_err *err) {
   void *before = r->target_struct;
   hf_table table = clv_hf_rope_table();
   if (clv_json_skip_null(&r->j)) return CLV_OK;
+  CLV_TRY(clv_hf_expect_kind(r, CLV_JSON_OBJECT, err));
   table.label = at->key;
   rope->is_given = has_any_key(r);
   rope->kind = rope->old_kind = -1;

@@ -16,6 +16,7 @@ static clv_code read_kind(hf_text *r, const hf_row *at, clv_err *err) {
   char known[96] = "";
   size_t from = clv_hf_skip_to_value(r), used = 0;
   if (clv_json_skip_null(&r->j)) return CLV_OK;
+  CLV_TRY(clv_hf_expect_kind(r, CLV_JSON_TEXT, err));
   CLV_TRY(clv_json_read_text(&r->j, &text, err));
   for (int k = 0; k < CLV_HF_ROPE_KINDS; k++) {
     if (text.len == strlen(kinds[k]) && memcmp(text.data, kinds[k], text.len) == 0) {

@@ -22,6 +22,19 @@ size_t clv_hf_skip_to_value(hf_text *r) {
   return r->j.at;
 }
 
+clv_code clv_hf_expect_kind(hf_text *r, clv_json_kind kind, clv_err *err) {
+  static const char *const nouns[] = {
+      [CLV_JSON_NULL] = "null",        [CLV_JSON_BOOL] = "true or false",
+      [CLV_JSON_NUMERAL] = "a number", [CLV_JSON_TEXT] = "a text",
+      [CLV_JSON_LIST] = "a list",      [CLV_JSON_OBJECT] = "an object"};
+  size_t from = clv_hf_skip_to_value(r);
+  clv_json_kind found;
+  CLV_TRY(clv_json_peek(&r->j, &found, err));
+  return found == kind ? CLV_OK
+                       : clv_json_fail(&r->j, from, err, "%s is %s, and %s is expected here",
+                                       r->key, nouns[found], nouns[kind]);
+}
+
 clv_code clv_hf_read_whole(hf_text *r, const hf_row *at, clv_err *err) {
   size_t from = clv_hf_skip_to_value(r);
   clv_err why;
@@ -81,6 +94,7 @@ clv_code clv_hf_read_real_or_null(hf_text *r, const hf_row *at, clv_err *err) {
 }
 
 clv_code clv_hf_read_bool(hf_text *r, const hf_row *at, clv_err *err) {
+  CLV_TRY(clv_hf_expect_kind(r, CLV_JSON_BOOL, err));
   return clv_json_read_bool(&r->j, address_of_field(r, at), err);
 }
 
@@ -101,6 +115,7 @@ clv_code clv_hf_read_activation(hf_text *r, const hf_row *at, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   char known[160] = "";
   size_t from = clv_hf_skip_to_value(r), used = 0;
+  CLV_TRY(clv_hf_expect_kind(r, CLV_JSON_TEXT, err));
   CLV_TRY(clv_json_read_text(&r->j, &text, err));
   for (size_t i = 0; i < CLV_COUNT(activations); i++) {
     const char *name = activations[i].name;
@@ -120,6 +135,7 @@ clv_code clv_hf_read_labels(hf_text *r, const hf_row *at, clv_err *err) {
   size_t from = clv_hf_skip_to_value(r);
   int64_t n = 0;
   if (clv_json_skip_null(&r->j)) return CLV_OK;
+  CLV_TRY(clv_hf_expect_kind(r, CLV_JSON_OBJECT, err));
   CLV_TRY(clv_json_open(&r->j, CLV_JSON_OBJECT, err));
   for (bool more = true; more; n += more) {
     CLV_TRY(clv_json_next(&r->j, CLV_JSON_OBJECT, (size_t)n, &more, err));
@@ -139,6 +155,7 @@ clv_code clv_hf_read_family(hf_text *r, const hf_row *at, clv_err *err) {
   char known[160] = "";
   size_t from = clv_hf_skip_to_value(r), used = 0;
   (void)at;
+  CLV_TRY(clv_hf_expect_kind(r, CLV_JSON_TEXT, err));
   CLV_TRY(clv_json_read_text(&r->j, &text, err));
   for (int f = 0; f < CLV_HF_FAMILIES; f++) {
     const char *name = clv_hf_family_name((clv_hf_family)f);
@@ -162,6 +179,7 @@ static clv_code fail_refused(hf_text *r, size_t from, const hf_row *at, const ch
 static clv_code require_bool(hf_text *r, const hf_row *at, bool wanted, clv_err *err) {
   size_t from = clv_hf_skip_to_value(r);
   bool found;
+  CLV_TRY(clv_hf_expect_kind(r, CLV_JSON_BOOL, err));
   CLV_TRY(clv_json_read_bool(&r->j, &found, err));
   return found == wanted ? CLV_OK : fail_refused(r, from, at, found ? "true" : "false", err);
 }
@@ -182,6 +200,7 @@ clv_code clv_hf_require_empty(hf_text *r, const hf_row *at, clv_err *err) {
   size_t from = clv_hf_skip_to_value(r);
   bool more;
   if (clv_json_skip_null(&r->j)) return CLV_OK;
+  CLV_TRY(clv_hf_expect_kind(r, CLV_JSON_OBJECT, err));
   CLV_TRY(clv_json_open(&r->j, CLV_JSON_OBJECT, err));
   CLV_TRY(clv_json_next(&r->j, CLV_JSON_OBJECT, 0, &more, err));
   return more ? fail_refused(r, from, at, "not empty", err) : CLV_OK;
@@ -192,6 +211,7 @@ clv_code clv_hf_require_word(hf_text *r, const hf_row *at, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t from = clv_hf_skip_to_value(r), len = strlen(at->word);
   if (clv_json_skip_null(&r->j)) return CLV_OK;
+  CLV_TRY(clv_hf_expect_kind(r, CLV_JSON_TEXT, err));
   CLV_TRY(clv_json_read_text(&r->j, &text, err));
   if (text.len == len && memcmp(text.data, at->word, len) == 0) return CLV_OK;
   return clv_json_fail(&r->j, from, err, "%s '%.40s': only %s is supported: %s", r->key,
@@ -202,6 +222,7 @@ clv_code clv_hf_require_word(hf_text *r, const hf_row *at, clv_err *err) {
 clv_code clv_hf_require_words(hf_text *r, const hf_row *at, clv_err *err) {
   bool more = true;
   if (clv_json_skip_null(&r->j)) return CLV_OK;
+  CLV_TRY(clv_hf_expect_kind(r, CLV_JSON_LIST, err));
   CLV_TRY(clv_json_open(&r->j, CLV_JSON_LIST, err));
   for (size_t n = 0; more; n++) {
     CLV_TRY(clv_json_next(&r->j, CLV_JSON_LIST, n, &more, err));
@@ -214,7 +235,9 @@ clv_code clv_hf_require_words(hf_text *r, const hf_row *at, clv_err *err) {
 clv_code clv_hf_require_one(hf_text *r, const hf_row *at, clv_err *err) {
   size_t from = clv_hf_skip_to_value(r);
   double found = 1;
-  if (!clv_json_skip_null(&r->j)) CLV_TRY(clv_json_read_real(&r->j, &found, err));
+  if (clv_json_skip_null(&r->j)) return CLV_OK;
+  CLV_TRY(clv_hf_expect_kind(r, CLV_JSON_NUMERAL, err));
+  CLV_TRY(clv_json_read_real(&r->j, &found, err));
   return found == 1 ? CLV_OK : fail_refused(r, from, at, "not 1", err);
 }
 

@@ -172,7 +172,8 @@ typedef struct refusal {
 
 static const refusal unsupported[] = {
     {bert, "\"hidden_act\": \"mish\"", "f/config.json:4:16: hidden_act 'mish' is not known"},
-    {bert, "\"hidden_act\": 3", "f/config.json:4:16: a text is expected here"},
+    {bert, "\"hidden_act\": 3",
+     "f/config.json:4:16: hidden_act is a number, and a text is expected here"},
     {bert, "\"is_decoder\": true", "f/config.json:4:16: is_decoder is true: an encoder sees"},
     {bert, "\"position_embedding_type\": \"relative_key\"",
      "position_embedding_type 'relative_key': only absolute is supported: distances"},
@@ -182,7 +183,8 @@ static const refusal unsupported[] = {
     {bert, "\"layer_norm_eps\": 0", "layer_norm_eps is a number from 1e-30 to 1"},
     {bert, "\"hidden_dropout_prob\": 1", "hidden_dropout_prob is a number from 0 to 0.999"},
     {bert, "\"id2label\": {}", "id2label names 0 classes"},
-    {bert, "\"tie_word_embeddings\": 1", "true or false is expected here"},
+    {bert, "\"tie_word_embeddings\": 1",
+     "tie_word_embeddings is a number, and true or false is expected here"},
     {llama, "\"num_key_value_heads\": 3", "3 heads of keys do not divide 4 of queries"},
     {llama, "\"rope_scaling\": {\"type\": \"linear\"}",
      "f/config.json: the key factor is missing, which rope_type linear needs"},
