@@ -907,6 +907,7 @@ of("common/model/hf/distilbert.c", HF_GRAPH,
    distilbert_drops_nothing_behind_its_layers=("static clv_code add_block(", 'CLV_TRY(clv_hf_add_dropout(b, "ffn.dropout", b->c->hidden_dropout, x, err));', ""))
 of("common/model/hf/llama.c", HF_GRAPH,
    heads_of_qwen3_have_no_norm=("static clv_code add_head_norm(", "b->c->family != CLV_HF_QWEN3", "heads"),
+   phi3_values_are_its_keys=("static clv_code add_projections(", '"self_attn.value", queries + keys, keys', '"self_attn.value", queries, keys'),
    llama3_turns_as_linear=("static clv_code add_rotary_positions(", "r->kind == CLV_HF_ROPE_LLAMA3 ? 6 : scaled ? 3 : 2", "scaled ? 3 : 2"))
 of("common/model/hf/config_keys.c", "tests/unit/plan/test_hf_keys",
    a_reason_is_not_that_of_the_page=("static const hf_row rows[] = {", '"nothing is generated"', '"something is generated"'))

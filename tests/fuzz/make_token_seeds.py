@@ -218,6 +218,7 @@ def hf_seeds():
         "qwen3": ({"attention_bias": True}, {"head_dim": 5}, {"auto_map": {}}, {"rope_parameters": {"rope_type": "dynamic", "factor": 2}, "max_position_embeddings": 2},
                   {"rope_parameters": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 2}},
                   {"rope_parameters": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4}}, {"rope_parameters": {"surprise": 1}}),
+        "phi3": ({"num_key_value_heads": None, "resid_pdrop": 0.1}, {"attention_bias": True}),
         "xlm-roberta": ({"pad_token_id": 18}, {"hidden_act": "relu"}),
         "vit": ({"patch_size": 3}, {"qkv_bias": False}, {"image_size": 16384, "patch_size": 1}),
     }

@@ -32,6 +32,7 @@ CONFIGS = {
                    "max_position_embeddings": 20, "tie_word_embeddings": False},
     "mistral": {**TEXT, "num_key_value_heads": 2},
     "qwen3": {**TEXT, "num_key_value_heads": 2, "head_dim": 6},
+    "phi3": {**TEXT, "num_key_value_heads": 2, "pad_token_id": 0},
     "vit": {**COMMON, "image_size": 8, "patch_size": 4},
 }
 

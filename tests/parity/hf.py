@@ -52,20 +52,23 @@ HEADS = {
                 "token": "MistralForTokenClassification", "causal": "MistralForCausalLM"},
     "qwen3": {"none": "Qwen3Model", "sequence": "Qwen3ForSequenceClassification",
               "token": "Qwen3ForTokenClassification", "causal": "Qwen3ForCausalLM"},
+    "phi3": {"none": "Phi3Model", "sequence": "Phi3ForSequenceClassification",
+             "token": "Phi3ForTokenClassification", "causal": "Phi3ForCausalLM"},
     "vit": {"none": "ViTModel", "sequence": "ViTForImageClassification"},
 }
 CONFIGS = {"bert": "BertConfig", "layoutlm": "LayoutLMConfig", "roberta": "RobertaConfig",
            "gpt2": "GPT2Config", "llama": "LlamaConfig", "qwen2": "Qwen2Config", "vit": "ViTConfig",
            "xlm-roberta": "XLMRobertaConfig", "camembert": "CamembertConfig",
-           "distilbert": "DistilBertConfig", "mistral": "MistralConfig", "qwen3": "Qwen3Config"}
-LLAMAS, ROBERTAS = ("llama", "mistral", "qwen2", "qwen3"), ("roberta", "xlm-roberta", "camembert")
+           "distilbert": "DistilBertConfig", "mistral": "MistralConfig", "qwen3": "Qwen3Config",
+           "phi3": "Phi3Config"}
+LLAMAS, ROBERTAS = ("llama", "mistral", "qwen2", "qwen3", "phi3"), ("roberta", "xlm-roberta", "camembert")
 
 
 def no_dropout(family):
     if family == "gpt2":
         return {"resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0, "classifier_dropout": 0}
     if family in LLAMAS:
-        return {"attention_dropout": 0, "classifier_dropout": 0}
+        return {"attention_dropout": 0, "classifier_dropout": 0, **({"resid_pdrop": 0} if family == "phi3" else {})}
     if family == "distilbert":
         return {"dropout": 0, "attention_dropout": 0, "seq_classif_dropout": 0}
     return {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
@@ -90,14 +93,14 @@ def sizes(family, rng):
     common.update({"vocab_size": 61, "max_position_embeddings": PLACES + 4, "pad_token_id": 0})
     if family in LLAMAS:
         common.update({"num_key_value_heads": rng.choice((1, heads // 2, heads)), "tie_word_embeddings": False,
-                       "rms_norm_eps": rng.choice((1e-6, 1e-5)), "rope_parameters": rope(rng)})
+                       "rms_norm_eps": rng.choice((1e-6, 1e-5)), "rope_parameters": rope(rng) if family != "phi3" else {"rope_type": "default", "rope_theta": 100.0}})
         if family in ("llama", "qwen3"):
             common["attention_bias"] = rng.choice((True, False))
         if family == "llama":
             common["mlp_bias"] = rng.choice((True, False))
-        if family != "qwen2":
+        if family not in ("qwen2", "phi3"):
             common["head_dim"] = rng.choice((None, 6)) if family != "qwen3" else rng.choice((4, 6, 8))
-        if family == "mistral":
+        if family in ("mistral", "phi3"):
             common["sliding_window"] = rng.choice((None, PLACES, PLACES + 1, 4096))
             return common
         return {k: v for k, v in common.items() if v is not None}

@@ -339,7 +339,7 @@ static const clv_row rows[] = {
      .pos_offset = AT(model.arch_pos), .sample = "mlp", .doc = "A named architecture, instead of layers."},
     {.path = "model.hf", .kind = CLV_ROW_PATH, .offset = AT(model.hf), .pos_offset = AT(model.hf_pos),
      .sample = "layoutlm-base", .doc = "Folder with a config.json as Hugging Face writes it (bert, roberta, xlm-roberta, camembert, "
-            "layoutlm, distilbert, vit, gpt2, llama, mistral, qwen2, qwen3), instead of layers."},
+            "layoutlm, distilbert, vit, gpt2, llama, mistral, qwen2, qwen3, phi3), instead of layers."},
     {.path = "model.head", .kind = CLV_ROW_ENUM, .offset = AT(model.head), .pos_offset = AT(model.head_pos),
      .names = head_names, .sample = "token",
      .doc = "For hf, the head behind the last block: it classifies the sample (sequence) or "

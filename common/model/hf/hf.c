@@ -21,7 +21,8 @@ static clv_code (*const builds[CLV_HF_FAMILIES])(hf_builder *b, int *x, clv_err 
     [CLV_HF_LLAMA] = clv_hf_add_llama,
     [CLV_HF_MISTRAL] = clv_hf_add_llama,
     [CLV_HF_QWEN2] = clv_hf_add_llama,
-    [CLV_HF_QWEN3] = clv_hf_add_llama};
+    [CLV_HF_QWEN3] = clv_hf_add_llama,
+    [CLV_HF_PHI3] = clv_hf_add_llama};
 
 static clv_code check_head(const clv_hf_config *c, clv_hf_head head, clv_err *err) {
   char known[96] = "";
@@ -69,8 +70,8 @@ static clv_code check_length(const clv_hf_config *c, const clv_graph *g, int nod
   if (c->rope.kind == CLV_HF_ROPE_DYNAMIC && length > c->rope.original_positions)
     return clv_fail(err, CLV_INVALID,
                     "records have %lld positions, and rope_type dynamic of config.json turns those "
-                    "beyond %lld by other angles for every length: give records of at most that "
-                    "length",
+                    "beyond %lld (max_position_embeddings) by other angles for every length: give "
+                    "records of at most that length",
                     (long long)length, (long long)c->rope.original_positions);
   return CLV_OK;
 }

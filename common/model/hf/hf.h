@@ -9,8 +9,8 @@
  *   block      a = LN(h + dropout(O attention(Q h, K h, V h))), h' = LN(a + dropout(F act(G a)))
  *
  * BERT, RoBERTa, XLM-R, CamemBERT and DistilBERT have no boxes (X, Y, H, B), and DistilBERT no T.
- * ViT, GPT-2, Llama, Mistral, Qwen2 and Qwen3 normalise the input of attention and feed-forward,
- * not the sum. N is the batch, S the number of positions of a sample.
+ * ViT, GPT-2, Llama, Mistral, Qwen2, Qwen3 and Phi-3 normalise the input of attention and
+ * feed-forward, not the sum. N is the batch, S the number of positions of a sample.
  *
  * Ownership: a config is a plain struct, and no function keeps its arguments. Threads: no state.
  * Limits: 1 MiB of config.json; sizes as the table of config.c says.
@@ -38,6 +38,7 @@ typedef enum clv_hf_family {
   CLV_HF_MISTRAL,
   CLV_HF_QWEN2,
   CLV_HF_QWEN3,
+  CLV_HF_PHI3,
   CLV_HF_FAMILIES
 } clv_hf_family;
 

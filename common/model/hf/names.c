@@ -82,6 +82,12 @@ static const struct {
                        [CLV_HF_SEQUENCE] = "Qwen3ForSequenceClassification",
                        [CLV_HF_TOKEN] = "Qwen3ForTokenClassification",
                        [CLV_HF_CAUSAL] = "Qwen3ForCausalLM"}},
+    [CLV_HF_PHI3] = {"phi3",
+                     "model.",
+                     {[CLV_HF_NO_HEAD] = "Phi3Model",
+                      [CLV_HF_SEQUENCE] = "Phi3ForSequenceClassification",
+                      [CLV_HF_TOKEN] = "Phi3ForTokenClassification",
+                      [CLV_HF_CAUSAL] = "Phi3ForCausalLM"}},
 };
 
 static const char *const head_names[CLV_HF_HEADS] = {"none", "sequence", "token", "masked",

@@ -105,7 +105,7 @@ def llama_over_three_workers_gives_the_same_bits():
 
 
 GOLDEN_HF = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../golden/hf")
-BLOCKS = {"distilbert": "transformer.layer", "mistral": "layers", "qwen3": "layers", "xlm-roberta": "encoder.layer", "camembert": "encoder.layer"}
+BLOCKS = {"distilbert": "transformer.layer", "mistral": "layers", "qwen3": "layers", "phi3": "layers", "xlm-roberta": "encoder.layer", "camembert": "encoder.layer"}
 
 
 def family_splits(family, **keys):

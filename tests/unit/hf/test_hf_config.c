@@ -278,6 +278,8 @@ static void rotary_positions_and_windows_follow_the_file(void **state) {
        CLV_HF_ROPE_LLAMA3, 8, 7, 0},
       {"mistral", "\"use_cache\": true", CLV_HF_ROPE_DEFAULT, 0, 0, 4096},
       {"mistral", "\"sliding_window\": null", CLV_HF_ROPE_DEFAULT, 0, 0, 0},
+      {"phi3", "\"pad_token_id\": 0", CLV_HF_ROPE_DEFAULT, 0, 0, 0},
+      {"phi3", "\"pad_token_id\": 0, \"sliding_window\": 7", CLV_HF_ROPE_DEFAULT, 0, 0, 7},
       {"mistral", "\"sliding_window\": 5", CLV_HF_ROPE_DEFAULT, 0, 0, 5},
   };
   (void)state;

@@ -96,7 +96,7 @@ static void check_names(const char *family, clv_hf_head head, const clv_params *
 /* Only the token table has a padding row, which depends on the family's class. */
 static void only_token_embedding_has_a_padding_row(void **state) {
   /* padding rows of bert, roberta, ... in the order of clv_hf_family; -1: none */
-  static const int64_t rows[CLV_HF_FAMILIES] = {0, 1, 1, 1, 0, 0, -1, -1, 5, 5, 5, 5};
+  static const int64_t rows[CLV_HF_FAMILIES] = {0, 1, 1, 1, 0, 0, -1, -1, 5, 5, 5, 5, 5};
   (void)state;
   for (int i = 0; i < CLV_HF_FAMILIES; i++) {
     CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
@@ -196,6 +196,34 @@ static void rotary_attributes_follow_the_kind(void **state) {
       assert_int_equal(g->nodes[g->nodes[n->in[0]].in[0]].op, CLV_OP_RMSNORM);
     }
   }
+}
+
+/* Queries, keys and values of Phi-3 are columns of one layer, as are gate and up. */
+static void phi3_slices_cover_its_projections(void **state) {
+  static const struct {
+    const char *name;
+    int64_t start, stop;
+  } slices[] = {{"model.layers.1.self_attn.query", 0, 16},
+                {"model.layers.1.self_attn.key", 16, 24},
+                {"model.layers.1.self_attn.value", 24, 32},
+                {"model.layers.1.mlp.gate", 0, 24},
+                {"model.layers.1.mlp.up", 24, 48}};
+  CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+  clv_hf_config c = read_config("phi3");
+  clv_err err;
+  size_t found = 0;
+  (void)state;
+  c.hidden_dropout = 0.1;
+  must(build_graph(&c, CLV_HF_CAUSAL, true, &g, &err), &err);
+  for (int i = 0; i < g->n_nodes; i++)
+    for (size_t k = 0; k < CLV_COUNT(slices); k++) {
+      if (strcmp(g->nodes[i].name, slices[k].name) != 0) continue;
+      found++;
+      assert_int_equal(g->nodes[i].attrs.start, slices[k].start);
+      assert_int_equal(g->nodes[i].attrs.stop, slices[k].stop);
+    }
+  assert_int_equal(found, CLV_COUNT(slices));
+  assert_int_equal(count_op(g, CLV_OP_DROPOUT), 2 * 2);
 }
 
 static void attention_and_head_dropout_match_transformers(void **state) {
@@ -331,6 +359,7 @@ int main(void) {
       cmocka_unit_test(attention_and_head_dropout_match_transformers),
       cmocka_unit_test(distilbert_dropouts_match_transformers),
       cmocka_unit_test(rotary_attributes_follow_the_kind),
+      cmocka_unit_test(phi3_slices_cover_its_projections),
       cmocka_unit_test(layers_are_numbered_and_named),
       cmocka_unit_test(initial_weights_have_the_config_deviation),
       cmocka_unit_test(tied_head_shares_the_token_embedding),

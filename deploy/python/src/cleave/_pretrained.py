@@ -30,7 +30,7 @@ HEADS = {"ForSequenceClassification": "sequence", "ForImageClassification": "seq
          "ForCausalLM": "causal", "LMHeadModel": "causal", "Model": "none"}
 # Families whose head may share the table of tokens: the head's parameter, and whether it does
 # where config.json has no tie_word_embeddings.
-TIES = {**dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), ("lm_head.weight", False)), "gpt2": ("lm_head.weight", True),
+TIES = {**dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "phi3"), ("lm_head.weight", False)), "gpt2": ("lm_head.weight", True),
         **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ("lm_head.decoder.weight", True)),
         "bert": ("cls.predictions.decoder.weight", True), "distilbert": ("vocab_projector.weight", True)}
 # first parts of names of heads
@@ -225,7 +225,7 @@ def pretrained(rt: Runtime, folder: str | os.PathLike[str], *, stages: Sequence[
                lora: Mapping[str, Any] | None = None, freeze: Sequence[str] = (), weights: Mapping[str, Mapping[str, str]] | None = None,
                device: str | None = None, threads: int = 1, recompute: Sequence[str] = (), sends: Sends = None, name: str | None = None) -> Remote:
     """A model of transformers (bert, distilbert, roberta, xlm-roberta, camembert, gpt2, llama,
-    mistral, qwen2, qwen3, vit) over nodes, without transformers.
+    mistral, qwen2, qwen3, phi3, vit) over nodes, without transformers.
 
     folder: config.json and safetensors files, as save_pretrained writes them. Weights in float16
         and bfloat16 become float32.
