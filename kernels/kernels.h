@@ -73,7 +73,11 @@ typedef struct clv_attrs {
   bool causal;
   /* of permute: for each dimension of the output after the batch, the input's dimension */
   clv_shape order;
-  double base; /* of rotary: base of the angles t / base^(2 d / width) */
+  double base; /* of rotary: base of the angles t / base^(2 d / width), which `factor` divides */
+  /* of rotary: steps of the training before, 0: all angles are divided by factor; number of turns
+   * within these steps from which an angle is not divided, and up to which it is */
+  int64_t original;
+  double low_freq_factor, high_freq_factor;
   /* of embedding: column of the input that is read, and column subtracted from it; -1: none */
   int64_t column, minus;
   int64_t padding_idx; /* of embedding: row that gets no gradient; -1: none */

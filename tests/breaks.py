@@ -144,7 +144,7 @@ of("master/train/state.c", "tests/net/training/test_lora.py",
 of("common/model/weights/peft.c", "tests/unit/weights/test_peft",
    a_pattern_is_any_end_of_a_name=("static bool is_layer_match(", "n == len || layer[n - len - 1] == '.'", "true"),
    dora_is_taken_for_lora=("static clv_code require_off(", "if (is_off) return CLV_OK;", "if (is_off || key) return CLV_OK;"),
-   keys_of_others_are_skipped=("static clv_code read_member(", "if (is_off) return CLV_OK;", "return CLV_OK;"),
+   keys_of_others_are_skipped=("static clv_code read_member(", "if (is_off || clv_json_keys_have(r->ignored, text, key.len)) return CLV_OK;", "return CLV_OK;"),
    a_start_changes_the_base_in_silence=("static clv_code read_init_method(", "== 0) return CLV_OK;", "!= 0) return CLV_OK;"))
 of("master/run/run_export.c", "tests/net/training/test_lora.py",
    merged_weights_are_not_scaled=("static void add_product(", "read_value(w, (size_t)at) + scale * sum", "read_value(w, (size_t)at) + sum * (scale > 0)"),
@@ -915,10 +915,33 @@ of("kernels/cpu/attention.c", "tests/ops/test_steps",
 
 # ---- models of Hugging Face ----------------------------------------------------------------------
 HF_CONFIG, HF_GRAPH = "tests/unit/hf/test_hf_config", "tests/unit/hf/test_hf_graph"
+of("common/model/hf/config_values.c", HF_CONFIG,
+   sliding_windows_are_taken_for_all_places=("clv_code clv_hf_require_words(", "if (more) CLV_TRY(clv_hf_require_word(r, at, err));", "if (more && at) CLV_TRY(clv_json_skip(&r->j, err));"),
+   a_number_of_config_json_is_taken_whatever_it_is=("clv_code clv_hf_read_whole(", "(int64_t)at->low, (int64_t)at->high", "INT64_MIN, INT64_MAX"),
+   no_window_is_the_class_default=("clv_code clv_hf_read_window(", "*(int64_t *)address_of_field(r, at) = 0;", ""))
 of("common/model/hf/config.c", HF_CONFIG,
-   sliding_windows_are_taken_for_all_places=("static clv_code require_words(", "if (more) CLV_TRY(require_word(r, at, err));", "if (more && at) CLV_TRY(clv_json_skip(&r->j, err));"),
-   a_key_that_is_missing_is_zero=("static clv_code check_required(", "rows[i].is_required && ", "rows[i].low < 0 && "),
-   a_number_of_config_json_is_taken_whatever_it_is=("static clv_code read_whole(", "(int64_t)at->low, (int64_t)at->high", "INT64_MIN, INT64_MAX"))
+   a_key_that_is_missing_is_zero=("static clv_code check_required(", "t->rows[i].is_required && ", "t->rows[i].low < 0 && "),
+   known_keys_can_be_listed_as_ignored=("static clv_code check_ignored(", ">= 0)", "> 1 << 30)"))
+of("common/model/hf/config_object.c", HF_CONFIG,
+   keys_of_nobody_are_skipped=("static clv_code refuse_or_skip_key(", "if (clv_json_keys_have(r->ignored, name, key->len))", "if (key->len)"),
+   listed_keys_are_refused=("static clv_code refuse_or_skip_key(", "if (clv_json_keys_have(r->ignored, name, key->len))", "if (!key)"))
+of("common/model/hf/config_rope.c", HF_CONFIG,
+   the_old_name_of_a_rope_counts_first=("clv_code clv_hf_apply_rope(", "from->kind >= 0 ? from->kind : CLV_MAX(from->old_kind, 0)", "from->old_kind >= 0 ? from->old_kind : CLV_MAX(from->kind, 0)"),
+   a_rope_without_its_factor_is_taken=("static clv_code check_given(", "if (number > 0)", "if (number >= 0)"))
+of("common/model/hf/hf.c", HF_GRAPH,
+   windows_do_not_bite=("static clv_code check_length(", "c->window && length > c->window", "false"),
+   dynamic_ropes_have_no_limit=("static clv_code check_length(", "length > c->rope.original_positions", "false"))
+of("common/model/hf/distilbert.c", HF_GRAPH,
+   distilbert_drops_nothing_behind_its_layers=("static clv_code add_block(", 'CLV_TRY(clv_hf_add_dropout(b, "ffn.dropout", b->c->hidden_dropout, x, err));', ""))
+of("common/model/hf/llama.c", HF_GRAPH,
+   heads_of_qwen3_have_no_norm=("static clv_code add_head_norm(", "b->c->family != CLV_HF_QWEN3", "heads"),
+   phi3_values_are_its_keys=("static clv_code add_projections(", '"self_attn.value", queries + keys, keys', '"self_attn.value", queries, keys'),
+   llama3_turns_as_linear=("static clv_code add_rotary_positions(", "r->kind == CLV_HF_ROPE_LLAMA3 ? 6 : scaled ? 3 : 2", "scaled ? 3 : 2"))
+of("common/model/hf/config_keys.c", "tests/unit/plan/test_hf_keys",
+   a_reason_is_not_that_of_the_page=("static const hf_row rows[] = {", '"nothing is generated"', '"something is generated"'))
+of("kernels/ops/ops.h", "tests/ops/test_golden rotary",
+   llama3_angles_are_all_divided=("CLV_ROTARY_INLINE double clv_rotary_angle(", "share = share < 0 ? 0 : share > 1 ? 1 : share;", "share = 0;"),
+   linear_angles_are_not_divided=("CLV_ROTARY_INLINE double clv_rotary_angle(", "return f / r->factor;", "return f;"))
 of("common/model/hf/build.c", HF_GRAPH,
    a_tied_head_has_a_weight_of_its_own=("clv_code clv_hf_add_lm_head(", "return b->c->is_head_tied ?", "return b->c->is_head_tied && *x < 0 ?"))
 of("common/model/hf/llama.c", HF_GRAPH,

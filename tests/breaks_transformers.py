@@ -99,7 +99,8 @@ of("common/model/graph/plan_memory.c", "tests/net/training/test_packed_cuda.py",
 of("common/model/hf/encoder.c", "tests/unit/hf/test_hf_graph", types_are_those_of_tokens=("static clv_code add_first_token_type(", "b->c->n_token_types, -1, 0, &rows, err", "b->c->vocabulary, -1, -1, &rows, err"))
 of("kernels/cpu/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads_learns=("static void add_columns(", "row == j->l.padding", "row < 0"))
 of("kernels/ops/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads_learns_in_the_reference=("static clv_code embedding_backward_weight(", "row == l.padding", "row < 0"))
-of("common/model/hf/config.c", "tests/unit/hf/test_hf_config", a_stale_base_counts=("static void apply_overriding_keys(", "rope->theta > 0", "false"), labels_have_one_place=("static void apply_overriding_keys(", "if (r->num_labels)", "if (false)"))
+of("common/model/hf/config_rope.c", "tests/unit/hf/test_hf_config", a_stale_base_counts=("clv_code clv_hf_apply_rope(", "from->theta > 0", "false"))
+of("common/model/hf/config.c", "tests/unit/hf/test_hf_config", labels_have_one_place=("static clv_code apply_overriding_keys(", "if (r->num_labels)", "if (false)"))
 of("master/data/padding_check.c", "tests/unit/plan/test_data_fits",
    pads_inside_are_numbered=("static bool has_no_pad_inside(", "return place == length;", "return place <= length;"),
    texts_of_pads_alone_are_scored=("static bool is_scored_token_last(", "return place + 1 == length;", "return place + 1 == length || !length;"),

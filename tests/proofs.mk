@@ -94,6 +94,12 @@ hf-parity: deps-parity
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) $(OUT)/parity/hf_step
 	$(Q)$(PYTHON) tests/parity/hf.py --out $(OUT) $(PARITY_ARGS)
 
+##+ hf-keys          each key of the newest config.json and adapter_config.json: same outputs or
+#refused
+hf-keys: deps-parity
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) $(OUT)/parity/hf_step $(OUT)/parity/hf_keys
+	$(Q)$(PYTHON) tests/parity/hf_keys.py --out $(OUT) $(PARITY_ARGS)
+
 ##+ hf-base          BERT and LayoutLM of base size over a worker, beside transformers
 hf-base: deps-parity
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all

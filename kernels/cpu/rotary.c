@@ -94,10 +94,10 @@ static void rotary_free(clv_kernel *base) {
 }
 
 static void fill_table(const rotary_kernel *k) {
-  double base = k->k.d.attrs.base;
+  clv_rotary_angles angles = clv_rotary_angles_of(&k->k.d.attrs);
   for (size_t t = 0; t < k->steps; t++)
     for (size_t d = 0; d < k->half; d++) {
-      double angle = (double)t * pow(base, -(double)d / (double)k->half);
+      double angle = (double)t * clv_rotary_angle(&angles, (double)d, (double)k->half);
       k->table[t * 2 * k->half + d] = (float)cos(angle);
       k->table[(t * 2 + 1) * k->half + d] = (float)sin(angle);
     }

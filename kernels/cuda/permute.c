@@ -30,7 +30,7 @@ static clv_code run_rotation(const cuda_kernel *k, const clv_kernel_args *a, con
                    .steps = (size_t)in->dim[1],
                    .heads = heads,
                    .width = (size_t)in->dim[in->rank - 1] / heads,
-                   .base = k->r.d.attrs.base,
+                   .angles = clv_rotary_angles_of(&k->r.d.attrs),
                    .sign = sign};
   cuda_packed p;
   if (!k->r.d.attrs.packed) return clv_gpu_rotate(k->gpu, &r, x, y, err);

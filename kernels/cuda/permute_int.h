@@ -6,6 +6,7 @@
 #define CLEAVE_KERNELS_CUDA_PERMUTE_INT_H
 
 #include "kernels/cuda/packed_int.h"
+#include "kernels/ops/ops.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -25,7 +26,8 @@ clv_code clv_gpu_permute(clv_gpu *g, const cuda_order *o, const float *from, flo
 
 typedef struct cuda_rotary {
   size_t n, steps, heads, width;
-  double base, sign;
+  clv_rotary_angles angles;
+  double sign;
 } cuda_rotary;
 
 clv_code clv_gpu_rotate(clv_gpu *g, const cuda_rotary *r, const float *x, float *y,

@@ -18,6 +18,8 @@
 #ifndef CLEAVE_OPS_H
 #define CLEAVE_OPS_H
 
+#include <math.h>
+
 #include "kernels/kernels.h"
 
 #ifdef __cplusplus
@@ -93,6 +95,9 @@ typedef enum clv_attr_key {
   CLV_ATTR_AFFINE = 57,
   CLV_ATTR_CORRECTION = 58,
   CLV_ATTR_SHIFTS = 59,
+  CLV_ATTR_ORIGINAL = 60,
+  CLV_ATTR_LOW_FREQ_FACTOR = 61,
+  CLV_ATTR_HIGH_FREQ_FACTOR = 62,
   CLV_ATTR_COUNT
 } clv_attr_key;
 
@@ -345,6 +350,40 @@ clv_code clv_check_label(const int64_t *labels, int64_t i, int64_t classes, int6
  * and the error names the sample and the position. */
 clv_code clv_check_position_label(const int64_t *labels, int64_t i, int64_t places, int64_t classes,
                                   int64_t *ret, clv_err *err) CLV_USE_RESULT;
+
+/* ---- angles of rotary ------------------------------------------------------------------------ */
+
+/* The formula is compiled for devices too, as C++. */
+#ifdef __CUDACC__
+#define CLV_ROTARY_INLINE static __device__ inline
+#else
+#define CLV_ROTARY_INLINE static inline
+#endif
+
+/* Angles of an op rotary: its attributes as numbers. */
+typedef struct clv_rotary_angles {
+  double base, factor, original, low, high;
+} clv_rotary_angles;
+
+static inline clv_rotary_angles clv_rotary_angles_of(const clv_attrs *a) {
+  clv_rotary_angles ret = {a->base, a->factor, (double)a->original, a->low_freq_factor,
+                           a->high_freq_factor};
+  return ret;
+}
+
+/* Returns the angle of pair d of a head of 2 `half` values: f = base^(-d / half), divided by
+ * `factor`. If `original` is not 0, a pair that turns `high` times or more within so many steps
+ * keeps f, one that turns `low` times or less has f / factor, and those between are interpolated by
+ * their turns, as in Llama 3.1. */
+CLV_ROTARY_INLINE double clv_rotary_angle(const clv_rotary_angles *r, double d, double half) {
+  const double full_turn = 6.283185307179586;
+  double f = pow(r->base, -d / half);
+  if (r->factor == 1) return f;
+  if (r->original == 0) return f / r->factor;
+  double share = (r->original * f / full_turn - r->low) / (r->high - r->low);
+  share = share < 0 ? 0 : share > 1 ? 1 : share;
+  return f * (share + (1 - share) / r->factor);
+}
 
 #ifdef __cplusplus
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Su et al., 2021, in the form of Llama: the two halves of a head are the two coordinates. At
- * step t values d and d + width/2 are rotated by t / base^(2 d / width); backward rotates by
- * the negative angle.
+ * step t values d and d + width/2 are rotated by t / base^(2 d / width), or less
+ * (clv_rotary_angle); backward rotates by the negative angle.
  */
 #include "kernels/ops/op_int.h"
 
@@ -15,6 +15,10 @@ static clv_code rotary_shape(const clv_op_site *s, clv_shape *ret, clv_err *err)
     return clv_fail(err, CLV_INVALID,
                     "rotary: %lld values do not divide into %lld heads of even width",
                     (long long)values, (long long)heads);
+  if (s->attrs->original && s->attrs->low_freq_factor >= s->attrs->high_freq_factor)
+    return clv_fail(err, CLV_INVALID,
+                    "rotary: low_freq_factor is %g, not below high_freq_factor %g",
+                    s->attrs->low_freq_factor, s->attrs->high_freq_factor);
   return clv_shape_of_input(s, ret, err);
 }
 
@@ -22,10 +26,11 @@ static void rotate_values(const clv_ref_kernel *k, const REAL *x, REAL *y, size_
   const clv_shape *in = &k->d.in[0];
   int64_t steps = k->d.attrs.packed ? k->d.attrs.packed : in->dim[1], heads = k->d.attrs.heads;
   int64_t width = in->dim[in->rank - 1] / heads;
+  clv_rotary_angles angles = clv_rotary_angles_of(&k->d.attrs);
   for (size_t i = 0; i < n; i++) {
     int64_t d = (int64_t)i % width, half = width / 2;
     int64_t t = (int64_t)i / (width * heads) % steps;
-    double angle = (double)t * pow(k->d.attrs.base, -2.0 * (double)(d % half) / (double)width);
+    double angle = (double)t * clv_rotary_angle(&angles, (double)(d % half), (double)half);
     double other = d < half ? -(double)x[i + (size_t)half] : (double)x[i - (size_t)half];
     y[i] = (REAL)(cos(angle) * x[i] + sign * sin(angle) * other);
   }
@@ -63,7 +68,8 @@ CLV_OP_ROW(rotary) = {
     .doc =
         "rotary positions: in each head of [N, T, heads width] values d and d + width/2 of step t "
         "are rotated by t / base^(2 d / width) (no function of torch; transformers' "
-        "apply_rotary_pos_emb); packed: t is counted in each sequence of [T, heads width]",
+        "apply_rotary_pos_emb); factor divides the angles, with `original` as in Llama 3.1 (its "
+        "rope_type llama3); packed: t is counted in each sequence of [T, heads width]",
     .torch_module = "",
     .no_torch_module = "apply_rotary_pos_emb is a function",
     .n_in = 1,
@@ -72,6 +78,10 @@ CLV_OP_ROW(rotary) = {
     .packing = CLV_PACKS_LENGTHS,
     .attrs = {{.key = CLV_ATTR_HEADS, .is_required = true, .low = 1, .high = 65536},
               {.key = CLV_ATTR_BASE, .default_value = 10000, .low = 1, .high = 1e12},
+              {.key = CLV_ATTR_FACTOR, .default_value = 1, .low = 1e-6, .high = 1e6},
+              {.key = CLV_ATTR_ORIGINAL, .low = 0, .high = CLV_EXTENT_MAX},
+              {.key = CLV_ATTR_LOW_FREQ_FACTOR, .default_value = 1, .low = 1e-6, .high = 1e6},
+              {.key = CLV_ATTR_HIGH_FREQ_FACTOR, .default_value = 4, .low = 1e-6, .high = 1e6},
               PACKED_ATTR},
     .shape = rotary_shape,
     .forward = rotary_forward,

@@ -653,11 +653,11 @@ CLEAVE_API cleave_status cleave_load_architecture(cleave_runtime *runtime,
                                                   cleave_module **ret_module,
                                                   cleave_error *error) CLEAVE_RESULT;
 
-/* Loads a model that FOLDER/config.json of Hugging Face describes (bert, roberta, layoutlm, vit,
- * gpt2, llama, qwen2), with the parameter names of its weight files. layers: the part of it to
- * load, such as "embeddings..encoder.layer.3", as in a session file; NULL: options->layers, and if
- * that is NULL too, all. head: "sequence", "token", "masked" or "causal", the layers behind the
- * last block;
+/* Loads a model that FOLDER/config.json of Hugging Face describes (bert, roberta, xlm-roberta,
+ * camembert, layoutlm, distilbert, vit, gpt2, llama, mistral, qwen2, qwen3), with the parameter
+ * names of its weight files. layers: the part of it to load, such as "embeddings..encoder.layer.3",
+ * as in a session file; NULL: options->layers, and if that is NULL too, all. head: "sequence",
+ * "token", "masked" or "causal", the layers behind the last block;
  * NULL: "none". input is that of the whole model: i64 [N, S] token numbers, or f32 [N, channels,
  * height, width]; no position is padding. Only the config is read: give weights or an artifact in
  * the options, else the values are drawn. CLEAVE_INVALID: there is no such file; it is wrong, and

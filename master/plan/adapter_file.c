@@ -40,12 +40,15 @@ static bool is_loaded_from_folder(const clv_stage_spec *s, const clv_param *p, b
   return is_adapter ? s->lora.from != NULL : !p->frozen;
 }
 
-static clv_code read_adapter_settings(const char *folder, clv_peft *ret, clv_err *err) {
+static clv_code read_adapter_settings(const clv_text_list *ignored, const char *folder,
+                                      clv_peft *ret, clv_err *err) {
+  const clv_json_keys keys = {(const char *const *)ignored->items, ignored->n};
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   clv_bytes_printf(&path, "%s/" CLV_PEFT_CONFIG, folder);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for the path of %s", folder);
   CLV_TRY(clv_file_read((const char *)path.data, CLV_PEFT_MAX_CONFIG, &text, err));
-  return clv_peft_parse((const char *)path.data, (const char *)text.data, text.len, ret, err);
+  return clv_peft_parse((const char *)path.data, (const char *)text.data, text.len, &keys, ret,
+                        err);
 }
 
 /* Checks that the rank and the scale of an adapter equal those in its folder, because the values of
@@ -71,7 +74,8 @@ static clv_code check_scales(const clv_blueprint *b, uint32_t stage, const adapt
   const clv_lora_config *l = &b->config->stages[stage].lora;
   CLV_AUTO(clv_peft_clear) clv_peft p = {0};
   prefixed name;
-  CLV_TRY(read_adapter_settings(b->stages[stage].adapter_folder, &p, err));
+  CLV_TRY(read_adapter_settings(&b->config->model.ignore_keys, b->stages[stage].adapter_folder, &p,
+                                err));
   for (int i = 0; l->from && i < b->stages[stage].params->n; i++) {
     const char *param = b->stages[stage].params->list[i].name;
     if (!clv_name_is_of_adapter(param)) continue;

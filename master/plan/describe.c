@@ -513,6 +513,22 @@ static void append_unused_blas(clv_bytes *out) {
                      (int)(why - blas), blas);
 }
 
+/* Appends the keys of config.json and adapter_config.json that are skipped unread. */
+static void append_ignored_keys(const clv_session_config *c, bool json, clv_bytes *out) {
+  const clv_text_list *keys = &c->model.ignore_keys;
+  if (json) clv_bytes_puts(out, ",\"ignored_keys\":[");
+  if (!json && keys->n)
+    clv_bytes_puts(out, "  not read of Hugging Face's files (model.ignore_keys): ");
+  for (size_t i = 0; i < keys->n; i++) {
+    if (i) clv_bytes_puts(out, json ? "," : ", ");
+    if (json)
+      clv_bytes_add_json(out, keys->items[i]);
+    else
+      clv_bytes_puts(out, keys->items[i]);
+  }
+  clv_bytes_puts(out, json ? "]" : keys->n ? "\n" : "");
+}
+
 clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *out, clv_err *err) {
   const clv_session_config *c = b->config;
   CLV_AUTO(clv_placed_schedule_freep) clv_placed_schedule *l = NULL;
@@ -526,6 +542,7 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
                      (unsigned long long)c->train.batch, b->micro_batches,
                      clv_compute_name(c->train.dtype));
     append_slower_ops(b, true, out);
+    append_ignored_keys(c, true, out);
     clv_bytes_puts(out, ",\"stages\":[");
   } else {
     clv_bytes_printf(out, "session %s: batch %llu in %u micro-batches%s (%s), loss %s at %s%s\n",
@@ -535,6 +552,7 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
                      node_name_of(b, b->n_stages), bf16_text(c));
     append_slower_ops(b, false, out);
     append_unused_blas(out);
+    append_ignored_keys(c, false, out);
   }
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_stage_usage f;

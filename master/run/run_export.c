@@ -477,13 +477,14 @@ static clv_code write_hf_config(const export *x, const char *folder, clv_err *er
   CLV_AUTO(clv_bytes_done) clv_bytes from = {0}, to = {0}, text = {0}, out = {0};
   CLV_AUTO(clv_classes_free) clv_classes classes = {0};
   const clv_model_config *m = &x->session->model;
-  clv_hf_config model;
+  int family = clv_model_hf_family(x->session);
   clv_bytes_printf(&from, "%s/config.json", m->hf);
   clv_bytes_printf(&to, "%s/config.json", folder);
   if (from.failed || to.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  CLV_TRY(clv_hf_config_read(m->hf, &model, err));
+  if (family < 0) CLV_TRY(clv_model_check_hf(x->session, err));
   CLV_TRY(clv_file_read((const char *)from.data, MAX_CONFIG_BYTES, &text, err));
-  const char *class = clv_hf_class_name(model.family, (clv_hf_head)(m->head - CLV_HEAD_NONE));
+  const char *class =
+      clv_hf_class_name((clv_hf_family)family, (clv_hf_head)(m->head - CLV_HEAD_NONE));
   CLV_TRY(read_classes(x, &classes, err));
   const char *const *class_names = classes.n && classes.n == count_labels(m) ? classes.names : NULL;
   CLV_TRY(clv_weights_make_hf_config(text.data, text.len, (const char *)from.data, class,

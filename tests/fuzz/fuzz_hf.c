@@ -43,9 +43,14 @@ static void build_graph(const clv_hf_config *c, clv_hf_head head) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  clv_hf_config c;
-  clv_err err = {0};
-  clv_code code = clv_hf_config_parse("fuzz", (const char *)data, size, &c, &err);
+  static const char *const unknown[] = {"auto_map", "surprise"};
+  const clv_json_keys ignored = {unknown, CLV_COUNT(unknown)};
+  clv_hf_config c, other;
+  clv_err err = {0}, other_err;
+  clv_code code = clv_hf_config_parse("fuzz", (const char *)data, size, NULL, &c, &err);
+  clv_code skipping =
+      clv_hf_config_parse("fuzz", (const char *)data, size, &ignored, &other, &other_err);
+  NEVER(code == CLV_OK && skipping != CLV_OK);
   NEVER(code != CLV_OK && !strstr(err.text, "fuzz:"));
   CLV_AUTO(clv_hf_labels_clear) clv_hf_labels names = {0};
   if (clv_hf_labels_parse("fuzz", (const char *)data, size, &names, &err) == CLV_OK)

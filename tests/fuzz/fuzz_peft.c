@@ -23,13 +23,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   CLV_AUTO(clv_peft_clear) clv_peft p = {0}, read = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   clv_err err = {0};
-  if (clv_peft_parse("fuzz", (const char *)data, size, &p, &err) != CLV_OK) {
+  if (clv_peft_parse("fuzz", (const char *)data, size, NULL, &p, &err) != CLV_OK) {
     NEVER(!strstr(err.text, "fuzz:"));
     return 0;
   }
   if (!isfinite(p.dropout)) return 0;
   clv_peft_write(&p, "base", layers, 2, layers, 1, &out);
-  NEVER(clv_peft_parse("again", (const char *)out.data, out.len, &read, &err) != CLV_OK);
+  NEVER(clv_peft_parse("again", (const char *)out.data, out.len, NULL, &read, &err) != CLV_OK);
   for (size_t i = 0; i < CLV_COUNT(layers); i++) compare_settings(&p, &read, layers[i]);
   for (size_t i = 0; i < p.n_patterns; i++) compare_settings(&p, &read, p.patterns[i].name);
   return 0;

@@ -14,6 +14,7 @@ learning-rate schedules, gradient clipping.
 X.bin is the values, little-endian; X.txt has a line per tensor: NAME DTYPE OFFSET RANK EXTENT...
 """
 import json
+import math
 import os
 import subprocess
 import sys
@@ -234,15 +235,27 @@ def attend(q, k, v, lengths=None, *, a, training):
 
 def rotary(x, lengths, a):
     if a["packed"]:
-        return packed(lambda v, _: rotate(v, int(a["heads"]), a["base"]), (x, lengths), a, x * 0)
-    return rotate(x, int(a["heads"]), a["base"])
+        return packed(lambda v, _: rotate(v, a), (x, lengths), a, x * 0)
+    return rotate(x, a)
 
 
-def rotate(x, heads, base):
-    """As transformers has it for Llama."""
+def angles(width, a):
+    """Of a step, by pair: as transformers has it for Llama, with rope_type linear and llama3."""
+    f = 1 / a["base"] ** (torch.arange(0, width, 2).double() / width)
+    if a["factor"] == 1 or not a["original"]:
+        return f / a["factor"]
+    length, low, high = 2 * math.pi / f, a["low_freq_factor"], a["high_freq_factor"]
+    smooth = (a["original"] / length - low) / (high - low)
+    found = torch.where(length > a["original"] / low, f / a["factor"], f)
+    medium = (length <= a["original"] / low) & (length >= a["original"] / high)
+    return torch.where(medium, (1 - smooth) * f / a["factor"] + smooth * f, found)
+
+
+def rotate(x, a):
     n, t, f = x.shape
+    heads = int(a["heads"])
     width = f // heads
-    angle = torch.arange(t).double()[:, None] / base ** (torch.arange(0, width, 2).double() / width)
+    angle = torch.arange(t).double()[:, None] * angles(width, a)
     cos, sin = (torch.cat([w, w], -1).to(x.dtype)[:, None] for w in (angle.cos(), angle.sin()))
     x = x.reshape(n, t, heads, width)
     other = torch.cat([-x[..., width // 2:], x[..., :width // 2]], -1)

@@ -26,6 +26,13 @@ CONFIGS = {
              "tie_word_embeddings": False},
     "llama": {**TEXT, "num_key_value_heads": 2},
     "qwen2": {**TEXT, "num_key_value_heads": 2},
+    "xlm-roberta": {**TEXT, "tie_word_embeddings": False},
+    "camembert": {**TEXT, "tie_word_embeddings": False},
+    "distilbert": {"dim": 16, "n_heads": 4, "n_layers": 2, "hidden_dim": 24, "vocab_size": 50,
+                   "max_position_embeddings": 20, "tie_word_embeddings": False},
+    "mistral": {**TEXT, "num_key_value_heads": 2},
+    "qwen3": {**TEXT, "num_key_value_heads": 2, "head_dim": 6},
+    "phi3": {**TEXT, "num_key_value_heads": 2, "pad_token_id": 0},
     "vit": {**COMMON, "image_size": 8, "patch_size": 4},
 }
 

@@ -23,7 +23,9 @@ import hf  # noqa: E402
 LIMIT, GRADIENT_LIMIT, RECORDS = 1e-5, 1e-4, 6
 NOT_AT_ALL, TWO_STEPS = ("{kind: sgd, lr: 1e-300}", 1), ("{kind: adamw, lr: 0.01}", 2)
 TARGETS = {"bert": ["query", "value"], "layoutlm": ["query", "value"], "roberta": ["query", "value"], "gpt2": ["c_attn"],
-           "llama": ["q_proj", "v_proj"], "qwen2": ["q_proj", "v_proj"]}
+           "llama": ["q_proj", "v_proj"], "qwen2": ["q_proj", "v_proj"], "mistral": ["q_proj", "v_proj"],
+           "qwen3": ["q_proj", "v_proj"], "phi3": ["qkv_proj", "o_proj"], "xlm-roberta": ["query", "value"], "camembert": ["query", "value"],
+           "distilbert": ["q_lin", "v_lin"]}
 NOT_IN_PEFT = {"vit": "peft names adapters after modules in memory, which transformers 5 calls otherwise than its files"}
 worst, poolers = {}, set()
 

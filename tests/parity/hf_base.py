@@ -10,7 +10,6 @@ norm, or at most twice as far from PyTorch in float64 as PyTorch's own float32 i
 """
 import argparse
 import json
-import math
 import os
 import shutil
 import sys
@@ -124,21 +123,7 @@ def judged(rows):
         tensors.append(t)
     zeros = {t.name for t in tensors if t.is_zero()}
     alone = [t for t in tensors if t.figure != "update" or t.rule(zeros)]
-    return [*alone, *together(tensors, alone, zeros)]
-
-
-def together(tensors, alone, zeros):
-    """Updates of which one tensor alone keeps to no rule are judged as one vector of all that are
-    not zero. The first step of Adam moves an element whose gradient is rounding by a whole step, in
-    either direction; there are few, and chance decides in which tensors they are."""
-    if len(alone) == len(tensors):
-        return []
-    for t in set(tensors) - set(alone):
-        print(f"    not alone: update of {t.name}: {t.worst:.1e} from PyTorch's, {t.ratio():.2f} times as far from float64")
-    every, of = hf.Tensor("update", "all parameters together"), [t for t in tensors if t.figure == "update" and t.name not in zeros]
-    every.worst = math.sqrt(sum((t.worst * n) ** 2 for t, n in ((t, math.sqrt(t.norms[0])) for t in of)) / sum(t.norms[0] for t in of))
-    every.ours, every.theirs = sum(t.ours for t in of), sum(t.theirs for t in of)
-    return [every]
+    return [*alone, *hf.together(tensors, alone, zeros)]
 
 
 def compare(cluster, family):

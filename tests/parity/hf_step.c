@@ -70,7 +70,7 @@ static clv_code add_layers(model *m, char *const *argv, const clv_weights_file *
   int head = 0;
   while (head < CLV_HF_HEADS && strcmp(argv[2], clv_hf_head_name((clv_hf_head)head))) head++;
   if (head == CLV_HF_HEADS) return clv_fail(err, CLV_INVALID, "no head '%s'", argv[2]);
-  CLV_TRY(clv_hf_config_read(argv[1], &c, err));
+  CLV_TRY(clv_hf_config_read(argv[1], NULL, &c, err));
   CLV_TRY(clv_graph_new(&m->graph, err));
   CLV_TRY(add_named_input(m, f, clv_hf_takes_tokens(&c) ? "ids" : "pixels", &in.records, err));
   CLV_TRY(add_named_input(m, f, "boxes", &in.boxes, err));

@@ -237,6 +237,7 @@ PROOFS = (
           short={"PARITY_ARGS": "lenet unet transformer siamese"}, minutes=40),
     Proof("token-parity", "no text differs", tokens, ("tests/parity/tokens.py", "tests/parity/token_kinds.py", "tests/golden/make_tokens.py", "master/tokens"), minutes=25),
     Proof("hf-parity", NONE_FAILED, suites(1), ("tests/parity/hf.py", "tests/parity/hf_step.c", "common/model/hf"), minutes=5),
+    Proof("hf-keys", NONE_FAILED, suites(1), ("tests/parity/hf_keys.py", "tests/parity/hf_keys.c", "tests/parity/hf.py", "common/model/hf", "common/model/weights/peft.c"), minutes=20),
     Proof("peft-parity", NONE_FAILED, suites(1), ("tests/parity/adapters.py", "common/model/weights/peft.c", "common/model/graph/lora.c"), minutes=2),
     Proof("hf-base", NONE_FAILED, suites(1), ("tests/parity/hf_base.py", "tests/parity/hf.py", "common/model/hf", LIB), minutes=6),
     Proof("hf-files", NONE_FAILED, suites(1), ("tests/parity/exchange.py", "tests/parity/hf.py", "common/model/hf", "common/model/weights", LIB), minutes=5),

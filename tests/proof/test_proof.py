@@ -211,6 +211,7 @@ SAMPLES = {  # what each prints when it is well, and what has to count against i
     "parity": ("16 passed, 0 failed, 1 skipped", "15 passed, 1 failed"),
     "hf-parity": ("16 passed, 0 failed", "15 passed, 1 failed"),
     "peft-parity": ("16 passed, 0 failed", "15 passed, 1 failed"),
+    "hf-keys": ("2900 passed, 0 failed", "2899 passed, 1 failed"),
     "hf-base": ("2 passed, 0 failed", "1 passed, 1 failed"),
     "hf-files": ("32 passed, 0 failed, 1 skipped", "31 passed, 1 failed, 1 skipped"),
     "seed-000": ("ok micro F1, mean of 3 seeds: 97.00 %, PyTorch 97.10 %, apart -0.10 points, at least -0.5\nok seed 000",

@@ -14,6 +14,12 @@ static const char *const kind_nouns[] = {
     [CLV_JSON_NULL] = "null",   [CLV_JSON_BOOL] = "true or false", [CLV_JSON_NUMERAL] = "a number",
     [CLV_JSON_TEXT] = "a text", [CLV_JSON_LIST] = "a list",        [CLV_JSON_OBJECT] = "an object"};
 
+bool clv_json_keys_have(const clv_json_keys *keys, const char *key, size_t len) {
+  for (size_t i = 0; keys && i < keys->n; i++)
+    if (strlen(keys->names[i]) == len && memcmp(keys->names[i], key, len) == 0) return true;
+  return false;
+}
+
 clv_code clv_json_fail(const clv_json *j, size_t at, clv_err *err, const char *fmt, ...) {
   char text[CLV_ERR_TEXT];
   size_t line = j->lines_before + 1, column = 1;

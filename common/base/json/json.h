@@ -36,6 +36,14 @@ typedef struct clv_json {
   unsigned depth;
 } clv_json;
 
+/* Keys of a file that its reader skips although it does not know them. */
+typedef struct clv_json_keys {
+  const char *const *names; /* [n] */
+  size_t n;
+} clv_json_keys;
+/* True if the list has the key of `len` bytes. keys NULL: an empty list. */
+bool clv_json_keys_have(const clv_json_keys *keys, const char *key, size_t len);
+
 /* Fails with "label:line:column: ..." of the byte at offset `at`. */
 clv_code clv_json_fail(const clv_json *j, size_t at, clv_err *err, const char *fmt, ...)
     CLV_PRINTF(4, 5);

@@ -385,10 +385,12 @@ typedef enum clv_head_choice {
 } clv_head_choice;
 
 typedef struct clv_model_config {
-  clv_config_pos pos, arch_pos, hf_pos, head_pos;
+  clv_config_pos pos, arch_pos, hf_pos, head_pos, ignore_keys_pos;
   clv_arch arch; /* CLV_ARCH_NONE when the model is given by `layers` or `hf`, or not at all */
   char *hf;      /* folder with a config.json of Hugging Face; NULL: not given */
   clv_head_choice head;
+  /* keys of config.json and adapter_config.json that are skipped although they are not known */
+  clv_text_list ignore_keys;
   size_t n_attrs;
   clv_attr_spec *attrs; /* attributes of the architecture, or of the model by `hf` */
   size_t n_layers;

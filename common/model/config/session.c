@@ -243,6 +243,16 @@ bool clv_model_is_given(const clv_model_config *m) {
   return m->arch != CLV_ARCH_NONE || m->n_layers > 0 || m->hf;
 }
 
+/* Refuses model.ignore_keys in a session that reads no file of Hugging Face. */
+static clv_code check_ignore_keys(const clv_session_config *c, clv_err *err) {
+  bool adapters = false;
+  for (size_t i = 0; i < c->n_stages; i++) adapters |= c->stages[i].lora.from != NULL;
+  if (!c->model.ignore_keys.n || c->model.hf || adapters) return CLV_OK;
+  return fail_at(c, c->model.ignore_keys_pos, err,
+                 "model.ignore_keys lists keys of config.json and adapter_config.json, and the "
+                 "session has neither model.hf nor lora.from: leave it out");
+}
+
 /* Checks that model.head is given with model.hf, and only then. */
 static clv_code check_model_hf(const clv_session_config *c, clv_err *err) {
   const clv_model_config *m = &c->model;
@@ -259,6 +269,7 @@ static clv_code check_model(const clv_session_config *c, clv_err *err) {
   if ((m->arch != CLV_ARCH_NONE) + (m->n_layers > 0) + (m->hf != NULL) > 1)
     return fail_at(c, m->pos, err, "a model has an arch, layers or hf, and no two of them");
   CLV_TRY(check_model_hf(c, err));
+  CLV_TRY(check_ignore_keys(c, err));
   if (m->pos.column && !clv_model_is_given(m))
     return fail_at(c, m->pos, err, "a model needs an arch, layers or hf");
   if (m->n_attrs && m->arch == CLV_ARCH_NONE && !m->hf)

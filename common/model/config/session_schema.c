@@ -339,13 +339,17 @@ static const clv_row rows[] = {
     {.path = "model.arch", .kind = CLV_ROW_ENUM, .offset = AT(model.arch), .names = arch_names,
      .pos_offset = AT(model.arch_pos), .sample = "mlp", .doc = "A named architecture, instead of layers."},
     {.path = "model.hf", .kind = CLV_ROW_PATH, .offset = AT(model.hf), .pos_offset = AT(model.hf_pos),
-     .sample = "layoutlm-base", .doc = "Folder with a config.json as Hugging Face writes it (bert, roberta, layoutlm, vit, gpt2, "
-            "llama, qwen2), instead of layers."},
+     .sample = "layoutlm-base", .doc = "Folder with a config.json as Hugging Face writes it (bert, roberta, xlm-roberta, camembert, "
+            "layoutlm, distilbert, vit, gpt2, llama, mistral, qwen2, qwen3, phi3), instead of layers."},
     {.path = "model.head", .kind = CLV_ROW_ENUM, .offset = AT(model.head), .pos_offset = AT(model.head_pos),
      .names = head_names, .sample = "token",
      .doc = "For hf, the head behind the last block: it classifies the sample (sequence) or "
             "each token (token), predicts hidden tokens (masked) or the next token (causal); or "
             "none."},
+    {.path = "model.ignore_keys", .kind = CLV_ROW_TEXTS, .offset = AT(model.ignore_keys),
+     .pos_offset = AT(model.ignore_keys_pos), .min = 1, .sample = "[auto_map]",
+     .doc = "Keys of config.json and of adapter_config.json that Cleave does not know, and that "
+            "you know to change nothing. Others that it does not know are refused."},
     {.path = "model.layers", .kind = CLV_ROW_LIST, .offset = AT(model.layers),
      .count_offset = AT(model.n_layers), .entry_bytes = sizeof(clv_layer_spec), .min = 1,
      .doc = "The layers, first to last."},

@@ -44,7 +44,8 @@ static const struct {
     [CLV_ATTR_DIM] = KEY(dim, KIND_INT, "dimension; negative ones count from the end"),
     [CLV_ATTR_START] = KEY(start, KIND_INT, "first index; negative ones count from the end"),
     [CLV_ATTR_STOP] = KEY(stop, KIND_INT, "first index behind; negative ones count from the end"),
-    [CLV_ATTR_FACTOR] = KEY(factor, KIND_REAL, "number to multiply by"),
+    [CLV_ATTR_FACTOR] =
+        KEY(factor, KIND_REAL, "number to multiply by; of rotary, to divide angles by"),
     [CLV_ATTR_FORWARD_MS] = KEY(forward_ms, KIND_INT, "milliseconds that forward takes"),
     [CLV_ATTR_INPUT_MS] = KEY(input_ms, KIND_INT, "milliseconds that the input gradient takes"),
     [CLV_ATTR_WEIGHT_MS] = KEY(weight_ms, KIND_INT, "milliseconds that the weight gradient takes"),
@@ -102,6 +103,12 @@ static const struct {
     [CLV_ATTR_AFFINE] = KEY(affine, KIND_BOOL, "whether channels have a weight and a bias"),
     [CLV_ATTR_CORRECTION] = KEY(correction, KIND_INT, "number by which the divisor is smaller"),
     [CLV_ATTR_SHIFTS] = KEY(shifts, KIND_INT, "places by which values move"),
+    [CLV_ATTR_ORIGINAL] =
+        KEY(original, KIND_INT, "steps of the training before; 0: factor divides all angles"),
+    [CLV_ATTR_LOW_FREQ_FACTOR] =
+        KEY(low_freq_factor, KIND_REAL, "turns within these up to which factor divides an angle"),
+    [CLV_ATTR_HIGH_FREQ_FACTOR] =
+        KEY(high_freq_factor, KIND_REAL, "turns within these from which an angle is not divided"),
     [CLV_ATTR_INIT_ZERO] = KEY(init_zero, KIND_BOOL, "whether it begins with 0"),
 };
 

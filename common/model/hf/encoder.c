@@ -80,8 +80,9 @@ static clv_code add_first_token_type(hf_builder *b, int *x, clv_err *err) {
 
 static clv_code add_embeddings(hf_builder *b, int *x, clv_err *err) {
   const clv_hf_config *c = b->c;
-  hf_positions places = {.rows = c->max_positions,
-                         .first_row = c->family == CLV_HF_ROBERTA ? c->padding_token + 1 : 0};
+  hf_positions places = {
+      .rows = c->max_positions,
+      .first_row = clv_hf_numbers_from_padding(c->family) ? c->padding_token + 1 : 0};
   clv_hf_set_prefix(b, "%sembeddings.", clv_hf_param_prefix(c, b->head));
   CLV_TRY(clv_hf_add_token_embedding(b, "word_embeddings", x, err));
   CLV_TRY(clv_hf_add_positions(b, "position_embeddings", &places, x, err));
@@ -149,7 +150,7 @@ static clv_code add_token_head(hf_builder *b, int *x, clv_err *err) {
 }
 
 static clv_code add_sequence_head(hf_builder *b, int *x, clv_err *err) {
-  if (b->c->family == CLV_HF_ROBERTA) return add_roberta_sequence_head(b, x, err);
+  if (clv_hf_numbers_from_padding(b->c->family)) return add_roberta_sequence_head(b, x, err);
   clv_hf_set_prefix(b, "%spooler.", clv_hf_param_prefix(b->c, b->head));
   CLV_TRY(clv_hf_take_first_token(b, "first", x, err));
   CLV_TRY(clv_hf_add_dense(b, "dense", b->c->hidden_size, true, x, err));
@@ -160,7 +161,7 @@ static clv_code add_sequence_head(hf_builder *b, int *x, clv_err *err) {
 /* Adds the head for masked tokens: dense, activation, norm and the linear layer to the vocabulary.
  */
 static clv_code add_masked_head(hf_builder *b, int *x, clv_err *err) {
-  bool is_roberta = b->c->family == CLV_HF_ROBERTA;
+  bool is_roberta = clv_hf_numbers_from_padding(b->c->family);
   clv_op act = is_roberta ? CLV_OP_GELU : b->c->activation;
   clv_hf_set_prefix(b, is_roberta ? "lm_head." : "cls.predictions.transform.");
   CLV_TRY(clv_hf_add_dense(b, "dense", b->c->hidden_size, true, x, err));

@@ -10,10 +10,19 @@
 #include "common/model/hf/hf_int.h"
 
 static clv_code (*const builds[CLV_HF_FAMILIES])(hf_builder *b, int *x, clv_err *err) = {
-    [CLV_HF_BERT] = clv_hf_add_encoder,     [CLV_HF_ROBERTA] = clv_hf_add_encoder,
-    [CLV_HF_LAYOUTLM] = clv_hf_add_encoder, [CLV_HF_VIT] = clv_hf_add_vit,
-    [CLV_HF_GPT2] = clv_hf_add_gpt2,        [CLV_HF_LLAMA] = clv_hf_add_llama,
-    [CLV_HF_QWEN2] = clv_hf_add_llama};
+    [CLV_HF_BERT] = clv_hf_add_encoder,
+    [CLV_HF_ROBERTA] = clv_hf_add_encoder,
+    [CLV_HF_XLM_ROBERTA] = clv_hf_add_encoder,
+    [CLV_HF_CAMEMBERT] = clv_hf_add_encoder,
+    [CLV_HF_LAYOUTLM] = clv_hf_add_encoder,
+    [CLV_HF_DISTILBERT] = clv_hf_add_distilbert,
+    [CLV_HF_VIT] = clv_hf_add_vit,
+    [CLV_HF_GPT2] = clv_hf_add_gpt2,
+    [CLV_HF_LLAMA] = clv_hf_add_llama,
+    [CLV_HF_MISTRAL] = clv_hf_add_llama,
+    [CLV_HF_QWEN2] = clv_hf_add_llama,
+    [CLV_HF_QWEN3] = clv_hf_add_llama,
+    [CLV_HF_PHI3] = clv_hf_add_llama};
 
 static clv_code check_head(const clv_hf_config *c, clv_hf_head head, clv_err *err) {
   char known[96] = "";
@@ -47,6 +56,26 @@ static clv_code check_records_input(const clv_hf_config *c, const clv_graph *g, 
                   clv_dtype_name(g->nodes[node].dtype), text);
 }
 
+/* Refuses sequences in which positions would see or turn otherwise than the graph has it: longer
+ * than the sliding window, or than the positions up to which dynamic angles are the default
+ * ones. */
+static clv_code check_length(const clv_hf_config *c, const clv_graph *g, int node, clv_err *err) {
+  int64_t length = g->nodes[node].shape.dim[1];
+  if (!clv_hf_takes_tokens(c)) return CLV_OK;
+  if (c->window && length > c->window)
+    return clv_fail(err, CLV_INVALID,
+                    "records have %lld positions, and sliding_window of config.json lets a "
+                    "position see %lld: give records of at most that length",
+                    (long long)length, (long long)c->window);
+  if (c->rope.kind == CLV_HF_ROPE_DYNAMIC && length > c->rope.original_positions)
+    return clv_fail(err, CLV_INVALID,
+                    "records have %lld positions, and rope_type dynamic of config.json turns those "
+                    "beyond %lld (max_position_embeddings) by other angles for every length: give "
+                    "records of at most that length",
+                    (long long)length, (long long)c->rope.original_positions);
+  return CLV_OK;
+}
+
 clv_code clv_hf_add_layers(const clv_hf_config *c, clv_hf_head head, int64_t labels,
                            const clv_hf_inputs *inputs, clv_graph *g, uint32_t *layer, int *last,
                            clv_err *err) {
@@ -59,6 +88,7 @@ clv_code clv_hf_add_layers(const clv_hf_config *c, clv_hf_head head, int64_t lab
   int x = inputs->records;
   CLV_TRY(check_head(c, head, err));
   CLV_TRY(check_records_input(c, g, x, err));
+  CLV_TRY(check_length(c, g, x, err));
   if (clv_hf_takes_boxes(c) && inputs->boxes < 0)
     return clv_fail(err, CLV_INVALID, "a layoutlm needs the input 'boxes' in addition to tokens");
   snprintf(g->name_prefix, sizeof g->name_prefix, "%s", clv_hf_param_prefix(c, head));

@@ -8,8 +8,9 @@
  *                             + B[x1 - x0] + T[0]))
  *   block      a = LN(h + dropout(O attention(Q h, K h, V h))), h' = LN(a + dropout(F act(G a)))
  *
- * BERT and RoBERTa have no boxes (X, Y, H, B); ViT, GPT-2, Llama and Qwen2 normalise the input of
- * attention and feed-forward, not the sum. N is the batch, S the number of positions of a sample.
+ * BERT, RoBERTa, XLM-R, CamemBERT and DistilBERT have no boxes (X, Y, H, B), and DistilBERT no T.
+ * ViT, GPT-2, Llama, Mistral, Qwen2, Qwen3 and Phi-3 normalise the input of attention and
+ * feed-forward, not the sum. N is the batch, S the number of positions of a sample.
  *
  * Ownership: a config is a plain struct, and no function keeps its arguments. Threads: no state.
  * Limits: 1 MiB of config.json; sizes as the table of config.c says.
@@ -17,6 +18,7 @@
 #ifndef CLEAVE_HF_H
 #define CLEAVE_HF_H
 
+#include "common/base/json/json.h"
 #include "common/model/graph/graph.h"
 
 #ifdef __cplusplus
@@ -26,11 +28,17 @@ extern "C" {
 typedef enum clv_hf_family {
   CLV_HF_BERT,
   CLV_HF_ROBERTA,
+  CLV_HF_XLM_ROBERTA, /* RoBERTa with another vocabulary, as CamemBERT */
+  CLV_HF_CAMEMBERT,
   CLV_HF_LAYOUTLM,
+  CLV_HF_DISTILBERT,
   CLV_HF_VIT,
-  CLV_HF_GPT2,
+  CLV_HF_GPT2, /* this and the following are decoders */
   CLV_HF_LLAMA,
+  CLV_HF_MISTRAL,
   CLV_HF_QWEN2,
+  CLV_HF_QWEN3,
+  CLV_HF_PHI3,
   CLV_HF_FAMILIES
 } clv_hf_family;
 
@@ -43,6 +51,29 @@ typedef enum clv_hf_head {
   CLV_HF_CAUSAL,   /* predicts the token after each position, [N, S, vocabulary] */
   CLV_HF_HEADS
 } clv_hf_head;
+
+/* Kinds of rotary positions: the values of rope_type. With f = base^(-2 d / width) for pair d of a
+ * head and L positions of training, a position t turns the pair by t times
+ *
+ *   default  f
+ *   linear   f / factor
+ *   dynamic  f up to max_position_embeddings, beyond which every length has other angles: refused
+ *   llama3   f (s + (1 - s) / factor), where s is (L f / 2 pi - low) / (high - low) within 0..1
+ */
+typedef enum clv_hf_rope_kind {
+  CLV_HF_ROPE_DEFAULT,
+  CLV_HF_ROPE_LINEAR,
+  CLV_HF_ROPE_DYNAMIC,
+  CLV_HF_ROPE_LLAMA3,
+  CLV_HF_ROPE_KINDS
+} clv_hf_rope_kind;
+
+/* Rotary positions other than the default ones. Numbers that the kind does not have are 0. */
+typedef struct clv_hf_rope {
+  clv_hf_rope_kind kind;
+  double factor, low_freq_factor, high_freq_factor;
+  int64_t original_positions; /* positions of the training before; of dynamic: its limit */
+} clv_hf_rope;
 
 /* Contents of a config.json. Fields for keys that the family does not have are 0 or false. */
 typedef struct clv_hf_config {
@@ -61,18 +92,39 @@ typedef struct clv_hf_config {
   double embedding_dropout, hidden_dropout, attention_dropout, head_dropout;
   /* eps of norms; standard deviation of initial weights; base of rotary positions */
   double eps, init_deviation, rope_base;
+  clv_hf_rope rope;
+  /* positions that a position sees, itself included, as sliding_window says; 0: all before it */
+  int64_t window;
   clv_op activation;
   bool is_head_tied; /* the token table is also the weight of the head */
   bool qkv_bias, out_bias, inner_bias;
 } clv_hf_config;
 
-/* Parses the text of a config.json. CLV_INVALID: the text is `label:line:column: text`, or
- * `label: text` for a missing key. */
-clv_code clv_hf_config_parse(const char *label, const char *text, size_t len, clv_hf_config *ret,
+/* Parses the text of a config.json. ignored: keys that are skipped although no row of the table of
+ * keys has them (model.ignore_keys of a session); NULL: none. CLV_INVALID: the text is
+ * `label:line:column: text`, or `label: text` for a missing key or an ignored one that has a
+ * row. */
+clv_code clv_hf_config_parse(const char *label, const char *text, size_t len,
+                             const clv_json_keys *ignored, clv_hf_config *ret,
                              clv_err *err) CLV_USE_RESULT;
 /* Reads and parses FOLDER/config.json. CLV_NOT_FOUND: there is no such file; CLV_EXHAUSTED: it is
  * too large; CLV_INVALID: as clv_hf_config_parse. */
-clv_code clv_hf_config_read(const char *folder, clv_hf_config *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_config_read(const char *folder, const clv_json_keys *ignored, clv_hf_config *ret,
+                            clv_err *err) CLV_USE_RESULT;
+
+/* A row of the table of keys of config.json, for documents. Texts are static. */
+typedef struct clv_hf_key {
+  const char *names;       /* the keys, with a blank between two */
+  unsigned families;       /* bit 1 << f of each clv_hf_family f that has them; 0: all */
+  const char *outcome;     /* "done", "harmless", "refused unless null" and such */
+  const char *word;        /* the only value accepted, after "refused unless"; NULL: none */
+  const char *reason;      /* why, or a remark; NULL: none */
+  const char *primary_key; /* of a second name the first one; NULL: it is the first */
+} clv_hf_key;
+/* Returns false if the table has fewer than i + 1 rows. */
+bool clv_hf_describe_key(size_t i, clv_hf_key *ret);
+/* As clv_hf_describe_key, of the keys within rope_parameters and rope_scaling. */
+bool clv_hf_describe_rope_key(size_t i, clv_hf_key *ret);
 
 /* Reads the text of FOLDER/config.json, and returns it and the file's path. */
 clv_code clv_hf_config_read_text(const char *folder, clv_bytes *ret_path, clv_bytes *ret_text,
@@ -107,6 +159,9 @@ const char *clv_hf_class_name(clv_hf_family family, clv_hf_head head);
 bool clv_hf_takes_tokens(const clv_hf_config *c);
 /* True if the model reads a box for each token. */
 bool clv_hf_takes_boxes(const clv_hf_config *c);
+/* True if the position of a token counts only tokens before it that are no padding, and the first
+ * one has the number of the padding token and 1, as in RoBERTa. */
+bool clv_hf_numbers_from_padding(clv_hf_family family);
 /* True if attention is causal: a position attends only to itself and to earlier positions. */
 bool clv_hf_is_decoder(const clv_hf_config *c);
 

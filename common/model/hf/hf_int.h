@@ -97,6 +97,7 @@ clv_code clv_hf_add_lm_head(hf_builder *b, const char *name, bool bias, int *x,
 
 /* Add all nodes of a family, from the inputs to the head's output. */
 clv_code clv_hf_add_encoder(hf_builder *b, int *x, clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_add_distilbert(hf_builder *b, int *x, clv_err *err) CLV_USE_RESULT;
 clv_code clv_hf_add_vit(hf_builder *b, int *x, clv_err *err) CLV_USE_RESULT;
 clv_code clv_hf_add_gpt2(hf_builder *b, int *x, clv_err *err) CLV_USE_RESULT;
 clv_code clv_hf_add_llama(hf_builder *b, int *x, clv_err *err) CLV_USE_RESULT;

@@ -14,6 +14,13 @@ _Static_assert((int)CLV_HEAD_NONE == CLV_HF_NO_HEAD + 1 &&
                    (int)CLV_HEAD_CAUSAL == CLV_HF_CAUSAL + 1,
                "one order");
 
+/* Reads the config.json of model.hf. */
+static clv_code read_config(const clv_session_config *c, clv_hf_config *ret, clv_err *err) {
+  const clv_json_keys ignored = {(const char *const *)c->model.ignore_keys.items,
+                                 c->model.ignore_keys.n};
+  return clv_hf_config_read(c->model.hf, &ignored, ret, err);
+}
+
 static clv_code fail_at_hf(const clv_session_config *c, const clv_err *why, clv_err *err) {
   return clv_session_fail_at(c, c->model.hf_pos, err, "model.hf: %s", why->text);
 }
@@ -21,8 +28,7 @@ static clv_code fail_at_hf(const clv_session_config *c, const clv_err *why, clv_
 bool clv_hf_model_takes_tokens(const clv_session_config *c) {
   clv_hf_config model;
   clv_err unused_err;
-  return clv_hf_config_read(c->model.hf, &model, &unused_err) != CLV_OK ||
-         clv_hf_takes_tokens(&model);
+  return read_config(c, &model, &unused_err) != CLV_OK || clv_hf_takes_tokens(&model);
 }
 
 clv_model_padding clv_model_padding_of(const clv_session_config *c) {
@@ -30,9 +36,9 @@ clv_model_padding clv_model_padding_of(const clv_session_config *c) {
   clv_hf_head head = (clv_hf_head)(c->model.head - CLV_HEAD_NONE);
   clv_hf_config model;
   clv_err unused_err;
-  if (!c->model.hf || clv_hf_config_read(c->model.hf, &model, &unused_err) != CLV_OK) return ret;
+  if (!c->model.hf || read_config(c, &model, &unused_err) != CLV_OK) return ret;
   ret.padding_token = model.padding_token;
-  ret.skips_padding_positions = model.family == CLV_HF_ROBERTA;
+  ret.skips_padding_positions = clv_hf_numbers_from_padding(model.family);
   ret.scores_last_token = head == CLV_HF_SEQUENCE && clv_hf_is_decoder(&model);
   ret.shifts_labels = head == CLV_HF_CAUSAL;
   return ret;
@@ -43,14 +49,14 @@ _Static_assert((int)CLV_PEFT_PARAM == CLV_HF_NAME, "one length");
 clv_code clv_model_check_hf(const clv_session_config *c, clv_err *err) {
   clv_hf_config model;
   clv_err why;
-  bool config_is_valid = !c->model.hf || clv_hf_config_read(c->model.hf, &model, &why) == CLV_OK;
+  bool config_is_valid = !c->model.hf || read_config(c, &model, &why) == CLV_OK;
   return config_is_valid ? CLV_OK : fail_at_hf(c, &why, err);
 }
 
 int clv_model_hf_family(const clv_session_config *c) {
   clv_hf_config model;
   clv_err unused_err;
-  bool read = c->model.hf && clv_hf_config_read(c->model.hf, &model, &unused_err) == CLV_OK;
+  bool read = c->model.hf && read_config(c, &model, &unused_err) == CLV_OK;
   return read ? (int)model.family : -1;
 }
 
@@ -94,7 +100,7 @@ clv_code clv_hf_model_add_layers(const clv_session_config *c, clv_graph *g, uint
   int64_t labels;
   clv_err why;
   CLV_TRY(read_labels_attr(c, &labels, err));
-  if (clv_hf_config_read(c->model.hf, &model, &why) != CLV_OK) return fail_at_hf(c, &why, err);
+  if (read_config(c, &model, &why) != CLV_OK) return fail_at_hf(c, &why, err);
   if (c->data.packed && !clv_hf_takes_tokens(&model))
     return clv_session_fail_at(c, c->data.packed_pos, err,
                                "data.packed: a %s takes images of one size, which have no pads: "

@@ -10,8 +10,8 @@
 
 #include "common/model/weights/weights_int.h"
 
-static const char *const prefixes[] = {"",     "bert.",        "layoutlm.", "roberta.",
-                                       "vit.", "transformer.", "model."};
+static const char *const prefixes[] = {"",         "bert.", "distilbert.",  "layoutlm.",
+                                       "roberta.", "vit.",  "transformer.", "model."};
 
 /* Last parts of the names of tensors that programs compute, although old files contain them. */
 static const char *const derived[] = {"position_ids", "attn.bias", "attn.masked_bias",

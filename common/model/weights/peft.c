@@ -78,6 +78,7 @@ static const double max_alpha = 1e9;
 
 typedef struct peft_reader {
   clv_json j;
+  const clv_json_keys *ignored; /* keys that are skipped although they are not known */
   clv_peft *p;
 } peft_reader;
 
@@ -128,6 +129,7 @@ struct peft_key {
   clv_code (*read)(peft_reader *r, const peft_key *key, clv_err *err);
   /* the text that is required, why the key is refused, or why it can be ignored */
   const char *reason;
+  const char *doc; /* a remark for CHECKPOINTS.md instead of the reason; NULL: none */
 };
 
 static clv_code require_text(peft_reader *r, const peft_key *key, clv_err *err) {
@@ -221,55 +223,74 @@ static clv_code read_init_method(peft_reader *r, const peft_key *key, clv_err *e
 }
 
 #define TENSORS "the file's tensors say it"
+#define COMPARED "compared with the session"
 #define OTHER_START "it belongs to a way to start that is refused, or whose values are in the file"
 
 /* All keys of LoraConfig in peft 0.21. */
 static const peft_key keys[] = {
-    {"peft_type", require_text, "LORA"},
-    {"r", read_r, NULL},
-    {"lora_alpha", read_lora_alpha, NULL},
-    {"use_rslora", read_rslora, NULL},
-    {"lora_dropout", read_dropout, NULL},
-    {"rank_pattern", read_rank_pattern, NULL},
-    {"alpha_pattern", read_alpha_pattern, NULL},
-    {"bias", require_text, "none"},
+    {"peft_type", require_text, "LORA", NULL},
+    {"r", read_r, NULL, COMPARED},
+    {"lora_alpha", read_lora_alpha, NULL, COMPARED},
+    {"use_rslora", read_rslora, NULL, COMPARED},
+    {"lora_dropout", read_dropout, NULL, "the session says how it learns"},
+    {"rank_pattern", read_rank_pattern, NULL, COMPARED "; names with wildcards are refused"},
+    {"alpha_pattern", read_alpha_pattern, NULL, COMPARED "; names with wildcards are refused"},
+    {"bias", require_text, "none", NULL},
     {"init_lora_weights", read_init_method,
      "the base is changed where peft opens it: save the adapter there with "
-     "path_initial_model_for_weight_conversion, or merge it"},
-    {"target_modules", skip_value, TENSORS},
-    {"exclude_modules", skip_value, TENSORS},
-    {"layers_to_transform", skip_value, TENSORS},
-    {"layers_pattern", skip_value, TENSORS},
-    {"modules_to_save", skip_value, TENSORS},
-    {"fan_in_fan_out", skip_value, "A and B have one form whichever way the base is stored"},
-    {"task_type", skip_value, "it names a class of Python"},
-    {"auto_mapping", skip_value, "it names a class of Python"},
-    {"base_model_name_or_path", skip_value, "the session names the base"},
-    {"revision", skip_value, "the session names the base"},
-    {"peft_version", skip_value, "it says who wrote the file"},
-    {"inference_mode", skip_value, "the session says what learns"},
-    {"runtime_config", skip_value, "it says where tensors are kept"},
-    {"megatron_core", skip_value, "it names a module of Python"},
-    {"qalora_group_size", skip_value, "it is read with use_qalora"},
-    {"loftq_config", skip_value, OTHER_START},
-    {"eva_config", skip_value, OTHER_START},
-    {"corda_config", skip_value, OTHER_START},
-    {"lora_ga_config", skip_value, OTHER_START},
-    {"use_dora", require_off, "weights are not divided into length and direction"},
-    {"lora_bias", require_off, "B has no bias"},
-    {"use_qalora", require_off, "inputs are not pooled"},
-    {"use_bdlora", require_off, "A and B are whole matrices"},
-    {"alora_invocation_tokens", require_off, "adapters work at every token"},
-    {"layer_replication", require_off, "a layer stands in the network once"},
-    {"megatron_config", require_off, "layers are not divided"},
-    {"trainable_token_indices", require_off, "rows of a table do not learn by themselves"},
-    {"target_parameters", require_off, "adapters belong to linear layers"},
-    {"velora_config", require_off, "gradients are those of whole inputs"},
-    {"monteclora_config", require_off, "adapters are not drawn"},
-    {"arrow_config", require_off, "there is one adapter, and nothing chooses among several"},
-    {"kasa_config", require_off, "the base keeps all its singular values"},
-    {"ensure_weight_tying", require_off, "adapters of tied layers are several"},
+     "path_initial_model_for_weight_conversion, or merge it",
+     "true, false, gaussian, eva, orthogonal: the file has the values; others change the base and "
+     "are refused"},
+    {"target_modules", skip_value, TENSORS, NULL},
+    {"exclude_modules", skip_value, TENSORS, NULL},
+    {"layers_to_transform", skip_value, TENSORS, NULL},
+    {"layers_pattern", skip_value, TENSORS, NULL},
+    {"modules_to_save", skip_value, TENSORS ", and reach the stage that has them", NULL},
+    {"fan_in_fan_out", skip_value, "A and B have one form whichever way the base is stored", NULL},
+    {"task_type", skip_value, "it names a class of Python", NULL},
+    {"auto_mapping", skip_value, "it names a class of Python", NULL},
+    {"base_model_name_or_path", skip_value, "the session names the base", NULL},
+    {"revision", skip_value, "the session names the base", NULL},
+    {"peft_version", skip_value, "it says who wrote the file", NULL},
+    {"inference_mode", skip_value, "the session says what learns", NULL},
+    {"runtime_config", skip_value, "it says where tensors are kept", NULL},
+    {"megatron_core", skip_value, "it names a module of Python", NULL},
+    {"qalora_group_size", skip_value, "it is read with use_qalora", NULL},
+    {"loftq_config", skip_value, OTHER_START, NULL},
+    {"eva_config", skip_value, OTHER_START, NULL},
+    {"corda_config", skip_value, OTHER_START, NULL},
+    {"lora_ga_config", skip_value, OTHER_START, NULL},
+    {"use_dora", require_off, "weights are not divided into length and direction", NULL},
+    {"lora_bias", require_off, "B has no bias", NULL},
+    {"use_qalora", require_off, "inputs are not pooled", NULL},
+    {"use_bdlora", require_off, "A and B are whole matrices", NULL},
+    {"alora_invocation_tokens", require_off, "adapters work at every token", NULL},
+    {"layer_replication", require_off, "a layer stands in the network once", NULL},
+    {"megatron_config", require_off, "layers are not divided", NULL},
+    {"trainable_token_indices", require_off, "rows of a table do not learn by themselves", NULL},
+    {"target_parameters", require_off, "adapters belong to linear layers", NULL},
+    {"velora_config", require_off, "gradients are those of whole inputs", NULL},
+    {"monteclora_config", require_off, "adapters are not drawn", NULL},
+    {"arrow_config", require_off, "there is one adapter, and nothing chooses among several", NULL},
+    {"kasa_config", require_off, "the base keeps all its singular values", NULL},
+    {"ensure_weight_tying", require_off, "adapters of tied layers are several", NULL},
 };
+
+bool clv_peft_describe_key(size_t i, clv_peft_key_doc *ret) {
+  if (i >= CLV_COUNT(keys)) return false;
+  const peft_key *k = &keys[i];
+  bool text = k->read == require_text;
+  *ret = (clv_peft_key_doc){.name = k->key,
+                            .outcome = k->read == skip_value    ? "harmless"
+                                       : k->read == require_off ? "refused unless off"
+                                       : text                   ? "refused unless"
+                                                                : "done",
+                            .word = text ? k->reason : NULL,
+                            .reason = text     ? NULL
+                                      : k->doc ? k->doc
+                                               : k->reason};
+  return true;
+}
 
 static clv_code read_member(peft_reader *r, bool seen[CLV_COUNT(keys)], clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
@@ -285,10 +306,10 @@ static clv_code read_member(peft_reader *r, bool seen[CLV_COUNT(keys)], clv_err 
     return keys[i].read(r, &keys[i], err);
   }
   CLV_TRY(skip_and_test_off(r, &is_off, err));
-  if (is_off) return CLV_OK;
+  if (is_off || clv_json_keys_have(r->ignored, text, key.len)) return CLV_OK;
   return clv_json_fail(&r->j, at, err,
                        "'%.60s' is not known, and may change what adapters compute: if it does "
-                       "not, take it out",
+                       "not, list it in model.ignore_keys of the session, or take it out",
                        text);
 }
 
@@ -305,10 +326,10 @@ static clv_code read_config(peft_reader *r, clv_err *err) {
   return clv_json_fail(&r->j, 0, err, "there is no peft_type: is this an " CLV_PEFT_CONFIG "?");
 }
 
-clv_code clv_peft_parse(const char *label, const char *text, size_t len, clv_peft *ret,
-                        clv_err *err) {
+clv_code clv_peft_parse(const char *label, const char *text, size_t len,
+                        const clv_json_keys *ignored, clv_peft *ret, clv_err *err) {
   clv_peft p = {.r = 8, .alpha = 8};
-  peft_reader r = {.j = {.label = label, .text = text, .len = len}, .p = &p};
+  peft_reader r = {.j = {.label = label, .text = text, .len = len}, .ignored = ignored, .p = &p};
   clv_code code = read_config(&r, err);
   if (code != CLV_OK) {
     clv_peft_clear(&p);

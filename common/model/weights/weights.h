@@ -15,6 +15,7 @@
 #define CLEAVE_WEIGHTS_H
 
 #include "common/base/base.h"
+#include "common/base/json/json.h"
 #include "common/base/tensor/tensor.h"
 
 #ifdef __cplusplus
@@ -641,9 +642,19 @@ void clv_peft_clear(clv_peft *p); /* frees the patterns and zeroes *p */
 
 /* Parses adapter_config.json. label: name of the file in messages. CLV_INVALID, with line and
  * column: the text is wrong, or asks for something that is not supported: DoRA, or any method other
- * than LoRA; biases; regular expressions as names. */
-clv_code clv_peft_parse(const char *label, const char *text, size_t len, clv_peft *ret,
-                        clv_err *err) CLV_USE_RESULT;
+ * than LoRA; biases; regular expressions as names. ignored: keys that are skipped although they are
+ * not known; NULL: none. */
+clv_code clv_peft_parse(const char *label, const char *text, size_t len,
+                        const clv_json_keys *ignored, clv_peft *ret, clv_err *err) CLV_USE_RESULT;
+
+/* A row of the table of keys of adapter_config.json, for documents. Texts are static. */
+typedef struct clv_peft_key_doc {
+  const char *name, *outcome; /* outcome: "done", "harmless", "refused unless off" and such */
+  const char *word;           /* the only value accepted, after "refused unless"; NULL: none */
+  const char *reason;         /* why, or a remark; NULL: none */
+} clv_peft_key_doc;
+/* Returns false if the table has fewer than i + 1 rows. */
+bool clv_peft_describe_key(size_t i, clv_peft_key_doc *ret);
 
 /* Returns the factor on the output of B of layer `layer`: alpha / r, or alpha / sqrt(r) with
  * rslora. *ret_r: rank of that layer. */

@@ -281,7 +281,7 @@ static clv_code apply_rotary(bench *m, clv_err *err) {
                          .steps = m->n_positions / m->image_side,
                          .heads = m->n_channels,
                          .width = m->image_side,
-                         .base = 10000,
+                         .angles = {.base = 10000, .factor = 1},
                          .sign = 1};
   return clv_gpu_rotate(m->g, &r, m->x, m->y, err);
 }

@@ -209,7 +209,7 @@ static clv_code sum_packed_positions(bench *m, clv_err *err) {
 
 static clv_code rotary_packed(bench *m, clv_err *err) {
   cuda_packed p = make_packed(m, true);
-  const cuda_rotary r = {m->n, m->n_rows, 1, m->row_width, 1e4, 1};
+  const cuda_rotary r = {m->n, m->n_rows, 1, m->row_width, {.base = 1e4, .factor = 1}, 1};
   return clv_gpu_rotate_packed(m->g, &p, &r, m->x, m->y, err);
 }
 

@@ -81,7 +81,7 @@ static clv_graph *make_text_classifier(const char *config, int64_t batch, int64_
   uint32_t layer = 0;
   int target, last;
   clv_err err;
-  must(clv_hf_config_parse("config", config, strlen(config), &c, &err), &err);
+  must(clv_hf_config_parse("config", config, strlen(config), NULL, &c, &err), &err);
   clv_graph *g = begin_graph_of_type(CLV_I64, CLV_SHAPE(batch, length), CLV_SHAPE(batch),
                                      &in.records, &target);
   must(clv_hf_add_layers(&c, CLV_HF_SEQUENCE, LABELS, &in, g, &layer, &last, &err), &err);

@@ -104,6 +104,55 @@ def llama_over_three_workers_gives_the_same_bits():
     compare("llama", [1, 2, 4, 5], ["master", "w1", "w2", "w3", "master"], model="llama")
 
 
+GOLDEN_HF = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../golden/hf")
+BLOCKS = {"distilbert": "transformer.layer", "mistral": "layers", "qwen3": "layers", "phi3": "layers", "xlm-roberta": "encoder.layer", "camembert": "encoder.layer"}
+
+
+def family_splits(family, **keys):
+    """Padded and packed, over one worker: the bits of the unsplit run."""
+    with open(os.path.join(GOLDEN_HF, family, "config.json")) as f:
+        config(family, {**json.load(f), **keys})
+    blocks = [f"{BLOCKS[family]}.{i}" for i in range(2)]
+    decoder = blocks[0].startswith("layers")
+    MODELS[family] = ["embed_tokens" if decoder else "embeddings", *blocks, "norm..score" if decoder else "dropout..classifier"]
+    for part in ("train", "test"):  # 1 is the pad of XLM-R
+        np.save(f"{cluster.dir}/data/{part}-words.npy", np.maximum(np.load(f"{cluster.dir}/data/{part}-ids.npy"), 2))
+    files = [f"{part}: [{', '.join(f'{part}-{n}.npy' for n in ('words', 'lengths', 'y'))}]" for part in ("train", "test")]
+    for packed in ("false", "true"):
+        SETS[family] = f"inputs: [ids, lengths], {', '.join(files)}, packed: {packed}"
+        one = cluster.trained(f"{family}-one-{packed}", body([], ["master"], family), STEPS)[:2]
+        assert cluster.trained(f"{family}-split-{packed}", body([1, 2], ["master", "w1", "master"], family), STEPS)[:2] == one, (family, packed)
+
+
+@suite.test
+def norms_of_heads_and_scaled_angles_over_a_worker_give_the_same_bits():
+    family_splits("qwen3", rope_parameters={"rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 3.0,
+                                            "original_max_position_embeddings": 8})
+
+
+@suite.long
+def further_families_over_a_worker_give_the_same_bits():
+    for family in BLOCKS:
+        family_splits(family, **({"rope_parameters": {"rope_type": "linear", "factor": 2.0}, "sliding_window": PLACES} if family == "mistral" else {}))
+
+
+@suite.test
+def unknown_keys_are_refused_unless_the_session_lists_them():
+    config("newer", {**LAYOUTLM, "auto_map": {"AutoModel": "x.Y"}})
+    MODELS["newer"], SETS["newer"] = MODELS["layoutlm"], SETS["layoutlm"]
+    for spec, code, says in (
+            ("head: token", 3, r"newer/config\.json:1:\d+: 'auto_map' is not known, and may change what the model computes: if it does not, list it in model\.ignore_keys"),
+            ("head: token, ignore_keys: [auto_map, hidden_act]", 3, r"model\.ignore_keys lists 'hidden_act', which is known and not ignored: take it out"),
+            ("head: token, labels: 5, ignore_keys: [auto_map]", 0, r"not read of Hugging Face's files \(model\.ignore_keys\): auto_map\n")):
+        done = master("plan", cluster.session("newer", body([], ["master"], "newer", spec)), cwd=cluster.dir)
+        assert done.returncode == code and re.search(says, done.stdout + done.stderr), done.stdout + done.stderr
+    done = master("plan", cluster.session("newer", body([], ["master"], "newer", spec)), "--json", cwd=cluster.dir)
+    assert json.loads(done.stdout)["ignored_keys"] == ["auto_map"], done.stdout
+    text = re.sub(r"model: .*", "model: {layers: [{op: embedding, rows: 50, out: 5}], ignore_keys: [x]}", body([], ["master"])).replace("embeddings..classifier", "0..0")
+    done = master("check", cluster.session("nowhere", text), cwd=cluster.dir)
+    assert done.returncode == 3 and "the session has neither model.hf nor lora.from: leave it out" in done.stderr, done.stderr
+
+
 def with_adapters(text, own):
     """The session with a key more in each stage, in their order."""
     for i, key in enumerate(own):
@@ -360,7 +409,7 @@ def every_key_of_hf_files_is_documented():
     with open(os.path.join(root, "deploy/CHECKPOINTS.md")) as f:
         page = set(re.findall(r"`([a-z_0-9.*]+)`", f.read()))
     page |= {part for word in page for part in word.split(".")}
-    files = [f"hf/{family}/config.json" for family in ("bert", "roberta", "layoutlm", "vit", "gpt2", "llama", "qwen2")]
+    files = [f"hf/{family}/config.json" for family in sorted(os.listdir(os.path.join(root, "tests/golden/hf")))]
     for path in (*files, "peft/adapter/adapter_config.json", *(f"tokens/{n}.json" for n in ("gpt2", "roberta", "llama3", "qwen2", "bert", "llama", "mistral", "xlmr", "t5", "fused"))):
         with open(os.path.join(root, "tests/golden", path)) as f:
             missing = {key for key in keys_of(json.load(f)) if key not in page and not key.startswith("summary_")}

@@ -27,7 +27,7 @@ static const char gpt2[] =
     " \"n_positions\": 20";
 
 static clv_code parse_config(const char *text, clv_hf_config *ret, clv_err *err) {
-  return clv_hf_config_parse("f/config.json", text, strlen(text), ret, err);
+  return clv_hf_config_parse("f/config.json", text, strlen(text), NULL, ret, err);
 }
 
 /* Parses `first_lines` and `last_lines`; the tail closes the object. */
@@ -39,16 +39,14 @@ static clv_code parse_with_tail(const char *head, const char *tail, clv_hf_confi
 }
 
 static void transformers_config_files_are_read(void **state) {
-  static const char *const families[] = {"bert", "roberta", "layoutlm", "vit",
-                                         "gpt2", "llama",   "qwen2"};
   (void)state;
-  for (size_t i = 0; i < CLV_COUNT(families); i++) {
+  for (int f = 0; f < CLV_HF_FAMILIES; f++) {
     char folder[64];
     clv_hf_config c;
     clv_err err;
-    snprintf(folder, sizeof folder, "tests/golden/hf/%s", families[i]);
-    must(clv_hf_config_read(folder, &c, &err), &err);
-    assert_string_equal(clv_hf_family_name(c.family), families[i]);
+    snprintf(folder, sizeof folder, "tests/golden/hf/%s", clv_hf_family_name((clv_hf_family)f));
+    must(clv_hf_config_read(folder, NULL, &c, &err), &err);
+    assert_int_equal(c.family, f);
     assert_true(c.hidden_size == 16 && c.n_heads == 4 && c.n_layers == 2 && c.labels == 3);
     assert_true(c.inner_size == (c.family == CLV_HF_GPT2 ? 64 : 24));
     assert_true(c.init_deviation == 0.02 && !c.is_head_tied);
@@ -80,7 +78,7 @@ static void present_keys_override_the_defaults(void **state) {
   must(parse_with_tail(
            bert,
            "\"hidden_act\": \"gelu_new\", \"layer_norm_eps\": 1e-5, \"pad_token_id\": 7,\n"
-           "\"classifier_dropout\": 0.3, \"hidden_dropout_prob\": 0.2, \"unknown\": [{}],\n"
+           "\"classifier_dropout\": 0.3, \"hidden_dropout_prob\": 0.2, \"do_sample\": [{}],\n"
            "\"tie_word_embeddings\": false, \"id2label\": {\"0\": \"a\"}, "
            "\"initializer_range\": 0.5",
            &c, &err),
@@ -172,49 +170,153 @@ typedef struct refusal {
   const char *first_lines, *last_lines, *message;
 } refusal;
 
+static const refusal unsupported[] = {
+    {bert, "\"hidden_act\": \"mish\"", "f/config.json:4:16: hidden_act 'mish' is not known"},
+    {bert, "\"hidden_act\": 3",
+     "f/config.json:4:16: hidden_act is a number, and a text is expected here"},
+    {bert, "\"is_decoder\": true", "f/config.json:4:16: is_decoder is true: an encoder sees"},
+    {bert, "\"position_embedding_type\": \"relative_key\"",
+     "position_embedding_type 'relative_key': only absolute is supported: distances"},
+    {bert, "\"pruned_heads\": {\"1\": [0]}", "pruned_heads is not empty"},
+    {bert, "\"quantization_config\": {}", "quantization_config is given: its weights"},
+    {bert, "\"hidden_size\": 16", "f/config.json:4:2: 'hidden_size' stands here twice"},
+    {bert, "\"layer_norm_eps\": 0", "layer_norm_eps is a number from 1e-30 to 1"},
+    {bert, "\"hidden_dropout_prob\": 1", "hidden_dropout_prob is a number from 0 to 0.999"},
+    {bert, "\"id2label\": {}", "id2label names 0 classes"},
+    {bert, "\"tie_word_embeddings\": 1",
+     "tie_word_embeddings is a number, and true or false is expected here"},
+    {llama, "\"num_key_value_heads\": 3", "3 heads of keys do not divide 4 of queries"},
+    {llama, "\"rope_scaling\": {\"type\": \"linear\"}",
+     "f/config.json: the key factor is missing, which rope_type linear needs"},
+    {llama, "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}",
+     "the key low_freq_factor is missing, which rope_type llama3 needs"},
+    {llama,
+     "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, "
+     "\"high_freq_factor\": 4}",
+     "low_freq_factor is 4, not below high_freq_factor 4"},
+    {llama, "\"rope_parameters\": {\"rope_type\": \"yarn\"}",
+     "f/config.json:3:35: rope_type 'yarn' is not known; there are default, linear, dynamic, "
+     "llama3"},
+    {llama, "\"rope_parameters\": {\"rope_factor\": 2}",
+     "f/config.json:3:22: 'rope_parameters.rope_factor' is not known, and may change what the"},
+    {bert, "\"auto_map\": {}",
+     "f/config.json:4:2: 'auto_map' is not known, and may change what the model computes: if it "
+     "does not, list it in model.ignore_keys of the session, or take it out"},
+    {bert, "\"n_embd\": 16", "'n_embd' is not known"},
+    {llama, "\"layer_types\": [\"sliding_attention\"]", "layer_types 'sliding_attention'"},
+    {llama, "\"rope_parameters\": {\"full_attention\": {\"rope_theta\": 3}}",
+     "'rope_parameters.full_attention' is not known"},
+    {llama, "\"partial_rotary_factor\": 0.5", "partial_rotary_factor is not 1: all of a head"},
+    {llama, "\"rope_parameters\": {\"partial_rotary_factor\": 0.25}",
+     "partial_rotary_factor is not 1"},
+    {llama, "\"pad_token_id\": 50", "pad_token_id is 50, and vocab_size 50"},
+    {llama, "\"per_layer_config\": {\"1\": {\"head_dim\": 8}}", "per_layer_config is not empty"},
+    {bert, "\"is_encoder_decoder\": true", "is_encoder_decoder is true: there is no second"},
+    {bert, "\"num_labels\": 0", "num_labels is a whole number from 1"},
+    {gpt2, "\"hidden_size\": 32", "hidden_size is 32 and n_embd is 16: they name one number"},
+    {gpt2, "\"n_inner\": 0", "n_inner is a whole number from 1 to 1048576"},
+    {gpt2, "\"scale_attn_weights\": false", "scale_attn_weights is false"},
+    {"{\"model_type\": \"t5\"", "", "f/config.json:1:16: model_type 't5' is not known; there are"},
+    {"{\"hidden_size\": 3", "", "f/config.json: the key model_type is missing"},
+    {"{\"model_type\": \"bert\"", "",
+     "f/config.json: the key vocab_size is missing, which a bert needs"},
+    {"[1", "", "f/config.json:1:1: an object is expected"},
+};
+
 static void unsupported_config_values_are_refused_by_name(void **state) {
-  static const refusal cases[] = {
-      {bert, "\"hidden_act\": \"mish\"", "f/config.json:4:16: hidden_act 'mish' is not known"},
-      {bert, "\"hidden_act\": 3", "f/config.json:4:16: a text is expected here"},
-      {bert, "\"is_decoder\": true", "f/config.json:4:16: is_decoder is true: an encoder sees"},
-      {bert, "\"position_embedding_type\": \"relative_key\"", "only absolute positions"},
-      {bert, "\"pruned_heads\": {\"1\": [0]}", "pruned_heads is not empty"},
-      {bert, "\"quantization_config\": {}", "quantization_config is given: its weights"},
-      {bert, "\"hidden_size\": 16", "f/config.json:4:2: 'hidden_size' stands here twice"},
-      {bert, "\"layer_norm_eps\": 0", "layer_norm_eps is a number from 1e-30 to 1"},
-      {bert, "\"hidden_dropout_prob\": 1", "hidden_dropout_prob is a number from 0 to 0.999"},
-      {bert, "\"id2label\": {}", "id2label names 0 classes"},
-      {bert, "\"tie_word_embeddings\": 1", "true or false is expected here"},
-      {llama, "\"num_key_value_heads\": 3", "3 heads of keys do not divide 4 of queries"},
-      {llama, "\"rope_scaling\": {\"type\": \"linear\"}", "type 'linear': only default"},
-      {llama, "\"rope_parameters\": {\"rope_type\": \"yarn\"}", "rope_type 'yarn': only default"},
-      {llama, "\"layer_types\": [\"sliding_attention\"]", "layer_types 'sliding_attention'"},
-      {llama, "\"rope_parameters\": {\"full_attention\": {\"rope_theta\": 3}}",
-       "'full_attention' has rotary positions of its own"},
-      {llama, "\"partial_rotary_factor\": 0.5", "partial_rotary_factor is not 1: all of a head"},
-      {llama, "\"rope_parameters\": {\"partial_rotary_factor\": 0.25}",
-       "partial_rotary_factor is not 1"},
-      {llama, "\"pad_token_id\": 50", "pad_token_id is 50, and vocab_size 50"},
-      {llama, "\"per_layer_config\": {\"1\": {\"head_dim\": 8}}", "per_layer_config is not empty"},
-      {bert, "\"is_encoder_decoder\": true", "is_encoder_decoder is true: there is no second"},
-      {bert, "\"num_labels\": 0", "num_labels is a whole number from 1"},
-      {gpt2, "\"hidden_size\": 32", "hidden_size is 32 and n_embd is 16: they name one number"},
-      {gpt2, "\"n_inner\": 0", "n_inner is a whole number from 1 to 1048576"},
-      {gpt2, "\"scale_attn_weights\": false", "scale_attn_weights is false"},
-      {"{\"model_type\": \"t5\"", "",
-       "f/config.json:1:16: model_type 't5' is not known; there are"},
-      {"{\"hidden_size\": 3", "", "f/config.json: the key model_type is missing"},
-      {"{\"model_type\": \"bert\"", "",
-       "f/config.json: the key vocab_size is missing, which a bert needs"},
-      {"[1", "", "f/config.json:1:1: an object is expected"},
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(unsupported); i++) {
+    clv_hf_config c;
+    clv_err err = {0};
+    expect_error(CLV_INVALID, unsupported[i].message,
+                 parse_with_tail(unsupported[i].first_lines, unsupported[i].last_lines, &c, &err),
+                 &err);
+  }
+}
+
+/* Sessions may list keys without a row; a listed key that has one is an error. */
+static void listed_unknown_keys_are_skipped(void **state) {
+  static const char *const names[] = {"auto_map", "rope_factor"}, *const known[] = {"use_cache"};
+  static const char text[] =
+      "{\"model_type\": \"llama\", \"vocab_size\": 50, \"hidden_size\": 16, \"auto_map\": {\"a\": "
+      "1},\n"
+      " \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"intermediate_size\": 24, "
+      "\"rope_scaling\": {\"rope_factor\": 2}}";
+  const clv_json_keys both = {names, 2}, one = {names, 1}, wrong = {known, 1};
+  clv_hf_config c;
+  clv_err err = {0};
+  (void)state;
+  must(clv_hf_config_parse("f", text, strlen(text), &both, &c, &err), &err);
+  assert_int_equal(c.hidden_size, 16);
+  expect_error(CLV_INVALID, "f:2:94: 'rope_scaling.rope_factor' is not known",
+               clv_hf_config_parse("f", text, strlen(text), &one, &c, &err), &err);
+  expect_error(CLV_INVALID,
+               "f: model.ignore_keys lists 'use_cache', which is known and not ignored",
+               clv_hf_config_parse("f", text, strlen(text), &wrong, &c, &err), &err);
+}
+
+/* Each kind of rotary positions, by its key of either version; limits that are not given are the
+ * class's max_position_embeddings. */
+static void rotary_positions_and_windows_follow_the_file(void **state) {
+  static const struct {
+    const char *type, *last_lines;
+    clv_hf_rope_kind kind;
+    double factor;
+    int64_t original, window;
+  } cases[] = {
+      {"llama", "\"rope_scaling\": null", CLV_HF_ROPE_DEFAULT, 0, 0, 0},
+      {"llama", "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}", CLV_HF_ROPE_LINEAR, 2,
+       2048, 0},
+      {"llama", "\"rope_scaling\": {\"type\": \"linear\", \"rope_type\": \"default\"}",
+       CLV_HF_ROPE_DEFAULT, 0, 2048, 0},
+      {"qwen2", "\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}", CLV_HF_ROPE_DYNAMIC, 2,
+       32768, 0},
+      {"llama",
+       "\"max_position_embeddings\": 9, \"rope_parameters\": {\"rope_type\": \"llama3\", "
+       "\"factor\": 8.0, \"low_freq_factor\": 1, \"high_freq_factor\": 4, "
+       "\"original_max_position_embeddings\": 7}",
+       CLV_HF_ROPE_LLAMA3, 8, 7, 0},
+      {"mistral", "\"use_cache\": true", CLV_HF_ROPE_DEFAULT, 0, 0, 4096},
+      {"mistral", "\"sliding_window\": null", CLV_HF_ROPE_DEFAULT, 0, 0, 0},
+      {"phi3", "\"pad_token_id\": 0", CLV_HF_ROPE_DEFAULT, 0, 0, 0},
+      {"phi3", "\"pad_token_id\": 0, \"sliding_window\": 7", CLV_HF_ROPE_DEFAULT, 0, 0, 7},
+      {"mistral", "\"sliding_window\": 5", CLV_HF_ROPE_DEFAULT, 0, 0, 5},
   };
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
     clv_hf_config c;
-    clv_err err = {0};
-    expect_error(CLV_INVALID, cases[i].message,
-                 parse_with_tail(cases[i].first_lines, cases[i].last_lines, &c, &err), &err);
+    clv_err err;
+    clv_bytes_printf(&text, "{\"model_type\": \"%s\", \"num_key_value_heads\": 2%s, %s}",
+                     cases[i].type, strchr(llama, ','), cases[i].last_lines);
+    must(parse_config(text.data, &c, &err), &err);
+    if (c.rope.kind != cases[i].kind || c.rope.factor != cases[i].factor ||
+        c.rope.original_positions != cases[i].original || c.window != cases[i].window)
+      fail_msg("%s: kind %d, factor %g, %d positions, window %d", cases[i].last_lines,
+               (int)c.rope.kind, c.rope.factor, (int)c.rope.original_positions, (int)c.window);
   }
+}
+
+/* Families with names of their own for sizes: either name counts, and two that differ are refused.
+ */
+static void distilbert_and_qwen3_have_their_own_keys(void **state) {
+  static const char distilbert[] =
+      "{\"model_type\": \"distilbert\", \"vocab_size\": 50, \"hidden_size\": 16, \"n_layers\": 2,\n"
+      " \"n_heads\": 4, \"hidden_dim\": 24, \"max_position_embeddings\": 20";
+  clv_hf_config c;
+  clv_err err = {0};
+  (void)state;
+  must(parse_with_tail(distilbert, "\"dim\": 16, \"qa_dropout\": 0.3, \"tie_weights_\": true", &c,
+                       &err),
+       &err);
+  assert_true(c.hidden_size == 16 && c.eps == 1e-12 && c.head_dropout == 0.2 && c.is_head_tied);
+  assert_true(c.embedding_dropout == 0.1 && c.attention_dropout == 0.1 && c.padding_token == 0);
+  expect_error(CLV_INVALID, "dim is 32 and hidden_size is 16: they name one number",
+               parse_with_tail(distilbert, "\"dim\": 32", &c, &err), &err);
+  expect_error(CLV_INVALID, "sinusoidal_pos_embds is true: the table of positions learns",
+               parse_with_tail(distilbert, "\"sinusoidal_pos_embds\": true", &c, &err), &err);
+  must(clv_hf_config_read("tests/golden/hf/qwen3", NULL, &c, &err), &err);
+  assert_true(c.head_width == 6 && !c.qkv_bias && !c.out_bias && c.n_kv_heads == 2);
 }
 
 /* Replaces a number of a valid file by one that is out of range. */
@@ -249,6 +351,9 @@ int main(void) {
       cmocka_unit_test(pad_token_and_padding_row_follow_the_class),
       cmocka_unit_test(unsupported_config_values_are_refused_by_name),
       cmocka_unit_test(out_of_range_config_numbers_are_refused),
+      cmocka_unit_test(listed_unknown_keys_are_skipped),
+      cmocka_unit_test(rotary_positions_and_windows_follow_the_file),
+      cmocka_unit_test(distilbert_and_qwen3_have_their_own_keys),
   };
   return cmocka_run_group_tests_name("hf_config", tests, NULL, NULL);
 }

@@ -18,15 +18,12 @@
 
 enum { N = 2, PLACES = 7 };
 
-static const char *const families[] = {"bert", "roberta", "layoutlm", "vit",
-                                       "gpt2", "llama",   "qwen2"};
-
 static clv_hf_config read_config(const char *family) {
   char folder[64];
   clv_hf_config c;
   clv_err err;
   snprintf(folder, sizeof folder, "tests/golden/hf/%s", family);
-  must(clv_hf_config_read(folder, &c, &err), &err);
+  must(clv_hf_config_read(folder, NULL, &c, &err), &err);
   return c;
 }
 
@@ -98,12 +95,12 @@ static void check_names(const char *family, clv_hf_head head, const clv_params *
 
 /* Only the token table has a padding row, which depends on the family's class. */
 static void only_token_embedding_has_a_padding_row(void **state) {
-  /* padding rows of bert, roberta, ... in this order; -1: none */
-  static const int64_t rows[] = {0, 1, 0, -1, -1, 5, 5};
+  /* padding rows of bert, roberta, ... in the order of clv_hf_family; -1: none */
+  static const int64_t rows[CLV_HF_FAMILIES] = {0, 1, 1, 1, 0, 0, -1, -1, 5, 5, 5, 5, 5};
   (void)state;
-  for (size_t i = 0; i < CLV_COUNT(families); i++) {
+  for (int i = 0; i < CLV_HF_FAMILIES; i++) {
     CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
-    clv_hf_config c = read_config(families[i]);
+    clv_hf_config c = read_config(clv_hf_family_name((clv_hf_family)i));
     clv_err err;
     if (c.family >= CLV_HF_LLAMA) c.padding_row = 5;
     must(build_graph(&c, CLV_HF_NO_HEAD, clv_hf_takes_tokens(&c), &g, &err), &err);
@@ -111,15 +108,17 @@ static void only_token_embedding_has_a_padding_row(void **state) {
       const clv_attrs *a = &g->nodes[n].attrs;
       bool has_words = a->rows == c.vocabulary && a->column < 0 && a->minus < 0;
       if (g->nodes[n].op == CLV_OP_EMBEDDING && a->padding_idx != (has_words ? rows[i] : -1))
-        fail_msg("%s: %s has padding_idx %d", families[i], g->nodes[n].name, (int)a->padding_idx);
+        fail_msg("%s: %s has padding_idx %d", clv_hf_family_name((clv_hf_family)i),
+                 g->nodes[n].name, (int)a->padding_idx);
     }
   }
 }
 
 static void parameter_names_and_shapes_match_transformers(void **state) {
   (void)state;
-  for (size_t i = 0; i < CLV_COUNT(families); i++) {
-    clv_hf_config c = read_config(families[i]);
+  for (int i = 0; i < CLV_HF_FAMILIES; i++) {
+    const char *family = clv_hf_family_name((clv_hf_family)i);
+    clv_hf_config c = read_config(family);
     for (int h = 0; h < CLV_HF_HEADS; h++) {
       CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
       CLV_AUTO(clv_params_freep) clv_params *params = NULL;
@@ -127,7 +126,7 @@ static void parameter_names_and_shapes_match_transformers(void **state) {
       if (!clv_hf_class_name(c.family, (clv_hf_head)h)) continue;
       must(build_graph(&c, (clv_hf_head)h, clv_hf_takes_tokens(&c), &g, &err), &err);
       must(clv_params_make(g, &params, &err), &err);
-      check_names(families[i], (clv_hf_head)h, params);
+      check_names(family, (clv_hf_head)h, params);
     }
   }
 }
@@ -155,6 +154,76 @@ static void dropout_positions_match_transformers(void **state) {
       if (g->nodes[i].op == CLV_OP_ATTENTION)
         assert_true(g->nodes[i].attrs.p == (on ? 0.1 : 0) && g->nodes[i].n_in == 4);
   }
+}
+
+/* DistilBERT has no dropout behind attention, and its head for sequences one of its own. */
+static void distilbert_dropouts_match_transformers(void **state) {
+  CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+  clv_hf_config c = read_config("distilbert");
+  clv_err err;
+  double last = 0;
+  (void)state;
+  must(build_graph(&c, CLV_HF_SEQUENCE, true, &g, &err), &err);
+  assert_int_equal(count_op(g, CLV_OP_DROPOUT), 1 + 2 + 1);
+  for (int i = 0; i < g->n_nodes; i++)
+    if (g->nodes[i].op == CLV_OP_DROPOUT) last = g->nodes[i].attrs.p;
+  assert_true(last == 0.2);
+  assert_int_equal(count_op(g, CLV_OP_RELU), 1);
+}
+
+/* Rotary positions have the numbers of their kind, and each head of Qwen3 a norm before them. */
+static void rotary_attributes_follow_the_kind(void **state) {
+  static const struct {
+    clv_hf_rope rope;
+    double factor;
+    int64_t original;
+  } cases[] = {{{CLV_HF_ROPE_DEFAULT, 8, 1, 4, 16}, 1, 0},
+               {{CLV_HF_ROPE_LINEAR, 2, 0, 0, 16}, 2, 0},
+               {{CLV_HF_ROPE_DYNAMIC, 2, 0, 0, 16}, 1, 0},
+               {{CLV_HF_ROPE_LLAMA3, 8, 1, 4, 16}, 8, 16}};
+  (void)state;
+  for (size_t k = 0; k < CLV_COUNT(cases); k++) {
+    CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+    clv_hf_config c = read_config("qwen3");
+    clv_err err;
+    c.rope = cases[k].rope;
+    must(build_graph(&c, CLV_HF_CAUSAL, true, &g, &err), &err);
+    assert_int_equal(count_op(g, CLV_OP_RMSNORM), 2 * 4 + 1);
+    for (int i = 0; i < g->n_nodes; i++) {
+      const clv_node *n = &g->nodes[i];
+      if (n->op != CLV_OP_ROTARY) continue;
+      assert_true(n->attrs.factor == cases[k].factor && n->attrs.original == cases[k].original);
+      assert_int_equal(g->nodes[g->nodes[n->in[0]].in[0]].op, CLV_OP_RMSNORM);
+    }
+  }
+}
+
+/* Queries, keys and values of Phi-3 are columns of one layer, as are gate and up. */
+static void phi3_slices_cover_its_projections(void **state) {
+  static const struct {
+    const char *name;
+    int64_t start, stop;
+  } slices[] = {{"model.layers.1.self_attn.query", 0, 16},
+                {"model.layers.1.self_attn.key", 16, 24},
+                {"model.layers.1.self_attn.value", 24, 32},
+                {"model.layers.1.mlp.gate", 0, 24},
+                {"model.layers.1.mlp.up", 24, 48}};
+  CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+  clv_hf_config c = read_config("phi3");
+  clv_err err;
+  size_t found = 0;
+  (void)state;
+  c.hidden_dropout = 0.1;
+  must(build_graph(&c, CLV_HF_CAUSAL, true, &g, &err), &err);
+  for (int i = 0; i < g->n_nodes; i++)
+    for (size_t k = 0; k < CLV_COUNT(slices); k++) {
+      if (strcmp(g->nodes[i].name, slices[k].name) != 0) continue;
+      found++;
+      assert_int_equal(g->nodes[i].attrs.start, slices[k].start);
+      assert_int_equal(g->nodes[i].attrs.stop, slices[k].stop);
+    }
+  assert_int_equal(found, CLV_COUNT(slices));
+  assert_int_equal(count_op(g, CLV_OP_DROPOUT), 2 * 2);
 }
 
 static void attention_and_head_dropout_match_transformers(void **state) {
@@ -222,6 +291,11 @@ static void tied_head_shares_the_token_embedding(void **state) {
       {"roberta", "roberta.embeddings.word_embeddings.weight", "lm_head.decoder", CLV_HF_MASKED},
       {"layoutlm", "layoutlm.embeddings.word_embeddings.weight", "cls.predictions.decoder",
        CLV_HF_MASKED},
+      {"xlm-roberta", "roberta.embeddings.word_embeddings.weight", "lm_head.decoder",
+       CLV_HF_MASKED},
+      {"distilbert", "distilbert.embeddings.word_embeddings.weight", "vocab_projector",
+       CLV_HF_MASKED},
+      {"qwen3", "model.embed_tokens.weight", "lm_head", CLV_HF_CAUSAL},
       {"gpt2", "transformer.wte.weight", "lm_head", CLV_HF_CAUSAL},
       {"llama", "model.embed_tokens.weight", "lm_head", CLV_HF_CAUSAL},
       {"qwen2", "model.embed_tokens.weight", "lm_head", CLV_HF_CAUSAL}};
@@ -258,6 +332,20 @@ static void unsupported_heads_and_sizes_are_refused(void **state) {
   c.max_positions = PLACES - 1;
   expect_error(CLV_INVALID, "position_embeddings", build_graph(&c, CLV_HF_TOKEN, false, &g, &err),
                &err);
+  c = read_config("mistral");
+  c.window = PLACES;
+  must(build_graph(&c, CLV_HF_TOKEN, false, &g, &err), &err);
+  clv_graph_free(g);
+  g = NULL;
+  c.window--;
+  expect_error(CLV_INVALID,
+               "records have 7 positions, and sliding_window of config.json lets a "
+               "position see 6",
+               build_graph(&c, CLV_HF_TOKEN, false, &g, &err), &err);
+  c = read_config("llama");
+  c.rope = (clv_hf_rope){.kind = CLV_HF_ROPE_DYNAMIC, .original_positions = PLACES - 1};
+  expect_error(CLV_INVALID, "rope_type dynamic of config.json turns those beyond 6",
+               build_graph(&c, CLV_HF_TOKEN, false, &g, &err), &err);
   c = read_config("llama");
   c.n_layers = 100000;
   expect_error(CLV_EXHAUSTED, "nodes", build_graph(&c, CLV_HF_TOKEN, false, &g, &err), &err);
@@ -269,6 +357,9 @@ int main(void) {
       cmocka_unit_test(parameter_names_and_shapes_match_transformers),
       cmocka_unit_test(dropout_positions_match_transformers),
       cmocka_unit_test(attention_and_head_dropout_match_transformers),
+      cmocka_unit_test(distilbert_dropouts_match_transformers),
+      cmocka_unit_test(rotary_attributes_follow_the_kind),
+      cmocka_unit_test(phi3_slices_cover_its_projections),
       cmocka_unit_test(layers_are_numbered_and_named),
       cmocka_unit_test(initial_weights_have_the_config_deviation),
       cmocka_unit_test(tied_head_shares_the_token_embedding),

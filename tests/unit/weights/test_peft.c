@@ -14,7 +14,7 @@
 #include "common/model/weights/weights.h"
 
 static clv_code parse_adapter_config(const char *text, clv_peft *ret, clv_err *err) {
-  return clv_peft_parse("adapter_config.json", text, strlen(text), ret, err);
+  return clv_peft_parse("adapter_config.json", text, strlen(text), NULL, ret, err);
 }
 
 static void assert_scale(const clv_peft *p, const char *layer, double scale, int64_t rank) {

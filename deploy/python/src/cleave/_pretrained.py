@@ -30,9 +30,11 @@ HEADS = {"ForSequenceClassification": "sequence", "ForImageClassification": "seq
          "ForCausalLM": "causal", "LMHeadModel": "causal", "Model": "none"}
 # Families whose head may share the table of tokens: the head's parameter, and whether it does
 # where config.json has no tie_word_embeddings.
-TIES = {"llama": ("lm_head.weight", False), "qwen2": ("lm_head.weight", False), "gpt2": ("lm_head.weight", True),
-        "bert": ("cls.predictions.decoder.weight", True), "roberta": ("lm_head.decoder.weight", True)}
-HEAD_PARTS = {"lm_head", "cls", "classifier", "score"}  # first parts of names of heads
+TIES = {**dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "phi3"), ("lm_head.weight", False)), "gpt2": ("lm_head.weight", True),
+        **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ("lm_head.decoder.weight", True)),
+        "bert": ("cls.predictions.decoder.weight", True), "distilbert": ("vocab_projector.weight", True)}
+# first parts of names of heads
+HEAD_PARTS = {"lm_head", "cls", "classifier", "score", "pre_classifier", "vocab_transform", "vocab_layer_norm", "vocab_projector"}
 TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 MAX_HEADER = 100 << 20  # bytes of a file's header: the limit of the safetensors library
 
@@ -222,8 +224,8 @@ class _Pretrained(Remote):
 def pretrained(rt: Runtime, folder: str | os.PathLike[str], *, stages: Sequence[tuple[str, str]], example: torch.Tensor, head: str | None = None,
                lora: Mapping[str, Any] | None = None, freeze: Sequence[str] = (), weights: Mapping[str, Mapping[str, str]] | None = None,
                device: str | None = None, threads: int = 1, recompute: Sequence[str] = (), sends: Sends = None, name: str | None = None) -> Remote:
-    """A model of transformers (bert, roberta, gpt2, llama, qwen2, vit) over nodes, without
-    transformers.
+    """A model of transformers (bert, distilbert, roberta, xlm-roberta, camembert, gpt2, llama,
+    mistral, qwen2, qwen3, phi3, vit) over nodes, without transformers.
 
     folder: config.json and safetensors files, as save_pretrained writes them. Weights in float16
         and bfloat16 become float32.

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * config_int: the files that read config.json, from the lowest to the highest:
+ *
+ *   config_values.c   reads one value, or refuses it
+ *   config_rope.c     the keys of rope_parameters and rope_scaling
+ *   config_object.c   reads an object by a table, and refuses keys that the table lacks
+ *   config_keys.c     the keys of config.json, with their families, defaults and reasons
+ *   config.c          reads the file, and checks keys against each other
+ */
+#ifndef CLEAVE_HF_CONFIG_INT_H
+#define CLEAVE_HF_CONFIG_INT_H
+
+#include "common/base/json/json.h"
+#include "common/model/hf/hf_int.h"
+
+enum { HF_MAX_LABELS = 1 << 20, HF_MAX_ROWS = 128, HF_COUNTS_FROM_END = -2 };
+
+/* Contents of the key rope_scaling or rope_parameters. */
+typedef struct hf_rope {
+  bool is_given;
+  double theta;      /* 0: not given */
+  int64_t kind;      /* clv_hf_rope_kind of the key rope_type; -1: not given */
+  int64_t old_kind;  /* the same of the key type, which counts without rope_type; -1: not given */
+  clv_hf_rope scale; /* fields of 0 are not given */
+} hf_rope;
+
+typedef struct hf_row hf_row;
+
+/* State of reading a config.json. */
+typedef struct hf_text {
+  clv_json j;
+  clv_hf_config *c;
+  const clv_json_keys *ignored; /* keys without a row that are skipped */
+  const char *key;              /* key whose value is being read */
+  void *target_struct;          /* struct that the offsets of the rows refer to */
+  int64_t num_labels;           /* value of num_labels; 0: not given */
+  hf_rope rope_scaling, rope_parameters;
+} hf_text;
+
+/* A key, and what becomes of its value. */
+struct hf_row {
+  /* name of the key; for values that are skipped the names of all keys with this reason, with a
+   * blank between */
+  const char *key;
+  unsigned families; /* bit 1 << f of each clv_hf_family f that has the key */
+  clv_code (*read)(hf_text *r, const hf_row *at, clv_err *err);
+  bool is_rope; /* instead of read: the value is an object with the keys of clv_hf_rope_table */
+  /* offset of the field in *hf_text.target_struct, which is a clv_hf_config for the top-level
+   * keys */
+  size_t offset;
+  double low, high, default_value;
+  bool is_required; /* the key must be given, because it has no default */
+  /* primary name of the key, if `key` is its second name; NULL: `key` is the primary name */
+  const char *primary_key;
+  /* the only text that is accepted, for clv_hf_require_word and _words */
+  const char *word;
+  /* why another value is refused, or why the value can be skipped; of other keys a remark for
+   * CHECKPOINTS.md. NULL: none */
+  const char *reason;
+};
+
+typedef struct hf_table {
+  const hf_row *rows;
+  size_t n;
+  unsigned family;   /* rows of other families do not count; 0: all count */
+  const char *label; /* key of the object, for messages; "" for the file */
+} hf_table;
+
+/* Readers of one value, for hf_row.read. The first group stores the value in the row's field. */
+clv_code clv_hf_read_whole(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_read_whole_or_null(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_read_padding(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_read_num_labels(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_read_labels(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_read_real(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_read_real_or_null(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_read_bool(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_read_family(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_read_activation(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
+/* These accept some values only; the row's reason is in the message of the others. */
+clv_code clv_hf_require_false(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_require_true(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_require_null(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_require_empty(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_require_word(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_require_words(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_require_one(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
+/* Reads a number of positions; null: 0, which is no limit. */
+clv_code clv_hf_read_window(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
+/* Skips a value that another reader of the file takes. */
+clv_code clv_hf_read_elsewhere(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
+/* Skips any value, because it is harmless. */
+clv_code clv_hf_skip(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
+
+/* Skips white space and returns the offset of the next value in the text. */
+size_t clv_hf_skip_to_value(hf_text *r);
+/* CLV_INVALID, with the key: the next value is of another kind. */
+clv_code clv_hf_expect_kind(hf_text *r, clv_json_kind kind, clv_err *err) CLV_USE_RESULT;
+
+/* True if `key` is one of the names of the row. */
+bool clv_hf_row_has_key(const hf_row *at, const char *key, size_t len);
+/* Returns the index of the row with the key; -1: there is none. */
+int clv_hf_find_row(const hf_table *t, const char *key, size_t len);
+/* Reads an object. seen: a flag for each row, set where its key is given. */
+clv_code clv_hf_read_object(hf_text *r, const hf_table *t, bool seen[HF_MAX_ROWS],
+                            clv_err *err) CLV_USE_RESULT;
+
+/* Sets the config's rotary positions from rope_scaling, if it is given, else from rope_parameters.
+ * CLV_INVALID: a number is missing that the kind needs. */
+clv_code clv_hf_apply_rope(hf_text *r, clv_err *err) CLV_USE_RESULT;
+
+/* The keys of config.json that a family has (0: of all families), and those of rope_parameters and
+ * rope_scaling. */
+hf_table clv_hf_key_table(unsigned family);
+hf_table clv_hf_rope_table(void);
+
+#endif

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The tables of keys in deploy/CHECKPOINTS.md are those of the code: each stands between
+ * <!-- NAME --> and <!-- /NAME -->. With CLV_WRITE_TABLES=1 the test writes them there.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "common/model/hf/hf.h"
+#include "common/model/weights/weights.h"
+#include "tests/unit/must.h"
+
+enum { MAX_LINES = 256, NAMES_IN_A_LINE = 16, ALL = (1 << CLV_HF_FAMILIES) - 1 };
+static const char page_path[] = "deploy/CHECKPOINTS.md";
+
+/* A line of a table: the keys of one treatment. */
+typedef struct line {
+  char names[1024], what[400];
+  unsigned families;
+  int n_names;
+} line;
+
+typedef struct table {
+  line lines[MAX_LINES];
+  size_t n;
+} table;
+
+static void add_name(table *t, const char *name, size_t len, unsigned families, const char *what) {
+  line *at = NULL;
+  for (size_t i = 0; i < t->n; i++)
+    if (t->lines[i].families == families && strcmp(t->lines[i].what, what) == 0 &&
+        t->lines[i].n_names < NAMES_IN_A_LINE)
+      at = &t->lines[i];
+  if (!at) {
+    assert_true(t->n < MAX_LINES);
+    at = &t->lines[t->n++];
+    *at = (line){.families = families};
+    snprintf(at->what, sizeof at->what, "%s", what);
+  }
+  size_t used = strlen(at->names);
+  snprintf(at->names + used, sizeof at->names - used, "%s`%.*s`", used ? ", " : "", (int)len, name);
+  at->n_names++;
+}
+
+/* Adds a row of the code. outcome: such as "done", or "refused unless" with a word. */
+static void add_row(table *t, const char *names, unsigned families, const char *outcome,
+                    const char *word, const char *reason) {
+  char what[400];
+  snprintf(what, sizeof what, "%s%s%s%s%s%s", outcome, word ? " `" : "", word ? word : "",
+           word ? "`" : "", reason ? ": " : "", reason ? reason : "");
+  for (const char *at = names; at;) {
+    size_t len = strcspn(at, " ");
+    add_name(t, at, len, families, what);
+    at = at[len] ? at + len + 1 : NULL;
+  }
+}
+
+static void append_families(unsigned families, clv_bytes *out) {
+  int n = 0, absent = 0;
+  for (int f = 0; f < CLV_HF_FAMILIES; f++) absent += !(families >> f & 1);
+  bool but = absent && absent <= 4;
+  if (!absent || but) clv_bytes_puts(out, but ? "all but " : "all");
+  for (int f = 0; absent && f < CLV_HF_FAMILIES; f++)
+    if ((families >> f & 1) != but)
+      clv_bytes_printf(out, "%s%s", n++ ? ", " : "", clv_hf_family_name((clv_hf_family)f));
+}
+
+static void append_table(const table *t, bool has_families, clv_bytes *out) {
+  clv_bytes_puts(out, has_families ? "| key | families | what becomes of it |\n|---|---|---|\n"
+                                   : "| key | what becomes of it |\n|---|---|\n");
+  for (size_t i = 0; i < t->n; i++) {
+    clv_bytes_printf(out, "| %s | ", t->lines[i].names);
+    if (has_families) append_families(t->lines[i].families, out);
+    clv_bytes_printf(out, "%s%s |\n", has_families ? " | " : "", t->lines[i].what);
+  }
+}
+
+/* Joins lines of the same keys and treatment: a key with several defaults has a row for each. */
+static void join_lines(table *t) {
+  size_t n = 0;
+  for (size_t i = 0; i < t->n; i++) {
+    line *same = NULL;
+    for (size_t k = 0; k < n && !same; k++)
+      if (strcmp(t->lines[k].names, t->lines[i].names) == 0 &&
+          strcmp(t->lines[k].what, t->lines[i].what) == 0)
+        same = &t->lines[k];
+    if (same)
+      same->families |= t->lines[i].families;
+    else
+      t->lines[n++] = t->lines[i];
+  }
+  t->n = n;
+}
+
+static void make_key_table(bool (*describe)(size_t i, clv_hf_key *ret), bool has_families,
+                           clv_bytes *out) {
+  static table t;
+  clv_hf_key k;
+  t.n = 0;
+  for (size_t i = 0; describe(i, &k); i++) {
+    char second[96];
+    snprintf(second, sizeof second, "a second name of `%s`; refused where both differ",
+             k.primary_key ? k.primary_key : "");
+    add_row(&t, k.names, k.families, k.outcome, k.word, k.primary_key ? second : k.reason);
+  }
+  join_lines(&t);
+  append_table(&t, has_families, out);
+}
+
+static void make_peft_table(clv_bytes *out) {
+  static table t;
+  clv_peft_key_doc k;
+  t.n = 0;
+  for (size_t i = 0; clv_peft_describe_key(i, &k); i++)
+    add_row(&t, k.name, 0, k.outcome, k.word, k.reason);
+  append_table(&t, false, out);
+}
+
+/* Compares the part of the page between the marks of `name`, or replaces it by `want`. */
+static void check_part(clv_bytes *page, const char *name, const char *want, bool writes) {
+  char begin[48], end[48];
+  snprintf(begin, sizeof begin, "<!-- %s -->\n", name);
+  snprintf(end, sizeof end, "<!-- /%s -->\n", name);
+  char *from = strstr(page->data, begin), *to = strstr(page->data, end);
+  if (!from || !to) {
+    fail_msg("%s has no %s", page_path, begin);
+    return;
+  }
+  from += strlen(begin);
+  size_t len = strlen(want);
+  if (writes) {
+    clv_bytes out = {0};
+    clv_bytes_printf(&out, "%.*s%s%s", (int)(from - page->data), page->data, want, to);
+    clv_bytes_done(page);
+    *page = out;
+  } else if ((size_t)(to - from) != len || memcmp(from, want, len) != 0) {
+    fail_msg(
+        "%s: the table of %s is not that of the code, which is\n%s"
+        "CLV_WRITE_TABLES=1 tests/unit/plan/test_hf_keys writes it there",
+        page_path, name, want);
+  }
+}
+
+static void tables_of_the_page_are_those_of_the_code(void **state) {
+  CLV_AUTO(clv_bytes_done) clv_bytes page = {0}, keys = {0}, rope = {0}, peft = {0};
+  bool writes = getenv("CLV_WRITE_TABLES") != NULL;
+  clv_err err;
+  (void)state;
+  must(clv_file_read(page_path, 1 << 20, &page, &err), &err);
+  make_key_table(clv_hf_describe_key, true, &keys);
+  make_key_table(clv_hf_describe_rope_key, false, &rope);
+  make_peft_table(&peft);
+  check_part(&page, "config.json", keys.data, writes);
+  check_part(&page, "rope", rope.data, writes);
+  check_part(&page, "adapter_config.json", peft.data, writes);
+  if (writes) must(clv_file_write_durable(page_path, page.data, page.len, 0644, &err), &err);
+}
+
+/* A key that a family has in two rows would be read by the first alone. */
+static void each_key_has_one_row_for_a_family(void **state) {
+  clv_hf_key a, b;
+  (void)state;
+  for (size_t i = 0; clv_hf_describe_key(i, &a); i++)
+    for (size_t k = i + 1; clv_hf_describe_key(k, &b); k++) {
+      char names[2048], *save = NULL;
+      snprintf(names, sizeof names, "%s", a.names);
+      if (!(a.families & b.families)) continue;
+      for (char *name = strtok_r(names, " ", &save); name; name = strtok_r(NULL, " ", &save)) {
+        char other[2048], *rest = NULL;
+        snprintf(other, sizeof other, "%s", b.names);
+        for (char *n = strtok_r(other, " ", &rest); n; n = strtok_r(NULL, " ", &rest))
+          if (strcmp(n, name) == 0) fail_msg("'%s' has two rows for one family", name);
+      }
+    }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(tables_of_the_page_are_those_of_the_code),
+      cmocka_unit_test(each_key_has_one_row_for_a_family),
+  };
+  return cmocka_run_group_tests_name("hf_keys", tests, NULL, NULL);
+}
