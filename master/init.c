@@ -243,7 +243,8 @@ static void append_column(const clv_found_column *c, clv_bytes *out) {
   clv_bytes_puts(out, "      ");
   clv_bytes_add_json(out, c->name);
   clv_bytes_printf(out, ": {as: %s", clv_column_use_names[c->use]);
-  bool number = c->use == CLV_COLUMN_NUMBER;
+  bool number = c->use == CLV_COLUMN_NUMBER || c->use == CLV_COLUMN_DATE;
+  if (c->format) clv_bytes_printf(out, ", format: \"%s\"", c->format);
   if (c->n_missing && (number || c->use == CLV_COLUMN_BOOLEAN))
     clv_bytes_printf(out, ", missing: %s, indicator: true", number ? "median" : "most_frequent");
   if (c->n_missing && c->use == CLV_COLUMN_CATEGORY) clv_bytes_puts(out, ", missing: own");
@@ -269,7 +270,8 @@ static void append_table_session(const char *path, const clv_found_table *t, clv
   for (size_t i = 0; i < t->n; i++)
     target_is_missing |= t->columns[i].use == CLV_COLUMN_TARGET && t->columns[i].n_missing;
   if (target_is_missing) clv_bytes_puts(out, "  broken: skip    # records without a target\n");
-  clv_bytes_printf(out, "  table:\n    separator: %s\n", name_separator(t->separator));
+  clv_bytes_puts(out, "  table:\n");
+  if (t->separator) clv_bytes_printf(out, "    separator: %s\n", name_separator(t->separator));
   if (t->has_decimal_comma) clv_bytes_puts(out, "    decimal: comma\n");
   clv_bytes_puts(
       out,
