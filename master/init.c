@@ -240,6 +240,7 @@ static clv_code write_first(const first_data *d, clv_err *err) {
 /* ---- a table of the user's ------------------------------------------------------------------- */
 
 static void append_column(const clv_found_column *c, clv_bytes *out) {
+  if (!c->name[0]) return;
   clv_bytes_puts(out, "      ");
   clv_bytes_add_json(out, c->name);
   clv_bytes_printf(out, ": {as: %s", clv_column_use_names[c->use]);
@@ -251,6 +252,8 @@ static void append_column(const clv_found_column *c, clv_bytes *out) {
   clv_bytes_puts(out, "}");
   clv_bytes_printf(out, "   # %zu different value%s", c->n_distinct, CLV_S(c->n_distinct));
   if (c->n_missing) clv_bytes_printf(out, ", %zu missing", c->n_missing);
+  if (c->has_unclear_dates)
+    clv_bytes_puts(out, "; dates: say as: date, and format: \"%d/%m/%Y\" or \"%m/%d/%Y\"");
   clv_bytes_puts(out, "\n");
 }
 
@@ -259,6 +262,12 @@ static const char *name_separator(char separator) {
          : separator == '\t' ? "tab"
          : separator == '|'  ? "pipe"
                              : "comma";
+}
+
+static bool has_nameless_column(const clv_found_table *t) {
+  for (size_t i = 0; i < t->n; i++)
+    if (!t->columns[i].name[0]) return true;
+  return false;
 }
 
 static void append_table_session(const char *path, const clv_found_table *t, clv_bytes *out) {
@@ -273,6 +282,8 @@ static void append_table_session(const char *path, const clv_found_table *t, clv
   clv_bytes_puts(out, "  table:\n");
   if (t->separator) clv_bytes_printf(out, "    separator: %s\n", name_separator(t->separator));
   if (t->has_decimal_comma) clv_bytes_puts(out, "    decimal: comma\n");
+  if (has_nameless_column(t))
+    clv_bytes_puts(out, "    others: ignore    # a column has no name, as row numbers of pandas\n");
   clv_bytes_puts(
       out,
       "    # number, category, boolean, target, id or ignore: correct what is wrong here\n"

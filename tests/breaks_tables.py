@@ -24,6 +24,8 @@ of("master/data/cells_jsonl.c", "tests/unit/data/test_table_forms",
    nested_values_are_texts=("static clv_code read_value(", "[CLV_JSON_LIST] = CLV_CELL_OTHER", "[CLV_JSON_LIST] = CLV_CELL_TEXT"))
 of("master/data/cells_csv.c", "tests/unit/data/test_table_forms",
    open_quotes_are_a_broken_record=("static clv_code read_cell(", "s->has_ended_early = s->csv.lacks_quote;", ""))
+of("master/data/texts.c", "tests/unit/data/test_texts",
+   open_quotes_of_texts_are_a_broken_record=("static clv_code read_csv_record(", "t->lacks_quote = c.lacks_quote;", ""))
 of("master/data/cells_sqlite.c", "tests/unit/data/test_table_forms",
    any_action_is_permitted=("static int authorize(", "return SQLITE_DENY;", "return SQLITE_OK;"),
    any_function_is_permitted=("static int authorize(", "two && clv_query_may_call(two)", "two"),
@@ -50,4 +52,5 @@ of("master/data/folds.c", "tests/unit/data/test_split",
 of("master/data/duplicates.c", "tests/unit/data/test_table_forms",
    labels_of_equal_records_are_equal=("static void count_within(", "label != other", "false"))
 of("master/plan/run_data.c", "tests/net/training/test_table.py",
+   untrained_classes_are_not_noted=("static void note_untrained_classes(", "if (!n) return;", "return;"),
    test_records_are_trained_on=("static set_files describe_train_files(", "1u << CLV_SET_TRAINING | 1u << CLV_SET_VALIDATION", "7u"))

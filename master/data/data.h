@@ -497,9 +497,10 @@ const char *clv_dataset_record_id(const clv_dataset *ds, size_t record);
 
 /* A column of a table that no session describes yet, and how it could be used. */
 typedef struct clv_found_column {
-  char *name;
+  char *name; /* "": the header names none, and the column is ignored */
   clv_column_use use;
-  const char *format; /* CLV_COLUMN_DATE: form of the dates, static; NULL: ISO 8601 */
+  const char *format;     /* CLV_COLUMN_DATE: form of the dates, static; NULL: ISO 8601 */
+  bool has_unclear_dates; /* dates in which the month and the day cannot be told apart */
   size_t n_missing, n_distinct;
 } clv_found_column;
 typedef struct clv_found_table {

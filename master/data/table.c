@@ -292,6 +292,11 @@ static clv_code find_column(const table_reader *r, size_t field, int32_t *ret, c
   }
   bool is_group = r->o->text.group && strcmp(r->o->text.group, name) == 0;
   if (is_group || r->o->table.ignores_others) return CLV_OK;
+  if (!*name)
+    return clv_cells_fail_field(
+        &r->source, field, err,
+        "a column has no name, as the row numbers of pandas: name it, or set "
+        "data.table.others: ignore");
   return clv_cells_fail_field(
       &r->source, field, err,
       "%s has '%.80s', which data.table.columns does not name: add it (`as: ignore` leaves it "

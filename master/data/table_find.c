@@ -92,7 +92,7 @@ static clv_code add_columns(finder *f, clv_err *err) {
   for (; t->n < fields->n; t->n++) {
     const char *name = clv_field_name(fields, t->n);
     for (size_t i = 0; i < t->n; i++)
-      if (strcmp(t->columns[i].name, name) == 0)
+      if (*name && strcmp(t->columns[i].name, name) == 0)
         return clv_cells_fail_field(&f->source, t->n, err,
                                     "the header has '%.80s' twice: rename one of them", name);
     CLV_TRY(clv_strdup(name, &t->columns[t->n].name, err));
@@ -156,23 +156,26 @@ static bool are_numbers(const finder *f, const column_counts *c) {
   return c->n_present && numbers == c->n_present;
 }
 
-/* Returns the one form that all cells have as dates; DATE_FORMS: there is none, or it is not clear
- * which number is the month. */
-static size_t find_date_form(const column_counts *c) {
-  size_t found = DATE_FORMS, n = 0;
-  for (size_t i = 0; i < DATE_FORMS; i++) {
+/* Returns the first form that all cells have as dates; DATE_FORMS: there is none. *ret_n: how many
+ * forms they have, so that with two it is not clear which number is the month. */
+static size_t find_date_form(const column_counts *c, size_t *ret_n) {
+  size_t found = DATE_FORMS;
+  *ret_n = 0;
+  for (size_t i = DATE_FORMS; i-- > 0;) {
     if (c->n_dates[i] != c->n_present) continue;
     found = i;
-    n++;
+    ++*ret_n;
   }
-  return n == 1 ? found : (size_t)DATE_FORMS;
+  return found;
 }
 
 static clv_column_use choose_use(const finder *f, const clv_found_column *column,
                                  const column_counts *c, bool has_id) {
   bool numbers = are_numbers(f, c), differ = column->n_distinct == f->found->n_records;
-  if (!c->n_present || c->n_others) return CLV_COLUMN_IGNORED;
-  if (find_date_form(c) < DATE_FORMS) return CLV_COLUMN_DATE;
+  size_t n_forms;
+  if (!c->n_present || c->n_others || !column->name[0]) return CLV_COLUMN_IGNORED;
+  if (find_date_form(c, &n_forms) < DATE_FORMS)
+    return n_forms > 1 ? CLV_COLUMN_IGNORED : CLV_COLUMN_DATE;
   if (is_name_of_id(column->name) || (differ && !numbers))
     return has_id ? CLV_COLUMN_IGNORED : CLV_COLUMN_ID;
   if (c->n_booleans == c->n_present && column->n_distinct <= 2) return CLV_COLUMN_BOOLEAN;
@@ -186,9 +189,12 @@ static clv_column_use choose_use(const finder *f, const clv_found_column *column
 static size_t choose_target(const clv_found_table *t) {
   static const char *const words[] = {"target", "label",     "class",    "outcome",
                                       "y",      "diagnosis", "response", "result"};
-  for (size_t i = 0; i < t->n; i++)
+  size_t last = 0;
+  for (size_t i = 0; i < t->n; i++) {
     if (is_named(t->columns[i].name, words, CLV_COUNT(words))) return i;
-  return t->n - 1;
+    if (t->columns[i].name[0]) last = i;
+  }
+  return last;
 }
 
 static void choose_uses(finder *f) {
@@ -207,7 +213,9 @@ static void choose_uses(finder *f) {
     c->n_missing = t->n_records - f->counts[i].n_present;
     c->use = i == target ? CLV_COLUMN_TARGET : choose_use(f, c, &f->counts[i], has_id);
     has_id = has_id || c->use == CLV_COLUMN_ID;
-    if (c->use == CLV_COLUMN_DATE) c->format = date_forms[find_date_form(&f->counts[i])];
+    size_t n_forms, form = find_date_form(&f->counts[i], &n_forms);
+    if (c->use == CLV_COLUMN_DATE) c->format = date_forms[form];
+    c->has_unclear_dates = f->counts[i].n_present && n_forms > 1;
     if (i != target) continue;
     t->n_classes =
         are_numbers(f, &f->counts[i]) && c->n_distinct > MOST_CLASSES ? 0 : c->n_distinct;

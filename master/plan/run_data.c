@@ -400,6 +400,40 @@ static void note_one_class(const char *set, const clv_dataset *ds, const clv_sub
   clv_bytes_puts(notes, ": its figures say nothing about other classes\n");
 }
 
+/* Returns, for each class below *ret_n, if a training record has it; NULL: records have no
+ * class. */
+static bool *list_trained_classes(const clv_run_data *d, size_t *ret_n, clv_bytes *notes) {
+  int64_t low, high;
+  bool *is_trained = NULL;
+  if (!d->train || !clv_dataset_label_range(d->train, &low, &high) || high >= 1 << 20) return NULL;
+  *ret_n = (size_t)CLV_MAX(high, 0) + 1;
+  if (clv_alloc(*ret_n, sizeof *is_trained, &is_trained, NULL) != CLV_OK) notes->failed = true;
+  for (size_t i = 0; is_trained && i < d->train_rows.n; i++) {
+    int64_t class = clv_dataset_record_class(d->train, d->train_rows.index[i]);
+    if (class >= 0) is_trained[class] = true;
+  }
+  return is_trained;
+}
+
+/* Notes records of a set whose class no training record has: the model cannot know it. */
+static void note_untrained_classes(const char *set, const clv_dataset *ds, const clv_subset *rows,
+                                   const clv_run_data *d, clv_bytes *notes) {
+  size_t n_classes = 0, n = 0;
+  CLV_AUTO(clv_freep) bool *is_trained = list_trained_classes(d, &n_classes, notes);
+  int64_t first = -1;
+  for (size_t i = 0; ds && is_trained && i < rows->n; i++) {
+    int64_t class = clv_dataset_record_class(ds, rows->index[i]);
+    if (class < 0 || ((uint64_t) class < n_classes && is_trained[class])) continue;
+    if (!n++) first = class;
+  }
+  if (!n) return;
+  clv_bytes_printf(notes, "%s: %zu record%s of a class that no training record has, as %lld", set,
+                   n, n > 1 ? "s are" : " is", (long long)first);
+  if ((uint64_t)first < clv_dataset_class_count(ds))
+    clv_bytes_printf(notes, " (%.80s)", clv_dataset_class_name(ds, (size_t)first));
+  clv_bytes_puts(notes, "\n");
+}
+
 /* True if the number `one` is less than `other`. Both are texts of digits. */
 static bool is_smaller_number(const char *one, const char *other) {
   one += strspn(one, "0");
@@ -439,6 +473,8 @@ static void note_sets(const clv_session_config *c, const clv_run_data *d, clv_by
   note_one_class("data.train", d->train, &d->train_rows, notes);
   note_one_class("data.validation", d->train, &d->validation_rows, notes);
   note_one_class("data.test", d->test, &d->test_rows, notes);
+  note_untrained_classes("data.validation", d->train, &d->validation_rows, d, notes);
+  note_untrained_classes("data.test", d->test, &d->test_rows, d, notes);
 }
 
 /* ---- values that are not finite -------------------------------------------------------------- */

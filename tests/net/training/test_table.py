@@ -113,6 +113,8 @@ def sets_come_from_times_columns_and_folds():
     done, said = split("{fraction: 0.2}", *parts, *same)
     assert [(d["set"], d["same"]) for d in said["duplicates"]] == [("test", "inputs"), ("test", "id")], said["duplicates"]
     assert said["duplicates"][1]["records"] == 42, said["duplicates"]
+    done, _ = split("{by: column, column: outcome, training: [ill], validation: [well]}")
+    assert re.search(r"data\.validation: \d+ records are of a class that no training record has, as 1 \(well\)", done.stderr), done.stderr
     folds = [split(f"{{folds: 5, fold: {k}}}")[1]["sets"] for k in (1, 5)]
     assert [f["training"]["records"] for f in folds] == [48, 48], folds
     for keys, want in (("{folds: 5}", "data.validation.fold is 0: set the fold to hold back, from 1 to 5"),
@@ -134,13 +136,14 @@ def session_from_a_table_is_in_order():
         records = list(csv.reader(f))
     with open(os.path.join(folder, "patients.csv"), "w", newline="") as f:
         w = csv.writer(f, delimiter=";")
-        w.writerows([*(cell.replace(".", ",") for cell in r[:-1]), ".".join(reversed(r[-1].split("-"))), i or "patient_id"]
+        w.writerows([i or "", f"{1 + i % 9}/1/2020" if i else "seen", *(cell.replace(".", ",") for cell in r[:-1]), ".".join(reversed(r[-1].split("-"))), i or "patient_id"]
                     for i, r in enumerate(records))
     done = master("init", "--from", "patients.csv", cwd=folder)
     assert done.returncode == 0 and "the target is 'outcome', with its values as classes" in done.stdout, done.stdout + done.stderr
     text = open(os.path.join(folder, "session.yaml")).read()
     for want in ("separator: semicolon", "decimal: comma", '"age": {as: number, missing: median, indicator: true}',
-                 '"site": {as: category, missing: own}', '"smoker": {as: boolean}', '"admitted": {as: date, format: "%d.%m.%Y", missing: median', '"patient_id": {as: id}', "out: 2"):
+                 '"site": {as: category, missing: own}', '"smoker": {as: boolean}', '"admitted": {as: date, format: "%d.%m.%Y", missing: median', '"patient_id": {as: id}', "out: 2", "others: ignore",
+                 '"seen": {as: ignore}   # 9 different values; dates: say as: date, and format: "%d/%m/%Y" or "%m/%d/%Y"'):
         assert want in text, (want, text)
     done = master("check", "session.yaml", cwd=folder)
     assert done.returncode == 0 and "60 training samples in 2 classes" in done.stdout, done.stdout + done.stderr
