@@ -27,6 +27,9 @@ enum {
   MAX_ERROR = 200,              /* bytes of SQLite's own messages */
 };
 
+/* Memory of the library, most of it for records that are sorted. */
+#define MAX_MEMORY ((int64_t)4 << 30)
+
 /* ---- the library ----------------------------------------------------------------------------- */
 
 #define LIBRARY "libsqlite3.so.0"
@@ -35,6 +38,7 @@ enum {
   F(close)                \
   F(errmsg)               \
   F(exec)                 \
+  F(hard_heap_limit64)    \
   F(db_config)            \
   F(limit)                \
   F(set_authorizer)       \
@@ -216,6 +220,7 @@ static bool restrict_database(clv_query *q) {
     ok &= sqlite.db_config(q->db, settings[i].key, settings[i].value, NULL) == SQLITE_OK;
   for (size_t i = 0; i < CLV_COUNT(limits); i++)
     sqlite.limit(q->db, limits[i].key, limits[i].value);
+  sqlite.hard_heap_limit64(MAX_MEMORY);
   /* records are sorted in memory, never in a temporary file */
   ok &= sqlite.exec(q->db, "PRAGMA temp_store = MEMORY", NULL, NULL, NULL) == SQLITE_OK;
   ok &= sqlite.set_authorizer(q->db, authorize, q) == SQLITE_OK;

@@ -500,7 +500,7 @@ typedef struct clv_found_column {
   char *name; /* "": the header names none, and the column is ignored */
   clv_column_use use;
   const char *format;     /* CLV_COLUMN_DATE: form of the dates, static; NULL: ISO 8601 */
-  bool has_unclear_dates; /* dates in which the month and the day cannot be told apart */
+  bool has_unclear_dates; /* dates whose month and day are not distinguishable */
   size_t n_missing, n_distinct;
 } clv_found_column;
 typedef struct clv_found_table {

@@ -147,6 +147,12 @@ def session_from_a_table_is_in_order():
         assert want in text, (want, text)
     done = master("check", "session.yaml", cwd=folder)
     assert done.returncode == 0 and "60 training samples in 2 classes" in done.stdout, done.stdout + done.stderr
+    os.makedirs(os.path.join(cluster.dir, "lines"))
+    done = master("init", "--from", "../tables/train.jsonl", cwd=os.path.join(cluster.dir, "lines"))
+    text = open(os.path.join(cluster.dir, "lines/session.yaml")).read()
+    assert done.returncode == 0 and "separator" not in text and '"admitted": {as: date, missing: median' in text, done.stderr + text
+    done = master("init", "--from", "tables/tables.db", cwd=cluster.dir)
+    assert done.returncode == 7 and "is an SQLite database: write a session for a CSV of its table" in done.stderr, done.stderr
     done = master("init", "--from", "nothing.csv", cwd=cluster.dir)
     assert done.returncode == 7 and "nothing.csv" in done.stderr, (done.returncode, done.stderr)
 

@@ -370,7 +370,7 @@ static void slow_query_ends_at_its_time(void **state) {
   clv_err err;
   clv_bytes_puts(&sql, TABLE
                  "CREATE TABLE n(i); INSERT INTO n WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL "
-                 "SELECT i + 1 FROM c WHERE i < 300) SELECT i FROM c;");
+                 "SELECT i + 1 FROM c WHERE i < 60) SELECT i FROM c;");
   clv_dataset_options o = make_options(make_database("slow.db", sql.data),
                                        "SELECT sum(a.i * b.i * c.i * d.i) AS x, 'a' AS y, 'b' AS "
                                        "t, 'c' AS id FROM n a, n b, n c, n d ORDER BY 1");
