@@ -1,10 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names of the fields of a table.
+ * Names of the fields of a table, and their encoding.
  */
 #include <stdlib.h>
 
 #include "master/data/cell_source_int.h"
+
+bool clv_cells_is_utf8(const char *text, size_t len) {
+  for (size_t i = 0, n; i < len; i += n) {
+    uint32_t point;
+    if (!(n = clv_utf8_decode(text + i, len - i, &point))) return false;
+  }
+  return true;
+}
 
 void clv_fields_done(clv_fields *f) {
   if (!f) return;

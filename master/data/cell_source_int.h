@@ -46,6 +46,7 @@ clv_code clv_fields_add(clv_fields *f, const char *name, size_t len, size_t colu
 /* Returns the field of a name. Adds a field for a new name. */
 clv_code clv_fields_find(clv_fields *f, const char *name, size_t len, size_t *ret,
                          clv_err *err) CLV_USE_RESULT;
+bool clv_cells_is_utf8(const char *text, size_t len);
 const char *clv_field_name(const clv_fields *f, size_t field);
 
 typedef struct clv_query clv_query; /* cells_sqlite.c */

@@ -65,14 +65,20 @@ static const clv_cell_reader reader = {.next = next_record,
                                        .fail_record = fail_record,
                                        .fail_field = fail_field};
 
-/* Fails if the header is one field that another separator would divide, or begins as JSON does. */
+/* Fails if the header is one field that another separator would divide, or if it is none. */
 static clv_code check_header(const clv_cell_source *s, clv_err *err) {
   char name[44];
   const char *header = clv_field_name(&s->fields, 0);
-  if (strncmp(header, "{\"", 2) == 0 || strncmp(header, "[{", 2) == 0 || strcmp(header, "[") == 0)
+  if (strncmp(header, "{\"", 2) == 0 || strncmp(header, "[{", 2) == 0 || strcmp(header, "[") == 0 ||
+      strcmp(header, "{") == 0)
     return fail_field(s, 0,
                       "this is JSON: lines of JSON are in files named .jsonl, and a list becomes "
                       "lines with jq -c '.[]'",
+                      err);
+  if (strncmp(header, "sep=", 4) == 0)
+    return fail_field(s, 0,
+                      "this line is for Excel alone: delete it, so that the names of the columns "
+                      "come first, and set data.table.separator",
                       err);
   if (s->fields.n > 1 || !strpbrk(header, ";\t|,")) return CLV_OK;
   clv_text_truncate(header, name, sizeof name);
@@ -100,6 +106,10 @@ clv_code clv_cells_csv_open(clv_cell_source *s, char separator, clv_err *err) {
     clv_err reason;
     size_t at = s->csv.at;
     CLV_TRY(clv_csv_read_field(&s->csv, &s->text, &last, err));
+    if (!clv_cells_is_utf8(s->text.data, s->text.len))
+      return clv_csv_fail(&s->begin, s->begin.line, at, err,
+                          "this name of a column is not UTF-8: convert the file, as with iconv -f "
+                          "LATIN1 -t UTF-8");
     if (clv_fields_add(&s->fields, s->text.data, s->text.len, column_of(&s->begin, at), &reason) !=
         CLV_OK)
       return fail_field(s, SIZE_MAX, reason.text, err);

@@ -79,14 +79,6 @@ bool clv_table_read_boolean(const char *text, size_t len, double *ret) {
   return false;
 }
 
-static bool is_utf8(const char *text, size_t len) {
-  for (size_t i = 0, n; i < len; i += n) {
-    uint32_t point;
-    if (!(n = clv_utf8_decode(text + i, len - i, &point))) return false;
-  }
-  return true;
-}
-
 /* ---- state while a table is read ------------------------------------------------------------- */
 
 enum { NO_COLUMN = -1 /* the field is not read */ };
@@ -203,7 +195,7 @@ static clv_code check_word(const table_reader *r, const clv_source_cell *cell,
                            const clv_table_column *c, clv_err *err) {
   if (memchr(cell->text, '\0', cell->len))
     return fail_cell(r, cell, c, "which has a NUL byte", err);
-  if (is_utf8(cell->text, cell->len)) return CLV_OK;
+  if (clv_cells_is_utf8(cell->text, cell->len)) return CLV_OK;
   return fail_cell(r, cell, c,
                    "which is not UTF-8: convert the file, as with iconv -f LATIN1 -t UTF-8", err);
 }

@@ -94,7 +94,13 @@ static const odd_file csv_files[] = {
     {"a.csv", "\xef\xbb\xbf" HEADER "2,a,b,c\n", NULL, 2},
     {"a.csv", "\xff\xfex\0,\0y\0", "its text is UTF-16", 0},
     {"a.csv", "x,y,t,id\r1,a,b,c\r", "a.csv:1: its lines end with CR alone", 0},
-    {"a.csv", "sep=;\nx;y;t;id\n1;a;b;c\n", "a.csv:1:1: the header is one field, 'sep=;'", 0},
+    {"a.csv",
+     "x,Gr\xf6\xdf"
+     "e\n",
+     "a.csv:1:3: this name of a column is not UTF-8: convert the file", 0},
+    {"a.csv", "{\n  \"x\": 1\n}\n", "a.csv:1:1: this is JSON", 0},
+    {"a.csv", "sep=;\nx;y;t;id\n1;a;b;c\n", "a.csv:1:1: this line is for Excel alone: delete it",
+     0},
     {"a.csv", "x y t id\n1 a b c\n", "a.csv:1:1: the header has 'x y t id', which", 0},
     {"a.csv", "{\"x\":1}\n", "a.csv:1:1: this is JSON: lines of JSON are in files named .jsonl", 0},
     {"a.csv", "PK\x03\x04zip",
@@ -363,6 +369,16 @@ static void databases_that_are_none_or_in_use_are_refused(void **state) {
                           "c.db: data.table.query: ");
 }
 
+static void database_has_any_name(void **state) {
+  (void)state;
+  const clv_dataset_options o =
+      make_options(make_database("a?b#c%2f &d.db", TABLE), "SELECT * FROM p ORDER BY id");
+  clv_dataset *ds = NULL;
+  clv_err err;
+  must(clv_dataset_open(&o, &ds, &err), &err);
+  clv_dataset_free(ds);
+}
+
 static void slow_query_ends_at_its_time(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes sql = {0};
@@ -600,6 +616,7 @@ int main(void) {
       cmocka_unit_test(unknown_keys_are_never_skipped),
       cmocka_unit_test(queries_are_read_or_refused),
       cmocka_unit_test(databases_that_are_none_or_in_use_are_refused),
+      cmocka_unit_test(database_has_any_name),
       cmocka_unit_test(slow_query_ends_at_its_time),
       cmocka_unit_test(dates_are_days_since_1970),
       cmocka_unit_test(forms_of_dates_are_checked),
