@@ -142,7 +142,7 @@ $(call layer, master/documents, master/tokens)
 
 # readers, batches, loader: **raw records are here, and this folder cannot reach the network**
 OUT_OF_REACH_master/data := grpc microhttpd $(SOCKETS)
-$(call layer, master/data, common/base/json common/base/tensor common/base/settings master/tokens master/documents, zlib png jpeglib jerror, -lpng -ljpeg -lz)
+$(call layer, master/data, common/base/json common/base/tensor common/base/settings master/tokens master/documents, zlib png jpeglib jerror sqlite3, -lpng -ljpeg -lz)
 
 # progress lines, step logs, event files for TensorBoard, traces, status as text and JSON
 $(call layer, master/report)

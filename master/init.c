@@ -240,16 +240,20 @@ static clv_code write_first(const first_data *d, clv_err *err) {
 /* ---- a table of the user's ------------------------------------------------------------------- */
 
 static void append_column(const clv_found_column *c, clv_bytes *out) {
+  if (!c->name[0]) return;
   clv_bytes_puts(out, "      ");
   clv_bytes_add_json(out, c->name);
   clv_bytes_printf(out, ": {as: %s", clv_column_use_names[c->use]);
-  bool number = c->use == CLV_COLUMN_NUMBER;
+  bool number = c->use == CLV_COLUMN_NUMBER || c->use == CLV_COLUMN_DATE;
+  if (c->format) clv_bytes_printf(out, ", format: \"%s\"", c->format);
   if (c->n_missing && (number || c->use == CLV_COLUMN_BOOLEAN))
     clv_bytes_printf(out, ", missing: %s, indicator: true", number ? "median" : "most_frequent");
   if (c->n_missing && c->use == CLV_COLUMN_CATEGORY) clv_bytes_puts(out, ", missing: own");
   clv_bytes_puts(out, "}");
   clv_bytes_printf(out, "   # %zu different value%s", c->n_distinct, CLV_S(c->n_distinct));
   if (c->n_missing) clv_bytes_printf(out, ", %zu missing", c->n_missing);
+  if (c->has_unclear_dates)
+    clv_bytes_puts(out, "; dates: say as: date, and format: \"%d/%m/%Y\" or \"%m/%d/%Y\"");
   clv_bytes_puts(out, "\n");
 }
 
@@ -258,6 +262,12 @@ static const char *name_separator(char separator) {
          : separator == '\t' ? "tab"
          : separator == '|'  ? "pipe"
                              : "comma";
+}
+
+static bool has_nameless_column(const clv_found_table *t) {
+  for (size_t i = 0; i < t->n; i++)
+    if (!t->columns[i].name[0]) return true;
+  return false;
 }
 
 static void append_table_session(const char *path, const clv_found_table *t, clv_bytes *out) {
@@ -269,8 +279,11 @@ static void append_table_session(const char *path, const clv_found_table *t, clv
   for (size_t i = 0; i < t->n; i++)
     target_is_missing |= t->columns[i].use == CLV_COLUMN_TARGET && t->columns[i].n_missing;
   if (target_is_missing) clv_bytes_puts(out, "  broken: skip    # records without a target\n");
-  clv_bytes_printf(out, "  table:\n    separator: %s\n", name_separator(t->separator));
+  clv_bytes_puts(out, "  table:\n");
+  if (t->separator) clv_bytes_printf(out, "    separator: %s\n", name_separator(t->separator));
   if (t->has_decimal_comma) clv_bytes_puts(out, "    decimal: comma\n");
+  if (has_nameless_column(t))
+    clv_bytes_puts(out, "    others: ignore    # a column has no name, as row numbers of pandas\n");
   clv_bytes_puts(
       out,
       "    # number, category, boolean, target, id or ignore: correct what is wrong here\n"

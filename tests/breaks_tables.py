@@ -9,8 +9,9 @@ of("master/data/table_encoder.c", "tests/unit/data/test_tables",
    unseen_classes_are_the_last=("clv_code clv_table_class_labels(", "if ((size_t)labels[i] == l->n_classes)", "if (false)"),
    rules_may_change=("static clv_code find_source(", "o->scale == c->scale", "true"))
 of("master/data/table.c", "tests/unit/data/test_tables",
-   broken_records_leave_their_id=("static clv_code read_record(", "return r->t->count++, CLV_OK;", "return r->t->count += 1 + (r->t->broken.n > 0), CLV_OK;"),
-   one_field_is_a_header=("static clv_code check_separator(", "if (!strpbrk(", "if (true || !strpbrk("))
+   broken_records_leave_their_id=("static clv_code read_record(", "return r->t->count++, CLV_OK;", "return r->t->count += 1 + (r->t->broken.n > 0), CLV_OK;"))
+of("master/data/cells_csv.c", "tests/unit/data/test_tables",
+   one_field_is_a_header=("static clv_code check_header(", "!strpbrk(", "true || !strpbrk("))
 of("master/data/table_facts.c", "tests/unit/data/test_tables",
    words_tell_nothing=("static clv_code find_suspicion(", "if (is_pure ||", "if (false ||"))
 of("master/plan/run_data.c", "tests/net/training/test_table.py",
@@ -18,3 +19,41 @@ of("master/plan/run_data.c", "tests/net/training/test_table.py",
                                  "if (!ds || !clv_dataset_has_table(ds)) return CLV_OK; if (s->skips_labels) { clv_subset all; CLV_TRY(clv_subset_all(ds, &all, err)); CLV_TRY(clv_dataset_learn(ds, &all, &d->learnt, err)); }"))
 of("master/run/run_predictions.c", "tests/net/training/test_table.py",
    formulas_stay=("static void append_csv_text(", 'strchr("=+-@\\t\\r", *text)', "false"))
+of("master/data/cells_jsonl.c", "tests/unit/data/test_table_forms",
+   keys_may_come_twice=("static clv_code find_field(", "if (*last == s->n_records)", "if (false)"),
+   nested_values_are_texts=("static clv_code read_value(", "[CLV_JSON_LIST] = CLV_CELL_OTHER", "[CLV_JSON_LIST] = CLV_CELL_TEXT"))
+of("master/data/cells_csv.c", "tests/unit/data/test_table_forms",
+   open_quotes_are_a_broken_record=("static clv_code read_cell(", "s->has_ended_early = s->csv.lacks_quote;", ""))
+of("master/data/texts.c", "tests/unit/data/test_texts",
+   open_quotes_of_texts_are_a_broken_record=("static clv_code read_csv_record(", "t->lacks_quote = c.lacks_quote;", ""))
+of("master/data/cells_sqlite.c", "tests/unit/data/test_table_forms",
+   any_action_is_permitted=("static int authorize(", "return SQLITE_DENY;", "return SQLITE_OK;"),
+   any_function_is_permitted=("static int authorize(", "two && clv_query_may_call(two)", "two"),
+   logs_beside_a_database_do_not_count=("static clv_code open_database(", "CLV_TRY(check_neighbours(s->path, err));", ""),
+   queries_have_no_limit_of_rows=("static clv_code next_record(", "s->n_records == q->max_rows", "false"),
+   queries_have_no_limit_of_time=("static int check_time(", "q->is_late = clv_now_ns() > q->deadline_ns;", ""))
+of("master/data/query_text.c", "tests/unit/data/test_table_forms",
+   order_within_parentheses_counts=("static void take_word(", "!w->depth && ", ""),
+   comments_are_words=("static size_t take_token(", "if (comment) return comment;", ""))
+of("master/data/table.c", "tests/unit/data/test_table_forms",
+   unknown_keys_are_broken_records=("static clv_code resolve_fields(", "r->is_fatal = true;", ""),
+   sets_may_have_any_name=("static clv_code read_set(", "return clv_cells_fail(", "return *ret = 0, CLV_OK; return clv_cells_fail("))
+of("master/data/dates.c", "tests/unit/data/test_table_forms",
+   years_of_1900_leap=("static bool is_leap_year(", "(year % 100 != 0 || year % 400 == 0)", "true"),
+   zones_are_west=("static bool read_zone(", "(is_west ? -1 : 1)", "(is_west ? 1 : -1)"))
+of("master/data/table_encoder.c", "tests/unit/data/test_tables",
+   parts_of_a_missing_date_are_of_1970=("static size_t encode_parts(", "days = c->fill;", "days = 0;"))
+of("master/data/split.c", "tests/unit/data/test_table_forms",
+   empty_sets_are_kept=("clv_code clv_dataset_keep_sets(", "if (!kept.n)", "if (false)"),
+   a_time_is_divided=("static clv_code divide_by_time(", "times[ds->count - n]", "times[ds->count - n] + 1"))
+of("master/data/folds.c", "tests/unit/data/test_split",
+   classes_do_not_count=("static clv_code list_records(", "kind == CLV_SPLIT_STRATIFIED ?", "false ?"),
+   folds_have_any_size=("static clv_code deal_groups(", "sizes[smallest] += groups[i].n;", ""))
+of("master/data/duplicates.c", "tests/unit/data/test_table_forms",
+   labels_of_equal_records_are_equal=("static void count_within(", "label != other", "false"))
+of("master/plan/run_data.c", "tests/net/training/test_table.py",
+   untrained_classes_are_not_noted=("static void note_untrained_classes(", "if (!n) return;", "return;"),
+   test_records_are_trained_on=("static set_files describe_train_files(", "1u << CLV_SET_TRAINING | 1u << CLV_SET_VALIDATION", "7u"))
+of("master/data/source.c", "tests/unit/data/test_readers",
+   converted_elements_are_mapped=("static bool has_same_bytes(", "is_copied && ", ""),
+   mapped_arrays_are_empty=("static clv_code map_tensor(", "MAP_PRIVATE | MAP_NORESERVE", "MAP_PRIVATE | MAP_ANONYMOUS"))

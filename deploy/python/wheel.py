@@ -15,7 +15,7 @@ import pypi
 PLATFORM = "manylinux_2_34_x86_64"
 MOST_BYTES = 40 << 20
 # Found by their names when a program wants them, so no tool sees that they are needed.
-OPENED_LATER = "libopenblas.so.0", "libmicrohttpd.so.12"
+OPENED_LATER = "libopenblas.so.0", "libmicrohttpd.so.12", "libsqlite3.so.0"
 BUILT_IN = ("librandom123-dev",)  # headers whose code is in our own files
 # The C library and what the platform's tag promises beside it.
 OF_EVERY_SYSTEM = re.compile(r"(ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libresolv|libstdc\+\+|libgcc_s)\.so")

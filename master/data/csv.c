@@ -44,6 +44,7 @@ static clv_code read_quoted_field(clv_csv *c, clv_bytes *ret, clv_err *err) {
   size_t from = c->at++, line = c->line;
   for (;;) {
     const char *quote = memchr(c->text + c->at, '"', c->len - c->at);
+    c->lacks_quote = !quote;
     if (!quote)
       return clv_csv_fail(c, line, from, err,
                           "these quotes have no end: close them or double them");

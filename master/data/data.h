@@ -132,6 +132,8 @@ typedef struct clv_column_options {
   clv_missing_rule missing;
   const char *value;  /* CLV_MISSING_VALUE: text of the value */
   bool has_indicator; /* the input has a further place: 1 if the value is missing */
+  const char *format; /* CLV_COLUMN_DATE: form of the dates, as strptime; NULL: ISO 8601 */
+  unsigned parts;     /* CLV_COLUMN_DATE: set of 1 << clv_date_part */
 } clv_column_options;
 
 /* How a table becomes records: the input has the places of its columns one behind the other. */
@@ -145,7 +147,23 @@ typedef struct clv_table_options {
   bool ignores_others; /* columns that are not listed are left out; false: they are refused */
   const clv_column_options *columns; /* [n_columns] in the order of the input */
   size_t n_columns;
+  /* SQLite: the query whose records are the table's; NULL: none, and a database is refused */
+  const char *query;
+  uint32_t query_seconds; /* time for the query */
+  uint64_t query_rows;    /* most records of the query */
 } clv_table_options;
+
+/* Meaning of the column text.group of a table for a record. */
+typedef enum clv_split_key {
+  CLV_KEY_IS_GROUP, /* the name of its group */
+  CLV_KEY_IS_TIME,  /* its time, a number or a date */
+  CLV_KEY_IS_SET,   /* its set, one of clv_dataset_options.set_values */
+} clv_split_key;
+typedef enum clv_set { CLV_SET_TRAINING, CLV_SET_VALIDATION, CLV_SET_TEST, CLV_SETS } clv_set;
+typedef struct clv_set_names {
+  const char *const *items; /* [n] */
+  size_t n;
+} clv_set_names;
 
 /* The most inputs that a record can have. */
 enum { CLV_DATA_MAX_INPUTS = 8 };
@@ -170,7 +188,11 @@ typedef struct clv_dataset_options {
   /* read the groups for CLV_SPLIT_GROUPS. A group is a file of documents, a folder of images below
    * the class, or all records with the same text.group */
   bool reads_groups;
-  const char *group_path; /* arrays: path of a file with an integer per record */
+  const char *group_path;             /* arrays: path of a file with an integer per record */
+  clv_split_key split_key;            /* tables */
+  clv_set_names set_values[CLV_SETS]; /* CLV_KEY_IS_SET: values of the column for each set */
+  unsigned kept_sets; /* CLV_KEY_IS_SET: set of 1 << clv_set to keep; 0: all. Groups are then read
+                       * with skips_labels, too */
   /* factor of all values; 0: u8 is divided by 255 (ToTensor), others are not scaled */
   float scale;
   const float *mean, *std; /* [n_mean], [n_std]: 0, 1 or one per channel; std > 0 */
@@ -221,6 +243,8 @@ void clv_dataset_free(clv_dataset *ds);
 void clv_dataset_freep(clv_dataset **ds);
 
 size_t clv_dataset_count(const clv_dataset *ds);
+/* Returns the number of records of the file that are of no kept set. */
+size_t clv_dataset_other_sets(const clv_dataset *ds);
 bool clv_dataset_has_labels(const clv_dataset *ds);
 /* Returns the number of named classes (images, texts, documents); 0 for other formats. */
 size_t clv_dataset_class_count(const clv_dataset *ds);
@@ -409,6 +433,8 @@ typedef enum clv_split_kind {
   CLV_SPLIT_SHUFFLED,   /* validation is the last part of a permutation from the seed */
   CLV_SPLIT_STRATIFIED, /* validation has the share of each class, drawn from the seed */
   CLV_SPLIT_GROUPS,     /* validation has complete groups, drawn from the seed */
+  CLV_SPLIT_TIME,       /* validation has the latest records (CLV_KEY_IS_TIME) */
+  CLV_SPLIT_COLUMN,     /* validation has the records of CLV_SET_VALIDATION (CLV_KEY_IS_SET) */
 } clv_split_kind;
 
 /* True if each record has one class: a class label, or a number that is 0 or 1 in all records. */
@@ -419,11 +445,21 @@ bool clv_dataset_has_record_classes(const clv_dataset *ds);
 clv_split_kind clv_dataset_split_kind(const clv_dataset *ds, clv_split_kind asked);
 
 /* Splits all records. Validation gets round(count * fraction) records, at least one if fraction
- * > 0; GROUPS: about as many. 0 <= fraction < 1. Both lists are ascending, except for SHUFFLED.
+ * > 0; GROUPS: about as many; TIME: also those at the time of the earliest one; COLUMN: those of
+ * its set, whatever the fraction. 0 <= fraction < 1. Both lists are ascending, except for SHUFFLED.
  * CLV_INVALID: training would have no record, or there are no groups, or only one. */
 clv_code clv_subset_split(const clv_dataset *ds, double fraction, clv_split_kind kind,
                           uint64_t seed, clv_subset *ret_train, clv_subset *ret_validation,
                           clv_err *err) CLV_USE_RESULT;
+
+/* Splits all records by folds: validation is fold `fold` of 1..folds, and the folds of one seed are
+ * all records, each once. kind: STRATIFIED (sizes of a class differ by one record at most),
+ * SHUFFLED or GROUPS (a group goes to the smallest fold, the largest group first). Both lists are
+ * ascending.
+ * CLV_INVALID: there are fewer records, or groups, than folds. */
+clv_code clv_subset_split_fold(const clv_dataset *ds, clv_split_kind kind, size_t folds,
+                               size_t fold, uint64_t seed, clv_subset *ret_train,
+                               clv_subset *ret_validation, clv_err *err) CLV_USE_RESULT;
 
 /* Removes from s the records of `gone`, which must be ascending. The others keep their order. */
 void clv_subset_remove(clv_subset *s, const clv_subset *gone);
@@ -461,20 +497,23 @@ const char *clv_dataset_record_id(const clv_dataset *ds, size_t record);
 
 /* A column of a table that no session describes yet, and how it could be used. */
 typedef struct clv_found_column {
-  char *name;
+  char *name; /* "": the header names none, and the column is ignored */
   clv_column_use use;
+  const char *format;     /* CLV_COLUMN_DATE: form of the dates, static; NULL: ISO 8601 */
+  bool has_unclear_dates; /* dates whose month and day are not distinguishable */
   size_t n_missing, n_distinct;
 } clv_found_column;
 typedef struct clv_found_table {
   clv_found_column *columns; /* [n], of which one is the target */
   size_t n, n_records;
   size_t n_classes; /* different values of the target; 0: it is a number */
-  char separator;
+  char separator;   /* 0: lines of JSON */
   bool has_decimal_comma;
 } clv_found_table;
-/* Guesses the separator, the decimal mark and the use of each column of a CSV, plain or gzip. The
- * target is the column named target, label, class, outcome, y, diagnosis, response or result, else
- * the last. Release with clv_found_table_done. CLV_INVALID: it is no table. */
+/* Guesses the separator, the decimal mark and the use of each column of a CSV, or of lines of JSON
+ * (.jsonl, .ndjson), plain or gzip. The target is the column named target, label, class, outcome,
+ * y, diagnosis, response or result, else the last. Release with clv_found_table_done. CLV_INVALID:
+ * it is no table. */
 clv_code clv_table_find(const char *path, clv_found_table *ret, clv_err *err) CLV_USE_RESULT;
 void clv_found_table_done(clv_found_table *t);
 
@@ -489,12 +528,16 @@ typedef enum clv_column_suspicion {
   CLV_COLUMN_REPEATS_IDS, /* two records have one id */
 } clv_column_suspicion;
 
+enum { CLV_DATE_TEXT = 32 };
+/* Writes the day of a date as YYYY-MM-DD. days: since 1970-01-01. Returns buf. */
+const char *clv_date_text(double days, char buf[CLV_DATE_TEXT]);
+
 /* Facts about the cells of a column. The name belongs to the dataset. */
 typedef struct clv_column_facts {
   const char *name;
   clv_column_use use;
   size_t n_missing, n_distinct;
-  double low, high; /* range of numbers; NaN: words, or no value */
+  double low, high; /* range of numbers, of dates in days; NaN: words, or no value */
   bool has_integers;
   double correlation; /* Pearson's, with a number or with two classes; 0: not computed */
   clv_column_suspicion suspicion;
@@ -509,6 +552,21 @@ clv_code clv_dataset_column_facts(const clv_dataset *ds, const clv_subset *rows,
 clv_code clv_learnt_write(const clv_learnt *l, clv_bytes *out, clv_err *err) CLV_USE_RESULT;
 clv_code clv_learnt_parse(const char *text, size_t len, const char *label, clv_learnt **ret,
                           clv_err *err) CLV_USE_RESULT;
+
+/* ---- records that are the same (duplicates.c) ------------------------------------------------ */
+
+typedef struct clv_duplicates {
+  size_t n;               /* records that are the same as another one */
+  size_t n_other_labels;  /* of these, records with another label; within a set alone */
+  size_t record, same_as; /* the first such record, and the other one: numbers in their files */
+} clv_duplicates;
+
+/* Counts records of `rows` that are in `of_rows`, too, or, if these are the same rows, twice in
+ * them. by_id: records with one id; else those with equal inputs, which encoded tables, arrays and
+ * tokens have bit by bit, and images as files. */
+clv_code clv_dataset_find_duplicates(const clv_dataset *ds, const clv_subset *rows,
+                                     const clv_dataset *of, const clv_subset *of_rows, bool by_id,
+                                     clv_duplicates *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- digests (digest.c) ---------------------------------------------------------------------- */
 

@@ -36,8 +36,11 @@ struct clv_dataset {
                               * to the reader */
   size_t n_classes;          /* 0: classes have numbers but no names */
   clv_broken_records broken; /* skipped records */
-  int64_t *groups;           /* [count] group of each record; NULL: groups were not read */
-  uint32_t *record_numbers;  /* [count] number of each record in its file; NULL: its index */
+  /* [count] number of each record's group, time (in the order of times) or set (clv_set); NULL:
+   * groups were not read */
+  int64_t *groups;
+  size_t n_other_sets;      /* records of the file that are of no kept set */
+  uint32_t *record_numbers; /* [count] number of each record in its file; NULL: its index */
   size_t count;
   clv_shape x_shape, y_shape; /* shapes of a batch; dim[0] is set for each batch */
   size_t record_elements;
@@ -120,6 +123,14 @@ clv_code clv_objective_set(clv_dataset *ds, const clv_dataset_options *o, clv_to
  * other tokens. draw NULL: choose as for an evaluation. */
 void clv_objective_mask(const clv_dataset *ds, const clv_draw_seed *draw, uint32_t record,
                         int64_t *ids, int64_t *labels);
+
+/* ---- splits (split.c) ------------------------------------------------------------------------ */
+
+/* Returns the class of a record for a stratified split. clv_dataset_has_record_classes must be
+ * true. */
+int64_t clv_dataset_split_class(const clv_dataset *ds, size_t record);
+/* Keeps the records whose set is in `sets`, a set of 1 << clv_set. CLV_INVALID: there are none. */
+clv_code clv_dataset_keep_sets(clv_dataset *ds, unsigned sets, clv_err *err) CLV_USE_RESULT;
 
 /* ---- fewer records (keep_records.c) ---------------------------------------------------------- */
 

@@ -15,6 +15,13 @@ int64_t clv_group_number(const char *name, size_t len) {
   return (int64_t)h;
 }
 
+int64_t clv_time_number(double time) {
+  int64_t bits;
+  time += 0.0; /* -0 becomes 0 */
+  memcpy(&bits, &time, sizeof bits);
+  return bits < 0 ? bits ^ INT64_MAX : bits;
+}
+
 void clv_dataset_set_groups(clv_dataset *ds, const clv_bytes *numbers) {
   memcpy(ds->groups, numbers->data, CLV_MIN(numbers->len, ds->count * sizeof *ds->groups));
 }

@@ -11,6 +11,8 @@ size_t clv_dataset_record_number(const clv_dataset *ds, size_t record) {
   return ds->record_numbers ? ds->record_numbers[record] : record;
 }
 
+size_t clv_dataset_other_sets(const clv_dataset *ds) { return ds->n_other_sets; }
+
 static void keep_rows(clv_tensor *t, const clv_subset *kept) {
   if (!t) return;
   size_t row = t->bytes / (size_t)t->shape.dim[0];

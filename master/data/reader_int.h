@@ -11,6 +11,9 @@
 
 typedef struct clv_source clv_source;
 
+/* Sets the bytes from which an array is mapped, in place of those that the memory gives. */
+void clv_source_map_from(clv_source *s, size_t bytes);
+
 /* Opens a regular file. A file that begins with gzip's two magic bytes is inflated. */
 clv_code clv_source_open(const char *path, clv_source **ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_source_open_memory(const void *data, size_t len, const char *label, clv_source **ret,
@@ -58,7 +61,9 @@ typedef struct clv_array_header {
 
 /* Reads the data behind a header into a tensor in C order. Before it allocates memory, it checks
  * the size against max_bytes and against what the file can hold. Fails if the file has further
- * data. */
+ * data. A plain file of elements that need no conversion is mapped, whatever its size, if it is
+ * larger than max_bytes or half of the host's memory; it must not change while the tensor is in
+ * use. */
 clv_code clv_source_read_tensor(clv_source *s, const clv_array_header *h, size_t max_bytes,
                                 clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -43,6 +44,8 @@ struct clv_source {
   size_t memory_left;
   uint64_t stored_bytes;  /* bytes of the file or memory, still compressed */
   uint64_t decoded_bytes; /* decoded bytes that were read so far */
+  size_t mapped_from; /* bytes of an array that is mapped rather than read; 0: as large as memory
+                       * and max_bytes say */
   bool gzip, inflating, finished;
   z_stream z;
   uint8_t chunk[STORED_CHUNK];
@@ -362,6 +365,58 @@ static clv_code check_end(clv_source *s, size_t total, clv_err *err) {
   return CLV_OK;
 }
 
+/* ---- arrays that are mapped ------------------------------------------------------------------ */
+
+/* A mapped file. */
+typedef struct mapping {
+  void *begin;
+  size_t len;
+} mapping;
+
+static void unmap(void *owner) {
+  mapping *m = owner;
+  munmap(m->begin, m->len);
+  free(m);
+}
+
+void clv_source_map_from(clv_source *s, size_t bytes) { s->mapped_from = bytes; }
+
+/* Returns the bytes of an array that is too large to be read: more than the limit, or than half of
+ * this host's memory. */
+static size_t find_mapped_size(const clv_source *s, size_t max_bytes) {
+  long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+  if (s->mapped_from) return s->mapped_from;
+  if (pages <= 0 || page <= 0) return max_bytes;
+  return CLV_MIN(max_bytes, (size_t)pages / 2 * (size_t)page);
+}
+
+/* Returns true if the elements are in the file as the tensor has them. */
+static bool has_same_bytes(const clv_source *s, const clv_array_header *h) {
+  const clv_element_type *e = h->element;
+  bool is_copied = e->convert == clv_convert_copy_1_byte ||
+                   e->convert == clv_convert_copy_4_bytes || e->convert == clv_convert_copy_8_bytes;
+  bool is_in_order = (!h->is_big_endian || e->bytes == 1) && !h->is_fortran;
+  return s->fd >= 0 && !s->gzip && is_copied && is_in_order && h->bytes % e->bytes == 0;
+}
+
+/* Makes a tensor over the file. The kernel reads pages when a batch needs them and drops them when
+ * memory is short. What the process writes, to keep some records alone, stays in memory. */
+static clv_code map_tensor(const clv_source *s, const clv_array_header *h, size_t total,
+                           clv_tensor **ret, clv_err *err) {
+  mapping *m;
+  CLV_TRY(clv_alloc(1, sizeof *m, &m, err));
+  m->len = total;
+  m->begin = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, s->fd, 0);
+  if (m->begin == MAP_FAILED) {
+    free(m);
+    return clv_fail(err, CLV_EXHAUSTED, "%s: cannot be mapped: %s", s->label, strerror(errno));
+  }
+  clv_code code = clv_tensor_wrap(h->element->dtype, &h->shape, (char *)m->begin + h->bytes, unmap,
+                                  m, ret, err);
+  if (code != CLV_OK) unmap(m);
+  return code;
+}
+
 clv_code clv_source_read_tensor(clv_source *s, const clv_array_header *h, size_t max_bytes,
                                 clv_tensor **ret, clv_err *err) {
   char text[160];
@@ -374,10 +429,16 @@ clv_code clv_source_read_tensor(clv_source *s, const clv_array_header *h, size_t
     return clv_fail(err, CLV_INVALID, "%s: the declared shape %s overflows", s->label, text);
   CLV_TRY(check_declared_size(s, text, e->name, total, err));
   if (max_bytes == 0) max_bytes = CLV_DATA_MAX_BYTES;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+  if (n && decoded >= find_mapped_size(s, max_bytes) && has_same_bytes(s, h)) {
+    CLV_TRY(map_tensor(s, h, total, &t, err));
+    if (e->is_u64) CLV_TRY(check_u64(s, t, err));
+    *ret = clv_steal(&t);
+    return CLV_OK;
+  }
   if (decoded > max_bytes)
     return clv_fail(err, CLV_EXHAUSTED, "%s: %s of %s takes %zu bytes, the limit is %zu", s->label,
                     text, e->name, decoded, max_bytes);
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   CLV_TRY(clv_tensor_new(e->dtype, &h->shape, &t, err));
   CLV_TRY(read_elements(s, h, t, err));
   if (e->is_u64) CLV_TRY(check_u64(s, t, err));

@@ -69,16 +69,16 @@ bool clv_dataset_has_record_classes(const clv_dataset *ds) {
   return ds->label_kind == CLV_LABEL_CLASS || are_labels_0_or_1(ds);
 }
 
-static int64_t class_of_record(const clv_dataset *ds, size_t record) {
+int64_t clv_dataset_split_class(const clv_dataset *ds, size_t record) {
   if (ds->label_kind == CLV_LABEL_CLASS) return ((const int64_t *)ds->labels->data)[record];
   return (int64_t)((const float *)ds->labels->data)[record];
 }
 
 bool clv_subset_is_one_class(const clv_dataset *ds, const clv_subset *s, int64_t *ret) {
   if (!s->n || !clv_dataset_has_record_classes(ds)) return false;
-  *ret = class_of_record(ds, s->index[0]);
+  *ret = clv_dataset_split_class(ds, s->index[0]);
   for (size_t i = 1; i < s->n; i++)
-    if (class_of_record(ds, s->index[i]) != *ret) return false;
+    if (clv_dataset_split_class(ds, s->index[i]) != *ret) return false;
   return true;
 }
 
@@ -139,8 +139,8 @@ static clv_code find_strata(const clv_dataset *ds, bool groups, uint64_t seed, s
                             clv_err *err) {
   CLV_TRY(clv_alloc(ds->count, sizeof *ret->list, &ret->list, err));
   for (size_t i = 0; i < ds->count; i++)
-    ret->list[i] = (stratum){.class_or_group = groups ? ds->groups[i] : class_of_record(ds, i),
-                             .n_records = 1};
+    ret->list[i] = (stratum){
+        .class_or_group = groups ? ds->groups[i] : clv_dataset_split_class(ds, i), .n_records = 1};
   ret->n = ds->count;
   sort_strata(ret, compare_class_or_group);
   size_t n = 0;
@@ -259,7 +259,8 @@ static clv_code draw_records(const clv_dataset *ds, const split_draw *d, bool *t
   CLV_TRY(clv_alloc(ds->count, sizeof *order, &order, err));
   clv_rng_permutation(&(clv_rng_key){.seed = d->seed, .layer = split_stream}, order, ds->count);
   for (size_t i = 0; i < ds->count; i++) {
-    stratum *of = stratum_of(&s, groups ? ds->groups[order[i]] : class_of_record(ds, order[i]));
+    stratum *of =
+        stratum_of(&s, groups ? ds->groups[order[i]] : clv_dataset_split_class(ds, order[i]));
     if (!of->n_drawn) continue;
     of->n_drawn--;
     taken[order[i]] = true;
@@ -317,6 +318,46 @@ clv_split_kind clv_dataset_split_kind(const clv_dataset *ds, clv_split_kind aske
   return clv_dataset_has_record_classes(ds) ? CLV_SPLIT_STRATIFIED : CLV_SPLIT_SHUFFLED;
 }
 
+/* Divides the records by a number of each: validation has those of `least` and above. */
+static clv_code divide_by_key(const clv_dataset *ds, int64_t least, clv_subset *ret_rest,
+                              clv_subset *ret_taken, clv_err *err) {
+  CLV_AUTO(clv_subset_done) clv_subset rest = {0}, taken = {0};
+  CLV_TRY(clv_subset_all(ds, &rest, err));
+  CLV_TRY(clv_subset_all(ds, &taken, err));
+  rest.n = taken.n = 0;
+  for (size_t i = 0; i < ds->count; i++) {
+    clv_subset *to = ds->groups[i] >= least ? &taken : &rest;
+    to->index[to->n++] = (uint32_t)i;
+  }
+  if (!rest.n) return clv_fail(err, CLV_INVALID, "no record is left for training");
+  if (!taken.n) return clv_fail(err, CLV_INVALID, "no record is of validation");
+  *ret_rest = rest;
+  *ret_taken = taken;
+  rest = taken = (clv_subset){0};
+  return CLV_OK;
+}
+
+static int compare_keys(const void *a, const void *b) {
+  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+  return x < y ? -1 : x > y;
+}
+
+/* Takes the n latest records, and all others of the time of the earliest of these: no time is in
+ * both sets. */
+static clv_code divide_by_time(const clv_dataset *ds, size_t n, clv_subset *ret_rest,
+                               clv_subset *ret_taken, clv_err *err) {
+  CLV_AUTO(clv_freep) int64_t *times = NULL;
+  CLV_TRY(clv_alloc(ds->count, sizeof *times, &times, err));
+  memcpy(times, ds->groups, ds->count * sizeof *times);
+  qsort(times, ds->count, sizeof *times, compare_keys);
+  int64_t least = times[ds->count - n];
+  if (least > times[0]) return divide_by_key(ds, least, ret_rest, ret_taken, err);
+  return clv_fail(err, CLV_INVALID,
+                  "the earliest record has the time of the last %zu of %zu records, and a time is "
+                  "in one set alone: use a finer time or a smaller fraction",
+                  n, ds->count);
+}
+
 static clv_code check_groups(const clv_dataset *ds, clv_err *err) {
   if (!ds->groups)
     return clv_fail(err, CLV_INVALID,
@@ -343,7 +384,11 @@ clv_code clv_subset_split(const clv_dataset *ds, double fraction, clv_split_kind
   if (d.n_to_draw >= ds->count)
     return clv_fail(err, CLV_INVALID, "validation fraction %g takes all %zu record%s", fraction,
                     ds->count, CLV_S(ds->count));
+  if (d.kind == CLV_SPLIT_COLUMN)
+    return divide_by_key(ds, CLV_SET_VALIDATION, ret_train, ret_validation, err);
   if (!d.n_to_draw) d.kind = CLV_SPLIT_LAST;
+  if (d.kind == CLV_SPLIT_TIME)
+    return divide_by_time(ds, d.n_to_draw, ret_train, ret_validation, err);
   if (d.kind == CLV_SPLIT_GROUPS) CLV_TRY(check_groups(ds, err));
   bool shuffled = d.kind == CLV_SPLIT_SHUFFLED || d.kind == CLV_SPLIT_LAST;
   return (shuffled ? divide_shuffled : divide_records)(ds, &d, ret_train, ret_validation, err);
@@ -361,4 +406,22 @@ clv_code clv_dataset_limit(clv_dataset *ds, size_t limit, clv_split_kind kind, u
   CLV_TRY((shuffled ? divide_shuffled : divide_records)(ds, &d, &rest, &chosen, err));
   if (shuffled) qsort(chosen.index, chosen.n, sizeof *chosen.index, compare_numbers);
   return clv_dataset_keep_only(ds, &chosen, err);
+}
+
+clv_code clv_dataset_keep_sets(clv_dataset *ds, unsigned sets, clv_err *err) {
+  CLV_AUTO(clv_subset_done) clv_subset kept = {0};
+  size_t before = ds->count;
+  CLV_TRY(clv_subset_all(ds, &kept, err));
+  kept.n = 0;
+  for (size_t i = 0; i < before; i++)
+    if (sets >> ds->groups[i] & 1) kept.index[kept.n++] = (uint32_t)i;
+  if (!kept.n)
+    return clv_fail(err, CLV_INVALID,
+                    "%.200s: none of its %zu records is of %s: see data.validation.column, and the "
+                    "values in data.validation",
+                    ds->inputs_path, before,
+                    sets == 1u << CLV_SET_TEST ? "the test set" : "training or validation");
+  if (kept.n < before) CLV_TRY(clv_dataset_keep_only(ds, &kept, err));
+  ds->n_other_sets = before - kept.n;
+  return CLV_OK;
 }

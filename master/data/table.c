@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads a table of numbers and words (CSV) column by column. Numbers and booleans become doubles;
- * words become numbers of a table of names. Nothing is scaled here: that needs the training
- * records, which are known only after the split (table_encoder.c).
+ * Reads a table of numbers and words column by column. Numbers and booleans become doubles; words
+ * become numbers of a table of names. Nothing is scaled here: that needs the training records,
+ * which are known only after the split (table_encoder.c).
  */
 #include <math.h>
 #include <stdio.h>
@@ -10,15 +10,20 @@
 #include <string.h>
 #include <strings.h>
 
-#include "master/data/record_lines_int.h"
+#include "master/data/cell_source_int.h"
 #include "master/data/table_int.h"
 
-enum { SHOWN = 40 /* bytes of a cell in a message */, MAX_NUMBER = 64 /* bytes of a number */ };
+enum {
+  MAX_SET_NAME = 64,
+  SHOWN = 40 /* bytes of a cell in a message */,
+  MAX_NUMBER = 64 /* bytes of a number */
+};
 
 static const char *const usual_marks[] = {"NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None"};
 
 bool clv_column_is_input(clv_column_use use) {
-  return use == CLV_COLUMN_NUMBER || use == CLV_COLUMN_CATEGORY || use == CLV_COLUMN_BOOLEAN;
+  return use == CLV_COLUMN_NUMBER || use == CLV_COLUMN_CATEGORY || use == CLV_COLUMN_BOOLEAN ||
+         use == CLV_COLUMN_DATE;
 }
 
 /* ---- cells ----------------------------------------------------------------------------------- */
@@ -74,24 +79,20 @@ bool clv_table_read_boolean(const char *text, size_t len, double *ret) {
   return false;
 }
 
-static bool is_utf8(const char *text, size_t len) {
-  for (size_t i = 0, n; i < len; i += n) {
-    uint32_t point;
-    if (!(n = clv_utf8_decode(text + i, len - i, &point))) return false;
-  }
-  return true;
-}
-
 /* ---- state while a table is read ------------------------------------------------------------- */
+
+enum { NO_COLUMN = -1 /* the field is not read */ };
 
 typedef struct table_reader {
   clv_cell_table *t;
   const clv_dataset_options *o;
-  char separator;
-  size_t n_fields;    /* fields of the header; 0: the header has not been read yet */
-  int32_t *column_of; /* [n_fields] index in t->columns; -1: the field is not read */
-  size_t group_field; /* field with the group; SIZE_MAX: groups are not read */
-  clv_bytes field;    /* the current cell */
+  clv_cell_source source;
+  int32_t *column_of;  /* [CLV_CSV_MAX_COLUMNS] index in t->columns, by field; NO_COLUMN */
+  size_t n_resolved;   /* fields whose column is known */
+  bool *is_found;      /* [n_columns] a field has the column's name */
+  size_t *last_record; /* [n_columns] number of the record that had the column last, from 1 */
+  size_t group_field;  /* field with the group; SIZE_MAX: groups are not read */
+  bool is_fatal;       /* an error that no later record can mend: it is not skipped */
 } table_reader;
 
 static bool is_mark(const char *const *marks, size_t n, const char *text, size_t len) {
@@ -112,34 +113,33 @@ static bool is_missing(const table_reader *r, const char *text, size_t len) {
                             : is_mark(usual_marks, CLV_COUNT(usual_marks), text, len);
 }
 
-/* A place in the file, for messages. */
-typedef struct place {
-  const clv_csv *csv;
-  size_t line, at;
-} place;
+/* ---- cells of a column ----------------------------------------------------------------------- */
 
-static clv_code fail_cell(const table_reader *r, const place *p, const clv_table_column *c,
-                          const char *what, clv_err *err) {
-  char cell[SHOWN + 4];
-  clv_text_truncate(r->field.data, cell, sizeof cell);
-  clv_text_to_printable(cell);
-  return clv_csv_fail(p->csv, p->line, p->at, err, "column '%.80s' has '%s', %s", c->o.name, cell,
-                      what);
+static clv_code fail_cell(const table_reader *r, const clv_source_cell *cell,
+                          const clv_table_column *c, const char *what, clv_err *err) {
+  char text[SHOWN + 4];
+  clv_text_truncate(cell->text, text, sizeof text);
+  clv_text_to_printable(text);
+  if (cell->kind == CLV_CELL_OTHER)
+    return clv_cells_fail(&r->source, err, "column '%.80s' has %s, %s", c->o.name, text, what);
+  return clv_cells_fail(&r->source, err, "column '%.80s' has '%s', %s", c->o.name, text, what);
 }
 
-static clv_code fail_missing(const place *p, const clv_table_column *c, clv_err *err) {
-  return clv_csv_fail(p->csv, p->line, p->at, err,
-                      c->o.use == CLV_COLUMN_TARGET
-                          ? "the target '%.80s' is missing: leave the record out, or set "
-                            "data.broken: skip"
-                          : "column '%.80s' has no value here: set its `missing`, such as "
-                            "most_frequent",
-                      c->o.name);
+/* Fails because a record has no value of a column. is_absent: it has no such key either. */
+static clv_code fail_missing(const table_reader *r, const clv_table_column *c, bool is_absent,
+                             clv_err *err) {
+  bool is_target = c->o.use == CLV_COLUMN_TARGET, is_id = c->o.use == CLV_COLUMN_ID;
+  const char *noun = is_target ? "the target" : is_id ? "the id" : "column";
+  const char *advice = is_target ? "is missing: leave the record out, or set data.broken: skip"
+                       : is_id   ? "is missing: give the record one, or say as: ignore"
+                                 : "has no value here: set its `missing`, such as most_frequent";
+  return (is_absent ? clv_cells_fail_record : clv_cells_fail)(&r->source, err, "%s '%.80s' %s",
+                                                              noun, c->o.name, advice);
 }
 
-static clv_code fail_number(const table_reader *r, const place *p, const clv_table_column *c,
-                            clv_err *err) {
-  bool other = strchr(r->field.data, r->o->table.has_decimal_comma ? '.' : ',') != NULL;
+static clv_code fail_number(const table_reader *r, const clv_source_cell *cell,
+                            const clv_table_column *c, clv_err *err) {
+  bool other = strchr(cell->text, r->o->table.has_decimal_comma ? '.' : ',') != NULL;
   const char *advice = other && r->o->table.has_decimal_comma
                            ? "which is no number: its decimal mark is a comma (data.table.decimal)"
                        : other
@@ -149,147 +149,175 @@ static clv_code fail_number(const table_reader *r, const place *p, const clv_tab
                            ? "which is no number: words as targets need loss: cross_entropy"
                            : "which is no number: correct it, name it in data.table.missing_marks, "
                              "or say as: category";
-  return fail_cell(r, p, c, advice, err);
+  return fail_cell(r, cell, c, advice, err);
 }
 
-static clv_code read_number_cell(const table_reader *r, const place *p, clv_table_column *c,
-                                 const char *text, size_t len, clv_err *err) {
+static bool read_number(const table_reader *r, const clv_source_cell *cell, const char *text,
+                        size_t len, double *ret) {
+  bool has_comma = r->o->table.has_decimal_comma && cell->kind == CLV_CELL_TEXT;
+  return clv_table_read_number(text, len, has_comma, ret);
+}
+
+/* Fails because a cell is no date. A date of JSON and SQLite is a text, too. */
+static clv_code fail_date(const table_reader *r, const clv_source_cell *cell,
+                          const clv_table_column *c, clv_err *err) {
+  char advice[160];
+  snprintf(advice, sizeof advice,
+           "which is no date of the form '%.60s': correct it, or set its `format`, such as "
+           "\"%%d.%%m.%%Y\"",
+           c->o.format ? c->o.format : "2024-01-31");
+  return fail_cell(r, cell, c, advice, err);
+}
+
+static clv_code put_date(const table_reader *r, const clv_source_cell *cell, clv_table_column *c,
+                         const char *text, size_t len, clv_err *err) {
+  if (!clv_date_read(text, len, c->o.format, &c->numbers[r->t->count]))
+    return fail_date(r, cell, c, err);
+  return CLV_OK;
+}
+
+static clv_code put_number(const table_reader *r, const clv_source_cell *cell, clv_table_column *c,
+                           const char *text, size_t len, clv_err *err) {
   double v;
   bool is_boolean = c->o.use == CLV_COLUMN_BOOLEAN;
-  if (is_boolean ? !clv_table_read_boolean(text, len, &v)
-                 : !clv_table_read_number(text, len, r->o->table.has_decimal_comma, &v))
-    return is_boolean ? fail_cell(r, p, c, "which is no boolean (0, 1, true, false, yes, no)", err)
-                      : fail_number(r, p, c, err);
+  if (is_boolean ? !clv_table_read_boolean(text, len, &v) : !read_number(r, cell, text, len, &v))
+    return is_boolean
+               ? fail_cell(r, cell, c, "which is no boolean (0, 1, true, false, yes, no)", err)
+               : fail_number(r, cell, c, err);
   if (c->o.scale == CLV_SCALE_LOG && v <= -1)
-    return fail_cell(r, p, c, "and scale: log is ln(1 + v), for v above -1", err);
+    return fail_cell(r, cell, c, "and scale: log is ln(1 + v), for v above -1", err);
   c->numbers[r->t->count] = v;
   return CLV_OK;
 }
 
 /* Checks that a cell is text. */
-static clv_code check_word(const table_reader *r, const place *p, const clv_table_column *c,
-                           clv_err *err) {
-  if (memchr(r->field.data, '\0', r->field.len))
-    return fail_cell(r, p, c, "which has a NUL byte", err);
-  if (is_utf8(r->field.data, r->field.len)) return CLV_OK;
-  return fail_cell(r, p, c,
+static clv_code check_word(const table_reader *r, const clv_source_cell *cell,
+                           const clv_table_column *c, clv_err *err) {
+  if (memchr(cell->text, '\0', cell->len))
+    return fail_cell(r, cell, c, "which has a NUL byte", err);
+  if (clv_cells_is_utf8(cell->text, cell->len)) return CLV_OK;
+  return fail_cell(r, cell, c,
                    "which is not UTF-8: convert the file, as with iconv -f LATIN1 -t UTF-8", err);
 }
 
-static clv_code read_word_cell(const table_reader *r, const place *p, clv_table_column *c,
-                               clv_err *err) {
+static clv_code put_word(const table_reader *r, const clv_source_cell *cell, clv_table_column *c,
+                         clv_err *err) {
   clv_err reason;
-  CLV_TRY(check_word(r, p, c, err));
-  if (clv_name_table_number(&c->names, r->field.data, r->field.len, &c->codes[r->t->count],
-                            &reason) == CLV_OK)
+  CLV_TRY(check_word(r, cell, c, err));
+  if (clv_name_table_number(&c->names, cell->text, cell->len, &c->codes[r->t->count], &reason) ==
+      CLV_OK)
     return CLV_OK;
-  if (reason.code == CLV_INVALID) return fail_cell(r, p, c, reason.text, err);
-  return clv_csv_fail(p->csv, p->line, p->at, err, "column '%.80s' has %s: is it an id?", c->o.name,
-                      reason.text);
+  if (reason.code == CLV_INVALID) return fail_cell(r, cell, c, reason.text, err);
+  return clv_cells_fail(&r->source, err, "column '%.80s' has %s: is it an id?", c->o.name,
+                        reason.text);
 }
 
-static clv_code read_id(table_reader *r, const place *p, const clv_table_column *c, clv_err *err) {
-  CLV_TRY(check_word(r, p, c, err));
+static clv_code put_id(table_reader *r, const clv_source_cell *cell, const clv_table_column *c,
+                       clv_err *err) {
+  if (cell->kind == CLV_CELL_MISSING) return fail_missing(r, c, false, err);
+  CLV_TRY(check_word(r, cell, c, err));
   r->t->ids[r->t->count] = r->t->id_texts.len;
-  clv_bytes_puts(&r->t->id_texts, r->field.data);
+  clv_bytes_puts(&r->t->id_texts, cell->text);
   clv_bytes_add(&r->t->id_texts, "", 1);
   return r->t->id_texts.failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for ids") : CLV_OK;
 }
 
-static clv_code read_cell(table_reader *r, const place *p, clv_table_column *c, clv_err *err) {
-  const char *text = r->field.data;
-  size_t len = r->field.len;
-  if (c->o.use == CLV_COLUMN_IGNORED) return CLV_OK;
-  if (c->o.use == CLV_COLUMN_ID) return read_id(r, p, c, err);
-  if (c->o.use == CLV_COLUMN_TARGET && c != r->t->target) return CLV_OK;
+/* Returns true if the column's cells are not read. */
+static bool is_unread(const table_reader *r, const clv_table_column *c) {
+  return c->o.use == CLV_COLUMN_IGNORED || (c->o.use == CLV_COLUMN_TARGET && c != r->t->target);
+}
+
+static void set_missing(const table_reader *r, clv_table_column *c) {
+  if (c->has_numbers) c->numbers[r->t->count] = NAN;
+  if (!c->has_numbers) c->codes[r->t->count] = CLV_MISSING_CODE;
+}
+
+static clv_code put_cell(table_reader *r, const clv_source_cell *cell, clv_table_column *c,
+                         clv_err *err) {
+  const char *text = cell->text;
+  size_t len = cell->len;
+  if (is_unread(r, c)) return CLV_OK;
+  if (cell->kind == CLV_CELL_OTHER)
+    return fail_cell(r, cell, c,
+                     "and a cell is a text, a number, true, false or null: give each value a "
+                     "column, or say as: ignore",
+                     err);
+  if (c->o.use == CLV_COLUMN_ID) return put_id(r, cell, c, err);
   trim(&text, &len);
-  if (is_missing(r, text, len)) {
-    if (c->o.missing == CLV_MISSING_REFUSE) return fail_missing(p, c, err);
-    if (c->has_numbers) c->numbers[r->t->count] = NAN;
-    if (!c->has_numbers) c->codes[r->t->count] = CLV_MISSING_CODE;
-    return CLV_OK;
+  if (cell->kind == CLV_CELL_MISSING || is_missing(r, text, len)) {
+    if (c->o.missing == CLV_MISSING_REFUSE) return fail_missing(r, c, false, err);
+    return set_missing(r, c), CLV_OK;
   }
-  return c->has_numbers ? read_number_cell(r, p, c, text, len, err) : read_word_cell(r, p, c, err);
+  if (c->o.use == CLV_COLUMN_DATE) return put_date(r, cell, c, text, len, err);
+  return c->has_numbers ? put_number(r, cell, c, text, len, err) : put_word(r, cell, c, err);
 }
 
-/* ---- header ---------------------------------------------------------------------------------- */
+/* ---- fields ---------------------------------------------------------------------------------- */
 
-/* Fails because a name of the session is not in the header, and says what the header has. */
-static clv_code fail_absent(const clv_csv *header, const char *key, const char *name,
+/* Returns the key of the session that names the column with the group, the time or the set. */
+static const char *group_key(const table_reader *r) {
+  return r->o->split_key == CLV_KEY_IS_GROUP ? "data.validation.group" : "data.validation.column";
+}
+
+/* Fails because no field has a name of the session, and says which fields there are. */
+static clv_code fail_absent(const table_reader *r, const char *key, const char *name,
                             clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes field = {0};
-  clv_csv c = *header;
+  const clv_fields *f = &r->source.fields;
   clv_key_list present = {0};
-  bool last = false;
-  c.at = 0;
-  while (!last && clv_csv_read_field(&c, &field, &last, NULL) == CLV_OK)
-    clv_key_list_add(&present, field.data);
-  return clv_csv_fail(header, header->line, 0, err, "the header has no '%.80s', but %s: set %s",
-                      name, clv_key_list_finish(&present), key);
+  bool is_late = r->source.reader->finds_fields_late;
+  for (size_t i = 0; i < f->n; i++) clv_key_list_add(&present, clv_field_name(f, i));
+  return clv_cells_fail_field(&r->source, SIZE_MAX, err, "%s '%.80s', but %s: set %s",
+                              is_late ? "no record has" : "the header has no", name,
+                              clv_key_list_finish(&present), key);
 }
 
-static clv_code find_column(const table_reader *r, const clv_csv *c, size_t line, const bool *found,
-                            int32_t *ret, clv_err *err) {
-  const char *name = r->field.data;
-  *ret = -1;
+static clv_code find_column(const table_reader *r, size_t field, int32_t *ret, clv_err *err) {
+  const char *name = clv_field_name(&r->source.fields, field);
+  *ret = NO_COLUMN;
   for (size_t i = 0; i < r->t->n_columns; i++) {
     if (strcmp(r->t->columns[i].o.name, name) != 0) continue;
-    if (found[i]) return clv_csv_fail(c, line, 0, err, "the header has '%.80s' twice", name);
+    if (r->is_found[i])
+      return clv_cells_fail_field(&r->source, field, err,
+                                  "the header has '%.80s' twice: rename one of them", name);
     *ret = (int32_t)i;
     return CLV_OK;
   }
   bool is_group = r->o->text.group && strcmp(r->o->text.group, name) == 0;
   if (is_group || r->o->table.ignores_others) return CLV_OK;
-  return clv_csv_fail(c, line, 0, err,
-                      "the header has '%.80s', which data.table.columns does not name: add it "
-                      "(`as: ignore` leaves it out), or set data.table.others: ignore",
-                      name);
+  if (!*name)
+    return clv_cells_fail_field(
+        &r->source, field, err,
+        "a column has no name, as the row numbers of pandas: name it, or set "
+        "data.table.others: ignore");
+  return clv_cells_fail_field(
+      &r->source, field, err,
+      "%s has '%.80s', which data.table.columns does not name: add it (`as: ignore` leaves it "
+      "out), or set data.table.others: ignore",
+      r->source.reader->finds_fields_late ? "this record" : "the header", name);
 }
 
-static clv_code add_field(table_reader *r, const clv_csv *c, size_t line, bool *found,
-                          clv_err *err) {
-  if (r->n_fields == CLV_CSV_MAX_COLUMNS)
-    return clv_csv_fail(c, line, 0, err, "more than %d columns", CLV_CSV_MAX_COLUMNS);
-  int32_t column;
-  CLV_TRY(find_column(r, c, line, found, &column, err));
-  if (column >= 0) found[column] = true;
-  if (r->o->text.group && strcmp(r->o->text.group, r->field.data) == 0)
-    r->group_field = r->n_fields;
-  r->column_of[r->n_fields++] = column;
+/* Finds the columns of fields that the source has brought since the last call. */
+static clv_code resolve_fields(table_reader *r, clv_err *err) {
+  for (; r->n_resolved < r->source.fields.n; r->n_resolved++) {
+    const char *name = clv_field_name(&r->source.fields, r->n_resolved);
+    int32_t column;
+    r->is_fatal = true;
+    CLV_TRY(find_column(r, r->n_resolved, &column, err));
+    r->is_fatal = false;
+    if (column >= 0) r->is_found[column] = true;
+    if (r->o->text.group && strcmp(r->o->text.group, name) == 0) r->group_field = r->n_resolved;
+    r->column_of[r->n_resolved] = column;
+  }
   return CLV_OK;
 }
 
-/* Returns true if a record may lack the column: its labels are not read, or it is ignored. */
-static bool may_be_absent(const table_reader *r, const clv_table_column *c) {
-  return c->o.use == CLV_COLUMN_IGNORED || (c->o.use == CLV_COLUMN_TARGET && !r->t->target);
-}
-
-/* Fails if the header is one field that another separator would divide. */
-static clv_code check_separator(const table_reader *r, const clv_csv *c, clv_err *err) {
-  if (!strpbrk(r->field.data, ";\t|,")) return CLV_OK;
-  char name[SHOWN + 4];
-  clv_text_truncate(r->field.data, name, sizeof name);
-  clv_text_to_printable(name);
-  return clv_csv_fail(c, 0, 0, err, "the header is one field, '%s': set data.table.separator",
-                      name);
-}
-
-static clv_code read_header(table_reader *r, clv_csv *c, clv_err *err) {
-  CLV_AUTO(clv_freep) bool *found = NULL;
-  bool last = false;
-  clv_csv header = *c;
-  CLV_TRY(clv_alloc(r->t->n_columns, sizeof *found, &found, err));
-  while (!last) {
-    size_t line = c->line;
-    CLV_TRY(clv_csv_read_field(c, &r->field, &last, err));
-    if (last && !r->n_fields) CLV_TRY(check_separator(r, c, err));
-    CLV_TRY(add_field(r, c, line, found, err));
-  }
+/* Fails if a column that a record needs is in none of the fields. */
+static clv_code check_found(const table_reader *r, clv_err *err) {
   for (size_t i = 0; i < r->t->n_columns; i++)
-    if (!found[i] && !may_be_absent(r, &r->t->columns[i]))
-      return fail_absent(&header, "data.table.columns", r->t->columns[i].o.name, err);
+    if (!r->is_found[i] && !is_unread(r, &r->t->columns[i]))
+      return fail_absent(r, "data.table.columns", r->t->columns[i].o.name, err);
   if (r->o->text.group && r->group_field == SIZE_MAX)
-    return fail_absent(&header, "data.validation.group", r->o->text.group, err);
+    return fail_absent(r, group_key(r), r->o->text.group, err);
   return CLV_OK;
 }
 
@@ -321,75 +349,137 @@ static clv_code reserve_record(clv_cell_table *t, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code add_group(table_reader *r, clv_err *err) {
-  int64_t group = clv_group_number(r->field.data, r->field.len);
+/* Returns the form of the dates of a column, if the session names it as one; NULL: ISO 8601. */
+static const char *date_format_of(const table_reader *r, const char *name) {
+  for (size_t i = 0; i < r->t->n_columns; i++)
+    if (strcmp(r->t->columns[i].o.name, name) == 0) return r->t->columns[i].o.format;
+  return NULL;
+}
+
+static clv_code read_time(const table_reader *r, const clv_source_cell *cell, const char *text,
+                          size_t len, int64_t *ret, clv_err *err) {
+  const char *format = date_format_of(r, r->o->text.group);
+  double time;
+  if (!clv_date_read(text, len, format, &time) &&
+      (format || !read_number(r, cell, text, len, &time)))
+    return clv_cells_fail(
+        &r->source, err, "'%.80s' (data.validation.column) has neither a number nor a date here%s",
+        r->o->text.group, format ? "" : ": say as: date, with a `format`, in data.table.columns");
+  *ret = clv_time_number(time);
+  return CLV_OK;
+}
+
+static clv_code read_set(const table_reader *r, const char *text, size_t len, int64_t *ret,
+                         clv_err *err) {
+  char shown[SHOWN + 4], copy[MAX_SET_NAME + 1] = "";
+  for (int set = 0; set < CLV_SETS; set++)
+    for (size_t i = 0; i < r->o->set_values[set].n; i++) {
+      const char *value = r->o->set_values[set].items[i];
+      if (strlen(value) != len || memcmp(value, text, len) != 0) continue;
+      *ret = set;
+      return CLV_OK;
+    }
+  memcpy(copy, text, CLV_MIN(len, (size_t)MAX_SET_NAME));
+  clv_text_truncate(copy, shown, sizeof shown);
+  clv_text_to_printable(shown);
+  return clv_cells_fail(&r->source, err,
+                        "'%.80s' (data.validation.column) has '%s', which is no value of "
+                        "data.validation.training, validation or test: add it to one of them",
+                        r->o->text.group, shown);
+}
+
+static clv_code add_group(table_reader *r, const clv_source_cell *cell, clv_err *err) {
+  const char *text = cell->text;
+  size_t len = cell->len;
+  int64_t group = 0;
+  if (r->o->split_key != CLV_KEY_IS_GROUP) trim(&text, &len);
+  if (cell->kind == CLV_CELL_MISSING || cell->kind == CLV_CELL_OTHER ||
+      (r->o->split_key == CLV_KEY_IS_TIME && is_missing(r, text, len)))
+    return clv_cells_fail(&r->source, err,
+                          "'%.80s' (%s) has no value here: give the record one, or leave it out",
+                          r->o->text.group, group_key(r));
+  if (r->o->split_key == CLV_KEY_IS_GROUP) group = clv_group_number(text, len);
+  if (r->o->split_key == CLV_KEY_IS_TIME) CLV_TRY(read_time(r, cell, text, len, &group, err));
+  if (r->o->split_key == CLV_KEY_IS_SET) CLV_TRY(read_set(r, text, len, &group, err));
   clv_bytes_add(&r->t->groups, &group, sizeof group);
   return r->t->groups.failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for groups") : CLV_OK;
 }
 
-static clv_code fail_field_count(const clv_csv *c, const place *p, size_t n, size_t want,
-                                 clv_err *err) {
-  return clv_csv_fail(
-      c, p->line, p->at, err, "this record has %s%zu field%s, the header has %zu: correct the line",
-      n > want ? "more than " : "", CLV_MIN(n, want), CLV_S(CLV_MIN(n, want)), want);
+/* Sets the columns that the record does not have. A header gives each record all of them. */
+static clv_code set_absent(table_reader *r, size_t n_groups, clv_err *err) {
+  if (!r->source.reader->finds_fields_late) return CLV_OK;
+  for (size_t i = 0; i < r->t->n_columns; i++) {
+    clv_table_column *c = &r->t->columns[i];
+    if (r->last_record[i] == r->source.n_records || is_unread(r, c)) continue;
+    if (c->o.use == CLV_COLUMN_ID || c->o.missing == CLV_MISSING_REFUSE)
+      return fail_missing(r, c, true, err);
+    set_missing(r, c);
+  }
+  if (!r->o->text.group || r->t->groups.len > n_groups) return CLV_OK;
+  return clv_cells_fail_record(&r->source, err, "has no '%.80s' (%s)", r->o->text.group,
+                               group_key(r));
 }
 
-/* Reads the fields of a record into row t->count. An error leaves the row unused. */
-static clv_code read_fields(table_reader *r, clv_csv *c, clv_err *err) {
-  bool last = false;
-  const place begin = {c, c->line, c->at};
-  for (size_t n = 0; !last; n++) {
-    const place p = {c, c->line, c->at};
-    CLV_TRY(clv_csv_read_field(c, &r->field, &last, err));
-    if (n == r->n_fields || (last && n + 1 < r->n_fields))
-      return fail_field_count(c, &begin, n + 1, r->n_fields, err);
-    if (n == r->group_field) CLV_TRY(add_group(r, err));
-    if (r->column_of[n] >= 0) CLV_TRY(read_cell(r, &p, &r->t->columns[r->column_of[n]], err));
+/* Reads the cells of a record into row t->count. An error leaves the row unused. */
+static clv_code read_cells(table_reader *r, clv_err *err) {
+  size_t n_groups = r->t->groups.len;
+  clv_source_cell cell;
+  bool more;
+  for (;;) {
+    CLV_TRY(r->source.reader->cell(&r->source, &cell, &more, err));
+    if (!more) return set_absent(r, n_groups, err);
+    CLV_TRY(resolve_fields(r, err));
+    if (cell.field == r->group_field) CLV_TRY(add_group(r, &cell, err));
+    int32_t column = r->column_of[cell.field];
+    if (column == NO_COLUMN) continue;
+    r->last_record[column] = r->source.n_records;
+    CLV_TRY(put_cell(r, &cell, &r->t->columns[column], err));
   }
-  return CLV_OK;
 }
 
 static clv_code skip_broken(table_reader *r, const clv_err *why, clv_err *err) {
-  if (!r->o->skips_broken || why->code == CLV_EXHAUSTED || !r->n_fields)
+  bool is_limit = why->code == CLV_EXHAUSTED || why->code == CLV_CANCELLED;
+  if (!r->o->skips_broken || is_limit || r->is_fatal || r->source.has_ended_early)
     return clv_fail(err, why->code, "%s", why->text);
   clv_broken_add(&r->t->broken, why);
   return CLV_OK;
 }
 
-static clv_code read_record(table_reader *r, const clv_text_record *record, clv_err *err) {
-  clv_csv c = {.label = r->o->inputs_path,
-               .text = record->text,
-               .len = record->len,
-               .line = record->lines_before,
-               .separator = r->separator};
+static clv_code read_record(table_reader *r, clv_err *err) {
   clv_err reason;
-  if (!clv_csv_has_record(&c)) return CLV_OK;
-  if (!r->n_fields) return read_header(r, &c, err);
   size_t groups = r->t->groups.len, ids = r->t->id_texts.len;
   CLV_TRY(reserve_record(r->t, err));
-  if (read_fields(r, &c, &reason) == CLV_OK) return r->t->count++, CLV_OK;
+  if (read_cells(r, &reason) == CLV_OK) return r->t->count++, CLV_OK;
   r->t->groups.len = groups;
   r->t->id_texts.len = ids;
   return skip_broken(r, &reason, err);
 }
 
-static clv_code read_records(table_reader *r, clv_record_lines *l, clv_err *err) {
-  clv_text_record record;
-  bool more;
-  for (;;) {
-    CLV_TRY(clv_record_lines_next(l, &record, &more, err));
-    if (!more) break;
-    CLV_TRY(read_record(r, &record, err));
-  }
+static clv_code read_records(table_reader *r, clv_err *err) {
   const char *path = r->o->inputs_path;
-  if (!r->n_fields) return clv_fail(err, CLV_INVALID, "%s:1:1: no header: the file is empty", path);
-  if (r->t->count) return CLV_OK;
+  bool more;
+  CLV_TRY(resolve_fields(r, err));
+  if (!r->source.reader->finds_fields_late) CLV_TRY(check_found(r, err));
+  for (;;) {
+    CLV_TRY(r->source.reader->next(&r->source, &more, err));
+    if (!more) break;
+    CLV_TRY(read_record(r, err));
+  }
+  if (r->t->count) return check_found(r, err);
   if (!r->t->broken.n) return clv_fail(err, CLV_INVALID, "%s: no records", path);
   return clv_fail(err, CLV_INVALID, "%s: all %zu records are broken; the first: %s", path,
                   r->t->broken.n, r->t->broken.error_lines.data);
 }
 
 /* ---- a table --------------------------------------------------------------------------------- */
+
+static clv_code copy_format(clv_table_column *c, const char *format, clv_err *err) {
+  clv_err reason;
+  if (clv_date_check_format(format, &reason) != CLV_OK)
+    return clv_fail(err, reason.code, "data.table.columns.%.80s.format: %s", c->o.name,
+                    reason.text);
+  return clv_strdup(format, (char **)(uintptr_t)&c->o.format, err);
+}
 
 static clv_code copy_columns(const clv_dataset_options *o, clv_cell_table *t, clv_err *err) {
   CLV_TRY(clv_alloc(o->table.n_columns, sizeof *t->columns, &t->columns, err));
@@ -398,59 +488,53 @@ static clv_code copy_columns(const clv_dataset_options *o, clv_cell_table *t, cl
     const clv_column_options *from = &o->table.columns[i];
     clv_table_column *c = &t->columns[i];
     c->o = *from;
-    c->o.name = c->o.value = NULL;
+    c->o.name = c->o.value = c->o.format = NULL;
     CLV_TRY(clv_strdup(from->name, (char **)(uintptr_t)&c->o.name, err));
     if (from->value) CLV_TRY(clv_strdup(from->value, (char **)(uintptr_t)&c->o.value, err));
+    if (from->format) CLV_TRY(copy_format(c, from->format, err));
     bool is_target = from->use == CLV_COLUMN_TARGET;
     if (is_target && !o->skips_labels) t->target = c;
     c->has_numbers = from->use == CLV_COLUMN_NUMBER || from->use == CLV_COLUMN_BOOLEAN ||
-                     (is_target && o->labels == CLV_LABEL_FLOAT);
+                     from->use == CLV_COLUMN_DATE || (is_target && o->labels == CLV_LABEL_FLOAT);
     c->names.has_texts = !is_target;
   }
   return CLV_OK;
 }
 
-static bool has_ending(const char *path, const char *ending) {
-  size_t n = strlen(path), k = strlen(ending);
-  if (n > 3 && strcmp(path + n - 3, ".gz") == 0) n -= 3;
-  return n > k && strncmp(path + n - k, ending, k) == 0;
+static clv_code allocate_reader(table_reader *r, clv_err *err) {
+  CLV_TRY(clv_alloc(CLV_CSV_MAX_COLUMNS, sizeof *r->column_of, &r->column_of, err));
+  CLV_TRY(clv_alloc(r->t->n_columns, sizeof *r->is_found, &r->is_found, err));
+  return clv_alloc(r->t->n_columns, sizeof *r->last_record, &r->last_record, err);
 }
 
-static char separator_of(const clv_dataset_options *o) {
-  if (o->table.separator) return o->table.separator;
-  return has_ending(o->inputs_path, ".tsv") ? '\t' : ',';
-}
-
-static clv_code read_table(const clv_dataset_options *o, clv_record_lines *l, clv_cell_table **ret,
-                           clv_err *err) {
-  table_reader r = {.o = o, .separator = separator_of(o), .group_field = SIZE_MAX};
-  clv_cell_table *t;
-  CLV_TRY(clv_alloc(1, sizeof *t, &t, err));
-  r.t = t;
-  clv_code code = copy_columns(o, t, err);
-  if (code == CLV_OK) code = clv_alloc(CLV_CSV_MAX_COLUMNS, sizeof *r.column_of, &r.column_of, err);
-  if (code == CLV_OK) code = read_records(&r, l, err);
-  free(r.column_of);
-  clv_bytes_done(&r.field);
+/* Reads the records of r->source, which is released. */
+static clv_code read_table(table_reader *r, clv_cell_table **ret, clv_err *err) {
+  clv_code code = clv_alloc(1, sizeof *r->t, &r->t, err);
+  if (code == CLV_OK) code = copy_columns(r->o, r->t, err);
+  if (code == CLV_OK) code = allocate_reader(r, err);
+  if (code == CLV_OK) code = read_records(r, err);
+  free(r->column_of);
+  free(r->is_found);
+  free(r->last_record);
+  clv_cells_done(&r->source);
   if (code == CLV_OK)
-    *ret = t;
+    *ret = r->t;
   else
-    clv_table_free(t);
+    clv_table_free(r->t);
   return code;
 }
 
 clv_code clv_table_open(const clv_dataset_options *o, clv_cell_table **ret, clv_err *err) {
-  CLV_AUTO(clv_record_lines_freep) clv_record_lines *l = NULL;
-  size_t max_bytes = o->max_bytes ? o->max_bytes : CLV_DATA_MAX_BYTES;
-  CLV_TRY(clv_record_lines_open(o->inputs_path, separator_of(o), max_bytes, &l, err));
-  return read_table(o, l, ret, err);
+  table_reader r = {.o = o, .group_field = SIZE_MAX};
+  CLV_TRY(clv_cells_open(o, &r.source, err));
+  return read_table(&r, ret, err);
 }
 
 clv_code clv_table_parse(const clv_dataset_options *o, const char *text, size_t len,
                          clv_cell_table **ret, clv_err *err) {
-  CLV_AUTO(clv_record_lines_freep) clv_record_lines *l = NULL;
-  CLV_TRY(clv_record_lines_open_memory(text, len, o->inputs_path, separator_of(o), &l, err));
-  return read_table(o, l, ret, err);
+  table_reader r = {.o = o, .group_field = SIZE_MAX};
+  CLV_TRY(clv_cells_open_memory(o, text, len, &r.source, err));
+  return read_table(&r, ret, err);
 }
 
 void clv_table_free(clv_cell_table *t) {
@@ -459,6 +543,7 @@ void clv_table_free(clv_cell_table *t) {
     clv_table_column *c = &t->columns[i];
     free((char *)(uintptr_t)c->o.name);
     free((char *)(uintptr_t)c->o.value);
+    free((char *)(uintptr_t)c->o.format);
     free(c->numbers);
     free(c->codes);
     clv_name_table_done(&c->names);

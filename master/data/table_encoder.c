@@ -67,17 +67,22 @@ static double compute_std(const double *v, size_t n, double mean) {
   return sqrt(sum / (double)n);
 }
 
+/* Reads the value that the session gives for missing ones. */
+static bool read_fill(const clv_table_column *from, clv_learnt_column *c) {
+  const char *text = from->o.value;
+  size_t len = strlen(text);
+  if (c->use == CLV_COLUMN_DATE) return clv_date_read(text, len, from->o.format, &c->fill);
+  if (c->use == CLV_COLUMN_BOOLEAN) return clv_table_read_boolean(text, len, &c->fill);
+  return clv_table_read_number(text, len, false, &c->fill);
+}
+
 /* Chooses the number for missing ones from the n present numbers, ascending. */
 static clv_code choose_fill(const clv_table_column *from, const double *v, size_t n,
                             clv_learnt_column *c, clv_err *err) {
   if (c->missing == CLV_MISSING_VALUE) {
-    bool is_boolean = c->use == CLV_COLUMN_BOOLEAN;
-    size_t len = strlen(from->o.value);
-    if (is_boolean ? clv_table_read_boolean(from->o.value, len, &c->fill)
-                   : clv_table_read_number(from->o.value, len, false, &c->fill))
-      return CLV_OK;
+    if (read_fill(from, c)) return CLV_OK;
     return clv_fail(err, CLV_PRECONDITION, "data.table.columns.%.80s.value: '%.40s' is no %s",
-                    c->name, from->o.value, is_boolean ? "boolean" : "number");
+                    c->name, from->o.value, clv_column_use_names[c->use]);
   }
   if (c->missing == CLV_MISSING_REFUSE) return CLV_OK;
   if (!n)
@@ -197,6 +202,7 @@ static clv_code learn_column(const clv_table_column *from, const clv_subset *row
   c->scale = from->o.scale;
   c->missing = from->o.missing;
   c->has_indicator = from->o.has_indicator;
+  c->parts = from->o.parts;
   c->divisor = 1;
   CLV_TRY(clv_strdup(from->o.name, &c->name, err));
   return (from->has_numbers ? learn_numbers : learn_words)(from, rows, c, err);
@@ -243,7 +249,8 @@ static size_t count_value_places(const clv_learnt_column *c) {
 }
 
 size_t clv_learnt_column_width(const clv_learnt_column *c) {
-  return (c->use == CLV_COLUMN_CATEGORY ? count_value_places(c) : 1) + c->has_indicator;
+  size_t n = c->use == CLV_COLUMN_CATEGORY ? count_value_places(c) : 1;
+  return n + 2 * (size_t)__builtin_popcount(c->parts) + c->has_indicator;
 }
 
 /* Interpolates between n points with ascending x, as numpy.interp does: among equal x the last
@@ -271,7 +278,7 @@ static double find_quantile(const clv_learnt_column *c, double v) {
 
 static double encode_number(const clv_learnt_column *c, double v) {
   if (isnan(v)) v = c->fill;
-  if (c->use == CLV_COLUMN_NUMBER && c->scale == CLV_SCALE_QUANTILE) return find_quantile(c, v);
+  if (c->use != CLV_COLUMN_BOOLEAN && c->scale == CLV_SCALE_QUANTILE) return find_quantile(c, v);
   if (c->use == CLV_COLUMN_NUMBER && c->scale == CLV_SCALE_LOG) v = log1p(v);
   return (v - c->offset) / c->divisor;
 }
@@ -301,11 +308,26 @@ static clv_code encode_words(const clv_cell_table *t, const clv_table_column *fr
   return CLV_OK;
 }
 
+/* Writes sine and cosine of each part of a date. Returns the places written. */
+static size_t encode_parts(const clv_learnt_column *c, double days, float *to) {
+  size_t n = 0;
+  if (isnan(days)) days = c->fill;
+  for (int part = 0; part < CLV_DATE_PARTS; part++) {
+    if (!(c->parts >> part & 1)) continue;
+    double angle = 2 * M_PI * clv_date_turn(days, (clv_date_part)part);
+    to[n++] = (float)sin(angle);
+    to[n++] = (float)cos(angle);
+  }
+  return n;
+}
+
 static void encode_numbers(const clv_cell_table *t, const clv_table_column *from,
                            const clv_learnt_column *c, float *to, size_t width) {
   for (size_t i = 0; i < t->count; i++) {
-    to[i * width] = (float)encode_number(c, from->numbers[i]);
-    if (c->has_indicator) to[i * width + 1] = isnan(from->numbers[i]);
+    float *places = to + i * width;
+    places[0] = (float)encode_number(c, from->numbers[i]);
+    size_t n = 1 + encode_parts(c, from->numbers[i], places + 1);
+    if (c->has_indicator) places[n] = isnan(from->numbers[i]);
   }
 }
 
@@ -318,7 +340,7 @@ static clv_code find_source(const clv_cell_table *t, const clv_learnt_column *c,
     if (strcmp(o->name, c->name) != 0) continue;
     *ret = &t->columns[i];
     if (o->use == c->use && o->scale == c->scale && o->missing == c->missing &&
-        o->has_indicator == c->has_indicator)
+        o->has_indicator == c->has_indicator && o->parts == c->parts)
       return CLV_OK;
   }
   return clv_fail(err, CLV_DATA_LOSS,

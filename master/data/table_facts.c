@@ -120,7 +120,8 @@ static clv_code find_suspicion(const clv_dataset *ds, const clv_table_column *c,
   if (!clv_column_is_input(c->o.use) || rows->n < FEW) return CLV_OK;
   if (f->n_distinct <= 1 && !f->n_missing) f->suspicion = CLV_COLUMN_IS_CONSTANT;
   bool words = !c->has_numbers;
-  if ((words || f->has_integers) && f->n_distinct == present && present == rows->n)
+  if ((words || (f->has_integers && c->o.use != CLV_COLUMN_DATE)) && f->n_distinct == present &&
+      present == rows->n)
     f->suspicion = CLV_COLUMN_NAMES_RECORDS;
   if (!target || c == target || f->suspicion) return CLV_OK;
   if (!words) f->correlation = correlate(ds, c, rows);

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "master/data/record_lines_int.h"
+#include "master/data/cell_source_int.h"
 #include "master/data/table_int.h"
 
 enum {
@@ -16,20 +16,26 @@ enum {
   MOST_CLASSES = 20,
 };
 
+/* Forms of dates that are looked for. */
+static const char *const date_forms[] = {NULL, "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y"};
+enum { DATE_FORMS = CLV_COUNT(date_forms) };
+
 /* Counts of a column's cells. */
 typedef struct column_counts {
   /* n_points, n_commas: numbers by decimal mark */
   size_t n_present, n_points, n_commas, n_booleans;
+  size_t n_others;            /* lists and objects */
+  size_t n_dates[DATE_FORMS]; /* dates of each form */
   clv_name_table names;
   bool has_many_names; /* more than the table of names takes */
 } column_counts;
 
 typedef struct finder {
   const char *path;
-  char separator;
+  char separator; /* 0: lines of JSON */
   clv_found_table *found;
-  column_counts *counts; /* [found->n] */
-  clv_bytes field;
+  column_counts *counts; /* [CLV_CSV_MAX_COLUMNS] */
+  clv_cell_source source;
 } finder;
 
 void clv_found_table_done(clv_found_table *t) {
@@ -58,8 +64,16 @@ static char guess_separator(const char *text, size_t len) {
 
 static clv_code find_separator(finder *f, clv_err *err) {
   CLV_AUTO(clv_record_lines_freep) clv_record_lines *l = NULL;
+  const clv_dataset_options o = {.inputs_path = f->path};
   clv_text_record r;
-  bool more;
+  bool more, is_database;
+  CLV_TRY(clv_cells_check_file(&o, &is_database, err));
+  if (is_database)
+    return clv_fail(err, CLV_INVALID,
+                    "%s: is an SQLite database: write a session for a CSV of its table (sqlite3 "
+                    "-csv -header FILE 'SELECT ...'), and set data.table.query in it",
+                    f->path);
+  if (clv_cells_has_json_name(f->path)) return CLV_OK;
   CLV_TRY(clv_record_lines_open(f->path, ',', CLV_DATA_MAX_BYTES, &l, err));
   CLV_TRY(clv_record_lines_next(l, &r, &more, err));
   if (!more) return clv_fail(err, CLV_INVALID, "%s:1:1: no header: the file is empty", f->path);
@@ -69,36 +83,37 @@ static clv_code find_separator(finder *f, clv_err *err) {
 
 /* ---- cells ----------------------------------------------------------------------------------- */
 
-static clv_code add_column(finder *f, clv_err *err) {
+/* Adds the columns that the source has brought since the last call. */
+static clv_code add_columns(finder *f, clv_err *err) {
   clv_found_table *t = f->found;
-  if (t->n == CLV_CSV_MAX_COLUMNS)
-    return clv_fail(err, CLV_INVALID, "%s:1:1: more than %d columns", f->path, CLV_CSV_MAX_COLUMNS);
-  CLV_TRY(clv_strdup(f->field.data, &t->columns[t->n].name, err));
-  t->n++;
+  const clv_fields *fields = &f->source.fields;
+  if (!t->columns) CLV_TRY(clv_alloc(CLV_CSV_MAX_COLUMNS, sizeof *t->columns, &t->columns, err));
+  if (!f->counts) CLV_TRY(clv_alloc(CLV_CSV_MAX_COLUMNS, sizeof *f->counts, &f->counts, err));
+  for (; t->n < fields->n; t->n++) {
+    const char *name = clv_field_name(fields, t->n);
+    for (size_t i = 0; i < t->n; i++)
+      if (*name && strcmp(t->columns[i].name, name) == 0)
+        return clv_cells_fail_field(&f->source, t->n, err,
+                                    "the header has '%.80s' twice: rename one of them", name);
+    CLV_TRY(clv_strdup(name, &t->columns[t->n].name, err));
+  }
   return CLV_OK;
 }
 
-static clv_code read_header(finder *f, clv_csv *c, clv_err *err) {
-  bool last = false;
-  CLV_TRY(clv_alloc(CLV_CSV_MAX_COLUMNS, sizeof *f->found->columns, &f->found->columns, err));
-  while (!last) {
-    CLV_TRY(clv_csv_read_field(c, &f->field, &last, err));
-    CLV_TRY(add_column(f, err));
-  }
-  return clv_alloc(f->found->n, sizeof *f->counts, &f->counts, err);
-}
-
-static clv_code count_cell(finder *f, column_counts *c, clv_err *err) {
+static clv_code count_cell(const clv_source_cell *cell, column_counts *c, clv_err *err) {
   double v;
   int32_t number;
   clv_err reason;
-  const char *text = f->field.data;
-  size_t len = f->field.len;
-  if (clv_table_is_usual_missing(text, len)) return CLV_OK;
+  const char *text = cell->text;
+  size_t len = cell->len;
+  if (cell->kind == CLV_CELL_MISSING || clv_table_is_usual_missing(text, len)) return CLV_OK;
   c->n_present++;
+  c->n_others += cell->kind == CLV_CELL_OTHER;
   c->n_points += clv_table_read_number(text, len, false, &v);
-  c->n_commas += clv_table_read_number(text, len, true, &v);
+  c->n_commas += cell->kind == CLV_CELL_TEXT && clv_table_read_number(text, len, true, &v);
   c->n_booleans += clv_table_read_boolean(text, len, &v);
+  for (size_t i = 0; i < DATE_FORMS; i++)
+    c->n_dates[i] += clv_date_read(text, len, date_forms[i], &v);
   if (c->has_many_names) return CLV_OK;
   c->names.has_texts = true;
   clv_code code = clv_name_table_number(&c->names, text, len, &number, &reason);
@@ -108,18 +123,14 @@ static clv_code count_cell(finder *f, column_counts *c, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code count_record(finder *f, const clv_text_record *r, clv_err *err) {
-  clv_csv c = {.label = f->path,
-               .text = r->text,
-               .len = r->len,
-               .line = r->lines_before,
-               .separator = f->separator};
-  bool last = false;
-  if (!clv_csv_has_record(&c)) return CLV_OK;
-  if (!f->found->n) return read_header(f, &c, err);
-  for (size_t n = 0; !last && n < f->found->n; n++) {
-    CLV_TRY(clv_csv_read_field(&c, &f->field, &last, err));
-    CLV_TRY(count_cell(f, &f->counts[n], err));
+static clv_code count_record(finder *f, clv_err *err) {
+  clv_source_cell cell;
+  bool more;
+  for (;;) {
+    CLV_TRY(f->source.reader->cell(&f->source, &cell, &more, err));
+    if (!more) break;
+    CLV_TRY(add_columns(f, err));
+    CLV_TRY(count_cell(&cell, &f->counts[cell.field], err));
   }
   f->found->n_records++;
   return CLV_OK;
@@ -145,10 +156,26 @@ static bool are_numbers(const finder *f, const column_counts *c) {
   return c->n_present && numbers == c->n_present;
 }
 
+/* Returns the first form that all cells have as dates; DATE_FORMS: there is none. *ret_n: how many
+ * forms they have, so that with two it is not clear which number is the month. */
+static size_t find_date_form(const column_counts *c, size_t *ret_n) {
+  size_t found = DATE_FORMS;
+  *ret_n = 0;
+  for (size_t i = DATE_FORMS; i-- > 0;) {
+    if (c->n_dates[i] != c->n_present) continue;
+    found = i;
+    ++*ret_n;
+  }
+  return found;
+}
+
 static clv_column_use choose_use(const finder *f, const clv_found_column *column,
                                  const column_counts *c, bool has_id) {
   bool numbers = are_numbers(f, c), differ = column->n_distinct == f->found->n_records;
-  if (!c->n_present) return CLV_COLUMN_IGNORED;
+  size_t n_forms;
+  if (!c->n_present || c->n_others || !column->name[0]) return CLV_COLUMN_IGNORED;
+  if (find_date_form(c, &n_forms) < DATE_FORMS)
+    return n_forms > 1 ? CLV_COLUMN_IGNORED : CLV_COLUMN_DATE;
   if (is_name_of_id(column->name) || (differ && !numbers))
     return has_id ? CLV_COLUMN_IGNORED : CLV_COLUMN_ID;
   if (c->n_booleans == c->n_present && column->n_distinct <= 2) return CLV_COLUMN_BOOLEAN;
@@ -162,9 +189,12 @@ static clv_column_use choose_use(const finder *f, const clv_found_column *column
 static size_t choose_target(const clv_found_table *t) {
   static const char *const words[] = {"target", "label",     "class",    "outcome",
                                       "y",      "diagnosis", "response", "result"};
-  for (size_t i = 0; i < t->n; i++)
+  size_t last = 0;
+  for (size_t i = 0; i < t->n; i++) {
     if (is_named(t->columns[i].name, words, CLV_COUNT(words))) return i;
-  return t->n - 1;
+    if (t->columns[i].name[0]) last = i;
+  }
+  return last;
 }
 
 static void choose_uses(finder *f) {
@@ -183,6 +213,9 @@ static void choose_uses(finder *f) {
     c->n_missing = t->n_records - f->counts[i].n_present;
     c->use = i == target ? CLV_COLUMN_TARGET : choose_use(f, c, &f->counts[i], has_id);
     has_id = has_id || c->use == CLV_COLUMN_ID;
+    size_t n_forms, form = find_date_form(&f->counts[i], &n_forms);
+    if (c->use == CLV_COLUMN_DATE) c->format = date_forms[form];
+    c->has_unclear_dates = f->counts[i].n_present && n_forms > 1;
     if (i != target) continue;
     t->n_classes =
         are_numbers(f, &f->counts[i]) && c->n_distinct > MOST_CLASSES ? 0 : c->n_distinct;
@@ -190,17 +223,18 @@ static void choose_uses(finder *f) {
 }
 
 static clv_code find_columns(finder *f, clv_err *err) {
-  CLV_AUTO(clv_record_lines_freep) clv_record_lines *l = NULL;
-  clv_text_record r;
   bool more;
   CLV_TRY(find_separator(f, err));
-  CLV_TRY(clv_record_lines_open(f->path, f->separator, CLV_DATA_MAX_BYTES, &l, err));
+  const clv_dataset_options o = {.inputs_path = f->path, .table.separator = f->separator};
+  CLV_TRY(clv_cells_open(&o, &f->source, err));
+  CLV_TRY(add_columns(f, err));
   for (;;) {
-    CLV_TRY(clv_record_lines_next(l, &r, &more, err));
+    CLV_TRY(f->source.reader->next(&f->source, &more, err));
     if (!more) break;
-    CLV_TRY(count_record(f, &r, err));
+    CLV_TRY(count_record(f, err));
   }
   if (!f->found->n_records) return clv_fail(err, CLV_INVALID, "%s: no records", f->path);
+  if (!f->found->n) return clv_fail(err, CLV_INVALID, "%s: its records have no keys", f->path);
   choose_uses(f);
   return CLV_OK;
 }
@@ -211,7 +245,7 @@ clv_code clv_table_find(const char *path, clv_found_table *ret, clv_err *err) {
   clv_code code = find_columns(&f, err);
   for (size_t i = 0; f.counts && i < found.n; i++) clv_name_table_done(&f.counts[i].names);
   free(f.counts);
-  clv_bytes_done(&f.field);
+  clv_cells_done(&f.source);
   if (code == CLV_OK)
     *ret = found;
   else

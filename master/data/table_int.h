@@ -18,7 +18,7 @@ enum { CLV_MISSING_CODE = -1 };
 typedef struct clv_table_column {
   clv_column_options o; /* name and value belong to the column */
   bool has_numbers;     /* cells are in `numbers`; false: in `codes` */
-  double *numbers;      /* [count] numbers, and 0 or 1 of booleans; NaN: missing */
+  double *numbers;      /* [count] numbers, 0 or 1 of booleans, days of dates; NaN: missing */
   int32_t *codes;       /* [count] number of each cell in `names`; CLV_MISSING_CODE: missing */
   clv_name_table names;
 } clv_table_column;
@@ -54,6 +54,17 @@ bool clv_table_is_usual_missing(const char *text, size_t len);
 /* Reads 0, 1, true, false, yes, no, t, f, y or n, in any case. */
 bool clv_table_read_boolean(const char *text, size_t len, double *ret);
 
+/* ---- dates (dates.c) ------------------------------------------------------------------------- */
+
+enum { CLV_MAX_DAYS = 4000000 /* no date that is read has more days, before or after 1970 */ };
+
+/* Reads a date as days since 1970-01-01. format: as strptime; NULL: ISO 8601. */
+bool clv_date_read(const char *text, size_t len, const char *format, double *ret);
+/* Checks the directives of a format. CLV_PRECONDITION: one is not known, or the year is missing. */
+clv_code clv_date_check_format(const char *format, clv_err *err) CLV_USE_RESULT;
+/* Returns the part of a turn that has passed at a date, from 0 to below 1. */
+double clv_date_turn(double days, clv_date_part part);
+
 /* ---- what is learnt from the training records (table_encoder.c) ------------------------------ */
 
 enum { CLV_QUANTILES = 1000 };
@@ -65,6 +76,7 @@ typedef struct clv_learnt_column {
   clv_column_scale scale;
   clv_missing_rule missing;
   bool has_indicator;
+  unsigned parts;         /* CLV_COLUMN_DATE: set of 1 << clv_date_part */
   double fill;            /* number in place of a missing one, before it is scaled */
   double offset, divisor; /* (v - offset) / divisor; divisor 1 if all values are equal */
   double *quantiles;      /* [n_quantiles] ascending; CLV_SCALE_QUANTILE */

@@ -32,6 +32,7 @@ static void write_column(clv_bytes *out, const clv_learnt_column *c) {
   for (size_t i = 0; i < c->n_quantiles; i++)
     clv_bytes_printf(out, "%s%.17g", i ? "," : "", c->quantiles[i]);
   clv_bytes_printf(out, "],\"fill_value\":%zu", c->fill_value);
+  if (c->use == CLV_COLUMN_DATE) clv_bytes_printf(out, ",\"parts\":%u", c->parts);
   write_texts(out, "values", c->values, c->n_values);
   clv_bytes_puts(out, "}");
 }
@@ -161,25 +162,36 @@ static clv_code read_fill_value(clv_json *j, clv_learnt_column *c, clv_err *err)
   return CLV_OK;
 }
 
+/* Reads the parts of a date as the number of their set. */
+static clv_code read_parts(clv_json *j, clv_learnt_column *c, clv_err *err) {
+  int64_t parts;
+  CLV_TRY(clv_json_read_integer(j, 0, (1 << CLV_DATE_PARTS) - 1, &parts, err));
+  c->parts = (unsigned)parts;
+  return CLV_OK;
+}
+
 static clv_code read_values(clv_json *j, clv_learnt_column *c, clv_err *err) {
   return read_texts(j, &c->values, &c->n_values, err);
 }
 
-/* Members of a column, all of which it must have. */
+/* Members of a column. It must have all of them, and the last one if it is a date. */
 static const char *const keys[] = {"name",      "as",         "scale",  "missing",
                                    "indicator", "fill",       "offset", "divisor",
-                                   "quantiles", "fill_value", "values"};
+                                   "quantiles", "fill_value", "values", "parts"};
 static clv_code (*const readers[])(clv_json *j, clv_learnt_column *c, clv_err *err) = {
     read_name,   read_use,     read_scale,     read_missing,    read_indicator, read_fill,
-    read_offset, read_divisor, read_quantiles, read_fill_value, read_values};
+    read_offset, read_divisor, read_quantiles, read_fill_value, read_values,    read_parts};
 
 static clv_code check_column(const clv_json *j, const clv_learnt_column *c, uint32_t seen,
                              clv_err *err) {
   bool is_category = c->use == CLV_COLUMN_CATEGORY;
-  bool has_quantiles = c->use == CLV_COLUMN_NUMBER && c->scale == CLV_SCALE_QUANTILE;
-  if (seen != (1u << CLV_COUNT(keys)) - 1 || !clv_column_is_input(c->use) || !(c->divisor > 0) ||
-      (!is_category && c->n_values) || c->fill_value > c->n_values ||
-      has_quantiles != (c->n_quantiles > 0) || (c->scale == CLV_SCALE_LOG && !(c->fill > -1)))
+  bool is_date = c->use == CLV_COLUMN_DATE;
+  bool has_quantiles = (is_date || c->use == CLV_COLUMN_NUMBER) && c->scale == CLV_SCALE_QUANTILE;
+  uint32_t wanted = (1u << (CLV_COUNT(keys) - !is_date)) - 1;
+  if (seen != wanted || (is_date && !(fabs(c->fill) < CLV_MAX_DAYS)) ||
+      !clv_column_is_input(c->use) || !(c->divisor > 0) || (!is_category && c->n_values) ||
+      c->fill_value > c->n_values || has_quantiles != (c->n_quantiles > 0) ||
+      (c->scale == CLV_SCALE_LOG && !(c->fill > -1)))
     return clv_json_fail(j, j->at, err, "this column lacks a value, or has one out of range");
   return CLV_OK;
 }

@@ -33,8 +33,9 @@ enum { CLV_CSV_MAX_COLUMNS = 16384 /* columns */ };
 typedef struct clv_csv {
   const char *label, *text;
   size_t len, at;
-  size_t line;    /* number of lines before the current line */
-  char separator; /* between fields; 0: a comma */
+  size_t line;      /* number of lines before the current line */
+  char separator;   /* between fields; 0: a comma */
+  bool lacks_quote; /* quotes have no end: they took the rest of the text */
 } clv_csv;
 
 /* Fails with "label:line:column: ...", for byte `at` of line `line`. */
@@ -48,6 +49,8 @@ clv_code clv_csv_read_field(clv_csv *c, clv_bytes *ret, bool *ret_last,
 
 /* Returns the number of the group that has this name (groups.c). */
 int64_t clv_group_number(const char *name, size_t len);
+/* Returns a number for a time, so that numbers have the order of their times. */
+int64_t clv_time_number(double time);
 
 /* ---- rows of tokens (token_rows.c) ----------------------------------------------------------- */
 

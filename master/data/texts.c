@@ -30,6 +30,7 @@ typedef struct text_table {
   const clv_text_options *o;
   clv_ids ids;
   clv_bytes members[MEMBERS]; /* text, class and group of the current record */
+  bool lacks_quote;           /* quotes without an end have taken the rest of the file */
 } text_table;
 
 /* Returns the name that the file gives a member; NULL: the member is not read. */
@@ -134,7 +135,9 @@ static clv_code read_csv_record(text_table *t, const clv_text_record *r, clv_err
   char place[256];
   if (!clv_csv_has_record(&c)) return CLV_OK;
   if (!t->of.n) return read_header(t, &c, &t->of, err);
-  CLV_TRY(read_fields(t, &c, &t->of, err));
+  clv_code code = read_fields(t, &c, &t->of, err);
+  t->lacks_quote = c.lacks_quote;
+  CLV_TRY(code);
   return add_record(t, format_file_and_line(c.label, r->lines_before + 1, place, sizeof place),
                     err);
 }
@@ -222,7 +225,7 @@ static clv_code read_records(text_table *t, clv_record_lines *l, bool csv, clv_e
     if (!more) break;
     bool header = csv && !t->of.n;
     clv_code code = (csv ? read_csv_record : read_json_line)(t, &r, &reason);
-    if (code != CLV_OK && header) t->rows->skips_broken = false;
+    if (code != CLV_OK && (header || t->lacks_quote)) t->rows->skips_broken = false;
     if (code != CLV_OK) CLV_TRY(clv_text_rows_skip_broken(t->rows, &reason, err));
   }
   if (csv && !t->of.n)

@@ -64,6 +64,15 @@ static clv_page_options make_page_options(const clv_data_config *d) {
                                        .memory = d->documents.memory_mib << 20}};
 }
 
+/* Returns the set of 1 << clv_date_part of names that the schema has checked. */
+static unsigned make_parts(const clv_text_list *names) {
+  unsigned parts = 0;
+  for (size_t i = 0; i < names->n; i++)
+    for (int k = 0; k < CLV_DATE_PARTS; k++)
+      if (strcmp(clv_date_part_names[k], names->items[i]) == 0) parts |= 1u << k;
+  return parts;
+}
+
 static clv_code make_table_options(const clv_data_config *d, clv_column_options **columns,
                                    clv_table_options *ret, clv_err *err) {
   static const char separators[] = {[CLV_SEPARATOR_BY_NAME] = '\0',
@@ -79,7 +88,9 @@ static clv_code make_table_options(const clv_data_config *d, clv_column_options 
                                          .scale = s->scale,
                                          .missing = s->missing,
                                          .value = s->value,
-                                         .has_indicator = s->has_indicator};
+                                         .has_indicator = s->has_indicator,
+                                         .format = s->format,
+                                         .parts = make_parts(&s->parts)};
   }
   *ret = (clv_table_options){.separator = separators[d->table.separator],
                              .has_decimal_comma = d->table.decimal == CLV_DECIMAL_COMMA,
@@ -87,7 +98,10 @@ static clv_code make_table_options(const clv_data_config *d, clv_column_options 
                              .n_missing_marks = d->table.missing_marks.n,
                              .ignores_others = d->table.others == CLV_OTHERS_IGNORED,
                              .columns = *columns,
-                             .n_columns = d->table.n_columns};
+                             .n_columns = d->table.n_columns,
+                             .query = d->table.query,
+                             .query_seconds = (uint32_t)d->table.query_seconds,
+                             .query_rows = d->table.query_rows};
   return CLV_OK;
 }
 
@@ -95,29 +109,42 @@ static const clv_objective objectives[] = {[CLV_LABELS_OF_FILES] = CLV_OBJECTIVE
                                            [CLV_LABELS_CAUSAL] = CLV_OBJECTIVE_CAUSAL,
                                            [CLV_LABELS_MASKED] = CLV_OBJECTIVE_MASKED};
 
-static const clv_split_kind splits[] = {[CLV_BY_CLASS] = CLV_SPLIT_STRATIFIED,
-                                        [CLV_BY_CHANCE] = CLV_SPLIT_SHUFFLED,
-                                        [CLV_BY_END] = CLV_SPLIT_LAST,
-                                        [CLV_BY_GROUP] = CLV_SPLIT_GROUPS};
+static const clv_split_kind splits[] = {
+    [CLV_BY_CLASS] = CLV_SPLIT_STRATIFIED, [CLV_BY_CHANCE] = CLV_SPLIT_SHUFFLED,
+    [CLV_BY_END] = CLV_SPLIT_LAST,         [CLV_BY_GROUP] = CLV_SPLIT_GROUPS,
+    [CLV_BY_TIME] = CLV_SPLIT_TIME,        [CLV_BY_COLUMN] = CLV_SPLIT_COLUMN};
+
+static const clv_split_key split_keys[] = {[CLV_BY_GROUP] = CLV_KEY_IS_GROUP,
+                                           [CLV_BY_TIME] = CLV_KEY_IS_TIME,
+                                           [CLV_BY_COLUMN] = CLV_KEY_IS_SET};
 
 /* The files of data.train or data.test, and how to read them. */
 typedef struct set_files {
   const char *key; /* key of the session file, for messages */
   const clv_text_list *files;
   clv_config_pos key_pos;
-  uint64_t limit;    /* most records to use; 0: all */
-  bool skips_labels; /* read no labels, and limit to the first records */
-  bool reads_groups; /* read the groups of the records */
+  uint64_t limit;     /* most records to use; 0: all */
+  bool skips_labels;  /* read no labels, and limit to the first records */
+  bool reads_groups;  /* read the groups of the records */
+  unsigned kept_sets; /* by: column, set of 1 << clv_set to keep; 0: all records */
 } set_files;
 
 static set_files describe_train_files(const clv_session_config *c) {
   const clv_data_config *d = &c->data;
+  bool by_set = d->validation_split_by == CLV_BY_COLUMN;
   return (set_files){
       .key = "data.train",
       .files = &d->train,
       .key_pos = d->train_pos,
       .limit = d->limit_train,
-      .reads_groups = d->validation_split_by == CLV_BY_GROUP && d->validation_fraction > 0};
+      .reads_groups = d->validation_split_by >= CLV_BY_GROUP && clv_data_has_validation(d),
+      .kept_sets = by_set ? 1u << CLV_SET_TRAINING | 1u << CLV_SET_VALIDATION : 0};
+}
+
+/* True if the file of data.train has the test records, too, which a column tells apart. */
+static bool has_test_in_train_file(const clv_data_config *d) {
+  return d->validation_split_by == CLV_BY_COLUMN && d->test.n &&
+         strcmp(d->train.items[0], d->test.items[0]) == 0;
 }
 
 static set_files describe_test_files(const clv_session_config *c, bool unlabelled) {
@@ -126,7 +153,8 @@ static set_files describe_test_files(const clv_session_config *c, bool unlabelle
                      .files = &d->test,
                      .key_pos = d->test_pos,
                      .limit = d->limit_test,
-                     .skips_labels = unlabelled};
+                     .skips_labels = unlabelled,
+                     .kept_sets = has_test_in_train_file(d) ? 1u << CLV_SET_TEST : 0};
 }
 
 clv_code clv_run_data_derive_seed(const clv_session_config *c, uint64_t *ret, clv_err *err) {
@@ -185,6 +213,30 @@ static const char *find_labels_path(const clv_session_config *c, const set_files
   return has_file && !s->skips_labels ? s->files->items[n_inputs] : NULL;
 }
 
+/* Sets the values of a column that name the set of a record. */
+static void set_values(const clv_data_config *d, clv_dataset_options *o) {
+  static const char *const training[] = {"train", "training"}, *const test[] = {"test"};
+  static const char *const validation[] = {"validation", "valid", "val", "dev"};
+  static const clv_set_names usual[CLV_SETS] = {{training, CLV_COUNT(training)},
+                                                {validation, CLV_COUNT(validation)},
+                                                {test, CLV_COUNT(test)}};
+  const clv_text_list *const given[CLV_SETS] = {&d->training_values, &d->validation_values,
+                                                &d->test_values};
+  for (int set = 0; set < CLV_SETS; set++)
+    o->set_values[set] =
+        given[set]->n ? (clv_set_names){(const char *const *)given[set]->items, given[set]->n}
+                      : usual[set];
+}
+
+/* Sets how the column of groups, times or sets is read, if it is. */
+static void set_split_column(const clv_data_config *d, const set_files *s, clv_dataset_options *o) {
+  if (!s->reads_groups && !s->kept_sets) return;
+  o->text.group = d->split_column ? d->split_column : d->validation_group;
+  o->split_key = split_keys[d->validation_split_by];
+  o->kept_sets = s->kept_sets;
+  set_values(d, o);
+}
+
 static clv_code open_set(const clv_session_config *c, const set_files *s, clv_dataset **ret,
                          clv_err *err) {
   const clv_text_list *files = s->files;
@@ -226,7 +278,7 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
                            .objective = objectives[c->data.objective],
                            .ignored_label = &ignored,
                            .labels = needs_classes ? CLV_LABEL_CLASS : CLV_LABEL_FLOAT};
-  if (s->reads_groups) o.text.group = c->data.validation_group;
+  set_split_column(&c->data, s, &o);
   return read_records(c, s, &o, ret, &reason) == CLV_OK ? CLV_OK
                                                         : fail_data_set(c, s, &reason, err);
 }
@@ -236,9 +288,12 @@ static clv_code split_train(const clv_session_config *c, clv_run_data *d, clv_er
   clv_err reason;
   CLV_TRY(clv_run_data_derive_seed(c, &seed, err));
   clv_split_kind kind = splits[c->data.validation_split_by];
-  if (clv_subset_split(d->train, c->data.validation_fraction, kind, seed, &d->train_rows,
-                       &d->validation_rows, &reason) == CLV_OK)
-    return CLV_OK;
+  clv_code code = c->data.folds
+                      ? clv_subset_split_fold(d->train, kind, c->data.folds, c->data.fold, seed,
+                                              &d->train_rows, &d->validation_rows, &reason)
+                      : clv_subset_split(d->train, c->data.validation_fraction, kind, seed,
+                                         &d->train_rows, &d->validation_rows, &reason);
+  if (code == CLV_OK) return CLV_OK;
   clv_session_fail_at(c, c->data.train_pos, err, "data.validation: %s", reason.text);
   if (err) err->code = CLV_DATA_LOSS;
   return CLV_DATA_LOSS;
@@ -310,7 +365,9 @@ static const char *describe_split(const clv_session_config *c, const clv_run_dat
       [CLV_SPLIT_STRATIFIED] = "each class by its share, drawn by the seed",
       [CLV_SPLIT_SHUFFLED] = "drawn by the seed",
       [CLV_SPLIT_GROUPS] = "in whole groups, drawn by the seed",
-      [CLV_SPLIT_LAST] = "the last ones of the files"};
+      [CLV_SPLIT_LAST] = "the last ones of the files",
+      [CLV_SPLIT_TIME] = "the latest by data.validation.column",
+      [CLV_SPLIT_COLUMN] = "those that data.validation.column names"};
   clv_split_kind asked = splits[c->data.validation_split_by];
   clv_split_kind kind = clv_dataset_split_kind(d->train, asked);
   if (kind == CLV_SPLIT_GROUPS && asked != kind) return "in whole pages, drawn by the seed";
@@ -323,6 +380,13 @@ void clv_run_data_describe_held_back(const clv_session_config *c, const clv_run_
   if (n)
     clv_bytes_printf(out, "%zu of %zu records %s held back for validation: %s", n,
                      n + d->train_rows.n, n > 1 ? "are" : "is", describe_split(c, d));
+  if (n && c->data.folds)
+    clv_bytes_printf(out, ", fold %llu of %llu", (unsigned long long)c->data.fold,
+                     (unsigned long long)c->data.folds);
+  n = d->train ? clv_dataset_other_sets(d->train) : 0;
+  if (n)
+    clv_bytes_printf(out, "; %zu of the file %s test records, which training leaves out", n,
+                     n > 1 ? "are" : "is");
 }
 
 static void note_one_class(const char *set, const clv_dataset *ds, const clv_subset *rows,
@@ -334,6 +398,40 @@ static void note_one_class(const char *set, const clv_dataset *ds, const clv_sub
   if ((uint64_t) class < clv_dataset_class_count(ds))
     clv_bytes_printf(notes, " (%.80s)", clv_dataset_class_name(ds, (size_t) class));
   clv_bytes_puts(notes, ": its figures say nothing about other classes\n");
+}
+
+/* Returns, for each class below *ret_n, if a training record has it; NULL: records have no
+ * class. */
+static bool *list_trained_classes(const clv_run_data *d, size_t *ret_n, clv_bytes *notes) {
+  int64_t low, high;
+  bool *is_trained = NULL;
+  if (!d->train || !clv_dataset_label_range(d->train, &low, &high) || high >= 1 << 20) return NULL;
+  *ret_n = (size_t)CLV_MAX(high, 0) + 1;
+  if (clv_alloc(*ret_n, sizeof *is_trained, &is_trained, NULL) != CLV_OK) notes->failed = true;
+  for (size_t i = 0; is_trained && i < d->train_rows.n; i++) {
+    int64_t class = clv_dataset_record_class(d->train, d->train_rows.index[i]);
+    if (class >= 0) is_trained[class] = true;
+  }
+  return is_trained;
+}
+
+/* Notes records of a set whose class no training record has: the model cannot know it. */
+static void note_untrained_classes(const char *set, const clv_dataset *ds, const clv_subset *rows,
+                                   const clv_run_data *d, clv_bytes *notes) {
+  size_t n_classes = 0, n = 0;
+  CLV_AUTO(clv_freep) bool *is_trained = list_trained_classes(d, &n_classes, notes);
+  int64_t first = -1;
+  for (size_t i = 0; ds && is_trained && i < rows->n; i++) {
+    int64_t class = clv_dataset_record_class(ds, rows->index[i]);
+    if (class < 0 || ((uint64_t) class < n_classes && is_trained[class])) continue;
+    if (!n++) first = class;
+  }
+  if (!n) return;
+  clv_bytes_printf(notes, "%s: %zu record%s of a class that no training record has, as %lld", set,
+                   n, n > 1 ? "s are" : " is", (long long)first);
+  if ((uint64_t)first < clv_dataset_class_count(ds))
+    clv_bytes_printf(notes, " (%.80s)", clv_dataset_class_name(ds, (size_t)first));
+  clv_bytes_puts(notes, "\n");
 }
 
 /* True if the number `one` is less than `other`. Both are texts of digits. */
@@ -366,7 +464,7 @@ static void note_class_order(const clv_session_config *c, const clv_dataset *ds,
 /* Notes sets that have less information than they seem to have. */
 static void note_sets(const clv_session_config *c, const clv_run_data *d, clv_bytes *notes) {
   double share = c->data.validation_fraction * (double)(d->train_rows.n + d->validation_rows.n);
-  if (d->validation_rows.n == 1 && share < 0.5)
+  if (d->validation_rows.n == 1 && share > 0 && share < 0.5)
     clv_bytes_printf(notes,
                      "data.validation: a fraction of %g of %zu records rounds to none, so one is "
                      "held back: raise data.validation.fraction\n",
@@ -375,6 +473,8 @@ static void note_sets(const clv_session_config *c, const clv_run_data *d, clv_by
   note_one_class("data.train", d->train, &d->train_rows, notes);
   note_one_class("data.validation", d->train, &d->validation_rows, notes);
   note_one_class("data.test", d->test, &d->test_rows, notes);
+  note_untrained_classes("data.validation", d->train, &d->validation_rows, d, notes);
+  note_untrained_classes("data.test", d->test, &d->test_rows, d, notes);
 }
 
 /* ---- values that are not finite -------------------------------------------------------------- */

@@ -110,7 +110,7 @@ static clv_code add_evaluation_memory(const clv_backend *backend, const clv_blue
   const clv_session_config *c = b->config;
   const stage_calls calls = {b->eval_size, CLV_EVAL_WINDOW, false};
   CLV_AUTO(clv_plan_freep) clv_plan *plan = NULL;
-  if (!c->data.test.n && c->data.validation_fraction <= 0) return CLV_OK;
+  if (!c->data.test.n && !clv_data_has_validation(&c->data)) return CLV_OK;
   CLV_TRY(make_plan(backend, b, i, &calls, &plan, err));
   const clv_plan_info *info = clv_plan_get_info(plan);
   size_t bytes_per_sample = node_bytes(output_node(&b->stages[i])) / (size_t)b->micro_size;

@@ -5,12 +5,16 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "master/run/run_int.h"
 
 enum {
-  SAMPLE_RECORDS = 32,  /* records whose values are examined */
-  MAX_SHOWN_CLASSES = 8 /* most classes that the text lists */
+  SAMPLE_RECORDS = 32,   /* records whose values are examined */
+  MAX_SHOWN_CLASSES = 8, /* most classes listed in a line */
+  MAX_CLASS_ROWS = 20,   /* most classes listed in a table */
+  NAME_WIDTH = 24,       /* characters of the column of names */
+  SETS = 3,              /* training, validation, test */
 };
 
 typedef struct set {
@@ -122,30 +126,157 @@ static void append_classes_json(const set *s, const size_t *counts, size_t n, cl
   clv_bytes_puts(out, n ? "]}" : "}");
 }
 
-static clv_code describe_classes(const set *s, bool json, clv_bytes *out, clv_err *err) {
-  CLV_AUTO(clv_freep) size_t *counts = NULL;
-  size_t n = clv_dataset_record_class(s->ds, 0) == -1 ? 0 : count_classes(s->ds);
-  CLV_TRY(clv_alloc(n + 1, sizeof *counts, &counts, err));
+/* Counts the records of each class. counts: [n]. */
+static void count_records(const set *s, size_t *counts, size_t n) {
   for (size_t i = 0; i < s->rows->n; i++) {
     int64_t class = clv_dataset_record_class(s->ds, s->rows->index[i]);
     if (class >= 0 && (uint64_t) class < n) counts[class]++;
   }
+}
+
+static size_t count_listed_classes(const set *s) {
+  return !s->ds || clv_dataset_record_class(s->ds, 0) == -1 ? 0 : count_classes(s->ds);
+}
+
+static clv_code describe_classes(const set *s, bool json, clv_bytes *out, clv_err *err) {
+  CLV_AUTO(clv_freep) size_t *counts = NULL;
+  size_t n = count_listed_classes(s);
+  CLV_TRY(clv_alloc(n + 1, sizeof *counts, &counts, err));
+  count_records(s, counts, n);
   (json ? append_classes_json : append_classes)(s, counts, n, out);
+  return CLV_OK;
+}
+
+/* ---- classes by set -------------------------------------------------------------------------- */
+
+static void append_row(clv_bytes *out, const char *name, const size_t counts[SETS],
+                       const bool is_shown[SETS]) {
+  clv_bytes_printf(out, "  %-*s", NAME_WIDTH, name);
+  for (size_t i = 0; i < SETS; i++)
+    if (is_shown[i]) clv_bytes_printf(out, "  %10zu", counts[i]);
+  clv_bytes_puts(out, "\n");
+}
+
+static void append_class_row(const set *s, size_t class, const size_t counts[SETS],
+                             const bool is_shown[SETS], clv_bytes *out) {
+  char name[4 * NAME_WIDTH], text[NAME_WIDTH + 1];
+  snprintf(name, sizeof name, "%zu", class);
+  if (clv_dataset_class_count(s->ds))
+    snprintf(name, sizeof name, "'%s'", clv_dataset_class_name(s->ds, class));
+  clv_text_truncate(name, text, sizeof text);
+  clv_text_to_printable(text);
+  append_row(out, text, counts, is_shown);
+}
+
+/* Appends a row for each class, with its records in each set. counts: [n, SETS]. */
+static void append_class_table(const set sets[SETS], size_t (*counts)[SETS], size_t n,
+                               const bool is_shown[SETS], clv_bytes *out) {
+  size_t all[SETS] = {0}, rest[SETS] = {0};
+  clv_bytes_printf(out, "  %-*s", NAME_WIDTH, "records by class");
+  for (size_t i = 0; i < SETS; i++) {
+    if (is_shown[i]) clv_bytes_printf(out, "  %10s", sets[i].name);
+    all[i] = is_shown[i] ? sets[i].rows->n : 0;
+  }
+  clv_bytes_puts(out, "\n");
+  for (size_t class = 0; class < n; class ++) {
+    if (class < MAX_CLASS_ROWS || n == MAX_CLASS_ROWS + 1)
+      append_class_row(&sets[sets[0].ds ? 0 : 2], class, counts[class], is_shown, out);
+    else
+      for (size_t i = 0; i < SETS; i++) rest[i] += counts[class][i];
+  }
+  if (n > MAX_CLASS_ROWS + 1) {
+    char name[2 * NAME_WIDTH];
+    snprintf(name, sizeof name, "%zu more classes", n - MAX_CLASS_ROWS);
+    append_row(out, name, rest, is_shown);
+  }
+  append_row(out, "all", all, is_shown);
+}
+
+/* Prints the classes of all sets: as a table, or of a single set in a line. */
+static clv_code describe_all_classes(const set sets[SETS], clv_bytes *out, clv_err *err) {
+  CLV_AUTO(clv_freep) size_t(*counts)[SETS] = NULL;
+  CLV_AUTO(clv_freep) size_t *of_set = NULL;
+  bool is_shown[SETS];
+  size_t n = 0, shown = 0;
+  for (size_t i = 0; i < SETS; i++) {
+    n = CLV_MAX(n, count_listed_classes(&sets[i]));
+    is_shown[i] = sets[i].ds && sets[i].rows->n;
+    shown += is_shown[i];
+  }
+  for (size_t i = 0; i < SETS && shown == 1; i++)
+    if (is_shown[i]) return describe_classes(&sets[i], false, out, err);
+  if (!n) return CLV_OK;
+  CLV_TRY(clv_alloc(n, sizeof *counts, &counts, err));
+  CLV_TRY(clv_alloc(n, sizeof *of_set, &of_set, err));
+  for (size_t i = 0; i < SETS; i++) {
+    if (!is_shown[i]) continue;
+    memset(of_set, 0, n * sizeof *of_set);
+    count_records(&sets[i], of_set, n);
+    for (size_t class = 0; class < n; class ++) counts[class][i] = of_set[class];
+  }
+  append_class_table(sets, counts, n, is_shown, out);
+  return CLV_OK;
+}
+
+/* ---- records that are the same --------------------------------------------------------------- */
+
+static void append_duplicates(const set *s, const set *of, bool by_id, const clv_duplicates *d,
+                              clv_bytes *out) {
+  bool within = s == of;
+  const char *what = by_id ? "the id" : "the inputs";
+  clv_bytes_printf(out, "%s: %zu of %zu records %s %s of %s (record %zu as %zu%s)", s->name, d->n,
+                   s->rows->n, d->n > 1 ? "have" : "has", what,
+                   within ? "an earlier one" : "a training record", d->record, d->same_as,
+                   within || s->ds == of->ds ? "" : " of data.train");
+  if (d->n_other_labels)
+    clv_bytes_printf(out, ", %zu of them with another label", d->n_other_labels);
+  clv_bytes_puts(out, within ? "\n" : ": scores on these may be memory\n");
+}
+
+static void append_duplicates_json(const set *s, const set *of, bool by_id, const clv_duplicates *d,
+                                   clv_bytes *out) {
+  bool first = out->data[out->len - 1] == '[';
+  clv_bytes_printf(out,
+                   "%s{\"set\":\"%s\",\"of\":\"%s\",\"same\":\"%s\",\"records\":%zu,"
+                   "\"other_labels\":%zu,\"first\":[%zu,%zu]}",
+                   first ? "" : ",", s->name, of->name, by_id ? "id" : "inputs", d->n,
+                   d->n_other_labels, d->record, d->same_as);
+}
+
+static clv_code compare_set(const set *s, const set *of, bool by_id, bool json, clv_bytes *out,
+                            clv_err *err) {
+  clv_duplicates d;
+  CLV_TRY(clv_dataset_find_duplicates(s->ds, s->rows, of->ds, of->rows, by_id, &d, err));
+  if (d.n) (json ? append_duplicates_json : append_duplicates)(s, of, by_id, &d, out);
+  return CLV_OK;
+}
+
+/* Compares each set with the training records. Ids that come twice in training are a warning of
+ * their column. */
+static clv_code describe_duplicates(const set sets[SETS], bool json, clv_bytes *out, clv_err *err) {
+  for (size_t i = 0; i < SETS && sets[0].ds; i++) {
+    if (!sets[i].ds || !sets[i].rows->n) continue;
+    CLV_TRY(compare_set(&sets[i], &sets[0], false, json, out, err));
+    if (i) CLV_TRY(compare_set(&sets[i], &sets[0], true, json, out, err));
+  }
   return CLV_OK;
 }
 
 clv_code clv_run_describe_sets(const clv_run *r, bool json, clv_bytes *out, clv_err *err) {
   const clv_run_data *d = &r->data;
-  const set sets[] = {{"data.train", "training", d->train, &d->train_rows},
-                      {"data.train", "validation", d->train, &d->validation_rows},
-                      {"data.test", "test", d->test, &d->test_rows}};
+  const set sets[SETS] = {{"data.train", "training", d->train, &d->train_rows},
+                          {"data.train", "validation", d->train, &d->validation_rows},
+                          {"data.test", "test", d->test, &d->test_rows}};
   if (json) clv_bytes_puts(out, ",\"values\":{");
   for (size_t i = 0; i < CLV_COUNT(sets); i++)
     if (sets[i].ds && i != 1) CLV_TRY(describe_levels(&sets[i], json, out, err));
   if (json) clv_bytes_puts(out, "},\"sets\":{");
-  for (size_t i = 0; i < CLV_COUNT(sets); i++)
+  for (size_t i = 0; i < SETS && json; i++)
     if (sets[i].ds) CLV_TRY(describe_classes(&sets[i], json, out, err));
-  if (json) clv_bytes_puts(out, "}");
+  if (json) clv_bytes_puts(out, "},\"duplicates\":[");
+  if (!json) CLV_TRY(describe_all_classes(sets, out, err));
+  if (!r->o->reads_sample_only) CLV_TRY(describe_duplicates(sets, json, out, err));
+  if (json) clv_bytes_puts(out, "]");
   CLV_TRY(clv_run_describe_columns(r, json, out, err));
   return out->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }

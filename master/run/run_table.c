@@ -56,7 +56,12 @@ static const struct {
 static void append_facts(const clv_column_facts *f, clv_bytes *out) {
   char range[48] = "-";
   CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
-  if (!isnan(f->low)) snprintf(range, sizeof range, "%.6g to %.6g", f->low, f->high);
+  char low[CLV_DATE_TEXT], high[CLV_DATE_TEXT];
+  if (!isnan(f->low) && f->use == CLV_COLUMN_DATE)
+    snprintf(range, sizeof range, "%.10s to %.10s", clv_date_text(f->low, low),
+             clv_date_text(f->high, high));
+  else if (!isnan(f->low))
+    snprintf(range, sizeof range, "%.6g to %.6g", f->low, f->high);
   clv_bytes_puts(&name, f->name);
   out->failed |= name.failed;
   if (!name.failed) clv_text_to_printable(name.data);

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Fuzzes tables. Bit 0 of the first byte chooses between a file of learnt values and a table. The
- * other bits are the table's options; the values learnt from its first half encode all of it.
+ * other bits, and those of the second byte, are the table's options; the values learnt from its
+ * first half encode all of it. Bit 7 of the second byte: the first line is a form of dates, and the
+ * rest is a date.
  */
 #include <math.h>
 
@@ -17,6 +19,11 @@ static const clv_column_options columns[] = {
     {.name = "d", .use = CLV_COLUMN_CATEGORY, .missing = CLV_MISSING_OWN, .has_indicator = true},
     {.name = "e", .use = CLV_COLUMN_CATEGORY, .missing = CLV_MISSING_MOST_FREQUENT},
     {.name = "f", .use = CLV_COLUMN_BOOLEAN, .missing = CLV_MISSING_MOST_FREQUENT},
+    {.name = "g",
+     .use = CLV_COLUMN_DATE,
+     .missing = CLV_MISSING_MEAN,
+     .parts = (1u << CLV_DATE_PARTS) - 1,
+     .has_indicator = true},
     {.name = "t", .use = CLV_COLUMN_TARGET},
     {.name = "id", .use = CLV_COLUMN_ID},
 };
@@ -59,11 +66,36 @@ static void check_table(const clv_cell_table *t) {
   check_encoded(t, l);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+/* Reads a date by the form in front of it. */
+static void check_date(const clv_bytes *text) {
+  char *end = strchr(text->data, '\n'), shown[CLV_DATE_TEXT];
+  double days = 0, again = 0;
   clv_err err = {0};
-  if (!size) return 0;
+  if (!end) return;
+  *end++ = '\0';
+  const char *form = *text->data ? text->data : NULL;
+  size_t len = text->len - (size_t)(end - text->data);
+  if (form && clv_date_check_format(form, &err) != CLV_OK) {
+    NEVER(!err.text[0]);
+    return;
+  }
+  if (!clv_date_read(end, len, form, &days)) return;
+  NEVER(!(fabs(days) < CLV_MAX_DAYS));
+  for (int part = 0; part < CLV_DATE_PARTS; part++) {
+    double turn = clv_date_turn(days, (clv_date_part)part);
+    NEVER(!(turn >= 0 && turn < 1));
+  }
+  clv_date_text(days, shown);
+  /* the day before year 1 or behind 9999, by a zone, has no text that can be read */
+  if (clv_date_read(shown, strlen(shown), NULL, &again)) NEVER(again != floor(days));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  static const char *const set_names[CLV_SETS] = {"p1", "p2", "p3"};
+  clv_err err = {0};
+  if (size < 2) return 0;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  clv_bytes_add(&text, data + 1, size - 1);
+  clv_bytes_add(&text, data + 2, size - 2);
   clv_bytes_add(&text, "", 0);
   if (data[0] & 1) {
     CLV_AUTO(clv_learnt_freep) clv_learnt *l = NULL;
@@ -73,15 +105,21 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
       NEVER(!strstr(err.text, "fuzz.json:"));
     return 0;
   }
-  const clv_dataset_options o = {.inputs_path = data[0] & 2 ? "fuzz.tsv" : "fuzz.csv",
-                                 .labels = data[0] & 4 ? CLV_LABEL_FLOAT : CLV_LABEL_CLASS,
-                                 .skips_labels = data[0] & 8,
-                                 .skips_broken = data[0] & 16,
-                                 .text = {.group = data[0] & 32 ? "id" : NULL},
-                                 .table = {.columns = columns,
-                                           .n_columns = CLV_COUNT(columns),
-                                           .ignores_others = data[0] & 64,
-                                           .has_decimal_comma = data[0] & 128}};
+  if (data[1] & 128) return check_date(&text), 0;
+  bool is_json = data[1] & 1;
+  clv_dataset_options o = {.inputs_path = is_json       ? "fuzz.jsonl"
+                                          : data[0] & 2 ? "fuzz.tsv"
+                                                        : "fuzz.csv",
+                           .split_key = (data[1] >> 1 & 3) % 3,
+                           .labels = data[0] & 4 ? CLV_LABEL_FLOAT : CLV_LABEL_CLASS,
+                           .skips_labels = data[0] & 8,
+                           .skips_broken = data[0] & 16,
+                           .text = {.group = data[0] & 32 ? "id" : NULL},
+                           .table = {.columns = columns,
+                                     .n_columns = CLV_COUNT(columns),
+                                     .ignores_others = data[0] & 64,
+                                     .has_decimal_comma = data[0] & 128}};
+  for (int set = 0; set < CLV_SETS; set++) o.set_values[set] = (clv_set_names){&set_names[set], 1};
   clv_cell_table *t = NULL;
   if (clv_table_parse(&o, text.data, text.len, &t, &err) == CLV_OK)
     check_table(t);

@@ -1,36 +1,53 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Writes tests/fuzz/corpus/table: tables and files of what was learnt, right and wrong. The first
-byte of each has the options of fuzz_table.c."""
+two bytes of each have the options of fuzz_table.c."""
 import json, os
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus/table")
 LEARNT, TSV, NUMBERS, UNLABELLED, SKIPS, GROUPS, OTHERS, COMMA = (1 << k for k in range(8))
-HEADER = "a,b,c,d,e,f,t,id\n"
-LINE = "1,2,3,x,y,yes,u,p1\n"
+JSON, TIMES, SETS, DATE = 1 << 8, 1 << 9, 2 << 9, 1 << 15
+HEADER = "a,b,c,d,e,f,g,t,id\n"
+LINE = "1,2,3,x,y,yes,2024-01-31,u,p1\n"
 TABS = HEADER.replace(",", "\t")
 
 TABLES = {
-    "plain": (0, HEADER + LINE + ",,,,,,v,p2\n3,1e-3,0.5,z,y,no,u,p3\n4,2,1,x,w,1,v,p4\n"),
-    "numbers": (NUMBERS, HEADER + "1,2,3,x,y,yes,1.5,p1\n2,2,3,x,y,f,-2,p1\n"),
-    "tabs": (TSV, TABS + "1\t2\t3\tx\ty\t0\tu\tp\n5\t2\t3\tx\ty\tTRUE\tu\tp\n"),
-    "quotes": (0, '\ufeff"a","b",c,d,e,f,t,id\r\n"1",2,3,"x, ""1""\n",y,yes,u,p\r\n2,3,4,x,y,no,v,q'),
-    "broken": (SKIPS, HEADER + LINE + "x,2,3,x,y,yes,u,p\n1,2,-1,x,y,yes,u,p\n1,2,3,x,y,maybe,u,p\n1,2,3\n"
-               "1,2,3,x,y,yes,u,p,q\n1,2,3,\udce4,y,yes,u,p\n1,2,3,x,y,yes,u/,p\n"),
-    "others": (OTHERS, "z," + HEADER + "9," + LINE + "9,2,2,3,x,y,yes,v,p1\n"),
+    "plain": (0, HEADER + LINE + ",,,,,,,v,p2\n3,1e-3,0.5,z,y,no,1969-12-31T23:59:59.5+02:00,u,p3\n4,2,1,x,w,1,,v,p4\n"),
+    "numbers": (NUMBERS, HEADER + "1,2,3,x,y,yes,,1.5,p1\n2,2,3,x,y,f,,-2,p1\n"),
+    "tabs": (TSV, TABS + "1\t2\t3\tx\ty\t0\t\tu\tp\n5\t2\t3\tx\ty\tTRUE\t\tu\tp\n"),
+    "quotes": (0, '\ufeff"a","b",c,d,e,f,g,t,id\r\n"1",2,3,"x, ""1""\n",y,yes,,u,p\r\n2,3,4,x,y,no,,v,q'),
+    "broken": (SKIPS, HEADER + LINE + "x,2,3,x,y,yes,,u,p\n1,2,-1,x,y,yes,,u,p\n1,2,3,x,y,maybe,,u,p\n1,2,3\n"
+               "1,2,3,x,y,yes,,u,p,q\n1,2,3,\udce4,y,yes,,u,p\n1,2,3,x,y,yes,,u/,p\n1,2,3,x,y,yes,1.2.2024,u,p\n"),
+    "open_quotes": (SKIPS, HEADER + LINE + '1,2,3,"x,y,yes,,u,p\n' + LINE),
+    "others": (OTHERS, "z," + HEADER + "9," + LINE + "9,2,2,3,x,y,yes,,v,p1\n"),
     "unknown": (0, "z," + HEADER), "twice": (0, "a," + HEADER), "absent": (0, "a,b\n1,2\n"), "empty": (0, ""),
-    "one_field": (0, "a;b;c\n"), "no_records": (0, HEADER),
-    "comma": (TSV | COMMA, TABS + "1,5\t2\t3\tx\ty\t0\tu\tp\n1.5\t2\t3\tx\ty\t0\tu\tp\n"),
-    "groups": (GROUPS, HEADER + LINE + "2,2,3,x,y,f,v,p1\n"),
-    "unlabelled": (UNLABELLED, "a,b,c,d,e,f,id\n1,2,3,x,y,yes,p1\n"),
-    "nul": (0, HEADER + "1,2,3,x\0,y,yes,u,p1\n"), "all_missing": (0, HEADER + ",,,,,,u,p\n"),
+    "one_field": (0, "a;b;c\n"), "no_records": (0, HEADER), "is_json": (0, '{"a":1}\n'),
+    "comma": (TSV | COMMA, TABS + "1,5\t2\t3\tx\ty\t0\t\tu\tp\n1.5\t2\t3\tx\ty\t0\t\tu\tp\n"),
+    "groups": (GROUPS, HEADER + LINE + "2,2,3,x,y,f,,v,p1\n"),
+    "times": (GROUPS | TIMES | SKIPS, HEADER + LINE.replace("p1", "2024-01-01") + LINE.replace("p1", "-1e3") + LINE + LINE.replace("p1", "")),
+    "sets": (GROUPS | SETS | SKIPS, HEADER + LINE + LINE.replace("p1", " p2 ") + LINE.replace("p1", "p9")),
+    "unlabelled": (UNLABELLED, "a,b,c,d,e,f,g,id\n1,2,3,x,y,yes,,p1\n"),
+    "nul": (0, HEADER + "1,2,3,x\0,y,yes,,u,p1\n"), "all_missing": (0, HEADER + ",,,,,,,u,p\n"),
+    "json": (JSON, '{"a":1,"b":"2","c":3e0,"d":"x","e":true,"f":false,"g":"2024-01-31","t":"u","id":7}\n'
+             ' {"id":"q","t":1,"f":"yes","e":null,"g":null}\n\r\n\ufeff{"t":"v","id":"r"}'),
+    "json_wrong": (JSON | SKIPS, '{"a":[1],"t":"u","id":"p"}\n{"a":{"x":[{}]},"t":"u","id":"p"}\n{"a":1,"a":2}\n{"a":NaN}\n[1]\n{"a":1} x\n'
+                   '{"t":null,"id":"p"}\n{"id":"p"}\n{"t":"u"}\n{"t":"u","id":null}\n{"\\u0000":1}\n{"t":"u","id":"p"}\n{"a":\n'),
+    "json_unknown": (JSON | SKIPS, '{"t":"u","id":"p"}\n{"zz":1}\n'), "json_absent": (JSON, '{"t":"u","id":"p"}\n'),
+    "json_groups": (JSON | GROUPS | SKIPS | OTHERS, '{"a":1,"b":1,"c":1,"d":"x","e":"y","f":1,"g":null,"t":"u","id":"p"}\n{"t":"u"}\n{"t":"u","id":[1]}\n{"z":{},"id":1}\n'),
+    "json_comma": (JSON | COMMA | NUMBERS, '{"a":1.5,"b":"1,5","c":1,"d":"x","e":"y","f":1,"t":2.5,"id":"p"}\n'),
+    "date_iso": (DATE, "\n2024-02-29T23:59:59.999-11:30"), "date_iso_day": (DATE, "\n0001-01-01"),
+    "date_zone": (DATE, "\n9999-12-31T23:00-0600"), "date_form": (DATE, "%d.%m.%Y %H:%M:%S,%f%z\n31.12.1999 1:2:3,456Z"),
+    "date_names": (DATE, "%d %b %Y\n1 sep 2024"), "date_name": (DATE, "%B%%%Y\nMay%2024"), "date_short": (DATE, "%d.%m.%y\n1.2.24"),
+    "date_unknown": (DATE, "%Y %Q\n"), "date_no_year": (DATE, "%d\n1"), "date_no_leap": (DATE, "\n1900-02-29"), "date_end": (DATE, "%Y%\n1"),
 }
 NUMBER = {"name": "a", "as": "number", "scale": "quantile", "missing": "mean", "indicator": True, "fill": 1.5,
           "offset": 0, "divisor": 1, "quantiles": [1, 2, 2.5], "fill_value": 0, "values": []}
 WORDS = {**NUMBER, "name": "d", "as": "category", "scale": "standard", "quantiles": [], "fill_value": 1, "values": ["x", "y"]}
-GOOD = {"version": 1, "classes": ["u", "v"], "columns": [NUMBER, WORDS]}
+DAYS = {**NUMBER, "name": "g", "as": "date", "scale": "standard", "quantiles": [], "parts": 7}
+GOOD = {"version": 1, "classes": ["u", "v"], "columns": [NUMBER, WORDS, DAYS]}
 FILES = {
     "learnt": GOOD, "bad_key": {**GOOD, "x": 1}, "bad_version": {**GOOD, "version": 2}, "no_columns": {**GOOD, "columns": []},
+    "bad_day": {**GOOD, "columns": [{**DAYS, "fill": 1e300}]}, "bad_parts": {**GOOD, "columns": [{**DAYS, "parts": 8}]},
     "unsorted": {**GOOD, "classes": ["v", "u"]}, "nul_class": {**GOOD, "classes": ["\0"]},
     **{f"bad_{key}": {**GOOD, "columns": [{**NUMBER, **change}]} for key, change in {
         "divisor": {"divisor": 0}, "word": {"as": "x"}, "use": {"as": "id"}, "quantiles": {"quantiles": [2, 1]},
@@ -40,9 +57,9 @@ FILES = {
 os.makedirs(FOLDER, exist_ok=True)
 for name, (options, text) in TABLES.items():
     with open(os.path.join(FOLDER, name), "wb") as f:
-        f.write(bytes([options]) + text.encode(errors="surrogateescape"))
+        f.write(options.to_bytes(2, "little") + text.encode(errors="surrogateescape"))
 for name, value in FILES.items():
     with open(os.path.join(FOLDER, name + ".json"), "wb") as f:
-        f.write(bytes([LEARNT]) + json.dumps(value).encode())
+        f.write(LEARNT.to_bytes(2, "little") + json.dumps(value).encode())
 with open(os.path.join(FOLDER, "twice.json"), "wb") as f:
-    f.write(bytes([LEARNT]) + json.dumps(GOOD)[:-1].encode() + b',"version":1}')
+    f.write(LEARNT.to_bytes(2, "little") + json.dumps(GOOD)[:-1].encode() + b',"version":1}')

@@ -1,11 +1,12 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Two small tables (tests/golden/table/train.csv, test.csv) and what scikit-learn makes of them.
+"""Two small tables (tests/golden/table/train.csv, test.csv), the same as lines of JSON and in an
+SQLite database (tables.db), and what scikit-learn makes of them.
 
 Needs scikit-learn and pandas from PyPI. Writes tables.txt and tables.bin in the form of
 make_golden.py: for each column of tests/unit/data/test_tables.c its places in both tables.
 """
-import os
+import os, sqlite3
 import numpy as np, pandas as pd
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
@@ -13,6 +14,7 @@ from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, OneHotEncod
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 rng = np.random.Generator(np.random.PCG64(7))
+days = np.random.Generator(np.random.PCG64(8))  # draws of its own, so that other columns stay
 ROWS = {"train": 60, "test": 20}
 
 
@@ -25,11 +27,33 @@ def make(n, sites):
         d.loc[rng.choice(n, n // 8, replace=False), column] = np.nan
     d["outcome"] = np.where(rng.random(n) < 0.4, "ill", "well")
     d["cost"] = np.round(rng.normal(0, 100, n), 3)
+    # around 1970, 1900 (no leap year) and 2000 (one)
+    d["admitted"] = (pd.Timestamp("1899-12-25") + pd.to_timedelta(days.integers(0, 45000, n), "D")).strftime("%Y-%m-%d")
+    d.loc[days.choice(n, n // 8, replace=False), "admitted"] = np.nan
     return d
 
 
 def number(fill, scale):
     return make_pipeline(SimpleImputer(strategy=fill), scale)
+
+
+# The same records in other files. A third of JSON's lack their missing keys, and the rest has null.
+def write_jsonl(path, d):
+    with open(path, "w") as f:
+        for i, (_, row) in enumerate(d.iterrows()):
+            f.write((row if i % 3 else row.dropna()).to_json() + "\n")
+
+
+def write_database(path, tables):
+    if os.path.exists(path):
+        os.remove(path)
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA page_size = 512")
+    for name, d in tables.items():
+        d.to_sql(name, db, index_label="record")
+    db.commit()
+    db.execute("VACUUM")
+    db.close()
 
 
 COLUMNS = {
@@ -56,10 +80,22 @@ def main():
     w = Writer()
     for name, d in tables.items():
         d.to_csv(os.path.join(HERE, "table", name + ".csv"), index=False, lineterminator="\r\n" if name == "test" else "\n")
+        write_jsonl(os.path.join(HERE, "table", name + ".jsonl"), d)
+    write_database(os.path.join(HERE, "table", "tables.db"), tables)
     for column, pipeline in COLUMNS.items():
         pipeline.fit(tables["train"][[column]].to_numpy())
         for name, d in tables.items():
             w.add(f"{name}.{column}", pipeline.transform(d[[column]].to_numpy()))
+    dates = {name: pd.to_datetime(d["admitted"]) for name, d in tables.items()}
+    numbers = {name: ((t - pd.Timestamp(0)) / pd.Timedelta(days=1)).to_numpy()[:, None] for name, t in dates.items()}
+    pipeline = number("mean", StandardScaler()).fit(numbers["train"])
+    mean = pd.Timestamp(0) + pd.Timedelta(days=float(np.nanmean(numbers["train"])))
+    for name, t in dates.items():
+        t = t.fillna(mean)
+        length = 365 + t.dt.is_leap_year
+        turns = [(t.dt.day_of_year - 1) / length, (t.dt.month - 1) / 12, t.dt.day_of_week / 7]
+        parts = [f(2 * np.pi * turn.to_numpy()) for turn in turns for f in (np.sin, np.cos)]
+        w.add(f"{name}.admitted", np.hstack([pipeline.transform(numbers[name]), np.stack(parts, 1)]))
     sites = OneHotEncoder(sparse_output=False, handle_unknown="ignore").fit(tables["train"][["site"]].dropna().to_numpy())
     for name, d in tables.items():
         known = sites.transform(d[["site"]].fillna("").to_numpy())

@@ -166,12 +166,23 @@ typedef enum clv_column_use {
   CLV_COLUMN_NUMBER,   /* one number of the input */
   CLV_COLUMN_CATEGORY, /* a place of the input per value (one-hot) */
   CLV_COLUMN_BOOLEAN,  /* 0 or 1 */
+  CLV_COLUMN_DATE,     /* days since 1970-01-01, and parts that come again */
   CLV_COLUMN_TARGET,   /* the label; never an input */
   CLV_COLUMN_ID,       /* names the record in predictions; never an input */
   CLV_COLUMN_IGNORED,
 } clv_column_use;
 
 extern const char *const clv_column_use_names[]; /* names in files, in order; end with NULL */
+
+/* Parts of a date that come again; bit CLV_DATE_... of a set. Each is two places of the input, sine
+ * and cosine of 2 pi times the part of the turn that has passed. */
+typedef enum clv_date_part {
+  CLV_DATE_YEAR,    /* (day of the year - 1) / days of the year */
+  CLV_DATE_MONTH,   /* (month - 1) / 12 */
+  CLV_DATE_WEEKDAY, /* Monday is 0, Sunday 6 / 7 */
+  CLV_DATE_PARTS
+} clv_date_part;
+extern const char *const clv_date_part_names[];
 
 /* How a number is scaled. What it needs is learnt from the training records. */
 typedef enum clv_column_scale {

@@ -137,7 +137,9 @@ typedef enum clv_split_by {
   CLV_BY_CLASS,  /* random records, the same share of each class */
   CLV_BY_CHANCE, /* random records */
   CLV_BY_END,    /* for a split the last records of the files, for a limit the first ones */
-  CLV_BY_GROUP   /* groups are never divided */
+  CLV_BY_GROUP,  /* groups are never divided */
+  CLV_BY_TIME,   /* for a split: the latest records by a column */
+  CLV_BY_COLUMN  /* for a split: a column names the set of each record */
 } clv_split_by;
 typedef enum clv_non_finite { CLV_NON_FINITE_REFUSE, CLV_NON_FINITE_SKIP } clv_non_finite;
 typedef enum clv_broken_choice { CLV_BROKEN_REFUSE, CLV_BROKEN_SKIP } clv_broken_choice;
@@ -302,8 +304,10 @@ typedef struct clv_column_spec {
   clv_column_use use;
   clv_column_scale scale; /* CLV_COLUMN_NUMBER */
   clv_missing_rule missing;
-  char *value;        /* CLV_MISSING_VALUE: text of the value; NULL: not given */
-  bool has_indicator; /* an additional input element is 1 where the value is missing, else 0 */
+  char *value;         /* CLV_MISSING_VALUE: text of the value; NULL: not given */
+  char *format;        /* CLV_COLUMN_DATE: form of the dates; NULL: ISO 8601 */
+  clv_text_list parts; /* CLV_COLUMN_DATE: names of clv_date_part; n = 0: none */
+  bool has_indicator;  /* an additional input element is 1 where the value is missing, else 0 */
 } clv_column_spec;
 
 typedef struct clv_data_config {
@@ -321,7 +325,12 @@ typedef struct clv_data_config {
   clv_text_list inputs;
   /* share of the training set that is held back for validation, 0..0.5 */
   double validation_fraction;
-  clv_split_by validation_split_by, limit_chosen_by; /* limit_chosen_by is never CLV_BY_GROUP */
+  /* limit_chosen_by is at most CLV_BY_END */
+  clv_split_by validation_split_by, limit_chosen_by;
+  uint64_t folds, fold; /* fold `fold` of 1..folds is held back; folds 0: a fraction is */
+  char *split_column;   /* for CLV_BY_TIME and CLV_BY_COLUMN: the table's column; NULL: not given */
+  /* for CLV_BY_COLUMN: values of the column for each set; n = 0: the usual names */
+  clv_text_list training_values, validation_values, test_values;
   /* for CLV_BY_GROUP: column of the text table, or file with the group of each record */
   char *validation_group;
   /* one value per channel, both lists of equal length; n = 0: no normalisation */
@@ -368,11 +377,15 @@ typedef struct clv_data_config {
     clv_other_columns others;
     clv_column_spec *columns; /* [n_columns] */
     size_t n_columns;
+    char *query; /* of an SQLite database; NULL: not given */
+    uint64_t query_seconds, query_rows;
   } table;
 } clv_data_config;
 
 /* Returns the number of inputs of a record. */
 size_t clv_data_n_inputs(const clv_data_config *d);
+/* True if records of data.train are held back for validation. */
+bool clv_data_has_validation(const clv_data_config *d);
 
 /* NOT_GIVEN, then the values in the order of clv_hf_head (hf.h). */
 typedef enum clv_head_choice {

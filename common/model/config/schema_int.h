@@ -117,6 +117,9 @@ void clv_row_write_inner_prefix(const clv_row *row, char inner[CLV_PATH_MAX]);
 
 /* ---- tables (session_table.c) ---------------------------------------------------------------- */
 
+/* Checks the keys of data.validation that go together (session_split.c). */
+clv_code clv_session_check_split(const clv_session_config *c, clv_err *err) CLV_USE_RESULT;
+
 /* Checks data.table, if data.format is table: each key of a column is allowed for the column's use
  * (key `as`), and there are an input and one target. */
 clv_code clv_session_check_table(const clv_session_config *c, clv_err *err) CLV_USE_RESULT;

@@ -616,6 +616,7 @@ static clv_code check_data(clv_session_config *c, clv_err *err) {
   CLV_TRY(check_text_data(c, err));
   CLV_TRY(clv_session_check_table(c, err));
   CLV_TRY(check_validation_group(c, err));
+  CLV_TRY(clv_session_check_split(c, err));
   if (d->mean.n != d->std.n)
     return fail_at(c, d->normalize_pos, err,
                    "data.normalize has %zu means and %zu standard deviations", d->mean.n, d->std.n);
@@ -660,7 +661,7 @@ static clv_code check_checkpoint_best(clv_session_config *c, clv_err *err) {
   clv_best_mode fitting = accuracy ? CLV_BEST_MAX : CLV_BEST_MIN;
   clv_config_pos pos = c->checkpoint.best_pos;
   if (c->checkpoint.best == CLV_BEST_NONE) return CLV_OK;
-  if (!(c->data.validation_fraction > 0))
+  if (!clv_data_has_validation(&c->data))
     return fail_at(c, pos, err,
                    "checkpoint.best needs validations: set data.validation.fraction, as in 0.1");
   if (accuracy && c->loss.kind == CLV_LOSS_MSE)

@@ -30,7 +30,8 @@ static const char train_doc[] =
     ".";
 static const char *const objective_names[] = {"labels", "causal", "masked", NULL};
 static const char *const labels_of_names[] = {"words", "pages", NULL};
-static const char *const split_names[] = {"stratified", "random", "last", "group", NULL};
+static const char *const split_names[] = {"stratified", "random", "last", "group",
+                                          "time",       "column", NULL};
 static const char *const limit_names[] = {"stratified", "random", "first", NULL};
 static const char *const non_finite_names[] = {"refuse", "skip", NULL};
 static const char *const broken_names[] = {"refuse", "skip", NULL};
@@ -163,12 +164,30 @@ static const clv_row rows[] = {
      .names = split_names, .default_text = "stratified",
      .doc = "How these records are chosen: by the seed, the same share of each class "
             "(stratified), any records (random) or complete groups (group); or the last records "
-            "of the files (last)."},
+            "of the files (last). Of a table also the latest by a column (time), or those that a "
+            "column names (column)."},
     {.path = "data.validation.group", .kind = CLV_ROW_TEXT, .offset = AT(data.validation_group),
      .pos_offset = AT(data.group_pos), .is_commented_out = true, .sample = "patient",
      .is_place = true,
      .doc = "For by: group. Format text: the column with the group of a record. Formats idx and "
             "npy: a file with a whole number for each record."},
+    {.path = "data.validation.column", .kind = CLV_ROW_TEXT, .offset = AT(data.split_column), .pos_offset = AT(data.group_pos),
+     .is_commented_out = true, .sample = "admitted", .is_place = true,
+     .doc = "For by: time, the column with the time of a record, a number or a date. For by: column, the column with its set."},
+    {.path = "data.validation.training", .kind = CLV_ROW_TEXTS, .offset = AT(data.training_values), .pos_offset = AT(data.group_pos), .max = 64,
+     .is_commented_out = true, .sample = "[train]", .is_place = true,
+     .doc = "For by: column, values of records to train on; train and training unless given."},
+    {.path = "data.validation.validation", .kind = CLV_ROW_TEXTS, .offset = AT(data.validation_values), .pos_offset = AT(data.group_pos), .max = 64,
+     .is_commented_out = true, .sample = "[valid]", .is_place = true,
+     .doc = "For by: column, values of records of validation; validation, valid, val and dev unless given."},
+    {.path = "data.validation.test", .kind = CLV_ROW_TEXTS, .offset = AT(data.test_values), .pos_offset = AT(data.group_pos), .max = 64,
+     .is_commented_out = true, .sample = "[test]", .is_place = true,
+     .doc = "For by: column, values of test records, which are left out of training; test unless given. "
+            "If data.test names the file of data.train, it has these records alone."},
+    {.path = "data.validation.folds", .kind = CLV_ROW_INT, .offset = AT(data.folds), .pos_offset = AT(data.group_pos), .max = 1000, .default_text = "0",
+     .doc = "Cross-validation in place of fraction: the records are divided into so many folds, as `by` says; 0 is off."},
+    {.path = "data.validation.fold", .kind = CLV_ROW_INT, .offset = AT(data.fold), .pos_offset = AT(data.group_pos), .max = 1000, .default_text = "0",
+     .doc = "The fold that is held back, from 1 to folds: one run for each."},
     {.path = "data.normalize", .kind = CLV_ROW_SECTION, .pos_offset = AT(data.normalize_pos), .is_commented_out = true,
      .doc = "(value * scale - mean) / std, per channel; none unless given."},
     {.path = "data.normalize.mean", .kind = CLV_ROW_NUMBERS, .offset = AT(data.mean),
@@ -245,7 +264,8 @@ static const clv_row rows[] = {
      .changes_records = true,
      .doc = "Tokens of a record: longer texts are cut, shorter ones padded."},
     {.path = "data.table", .kind = CLV_ROW_SECTION, .pos_offset = AT(data.table.pos), .is_commented_out = true,
-     .doc = "format table: CSV of RFC 4180 with a header, plain or gzip."},
+     .doc = "format table: CSV of RFC 4180 with a header, JSON lines with an object each (.jsonl, .ndjson), "
+            "both plain or gzip, or an SQLite database."},
     {.path = "data.table.separator", .kind = CLV_ROW_ENUM, .offset = AT(data.table.separator),
      .names = separator_names, .is_commented_out = true, .sample = "semicolon",
      .doc = "Character between fields; a comma unless given, in files named .tsv a tab."},
@@ -258,22 +278,37 @@ static const clv_row rows[] = {
     {.path = "data.table.others", .kind = CLV_ROW_ENUM, .offset = AT(data.table.others),
      .names = others_names, .default_text = "refuse",
      .doc = "Columns of the file that `columns` does not name: refuse ends the command, ignore leaves them out."},
+    {.path = "data.table.query", .kind = CLV_ROW_TEXT, .offset = AT(data.table.query),
+     .is_commented_out = true, .sample = "SELECT * FROM patients ORDER BY patient", .is_place = true,
+     .doc = "For an SQLite database: one SELECT that ends with ORDER BY. It reads this file alone and changes nothing."},
+    {.path = "data.table.query_seconds", .kind = CLV_ROW_INT, .offset = AT(data.table.query_seconds),
+     .min = 1, .max = 86400, .default_text = "60", .doc = "Time that the query may take."},
+    {.path = "data.table.query_rows", .kind = CLV_ROW_INT, .offset = AT(data.table.query_rows),
+     .min = 1, .max = 4294967295, .default_text = "10000000", .doc = "Most records that the query may have."},
     {.path = "data.table.columns", .kind = CLV_ROW_MAP, .offset = AT(data.table.columns),
      .count_offset = AT(data.table.n_columns), .pos_offset = AT(data.table.columns_pos), .max = 16384,
      .entry_bytes = sizeof(clv_column_spec), .is_commented_out = true, .sample = "Age", .is_place = true,
      .doc = "Columns by the names of the header. The input has them in this order."},
     {.path = "data.table.columns{}.as", .kind = CLV_ROW_ENUM, .offset = COLUMN(use),
      .names = clv_column_use_names, .required = true, .sample = "number",
+     .replacement_hint = "a column of texts is read by data.format: text (data.text.column); here leave it out with ignore",
      .doc = "number; category (a place of the input per value, and one for values that training has not); "
-            "boolean; target (the label); id (named in predictions); ignore. target and id are no inputs."},
+            "boolean; date; target (the label); id (named in predictions); ignore. target and id are no inputs."},
     {.path = "data.table.columns{}.scale", .kind = CLV_ROW_ENUM, .offset = COLUMN(scale),
      .names = clv_column_scale_names, .default_text = "standard",
-     .doc = "For numbers, as in scikit-learn: StandardScaler (standard), MinMaxScaler (min_max), "
+     .doc = "For numbers and dates, as in scikit-learn: StandardScaler (standard), MinMaxScaler (min_max), "
             "QuantileTransformer (quantile), standard of ln(1 + v) (log), or none."},
     {.path = "data.table.columns{}.missing", .kind = CLV_ROW_ENUM, .offset = COLUMN(missing),
      .names = clv_missing_rule_names, .default_text = "refuse",
-     .doc = "Missing values: refuse; mean or median of training (numbers); the most frequent; `value`; "
+     .doc = "Missing values: refuse; mean or median of training (numbers, dates); the most frequent; `value`; "
             "own (categories: a place of its own)."},
+    {.path = "data.table.columns{}.format", .kind = CLV_ROW_TEXT, .offset = COLUMN(format),
+     .is_commented_out = true, .sample = "\"%d.%m.%Y\"",
+     .doc = "For dates, their form as strptime has it, of %Y %m %d %H %M %S %f %b %B %z; ISO 8601 unless given."},
+    {.path = "data.table.columns{}.parts", .kind = CLV_ROW_TEXTS, .offset = COLUMN(parts), .max = 3,
+     .names = clv_date_part_names, .is_commented_out = true, .sample = "[year, weekday]",
+     .doc = "For dates, parts that come again: sine and cosine of the place in the year, of the month in "
+            "the year, and of the day in the week."},
     {.path = "data.table.columns{}.value", .kind = CLV_ROW_TEXT, .offset = COLUMN(value),
      .is_commented_out = true, .sample = "0", .doc = "For missing: value, the value in place of missing ones."},
     {.path = "data.table.columns{}.indicator", .kind = CLV_ROW_BOOL, .offset = COLUMN(has_indicator),

@@ -7,10 +7,13 @@
 
 #define fail_at clv_session_fail_at
 
-static bool is_input(const clv_column_spec *s) {
-  return s->use == CLV_COLUMN_NUMBER || s->use == CLV_COLUMN_CATEGORY ||
-         s->use == CLV_COLUMN_BOOLEAN;
-}
+/* Sets of uses: bit per clv_column_use. */
+enum {
+  NUMBERS = 1u << CLV_COLUMN_NUMBER | 1u << CLV_COLUMN_DATE,
+  INPUTS = NUMBERS | 1u << CLV_COLUMN_CATEGORY | 1u << CLV_COLUMN_BOOLEAN,
+};
+
+static bool is_input(const clv_column_spec *s) { return INPUTS >> s->use & 1; }
 
 /* Rules of data.table.columns{}.missing: the uses of a column for which each value is allowed. */
 static const struct {
@@ -18,12 +21,10 @@ static const struct {
   unsigned accepted; /* bit per clv_column_use */
 } missing_rules[] = {
     [CLV_MISSING_REFUSE] = {"all columns", ~0u},
-    [CLV_MISSING_MEAN] = {"numbers", 1u << CLV_COLUMN_NUMBER},
-    [CLV_MISSING_MEDIAN] = {"numbers", 1u << CLV_COLUMN_NUMBER},
-    [CLV_MISSING_MOST_FREQUENT] = {"inputs", 1u << CLV_COLUMN_NUMBER | 1u << CLV_COLUMN_CATEGORY |
-                                                 1u << CLV_COLUMN_BOOLEAN},
-    [CLV_MISSING_VALUE] = {"inputs", 1u << CLV_COLUMN_NUMBER | 1u << CLV_COLUMN_CATEGORY |
-                                         1u << CLV_COLUMN_BOOLEAN},
+    [CLV_MISSING_MEAN] = {"numbers and dates", NUMBERS},
+    [CLV_MISSING_MEDIAN] = {"numbers and dates", NUMBERS},
+    [CLV_MISSING_MOST_FREQUENT] = {"inputs", INPUTS},
+    [CLV_MISSING_VALUE] = {"inputs", INPUTS},
     [CLV_MISSING_OWN] = {"categories (a number has `indicator: true` for it)",
                          1u << CLV_COLUMN_CATEGORY},
 };
@@ -39,8 +40,17 @@ static clv_code check_column(const clv_session_config *c, const clv_column_spec 
   if (s->value && s->missing != CLV_MISSING_VALUE)
     return fail_at(c, s->pos, err, "data.table.columns.%.80s.value goes with missing: value",
                    s->name);
-  if (s->scale != CLV_SCALE_STANDARD && s->use != CLV_COLUMN_NUMBER)
-    return fail_at(c, s->pos, err, "data.table.columns.%.80s.scale goes with as: number", s->name);
+  if (s->scale != CLV_SCALE_STANDARD && !(NUMBERS >> s->use & 1))
+    return fail_at(c, s->pos, err, "data.table.columns.%.80s.scale goes with as: number and date",
+                   s->name);
+  if (s->scale == CLV_SCALE_LOG && s->use == CLV_COLUMN_DATE)
+    return fail_at(c, s->pos, err,
+                   "data.table.columns.%.80s.scale: log goes with as: number, since days before "
+                   "1970 are negative",
+                   s->name);
+  if ((s->format || s->parts.n) && s->use != CLV_COLUMN_DATE)
+    return fail_at(c, s->pos, err, "data.table.columns.%.80s.%s goes with as: date", s->name,
+                   s->format ? "format" : "parts");
   if (s->has_indicator && !is_input(s))
     return fail_at(c, s->pos, err, "data.table.columns.%.80s.indicator goes with inputs", s->name);
   if (s->has_indicator && s->missing == CLV_MISSING_REFUSE)
@@ -52,17 +62,18 @@ static clv_code check_column(const clv_session_config *c, const clv_column_spec 
 }
 
 clv_code clv_session_check_table(const clv_session_config *c, clv_err *err) {
-  size_t n_of[CLV_COLUMN_IGNORED + 1] = {0};
+  size_t n_of[CLV_COLUMN_IGNORED + 1] = {0}, n_inputs = 0;
   if (!(clv_format_row_of(c->data.format)->accepted_keys & CLV_KEY_TABLE)) return CLV_OK;
   clv_config_pos pos = c->data.table.n_columns ? c->data.table.columns_pos : c->data.pos;
   for (size_t i = 0; i < c->data.table.n_columns; i++) {
     const clv_column_spec *s = &c->data.table.columns[i];
     CLV_TRY(check_column(c, s, err));
+    n_inputs += is_input(s);
     if (n_of[s->use]++ && (s->use == CLV_COLUMN_TARGET || s->use == CLV_COLUMN_ID))
       return fail_at(c, s->pos, err, "data.table.columns.%.80s: a second %s; a record has one",
                      s->name, s->use == CLV_COLUMN_ID ? "id" : "target");
   }
-  if (!n_of[CLV_COLUMN_NUMBER] && !n_of[CLV_COLUMN_CATEGORY] && !n_of[CLV_COLUMN_BOOLEAN])
+  if (!n_inputs)
     return fail_at(c, pos, err,
                    "data.table.columns names no input: list the columns of the header, as in "
                    "`columns: {age: {as: number}, sex: {as: category}, outcome: {as: target}}`");

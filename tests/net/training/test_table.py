@@ -11,7 +11,8 @@ suite = Suite()
 TABLES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../golden/table")
 COLUMNS = ("age: {as: number, missing: mean, indicator: true}", "dose: {as: number, scale: log}",
            "grade: {as: number, scale: quantile, missing: most_frequent}", "weight: {as: ignore}", "same: {as: number}",
-           "site: {as: category, missing: own}", "smoker: {as: boolean}", "outcome: {as: target}", "cost: {as: id}")
+           "site: {as: category, missing: own}", "smoker: {as: boolean}", "outcome: {as: target}", "cost: {as: id}",
+           "admitted: {as: date, missing: mean, parts: [year]}")
 DATA = ("data:\n  format: table\n  root: tables\n  train: [train.csv]\n  test: [test.csv]\n"
         "  validation: {fraction: 0.2, by: group, group: site}\n  table:\n    columns:\n"
         + "".join(f"      {c}\n" for c in COLUMNS))
@@ -75,6 +76,59 @@ def table_that_was_learnt_is_needed_and_compared():
 
 
 @suite.test
+def table_comes_as_json_lines_and_from_a_database():
+    session = cluster.session("learn", DATA + STAGES + TAIL, keys="labels_readable: true")
+    want = outputs(session)
+    assert outputs(session, "--set", "data.test=[test.jsonl]") == want
+    query = ("--set", "data.test=[tables.db]", "--set", "data.table.query=SELECT * FROM test ORDER BY record",
+             "--set", "data.table.others=ignore")
+    got = outputs(session, *query)
+    # SQLite has ids as numbers, so -1.50 would be -1.5
+    assert [r[1:] for r in got] == [r[1:] for r in want], (got, want)
+    done = master("predict", session, *query[:3], "data.table.query=DELETE FROM test", cwd=cluster.dir)
+    assert done.returncode == 7 and "tables.db: data.table.query: it has no ORDER BY" in done.stderr, done.stderr
+
+
+def split(keys, *options):
+    """What `check --json` says of the split of train.csv by these keys of data.validation."""
+    data = DATA.replace("{fraction: 0.2, by: group, group: site}", keys)
+    done = master("check", cluster.session("split", data + STAGES + TAIL, keys="labels_readable: true"), "--json", *options, cwd=cluster.dir)
+    return done, json.loads(done.stdout) if done.returncode == 0 else None
+
+
+@suite.test
+def sets_come_from_times_columns_and_folds():
+    with open(os.path.join(cluster.dir, "tables/train.csv"), newline="") as f:
+        header, *records = csv.reader(f)
+    dated = [r for r in records if r[-1]]
+    with open(os.path.join(cluster.dir, "tables/parts.csv"), "w", newline="") as f:
+        csv.writer(f).writerows([header + ["part"]] + [r + [("fit", "tune", "test")[i % 3]] for i, r in enumerate(dated)])
+    parts = ("--set", "data.train=[parts.csv]", "--set", "data.table.others=ignore")
+    _, said = split("{fraction: 0.2, by: time, column: admitted}", *parts)
+    assert said["validation"] == round(len(dated) * 0.2), said
+    same = ("--set", "data.test=[parts.csv]")
+    _, said = split("{by: column, column: part, training: [fit], validation: [tune]}", *parts, *same)
+    assert [said["sets"][s]["records"] for s in ("training", "validation", "test")] == [18, 18, 17], said["sets"]
+    assert not said["duplicates"], said["duplicates"]
+    done, said = split("{fraction: 0.2}", *parts, *same)
+    assert [(d["set"], d["same"]) for d in said["duplicates"]] == [("test", "inputs"), ("test", "id")], said["duplicates"]
+    assert said["duplicates"][1]["records"] == 42, said["duplicates"]
+    done, _ = split("{by: column, column: outcome, training: [ill], validation: [well]}")
+    assert re.search(r"data\.validation: \d+ records are of a class that no training record has, as 1 \(well\)", done.stderr), done.stderr
+    folds = [split(f"{{folds: 5, fold: {k}}}")[1]["sets"] for k in (1, 5)]
+    assert [f["training"]["records"] for f in folds] == [48, 48], folds
+    for keys, want in (("{folds: 5}", "data.validation.fold is 0: set the fold to hold back, from 1 to 5"),
+                       ("{folds: 5, fold: 1, fraction: 0.1}", "a fraction and folds: keep one of them"),
+                       ("{folds: 5, fold: 1, by: last}", "folds goes with by: stratified, random and group"),
+                       ("{by: time, fraction: 0.1}", "by: time needs data.validation.column"),
+                       ("{by: column, column: site, fraction: 0.1}", "fraction does not go with by: column"),
+                       ("{column: site, fraction: 0.1}", "column goes with data.validation.by: time and column"),
+                       ("{test: [x], fraction: 0.1}", "training, validation and test go with")):
+        done, _ = split(keys)
+        assert done.returncode == 3 and want in done.stderr, (keys, done.returncode, done.stderr)
+
+
+@suite.test
 def session_from_a_table_is_in_order():
     folder = os.path.join(cluster.dir, "from")
     os.makedirs(folder)
@@ -82,15 +136,23 @@ def session_from_a_table_is_in_order():
         records = list(csv.reader(f))
     with open(os.path.join(folder, "patients.csv"), "w", newline="") as f:
         w = csv.writer(f, delimiter=";")
-        w.writerows([*(cell.replace(".", ",") for cell in r), i or "patient_id"] for i, r in enumerate(records))
+        w.writerows([i or "", f"{1 + i % 9}/1/2020" if i else "seen", *(cell.replace(".", ",") for cell in r[:-1]), ".".join(reversed(r[-1].split("-"))), i or "patient_id"]
+                    for i, r in enumerate(records))
     done = master("init", "--from", "patients.csv", cwd=folder)
     assert done.returncode == 0 and "the target is 'outcome', with its values as classes" in done.stdout, done.stdout + done.stderr
     text = open(os.path.join(folder, "session.yaml")).read()
     for want in ("separator: semicolon", "decimal: comma", '"age": {as: number, missing: median, indicator: true}',
-                 '"site": {as: category, missing: own}', '"smoker": {as: boolean}', '"patient_id": {as: id}', "out: 2"):
+                 '"site": {as: category, missing: own}', '"smoker": {as: boolean}', '"admitted": {as: date, format: "%d.%m.%Y", missing: median', '"patient_id": {as: id}', "out: 2", "others: ignore",
+                 '"seen": {as: ignore}   # 9 different values; dates: say as: date, and format: "%d/%m/%Y" or "%m/%d/%Y"'):
         assert want in text, (want, text)
     done = master("check", "session.yaml", cwd=folder)
     assert done.returncode == 0 and "60 training samples in 2 classes" in done.stdout, done.stdout + done.stderr
+    os.makedirs(os.path.join(cluster.dir, "lines"))
+    done = master("init", "--from", "../tables/train.jsonl", cwd=os.path.join(cluster.dir, "lines"))
+    text = open(os.path.join(cluster.dir, "lines/session.yaml")).read()
+    assert done.returncode == 0 and "separator" not in text and '"admitted": {as: date, missing: median' in text, done.stderr + text
+    done = master("init", "--from", "tables/tables.db", cwd=cluster.dir)
+    assert done.returncode == 7 and "is an SQLite database: write a session for a CSV of its table" in done.stderr, done.stderr
     done = master("init", "--from", "nothing.csv", cwd=cluster.dir)
     assert done.returncode == 7 and "nothing.csv" in done.stderr, (done.returncode, done.stderr)
 

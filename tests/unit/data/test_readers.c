@@ -5,6 +5,7 @@
  */
 #include <sys/stat.h>
 
+#include "master/data/reader_int.h"
 #include "tests/unit/data/data_test.h"
 
 #define FASHION "/usr/share/datasets/fashion-mnist/"
@@ -311,6 +312,53 @@ static void assert_classes(const clv_tensor *y, size_t n) {
   for (int c = 0; c < 10; c++) assert_int_equal(per_class[c], n);
 }
 
+/* True if a file of the scratch folder is mapped into this process. */
+static bool is_mapped(const char *path) {
+  CLV_AUTO(clv_bytes_done) clv_bytes maps = {0};
+  FILE *f = fopen("/proc/self/maps", "r");
+  char line[1024];
+  assert_non_null(f);
+  while (fgets(line, sizeof line, f)) clv_bytes_puts(&maps, line);
+  fclose(f);
+  return strstr(maps.data, path) != NULL;
+}
+
+static void large_files_are_mapped_with_the_same_values(void **state) {
+  (void)state;
+  static const struct {
+    const char *descr;
+    bool is_fortran, is_mapped;
+  } cases[] = {{"<f4", false, true},  {"<i8", false, true},  {"|u1", false, true},
+               {"<u8", false, true},  {">f4", false, false}, {"<f4", true, false},
+               {"<i2", false, false}, {"|b1", false, false}};
+  static const uint8_t raw[48] = {1, 0, 1, 0, 1};
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    CLV_AUTO(clv_source_freep) clv_source *s = NULL;
+    CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL, *want = NULL;
+    char dict[120];
+    clv_err err;
+    int size = cases[i].descr[2] - '0';
+    snprintf(dict, sizeof dict, "{'descr': '%s', 'fortran_order': %s, 'shape': (3, 2), }",
+             cases[i].descr, cases[i].is_fortran ? "True" : "False");
+    CLV_AUTO(clv_bytes_done) clv_bytes b = make_npy_bytes(dict, raw, 6 * (size_t)size);
+    const char *path = write_scratch_file("large.npy", b.data, b.len);
+    assert_ok(clv_npy_parse(b.data, b.len, path, 0, &want, &err), &err);
+    assert_ok(clv_source_open(path, &s, &err), &err);
+    clv_source_map_from(s, 1);
+    bool is_bool;
+    assert_ok(clv_array_npy.read(s, 1 << 20, &t, &is_bool, &err), &err);
+    if (is_mapped(path) != cases[i].is_mapped) fail_msg("%s: mapped or not", dict);
+    assert_int_equal(t->bytes, want->bytes);
+    assert_memory_equal(t->data, want->data, t->bytes);
+    ((uint8_t *)t->data)[0]++; /* dropping records moves others: the file stays as it is */
+    clv_tensor_unref(t);
+    t = NULL;
+    assert_false(is_mapped(path));
+    assert_ok(clv_npy_read(path, 0, &t, &err), &err);
+    assert_memory_equal(t->data, want->data, t->bytes);
+  }
+}
+
 static void fashion_mnist_files_have_known_contents(void **state) {
   (void)state;
   if (access(FASHION "train-images-idx3-ubyte.gz", R_OK) != 0) {
@@ -342,6 +390,7 @@ int main(void) {
       cmocka_unit_test(unsupported_npy_headers_are_refused),
       cmocka_unit_test(damaged_npy_is_refused),
       cmocka_unit_test(fortran_order_npy_is_transposed),
+      cmocka_unit_test(large_files_are_mapped_with_the_same_values),
       cmocka_unit_test(fashion_mnist_files_have_known_contents),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

@@ -190,6 +190,51 @@ static void one_group_cannot_be_split(void **state) {
   assert_says(&err, "data.validation.group");
 }
 
+/* Counts how often each record is held back by the folds of a seed. Asserts that a fold holds back
+ * `low` to `high` records, and of class 1 `low_1` to `high_1`. */
+static void assert_folds(const clv_dataset *ds, clv_split_kind kind, const int32_t *labels,
+                         const size_t range[4]) {
+  enum { FOLDS = 4 };
+  uint8_t seen[90] = {0};
+  for (size_t fold = 1; fold <= FOLDS; fold++) {
+    CLV_AUTO(free_halves) halves h = {0};
+    clv_err err;
+    assert_ok(clv_subset_split_fold(ds, kind, FOLDS, fold, 7, &h.training, &h.held_back, &err),
+              &err);
+    assert_int_equal(h.training.n + h.held_back.n, clv_dataset_count(ds));
+    assert_in_range(h.held_back.n, range[0], range[1]);
+    assert_in_range(count_class(&h.held_back, labels, 1), range[2], range[3]);
+    for (size_t i = 0; i < h.held_back.n; i++) seen[h.held_back.index[i]]++;
+  }
+  for (size_t i = 0; i < clv_dataset_count(ds); i++) assert_int_equal(seen[i], 1);
+}
+
+static void folds_are_all_records_once(void **state) {
+  (void)state;
+  int32_t labels[90], groups[90];
+  for (int i = 0; i < 90; i++) {
+    labels[i] = i < 13;
+    groups[i] = i % 3 ? 5 * (i / 9) : -i / 9;
+  }
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_dataset(labels, groups, 90);
+  assert_folds(ds, CLV_SPLIT_STRATIFIED, labels, (const size_t[]){22, 23, 3, 4});
+  assert_folds(ds, CLV_SPLIT_SHUFFLED, labels, (const size_t[]){22, 23, 0, 13});
+  assert_folds(ds, CLV_SPLIT_GROUPS, labels, (const size_t[]){21, 24, 0, 13});
+  clv_subset a = {0}, b = {0};
+  clv_err err;
+  assert_ok(clv_subset_split_fold(ds, CLV_SPLIT_GROUPS, 5, 2, 7, &a, &b, &err), &err);
+  for (size_t i = 0; i < a.n; i++)
+    for (size_t k = 0; k < b.n; k++) assert_int_not_equal(groups[a.index[i]], groups[b.index[k]]);
+  clv_subset_done(&a);
+  clv_subset_done(&b);
+  assert_int_equal(clv_subset_split_fold(ds, CLV_SPLIT_GROUPS, 20, 1, 7, &a, &b, &err),
+                   CLV_INVALID);
+  assert_says(&err, "19 groups make no 20 folds");
+  assert_int_equal(clv_subset_split_fold(ds, CLV_SPLIT_SHUFFLED, 91, 1, 7, &a, &b, &err),
+                   CLV_INVALID);
+  assert_says(&err, "90 records make no 91 folds");
+}
+
 static void limit_keeps_records_of_each_class(void **state) {
   (void)state;
   int32_t labels[100];
@@ -229,6 +274,7 @@ int main(void) {
       cmocka_unit_test(stratified_split_without_labels_is_shuffled),
       cmocka_unit_test(group_split_keeps_groups_together),
       cmocka_unit_test(one_group_cannot_be_split),
+      cmocka_unit_test(folds_are_all_records_once),
       cmocka_unit_test(limit_keeps_records_of_each_class),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

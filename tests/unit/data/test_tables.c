@@ -20,12 +20,22 @@ static const clv_column_options columns[] = {
     {.name = "smoker", .use = CLV_COLUMN_BOOLEAN},
     {.name = "outcome", .use = CLV_COLUMN_TARGET},
     {.name = "cost", .use = CLV_COLUMN_IGNORED},
+    {.name = "admitted",
+     .use = CLV_COLUMN_DATE,
+     .missing = CLV_MISSING_MEAN,
+     .parts = 1u << CLV_DATE_YEAR | 1u << CLV_DATE_MONTH | 1u << CLV_DATE_WEEKDAY},
 };
 
-static clv_dataset_options make_options(const char *path) {
+/* query: of a database; NULL: the file is none. */
+static clv_dataset_options make_options(const char *path, const char *query) {
   return (clv_dataset_options){.format = CLV_FORMAT_TABLE,
                                .inputs_path = path,
-                               .table = {.columns = columns, .n_columns = CLV_COUNT(columns)}};
+                               .table = {.columns = columns,
+                                         .n_columns = CLV_COUNT(columns),
+                                         .ignores_others = query != NULL,
+                                         .query = query,
+                                         .query_seconds = 60,
+                                         .query_rows = 1000}};
 }
 
 static clv_dataset *open_table(const clv_dataset_options *o) {
@@ -65,21 +75,25 @@ static void assert_golden_set(const golden *g, const clv_dataset *ds, const char
   static const struct {
     const char *column;
     size_t at;
-  } places[] = {{"age", 0},    {"missing", 1}, {"dose", 2}, {"grade", 3},
-                {"weight", 4}, {"same", 5},    {"site", 6}, {"smoker", 11}};
-  assert_int_equal(ds->record_elements, 12);
+  } places[] = {{"age", 0},  {"missing", 1}, {"dose", 2},    {"grade", 3},    {"weight", 4},
+                {"same", 5}, {"site", 6},    {"smoker", 11}, {"admitted", 12}};
+  assert_int_equal(ds->record_elements, 19);
   for (size_t i = 0; i < CLV_COUNT(places); i++)
     assert_same_places(g, ds, set, places[i].column, places[i].at);
 }
 
-static void records_are_encoded_as_scikit_learn_does(void **state) {
-  (void)state;
+/* A file of train.csv and of test.csv, or the query that reads it. */
+typedef struct golden_form {
+  const char *train, *test, *train_query, *test_query;
+} golden_form;
+
+static void assert_golden_form(const golden_form *form) {
   golden g;
   clv_err err;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, again = {0};
   CLV_AUTO(clv_learnt_freep) clv_learnt *read = NULL;
-  const clv_dataset_options train_options = make_options("tests/golden/table/train.csv"),
-                            test_options = make_options("tests/golden/table/test.csv");
+  const clv_dataset_options train_options = make_options(form->train, form->train_query),
+                            test_options = make_options(form->test, form->test_query);
   golden_open(&g, "tables");
   clv_dataset *train = open_table(&train_options), *test = open_table(&test_options);
   clv_learnt *l = learn(train);
@@ -97,6 +111,18 @@ static void records_are_encoded_as_scikit_learn_does(void **state) {
   clv_dataset_free(train);
   clv_dataset_free(test);
   golden_close(&g);
+}
+
+static void records_are_encoded_as_scikit_learn_does(void **state) {
+  (void)state;
+#define TABLES "tests/golden/table/"
+  static const golden_form forms[] = {
+      {TABLES "train.csv", TABLES "test.csv", NULL, NULL},
+      {TABLES "train.jsonl", TABLES "test.jsonl", NULL, NULL},
+      {TABLES "tables.db", TABLES "tables.db", "SELECT * FROM train ORDER BY record",
+       "SELECT * FROM test ORDER BY record"},
+  };
+  for (size_t i = 0; i < CLV_COUNT(forms); i++) assert_golden_form(&forms[i]);
 }
 
 /* ---- small tables ---------------------------------------------------------------------------- */

@@ -142,6 +142,18 @@ static void assert_refused(const char *name, const char *text, const char *says)
   assert_null(ds);
 }
 
+/* Quotes without an end take all records behind them, which `skip` would leave out as one. */
+static void quotes_without_an_end_are_never_skipped(void **state) {
+  (void)state;
+  static const char text[] = "text,label\na,k\n\"b,k\na,k\na,k\n";
+  clv_dataset_options o = make_options(write_scratch_file("q.csv", text, strlen(text)));
+  clv_dataset *ds = NULL;
+  clv_err err = {0};
+  o.skips_broken = true;
+  expect_error(CLV_INVALID, "q.csv:3:1: these quotes have no end", clv_dataset_open(&o, &ds, &err),
+               &err);
+}
+
 static void invalid_table_error_gives_line_and_column(void **state) {
   (void)state;
   assert_refused("e.csv", "", "e.csv:1:1: no header");
@@ -295,6 +307,7 @@ int main(void) {
       cmocka_unit_test(end_and_pad_token_options_are_applied),
       cmocka_unit_test(tokenizer_file_sets_ends_pad_and_truncation),
       cmocka_unit_test(invalid_table_error_gives_line_and_column),
+      cmocka_unit_test(quotes_without_an_end_are_never_skipped),
       cmocka_unit_test(byte_order_marks_are_skipped),
       cmocka_unit_test(utf16_and_utf32_files_are_refused_by_name),
       cmocka_unit_test(oversized_record_is_refused_in_bounded_memory),

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Checks data.validation of a session: which of its keys go together (clv_session_check_split).
+ */
+#include "common/model/config/schema_int.h"
+
+#define fail_at clv_session_fail_at
+
+bool clv_data_has_validation(const clv_data_config *d) {
+  return d->validation_fraction > 0 || d->folds || d->validation_split_by == CLV_BY_COLUMN;
+}
+
+/* Checks the column that says when a record was, or in which set it is. */
+static clv_code check_column(const clv_session_config *c, clv_err *err) {
+  const clv_data_config *d = &c->data;
+  bool by_set = d->validation_split_by == CLV_BY_COLUMN;
+  bool by_time = d->validation_split_by == CLV_BY_TIME;
+  bool has_values = d->training_values.n || d->validation_values.n || d->test_values.n;
+  if (d->split_column && !by_set && !by_time)
+    return fail_at(c, d->group_pos, err,
+                   "data.validation.column goes with data.validation.by: time and column");
+  if (has_values && !by_set)
+    return fail_at(c, d->group_pos, err,
+                   "data.validation.training, validation and test go with "
+                   "data.validation.by: column");
+  if (!by_set && !by_time) return CLV_OK;
+  if (!(clv_format_row_of(d->format)->accepted_keys & CLV_KEY_TABLE))
+    return fail_at(c, d->group_pos, err,
+                   "data.validation.by: %s goes with data.format: table; other formats have last "
+                   "and group",
+                   by_set ? "column" : "time");
+  if (!d->split_column)
+    return fail_at(c, d->group_pos, err,
+                   "data.validation.by: %s needs data.validation.column, the name of a column",
+                   by_set ? "column" : "time");
+  if (by_set && d->validation_fraction > 0)
+    return fail_at(c, d->group_pos, err,
+                   "data.validation.fraction does not go with by: column, which names the records: "
+                   "remove it");
+  return CLV_OK;
+}
+
+static clv_code check_folds(const clv_session_config *c, clv_err *err) {
+  const clv_data_config *d = &c->data;
+  bool is_drawn = d->validation_split_by == CLV_BY_CLASS ||
+                  d->validation_split_by == CLV_BY_CHANCE || d->validation_split_by == CLV_BY_GROUP;
+  if (!d->folds && !d->fold) return CLV_OK;
+  if (d->folds < 2)
+    return fail_at(c, d->group_pos, err, "data.validation.folds is %llu: set it to 2 or more",
+                   (unsigned long long)d->folds);
+  if (!d->fold || d->fold > d->folds)
+    return fail_at(c, d->group_pos, err,
+                   "data.validation.fold is %llu: set the fold to hold back, from 1 to %llu",
+                   (unsigned long long)d->fold, (unsigned long long)d->folds);
+  if (d->validation_fraction > 0)
+    return fail_at(c, d->group_pos, err,
+                   "data.validation has a fraction and folds: keep one of them");
+  if (!is_drawn)
+    return fail_at(c, d->group_pos, err,
+                   "data.validation.folds goes with by: stratified, random and group");
+  if (c->train.seed.is_given) return CLV_OK;
+  return fail_at(
+      c, d->group_pos, err,
+      "data.validation.folds needs train.seed, or each run would divide the records in its "
+      "own way: set 32 hexadecimal digits, as openssl rand -hex 16 prints them");
+}
+
+clv_code clv_session_check_split(const clv_session_config *c, clv_err *err) {
+  CLV_TRY(check_column(c, err));
+  return check_folds(c, err);
+}

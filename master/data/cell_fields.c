@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Names of the fields of a table, and their encoding.
+ */
+#include <stdlib.h>
+
+#include "master/data/cell_source_int.h"
+
+bool clv_cells_is_utf8(const char *text, size_t len) {
+  for (size_t i = 0, n; i < len; i += n) {
+    uint32_t point;
+    if (!(n = clv_utf8_decode(text + i, len - i, &point))) return false;
+  }
+  return true;
+}
+
+void clv_fields_done(clv_fields *f) {
+  if (!f) return;
+  clv_bytes_done(&f->text);
+  clv_name_table_done(&f->numbers);
+  free(f->list);
+  *f = (clv_fields){0};
+}
+
+const char *clv_field_name(const clv_fields *f, size_t field) {
+  return f->text.data + f->list[field].name_at;
+}
+
+clv_code clv_fields_add(clv_fields *f, const char *name, size_t len, size_t column, clv_err *err) {
+  if (f->n == CLV_CSV_MAX_COLUMNS)
+    return clv_fail(err, CLV_INVALID, "more than %d columns", CLV_CSV_MAX_COLUMNS);
+  if (f->n == f->cap) {
+    size_t cap = f->cap ? 2 * f->cap : 16;
+    void *more = realloc(f->list, cap * sizeof *f->list);
+    if (!more) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu columns", cap);
+    f->list = more;
+    f->cap = cap;
+  }
+  f->list[f->n] = (struct clv_field){.name_at = f->text.len, .column = column};
+  clv_bytes_add(&f->text, name, len);
+  clv_bytes_add(&f->text, "", 1);
+  if (f->text.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for names of columns");
+  f->n++;
+  return CLV_OK;
+}
+
+clv_code clv_fields_find(clv_fields *f, const char *name, size_t len, size_t *ret, clv_err *err) {
+  int32_t number;
+  f->numbers.has_texts = true;
+  CLV_TRY(clv_name_table_number(&f->numbers, name, len, &number, err));
+  *ret = (size_t)number;
+  return *ret < f->n ? CLV_OK : clv_fields_add(f, name, len, 0, err);
+}

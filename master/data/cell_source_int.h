@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Sources of cells: records of a table, cell by cell, from CSV (cells_csv.c), from lines of JSON
+ * (cells_jsonl.c) or from a query of an SQLite database (cells_sqlite.c). cell_source.c chooses the
+ * reader by the file. Private to master/data.
+ */
+#ifndef CLEAVE_DATA_CELL_SOURCE_INT_H
+#define CLEAVE_DATA_CELL_SOURCE_INT_H
+
+#include "master/data/page_int.h"
+#include "master/data/record_lines_int.h"
+#include "master/data/text_int.h"
+
+typedef enum clv_cell_kind {
+  CLV_CELL_TEXT,    /* a text; the session says what it means */
+  CLV_CELL_NUMBER,  /* a number of JSON or SQLite, with a decimal point */
+  CLV_CELL_MISSING, /* null of JSON or SQLite */
+  CLV_CELL_OTHER,   /* a list, an object or bytes; `text` says which */
+} clv_cell_kind;
+
+/* A cell. Its text is valid until the next cell is read. */
+typedef struct clv_source_cell {
+  clv_cell_kind kind;
+  size_t field;     /* index of its field */
+  const char *text; /* [len] followed by a NUL */
+  size_t len;
+} clv_source_cell;
+
+/* Names of the fields of a table (cell_fields.c): of the header or of the query, in order; of JSON,
+ * in the order in which records have them first. Zero-initialise; release with clv_fields_done. */
+typedef struct clv_fields {
+  clv_bytes text; /* the names, each with its NUL */
+  struct clv_field {
+    size_t name_at;     /* offset of the name in `text` */
+    size_t column;      /* column of its name in the header, from 1; 0: it has no header */
+    size_t last_record; /* JSON: number of the record that had the field last, from 1; 0: none */
+  } * list;             /* [n] */
+  size_t n, cap;
+  clv_name_table numbers; /* JSON: number of each name */
+} clv_fields;
+
+void clv_fields_done(clv_fields *f);
+/* Adds a field, which need not have a name of its own. CLV_INVALID: the table has too many. */
+clv_code clv_fields_add(clv_fields *f, const char *name, size_t len, size_t column,
+                        clv_err *err) CLV_USE_RESULT;
+/* Returns the field of a name. Adds a field for a new name. */
+clv_code clv_fields_find(clv_fields *f, const char *name, size_t len, size_t *ret,
+                         clv_err *err) CLV_USE_RESULT;
+bool clv_cells_is_utf8(const char *text, size_t len);
+const char *clv_field_name(const clv_fields *f, size_t field);
+
+typedef struct clv_query clv_query; /* cells_sqlite.c */
+typedef struct clv_cell_source clv_cell_source;
+
+/* A kind of source. `fail` functions return CLV_INVALID, with the place in front of the text. */
+typedef struct clv_cell_reader {
+  /* Goes to the next record. Cells of the record before that were not read are skipped. */
+  clv_code (*next)(clv_cell_source *s, bool *ret_more, clv_err *err);
+  /* Reads the next cell of the record. */
+  clv_code (*cell)(clv_cell_source *s, clv_source_cell *ret, bool *ret_more, clv_err *err);
+  /* Fail with the place of the cell that was read last, and of the record. */
+  clv_code (*fail_cell)(const clv_cell_source *s, const char *text, clv_err *err);
+  clv_code (*fail_record)(const clv_cell_source *s, const char *text, clv_err *err);
+  /* Fails with the place of a field's name. field: SIZE_MAX for the header as a whole. */
+  clv_code (*fail_field)(const clv_cell_source *s, size_t field, const char *text, clv_err *err);
+  bool finds_fields_late; /* records bring new fields; false: all are known when it is open */
+} clv_cell_reader;
+
+struct clv_cell_source {
+  const clv_cell_reader *reader;
+  const char *path; /* for messages; caller-owned */
+  clv_fields fields;
+  bool has_ended_early; /* an error after which no record can be read */
+  size_t n_records;     /* records begun */
+  size_t n_cells;       /* cells of the record that were read */
+  size_t line, at;      /* CSV, JSON: line before the cell, and offset of the cell in the record */
+  size_t key_at;        /* JSON: offset of the cell's key */
+  clv_bytes text;       /* text of the cell */
+  clv_record_lines *lines;
+  clv_csv csv, begin; /* CSV: the rest of the record; its begin */
+  clv_json json;      /* JSON: the rest of the record */
+  clv_query *query;   /* SQLite */
+};
+
+/* Opens the records of a table: of the file o->inputs_path, or of a text (clv_cells_open_memory).
+ * CLV_INVALID: it is no table that can be read, or has no header. */
+clv_code clv_cells_open(const clv_dataset_options *o, clv_cell_source *ret,
+                        clv_err *err) CLV_USE_RESULT;
+clv_code clv_cells_open_memory(const clv_dataset_options *o, const char *text, size_t len,
+                               clv_cell_source *ret, clv_err *err) CLV_USE_RESULT;
+void clv_cells_done(clv_cell_source *s);
+/* Looks at the first bytes of the file o->inputs_path. CLV_INVALID: they are of a workbook, of
+ * Parquet or the like. *ret_database: the file is an SQLite database. */
+clv_code clv_cells_check_file(const clv_dataset_options *o, bool *ret_database,
+                              clv_err *err) CLV_USE_RESULT;
+/* True if the file has lines of JSON, by its name: .jsonl or .ndjson, also with .gz. */
+bool clv_cells_has_json_name(const char *path);
+/* Returns the separator of the options, or of the file's name. */
+char clv_cells_separator(const clv_dataset_options *o);
+/* Fails with the place of the cell, of the record, or of a field's name. */
+clv_code clv_cells_fail(const clv_cell_source *s, clv_err *err, const char *fmt, ...)
+    CLV_PRINTF(3, 4);
+clv_code clv_cells_fail_record(const clv_cell_source *s, clv_err *err, const char *fmt, ...)
+    CLV_PRINTF(3, 4);
+clv_code clv_cells_fail_field(const clv_cell_source *s, size_t field, clv_err *err, const char *fmt,
+                              ...) CLV_PRINTF(4, 5);
+
+/* ---- kinds ----------------------------------------------------------------------------------- */
+
+/* Read the header of s->lines and set s->reader. */
+clv_code clv_cells_csv_open(clv_cell_source *s, char separator, clv_err *err) CLV_USE_RESULT;
+clv_code clv_cells_jsonl_open(clv_cell_source *s, clv_err *err) CLV_USE_RESULT;
+/* Opens the database s->path and begins the query. */
+clv_code clv_cells_sqlite_open(clv_cell_source *s, const clv_table_options *o,
+                               clv_err *err) CLV_USE_RESULT;
+void clv_query_free(clv_query *q);
+
+/* ---- the text of a query (query_text.c) ------------------------------------------------------ */
+
+/* Checks a query before it is compiled: one statement with ORDER BY outside of all parentheses.
+ * CLV_INVALID: it is not; the message says what to do. */
+clv_code clv_query_text_check(const char *sql, clv_err *err) CLV_USE_RESULT;
+/* True if a query may call the SQL function: it is known, and depends on its arguments alone. */
+bool clv_query_may_call(const char *function);
+
+#endif

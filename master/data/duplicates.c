@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Finds records that are the same: twice in one set, or in a set and in the one that it tests. Two
+ * records are the same if all their inputs are, bit by bit, or if they have one id.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/data/dataset_int.h"
+
+/* A record, by a digest of what is compared. */
+typedef struct keyed_record {
+  clv_sha256 key;
+  uint32_t record;
+} keyed_record;
+
+static int compare_records(const void *a, const void *b) {
+  const keyed_record *x = a, *y = b;
+  int order = memcmp(&x->key, &y->key, sizeof x->key);
+  if (order) return order;
+  return x->record < y->record ? -1 : x->record > y->record;
+}
+
+static clv_code digest_row(const clv_tensor *t, size_t record, clv_bytes *text, clv_err *err) {
+  clv_sha256 of;
+  size_t row = t->bytes / (size_t)t->shape.dim[0];
+  CLV_TRY(clv_sha256_of((const char *)t->data + record * row, row, &of, err));
+  clv_bytes_add(text, &of, sizeof of);
+  return CLV_OK;
+}
+
+/* Computes the digest of a record's inputs, of which a dataset with names has several. */
+static clv_code digest_inputs(const clv_dataset *ds, size_t record, clv_sha256 *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  if (ds->inputs) CLV_TRY(digest_row(ds->inputs, record, &text, err));
+  for (size_t k = 0; k < ds->n_named; k++)
+    CLV_TRY(digest_row(ds->named_inputs[k].data, record, &text, err));
+  if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return clv_sha256_of(text.data, text.len, ret, err);
+}
+
+/* Fills the keys of `rows`. files: [count] digests of images; NULL: the inputs are in memory. */
+static clv_code fill_keys(const clv_dataset *ds, const clv_subset *rows, bool by_id,
+                          const clv_sha256 *files, keyed_record *list, clv_err *err) {
+  for (size_t i = 0; i < rows->n; i++) {
+    uint32_t record = rows->index[i];
+    const char *id = by_id ? clv_dataset_record_id(ds, record) : NULL;
+    list[i].record = record;
+    if (by_id)
+      CLV_TRY(clv_sha256_of(id, strlen(id), &list[i].key, err));
+    else if (files)
+      list[i].key = files[record];
+    else
+      CLV_TRY(digest_inputs(ds, record, &list[i].key, err));
+  }
+  qsort(list, rows->n, sizeof *list, compare_records);
+  return CLV_OK;
+}
+
+/* Lists the records of a set, sorted by key. */
+static clv_code list_records(const clv_dataset *ds, const clv_subset *rows, bool by_id,
+                             keyed_record **ret, clv_err *err) {
+  CLV_AUTO(clv_freep) clv_sha256 *files = NULL;
+  CLV_TRY(clv_alloc(rows->n + 1, sizeof **ret, ret, err));
+  if (ds->images && !by_id) {
+    CLV_TRY(clv_alloc(ds->count, sizeof *files, &files, err));
+    CLV_TRY(clv_images_digest(ds->images, files, err));
+  }
+  return fill_keys(ds, rows, by_id, files, *ret, err);
+}
+
+static void note(clv_duplicates *d, const clv_dataset *a, uint32_t record, const clv_dataset *b,
+                 uint32_t same) {
+  size_t number = clv_dataset_record_number(a, record);
+  if (d->n && number >= d->record) return;
+  d->record = number;
+  d->same_as = clv_dataset_record_number(b, same);
+}
+
+/* Counts the records that have the key of an earlier one of their list. */
+static void count_within(const clv_dataset *ds, const keyed_record *list, size_t n,
+                         clv_duplicates *ret) {
+  for (size_t i = 1, first = 0; i < n; i++) {
+    double label = 0, other = 0;
+    if (memcmp(&list[first].key, &list[i].key, sizeof list->key) != 0) {
+      first = i;
+      continue;
+    }
+    note(ret, ds, list[i].record, ds, list[first].record);
+    ret->n++;
+    bool differs = clv_dataset_label_hash(ds, list[i].record, &label) &&
+                   clv_dataset_label_hash(ds, list[first].record, &other) && label != other;
+    ret->n_other_labels += differs;
+  }
+}
+
+static int compare_keys(const void *a, const void *b) {
+  return memcmp(&((const keyed_record *)a)->key, &((const keyed_record *)b)->key,
+                sizeof(clv_sha256));
+}
+
+/* Returns true if the records of the datasets can be compared: they have the same inputs. */
+static bool are_comparable(const clv_dataset *a, const clv_dataset *b, bool by_id) {
+  bool both_ids = a->table && b->table && a->table->ids && b->table->ids;
+  return by_id ? both_ids : !a->images == !b->images && a->n_named == b->n_named;
+}
+
+clv_code clv_dataset_find_duplicates(const clv_dataset *ds, const clv_subset *rows,
+                                     const clv_dataset *of, const clv_subset *of_rows, bool by_id,
+                                     clv_duplicates *ret, clv_err *err) {
+  CLV_AUTO(clv_freep) keyed_record *list = NULL, *others = NULL;
+  bool within = ds == of && rows == of_rows;
+  *ret = (clv_duplicates){0};
+  if (!are_comparable(ds, of, by_id)) return CLV_OK;
+  CLV_TRY(list_records(ds, rows, by_id, &list, err));
+  if (within) return count_within(ds, list, rows->n, ret), CLV_OK;
+  CLV_TRY(list_records(of, of_rows, by_id, &others, err));
+  for (size_t i = 0; i < rows->n; i++) {
+    const keyed_record *same = bsearch(&list[i], others, of_rows->n, sizeof *others, compare_keys);
+    if (!same) continue;
+    note(ret, ds, list[i].record, of, same->record);
+    ret->n++;
+  }
+  return CLV_OK;
+}

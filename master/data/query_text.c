@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reads the text of an SQL query as far as words go: strings, names in quotes and comments are
+ * skipped, and parentheses counted. So ORDER BY of the query itself differs from that of a part.
+ */
+#include <ctype.h>
+#include <string.h>
+#include <strings.h>
+
+#include "master/data/cell_source_int.h"
+
+/* Functions that a query may call: known, without side effects, and none that reads another file,
+ * loads code or draws at random. Sorted. */
+static const char *const functions[] = {
+    "abs",          "acos",         "asin",        "atan",      "atan2",      "avg",
+    "ceil",         "ceiling",      "char",        "coalesce",  "concat",     "concat_ws",
+    "cos",          "count",        "cume_dist",   "date",      "datetime",   "degrees",
+    "dense_rank",   "exp",          "first_value", "floor",     "format",     "glob",
+    "group_concat", "hex",          "ifnull",      "iif",       "instr",      "julianday",
+    "lag",          "last_value",   "lead",        "length",    "like",       "likelihood",
+    "likely",       "ln",           "log",         "log10",     "log2",       "lower",
+    "ltrim",        "max",          "min",         "mod",       "nth_value",  "ntile",
+    "nullif",       "percent_rank", "pow",         "power",     "printf",     "quote",
+    "radians",      "rank",         "replace",     "round",     "row_number", "rtrim",
+    "sign",         "sin",          "sqrt",        "strftime",  "string_agg", "substr",
+    "substring",    "sum",          "tan",         "time",      "total",      "trim",
+    "trunc",        "typeof",       "unicode",     "unixepoch", "unlikely",   "upper"};
+
+bool clv_query_may_call(const char *function) {
+  for (size_t i = 0; i < CLV_COUNT(functions); i++)
+    if (strcasecmp(functions[i], function) == 0) return true;
+  return false;
+}
+
+/* Returns the length of a string or a name in quotes, whose quote a doubled one stands for; 0: it
+ * has no end. */
+static size_t quoted_length(const char *text) {
+  char close = *text == '[' ? ']' : *text;
+  for (size_t i = 1; text[i]; i++) {
+    if (text[i] != close) continue;
+    if (close == ']' || text[i + 1] != close) return i + 1;
+    i++;
+  }
+  return 0;
+}
+
+static size_t comment_length(const char *text) {
+  const char *end = NULL;
+  if (strncmp(text, "--", 2) == 0) return strcspn(text, "\n");
+  if (strncmp(text, "/*", 2) != 0) return 0;
+  end = strstr(text + 2, "*/");
+  return end ? (size_t)(end - text) + 2 : strlen(text);
+}
+
+static size_t word_length(const char *text) {
+  size_t n = 0;
+  while (isalnum((unsigned char)text[n]) || text[n] == '_' || text[n] == '$' ||
+         (unsigned char)text[n] >= 0x80)
+    n++;
+  return n;
+}
+
+/* State of reading a query. */
+typedef struct query_words {
+  size_t depth;      /* open parentheses */
+  bool after_order;  /* the word before was ORDER, outside of parentheses */
+  bool has_order_by; /* ORDER BY was outside of parentheses */
+  bool has_ended;    /* a semicolon came */
+} query_words;
+
+static void take_word(query_words *w, const char *text, size_t n) {
+  bool is_by = n == 2 && strncasecmp(text, "by", 2) == 0;
+  w->has_order_by = w->has_order_by || (w->after_order && is_by);
+  w->after_order = !w->depth && n == 5 && strncasecmp(text, "order", 5) == 0;
+}
+
+/* Takes the token at `text`. Returns its bytes; 0: a quote has no end. */
+static size_t take_token(query_words *w, const char *text) {
+  size_t comment = comment_length(text), word = word_length(text);
+  if (comment) return comment;
+  if (strchr(" \t\r\n\f", *text)) return 1;
+  if (word) return take_word(w, text, word), word;
+  w->after_order = false;
+  w->depth += *text == '(';
+  w->depth -= *text == ')' && w->depth;
+  w->has_ended = w->has_ended || *text == ';';
+  return strchr("'\"`[", *text) ? quoted_length(text) : 1;
+}
+
+clv_code clv_query_text_check(const char *sql, clv_err *err) {
+  query_words w = {0};
+  for (size_t n; *sql; sql += n) {
+    bool had_ended = w.has_ended;
+    n = take_token(&w, sql);
+    if (!n) return clv_fail(err, CLV_INVALID, "quotes have no end: close them or double them");
+    if (had_ended && !comment_length(sql) && !strchr(" \t\r\n\f;", *sql))
+      return clv_fail(err, CLV_INVALID, "more than one statement: a query is one SELECT");
+  }
+  if (w.has_order_by) return CLV_OK;
+  return clv_fail(err, CLV_INVALID,
+                  "it has no ORDER BY, and without one the records have no order: end it with "
+                  "ORDER BY and a key, such as ORDER BY patient");
+}
