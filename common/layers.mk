@@ -152,7 +152,7 @@ OUT_OF_REACH_master/seal := grpc microhttpd $(SOCKETS)
 $(call layer, master/seal,, openssl, -lcrypto)
 
 # scores: accuracy, F1, AUC, confusion matrix, perplexity
-$(call layer, master/score)
+$(call layer, master/score, common/base/settings)
 
 # run folders: locks and states of runs; the commands `runs`, `log` and `stop`
 $(call layer, master/history, common/base/tensor common/model/weights master/report)

@@ -43,6 +43,18 @@ of("master/run/run_recover.c", "tests/net/operations/test_approval.py",
 of("master/run/run_save.c", "tests/unit/run/test_best",
    a_checkpoint_may_take_all_the_time=("uint64_t clv_checkpoint_interval_ns(", "CLV_MAX(interval, MIN_INTERVAL_NS)", "MIN_INTERVAL_NS"),
    a_slow_first_round_is_usual=("void clv_checkpoint_note_round(", "if (s->n_rounds++ < FIRST_ROUNDS) return;", "s->n_rounds++;"))
+of("master/run/run_stop_early.c", "tests/unit/run/test_best",
+   any_gain_is_an_improvement=("static bool is_improvement(", "gain > c->early_stopping.min_delta", "gain > 0"),
+   what_is_not_finite_improves=("static bool is_improvement(", "if (!isfinite(value)) return false;", ""),
+   the_count_of_another_score_goes_on=("void clv_stopping_count(", "if (s->score != score) *s = (clv_stopping){.score = score};", "s->score = score;"))
+of("master/run/run_save.c", "tests/unit/run/test_train",
+   early_stopping_counts_from_0_when_resumed=("static clv_train_position find_position(", ".stopping = r->steps.stopping", ".stopping = {0}"))
+of("master/run/run_train.c", "tests/unit/run/test_train",
+   nothing_stops_early=("clv_code clv_run_loop(", "!clv_stopping_is_over(&r->steps.stopping, &r->config->train)", "true"))
+of("master/train/save.c", "tests/unit/run/test_best",
+   counts_with_other_text_are_taken=("bool clv_stopping_parse(", "|| strcmp(text, again) != 0", ""))
+of("common/model/config/session_choices.c", "tests/unit/config/test_errors",
+   a_score_that_no_evaluation_has_chooses=("static clv_code check_choice(", "return check_score_is_listed(c, k, err);", "return CLV_OK;"))
 KEPT = "tests/net/operations/test_kept_checkpoints.py"
 of("master/train/save.c", KEPT,
    kept_files_are_not_removed=("clv_code clv_trainer_prune(", "remove_kept_files, t, err);", "NULL, NULL, err);"),

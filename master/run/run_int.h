@@ -4,12 +4,12 @@
  * run_train.c trains, run_open.c opens a run that trains, and run_recover.c recovers after a worker
  * was lost. run_save.c saves checkpoints, and run_home.c
  * fetches them when a run ends. run_begin.c decides whether a run begins, resumes or is
- * finished; run_best.c chooses checkpoints; run_egress.c compares the egress table and opens the
- * egress record; run_look.c measures what the sent tensors show; run_scan.c checks the values of
- * records; run_print.c prints; run_public_session.c writes the session without confidential keys;
- * run_cache.c begins and ends the cache of a frozen front at a worker; run_checkpoints.c lists and
- * verifies checkpoints, run_gather.c fetches and removes them, run_escrow.c has copies of them
- * sealed.
+ * finished; run_best.c chooses checkpoints; run_stop_early.c stops early; run_egress.c compares the
+ * egress table and opens the egress record; run_look.c measures what the sent tensors show;
+ * run_scan.c checks the values of records; run_print.c prints; run_public_session.c writes the
+ * session without confidential keys; run_cache.c begins and ends the cache of a frozen front at a
+ * worker; run_checkpoints.c lists and verifies checkpoints, run_gather.c fetches and removes them,
+ * run_escrow.c has copies of them sealed.
  */
 #ifndef CLEAVE_RUN_INT_H
 #define CLEAVE_RUN_INT_H
@@ -65,7 +65,8 @@ typedef struct clv_run_steps {
   uint64_t skipped_in_a_row; /* number of last consecutive steps that changed no weight */
   /* steps of the run that changed no weight, because the loss or a gradient was not finite */
   uint64_t bad_losses, bad_gradients;
-  uint64_t last_epoch; /* epoch of the last batch that was trained */
+  clv_stopping stopping; /* what early stopping has seen */
+  uint64_t last_epoch;   /* epoch of the last batch that was trained */
 } clv_run_steps;
 
 /* The checkpoints of a training (run_save.c). */
@@ -185,6 +186,17 @@ clv_exit_code clv_run_fail_setup(const clv_run *r, const clv_err *err);
 /* Takes steps until the end, --max-steps or an interrupt. Then saves a checkpoint. */
 clv_code clv_run_loop(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
+/* ---- early stopping (run_stop_early.c) ------------------------------------------------------- */
+
+/* Counts a validation with this value of the score of `c`. */
+void clv_stopping_count(clv_stopping *s, const clv_train_config *c, double value, uint64_t step);
+/* Returns true if the run stops: the patience of `c` is used up. */
+bool clv_stopping_is_over(const clv_stopping *s, const clv_train_config *c);
+/* Counts the validation `e` at the present step. */
+void clv_run_count_validation(clv_run *r, const clv_step_result *e);
+/* Prints that the run has stopped early, and why, if it has. */
+void clv_run_print_stopping(const clv_run *r);
+
 /* ---- checkpoints (run_save.c) ---------------------------------------------------------------- */
 
 /* Completes the checkpoint in progress if its files are durable, and begins another one if it is
@@ -295,11 +307,13 @@ void clv_run_print_eval(clv_run *r, const char *what, const clv_step_result *e, 
 /* The scores of the last evaluation, for its line in evaluations.jsonl and for event files. */
 typedef struct clv_run_scores {
   clv_bytes json; /* an object; empty if the session has no scores */
-  clv_scalar scalars[8];
+  clv_scalar scalars[CLV_EVALUATION_SCORES];
   size_t n;
 } clv_run_scores;
 void clv_run_take_scores(const clv_run *r, clv_run_scores *ret);
 void clv_run_scores_free(clv_run_scores *s);
+/* Returns a number of the last evaluation, whose result is `e`; NaN: not defined. */
+double clv_run_score_value(const clv_run *r, const clv_step_result *e, clv_best_metric metric);
 
 /* Appends the scores of the last evaluation and ends the JSON object. */
 void clv_run_add_scores(const clv_run *r, bool table, clv_bytes *text, clv_bytes *json);

@@ -4,20 +4,16 @@
  */
 #include "master/run/run_int.h"
 
+#include <math.h>
 #include <string.h>
 
+_Static_assert((int)CLV_SCORE_VALUES <= (int)CLV_EVALUATION_SCORES, "clv_run_scores has them all");
+
 static unsigned wanted_scores(const clv_session_config *c) {
-  static const struct {
-    const char *name;
-    unsigned bit;
-  } bits[] = {{"f1", CLV_SCORE_F1},
-              {"auc", CLV_SCORE_AUC},
-              {"confusion", CLV_SCORE_CONFUSION},
-              {"perplexity", CLV_SCORE_PERPLEXITY}};
   unsigned set = 0;
   for (size_t i = 0; i < c->loss.scores.n; i++)
-    for (size_t k = 0; k < CLV_COUNT(bits); k++)
-      if (strcmp(c->loss.scores.items[i], bits[k].name) == 0) set |= bits[k].bit;
+    for (int k = 0; k < CLV_SCORE_KINDS; k++)
+      if (strcmp(c->loss.scores.items[i], clv_score_names[k]) == 0) set |= 1u << k;
   return set;
 }
 
@@ -69,6 +65,14 @@ void clv_run_take_scores(const clv_run *r, clv_run_scores *ret) {
   if (!r->score || clv_score_finish(r->score, &s, NULL) != CLV_OK) return;
   clv_scores_json(&s, class_name, r, &ret->json);
   clv_scores_each(&s, add_scalar, ret);
+}
+
+double clv_run_score_value(const clv_run *r, const clv_step_result *e, clv_best_metric metric) {
+  CLV_AUTO(clv_scores_done) clv_scores s = {0};
+  if (metric == CLV_BEST_LOSS) return e->loss;
+  if (metric == CLV_BEST_ACCURACY) return clv_step_accuracy(e);
+  if (!r->score || clv_score_finish(r->score, &s, NULL) != CLV_OK) return NAN;
+  return clv_scores_value(&s, (clv_score_value)(metric - 1));
 }
 
 void clv_run_scores_free(clv_run_scores *s) { clv_bytes_done(&s->json); }

@@ -17,17 +17,20 @@ static void append_score(clv_bytes *out, const char *what, double v) {
     clv_bytes_printf(out, v < 10 ? "%.4f" : "%.6g", v);
 }
 
+double clv_scores_value(const clv_scores *s, clv_score_value value) {
+  const double values[CLV_SCORE_VALUES] = {
+      [CLV_VALUE_LOSS] = (double)NAN,     [CLV_VALUE_ACCURACY] = s->accuracy,
+      [CLV_VALUE_F1_MICRO] = s->f1_micro, [CLV_VALUE_F1_MACRO] = s->f1_macro,
+      [CLV_VALUE_AUC] = s->auc,           [CLV_VALUE_PERPLEXITY] = s->perplexity};
+  unsigned needs = clv_score_value_row_of(value)->needs;
+  return needs & ~s->wanted ? (double)NAN : values[value];
+}
+
 void clv_scores_each(const clv_scores *s, clv_score_fn *each, void *user) {
-  const struct {
-    unsigned wanted;
-    const char *name;
-    double value;
-  } list[] = {{CLV_SCORE_F1, "f1_micro", s->f1_micro},
-              {CLV_SCORE_F1, "f1_macro", s->f1_macro},
-              {CLV_SCORE_AUC, "auc", s->auc},
-              {CLV_SCORE_PERPLEXITY, "perplexity", s->perplexity}};
-  for (size_t i = 0; i < CLV_COUNT(list); i++)
-    if (s->wanted & list[i].wanted) each(user, list[i].name, list[i].value);
+  for (int i = 0; i < CLV_SCORE_VALUES; i++) {
+    const clv_score_value_row *row = clv_score_value_row_of((clv_score_value)i);
+    if (s->wanted & row->needs) each(user, row->name, clv_scores_value(s, (clv_score_value)i));
+  }
 }
 
 void clv_scores_line(const clv_scores *s, clv_bytes *out) {

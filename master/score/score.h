@@ -27,17 +27,9 @@
 #ifndef CLEAVE_SCORE_H
 #define CLEAVE_SCORE_H
 
-#include "common/base/base.h"
+#include "common/base/settings/settings.h"
 
 typedef struct clv_score clv_score;
-
-/* Metrics to compute, besides the accuracy. */
-enum {
-  CLV_SCORE_F1 = 1u << 0,
-  CLV_SCORE_AUC = 1u << 1,
-  CLV_SCORE_CONFUSION = 1u << 2,
-  CLV_SCORE_PERPLEXITY = 1u << 3
-};
 
 /* Meaning of the model's outputs. LOGITS and LOG_PROBABILITIES: one per class and place.
  * PROBABILITY and LOGIT: one per place, for class 1 of two. */
@@ -87,6 +79,10 @@ typedef struct clv_scores {
 
 clv_code clv_score_finish(const clv_score *s, clv_scores *ret, clv_err *err) CLV_USE_RESULT;
 void clv_scores_done(clv_scores *s);
+
+/* Returns one number of an evaluation; NaN: not defined, not requested, or the loss, which is not a
+ * score. */
+double clv_scores_value(const clv_scores *s, clv_score_value value);
 
 /* Returns the name of class c; NULL: print its number. */
 typedef const char *clv_class_name(const void *user, size_t c);

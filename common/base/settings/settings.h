@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * settings: tables of optimisers and of data formats. An optimiser is a row of optimizers.def and a
- * formula (kernels/steps). Session files, the C API, the wire and checkpoints take names, numbers,
- * defaults and ranges of its settings from here. A format is a row of formats.def and a reader
- * (master/data).
+ * settings: tables of optimisers, of data formats and of scores. An optimiser is a row of
+ * optimizers.def and a formula (kernels/steps). Session files, the C API, the wire and checkpoints
+ * take names, numbers, defaults and ranges of its settings from here. A format is a row of
+ * formats.def and a reader (master/data).
  *
  * Threads: all functions are pure.
  */
@@ -157,6 +157,35 @@ const clv_format_row *clv_format_row_of(clv_data_format format);
 void clv_format_names(uint32_t key, char *buf, size_t len);
 /* Joins names, which end with NULL: "a, b and c". */
 void clv_list_names(const char *const *names, char *buf, size_t len);
+
+/* ---- scores of evaluations ------------------------------------------------------------------- */
+
+/* Scores that loss.scores lists, and CLV_SCORE_F1 and so on: their bits in a set. */
+typedef enum clv_score_kind {
+#define CLV_SCORE(NAME, ...) CLV_SCORE_KIND_##NAME,
+#include "common/base/settings/scores.def"
+  CLV_SCORE_KINDS
+} clv_score_kind;
+enum {
+#define CLV_SCORE(NAME, ...) CLV_SCORE_##NAME = 1u << CLV_SCORE_KIND_##NAME,
+#include "common/base/settings/scores.def"
+};
+extern const char *const clv_score_names[]; /* [CLV_SCORE_KINDS] and NULL */
+
+/* Numbers of an evaluation. */
+typedef enum clv_score_value {
+#define CLV_SCORE_VALUE(NAME, ...) CLV_VALUE_##NAME,
+#include "common/base/settings/scores.def"
+  CLV_SCORE_VALUES
+} clv_score_value;
+
+typedef struct clv_score_value_row {
+  const char *name;
+  unsigned needs; /* set of CLV_SCORE_*; 0: each evaluation has the number */
+  bool largest_is_best;
+} clv_score_value_row;
+
+const clv_score_value_row *clv_score_value_row_of(clv_score_value value);
 
 /* ---- columns of tables ----------------------------------------------------------------------- */
 

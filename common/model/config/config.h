@@ -192,11 +192,13 @@ typedef enum clv_recovery_switch {
   CLV_RECOVERY_OFF /* the loss of a worker ends the run */
 } clv_recovery_switch;
 
-/* checkpoint.best: the metric by which the best checkpoint is chosen. */
+/* Number of a validation by which a run chooses: for checkpoint.best and train.early_stopping.
+ * NONE, then the values in the order of clv_score_value (settings.h). */
 typedef enum clv_best_metric {
   CLV_BEST_NONE,
-  CLV_BEST_LOSS,     /* validation.loss */
-  CLV_BEST_ACCURACY, /* validation.accuracy */
+#define CLV_SCORE_VALUE(NAME, ...) CLV_BEST_##NAME,
+#include "common/base/settings/scores.def"
+  CLV_BEST_COUNT
 } clv_best_metric;
 /* checkpoint.home: when the files of checkpoints that workers keep come to the master's host. */
 typedef enum clv_checkpoint_home {
@@ -206,8 +208,7 @@ typedef enum clv_checkpoint_home {
   CLV_HOME_NEVER
 } clv_checkpoint_home;
 
-/* checkpoint.mode: the smallest or the largest value is the best. AUTO: smallest loss, largest
- * accuracy. */
+/* checkpoint.mode: the smallest or the largest value is the best. AUTO: as the metric says. */
 typedef enum clv_best_mode { CLV_BEST_AUTO, CLV_BEST_MIN, CLV_BEST_MAX } clv_best_mode;
 
 typedef struct clv_tls_config {
@@ -454,6 +455,12 @@ typedef struct clv_train_config {
   uint64_t accumulate;
   double clip_grad_norm; /* 0: no clipping */
   clv_text_list freeze;  /* glob patterns of parameter names */
+  struct {
+    clv_config_pos pos, score_pos;
+    clv_best_metric score; /* CLV_BEST_NONE: the run does not stop early */
+    uint64_t patience;     /* validations in a row that are no improvement, after which it stops */
+    double min_delta;      /* an improvement is larger than this */
+  } early_stopping;
 } clv_train_config;
 
 typedef struct clv_session_config {
@@ -757,6 +764,8 @@ uint64_t clv_session_checkpoint_every_ms(const clv_session_config *config);
 /* Returns true for checkpoint.every: auto. */
 bool clv_session_checkpoint_is_auto(const clv_session_config *config);
 const char *clv_best_metric_name(clv_best_metric metric);
+/* Returns true if the largest value of the metric is the best one, false for the smallest. */
+bool clv_best_metric_is_largest(clv_best_metric metric);
 const char *clv_loss_name(clv_loss_kind kind);
 const char *clv_compute_name(clv_compute dtype);
 const char *clv_pipeline_name(clv_pipeline_kind kind);

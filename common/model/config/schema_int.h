@@ -121,6 +121,12 @@ void clv_row_write_inner_prefix(const clv_row *row, char inner[CLV_PATH_MAX]);
  * are an input and one target. */
 clv_code clv_session_check_table(const clv_session_config *c, clv_err *err) CLV_USE_RESULT;
 
+/* ---- choices by validations (session_choices.c) ---------------------------------------------- */
+
+/* Checks checkpoint.best and train.early_stopping: the session has validations that give the
+ * number. Sets checkpoint.mode. */
+clv_code clv_session_check_choices(clv_session_config *c, clv_err *err) CLV_USE_RESULT;
+
 /* ---- scalars (scalar.c) ---------------------------------------------------------------------- */
 
 /* accepts decimal digits without sign or leading 0 */

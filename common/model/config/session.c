@@ -631,24 +631,6 @@ static clv_code set_default_checkpoint_dir(clv_session_config *c, clv_err *err) 
   return clv_path_join(c->run.dir, c->name, &c->checkpoint.dir, err);
 }
 
-static clv_code check_checkpoint_best(clv_session_config *c, clv_err *err) {
-  bool accuracy = c->checkpoint.best == CLV_BEST_ACCURACY;
-  clv_best_mode fitting = accuracy ? CLV_BEST_MAX : CLV_BEST_MIN;
-  clv_config_pos pos = c->checkpoint.best_pos;
-  if (c->checkpoint.best == CLV_BEST_NONE) return CLV_OK;
-  if (!(c->data.validation_fraction > 0))
-    return fail_at(c, pos, err,
-                   "checkpoint.best needs validations: set data.validation.fraction, as in 0.1");
-  if (accuracy && c->loss.kind == CLV_LOSS_MSE)
-    return fail_at(c, pos, err, "mse has no accuracy: set checkpoint.best: validation.loss");
-  if (c->checkpoint.mode != CLV_BEST_AUTO && c->checkpoint.mode != fitting)
-    return fail_at(c, pos, err, "the best %s is the %s: set checkpoint.mode: %s, or leave it out",
-                   clv_best_metric_name(c->checkpoint.best), accuracy ? "largest" : "smallest",
-                   accuracy ? "max" : "min");
-  c->checkpoint.mode = fitting;
-  return CLV_OK;
-}
-
 static bool is_key_given(clv_config_pos pos) { return pos.line || pos.column; }
 
 static clv_code check_checkpoint_every(clv_session_config *c, clv_err *err) {
@@ -696,7 +678,7 @@ static clv_code fill_in_config(clv_session_config *c, clv_err *err) {
   CLV_TRY(check_loss(c, err));
   CLV_TRY(check_spares(c, err));
   CLV_TRY(check_train(c, err));
-  CLV_TRY(check_checkpoint_best(c, err));
+  CLV_TRY(clv_session_check_choices(c, err));
   CLV_TRY(check_checkpoint_every(c, err));
   drop_tensorboard_if_off(c);
   CLV_TRY(check_reference_lease(c, err));

@@ -44,7 +44,6 @@ static const char *const arch_names[] = {"",         "mlp",      "cnn",      "le
 static const char *const head_names[] = {"", "none", "sequence", "token", "masked", "causal", NULL};
 static const char *const parallel_names[] = {"", "columns", "rows", NULL};
 static const char *const transfer_names[] = {"via_master", "direct", NULL};
-static const char *const score_names[] = {"f1", "auc", "confusion", "perplexity", NULL};
 static const char *const decay_names[] = {"all", "weights", NULL};
 static const char *const loss_names[] = {"cross_entropy",   "nll", "mse", "bce",
                                          "bce_with_logits", NULL};
@@ -58,7 +57,10 @@ static const char *const lr_names[] = {"constant", "step", "cosine", "linear", N
 static const char *const pipeline_names[] = {
     "naive", "gpipe", "1f1b", "interleaved", "zb-h1", "pipedream", "pipedream-2bw", "custom", NULL};
 static const char *const recovery_names[] = {"", "off", NULL};
-static const char *const best_names[] = {"", "validation.loss", "validation.accuracy", NULL};
+static const char *const best_names[] = {"",
+#define CLV_SCORE_VALUE(NAME, name, ...) "validation." #name,
+#include "common/base/settings/scores.def"
+                                         NULL};
 static const char *const mode_names[] = {"", "min", "max", NULL};
 static const char *const micro_words[] = {"auto", NULL};
 static const char *const never_words[] = {"none", NULL};
@@ -485,7 +487,7 @@ static const clv_row rows[] = {
      .high = 1, .default_text = "0",
      .doc = "For cross_entropy: share of each label that is spread equally over all classes."},
     {.path = "loss.scores", .kind = CLV_ROW_TEXTS, .offset = AT(loss.scores),
-     .pos_offset = AT(loss.scores_pos), .max = 4, .names = score_names, .is_commented_out = true,
+     .pos_offset = AT(loss.scores_pos), .max = CLV_SCORE_KINDS, .names = clv_score_names, .is_commented_out = true,
      .sample = "[f1, auc]",
      .doc = "Scores that evaluations report in addition to loss and accuracy, with "
             "scikit-learn's definitions."},
@@ -612,6 +614,21 @@ static const clv_row rows[] = {
     {.path = "train.freeze", .kind = CLV_ROW_TEXTS, .offset = AT(train.freeze),
      .pos_offset = AT(train.freeze_pos), .sample = "[\"0.*\"]",
      .doc = "Patterns of the names of parameters that are not trained."},
+    {.path = "train.early_stopping", .kind = CLV_ROW_SECTION, .pos_offset = AT(train.early_stopping.pos),
+     .is_commented_out = true,
+     .doc = "Stop when validations no longer improve. Checkpoints have what it counts, so that a "
+            "resumed run stops at the same step. Needs data.validation."},
+    {.path = "train.early_stopping.score", .kind = CLV_ROW_ENUM, .offset = AT(train.early_stopping.score),
+     .pos_offset = AT(train.early_stopping.score_pos), .names = best_names, .required = true,
+     .sample = "validation.loss",
+     .doc = "Number that has to improve: fall for loss and perplexity, rise for the others. All but "
+            "loss and accuracy have to be in loss.scores."},
+    {.path = "train.early_stopping.patience", .kind = CLV_ROW_INT,
+     .offset = AT(train.early_stopping.patience), .min = 1, .max = 1000000, .default_text = "5",
+     .doc = "Validations in a row without an improvement after which the run stops; one follows each epoch."},
+    {.path = "train.early_stopping.min_delta", .kind = CLV_ROW_NUMBER,
+     .offset = AT(train.early_stopping.min_delta), .high = 1e300, .default_text = "0",
+     .doc = "An improvement is larger than this."},
 
     {.path = "pipeline", .kind = CLV_ROW_SECTION, .pos_offset = AT(pipeline.pos),
      .doc = "How a batch moves through the stages."},
@@ -700,11 +717,11 @@ static const clv_row rows[] = {
      .pos_offset = AT(checkpoint.best_pos), .names = best_names, .sample = "validation.loss",
      .is_commented_out = true,
      .doc = "Keep the checkpoint with the best validation in addition, for --checkpoint best; "
-            "needs data.validation."},
+            "needs data.validation, and for all but loss and accuracy loss.scores."},
     {.path = "checkpoint.mode", .kind = CLV_ROW_ENUM, .offset = AT(checkpoint.mode),
      .names = mode_names, .sample = "min", .is_commented_out = true,
-     .doc = "Which value is the best: min for validation.loss, max for validation.accuracy, as "
-            "is the default."},
+     .doc = "Which value is the best: min for validation.loss, max for validation.accuracy, and so "
+            "on, as is the default."},
     {.path = "checkpoint.escrow", .kind = CLV_ROW_SECTION, .is_commented_out = true,
      .doc = "Encrypted copies of the newest checkpoint at the master, made while the run trains. A run whose "
             "workers lost their files goes on from the copy."},
@@ -769,6 +786,11 @@ bool clv_session_key_changes_records(const char *key) {
 
 const char *clv_loss_name(clv_loss_kind kind) { return loss_names[kind]; }
 const char *clv_best_metric_name(clv_best_metric metric) { return best_names[metric]; }
+
+bool clv_best_metric_is_largest(clv_best_metric metric) {
+  return metric && clv_score_value_row_of((clv_score_value)(metric - 1))->largest_is_best;
+}
+
 const char *clv_compute_name(clv_compute dtype) { return compute_names[dtype]; }
 
 const char *clv_pipeline_name(clv_pipeline_kind kind) { return pipeline_names[kind]; }

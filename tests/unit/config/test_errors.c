@@ -540,7 +540,26 @@ static void inconsistent_best_checkpoint_is_refused(void **state) {
   assert_set_refused(
       "checkpoint.best=loss",
       "--set checkpoint.best=loss: 'checkpoint.best' must be one of validation.loss, "
-      "validation.accuracy, got 'loss'");
+      "validation.accuracy, validation.f1_micro, validation.f1_macro, validation.auc, "
+      "validation.perplexity, got 'loss'");
+}
+
+static void early_stopping_without_its_score_is_refused(void **state) {
+  (void)state;
+  assert_set_refused("train.early_stopping={patience: 3}",
+                     "--set train.early_stopping={patience: 3}: missing key "
+                     "'train.early_stopping.score': Number that has to improve: fall for loss and "
+                     "perplexity, rise for the others. All but loss and accuracy have to be in "
+                     "loss.scores. For example: `score: validation.loss`");
+  assert_set_refused("train.early_stopping={score: validation.loss}",
+                     "--set train.early_stopping={score: validation.loss}: "
+                     "train.early_stopping.score needs validations: set "
+                     "data.validation.fraction, as in 0.1");
+  assert_edit_refused(
+      "[a.gz, b.gz]}",
+      "[a.gz, b.gz], validation: {fraction: 0.1}}\ncheckpoint: {best: validation.auc}",
+      "/etc/cleave/s.yaml:7:20: checkpoint.best: validation.auc needs auc among loss.scores: add "
+      "it there");
 }
 
 static void invalid_checkpoint_interval_is_refused(void **state) {
@@ -783,6 +802,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(layer_ranges_must_cover_the_model),
     cmocka_unit_test(conflicting_weight_sources_are_refused),
     cmocka_unit_test(inconsistent_best_checkpoint_is_refused),
+    cmocka_unit_test(early_stopping_without_its_score_is_refused),
     cmocka_unit_test(invalid_checkpoint_interval_is_refused),
     cmocka_unit_test(conflicting_optimiser_options_are_refused),
     cmocka_unit_test(conflicting_pipeline_and_data_options_are_refused),
