@@ -79,7 +79,7 @@ typedef struct op_refusal {
   char key_words[120], refusal_text[160];
 } op_refusal;
 
-enum { MAX_CASES = 512, MAX_REFUSALS = 256 };
+enum { MAX_CASES = 1024, MAX_REFUSALS = 256 };
 
 static op_case cases[MAX_CASES];
 static int n_cases;
