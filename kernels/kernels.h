@@ -91,11 +91,12 @@ typedef struct clv_attrs {
   double min, max;         /* of clamp: least and largest output; an end of the range: no bound */
   double min_val, max_val; /* of hardtanh: least and largest output */
   double alpha;            /* of elu: factor of e^x - 1 */
-  double beta, threshold;  /* of softplus: factor of the input (of smooth_l1 and huber: error up to which
-                            * the loss is a square), and beta x above which y is x */
-  double exponent;         /* of pow, and of focal */
-  double init;             /* of prelu: initial weight */
-  int64_t num_parameters;  /* of prelu: 1, or the number of channels */
+  /* of softplus: factor of the input (of smooth_l1 and huber: error up to which the loss is a
+   * square), and beta x above which y is x */
+  double beta, threshold;
+  double exponent;        /* of pow, and of focal */
+  double init;            /* of prelu: initial weight */
+  int64_t num_parameters; /* of prelu: 1, or the number of channels */
   /* extents of the output, of adaptive pools (output_size) and of upsampling (size); 0: not
    * given */
   int64_t output_size[2], size[2];

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* ---- cross_entropy, nll, focal ---------------------------------------------------------------------- */
+/* ---- cross_entropy, nll, focal --------------------------------------------------------------- */
 
 static size_t count_rows(const cuda_kernel *k) {
   const clv_shape *x = &k->r.d.in[0];
@@ -96,16 +96,16 @@ MEAN_LOSS(poisson)
 CLV_CUDA_OP(poisson) = {
     .forward = poisson_forward, .backward_input = poisson_backward, .open = mean_open};
 
-#define NUMBER_LOSS(name, field)                                                                  \
-  static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {      \
-    const cuda_kernel *k = gpu_kernel_of(base);                                                   \
-    return clv_gpu_##name(k->gpu, k->r.d.attrs.field, a->in[0], a->in[1], k->r.n_in, a->scratch,  \
-                          a->out, a->key.layer, err);                                             \
-  }                                                                                               \
-  static clv_code name##_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {     \
-    const cuda_kernel *k = gpu_kernel_of(base);                                                   \
-    return clv_gpu_##name##_back(k->gpu, k->r.d.attrs.field, a->in[0], a->in[1], k->r.n_in,       \
-                                 a->dout, a->din[0], a->din[1], err);                             \
+#define NUMBER_LOSS(name, field)                                                                 \
+  static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {     \
+    const cuda_kernel *k = gpu_kernel_of(base);                                                  \
+    return clv_gpu_##name(k->gpu, k->r.d.attrs.field, a->in[0], a->in[1], k->r.n_in, a->scratch, \
+                          a->out, a->key.layer, err);                                            \
+  }                                                                                              \
+  static clv_code name##_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {    \
+    const cuda_kernel *k = gpu_kernel_of(base);                                                  \
+    return clv_gpu_##name##_back(k->gpu, k->r.d.attrs.field, a->in[0], a->in[1], k->r.n_in,      \
+                                 a->dout, a->din[0], a->din[1], err);                            \
   }
 
 NUMBER_LOSS(smooth_l1, beta)

@@ -13,14 +13,14 @@ extern "C" {
 #endif
 
 /* A loss of classes over `rows` positions, per_sample of them in a sample;
- * kernels/ops/cross_entropy.c and focal.c have the formulas. x_is_logits: x are logits (all but nll),
- * else logarithms (nll). A label outside 0..classes-1 is refused, unless `has_ignored_label` is set and
- * the label is `ignored_label`. */
+ * kernels/ops/cross_entropy.c and focal.c have the formulas. x_is_logits: x are logits (all but
+ * nll), else logarithms (nll). A label outside 0..classes-1 is refused, unless `has_ignored_label`
+ * is set and the label is `ignored_label`. */
 typedef struct cuda_classes {
   size_t rows, classes, per_sample;
   bool x_is_logits, has_ignored_label, has_weights;
   int64_t ignored_label;
-  double exponent; /* of focal; 0: another loss, or its exponent is 0 */
+  double exponent;              /* of focal; 0: another loss, or its exponent is 0 */
   double smoothing, weight_sum; /* weight_sum: sum of the class weights, or the number of classes */
   int32_t op;
   uint32_t layer;

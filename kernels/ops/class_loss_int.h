@@ -32,10 +32,9 @@ static inline clv_code class_place_loss_shape(const char *op, const clv_op_site 
                     clv_shape_format(&s->in[1], c, sizeof c));
   int n = s->attrs->class_weights.n;
   if (n && n != x->dim[x->rank - 1])
-    return clv_fail(
-        err, CLV_INVALID,
-        "%s: class_weights has %d numbers, not %lld: give one for each class", op, n,
-        (long long)x->dim[x->rank - 1]);
+    return clv_fail(err, CLV_INVALID,
+                    "%s: class_weights has %d numbers, not %lld: give one for each class", op, n,
+                    (long long)x->dim[x->rank - 1]);
   *ret = (clv_shape){0};
   return CLV_OK;
 }
@@ -67,8 +66,8 @@ static inline double class_weight(const loss_constants *s, int64_t c) {
 }
 
 /* Writes the label of position i to *ret; -1 if the label is ignore_index. */
-static inline clv_code read_label(const clv_ref_kernel *k, const loss_constants *s, const int64_t *labels,
-                           int64_t i, int64_t *ret, clv_err *err) {
+static inline clv_code read_label(const clv_ref_kernel *k, const loss_constants *s,
+                                  const int64_t *labels, int64_t i, int64_t *ret, clv_err *err) {
   *ret = -1;
   if (labels[i] == k->d.attrs.ignore_index) return CLV_OK;
   return clv_check_position_label(labels, i, s->per_sample, s->classes, ret, err);
@@ -77,7 +76,7 @@ static inline clv_code read_label(const clv_ref_kernel *k, const loss_constants 
 /* Computes the total weight of the positions whose label is not ignore_index. Fails for any other
  * label outside the classes. */
 static inline clv_code sum_counted_weights(const clv_ref_kernel *k, const loss_constants *s,
-                                    const int64_t *labels, double *ret, clv_err *err) {
+                                           const int64_t *labels, double *ret, clv_err *err) {
   int64_t label;
   *ret = 0;
   for (int64_t i = 0; i < s->n_positions; i++) {

@@ -2,8 +2,8 @@
  *
  * Focal loss (Lin et al., 2017) over the softmax: with p the probability of a place's label, w its
  * class's weight and g = exponent, the term of a counted place is w (1 - p)^g (-log p). The loss is
- * the sum of the terms over W, the sum of w over the counted places: with g = 0 it is cross_entropy.
- * With W = 0 loss and gradient are 0.
+ * the sum of the terms over W, the sum of w over the counted places: with g = 0 it is
+ * cross_entropy. With W = 0 loss and gradient are 0.
  */
 #include <float.h>
 

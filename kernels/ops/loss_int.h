@@ -96,19 +96,19 @@ static inline clv_code number_mean_backward(const clv_ref_kernel *k, const clv_k
 
 /* Defines the functions of a loss whose number is the attribute `field`, from NAME_term and
  * NAME_dx. */
-#define NUMBER_LOSS(name, field)                                                               \
-  static clv_code name##_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {           \
-    return equal_inputs_loss_shape(#name, s, ret, err);                                        \
-  }                                                                                            \
-  static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {   \
-    const clv_ref_kernel *k = (const clv_ref_kernel *)base;                                    \
-    (void)err;                                                                                 \
-    return number_mean_forward(k, a, name##_term, k->d.attrs.field);                           \
-  }                                                                                            \
-  static clv_code name##_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {  \
-    const clv_ref_kernel *k = (const clv_ref_kernel *)base;                                    \
-    (void)err;                                                                                 \
-    return number_mean_backward(k, a, name##_dx, k->d.attrs.field);                            \
+#define NUMBER_LOSS(name, field)                                                              \
+  static clv_code name##_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {          \
+    return equal_inputs_loss_shape(#name, s, ret, err);                                       \
+  }                                                                                           \
+  static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {  \
+    const clv_ref_kernel *k = (const clv_ref_kernel *)base;                                   \
+    (void)err;                                                                                \
+    return number_mean_forward(k, a, name##_term, k->d.attrs.field);                          \
+  }                                                                                           \
+  static clv_code name##_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) { \
+    const clv_ref_kernel *k = (const clv_ref_kernel *)base;                                   \
+    (void)err;                                                                                \
+    return number_mean_backward(k, a, name##_dx, k->d.attrs.field);                           \
   }
 
 #define MEAN_LOSS(name)                                                                       \

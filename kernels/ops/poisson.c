@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The prediction x is the logarithm of the rate. The term leaves out log t!, which no weight changes.
+ * The prediction x is the logarithm of the rate. The term leaves out log t!, which no weight
+ * changes.
  */
 #include "kernels/ops/loss_int.h"
 

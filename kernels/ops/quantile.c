@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 *
- * Pinball loss (Koenker and Bassett, 1978): the prediction that minimises its mean is the quantile p
- * of the targets.
+ * Pinball loss (Koenker and Bassett, 1978): the prediction that minimises its mean is the quantile
+ * p of the targets.
  */
 #include "kernels/ops/loss_int.h"
 

@@ -109,7 +109,8 @@ typedef struct clv_run {
   bool describes_only;  /* `plan`: describes the tensors that privacy forbids before it fails */
   const clv_run_options *o;
   clv_run_data data;
-  uint64_t n_left_out; /* records left out because they have values that are not finite */
+  double *class_weights; /* numbers of loss.class_weights; NULL: the session does not have it */
+  uint64_t n_left_out;   /* records left out because they have values that are not finite */
   clv_blueprint *blueprint;
   clv_look look;      /* results of the look, which every blueprint of the run gets */
   clv_policy *policy; /* policy of this host; NULL: none */
@@ -162,6 +163,10 @@ clv_code clv_run_check_policy(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Warns of tensors that the policy permits now but refuses at a later command. For `plan` and
  * `check`. */
 void clv_run_print_later_refusals(const clv_run *r);
+
+/* Replaces loss.class_weights by numbers: those of the training records or, without these, those of
+ * the run. Call before the blueprint is made. (run_class_weights.c) */
+clv_code clv_run_resolve_class_weights(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the begin of a training (run_open.c) ---------------------------------------------------- */
 
@@ -310,8 +315,15 @@ typedef struct clv_run_scores {
   clv_scalar scalars[CLV_EVALUATION_SCORES];
   size_t n;
 } clv_run_scores;
-void clv_run_take_scores(const clv_run *r, clv_run_scores *ret);
+/* curves: also ROC, calibration and the worst records, for a report. */
+void clv_run_take_scores(const clv_run *r, bool curves, clv_run_scores *ret);
 void clv_run_scores_free(clv_run_scores *s);
+/* Writes the records of data.test with the largest losses in the last evaluation, readable by the
+ * owner only; nothing without scores. */
+clv_code clv_run_write_worst_records(const clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* Writes the scores of `eval --intervals` into the run folder, for a report. */
+clv_code clv_run_write_intervals(const clv_run *r, const clv_step_result *e,
+                                 clv_err *err) CLV_USE_RESULT;
 /* Returns a number of the last evaluation, whose result is `e`; NaN: not defined. */
 double clv_run_score_value(const clv_run *r, const clv_step_result *e, clv_best_metric metric);
 

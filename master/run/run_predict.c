@@ -17,6 +17,7 @@ static clv_code open_inputs(clv_run *r, clv_err *err) {
   CLV_TRY(clv_run_read_learnt(r, &r->data.learnt, err));
   CLV_TRY(clv_run_data_open_inputs(r->config, &r->data, err));
   CLV_TRY(clv_run_scan_data(r, false, err));
+  CLV_TRY(clv_run_resolve_class_weights(r, err));
   CLV_TRY(clv_run_make_blueprint(r, err));
   return clv_run_data_check_fit(&r->data, r->blueprint, err);
 }

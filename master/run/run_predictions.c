@@ -29,14 +29,15 @@ static const float *row_outputs(const clv_predictions *r, size_t row) {
  * output.
  */
 static bool has_predicted_class(const clv_predictions *r) {
-  if (r->loss == CLV_LOSS_MSE || r->outputs->shape.rank != 2 || !outputs_per_row(r)) return false;
-  bool binary = r->loss == CLV_LOSS_BCE || r->loss == CLV_LOSS_BCE_WITH_LOGITS;
+  if (!clv_loss_has_accuracy(r->loss) || r->outputs->shape.rank != 2 || !outputs_per_row(r))
+    return false;
+  bool binary = clv_loss_row_of(r->loss)->task == CLV_TASK_LABELS;
   return !binary || outputs_per_row(r) == 1;
 }
 
 static size_t predicted_class(const clv_predictions *r, size_t row) {
   const float *output = row_outputs(r, row);
-  if (outputs_per_row(r) == 1 && r->loss != CLV_LOSS_CROSS_ENTROPY && r->loss != CLV_LOSS_NLL)
+  if (outputs_per_row(r) == 1 && clv_loss_row_of(r->loss)->task == CLV_TASK_LABELS)
     return clv_is_positive(r->loss, output[0]);
   return clv_argmax_row(output, outputs_per_row(r));
 }

@@ -23,7 +23,7 @@ static clv_code record_evaluation(clv_run *r, const char *what, const clv_step_r
   CLV_AUTO(clv_run_scores_free) clv_run_scores scores;
   bool known = clv_run_has_accuracy(r);
   double accuracy = known ? clv_step_accuracy(e) : NAN;
-  clv_run_take_scores(r, &scores);
+  clv_run_take_scores(r, strcmp(what, "test") == 0, &scores);
   if (scores.json.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   clv_run_best best = {
       .step = clv_trainer_step_count(r->trainer), .loss = e->loss, .accuracy = accuracy};
@@ -301,7 +301,8 @@ static clv_exit_code finish_training(clv_run *r, clv_err *err) {
       if (clv_run_recover(r, err) != CLV_OK)
         return fail_after_training(r, r->recovery.exit_code, err);
     print_evaluation(r, "test", &e, r->steps.last_epoch, true);
-    if (record_evaluation(r, "test", &e, r->steps.last_epoch, err) != CLV_OK)
+    if (record_evaluation(r, "test", &e, r->steps.last_epoch, err) != CLV_OK ||
+        clv_run_write_worst_records(r, err) != CLV_OK)
       return fail_after_training(r, CLV_EXIT_FAILED, err);
   }
   return CLV_EXIT_OK;

@@ -147,16 +147,14 @@ typedef enum clv_train_crop {
   CLV_TRAIN_CROP_RANDOM_RESIZED,
 } clv_train_crop;
 typedef enum clv_transfer { CLV_TRANSFER_VIA_MASTER, CLV_TRANSFER_DIRECT } clv_transfer;
-typedef enum clv_loss_kind {
-  CLV_LOSS_CROSS_ENTROPY,
-  CLV_LOSS_NLL,
-  CLV_LOSS_MSE,
-  CLV_LOSS_BCE,
-  CLV_LOSS_BCE_WITH_LOGITS,
-  CLV_LOSS_COUNT
-} clv_loss_kind;
 /* Type in which convolutions and linear layers compute. All other ops compute in f32. */
 typedef enum clv_compute { CLV_COMPUTE_F32, CLV_COMPUTE_BF16 } clv_compute;
+
+/* Where the weights of the classes come from. */
+typedef enum clv_class_weighting {
+  CLV_CLASS_WEIGHTS_GIVEN,   /* loss.weight; all 1 if it is not given */
+  CLV_CLASS_WEIGHTS_BALANCED /* from the number of training records of each class */
+} clv_class_weighting;
 
 typedef enum clv_lr_kind { CLV_LR_CONSTANT, CLV_LR_STEP, CLV_LR_COSINE, CLV_LR_LINEAR } clv_lr_kind;
 /* Values are in the order of clv_sched_kind (sched.h). */
@@ -483,6 +481,10 @@ typedef struct clv_session_config {
     clv_number_list weight; /* weight of each class; n = 0: all 1 */
     double ignore_index;    /* label that the loss ignores, a whole number */
     double label_smoothing;
+    double beta, delta, quantile, gamma; /* of smooth_l1, huber, quantile and focal */
+    double specificity;                  /* specificity at which the score sensitivity is */
+    clv_class_weighting class_weights;
+    clv_config_pos class_weights_pos;
     clv_config_pos scores_pos;
     clv_text_list scores; /* scores that evaluations report in addition to loss and accuracy */
     char *at;

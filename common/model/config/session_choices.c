@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checks the keys by which a run chooses from its validations: checkpoint.best and
- * train.early_stopping (clv_session_check_choices).
+ * Checks the scores of a session: those of loss.scores go with the loss (clv_session_check_scores),
+ * and validations have those by which checkpoint.best and train.early_stopping choose
+ * (clv_session_check_choices).
  */
 #include <stdio.h>
 #include <string.h>
@@ -35,9 +36,9 @@ static clv_code check_choice(const clv_session_config *c, const choice *k, clv_e
   if (!(c->data.validation_fraction > 0))
     return clv_session_fail_at(
         c, k->pos, err, "%s needs validations: set data.validation.fraction, as in 0.1", k->key);
-  if (k->metric == CLV_BEST_ACCURACY && c->loss.kind == CLV_LOSS_MSE)
-    return clv_session_fail_at(c, k->pos, err, "mse has no accuracy: set %s: validation.loss",
-                               k->key);
+  if (k->metric == CLV_BEST_ACCURACY && !clv_loss_has_accuracy(c->loss.kind))
+    return clv_session_fail_at(c, k->pos, err, "%s has no accuracy: set %s: validation.loss",
+                               clv_loss_name(c->loss.kind), k->key);
   return check_score_is_listed(c, k, err);
 }
 
@@ -60,4 +61,26 @@ clv_code clv_session_check_choices(clv_session_config *c, clv_err *err) {
                              c->train.early_stopping.score_pos}};
   for (size_t i = 0; i < CLV_COUNT(choices); i++) CLV_TRY(check_choice(c, &choices[i], err));
   return set_mode(c, err);
+}
+
+/* Returns the score of loss.scores at `i`; the schema has checked its name. */
+static clv_score_kind score_of(const clv_session_config *c, size_t i) {
+  int k = 0;
+  while (k < CLV_SCORE_KINDS - 1 && strcmp(c->loss.scores.items[i], clv_score_names[k]) != 0) k++;
+  return (clv_score_kind)k;
+}
+
+clv_code clv_session_check_scores(const clv_session_config *c, clv_err *err) {
+  unsigned task = clv_loss_row_of(c->loss.kind)->task;
+  char names[160];
+  /* one output of yes or no is two classes, and only the model says how many outputs there are */
+  if (task == CLV_TASK_LABELS) task |= CLV_TASK_CLASSES;
+  for (size_t i = 0; i < c->loss.scores.n; i++) {
+    if (clv_score_tasks(score_of(c, i)) & task) continue;
+    clv_score_names_of((clv_task)(task & ~(unsigned)CLV_TASK_LABELS), names, sizeof names);
+    return clv_session_fail_at(c, c->loss.scores_pos, err,
+                               "loss.scores: %s does not go with %s, whose scores are %s",
+                               c->loss.scores.items[i], clv_loss_name(c->loss.kind), names);
+  }
+  return CLV_OK;
 }

@@ -45,8 +45,7 @@ static const char *const head_names[] = {"", "none", "sequence", "token", "maske
 static const char *const parallel_names[] = {"", "columns", "rows", NULL};
 static const char *const transfer_names[] = {"via_master", "direct", NULL};
 static const char *const decay_names[] = {"all", "weights", NULL};
-static const char *const loss_names[] = {"cross_entropy",   "nll", "mse", "bce",
-                                         "bce_with_logits", NULL};
+static const char *const class_weights_names[] = {"", "balanced", NULL};
 static const char *const optimizer_names[] = {
 #define CLV_OPTIMIZER(NAME, name, ...) #name,
 #include "common/base/settings/optimizers.def"
@@ -68,7 +67,6 @@ static const char *const home_names[] = {"", "end", "always", "never", NULL};
 static const char *const window_words[] = {"auto", "textbook", NULL};
 
 _Static_assert(sizeof(clv_loss_kind) == sizeof(int), "enums are stored as int");
-_Static_assert(sizeof loss_names / sizeof loss_names[0] == CLV_LOSS_COUNT + 1, "each has a name");
 _Static_assert(offsetof(clv_remote_spec, name) == sizeof(clv_config_pos), "see schema_int.h");
 
 /* Rows that describe the keys of a layer, used for model.layers and for stages[].layers. */
@@ -474,23 +472,43 @@ static const clv_row rows[] = {
 
     {.path = "loss", .kind = CLV_ROW_SECTION, .pos_offset = AT(loss.pos), .required = true,
      .doc = "The loss; labels stay where it is computed."},
-    {.path = "loss.kind", .kind = CLV_ROW_ENUM, .offset = AT(loss.kind), .names = loss_names,
+    {.path = "loss.kind", .kind = CLV_ROW_ENUM, .offset = AT(loss.kind), .names = clv_loss_names,
      .required = true, .sample = "cross_entropy",
-     .doc = "The loss function, with the formula of PyTorch."},
+     .doc = "The loss function, with the formula of PyTorch. For numbers mse, smooth_l1, huber, quantile, or "
+            "poisson for counts (the output is the logarithm of the rate); for classes cross_entropy, focal or "
+            "nll; for yes or no bce and bce_with_logits."},
     {.path = "loss.weight", .kind = CLV_ROW_NUMBERS, .offset = AT(loss.weight),
      .pos_offset = AT(loss.options_pos), .max = 128, .high = 1e30, .is_commented_out = true, .sample = "[1, 2.5]",
-     .doc = "For cross_entropy: a weight for each class; all 1 unless given."},
+     .doc = "For cross_entropy and focal: a weight for each class; all 1 unless given."},
+    {.path = "loss.class_weights", .kind = CLV_ROW_ENUM, .offset = AT(loss.class_weights),
+     .pos_offset = AT(loss.class_weights_pos), .names = class_weights_names, .is_commented_out = true,
+     .sample = "balanced",
+     .doc = "In place of weight: balanced gives a class n / (classes * n_class), as in scikit-learn, with the n "
+            "labels of the training records alone."},
     {.path = "loss.ignore_index", .kind = CLV_ROW_NUMBER, .offset = AT(loss.ignore_index),
      .pos_offset = AT(loss.ignore_pos), .low = -2147483647, .high = 2147483647, .default_text = "-100",
-     .doc = "For cross_entropy: positions with this label do not count."},
+     .doc = "For cross_entropy and focal: positions with this label do not count."},
     {.path = "loss.label_smoothing", .kind = CLV_ROW_NUMBER, .offset = AT(loss.label_smoothing),
      .high = 1, .default_text = "0",
      .doc = "For cross_entropy: share of each label that is spread equally over all classes."},
+    {.path = "loss.beta", .kind = CLV_ROW_NUMBER, .offset = AT(loss.beta), .high = 1e6, .default_text = "1",
+     .doc = "For smooth_l1: the error up to which the loss is a square."},
+    {.path = "loss.delta", .kind = CLV_ROW_NUMBER, .offset = AT(loss.delta), .low = 1e-6, .high = 1e6,
+     .default_text = "1", .doc = "For huber: the error up to which the loss is a square."},
+    {.path = "loss.quantile", .kind = CLV_ROW_NUMBER, .offset = AT(loss.quantile), .high = 1,
+     .default_text = "0.5", .doc = "For quantile: the quantile that is predicted; 0.5 is the median."},
+    {.path = "loss.gamma", .kind = CLV_ROW_NUMBER, .offset = AT(loss.gamma), .high = 100,
+     .default_text = "2",
+     .doc = "For focal: exponent of 1 - p, by which places that are right count less; 0 is cross_entropy."},
     {.path = "loss.scores", .kind = CLV_ROW_TEXTS, .offset = AT(loss.scores),
      .pos_offset = AT(loss.scores_pos), .max = CLV_SCORE_KINDS, .names = clv_score_names, .is_commented_out = true,
      .sample = "[f1, auc]",
      .doc = "Scores that evaluations report in addition to loss and accuracy, with "
             "scikit-learn's definitions."},
+    {.path = "loss.specificity", .kind = CLV_ROW_NUMBER, .offset = AT(loss.specificity), .high = 1,
+     .default_text = "0.9",
+     .doc = "For the score sensitivity: the least specificity (share of the negatives that are not taken "
+            "for positive) of the threshold at which it is the largest."},
     {.path = "loss.at", .kind = CLV_ROW_TEXT, .offset = AT(loss.at), .pos_offset = AT(loss.at_pos),
      .format = CLV_FORMAT_NAME, .default_text = "master",
      .doc = "Node that computes the loss; a worker only with privacy.labels_leave: true."},
@@ -784,7 +802,7 @@ bool clv_session_key_changes_records(const char *key) {
   return false;
 }
 
-const char *clv_loss_name(clv_loss_kind kind) { return loss_names[kind]; }
+const char *clv_loss_name(clv_loss_kind kind) { return clv_loss_names[kind]; }
 const char *clv_best_metric_name(clv_best_metric metric) { return best_names[metric]; }
 
 bool clv_best_metric_is_largest(clv_best_metric metric) {

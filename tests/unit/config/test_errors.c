@@ -251,7 +251,8 @@ static void unknown_enum_values_are_refused(void **state) {
   assert_edit_refused(
       "kind: cross_entropy", "kind: crossentropy",
       "/etc/cleave/s.yaml:14:14: 'loss.kind' must be one of cross_entropy, nll, mse, bce, "
-      "bce_with_logits, got 'crossentropy', did you mean 'cross_entropy'?");
+      "bce_with_logits, smooth_l1, huber, quantile, poisson, focal, got 'crossentropy', did you "
+      "mean 'cross_entropy'?");
   assert_edit_refused(
       "kind: sgd", "kind: rmspop",
       "/etc/cleave/s.yaml:15:38: 'train.optimizer.kind' must be one of sgd, adam, adamw, "
@@ -381,8 +382,21 @@ static void unknown_workers_and_bad_privacy_are_refused(void **state) {
       "leave the master: put it at master, or set privacy.raw_input_leaves: true");
   assert_edit_refused(
       "loss: {kind: cross_entropy}", "loss: {kind: nll, label_smoothing: 0.1}",
-      "/etc/cleave/s.yaml:14:1: loss.weight, loss.ignore_index and loss.label_smoothing "
-      "need cross_entropy");
+      "/etc/cleave/s.yaml:14:1: loss.label_smoothing goes with cross_entropy, and not with nll: "
+      "remove it");
+  assert_edit_refused("loss: {kind: cross_entropy}", "loss: {kind: smooth_l1, delta: 2}",
+                      "/etc/cleave/s.yaml:14:1: loss.delta goes with huber, and not with "
+                      "smooth_l1: remove it");
+  assert_edit_refused("loss: {kind: cross_entropy}", "loss: {kind: bce, class_weights: balanced}",
+                      "/etc/cleave/s.yaml:14:1: loss.class_weights goes with cross_entropy and "
+                      "focal, and not with bce: remove it");
+  assert_edit_refused("loss: {kind: cross_entropy}", "loss: {kind: mse, scores: [mae, f1]}",
+                      "/etc/cleave/s.yaml:14:19: loss.scores: f1 does not go with mse, whose "
+                      "scores are mae, rmse and r2");
+  assert_edit_refused("loss: {kind: cross_entropy}",
+                      "loss: {kind: focal, weight: [1, 2], class_weights: balanced}",
+                      "/etc/cleave/s.yaml:14:52: loss.class_weights and loss.weight exclude each "
+                      "other: leave one out");
   assert_edit_refused("loss: {kind: cross_entropy}",
                       "loss: {kind: cross_entropy, ignore_index: 0.5}",
                       "/etc/cleave/s.yaml:14:43: 'loss.ignore_index' must be a whole number");
@@ -541,7 +555,8 @@ static void inconsistent_best_checkpoint_is_refused(void **state) {
       "checkpoint.best=loss",
       "--set checkpoint.best=loss: 'checkpoint.best' must be one of validation.loss, "
       "validation.accuracy, validation.f1_micro, validation.f1_macro, validation.auc, "
-      "validation.perplexity, got 'loss'");
+      "validation.perplexity, validation.average_precision, validation.sensitivity, "
+      "validation.ece, validation.mae, validation.rmse, validation.r2, got 'loss'");
 }
 
 static void early_stopping_without_its_score_is_refused(void **state) {
