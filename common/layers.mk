@@ -198,9 +198,12 @@ $(call layer, master/watch, $(ENGINE) common/base/metrics common/base/http maste
 $(call layer, master/run, $(ENGINE) common/model/hf master/data master/report master/score master/history master/api \
   master/checkpoints master/plan master/egress master/train master/watch)
 
+# the page of `report`: reads run folders, writes one HTML file; cannot reach the network
+$(call layer, master/page, common/base/json common/base/tensor common/base/settings common/model/config common/model/weights master/egress)
+
 # cleave-master: its commands
 $(call program, master, $(ENGINE) master/tokens master/documents master/data master/report master/history master/api \
-  master/plan master/egress master/train master/watch master/run)
+  master/plan master/page master/egress master/train master/watch master/run)
 
 # the rented side: the worker's files and its service
 $(call storey, worker, master)

@@ -63,6 +63,10 @@ static const clv_cli_command commands[] = {
     {.name = "egress", .args = "RUN", .run = clv_cmd_egress,
      .doc = "report the tensors that left in a run: to which worker, when, how much, by which policy",
      .paragraphs = "With --html it prints one page without links, to print or to send."},
+    {.name = "report", .args = "RUN...", .run = clv_cmd_report,
+     .doc = "write one HTML page of a run, or of several beside each other",
+     .paragraphs = "Curves, scores, confusion, ROC, calibration, the records with the largest losses by id, time, what "
+             "left and to whom, recoveries. The page loads nothing, and only you may read the file."},
     {.name = "export", .args = "RUN", .run = clv_cmd_export,
      .doc = "write the trained weights of a run for other programs",
      .paragraphs = "--adapters writes a folder that peft opens; --merge writes weights with the adapters merged; "
@@ -132,9 +136,10 @@ static const clv_cli_option options[] = {
     {.name = "format", .kind = CLV_CLI_CHOICE, .arg = "FORMAT", .choices = record_formats,
      .commands = "predict", .offset = AT(run.format),
      .doc = "format of the predictions (default: by the file's extension, or npy)"},
-    {.name = "output", .kind = CLV_CLI_TEXT, .arg = "FILE", .commands = "predict, plan",
+    {.name = "output", .kind = CLV_CLI_TEXT, .arg = "FILE", .commands = "predict, plan, report",
      .offset = AT(run.out),
-     .doc = "predict: file for the predictions; plan --schedule: file for the instructions"},
+     .doc = "predict: file for the predictions; plan --schedule: file for the instructions; report: the page "
+            "(default: report.html)"},
     {.name = "schedule", .kind = CLV_CLI_FLAG, .commands = "plan", .offset = AT(run.schedule),
      .doc = "draw what each node does in a step"},
     {.name = "ask", .kind = CLV_CLI_FLAG, .commands = "plan", .offset = AT(run.asks_workers),

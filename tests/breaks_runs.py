@@ -72,6 +72,18 @@ of("master/score/score.c", SCORES,
    rates_are_logarithms=("static double add_numbers(", "s->o.outputs == CLV_SCORE_LOG_NUMBERS", "false"))
 of("common/model/config/session_choices.c", "tests/unit/config/test_errors",
    any_score_goes_with_any_loss=("clv_code clv_session_check_scores(", "if (clv_score_tasks(score_of(c, i)) & task) continue;", "continue;"))
+PAGE = "tests/unit/page/test_page"
+of("master/page/html.c", PAGE,
+   a_page_has_the_tags_of_a_run=("static const char *entity_of(", "return \"&lt;\";", "return NULL;"),
+   text_may_turn_around=("static bool can_alter_display(", "(c >= 0x2028 && c <= 0x202e)", "c == 0x2028"))
+of("master/page/page.c", PAGE,
+   a_page_may_load_anything=("static clv_code put_head(", "default-src 'none'; ", ""),
+   intervals_are_not_shown=("static void put_value_cell(", "if (i && !isnan(i->low))", "if (false)"))
+of("master/page/run_files.c", PAGE,
+   a_line_that_is_being_written_is_read=("static clv_code read_lines(", "if (line[n - 1] != '\\n') break;", ""),
+   each_point_of_a_curve_is_drawn=("void page_series_add(", "|| s->seen++ % s->skip", ""))
+of("master/page/score_lines.c", PAGE,
+   a_test_is_a_validation=("clv_code page_read_evaluation(", "strcmp(l.event, \"validation\") == 0", "l.event[0] != 'e'"))
 KEPT = "tests/net/operations/test_kept_checkpoints.py"
 of("master/train/save.c", KEPT,
    kept_files_are_not_removed=("clv_code clv_trainer_prune(", "remove_kept_files, t, err);", "NULL, NULL, err);"),
