@@ -131,6 +131,8 @@ static const clv_cli_option options[] = {
      .doc = "remove files at workers that no checkpoint of the run lists any more"},
     {.name = "checkpoint", .kind = CLV_CLI_TEXT, .arg = "N|latest|best", .commands = "eval, predict, export",
      .offset = AT(run.checkpoint), .doc = "checkpoint of step N, the newest (default), or the best one"},
+    {.name = "probabilities", .kind = CLV_CLI_FLAG, .commands = "predict", .offset = AT(run.probabilities),
+     .doc = "write probabilities of the classes in place of the model's outputs"},
     {.name = "intervals", .kind = CLV_CLI_FLAG, .commands = "eval", .offset = AT(run.intervals),
      .doc = "add to accuracy and scores an interval of 95 %, by the bootstrap over the records"},
     {.name = "format", .kind = CLV_CLI_CHOICE, .arg = "FORMAT", .choices = record_formats,

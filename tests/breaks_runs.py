@@ -72,6 +72,9 @@ of("master/score/score.c", SCORES,
    rates_are_logarithms=("static double add_numbers(", "s->o.outputs == CLV_SCORE_LOG_NUMBERS", "false"))
 of("common/model/config/session_choices.c", "tests/unit/config/test_errors",
    any_score_goes_with_any_loss=("clv_code clv_session_check_scores(", "if (clv_score_tasks(score_of(c, i)) & task) continue;", "continue;"))
+of("master/run/run_predictions.c", "tests/unit/run/test_records",
+   others_may_read_predictions=("static clv_code write_lines(", "O_TRUNC | O_CLOEXEC, 0600", "O_TRUNC | O_CLOEXEC, 0644"),
+   large_outputs_have_no_probability=("static void softmax_row(", "top = fmax(top, (double)x[k])", "top = 0"))
 PAGE = "tests/unit/page/test_page"
 of("master/page/html.c", PAGE,
    a_page_has_the_tags_of_a_run=("static const char *entity_of(", "return \"&lt;\";", "return NULL;"),

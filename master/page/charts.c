@@ -8,7 +8,7 @@
 #include "master/page/page_int.h"
 
 /* Extents of a chart in its own units. */
-enum { WIDTH = 560, HEIGHT = 260, LEFT = 56, RIGHT = 12, TOP = 10, BOTTOM = 34, TICKS = 4 };
+enum { WIDTH = 460, HEIGHT = 250, LEFT = 54, RIGHT = 16, TOP = 10, BOTTOM = 38, TICKS = 4 };
 
 typedef struct range {
   double low, high;
@@ -41,9 +41,12 @@ static double place_y(const range *r, double v) {
   return HEIGHT - BOTTOM - (v - r->low) / (r->high - r->low) * (HEIGHT - TOP - BOTTOM);
 }
 
-static void put_axes(clv_bytes *out, const range *x, const range *y, const char *x_name) {
+/* Steps have whole numbers at their ticks. */
+static void put_axes(clv_bytes *out, const range *x, const range *y, const char *x_name,
+                     bool is_unit) {
   for (int i = 0; i <= TICKS; i++) {
     double vx = x->low + (x->high - x->low) * i / TICKS;
+    if (!is_unit) vx = floor(vx + 0.5);
     double vy = y->low + (y->high - y->low) * i / TICKS, at = place_y(y, vy);
     clv_bytes_printf(out, "<line class=\"g\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/>", LEFT,
                      WIDTH - RIGHT, at, at);
@@ -79,7 +82,7 @@ void page_put_chart(clv_bytes *out, const char *title, const char *x_name, const
   clv_bytes_printf(out, "<svg viewBox=\"0 0 %d %d\" role=\"img\"><title>", WIDTH, HEIGHT);
   page_put(out, title);
   clv_bytes_puts(out, "</title>");
-  put_axes(out, &x, &y, x_name);
+  put_axes(out, &x, &y, x_name, is_unit);
   if (is_unit)
     clv_bytes_printf(out, "<line class=\"d\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>",
                      place_x(&x, 0), place_y(&y, 0), place_x(&x, 1), place_y(&y, 1));

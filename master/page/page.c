@@ -25,7 +25,8 @@ static const char style[] =
     ".note{background:var(--note);padding:.6em .9em;border-left:4px solid var(--1)}"
     ".grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,420px),1fr));gap:1em}"
     ".run{min-width:0}figure{margin:0;min-width:0}figcaption{font-weight:600}"
-    "figure>svg{width:100%;height:auto}svg text{font:12px sans-serif;fill:var(--dim)}"
+    "figure>svg{width:100%;max-width:600px;height:auto}svg text{font:13px "
+    "sans-serif;fill:var(--dim)}"
     ".g{stroke:var(--line)}.d{stroke:var(--dim);stroke-dasharray:4 4}"
     ".c{fill:none;stroke-width:2}.legend{margin:.2em 0;color:var(--dim)}"
     ".k{display:inline-block;margin-right:1em;overflow-wrap:anywhere}.k svg{width:.8em;height:.8em}"
@@ -42,7 +43,11 @@ static const char style[] =
 
 /* ---- small parts ----------------------------------------------------------------------------- */
 
-static const char *name_of(const page_run *r) { return r->record.name[0] ? r->record.name : "run"; }
+/* Returns the name of the run's folder, which tells runs of one session apart. */
+static const char *name_of(const page_run *r) {
+  const char *slash = strrchr(r->folder, '/');
+  return slash && slash[1] ? slash + 1 : r->folder;
+}
 
 static void put_row(clv_bytes *out, const char *key, const char *value) {
   clv_bytes_puts(out, "<tr><th>");
@@ -138,10 +143,10 @@ static void put_scores(clv_bytes *out, const page_run *runs, size_t n) {
 
 static void put_curves(clv_bytes *out, const page_run *runs, size_t n) {
   page_curve loss[2 * CLV_PAGE_MAX_RUNS], accuracy[CLV_PAGE_MAX_RUNS];
-  char names[2 * CLV_PAGE_MAX_RUNS][CLV_RECORD_NAME + 16];
+  char names[2 * CLV_PAGE_MAX_RUNS][288];
   for (size_t k = 0; k < n; k++) {
-    snprintf(names[2 * k], sizeof names[0], "%s, training", name_of(&runs[k]));
-    snprintf(names[2 * k + 1], sizeof names[0], "%s, validation", name_of(&runs[k]));
+    snprintf(names[2 * k], sizeof names[0], "%.256s, training", name_of(&runs[k]));
+    snprintf(names[2 * k + 1], sizeof names[0], "%.256s, validation", name_of(&runs[k]));
     loss[2 * k] = (page_curve){names[2 * k], &runs[k].train_loss, (int)(2 * k) % COLORS};
     loss[2 * k + 1] =
         (page_curve){names[2 * k + 1], &runs[k].validation_loss, (int)(2 * k + 1) % COLORS};
@@ -343,6 +348,7 @@ static void put_environment(clv_bytes *out, const page_run *r) {
   clv_bytes_printf(&command, "cleave-master train %s", r->record.session_path);
   clv_bytes_puts(out, "<div class=\"wide\"><table>");
   put_row(out, "command", command.data ? command.data : "");
+  put_row(out, "name of the session", r->record.name);
   put_row(out, "folder", r->folder);
   put_row(out, "SHA-256 of the session, with the run's secret", r->record.config_sha256);
   put_row(out, "version of this page", CLV_VERSION);

@@ -65,7 +65,7 @@ typedef struct page_run {
   page_scores test, intervals;
   page_worst worst[PAGE_MAX_WORST];
   size_t n_worst;
-  uint64_t n_steps, n_pace; /* lines of metrics.jsonl and of pace.jsonl */
+  uint64_t n_steps, n_pace;                   /* lines of metrics.jsonl and of pace.jsonl */
   double wait_share, up, down, samples_per_s; /* sums over the steps of pace.jsonl */
   clv_bytes session; /* the session without paths, addresses and the seed; empty: not known */
 } page_run;

@@ -558,14 +558,23 @@ typedef enum clv_predictions_format {
 } clv_predictions_format;
 
 typedef struct clv_predictions {
-  const clv_tensor *outputs; /* [rows, ...] f32 */
+  const clv_tensor *outputs; /* [rows, ...] f32, from which classes are computed */
+  /* written in place of outputs, of their shape; NULL: outputs are */
+  const clv_tensor *probabilities;
   const clv_dataset *data;
   const uint32_t *index; /* [rows] record of `data` that each row belongs to */
   const clv_classes *classes;
   clv_loss_kind loss; /* decides how a class is computed from outputs */
 } clv_predictions;
 
-/* Writes predictions to the file `path`. Format npy: writes class names, if any, to PATH.json. */
+/* Computes the probabilities of outputs [rows, ...]: softmax over the last dimension, e^x of
+ * log-probabilities, or the logistic function. CLV_INVALID: the loss is of numbers, which have
+ * none.
+ */
+clv_code clv_predictions_probabilities(const clv_tensor *outputs, clv_loss_kind loss,
+                                       clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
+/* Writes predictions to the file `path`, readable by its owner only. Format npy: writes ids and
+ * class names, if any, to PATH.json. */
 clv_code clv_predictions_write(const clv_predictions *r, clv_predictions_format format,
                                const char *path, clv_err *err) CLV_USE_RESULT;
 

@@ -88,7 +88,7 @@ static void page_has_what_the_run_has(void **state) {
   HAS(page, "This page shows records");
   HAS(page, "<th>auc</th><td class=\"n\">0.875<br><small>0.875 (0.8125 to 0.9375), step 2</small>");
   HAS(page, "<th>f1_macro</th><td class=\"n\">0.6</td>");
-  HAS(page, "<polyline class=\"c c0\" points=\"56.0,10.0 548.0,226.0\"/>"); /* loss 2.5 to 1.5 */
+  HAS(page, "<polyline class=\"c c0\" points=\"54.0,10.0 444.0,212.0\"/>"); /* loss 2.5 to 1.5 */
   HAS(page, "<th>ill</th><td class=\"n\">3</td><td class=\"n\">4</td>");
   HAS(page, "ROC");
   HAS(page, "Calibration");
