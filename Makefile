@@ -234,6 +234,10 @@ clean:
 
 # From the flags above, for editors; a public program includes <cleave.h> as it stands in the tree.
 C_FILES = $(sort $(shell git ls-files --cached --others --exclude-standard '*.c'))
+##+ report-look      a report in a headless browser (chromium): 400 and 1,400 pixels, light, dark,
+#printed
+report-look: $(BINARIES)
+	$(Q)$(PYTHON) tests/e2e/report_look.py --out $(OUT)
 ##+ compile_commands.json how each C file is compiled, for editors
 compile_commands.json: FORCE
 	$(Q)$(MAKE) --no-print-directory -s print-commands | tests/compile-commands > $@.tmp && mv $@.tmp $@

@@ -152,7 +152,7 @@ OUT_OF_REACH_master/seal := grpc microhttpd $(SOCKETS)
 $(call layer, master/seal,, openssl, -lcrypto)
 
 # scores: accuracy, F1, AUC, confusion matrix, perplexity
-$(call layer, master/score)
+$(call layer, master/score, common/base/settings)
 
 # run folders: locks and states of runs; the commands `runs`, `log` and `stop`
 $(call layer, master/history, common/base/tensor common/model/weights master/report)
@@ -199,9 +199,12 @@ $(call layer, master/watch, $(ENGINE) common/base/metrics common/base/http maste
 $(call layer, master/run, $(ENGINE) common/model/hf master/data master/report master/score master/history master/api \
   master/checkpoints master/plan master/egress master/train master/watch)
 
+# the page of `report`: reads run folders, writes one HTML file; cannot reach the network
+$(call layer, master/page, common/base/json common/base/tensor common/base/settings common/model/config common/model/weights master/egress)
+
 # cleave-master: its commands
 $(call program, master, $(ENGINE) master/tokens master/documents master/data master/report master/history master/api \
-  master/plan master/egress master/train master/watch master/run)
+  master/plan master/page master/egress master/train master/watch master/run)
 
 # the rented side: the worker's files and its service
 $(call storey, worker, master)

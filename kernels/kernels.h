@@ -96,10 +96,12 @@ typedef struct clv_attrs {
   double min, max;
   double min_val, max_val; /* of hardtanh: least and largest output */
   double alpha;            /* of elu: factor of e^x - 1 */
-  double beta;             /* of softplus: factor of the input */
+  /* of softplus: factor of the input; of smooth_l1 and huber: error up to which the loss is a
+   * square */
+  double beta;
   /* of softplus: beta x above which y is x; of where: condition above which y is input 1 */
   double threshold;
-  double exponent;        /* of pow */
+  double exponent;        /* of pow, and of focal */
   double init;            /* of prelu: initial weight */
   int64_t num_parameters; /* of prelu: 1, or the number of channels */
   /* extents of the output, of adaptive pools (output_size) and of upsampling (size); 0: not

@@ -56,6 +56,7 @@ int clv_cmd_runs(void *args);
 int clv_cmd_log(void *args);
 int clv_cmd_stop(void *args);
 int clv_cmd_egress(void *args);
+int clv_cmd_report(void *args);
 
 /* export.c */
 int clv_cmd_export(void *args);

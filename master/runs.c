@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The commands on finished and running runs: runs, log, stop and egress.
+ * The commands on finished and running runs: runs, log, stop, egress and report.
  */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "master/egress/egress.h"
 #include "master/history/history.h"
 #include "master/master_int.h"
+#include "master/page/page.h"
 
 static int ended(clv_code code, int outcome, const clv_err *err) {
   return code == CLV_OK ? outcome : clv_exit_report(CLV_EXIT_FAILED, err);
@@ -55,6 +57,48 @@ int clv_cmd_egress(void *args) {
   if (code == CLV_OK)
     code = clv_egress_write_page(&book, folder, a->run.json ? CLV_EGRESS_JSON : form, &page, &err);
   if (code == CLV_OK) fputs(page.data, stdout);
+  return ended(code, CLV_EXIT_OK, &err);
+}
+
+/* ---- report ---------------------------------------------------------------------------------- */
+
+typedef struct folder_list {
+  char *items[CLV_PAGE_MAX_RUNS];
+  size_t n;
+} folder_list;
+
+static void free_folders(folder_list *l) {
+  for (size_t i = 0; i < l->n; i++) free(l->items[i]);
+}
+
+static clv_code find_folders(const clv_master_arguments *a, folder_list *ret, clv_err *err) {
+  if (a->line.n_words > CLV_PAGE_MAX_RUNS)
+    return clv_fail(err, CLV_INVALID, "%zu runs on one page, at most %d: leave some out",
+                    a->line.n_words, CLV_PAGE_MAX_RUNS);
+  for (; ret->n < a->line.n_words; ret->n++)
+    CLV_TRY(clv_history_find(a->line.words[ret->n], &ret->items[ret->n], err));
+  return CLV_OK;
+}
+
+static clv_code write_report(const clv_master_arguments *a, const char *path, clv_bytes *page,
+                             clv_err *err) {
+  CLV_AUTO(free_folders) folder_list folders = {.n = 0};
+  CLV_TRY(find_folders(a, &folders, err));
+  CLV_TRY(clv_page_write((const char *const *)folders.items, folders.n, page, err));
+  return clv_file_write_durable(path, page->data, page->len, 0600, err);
+}
+
+int clv_cmd_report(void *args) {
+  const clv_master_arguments *a = args;
+  CLV_AUTO(clv_bytes_done) clv_bytes page = {0};
+  const char *path = a->run.out ? a->run.out : "report.html";
+  char size[24];
+  clv_err err;
+  clv_code code = write_report(a, path, &page, &err);
+  if (code == CLV_DATA_LOSS) return clv_exit_report(CLV_EXIT_DATA, &err);
+  if (code == CLV_OK)
+    printf("%s: %s; it shows ids of records and names of classes, and only you may read it\n", path,
+           clv_format_size(page.len, size, sizeof size));
   return ended(code, CLV_EXIT_OK, &err);
 }
 

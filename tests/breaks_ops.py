@@ -124,3 +124,25 @@ of("kernels/cuda/conv_last.cu", "tests/gpu/test_cuda_types conv2d",
 of("kernels/cuda/conv2d.c", "tests/gpu/test_cuda conv_transpose2d",
    a_transposed_pass_is_not_opened=("static clv_code conv_open(", "is_transposed || dx, k->r.d.need_dw", "dx, k->r.d.need_dw"),
    a_transposed_bias_is_of_the_inputs_channels=("static conv_output output_extents(", "&k->r.d.out;", "&k->r.d.in[0];"))
+of("kernels/ops/smooth_l1.c", "tests/ops/test_golden smooth_l1",
+   beta_is_one=("static double smooth_l1_term(", "0.5 * d * d / beta", "0.5 * d * d"))
+of("kernels/ops/huber.c", "tests/ops/test_golden huber",
+   slopes_of_outliers_are_one=("static double huber_dx(", "d > 0 ? delta : d < 0 ? -delta", "d > 0 ? 1 : d < 0 ? -1"))
+of("kernels/ops/quantile.c", "tests/ops/test_golden quantile",
+   each_quantile_is_the_median=("static double quantile_dx(", "x > t ? 1 - p", "x > t ? p"))
+of("kernels/ops/poisson.c", "tests/ops/test_golden poisson",
+   the_output_is_the_rate=("static double poisson_term(", "exp(x) - t * x", "x - t * log(fabs(x))"))
+of("kernels/ops/focal.c", "tests/ops/test_golden focal",
+   right_places_count_alike=("static double focal_term(", "pow(-expm1(-nll), g) * nll", "nll + 0 * g"),
+   the_slope_lacks_a_term=("static double focal_slope(", "return pow(rest, g) + ", "return pow(rest, g); + "))
+of("kernels/cuda/losses.cu", "tests/gpu/test_cuda focal",
+   a_device_forgets_the_exponent=("static __global__ void class_back(", "if (c.exponent > 0)", "if (c.exponent > 99)"))
+of("kernels/cuda/losses.c", "tests/gpu/test_cuda huber",
+   a_device_takes_another_number=("", "NUMBER_LOSS(huber, beta)", "NUMBER_LOSS(huber, p)"))
+of("common/model/models/loss.c", "tests/unit/run/test_train",
+   class_weights_are_not_used=("clv_code clv_session_make_loss_graph(", "if (weights)", "if (weights > 99)"))
+of("master/run/run_class_weights.c", "tests/unit/run/test_train",
+   held_back_records_have_weights=("static clv_code count_labels(", "const clv_subset *rows = &r->data.train_rows;", "clv_subset all = r->data.train_rows; uint32_t ids[24]; for (uint32_t i = 0; i < 24; i++) ids[i] = i; all.index = ids; all.n = 24; const clv_subset *rows = &all;"),
+   other_commands_have_other_weights=("static clv_code recall(", "list.items[c] = stored->loss.weight.items[c];", "list.items[c] = 1;"))
+of("common/model/config/session.c", "tests/unit/config/test_errors",
+   a_key_goes_with_any_loss=("static clv_code check_loss_keys(", "if (!keys[i].is_given ||", "if (true ||"))

@@ -43,6 +43,50 @@ of("master/run/run_recover.c", "tests/net/operations/test_approval.py",
 of("master/run/run_save.c", "tests/unit/run/test_best",
    a_checkpoint_may_take_all_the_time=("uint64_t clv_checkpoint_interval_ns(", "CLV_MAX(interval, MIN_INTERVAL_NS)", "MIN_INTERVAL_NS"),
    a_slow_first_round_is_usual=("void clv_checkpoint_note_round(", "if (s->n_rounds++ < FIRST_ROUNDS) return;", "s->n_rounds++;"))
+of("master/run/run_stop_early.c", "tests/unit/run/test_best",
+   any_gain_is_an_improvement=("static bool is_improvement(", "gain > c->early_stopping.min_delta", "gain > 0"),
+   what_is_not_finite_improves=("static bool is_improvement(", "if (!isfinite(value)) return false;", ""),
+   the_count_of_another_score_goes_on=("void clv_stopping_count(", "if (s->score != score) *s = (clv_stopping){.score = score};", "s->score = score;"))
+of("master/run/run_save.c", "tests/unit/run/test_train",
+   early_stopping_counts_from_0_when_resumed=("static clv_train_position find_position(", ".stopping = r->steps.stopping", ".stopping = {0}"))
+of("master/run/run_train.c", "tests/unit/run/test_train",
+   nothing_stops_early=("clv_code clv_run_loop(", "!clv_stopping_is_over(&r->steps.stopping, &r->config->train)", "true"))
+of("master/train/save.c", "tests/unit/run/test_best",
+   counts_with_other_text_are_taken=("bool clv_stopping_parse(", "|| strcmp(text, again) != 0", ""))
+of("common/model/config/session_choices.c", "tests/unit/config/test_errors",
+   a_score_that_no_evaluation_has_chooses=("static clv_code check_choice(", "return check_score_is_listed(c, k, err);", "return CLV_OK;"))
+SCORES = "tests/unit/score/test_score"
+of("master/score/ranks.c", SCORES,
+   equal_probabilities_are_ordered=("static size_t count_tie(", "compare_p(p, p_of(k, order[at])) == 0", "ret->all == 0"),
+   precision_is_that_of_the_end=("static void pass_tie(", "v->hits / (v->hits + v->false_hits)", "v->own / (v->own + v->rest)"),
+   any_specificity_will_do=("static void pass_tie(", "if ((v->rest - v->false_hits) / v->rest >= specificity)", ""))
+of("master/score/values.c", SCORES,
+   an_edge_belongs_to_the_bin_above=("static void compute_ece(", "fabs((double)r->bins[b].right - r->bins[b].sum)", "((double)r->bins[b].right - r->bins[b].sum)"),
+   columns_are_averaged_before_the_root=("static void compute_number_values(", "root += sqrt(m.square / m.n);", "root += m.square / m.n;"),
+   all_labels_right_is_some_right=("static uint64_t count_again(", "s->bits ? same == classes", "s->bits ? same > 0"))
+of("master/score/intervals.c", SCORES,
+   a_sample_is_of_half_the_records=("static void draw_sample(", "b->times[(uint64_t)word[i % 4] * s->n_records >> 32]++;", "if (i % 4 == 0) b->times[(uint64_t)word[i % 4] * s->n_records >> 32]++;"),
+   an_interval_is_of_half_the_samples=("static const double LOW", "LOW = 0.025, HIGH = 0.975", "LOW = 0.25, HIGH = 0.75"))
+of("master/score/score.c", SCORES,
+   the_last_records_are_the_worst=("static void note_worst(", "s->worst[at - 1].loss < loss", "at == CLV_SCORE_WORST"),
+   rates_are_logarithms=("static double add_numbers(", "s->o.outputs == CLV_SCORE_LOG_NUMBERS", "false"))
+of("common/model/config/session_choices.c", "tests/unit/config/test_errors",
+   any_score_goes_with_any_loss=("clv_code clv_session_check_scores(", "if (clv_score_tasks(score_of(c, i)) & task) continue;", "continue;"))
+of("master/run/run_predictions.c", "tests/unit/run/test_records",
+   others_may_read_predictions=("static clv_code write_lines(", "O_TRUNC | O_CLOEXEC, 0600", "O_TRUNC | O_CLOEXEC, 0644"),
+   large_outputs_have_no_probability=("static void softmax_row(", "top = fmax(top, (double)x[k])", "top = 0"))
+PAGE = "tests/unit/page/test_page"
+of("master/page/html.c", PAGE,
+   a_page_has_the_tags_of_a_run=("static const char *entity_of(", "return \"&lt;\";", "return NULL;"),
+   text_may_turn_around=("static bool can_alter_display(", "(c >= 0x2028 && c <= 0x202e)", "c == 0x2028"))
+of("master/page/page.c", PAGE,
+   a_page_may_load_anything=("static clv_code put_head(", "default-src 'none'; ", ""),
+   intervals_are_not_shown=("static void put_value_cell(", "if (i && !isnan(i->low))", "if (false)"))
+of("master/page/run_files.c", PAGE,
+   a_line_that_is_being_written_is_read=("static clv_code read_lines(", "if (line[n - 1] != '\\n') break;", ""),
+   each_point_of_a_curve_is_drawn=("void page_series_add(", "|| s->seen++ % s->skip", ""))
+of("master/page/score_lines.c", PAGE,
+   a_test_is_a_validation=("clv_code page_read_evaluation(", "strcmp(l.event, \"validation\") == 0", "l.event[0] != 'e'"))
 KEPT = "tests/net/operations/test_kept_checkpoints.py"
 of("master/train/save.c", KEPT,
    kept_files_are_not_removed=("clv_code clv_trainer_prune(", "remove_kept_files, t, err);", "NULL, NULL, err);"),

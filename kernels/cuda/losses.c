@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* ---- cross_entropy, nll ---------------------------------------------------------------------- */
+/* ---- cross_entropy, nll, focal --------------------------------------------------------------- */
 
 static size_t count_rows(const cuda_kernel *k) {
   const clv_shape *x = &k->r.d.in[0];
@@ -13,7 +13,7 @@ static size_t count_rows(const cuda_kernel *k) {
 static cuda_classes describe_classes(const cuda_kernel *k, const clv_kernel_args *a) {
   const clv_shape *x = &k->r.d.in[0];
   const clv_attrs *t = &k->r.d.attrs;
-  bool is_logits = k->r.d.op == CLV_OP_CROSS_ENTROPY;
+  bool is_logits = k->r.d.op != CLV_OP_NLL;
   cuda_classes c = {.rows = count_rows(k),
                     .classes = (size_t)x->dim[x->rank - 1],
                     .per_sample = x->rank == 3 ? (size_t)x->dim[1] : 1,
@@ -21,6 +21,7 @@ static cuda_classes describe_classes(const cuda_kernel *k, const clv_kernel_args
                     .has_ignored_label = is_logits,
                     .has_weights = t->class_weights.n > 0,
                     .ignored_label = t->ignore_index,
+                    .exponent = k->r.d.op == CLV_OP_FOCAL ? t->exponent : 0,
                     .smoothing = t->label_smoothing,
                     .op = (int32_t)k->r.d.op,
                     .layer = a->key.layer};
@@ -57,6 +58,7 @@ static clv_code class_open(cuda_kernel *k, clv_err *err) {
   { .forward = class_forward, .backward_input = class_backward, .open = class_open }
 CLV_CUDA_OP(cross_entropy) = CLASS_LOSS;
 CLV_CUDA_OP(nll) = CLASS_LOSS;
+CLV_CUDA_OP(focal) = CLASS_LOSS;
 
 /* ---- means over all values ------------------------------------------------------------------- */
 
@@ -89,3 +91,31 @@ MEAN_LOSS(bce_with_logits)
 CLV_CUDA_OP(bce_with_logits) = {.forward = bce_with_logits_forward,
                                 .backward_input = bce_with_logits_backward,
                                 .open = mean_open};
+
+MEAN_LOSS(poisson)
+CLV_CUDA_OP(poisson) = {
+    .forward = poisson_forward, .backward_input = poisson_backward, .open = mean_open};
+
+#define NUMBER_LOSS(name, field)                                                                 \
+  static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {     \
+    const cuda_kernel *k = gpu_kernel_of(base);                                                  \
+    return clv_gpu_##name(k->gpu, k->r.d.attrs.field, a->in[0], a->in[1], k->r.n_in, a->scratch, \
+                          a->out, a->key.layer, err);                                            \
+  }                                                                                              \
+  static clv_code name##_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {    \
+    const cuda_kernel *k = gpu_kernel_of(base);                                                  \
+    return clv_gpu_##name##_back(k->gpu, k->r.d.attrs.field, a->in[0], a->in[1], k->r.n_in,      \
+                                 a->dout, a->din[0], a->din[1], err);                            \
+  }
+
+NUMBER_LOSS(smooth_l1, beta)
+CLV_CUDA_OP(smooth_l1) = {
+    .forward = smooth_l1_forward, .backward_input = smooth_l1_backward, .open = mean_open};
+
+NUMBER_LOSS(huber, beta)
+CLV_CUDA_OP(huber) = {
+    .forward = huber_forward, .backward_input = huber_backward, .open = mean_open};
+
+NUMBER_LOSS(quantile, p)
+CLV_CUDA_OP(quantile) = {
+    .forward = quantile_forward, .backward_input = quantile_backward, .open = mean_open};

@@ -49,6 +49,17 @@ static __device__ inline double smooth_sum(const cuda_classes &c, const float *x
   return gpu_block_sum(sum);
 }
 
+/* Focal loss: the term without its weight, of a place with nll = -log p, and its derivative by nll. */
+static __device__ inline double focal_term(double nll, double g) {
+  return pow(-expm1(-nll), g) * nll;
+}
+
+static __device__ inline double focal_slope(double nll, double g) {
+  double rest = -expm1(-nll);
+  if (rest <= 0) return g == 0;
+  return pow(rest, g) + g * (1 - rest) * pow(rest, g - 1) * nll;
+}
+
 static __global__ void class_terms(cuda_classes c, const float *xs, const int64_t *label,
                                    double *terms, clv_gpu_fault *f) {
   GPU_ROWS(r, c.rows) {
@@ -61,7 +72,9 @@ static __global__ void class_terms(cuda_classes c, const float *xs, const int64_
     double smooth = c.smoothing > 0 ? smooth_sum(c, x, log_sum + top) : 0;
     if (threadIdx.x) continue;
     size_t target = class_of(c, label[r]);
-    double target_loss = weight_of(c, target) * (log_sum + top - static_cast<double>(x[target]));
+    double nll = log_sum + top - static_cast<double>(x[target]);
+    if (c.exponent > 0) nll = focal_term(nll < 0 ? 0 : nll, c.exponent);
+    double target_loss = weight_of(c, target) * nll;
     terms[r] = c.smoothing > 0 ? (1 - c.smoothing) * target_loss +
                                      c.smoothing / static_cast<double>(c.classes) * smooth
                                : target_loss;
@@ -115,6 +128,10 @@ static __global__ void class_back(cuda_classes c, const float *xs, const int64_t
     double top = 0, sum = c.x_is_logits ? exp_sum(x, c.classes, &top) : 1;
     size_t target = class_of(c, label[r]);
     double target_weight = (1 - c.smoothing) * weight_of(c, target);
+    if (c.exponent > 0) {
+      double nll = log(sum) + top - static_cast<double>(x[target]);
+      target_weight *= focal_slope(nll < 0 ? 0 : nll, c.exponent);
+    }
     GPU_ROW(i, c.classes) {
       double p = c.x_is_logits ? exp(static_cast<double>(x[i]) - top) / sum : 0;
       double d = target_weight * (p - (i == target));
@@ -158,6 +175,13 @@ struct bce_with_logits {
     return (x <= 0 ? 0 : x) - x * t + log1p(exp(-fabs(x)));
   }
   static __device__ double dx(double x, double t) { return 1 / (1 + exp(-x)) - t; }
+  static __device__ double dt(double x, double) { return -x; }
+  static __device__ bool refuses(double) { return false; }
+};
+
+struct poisson {
+  static __device__ double term(double x, double t) { return exp(x) - t * x; }
+  static __device__ double dx(double x, double t) { return exp(x) - t; }
   static __device__ double dt(double x, double) { return -x; }
   static __device__ bool refuses(double) { return false; }
 };
@@ -206,3 +230,85 @@ static __global__ void mean_back(const float *xs, const float *ts, size_t n, con
 MEAN_LOSS(mse, MSE)
 MEAN_LOSS(bce, BCE)
 MEAN_LOSS(bce_with_logits, BCE_WITH_LOGITS)
+MEAN_LOSS(poisson, POISSON)
+
+/* ---- means of terms of x - t with a number --------------------------------------------------- */
+
+struct smooth_l1 {
+  static __device__ double term(double x, double t, double beta) {
+    double d = fabs(x - t);
+    return d < beta ? 0.5 * d * d / beta : d - 0.5 * beta;
+  }
+  static __device__ double dx(double x, double t, double beta) {
+    double d = x - t;
+    if (fabs(d) < beta) return d / beta;
+    return d > 0 ? 1 : d < 0 ? -1 : d; /* a NaN stays */
+  }
+};
+
+struct huber {
+  static __device__ double term(double x, double t, double delta) {
+    double d = fabs(x - t);
+    return d < delta ? 0.5 * d * d : delta * (d - 0.5 * delta);
+  }
+  static __device__ double dx(double x, double t, double delta) {
+    double d = x - t;
+    if (fabs(d) < delta) return d;
+    return d > 0 ? delta : d < 0 ? -delta : d; /* a NaN stays */
+  }
+};
+
+struct quantile {
+  static __device__ double term(double x, double t, double p) {
+    double above = p * (t - x), below = (p - 1) * (t - x);
+    return below >= above ? below : above; /* a NaN stays */
+  }
+  static __device__ double dx(double x, double t, double p) {
+    return x < t ? -p : x > t ? 1 - p : x == t ? 0.5 - p : x - t; /* a NaN stays */
+  }
+};
+
+template <typename Loss>
+struct number_term {
+  const float *x, *t;
+  double number;
+  __device__ cuda_pair operator()(size_t at, size_t) const {
+    return {Loss::term(static_cast<double>(x[at]), static_cast<double>(t[at]), number), 0};
+  }
+};
+
+template <typename Loss>
+static clv_code number_loss(clv_gpu *g, int32_t op, double number, const float *x, const float *t,
+                            size_t n, void *parts, float *out, uint32_t layer, clv_err *err) {
+  cuda_sums s = gpu_sums_of(1, 1, n);
+  CLV_TRY(gpu_parts(g, &s, number_term<Loss>{x, t, number}, parts, err));
+  return gpu_launch(g, 1, 1, err, put_mean<float>, s, static_cast<const cuda_pair *>(parts),
+                    static_cast<double>(n), out, g->fault, x, cuda_refusal{op, layer, 0, 1});
+}
+
+template <typename Loss>
+static __global__ void number_back(double number, const float *xs, const float *ts, size_t n,
+                                   const float *dout, float *dx, float *dt) {
+  double share = static_cast<double>(*dout) / static_cast<double>(n);
+  GPU_FOR(i, n) {
+    double d = Loss::dx(static_cast<double>(xs[i]), static_cast<double>(ts[i]), number) * share;
+    if (dx) dx[i] = static_cast<float>(d);
+    if (dt) dt[i] = static_cast<float>(-d);
+  }
+}
+
+#define NUMBER_LOSS(name, NAME)                                                                   \
+  clv_code clv_gpu_##name(clv_gpu *g, double number, const float *x, const float *t, size_t n,    \
+                          void *parts, float *out, uint32_t layer, clv_err *err) {                \
+    return number_loss<name>(g, CLV_OP_##NAME, number, x, t, n, parts, out, layer, err);          \
+  }                                                                                               \
+  clv_code clv_gpu_##name##_back(clv_gpu *g, double number, const float *x, const float *t,       \
+                                 size_t n, const float *dout, float *dx, float *dt,               \
+                                 clv_err *err) {                                                  \
+    return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, number_back<name>, number, x, t, n, dout, \
+                      dx, dt);                                                                    \
+  }
+
+NUMBER_LOSS(smooth_l1, SMOOTH_L1)
+NUMBER_LOSS(huber, HUBER)
+NUMBER_LOSS(quantile, QUANTILE)

@@ -13,13 +13,14 @@ extern "C" {
 #endif
 
 /* A loss of classes over `rows` positions, per_sample of them in a sample;
- * kernels/ops/cross_entropy.c has the formula. x_is_logits: x are logits (cross_entropy), else
- * logarithms (nll). A label outside 0..classes-1 is refused, unless `has_ignored_label` is set and
- * the label is `ignored_label`. */
+ * kernels/ops/cross_entropy.c and focal.c have the formulas. x_is_logits: x are logits (all but
+ * nll), else logarithms (nll). A label outside 0..classes-1 is refused, unless `has_ignored_label`
+ * is set and the label is `ignored_label`. */
 typedef struct cuda_classes {
   size_t rows, classes, per_sample;
   bool x_is_logits, has_ignored_label, has_weights;
   int64_t ignored_label;
+  double exponent;              /* of focal; 0: another loss, or its exponent is 0 */
   double smoothing, weight_sum; /* weight_sum: sum of the class weights, or the number of classes */
   int32_t op;
   uint32_t layer;
@@ -41,12 +42,22 @@ clv_code clv_gpu_class_loss_back(clv_gpu *g, const cuda_classes *c, const float 
  * refuses a value outside 0..1. */
 typedef clv_code cuda_mean_loss(clv_gpu *g, const float *x, const float *t, size_t n, void *parts,
                                 float *out, uint32_t layer, clv_err *err);
-cuda_mean_loss clv_gpu_mse, clv_gpu_bce, clv_gpu_bce_with_logits;
+cuda_mean_loss clv_gpu_mse, clv_gpu_bce, clv_gpu_bce_with_logits, clv_gpu_poisson;
+
+/* As cuda_mean_loss, of an op whose attribute beta, or p of quantile, is `number`. */
+typedef clv_code cuda_number_loss(clv_gpu *g, double number, const float *x, const float *t,
+                                  size_t n, void *parts, float *out, uint32_t layer, clv_err *err);
+cuda_number_loss clv_gpu_smooth_l1, clv_gpu_huber, clv_gpu_quantile;
 
 /* Computes the gradients dx and dt of prediction and target; either may be NULL. */
 typedef clv_code cuda_mean_loss_back(clv_gpu *g, const float *x, const float *t, size_t n,
                                      const float *dout, float *dx, float *dt, clv_err *err);
-cuda_mean_loss_back clv_gpu_mse_back, clv_gpu_bce_back, clv_gpu_bce_with_logits_back;
+cuda_mean_loss_back clv_gpu_mse_back, clv_gpu_bce_back, clv_gpu_bce_with_logits_back,
+    clv_gpu_poisson_back;
+typedef clv_code cuda_number_loss_back(clv_gpu *g, double number, const float *x, const float *t,
+                                       size_t n, const float *dout, float *dx, float *dt,
+                                       clv_err *err);
+cuda_number_loss_back clv_gpu_smooth_l1_back, clv_gpu_huber_back, clv_gpu_quantile_back;
 
 #ifdef __cplusplus
 }

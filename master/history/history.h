@@ -32,6 +32,10 @@ typedef struct clv_run_lock clv_run_lock;
 #define CLV_RUN_BEST_FILE "checkpoint.best" /* step, metric and value of the best checkpoint */
 /* what was learnt from the training records of a table */
 #define CLV_RUN_TABLE_FILE "table.json"
+/* records of the test with the largest losses, by their ids */
+#define CLV_RUN_WORST_FILE "worst_records.json"
+/* scores of `eval --intervals`: step of the checkpoint, records, scores with intervals */
+#define CLV_RUN_INTERVALS_FILE "intervals.json"
 #define CLV_RUN_DATA_FILE "data.digest" /* digests of the training records and labels */
 /* changes of session and data that resumed attempts found, with the old and the new value */
 #define CLV_RUN_CHANGES_FILE "changes.jsonl"

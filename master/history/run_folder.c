@@ -43,7 +43,8 @@ bool clv_is_run_file(const char *name) {
                                       "run.key",          "schedule.failed",
                                       "tensorboard",      CLV_RUN_CLASSES_FILE,
                                       CLV_RUN_BEST_FILE,  CLV_RUN_DATA_FILE,
-                                      CLV_RUN_TABLE_FILE, CLV_RUN_CHANGES_FILE};
+                                      CLV_RUN_TABLE_FILE, CLV_RUN_CHANGES_FILE,
+                                      CLV_RUN_WORST_FILE, CLV_RUN_INTERVALS_FILE};
   for (size_t i = 0; i < CLV_COUNT(names); i++)
     if (strcmp(name, names[i]) == 0) return true;
   return is_checkpoint(name);

@@ -145,7 +145,7 @@ static clv_code check_target_shape(const clv_blueprint *b, const data_set *s, cl
 static clv_code check_probabilities(const clv_blueprint *b, const data_set *s, clv_err *err) {
   char first[CLV_SCAN_TEXT];
   clv_loss_kind kind = b->config->loss.kind;
-  if (kind != CLV_LOSS_BCE && kind != CLV_LOSS_BCE_WITH_LOGITS) return CLV_OK;
+  if (clv_loss_row_of(kind)->task != CLV_TASK_LABELS) return CLV_OK;
   if (clv_dataset_has_labels_in_range(s->ds, 0, 1, first)) return CLV_OK;
   return clv_session_fail_at(b->config, s->key_pos, err,
                              "%s: %s, and loss.kind %s needs labels from 0 to 1 (mse takes any "

@@ -400,7 +400,7 @@ static clv_code read_numeric_labels(look_gradients *h, clv_look_gradients *g, cl
       h->kept_labels[i] = (int64_t)one_hot_class(h, h->kept_records[i]);
     CLV_TRY(clv_look_label_groups(g, groups, err));
     CLV_TRY(clv_look_labels(g, ret, err));
-    if (h->b->config->loss.kind == CLV_LOSS_MSE) return CLV_OK;
+    if (!clv_loss_has_accuracy(h->b->config->loss.kind)) return CLV_OK;
   }
   CLV_TRY(read_columns(h, g, &columns_reading, err));
   if (!*ret->by || columns_reading.figure > ret->figure) *ret = columns_reading;

@@ -59,8 +59,7 @@ static void append_result(const clv_look *look, clv_look_reader k, const clv_pol
 static void describe_loss(const clv_blueprint *b, clv_bytes *out) {
   const clv_graph *g = b->stages[b->n_stages].graph;
   const clv_node *loss = &g->nodes[g->output_node];
-  /* only cross_entropy can ignore labels */
-  bool ignores = b->config->loss.kind == CLV_LOSS_CROSS_ENTROPY;
+  bool ignores = clv_loss_row_of(b->config->loss.kind)->keys & CLV_LOSS_KEY_IGNORE_INDEX;
   long long ignored = loss->attrs.ignore_index;
   if (b->look.results[CLV_LOOK_LABELS].state == CLV_LOOK_NOTHING_TO_READ) return;
   if (loss->attrs.class_weights.n)

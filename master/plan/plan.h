@@ -40,6 +40,9 @@ typedef struct clv_run_options {
   bool profile, schedule;
   /* check: read only a sample of the records; checkpoint verify: ask workers for digests */
   bool reads_sample_only;
+  /* predict: writes probabilities in place of outputs */
+  bool probabilities;
+  bool intervals;      /* eval: also computes intervals of the scores */
   bool orphans, force; /* checkpoint rm: files of no checkpoint; the newest one, too */
   bool delete_caches;  /* cache: delete the caches that are listed */
   bool watch;          /* status: repeat every interval_s seconds; 0: every second */

@@ -397,7 +397,12 @@ static const reach_op op_flatten = ROW(relate_reshaped, nothing, ),
 static const reach_op op_cross_entropy = ROW(relate_nothing, own, ),
                       op_nll = ROW(relate_nothing, own, ), op_mse = ROW(relate_nothing, own, ),
                       op_bce = ROW(relate_nothing, own, ),
-                      op_bce_with_logits = ROW(relate_nothing, own, );
+                      op_bce_with_logits = ROW(relate_nothing, own, ),
+                      op_smooth_l1 = ROW(relate_nothing, own, ),
+                      op_huber = ROW(relate_nothing, own, ),
+                      op_quantile = ROW(relate_nothing, own, ),
+                      op_poisson = ROW(relate_nothing, own, ),
+                      op_focal = ROW(relate_nothing, own, );
 
 const reach_op *reach_op_of(clv_op op) {
   static const reach_op *const ops[] = {

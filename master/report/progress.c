@@ -17,7 +17,7 @@
 /* ---- files of a line per step ---------------------------------------------------------------- */
 
 /* Most bytes of a tag in event files; most scalars of an evaluation (loss, accuracy, scores). */
-enum { TAG = 64, EVALUATION_SCALARS = 12 };
+enum { TAG = 64, EVALUATION_SCALARS = CLV_EVALUATION_SCORES + 2 };
 
 /* bytes of lines that wait for the disk, after which the run fails */
 enum { MAX_PENDING = 64 << 20 };

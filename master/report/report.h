@@ -39,6 +39,8 @@ void clv_report_notice(clv_journal *j, bool print_json, const char *text, const 
 
 /* ---- event files ----------------------------------------------------------------------------- */
 
+/* most scores of an evaluation that are one number */
+enum { CLV_EVALUATION_SCORES = 32 };
 typedef struct clv_scalar {
   const char *tag;
   double value; /* written as f32 */

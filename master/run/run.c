@@ -3,6 +3,7 @@
  * The commands plan, check and eval, and functions that they share with predict and train.
  */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "common/net/tls/tls.h"
 #include "master/run/run_int.h"
@@ -22,6 +23,7 @@ void clv_run_done(clv_run *r) {
   clv_score_free(r->score);
   clv_policy_free(r->policy);
   clv_run_data_done(&r->data);
+  free(r->class_weights);
   clv_bytes_done(&r->dir);
   clv_bytes_done(&r->changes);
   clv_journal_close(r->journal);
@@ -39,6 +41,7 @@ clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scop
   if (!need_train || r->o->resume) CLV_TRY(clv_run_read_learnt(r, &r->data.learnt, err));
   CLV_TRY(clv_run_data_open(r->config, need_train, &r->data, err));
   if (scope) CLV_TRY(clv_run_scan_data(r, scope == CLV_SCAN_IMAGES, err));
+  CLV_TRY(clv_run_resolve_class_weights(r, err));
   CLV_TRY(clv_run_make_blueprint(r, err));
   CLV_TRY(clv_run_data_check_fit(&r->data, r->blueprint, err));
   clv_run_data_measure_lengths(&r->data, r->blueprint);
@@ -295,5 +298,7 @@ clv_exit_code clv_run_eval(const clv_session_config *config, const clv_run_optio
     return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
   code = r.exit_code = clv_run_eval_checkpoint(&r, "eval", &e, NULL);
   if (code == CLV_EXIT_OK) print_test_result(&r, &e);
+  if (code == CLV_EXIT_OK && o->intervals && clv_run_write_intervals(&r, &e, &err) != CLV_OK)
+    code = r.exit_code = clv_run_fail(&r, CLV_EXIT_FAILED, &err);
   return code;
 }

@@ -25,13 +25,14 @@ static clv_code count_steps(const clv_run *r, uint64_t *ret, uint64_t *ret_sessi
   return CLV_OK;
 }
 
-static void print_finished_run(clv_run *r, uint64_t step) {
+static void print_finished_run(clv_run *r, uint64_t step, bool stopped_early) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
-  clv_bytes_printf(&text,
-                   "the run in %s is finished after step %llu, and no file was changed; a larger "
-                   "train.epochs or train.max_steps continues it, --fresh starts over and "
-                   "keeps the finished run",
-                   r->dir.data, (unsigned long long)step);
+  clv_bytes_printf(
+      &text,
+      "the run in %s is finished after step %llu, and no file was changed; a larger "
+      "%s continues it, --fresh starts over and keeps the finished run",
+      r->dir.data, (unsigned long long)step,
+      stopped_early ? "train.early_stopping.patience" : "train.epochs or train.max_steps");
   clv_bytes_printf(&json,
                    "{\"event\":\"finished\",\"step\":%llu,\"message\":", (unsigned long long)step);
   clv_bytes_add_json(&json, text.data ? text.data : "");
@@ -64,8 +65,12 @@ clv_code clv_run_check_finished(clv_run *r, bool *ret, clv_err *err) {
   if (clv_checkpoint_load_latest(r->dir.data, &c, NULL, NULL) != CLV_OK) return CLV_OK;
   uint64_t step = clv_checkpoint_manifest(c)->step;
   CLV_TRY(check_steps_left(r, step, session_steps, err));
-  *ret = is_finished && step >= command_steps;
-  if (*ret) print_finished_run(r, step);
+  clv_train_position position;
+  clv_trainer_read_position(clv_checkpoint_state(c), &position);
+  bool has_stopped_early =
+      step < command_steps && clv_stopping_is_over(&position.stopping, &r->config->train);
+  *ret = is_finished && (step >= command_steps || has_stopped_early);
+  if (*ret) print_finished_run(r, step, has_stopped_early);
   return CLV_OK;
 }
 

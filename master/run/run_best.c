@@ -26,9 +26,9 @@ clv_code clv_best_checkpoint_parse(const char *text, size_t len, const char *lab
                                    clv_best_checkpoint *ret, clv_err *err) {
   char rewritten[MAX_LINE_LEN];
   clv_best_metric metric = CLV_BEST_NONE;
-  for (int i = CLV_BEST_LOSS; i <= CLV_BEST_ACCURACY; i++) {
+  for (int i = CLV_BEST_NONE + 1; i < CLV_BEST_COUNT; i++) {
     size_t n = strlen(clv_best_metric_name((clv_best_metric)i));
-    if (strncmp(text, clv_best_metric_name((clv_best_metric)i), n) == 0)
+    if (strncmp(text, clv_best_metric_name((clv_best_metric)i), n) == 0 && text[n] == ' ')
       metric = (clv_best_metric)i;
   }
   const char *value = text + strlen(clv_best_metric_name(metric));
@@ -116,7 +116,7 @@ bool clv_run_is_best(const clv_run *r, const clv_step_result *e, clv_best_checkp
   clv_best_checkpoint b = {.metric = r->config->checkpoint.best,
                            .step = clv_trainer_step_count(r->trainer)};
   if (!b.metric || !e->samples) return false;
-  b.value = b.metric == CLV_BEST_LOSS ? e->loss : clv_step_accuracy(e);
+  b.value = clv_run_score_value(r, e, b.metric);
   *ret = b;
   return clv_is_better_checkpoint(&b, &r->best_checkpoint, r->config->checkpoint.mode);
 }

@@ -4,7 +4,7 @@
  * predict, run_train.c trains, run_open.c opens a run that trains, and run_recover.c recovers after
  * a worker was lost. run_save.c saves checkpoints, and run_home.c fetches them when a run ends.
  * run_begin.c decides whether a run begins, resumes or is finished; run_best.c chooses checkpoints;
- * run_egress.c compares the egress table and opens the egress record; run_look.c measures what the
+ * run_stop_early.c stops early; run_egress.c compares the egress table and opens the egress record; run_look.c measures what the
  * sent tensors show; run_scan.c checks the values of records; run_print.c prints;
  * run_public_session.c writes the session without confidential keys; run_cache.c begins and ends
  * the cache of a frozen front at a worker; run_checkpoints.c lists and verifies checkpoints,
@@ -65,7 +65,8 @@ typedef struct clv_run_steps {
   uint64_t skipped_in_a_row; /* number of last consecutive steps that changed no weight */
   /* steps of the run that changed no weight, because the loss or a gradient was not finite */
   uint64_t bad_losses, bad_gradients;
-  uint64_t last_epoch; /* epoch of the last batch that was trained */
+  clv_stopping stopping; /* what early stopping has seen */
+  uint64_t last_epoch;   /* epoch of the last batch that was trained */
 } clv_run_steps;
 
 /* The checkpoints of a training (run_save.c). */
@@ -107,7 +108,8 @@ typedef struct clv_run {
   bool describes_only; /* `plan`: describes the tensors that privacy forbids before it fails */
   const clv_run_options *o;
   clv_run_data data;
-  uint64_t n_left_out; /* records left out because they have values that are not finite */
+  double *class_weights; /* numbers of loss.class_weights; NULL: the session does not have it */
+  uint64_t n_left_out;   /* records left out because they have values that are not finite */
   clv_blueprint *blueprint;
   clv_look look;      /* results of the look, which every blueprint of the run gets */
   clv_policy *policy; /* policy of this host; NULL: none */
@@ -166,6 +168,10 @@ clv_code clv_run_check_policy(clv_run *r, clv_err *err) CLV_USE_RESULT;
  * `check`. */
 void clv_run_print_later_refusals(const clv_run *r);
 
+/* Replaces loss.class_weights by numbers: those of the training records or, without these, those of
+ * the run. Call before the blueprint is made. (run_class_weights.c) */
+clv_code clv_run_resolve_class_weights(clv_run *r, clv_err *err) CLV_USE_RESULT;
+
 /* ---- the begin of a training (run_open.c) ---------------------------------------------------- */
 
 /* Reads data and session, locks the run folder, runs the look and opens the egress record. Prints
@@ -188,6 +194,17 @@ clv_exit_code clv_run_fail_setup(const clv_run *r, const clv_err *err);
 
 /* Takes steps until the end, --max-steps or an interrupt. Then saves a checkpoint. */
 clv_code clv_run_loop(clv_run *r, clv_err *err) CLV_USE_RESULT;
+
+/* ---- early stopping (run_stop_early.c) ------------------------------------------------------- */
+
+/* Counts a validation with this value of the score of `c`. */
+void clv_stopping_count(clv_stopping *s, const clv_train_config *c, double value, uint64_t step);
+/* Returns true if the run stops: the patience of `c` is used up. */
+bool clv_stopping_is_over(const clv_stopping *s, const clv_train_config *c);
+/* Counts the validation `e` at the present step. */
+void clv_run_count_validation(clv_run *r, const clv_step_result *e);
+/* Prints that the run has stopped early, and why, if it has. */
+void clv_run_print_stopping(const clv_run *r);
 
 /* ---- checkpoints (run_save.c) ---------------------------------------------------------------- */
 
@@ -297,11 +314,20 @@ void clv_run_print_eval(clv_run *r, const char *set_name, const clv_step_result 
 /* The scores of the last evaluation, for its line in evaluations.jsonl and for event files. */
 typedef struct clv_run_scores {
   clv_bytes json; /* an object; empty if the session has no scores */
-  clv_scalar scalars[8];
+  clv_scalar scalars[CLV_EVALUATION_SCORES];
   size_t n;
 } clv_run_scores;
-void clv_run_take_scores(const clv_run *r, clv_run_scores *ret);
+/* curves: also ROC, calibration and the worst records, for a report. */
+void clv_run_take_scores(const clv_run *r, bool curves, clv_run_scores *ret);
 void clv_run_scores_free(clv_run_scores *s);
+/* Writes the records of data.test with the largest losses in the last evaluation, readable by the
+ * owner only; nothing without scores. */
+clv_code clv_run_write_worst_records(const clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* Writes the scores of `eval --intervals` into the run folder, for a report. */
+clv_code clv_run_write_intervals(const clv_run *r, const clv_step_result *e,
+                                 clv_err *err) CLV_USE_RESULT;
+/* Returns a number of the last evaluation, whose result is `e`; NaN: not defined. */
+double clv_run_score_value(const clv_run *r, const clv_step_result *e, clv_best_metric metric);
 
 /* Appends the scores of the last evaluation to `text` and `json`, and ends the JSON object.
  * with_table: appends the table of classes to `text` as well. */
@@ -539,14 +565,23 @@ typedef enum clv_predictions_format {
 } clv_predictions_format;
 
 typedef struct clv_predictions {
-  const clv_tensor *outputs; /* [rows, ...] f32 */
+  const clv_tensor *outputs; /* [rows, ...] f32, from which classes are computed */
+  /* written in place of outputs, of their shape; NULL: outputs are */
+  const clv_tensor *probabilities;
   const clv_dataset *data;
   const uint32_t *index; /* [rows] record of `data` that each row belongs to */
   const clv_classes *classes;
   clv_loss_kind loss; /* decides how a class is computed from outputs */
 } clv_predictions;
 
-/* Writes predictions to the file `path`. Format npy: writes class names, if any, to PATH.json. */
+/* Computes the probabilities of outputs [rows, ...]: softmax over the last dimension, e^x of
+ * log-probabilities, or the logistic function. CLV_INVALID: the loss is of numbers, which have
+ * none.
+ */
+clv_code clv_predictions_probabilities(const clv_tensor *outputs, clv_loss_kind loss,
+                                       clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
+/* Writes predictions to the file `path`, readable by its owner only. Format npy: writes ids and
+ * class names, if any, to PATH.json. */
 clv_code clv_predictions_write(const clv_predictions *r, clv_predictions_format format,
                                const char *path, clv_err *err) CLV_USE_RESULT;
 

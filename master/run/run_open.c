@@ -249,7 +249,8 @@ static clv_code find_start_position(clv_run *r, clv_err *err) {
   r->steps = (clv_run_steps){.cursor = at.cursor,
                              .skipped_in_a_row = at.skipped_in_a_row,
                              .bad_losses = at.bad_losses,
-                             .bad_gradients = at.bad_gradients};
+                             .bad_gradients = at.bad_gradients,
+                             .stopping = at.stopping};
   return CLV_OK;
 }
 

@@ -10,10 +10,6 @@
 
 /* ---- the rows of a page ---------------------------------------------------------------------- */
 
-static bool has_classes(clv_loss_kind loss) {
-  return loss == CLV_LOSS_CROSS_ENTROPY || loss == CLV_LOSS_NLL;
-}
-
 static size_t last_dimension(const clv_tensor *t) {
   return (size_t)t->shape.dim[t->shape.rank - 1];
 }
@@ -33,7 +29,8 @@ static bool has_page_outputs(const clv_predictions *r) {
 size_t clv_predictions_page_count(const clv_predictions *r) {
   size_t n = 0, n_pages = clv_dataset_kept_page_count(r->data),
          n_rows = (size_t)r->outputs->shape.dim[0];
-  if (!n_pages || !has_classes(r->loss) || !has_page_outputs(r)) return 0;
+  if (!n_pages || clv_loss_row_of(r->loss)->task != CLV_TASK_CLASSES || !has_page_outputs(r))
+    return 0;
   while (n < n_pages && clv_dataset_kept_page(r->data, n)->first <= r->index[n_rows - 1]) n++;
   return n;
 }

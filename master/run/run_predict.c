@@ -18,6 +18,7 @@ static clv_code open_inputs(clv_run *r, clv_err *err) {
   CLV_TRY(clv_run_read_learnt(r, &r->data.learnt, err));
   CLV_TRY(clv_run_data_open_inputs(r->config, &r->data, err));
   CLV_TRY(clv_run_scan_data(r, false, err));
+  CLV_TRY(clv_run_resolve_class_weights(r, err));
   CLV_TRY(clv_run_make_blueprint(r, err));
   return clv_run_data_check_fit(&r->data, r->blueprint, err);
 }
@@ -29,6 +30,16 @@ static clv_predictions_format choose_format(const clv_run_options *o) {
   if (o->format) return (clv_predictions_format)(o->format - 1);
   if (dot && strcmp(dot, ".csv") == 0) return CLV_PREDICTIONS_CSV;
   return dot && strcmp(dot, ".jsonl") == 0 ? CLV_PREDICTIONS_JSONL : CLV_PREDICTIONS_NPY;
+}
+
+/* Fails, before any record is sent, if --probabilities asks for what the loss does not have. */
+static clv_code check_probabilities(const clv_session_config *c, const clv_run_options *o,
+                                    clv_err *err) {
+  if (!o->probabilities || clv_loss_has_accuracy(c->loss.kind)) return CLV_OK;
+  return clv_fail(err, CLV_PRECONDITION,
+                  "--probabilities goes with losses of classes, and %s predicts numbers: leave it "
+                  "out",
+                  clv_loss_name(c->loss.kind));
 }
 
 /* Fails if --output is a file of the records, which the predictions would overwrite. */
@@ -63,11 +74,15 @@ static clv_code write_predictions(clv_run *r, const clv_tensor *outputs, clv_err
                                               [CLV_PREDICTIONS_CSV] = "predictions.csv",
                                               [CLV_PREDICTIONS_JSONL] = "predictions.jsonl"};
   CLV_AUTO(clv_classes_free) clv_classes classes = {0};
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *probabilities = NULL;
   char shape[160];
   clv_predictions_format format = choose_format(r->o);
   const char *path = r->o->out ? r->o->out : default_paths[format];
   CLV_TRY(clv_classes_read(r->config->checkpoint.dir, &classes, err));
+  if (r->o->probabilities)
+    CLV_TRY(clv_predictions_probabilities(outputs, r->config->loss.kind, &probabilities, err));
   const clv_predictions predictions = {.outputs = outputs,
+                                       .probabilities = probabilities,
                                        .data = r->data.test,
                                        .index = r->data.test_rows.index,
                                        .classes = &classes,
@@ -87,7 +102,8 @@ clv_exit_code clv_run_predict(const clv_session_config *config, const clv_run_op
   clv_err err;
   clv_exit_code code = r.exit_code = clv_run_check_has_test(&r);
   if (code != CLV_EXIT_OK) return code;
-  if (check_output_is_no_input(config, o, &err) != CLV_OK || check_output_folder(o, &err) != CLV_OK)
+  if (check_probabilities(config, o, &err) != CLV_OK ||
+      check_output_is_no_input(config, o, &err) != CLV_OK || check_output_folder(o, &err) != CLV_OK)
     return clv_run_fail(&r, CLV_EXIT_FAILED, &err);
   if (clv_run_resolve_key(&r, true, &err) != CLV_OK)
     return clv_run_fail(&r, CLV_EXIT_CHECKPOINT, &err);

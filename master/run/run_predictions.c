@@ -5,12 +5,43 @@
  * the path of its image, or otherwise the number of the record.
  */
 #include <errno.h>
+#include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "master/run/run_int.h"
+
+/* ---- probabilities --------------------------------------------------------------------------- */
+
+static void softmax_row(const float *x, size_t n, float *p) {
+  double top = -INFINITY, sum = 0;
+  for (size_t k = 0; k < n; k++) top = fmax(top, (double)x[k]);
+  for (size_t k = 0; k < n; k++) sum += exp((double)x[k] - top);
+  for (size_t k = 0; k < n; k++) p[k] = (float)(exp((double)x[k] - top) / sum);
+}
+
+clv_code clv_predictions_probabilities(const clv_tensor *outputs, clv_loss_kind loss,
+                                       clv_tensor **ret, clv_err *err) {
+  const clv_loss_row *row = clv_loss_row_of(loss);
+  size_t width = (size_t)outputs->shape.dim[outputs->shape.rank - 1];
+  const float *x = outputs->data;
+  if (row->task == CLV_TASK_NUMBERS)
+    return clv_fail(err, CLV_INVALID, "--probabilities: %s predicts numbers, which have none",
+                    row->name);
+  CLV_TRY(clv_tensor_new(CLV_F32, &outputs->shape, ret, err));
+  float *p = (*ret)->data;
+  bool is_softmax = row->task == CLV_TASK_CLASSES && loss != CLV_LOSS_NLL;
+  for (size_t at = 0; is_softmax && at < outputs->n; at += width)
+    softmax_row(x + at, width, p + at);
+  for (size_t i = 0; !is_softmax && i < outputs->n; i++)
+    p[i] = loss == CLV_LOSS_NLL               ? (float)exp((double)x[i])
+           : loss == CLV_LOSS_BCE_WITH_LOGITS ? (float)(1 / (1 + exp(-(double)x[i])))
+                                              : x[i];
+  return CLV_OK;
+}
 
 /* ---- ids and classes ------------------------------------------------------------------------- */
 
@@ -25,18 +56,29 @@ static const float *row_outputs(const clv_predictions *r, size_t row) {
   return (const float *)r->outputs->data + row * outputs_per_row(r);
 }
 
+/* Returns the values of a row that are written: its outputs, or their probabilities. */
+static const float *row_values(const clv_predictions *r, size_t row) {
+  const clv_tensor *t = r->probabilities ? r->probabilities : r->outputs;
+  return (const float *)t->data + row * outputs_per_row(r);
+}
+
+static const char *value_name(const clv_predictions *r) {
+  return r->probabilities ? "probability" : "output";
+}
+
 /* Returns true if each row of outputs predicts one class: an output per class, or one binary
  * output.
  */
 static bool has_predicted_class(const clv_predictions *r) {
-  if (r->loss == CLV_LOSS_MSE || r->outputs->shape.rank != 2 || !outputs_per_row(r)) return false;
-  bool is_binary = r->loss == CLV_LOSS_BCE || r->loss == CLV_LOSS_BCE_WITH_LOGITS;
+  if (!clv_loss_has_accuracy(r->loss) || r->outputs->shape.rank != 2 || !outputs_per_row(r))
+    return false;
+  bool is_binary = clv_loss_row_of(r->loss)->task == CLV_TASK_LABELS;
   return !is_binary || outputs_per_row(r) == 1;
 }
 
 static size_t predicted_class(const clv_predictions *r, size_t row) {
   const float *output = row_outputs(r, row);
-  if (outputs_per_row(r) == 1 && r->loss != CLV_LOSS_CROSS_ENTROPY && r->loss != CLV_LOSS_NLL)
+  if (outputs_per_row(r) == 1 && clv_loss_row_of(r->loss)->task == CLV_TASK_LABELS)
     return clv_is_positive(r->loss, output[0]);
   return clv_argmax_row(output, outputs_per_row(r));
 }
@@ -76,9 +118,9 @@ static void append_csv_header(clv_bytes *out, const clv_predictions *r) {
   for (size_t k = 0; k < outputs_per_row(r); k++) {
     CLV_AUTO(clv_bytes_done) clv_bytes column = {0};
     if (has_predicted_class(r) && outputs_per_row(r) > 1 && class_name(r, k))
-      clv_bytes_printf(&column, "output_%s", class_name(r, k));
+      clv_bytes_printf(&column, "%s_%s", value_name(r), class_name(r, k));
     else
-      clv_bytes_printf(&column, "output_%zu", k);
+      clv_bytes_printf(&column, "%s_%zu", value_name(r), k);
     clv_bytes_puts(out, ",");
     append_csv_text(out, column.data ? column.data : "");
   }
@@ -99,7 +141,7 @@ static void append_csv_record(clv_bytes *out, const clv_predictions *r, size_t r
   }
   char number[CLV_JSON_NUMBER];
   for (size_t k = 0; k < outputs_per_row(r); k++)
-    clv_bytes_printf(out, ",%s", clv_format_number("%.9g", (double)row_outputs(r, row)[k], number));
+    clv_bytes_printf(out, ",%s", clv_format_number("%.9g", (double)row_values(r, row)[k], number));
   clv_bytes_puts(out, "\n");
 }
 
@@ -123,10 +165,10 @@ static void append_json_record(clv_bytes *out, const clv_predictions *r, size_t 
     if (name) clv_bytes_puts(out, ",\"name\":");
     if (name) clv_bytes_add_json(out, name);
   }
-  clv_bytes_puts(out, ",\"outputs\":[");
+  clv_bytes_puts(out, r->probabilities ? ",\"probabilities\":[" : ",\"outputs\":[");
   for (size_t k = 0; k < outputs_per_row(r); k++)
     clv_bytes_printf(out, "%s%s", k ? "," : "",
-                     clv_json_number((double)row_outputs(r, row)[k], 9, number));
+                     clv_json_number((double)row_values(r, row)[k], 9, number));
   clv_bytes_puts(out, "]}\n");
 }
 
@@ -158,8 +200,10 @@ typedef struct lines {
 
 static clv_code write_lines(const clv_predictions *r, const lines *l, const char *path,
                             clv_err *err) {
-  CLV_AUTO(file_closep) FILE *f = fopen(path, "we");
+  int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  CLV_AUTO(file_closep) FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
+  if (!f && fd >= 0) close(fd);
   if (!f) return fail_file(path, err);
   if (l->has_header) append_csv_header(&line, r);
   for (size_t i = 0; i < l->n; i++) {
@@ -175,6 +219,7 @@ static clv_code write_text_file(const clv_predictions *r, const lines *l, const 
   CLV_AUTO(clv_bytes_done) clv_bytes temporary_path = {0};
   clv_bytes_printf(&temporary_path, "%s.tmp", path);
   if (temporary_path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  (void)!unlink(temporary_path.data); /* that of a killed command may be readable by others */
   clv_code code = write_lines(r, l, temporary_path.data, err);
   if (code == CLV_OK && rename(temporary_path.data, path) != 0) code = fail_file(path, err);
   if (code != CLV_OK) (void)!unlink(temporary_path.data);
@@ -196,7 +241,7 @@ static clv_code write_npy(const char *path, const clv_tensor *t, clv_err *err) {
   clv_bytes_add(&file, header.data, header.len);
   clv_bytes_add(&file, t->data, t->bytes);
   if (file.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  return clv_file_write_durable(path, file.data, file.len, 0644, err);
+  return clv_file_write_durable(path, file.data, file.len, 0600, err);
 }
 
 /* Writes PATH.json for a NumPy file: the ids of the records and the names of the classes. */
@@ -215,7 +260,7 @@ static clv_code write_names_file(const clv_predictions *r, const char *npy_path,
   }
   clv_bytes_puts(&text, "]}\n");
   if (path.failed || text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  return clv_file_write_durable(path.data, text.data, text.len, 0644, err);
+  return clv_file_write_durable(path.data, text.data, text.len, 0600, err);
 }
 
 clv_code clv_predictions_write(const clv_predictions *r, clv_predictions_format format,
@@ -226,7 +271,7 @@ clv_code clv_predictions_write(const clv_predictions *r, clv_predictions_format 
   if (format == CLV_PREDICTIONS_CSV) return write_text_file(r, &csv, path, err);
   if (format == CLV_PREDICTIONS_JSONL)
     return write_text_file(r, pages ? &page_lines : &json, path, err);
-  CLV_TRY(write_npy(path, r->outputs, err));
+  CLV_TRY(write_npy(path, r->probabilities ? r->probabilities : r->outputs, err));
   bool has_names = r->classes->n || (rows && find_id(r, 0));
   return has_names ? write_names_file(r, path, err) : CLV_OK;
 }

@@ -110,7 +110,7 @@ clv_exit_code clv_run_exit_code(const clv_run *r, const clv_err *err) {
 
 bool clv_run_has_json_output(const clv_run *r) { return r->o->json || r->o->log_json; }
 
-bool clv_run_has_accuracy(const clv_run *r) { return r->config->loss.kind != CLV_LOSS_MSE; }
+bool clv_run_has_accuracy(const clv_run *r) { return clv_loss_has_accuracy(r->config->loss.kind); }
 
 void clv_run_print_line(const clv_run *r, const char *text, const char *json) {
   clv_reporter_notice(r->reporter, clv_run_has_json_output(r) && !r->reporter ? json : text, json);

@@ -54,7 +54,8 @@ static clv_train_position find_position(const clv_run *r) {
   return (clv_train_position){.cursor = r->steps.cursor,
                               .skipped_in_a_row = r->steps.skipped_in_a_row,
                               .bad_losses = r->steps.bad_losses,
-                              .bad_gradients = r->steps.bad_gradients};
+                              .bad_gradients = r->steps.bad_gradients,
+                              .stopping = r->steps.stopping};
 }
 
 static clv_code begin_checkpoint(clv_run *r, clv_err *err) {

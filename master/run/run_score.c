@@ -4,50 +4,78 @@
  */
 #include "master/run/run_int.h"
 
+#include <math.h>
 #include <string.h>
 
+_Static_assert((int)CLV_SCORE_VALUES <= (int)CLV_EVALUATION_SCORES, "clv_run_scores has them all");
+
 static unsigned wanted_scores(const clv_session_config *c) {
-  static const struct {
-    const char *name;
-    unsigned bit;
-  } bits[] = {{"f1", CLV_SCORE_F1},
-              {"auc", CLV_SCORE_AUC},
-              {"confusion", CLV_SCORE_CONFUSION},
-              {"perplexity", CLV_SCORE_PERPLEXITY}};
   unsigned set = 0;
   for (size_t i = 0; i < c->loss.scores.n; i++)
-    for (size_t k = 0; k < CLV_COUNT(bits); k++)
-      if (strcmp(c->loss.scores.items[i], bits[k].name) == 0) set |= bits[k].bit;
+    for (int k = 0; k < CLV_SCORE_KINDS; k++)
+      if (strcmp(c->loss.scores.items[i], clv_score_names[k]) == 0) set |= 1u << k;
   return set;
 }
 
-static clv_score_outputs kind_of_outputs(clv_loss_kind kind) {
-  static const clv_score_outputs list[CLV_LOSS_COUNT] = {
-      [CLV_LOSS_CROSS_ENTROPY] = CLV_SCORE_LOGITS,
-      [CLV_LOSS_NLL] = CLV_SCORE_LOG_PROBABILITIES,
-      [CLV_LOSS_BCE] = CLV_SCORE_PROBABILITY,
-      [CLV_LOSS_BCE_WITH_LOGITS] = CLV_SCORE_LOGIT};
-  return list[kind];
+static clv_score_outputs kind_of_outputs(clv_loss_kind kind, bool one_output) {
+  switch (kind) {
+    case CLV_LOSS_NLL:
+      return CLV_SCORE_LOG_PROBABILITIES;
+    case CLV_LOSS_BCE:
+      return one_output ? CLV_SCORE_PROBABILITY : CLV_SCORE_LABEL_PROBABILITIES;
+    case CLV_LOSS_BCE_WITH_LOGITS:
+      return one_output ? CLV_SCORE_LOGIT : CLV_SCORE_LABEL_LOGITS;
+    case CLV_LOSS_POISSON:
+      return CLV_SCORE_LOG_NUMBERS;
+    default:
+      return clv_loss_row_of(kind)->task == CLV_TASK_NUMBERS ? CLV_SCORE_NUMBERS : CLV_SCORE_LOGITS;
+  }
+}
+
+/* Returns the number of classes, labels or columns of numbers. */
+static size_t count_columns(const clv_shape *out, bool has_classes, bool one_output) {
+  size_t n = 1;
+  if (has_classes) return one_output ? 2 : (size_t)out->dim[out->rank - 1];
+  for (int i = 1; i < out->rank; i++) n *= (size_t)out->dim[i];
+  return n;
+}
+
+/* Checks that the wanted scores go with a record of several labels. */
+static clv_code check_several_labels(const clv_session_config *c, const clv_score_options *o,
+                                     clv_err *err) {
+  char names[160];
+  for (int k = 0; k < CLV_SCORE_KINDS; k++) {
+    if (!(o->wanted & 1u << k) || clv_score_tasks((clv_score_kind)k) & CLV_TASK_LABELS) continue;
+    clv_score_names_of(CLV_TASK_LABELS, names, sizeof names);
+    return clv_session_fail_at(c, c->loss.scores_pos, err,
+                               "loss.scores: %s goes with one output of %s, and the last layer has "
+                               "%zu, whose scores are %s",
+                               clv_score_names[k], clv_loss_name(c->loss.kind), o->classes, names);
+  }
+  return CLV_OK;
 }
 
 clv_code clv_run_make_score(clv_run *r, clv_err *err) {
   const clv_session_config *c = r->config;
   const clv_graph *last = r->blueprint->full_graph;
   const clv_shape *out = &last->nodes[last->output_node].shape;
-  int64_t width = out->rank ? out->dim[out->rank - 1] : 1;
-  clv_score_options o = {.wanted = wanted_scores(c),
-                         .outputs = kind_of_outputs(c->loss.kind),
-                         .classes = (size_t)width,
-                         .has_ignored = c->loss.kind == CLV_LOSS_CROSS_ENTROPY,
-                         .ignored_label = (int64_t)c->loss.ignore_index};
+  clv_task task = clv_loss_row_of(c->loss.kind)->task;
+  bool one_output = task == CLV_TASK_LABELS && out->rank == 2 && out->dim[1] == 1;
+  bool has_classes = task == CLV_TASK_CLASSES || one_output;
+  clv_score_options o = {
+      .wanted = wanted_scores(c),
+      .outputs = kind_of_outputs(c->loss.kind, one_output),
+      .classes = count_columns(out, has_classes, one_output),
+      .has_ignored = clv_loss_row_of(c->loss.kind)->keys & CLV_LOSS_KEY_IGNORE_INDEX,
+      .ignored_label = (int64_t)c->loss.ignore_index,
+      .specificity = c->loss.specificity,
+      .has_intervals = r->o->intervals};
   clv_err reason;
   clv_score_freep(&r->score);
-  if (!o.wanted) return CLV_OK;
-  if (o.outputs >= CLV_SCORE_PROBABILITY && (width != 1 || out->rank != 2))
-    return clv_session_fail_at(c, c->loss.scores_pos, err,
-                               "loss.scores go with class labels, or with one output of a binary "
-                               "loss; the last layer has more");
-  if (o.outputs >= CLV_SCORE_PROBABILITY) o.classes = 2;
+  if (!o.wanted && !o.has_intervals) return CLV_OK;
+  if (task == CLV_TASK_NUMBERS && o.has_intervals)
+    o.wanted |= CLV_SCORE_MAE | CLV_SCORE_RMSE | CLV_SCORE_R2;
+  if (task == CLV_TASK_LABELS && !one_output) CLV_TRY(check_several_labels(c, &o, err));
   if (clv_score_new(&o, &r->score, &reason) == CLV_OK) return CLV_OK;
   return clv_session_fail_at(c, c->loss.scores_pos, err, "loss.scores: %s", reason.text);
 }
@@ -63,12 +91,61 @@ static void add_scalar(void *user, const char *name, double value) {
   if (s->n < CLV_COUNT(s->scalars)) s->scalars[s->n++] = (clv_scalar){name, value};
 }
 
-void clv_run_take_scores(const clv_run *r, clv_run_scores *ret) {
+clv_code clv_run_write_intervals(const clv_run *r, const clv_step_result *e, clv_err *err) {
+  CLV_AUTO(clv_scores_done) clv_scores s = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
+  CLV_TRY(clv_score_finish(r->score, &s, err));
+  clv_bytes_printf(&path, "%s/" CLV_RUN_INTERVALS_FILE, r->config->checkpoint.dir);
+  clv_bytes_printf(&text, "{\"step\":%llu,\"event\":\"eval\",\"samples\":%llu,\"scores\":",
+                   (unsigned long long)clv_trainer_step_count(r->trainer),
+                   (unsigned long long)e->samples);
+  clv_scores_json(&s, class_name, r, &text);
+  clv_bytes_puts(&text, "}\n");
+  if (path.failed || text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return clv_file_write_durable(path.data, text.data, text.len, 0644, err);
+}
+
+/* Appends the curves to the object that `out` ends with. */
+static void add_curves(const clv_scores *s, clv_bytes *out) {
+  if (out->failed) return;
+  out->len--;
+  clv_scores_json_curves(s, out);
+  clv_bytes_puts(out, "}");
+}
+
+static const char *record_name(const void *user, size_t record) {
+  const clv_run *r = user;
+  const char *id = clv_dataset_record_id(r->data.test, (uint32_t)record);
+  return id ? id : clv_dataset_image_path(r->data.test, record);
+}
+
+clv_code clv_run_write_worst_records(const clv_run *r, clv_err *err) {
+  CLV_AUTO(clv_scores_done) clv_scores s = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
+  if (!r->score) return CLV_OK;
+  CLV_TRY(clv_score_finish(r->score, &s, err));
+  if (!s.n_worst) return CLV_OK;
+  clv_scores_json_worst(&s, record_name, r, &text);
+  clv_bytes_printf(&path, "%s/" CLV_RUN_WORST_FILE, r->dir.data);
+  if (path.failed || text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return clv_file_write_durable(path.data, text.data, text.len, 0600, err);
+}
+
+void clv_run_take_scores(const clv_run *r, bool curves, clv_run_scores *ret) {
   CLV_AUTO(clv_scores_done) clv_scores s = {0};
   *ret = (clv_run_scores){.n = 0};
   if (!r->score || clv_score_finish(r->score, &s, NULL) != CLV_OK) return;
   clv_scores_json(&s, class_name, r, &ret->json);
+  if (curves) add_curves(&s, &ret->json);
   clv_scores_each(&s, add_scalar, ret);
+}
+
+double clv_run_score_value(const clv_run *r, const clv_step_result *e, clv_best_metric metric) {
+  CLV_AUTO(clv_scores_done) clv_scores s = {0};
+  if (metric == CLV_BEST_LOSS) return e->loss;
+  if (metric == CLV_BEST_ACCURACY) return clv_step_accuracy(e);
+  if (!r->score || clv_score_finish(r->score, &s, NULL) != CLV_OK) return NAN;
+  return clv_scores_value(&s, (clv_score_value)(metric - 1));
 }
 
 void clv_run_scores_free(clv_run_scores *s) { clv_bytes_done(&s->json); }
@@ -77,8 +154,10 @@ void clv_run_add_scores(const clv_run *r, bool with_table, clv_bytes *text, clv_
   CLV_AUTO(clv_scores_done) clv_scores s = {0};
   if (r->score && clv_score_finish(r->score, &s, NULL) == CLV_OK) {
     CLV_AUTO(clv_bytes_done) clv_bytes rows = {0};
-    clv_bytes_puts(text, s.wanted & ~(unsigned)CLV_SCORE_CONFUSION ? "  " : "");
-    clv_scores_line(&s, text);
+    CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
+    clv_scores_line(&s, &line);
+    if (line.failed) text->failed = true;
+    if (line.len) clv_bytes_printf(text, "  %s", line.data);
     if (with_table) clv_scores_table(&s, class_name, r, &rows);
     if (rows.failed) text->failed = true;
     if (rows.len) clv_bytes_printf(text, "\n%.*s", (int)rows.len - 1, rows.data);

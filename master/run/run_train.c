@@ -23,7 +23,7 @@ static clv_code record_evaluation(clv_run *r, const char *set_name, const clv_st
   CLV_AUTO(clv_run_scores_free) clv_run_scores scores;
   bool has_accuracy = clv_run_has_accuracy(r);
   double accuracy = has_accuracy ? clv_step_accuracy(e) : NAN;
-  clv_run_take_scores(r, &scores);
+  clv_run_take_scores(r, strcmp(set_name, "test") == 0, &scores);
   if (scores.json.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   clv_run_best best = {
       .step = clv_trainer_step_count(r->trainer), .loss = e->loss, .accuracy = accuracy};
@@ -53,8 +53,8 @@ static void print_evaluation(clv_run *r, const char *set_name, const clv_step_re
   clv_run_print_eval(r, set_name, e, when, json);
 }
 
-/* Evaluates the validation records. If the result is the best so far, saves a checkpoint and
- * records it as the best. */
+/* Evaluates the validation records, and counts the result for early stopping. If it is the best so
+ * far, saves a checkpoint and records it as the best. */
 static clv_code validate_and_keep_best(clv_run *r, uint64_t epoch, clv_err *err) {
   clv_step_result e;
   clv_best_checkpoint best;
@@ -63,6 +63,7 @@ static clv_code validate_and_keep_best(clv_run *r, uint64_t epoch, clv_err *err)
                            err));
   print_evaluation(r, "validation", &e, epoch, false);
   CLV_TRY(record_evaluation(r, "validation", &e, epoch, err));
+  clv_run_count_validation(r, &e); /* before a checkpoint, which has the count */
   if (!clv_run_is_best(r, &e, &best)) return CLV_OK;
   CLV_TRY(clv_run_try_save_now(r, err));
   bool is_saved = r->steps.saved_step == clv_trainer_step_count(r->trainer);
@@ -167,7 +168,8 @@ static clv_code prune_after_killed_attempt(const clv_run *r, clv_err *err) {
 
 clv_code clv_run_loop(clv_run *r, clv_err *err) {
   uint64_t step_before, began_ns = clv_now_ns();
-  while ((step_before = clv_trainer_step_count(r->trainer)) < r->steps.stop_step) {
+  while ((step_before = clv_trainer_step_count(r->trainer)) < r->steps.stop_step &&
+         !clv_stopping_is_over(&r->steps.stopping, &r->config->train)) {
     clv_batch batch;
     CLV_TRY(clv_loader_next(r->steps.loader, &batch, err));
     if (!batch.n) break;
@@ -290,6 +292,7 @@ static clv_exit_code finish_training(clv_run *r, clv_err *err) {
   if (r->o->interrupted && *r->o->interrupted) return print_interrupted(r);
   if (check_weights_changed(&r->steps, err) != CLV_OK)
     return clv_run_fail(r, CLV_EXIT_DIVERGED, err);
+  clv_run_print_stopping(r);
   snprintf(text, sizeof text, "run files in %s", r->dir.data);
   clv_reporter_notice(r->reporter, text, NULL);
   if (r->data.test && clv_dataset_has_labels(r->data.test)) {
@@ -299,7 +302,8 @@ static clv_exit_code finish_training(clv_run *r, clv_err *err) {
       if (clv_run_recover(r, err) != CLV_OK)
         return fail_after_training(r, r->recovery.exit_code, err);
     print_evaluation(r, "test", &e, r->steps.last_epoch, true);
-    if (record_evaluation(r, "test", &e, r->steps.last_epoch, err) != CLV_OK)
+    if (record_evaluation(r, "test", &e, r->steps.last_epoch, err) != CLV_OK ||
+        clv_run_write_worst_records(r, err) != CLV_OK)
       return fail_after_training(r, CLV_EXIT_FAILED, err);
   }
   return CLV_EXIT_OK;

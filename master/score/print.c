@@ -9,33 +9,61 @@
 
 enum { MOST_SHOWN = 32 };
 
-static void append_score(clv_bytes *out, const char *what, double v) {
-  clv_bytes_printf(out, "%s%s ", out->len ? ", " : "", what);
+/* Names in lines; NULL: the value has no place there. */
+static const char *const line_names[CLV_SCORE_VALUES] = {
+    [CLV_VALUE_ACCURACY] = "accuracy",
+    [CLV_VALUE_F1_MICRO] = "F1 micro",
+    [CLV_VALUE_F1_MACRO] = "macro",
+    [CLV_VALUE_AUC] = "AUC",
+    [CLV_VALUE_PERPLEXITY] = "perplexity",
+    [CLV_VALUE_AVERAGE_PRECISION] = "average precision",
+    [CLV_VALUE_SENSITIVITY] = "sensitivity",
+    [CLV_VALUE_ECE] = "calibration error",
+    [CLV_VALUE_MAE] = "MAE",
+    [CLV_VALUE_RMSE] = "RMSE",
+    [CLV_VALUE_R2] = "R2",
+};
+
+static void append_number(clv_bytes *out, double v) {
   if (isnan(v))
     clv_bytes_puts(out, "not defined");
   else
     clv_bytes_printf(out, v < 10 ? "%.4f" : "%.6g", v);
 }
 
+static void append_score(clv_bytes *out, const clv_scores *s, clv_score_value value) {
+  const clv_interval *i = &s->intervals[value];
+  clv_bytes_printf(out, "%s%s ", out->len ? ", " : "", line_names[value]);
+  append_number(out, s->values[value]);
+  if (!s->has_intervals || isnan(i->low)) return;
+  clv_bytes_puts(out, " (");
+  append_number(out, i->low);
+  clv_bytes_puts(out, " to ");
+  append_number(out, i->high);
+  clv_bytes_puts(out, ")");
+}
+
+double clv_scores_value(const clv_scores *s, clv_score_value value) {
+  unsigned needs = clv_score_value_row_of(value)->needs;
+  return needs & ~s->wanted ? (double)NAN : s->values[value];
+}
+
+static bool is_wanted(const clv_scores *s, clv_score_value value) {
+  return s->wanted & clv_score_value_row_of(value)->needs;
+}
+
 void clv_scores_each(const clv_scores *s, clv_score_fn *each, void *user) {
-  const struct {
-    unsigned wanted;
-    const char *name;
-    double value;
-  } list[] = {{CLV_SCORE_F1, "f1_micro", s->f1_micro},
-              {CLV_SCORE_F1, "f1_macro", s->f1_macro},
-              {CLV_SCORE_AUC, "auc", s->auc},
-              {CLV_SCORE_PERPLEXITY, "perplexity", s->perplexity}};
-  for (size_t i = 0; i < CLV_COUNT(list); i++)
-    if (s->wanted & list[i].wanted) each(user, list[i].name, list[i].value);
+  for (clv_score_value v = 0; v < CLV_SCORE_VALUES; v++)
+    if (is_wanted(s, v)) each(user, clv_score_value_row_of(v)->name, s->values[v]);
 }
 
 void clv_scores_line(const clv_scores *s, clv_bytes *out) {
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
-  if (s->wanted & CLV_SCORE_F1) append_score(&line, "F1 micro", s->f1_micro);
-  if (s->wanted & CLV_SCORE_F1) append_score(&line, "macro", s->f1_macro);
-  if (s->wanted & CLV_SCORE_AUC) append_score(&line, "AUC", s->auc);
-  if (s->wanted & CLV_SCORE_PERPLEXITY) append_score(&line, "perplexity", s->perplexity);
+  for (clv_score_value v = 0; v < CLV_SCORE_VALUES; v++) {
+    /* each evaluation prints its accuracy; here stands its interval */
+    bool is_accuracy = v == CLV_VALUE_ACCURACY && s->has_intervals && s->n_classes;
+    if (is_accuracy || (is_wanted(s, v) && line_names[v])) append_score(&line, s, v);
+  }
   if (line.failed)
     out->failed = true;
   else if (line.len)
@@ -50,15 +78,33 @@ static const char *class_name_or_number(clv_class_name *name, const void *user, 
   return number;
 }
 
+/* Scores of one class besides precision, recall and F1, in the order of their columns. */
+static const struct {
+  unsigned wanted;
+  const char *title, *key;
+  size_t offset; /* offset in clv_class_score */
+} columns[] = {
+    {CLV_SCORE_AUC, "AUC", "auc", offsetof(clv_class_score, auc)},
+    {CLV_SCORE_AVERAGE_PRECISION, "AP", "average_precision",
+     offsetof(clv_class_score, average_precision)},
+    {CLV_SCORE_SENSITIVITY, "sensit.", "sensitivity", offsetof(clv_class_score, sensitivity)}};
+
+static double column_of(const clv_class_score *k, size_t i) {
+  return *(const double *)(const void *)((const char *)k + columns[i].offset);
+}
+
 static void append_class(const clv_scores *s, size_t c, const char *name, clv_bytes *out) {
   const clv_class_score *k = &s->classes[c];
   char shown[25];
   clv_bytes_printf(out, "%6zu  %-24s %9.4f %9.4f %9.4f", c,
                    clv_text_truncate(name, shown, sizeof shown), k->precision, k->recall, k->f1);
-  if ((s->wanted & CLV_SCORE_AUC) && isnan(k->auc))
-    clv_bytes_puts(out, "         -");
-  else if (s->wanted & CLV_SCORE_AUC)
-    clv_bytes_printf(out, " %9.4f", k->auc);
+  for (size_t i = 0; i < CLV_COUNT(columns); i++) {
+    if (!(s->wanted & columns[i].wanted)) continue;
+    if (isnan(column_of(k, i)))
+      clv_bytes_puts(out, "         -");
+    else
+      clv_bytes_printf(out, " %9.4f", column_of(k, i));
+  }
   clv_bytes_printf(out, " %9llu\n", (unsigned long long)k->labels);
 }
 
@@ -73,11 +119,20 @@ static void append_confusion(const clv_scores *s, clv_bytes *out) {
   clv_bytes_puts(out, "\n");
 }
 
+/* Returns true if a score of single classes is wanted. */
+static bool has_class_scores(const clv_scores *s) {
+  unsigned wanted = CLV_SCORE_F1;
+  for (size_t i = 0; i < CLV_COUNT(columns); i++) wanted |= columns[i].wanted;
+  return s->n_classes && s->wanted & wanted;
+}
+
 void clv_scores_table(const clv_scores *s, clv_class_name *name, const void *user, clv_bytes *out) {
   char number[24];
-  if (s->wanted & (CLV_SCORE_F1 | CLV_SCORE_AUC)) {
-    clv_bytes_printf(out, "%6s  %-24s %9s %9s %9s%s %9s\n", "class", "", "precision", "recall",
-                     "F1", s->wanted & CLV_SCORE_AUC ? "       AUC" : "", "places");
+  if (has_class_scores(s)) {
+    clv_bytes_printf(out, "%6s  %-24s %9s %9s %9s", "class", "", "precision", "recall", "F1");
+    for (size_t i = 0; i < CLV_COUNT(columns); i++)
+      if (s->wanted & columns[i].wanted) clv_bytes_printf(out, " %9s", columns[i].title);
+    clv_bytes_printf(out, " %9s\n", "places");
     for (size_t c = 0; c < s->n_classes; c++)
       if (s->classes[c].labels + s->classes[c].answers)
         append_class(s, c, class_name_or_number(name, user, c, number), out);
@@ -99,11 +154,16 @@ static void json_class(const clv_scores *s, size_t c, const char *name, clv_byte
   const clv_class_score *k = &s->classes[c];
   clv_bytes_puts(out, "{\"name\":");
   clv_bytes_add_json(out, name);
-  const double values[] = {k->precision, k->recall, k->f1, k->auc};
-  static const char *const keys[] = {"precision", "recall", "f1", "auc"};
-  for (size_t i = 0; i < CLV_COUNT(keys) - !(s->wanted & CLV_SCORE_AUC); i++) {
+  const double values[] = {k->precision, k->recall, k->f1};
+  static const char *const keys[] = {"precision", "recall", "f1"};
+  for (size_t i = 0; i < CLV_COUNT(keys); i++) {
     clv_bytes_puts(out, ",");
     json_number(out, keys[i], values[i]);
+  }
+  for (size_t i = 0; i < CLV_COUNT(columns); i++) {
+    if (!(s->wanted & columns[i].wanted)) continue;
+    clv_bytes_puts(out, ",");
+    json_number(out, columns[i].key, column_of(k, i));
   }
   clv_bytes_printf(out, ",\"places\":%llu,\"answers\":%llu}", (unsigned long long)k->labels,
                    (unsigned long long)k->answers);
@@ -133,25 +193,83 @@ static void json_classes(const clv_scores *s, clv_class_name *name, const void *
   clv_bytes_puts(out, "]");
 }
 
+/* Appends "intervals":{"auc":[0.87,0.93],...} of the values that have one. */
+static void json_intervals(const clv_scores *s, clv_bytes *out) {
+  bool first = true;
+  clv_bytes_puts(out, ",\"intervals\":{");
+  for (clv_score_value v = 0; v < CLV_SCORE_VALUES; v++) {
+    const clv_interval *i = &s->intervals[v];
+    if (isnan(i->low) || isnan(clv_scores_value(s, v))) continue;
+    clv_bytes_printf(out, "%s\"%s\":[%.9g,%.9g]", first ? "" : ",", clv_score_value_row_of(v)->name,
+                     i->low, i->high);
+    first = false;
+  }
+  clv_bytes_puts(out, "}");
+}
+
 void clv_scores_json(const clv_scores *s, clv_class_name *name, const void *user, clv_bytes *out) {
   clv_bytes_puts(out, "{");
-  json_number(out, "accuracy", s->accuracy);
+  if (s->n_classes) json_number(out, "accuracy", s->values[CLV_VALUE_ACCURACY]);
   if (s->wanted & CLV_SCORE_F1) {
     clv_bytes_puts(out, ",\"f1\":{");
-    json_number(out, "micro", s->f1_micro);
+    json_number(out, "micro", s->values[CLV_VALUE_F1_MICRO]);
     clv_bytes_puts(out, ",");
-    json_number(out, "macro", s->f1_macro);
+    json_number(out, "macro", s->values[CLV_VALUE_F1_MACRO]);
     clv_bytes_puts(out, "}");
   }
-  if (s->wanted & CLV_SCORE_AUC) {
-    clv_bytes_puts(out, ",");
-    json_number(out, "auc", s->auc);
+  for (clv_score_value v = CLV_VALUE_AUC; v < CLV_SCORE_VALUES; v++) {
+    if (!is_wanted(s, v)) continue;
+    if (out->len && out->data[out->len - 1] != '{') clv_bytes_puts(out, ",");
+    json_number(out, clv_score_value_row_of(v)->name, s->values[v]);
   }
-  if (s->wanted & CLV_SCORE_PERPLEXITY) {
-    clv_bytes_puts(out, ",");
-    json_number(out, "perplexity", s->perplexity);
-  }
-  if (s->wanted & (CLV_SCORE_F1 | CLV_SCORE_AUC)) json_classes(s, name, user, out);
+  if (s->has_intervals) json_intervals(s, out);
+  if (has_class_scores(s)) json_classes(s, name, user, out);
   if (s->confusion) json_confusion(s, out);
   clv_bytes_puts(out, "}");
+}
+
+/* ---- curves ---------------------------------------------------------------------------------- */
+
+static void json_roc(const clv_scores *s, clv_bytes *out) {
+  clv_bytes_puts(out, ",\"roc\":[");
+  for (size_t c = 0; c < CLV_MIN(s->n_classes, (size_t)MOST_SHOWN); c++) {
+    clv_bytes_puts(out, c ? ",[" : "[");
+    for (int i = 0; i <= CLV_ROC_STEPS && !isnan(s->classes[c].auc); i++)
+      clv_bytes_printf(out, "%s%.4g", i ? "," : "", (double)s->classes[c].roc[i]);
+    clv_bytes_puts(out, "]");
+  }
+  clv_bytes_puts(out, "]");
+}
+
+static void json_calibration(const clv_scores *s, clv_bytes *out) {
+  clv_bytes_puts(out, ",\"calibration\":[");
+  for (int b = 0; b < CLV_CALIBRATION_BINS; b++) {
+    const clv_calibration_bin *k = &s->bins[b];
+    double n = k->places ? (double)k->places : 1;
+    clv_bytes_printf(out, "%s[%llu,%.6g,%.6g]", b ? "," : "", (unsigned long long)k->places,
+                     k->sum / n, (double)k->right / n);
+  }
+  clv_bytes_puts(out, "]");
+}
+
+void clv_scores_json_curves(const clv_scores *s, clv_bytes *out) {
+  if (s->wanted & CLV_SCORE_AUC) json_roc(s, out);
+  if (s->wanted & CLV_SCORE_ECE) json_calibration(s, out);
+}
+
+void clv_scores_json_worst(const clv_scores *s, clv_record_name *name, const void *user,
+                           clv_bytes *out) {
+  clv_bytes_puts(out, "[");
+  for (size_t i = 0; i < s->n_worst; i++) {
+    const char *id = name ? name(user, s->worst[i].record) : NULL;
+    clv_bytes_puts(out, i ? ",\n{\"id\":" : "{\"id\":");
+    if (id)
+      clv_bytes_add_json(out, id);
+    else
+      clv_bytes_printf(out, "\"%zu\"", s->worst[i].record);
+    clv_bytes_puts(out, ",");
+    json_number(out, "loss", s->worst[i].loss);
+    clv_bytes_puts(out, "}");
+  }
+  clv_bytes_puts(out, "]\n");
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Counts the places of an evaluation and computes the scores from the counts.
+ * Collects the places of an evaluation: counts, and where a score needs them the places themselves.
  */
 #include "master/score/score_int.h"
 
@@ -8,12 +8,34 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool has_one_output(const clv_score *s) { return s->o.outputs >= CLV_SCORE_PROBABILITY; }
+static bool has_one_output(const clv_score *s) {
+  return s->o.outputs == CLV_SCORE_PROBABILITY || s->o.outputs == CLV_SCORE_LOGIT;
+}
+
+/* Returns true if log-probabilities are needed. */
+static bool needs_p(const clv_score *s) {
+  unsigned kept = CLV_SCORE_AUC | CLV_SCORE_AVERAGE_PRECISION | CLV_SCORE_SENSITIVITY |
+                  CLV_SCORE_ECE | CLV_SCORE_PERPLEXITY;
+  return s->o.wanted & kept;
+}
+
+static bool keeps_p(const clv_score *s) {
+  unsigned from_sums = CLV_SCORE_PERPLEXITY;
+  bool is_summed =
+      !(s->o.wanted & ~from_sums &
+        (CLV_SCORE_AUC | CLV_SCORE_AVERAGE_PRECISION | CLV_SCORE_SENSITIVITY | CLV_SCORE_ECE));
+  return needs_p(s) && (!is_summed || s->o.has_intervals);
+}
+
+static bool keeps_places(const clv_score *s) {
+  return keeps_p(s) || s->o.has_intervals || has_several_labels(s) || has_numbers(s);
+}
 
 clv_code clv_score_new(const clv_score_options *o, clv_score **ret, clv_err *err) {
   CLV_AUTO(clv_score_freep) clv_score *s = NULL;
   size_t n = o->classes;
-  if (n < 2) return clv_fail(err, CLV_INVALID, "%zu classes; there must be two or more", n);
+  if (n < 2 && o->outputs < CLV_SCORE_LABEL_PROBABILITIES)
+    return clv_fail(err, CLV_INVALID, "%zu classes; there must be two or more", n);
   if ((o->wanted & CLV_SCORE_CONFUSION) && n > CLV_SCORE_MAX_CONFUSION)
     return clv_fail(err, CLV_INVALID, "a confusion matrix of %zu classes; at most %d", n,
                     CLV_SCORE_MAX_CONFUSION);
@@ -28,13 +50,22 @@ clv_code clv_score_new(const clv_score_options *o, clv_score **ret, clv_err *err
   return CLV_OK;
 }
 
+static void drop_places(clv_score *s) {
+  free(clv_steal(&s->kept_p));
+  free(clv_steal(&s->labels));
+  free(clv_steal(&s->answers));
+  free(clv_steal(&s->sample_of));
+  free(clv_steal(&s->bits));
+  free(clv_steal(&s->numbers));
+  s->n = s->capacity = s->n_records = s->n_worst = 0;
+}
+
 void clv_score_free(clv_score *s) {
   if (!s) return;
+  drop_places(s);
   free(s->counts);
   free(s->p);
   free(s->confusion);
-  free(s->kept_p);
-  free(s->labels);
   free(s);
 }
 
@@ -47,11 +78,8 @@ void clv_score_reset(clv_score *s) {
   size_t n = s->o.classes;
   memset(s->counts, 0, n * sizeof *s->counts);
   if (s->confusion) memset(s->confusion, 0, n * n * sizeof *s->confusion);
-  free(s->kept_p);
-  free(s->labels);
-  s->kept_p = NULL;
-  s->labels = NULL;
-  s->n = s->capacity = 0;
+  drop_places(s);
+  s->n_all_right = 0;
   s->log_loss = 0;
 }
 
@@ -73,9 +101,6 @@ static void log_probabilities(const clv_score *s, const float *x) {
     case CLV_SCORE_LOGITS:
       log_softmax(x, s->o.classes, s->p);
       break;
-    case CLV_SCORE_LOG_PROBABILITIES:
-      for (size_t c = 0; c < s->o.classes; c++) s->p[c] = (double)x[c];
-      break;
     case CLV_SCORE_PROBABILITY:
       s->p[0] = log1p(-(double)*x);
       s->p[1] = log((double)*x);
@@ -83,6 +108,9 @@ static void log_probabilities(const clv_score *s, const float *x) {
     case CLV_SCORE_LOGIT:
       s->p[0] = log_sigmoid(-(double)*x);
       s->p[1] = log_sigmoid((double)*x);
+      break;
+    default: /* log-probabilities; or labels, whose outputs order as their probabilities do */
+      for (size_t c = 0; c < s->o.classes; c++) s->p[c] = (double)x[c];
       break;
   }
 }
@@ -95,21 +123,61 @@ static size_t answer_of(const clv_score *s, const float *x) {
   return best;
 }
 
-/* Grows `kept` and `labels` for one further place. */
+/* ---- kept places ----------------------------------------------------------------------------- */
+
+/* Grows an array to `capacity` entries of `bytes` each. Returns false without memory. */
+static bool grow(void *at, size_t capacity, size_t bytes) {
+  void *old, *grown = NULL;
+  size_t size;
+  memcpy(&old, at, sizeof old);
+  if (clv_mul_size(capacity, bytes, &size)) grown = realloc(old, size);
+  if (grown) memcpy(at, &grown, sizeof grown);
+  return grown != NULL;
+}
+
+/* Grows the arrays that the scores need for one further place. */
 static clv_code reserve_place(clv_score *s, clv_err *err) {
+  size_t classes = s->o.classes, most = CLV_SCORE_MAX_KEPT / classes;
+  size_t capacity = CLV_MIN(s->capacity ? 2 * s->capacity : 1024, most);
+  bool ok = true;
   if (s->n < s->capacity) return CLV_OK;
-  size_t capacity = s->capacity ? 2 * s->capacity : 1024, most = CLV_SCORE_MAX_KEPT / s->o.classes;
   if (s->n >= most)
     return clv_fail(err, CLV_EXHAUSTED,
-                    "AUC keeps every probability: %zu places of %zu classes are too many", s->n,
-                    s->o.classes);
-  capacity = CLV_MIN(capacity, most);
-  double *kept = realloc(s->kept_p, capacity * s->o.classes * sizeof *kept);
-  if (kept) s->kept_p = kept;
-  uint32_t *labels = kept ? realloc(s->labels, capacity * sizeof *labels) : NULL;
-  if (!labels) return clv_fail(err, CLV_EXHAUSTED, "no memory for the AUC of %zu places", capacity);
-  s->labels = labels;
+                    "scores keep every output: %zu places of %zu classes are too many", s->n,
+                    classes);
+  if (keeps_p(s)) ok = grow(&s->kept_p, capacity, classes * sizeof *s->kept_p);
+  if (ok && has_several_labels(s)) ok = grow(&s->bits, capacity, classes * sizeof *s->bits);
+  if (ok && has_numbers(s)) ok = grow(&s->numbers, capacity, 2 * classes * sizeof *s->numbers);
+  if (ok) ok = grow(&s->labels, capacity, sizeof *s->labels);
+  if (ok && s->o.has_intervals)
+    ok = grow(&s->answers, capacity, sizeof *s->answers) &&
+         grow(&s->sample_of, capacity, sizeof *s->sample_of);
+  if (!ok) return clv_fail(err, CLV_EXHAUSTED, "no memory for the scores of %zu places", capacity);
   s->capacity = capacity;
+  return CLV_OK;
+}
+
+/* Inserts a record among the worst, if its loss is one of the largest. */
+static void note_worst(clv_score *s, size_t record, double loss) {
+  size_t at = s->n_worst;
+  if (isnan(loss)) loss = (double)INFINITY;
+  while (at && s->worst[at - 1].loss < loss) at--;
+  if (at == CLV_SCORE_WORST) return;
+  if (s->n_worst < CLV_SCORE_WORST) s->n_worst++;
+  memmove(&s->worst[at + 1], &s->worst[at], (s->n_worst - at - 1) * sizeof s->worst[0]);
+  s->worst[at] = (clv_worst_record){record, loss};
+}
+
+/* ---- adding ---------------------------------------------------------------------------------- */
+
+static clv_code keep_place(clv_score *s, size_t label, size_t answer, clv_err *err) {
+  size_t classes = s->o.classes;
+  if (!keeps_places(s)) return CLV_OK;
+  CLV_TRY(reserve_place(s, err));
+  if (s->kept_p) memcpy(s->kept_p + s->n * classes, s->p, classes * sizeof *s->p);
+  s->labels[s->n] = (uint32_t)label;
+  if (s->answers) s->answers[s->n] = (uint32_t)answer;
+  if (s->sample_of) s->sample_of[s->n] = (uint32_t)s->n_records;
   return CLV_OK;
 }
 
@@ -118,21 +186,19 @@ static clv_code add_place(clv_score *s, const float *x, size_t label, clv_err *e
   s->counts[label].labels++;
   s->counts[answer].answers++;
   s->counts[label].right += answer == label;
+  s->n_all_right += answer == label;
   if (s->confusion) s->confusion[label * classes + answer]++;
-  if (s->o.wanted & (CLV_SCORE_AUC | CLV_SCORE_PERPLEXITY)) log_probabilities(s, x);
-  if (s->o.wanted & CLV_SCORE_PERPLEXITY) s->log_loss -= s->p[label];
-  if (s->o.wanted & CLV_SCORE_AUC) {
-    CLV_TRY(reserve_place(s, err));
-    memcpy(s->kept_p + s->n * classes, s->p, classes * sizeof *s->p);
-    s->labels[s->n] = (uint32_t)label;
-  }
+  if (needs_p(s)) log_probabilities(s, x);
+  if (needs_p(s)) s->log_loss -= s->p[label];
+  CLV_TRY(keep_place(s, label, answer, err));
   s->n++;
   return CLV_OK;
 }
 
-clv_code clv_score_add(clv_score *s, const float *outputs, const int64_t *labels, size_t places,
-                       clv_err *err) {
-  size_t width = has_one_output(s) ? 1 : s->o.classes;
+clv_code clv_score_add(clv_score *s, size_t record, const float *outputs, const int64_t *labels,
+                       size_t places, clv_err *err) {
+  size_t width = has_one_output(s) ? 1 : s->o.classes, n = s->n;
+  double before = s->log_loss;
   for (size_t i = 0; i < places; i++) {
     if (s->o.has_ignored && labels[i] == s->o.ignored_label) continue;
     if (labels[i] < 0 || (uint64_t)labels[i] >= s->o.classes)
@@ -140,53 +206,73 @@ clv_code clv_score_add(clv_score *s, const float *outputs, const int64_t *labels
                       s->o.classes - 1);
     CLV_TRY(add_place(s, outputs + i * width, (size_t)labels[i], err));
   }
+  if (s->n > n) s->n_records++;
+  if (s->n > n && needs_p(s)) note_worst(s, record, (s->log_loss - before) / (double)(s->n - n));
   return CLV_OK;
 }
 
+/* Adds a record with several labels. Returns its loss: the mean of -log p of the right sides. */
+static double add_labels(clv_score *s, const float *x, const float *t) {
+  size_t same = 0, classes = s->o.classes;
+  bool logits = s->o.outputs == CLV_SCORE_LABEL_LOGITS;
+  double loss = 0;
+  for (size_t c = 0; c < classes; c++) {
+    bool label = t[c] > 0.5f, answer = x[c] > (logits ? 0.0f : 0.5f);
+    double side = label ? 1 : -1, p = (double)x[c];
+    s->bits[s->n * classes + c] = (uint8_t)((label ? IS_LABEL : 0) | (answer ? IS_ANSWER : 0));
+    s->counts[c].labels += label;
+    s->counts[c].answers += answer;
+    s->counts[c].right += label && answer;
+    same += label == answer;
+    loss -= logits ? log_sigmoid(side * p) : log(label ? p : 1 - p);
+  }
+  s->n_all_right += same == classes;
+  return loss / (double)classes;
+}
+
+/* Keeps the numbers of a record. Returns its loss: the largest error. */
+static double add_numbers(clv_score *s, const float *x, const float *t) {
+  size_t width = s->o.classes;
+  float *row = s->numbers + s->n * 2 * width;
+  double most = 0;
+  for (size_t c = 0; c < width; c++) {
+    row[c] = s->o.outputs == CLV_SCORE_LOG_NUMBERS ? (float)exp((double)x[c]) : x[c];
+    row[width + c] = t[c];
+    double d = fabs((double)row[c] - (double)t[c]);
+    if (!(d <= most)) most = d;
+  }
+  return most;
+}
+
+clv_code clv_score_add_targets(clv_score *s, size_t record, const float *outputs,
+                               const float *targets, clv_err *err) {
+  if (needs_p(s)) log_probabilities(s, outputs);
+  CLV_TRY(keep_place(s, 0, 0, err));
+  double loss = has_numbers(s) ? add_numbers(s, outputs, targets) : add_labels(s, outputs, targets);
+  s->n++;
+  s->n_records++;
+  note_worst(s, record, loss);
+  return CLV_OK;
+}
+
+bool clv_score_has_classes(const clv_score *s) { return !has_several_labels(s) && !has_numbers(s); }
+
 /* ---- results --------------------------------------------------------------------------------- */
 
-static double ratio(uint64_t part, uint64_t of) { return of ? (double)part / (double)of : 0; }
-
-static void compute_class_scores(const clv_score *s, size_t c, clv_class_score *ret) {
-  *ret = s->counts[c];
-  ret->precision = ratio(ret->right, ret->answers);
-  ret->recall = ratio(ret->right, ret->labels);
-  ret->f1 = ratio(2 * ret->right, ret->labels + ret->answers);
-  ret->auc = (double)NAN;
-}
-
-/* Computes the means over classes. */
-static void compute_means(clv_scores *r) {
-  uint64_t right = 0, seen = 0, ranked = 0;
-  double f1 = 0, auc = 0;
-  for (size_t c = 0; c < r->n_classes; c++) {
-    const clv_class_score *k = &r->classes[c];
-    right += k->right;
-    f1 += k->f1;
-    seen += k->labels + k->answers > 0;
-    if (isnan(k->auc)) continue;
-    auc += k->auc;
-    ranked++;
-  }
-  r->accuracy = r->places ? ratio(right, r->places) : (double)NAN;
-  r->f1_micro = r->accuracy;
-  r->f1_macro = seen ? f1 / (double)seen : (double)NAN;
-  r->auc = ranked ? auc / (double)ranked : (double)NAN;
-  if (r->n_classes == 2) r->auc = r->classes[1].auc;
-}
-
 clv_code clv_score_finish(const clv_score *s, clv_scores *ret, clv_err *err) {
+  CLV_AUTO(clv_freep) uint32_t *scratch = NULL;
   CLV_AUTO(clv_scores_done)
   clv_scores r = {.wanted = s->o.wanted,
+                  .has_intervals = s->o.has_intervals,
                   .places = s->n,
-                  .n_classes = s->o.classes,
-                  .perplexity = (double)NAN,
-                  .confusion = s->confusion};
-  CLV_TRY(clv_alloc(r.n_classes, sizeof *r.classes, &r.classes, err));
-  for (size_t c = 0; c < r.n_classes; c++) compute_class_scores(s, c, &r.classes[c]);
-  if (s->o.wanted & CLV_SCORE_AUC) CLV_TRY(clv_score_compute_auc(s, r.classes, err));
-  if ((s->o.wanted & CLV_SCORE_PERPLEXITY) && s->n) r.perplexity = exp(s->log_loss / (double)s->n);
-  compute_means(&r);
+                  .n_classes = has_numbers(s) ? 0 : s->o.classes,
+                  .confusion = s->confusion,
+                  .n_worst = s->n_worst};
+  memcpy(r.worst, s->worst, sizeof r.worst);
+  CLV_TRY(clv_alloc(s->o.classes, sizeof *r.classes, &r.classes, err));
+  CLV_TRY(clv_alloc(needs_ranks(s) ? s->n + 1 : 1, sizeof *scratch, &scratch, err));
+  clv_score_compute(s, NULL, NULL, scratch, &r);
+  if (s->o.has_intervals) CLV_TRY(clv_score_compute_intervals(s, &r, err));
   *ret = r;
   r.classes = NULL;
   return CLV_OK;

@@ -28,7 +28,9 @@ size_t clv_count_correct_binary(clv_loss_kind loss, const float *output, const f
   return n_correct;
 }
 
-bool clv_trainer_has_accuracy(const clv_trainer *t) { return t->config->loss.kind != CLV_LOSS_MSE; }
+bool clv_trainer_has_accuracy(const clv_trainer *t) {
+  return clv_loss_has_accuracy(t->config->loss.kind);
+}
 
 static size_t count_correct_classes(const clv_trainer *t, const float *output,
                                     const int64_t *labels, size_t n_positions, size_t width) {

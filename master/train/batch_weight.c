@@ -13,7 +13,7 @@ double clv_step_accuracy(const clv_step_result *r) {
 }
 
 bool clv_trainer_is_ignored_label(const clv_trainer *t, int64_t label) {
-  return t->config->loss.kind == CLV_LOSS_CROSS_ENTROPY &&
+  return clv_loss_row_of(t->config->loss.kind)->keys & CLV_LOSS_KEY_IGNORE_INDEX &&
          (double)label == t->config->loss.ignore_index;
 }
 

@@ -44,6 +44,8 @@ typedef struct evaluation {
   answers received_answers;
   double loss_sum, weight_sum; /* sums of weighted losses and of weights */
   clv_score *score;            /* receives the predictions; NULL: no scores are wanted */
+  /* numbers of the records of `received_answers`, row by row; caller-owned */
+  const uint32_t *record_of_row;
 } evaluation;
 
 static void free_eval_slot(eval_slot *s) {
@@ -185,26 +187,30 @@ static clv_code compute_loss(evaluation *e, size_t start, size_t n, float *ret, 
   return CLV_OK;
 }
 
-/* Adds predictions of a binary loss to the score. The labels are 0 or 1, stored as f32. */
-static clv_code add_binary_scores(clv_score *score, const float *outputs, const clv_tensor *y,
-                                  size_t start, size_t n, clv_err *err) {
-  /* never reached: the loss refuses labels with several values per row */
-  if (y->n != (size_t)y->shape.dim[0]) return CLV_OK;
-  for (size_t i = 0; i < n; i++) {
-    int64_t label = ((const float *)y->data)[start + i] > 0.5f;
-    CLV_TRY(clv_score_add(score, outputs + i, &label, 1, err));
-  }
-  return CLV_OK;
+/* Adds one record whose labels are f32: the class of one yes or no, several of them, or numbers. */
+static clv_code add_f32_record(const evaluation *e, size_t record, const float *outputs,
+                               const float *labels, clv_err *err) {
+  if (clv_score_has_classes(e->score))
+    return clv_score_add(e->score, record, outputs, &(int64_t){labels[0] > 0.5f}, 1, err);
+  return clv_score_add_targets(e->score, record, outputs, labels, err);
 }
 
+/* Adds the scores of n rows from `start` on, record by record. */
 static clv_code add_scores(const evaluation *e, const float *outputs, size_t start, size_t n,
                            clv_err *err) {
-  const clv_tensor *y = e->received_answers.y;
+  const clv_tensor *y = e->received_answers.y, *x = e->received_answers.outputs;
+  size_t labels = y->n / (size_t)y->shape.dim[0], width = x->n / (size_t)x->shape.dim[0];
   if (!e->score) return CLV_OK;
-  if (y->dtype != CLV_I64) return add_binary_scores(e->score, outputs, y, start, n, err);
-  size_t labels_per_row = y->n / (size_t)y->shape.dim[0];
-  return clv_score_add(e->score, outputs, (const int64_t *)y->data + start * labels_per_row,
-                       n * labels_per_row, err);
+  for (size_t i = 0; i < n; i++) {
+    size_t record = e->record_of_row[start + i];
+    const float *row = outputs + i * width;
+    if (y->dtype != CLV_I64)
+      CLV_TRY(add_f32_record(e, record, row, (const float *)y->data + (start + i) * labels, err));
+    else
+      CLV_TRY(clv_score_add(e->score, record, row, (const int64_t *)y->data + (start + i) * labels,
+                            labels, err));
+  }
+  return CLV_OK;
 }
 
 /* Adds loss, right predictions and scores of n rows from `start` on, at most a batch. */
@@ -226,6 +232,7 @@ static clv_code evaluate_rows(evaluation *e, size_t start, size_t n, clv_step_re
 static clv_code evaluate_collected(evaluation *e, clv_step_result *ret, clv_err *err) {
   size_t batch = (size_t)e->t->b->eval_size;
   if (!e->collects_all_rows || !e->received_answers.y) return CLV_OK;
+  e->record_of_row = e->rows->index;
   for (size_t at = 0; at < e->rows->n; at += batch)
     CLV_TRY(evaluate_rows(e, at, CLV_MIN(batch, e->rows->n - at), ret, err));
   return CLV_OK;
@@ -285,6 +292,7 @@ static clv_code finish_oldest_batch(evaluation *e, clv_step_result *ret, clv_err
   clv_trainer *t = e->t;
   eval_slot *s = &e->slots[e->oldest_slot % CLV_EVAL_WINDOW];
   CLV_TRY(receive_output(e, s, err));
+  e->record_of_row = e->sent_rows.index + s->at;
   if (!e->collects_all_rows && s->y) CLV_TRY(evaluate_rows(e, 0, s->n, ret, err));
   CLV_TRY_API(cleave_context_end(t->runtime, s->context, CLV_API_ERROR));
   free_eval_slot(s);

@@ -14,6 +14,7 @@
  * of a worker that keeps no files, and of all stages if checkpoint.home is `always`. It passes
  * piece by piece, so the master never has the state of a complete stage in memory.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -144,10 +145,43 @@ static void format_skipped_steps(const clv_train_position *position, char text[8
            (unsigned long long)position->bad_losses, (unsigned long long)position->bad_gradients);
 }
 
+/* Extra key of a checkpoint, with the text of clv_stopping_format. A checkpoint without validations
+ * that were counted lacks it. */
+static const char stopping_key[] = "early_stopping";
+
+void clv_stopping_format(const clv_stopping *s, char text[CLV_STOPPING_TEXT]) {
+  text[0] = '\0';
+  if (s->score == CLV_BEST_NONE) return;
+  int n = snprintf(text, CLV_STOPPING_TEXT, "%s %llu", clv_best_metric_name(s->score),
+                   (unsigned long long)s->n_without);
+  if (s->has_best)
+    snprintf(text + n, CLV_STOPPING_TEXT - (size_t)n, " behind %.17g step %llu", s->best,
+             (unsigned long long)s->best_step);
+}
+
+bool clv_stopping_parse(const char *text, clv_stopping *ret) {
+  char name[64], again[CLV_STOPPING_TEXT];
+  unsigned long long n_without = 0, step = 0;
+  clv_stopping s = {0};
+  int n = sscanf(text, "%63s %llu behind %lf step %llu", name, &n_without, &s.best, &step);
+  if (n != 2 && n != 4) return false;
+  for (int i = CLV_BEST_NONE + 1; i < CLV_BEST_COUNT; i++)
+    if (strcmp(name, clv_best_metric_name((clv_best_metric)i)) == 0) s.score = (clv_best_metric)i;
+  s.has_best = n == 4;
+  s.n_without = n_without;
+  s.best_step = step;
+  clv_stopping_format(&s, again);
+  if (s.score == CLV_BEST_NONE || !isfinite(s.best) || strcmp(text, again) != 0) return false;
+  *ret = s;
+  return true;
+}
+
 void clv_trainer_read_position(const clv_trainer_state *s, clv_train_position *ret) {
   const char *text = clv_trainer_state_get_extra(s, skipped_key);
+  const char *stopping = clv_trainer_state_get_extra(s, stopping_key);
   unsigned long long n[3];
   *ret = (clv_train_position){.cursor = {s->epoch, s->records_used}};
+  if (stopping) (void)!clv_stopping_parse(stopping, &ret->stopping);
   if (!text || sscanf(text, "%llu %llu %llu", &n[0], &n[1], &n[2]) != 3) return;
   ret->skipped_in_a_row = n[0];
   ret->bad_losses = n[1];
@@ -159,13 +193,15 @@ void clv_trainer_read_position(const clv_trainer_state *s, clv_train_position *r
 static clv_code add_trainer_state(const clv_trainer *t, clv_checkpoint_writer *w,
                                   const clv_train_position *position, const char *incomplete_stages,
                                   clv_err *err) {
-  char skipped[80];
+  char skipped[80], stopping[CLV_STOPPING_TEXT];
   format_skipped_steps(position, skipped);
-  clv_kv extra[4] = {{"isa", clv_backend_isa(clv_backend_cpu())},
+  clv_stopping_format(&position->stopping, stopping);
+  clv_kv extra[5] = {{"isa", clv_backend_isa(clv_backend_cpu())},
                      {"libraries", clv_backend_libraries(clv_backend_cpu())}};
   size_t n = 2;
   if (incomplete_stages[0]) extra[n++] = (clv_kv){CLV_STAGES_LEFT, incomplete_stages};
   if (position->bad_losses || position->bad_gradients) extra[n++] = (clv_kv){skipped_key, skipped};
+  if (stopping[0]) extra[n++] = (clv_kv){stopping_key, stopping};
   clv_trainer_state state = {.epoch = position->cursor.epoch,
                              .records_used = position->cursor.index,
                              .global_step = t->committed_steps,

@@ -108,6 +108,23 @@ clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_sub
                           clv_score *score, clv_step_result *ret, clv_tensor **predictions,
                           clv_err *err) CLV_USE_RESULT;
 
+/* bytes of the text of a clv_stopping, with its NUL */
+enum { CLV_STOPPING_TEXT = 128 };
+
+/* The validations of a run as early stopping has counted them. */
+typedef struct clv_stopping {
+  clv_best_metric score; /* number that was compared; CLV_BEST_NONE: no validation was counted */
+  bool has_best;         /* some value was finite */
+  double best;           /* best value */
+  uint64_t best_step;    /* step of the best value */
+  uint64_t n_without;    /* validations since then */
+} clv_stopping;
+
+/* Writes the text that a checkpoint has of `s`; "": no validation was counted. */
+void clv_stopping_format(const clv_stopping *s, char text[CLV_STOPPING_TEXT]);
+/* Parses that text. Returns false for any other text. */
+bool clv_stopping_parse(const char *text, clv_stopping *ret);
+
 /* The state of the training loop, which a checkpoint has in addition to the state of the stages. A
  * run ends as diverged by these counts, so a resume does not change the step at which it ends. */
 typedef struct clv_train_position {
@@ -115,7 +132,10 @@ typedef struct clv_train_position {
   uint64_t skipped_in_a_row; /* number of last consecutive steps that changed no weight */
   /* steps of the run that changed no weight, because the loss or a gradient was not finite */
   uint64_t bad_losses, bad_gradients;
+  clv_stopping stopping;
 } clv_train_position;
+/* Reads the position of a checkpoint. Counts that are missing or malformed become 0. */
+void clv_trainer_read_position(const clv_trainer_state *s, clv_train_position *ret);
 
 /* Begins a checkpoint of all stages under run_dir. Files of stages at workers that keep files are
  * being written when it returns; the other files are written. Does nothing if the checkpoint of

@@ -314,8 +314,6 @@ clv_code clv_trainer_note_values(const clv_trainer *t, uint32_t stage,
 /* Returns false for fixed weights of a worker's artifact, which a checkpoint does not need. */
 bool clv_trainer_is_checkpointed(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                                  const char *name);
-/* Reads the position of a checkpoint. Counts that are missing or malformed become 0. */
-void clv_trainer_read_position(const clv_trainer_state *s, clv_train_position *ret);
 /* Gives up the checkpoint in progress, if there is one. Its files stay, but
  * a folder without a manifest is no checkpoint. */
 void clv_trainer_drop_save(clv_trainer *t);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Fuzzes the parsers of the small files of a run folder: the note of a run that is being moved
- * aside, the line of the best checkpoint, the names of the classes, the digests of the data, the
- * orphans. Every accepted value is in the file as it was read.
+ * aside, the line of the best checkpoint, the counts of early stopping, the names of the classes,
+ * the digests of the data, the orphans. Every accepted value is in the file as it was read.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -24,6 +24,14 @@ static void parse_best_checkpoint(const char *text, size_t len) {
   if (clv_best_checkpoint_parse(text, len, "checkpoint.best", &b, NULL) != CLV_OK) return;
   if (!isfinite(b.value) || b.step > INT64_MAX || b.metric == CLV_BEST_NONE) abort();
   if (!strstr(text, clv_best_metric_name(b.metric))) abort();
+}
+
+static void parse_stopping(const char *text, size_t len) {
+  char again[CLV_STOPPING_TEXT];
+  clv_stopping s;
+  if (!clv_stopping_parse(text, &s)) return;
+  clv_stopping_format(&s, again);
+  if (len < strlen(again) || strcmp(text, again) != 0 || !isfinite(s.best)) abort();
 }
 
 static void parse_classes(const char *text, size_t len) {
@@ -61,6 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (text.failed) abort();
   parse_move_note(text.data, size);
   parse_best_checkpoint(text.data, size);
+  parse_stopping(text.data, size);
   parse_classes(text.data, size);
   parse_data_digests(text.data, size);
   parse_orphans(text.data, size);

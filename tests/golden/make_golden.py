@@ -302,6 +302,15 @@ def cross_entropy(x, t, a):
                            label_smoothing=a["label_smoothing"])
 
 
+def focal(x, t, a):
+    """Focal loss over the softmax, a mean by the weights of the classes, as cross_entropy's."""
+    x, t = x.flatten(0, -2), t.flatten()
+    x, t = x[t != a["ignore_index"]], t[t != a["ignore_index"]]
+    weight = torch.tensor(a["class_weights"]).to(x)[t] if a["class_weights"] else torch.ones(len(t)).to(x)
+    nll = F.cross_entropy(x, t, reduction="none")
+    return (weight * (-torch.expm1(-nll)) ** a["exponent"] * nll).sum() / weight.sum()
+
+
 def one(pair):
     """The number of an attribute that others have as a pair."""
     return int(np.atleast_1d(pair)[0])
@@ -335,7 +344,7 @@ def compute(expression, case, inputs, p):
     scope = {"x": inputs[0], "t": inputs[1] if len(inputs) > 1 else None, "others": inputs[2:],
              "p": p, "a": case["attrs"], "training": case["training"], "F": F, "torch": torch,
              "dropout": dropout, "stochastic_depth": stochastic_depth, "resize": resize, "lstm": lstm, "gru": gru, "attention": attention,
-             "rotary": rotary, "permute": permute, "cross_entropy": cross_entropy,
+             "rotary": rotary, "permute": permute, "cross_entropy": cross_entropy, "focal": focal,
              "one": one, "column": column, "positions": positions, "last": last}
     return eval(expression, scope)
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * settings: tables of optimisers and of data formats. An optimiser is a row of optimizers.def and a
- * formula (kernels/steps). Session files, the C API, the wire and checkpoints take names, numbers,
- * defaults and ranges of its settings from here. A format is a row of formats.def and a reader
- * (master/data).
+ * settings: tables of optimisers, of data formats, of losses and of scores. An optimiser is a row
+ * of optimizers.def and a formula (kernels/steps). Session files, the C API, the wire and
+ * checkpoints take names, numbers, defaults and ranges of its settings from here. A format is a row
+ * of formats.def and a reader (master/data).
  *
  * Threads: all functions are pure.
  */
@@ -158,6 +158,80 @@ const clv_format_row *clv_format_row_of(clv_data_format format);
 void clv_format_names(uint32_t key, char *buf, size_t len);
 /* Joins names, which end with NULL: "a, b and c". */
 void clv_list_names(const char *const *names, char *buf, size_t len);
+
+/* ---- losses ---------------------------------------------------------------------------------- */
+
+/* What labels and outputs are. */
+typedef enum clv_task {
+  CLV_TASK_CLASSES = 1, /* a class number per record or place; an output per class */
+  CLV_TASK_LABELS = 2,  /* a number from 0 to 1 per output, each a question of yes or no */
+  CLV_TASK_NUMBERS = 4  /* a number per output */
+} clv_task;
+
+/* Keys of `loss` that not every loss takes. */
+enum {
+  CLV_LOSS_KEY_WEIGHT = 1 << 0, /* weight and class_weights */
+  CLV_LOSS_KEY_IGNORE_INDEX = 1 << 1,
+  CLV_LOSS_KEY_LABEL_SMOOTHING = 1 << 2,
+  CLV_LOSS_KEY_BETA = 1 << 3,
+  CLV_LOSS_KEY_DELTA = 1 << 4,
+  CLV_LOSS_KEY_QUANTILE = 1 << 5,
+  CLV_LOSS_KEY_GAMMA = 1 << 6
+};
+
+typedef enum clv_loss_kind {
+#define CLV_LOSS(NAME, ...) CLV_LOSS_##NAME,
+#include "common/base/settings/losses.def"
+  CLV_LOSS_COUNT
+} clv_loss_kind;
+extern const char *const clv_loss_names[]; /* [CLV_LOSS_COUNT] and NULL */
+
+typedef struct clv_loss_row {
+  const char *name;
+  clv_task task;
+  unsigned keys; /* set of CLV_LOSS_KEY_* */
+} clv_loss_row;
+
+const clv_loss_row *clv_loss_row_of(clv_loss_kind kind);
+/* Writes the names of the losses that take a key: "cross_entropy and focal". */
+void clv_loss_names_of(unsigned key, char *buf, size_t len);
+/* Returns true if a prediction can be right or wrong. */
+static inline bool clv_loss_has_accuracy(clv_loss_kind kind) {
+  return clv_loss_row_of(kind)->task != CLV_TASK_NUMBERS;
+}
+
+/* ---- scores of evaluations ------------------------------------------------------------------- */
+
+/* Scores that loss.scores lists, and CLV_SCORE_F1 and so on: their bits in a set. */
+typedef enum clv_score_kind {
+#define CLV_SCORE(NAME, ...) CLV_SCORE_KIND_##NAME,
+#include "common/base/settings/scores.def"
+  CLV_SCORE_KINDS
+} clv_score_kind;
+enum {
+#define CLV_SCORE(NAME, ...) CLV_SCORE_##NAME = 1u << CLV_SCORE_KIND_##NAME,
+#include "common/base/settings/scores.def"
+};
+extern const char *const clv_score_names[]; /* [CLV_SCORE_KINDS] and NULL */
+/* Returns the tasks whose evaluations have the score: a set of clv_task. */
+unsigned clv_score_tasks(clv_score_kind kind);
+/* Writes the names of the scores that go with a task: "mae, rmse and r2". */
+void clv_score_names_of(clv_task task, char *buf, size_t len);
+
+/* Numbers of an evaluation. */
+typedef enum clv_score_value {
+#define CLV_SCORE_VALUE(NAME, ...) CLV_VALUE_##NAME,
+#include "common/base/settings/scores.def"
+  CLV_SCORE_VALUES
+} clv_score_value;
+
+typedef struct clv_score_value_row {
+  const char *name;
+  unsigned needs; /* set of CLV_SCORE_*; 0: each evaluation has the number */
+  bool largest_is_best;
+} clv_score_value_row;
+
+const clv_score_value_row *clv_score_value_row_of(clv_score_value value);
 
 /* ---- columns of tables ----------------------------------------------------------------------- */
 

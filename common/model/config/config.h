@@ -149,16 +149,14 @@ typedef enum clv_train_crop {
   CLV_TRAIN_CROP_RANDOM_RESIZED,
 } clv_train_crop;
 typedef enum clv_transfer { CLV_TRANSFER_VIA_MASTER, CLV_TRANSFER_DIRECT } clv_transfer;
-typedef enum clv_loss_kind {
-  CLV_LOSS_CROSS_ENTROPY,
-  CLV_LOSS_NLL,
-  CLV_LOSS_MSE,
-  CLV_LOSS_BCE,
-  CLV_LOSS_BCE_WITH_LOGITS,
-  CLV_LOSS_COUNT
-} clv_loss_kind;
 /* Type in which convolutions and linear layers compute. All other ops compute in f32. */
 typedef enum clv_compute { CLV_COMPUTE_F32, CLV_COMPUTE_BF16 } clv_compute;
+
+/* Where the weights of the classes come from. */
+typedef enum clv_class_weighting {
+  CLV_CLASS_WEIGHTS_GIVEN,   /* loss.weight; all 1 if it is not given */
+  CLV_CLASS_WEIGHTS_BALANCED /* from the number of training records of each class */
+} clv_class_weighting;
 
 typedef enum clv_lr_kind { CLV_LR_CONSTANT, CLV_LR_STEP, CLV_LR_COSINE, CLV_LR_LINEAR } clv_lr_kind;
 /* Values are in the order of clv_sched_kind (sched.h). */
@@ -194,11 +192,13 @@ typedef enum clv_recovery_switch {
   CLV_RECOVERY_OFF /* the loss of a worker ends the run */
 } clv_recovery_switch;
 
-/* checkpoint.best: the metric by which the best checkpoint is chosen. */
+/* Number of a validation by which a run chooses: for checkpoint.best and train.early_stopping.
+ * NONE, then the values in the order of clv_score_value (settings.h). */
 typedef enum clv_best_metric {
   CLV_BEST_NONE,
-  CLV_BEST_LOSS,     /* validation.loss */
-  CLV_BEST_ACCURACY, /* validation.accuracy */
+#define CLV_SCORE_VALUE(NAME, ...) CLV_BEST_##NAME,
+#include "common/base/settings/scores.def"
+  CLV_BEST_COUNT
 } clv_best_metric;
 /* checkpoint.home: when the master copies the files of checkpoints that workers keep to its host.
  */
@@ -209,8 +209,7 @@ typedef enum clv_checkpoint_home {
   CLV_HOME_NEVER
 } clv_checkpoint_home;
 
-/* checkpoint.mode: the smallest or the largest value is the best. AUTO: smallest loss, largest
- * accuracy. */
+/* checkpoint.mode: the smallest or the largest value is the best. AUTO: as the metric says. */
 typedef enum clv_best_mode { CLV_BEST_AUTO, CLV_BEST_MIN, CLV_BEST_MAX } clv_best_mode;
 
 typedef struct clv_tls_config {
@@ -472,6 +471,12 @@ typedef struct clv_train_config {
   uint64_t accumulate;
   double clip_grad_norm; /* 0: no clipping */
   clv_text_list freeze;  /* glob patterns of parameter names */
+  struct {
+    clv_config_pos pos, score_pos;
+    clv_best_metric score; /* CLV_BEST_NONE: the run does not stop early */
+    uint64_t patience;     /* validations in a row that are no improvement, after which it stops */
+    double min_delta;      /* an improvement is larger than this */
+  } early_stopping;
 } clv_train_config;
 
 typedef struct clv_session_config {
@@ -494,6 +499,10 @@ typedef struct clv_session_config {
     clv_number_list weight; /* weight of each class; n = 0: all 1 */
     double ignore_index;    /* label that the loss ignores, a whole number */
     double label_smoothing;
+    double beta, delta, quantile, gamma; /* of smooth_l1, huber, quantile and focal */
+    double specificity;                  /* specificity at which the score sensitivity is */
+    clv_class_weighting class_weights;
+    clv_config_pos class_weights_pos;
     clv_config_pos scores_pos;
     clv_text_list scores; /* scores that evaluations report in addition to loss and accuracy */
     char *at;
@@ -775,6 +784,8 @@ uint64_t clv_session_checkpoint_every_ms(const clv_session_config *config);
 bool clv_session_checkpoint_is_auto(const clv_session_config *config);
 /* Return the names that the files use for these values, such as "cross_entropy". */
 const char *clv_best_metric_name(clv_best_metric metric);
+/* Returns true if the largest value of the metric is the best one, false for the smallest. */
+bool clv_best_metric_is_largest(clv_best_metric metric);
 const char *clv_loss_name(clv_loss_kind kind);
 const char *clv_compute_name(clv_compute dtype);
 const char *clv_pipeline_name(clv_pipeline_kind kind);

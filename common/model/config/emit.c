@@ -309,7 +309,7 @@ static void write_entries(writer *w, const clv_row *row, const char *base) {
 }
 
 /* Returns true if an optional section has nothing to write as a map: its key has the scalar form
- * ("recovery: off"), or a list of texts that the section requires is empty. */
+ * ("recovery: off"), or a list of texts or a word that the section requires is not given. */
 static bool is_section_absent(const writer *w, const clv_row *row, const char *base) {
   char inner_prefix[CLV_PATH_MAX];
   if (row->kind != CLV_ROW_SECTION || row->required) return false;
@@ -317,8 +317,10 @@ static bool is_section_absent(const writer *w, const clv_row *row, const char *b
   clv_row_write_inner_prefix(row, inner_prefix);
   for (size_t i = 0; i < w->schema->n_rows; i++) {
     const clv_row *in = &w->schema->rows[i];
-    if (!clv_row_key(in, inner_prefix) || !in->required || in->kind != CLV_ROW_TEXTS) continue;
-    if (!((const clv_text_list *)(const void *)(base + in->offset))->n) return true;
+    if (!clv_row_key(in, inner_prefix) || !in->required) continue;
+    if (in->kind == CLV_ROW_TEXTS && !((const clv_text_list *)(const void *)(base + in->offset))->n)
+      return true;
+    if (in->kind == CLV_ROW_ENUM && !is_value_given(in, base)) return true;
   }
   return false;
 }

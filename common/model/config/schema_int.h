@@ -124,6 +124,14 @@ clv_code clv_session_check_split(const clv_session_config *c, clv_err *err) CLV_
  * (key `as`), and there are an input and one target. */
 clv_code clv_session_check_table(const clv_session_config *c, clv_err *err) CLV_USE_RESULT;
 
+/* ---- choices by validations (session_choices.c) ---------------------------------------------- */
+
+/* Checks checkpoint.best and train.early_stopping: the session has validations that give the
+ * number. Sets checkpoint.mode. */
+clv_code clv_session_check_choices(clv_session_config *c, clv_err *err) CLV_USE_RESULT;
+/* Checks that the scores of loss.scores go with the loss. */
+clv_code clv_session_check_scores(const clv_session_config *c, clv_err *err) CLV_USE_RESULT;
+
 /* ---- scalars (scalar.c) ---------------------------------------------------------------------- */
 
 /* accepts decimal digits without sign or leading 0 */

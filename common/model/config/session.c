@@ -89,15 +89,36 @@ static clv_code check_tls_for_worker(const clv_session_config *c, clv_config_pos
   return fail_at(c, pos, err, "%s runs at worker '%s', which needs tls: {ca, cert, key}", what, at);
 }
 
-/* Checks the keys of `loss:` that depend on its kind: most of them are allowed with cross_entropy
- * only. */
+/* Checks that the keys of `loss:` that are given go with its kind. */
+static clv_code check_loss_keys(const clv_session_config *c, clv_err *err) {
+  const struct {
+    const char *name;
+    unsigned key;
+    bool is_given;
+  } keys[] = {{"weight", CLV_LOSS_KEY_WEIGHT, c->loss.weight.n > 0},
+              {"class_weights", CLV_LOSS_KEY_WEIGHT, c->loss.class_weights != 0},
+              {"ignore_index", CLV_LOSS_KEY_IGNORE_INDEX, c->loss.ignore_index != -100},
+              {"label_smoothing", CLV_LOSS_KEY_LABEL_SMOOTHING, c->loss.label_smoothing != 0},
+              {"beta", CLV_LOSS_KEY_BETA, c->loss.beta != 1},
+              {"delta", CLV_LOSS_KEY_DELTA, c->loss.delta != 1},
+              {"quantile", CLV_LOSS_KEY_QUANTILE, c->loss.quantile != 0.5},
+              {"gamma", CLV_LOSS_KEY_GAMMA, c->loss.gamma != 2}};
+  char takers[80];
+  for (size_t i = 0; i < CLV_COUNT(keys); i++) {
+    if (!keys[i].is_given || clv_loss_row_of(c->loss.kind)->keys & keys[i].key) continue;
+    clv_loss_names_of(keys[i].key, takers, sizeof takers);
+    return fail_at(c, c->loss.pos, err, "loss.%s goes with %s, and not with %s: remove it",
+                   keys[i].name, takers, clv_loss_name(c->loss.kind));
+  }
+  if (c->loss.class_weights && c->loss.weight.n)
+    return fail_at(c, c->loss.class_weights_pos, err,
+                   "loss.class_weights and loss.weight exclude each other: leave one out");
+  return CLV_OK;
+}
+
 static clv_code check_loss_options(const clv_session_config *c, clv_err *err) {
-  bool given = c->loss.weight.n || c->loss.ignore_index != -100 || c->loss.label_smoothing != 0;
-  if (given && c->loss.kind != CLV_LOSS_CROSS_ENTROPY)
-    return fail_at(c, c->loss.pos, err,
-                   "loss.weight, loss.ignore_index and loss.label_smoothing need cross_entropy");
-  if (c->loss.scores.n && c->loss.kind == CLV_LOSS_MSE)
-    return fail_at(c, c->loss.scores_pos, err, "loss.scores are of classes, and mse has none");
+  CLV_TRY(check_loss_keys(c, err));
+  CLV_TRY(clv_session_check_scores(c, err));
   if (c->loss.ignore_index != floor(c->loss.ignore_index))
     return fail_at(c, c->loss.ignore_pos, err, "'loss.ignore_index' must be a whole number");
   for (size_t i = 0; i < c->loss.weight.n; i++)
@@ -656,24 +677,6 @@ static clv_code set_default_checkpoint_dir(clv_session_config *c, clv_err *err) 
   return clv_path_join(c->run.dir, c->name, &c->checkpoint.dir, err);
 }
 
-static clv_code check_checkpoint_best(clv_session_config *c, clv_err *err) {
-  bool accuracy = c->checkpoint.best == CLV_BEST_ACCURACY;
-  clv_best_mode fitting = accuracy ? CLV_BEST_MAX : CLV_BEST_MIN;
-  clv_config_pos pos = c->checkpoint.best_pos;
-  if (c->checkpoint.best == CLV_BEST_NONE) return CLV_OK;
-  if (!clv_data_has_validation(&c->data))
-    return fail_at(c, pos, err,
-                   "checkpoint.best needs validations: set data.validation.fraction, as in 0.1");
-  if (accuracy && c->loss.kind == CLV_LOSS_MSE)
-    return fail_at(c, pos, err, "mse has no accuracy: set checkpoint.best: validation.loss");
-  if (c->checkpoint.mode != CLV_BEST_AUTO && c->checkpoint.mode != fitting)
-    return fail_at(c, pos, err, "the best %s is the %s: set checkpoint.mode: %s, or leave it out",
-                   clv_best_metric_name(c->checkpoint.best), accuracy ? "largest" : "smallest",
-                   accuracy ? "max" : "min");
-  c->checkpoint.mode = fitting;
-  return CLV_OK;
-}
-
 static bool is_key_given(clv_config_pos pos) { return pos.line || pos.column; }
 
 static clv_code check_checkpoint_every(clv_session_config *c, clv_err *err) {
@@ -721,7 +724,7 @@ static clv_code fill_in_config(clv_session_config *c, clv_err *err) {
   CLV_TRY(check_loss(c, err));
   CLV_TRY(check_spares(c, err));
   CLV_TRY(check_train(c, err));
-  CLV_TRY(check_checkpoint_best(c, err));
+  CLV_TRY(clv_session_check_choices(c, err));
   CLV_TRY(check_checkpoint_every(c, err));
   drop_tensorboard_if_off(c);
   CLV_TRY(check_reference_lease(c, err));

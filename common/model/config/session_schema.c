@@ -45,10 +45,8 @@ static const char *const arch_names[] = {"",         "mlp",      "cnn",      "le
 static const char *const head_names[] = {"", "none", "sequence", "token", "masked", "causal", NULL};
 static const char *const parallel_names[] = {"", "columns", "rows", NULL};
 static const char *const transfer_names[] = {"via_master", "direct", NULL};
-static const char *const score_names[] = {"f1", "auc", "confusion", "perplexity", NULL};
 static const char *const decay_names[] = {"all", "weights", NULL};
-static const char *const loss_names[] = {"cross_entropy",   "nll", "mse", "bce",
-                                         "bce_with_logits", NULL};
+static const char *const class_weights_names[] = {"", "balanced", NULL};
 static const char *const optimizer_names[] = {
 #define CLV_OPTIMIZER(NAME, name, ...) #name,
 #include "common/base/settings/optimizers.def"
@@ -59,7 +57,10 @@ static const char *const lr_names[] = {"constant", "step", "cosine", "linear", N
 static const char *const pipeline_names[] = {
     "naive", "gpipe", "1f1b", "interleaved", "zb-h1", "pipedream", "pipedream-2bw", "custom", NULL};
 static const char *const recovery_names[] = {"", "off", NULL};
-static const char *const best_names[] = {"", "validation.loss", "validation.accuracy", NULL};
+static const char *const best_names[] = {"",
+#define CLV_SCORE_VALUE(NAME, name, ...) "validation." #name,
+#include "common/base/settings/scores.def"
+                                         NULL};
 static const char *const mode_names[] = {"", "min", "max", NULL};
 static const char *const micro_words[] = {"auto", NULL};
 static const char *const never_words[] = {"none", NULL};
@@ -67,7 +68,6 @@ static const char *const home_names[] = {"", "end", "always", "never", NULL};
 static const char *const window_words[] = {"auto", "textbook", NULL};
 
 _Static_assert(sizeof(clv_loss_kind) == sizeof(int), "enums are stored as int");
-_Static_assert(sizeof loss_names / sizeof loss_names[0] == CLV_LOSS_COUNT + 1, "each has a name");
 _Static_assert(offsetof(clv_remote_spec, name) == sizeof(clv_config_pos), "see schema_int.h");
 
 /* Rows that describe the keys of a layer, used for model.layers and for stages[].layers. */
@@ -512,23 +512,43 @@ static const clv_row rows[] = {
 
     {.path = "loss", .kind = CLV_ROW_SECTION, .pos_offset = AT(loss.pos), .required = true,
      .doc = "The loss; labels stay where it is computed."},
-    {.path = "loss.kind", .kind = CLV_ROW_ENUM, .offset = AT(loss.kind), .names = loss_names,
+    {.path = "loss.kind", .kind = CLV_ROW_ENUM, .offset = AT(loss.kind), .names = clv_loss_names,
      .required = true, .sample = "cross_entropy",
-     .doc = "The loss function, with the formula of PyTorch."},
+     .doc = "The loss function, with the formula of PyTorch. For numbers mse, smooth_l1, huber, quantile, or "
+            "poisson for counts (the output is the logarithm of the rate); for classes cross_entropy, focal or "
+            "nll; for yes or no bce and bce_with_logits."},
     {.path = "loss.weight", .kind = CLV_ROW_NUMBERS, .offset = AT(loss.weight),
      .pos_offset = AT(loss.options_pos), .max = 128, .high = 1e30, .is_commented_out = true, .sample = "[1, 2.5]",
-     .doc = "For cross_entropy: a weight for each class; all 1 unless given."},
+     .doc = "For cross_entropy and focal: a weight for each class; all 1 unless given."},
+    {.path = "loss.class_weights", .kind = CLV_ROW_ENUM, .offset = AT(loss.class_weights),
+     .pos_offset = AT(loss.class_weights_pos), .names = class_weights_names, .is_commented_out = true,
+     .sample = "balanced",
+     .doc = "In place of weight: balanced gives a class n / (classes * n_class), as in scikit-learn, with the n "
+            "labels of the training records alone."},
     {.path = "loss.ignore_index", .kind = CLV_ROW_NUMBER, .offset = AT(loss.ignore_index),
      .pos_offset = AT(loss.ignore_pos), .low = -2147483647, .high = 2147483647, .default_text = "-100",
-     .doc = "For cross_entropy: positions with this label do not count."},
+     .doc = "For cross_entropy and focal: positions with this label do not count."},
     {.path = "loss.label_smoothing", .kind = CLV_ROW_NUMBER, .offset = AT(loss.label_smoothing),
      .high = 1, .default_text = "0",
      .doc = "For cross_entropy: share of each label that is spread equally over all classes."},
+    {.path = "loss.beta", .kind = CLV_ROW_NUMBER, .offset = AT(loss.beta), .high = 1e6, .default_text = "1",
+     .doc = "For smooth_l1: the error up to which the loss is a square."},
+    {.path = "loss.delta", .kind = CLV_ROW_NUMBER, .offset = AT(loss.delta), .low = 1e-6, .high = 1e6,
+     .default_text = "1", .doc = "For huber: the error up to which the loss is a square."},
+    {.path = "loss.quantile", .kind = CLV_ROW_NUMBER, .offset = AT(loss.quantile), .high = 1,
+     .default_text = "0.5", .doc = "For quantile: the quantile that is predicted; 0.5 is the median."},
+    {.path = "loss.gamma", .kind = CLV_ROW_NUMBER, .offset = AT(loss.gamma), .high = 100,
+     .default_text = "2",
+     .doc = "For focal: exponent of 1 - p, by which places that are right count less; 0 is cross_entropy."},
     {.path = "loss.scores", .kind = CLV_ROW_TEXTS, .offset = AT(loss.scores),
-     .pos_offset = AT(loss.scores_pos), .max = 4, .names = score_names, .is_commented_out = true,
+     .pos_offset = AT(loss.scores_pos), .max = CLV_SCORE_KINDS, .names = clv_score_names, .is_commented_out = true,
      .sample = "[f1, auc]",
      .doc = "Scores that evaluations report in addition to loss and accuracy, with "
             "scikit-learn's definitions."},
+    {.path = "loss.specificity", .kind = CLV_ROW_NUMBER, .offset = AT(loss.specificity), .high = 1,
+     .default_text = "0.9",
+     .doc = "For the score sensitivity: the least specificity (share of the negatives that are not taken "
+            "for positive) of the threshold at which it is the largest."},
     {.path = "loss.at", .kind = CLV_ROW_TEXT, .offset = AT(loss.at), .pos_offset = AT(loss.at_pos),
      .format = CLV_FORMAT_NAME, .default_text = "master",
      .doc = "Node that computes the loss; a worker only with privacy.labels_leave: true."},
@@ -652,6 +672,21 @@ static const clv_row rows[] = {
     {.path = "train.freeze", .kind = CLV_ROW_TEXTS, .offset = AT(train.freeze),
      .pos_offset = AT(train.freeze_pos), .sample = "[\"0.*\"]",
      .doc = "Patterns of the names of parameters that are not trained."},
+    {.path = "train.early_stopping", .kind = CLV_ROW_SECTION, .pos_offset = AT(train.early_stopping.pos),
+     .is_commented_out = true,
+     .doc = "Stop when validations no longer improve. Checkpoints have what it counts, so that a "
+            "resumed run stops at the same step. Needs data.validation."},
+    {.path = "train.early_stopping.score", .kind = CLV_ROW_ENUM, .offset = AT(train.early_stopping.score),
+     .pos_offset = AT(train.early_stopping.score_pos), .names = best_names, .required = true,
+     .sample = "validation.loss",
+     .doc = "Number that has to improve: fall for loss and perplexity, rise for the others. All but "
+            "loss and accuracy have to be in loss.scores."},
+    {.path = "train.early_stopping.patience", .kind = CLV_ROW_INT,
+     .offset = AT(train.early_stopping.patience), .min = 1, .max = 1000000, .default_text = "5",
+     .doc = "Validations in a row without an improvement after which the run stops; one follows each epoch."},
+    {.path = "train.early_stopping.min_delta", .kind = CLV_ROW_NUMBER,
+     .offset = AT(train.early_stopping.min_delta), .high = 1e300, .default_text = "0",
+     .doc = "An improvement is larger than this."},
 
     {.path = "pipeline", .kind = CLV_ROW_SECTION, .pos_offset = AT(pipeline.pos),
      .doc = "How a batch moves through the stages."},
@@ -740,11 +775,11 @@ static const clv_row rows[] = {
      .pos_offset = AT(checkpoint.best_pos), .names = best_names, .sample = "validation.loss",
      .is_commented_out = true,
      .doc = "Keep the checkpoint with the best validation in addition, for --checkpoint best; "
-            "needs data.validation."},
+            "needs data.validation, and for all but loss and accuracy loss.scores."},
     {.path = "checkpoint.mode", .kind = CLV_ROW_ENUM, .offset = AT(checkpoint.mode),
      .names = mode_names, .sample = "min", .is_commented_out = true,
-     .doc = "Which value is the best: min for validation.loss, max for validation.accuracy, as "
-            "is the default."},
+     .doc = "Which value is the best: min for validation.loss, max for validation.accuracy, and so "
+            "on, as is the default."},
     {.path = "checkpoint.escrow", .kind = CLV_ROW_SECTION, .is_commented_out = true,
      .doc = "Encrypted copies of the newest checkpoint at the master, made while the run trains. A run whose "
             "workers lost their files goes on from the copy."},
@@ -807,8 +842,13 @@ bool clv_session_key_changes_records(const char *key) {
   return false;
 }
 
-const char *clv_loss_name(clv_loss_kind kind) { return loss_names[kind]; }
+const char *clv_loss_name(clv_loss_kind kind) { return clv_loss_names[kind]; }
 const char *clv_best_metric_name(clv_best_metric metric) { return best_names[metric]; }
+
+bool clv_best_metric_is_largest(clv_best_metric metric) {
+  return metric && clv_score_value_row_of((clv_score_value)(metric - 1))->largest_is_best;
+}
+
 const char *clv_compute_name(clv_compute dtype) { return compute_names[dtype]; }
 
 const char *clv_pipeline_name(clv_pipeline_kind kind) { return pipeline_names[kind]; }

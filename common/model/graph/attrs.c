@@ -35,7 +35,7 @@ static const struct {
     [CLV_ATTR_PAD] = KEY(pad, KIND_PAIR, "padding on each side of the image"),
     [CLV_ATTR_GROUPS] = KEY(groups, KIND_INT, "groups of channels that do not meet"),
     [CLV_ATTR_BIAS] = KEY(bias, KIND_BOOL, "whether a bias is added"),
-    [CLV_ATTR_P] = KEY(p, KIND_REAL, "probability of zero"),
+    [CLV_ATTR_P] = KEY(p, KIND_REAL, "probability of zero; of quantile the quantile"),
     [CLV_ATTR_EPS] = KEY(eps, KIND_REAL, "is added to the variance"),
     [CLV_ATTR_MOMENTUM] = KEY(momentum, KIND_REAL, "share of the batch in the running statistics"),
     [CLV_ATTR_SHAPE] = KEY(shape, KIND_EXTENTS, "extents, without the batch"),
@@ -86,7 +86,8 @@ static const struct {
     [CLV_ATTR_MIN_VAL] = KEY(min_val, KIND_REAL, "least output"),
     [CLV_ATTR_MAX_VAL] = KEY(max_val, KIND_REAL, "largest output"),
     [CLV_ATTR_ALPHA] = KEY(alpha, KIND_REAL, "factor of e^x - 1"),
-    [CLV_ATTR_BETA] = KEY(beta, KIND_REAL, "factor of the input"),
+    [CLV_ATTR_BETA] = KEY(beta, KIND_REAL,
+                          "factor of the input; of losses the error up to which they are squares"),
     [CLV_ATTR_THRESHOLD] = KEY(
         threshold, KIND_REAL,
         "softplus: product beta x above which y is x; where: the values of a are taken above it"),

@@ -4,6 +4,7 @@
  */
 #include "common/model/models/models.h"
 
+#include <stddef.h>
 #include <string.h>
 
 bool clv_loss_has_labels(const char *kind) {
@@ -48,18 +49,42 @@ clv_code clv_loss_make_graph(const char *kind, const clv_shape *pred, int64_t ba
   return make_loss_graph(kind, NULL, 0, pred, batch, ret, err);
 }
 
+/* Keys of `loss` that are one number, with the attributes of the ops that have them. */
+static const struct {
+  unsigned key;
+  clv_attr_key attr;
+  size_t offset; /* offset of the number in clv_session_config */
+} number_keys[] = {
+    {CLV_LOSS_KEY_LABEL_SMOOTHING, CLV_ATTR_LABEL_SMOOTHING,
+     offsetof(clv_session_config, loss.label_smoothing)},
+    {CLV_LOSS_KEY_BETA, CLV_ATTR_BETA, offsetof(clv_session_config, loss.beta)},
+    {CLV_LOSS_KEY_DELTA, CLV_ATTR_BETA, offsetof(clv_session_config, loss.delta)},
+    {CLV_LOSS_KEY_QUANTILE, CLV_ATTR_P, offsetof(clv_session_config, loss.quantile)},
+    {CLV_LOSS_KEY_GAMMA, CLV_ATTR_EXPONENT, offsetof(clv_session_config, loss.gamma)}};
+
+/* Writes the numbers that the loss takes. Returns how many. */
+static int list_numbers(const clv_session_config *c, clv_attr_value *values) {
+  int n = 0;
+  for (size_t i = 0; i < CLV_COUNT(number_keys); i++)
+    if (clv_loss_row_of(c->loss.kind)->keys & number_keys[i].key)
+      values[n++] = (clv_attr_value){
+          .key = number_keys[i].attr,
+          .is_number = true,
+          .number = *(const double *)(const void *)((const char *)c + number_keys[i].offset)};
+  return n;
+}
+
 clv_code clv_session_make_loss_graph(const clv_session_config *config, const clv_shape *pred,
                                      int64_t batch, clv_graph **ret, clv_err *err) {
   const char *kind = clv_loss_name(config->loss.kind);
   float class_weights[CLV_MAX_CLASS_WEIGHTS];
-  int n = 0, weights = (int)CLV_MIN(config->loss.weight.n, CLV_COUNT(class_weights));
-  clv_attr_value values[3];
-  if (config->loss.kind == CLV_LOSS_CROSS_ENTROPY) {
+  int weights = (int)CLV_MIN(config->loss.weight.n, CLV_COUNT(class_weights));
+  clv_attr_value values[CLV_COUNT(number_keys) + 2];
+  unsigned keys = clv_loss_row_of(config->loss.kind)->keys;
+  int n = list_numbers(config, values);
+  if (keys & CLV_LOSS_KEY_IGNORE_INDEX)
     values[n++] = (clv_attr_value){
         .key = CLV_ATTR_IGNORE_INDEX, .n_ints = 1, .ints = {(int64_t)config->loss.ignore_index}};
-    values[n++] = (clv_attr_value){
-        .key = CLV_ATTR_LABEL_SMOOTHING, .is_number = true, .number = config->loss.label_smoothing};
-  }
   for (int i = 0; i < weights; i++) class_weights[i] = (float)config->loss.weight.items[i];
   if (weights)
     values[n++] = (clv_attr_value){

@@ -117,6 +117,38 @@ static clv_code bce_with_logits_backward(bench *m, clv_err *err) {
   return clv_gpu_bce_with_logits_back(m->g, m->x, m->z, m->n, m->small_buffer, m->y, NULL, err);
 }
 
+static clv_code smooth_l1(bench *m, clv_err *err) {
+  return clv_gpu_smooth_l1(m->g, 0.5, m->x, m->z, m->n, m->partial_sums, m->small_buffer, 0, err);
+}
+
+static clv_code smooth_l1_back(bench *m, clv_err *err) {
+  return clv_gpu_smooth_l1_back(m->g, 0.5, m->x, m->z, m->n, m->small_buffer, m->y, NULL, err);
+}
+
+static clv_code huber(bench *m, clv_err *err) {
+  return clv_gpu_huber(m->g, 0.5, m->x, m->z, m->n, m->partial_sums, m->small_buffer, 0, err);
+}
+
+static clv_code huber_back(bench *m, clv_err *err) {
+  return clv_gpu_huber_back(m->g, 0.5, m->x, m->z, m->n, m->small_buffer, m->y, NULL, err);
+}
+
+static clv_code quantile(bench *m, clv_err *err) {
+  return clv_gpu_quantile(m->g, 0.5, m->x, m->z, m->n, m->partial_sums, m->small_buffer, 0, err);
+}
+
+static clv_code quantile_back(bench *m, clv_err *err) {
+  return clv_gpu_quantile_back(m->g, 0.5, m->x, m->z, m->n, m->small_buffer, m->y, NULL, err);
+}
+
+static clv_code poisson(bench *m, clv_err *err) {
+  return clv_gpu_poisson(m->g, m->x, m->z, m->n, m->partial_sums, m->small_buffer, 0, err);
+}
+
+static clv_code poisson_back(bench *m, clv_err *err) {
+  return clv_gpu_poisson_back(m->g, m->x, m->z, m->n, m->small_buffer, m->y, NULL, err);
+}
+
 static clv_code draw_dropout_channels_last(bench *m, clv_err *err) {
   const cuda_dropout_shape at = {
       .n = m->n, .channels = m->n_channels, .inner = m->n_positions, .channels_last = true};
@@ -458,6 +490,14 @@ const kernel more_kernels[] = {
     {"bce backward", 12, .f = bce_back},
     {"bce with logits", 8, .f = bce_with_logits},
     {"bce with logits backward", 12, .f = bce_with_logits_backward},
+    {"smooth l1", 8, .f = smooth_l1},
+    {"smooth l1 backward", 12, .f = smooth_l1_back},
+    {"huber", 8, .f = huber},
+    {"huber backward", 12, .f = huber_back},
+    {"quantile", 8, .f = quantile},
+    {"quantile backward", 12, .f = quantile_back},
+    {"poisson", 8, .f = poisson},
+    {"poisson backward", 12, .f = poisson_back},
     {"stochastic depth", 8, .f = drop_records_f32},
     {"stochastic depth, bf16", 4, .f = drop_records_last},
     {"dropout, bf16", 5, .f = draw_dropout_channels_last},

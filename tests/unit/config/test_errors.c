@@ -251,7 +251,8 @@ static void unknown_enum_values_are_refused(void **state) {
   assert_edit_refused(
       "kind: cross_entropy", "kind: crossentropy",
       "/etc/cleave/s.yaml:14:14: 'loss.kind' must be one of cross_entropy, nll, mse, bce, "
-      "bce_with_logits, got 'crossentropy', did you mean 'cross_entropy'?");
+      "bce_with_logits, smooth_l1, huber, quantile, poisson, focal, got 'crossentropy', did you "
+      "mean 'cross_entropy'?");
   assert_edit_refused(
       "kind: sgd", "kind: rmspop",
       "/etc/cleave/s.yaml:15:38: 'train.optimizer.kind' must be one of sgd, adam, adamw, "
@@ -381,8 +382,21 @@ static void unknown_workers_and_bad_privacy_are_refused(void **state) {
       "leave the master: put it at master, or set privacy.raw_input_leaves: true");
   assert_edit_refused(
       "loss: {kind: cross_entropy}", "loss: {kind: nll, label_smoothing: 0.1}",
-      "/etc/cleave/s.yaml:14:1: loss.weight, loss.ignore_index and loss.label_smoothing "
-      "need cross_entropy");
+      "/etc/cleave/s.yaml:14:1: loss.label_smoothing goes with cross_entropy, and not with nll: "
+      "remove it");
+  assert_edit_refused("loss: {kind: cross_entropy}", "loss: {kind: smooth_l1, delta: 2}",
+                      "/etc/cleave/s.yaml:14:1: loss.delta goes with huber, and not with "
+                      "smooth_l1: remove it");
+  assert_edit_refused("loss: {kind: cross_entropy}", "loss: {kind: bce, class_weights: balanced}",
+                      "/etc/cleave/s.yaml:14:1: loss.class_weights goes with cross_entropy and "
+                      "focal, and not with bce: remove it");
+  assert_edit_refused("loss: {kind: cross_entropy}", "loss: {kind: mse, scores: [mae, f1]}",
+                      "/etc/cleave/s.yaml:14:19: loss.scores: f1 does not go with mse, whose "
+                      "scores are mae, rmse and r2");
+  assert_edit_refused("loss: {kind: cross_entropy}",
+                      "loss: {kind: focal, weight: [1, 2], class_weights: balanced}",
+                      "/etc/cleave/s.yaml:14:52: loss.class_weights and loss.weight exclude each "
+                      "other: leave one out");
   assert_edit_refused("loss: {kind: cross_entropy}",
                       "loss: {kind: cross_entropy, ignore_index: 0.5}",
                       "/etc/cleave/s.yaml:14:43: 'loss.ignore_index' must be a whole number");
@@ -540,7 +554,27 @@ static void inconsistent_best_checkpoint_is_refused(void **state) {
   assert_set_refused(
       "checkpoint.best=loss",
       "--set checkpoint.best=loss: 'checkpoint.best' must be one of validation.loss, "
-      "validation.accuracy, got 'loss'");
+      "validation.accuracy, validation.f1_micro, validation.f1_macro, validation.auc, "
+      "validation.perplexity, validation.average_precision, validation.sensitivity, "
+      "validation.ece, validation.mae, validation.rmse, validation.r2, got 'loss'");
+}
+
+static void early_stopping_without_its_score_is_refused(void **state) {
+  (void)state;
+  assert_set_refused("train.early_stopping={patience: 3}",
+                     "--set train.early_stopping={patience: 3}: missing key "
+                     "'train.early_stopping.score': Number that has to improve: fall for loss and "
+                     "perplexity, rise for the others. All but loss and accuracy have to be in "
+                     "loss.scores. For example: `score: validation.loss`");
+  assert_set_refused("train.early_stopping={score: validation.loss}",
+                     "--set train.early_stopping={score: validation.loss}: "
+                     "train.early_stopping.score needs validations: set "
+                     "data.validation.fraction, as in 0.1");
+  assert_edit_refused(
+      "[a.gz, b.gz]}",
+      "[a.gz, b.gz], validation: {fraction: 0.1}}\ncheckpoint: {best: validation.auc}",
+      "/etc/cleave/s.yaml:7:20: checkpoint.best: validation.auc needs auc among loss.scores: add "
+      "it there");
 }
 
 static void invalid_checkpoint_interval_is_refused(void **state) {
@@ -795,6 +829,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(layer_ranges_must_cover_the_model),
     cmocka_unit_test(conflicting_weight_sources_are_refused),
     cmocka_unit_test(inconsistent_best_checkpoint_is_refused),
+    cmocka_unit_test(early_stopping_without_its_score_is_refused),
     cmocka_unit_test(invalid_checkpoint_interval_is_refused),
     cmocka_unit_test(conflicting_optimiser_options_are_refused),
     cmocka_unit_test(conflicting_pipeline_and_data_options_are_refused),

@@ -87,6 +87,66 @@ static void best_file_line_is_parsed_strictly(void **state) {
   const char *accuracy = "validation.accuracy 0.10000000000000001 step 0\n";
   assert_ok(clv_best_checkpoint_parse(accuracy, strlen(accuracy), "it", &b, &err), &err);
   assert_true(b.metric == CLV_BEST_ACCURACY && b.value == 0.1 && b.step == 0);
+  const char *macro = "validation.f1_macro 0.5 step 9\n";
+  assert_ok(clv_best_checkpoint_parse(macro, strlen(macro), "it", &b, &err), &err);
+  assert_true(b.metric == CLV_BEST_F1_MACRO && b.step == 9);
+}
+
+static void early_stopping_counts_validations_without_a_larger_gain(void **state) {
+  clv_train_config c = {.early_stopping = {.score = CLV_BEST_AUC, .patience = 2, .min_delta = 0.1}};
+  static const struct {
+    double value;
+    uint64_t n_without;
+  } cases[] = {{NAN, 1}, {0.5, 0}, {0.6, 1}, {0.61, 0}, {INFINITY, 1}, {0.2, 2}};
+  clv_stopping s = {0};
+  (void)state;
+  for (uint64_t i = 0; i < CLV_COUNT(cases); i++) {
+    assert_false(clv_stopping_is_over(&s, &c));
+    clv_stopping_count(&s, &c, cases[i].value, i);
+    assert_int_equal(s.n_without, cases[i].n_without);
+  }
+  assert_true(clv_stopping_is_over(&s, &c));
+  assert_true(s.best == 0.61 && s.best_step == 3);
+  c.early_stopping.patience = 3;
+  assert_false(clv_stopping_is_over(&s, &c));
+  /* what was counted is of another score: the count begins */
+  c.early_stopping.score = CLV_BEST_LOSS;
+  c.early_stopping.patience = 1;
+  assert_false(clv_stopping_is_over(&s, &c));
+  clv_stopping_count(&s, &c, 2, 6);
+  clv_stopping_count(&s, &c, 1.95, 7);
+  assert_true(clv_stopping_is_over(&s, &c) && s.best == 2);
+  c.early_stopping.score = CLV_BEST_NONE;
+  clv_stopping_count(&s, &c, 1, 8);
+  assert_false(clv_stopping_is_over(&s, &c));
+}
+
+static void early_stopping_is_read_from_its_exact_text_alone(void **state) {
+  static const char *const bad[] = {"",
+                                    "validation.loss",
+                                    "validation.loss 1 behind",
+                                    "validation.loss 1 behind 0.5 step",
+                                    "validation.loss 01 behind 0.5 step 3",
+                                    "validation.loss 1 behind nan step 3",
+                                    "validation.loss 1 behind 1e999 step 3",
+                                    "validation.lossy 1 behind 0.5 step 3",
+                                    "validation.loss 1 behind 0.5 step 3 ",
+                                    "validation.loss -1",
+                                    "validation.loss 1 behind 0.50 step 3"};
+  const clv_stopping all[] = {{CLV_BEST_LOSS, true, 0.1, 12, 3},
+                              {CLV_BEST_F1_MACRO, false, 0, 0, 4}};
+  char text[CLV_STOPPING_TEXT];
+  clv_stopping s = {0};
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(bad); i++) assert_false(clv_stopping_parse(bad[i], &s));
+  for (size_t i = 0; i < CLV_COUNT(all); i++) {
+    clv_stopping_format(&all[i], text);
+    assert_true(clv_stopping_parse(text, &s));
+    assert_true(s.score == all[i].score && s.has_best == all[i].has_best && s.best == all[i].best &&
+                s.best_step == all[i].best_step && s.n_without == all[i].n_without);
+  }
+  clv_stopping_format(&(clv_stopping){0}, text);
+  assert_string_equal(text, "");
 }
 
 /* Returns the best checkpoint that a resumed run takes over. */
@@ -218,6 +278,8 @@ int main(void) {
       cmocka_unit_test(first_rounds_are_not_the_usual_ones),
       cmocka_unit_test(only_a_finite_strict_improvement_is_better),
       cmocka_unit_test(best_file_line_is_parsed_strictly),
+      cmocka_unit_test(early_stopping_counts_validations_without_a_larger_gain),
+      cmocka_unit_test(early_stopping_is_read_from_its_exact_text_alone),
       cmocka_unit_test_teardown(resumed_run_restores_its_best, remove_run),
       cmocka_unit_test_teardown(checkpoint_is_chosen_by_step_latest_or_best, remove_run),
       cmocka_unit_test(checkpoint_names_are_validated),

@@ -3,6 +3,7 @@
  * Tests the names of classes, and files of predictions with these names.
  */
 #include <math.h>
+#include <sys/stat.h>
 
 #include "master/run/run_int.h"
 #include "tests/unit/scratch.h"
@@ -161,6 +162,43 @@ static void prediction_lines_have_ids_classes_and_names(void **state) {
   }
 }
 
+static void probabilities_stand_in_place_of_outputs_for_the_owner_alone(void **state) {
+  static const float three[] = {0, 0, 1e9f, -1e9f, 0, 0}, one[] = {0, -1e9f},
+                     logs[] = {-INFINITY, 0};
+  const struct {
+    clv_loss_kind loss;
+    const float *values;
+    int64_t width;
+    const char *csv;
+  } cases[] = {{CLV_LOSS_FOCAL, three, 3,
+                "id,class,probability_0,probability_1,probability_2\n7,2,0,0,1\n9,1,0,0.5,0.5\n"},
+               {CLV_LOSS_BCE_WITH_LOGITS, one, 1, "id,class,probability_0\n7,0,0.5\n9,0,0\n"},
+               {CLV_LOSS_NLL, logs, 1, "id,class,probability_0\n7,0,0\n9,0,1\n"}};
+  CLV_AUTO(clv_dataset_freep) clv_dataset *data = make_dataset();
+  struct stat st;
+  clv_err err = {0};
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_tensor(cases[i].values, cases[i].width);
+    CLV_AUTO(clv_tensor_unrefp) clv_tensor *p = NULL;
+    CLV_AUTO(clv_bytes_done) clv_bytes csv = {0};
+    clv_predictions r = make_predictions(&none, cases[i].loss, t, data);
+    assert_ok(clv_predictions_probabilities(t, cases[i].loss, &p, &err), &err);
+    r.probabilities = p;
+    assert_ok(clv_predictions_write(&r, CLV_PREDICTIONS_CSV, "p.csv", &err), &err);
+    assert_ok(clv_file_read("p.csv", 1 << 20, &csv, &err), &err);
+    assert_string_equal(csv.data, cases[i].csv);
+    assert_ok(clv_predictions_write(&r, CLV_PREDICTIONS_NPY, "q.npy", &err), &err);
+  }
+  for (int k = 0; k < 2; k++) {
+    assert_int_equal(stat(k ? "p.csv" : "q.npy", &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+  }
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_tensor(three, 3);
+  clv_tensor *p = NULL;
+  assert_int_equal(clv_predictions_probabilities(t, CLV_LOSS_MSE, &p, &err), CLV_INVALID);
+}
+
 static void npy_predictions_get_a_json_file_of_names(void **state) {
   static const float values[] = {1, 2, 3, 4, 5, 6};
   CLV_AUTO(clv_dataset_freep) clv_dataset *data = make_dataset();
@@ -201,6 +239,7 @@ int main(void) {
       cmocka_unit_test(class_file_is_parsed_strictly),
       cmocka_unit_test(data_digests_are_parsed_strictly),
       cmocka_unit_test(prediction_lines_have_ids_classes_and_names),
+      cmocka_unit_test(probabilities_stand_in_place_of_outputs_for_the_owner_alone),
       cmocka_unit_test(npy_predictions_get_a_json_file_of_names),
       cmocka_unit_test(failed_prediction_write_leaves_no_file),
   };

@@ -118,8 +118,78 @@ static void rewound_and_reopened_runs_give_the_same_checkpoint(void **state) {
   assert_same_files("first", "runs/r/checkpoint-7");
 }
 
+/* The last 5 of the 24 records are held back, and all of class 2. */
+static void balanced_weights_follow_from_the_training_records_alone(void **state) {
+  uint8_t y[ROWS];
+  for (size_t i = 0; i < ROWS; i++) y[i] = i < 10 ? 0 : i < 16 ? 1 : 2;
+  write_npy_file("z.npy", "|u1", "24,", y, sizeof y);
+  static const double want[] = {19.0 / 30, 19.0 / 18, 19.0 / 9};
+  const char *sets[] = {"name=balanced", "loss={kind: focal, class_weights: balanced}",
+                        "data.train=[x.npy, z.npy]", "data.validation.by=last"};
+  const clv_config_overrides over = {.sets = sets, .n_sets = CLV_COUNT(sets)};
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
+  const clv_run_options o = {0};
+  clv_err err = {0};
+  (void)state;
+  assert_ok(clv_session_config_parse("s.yaml", session, strlen(session), &over, &c, &err), &err);
+  CLV_AUTO(clv_run_done) clv_run r = {.config = c, .o = &o}, later = {.config = c, .o = &o};
+  open_run(&r);
+  restore_run(&r, 0);
+  run_until_step(&r, 2);
+  /* a command without training records takes the weights of the run */
+  assert_ok(clv_run_resolve_class_weights(&later, &err), &err);
+  const clv_number_list *lists[] = {&r.config->loss.weight, &later.config->loss.weight};
+  for (size_t k = 0; k < CLV_COUNT(lists); k++) {
+    assert_int_equal(lists[k]->n, 3);
+    for (size_t i = 0; i < 3; i++) assert_true(lists[k]->items[i] == want[i]);
+  }
+}
+
+/* Opens a run `name` of six epochs that nothing improves after its first validation, so that it
+ * stops after the third epoch, step 15. */
+static clv_session_config *parse_stopping_config(const char *name) {
+  const char *sets[] = {
+      name, "train.epochs=6",
+      "train.early_stopping={score: validation.loss, patience: 2, min_delta: 100}"};
+  const clv_config_overrides over = {.sets = sets, .n_sets = CLV_COUNT(sets)};
+  clv_session_config *c = NULL;
+  clv_err err = {0};
+  assert_ok(clv_session_config_parse("s.yaml", session, strlen(session), &over, &c, &err), &err);
+  return c;
+}
+
+static void early_stop_comes_at_the_same_step_with_the_same_bits_after_a_resume(void **state) {
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = parse_stopping_config("name=one");
+  CLV_AUTO(clv_session_config_freep) clv_session_config *d = parse_stopping_config("name=two");
+  const clv_run_options begin = {0}, resume = {.resume = true};
+  clv_err err = {0};
+  (void)state;
+  CLV_AUTO(clv_run_done) clv_run straight = {.config = c, .o = &begin};
+  open_run(&straight);
+  restore_run(&straight, 0);
+  assert_int_equal(straight.steps.stop_step, 30);
+  assert_ok(clv_run_loop(&straight, &err), &err);
+  assert_int_equal(clv_trainer_step_count(straight.trainer), 15);
+  {
+    CLV_AUTO(clv_run_done) clv_run r = {.config = d, .o = &begin};
+    open_run(&r);
+    restore_run(&r, 0);
+    run_until_step(&r, 12);
+    clv_run_lock_end(r.lock, CLV_RUN_STOPPED, CLV_EXIT_INTERRUPTED, "");
+  }
+  CLV_AUTO(clv_run_done) clv_run again = {.config = d, .o = &resume};
+  open_run(&again);
+  restore_run(&again, 12);
+  assert_int_equal(again.steps.stopping.n_without, 1);
+  assert_ok(clv_run_loop(&again, &err), &err);
+  assert_int_equal(clv_trainer_step_count(again.trainer), 15);
+  assert_same_files("runs/one/checkpoint-15", "runs/two/checkpoint-15");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(rewound_and_reopened_runs_give_the_same_checkpoint)};
+      cmocka_unit_test(rewound_and_reopened_runs_give_the_same_checkpoint),
+      cmocka_unit_test(balanced_weights_follow_from_the_training_records_alone),
+      cmocka_unit_test(early_stop_comes_at_the_same_step_with_the_same_bits_after_a_resume)};
   return cmocka_run_group_tests(tests, setup, scratch_teardown);
 }

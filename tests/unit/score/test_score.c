@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compares scores of small inputs with values computed by hand. tests/net/training/test_places.py
- * compares scores of many classes and positions with NumPy.
+ * Compares scores of small inputs with values computed by hand, and with those of scikit-learn
+ * (tests/golden/make_scores.py). tests/net/training/test_places.py compares scores of many classes
+ * and positions with NumPy.
  */
 #include <math.h>
 
@@ -31,17 +32,17 @@ static void three_class_scores_match_hand_computation(void **state) {
   assert_ok(clv_score_new(&o, &s, &err), &err);
   for (int again = 0; again < 2; again++) {
     clv_score_reset(s);
-    assert_ok(clv_score_add(s, x, y, 2, &err), &err);
-    assert_ok(clv_score_add(s, x + 6, y + 2, 4, &err), &err);
+    assert_ok(clv_score_add(s, 0, x, y, 2, &err), &err);
+    assert_ok(clv_score_add(s, 0, x + 6, y + 2, 4, &err), &err);
     CLV_AUTO(clv_scores_done) clv_scores r = finish_score(s);
     assert_int_equal(r.places, 5);
-    NEAR(r.accuracy, 0.6);
-    NEAR(r.f1_micro, 0.6);
+    NEAR(r.values[CLV_VALUE_ACCURACY], 0.6);
+    NEAR(r.values[CLV_VALUE_F1_MICRO], 0.6);
     NEAR(r.classes[0].f1, 0.5);
     NEAR(r.classes[1].precision, 0.5);
     NEAR(r.classes[1].recall, 1);
     NEAR(r.classes[2].f1, 2.0 / 3);
-    NEAR(r.f1_macro, (0.5 + 2.0 / 3 + 2.0 / 3) / 3);
+    NEAR(r.values[CLV_VALUE_F1_MACRO], (0.5 + 2.0 / 3 + 2.0 / 3) / 3);
     assert_memory_equal(r.confusion, confusion, sizeof confusion);
     /* for class 0, its own positions have the scores 0.67 and 0.21, the others 0.04, 0.01 and 0.58
  */
@@ -58,12 +59,12 @@ static void binary_scores_match_hand_computation(void **state) {
   CLV_AUTO(clv_score_freep) clv_score *s = NULL;
   (void)state;
   assert_ok(clv_score_new(&o, &s, &err), &err);
-  assert_ok(clv_score_add(s, p, y, 4, &err), &err);
+  assert_ok(clv_score_add(s, 0, p, y, 4, &err), &err);
   CLV_AUTO(clv_scores_done) clv_scores r = finish_score(s);
-  NEAR(r.auc, 2.5 / 4);
-  NEAR(r.accuracy, 0.5);
+  NEAR(r.values[CLV_VALUE_AUC], 2.5 / 4);
+  NEAR(r.values[CLV_VALUE_ACCURACY], 0.5);
   double sum = log((double)p[0]) + log((double)p[1]) + log1p(-(double)p[2]) + log1p(-(double)p[3]);
-  NEAR(r.perplexity, exp(-sum / 4));
+  NEAR(r.values[CLV_VALUE_PERPLEXITY], exp(-sum / 4));
 }
 
 static void absent_classes_are_left_out_of_averages(void **state) {
@@ -74,10 +75,10 @@ static void absent_classes_are_left_out_of_averages(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0}, json = {0}, table = {0};
   (void)state;
   assert_ok(clv_score_new(&o, &s, &err), &err);
-  assert_ok(clv_score_add(s, x, y, 2, &err), &err);
+  assert_ok(clv_score_add(s, 0, x, y, 2, &err), &err);
   CLV_AUTO(clv_scores_done) clv_scores r = finish_score(s);
-  NEAR(r.f1_macro, 1);
-  assert_true(isnan(r.auc));
+  NEAR(r.values[CLV_VALUE_F1_MACRO], 1);
+  assert_true(isnan(r.values[CLV_VALUE_AUC]));
   clv_scores_line(&r, &line);
   assert_non_null(strstr(line.data, "F1 micro 1.0000, macro 1.0000, AUC not defined"));
   clv_scores_json(&r, NULL, NULL, &json);
@@ -97,9 +98,120 @@ static void invalid_options_and_labels_are_refused(void **state) {
   assert_int_equal(clv_score_new(&o, &s, &err), CLV_INVALID);
   o.classes = 2;
   assert_ok(clv_score_new(&o, &s, &err), &err);
-  assert_int_equal(clv_score_add(s, x, &(int64_t){2}, 1, &err), CLV_INVALID);
-  assert_int_equal(clv_score_add(s, x, &(int64_t){-100}, 1, &err), CLV_INVALID);
+  assert_int_equal(clv_score_add(s, 0, x, &(int64_t){2}, 1, &err), CLV_INVALID);
+  assert_int_equal(clv_score_add(s, 0, x, &(int64_t){-100}, 1, &err), CLV_INVALID);
   clv_score_free(s);
+}
+
+/* ---- scikit-learn ---------------------------------------------------------------------------- */
+
+enum { MAX_COLUMNS = 4 };
+
+static clv_score_value find_value(const char *name) {
+  int v = 0;
+  while (v < CLV_SCORE_VALUES && strcmp(clv_score_value_row_of((clv_score_value)v)->name, name))
+    v++;
+  assert_true(v < CLV_SCORE_VALUES);
+  return (clv_score_value)v;
+}
+
+static void add_golden_row(clv_score *s, FILE *f, bool classes, size_t outputs, size_t targets,
+                           size_t record) {
+  float x[MAX_COLUMNS], t[MAX_COLUMNS];
+  for (size_t k = 0; k < outputs; k++) assert_int_equal(fscanf(f, "%f", &x[k]), 1);
+  for (size_t k = 0; k < targets; k++) assert_int_equal(fscanf(f, "%f", &t[k]), 1);
+  if (classes)
+    assert_ok(clv_score_add(s, record, x, &(int64_t){(int64_t)t[0]}, 1, &err), &err);
+  else
+    assert_ok(clv_score_add_targets(s, record, x, t, &err), &err);
+}
+
+/* Reads a case, and compares the values that the file has. Returns how many. */
+static int check_golden_case(FILE *f, int kind, size_t columns, size_t rows) {
+  unsigned ranks =
+               CLV_SCORE_F1 | CLV_SCORE_AUC | CLV_SCORE_AVERAGE_PRECISION | CLV_SCORE_SENSITIVITY,
+           classes = ranks | CLV_SCORE_PERPLEXITY | CLV_SCORE_ECE,
+           numbers = CLV_SCORE_MAE | CLV_SCORE_RMSE | CLV_SCORE_R2;
+  bool labels = kind == CLV_SCORE_LABEL_LOGITS;
+  clv_score_options o = {.outputs = (clv_score_outputs)kind,
+                         .wanted = kind >= CLV_SCORE_NUMBERS ? numbers
+                                   : labels                  ? ranks
+                                                             : classes,
+                         .classes = columns,
+                         .specificity = 0.8,
+                         .has_intervals = true};
+  CLV_AUTO(clv_score_freep) clv_score *s = NULL;
+  char name[32];
+  double want;
+  int n = 0;
+  assert_ok(clv_score_new(&o, &s, &err), &err);
+  for (size_t i = 0; i < rows; i++)
+    add_golden_row(s, f, clv_score_has_classes(s), kind == CLV_SCORE_PROBABILITY ? 1 : columns,
+                   clv_score_has_classes(s) ? 1 : columns, i);
+  CLV_AUTO(clv_scores_done) clv_scores r = finish_score(s);
+  for (; fscanf(f, " value %31s %lf", name, &want) == 2; n++) {
+    clv_score_value v = find_value(name);
+    if (!(fabs(r.values[v] - want) < 1e-9))
+      fail_msg("%s of outputs %d is %.17g, not %.17g", name, kind, r.values[v], want);
+    /* the interval is around the value, which is one of the samples' middle ones */
+    if (!(r.intervals[v].low < want && want < r.intervals[v].high) && v != CLV_VALUE_ECE)
+      fail_msg("%s: %g is outside %g to %g", name, want, r.intervals[v].low, r.intervals[v].high);
+  }
+  return n;
+}
+
+static void scores_are_those_of_scikit_learn(void **state) {
+  FILE *f = fopen("tests/golden/scores.txt", "r");
+  char name[32];
+  int kind, n = 0;
+  size_t columns, rows;
+  (void)state;
+  assert_non_null(f);
+  while (fscanf(f, " case %31s %d %zu %zu", name, &kind, &columns, &rows) == 4)
+    n += check_golden_case(f, kind, columns, rows);
+  assert_int_equal(n, 29);
+  fclose(f);
+}
+
+/* 200 records of which 160 are right: the standard error of the accuracy is 0.028. */
+static void an_interval_is_the_same_each_time_and_as_wide_as_it_should_be(void **state) {
+  clv_score_options o = {.classes = 2, .has_intervals = true};
+  clv_interval seen[2];
+  (void)state;
+  for (int k = 0; k < 2; k++) {
+    CLV_AUTO(clv_score_freep) clv_score *s = NULL;
+    assert_ok(clv_score_new(&o, &s, &err), &err);
+    for (int64_t i = 0; i < 200; i++)
+      assert_ok(
+          clv_score_add(s, 0, i % 5 ? (float[]){0, 1} : (float[]){1, 0}, &(int64_t){1}, 1, &err),
+          &err);
+    CLV_AUTO(clv_scores_done) clv_scores r = finish_score(s);
+    seen[k] = r.intervals[CLV_VALUE_ACCURACY];
+    assert_true(isnan(r.intervals[CLV_VALUE_AUC].low));
+  }
+  assert_memory_equal(&seen[0], &seen[1], sizeof seen[0]);
+  assert_true(fabs(seen[0].low - (0.8 - 1.96 * 0.0283)) < 0.012);
+  assert_true(fabs(seen[0].high - (0.8 + 1.96 * 0.0283)) < 0.012);
+}
+
+static void the_records_with_the_largest_losses_are_kept_in_order(void **state) {
+  clv_score_options o = {.wanted = CLV_SCORE_MAE, .outputs = CLV_SCORE_NUMBERS, .classes = 2};
+  CLV_AUTO(clv_score_freep) clv_score *s = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
+  (void)state;
+  assert_ok(clv_score_new(&o, &s, &err), &err);
+  for (size_t i = 0; i < 30; i++)
+    assert_ok(
+        clv_score_add_targets(s, 100 + i, (float[]){(float)(i * 7 % 30), 0}, (float[]){0, 0}, &err),
+        &err);
+  CLV_AUTO(clv_scores_done) clv_scores r = finish_score(s);
+  assert_int_equal(r.n_worst, CLV_SCORE_WORST);
+  for (size_t i = 0; i < r.n_worst; i++) {
+    assert_true(r.worst[i].loss == (double)(29 - i));
+    assert_int_equal((r.worst[i].record - 100) * 7 % 30, 29 - i);
+  }
+  clv_scores_json_worst(&r, NULL, NULL, &json);
+  assert_non_null(strstr(json.data, "[{\"id\":\"117\",\"loss\":29},\n{\"id\":"));
 }
 
 int main(void) {
@@ -108,6 +220,9 @@ int main(void) {
       cmocka_unit_test(binary_scores_match_hand_computation),
       cmocka_unit_test(absent_classes_are_left_out_of_averages),
       cmocka_unit_test(invalid_options_and_labels_are_refused),
+      cmocka_unit_test(scores_are_those_of_scikit_learn),
+      cmocka_unit_test(an_interval_is_the_same_each_time_and_as_wide_as_it_should_be),
+      cmocka_unit_test(the_records_with_the_largest_losses_are_kept_in_order),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * class_loss_int: the parts that cross_entropy and focal share: places with a class label, weights
+ * of classes, and an ignored label.
+ */
+#ifndef CLEAVE_OPS_CLASS_LOSS_INT_H
+#define CLEAVE_OPS_CLASS_LOSS_INT_H
+
+#include "kernels/ops/loss_int.h"
+#include "kernels/ops/softmax_int.h"
+
+/* Computes the shape of the loss, a scalar. Labels are [N] for predictions [N, classes], or [N,
+ * places] for [N, places, classes]. */
+static inline clv_code class_place_loss_shape(const char *op, const clv_op_site *s, clv_shape *ret,
+                                              clv_err *err) {
+  const clv_shape *x = &s->in[0];
+  char a[160], b[160], c[160];
+  if (x->rank != 2 && x->rank != 3)
+    return clv_fail(err, CLV_INVALID,
+                    "%s needs [N, classes], or [N, places, classes] for a class of each "
+                    "place, got %s: put a flatten or a reshape before it",
+                    op, clv_shape_format(x, a, sizeof a));
+  if (x->rank == 2) CLV_TRY(class_loss_shape(op, s, ret, err));
+  CLV_TRY(clv_check_no_empty_dim(op, x, err));
+  clv_shape want = *x;
+  want.dim[--want.rank] = 0;
+  if (!clv_shape_equal(&s->in[1], &want))
+    return clv_fail(err, CLV_INVALID,
+                    "%s needs one class index per place (%s i64) for predictions %s, "
+                    "whose last dimension is the classes, got %s",
+                    op, clv_shape_format(&want, a, sizeof a), clv_shape_format(x, b, sizeof b),
+                    clv_shape_format(&s->in[1], c, sizeof c));
+  int n = s->attrs->class_weights.n;
+  if (n && n != x->dim[x->rank - 1])
+    return clv_fail(err, CLV_INVALID,
+                    "%s: class_weights has %d numbers, not %lld: give one for each class", op, n,
+                    (long long)x->dim[x->rank - 1]);
+  *ret = (clv_shape){0};
+  return CLV_OK;
+}
+
+/* Numbers that are the same for all positions. */
+typedef struct loss_constants {
+  int64_t n_positions, per_sample, classes;
+  double smoothing_share;     /* label smoothing divided by the number of classes */
+  const float *class_weights; /* weights of the classes; NULL: all are 1 */
+  double weight_sum;          /* sum of the class weights, or the number of classes */
+} loss_constants;
+
+static inline loss_constants make_loss_constants(const clv_ref_kernel *k) {
+  const clv_attrs *t = &k->d.attrs;
+  const clv_shape *x = &k->d.in[0];
+  loss_constants s = {.per_sample = x->rank == 3 ? x->dim[1] : 1, .classes = row_length(k)};
+  s.n_positions = x->dim[0] * s.per_sample;
+  s.smoothing_share = t->label_smoothing / (double)s.classes;
+  s.class_weights = t->class_weights.n ? t->class_weights.of : NULL;
+  s.weight_sum = (double)s.classes;
+  if (s.class_weights) s.weight_sum = 0;
+  for (int64_t c = 0; s.class_weights && c < s.classes; c++)
+    s.weight_sum += (double)s.class_weights[c];
+  return s;
+}
+
+static inline double class_weight(const loss_constants *s, int64_t c) {
+  return s->class_weights ? (double)s->class_weights[c] : 1;
+}
+
+/* Writes the label of position i to *ret; -1 if the label is ignore_index. */
+static inline clv_code read_label(const clv_ref_kernel *k, const loss_constants *s,
+                                  const int64_t *labels, int64_t i, int64_t *ret, clv_err *err) {
+  *ret = -1;
+  if (labels[i] == k->d.attrs.ignore_index) return CLV_OK;
+  return clv_check_position_label(labels, i, s->per_sample, s->classes, ret, err);
+}
+
+/* Computes the total weight of the positions whose label is not ignore_index. Fails for any other
+ * label outside the classes. */
+static inline clv_code sum_counted_weights(const clv_ref_kernel *k, const loss_constants *s,
+                                           const int64_t *labels, double *ret, clv_err *err) {
+  int64_t label;
+  *ret = 0;
+  for (int64_t i = 0; i < s->n_positions; i++) {
+    CLV_TRY(read_label(k, s, labels, i, &label, err));
+    if (label >= 0) *ret += class_weight(s, label);
+  }
+  return CLV_OK;
+}
+
+#endif

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Focal loss (Lin et al., 2017) over the softmax: with p the probability of a place's label, w its
+ * class's weight and g = exponent, the term of a counted place is w (1 - p)^g (-log p). The loss is
+ * the sum of the terms over W, the sum of w over the counted places: with g = 0 it is
+ * cross_entropy. With W = 0 loss and gradient are 0.
+ */
+#include <float.h>
+
+#include "kernels/ops/class_loss_int.h"
+
+static clv_code focal_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
+  return class_place_loss_shape("focal", s, ret, err);
+}
+
+/* Returns the term, without its weight, of a place with nll = -log p. */
+static double focal_term(double nll, double g) { return pow(-expm1(-nll), g) * nll; }
+
+/* Returns the derivative of the term by nll: (1 - p)^g + g p (1 - p)^(g - 1) nll. */
+static double focal_slope(double nll, double g) {
+  double rest = -expm1(-nll);
+  if (rest <= 0) return g == 0;
+  return pow(rest, g) + g * (1 - rest) * pow(rest, g - 1) * nll;
+}
+
+static double place_nll(const loss_constants *s, const REAL *x, int64_t label) {
+  double top = row_max(x, s->classes), nll = log(row_exp_sum(x, s->classes, top)) + top - x[label];
+  return nll < 0 ? 0 : nll; /* rounding */
+}
+
+static clv_code focal_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
+  loss_constants s = make_loss_constants(k);
+  double sum = 0, total_weight;
+  int64_t label;
+  CLV_TRY(sum_counted_weights(k, &s, a->in[1], &total_weight, err));
+  for (int64_t i = 0; i < s.n_positions; i++) {
+    const REAL *x = (const REAL *)a->in[0] + i * s.classes;
+    CLV_TRY(read_label(k, &s, a->in[1], i, &label, err));
+    if (label < 0) continue;
+    sum += class_weight(&s, label) * focal_term(place_nll(&s, x, label), k->d.attrs.exponent);
+  }
+  *(REAL *)a->out = (REAL)(total_weight == 0 ? 0 : sum / total_weight);
+  return CLV_OK;
+}
+
+/* Computes dx of a place: dx_c = share w slope (softmax(x)_c - (c == label)). */
+static void place_gradient(double g, const loss_constants *s, const REAL *x, int64_t label,
+                           double share, REAL *dx) {
+  double top = row_max(x, s->classes), sum = row_exp_sum(x, s->classes, top);
+  double one = class_weight(s, label) * focal_slope(place_nll(s, x, label), g) * share;
+  for (int64_t c = 0; c < s->classes; c++)
+    dx[c] = (REAL)(one * (exp(x[c] - top) / sum - (c == label)));
+}
+
+static clv_code focal_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
+  loss_constants s = make_loss_constants(k);
+  double total_weight;
+  int64_t label;
+  CLV_TRY(sum_counted_weights(k, &s, a->in[1], &total_weight, err));
+  double share = total_weight == 0 ? 0 : read_dout(a) / total_weight;
+  for (int64_t i = 0; i < s.n_positions; i++) {
+    REAL *dx = (REAL *)a->din[0] + i * s.classes;
+    CLV_TRY(read_label(k, &s, a->in[1], i, &label, err));
+    if (label < 0 || total_weight == 0)
+      memset(dx, 0, (size_t)s.classes * sizeof *dx);
+    else
+      place_gradient(k->d.attrs.exponent, &s, (const REAL *)a->in[0] + i * s.classes, label, share,
+                     dx);
+  }
+  return CLV_OK;
+}
+
+CLV_OP_ROW(focal) = {
+    .name = "focal",
+    .doc =
+        "mean over counted places of (1 - p)^exponent (-log p), p the softmax of x at the target "
+        "(Lin et al., 2017; classes are the last dimension)",
+    .n_in = 2,
+    .attrs = {{.key = CLV_ATTR_EXPONENT, .default_value = 2, .low = 0, .high = 100},
+              {.key = CLV_ATTR_IGNORE_INDEX,
+               .default_value = -100,
+               .low = -INT32_MAX,
+               .high = INT32_MAX},
+              {.key = CLV_ATTR_CLASS_WEIGHTS, .low = 0, .high = FLT_MAX}},
+    .shape = focal_shape,
+    .is_loss = true,
+    .takes_labels = true,
+    .forward = focal_forward,
+    .backward_input = focal_backward,
+    .saves_dx = SAVE_BOTH_IN,
+};

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 *
+ * Pinball loss (Koenker and Bassett, 1978): the prediction that minimises its mean is the quantile
+ * p of the targets.
+ */
+#include "kernels/ops/loss_int.h"
+
+static double quantile_term(double x, double t, double p) {
+  double above = p * (t - x), below = (p - 1) * (t - x);
+  return below >= above ? below : above; /* a NaN stays */
+}
+
+/* Where x = t, the mean of both sides, as torch.maximum has it. */
+static double quantile_dx(double x, double t, double p) {
+  return x < t ? -p : x > t ? 1 - p : x == t ? 0.5 - p : x - t; /* a NaN stays */
+}
+
+NUMBER_LOSS(quantile, p)
+
+CLV_OP_ROW(quantile) = {
+    .name = "quantile",
+    .doc =
+        "mean of max(p (t - x), (p - 1) (t - x)), the pinball loss "
+        "(sklearn.metrics.mean_pinball_loss)",
+    .attrs = {{.key = CLV_ATTR_P, .default_value = 0.5, .low = 0, .high = 1}},
+    .n_in = 2,
+    .shape = quantile_shape,
+    .is_loss = true,
+    .forward = quantile_forward,
+    .backward_input = quantile_backward,
+    .saves_dx = SAVE_BOTH_IN,
+};

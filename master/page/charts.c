@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Charts as SVG within the page. Colours are classes of the page's style, so that they follow
+ * light, dark and print.
+ */
+#include <math.h>
+
+#include "master/page/page_int.h"
+
+/* Extents of a chart in its own units. */
+enum { WIDTH = 460, HEIGHT = 250, LEFT = 54, RIGHT = 16, TOP = 10, BOTTOM = 38, TICKS = 4 };
+
+typedef struct range {
+  double low, high;
+} range;
+
+static void widen(range *r, double v) {
+  if (v < r->low) r->low = v;
+  if (v > r->high) r->high = v;
+}
+
+/* Finds the ranges of both axes. Returns false if no curve has a point. */
+static bool find_ranges(const page_curve *curves, size_t n, bool is_unit, range *x, range *y) {
+  *x = *y = (range){INFINITY, -INFINITY};
+  for (size_t k = 0; k < n; k++)
+    for (size_t i = 0; i < curves[k].points->n; i++) {
+      widen(x, curves[k].points->x[i]);
+      widen(y, curves[k].points->y[i]);
+    }
+  if (!(x->low <= x->high)) return false;
+  if (is_unit) *x = *y = (range){0, 1};
+  if (x->high <= x->low) x->high = x->low + 1;
+  if (y->high <= y->low) *y = (range){y->low - 0.5, y->high + 0.5};
+  return true;
+}
+
+static double place_x(const range *r, double v) {
+  return LEFT + (v - r->low) / (r->high - r->low) * (WIDTH - LEFT - RIGHT);
+}
+static double place_y(const range *r, double v) {
+  return HEIGHT - BOTTOM - (v - r->low) / (r->high - r->low) * (HEIGHT - TOP - BOTTOM);
+}
+
+/* Steps have whole numbers at their ticks. */
+static void put_axes(clv_bytes *out, const range *x, const range *y, const char *x_name,
+                     bool is_unit) {
+  for (int i = 0; i <= TICKS; i++) {
+    double vx = x->low + (x->high - x->low) * i / TICKS;
+    if (!is_unit) vx = floor(vx + 0.5);
+    double vy = y->low + (y->high - y->low) * i / TICKS, at = place_y(y, vy);
+    clv_bytes_printf(out, "<line class=\"g\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/>", LEFT,
+                     WIDTH - RIGHT, at, at);
+    clv_bytes_printf(out, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.3g</text>", LEFT - 6,
+                     at + 4, vy);
+    clv_bytes_printf(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.4g</text>",
+                     place_x(x, vx), HEIGHT - BOTTOM + 16, vx);
+  }
+  clv_bytes_printf(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">", WIDTH - RIGHT, HEIGHT - 2);
+  page_put(out, x_name);
+  clv_bytes_puts(out, "</text>");
+}
+
+static void put_curve(clv_bytes *out, const page_curve *c, const range *x, const range *y) {
+  if (!c->points->n) return;
+  clv_bytes_printf(out, "<polyline class=\"c c%d\" points=\"", c->color);
+  for (size_t i = 0; i < c->points->n; i++)
+    clv_bytes_printf(out, "%s%.1f,%.1f", i ? " " : "", place_x(x, c->points->x[i]),
+                     place_y(y, c->points->y[i]));
+  clv_bytes_puts(out, "\"/>");
+  if (c->points->n == 1)
+    clv_bytes_printf(out, "<circle class=\"f%d\" r=\"3\" cx=\"%.1f\" cy=\"%.1f\"/>", c->color,
+                     place_x(x, c->points->x[0]), place_y(y, c->points->y[0]));
+}
+
+void page_put_chart(clv_bytes *out, const char *title, const char *x_name, const page_curve *curves,
+                    size_t n, bool is_unit) {
+  range x, y;
+  if (!find_ranges(curves, n, is_unit, &x, &y)) return;
+  clv_bytes_puts(out, "<figure><figcaption>");
+  page_put(out, title);
+  clv_bytes_puts(out, "</figcaption>");
+  clv_bytes_printf(out, "<svg viewBox=\"0 0 %d %d\" role=\"img\"><title>", WIDTH, HEIGHT);
+  page_put(out, title);
+  clv_bytes_puts(out, "</title>");
+  put_axes(out, &x, &y, x_name, is_unit);
+  if (is_unit)
+    clv_bytes_printf(out, "<line class=\"d\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>",
+                     place_x(&x, 0), place_y(&y, 0), place_x(&x, 1), place_y(&y, 1));
+  for (size_t i = 0; i < n; i++) put_curve(out, &curves[i], &x, &y);
+  clv_bytes_puts(out, "</svg><p class=\"legend\">");
+  for (size_t i = 0; i < n; i++) {
+    if (!curves[i].points->n) continue;
+    clv_bytes_printf(out,
+                     "<span class=\"k\"><svg viewBox=\"0 0 12 12\"><rect class=\"f%d\" "
+                     "width=\"12\" height=\"12\"/></svg> ",
+                     curves[i].color);
+    page_put(out, curves[i].name);
+    clv_bytes_puts(out, "</span> ");
+  }
+  clv_bytes_puts(out, "</p></figure>\n");
+}

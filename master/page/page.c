@@ -1,0 +1,462 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Puts the page together: what it shows, a table of the scores of all runs, their curves in common
+ * charts, then each run for itself, side by side where there is room.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "master/page/page_int.h"
+
+enum { COLORS = 8 };
+
+static const char style[] =
+    ":root{--bg:#fff;--fg:#1a1a1a;--dim:#666;--line:#ccc;--note:#fff4d6;--heat:#2a6fb0;"
+    "--0:#1f5fa8;--1:#b8480f;--2:#2b7a3d;--3:#7a3fa0;--4:#a3182f;--5:#0f7480;--6:#7d6608;--7:#555}"
+    "@media(prefers-color-scheme:dark){:root{--bg:#16181b;--fg:#e6e6e6;--dim:#a0a0a0;--line:#444;"
+    "--note:#3a3212;--heat:#4d9be6;--0:#6fb1ff;--1:#ff9a5c;--2:#74cf88;--3:#c79bea;--4:#ff8095;"
+    "--5:#5fd0dc;--6:#d9c356;--7:#bbb}}"
+    "body{font:15px/1.5 sans-serif;background:var(--bg);color:var(--fg);margin:0 auto;"
+    "max-width:1400px;padding:1em}"
+    "h1{font-size:1.5em}h2{font-size:1.2em;overflow-wrap:anywhere}h3{font-size:1em}"
+    ".note{background:var(--note);padding:.6em .9em;border-left:4px solid var(--1)}"
+    ".grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,420px),1fr));gap:1em}"
+    ".run{min-width:0}figure{margin:0;min-width:0}figcaption{font-weight:600}"
+    "figure>svg{width:100%;max-width:600px;height:auto}svg text{font:13px "
+    "sans-serif;fill:var(--dim)}"
+    ".g{stroke:var(--line)}.d{stroke:var(--dim);stroke-dasharray:4 4}"
+    ".c{fill:none;stroke-width:2}.legend{margin:.2em 0;color:var(--dim)}"
+    ".k{display:inline-block;margin-right:1em;overflow-wrap:anywhere}.k svg{width:.8em;height:.8em}"
+    ".c0{stroke:var(--0)}.c1{stroke:var(--1)}.c2{stroke:var(--2)}.c3{stroke:var(--3)}"
+    ".c4{stroke:var(--4)}.c5{stroke:var(--5)}.c6{stroke:var(--6)}.c7{stroke:var(--7)}"
+    ".f0{fill:var(--0)}.f1{fill:var(--1)}.f2{fill:var(--2)}.f3{fill:var(--3)}"
+    ".f4{fill:var(--4)}.f5{fill:var(--5)}.f6{fill:var(--6)}.f7{fill:var(--7)}"
+    ".wide{overflow-x:auto}table{border-collapse:collapse;margin:.4em 0 1em}"
+    "th,td{border:1px solid var(--line);padding:.2em .6em;text-align:left;vertical-align:top}"
+    "td.n{text-align:right;font-variant-numeric:tabular-nums}th{font-weight:600}"
+    "small{color:var(--dim)}pre{overflow-x:auto;white-space:pre-wrap;overflow-wrap:anywhere}"
+    "@media print{:root{--bg:#fff;--fg:#000;--dim:#444;--line:#aaa;--note:#fff}"
+    "body{max-width:none;padding:0}figure,table{break-inside:avoid}.wide{overflow:visible}}";
+
+/* ---- small parts ----------------------------------------------------------------------------- */
+
+/* Returns the name of the run's folder, which tells runs of one session apart. */
+static const char *name_of(const page_run *r) {
+  const char *slash = strrchr(r->folder, '/');
+  return slash && slash[1] ? slash + 1 : r->folder;
+}
+
+static void put_row(clv_bytes *out, const char *key, const char *value) {
+  clv_bytes_puts(out, "<tr><th>");
+  page_put(out, key);
+  clv_bytes_puts(out, "</th><td>");
+  page_put(out, value);
+  clv_bytes_puts(out, "</td></tr>\n");
+}
+
+static void put_heading(clv_bytes *out, const char *text) {
+  clv_bytes_puts(out, "<h3>");
+  page_put(out, text);
+  clv_bytes_puts(out, "</h3>\n");
+}
+
+static void put_cell(clv_bytes *out, double v) {
+  clv_bytes_puts(out, "<td class=\"n\">");
+  page_put_number(out, v);
+  clv_bytes_puts(out, "</td>");
+}
+
+/* Appends the SHA-256 of the style in base64, as a policy has it. */
+static clv_code put_style_digest(clv_bytes *out, clv_err *err) {
+  static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  clv_sha256 d;
+  CLV_TRY(clv_sha256_of(style, sizeof style - 1, &d, err));
+  for (size_t i = 0; i < sizeof d.bytes; i += 3) {
+    size_t left = CLV_MIN(sizeof d.bytes - i, (size_t)3);
+    uint32_t word = 0;
+    char text[5] = "====";
+    for (size_t k = 0; k < 3; k++) word = word << 8 | (k < left ? d.bytes[i + k] : 0u);
+    for (size_t k = 0; k <= left; k++) text[k] = digits[word >> (18 - 6 * k) & 63];
+    clv_bytes_puts(out, text);
+  }
+  return CLV_OK;
+}
+
+static void format_time(uint64_t ms, char text[32]) {
+  time_t s = (time_t)(ms / 1000);
+  struct tm t;
+  text[0] = '\0';
+  if (ms && gmtime_r(&s, &t)) strftime(text, 32, "%Y-%m-%d %H:%M:%S UTC", &t);
+}
+
+/* ---- all runs -------------------------------------------------------------------------------- */
+
+/* Appends a value, with its interval if an evaluation of that run has one. */
+static void put_value_cell(clv_bytes *out, const page_run *r, const char *name) {
+  const page_value *v = page_find_value(&r->test, name);
+  const page_value *i = page_find_value(&r->intervals, name);
+  clv_bytes_puts(out, "<td class=\"n\">");
+  page_put_number(out, v ? v->value : (double)NAN);
+  if (i && !isnan(i->low)) {
+    clv_bytes_puts(out, "<br><small>");
+    page_put_number(out, i->value);
+    clv_bytes_printf(out, " (%.4g to %.4g), step %lld</small>", i->low, i->high,
+                     (long long)r->intervals.step);
+  }
+  clv_bytes_puts(out, "</td>");
+}
+
+/* Returns the scores that name the values of a run: of its test, else of `eval --intervals`. */
+static const page_scores *named_scores(const page_run *r) {
+  return r->test.is_set ? &r->test : &r->intervals;
+}
+
+static void put_scores(clv_bytes *out, const page_run *runs, size_t n) {
+  const page_scores *names = named_scores(&runs[0]);
+  for (size_t k = 1; k < n && !names->n_values; k++) names = named_scores(&runs[k]);
+  clv_bytes_puts(out, "<h2>Scores on the test records</h2>\n");
+  if (!names->n_values) {
+    clv_bytes_puts(out, "<p>No run has tested yet: data.test names the records.</p>\n");
+    return;
+  }
+  clv_bytes_puts(out, "<div class=\"wide\"><table><tr><th></th>");
+  for (size_t k = 0; k < n; k++) {
+    clv_bytes_puts(out, "<th>");
+    page_put(out, name_of(&runs[k]));
+    clv_bytes_puts(out, "</th>");
+  }
+  clv_bytes_puts(out, "</tr>\n");
+  for (size_t i = 0; i < names->n_values; i++) {
+    clv_bytes_puts(out, "<tr><th>");
+    page_put(out, names->values[i].name);
+    clv_bytes_puts(out, "</th>");
+    for (size_t k = 0; k < n; k++) put_value_cell(out, &runs[k], names->values[i].name);
+    clv_bytes_puts(out, "</tr>\n");
+  }
+  clv_bytes_puts(out,
+                 "</table></div>\n<p><small>Small print: 95 % of the bootstrap over the "
+                 "records, from `eval --intervals`.</small></p>\n");
+}
+
+static void put_curves(clv_bytes *out, const page_run *runs, size_t n) {
+  page_curve loss[2 * CLV_PAGE_MAX_RUNS], accuracy[CLV_PAGE_MAX_RUNS];
+  char names[2 * CLV_PAGE_MAX_RUNS][288];
+  for (size_t k = 0; k < n; k++) {
+    snprintf(names[2 * k], sizeof names[0], "%.256s, training", name_of(&runs[k]));
+    snprintf(names[2 * k + 1], sizeof names[0], "%.256s, validation", name_of(&runs[k]));
+    loss[2 * k] = (page_curve){names[2 * k], &runs[k].train_loss, (int)(2 * k) % COLORS};
+    loss[2 * k + 1] =
+        (page_curve){names[2 * k + 1], &runs[k].validation_loss, (int)(2 * k + 1) % COLORS};
+    accuracy[k] = loss[2 * k + 1];
+    accuracy[k].points = &runs[k].validation_accuracy;
+  }
+  clv_bytes_puts(out, "<h2>Curves</h2>\n<div class=\"grid\">");
+  page_put_chart(out, "Loss", "step", loss, 2 * n, false);
+  page_put_chart(out, "Accuracy of validations", "step", accuracy, n, false);
+  clv_bytes_puts(out, "</div>\n");
+}
+
+/* ---- one run --------------------------------------------------------------------------------- */
+
+static void put_classes(clv_bytes *out, const page_scores *s) {
+  if (!s->n_classes) return;
+  put_heading(out, "Classes");
+  clv_bytes_puts(out,
+                 "<div class=\"wide\"><table><tr><th>class</th><th>precision</th><th>recall</th>"
+                 "<th>F1</th><th>AUC</th><th>places</th></tr>\n");
+  for (size_t c = 0; c < s->n_classes; c++) {
+    const page_class *k = &s->classes[c];
+    clv_bytes_puts(out, "<tr><td>");
+    page_put(out, k->name ? k->name : "");
+    clv_bytes_puts(out, "</td>");
+    const double numbers[] = {k->precision, k->recall, k->f1, k->auc, k->places};
+    for (size_t i = 0; i < CLV_COUNT(numbers); i++) put_cell(out, numbers[i]);
+    clv_bytes_puts(out, "</tr>\n");
+  }
+  clv_bytes_puts(out, "</table></div>\n");
+}
+
+static const char *class_name(const page_scores *s, size_t c) {
+  return c < s->n_classes && s->classes[c].name ? s->classes[c].name : "?";
+}
+
+static void put_confusion(clv_bytes *out, const page_scores *s) {
+  size_t n = s->n_confusion;
+  if (!n) return;
+  put_heading(out, "Confusion: labels (rows) and answers (columns)");
+  if (n > PAGE_SHOWN_CLASSES) {
+    clv_bytes_printf(out, "<p>%zu classes, more than the %d that are drawn.</p>\n", n,
+                     PAGE_SHOWN_CLASSES);
+    return;
+  }
+  clv_bytes_puts(out, "<div class=\"wide\"><table><tr><th></th>");
+  for (size_t c = 0; c < n; c++) {
+    clv_bytes_puts(out, "<th>");
+    page_put(out, class_name(s, c));
+    clv_bytes_puts(out, "</th>");
+  }
+  clv_bytes_puts(out, "</tr>\n");
+  for (size_t r = 0; r < n; r++) {
+    clv_bytes_puts(out, "<tr><th>");
+    page_put(out, class_name(s, r));
+    clv_bytes_puts(out, "</th>");
+    for (size_t c = 0; c < n; c++) put_cell(out, s->confusion[r * n + c]);
+    clv_bytes_puts(out, "</tr>\n");
+  }
+  clv_bytes_puts(out, "</table></div>\n");
+}
+
+static void put_roc(clv_bytes *out, const page_scores *s) {
+  page_curve curves[PAGE_SHOWN_CLASSES];
+  size_t n = 0;
+  for (size_t c = 0; c < s->n_classes && n < PAGE_SHOWN_CLASSES; c++)
+    if (s->classes[c].roc)
+      curves[n++] = (page_curve){class_name(s, c), s->classes[c].roc, (int)(c % COLORS)};
+  page_put_chart(out, "ROC: sensitivity by 1 - specificity", "1 - specificity", curves, n, true);
+}
+
+static clv_code put_calibration(clv_bytes *out, const page_scores *s, clv_err *err) {
+  CLV_AUTO(clv_freep) page_series *points = NULL;
+  CLV_TRY(clv_alloc(1, sizeof *points, &points, err));
+  for (size_t b = 0; b < s->n_bins; b++)
+    if (s->bins[b][0] > 0) page_series_add(points, s->bins[b][1], s->bins[b][2]);
+  page_put_chart(out, "Calibration: share that was right by mean probability", "probability",
+                 &(page_curve){"10 bins", points, 0}, 1, true);
+  return CLV_OK;
+}
+
+static void put_worst(clv_bytes *out, const page_run *r) {
+  if (!r->n_worst) return;
+  put_heading(out, "Test records with the largest losses");
+  clv_bytes_puts(out, "<div class=\"wide\"><table><tr><th>record</th><th>loss</th></tr>\n");
+  for (size_t i = 0; i < r->n_worst; i++) {
+    clv_bytes_puts(out, "<tr><td>");
+    page_put(out, r->worst[i].id ? r->worst[i].id : "");
+    clv_bytes_puts(out, "</td>");
+    put_cell(out, r->worst[i].loss);
+    clv_bytes_puts(out, "</tr>\n");
+  }
+  clv_bytes_puts(out,
+                 "</table></div>\n<p><small>Ids alone: this page has no contents of "
+                 "records.</small></p>\n");
+}
+
+/* ---- time and bytes -------------------------------------------------------------------------- */
+
+static double seconds_of_attempts(const clv_run_record *r) {
+  double ms = 0;
+  for (size_t i = 0; i < r->n_attempts; i++)
+    if (r->attempts[i].ended_ms > r->attempts[i].began_ms)
+      ms += (double)(r->attempts[i].ended_ms - r->attempts[i].began_ms);
+  return ms / 1000;
+}
+
+static void put_time(clv_bytes *out, const page_run *r) {
+  char text[64];
+  put_heading(out, "Time");
+  clv_bytes_puts(out, "<div class=\"wide\"><table>");
+  snprintf(text, sizeof text, "%.1f s", seconds_of_attempts(&r->record));
+  put_row(out, "all attempts", text);
+  snprintf(text, sizeof text, "%llu", (unsigned long long)r->n_steps);
+  put_row(out, "steps", text);
+  if (r->n_pace) {
+    double n = (double)r->n_pace;
+    snprintf(text, sizeof text, "%.1f %%", 100 * r->wait_share / n);
+    put_row(out, "share of a step that the master waited for workers", text);
+    snprintf(text, sizeof text, "%.4g", r->samples_per_s / n);
+    put_row(out, "samples a second, mean of the steps", text);
+  }
+  clv_bytes_puts(out, "</table></div>\n");
+}
+
+static void put_size_cell(clv_bytes *out, uint64_t bytes) {
+  char text[24];
+  clv_bytes_printf(out, "<td class=\"n\">%s</td>", clv_format_size(bytes, text, sizeof text));
+}
+
+static void put_egress_row(clv_bytes *out, const clv_egress_row_sum *w) {
+  char shape[160];
+  const char *texts[] = {w->key.from,     w->key.to,
+                         w->key.identity, clv_egress_kind_name((clv_egress_kind)w->key.kind),
+                         w->key.stage,    clv_shape_format(&w->key.shape, shape, sizeof shape)};
+  clv_bytes_puts(out, "<tr>");
+  for (size_t i = 0; i < CLV_COUNT(texts); i++) {
+    clv_bytes_puts(out, "<td>");
+    page_put(out, texts[i]);
+    clv_bytes_puts(out, "</td>");
+  }
+  clv_bytes_printf(out, "<td class=\"n\">%llu</td>", (unsigned long long)w->tensors);
+  put_size_cell(out, w->settled_bytes + w->unsettled_bytes);
+  clv_bytes_puts(out, "</tr>\n");
+}
+
+static void put_egress(clv_bytes *out, const page_run *r) {
+  char down[24], up[24];
+  put_heading(out, "What left, and to whom (egress record)");
+  if (!r->has_egress || !r->egress.n_rows) {
+    clv_bytes_puts(out, r->has_egress ? "<p>Nothing left the master.</p>\n"
+                                      : "<p>There is no record: no tensor was sent.</p>\n");
+    return;
+  }
+  clv_bytes_puts(out,
+                 "<div class=\"wide\"><table><tr><th>from</th><th>to</th><th>identity</th>"
+                 "<th>kind</th><th>stage</th><th>shape</th><th>tensors</th><th>bytes, at "
+                 "most</th></tr>\n");
+  for (size_t i = 0; i < r->egress.n_rows; i++) put_egress_row(out, &r->egress.rows[i]);
+  clv_bytes_puts(out, "</table></div>\n");
+  clv_bytes_printf(out, "<p>Steps of the newest lines: %s sent by the master, %s received.</p>\n",
+                   clv_format_size((uint64_t)r->up, up, sizeof up),
+                   clv_format_size((uint64_t)r->down, down, sizeof down));
+}
+
+/* ---- attempts -------------------------------------------------------------------------------- */
+
+static const char *status_name(const clv_run_attempt *a) {
+  static const char *const names[CLV_RUN_STATUSES] = {
+      "runs, or was killed", "finished", "failed",
+      "interrupted",         "stopped",  "a worker was lost, and the run recovered"};
+  return (unsigned)a->status < CLV_RUN_STATUSES ? names[a->status] : "?";
+}
+
+static void put_attempts(clv_bytes *out, const clv_run_record *r) {
+  put_heading(out, "Attempts and recoveries");
+  clv_bytes_puts(out,
+                 "<div class=\"wide\"><table><tr><th>began</th><th>host</th><th>steps</th>"
+                 "<th>how it ended</th></tr>\n");
+  for (size_t i = 0; i < r->n_attempts; i++) {
+    const clv_run_attempt *a = &r->attempts[i];
+    char began[32];
+    format_time(a->began_ms, began);
+    clv_bytes_printf(out, "<tr><td>%s</td><td>", began);
+    page_put(out, a->host);
+    clv_bytes_printf(out, "</td><td class=\"n\">%llu to %llu of %llu</td><td>%s",
+                     (unsigned long long)a->from_step, (unsigned long long)a->step,
+                     (unsigned long long)a->total_steps, status_name(a));
+    if (a->text[0]) clv_bytes_puts(out, ": ");
+    page_put(out, a->text);
+    clv_bytes_puts(out, "</td></tr>\n");
+  }
+  clv_bytes_puts(out, "</table></div>\n");
+}
+
+static void put_environment(clv_bytes *out, const page_run *r) {
+  CLV_AUTO(clv_bytes_done) clv_bytes command = {0};
+  put_heading(out, "How it was run");
+  clv_bytes_printf(&command, "cleave-master train %s", r->record.session_path);
+  clv_bytes_puts(out, "<div class=\"wide\"><table>");
+  put_row(out, "command", command.data ? command.data : "");
+  put_row(out, "name of the session", r->record.name);
+  put_row(out, "folder", r->folder);
+  put_row(out, "SHA-256 of the session, with the run's secret", r->record.config_sha256);
+  put_row(out, "version of this page", CLV_VERSION);
+  clv_bytes_puts(out, "</table></div>\n");
+  if (!r->session.len) return;
+  clv_bytes_puts(out,
+                 "<details><summary>The session as it ran, without places and seed"
+                 "</summary><pre>");
+  page_put(out, r->session.data);
+  clv_bytes_puts(out, "</pre></details>\n");
+  out->failed |= command.failed;
+}
+
+static clv_code put_run(clv_bytes *out, const page_run *r, clv_err *err) {
+  const page_scores *s = named_scores(r);
+  clv_bytes_puts(out, "<section class=\"run\"><h2>");
+  page_put(out, name_of(r));
+  clv_bytes_puts(out, "</h2>\n");
+  put_classes(out, s);
+  put_confusion(out, s);
+  put_roc(out, s);
+  CLV_TRY(put_calibration(out, s, err));
+  put_worst(out, r);
+  put_time(out, r);
+  put_egress(out, r);
+  put_attempts(out, &r->record);
+  put_environment(out, r);
+  clv_bytes_puts(out, "</section>\n");
+  return CLV_OK;
+}
+
+/* ---- the page -------------------------------------------------------------------------------- */
+
+static clv_code put_head(clv_bytes *out, const page_run *runs, size_t n, clv_err *err) {
+  clv_bytes_puts(out,
+                 "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
+                 "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
+                 "base-uri 'none'; form-action 'none'; style-src 'sha256-");
+  CLV_TRY(put_style_digest(out, err));
+  clv_bytes_puts(out,
+                 "'\">\n<meta name=\"viewport\" content=\"width=device-width,"
+                 "initial-scale=1\">\n<meta name=\"referrer\" content=\"no-referrer\">\n"
+                 "<title>Report of ");
+  for (size_t k = 0; k < n; k++) {
+    clv_bytes_puts(out, k ? ", " : "");
+    page_put(out, name_of(&runs[k]));
+  }
+  clv_bytes_printf(out, "</title>\n<style>%s</style></head><body>\n<h1>Report of ", style);
+  for (size_t k = 0; k < n; k++) {
+    clv_bytes_puts(out, k ? " and " : "");
+    page_put(out, name_of(&runs[k]));
+  }
+  clv_bytes_puts(out,
+                 "</h1>\n<p class=\"note\"><strong>This page shows records:</strong> ids of "
+                 "records and names of classes from the data of the runs. Keep it where the "
+                 "records are kept. It loads nothing and runs no script.</p>\n");
+  return CLV_OK;
+}
+
+clv_code page_put_all(const page_run *runs, size_t n, clv_bytes *out, clv_err *err) {
+  CLV_TRY(put_head(out, runs, n, err));
+  put_scores(out, runs, n);
+  put_curves(out, runs, n);
+  clv_bytes_puts(out, "<div class=\"grid\">\n");
+  for (size_t k = 0; k < n; k++) CLV_TRY(put_run(out, &runs[k], err));
+  clv_bytes_puts(out, "</div>\n</body></html>\n");
+  return out->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}
+
+/* Runs of a page; freed together. */
+typedef struct run_list {
+  page_run *list;
+  size_t n;
+} run_list;
+
+static void free_runs(run_list *l) {
+  for (size_t i = 0; i < l->n; i++) page_run_done(&l->list[i]);
+  free(l->list);
+}
+
+clv_code clv_page_write(const char *const *folders, size_t n, clv_bytes *out, clv_err *err) {
+  CLV_AUTO(free_runs) run_list l = {0};
+  if (!n || n > CLV_PAGE_MAX_RUNS)
+    return clv_fail(err, CLV_INVALID, "a report is of 1 to %d runs, not of %zu", CLV_PAGE_MAX_RUNS,
+                    n);
+  CLV_TRY(clv_alloc(n, sizeof *l.list, &l.list, err));
+  for (; l.n < n; l.n++) {
+    l.list[l.n].folder = folders[l.n];
+    clv_code code = page_read_run(&l.list[l.n], err);
+    if (code == CLV_OK) continue;
+    l.n++;
+    return code;
+  }
+  return page_put_all(l.list, n, out, err);
+}
+
+clv_code clv_page_write_texts(const char *evaluations, size_t len, const char *worst,
+                              size_t worst_len, clv_bytes *out, clv_err *err) {
+  CLV_AUTO(free_runs) run_list l = {0};
+  CLV_TRY(clv_alloc(1, sizeof *l.list, &l.list, err));
+  l.list[l.n++].folder = "run";
+  for (size_t at = 0, number = 0; at < len; number++) {
+    const char *end = memchr(evaluations + at, '\n', len - at);
+    size_t n = end ? (size_t)(end - evaluations) - at : len - at;
+    CLV_TRY(
+        page_read_evaluation(&l.list[0], "evaluations.jsonl", evaluations + at, n, number, err));
+    at += n + 1;
+  }
+  if (worst_len) CLV_TRY(page_read_worst(&l.list[0], "worst_records.json", worst, worst_len, err));
+  return page_put_all(l.list, 1, out, err);
+}

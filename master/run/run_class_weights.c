@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * loss.class_weights: balanced. A training gives class c the weight n / (C n_c): n labels of
+ * training records, n_c of them of class c, C classes, as scikit-learn's compute_class_weight. A
+ * class without training records gets 1. The weights stand in the stored session as loss.weight, so
+ * eval and predict use those of the training.
+ */
+#include <stdlib.h>
+
+#include "master/run/run_int.h"
+
+/* Makes a list of `n` weights that the run owns, in its copy of the session. */
+static clv_code make_list(clv_run *r, size_t n, clv_number_list *ret, clv_err *err) {
+  free(r->class_weights);
+  r->class_weights = NULL;
+  CLV_TRY(clv_alloc(n, sizeof *r->class_weights, &r->class_weights, err));
+  if (r->config != &r->effective_config) r->effective_config = *r->config;
+  r->config = &r->effective_config;
+  *ret = (clv_number_list){n, r->class_weights};
+  return CLV_OK;
+}
+
+static void use_list(clv_run *r, const clv_number_list *list) {
+  r->effective_config.loss.weight = *list;
+  r->effective_config.loss.class_weights = CLV_CLASS_WEIGHTS_GIVEN;
+}
+
+/* Finds the number of classes: the width of the model's last layer. */
+static clv_code find_width(const clv_run *r, size_t *ret, clv_err *err) {
+  CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = NULL;
+  clv_session_config plain = *r->config;
+  plain.loss.class_weights = CLV_CLASS_WEIGHTS_GIVEN;
+  CLV_TRY(clv_blueprint_new_of_data(&plain, r->data.train, &b, err));
+  const clv_shape *out = &b->full_graph->nodes[b->full_graph->output_node].shape;
+  *ret = (size_t)out->dim[out->rank - 1];
+  return CLV_OK;
+}
+
+static clv_code count_labels(const clv_run *r, size_t n, size_t *counts, clv_err *err) {
+  const clv_subset *rows = &r->data.train_rows;
+  for (size_t i = 0; i < rows->n; i++) {
+    int64_t label = clv_dataset_record_class(r->data.train, rows->index[i]);
+    if (label == -1)
+      return clv_session_fail_at(r->config, r->config->loss.class_weights_pos, err,
+                                 "loss.class_weights: balanced needs one class for each record: "
+                                 "give loss.weight in place of it");
+    if ((double)label == r->config->loss.ignore_index) continue;
+    if (label < 0 || (size_t)label >= n)
+      return clv_session_fail_at(r->config, r->config->loss.class_weights_pos, err,
+                                 "loss.class_weights: record %u has class %lld, and the last layer "
+                                 "has %zu outputs",
+                                 rows->index[i], (long long)label, n);
+    counts[label]++;
+  }
+  return CLV_OK;
+}
+
+/* Sets the weights from the training records. */
+static clv_code balance(clv_run *r, clv_err *err) {
+  CLV_AUTO(clv_freep) size_t *counts = NULL;
+  clv_number_list list;
+  size_t n = 0, all = 0;
+  CLV_TRY(find_width(r, &n, err));
+  CLV_TRY(clv_alloc(n, sizeof *counts, &counts, err));
+  CLV_TRY(count_labels(r, n, counts, err));
+  CLV_TRY(make_list(r, n, &list, err));
+  for (size_t c = 0; c < n; c++) all += counts[c];
+  for (size_t c = 0; c < n; c++)
+    list.items[c] = counts[c] ? (double)all / ((double)n * (double)counts[c]) : 1;
+  use_list(r, &list);
+  return CLV_OK;
+}
+
+/* Sets the weights of the training, which the stored session of the run has. */
+static clv_code recall(clv_run *r, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  CLV_AUTO(clv_session_config_freep) clv_session_config *stored = NULL;
+  clv_number_list list;
+  clv_bytes_printf(&path, "%s/" CLV_SESSION_FILE, r->config->checkpoint.dir);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  clv_code code = clv_session_config_load(path.data, NULL, &stored, err);
+  if (code != CLV_OK) {
+    clv_err_prefix(err, "loss.class_weights: balanced takes the weights of the training");
+    return code;
+  }
+  if (!stored->loss.weight.n)
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "%s has no loss.weight, and loss.class_weights: balanced takes the weights of "
+                    "the training from it: give loss.weight",
+                    path.data);
+  CLV_TRY(make_list(r, stored->loss.weight.n, &list, err));
+  for (size_t c = 0; c < list.n; c++) list.items[c] = stored->loss.weight.items[c];
+  use_list(r, &list);
+  return CLV_OK;
+}
+
+clv_code clv_run_resolve_class_weights(clv_run *r, clv_err *err) {
+  if (r->config->loss.class_weights != CLV_CLASS_WEIGHTS_BALANCED) return CLV_OK;
+  return r->data.train ? balance(r, err) : recall(r, err);
+}

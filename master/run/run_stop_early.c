@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Early stopping (train.early_stopping). A validation improves on the best one before if its number
+ * is better by more than min_delta; a number that is not finite never does. After `patience`
+ * validations in a row without an improvement the run takes no further step, saves and tests as at
+ * its end. Checkpoints have the counts, so a resumed or recovered run stops at the same step.
+ */
+#include <math.h>
+#include <stdio.h>
+
+#include "master/run/run_int.h"
+
+static bool is_improvement(const clv_stopping *s, const clv_train_config *c, double value) {
+  double gain = clv_best_metric_is_largest(s->score) ? value - s->best : s->best - value;
+  if (!isfinite(value)) return false;
+  return !s->has_best || gain > c->early_stopping.min_delta;
+}
+
+void clv_stopping_count(clv_stopping *s, const clv_train_config *c, double value, uint64_t step) {
+  clv_best_metric score = c->early_stopping.score;
+  /* a resumed run may have another score: its count begins */
+  if (s->score != score) *s = (clv_stopping){.score = score};
+  if (score == CLV_BEST_NONE) return;
+  bool improved = is_improvement(s, c, value);
+  s->n_without++;
+  if (improved) *s = (clv_stopping){score, true, value, step, 0};
+}
+
+bool clv_stopping_is_over(const clv_stopping *s, const clv_train_config *c) {
+  return c->early_stopping.score != CLV_BEST_NONE && s->score == c->early_stopping.score &&
+         s->n_without >= c->early_stopping.patience;
+}
+
+void clv_run_count_validation(clv_run *r, const clv_step_result *e) {
+  clv_best_metric score = r->config->train.early_stopping.score;
+  double value = score == CLV_BEST_NONE ? NAN : clv_run_score_value(r, e, score);
+  clv_stopping_count(&r->steps.stopping, &r->config->train, value,
+                     clv_trainer_step_count(r->trainer));
+}
+
+void clv_run_print_stopping(const clv_run *r) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
+  const clv_stopping *s = &r->steps.stopping;
+  char best[CLV_JSON_NUMBER] = "null";
+  if (!clv_stopping_is_over(s, &r->config->train)) return;
+  unsigned long long step = clv_trainer_step_count(r->trainer), best_step = s->best_step;
+  clv_bytes_printf(&text, "stopped early after step %llu: %llu validations without a better %s",
+                   step, (unsigned long long)s->n_without, clv_best_metric_name(s->score));
+  if (s->has_best) {
+    clv_bytes_printf(&text, " than %g of step %llu", s->best, best_step);
+    clv_json_number(s->best, 9, best);
+  }
+  clv_bytes_printf(
+      &json,
+      "{\"event\":\"stopped_early\",\"step\":%llu,\"score\":\"%s\",\"validations\":%llu,"
+      "\"best\":%s,\"best_step\":%llu}",
+      step, clv_best_metric_name(s->score), (unsigned long long)s->n_without, best, best_step);
+  if (!text.failed && !json.failed) clv_reporter_notice(r->reporter, text.data, json.data);
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The page of `report`: what it has of a run, and that nothing of a run gets out of its place.
+ */
+#include <sys/stat.h>
+
+#include "master/page/page.h"
+#include "tests/unit/scratch.h"
+
+static clv_err err;
+
+static void write_file(const char *path, const char *text) {
+  FILE *f = fopen(path, "w");
+  assert_non_null(f);
+  fputs(text, f);
+  fclose(f);
+}
+
+#define EVIL "<script>alert(1)</script>\\\"'&\\u202e\\u0007"
+
+/* Makes the folder of a run that has finished, in which each text is hostile. */
+static void make_run(const char *folder) {
+  char path[200];
+  assert_int_equal(mkdir(folder, 0700), 0);
+  const char *const files[][2] = {
+      {"run.json",
+       "{\"format\": \"cleave-run\", \"version\": 1, \"name\": \"demo<b>\", \"session\": "
+       "\"s<i>.yaml\", \"config_sha256\": \"ab\", \"earlier_attempts\": 0, \"session_id\": "
+       "\"922192537d9aef99da76abe86637c2db\", \"epoch\": 2, \"best\": {\"what\": "
+       "\"test\", \"step\": 2, \"loss\": 1.25, \"accuracy\": 0.75}, \"checkpoints\": "
+       "[2],\n\"attempts\": [{"
+       "\"status\": \"recovered\", \"code\": 5, \"text\": \"lost <w1>\", \"began_ms\": 1000, "
+       "\"ended_ms\": 3000, \"host\": \"h<b>\", \"boot\": \"b\", \"pid\": 1, \"pid_start\": 1, "
+       "\"from_step\": 0, \"step\": 2, \"total_steps\": 9, \"loss\": 1, \"accuracy\": null, "
+       "\"look\": "
+       "\"\"}]}"},
+      {"metrics.jsonl", "{\"step\":1,\"loss\":2.5}\n{\"step\":2,\"loss\":1.5}\n"},
+      {"pace.jsonl",
+       "{\"step\":1,\"samples_per_s\":10,\"wait\":0.25,\"bytes_up\":2048,\"bytes_down\":1024}\n"},
+      {"evaluations.jsonl",
+       "{\"step\":1,\"event\":\"validation\",\"loss\":2,\"accuracy\":0.5,\"samples\":4}\n"
+       "{\"step\":2,\"event\":\"test\",\"loss\":1.25,\"accuracy\":0.75,\"samples\":4,\"scores\":{"
+       "\"f1\":{\"micro\":0.75,\"macro\":0.6},\"auc\":0.875,\"classes\":[{\"name\":\"" EVIL
+       "\",\"precision\":1,\"recall\":0.5,\"f1\":0.6,\"auc\":0.9,\"places\":2},{\"name\":\"ill\"}],"
+       "\"confusion\":[[1,2],[3,4]],\"roc\":[[0,0.5,1],[0,1,1]],\"calibration\":[[4,0.3,0.25]]}}"
+       "\n"},
+      {"intervals.json",
+       "{\"step\":2,\"event\":\"eval\",\"samples\":4,\"scores\":{\"auc\":0.875,"
+       "\"intervals\":{\"auc\":[0.8125,0.9375]}}}\n"},
+      {"worst_records.json", "[{\"id\":\"" EVIL "\",\"loss\":3.5}]"}};
+  for (size_t i = 0; i < CLV_COUNT(files); i++) {
+    snprintf(path, sizeof path, "%s/%s", folder, files[i][0]);
+    write_file(path, files[i][1]);
+  }
+}
+
+static clv_bytes write_page(const char *const *folders, size_t n) {
+  clv_bytes page = {0};
+  assert_ok(clv_page_write(folders, n, &page, &err), &err);
+  return page;
+}
+
+#define HAS(page, text) assert_non_null(strstr((page).data, text))
+#define LACKS(page, text) assert_null(strstr((page).data, text))
+
+static void texts_of_a_run_are_escaped(void **state) {
+  (void)state;
+  make_run("evil");
+  CLV_AUTO(clv_bytes_done) clv_bytes page = write_page((const char *const[]){"evil"}, 1);
+  HAS(page, "&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#39;&amp;??");
+  LACKS(page, "<script");
+  LACKS(page, "demo<b>");
+  LACKS(page, "<i>");
+  LACKS(page, "<w1>");
+  LACKS(page, "\xe2\x80\xae");
+  LACKS(page, "http:");
+  LACKS(page, "https:");
+  LACKS(page, " src=");
+  LACKS(page, " href=");
+  LACKS(page, " style=");
+  HAS(page, "default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'sha256-");
+}
+
+static void page_has_what_the_run_has(void **state) {
+  (void)state;
+  make_run("full");
+  CLV_AUTO(clv_bytes_done) clv_bytes page = write_page((const char *const[]){"full"}, 1);
+  HAS(page, "This page shows records");
+  HAS(page, "<th>auc</th><td class=\"n\">0.875<br><small>0.875 (0.8125 to 0.9375), step 2</small>");
+  HAS(page, "<th>f1_macro</th><td class=\"n\">0.6</td>");
+  HAS(page, "<polyline class=\"c c0\" points=\"54.0,10.0 444.0,212.0\"/>"); /* loss 2.5 to 1.5 */
+  HAS(page, "<th>ill</th><td class=\"n\">3</td><td class=\"n\">4</td>");
+  HAS(page, "ROC");
+  HAS(page, "Calibration");
+  HAS(page, "</td><td class=\"n\">3.5</td>");
+  HAS(page, "a worker was lost, and the run recovered: lost &lt;w1&gt;");
+  HAS(page, "25.0 %");
+  HAS(page, "There is no record: no tensor was sent.");
+  HAS(page, "cleave-master train s&lt;i&gt;.yaml");
+}
+
+static void two_runs_are_in_one_table(void **state) {
+  const char *const folders[] = {"one", "two"};
+  (void)state;
+  make_run("one");
+  make_run("two");
+  assert_int_equal(unlink("two/evaluations.jsonl"), 0);
+  assert_int_equal(unlink("two/intervals.json"), 0);
+  CLV_AUTO(clv_bytes_done) clv_bytes page = write_page(folders, 2);
+  HAS(page, "<th>f1_micro</th><td class=\"n\">0.75</td><td class=\"n\">\xe2\x80\x93</td>");
+}
+
+static void damaged_files_are_refused_by_line(void **state) {
+  CLV_AUTO(clv_bytes_done) clv_bytes page = {0};
+  (void)state;
+  make_run("bad");
+  write_file("bad/evaluations.jsonl", "{\"step\":1}\n{\"step\":-1}\n");
+  assert_int_equal(clv_page_write((const char *const[]){"bad"}, 1, &page, &err), CLV_DATA_LOSS);
+  assert_says(&err, "bad/evaluations.jsonl:2:9");
+  write_file("bad/evaluations.jsonl", "{\"step\":1}\n{\"st"); /* is being written */
+  assert_ok(clv_page_write((const char *const[]){"bad"}, 1, &page, &err), &err);
+  assert_int_equal(clv_page_write((const char *const[]){"none"}, 1, &page, &err), CLV_NOT_FOUND);
+  assert_says(&err, "none has no run.json");
+}
+
+/* Curves of any length are drawn with at most 1,024 points. */
+static void long_curves_are_thinned_out(void **state) {
+  CLV_AUTO(clv_bytes_done) clv_bytes lines = {0};
+  size_t points = 0;
+  (void)state;
+  make_run("long");
+  for (int i = 0; i < 5000; i++)
+    clv_bytes_printf(&lines, "{\"step\":%d,\"loss\":%d}\n", i + 1, i % 7);
+  write_file("long/metrics.jsonl", lines.data);
+  CLV_AUTO(clv_bytes_done) clv_bytes page = write_page((const char *const[]){"long"}, 1);
+  const char *at = strstr(page.data, "<polyline class=\"c c0\"");
+  for (; *at != '>'; at++) points += *at == ',';
+  assert_in_range(points, 512, 1024);
+}
+
+static int setup(void **state) { return scratch_setup(state) != 0 ? -1 : chdir(scratch); }
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(texts_of_a_run_are_escaped),
+      cmocka_unit_test(page_has_what_the_run_has),
+      cmocka_unit_test(two_runs_are_in_one_table),
+      cmocka_unit_test(damaged_files_are_refused_by_line),
+      cmocka_unit_test(long_curves_are_thinned_out),
+  };
+  return cmocka_run_group_tests(tests, setup, scratch_teardown);
+}
