@@ -627,6 +627,28 @@ static clv_code scan_set(const clv_session_config *c, const clv_dataset *ds, clv
   return CLV_OK;
 }
 
+/* Fails if a set had records, and all of them were left out. had: of training, validation, test. */
+static clv_code check_sets_left(const clv_session_config *c, const clv_run_data *d,
+                                const size_t had[3], clv_err *err) {
+  const struct {
+    const char *key;
+    const clv_subset *rows;
+    clv_config_pos pos;
+  } sets[] = {{"data.train", &d->train_rows, c->data.train_pos},
+              {"data.validation", &d->validation_rows, c->data.train_pos},
+              {"data.test", &d->test_rows, c->data.test_pos}};
+  for (size_t i = 0; i < CLV_COUNT(sets); i++) {
+    if (sets[i].rows->n || !had[i]) continue;
+    clv_session_fail_at(c, sets[i].pos, err,
+                        "%s: all of its %zu record%s %s left out (data.broken and data.non_finite: "
+                        "skip): correct the files, or choose other records",
+                        sets[i].key, had[i], CLV_S(had[i]), had[i] > 1 ? "are" : "is");
+    if (err) err->code = CLV_DATA_LOSS;
+    return CLV_DATA_LOSS;
+  }
+  return CLV_OK;
+}
+
 clv_code clv_run_data_scan(const clv_session_config *c, clv_run_data *d, const clv_run_scan *o,
                            uint64_t *ret_left_out, clv_bytes *notes, clv_err *err) {
   clv_draw_seed draw = {0};
@@ -637,6 +659,7 @@ clv_code clv_run_data_scan(const clv_session_config *c, clv_run_data *d, const c
                          .draw = &draw,
                          .progress = report_progress};
   uint64_t left_out = 0;
+  const size_t had[3] = {d->train_rows.n, d->validation_rows.n, d->test_rows.n};
   if (d->train)
     CLV_TRY(scan_set(c, d->train, &so, &(scan_progress){o, "data.train"}, &c->data.train,
                      c->data.train_pos, train, &left_out, notes, err));
@@ -644,6 +667,7 @@ clv_code clv_run_data_scan(const clv_session_config *c, clv_run_data *d, const c
   if (d->test)
     CLV_TRY(scan_set(c, d->test, &so, &(scan_progress){o, "data.test"}, &c->data.test,
                      c->data.test_pos, test, &left_out, notes, err));
+  CLV_TRY(check_sets_left(c, d, had, err));
   note_sets(c, d, notes);
   *ret_left_out = left_out;
   return CLV_OK;

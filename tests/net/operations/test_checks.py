@@ -66,6 +66,9 @@ def non_finite_records_are_left_out():
     losses = [json.loads(line)["loss"] for line in open(os.path.join(cluster.dir, "runs/skip/metrics.jsonl"))]
     assert len(losses) == 8 and all(math.isfinite(x) for x in losses), losses
     refused("none", BODY.replace("train: [x.npy", "non_finite: skip, train: [all.npy"), 3, "no record has finite values alone")
+    floats("last.npy", (RECORDS, COLUMNS), c383=math.nan, c389=math.nan)
+    refused("last", BODY.replace("train: [x.npy", "non_finite: skip, validation: {fraction: 0.03, by: last}, train: [last.npy"), 7,
+            r"data\.validation: all of its 2 records are left out")
 
 
 # ---- records that cannot be read, and what there is ----------------------------------------------
