@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
 #include "kernels/cpu/cpu_int.h"
 
 /* Arrays of one layout. forward: y is a where x > threshold, else b. backward: a and b are the

@@ -36,7 +36,7 @@ clv_code clv_fields_add(clv_fields *f, const char *name, size_t len, size_t colu
     f->list = more;
     f->cap = cap;
   }
-  f->list[f->n] = (struct clv_field){.name_at = f->text.len, .column = column};
+  f->list[f->n] = (struct clv_cell_field){.name_at = f->text.len, .column = column};
   clv_bytes_add(&f->text, name, len);
   clv_bytes_add(&f->text, "", 1);
   if (f->text.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for names of columns");

@@ -30,7 +30,7 @@ typedef struct clv_source_cell {
  * in the order in which records have them first. Zero-initialise; release with clv_fields_done. */
 typedef struct clv_fields {
   clv_bytes text; /* the names, each with its NUL */
-  struct clv_field {
+  struct clv_cell_field {
     size_t name_at;     /* offset of the name in `text` */
     size_t column;      /* column of its name in the header, from 1; 0: it has no header */
     size_t last_record; /* JSON: number of the record that had the field last, from 1; 0: none */
