@@ -19,7 +19,7 @@ CLV_OP_ROW(huber) = {
     .doc =
         "mean of d^2 / 2 where d = |x - t| is below beta, else beta (d - beta / 2) "
         "(torch.nn.functional.huber_loss, whose delta is beta)",
-    .torch_module = "HuberLoss(delta=beta)",
+    .torch_module = "HuberLoss(beta=delta)",
     .torch_needs = "reduction='mean'",
     .attrs = {{.key = CLV_ATTR_BETA, .default_value = 1, .low = 1e-6, .high = 1e6}},
     .n_in = 2,

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 *
+/* SPDX-License-Identifier: Apache-2.0
+ *
  * Pinball loss (Koenker and Bassett, 1978): the prediction that minimises its mean is the quantile
  * p of the targets.
  */
@@ -20,7 +21,9 @@ CLV_OP_ROW(quantile) = {
     .name = "quantile",
     .doc =
         "mean of max(p (t - x), (p - 1) (t - x)), the pinball loss "
-        "(sklearn.metrics.mean_pinball_loss)",
+        "(sklearn.metrics.mean_pinball_loss; torch.maximum of both terms)",
+    .torch_module = "",
+    .no_torch_module = "PyTorch has no pinball loss",
     .attrs = {{.key = CLV_ATTR_P, .default_value = 0.5, .low = 0, .high = 1}},
     .n_in = 2,
     .shape = quantile_shape,

@@ -13,6 +13,7 @@
 /* ---- lists ----------------------------------------------------------------------------------- */
 
 void clv_ledger_list_done(clv_ledger_list *l) {
+  if (!l) return;
   free(l->items);
   *l = (clv_ledger_list){0};
 }

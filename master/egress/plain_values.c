@@ -50,4 +50,6 @@ const char *clv_plain_values_reason(clv_plain_values *p) {
   return is_plain ? PLAIN : clv_row_forms_are_public(p->forms) ? PUBLIC : NULL;
 }
 
-void clv_plain_values_done(clv_plain_values *p) { clv_row_forms_freep(&p->forms); }
+void clv_plain_values_done(clv_plain_values *p) {
+  if (p) clv_row_forms_freep(&p->forms);
+}

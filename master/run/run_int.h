@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * run_int: functions that the commands share. run.c has plan, check and eval, run_predict.c has
- * predict, run_train.c trains, run_open.c opens a run that trains, and run_recover.c recovers after
- * a worker was lost. run_save.c saves checkpoints, and run_home.c fetches them when a run ends.
- * run_begin.c decides whether a run begins, resumes or is finished; run_best.c chooses checkpoints;
- * run_stop_early.c stops early; run_egress.c compares the egress table and opens the egress record; run_look.c measures what the
- * sent tensors show; run_scan.c checks the values of records; run_print.c prints;
- * run_public_session.c writes the session without confidential keys; run_cache.c begins and ends
- * the cache of a frozen front at a worker; run_checkpoints.c lists and verifies checkpoints,
- * run_gather.c fetches and removes them, run_escrow.c starts the thread that writes sealed copies
- * of them.
+ * predict, run_train.c trains, run_open.c opens a run that trains, and run_recover.c recovers
+ * after a worker was lost. run_save.c saves checkpoints, and run_home.c fetches them when a run
+ * ends. run_begin.c decides whether a run begins, resumes or is finished; run_best.c chooses
+ * checkpoints; run_stop_early.c stops early; run_egress.c compares the egress table and opens the
+ * egress record; run_look.c measures what the sent tensors show; run_scan.c checks the values of
+ * records; run_print.c prints; run_public_session.c writes the session without confidential keys;
+ * run_cache.c begins and ends the cache of a frozen front at a worker; run_checkpoints.c lists and
+ * verifies checkpoints, run_gather.c fetches and removes them, run_escrow.c starts the thread that
+ * writes sealed copies of them.
  */
 #ifndef CLEAVE_RUN_INT_H
 #define CLEAVE_RUN_INT_H

@@ -13,6 +13,7 @@ clv_code clv_tokenizer_new(clv_tokenizer **ret, clv_err *err) {
 }
 
 void clv_token_step_done(clv_token_step *s) {
+  if (!s) return;
   clv_codepoints_done(&s->from);
   clv_codepoints_done(&s->to);
   clv_bytes_done(&s->bytes);
@@ -59,6 +60,7 @@ clv_code clv_ids_add(clv_ids *ids, int32_t id, clv_err *err) {
 }
 
 void clv_encoding_done(clv_encoding *e) {
+  if (!e) return;
   free(e->symbols);
   free(e->heap);
   free(e->paths);

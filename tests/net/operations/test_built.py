@@ -8,9 +8,9 @@ suite = Suite()
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 SHIPPED = ("cleave-master", "cleave-worker", "libcleave.so", "libcleave.a")
 # Between a tensor and the network nothing can be written but these, by archive and symbol; none
-# is called.
+# is called. Those of master_egress are tables of constants, which pthread_once fills.
 BEFORE_THE_NETWORK = {"common_net_fair.a": set(), "common_net_link.a": set(), "common_engine_reference.a": set(), "common_engine.a": {"no_memory", "clv_shared_err_context_ended"}, "common_net_wire.a": set(), "common_net_rpc.a": {"count.0", "forks"},
-                      "master_api_core.a": set(), "master_api_extra.a": set(), "master_egress.a": set(), "worker_service.a": set()}
+                      "master_api_core.a": set(), "master_api_extra.a": set(), "master_egress.a": {"factors", "factors_once", "powers", "powers_once"}, "worker_service.a": set()}
 
 
 def symbols(*command):

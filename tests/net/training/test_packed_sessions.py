@@ -142,7 +142,8 @@ def layers_without_packing_support_are_named():
         assert done.returncode == 3 and re.search(rf"named\.yaml:\d+:\d+: data\.packed: {says}", done.stderr), (op, done.stderr)
     os.makedirs(os.path.join(cluster.dir, "vit"), exist_ok=True)
     with open(os.path.join(cluster.dir, "vit/config.json"), "w") as f:
-        json.dump({"model_type": "vit", **SIZES, "image_size": 12, "patch_size": 4, "num_channels": 1}, f)
+        sizes = {k: v for k, v in SIZES.items() if k not in ("max_position_embeddings", "vocab_size")}
+        json.dump({"model_type": "vit", **sizes, "image_size": 12, "patch_size": 4, "num_channels": 1}, f)
     pages = text[:start].replace("inputs: [ids, lengths], ", "")
     pages = re.sub(r"(train|test): \[.*?\]", r"\1: [\1-images.npy, \1-class.npy]", pages)
     for part in ("train", "test"):

@@ -159,10 +159,9 @@ static void wrong_dtypes_and_class_counts_are_refused(void **state) {
 
 /* ---- pads ------------------------------------------------------------------------------------ */
 
-#define SIZES                                                                          \
-  "\"vocab_size\": 9, \"hidden_size\": 4, \"num_hidden_layers\": 1, "                  \
-  "\"num_attention_heads\": 2, \"num_key_value_heads\": 2, \"intermediate_size\": 4, " \
-  "\"max_position_embeddings\": 12, \"type_vocab_size\": 1, \"pad_token_id\": %d}"
+static const char sizes[] =
+    "\"vocab_size\": 9, \"hidden_size\": 4, \"num_hidden_layers\": 1, \"num_attention_heads\": 2, "
+    "\"intermediate_size\": 4, \"max_position_embeddings\": 12";
 static const char model[] =
     "version: 1\nname: pads\n"
     "data: {format: npy, inputs: [ids, lengths], train: [ids.npy, n.npy, y.npy]}\n"
@@ -173,7 +172,9 @@ static const char model[] =
 static void write_model_with_pad(const char *family, int pad) {
   char text[400], path[64];
   snprintf(path, sizeof path, "%s/config.json", family);
-  snprintf(text, sizeof text, "{\"model_type\": \"%s\", " SIZES, family, pad);
+  snprintf(text, sizeof text, "{\"model_type\": \"%s\", %s, \"%s\": %d, \"pad_token_id\": %d}",
+           family, sizes, strcmp(family, "llama") ? "type_vocab_size" : "num_key_value_heads",
+           strcmp(family, "llama") ? 1 : 2, pad);
   clv_err err;
   assert_ok(clv_mkdirs(at(family), &err), &err);
   write_scratch_file(path, text, strlen(text));
