@@ -324,7 +324,7 @@ def hf_seeds():
         "llama": ({"rope_parameters": None, "rope_theta": 3}, {"rope_scaling": {"type": "linear", "factor": 1}}, {"num_key_value_heads": 3},
                   {"head_dim": 6, "attention_bias": True}, {"head_dim": 5}, {"num_key_value_heads": None}, {"vocab_size": 1 << 24, "hidden_size": 65536},
                   {"num_labels": 4, "id2label": None, "partial_rotary_factor": 1}, {"num_labels": 0}, {"num_labels": None}, {"partial_rotary_factor": 0.5}, {"partial_rotary_factor": "1"},
-                  {"rope_parameters": {"full_attention": {"rope_theta": 3}}}),
+                  {"rope_parameters": {"full_attention": {"rope_theta": 3}}}, {"rope_scaling": {"type": "linear"}}, {"rope_scaling": {"rope_type": "yarn"}}),
         "qwen2": ({"layer_types": ["sliding_attention"]}, {"layer_types": None}, {"use_sliding_window": True}, {"num_key_value_heads": -1}),
         "distilbert": ({"sinusoidal_pos_embds": True}, {"hidden_size": 16}, {"hidden_size": 8}, {"activation": "relu", "n_heads": 3}),
         "mistral": ({"sliding_window": None}, {"sliding_window": 2}, {"sliding_window": 0}, {"rope_scaling": {"type": "linear", "factor": 2}, "rope_parameters": None}),

@@ -214,6 +214,7 @@ static const hf_row rows[] = {
              "summary_type summary_use_proj summary_activation summary_proj_to_labels "
              "summary_first_dropout reorder_and_upcast_attn"),
     HARMLESS(GPT2, "the size of a mask that is not stored", "n_ctx"),
+    HARMLESS(GPT2, "transformers' class reads none of them", "n_special predict_special_tokens"),
     HARMLESS(VIT, "of heads that are not built", "pooler_act pooler_output_size encoder_stride"),
     HARMLESS(DISTILBERT, "of a head that is not built", "qa_dropout"),
     HARMLESS(DISTILBERT, "tie_word_embeddings says it", "tie_weights_"),
@@ -233,14 +234,14 @@ static const hf_row rows[] = {
     HARMLESS(ALL, "id2label says it", "_num_labels"),
     HARMLESS(ALL, "of a second network, which is refused", "tie_encoder_decoder "
              "cross_attention_hidden_size decoder_start_token_id"),
-    HARMLESS(ALL, "the tokenizer says it", "bos_token_id eos_token_id sep_token_id cls_token_id "
+    HARMLESS(ALL, "the tokenizer says it", "bos_token_id eos_token_id eos_token_ids sep_token_id cls_token_id "
              "mask_token_id unk_token_id tokenizer_class prefix"),
     HARMLESS(ALL, "how a program finds, runs or describes the model",
              "architectures transformers_version _name_or_path name_or_path _commit_hash "
              "return_dict output_hidden_states output_attentions torchscript attn_implementation "
              "_attn_implementation _attn_implementation_internal _attn_implementation_autoset "
              "experts_implementation _experts_implementation_internal finetuning_task "
-             "task_specific_params xla_device transformers.js_config unsloth_fixed "
+             "task_specific_params xla_device language name transformers.js_config unsloth_fixed "
              "unsloth_version"),
     HARMLESS(ALL, "nothing is generated",
              "_from_model_config assistant_confidence_threshold assistant_early_exit "
