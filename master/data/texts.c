@@ -225,7 +225,7 @@ static clv_code read_records(text_table *t, clv_record_lines *l, bool csv, clv_e
     if (!more) break;
     bool header = csv && !t->of.n;
     clv_code code = (csv ? read_csv_record : read_json_line)(t, &r, &reason);
-    if (code != CLV_OK && (header || t->lacks_quote)) t->rows->skips_broken = false;
+    if (code != CLV_OK && (header || t->lacks_quote)) return clv_fail(err, code, "%s", reason.text);
     if (code != CLV_OK) CLV_TRY(clv_text_rows_skip_broken(t->rows, &reason, err));
   }
   if (csv && !t->of.n)

@@ -22,6 +22,7 @@ TABLES = {
     "others": (OTHERS, "z," + HEADER + "9," + LINE + "9,2,2,3,x,y,yes,,v,p1\n"),
     "unknown": (0, "z," + HEADER), "twice": (0, "a," + HEADER), "absent": (0, "a,b\n1,2\n"), "empty": (0, ""),
     "one_field": (0, "a;b;c\n"), "no_records": (0, HEADER), "is_json": (0, '{"a":1}\n'),
+    "latin_header": (0, "a,b\udce4\n"), "excel": (0, "sep=;\na;b\n"), "nameless": (0, "a,\n"),
     "comma": (TSV | COMMA, TABS + "1,5\t2\t3\tx\ty\t0\t\tu\tp\n1.5\t2\t3\tx\ty\t0\t\tu\tp\n"),
     "groups": (GROUPS, HEADER + LINE + "2,2,3,x,y,f,,v,p1\n"),
     "times": (GROUPS | TIMES | SKIPS, HEADER + LINE.replace("p1", "2024-01-01") + LINE.replace("p1", "-1e3") + LINE + LINE.replace("p1", "")),
