@@ -726,6 +726,21 @@ def front_that_a_worker_had_is_refused_with_zero_bytes():
 
 
 @suite.test
+def part_of_a_chain_at_the_master_is_judged():
+    """Its row says MIXED: true of values that no one else has, and refused of others."""
+    folder = os.path.join(cluster.dir, "runs", "chain")
+    with cleave.open(session, run=folder) as rt:
+        for secret in (True, False):
+            chain = cleave.Remote([nn.Linear(16, 32), nn.Linear(32, 24)], at=["master", "w1"], example=torch.zeros(32, 16), runtime=rt,
+                                  sends={"inputs": "mixed", "gradient": "labels readable", "secret": secret})
+            if secret:
+                chain(torch.randn(32, 16))
+            else:
+                e = raised(cleave.DeniedError, chain, torch.randn(32, 16))
+                assert "FRONT KNOWN" in str(e) and "not declare secret" in str(e), e
+
+
+@suite.test
 def functions_of_torch_on_remote_parameters_are_refused():
     """Parameters and gradients there have a form alone: what would change or read values, without a
     word or with one about the meta device, says where they are."""

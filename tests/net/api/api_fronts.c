@@ -172,6 +172,16 @@ static bool worker_gets_weights_and_a_key(void) {
   return close_program();
 }
 
+/* The environment names a ledger that cannot be written. */
+static bool unwritable_ledger_stops_the_program(void) {
+  cleave_module *far;
+  DO(open_program());
+  DO(declare(CLEAVE_SENDING_WEIGHTS, "given", 0, 0, 0));
+  DO(load("given", "w1", LINEAR, 1, false, &far));
+  REFUSED(cleave_module_place(rt, far, false, 0, e), CLEAVE_PRECONDITION, "the ledger of keys");
+  return close_program();
+}
+
 static bool front_with_weights_of_a_worker_is_refused(void) {
   cleave_module *front;
   DO(open_declared(CLEAVE_SHOWS_MIXED, 0));
@@ -261,12 +271,17 @@ static bool leaf_is_judged_by_its_front(void) {
 
 /* ---- modes ----------------------------------------------------------------------------------- */
 
-static const test modes[] = {
-    TEST(front_that_mixes_nothing_is_refused),  TEST(front_that_hides_is_sent),
-    TEST(gradient_behind_no_head_is_refused),   TEST(gradient_behind_a_head_is_sent),
-    TEST(worker_gets_weights_and_a_key),        TEST(front_with_weights_of_a_worker_is_refused),
-    TEST(front_that_is_declared_known_is_sent), TEST(front_with_other_secret_weights_is_sent),
-    TEST(weights_that_are_read_are_known),      TEST(leaf_is_judged_by_its_front)};
+static const test modes[] = {TEST(front_that_mixes_nothing_is_refused),
+                             TEST(front_that_hides_is_sent),
+                             TEST(gradient_behind_no_head_is_refused),
+                             TEST(gradient_behind_a_head_is_sent),
+                             TEST(worker_gets_weights_and_a_key),
+                             TEST(unwritable_ledger_stops_the_program),
+                             TEST(front_with_weights_of_a_worker_is_refused),
+                             TEST(front_that_is_declared_known_is_sent),
+                             TEST(front_with_other_secret_weights_is_sent),
+                             TEST(weights_that_are_read_are_known),
+                             TEST(leaf_is_judged_by_its_front)};
 
 int main(int argc, char **argv) {
   if (argc < 4) return 2;

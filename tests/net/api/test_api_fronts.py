@@ -12,14 +12,14 @@ PROGRAM, COUNTING = ways.program("api_fronts"), os.path.join(BIN, "faults", "lib
 suite = Suite()
 
 
-def program(*modes):
+def program(*modes, **env):
     """Runs these modes. Returns the bytes of tensors that left."""
     folder, counted = os.path.join(cluster.dir, "run"), os.path.join(cluster.dir, "counted")
     shutil.rmtree(folder, ignore_errors=True)
     with open(counted, "wb") as f:
         f.write(bytes(8))
     done = run(PROGRAM, cluster.session("fronts", ""), folder, *modes, cwd=cluster.dir,
-               env={"CLEAVE_TEST_SENT": counted, "LD_LIBRARY_PATH": os.path.dirname(COUNTING)})
+               env={"CLEAVE_TEST_SENT": counted, "LD_LIBRARY_PATH": os.path.dirname(COUNTING), **env})
     assert done.returncode == 0 and done.stdout.count("ok ") == len(modes), done.stdout + done.stderr
     with open(counted, "rb") as f:
         return struct.unpack("<Q", f.read(8))[0]
@@ -48,6 +48,11 @@ def front_that_a_worker_had_before_is_refused_with_zero_bytes():
 @suite.test
 def weights_that_a_program_reads_from_a_worker_are_known():
     assert program("weights_that_are_read_are_known", "leaf_is_judged_by_its_front") == 0
+
+
+@suite.test
+def unwritable_ledger_stops_a_program_with_zero_bytes():
+    assert program("unwritable_ledger_stops_the_program", XDG_STATE_HOME="/dev/null") == 0
 
 
 with Cluster(1) as cluster:

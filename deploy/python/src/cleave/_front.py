@@ -37,8 +37,8 @@ def judged(path: str, sends: Sends, modules: Sequence[nn.Module], places: Sequen
     if not isinstance(sends, Mapping) or not KEYS & set(sends):
         return sends
     own = {k: v for k, v in sends.items() if k not in KEYS}
-    if set(places) == {"master"}:
-        return own
+    if set(places) == {"master"} or "master" in places and not {"front", "head"} & set(sends):
+        return own  # the library judges modules of this process
     front, example, head = _modules_of(sends)
     is_secret, known = bool(sends.get("secret", False)), dict[str, str]()
     try:

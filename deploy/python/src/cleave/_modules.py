@@ -144,6 +144,7 @@ class Module:
         else:
             fresh = Named({k: torch.from_numpy(v) for k, v in self.model.weights.items()})
         self.given = fresh.names
+        o.weights_are_secret = bool(given.get("secret"))  # looked up in the ledger of this host
         o.weights, o.n_weights = ffi.cast("cleave_named_tensor *", fresh.items), fresh.n
         with self.runtime._use() as rt:
             _lib.check(self._create(rt, o, module, error), error)

@@ -404,7 +404,8 @@ class Remote(nn.Module):
         {"inputs": ..., "gradient": "labels readable", "hiding_layers": 1}. With {"front": (front,
         images[:32]), "head": head, "secret": True} the rules of plan judge: what is declared beside
         may not be less, and a front that cannot be exported shows raw records. "secret" says that
-        no one else has the values of front and head. Runtime.egress() prints the words. With
+        no one else has the values of front, head and modules at="master": the ledger of this host
+        knows better if a worker had them. Runtime.egress() prints the words. With
         open(run=...) the host's policy is checked against them, and the record has them.
     name: for messages and the worker's status.
 
@@ -420,10 +421,11 @@ class Remote(nn.Module):
                  runtime: Runtime | None = None) -> None:
         self._begin(runtime or current(), name or "remote", lora)
         modules, places = _stages(module, at)
+        is_secret = isinstance(sends, Mapping) and bool(sends.get("secret"))
         sends = judged(self.runtime.path, sends, modules, places)
         if weights is not None:
             check_artifact(weights, "weights")
-        options = {"device": device, "threads": threads, "recompute": recompute, "weights": weights}
+        options = {"device": device, "threads": threads, "recompute": recompute, "weights": weights, "secret": is_secret}
         given = _export.examples_of(example)
         for k, (m, node) in enumerate(zip(modules, places)):
             prefix = f"{k}." if len(modules) > 1 else ""
