@@ -76,7 +76,7 @@ CLV_OP_ROW(focal) = {
     .name = "focal",
     .doc =
         "mean over counted places of (1 - p)^exponent (-log p), p the softmax of x at the target "
-        "(Lin et al., 2017; classes are the last dimension)",
+        "(Lin et al., 2017; classes are the last dimension; torch has none)",
     .n_in = 2,
     .attrs = {{.key = CLV_ATTR_EXPONENT, .default_value = 2, .low = 0, .high = 100},
               {.key = CLV_ATTR_IGNORE_INDEX,

@@ -20,7 +20,7 @@ CLV_OP_ROW(quantile) = {
     .name = "quantile",
     .doc =
         "mean of max(p (t - x), (p - 1) (t - x)), the pinball loss "
-        "(sklearn.metrics.mean_pinball_loss)",
+        "(sklearn.metrics.mean_pinball_loss; torch has none)",
     .attrs = {{.key = CLV_ATTR_P, .default_value = 0.5, .low = 0, .high = 1}},
     .n_in = 2,
     .shape = quantile_shape,
