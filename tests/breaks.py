@@ -63,9 +63,10 @@ of("master/plan/blueprint.c", "tests/unit/plan/test_plan_graphs",
    inputs_of_later_stages_are_not_told=("static void add_input_rows", "s->planned_worker < 0", "s->planned_worker < 0 || i"),
    values_that_cross_are_told_as_one=("static void append_crossing_values", "r->n_values < 2", "r->n_values"))
 # ---- losses --------------------------------------------------------------------------------------
+of("kernels/ops/class_loss_int.h", "tests/ops/test_golden",
+   ignored_places_count=("clv_code read_label(", "labels[i] == k->d.attrs.ignore_index", "labels[i] == k->d.attrs.ignore_index && !s"),
+   a_weighted_mean_is_over_places=("clv_code sum_counted_weights(", "*ret += class_weight(s, label);", "*ret += 1;"))
 of("kernels/ops/cross_entropy.c", "tests/ops/test_golden",
-   ignored_places_count=("static clv_code read_label(", "labels[i] == k->d.attrs.ignore_index", "labels[i] == k->d.attrs.ignore_index && !s"),
-   a_weighted_mean_is_over_places=("static clv_code sum_counted_weights(", "*ret += class_weight(s, label);", "*ret += 1;"),
    smoothing_forgets_the_weights=("static double position_loss(", "total_weight += class_weight(s, c) * (log_sum_exp - x[c]);", "total_weight += log_sum_exp - x[c];"),
    gradients_forget_the_smoothing=("static void row_gradient(", "if (e != 0)", "if (false)"))
 of("master/train/steps.c", "tests/net/training/test_places.py",
@@ -82,14 +83,15 @@ of("common/model/optim/schedule.c", "tests/unit/optim/test_schedule",
    no_rate_is_zero=("double clv_lr_at(", "if (step < warmup && schedule->starts_at_zero) return", "if (!warmup && schedule->starts_at_zero) return"))
 of("common/model/config/session.c", "tests/net/training/test_habits.py",
    accumulation_is_forgotten=("static clv_code set_accumulation(", "c->pipeline.micro_batches = parts;", ""))
+of("master/score/values.c", "tests/unit/score/test_score",
+   macro_counts_classes_that_never_occur=("static void compute_count_values(", "seen += k->labels + k->answers > 0;", "seen++;"))
 of("master/score/score.c", "tests/unit/score/test_score",
-   macro_counts_classes_that_never_occur=("static void compute_means(", "seen += k->labels + k->answers > 0;", "seen++;"),
    ignored_places_are_scored=("clv_code clv_score_add(", "s->o.has_ignored && labels[i] == s->o.ignored_label", "s->o.has_ignored && labels[i] > s->o.ignored_label"),
    scores_go_on_from_the_last_time=("void clv_score_reset(", "memset(s->counts, 0, n * sizeof *s->counts);", ""))
-of("master/score/auc.c", "tests/unit/score/test_score",
-   equal_scores_have_an_order=("static double sum_twice_ranks(", "(double)(i + 1 + end)", "(double)(2 * end)"))
+of("master/score/ranks.c", "tests/unit/score/test_score",
+   equal_scores_have_an_order=("static double sum_twice_ranks(", "(double)(2 * seen + t.all + 1)", "(double)(2 * (seen + t.all))"))
 of("master/train/eval.c", "tests/net/training/test_places.py",
-   some_records_are_not_scored=("static clv_code add_scores(", "n * labels_per_row,", "n * labels_per_row / 2,"))
+   some_records_are_not_scored=("static clv_code add_scores(", "i < n; i++", "i < n / 2; i++"))
 of("master/train/eval.c", "tests/net/hostile/test_order.py",
    records_are_evaluated_as_they_stand=("static clv_code draw_order(", "clv_rng_permutation(&stream, e->row_of_sent, n);", "for (uint32_t i = 0; stream.seed && i < n; i++) e->row_of_sent[i] = i;"),
    answers_stay_in_the_sent_order=("static void store_rows(", "e->collects_all_rows ? e->row_of_sent[s->at + i] : i", "e->collects_all_rows ? s->at + i : i"))

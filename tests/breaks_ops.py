@@ -146,3 +146,5 @@ of("master/run/run_class_weights.c", "tests/unit/run/test_train",
    other_commands_have_other_weights=("static clv_code recall(", "list.items[c] = stored->loss.weight.items[c];", "list.items[c] = 1;"))
 of("common/model/config/session.c", "tests/unit/config/test_errors",
    a_key_goes_with_any_loss=("static clv_code check_loss_keys(", "if (!keys[i].is_given ||", "if (true ||"))
+of("kernels/cuda/staging.c", "tests/gpu/test_backend",
+   a_device_cannot_say_why_focal_refuses=("static clv_code make_fault_error(", "{CLV_OP_FOCAL, refuse_label},", ""))

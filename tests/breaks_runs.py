@@ -61,12 +61,12 @@ of("master/score/ranks.c", SCORES,
    precision_is_that_of_the_end=("static void pass_tie(", "v->hits / (v->hits + v->false_hits)", "v->own / (v->own + v->rest)"),
    any_specificity_will_do=("static void pass_tie(", "if ((v->rest - v->false_hits) / v->rest >= specificity)", ""))
 of("master/score/values.c", SCORES,
-   an_edge_belongs_to_the_bin_above=("static void compute_ece(", "fabs((double)r->bins[b].right - r->bins[b].sum)", "((double)r->bins[b].right - r->bins[b].sum)"),
+   errors_of_bins_cancel=("static void compute_ece(", "fabs((double)r->bins[b].right - r->bins[b].sum)", "((double)r->bins[b].right - r->bins[b].sum)"),
    columns_are_averaged_before_the_root=("static void compute_number_values(", "root += sqrt(m.square / m.n);", "root += m.square / m.n;"),
    all_labels_right_is_some_right=("static uint64_t count_again(", "s->bits ? same == classes", "s->bits ? same > 0"))
 of("master/score/intervals.c", SCORES,
    a_sample_is_of_half_the_records=("static void draw_sample(", "b->times[(uint64_t)word[i % 4] * s->n_records >> 32]++;", "if (i % 4 == 0) b->times[(uint64_t)word[i % 4] * s->n_records >> 32]++;"),
-   an_interval_is_of_half_the_samples=("static const double LOW", "LOW = 0.025, HIGH = 0.975", "LOW = 0.25, HIGH = 0.75"))
+   an_interval_is_of_half_the_samples=("", "LOW = 0.025, HIGH = 0.975", "LOW = 0.25, HIGH = 0.75"))
 of("master/score/score.c", SCORES,
    the_last_records_are_the_worst=("static void note_worst(", "s->worst[at - 1].loss < loss", "at == CLV_SCORE_WORST"),
    rates_are_logarithms=("static double add_numbers(", "s->o.outputs == CLV_SCORE_LOG_NUMBERS", "false"))
@@ -82,9 +82,10 @@ of("master/page/html.c", PAGE,
 of("master/page/page.c", PAGE,
    a_page_may_load_anything=("static clv_code put_head(", "default-src 'none'; ", ""),
    intervals_are_not_shown=("static void put_value_cell(", "if (i && !isnan(i->low))", "if (false)"))
-of("master/page/run_files.c", PAGE,
-   a_line_that_is_being_written_is_read=("static clv_code read_lines(", "if (line[n - 1] != '\\n') break;", ""),
+of("master/page/series.c", PAGE,
    each_point_of_a_curve_is_drawn=("void page_series_add(", "|| s->seen++ % s->skip", ""))
+of("master/page/run_files.c", PAGE,
+   a_line_that_is_being_written_is_read=("static clv_code read_lines(", "if (line[n - 1] != '\\n') break;", ""))
 of("master/page/score_lines.c", PAGE,
    a_test_is_a_validation=("clv_code page_read_evaluation(", "strcmp(l.event, \"validation\") == 0", "l.event[0] != 'e'"))
 KEPT = "tests/net/operations/test_kept_checkpoints.py"

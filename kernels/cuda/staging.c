@@ -152,7 +152,7 @@ static clv_code make_fault_error(const clv_gpu_fault *f, clv_err *err) {
       {CLV_OP_EMBEDDING, refuse_row},       {CLV_OP_ATTENTION, refuse_length},
       {CLV_OP_LAST, refuse_length},         {CLV_OP_BCE, refuse_prediction},
       {CLV_OP_DROPOUT, refuse_length},      {CLV_OP_ROTARY, refuse_length},
-      {CLV_OP_POSITIONS, refuse_length},
+      {CLV_OP_POSITIONS, refuse_length},    {CLV_OP_FOCAL, refuse_label},
   };
   for (size_t i = 0; i < CLV_COUNT(rows); i++)
     if ((int32_t)rows[i].op == f->op) return rows[i].refuse(f, err);

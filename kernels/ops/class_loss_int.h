@@ -40,17 +40,17 @@ static inline clv_code class_place_loss_shape(const char *op, const clv_op_site 
 }
 
 /* Numbers that are the same for all positions. */
-typedef struct loss_constants {
+typedef struct clv_loss_constants {
   int64_t n_positions, per_sample, classes;
   double smoothing_share;     /* label smoothing divided by the number of classes */
   const float *class_weights; /* weights of the classes; NULL: all are 1 */
   double weight_sum;          /* sum of the class weights, or the number of classes */
-} loss_constants;
+} clv_loss_constants;
 
-static inline loss_constants make_loss_constants(const clv_ref_kernel *k) {
+static inline clv_loss_constants make_loss_constants(const clv_ref_kernel *k) {
   const clv_attrs *t = &k->d.attrs;
   const clv_shape *x = &k->d.in[0];
-  loss_constants s = {.per_sample = x->rank == 3 ? x->dim[1] : 1, .classes = row_length(k)};
+  clv_loss_constants s = {.per_sample = x->rank == 3 ? x->dim[1] : 1, .classes = row_length(k)};
   s.n_positions = x->dim[0] * s.per_sample;
   s.smoothing_share = t->label_smoothing / (double)s.classes;
   s.class_weights = t->class_weights.n ? t->class_weights.of : NULL;
@@ -61,12 +61,12 @@ static inline loss_constants make_loss_constants(const clv_ref_kernel *k) {
   return s;
 }
 
-static inline double class_weight(const loss_constants *s, int64_t c) {
+static inline double class_weight(const clv_loss_constants *s, int64_t c) {
   return s->class_weights ? (double)s->class_weights[c] : 1;
 }
 
 /* Writes the label of position i to *ret; -1 if the label is ignore_index. */
-static inline clv_code read_label(const clv_ref_kernel *k, const loss_constants *s,
+static inline clv_code read_label(const clv_ref_kernel *k, const clv_loss_constants *s,
                                   const int64_t *labels, int64_t i, int64_t *ret, clv_err *err) {
   *ret = -1;
   if (labels[i] == k->d.attrs.ignore_index) return CLV_OK;
@@ -75,7 +75,7 @@ static inline clv_code read_label(const clv_ref_kernel *k, const loss_constants 
 
 /* Computes the total weight of the positions whose label is not ignore_index. Fails for any other
  * label outside the classes. */
-static inline clv_code sum_counted_weights(const clv_ref_kernel *k, const loss_constants *s,
+static inline clv_code sum_counted_weights(const clv_ref_kernel *k, const clv_loss_constants *s,
                                            const int64_t *labels, double *ret, clv_err *err) {
   int64_t label;
   *ret = 0;

@@ -16,7 +16,7 @@ static clv_code cross_entropy_shape(const clv_op_site *s, clv_shape *ret, clv_er
   return class_place_loss_shape("cross_entropy", s, ret, err);
 }
 
-static double position_loss(const clv_attrs *t, const loss_constants *s, const REAL *x,
+static double position_loss(const clv_attrs *t, const clv_loss_constants *s, const REAL *x,
                             int64_t label) {
   double top = row_max(x, s->classes), log_sum_exp = log(row_exp_sum(x, s->classes, top)) + top;
   double target_loss = class_weight(s, label) * (log_sum_exp - x[label]), total_weight = 0;
@@ -28,7 +28,7 @@ static double position_loss(const clv_attrs *t, const loss_constants *s, const R
 
 static clv_code cross_entropy_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  loss_constants s = make_loss_constants(k);
+  clv_loss_constants s = make_loss_constants(k);
   double sum = 0, total_weight;
   int64_t label;
   CLV_TRY(sum_counted_weights(k, &s, a->in[1], &total_weight, err));
@@ -43,8 +43,8 @@ static clv_code cross_entropy_forward(clv_kernel *base, const clv_kernel_args *a
 
 /* Computes dx of a position: with p = softmax(x), e = label_smoothing and C classes, dx_c = share
  * ((1 - e) w_target (p_c - (c == target)) + e / C (p_c sum_j w_j - w_c)). */
-static void row_gradient(const clv_attrs *t, const loss_constants *s, const REAL *x, int64_t label,
-                         double share, REAL *dx) {
+static void row_gradient(const clv_attrs *t, const clv_loss_constants *s, const REAL *x,
+                         int64_t label, double share, REAL *dx) {
   double top = row_max(x, s->classes), sum = row_exp_sum(x, s->classes, top),
          e = t->label_smoothing;
   double target_weight = (1 - e) * class_weight(s, label);
@@ -57,7 +57,7 @@ static void row_gradient(const clv_attrs *t, const loss_constants *s, const REAL
 
 static clv_code cross_entropy_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  loss_constants s = make_loss_constants(k);
+  clv_loss_constants s = make_loss_constants(k);
   double total_weight;
   int64_t label;
   CLV_TRY(sum_counted_weights(k, &s, a->in[1], &total_weight, err));

@@ -23,14 +23,14 @@ static double focal_slope(double nll, double g) {
   return pow(rest, g) + g * (1 - rest) * pow(rest, g - 1) * nll;
 }
 
-static double place_nll(const loss_constants *s, const REAL *x, int64_t label) {
+static double place_nll(const clv_loss_constants *s, const REAL *x, int64_t label) {
   double top = row_max(x, s->classes), nll = log(row_exp_sum(x, s->classes, top)) + top - x[label];
   return nll < 0 ? 0 : nll; /* rounding */
 }
 
 static clv_code focal_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  loss_constants s = make_loss_constants(k);
+  clv_loss_constants s = make_loss_constants(k);
   double sum = 0, total_weight;
   int64_t label;
   CLV_TRY(sum_counted_weights(k, &s, a->in[1], &total_weight, err));
@@ -45,7 +45,7 @@ static clv_code focal_forward(clv_kernel *base, const clv_kernel_args *a, clv_er
 }
 
 /* Computes dx of a place: dx_c = share w slope (softmax(x)_c - (c == label)). */
-static void place_gradient(double g, const loss_constants *s, const REAL *x, int64_t label,
+static void place_gradient(double g, const clv_loss_constants *s, const REAL *x, int64_t label,
                            double share, REAL *dx) {
   double top = row_max(x, s->classes), sum = row_exp_sum(x, s->classes, top);
   double one = class_weight(s, label) * focal_slope(place_nll(s, x, label), g) * share;
@@ -55,7 +55,7 @@ static void place_gradient(double g, const loss_constants *s, const REAL *x, int
 
 static clv_code focal_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  loss_constants s = make_loss_constants(k);
+  clv_loss_constants s = make_loss_constants(k);
   double total_weight;
   int64_t label;
   CLV_TRY(sum_counted_weights(k, &s, a->in[1], &total_weight, err));
@@ -76,7 +76,7 @@ CLV_OP_ROW(focal) = {
     .name = "focal",
     .doc =
         "mean over counted places of (1 - p)^exponent (-log p), p the softmax of x at the target "
-        "(Lin et al., 2017; classes are the last dimension)",
+        "(Lin et al., 2017; classes are the last dimension; torch has none)",
     .n_in = 2,
     .attrs = {{.key = CLV_ATTR_EXPONENT, .default_value = 2, .low = 0, .high = 100},
               {.key = CLV_ATTR_IGNORE_INDEX,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Internals of the page: run_files.c reads the folder of a run, score_lines.c the lines of
- * evaluations, charts.c draws, page.c puts the page together, html.c escapes.
+ * Internals of the page: series.c keeps curves, run_files.c reads the folder of a run,
+ * score_lines.c the lines of evaluations, charts.c draws, page.c puts the page together, html.c
+ * escapes.
  */
 #ifndef CLEAVE_PAGE_INT_H
 #define CLEAVE_PAGE_INT_H

@@ -14,27 +14,6 @@
 
 enum { MAX_LINE = 16 << 20, MAX_WORST = 1 << 20, MAX_SESSION = 1 << 20 };
 
-/* ---- curves ---------------------------------------------------------------------------------- */
-
-/* Halves a full series: the points that stay are as far apart as before, two by two. */
-static void thin_out(page_series *s) {
-  size_t n = 0;
-  for (size_t i = 0; i < s->n; i += 2, n++) {
-    s->x[n] = s->x[i];
-    s->y[n] = s->y[i];
-  }
-  s->n = n;
-  s->skip *= 2;
-}
-
-void page_series_add(page_series *s, double x, double y) {
-  if (!s->skip) s->skip = 1;
-  if (!isfinite(y) || s->seen++ % s->skip) return;
-  if (s->n == PAGE_MAX_POINTS) thin_out(s);
-  s->x[s->n] = x;
-  s->y[s->n++] = y;
-}
-
 /* ---- lines of steps -------------------------------------------------------------------------- */
 
 /* Reads one line of metrics.jsonl or pace.jsonl: the numbers at `keys` [n], NaN where they lack. */

@@ -220,7 +220,8 @@ static clv_code read_line_member(clv_json *j, line *l, const char *key, clv_err 
   if (strcmp(key, "step") == 0) return clv_json_read_integer(j, 0, INT64_MAX, &l->scores.step, err);
   if (strcmp(key, "samples") == 0)
     return clv_json_read_integer(j, 0, INT64_MAX, &l->scores.samples, err);
-  if (strcmp(key, "scores") == 0) return read_members(j, &l->scores, read_score, err);
+  if (strcmp(key, "scores") == 0 || strcmp(key, "curves") == 0)
+    return read_members(j, &l->scores, read_score, err);
   if (strcmp(key, "loss") != 0 && strcmp(key, "accuracy") != 0) return clv_json_skip(j, err);
   CLV_TRY(read_number(j, &v, err));
   set_value(&l->scores, key, v);

@@ -459,6 +459,7 @@ clv_code clv_reporter_evaluation(clv_reporter *r, const clv_evaluation *e, clv_e
   clv_bytes_printf(line, ",\"samples\":%llu", (unsigned long long)e->samples);
   if (e->places) clv_bytes_printf(line, ",\"places\":%llu", (unsigned long long)e->places);
   if (e->scores) clv_bytes_printf(line, ",\"scores\":%s", e->scores);
+  if (e->curves) clv_bytes_printf(line, ",\"curves\":%s", e->curves);
   CLV_TRY(write_line(r, EVALUATIONS, err));
   return flush_table(r, EVALUATIONS, err);
 }

@@ -82,6 +82,7 @@ typedef struct clv_evaluation {
   uint64_t places;       /* positions with a label; 0: one per sample */
   double loss, accuracy; /* accuracy < 0: unknown */
   const char *scores;    /* a JSON object of the requested scores; NULL: none were requested */
+  const char *curves;    /* a JSON object of curves, only for the file; NULL: none */
   /* [n_scalars] scores that are single numbers, by name ("f1_macro"), for event files */
   const clv_scalar *scalars;
   size_t n_scalars;

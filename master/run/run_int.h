@@ -313,11 +313,12 @@ void clv_run_print_eval(clv_run *r, const char *set_name, const clv_step_result 
 
 /* The scores of the last evaluation, for its line in evaluations.jsonl and for event files. */
 typedef struct clv_run_scores {
-  clv_bytes json; /* an object; empty if the session has no scores */
+  clv_bytes json;   /* an object; empty if the session has no scores */
+  clv_bytes curves; /* an object; empty if there are none */
   clv_scalar scalars[CLV_EVALUATION_SCORES];
   size_t n;
 } clv_run_scores;
-/* curves: also ROC, calibration and the worst records, for a report. */
+/* curves: also ROC and calibration, for a report. */
 void clv_run_take_scores(const clv_run *r, bool curves, clv_run_scores *ret);
 void clv_run_scores_free(clv_run_scores *s);
 /* Writes the records of data.test with the largest losses in the last evaluation, readable by the

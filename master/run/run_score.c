@@ -105,14 +105,6 @@ clv_code clv_run_write_intervals(const clv_run *r, const clv_step_result *e, clv
   return clv_file_write_durable(path.data, text.data, text.len, 0644, err);
 }
 
-/* Appends the curves to the object that `out` ends with. */
-static void add_curves(const clv_scores *s, clv_bytes *out) {
-  if (out->failed) return;
-  out->len--;
-  clv_scores_json_curves(s, out);
-  clv_bytes_puts(out, "}");
-}
-
 static const char *record_name(const void *user, size_t record) {
   const clv_run *r = user;
   const char *id = clv_dataset_record_id(r->data.test, (uint32_t)record);
@@ -136,7 +128,7 @@ void clv_run_take_scores(const clv_run *r, bool curves, clv_run_scores *ret) {
   *ret = (clv_run_scores){.n = 0};
   if (!r->score || clv_score_finish(r->score, &s, NULL) != CLV_OK) return;
   clv_scores_json(&s, class_name, r, &ret->json);
-  if (curves) add_curves(&s, &ret->json);
+  if (curves) clv_scores_json_curves(&s, &ret->curves);
   clv_scores_each(&s, add_scalar, ret);
 }
 
@@ -148,7 +140,10 @@ double clv_run_score_value(const clv_run *r, const clv_step_result *e, clv_best_
   return clv_scores_value(&s, (clv_score_value)(metric - 1));
 }
 
-void clv_run_scores_free(clv_run_scores *s) { clv_bytes_done(&s->json); }
+void clv_run_scores_free(clv_run_scores *s) {
+  clv_bytes_done(&s->json);
+  clv_bytes_done(&s->curves);
+}
 
 void clv_run_add_scores(const clv_run *r, bool with_table, clv_bytes *text, clv_bytes *json) {
   CLV_AUTO(clv_scores_done) clv_scores s = {0};

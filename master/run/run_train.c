@@ -24,7 +24,8 @@ static clv_code record_evaluation(clv_run *r, const char *set_name, const clv_st
   bool has_accuracy = clv_run_has_accuracy(r);
   double accuracy = has_accuracy ? clv_step_accuracy(e) : NAN;
   clv_run_take_scores(r, strcmp(set_name, "test") == 0, &scores);
-  if (scores.json.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (scores.json.failed || scores.curves.failed)
+    return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   clv_run_best best = {
       .step = clv_trainer_step_count(r->trainer), .loss = e->loss, .accuracy = accuracy};
   clv_evaluation evaluation = {.what = set_name,
@@ -35,6 +36,7 @@ static clv_code record_evaluation(clv_run *r, const char *set_name, const clv_st
                                .loss = e->loss,
                                .accuracy = has_accuracy ? accuracy : -1,
                                .scores = scores.json.len ? scores.json.data : NULL,
+                               .curves = scores.curves.len ? scores.curves.data : NULL,
                                .scalars = scores.scalars,
                                .n_scalars = scores.n};
   snprintf(best.evaluated_set, sizeof best.evaluated_set, "%s", set_name);

@@ -231,7 +231,7 @@ void clv_scores_json(const clv_scores *s, clv_class_name *name, const void *user
 /* ---- curves ---------------------------------------------------------------------------------- */
 
 static void json_roc(const clv_scores *s, clv_bytes *out) {
-  clv_bytes_puts(out, ",\"roc\":[");
+  clv_bytes_puts(out, "\"roc\":[");
   for (size_t c = 0; c < CLV_MIN(s->n_classes, (size_t)MOST_SHOWN); c++) {
     clv_bytes_puts(out, c ? ",[" : "[");
     for (int i = 0; i <= CLV_ROC_STEPS && !isnan(s->classes[c].auc); i++)
@@ -242,7 +242,7 @@ static void json_roc(const clv_scores *s, clv_bytes *out) {
 }
 
 static void json_calibration(const clv_scores *s, clv_bytes *out) {
-  clv_bytes_puts(out, ",\"calibration\":[");
+  clv_bytes_puts(out, "\"calibration\":[");
   for (int b = 0; b < CLV_CALIBRATION_BINS; b++) {
     const clv_calibration_bin *k = &s->bins[b];
     double n = k->places ? (double)k->places : 1;
@@ -253,8 +253,13 @@ static void json_calibration(const clv_scores *s, clv_bytes *out) {
 }
 
 void clv_scores_json_curves(const clv_scores *s, clv_bytes *out) {
-  if (s->wanted & CLV_SCORE_AUC) json_roc(s, out);
-  if (s->wanted & CLV_SCORE_ECE) json_calibration(s, out);
+  bool has_roc = s->wanted & CLV_SCORE_AUC, has_bins = s->wanted & CLV_SCORE_ECE;
+  if (!has_roc && !has_bins) return;
+  clv_bytes_puts(out, "{");
+  if (has_roc) json_roc(s, out);
+  if (has_roc && has_bins) clv_bytes_puts(out, ",");
+  if (has_bins) json_calibration(s, out);
+  clv_bytes_puts(out, "}");
 }
 
 void clv_scores_json_worst(const clv_scores *s, clv_record_name *name, const void *user,

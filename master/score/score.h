@@ -165,8 +165,8 @@ void clv_scores_table(const clv_scores *s, clv_class_name *name, const void *use
 /* Appends {"f1":{"micro":,"macro":},"auc":,"perplexity":,"classes":[...],"confusion":[[...]]}
  * with the requested scores; null: not defined. */
 void clv_scores_json(const clv_scores *s, clv_class_name *name, const void *user, clv_bytes *out);
-/* Appends the members "roc" and "calibration" to the open object of clv_scores_json, each with a
- * comma in front. */
+/* Appends {"roc":[[...],...],"calibration":[[places,mean,share],...]} with those that are known, or
+ * nothing. */
 void clv_scores_json_curves(const clv_scores *s, clv_bytes *out);
 /* Returns the id of a record; NULL: its number. */
 typedef const char *clv_record_name(const void *user, size_t record);

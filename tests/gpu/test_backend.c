@@ -374,6 +374,7 @@ static void invalid_values_give_the_error_text_of_the_ref_backend(void **state) 
       {CLV_OP_CROSS_ENTROPY, CLV_SHAPE(4, 10), {0}, {9, 0, 10, -1}, 0},
       {CLV_OP_CROSS_ENTROPY, CLV_SHAPE(4, 10), {0}, {9, INT64_MIN, 10, 1}, 0},
       {CLV_OP_NLL, CLV_SHAPE(4, 10), {0}, {9, 0, 3, INT64_MAX}, 0},
+      {CLV_OP_FOCAL, CLV_SHAPE(4, 10), {0}, {9, 0, 10, 1}, 0},
       {CLV_OP_EMBEDDING, CLV_SHAPE(2, 2), CLV_SHAPE(16, 4), {0, 15, 3, 16}, 0},
       {CLV_OP_ATTENTION, CLV_SHAPE(4, 3, 2), {0}, {3, 0, 4, -1}, 0},
       {CLV_OP_ATTENTION, CLV_SHAPE(4, 3, 2), {0}, {-1, 3, 4, INT64_MAX}, 0},

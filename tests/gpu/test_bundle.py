@@ -100,7 +100,8 @@ def predicted_launch_counts_match_the_real_ones():
 # Kernels of the library that have no row in shares.
 NO_ROW = {"note_length": "one thread looks at lengths", "compute_first_rows": "one thread adds lengths", "put_running": "a value for each channel",
           **{f"gpu_columns_kernel<{term}>": "all values are one channel, which gpu_parts_kernel sums"
-             for term in ("class_term", "loss_term<bce> ", "loss_term<bce_with_logits> ", "loss_term<mse> ", "loss_term<poisson> ", "number_term<huber> ", "number_term<quantile> ", "number_term<smooth_l1> ", "product_term")}}
+             for term in ("class_term", "loss_term<bce> ", "loss_term<bce_with_logits> ", "loss_term<mse> ", "loss_term<poisson> ",
+                          "number_term<huber> ", "number_term<quantile> ", "number_term<smooth_l1> ", "product_term")}}
 
 
 def kernels_of(program):

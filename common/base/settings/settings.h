@@ -161,7 +161,7 @@ void clv_list_names(const char *const *names, char *buf, size_t len);
 
 /* ---- losses ---------------------------------------------------------------------------------- */
 
-/* What labels and outputs are. */
+/* Kind of labels and outputs. */
 typedef enum clv_task {
   CLV_TASK_CLASSES = 1, /* a class number per record or place; an output per class */
   CLV_TASK_LABELS = 2,  /* a number from 0 to 1 per output, each a question of yes or no */

@@ -679,8 +679,8 @@ static const clv_row rows[] = {
     {.path = "train.early_stopping.score", .kind = CLV_ROW_ENUM, .offset = AT(train.early_stopping.score),
      .pos_offset = AT(train.early_stopping.score_pos), .names = best_names, .required = true,
      .sample = "validation.loss",
-     .doc = "Number that has to improve: fall for loss and perplexity, rise for the others. All but "
-            "loss and accuracy have to be in loss.scores."},
+     .doc = "Number that has to improve: loss, perplexity and errors fall, the others rise. All but loss "
+            "and accuracy have to be in loss.scores."},
     {.path = "train.early_stopping.patience", .kind = CLV_ROW_INT,
      .offset = AT(train.early_stopping.patience), .min = 1, .max = 1000000, .default_text = "5",
      .doc = "Validations in a row without an improvement after which the run stops; one follows each epoch."},

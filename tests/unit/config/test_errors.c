@@ -362,6 +362,27 @@ static void malformed_layer_attributes_are_refused(void **state) {
       "missing behind its name?");
 }
 
+static void keys_of_another_loss_are_refused(void **state) {
+  (void)state;
+  assert_edit_refused(
+      "loss: {kind: cross_entropy}", "loss: {kind: nll, label_smoothing: 0.1}",
+      "/etc/cleave/s.yaml:14:1: loss.label_smoothing goes with cross_entropy, and not with nll: "
+      "remove it");
+  assert_edit_refused("loss: {kind: cross_entropy}", "loss: {kind: smooth_l1, delta: 2}",
+                      "/etc/cleave/s.yaml:14:1: loss.delta goes with huber, and not with "
+                      "smooth_l1: remove it");
+  assert_edit_refused("loss: {kind: cross_entropy}", "loss: {kind: bce, class_weights: balanced}",
+                      "/etc/cleave/s.yaml:14:1: loss.class_weights goes with cross_entropy and "
+                      "focal, and not with bce: remove it");
+  assert_edit_refused("loss: {kind: cross_entropy}", "loss: {kind: mse, scores: [mae, f1]}",
+                      "/etc/cleave/s.yaml:14:19: loss.scores: f1 does not go with mse, whose "
+                      "scores are mae, rmse and r2");
+  assert_edit_refused("loss: {kind: cross_entropy}",
+                      "loss: {kind: focal, weight: [1, 2], class_weights: balanced}",
+                      "/etc/cleave/s.yaml:14:52: loss.class_weights and loss.weight exclude each "
+                      "other: leave one out");
+}
+
 static void unknown_workers_and_bad_privacy_are_refused(void **state) {
   (void)state;
   assert_edit_refused(
@@ -380,23 +401,6 @@ static void unknown_workers_and_bad_privacy_are_refused(void **state) {
       "at: master", "at: gpu1",
       "/etc/cleave/s.yaml:9:9: the first stage 'front' is at 'gpu1', but raw input must not "
       "leave the master: put it at master, or set privacy.raw_input_leaves: true");
-  assert_edit_refused(
-      "loss: {kind: cross_entropy}", "loss: {kind: nll, label_smoothing: 0.1}",
-      "/etc/cleave/s.yaml:14:1: loss.label_smoothing goes with cross_entropy, and not with nll: "
-      "remove it");
-  assert_edit_refused("loss: {kind: cross_entropy}", "loss: {kind: smooth_l1, delta: 2}",
-                      "/etc/cleave/s.yaml:14:1: loss.delta goes with huber, and not with "
-                      "smooth_l1: remove it");
-  assert_edit_refused("loss: {kind: cross_entropy}", "loss: {kind: bce, class_weights: balanced}",
-                      "/etc/cleave/s.yaml:14:1: loss.class_weights goes with cross_entropy and "
-                      "focal, and not with bce: remove it");
-  assert_edit_refused("loss: {kind: cross_entropy}", "loss: {kind: mse, scores: [mae, f1]}",
-                      "/etc/cleave/s.yaml:14:19: loss.scores: f1 does not go with mse, whose "
-                      "scores are mae, rmse and r2");
-  assert_edit_refused("loss: {kind: cross_entropy}",
-                      "loss: {kind: focal, weight: [1, 2], class_weights: balanced}",
-                      "/etc/cleave/s.yaml:14:52: loss.class_weights and loss.weight exclude each "
-                      "other: leave one out");
   assert_edit_refused("loss: {kind: cross_entropy}",
                       "loss: {kind: cross_entropy, ignore_index: 0.5}",
                       "/etc/cleave/s.yaml:14:43: 'loss.ignore_index' must be a whole number");
@@ -561,11 +565,12 @@ static void inconsistent_best_checkpoint_is_refused(void **state) {
 
 static void early_stopping_without_its_score_is_refused(void **state) {
   (void)state;
-  assert_set_refused("train.early_stopping={patience: 3}",
-                     "--set train.early_stopping={patience: 3}: missing key "
-                     "'train.early_stopping.score': Number that has to improve: fall for loss and "
-                     "perplexity, rise for the others. All but loss and accuracy have to be in "
-                     "loss.scores. For example: `score: validation.loss`");
+  assert_set_refused(
+      "train.early_stopping={patience: 3}",
+      "--set train.early_stopping={patience: 3}: missing key "
+      "'train.early_stopping.score': Number that has to improve: loss, perplexity and "
+      "errors fall, the others rise. All but loss and accuracy have to be in "
+      "loss.scores. For example: `score: validation.loss`");
   assert_set_refused("train.early_stopping={score: validation.loss}",
                      "--set train.early_stopping={score: validation.loss}: "
                      "train.early_stopping.score needs validations: set "
@@ -823,6 +828,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(missing_keys_are_refused_with_an_example),
     cmocka_unit_test(malformed_names_and_addresses_are_refused),
     cmocka_unit_test(malformed_layer_attributes_are_refused),
+    cmocka_unit_test(keys_of_another_loss_are_refused),
     cmocka_unit_test(unknown_workers_and_bad_privacy_are_refused),
     cmocka_unit_test(conflicting_layers_and_model_are_refused),
     cmocka_unit_test(model_without_exactly_one_source_is_refused),

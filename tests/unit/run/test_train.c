@@ -136,6 +136,10 @@ static void balanced_weights_follow_from_the_training_records_alone(void **state
   open_run(&r);
   restore_run(&r, 0);
   run_until_step(&r, 2);
+  const clv_graph *loss = r.blueprint->stages[r.blueprint->n_stages].graph;
+  const clv_attrs *attrs = &loss->nodes[loss->output_node].attrs;
+  assert_true(attrs->exponent == 2 && attrs->class_weights.n == 3);
+  assert_true(attrs->class_weights.of[2] == (float)want[2]);
   /* a command without training records takes the weights of the run */
   assert_ok(clv_run_resolve_class_weights(&later, &err), &err);
   const clv_number_list *lists[] = {&r.config->loss.weight, &later.config->loss.weight};

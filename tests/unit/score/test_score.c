@@ -36,6 +36,7 @@ static void three_class_scores_match_hand_computation(void **state) {
     assert_ok(clv_score_add(s, 0, x + 6, y + 2, 4, &err), &err);
     CLV_AUTO(clv_scores_done) clv_scores r = finish_score(s);
     assert_int_equal(r.places, 5);
+    assert_int_equal(r.classes[0].labels, 2);
     NEAR(r.values[CLV_VALUE_ACCURACY], 0.6);
     NEAR(r.values[CLV_VALUE_F1_MICRO], 0.6);
     NEAR(r.classes[0].f1, 0.5);
