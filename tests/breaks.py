@@ -300,6 +300,8 @@ of("master/tokens/pre_tokenizer.c", TOKENS,
    bytes_may_be_cut_again=("static clv_code read_step(", "if (clv_pre_tokenizer_has_bytes(t))", "if (false)"))
 of("master/tokens/added_tokens.c", TOKENS,
    an_added_token_is_part_of_a_word=("bool clv_added_token_find(", "if (e->flags & CLV_ADDED_SINGLE_WORD &&", "if (e->flags & 128 &&"))
+of("master/tokens/added_tokens.c", TOKENS,
+   white_space_is_stripped_again_and_again=("static size_t find_space_end(", "if (end >= m->space_begin && end < m->space_end)", "if (end > len)"))
 of("master/tokens/added_file.c", TOKENS,
    an_added_token_is_looked_for_as_it_is_written=("static clv_code add_normalised(", "if (clv_tokenizer_normalize(f->t, &p, err) != CLV_OK)", "if (clv_tokenizer_normalize(f->t, &(clv_codepoints){0}, err) != CLV_OK)"),
    any_id_of_an_added_token_is_taken=("static clv_code finish_added_tokens(", "if (is_wrong)", "if (is_wrong && want < 0)"))

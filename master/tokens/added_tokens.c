@@ -44,8 +44,16 @@ static bool is_word_before(const char *text, size_t at) {
   return is_word_at(text + i, at - i);
 }
 
+/* Returns the end of the white space that begins at `end`. Tokens may be white space, and follow
+ * each other in it, so the last such range is kept in *m. */
+static size_t find_space_end(const char *text, size_t len, size_t end, clv_added_token_match *m) {
+  if (end >= m->space_begin && end < m->space_end) return m->space_end;
+  m->space_begin = end;
+  return m->space_end = space_after(text, len, end);
+}
+
 bool clv_added_token_find(const clv_vocab *added, const char *text, size_t len, size_t from,
-                          size_t taken, clv_added_token_match *ret) {
+                          size_t taken, clv_added_token_match *m) {
   for (size_t i = from; added->n && i < len; i++) {
     const clv_vocab_entry *e = longest_at(added, text + i, len - i);
     if (!e) continue;
@@ -55,9 +63,13 @@ bool clv_added_token_find(const clv_vocab *added, const char *text, size_t len, 
       i = end - 1; /* what is within it is not looked for */
       continue;
     }
-    if (e->flags & CLV_ADDED_LSTRIP) start = CLV_MAX(space_before(text, 0, start), taken);
-    if (e->flags & CLV_ADDED_RSTRIP) end = space_after(text, len, end);
-    *ret = (clv_added_token_match){start, end, next, e->id};
+    if (e->flags & CLV_ADDED_LSTRIP)
+      start = taken < start ? space_before(text, taken, start) : taken;
+    if (e->flags & CLV_ADDED_RSTRIP) end = find_space_end(text, len, end, m);
+    m->start = start;
+    m->end = end;
+    m->next = next;
+    m->id = e->id;
     return true;
   }
   return false;

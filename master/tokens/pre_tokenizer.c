@@ -21,9 +21,8 @@ static clv_code encode_part(clv_encoding *e, size_t next, clv_token_piece of, si
       e, next, (clv_token_piece){of.text + from, end - from, of.is_first && !from}, err);
 }
 
-/* Flags of a step. INVERTS: what does not match is its match. PREPENDS: a space goes before a
- * piece.
- * CUTS: the step cuts. */
+/* Flags of a step. INVERTS: its matches are the parts that do not match. PREPENDS: it puts a space
+ * before a piece. CUTS: it cuts. */
 enum { INVERTS, PREPENDS, CUTS };
 
 /* ---- cuts at what matches -------------------------------------------------------------------- */

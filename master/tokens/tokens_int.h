@@ -122,12 +122,14 @@ typedef struct clv_added_token_match {
   size_t start, end;
   size_t next; /* byte where the search goes on */
   int32_t id;
+  size_t space_begin, space_end; /* white space that was stripped last */
 } clv_added_token_match;
 
 /* Finds the first added token at or after `from`, the longest one at that position. `taken`: end of
- * the token before it, whose white space is not stripped again. */
+ * the token before it, whose white space is not stripped again. *m: zeros for the first token of a
+ * text, then the token before. */
 bool clv_added_token_find(const clv_vocab *added, const char *text, size_t len, size_t from,
-                          size_t taken, clv_added_token_match *ret);
+                          size_t taken, clv_added_token_match *m);
 
 /* ---- steps of a normalizer and of a pre_tokenizer -------------------------------------------- */
 
@@ -155,7 +157,7 @@ clv_code clv_charsmap_parse(const clv_bytes *b, clv_charsmap *ret, const char **
 const char *clv_charsmap_find(const clv_charsmap *m, const char *text, size_t len);
 enum { CLV_CHARSMAP_KEY = 5, CLV_CHARSMAP_TEXT = 256 }; /* bytes */
 
-/* Keep of a cut: which pieces come from a match and the parts around it. */
+/* Behavior of a cut: which pieces its matches, and the parts between them, become. */
 typedef enum clv_split_behavior {
   CLV_SPLIT_ISOLATED,
   CLV_SPLIT_REMOVED,

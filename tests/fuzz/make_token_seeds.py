@@ -168,7 +168,7 @@ def tokenizer_seeds():
 
 RULES = {"ﬁ": "fi", "e\u0301": "é", "\u200b": "", "\u3000": " ", "½": "1⁄2", "a\u0308": "ä"}
 METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
-NASTY = TEXT + " ▁a▁ ﬁ\u0301 e\u0301x ½\u200b\u3000 <unk> \U0001f98a \u3402 [sep]abc ABC <s>  ab,12 a-b".encode()
+NASTY = TEXT + " ▁a▁ ﬁ\u0301 e\u0301x ½\u200b\u3000 <unk> x[SEP]abc é[SEP] [SEP]! \U0001f98a \u3402 [sep]abc ABC <s>  ab,12 a-b".encode()
 
 
 def added(content, number, **flags):
@@ -233,7 +233,7 @@ def model_seeds():
         "long_step": characters_file({"type": "Prepend", "prepend": long}), "empty_prepend": characters_file({"type": "Prepend", "prepend": ""}),
         "empty_replace": characters_file(replaced("String", "", "x")), "other_replace": characters_file(replaced("Regex", "a|b", "x")), "huge": characters_file(sequence("normalizers", *huge)),
         "huge_added": characters_file(sequence("normalizers", *huge)), "all_normalizers": characters_file(sequence("normalizers", *steps, {"type": "Strip", "strip_left": True, "strip_right": True},
-            replaced("Regex", " {2,}", "▁"), replaced("Regex", r"\s+", " "), replaced("Regex", " +", " "), replaced("Regex", r"[\n\r\t]", " "), sequence("normalizers"))),
+            replaced("Regex", r"\s{2,}|[\n\r\t]", "  "), replaced("Regex", r"[\n\r\t]", " "), replaced("Regex", " {2,}", "▁"), replaced("Regex", r"\s+", " "), replaced("Regex", " +", " "), sequence("normalizers"))),
         "all_pre": characters_file(pre_tokenizer=sequence("pretokenizers", {"type": "WhitespaceSplit"}, {"type": "Whitespace"}, {"type": "BertPreTokenizer"}, {"type": "Digits", "individual_digits": False},
             {"type": "Punctuation", "behavior": "Contiguous"}, {"type": "CharDelimiterSplit", "delimiter": "-"}, {"type": "Split", "pattern": {"String": "b"}, "behavior": "MergedWithPrevious", "invert": True},
             {"type": "Split", "pattern": {"String": "b"}, "behavior": "MergedWithNext", "invert": False}, METASPACE)),

@@ -66,7 +66,7 @@ TEXTS = [
 ]
 MORE_TEXTS = [
     "▁a ▁ b▁▁c", "▁", " ▁ ", "<unk>", "a<unk>b <unk><unk>", "<0x41><0xFF> <0x0a>", "日本<0xE6>", "\U0001f98a\U0001f98b fox", "x \U0001f98a", "İ ẞ ﬁ ﬃx",
-    "abab aabb", "the other then. bathe in-ing--inging 12a1b11 1.1..a", "WHOLE Whole wHole WHOLEs", "ééàé ❤a❤❤a❤ \u20ac\u20aca", "whole word wholes awhole whole.whole _whole whole\u0301 (whole) whole", "a <mask>  b<mask>  c  <mask>", "<sep> a <sep>b<sep>", "Ünal ünal u\u0308nal",
+    "a \t \t\t  b\n \n  \t\n \t", " \t a\t", "\t\t\t", "abab aabb", "the other then. bathe in-ing--inging 12a1b11 1.1..a", "WHOLE Whole wHole WHOLEs", "ééàé ❤a❤❤a❤ \u20ac\u20aca", "whole word wholes awhole whole.whole _whole whole\u0301 (whole) whole", "a <mask>  b<mask>  c  <mask>", "<sep> a <sep>b<sep>", "Ünal ünal u\u0308nal",
     "ﬁ\u0301 e\u0301\u0301 A\u0301", "\r\n\r\n x\r\n", "a" * 300, "\u4e00" * 200, "\u3402" * 40, "  two  spaces   three    ", "q\u030a\u030a",
 ]
 POOL = ("aAbBeE zZ09  \t\n\r'.,-_!#éÉñ\u0301\u0323\u0308ß" "ΣσςИйЁ漢字かな가각\u1100\u1161" "اَ\u05b0ש" "😀\u200d\ufe0f\u00a0\u3000"
@@ -219,7 +219,8 @@ def make_few(name, normalizer, pre_tokenizer, **options):
     vocab = ["<unk>", *"abcdefghinrt.-1é ", *(f"<0x{b:02X}>" for b in range(0, 256, 2)), *(x.replace(" ", "") for x in merges)]
     model = {"type": "BPE", "dropout": None, "unk_token": "<unk>", "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": True,
              "byte_fallback": True, "ignore_merges": False, **options, "vocab": {x: i for i, x in enumerate(vocab)}, "merges": [x.split() for x in merges]}
-    save(name, {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [added("WHOLE", len(vocab), normalized=True, single_word=True)],
+    save(name, {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [
+        added("WHOLE", len(vocab), normalized=True, single_word=True), added("\t", len(vocab) + 1, rstrip=True)],
                 "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "post_processor": None, "decoder": None, "model": model})
 
 

@@ -16,6 +16,7 @@ import json
 import os
 import random
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,8 @@ sys.path.insert(0, os.path.join(HERE, "../golden"))
 import make_tokens  # noqa: E402
 import token_kinds  # noqa: E402
 
+# seconds of a core for a text of a MiB; it takes a quarter of that on a machine of its own
+LONG_S = 2
 DRAWN, DRAWN_TEXTS = 400, 100  # tokenizers with drawn sections, texts of each
 ACCENTS = {None: "auto", False: "keep", True: "strip"}
 PATTERNS = ("/usr/share/common-licenses/*", "/usr/share/doc/*/*", "/usr/share/man/*/man*/*", "/usr/share/man/man*/*",
@@ -164,6 +167,24 @@ def compare_drawn(out, count, paths, found):
     return wrong
 
 
+def compare_long(out, folder):
+    """How many texts of a MiB without a space differ, or take more than LONG_S of a core."""
+    rng, wrong = random.Random(2), 0
+    for name, text in (("a", "a" * (1 << 20)), ("letters", "".join(rng.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(1 << 20))), ("marks", "e\u0301\u0323" * (1 << 18))):
+        path = f"{folder}/long"
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+        for way in make_tokens.WAYS:
+            began = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+            (mine,), _ = ours(out, way, [path])
+            took = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - began
+            want = make_tokens.load(way).encode(text, add_special_tokens=False).ids
+            bad = mine != want or took > LONG_S
+            wrong += bad
+            print(f"long {way} {name}: 1 texts, {len(text.encode())} bytes, {len(want)} tokens, {int(bad)} texts differ; {took:.2f} s")
+    return wrong
+
+
 def compare_kinds(out, only, count, folder):
     found = token_kinds.nasty(count)
     paths = []
@@ -184,6 +205,8 @@ def main():
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         wrong = compare_kinds(options.out, options.kind, options.nasty, folder)
+        if not options.kind or "long" in options.kind:
+            wrong += compare_long(options.out, folder)
         for name, t, around in token_kinds.sweeps():
             if not options.kind or any(word in name for word in options.kind):
                 wrong += compare_all_characters(options.out, name, t, around, folder)

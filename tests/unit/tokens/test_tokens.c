@@ -374,6 +374,7 @@ static void long_texts_take_no_quadratic_time(void **state) {
   (void)state;
   encode_long_text("a");                     /* one very long word */
   encode_long_text("the");                   /* a text with many merges */
+  encode_long_text("\t");                    /* added tokens that strip each other */
   encode_long_text(" \n");                   /* white space, which is searched for line ends */
   encode_long_text("\xcc\x81\xcc\xa3");      /* combining marks in wrong order */
   encode_long_text("<|endoftext|[SEP<mask"); /* texts that nearly equal an added token */
