@@ -46,7 +46,7 @@ void clv_plain_values_add(clv_plain_values *p, const float *values, size_t n) {
 
 const char *clv_plain_values_reason(clv_plain_values *p) {
   bool is_plain = p->row_length > 1 && p->n_values > p->row_length &&
-               (p->fewest_effective < MIN_EFFECTIVE || p->low == p->high);
+                  (p->fewest_effective < MIN_EFFECTIVE || p->low == p->high);
   return is_plain ? PLAIN : clv_row_forms_are_public(p->forms) ? PUBLIC : NULL;
 }
 
