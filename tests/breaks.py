@@ -284,6 +284,7 @@ of("master/tokens/wordpiece.c", TOKENS,
    half_a_word_is_known=("clv_code clv_wordpiece_encode(", "e->out->n = before;", "(void)before;"))
 of("master/tokens/chars.c", TOKENS,
    marks_stay_as_they_came=("clv_code clv_codepoints_decompose(", "CLV_TRY(sort_marks(&out, err));", "(void)sort_marks;"),
+   punctuation_is_that_of_a_newer_unicode=("bool clv_char_is_punctuation(", "if (c == 0x166d) return true;", "if (c == 0x166d) return false;"),
    a_normalizer_may_fill_the_memory=("clv_code clv_codepoints_add(", "if (p->most && p->n == p->most)", "if (p->most && p->n == p->most && p->n > 5000)"))
 of("master/tokens/file_keys.c", TOKENS,
    any_pattern_is_taken=("static clv_code read_choice(", "if (clv_token_file_is_text(f, k->names[*ret]))", "if (k->names[*ret])"),

@@ -30,8 +30,10 @@ bool clv_char_is_number(uint32_t c) {
   return k >= UTF8PROC_CATEGORY_ND && k <= UTF8PROC_CATEGORY_NO;
 }
 
+/* BERT's tables are those of Unicode 8, in which U+166D was punctuation. */
 bool clv_char_is_punctuation(uint32_t c) {
   utf8proc_category_t k = get_category(c);
+  if (c == 0x166d) return true;
   bool ascii =
       c < 0x7f && c > ' ' && !(c >= '0' && c <= '9') && !((c | 0x20) >= 'a' && (c | 0x20) <= 'z');
   return ascii || (k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO);

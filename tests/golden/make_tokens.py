@@ -66,7 +66,7 @@ TEXTS = [
 ]
 MORE_TEXTS = [
     "▁a ▁ b▁▁c", "▁", " ▁ ", "<unk>", "a<unk>b <unk><unk>", "<0x41><0xFF> <0x0a>", "日本<0xE6>", "\U0001f98a\U0001f98b fox", "x \U0001f98a", "İ ẞ ﬁ ﬃx",
-    "a \t \t\t  b\n \n  \t\n \t", " \t a\t", "\t\t\t", "abab aabb", "the other then. bathe in-ing--inging 12a1b11 1.1..a", "WHOLE Whole wHole WHOLEs", "ééàé ❤a❤❤a❤ \u20ac\u20aca", "whole word wholes awhole whole.whole _whole whole\u0301 (whole) whole", "a <mask>  b<mask>  c  <mask>", "<sep> a <sep>b<sep>", "Ünal ünal u\u0308nal",
+    "a\u166db \u1885a \u1886 x\u1734y", "a \t \t\t  b\n \n  \t\n \t", " \t a\t", "\t\t\t", "abab aabb", "the other then. bathe in-ing--inging 12a1b11 1.1..a", "WHOLE Whole wHole WHOLEs", "ééàé ❤a❤❤a❤ \u20ac\u20aca", "whole word wholes awhole whole.whole _whole whole\u0301 (whole) whole", "a <mask>  b<mask>  c  <mask>", "<sep> a <sep>b<sep>", "Ünal ünal u\u0308nal",
     "ﬁ\u0301 e\u0301\u0301 A\u0301", "\r\n\r\n x\r\n", "a" * 300, "\u4e00" * 200, "\u3402" * 40, "  two  spaces   three    ", "q\u030a\u030a",
 ]
 POOL = ("aAbBeE zZ09  \t\n\r'.,-_!#éÉñ\u0301\u0323\u0308ß" "ΣσςИйЁ漢字かな가각\u1100\u1161" "اَ\u05b0ש" "😀\u200d\ufe0f\u00a0\u3000"
@@ -295,10 +295,10 @@ def main(ways):
 def with_the_library(path):
     """Goes on in the environment that has it, in which `path` is run again."""
     try:
-        import tokenizers  # noqa: F401
+        import sentencepiece, tokenizers  # noqa: E401, F401
     except ImportError:
-        if not pypi.works(ENVIRONMENT, "tokenizers"):
-            wrong = pypi.install(ENVIRONMENT, "tokenizers")
+        if not pypi.works(ENVIRONMENT, "tokenizers", "sentencepiece"):
+            wrong = pypi.install(ENVIRONMENT, "tokenizers", "sentencepiece", "protobuf")
             if wrong:
                 sys.exit(wrong)
         os.execv(pypi.interpreter(ENVIRONMENT), [pypi.interpreter(ENVIRONMENT), path, *sys.argv[1:]])

@@ -3,6 +3,7 @@
 option that Cleave does, and texts that are hard to cut."""
 import base64
 import copy
+import functools
 import json
 import os
 import random
@@ -45,13 +46,11 @@ def nasty(count):
 
 # ---- tokenizers ----------------------------------------------------------------------------------
 
+@functools.cache
 def full_charsmap():
-    """The table nmt_nfkc of sentencepiece, which XLM-R and T5 have; None without its package."""
-    try:
-        import sentencepiece
-        from sentencepiece import sentencepiece_model_pb2 as proto
-    except ImportError:
-        return None
+    """The table nmt_nfkc of sentencepiece, which XLM-R and T5 have."""
+    import sentencepiece
+    from sentencepiece import sentencepiece_model_pb2 as proto
     with tempfile.TemporaryDirectory() as folder:
         sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(make_tokens.TEXTS * 20), model_prefix=f"{folder}/m", vocab_size=300,
                                                  hard_vocab_limit=False, minloglevel=2)
@@ -87,9 +86,7 @@ def normalizers():
         yield f"BertNormalizer-{clean}{cjk}{accents}{lower}", {"type": "BertNormalizer", "clean_text": bool(clean), "handle_chinese_chars": bool(cjk),
                                                                "strip_accents": accents, "lowercase": bool(lower)}
     yield "lower-nfd-strip", sequence("normalizers", {"type": "NFD"}, {"type": "Lowercase"}, {"type": "StripAccents"}, sequence("normalizers", {"type": "NFKC"}))
-    full = full_charsmap()
-    if full:
-        yield "Precompiled-nmt_nfkc", {"type": "Precompiled", "precompiled_charsmap": full}
+    yield "Precompiled-nmt_nfkc", {"type": "Precompiled", "precompiled_charsmap": full_charsmap()}
 
 
 def pre_tokenizers():
