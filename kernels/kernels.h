@@ -512,7 +512,8 @@ typedef struct clv_backend_memory {
   /* Allocates zeroed memory, aligned for any kernel; 0 bytes are allowed. CLV_EXHAUSTED: not enough
    * memory. */
   clv_code (*take)(const clv_backend *b, size_t bytes, void **ret, clv_err *err);
-  void (*give)(const clv_backend *b, void *p); /* frees after the work issued before; takes NULL */
+  /* Frees p once the work issued before the call is done; p may be NULL. */
+  void (*give)(const clv_backend *b, void *p);
   /* The caller may overwrite `host` when put returns. */
   clv_code (*put)(const clv_backend *b, void *dst, const void *host, size_t bytes, clv_err *err);
   /* Copies to the host and waits until the bytes have arrived. They arrive in pieces, in order;

@@ -122,7 +122,7 @@ static const clv_cli_option options[] = {
      .offset = AT(run.trace), .doc = "write a trace of all nodes for Perfetto to FILE"},
     {.name = "profile", .kind = CLV_CLI_FLAG, .commands = "train", .offset = AT(run.profile),
      .doc = "print how each node spent its time"},
-    {.name = "quick", .kind = CLV_CLI_FLAG, .commands = "check, checkpoint verify", .offset = AT(run.reads_sample_only),
+    {.name = "quick", .kind = CLV_CLI_FLAG, .commands = "check, checkpoint verify", .offset = AT(run.is_quick),
      .doc = "check: read a sample of the records only; checkpoint verify: ask workers for digests"},
     {.name = "step", .kind = CLV_CLI_TEXT, .arg = "N|latest|best",
      .commands = "checkpoint verify, checkpoint gather, checkpoint rm", .offset = AT(run.checkpoint),

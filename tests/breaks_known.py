@@ -41,7 +41,7 @@ of("master/plan/known_layers.c", KNOWN,
 of("master/egress/ledger_names.c", KNOWN,
    rows_at_a_worker_are_not_noted=("clv_code clv_ledger_list_add_sample(", "k < rows.n", "k < 0 * rows.n"))
 of("master/egress/plain_values.c", KNOWN,
-   transforms_that_anybody_knows_are_secret=("const char *clv_plain_values_reason(", "clv_row_forms_are_public(p->forms) ? PUBLIC : NULL", "NULL"))
+   transforms_that_anybody_knows_are_secret=("const char *clv_plain_values_reason(", "clv_public_row_test_is_passed(p->row_test) ? PUBLIC : NULL", "NULL"))
 FRONTS = "tests/net/api/test_api_fronts.py"
 of("master/api/extra/fronts.c", FRONTS,
    weights_of_programs_are_not_noted=("static clv_code note_sent_module(", "CLV_TRY(add_tensor(&l, identity, &w.tensor, err));", ""),
@@ -64,11 +64,11 @@ of("master/egress/row_digests.c", "tests/unit/egress/test_rows",
 of("master/egress/public_rows.c", "tests/unit/egress/test_rows",
    waves_are_secret=("", "if (is_wave(from, length, tolerance)) return 3;", ""),
    products_are_secret=("static size_t count_free_numbers_of_product(", "width <= n / 2", "width < 2"),
-   orthogonal_signs_are_secret=("static bool are_orthogonal(", "f->n_sign_rows == ENOUGH_SIGNS", "f->n_sign_rows > ENOUGH_SIGNS"),
+   orthogonal_signs_are_secret=("static bool are_orthogonal(", "t->n_sign_rows == ENOUGH_SIGNS", "t->n_sign_rows > ENOUGH_SIGNS"),
    ratios_are_secret=("", "if (is_geometric(from, length, tolerance)) return 2;", ""),
    neighbours_alone_make_a_wave=("static bool is_wave(", "n / 4, n / 3}", "1, 1}"),
-   transforms_with_factors_of_columns_are_secret=("bool clv_row_forms_are_public(", "c->n_long_simple >= ENOUGH", "c->n_long_simple > f->columns"),
-   rows_of_three_values_are_public=("void clv_row_forms_add(", "|| f->columns < MIN_VALUES", ""))
+   transforms_with_factors_of_columns_are_secret=("bool clv_public_row_test_is_passed(", "c->n_long_simple >= ENOUGH", "c->n_long_simple > t->columns"),
+   rows_of_three_values_are_public=("void clv_public_row_test_add(", "|| t->columns < MIN_VALUES", ""))
 of("master/egress/ledger.c", "tests/unit/egress/test_ledger",
    each_row_has_a_line=("static clv_code put_items(", "item->kind == CLV_LEDGER_ROW && items[*i].kind == CLV_LEDGER_ROW", "item->kind > CLV_LEDGER_ROW"),
    a_line_has_one_row=("static clv_code parse_digests(", "l->n == first_index ||", "l->n == first_index &&"),

@@ -38,7 +38,7 @@ of("common/model/graph/reads.c", READS, a_forward_that_is_repeated_reads_no_weig
 of("common/model/graph/plan.c", READS, weights_may_change_before_a_forward_is_repeated=("static void set_plan_info(", "(run == clv_plan_run_forward && !is_forward)", "false"))
 of("worker/service/load_module.c", BLOCKS, workers_keep_all_the_same=("static clv_code add_node(", "g->nodes[node].recompute_block = w->recompute_block;", ""))
 of("common/model/graph/blocks.c", BLOCKS,
-   numbered_blocks_are_one=("static bool is_numbered(", "return true;", "return last > first + 1000;"),
+   numbered_blocks_are_one=("static bool has_numbers_after_name(", "return true;", "return last > first + 1000;"),
    blocks_may_overlap=("clv_code clv_graph_mark_recompute(", "if (g->nodes[i].recompute_block)", "if (false)"))
 API_MODULES = "tests/net/api/test_api_modules.py"
 of("master/api/core/module.c", API_MODULES, a_programs_blocks_are_kept=("static cleave_status fill_module(", "PASS(api_mark_recompute_blocks(m, o, error));", ""))

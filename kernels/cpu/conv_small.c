@@ -117,16 +117,16 @@ static void compute_pair(const cpu_weight_job *j, int64_t kb, int64_t c, float *
 
 /* Computes shares [begin, end) of the weight gradient, one for each thread: every `threads`-th pair
  * of an output block and an input channel. Share i uses part i of scratch. */
-static void run_parts(void *arg, size_t begin, size_t end) {
+static void compute_weight_grad_shares(void *arg, size_t begin, size_t end) {
   const cpu_weight_job *j = arg;
   size_t pairs = (size_t)((j->s.k + j->block - 1) / j->block * j->s.c);
-  for (size_t part = begin; part < end; part++)
-    for (size_t p = part; p < pairs; p += (size_t)j->threads)
+  for (size_t share = begin; share < end; share++)
+    for (size_t p = share; p < pairs; p += (size_t)j->threads)
       compute_pair(j, (int64_t)p / j->s.c, (int64_t)p % j->s.c,
-                   j->scratch + part * part_size(&j->s, j->block));
+                   j->scratch + share * part_size(&j->s, j->block));
 }
 
 void clv_cpu_small_conv_weight(const cpu_weight_job *job) {
   cpu_weight_job j = *job;
-  clv_cpu_parallel(j.threads, (size_t)j.threads, run_parts, &j);
+  clv_cpu_parallel(j.threads, (size_t)j.threads, compute_weight_grad_shares, &j);
 }

@@ -141,16 +141,16 @@ static void run_input_block(const cpu_weight_job *j, size_t cb, size_t begin, si
 
 /* Computes shares [begin, end) of the weight gradient, one for each thread: a range of the
  * combinations of an input block and two output blocks. Share i uses part i of scratch. */
-static void run_parts(void *arg, size_t begin, size_t end) {
+static void compute_weight_grad_shares(void *arg, size_t begin, size_t end) {
   const cpu_weight_job *j = arg;
   size_t pairs = (count_blocks(j->s.k) + 1) / 2, n_combinations = count_blocks(j->s.c) * pairs;
-  for (size_t part = begin; part < end; part++) {
-    wide_scratch p = {j->scratch + part * part_size(&j->s), NULL};
+  for (size_t share = begin; share < end; share++) {
+    wide_scratch p = {j->scratch + share * part_size(&j->s), NULL};
     p.sums = p.frame + frame_size(&j->s);
-    size_t at = n_combinations * part / (size_t)j->threads,
-           part_end = n_combinations * (part + 1) / (size_t)j->threads;
-    while (at < part_end) {
-      size_t cb = at / pairs, next = CLV_MIN((cb + 1) * pairs, part_end);
+    size_t at = n_combinations * share / (size_t)j->threads,
+           share_end = n_combinations * (share + 1) / (size_t)j->threads;
+    while (at < share_end) {
+      size_t cb = at / pairs, next = CLV_MIN((cb + 1) * pairs, share_end);
       run_input_block(j, cb, at % pairs, next - cb * pairs, &p);
       at = next;
     }
@@ -159,5 +159,5 @@ static void run_parts(void *arg, size_t begin, size_t end) {
 
 void clv_cpu_wide_conv_weight(const cpu_weight_job *job) {
   cpu_weight_job j = *job;
-  clv_cpu_parallel(j.threads, (size_t)j.threads, run_parts, &j);
+  clv_cpu_parallel(j.threads, (size_t)j.threads, compute_weight_grad_shares, &j);
 }

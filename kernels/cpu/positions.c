@@ -32,13 +32,13 @@ CPU_INLINE void sum_body(const float *x, const float *w, float *y, size_t n) {
 
 CPU_CLONES(sum, (const float *x, const float *w, float *y, size_t n), (x, w, y, n))
 
-static void add_samples(void *arg, size_t begin, size_t end) {
+static void add_w_to_samples(void *arg, size_t begin, size_t end) {
   const positions_job *j = arg;
   for (size_t i = begin; i < end; i++)
     sum(j->x + i * j->sample_size, j->w, j->y + i * j->sample_size, j->sample_size);
 }
 
-static void add_sequences(void *arg, size_t begin, size_t end) {
+static void add_w_to_sequences(void *arg, size_t begin, size_t end) {
   const positions_job *j = arg;
   size_t at = (size_t)clv_packed_rows_before(j->lengths, (int64_t)begin) * j->features;
   for (size_t i = begin, n; i < end; i++, at += n) {
@@ -57,7 +57,7 @@ static clv_code add_packed(const cpu_kernel *k, const clv_kernel_args *a, positi
   CLV_TRY(clv_check_packed(j->lengths, n, d->attrs.packed, d->in[0].dim[0], err));
   size_t used = (size_t)clv_packed_rows_before(j->lengths, n) * j->features;
   if (j->y != j->x) memcpy(j->y + used, j->x + used, (k->n_in - used) * sizeof *j->y);
-  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), (size_t)n, add_sequences, j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), (size_t)n, add_w_to_sequences, j);
   return CLV_OK;
 }
 
@@ -81,7 +81,7 @@ static clv_code positions_forward(clv_kernel *base, const clv_kernel_args *a, cl
   j.w = (const float *)a->param[CLV_SLOT_WEIGHT] + w_offset;
   if (k->d.attrs.packed) return add_packed(k, a, &j, err);
   clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), (size_t)k->d.in[0].dim[0],
-                   add_samples, &j);
+                   add_w_to_samples, &j);
   return CLV_OK;
 }
 

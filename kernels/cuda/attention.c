@@ -158,25 +158,25 @@ static cuda_by_heads describe_keys(const heads_extents *v) {
   return (cuda_by_heads){(size_t)x->n, (size_t)x->s, (size_t)x->kv_heads, (size_t)x->width, v->p};
 }
 
-static clv_code queries_to_heads(const cuda_kernel *k, const heads_extents *v, const float *x,
-                                 void *y, clv_err *err) {
+static clv_code split_query_heads(const cuda_kernel *k, const heads_extents *v, const float *x,
+                                  void *y, clv_err *err) {
   cuda_by_heads t = describe_queries(v);
   return clv_gpu_to_heads(k->gpu, &t, x, y, k->bf16, err);
 }
 
-static clv_code keys_to_heads(const cuda_kernel *k, const heads_extents *v, const float *x, void *y,
-                              clv_err *err) {
+static clv_code split_key_heads(const cuda_kernel *k, const heads_extents *v, const float *x,
+                                void *y, clv_err *err) {
   cuda_by_heads t = describe_keys(v);
   return clv_gpu_to_heads(k->gpu, &t, x, y, k->bf16, err);
 }
 
-static clv_code queries_from_heads(const cuda_kernel *k, const heads_extents *v, const float *x,
-                                   float *y, clv_err *err) {
+static clv_code merge_query_heads(const cuda_kernel *k, const heads_extents *v, const float *x,
+                                  float *y, clv_err *err) {
   cuda_by_heads t = describe_queries(v);
   return clv_gpu_from_heads(k->gpu, &t, x, y, err);
 }
 
-static clv_code keys_from_heads(const cuda_kernel *k, const heads_extents *v, const float *x,
+static clv_code merge_key_heads(const cuda_kernel *k, const heads_extents *v, const float *x,
                                 float *y, clv_err *err) {
   cuda_by_heads t = describe_keys(v);
   return clv_gpu_from_heads(k->gpu, &t, x, y, err);
@@ -208,15 +208,15 @@ static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, cl
   heads_buffers m;
   CLV_TRY(begin_call(k, a, &v, &m, err));
   cuda_heads h = describe_tile(k, &v, a);
-  CLV_TRY(queries_to_heads(k, &v, a->in[0], m.q, err));
-  CLV_TRY(keys_to_heads(k, &v, a->in[1], m.k, err));
-  CLV_TRY(keys_to_heads(k, &v, a->in[2], m.v, err));
+  CLV_TRY(split_query_heads(k, &v, a->in[0], m.q, err));
+  CLV_TRY(split_key_heads(k, &v, a->in[1], m.k, err));
+  CLV_TRY(split_key_heads(k, &v, a->in[2], m.v, err));
   for (; h.first < v.n_query_rows; h.first += v.rows) {
     h.rows = CLV_MIN(v.rows, v.n_query_rows - h.first);
     CLV_TRY(forward_tile(k, &v, a, &m, &h, err));
   }
   if (padded_lengths(k, a)) CLV_TRY(clv_gpu_note_bad_length(k->gpu, &h, padded_lengths(k, a), err));
-  return queries_from_heads(k, &v, m.out, a->out, err);
+  return merge_query_heads(k, &v, m.out, a->out, err);
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
@@ -248,17 +248,17 @@ static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, c
   heads_buffers m;
   CLV_TRY(begin_call(k, a, &v, &m, err));
   cuda_heads h = describe_tile(k, &v, a);
-  CLV_TRY(queries_to_heads(k, &v, a->in[0], m.q, err));
-  CLV_TRY(queries_to_heads(k, &v, a->dout, m.out, err));
-  CLV_TRY(keys_to_heads(k, &v, a->in[1], m.k, err));
-  CLV_TRY(keys_to_heads(k, &v, a->in[2], m.v, err));
+  CLV_TRY(split_query_heads(k, &v, a->in[0], m.q, err));
+  CLV_TRY(split_query_heads(k, &v, a->dout, m.out, err));
+  CLV_TRY(split_key_heads(k, &v, a->in[1], m.k, err));
+  CLV_TRY(split_key_heads(k, &v, a->in[2], m.v, err));
   for (; h.first < v.n_query_rows; h.first += v.rows) {
     h.rows = CLV_MIN(v.rows, v.n_query_rows - h.first);
     CLV_TRY(backward_tile(k, &v, a, &m, &h, err));
   }
-  if (a->din[0]) CLV_TRY(queries_from_heads(k, &v, m.dq, a->din[0], err));
-  if (a->din[1]) CLV_TRY(keys_from_heads(k, &v, m.dk, a->din[1], err));
-  return a->din[2] ? keys_from_heads(k, &v, m.dv, a->din[2], err) : CLV_OK;
+  if (a->din[0]) CLV_TRY(merge_query_heads(k, &v, m.dq, a->din[0], err));
+  if (a->din[1]) CLV_TRY(merge_key_heads(k, &v, m.dk, a->din[1], err));
+  return a->din[2] ? merge_key_heads(k, &v, m.dv, a->din[2], err) : CLV_OK;
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */

@@ -656,11 +656,11 @@ clv_code clv_weights_moments_digest(const clv_weights_moments *f, unsigned neigh
 typedef struct clv_plain_values {
   /* effective values of the row with the fewest; rows of zeros do not count */
   double fewest_effective;
-  float low, high;             /* smallest and largest of all values */
-  uint64_t n_values;           /* values of the tensor */
-  size_t n_in_row, row_length; /* values added of the current row; values of each row */
-  double squares, fourths;     /* sums of powers over the current row */
-  struct clv_row_forms *forms; /* compares the rows with transforms that anybody knows */
+  float low, high;                      /* smallest and largest of all values */
+  uint64_t n_values;                    /* values of the tensor */
+  size_t n_in_row, row_length;          /* values added of the current row; values of each row */
+  double squares, fourths;              /* sums of powers over the current row */
+  struct clv_public_row_test *row_test; /* compares the rows with transforms that anybody knows */
 } clv_plain_values;
 
 /* Begins with a tensor of rank 1 or more without an extent of 0. Free it with

@@ -41,9 +41,8 @@ typedef struct egress_page_row {
   const char *first, *last; /* earliest and latest time of the rows that were joined */
 } egress_page_row;
 
-enum {
-  EGRESS_MAX_RECEIVERS = 256
-}; /* most receivers that the page lists; the others share one line */
+/* most receivers that the page lists; the others share one line */
+enum { EGRESS_MAX_RECEIVERS = 256 };
 
 typedef struct egress_receiver {
   const char *name, *identity;
@@ -80,14 +79,16 @@ void clv_row_digests_free(clv_row_digests *d); /* NULL is allowed */
 /* ---- rows that anybody knows (public_rows.c) ------------------------------------------------- */
 
 /* Test whether the rows of a tensor follow from a few numbers, as those of a Hadamard or cosine
- * transform do, so that anybody may know them. The caller adds all values, then asks. */
-typedef struct clv_row_forms clv_row_forms;
-clv_code clv_row_forms_new(size_t rows, size_t columns, clv_row_forms **ret,
-                           clv_err *err) CLV_USE_RESULT;
+ * transform do, so that anybody may know them. The caller adds all values, then asks for the
+ * result. */
+typedef struct clv_public_row_test clv_public_row_test;
+clv_code clv_public_row_test_new(size_t rows, size_t columns, clv_public_row_test **ret,
+                                 clv_err *err) CLV_USE_RESULT;
 /* Adds n values of the tensor. The caller adds all values in order. */
-void clv_row_forms_add(clv_row_forms *f, const float *values, size_t n);
-bool clv_row_forms_are_public(clv_row_forms *f);
-void clv_row_forms_freep(clv_row_forms **f);
+void clv_public_row_test_add(clv_public_row_test *t, const float *values, size_t n);
+/* Returns true if the rows follow from a few numbers. */
+bool clv_public_row_test_is_passed(clv_public_row_test *t);
+void clv_public_row_test_freep(clv_public_row_test **t);
 
 /* ---- policy ---------------------------------------------------------------------------------- */
 

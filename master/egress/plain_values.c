@@ -25,7 +25,7 @@ clv_code clv_plain_values_begin(clv_plain_values *p, const clv_shape *shape, clv
                           .high = -INFINITY,
                           .n_values = n,
                           .row_length = (size_t)(n / (uint64_t)shape->dim[0])};
-  return clv_row_forms_new((size_t)shape->dim[0], p->row_length, &p->forms, err);
+  return clv_public_row_test_new((size_t)shape->dim[0], p->row_length, &p->row_test, err);
 }
 
 void clv_plain_values_add(clv_plain_values *p, const float *values, size_t n) {
@@ -41,15 +41,15 @@ void clv_plain_values_add(clv_plain_values *p, const float *values, size_t n) {
     p->n_in_row = 0;
     p->squares = p->fourths = 0;
   }
-  clv_row_forms_add(p->forms, values, n);
+  clv_public_row_test_add(p->row_test, values, n);
 }
 
 const char *clv_plain_values_reason(clv_plain_values *p) {
   bool is_plain = p->row_length > 1 && p->n_values > p->row_length &&
                   (p->fewest_effective < MIN_EFFECTIVE || p->low == p->high);
-  return is_plain ? PLAIN : clv_row_forms_are_public(p->forms) ? PUBLIC : NULL;
+  return is_plain ? PLAIN : clv_public_row_test_is_passed(p->row_test) ? PUBLIC : NULL;
 }
 
 void clv_plain_values_done(clv_plain_values *p) {
-  if (p) clv_row_forms_freep(&p->forms);
+  if (p) clv_public_row_test_freep(&p->row_test);
 }

@@ -138,7 +138,7 @@ static clv_code check_signature(const folder *f, bool needs_signature, const clv
                   f->path, CLV_POLICY_SIGNATURE);
 }
 
-/* ---- finding --------------------------------------------------------------------------------- */
+/* ---- opening the policy ---------------------------------------------------------------------- */
 
 static clv_code fill_policy(const folder *f, bool needs_signature, const clv_bytes *text,
                             clv_policy *p, clv_err *err) {

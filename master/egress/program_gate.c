@@ -82,7 +82,7 @@ static clv_findings worst_findings(cleave_sending_kind kind, cleave_dtype dtype)
 
 /* Returns the kind under which a policy checks a tensor. A tensor that shows only records has kind
  * INPUT, one that shows only labels has kind LABELS. */
-static clv_egress_kind policy_kind(const cleave_sending *s, clv_findings findings) {
+static clv_egress_kind kind_in_policy(const cleave_sending *s, clv_findings findings) {
   if (s->kind == CLEAVE_SENDING_FAILURE) return CLV_EGRESS_FAILURE;
   if (s->kind == CLEAVE_SENDING_WEIGHTS)
     return s->optimizer ? CLV_EGRESS_STATE : CLV_EGRESS_WEIGHTS;
@@ -93,8 +93,8 @@ static clv_egress_kind policy_kind(const cleave_sending *s, clv_findings finding
   return findings == CLV_FINDING_RAW_INPUT ? CLV_EGRESS_INPUT : CLV_EGRESS_ACTIVATION;
 }
 
-static clv_egress_kind record_kind(const cleave_sending *s, clv_findings findings) {
-  clv_egress_kind kind = policy_kind(s, findings);
+static clv_egress_kind kind_in_record(const cleave_sending *s, clv_findings findings) {
+  clv_egress_kind kind = kind_in_policy(s, findings);
   if (kind == CLV_EGRESS_ACTIVATION && (findings & CLV_FINDING_LABELS)) return CLV_EGRESS_LABELS;
   return clv_egress_record_kind(kind, findings);
 }
@@ -136,7 +136,7 @@ static clv_policy_tensor policy_tensor(const clv_program_gate *g, const cleave_s
                                        const row *r, const char *name) {
   const clv_remote_spec *w = find_worker(g->config, s->worker);
   clv_policy_tensor t = {.name = name,
-                         .kind = policy_kind(s, r->findings),
+                         .kind = kind_in_policy(s, r->findings),
                          .findings = r->findings,
                          .n_hiding_layers = r->declaration.hiding_layers,
                          .worker = s->worker,
@@ -361,7 +361,7 @@ static void make_key(const clv_program_gate *g, const cleave_sending *s, const r
   snprintf(ret->to, sizeof ret->to, "%.128s", s->worker);
   snprintf(ret->identity, sizeof ret->identity, "%.256s", w ? w->identity : "");
   snprintf(ret->stage, sizeof ret->stage, "%.128s", s->module);
-  ret->kind = record_kind(s, r->findings);
+  ret->kind = kind_in_record(s, r->findings);
   set_key_name(s, r, ret);
   if (s->kind == CLEAVE_SENDING_FAILURE) return;
   snprintf(ret->dtype, sizeof ret->dtype, "%s", clv_dtype_name((clv_dtype)s->dtype));

@@ -2,8 +2,8 @@
  *
  * Finds secret weights that are in fact public, because each row follows from a few numbers:
  * well-known transforms such as Hadamard or cosine. A factor on a row, or another order of the
- * rows, makes no difference. plain_weights.c calls clv_row_forms_add with the values of a secret
- * file, then clv_row_forms_are_public.
+ * rows, makes no difference. plain_values.c calls clv_public_row_test_add with the values of a
+ * secret file, then clv_public_row_test_is_passed.
  *
  * Three rules count how few numbers a row needs. The zeros at its ends do not count:
  *
@@ -178,7 +178,7 @@ typedef struct tally {
   size_t n_rows, n_simple, n_long_simple;
 } tally;
 
-struct clv_row_forms {
+struct clv_public_row_test {
   size_t rows, columns; /* rows and columns of the tensor */
   size_t at;            /* number of values added so far */
   float *row;           /* values of the current row, [MAX_ROW] */
@@ -190,48 +190,49 @@ struct clv_row_forms {
   size_t n_sign_rows;
 };
 
-void clv_row_forms_freep(clv_row_forms **f) {
-  if (!*f) return;
-  free((*f)->row);
-  free((*f)->column_values);
-  free((*f)->scratch);
-  free((*f)->sign_rows);
-  free(*f);
+void clv_public_row_test_freep(clv_public_row_test **t) {
+  if (!*t) return;
+  free((*t)->row);
+  free((*t)->column_values);
+  free((*t)->scratch);
+  free((*t)->sign_rows);
+  free(*t);
 }
 
-clv_code clv_row_forms_new(size_t rows, size_t columns, clv_row_forms **ret, clv_err *err) {
-  CLV_AUTO(clv_row_forms_freep) clv_row_forms *f = NULL;
-  CLV_TRY(clv_alloc(1, sizeof *f, &f, err));
-  *f = (clv_row_forms){.rows = rows, .columns = columns};
-  CLV_TRY(clv_alloc(MAX_ROW, sizeof *f->row, &f->row, err));
+clv_code clv_public_row_test_new(size_t rows, size_t columns, clv_public_row_test **ret,
+                                 clv_err *err) {
+  CLV_AUTO(clv_public_row_test_freep) clv_public_row_test *t = NULL;
+  CLV_TRY(clv_alloc(1, sizeof *t, &t, err));
+  *t = (clv_public_row_test){.rows = rows, .columns = columns};
+  CLV_TRY(clv_alloc(MAX_ROW, sizeof *t->row, &t->row, err));
   CLV_TRY(
-      clv_alloc((size_t)MAX_COLUMNS * MAX_ROW, sizeof *f->column_values, &f->column_values, err));
-  CLV_TRY(clv_alloc(2 * (size_t)MAX_ROW, sizeof *f->scratch, &f->scratch, err));
-  CLV_TRY(clv_alloc((size_t)ENOUGH_SIGNS * MAX_ROW, sizeof *f->sign_rows, &f->sign_rows, err));
-  *ret = clv_steal(&f);
+      clv_alloc((size_t)MAX_COLUMNS * MAX_ROW, sizeof *t->column_values, &t->column_values, err));
+  CLV_TRY(clv_alloc(2 * (size_t)MAX_ROW, sizeof *t->scratch, &t->scratch, err));
+  CLV_TRY(clv_alloc((size_t)ENOUGH_SIGNS * MAX_ROW, sizeof *t->sign_rows, &t->sign_rows, err));
+  *ret = clv_steal(&t);
   return CLV_OK;
 }
 
 /* Stores the signs of the row if all its values have about the same absolute value. */
-static void store_sign_row(clv_row_forms *f, size_t n) {
-  double size = sqrt(sum_squares(f->row, n) / (double)n);
-  bool has_one_size = n >= LONG_VALUES && size > 0 && f->n_sign_rows < ENOUGH_SIGNS;
+static void store_sign_row(clv_public_row_test *t, size_t n) {
+  double size = sqrt(sum_squares(t->row, n) / (double)n);
+  bool has_one_size = n >= LONG_VALUES && size > 0 && t->n_sign_rows < ENOUGH_SIGNS;
   for (size_t i = 0; has_one_size && i < n; i++)
-    has_one_size = fabs(fabs((double)f->row[i]) / size - 1) < TOLERANCE;
+    has_one_size = fabs(fabs((double)t->row[i]) / size - 1) < TOLERANCE;
   if (!has_one_size) return;
-  float *to = f->sign_rows + f->n_sign_rows++ * MAX_ROW;
-  for (size_t i = 0; i < n; i++) to[i] = copysignf(1, f->row[i]);
+  float *to = t->sign_rows + t->n_sign_rows++ * MAX_ROW;
+  for (size_t i = 0; i < n; i++) to[i] = copysignf(1, t->row[i]);
 }
 
-static bool are_orthogonal(const clv_row_forms *f, size_t n) {
-  for (size_t i = 0; i < f->n_sign_rows; i++)
+static bool are_orthogonal(const clv_public_row_test *t, size_t n) {
+  for (size_t i = 0; i < t->n_sign_rows; i++)
     for (size_t k = 0; k < i; k++) {
       double dot = 0;
       for (size_t j = 0; j < n; j++)
-        dot += (double)(f->sign_rows[i * MAX_ROW + j] * f->sign_rows[k * MAX_ROW + j]);
+        dot += (double)(t->sign_rows[i * MAX_ROW + j] * t->sign_rows[k * MAX_ROW + j]);
       if (dot != 0) return false;
     }
-  return f->n_sign_rows == ENOUGH_SIGNS;
+  return t->n_sign_rows == ENOUGH_SIGNS;
 }
 
 static void count_row_in_tally(tally *t, const float *v, size_t n, float *scratch) {
@@ -252,26 +253,26 @@ static void count_row_in_tally(tally *t, const float *v, size_t n, float *scratc
   t->n_long_simple += is_simple && length >= LONG_VALUES && n_nonzero >= LONG_VALUES / 2;
 }
 
-void clv_row_forms_add(clv_row_forms *f, const float *values, size_t n) {
-  const size_t length = CLV_MIN(f->columns, (size_t)MAX_ROW);
-  for (size_t i = 0; i < n; i++, f->at++) {
-    size_t row = f->at / f->columns, column = f->at % f->columns;
-    if (column < MAX_ROW) f->row[column] = values[i];
-    if (column < MAX_COLUMNS && row < MAX_ROW) f->column_values[column * MAX_ROW + row] = values[i];
-    if (column + 1 < f->columns || f->columns < MIN_VALUES) continue;
-    count_row_in_tally(&f->of_rows, f->row, length, f->scratch);
-    store_sign_row(f, length);
+void clv_public_row_test_add(clv_public_row_test *t, const float *values, size_t n) {
+  const size_t length = CLV_MIN(t->columns, (size_t)MAX_ROW);
+  for (size_t i = 0; i < n; i++, t->at++) {
+    size_t row = t->at / t->columns, column = t->at % t->columns;
+    if (column < MAX_ROW) t->row[column] = values[i];
+    if (column < MAX_COLUMNS && row < MAX_ROW) t->column_values[column * MAX_ROW + row] = values[i];
+    if (column + 1 < t->columns || t->columns < MIN_VALUES) continue;
+    count_row_in_tally(&t->of_rows, t->row, length, t->scratch);
+    store_sign_row(t, length);
   }
 }
 
-bool clv_row_forms_are_public(clv_row_forms *f) {
-  const tally *r = &f->of_rows, *c = &f->of_columns;
-  f->of_columns = (tally){0};
-  for (size_t k = 0; k < CLV_MIN(f->columns, (size_t)MAX_COLUMNS); k++)
-    count_row_in_tally(&f->of_columns, f->column_values + k * MAX_ROW,
-                       CLV_MIN(f->rows, (size_t)MAX_ROW), f->scratch);
+bool clv_public_row_test_is_passed(clv_public_row_test *t) {
+  const tally *r = &t->of_rows, *c = &t->of_columns;
+  t->of_columns = (tally){0};
+  for (size_t k = 0; k < CLV_MIN(t->columns, (size_t)MAX_COLUMNS); k++)
+    count_row_in_tally(&t->of_columns, t->column_values + k * MAX_ROW,
+                       CLV_MIN(t->rows, (size_t)MAX_ROW), t->scratch);
   return (r->n_rows && r->n_long_simple >= CLV_MIN(r->n_rows, (size_t)ENOUGH_LONG)) ||
          (r->n_simple >= ENOUGH_SIMPLE && 2 * r->n_simple >= r->n_rows) ||
          (c->n_long_simple >= ENOUGH_SIMPLE && 2 * c->n_long_simple >= c->n_rows) ||
-         are_orthogonal(f, CLV_MIN(f->columns, (size_t)MAX_ROW));
+         are_orthogonal(t, CLV_MIN(t->columns, (size_t)MAX_ROW));
 }

@@ -30,8 +30,10 @@ enum {
   SUMS = 16,
   MAX_POINTS = 256,    /* most values of a row that its digest is made of */
   MAX_LINES = 1 << 17, /* most rows, and most columns, that have digests */
-  LONG_VALUES = 8,     /* a row with this many values that are not 0 counts in full */
-  MIN_VALUES = 4       /* fewest values that are not 0 of a row with a digest */
+  /* fewest values that are not 0 of a row whose digest alone proves a match; of rows with fewer,
+   * four digests must agree */
+  LONG_VALUES = 8,
+  MIN_VALUES = 4 /* fewest values that are not 0 of a row with a digest */
 };
 static const double CELL = 0.1;
 /* Fewest effective values of a row, (sum of squares)^2 / (sum of 4th powers). */

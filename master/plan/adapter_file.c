@@ -226,9 +226,9 @@ static void find_stages_of_folder(clv_blueprint *b, const char *folder) {
   adapter_file a = {f, clv_model_hf_family(b->config)};
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_stage_plan *s = &b->stages[i];
-    const char *own = b->config->stages[i].lora.from;
-    if ((own && strcmp(own, folder) != 0) || s->folder_has_other_params) continue;
-    s->folder_has_other_params = has_tensor_of_stage(&a, s->params, own != NULL);
+    const char *named_folder = b->config->stages[i].lora.from;
+    if ((named_folder && strcmp(named_folder, folder) != 0) || s->folder_has_other_params) continue;
+    s->folder_has_other_params = has_tensor_of_stage(&a, s->params, named_folder != NULL);
     if (s->folder_has_other_params) s->adapter_folder = folder;
   }
 }

@@ -38,10 +38,10 @@ typedef struct ledger_search {
   clv_blueprint *b;
   const clv_ledger *ledger;
   clv_ledger_entry found_entry;
-  /* ledger names of the tensors with which the stages of workers begin, [n_worker_names] */
+  /* [n_worker_names] ledger names of the initial weights of the stages at workers */
   clv_sha256 *worker_names;
   size_t n_worker_names, worker_names_cap;
-  /* [n_worker_rows] names of the rows and columns of these tensors, ascending */
+  /* [n_worker_rows] names of the rows and columns of these weights, ascending */
   clv_sha256 *worker_rows;
   size_t n_worker_rows;
 } ledger_search;

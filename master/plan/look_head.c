@@ -379,13 +379,13 @@ static clv_code read_columns(look_gradients *h, clv_look_gradients *g, clv_look_
                              clv_err *err) {
   CLV_AUTO(clv_freep) number_column *columns = NULL;
   CLV_AUTO(clv_freep) int64_t *label = NULL;
-  size_t lengths[MAX_COLUMNS];
+  size_t n_lengths[MAX_COLUMNS];
   CLV_TRY(choose_columns(h, &columns, &g->n_columns, err));
   CLV_TRY(clv_alloc(g->n_columns * h->n, sizeof *label, &label, err));
   for (size_t k = 0; k < g->n_columns; k++)
-    lengths[k] = classify_numbers(h, columns[k].at, label + k * h->n);
+    n_lengths[k] = classify_numbers(h, columns[k].at, label + k * h->n);
   g->label = label;
-  g->n_lengths = lengths;
+  g->n_lengths = n_lengths;
   return clv_look_labels(g, ret, err);
 }
 

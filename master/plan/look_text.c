@@ -55,7 +55,8 @@ static void append_result(const clv_look *look, clv_look_reader k, const clv_pol
   append_limit(r->figure, clv_look_limit(k), clv_policy_max_read(p, k), out);
 }
 
-/* Appends that the length of a gradient shows labels, if the loss makes it so. */
+/* Appends a line for each way in which the loss lets the norm of a gradient show labels: class
+ * weights (loss.weight), and an ignored label (loss.ignore_index) or positions without a label. */
 static void describe_loss(const clv_blueprint *b, clv_bytes *out) {
   const clv_graph *g = b->stages[b->n_stages].graph;
   const clv_node *loss = &g->nodes[g->output_node];

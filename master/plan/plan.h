@@ -3,8 +3,8 @@
  * plan: computes everything that can be known of a session before a run connects to its workers.
  * A *blueprint* (clv_blueprint_new_of_data) has the stages, shapes, learning parameters and the
  * table of tensors that leave the master. A *placed schedule* (clv_placed_schedule_new) has the
- * position of each call in the order of its node. The commands `plan`, `check` and `train` print
- * and check these. No function of this folder connects to a worker.
+ * position of each call in the execution order of its node. The commands `plan`, `check` and
+ * `train` print and check these. No function of this folder connects to a worker.
  *
  * Threads: a blueprint is read-only, except for the functions that add to it before the run:
  * clv_blueprint_set_device, clv_blueprint_read_ledger and clv_blueprint_add_look.
@@ -39,7 +39,7 @@ typedef struct clv_run_options {
   /* profile: train prints where its time went; schedule: plan draws the schedule */
   bool profile, schedule;
   /* check: read only a sample of the records; checkpoint verify: ask workers for digests */
-  bool reads_sample_only;
+  bool is_quick;
   /* predict: writes probabilities in place of outputs */
   bool probabilities;
   bool intervals;      /* eval: also computes intervals of the scores */
@@ -463,8 +463,8 @@ void clv_look_summary(const clv_look *look, clv_bytes *out);
 
 /* ---- schedules ------------------------------------------------------------------------------- */
 
-/* Positions of the parts of a call in the order of its node, from 1 on; 0: the call has no such
- * part. */
+/* Positions of the parts of a call in the execution order of its node, from 1 on; 0: the call has
+ * no such part. */
 typedef struct clv_call_positions {
   uint32_t forward, backward, weight;
   bool uses_old_weights; /* backward uses the version of the weights that the forward has used */

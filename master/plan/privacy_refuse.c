@@ -9,7 +9,7 @@
 
 #include "master/plan/privacy_int.h"
 
-enum { SHOWN_NODES = 6, SHOWN_NAME = 24 };
+enum { MAX_SHOWN_NODES = 6, MAX_SHOWN_NAME_LEN = 24 };
 
 typedef struct layer_path {
   int n, node[CLV_MAX_NODES]; /* nodes of the full model, in their order */
@@ -42,7 +42,7 @@ static void find_path_to_loss(const clv_privacy_view *v, uint32_t last, layer_pa
 /* Returns the end of a long name, which identifies the layer; messages have limited room. */
 static const char *short_name(const clv_node *n) {
   const char *name = n->name, *dot;
-  while (strlen(name) > SHOWN_NAME && (dot = strchr(name, '.'))) name = dot + 1;
+  while (strlen(name) > MAX_SHOWN_NAME_LEN && (dot = strchr(name, '.'))) name = dot + 1;
   return name;
 }
 
@@ -50,10 +50,10 @@ static const char *short_name(const clv_node *n) {
  * ends. */
 static void append_path(const clv_privacy_view *v, const layer_path *w, clv_bytes *out) {
   for (int i = 0; i < w->n; i++) {
-    bool has_gap = w->n > SHOWN_NODES && i == SHOWN_NODES / 2;
+    bool has_gap = w->n > MAX_SHOWN_NODES && i == MAX_SHOWN_NODES / 2;
     const clv_node *n = &v->g->nodes[w->node[i]];
     if (i) clv_bytes_puts(out, " -> ");
-    if (has_gap) i = w->n - SHOWN_NODES / 2 - 1;
+    if (has_gap) i = w->n - MAX_SHOWN_NODES / 2 - 1;
     if (has_gap)
       clv_bytes_puts(out, "...");
     else
@@ -181,7 +181,7 @@ static clv_code refuse_gradient(const clv_blueprint *b, uint32_t i, clv_findings
   CLV_AUTO(clv_bytes_done) clv_bytes ops = {0};
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   const records_refusal *r = find_refusal(b, i, findings);
-  char reader[SHOWN_NAME + 64] = "the loss";
+  char reader[MAX_SHOWN_NAME_LEN + 64] = "the loss";
   CLV_TRY(clv_privacy_view_analyze(b, false, &v, err));
   int k = find_value_of_gradient_finding(v, b->stages[i].last_layer, r->finding),
       by = v->record_gradient_reach[k].reader;

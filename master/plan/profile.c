@@ -138,8 +138,8 @@ static void store_medians(const bench *m, size_t n, clv_plan_times *ret) {
   }
 }
 
-static clv_code measure_size(const clv_blueprint *b, int threads, int64_t n, clv_plan_times *ret,
-                             clv_err *err) {
+static clv_code measure_times_of_batch(const clv_blueprint *b, int threads, int64_t n,
+                                       clv_plan_times *ret, clv_err *err) {
   CLV_AUTO(free_bench) bench m = {0};
   size_t repetitions;
   clv_plan_options po = {.backend = clv_backend_cpu(),
@@ -170,7 +170,7 @@ clv_code clv_profile_new(const clv_blueprint *b, int threads, clv_profile **ret,
   for (; p->n_sizes < CLV_PROFILE_SIZES; n = (n + 1) / 2) {
     uint32_t k = p->n_sizes;
     CLV_TRY(clv_alloc(p->n_layers, sizeof *p->times[k], &p->times[k], err));
-    clv_code code = measure_size(b, threads, n, p->times[k], err);
+    clv_code code = measure_times_of_batch(b, threads, n, p->times[k], err);
     /* batch norm cannot train on so few samples */
     if (code == CLV_INVALID && k > 0) return *ret = clv_steal(&p), CLV_OK;
     CLV_TRY(code);

@@ -461,7 +461,9 @@ static void note_class_order(const clv_session_config *c, const clv_dataset *ds,
                    clv_dataset_class_name(ds, first), first);
 }
 
-/* Notes sets that have less information than they seem to have. */
+/* Appends notes on sets that may surprise the user: a fraction that leaves one validation record,
+ * classes numbered in the order of texts, a set with a single class, and classes without training
+ * records. */
 static void note_sets(const clv_session_config *c, const clv_run_data *d, clv_bytes *notes) {
   double share = c->data.validation_fraction * (double)(d->train_rows.n + d->validation_rows.n);
   if (d->validation_rows.n == 1 && share > 0 && share < 0.5)

@@ -275,7 +275,7 @@ static clv_code note_unused_tensors(const clv_blueprint *b, const clv_stage_spec
   size_t n, n_known;
   CLV_TRY(clv_params_make(b->full_graph, &all, err));
   CLV_TRY(list_model_tensors(all, &model_tensors, &n_known, err));
-  CLV_TRY(clv_weights_folder_add_unmatched(f->folder, model_tensors, n_known, &names, &n, err));
+  CLV_TRY(clv_weights_folder_list_unmatched(f->folder, model_tensors, n_known, &names, &n, err));
   CLV_TRY(check_ties_of_folder(all, f->folder, err));
   if (n)
     clv_bytes_printf(notes, "%s%s has %zu tensor%s that the model does not have: %s",

@@ -14,7 +14,7 @@
 
 enum { MAX_LINE_LEN = 160 };
 
-/* ---- the line -------------------------------------------------------------------------------- */
+/* ---- the line of the best checkpoint --------------------------------------------------------- */
 
 static void format_best_line(const clv_best_checkpoint *b, char line[MAX_LINE_LEN]) {
   snprintf(line, MAX_LINE_LEN, "%s %.17g step %llu\n", clv_best_metric_name(b->metric), b->value,
@@ -127,7 +127,7 @@ clv_code clv_run_write_best(clv_run *r, const clv_best_checkpoint *b, clv_err *e
   return CLV_OK;
 }
 
-/* ---- choice ---------------------------------------------------------------------------------- */
+/* ---- opening the checkpoint that the user names ---------------------------------------------- */
 
 bool clv_is_checkpoint_name(const char *text) {
   char rewritten[24];

@@ -103,7 +103,7 @@ static void compare_total_steps(clv_run *r, const clv_session_config *earlier_se
   if (depends_on_length) clv_run_add_change(r, key, old, new);
 }
 
-/* ---- lines ----------------------------------------------------------------------------------- */
+/* ---- lines of the file of changes ------------------------------------------------------------ */
 
 static clv_code append_to_changes_file(const clv_run *r, const clv_bytes *line, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
@@ -277,7 +277,7 @@ clv_code clv_run_refuse_changes(const clv_run *r, clv_err *err) {
   return check_optimizer(r, last, err);
 }
 
-/* ---- trained weights ------------------------------------------------------------------------- */
+/* ---- warnings of `eval` and `predict` -------------------------------------------------------- */
 
 static void warn_of_each_change(const clv_run *r) {
   const char *at = r->changes.data, *end = at + r->changes.len;

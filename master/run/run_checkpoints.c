@@ -322,8 +322,7 @@ clv_exit_code clv_run_checkpoint_verify(const clv_session_config *config,
       clv_run_checkpoints_read(config->checkpoint.dir, &l, &err) != CLV_OK ||
       clv_run_checkpoints_choose(&l, config->checkpoint.dir, o->checkpoint, &err) != CLV_OK)
     return (clv_exit_code)clv_exit_report(clv_run_checkpoints_exit_code(&err), &err);
-  verification v = {
-      .config = config, .json = o->json, .asks_only = o->reads_sample_only, .stores = s};
+  verification v = {.config = config, .json = o->json, .asks_only = o->is_quick, .stores = s};
   for (size_t i = 0; i < l.n && v.exit_code != CLV_EXIT_INTERRUPTED; i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
     bool is_skipped = !o->checkpoint && is_unfinished(&l.list[i]);

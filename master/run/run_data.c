@@ -111,19 +111,20 @@ static void print_digest_notice(const digested_set *s) {
 }
 
 static clv_code compute_part_digest(const digested_set *s, size_t k, const clv_data_digest *stamp,
-                                    const clv_data_digests *earlier_digests, clv_data_digests *now,
-                                    clv_err *err) {
+                                    const clv_data_digests *earlier_digests,
+                                    clv_data_digests *present_digests, clv_err *err) {
   bool is_labels =
       strcmp(clv_dataset_part_name(s->ds, k), "labels") == 0 && k >= clv_dataset_input_count(s->ds);
   clv_data_digest *p =
-      append_digest(now, s, is_labels ? "labels" : "input.",
+      append_digest(present_digests, s, is_labels ? "labels" : "input.",
                     is_labels ? "" : clv_dataset_part_name(s->ds, k), clv_dataset_count(s->ds));
-  const clv_data_digest *old_part = find_digest(earlier_digests, p->name),
-                        *old_stamp = stamp ? find_digest(earlier_digests, stamp->name) : NULL;
-  bool has_same_files = old_part && old_stamp &&
-                        memcmp(&old_stamp->digest, &stamp->digest, sizeof old_stamp->digest) == 0;
+  const clv_data_digest *earlier_part = find_digest(earlier_digests, p->name),
+                        *earlier_stamp = stamp ? find_digest(earlier_digests, stamp->name) : NULL;
+  bool has_same_files =
+      earlier_part && earlier_stamp &&
+      memcmp(&earlier_stamp->digest, &stamp->digest, sizeof earlier_stamp->digest) == 0;
   if (!is_labels && has_same_files) {
-    p->digest = old_part->digest;
+    p->digest = earlier_part->digest;
     return CLV_OK;
   }
   if (stamp && !is_labels) print_digest_notice(s);
@@ -131,18 +132,18 @@ static clv_code compute_part_digest(const digested_set *s, size_t k, const clv_d
 }
 
 static clv_code compute_set_digests(const digested_set *s, const clv_data_digests *earlier_digests,
-                                    clv_data_digests *now, clv_err *err) {
+                                    clv_data_digests *present_digests, clv_err *err) {
   static const clv_sha256 no_stamp;
   clv_sha256 stamp_digest;
   clv_data_digest *stamp = NULL;
   CLV_TRY(clv_dataset_stamp(s->ds, &stamp_digest, err));
   if (memcmp(&stamp_digest, &no_stamp, sizeof stamp_digest) != 0 && !s->digests_rows_only) {
-    stamp = append_digest(now, s, "stamp", "", clv_dataset_count(s->ds));
+    stamp = append_digest(present_digests, s, "stamp", "", clv_dataset_count(s->ds));
     stamp->digest = stamp_digest;
   }
   for (size_t k = 0; k < clv_dataset_part_count(s->ds) && !s->digests_rows_only; k++)
-    CLV_TRY(compute_part_digest(s, k, stamp, earlier_digests, now, err));
-  clv_data_digest *rows = append_digest(now, s, "rows", "", s->rows->n);
+    CLV_TRY(compute_part_digest(s, k, stamp, earlier_digests, present_digests, err));
+  clv_data_digest *rows = append_digest(present_digests, s, "rows", "", s->rows->n);
   return clv_subset_digest(s->ds, s->rows, &rows->digest, err);
 }
 
@@ -240,11 +241,13 @@ static bool has_set(const clv_data_digests *parts, const char *name) {
 
 /* Returns true if a part differs from `earlier_digests`. A part does not count as changed if
  * `earlier_digests` has no part of its set, for example because the user has added a test set. */
-static bool has_changed(const clv_data_digests *earlier_digests, const clv_data_digest *now) {
-  const clv_data_digest *old = find_digest(earlier_digests, now->name);
-  if (has_suffix(now->name, ".stamp")) return false;
-  if (!old) return has_set(earlier_digests, now->name);
-  return old->records != now->records || memcmp(&old->digest, &now->digest, sizeof old->digest);
+static bool has_changed(const clv_data_digests *earlier_digests,
+                        const clv_data_digest *present_digest) {
+  const clv_data_digest *earlier_digest = find_digest(earlier_digests, present_digest->name);
+  if (has_suffix(present_digest->name, ".stamp")) return false;
+  if (!earlier_digest) return has_set(earlier_digests, present_digest->name);
+  return earlier_digest->records != present_digest->records ||
+         memcmp(&earlier_digest->digest, &present_digest->digest, sizeof earlier_digest->digest);
 }
 
 /* Formats a part as "50 records, digest 3f5c9a01b2c3". The digest is keyed by the secret of the
@@ -259,22 +262,23 @@ static void format_part_for_message(const clv_run *r, const clv_data_digest *p,
            hex);
 }
 
-static void add_change(clv_run *r, const clv_data_digest *old, const clv_data_digest *now) {
+static void add_change(clv_run *r, const clv_data_digest *earlier_digest,
+                       const clv_data_digest *present_digest) {
   CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
   char before[PART_TEXT_BYTES] = "none", after[PART_TEXT_BYTES];
-  if (old) format_part_for_message(r, old, before);
-  format_part_for_message(r, now, after);
-  append_part_name(r, now, &name);
+  if (earlier_digest) format_part_for_message(r, earlier_digest, before);
+  format_part_for_message(r, present_digest, after);
+  append_part_name(r, present_digest, &name);
   r->changes.failed |= name.failed;
   if (!name.failed) clv_run_add_change(r, name.data, before, after);
 }
 
-/* Returns true if `now` are the rows of a set whose records have changed as well. The message then
- * names only the records. */
+/* Returns true if `present_digest` is that of the rows of a set whose records have changed as well.
+ * The message then names only the records. */
 static bool is_due_to_changed_records(const clv_run *r, const clv_data_digests *earlier_digests,
-                                      const clv_data_digest *now) {
-  bool is_test = strncmp(now->name, "test.", 5) == 0;
-  if (!has_suffix(now->name, ".rows")) return false;
+                                      const clv_data_digest *present_digest) {
+  bool is_test = strncmp(present_digest->name, "test.", 5) == 0;
+  if (!has_suffix(present_digest->name, ".rows")) return false;
   for (size_t i = 0; i < r->data_digests.n; i++) {
     const clv_data_digest *p = &r->data_digests.list[i];
     bool is_of_same_set = is_test == (strncmp(p->name, "test.", 5) == 0);
@@ -284,12 +288,12 @@ static bool is_due_to_changed_records(const clv_run *r, const clv_data_digests *
   return false;
 }
 
-static void describe_change(const clv_run *r, const clv_data_digest *old,
-                            const clv_data_digest *now, clv_bytes *text) {
-  append_part_name(r, now, text);
-  if (old && old->records != now->records)
-    clv_bytes_printf(text, ", %llu then and %llu now", (unsigned long long)old->records,
-                     (unsigned long long)now->records);
+static void describe_change(const clv_run *r, const clv_data_digest *earlier_digest,
+                            const clv_data_digest *present_digest, clv_bytes *text) {
+  append_part_name(r, present_digest, text);
+  if (earlier_digest && earlier_digest->records != present_digest->records)
+    clv_bytes_printf(text, ", %llu then and %llu now", (unsigned long long)earlier_digest->records,
+                     (unsigned long long)present_digest->records);
 }
 
 /* Appends the first MAX_CHANGES_SHOWN changed parts to `text`. Returns the number of changed
@@ -297,16 +301,17 @@ static void describe_change(const clv_run *r, const clv_data_digest *old,
 static size_t list_changes(clv_run *r, const clv_data_digests *earlier_digests, clv_bytes *text) {
   size_t n = 0;
   for (size_t i = 0; i < r->data_digests.n; i++) {
-    const clv_data_digest *now = &r->data_digests.list[i],
-                          *old = find_digest(earlier_digests, now->name);
-    if (!has_changed(earlier_digests, now) || is_due_to_changed_records(r, earlier_digests, now))
+    const clv_data_digest *present_digest = &r->data_digests.list[i],
+                          *earlier_digest = find_digest(earlier_digests, present_digest->name);
+    if (!has_changed(earlier_digests, present_digest) ||
+        is_due_to_changed_records(r, earlier_digests, present_digest))
       continue;
     if (n < MAX_CHANGES_SHOWN) {
       clv_bytes_puts(text, n ? "; " : "");
-      describe_change(r, old, now, text);
+      describe_change(r, earlier_digest, present_digest, text);
     }
     n++;
-    add_change(r, old, now);
+    add_change(r, earlier_digest, present_digest);
   }
   if (n > MAX_CHANGES_SHOWN) clv_bytes_printf(text, "; and %zu more", n - MAX_CHANGES_SHOWN);
   return n;
@@ -382,12 +387,12 @@ clv_code clv_run_compare_data(clv_run *r, clv_err *err) {
   return compare_digests(r, &earlier_digests, err);
 }
 
-/* Returns true if `earlier_digests` lacks a part of `now`, because an earlier version wrote
- * `earlier_digests`. */
+/* Returns true if `earlier_digests` lacks a part of `present_digests`, because an earlier version
+ * wrote `earlier_digests`. */
 static bool lacks_some_digest(const clv_data_digests *earlier_digests,
-                              const clv_data_digests *now) {
-  for (size_t i = 0; i < now->n; i++)
-    if (!find_digest(earlier_digests, now->list[i].name)) return true;
+                              const clv_data_digests *present_digests) {
+  for (size_t i = 0; i < present_digests->n; i++)
+    if (!find_digest(earlier_digests, present_digests->list[i].name)) return true;
   return false;
 }
 
@@ -453,14 +458,15 @@ static clv_code handle_missing_digest(const char *dir, const clv_session_config 
 clv_code clv_run_compare_config(const char *dir, const clv_session_config *c, bool accept,
                                 clv_bytes *notes, clv_err *err) {
   const model_file *f = find_model_file("model.config");
-  clv_data_digests now = {0}, earlier_digests = {0};
+  clv_data_digests present_digests = {0}, earlier_digests = {0};
   clv_err reason;
   if (!f->path_of(c)) return CLV_OK;
-  CLV_TRY(compute_file_digest(c, f, &now, err));
+  CLV_TRY(compute_file_digest(c, f, &present_digests, err));
   clv_code code = read_digests(dir, &earlier_digests, &reason);
-  const clv_data_digest *old_digest = find_digest(&earlier_digests, f->part);
-  if (!old_digest) return handle_missing_digest(dir, c, code, &reason, accept, notes, err);
-  if (memcmp(&now.list[0].digest, &old_digest->digest, sizeof old_digest->digest) == 0)
+  const clv_data_digest *earlier_digest = find_digest(&earlier_digests, f->part);
+  if (!earlier_digest) return handle_missing_digest(dir, c, code, &reason, accept, notes, err);
+  if (memcmp(&present_digests.list[0].digest, &earlier_digest->digest,
+             sizeof earlier_digest->digest) == 0)
     return CLV_OK;
   if (!accept)
     return clv_fail(

@@ -275,7 +275,7 @@ clv_code clv_run_describe_sets(const clv_run *r, bool json, clv_bytes *out, clv_
     if (sets[i].ds) CLV_TRY(describe_classes(&sets[i], json, out, err));
   if (json) clv_bytes_puts(out, "},\"duplicates\":[");
   if (!json) CLV_TRY(describe_all_classes(sets, out, err));
-  if (!r->o->reads_sample_only) CLV_TRY(describe_duplicates(sets, json, out, err));
+  if (!r->o->is_quick) CLV_TRY(describe_duplicates(sets, json, out, err));
   if (json) clv_bytes_puts(out, "]");
   CLV_TRY(clv_run_describe_columns(r, json, out, err));
   return out->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;

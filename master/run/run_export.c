@@ -174,11 +174,11 @@ static clv_code find_module(export *x, uint32_t stage, const char *param, const 
 }
 
 /* Adds a module to the list, under the name that peft uses. */
-static clv_code add_module(export *x, names *saved, const char *module, clv_err *err) {
+static clv_code add_module(export *x, names *modules_to_save, const char *module, clv_err *err) {
   char peft_name[CLV_PEFT_PARAM], *name;
   CLV_TRY(clv_strdup(clv_model_peft_name(x->family, module, peft_name), &name, err));
   x->allocated[x->n_allocated++] = name;
-  add_name(saved, name);
+  add_name(modules_to_save, name);
   return CLV_OK;
 }
 
@@ -204,8 +204,8 @@ static clv_code add_adapter(export *x, const clv_lora_config *l, const clv_weigh
   return add_layer_exception(p, l, layer, err);
 }
 
-static clv_code add_stage_for_peft(export *x, uint32_t i, clv_peft *p, names *targets, names *saved,
-                                   clv_err *err) {
+static clv_code add_stage_for_peft(export *x, uint32_t i, clv_peft *p, names *targets,
+                                   names *modules_to_save, clv_err *err) {
   const clv_lora_config *l = &x->session->stages[i].lora;
   const clv_weights_entry *e = clv_weights_entries(x->stage_files[i]);
   const char *module;
@@ -219,7 +219,7 @@ static clv_code add_stage_for_peft(export *x, uint32_t i, clv_peft *p, names *ta
     }
     CLV_TRY(find_module(x, i, e[k].name, &module, err));
     if (!module) continue;
-    CLV_TRY(add_module(x, saved, module, err));
+    CLV_TRY(add_module(x, modules_to_save, module, err));
     CLV_TRY(add_tensor(x, &e[k], CLV_PEFT_PREFIX, err));
   }
   return CLV_OK;
@@ -254,7 +254,7 @@ clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, bool a
                              clv_err *err) {
   CLV_AUTO(free_export) export x = {.c = c};
   CLV_AUTO(clv_peft_clear) clv_peft p = {0};
-  CLV_AUTO(free_names) names targets = {0}, saved = {0};
+  CLV_AUTO(free_names) names targets = {0}, modules_to_save = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t max_tensors = 0;
   CLV_TRY(open_all_tensors(&x, err));
@@ -264,14 +264,14 @@ clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, bool a
   if (x.family < 0) x.family = guess_family(&x);
   for (uint32_t i = 0; i < x.n_stages; i++) max_tensors += clv_weights_n_entries(x.stage_files[i]);
   CLV_TRY(clv_alloc(max_tensors, sizeof(char *), &targets.list, err));
-  CLV_TRY(clv_alloc(max_tensors, sizeof(char *), &saved.list, err));
+  CLV_TRY(clv_alloc(max_tensors, sizeof(char *), &modules_to_save.list, err));
   for (uint32_t i = 0; i < x.n_stages; i++)
-    CLV_TRY(add_stage_for_peft(&x, i, &p, &targets, &saved, err));
+    CLV_TRY(add_stage_for_peft(&x, i, &p, &targets, &modules_to_save, err));
   if (!targets.n)
     return clv_fail(err, CLV_PRECONDITION, "%s has no adapters: no stage of its session has `lora`",
                     clv_checkpoint_path(c));
   CLV_TRY(write_tensors(&x, folder, CLV_PEFT_WEIGHTS, err));
-  clv_peft_write(&p, NULL, targets.list, targets.n, saved.list, saved.n, &text);
+  clv_peft_write(&p, NULL, targets.list, targets.n, modules_to_save.list, modules_to_save.n, &text);
   return write_peft_config(folder, &text, err);
 }
 

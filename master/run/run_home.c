@@ -155,12 +155,12 @@ void clv_run_remove_leftovers(clv_run *r) {
 static void print_older_checkpoints(const clv_run *r) {
   uint64_t steps[CLV_RECORD_MAX_CHECKPOINTS];
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  size_t n = clv_checkpoint_steps_with_manifest(r->dir.data, steps, CLV_COUNT(steps)), n_left = 0;
+  size_t n = clv_checkpoint_steps_with_manifest(r->dir.data, steps, CLV_COUNT(steps)), n_listed = 0;
   for (size_t i = 0; i < n; i++)
     if (i && is_at_workers(r, steps[i]) && steps[i] != r->best_checkpoint.step)
-      clv_bytes_printf(&text, "%scheckpoint-%llu", n_left++ ? ", " : "",
+      clv_bytes_printf(&text, "%scheckpoint-%llu", n_listed++ ? ", " : "",
                        (unsigned long long)steps[i]);
-  if (!n_left) return;
+  if (!n_listed) return;
   clv_bytes_printf(&text,
                    ": files stay at the workers; `cleave-master checkpoint gather` fetches them, "
                    "`checkpoint rm` removes them");

@@ -551,8 +551,9 @@ clv_code clv_run_read_learnt(const clv_run *r, clv_learnt **ret, clv_err *err) C
 /* Writes what was learnt of the training table into the run folder. Does nothing if the data are no
  * table. */
 clv_code clv_run_write_learnt(const clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* Appends, for each column of the training table, its range, missing and different values, and what
- * is suspicious; as JSON: the member "columns", which is [] if the data are no table. */
+/* Appends, for each column of the training table, its range, its numbers of missing and of distinct
+ * values, and what is suspicious; as JSON: the member "columns", which is [] if the data are no
+ * table. */
 clv_code clv_run_describe_columns(const clv_run *r, bool json, clv_bytes *out,
                                   clv_err *err) CLV_USE_RESULT;
 

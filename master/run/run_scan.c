@@ -26,13 +26,13 @@ static void show_progress(void *user, const char *key, size_t done, size_t n_rec
 }
 
 size_t clv_run_scan_limit(const clv_run *r, size_t n_records) {
-  return r->o->reads_sample_only ? CLV_MIN(n_records, (size_t)SAMPLE_RECORDS) : n_records;
+  return r->o->is_quick ? CLV_MIN(n_records, (size_t)SAMPLE_RECORDS) : n_records;
 }
 
 clv_code clv_run_scan_data(clv_run *r, bool decodes_images, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   scan_progress w = {clv_now_ns() + PROGRESS_INTERVAL_NS};
-  const clv_run_scan o = {.max_records = r->o->reads_sample_only ? SAMPLE_RECORDS : 0,
+  const clv_run_scan o = {.max_records = r->o->is_quick ? SAMPLE_RECORDS : 0,
                           .decodes_images = decodes_images,
                           .progress = show_progress,
                           .user = &w};

@@ -30,19 +30,19 @@ static const double UNUSUAL_SHARE = 0.25, MIN_GAIN = 0.02, SLACK_SHARE = 0.1, SL
 
 /* ---- choice of steps ------------------------------------------------------------------------- */
 
-bool clv_sampler_begin(clv_trainer *t) {
-  clv_sampler *w = &t->sampler;
+bool clv_step_meter_begin(clv_trainer *t) {
+  clv_step_meter *w = &t->step_meter;
   w->n_events = 0;
   bool is_due = w->on_waits && clv_now_ns() >= w->next_measure_ns;
   return w->sink || ((w->is_window_auto || is_due) && t->committed_steps >= w->next_measured_step);
 }
 
-static void plan_next_measurement(clv_sampler *w, uint64_t committed) {
+static void plan_next_measurement(clv_step_meter *w, uint64_t committed) {
   w->next_measured_step = committed + (committed < N_FIRST_STEPS ? 0 : MEASURE_INTERVAL_STEPS);
 }
 
 /* Makes the next step a measured one if this step took clearly longer or shorter than usual. */
-static void detect_unusual_step(clv_sampler *w, uint64_t committed, double seconds) {
+static void detect_unusual_step(clv_step_meter *w, uint64_t committed, double seconds) {
   bool is_unusual =
       w->usual_step_s > 0 && fabs(seconds - w->usual_step_s) > UNUSUAL_SHARE * w->usual_step_s;
   if (is_unusual && committed > N_FIRST_STEPS) w->next_measured_step = committed;
@@ -50,14 +50,14 @@ static void detect_unusual_step(clv_sampler *w, uint64_t committed, double secon
 }
 
 void clv_trainer_set_on_waits(clv_trainer *t, clv_waits_fn *fn, void *user) {
-  t->sampler.on_waits = fn;
-  t->sampler.waits_user = user;
+  t->step_meter.on_waits = fn;
+  t->step_meter.waits_user = user;
 }
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
 void clv_trainer_on_event(void *user, cleave_context context, const cleave_event *event) {
-  clv_sampler *w = &((clv_trainer *)user)->sampler;
+  clv_step_meter *w = &((clv_trainer *)user)->step_meter;
   (void)context;
   if (w->n_events == w->cap_events) {
     size_t cap = w->cap_events ? 2 * w->cap_events : 1024;
@@ -69,7 +69,7 @@ void clv_trainer_on_event(void *user, cleave_context context, const cleave_event
   w->events[w->n_events++] = *event;
 }
 
-void clv_sampler_free_events(clv_sampler *w) {
+void clv_step_meter_free_events(clv_step_meter *w) {
   if (w) free(w->events);
 }
 
@@ -78,8 +78,8 @@ static int compare_reference_id(const void *key, const void *item) {
   return a < b ? -1 : a > b;
 }
 
-bool clv_sampler_locate(const clv_trainer *t, const clv_placed_schedule *l, const cleave_event *e,
-                        uint32_t *ret_stage, uint32_t *ret_micro) {
+bool clv_step_meter_locate(const clv_trainer *t, const clv_placed_schedule *l,
+                           const cleave_event *e, uint32_t *ret_stage, uint32_t *ret_micro) {
   uint32_t n_stages = t->b->n_stages + 1;
   if (e->kind == CLEAVE_EVENT_STEP) {
     *ret_micro = 0;
@@ -116,11 +116,11 @@ static double compute_median(samples *s) {
 
 static double median_event_seconds(const clv_trainer *t, const clv_placed_schedule *l,
                                    cleave_event_kind kind, uint32_t stage, samples *s) {
-  const clv_sampler *w = &t->sampler;
+  const clv_step_meter *w = &t->step_meter;
   uint32_t event_stage, k;
   s->n = 0;
   for (size_t i = 0; i < w->n_events; i++)
-    if (w->events[i].kind == kind && clv_sampler_locate(t, l, &w->events[i], &event_stage, &k) &&
+    if (w->events[i].kind == kind && clv_step_meter_locate(t, l, &w->events[i], &event_stage, &k) &&
         event_stage == stage && w->events[i].end_ns >= w->events[i].begin_ns)
       s->list[s->n++] = (double)(w->events[i].end_ns - w->events[i].begin_ns) * 1e-9;
   return compute_median(s);
@@ -151,10 +151,10 @@ static void read_transfers(const clv_trainer *t, const clv_placed_schedule *l, u
   cleave_event_kind out = is_forward ? CLEAVE_EVENT_VALUE_OUT : CLEAVE_EVENT_GRADIENT_OUT;
   cleave_event_kind in = is_forward ? CLEAVE_EVENT_VALUE_IN : CLEAVE_EVENT_GRADIENT_IN;
   memset(list, 0, l->n_micro * sizeof *list);
-  for (size_t i = 0; i < t->sampler.n_events; i++) {
-    const cleave_event *e = &t->sampler.events[i];
+  for (size_t i = 0; i < t->step_meter.n_events; i++) {
+    const cleave_event *e = &t->step_meter.events[i];
     uint32_t event_stage, k;
-    if ((e->kind != out && e->kind != in) || !clv_sampler_locate(t, l, e, &event_stage, &k) ||
+    if ((e->kind != out && e->kind != in) || !clv_step_meter_locate(t, l, e, &event_stage, &k) ||
         event_stage != stage)
       continue;
     *(e->kind == out ? &list[k].sent_s : &list[k].received_s) = (double)e->begin_ns * 1e-9;
@@ -228,11 +228,11 @@ static clv_code ping_all_workers(clv_trainer *t, double *round_trip_s, clv_err *
   return CLV_OK;
 }
 
-clv_code clv_sampler_measure(clv_trainer *t, const clv_placed_schedule *l, clv_sched_costs *ret,
-                             clv_err *err) {
+clv_code clv_step_meter_measure(clv_trainer *t, const clv_placed_schedule *l, clv_sched_costs *ret,
+                                clv_err *err) {
   CLV_AUTO(clv_freep) double *list = NULL, *round_trip_s = NULL;
   CLV_AUTO(clv_freep) transfer *transfers = NULL;
-  size_t max_samples = CLV_MAX(t->sampler.n_events, (size_t)l->n_micro);
+  size_t max_samples = CLV_MAX(t->step_meter.n_events, (size_t)l->n_micro);
   CLV_TRY(clv_alloc(max_samples + 1, sizeof *list, &list, err));
   CLV_TRY(clv_alloc(t->config->n_workers + 1, sizeof *round_trip_s, &round_trip_s, err));
   CLV_TRY(clv_alloc(l->n_micro, sizeof *transfers, &transfers, err));
@@ -301,13 +301,13 @@ static clv_code choose_window(clv_trainer *t, const clv_placed_schedule *l,
 
 static void report_waits(clv_trainer *t, const clv_placed_schedule *l) {
   clv_waits waits;
-  clv_sampler_sum_waits(t, l, &waits);
-  t->sampler.on_waits(t->sampler.waits_user, &waits);
+  clv_step_meter_sum_waits(t, l, &waits);
+  t->step_meter.on_waits(t->step_meter.waits_user, &waits);
 }
 
-clv_code clv_sampler_end(clv_trainer *t, const clv_placed_schedule *l, bool is_measured,
-                         double seconds, clv_err *err) {
-  clv_sampler *w = &t->sampler;
+clv_code clv_step_meter_end(clv_trainer *t, const clv_placed_schedule *l, bool is_measured,
+                            double seconds, clv_err *err) {
+  clv_step_meter *w = &t->step_meter;
   bool can_choose_window = t->committed_steps > N_WARM_STEPS && l->n_micro > 1;
   if (!is_measured) {
     detect_unusual_step(w, t->committed_steps, seconds);
@@ -322,7 +322,7 @@ clv_code clv_sampler_end(clv_trainer *t, const clv_placed_schedule *l, bool is_m
   clv_sched_costs c;
   /* measures the links only to keep the clocks' offsets up to date */
   if (!w->is_window_auto || !can_choose_window) return ping_all_workers(t, NULL, err);
-  CLV_TRY(clv_sampler_measure(t, l, &c, err));
+  CLV_TRY(clv_step_meter_measure(t, l, &c, err));
   clv_err reason; /* event times come from the workers; impossible times must not end the run */
   if (choose_window(t, l, &c, &reason) != CLV_OK)
     clv_notify((clv_notifier){clv_trainer_on_notice, t}, "the window stays as it is: %s",

@@ -232,9 +232,10 @@ static clv_code prepare_trainer(clv_trainer *t, clv_err *err) {
   CLV_TRY(clv_alloc(b->n_stages, sizeof *t->is_stage_fetched, &t->is_stage_fetched, err));
   CLV_TRY(clv_alloc(2 * t->round_steps, sizeof *t->results, &t->results, err));
   t->window = clv_pipeline_first_window(t->config);
-  t->sampler.next_measured_step = 1; /* nodes make plans in step 0, so its times do not count */
-  t->sampler.is_window_auto = t->config->pipeline.schedule == CLV_PIPE_1F1B &&
-                              t->config->pipeline.window == CLV_WINDOW_AUTO && b->micro_batches > 1;
+  t->step_meter.next_measured_step = 1; /* nodes make plans in step 0, so its times do not count */
+  t->step_meter.is_window_auto = t->config->pipeline.schedule == CLV_PIPE_1F1B &&
+                                 t->config->pipeline.window == CLV_WINDOW_AUTO &&
+                                 b->micro_batches > 1;
   CLV_TRY(clv_trainer_placed_schedule(t, b->micro_batches * t->round_steps, t->round_steps,
                                       &first_schedule, err));
   CLV_TRY(clv_trainer_make_flows(t, err));
@@ -267,7 +268,7 @@ void clv_trainer_close(clv_trainer *t) {
   clv_trainer_drop_flows(t);
   clv_trainer_drop_held_batches(t);
   clv_trainer_forget_schedules(t);
-  clv_sampler_free_events(&t->sampler);
+  clv_step_meter_free_events(&t->step_meter);
   clv_bytes_done(&t->notes);
   pthread_mutex_destroy(&t->notes_lock);
   free(t->pack_buffer);

@@ -48,7 +48,7 @@ static int compare_node_and_time(const void *a, const void *b) {
 }
 
 /* Returns the event of another node that received the tensor of the event `out`; NULL: none. */
-static const cleave_event *find_arrival(const clv_sampler *w, const cleave_event *out) {
+static const cleave_event *find_arrival(const clv_step_meter *w, const cleave_event *out) {
   cleave_event_kind in =
       out->kind == CLEAVE_EVENT_VALUE_OUT ? CLEAVE_EVENT_VALUE_IN : CLEAVE_EVENT_GRADIENT_IN;
   for (size_t i = 0; i < w->n_events; i++) {
@@ -85,14 +85,14 @@ static void write_trace_event(clv_trace *trace, const clv_trainer *t, const clv_
                        .end_ns = e->end_ns,
                        .bytes = e->bytes,
                        .version = e->version};
-  if (!kinds[e->kind].letter || !clv_sampler_locate(t, l, e, &s.stage, &s.micro_batch)) return;
+  if (!kinds[e->kind].letter || !clv_step_meter_locate(t, l, e, &s.stage, &s.micro_batch)) return;
   const char *stage = s.stage < t->b->n_stages ? t->config->stages[s.stage].name : "loss";
   snprintf(name, sizeof name, "%s%u %s", kinds[e->kind].letter, s.micro_batch, stage);
   if (is_computation(e)) {
     clv_trace_compute(trace, &s);
     return;
   }
-  const cleave_event *in = find_arrival(&t->sampler, e);
+  const cleave_event *in = find_arrival(&t->step_meter, e);
   if (!in) return;
   s.end_ns = in->begin_ns;
   clv_trace_transfer(trace, &s);
@@ -104,8 +104,8 @@ static void write_trace_round(clv_profiler *o, const clv_trainer *t, const clv_p
        !o->has_written_node_names && (name = cleave_node_name(t->runtime, i)) != NULL; i++)
     clv_trace_node(o->trace, i, name);
   o->has_written_node_names = true;
-  for (size_t i = 0; i < t->sampler.n_events; i++)
-    write_trace_event(o->trace, t, l, &t->sampler.events[i]);
+  for (size_t i = 0; i < t->step_meter.n_events; i++)
+    write_trace_event(o->trace, t, l, &t->step_meter.events[i]);
 }
 
 /* ---- profile --------------------------------------------------------------------------------- */
@@ -126,8 +126,8 @@ static const cleave_event *find_awaited_send(const clv_trainer *t, const cleave_
   if (e->kind > CLEAVE_EVENT_BACKWARD_INPUT || (is_forward && !stage)) return NULL;
   uint64_t id = t->references[micro_batch * n_stages + stage - is_forward].id;
   cleave_event_kind out = is_forward ? CLEAVE_EVENT_VALUE_OUT : CLEAVE_EVENT_GRADIENT_OUT;
-  for (size_t i = 0; i < t->sampler.n_events; i++) {
-    const cleave_event *x = &t->sampler.events[i];
+  for (size_t i = 0; i < t->step_meter.n_events; i++) {
+    const cleave_event *x = &t->step_meter.events[i];
     if (x->kind == out && x->reference.id == id && x->node != e->node) return x;
   }
   return NULL;
@@ -138,9 +138,9 @@ static void add_idle_time(node_times *n, const clv_trainer *t, const clv_placed_
   uint32_t stage, micro_batch;
   const cleave_event *out = NULL, *in = NULL;
   double gap_s = overlap_seconds(from_ns, e->begin_ns, from_ns, e->begin_ns);
-  if (clv_sampler_locate(t, l, e, &stage, &micro_batch))
+  if (clv_step_meter_locate(t, l, e, &stage, &micro_batch))
     out = find_awaited_send(t, e, stage, micro_batch);
-  if (out) in = find_arrival(&t->sampler, out);
+  if (out) in = find_arrival(&t->step_meter, out);
   double network_s = in ? overlap_seconds(from_ns, e->begin_ns, out->begin_ns, in->begin_ns) : 0;
   double peer_s = out ? overlap_seconds(from_ns, e->begin_ns, 0, out->begin_ns) : 0;
   n->network_s += network_s;
@@ -157,7 +157,7 @@ static void add_stage_time(stage_times *s, const cleave_event *e) {
 }
 
 /* Returns the begin of the first computation of the round at any node, and the end of the last. */
-static void find_round_span(const clv_sampler *w, uint64_t *ret_begin_ns, uint64_t *ret_end_ns) {
+static void find_round_span(const clv_step_meter *w, uint64_t *ret_begin_ns, uint64_t *ret_end_ns) {
   *ret_begin_ns = UINT64_MAX;
   *ret_end_ns = 0;
   for (size_t i = 0; i < w->n_events; i++) {
@@ -168,7 +168,7 @@ static void find_round_span(const clv_sampler *w, uint64_t *ret_begin_ns, uint64
 }
 
 static void add_round_to_profile(clv_profiler *o, clv_trainer *t, const clv_placed_schedule *l) {
-  clv_sampler *w = &t->sampler;
+  clv_step_meter *w = &t->step_meter;
   uint64_t begin_ns, end_ns, last_end_ns = 0;
   uint32_t stage, micro_batch, node = UINT32_MAX;
   find_round_span(w, &begin_ns, &end_ns);
@@ -184,7 +184,7 @@ static void add_round_to_profile(clv_profiler *o, clv_trainer *t, const clv_plac
     if (e->begin_ns > last_end_ns) add_idle_time(n, t, l, last_end_ns, e);
     n->busy_s += (double)(e->end_ns - e->begin_ns) * 1e-9;
     last_end_ns = CLV_MAX(last_end_ns, e->end_ns);
-    if (e->kind != CLEAVE_EVENT_STEP && clv_sampler_locate(t, l, e, &stage, &micro_batch))
+    if (e->kind != CLEAVE_EVENT_STEP && clv_step_meter_locate(t, l, e, &stage, &micro_batch))
       add_stage_time(&o->times_of_stage[stage], e);
   }
 }
@@ -198,7 +198,7 @@ static int compare_time(const void *a, const void *b) {
 
 /* Returns the seconds in [from, to) in which at least one node other than the master computed. The
  * events must be sorted by time. */
-static double sum_seconds_computed_elsewhere(const clv_sampler *w, uint64_t from_ns,
+static double sum_seconds_computed_elsewhere(const clv_step_meter *w, uint64_t from_ns,
                                              uint64_t to_ns) {
   double seconds = 0;
   for (size_t i = 0; i < w->n_events && w->events[i].begin_ns < to_ns; i++) {
@@ -218,13 +218,13 @@ static void add_wait(const clv_trainer *t, const clv_placed_schedule *l, uint64_
   uint32_t stage, micro_batch;
   const cleave_event *out = NULL, *in = NULL;
   uint64_t to_ns = e->begin_ns;
-  if (clv_sampler_locate(t, l, e, &stage, &micro_batch))
+  if (clv_step_meter_locate(t, l, e, &stage, &micro_batch))
     out = find_awaited_send(t, e, stage, micro_batch);
-  if (out) in = find_arrival(&t->sampler, out);
+  if (out) in = find_arrival(&t->step_meter, out);
   double gap_s = overlap_seconds(from_ns, to_ns, from_ns, to_ns);
   double in_flight_s = in ? overlap_seconds(from_ns, to_ns, out->begin_ns, in->begin_ns) : 0;
   double unsent_s = out ? overlap_seconds(from_ns, to_ns, 0, out->begin_ns) : 0;
-  double computed_s = unsent_s > 0 ? sum_seconds_computed_elsewhere(&t->sampler, from_ns,
+  double computed_s = unsent_s > 0 ? sum_seconds_computed_elsewhere(&t->step_meter, from_ns,
                                                                     CLV_MIN(to_ns, out->begin_ns))
                                    : 0;
   ret->peer_s += computed_s;
@@ -232,8 +232,8 @@ static void add_wait(const clv_trainer *t, const clv_placed_schedule *l, uint64_
   ret->own_s += gap_s - in_flight_s - unsent_s;
 }
 
-void clv_sampler_sum_waits(clv_trainer *t, const clv_placed_schedule *l, clv_waits *ret) {
-  clv_sampler *w = &t->sampler;
+void clv_step_meter_sum_waits(clv_trainer *t, const clv_placed_schedule *l, clv_waits *ret) {
+  clv_step_meter *w = &t->step_meter;
   uint64_t begin_ns, end_ns, last_end_ns;
   *ret = (clv_waits){0};
   if (w->n_events > MAX_WAIT_EVENTS) return;
@@ -252,7 +252,7 @@ void clv_sampler_sum_waits(clv_trainer *t, const clv_placed_schedule *l, clv_wai
   ret->network_s += overlap_seconds(last_end_ns, end_ns, last_end_ns, end_ns) - computed_s;
 }
 
-static void on_sampled_round(void *user, clv_trainer *t, const clv_placed_schedule *l) {
+static void on_measured_round(void *user, clv_trainer *t, const clv_placed_schedule *l) {
   clv_profiler *o = user;
   if (o->trace) write_trace_round(o, t, l);
   if (o->has_profile) add_round_to_profile(o, t, l);
@@ -348,8 +348,8 @@ clv_code clv_profiler_new(const char *trace_path, bool collects_profile, clv_pro
 }
 
 void clv_profiler_attach(clv_profiler *o, clv_trainer *t) {
-  t->sampler.sink = on_sampled_round;
-  t->sampler.sink_user = o;
+  t->step_meter.sink = on_measured_round;
+  t->step_meter.sink_user = o;
 }
 
 clv_code clv_profiler_finish(clv_profiler *o, clv_err *err) {

@@ -308,8 +308,9 @@ static clv_code begin_kept_stage(clv_trainer *t, uint32_t stage, bool *ret, clv_
   return CLV_OK;
 }
 
-/* Asks for the files of all stages at workers first, so that workers write while the master does.
- * is_kept: [n_stages] receives true for each stage whose worker keeps its files. */
+/* Asks the workers that keep their stages' files to write them. The master calls this before it
+ * writes its own files, so that all write at the same time. is_kept: [n_stages] receives true for
+ * each stage whose worker keeps its files. */
 static clv_code begin_kept_stages(clv_trainer *t, bool *is_kept, clv_err *err) {
   for (uint32_t i = 0; i < t->b->n_stages; i++)
     if (is_kept_at_worker(t, i)) CLV_TRY(begin_kept_stage(t, i, &is_kept[i], err));

@@ -146,7 +146,7 @@ static clv_code take_optimizer_step(clv_trainer *t, const round_group *r, clv_er
  * time of a step is known, so that a stall is detected sooner. */
 static uint64_t round_timeout_ms(const clv_trainer *t, const round_group *r) {
   uint64_t step_limit_ms = t->config->limits.step_timeout_ms,
-           usual_ms = (uint64_t)(1e3 * t->sampler.usual_step_s);
+           usual_ms = (uint64_t)(1e3 * t->step_meter.usual_step_s);
   return usual_ms ? CLV_MIN(step_limit_ms * r->n_batches, step_limit_ms + 4 * usual_ms)
                   : step_limit_ms * r->n_batches;
 }
@@ -178,7 +178,7 @@ static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
         .changed_weights = true};
   CLV_TRY(clv_trainer_placed_schedule(t, r->n_micro, r->n_batches, &r->l, err));
   cleave_context_options o = {
-      .size = sizeof o, .step = t->committed_steps + 1, .events = clv_sampler_begin(t)};
+      .size = sizeof o, .step = t->committed_steps + 1, .events = clv_step_meter_begin(t)};
   cleave_get_link_totals(t->runtime, &before);
   CLV_TRY_API(cleave_context_open(t->runtime, &o, &r->context, CLV_API_ERROR));
   CLV_TRY(run_in_context(t, r, err));
@@ -196,7 +196,7 @@ static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
     r->results[i].wait_ns = (after.idle_ns - before.idle_ns) / r->n_batches;
     r->results[i].step_ns = (now_ns - begin_ns) / r->n_batches;
   }
-  return clv_sampler_end(t, r->l, o.events, (double)(now_ns - begin_ns) * 1e-9, err);
+  return clv_step_meter_end(t, r->l, o.events, (double)(now_ns - begin_ns) * 1e-9, err);
 }
 
 /* ---- held batches ---------------------------------------------------------------------------- */

@@ -125,8 +125,9 @@ void clv_stopping_format(const clv_stopping *s, char text[CLV_STOPPING_TEXT]);
 /* Parses that text. Returns false for any other text. */
 bool clv_stopping_parse(const char *text, clv_stopping *ret);
 
-/* The state of the training loop, which a checkpoint has in addition to the state of the stages. A
- * run ends as diverged by these counts, so a resume does not change the step at which it ends. */
+/* The state of the training loop, which a checkpoint has in addition to the state of the stages. It
+ * has the counts of skipped steps by which a run ends as diverged, so a resumed run ends at the
+ * same step. */
 typedef struct clv_train_position {
   clv_cursor cursor;         /* position in the data from which training continues */
   uint64_t skipped_in_a_row; /* number of last consecutive steps that changed no weight */

@@ -39,7 +39,7 @@ typedef struct clv_held_batch {
 
 /* State of the measurement of links and stages: the step that is measured next, and the events of
  * the measured step. */
-typedef struct clv_sampler {
+typedef struct clv_step_meter {
   bool is_window_auto;         /* pipeline.window is auto */
   uint64_t next_measured_step; /* the next step to measure */
   double usual_step_s;         /* running mean of the seconds of a step; 0: no step yet */
@@ -51,8 +51,8 @@ typedef struct clv_sampler {
   void *sink_user;
   clv_waits_fn *on_waits; /* callback of clv_trainer_set_on_waits; NULL: none */
   void *waits_user;
-  uint64_t next_measure_ns; /* time of the next measurement */
-} clv_sampler;
+  uint64_t next_measure_ns; /* earliest time of the next measurement for on_waits */
+} clv_step_meter;
 
 /* The gate of a trainer and the flows of its record (egress.c). */
 typedef struct clv_trainer_egress {
@@ -119,7 +119,7 @@ struct clv_trainer {
   uint32_t n_schedules, window;
   bool has_costs;
   clv_sched_costs costs; /* costs of the last placed schedules; set if has_costs */
-  clv_sampler sampler;
+  clv_step_meter step_meter;
   char notice[256], taken_notice[256]; /* notice about the schedule; the last one taken; "": none */
   pthread_mutex_t notes_lock;          /* protects `notes` */
   clv_bytes notes;                     /* lines for clv_trainer_take_notes */
@@ -137,7 +137,7 @@ void clv_trainer_forget_schedules(clv_trainer *t);
 /* Frees the copies of the batches that wait for a full round. */
 void clv_trainer_drop_held_batches(clv_trainer *t);
 
-/* ---- sampling (measure.c) -------------------------------------------------------------------- */
+/* ---- measurement of steps (measure.c) -------------------------------------------------------- */
 
 /* Queues a notice for the user. Callback of cleave_options.on_notice; the trainer also calls it
  * itself. Any thread may call this function. */
@@ -147,24 +147,24 @@ void clv_trainer_on_notice(void *trainer, const char *text);
 void clv_trainer_on_event(void *user, cleave_context context, const cleave_event *event);
 /* Returns true if the trainer has to measure the round that begins, and empties the list of
  * events. */
-bool clv_sampler_begin(clv_trainer *t);
+bool clv_step_meter_begin(clv_trainer *t);
 /* Evaluates the measurement of a round and chooses the window. The trainer calls it after each
  * round. is_measured: the events of the round have been stored; seconds: duration of the round. */
-clv_code clv_sampler_end(clv_trainer *t, const clv_placed_schedule *l, bool is_measured,
-                         double seconds, clv_err *err) CLV_USE_RESULT;
-void clv_sampler_free_events(clv_sampler *w);
+clv_code clv_step_meter_end(clv_trainer *t, const clv_placed_schedule *l, bool is_measured,
+                            double seconds, clv_err *err) CLV_USE_RESULT;
+void clv_step_meter_free_events(clv_step_meter *w);
 /* Finds stage and micro-batch of an event of the round. Returns false if the event belongs to no
  * stage. */
-bool clv_sampler_locate(const clv_trainer *t, const clv_placed_schedule *l, const cleave_event *e,
-                        uint32_t *ret_stage, uint32_t *ret_micro);
+bool clv_step_meter_locate(const clv_trainer *t, const clv_placed_schedule *l,
+                           const cleave_event *e, uint32_t *ret_stage, uint32_t *ret_micro);
 
 /* Sums up the waits of the measured round. Sorts the stored events. (profiler.c) */
-void clv_sampler_sum_waits(clv_trainer *t, const clv_placed_schedule *l, clv_waits *ret);
+void clv_step_meter_sum_waits(clv_trainer *t, const clv_placed_schedule *l, clv_waits *ret);
 
 /* Computes costs from the events of the measured round. Measures the round-trip times of all
  * links. */
-clv_code clv_sampler_measure(clv_trainer *t, const clv_placed_schedule *l, clv_sched_costs *ret,
-                             clv_err *err) CLV_USE_RESULT;
+clv_code clv_step_meter_measure(clv_trainer *t, const clv_placed_schedule *l, clv_sched_costs *ret,
+                                clv_err *err) CLV_USE_RESULT;
 
 /* Converts a failure of libcleave to an error of the trainer, with step, worker and reason in its
  * text. Stores the worker's name in t->lost_worker if the failure is its loss. */

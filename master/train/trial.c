@@ -79,7 +79,7 @@ static void on_measured_step(void *user, clv_trainer *trainer, const clv_placed_
   double seconds;
   clv_err reason;
   if (trainer->committed_steps < 2 || t->code != CLV_OK) return;
-  t->code = clv_sampler_measure(t->trainer, l, &costs, &t->err);
+  t->code = clv_step_meter_measure(t->trainer, l, &costs, &t->err);
   if (t->code != CLV_OK) return;
   /* Event times come from the workers; a step with impossible times does not count. */
   if (clv_sched_round_seconds(l->sched, &costs, &seconds, &reason) != CLV_OK ||
@@ -116,8 +116,8 @@ static clv_code run_trial(const clv_blueprint *b, clv_egress_record *record, uin
   t->blueprint->policy = b->policy;
   CLV_TRY(make_random_batch(b, batch, &t->batch, err));
   CLV_TRY(clv_trainer_open(t->blueprint, record, CLV_TRAINER_TRIAL, &t->trainer, err));
-  t->trainer->sampler.sink = on_measured_step;
-  t->trainer->sampler.sink_user = t;
+  t->trainer->step_meter.sink = on_measured_step;
+  t->trainer->step_meter.sink_user = t;
   return take_trial_steps(t, err);
 }
 

@@ -95,7 +95,7 @@ static char *make_buffer(size_t bytes) {
 
 static _Noreturn void serve_forever(SSL *ssl) {
   uint64_t header[2];
-  size_t have = 0;
+  size_t cap_data = 0;
   char *data = NULL;
   for (;;) {
     size_t n, at = 0;
@@ -103,10 +103,10 @@ static _Noreturn void serve_forever(SSL *ssl) {
       if (!SSL_read_ex(ssl, (char *)header + at, sizeof header - at, &n)) _exit(0);
       at += n;
     }
-    if (header[0] > have) {
+    if (header[0] > cap_data) {
       free(data);
-      have = header[0];
-      data = make_buffer(have);
+      cap_data = header[0];
+      data = make_buffer(cap_data);
     }
     receive_bytes(ssl, data, header[0]);
     send_bytes(ssl, (const char *)header, sizeof header);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Prints the cases of all ops as JSON, one op per line, for tests/golden/make_golden.py. The
- * attributes with their defaults and the parameters are those that the rows derive, so Python needs
- * no second reader of the files.
+ * attributes with their defaults and the parameters are those that the ops' rows (kernels/ops)
+ * derive, so make_golden.py needs no reader of .cases files of its own.
  */
 #include "tests/ops/cases_int.h"
 

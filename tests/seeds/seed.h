@@ -2,12 +2,17 @@
  *
  * Functions that the programs of the seeds share: start and end, numbers, and PyTorch's figures.
  *
- * A program is run as NAME SESSION.yaml [FOLDER [PLACE]] and reads PyTorch's run from seeds.txt and
- * seeds.bin in FOLDER (tests/golden, by make_seeds.py there). It takes as many steps as that run.
- * PLACE: steps in the middle of PyTorch's run, each from PyTorch's weights. They are the set
- * NAME.PLACE there, whose `first_iteration` is the iteration that the program begins with.
- * PLACES in the environment puts modules elsewhere, where a program says so: "w1/cuda:0 w1/cuda:1".
- * Its last line is `PASS NAME: figures` or `FAIL NAME: what is wrong`; the exit code is 0 or 1.
+ * A program is run as NAME SESSION.yaml [FOLDER [PLACE]]. It reads the results of PyTorch's run
+ * from seeds.txt and seeds.bin in FOLDER (default tests/golden, where make_seeds.py writes them),
+ * and takes as many steps as that run. PLACE names a point in the middle of PyTorch's run at which
+ * the program starts. Each of its steps then begins with PyTorch's weights. Its tensors are the set
+ * NAME.PLACE, in which `first` is the number of the first iteration.
+ *
+ * The environment variable PLACES, such as "w1/cuda:0 w1/cuda:1", replaces the node and device of
+ * each module in programs that call seed_get_owner.
+ *
+ * The program's last line is `PASS NAME: figures` or `FAIL NAME: what is wrong`; the exit code is 0
+ * or 1.
  */
 #ifndef CLEAVE_SEED_H
 #define CLEAVE_SEED_H

@@ -2,8 +2,8 @@
  *
  * Seed 004 asks: does the backward graph span devices? This program asks for the node and device of
  * each parameter's gradient. It also repeats the mistake with which the seed's thread ends: outputs
- * and labels on different nodes. A loss that moves no inputs refuses them with both places and what
- * to do.
+ * and labels on different nodes. A loss with local_only refuses such inputs. The error names both
+ * nodes and the remedy, cleave_send_to.
  */
 #include "seed.h"
 

@@ -352,10 +352,10 @@ static const char *find_path_elsewhere(const clv_schema *schema, const char *pre
 
 /* Returns the name of the other kind of file if that kind has the key; NULL: it has not. */
 static const char *find_other_file_kind(const clv_schema *schema, const char *key) {
-  bool session = schema == clv_session_schema();
-  const clv_schema *other = session ? clv_worker_schema() : clv_session_schema();
+  bool is_session_schema = schema == clv_session_schema();
+  const clv_schema *other = is_session_schema ? clv_worker_schema() : clv_session_schema();
   if (!clv_schema_has_key(other, "", key)) return NULL;
-  return session ? "a worker's configuration" : "a session file";
+  return is_session_schema ? "a worker's configuration" : "a session file";
 }
 
 static clv_code fail_unknown_key(const clv_binder *b, const clv_yaml_node *entry,

@@ -84,7 +84,8 @@ typedef struct clv_hf_config {
   int64_t head_width;
   /* numbers of rows of the embedding tables */
   int64_t max_positions, n_token_types, max_box_positions;
-  /* number of the padding token; -1: none; -2: a negative number, which no token has */
+  /* id of the padding token; -1: the config has none; -2: the config has a negative id, which no
+   * token has, so that the last row of the token table is the padding row (see padding_row) */
   int64_t padding_token;
   int64_t padding_row; /* row of the token table that gets no gradient; -1: none */
   int64_t image_size, patch_size, channels; /* image_size and patch_size: pixels per side */

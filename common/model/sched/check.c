@@ -306,9 +306,9 @@ static clv_code check_sizes(const clv_sched *s, clv_err *err) {
   if (total > CLV_SCHED_INSTRUCTIONS)
     return clv_fail(err, CLV_INVALID, "%llu instructions: the limit is %d",
                     (unsigned long long)total, CLV_SCHED_INSTRUCTIONS);
-  bool by_steps = s->kind == CLV_SCHED_PIPEDREAM_2BW;
+  bool needs_accumulate = s->kind == CLV_SCHED_PIPEDREAM_2BW;
   bool is_multiple = shape->n_accumulate && shape->n_micro_batches % shape->n_accumulate == 0;
-  if (by_steps ? !is_multiple : shape->n_accumulate != 0)
+  if (needs_accumulate ? !is_multiple : shape->n_accumulate != 0)
     return clv_fail(err, CLV_INVALID, "%s: %u micro-batches in steps of %u",
                     clv_sched_name(s->kind), shape->n_micro_batches, shape->n_accumulate);
   return CLV_OK;

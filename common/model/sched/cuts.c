@@ -64,7 +64,8 @@ static double transfer_seconds(const clv_sched_shape *shape, const clv_sched_cos
 typedef struct stage_bounds {
   /* time until the first micro-batch arrives at the stage */
   double arrival_bound[CLV_SCHED_STAGES];
-  /* time from the end of the stage's forward to the end of that micro-batch's last gradient */
+  /* time from the end of a micro-batch's forward at the stage to the end of the last gradient of
+   * this micro-batch at any stage */
   double after_forward_bound[CLV_SCHED_STAGES];
   /* time from the end of the stage's last backward to the end of the round */
   double after_backward_bound[CLV_SCHED_STAGES];

@@ -29,7 +29,7 @@ struct clv_weights_folder {
   char *label;
   int dir_fd; /* descriptor of the folder; AT_FDCWD: the caller gave the path of a single file */
   clv_weights_guard guard;
-  bool has_index, is_single_file;
+  bool has_index_file, is_single_file;
   clv_weights_index index; /* index of the tensors; for a single file, made from its header */
   part *file_parts;        /* [index.n_files] */
 };
@@ -53,8 +53,8 @@ void clv_weights_folder_closep(clv_weights_folder **f) {
 }
 
 const char *clv_weights_folder_file_name(const clv_weights_folder *f, size_t i) {
-  if (f->has_index && i == 0) return CLV_INDEX_NAME;
-  i -= f->has_index;
+  if (f->has_index_file && i == 0) return CLV_INDEX_NAME;
+  i -= f->has_index_file;
   return i < f->index.n_files ? f->index.file_names[i] : NULL;
 }
 
@@ -117,7 +117,7 @@ static clv_code make_file_parts(clv_weights_folder *f, clv_err *err) {
 
 static clv_code open_index(clv_weights_folder *f, clv_weights_fd *fd, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  f->has_index = true;
+  f->has_index_file = true;
   if (f->guard.check_file) CLV_TRY(f->guard.check_file(f->guard.user, CLV_INDEX_NAME, fd->fd, err));
   CLV_TRY(clv_weights_fd_read_all(fd, CLV_WEIGHTS_MAX_HEADER, &text, err));
   CLV_TRY(clv_weights_index_parse(text.data, text.len, fd->label, &f->index, err));
@@ -230,8 +230,9 @@ clv_code clv_weights_folder_match_tensors(const clv_weights_folder *f, const clv
   return check_no_tensor_shared(f, want, ret_found, n, err);
 }
 
-clv_code clv_weights_folder_add_unmatched(const clv_weights_folder *f, const clv_weights_want *want,
-                                          size_t n, clv_bytes *out, size_t *ret_n, clv_err *err) {
+clv_code clv_weights_folder_list_unmatched(const clv_weights_folder *f,
+                                           const clv_weights_want *want, size_t n, clv_bytes *out,
+                                           size_t *ret_n, clv_err *err) {
   CLV_AUTO(clv_name_list_clear) clv_name_list left = {.max_quoted = LISTED_LEFT};
   CLV_AUTO(clv_freep) bool *used = NULL;
   CLV_TRY(clv_alloc(f->index.n, sizeof *used, &used, err));

@@ -185,9 +185,9 @@ clv_code clv_weights_folder_match_tensors(const clv_weights_folder *f, const clv
 
 /* Appends the names of the folder's tensors that match none of want[n] and are not derived
  * (clv_weights_is_derived): "'a', 'b' and 4 more". *ret_n: their number. */
-clv_code clv_weights_folder_add_unmatched(const clv_weights_folder *f, const clv_weights_want *want,
-                                          size_t n, clv_bytes *out, size_t *ret_n,
-                                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_folder_list_unmatched(const clv_weights_folder *f,
+                                           const clv_weights_want *want, size_t n, clv_bytes *out,
+                                           size_t *ret_n, clv_err *err) CLV_USE_RESULT;
 
 /* Opens the file of tensor i, and checks that the tensor can be read as `want`: the shapes are
  * equal except for leading extents of 1, and the type can be converted. */

@@ -187,8 +187,10 @@ void clv_share_refund_time(clv_share *s, uint64_t ns);
 void clv_share_stop(clv_share *s);
 
 typedef struct clv_share_counts {
-  /* wall time up to now, including the current wait or slice, without refunds */
-  uint64_t waited_ns, computed_ns, n_slices;
+  /* wall times up to now, including the current wait or slice; computed_ns excludes refunded time
+   * (clv_share_refund_time) */
+  uint64_t waited_ns, computed_ns;
+  uint64_t n_slices; /* slices started so far */
 } clv_share_counts;
 void clv_share_get_counts(clv_share *s, clv_share_counts *ret);
 

@@ -23,8 +23,9 @@ enum { UNREAD_LEAKS_PER_S = 64 << 10 };
 enum { DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE };
 enum { CONTINUATION = 9, END_HEADERS = 4 };
 
-/* Limits of the buckets. An honest client has at most 128 requests in flight, pieces below 1 KiB of
- * messages that wait to be read, and a few other frames a second. */
+/* Limits of the buckets. An honest client has at most 128 requests in flight. Its DATA frames below
+ * 1 KiB count only until gRPC has delivered their message. It sends only a few other frames a
+ * second. */
 static const struct {
   uint32_t bucket_limit, leaks_per_s;
   const char *excess_text;

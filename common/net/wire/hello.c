@@ -205,7 +205,9 @@ clv_code clv_wire_hello_request_encode(const clv_wire_hello_request *message, cl
 
 /* ---- versions ------------------------------------------------------------------------------- */
 
-bool clv_wire_protocol_has_acks(uint32_t protocol) { return protocol >= CLV_WIRE_PROTOCOL_ACKS; }
+bool clv_wire_protocol_has_acks(uint32_t protocol) {
+  return protocol >= CLV_WIRE_PROTOCOL_WITH_ACKS;
+}
 
 bool clv_wire_has_capability(const clv_wire_about *about, const char *capability) {
   for (uint32_t i = 0; i < about->n_capabilities; i++)

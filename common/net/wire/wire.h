@@ -26,8 +26,9 @@ extern "C" {
 
 enum {
   CLV_WIRE_PROTOCOL = 9,
-  CLV_WIRE_PROTOCOL_MIN = 8,      /* oldest protocol of a peer that is not refused */
-  CLV_WIRE_PROTOCOL_ACKS = 9,     /* first protocol whose links outlive their connections */
+  CLV_WIRE_PROTOCOL_MIN = 8, /* oldest protocol of a peer that is not refused */
+  /* first protocol with ACK frames, by which a link outlives its connections */
+  CLV_WIRE_PROTOCOL_WITH_ACKS = 9,
   CLV_WIRE_ID_BYTES = 16,         /* session ids and incarnations */
   CLV_WIRE_INLINE_MAX = 64 << 10, /* bytes of all tensors of a frame with inline tensors */
   /* the usual chunk; Limits.chunk_bytes is the largest accepted */

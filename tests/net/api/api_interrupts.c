@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests cleave_options.interrupted while a worker is stopped, and forks: api_interrupts
- * SESSION.yaml A B PID runs modules at the nodes A and B, and stops and continues the process PID,
- * which is A's worker.
+ * Tests cleave_options.interrupted while a worker is stopped, and that a forked child inherits no
+ * connections. Run as api_interrupts SESSION.yaml A B PID: A and B are the nodes of the modules.
+ * PID is the process of A's worker, which the test stops and continues.
  */
 #include <pthread.h>
 #include <stdatomic.h>

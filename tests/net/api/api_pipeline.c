@@ -137,7 +137,7 @@ static bool impossible_predecessor_is_refused(void) {
   net n, m;
   cleave_context c, other, evaluating;
   cleave_reference x, y, h, far, spent, loss, refused, eval_x, eval_h;
-  cleave_context_options evaluates = {.size = sizeof evaluates, .evaluation = true};
+  cleave_context_options eval_options = {.size = sizeof eval_options, .evaluation = true};
   float in[12] = {1, 2, 3};
   DO(make_network("wait", "master", &n));
   DO(make_network("wait not", "master", &m));
@@ -168,7 +168,7 @@ static bool impossible_predecessor_is_refused(void) {
                        &(cleave_call_options){.size = sizeof(cleave_call_options), .send_to = "w9"},
                        &refused, e),
       CLEAVE_NOT_FOUND, "'w9' is neither master nor a worker");
-  MUST(cleave_context_open(rt, &evaluates, &evaluating, e));
+  MUST(cleave_context_open(rt, &eval_options, &evaluating, e));
   DO(make_leaf(evaluating, in, 4, 3, false, &eval_x));
   MUST(cleave_call(rt, evaluating, n.a, &eval_x, 1, &eval_h, e));
   REFUSED(cleave_call_with(rt, evaluating, n.a, &eval_x, 1, CALL_AFTER(eval_h), &refused, e),

@@ -367,8 +367,8 @@ static void evaluation_loader_skips_augmentation(void **state) {
 
 static atomic_size_t n_failed_closes;
 
-/* Replaces close of the C library, or of a sanitizer: a descriptor that is closed twice may
- * meanwhile belong to another thread. */
+/* Replaces close() of the C library, or of a sanitizer, and counts failed calls. A descriptor must
+ * not be closed twice, because its number may meanwhile belong to a file of another thread. */
 int close(int fd) {
   static int (*_Atomic next)(int);
   if (!next) next = (int (*)(int))(uintptr_t)dlsym(RTLD_NEXT, "close");

@@ -198,11 +198,11 @@ static void digests_do_not_depend_on_pieces(void **state) {
 /* ---- public rows ----------------------------------------------------------------------------- */
 
 static bool is_public_transform(const float *v, size_t rows, size_t columns) {
-  CLV_AUTO(clv_row_forms_freep) clv_row_forms *f = NULL;
-  assert_int_equal(clv_row_forms_new(rows, columns, &f, NULL), CLV_OK);
+  CLV_AUTO(clv_public_row_test_freep) clv_public_row_test *t = NULL;
+  assert_int_equal(clv_public_row_test_new(rows, columns, &t, NULL), CLV_OK);
   for (size_t at = 0; at < rows * columns; at += 1000)
-    clv_row_forms_add(f, v + at, CLV_MIN((size_t)1000, rows * columns - at));
-  return clv_row_forms_are_public(f);
+    clv_public_row_test_add(t, v + at, CLV_MIN((size_t)1000, rows * columns - at));
+  return clv_public_row_test_is_passed(t);
 }
 
 static double get_walsh(size_t n, size_t i, size_t j) {

@@ -280,7 +280,7 @@ static void send_every_frame(engine *w, uint64_t c) {
 
 /* Sends an END_CONTEXT that retains the call 12 = f(50). Leaf 50 arrives after all other frames, or
  * the context is aborted. */
-static void run_retaining_ends(engine *w, uint64_t c) {
+static void run_retaining_context_ends(engine *w, uint64_t c) {
   for (int given_up = 0; given_up < 2; given_up++, c++) {
     send_call(w, c, 12, 50);
     keep_value(w, c, 12);
@@ -293,7 +293,7 @@ static void run_retaining_ends(engine *w, uint64_t c) {
 
 /* Sends an END_CONTEXT with a step in the middle of a pass, which is refused. Calls 12 and 13 wait
  * for the backward of 11, whose gradient never arrives. In the second context 13 is kept. */
-static void run_refused_ends(engine *w, uint64_t c) {
+static void run_refused_context_ends(engine *w, uint64_t c) {
   for (int kept = 0; kept < 2; kept++, c++) {
     send_call(w, c, 11, 0);
     send_call_after(w, c, 12, 11);
@@ -321,8 +321,8 @@ static void run_context_events(engine *w) {
   }
   send_call(w, 4, 11, 0);
   send_abort(w, 4);
-  run_retaining_ends(w, 5);
-  run_refused_ends(w, 20);
+  run_retaining_context_ends(w, 5);
+  run_refused_context_ends(w, 20);
   assert_int_equal(w->contexts->n_open, 0); /* no context is left open */
 }
 

@@ -301,8 +301,10 @@ static void close_trial(trial *t) {
   free(t->initial_block);
 }
 
-/* Asserts that the network in stages of these ranges computes the bits of the whole one. */
-static void check_cuts(const trial *t, const char *const *ranges, int n, bool has_own_weights) {
+/* Asserts that the network in stages of these ranges computes the bits of the whole one.
+ * inits_each_part: each stage initialises its weights; else they are copied from the whole
+ * network. */
+static void check_cuts(const trial *t, const char *const *ranges, int n, bool inits_each_part) {
   clv_session_config *c = make_session(archs[t->arch].arch, ", classes: 10", ranges, n);
   uint32_t first[MAX_STAGES], last[MAX_STAGES];
   part parts[MAX_STAGES] = {{0}};
@@ -310,7 +312,7 @@ static void check_cuts(const trial *t, const char *const *ranges, int n, bool ha
   assert_ok(clv_model_make_graph(c, &t->in, &g, first, last, err));
   for (int i = 0; i < n; i++) {
     open_part(&parts[i], g, first[i], last[i]);
-    if (has_own_weights)
+    if (inits_each_part)
       init_part(&parts[i]);
     else
       copy_weights(&parts[i], &t->whole_network, t->initial_block);
@@ -323,7 +325,7 @@ static void check_cuts(const trial *t, const char *const *ranges, int n, bool ha
 }
 
 /* Checks stages that end at every step-th block end, from `from` on, and one stage for the rest. */
-static void check_cuts_at_ends(const trial *t, int from, int step, bool has_own_weights) {
+static void check_cuts_at_ends(const trial *t, int from, int step, bool inits_each_part) {
   char ends[MAX_STAGES][32], texts[MAX_STAGES][96];
   const char *ranges[MAX_STAGES] = {NULL}, *begin = "conv1";
   int n = list_block_ends(t->arch, ends), stages = 0;
@@ -334,7 +336,7 @@ static void check_cuts_at_ends(const trial *t, int from, int step, bool has_own_
     if (i >= n) break;
     begin = get_next_layer(t->arch, ends[i]);
   }
-  check_cuts(t, ranges, stages, has_own_weights);
+  check_cuts(t, ranges, stages, inits_each_part);
 }
 
 /* Makes long stages, in three sessions, so that each boundary is the end of a stage in one of them.

@@ -50,7 +50,7 @@ static void use_list(void) {
   assert_null(crl);
 }
 
-/* ---- lists of certs revoke ------------------------------------------------------------------- */
+/* ---- lists that `certs revoke` writes -------------------------------------------------------- */
 
 static void revoked_certificates_accumulate_in_the_list(void **state) {
   (void)state;
@@ -91,7 +91,7 @@ static void show_marks_revoked_certificates(void **state) {
   clv_bytes_done(&out);
 }
 
-/* ---- lists by hand --------------------------------------------------------------------------- */
+/* ---- lists that the test makes --------------------------------------------------------------- */
 
 typedef struct forged {
   int valid_from_s, valid_until_s;
