@@ -77,6 +77,8 @@ CLV_OP_ROW(focal) = {
     .doc =
         "mean over counted places of (1 - p)^exponent (-log p), p the softmax of x at the target "
         "(Lin et al., 2017; classes are the last dimension; torch has none)",
+    .torch_module = "",
+    .no_torch_module = "PyTorch has no focal loss; torchvision has one of sigmoids",
     .n_in = 2,
     .attrs = {{.key = CLV_ATTR_EXPONENT, .default_value = 2, .low = 0, .high = 100},
               {.key = CLV_ATTR_IGNORE_INDEX,

@@ -141,6 +141,7 @@ double clv_run_score_value(const clv_run *r, const clv_step_result *e, clv_best_
 }
 
 void clv_run_scores_free(clv_run_scores *s) {
+  if (!s) return;
   clv_bytes_done(&s->json);
   clv_bytes_done(&s->curves);
 }
