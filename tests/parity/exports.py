@@ -8,7 +8,8 @@ exports` runs it; with names only these.
     refused NAME: every reason
 
 In f64 the distance of each tensor is at most 1e-5. In f32 outputs and gradients are at most twice
-as far from PyTorch's in f64 as PyTorch's in f32 are, or `chaotic`. Networks that the reference
+as far from PyTorch's in f64 as PyTorch's in f32 are, or as PyTorch's in f64 of inputs that are
+rounded ten times more coarsely than f32; or they are `chaotic`. Networks that the reference
 takes minutes for are compared in f32 alone. Dropout is 0 for the numbers, not for the export.
 """
 import argparse
@@ -35,7 +36,8 @@ from load_checkpoint import DTYPES, read_safetensors
 # half of them where a record has more than LARGE values.
 # FLOOR: a few units in the last place, where PyTorch's own distance is less than that by chance.
 # CHAOS: PyTorch in f32 is so far from itself in f64 that a ratio says nothing.
-LIMIT, TIMES, FLOOR, CHAOS, NARROW, WIDE, LARGE, GOAL = 1e-5, 2.0, 3e-7, 1e-3, 2, 8, 100_000, 0.9
+# COARSE: ten roundings of f32, relative.
+LIMIT, TIMES, FLOOR, CHAOS, COARSE, NARROW, WIDE, LARGE, GOAL = 1e-5, 2.0, 3e-7, 1e-3, 6e-7, 2, 8, 100_000, 0.9
 DTYPES["F64"] = "<f8"
 exporter.TYPES["float64"] = "F64"
 
@@ -133,11 +135,13 @@ def in_f32(program, folder, net, t, inputs, output):
     given, said = records(net, inputs, WIDE // 2 if large else WIDE), []
     y, grads, _, dy = in_torch(net, given, output, None, torch.float64)
     y32, grads32, _, _ = in_torch(net, given, output, dy, torch.float32)
+    beside = {n: x * (1 + COARSE * torch.randn_like(x)) if x.is_floating_point() else x for n, x in given.items()}
+    y_beside, grads_beside, _, _ = in_torch(net, beside, output, dy, torch.float64)
     ours = in_cleave(program, folder, net, t, given, dy, torch.float32)
     mine, names = joined(net, t, ours), list(grads)
     assert mine.keys() == grads.keys(), f"gradients of other parameters: {sorted(mine.keys() ^ grads.keys())[:4]}"
-    for what, a, b, c in (("output", ours["y"], y32, y), ("gradients", *(together(g, names) for g in (mine, grads32, grads)))):
-        own = max(apart(b, c), FLOOR)
+    for what, a, b, c, d in (("output", ours["y"], y32, y, y_beside), ("gradients", *(together(g, names) for g in (mine, grads32, grads, grads_beside)))):
+        own = max(apart(b, c), apart(d, c), FLOOR)
         times = apart(a, c) / own
         said.append(f"{what} {times:.2f}" if own < CHAOS else f"{what} chaotic")
         assert times <= TIMES or own >= CHAOS, f"{what} in f32: {times:.2f} times PyTorch's own distance {own:.1e} from f64"
