@@ -493,7 +493,7 @@ typedef struct clv_extent {
   size_t at, n;
 } clv_extent;
 
-enum { CLV_KERNELS_ABI = 13 };
+enum { CLV_KERNELS_ABI = 14 };
 
 typedef struct clv_backend clv_backend;
 
