@@ -32,6 +32,7 @@ def main():
     p.add_argument("--env", default=os.path.join(ROOT, "build/python-env"))
     p.add_argument("names", nargs="*")
     a = p.parse_args()
+    a.env = os.path.abspath(a.env)  # mypy runs in another folder
     wrong = None if pypi.works(a.env, *PACKAGES) else pypi.install(a.env, *PACKAGES, sources=(CPU, []))
     if wrong:
         sys.exit(f"everything.py: {wrong}")
