@@ -287,7 +287,7 @@ of("master/tokens/chars.c", TOKENS,
    punctuation_is_that_of_a_newer_unicode=("bool clv_char_is_punctuation(", "if (c == 0x166d) return true;", "if (c == 0x166d) return false;"),
    a_normalizer_may_fill_the_memory=("clv_code clv_codepoints_add(", "if (p->most && p->n == p->most)", "if (p->most && p->n == p->most && p->n > 5000)"))
 of("master/tokens/file_keys.c", TOKENS,
-   any_pattern_is_taken=("static clv_code read_choice(", "if (clv_token_file_is_text(f, k->names[*ret]))", "if (k->names[*ret])"),
+   any_pattern_is_taken=("static clv_code read_choice(", "if (clv_token_file_text_equals(f, k->names[*ret]))", "if (k->names[*ret])"),
    keys_of_a_tokenizer_are_skipped=("clv_code clv_token_file_read_keys(", "? refuse_key(f, what, at, err)", "? clv_json_skip(&f->j, err)"),
    keys_of_a_tokenizer_may_be_missing=("clv_code clv_token_file_read_keys(", "if (!keys[i].is_optional &&", "if (i > MAX_KEYS && !keys[i].is_optional &&"))
 of("master/tokens/normalizer.c", TOKENS,
@@ -298,7 +298,7 @@ of("master/tokens/charsmap.c", TOKENS,
 of("master/tokens/pre_tokenizer.c", TOKENS,
    each_piece_has_a_metaspace=("static clv_code put_metaspaces(", "s->choice == PREPEND_FIRST && piece.is_first", "s->choice == PREPEND_FIRST"),
    matches_join_matches=("static bool joins(", "return is_match && !p->is_match;", "return is_match;"),
-   bytes_may_be_cut_again=("static clv_code read_step(", "if (clv_pre_tokenizer_has_bytes(t))", "if (false)"))
+   bytes_may_be_cut_again=("static clv_code read_step(", "if (clv_pre_tokenizer_is_byte_level(t))", "if (false)"))
 of("master/tokens/added_tokens.c", TOKENS,
    an_added_token_is_part_of_a_word=("bool clv_added_token_find(", "if (e->flags & CLV_ADDED_SINGLE_WORD &&", "if (e->flags & 128 &&"))
 of("master/tokens/added_tokens.c", TOKENS,

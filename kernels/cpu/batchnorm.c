@@ -118,7 +118,8 @@ static norm_piece make_piece(const norm_job *j, size_t block, size_t image, size
   return (norm_piece){block, at, n * j->b, rows, {0}};
 }
 
-/* State of a walk over the pieces of blocks begin to end - 1: blocks in the inner loop. */
+/* State of an iteration over the norm_pieces of blocks begin..end-1. image, position, block: the
+ * next piece. The block advances first, then the position, then the image. */
 typedef struct norm_walk {
   size_t begin, end, image, position, block;
 } norm_walk;

@@ -187,8 +187,8 @@ static clv_norm_affine backward_affine(const group_job *j, size_t n, size_t bloc
   return f;
 }
 
-CPU_INLINE void group_back_of(const float *x, const float *dy, size_t n, size_t b,
-                              const clv_norm_affine *given, float *dx) {
+CPU_INLINE void backward_group(const float *x, const float *dy, size_t n, size_t b,
+                               const clv_norm_affine *given, float *dx) {
   clv_norm_affine v = *given;
   CPU_INDEPENDENT
   for (size_t i = 0; i < n; i += b) CPU_INDEPENDENT
@@ -199,11 +199,11 @@ CPU_INLINE void group_back_of(const float *x, const float *dy, size_t n, size_t 
 CPU_INLINE void group_back_body(const float *x, const float *dy, size_t n, size_t b,
                                 const clv_norm_affine *v, float *dx) {
   if (b == 16)
-    group_back_of(x, dy, n, 16, v, dx);
+    backward_group(x, dy, n, 16, v, dx);
   else if (b == 8)
-    group_back_of(x, dy, n, 8, v, dx);
+    backward_group(x, dy, n, 8, v, dx);
   else
-    group_back_of(x, dy, n, 1, v, dx);
+    backward_group(x, dy, n, 1, v, dx);
 }
 
 CPU_CLONES(group_back,

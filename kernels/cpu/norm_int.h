@@ -26,7 +26,7 @@ void clv_cpu_norm_add_moments(const float *x, size_t n, size_t b, const double *
                               clv_norm_sums *sums);
 
 /* Coefficients in the formulas of clv_cpu_norm_apply and clv_cpu_norm_backward, one of each for
- * each channel of a block. (group_back_of has another formula with the same names.) */
+ * each channel of a block. (backward_group has another formula with the same names.) */
 typedef struct clv_norm_affine {
   float mean[NORM_BLOCK], scale[NORM_BLOCK], shift[NORM_BLOCK];
   float offset[NORM_BLOCK], slope[NORM_BLOCK]; /* read only by clv_cpu_norm_backward */

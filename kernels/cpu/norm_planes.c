@@ -139,8 +139,8 @@ void clv_cpu_norm_add_gradients(const clv_norm_plane *p, const clv_norm_lanes *v
 
 /* Computes clv_cpu_norm_apply for one block size. Uses a local copy of the coefficients, so
  * that the compiler knows that no store changes them. */
-CPU_INLINE void apply_of(const float *x, const float *other, size_t n, size_t b,
-                         const clv_norm_affine *given, float *y, bool adds, bool relu) {
+CPU_INLINE void apply_affine(const float *x, const float *other, size_t n, size_t b,
+                             const clv_norm_affine *given, float *y, bool adds, bool relu) {
   clv_norm_affine v = *given;
   CPU_INDEPENDENT
   for (size_t i = 0; i < n; i += b) CPU_INDEPENDENT
@@ -153,9 +153,9 @@ CPU_INLINE void apply_of(const float *x, const float *other, size_t n, size_t b,
 
 CPU_INLINE void apply_body(const float *x, const float *other, size_t n, size_t b,
                            const clv_norm_affine *v, bool relu, float *y) {
-#define APPLY(b) apply_of(x, other, n, b, v, y, false, false)
-#define APPLY_RELU(b) apply_of(x, other, n, b, v, y, false, true)
-#define APPLY_ADD_RELU(b) apply_of(x, other, n, b, v, y, true, true)
+#define APPLY(b) apply_affine(x, other, n, b, v, y, false, false)
+#define APPLY_RELU(b) apply_affine(x, other, n, b, v, y, false, true)
+#define APPLY_ADD_RELU(b) apply_affine(x, other, n, b, v, y, true, true)
   if (!relu)
     FOR_BLOCK(b, APPLY);
   else if (!other)
@@ -164,8 +164,8 @@ CPU_INLINE void apply_body(const float *x, const float *other, size_t n, size_t 
     FOR_BLOCK(b, APPLY_ADD_RELU);
 }
 
-CPU_INLINE void back_of(const clv_norm_plane *plane, size_t b, clv_norm_gate gate,
-                        const clv_norm_affine *affine, float *dx) {
+CPU_INLINE void backward_plane(const clv_norm_plane *plane, size_t b, clv_norm_gate gate,
+                               const clv_norm_affine *affine, float *dx) {
   clv_norm_affine v = *affine;
   clv_norm_plane p = *plane;
   CPU_INDEPENDENT
@@ -179,9 +179,9 @@ CPU_INLINE void back_of(const clv_norm_plane *plane, size_t b, clv_norm_gate gat
 }
 
 CPU_INLINE void back_body(const clv_norm_plane *p, const clv_norm_affine *v, float *dx) {
-#define BACK_OPEN(b) back_of(p, b, NORM_OPEN, v, dx)
-#define BACK_BY_X(b) back_of(p, b, NORM_BY_X, v, dx)
-#define BACK_BY_Y(b) back_of(p, b, NORM_BY_Y, v, dx)
+#define BACK_OPEN(b) backward_plane(p, b, NORM_OPEN, v, dx)
+#define BACK_BY_X(b) backward_plane(p, b, NORM_BY_X, v, dx)
+#define BACK_BY_Y(b) backward_plane(p, b, NORM_BY_Y, v, dx)
   if (p->gate == NORM_OPEN)
     FOR_BLOCK(p->b, BACK_OPEN);
   else if (p->gate == NORM_BY_X)

@@ -54,9 +54,9 @@ void clv_cpu_pairs_multiply(int threads, const cpu_pairs_product *p);
  * PAIRS_WIDE values along the sum. */
 enum { PAIRS_SIDE = 16, PAIRS_WIDE = 32, PAIRS_TILE = PAIRS_SIDE * PAIRS_WIDE, PAIRS_BLOCK = 32 };
 
-/* Arguments of one block of 32 x 32 sums. The sums start with the values at `init`, whose rows are
- * `init_stride` floats apart (0: all rows start with the same row), and are stored in c. Each
- * factor is two strips of `tiles` tiles, a_strip and b_strip values apart. */
+/* Arguments of one block of 32 x 32 sums. The sums start with the values at initial_sums, whose
+ * rows are initial_row_stride floats apart (0: all rows start with the same row), and are stored in
+ * c. Each factor is two strips of n_tiles tiles, a_strip and b_strip values apart. */
 typedef struct cpu_pairs_block {
   const uint16_t *a, *b;
   size_t a_strip, b_strip, n_tiles;

@@ -22,7 +22,7 @@ typedef struct resample_job {
   const float *x;
   float *y;
   cpu_planes planes;
-  int64_t from[2], to[2]; /* images of source and target */
+  int64_t from[2], to[2]; /* height and width of the source and of the target */
   source_table table[2];
 } resample_job;
 

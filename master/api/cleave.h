@@ -189,7 +189,8 @@ typedef enum cleave_sending_kind {
   CLEAVE_SENDING_GRADIENT = 3, /* the gradient of a module's output, computed, given or
                                   relayed here; or that of a parameter, which the program writes */
   CLEAVE_SENDING_WEIGHTS = 4,  /* parameters, buffers or optimiser state of a module */
-  CLEAVE_SENDING_FAILURE = 5,  /* a failure, without a tensor: its code and its place */
+  /* a failure, without a tensor: its code and the module or step where it was detected */
+  CLEAVE_SENDING_FAILURE = 5,
   CLEAVE_SENDING_CACHED = 6, /* cleave-master only: rows of a module's output that the worker caches
                                   on its disk, or (input 1) the numbers of such rows */
 } cleave_sending_kind;

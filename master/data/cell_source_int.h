@@ -73,9 +73,10 @@ struct clv_cell_source {
   bool has_ended_early; /* an error after which no record can be read */
   size_t n_records;     /* records begun */
   size_t n_cells;       /* cells of the record that were read */
-  size_t line, at;      /* CSV, JSON: line before the cell, and offset of the cell in the record */
-  size_t key_at;        /* JSON: offset of the cell's key */
-  clv_bytes text;       /* text of the cell */
+  /* CSV, JSON: number of lines before the cell, and offset of the cell in the record */
+  size_t line, at;
+  size_t key_at;  /* JSON: offset of the cell's key */
+  clv_bytes text; /* text of the cell */
   clv_record_lines *lines;
   clv_csv csv, begin; /* CSV: the rest of the record; its begin */
   clv_json json;      /* JSON: the rest of the record */

@@ -160,10 +160,10 @@ typedef enum clv_split_key {
   CLV_KEY_IS_SET,   /* its set, one of clv_dataset_options.set_values */
 } clv_split_key;
 typedef enum clv_set { CLV_SET_TRAINING, CLV_SET_VALIDATION, CLV_SET_TEST, CLV_SETS } clv_set;
-typedef struct clv_set_names {
+typedef struct clv_set_values {
   const char *const *items; /* [n] */
   size_t n;
-} clv_set_names;
+} clv_set_values;
 
 /* The most inputs that a record can have. */
 enum { CLV_DATA_MAX_INPUTS = 8 };
@@ -188,9 +188,9 @@ typedef struct clv_dataset_options {
   /* read the groups for CLV_SPLIT_GROUPS. A group is a file of documents, a folder of images below
    * the class, or all records with the same text.group */
   bool reads_groups;
-  const char *group_path;             /* arrays: path of a file with an integer per record */
-  clv_split_key split_key;            /* tables */
-  clv_set_names set_values[CLV_SETS]; /* CLV_KEY_IS_SET: values of the column for each set */
+  const char *group_path;              /* arrays: path of a file with an integer per record */
+  clv_split_key split_key;             /* tables */
+  clv_set_values set_values[CLV_SETS]; /* CLV_KEY_IS_SET: values of the column for each set */
   unsigned kept_sets; /* CLV_KEY_IS_SET: set of 1 << clv_set to keep; 0: all. Groups are then read
                        * with skips_labels, too */
   /* factor of all values; 0: u8 is divided by 255 (ToTensor), others are not scaled */

@@ -20,7 +20,8 @@ static void widen(range *r, double v) {
 }
 
 /* Finds the ranges of both axes. Returns false if no curve has a point. */
-static bool find_ranges(const page_curve *curves, size_t n, bool is_unit, range *x, range *y) {
+static bool find_ranges(const page_curve *curves, size_t n, bool has_unit_axes, range *x,
+                        range *y) {
   *x = *y = (range){INFINITY, -INFINITY};
   for (size_t k = 0; k < n; k++)
     for (size_t i = 0; i < curves[k].points->n; i++) {
@@ -28,7 +29,7 @@ static bool find_ranges(const page_curve *curves, size_t n, bool is_unit, range 
       widen(y, curves[k].points->y[i]);
     }
   if (!(x->low <= x->high)) return false;
-  if (is_unit) *x = *y = (range){0, 1};
+  if (has_unit_axes) *x = *y = (range){0, 1};
   if (x->high <= x->low) x->high = x->low + 1;
   if (y->high <= y->low) *y = (range){y->low - 0.5, y->high + 0.5};
   return true;
@@ -41,12 +42,13 @@ static double place_y(const range *r, double v) {
   return HEIGHT - BOTTOM - (v - r->low) / (r->high - r->low) * (HEIGHT - TOP - BOTTOM);
 }
 
-/* Steps have whole numbers at their ticks. */
+/* Appends the grid lines, tick labels and x name of a chart. Unless has_unit_axes, x counts steps,
+ * so its tick labels are rounded to whole numbers. */
 static void put_axes(clv_bytes *out, const range *x, const range *y, const char *x_name,
-                     bool is_unit) {
+                     bool has_unit_axes) {
   for (int i = 0; i <= TICKS; i++) {
     double vx = x->low + (x->high - x->low) * i / TICKS;
-    if (!is_unit) vx = floor(vx + 0.5);
+    if (!has_unit_axes) vx = floor(vx + 0.5);
     double vy = y->low + (y->high - y->low) * i / TICKS, at = place_y(y, vy);
     clv_bytes_printf(out, "<line class=\"g\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/>", LEFT,
                      WIDTH - RIGHT, at, at);
@@ -73,17 +75,17 @@ static void put_curve(clv_bytes *out, const page_curve *c, const range *x, const
 }
 
 void page_put_chart(clv_bytes *out, const char *title, const char *x_name, const page_curve *curves,
-                    size_t n, bool is_unit) {
+                    size_t n, bool has_unit_axes) {
   range x, y;
-  if (!find_ranges(curves, n, is_unit, &x, &y)) return;
+  if (!find_ranges(curves, n, has_unit_axes, &x, &y)) return;
   clv_bytes_puts(out, "<figure><figcaption>");
   page_put(out, title);
   clv_bytes_puts(out, "</figcaption>");
   clv_bytes_printf(out, "<svg viewBox=\"0 0 %d %d\" role=\"img\"><title>", WIDTH, HEIGHT);
   page_put(out, title);
   clv_bytes_puts(out, "</title>");
-  put_axes(out, &x, &y, x_name, is_unit);
-  if (is_unit)
+  put_axes(out, &x, &y, x_name, has_unit_axes);
+  if (has_unit_axes)
     clv_bytes_printf(out, "<line class=\"d\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>",
                      place_x(&x, 0), place_y(&y, 0), place_x(&x, 1), place_y(&y, 1));
   for (size_t i = 0; i < n; i++) put_curve(out, &curves[i], &x, &y);

@@ -96,22 +96,23 @@ static void format_time(uint64_t ms, char text[32]) {
 
 /* Appends a value, with its interval if an evaluation of that run has one. */
 static void put_value_cell(clv_bytes *out, const page_run *r, const char *name) {
-  const page_value *v = page_find_value(&r->test, name);
-  const page_value *i = page_find_value(&r->intervals, name);
+  const page_value *v = page_find_value(&r->test_scores, name);
+  const page_value *i = page_find_value(&r->interval_scores, name);
   clv_bytes_puts(out, "<td class=\"n\">");
   page_put_number(out, v ? v->value : (double)NAN);
   if (i && !isnan(i->low)) {
     clv_bytes_puts(out, "<br><small>");
     page_put_number(out, i->value);
     clv_bytes_printf(out, " (%.4g to %.4g), step %lld</small>", i->low, i->high,
-                     (long long)r->intervals.step);
+                     (long long)r->interval_scores.step);
   }
   clv_bytes_puts(out, "</td>");
 }
 
-/* Returns the scores that name the values of a run: of its test, else of `eval --intervals`. */
+/* Returns the scores whose names become the columns of the table: those of the run's test, or those
+ * of `eval --intervals` if the run has not tested. */
 static const page_scores *named_scores(const page_run *r) {
-  return r->test.is_set ? &r->test : &r->intervals;
+  return r->test_scores.is_set ? &r->test_scores : &r->interval_scores;
 }
 
 static void put_scores(clv_bytes *out, const page_run *runs, size_t n) {
@@ -228,7 +229,7 @@ static clv_code put_calibration(clv_bytes *out, const page_scores *s, clv_err *e
   return CLV_OK;
 }
 
-static void put_worst(clv_bytes *out, const page_run *r) {
+static void put_worst_records(clv_bytes *out, const page_run *r) {
   if (!r->n_worst) return;
   put_heading(out, "Test records with the largest losses");
   clv_bytes_puts(out, "<div class=\"wide\"><table><tr><th>record</th><th>loss</th></tr>\n");
@@ -371,7 +372,7 @@ static clv_code put_run(clv_bytes *out, const page_run *r, clv_err *err) {
   put_confusion(out, s);
   put_roc(out, s);
   CLV_TRY(put_calibration(out, s, err));
-  put_worst(out, r);
+  put_worst_records(out, r);
   put_time(out, r);
   put_egress(out, r);
   put_attempts(out, &r->record);

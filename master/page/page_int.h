@@ -21,7 +21,8 @@ enum {
   PAGE_MAX_WORST = 64
 };
 
-/* Points of a curve. `skip`: of so many points one is kept. */
+/* Points of a curve, thinned out: one of every `skip` points is kept. n: points kept; seen: finite
+ * points added. */
 typedef struct page_series {
   double x[PAGE_MAX_POINTS], y[PAGE_MAX_POINTS];
   size_t n, seen, skip;
@@ -48,14 +49,16 @@ typedef struct page_scores {
   size_t n_classes;
   double *confusion; /* [n_confusion][n_confusion] or NULL */
   size_t n_confusion;
-  double bins[PAGE_MAX_BINS][3]; /* [n_bins] places, mean probability, share that was right */
+  /* [n_bins] calibration bins: number of labelled positions, mean probability, share of right
+   * answers */
+  double bins[PAGE_MAX_BINS][3];
   size_t n_bins;
 } page_scores;
 
-typedef struct page_worst {
+typedef struct page_worst_record {
   char *id;
   double loss;
-} page_worst;
+} page_worst_record;
 
 typedef struct page_run {
   const char *folder;
@@ -63,8 +66,8 @@ typedef struct page_run {
   clv_egress_summary egress;
   bool has_egress;
   page_series train_loss, validation_loss, validation_accuracy;
-  page_scores test, intervals;
-  page_worst worst[PAGE_MAX_WORST];
+  page_scores test_scores, interval_scores;
+  page_worst_record worst[PAGE_MAX_WORST];
   size_t n_worst;
   uint64_t n_steps, n_pace;                   /* lines of metrics.jsonl and of pace.jsonl */
   double wait_share, up, down, samples_per_s; /* sums over the steps of pace.jsonl */
@@ -100,9 +103,9 @@ typedef struct page_curve {
   int color; /* number of the colour, from 0 */
 } page_curve;
 
-/* Appends a chart of n curves with a legend. is_unit: both axes are from 0 to 1. */
+/* Appends a chart of n curves with a legend. has_unit_axes: both axes are from 0 to 1. */
 void page_put_chart(clv_bytes *out, const char *title, const char *x_name, const page_curve *curves,
-                    size_t n, bool is_unit);
+                    size_t n, bool has_unit_axes);
 
 /* Appends the page. */
 clv_code page_put_all(const page_run *runs, size_t n, clv_bytes *out, clv_err *err) CLV_USE_RESULT;

@@ -12,11 +12,12 @@
 #include "common/model/config/config.h"
 #include "master/page/page_int.h"
 
-enum { MAX_LINE = 16 << 20, MAX_WORST = 1 << 20, MAX_SESSION = 1 << 20 };
+enum { MAX_LINE_BYTES = 16 << 20, MAX_WORST_BYTES = 1 << 20, MAX_SESSION_BYTES = 1 << 20 };
 
 /* ---- lines of steps -------------------------------------------------------------------------- */
 
-/* Reads one line of metrics.jsonl or pace.jsonl: the numbers at `keys` [n], NaN where they lack. */
+/* Reads one line of metrics.jsonl or pace.jsonl: the numbers at `keys` [n]; NaN for a key that the
+ * line does not have or whose value is null. */
 static clv_code read_step_line(clv_json *j, const char *const *keys, size_t n, double *ret,
                                clv_err *err) {
   bool more;
@@ -82,9 +83,9 @@ static clv_code read_lines(page_run *r, const char *name, line_reader *read, clv
   if (!f) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", path.data, strerror(errno));
   for (ssize_t n; (n = getline(&line, &capacity, f)) > 0; number++) {
     if (line[n - 1] != '\n') break;
-    if (n > MAX_LINE)
+    if (n > MAX_LINE_BYTES)
       return clv_fail(err, CLV_DATA_LOSS, "%s:%zu: the line has more than %d bytes", path.data,
-                      number + 1, MAX_LINE);
+                      number + 1, MAX_LINE_BYTES);
     clv_code code = read(r, path.data, line, (size_t)n - 1, number, err);
     if (code == CLV_INVALID && err) err->code = CLV_DATA_LOSS;
     if (code != CLV_OK) return code == CLV_INVALID ? CLV_DATA_LOSS : code;
@@ -111,7 +112,7 @@ static clv_code read_record(page_run *r, clv_err *err) {
 
 static clv_code read_worst_file(page_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
-  CLV_TRY(read_file(r, "worst_records.json", MAX_WORST, &path, &text, err));
+  CLV_TRY(read_file(r, "worst_records.json", MAX_WORST_BYTES, &path, &text, err));
   if (!text.len) return CLV_OK;
   clv_code code = page_read_worst(r, path.data, text.data, text.len, err);
   if (code == CLV_INVALID && err) err->code = CLV_DATA_LOSS;
@@ -127,8 +128,8 @@ static clv_code read_egress(page_run *r, clv_err *err) {
   return code == CLV_NOT_FOUND ? CLV_OK : code;
 }
 
-/* Reads the session as it ran. Leaves r->session empty if it cannot be read, as that of another
- * version. */
+/* Reads session.effective.yaml, the session as it ran. Leaves r->session empty if the file is
+ * missing or invalid, for example because another version wrote it. */
 static clv_code read_session(page_run *r, clv_err *err) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
@@ -152,8 +153,8 @@ clv_code page_read_run(page_run *r, clv_err *err) {
 void page_run_done(page_run *r) {
   clv_run_record_clear(&r->record);
   clv_egress_summary_done(&r->egress);
-  page_scores_done(&r->test);
-  page_scores_done(&r->intervals);
+  page_scores_done(&r->test_scores);
+  page_scores_done(&r->interval_scores);
   for (size_t i = 0; i < r->n_worst; i++) free(r->worst[i].id);
   clv_bytes_done(&r->session);
 }

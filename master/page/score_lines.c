@@ -138,7 +138,8 @@ static clv_code read_confusion(clv_json *j, page_scores *s, clv_err *err) {
       return clv_json_fail(j, j->at, err, "a confusion matrix of more than %zu rows", width);
     CLV_TRY(read_numbers(j, s->confusion + s->n_confusion * width, width, &n, err));
   }
-  if (s->n_confusion && s->n_confusion != width) s->n_confusion = 0; /* of other classes */
+  /* the matrix does not match the list of classes: drop it */
+  if (s->n_confusion && s->n_confusion != width) s->n_confusion = 0;
   return CLV_OK;
 }
 
@@ -256,7 +257,7 @@ clv_code page_read_evaluation(page_run *r, const char *label, const char *text, 
     page_series_add(&r->validation_accuracy, step, number_of(&l.scores, "accuracy"));
     return CLV_OK;
   }
-  page_scores *to = strcmp(l.event, "eval") == 0 ? &r->intervals : &r->test;
+  page_scores *to = strcmp(l.event, "eval") == 0 ? &r->interval_scores : &r->test_scores;
   page_scores_done(to);
   *to = l.scores;
   to->is_set = true;
@@ -266,7 +267,7 @@ clv_code page_read_evaluation(page_run *r, const char *label, const char *text, 
 
 /* ---- worst records --------------------------------------------------------------------------- */
 
-static clv_code read_worst_record(clv_json *j, page_worst *w, clv_err *err) {
+static clv_code read_worst_record(clv_json *j, page_worst_record *w, clv_err *err) {
   bool more;
   CLV_TRY(clv_json_open(j, CLV_JSON_OBJECT, err));
   for (size_t n = 0;; n++) {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Points of a curve. A curve of any length is kept in PAGE_MAX_POINTS points at most, which are as
- * far apart everywhere.
+ * A curve of any length is kept in at most PAGE_MAX_POINTS evenly spaced points.
  */
 #include <math.h>
 

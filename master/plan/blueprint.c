@@ -412,8 +412,7 @@ static clv_code check_dtype(const clv_session_config *c, clv_err *err) {
   return clv_session_fail_at(c, c->train.dtype_pos, err, "master: %s", reason.text);
 }
 
-/* Checks that processors can compute tf32, if the session file sets tf32 for a stage on a
- * processor. */
+/* Refuses tf32 for a stage on a CPU if the CPU backend cannot compute tf32. */
 static clv_code check_tf32(const clv_session_config *c, clv_err *err) {
   clv_err reason;
   for (size_t i = 0; i < c->n_stages; i++) {

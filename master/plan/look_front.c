@@ -528,7 +528,9 @@ static clv_code run_exchanged_tokens(look_tensors *f, uint32_t input, size_t n_t
   return code;
 }
 
-/* Reads tokens of records with exchanged tokens. Call it last, because it replaces f->values. */
+/* Runs the token reader on records whose tokens run_exchanged_tokens has replaced by tokens of
+ * other records. Stores the result in *ret if it is worse or if either of the two readers did not
+ * run. Call it last, because it replaces f->values. */
 static void read_exchanged_tokens(look_tensors *f, clv_look_result *ret) {
   size_t n_tokens, values_per_token;
   uint32_t input;

@@ -389,8 +389,9 @@ static clv_code read_columns(look_gradients *h, clv_look_gradients *g, clv_look_
   return clv_look_labels(g, ret, err);
 }
 
-/* Reads numeric labels. Of one-hot labels it reads the class, of others the column that can be read
- * best. */
+/* Runs the label reader on the gradients of numeric labels. One-hot labels are read as classes, and
+ * also by column if the loss has an accuracy; other labels by column only. *ret: the result with
+ * the highest figure. *groups is set for one-hot labels only. */
 static clv_code read_numeric_labels(look_gradients *h, clv_look_gradients *g, clv_look_reading *ret,
                                     clv_look_reading *groups, clv_err *err) {
   clv_look_reading columns_reading;

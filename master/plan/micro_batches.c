@@ -12,12 +12,13 @@ bool clv_can_cut_batch(uint64_t batch, uint64_t m, int64_t min_samples, size_t *
 clv_code clv_micro_batch_choices(uint64_t batch, int64_t min_samples, uint32_t extra_choice,
                                  uint32_t **ret, uint32_t *ret_n, clv_err *err) {
   CLV_AUTO(clv_freep) size_t *sizes = NULL;
-  uint64_t max_n = CLV_MAX((uint64_t)CLV_MAX_MICRO_CHOICES, extra_choice);
+  uint64_t max_n = CLV_MAX((uint64_t)CLV_MAX_AUTO_MICRO_BATCHES, extra_choice);
   uint32_t *list, n = 0;
   CLV_TRY(clv_alloc(max_n, sizeof *sizes, &sizes, err));
   CLV_TRY(clv_alloc(max_n, sizeof *list, &list, err));
   for (uint64_t m = 1; m <= max_n; m++) {
-    bool is_divisor_or_power = m <= CLV_MAX_MICRO_CHOICES && (batch % m == 0 || (m & (m - 1)) == 0);
+    bool is_divisor_or_power =
+        m <= CLV_MAX_AUTO_MICRO_BATCHES && (batch % m == 0 || (m & (m - 1)) == 0);
     if ((is_divisor_or_power || m == extra_choice) &&
         clv_can_cut_batch(batch, m, m == extra_choice ? 1 : min_samples, sizes))
       list[n++] = (uint32_t)m;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finds weights of secret files that mix nothing, whatever their shape, or that anybody knows
- * (clv_plain_values). clv_blueprint_find_plain_weights reads the files of the master's layers, and
- * notes the reason in b->known_reasons, as known_layers.c does for layers that a worker knows.
+ * Finds weights in the files of the master's layers that hide nothing although the files are
+ * secret: the values do not mix the layer's inputs, or are publicly known (clv_plain_values).
+ * clv_blueprint_find_plain_weights reads these files, and notes the reason in b->known_reasons, as
+ * known_layers.c does for layers that a worker knows.
  */
 #include <stdlib.h>
 #include <string.h>

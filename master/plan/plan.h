@@ -549,13 +549,13 @@ clv_code clv_stage_check_new(const clv_blueprint *b, uint32_t stage, clv_err *er
 
 /* ---- numbers of micro-batches (micro_batches.c) ---------------------------------------------- */
 
-enum { CLV_MAX_MICRO_CHOICES = 64 };
+enum { CLV_MAX_AUTO_MICRO_BATCHES = 64 };
 
 /* True if the batch can be cut into m micro-batches of at least min_samples samples each. sizes:
  * [m], scratch. */
 bool clv_can_cut_batch(uint64_t batch, uint64_t m, int64_t min_samples, size_t *sizes);
 /* Lists the numbers of micro-batches to compare, ascending: divisors of the batch and powers of two
- * up to CLV_MAX_MICRO_CHOICES, and extra_choice (0: none). Each must give micro-batches of
+ * up to CLV_MAX_AUTO_MICRO_BATCHES, and extra_choice (0: none). Each must give micro-batches of
  * min_samples samples or more; extra_choice of one or more. */
 clv_code clv_micro_batch_choices(uint64_t batch, int64_t min_samples, uint32_t extra_choice,
                                  uint32_t **ret, uint32_t *ret_n, clv_err *err) CLV_USE_RESULT;

@@ -147,7 +147,7 @@ static void find_last_uses(clv_privacy_view *v) {
   v->last_reader[v->g->output_node] = CLV_NO_PATH;
 }
 
-/* ---- from the records ------------------------------------------------------------------------ */
+/* ---- findings of records in values ----------------------------------------------------------- */
 
 int clv_privacy_worst_input(const clv_privacy_view *v, int k) {
   const clv_node *n = &v->g->nodes[k];
@@ -199,7 +199,7 @@ static clv_code follow_records(clv_privacy_view *v, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- from the records, in gradients ---------------------------------------------------------- */
+/* ---- findings of records in gradients -------------------------------------------------------- */
 
 /* True if workers receive the value. Layers at workers compute from these values alone. */
 static bool is_known_to_workers(const clv_privacy_view *v, int k) {

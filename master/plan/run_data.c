@@ -131,14 +131,14 @@ typedef struct set_files {
 
 static set_files describe_train_files(const clv_session_config *c) {
   const clv_data_config *d = &c->data;
-  bool by_set = d->validation_split_by == CLV_BY_COLUMN;
+  bool is_split_by_column = d->validation_split_by == CLV_BY_COLUMN;
   return (set_files){
       .key = "data.train",
       .files = &d->train,
       .key_pos = d->train_pos,
       .limit = d->limit_train,
       .reads_groups = d->validation_split_by >= CLV_BY_GROUP && clv_data_has_validation(d),
-      .kept_sets = by_set ? 1u << CLV_SET_TRAINING | 1u << CLV_SET_VALIDATION : 0};
+      .kept_sets = is_split_by_column ? 1u << CLV_SET_TRAINING | 1u << CLV_SET_VALIDATION : 0};
 }
 
 /* True if the file of data.train has the test records, too, which a column tells apart. */
@@ -217,14 +217,14 @@ static const char *find_labels_path(const clv_session_config *c, const set_files
 static void set_values(const clv_data_config *d, clv_dataset_options *o) {
   static const char *const training[] = {"train", "training"}, *const test[] = {"test"};
   static const char *const validation[] = {"validation", "valid", "val", "dev"};
-  static const clv_set_names usual[CLV_SETS] = {{training, CLV_COUNT(training)},
-                                                {validation, CLV_COUNT(validation)},
-                                                {test, CLV_COUNT(test)}};
+  static const clv_set_values usual[CLV_SETS] = {{training, CLV_COUNT(training)},
+                                                 {validation, CLV_COUNT(validation)},
+                                                 {test, CLV_COUNT(test)}};
   const clv_text_list *const given[CLV_SETS] = {&d->training_values, &d->validation_values,
                                                 &d->test_values};
   for (int set = 0; set < CLV_SETS; set++)
     o->set_values[set] =
-        given[set]->n ? (clv_set_names){(const char *const *)given[set]->items, given[set]->n}
+        given[set]->n ? (clv_set_values){(const char *const *)given[set]->items, given[set]->n}
                       : usual[set];
 }
 

@@ -108,11 +108,11 @@ clv_exit_code clv_run_checkpoints_exit_code(const clv_err *err) {
 
 /* ---- ls -------------------------------------------------------------------------------------- */
 
-void clv_run_append_place(const clv_stores *s, const char *place, clv_bytes *out) {
+void clv_run_append_worker_json(const clv_stores *s, const char *identity, clv_bytes *out) {
   clv_bytes_puts(out, ",\"worker\":");
-  clv_bytes_add_json(out, clv_stores_name(s, place));
+  clv_bytes_add_json(out, clv_stores_name(s, identity));
   clv_bytes_puts(out, ",\"place\":");
-  clv_bytes_add_json(out, place);
+  clv_bytes_add_json(out, identity);
 }
 
 static void append_file_json(const clv_stores *s, const clv_manifest_file *f, clv_bytes *out) {
@@ -121,7 +121,7 @@ static void append_file_json(const clv_stores *s, const clv_manifest_file *f, cl
   clv_bytes_printf(out, "{\"name\":\"%s\",\"bytes\":%llu,\"sha256\":\"%s\"", f->name,
                    (unsigned long long)f->bytes, hex);
   if (f->keeper_identity) {
-    clv_run_append_place(s, f->keeper_identity, out);
+    clv_run_append_worker_json(s, f->keeper_identity, out);
     clv_bytes_printf(out, ",\"kept\":\"%s\"", f->kept_file_name);
   }
   clv_bytes_puts(out, "}");
@@ -195,7 +195,7 @@ static clv_code append_orphans(const clv_session_config *config, const clv_store
     if (!json) continue;
     clv_bytes_printf(out, "{\"orphan\":\"%s\",\"bytes\":%llu", l.list[i].kept,
                      (unsigned long long)l.list[i].bytes);
-    clv_run_append_place(s, l.list[i].place, out);
+    clv_run_append_worker_json(s, l.list[i].place, out);
     clv_bytes_puts(out, "}\n");
   }
   if (l.n && !json)

@@ -64,7 +64,7 @@ static void print_orphan(void *user, const clv_orphan *o, const clv_err *reason)
   if (c->o->json) {
     clv_bytes_printf(&json, "{\"event\":\"%s\",\"kept\":\"%s\",\"bytes\":%llu",
                      reason ? "stays" : "removed", o->kept, (unsigned long long)o->bytes);
-    clv_run_append_place(c->stores, o->place, &json);
+    clv_run_append_worker_json(c->stores, o->place, &json);
     if (reason) clv_bytes_puts(&json, ",\"message\":");
     if (reason) clv_bytes_add_json(&json, reason->text);
     if (!json.failed) printf("%s}\n", json.data);
@@ -100,7 +100,7 @@ static void print_fetched(void *user, const clv_manifest_file *f, const clv_err 
   if (c->o->json) {
     clv_bytes_printf(&json, "{\"event\":\"%s\",\"step\":%llu,\"file\":\"%s\",\"bytes\":%llu",
                      reason ? "failed" : "fetched", step, f->name, bytes);
-    clv_run_append_place(c->stores, f->keeper_identity, &json);
+    clv_run_append_worker_json(c->stores, f->keeper_identity, &json);
     if (reason) clv_bytes_puts(&json, ",\"message\":");
     if (reason) clv_bytes_add_json(&json, reason->text);
     if (!json.failed) printf("%s}\n", json.data);

@@ -481,7 +481,8 @@ void clv_run_checkpoints_free(clv_run_checkpoints *l);
 /* Lists the checkpoints of a run folder. Compares no digests. CLV_NOT_FOUND: there is no folder. */
 clv_code clv_run_checkpoints_read(const char *dir, clv_run_checkpoints *ret,
                                   clv_err *err) CLV_USE_RESULT;
-/* Drops all checkpoints but that of --step. which NULL: drops none. CLV_NOT_FOUND: there is no such
+/* Removes from the list *l all entries but the checkpoint that `which`, the value of --step, names.
+ * Deletes no files. which NULL: removes none. CLV_NOT_FOUND: the run folder has no such
  * checkpoint. */
 clv_code clv_run_checkpoints_choose(clv_run_checkpoints *l, const char *dir, const char *which,
                                     clv_err *err) CLV_USE_RESULT;
@@ -492,7 +493,7 @@ clv_code clv_run_note_orphans(const clv_run *r, const clv_run_checkpoints *check
 /* Returns the exit code for a failure of the commands on checkpoints. */
 clv_exit_code clv_run_checkpoints_exit_code(const clv_err *err);
 /* Appends the identity of a worker and its name as members of a JSON object. */
-void clv_run_append_place(const clv_stores *s, const char *place, clv_bytes *out);
+void clv_run_append_worker_json(const clv_stores *s, const char *identity, clv_bytes *out);
 
 /* ---- sealed copies of checkpoints (run_escrow.c) --------------------------------------------- */
 

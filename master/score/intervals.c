@@ -53,7 +53,7 @@ static void draw_sample(bootstrap *b, uint32_t k) {
     if (i % 4 == 0) clv_rng_block(&key, (uint32_t)(i / 4), word);
     b->times[(uint64_t)word[i % 4] * s->n_records >> 32]++;
   }
-  for (size_t i = 0; i < s->n; i++) b->w[i] = b->times[s->sample_of[i]];
+  for (size_t i = 0; i < s->n; i++) b->w[i] = b->times[s->record_of[i]];
 }
 
 static int compare_doubles(const void *a, const void *b) {

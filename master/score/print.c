@@ -89,7 +89,7 @@ static const struct {
      offsetof(clv_class_score, average_precision)},
     {CLV_SCORE_SENSITIVITY, "sensit.", "sensitivity", offsetof(clv_class_score, sensitivity)}};
 
-static double column_of(const clv_class_score *k, size_t i) {
+static double column_value(const clv_class_score *k, size_t i) {
   return *(const double *)(const void *)((const char *)k + columns[i].offset);
 }
 
@@ -100,10 +100,10 @@ static void append_class(const clv_scores *s, size_t c, const char *name, clv_by
                    clv_text_truncate(name, shown, sizeof shown), k->precision, k->recall, k->f1);
   for (size_t i = 0; i < CLV_COUNT(columns); i++) {
     if (!(s->wanted & columns[i].wanted)) continue;
-    if (isnan(column_of(k, i)))
+    if (isnan(column_value(k, i)))
       clv_bytes_puts(out, "         -");
     else
-      clv_bytes_printf(out, " %9.4f", column_of(k, i));
+      clv_bytes_printf(out, " %9.4f", column_value(k, i));
   }
   clv_bytes_printf(out, " %9llu\n", (unsigned long long)k->labels);
 }
@@ -163,7 +163,7 @@ static void json_class(const clv_scores *s, size_t c, const char *name, clv_byte
   for (size_t i = 0; i < CLV_COUNT(columns); i++) {
     if (!(s->wanted & columns[i].wanted)) continue;
     clv_bytes_puts(out, ",");
-    json_number(out, columns[i].key, column_of(k, i));
+    json_number(out, columns[i].key, column_value(k, i));
   }
   clv_bytes_printf(out, ",\"places\":%llu,\"answers\":%llu}", (unsigned long long)k->labels,
                    (unsigned long long)k->answers);

@@ -54,7 +54,7 @@ static void drop_places(clv_score *s) {
   free(clv_steal(&s->kept_p));
   free(clv_steal(&s->labels));
   free(clv_steal(&s->answers));
-  free(clv_steal(&s->sample_of));
+  free(clv_steal(&s->record_of));
   free(clv_steal(&s->bits));
   free(clv_steal(&s->numbers));
   s->n = s->capacity = s->n_records = s->n_worst = 0;
@@ -109,7 +109,9 @@ static void log_probabilities(const clv_score *s, const float *x) {
       s->p[0] = log_sigmoid(-(double)*x);
       s->p[1] = log_sigmoid((double)*x);
       break;
-    default: /* log-probabilities; or labels, whose outputs order as their probabilities do */
+    /* outputs are log-probabilities already; for LABEL_* only their order is used, and it equals
+     * that of the probabilities */
+    default:
       for (size_t c = 0; c < s->o.classes; c++) s->p[c] = (double)x[c];
       break;
   }
@@ -151,7 +153,7 @@ static clv_code reserve_place(clv_score *s, clv_err *err) {
   if (ok) ok = grow(&s->labels, capacity, sizeof *s->labels);
   if (ok && s->o.has_intervals)
     ok = grow(&s->answers, capacity, sizeof *s->answers) &&
-         grow(&s->sample_of, capacity, sizeof *s->sample_of);
+         grow(&s->record_of, capacity, sizeof *s->record_of);
   if (!ok) return clv_fail(err, CLV_EXHAUSTED, "no memory for the scores of %zu places", capacity);
   s->capacity = capacity;
   return CLV_OK;
@@ -177,7 +179,7 @@ static clv_code keep_place(clv_score *s, size_t label, size_t answer, clv_err *e
   if (s->kept_p) memcpy(s->kept_p + s->n * classes, s->p, classes * sizeof *s->p);
   s->labels[s->n] = (uint32_t)label;
   if (s->answers) s->answers[s->n] = (uint32_t)answer;
-  if (s->sample_of) s->sample_of[s->n] = (uint32_t)s->n_records;
+  if (s->record_of) s->record_of[s->n] = (uint32_t)s->n_records;
   return CLV_OK;
 }
 

@@ -71,17 +71,20 @@ typedef enum clv_score_outputs {
   CLV_SCORE_LOG_NUMBERS
 } clv_score_outputs;
 
-/* Scores of ranks and of numbers, and intervals, keep 8 bytes for each class or column of each
- * place until clv_score_reset. */
+/* CLV_SCORE_MAX_CONFUSION: most classes of a confusion matrix. CLV_SCORE_MAX_KEPT: most values
+ * kept. AUC, average precision, sensitivity, ECE, scores of numbers and intervals keep 8 bytes for
+ * each class or column of each place until clv_score_reset. */
 enum { CLV_SCORE_MAX_CONFUSION = 1024, CLV_SCORE_MAX_KEPT = 1 << 27 };
 
 typedef struct clv_score_options {
   unsigned wanted; /* CLV_SCORE_* bits */
   clv_score_outputs outputs;
-  size_t classes;        /* classes, 2 or more (2 with one output per place), labels or columns */
-  bool has_ignored;      /* skip places whose label is `ignored` */
+  /* number of classes, 2 or more (exactly 2 with one output per place); for LABEL_* the number of
+   * labels, for NUMBERS and LOG_NUMBERS of columns */
+  size_t classes;
+  bool has_ignored;      /* skip places whose label is ignored_label */
   int64_t ignored_label; /* label to skip */
-  double specificity;    /* of the score sensitivity */
+  double specificity;    /* lowest specificity at which the score `sensitivity` is taken */
   bool has_intervals;    /* also compute intervals */
 } clv_score_options;
 
@@ -131,7 +134,7 @@ typedef struct clv_interval {
 typedef struct clv_scores {
   unsigned wanted;
   bool has_intervals;
-  uint64_t places; /* records, with several labels or numbers */
+  uint64_t places; /* number of places; with several labels or numbers: of records */
   double values[CLV_SCORE_VALUES];
   clv_interval intervals[CLV_SCORE_VALUES]; /* NaN: there is none */
   size_t n_classes;                         /* 0 for numbers */

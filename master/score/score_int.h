@@ -18,14 +18,16 @@ struct clv_score {
   uint64_t *confusion;     /* [classes][classes], or NULL */
   double *p;               /* [classes] log-probabilities of the current place */
   double log_loss;         /* sum of -p[label] over all places */
-  uint64_t n_all_right;    /* records with several labels of which all are right */
-  size_t n, capacity;      /* number of places; capacity of the arrays below */
-  double *kept_p;          /* [n][classes] p of all places; else NULL */
-  uint32_t *labels;        /* [n] labels of all places; else NULL */
-  uint32_t *answers;       /* [n] with intervals; else NULL */
-  uint32_t *sample_of;     /* [n] index of the record, from 0; with intervals, else NULL */
-  uint8_t *bits;           /* [n][classes] several labels; else NULL */
-  float *numbers;          /* [n][2][classes] outputs, targets; else NULL */
+  /* number of places whose answer is right; with several labels: of records whose labels are all
+   * answered right */
+  uint64_t n_all_right;
+  size_t n, capacity;  /* number of places; capacity of the arrays below */
+  double *kept_p;      /* [n][classes] p of all places; else NULL */
+  uint32_t *labels;    /* [n] labels of all places; else NULL */
+  uint32_t *answers;   /* [n] with intervals; else NULL */
+  uint32_t *record_of; /* [n] index of the record, from 0; with intervals, else NULL */
+  uint8_t *bits;       /* [n][classes] several labels; else NULL */
+  float *numbers;      /* [n][2][classes] outputs, targets; else NULL */
   size_t n_records;
   clv_worst_record worst[CLV_SCORE_WORST]; /* largest loss first */
   size_t n_worst;

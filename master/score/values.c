@@ -21,7 +21,8 @@ static void compute_class_scores(const clv_class_score *counts, clv_class_score 
   ret->auc = ret->average_precision = ret->sensitivity = (double)NAN;
 }
 
-/* Counts labels and answers again, as often as w says. Returns the number of places of which all is
+/* Recomputes the counts of labels, answers and right answers of a bootstrap sample, in which place
+ * i occurs w[i] times. Returns how many places (with several labels: records) are answered entirely
  * right. */
 static uint64_t count_again(const clv_score *s, const uint32_t *w, clv_class_score *counts) {
   size_t classes = s->o.classes;

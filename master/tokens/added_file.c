@@ -15,7 +15,7 @@ static void added_token_done(added_token *a) { clv_bytes_done(&a->content); }
 
 #define AT(member) offsetof(added_token, member)
 
-static clv_code read_added_one(clv_token_file *f, clv_err *err) {
+static clv_code read_added_token(clv_token_file *f, clv_err *err) {
   static const clv_file_key keys[] = {
       {.name = "id", .kind = CLV_KEY_INTEGER, .offset = AT(id), .most = CLV_TOKENS_MAX_ID - 1},
       {.name = "content", .kind = CLV_KEY_BYTES, .offset = AT(content)},
@@ -25,7 +25,7 @@ static clv_code read_added_one(clv_token_file *f, clv_err *err) {
       {.name = "normalized", .kind = CLV_KEY_FLAG, .offset = AT(normalized), .is_optional = true},
       {.name = "special", .is_optional = true}}; /* matters only for decoding */
   CLV_AUTO(added_token_done) added_token a = {0};
-  size_t at = clv_token_file_at(f);
+  size_t at = clv_token_file_position(f);
   CLV_TRY(clv_token_file_read_keys(f, "an added token", keys, CLV_COUNT(keys), &a, err));
   if (!a.content.len || a.content.len > CLV_ADDED_MAX_BYTES)
     return clv_json_fail(&f->j, at, err, "an added token has %zu bytes, expected 1 to %d",
@@ -105,7 +105,7 @@ clv_code clv_read_added_tokens(clv_token_file *f, clv_err *err) {
   CLV_TRY(clv_json_open(&f->j, CLV_JSON_LIST, err));
   for (size_t n = 0; more; n++) {
     CLV_TRY(clv_json_next(&f->j, CLV_JSON_LIST, n, &more, err));
-    if (more) CLV_TRY(read_added_one(f, err));
+    if (more) CLV_TRY(read_added_token(f, err));
   }
   return finish_added_tokens(f, err);
 }

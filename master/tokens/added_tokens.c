@@ -14,7 +14,7 @@ static const clv_vocab_entry *longest_at(const clv_vocab *added, const char *tex
   return best;
 }
 
-static size_t space_before(const char *text, size_t from, size_t at) {
+static size_t skip_spaces_before(const char *text, size_t from, size_t at) {
   for (size_t i = at; i > from;) {
     uint32_t c;
     for (i--; i > from && (text[i] & 0xc0) == 0x80;) i--;
@@ -24,7 +24,7 @@ static size_t space_before(const char *text, size_t from, size_t at) {
   return at;
 }
 
-static size_t space_after(const char *text, size_t len, size_t at) {
+static size_t skip_spaces_after(const char *text, size_t len, size_t at) {
   uint32_t c;
   for (size_t n;
        at < len && (n = clv_utf8_decode(text + at, len - at, &c)) && clv_char_is_space(c);)
@@ -49,7 +49,7 @@ static bool is_word_before(const char *text, size_t at) {
 static size_t find_space_end(const char *text, size_t len, size_t end, clv_added_token_match *m) {
   if (end >= m->space_begin && end < m->space_end) return m->space_end;
   m->space_begin = end;
-  return m->space_end = space_after(text, len, end);
+  return m->space_end = skip_spaces_after(text, len, end);
 }
 
 bool clv_added_token_find(const clv_vocab *added, const char *text, size_t len, size_t from,
@@ -64,7 +64,7 @@ bool clv_added_token_find(const clv_vocab *added, const char *text, size_t len, 
       continue;
     }
     if (e->flags & CLV_ADDED_LSTRIP)
-      start = taken < start ? space_before(text, taken, start) : taken;
+      start = taken < start ? skip_spaces_before(text, taken, start) : taken;
     if (e->flags & CLV_ADDED_RSTRIP) end = find_space_end(text, len, end, m);
     m->start = start;
     m->end = end;

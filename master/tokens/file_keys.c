@@ -9,12 +9,13 @@
 
 enum { MAX_KEYS = 16 };
 
-bool clv_token_file_is_text(const clv_token_file *f, const char *text) {
+bool clv_token_file_text_equals(const clv_token_file *f, const char *text) {
   return f->text.len == strlen(text) && memcmp(f->text.data, text, f->text.len) == 0;
 }
 
-/* Returns the place of a broken value, too, and leaves it to the next reader to refuse it. */
-size_t clv_token_file_at(clv_token_file *f) {
+/* Returns the position of the next value. Ignores an error if the value is malformed: the function
+ * that reads the value reports it. */
+size_t clv_token_file_position(clv_token_file *f) {
   clv_json_kind kind;
   clv_err ignored;
   (void)!clv_json_peek(&f->j, &kind, &ignored);
@@ -29,7 +30,7 @@ static clv_code keep_place(clv_token_file *f, clv_json *ret, clv_err *err) {
 }
 
 static clv_code read_points(clv_token_file *f, clv_codepoints *ret, clv_err *err) {
-  size_t at = clv_token_file_at(f);
+  size_t at = clv_token_file_position(f);
   CLV_TRY(clv_json_read_text(&f->j, &f->text, err));
   if (f->text.len > CLV_TOKEN_STEP_BYTES)
     return clv_json_fail(&f->j, at, err, "a text of a step has %zu bytes, and %d are read",
@@ -49,10 +50,10 @@ static clv_code read_real(clv_token_file *f, double *ret, clv_err *err) {
 }
 
 static clv_code read_choice(clv_token_file *f, const clv_file_key *k, size_t *ret, clv_err *err) {
-  size_t at = clv_token_file_at(f);
+  size_t at = clv_token_file_position(f);
   CLV_TRY(clv_json_read_text(&f->j, &f->text, err));
   for (*ret = 0; *ret < k->n_names; ++*ret)
-    if (clv_token_file_is_text(f, k->names[*ret])) return CLV_OK;
+    if (clv_token_file_text_equals(f, k->names[*ret])) return CLV_OK;
   return clv_json_fail(&f->j, at, err, "%s: '%.80s'", k->wrong, f->text.data);
 }
 

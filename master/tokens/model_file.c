@@ -104,7 +104,7 @@ static double parse_score(const char *at) {
 
 static clv_code read_score(clv_token_file *f, double *ret, clv_err *err) {
   char number[128];
-  size_t at = clv_token_file_at(f);
+  size_t at = clv_token_file_position(f);
   CLV_TRY(clv_json_read_real(&f->j, ret, err));
   snprintf(number, sizeof number, "%.*s", (int)CLV_MIN(f->j.at - at, sizeof number - 1),
            f->j.text + at);
@@ -114,7 +114,7 @@ static clv_code read_score(clv_token_file *f, double *ret, clv_err *err) {
 
 /* Reads a token of Unigram and its score: ["token", -3.5]. */
 static clv_code read_scored(clv_token_file *f, clv_bytes *scores, clv_err *err) {
-  size_t at = clv_token_file_at(f), id = scores->len / sizeof(double);
+  size_t at = clv_token_file_position(f), id = scores->len / sizeof(double);
   bool more = true;
   double score = 0;
   CLV_TRY(clv_json_open(&f->j, CLV_JSON_LIST, err));
@@ -136,7 +136,7 @@ static clv_code read_scores(clv_token_file *f, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes scores = {0};
   double least = INFINITY;
   bool more = true;
-  size_t at = clv_token_file_at(f), n = 0;
+  size_t at = clv_token_file_position(f), n = 0;
   CLV_TRY(clv_json_open(&f->j, CLV_JSON_LIST, err));
   for (;; n++) {
     CLV_TRY(clv_json_next(&f->j, CLV_JSON_LIST, n, &more, err));
@@ -232,7 +232,7 @@ static clv_code sort_merges(const clv_token_file *f, size_t at, clv_err *err) {
 
 static clv_code read_merges(clv_token_file *f, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes right = {0};
-  size_t cap = 0, at = clv_token_file_at(f);
+  size_t cap = 0, at = clv_token_file_position(f);
   bool more = true;
   CLV_TRY(clv_json_open(&f->j, CLV_JSON_LIST, err));
   for (uint32_t n = 0;; n++) {
@@ -297,7 +297,7 @@ static clv_code finish_bpe(clv_token_file *f, const reading *r, size_t at, clv_e
   CLV_TRY(refuse_option(f, r, at, err));
   f->j = r->vocab_at;
   CLV_TRY(read_ids(f, err));
-  t->is_byte_level = clv_pre_tokenizer_has_bytes(t);
+  t->is_byte_level = clv_pre_tokenizer_is_byte_level(t);
   t->fuses_unknown = r->fuses_unknown;
   t->falls_back_to_bytes = r->falls_back_to_bytes;
   t->prefers_whole_piece = r->prefers_whole_piece;
@@ -398,16 +398,16 @@ static const struct {
 
 clv_code clv_read_model(clv_token_file *f, clv_err *err) {
   CLV_AUTO(reading_done) reading r = {0};
-  size_t at = clv_token_file_at(f), i = 0;
+  size_t at = clv_token_file_position(f), i = 0;
   CLV_TRY(clv_token_file_find_type(f, "model", err));
-  while (i < CLV_COUNT(models) && !clv_token_file_is_text(f, models[i].name)) i++;
+  while (i < CLV_COUNT(models) && !clv_token_file_text_equals(f, models[i].name)) i++;
   if (i == CLV_COUNT(models))
     return clv_json_fail(&f->j, at, err,
                          "only models of type BPE, WordPiece and Unigram are read: '%.60s'",
                          f->text.data);
   f->t->model = (clv_token_model)i;
   CLV_TRY(clv_token_file_read_keys(f, "model", models[i].keys, models[i].n_keys, &r, err));
-  if (i != CLV_TOKEN_MODEL_BPE && clv_pre_tokenizer_has_bytes(f->t))
+  if (i != CLV_TOKEN_MODEL_BPE && clv_pre_tokenizer_is_byte_level(f->t))
     return clv_json_fail(&f->j, at, err,
                          "the pre_tokenizer ByteLevel is read with models of type BPE, not %s",
                          models[i].name);

@@ -276,7 +276,8 @@ clv_code clv_tokenizer_normalize(const clv_tokenizer *t, clv_codepoints *p, clv_
 /* A step that is being read, with the places of values that are more than a row of a table. */
 typedef struct reading {
   clv_token_step step;
-  clv_json at; /* of the value of strip_accents, pattern, precompiled_charsmap or normalizers */
+  /* position of the value of strip_accents, pattern, precompiled_charsmap or normalizers */
+  clv_json at;
 } reading;
 
 static int get_digit(char c) {
@@ -307,7 +308,7 @@ static clv_code finish_charsmap(clv_token_file *f, reading *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
   const char *wrong = NULL;
   f->j = r->at;
-  size_t at = clv_token_file_at(f);
+  size_t at = clv_token_file_position(f);
   CLV_TRY(clv_json_read_text(&f->j, &f->text, err));
   if (!decode_base64(f->text.data, f->text.len, &b))
     wrong = "is not base64";
@@ -404,7 +405,7 @@ static clv_code refuse_type(clv_token_file *f, size_t at, clv_err *err) {
 
 static clv_code read_step(clv_token_file *f, size_t at, clv_err *err) {
   size_t i = 0;
-  while (i < CLV_COUNT(types) && !clv_token_file_is_text(f, types[i].name)) i++;
+  while (i < CLV_COUNT(types) && !clv_token_file_text_equals(f, types[i].name)) i++;
   if (i == CLV_COUNT(types)) return refuse_type(f, at, err);
   if (f->t->n_normalizer == CLV_TOKEN_STEPS)
     return clv_json_fail(&f->j, at, err, "a normalizer has more than %d steps", CLV_TOKEN_STEPS);
@@ -424,10 +425,10 @@ clv_code clv_read_normalizer(clv_token_file *f, clv_err *err) {
                                       {.name = "normalizers", .kind = CLV_KEY_AT, .offset = 0}};
   clv_json list = {0};
   bool more = true;
-  size_t at = clv_token_file_at(f);
+  size_t at = clv_token_file_position(f);
   if (clv_json_skip_null(&f->j)) return CLV_OK;
   CLV_TRY(clv_token_file_find_type(f, "normalizer", err));
-  if (!clv_token_file_is_text(f, "Sequence")) return read_step(f, at, err);
+  if (!clv_token_file_text_equals(f, "Sequence")) return read_step(f, at, err);
   CLV_TRY(clv_token_file_read_keys(f, "normalizer", keys, CLV_COUNT(keys), &list, err));
   clv_json after = f->j;
   f->j = list;

@@ -14,7 +14,7 @@ enum { MOST_LENGTH = 1 << 30 };
 typedef struct processor {
   clv_bytes before, after; /* special tokens of a template, by name */
   clv_bytes id;            /* of the part of a template that is being read */
-  int64_t type;            /* of that part */
+  int64_t type;            /* type_id of the part of a template that is being read */
   /* of a template: number of texts; number of special tokens on the current side of the text */
   int n_texts, n_tokens;
   /* places of the values of special_tokens, single, sep, cls, processors */
@@ -81,7 +81,7 @@ static clv_code read_single(clv_token_file *f, processor *p, clv_err *err) {
                                        .is_optional = true}};
   bool more = true;
   f->j = p->single_at;
-  size_t at = clv_token_file_at(f);
+  size_t at = clv_token_file_position(f);
   CLV_TRY(clv_json_open(&f->j, CLV_JSON_LIST, err));
   for (size_t n = 0; more; n++) {
     part x = {0};
@@ -230,10 +230,10 @@ static const struct {
 
 clv_code clv_read_post_processor(clv_token_file *f, clv_err *err) {
   CLV_AUTO(processor_done) processor p = {0};
-  size_t at = clv_token_file_at(f), i = 0;
+  size_t at = clv_token_file_position(f), i = 0;
   if (clv_json_skip_null(&f->j)) return CLV_OK;
   CLV_TRY(clv_token_file_find_type(f, "post_processor", err));
-  while (i < CLV_COUNT(processors) && !clv_token_file_is_text(f, processors[i].name)) i++;
+  while (i < CLV_COUNT(processors) && !clv_token_file_text_equals(f, processors[i].name)) i++;
   if (i == CLV_COUNT(processors))
     return clv_json_fail(&f->j, at, err,
                          "the post_processor '%.40s' is not known: there are ByteLevel, "
@@ -275,7 +275,7 @@ clv_code clv_read_truncation(clv_token_file *f, clv_err *err) {
       {.name = "strategy", .is_optional = true},
       {.name = "stride", .is_optional = true}};
   CLV_AUTO(limits_done) limits l = {0};
-  size_t at = clv_token_file_at(f);
+  size_t at = clv_token_file_position(f);
   if (clv_json_skip_null(&f->j)) return CLV_OK;
   CLV_TRY(clv_token_file_read_keys(f, "truncation", keys, CLV_COUNT(keys), &l, err));
   CLV_TRY(check_direction(f, &l, at, "truncation", "cut", err));
@@ -297,7 +297,7 @@ clv_code clv_read_padding(clv_token_file *f, clv_err *err) {
       {.name = "pad_type_id", .is_optional = true},
       {.name = "pad_to_multiple_of", .is_optional = true}};
   CLV_AUTO(limits_done) limits l = {0};
-  size_t at = clv_token_file_at(f);
+  size_t at = clv_token_file_position(f);
   if (clv_json_skip_null(&f->j)) return CLV_OK;
   CLV_TRY(clv_token_file_read_keys(f, "padding", keys, CLV_COUNT(keys), &l, err));
   f->t->filler = (int32_t)l.filler;

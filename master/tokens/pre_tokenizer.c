@@ -111,7 +111,8 @@ static bool find_text(const clv_token_step *s, clv_token_piece piece, size_t fro
   return true;
 }
 
-/* The patterns match at every place. */
+/* Finds the match of the step's pattern. Never fails: each pattern matches at any position, so
+ * *begin is `from`. */
 static bool find_pattern(const clv_token_step *s, clv_token_piece piece, size_t from, size_t *begin,
                          size_t *end) {
   *begin = from;
@@ -141,7 +142,7 @@ static clv_code cut_by_pattern(const clv_token_step *s, clv_encoding *e, size_t 
   return cut_at_matches(s, e, next, piece, s->bytes.len ? find_text : find_pattern, err);
 }
 
-/* Cuts out white space, and cuts off each punctuation mark. */
+/* Splits at white space, which it drops, and makes each punctuation mark a piece of its own. */
 static clv_code cut_words(const clv_token_step *s, clv_encoding *e, size_t next,
                           clv_token_piece piece, clv_err *err) {
   (void)s;
@@ -393,11 +394,11 @@ static clv_code refuse_type(clv_token_file *f, size_t at, clv_err *err) {
 static clv_code read_step(clv_token_file *f, size_t at, clv_err *err) {
   clv_tokenizer *t = f->t;
   size_t i = 0;
-  while (i < CLV_COUNT(types) && !clv_token_file_is_text(f, types[i].name)) i++;
+  while (i < CLV_COUNT(types) && !clv_token_file_text_equals(f, types[i].name)) i++;
   if (i == CLV_COUNT(types)) return refuse_type(f, at, err);
   if (t->n_pre_tokenizer == CLV_TOKEN_STEPS)
     return clv_json_fail(&f->j, at, err, "a pre_tokenizer has more than %d steps", CLV_TOKEN_STEPS);
-  if (clv_pre_tokenizer_has_bytes(t))
+  if (clv_pre_tokenizer_is_byte_level(t))
     return clv_json_fail(&f->j, at, err, "ByteLevel is the last step of a pre_tokenizer");
   reading r = {.step = {.cut = types[i].cut, .choice = types[i].choice}};
   memcpy(r.step.flags, types[i].flags, sizeof types[i].flags);
@@ -416,10 +417,10 @@ clv_code clv_read_pre_tokenizer(clv_token_file *f, clv_err *err) {
                                       {.name = "pretokenizers", .kind = CLV_KEY_AT, .offset = 0}};
   clv_json list = {0};
   bool more = true;
-  size_t at = clv_token_file_at(f);
+  size_t at = clv_token_file_position(f);
   if (clv_json_skip_null(&f->j)) return CLV_OK;
   CLV_TRY(clv_token_file_find_type(f, "pre_tokenizer", err));
-  if (!clv_token_file_is_text(f, "Sequence")) return read_step(f, at, err);
+  if (!clv_token_file_text_equals(f, "Sequence")) return read_step(f, at, err);
   CLV_TRY(clv_token_file_read_keys(f, "pre_tokenizer", keys, CLV_COUNT(keys), &list, err));
   clv_json after = f->j;
   f->j = list;
@@ -432,6 +433,6 @@ clv_code clv_read_pre_tokenizer(clv_token_file *f, clv_err *err) {
   return CLV_OK;
 }
 
-bool clv_pre_tokenizer_has_bytes(const clv_tokenizer *t) {
+bool clv_pre_tokenizer_is_byte_level(const clv_tokenizer *t) {
   return t->n_pre_tokenizer && t->pre_tokenizer[t->n_pre_tokenizer - 1].cut == cut_bytes;
 }

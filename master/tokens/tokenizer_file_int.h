@@ -51,9 +51,9 @@ clv_code clv_token_file_read_keys_at(clv_token_file *f, const clv_json *at, cons
 /* Reads the text of the key `type` of the next object into f->text, and does not move on. */
 clv_code clv_token_file_find_type(clv_token_file *f, const char *what, clv_err *err) CLV_USE_RESULT;
 /* True if f->text is this text. */
-bool clv_token_file_is_text(const clv_token_file *f, const char *text);
+bool clv_token_file_text_equals(const clv_token_file *f, const char *text);
 /* Returns the byte of the file where the next value begins, for messages. */
-size_t clv_token_file_at(clv_token_file *f);
+size_t clv_token_file_position(clv_token_file *f);
 
 /* ---- sections, each at the place of its value; a section that is null has nothing ------------ */
 

@@ -90,9 +90,9 @@ bool clv_vocab_sort(clv_vocab *v, clv_vocab_entry ret_twice[2]);
 const clv_vocab_entry *clv_vocab_find(const clv_vocab *v, const char *text, size_t len);
 
 /* Makes the tree of prefixes of a sorted list, unless the texts have more bytes than
- * CLV_VOCAB_TREE_BYTES. A prefix search is several times as fast with it. */
+ * CLV_VOCAB_TREE_MAX_TEXT. A prefix search is several times as fast with it. */
 clv_code clv_vocab_make_tree(clv_vocab *v, clv_err *err) CLV_USE_RESULT;
-enum { CLV_VOCAB_TREE_BYTES = 8 << 20 };
+enum { CLV_VOCAB_TREE_MAX_TEXT = 8 << 20 };
 
 /* State of a prefix search: the tokens that begin with the bytes given so far. */
 typedef struct clv_vocab_walk {
@@ -200,8 +200,9 @@ clv_code clv_tokenizer_normalize(const clv_tokenizer *t, clv_codepoints *p,
 /* True if the normalizer keeps the number of characters before each character. */
 bool clv_normalizer_keeps_offsets(const clv_tokenizer *t);
 /* True if the pieces are for a byte-level model: the last step is ByteLevel. */
-bool clv_pre_tokenizer_has_bytes(const clv_tokenizer *t);
-/* The steps of BERT, which a vocab.txt has. */
+bool clv_pre_tokenizer_is_byte_level(const clv_tokenizer *t);
+/* Return the normalizer and pre_tokenizer steps of BERT, which a tokenizer read from a vocab.txt
+ * uses. */
 clv_token_step clv_bert_normalizer(bool lowers, clv_accents accents);
 clv_token_step clv_bert_pre_tokenizer(void);
 void clv_token_step_done(clv_token_step *s);

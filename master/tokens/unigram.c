@@ -32,7 +32,8 @@ static void offer_tokens(clv_encoding *e, const char *text, size_t len, size_t f
   if (!is_known) offer_path(&e->paths[from + n], t->unknown_score + before, from, t->unknown);
 }
 
-/* Adds what is unknown from `from` to `end`: as its token, its bytes, or as unknown. */
+/* Adds text[from..end - 1], which Unigram left unknown: as one token if the vocabulary has that
+ * text, else as byte tokens if byte_fallback has all of them, else as the unknown token. */
 static clv_code add_unknown(clv_encoding *e, const char *text, size_t from, size_t end,
                             clv_err *err) {
   const clv_tokenizer *t = e->t;

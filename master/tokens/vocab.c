@@ -112,7 +112,7 @@ clv_code clv_vocab_make_tree(clv_vocab *v, clv_err *err) {
   clv_prefix_tree *t = &v->tree;
   CLV_AUTO(clv_freep) span *spans = NULL;
   size_t most = v->text.len + 1;
-  if (v->text.len > CLV_VOCAB_TREE_BYTES) return CLV_OK;
+  if (v->text.len > CLV_VOCAB_TREE_MAX_TEXT) return CLV_OK;
   CLV_TRY(clv_alloc(most, sizeof *spans, &spans, err));
   CLV_TRY(clv_alloc(most + 1, sizeof *t->first, &t->first, err));
   CLV_TRY(clv_alloc(most, sizeof *t->entry, &t->entry, err));

@@ -75,7 +75,7 @@ typedef enum event_kind {
 typedef struct event {
   uint64_t at, sequence;
   event_kind kind;
-  uint32_t node, passed_by; /* node: receiver of the event; for SETTLE the index of the object */
+  uint32_t node, sender; /* node: receiver of the event; for SETTLE the index of the object */
   clv_rref_message m;
   clv_rref_failure failure;
 } event;
@@ -195,7 +195,7 @@ static const char *const names[CLV_RREF_KINDS] = {"ACK",    "KEEP",  "USE",   "F
 
 static void send_once(uint32_t from, uint32_t to, const clv_rref_message *m) {
   event *e = add_event(w.now_ns + w.min_delay_ns + draw_below(w.delay_spread_ns), MESSAGE, to);
-  e->passed_by = from;
+  e->sender = from;
   e->m = *m;
   if (m->tensor) clv_tensor_ref(m->tensor);
   if (m->failure) {
@@ -621,7 +621,7 @@ static void handle_event(event *e) {
   uint32_t node = e->node;
   bool is_away = e->kind == MESSAGE && (node == w.n_nodes || w.is_dead[node] || w.is_silent[node]);
   if (e->kind == MESSAGE && !is_away) {
-    clv_rrefs_receive_message(w.node_tables[node], e->passed_by, &e->m, w.now_ns);
+    clv_rrefs_receive_message(w.node_tables[node], e->sender, &e->m, w.now_ns);
   } else if (e->kind == TICK && !w.is_dead[node] && w.tick_due_ns[node] == e->at) {
     w.tick_due_ns[node] = UINT64_MAX;
     clv_rrefs_tick(w.node_tables[node], w.now_ns);

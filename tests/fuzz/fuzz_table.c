@@ -119,7 +119,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                      .n_columns = CLV_COUNT(columns),
                                      .ignores_others = data[0] & 64,
                                      .has_decimal_comma = data[0] & 128}};
-  for (int set = 0; set < CLV_SETS; set++) o.set_values[set] = (clv_set_names){&set_names[set], 1};
+  for (int set = 0; set < CLV_SETS; set++) o.set_values[set] = (clv_set_values){&set_names[set], 1};
   clv_cell_table *t = NULL;
   if (clv_table_parse(&o, text.data, text.len, &t, &err) == CLV_OK)
     check_table(t);

@@ -288,7 +288,7 @@ static void test_labels_out_of_range_are_refused(void **state) {
       check_labels(get_backend(state), (clv_op)op, wrong[i]);
 }
 
-/* Checks attention over 3 steps of 2 samples. */
+/* Checks that attention over 3 steps of 2 samples refuses the length `wrong` of sample 1. */
 static void check_lengths(const clv_backend *b, int64_t wrong) {
   clv_shape x = CLV_SHAPE(2, 3, 2);
   clv_node_desc d = {.op = CLV_OP_ATTENTION,

@@ -500,7 +500,7 @@ typedef struct clv_session_config {
     double ignore_index;    /* label that the loss ignores, a whole number */
     double label_smoothing;
     double beta, delta, quantile, gamma; /* of smooth_l1, huber, quantile and focal */
-    double specificity;                  /* specificity at which the score sensitivity is */
+    double specificity; /* specificity at which the score `sensitivity` is computed */
     clv_class_weighting class_weights;
     clv_config_pos class_weights_pos;
     clv_config_pos scores_pos;

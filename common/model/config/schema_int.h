@@ -126,8 +126,8 @@ clv_code clv_session_check_table(const clv_session_config *c, clv_err *err) CLV_
 
 /* ---- choices by validations (session_choices.c) ---------------------------------------------- */
 
-/* Checks checkpoint.best and train.early_stopping: the session has validations that give the
- * number. Sets checkpoint.mode. */
+/* Checks checkpoint.best and train.early_stopping: the session has validations, and these compute
+ * each metric that is given. Sets checkpoint.mode. */
 clv_code clv_session_check_choices(clv_session_config *c, clv_err *err) CLV_USE_RESULT;
 /* Checks that the scores of loss.scores go with the loss. */
 clv_code clv_session_check_scores(const clv_session_config *c, clv_err *err) CLV_USE_RESULT;

@@ -55,7 +55,7 @@ typedef struct field {
 #define TEXT_IN(type, member) \
   .kind = TEXT, .offset = offsetof(type, member), .text_bytes = sizeof(((type *)NULL)->member)
 
-static const field head_fields[] = {
+static const field run_fields[] = {
     {.key = "name", TEXT_IN(clv_run_record, name)},
     {.key = "session", TEXT_IN(clv_run_record, session_path)},
     {.key = "config_sha256", TEXT_IN(clv_run_record, config_sha256)},
@@ -141,7 +141,7 @@ static void add_checkpoints(clv_bytes *out, const clv_run_record *r) {
 clv_code clv_run_record_format(const clv_run_record *r, clv_bytes *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   clv_bytes_printf(&out, "{\"format\": \"%s\", \"version\": %d,\n ", format_name, FORMAT_VERSION);
-  add_fields(&out, head_fields, CLV_COUNT(head_fields), r);
+  add_fields(&out, run_fields, CLV_COUNT(run_fields), r);
   clv_bytes_puts(&out, ",\n \"best\": {");
   add_fields(&out, best_fields, CLV_COUNT(best_fields), &r->best);
   clv_bytes_puts(&out, "}");
@@ -258,7 +258,7 @@ static clv_code parse_root(json_t *root, const char *label, clv_run_record *r, c
                                       "attempts",      "session_id",       "epoch"};
   CLV_TRY(clv_weights_json_check_format(root, format_name, FORMAT_VERSION, label, err));
   CLV_TRY(clv_weights_json_check_keys(root, known, CLV_COUNT(known), label, err));
-  CLV_TRY(parse_fields(root, head_fields, CLV_COUNT(head_fields), true, label, r, err));
+  CLV_TRY(parse_fields(root, run_fields, CLV_COUNT(run_fields), true, label, r, err));
   CLV_TRY(parse_fields(json_object_get(root, "best"), best_fields, CLV_COUNT(best_fields), false,
                        label, &r->best, err));
   CLV_TRY(parse_checkpoints(root, label, r, err));

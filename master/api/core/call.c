@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Leaves and calls: a call becomes one value of the tape and one CALL frame; what its node lacks is
- * ordered from where it is.
+ * Leaves and calls. A call becomes one value of the tape and one CALL frame. For each argument that
+ * the call's node does not have, the master sends the value if it has it, and otherwise requests
+ * delivery from a node that has it.
  */
 #include <stdio.h>
 #include <stdlib.h>

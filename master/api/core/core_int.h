@@ -322,9 +322,9 @@ typedef struct api_context {
   api_context_state state;
   bool is_evaluation;  /* calls use evaluation mode, and there is no backward */
   bool records_events; /* nodes send their events at the end of the context */
-  bool
-      keeps_needed_calls; /* END_CONTEXT leaves the calls at the nodes that kept values depend on */
-  bool has_final_step;    /* a step that cannot be reverted was decided in the context */
+  /* after END_CONTEXT the nodes still hold the calls that kept values depend on */
+  bool keeps_needed_calls;
+  bool has_final_step; /* a step that cannot be reverted was decided in the context */
   uint32_t n_calls_awaiting_backward; /* calls behind a backward that has not begun */
   uint64_t step;                      /* step number of the RNG position; 0: the context's number */
   uint32_t n_waiters;                 /* functions of the program that wait within the context */

@@ -197,8 +197,8 @@ static cleave_status parse_layers(const char *layers, clv_session_config **ret,
   return api_read_config("layers", text.data, ret, error);
 }
 
-/* Adds the layers of the first stage as a chain. how: division of each node; one element more than
- * there are layers. */
+/* Adds the layers of the first stage to g as a chain. how: receives, for each graph node, how its
+ * layer is split into parts; [n_layers + 1], because node 0 is the input. */
 static clv_code add_chain(const clv_session_config *c, uint32_t first_layer, uint32_t n_parts,
                           clv_parallel *how, clv_graph *g, clv_err *err) {
   const clv_stage_spec *s = &c->stages[0];

@@ -9,7 +9,7 @@
 #include "master/api/core/incarnations_int.h"
 #include "master/api/core/ties_int.h"
 
-/* ---- making one ------------------------------------------------------------------------------ */
+/* ---- creating a module ----------------------------------------------------------------------- */
 
 static cleave_status freeze_parameters(cleave_module *m, const cleave_module_options *o,
                                        cleave_error *error) {

@@ -35,7 +35,8 @@ clv_code api_fronts_new(const clv_session_config *c, clv_program_gate *gate, api
 void api_fronts_free(api_fronts *f); /* NULL is allowed */
 /* From now on values that the program gives to modules at the master are sampled. With the lock. */
 void api_fronts_switch_on(api_fronts *f);
-/* As the functions of api_gate. */
+/* Implement note_module, note_values and judge of api_gate: record in the host's ledger which layer
+ * keys and values the module's worker will know, and compare a value with its declared row. */
 cleave_status api_fronts_note_module(api_fronts *f, const cleave_module *m,
                                      cleave_error *error) CLEAVE_RESULT;
 cleave_status api_fronts_note_values(api_fronts *f, const api_noted_values *v,

@@ -59,7 +59,7 @@ static cleave_status change_frozen(cleave_runtime *rt, cleave_module *m, const c
                                    size_t n, bool frozen, uint64_t deadline_ms,
                                    cleave_error *error) {
   const char *what = frozen ? "freeze" : "thaw",
-             *cannot = frozen ? "freezes nothing" : "thaws nothing";
+             *refusal_text = frozen ? "freezes nothing" : "thaws nothing";
   if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
   PASS(check_names(m, names, n, what, error));
   if (m->frozen_is_final)
@@ -67,7 +67,7 @@ static cleave_status change_frozen(cleave_runtime *rt, cleave_module *m, const c
                     "module '%s' was loaded with `fixed`: what learns stays as it is", m->name);
   LOCKED(rt);
   if (m->is_released) return api_fail(error, CLV_NOT_FOUND, "module '%s' was released", m->name);
-  PASS(api_modules_await_idle(&m, 1, cannot, api_deadline_ns(rt, deadline_ms), error));
+  PASS(api_modules_await_idle(&m, 1, refusal_text, api_deadline_ns(rt, deadline_ms), error));
   return set_frozen(m, names, n, frozen, error);
 }
 

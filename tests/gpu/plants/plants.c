@@ -145,7 +145,8 @@ static void copy_to_peer_too_early(void) {
   ok(plant_increase(&other, other_memory, &err));
 }
 
-/* Fault: the copy does not wait for that stream, and so copies older values of the source. */
+/* Fault: as copy_to_peer_too_early, but the source was written once before, so the copy reads these
+ * older values. */
 static void copy_old_values(void) {
   ok(plant_write(&one, x, &err));
   ok(v->stream_finish(one.stream, &err));

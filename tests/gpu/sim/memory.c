@@ -176,11 +176,11 @@ void sim_memory_on_free(char *p) {
   keep_freed_block(b);
 }
 
-void sim_memory_check_copy(const void *p, const sim_lines *asked, const char *what) {
+void sim_memory_check_copy(const void *p, const sim_lines *request_stack, const char *what) {
   const sim_block *b = sim_memory_is_device(p) ? sim_memory_find(p) : NULL;
   if (!b || !b->is_freed_on_stream) return;
   fputs("cuda-sim: the copy was asked for at\n", stderr);
-  sim_lines_print(asked);
+  sim_lines_print(request_stack);
   fputs("cuda-sim: it was given back at\n", stderr);
   sim_lines_print(&b->free_lines);
   sim_report_fault("%s was given back before it was copied", what);

@@ -49,9 +49,8 @@ typedef struct sim_block {
   char *p;
   size_t bytes;
   int device;
-  bool is_freed_by_host, is_freed_on_stream,
-      /* is_freed_on_stream: the stream has reached the point where the host freed it */
-      are_pages_released;
+  /* is_freed_on_stream: the stream has reached the point where the host freed it */
+  bool is_freed_by_host, is_freed_on_stream, are_pages_released;
   size_t next_freed_block; /* index of the block that was freed next */
   sim_lines call_stack, free_lines;
 } sim_block;
@@ -76,8 +75,9 @@ sim_block *sim_memory_find(const void *p); /* allocation that contains p or ends
  * the error. */
 void sim_memory_check(int device, const void *p, size_t bytes, const char *what);
 
-/* Faults if the memory was freed before the copy that these lines requested. */
-void sim_memory_check_copy(const void *p, const sim_lines *asked, const char *what);
+/* Faults if the memory was freed on its stream before the copy. request_stack: call stack of the
+ * copy's request, for the report. */
+void sim_memory_check_copy(const void *p, const sim_lines *request_stack, const char *what);
 
 clv_code sim_host_allocate(size_t bytes, void **ret, clv_err *err);
 void sim_host_free(void *p);
@@ -239,7 +239,7 @@ double sim_get_factor(clv_cuda_math math, const void *p, size_t i);
 size_t sim_get_factor_bytes(clv_cuda_math math);
 uint16_t sim_round_to_bf16(float x); /* rounds to the nearest, ties to even */
 
-/* ---- loops of the libraries (arithmetic.c, lstm.c) ------------------------------------------- */
+/* ---- computations of the simulated cuBLAS and cuDNN (arithmetic.c, lstm.c) ------------------- */
 
 /* product += left_factor right_factor, sizes m x n, m x k, k x n, column-major */
 typedef struct sim_product {
@@ -261,9 +261,9 @@ typedef struct sim_lstm {
   double *weights, *weight_gradients, *x, *dx, *dy, *row_values, *gate_gradients;
 } sim_lstm;
 
-void sim_lstm_forward(const sim_lstm *l); /* fills rows */
+void sim_lstm_forward(const sim_lstm *l); /* fills row_values */
 const double *sim_lstm_write_output(const sim_lstm *l, int64_t n, int64_t t);
-void sim_lstm_backward_data(const sim_lstm *l); /* fills dgates and dx */
+void sim_lstm_backward_data(const sim_lstm *l); /* fills gate_gradients and dx */
 void sim_lstm_backward_weight(const sim_lstm *l);
 
 /* ---- state of the simulation ----------------------------------------------------------------- */

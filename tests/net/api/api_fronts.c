@@ -69,7 +69,9 @@ static bool load(const char *name, const char *at, const char *layers, float fac
   return true;
 }
 
-static cleave_module *head; /* behind "far", at the master; NULL: the loss reads w1's values */
+/* module at the master that reads the outputs of the module "far" at w1; NULL: the loss reads these
+ * outputs */
+static cleave_module *head;
 
 /* Records through modules at the master and one at w1, then the loss and a backward. */
 static bool train_once(cleave_module *front, cleave_error *e) {

@@ -188,7 +188,8 @@ static void run_evaluation(const variant *w, float *ret) {
   cleave_tensor_free(&value);
 }
 
-/* Compares first values, dropout, clipping and Adam with those of the undivided layers. */
+/* Layers divided into parts have the same initial weights as the undivided layers, and the same
+ * losses, gradient norms and weights after training with dropout, clipping and Adam. */
 static void parallel_parts_train_like_the_undivided_layers(void **state) {
   (void)state;
   variant whole = {0}, parts = {0};

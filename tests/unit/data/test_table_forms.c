@@ -499,9 +499,9 @@ static clv_dataset_options make_split_options(const char *text, clv_split_key ke
   o.reads_groups = true;
   o.text.group = "s";
   o.split_key = key;
-  o.set_values[CLV_SET_TRAINING] = (clv_set_names){in_training, 1};
-  o.set_values[CLV_SET_VALIDATION] = (clv_set_names){in_validation, 1};
-  o.set_values[CLV_SET_TEST] = (clv_set_names){in_test, 1};
+  o.set_values[CLV_SET_TRAINING] = (clv_set_values){in_training, 1};
+  o.set_values[CLV_SET_VALIDATION] = (clv_set_values){in_validation, 1};
+  o.set_values[CLV_SET_TEST] = (clv_set_values){in_test, 1};
   return o;
 }
 

@@ -155,7 +155,7 @@ static void damaged_ledger_line_is_located(void **state) {
       "key 00112233445566778899aabbccddeeff 2026-11-2 a\n",
       "key 00112233445566778899aabbccddeeff 2026/11/28 a\n",
       "key 00112233445566778899aabbccddeeff 2026-11-28 a\033[2J\n",
-      "rows 00112233445566778 2026-11-28 a\n", /* the line's marks end in the middle */
+      "rows 00112233445566778 2026-11-28 a\n", /* the second mark has 1 hex digit instead of 16 */
       "rows 0011223344556677001122334455667g 2026-11-28 a\n",
       "rows  2026-11-28 a\n",
       "rows 0011223344556677\n",

@@ -172,7 +172,8 @@ static void add_earlier_frame(clv_bytes *message, const clv_frame *f, size_t pay
   clv_bytes_add(message, one.data, one.len);
 }
 
-/* Compares the second of the earlier frames and the last frame, for every cut of the message. */
+/* Decodes a message that is cut into two pieces at `cut`. Checks that it has n earlier frames, that
+ * the second of them equals `second`, and that the last frame has the kind `last` (0: none). */
 static void check_bundle(const clv_bytes *message, size_t cut, const clv_frame *second,
                          size_t payload_of_second, uint32_t n, clv_frame_kind last) {
   clv_err err = {0};
