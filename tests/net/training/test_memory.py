@@ -177,8 +177,9 @@ def idle_master_stays_below_30_mib():
         time.sleep(0.01)
     assert done.returncode == 0
     print(f"  an idle master: {peak / (1 << 20):.1f} MiB, {own / (1 << 20):.1f} of them its own", flush=True)
-    assert 1 << 20 < own < 8 << 20, own
-    assert peak < 30 << 20 or not os.path.exists("/usr/lib/x86_64-linux-gnu/libdnnl.so.2"), peak
+    has_onednn_2 = os.path.exists("/usr/lib/x86_64-linux-gnu/libdnnl.so.2")
+    assert 1 << 20 < own < (8 if has_onednn_2 else 12) << 20, own
+    assert peak < 30 << 20 or not has_onednn_2, peak
 
 
 @suite.long
