@@ -73,7 +73,7 @@ POOL = ("aAbBeE zZ09  \t\n\r'.,-_!#éÉñ\u0301\u0323\u0308ß" "ΣσςИйЁ漢�
          "½²٣Ⅷ\x00\x01\x7f\u200b\u00ad“—€$+<ſＡ")
 
 
-# What a table of sentencepiece does with some characters, in the form of tests/golden/charsmap.py.
+# Replacements that a table of sentencepiece makes, in the form that tests/golden/charsmap.py reads.
 RULES = {"ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "Ａ": "A", "Ｂ": "B", "Ｃ": "C", "１": "1", "２": "2", "½": "1⁄2", "²": "2", "…": "...", "Ⅷ": "VIII",
          "\u00a0": " ", "\u3000": " ", "\u2003": " ", "\t": " ", "\n": " ", "\r": " ", "\u200b": "", "\u00ad": "", "\ufeff": "", "\x00": "", "\x7f": "",
          "e\u0301": "é", "a\u0308": "ä", "n\u0303": "ñ", "\u1100\u1161": "가", "\u212b": "Å", "\r\n": " ", "ẛ\u0323": "ṩ"}

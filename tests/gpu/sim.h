@@ -2,7 +2,7 @@
  *
  * sim: a simulated device, for the function table of kernels/cuda/cuda.h.
  *
- * It runs operations late, and in an order drawn from a seed. Each stream advances when it is
+ * The simulation runs operations late, and in an order drawn from a seed. Each stream advances when it is
  * drawn, and several blocks of a launch run at the same time. Only enqueueing, events, barriers,
  * shuffles and the functions called `finish` order anything, and thread sanitizer is told this
  * order and no more. Device memory cannot be touched by the code of the host.

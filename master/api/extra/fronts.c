@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What workers know of a program's modules at the master, and what values of these modules show.
+ * Holds a program's fronts to the ledger of the host and to the rules of `plan`.
  *
  * Before a module is sent to its worker, and before weights are written there,
  * api_fronts_note_module and api_fronts_note_values add keys and values to the ledger of the host,
