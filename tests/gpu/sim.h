@@ -2,10 +2,10 @@
  *
  * sim: a simulated device, for the function table of kernels/cuda/cuda.h.
  *
- * The simulation runs operations late, and in an order drawn from a seed. Each stream advances when it is
- * drawn, and several blocks of a launch run at the same time. Only enqueueing, events, barriers,
- * shuffles and the functions called `finish` order anything, and thread sanitizer is told this
- * order and no more. Device memory cannot be touched by the code of the host.
+ * The simulation runs operations late, and in an order drawn from a seed. Each stream advances
+ * when it is drawn, and several blocks of a launch run at the same time. Only enqueueing, events,
+ * barriers, shuffles and the functions called `finish` order anything, and thread sanitizer is
+ * told this order and no more. Device memory cannot be touched by the code of the host.
  *
  * Everything that is undefined on a real device is a fault here: the simulation prints it with the
  * stack of its lines and ends the process.
