@@ -86,4 +86,28 @@ static inline clv_code sum_counted_weights(const clv_ref_kernel *k, const clv_lo
   return CLV_OK;
 }
 
+/* Computes dx of a counted position. share: gradient of the loss over the total weight. */
+typedef void clv_position_gradient(const clv_attrs *t, const clv_loss_constants *s, const REAL *x,
+                                   int64_t label, double share, REAL *dx);
+
+/* Computes dx of all positions: 0 for a position that is not counted, and for all if no position
+ * has a weight. */
+static inline clv_code class_loss_backward(const clv_ref_kernel *k, const clv_kernel_args *a,
+                                           clv_position_gradient *gradient, clv_err *err) {
+  clv_loss_constants s = make_loss_constants(k);
+  double total_weight;
+  int64_t label;
+  CLV_TRY(sum_counted_weights(k, &s, a->in[1], &total_weight, err));
+  double share = total_weight == 0 ? 0 : read_dout(a) / total_weight;
+  for (int64_t i = 0; i < s.n_positions; i++) {
+    REAL *dx = (REAL *)a->din[0] + i * s.classes;
+    CLV_TRY(read_label(k, &s, a->in[1], i, &label, err));
+    if (label < 0 || total_weight == 0)
+      memset(dx, 0, (size_t)s.classes * sizeof *dx);
+    else
+      gradient(&k->d.attrs, &s, (const REAL *)a->in[0] + i * s.classes, label, share, dx);
+  }
+  return CLV_OK;
+}
+
 #endif

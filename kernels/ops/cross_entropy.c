@@ -56,21 +56,7 @@ static void row_gradient(const clv_attrs *t, const clv_loss_constants *s, const 
 }
 
 static clv_code cross_entropy_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  clv_loss_constants s = make_loss_constants(k);
-  double total_weight;
-  int64_t label;
-  CLV_TRY(sum_counted_weights(k, &s, a->in[1], &total_weight, err));
-  double share = total_weight == 0 ? 0 : read_dout(a) / total_weight;
-  for (int64_t i = 0; i < s.n_positions; i++) {
-    REAL *dx = (REAL *)a->din[0] + i * s.classes;
-    CLV_TRY(read_label(k, &s, a->in[1], i, &label, err));
-    if (label < 0 || total_weight == 0)
-      memset(dx, 0, (size_t)s.classes * sizeof *dx);
-    else
-      row_gradient(&k->d.attrs, &s, (const REAL *)a->in[0] + i * s.classes, label, share, dx);
-  }
-  return CLV_OK;
+  return class_loss_backward((const clv_ref_kernel *)base, a, row_gradient, err);
 }
 
 CLV_OP_ROW(cross_entropy) = {

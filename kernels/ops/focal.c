@@ -45,31 +45,16 @@ static clv_code focal_forward(clv_kernel *base, const clv_kernel_args *a, clv_er
 }
 
 /* Computes dx of a place: dx_c = share w slope (softmax(x)_c - (c == label)). */
-static void place_gradient(double g, const clv_loss_constants *s, const REAL *x, int64_t label,
-                           double share, REAL *dx) {
+static void place_gradient(const clv_attrs *t, const clv_loss_constants *s, const REAL *x,
+                           int64_t label, double share, REAL *dx) {
   double top = row_max(x, s->classes), sum = row_exp_sum(x, s->classes, top);
-  double one = class_weight(s, label) * focal_slope(place_nll(s, x, label), g) * share;
+  double one = class_weight(s, label) * focal_slope(place_nll(s, x, label), t->exponent) * share;
   for (int64_t c = 0; c < s->classes; c++)
     dx[c] = (REAL)(one * (exp(x[c] - top) / sum - (c == label)));
 }
 
 static clv_code focal_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  clv_loss_constants s = make_loss_constants(k);
-  double total_weight;
-  int64_t label;
-  CLV_TRY(sum_counted_weights(k, &s, a->in[1], &total_weight, err));
-  double share = total_weight == 0 ? 0 : read_dout(a) / total_weight;
-  for (int64_t i = 0; i < s.n_positions; i++) {
-    REAL *dx = (REAL *)a->din[0] + i * s.classes;
-    CLV_TRY(read_label(k, &s, a->in[1], i, &label, err));
-    if (label < 0 || total_weight == 0)
-      memset(dx, 0, (size_t)s.classes * sizeof *dx);
-    else
-      place_gradient(k->d.attrs.exponent, &s, (const REAL *)a->in[0] + i * s.classes, label, share,
-                     dx);
-  }
-  return CLV_OK;
+  return class_loss_backward((const clv_ref_kernel *)base, a, place_gradient, err);
 }
 
 CLV_OP_ROW(focal) = {
