@@ -37,7 +37,7 @@ def number(fill, scale):
     return make_pipeline(SimpleImputer(strategy=fill), scale)
 
 
-# Writes the records as JSON lines. A third of them lack the keys of missing values, others have null.
+# Writes JSON lines. A third of the records lack the keys of missing values; others have null.
 def write_jsonl(path, d):
     with open(path, "w") as f:
         for i, (_, row) in enumerate(d.iterrows()):
