@@ -76,7 +76,8 @@ def models_are_those_of_transformers():
     import transformers
     small = {"vocab_size": 50, "hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2, "intermediate_size": 24, "max_position_embeddings": 20}
     gpt2 = transformers.GPT2Config(vocab_size=50, n_embd=16, n_head=4, n_layer=2, n_positions=20, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, bos_token_id=1, eos_token_id=2)
-    bert = transformers.BertConfig(**small, num_labels=3, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
+    without_groups = {key: n for key, n in small.items() if key != "num_key_value_heads"}
+    bert = transformers.BertConfig(**without_groups, num_labels=3, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
     for k, (net, stages, saved) in enumerate((
             (transformers.LlamaForCausalLM(transformers.LlamaConfig(**small, tie_word_embeddings=True)), SPLIT, {}),
             (transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**small, tie_word_embeddings=False)).bfloat16(), SPLIT, {}),
