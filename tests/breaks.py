@@ -881,9 +881,9 @@ TWO = "tests/net/training/test_two_devices.py"
 of("worker/service/methods.c", TWO,
    every_device_computes_as_the_first=("static clv_code on_hello(", "{b->name, clv_backend_isa(b), clv_backend_libraries(b)}", "{b->name, clv_backend_isa(clv_service_backend(v)), clv_backend_libraries(b)}"))
 of("master/watch/hello.c", TWO,
-   every_stage_computes_on_the_first_device=("static clv_code add_stage(", "h->device_names[at], h->device_kinds[at]", "h->device_names[at], h->device_kinds[0]"))
+   every_stage_computes_on_the_first_device=("static clv_code add_stage(", "h->device_names[device], h->device_kinds[device]", "h->device_names[device], h->device_kinds[0]"))
 of("master/watch/doctor.c", TWO,
-   only_the_first_device_counts=("static bool is_device_used(", "clv_wire_find_device(h, s->device) == at", "at == 0"))
+   only_the_first_device_counts=("static bool is_device_used(", "clv_wire_find_device(h, s->device) == device", "device == 0"))
 of("common/net/wire/hello.c", "tests/unit/wire/test_session",
    an_older_worker_says_nothing_of_its_first_device=("static clv_wire_device_kind derive_device_kind(", "strcmp(m->device_names[0], name) == 0 ||", ""))
 of("master/api/core/module.c", CUDA,

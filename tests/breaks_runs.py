@@ -122,7 +122,7 @@ of("common/model/weights/write.c", DISKS + " power_cut_of_a_worker_leaves_each_c
 of("common/base/file.c", DISKS + " power_cut_leaves_each_committed_checkpoint",
    a_new_folder_is_not_synced=("static clv_code make_folder(", "if (mkdir(path, 0755) == 0) return clv_file_sync_folder(path, err);", "if (mkdir(path, 0755) == 0) return CLV_OK;"))
 of("master/watch/metrics.c", RECOVERY,
-   a_recovered_run_recovers_on=("void clv_run_metrics_recovered(", "m->numbers.recovering = 0;", ""))
+   a_recovered_run_recovers_on=("void clv_run_metrics_recovered(", "m->numbers.is_recovering = 0;", ""))
 of("master/run/run_begin.c", RESUMED, shrunk_data_finish_a_run=("static clv_code check_steps_left(", "step < session_steps", "true"))
 of("master/run/run_changes.c", RESUMED,
    keys_that_came_are_not_told=("static void compare_key_lines(", "if (only_missing && !other_value)", "if (false)"),
