@@ -129,7 +129,7 @@ of("master/run/run_changes.c", RESUMED,
    another_length_is_not_told=("static void compare_total_steps(", "if (before == after)", "if (before)"),
    an_optimiser_without_state_is_taken=("static clv_code check_optimizer(", "if (moment < 0)", "if (moment < 99)"))
 of("master/history/run_lock.c", RESUMED,
-   a_test_is_the_best_of_validations=("void clv_run_lock_note_evaluation(", "other ? strcmp(e->evaluated_set, \"validation\") == 0 : is_better(e, best)", "true"))
+   a_test_is_the_best_of_validations=("void clv_run_lock_note_evaluation(", "is_other_set ? strcmp(e->evaluated_set, \"validation\") == 0 : is_better(e, best)", "true"))
 of("master/report/progress.c", RESUMED,
    a_loss_that_is_not_finite_spoils_the_mean=("static void add_step(", "if (isfinite(p->loss))", "if (p)"))
 of("master/data/npy.c", "tests/unit/data/test_readers",

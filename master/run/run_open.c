@@ -50,7 +50,7 @@ static clv_code move_earlier_run_aside(clv_run *r, clv_err *err) {
 static clv_code begin_run(clv_run *r, clv_err *err) {
   const clv_run_lock_info lock_info = {.name = r->config->name,
                                        .session = r->config->file,
-                                       .resume = r->o->resume,
+                                       .is_resume = r->o->resume,
                                        .notice = {clv_run_on_notice, r}};
   CLV_TRY(lock_run_dir(r, err));
   if (clv_checkpoint_has_any(r->dir.data) && !r->o->resume && !r->o->fresh)
