@@ -189,15 +189,15 @@ of("master/seal/sealed_read.c", SEAL,
    another_key_is_not_said=("static clv_code check_key(", "if (strcmp(id, key->id) == 0)", "if (id[0])"))
 CHECKPOINTS, COPIES = "tests/net/operations/test_checkpoints.py", "tests/unit/checkpoints/test_checkpoints"
 of("master/checkpoints/gather.c", CHECKPOINTS + " gathered_files_are_those_that_were_kept",
-   a_damaged_part_is_not_fetched_again=("static clv_code fetch(", "if (code == CLV_DATA_LOSS && continues)", "if (false)"))
+   a_damaged_part_is_not_fetched_again=("static clv_code fetch_file(", "if (code == CLV_DATA_LOSS && continues_earlier)", "if (false)"))
 of("master/checkpoints/stores.c", CHECKPOINTS + " every_file_is_verified_wherever_it_is",
    what_is_read_has_any_digest=("static clv_code compare_digest(", "clv_code code = clv_checkpoints_compare(&found, r->file, err);", "clv_code code = CLV_OK;"))
 of("master/checkpoints/orphans.c", COPIES,
-   files_of_checkpoints_are_swept=("static bool sweep_one(", "if (is_listed(needed, o->kept, o->place)) return false;", "(void)needed;"))
+   files_of_checkpoints_are_swept=("static bool sweep_one(", "if (is_listed(needed, o->kept_file_name, o->keeper_identity)) return false;", "(void)needed;"))
 of("master/checkpoints/orphans.c", CHECKPOINTS + " newest_checkpoint_is_deleted_by_force_alone",
    an_abandoned_checkpoint_has_no_orphans=("clv_code clv_checkpoint_abandon(", "CLV_TRY(clv_orphans_add(run_dir, &m, err));", ";"))
 of("master/checkpoints/escrow.c", COPIES,
-   copies_of_runs_can_be_exchanged=("static void bound_name(", "c->at->id", '"run"'))
+   copies_of_runs_can_be_exchanged=("static void make_bound_name(", "c->at->id", '"run"'))
 of("master/run/run_gather.c", CHECKPOINTS + " newest_checkpoint_is_deleted_by_force_alone",
    the_newest_is_deleted_as_others=("static clv_code remove_checkpoint(", "if (k->is_newest && !c->o->force)", "if (false)"))
 of("master/checkpoints/escrow_thread.c", CHECKPOINTS + " lost_and_wrong_keys_are_named",

@@ -193,9 +193,9 @@ static clv_code append_orphans(const clv_session_config *config, const clv_store
   for (size_t i = 0; i < l.n; i++) {
     bytes += l.list[i].bytes;
     if (!json) continue;
-    clv_bytes_printf(out, "{\"orphan\":\"%s\",\"bytes\":%llu", l.list[i].kept,
+    clv_bytes_printf(out, "{\"orphan\":\"%s\",\"bytes\":%llu", l.list[i].kept_file_name,
                      (unsigned long long)l.list[i].bytes);
-    clv_run_append_worker_json(s, l.list[i].place, out);
+    clv_run_append_worker_json(s, l.list[i].keeper_identity, out);
     clv_bytes_puts(out, "}\n");
   }
   if (l.n && !json)

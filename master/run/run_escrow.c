@@ -115,7 +115,7 @@ static void update_metrics(const clv_run *r) {
   if (!r->escrow) return;
   clv_escrow_get_progress(r->escrow, &p);
   uint64_t step = p.step == CLV_CHECKPOINT_NONE ? 0 : p.step;
-  clv_run_metrics_escrow(r->metrics, step, p.bytes, p.wall_ms, p.failures);
+  clv_run_metrics_escrow(r->metrics, step, p.bytes, p.wall_ms, p.n_failures);
 }
 
 void clv_run_escrow_print(const clv_run *r) {

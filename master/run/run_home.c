@@ -126,8 +126,8 @@ static void remove_unneeded(const gathering *g, const clv_remote_spec *w) {
 static void log_kept_orphan(void *user, const clv_orphan *o, const clv_err *reason) {
   const gathering *g = user;
   if (reason)
-    clv_log(CLV_LOG_DEBUG, "file '%s' stays at '%s': %s", o->kept,
-            clv_stores_name(g->stores, o->place), reason->text);
+    clv_log(CLV_LOG_DEBUG, "file '%s' stays at '%s': %s", o->kept_file_name,
+            clv_stores_name(g->stores, o->keeper_identity), reason->text);
 }
 
 /* Removes the files of the run at workers that none of its checkpoints lists. */
