@@ -135,7 +135,8 @@ int clv_cmd_words(void *args) {
   const clv_master_arguments *a = args;
   printing p = {.a = a, .code = CLV_EXIT_OK};
   clv_err err;
-  p.limits = (clv_child_limits){.seconds = (uint32_t)a->seconds, .memory = a->memory_mib << 20};
+  p.limits =
+      (clv_child_limits){.seconds = (uint32_t)a->seconds, .max_memory_bytes = a->memory_mib << 20};
   clv_code code = set_window(&p, &err);
   if (code == CLV_OK) code = clv_documents_walk(a->line.words[0], print_file, &p, &err);
   clv_tokenizer_free(p.tokenizer);

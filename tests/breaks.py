@@ -327,19 +327,19 @@ of("master/plan/data_check.c", "tests/net/training/test_text.py",
    any_tokenizer_fits=("static clv_code check_tokenizer(", "tokens <= node->attrs.rows", "tokens"))
 DOCUMENTS = "tests/unit/documents/test_documents"
 of("master/documents/child_process.c", DOCUMENTS,
-   a_child_prints_without_end=("static clv_code read_pipes(", "out->failed || out->len > l->output", "out->failed"),
-   a_child_has_all_memory=("static void set_limits(", "set_limit(RLIMIT_AS, l->memory, l->memory);", ";"),
+   a_child_prints_without_end=("static clv_code read_pipes(", "out->failed || out->len > l->max_output_bytes", "out->failed"),
+   a_child_has_all_memory=("static void set_limits(", "set_limit(RLIMIT_AS, l->max_memory_bytes, l->max_memory_bytes);", ";"),
    a_child_writes_files=("static void set_limits(", "set_limit(RLIMIT_FSIZE, 0, 0);", ";"),
    a_childs_children_stay=("static void end_child(", "kill(-r->pid, SIGKILL);", ";"),
-   a_silent_child_has_all_the_time=("static clv_code wait_for_end(", "if (clv_now_ns() > until)", "if (clv_now_ns() > until + 120000000000ull)"))
+   a_silent_child_has_all_the_time=("static clv_code wait_for_end(", "if (clv_now_ns() > deadline_ns)", "if (clv_now_ns() > deadline_ns + 120000000000ull)"))
 of("master/documents/read.c", DOCUMENTS,
    a_list_of_files_is_taken_for_an_image=("static clv_code find_kind(", 'return clv_fail(err, CLV_INVALID, "%s: not a PDF', 'return CLV_OK; return clv_fail(err, CLV_INVALID, "%s: not a PDF'))
 of("master/documents/bbox.c", DOCUMENTS,
    pages_keep_their_size=("static clv_code read_page(", "if (is_rotated(r, g->n_pages))", "if (false && is_rotated(r, g->n_pages))"),
-   skew_pages_are_turned=("static clv_code check_rotations(", "turned->data[i] == ASKEW", "false"))
+   skew_pages_are_turned=("static clv_code check_rotations(", "rotations->data[i] == ASKEW", "false"))
 of("master/documents/windows.c", DOCUMENTS,
-   shared_words_are_labelled_twice=("static void fill_row(", "i >= mine.from && i < mine.to ? labels : NULL", "mine.to ? labels : NULL"),
-   every_piece_has_the_label=("static void put_piece(", "labels && first ?", "labels && (first || labels) ?"))
+   shared_words_are_labelled_twice=("static void fill_row(", "i >= labelled.from && i < labelled.to ? labels : NULL", "labelled.to ? labels : NULL"),
+   every_piece_has_the_label=("static void put_page_token(", "labels && is_first ?", "labels && (is_first || labels) ?"))
 of("common/base/json/json.c", "tests/unit/json/test_json",
    lists_go_as_deep_as_they_like=("clv_code clv_json_open(", "j->depth == CLV_JSON_DEPTH", "false"),
    a_column_is_a_byte=("clv_code clv_json_fail(", "((j->text[i] & 0xc0) != 0x80)", "1"))

@@ -267,10 +267,10 @@ size_t clv_dataset_truncated(const clv_dataset *ds);
 /* Counts of documents; zeros for other formats. */
 typedef struct clv_page_counts {
   size_t pages, words, windows;
-  size_t long_pages;           /* pages with more than one window */
-  size_t unlabelled_windows;   /* windows without a label, which are skipped */
-  size_t words_without_tokens; /* words for which the tokenizer returns no token */
-  size_t n_strays;             /* files that are not documents */
+  size_t long_pages;             /* pages with more than one window */
+  size_t unlabelled_windows;     /* windows without a label, which are skipped */
+  size_t n_words_without_tokens; /* words for which the tokenizer returns no token */
+  size_t n_strays;               /* files that are not documents */
 } clv_page_counts;
 clv_page_counts clv_dataset_page_counts(const clv_dataset *ds);
 /* A page that is kept because the documents were opened with skips_labels: predictions are printed

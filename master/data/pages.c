@@ -135,7 +135,7 @@ static clv_code add_page(clv_page_rows *r, const clv_labelled_page *p, clv_err *
   r->counts.pages++;
   r->counts.words += p->page.n;
   r->counts.long_pages += w.n > 1;
-  r->counts.words_without_tokens += w.words_without_tokens;
+  r->counts.n_words_without_tokens += w.n_words_without_tokens;
   if (r->keeps_pages)
     CLV_TRY(clv_kept_pages_add(&r->kept, p, r->lengths.n, w.n, r->max_bytes, err));
   for (size_t i = 0; i < w.n; i++) CLV_TRY(add_window(r, &w, i, class, group, err));

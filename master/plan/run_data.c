@@ -61,7 +61,7 @@ static clv_page_options make_page_options(const clv_data_config *d) {
                             .labels = (const char *const *)d->documents.labels.items,
                             .n_labels = d->documents.labels.n,
                             .limits = {.seconds = (uint32_t)d->documents.seconds,
-                                       .memory = d->documents.memory_mib << 20}};
+                                       .max_memory_bytes = d->documents.memory_mib << 20}};
 }
 
 /* Returns the set of 1 << clv_date_part of names that the schema has checked. */
@@ -552,9 +552,9 @@ static void note_pages(const clv_session_config *c, const clv_dataset *ds, const
   if (n.unlabelled_windows)
     clv_bytes_printf(notes, "%s: %zu window%s without a labelled word left out\n", w->key,
                      n.unlabelled_windows, CLV_S(n.unlabelled_windows));
-  if (n.words_without_tokens)
+  if (n.n_words_without_tokens)
     clv_bytes_printf(notes, "%s: the tokenizer has no token for %zu word%s\n", w->key,
-                     n.words_without_tokens, CLV_S(n.words_without_tokens));
+                     n.n_words_without_tokens, CLV_S(n.n_words_without_tokens));
   if (n.n_strays)
     clv_bytes_printf(notes, "%s: %zu file%s no document (.pdf, .png, .jpg, .jsonl) and ignored\n",
                      w->key, n.n_strays, n.n_strays == 1 ? " is" : "s are");
