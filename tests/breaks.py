@@ -890,7 +890,7 @@ of("master/api/core/module.c", CUDA,
    cuda_without_a_number_is_no_device=("static void resolve_device(", 'strcmp(m->device, "cuda") == 0 && cuda', "false"),
    tf32_on_a_processor_is_taken=("static clv_code check_tf32(", "!m->tf32 ||", "!m->tf32 || m ||"))
 of("master/ops.c", "tests/net/operations/test_cli.py",
-   ops_forget_what_cuda_has=("static bool cuda_has(", "return has[op];", "return has[op] && op < 3;"))
+   ops_forget_what_cuda_has=("static bool cuda_has(", "return has_op[op];", "return has_op[op] && op < 3;"))
 TYPES = "tests/gpu/test_cuda_types"
 of("kernels/cuda/products.c", TYPES + " linear",
    products_do_not_round_to_tf32=("clv_code clv_gpu_new_product(", "desc.math = gpu_math_of(k)", "desc.math = CLV_CUDA_F32"))
