@@ -40,8 +40,8 @@ of("master/plan/privacy.c", "tests/net/operations/test_egress.py",
    a_worker_sends_on_what_it_was_sent=("static clv_code find_hop_findings(", "v->worker_layers_mix = true;", ""))
 of("master/reach/propagate.c", "tests/unit/plan/test_privacy",
    copies_are_two_places=("static void add_to_bundle(reach_pool", "set != b->first && set != b->last", "set"),
-   dropout_leaves_all_places=("static bool is_safe_from_dropout(", "return leaves_two(s->from->dropout_rate, places, copies);", "return true;"),
-   attention_leaves_all_keys=("static int find_sibling_axis(", "if (!leaves_two(s->key_dropout_rate, s->from->shape.dim[1], 1)) return 0;", ""),
+   dropout_leaves_all_places=("static bool is_safe_from_dropout(", "return leaves_two_places(s->from->dropout_rate, n_places, n_copies);", "return true;"),
+   attention_leaves_all_keys=("static int find_sibling_axis(", "if (!leaves_two_places(s->key_dropout_rate, s->from->shape.dim[1], 1)) return 0;", ""),
    a_mixture_is_bare=("static unsigned flags_after_layer(", "| REACH_MIXED", "| REACH_UNMIXED"),
    one_sum_of_known_weights_is_several=("static bool sums_siblings(", "if (!axis || s->from->shape.dim[axis] < 2) return false;", ""))
 of("master/reach/uniform_columns.c", "tests/unit/plan/test_privacy",
@@ -49,7 +49,7 @@ of("master/reach/uniform_columns.c", "tests/unit/plan/test_privacy",
    a_stride_is_no_window=("static int64_t get_distance(", "a->kind == REACH_WINDOW ? a->stride : 1", "1"))
 of("master/reach/forward.c", "tests/unit/plan/test_privacy",
    what_is_zero_is_a_place=("static reach_element get_constant(", "w->factor[k] == 0 ||", ""),
-   records_lie_in_one_way=("static clv_code walk_under_all(", "if (r.last || !r.first)", "if (!r.first)"),
+   records_lie_in_one_way=("static clv_code walk_under_all(", "if (r.may_be_last || !r.may_be_first)", "if (!r.may_be_first)"),
    a_flat_record_has_no_form=("static clv_code walk_under_all(", "w.uses_reshaped_form = true;", ""))
 of("master/reach/relations.c", "tests/unit/reach/test_reach",
    padding_is_a_place=("static void add_windows(", ".pad = a->pad[i]", ".pad = 0"),
@@ -64,7 +64,7 @@ of("master/reach/nodes.c", "tests/unit/plan/test_privacy",
    a_constant_is_a_place=("bool reach_is_constant(", "op->normalizes(&site) == 1", "op->normalizes(&site) == 0"))
 of("master/reach/returned.c", "tests/unit/reach/test_reach",
    one_factor_is_all_of_it=("static clv_code read_factor(", "->back) return", "->back && !b) return"),
-   what_is_cut_off_is_read=("static clv_code read_directly(", "is_nothing(&b->active)", "b->p < 0"))
+   what_is_cut_off_is_read=("static clv_code read_directly(", "is_nothing(&b->nonzero_grad)", "b->p < 0"))
 of("master/reach/returned.c", "tests/unit/plan/test_privacy",
    the_loss_reads_nothing=("static clv_code begin_at_output(", "grad->element[i] == REACH_NOTHING", "i < SIZE_MAX"))
 of("master/plan/privacy.c", "tests/unit/plan/test_privacy",

@@ -166,7 +166,7 @@ static clv_findings findings_of_input(const clv_graph *g, int k) {
 /* True if the layer hides its input: each of its outputs sums at least two positions by secret
  * weights. */
 static bool is_hiding(const clv_privacy_view *v, const clv_reach *r, int k) {
-  return clv_privacy_is_mixing(v, k) && v->layer_kinds[k] == CLV_REACH_SECRET && r[k].sums;
+  return clv_privacy_is_mixing(v, k) && v->layer_kinds[k] == CLV_REACH_SECRET && r[k].sums_two;
 }
 
 static uint32_t count_front_layers(const clv_privacy_view *v, int k) {
@@ -335,10 +335,10 @@ typedef struct cut_facts {
 } cut_facts;
 
 static void keep_narrower_element(const clv_reach *r, clv_narrowest_element *to) {
-  bool is_narrower = (double)r->least * (double)to->n_record_positions <
-                     (double)to->n_positions * (double)r->places;
-  if (r->narrow && (!to->n_record_positions || is_narrower))
-    *to = (clv_narrowest_element){r->least, r->places};
+  bool is_narrower = (double)r->n_fewest_places * (double)to->n_record_positions <
+                     (double)to->n_positions * (double)r->n_places;
+  if (r->has_narrow && (!to->n_record_positions || is_narrower))
+    *to = (clv_narrowest_element){r->n_fewest_places, r->n_places};
 }
 
 static cut_facts find_cut_facts(const clv_privacy_view *v, uint32_t last) {
@@ -350,7 +350,7 @@ static cut_facts find_cut_facts(const clv_privacy_view *v, uint32_t last) {
     f.gradient_findings |= clv_privacy_findings_in_gradient(v, k);
     f.n_front_layers = CLV_MIN(f.n_front_layers, v->n_front_layers[k]);
     f.n_head_layers = CLV_MIN(f.n_head_layers, v->n_head_layers[k]);
-    if (g->is_unmixed || g->known) f.label_findings = CLV_FINDING_LABELS_READABLE;
+    if (g->is_unmixed || g->has_known_mixing) f.label_findings = CLV_FINDING_LABELS_READABLE;
     keep_narrower_element(r, &f.narrowest_in_value);
     keep_narrower_element(&v->record_gradient_reach[k], &f.narrowest_in_gradient);
   }

@@ -66,9 +66,9 @@ static void append_path(const clv_privacy_view *v, const layer_path *w, clv_byte
 static const char *why_layer_hides_nothing(const clv_privacy_view *v, int k, bool is_for_labels) {
   const char *why = clv_privacy_why_hides_nothing(v, k, is_for_labels);
   const clv_reach *r = is_for_labels ? &v->label_reach[k] : &v->record_reach[k];
-  if (why || r->sums) return why;
+  if (why || r->sums_two) return why;
   if (r->is_over_budget) return "is of a model that is too large to be followed place by place";
-  if (r->thinned) return "is often left with one value alone by the dropout in front of it";
+  if (r->is_thinned) return "is often left with one value alone by the dropout in front of it";
   if (is_for_labels)
     return r->sums_none ? "sums the gradient of one output alone"
                         : "sums the gradient of one output alone in places";

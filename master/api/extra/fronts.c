@@ -440,7 +440,7 @@ typedef struct verdict {
 } verdict;
 
 static bool is_hiding(const joined *j, const clv_reach *r, int k) {
-  return has_weights(&j->graph->nodes[k]) && j->kinds[k] == CLV_REACH_SECRET && r[k].sums;
+  return has_weights(&j->graph->nodes[k]) && j->kinds[k] == CLV_REACH_SECRET && r[k].sums_two;
 }
 
 static clv_code judge_node(const joined *j, int node, verdict *ret, clv_err *err) {
@@ -489,7 +489,7 @@ static clv_code judge_gradient_of_node(const joined *j, int node, verdict *ret, 
       uint32_t *to = &n_hiding[g->nodes[k].in[i]];
       *to = CLV_MIN(*to, n_hiding[k] + is_hiding(j, reach, k));
     }
-  bool readable = reach[node].is_unmixed || reach[node].known;
+  bool readable = reach[node].is_unmixed || reach[node].has_known_mixing;
   *ret = (verdict){readable ? CLV_FINDING_LABELS_READABLE : CLV_FINDING_MIXED, n_hiding[node]};
   return CLV_OK;
 }
