@@ -141,7 +141,7 @@ of("master/api/core/secrets.c", "tests/unit/api/test_secrets",
    secret_weights_may_be_there=first("clv_code cleave_secrets_check(", "for (size_t i = 0; h->n_artifacts", RET_OK))
 of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
    pictures_are_permitted=first("static clv_code check_findings(", "for (size_t i = 0; i < CLV_COUNT(permit_keys); i++) {", "found &= ~(clv_findings)CLV_FINDING_PICTURE;"),
-   bytes_have_no_limit=("", "if (bytes > limit || sent > limit - bytes) return false;", ""),
+   bytes_have_no_limit=("", "if (bytes > limit || sent_bytes > limit - bytes) return false;", ""),
    any_figure_is_permitted=first("", "if (limit >= 1 || (r->share", RET_OK))
 of("master/egress/policy_file.c", "tests/unit/egress/test_egress_policy",
    anybody_may_own_a_policy=first("static bool is_writable_by_root_only(", "return st->st_uid == 0", "return true;"),

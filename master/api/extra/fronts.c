@@ -597,7 +597,7 @@ static cleave_status compare_gradient(api_fronts *f, const api_value *v, const c
 
 cleave_status api_fronts_judge(api_fronts *f, const api_value *v, const cleave_sending *what,
                                cleave_error *error) {
-  if (!clv_program_gate_claims(f->gate, what)) return CLEAVE_OK;
+  if (!clv_program_gate_has_declared_findings(f->gate, what)) return CLEAVE_OK;
   return what->kind == CLEAVE_SENDING_GRADIENT ? compare_gradient(f, v, what, error)
                                                : compare_value(f, v, what, error);
 }
