@@ -5,9 +5,9 @@ from breaks import of
 
 of("master/look/tokens.c", "tests/unit/look/test_readers",
    the_mean_of_a_place_stays=("static void try_way", "if (how == ALL_LESS_MEAN)", "if (false)"),
-   a_place_is_not_a_way=("static void try_way", "double of_place = fit.best > 0 ?", "double of_place = false ?"))
+   a_place_is_not_a_way=("static void try_way", "double of_place = fit.best_figure > 0 ?", "double of_place = false ?"))
 of("master/look/pixels.c", "tests/unit/look/test_readers",
-   the_mean_record_stays=("static void look_at_channel", "subtract_mean_record(g, g->channel);", ";"))
+   the_mean_record_stays=("static void compare_channel", "subtract_mean_record(g, g->channel);", ";"))
 of("master/look/labels.c", "tests/unit/look/test_readers",
    zeros_are_not_told_apart=("static void read_zeros", "r->length[i] > 0", "false"),
    who_has_no_label_counts=("size_t look_number_classes", "if (label[i] < 0) continue;", ""))
@@ -22,11 +22,11 @@ of("master/plan/look_head.c", "tests/net/operations/test_look.py",
 of("master/plan/look_text.c", "tests/net/operations/test_look.py",
    every_loss_ignores_a_label=("static void describe_loss(", "if (ignores && ignored >= 0)", "if (ignored >= 0)"))
 of("master/look/features.c", "tests/unit/look/test_readers",
-   chance_takes_nothing=("static double excess_over_chance(", "chance <= FREE ? r", "true ? r"),
-   one_value_of_many_is_not_seen=("clv_code clv_look_features_read(", "if (sum.pair <= RARE)", "if (false)"))
+   chance_takes_nothing=("static double excess_over_chance(", "chance <= HARMLESS_CHANCE ? r", "true ? r"),
+   one_value_of_many_is_not_seen=("clv_code clv_look_features_read(", "if (chance_figures.pair <= EXCLUDING_CHANCE)", "if (false)"))
 of("master/look/clusters.c", "tests/unit/look/test_readers",
-   clusters_do_not_move=("static void move_centers(", "make_unit(s->center + k * s->width, s->width)", "memset(s->center, 0, s->width * sizeof *s->center)"),
-   lengths_count=("static bool make_unit(", "(float)((double)v[i] * by)", "v[i]"))
+   clusters_do_not_move=("static void move_centers(", "make_unit(s->centers + k * s->width, s->width)", "memset(s->centers, 0, s->width * sizeof *s->centers)"),
+   lengths_count=("static bool make_unit(", "(float)((double)v[i] * factor)", "v[i]"))
 of("master/plan/look_front.c", "tests/net/operations/test_look.py",
    tokens_are_not_exchanged=("static void exchange_tokens(", "if (!is_pad_in_either) x[", "if (false) x["))
 of("master/plan/look_part.c", "tests/net/operations/test_look.py",

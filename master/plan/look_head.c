@@ -440,7 +440,7 @@ static clv_code read_labels(look_gradients *h, clv_look_reading *ret, clv_look_r
                           .width = h->kept_per_label,
                           .n_columns = 1,
                           .n_lengths = &n_lengths,
-                          .of_outputs = !h->has_layers_behind || !h->parts[0].params->n};
+                          .are_of_outputs = !h->has_layers_behind || !h->parts[0].params->n};
   *groups = (clv_look_reading){.by = ""};
   if (y->dtype != CLV_I64) return read_numeric_labels(h, &g, ret, groups, err);
   CLV_TRY(clv_look_label_groups(&g, groups, err));
