@@ -310,14 +310,14 @@ of("master/data/objective.c", "tests/unit/data/test_objective",
    ends_are_hidden_too=("static int64_t label_of(", "is_text_token(ds, i, length) ? row[i]", "is_text_token(ds, i, length) || i < length ? row[i]"),
    a_label_is_its_own_token=("static int64_t label_of(", "i + 1 < length ? row[i + 1]", "i + 1 < length ? row[i]"),
    each_epoch_hides_the_same=("void clv_objective_mask(", "draw ? draw->epoch : UINT64_MAX", "draw ? 0 : UINT64_MAX"),
-   a_record_may_hide_nothing=("void clv_objective_mask(", "drawn ? places : draw_one_position(ds, &key, labels, places)", "drawn ? places : draw_one_position(ds, &key, labels, places) + places"))
+   a_record_may_hide_nothing=("void clv_objective_mask(", "n_drawn ? n_positions : draw_one_position(ds, &key, labels, n_positions)", "n_drawn ? n_positions : draw_one_position(ds, &key, labels, n_positions) + n_positions"))
 of("master/run/run_classes.c", "tests/unit/run/test_records",
    a_class_may_come_twice=("static clv_code check_names_unique(", "strcmp(sorted[i - 1], sorted[i]) == 0", "strcmp(sorted[i - 1], sorted[i]) > 0"))
 PAGES = "tests/unit/data/test_pages"
 of("master/data/page_lines.c", PAGES,
    a_box_may_end_before_it_begins=("static clv_code read_box(", "box[0] <= box[2] && box[1] <= box[3]", "box[0] <= CLV_BOX_MAX"),
-   words_need_no_box_each=("static clv_code check_line(", "if (l->boxes.n != 4 * words)", "if (l->boxes.n > 4 * words)"),
-   lines_need_no_labels=("static uint32_t needed_keys(", "if (wants == CLV_PAGES_WORD_LABELS)", "if (false && wants == CLV_PAGES_WORD_LABELS)"))
+   words_need_no_box_each=("static clv_code check_line(", "if (l->boxes.n != 4 * n_words)", "if (l->boxes.n > 4 * n_words)"),
+   lines_need_no_labels=("static uint32_t needed_keys(", "if (label_kind == CLV_PAGES_WORD_LABELS)", "if (false && label_kind == CLV_PAGES_WORD_LABELS)"))
 of("master/data/pages.c", PAGES,
    windows_without_labels_stay=("static clv_code add_window(", "words && !has_label(w, row)", "words && !has_label(w, row) && !w->n"),
    an_order_of_classes_takes_others=("static clv_code add_listed_names(", "r->names.is_closed = o->n_labels > 0;", ";"))

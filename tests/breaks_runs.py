@@ -4,7 +4,7 @@ from breaks import of
 
 SPLIT, RESUMED = "tests/unit/data/test_split", "tests/net/operations/test_resumed_data.py"
 of("master/data/split.c", SPLIT,
-   rare_classes_are_not_held_back=("static size_t draw_one_of_each_class(", "s->list[i].n_drawn = 1; places--;", ""),
+   rare_classes_are_not_held_back=("static size_t draw_one_of_each_class(", "s->list[i].n_drawn = 1; n_to_draw--;", ""),
    a_class_may_be_emptied=("clv_code clv_subset_split(", ".min_undrawn = 1", ".min_undrawn = 0"),
    groups_are_torn=("static clv_code draw_records(", "bool groups = d->kind == CLV_SPLIT_GROUPS;", "bool groups = false;"),
    a_fraction_may_be_none=("clv_code clv_subset_split(", "if (fraction > 0 && !d.n_to_draw) d.n_to_draw = 1;", ""))

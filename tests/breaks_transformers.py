@@ -102,10 +102,10 @@ of("kernels/ops/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads
 of("common/model/hf/config_rope.c", "tests/unit/hf/test_hf_config", a_stale_base_counts=("clv_code clv_hf_apply_rope(", "from->theta > 0", "false"))
 of("common/model/hf/config.c", "tests/unit/hf/test_hf_config", labels_have_one_place=("static clv_code apply_overriding_keys(", "if (r->num_labels)", "if (false)"))
 of("master/data/padding_check.c", "tests/unit/plan/test_data_fits",
-   pads_inside_are_numbered=("static bool has_no_pad_inside(", "return place == length;", "return place <= length;"),
-   texts_of_pads_alone_are_scored=("static bool is_scored_token_last(", "return place + 1 == length;", "return place + 1 == length || !length;"),
+   pads_inside_are_numbered=("static bool has_no_pad_inside(", "return position == length;", "return position <= length;"),
+   texts_of_pads_alone_are_scored=("static bool is_scored_token_last(", "return position + 1 == length;", "return position + 1 == length || !length;"),
    labels_are_not_looked_at=("bool clv_labels_are_own_tokens(", "return m->n_same_position &&", "return m->n_same_position > m->n_comparable &&"),
-   constant_texts_count=("static void count_labels(", "if (label == ignored || own == clv_tensor_element_as_integer(t->ids, at + 1)) continue;", "if (label == ignored) continue;"))
+   constant_texts_count=("static void count_labels(", "if (label == ignored_label || own_token == clv_tensor_element_as_integer(t->ids, at + 1)) continue;", "if (label == ignored_label) continue;"))
 of("common/model/hf/names.c", "tests/net/training/test_hf.py", blocks_of_vit_have_one_name=("const char *clv_hf_name_in_memory(", "family == CLV_HF_VIT &&", "false &&"))
 of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", saved_modules_are_dropped=("static void find_stages_of_folder(", "if (s->folder_has_other_params) s->adapter_folder = folder;", ""),
    modules_that_do_not_learn_are_dropped=("static clv_code find_tensors(", "if (!is_wanted && clv_weights_find_entry(a->file, names[n])) return refuse_tensor(p->name, err);", ""))
@@ -187,7 +187,7 @@ of("master/plan/data_check.c", FITS,
    differences_of_columns_are_not_looked_at=("static clv_code check_embedding_rows(", "clv_data_columns columns = {a->column, a->minus};", "clv_data_columns columns = {a->column, -1};"),
    a_label_per_record_goes_with_an_output_per_place=("static clv_code check_label_positions(", "if (!y.rank || ", "if (y.rank < 2 || "),
    the_largest_label_is_a_class=("static clv_code check_largest_class(", "if (high > INT32_MAX)", "if (false)"))
-of("master/data/format_arrays.c", FITS, the_largest_label_is_of_the_first_record=("static clv_code check_class(", "if (v > ds->label_max) ds->label_max_at = i / per_record;", ""))
+of("master/data/format_arrays.c", FITS, the_largest_label_is_of_the_first_record=("static clv_code check_class(", "if (v > ds->label_max) ds->label_max_at = i / labels_per_record;", ""))
 of("master/data/inputs.c", FITS, a_difference_wraps_around=("static int64_t number_at(", "return number < 0 ? INT64_MIN : INT64_MAX;", "return 0;"))
 of("master/plan/run_data.c", "tests/net/training/test_hf.py", more_labels_than_classes_are_kept_quiet=("static void note_labels(", "if (high + 1 < a->int_value)", "if (high + 1 > a->int_value)"))
 

@@ -30,8 +30,8 @@ clv_code clv_page_rows_open(clv_page_rows *r, const clv_dataset_options *o, clv_
                                    .first = r->tokens.first,
                                    .last = r->tokens.last,
                                    .pad = r->tokens.pad};
-  bool none = o->skips_labels || o->objective != CLV_OBJECTIVE_LABELS;
-  r->label_kind = none                          ? CLV_PAGES_UNLABELLED
+  bool has_no_labels = o->skips_labels || o->objective != CLV_OBJECTIVE_LABELS;
+  r->label_kind = has_no_labels                 ? CLV_PAGES_UNLABELLED
                   : o->pages.has_label_per_page ? CLV_PAGES_PAGE_LABELS
                                                 : CLV_PAGES_WORD_LABELS;
   r->keeps_pages = o->skips_labels;

@@ -300,7 +300,7 @@ static clv_code check_pads(const clv_blueprint *b, const data_set *s, clv_pad_ru
   return clv_session_fail_at(b->config, s->key_pos, err,
                              "%s: %s: record %zu, place %lld %s %lld (pad_token_id of model.hf is "
                              "%lld): %s",
-                             s->key, records_file(s, 0), fault.record, (long long)fault.place,
+                             s->key, records_file(s, 0), fault.record, (long long)fault.position,
                              t->fault, (long long)fault.length, (long long)CLV_MAX(token, -1),
                              t->remedy);
 }
