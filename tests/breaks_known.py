@@ -5,9 +5,9 @@ from breaks import of
 KNOWN = "tests/net/hostile/test_known.py"
 of("master/plan/known_layers.c", KNOWN,
    keys_that_workers_had_are_forgotten=("static clv_code look_up_param(", 'return look_up_name(r, k, CLV_LEDGER_KEY, &of, "was", " in an earlier session, by its key", err);', "return CLV_OK;"),
-   what_a_run_gave_away_is_forgotten=("static clv_code look_up_param(", "if (run) {", "if (!r) {"),
+   what_a_run_gave_away_is_forgotten=("static clv_code look_up_param(", "if (run_secret) {", "if (!r) {"),
    what_a_worker_begins_with_is_secret=("static clv_code add_worker_names(", "r->n_worker_names += n;", ""),
-   other_forms_are_secret=("static clv_code look_up_sample(", "all < 2", "all < 0"),
+   other_forms_are_secret=("static clv_code look_up_sample(", "uses_all_values < 2", "uses_all_values < 0"),
    secret_files_are_not_looked_up=("static clv_code look_up_stage_files(", "if (is_at_master && !spec->weights_secret) return CLV_OK;", "if (is_at_master && spec) return CLV_OK;"))
 of("master/train/save.c", KNOWN,
    weights_that_were_trained_there_are_not_noted=("static clv_code save_state(", "CLV_TRY(clv_trainer_note_values(t, i, s.samples, s.n, err));", ""))
@@ -22,9 +22,9 @@ of("master/egress/weights_sample.c", "tests/unit/plan/test_samples",
    a_factor_makes_another_spread=("static bool compute_full_moments(", "angle = atan2(z[1], z[0]);", "angle = 0;"),
    a_piece_of_a_tensor_has_its_form=("static bool has_all_values(", "s->value_sums.n == s->n_values", "s->value_sums.n"))
 of("master/plan/known_layers.c", KNOWN,
-   the_order_of_many_weights_hides_them=("static clv_code look_up_sample(", "all < 2", "all < 1"))
+   the_order_of_many_weights_hides_them=("static clv_code look_up_sample(", "uses_all_values < 2", "uses_all_values < 1"))
 of("master/plan/label_order.c", "tests/unit/plan/test_samples",
-   periods_are_no_order=("clv_label_order clv_label_order_compute(", "return is_significant(&best, LAG_SIGMAS, sigma) ? best : (clv_label_order){0};", "return (clv_label_order){0};"),
+   periods_are_no_order=("clv_label_order clv_label_order_compute(", "return is_significant(&best, LAG_SIGMAS, lag_deviation) ? best : (clv_label_order){0};", "return (clv_label_order){0};"),
    few_blocks_are_chance=("clv_label_order clv_label_order_compute(", "has_few_blocks(&neighbours, s.n_classes, n) ? FEW_BLOCKS_SIGMAS : NEIGHBOUR_SIGMAS", "2 * NEIGHBOUR_SIGMAS"))
 of("master/data/labels.c", KNOWN,
    only_one_label_has_an_order=("bool clv_dataset_label_hash(", "if (!ds->labels || record >= ds->count) return false;", "return false;"))

@@ -20,7 +20,7 @@ of("master/plan/look_head.c", "tests/net/operations/test_look.py",
    numbers_are_one_class=("static size_t classify_numbers(", "label[i] += numeric_labels_of", "label[i] += 0 * numeric_labels_of"),
    constant_numbers_come_first=("static int compare_by_variance(", "x->variance > y->variance ? -1 : 1", "x->variance < y->variance ? -1 : 1"))
 of("master/plan/look_text.c", "tests/net/operations/test_look.py",
-   every_loss_ignores_a_label=("static void describe_loss(", "if (ignores && ignored >= 0)", "if (ignored >= 0)"))
+   every_loss_ignores_a_label=("static void describe_loss(", "if (has_ignored_label && ignored_label >= 0)", "if (ignored_label >= 0)"))
 of("master/look/features.c", "tests/unit/look/test_readers",
    chance_takes_nothing=("static double excess_over_chance(", "chance <= HARMLESS_CHANCE ? r", "true ? r"),
    one_value_of_many_is_not_seen=("clv_code clv_look_features_read(", "if (chance_figures.pair <= EXCLUDING_CHANCE)", "if (false)"))
@@ -34,7 +34,7 @@ of("master/plan/look_part.c", "tests/net/operations/test_look.py",
 of("master/look/labels.c", "tests/unit/look/test_readers",
    the_first_column_alone_is_read=("clv_code clv_look_labels(", "CLV_TRY(read_column(&r, k, err));", "CLV_TRY(read_column(&r, 0, err));"))
 of("master/plan/look_front.c", "tests/net/operations/test_look.py",
-   all_records_repeat=("static bool number_repeated_tokens(", "return different <= n / 2;", "return true;"),
+   all_records_repeat=("static bool number_repeated_tokens(", "return n_different <= n / 2;", "return true;"),
    vectors_were_not_looked_at=("static void set_not_read(", "if (why)", "if (why && code == CLV_OK)"))
 of("master/plan/privacy.c", "tests/net/operations/test_egress.py",
    a_worker_sends_on_what_it_was_sent=("static clv_code find_hop_findings(", "v->worker_layers_mix = true;", ""))
@@ -70,7 +70,7 @@ of("master/reach/returned.c", "tests/unit/plan/test_privacy",
 of("master/plan/privacy.c", "tests/unit/plan/test_privacy",
    what_was_sent_is_new=("static bool is_known_to_workers(", "if (b->stages[s + 1].worker >= 0 &&", "if (b->stages[s + 1].worker >= 0 && !b &&"))
 of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy",
-   gradients_with_records_are_sent=("clv_code clv_privacy_check(", "if (records)", "if (records && !b)"))
+   gradients_with_records_are_sent=("clv_code clv_privacy_check(", "if (record_findings)", "if (record_findings && !b)"))
 of("master/reach/forward.c", "tests/unit/plan/test_privacy",
    one_place_has_channels=("static int find_channel_axis(", "s->rank < 3 || n == 1", "s->rank < 3"))
 of("master/plan/privacy_describe.c", "tests/unit/plan/test_privacy",

@@ -182,7 +182,7 @@ of("worker/store/folder.c", "tests/unit/store/test_caches",
 # ---- numbers of records that fit no table --------------------------------------------------------
 FITS = "tests/unit/plan/test_data_fits"
 of("master/plan/data_check.c", FITS,
-   lengths_may_be_any=("static clv_code check_lengths(", "if (!has_number_outside(&range, steps, &record, &number)) return CLV_OK;", "if (!has_number_outside(&range, INT64_MAX, &record, &number)) return CLV_OK;"),
+   lengths_may_be_any=("static clv_code check_lengths(", "if (!has_number_outside(&range, n_positions, &record, &number)) return CLV_OK;", "if (!has_number_outside(&range, INT64_MAX, &record, &number)) return CLV_OK;"),
    a_number_below_0_is_a_row=("static bool has_number_outside(", "bool is_negative = r->min < 0;", "bool is_negative = r->min < INT64_MIN;"),
    differences_of_columns_are_not_looked_at=("static clv_code check_embedding_rows(", "clv_data_columns columns = {a->column, a->minus};", "clv_data_columns columns = {a->column, -1};"),
    a_label_per_record_goes_with_an_output_per_place=("static clv_code check_label_positions(", "if (!y.rank || ", "if (y.rank < 2 || "),
