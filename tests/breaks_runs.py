@@ -52,7 +52,7 @@ of("master/run/run_save.c", "tests/unit/run/test_train",
 of("master/run/run_train.c", "tests/unit/run/test_train",
    nothing_stops_early=("clv_code clv_run_loop(", "!clv_stopping_is_over(&r->steps.stopping, &r->config->train)", "true"))
 of("master/train/save.c", "tests/unit/run/test_best",
-   counts_with_other_text_are_taken=("bool clv_stopping_parse(", "|| strcmp(text, again) != 0", ""))
+   counts_with_other_text_are_taken=("bool clv_stopping_parse(", "|| strcmp(text, rewritten) != 0", ""))
 of("common/model/config/session_choices.c", "tests/unit/config/test_errors",
    a_score_that_no_evaluation_has_chooses=("static clv_code check_choice(", "return check_score_is_listed(c, k, err);", "return CLV_OK;"))
 SCORES = "tests/unit/score/test_score"

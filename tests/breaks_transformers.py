@@ -85,7 +85,7 @@ of("master/train/packed.c", SESSIONS + " packed_losses_match_padded_losses",
 of("master/train/packed.c", SESSIONS + " packed_predictions_match_padded_predictions",
    answers_stay_packed=("static void copy_positions(", "is_unpacking ? padded_sequence : packed", "is_unpacking ? padded : packed"))
 of("master/train/packed.c", SESSIONS + " shorter_sequences_send_fewer_bytes",
-   as_many_rows_as_padded=("clv_code clv_trainer_select_sequences(", "(n_used_rows + unit - 1) / unit * unit", "max_rows"))
+   as_many_rows_as_padded=("clv_code clv_trainer_select_sequences(", "(n_used_rows + size_step - 1) / size_step * size_step", "max_rows"))
 of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_are_visible",
    places_show_and_plan_is_silent=("void clv_lengths_describe(", "if (sends_records && b->lengths_input >= 0)", "if (!b->n_stages)"))
 of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_are_visible",

@@ -141,8 +141,8 @@ static clv_code make_optimizer(clv_trainer *t, clv_err *err) {
   return CLV_OK;
 }
 
-void clv_trainer_set_total_steps(clv_trainer *t, uint64_t steps) {
-  cleave_schedule s = clv_trainer_make_schedule(t->config, steps);
+void clv_trainer_set_total_steps(clv_trainer *t, uint64_t n_steps) {
+  cleave_schedule s = clv_trainer_make_schedule(t->config, n_steps);
   (void)cleave_optimizer_set_schedule(
       t->runtime, t->optimizer, &s,
       NULL); /* cleave_optimizer_new has accepted this schedule with length 0 */
