@@ -530,7 +530,7 @@ of("worker/service/service.c", "tests/net/operations/test_daemon.py sigterm_lets
    draining_waits_for_masters_that_left=("static void end_detached(", "now_ms - x->detached_ms >= DETACHED_MS", "false"),
    draining_does_not_wait_for_a_master=("static void end_detached(", "now_ms - x->detached_ms >= DETACHED_MS", "now_ms"))
 of("master/run/run_recover.c", "tests/net/operations/test_outages.py worker_that_restarts_while_resume_connects_is_waited_for",
-   a_worker_that_restarts_while_connecting_ends_the_run=("static bool may_be_temporary", "return clv_run_lock_check_newest(r->lock, &ignored) == CLV_OK;", "return clv_run_lock_check_newest(r->lock, &ignored) != CLV_OK;"))
+   a_worker_that_restarts_while_connecting_ends_the_run=("static bool may_be_temporary", "return clv_run_lock_check_newest(r->lock, &ignored_err) == CLV_OK;", "return clv_run_lock_check_newest(r->lock, &ignored_err) != CLV_OK;"))
 of("common/net/link/redial.c", CONNECTIONS,
    a_refusal_waits_for_the_lease=("static void end_if_refused_too_long", "!r->refused_since_ns ||", "r->refused_since_ns ||"),
    the_last_redial_is_not_at_the_end=("static void find_due_redials", "CLV_MIN(r->next_redial_ns, last_ns)", "r->next_redial_ns"),

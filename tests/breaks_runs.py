@@ -16,7 +16,7 @@ of("master/run/run_data.c", RESUMED,
    predict_takes_any_tokenizer=("clv_code clv_run_compare_files(", "if (r->has_other_data && !r->o->accept_data)", "if (false)"),
    old_runs_choose_anew=("static clv_code check_chooses_old_records(", "(!has_other_split && !has_other_limit) ||", "true ||"))
 of("master/run/run_data.c", "tests/net/training/test_hf.py",
-   exports_take_any_config=("clv_code clv_run_compare_config(", "if (!accept)", "if (false)"))
+   exports_take_any_config=("clv_code clv_run_compare_model_config(", "if (!accepts_change)", "if (false)"))
 of("master/plan/run_data.c", "tests/unit/plan/test_data_fits",
    half_of_the_labels_are_most=("static void note_shift(", "m.n_same_position > m.n_comparable - m.n_same_position", "m.n_same_position >= m.n_comparable - m.n_same_position"),
    no_label_of_its_own_place_is_noted=("static void note_shift(", "m.n_same_position > m.n_comparable - m.n_same_position", "false"))
@@ -35,13 +35,13 @@ of("common/model/weights/manifest.c", "tests/unit/weights/test_checkpoint",
    a_kept_file_has_two_rows=("static clv_code parse_files(", "return check_kept_names(m, label, err);", "return CLV_OK;"))
 RECOVERY = "tests/net/operations/test_recovery.py"
 of("master/run/run_recover.c", RECOVERY,
-   losses_in_a_row_are_not_counted=("static clv_code count_lost_worker(", "c->losses_since_checkpoint = c->checkpoint_at_last_loss == saved ? c->losses_since_checkpoint + 1 : 1;", "c->losses_since_checkpoint = 1;"),
+   losses_in_a_row_are_not_counted=("static clv_code count_lost_worker(", "c->n_losses_since_checkpoint = c->checkpoint_at_last_loss == newest_step ? c->n_losses_since_checkpoint + 1 : 1;", "c->n_losses_since_checkpoint = 1;"),
    a_recovery_has_the_epoch_of_before=("static clv_code open_session(", "CLV_TRY(clv_run_lock_raise_epoch(r->lock, err));", ""),
    a_recovered_run_begins_anew=("static clv_code open_session(", "r->is_resumed = clv_checkpoint_has_manifest(r->dir.data);", "r->is_resumed = false;"))
 of("master/run/run_recover.c", "tests/net/operations/test_approval.py",
-   a_recovery_asks_no_policy=("static clv_code count_lost_worker(", "if (check_policy_permits_resume(r, &why) != CLV_OK) {", "if (false) {"))
+   a_recovery_asks_no_policy=("static clv_code count_lost_worker(", "if (check_policy_permits_resume(r, &reason) != CLV_OK) {", "if (false) {"))
 of("master/run/run_save.c", "tests/unit/run/test_best",
-   a_checkpoint_may_take_all_the_time=("uint64_t clv_checkpoint_interval_ns(", "CLV_MAX(interval, MIN_INTERVAL_NS)", "MIN_INTERVAL_NS"),
+   a_checkpoint_may_take_all_the_time=("uint64_t clv_checkpoint_interval_ns(", "CLV_MAX(interval_ns, MIN_INTERVAL_NS)", "MIN_INTERVAL_NS"),
    a_slow_first_round_is_usual=("void clv_checkpoint_note_round(", "if (s->n_rounds++ < FIRST_ROUNDS) return;", "s->n_rounds++;"))
 of("master/run/run_stop_early.c", "tests/unit/run/test_best",
    any_gain_is_an_improvement=("static bool is_improvement(", "gain > c->early_stopping.min_delta", "gain > 0"),
@@ -74,7 +74,7 @@ of("common/model/config/session_choices.c", "tests/unit/config/test_errors",
    any_score_goes_with_any_loss=("clv_code clv_session_check_scores(", "if (clv_score_tasks(score_of(c, i)) & task) continue;", "continue;"))
 of("master/run/run_predictions.c", "tests/unit/run/test_records",
    others_may_read_predictions=("static clv_code write_lines(", "O_TRUNC | O_CLOEXEC, 0600", "O_TRUNC | O_CLOEXEC, 0644"),
-   large_outputs_have_no_probability=("static void softmax_row(", "top = fmax(top, (double)x[k])", "top = 0"))
+   large_outputs_have_no_probability=("static void softmax_row(", "largest = fmax(largest, (double)x[k])", "largest = 0"))
 PAGE = "tests/unit/page/test_page"
 of("master/page/html.c", PAGE,
    a_page_has_the_tags_of_a_run=("static const char *entity_of(", "return \"&lt;\";", "return NULL;"),
@@ -125,8 +125,8 @@ of("master/watch/metrics.c", RECOVERY,
    a_recovered_run_recovers_on=("void clv_run_metrics_recovered(", "m->numbers.is_recovering = 0;", ""))
 of("master/run/run_begin.c", RESUMED, shrunk_data_finish_a_run=("static clv_code check_steps_left(", "step < session_steps", "true"))
 of("master/run/run_changes.c", RESUMED,
-   keys_that_came_are_not_told=("static void compare_key_lines(", "if (only_missing && !other_value)", "if (false)"),
-   another_length_is_not_told=("static void compare_total_steps(", "if (before == after)", "if (before)"),
+   keys_that_came_are_not_told=("static void compare_key_lines(", "if (adds_missing_only && !other_value)", "if (false)"),
+   another_length_is_not_told=("static void compare_total_steps(", "if (n_before == n_after)", "if (n_before)"),
    an_optimiser_without_state_is_taken=("static clv_code check_optimizer(", "if (moment < 0)", "if (moment < 99)"))
 of("master/history/run_lock.c", RESUMED,
    a_test_is_the_best_of_validations=("void clv_run_lock_note_evaluation(", "is_other_set ? strcmp(e->evaluated_set, \"validation\") == 0 : is_better(e, best)", "true"))
