@@ -24,7 +24,7 @@ static void print_artifact(const char *folder, const char *hex, bool json) {
   if (!out.failed) fputs(out.data, stdout);
 }
 
-static clv_code make(const char *folder, char hex[65], clv_err *err) {
+static clv_code write_artifact(const char *folder, char hex[65], clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, path = {0};
   clv_sha256 digest;
   CLV_TRY(clv_artifact_make(folder, &text, &digest, err));
@@ -38,7 +38,8 @@ int clv_cmd_artifact(void *args) {
   const clv_master_arguments *a = args;
   char hex[65];
   clv_err err;
-  if (make(a->line.words[0], hex, &err) != CLV_OK) return clv_exit_report(CLV_EXIT_DATA, &err);
+  if (write_artifact(a->line.words[0], hex, &err) != CLV_OK)
+    return clv_exit_report(CLV_EXIT_DATA, &err);
   print_artifact(a->line.words[0], hex, a->run.json);
   return CLV_EXIT_OK;
 }

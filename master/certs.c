@@ -10,7 +10,7 @@ static const char *folder(const clv_master_arguments *a) { return a->dir ? a->di
 
 /* Prints an error and returns its exit code. An internal error, such as a function that OpenSSL
  * lacks, is not a usage error. */
-static int fail(const clv_err *err) {
+static int report_error(const clv_err *err) {
   return clv_exit_report(err->code == CLV_INTERNAL ? CLV_EXIT_INTERNAL : CLV_EXIT_FAILED, err);
 }
 
@@ -19,7 +19,7 @@ int clv_cmd_certs_init(void *args) {
   clv_err err;
   const char *dir = folder(a), *name = a->line.n_words ? a->line.words[0] : CLV_CA_NAME;
   if (clv_tls_ca_init(dir, name, a->days ? (int)a->days : CLV_CA_DAYS, &err) != CLV_OK)
-    return fail(&err);
+    return report_error(&err);
   printf("%s/ca.pem and %s/ca.key made; keep ca.key inside the private network\n", dir, dir);
   return CLV_EXIT_OK;
 }
@@ -39,7 +39,7 @@ int clv_cmd_certs_issue(void *args) {
                              .validity_days = a->days ? (int)a->days : CLV_CERT_DAYS,
                              .not_before_offset_s = CLV_CERT_BEFORE_S,
                              .may_overwrite = a->force};
-  if (clv_tls_issue_cert(&o, &err) != CLV_OK) return fail(&err);
+  if (clv_tls_issue_cert(&o, &err) != CLV_OK) return report_error(&err);
   printf("%s/%s.pem and %s/%s.key made, identity %s\n", dir, o.cert_name, dir, o.cert_name, a->uri);
   return CLV_EXIT_OK;
 }
@@ -59,7 +59,7 @@ int clv_cmd_certs_revoke(void *args) {
   clv_err err;
   const char *dir = folder(a), *name = a->line.n_words ? a->line.words[0] : NULL;
   int days = a->days ? (int)a->days : CLV_TLS_CRL_DAYS;
-  if (clv_tls_ca_revoke(dir, name, days, &err) != CLV_OK) return fail(&err);
+  if (clv_tls_ca_revoke(dir, name, days, &err) != CLV_OK) return report_error(&err);
   printf(
       "%s/crl.pem made, for %d day%s%s%s; give it to both sides as tls.crl, and have the workers "
       "read it (SIGHUP)\n",

@@ -10,24 +10,32 @@
 
 #include "master/master_int.h"
 
-enum { SIDE = 28, CLASSES = 10, PLACES_IN_A_ROW = 5, TRAIN_IMAGES = 2000, TEST_IMAGES = 500 };
+enum {
+  SIDE_PIXELS = 28,
+  N_CLASSES = 10,
+  N_PLACES_IN_A_ROW = 5,
+  N_TRAIN_IMAGES = 2000,
+  N_TEST_IMAGES = 500
+};
 
 #define CERTS "certs"
 #define MASTER_URI "spiffe://example.net/master"
 #define WORKER_URI "spiffe://example.net/worker/worker-1"
 
-/* Paths of images and labels, and their statistics, as the session file names them. */
+/* The data of the first session. */
 typedef struct first_data {
-  const char *what, *root, *ending, *mean, *std;
+  const char *title;         /* what the session file calls them */
+  const char *root, *ending; /* folder of the files, and the end of their names */
+  const char *mean, *std;    /* of the pixels */
 } first_data;
 
-static const first_data packaged = {.what = "Fashion-MNIST (Debian's dataset-fashion-mnist)",
-                                    .root = "/usr/share/datasets/fashion-mnist",
-                                    .ending = ".gz",
-                                    .mean = "0.2860",
-                                    .std = "0.3530"};
-static const first_data made = {
-    .what = "Made data", .root = "data", .ending = "", .mean = "0.1491", .std = "0.1313"};
+static const first_data packaged_data = {.title = "Fashion-MNIST (Debian's dataset-fashion-mnist)",
+                                         .root = "/usr/share/datasets/fashion-mnist",
+                                         .ending = ".gz",
+                                         .mean = "0.2860",
+                                         .std = "0.3530"};
+static const first_data synthetic_data = {
+    .title = "Made data", .root = "data", .ending = "", .mean = "0.1491", .std = "0.1313"};
 
 static const char *const data_files[] = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte",
                                          "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"};
@@ -137,32 +145,33 @@ static void put_u32(clv_bytes *b, uint32_t n) {
   clv_bytes_add(b, (uint8_t[]){n >> 24 & 255, n >> 16 & 255, n >> 8 & 255, n & 255}, 4);
 }
 
-/* Draws faint noise and a bright spot whose place depends on the class. */
-static void draw(clv_bytes *b, uint32_t image, uint32_t seed) {
+/* Appends an image: faint noise, and a bright spot whose place depends on the class. */
+static void append_image(clv_bytes *b, uint32_t image, uint32_t seed) {
   clv_rng_key key = {.seed = seed, .step = image};
-  uint32_t class = image % CLASSES, words[4];
-  uint32_t top = class / PLACES_IN_A_ROW * 14 + 2, left = class % PLACES_IN_A_ROW * 5 + 2;
-  for (uint32_t i = 0; i < SIDE * SIDE; i++) {
-    uint32_t y = i / SIDE, x = i % SIDE;
-    bool bright = y >= top && y < top + 10 && x >= left && x < left + 4;
+  uint32_t class = image % N_CLASSES, words[4];
+  uint32_t top = class / N_PLACES_IN_A_ROW * 14 + 2, left = class % N_PLACES_IN_A_ROW * 5 + 2;
+  for (uint32_t i = 0; i < SIDE_PIXELS * SIDE_PIXELS; i++) {
+    uint32_t y = i / SIDE_PIXELS, x = i % SIDE_PIXELS;
+    bool is_bright = y >= top && y < top + 10 && x >= left && x < left + 4;
     if (i % 4 == 0) clv_rng_block(&key, i / 4, words);
-    uint8_t pixel = (uint8_t)((words[i % 4] & 63) + (bright ? 128 : 0));
+    uint8_t pixel = (uint8_t)((words[i % 4] & 63) + (is_bright ? 128 : 0));
     clv_bytes_add(b, &pixel, 1);
   }
 }
 
 /* Writes an IDX file of unsigned bytes with n images, or with their labels. */
-static clv_code make_file(const char *path, bool images, uint32_t n, uint32_t seed, clv_err *err) {
+static clv_code make_file(const char *path, bool has_images, uint32_t n, uint32_t seed,
+                          clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
-  put_u32(&b, 0x0800u | (images ? 3 : 1));
+  put_u32(&b, 0x0800u | (has_images ? 3 : 1));
   put_u32(&b, n);
-  if (images) put_u32(&b, SIDE);
-  if (images) put_u32(&b, SIDE);
+  if (has_images) put_u32(&b, SIDE_PIXELS);
+  if (has_images) put_u32(&b, SIDE_PIXELS);
   for (uint32_t i = 0; i < n; i++) {
-    if (images)
-      draw(&b, i, seed);
+    if (has_images)
+      append_image(&b, i, seed);
     else
-      clv_bytes_add(&b, &(uint8_t){(uint8_t)(i % CLASSES)}, 1);
+      clv_bytes_add(&b, &(uint8_t){(uint8_t)(i % N_CLASSES)}, 1);
   }
   if (b.failed) return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", path);
   return clv_file_write_durable(path, b.data, b.len, 0644, err);
@@ -173,10 +182,10 @@ static clv_code make_data(const first_data *d, clv_err *err) {
   CLV_TRY(clv_mkdirs(d->root, err));
   for (uint32_t i = 0; i < CLV_COUNT(data_files); i++) {
     data_path(d, i, path);
-    CLV_TRY(make_file(path, i % 2 == 0, i < 2 ? TRAIN_IMAGES : TEST_IMAGES, i / 2, err));
+    CLV_TRY(make_file(path, i % 2 == 0, i < 2 ? N_TRAIN_IMAGES : N_TEST_IMAGES, i / 2, err));
   }
-  printf("%s made: %d images to train with and %d to test with\n", d->root, TRAIN_IMAGES,
-         TEST_IMAGES);
+  printf("%s made: %d images to train with and %d to test with\n", d->root, N_TRAIN_IMAGES,
+         N_TEST_IMAGES);
   return CLV_OK;
 }
 
@@ -226,8 +235,8 @@ static clv_code write_examples(clv_err *err) {
 static clv_code write_first(const first_data *d, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes session = {0}, worker = {0};
   const char *const *f = data_files, *e = d->ending;
-  if (d == &made) CLV_TRY(make_data(d, err));
-  clv_bytes_printf(&session, session_text, d->what, d->root, f[0], e, f[1], e, f[2], e, f[3], e,
+  if (d == &synthetic_data) CLV_TRY(make_data(d, err));
+  clv_bytes_printf(&session, session_text, d->title, d->root, f[0], e, f[1], e, f[2], e, f[3], e,
                    d->mean, d->std);
   clv_bytes_puts(&worker, worker_text);
   CLV_TRY(make_certificates(err));
@@ -244,10 +253,10 @@ static void append_column(const clv_found_column *c, clv_bytes *out) {
   clv_bytes_puts(out, "      ");
   clv_bytes_add_json(out, c->name);
   clv_bytes_printf(out, ": {as: %s", clv_column_use_names[c->use]);
-  bool number = c->use == CLV_COLUMN_NUMBER || c->use == CLV_COLUMN_DATE;
+  bool is_number = c->use == CLV_COLUMN_NUMBER || c->use == CLV_COLUMN_DATE;
   if (c->format) clv_bytes_printf(out, ", format: \"%s\"", c->format);
-  if (c->n_missing && (number || c->use == CLV_COLUMN_BOOLEAN))
-    clv_bytes_printf(out, ", missing: %s, indicator: true", number ? "median" : "most_frequent");
+  if (c->n_missing && (is_number || c->use == CLV_COLUMN_BOOLEAN))
+    clv_bytes_printf(out, ", missing: %s, indicator: true", is_number ? "median" : "most_frequent");
   if (c->n_missing && c->use == CLV_COLUMN_CATEGORY) clv_bytes_puts(out, ", missing: own");
   clv_bytes_puts(out, "}");
   clv_bytes_printf(out, "   # %zu different value%s", c->n_distinct, CLV_S(c->n_distinct));
@@ -317,7 +326,7 @@ static clv_code write_for_table(const char *path, clv_err *err) {
 }
 
 /* Returns true, and prints an error, if the file exists. The command then writes no file at all. */
-static bool is_there(const char *path) {
+static bool is_there_already(const char *path) {
   if (access(path, F_OK) != 0) return false;
   clv_notice(CLV_LOG_ERROR, "failed", "%s exists already; no file was written: use another folder",
              path);
@@ -326,15 +335,16 @@ static bool is_there(const char *path) {
 
 int clv_cmd_init(void *args) {
   const clv_master_arguments *a = args;
-  const first_data *d = a->make_data || !is_installed(&packaged) ? &made : &packaged;
+  const first_data *d =
+      a->make_data || !is_installed(&packaged_data) ? &synthetic_data : &packaged_data;
   clv_err err;
   if (a->all && (a->make_data || a->from))
     return clv_cli_usage(&a->line, "init --all writes examples only, and no data");
   if (a->make_data && a->from)
     return clv_cli_usage(&a->line,
                          "init --from takes the data that it names: leave --make-data out");
-  if (is_there("session.yaml") || is_there("worker.yaml") ||
-      (!a->all && !a->from && d == &made && is_there(d->root)))
+  if (is_there_already("session.yaml") || is_there_already("worker.yaml") ||
+      (!a->all && !a->from && d == &synthetic_data && is_there_already(d->root)))
     return CLV_EXIT_FAILED;
   clv_code code = a->all    ? write_examples(&err)
                   : a->from ? write_for_table(a->from, &err)

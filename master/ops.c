@@ -34,12 +34,12 @@ static const char *default_in_words(const clv_op_def *def, const clv_attr_row *r
 
 /* Describes an attribute, such as "integer, 1..8, 1 unless given: layers, one above the other". */
 static void describe_attr(const clv_op_def *def, const clv_attr_row *row, clv_bytes *out) {
-  const char *words = default_in_words(def, row);
+  const char *note = default_in_words(def, row);
   clv_bytes_puts(out, clv_attr_type_name(row->key));
   if (!is_flag(row)) clv_bytes_printf(out, ", %.10g..%.10g", row->low, row->high);
   clv_bytes_puts(out, ", ");
-  if (words) {
-    clv_bytes_puts(out, words);
+  if (note) {
+    clv_bytes_puts(out, note);
   } else {
     put_default(def, row, out);
     clv_bytes_puts(out, " unless given");
@@ -53,9 +53,9 @@ static void json_attr(const clv_op_def *def, const clv_attr_row *row, clv_bytes 
   clv_bytes_puts(out, ",\"type\":");
   clv_bytes_add_json(out, clv_attr_type_name(row->key));
   clv_bytes_printf(out, ",\"required\":%s,\"default\":", row->is_required ? "true" : "false");
-  size_t before = out->len;
+  size_t n_before = out->len;
   put_default(def, row, out);
-  if (out->len == before) clv_bytes_puts(out, "null");
+  if (out->len == n_before) clv_bytes_puts(out, "null");
   clv_bytes_printf(out, ",\"low\":%.17g,\"high\":%.17g,\"doc\":", row->low, row->high);
   clv_bytes_add_json(out, clv_attr_doc(row->key));
   clv_bytes_puts(out, "}");
@@ -76,37 +76,37 @@ static int slots_of(clv_op op, const clv_op_def *def, clv_slot ret[CLV_MAX_PARAM
   return def->slots(&site, ret);
 }
 
-static void put_params(clv_op op, const clv_op_def *def, const char *quote, const char *between,
+static void put_params(clv_op op, const clv_op_def *def, const char *quote, const char *separator,
                        clv_bytes *out) {
   clv_slot slots[CLV_MAX_PARAMS];
   int n = slots_of(op, def, slots);
   for (int i = 0; i < n; i++)
-    clv_bytes_printf(out, "%s%s%s%s", i ? between : "", quote, slots[i].suffix, quote);
+    clv_bytes_printf(out, "%s%s%s%s", i ? separator : "", quote, slots[i].suffix, quote);
 }
 
 /* Returns true if the CUDA backend has the op. The list of its ops is known without its library,
  * which is loaded only on a machine with such a device. */
 static bool cuda_has(clv_op op) {
-  static const bool has[CLV_OP_COUNT] = {
+  static const bool has_op[CLV_OP_COUNT] = {
 #define CUDA_OP(name) [CLV_OP_NUMBER_##name] = true,
 #include "cuda_ops.def"
 #undef CUDA_OP
   };
-  return has[op];
+  return has_op[op];
 }
 
 static bool ref_has(clv_op op) { return clv_backend_ref()->has(op); }
 static bool cpu_has(clv_op op) { return clv_backend_cpu()->has(op); }
 
-static void put_backends(clv_op op, const char *quote, const char *between, clv_bytes *out) {
+static void put_backends(clv_op op, const char *quote, const char *separator, clv_bytes *out) {
   static const struct {
     const char *name;
     bool (*has)(clv_op op);
-  } all[] = {{"ref", ref_has}, {"cpu", cpu_has}, {"cuda", cuda_has}};
+  } backends[] = {{"ref", ref_has}, {"cpu", cpu_has}, {"cuda", cuda_has}};
   int n = 0;
-  for (size_t i = 0; i < CLV_COUNT(all); i++)
-    if (all[i].has(op))
-      clv_bytes_printf(out, "%s%s%s%s", n++ ? between : "", quote, all[i].name, quote);
+  for (size_t i = 0; i < CLV_COUNT(backends); i++)
+    if (backends[i].has(op))
+      clv_bytes_printf(out, "%s%s%s%s", n++ ? separator : "", quote, backends[i].name, quote);
 }
 
 static void put_inputs(const clv_op_def *def, clv_bytes *out) {
@@ -147,8 +147,8 @@ static void json_text(clv_bytes *out, const char *key, const char *text) {
   clv_bytes_add_json(out, text ? text : "");
 }
 
-static void json_flag(clv_bytes *out, const char *key, bool on) {
-  clv_bytes_printf(out, ",\"%s\":%s", key, on ? "true" : "false");
+static void json_flag(clv_bytes *out, const char *key, bool value) {
+  clv_bytes_printf(out, ",\"%s\":%s", key, value ? "true" : "false");
 }
 
 static void json_op(clv_op op, const clv_op_def *def, clv_bytes *out) {
@@ -181,8 +181,8 @@ static void json_op(clv_op op, const clv_op_def *def, clv_bytes *out) {
   clv_bytes_puts(out, "}\n");
 }
 
-static void man_line(clv_bytes *out, const char *before, const clv_bytes *text) {
-  clv_bytes_puts(out, before);
+static void append_man_line(clv_bytes *out, const char *prefix, const clv_bytes *text) {
+  clv_bytes_puts(out, prefix);
   if (!text->failed && text->len) clv_bytes_add_roff(out, text->data);
   clv_bytes_puts(out, ".\n");
 }
@@ -198,7 +198,7 @@ static void man_op(clv_op op, const clv_op_def *def, clv_bytes *out) {
     clv_bytes_puts(out, ".TP\n\\fB");
     clv_bytes_add_roff(out, clv_attr_name(row->key));
     describe_attr(def, row, &text);
-    man_line(out, "\\fR\n", &text);
+    append_man_line(out, "\\fR\n", &text);
   }
   CLV_AUTO(clv_bytes_done) clv_bytes inputs = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes params = {0};
@@ -206,9 +206,9 @@ static void man_op(clv_op op, const clv_op_def *def, clv_bytes *out) {
   put_inputs(def, &inputs);
   put_params(op, def, "", ", ", &params);
   put_backends(op, "", ", ", &backends);
-  man_line(out, ".PP\nInputs: ", &inputs);
-  if (params.len) man_line(out, "Parameters: ", &params);
-  man_line(out, "Kernels: ", &backends);
+  append_man_line(out, ".PP\nInputs: ", &inputs);
+  if (params.len) append_man_line(out, "Parameters: ", &params);
+  append_man_line(out, "Kernels: ", &backends);
 }
 
 static void each_op(print_op *print, clv_bytes *out) {

@@ -19,11 +19,11 @@ _Static_assert(ATOMIC_INT_LOCK_FREE == 2, "a handler may not wait");
 static void on_interrupt(int signal, siginfo_t *info, void *context) {
   (void)signal;
   (void)context;
-  bool asked = clv_is_stop_request(info);
-  if ((interrupted || nothing_to_finish) && !asked)
+  bool is_stop_request = clv_is_stop_request(info);
+  if ((interrupted || nothing_to_finish) && !is_stop_request)
     _exit(CLV_EXIT_INTERRUPTED); /* the second signal ends the process at once */
   clv_interrupt();
-  if (!interrupted) interrupted = asked ? CLV_ASKED_TO_STOP : CLV_INTERRUPTED;
+  if (!interrupted) interrupted = is_stop_request ? CLV_ASKED_TO_STOP : CLV_INTERRUPTED;
 }
 
 static void catch_signals(void) {
@@ -36,16 +36,16 @@ static void catch_signals(void) {
 
 typedef clv_exit_code session_command(const clv_session_config *config, const clv_run_options *o);
 
-typedef clv_code session_loader(const char *path, const clv_config_overrides *over,
+typedef clv_code session_loader(const char *path, const clv_config_overrides *overrides,
                                 clv_session_config **ret, clv_err *err);
 
 static int with_session_of(clv_master_arguments *a, session_loader *load,
                            session_command *command) {
   clv_err err;
   CLV_AUTO(clv_session_config_freep) clv_session_config *config = NULL;
-  clv_config_overrides over = {
+  clv_config_overrides overrides = {
       .env = (const char *const *)environ, .sets = a->sets.items, .n_sets = a->sets.n};
-  if (load(a->line.words[0], &over, &config, &err) != CLV_OK)
+  if (load(a->line.words[0], &overrides, &config, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONFIG, &err);
   a->run.log_json = clv_cli_is_log_json(&a->line, config->log.json);
   clv_log_set(a->line.verbose ? CLV_LOG_DEBUG : CLV_LOG_WARN, a->run.log_json);
@@ -69,13 +69,13 @@ int clv_cmd_train(void *args) { return with_session(args, clv_run_train); }
 int clv_cmd_eval(void *args) { return with_checkpoint(args, clv_run_eval); }
 int clv_cmd_predict(void *args) { return with_checkpoint(args, clv_run_predict); }
 
-static int at_once(void *args, session_command *command) {
+static int without_cleanup(void *args, session_command *command) {
   nothing_to_finish = true;
   return with_session(args, command);
 }
 
-int clv_cmd_check(void *args) { return at_once(args, clv_run_check); }
-int clv_cmd_doctor(void *args) { return at_once(args, clv_run_doctor); }
+int clv_cmd_check(void *args) { return without_cleanup(args, clv_run_check); }
+int clv_cmd_doctor(void *args) { return without_cleanup(args, clv_run_doctor); }
 
 int clv_cmd_plan(void *args) {
   clv_master_arguments *a = args;
@@ -90,7 +90,7 @@ int clv_cmd_plan(void *args) {
     return clv_cli_usage(&a->line, "--ask goes with a plan alone");
   if (!a->run.suggest_cuts && (a->links.n || a->speeds.n))
     return clv_cli_usage(&a->line, "--link and --speed belong to plan --suggest-cuts");
-  return at_once(a, clv_run_plan);
+  return without_cleanup(a, clv_run_plan);
 }
 
 int clv_cmd_cache(void *args) { return with_session_of(args, cleave_config_load, clv_show_caches); }
@@ -101,7 +101,8 @@ static clv_exit_code show_status(const clv_session_config *config, const clv_run
 
 int clv_cmd_status(void *args) { return with_session_of(args, cleave_config_load, show_status); }
 
-/* The session file is loaded for its workers and the run folder alone. */
+/* Runs a command on the checkpoints of a run, which uses only the workers and the run folder of the
+ * session file. */
 static int with_step(clv_master_arguments *a, session_command *command) {
   if (!clv_is_checkpoint_name(a->run.checkpoint))
     return clv_cli_usage(&a->line, "--step takes the number of a step, latest or best");

@@ -9,18 +9,19 @@
 #include "master/documents/documents.h"
 #include "master/master_int.h"
 
-enum { SHOWN_BARE = 3 };
+enum { MAX_BARE_WARNINGS = 3 };
 
 /* Progress and options of the command. */
-typedef struct printing {
+typedef struct words_command {
   const clv_master_arguments *a;
   clv_child_limits limits;
   clv_tokenizer *tokenizer; /* NULL: pages */
   clv_window_options window;
-  bool has_warned;    /* printed that the reading processes share the network */
-  size_t files, bare; /* files read; pages without a word */
+  bool has_warned;     /* printed that the reading processes share the network */
+  size_t n_files;      /* files read */
+  size_t n_bare_pages; /* pages without a word */
   clv_exit_code code;
-} printing;
+} words_command;
 
 static void put_list(clv_bytes *out, const char *key, const int32_t *at, size_t n, size_t each) {
   clv_bytes_printf(out, ",\"%s\":[", key);
@@ -45,7 +46,7 @@ static void put_head(clv_bytes *out, const clv_found_file *f, size_t page) {
   if (!class.failed) clv_bytes_add_json(out, class.data);
 }
 
-static clv_code put_windows(clv_bytes *out, const printing *p, const clv_found_file *f,
+static clv_code put_windows(clv_bytes *out, const words_command *p, const clv_found_file *f,
                             size_t number, const clv_page *page, clv_err *err) {
   CLV_AUTO(clv_windows_done) clv_windows w = {0};
   CLV_TRY(clv_windows_make(page, NULL, p->tokenizer, &p->window, &w, err));
@@ -60,7 +61,7 @@ static clv_code put_windows(clv_bytes *out, const printing *p, const clv_found_f
   return CLV_OK;
 }
 
-static clv_code put_page(const printing *p, const clv_found_file *f, size_t number,
+static clv_code put_page(const words_command *p, const clv_found_file *f, size_t number,
                          const clv_page *page, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   if (p->tokenizer) {
@@ -76,10 +77,10 @@ static clv_code put_page(const printing *p, const clv_found_file *f, size_t numb
   return CLV_OK;
 }
 
-/* Warns of a page without words, which is probably a scan. Prints SHOWN_BARE warnings at most,
- * because there may be thousands of such pages. */
-static void notice_bare(printing *p, const clv_found_file *f, size_t number) {
-  if (p->bare++ < SHOWN_BARE)
+/* Warns of a page without words, which is probably a scan. Prints MAX_BARE_WARNINGS warnings at
+ * most, because there may be thousands of such pages. */
+static void warn_of_bare_page(words_command *p, const clv_found_file *f, size_t number) {
+  if (p->n_bare_pages++ < MAX_BARE_WARNINGS)
     clv_notice(
         CLV_LOG_WARN, "words",
         "%s: page %zu has no words; a scan has them in its image: pdftoppm -r 300 -png makes "
@@ -87,7 +88,7 @@ static void notice_bare(printing *p, const clv_found_file *f, size_t number) {
         f->path, number + 1);
 }
 
-static clv_code print_document(printing *p, const clv_found_file *f, clv_err *err) {
+static clv_code print_document(words_command *p, const clv_found_file *f, clv_err *err) {
   CLV_AUTO(clv_document_done) clv_document d = {0};
   CLV_TRY(clv_document_read(f->path, &p->limits, &d, err));
   if (!d.had_no_network && !p->has_warned)
@@ -97,14 +98,14 @@ static clv_code print_document(printing *p, const clv_found_file *f, clv_err *er
   p->has_warned = p->has_warned || !d.had_no_network;
   for (size_t i = 0; i < d.n; i++) {
     CLV_TRY(put_page(p, f, i, &d.pages[i], err));
-    if (!d.pages[i].n) notice_bare(p, f, i);
+    if (!d.pages[i].n) warn_of_bare_page(p, f, i);
   }
   return CLV_OK;
 }
 
 static clv_code print_file(void *user, const clv_found_file *f, clv_err *err) {
-  printing *p = user;
-  p->files++;
+  words_command *p = user;
+  p->n_files++;
   if (print_document(p, f, err) != CLV_OK) p->code = clv_exit_report(CLV_EXIT_DATA, err);
   return CLV_OK;
 }
@@ -114,7 +115,7 @@ static int32_t choose_token(const clv_tokenizer *t, int32_t given, const char *n
   return given < 0 ? clv_tokenizer_token_id(t, name) : given;
 }
 
-static clv_code set_window(printing *p, clv_err *err) {
+static clv_code set_window(words_command *p, clv_err *err) {
   const clv_master_arguments *a = p->a;
   if (!a->tokenizer) return CLV_OK;
   CLV_TRY(clv_tokenizer_open(a->tokenizer, &(clv_tokenizer_options){0}, &p->tokenizer, err));
@@ -133,19 +134,20 @@ static clv_code set_window(printing *p, clv_err *err) {
 
 int clv_cmd_words(void *args) {
   const clv_master_arguments *a = args;
-  printing p = {.a = a, .code = CLV_EXIT_OK};
+  words_command p = {.a = a, .code = CLV_EXIT_OK};
   clv_err err;
-  p.limits = (clv_child_limits){.seconds = (uint32_t)a->seconds, .memory = a->memory_mib << 20};
+  p.limits =
+      (clv_child_limits){.seconds = (uint32_t)a->seconds, .max_memory_bytes = a->memory_mib << 20};
   clv_code code = set_window(&p, &err);
   if (code == CLV_OK) code = clv_documents_walk(a->line.words[0], print_file, &p, &err);
   clv_tokenizer_free(p.tokenizer);
-  if (code == CLV_OK && !p.files)
+  if (code == CLV_OK && !p.n_files)
     code = clv_fail(&err, CLV_NOT_FOUND,
                     "%s: has no PDF, PNG or JPEG: name such a file or a folder with some",
                     a->line.words[0]);
   if (code != CLV_OK) return clv_exit_report(CLV_EXIT_DATA, &err);
-  if (p.bare > SHOWN_BARE)
-    clv_notice(CLV_LOG_WARN, "words", "%zu pages have no words in all", p.bare);
+  if (p.n_bare_pages > MAX_BARE_WARNINGS)
+    clv_notice(CLV_LOG_WARN, "words", "%zu pages have no words in all", p.n_bare_pages);
   fflush(stdout);
   return p.code;
 }

@@ -310,14 +310,14 @@ of("master/data/objective.c", "tests/unit/data/test_objective",
    ends_are_hidden_too=("static int64_t label_of(", "is_text_token(ds, i, length) ? row[i]", "is_text_token(ds, i, length) || i < length ? row[i]"),
    a_label_is_its_own_token=("static int64_t label_of(", "i + 1 < length ? row[i + 1]", "i + 1 < length ? row[i]"),
    each_epoch_hides_the_same=("void clv_objective_mask(", "draw ? draw->epoch : UINT64_MAX", "draw ? 0 : UINT64_MAX"),
-   a_record_may_hide_nothing=("void clv_objective_mask(", "drawn ? places : draw_one_position(ds, &key, labels, places)", "drawn ? places : draw_one_position(ds, &key, labels, places) + places"))
+   a_record_may_hide_nothing=("void clv_objective_mask(", "n_drawn ? n_positions : draw_one_position(ds, &key, labels, n_positions)", "n_drawn ? n_positions : draw_one_position(ds, &key, labels, n_positions) + n_positions"))
 of("master/run/run_classes.c", "tests/unit/run/test_records",
    a_class_may_come_twice=("static clv_code check_names_unique(", "strcmp(sorted[i - 1], sorted[i]) == 0", "strcmp(sorted[i - 1], sorted[i]) > 0"))
 PAGES = "tests/unit/data/test_pages"
 of("master/data/page_lines.c", PAGES,
    a_box_may_end_before_it_begins=("static clv_code read_box(", "box[0] <= box[2] && box[1] <= box[3]", "box[0] <= CLV_BOX_MAX"),
-   words_need_no_box_each=("static clv_code check_line(", "if (l->boxes.n != 4 * words)", "if (l->boxes.n > 4 * words)"),
-   lines_need_no_labels=("static uint32_t needed_keys(", "if (wants == CLV_PAGES_WORD_LABELS)", "if (false && wants == CLV_PAGES_WORD_LABELS)"))
+   words_need_no_box_each=("static clv_code check_line(", "if (l->boxes.n != 4 * n_words)", "if (l->boxes.n > 4 * n_words)"),
+   lines_need_no_labels=("static uint32_t needed_keys(", "if (label_kind == CLV_PAGES_WORD_LABELS)", "if (false && label_kind == CLV_PAGES_WORD_LABELS)"))
 of("master/data/pages.c", PAGES,
    windows_without_labels_stay=("static clv_code add_window(", "words && !has_label(w, row)", "words && !has_label(w, row) && !w->n"),
    an_order_of_classes_takes_others=("static clv_code add_listed_names(", "r->names.is_closed = o->n_labels > 0;", ";"))
@@ -327,19 +327,19 @@ of("master/plan/data_check.c", "tests/net/training/test_text.py",
    any_tokenizer_fits=("static clv_code check_tokenizer(", "tokens <= node->attrs.rows", "tokens"))
 DOCUMENTS = "tests/unit/documents/test_documents"
 of("master/documents/child_process.c", DOCUMENTS,
-   a_child_prints_without_end=("static clv_code read_pipes(", "out->failed || out->len > l->output", "out->failed"),
-   a_child_has_all_memory=("static void set_limits(", "set_limit(RLIMIT_AS, l->memory, l->memory);", ";"),
+   a_child_prints_without_end=("static clv_code read_pipes(", "out->failed || out->len > l->max_output_bytes", "out->failed"),
+   a_child_has_all_memory=("static void set_limits(", "set_limit(RLIMIT_AS, l->max_memory_bytes, l->max_memory_bytes);", ";"),
    a_child_writes_files=("static void set_limits(", "set_limit(RLIMIT_FSIZE, 0, 0);", ";"),
    a_childs_children_stay=("static void end_child(", "kill(-r->pid, SIGKILL);", ";"),
-   a_silent_child_has_all_the_time=("static clv_code wait_for_end(", "if (clv_now_ns() > until)", "if (clv_now_ns() > until + 120000000000ull)"))
+   a_silent_child_has_all_the_time=("static clv_code wait_for_end(", "if (clv_now_ns() > deadline_ns)", "if (clv_now_ns() > deadline_ns + 120000000000ull)"))
 of("master/documents/read.c", DOCUMENTS,
    a_list_of_files_is_taken_for_an_image=("static clv_code find_kind(", 'return clv_fail(err, CLV_INVALID, "%s: not a PDF', 'return CLV_OK; return clv_fail(err, CLV_INVALID, "%s: not a PDF'))
 of("master/documents/bbox.c", DOCUMENTS,
    pages_keep_their_size=("static clv_code read_page(", "if (is_rotated(r, g->n_pages))", "if (false && is_rotated(r, g->n_pages))"),
-   skew_pages_are_turned=("static clv_code check_rotations(", "turned->data[i] == ASKEW", "false"))
+   skew_pages_are_turned=("static clv_code check_rotations(", "rotations->data[i] == ASKEW", "false"))
 of("master/documents/windows.c", DOCUMENTS,
-   shared_words_are_labelled_twice=("static void fill_row(", "i >= mine.from && i < mine.to ? labels : NULL", "mine.to ? labels : NULL"),
-   every_piece_has_the_label=("static void put_piece(", "labels && first ?", "labels && (first || labels) ?"))
+   shared_words_are_labelled_twice=("static void fill_row(", "i >= labelled.from && i < labelled.to ? labels : NULL", "labelled.to ? labels : NULL"),
+   every_piece_has_the_label=("static void put_page_token(", "labels && is_first ?", "labels && (is_first || labels) ?"))
 of("common/base/json/json.c", "tests/unit/json/test_json",
    lists_go_as_deep_as_they_like=("clv_code clv_json_open(", "j->depth == CLV_JSON_DEPTH", "false"),
    a_column_is_a_byte=("clv_code clv_json_fail(", "((j->text[i] & 0xc0) != 0x80)", "1"))
@@ -530,7 +530,7 @@ of("worker/service/service.c", "tests/net/operations/test_daemon.py sigterm_lets
    draining_waits_for_masters_that_left=("static void end_detached(", "now_ms - x->detached_ms >= DETACHED_MS", "false"),
    draining_does_not_wait_for_a_master=("static void end_detached(", "now_ms - x->detached_ms >= DETACHED_MS", "now_ms"))
 of("master/run/run_recover.c", "tests/net/operations/test_outages.py worker_that_restarts_while_resume_connects_is_waited_for",
-   a_worker_that_restarts_while_connecting_ends_the_run=("static bool may_be_temporary", "return clv_run_lock_check_newest(r->lock, &ignored) == CLV_OK;", "return clv_run_lock_check_newest(r->lock, &ignored) != CLV_OK;"))
+   a_worker_that_restarts_while_connecting_ends_the_run=("static bool may_be_temporary", "return clv_run_lock_check_newest(r->lock, &ignored_err) == CLV_OK;", "return clv_run_lock_check_newest(r->lock, &ignored_err) != CLV_OK;"))
 of("common/net/link/redial.c", CONNECTIONS,
    a_refusal_waits_for_the_lease=("static void end_if_refused_too_long", "!r->refused_since_ns ||", "r->refused_since_ns ||"),
    the_last_redial_is_not_at_the_end=("static void find_due_redials", "CLV_MIN(r->next_redial_ns, last_ns)", "r->next_redial_ns"),
@@ -881,16 +881,16 @@ TWO = "tests/net/training/test_two_devices.py"
 of("worker/service/methods.c", TWO,
    every_device_computes_as_the_first=("static clv_code on_hello(", "{b->name, clv_backend_isa(b), clv_backend_libraries(b)}", "{b->name, clv_backend_isa(clv_service_backend(v)), clv_backend_libraries(b)}"))
 of("master/watch/hello.c", TWO,
-   every_stage_computes_on_the_first_device=("static clv_code add_stage(", "h->device_names[at], h->device_kinds[at]", "h->device_names[at], h->device_kinds[0]"))
+   every_stage_computes_on_the_first_device=("static clv_code add_stage(", "h->device_names[device], h->device_kinds[device]", "h->device_names[device], h->device_kinds[0]"))
 of("master/watch/doctor.c", TWO,
-   only_the_first_device_counts=("static bool is_device_used(", "clv_wire_find_device(h, s->device) == at", "at == 0"))
+   only_the_first_device_counts=("static bool is_device_used(", "clv_wire_find_device(h, s->device) == device", "device == 0"))
 of("common/net/wire/hello.c", "tests/unit/wire/test_session",
    an_older_worker_says_nothing_of_its_first_device=("static clv_wire_device_kind derive_device_kind(", "strcmp(m->device_names[0], name) == 0 ||", ""))
 of("master/api/core/module.c", CUDA,
    cuda_without_a_number_is_no_device=("static void resolve_device(", 'strcmp(m->device, "cuda") == 0 && cuda', "false"),
    tf32_on_a_processor_is_taken=("static clv_code check_tf32(", "!m->tf32 ||", "!m->tf32 || m ||"))
 of("master/ops.c", "tests/net/operations/test_cli.py",
-   ops_forget_what_cuda_has=("static bool cuda_has(", "return has[op];", "return has[op] && op < 3;"))
+   ops_forget_what_cuda_has=("static bool cuda_has(", "return has_op[op];", "return has_op[op] && op < 3;"))
 TYPES = "tests/gpu/test_cuda_types"
 of("kernels/cuda/products.c", TYPES + " linear",
    products_do_not_round_to_tf32=("clv_code clv_gpu_new_product(", "desc.math = gpu_math_of(k)", "desc.math = CLV_CUDA_F32"))

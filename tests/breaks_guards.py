@@ -99,14 +99,14 @@ of("common/engine/context_wake.c", "tests/unit/engine/test_inbox",
 
 # ---- what leaves ---------------------------------------------------------------------------------
 of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy",
-   nothing_is_refused=first("", "clv_findings uncertain = b->look.uncertain_findings; for", RET_OK))
+   nothing_is_refused=first("", "clv_findings uncertain_findings = b->look.uncertain_findings; for", RET_OK))
 of("master/reach/forward.c", "tests/unit/plan/test_privacy",
    the_first_addend_is_enough=first("", "s.from = &w->values[p][n->in[i]];", "if (ret->element) break;"))
 of("master/plan/privacy.c", "tests/unit/plan/test_privacy",
    all_weights_are_secret=("", "return clv_privacy_why_hides_nothing(v, k, is_for_labels) ? CLV_REACH_KNOWN : CLV_REACH_SECRET;", "return CLV_REACH_SECRET;"))
-of("master/reach/propagate.c", "tests/unit/plan/test_privacy", one_place_is_several=first("", "if (s->has_one_output) return s->several;", "return set != REACH_EMPTY;"))
+of("master/reach/propagate.c", "tests/unit/plan/test_privacy", one_place_is_several=first("", "if (s->has_one_output) return s->has_several_inputs;", "return set != REACH_EMPTY;"))
 of("master/plan/look.c", "tests/unit/plan/test_look",
-   what_the_look_found_is_not_refused=("", "clv_privacy_forbidden_findings(b->config, certain)", "clv_privacy_forbidden_findings(b->config, certain & 0)"))
+   what_the_look_found_is_not_refused=("", "clv_privacy_forbidden_findings(b->config, certain_findings)", "clv_privacy_forbidden_findings(b->config, certain_findings & 0)"))
 of("master/egress/gate.c", "tests/unit/egress/test_gate",
    the_gate_asks_no_privacy=("cleave_status clv_gate_may_send(", "if ((status = check_privacy(g, r, s, error)) != CLEAVE_OK) return status;", ""),
    the_gate_asks_no_policy=("cleave_status clv_gate_may_send(", "if ((status = check_policy(g, r, s, error)) != CLEAVE_OK) return status;", ""),
@@ -141,7 +141,7 @@ of("master/api/core/secrets.c", "tests/unit/api/test_secrets",
    secret_weights_may_be_there=first("clv_code cleave_secrets_check(", "for (size_t i = 0; h->n_artifacts", RET_OK))
 of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
    pictures_are_permitted=first("static clv_code check_findings(", "for (size_t i = 0; i < CLV_COUNT(permit_keys); i++) {", "found &= ~(clv_findings)CLV_FINDING_PICTURE;"),
-   bytes_have_no_limit=("", "if (bytes > limit || sent > limit - bytes) return false;", ""),
+   bytes_have_no_limit=("", "if (bytes > limit || sent_bytes > limit - bytes) return false;", ""),
    any_figure_is_permitted=first("", "if (limit >= 1 || (r->share", RET_OK))
 of("master/egress/policy_file.c", "tests/unit/egress/test_egress_policy",
    anybody_may_own_a_policy=first("static bool is_writable_by_root_only(", "return st->st_uid == 0", "return true;"),

@@ -5,9 +5,9 @@ from breaks import of
 KNOWN = "tests/net/hostile/test_known.py"
 of("master/plan/known_layers.c", KNOWN,
    keys_that_workers_had_are_forgotten=("static clv_code look_up_param(", 'return look_up_name(r, k, CLV_LEDGER_KEY, &of, "was", " in an earlier session, by its key", err);', "return CLV_OK;"),
-   what_a_run_gave_away_is_forgotten=("static clv_code look_up_param(", "if (run) {", "if (!r) {"),
+   what_a_run_gave_away_is_forgotten=("static clv_code look_up_param(", "if (run_secret) {", "if (!r) {"),
    what_a_worker_begins_with_is_secret=("static clv_code add_worker_names(", "r->n_worker_names += n;", ""),
-   other_forms_are_secret=("static clv_code look_up_sample(", "all < 2", "all < 0"),
+   other_forms_are_secret=("static clv_code look_up_sample(", "uses_all_values < 2", "uses_all_values < 0"),
    secret_files_are_not_looked_up=("static clv_code look_up_stage_files(", "if (is_at_master && !spec->weights_secret) return CLV_OK;", "if (is_at_master && spec) return CLV_OK;"))
 of("master/train/save.c", KNOWN,
    weights_that_were_trained_there_are_not_noted=("static clv_code save_state(", "CLV_TRY(clv_trainer_note_values(t, i, s.samples, s.n, err));", ""))
@@ -22,9 +22,9 @@ of("master/egress/weights_sample.c", "tests/unit/plan/test_samples",
    a_factor_makes_another_spread=("static bool compute_full_moments(", "angle = atan2(z[1], z[0]);", "angle = 0;"),
    a_piece_of_a_tensor_has_its_form=("static bool has_all_values(", "s->value_sums.n == s->n_values", "s->value_sums.n"))
 of("master/plan/known_layers.c", KNOWN,
-   the_order_of_many_weights_hides_them=("static clv_code look_up_sample(", "all < 2", "all < 1"))
+   the_order_of_many_weights_hides_them=("static clv_code look_up_sample(", "uses_all_values < 2", "uses_all_values < 1"))
 of("master/plan/label_order.c", "tests/unit/plan/test_samples",
-   periods_are_no_order=("clv_label_order clv_label_order_compute(", "return is_significant(&best, LAG_SIGMAS, sigma) ? best : (clv_label_order){0};", "return (clv_label_order){0};"),
+   periods_are_no_order=("clv_label_order clv_label_order_compute(", "return is_significant(&best, LAG_SIGMAS, lag_deviation) ? best : (clv_label_order){0};", "return (clv_label_order){0};"),
    few_blocks_are_chance=("clv_label_order clv_label_order_compute(", "has_few_blocks(&neighbours, s.n_classes, n) ? FEW_BLOCKS_SIGMAS : NEIGHBOUR_SIGMAS", "2 * NEIGHBOUR_SIGMAS"))
 of("master/data/labels.c", KNOWN,
    only_one_label_has_an_order=("bool clv_dataset_label_hash(", "if (!ds->labels || record >= ds->count) return false;", "return false;"))
@@ -56,18 +56,18 @@ of("master/egress/program_gate.c", FRONTS,
    rows_of_values_say_what_they_like=("cleave_status clv_program_gate_compare(", "!(found & ~r->findings)", "found + 1"),
    layers_that_hide_are_not_counted=("cleave_status clv_program_gate_compare(", "is_covered && r->declaration.hiding_layers <= n_hiding", "is_covered"))
 of("master/egress/row_digests.c", "tests/unit/egress/test_rows",
-   a_factor_makes_another_row=("static clv_code compute_line_digest(", "/ sqrt(l->squares)", ""),
-   a_sign_makes_another_row=("static clv_code compute_line_digest(", "(int32_t)(fabs(l->sum[k])", "(int32_t)((l->sum[k])"),
-   rows_of_one_value_have_digests=("static clv_code compute_line_digest(", "l->n >= MIN_VALUES && l->squares * l->squares >= MIN_EFFECTIVE * l->fourths", "l->n > 0"),
+   a_factor_makes_another_row=("static clv_code compute_line_digest(", "/ sqrt(l->squares_sum)", ""),
+   a_sign_makes_another_row=("static clv_code compute_line_digest(", "(int32_t)(fabs(l->sums[k])", "(int32_t)((l->sums[k])"),
+   rows_of_one_value_have_digests=("static clv_code compute_line_digest(", "l->n >= MIN_VALUES && l->squares_sum * l->squares_sum >= MIN_EFFECTIVE * l->fourths_sum", "l->n > 0"),
    columns_have_no_digests=("static void add_part(", "at < end && at < columns->n", "at < end && at < 0 * columns->n"),
    short_rows_need_no_others=("static clv_code compute_line_digest(", "l->n >= LONG_VALUES", "l->n > 0"))
 of("master/egress/public_rows.c", "tests/unit/egress/test_rows",
    waves_are_secret=("", "if (is_wave(from, length, tolerance)) return 3;", ""),
    products_are_secret=("static size_t count_free_numbers_of_product(", "width <= n / 2", "width < 2"),
-   orthogonal_signs_are_secret=("static bool are_orthogonal(", "t->n_sign_rows == ENOUGH_SIGNS", "t->n_sign_rows > ENOUGH_SIGNS"),
+   orthogonal_signs_are_secret=("static bool are_orthogonal(", "t->n_sign_rows == MIN_SIGN_ROWS", "t->n_sign_rows > MIN_SIGN_ROWS"),
    ratios_are_secret=("", "if (is_geometric(from, length, tolerance)) return 2;", ""),
    neighbours_alone_make_a_wave=("static bool is_wave(", "n / 4, n / 3}", "1, 1}"),
-   transforms_with_factors_of_columns_are_secret=("bool clv_public_row_test_is_passed(", "c->n_long_simple >= ENOUGH", "c->n_long_simple > t->columns"),
+   transforms_with_factors_of_columns_are_secret=("bool clv_public_row_test_is_passed(", "c->n_long_simple >= MIN_SIMPLE_ROWS", "c->n_long_simple > t->columns"),
    rows_of_three_values_are_public=("void clv_public_row_test_add(", "|| t->columns < MIN_VALUES", ""))
 of("master/egress/ledger.c", "tests/unit/egress/test_ledger",
    each_row_has_a_line=("static clv_code put_items(", "item->kind == CLV_LEDGER_ROW && items[*i].kind == CLV_LEDGER_ROW", "item->kind > CLV_LEDGER_ROW"),

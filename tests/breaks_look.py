@@ -5,9 +5,9 @@ from breaks import of
 
 of("master/look/tokens.c", "tests/unit/look/test_readers",
    the_mean_of_a_place_stays=("static void try_way", "if (how == ALL_LESS_MEAN)", "if (false)"),
-   a_place_is_not_a_way=("static void try_way", "double of_place = fit.best > 0 ?", "double of_place = false ?"))
+   a_place_is_not_a_way=("static void try_way", "double of_place = fit.best_figure > 0 ?", "double of_place = false ?"))
 of("master/look/pixels.c", "tests/unit/look/test_readers",
-   the_mean_record_stays=("static void look_at_channel", "subtract_mean_record(g, g->channel);", ";"))
+   the_mean_record_stays=("static void compare_channel", "subtract_mean_record(g, g->channel);", ";"))
 of("master/look/labels.c", "tests/unit/look/test_readers",
    zeros_are_not_told_apart=("static void read_zeros", "r->length[i] > 0", "false"),
    who_has_no_label_counts=("size_t look_number_classes", "if (label[i] < 0) continue;", ""))
@@ -20,13 +20,13 @@ of("master/plan/look_head.c", "tests/net/operations/test_look.py",
    numbers_are_one_class=("static size_t classify_numbers(", "label[i] += numeric_labels_of", "label[i] += 0 * numeric_labels_of"),
    constant_numbers_come_first=("static int compare_by_variance(", "x->variance > y->variance ? -1 : 1", "x->variance < y->variance ? -1 : 1"))
 of("master/plan/look_text.c", "tests/net/operations/test_look.py",
-   every_loss_ignores_a_label=("static void describe_loss(", "if (ignores && ignored >= 0)", "if (ignored >= 0)"))
+   every_loss_ignores_a_label=("static void describe_loss(", "if (has_ignored_label && ignored_label >= 0)", "if (ignored_label >= 0)"))
 of("master/look/features.c", "tests/unit/look/test_readers",
-   chance_takes_nothing=("static double excess_over_chance(", "chance <= FREE ? r", "true ? r"),
-   one_value_of_many_is_not_seen=("clv_code clv_look_features_read(", "if (sum.pair <= RARE)", "if (false)"))
+   chance_takes_nothing=("static double excess_over_chance(", "chance <= HARMLESS_CHANCE ? r", "true ? r"),
+   one_value_of_many_is_not_seen=("clv_code clv_look_features_read(", "if (chance_figures.pair <= EXCLUDING_CHANCE)", "if (false)"))
 of("master/look/clusters.c", "tests/unit/look/test_readers",
-   clusters_do_not_move=("static void move_centers(", "make_unit(s->center + k * s->width, s->width)", "memset(s->center, 0, s->width * sizeof *s->center)"),
-   lengths_count=("static bool make_unit(", "(float)((double)v[i] * by)", "v[i]"))
+   clusters_do_not_move=("static void move_centers(", "make_unit(s->centers + k * s->width, s->width)", "memset(s->centers, 0, s->width * sizeof *s->centers)"),
+   lengths_count=("static bool make_unit(", "(float)((double)v[i] * factor)", "v[i]"))
 of("master/plan/look_front.c", "tests/net/operations/test_look.py",
    tokens_are_not_exchanged=("static void exchange_tokens(", "if (!is_pad_in_either) x[", "if (false) x["))
 of("master/plan/look_part.c", "tests/net/operations/test_look.py",
@@ -34,14 +34,14 @@ of("master/plan/look_part.c", "tests/net/operations/test_look.py",
 of("master/look/labels.c", "tests/unit/look/test_readers",
    the_first_column_alone_is_read=("clv_code clv_look_labels(", "CLV_TRY(read_column(&r, k, err));", "CLV_TRY(read_column(&r, 0, err));"))
 of("master/plan/look_front.c", "tests/net/operations/test_look.py",
-   all_records_repeat=("static bool number_repeated_tokens(", "return different <= n / 2;", "return true;"),
+   all_records_repeat=("static bool number_repeated_tokens(", "return n_different <= n / 2;", "return true;"),
    vectors_were_not_looked_at=("static void set_not_read(", "if (why)", "if (why && code == CLV_OK)"))
 of("master/plan/privacy.c", "tests/net/operations/test_egress.py",
    a_worker_sends_on_what_it_was_sent=("static clv_code find_hop_findings(", "v->worker_layers_mix = true;", ""))
 of("master/reach/propagate.c", "tests/unit/plan/test_privacy",
    copies_are_two_places=("static void add_to_bundle(reach_pool", "set != b->first && set != b->last", "set"),
-   dropout_leaves_all_places=("static bool is_safe_from_dropout(", "return leaves_two(s->from->dropout_rate, places, copies);", "return true;"),
-   attention_leaves_all_keys=("static int find_sibling_axis(", "if (!leaves_two(s->key_dropout_rate, s->from->shape.dim[1], 1)) return 0;", ""),
+   dropout_leaves_all_places=("static bool is_safe_from_dropout(", "return leaves_two_places(s->from->dropout_rate, n_places, n_copies);", "return true;"),
+   attention_leaves_all_keys=("static int find_sibling_axis(", "if (!leaves_two_places(s->key_dropout_rate, s->from->shape.dim[1], 1)) return 0;", ""),
    a_mixture_is_bare=("static unsigned flags_after_layer(", "| REACH_MIXED", "| REACH_UNMIXED"),
    one_sum_of_known_weights_is_several=("static bool sums_siblings(", "if (!axis || s->from->shape.dim[axis] < 2) return false;", ""))
 of("master/reach/uniform_columns.c", "tests/unit/plan/test_privacy",
@@ -49,7 +49,7 @@ of("master/reach/uniform_columns.c", "tests/unit/plan/test_privacy",
    a_stride_is_no_window=("static int64_t get_distance(", "a->kind == REACH_WINDOW ? a->stride : 1", "1"))
 of("master/reach/forward.c", "tests/unit/plan/test_privacy",
    what_is_zero_is_a_place=("static reach_element get_constant(", "w->factor[k] == 0 ||", ""),
-   records_lie_in_one_way=("static clv_code walk_under_all(", "if (r.last || !r.first)", "if (!r.first)"),
+   records_lie_in_one_way=("static clv_code walk_under_all(", "if (r.may_be_last || !r.may_be_first)", "if (!r.may_be_first)"),
    a_flat_record_has_no_form=("static clv_code walk_under_all(", "w.uses_reshaped_form = true;", ""))
 of("master/reach/relations.c", "tests/unit/reach/test_reach",
    padding_is_a_place=("static void add_windows(", ".pad = a->pad[i]", ".pad = 0"),
@@ -64,13 +64,13 @@ of("master/reach/nodes.c", "tests/unit/plan/test_privacy",
    a_constant_is_a_place=("bool reach_is_constant(", "op->normalizes(&site) == 1", "op->normalizes(&site) == 0"))
 of("master/reach/returned.c", "tests/unit/reach/test_reach",
    one_factor_is_all_of_it=("static clv_code read_factor(", "->back) return", "->back && !b) return"),
-   what_is_cut_off_is_read=("static clv_code read_directly(", "is_nothing(&b->active)", "b->p < 0"))
+   what_is_cut_off_is_read=("static clv_code read_directly(", "is_nothing(&b->nonzero_grad)", "b->p < 0"))
 of("master/reach/returned.c", "tests/unit/plan/test_privacy",
    the_loss_reads_nothing=("static clv_code begin_at_output(", "grad->element[i] == REACH_NOTHING", "i < SIZE_MAX"))
 of("master/plan/privacy.c", "tests/unit/plan/test_privacy",
    what_was_sent_is_new=("static bool is_known_to_workers(", "if (b->stages[s + 1].worker >= 0 &&", "if (b->stages[s + 1].worker >= 0 && !b &&"))
 of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy",
-   gradients_with_records_are_sent=("clv_code clv_privacy_check(", "if (records)", "if (records && !b)"))
+   gradients_with_records_are_sent=("clv_code clv_privacy_check(", "if (record_findings)", "if (record_findings && !b)"))
 of("master/reach/forward.c", "tests/unit/plan/test_privacy",
    one_place_has_channels=("static int find_channel_axis(", "s->rank < 3 || n == 1", "s->rank < 3"))
 of("master/plan/privacy_describe.c", "tests/unit/plan/test_privacy",

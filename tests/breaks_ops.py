@@ -143,7 +143,7 @@ of("common/model/models/loss.c", "tests/unit/run/test_train",
    class_weights_are_not_used=("clv_code clv_session_make_loss_graph(", "if (weights)", "if (weights > 99)"))
 of("master/run/run_class_weights.c", "tests/unit/run/test_train",
    held_back_records_have_weights=("static clv_code count_labels(", "const clv_subset *rows = &r->data.train_rows;", "clv_subset all = r->data.train_rows; uint32_t ids[24]; for (uint32_t i = 0; i < 24; i++) ids[i] = i; all.index = ids; all.n = 24; const clv_subset *rows = &all;"),
-   other_commands_have_other_weights=("static clv_code recall(", "list.items[c] = stored->loss.weight.items[c];", "list.items[c] = 1;"))
+   other_commands_have_other_weights=("static clv_code read_stored_weights(", "list.items[c] = stored_config->loss.weight.items[c];", "list.items[c] = 1;"))
 of("common/model/config/session.c", "tests/unit/config/test_errors",
    a_key_goes_with_any_loss=("static clv_code check_loss_keys(", "if (!keys[i].is_given ||", "if (true ||"))
 of("kernels/cuda/staging.c", "tests/gpu/test_backend",

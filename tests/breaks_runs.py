@@ -4,7 +4,7 @@ from breaks import of
 
 SPLIT, RESUMED = "tests/unit/data/test_split", "tests/net/operations/test_resumed_data.py"
 of("master/data/split.c", SPLIT,
-   rare_classes_are_not_held_back=("static size_t draw_one_of_each_class(", "s->list[i].n_drawn = 1; places--;", ""),
+   rare_classes_are_not_held_back=("static size_t draw_one_of_each_class(", "s->list[i].n_drawn = 1; n_to_draw--;", ""),
    a_class_may_be_emptied=("clv_code clv_subset_split(", ".min_undrawn = 1", ".min_undrawn = 0"),
    groups_are_torn=("static clv_code draw_records(", "bool groups = d->kind == CLV_SPLIT_GROUPS;", "bool groups = false;"),
    a_fraction_may_be_none=("clv_code clv_subset_split(", "if (fraction > 0 && !d.n_to_draw) d.n_to_draw = 1;", ""))
@@ -16,7 +16,7 @@ of("master/run/run_data.c", RESUMED,
    predict_takes_any_tokenizer=("clv_code clv_run_compare_files(", "if (r->has_other_data && !r->o->accept_data)", "if (false)"),
    old_runs_choose_anew=("static clv_code check_chooses_old_records(", "(!has_other_split && !has_other_limit) ||", "true ||"))
 of("master/run/run_data.c", "tests/net/training/test_hf.py",
-   exports_take_any_config=("clv_code clv_run_compare_config(", "if (!accept)", "if (false)"))
+   exports_take_any_config=("clv_code clv_run_compare_model_config(", "if (!accepts_change)", "if (false)"))
 of("master/plan/run_data.c", "tests/unit/plan/test_data_fits",
    half_of_the_labels_are_most=("static void note_shift(", "m.n_same_position > m.n_comparable - m.n_same_position", "m.n_same_position >= m.n_comparable - m.n_same_position"),
    no_label_of_its_own_place_is_noted=("static void note_shift(", "m.n_same_position > m.n_comparable - m.n_same_position", "false"))
@@ -35,13 +35,13 @@ of("common/model/weights/manifest.c", "tests/unit/weights/test_checkpoint",
    a_kept_file_has_two_rows=("static clv_code parse_files(", "return check_kept_names(m, label, err);", "return CLV_OK;"))
 RECOVERY = "tests/net/operations/test_recovery.py"
 of("master/run/run_recover.c", RECOVERY,
-   losses_in_a_row_are_not_counted=("static clv_code count_lost_worker(", "c->losses_since_checkpoint = c->checkpoint_at_last_loss == saved ? c->losses_since_checkpoint + 1 : 1;", "c->losses_since_checkpoint = 1;"),
+   losses_in_a_row_are_not_counted=("static clv_code count_lost_worker(", "c->n_losses_since_checkpoint = c->checkpoint_at_last_loss == newest_step ? c->n_losses_since_checkpoint + 1 : 1;", "c->n_losses_since_checkpoint = 1;"),
    a_recovery_has_the_epoch_of_before=("static clv_code open_session(", "CLV_TRY(clv_run_lock_raise_epoch(r->lock, err));", ""),
    a_recovered_run_begins_anew=("static clv_code open_session(", "r->is_resumed = clv_checkpoint_has_manifest(r->dir.data);", "r->is_resumed = false;"))
 of("master/run/run_recover.c", "tests/net/operations/test_approval.py",
-   a_recovery_asks_no_policy=("static clv_code count_lost_worker(", "if (check_policy_permits_resume(r, &why) != CLV_OK) {", "if (false) {"))
+   a_recovery_asks_no_policy=("static clv_code count_lost_worker(", "if (check_policy_permits_resume(r, &reason) != CLV_OK) {", "if (false) {"))
 of("master/run/run_save.c", "tests/unit/run/test_best",
-   a_checkpoint_may_take_all_the_time=("uint64_t clv_checkpoint_interval_ns(", "CLV_MAX(interval, MIN_INTERVAL_NS)", "MIN_INTERVAL_NS"),
+   a_checkpoint_may_take_all_the_time=("uint64_t clv_checkpoint_interval_ns(", "CLV_MAX(interval_ns, MIN_INTERVAL_NS)", "MIN_INTERVAL_NS"),
    a_slow_first_round_is_usual=("void clv_checkpoint_note_round(", "if (s->n_rounds++ < FIRST_ROUNDS) return;", "s->n_rounds++;"))
 of("master/run/run_stop_early.c", "tests/unit/run/test_best",
    any_gain_is_an_improvement=("static bool is_improvement(", "gain > c->early_stopping.min_delta", "gain > 0"),
@@ -52,7 +52,7 @@ of("master/run/run_save.c", "tests/unit/run/test_train",
 of("master/run/run_train.c", "tests/unit/run/test_train",
    nothing_stops_early=("clv_code clv_run_loop(", "!clv_stopping_is_over(&r->steps.stopping, &r->config->train)", "true"))
 of("master/train/save.c", "tests/unit/run/test_best",
-   counts_with_other_text_are_taken=("bool clv_stopping_parse(", "|| strcmp(text, again) != 0", ""))
+   counts_with_other_text_are_taken=("bool clv_stopping_parse(", "|| strcmp(text, rewritten) != 0", ""))
 of("common/model/config/session_choices.c", "tests/unit/config/test_errors",
    a_score_that_no_evaluation_has_chooses=("static clv_code check_choice(", "return check_score_is_listed(c, k, err);", "return CLV_OK;"))
 SCORES = "tests/unit/score/test_score"
@@ -74,7 +74,7 @@ of("common/model/config/session_choices.c", "tests/unit/config/test_errors",
    any_score_goes_with_any_loss=("clv_code clv_session_check_scores(", "if (clv_score_tasks(score_of(c, i)) & task) continue;", "continue;"))
 of("master/run/run_predictions.c", "tests/unit/run/test_records",
    others_may_read_predictions=("static clv_code write_lines(", "O_TRUNC | O_CLOEXEC, 0600", "O_TRUNC | O_CLOEXEC, 0644"),
-   large_outputs_have_no_probability=("static void softmax_row(", "top = fmax(top, (double)x[k])", "top = 0"))
+   large_outputs_have_no_probability=("static void softmax_row(", "largest = fmax(largest, (double)x[k])", "largest = 0"))
 PAGE = "tests/unit/page/test_page"
 of("master/page/html.c", PAGE,
    a_page_has_the_tags_of_a_run=("static const char *entity_of(", "return \"&lt;\";", "return NULL;"),
@@ -122,14 +122,14 @@ of("common/model/weights/write.c", DISKS + " power_cut_of_a_worker_leaves_each_c
 of("common/base/file.c", DISKS + " power_cut_leaves_each_committed_checkpoint",
    a_new_folder_is_not_synced=("static clv_code make_folder(", "if (mkdir(path, 0755) == 0) return clv_file_sync_folder(path, err);", "if (mkdir(path, 0755) == 0) return CLV_OK;"))
 of("master/watch/metrics.c", RECOVERY,
-   a_recovered_run_recovers_on=("void clv_run_metrics_recovered(", "m->numbers.recovering = 0;", ""))
+   a_recovered_run_recovers_on=("void clv_run_metrics_recovered(", "m->numbers.is_recovering = 0;", ""))
 of("master/run/run_begin.c", RESUMED, shrunk_data_finish_a_run=("static clv_code check_steps_left(", "step < session_steps", "true"))
 of("master/run/run_changes.c", RESUMED,
-   keys_that_came_are_not_told=("static void compare_key_lines(", "if (only_missing && !other_value)", "if (false)"),
-   another_length_is_not_told=("static void compare_total_steps(", "if (before == after)", "if (before)"),
+   keys_that_came_are_not_told=("static void compare_key_lines(", "if (adds_missing_only && !other_value)", "if (false)"),
+   another_length_is_not_told=("static void compare_total_steps(", "if (n_before == n_after)", "if (n_before)"),
    an_optimiser_without_state_is_taken=("static clv_code check_optimizer(", "if (moment < 0)", "if (moment < 99)"))
 of("master/history/run_lock.c", RESUMED,
-   a_test_is_the_best_of_validations=("void clv_run_lock_note_evaluation(", "other ? strcmp(e->evaluated_set, \"validation\") == 0 : is_better(e, best)", "true"))
+   a_test_is_the_best_of_validations=("void clv_run_lock_note_evaluation(", "is_other_set ? strcmp(e->evaluated_set, \"validation\") == 0 : is_better(e, best)", "true"))
 of("master/report/progress.c", RESUMED,
    a_loss_that_is_not_finite_spoils_the_mean=("static void add_step(", "if (isfinite(p->loss))", "if (p)"))
 of("master/data/npy.c", "tests/unit/data/test_readers",
@@ -189,15 +189,15 @@ of("master/seal/sealed_read.c", SEAL,
    another_key_is_not_said=("static clv_code check_key(", "if (strcmp(id, key->id) == 0)", "if (id[0])"))
 CHECKPOINTS, COPIES = "tests/net/operations/test_checkpoints.py", "tests/unit/checkpoints/test_checkpoints"
 of("master/checkpoints/gather.c", CHECKPOINTS + " gathered_files_are_those_that_were_kept",
-   a_damaged_part_is_not_fetched_again=("static clv_code fetch(", "if (code == CLV_DATA_LOSS && continues)", "if (false)"))
+   a_damaged_part_is_not_fetched_again=("static clv_code fetch_file(", "if (code == CLV_DATA_LOSS && continues_earlier)", "if (false)"))
 of("master/checkpoints/stores.c", CHECKPOINTS + " every_file_is_verified_wherever_it_is",
    what_is_read_has_any_digest=("static clv_code compare_digest(", "clv_code code = clv_checkpoints_compare(&found, r->file, err);", "clv_code code = CLV_OK;"))
 of("master/checkpoints/orphans.c", COPIES,
-   files_of_checkpoints_are_swept=("static bool sweep_one(", "if (is_listed(needed, o->kept, o->place)) return false;", "(void)needed;"))
+   files_of_checkpoints_are_swept=("static bool sweep_one(", "if (is_listed(needed, o->kept_file_name, o->keeper_identity)) return false;", "(void)needed;"))
 of("master/checkpoints/orphans.c", CHECKPOINTS + " newest_checkpoint_is_deleted_by_force_alone",
    an_abandoned_checkpoint_has_no_orphans=("clv_code clv_checkpoint_abandon(", "CLV_TRY(clv_orphans_add(run_dir, &m, err));", ";"))
 of("master/checkpoints/escrow.c", COPIES,
-   copies_of_runs_can_be_exchanged=("static void bound_name(", "c->at->id", '"run"'))
+   copies_of_runs_can_be_exchanged=("static void make_bound_name(", "c->at->id", '"run"'))
 of("master/run/run_gather.c", CHECKPOINTS + " newest_checkpoint_is_deleted_by_force_alone",
    the_newest_is_deleted_as_others=("static clv_code remove_checkpoint(", "if (k->is_newest && !c->o->force)", "if (false)"))
 of("master/checkpoints/escrow_thread.c", CHECKPOINTS + " lost_and_wrong_keys_are_named",

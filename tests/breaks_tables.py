@@ -28,13 +28,13 @@ of("master/data/texts.c", "tests/unit/data/test_texts",
    open_quotes_of_texts_are_a_broken_record=("static clv_code read_csv_record(", "t->lacks_quote = c.lacks_quote;", ""))
 of("master/data/cells_sqlite.c", "tests/unit/data/test_table_forms",
    any_action_is_permitted=("static int authorize(", "return SQLITE_DENY;", "return SQLITE_OK;"),
-   any_function_is_permitted=("static int authorize(", "two && clv_query_may_call(two)", "two"),
+   any_function_is_permitted=("static int authorize(", "function && clv_query_may_call(function)", "function"),
    logs_beside_a_database_do_not_count=("static clv_code open_database(", "CLV_TRY(check_neighbours(s->path, err));", ""),
    queries_have_no_limit_of_rows=("static clv_code next_record(", "s->n_records == q->max_rows", "false"),
    queries_have_no_limit_of_time=("static int check_time(", "q->is_late = clv_now_ns() > q->deadline_ns;", ""))
 of("master/data/query_text.c", "tests/unit/data/test_table_forms",
    order_within_parentheses_counts=("static void take_word(", "!w->depth && ", ""),
-   comments_are_words=("static size_t take_token(", "if (comment) return comment;", ""))
+   comments_are_words=("static size_t take_token(", "if (comment_len) return comment_len;", ""))
 of("master/data/table.c", "tests/unit/data/test_table_forms",
    unknown_keys_are_broken_records=("static clv_code resolve_fields(", "r->is_fatal = true;", ""),
    sets_may_have_any_name=("static clv_code read_set(", "return clv_cells_fail(", "return *ret = 0, CLV_OK; return clv_cells_fail("))
@@ -48,14 +48,14 @@ of("master/data/split.c", "tests/unit/data/test_table_forms",
    a_time_is_divided=("static clv_code divide_by_time(", "times[ds->count - n]", "times[ds->count - n] + 1"))
 of("master/data/folds.c", "tests/unit/data/test_split",
    classes_do_not_count=("static clv_code list_records(", "kind == CLV_SPLIT_STRATIFIED ?", "false ?"),
-   folds_have_any_size=("static clv_code deal_groups(", "sizes[smallest] += groups[i].n;", ""))
+   folds_have_any_size=("static clv_code deal_groups(", "sizes[smallest_fold] += groups[i].n;", ""))
 of("master/data/duplicates.c", "tests/unit/data/test_table_forms",
-   labels_of_equal_records_are_equal=("static void count_within(", "label != other", "false"))
+   labels_of_equal_records_are_equal=("static void count_duplicates_in_list(", "label != first_label", "false"))
 of("master/plan/run_data.c", "tests/net/training/test_table.py",
    untrained_classes_are_not_noted=("static void note_untrained_classes(", "if (!n) return;", "return;"),
    test_records_are_trained_on=("static set_files describe_train_files(", "1u << CLV_SET_TRAINING | 1u << CLV_SET_VALIDATION", "7u"))
 of("master/plan/run_data.c", "tests/net/operations/test_checks.py",
-   sets_may_lose_all_records=("static clv_code check_sets_left(", "if (sets[i].rows->n || !had[i]) continue;", "continue;"))
+   sets_may_lose_all_records=("static clv_code check_sets_left(", "if (sets[i].rows->n || !n_before[i]) continue;", "continue;"))
 of("master/data/source.c", "tests/unit/data/test_readers",
    converted_elements_are_mapped=("static bool has_same_bytes(", "is_copied && ", ""),
    mapped_arrays_are_empty=("static clv_code map_tensor(", "MAP_PRIVATE | MAP_NORESERVE", "MAP_PRIVATE | MAP_ANONYMOUS"))

@@ -85,7 +85,7 @@ of("master/train/packed.c", SESSIONS + " packed_losses_match_padded_losses",
 of("master/train/packed.c", SESSIONS + " packed_predictions_match_padded_predictions",
    answers_stay_packed=("static void copy_positions(", "is_unpacking ? padded_sequence : packed", "is_unpacking ? padded : packed"))
 of("master/train/packed.c", SESSIONS + " shorter_sequences_send_fewer_bytes",
-   as_many_rows_as_padded=("clv_code clv_trainer_select_sequences(", "(n_used_rows + unit - 1) / unit * unit", "max_rows"))
+   as_many_rows_as_padded=("clv_code clv_trainer_select_sequences(", "(n_used_rows + size_step - 1) / size_step * size_step", "max_rows"))
 of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_are_visible",
    places_show_and_plan_is_silent=("void clv_lengths_describe(", "if (sends_records && b->lengths_input >= 0)", "if (!b->n_stages)"))
 of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_are_visible",
@@ -102,10 +102,10 @@ of("kernels/ops/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads
 of("common/model/hf/config_rope.c", "tests/unit/hf/test_hf_config", a_stale_base_counts=("clv_code clv_hf_apply_rope(", "from->theta > 0", "false"))
 of("common/model/hf/config.c", "tests/unit/hf/test_hf_config", labels_have_one_place=("static clv_code apply_overriding_keys(", "if (r->num_labels)", "if (false)"))
 of("master/data/padding_check.c", "tests/unit/plan/test_data_fits",
-   pads_inside_are_numbered=("static bool has_no_pad_inside(", "return place == length;", "return place <= length;"),
-   texts_of_pads_alone_are_scored=("static bool is_scored_token_last(", "return place + 1 == length;", "return place + 1 == length || !length;"),
+   pads_inside_are_numbered=("static bool has_no_pad_inside(", "return position == length;", "return position <= length;"),
+   texts_of_pads_alone_are_scored=("static bool is_scored_token_last(", "return position + 1 == length;", "return position + 1 == length || !length;"),
    labels_are_not_looked_at=("bool clv_labels_are_own_tokens(", "return m->n_same_position &&", "return m->n_same_position > m->n_comparable &&"),
-   constant_texts_count=("static void count_labels(", "if (label == ignored || own == clv_tensor_element_as_integer(t->ids, at + 1)) continue;", "if (label == ignored) continue;"))
+   constant_texts_count=("static void count_labels(", "if (label == ignored_label || own_token == clv_tensor_element_as_integer(t->ids, at + 1)) continue;", "if (label == ignored_label) continue;"))
 of("common/model/hf/names.c", "tests/net/training/test_hf.py", blocks_of_vit_have_one_name=("const char *clv_hf_name_in_memory(", "family == CLV_HF_VIT &&", "false &&"))
 of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", saved_modules_are_dropped=("static void find_stages_of_folder(", "if (s->folder_has_other_params) s->adapter_folder = folder;", ""),
    modules_that_do_not_learn_are_dropped=("static clv_code find_tensors(", "if (!is_wanted && clv_weights_find_entry(a->file, names[n])) return refuse_tensor(p->name, err);", ""))
@@ -182,12 +182,12 @@ of("worker/store/folder.c", "tests/unit/store/test_caches",
 # ---- numbers of records that fit no table --------------------------------------------------------
 FITS = "tests/unit/plan/test_data_fits"
 of("master/plan/data_check.c", FITS,
-   lengths_may_be_any=("static clv_code check_lengths(", "if (!has_number_outside(&range, steps, &record, &number)) return CLV_OK;", "if (!has_number_outside(&range, INT64_MAX, &record, &number)) return CLV_OK;"),
+   lengths_may_be_any=("static clv_code check_lengths(", "if (!has_number_outside(&range, n_positions, &record, &number)) return CLV_OK;", "if (!has_number_outside(&range, INT64_MAX, &record, &number)) return CLV_OK;"),
    a_number_below_0_is_a_row=("static bool has_number_outside(", "bool is_negative = r->min < 0;", "bool is_negative = r->min < INT64_MIN;"),
    differences_of_columns_are_not_looked_at=("static clv_code check_embedding_rows(", "clv_data_columns columns = {a->column, a->minus};", "clv_data_columns columns = {a->column, -1};"),
    a_label_per_record_goes_with_an_output_per_place=("static clv_code check_label_positions(", "if (!y.rank || ", "if (y.rank < 2 || "),
    the_largest_label_is_a_class=("static clv_code check_largest_class(", "if (high > INT32_MAX)", "if (false)"))
-of("master/data/format_arrays.c", FITS, the_largest_label_is_of_the_first_record=("static clv_code check_class(", "if (v > ds->label_max) ds->label_max_at = i / per_record;", ""))
+of("master/data/format_arrays.c", FITS, the_largest_label_is_of_the_first_record=("static clv_code check_class(", "if (v > ds->label_max) ds->label_max_at = i / labels_per_record;", ""))
 of("master/data/inputs.c", FITS, a_difference_wraps_around=("static int64_t number_at(", "return number < 0 ? INT64_MIN : INT64_MAX;", "return 0;"))
 of("master/plan/run_data.c", "tests/net/training/test_hf.py", more_labels_than_classes_are_kept_quiet=("static void note_labels(", "if (high + 1 < a->int_value)", "if (high + 1 > a->int_value)"))
 

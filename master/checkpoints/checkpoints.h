@@ -24,15 +24,15 @@ clv_code clv_stores_new(const clv_session_config *config, clv_stores **ret,
 void clv_stores_free(clv_stores *s);
 void clv_stores_freep(clv_stores **s);
 
-/* Returns the name of the worker with the identity `place`; `place` itself if the session file has
- * no such worker. */
-const char *clv_stores_name(const clv_stores *s, const char *place);
+/* Returns the name of the worker with the identity `keeper_identity`; `keeper_identity` itself if
+ * the session file has no such worker. */
+const char *clv_stores_name(const clv_stores *s, const char *keeper_identity);
 /* Lists files at a worker, as cleave_kept_list. CLV_NOT_FOUND: the session file has no worker of
  * this identity. */
-clv_code clv_stores_list(clv_stores *s, const char *place, const char *name, cleave_kept_files *ret,
-                         clv_err *err) CLV_USE_RESULT;
+clv_code clv_stores_list(clv_stores *s, const char *keeper_identity, const char *name,
+                         cleave_kept_files *ret, clv_err *err) CLV_USE_RESULT;
 /* Removes a file. CLV_OK: the worker has no file of that name now. */
-clv_code clv_stores_remove(clv_stores *s, const char *place, const char *name,
+clv_code clv_stores_remove(clv_stores *s, const char *keeper_identity, const char *name,
                            clv_err *err) CLV_USE_RESULT;
 
 /* True if the error says that a worker cannot be asked. Other errors of clv_stores_check and
@@ -78,9 +78,9 @@ clv_code clv_checkpoint_gather(const char *run_dir, uint64_t step, clv_stores *s
 
 /* A file at a worker that shall be removed. */
 typedef struct clv_orphan {
-  char kept[CLV_FILE_NAME + 1];
+  char kept_file_name[CLV_FILE_NAME + 1];
   uint64_t bytes;
-  char *place; /* identity of the worker */
+  char *keeper_identity; /* identity of the worker that has the file */
 } clv_orphan;
 
 /* The file kept.orphans of a run folder. It lists files at workers before the last manifest that
@@ -92,7 +92,7 @@ typedef struct clv_orphans {
 #define CLV_ORPHANS_FILE "kept.orphans"
 
 void clv_orphans_done(clv_orphans *o);
-/* Parses the file: lines "KEPT BYTES PLACE". CLV_DATA_LOSS: it has other text. */
+/* Parses the file: lines "FILE BYTES IDENTITY". CLV_DATA_LOSS: it has other text. */
 clv_code clv_orphans_parse(const char *text, size_t len, const char *label, clv_orphans *ret,
                            clv_err *err) CLV_USE_RESULT;
 /* Reads the file of a run folder. Without a file the list is empty. */
@@ -142,10 +142,11 @@ clv_code clv_escrow_restore(const clv_escrow_place *at, const clv_seal_key *key,
 
 /* The sealed copies of a run, as any process with the folder can read. */
 typedef struct clv_escrow_state {
-  uint64_t step;            /* of the newest complete copy; CLV_CHECKPOINT_NONE: there is none */
-  uint64_t bytes, wall_ms;  /* its sealed files, and when they were complete, ms since 1970 */
-  char error[CLV_ERR_TEXT]; /* why the last try has failed; empty: it has not */
-  uint64_t error_wall_ms;
+  uint64_t step;    /* step of the newest complete copy; CLV_CHECKPOINT_NONE: there is none */
+  uint64_t bytes;   /* size of its sealed files */
+  uint64_t wall_ms; /* time at which it was complete, in ms since 1970 */
+  char error[CLV_ERR_TEXT]; /* why the last try has failed; empty: it has not failed */
+  uint64_t error_wall_ms;   /* time of that failure, in ms since 1970 */
 } clv_escrow_state;
 void clv_escrow_read_state(const clv_escrow_place *at, clv_escrow_state *ret);
 /* Stores why a copy has failed; NULL: forgets it, since one has succeeded. */
@@ -163,10 +164,10 @@ clv_code clv_escrow_start(const clv_session_config *config, const clv_escrow_pla
                           clv_err *err) CLV_USE_RESULT;
 /* Progress of the thread. */
 typedef struct clv_escrow_progress {
-  uint64_t step;     /* of the newest complete copy; CLV_CHECKPOINT_NONE: there is none */
-  uint64_t bytes;    /* size of that copy's files; 0: this process has not made it */
-  uint64_t wall_ms;  /* when it was complete, ms since 1970; 0: as for bytes */
-  uint64_t failures; /* copies that have failed */
+  uint64_t step;       /* step of the newest complete copy; CLV_CHECKPOINT_NONE: there is none */
+  uint64_t bytes;      /* size of that copy's files; 0: this process has not made it */
+  uint64_t wall_ms;    /* time at which it was complete, in ms since 1970; 0: as for bytes */
+  uint64_t n_failures; /* number of copies that have failed */
 } clv_escrow_progress;
 void clv_escrow_get_progress(clv_escrow *e, clv_escrow_progress *ret);
 /* Appends a line for each copy that was completed or failed since the last call. */

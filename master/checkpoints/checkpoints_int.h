@@ -11,7 +11,7 @@ enum { CLV_CHECKPOINTS_RANGE = 1 << 20 }; /* bytes read at once; a worker gives 
 
 void clv_checkpoints_closep(int *fd); /* for CLV_AUTO */
 
-/* CLV_DATA_LOSS: `found` is not the digest that the manifest lists. */
+/* Compares a digest with the one that the manifest lists for a file. CLV_DATA_LOSS: they differ. */
 clv_code clv_checkpoints_compare(const clv_sha256 *found, const clv_manifest_file *f,
                                  clv_err *err) CLV_USE_RESULT;
 

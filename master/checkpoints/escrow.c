@@ -16,7 +16,7 @@
 #define MANIFEST "MANIFEST.json"
 #define SEALED ".sealed"
 
-enum { MAX_MANIFEST = 4 << 20 };
+enum { MAX_MANIFEST_BYTES = 4 << 20 };
 
 /* Paths and names of one copy. */
 typedef struct copy {
@@ -37,20 +37,20 @@ static clv_code set_paths(copy *c, clv_err *err) {
   return c->run.failed || c->folder.failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-static clv_code sealed_path(const copy *c, const char *file, clv_bytes *ret, clv_err *err) {
+static clv_code make_sealed_path(const copy *c, const char *file, clv_bytes *ret, clv_err *err) {
   clv_bytes_printf(ret, "%s/%s" SEALED, c->folder.data, file);
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
 /* Makes the name that is bound to a sealed file. */
-static void bound_name(const copy *c, const char *file, char name[CLV_SEAL_NAME]) {
+static void make_bound_name(const copy *c, const char *file, char name[CLV_SEAL_NAME]) {
   snprintf(name, CLV_SEAL_NAME, "%.40s/checkpoint-%llu/%s", c->at->id, (unsigned long long)c->step,
            file);
 }
 
 static bool has_file(const copy *c, const char *file) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  return sealed_path(c, file, &path, NULL) == CLV_OK && access(path.data, F_OK) == 0;
+  return make_sealed_path(c, file, &path, NULL) == CLV_OK && access(path.data, F_OK) == 0;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -62,18 +62,18 @@ static bool is_sealed_already(const copy *c, const char *path) {
 }
 
 /* Seals a file of the checkpoint. The digest is compared before the sealed file gets its name. */
-static clv_code seal_file(const copy *c, const char *from, const clv_manifest_file *f,
+static clv_code seal_file(const copy *c, const char *folder, const clv_manifest_file *f,
                           clv_stores *stores, const clv_cancel_hook *waiter, clv_err *err) {
   CLV_AUTO(clv_sealed_writer_freep) clv_sealed_writer *w = NULL;
   CLV_AUTO(clv_stored_closep) clv_stored_reader *r = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   char name[CLV_SEAL_NAME];
   const void *data;
-  CLV_TRY(sealed_path(c, f->name, &path, err));
+  CLV_TRY(make_sealed_path(c, f->name, &path, err));
   if (is_sealed_already(c, path.data)) return CLV_OK;
-  bound_name(c, f->name, name);
+  make_bound_name(c, f->name, name);
   CLV_TRY(clv_sealed_begin(path.data, c->key, name, &w, err));
-  CLV_TRY(clv_stored_open(stores, from, f, 0, &r, err));
+  CLV_TRY(clv_stored_open(stores, folder, f, 0, &r, err));
   for (size_t n = 1; n;) {
     CLV_TRY(clv_cancel_hook_check(waiter, err));
     CLV_TRY(clv_stored_next(r, &data, &n, err));
@@ -86,8 +86,8 @@ static clv_code seal_manifest(const copy *c, const clv_bytes *text, clv_err *err
   CLV_AUTO(clv_sealed_writer_freep) clv_sealed_writer *w = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   char name[CLV_SEAL_NAME];
-  CLV_TRY(sealed_path(c, MANIFEST, &path, err));
-  bound_name(c, MANIFEST, name);
+  CLV_TRY(make_sealed_path(c, MANIFEST, &path, err));
+  make_bound_name(c, MANIFEST, name);
   CLV_TRY(clv_sealed_begin(path.data, c->key, name, &w, err));
   CLV_TRY(clv_sealed_put(w, text->data, text->len, err));
   return clv_sealed_finish(w, err);
@@ -98,13 +98,13 @@ static clv_code delete_copy(const clv_escrow_place *at, uint64_t step, clv_err *
   CLV_AUTO(copy_done) copy c = {.at = at, .step = step};
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   CLV_TRY(set_paths(&c, err));
-  CLV_TRY(sealed_path(&c, MANIFEST, &path, err));
+  CLV_TRY(make_sealed_path(&c, MANIFEST, &path, err));
   (void)!unlink(path.data);
   return clv_checkpoint_remove(c.run.data, step, err);
 }
 
-/* Deletes the copy of step `chosen`; with `others`, the copies of all other steps. */
-static clv_code delete_copies(const clv_escrow_place *at, uint64_t chosen, bool others,
+/* Deletes the copy of step `chosen`; with `deletes_others`, the copies of all other steps. */
+static clv_code delete_copies(const clv_escrow_place *at, uint64_t chosen, bool deletes_others,
                               clv_err *err) {
   CLV_AUTO(copy_done) copy c = {.at = at};
   CLV_AUTO(clv_freep) uint64_t *steps = NULL;
@@ -113,7 +113,7 @@ static clv_code delete_copies(const clv_escrow_place *at, uint64_t chosen, bool 
   clv_code code = clv_checkpoint_list_steps(c.run.data, &steps, &n, err);
   if (code != CLV_OK) return code == CLV_NOT_FOUND ? CLV_OK : code;
   for (size_t i = 0; i < n; i++)
-    if ((steps[i] == chosen) != others) CLV_TRY(delete_copy(at, steps[i], err));
+    if ((steps[i] == chosen) != deletes_others) CLV_TRY(delete_copy(at, steps[i], err));
   return CLV_OK;
 }
 
@@ -126,7 +126,7 @@ static clv_code read_manifest(const char *folder, clv_bytes *ret_text, clv_manif
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/" MANIFEST, folder);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  CLV_TRY(clv_file_read(path.data, MAX_MANIFEST, ret_text, err));
+  CLV_TRY(clv_file_read(path.data, MAX_MANIFEST_BYTES, ret_text, err));
   return clv_manifest_parse(ret_text->data, ret_text->len, path.data, ret, err);
 }
 
@@ -134,17 +134,17 @@ clv_code clv_escrow_write(const clv_escrow_place *at, const clv_seal_key *key, c
                           uint64_t step, clv_stores *s, const clv_cancel_hook *waiter,
                           uint64_t *ret_bytes, clv_err *err) {
   CLV_AUTO(copy_done) copy c = {.at = at, .key = key, .step = step};
-  CLV_AUTO(clv_bytes_done) clv_bytes from = {0}, text = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes checkpoint_folder = {0}, text = {0};
   CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
   *ret_bytes = 0;
   CLV_TRY(set_paths(&c, err));
   if (has_file(&c, MANIFEST)) return CLV_OK;
-  clv_bytes_printf(&from, "%s/checkpoint-%llu", run_dir, (unsigned long long)step);
-  if (from.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  CLV_TRY(read_manifest(from.data, &text, &m, err));
+  clv_bytes_printf(&checkpoint_folder, "%s/checkpoint-%llu", run_dir, (unsigned long long)step);
+  if (checkpoint_folder.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(read_manifest(checkpoint_folder.data, &text, &m, err));
   CLV_TRY(clv_mkdirs(c.folder.data, err));
   for (size_t i = 0; i < m.n_files; i++) {
-    CLV_TRY(seal_file(&c, from.data, &m.files[i], s, waiter, err));
+    CLV_TRY(seal_file(&c, checkpoint_folder.data, &m.files[i], s, waiter, err));
     *ret_bytes += m.files[i].bytes;
   }
   CLV_TRY(seal_manifest(&c, &text, err));
@@ -180,47 +180,49 @@ clv_code clv_escrow_key_id(const clv_escrow_place *at, char ret_id[17], clv_err 
   CLV_AUTO(copy_done) copy c = {.at = at};
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   CLV_TRY(find_copy(&c, CLV_CHECKPOINT_NONE, err));
-  CLV_TRY(sealed_path(&c, MANIFEST, &path, err));
+  CLV_TRY(make_sealed_path(&c, MANIFEST, &path, err));
   return clv_sealed_key_id(path.data, ret_id, err);
 }
 
-typedef clv_code take_fn(void *user, const void *data, size_t len, clv_err *err);
+typedef clv_code data_fn(void *user, const void *data, size_t len, clv_err *err);
 
-/* Reads a sealed file to its end, and passes its data to `take`. */
-static clv_code unseal(const copy *c, const char *file, take_fn *take, void *user, clv_err *err) {
+/* Reads a sealed file to its end, and passes its data to `consume`. */
+static clv_code unseal(const copy *c, const char *file, data_fn *consume, void *user,
+                       clv_err *err) {
   CLV_AUTO(clv_sealed_reader_freep) clv_sealed_reader *r = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   char name[CLV_SEAL_NAME];
   const void *data;
-  CLV_TRY(sealed_path(c, file, &path, err));
-  bound_name(c, file, name);
+  CLV_TRY(make_sealed_path(c, file, &path, err));
+  make_bound_name(c, file, name);
   clv_code code = clv_sealed_open(path.data, c->key, name, &r, err);
   if (code == CLV_NOT_FOUND)
     return clv_fail(err, CLV_DATA_LOSS, "%s: is missing in the sealed copy", path.data);
   CLV_TRY(code);
   for (size_t n = 1; n;) {
     CLV_TRY(clv_sealed_next(r, &data, &n, err));
-    if (n) CLV_TRY(take(user, data, n, err));
+    if (n) CLV_TRY(consume(user, data, n, err));
   }
   return CLV_OK;
 }
 
 static clv_code append_text(void *user, const void *data, size_t len, clv_err *err) {
   clv_bytes *text = user;
-  if (text->len + len > MAX_MANIFEST) return clv_fail(err, CLV_DATA_LOSS, "a manifest is too long");
+  if (text->len + len > MAX_MANIFEST_BYTES)
+    return clv_fail(err, CLV_DATA_LOSS, "a manifest is too long");
   clv_bytes_add(text, data, len);
   return text->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
 /* A file that is being unsealed into the run folder. */
-typedef struct unsealing {
+typedef struct unsealed_file {
   int fd;
   const char *path;
   clv_sha256_parts *digest;
-} unsealing;
+} unsealed_file;
 
 static clv_code write_part(void *user, const void *data, size_t len, clv_err *err) {
-  unsealing *u = user;
+  unsealed_file *u = user;
   CLV_TRY(clv_interrupt_check(err));
   CLV_TRY(clv_sha256_add(u->digest, data, len, err));
   for (const char *p = data; len;) {
@@ -242,7 +244,7 @@ static clv_code unseal_to(const copy *c, const clv_manifest_file *f, const char 
   clv_sha256 found;
   if (fd < 0) return clv_fail(err, CLV_PRECONDITION, "%s: %s", path, strerror(errno));
   CLV_TRY(clv_sha256_begin(&digest, err));
-  CLV_TRY(unseal(c, f->name, write_part, &(unsealing){fd, path, digest}, err));
+  CLV_TRY(unseal(c, f->name, write_part, &(unsealed_file){fd, path, digest}, err));
   CLV_TRY(clv_sha256_end(digest, &found, err));
   CLV_TRY(clv_checkpoints_compare(&found, f, err));
   if (fsync(fd) == 0) return CLV_OK;
@@ -264,7 +266,7 @@ static clv_code restore_file(const copy *c, const char *folder, const clv_manife
   return clv_fail(err, CLV_PRECONDITION, "%s: rename: %s", path.data, strerror(errno));
 }
 
-static void forget_places(clv_manifest *m) {
+static void forget_keepers(clv_manifest *m) {
   for (size_t i = 0; i < m->n_files; i++) {
     free(clv_steal(&m->files[i].keeper_identity));
     free(clv_steal(&m->files[i].kept_file_name));
@@ -276,7 +278,7 @@ static clv_code restore_copy(const copy *c, const char *run_dir, clv_err *err) {
   CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
   CLV_TRY(unseal(c, MANIFEST, append_text, &text, err));
   CLV_TRY(clv_manifest_parse(text.data, text.len, "sealed " MANIFEST, &m, err));
-  forget_places(&m);
+  forget_keepers(&m);
   clv_bytes_printf(&folder, "%s/checkpoint-%llu", run_dir, (unsigned long long)c->step);
   if (folder.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_mkdirs(folder.data, err));

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The thread that seals copies of the newest checkpoint while a run trains. It reads files at
- * workers by calls of its own, one range at a time, so it takes at most one connection's share of
- * the line. A checkpoint that the run deletes meanwhile is given up, and the newest one taken the
- * next time.
+ * workers by calls of its own, one range at a time, so it uses at most one connection's share of
+ * the bandwidth. If the run deletes a checkpoint meanwhile, the thread abandons its copy, and seals
+ * the newest checkpoint the next time.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -19,8 +19,8 @@ struct clv_escrow {
   pthread_t thread;
   bool has_thread;
   atomic_bool must_stop;
-  pthread_mutex_t mutex; /* for `notes`, the wait, and changes of `progress` */
-  pthread_cond_t stopped;
+  pthread_mutex_t mutex;        /* for `notes`, the wait, and changes of `progress` */
+  pthread_cond_t stop_changed;  /* must_stop was set */
   clv_escrow_progress progress; /* the thread alone changes it */
   clv_bytes notes;
 };
@@ -43,7 +43,7 @@ static void count_copy(clv_escrow *e, uint64_t step, uint64_t bytes) {
 
 static void count_failure(clv_escrow *e) {
   pthread_mutex_lock(&e->mutex);
-  e->progress.failures++;
+  e->progress.n_failures++;
   pthread_mutex_unlock(&e->mutex);
 }
 
@@ -96,15 +96,15 @@ static void seal_newest(clv_escrow *e) {
 /* Waits for checkpoint.escrow.every. Returns false if the thread shall stop. */
 static bool wait_for_next(clv_escrow *e) {
   uint64_t ms = e->config->checkpoint.escrow.every_ms;
-  struct timespec until;
-  clock_gettime(CLOCK_MONOTONIC, &until);
-  uint64_t ns = (uint64_t)until.tv_nsec + ms % 1000 * 1000000;
-  until.tv_sec += (time_t)(ms / 1000 + ns / 1000000000);
-  until.tv_nsec = (long)(ns % 1000000000);
+  struct timespec deadline;
+  clock_gettime(CLOCK_MONOTONIC, &deadline);
+  uint64_t ns = (uint64_t)deadline.tv_nsec + ms % 1000 * 1000000;
+  deadline.tv_sec += (time_t)(ms / 1000 + ns / 1000000000);
+  deadline.tv_nsec = (long)(ns % 1000000000);
   pthread_mutex_lock(&e->mutex);
-  int waited = 0;
-  while (!should_stop(e) && !waited)
-    waited = pthread_cond_timedwait(&e->stopped, &e->mutex, &until);
+  int wait_result = 0;
+  while (!should_stop(e) && !wait_result)
+    wait_result = pthread_cond_timedwait(&e->stop_changed, &e->mutex, &deadline);
   pthread_mutex_unlock(&e->mutex);
   return !should_stop(e);
 }
@@ -118,10 +118,10 @@ void clv_escrow_stop(clv_escrow *e) {
   if (!e) return;
   pthread_mutex_lock(&e->mutex);
   atomic_store(&e->must_stop, true);
-  pthread_cond_broadcast(&e->stopped);
+  pthread_cond_broadcast(&e->stop_changed);
   pthread_mutex_unlock(&e->mutex);
   if (e->has_thread) pthread_join(e->thread, NULL);
-  pthread_cond_destroy(&e->stopped);
+  pthread_cond_destroy(&e->stop_changed);
   pthread_mutex_destroy(&e->mutex);
   clv_bytes_done(&e->notes);
   clv_seal_key_done(&e->key);
@@ -152,7 +152,7 @@ clv_code clv_escrow_start(const clv_session_config *config, const clv_escrow_pla
   pthread_mutex_init(&e->mutex, NULL);
   pthread_condattr_init(&monotonic);
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(&e->stopped, &monotonic);
+  pthread_cond_init(&e->stop_changed, &monotonic);
   pthread_condattr_destroy(&monotonic);
   e->config = config;
   e->progress.step = clv_escrow_newest_step(at);

@@ -14,11 +14,11 @@
 
 #include "master/checkpoints/checkpoints_int.h"
 
-/* The file that is being fetched. */
+/* A file that is being fetched. */
 typedef struct part {
   clv_bytes path; /* NAME.part */
   int fd;
-  uint64_t at; /* bytes that it has */
+  uint64_t n_bytes; /* number of bytes that were fetched */
 } part;
 
 static void part_done(part *p) {
@@ -26,8 +26,8 @@ static void part_done(part *p) {
   clv_bytes_done(&p->path);
 }
 
-static clv_code fail_disk(const part *p, const char *what, clv_err *err) {
-  return clv_fail(err, CLV_PRECONDITION, "%s: %s: %s", p->path.data, what, strerror(errno));
+static clv_code fail_disk(const part *p, const char *operation, clv_err *err) {
+  return clv_fail(err, CLV_PRECONDITION, "%s: %s: %s", p->path.data, operation, strerror(errno));
 }
 
 /* Opens NAME.part. What an earlier gather has left in it counts, up to a multiple of the range. */
@@ -38,18 +38,19 @@ static clv_code open_part(const char *folder, const clv_manifest_file *f, part *
   p->fd = open(p->path.data, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
   if (p->fd < 0 || fstat(p->fd, &st) != 0) return fail_disk(p, "open", err);
   uint64_t size = (uint64_t)st.st_size;
-  p->at = size > f->bytes ? 0 : size - size % CLV_CHECKPOINTS_RANGE;
+  p->n_bytes = size > f->bytes ? 0 : size - size % CLV_CHECKPOINTS_RANGE;
   return CLV_OK;
 }
 
 static clv_code append_to_part(part *p, const void *data, size_t len, clv_err *err) {
-  for (size_t done = 0; done < len;) {
-    ssize_t n = pwrite(p->fd, (const char *)data + done, len - done, (off_t)(p->at + done));
+  for (size_t n_written = 0; n_written < len;) {
+    ssize_t n = pwrite(p->fd, (const char *)data + n_written, len - n_written,
+                       (off_t)(p->n_bytes + n_written));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return fail_disk(p, "write", err);
-    done += (size_t)n;
+    n_written += (size_t)n;
   }
-  p->at += len;
+  p->n_bytes += len;
   return CLV_OK;
 }
 
@@ -58,8 +59,8 @@ static clv_code fill_part(clv_stores *s, const clv_manifest_file *f, part *p, cl
   CLV_AUTO(clv_stored_closep) clv_stored_reader *r = NULL;
   const void *data;
   clv_sha256 digest;
-  if (ftruncate(p->fd, (off_t)p->at) != 0) return fail_disk(p, "truncate", err);
-  CLV_TRY(clv_stored_open(s, "", f, p->at, &r, err));
+  if (ftruncate(p->fd, (off_t)p->n_bytes) != 0) return fail_disk(p, "truncate", err);
+  CLV_TRY(clv_stored_open(s, "", f, p->n_bytes, &r, err));
   for (size_t n = 1; n;) {
     CLV_TRY(clv_stored_next(r, &data, &n, err));
     CLV_TRY(append_to_part(p, data, n, err));
@@ -71,14 +72,15 @@ static clv_code fill_part(clv_stores *s, const clv_manifest_file *f, part *p, cl
 
 /* Fetches a file to its name in the folder. If the part of an earlier gather turns out to be
  * damaged, fetches the file from its begin. */
-static clv_code fetch(clv_stores *s, const char *folder, const clv_manifest_file *f, clv_err *err) {
+static clv_code fetch_file(clv_stores *s, const char *folder, const clv_manifest_file *f,
+                           clv_err *err) {
   CLV_AUTO(part_done) part p = {.fd = -1};
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   CLV_TRY(open_part(folder, f, &p, err));
-  bool continues = p.at > 0;
+  bool continues_earlier = p.n_bytes > 0;
   clv_code code = fill_part(s, f, &p, err);
-  if (code == CLV_DATA_LOSS && continues) {
-    p.at = 0;
+  if (code == CLV_DATA_LOSS && continues_earlier) {
+    p.n_bytes = 0;
     code = fill_part(s, f, &p, err);
   }
   if (code == CLV_DATA_LOSS) unlink(p.path.data);
@@ -93,12 +95,12 @@ static clv_code fetch(clv_stores *s, const char *folder, const clv_manifest_file
  * f->kept_file_name are NULL, and the caller frees what they were. */
 static clv_code gather_file(const char *run_dir, const char *folder, clv_manifest *m,
                             clv_manifest_file *f, clv_stores *s, clv_err *err) {
-  CLV_TRY(fetch(s, folder, f, err));
+  CLV_TRY(fetch_file(s, folder, f, err));
   CLV_TRY(clv_orphans_add(run_dir, &(clv_manifest){.files = f, .n_files = 1}, err));
-  const clv_manifest_file was = *f;
+  const clv_manifest_file file_before = *f;
   f->keeper_identity = f->kept_file_name = NULL;
   clv_code code = clv_manifest_write(folder, m, err);
-  if (code != CLV_OK) *f = was;
+  if (code != CLV_OK) *f = file_before;
   return code;
 }
 
@@ -113,12 +115,12 @@ clv_code clv_checkpoint_gather(const char *run_dir, uint64_t step, clv_stores *s
   if (folder.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   for (size_t i = 0; i < m.n_files; i++) {
     if (!m.files[i].keeper_identity) continue;
-    const clv_manifest_file was = m.files[i];
+    const clv_manifest_file file_before = m.files[i];
     clv_code code = gather_file(run_dir, folder.data, &m, &m.files[i], s, &why);
-    report(user, &was, code == CLV_OK ? NULL : &why);
+    report(user, &file_before, code == CLV_OK ? NULL : &why);
     if (code == CLV_OK) {
-      free(was.keeper_identity);
-      free(was.kept_file_name);
+      free(file_before.keeper_identity);
+      free(file_before.kept_file_name);
     }
     if (code != CLV_OK && first == CLV_OK) first = clv_fail(err, code, "%s", why.text);
     if (code == CLV_CANCELLED) break;

@@ -11,11 +11,11 @@
 
 #include "master/checkpoints/checkpoints_int.h"
 
-enum { MAX_FILE = 16 << 20 };
+enum { MAX_FILE_BYTES = 16 << 20 };
 
 void clv_orphans_done(clv_orphans *o) {
   if (!o) return;
-  for (size_t i = 0; i < o->n; i++) free(o->list[i].place);
+  for (size_t i = 0; i < o->n; i++) free(o->list[i].keeper_identity);
   free(o->list);
   *o = (clv_orphans){0};
 }
@@ -23,36 +23,38 @@ void clv_orphans_done(clv_orphans *o) {
 /* ---- the file -------------------------------------------------------------------------------- */
 
 static void format_line(const clv_orphan *o, clv_bytes *out) {
-  clv_bytes_printf(out, "%s %llu %s\n", o->kept, (unsigned long long)o->bytes, o->place);
+  clv_bytes_printf(out, "%s %llu %s\n", o->kept_file_name, (unsigned long long)o->bytes,
+                   o->keeper_identity);
 }
 
-static clv_code add_orphan(clv_orphans *l, const char *kept, uint64_t bytes, const char *place,
-                           clv_err *err) {
+static clv_code add_orphan(clv_orphans *l, const char *kept_file_name, uint64_t bytes,
+                           const char *keeper_identity, clv_err *err) {
   clv_orphan *grown = reallocarray(l->list, l->n + 1, sizeof *grown);
   if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   l->list = grown;
   clv_orphan *o = &grown[l->n];
   *o = (clv_orphan){.bytes = bytes};
-  snprintf(o->kept, sizeof o->kept, "%s", kept);
-  CLV_TRY(clv_strdup(place, &o->place, err));
+  snprintf(o->kept_file_name, sizeof o->kept_file_name, "%s", kept_file_name);
+  CLV_TRY(clv_strdup(keeper_identity, &o->keeper_identity, err));
   l->n++;
   return CLV_OK;
 }
 
 /* Parses a line without its end. Accepts only the bytes that format_line writes. */
 static bool parse_line(const char *line, size_t len, clv_orphans *l, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes copy = {0}, again = {0};
-  char *rest, *kept, *number, *end;
+  CLV_AUTO(clv_bytes_done) clv_bytes copy = {0}, rewritten = {0};
+  char *remaining, *kept_file_name, *number, *end;
   clv_bytes_add(&copy, line, len);
   if (copy.failed || strlen(copy.data) != len) return false;
-  rest = copy.data;
-  kept = strsep(&rest, " ");
-  number = strsep(&rest, " ");
-  if (!number || !rest || !rest[0] || !clv_is_file_name(kept)) return false;
+  remaining = copy.data;
+  kept_file_name = strsep(&remaining, " ");
+  number = strsep(&remaining, " ");
+  if (!number || !remaining || !remaining[0] || !clv_is_file_name(kept_file_name)) return false;
   unsigned long long bytes = strtoull(number, &end, 10);
-  if (bytes > INT64_MAX || add_orphan(l, kept, bytes, rest, err) != CLV_OK) return false;
-  format_line(&l->list[l->n - 1], &again);
-  return !again.failed && again.len == len + 1 && memcmp(again.data, line, len) == 0;
+  if (bytes > INT64_MAX || add_orphan(l, kept_file_name, bytes, remaining, err) != CLV_OK)
+    return false;
+  format_line(&l->list[l->n - 1], &rewritten);
+  return !rewritten.failed && rewritten.len == len + 1 && memcmp(rewritten.data, line, len) == 0;
 }
 
 clv_code clv_orphans_parse(const char *text, size_t len, const char *label, clv_orphans *ret,
@@ -71,7 +73,7 @@ clv_code clv_orphans_parse(const char *text, size_t len, const char *label, clv_
   return CLV_OK;
 }
 
-static clv_code file_path(const char *run_dir, clv_bytes *ret, clv_err *err) {
+static clv_code make_file_path(const char *run_dir, clv_bytes *ret, clv_err *err) {
   clv_bytes_printf(ret, "%s/" CLV_ORPHANS_FILE, run_dir);
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
@@ -79,15 +81,15 @@ static clv_code file_path(const char *run_dir, clv_bytes *ret, clv_err *err) {
 clv_code clv_orphans_read(const char *run_dir, clv_orphans *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   *ret = (clv_orphans){0};
-  CLV_TRY(file_path(run_dir, &path, err));
-  clv_code code = clv_file_read(path.data, MAX_FILE, &text, err);
+  CLV_TRY(make_file_path(run_dir, &path, err));
+  clv_code code = clv_file_read(path.data, MAX_FILE_BYTES, &text, err);
   if (code != CLV_OK) return code == CLV_NOT_FOUND ? CLV_OK : code;
   return clv_orphans_parse(text.data, text.len, path.data, ret, err);
 }
 
 static clv_code write_orphans(const char *run_dir, const clv_orphans *l, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
-  CLV_TRY(file_path(run_dir, &path, err));
+  CLV_TRY(make_file_path(run_dir, &path, err));
   for (size_t i = 0; i < l->n; i++) format_line(&l->list[i], &text);
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   if (l->n) return clv_file_write_durable(path.data, text.data, text.len, 0644, err);
@@ -95,22 +97,25 @@ static clv_code write_orphans(const char *run_dir, const clv_orphans *l, clv_err
   return CLV_OK;
 }
 
-static bool is_listed(const clv_orphans *l, const char *kept, const char *place) {
+static bool is_listed(const clv_orphans *l, const char *kept_file_name,
+                      const char *keeper_identity) {
   for (size_t i = 0; i < l->n; i++)
-    if (strcmp(l->list[i].kept, kept) == 0 && strcmp(l->list[i].place, place) == 0) return true;
+    if (strcmp(l->list[i].kept_file_name, kept_file_name) == 0 &&
+        strcmp(l->list[i].keeper_identity, keeper_identity) == 0)
+      return true;
   return false;
 }
 
 clv_code clv_orphans_add(const char *run_dir, const clv_manifest *m, clv_err *err) {
   CLV_AUTO(clv_orphans_done) clv_orphans l = {0};
   CLV_TRY(clv_orphans_read(run_dir, &l, err));
-  size_t before = l.n;
+  size_t n_before = l.n;
   for (size_t i = 0; i < m->n_files; i++) {
     const clv_manifest_file *f = &m->files[i];
     if (f->keeper_identity && !is_listed(&l, f->kept_file_name, f->keeper_identity))
       CLV_TRY(add_orphan(&l, f->kept_file_name, f->bytes, f->keeper_identity, err));
   }
-  return l.n == before ? CLV_OK : write_orphans(run_dir, &l, err);
+  return l.n == n_before ? CLV_OK : write_orphans(run_dir, &l, err);
 }
 
 clv_code clv_checkpoint_abandon(const char *run_dir, uint64_t step, clv_err *err) {
@@ -141,8 +146,8 @@ static clv_code list_needed(const char *run_dir, clv_orphans *ret, clv_err *err)
 /* Removes one orphan. Returns false if it stays listed. */
 static bool sweep_one(clv_stores *s, const clv_orphans *needed, const clv_orphan *o,
                       clv_orphan_fn *report, void *user, clv_err *why) {
-  if (is_listed(needed, o->kept, o->place)) return false;
-  bool is_gone = clv_stores_remove(s, o->place, o->kept, why) == CLV_OK;
+  if (is_listed(needed, o->kept_file_name, o->keeper_identity)) return false;
+  bool is_gone = clv_stores_remove(s, o->keeper_identity, o->kept_file_name, why) == CLV_OK;
   report(user, o, is_gone ? NULL : why);
   return is_gone;
 }
@@ -151,7 +156,7 @@ clv_code clv_orphans_sweep(const char *run_dir, clv_stores *s, clv_orphan_fn *re
                            clv_err *err) {
   CLV_AUTO(clv_orphans_done) clv_orphans l = {0}, needed = {0};
   clv_code first = CLV_OK;
-  size_t left = 0;
+  size_t n_left = 0;
   CLV_TRY(clv_orphans_read(run_dir, &l, err));
   if (!l.n) return CLV_OK;
   CLV_TRY(list_needed(run_dir, &needed, err));
@@ -161,13 +166,13 @@ clv_code clv_orphans_sweep(const char *run_dir, clv_stores *s, clv_orphan_fn *re
     if (!is_gone && why.code != CLV_OK && first == CLV_OK)
       first = clv_fail(err, why.code, "%s", why.text);
     const clv_orphan o = l.list[i];
-    l.list[i] = l.list[left];
-    l.list[left] = o;
-    left += !is_gone;
+    l.list[i] = l.list[n_left];
+    l.list[n_left] = o;
+    n_left += !is_gone;
   }
-  const clv_orphans rest = {.list = l.list, .n = left};
+  const clv_orphans remaining = {.list = l.list, .n = n_left};
   clv_err failed;
-  if (left < l.n && write_orphans(run_dir, &rest, &failed) != CLV_OK && first == CLV_OK)
+  if (n_left < l.n && write_orphans(run_dir, &remaining, &failed) != CLV_OK && first == CLV_OK)
     return clv_fail(err, failed.code, "%s", failed.text);
   return first;
 }

@@ -49,26 +49,27 @@ clv_code clv_stores_new(const clv_session_config *config, clv_stores **ret, clv_
   return CLV_OK;
 }
 
-static store *find_store(const clv_stores *s, const char *place) {
+static store *find_store(const clv_stores *s, const char *keeper_identity) {
   for (size_t i = 0; i < s->n; i++)
-    if (strcmp(s->list[i].worker->identity, place) == 0) return &s->list[i];
+    if (strcmp(s->list[i].worker->identity, keeper_identity) == 0) return &s->list[i];
   return NULL;
 }
 
-const char *clv_stores_name(const clv_stores *s, const char *place) {
-  const store *at = find_store(s, place);
-  return at ? at->worker->name : place;
+const char *clv_stores_name(const clv_stores *s, const char *keeper_identity) {
+  const store *at = find_store(s, keeper_identity);
+  return at ? at->worker->name : keeper_identity;
 }
 
-/* Finds the worker with the identity `place`, and dials it the first time. */
-static clv_code dial(clv_stores *s, const char *place, store **ret, clv_err *err) {
-  store *at = find_store(s, place);
+/* Finds the worker with the identity `keeper_identity`, and dials it the first time. */
+static clv_code find_dialled_store(clv_stores *s, const char *keeper_identity, store **ret,
+                                   clv_err *err) {
+  store *at = find_store(s, keeper_identity);
   clv_err why;
   if (!at)
     return clv_fail(err, CLV_NOT_FOUND,
                     "%s has no worker with the identity '%.200s', at which files of the run are: "
                     "add it to workers",
-                    s->config->file, place);
+                    s->config->file, keeper_identity);
   *ret = at;
   if (at->client) return CLV_OK;
   if (at->failure.code == CLV_OK &&
@@ -77,8 +78,8 @@ static clv_code dial(clv_stores *s, const char *place, store **ret, clv_err *err
   return at->client ? CLV_OK : clv_fail(err, at->failure.code, "%s", at->failure.text);
 }
 
-static clv_code name_worker(const clv_stores *s, const char *place, clv_err *err) {
-  return clv_err_prefix(err, "worker '%s'", clv_stores_name(s, place));
+static clv_code prefix_worker_name(const clv_stores *s, const char *keeper_identity, clv_err *err) {
+  return clv_err_prefix(err, "worker '%s'", clv_stores_name(s, keeper_identity));
 }
 
 bool clv_stores_is_unreachable(const clv_err *err) {
@@ -87,19 +88,22 @@ bool clv_stores_is_unreachable(const clv_err *err) {
          err->code == CLV_UNIMPLEMENTED;
 }
 
-clv_code clv_stores_list(clv_stores *s, const char *place, const char *name, cleave_kept_files *ret,
-                         clv_err *err) {
+clv_code clv_stores_list(clv_stores *s, const char *keeper_identity, const char *name,
+                         cleave_kept_files *ret, clv_err *err) {
   store *at;
-  clv_code code = dial(s, place, &at, err);
+  clv_code code = find_dialled_store(s, keeper_identity, &at, err);
   if (code == CLV_OK) code = cleave_kept_list(at->client, name, ret, err);
-  return code == CLV_OK ? CLV_OK : name_worker(s, place, err);
+  return code == CLV_OK ? CLV_OK : prefix_worker_name(s, keeper_identity, err);
 }
 
-clv_code clv_stores_remove(clv_stores *s, const char *place, const char *name, clv_err *err) {
+clv_code clv_stores_remove(clv_stores *s, const char *keeper_identity, const char *name,
+                           clv_err *err) {
   store *at;
-  if (dial(s, place, &at, err) != CLV_OK) return name_worker(s, place, err);
+  if (find_dialled_store(s, keeper_identity, &at, err) != CLV_OK)
+    return prefix_worker_name(s, keeper_identity, err);
   clv_code code = cleave_kept_remove(at->client, name, err);
-  return code == CLV_OK || code == CLV_NOT_FOUND ? CLV_OK : name_worker(s, place, err);
+  return code == CLV_OK || code == CLV_NOT_FOUND ? CLV_OK
+                                                 : prefix_worker_name(s, keeper_identity, err);
 }
 
 /* ---- a file in the folder -------------------------------------------------------------------- */
@@ -135,13 +139,13 @@ static clv_code open_in_folder(const char *folder, const clv_manifest_file *f, i
   return CLV_OK;
 }
 
-static clv_code read_folder(int fd, const clv_manifest_file *f, uint64_t at, void *data, size_t len,
-                            clv_err *err) {
+static clv_code read_folder(int fd, const clv_manifest_file *f, uint64_t offset, void *data,
+                            size_t len, clv_err *err) {
   for (size_t got = 0; got < len;) {
-    ssize_t n = pread(fd, (char *)data + got, len - got, (off_t)(at + got));
+    ssize_t n = pread(fd, (char *)data + got, len - got, (off_t)(offset + got));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return clv_fail(err, CLV_DATA_LOSS, "%s: read: %s", f->name, strerror(errno));
-    if (n == 0) return fail_short(f->name, at + got, f, err);
+    if (n == 0) return fail_short(f->name, offset + got, f, err);
     got += (size_t)n;
   }
   return CLV_OK;
@@ -151,22 +155,22 @@ static clv_code read_folder(int fd, const clv_manifest_file *f, uint64_t at, voi
 
 clv_code clv_checkpoints_compare(const clv_sha256 *found, const clv_manifest_file *f,
                                  clv_err *err) {
-  char is[65], should[65];
+  char found_text[65], listed_text[65];
   if (memcmp(found, &f->sha256, sizeof *found) == 0) return CLV_OK;
-  clv_sha256_hex(found, is);
-  clv_sha256_hex(&f->sha256, should);
+  clv_sha256_hex(found, found_text);
+  clv_sha256_hex(&f->sha256, listed_text);
   return clv_fail(err, CLV_DATA_LOSS,
                   "%s: damaged: SHA-256 is %.12s..., the manifest says %.12s...: restore the file",
-                  f->name, is, should);
+                  f->name, found_text, listed_text);
 }
 
 struct clv_stored_reader {
   clv_stores *stores;
   const clv_manifest_file *file;
-  int fd;      /* file in the folder; -1: it is at a worker */
-  store *from; /* worker; NULL: the file is in the folder */
+  int fd;        /* file in the folder; -1: it is at a worker */
+  store *keeper; /* the worker that has the file; NULL: it is in the folder */
   uint64_t version;
-  uint64_t at;              /* offset of the next range */
+  uint64_t offset;          /* of the next range */
   clv_sha256_parts *digest; /* NULL: reading does not begin at 0, or the digest was compared */
   char range[CLV_CHECKPOINTS_RANGE];
 };
@@ -190,11 +194,11 @@ clv_code clv_stored_open(clv_stores *s, const char *folder, const clv_manifest_f
   r->stores = s;
   r->file = f;
   r->fd = -1;
-  r->at = from;
+  r->offset = from;
   if (!f->keeper_identity)
     CLV_TRY(open_in_folder(folder, f, &r->fd, err));
-  else if (dial(s, f->keeper_identity, &r->from, err) != CLV_OK)
-    return name_worker(s, f->keeper_identity, err);
+  else if (find_dialled_store(s, f->keeper_identity, &r->keeper, err) != CLV_OK)
+    return prefix_worker_name(s, f->keeper_identity, err);
   if (!from) CLV_TRY(clv_sha256_begin(&r->digest, err));
   *ret = clv_steal(&r);
   return CLV_OK;
@@ -202,13 +206,13 @@ clv_code clv_stored_open(clv_stores *s, const char *folder, const clv_manifest_f
 
 static clv_code read_range(clv_stored_reader *r, size_t len, clv_err *err) {
   CLV_TRY(clv_interrupt_check(err));
-  if (!r->from) return read_folder(r->fd, r->file, r->at, r->range, len, err);
-  clv_code code = cleave_kept_read(r->from->client, r->file->kept_file_name, r->at, r->range, len,
-                                   &r->version, err);
+  if (!r->keeper) return read_folder(r->fd, r->file, r->offset, r->range, len, err);
+  clv_code code = cleave_kept_read(r->keeper->client, r->file->kept_file_name, r->offset, r->range,
+                                   len, &r->version, err);
   if (code == CLV_OK) return CLV_OK;
   if (code == CLV_NOT_FOUND || code == CLV_RANGE || code == CLV_ABORTED)
     err->code = CLV_DATA_LOSS; /* the worker answers, and does not have the listed file */
-  return name_worker(r->stores, r->file->keeper_identity, err);
+  return prefix_worker_name(r->stores, r->file->keeper_identity, err);
 }
 
 static clv_code compare_digest(clv_stored_reader *r, clv_err *err) {
@@ -219,17 +223,17 @@ static clv_code compare_digest(clv_stored_reader *r, clv_err *err) {
   clv_code code = clv_checkpoints_compare(&found, r->file, err);
   return code == CLV_OK || !r->file->keeper_identity
              ? code
-             : name_worker(r->stores, r->file->keeper_identity, err);
+             : prefix_worker_name(r->stores, r->file->keeper_identity, err);
 }
 
 clv_code clv_stored_next(clv_stored_reader *r, const void **ret_data, size_t *ret_len,
                          clv_err *err) {
-  size_t n = (size_t)CLV_MIN(r->file->bytes - r->at, (uint64_t)CLV_CHECKPOINTS_RANGE);
+  size_t n = (size_t)CLV_MIN(r->file->bytes - r->offset, (uint64_t)CLV_CHECKPOINTS_RANGE);
   *ret_len = 0;
   if (!n) return compare_digest(r, err);
   CLV_TRY(read_range(r, n, err));
   if (r->digest) CLV_TRY(clv_sha256_add(r->digest, r->range, n, err));
-  r->at += n;
+  r->offset += n;
   *ret_data = r->range;
   *ret_len = n;
   return CLV_OK;
@@ -262,5 +266,5 @@ clv_code clv_stores_ask(clv_stores *s, const char *folder, const clv_manifest_fi
   if (!f->keeper_identity) return clv_stores_check(s, folder, f, err);
   CLV_TRY(clv_stores_list(s, f->keeper_identity, f->kept_file_name, &l, err));
   clv_code code = compare_listed(&l, f, err);
-  return code == CLV_OK ? CLV_OK : name_worker(s, f->keeper_identity, err);
+  return code == CLV_OK ? CLV_OK : prefix_worker_name(s, f->keeper_identity, err);
 }

@@ -16,11 +16,11 @@ static const clv_array_reader *const readers[] = {
 
 /* Writes into buf the beginnings that the formats have: "neither IDX (...) nor .npy (...)". */
 static const char *list_magics(char *buf, size_t len) {
-  size_t used = 0;
-  for (size_t i = 0; i < CLV_COUNT(readers) && used < len; i++)
+  size_t text_len = 0;
+  for (size_t i = 0; i < CLV_COUNT(readers) && text_len < len; i++)
     if (readers[i])
-      used += (size_t)snprintf(buf + used, len - used, "%s %s", used ? " nor" : "neither",
-                               readers[i]->magic);
+      text_len += (size_t)snprintf(buf + text_len, len - text_len, "%s %s",
+                                   text_len ? " nor" : "neither", readers[i]->magic);
   return buf;
 }
 

@@ -51,9 +51,9 @@ clv_code clv_batches_new(const clv_batches_options *options, clv_batches **ret, 
   CLV_AUTO(clv_freep) uint32_t *order = NULL;
   CLV_AUTO(clv_freep) uint32_t *index = NULL;
   clv_batches *b;
-  size_t most = CLV_MIN(options->batch_size, options->subset->n);
+  size_t max_batch_size = CLV_MIN(options->batch_size, options->subset->n);
   if (options->shuffles) CLV_TRY(clv_alloc(options->subset->n, sizeof *order, &order, err));
-  CLV_TRY(clv_alloc(most, sizeof *index, &index, err));
+  CLV_TRY(clv_alloc(max_batch_size, sizeof *index, &index, err));
   CLV_TRY(clv_alloc(1, sizeof *b, &b, err));
   *b = (clv_batches){
       .o = *options, .at = options->start, .order = clv_steal(&order), .index = clv_steal(&index)};
@@ -93,16 +93,16 @@ void clv_batches_next(clv_batches *b, const uint32_t **ret_index, size_t *ret_n)
 clv_cursor clv_batches_cursor(const clv_batches *b) { return b->at; }
 
 size_t clv_batches_per_epoch(const clv_batches *b) {
-  size_t n = b->o.subset->n, whole = n / b->o.batch_size;
-  return whole + (!b->o.drops_short_last && n % b->o.batch_size != 0);
+  size_t n = b->o.subset->n, n_full_batches = n / b->o.batch_size;
+  return n_full_batches + (!b->o.drops_short_last && n % b->o.batch_size != 0);
 }
 
 /* ---- micro-batches --------------------------------------------------------------------------- */
 
 size_t clv_chunk_sizes(size_t n, size_t chunks, size_t *sizes) {
   if (n == 0 || chunks == 0) return 0;
-  size_t each = n / chunks + (n % chunks != 0), count = 0;
-  for (; n > each; n -= each) sizes[count++] = each;
+  size_t chunk_size = n / chunks + (n % chunks != 0), count = 0;
+  for (; n > chunk_size; n -= chunk_size) sizes[count++] = chunk_size;
   sizes[count++] = n;
   return count;
 }

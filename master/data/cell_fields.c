@@ -8,8 +8,8 @@
 
 bool clv_cells_is_utf8(const char *text, size_t len) {
   for (size_t i = 0, n; i < len; i += n) {
-    uint32_t point;
-    if (!(n = clv_utf8_decode(text + i, len - i, &point))) return false;
+    uint32_t code_point;
+    if (!(n = clv_utf8_decode(text + i, len - i, &code_point))) return false;
   }
   return true;
 }
@@ -30,11 +30,11 @@ clv_code clv_fields_add(clv_fields *f, const char *name, size_t len, size_t colu
   if (f->n == CLV_CSV_MAX_COLUMNS)
     return clv_fail(err, CLV_INVALID, "more than %d columns", CLV_CSV_MAX_COLUMNS);
   if (f->n == f->cap) {
-    size_t cap = f->cap ? 2 * f->cap : 16;
-    void *more = realloc(f->list, cap * sizeof *f->list);
-    if (!more) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu columns", cap);
-    f->list = more;
-    f->cap = cap;
+    size_t new_cap = f->cap ? 2 * f->cap : 16;
+    void *grown = realloc(f->list, new_cap * sizeof *f->list);
+    if (!grown) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu columns", new_cap);
+    f->list = grown;
+    f->cap = new_cap;
   }
   f->list[f->n] = (struct clv_cell_field){.name_at = f->text.len, .column = column};
   clv_bytes_add(&f->text, name, len);

@@ -35,8 +35,8 @@ static const struct {
     {"<!DOCTYPE", 9, "is HTML: save the table itself as CSV"},
     {"<html", 5, "is HTML: save the table itself as CSV"},
 };
-enum { HEAD = 16 };
-static const char sqlite_magic[HEAD] = "SQLite format 3";
+enum { HEAD_BYTES = 16 };
+static const char sqlite_magic[HEAD_BYTES] = "SQLite format 3";
 
 bool clv_cells_has_json_name(const char *path) {
   static const char *const endings[] = {".jsonl", ".ndjson"};
@@ -63,14 +63,14 @@ static clv_code open_records(const clv_dataset_options *o, clv_cell_source *s, c
 
 clv_code clv_cells_check_file(const clv_dataset_options *o, bool *ret_database, clv_err *err) {
   CLV_AUTO(clv_source_freep) clv_source *s = NULL;
-  char head[HEAD];
+  char head[HEAD_BYTES];
   size_t n;
   CLV_TRY(clv_source_open(o->inputs_path, &s, err));
-  CLV_TRY(clv_source_read(s, head, HEAD, &n, err));
+  CLV_TRY(clv_source_read(s, head, HEAD_BYTES, &n, err));
   for (size_t i = 0; i < CLV_COUNT(others); i++)
     if (n >= others[i].len && memcmp(head, others[i].magic, others[i].len) == 0)
       return clv_fail(err, CLV_INVALID, "%.200s: %s", o->inputs_path, others[i].advice);
-  *ret_database = n == HEAD && memcmp(head, sqlite_magic, HEAD) == 0;
+  *ret_database = n == HEAD_BYTES && memcmp(head, sqlite_magic, HEAD_BYTES) == 0;
   return CLV_OK;
 }
 

@@ -52,18 +52,19 @@ const char *clv_field_name(const clv_fields *f, size_t field);
 typedef struct clv_query clv_query; /* cells_sqlite.c */
 typedef struct clv_cell_source clv_cell_source;
 
-/* A kind of source. `fail` functions return CLV_INVALID, with the place in front of the text. */
+/* A kind of source. The fail_ functions return CLV_INVALID, and put the position in the file (file,
+ * line and column) in front of the text. */
 typedef struct clv_cell_reader {
   /* Goes to the next record. Cells of the record before that were not read are skipped. */
   clv_code (*next)(clv_cell_source *s, bool *ret_more, clv_err *err);
   /* Reads the next cell of the record. */
   clv_code (*cell)(clv_cell_source *s, clv_source_cell *ret, bool *ret_more, clv_err *err);
-  /* Fail with the place of the cell that was read last, and of the record. */
+  /* Fail with the position of the cell that was read last, or of the record. */
   clv_code (*fail_cell)(const clv_cell_source *s, const char *text, clv_err *err);
   clv_code (*fail_record)(const clv_cell_source *s, const char *text, clv_err *err);
-  /* Fails with the place of a field's name. field: SIZE_MAX for the header as a whole. */
+  /* Fails with the position of a field's name. field: SIZE_MAX for the complete header. */
   clv_code (*fail_field)(const clv_cell_source *s, size_t field, const char *text, clv_err *err);
-  bool finds_fields_late; /* records bring new fields; false: all are known when it is open */
+  bool finds_fields_late; /* each record may have new fields; false: all are known at the begin */
 } clv_cell_reader;
 
 struct clv_cell_source {
@@ -78,7 +79,7 @@ struct clv_cell_source {
   size_t key_at;  /* JSON: offset of the cell's key */
   clv_bytes text; /* text of the cell */
   clv_record_lines *lines;
-  clv_csv csv, begin; /* CSV: the rest of the record; its begin */
+  clv_csv csv, begin; /* CSV: state at the next cell of the record; state at the record's begin */
   clv_json json;      /* JSON: the rest of the record */
   clv_query *query;   /* SQLite */
 };
@@ -98,7 +99,7 @@ clv_code clv_cells_check_file(const clv_dataset_options *o, bool *ret_database,
 bool clv_cells_has_json_name(const char *path);
 /* Returns the separator of the options, or of the file's name. */
 char clv_cells_separator(const clv_dataset_options *o);
-/* Fails with the place of the cell, of the record, or of a field's name. */
+/* Fails with the position of the cell; _record: of the record; _field: of a field's name. */
 clv_code clv_cells_fail(const clv_cell_source *s, clv_err *err, const char *fmt, ...)
     CLV_PRINTF(3, 4);
 clv_code clv_cells_fail_record(const clv_cell_source *s, clv_err *err, const char *fmt, ...)

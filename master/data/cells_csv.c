@@ -24,12 +24,13 @@ static clv_code next_record(clv_cell_source *s, bool *ret_more, clv_err *err) {
 }
 
 static clv_code fail_field_count(const clv_cell_source *s, size_t n, clv_err *err) {
-  size_t want = s->fields.n;
+  size_t n_expected = s->fields.n;
   return clv_csv_fail(
       &s->begin, s->begin.line, s->begin.at, err,
       "this record has %s%zu field%s, the header has %zu: correct the line, or put a field that "
       "has the separator in quotes",
-      n > want ? "more than " : "", CLV_MIN(n, want), CLV_S(CLV_MIN(n, want)), want);
+      n > n_expected ? "more than " : "", CLV_MIN(n, n_expected), CLV_S(CLV_MIN(n, n_expected)),
+      n_expected);
 }
 
 static clv_code read_cell(clv_cell_source *s, clv_source_cell *ret, bool *ret_more, clv_err *err) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Cells of lines of JSON, each an object. A key that a record lacks is a missing value; the reader
- * of the table sees to that.
+ * Cells of lines of JSON, each an object. A key that a record lacks is a missing value, which
+ * table.c handles.
  */
 #include <string.h>
 
@@ -13,8 +13,8 @@ static clv_code next_record(clv_cell_source *s, bool *ret_more, clv_err *err) {
     CLV_TRY(clv_record_lines_next(s->lines, &record, ret_more, err));
     if (!*ret_more) return CLV_OK;
     /* a byte order mark in the middle, after files were joined */
-    size_t mark = clv_bom_bytes(record.text, record.len), len = record.len - mark;
-    const char *text = record.text + mark;
+    size_t n_mark_bytes = clv_bom_bytes(record.text, record.len), len = record.len - n_mark_bytes;
+    const char *text = record.text + n_mark_bytes;
     /* without the line end, so that a position in an error is never behind this line */
     len -= len && text[len - 1] == '\n';
     s->json =
@@ -95,7 +95,8 @@ static clv_code read_value(clv_cell_source *s, clv_source_cell *ret, clv_err *er
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-/* Finds the field of the key in s->text. Most records have their keys in the order of the first. */
+/* Finds the field of the key in s->text. Tries the next field first, because most records have
+ * their keys in the order of the first record. */
 static clv_code find_field(clv_cell_source *s, size_t *ret, clv_err *err) {
   size_t next = s->n_cells;
   *ret = next;

@@ -22,10 +22,10 @@
 
 enum {
   STEPS_BETWEEN_CHECKS = 10000, /* instructions of the query between two looks at the clock */
-  MAX_SQL = 65536,              /* bytes of a query */
-  MAX_DEPTH = 100,              /* of an expression */
-  MAX_COMPOUND = 50,            /* parts of a UNION */
-  MAX_ERROR = 200,              /* bytes of SQLite's own messages */
+  MAX_SQL_BYTES = 65536,        /* bytes of a query */
+  MAX_EXPRESSION_DEPTH = 100,   /* of an expression */
+  MAX_UNION_PARTS = 50,         /* parts of a UNION */
+  MAX_MESSAGE_BYTES = 200,      /* bytes of SQLite's own messages */
 };
 
 /* Memory of the library, most of it for records that are sorted. */
@@ -88,7 +88,7 @@ struct clv_query {
   uint64_t deadline_ns, max_rows;
   uint32_t max_seconds;
   bool is_late, is_interrupted; /* why the progress handler has stopped the query */
-  char denied[120];             /* what the authorizer refused; "": nothing */
+  char denied_action[120];      /* what the authorizer refused; "": nothing */
 };
 
 void clv_query_free(clv_query *q) {
@@ -119,20 +119,23 @@ static bool is_pragma_table(const char *name) {
   return name && strncasecmp(name, prefix, sizeof prefix - 1) == 0;
 }
 
-static int authorize(void *user, int action, const char *one, const char *two, const char *database,
-                     const char *trigger) {
+/* Callback of SQLite for each action of a query. table: name of the table, for an action on a
+ * table; function: name of the function, for SQLITE_FUNCTION. */
+static int authorize(void *user, int action, const char *table, const char *function,
+                     const char *database, const char *trigger) {
   clv_query *q = user;
   const char *name = "this statement";
   (void)database, (void)trigger;
-  if (action == SQLITE_READ && is_pragma_table(one)) action = SQLITE_PRAGMA;
+  if (action == SQLITE_READ && is_pragma_table(table)) action = SQLITE_PRAGMA;
   if (action == SQLITE_SELECT || action == SQLITE_READ) return SQLITE_OK;
-  if (action == SQLITE_FUNCTION && two && clv_query_may_call(two)) return SQLITE_OK;
+  if (action == SQLITE_FUNCTION && function && clv_query_may_call(function)) return SQLITE_OK;
   for (size_t i = 0; i < CLV_COUNT(action_names); i++)
     if (action_names[i].action == action) name = action_names[i].name;
   if (action == SQLITE_FUNCTION)
-    snprintf(q->denied, sizeof q->denied, "the function %.60s", two ? two : "");
+    snprintf(q->denied_action, sizeof q->denied_action, "the function %.60s",
+             function ? function : "");
   else
-    snprintf(q->denied, sizeof q->denied, "%s", name);
+    snprintf(q->denied_action, sizeof q->denied_action, "%s", name);
   return SQLITE_DENY;
 }
 
@@ -147,8 +150,8 @@ static int check_time(void *user) {
 /* ---- opening --------------------------------------------------------------------------------- */
 
 /* Copies a text of the library for a message. */
-static const char *printable(const char *text, char copy[MAX_ERROR]) {
-  clv_text_truncate(text, copy, MAX_ERROR);
+static const char *make_printable(const char *text, char copy[MAX_MESSAGE_BYTES]) {
+  clv_text_truncate(text, copy, MAX_MESSAGE_BYTES);
   clv_text_to_printable(copy);
   return copy;
 }
@@ -160,24 +163,24 @@ static clv_code fail_query(const clv_cell_source *s, const char *text, clv_err *
 /* Fails with the reason why the library has stopped. */
 static clv_code fail_library(const clv_cell_source *s, clv_err *err) {
   const clv_query *q = s->query;
-  char text[MAX_ERROR + 200], reason[MAX_ERROR];
+  char text[MAX_MESSAGE_BYTES + 200], reason[MAX_MESSAGE_BYTES];
   if (q->is_interrupted) return clv_fail(err, CLV_CANCELLED, "%.200s: interrupted", s->path);
-  printable(sqlite.errmsg(q->db), reason);
+  make_printable(sqlite.errmsg(q->db), reason);
   if (q->is_late)
     snprintf(text, sizeof text,
              "takes more than %u s: give it an index, or raise data.table.query_seconds",
              q->max_seconds);
-  else if (q->denied[0])
+  else if (q->denied_action[0])
     snprintf(text, sizeof text,
              "%s is not permitted: a query selects, reads tables of its own file and calls "
              "functions that depend on their arguments alone",
-             q->denied);
+             q->denied_action);
   else
     snprintf(text, sizeof text, "%s", reason);
   return fail_query(s, text, err);
 }
 
-/* Fails if a program has left changes beside the file that are not in it. */
+/* Fails if a file beside the database (-wal, -journal) has changes that are not in the database. */
 static clv_code check_neighbours(const char *path, clv_err *err) {
   static const char *const endings[] = {"-wal", "-journal"};
   for (size_t i = 0; i < CLV_COUNT(endings); i++) {
@@ -194,7 +197,7 @@ static clv_code check_neighbours(const char *path, clv_err *err) {
   return CLV_OK;
 }
 
-/* Writes the URI of a file that does not change. */
+/* Writes a URI by which SQLite opens the file for reading only, as one that does not change. */
 static clv_code make_uri(const char *path, clv_bytes *ret, clv_err *err) {
   clv_bytes_puts(ret, "file:");
   for (const char *c = path; *c; c++)
@@ -206,7 +209,8 @@ static clv_code make_uri(const char *path, clv_bytes *ret, clv_err *err) {
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-/* Closes every way out of the query, before it is compiled. */
+/* Forbids the query everything but reading the database, before it is compiled: sets options and
+ * limits of the library, the authorizer and the time limit. */
 static bool restrict_database(clv_query *q) {
   static const struct {
     int key, value;
@@ -217,9 +221,9 @@ static bool restrict_database(clv_query *q) {
                   {SQLITE_DBCONFIG_ENABLE_FTS3_TOKENIZER, 0},
                   {SQLITE_DBCONFIG_WRITABLE_SCHEMA, 0}},
     limits[] = {{SQLITE_LIMIT_LENGTH, CLV_TEXT_RECORD_MAX},
-                {SQLITE_LIMIT_SQL_LENGTH, MAX_SQL},
-                {SQLITE_LIMIT_EXPR_DEPTH, MAX_DEPTH},
-                {SQLITE_LIMIT_COMPOUND_SELECT, MAX_COMPOUND},
+                {SQLITE_LIMIT_SQL_LENGTH, MAX_SQL_BYTES},
+                {SQLITE_LIMIT_EXPR_DEPTH, MAX_EXPRESSION_DEPTH},
+                {SQLITE_LIMIT_COMPOUND_SELECT, MAX_UNION_PARTS},
                 {SQLITE_LIMIT_ATTACHED, 0},
                 {SQLITE_LIMIT_VARIABLE_NUMBER, 0},
                 {SQLITE_LIMIT_TRIGGER_DEPTH, 0},
@@ -239,18 +243,18 @@ static bool restrict_database(clv_query *q) {
 
 static clv_code open_database(clv_cell_source *s, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes uri = {0};
-  char reason[MAX_ERROR];
+  char reason[MAX_MESSAGE_BYTES];
   clv_query *q = s->query;
   CLV_TRY(check_neighbours(s->path, err));
   CLV_TRY(make_uri(s->path, &uri, err));
   int flags = SQLITE_OPEN_READONLY | SQLITE_OPEN_URI | SQLITE_OPEN_NOMUTEX;
   if (sqlite.open_v2(uri.data, &q->db, flags, NULL) != SQLITE_OK || !restrict_database(q))
     return clv_fail(err, CLV_INVALID, "%.200s: is no SQLite database that can be read: %s", s->path,
-                    printable(q->db ? sqlite.errmsg(q->db) : "no memory", reason));
+                    make_printable(q->db ? sqlite.errmsg(q->db) : "no memory", reason));
   return CLV_OK;
 }
 
-static clv_code compile(clv_cell_source *s, const char *sql, clv_err *err) {
+static clv_code compile_query(clv_cell_source *s, const char *sql, clv_err *err) {
   clv_query *q = s->query;
   if (sqlite.prepare_v3(q->db, sql, -1, 0, &q->statement, NULL) != SQLITE_OK)
     return fail_library(s, err);
@@ -357,7 +361,7 @@ clv_code clv_cells_sqlite_open(clv_cell_source *s, const clv_table_options *o, c
                     "%.200s: is an SQLite database: set data.table.query, such as SELECT * FROM "
                     "patients ORDER BY patient",
                     s->path);
-  if (strlen(o->query) > MAX_SQL) return fail_query(s, "has more than 65536 bytes", err);
+  if (strlen(o->query) > MAX_SQL_BYTES) return fail_query(s, "has more than 65536 bytes", err);
   if (clv_query_text_check(o->query, &reason) != CLV_OK) return fail_query(s, reason.text, err);
   CLV_TRY(load_library(err));
   CLV_TRY(clv_alloc(1, sizeof *s->query, &s->query, err));
@@ -365,6 +369,6 @@ clv_code clv_cells_sqlite_open(clv_cell_source *s, const clv_table_options *o, c
   s->query->max_rows = o->query_rows;
   s->query->deadline_ns = clv_now_ns() + (uint64_t)o->query_seconds * 1000000000u;
   CLV_TRY(open_database(s, err));
-  CLV_TRY(compile(s, o->query, err));
+  CLV_TRY(compile_query(s, o->query, err));
   return add_fields(s, err);
 }

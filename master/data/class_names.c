@@ -44,7 +44,7 @@ static clv_code reserve_entry(clv_name_table *s, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code insert_name(clv_name_table *s, const char *name, size_t len, size_t place,
+static clv_code insert_name(clv_name_table *s, const char *name, size_t len, size_t index,
                             clv_err *err) {
   if (s->is_closed)
     return clv_fail(err, CLV_INVALID, "the class '%s' is not in data.documents.labels", name);
@@ -54,8 +54,8 @@ static clv_code insert_name(clv_name_table *s, const char *name, size_t len, siz
   clv_bytes_add(&s->text, name, len);
   clv_bytes_add(&s->text, "", 1);
   if (s->text.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for classes");
-  memmove(s->sorted + place + 1, s->sorted + place, (s->n - place) * sizeof *s->sorted);
-  s->sorted[place] = (struct clv_name_entry){at, (int32_t)s->n};
+  memmove(s->sorted + index + 1, s->sorted + index, (s->n - index) * sizeof *s->sorted);
+  s->sorted[index] = (struct clv_name_entry){at, (int32_t)s->n};
   s->n++;
   return CLV_OK;
 }
@@ -63,9 +63,9 @@ static clv_code insert_name(clv_name_table *s, const char *name, size_t len, siz
 clv_code clv_name_table_number(clv_name_table *s, const char *name, size_t len, int32_t *ret,
                                clv_err *err) {
   bool is_present;
-  size_t place = find_name_index(s, name, &is_present);
-  if (!is_present) CLV_TRY(insert_name(s, name, len, place, err));
-  *ret = s->sorted[place].number;
+  size_t index = find_name_index(s, name, &is_present);
+  if (!is_present) CLV_TRY(insert_name(s, name, len, index, err));
+  *ret = s->sorted[index].number;
   return CLV_OK;
 }
 

@@ -131,12 +131,13 @@ typedef struct clv_column_options {
   clv_column_scale scale; /* CLV_COLUMN_NUMBER */
   clv_missing_rule missing;
   const char *value;  /* CLV_MISSING_VALUE: text of the value */
-  bool has_indicator; /* the input has a further place: 1 if the value is missing */
+  bool has_indicator; /* the input has a further element: 1 if the value is missing, else 0 */
   const char *format; /* CLV_COLUMN_DATE: form of the dates, as strptime; NULL: ISO 8601 */
   unsigned parts;     /* CLV_COLUMN_DATE: set of 1 << clv_date_part */
 } clv_column_options;
 
-/* How a table becomes records: the input has the places of its columns one behind the other. */
+/* How a table becomes records: the input of a record has the elements of all columns, one column
+ * after the other. */
 typedef struct clv_table_options {
   char separator; /* between fields; 0: a tab in files named .tsv, else a comma */
   bool has_decimal_comma;
@@ -243,7 +244,7 @@ void clv_dataset_free(clv_dataset *ds);
 void clv_dataset_freep(clv_dataset **ds);
 
 size_t clv_dataset_count(const clv_dataset *ds);
-/* Returns the number of records of the file that are of no kept set. */
+/* Returns how many records of the file were left out because kept_sets has not their set. */
 size_t clv_dataset_other_sets(const clv_dataset *ds);
 bool clv_dataset_has_labels(const clv_dataset *ds);
 /* Returns the number of named classes (images, texts, documents); 0 for other formats. */
@@ -267,10 +268,10 @@ size_t clv_dataset_truncated(const clv_dataset *ds);
 /* Counts of documents; zeros for other formats. */
 typedef struct clv_page_counts {
   size_t pages, words, windows;
-  size_t long_pages;           /* pages with more than one window */
-  size_t unlabelled_windows;   /* windows without a label, which are skipped */
-  size_t words_without_tokens; /* words for which the tokenizer returns no token */
-  size_t n_strays;             /* files that are not documents */
+  size_t long_pages;             /* pages with more than one window */
+  size_t unlabelled_windows;     /* windows without a label, which are skipped */
+  size_t n_words_without_tokens; /* words for which the tokenizer returns no token */
+  size_t n_strays;               /* files that are not documents */
 } clv_page_counts;
 clv_page_counts clv_dataset_page_counts(const clv_dataset *ds);
 /* A page that is kept because the documents were opened with skips_labels: predictions are printed
@@ -348,11 +349,13 @@ typedef struct clv_value_levels {
                    * record could be read */
   double low, high;
   size_t n_levels; /* number of different values; 0: some value is no integer from 0 to 65535 */
-  /* Images: 8, or 16 if one has 16 bits; then values of 8 bits count times 257. Else 0. */
+  /* bits of a sample of images: 16 if one image has 16, else 8; 0: no images. If 16, the values of
+   * images of 8 bits are multiplied by 257. */
   unsigned image_bits;
 } clv_value_levels;
-/* Finds the range and the number of different values of at most `most` records, evenly spread. */
-clv_code clv_dataset_value_levels(const clv_dataset *ds, size_t most, clv_value_levels *ret,
+/* Finds the range and the number of different values of at most max_records records, evenly
+ * spread. */
+clv_code clv_dataset_value_levels(const clv_dataset *ds, size_t max_records, clv_value_levels *ret,
                                   clv_err *err) CLV_USE_RESULT;
 
 /* True if all labels are numbers in low..high (NaN is not), if there are no labels, or if labels
@@ -392,8 +395,9 @@ typedef enum clv_pad_rule {
 enum { CLV_NO_PAD = -1, CLV_PAD_NOT_A_TOKEN = -2 };
 typedef struct clv_pad_fault {
   size_t record;
-  int64_t place, length; /* position of the pad, or of the token that transformers scores */
-  bool is_empty;         /* the record has only pads, or the length 0 */
+  int64_t position; /* position of the pad, or of the token that transformers scores */
+  int64_t length;   /* length of the record */
+  bool is_empty;    /* the record has only pads, or the length 0 */
 } clv_pad_fault;
 
 /* True if all records follow the rule, or pad is CLV_NO_PAD. Otherwise *ret is the first record
@@ -407,7 +411,7 @@ typedef struct clv_label_shift {
   size_t n_comparable;    /* number of compared labels; 0: labels are not tokens */
   size_t n_same_position; /* number of compared labels that equal the token at their own position */
 } clv_label_shift;
-clv_label_shift clv_dataset_label_shift(const clv_dataset *ds, int64_t ignored);
+clv_label_shift clv_dataset_label_shift(const clv_dataset *ds, int64_t ignored_label);
 /* True if labels are not shifted: at least 90 % of the compared labels equal their own token, or
  * all but one of at least four. */
 bool clv_labels_are_own_tokens(const clv_label_shift *m);
@@ -439,10 +443,10 @@ typedef enum clv_split_kind {
 
 /* True if each record has one class: a class label, or a number that is 0 or 1 in all records. */
 bool clv_dataset_has_record_classes(const clv_dataset *ds);
-/* Returns the kind of split that is used when `asked` is requested. STRATIFIED becomes GROUPS if a
- * page has several windows, so that these stay together, and SHUFFLED if records do not have one
- * class each. */
-clv_split_kind clv_dataset_split_kind(const clv_dataset *ds, clv_split_kind asked);
+/* Returns the kind of split that is used when `requested` is requested. STRATIFIED becomes GROUPS
+ * if a page has several windows, so that these stay together, and SHUFFLED if records do not have
+ * one class each. */
+clv_split_kind clv_dataset_split_kind(const clv_dataset *ds, clv_split_kind requested);
 
 /* Splits all records. Validation gets round(count * fraction) records, at least one if fraction
  * > 0; GROUPS: about as many; TIME: also those at the time of the earliest one; COLUMN: those of
@@ -452,8 +456,8 @@ clv_code clv_subset_split(const clv_dataset *ds, double fraction, clv_split_kind
                           uint64_t seed, clv_subset *ret_train, clv_subset *ret_validation,
                           clv_err *err) CLV_USE_RESULT;
 
-/* Splits all records by folds: validation is fold `fold` of 1..folds, and the folds of one seed are
- * all records, each once. kind: STRATIFIED (sizes of a class differ by one record at most),
+/* Splits all records by folds: validation is fold `fold` of 1..folds, and each record is in
+ * exactly one fold of a seed. kind: STRATIFIED (sizes of a class differ by one record at most),
  * SHUFFLED or GROUPS (a group goes to the smallest fold, the largest group first). Both lists are
  * ascending.
  * CLV_INVALID: there are fewer records, or groups, than folds. */
@@ -461,8 +465,8 @@ clv_code clv_subset_split_fold(const clv_dataset *ds, clv_split_kind kind, size_
                                size_t fold, uint64_t seed, clv_subset *ret_train,
                                clv_subset *ret_validation, clv_err *err) CLV_USE_RESULT;
 
-/* Removes from s the records of `gone`, which must be ascending. The others keep their order. */
-void clv_subset_remove(clv_subset *s, const clv_subset *gone);
+/* Removes from s the records of `removed`, which must be ascending. The others keep their order. */
+void clv_subset_remove(clv_subset *s, const clv_subset *removed);
 /* True if all records of s have one class, *ret. False also for an empty list, and if records do
  * not have one class each. */
 bool clv_subset_is_one_class(const clv_dataset *ds, const clv_subset *s, int64_t *ret);
@@ -488,7 +492,7 @@ bool clv_dataset_has_table(const clv_dataset *ds);
 /* Learns from the training records `rows`, and the classes from all records. */
 clv_code clv_dataset_learn(const clv_dataset *ds, const clv_subset *rows, clv_learnt **ret,
                            clv_err *err) CLV_USE_RESULT;
-/* Makes the input of each record, x: [B, places] f32, and numbers the classes as training did.
+/* Makes the input of each record, x: [B, elements] f32, and numbers the classes as training did.
  * CLV_DATA_LOSS: the columns are not those that were learnt. CLV_INVALID: a record has a class that
  * data.train has not. */
 clv_code clv_dataset_encode(clv_dataset *ds, const clv_learnt *l, clv_err *err) CLV_USE_RESULT;
@@ -557,7 +561,8 @@ clv_code clv_learnt_parse(const char *text, size_t len, const char *label, clv_l
 
 typedef struct clv_duplicates {
   size_t n;               /* records that are the same as another one */
-  size_t n_other_labels;  /* of these, records with another label; within a set alone */
+  size_t n_other_labels;  /* of these, records with another label; 0 unless a set is compared with
+                           * itself */
   size_t record, same_as; /* the first such record, and the other one: numbers in their files */
 } clv_duplicates;
 

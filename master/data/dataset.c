@@ -82,25 +82,25 @@ static float normalise(const clv_dataset *ds, float v, size_t k) {
   return centred / ds->std[k];
 }
 
-static clv_code check_norm_values(const char *what, const float *values, size_t n, size_t channels,
-                                  bool positive, clv_err *err) {
+static clv_code check_norm_values(const char *label, const float *values, size_t n, size_t channels,
+                                  bool must_be_positive, clv_err *err) {
   if (n > 1 && n != channels)
     return clv_fail(err, CLV_INVALID,
                     "%s has %zu values; the inputs have %zu channels: give 1 or "
                     "%zu",
-                    what, n, channels, channels);
+                    label, n, channels, channels);
   for (size_t i = 0; i < n; i++)
-    if (!isfinite(values[i]) || (positive && values[i] <= 0))
-      return clv_fail(err, CLV_INVALID, "%s[%zu] is %g, expected a %snumber", what, i,
-                      (double)values[i], positive ? "positive " : "finite ");
+    if (!isfinite(values[i]) || (must_be_positive && values[i] <= 0))
+      return clv_fail(err, CLV_INVALID, "%s[%zu] is %g, expected a %snumber", label, i,
+                      (double)values[i], must_be_positive ? "positive " : "finite ");
   return CLV_OK;
 }
 
-static clv_code copy_norm_values(const float *values, size_t n, float standard, size_t n_norm,
+static clv_code copy_norm_values(const float *values, size_t n, float default_value, size_t n_norm,
                                  float **ret, clv_err *err) {
   float *out;
   CLV_TRY(clv_alloc(n_norm, sizeof *out, &out, err));
-  for (size_t k = 0; k < n_norm; k++) out[k] = n == 0 ? standard : values[n == 1 ? 0 : k];
+  for (size_t k = 0; k < n_norm; k++) out[k] = n == 0 ? default_value : values[n == 1 ? 0 : k];
   *ret = out;
   return CLV_OK;
 }
@@ -113,27 +113,27 @@ static clv_code make_u8_table(clv_dataset *ds, clv_err *err) {
 }
 
 clv_code clv_dataset_make_u16_table(clv_dataset *ds, clv_err *err) {
-  float most = ds->divide_255 ? 65535.0f : 257.0f;
+  float divisor = ds->divide_255 ? 65535.0f : 257.0f;
   CLV_TRY(clv_alloc(ds->n_norm, 65536 * sizeof(float), &ds->table_u16, err));
   for (size_t k = 0; k < ds->n_norm; k++)
     for (int v = 0; v < 65536; v++) {
-      float scaled = (float)v / most * ds->scale;
+      float scaled = (float)v / divisor * ds->scale;
       ds->table_u16[65536 * k + (size_t)v] = (scaled - ds->mean[k]) / ds->std[k];
     }
   return CLV_OK;
 }
 
-clv_code clv_dataset_set_norm(clv_dataset *ds, const clv_dataset_options *o, bool bytes,
+clv_code clv_dataset_set_norm(clv_dataset *ds, const clv_dataset_options *o, bool is_u8,
                               clv_err *err) {
   CLV_TRY(check_norm_values("mean", o->mean, o->n_mean, ds->channels, false, err));
   CLV_TRY(check_norm_values("std", o->std, o->n_std, ds->channels, true, err));
   CLV_TRY(check_norm_values("scale", &o->scale, 1, ds->channels, false, err));
   ds->n_norm = o->n_mean > 1 || o->n_std > 1 ? ds->channels : 1;
-  ds->divide_255 = o->scale == 0 && bytes && !ds->is_bool;
+  ds->divide_255 = o->scale == 0 && is_u8 && !ds->is_bool;
   ds->scale = o->scale == 0 ? 1.0f : o->scale;
   CLV_TRY(copy_norm_values(o->mean, o->n_mean, 0.0f, ds->n_norm, &ds->mean, err));
   CLV_TRY(copy_norm_values(o->std, o->n_std, 1.0f, ds->n_norm, &ds->std, err));
-  return bytes ? make_u8_table(ds, err) : CLV_OK;
+  return is_u8 ? make_u8_table(ds, err) : CLV_OK;
 }
 
 bool clv_dataset_adds_channel(const clv_dataset *ds) { return ds->adds_channel; }
@@ -170,16 +170,16 @@ clv_code clv_dataset_check_same_classes(const clv_dataset *train, const clv_data
   do {                                                                          \
     const type *src = (const type *)ds->inputs->data + r * ds->record_elements; \
     for (size_t c = 0; c < ds->channels; c++)                                   \
-      for (size_t i = 0; i < ds->inner; i++, src++)                             \
+      for (size_t i = 0; i < ds->values_per_channel; i++, src++)                \
         *dst++ = normalise(ds, (float)*src, ds->n_norm > 1 ? c : 0);            \
   } while (0)
 
 static void fill_u8(const clv_dataset *ds, size_t r, float *dst) {
   const uint8_t *src = (const uint8_t *)ds->inputs->data + r * ds->record_elements;
-  size_t runs = ds->n_norm, run = ds->record_elements / runs;
-  for (size_t k = 0; k < runs; k++) {
+  size_t n_runs = ds->n_norm, run_len = ds->record_elements / n_runs;
+  for (size_t k = 0; k < n_runs; k++) {
     const float *table = ds->table_u8 + 256 * k;
-    for (size_t i = 0; i < run; i++) *dst++ = table[*src++];
+    for (size_t i = 0; i < run_len; i++) *dst++ = table[*src++];
   }
 }
 
@@ -198,16 +198,17 @@ static void fill_tokens(const clv_dataset *ds, size_t r, int64_t *dst) {
     dst[i] = clv_tensor_element_as_integer(ds->inputs, r * ds->record_elements + i);
 }
 
-static clv_code check_output(const char *what, const clv_tensor *t, clv_dtype dtype,
+static clv_code check_output(const char *label, const clv_tensor *t, clv_dtype dtype,
                              clv_shape wanted, clv_err *err) {
-  char want[160], found[160];
-  clv_shape have = t->shape;
-  if (have.rank == wanted.rank && have.rank > 0 && have.dim[0] >= wanted.dim[0])
-    have.dim[0] = wanted.dim[0];
-  if (t->dtype == dtype && clv_shape_equal(&have, &wanted)) return CLV_OK;
-  return clv_fail(err, CLV_INVALID, "batch %s: expected %s %s (or more rows), found %s %s", what,
-                  clv_dtype_name(dtype), clv_shape_format(&wanted, want, sizeof want),
-                  clv_dtype_name(t->dtype), clv_shape_format(&t->shape, found, sizeof found));
+  char wanted_text[160], found_text[160];
+  clv_shape shape = t->shape;
+  if (shape.rank == wanted.rank && shape.rank > 0 && shape.dim[0] >= wanted.dim[0])
+    shape.dim[0] = wanted.dim[0];
+  if (t->dtype == dtype && clv_shape_equal(&shape, &wanted)) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "batch %s: expected %s %s (or more rows), found %s %s", label,
+                  clv_dtype_name(dtype), clv_shape_format(&wanted, wanted_text, sizeof wanted_text),
+                  clv_dtype_name(t->dtype),
+                  clv_shape_format(&t->shape, found_text, sizeof found_text));
 }
 
 static clv_code check_inputs(const clv_dataset *ds, size_t n, clv_tensor *const *x, clv_err *err) {

@@ -44,13 +44,13 @@ struct clv_dataset {
   size_t count;
   clv_shape x_shape, y_shape; /* shapes of a batch; dim[0] is set for each batch */
   size_t record_elements;
-  size_t channels, inner; /* a record has channels * inner values */
-  size_t n_norm;          /* number of means and of standard deviations: 1, or one per
+  size_t channels, values_per_channel; /* of a record */
+  size_t n_norm;                       /* number of means and of standard deviations: 1, or one per
                                * channel */
-  float *mean, *std;      /* [n_norm] means and standard deviations of torchvision's Normalize */
-  float *table_u8;        /* [n_norm, 256] normalised value of each u8; NULL: inputs are not
+  float *mean, *std; /* [n_norm] means and standard deviations of torchvision's Normalize */
+  float *table_u8;   /* [n_norm, 256] normalised value of each u8; NULL: inputs are not
                                * u8 */
-  float *table_u16;       /* [n_norm, 65536] normalised value of each u16, for images of 16
+  float *table_u16;  /* [n_norm, 65536] normalised value of each u16, for images of 16
                                * bits; NULL: no images */
   clv_objective objective;
   clv_token_info token_info; /* special tokens of texts and documents */
@@ -92,9 +92,9 @@ extern const clv_format_reader clv_reader_arrays;
 
 /* ---- normalisation (dataset.c) --------------------------------------------------------------- */
 
-/* Sets scale, mean and std from the options. `channels` must be set before. bytes: the inputs are
+/* Sets scale, mean and std from the options. `channels` must be set before. is_u8: the inputs are
  * u8. */
-clv_code clv_dataset_set_norm(clv_dataset *ds, const clv_dataset_options *o, bool bytes,
+clv_code clv_dataset_set_norm(clv_dataset *ds, const clv_dataset_options *o, bool is_u8,
                               clv_err *err) CLV_USE_RESULT;
 /* Makes table_u16. A value v becomes v / 65535 if bytes are divided by 255, else v / 257 * scale,
  * because one step of a byte is 257 steps of 16 bits; then mean and std apply. */

@@ -22,12 +22,12 @@ static const char *const months[] = {"January",   "February", "March",    "April
                                      "May",       "June",     "July",     "August",
                                      "September", "October",  "November", "December"};
 
-/* Text that is read, and what it has said so far. */
+/* The text of a date, and the parts that were read from it so far. */
 typedef struct date_reader {
-  const char *at, *end;
+  const char *at, *end; /* next character; end of the text */
   int year, month, day, hour, minute;
   double second;
-  int zone_minutes; /* east of UTC */
+  int zone_minutes; /* minutes by which the zone is east of UTC */
 } date_reader;
 
 /* ---- calendar -------------------------------------------------------------------------------- */
@@ -58,12 +58,13 @@ static void find_date(int64_t days, int *ret_year, int *ret_month, int *ret_day)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Reads a whole number of `least` to `most` digits from low to high. */
-static bool read_digits(date_reader *r, int least, int most, int low, int high, int *ret) {
+/* Reads a number of min_digits to max_digits digits that is from low to high. */
+static bool read_digits(date_reader *r, int min_digits, int max_digits, int low, int high,
+                        int *ret) {
   int n = 0, value = 0;
-  for (; n < most && r->at < r->end && *r->at >= '0' && *r->at <= '9'; n++)
+  for (; n < max_digits && r->at < r->end && *r->at >= '0' && *r->at <= '9'; n++)
     value = 10 * value + (*r->at++ - '0');
-  if (n < least || value < low || value > high) return false;
+  if (n < min_digits || value < low || value > high) return false;
   *ret = value;
   return true;
 }
@@ -88,10 +89,10 @@ static bool read_second(date_reader *r) {
 }
 
 static bool read_fraction(date_reader *r) {
-  double unit = 1;
+  double digit_value = 1;
   const char *from = r->at;
   for (; r->at < r->end && *r->at >= '0' && *r->at <= '9'; r->at++)
-    r->second += (*r->at - '0') * (unit /= 10);
+    r->second += (*r->at - '0') * (digit_value /= 10);
   return r->at > from && r->at - from <= 9;
 }
 
@@ -117,9 +118,9 @@ static bool read_zone(date_reader *r) {
   if (!is_west && !(r->at < r->end && *r->at == '+')) return false;
   r->at++;
   if (!read_digits(r, 2, 2, 0, 23, &hours)) return false;
-  bool colon = read_literal(r, ':');
+  bool has_colon = read_literal(r, ':');
   bool has_minutes = r->at < r->end && *r->at >= '0' && *r->at <= '9';
-  if ((colon || has_minutes) && !read_digits(r, 2, 2, 0, 59, &minutes)) return false;
+  if ((has_colon || has_minutes) && !read_digits(r, 2, 2, 0, 59, &minutes)) return false;
   r->zone_minutes = (is_west ? -1 : 1) * (60 * hours + minutes);
   return true;
 }
@@ -188,14 +189,14 @@ clv_code clv_date_check_format(const char *format, clv_err *err) {
 
 /* ---- parts ----------------------------------------------------------------------------------- */
 
-double clv_date_turn(double days, clv_date_part part) {
+double clv_date_part_passed(double days, clv_date_part part) {
   int year, month, day;
-  int64_t whole = (int64_t)floor(days);
-  find_date(whole, &year, &month, &day);
-  int64_t of_year = whole - count_days(year, 1, 1);
+  int64_t whole_days = (int64_t)floor(days);
+  find_date(whole_days, &year, &month, &day);
+  int64_t day_of_year = whole_days - count_days(year, 1, 1);
   if (part == CLV_DATE_MONTH) return (month - 1) / 12.0;
-  if (part == CLV_DATE_WEEKDAY) return (double)(((whole + 3) % 7 + 7) % 7) / 7;
-  return (double)of_year / (365 + is_leap_year(year));
+  if (part == CLV_DATE_WEEKDAY) return (double)(((whole_days + 3) % 7 + 7) % 7) / 7;
+  return (double)day_of_year / (365 + is_leap_year(year));
 }
 
 const char *clv_date_text(double days, char buf[CLV_DATE_TEXT]) {

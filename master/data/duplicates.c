@@ -39,17 +39,18 @@ static clv_code digest_inputs(const clv_dataset *ds, size_t record, clv_sha256 *
   return clv_sha256_of(text.data, text.len, ret, err);
 }
 
-/* Fills the keys of `rows`. files: [count] digests of images; NULL: the inputs are in memory. */
+/* Fills the keys of `rows`. file_digests: [count] digests of images; NULL: the inputs are in
+ * memory. */
 static clv_code fill_keys(const clv_dataset *ds, const clv_subset *rows, bool by_id,
-                          const clv_sha256 *files, keyed_record *list, clv_err *err) {
+                          const clv_sha256 *file_digests, keyed_record *list, clv_err *err) {
   for (size_t i = 0; i < rows->n; i++) {
     uint32_t record = rows->index[i];
     const char *id = by_id ? clv_dataset_record_id(ds, record) : NULL;
     list[i].record = record;
     if (by_id)
       CLV_TRY(clv_sha256_of(id, strlen(id), &list[i].key, err));
-    else if (files)
-      list[i].key = files[record];
+    else if (file_digests)
+      list[i].key = file_digests[record];
     else
       CLV_TRY(digest_inputs(ds, record, &list[i].key, err));
   }
@@ -60,37 +61,38 @@ static clv_code fill_keys(const clv_dataset *ds, const clv_subset *rows, bool by
 /* Lists the records of a set, sorted by key. */
 static clv_code list_records(const clv_dataset *ds, const clv_subset *rows, bool by_id,
                              keyed_record **ret, clv_err *err) {
-  CLV_AUTO(clv_freep) clv_sha256 *files = NULL;
+  CLV_AUTO(clv_freep) clv_sha256 *file_digests = NULL;
   CLV_TRY(clv_alloc(rows->n + 1, sizeof **ret, ret, err));
   if (ds->images && !by_id) {
-    CLV_TRY(clv_alloc(ds->count, sizeof *files, &files, err));
-    CLV_TRY(clv_images_digest(ds->images, files, err));
+    CLV_TRY(clv_alloc(ds->count, sizeof *file_digests, &file_digests, err));
+    CLV_TRY(clv_images_digest(ds->images, file_digests, err));
   }
-  return fill_keys(ds, rows, by_id, files, *ret, err);
+  return fill_keys(ds, rows, by_id, file_digests, *ret, err);
 }
 
-static void note(clv_duplicates *d, const clv_dataset *a, uint32_t record, const clv_dataset *b,
-                 uint32_t same) {
+static void note_duplicate(clv_duplicates *d, const clv_dataset *a, uint32_t record,
+                           const clv_dataset *b, uint32_t same_record) {
   size_t number = clv_dataset_record_number(a, record);
   if (d->n && number >= d->record) return;
   d->record = number;
-  d->same_as = clv_dataset_record_number(b, same);
+  d->same_as = clv_dataset_record_number(b, same_record);
 }
 
 /* Counts the records that have the key of an earlier one of their list. */
-static void count_within(const clv_dataset *ds, const keyed_record *list, size_t n,
-                         clv_duplicates *ret) {
+static void count_duplicates_in_list(const clv_dataset *ds, const keyed_record *list, size_t n,
+                                     clv_duplicates *ret) {
   for (size_t i = 1, first = 0; i < n; i++) {
-    double label = 0, other = 0;
+    double label = 0, first_label = 0;
     if (memcmp(&list[first].key, &list[i].key, sizeof list->key) != 0) {
       first = i;
       continue;
     }
-    note(ret, ds, list[i].record, ds, list[first].record);
+    note_duplicate(ret, ds, list[i].record, ds, list[first].record);
     ret->n++;
-    bool differs = clv_dataset_label_hash(ds, list[i].record, &label) &&
-                   clv_dataset_label_hash(ds, list[first].record, &other) && label != other;
-    ret->n_other_labels += differs;
+    bool has_other_label = clv_dataset_label_hash(ds, list[i].record, &label) &&
+                           clv_dataset_label_hash(ds, list[first].record, &first_label) &&
+                           label != first_label;
+    ret->n_other_labels += has_other_label;
   }
 }
 
@@ -101,24 +103,25 @@ static int compare_keys(const void *a, const void *b) {
 
 /* Returns true if the records of the datasets can be compared: they have the same inputs. */
 static bool are_comparable(const clv_dataset *a, const clv_dataset *b, bool by_id) {
-  bool both_ids = a->table && b->table && a->table->ids && b->table->ids;
-  return by_id ? both_ids : !a->images == !b->images && a->n_named == b->n_named;
+  bool have_both_ids = a->table && b->table && a->table->ids && b->table->ids;
+  return by_id ? have_both_ids : !a->images == !b->images && a->n_named == b->n_named;
 }
 
 clv_code clv_dataset_find_duplicates(const clv_dataset *ds, const clv_subset *rows,
                                      const clv_dataset *of, const clv_subset *of_rows, bool by_id,
                                      clv_duplicates *ret, clv_err *err) {
   CLV_AUTO(clv_freep) keyed_record *list = NULL, *others = NULL;
-  bool within = ds == of && rows == of_rows;
+  bool is_same_set = ds == of && rows == of_rows;
   *ret = (clv_duplicates){0};
   if (!are_comparable(ds, of, by_id)) return CLV_OK;
   CLV_TRY(list_records(ds, rows, by_id, &list, err));
-  if (within) return count_within(ds, list, rows->n, ret), CLV_OK;
+  if (is_same_set) return count_duplicates_in_list(ds, list, rows->n, ret), CLV_OK;
   CLV_TRY(list_records(of, of_rows, by_id, &others, err));
   for (size_t i = 0; i < rows->n; i++) {
-    const keyed_record *same = bsearch(&list[i], others, of_rows->n, sizeof *others, compare_keys);
-    if (!same) continue;
-    note(ret, ds, list[i].record, of, same->record);
+    const keyed_record *same_record =
+        bsearch(&list[i], others, of_rows->n, sizeof *others, compare_keys);
+    if (!same_record) continue;
+    note_duplicate(ret, ds, list[i].record, of, same_record->record);
     ret->n++;
   }
   return CLV_OK;

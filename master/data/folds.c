@@ -11,28 +11,28 @@
 static const uint32_t fold_stream = 0xfffffff5u;
 
 /* A record, or a group of records. */
-typedef struct dealt {
+typedef struct dealt_item {
   int64_t key;     /* class or group; 0: neither counts */
   uint32_t order;  /* position in the permutation; of a group that of its first record */
   uint32_t record; /* index of the record; of a group of its first one in `list` */
   size_t n;        /* records */
-} dealt;
+} dealt_item;
 
 static int compare_by_key(const void *a, const void *b) {
-  const dealt *x = a, *y = b;
+  const dealt_item *x = a, *y = b;
   if (x->key != y->key) return x->key < y->key ? -1 : 1;
   return x->order < y->order ? -1 : x->order > y->order;
 }
 
 static int compare_by_size(const void *a, const void *b) {
-  const dealt *x = a, *y = b;
+  const dealt_item *x = a, *y = b;
   if (x->n != y->n) return x->n > y->n ? -1 : 1;
   return x->order < y->order ? -1 : x->order > y->order;
 }
 
 /* Lists the records, sorted by their class or group, and within it by the permutation. */
-static clv_code list_records(const clv_dataset *ds, clv_split_kind kind, uint64_t seed, dealt **ret,
-                             clv_err *err) {
+static clv_code list_records(const clv_dataset *ds, clv_split_kind kind, uint64_t seed,
+                             dealt_item **ret, clv_err *err) {
   CLV_AUTO(clv_freep) uint32_t *order = NULL;
   CLV_TRY(clv_alloc(ds->count, sizeof *order, &order, err));
   CLV_TRY(clv_alloc(ds->count, sizeof **ret, ret, err));
@@ -42,64 +42,64 @@ static clv_code list_records(const clv_dataset *ds, clv_split_kind kind, uint64_
     int64_t key = kind == CLV_SPLIT_GROUPS       ? ds->groups[record]
                   : kind == CLV_SPLIT_STRATIFIED ? clv_dataset_split_class(ds, record)
                                                  : 0;
-    (*ret)[i] = (dealt){key, (uint32_t)i, record, 1};
+    (*ret)[i] = (dealt_item){key, (uint32_t)i, record, 1};
   }
   qsort(*ret, ds->count, sizeof **ret, compare_by_key);
   return CLV_OK;
 }
 
 /* Gives each group, the largest first, to the fold with the fewest records. fold_of: [count]. */
-static clv_code deal_groups(const dealt *list, size_t count, size_t folds, uint32_t *fold_of,
+static clv_code deal_groups(const dealt_item *list, size_t count, size_t n_folds, uint32_t *fold_of,
                             clv_err *err) {
-  CLV_AUTO(clv_freep) dealt *groups = NULL;
+  CLV_AUTO(clv_freep) dealt_item *groups = NULL;
   CLV_AUTO(clv_freep) size_t *sizes = NULL;
   size_t n = 0;
   CLV_TRY(clv_alloc(count, sizeof *groups, &groups, err));
-  CLV_TRY(clv_alloc(folds, sizeof *sizes, &sizes, err));
+  CLV_TRY(clv_alloc(n_folds, sizeof *sizes, &sizes, err));
   for (size_t i = 0; i < count; i++) {
     if (n && groups[n - 1].key == list[i].key)
       groups[n - 1].n++;
     else
-      groups[n++] = (dealt){list[i].key, list[i].order, (uint32_t)i, 1};
+      groups[n++] = (dealt_item){list[i].key, list[i].order, (uint32_t)i, 1};
   }
-  if (n < folds)
+  if (n < n_folds)
     return clv_fail(err, CLV_INVALID, "%zu groups make no %zu folds, and a group is never divided",
-                    n, folds);
+                    n, n_folds);
   qsort(groups, n, sizeof *groups, compare_by_size);
   for (size_t i = 0; i < n; i++) {
-    size_t smallest = 0;
-    for (size_t k = 1; k < folds; k++)
-      if (sizes[k] < sizes[smallest]) smallest = k;
-    sizes[smallest] += groups[i].n;
+    size_t smallest_fold = 0;
+    for (size_t k = 1; k < n_folds; k++)
+      if (sizes[k] < sizes[smallest_fold]) smallest_fold = k;
+    sizes[smallest_fold] += groups[i].n;
     for (size_t k = 0; k < groups[i].n; k++)
-      fold_of[list[groups[i].record + k].record] = (uint32_t)smallest;
+      fold_of[list[groups[i].record + k].record] = (uint32_t)smallest_fold;
   }
   return CLV_OK;
 }
 
-static clv_code find_folds(const clv_dataset *ds, clv_split_kind kind, size_t folds, uint64_t seed,
-                           uint32_t *fold_of, clv_err *err) {
-  CLV_AUTO(clv_freep) dealt *list = NULL;
+static clv_code find_folds(const clv_dataset *ds, clv_split_kind kind, size_t n_folds,
+                           uint64_t seed, uint32_t *fold_of, clv_err *err) {
+  CLV_AUTO(clv_freep) dealt_item *list = NULL;
   CLV_TRY(list_records(ds, kind, seed, &list, err));
-  if (kind == CLV_SPLIT_GROUPS) return deal_groups(list, ds->count, folds, fold_of, err);
-  for (size_t i = 0; i < ds->count; i++) fold_of[list[i].record] = (uint32_t)(i % folds);
+  if (kind == CLV_SPLIT_GROUPS) return deal_groups(list, ds->count, n_folds, fold_of, err);
+  for (size_t i = 0; i < ds->count; i++) fold_of[list[i].record] = (uint32_t)(i % n_folds);
   return CLV_OK;
 }
 
-clv_code clv_subset_split_fold(const clv_dataset *ds, clv_split_kind kind, size_t folds,
+clv_code clv_subset_split_fold(const clv_dataset *ds, clv_split_kind kind, size_t n_folds,
                                size_t fold, uint64_t seed, clv_subset *ret_train,
                                clv_subset *ret_validation, clv_err *err) {
   CLV_AUTO(clv_freep) uint32_t *fold_of = NULL;
   CLV_AUTO(clv_subset_done) clv_subset rest = {0}, taken = {0};
   kind = clv_dataset_split_kind(ds, kind);
-  if (ds->count < folds)
+  if (ds->count < n_folds)
     return clv_fail(err, CLV_INVALID, "%zu record%s make no %zu folds", ds->count, CLV_S(ds->count),
-                    folds);
+                    n_folds);
   if (kind == CLV_SPLIT_GROUPS && !ds->groups)
     return clv_fail(err, CLV_INVALID,
                     "the records have no groups: data.validation.group names them");
   CLV_TRY(clv_alloc(ds->count, sizeof *fold_of, &fold_of, err));
-  CLV_TRY(find_folds(ds, kind, folds, seed, fold_of, err));
+  CLV_TRY(find_folds(ds, kind, n_folds, seed, fold_of, err));
   CLV_TRY(clv_subset_all(ds, &rest, err));
   CLV_TRY(clv_subset_all(ds, &taken, err));
   rest.n = taken.n = 0;

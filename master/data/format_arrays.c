@@ -11,7 +11,7 @@
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
-static void set_x_shape(clv_dataset *ds, bool flatten, bool keeps_rank_3) {
+static void set_x_shape(clv_dataset *ds, bool flattens, bool keeps_rank_3) {
   clv_shape shape = ds->inputs->shape;
   if (shape.rank == 1) {
     shape = CLV_SHAPE(shape.dim[0], 1);
@@ -19,8 +19,8 @@ static void set_x_shape(clv_dataset *ds, bool flatten, bool keeps_rank_3) {
     shape = CLV_SHAPE(shape.dim[0], 1, shape.dim[1], shape.dim[2]);
   }
   ds->channels = (size_t)shape.dim[1];
-  ds->inner = ds->record_elements / ds->channels;
-  ds->x_shape = flatten ? CLV_SHAPE(shape.dim[0], (int64_t)ds->record_elements) : shape;
+  ds->values_per_channel = ds->record_elements / ds->channels;
+  ds->x_shape = flattens ? CLV_SHAPE(shape.dim[0], (int64_t)ds->record_elements) : shape;
 }
 
 static clv_code check_tokens(const clv_tensor *t, const clv_dataset_options *o, clv_err *err) {
@@ -80,15 +80,15 @@ double clv_tensor_element_as_double(const clv_tensor *t, size_t i) {
 
 static clv_code check_class(clv_dataset *ds, const clv_dataset_options *o, int64_t v, size_t i,
                             clv_err *err) {
-  size_t per_record = ds->labels->n / (size_t)ds->y_shape.dim[0];
+  size_t labels_per_record = ds->labels->n / (size_t)ds->y_shape.dim[0];
   if (v == (o->ignored_label ? *o->ignored_label : CLV_LABEL_IGNORED) && ds->y_shape.rank > 1)
     return CLV_OK;
   if (v < 0 || (o->n_classes && (uint64_t)v >= o->n_classes))
     return clv_fail(err, CLV_INVALID, "%s: label %lld of record %zu is no class: expected %s%lld%s",
-                    o->labels_path, (long long)v, i / per_record, o->n_classes ? "0.." : "",
+                    o->labels_path, (long long)v, i / labels_per_record, o->n_classes ? "0.." : "",
                     o->n_classes ? (long long)o->n_classes - 1 : 0LL,
                     o->n_classes ? "" : " or more (loss.ignore_index is for labels of places)");
-  if (v > ds->label_max) ds->label_max_at = i / per_record;
+  if (v > ds->label_max) ds->label_max_at = i / labels_per_record;
   ds->label_min = CLV_MIN(v, ds->label_min);
   ds->label_max = CLV_MAX(v, ds->label_max);
   return CLV_OK;
@@ -102,11 +102,11 @@ static clv_code set_class_labels(clv_dataset *ds, const clv_dataset_options *o,
                     "%s: class labels must be integers, found %s (targets that are floats go with "
                     "the losses mse and bce)",
                     o->labels_path, clv_dtype_name(raw->dtype));
-  bool places = raw->n != (size_t)raw->shape.dim[0];
-  if (places && !o->n_named && !o->holds_tokens)
+  bool has_positions = raw->n != (size_t)raw->shape.dim[0];
+  if (has_positions && !o->n_named && !o->holds_tokens)
     return clv_fail(err, CLV_INVALID, "%s: class labels must have the shape [%zu], found %s",
                     o->labels_path, ds->count, clv_shape_format(&raw->shape, text, sizeof text));
-  ds->y_shape = places ? raw->shape : CLV_SHAPE((int64_t)raw->n);
+  ds->y_shape = has_positions ? raw->shape : CLV_SHAPE((int64_t)raw->n);
   ds->label_min = INT64_MAX;
   ds->label_max = INT64_MIN;
   CLV_TRY(clv_tensor_new(CLV_I64, &ds->y_shape, &ds->labels, err));

@@ -37,8 +37,8 @@ static clv_code open_images(clv_dataset *ds, const clv_dataset_options *o, clv_e
   clv_images_size(ds->images, &height, &width);
   ds->count = clv_images_folder(ds->images)->n;
   ds->channels = o->images.channels;
-  ds->inner = (size_t)height * width;
-  ds->record_elements = ds->channels * ds->inner;
+  ds->values_per_channel = (size_t)height * width;
+  ds->record_elements = ds->channels * ds->values_per_channel;
   ds->x_shape = o->flattens_records
                     ? CLV_SHAPE((int64_t)ds->count, (int64_t)ds->record_elements)
                     : CLV_SHAPE((int64_t)ds->count, (int64_t)ds->channels, height, width);

@@ -79,10 +79,10 @@ clv_code clv_dataset_learn(const clv_dataset *ds, const clv_subset *rows, clv_le
 }
 
 clv_code clv_dataset_encode(clv_dataset *ds, const clv_learnt *l, clv_err *err) {
-  const clv_dataset_options plain = {.max_bytes = SIZE_MAX};
+  const clv_dataset_options default_options = {.max_bytes = SIZE_MAX};
   CLV_TRY(clv_table_encode(ds->table, l, &ds->inputs, err));
   if (ds->table->target && !ds->table->target->has_numbers) CLV_TRY(set_class_labels(ds, l, err));
-  return clv_arrays_set_records(ds, &plain, err);
+  return clv_arrays_set_records(ds, &default_options, err);
 }
 
 const char *clv_dataset_record_id(const clv_dataset *ds, size_t record) {

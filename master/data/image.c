@@ -31,10 +31,10 @@ static void to_grey(clv_pixels *p) {
 /* Converts grey to RGB in place, from the last pixel to the first. clv_pixels_reserve has allocated
  * memory for three channels. */
 static void to_rgb(clv_pixels *p) {
-  uint16_t *wide = (uint16_t *)(void *)p->data;
+  uint16_t *u16_samples = (uint16_t *)(void *)p->data;
   for (size_t i = (size_t)p->width * p->height; i-- > 0;)
     if (p->has_16_bits)
-      wide[3 * i] = wide[3 * i + 1] = wide[3 * i + 2] = wide[i];
+      u16_samples[3 * i] = u16_samples[3 * i + 1] = u16_samples[3 * i + 2] = u16_samples[i];
     else
       memset(p->data + 3 * i, p->data[i], 3);
   p->channels = 3;

@@ -41,12 +41,14 @@ void clv_image_folder_limit(clv_image_folder *f, size_t limit) {
 
 /* ---- growing lists --------------------------------------------------------------------------- */
 
-static clv_code grow_list(void *list_pp, size_t old, size_t wanted, size_t size, clv_err *err) {
+static clv_code grow_list(void *list_pp, size_t old_cap, size_t new_cap, size_t element_bytes,
+                          clv_err *err) {
   size_t bytes;
-  void *bigger = clv_mul_size(wanted, size, &bytes) ? realloc(*(void **)list_pp, bytes) : NULL;
-  if (!bigger)
-    return clv_fail(err, CLV_EXHAUSTED, "no memory for the names of more than %zu files", old);
-  *(void **)list_pp = bigger;
+  void *grown =
+      clv_mul_size(new_cap, element_bytes, &bytes) ? realloc(*(void **)list_pp, bytes) : NULL;
+  if (!grown)
+    return clv_fail(err, CLV_EXHAUSTED, "no memory for the names of more than %zu files", old_cap);
+  *(void **)list_pp = grown;
   return CLV_OK;
 }
 
@@ -59,10 +61,10 @@ static clv_code add_name(clv_image_folder *f, const char *name, size_t *ret_offs
 }
 
 static clv_code add_class(clv_image_folder *f, const char *name, clv_err *err) {
-  if (f->n_classes == f->n_cap) {
-    size_t cap = f->n_cap ? 2 * f->n_cap : 64;
-    CLV_TRY(grow_list(&f->classes, f->n_cap, cap, sizeof *f->classes, err));
-    f->n_cap = cap;
+  if (f->n_classes == f->cap_classes) {
+    size_t cap = f->cap_classes ? 2 * f->cap_classes : 64;
+    CLV_TRY(grow_list(&f->classes, f->cap_classes, cap, sizeof *f->classes, err));
+    f->cap_classes = cap;
   }
   return add_name(f, name, &f->classes[f->n_classes++], err);
 }
@@ -208,11 +210,11 @@ static clv_code find_images(clv_image_folder *f, uint32_t label, clv_err *err) {
   return sort_images(f, before, folder_text, err);
 }
 
-clv_code clv_image_folder_scan(const char *root, bool unlabelled, clv_image_folder *ret,
+clv_code clv_image_folder_scan(const char *root, bool is_unlabelled, clv_image_folder *ret,
                                clv_err *err) {
   CLV_AUTO(clv_image_folder_done) clv_image_folder f = {0};
   CLV_TRY(clv_strdup(root, &f.root, err));
-  if (unlabelled) {
+  if (is_unlabelled) {
     CLV_TRY(add_images_below(&f, ".", 0, 0, err));
     CLV_TRY(sort_images(&f, 0, "it", err));
   } else {

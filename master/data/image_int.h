@@ -86,7 +86,7 @@ typedef struct clv_image_view {
   uint32_t width, height;
   int64_t x, y;
   uint32_t out_width, out_height; /* size of the record */
-  bool flip;
+  bool is_flipped;                /* the record is mirrored horizontally */
 } clv_image_view;
 
 typedef clv_rng_key clv_image_view_rng;
@@ -99,7 +99,7 @@ clv_code clv_image_view_choose(const clv_image_options *o, uint32_t width, uint3
                                clv_err *err) CLV_USE_RESULT;
 
 /* Writes the samples of a record to dst: [out_height, out_width, channels] in the type of `src`,
- * flipped if view->flip. */
+ * flipped if view->is_flipped. */
 clv_code clv_image_view_render(const clv_image_view *view, const clv_pixels *src,
                                uint64_t max_pixels, clv_resampler *r, uint8_t *dst,
                                clv_err *err) CLV_USE_RESULT;
@@ -108,20 +108,20 @@ clv_code clv_image_view_render(const clv_image_view *view, const clv_pixels *src
 
 typedef struct clv_image_folder {
   char *root;
-  clv_bytes names;         /* NUL-terminated paths relative to root, and class names */
-  size_t *paths;           /* [n] offset of each image's path in `names` */
-  uint32_t *labels;        /* [n] class number of each image */
-  size_t n, cap;           /* n: number of images; cap: capacity of `paths` and `labels` */
-  size_t *classes;         /* [n_classes] offset of each class's name in `names`; sorted by name */
-  size_t n_classes, n_cap; /* number of classes; capacity of `classes` */
-  size_t n_strays;         /* number of files that are not images, or outside the class folders */
-  char *first_stray;       /* first stray file by name, relative to root; NULL: none */
+  clv_bytes names;  /* NUL-terminated paths relative to root, and class names */
+  size_t *paths;    /* [n] offset of each image's path in `names` */
+  uint32_t *labels; /* [n] class number of each image */
+  size_t n, cap;    /* n: number of images; cap: capacity of `paths` and `labels` */
+  size_t *classes;  /* [n_classes] offset of each class's name in `names`; sorted by name */
+  size_t n_classes, cap_classes; /* number of classes; capacity of `classes` */
+  size_t n_strays;   /* number of files that are not images, or outside the class folders */
+  char *first_stray; /* first stray file by name, relative to root; NULL: none */
 } clv_image_folder;
 
 /* Lists the images root/CLASS/.../NAME.png|jpg|jpeg in torchvision.datasets.ImageFolder's order:
  * classes by name, in a class by folder and then by name, all as bytes. Skips hidden names.
- * unlabelled: lists root/.../NAME without classes, with paths that begin with "./". */
-clv_code clv_image_folder_scan(const char *root, bool unlabelled, clv_image_folder *ret,
+ * is_unlabelled: lists root/.../NAME without classes, with paths that begin with "./". */
+clv_code clv_image_folder_scan(const char *root, bool is_unlabelled, clv_image_folder *ret,
                                clv_err *err) CLV_USE_RESULT;
 /* Keeps `limit` images, evenly spread over the order. limit 0 keeps all. */
 void clv_image_folder_limit(clv_image_folder *f, size_t limit);

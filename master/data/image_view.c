@@ -16,20 +16,20 @@ static const uint32_t view_stream = 0xfffffff2u;
 enum {
   RESIZED_TRIES = 10, /* random blocks 0 to 9, one for each try: area, ratio, y, x */
   /* index of the RNG block whose words choose the flip (0), the crop's y (1) and its x (2) */
-  PLACE_BLOCK = 16,
+  POSITION_BLOCK = 16,
 };
 
 clv_rng_key clv_image_view_key(uint64_t seed, uint64_t epoch, uint32_t record) {
   return (clv_rng_key){.seed = seed, .step = epoch, .micro_batch = record, .layer = view_stream};
 }
 
-/* Maps a random word to a whole number from 0 to `most`. */
-static uint32_t random_number(uint32_t random_words, uint64_t most) {
-  return (uint32_t)(((uint64_t)random_words * (most + 1)) >> 32);
+/* Maps a random word to a whole number from 0 to `max`. */
+static uint32_t random_number(uint32_t random_word, uint64_t max) {
+  return (uint32_t)(((uint64_t)random_word * (max + 1)) >> 32);
 }
 
-static double uniform_between(uint32_t random_words, double low, double high) {
-  return low + (high - low) * (random_words * 0x1p-32);
+static double uniform_between(uint32_t random_word, double low, double high) {
+  return low + (high - low) * (random_word * 0x1p-32);
 }
 
 /* Halves n as Python's round() does: to the even neighbour. */
@@ -44,17 +44,17 @@ static clv_code set_resize(const clv_image_options *o, uint32_t width, uint32_t 
   v->width = width;
   v->height = height;
   if (!o->resize) return CLV_OK;
-  uint32_t *less = width <= height ? &v->width : &v->height;
-  uint32_t *more = width <= height ? &v->height : &v->width;
-  uint64_t longer = (uint64_t)o->resize * *more / *less;
-  if (longer * o->resize > o->max_pixels)
+  uint32_t *shorter_side = width <= height ? &v->width : &v->height;
+  uint32_t *longer_side = width <= height ? &v->height : &v->width;
+  uint64_t resized_longer_side = (uint64_t)o->resize * *longer_side / *shorter_side;
+  if (resized_longer_side * o->resize > o->max_pixels)
     return clv_fail(err, CLV_DATA_LOSS,
                     "%u x %u resized to %u on its shorter side has %llu pixels, the limit is %llu: "
                     "raise data.images.max_pixels or lower data.images.resize",
-                    width, height, o->resize, (unsigned long long)(longer * o->resize),
+                    width, height, o->resize, (unsigned long long)(resized_longer_side * o->resize),
                     (unsigned long long)o->max_pixels);
-  *less = o->resize;
-  *more = (uint32_t)longer;
+  *shorter_side = o->resize;
+  *longer_side = (uint32_t)resized_longer_side;
   return CLV_OK;
 }
 
@@ -85,7 +85,7 @@ static clv_code crop_random(const clv_image_options *o, const clv_rng_key *key, 
                     "%u x %u with a border of %u is smaller than the crop of %u: set "
                     "data.images.resize or data.images.pad",
                     v->width, v->height, o->pad, o->crop);
-  clv_rng_block(key, PLACE_BLOCK, random_words);
+  clv_rng_block(key, POSITION_BLOCK, random_words);
   v->y = (int64_t)random_number(random_words[1], height - o->crop) - o->pad;
   v->x = (int64_t)random_number(random_words[2], width - o->crop) - o->pad;
   return CLV_OK;
@@ -138,7 +138,7 @@ static clv_code (*const crops[])(const clv_image_options *o, const clv_rng_key *
 
 static bool draw_flip(const clv_image_options *o, const clv_rng_key *key) {
   uint32_t random_words[4];
-  clv_rng_block(key, PLACE_BLOCK, random_words);
+  clv_rng_block(key, POSITION_BLOCK, random_words);
   return uniform_between(random_words[0], 0, 1) < o->flip;
 }
 
@@ -153,7 +153,7 @@ clv_code clv_image_view_choose(const clv_image_options *o, uint32_t width, uint3
   if (o->crop) CLV_TRY(crops[kind](o, key, &v, err));
   v.out_width = o->crop ? o->crop : v.width;
   v.out_height = o->crop ? o->crop : v.height;
-  v.flip = key && o->flip > 0 && draw_flip(o, key);
+  v.is_flipped = key && o->flip > 0 && draw_flip(o, key);
   *ret = v;
   return CLV_OK;
 }
@@ -168,31 +168,32 @@ static uint32_t intersect(int64_t at, uint32_t n, uint32_t size, uint32_t *ret_f
   return high > low ? (uint32_t)(high - low) : 0;
 }
 
-/* Mirrors a row of pixels. pixel: bytes of one pixel. */
-static void flip_row(uint8_t *row, uint32_t width, size_t pixel) {
-  for (uint8_t *a = row, *b = row + (width - 1) * pixel; a < b; a += pixel, b -= pixel)
-    for (size_t c = 0; c < pixel; c++) {
-      uint8_t kept = a[c];
+/* Mirrors a row of pixels. pixel_bytes: bytes of one pixel. */
+static void flip_row(uint8_t *row, uint32_t width, size_t pixel_bytes) {
+  for (uint8_t *a = row, *b = row + (width - 1) * pixel_bytes; a < b;
+       a += pixel_bytes, b -= pixel_bytes)
+    for (size_t c = 0; c < pixel_bytes; c++) {
+      uint8_t swapped = a[c];
       a[c] = b[c];
-      b[c] = kept;
+      b[c] = swapped;
     }
 }
 
 /* Checks the size of the image between the two passes of the resize. It has all rows of the part,
  * each as wide as the visible window. */
-static clv_code check_intermediate_size(const clv_image_view *v, uint32_t across,
+static clv_code check_intermediate_size(const clv_image_view *v, uint32_t window_width,
                                         uint64_t max_pixels, clv_err *err) {
-  if ((uint64_t)across * v->box.height <= max_pixels) return CLV_OK;
+  if ((uint64_t)window_width * v->box.height <= max_pixels) return CLV_OK;
   return clv_fail(err, CLV_DATA_LOSS,
                   "%u x %u needs %u x %u intermediate pixels to become %u x %u, the limit is %llu: "
                   "raise data.images.max_pixels",
-                  v->box.width, v->box.height, across, v->box.height, v->width, v->height,
+                  v->box.width, v->box.height, window_width, v->box.height, v->width, v->height,
                   (unsigned long long)max_pixels);
 }
 
 clv_code clv_image_view_render(const clv_image_view *v, const clv_pixels *src, uint64_t max_pixels,
                                clv_resampler *r, uint8_t *dst, clv_err *err) {
-  size_t pixel = clv_pixel_bytes(src), stride = v->out_width * pixel;
+  size_t pixel_bytes = clv_pixel_bytes(src), stride = v->out_width * pixel_bytes;
   clv_box window;
   window.width = intersect(v->x, v->out_width, v->width, &window.x);
   window.height = intersect(v->y, v->out_height, v->height, &window.y);
@@ -201,10 +202,11 @@ clv_code clv_image_view_render(const clv_image_view *v, const clv_pixels *src, u
     memset(dst, 0, stride * v->out_height);
   if (window.width && window.height) {
     uint8_t *corner = dst + (size_t)((int64_t)window.y - v->y) * stride +
-                      (size_t)((int64_t)window.x - v->x) * pixel;
+                      (size_t)((int64_t)window.x - v->x) * pixel_bytes;
     CLV_TRY(clv_resample_pixels(r, src, v->box, v->width, v->height, window, corner, stride, err));
   }
-  if (v->flip)
-    for (uint32_t y = 0; y < v->out_height; y++) flip_row(dst + y * stride, v->out_width, pixel);
+  if (v->is_flipped)
+    for (uint32_t y = 0; y < v->out_height; y++)
+      flip_row(dst + y * stride, v->out_width, pixel_bytes);
   return CLV_OK;
 }

@@ -15,7 +15,7 @@
 #include "master/data/image_int.h"
 
 enum {
-  PROBES = 16, /* most image headers that are read when a folder is opened */
+  MAX_PROBES = 16, /* most image headers that are read when a folder is opened */
   MAX_FILE_BYTES = 256 << 20,
 };
 
@@ -80,9 +80,9 @@ static const char *image_path(const clv_images *im, uint32_t record) {
  * CLV_DATA_LOSS. */
 static clv_code add_image_path_to_error(const clv_images *im, uint32_t record, clv_err *err) {
   clv_err reason = *err;
-  bool memory = reason.code == CLV_EXHAUSTED;
-  return clv_fail(err, memory ? CLV_EXHAUSTED : CLV_DATA_LOSS, "image %s/%s: %s", im->folder.root,
-                  image_path(im, record), reason.text);
+  bool is_out_of_memory = reason.code == CLV_EXHAUSTED;
+  return clv_fail(err, is_out_of_memory ? CLV_EXHAUSTED : CLV_DATA_LOSS, "image %s/%s: %s",
+                  im->folder.root, image_path(im, record), reason.text);
 }
 
 static void close_fd(int *fd) {
@@ -145,13 +145,13 @@ static clv_code check_size(const clv_images *im, const clv_image_view *v, clv_er
 
 /* ---- batches --------------------------------------------------------------------------------- */
 
-typedef struct fill {
+typedef struct fill_job {
   clv_images *im;
   const clv_draw_seed *draw;
   const uint32_t *index;
   const clv_pixel_tables *tables;
   float *x;
-} fill;
+} fill_job;
 
 /* Converts rows of interleaved samples to planes of floats, one per channel. */
 #define TO_PLANES(type, all)                                                               \
@@ -163,16 +163,16 @@ typedef struct fill {
     }                                                                                      \
   } while (0)
 
-static void to_planes(const fill *f, const uint8_t *src, bool wide, float *dst) {
+static void to_planes(const fill_job *f, const uint8_t *src, bool has_16_bits, float *dst) {
   const clv_pixel_tables *t = f->tables;
   size_t channels = f->im->o.channels, n = (size_t)f->im->width * f->im->height;
-  if (wide)
+  if (has_16_bits)
     TO_PLANES(uint16_t, t->of_16);
   else
     TO_PLANES(uint8_t, t->of_8);
 }
 
-static clv_code fill_row(const fill *f, uint32_t record, float *dst, decoder *w, clv_err *err) {
+static clv_code fill_row(const fill_job *f, uint32_t record, float *dst, decoder *w, clv_err *err) {
   clv_images *im = f->im;
   clv_image_view view;
   CLV_TRY(decode_image(im, record, false, w, err));
@@ -190,7 +190,7 @@ static clv_code fill_row(const fill *f, uint32_t record, float *dst, decoder *w,
 }
 
 static clv_code fill_record(void *arg, size_t i, unsigned thread, clv_err *err) {
-  const fill *f = arg;
+  const fill_job *f = arg;
   size_t record = (size_t)f->im->width * f->im->height * f->im->o.channels;
   clv_code code = fill_row(f, f->index[i], f->x + i * record, &f->im->decoders[thread], err);
   return code == CLV_OK ? CLV_OK : add_image_path_to_error(f->im, f->index[i], err);
@@ -198,19 +198,19 @@ static clv_code fill_record(void *arg, size_t i, unsigned thread, clv_err *err) 
 
 clv_code clv_images_fill(clv_images *im, const clv_draw_seed *draw, const uint32_t *index, size_t n,
                          const clv_pixel_tables *tables, float *x, clv_err *err) {
-  fill f = {im, draw, index, tables, x};
+  fill_job f = {im, draw, index, tables, x};
   return clv_thread_pool_run(im->pool, n, fill_record, &f, err);
 }
 
 /* ---- digests --------------------------------------------------------------------------------- */
 
-typedef struct digesting {
+typedef struct digest_job {
   clv_images *im;
   clv_sha256 *ret; /* digests of the images, [n] */
-} digesting;
+} digest_job;
 
 static clv_code digest_record(void *arg, size_t i, unsigned thread, clv_err *err) {
-  const digesting *d = arg;
+  const digest_job *d = arg;
   decoder *w = &d->im->decoders[thread];
   size_t len = 0;
   clv_code code = read_file(d->im, (uint32_t)i, w, &len, err);
@@ -219,7 +219,7 @@ static clv_code digest_record(void *arg, size_t i, unsigned thread, clv_err *err
 }
 
 clv_code clv_images_digest(clv_images *im, clv_sha256 *ret, clv_err *err) {
-  digesting d = {im, ret};
+  digest_job d = {im, ret};
   return clv_thread_pool_run(im->pool, im->folder.n, digest_record, &d, err);
 }
 
@@ -298,14 +298,14 @@ static bool store_probe_err(clv_images *im, uint32_t record, clv_err *reason) {
   return im->skips_broken && code != CLV_EXHAUSTED;
 }
 
-/* Probes up to PROBES images, evenly spread over the folder; the first image is one of them. */
+/* Probes up to MAX_PROBES images, evenly spread over the folder; the first image is one of them. */
 static clv_code probe_images(clv_images *im, clv_err *err) {
-  clv_image_view views[PROBES];
-  uint32_t record[PROBES];
-  size_t all = CLV_MIN(im->folder.n, PROBES), n = 0;
+  clv_image_view views[MAX_PROBES];
+  uint32_t record[MAX_PROBES];
+  size_t n_probed = CLV_MIN(im->folder.n, MAX_PROBES), n = 0;
   clv_err reason;
-  for (size_t i = 0; i < all; i++) {
-    record[n] = (uint32_t)(i * im->folder.n / all);
+  for (size_t i = 0; i < n_probed; i++) {
+    record[n] = (uint32_t)(i * im->folder.n / n_probed);
     if (probe_image(im, record[n], &views[n], &reason) == CLV_OK)
       n++;
     else if (!store_probe_err(im, record[n], &reason))

@@ -157,9 +157,9 @@ static int64_t number_at(const clv_tensor *t, size_t i, clv_data_columns columns
   int64_t number =
       clv_tensor_element_as_integer(t, columns.column < 0 ? i : i + (size_t)columns.column);
   if (columns.minus < 0) return number;
-  int64_t other = clv_tensor_element_as_integer(t, i + (size_t)columns.minus), less;
-  if (__builtin_sub_overflow(number, other, &less)) return number < 0 ? INT64_MIN : INT64_MAX;
-  return less;
+  int64_t other = clv_tensor_element_as_integer(t, i + (size_t)columns.minus), difference;
+  if (__builtin_sub_overflow(number, other, &difference)) return number < 0 ? INT64_MIN : INT64_MAX;
+  return difference;
 }
 
 bool clv_dataset_input_range(const clv_dataset *ds, size_t k, clv_data_columns columns,

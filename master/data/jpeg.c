@@ -54,9 +54,9 @@ static clv_code fail_with_reason(const jpeg_reader *r, clv_err *err) {
                   "%s", r->why);
 }
 
-static J_COLOR_SPACE choose_output_space(J_COLOR_SPACE stored) {
-  if (stored == JCS_GRAYSCALE) return JCS_GRAYSCALE;
-  return stored == JCS_CMYK || stored == JCS_YCCK ? JCS_CMYK : JCS_RGB;
+static J_COLOR_SPACE choose_output_space(J_COLOR_SPACE file_space) {
+  if (file_space == JCS_GRAYSCALE) return JCS_GRAYSCALE;
+  return file_space == JCS_CMYK || file_space == JCS_YCCK ? JCS_CMYK : JCS_RGB;
 }
 
 static clv_code read_header(jpeg_reader *r, const clv_encoded_image *in, clv_pixels *ret,
@@ -91,13 +91,13 @@ static clv_code read_rows(jpeg_reader *r, clv_pixels *ret, clv_err *err) {
   if (setjmp(r->error_return)) return fail_with_reason(r, err);
   jpeg_start_decompress(&r->c);
   size_t stride = (size_t)ret->width * ret->channels;
-  bool cmyk = r->c.out_color_space == JCS_CMYK;
+  bool is_cmyk = r->c.out_color_space == JCS_CMYK;
   JSAMPARRAY inks =
-      cmyk ? r->c.mem->alloc_sarray((j_common_ptr)&r->c, JPOOL_IMAGE, ret->width * 4, 1) : NULL;
+      is_cmyk ? r->c.mem->alloc_sarray((j_common_ptr)&r->c, JPOOL_IMAGE, ret->width * 4, 1) : NULL;
   while (r->c.output_scanline < r->c.output_height) {
     uint8_t *row = ret->data + r->c.output_scanline * stride;
-    if (jpeg_read_scanlines(&r->c, cmyk ? inks : &row, 1) != 1) ERREXIT(&r->c, JERR_INPUT_EOF);
-    if (cmyk) from_cmyk(inks[0], row, ret->width);
+    if (jpeg_read_scanlines(&r->c, is_cmyk ? inks : &row, 1) != 1) ERREXIT(&r->c, JERR_INPUT_EOF);
+    if (is_cmyk) from_cmyk(inks[0], row, ret->width);
   }
   jpeg_finish_decompress(&r->c);
   return CLV_OK;

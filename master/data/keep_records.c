@@ -23,15 +23,15 @@ static void keep_rows(clv_tensor *t, const clv_subset *kept) {
 /* Finds the smallest and largest class label of the kept records, and the first record with the
  * largest. */
 static void find_label_range(clv_dataset *ds) {
-  size_t row = ds->labels->n / (size_t)ds->labels->shape.dim[0];
+  size_t labels_per_record = ds->labels->n / (size_t)ds->labels->shape.dim[0];
   const int64_t *y = ds->labels->data;
-  bool any = false;
-  for (size_t i = 0; i < ds->count * row; i++) {
+  bool has_label = false;
+  for (size_t i = 0; i < ds->count * labels_per_record; i++) {
     if (y[i] < 0) continue;
-    if (!any || y[i] > ds->label_max) ds->label_max_at = i / row;
-    ds->label_max = any ? CLV_MAX(ds->label_max, y[i]) : y[i];
-    ds->label_min = any ? CLV_MIN(ds->label_min, y[i]) : y[i];
-    any = true;
+    if (!has_label || y[i] > ds->label_max) ds->label_max_at = i / labels_per_record;
+    ds->label_max = has_label ? CLV_MAX(ds->label_max, y[i]) : y[i];
+    ds->label_min = has_label ? CLV_MIN(ds->label_min, y[i]) : y[i];
+    has_label = true;
   }
 }
 

@@ -7,13 +7,13 @@
 
 #include "master/data/text_int.h"
 
-enum { ROOM = 32 /* bytes that are left for " and N more" */ };
+enum { RESERVED_BYTES = 32 /* bytes that are kept free for " and N more" */ };
 
 void clv_key_list_add(clv_key_list *k, const char *key) {
   char name[CLV_KEY_LIST_TEXT / 2];
   clv_text_truncate(key, name, sizeof name);
-  if (k->unlisted || k->len + strlen(name) + ROOM > sizeof k->text) {
-    k->unlisted++;
+  if (k->n_unlisted || k->len + strlen(name) + RESERVED_BYTES > sizeof k->text) {
+    k->n_unlisted++;
     return;
   }
   int n = snprintf(k->text + k->len, sizeof k->text - k->len, "%s'%s'", k->len ? ", " : "", name);
@@ -23,7 +23,7 @@ void clv_key_list_add(clv_key_list *k, const char *key) {
 
 const char *clv_key_list_finish(clv_key_list *k) {
   if (!k->len) snprintf(k->text, sizeof k->text, "no keys");
-  if (k->unlisted) snprintf(k->text + k->len, ROOM, " and %zu more", k->unlisted);
+  if (k->n_unlisted) snprintf(k->text + k->len, RESERVED_BYTES, " and %zu more", k->n_unlisted);
   return k->text;
 }
 

@@ -40,8 +40,8 @@ struct clv_loader {
   pthread_mutex_t lock;
   pthread_cond_t state_changed;
   pthread_t thread;
-  /* running: the thread was started; stop: the thread shall end, guarded by the lock */
-  bool running, stop;
+  bool is_started; /* the thread was started */
+  bool must_stop;  /* the thread shall end; guarded by the lock */
 };
 
 static void set_batch_rows(clv_tensor *t, size_t n) {
@@ -74,8 +74,8 @@ static void *load_batches(void *arg) {
   pthread_mutex_lock(&l->lock);
   for (;;) {
     slot *s = &l->slots[next_in];
-    while (!l->stop && s->state != SLOT_EMPTY) pthread_cond_wait(&l->state_changed, &l->lock);
-    if (l->stop) break;
+    while (!l->must_stop && s->state != SLOT_EMPTY) pthread_cond_wait(&l->state_changed, &l->lock);
+    if (l->must_stop) break;
     pthread_mutex_unlock(&l->lock);
     fill_slot(l, s);
     pthread_mutex_lock(&l->lock);
@@ -104,13 +104,13 @@ static clv_code make_slot(clv_loader *l, slot *s, size_t most, clv_err *err) {
 /* Starts the thread with all signals blocked, so that signals such as Ctrl-C are delivered to the
  * program's own threads. */
 static clv_code start_thread(clv_loader *l, clv_err *err) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int failed = pthread_create(&l->thread, NULL, load_batches, l);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (failed) return clv_fail(err, CLV_EXHAUSTED, "data loader: %s", strerror(failed));
-  l->running = true;
+  sigset_t all_signals, signals_before;
+  sigfillset(&all_signals);
+  pthread_sigmask(SIG_SETMASK, &all_signals, &signals_before);
+  int thread_error = pthread_create(&l->thread, NULL, load_batches, l);
+  pthread_sigmask(SIG_SETMASK, &signals_before, NULL);
+  if (thread_error) return clv_fail(err, CLV_EXHAUSTED, "data loader: %s", strerror(thread_error));
+  l->is_started = true;
   return CLV_OK;
 }
 
@@ -133,7 +133,7 @@ clv_code clv_loader_new(const clv_dataset *ds, const clv_batches_options *option
 
 static void stop_thread(clv_loader *l) {
   pthread_mutex_lock(&l->lock);
-  l->stop = true;
+  l->must_stop = true;
   pthread_cond_broadcast(&l->state_changed);
   pthread_mutex_unlock(&l->lock);
   pthread_join(l->thread, NULL);
@@ -141,7 +141,7 @@ static void stop_thread(clv_loader *l) {
 
 void clv_loader_free(clv_loader *l) {
   if (!l) return;
-  if (l->running) stop_thread(l);
+  if (l->is_started) stop_thread(l);
   for (size_t i = 0; i < CLV_COUNT(l->slots); i++) {
     slot *s = &l->slots[i];
     for (size_t k = 0; k < s->batch.n_inputs; k++) clv_tensor_unref(s->batch.inputs[k]);
@@ -160,10 +160,10 @@ void clv_loader_freep(clv_loader **l) {
 }
 
 clv_code clv_loader_next(clv_loader *l, clv_batch *ret, clv_err *err) {
-  slot *s = &l->slots[l->next_out], *former = &l->slots[l->next_out ^ 1];
+  slot *s = &l->slots[l->next_out], *previous_slot = &l->slots[l->next_out ^ 1];
   pthread_mutex_lock(&l->lock);
-  if (former->state == SLOT_IN_USE) {
-    former->state = SLOT_EMPTY;
+  if (previous_slot->state == SLOT_IN_USE) {
+    previous_slot->state = SLOT_EMPTY;
     pthread_cond_broadcast(&l->state_changed);
   }
   while (s->state != SLOT_READY) pthread_cond_wait(&l->state_changed, &l->lock);

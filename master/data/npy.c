@@ -17,19 +17,19 @@ static const char magic_text[] = "\x93NUMPY";
 /* Element types, without the byte order: '<', '>', '=' (native) or '|' (single bytes). */
 static const clv_element_type elements[] = {
     {.name = "u1", .bytes = 1, .dtype = CLV_U8, .convert = clv_convert_copy_1_byte},
-    {.name = "b1", .bytes = 1, .dtype = CLV_U8, .convert = clv_convert_bool},
-    {.name = "i1", .bytes = 1, .dtype = CLV_I32, .convert = clv_convert_i8},
-    {.name = "i2", .bytes = 2, .dtype = CLV_I32, .convert = clv_convert_i16},
-    {.name = "u2", .bytes = 2, .dtype = CLV_I32, .convert = clv_convert_u16},
+    {.name = "b1", .bytes = 1, .dtype = CLV_U8, .convert = clv_convert_from_bool},
+    {.name = "i1", .bytes = 1, .dtype = CLV_I32, .convert = clv_convert_from_i8},
+    {.name = "i2", .bytes = 2, .dtype = CLV_I32, .convert = clv_convert_from_i16},
+    {.name = "u2", .bytes = 2, .dtype = CLV_I32, .convert = clv_convert_from_u16},
     {.name = "i4", .bytes = 4, .dtype = CLV_I32, .convert = clv_convert_copy_4_bytes},
-    {.name = "u4", .bytes = 4, .dtype = CLV_I64, .convert = clv_convert_u32},
+    {.name = "u4", .bytes = 4, .dtype = CLV_I64, .convert = clv_convert_from_u32},
     {.name = "i8", .bytes = 8, .dtype = CLV_I64, .convert = clv_convert_copy_8_bytes},
     {.name = "u8",
      .bytes = 8,
      .dtype = CLV_I64,
      .convert = clv_convert_copy_8_bytes,
      .is_u64 = true},
-    {.name = "f2", .bytes = 2, .dtype = CLV_F32, .convert = clv_convert_f16},
+    {.name = "f2", .bytes = 2, .dtype = CLV_F32, .convert = clv_convert_from_f16},
     {.name = "f4", .bytes = 4, .dtype = CLV_F32, .convert = clv_convert_copy_4_bytes},
     {.name = "f8", .bytes = 8, .dtype = CLV_F64, .convert = clv_convert_copy_8_bytes},
 };
@@ -38,7 +38,7 @@ static const clv_element_type elements[] = {
  * each. */
 static const struct {
   char kind;
-  const char *what, *cure;
+  const char *type_name, *advice;
 } refused[] = {
     {'U', "texts", "number them: names, a = numpy.unique(a, return_inverse=True), then save a"},
     {'S', "texts", "number them: names, a = numpy.unique(a, return_inverse=True), then save a"},
@@ -111,7 +111,7 @@ static clv_code refuse_type(const header *h, const char *descr, clv_err *err) {
   for (size_t i = 0; kind && i < CLV_COUNT(refused); i++)
     if (refused[i].kind == kind)
       return clv_fail(err, CLV_INVALID, "%s: its elements are %s ('%s'), which are not read: %s",
-                      h->label, refused[i].what, descr, refused[i].cure);
+                      h->label, refused[i].type_name, descr, refused[i].advice);
   return clv_fail(err, CLV_INVALID,
                   "%s: element type '%s' is not known; bool, integers and floats of up to 8 bytes "
                   "are read: save it with numpy.save(path, a.astype('f4'))",
@@ -249,7 +249,7 @@ static clv_code read_npy(clv_source *s, size_t max_bytes, clv_tensor **ret, bool
   header h = {.label = clv_source_label(s), .p = text, .end = text + len};
   CLV_TRY(parse_dict(&h, err));
   h.parsed.bytes = before + len;
-  if (ret_is_bool) *ret_is_bool = h.parsed.element->convert == clv_convert_bool;
+  if (ret_is_bool) *ret_is_bool = h.parsed.element->convert == clv_convert_from_bool;
   return clv_source_read_tensor(s, &h.parsed, max_bytes, ret, err);
 }
 

@@ -26,14 +26,14 @@ static int64_t label_of(const clv_dataset *ds, const int32_t *row, int64_t i, in
 
 static clv_code make_labels(clv_dataset *ds, const clv_tensor *ids, const clv_tensor *lengths,
                             clv_err *err) {
-  int64_t n = ids->shape.dim[0], places = ids->shape.dim[1];
+  int64_t n = ids->shape.dim[0], n_positions = ids->shape.dim[1];
   ds->y_shape = ids->shape;
   CLV_TRY(clv_tensor_new(CLV_I64, &ds->y_shape, &ds->labels, err));
   int64_t *out = ds->labels->data;
   for (int64_t r = 0; r < n; r++) {
-    const int32_t *row = (const int32_t *)ids->data + r * places;
+    const int32_t *row = (const int32_t *)ids->data + r * n_positions;
     int64_t length = ((const int32_t *)lengths->data)[r];
-    for (int64_t i = 0; i < places; i++) *out++ = label_of(ds, row, i, length);
+    for (int64_t i = 0; i < n_positions; i++) *out++ = label_of(ds, row, i, length);
   }
   ds->label_max = ds->token_info.count - 1;
   return CLV_OK;
@@ -54,30 +54,34 @@ clv_code clv_objective_set(clv_dataset *ds, const clv_dataset_options *o, clv_to
 
 /* ---- hidden tokens --------------------------------------------------------------------------- */
 
-static bool happens(uint32_t word, double share) { return word < share * 4294967296.0; }
+static bool is_drawn_with_share(uint32_t random_words, double share) {
+  return random_words < share * 4294967296.0;
+}
 
-static int64_t random_below(uint32_t word, size_t n) {
-  return (int64_t)(((uint64_t)word * n) >> 32);
+static int64_t random_below(uint32_t random_words, size_t n) {
+  return (int64_t)(((uint64_t)random_words * n) >> 32);
 }
 
 /* Returns the token that replaces a drawn token in the input. It is never a pad, because some
  * models number positions by pads. */
-static int64_t replacement_of(const clv_dataset *ds, const uint32_t word[4], int64_t token) {
-  if (happens(word[1], 0.8)) return ds->token_info.mask;
-  int64_t other = random_below(word[2], (size_t)ds->token_info.count);
-  return happens(word[1], 0.9) && other != ds->token_info.pad_token ? other : token;
+static int64_t replacement_of(const clv_dataset *ds, const uint32_t random_words[4],
+                              int64_t token) {
+  if (is_drawn_with_share(random_words[1], 0.8)) return ds->token_info.mask;
+  int64_t other = random_below(random_words[2], (size_t)ds->token_info.count);
+  return is_drawn_with_share(random_words[1], 0.9) && other != ds->token_info.pad_token ? other
+                                                                                        : token;
 }
 
 /* Draws one of the labelled positions, for a record in which no position was drawn. Returns
- * `places` if no position has a label. */
+ * n_positions if no position has a label. */
 static size_t draw_one_position(const clv_dataset *ds, const clv_rng_key *key,
-                                const int64_t *labels, size_t places) {
-  uint32_t word[4];
+                                const int64_t *labels, size_t n_positions) {
+  uint32_t random_words[4];
   size_t n = 0, i = 0;
-  for (size_t k = 0; k < places; k++) n += labels[k] != ds->ignored_label;
-  if (!n) return places;
-  clv_rng_block(key, ONE_BLOCK, word);
-  for (size_t left = (size_t)random_below(word[0], n) + 1;; i++) {
+  for (size_t k = 0; k < n_positions; k++) n += labels[k] != ds->ignored_label;
+  if (!n) return n_positions;
+  clv_rng_block(key, ONE_BLOCK, random_words);
+  for (size_t left = (size_t)random_below(random_words[0], n) + 1;; i++) {
     left -= labels[i] != ds->ignored_label;
     if (!left) return i;
   }
@@ -85,22 +89,22 @@ static size_t draw_one_position(const clv_dataset *ds, const clv_rng_key *key,
 
 void clv_objective_mask(const clv_dataset *ds, const clv_draw_seed *draw, uint32_t record,
                         int64_t *ids, int64_t *labels) {
-  size_t places = (size_t)ds->y_shape.dim[1], drawn = 0, always;
-  uint32_t word[4];
+  size_t n_positions = (size_t)ds->y_shape.dim[1], n_drawn = 0, always_drawn;
+  uint32_t random_words[4];
   clv_rng_key key = {.seed = draw ? draw->seed : 0,
                      .step = draw ? draw->epoch : UINT64_MAX,
                      .layer = mask_stream,
                      .micro_batch = record};
-  for (size_t i = 0; i < places && !drawn; i++) {
-    clv_rng_block(&key, (uint32_t)i, word);
-    drawn += labels[i] != ds->ignored_label && happens(word[0], 0.15);
+  for (size_t i = 0; i < n_positions && !n_drawn; i++) {
+    clv_rng_block(&key, (uint32_t)i, random_words);
+    n_drawn += labels[i] != ds->ignored_label && is_drawn_with_share(random_words[0], 0.15);
   }
-  always = drawn ? places : draw_one_position(ds, &key, labels, places);
-  for (size_t i = 0; i < places; i++) {
+  always_drawn = n_drawn ? n_positions : draw_one_position(ds, &key, labels, n_positions);
+  for (size_t i = 0; i < n_positions; i++) {
     if (labels[i] == ds->ignored_label) continue;
-    clv_rng_block(&key, (uint32_t)i, word);
-    if (i == always || happens(word[0], 0.15))
-      ids[i] = replacement_of(ds, word, ids[i]);
+    clv_rng_block(&key, (uint32_t)i, random_words);
+    if (i == always_drawn || is_drawn_with_share(random_words[0], 0.15))
+      ids[i] = replacement_of(ds, random_words, ids[i]);
     else
       labels[i] = ds->ignored_label;
   }

@@ -42,8 +42,8 @@ static size_t length_of(const clv_token_input *t, size_t record) {
   return n < 0 ? 0 : CLV_MIN((size_t)n, t->row_len);
 }
 
-static bool is_pad(const clv_token_input *t, size_t record, size_t place, int64_t pad) {
-  return clv_tensor_element_as_integer(t->ids, record * t->row_len + place) == pad;
+static bool is_pad(const clv_token_input *t, size_t record, size_t position, int64_t pad) {
+  return clv_tensor_element_as_integer(t->ids, record * t->row_len + position) == pad;
 }
 
 /* Returns the position of the first pad within the length; if no pad is there, the length. */
@@ -64,17 +64,17 @@ static size_t last_non_pad(const clv_token_input *t, size_t record, int64_t pad)
  * the last token that is not a pad, or position 0 if all are pads. */
 static bool is_scored_token_last(const clv_token_input *t, size_t record, int64_t pad,
                                  clv_pad_fault *ret) {
-  size_t length = length_of(t, record), place = last_non_pad(t, record, pad);
-  bool is_empty = place == 0 && is_pad(t, record, 0, pad);
-  *ret = (clv_pad_fault){record, (int64_t)place, (int64_t)length, is_empty || !length};
-  return place + 1 == length;
+  size_t length = length_of(t, record), position = last_non_pad(t, record, pad);
+  bool is_empty = position == 0 && is_pad(t, record, 0, pad);
+  *ret = (clv_pad_fault){record, (int64_t)position, (int64_t)length, is_empty || !length};
+  return position + 1 == length;
 }
 
 static bool has_no_pad_inside(const clv_token_input *t, size_t record, int64_t pad,
                               clv_pad_fault *ret) {
-  size_t length = length_of(t, record), place = first_pad(t, record, pad);
-  *ret = (clv_pad_fault){record, (int64_t)place, (int64_t)length, false};
-  return place == length;
+  size_t length = length_of(t, record), position = first_pad(t, record, pad);
+  *ret = (clv_pad_fault){record, (int64_t)position, (int64_t)length, false};
+  return position == length;
 }
 
 bool clv_dataset_has_valid_pads(const clv_dataset *ds, clv_pad_rule rule, int64_t pad,
@@ -90,29 +90,30 @@ bool clv_dataset_has_valid_pads(const clv_dataset *ds, clv_pad_rule rule, int64_
 /* Counts the labels at positions whose next token differs from their own, because only these show a
  * shift. */
 static void count_labels(const clv_dataset *ds, const clv_token_input *t, size_t record,
-                         int64_t ignored, clv_label_shift *m) {
+                         int64_t ignored_label, clv_label_shift *m) {
   for (size_t i = 0; i + 1 < t->row_len; i++) {
     size_t at = record * t->row_len + i;
     int64_t label = clv_tensor_element_as_integer(ds->labels, at),
-            own = clv_tensor_element_as_integer(t->ids, at);
-    if (label == ignored || own == clv_tensor_element_as_integer(t->ids, at + 1)) continue;
+            own_token = clv_tensor_element_as_integer(t->ids, at);
+    if (label == ignored_label || own_token == clv_tensor_element_as_integer(t->ids, at + 1))
+      continue;
     m->n_comparable++;
-    m->n_same_position += label == own;
+    m->n_same_position += label == own_token;
   }
 }
 
-clv_label_shift clv_dataset_label_shift(const clv_dataset *ds, int64_t ignored) {
+clv_label_shift clv_dataset_label_shift(const clv_dataset *ds, int64_t ignored_label) {
   clv_label_shift m = {0};
   clv_token_input t;
   if (!ds->labels || ds->objective != CLV_OBJECTIVE_LABELS || !find_token_rows(ds, &t)) return m;
   const clv_tensor *y = ds->labels;
   if (y->shape.rank != 2 || (size_t)y->shape.dim[1] != t.row_len || y->dtype == CLV_F32) return m;
-  for (size_t r = 0; r < ds->count; r++) count_labels(ds, &t, r, ignored, &m);
+  for (size_t r = 0; r < ds->count; r++) count_labels(ds, &t, r, ignored_label, &m);
   return m;
 }
 
 bool clv_labels_are_own_tokens(const clv_label_shift *m) {
-  size_t others = m->n_comparable - m->n_same_position;
+  size_t n_others = m->n_comparable - m->n_same_position;
   return m->n_same_position &&
-         (others <= m->n_comparable / 10 || (others == 1 && m->n_comparable >= 4));
+         (n_others <= m->n_comparable / 10 || (n_others == 1 && m->n_comparable >= 4));
 }

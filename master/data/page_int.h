@@ -65,8 +65,10 @@ typedef struct clv_page_reader {
   size_t len;
   clv_page_label_kind label_kind;
 
-  size_t at, line; /* offset of the next line; number of lines before it */
-  clv_bytes kept_text, one, label, file, more;
+  size_t at, line;                      /* offset of the next line; number of lines before it */
+  clv_bytes kept_text;                  /* words and labels of the line, each with its NUL */
+  clv_bytes last_text;                  /* the text that was read last */
+  clv_bytes label, file, other_members; /* of the page; see clv_labelled_page */
   clv_ids words, names, boxes;
   clv_page_word *word_list; /* [cap] */
   const char **labels;      /* [cap] */
@@ -82,7 +84,7 @@ clv_code clv_page_reader_next(clv_page_reader *l, clv_labelled_page *ret, bool *
 
 /* ---- copies of pages (kept_pages.c) ---------------------------------------------------------- */
 
-/* Zero-initialise; release with clv_kept_pages_done. */
+/* Copies of pages. Zero-initialise; release with clv_kept_pages_done. */
 typedef struct clv_kept_pages {
   clv_kept_page *pages; /* [n] */
   size_t n, cap, bytes;

@@ -15,10 +15,10 @@
 void clv_page_reader_done(clv_page_reader *l) {
   if (!l) return;
   clv_bytes_done(&l->kept_text);
-  clv_bytes_done(&l->one);
+  clv_bytes_done(&l->last_text);
   clv_bytes_done(&l->label);
   clv_bytes_done(&l->file);
-  clv_bytes_done(&l->more);
+  clv_bytes_done(&l->other_members);
   clv_ids_done(&l->words);
   clv_ids_done(&l->names);
   clv_ids_done(&l->boxes);
@@ -28,30 +28,31 @@ void clv_page_reader_done(clv_page_reader *l) {
 
 /* ---- what a line holds ----------------------------------------------------------------------- */
 
-/* Stores the text of l->one in l->kept, and adds its offset to `to`. at: position of the text in
+/* Stores l->last_text in l->kept_text, and adds its offset to `to`. at: position of the text in
  * the line, for messages. */
 static clv_code store_text(clv_page_reader *l, clv_json *j, size_t at, clv_ids *to, clv_err *err) {
-  size_t place = l->kept_text.len;
-  if (l->one.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for a text of a line");
-  if (memchr(l->one.data, 0, l->one.len))
+  size_t offset = l->kept_text.len;
+  if (l->last_text.failed)
+    return clv_fail(err, CLV_EXHAUSTED, "out of memory for a text of a line");
+  if (memchr(l->last_text.data, 0, l->last_text.len))
     return clv_json_fail(j, at, err, "a text without NUL is expected");
-  if (to->n == CLV_MAX_WORDS || place > INT32_MAX)
+  if (to->n == CLV_MAX_WORDS || offset > INT32_MAX)
     return clv_json_fail(j, at, err, "more than %d words", CLV_MAX_WORDS);
-  clv_bytes_add(&l->kept_text, l->one.data, l->one.len);
+  clv_bytes_add(&l->kept_text, l->last_text.data, l->last_text.len);
   clv_bytes_add(&l->kept_text, "", 1);
-  return clv_ids_add(to, (int32_t)place, err);
+  return clv_ids_add(to, (int32_t)offset, err);
 }
 
 static clv_code read_word(clv_page_reader *l, clv_json *j, clv_err *err) {
   size_t at = j->at;
-  CLV_TRY(clv_json_read_text(j, &l->one, err));
+  CLV_TRY(clv_json_read_text(j, &l->last_text, err));
   return store_text(l, j, at, &l->words, err);
 }
 
 static clv_code read_label(clv_page_reader *l, clv_json *j, clv_err *err) {
   size_t at = j->at;
   if (clv_json_skip_null(j)) return clv_ids_add(&l->names, -1, err);
-  CLV_TRY(clv_read_class_name(j, &l->one, err));
+  CLV_TRY(clv_read_class_name(j, &l->last_text, err));
   return store_text(l, j, at, &l->names, err);
 }
 
@@ -98,14 +99,14 @@ static clv_code read_page_label(clv_page_reader *l, clv_json *j, clv_err *err) {
 /* ---- a line ---------------------------------------------------------------------------------- */
 
 /* Keys that a line may have. It has probabilities if an earlier prediction printed it. */
-enum { WORDS, BOXES, LABELS, LABEL, PROBABILITIES, PROBABILITY, FILE_NAME, KEYS };
-static const char *const keys[KEYS] = {"words",         "boxes",       "labels", "label",
-                                       "probabilities", "probability", "file"};
+enum { WORDS, BOXES, LABELS, LABEL, PROBABILITIES, PROBABILITY, FILE_NAME, N_KEYS };
+static const char *const keys[N_KEYS] = {"words",         "boxes",       "labels", "label",
+                                         "probabilities", "probability", "file"};
 
-static uint32_t needed_keys(clv_page_label_kind wants) {
-  uint32_t both = 1u << WORDS | 1u << BOXES;
-  if (wants == CLV_PAGES_WORD_LABELS) both |= 1u << LABELS;
-  return wants == CLV_PAGES_PAGE_LABELS ? both | 1u << LABEL : both;
+static uint32_t needed_keys(clv_page_label_kind label_kind) {
+  uint32_t key_set = 1u << WORDS | 1u << BOXES;
+  if (label_kind == CLV_PAGES_WORD_LABELS) key_set |= 1u << LABELS;
+  return label_kind == CLV_PAGES_PAGE_LABELS ? key_set | 1u << LABEL : key_set;
 }
 
 /* Reads the name of the page's file. Ignores a value that is not a text. */
@@ -123,21 +124,21 @@ static clv_code read_value(clv_page_reader *l, clv_json *j, int key_index, clv_e
   return key_index == LABEL ? read_page_label(l, j, err) : read_list(l, j, lists[key_index], err);
 }
 
-static clv_code check_line(const clv_page_reader *l, const clv_json *j, uint32_t seen,
+static clv_code check_line(const clv_page_reader *l, const clv_json *j, uint32_t seen_keys,
                            clv_err *err) {
   clv_key_list present_keys;
-  size_t words = l->words.n;
-  for (int k = 0; k < KEYS; k++)
-    if (needed_keys(l->label_kind) & ~seen & 1u << k)
+  size_t n_words = l->words.n;
+  for (int k = 0; k < N_KEYS; k++)
+    if (needed_keys(l->label_kind) & ~seen_keys & 1u << k)
       return clv_fail(err, CLV_INVALID, "%s: has no '%s', but %s", l->location, keys[k],
                       clv_key_list_of_object(j, &present_keys));
-  if (l->kept_text.failed || l->label.failed || l->file.failed || l->more.failed)
+  if (l->kept_text.failed || l->label.failed || l->file.failed || l->other_members.failed)
     return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for its words", l->location);
-  if (l->boxes.n != 4 * words)
-    return clv_fail(err, CLV_INVALID, "%s: has %zu words and %zu boxes", l->location, words,
+  if (l->boxes.n != 4 * n_words)
+    return clv_fail(err, CLV_INVALID, "%s: has %zu words and %zu boxes", l->location, n_words,
                     l->boxes.n / 4);
-  if (l->label_kind == CLV_PAGES_WORD_LABELS && l->names.n != words)
-    return clv_fail(err, CLV_INVALID, "%s: has %zu words and %zu labels", l->location, words,
+  if (l->label_kind == CLV_PAGES_WORD_LABELS && l->names.n != n_words)
+    return clv_fail(err, CLV_INVALID, "%s: has %zu words and %zu labels", l->location, n_words,
                     l->names.n);
   return CLV_OK;
 }
@@ -145,15 +146,15 @@ static clv_code check_line(const clv_page_reader *l, const clv_json *j, uint32_t
 /* Keeps the text of a member that this reader does not know. begin: where the member starts. */
 static void store_member(clv_page_reader *l, const clv_json *j, size_t begin) {
   const char *from = j->text + begin;
-  size_t space = strspn(from, " \t\r");
-  if (l->more.len) clv_bytes_puts(&l->more, ",");
-  clv_bytes_add(&l->more, from + space, j->at - begin - space);
+  size_t n_spaces = strspn(from, " \t\r");
+  if (l->other_members.len) clv_bytes_puts(&l->other_members, ",");
+  clv_bytes_add(&l->other_members, from + n_spaces, j->at - begin - n_spaces);
 }
 
-static clv_code read_member(clv_page_reader *l, clv_json *j, uint32_t *seen, clv_err *err) {
+static clv_code read_member(clv_page_reader *l, clv_json *j, uint32_t *seen_keys, clv_err *err) {
   size_t begin = j->at;
   int key_index;
-  CLV_TRY(clv_json_find_key(j, keys, KEYS, seen, &key_index, err));
+  CLV_TRY(clv_json_find_key(j, keys, N_KEYS, seen_keys, &key_index, err));
   CLV_TRY(read_value(l, j, key_index, err));
   if ((key_index < 0 || key_index == FILE_NAME) && l->label_kind == CLV_PAGES_UNLABELLED)
     store_member(l, j, begin);
@@ -161,17 +162,17 @@ static clv_code read_member(clv_page_reader *l, clv_json *j, uint32_t *seen, clv
 }
 
 static clv_code parse_line(clv_page_reader *l, clv_json *j, clv_err *err) {
-  uint32_t seen = 0;
+  uint32_t seen_keys = 0;
   bool more = true;
-  l->words.n = l->names.n = l->boxes.n = l->kept_text.len = l->file.len = l->more.len = 0;
+  l->words.n = l->names.n = l->boxes.n = l->kept_text.len = l->file.len = l->other_members.len = 0;
   CLV_TRY(clv_json_open(j, CLV_JSON_OBJECT, err));
   for (size_t n = 0;; n++) {
     CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &more, err));
     if (!more) break;
-    CLV_TRY(read_member(l, j, &seen, err));
+    CLV_TRY(read_member(l, j, &seen_keys, err));
   }
   CLV_TRY(clv_json_end(j, err));
-  return check_line(l, j, seen, err);
+  return check_line(l, j, seen_keys, err);
 }
 
 static clv_code reserve_words(clv_page_reader *l, clv_err *err) {
@@ -195,12 +196,13 @@ static void set_page(clv_page_reader *l, clv_labelled_page *ret) {
                                       (uint16_t)b[1], (uint16_t)b[2], (uint16_t)b[3]};
     if (l->names.n) l->labels[i] = l->names.at[i] < 0 ? NULL : l->kept_text.data + l->names.at[i];
   }
-  *ret = (clv_labelled_page){.location = l->location,
-                             .page = {l->word_list, l->words.n},
-                             .labels = l->label_kind == CLV_PAGES_WORD_LABELS ? l->labels : NULL,
-                             .label = l->label_kind == CLV_PAGES_PAGE_LABELS ? l->label.data : NULL,
-                             .file = l->file.len ? l->file.data : NULL,
-                             .other_json_members = l->more.len ? l->more.data : NULL};
+  *ret = (clv_labelled_page){
+      .location = l->location,
+      .page = {l->word_list, l->words.n},
+      .labels = l->label_kind == CLV_PAGES_WORD_LABELS ? l->labels : NULL,
+      .label = l->label_kind == CLV_PAGES_PAGE_LABELS ? l->label.data : NULL,
+      .file = l->file.len ? l->file.data : NULL,
+      .other_json_members = l->other_members.len ? l->other_members.data : NULL};
 }
 
 /* Finds the next line that is not empty. False: no such line is left. */
@@ -209,9 +211,9 @@ static bool find_line(clv_page_reader *l, clv_json *ret) {
     const char *from = l->text + l->at, *stop = memchr(from, '\n', l->len - l->at);
     size_t n = stop ? (size_t)(stop - from) : l->len - l->at;
     l->at += n + 1;
-    size_t mark = clv_bom_bytes(from, n);
-    from += mark;
-    n -= mark;
+    size_t n_mark_bytes = clv_bom_bytes(from, n);
+    from += n_mark_bytes;
+    n -= n_mark_bytes;
     if (strspn(from, " \t\r") >= n) continue;
     *ret = (clv_json){.label = l->path, .text = from, .len = n, .lines_before = l->line++};
     return true;

@@ -30,8 +30,8 @@ clv_code clv_page_rows_open(clv_page_rows *r, const clv_dataset_options *o, clv_
                                    .first = r->tokens.first,
                                    .last = r->tokens.last,
                                    .pad = r->tokens.pad};
-  bool none = o->skips_labels || o->objective != CLV_OBJECTIVE_LABELS;
-  r->label_kind = none                          ? CLV_PAGES_UNLABELLED
+  bool has_no_labels = o->skips_labels || o->objective != CLV_OBJECTIVE_LABELS;
+  r->label_kind = has_no_labels                 ? CLV_PAGES_UNLABELLED
                   : o->pages.has_label_per_page ? CLV_PAGES_PAGE_LABELS
                                                 : CLV_PAGES_WORD_LABELS;
   r->keeps_pages = o->skips_labels;
@@ -135,7 +135,7 @@ static clv_code add_page(clv_page_rows *r, const clv_labelled_page *p, clv_err *
   r->counts.pages++;
   r->counts.words += p->page.n;
   r->counts.long_pages += w.n > 1;
-  r->counts.words_without_tokens += w.words_without_tokens;
+  r->counts.n_words_without_tokens += w.n_words_without_tokens;
   if (r->keeps_pages)
     CLV_TRY(clv_kept_pages_add(&r->kept, p, r->lengths.n, w.n, r->max_bytes, err));
   for (size_t i = 0; i < w.n; i++) CLV_TRY(add_window(r, &w, i, class, group, err));

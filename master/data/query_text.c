@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads the text of an SQL query as far as words go: strings, names in quotes and comments are
- * skipped, and parentheses counted. So ORDER BY of the query itself differs from that of a part.
+ * Finds the words of an SQL query. Skips strings, names in quotes and comments, and counts
+ * parentheses, so that ORDER BY of the query itself differs from that of a subquery.
  */
 #include <ctype.h>
 #include <string.h>
@@ -35,10 +35,10 @@ bool clv_query_may_call(const char *function) {
 /* Returns the length of a string or a name in quotes, whose quote a doubled one stands for; 0: it
  * has no end. */
 static size_t quoted_length(const char *text) {
-  char close = *text == '[' ? ']' : *text;
+  char end_quote = *text == '[' ? ']' : *text;
   for (size_t i = 1; text[i]; i++) {
-    if (text[i] != close) continue;
-    if (close == ']' || text[i + 1] != close) return i + 1;
+    if (text[i] != end_quote) continue;
+    if (end_quote == ']' || text[i + 1] != end_quote) return i + 1;
     i++;
   }
   return 0;
@@ -62,25 +62,25 @@ static size_t word_length(const char *text) {
 
 /* State of reading a query. */
 typedef struct query_words {
-  size_t depth;      /* open parentheses */
-  bool after_order;  /* the word before was ORDER, outside of parentheses */
-  bool has_order_by; /* ORDER BY was outside of parentheses */
-  bool has_ended;    /* a semicolon came */
+  size_t depth;        /* open parentheses */
+  bool is_after_order; /* the word before was ORDER, outside of parentheses */
+  bool has_order_by;   /* ORDER BY was outside of parentheses */
+  bool has_ended;      /* a semicolon came */
 } query_words;
 
 static void take_word(query_words *w, const char *text, size_t n) {
   bool is_by = n == 2 && strncasecmp(text, "by", 2) == 0;
-  w->has_order_by = w->has_order_by || (w->after_order && is_by);
-  w->after_order = !w->depth && n == 5 && strncasecmp(text, "order", 5) == 0;
+  w->has_order_by = w->has_order_by || (w->is_after_order && is_by);
+  w->is_after_order = !w->depth && n == 5 && strncasecmp(text, "order", 5) == 0;
 }
 
 /* Takes the token at `text`. Returns its bytes; 0: a quote has no end. */
 static size_t take_token(query_words *w, const char *text) {
-  size_t comment = comment_length(text), word = word_length(text);
-  if (comment) return comment;
+  size_t comment_len = comment_length(text), word_len = word_length(text);
+  if (comment_len) return comment_len;
   if (strchr(" \t\r\n\f", *text)) return 1;
-  if (word) return take_word(w, text, word), word;
-  w->after_order = false;
+  if (word_len) return take_word(w, text, word_len), word_len;
+  w->is_after_order = false;
   w->depth += *text == '(';
   w->depth -= *text == ')' && w->depth;
   w->has_ended = w->has_ended || *text == ';';

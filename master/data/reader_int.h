@@ -11,7 +11,8 @@
 
 typedef struct clv_source clv_source;
 
-/* Sets the bytes from which an array is mapped, in place of those that the memory gives. */
+/* Sets the size in bytes from which on an array is mapped instead of read. Tests call it; otherwise
+ * the size depends on the memory of the host. */
 void clv_source_map_from(clv_source *s, size_t bytes);
 
 /* Opens a regular file. A file that begins with gzip's two magic bytes is inflated. */
@@ -43,12 +44,12 @@ typedef struct clv_element_type {
 void clv_convert_copy_1_byte(const uint8_t *src, void *dst, size_t n);
 void clv_convert_copy_4_bytes(const uint8_t *src, void *dst, size_t n);
 void clv_convert_copy_8_bytes(const uint8_t *src, void *dst, size_t n);
-void clv_convert_bool(const uint8_t *src, void *dst, size_t n);
-void clv_convert_i8(const uint8_t *src, void *dst, size_t n);
-void clv_convert_i16(const uint8_t *src, void *dst, size_t n);
-void clv_convert_u16(const uint8_t *src, void *dst, size_t n);
-void clv_convert_u32(const uint8_t *src, void *dst, size_t n);
-void clv_convert_f16(const uint8_t *src, void *dst, size_t n);
+void clv_convert_from_bool(const uint8_t *src, void *dst, size_t n);
+void clv_convert_from_i8(const uint8_t *src, void *dst, size_t n);
+void clv_convert_from_i16(const uint8_t *src, void *dst, size_t n);
+void clv_convert_from_u16(const uint8_t *src, void *dst, size_t n);
+void clv_convert_from_u32(const uint8_t *src, void *dst, size_t n);
+void clv_convert_from_f16(const uint8_t *src, void *dst, size_t n);
 
 /* A parsed header, which describes the data after it. */
 typedef struct clv_array_header {

@@ -9,20 +9,21 @@
 #include "master/data/record_lines_int.h"
 #include "master/data/reader_int.h"
 
-enum { PIECE = 65536 };
+enum { PIECE_BYTES = 65536 };
 
 /* State of the CSV parser before a byte; the same rules as in clv_csv_read_field. */
 typedef enum csv_state { FIELD_BEGINS, IN_PLAIN, IN_QUOTES, AFTER_QUOTE } csv_state;
 
 struct clv_record_lines {
   clv_source *source;
-  char separator;          /* between the fields of CSV; 0: lines of JSON */
-  size_t max_bytes, taken; /* max_bytes: most bytes to read, > 0; taken: bytes read so far */
-  size_t lines;            /* lines read so far */
+  char separator;    /* between the fields of CSV; 0: lines of JSON */
+  size_t max_bytes;  /* most bytes to read, > 0 */
+  size_t bytes_read; /* bytes of records returned so far */
+  size_t n_lines;    /* lines read so far */
   csv_state state;
   size_t at, got; /* at: bytes of `piece` that were returned already; got: bytes that are filled */
   clv_bytes record;
-  char piece[PIECE];
+  char piece[PIECE_BYTES];
 };
 
 void clv_record_lines_freep(clv_record_lines **l) {
@@ -33,11 +34,11 @@ void clv_record_lines_freep(clv_record_lines **l) {
   *l = NULL;
 }
 
-static csv_state next_state(csv_state now, char c, char separator) {
-  if (now == IN_QUOTES) return c == '"' ? AFTER_QUOTE : IN_QUOTES;
+static csv_state next_state(csv_state state, char c, char separator) {
+  if (state == IN_QUOTES) return c == '"' ? AFTER_QUOTE : IN_QUOTES;
   if (c == separator) return FIELD_BEGINS;
-  if (now == FIELD_BEGINS && c == '"') return IN_QUOTES;
-  return now == AFTER_QUOTE && c == '"' ? IN_QUOTES : IN_PLAIN;
+  if (state == FIELD_BEGINS && c == '"') return IN_QUOTES;
+  return state == AFTER_QUOTE && c == '"' ? IN_QUOTES : IN_PLAIN;
 }
 
 /* ---- encodings ------------------------------------------------------------------------------- */
@@ -59,14 +60,14 @@ static clv_code check_encoding(const clv_record_lines *l, clv_err *err) {
  * may contain \r. Between JSON tokens \r is a space, so it ends a line only if another record
  * follows. */
 static bool ends_in_cr(const clv_record_lines *l) {
-  csv_state place = FIELD_BEGINS;
+  csv_state state = FIELD_BEGINS;
   for (size_t i = 0; i + 1 < l->got; i++) {
     char c = l->piece[i], next = l->piece[i + 1];
-    bool inside = l->separator && place == IN_QUOTES;
-    if (c == '\n' && !inside) return false;
-    if (c == '\r' && !inside && (l->separator ? next != '\n' && next != '\r' : next == '{'))
+    bool is_in_quotes = l->separator && state == IN_QUOTES;
+    if (c == '\n' && !is_in_quotes) return false;
+    if (c == '\r' && !is_in_quotes && (l->separator ? next != '\n' && next != '\r' : next == '{'))
       return true;
-    place = next_state(place, c, l->separator);
+    state = next_state(state, c, l->separator);
   }
   return false;
 }
@@ -83,7 +84,7 @@ static clv_code check_line_ends(const clv_record_lines *l, clv_err *err) {
 
 static clv_code fill_piece(clv_record_lines *l, clv_err *err) {
   l->at = 0;
-  return clv_source_read(l->source, l->piece, PIECE, &l->got, err);
+  return clv_source_read(l->source, l->piece, PIECE_BYTES, &l->got, err);
 }
 
 static clv_code fail_too_large(const clv_record_lines *l, clv_err *err) {
@@ -127,7 +128,7 @@ static size_t csv_bytes(clv_record_lines *l, bool *ret_end) {
   while (i < l->got && !*ret_end) {
     char c = l->piece[i++];
     *ret_end = c == '\n' && l->state != IN_QUOTES;
-    l->lines += c == '\n';
+    l->n_lines += c == '\n';
     l->state = *ret_end ? FIELD_BEGINS : next_state(l->state, c, l->separator);
   }
   return i - l->at;
@@ -136,7 +137,7 @@ static size_t csv_bytes(clv_record_lines *l, bool *ret_end) {
 static size_t line_bytes(clv_record_lines *l, bool *ret_end) {
   const char *from = l->piece + l->at, *stop = memchr(from, '\n', l->got - l->at);
   *ret_end = stop != NULL;
-  l->lines += stop != NULL;
+  l->n_lines += stop != NULL;
   return stop ? (size_t)(stop - from) + 1 : l->got - l->at;
 }
 
@@ -157,7 +158,7 @@ static size_t count_empty_bytes(clv_record_lines *l) {
   for (size_t i = end; i < l->got; i++) {
     if (l->piece[i] == '\n') {
       end = i + 1;
-      l->lines++;
+      l->n_lines++;
     } else if (!is_blank_byte(l, i)) {
       break;
     }
@@ -165,14 +166,15 @@ static size_t count_empty_bytes(clv_record_lines *l) {
   return end - l->at;
 }
 
-/* Skips all empty lines at once. Taking each for a record would be thirty times as slow. */
+/* Skips all empty lines at once, because to return each as a record would be thirty times as
+ * slow. */
 static clv_code skip_empty(clv_record_lines *l, clv_err *err) {
   do {
     if (l->at == l->got) CLV_TRY(fill_piece(l, err));
     size_t n = count_empty_bytes(l);
-    if (n > l->max_bytes - l->taken) return fail_too_large(l, err);
+    if (n > l->max_bytes - l->bytes_read) return fail_too_large(l, err);
     l->at += n;
-    l->taken += n;
+    l->bytes_read += n;
   } while (l->got && l->at == l->got);
   return CLV_OK;
 }
@@ -186,10 +188,10 @@ static clv_code append_bytes(clv_record_lines *l, size_t n, size_t line, clv_err
         err, CLV_EXHAUSTED, "%.200s:%zu: this record has more than %d bytes, the limit of one%s",
         label, line, CLV_TEXT_RECORD_MAX,
         l->state == IN_QUOTES ? " (do its quotes have no end?)" : ": split it into several");
-  if (n > l->max_bytes - l->taken) return fail_too_large(l, err);
+  if (n > l->max_bytes - l->bytes_read) return fail_too_large(l, err);
   clv_bytes_add(&l->record, l->piece + l->at, n);
   l->at += n;
-  l->taken += n;
+  l->bytes_read += n;
   return l->record.failed ? clv_fail(err, CLV_EXHAUSTED, "%.200s: no memory for a record", label)
                           : CLV_OK;
 }
@@ -198,7 +200,7 @@ clv_code clv_record_lines_next(clv_record_lines *l, clv_text_record *ret, bool *
                                clv_err *err) {
   bool end = false;
   CLV_TRY(skip_empty(l, err));
-  size_t line = l->lines;
+  size_t line = l->n_lines;
   l->record.len = 0;
   clv_bytes_add(&l->record, "", 0);
   l->state = FIELD_BEGINS;

@@ -12,11 +12,11 @@
 
 #include "master/data/image_int.h"
 
-enum { PRECISION = 32 - 8 - 2, HALF = 1 << (PRECISION - 1) };
+enum { PRECISION = 32 - 8 - 2, ROUNDING_HALF = 1 << (PRECISION - 1) };
 
-/* Weights of one axis. Output i is the sum of inputs first[i] to first[i] + count[i] - 1, with the
- * weights from k[i * taps] on, or for samples of 16 bits from weights_of_u16[i * taps] on. The
- * other array is NULL. */
+/* Weights of one axis, with n outputs, each of at most `taps` inputs. Output i is the sum of inputs
+ * first[i] to first[i] + count[i] - 1, with the weights from k[i * taps] on, or for samples of 16
+ * bits from weights_of_u16[i * taps] on. The other array is NULL. */
 typedef struct axis {
   size_t n, taps;
   uint32_t *first, *count;
@@ -70,16 +70,16 @@ static void fill_axis(axis *a, uint32_t in, uint32_t out, uint32_t from) {
     compute_output_weights(a, i, in, scale, ((double)(from + i) + 0.5) * scale);
 }
 
-static size_t axis_bytes(size_t n, size_t taps, bool wide) {
-  return n * (2 * sizeof(uint32_t) + taps * (wide ? sizeof(double) : sizeof(int32_t)));
+static size_t axis_bytes(size_t n, size_t taps, bool has_16_bits) {
+  return n * (2 * sizeof(uint32_t) + taps * (has_16_bits ? sizeof(double) : sizeof(int32_t)));
 }
 
 /* Divides the memory at `at` among the arrays of an axis; weights come first, because they need the
  * largest alignment. Returns the end of the arrays. */
-static uint8_t *assign_axis_memory(axis *a, uint8_t *at, bool wide) {
+static uint8_t *assign_axis_memory(axis *a, uint8_t *at, bool has_16_bits) {
   uint8_t *weights = at;
-  at += a->n * a->taps * (wide ? sizeof(double) : sizeof(int32_t));
-  if (wide)
+  at += a->n * a->taps * (has_16_bits ? sizeof(double) : sizeof(int32_t));
+  if (has_16_bits)
     a->weights_of_u16 = (double *)(void *)weights;
   else
     a->k = (int32_t *)(void *)weights;
@@ -97,7 +97,7 @@ static void resample_row_grey(const axis *a, const uint8_t *src, uint8_t *dst) {
   for (size_t i = 0; i < a->n; i++) {
     const int32_t *k = a->k + i * a->taps;
     const uint8_t *s = src + a->first[i];
-    int32_t sum = HALF;
+    int32_t sum = ROUNDING_HALF;
     for (uint32_t t = 0; t < a->count[i]; t++) sum += s[t] * k[t];
     dst[i] = clip_to_u8(sum);
   }
@@ -107,7 +107,7 @@ static void resample_row_rgb(const axis *a, const uint8_t *src, uint8_t *dst) {
   for (size_t i = 0; i < a->n; i++) {
     const int32_t *k = a->k + i * a->taps;
     const uint8_t *s = src + 3 * (size_t)a->first[i];
-    int32_t red = HALF, green = HALF, blue = HALF;
+    int32_t red = ROUNDING_HALF, green = ROUNDING_HALF, blue = ROUNDING_HALF;
     for (uint32_t t = 0; t < a->count[i]; t++, s += 3) {
       red += s[0] * k[t];
       green += s[1] * k[t];
@@ -123,7 +123,7 @@ static void resample_row_rgb(const axis *a, const uint8_t *src, uint8_t *dst) {
  * can vectorise the sums. */
 static void sum_rows_u8(const uint8_t *rows, const int32_t *k, size_t count, size_t n, int32_t *sum,
                         uint8_t *dst) {
-  for (size_t i = 0; i < n; i++) sum[i] = HALF;
+  for (size_t i = 0; i < n; i++) sum[i] = ROUNDING_HALF;
   for (size_t t = 0; t < count; t++, rows += n)
     for (size_t i = 0; i < n; i++) sum[i] += rows[i] * k[t];
   for (size_t i = 0; i < n; i++) dst[i] = clip_to_u8(sum[i]);
@@ -167,26 +167,26 @@ static void copy_rows(const clv_pixels *src, clv_box box, clv_box window, uint8_
            window.width * clv_pixel_bytes(src));
 }
 
-/* Resamples one row of `src` with the weights of `across`. */
-static void resample_row(const axis *across, const clv_pixels *src, const uint8_t *from,
+/* Resamples one row of `src` with the weights of `horizontal`. */
+static void resample_row(const axis *horizontal, const clv_pixels *src, const uint8_t *from,
                          uint8_t *to) {
   if (src->has_16_bits)
-    resample_row_u16(across, (const uint16_t *)(const void *)from, src->channels,
+    resample_row_u16(horizontal, (const uint16_t *)(const void *)from, src->channels,
                      (uint16_t *)(void *)to);
   else
-    (src->channels == 1 ? resample_row_grey : resample_row_rgb)(across, from, to);
+    (src->channels == 1 ? resample_row_grey : resample_row_rgb)(horizontal, from, to);
 }
 
-/* Computes output row y from `rows` of n samples each, with the weights of `down`. sum: scratch,
- * [n] i32 or double. */
-static void resample_rows_down(const axis *down, size_t y, const uint8_t *rows, size_t n, void *sum,
-                               uint8_t *to) {
-  size_t weights = y * down->taps;
-  if (down->weights_of_u16)
-    sum_rows_u16((const uint16_t *)(const void *)rows, down->weights_of_u16 + weights,
-                 down->count[y], n, sum, (uint16_t *)(void *)to);
+/* Computes output row y from `rows` of n samples each, with the weights of `vertical`. sum:
+ * scratch, [n] i32 or double. */
+static void resample_rows_down(const axis *vertical, size_t y, const uint8_t *rows, size_t n,
+                               void *sum, uint8_t *to) {
+  size_t weights = y * vertical->taps;
+  if (vertical->weights_of_u16)
+    sum_rows_u16((const uint16_t *)(const void *)rows, vertical->weights_of_u16 + weights,
+                 vertical->count[y], n, sum, (uint16_t *)(void *)to);
   else
-    sum_rows_u8(rows, down->k + weights, down->count[y], n, sum, to);
+    sum_rows_u8(rows, vertical->k + weights, vertical->count[y], n, sum, to);
 }
 
 clv_code clv_resample_pixels(clv_resampler *r, const clv_pixels *src, clv_box box, uint32_t width,
@@ -196,23 +196,28 @@ clv_code clv_resample_pixels(clv_resampler *r, const clv_pixels *src, clv_box bo
     copy_rows(src, box, window, dst, stride);
     return CLV_OK;
   }
-  bool wide = src->has_16_bits;
-  axis across = {.n = window.width, .taps = count_taps(box.width, width)};
-  axis down = {.n = window.height, .taps = count_taps(box.height, height)};
-  CLV_TRY(clv_reserve_bytes(
-      &r->memory[0], &r->cap[0],
-      axis_bytes(across.n, across.taps, wide) + axis_bytes(down.n, down.taps, wide), err));
-  assign_axis_memory(&down, assign_axis_memory(&across, r->memory[0], wide), wide);
-  fill_axis(&across, box.width, width, window.x);
-  fill_axis(&down, box.height, height, window.y);
-  size_t samples = (size_t)window.width * src->channels, row = samples << wide, last = down.n - 1;
-  uint32_t top = down.first[0], end = down.first[last] + down.count[last];
-  CLV_TRY(clv_reserve_bytes(&r->memory[1], &r->cap[1], row * (end - top), err));
-  CLV_TRY(clv_reserve_bytes(&r->memory[2], &r->cap[2], samples * sizeof(double), err));
-  for (uint32_t y = top; y < end; y++)
-    resample_row(&across, src, pixel_at(src, box.x, box.y + y), r->memory[1] + row * (y - top));
-  for (size_t y = 0; y < down.n; y++)
-    resample_rows_down(&down, y, r->memory[1] + row * (down.first[y] - top), samples, r->memory[2],
-                       dst + y * stride);
+  bool has_16_bits = src->has_16_bits;
+  axis horizontal = {.n = window.width, .taps = count_taps(box.width, width)};
+  axis vertical = {.n = window.height, .taps = count_taps(box.height, height)};
+  CLV_TRY(clv_reserve_bytes(&r->memory[0], &r->cap[0],
+                            axis_bytes(horizontal.n, horizontal.taps, has_16_bits) +
+                                axis_bytes(vertical.n, vertical.taps, has_16_bits),
+                            err));
+  assign_axis_memory(&vertical, assign_axis_memory(&horizontal, r->memory[0], has_16_bits),
+                     has_16_bits);
+  fill_axis(&horizontal, box.width, width, window.x);
+  fill_axis(&vertical, box.height, height, window.y);
+  size_t n_samples = (size_t)window.width * src->channels, row_bytes = n_samples << has_16_bits,
+         last_output = vertical.n - 1;
+  uint32_t first_row = vertical.first[0],
+           end_row = vertical.first[last_output] + vertical.count[last_output];
+  CLV_TRY(clv_reserve_bytes(&r->memory[1], &r->cap[1], row_bytes * (end_row - first_row), err));
+  CLV_TRY(clv_reserve_bytes(&r->memory[2], &r->cap[2], n_samples * sizeof(double), err));
+  for (uint32_t y = first_row; y < end_row; y++)
+    resample_row(&horizontal, src, pixel_at(src, box.x, box.y + y),
+                 r->memory[1] + row_bytes * (y - first_row));
+  for (size_t y = 0; y < vertical.n; y++)
+    resample_rows_down(&vertical, y, r->memory[1] + row_bytes * (vertical.first[y] - first_row),
+                       n_samples, r->memory[2], dst + y * stride);
   return CLV_OK;
 }

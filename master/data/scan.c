@@ -14,7 +14,7 @@
 
 enum {
   STRIDE_BYTES = 4 << 20, /* bytes between two calls of `progress` */
-  IMAGES = 64,            /* images decoded together */
+  IMAGES_PER_BATCH = 64,  /* images decoded together */
 };
 
 void clv_scan_done(clv_scan *s) {
@@ -59,13 +59,14 @@ static double float_at(const clv_tensor *t, size_t i) {
  * multiply to a size_t, so the indexes have at most 28 digits, and the text has less than 60
  * characters. */
 static void format_indexes(const clv_tensor *t, size_t at, char *text, size_t len) {
-  size_t used = (size_t)snprintf(text, len, " (at ["), rest = t->n;
+  size_t text_len = (size_t)snprintf(text, len, " (at ["), n_elements = t->n;
   for (int i = 0; i < t->shape.rank; i++) {
-    rest /= (size_t)t->shape.dim[i];
-    used += (size_t)snprintf(text + used, len - used, "%s%zu", i ? ", " : "", at / rest);
-    at %= rest;
+    n_elements /= (size_t)t->shape.dim[i];
+    text_len +=
+        (size_t)snprintf(text + text_len, len - text_len, "%s%zu", i ? ", " : "", at / n_elements);
+    at %= n_elements;
   }
-  snprintf(text + used, len - used, "])");
+  snprintf(text + text_len, len - text_len, "])");
 }
 
 static const char *path_of(const clv_dataset *ds, const clv_tensor *t) {
@@ -89,13 +90,13 @@ static void describe_value(const clv_dataset *ds, const clv_tensor *t, size_t at
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-typedef struct scanning {
+typedef struct scan_state {
   const clv_dataset *ds;
   const clv_scan_options *o;
   clv_scan *found;
   size_t n, cap;           /* n: number of records to check; cap: capacity of the list */
   size_t unreported_bytes; /* bytes since the last call of `progress` */
-} scanning;
+} scan_state;
 
 static bool has_floats(const clv_tensor *t) {
   return t && (t->dtype == CLV_F32 || t->dtype == CLV_F64);
@@ -109,18 +110,18 @@ static const clv_tensor *tensor_at(const clv_dataset *ds, size_t i) {
   return ds->named_inputs ? ds->named_inputs[i].data : ds->inputs;
 }
 
-static void report_progress(scanning *s, size_t bytes) {
+static void report_progress(scan_state *s, size_t bytes) {
   s->unreported_bytes += bytes;
   if (s->found->n_checked < s->n && s->unreported_bytes < STRIDE_BYTES) return;
   s->unreported_bytes = 0;
   if (s->o->progress) s->o->progress(s->o->user, s->found->n_checked, s->n);
 }
 
-static uint32_t record_of(const scanning *s, size_t i) {
+static uint32_t record_of(const scan_state *s, size_t i) {
   return (uint32_t)(i * clv_dataset_count(s->ds) / s->n);
 }
 
-static clv_code add_record(scanning *s, clv_subset *list, uint32_t record, clv_err *err) {
+static clv_code add_record(scan_state *s, clv_subset *list, uint32_t record, clv_err *err) {
   if (list->n == s->cap) {
     size_t cap = s->cap ? 2 * s->cap : 64;
     uint32_t *more = realloc(list->index, cap * sizeof *more);
@@ -132,7 +133,7 @@ static clv_code add_record(scanning *s, clv_subset *list, uint32_t record, clv_e
   return CLV_OK;
 }
 
-static void describe_first(scanning *s, const clv_tensor *t, uint32_t record) {
+static void describe_first(scan_state *s, const clv_tensor *t, uint32_t record) {
   size_t row = values_per_record(t), size = clv_dtype_size(t->dtype);
   for (size_t i = record * row; i < (record + 1) * row; i++)
     if (!is_finite(t, (const char *)t->data + i * size, 1)) {
@@ -141,7 +142,7 @@ static void describe_first(scanning *s, const clv_tensor *t, uint32_t record) {
     }
 }
 
-static clv_code scan_record(scanning *s, uint32_t record, clv_err *err) {
+static clv_code scan_record(scan_state *s, uint32_t record, clv_err *err) {
   for (size_t i = 0; i < count_tensors(s->ds); i++) {
     const clv_tensor *t = tensor_at(s->ds, i);
     if (!has_floats(t)) continue;
@@ -153,7 +154,7 @@ static clv_code scan_record(scanning *s, uint32_t record, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code scan_values(scanning *s, clv_err *err) {
+static clv_code scan_values(scan_state *s, clv_err *err) {
   bool any = false;
   for (size_t i = 0; i < count_tensors(s->ds); i++) any = any || has_floats(tensor_at(s->ds, i));
   for (size_t i = 0; any && i < s->n; i++) {
@@ -168,7 +169,7 @@ static clv_code scan_values(scanning *s, clv_err *err) {
 /* ---- images ---------------------------------------------------------------------------------- */
 
 /* Decodes images one by one, to find which ones cannot be read. */
-static clv_code scan_one_by_one(scanning *s, const uint32_t *index, size_t n, clv_tensor *x,
+static clv_code scan_one_by_one(scan_state *s, const uint32_t *index, size_t n, clv_tensor *x,
                                 clv_err *err) {
   clv_err reason;
   for (size_t i = 0; i < n; i++) {
@@ -181,23 +182,23 @@ static clv_code scan_one_by_one(scanning *s, const uint32_t *index, size_t n, cl
   return CLV_OK;
 }
 
-static clv_code scan_batch(scanning *s, const uint32_t *index, size_t n, clv_tensor *x,
+static clv_code scan_batch(scan_state *s, const uint32_t *index, size_t n, clv_tensor *x,
                            clv_err *err) {
   clv_code code = clv_batch_fill_inputs(s->ds, s->o->draw, index, n, &x, NULL, err);
   if (code != CLV_DATA_LOSS || !clv_images_can_skip_broken(s->ds->images)) return code;
   return scan_one_by_one(s, index, n, x, err);
 }
 
-static clv_code scan_images(scanning *s, clv_err *err) {
+static clv_code scan_images(scan_state *s, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
-  uint32_t index[IMAGES];
-  clv_shape shape = clv_dataset_x_shape(s->ds, CLV_MIN(s->n, (size_t)IMAGES));
+  uint32_t index[IMAGES_PER_BATCH];
+  clv_shape shape = clv_dataset_x_shape(s->ds, CLV_MIN(s->n, (size_t)IMAGES_PER_BATCH));
   CLV_TRY(clv_tensor_new(CLV_F32, &shape, &x, err));
-  for (size_t done = 0; done < s->n; report_progress(s, STRIDE_BYTES)) {
-    size_t n = CLV_MIN(s->n - done, (size_t)IMAGES);
-    for (size_t i = 0; i < n; i++) index[i] = record_of(s, done + i);
+  for (size_t n_done = 0; n_done < s->n; report_progress(s, STRIDE_BYTES)) {
+    size_t n = CLV_MIN(s->n - n_done, (size_t)IMAGES_PER_BATCH);
+    for (size_t i = 0; i < n; i++) index[i] = record_of(s, n_done + i);
     CLV_TRY(scan_batch(s, index, n, x, err));
-    s->found->n_checked = done += n;
+    s->found->n_checked = n_done += n;
   }
   return CLV_OK;
 }
@@ -206,7 +207,7 @@ clv_code clv_dataset_scan(const clv_dataset *ds, const clv_scan_options *options
                           clv_err *err) {
   CLV_AUTO(clv_scan_done) clv_scan found = {0};
   size_t all = clv_dataset_count(ds);
-  scanning s = {.ds = ds, .o = options, .found = &found};
+  scan_state s = {.ds = ds, .o = options, .found = &found};
   s.n = options->max_records ? CLV_MIN(options->max_records, all) : all;
   if (!ds->images)
     CLV_TRY(scan_values(&s, err));

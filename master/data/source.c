@@ -44,8 +44,8 @@ struct clv_source {
   size_t memory_left;
   uint64_t stored_bytes;  /* bytes of the file or memory, still compressed */
   uint64_t decoded_bytes; /* decoded bytes that were read so far */
-  size_t mapped_from; /* bytes of an array that is mapped rather than read; 0: as large as memory
-                       * and max_bytes say */
+  size_t mapped_from; /* bytes of the smallest array that is mapped instead of read; 0: depends on
+                       * memory and max_bytes (find_mapped_size) */
   bool gzip, inflating, finished;
   z_stream z;
   uint8_t chunk[STORED_CHUNK];
@@ -184,11 +184,11 @@ clv_code clv_source_read(clv_source *s, void *dst, size_t n, size_t *ret_got, cl
     CLV_TRY(read_stored_bytes(s, dst, n, &got, err));
   } else {
     while (got < n && !s->finished) {
-      uInt room = (uInt)CLV_MIN(n - got, (size_t)1 << 30);
+      uInt n_free = (uInt)CLV_MIN(n - got, (size_t)1 << 30);
       s->z.next_out = (uint8_t *)dst + got;
-      s->z.avail_out = room;
+      s->z.avail_out = n_free;
       CLV_TRY(inflate_step(s, err));
-      got += room - s->z.avail_out;
+      got += n_free - s->z.avail_out;
     }
   }
   s->decoded_bytes += got;
@@ -218,11 +218,11 @@ void clv_convert_copy_1_byte(const uint8_t *src, void *dst, size_t n) { memcpy(d
 void clv_convert_copy_4_bytes(const uint8_t *src, void *dst, size_t n) { memcpy(dst, src, n * 4); }
 void clv_convert_copy_8_bytes(const uint8_t *src, void *dst, size_t n) { memcpy(dst, src, n * 8); }
 
-void clv_convert_bool(const uint8_t *src, void *dst, size_t n) {
+void clv_convert_from_bool(const uint8_t *src, void *dst, size_t n) {
   for (size_t i = 0; i < n; i++) ((uint8_t *)dst)[i] = src[i] != 0;
 }
 
-void clv_convert_i8(const uint8_t *src, void *dst, size_t n) {
+void clv_convert_from_i8(const uint8_t *src, void *dst, size_t n) {
   for (size_t i = 0; i < n; i++) ((int32_t *)dst)[i] = (int8_t)src[i];
 }
 
@@ -236,9 +236,9 @@ void clv_convert_i8(const uint8_t *src, void *dst, size_t n) {
     }                                           \
   } while (0)
 
-void clv_convert_i16(const uint8_t *src, void *dst, size_t n) { WIDEN(int16_t, int32_t); }
-void clv_convert_u16(const uint8_t *src, void *dst, size_t n) { WIDEN(uint16_t, int32_t); }
-void clv_convert_u32(const uint8_t *src, void *dst, size_t n) { WIDEN(uint32_t, int64_t); }
+void clv_convert_from_i16(const uint8_t *src, void *dst, size_t n) { WIDEN(int16_t, int32_t); }
+void clv_convert_from_u16(const uint8_t *src, void *dst, size_t n) { WIDEN(uint16_t, int32_t); }
+void clv_convert_from_u32(const uint8_t *src, void *dst, size_t n) { WIDEN(uint32_t, int64_t); }
 
 /* IEEE 754 half precision: 1 bit of sign, 5 of exponent, 10 of fraction. */
 static float half_value(uint16_t h) {
@@ -251,7 +251,7 @@ static float half_value(uint16_t h) {
   return h >> 15 ? -value : value;
 }
 
-void clv_convert_f16(const uint8_t *src, void *dst, size_t n) {
+void clv_convert_from_f16(const uint8_t *src, void *dst, size_t n) {
   for (size_t i = 0; i < n; i++)
     ((float *)dst)[i] = half_value((uint16_t)(src[2 * i] | src[2 * i + 1] << 8));
 }
@@ -293,8 +293,8 @@ static clv_code check_declared_size(const clv_source *s, const char *shape, cons
 typedef struct placing {
   int rank;
   int64_t dim[CLV_MAX_RANK], at[CLV_MAX_RANK]; /* dim: extents; at: indexes of the next element */
-  size_t step[CLV_MAX_RANK], place;            /* step of each index, and offset of the next
-                                                * element, in elements */
+  size_t step[CLV_MAX_RANK];                   /* elements by which a step of each index moves */
+  size_t offset;                               /* elements before the next element */
 } placing;
 
 static placing first_placing(const clv_shape *shape) {
@@ -308,37 +308,39 @@ static placing first_placing(const clv_shape *shape) {
 }
 
 /* Moves to the next element of the file. The first index changes fastest. */
-static void move_to_next_place(placing *p) {
+static void move_to_next_element(placing *p) {
   for (int i = 0; i < p->rank; i++) {
-    p->place += p->step[i];
+    p->offset += p->step[i];
     if (++p->at[i] < p->dim[i]) return;
-    p->place -= (size_t)p->dim[i] * p->step[i];
+    p->offset -= (size_t)p->dim[i] * p->step[i];
     p->at[i] = 0;
   }
 }
 
-static void scatter_elements(placing *p, const uint8_t *from, size_t n, size_t unit, uint8_t *to) {
-  for (size_t i = 0; i < n; i++, from += unit, move_to_next_place(p))
-    memcpy(to + p->place * unit, from, unit);
+static void scatter_elements(placing *p, const uint8_t *from, size_t n, size_t element_bytes,
+                             uint8_t *to) {
+  for (size_t i = 0; i < n; i++, from += element_bytes, move_to_next_element(p))
+    memcpy(to + p->offset * element_bytes, from, element_bytes);
 }
 
 static clv_code read_elements(clv_source *s, const clv_array_header *h, clv_tensor *t,
                               clv_err *err) {
-  uint8_t buf[32768], made[sizeof buf];
+  uint8_t buf[32768], converted[sizeof buf];
   const clv_element_type *e = h->element;
-  size_t unit = clv_dtype_size(t->dtype), step = sizeof buf / CLV_MAX(unit, (size_t)e->bytes);
+  size_t element_bytes = clv_dtype_size(t->dtype),
+         max_elements = sizeof buf / CLV_MAX(element_bytes, (size_t)e->bytes);
   placing p = first_placing(&h->shape);
-  for (size_t done = 0; done < t->n;) {
-    size_t n = CLV_MIN(step, t->n - done), got;
+  for (size_t n_done = 0; n_done < t->n;) {
+    size_t n = CLV_MIN(max_elements, t->n - n_done), got;
     CLV_TRY(clv_source_read(s, buf, n * e->bytes, &got, err));
     if (got < n * e->bytes)
       return clv_fail(err, CLV_DATA_LOSS,
                       "%s: truncated: %zu bytes of data declared, %zu found after decompression",
-                      s->label, t->n * e->bytes, done * e->bytes + got);
+                      s->label, t->n * e->bytes, n_done * e->bytes + got);
     if (h->is_big_endian) swap_byte_order(buf, n, e->bytes);
-    e->convert(buf, h->is_fortran ? made : (uint8_t *)t->data + done * unit, n);
-    if (h->is_fortran) scatter_elements(&p, made, n, unit, t->data);
-    done += n;
+    e->convert(buf, h->is_fortran ? converted : (uint8_t *)t->data + n_done * element_bytes, n);
+    if (h->is_fortran) scatter_elements(&p, converted, n, element_bytes, t->data);
+    n_done += n;
   }
   return CLV_OK;
 }
@@ -384,10 +386,10 @@ void clv_source_map_from(clv_source *s, size_t bytes) { s->mapped_from = bytes; 
 /* Returns the bytes of an array that is too large to be read: more than the limit, or than half of
  * this host's memory. */
 static size_t find_mapped_size(const clv_source *s, size_t max_bytes) {
-  long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+  long n_pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
   if (s->mapped_from) return s->mapped_from;
-  if (pages <= 0 || page <= 0) return max_bytes;
-  return CLV_MIN(max_bytes, (size_t)pages / 2 * (size_t)page);
+  if (n_pages <= 0 || page_bytes <= 0) return max_bytes;
+  return CLV_MIN(max_bytes, (size_t)n_pages / 2 * (size_t)page_bytes);
 }
 
 /* Returns true if the elements are in the file as the tensor has them. */
@@ -400,7 +402,8 @@ static bool has_same_bytes(const clv_source *s, const clv_array_header *h) {
 }
 
 /* Makes a tensor over the file. The kernel reads pages when a batch needs them and drops them when
- * memory is short. What the process writes, to keep some records alone, stays in memory. */
+ * memory is short. If the process moves records in the tensor, the changed pages stay in memory,
+ * and the file does not change. */
 static clv_code map_tensor(const clv_source *s, const clv_array_header *h, size_t total,
                            clv_tensor **ret, clv_err *err) {
   mapping *m;

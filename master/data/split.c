@@ -3,10 +3,9 @@
  * Splits records into training and validation, and chooses the records that a limit keeps. A split
  * depends only on the seed and the labels, so a resumed run has the same one.
  *
- * A stratified draw gives each class its share of the places: one place to each class that can
- * spare a record, as far as the places go, and the rest in proportion to the sizes of the classes,
- * by largest remainder. Ties go by a permutation of the seed. Within a class the permutation
- * decides.
+ * A stratified draw of n records takes one record of each class that can spare one, at most n, and
+ * the rest of the n in proportion to the sizes of the classes, by largest remainder. A permutation
+ * from the seed decides ties, and chooses the records within a class.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -46,11 +45,11 @@ static int compare_numbers(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-void clv_subset_remove(clv_subset *s, const clv_subset *gone) {
+void clv_subset_remove(clv_subset *s, const clv_subset *removed) {
   size_t n = 0;
-  if (!gone->n) return;
+  if (!removed->n) return;
   for (size_t i = 0; i < s->n; i++)
-    if (!bsearch(&s->index[i], gone->index, gone->n, sizeof *gone->index, compare_numbers))
+    if (!bsearch(&s->index[i], removed->index, removed->n, sizeof *removed->index, compare_numbers))
       s->index[n++] = s->index[i];
   s->n = n;
 }
@@ -160,80 +159,82 @@ static stratum *stratum_of(const strata *s, int64_t key) {
 }
 
 /* Draws one record of each class that may give one, the largest classes first. Returns how many
- * of `places` are left. */
-static size_t draw_one_of_each_class(strata *s, size_t places) {
+ * of the n_to_draw records are not drawn yet. */
+static size_t draw_one_of_each_class(strata *s, size_t n_to_draw) {
   sort_strata(s, compare_n_records);
-  for (size_t i = 0; i < s->n && places; i++) {
+  for (size_t i = 0; i < s->n && n_to_draw; i++) {
     if (!s->list[i].max_drawn) continue;
     s->list[i].n_drawn = 1;
-    places--;
+    n_to_draw--;
   }
-  return places;
+  return n_to_draw;
 }
 
-/* Gives each class its share of `all` places, of which `left` are not given yet. Returns how many
- * are left afterwards. */
-static size_t assign_shares(strata *s, size_t all, size_t left, size_t records) {
+/* Assigns to each class its share of n_to_draw draws, of which n_left are not assigned yet. Returns
+ * how many are not assigned afterwards. */
+static size_t assign_shares(strata *s, size_t n_to_draw, size_t n_left, size_t n_records) {
   double sum = 0;
   for (size_t i = 0; i < s->n; i++) {
     stratum *k = &s->list[i];
     k->unassigned_share =
-        fmax(0, (double)all * (double)k->n_records / (double)records - (double)k->n_drawn);
+        fmax(0, (double)n_to_draw * (double)k->n_records / (double)n_records - (double)k->n_drawn);
     sum += k->unassigned_share;
   }
-  size_t given = 0;
+  size_t n_given = 0;
   for (size_t i = 0; i < s->n && sum > 0; i++) {
     stratum *k = &s->list[i];
-    double share = k->unassigned_share * (double)left / sum;
-    size_t whole = CLV_MIN((size_t)share, CLV_MIN(k->max_drawn - k->n_drawn, left - given));
-    k->n_drawn += whole;
-    k->unassigned_share = share - (double)whole;
-    given += whole;
+    double share = k->unassigned_share * (double)n_left / sum;
+    size_t n_whole = CLV_MIN((size_t)share, CLV_MIN(k->max_drawn - k->n_drawn, n_left - n_given));
+    k->n_drawn += n_whole;
+    k->unassigned_share = share - (double)n_whole;
+    n_given += n_whole;
   }
-  return left - given;
+  return n_left - n_given;
 }
 
-/* Assigns the `left` draws that rounding and small classes have left: one more to each class in
+/* Assigns the n_left draws that rounding and small classes have left over: one to each class in
  * turn, the class with the largest unassigned share first. */
-static void assign_rest(strata *s, size_t left) {
+static void assign_rest(strata *s, size_t n_left) {
   sort_strata(s, compare_unassigned_share);
-  for (bool any = true; any && left;) {
-    any = false;
-    for (size_t i = 0; i < s->n && left; i++) {
+  for (bool has_assigned = true; has_assigned && n_left;) {
+    has_assigned = false;
+    for (size_t i = 0; i < s->n && n_left; i++) {
       if (s->list[i].n_drawn == s->list[i].max_drawn) continue;
       s->list[i].n_drawn++;
-      left--;
-      any = true;
+      n_left--;
+      has_assigned = true;
     }
   }
 }
 
-/* Decides how many records of each class are drawn, `places` in all. spare: records of each class
- * to leave undrawn, as long as enough others can be drawn. */
-static void apportion_draws(strata *s, size_t places, size_t records, size_t spare) {
-  size_t most = 0;
+/* Decides how many records of each class are drawn, n_to_draw in all. min_undrawn: records of each
+ * class to leave undrawn, as long as enough others can be drawn. */
+static void apportion_draws(strata *s, size_t n_to_draw, size_t n_records, size_t min_undrawn) {
+  size_t max_drawn_sum = 0;
   for (size_t i = 0; i < s->n; i++)
-    most += s->list[i].max_drawn = s->list[i].n_records - CLV_MIN(spare, s->list[i].n_records);
-  for (size_t i = 0; i < s->n && most < places; i++) s->list[i].max_drawn = s->list[i].n_records;
-  size_t left = draw_one_of_each_class(s, places);
-  left = assign_shares(s, places, left, records);
-  assign_rest(s, left);
+    max_drawn_sum += s->list[i].max_drawn =
+        s->list[i].n_records - CLV_MIN(min_undrawn, s->list[i].n_records);
+  for (size_t i = 0; i < s->n && max_drawn_sum < n_to_draw; i++)
+    s->list[i].max_drawn = s->list[i].n_records;
+  size_t n_left = draw_one_of_each_class(s, n_to_draw);
+  n_left = assign_shares(s, n_to_draw, n_left, n_records);
+  assign_rest(s, n_left);
   sort_strata(s, compare_class_or_group);
 }
 
 /* ---- draws ----------------------------------------------------------------------------------- */
 
 /* Chooses complete groups, in an order from the seed. A group is taken if it brings the number of
- * records nearer to `places`; at least one group is left. */
-static void choose_groups(strata *s, size_t places) {
-  size_t taken = 0, chosen = 0;
+ * records nearer to n_to_draw; at least one group is not taken. */
+static void choose_groups(strata *s, size_t n_to_draw) {
+  size_t n_taken = 0, n_chosen_groups = 0;
   sort_strata(s, compare_tie_order);
-  for (size_t i = 0; i < s->n && taken < places && chosen + 1 < s->n; i++) {
+  for (size_t i = 0; i < s->n && n_taken < n_to_draw && n_chosen_groups + 1 < s->n; i++) {
     stratum *g = &s->list[i];
-    if (taken && g->n_records >= 2 * (places - taken)) continue;
+    if (n_taken && g->n_records >= 2 * (n_to_draw - n_taken)) continue;
     g->n_drawn = g->n_records;
-    taken += g->n_records;
-    chosen++;
+    n_taken += g->n_records;
+    n_chosen_groups++;
   }
   sort_strata(s, compare_class_or_group);
 }
@@ -259,10 +260,10 @@ static clv_code draw_records(const clv_dataset *ds, const split_draw *d, bool *t
   CLV_TRY(clv_alloc(ds->count, sizeof *order, &order, err));
   clv_rng_permutation(&(clv_rng_key){.seed = d->seed, .layer = split_stream}, order, ds->count);
   for (size_t i = 0; i < ds->count; i++) {
-    stratum *of =
+    stratum *drawn_stratum =
         stratum_of(&s, groups ? ds->groups[order[i]] : clv_dataset_split_class(ds, order[i]));
-    if (!of->n_drawn) continue;
-    of->n_drawn--;
+    if (!drawn_stratum->n_drawn) continue;
+    drawn_stratum->n_drawn--;
     taken[order[i]] = true;
   }
   return CLV_OK;
@@ -312,8 +313,8 @@ static bool has_long_pages(const clv_dataset *ds) {
   return false;
 }
 
-clv_split_kind clv_dataset_split_kind(const clv_dataset *ds, clv_split_kind asked) {
-  if (asked != CLV_SPLIT_STRATIFIED) return asked;
+clv_split_kind clv_dataset_split_kind(const clv_dataset *ds, clv_split_kind requested) {
+  if (requested != CLV_SPLIT_STRATIFIED) return requested;
   if (has_long_pages(ds)) return CLV_SPLIT_GROUPS;
   return clv_dataset_has_record_classes(ds) ? CLV_SPLIT_STRATIFIED : CLV_SPLIT_SHUFFLED;
 }
@@ -390,8 +391,8 @@ clv_code clv_subset_split(const clv_dataset *ds, double fraction, clv_split_kind
   if (d.kind == CLV_SPLIT_TIME)
     return divide_by_time(ds, d.n_to_draw, ret_train, ret_validation, err);
   if (d.kind == CLV_SPLIT_GROUPS) CLV_TRY(check_groups(ds, err));
-  bool shuffled = d.kind == CLV_SPLIT_SHUFFLED || d.kind == CLV_SPLIT_LAST;
-  return (shuffled ? divide_shuffled : divide_records)(ds, &d, ret_train, ret_validation, err);
+  bool is_shuffled = d.kind == CLV_SPLIT_SHUFFLED || d.kind == CLV_SPLIT_LAST;
+  return (is_shuffled ? divide_shuffled : divide_records)(ds, &d, ret_train, ret_validation, err);
 }
 
 /* ---- limits ---------------------------------------------------------------------------------- */
@@ -402,9 +403,9 @@ clv_code clv_dataset_limit(clv_dataset *ds, size_t limit, clv_split_kind kind, u
   split_draw d = {.kind = clv_dataset_split_kind(ds, kind), .seed = seed, .n_to_draw = limit};
   if (!limit || limit >= ds->count) return CLV_OK;
   if (d.kind != CLV_SPLIT_STRATIFIED) d.kind = CLV_SPLIT_SHUFFLED;
-  bool shuffled = d.kind == CLV_SPLIT_SHUFFLED;
-  CLV_TRY((shuffled ? divide_shuffled : divide_records)(ds, &d, &rest, &chosen, err));
-  if (shuffled) qsort(chosen.index, chosen.n, sizeof *chosen.index, compare_numbers);
+  bool is_shuffled = d.kind == CLV_SPLIT_SHUFFLED;
+  CLV_TRY((is_shuffled ? divide_shuffled : divide_records)(ds, &d, &rest, &chosen, err));
+  if (is_shuffled) qsort(chosen.index, chosen.n, sizeof *chosen.index, compare_numbers);
   return clv_dataset_keep_only(ds, &chosen, err);
 }
 

@@ -15,8 +15,8 @@
 
 enum {
   MAX_SET_NAME = 64,
-  SHOWN = 40 /* bytes of a cell in a message */,
-  MAX_NUMBER = 64 /* bytes of a number */
+  MAX_SHOWN_BYTES = 40 /* bytes of a cell in a message */,
+  MAX_NUMBER_BYTES = 64 /* bytes of a number */
 };
 
 static const char *const usual_marks[] = {"NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None"};
@@ -45,17 +45,17 @@ static void copy_sign(const char **from, const char *end, char **to) {
 }
 
 bool clv_table_read_number(const char *text, size_t len, bool has_decimal_comma, double *ret) {
-  char copy[MAX_NUMBER + 1], *to = copy;
+  char copy[MAX_NUMBER_BYTES + 1], *to = copy;
   const char *end = text + len;
-  if (len > MAX_NUMBER) return false;
+  if (len > MAX_NUMBER_BYTES) return false;
   copy_sign(&text, end, &to);
-  size_t digits = copy_digits(&text, end, &to);
+  size_t n_digits = copy_digits(&text, end, &to);
   if (text < end && *text == (has_decimal_comma ? ',' : '.')) {
     *to++ = '.';
     text++;
-    digits += copy_digits(&text, end, &to);
+    n_digits += copy_digits(&text, end, &to);
   }
-  if (!digits) return false;
+  if (!n_digits) return false;
   if (text < end && (*text == 'e' || *text == 'E')) {
     *to++ = *text++;
     copy_sign(&text, end, &to);
@@ -92,7 +92,7 @@ typedef struct table_reader {
   bool *is_found;      /* [n_columns] a field has the column's name */
   size_t *last_record; /* [n_columns] number of the record that had the column last, from 1 */
   size_t group_field;  /* field with the group; SIZE_MAX: groups are not read */
-  bool is_fatal;       /* an error that no later record can mend: it is not skipped */
+  bool is_fatal;       /* the error concerns all records, so the record is not skipped */
 } table_reader;
 
 static bool is_mark(const char *const *marks, size_t n, const char *text, size_t len) {
@@ -117,7 +117,7 @@ static bool is_missing(const table_reader *r, const char *text, size_t len) {
 
 static clv_code fail_cell(const table_reader *r, const clv_source_cell *cell,
                           const clv_table_column *c, const char *what, clv_err *err) {
-  char text[SHOWN + 4];
+  char text[MAX_SHOWN_BYTES + 4];
   clv_text_truncate(cell->text, text, sizeof text);
   clv_text_to_printable(text);
   if (cell->kind == CLV_CELL_OTHER)
@@ -259,16 +259,16 @@ static const char *group_key(const table_reader *r) {
   return r->o->split_key == CLV_KEY_IS_GROUP ? "data.validation.group" : "data.validation.column";
 }
 
-/* Fails because no field has a name of the session, and says which fields there are. */
+/* Fails because no field has the name that the session gives. The message lists the fields. */
 static clv_code fail_absent(const table_reader *r, const char *key, const char *name,
                             clv_err *err) {
   const clv_fields *f = &r->source.fields;
-  clv_key_list present = {0};
+  clv_key_list present_keys = {0};
   bool is_late = r->source.reader->finds_fields_late;
-  for (size_t i = 0; i < f->n; i++) clv_key_list_add(&present, clv_field_name(f, i));
+  for (size_t i = 0; i < f->n; i++) clv_key_list_add(&present_keys, clv_field_name(f, i));
   return clv_cells_fail_field(&r->source, SIZE_MAX, err, "%s '%.80s', but %s: set %s",
                               is_late ? "no record has" : "the header has no", name,
-                              clv_key_list_finish(&present), key);
+                              clv_key_list_finish(&present_keys), key);
 }
 
 static clv_code find_column(const table_reader *r, size_t field, int32_t *ret, clv_err *err) {
@@ -296,7 +296,7 @@ static clv_code find_column(const table_reader *r, size_t field, int32_t *ret, c
       r->source.reader->finds_fields_late ? "this record" : "the header", name);
 }
 
-/* Finds the columns of fields that the source has brought since the last call. */
+/* Finds the columns of fields that the source has found since the last call. */
 static clv_code resolve_fields(table_reader *r, clv_err *err) {
   for (; r->n_resolved < r->source.fields.n; r->n_resolved++) {
     const char *name = clv_field_name(&r->source.fields, r->n_resolved);
@@ -371,7 +371,7 @@ static clv_code read_time(const table_reader *r, const clv_source_cell *cell, co
 
 static clv_code read_set(const table_reader *r, const char *text, size_t len, int64_t *ret,
                          clv_err *err) {
-  char shown[SHOWN + 4], copy[MAX_SET_NAME + 1] = "";
+  char shown_text[MAX_SHOWN_BYTES + 4], copy[MAX_SET_NAME + 1] = "";
   for (int set = 0; set < CLV_SETS; set++)
     for (size_t i = 0; i < r->o->set_values[set].n; i++) {
       const char *value = r->o->set_values[set].items[i];
@@ -380,12 +380,12 @@ static clv_code read_set(const table_reader *r, const char *text, size_t len, in
       return CLV_OK;
     }
   memcpy(copy, text, CLV_MIN(len, (size_t)MAX_SET_NAME));
-  clv_text_truncate(copy, shown, sizeof shown);
-  clv_text_to_printable(shown);
+  clv_text_truncate(copy, shown_text, sizeof shown_text);
+  clv_text_to_printable(shown_text);
   return clv_cells_fail(&r->source, err,
                         "'%.80s' (data.validation.column) has '%s', which is no value of "
                         "data.validation.training, validation or test: add it to one of them",
-                        r->o->text.group, shown);
+                        r->o->text.group, shown_text);
 }
 
 static clv_code add_group(table_reader *r, const clv_source_cell *cell, clv_err *err) {
@@ -405,7 +405,8 @@ static clv_code add_group(table_reader *r, const clv_source_cell *cell, clv_err 
   return r->t->groups.failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for groups") : CLV_OK;
 }
 
-/* Sets the columns that the record does not have. A header gives each record all of them. */
+/* Sets the columns that the record lacks to missing. Does nothing for a source with a header, in
+ * which each record has all columns. */
 static clv_code set_absent(table_reader *r, size_t n_groups, clv_err *err) {
   if (!r->source.reader->finds_fields_late) return CLV_OK;
   for (size_t i = 0; i < r->t->n_columns; i++) {

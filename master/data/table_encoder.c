@@ -244,23 +244,23 @@ clv_code clv_table_learn(const clv_cell_table *t, const clv_subset *rows, clv_le
 /* Returns the number of input elements that encode the value of a category column: one for each
  * learnt value, one for all values that the training records lack, and, if the column says
  * `missing: own`, one for missing values. */
-static size_t count_value_places(const clv_learnt_column *c) {
+static size_t count_value_elements(const clv_learnt_column *c) {
   return c->n_values + 1 + (c->missing == CLV_MISSING_OWN);
 }
 
 size_t clv_learnt_column_width(const clv_learnt_column *c) {
-  size_t n = c->use == CLV_COLUMN_CATEGORY ? count_value_places(c) : 1;
+  size_t n = c->use == CLV_COLUMN_CATEGORY ? count_value_elements(c) : 1;
   return n + 2 * (size_t)__builtin_popcount(c->parts) + c->has_indicator;
 }
 
 /* Interpolates between n points with ascending x, as numpy.interp does: among equal x the last
- * counts. sign -1: the points and v are mirrored. */
+ * counts. is_mirrored: as if all x and v were negated, so that among equal x the first counts. */
 static double interpolate(const double *x, size_t n, double v, bool is_mirrored) {
   size_t low = 0, high = n - 1;
   while (high - low > 1) {
     size_t middle = low + (high - low) / 2;
-    bool below = is_mirrored ? x[middle] < v : x[middle] <= v;
-    *(below ? &low : &high) = middle;
+    bool is_below = is_mirrored ? x[middle] < v : x[middle] <= v;
+    *(is_below ? &low : &high) = middle;
   }
   double width = x[high] - x[low], share = width > 0 ? (v - x[low]) / width : 0;
   return ((double)low + share) / (double)(n - 1);
@@ -297,24 +297,24 @@ static clv_code map_codes(const clv_table_column *from, char *const *values, siz
 
 static clv_code encode_words(const clv_cell_table *t, const clv_table_column *from,
                              const clv_learnt_column *c, float *to, size_t width, clv_err *err) {
-  CLV_AUTO(clv_freep) size_t *places = NULL;
-  size_t missing = c->missing == CLV_MISSING_OWN ? c->n_values + 1 : c->fill_value;
-  CLV_TRY(map_codes(from, c->values, c->n_values, &places, err));
+  CLV_AUTO(clv_freep) size_t *element_of_code = NULL;
+  size_t missing_element = c->missing == CLV_MISSING_OWN ? c->n_values + 1 : c->fill_value;
+  CLV_TRY(map_codes(from, c->values, c->n_values, &element_of_code, err));
   for (size_t i = 0; i < t->count; i++) {
     int32_t code = from->codes[i];
-    to[i * width + (code == CLV_MISSING_CODE ? missing : places[code])] = 1;
-    if (c->has_indicator) to[i * width + count_value_places(c)] = code == CLV_MISSING_CODE;
+    to[i * width + (code == CLV_MISSING_CODE ? missing_element : element_of_code[code])] = 1;
+    if (c->has_indicator) to[i * width + count_value_elements(c)] = code == CLV_MISSING_CODE;
   }
   return CLV_OK;
 }
 
-/* Writes sine and cosine of each part of a date. Returns the places written. */
+/* Writes sine and cosine of each part of a date. Returns the number of elements written. */
 static size_t encode_parts(const clv_learnt_column *c, double days, float *to) {
   size_t n = 0;
   if (isnan(days)) days = c->fill;
   for (int part = 0; part < CLV_DATE_PARTS; part++) {
     if (!(c->parts >> part & 1)) continue;
-    double angle = 2 * M_PI * clv_date_turn(days, (clv_date_part)part);
+    double angle = 2 * M_PI * clv_date_part_passed(days, (clv_date_part)part);
     to[n++] = (float)sin(angle);
     to[n++] = (float)cos(angle);
   }
@@ -324,10 +324,10 @@ static size_t encode_parts(const clv_learnt_column *c, double days, float *to) {
 static void encode_numbers(const clv_cell_table *t, const clv_table_column *from,
                            const clv_learnt_column *c, float *to, size_t width) {
   for (size_t i = 0; i < t->count; i++) {
-    float *places = to + i * width;
-    places[0] = (float)encode_number(c, from->numbers[i]);
-    size_t n = 1 + encode_parts(c, from->numbers[i], places + 1);
-    if (c->has_indicator) places[n] = isnan(from->numbers[i]);
+    float *row = to + i * width;
+    row[0] = (float)encode_number(c, from->numbers[i]);
+    size_t n = 1 + encode_parts(c, from->numbers[i], row + 1);
+    if (c->has_indicator) row[n] = isnan(from->numbers[i]);
   }
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Says of a table's columns what a person would look up first: range, missing values, different
- * values, and what is suspicious (clv_dataset_column_facts). `check` prints it.
+ * Computes facts about the columns of a table: range, missing values, distinct values, and what is
+ * suspicious (clv_dataset_column_facts). `check` prints it.
  */
 #include <math.h>
 #include <stdio.h>
@@ -11,8 +11,8 @@
 #include "master/data/dataset_int.h"
 
 /* A column whose correlation with the target is above this says nearly what the target says. */
-#define LEAK 0.99
-enum { FEW = 20 /* records, below which nothing is suspicious */ };
+#define LEAK_CORRELATION 0.99
+enum { MIN_RECORDS = 20 /* with fewer records no column is suspicious */ };
 
 static int compare_doubles(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
@@ -114,19 +114,19 @@ static clv_code find_pure_words(const clv_dataset *ds, const clv_table_column *c
 static clv_code find_suspicion(const clv_dataset *ds, const clv_table_column *c,
                                const clv_subset *rows, clv_column_facts *f, clv_err *err) {
   bool is_pure = false;
-  size_t present = rows->n - f->n_missing;
+  size_t n_present = rows->n - f->n_missing;
   const clv_table_column *target = ds->table->target;
   if (c->o.use == CLV_COLUMN_ID && f->n_distinct < rows->n) f->suspicion = CLV_COLUMN_REPEATS_IDS;
-  if (!clv_column_is_input(c->o.use) || rows->n < FEW) return CLV_OK;
+  if (!clv_column_is_input(c->o.use) || rows->n < MIN_RECORDS) return CLV_OK;
   if (f->n_distinct <= 1 && !f->n_missing) f->suspicion = CLV_COLUMN_IS_CONSTANT;
   bool words = !c->has_numbers;
-  if ((words || (f->has_integers && c->o.use != CLV_COLUMN_DATE)) && f->n_distinct == present &&
-      present == rows->n)
+  if ((words || (f->has_integers && c->o.use != CLV_COLUMN_DATE)) && f->n_distinct == n_present &&
+      n_present == rows->n)
     f->suspicion = CLV_COLUMN_NAMES_RECORDS;
   if (!target || c == target || f->suspicion) return CLV_OK;
   if (!words) f->correlation = correlate(ds, c, rows);
-  if (words && f->n_distinct * 2 < present) CLV_TRY(find_pure_words(ds, c, rows, &is_pure, err));
-  if (is_pure || fabs(f->correlation) > LEAK) f->suspicion = CLV_COLUMN_TELLS_TARGET;
+  if (words && f->n_distinct * 2 < n_present) CLV_TRY(find_pure_words(ds, c, rows, &is_pure, err));
+  if (is_pure || fabs(f->correlation) > LEAK_CORRELATION) f->suspicion = CLV_COLUMN_TELLS_TARGET;
   return CLV_OK;
 }
 

@@ -11,9 +11,9 @@
 #include "master/data/table_int.h"
 
 enum {
-  MOST_CATEGORIES = 64, /* values of a category; a column with more words is ignored */
+  MAX_CATEGORIES = 64, /* values of a category; a column with more words is ignored */
   /* values of a target that is read as classes; numbers with more are numbers */
-  MOST_CLASSES = 20,
+  MAX_CLASSES = 20,
 };
 
 /* Forms of dates that are looked for. */
@@ -49,17 +49,17 @@ void clv_found_table_done(clv_found_table *t) {
 
 /* Returns the separator that is most often in the header, outside of quotes. */
 static char guess_separator(const char *text, size_t len) {
-  static const char all[] = ",;\t|";
-  size_t n[sizeof all] = {0}, best = 0;
-  bool quoted = false;
-  for (size_t i = 0; i < len && (quoted || text[i] != '\n'); i++) {
-    const char *found = memchr(all, text[i], sizeof all - 1);
-    if (text[i] == '"') quoted = !quoted;
-    if (found && !quoted) n[found - all]++;
+  static const char separators[] = ",;\t|";
+  size_t n[sizeof separators] = {0}, best = 0;
+  bool is_quoted = false;
+  for (size_t i = 0; i < len && (is_quoted || text[i] != '\n'); i++) {
+    const char *found = memchr(separators, text[i], sizeof separators - 1);
+    if (text[i] == '"') is_quoted = !is_quoted;
+    if (found && !is_quoted) n[found - separators]++;
   }
-  for (size_t i = 1; i < sizeof all - 1; i++)
+  for (size_t i = 1; i < sizeof separators - 1; i++)
     if (n[i] > n[best]) best = i;
-  return all[best];
+  return separators[best];
 }
 
 static clv_code find_separator(finder *f, clv_err *err) {
@@ -83,7 +83,7 @@ static clv_code find_separator(finder *f, clv_err *err) {
 
 /* ---- cells ----------------------------------------------------------------------------------- */
 
-/* Adds the columns that the source has brought since the last call. */
+/* Adds the columns that the source has found since the last call. */
 static clv_code add_columns(finder *f, clv_err *err) {
   clv_found_table *t = f->found;
   const clv_fields *fields = &f->source.fields;
@@ -152,8 +152,8 @@ static bool is_name_of_id(const char *name) {
 }
 
 static bool are_numbers(const finder *f, const column_counts *c) {
-  size_t numbers = f->found->has_decimal_comma ? c->n_commas : c->n_points;
-  return c->n_present && numbers == c->n_present;
+  size_t n_numbers = f->found->has_decimal_comma ? c->n_commas : c->n_points;
+  return c->n_present && n_numbers == c->n_present;
 }
 
 /* Returns the first form that all cells have as dates; DATE_FORMS: there is none. *ret_n: how many
@@ -171,16 +171,17 @@ static size_t find_date_form(const column_counts *c, size_t *ret_n) {
 
 static clv_column_use choose_use(const finder *f, const clv_found_column *column,
                                  const column_counts *c, bool has_id) {
-  bool numbers = are_numbers(f, c), differ = column->n_distinct == f->found->n_records;
+  bool is_numeric = are_numbers(f, c),
+       are_all_different = column->n_distinct == f->found->n_records;
   size_t n_forms;
   if (!c->n_present || c->n_others || !column->name[0]) return CLV_COLUMN_IGNORED;
   if (find_date_form(c, &n_forms) < DATE_FORMS)
     return n_forms > 1 ? CLV_COLUMN_IGNORED : CLV_COLUMN_DATE;
-  if (is_name_of_id(column->name) || (differ && !numbers))
+  if (is_name_of_id(column->name) || (are_all_different && !is_numeric))
     return has_id ? CLV_COLUMN_IGNORED : CLV_COLUMN_ID;
   if (c->n_booleans == c->n_present && column->n_distinct <= 2) return CLV_COLUMN_BOOLEAN;
-  if (numbers) return CLV_COLUMN_NUMBER;
-  return column->n_distinct <= MOST_CATEGORIES && 2 * column->n_distinct <= f->found->n_records
+  if (is_numeric) return CLV_COLUMN_NUMBER;
+  return column->n_distinct <= MAX_CATEGORIES && 2 * column->n_distinct <= f->found->n_records
              ? CLV_COLUMN_CATEGORY
              : CLV_COLUMN_IGNORED;
 }
@@ -199,14 +200,14 @@ static size_t choose_target(const clv_found_table *t) {
 
 static void choose_uses(finder *f) {
   clv_found_table *t = f->found;
-  size_t target = choose_target(t), commas = 0;
+  size_t target = choose_target(t), n_comma_columns = 0;
   bool has_id = false;
   for (size_t i = 0; i < t->n; i++) {
     const column_counts *c = &f->counts[i];
-    commas += c->n_commas == c->n_present && c->n_points < c->n_present;
+    n_comma_columns += c->n_commas == c->n_present && c->n_points < c->n_present;
   }
   t->separator = f->separator;
-  t->has_decimal_comma = commas > 0 && f->separator != ',';
+  t->has_decimal_comma = n_comma_columns > 0 && f->separator != ',';
   for (size_t i = 0; i < t->n; i++) {
     clv_found_column *c = &t->columns[i];
     c->n_distinct = f->counts[i].names.n + f->counts[i].has_many_names;
@@ -217,8 +218,7 @@ static void choose_uses(finder *f) {
     if (c->use == CLV_COLUMN_DATE) c->format = date_forms[form];
     c->has_unclear_dates = f->counts[i].n_present && n_forms > 1;
     if (i != target) continue;
-    t->n_classes =
-        are_numbers(f, &f->counts[i]) && c->n_distinct > MOST_CLASSES ? 0 : c->n_distinct;
+    t->n_classes = are_numbers(f, &f->counts[i]) && c->n_distinct > MAX_CLASSES ? 0 : c->n_distinct;
   }
 }
 

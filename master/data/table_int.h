@@ -62,14 +62,15 @@ enum { CLV_MAX_DAYS = 4000000 /* no date that is read has more days, before or a
 bool clv_date_read(const char *text, size_t len, const char *format, double *ret);
 /* Checks the directives of a format. CLV_PRECONDITION: one is not known, or the year is missing. */
 clv_code clv_date_check_format(const char *format, clv_err *err) CLV_USE_RESULT;
-/* Returns the part of a turn that has passed at a date, from 0 to below 1. */
-double clv_date_turn(double days, clv_date_part part);
+/* Returns how much of a year (CLV_DATE_MONTH: counted in months; otherwise in days) or, for
+ * CLV_DATE_WEEKDAY, of a week has passed at a date: from 0 to below 1. */
+double clv_date_part_passed(double days, clv_date_part part);
 
 /* ---- what is learnt from the training records (table_encoder.c) ------------------------------ */
 
 enum { CLV_QUANTILES = 1000 };
 
-/* How a column becomes places of the input. The texts belong to the column. */
+/* How a column becomes elements of the input. The texts belong to the column. */
 typedef struct clv_learnt_column {
   char *name;
   clv_column_use use;
@@ -88,7 +89,7 @@ typedef struct clv_learnt_column {
 
 /* Everything that the training records decide. */
 struct clv_learnt {
-  clv_learnt_column *columns; /* [n_columns] inputs, in the order of their places */
+  clv_learnt_column *columns; /* [n_columns] inputs, in the order of the input's elements */
   size_t n_columns;
   char **classes; /* [n_classes] names of the target's classes, sorted; none: it is a number */
   size_t n_classes;
@@ -97,7 +98,7 @@ struct clv_learnt {
 /* Limits of what a file of learnt values may have; learning obeys them as well. */
 enum { CLV_LEARNT_MAX_COLUMNS = CLV_CSV_MAX_COLUMNS, CLV_LEARNT_MAX_VALUES = CLV_MAX_CLASS_NAMES };
 
-/* Returns the number of places that the column has in the input. */
+/* Returns the number of elements that the column has in the input. */
 size_t clv_learnt_column_width(const clv_learnt_column *c);
 /* Lists the classes of all records, and no columns. */
 clv_code clv_table_learn_classes(const clv_cell_table *t, clv_learnt **ret,
@@ -105,8 +106,8 @@ clv_code clv_table_learn_classes(const clv_cell_table *t, clv_learnt **ret,
 /* Learns from the records of `rows`, and the classes from all records. */
 clv_code clv_table_learn(const clv_cell_table *t, const clv_subset *rows, clv_learnt **ret,
                          clv_err *err) CLV_USE_RESULT;
-/* Encodes all records. Returns inputs [count, places] f32. CLV_DATA_LOSS: the columns are not those
- * of `l`. */
+/* Encodes all records. Returns inputs [count, elements] f32. CLV_DATA_LOSS: the columns are not
+ * those of `l`. */
 clv_code clv_table_encode(const clv_cell_table *t, const clv_learnt *l, clv_tensor **ret,
                           clv_err *err) CLV_USE_RESULT;
 /* Returns the number of class of each record's target, [count] i64. path: for messages.

@@ -62,11 +62,11 @@ static clv_code read_text(clv_json *j, char **ret, clv_err *err) {
 }
 
 /* Makes room for one more entry. */
-static clv_code add_entry(const clv_json *j, void *array, size_t *n, size_t size, size_t most,
-                          clv_err *err) {
+static clv_code add_entry(const clv_json *j, void *array, size_t *n, size_t size,
+                          size_t max_entries, clv_err *err) {
   char *old;
   memcpy(&old, array, sizeof old);
-  if (*n == most) return clv_json_fail(j, j->at, err, "more than %zu entries", most);
+  if (*n == max_entries) return clv_json_fail(j, j->at, err, "more than %zu entries", max_entries);
   if (*n & (*n - 1)) return ++*n, CLV_OK; /* not a power of two, so there is room */
   char *more = realloc(old, (*n ? 2 * *n : 1) * size);
   if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");

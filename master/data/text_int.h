@@ -16,7 +16,7 @@ enum { CLV_KEY_LIST_TEXT = 200 };
 /* Text that lists keys, for a message. Zero-initialise, add keys, then finish it. */
 typedef struct clv_key_list {
   char text[CLV_KEY_LIST_TEXT];
-  size_t len, unlisted; /* len: bytes of `text`; unlisted: number of keys that did not fit */
+  size_t len, n_unlisted; /* len: bytes of `text`; n_unlisted: number of keys that did not fit */
 } clv_key_list;
 
 void clv_key_list_add(clv_key_list *k, const char *key);

@@ -13,31 +13,31 @@
 #include "master/data/text_int.h"
 
 /* Members of a record, and the config keys that name them. */
-enum { TEXT, CLASS, GROUP, MEMBERS };
-static const char *const key_of[MEMBERS] = {"data.text.column", "data.text.label",
-                                            "data.validation.group"};
+enum { TEXT, CLASS, GROUP, N_MEMBERS };
+static const char *const key_of[N_MEMBERS] = {"data.text.column", "data.text.label",
+                                              "data.validation.group"};
 
 /* Columns of a CSV file. */
 typedef struct columns {
-  size_t n;           /* 0: the header has not been read yet */
-  size_t at[MEMBERS]; /* [member] index of its column; SIZE_MAX: it has none */
+  size_t n;             /* 0: the header has not been read yet */
+  size_t at[N_MEMBERS]; /* [member] index of its column; SIZE_MAX: it has none */
 } columns;
 
 /* State while a table is read. */
 typedef struct text_table {
-  columns of;
+  columns header; /* columns of the CSV header */
   clv_text_rows *rows;
   const clv_text_options *o;
   clv_ids ids;
-  clv_bytes members[MEMBERS]; /* text, class and group of the current record */
-  bool lacks_quote;           /* quotes without an end have taken the rest of the file */
+  clv_bytes members[N_MEMBERS]; /* text, class and group of the current record */
+  bool lacks_quote;             /* quotes without an end have taken the rest of the file */
 } text_table;
 
 /* Returns the name that the file gives a member; NULL: the member is not read. */
-static const char *member_name(const text_table *t, int members) {
-  const char *const names[MEMBERS] = {t->o->column, t->rows->has_labels ? t->o->label : NULL,
-                                      t->o->group};
-  return names[members];
+static const char *member_name(const text_table *t, int member) {
+  const char *const names[N_MEMBERS] = {t->o->column, t->rows->has_labels ? t->o->label : NULL,
+                                        t->o->group};
+  return names[member];
 }
 
 static clv_code add_group(text_table *t, clv_err *err) {
@@ -70,7 +70,7 @@ static const char *format_file_and_line(const char *label, size_t line, char *te
 
 static clv_code note_column(const text_table *t, const clv_csv *c, size_t line, const char *name,
                             columns *ret, clv_err *err) {
-  for (int m = 0; m < MEMBERS; m++) {
+  for (int m = 0; m < N_MEMBERS; m++) {
     if (!member_name(t, m) || strcmp(member_name(t, m), name) != 0) continue;
     if (ret->at[m] != SIZE_MAX)
       return clv_csv_fail(c, line, 0, err, "the header has '%.80s' twice", name);
@@ -101,7 +101,7 @@ static clv_code read_header(text_table *t, clv_csv *c, columns *ret, clv_err *er
       return clv_csv_fail(c, line, 0, err, "more than %d columns", CLV_CSV_MAX_COLUMNS);
     CLV_TRY(note_column(t, c, line, t->members[TEXT].data, ret, err));
   }
-  for (int m = 0; m < MEMBERS; m++) {
+  for (int m = 0; m < N_MEMBERS; m++) {
     if (!member_name(t, m) || ret->at[m] != SIZE_MAX) continue;
     return clv_csv_fail(c, line, 0, err, "the header has no '%.80s', but %s: set %s",
                         member_name(t, m), list_columns(c, &present_keys), key_of[m]);
@@ -110,32 +110,34 @@ static clv_code read_header(text_table *t, clv_csv *c, columns *ret, clv_err *er
 }
 
 /* Returns the member that column n has; `other` if the column has none. */
-static clv_bytes *field_for_column(text_table *t, const columns *of, size_t n, clv_bytes *other) {
-  for (int m = 0; m < MEMBERS; m++)
-    if (of->at[m] == n) return &t->members[m];
+static clv_bytes *field_for_column(text_table *t, const columns *header, size_t n,
+                                   clv_bytes *other) {
+  for (int m = 0; m < N_MEMBERS; m++)
+    if (header->at[m] == n) return &t->members[m];
   return other;
 }
 
-static clv_code read_fields(text_table *t, clv_csv *c, const columns *of, clv_err *err) {
+static clv_code read_fields(text_table *t, clv_csv *c, const columns *header, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes other = {0};
   bool last = false;
   size_t n = 0, line = c->line, from = c->at;
   for (; !last; n++) {
-    CLV_TRY(clv_csv_read_field(c, field_for_column(t, of, n, &other), &last, err));
-    if (n == of->n) last = true; /* more fields than the header has: stop */
+    CLV_TRY(clv_csv_read_field(c, field_for_column(t, header, n, &other), &last, err));
+    if (n == header->n) last = true; /* more fields than the header has: stop */
   }
-  if (n == of->n) return CLV_OK;
-  return clv_csv_fail(
-      c, line, from, err, "this record has %s%zu field%s, the header has %zu: correct the line",
-      n > of->n ? "more than " : "", CLV_MIN(n, of->n), CLV_S(CLV_MIN(n, of->n)), of->n);
+  if (n == header->n) return CLV_OK;
+  return clv_csv_fail(c, line, from, err,
+                      "this record has %s%zu field%s, the header has %zu: correct the line",
+                      n > header->n ? "more than " : "", CLV_MIN(n, header->n),
+                      CLV_S(CLV_MIN(n, header->n)), header->n);
 }
 
 static clv_code read_csv_record(text_table *t, const clv_text_record *r, clv_err *err) {
   clv_csv c = {.label = t->rows->path, .text = r->text, .len = r->len, .line = r->lines_before};
   char place[256];
   if (!clv_csv_has_record(&c)) return CLV_OK;
-  if (!t->of.n) return read_header(t, &c, &t->of, err);
-  clv_code code = read_fields(t, &c, &t->of, err);
+  if (!t->header.n) return read_header(t, &c, &t->header, err);
+  clv_code code = read_fields(t, &c, &t->header, err);
   t->lacks_quote = c.lacks_quote;
   CLV_TRY(code);
   return add_record(t, format_file_and_line(c.label, r->lines_before + 1, place, sizeof place),
@@ -173,14 +175,14 @@ static clv_code read_object(text_table *t, clv_json *j, clv_err *err) {
   for (size_t n = 0;; n++) {
     CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &more, err));
     if (!more) break;
-    CLV_TRY(clv_json_find_key(j, names, t->o->group ? MEMBERS : GROUP, &seen, &m, err));
+    CLV_TRY(clv_json_find_key(j, names, t->o->group ? N_MEMBERS : GROUP, &seen, &m, err));
     if (m < 0 || !member_name(t, m))
       CLV_TRY(clv_json_skip(j, err));
     else
       CLV_TRY((m == TEXT ? read_words : clv_read_class_name)(j, &t->members[m], err));
   }
   CLV_TRY(clv_json_end(j, err));
-  for (m = 0; m < MEMBERS; m++)
+  for (m = 0; m < N_MEMBERS; m++)
     if (member_name(t, m) && !(seen & 1u << m))
       return clv_json_fail(j, 0, err, "has no '%.80s', but %s: set %s", names[m],
                            clv_key_list_of_object(j, &present_keys), key_of[m]);
@@ -189,10 +191,11 @@ static clv_code read_object(text_table *t, clv_json *j, clv_err *err) {
 
 static clv_code read_json_line(text_table *t, const clv_text_record *r, clv_err *err) {
   char place[256];
-  size_t mark = clv_bom_bytes(r->text, r->len); /* a byte order mark in the middle, after files were
+  size_t n_mark_bytes =
+      clv_bom_bytes(r->text, r->len); /* a byte order mark in the middle, after files were
                                                  * joined */
-  const char *text = r->text + mark;
-  size_t len = r->len - mark;
+  const char *text = r->text + n_mark_bytes;
+  size_t len = r->len - n_mark_bytes;
   len -= len && text[len - 1] == '\n'; /* so that a position in an error is never behind this
                                         * line */
   if (strspn(text, " \t\r\n") >= len) return CLV_OK;
@@ -216,40 +219,41 @@ static clv_code is_csv_path(const char *path, bool *ret_csv, clv_err *err) {
   return clv_fail(err, CLV_INVALID, "%s: texts come as .csv or .jsonl, or these with .gz", path);
 }
 
-static clv_code read_records(text_table *t, clv_record_lines *l, bool csv, clv_err *err) {
+static clv_code read_records(text_table *t, clv_record_lines *l, bool is_csv, clv_err *err) {
   clv_text_record r;
   clv_err reason;
   bool more;
   for (;;) {
     CLV_TRY(clv_record_lines_next(l, &r, &more, err));
     if (!more) break;
-    bool header = csv && !t->of.n;
-    clv_code code = (csv ? read_csv_record : read_json_line)(t, &r, &reason);
-    if (code != CLV_OK && (header || t->lacks_quote)) return clv_fail(err, code, "%s", reason.text);
+    bool is_header = is_csv && !t->header.n;
+    clv_code code = (is_csv ? read_csv_record : read_json_line)(t, &r, &reason);
+    if (code != CLV_OK && (is_header || t->lacks_quote))
+      return clv_fail(err, code, "%s", reason.text);
     if (code != CLV_OK) CLV_TRY(clv_text_rows_skip_broken(t->rows, &reason, err));
   }
-  if (csv && !t->of.n)
+  if (is_csv && !t->header.n)
     return clv_fail(err, CLV_INVALID, "%s:1:1: no header: the file is empty", t->rows->path);
   if (!t->rows->n) CLV_TRY(clv_text_rows_check_broken(t->rows, err));
   return t->rows->n ? CLV_OK : clv_fail(err, CLV_INVALID, "%s: no records", t->rows->path);
 }
 
 static clv_code read_table(clv_text_rows *r, const clv_text_options *o, clv_record_lines *l,
-                           bool csv, clv_err *err) {
+                           bool is_csv, clv_err *err) {
   text_table t = {.rows = r, .o = o};
-  clv_code code = read_records(&t, l, csv, err);
+  clv_code code = read_records(&t, l, is_csv, err);
   clv_ids_done(&t.ids);
-  for (int m = 0; m < MEMBERS; m++) clv_bytes_done(&t.members[m]);
+  for (int m = 0; m < N_MEMBERS; m++) clv_bytes_done(&t.members[m]);
   return code;
 }
 
 clv_code clv_text_table_read(clv_text_rows *r, const clv_text_options *o, const char *text,
                              size_t len, clv_err *err) {
   CLV_AUTO(clv_record_lines_freep) clv_record_lines *l = NULL;
-  bool csv;
-  CLV_TRY(is_csv_path(r->path, &csv, err));
-  CLV_TRY(clv_record_lines_open_memory(text, len, r->path, csv ? ',' : 0, &l, err));
-  return read_table(r, o, l, csv, err);
+  bool is_csv;
+  CLV_TRY(is_csv_path(r->path, &is_csv, err));
+  CLV_TRY(clv_record_lines_open_memory(text, len, r->path, is_csv ? ',' : 0, &l, err));
+  return read_table(r, o, l, is_csv, err);
 }
 
 /* ---- classes --------------------------------------------------------------------------------- */
@@ -323,10 +327,10 @@ void clv_texts_free(clv_texts *t) {
 clv_code clv_texts_open(const clv_dataset_options *o, clv_texts **ret, clv_err *err) {
   CLV_AUTO(clv_text_rows_done) clv_text_rows r = {0};
   CLV_AUTO(clv_record_lines_freep) clv_record_lines *l = NULL;
-  bool csv;
+  bool is_csv;
   CLV_TRY(clv_text_rows_open(&r, o, err));
-  CLV_TRY(is_csv_path(r.path, &csv, err));
-  CLV_TRY(clv_record_lines_open(r.path, csv ? ',' : 0, r.max_bytes, &l, err));
-  CLV_TRY(read_table(&r, &o->text, l, csv, err));
+  CLV_TRY(is_csv_path(r.path, &is_csv, err));
+  CLV_TRY(clv_record_lines_open(r.path, is_csv ? ',' : 0, r.max_bytes, &l, err));
+  CLV_TRY(read_table(&r, &o->text, l, is_csv, err));
   return clv_texts_from_rows(&r, ret, err);
 }

@@ -15,13 +15,13 @@
 typedef struct job {
   clv_thread_pool_fn *run;
   void *arg;
-  /* n: numbers from 0 to n - 1 are run; next: first number that has not begun; running: how many
+  /* n: numbers from 0 to n - 1 are run; next: first number that has not begun; n_running: how many
    * are running */
-  size_t n, next, running;
+  size_t n, next, n_running;
   clv_code code;
   size_t failed_number;
   clv_err err;
-  struct job *later;
+  struct job *next_job; /* next one in the pool's list; NULL: the last one */
 } job;
 
 typedef struct member {
@@ -32,7 +32,7 @@ typedef struct member {
 
 struct clv_thread_pool {
   pthread_mutex_t lock; /* protects the pool and its jobs */
-  pthread_cond_t work, done;
+  pthread_cond_t job_added, job_done;
   job *first_job;
   bool is_stopping;
   unsigned n_started; /* number of threads that were started */
@@ -51,9 +51,9 @@ static void record_result(job *j, size_t i, clv_code code, const clv_err *err) {
 static bool is_exhausted(const job *j) { return j->next == j->n || j->code != CLV_OK; }
 
 static void remove_job(clv_thread_pool *p, const job *j) {
-  for (job **at = &p->first_job; *at; at = &(*at)->later)
+  for (job **at = &p->first_job; *at; at = &(*at)->next_job)
     if (*at == j) {
-      *at = j->later;
+      *at = j->next_job;
       return;
     }
 }
@@ -61,15 +61,15 @@ static void remove_job(clv_thread_pool *p, const job *j) {
 static void run_one_number(clv_thread_pool *p, job *j, unsigned thread) {
   clv_err err;
   size_t i = j->next++;
-  j->running++;
+  j->n_running++;
   if (is_exhausted(j)) remove_job(p, j);
   pthread_mutex_unlock(&p->lock);
   clv_code code = j->run(j->arg, i, thread, &err);
   pthread_mutex_lock(&p->lock);
   record_result(j, i, code, &err);
   if (is_exhausted(j)) remove_job(p, j);
-  j->running--;
-  if (is_exhausted(j) && !j->running) pthread_cond_broadcast(&p->done);
+  j->n_running--;
+  if (is_exhausted(j) && !j->n_running) pthread_cond_broadcast(&p->job_done);
 }
 
 static void *run_jobs(void *arg) {
@@ -80,7 +80,7 @@ static void *run_jobs(void *arg) {
     if (p->first_job)
       run_one_number(p, p->first_job, m->thread_number);
     else
-      pthread_cond_wait(&p->work, &p->lock);
+      pthread_cond_wait(&p->job_added, &p->lock);
   }
   pthread_mutex_unlock(&p->lock);
   return NULL;
@@ -88,26 +88,27 @@ static void *run_jobs(void *arg) {
 
 /* Starts the threads with all signals blocked, so that other threads handle signals. */
 static clv_code start_threads(clv_thread_pool *p, unsigned threads, clv_err *err) {
-  sigset_t all, before;
-  int failed = 0;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  while (p->n_started < threads && !failed) {
+  sigset_t all_signals, signals_before;
+  int thread_error = 0;
+  sigfillset(&all_signals);
+  pthread_sigmask(SIG_SETMASK, &all_signals, &signals_before);
+  while (p->n_started < threads && !thread_error) {
     member *m = &p->members[p->n_started];
     *m = (member){.pool = p, .thread_number = p->n_started};
-    failed = pthread_create(&m->thread, NULL, run_jobs, m);
-    if (!failed) p->n_started++;
+    thread_error = pthread_create(&m->thread, NULL, run_jobs, m);
+    if (!thread_error) p->n_started++;
   }
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  return failed ? clv_fail(err, CLV_EXHAUSTED, "image threads: %s", strerror(failed)) : CLV_OK;
+  pthread_sigmask(SIG_SETMASK, &signals_before, NULL);
+  return thread_error ? clv_fail(err, CLV_EXHAUSTED, "image threads: %s", strerror(thread_error))
+                      : CLV_OK;
 }
 
 clv_code clv_thread_pool_new(unsigned threads, clv_thread_pool **ret, clv_err *err) {
   clv_thread_pool *p;
   CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
   pthread_mutex_init(&p->lock, NULL);
-  pthread_cond_init(&p->work, NULL);
-  pthread_cond_init(&p->done, NULL);
+  pthread_cond_init(&p->job_added, NULL);
+  pthread_cond_init(&p->job_done, NULL);
   clv_code code = clv_alloc(threads, sizeof *p->members, &p->members, err);
   if (code == CLV_OK) code = start_threads(p, threads, err);
   if (code == CLV_OK)
@@ -121,11 +122,11 @@ void clv_thread_pool_free(clv_thread_pool *p) {
   if (!p) return;
   pthread_mutex_lock(&p->lock);
   p->is_stopping = true;
-  pthread_cond_broadcast(&p->work);
+  pthread_cond_broadcast(&p->job_added);
   pthread_mutex_unlock(&p->lock);
   for (unsigned i = 0; i < p->n_started; i++) pthread_join(p->members[i].thread, NULL);
-  pthread_cond_destroy(&p->work);
-  pthread_cond_destroy(&p->done);
+  pthread_cond_destroy(&p->job_added);
+  pthread_cond_destroy(&p->job_done);
   pthread_mutex_destroy(&p->lock);
   free(p->members);
   free(p);
@@ -137,10 +138,10 @@ clv_code clv_thread_pool_run(clv_thread_pool *p, size_t n, clv_thread_pool_fn *f
   if (n == 0) return CLV_OK;
   pthread_mutex_lock(&p->lock);
   job **last = &p->first_job;
-  while (*last) last = &(*last)->later;
+  while (*last) last = &(*last)->next_job;
   *last = &j;
-  pthread_cond_broadcast(&p->work);
-  while (!is_exhausted(&j) || j.running) pthread_cond_wait(&p->done, &p->lock);
+  pthread_cond_broadcast(&p->job_added);
+  while (!is_exhausted(&j) || j.n_running) pthread_cond_wait(&p->job_done, &p->lock);
   pthread_mutex_unlock(&p->lock);
   if (j.code != CLV_OK && err) *err = j.err;
   return j.code;

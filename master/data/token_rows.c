@@ -9,33 +9,34 @@
 
 #include "master/data/text_int.h"
 
-enum { MAX_NAME = 255 }; /* most bytes of a class name, as of a folder name */
+enum { MAX_NAME_BYTES = 255 }; /* most bytes of a class name, as of a folder name */
 
-/* Finds a special token: by `name`, or else by `usual`, its usual name in a vocab.txt. If both are
- * NULL, *ret stays as it is: the token of a tokenizer.json. */
+/* Finds a special token: by `name`, or else by `usual_name`, its usual name in a vocab.txt. If both
+ * are NULL, *ret stays as it is: the token of a tokenizer.json. */
 static clv_code find_special_token(const clv_text_rows *r, const char *key, const char *name,
-                                   const char *usual, int32_t *ret, clv_err *err) {
-  if (!name && !usual) return CLV_OK;
-  *ret = clv_tokenizer_token_id(r->tokenizer, name ? name : usual);
+                                   const char *usual_name, int32_t *ret, clv_err *err) {
+  if (!name && !usual_name) return CLV_OK;
+  *ret = clv_tokenizer_token_id(r->tokenizer, name ? name : usual_name);
   if (*ret >= 0) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "data.tokenizer.%s: %s has no token '%.80s': name one that it has", key, r->path,
-                  name ? name : usual);
+                  name ? name : usual_name);
 }
 
 static clv_code find_special_tokens(clv_text_rows *r, const clv_text_options *o, clv_err *err) {
   size_t n = strlen(o->tokenizer);
-  bool pieces = n < 5 || strcmp(o->tokenizer + n - 5, ".json") != 0;
+  bool is_vocab_txt = n < 5 || strcmp(o->tokenizer + n - 5, ".json") != 0;
   clv_tokenizer_ends ends = clv_tokenizer_ends_of(r->tokenizer);
   r->first = r->last = r->mask = -1;
   r->pad = ends.filler;
   if (!o->omits_end_tokens) {
     r->first = ends.before;
     r->last = ends.after;
-    CLV_TRY(find_special_token(r, "first", o->first, pieces ? "[CLS]" : NULL, &r->first, err));
-    CLV_TRY(find_special_token(r, "last", o->last, pieces ? "[SEP]" : NULL, &r->last, err));
+    CLV_TRY(
+        find_special_token(r, "first", o->first, is_vocab_txt ? "[CLS]" : NULL, &r->first, err));
+    CLV_TRY(find_special_token(r, "last", o->last, is_vocab_txt ? "[SEP]" : NULL, &r->last, err));
   }
-  CLV_TRY(find_special_token(r, "pad", o->pad, pieces ? "[PAD]" : NULL, &r->pad, err));
+  CLV_TRY(find_special_token(r, "pad", o->pad, is_vocab_txt ? "[PAD]" : NULL, &r->pad, err));
   if (ends.most && (int64_t)r->width > ends.most)
     return clv_fail(err, CLV_INVALID,
                     "%s cuts texts at %lld tokens (truncation.max_length), and rows have %zu: give "
@@ -51,10 +52,10 @@ static clv_code find_special_tokens(clv_text_rows *r, const clv_text_options *o,
 
 static clv_code find_mask_token(clv_text_rows *r, const clv_dataset_options *o, clv_err *err) {
   size_t n = strlen(o->text.tokenizer);
-  bool pieces = n < 5 || strcmp(o->text.tokenizer + n - 5, ".json") != 0;
+  bool is_vocab_txt = n < 5 || strcmp(o->text.tokenizer + n - 5, ".json") != 0;
   if (o->objective != CLV_OBJECTIVE_MASKED) return CLV_OK;
-  CLV_TRY(
-      find_special_token(r, "mask", o->text.mask_token, pieces ? "[MASK]" : NULL, &r->mask, err));
+  CLV_TRY(find_special_token(r, "mask", o->text.mask_token, is_vocab_txt ? "[MASK]" : NULL,
+                             &r->mask, err));
   if (r->mask >= 0) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "data.tokenizer.mask: name the token of %s that masks others",
                   r->path);
@@ -96,35 +97,35 @@ clv_token_info clv_text_rows_token_info(const clv_text_rows *r) {
 }
 
 size_t clv_text_rows_capacity(const clv_text_rows *r) {
-  size_t ends = (size_t)(r->first >= 0) + (size_t)(r->last >= 0);
-  return r->width > ends ? r->width - ends : 0;
+  size_t n_end_tokens = (size_t)(r->first >= 0) + (size_t)(r->last >= 0);
+  return r->width > n_end_tokens ? r->width - n_end_tokens : 0;
 }
 
 static clv_code grow_rows(clv_text_rows *r, clv_err *err) {
-  size_t cap = r->cap ? 2 * r->cap : 64, bytes, row = r->width * sizeof *r->at;
-  void *more = NULL;
-  if (r->n >= UINT32_MAX || r->n * row >= r->max_bytes)
+  size_t new_cap = r->cap ? 2 * r->cap : 64, bytes, row_bytes = r->width * sizeof *r->at;
+  void *grown = NULL;
+  if (r->n >= UINT32_MAX || r->n * row_bytes >= r->max_bytes)
     return clv_fail(err, CLV_EXHAUSTED, "%s: more than %zu records of %zu tokens", r->path, r->n,
                     r->width);
-  if (clv_mul_size(cap, row, &bytes)) more = realloc(r->at, bytes);
-  if (!more) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu rows of tokens", cap);
-  r->at = more;
-  r->cap = cap;
+  if (clv_mul_size(new_cap, row_bytes, &bytes)) grown = realloc(r->at, bytes);
+  if (!grown) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu rows of tokens", new_cap);
+  r->at = grown;
+  r->cap = new_cap;
   return CLV_OK;
 }
 
 clv_code clv_text_rows_add(clv_text_rows *r, const int32_t *ids, size_t n, clv_err *err) {
   if (r->n == r->cap) CLV_TRY(grow_rows(r, err));
   int32_t *row = r->at + r->n * r->width;
-  size_t used = 0;
+  size_t row_len = 0;
   r->n_truncated += n > clv_text_rows_capacity(r);
   n = CLV_MIN(n, clv_text_rows_capacity(r));
-  if (r->first >= 0) row[used++] = r->first;
-  if (n) memcpy(row + used, ids, n * sizeof *row);
-  used += n;
-  if (r->last >= 0) row[used++] = r->last;
-  CLV_TRY(clv_ids_add(&r->lengths, (int32_t)used, err));
-  while (used < r->width) row[used++] = r->pad;
+  if (r->first >= 0) row[row_len++] = r->first;
+  if (n) memcpy(row + row_len, ids, n * sizeof *row);
+  row_len += n;
+  if (r->last >= 0) row[row_len++] = r->last;
+  CLV_TRY(clv_ids_add(&r->lengths, (int32_t)row_len, err));
+  while (row_len < r->width) row[row_len++] = r->pad;
   r->n++;
   return CLV_OK;
 }
@@ -141,18 +142,18 @@ clv_code clv_read_class_name(clv_json *j, clv_bytes *ret, clv_err *err) {
 }
 
 clv_code clv_check_class_name(const char *name, size_t len, clv_err *err) {
-  bool good = len && len <= MAX_NAME && name[0] != '.';
-  for (size_t i = 0, n; good && i < len; i += n) {
+  bool is_valid = len && len <= MAX_NAME_BYTES && name[0] != '.';
+  for (size_t i = 0, n; is_valid && i < len; i += n) {
     uint32_t c = 0;
     n = clv_utf8_decode(name + i, len - i, &c);
-    good = n && !clv_is_control(c) && c != '/';
+    is_valid = n && !clv_is_control(c) && c != '/';
     n = CLV_MAX(n, (size_t)1);
   }
-  if (good) return CLV_OK;
+  if (is_valid) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "a class's name has 1 to %d bytes of UTF-8, no '/' and no control characters, "
                   "and does not begin with '.'",
-                  MAX_NAME);
+                  MAX_NAME_BYTES);
 }
 
 clv_code clv_text_rows_set_label(clv_text_rows *r, const char *name, size_t len, clv_err *err) {

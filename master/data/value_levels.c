@@ -7,38 +7,39 @@
 
 #include "master/data/dataset_int.h"
 
-enum { COUNTED = 65536 /* integers from 0 to COUNTED - 1 are counted */ };
+enum { N_COUNTED = 65536 /* integers from 0 to N_COUNTED - 1 are counted */ };
 
-typedef struct counting {
+typedef struct value_counter {
   clv_value_levels *levels;
-  uint64_t seen[COUNTED / 64];
-  bool has_uncounted; /* a value occurred that is no integer from 0 to COUNTED - 1 */
-} counting;
+  uint64_t seen[N_COUNTED / 64]; /* one bit for each integer: it has occurred */
+  bool has_uncounted;            /* a value occurred that is no integer from 0 to N_COUNTED - 1 */
+} value_counter;
 
-static void count_value(counting *c, double v) {
+static void count_value(value_counter *c, double v) {
   c->levels->low = CLV_MIN(c->levels->low, v);
   c->levels->high = CLV_MAX(c->levels->high, v);
-  if (!(v >= 0 && v < COUNTED && v == (double)(uint32_t)v)) {
+  if (!(v >= 0 && v < N_COUNTED && v == (double)(uint32_t)v)) {
     c->has_uncounted = true;
     return;
   }
   c->seen[(uint32_t)v / 64] |= (uint64_t)1 << (uint32_t)v % 64;
 }
 
-static void count_pixel_values(counting *c, const clv_pixels *p) {
+static void count_pixel_values(value_counter *c, const clv_pixels *p) {
   size_t n = (size_t)p->width * p->height * p->channels;
-  const uint16_t *wide = (const uint16_t *)(const void *)p->data;
+  const uint16_t *u16_samples = (const uint16_t *)(const void *)p->data;
   if (p->has_16_bits) c->levels->image_bits = 16;
-  for (size_t i = 0; i < n; i++) count_value(c, p->has_16_bits ? wide[i] : 257.0 * p->data[i]);
+  for (size_t i = 0; i < n; i++)
+    count_value(c, p->has_16_bits ? u16_samples[i] : 257.0 * p->data[i]);
 }
 
-static void count_values(counting *c, const clv_dataset *ds, size_t record) {
+static void count_values(value_counter *c, const clv_dataset *ds, size_t record) {
   const clv_tensor *t = ds->inputs;
   for (size_t i = record * ds->record_elements; i < (record + 1) * ds->record_elements; i++)
     count_value(c, clv_tensor_element_as_double(t, i));
 }
 
-static clv_code count_record(counting *c, const clv_dataset *ds, size_t record) {
+static clv_code count_record(value_counter *c, const clv_dataset *ds, size_t record) {
   const clv_pixels *p;
   if (!ds->images) return count_values(c, ds, record), CLV_OK;
   CLV_TRY(clv_images_decode(ds->images, (uint32_t)record, &p, NULL));
@@ -46,7 +47,7 @@ static clv_code count_record(counting *c, const clv_dataset *ds, size_t record) 
   return CLV_OK;
 }
 
-static void finish_levels(counting *c, bool images) {
+static void finish_levels(value_counter *c, bool images) {
   clv_value_levels *f = c->levels;
   for (size_t i = 0; !c->has_uncounted && i < CLV_COUNT(c->seen); i++)
     f->n_levels += (size_t)__builtin_popcountll(c->seen[i]);
@@ -56,10 +57,10 @@ static void finish_levels(counting *c, bool images) {
   f->high /= 257;
 }
 
-clv_code clv_dataset_value_levels(const clv_dataset *ds, size_t most, clv_value_levels *ret,
+clv_code clv_dataset_value_levels(const clv_dataset *ds, size_t max_records, clv_value_levels *ret,
                                   clv_err *err) {
-  CLV_AUTO(clv_freep) counting *c = NULL;
-  size_t n = CLV_MIN(most, ds->count);
+  CLV_AUTO(clv_freep) value_counter *c = NULL;
+  size_t n = CLV_MIN(max_records, ds->count);
   *ret = (clv_value_levels){.low = DBL_MAX, .high = -DBL_MAX};
   if (ds->named_inputs || ds->has_tokens) return CLV_OK;
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));

@@ -10,10 +10,10 @@
 
 #include "master/documents/documents_int.h"
 
-typedef struct printed {
+typedef struct output_text {
   const char *label, *at, *begin, *end;
-  const clv_bytes *turned; /* result of clv_rotations_parse; NULL: no page is rotated */
-} printed;
+  const clv_bytes *rotations; /* result of clv_rotations_parse; NULL: no page is rotated */
+} output_text;
 
 /* ---- rotation of pages ----------------------------------------------------------------------- */
 
@@ -29,13 +29,13 @@ static bool read_rotation(const char *line, size_t *ret_page, long *ret_degrees)
   return true;
 }
 
-enum { UPRIGHT, TURNED, ASKEW };
+enum { UPRIGHT, SIDEWAYS, ASKEW };
 
 /* Refuses rotations that are not a multiple of 90, because pdftotext rounds them, which makes boxes
  * wrong. */
-static clv_code check_rotations(const char *label, const clv_bytes *turned, clv_err *err) {
-  for (size_t i = 0; i < turned->len; i++)
-    if (turned->data[i] == ASKEW)
+static clv_code check_rotations(const char *label, const clv_bytes *rotations, clv_err *err) {
+  for (size_t i = 0; i < rotations->len; i++)
+    if (rotations->data[i] == ASKEW)
       return clv_fail(
           err, CLV_INVALID,
           "%.200s: page %zu has a /Rotate that is not a multiple of 90: turn it with qpdf "
@@ -53,7 +53,7 @@ clv_code clv_rotations_parse(const char *text, size_t len, const char *label, cl
     stop = memchr(at, '\n', (size_t)(end - at));
     if (read_rotation(at, &page, &degrees)) {
       while (ret->len <= page && !ret->failed) clv_bytes_add(ret, "", 1);
-      if (!ret->failed) ret->data[page] = degrees % 90 ? ASKEW : degrees % 180 ? TURNED : UPRIGHT;
+      if (!ret->failed) ret->data[page] = degrees % 90 ? ASKEW : degrees % 180 ? SIDEWAYS : UPRIGHT;
     }
     if (!stop) break;
   }
@@ -61,17 +61,17 @@ clv_code clv_rotations_parse(const char *text, size_t len, const char *label, cl
   return check_rotations(label, ret, err);
 }
 
-static bool is_rotated(const printed *r, size_t page) {
-  return r->turned && page < r->turned->len && r->turned->data[page];
+static bool is_rotated(const output_text *r, size_t page) {
+  return r->rotations && page < r->rotations->len && r->rotations->data[page];
 }
 
 /* ---- words and boxes ------------------------------------------------------------------------- */
 
-static clv_code fail_here(const printed *r, clv_err *err, const char *what) {
+static clv_code fail_here(const output_text *r, clv_err *err, const char *problem) {
   size_t line = 1;
   for (const char *p = r->begin; p < r->at; p++) line += *p == '\n';
   return clv_fail(err, CLV_DATA_LOSS, "%.200s: line %zu of what pdftotext prints: %s", r->label,
-                  line, what);
+                  line, problem);
 }
 
 static bool begins_with(const char *at, const char *end, const char *word) {
@@ -111,7 +111,7 @@ static const char *decode_entity(const char *at, const char *end, clv_bytes *out
 }
 
 /* Decodes the text of a word. Drops control characters; invalid UTF-8 becomes U+FFFD. */
-static void unescape(const char *at, const char *end, clv_bytes *out) {
+static void unescape_word(const char *at, const char *end, clv_bytes *out) {
   out->len = 0;
   clv_bytes_add(out, "", 0);
   while (at < end) {
@@ -127,56 +127,57 @@ static void unescape(const char *at, const char *end, clv_bytes *out) {
   }
 }
 
-static clv_code read_page(printed *r, const char *stop, clv_document_builder *g, double page[2],
-                          clv_err *err) {
-  if (!read_attribute(r->at, stop, "width", &page[0]) ||
-      !read_attribute(r->at, stop, "height", &page[1]))
+static clv_code read_page(output_text *r, const char *stop, clv_document_builder *g,
+                          double page_size[2], clv_err *err) {
+  if (!read_attribute(r->at, stop, "width", &page_size[0]) ||
+      !read_attribute(r->at, stop, "height", &page_size[1]))
     return fail_here(r, err, "a page without a width and a height");
   if (g->n_pages == CLV_MAX_PAGES)
     return clv_fail(err, CLV_EXHAUSTED, "%.200s: more than %d pages", r->label, CLV_MAX_PAGES);
   if (is_rotated(r, g->n_pages)) {
-    double width = page[0];
-    page[0] = page[1];
-    page[1] = width;
+    double width = page_size[0];
+    page_size[0] = page_size[1];
+    page_size[1] = width;
   }
   g->n_pages++;
   return CLV_OK;
 }
 
-static clv_code read_word(printed *r, const char **stop, clv_document_builder *g,
-                          const double page[2], clv_bytes *text, clv_err *err) {
+static clv_code read_word(output_text *r, const char **stop, clv_document_builder *g,
+                          const double page_size[2], clv_bytes *text, clv_err *err) {
   static const char *const names[] = {"xMin", "yMin", "xMax", "yMax"};
   double box[4];
   for (int i = 0; i < 4; i++)
     if (!read_attribute(r->at, *stop, names[i], &box[i]))
       return fail_here(r, err, "a word without its box");
   if (!g->n_pages) return fail_here(r, err, "a word on no page");
-  const char *from = *stop + 1, *close = memchr(from, '<', (size_t)(r->end - from));
-  if (!close || !begins_with(close, r->end, "</word>"))
+  const char *from = *stop + 1, *text_end = memchr(from, '<', (size_t)(r->end - from));
+  if (!text_end || !begins_with(text_end, r->end, "</word>"))
     return fail_here(r, err, "a word without an end");
-  unescape(from, close, text);
-  *stop = close;
-  clv_code code = clv_document_builder_add(g, text, box, page, err);
+  unescape_word(from, text_end, text);
+  *stop = text_end;
+  clv_code code = clv_document_builder_add(g, text, box, page_size, err);
   return code == CLV_OK ? CLV_OK : clv_err_prefix(err, "%.200s", r->label);
 }
 
-static clv_code read_tags(printed *r, clv_document_builder *g, clv_bytes *text, clv_err *err) {
-  double page[2] = {0};
+static clv_code read_tags(output_text *r, clv_document_builder *g, clv_bytes *text, clv_err *err) {
+  double page_size[2] = {0};
   while ((r->at = memchr(r->at, '<', (size_t)(r->end - r->at)))) {
     const char *stop = memchr(r->at, '>', (size_t)(r->end - r->at));
     if (!stop) return fail_here(r, err, "a tag without an end");
-    if (begins_with(r->at, r->end, "<page ")) CLV_TRY(read_page(r, stop, g, page, err));
-    if (begins_with(r->at, r->end, "<word ")) CLV_TRY(read_word(r, &stop, g, page, text, err));
+    if (begins_with(r->at, r->end, "<page ")) CLV_TRY(read_page(r, stop, g, page_size, err));
+    if (begins_with(r->at, r->end, "<word ")) CLV_TRY(read_word(r, &stop, g, page_size, text, err));
     r->at = stop;
   }
   return CLV_OK;
 }
 
-clv_code clv_bbox_parse(const char *text, size_t len, const char *label, const clv_bytes *turned,
+clv_code clv_bbox_parse(const char *text, size_t len, const char *label, const clv_bytes *rotations,
                         clv_document *ret, clv_err *err) {
   CLV_AUTO(clv_document_builder_done) clv_document_builder g = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes word = {0};
-  printed r = {.label = label, .at = text, .begin = text, .end = text + len, .turned = turned};
+  output_text r = {
+      .label = label, .at = text, .begin = text, .end = text + len, .rotations = rotations};
   if (len) CLV_TRY(read_tags(&r, &g, &word, err));
   return clv_document_builder_take(&g, ret, err);
 }

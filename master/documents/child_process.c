@@ -19,38 +19,39 @@
 
 #include "master/documents/documents_int.h"
 
-enum { MAX_MESSAGES = 4096, FILE_FD = 3, CANNOT_START = 127, READ_BYTES = 65536 };
+enum { MAX_MESSAGE_BYTES = 4096, FILE_FD = 3, CANNOT_START = 127, MAX_READ_BYTES = 65536 };
 
 /* Mark that the child writes to its standard error before exec: 'A' if it has no network, 'S' if it
  * has. */
 static const char no_network_mark = 'A', network_mark = 'S';
 
-typedef struct running {
+typedef struct running_child {
   pid_t pid;
   /* ends of the pipes from the child's standard output and standard error; -1: closed */
   int out, errors;
   clv_bytes messages;  /* last bytes of the child's standard error */
   bool had_no_network; /* the child had no network, as its mark says */
   bool has_mark;       /* the child's mark has been read */
-} running;
+} running_child;
 
 static clv_child_limits get_limits(const clv_child_process *c) {
   clv_child_limits l = c->limits ? *c->limits : (clv_child_limits){0};
   if (!l.seconds) l.seconds = CLV_CHILD_SECONDS;
-  if (!l.memory) l.memory = CLV_CHILD_MEMORY;
-  if (!l.output) l.output = CLV_CHILD_OUTPUT;
+  if (!l.max_memory_bytes) l.max_memory_bytes = CLV_CHILD_MEMORY;
+  if (!l.max_output_bytes) l.max_output_bytes = CLV_CHILD_OUTPUT;
   return l;
 }
 
 /* ---- in the child ---------------------------------------------------------------------------- */
 
-static void set_limit(int what, rlim_t soft, rlim_t hard) {
-  if (setrlimit((__rlimit_resource_t)what, &(struct rlimit){soft, hard}) != 0) _exit(CANNOT_START);
+static void set_limit(int resource, rlim_t soft, rlim_t hard) {
+  if (setrlimit((__rlimit_resource_t)resource, &(struct rlimit){soft, hard}) != 0)
+    _exit(CANNOT_START);
 }
 
 static void set_limits(const clv_child_limits *l) {
   set_limit(RLIMIT_CPU, l->seconds, l->seconds + 1);
-  set_limit(RLIMIT_AS, l->memory, l->memory);
+  set_limit(RLIMIT_AS, l->max_memory_bytes, l->max_memory_bytes);
   set_limit(RLIMIT_FSIZE, 0, 0); /* the child cannot write to files; pipes are not affected */
   set_limit(RLIMIT_CORE, 0, 0);
   set_limit(RLIMIT_NOFILE, 64, 64);
@@ -61,24 +62,24 @@ static _Noreturn void exec_program(const clv_child_process *c, const char *const
                                    int errors, const clv_child_limits *l) {
   static char *const environment[] = {"PATH=/usr/bin:/bin", "LC_ALL=C.UTF-8", "OMP_THREAD_LIMIT=1",
                                       NULL};
-  int null = open("/dev/null", O_RDONLY);
-  bool no_network = unshare(CLONE_NEWNET) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0;
+  int null_fd = open("/dev/null", O_RDONLY);
+  bool has_no_network = unshare(CLONE_NEWNET) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0;
   setsid();
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-  if (null < 0 || dup2(null, 0) < 0 || dup2(out, 1) < 0 || dup2(errors, 2) < 0 ||
+  if (null_fd < 0 || dup2(null_fd, 0) < 0 || dup2(out, 1) < 0 || dup2(errors, 2) < 0 ||
       dup2(c->file, FILE_FD) < 0)
     _exit(CANNOT_START);
   close_range(FILE_FD + 1, ~0u, 0);
   set_limits(l);
-  if (write(2, no_network ? &no_network_mark : &network_mark, 1) != 1) _exit(CANNOT_START);
+  if (write(2, has_no_network ? &no_network_mark : &network_mark, 1) != 1) _exit(CANNOT_START);
   for (size_t i = 0; i < 2; i++) execve(paths[i], (char *const *)(uintptr_t)c->args, environment);
   _exit(CANNOT_START);
 }
 
 /* ---- in the parent --------------------------------------------------------------------------- */
 
-static void end_child(running *r) {
+static void end_child(running_child *r) {
   if (r->pid > 0) {
     kill(-r->pid, SIGKILL);
     kill(r->pid, SIGKILL);
@@ -93,24 +94,25 @@ static void end_child(running *r) {
 /* Makes a pipe. Its write end, which the child gets, is a descriptor above FILE_FD, so that dup2 in
  * the child does not close it. */
 static clv_code make_pipe(int ends[2], clv_err *err) {
-  int made[2];
-  if (pipe2(made, O_CLOEXEC) != 0) return clv_fail(err, CLV_EXHAUSTED, "pipe: %s", strerror(errno));
-  ends[0] = made[0];
-  ends[1] = fcntl(made[1], F_DUPFD_CLOEXEC, FILE_FD + 1);
-  close(made[1]);
+  int pipe_fds[2];
+  if (pipe2(pipe_fds, O_CLOEXEC) != 0)
+    return clv_fail(err, CLV_EXHAUSTED, "pipe: %s", strerror(errno));
+  ends[0] = pipe_fds[0];
+  ends[1] = fcntl(pipe_fds[1], F_DUPFD_CLOEXEC, FILE_FD + 1);
+  close(pipe_fds[1]);
   if (ends[1] >= 0) return CLV_OK;
   close(ends[0]);
   return clv_fail(err, CLV_EXHAUSTED, "pipe: %s", strerror(errno));
 }
 
-static clv_code start_child(const clv_child_process *c, const clv_child_limits *l, running *r,
+static clv_code start_child(const clv_child_process *c, const clv_child_limits *l, running_child *r,
                             clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes usual = {0}, other = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes usr_path = {0}, bin_path = {0};
   int out[2], errors[2];
-  clv_bytes_printf(&usual, "/usr/bin/%s", c->args[0]);
-  clv_bytes_printf(&other, "/bin/%s", c->args[0]);
-  if (usual.failed || other.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  const char *const paths[] = {usual.data, other.data};
+  clv_bytes_printf(&usr_path, "/usr/bin/%s", c->args[0]);
+  clv_bytes_printf(&bin_path, "/bin/%s", c->args[0]);
+  if (usr_path.failed || bin_path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  const char *const paths[] = {usr_path.data, bin_path.data};
   CLV_TRY(make_pipe(out, err));
   clv_code code = make_pipe(errors, err);
   if (code != CLV_OK) {
@@ -129,20 +131,20 @@ static clv_code start_child(const clv_child_process *c, const clv_child_limits *
 }
 
 /* Keeps the last messages of the child. The first byte of all is the mark. */
-static void keep_messages(running *r, const char *data, size_t n) {
+static void keep_messages(running_child *r, const char *data, size_t n) {
   if (n && !r->has_mark) {
     r->had_no_network = data[0] == no_network_mark;
     r->has_mark = true;
     data++;
     n--;
   }
-  if (r->messages.len + n > MAX_MESSAGES) r->messages.len = 0;
-  clv_bytes_add(&r->messages, data, CLV_MIN(n, (size_t)MAX_MESSAGES));
+  if (r->messages.len + n > MAX_MESSAGE_BYTES) r->messages.len = 0;
+  clv_bytes_add(&r->messages, data, CLV_MIN(n, (size_t)MAX_MESSAGE_BYTES));
 }
 
 /* Reads once from a readable pipe, and closes the pipe at its end. */
-static void read_piece(running *r, int *fd, clv_bytes *out) {
-  char piece[READ_BYTES];
+static void read_piece(running_child *r, int *fd, clv_bytes *out) {
+  char piece[MAX_READ_BYTES];
   ssize_t n = read(*fd, piece, sizeof piece);
   if (n < 0 && errno == EINTR) return;
   if (n > 0 && out) clv_bytes_add(out, piece, (size_t)n);
@@ -152,28 +154,28 @@ static void read_piece(running *r, int *fd, clv_bytes *out) {
   *fd = -1;
 }
 
-static clv_code read_pipes(const clv_child_process *c, const clv_child_limits *l, running *r,
+static clv_code read_pipes(const clv_child_process *c, const clv_child_limits *l, running_child *r,
                            clv_bytes *out, clv_err *err) {
-  uint64_t until = clv_now_ns() + (uint64_t)l->seconds * 1000000000;
+  uint64_t deadline_ns = clv_now_ns() + (uint64_t)l->seconds * 1000000000;
   while (r->out >= 0 || r->errors >= 0) {
     struct pollfd fds[] = {{r->out, POLLIN, 0}, {r->errors, POLLIN, 0}};
-    uint64_t now = clv_now_ns();
-    if (now >= until)
+    uint64_t now_ns = clv_now_ns();
+    if (now_ns >= deadline_ns)
       return clv_fail(err, CLV_EXHAUSTED, "%s: %s takes longer than %u s", c->label, c->args[0],
                       l->seconds);
-    int n = poll(fds, 2, (int)CLV_MIN((until - now) / 1000000 + 1, (uint64_t)1000));
+    int n = poll(fds, 2, (int)CLV_MIN((deadline_ns - now_ns) / 1000000 + 1, (uint64_t)1000));
     if (n <= 0) continue;
     if (fds[0].revents) read_piece(r, &r->out, out);
     if (fds[1].revents) read_piece(r, &r->errors, NULL);
-    if (out->failed || out->len > l->output)
+    if (out->failed || out->len > l->max_output_bytes)
       return clv_fail(err, CLV_EXHAUSTED, "%s: %s prints more than %llu bytes", c->label,
-                      c->args[0], (unsigned long long)l->output);
+                      c->args[0], (unsigned long long)l->max_output_bytes);
   }
   return CLV_OK;
 }
 
 /* Returns the last line of the child's messages, made printable. */
-static const char *last_line(running *r) {
+static const char *last_line(running_child *r) {
   char *text = r->messages.len ? r->messages.data : NULL;
   while (text && r->messages.len && text[r->messages.len - 1] == '\n')
     text[--r->messages.len] = '\0';
@@ -183,8 +185,8 @@ static const char *last_line(running *r) {
   return at && at[1] ? at + 1 : text;
 }
 
-static clv_code check_status(const clv_child_process *c, const clv_child_limits *l, running *r,
-                             int status, clv_err *err) {
+static clv_code check_status(const clv_child_process *c, const clv_child_limits *l,
+                             running_child *r, int status, clv_err *err) {
   const char *program = c->args[0];
   int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return CLV_OK;
@@ -195,21 +197,21 @@ static clv_code check_status(const clv_child_process *c, const clv_child_limits 
     return clv_fail(err, CLV_NOT_FOUND, "%s: %s cannot be started: is it installed (Debian: %s)?",
                     c->label, program,
                     strcmp(program, "tesseract") == 0 ? "tesseract-ocr" : "poppler-utils");
-  return clv_fail(err, CLV_DATA_LOSS,
-                  "%s: %s ends with %s %d (it may have %llu MiB of memory)%s%.150s", c->label,
-                  program, signal ? "signal" : "exit code", signal ? signal : WEXITSTATUS(status),
-                  (unsigned long long)(l->memory >> 20), r->messages.len ? ": " : "", last_line(r));
+  return clv_fail(
+      err, CLV_DATA_LOSS, "%s: %s ends with %s %d (it may have %llu MiB of memory)%s%.150s",
+      c->label, program, signal ? "signal" : "exit code", signal ? signal : WEXITSTATUS(status),
+      (unsigned long long)(l->max_memory_bytes >> 20), r->messages.len ? ": " : "", last_line(r));
 }
 
-static clv_code wait_for_end(const clv_child_process *c, const clv_child_limits *l, running *r,
-                             clv_err *err) {
+static clv_code wait_for_end(const clv_child_process *c, const clv_child_limits *l,
+                             running_child *r, clv_err *err) {
   int status = 0;
-  uint64_t until = clv_now_ns() + (uint64_t)l->seconds * 1000000000;
+  uint64_t deadline_ns = clv_now_ns() + (uint64_t)l->seconds * 1000000000;
   pid_t pid;
   while ((pid = waitpid(r->pid, &status, WNOHANG)) <= 0) {
     if (pid < 0 && errno != EINTR)
       return clv_fail(err, CLV_INTERNAL, "%s: wait: %s", c->label, strerror(errno));
-    if (clv_now_ns() > until)
+    if (clv_now_ns() > deadline_ns)
       return clv_fail(err, CLV_EXHAUSTED, "%s: %s takes longer than %u s", c->label, c->args[0],
                       l->seconds);
     poll(NULL, 0, 1);
@@ -222,7 +224,7 @@ static clv_code wait_for_end(const clv_child_process *c, const clv_child_limits 
 clv_code clv_child_process_run(const clv_child_process *c, clv_bytes *ret, bool *ret_no_network,
                                clv_err *err) {
   clv_child_limits l = get_limits(c);
-  running r = {.out = -1, .errors = -1};
+  running_child r = {.out = -1, .errors = -1};
   clv_code code = start_child(c, &l, &r, err);
   if (code == CLV_OK) code = read_pipes(c, &l, &r, ret, err);
   if (code == CLV_OK) code = wait_for_end(c, &l, &r, err);

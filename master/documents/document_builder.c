@@ -15,9 +15,9 @@ void clv_document_builder_done(clv_document_builder *g) {
   *g = (clv_document_builder){0};
 }
 
-/* Returns a coordinate as in LayoutLM: the integer part of 1000 * at / whole. */
-static uint16_t to_thousandth(double at, double whole) {
-  double share = whole > 0 ? CLV_BOX_MAX * (at / whole) : 0;
+/* Returns a coordinate as in LayoutLM: the integer part of 1000 * at / extent. */
+static uint16_t to_thousandth(double at, double extent) {
+  double share = extent > 0 ? CLV_BOX_MAX * (at / extent) : 0;
   if (!(share > 0)) return 0; /* true for NaN, too */
   return share < CLV_BOX_MAX ? (uint16_t)share : CLV_BOX_MAX;
 }
@@ -26,21 +26,21 @@ static clv_code make_room(clv_document_builder *g, clv_err *err) {
   if (g->n_words == CLV_MAX_WORDS)
     return clv_fail(err, CLV_EXHAUSTED, "more than %d words", CLV_MAX_WORDS);
   if (g->n_words < g->cap) return CLV_OK;
-  size_t cap = g->cap ? 2 * g->cap : 256;
-  void *more = realloc(g->words, cap * sizeof *g->words);
-  if (!more) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu words", cap);
-  g->words = more;
-  g->cap = cap;
+  size_t new_cap = g->cap ? 2 * g->cap : 256;
+  void *grown = realloc(g->words, new_cap * sizeof *g->words);
+  if (!grown) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu words", new_cap);
+  g->words = grown;
+  g->cap = new_cap;
   return CLV_OK;
 }
 
 clv_code clv_document_builder_add(clv_document_builder *g, const clv_bytes *text,
-                                  const double box[4], const double page[2], clv_err *err) {
+                                  const double box[4], const double page_size[2], clv_err *err) {
   if (!text->len || text->failed) return CLV_OK;
   CLV_TRY(make_room(g, err));
   struct clv_built_word *w = &g->words[g->n_words++];
   *w = (struct clv_built_word){.offset = g->text.len, .page = g->n_pages - 1};
-  for (int i = 0; i < 4; i++) w->box[i] = to_thousandth(box[i], page[i % 2]);
+  for (int i = 0; i < 4; i++) w->box[i] = to_thousandth(box[i], page_size[i % 2]);
   for (int i = 0; i < 2; i++)
     if (w->box[i] > w->box[i + 2]) {
       uint16_t low = w->box[i + 2];
@@ -53,13 +53,13 @@ clv_code clv_document_builder_add(clv_document_builder *g, const clv_bytes *text
 }
 
 /* Memory that a document owns besides its pages. */
-typedef struct kept {
+typedef struct owned_memory {
   char *text;
   clv_page_word *words;
-} kept;
+} owned_memory;
 
 static clv_code move_to_document(clv_document_builder *g, clv_document *d, clv_err *err) {
-  kept *k = d->own;
+  owned_memory *k = d->memory;
   CLV_TRY(clv_alloc(g->n_words, sizeof *k->words, &k->words, err));
   CLV_TRY(clv_alloc(g->n_pages, sizeof *d->pages, &d->pages, err));
   k->text = clv_steal(&g->text.data);
@@ -75,7 +75,7 @@ static clv_code move_to_document(clv_document_builder *g, clv_document *d, clv_e
 
 clv_code clv_document_builder_take(clv_document_builder *g, clv_document *ret, clv_err *err) {
   clv_document d = {0};
-  CLV_TRY(clv_alloc(1, sizeof(kept), &d.own, err));
+  CLV_TRY(clv_alloc(1, sizeof(owned_memory), &d.memory, err));
   clv_code code = move_to_document(g, &d, err);
   if (code == CLV_OK)
     *ret = d;
@@ -85,7 +85,7 @@ clv_code clv_document_builder_take(clv_document_builder *g, clv_document *ret, c
 }
 
 void clv_document_done(clv_document *d) {
-  kept *k = d ? d->own : NULL;
+  owned_memory *k = d ? d->memory : NULL;
   if (k) {
     free(k->text);
     free(k->words);

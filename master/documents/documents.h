@@ -7,7 +7,7 @@
  * command `words` call this folder.
  *
  * Threads: only one thread at a time may use a document. Children are waited for by process id, so
- * other children of the program are not affected. *
+ * other children of the program are not affected.
  */
 #ifndef CLEAVE_DOCUMENTS_H
 #define CLEAVE_DOCUMENTS_H
@@ -23,10 +23,9 @@ extern "C" {
 enum { CLV_CHILD_SECONDS = 60, CLV_CHILD_MEMORY = 1 << 30, CLV_CHILD_OUTPUT = 64 << 20 };
 
 typedef struct clv_child_limits {
-  /* most seconds of processor time, and most seconds of wall time; 0: CLV_CHILD_SECONDS */
-  uint32_t seconds;
-  /* most bytes of memory, of output; 0: CLV_CHILD_MEMORY, CLV_CHILD_OUTPUT */
-  uint64_t memory, output;
+  uint32_t seconds;          /* limit of processor time and of wall time; 0: CLV_CHILD_SECONDS */
+  uint64_t max_memory_bytes; /* 0: CLV_CHILD_MEMORY */
+  uint64_t max_output_bytes; /* 0: CLV_CHILD_OUTPUT */
 } clv_child_limits;
 
 enum { CLV_BOX_MAX = 1000, CLV_MAX_PAGES = 10000, CLV_MAX_WORDS = 1 << 20 /* most per file */ };
@@ -47,7 +46,7 @@ typedef struct clv_document {
   clv_page *pages; /* [n] pages of the document */
   size_t n;
   bool had_no_network; /* the child processes that read the document had no network */
-  void *own;           /* memory of words and texts, freed by clv_document_done */
+  void *memory;        /* words and texts, freed by clv_document_done */
 } clv_document;
 
 void clv_document_done(clv_document *d);
@@ -79,8 +78,8 @@ clv_code clv_rotations_parse(const char *text, size_t len, const char *label, cl
 
 /* Parse the output of `pdftotext -bbox` and of tesseract (tsv) from memory. pdftotext rotates
  * the boxes of a page but not its size, so clv_bbox_parse swaps the size of pages marked in
- * `turned`, which comes from clv_rotations_parse; NULL: no page is rotated. */
-clv_code clv_bbox_parse(const char *text, size_t len, const char *label, const clv_bytes *turned,
+ * `rotations`, which comes from clv_rotations_parse; NULL: no page is rotated. */
+clv_code clv_bbox_parse(const char *text, size_t len, const char *label, const clv_bytes *rotations,
                         clv_document *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_tsv_parse(const char *text, size_t len, const char *label, clv_document *ret,
                        clv_err *err) CLV_USE_RESULT;
@@ -96,18 +95,18 @@ enum { CLV_LABEL_IGNORED = -100 };
  * them. */
 typedef struct clv_window_options {
   size_t width, stride;
-  /* tokens before and after the tokens of a window, and token of pads; -1: none */
+  /* ids of the token before and of the token after those of a window, and of the pad; -1: none */
   int32_t first, last, pad;
 } clv_window_options;
 
 /* The windows of a page. */
 typedef struct clv_windows {
   size_t n, width;
-  size_t words_without_tokens; /* number of words for which the tokenizer returned no token */
-  int32_t *ids, *labels;       /* [n, width] token ids; labels */
-  int32_t *boxes;              /* [n, width, 4] box of each token */
-  int32_t *words;              /* [n, width] index of the word of each token; -1: none */
-  int32_t *lengths;            /* [n] number of tokens of each window before the pads */
+  size_t n_words_without_tokens; /* words for which the tokenizer returned no token */
+  int32_t *ids, *labels;         /* [n, width] token ids; labels */
+  int32_t *boxes;                /* [n, width, 4] box of each token */
+  int32_t *words;                /* [n, width] index of the word of each token; -1: none */
+  int32_t *lengths;              /* [n] number of tokens of each window before the pads */
 } clv_windows;
 
 void clv_windows_done(clv_windows *w);

@@ -37,10 +37,10 @@ typedef struct clv_document_builder {
 } clv_document_builder;
 
 void clv_document_builder_done(clv_document_builder *g);
-/* Adds a word to the last page. box: x0, y0, x1, y1; page: width and height in the same units.
+/* Adds a word to the last page. box: x0, y0, x1, y1; page_size: width and height in the same units.
  * Ignores an empty word. */
 clv_code clv_document_builder_add(clv_document_builder *g, const clv_bytes *text,
-                                  const double box[4], const double page[2],
+                                  const double box[4], const double page_size[2],
                                   clv_err *err) CLV_USE_RESULT;
 clv_code clv_document_builder_take(clv_document_builder *g, clv_document *ret,
                                    clv_err *err) CLV_USE_RESULT;

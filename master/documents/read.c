@@ -12,33 +12,36 @@
 
 #include "master/documents/documents_int.h"
 
-enum { LEADING = 1024 /* most bytes that may precede the header of a PDF, as PDF readers allow */ };
+/* most bytes that may precede the header of a PDF, as PDF readers allow */
+enum { MAX_LEADING_BYTES = 1024 };
 
-typedef clv_code parse_fn(const char *text, size_t len, const char *label, const clv_bytes *turned,
-                          clv_document *ret, clv_err *err);
+typedef clv_code parse_fn(const char *text, size_t len, const char *label,
+                          const clv_bytes *rotations, clv_document *ret, clv_err *err);
 
 typedef struct kind {
   const char *magic;
-  size_t leading;               /* most bytes that may precede the magic */
-  const char *const *rotations; /* command that prints the rotation of pages; NULL: no rotation */
-  const char *const *args;      /* command that prints the words */
+  size_t max_leading_bytes;         /* most bytes that may precede the magic */
+  const char *const *rotation_args; /* command that prints the rotation of pages; NULL: none */
+  const char *const *args;          /* command that prints the words */
   parse_fn *parse;
 } kind;
 
-static clv_code parse_tsv(const char *text, size_t len, const char *label, const clv_bytes *turned,
-                          clv_document *ret, clv_err *err) {
-  (void)turned;
+static clv_code parse_tsv(const char *text, size_t len, const char *label,
+                          const clv_bytes *rotations, clv_document *ret, clv_err *err) {
+  (void)rotations;
   return clv_tsv_parse(text, len, label, ret, err);
 }
 
-/* -cropbox: only the visible part of a page. 10001: one page above the limit. */
-static const char *const of_pdf[] = {"pdftotext", "-bbox",        "-cropbox", "-enc",
-                                     "UTF-8",     CLV_CHILD_FILE, "-",        NULL};
-static const char *const of_info[] = {"pdfinfo", "-f", "1", "-l", "10001", CLV_CHILD_FILE, NULL};
-static const char *const of_image[] = {"tesseract", CLV_CHILD_FILE, "stdout", "tsv", NULL};
-static const kind kinds[] = {{"\x89PNG\r\n\x1a\n", 0, NULL, of_image, parse_tsv},
-                             {"\xff\xd8\xff", 0, NULL, of_image, parse_tsv},
-                             {"%PDF-", LEADING, of_info, of_pdf, clv_bbox_parse}};
+/* -cropbox: prints only the visible part of a page. 10001: one page more than CLV_MAX_PAGES. */
+static const char *const pdf_args[] = {"pdftotext", "-bbox",        "-cropbox", "-enc",
+                                       "UTF-8",     CLV_CHILD_FILE, "-",        NULL};
+static const char *const pdf_rotation_args[] = {"pdfinfo", "-f",           "1", "-l",
+                                                "10001",   CLV_CHILD_FILE, NULL};
+static const char *const image_args[] = {"tesseract", CLV_CHILD_FILE, "stdout", "tsv", NULL};
+static const kind kinds[] = {
+    {"\x89PNG\r\n\x1a\n", 0, NULL, image_args, parse_tsv},
+    {"\xff\xd8\xff", 0, NULL, image_args, parse_tsv},
+    {"%PDF-", MAX_LEADING_BYTES, pdf_rotation_args, pdf_args, clv_bbox_parse}};
 
 static void close_fd(int *fd) {
   if (*fd >= 0) close(*fd);
@@ -57,14 +60,14 @@ static clv_code open_file(const char *path, int *ret, clv_err *err) {
 }
 
 static clv_code find_kind(int fd, const char *path, const kind **ret, clv_err *err) {
-  char head[LEADING + 8];
+  char head[MAX_LEADING_BYTES + 8];
   ssize_t n = pread(fd, head, sizeof head, 0);
   if (n < 0) return clv_fail(err, CLV_DATA_LOSS, "%s: read: %s", path, strerror(errno));
   if (!n) return clv_fail(err, CLV_INVALID, "%s: the file is empty (0 bytes): copy it again", path);
   for (size_t i = 0; i < CLV_COUNT(kinds); i++) {
     size_t len = strlen(kinds[i].magic);
     *ret = &kinds[i];
-    if (memmem(head, CLV_MIN((size_t)n, kinds[i].leading + len), kinds[i].magic, len))
+    if (memmem(head, CLV_MIN((size_t)n, kinds[i].max_leading_bytes + len), kinds[i].magic, len))
       return CLV_OK;
   }
   return clv_fail(err, CLV_INVALID, "%s: not a PDF, PNG or JPEG file: convert it to one of these",
@@ -83,17 +86,17 @@ static clv_code run_child(const char *const *args, int fd, const char *path,
 clv_code clv_document_read(const char *path, const clv_child_limits *limits, clv_document *ret,
                            clv_err *err) {
   CLV_AUTO(close_fd) int fd = -1;
-  CLV_AUTO(clv_bytes_done) clv_bytes out = {0}, info = {0}, turned = {0};
-  bool no_network = false, info_no_network = true;
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0}, info = {0}, rotations = {0};
+  bool has_no_network = false, info_has_no_network = true;
   const kind *k = NULL;
   CLV_TRY(open_file(path, &fd, err));
   CLV_TRY(find_kind(fd, path, &k, err));
-  CLV_TRY(run_child(k->args, fd, path, limits, &out, &no_network, err));
-  if (k->rotations) {
-    CLV_TRY(run_child(k->rotations, fd, path, limits, &info, &info_no_network, err));
-    CLV_TRY(clv_rotations_parse(info.data, info.len, path, &turned, err));
+  CLV_TRY(run_child(k->args, fd, path, limits, &out, &has_no_network, err));
+  if (k->rotation_args) {
+    CLV_TRY(run_child(k->rotation_args, fd, path, limits, &info, &info_has_no_network, err));
+    CLV_TRY(clv_rotations_parse(info.data, info.len, path, &rotations, err));
   }
-  CLV_TRY(k->parse(out.data, out.len, path, &turned, ret, err));
-  ret->had_no_network = no_network && info_no_network;
+  CLV_TRY(k->parse(out.data, out.len, path, &rotations, ret, err));
+  ret->had_no_network = has_no_network && info_has_no_network;
   return CLV_OK;
 }

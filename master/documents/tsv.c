@@ -8,20 +8,30 @@
 
 #include "master/documents/documents_int.h"
 
-enum { COLUMNS = 12, LEVEL = 0, LEFT = 6, TOP, WIDTH, HEIGHT, TEXT = 11, PAGE = 1, WORD = 5 };
+enum {
+  N_COLUMNS = 12,
+  LEVEL = 0,
+  LEFT = 6,
+  TOP,
+  WIDTH,
+  HEIGHT,
+  TEXT = 11,
+  PAGE_LEVEL = 1,
+  WORD_LEVEL = 5
+};
 
 typedef struct tsv_row {
-  const char *at[COLUMNS];
-  size_t len[COLUMNS];
+  const char *at[N_COLUMNS];
+  size_t len[N_COLUMNS];
 } tsv_row;
 
 static bool split_row(const char *line, size_t len, tsv_row *ret) {
-  for (int i = 0; i < COLUMNS; i++) {
-    const char *tab = i < COLUMNS - 1 ? memchr(line, '\t', len) : line + len;
+  for (int i = 0; i < N_COLUMNS; i++) {
+    const char *tab = i < N_COLUMNS - 1 ? memchr(line, '\t', len) : line + len;
     if (!tab) return false;
     ret->at[i] = line;
     ret->len[i] = (size_t)(tab - line);
-    len -= ret->len[i] + (i < COLUMNS - 1);
+    len -= ret->len[i] + (i < N_COLUMNS - 1);
     line = tab + 1;
   }
   return true;
@@ -46,38 +56,39 @@ static void copy_clean_text(const char *at, size_t len, clv_bytes *out) {
   }
 }
 
-static clv_code read_row(clv_document_builder *g, const tsv_row *c, double page[2], clv_bytes *text,
-                         bool *ret_good, clv_err *err) {
-  double level = 0, at[4];
-  *ret_good = parse_number(c, LEVEL, &level);
-  for (int i = 0; i < 4; i++) *ret_good = *ret_good && parse_number(c, LEFT + i, &at[i]);
-  if (!*ret_good) return CLV_OK;
-  if (level == PAGE) {
-    page[0] = at[2];
-    page[1] = at[3];
+static clv_code read_row(clv_document_builder *g, const tsv_row *c, double page_size[2],
+                         clv_bytes *text, bool *ret_is_valid, clv_err *err) {
+  double level = 0, numbers[4];
+  *ret_is_valid = parse_number(c, LEVEL, &level);
+  for (int i = 0; i < 4; i++)
+    *ret_is_valid = *ret_is_valid && parse_number(c, LEFT + i, &numbers[i]);
+  if (!*ret_is_valid) return CLV_OK;
+  if (level == PAGE_LEVEL) {
+    page_size[0] = numbers[2];
+    page_size[1] = numbers[3];
     g->n_pages++;
   }
-  if (level != WORD) return CLV_OK;
-  *ret_good = g->n_pages > 0;
+  if (level != WORD_LEVEL) return CLV_OK;
+  *ret_is_valid = g->n_pages > 0;
   copy_clean_text(c->at[TEXT], c->len[TEXT], text);
-  const double box[] = {at[0], at[1], at[0] + at[2], at[1] + at[3]};
-  return *ret_good ? clv_document_builder_add(g, text, box, page, err) : CLV_OK;
+  const double box[] = {numbers[0], numbers[1], numbers[0] + numbers[2], numbers[1] + numbers[3]};
+  return *ret_is_valid ? clv_document_builder_add(g, text, box, page_size, err) : CLV_OK;
 }
 
 static clv_code read_rows(clv_document_builder *g, const char *text, size_t len, const char *label,
                           clv_bytes *word, clv_err *err) {
-  double page[2] = {0};
+  double page_size[2] = {0};
   size_t line = 1;
   for (size_t at = 0, n; at < len; at += n + 1, line++) {
     const char *stop = memchr(text + at, '\n', len - at);
     tsv_row c;
-    bool good = true;
+    bool is_valid = true;
     n = stop ? (size_t)(stop - text) - at : len - at;
     if (line == 1 || !n) continue; /* the first line is the header */
-    good = split_row(text + at, n, &c) && g->n_pages <= CLV_MAX_PAGES;
-    clv_code code = good ? read_row(g, &c, page, word, &good, err) : CLV_OK;
+    is_valid = split_row(text + at, n, &c) && g->n_pages <= CLV_MAX_PAGES;
+    clv_code code = is_valid ? read_row(g, &c, page_size, word, &is_valid, err) : CLV_OK;
     if (code != CLV_OK) return clv_err_prefix(err, "%.200s", label);
-    if (!good)
+    if (!is_valid)
       return clv_fail(err, CLV_DATA_LOSS, "%.200s: line %zu of what tesseract prints is no row",
                       label, line);
   }

@@ -8,16 +8,17 @@
 #include "master/documents/documents.h"
 
 /* The tokens of a page, and the word that each belongs to. */
-typedef struct pieces {
+typedef struct page_tokens {
   clv_ids ids, words;
-  size_t words_without_tokens;
-} pieces;
+  size_t n_words_without_tokens;
+} page_tokens;
 
-static clv_code cut_words(const clv_page *page, const clv_tokenizer *t, pieces *p, clv_err *err) {
+static clv_code cut_words(const clv_page *page, const clv_tokenizer *t, page_tokens *p,
+                          clv_err *err) {
   for (size_t i = 0; i < page->n; i++) {
     const char *text = page->words[i].text;
     CLV_TRY(clv_tokenizer_encode(t, text, strlen(text), &p->ids, err));
-    p->words_without_tokens += p->words.n == p->ids.n;
+    p->n_words_without_tokens += p->words.n == p->ids.n;
     while (p->words.n < p->ids.n) CLV_TRY(clv_ids_add(&p->words, (int32_t)i, err));
   }
   return CLV_OK;
@@ -42,70 +43,72 @@ static void put_token(clv_windows *w, size_t at, int32_t id, int32_t word, int32
 }
 
 /* Puts token i of the page at position `at`. labels NULL: another window labels this token. */
-static void put_piece(clv_windows *w, size_t at, const clv_page *page, const int32_t *labels,
-                      const pieces *p, size_t i) {
+static void put_page_token(clv_windows *w, size_t at, const clv_page *page, const int32_t *labels,
+                           const page_tokens *p, size_t i) {
   int32_t word = p->words.at[i];
-  const clv_page_word *of = &page->words[word];
-  const int32_t box[] = {of->x0, of->y0, of->x1, of->y1};
-  bool first = i == 0 || p->words.at[i - 1] != word;
-  put_token(w, at, p->ids.at[i], word, labels && first ? labels[word] : CLV_LABEL_IGNORED, box);
+  const clv_page_word *page_word = &page->words[word];
+  const int32_t box[] = {page_word->x0, page_word->y0, page_word->x1, page_word->y1};
+  bool is_first = i == 0 || p->words.at[i - 1] != word;
+  put_token(w, at, p->ids.at[i], word, labels && is_first ? labels[word] : CLV_LABEL_IGNORED, box);
 }
 
 /* Range of tokens that a window labels. */
-typedef struct owned {
+typedef struct token_range {
   size_t from, to;
-} owned;
+} token_range;
 
-static owned get_labelled_range(size_t row, size_t rows, size_t step, size_t stride) {
-  return (owned){row ? row * step + stride / 2 : 0,
-                 row + 1 < rows ? (row + 1) * step + stride / 2 : SIZE_MAX};
+static token_range get_labelled_range(size_t row, size_t n_rows, size_t step, size_t stride) {
+  return (token_range){row ? row * step + stride / 2 : 0,
+                       row + 1 < n_rows ? (row + 1) * step + stride / 2 : SIZE_MAX};
 }
 
 static void fill_row(clv_windows *w, size_t row, const clv_page *page, const int32_t *labels,
-                     const pieces *p, const clv_window_options *o, size_t from, size_t n,
-                     owned mine) {
-  static const int32_t none[4], whole[] = {CLV_BOX_MAX, CLV_BOX_MAX, CLV_BOX_MAX, CLV_BOX_MAX};
+                     const page_tokens *p, const clv_window_options *o, size_t from, size_t n,
+                     token_range labelled) {
+  static const int32_t zero_box[4],
+      full_box[] = {CLV_BOX_MAX, CLV_BOX_MAX, CLV_BOX_MAX, CLV_BOX_MAX};
   size_t at = row * o->width, end = at + o->width;
-  if (o->first >= 0) put_token(w, at++, o->first, -1, CLV_LABEL_IGNORED, none);
+  if (o->first >= 0) put_token(w, at++, o->first, -1, CLV_LABEL_IGNORED, zero_box);
   for (size_t i = from; i < from + n; i++)
-    put_piece(w, at++, page, i >= mine.from && i < mine.to ? labels : NULL, p, i);
-  if (o->last >= 0) put_token(w, at++, o->last, -1, CLV_LABEL_IGNORED, whole);
+    put_page_token(w, at++, page, i >= labelled.from && i < labelled.to ? labels : NULL, p, i);
+  if (o->last >= 0) put_token(w, at++, o->last, -1, CLV_LABEL_IGNORED, full_box);
   w->lengths[row] = (int32_t)(at - row * o->width);
-  while (at < end) put_token(w, at++, o->pad, -1, CLV_LABEL_IGNORED, none);
+  while (at < end) put_token(w, at++, o->pad, -1, CLV_LABEL_IGNORED, zero_box);
 }
 
-static clv_code make_rows(const clv_page *page, const int32_t *labels, const pieces *p,
-                          const clv_window_options *o, size_t room, clv_windows *w, clv_err *err) {
-  size_t step = room - o->stride, places, all = p->ids.n;
-  w->n = all > room ? 1 + (all - room + step - 1) / step : 1;
+static clv_code make_rows(const clv_page *page, const int32_t *labels, const page_tokens *p,
+                          const clv_window_options *o, size_t n_room, clv_windows *w,
+                          clv_err *err) {
+  size_t step = n_room - o->stride, n_places, n_tokens = p->ids.n;
+  w->n = n_tokens > n_room ? 1 + (n_tokens - n_room + step - 1) / step : 1;
   w->width = o->width;
-  w->words_without_tokens = p->words_without_tokens;
-  if (!clv_mul_size(w->n, o->width, &places))
+  w->n_words_without_tokens = p->n_words_without_tokens;
+  if (!clv_mul_size(w->n, o->width, &n_places))
     return clv_fail(err, CLV_EXHAUSTED, "too many windows of a page");
-  CLV_TRY(clv_alloc(places, sizeof(int32_t), &w->ids, err));
-  CLV_TRY(clv_alloc(places, sizeof(int32_t), &w->words, err));
-  CLV_TRY(clv_alloc(places, sizeof(int32_t), &w->labels, err));
-  CLV_TRY(clv_alloc(places, 4 * sizeof(int32_t), &w->boxes, err));
+  CLV_TRY(clv_alloc(n_places, sizeof(int32_t), &w->ids, err));
+  CLV_TRY(clv_alloc(n_places, sizeof(int32_t), &w->words, err));
+  CLV_TRY(clv_alloc(n_places, sizeof(int32_t), &w->labels, err));
+  CLV_TRY(clv_alloc(n_places, 4 * sizeof(int32_t), &w->boxes, err));
   CLV_TRY(clv_alloc(w->n, sizeof(int32_t), &w->lengths, err));
   for (size_t i = 0; i < w->n; i++)
-    fill_row(w, i, page, labels, p, o, i * step, CLV_MIN(room, all - i * step),
+    fill_row(w, i, page, labels, p, o, i * step, CLV_MIN(n_room, n_tokens - i * step),
              get_labelled_range(i, w->n, step, o->stride));
   return CLV_OK;
 }
 
 clv_code clv_windows_make(const clv_page *page, const int32_t *labels, const clv_tokenizer *t,
                           const clv_window_options *o, clv_windows *ret, clv_err *err) {
-  size_t ends = (size_t)(o->first >= 0) + (size_t)(o->last >= 0);
-  size_t room = o->width > ends ? o->width - ends : 0;
-  pieces p = {0};
+  size_t n_end_tokens = (size_t)(o->first >= 0) + (size_t)(o->last >= 0);
+  size_t n_room = o->width > n_end_tokens ? o->width - n_end_tokens : 0;
+  page_tokens p = {0};
   clv_windows w = {0};
-  if (o->stride >= room)
+  if (o->stride >= n_room)
     return clv_fail(err, CLV_INVALID,
                     "windows of %zu tokens hold %zu tokens of a page, and the stride is %zu: it "
                     "must be below %zu",
-                    o->width, room, o->stride, room);
+                    o->width, n_room, o->stride, n_room);
   clv_code code = cut_words(page, t, &p, err);
-  if (code == CLV_OK) code = make_rows(page, labels, &p, o, room, &w, err);
+  if (code == CLV_OK) code = make_rows(page, labels, &p, o, n_room, &w, err);
   if (code == CLV_OK) {
     *ret = w;
     w = (clv_windows){0};

@@ -474,10 +474,12 @@ void clv_program_gate_begin_epoch(clv_program_gate *g);
 /* Decides whether a tensor or a failure may be sent. CLEAVE_DENIED: the tensor has no row but needs
  * one, the policy does not permit the tensor, or an earlier tensor was refused. */
 cleave_status clv_program_gate_check(void *gate, const cleave_sending *s, cleave_error *error);
-/* True if the tensor's row says what it shows, so that clv_program_gate_compare may refuse it. */
-bool clv_program_gate_claims(const clv_program_gate *g, const cleave_sending *s);
-/* Compares the tensor's row with what the rules of plan find. why: first reason for the findings;
- * "": none. CLEAVE_DENIED: the row says less, and no tensor is sent any more. */
+/* True if the program has declared findings for the tensor's row, with which
+ * clv_program_gate_compare then compares those of the rules. */
+bool clv_program_gate_has_declared_findings(const clv_program_gate *g, const cleave_sending *s);
+/* Compares the findings that the tensor's row declares with `found`, those of the rules of
+ * master/plan. why: first reason for the findings; "": none. CLEAVE_DENIED: the row declares fewer,
+ * and no tensor is sent any more. */
 cleave_status clv_program_gate_compare(clv_program_gate *g, const cleave_sending *s,
                                        clv_findings found, uint32_t n_hiding, const char *why,
                                        cleave_error *error);
@@ -560,8 +562,8 @@ clv_code clv_ledger_check_writable(clv_err *err) CLV_USE_RESULT;
 
 /* ---- names of tensors in the ledger (weights_sample.c) --------------------------------------- */
 
-/* Most sampled runs of a tensor; values in each run; numbers in each list of sums (three complex
- * sums). */
+/* Most parts of a sample; values in each part, which are adjacent in the tensor; numbers in each
+ * list of sums (three complex sums). */
 enum { CLV_SAMPLE_PARTS = 64, CLV_SAMPLE_PART_LEN = 64, CLV_SPREAD_SUMS = 6 };
 
 /* Sums over all values of a tensor, which do not depend on the order of the values
@@ -577,7 +579,7 @@ typedef struct clv_weights_sample {
   clv_dtype dtype;
   clv_shape shape;
   size_t n_values;           /* values of the tensor */
-  size_t n_parts, part_len;  /* number of sampled runs; values in each run */
+  size_t n_parts, part_len;  /* number of sampled parts; adjacent values in each part */
   clv_value_sums value_sums; /* sums over all values, if the sample has several parts */
   /* digests of rows and columns; NULL: no value was added yet */
   struct clv_row_digests *row_digests;
@@ -659,7 +661,7 @@ typedef struct clv_plain_values {
   float low, high;                      /* smallest and largest of all values */
   uint64_t n_values;                    /* values of the tensor */
   size_t n_in_row, row_length;          /* values added of the current row; values of each row */
-  double squares, fourths;              /* sums of powers over the current row */
+  double squares_sum, fourths_sum;      /* sums of squares and of 4th powers over the current row */
   struct clv_public_row_test *row_test; /* compares the rows with transforms that anybody knows */
 } clv_plain_values;
 

@@ -39,22 +39,23 @@ clv_finding clv_findings_worst(clv_findings f) {
  * privacy.tokens_readable also permits FRONT_KNOWN for a tensor that shows TOKENS; `plan` tells the
  * user so. */
 clv_findings clv_privacy_forbidden_findings(const clv_session_config *c, clv_findings f) {
-  clv_findings permitted = CLV_FINDING_PICTURE;
-  if (c->privacy.front_known) permitted |= CLV_FINDING_FRONT_KNOWN;
-  if (c->privacy.tokens_readable) permitted |= CLV_FINDING_TOKENS;
-  if (c->privacy.tokens_readable && (f & CLV_FINDING_TOKENS)) permitted |= CLV_FINDING_FRONT_KNOWN;
+  clv_findings permitted_findings = CLV_FINDING_PICTURE;
+  if (c->privacy.front_known) permitted_findings |= CLV_FINDING_FRONT_KNOWN;
+  if (c->privacy.tokens_readable) permitted_findings |= CLV_FINDING_TOKENS;
+  if (c->privacy.tokens_readable && (f & CLV_FINDING_TOKENS))
+    permitted_findings |= CLV_FINDING_FRONT_KNOWN;
   if (c->privacy.raw_input_leaves)
-    permitted |= CLV_FINDING_RAW_INPUT | CLV_FINDING_TOKENS | CLV_FINDING_FRONT_KNOWN;
-  if (c->privacy.labels_readable) permitted |= CLV_FINDING_LABELS_READABLE;
-  if (c->privacy.labels_leave) permitted |= CLV_FINDING_LABELS;
-  return f & ~permitted;
+    permitted_findings |= CLV_FINDING_RAW_INPUT | CLV_FINDING_TOKENS | CLV_FINDING_FRONT_KNOWN;
+  if (c->privacy.labels_readable) permitted_findings |= CLV_FINDING_LABELS_READABLE;
+  if (c->privacy.labels_leave) permitted_findings |= CLV_FINDING_LABELS;
+  return f & ~permitted_findings;
 }
 
 clv_findings clv_findings_of_reach(const clv_reach *r) {
   clv_findings f = 0;
   if (r->is_unmixed) f |= CLV_FINDING_RAW_INPUT;
-  if (r->is_unmixed_token || r->narrow_token) f |= CLV_FINDING_TOKENS;
-  if (r->known) f |= CLV_FINDING_FRONT_KNOWN;
-  if (r->narrow) f |= CLV_FINDING_PICTURE;
+  if (r->is_unmixed_token || r->has_narrow_token) f |= CLV_FINDING_TOKENS;
+  if (r->has_known_mixing) f |= CLV_FINDING_FRONT_KNOWN;
+  if (r->has_narrow) f |= CLV_FINDING_PICTURE;
   return f;
 }

@@ -101,13 +101,14 @@ static cleave_status deny_unplanned(const cleave_sending *s, cleave_error *error
 static cleave_status check_privacy(const clv_gate *g, const clv_egress_row *r,
                                    const cleave_sending *s, cleave_error *error) {
   char words[CLV_FINDINGS_TEXT];
-  clv_findings printed_only = r->look_findings & g->uncertain_findings;
-  clv_findings forbidden = clv_privacy_forbidden_findings(g->config, r->findings & ~printed_only);
-  if (!forbidden) return CLEAVE_OK;
+  clv_findings uncertain_findings = r->look_findings & g->uncertain_findings;
+  clv_findings forbidden_findings =
+      clv_privacy_forbidden_findings(g->config, r->findings & ~uncertain_findings);
+  if (!forbidden_findings) return CLEAVE_OK;
   snprintf(error->text, sizeof error->text,
            "egress refused: a tensor of stage '%s' would show %s to %s, which the session's "
            "privacy does not permit",
-           s->module, clv_findings_words(forbidden, words), s->worker);
+           s->module, clv_findings_words(forbidden_findings, words), s->worker);
   return deny(error);
 }
 
@@ -116,12 +117,12 @@ static cleave_status check_privacy(const clv_gate *g, const clv_egress_row *r,
 static cleave_status check_policy(const clv_gate *g, const clv_egress_row *r,
                                   const cleave_sending *s, cleave_error *error) {
   clv_policy_tensor t = clv_egress_row_tensor(g->config, r);
-  clv_err why;
+  clv_err reason;
   t.dtype = (clv_dtype)s->dtype;
   t.shape.rank = s->rank;
   memcpy(t.shape.dim, s->shape, sizeof t.shape.dim);
-  if (clv_policy_charge(g->policy, &t, s->bytes, &why) == CLV_OK) return CLEAVE_OK;
-  snprintf(error->text, sizeof error->text, "egress refused: %.440s", why.text);
+  if (clv_policy_charge(g->policy, &t, s->bytes, &reason) == CLV_OK) return CLEAVE_OK;
+  snprintf(error->text, sizeof error->text, "egress refused: %.440s", reason.text);
   return deny(error);
 }
 

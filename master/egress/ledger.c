@@ -107,20 +107,20 @@ static bool is_valid_identity(const char *text, size_t len) {
 
 /* Grows l->lines if it is full, so that one more entry fits. */
 static clv_code reserve_line(clv_ledger *l, clv_err *err) {
-  size_t cap = l->cap ? 2 * l->cap : 64;
+  size_t new_cap = l->cap ? 2 * l->cap : 64;
   if (l->n < l->cap) return CLV_OK;
-  ledger_line *more = realloc(l->lines, cap * sizeof *more);
-  if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory for %zu lines", cap);
-  l->lines = more;
-  l->cap = cap;
+  ledger_line *grown = realloc(l->lines, new_cap * sizeof *grown);
+  if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory for %zu lines", new_cap);
+  l->lines = grown;
+  l->cap = new_cap;
   return CLV_OK;
 }
 
 static clv_code parse_head_line(clv_ledger *l, const char *line, size_t len, clv_err *err) {
   char hex[SALT_DIGITS + 1] = "";
-  bool fits = len == HEAD_LEN && memcmp(line, HEAD_PREFIX, sizeof HEAD_PREFIX - 1) == 0;
-  if (fits) memcpy(hex, line + sizeof HEAD_PREFIX - 1, SALT_DIGITS);
-  if (fits && clv_sha256_parse(hex, &l->salt)) return CLV_OK;
+  bool is_valid = len == HEAD_LEN && memcmp(line, HEAD_PREFIX, sizeof HEAD_PREFIX - 1) == 0;
+  if (is_valid) memcpy(hex, line + sizeof HEAD_PREFIX - 1, SALT_DIGITS);
+  if (is_valid && clv_sha256_parse(hex, &l->salt)) return CLV_OK;
   return clv_fail(err, CLV_DATA_LOSS, "this is not the head line of a ledger of version 1");
 }
 
@@ -146,10 +146,10 @@ static clv_code parse_digests(clv_ledger *l, const char **p, const char *end, bo
 static clv_code parse_line(clv_ledger *l, const char *line, size_t len, clv_err *err) {
   const char *p = line, *end = line + len, *date;
   size_t i = l->n;
-  bool fits;
+  bool is_valid;
   if (line == l->text.data) return parse_head_line(l, line, len, err);
-  CLV_TRY(parse_digests(l, &p, end, &fits, err));
-  if (!fits || !parse_date(&p, end, &date) || !is_valid_identity(p, (size_t)(end - p)))
+  CLV_TRY(parse_digests(l, &p, end, &is_valid, err));
+  if (!is_valid || !parse_date(&p, end, &date) || !is_valid_identity(p, (size_t)(end - p)))
     return clv_fail(err, CLV_DATA_LOSS, "this is not a line of a ledger (KIND MARK DATE IDENTITY)");
   for (; i < l->n; i++) {
     l->lines[i].date = date;
@@ -289,10 +289,10 @@ static void put_line(const ledger_line *line, clv_bytes *out) {
 }
 
 static void format_today(char text[CLV_LEDGER_DATE_BYTES]) {
-  time_t now = (time_t)(clv_wall_ms() / 1000);
+  time_t now_s = (time_t)(clv_wall_ms() / 1000);
   struct tm tm;
   memcpy(text, "1970-01-01", CLV_LEDGER_DATE_BYTES);
-  if (gmtime_r(&now, &tm)) (void)strftime(text, CLV_LEDGER_DATE_BYTES, "%Y-%m-%d", &tm);
+  if (gmtime_r(&now_s, &tm)) (void)strftime(text, CLV_LEDGER_DATE_BYTES, "%Y-%m-%d", &tm);
 }
 
 /* Formats item *i as a line. If the item is a row, the line also has the rows of the same identity

@@ -99,14 +99,14 @@ static clv_code check_owner(const ledger_file *f, clv_err *err) {
 }
 
 static clv_code read_file(ledger_file *f, clv_err *err) {
-  char part[65536];
+  char buf[65536];
   CLV_TRY(check_owner(f, err));
   for (;;) {
-    ssize_t n = pread(f->fd, part, sizeof part, (off_t)f->text.len);
+    ssize_t n = pread(f->fd, buf, sizeof buf, (off_t)f->text.len);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return fail_ledger(f, "read", strerror(errno), err);
     if (n == 0 || f->text.len > CLV_LEDGER_MAX_BYTES) break;
-    clv_bytes_add(&f->text, part, (size_t)n);
+    clv_bytes_add(&f->text, buf, (size_t)n);
     if (f->text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   }
   return CLV_OK;

@@ -21,11 +21,11 @@ void clv_ledger_list_done(clv_ledger_list *l) {
 clv_code clv_ledger_list_add(clv_ledger_list *l, const char *identity, clv_ledger_kind kind,
                              const clv_sha256 *of, clv_err *err) {
   if (l->n == l->cap) {
-    size_t cap = l->cap ? 2 * l->cap : 64;
-    clv_ledger_item *more = realloc(l->items, cap * sizeof *more);
-    if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-    l->items = more;
-    l->cap = cap;
+    size_t new_cap = l->cap ? 2 * l->cap : 64;
+    clv_ledger_item *grown = realloc(l->items, new_cap * sizeof *grown);
+    if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    l->items = grown;
+    l->cap = new_cap;
   }
   l->items[l->n++] = (clv_ledger_item){kind, *of, identity};
   return CLV_OK;
@@ -95,10 +95,10 @@ clv_code clv_ledger_reason_of_key(const clv_ledger *l, const clv_sha256 *of, clv
 /* Weights that a worker received in another scale, type or order. */
 static clv_code add_reason_of_moments(const clv_ledger *l, const clv_weights_moments *f,
                                       clv_bytes *reason, clv_err *err) {
-  for (unsigned beside = 0; beside < 1u << CLV_SPREAD_MEANS; beside++) {
+  for (unsigned neighbour_bits = 0; neighbour_bits < 1u << CLV_SPREAD_MEANS; neighbour_bits++) {
     clv_sha256 of;
     bool is_near;
-    CLV_TRY(clv_weights_moments_digest(f, beside, &of, &is_near, err));
+    CLV_TRY(clv_weights_moments_digest(f, neighbour_bits, &of, &is_near, err));
     if (is_near)
       CLV_TRY(add_reason(l, CLV_LEDGER_WEIGHTS, &of,
                          "has weights that are scaled, rounded or reordered ones", "", reason,
@@ -111,16 +111,16 @@ static clv_code add_reason_of_rows(const clv_ledger *l, const clv_weights_sample
                                    clv_bytes *reason, clv_err *err) {
   clv_row_names names;
   clv_ledger_entry found = {0};
-  size_t n_found = 0, points = 0;
+  size_t n_found = 0, points_sum = 0;
   if (reason->len || !clv_ledger_count_rows(l)) return CLV_OK;
   CLV_TRY(clv_weights_sample_rows(s, columns, &names, err));
   for (size_t i = 0; i < names.n; i++) {
-    bool is_there;
-    CLV_TRY(clv_ledger_find(l, CLV_LEDGER_ROW, &names.names[i], &found, &is_there, err));
-    n_found += is_there;
-    points += is_there ? clv_row_points(&names.names[i]) : 0;
+    bool is_in_ledger;
+    CLV_TRY(clv_ledger_find(l, CLV_LEDGER_ROW, &names.names[i], &found, &is_in_ledger, err));
+    n_found += is_in_ledger;
+    points_sum += is_in_ledger ? clv_row_points(&names.names[i]) : 0;
   }
-  if (points >= CLV_ROW_POINTS)
+  if (points_sum >= CLV_ROW_POINTS)
     clv_bytes_printf(
         reason,
         "has %zu of %zu %s that were, times a factor, at '%.100s' in an earlier session (%s)",
@@ -134,8 +134,9 @@ clv_code clv_ledger_reason_of_sample(const clv_ledger *l, const clv_weights_samp
   clv_sha256 of;
   CLV_TRY(clv_weights_sample_digest(s, &of, err));
   CLV_TRY(add_reason(l, CLV_LEDGER_WEIGHTS, &of, "has weights that were", "", reason, err));
-  for (int all = 0; all < 2 && !reason->len; all++)
-    if (clv_weights_sample_moments(s, all, &f)) CLV_TRY(add_reason_of_moments(l, &f, reason, err));
+  for (int uses_all_values = 0; uses_all_values < 2 && !reason->len; uses_all_values++)
+    if (clv_weights_sample_moments(s, uses_all_values, &f))
+      CLV_TRY(add_reason_of_moments(l, &f, reason, err));
   for (int columns = 0; columns < 2; columns++)
     CLV_TRY(add_reason_of_rows(l, s, columns, reason, err));
   return CLV_OK;

@@ -12,7 +12,7 @@
 
 /* Number of last lines that are searched for a line that a row can join. A few lines suffice,
  * because the rows of one push of weights follow each other. */
-enum { RECENT_LINES = 64 };
+enum { N_RECENT_LINES = 64 };
 
 static void page_done(egress_page *p) {
   free(p->rows);
@@ -32,7 +32,7 @@ static bool is_row_of_line(const egress_page_row *s, const clv_egress_row_sum *r
 }
 
 static egress_page_row *find_or_add_line(egress_page *p, const clv_egress_row_sum *r) {
-  size_t from = p->n_rows > RECENT_LINES ? p->n_rows - RECENT_LINES : 0;
+  size_t from = p->n_rows > N_RECENT_LINES ? p->n_rows - N_RECENT_LINES : 0;
   for (size_t i = p->n_rows; i-- > from;)
     if (is_row_of_line(&p->rows[i], r)) return &p->rows[i];
   egress_page_row *s = &p->rows[p->n_rows++];

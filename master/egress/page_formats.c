@@ -17,11 +17,11 @@ static bool can_alter_display(uint32_t c) {
 }
 
 static void put_plain_text(clv_bytes *out, const char *text) {
-  uint32_t point = 0;
+  uint32_t code_point = 0;
   for (size_t n; *text; text += n) {
-    size_t len = clv_utf8_decode(text, SIZE_MAX, &point);
+    size_t len = clv_utf8_decode(text, SIZE_MAX, &code_point);
     n = len ? len : 1;
-    if (len && !can_alter_display(point))
+    if (len && !can_alter_display(code_point))
       clv_bytes_add(out, text, n);
     else
       clv_bytes_puts(out, "?");

@@ -33,13 +33,14 @@ void clv_plain_values_add(clv_plain_values *p, const float *values, size_t n) {
     double square = (double)values[i] * (double)values[i];
     p->low = fminf(p->low, values[i]);
     p->high = fmaxf(p->high, values[i]);
-    p->squares += square;
-    p->fourths += square * square;
+    p->squares_sum += square;
+    p->fourths_sum += square * square;
     if (++p->n_in_row < p->row_length) continue;
-    if (p->fourths > 0)
-      p->fewest_effective = fmin(p->fewest_effective, p->squares * p->squares / p->fourths);
+    if (p->fourths_sum > 0)
+      p->fewest_effective =
+          fmin(p->fewest_effective, p->squares_sum * p->squares_sum / p->fourths_sum);
     p->n_in_row = 0;
-    p->squares = p->fourths = 0;
+    p->squares_sum = p->fourths_sum = 0;
   }
   clv_public_row_test_add(p->row_test, values, n);
 }

@@ -231,14 +231,15 @@ clv_code clv_policy_check_programs(const clv_policy *p, clv_err *err) {
 /* ---- bytes of an epoch ----------------------------------------------------------------------- */
 
 clv_code clv_policy_check_epoch(const clv_policy *p, uint64_t bytes, clv_err *err) {
-  char need[24], limit[24];
+  char needed_text[24], limit_text[24];
   if (!p || bytes <= p->config->bytes_per_epoch) return CLV_OK;
-  return clv_policy_fail_at(p->config, p->config->bytes_pos, err,
-                            "an epoch sends %s (%llu bytes), and bytes_per_epoch is %s (%llu "
-                            "bytes): cut the model where less crosses, or ask for a larger limit",
-                            clv_format_size(bytes, need, sizeof need), (unsigned long long)bytes,
-                            clv_format_size(p->config->bytes_per_epoch, limit, sizeof limit),
-                            (unsigned long long)p->config->bytes_per_epoch);
+  return clv_policy_fail_at(
+      p->config, p->config->bytes_pos, err,
+      "an epoch sends %s (%llu bytes), and bytes_per_epoch is %s (%llu "
+      "bytes): cut the model where less crosses, or ask for a larger limit",
+      clv_format_size(bytes, needed_text, sizeof needed_text), (unsigned long long)bytes,
+      clv_format_size(p->config->bytes_per_epoch, limit_text, sizeof limit_text),
+      (unsigned long long)p->config->bytes_per_epoch);
 }
 
 void clv_policy_begin_epoch(clv_policy *p, uint64_t bytes) {
@@ -249,10 +250,10 @@ void clv_policy_begin_epoch(clv_policy *p, uint64_t bytes) {
  * would exceed bytes_per_epoch. */
 static bool add_epoch_bytes(clv_policy *p, uint64_t bytes) {
   uint64_t limit = p->config->bytes_per_epoch,
-           sent = __atomic_load_n(&p->sent_bytes, __ATOMIC_SEQ_CST);
+           sent_bytes = __atomic_load_n(&p->sent_bytes, __ATOMIC_SEQ_CST);
   do {
-    if (bytes > limit || sent > limit - bytes) return false;
-  } while (!__atomic_compare_exchange_n(&p->sent_bytes, &sent, sent + bytes, false,
+    if (bytes > limit || sent_bytes > limit - bytes) return false;
+  } while (!__atomic_compare_exchange_n(&p->sent_bytes, &sent_bytes, sent_bytes + bytes, false,
                                         __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
   return true;
 }

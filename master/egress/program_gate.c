@@ -312,7 +312,7 @@ cleave_status clv_program_gate_check(void *gate, const cleave_sending *s, cleave
   return CLEAVE_OK;
 }
 
-bool clv_program_gate_claims(const clv_program_gate *g, const cleave_sending *s) {
+bool clv_program_gate_has_declared_findings(const clv_program_gate *g, const cleave_sending *s) {
   const row *r = find_row(g, s);
   return r && (r->declaration.hiding_layers || r->declaration.shows != CLEAVE_SHOWS_WORST);
 }

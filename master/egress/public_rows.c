@@ -40,17 +40,17 @@
 #include "master/egress/egress_int.h"
 
 enum {
-  MAX_ROW = 4096,   /* most values of a row that are examined: the first ones */
-  MAX_COLUMNS = 64, /* most columns that are examined: the first ones */
+  MAX_ROW_VALUES = 4096, /* most values of a row that are examined: the first ones */
+  MAX_COLUMNS = 64,      /* most columns that are examined: the first ones */
   /* fewest values of a long row; a long row is hardly ever simple by chance, so a few such rows
-   * (ENOUGH_LONG, or ENOUGH_SIMPLE columns) make a tensor public */
+   * (MIN_SIMPLE_LONG_ROWS, or MIN_SIMPLE_ROWS columns) make a tensor public */
   LONG_VALUES = 8,
-  MIN_VALUES = 4,   /* fewest values of a row that is counted; every shorter row is simple */
-  ENOUGH_LONG = 2,  /* simple long rows that make a tensor public */
-  ENOUGH_SIGNS = 8, /* orthogonal rows of one absolute value that make a tensor public */
+  MIN_VALUES = 4, /* fewest values of a row that is counted; every shorter row is simple */
+  MIN_SIMPLE_LONG_ROWS = 2, /* simple long rows that make a tensor public */
+  MIN_SIGN_ROWS = 8,        /* orthogonal rows of one absolute value that make a tensor public */
   /* fewest simple rows, or long simple columns, that make a tensor public if they are half of
    * all */
-  ENOUGH_SIMPLE = 3
+  MIN_SIMPLE_ROWS = 3
 };
 /* largest distance of a row from its form, as a part of the row's norm; TOLERANCE_SHORT: for short
  * rows */
@@ -59,10 +59,10 @@ static const double TOLERANCE = 0.05, TOLERANCE_SHORT = 0.005;
 /* ---- numbers of a row ------------------------------------------------------------------------ */
 
 /* True if a list x is c times a list y for one number c, except for a rest of at most `tolerance`
- * times the norm of x. left, right, dot: sums of x^2, of y^2 and of x y. */
-static bool is_multiple(double left, double right, double dot, double tolerance) {
-  double remainder = right > 0 ? left - dot * dot / right : left;
-  return remainder <= tolerance * tolerance * left;
+ * times the norm of x. x_squares, y_squares, dot: sums of x^2, of y^2 and of x y. */
+static bool is_multiple(double x_squares, double y_squares, double dot, double tolerance) {
+  double remainder = y_squares > 0 ? x_squares - dot * dot / y_squares : x_squares;
+  return remainder <= tolerance * tolerance * x_squares;
 }
 
 static bool has_constant_ratio(const float *v, size_t n, size_t lag, double tolerance) {
@@ -83,16 +83,16 @@ static bool is_geometric(const float *v, size_t n, double tolerance) {
 }
 
 static bool has_cosine_recurrence(const float *v, size_t n, size_t lag, double tolerance) {
-  double left = 0, right = 0, dot = 0, outer = 0;
+  double left = 0, right = 0, dot = 0, neighbour_squares = 0;
   for (size_t j = lag; j + lag < n; j++) {
     double x = (double)v[j], a = (double)v[j - lag], b = (double)v[j + lag];
-    outer += a * a + b * b;
+    neighbour_squares += a * a + b * b;
     left += (a + b) * (a + b);
     right += x * x;
     dot += (a + b) * x;
   }
   double remainder = right > 0 ? left - dot * dot / right : left;
-  return remainder <= tolerance * tolerance * (outer + right);
+  return remainder <= tolerance * tolerance * (neighbour_squares + right);
 }
 
 static double sum_squares(const float *v, size_t n) {
@@ -117,16 +117,17 @@ static bool is_wave(const float *v, size_t n, double tolerance) {
  * the row. */
 static bool is_product(const float *v, size_t n, size_t width, double total_squares,
                        double tolerance, float *p, const float **ret_q) {
-  double mean = total_squares / (double)(n / width), own = 0, remainder = 0;
+  double mean_squares = total_squares / (double)(n / width), q_squares = 0, remainder = 0;
   size_t at = 0;
-  while (at < n && (own = sum_squares(v + at, width)) < mean * (1 - 1e-9)) at += width;
+  while (at < n && (q_squares = sum_squares(v + at, width)) < mean_squares * (1 - 1e-9))
+    at += width;
   if (at == n) return false;
   *ret_q = v + at;
   for (size_t a = 0; a < n; a += width) {
     double dot = 0;
     for (size_t b = 0; b < width; b++) dot += (double)v[a + b] * (double)v[at + b];
-    p[a / width] = (float)(dot / own);
-    remainder += sum_squares(v + a, width) - dot * dot / own;
+    p[a / width] = (float)(dot / q_squares);
+    remainder += sum_squares(v + a, width) - dot * dot / q_squares;
     if (remainder > tolerance * tolerance * total_squares) return false;
   }
   return true;
@@ -156,9 +157,8 @@ static size_t count_free_numbers_of_product(const float *v, size_t n, double tol
 }
 
 /* Counts the numbers from which the others of the row follow, by the rules at the head of this
- * file.
- * scratch: memory of n values for the column p of a product. p is at most half as long
- * as the row, so the scratch behind p has room for the factors of p. */
+ * file. scratch: memory of n values for the column p of a product. p is at most half as long as the
+ * row, so the scratch behind p has room for the factors of p. */
 static size_t count_free_numbers(const float *v, size_t n, double tolerance, float *scratch) {
   const float *from = v;
   size_t length = n;
@@ -166,26 +166,27 @@ static size_t count_free_numbers(const float *v, size_t n, double tolerance, flo
   if (length <= 2) return length;
   if (is_geometric(from, length, tolerance)) return 2;
   if (is_wave(from, length, tolerance)) return 3;
-  size_t numbers = count_free_numbers_of_product(from, length, tolerance, scratch);
-  return length == n ? numbers
-                     : CLV_MIN(numbers, count_free_numbers_of_product(v, n, tolerance, scratch));
+  size_t n_numbers = count_free_numbers_of_product(from, length, tolerance, scratch);
+  return length == n ? n_numbers
+                     : CLV_MIN(n_numbers, count_free_numbers_of_product(v, n, tolerance, scratch));
 }
 
 /* ---- rows of a tensor ------------------------------------------------------------------------ */
 
-typedef struct tally {
+typedef struct row_counts {
   /* rows that are not 0; simple rows; simple rows with LONG_VALUES values or more */
   size_t n_rows, n_simple, n_long_simple;
-} tally;
+} row_counts;
 
 struct clv_public_row_test {
   size_t rows, columns; /* rows and columns of the tensor */
   size_t at;            /* number of values added so far */
-  float *row;           /* values of the current row, [MAX_ROW] */
-  float *column_values; /* values of the first columns, [MAX_COLUMNS][MAX_ROW] */
-  float *scratch;       /* [2 * MAX_ROW] scratch of count_free_numbers */
-  tally of_rows, of_columns;
-  /* [ENOUGH_SIGNS][MAX_ROW] signs of the first rows whose values have the same absolute value */
+  float *row;           /* values of the current row, [MAX_ROW_VALUES] */
+  float *column_values; /* values of the first columns, [MAX_COLUMNS][MAX_ROW_VALUES] */
+  float *scratch;       /* [2 * MAX_ROW_VALUES] scratch of count_free_numbers */
+  row_counts of_rows, of_columns;
+  /* [MIN_SIGN_ROWS][MAX_ROW_VALUES] signs of the first rows whose values have the same absolute
+   * value */
   float *sign_rows;
   size_t n_sign_rows;
 };
@@ -204,11 +205,12 @@ clv_code clv_public_row_test_new(size_t rows, size_t columns, clv_public_row_tes
   CLV_AUTO(clv_public_row_test_freep) clv_public_row_test *t = NULL;
   CLV_TRY(clv_alloc(1, sizeof *t, &t, err));
   *t = (clv_public_row_test){.rows = rows, .columns = columns};
-  CLV_TRY(clv_alloc(MAX_ROW, sizeof *t->row, &t->row, err));
+  CLV_TRY(clv_alloc(MAX_ROW_VALUES, sizeof *t->row, &t->row, err));
+  CLV_TRY(clv_alloc((size_t)MAX_COLUMNS * MAX_ROW_VALUES, sizeof *t->column_values,
+                    &t->column_values, err));
+  CLV_TRY(clv_alloc(2 * (size_t)MAX_ROW_VALUES, sizeof *t->scratch, &t->scratch, err));
   CLV_TRY(
-      clv_alloc((size_t)MAX_COLUMNS * MAX_ROW, sizeof *t->column_values, &t->column_values, err));
-  CLV_TRY(clv_alloc(2 * (size_t)MAX_ROW, sizeof *t->scratch, &t->scratch, err));
-  CLV_TRY(clv_alloc((size_t)ENOUGH_SIGNS * MAX_ROW, sizeof *t->sign_rows, &t->sign_rows, err));
+      clv_alloc((size_t)MIN_SIGN_ROWS * MAX_ROW_VALUES, sizeof *t->sign_rows, &t->sign_rows, err));
   *ret = clv_steal(&t);
   return CLV_OK;
 }
@@ -216,11 +218,11 @@ clv_code clv_public_row_test_new(size_t rows, size_t columns, clv_public_row_tes
 /* Stores the signs of the row if all its values have about the same absolute value. */
 static void store_sign_row(clv_public_row_test *t, size_t n) {
   double size = sqrt(sum_squares(t->row, n) / (double)n);
-  bool has_one_size = n >= LONG_VALUES && size > 0 && t->n_sign_rows < ENOUGH_SIGNS;
+  bool has_one_size = n >= LONG_VALUES && size > 0 && t->n_sign_rows < MIN_SIGN_ROWS;
   for (size_t i = 0; has_one_size && i < n; i++)
     has_one_size = fabs(fabs((double)t->row[i]) / size - 1) < TOLERANCE;
   if (!has_one_size) return;
-  float *to = t->sign_rows + t->n_sign_rows++ * MAX_ROW;
+  float *to = t->sign_rows + t->n_sign_rows++ * MAX_ROW_VALUES;
   for (size_t i = 0; i < n; i++) to[i] = copysignf(1, t->row[i]);
 }
 
@@ -229,13 +231,14 @@ static bool are_orthogonal(const clv_public_row_test *t, size_t n) {
     for (size_t k = 0; k < i; k++) {
       double dot = 0;
       for (size_t j = 0; j < n; j++)
-        dot += (double)(t->sign_rows[i * MAX_ROW + j] * t->sign_rows[k * MAX_ROW + j]);
+        dot +=
+            (double)(t->sign_rows[i * MAX_ROW_VALUES + j] * t->sign_rows[k * MAX_ROW_VALUES + j]);
       if (dot != 0) return false;
     }
-  return t->n_sign_rows == ENOUGH_SIGNS;
+  return t->n_sign_rows == MIN_SIGN_ROWS;
 }
 
-static void count_row_in_tally(tally *t, const float *v, size_t n, float *scratch) {
+static void count_row(row_counts *t, const float *v, size_t n, float *scratch) {
   const float *from = v;
   size_t max_numbers = 2, length = n, n_nonzero = 0;
   skip_zeros_at_ends(&from, &length);
@@ -245,34 +248,35 @@ static void count_row_in_tally(tally *t, const float *v, size_t n, float *scratc
   if (length >= 4) max_numbers = 3;
   if (length >= LONG_VALUES)
     max_numbers = CLV_MAX((size_t)4, CLV_MIN(length / 3, 3 + (size_t)log2((double)length)));
-  size_t numbers = count_free_numbers(v, n, tolerance, scratch);
-  bool is_simple = numbers <= max_numbers &&
-                   (length < LONG_VALUES || numbers <= CLV_MAX(n_nonzero / 2, (size_t)2));
+  size_t n_numbers = count_free_numbers(v, n, tolerance, scratch);
+  bool is_simple = n_numbers <= max_numbers &&
+                   (length < LONG_VALUES || n_numbers <= CLV_MAX(n_nonzero / 2, (size_t)2));
   t->n_rows++;
   t->n_simple += is_simple;
   t->n_long_simple += is_simple && length >= LONG_VALUES && n_nonzero >= LONG_VALUES / 2;
 }
 
 void clv_public_row_test_add(clv_public_row_test *t, const float *values, size_t n) {
-  const size_t length = CLV_MIN(t->columns, (size_t)MAX_ROW);
+  const size_t length = CLV_MIN(t->columns, (size_t)MAX_ROW_VALUES);
   for (size_t i = 0; i < n; i++, t->at++) {
     size_t row = t->at / t->columns, column = t->at % t->columns;
-    if (column < MAX_ROW) t->row[column] = values[i];
-    if (column < MAX_COLUMNS && row < MAX_ROW) t->column_values[column * MAX_ROW + row] = values[i];
+    if (column < MAX_ROW_VALUES) t->row[column] = values[i];
+    if (column < MAX_COLUMNS && row < MAX_ROW_VALUES)
+      t->column_values[column * MAX_ROW_VALUES + row] = values[i];
     if (column + 1 < t->columns || t->columns < MIN_VALUES) continue;
-    count_row_in_tally(&t->of_rows, t->row, length, t->scratch);
+    count_row(&t->of_rows, t->row, length, t->scratch);
     store_sign_row(t, length);
   }
 }
 
 bool clv_public_row_test_is_passed(clv_public_row_test *t) {
-  const tally *r = &t->of_rows, *c = &t->of_columns;
-  t->of_columns = (tally){0};
+  const row_counts *r = &t->of_rows, *c = &t->of_columns;
+  t->of_columns = (row_counts){0};
   for (size_t k = 0; k < CLV_MIN(t->columns, (size_t)MAX_COLUMNS); k++)
-    count_row_in_tally(&t->of_columns, t->column_values + k * MAX_ROW,
-                       CLV_MIN(t->rows, (size_t)MAX_ROW), t->scratch);
-  return (r->n_rows && r->n_long_simple >= CLV_MIN(r->n_rows, (size_t)ENOUGH_LONG)) ||
-         (r->n_simple >= ENOUGH_SIMPLE && 2 * r->n_simple >= r->n_rows) ||
-         (c->n_long_simple >= ENOUGH_SIMPLE && 2 * c->n_long_simple >= c->n_rows) ||
-         are_orthogonal(t, CLV_MIN(t->columns, (size_t)MAX_ROW));
+    count_row(&t->of_columns, t->column_values + k * MAX_ROW_VALUES,
+              CLV_MIN(t->rows, (size_t)MAX_ROW_VALUES), t->scratch);
+  return (r->n_rows && r->n_long_simple >= CLV_MIN(r->n_rows, (size_t)MIN_SIMPLE_LONG_ROWS)) ||
+         (r->n_simple >= MIN_SIMPLE_ROWS && 2 * r->n_simple >= r->n_rows) ||
+         (c->n_long_simple >= MIN_SIMPLE_ROWS && 2 * c->n_long_simple >= c->n_rows) ||
+         are_orthogonal(t, CLV_MIN(t->columns, (size_t)MAX_ROW_VALUES));
 }

@@ -190,10 +190,10 @@ static void take_back_balance(clv_egress_flow *f) {
 
 /* Returns the number of steps that the next allowance covers, so that an allowance lasts a few
  * seconds. */
-static uint64_t next_allowance_steps(const clv_egress_flow *f, uint64_t now) {
+static uint64_t next_allowance_steps(const clv_egress_flow *f, uint64_t now_ns) {
   uint64_t age_ms =
       f->n_open_allowances
-          ? (now - f->open_allowances[f->n_open_allowances - 1].formatted_ns) / 1000000u
+          ? (now_ns - f->open_allowances[f->n_open_allowances - 1].formatted_ns) / 1000000u
           : SLOW_USE_MS;
   if (f->has_one_tensor) return 1;
   if (!f->allowance_steps) return 4;
@@ -203,16 +203,16 @@ static uint64_t next_allowance_steps(const clv_egress_flow *f, uint64_t now) {
 
 /* Formats the next allowance of a flow. The caller calls add_to_balance when the line is on the
  * disk. */
-static void format_allowance(clv_egress_flow *f, uint64_t now) {
+static void format_allowance(clv_egress_flow *f, uint64_t now_ns) {
   clv_egress_record *r = f->record;
   clv_egress_line l = {.event = CLV_EGRESS_ALLOW};
-  f->allowance_steps = next_allowance_steps(f, now);
+  f->allowance_steps = next_allowance_steps(f, now_ns);
   l.allow.id = ++r->last_id;
   l.allow.key = f->key;
   l.allow.bytes = CLV_MAX(f->allowance_steps * load_atomic(&f->step_bytes), f->bytes_awaited);
   clv_time_text(clv_wall_ms() + CLV_EGRESS_ALLOWANCE_MS, l.allow.expires_at);
   format_line(r, &l);
-  f->open_allowances[f->n_open_allowances++] = (open_allowance){l.allow.id, l.allow.bytes, now};
+  f->open_allowances[f->n_open_allowances++] = (open_allowance){l.allow.id, l.allow.bytes, now_ns};
   f->bytes_unwritten = l.allow.bytes;
 }
 
@@ -228,19 +228,19 @@ static void add_to_balance(clv_egress_flow *f) {
 }
 
 static bool needs_allowance(const clv_egress_flow *f) {
-  bool needs = __atomic_load_n(&f->needs_allowance, __ATOMIC_SEQ_CST);
-  return (needs || f->bytes_awaited > load_atomic(&f->balance)) &&
+  bool is_requested = __atomic_load_n(&f->needs_allowance, __ATOMIC_SEQ_CST);
+  return (is_requested || f->bytes_awaited > load_atomic(&f->balance)) &&
          f->n_open_allowances < MAX_OPEN_ALLOWANCES;
 }
 
 /* Formats an allowance for each flow that needs one. Returns true if there was any. */
 static bool format_needed_allowances(clv_egress_record *r) {
-  uint64_t now = clv_now_ns();
+  uint64_t now_ns = clv_now_ns();
   bool has_new = false;
   for (clv_egress_flow *f = r->flows; f; f = f->next) {
     if (!needs_allowance(f)) continue;
     __atomic_store_n(&f->needs_allowance, false, __ATOMIC_SEQ_CST);
-    format_allowance(f, now);
+    format_allowance(f, now_ns);
     has_new = true;
   }
   return has_new;
@@ -269,12 +269,12 @@ clv_code clv_egress_write_ahead(clv_egress_record *r, clv_err *err) {
 /* Takes bytes from the balance of a flow. Returns false, and takes nothing, if the balance is too
  * small. *ret_left: the balance afterwards. */
 static bool take_from_balance(clv_egress_flow *f, uint64_t bytes, uint64_t *ret_left) {
-  uint64_t left = load_atomic(&f->balance);
+  uint64_t balance = load_atomic(&f->balance);
   do {
-    if (left < bytes) return false;
-  } while (!__atomic_compare_exchange_n(&f->balance, &left, left - bytes, true, __ATOMIC_SEQ_CST,
-                                        __ATOMIC_SEQ_CST));
-  *ret_left = left - bytes;
+    if (balance < bytes) return false;
+  } while (!__atomic_compare_exchange_n(&f->balance, &balance, balance - bytes, true,
+                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+  *ret_left = balance - bytes;
   return true;
 }
 
@@ -334,14 +334,15 @@ void clv_egress_set_step_bytes(clv_egress_flow *f, uint64_t step_bytes) {
 /* Takes back the balance of each flow that has an allowance of age CLV_EGRESS_ALLOWANCE_MS. Returns
  * the clv_now_ns time at which the next allowance reaches that age. */
 static uint64_t take_back_old_allowances(clv_egress_record *r) {
-  const uint64_t period = (uint64_t)CLV_EGRESS_ALLOWANCE_MS * 1000000u;
-  uint64_t now = clv_now_ns(), next = now + period;
+  const uint64_t period_ns = (uint64_t)CLV_EGRESS_ALLOWANCE_MS * 1000000u;
+  uint64_t now_ns = clv_now_ns(), next_ns = now_ns + period_ns;
   for (clv_egress_flow *f = r->flows; f; f = f->next) {
-    if (f->n_open_allowances && now - f->open_allowances[0].formatted_ns >= period)
+    if (f->n_open_allowances && now_ns - f->open_allowances[0].formatted_ns >= period_ns)
       take_back_balance(f);
-    if (f->n_open_allowances) next = CLV_MIN(next, f->open_allowances[0].formatted_ns + period);
+    if (f->n_open_allowances)
+      next_ns = CLV_MIN(next_ns, f->open_allowances[0].formatted_ns + period_ns);
   }
-  return next;
+  return next_ns;
 }
 
 uint64_t egress_renew_allowances(clv_egress_record *r) {

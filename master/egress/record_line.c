@@ -100,18 +100,19 @@ const char *clv_egress_kind_name(clv_egress_kind kind) {
 /* ---- writing --------------------------------------------------------------------------------- */
 
 static void put_text(clv_bytes *out, const char *text, size_t size) {
-  char clean[CLV_EGRESS_MAX_TEXT + 1];
+  char clean_text[CLV_EGRESS_MAX_TEXT + 1];
   uint32_t code_point;
   size_t len = 0;
-  for (size_t i = 0, n; i < size && text[i] && len < sizeof clean - 1; i += CLV_MAX(n, (size_t)1)) {
+  for (size_t i = 0, n; i < size && text[i] && len < sizeof clean_text - 1;
+       i += CLV_MAX(n, (size_t)1)) {
     n = clv_utf8_decode(text + i, size - i, &code_point);
     bool is_printable = n && !clv_is_control(code_point);
-    if (len + n > sizeof clean - 1) break;
-    memcpy(clean + len, is_printable ? text + i : "?", is_printable ? n : 1);
+    if (len + n > sizeof clean_text - 1) break;
+    memcpy(clean_text + len, is_printable ? text + i : "?", is_printable ? n : 1);
     len += is_printable ? n : 1;
   }
-  clean[len] = '\0';
-  clv_bytes_add_json(out, clean);
+  clean_text[len] = '\0';
+  clv_bytes_add_json(out, clean_text);
 }
 
 static void put_shape(clv_bytes *out, const clv_shape *s) {

@@ -27,7 +27,7 @@
 #include "master/egress/egress_int.h"
 
 enum {
-  SUMS = 16,
+  N_SUMS = 16,
   MAX_POINTS = 256,    /* most values of a row that its digest is made of */
   MAX_LINES = 1 << 17, /* most rows, and most columns, that have digests */
   /* fewest values that are not 0 of a row whose digest alone proves a match; of rows with fewer,
@@ -41,7 +41,9 @@ static const double MIN_EFFECTIVE = 2;
 
 /* Sums of one row or column. */
 typedef struct line {
-  double sum[SUMS], squares, fourths;
+  double sums[N_SUMS]; /* of the values times the random factors */
+  /* sums of the squares and of the 4th powers of the values */
+  double squares_sum, fourths_sum;
   size_t n; /* values that are not 0 */
 } line;
 
@@ -69,13 +71,13 @@ void clv_row_digests_free(clv_row_digests *d) {
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-static float factors[MAX_POINTS][SUMS];
+static float factors[MAX_POINTS][N_SUMS]; /* random factors of the values of a line */
 static pthread_once_t factors_once = PTHREAD_ONCE_INIT;
 
 static void make_factors(void) {
   const clv_rng_key key = {.seed = 0x726f7773};
   const float bound = sqrtf(3); /* uniform factors from -bound to bound have variance 1 */
-  clv_rng_uniform(&key, -bound, bound, &factors[0][0], (size_t)MAX_POINTS * SUMS);
+  clv_rng_uniform(&key, -bound, bound, &factors[0][0], (size_t)MAX_POINTS * N_SUMS);
 }
 
 static size_t point_count(const axis *a) { return CLV_MIN(a->length, (size_t)MAX_POINTS); }
@@ -105,9 +107,9 @@ static float value_of(clv_dtype dtype, const char *data, size_t i) {
 
 static void add_value(line *to, size_t point, float value) {
   const double v = (double)value, square = v * v;
-  for (int k = 0; k < SUMS; k++) to->sum[k] += v * (double)factors[point][k];
-  to->squares += square;
-  to->fourths += square * square;
+  for (int k = 0; k < N_SUMS; k++) to->sums[k] += v * (double)factors[point][k];
+  to->squares_sum += square;
+  to->fourths_sum += square * square;
   to->n += value != 0;
 }
 
@@ -140,11 +142,13 @@ static clv_code compute_line_digest(const line *l, clv_sha256 *ret, bool *ret_ha
                                     clv_err *err) {
   struct {
     char kind[8];
-    int32_t cell[SUMS];
+    int32_t cell[N_SUMS];
   } of = {.kind = "row"};
-  *ret_has_digest = l->n >= MIN_VALUES && l->squares * l->squares >= MIN_EFFECTIVE * l->fourths;
+  *ret_has_digest =
+      l->n >= MIN_VALUES && l->squares_sum * l->squares_sum >= MIN_EFFECTIVE * l->fourths_sum;
   if (!*ret_has_digest) return CLV_OK;
-  for (int k = 0; k < SUMS; k++) of.cell[k] = (int32_t)(fabs(l->sum[k]) / sqrt(l->squares) / CELL);
+  for (int k = 0; k < N_SUMS; k++)
+    of.cell[k] = (int32_t)(fabs(l->sums[k]) / sqrt(l->squares_sum) / CELL);
   CLV_TRY(clv_sha256_of(&of, sizeof of, ret, err));
   ret->bytes[sizeof ret->bytes - 1] = l->n >= LONG_VALUES;
   return CLV_OK;
@@ -152,7 +156,7 @@ static clv_code compute_line_digest(const line *l, clv_sha256 *ret, bool *ret_ha
 
 /* Makes the digests of all lines and keeps the max_digests smallest ones. */
 static clv_code make_digests(axis *a, size_t max_digests, clv_err *err) {
-  size_t n = 0, kept = 0;
+  size_t n = 0, n_kept = 0;
   bool has_digest;
   CLV_TRY(clv_alloc(a->n, sizeof *a->digests, &a->digests, err));
   for (size_t i = 0; i < a->n; i++) {
@@ -160,14 +164,14 @@ static clv_code make_digests(axis *a, size_t max_digests, clv_err *err) {
     n += has_digest;
   }
   if (n) qsort(a->digests, n, sizeof *a->digests, compare_digests);
-  for (size_t i = 0; i < n && kept < max_digests; i++)
-    if (!kept || compare_digests(&a->digests[kept - 1], &a->digests[i]) != 0)
-      a->digests[kept++] = a->digests[i];
-  a->n_digests = kept;
+  for (size_t i = 0; i < n && n_kept < max_digests; i++)
+    if (!n_kept || compare_digests(&a->digests[n_kept - 1], &a->digests[i]) != 0)
+      a->digests[n_kept++] = a->digests[i];
+  a->n_digests = n_kept;
   free(a->lines);
   a->lines = NULL;
-  clv_sha256 *less = realloc(a->digests, CLV_MAX(kept, (size_t)1) * sizeof *less);
-  if (less) a->digests = less;
+  clv_sha256 *shrunk = realloc(a->digests, CLV_MAX(n_kept, (size_t)1) * sizeof *shrunk);
+  if (shrunk) a->digests = shrunk;
   return CLV_OK;
 }
 

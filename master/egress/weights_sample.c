@@ -140,7 +140,7 @@ clv_code clv_weights_sample_digest(const clv_weights_sample *s, clv_sha256 *ret,
   return clv_sha256_of(&of, sizeof of, ret, err);
 }
 
-/* ---- forms ----------------------------------------------------------------------------------- */
+/* ---- moments of the sample ------------------------------------------------------------------- */
 
 enum { MIN_SAMPLED = 16 };
 /* FREQUENCY: lowest of the four frequencies of cosines and sines, of values with mean square 1.
@@ -219,8 +219,8 @@ clv_code clv_weights_moments_digest(const clv_weights_moments *f, unsigned neigh
   memcpy(of.kind, f->kind, sizeof of.kind);
   *ret_is_near = true;
   for (int k = 0; k < CLV_SPREAD_MEANS; k++) {
-    double cell = floor(f->means[k]), within = f->means[k] - cell;
-    int64_t step = within < NEAR_SHARE ? -1 : within > 1 - NEAR_SHARE ? 1 : 0;
+    double cell = floor(f->means[k]), fraction = f->means[k] - cell;
+    int64_t step = fraction < NEAR_SHARE ? -1 : fraction > 1 - NEAR_SHARE ? 1 : 0;
     of.cell[k] = (int64_t)cell + (neighbour_bits >> k & 1 ? step : 0);
     *ret_is_near &= step || !(neighbour_bits >> k & 1);
   }
@@ -233,8 +233,8 @@ clv_code clv_weights_sample_names(const clv_weights_sample *s, clv_sha256 ret[CL
   bool is_near;
   *ret_n = 1;
   CLV_TRY(clv_weights_sample_digest(s, &ret[0], err));
-  for (int all = 0; all < 2; all++)
-    if (clv_weights_sample_moments(s, all, &f))
+  for (int uses_all_values = 0; uses_all_values < 2; uses_all_values++)
+    if (clv_weights_sample_moments(s, uses_all_values, &f))
       CLV_TRY(clv_weights_moments_digest(&f, 0, &ret[(*ret_n)++], &is_near, err));
   return CLV_OK;
 }

@@ -78,12 +78,12 @@ clv_code clv_run_folder_lock(const char *run_dir, int *ret_fd, long *ret_pid, cl
   struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
   CLV_TRY(open_lock(run_dir, O_RDWR | O_CREAT, &fd, err));
   if (fcntl(fd, F_SETLK, &lock) != 0) {
-    bool taken = errno == EAGAIN || errno == EACCES;
+    bool is_taken = errno == EAGAIN || errno == EACCES;
     clv_code code = clv_fail(err, CLV_UNAVAILABLE,
                              "%s/" CLV_RUN_LOCK_FILE
                              " cannot be locked: %s; put run.dir on a file system that has locks",
                              run_dir, strerror(errno));
-    if (!taken) return code;
+    if (!is_taken) return code;
     is_locked_by_other(fd, ret_pid);
     return clv_fail(err, CLV_PRECONDITION, "%s is in use by another process", run_dir);
   }

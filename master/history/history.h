@@ -56,12 +56,12 @@ bool clv_run_lock_has_checkpoint(const clv_run_lock *c);
  * earlier run stays there if it had finished once, and is deleted otherwise. If the new attempt
  * ends or dies before it starts, the files are moved back. */
 clv_code clv_run_lock_make_room(clv_run_lock *c, clv_err *err) CLV_USE_RESULT;
-/* The folder that now holds an earlier, finished run; NULL: no such run was moved. */
+/* Returns the folder that now holds an earlier, finished run; NULL: no such run was moved. */
 const char *clv_run_lock_moved_folder(const clv_run_lock *c);
 
 typedef struct clv_run_lock_info {
   const char *name, *session; /* name of the run; path of the session file, as given */
-  bool resume;                /* true: a further attempt at the run that run.json records */
+  bool is_resume;             /* true: a further attempt at the run that run.json records */
   clv_notifier notice;        /* receives read and write errors of run.json; outlives the lock */
 } clv_run_lock_info;
 
@@ -84,8 +84,8 @@ clv_code clv_run_lock_check_newest(const clv_run_lock *c, clv_err *err) CLV_USE_
 /* Returns what the master sends to workers for the attempt that has begun: the session id and the
  * epoch of this attempt. */
 void clv_run_lock_attempt_id(const clv_run_lock *c, uint8_t ret_session[16], uint64_t *ret_epoch);
-/* Records `read`, the summary of what the look found in the tensors that will be sent. */
-void clv_run_lock_note_look(clv_run_lock *c, const char *read);
+/* Records `summary`, which says what the look found in the tensors that will be sent. */
+void clv_run_lock_note_look(clv_run_lock *c, const char *summary);
 /* Records the first step, the number of steps and the digest of the session. From here on a record
  * that cannot be written causes a notice, not an error, so that it never ends a run. A NULL lock is
  * allowed here and in the functions below. */
@@ -116,16 +116,16 @@ clv_code clv_history_find(const char *run, char **ret_folder, clv_err *err) CLV_
 /* Prints a table of the runs in `folder`, newest first, or one JSON object per line. */
 clv_code clv_history_list(const char *folder, bool json, clv_err *err) CLV_USE_RESULT;
 
-/* Prints the log of a run. follow: continues until the run ends and sets *ret_exit to its exit
+/* Prints the log of a run. follows: continues until the run ends and sets *ret_exit to its exit
  * code; otherwise *ret_exit is 0. */
-clv_code clv_history_log(const char *run, bool follow, bool json, int *ret_exit,
+clv_code clv_history_log(const char *run, bool follows, bool json, int *ret_exit,
                          clv_err *err) CLV_USE_RESULT;
 
-/* Asks a run to end after a checkpoint, or kills it (now). Waits until it has ended and prints its
- * state. *ret_exit: 0 if it stopped as asked or had finished, else its exit code. CLV_PRECONDITION:
- * it does not run; CLV_UNAVAILABLE: it runs on another host; CLV_DENIED: it belongs to another
- * user. */
-clv_code clv_history_stop(const char *run, bool now, bool json, int *ret_exit,
+/* Asks a run to end after a checkpoint, or kills it (kills_now). Waits until it has ended and
+ * prints its state. *ret_exit: 0 if it stopped as asked or had finished, else its exit code.
+ * CLV_PRECONDITION: it does not run; CLV_UNAVAILABLE: it runs on another host; CLV_DENIED: it
+ * belongs to another user. */
+clv_code clv_history_stop(const char *run, bool kills_now, bool json, int *ret_exit,
                           clv_err *err) CLV_USE_RESULT;
 
 #endif

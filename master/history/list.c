@@ -14,7 +14,7 @@
 #include "master/history/history_int.h"
 #include "master/report/report.h"
 
-enum { MAX_RUNS = 100000, CELL = 80 };
+enum { MAX_RUNS = 100000, CELL_BYTES = 80 };
 
 typedef struct entries {
   clv_run_entry *items;
@@ -76,12 +76,23 @@ static int compare_newest_first(const void *a, const void *b) {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-typedef enum column { NAME, STATE, BEGAN, TOOK, STEP, LOSS, ACCURACY, BEST, WHERE, COLUMNS } column;
+typedef enum column {
+  NAME,
+  STATE,
+  BEGAN,
+  TOOK,
+  STEP,
+  LOSS,
+  ACCURACY,
+  BEST,
+  WHERE,
+  N_COLUMNS
+} column;
 
-static const char *const titles[COLUMNS] = {"RUN",  "STATE",    "BEGAN", "TOOK", "STEP",
-                                            "LOSS", "ACCURACY", "BEST",  "WHERE"};
+static const char *const titles[N_COLUMNS] = {"RUN",  "STATE",    "BEGAN", "TOOK", "STEP",
+                                              "LOSS", "ACCURACY", "BEST",  "WHERE"};
 
-typedef char row[COLUMNS][CELL];
+typedef char row[N_COLUMNS][CELL_BYTES];
 
 static void format_time(uint64_t ms, char *text, size_t len) {
   time_t seconds = (time_t)CLV_MIN(ms / 1000, (uint64_t)253402300799); /* end of year 9999 */
@@ -108,12 +119,12 @@ static void format_number(double v, char *text, size_t len) {
 
 /* Formats the best evaluation: "accuracy 0.9100 at 120, validation". */
 static void format_best(const clv_run_best *b, char *text, size_t len) {
-  char number[CLV_JSON_NUMBER], what[24];
-  bool by_loss = isnan(b->accuracy);
-  format_number(by_loss ? b->loss : b->accuracy, number, sizeof number);
+  char number[CLV_JSON_NUMBER], set_name[24];
+  bool is_by_loss = isnan(b->accuracy);
+  format_number(is_by_loss ? b->loss : b->accuracy, number, sizeof number);
   if (b->evaluated_set[0])
-    snprintf(text, len, "%s %s at %" PRIu64 ", %s", by_loss ? "loss" : "accuracy", number, b->step,
-             clv_text_truncate(b->evaluated_set, what, sizeof what));
+    snprintf(text, len, "%s %s at %" PRIu64 ", %s", is_by_loss ? "loss" : "accuracy", number,
+             b->step, clv_text_truncate(b->evaluated_set, set_name, sizeof set_name));
   else
     snprintf(text, len, "-");
 }
@@ -139,29 +150,30 @@ static uint64_t attempt_ended_ms(const clv_run_entry *e, const clv_run_attempt *
 /* Fills a row of the table; "-" where a value is unknown. */
 static void fill_row(const clv_run_entry *e, row r) {
   const clv_run_attempt *a = clv_run_entry_last_attempt(e);
-  for (int c = 0; c < COLUMNS; c++) strcpy(r[c], "-");
-  clv_text_truncate(e->name, r[NAME], CELL);
-  snprintf(r[STATE], CELL, "%s", clv_run_state_name(e->state));
-  format_number(e->loss, r[LOSS], CELL);
-  format_number(e->accuracy, r[ACCURACY], CELL);
-  format_host(e, a, r[WHERE], CELL);
-  if (a || e->step) snprintf(r[STEP], CELL, "%" PRIu64, e->step);
+  for (int c = 0; c < N_COLUMNS; c++) strcpy(r[c], "-");
+  clv_text_truncate(e->name, r[NAME], CELL_BYTES);
+  snprintf(r[STATE], CELL_BYTES, "%s", clv_run_state_name(e->state));
+  format_number(e->loss, r[LOSS], CELL_BYTES);
+  format_number(e->accuracy, r[ACCURACY], CELL_BYTES);
+  format_host(e, a, r[WHERE], CELL_BYTES);
+  if (a || e->step) snprintf(r[STEP], CELL_BYTES, "%" PRIu64, e->step);
   if (!a) return;
-  if (a->total_steps) snprintf(r[STEP], CELL, "%" PRIu64 "/%" PRIu64, e->step, a->total_steps);
-  format_time(a->began_ms, r[BEGAN], CELL);
+  if (a->total_steps)
+    snprintf(r[STEP], CELL_BYTES, "%" PRIu64 "/%" PRIu64, e->step, a->total_steps);
+  format_time(a->began_ms, r[BEGAN], CELL_BYTES);
   if (attempt_ended_ms(e, a) > a->began_ms)
-    format_duration(attempt_ended_ms(e, a) - a->began_ms, r[TOOK], CELL);
-  format_best(&e->record.best, r[BEST], CELL);
+    format_duration(attempt_ended_ms(e, a) - a->began_ms, r[TOOK], CELL_BYTES);
+  format_best(&e->record.best, r[BEST], CELL_BYTES);
 }
 
 /* Prints a row as one line: line feeds and tabs of its texts become '?'. */
-static void print_row(row r, const int width[COLUMNS]) {
-  char line[COLUMNS * (CELL + 2) + 1];
-  size_t used = 0;
-  for (int c = 0; c < COLUMNS; c++)
-    used += (size_t)snprintf(line + used, sizeof line - used, "%-*s",
-                             c + 1 < COLUMNS ? width[c] + 2 : 0, r[c]);
-  while (used && line[used - 1] == ' ') line[--used] = '\0';
+static void print_row(row r, const int width[N_COLUMNS]) {
+  char line[N_COLUMNS * (CELL_BYTES + 2) + 1];
+  size_t line_bytes = 0;
+  for (int c = 0; c < N_COLUMNS; c++)
+    line_bytes += (size_t)snprintf(line + line_bytes, sizeof line - line_bytes, "%-*s",
+                                   c + 1 < N_COLUMNS ? width[c] + 2 : 0, r[c]);
+  while (line_bytes && line[line_bytes - 1] == ' ') line[--line_bytes] = '\0';
   for (char *p = line; *p; p++)
     if (*p == '\n' || *p == '\t') *p = '?';
   clv_print_sanitized(line);
@@ -180,8 +192,8 @@ static void print_reason(const clv_run_entry *e) {
   if (e->state == CLV_STATE_ELSEWHERE && a)
     clv_bytes_printf(&text, "began on %s, from where alone its process can be seen", a->host);
   if (e->state == CLV_STATE_DAMAGED) clv_bytes_puts(&text, e->read_error.text);
-  bool resumable = e->state == CLV_STATE_FAILED || e->state == CLV_STATE_DIED;
-  if (resumable && e->record.n_checkpoints)
+  bool is_resumable = e->state == CLV_STATE_FAILED || e->state == CLV_STATE_DIED;
+  if (is_resumable && e->record.n_checkpoints)
     clv_bytes_printf(&text, "; train --resume goes on from checkpoint %" PRIu64,
                      e->record.checkpoints[0]);
   if (!text.len || text.failed) return;
@@ -192,16 +204,16 @@ static void print_reason(const clv_run_entry *e) {
 
 static clv_code print_table(const entries *l, clv_err *err) {
   CLV_AUTO(clv_freep) row *rows = NULL;
-  int width[COLUMNS];
+  int width[N_COLUMNS];
   row head;
   CLV_TRY(clv_alloc(l->n, sizeof *rows, &rows, err));
-  for (int c = 0; c < COLUMNS; c++) {
+  for (int c = 0; c < N_COLUMNS; c++) {
     strcpy(head[c], titles[c]);
     width[c] = (int)strlen(titles[c]);
   }
   for (size_t i = 0; i < l->n; i++) {
     fill_row(&l->items[i], rows[i]);
-    for (int c = 0; c < COLUMNS; c++) width[c] = CLV_MAX(width[c], (int)strlen(rows[i][c]));
+    for (int c = 0; c < N_COLUMNS; c++) width[c] = CLV_MAX(width[c], (int)strlen(rows[i][c]));
   }
   print_row(head, width);
   for (size_t i = 0; i < l->n; i++) {

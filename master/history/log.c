@@ -19,15 +19,15 @@ enum {
   MAX_READ_BYTES = 16384, /* bytes read and printed at a time */
   POLL_MS = 100,
   /* polls after the process ended without a record, because `stop --now` kills before it records */
-  GRACE_POLLS = 10,
+  N_GRACE_POLLS = 10,
 };
 
 typedef struct log_tail {
   clv_bytes path;
-  int fd;              /* descriptor of the log; -1: the file does not exist yet */
-  off_t n_printed;     /* number of bytes that were printed */
-  bool was_alive;      /* the run was alive at an earlier poll */
-  unsigned dead_polls; /* number of polls since the run died; counted only if was_alive */
+  int fd;                       /* descriptor of the log; -1: the file does not exist yet */
+  off_t n_printed;              /* number of bytes that were printed */
+  bool was_alive;               /* the run was alive at an earlier poll */
+  unsigned n_polls_since_death; /* 0 unless was_alive */
 } log_tail;
 
 static void log_tail_done(log_tail *t) {
@@ -49,11 +49,14 @@ static clv_code open_tail(log_tail *t, clv_err *err) {
 /* Returns the largest number of bytes, at most n, that end at a character boundary; n if there is
  * only part of one character. */
 static size_t count_whole_characters(const char *text, size_t n) {
-  size_t back = 1;
-  while (back < 4 && back < n && ((unsigned char)text[n - back] & 0xc0) == 0x80) back++;
-  unsigned char first = (unsigned char)text[n - back];
-  size_t len = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc0 ? 2 : 1;
-  return len > back && back < n ? n - back : n;
+  size_t n_back = 1;
+  while (n_back < 4 && n_back < n && ((unsigned char)text[n - n_back] & 0xc0) == 0x80) n_back++;
+  unsigned char first_byte = (unsigned char)text[n - n_back];
+  size_t n_bytes_of_character = first_byte >= 0xf0   ? 4
+                                : first_byte >= 0xe0 ? 3
+                                : first_byte >= 0xc0 ? 2
+                                                     : 1;
+  return n_bytes_of_character > n_back && n_back < n ? n - n_back : n;
 }
 
 static void print_chunk(char *chunk, size_t n) {
@@ -93,25 +96,25 @@ static void log_outcome(const clv_run_entry *e) {
 }
 
 /* Returns true if the run has ended. A run that died between two polls counts as ended only after
- * GRACE_POLLS more. */
+ * N_GRACE_POLLS more. */
 static bool has_run_ended(log_tail *t, const clv_run_entry *e) {
   if (e->state == CLV_STATE_RUNNING || e->state == CLV_STATE_ELSEWHERE) {
     t->was_alive = true;
     return false;
   }
-  return e->state != CLV_STATE_DIED || !t->was_alive || ++t->dead_polls > GRACE_POLLS;
+  return e->state != CLV_STATE_DIED || !t->was_alive || ++t->n_polls_since_death > N_GRACE_POLLS;
 }
 
 /* Checks whether the run is alive before it reads the log, so that no last line is missed. */
-static clv_code poll_run(log_tail *t, const char *folder, bool *ret_over, int *ret_exit,
+static clv_code poll_run(log_tail *t, const char *folder, bool *ret_has_ended, int *ret_exit,
                          clv_err *err) {
   CLV_AUTO(clv_run_entry_done) clv_run_entry e = {0};
   CLV_TRY(clv_run_entry_read(folder, &e, err));
-  *ret_over = has_run_ended(t, &e);
+  *ret_has_ended = has_run_ended(t, &e);
   clv_code code = print_new_bytes(t, err);
-  if (code == CLV_NOT_FOUND && !*ret_over) return CLV_OK; /* the run has printed nothing yet */
+  if (code == CLV_NOT_FOUND && !*ret_has_ended) return CLV_OK; /* the run has printed nothing yet */
   CLV_TRY(code);
-  if (!*ret_over) return CLV_OK;
+  if (!*ret_has_ended) return CLV_OK;
   *ret_exit = clv_run_entry_exit_code(&e);
   log_outcome(&e);
   return CLV_OK;
@@ -136,14 +139,14 @@ static clv_code fail_missing_log(const char *folder, const log_tail *t, clv_err 
                   clv_run_state_name(e.state));
 }
 
-clv_code clv_history_log(const char *run, bool follow, bool json, int *ret_exit, clv_err *err) {
+clv_code clv_history_log(const char *run, bool follows, bool json, int *ret_exit, clv_err *err) {
   CLV_AUTO(log_tail_done) log_tail t = {.fd = -1};
   CLV_AUTO(clv_freep) char *folder = NULL;
   CLV_TRY(clv_run_entry_find_folder(run, &folder, err));
   clv_bytes_printf(&t.path, "%s/%s", folder, json ? CLV_JOURNAL_JSON : CLV_JOURNAL_TEXT);
   if (t.path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   *ret_exit = 0;
-  if (follow) return follow_run(&t, folder, ret_exit, err);
+  if (follows) return follow_run(&t, folder, ret_exit, err);
   clv_code code = print_new_bytes(&t, err);
   return code == CLV_NOT_FOUND ? fail_missing_log(folder, &t, err) : code;
 }

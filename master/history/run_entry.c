@@ -4,7 +4,6 @@
  * metrics. Only the lock shows whether a run is alive, because run.json says "running" until the
  * process writes another state. clv_run_entry_read is the main function; runs, log and stop call
  * it.
- *
  */
 #include <ctype.h>
 #include <dirent.h>
@@ -18,7 +17,7 @@
 
 #include "master/history/history_int.h"
 
-enum { TAIL = 4096, MAX_NAMES = 4096 };
+enum { MAX_LINE_BYTES = 4096, MAX_NAMES = 4096 };
 
 const char *clv_run_state_name(clv_run_state state) {
   static const char *const names[] = {"running", "finished",  "failed", "interrupted",
@@ -40,35 +39,35 @@ const clv_run_attempt *clv_run_entry_last_attempt(const clv_run_entry *e) {
 
 int clv_run_entry_exit_code(const clv_run_entry *e) {
   const clv_run_attempt *a = clv_run_entry_last_attempt(e);
-  bool said = a && a->status != CLV_RUN_RUNNING && e->state != CLV_STATE_RUNNING;
-  return said && a->exit_code <= 255 ? (int)a->exit_code : 1;
+  bool has_recorded_end = a && a->status != CLV_RUN_RUNNING && e->state != CLV_STATE_RUNNING;
+  return has_recorded_end && a->exit_code <= 255 ? (int)a->exit_code : 1;
 }
 
 /* ---- the last line written ------------------------------------------------------------------- */
 
 /* Reads the last complete line of a file. Returns false if the file has no complete line or the
- * line is longer than TAIL bytes. */
-static bool read_last_line(const char *path, char line[TAIL + 1]) {
+ * line is longer than MAX_LINE_BYTES bytes. */
+static bool read_last_line(const char *path, char line[MAX_LINE_BYTES + 1]) {
   CLV_AUTO(clv_fd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   struct stat st;
   if (fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) return false;
-  off_t from = CLV_MAX(st.st_size - TAIL, (off_t)0);
-  ssize_t n = pread(fd, line, TAIL, from);
+  off_t tail_at = CLV_MAX(st.st_size - MAX_LINE_BYTES, (off_t)0);
+  ssize_t n = pread(fd, line, MAX_LINE_BYTES, tail_at);
   while (n > 0 && line[n - 1] != '\n') n--;
   if (n <= 0) return false;
   line[n - 1] = '\0';
   char *begin = memrchr(line, '\n', (size_t)n - 1);
-  if (!begin && from) return false;
+  if (!begin && tail_at) return false;
   if (begin) memmove(line, begin + 1, (size_t)(line + n - begin - 1));
   return true;
 }
 
 static double parse_number_member(const char *line, const char *key) {
-  const char *at = strstr(line, key);
+  const char *found = strstr(line, key);
   char *end;
-  if (!at) return NAN;
-  double v = strtod(at + strlen(key), &end);
-  return end == at + strlen(key) ? NAN : v;
+  if (!found) return NAN;
+  double v = strtod(found + strlen(key), &end);
+  return end == found + strlen(key) ? NAN : v;
 }
 
 /* Sets step, loss and accuracy. run.json is written only with checkpoints and at the end, so the
@@ -77,12 +76,12 @@ static double parse_number_member(const char *line, const char *key) {
 static void read_progress(clv_run_entry *e) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   const clv_run_attempt *a = clv_run_entry_last_attempt(e);
-  char line[TAIL + 1];
+  char line[MAX_LINE_BYTES + 1];
   e->step = a ? a->step : 0;
   e->loss = a ? a->loss : NAN;
   e->accuracy = a ? a->accuracy : NAN;
-  bool under_way = e->state == CLV_STATE_RUNNING || e->state == CLV_STATE_DIED;
-  if (a && (!under_way || !a->total_steps)) return;
+  bool is_newer_in_metrics = e->state == CLV_STATE_RUNNING || e->state == CLV_STATE_DIED;
+  if (a && (!is_newer_in_metrics || !a->total_steps)) return;
   clv_bytes_printf(&path, "%s/metrics.jsonl", e->folder);
   if (path.failed || !read_last_line(path.data, line)) return;
   double step = parse_number_member(line, "\"step\":");
@@ -94,15 +93,15 @@ static void read_progress(clv_run_entry *e) {
 
 /* ---- the state ------------------------------------------------------------------------------- */
 
-static clv_run_state state_by_record(const clv_run_attempt *a, bool held) {
+static clv_run_state state_by_record(const clv_run_attempt *a, bool is_held) {
   clv_run_attempt here = {0};
-  if (held) return CLV_STATE_RUNNING;
+  if (is_held) return CLV_STATE_RUNNING;
   if (a->status != CLV_RUN_RUNNING)
     return (clv_run_state)
         a->status; /* clv_run_status and clv_run_state have the same first values */
   clv_process_describe_self(&here);
-  bool ours = strcmp(a->boot_id, here.boot_id) == 0 || strcmp(a->host, here.host) == 0;
-  return ours ? CLV_STATE_DIED : CLV_STATE_ELSEWHERE;
+  bool is_this_host = strcmp(a->boot_id, here.boot_id) == 0 || strcmp(a->host, here.host) == 0;
+  return is_this_host ? CLV_STATE_DIED : CLV_STATE_ELSEWHERE;
 }
 
 static bool is_folder(const char *path) {
@@ -118,9 +117,10 @@ static bool has_file(const char *folder, const char *name) {
 
 /* Sets the state of a run whose record cannot be read. A folder without a record may belong to a
  * run of an older version, or to no run. */
-static clv_code set_state_without_record(clv_run_entry *e, clv_code code, bool held, clv_err *err) {
-  e->state = held ? CLV_STATE_RUNNING : CLV_STATE_DAMAGED;
-  if (code != CLV_NOT_FOUND || held) return CLV_OK;
+static clv_code set_state_without_record(clv_run_entry *e, clv_code code, bool is_held,
+                                         clv_err *err) {
+  e->state = is_held ? CLV_STATE_RUNNING : CLV_STATE_DAMAGED;
+  if (code != CLV_NOT_FOUND || is_held) return CLV_OK;
   e->state = CLV_STATE_UNRECORDED;
   if (has_file(e->folder, "metrics.jsonl") || has_file(e->folder, "session.effective.yaml"))
     return CLV_OK;
@@ -132,12 +132,12 @@ static clv_code set_state_without_record(clv_run_entry *e, clv_code code, bool h
 
 /* Reads the lock before the record: a run that ends in between has then recorded its end. */
 static clv_code read_entry(clv_run_entry *e, clv_err *err) {
-  bool held = clv_run_folder_is_locked(e->folder, &e->holder_pid);
+  bool is_held = clv_run_folder_is_locked(e->folder, &e->holder_pid);
   clv_code code = clv_run_record_read(e->folder, &e->record, &e->read_error);
   if (code == CLV_OK)
-    e->state = state_by_record(clv_run_entry_last_attempt(e), held);
+    e->state = state_by_record(clv_run_entry_last_attempt(e), is_held);
   else
-    CLV_TRY(set_state_without_record(e, code, held, err));
+    CLV_TRY(set_state_without_record(e, code, is_held, err));
   read_progress(e);
   return CLV_OK;
 }
@@ -178,22 +178,22 @@ static clv_code fail_unknown_run(const char *run, clv_err *err) {
   for (struct dirent *d; n < MAX_NAMES && (d = readdir(dir));)
     if (can_be_suggested(d->d_name) && (names[n] = strdup(d->d_name)) != NULL) n++;
   closedir(dir);
-  const char *near = clv_did_you_mean(run, (const char *const *)names, n);
+  const char *similar = clv_did_you_mean(run, (const char *const *)names, n);
   clv_fail(err, CLV_NOT_FOUND, "no run '%.100s' in " CLV_RUNS_FOLDER "%s%.100s%s", run,
-           near ? "; did you mean '" : " (`cleave-master runs` lists them)", near ? near : "",
-           near ? "'?" : "");
+           similar ? "; did you mean '" : " (`cleave-master runs` lists them)",
+           similar ? similar : "", similar ? "'?" : "");
   for (size_t i = 0; i < n; i++) free(names[i]);
   return CLV_NOT_FOUND;
 }
 
 clv_code clv_run_entry_find_folder(const char *run, char **ret_folder, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes below = {0};
-  clv_bytes_printf(&below, CLV_RUNS_FOLDER "/%s", run);
-  if (below.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  bool path = !run[0] || strchr(run, '/') || strcmp(run, ".") == 0 || strcmp(run, "..") == 0;
-  if (!path && is_folder(below.data)) return clv_strdup(below.data, ret_folder, err);
+  CLV_AUTO(clv_bytes_done) clv_bytes below_runs = {0};
+  clv_bytes_printf(&below_runs, CLV_RUNS_FOLDER "/%s", run);
+  if (below_runs.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  bool is_path = !run[0] || strchr(run, '/') || strcmp(run, ".") == 0 || strcmp(run, "..") == 0;
+  if (!is_path && is_folder(below_runs.data)) return clv_strdup(below_runs.data, ret_folder, err);
   if (run[0] && is_folder(run)) return clv_strdup(run, ret_folder, err);
-  if (path)
+  if (is_path)
     return clv_fail(err, CLV_NOT_FOUND,
                     "there is no folder '%.200s': give the name of a run as in "
                     "`cleave-master runs`, or its folder",

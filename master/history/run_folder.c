@@ -24,7 +24,7 @@
 
 #define NOTE_NAME "run.moving"
 
-enum { MAX_NUMBER = 99999, MAX_NOTE = 64, MAX_ENTRIES = 100000 };
+enum { MAX_NUMBER = 99999, MAX_NOTE_BYTES = 64, MAX_ENTRIES = 100000 };
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
@@ -97,17 +97,17 @@ static clv_code list_names(const char *folder, folder_names *ret, clv_err *err) 
 
 /* ---- the note -------------------------------------------------------------------------------- */
 
-static void format_note(const clv_move_note *m, char text[MAX_NOTE]) {
-  snprintf(text, MAX_NOTE, "%u %s\n", m->number, m->is_complete ? "moved" : "moving");
+static void format_note(const clv_move_note *m, char text[MAX_NOTE_BYTES]) {
+  snprintf(text, MAX_NOTE_BYTES, "%u %s\n", m->number, m->is_complete ? "moved" : "moving");
 }
 
 /* Accepts only the exact bytes that format_note writes. */
 clv_code clv_move_note_parse(const char *text, size_t len, const char *label, clv_move_note *ret,
                              clv_err *err) {
-  char rewritten[MAX_NOTE];
+  char rewritten[MAX_NOTE_BYTES];
   unsigned long number = isdigit((unsigned char)text[0]) ? strtoul(text, NULL, 10) : 0;
-  for (int complete = 0; complete < 2 && number && number <= MAX_NUMBER; complete++) {
-    clv_move_note m = {.number = (unsigned)number, .is_complete = complete};
+  for (int is_complete = 0; is_complete < 2 && number && number <= MAX_NUMBER; is_complete++) {
+    clv_move_note m = {.number = (unsigned)number, .is_complete = is_complete};
     format_note(&m, rewritten);
     if (len != strlen(rewritten) || memcmp(text, rewritten, len) != 0) continue;
     *ret = m;
@@ -124,13 +124,13 @@ static clv_code read_note(const char *run_dir, clv_move_note *ret, clv_err *err)
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   clv_bytes_printf(&path, "%s/" NOTE_NAME, run_dir);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  CLV_TRY(clv_file_read(path.data, MAX_NOTE, &text, err));
+  CLV_TRY(clv_file_read(path.data, MAX_NOTE_BYTES, &text, err));
   return clv_move_note_parse(text.data ? text.data : "", text.len, path.data, ret, err);
 }
 
 static clv_code write_note(const char *run_dir, const clv_move_note *m, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  char text[MAX_NOTE];
+  char text[MAX_NOTE_BYTES];
   format_note(m, text);
   clv_bytes_printf(&path, "%s/" NOTE_NAME, run_dir);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");

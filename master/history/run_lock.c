@@ -23,7 +23,7 @@ struct clv_run_lock {
   bool has_warned;       /* a failed write of the record was reported */
   bool has_made_room;    /* clv_run_lock_make_room was called */
   char *moved_to_folder; /* folder with the files of the earlier run; NULL: none were moved */
-  bool keeps_earlier;    /* the earlier run stays in moved_to; false: deleted at the start */
+  bool keeps_earlier;    /* the earlier run stays in moved_to_folder; false: deleted at the start */
   clv_run_record record;
   clv_notifier notice;
 };
@@ -64,12 +64,12 @@ void clv_run_lock_free(clv_run_lock *c) {
 static void run_lock_freep(clv_run_lock **c) { clv_run_lock_free(*c); }
 
 static clv_code fail_in_use(const char *run_dir, long pid, clv_err *err) {
-  char who[48] = "a process that cannot be seen from here";
-  if (pid) snprintf(who, sizeof who, "process %ld", pid);
+  char holder_text[48] = "a process that cannot be seen from here";
+  if (pid) snprintf(holder_text, sizeof holder_text, "process %ld", pid);
   return clv_fail(err, CLV_PRECONDITION,
                   "%s trains in %s already: `cleave-master stop %s` ends it after a checkpoint, "
                   "`log -f %s` follows it, --set name=... starts another run beside it",
-                  who, run_dir, run_dir, run_dir);
+                  holder_text, run_dir, run_dir, run_dir);
 }
 
 static clv_code lock_folder(clv_run_lock *c, clv_err *err) {
@@ -162,9 +162,9 @@ static void list_checkpoints(clv_run_lock *c) {
 
 /* Loads the record of earlier attempts, if this attempt resumes the run. An unreadable record is
  * reported and dropped. */
-static void load_earlier_attempts(clv_run_lock *c, bool resume) {
+static void load_earlier_attempts(clv_run_lock *c, bool is_resume) {
   clv_err err;
-  if (!resume) return;
+  if (!is_resume) return;
   clv_code code = clv_run_record_read(c->dir, &c->record, &err);
   if (code != CLV_OK && code != CLV_NOT_FOUND)
     clv_notify(c->notice, "%s; the record of earlier attempts is dropped, and a new one begins",
@@ -189,7 +189,7 @@ clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run, clv_e
   clv_run_attempt *a = NULL;
   CLV_AUTO(clv_freep) char *absolute = realpath(run->session, NULL);
   c->notice = run->notice;
-  load_earlier_attempts(c, run->resume);
+  load_earlier_attempts(c, run->is_resume);
   CLV_TRY(set_next_epoch(&c->record, err));
   CLV_TRY(clv_run_record_add_attempt(&c->record, &a, err));
   snprintf(c->record.name, sizeof c->record.name, "%s", run->name);
@@ -197,7 +197,7 @@ clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run, clv_e
            absolute ? absolute : run->session);
   list_checkpoints(c);
   clv_process_describe_self(a);
-  if (run->resume && c->record.n_checkpoints)
+  if (run->is_resume && c->record.n_checkpoints)
     a->from_step = a->step =
         c->record.checkpoints[0]; /* recorded step if this attempt fails before it starts */
   a->began_ms = clv_wall_ms();
@@ -241,15 +241,15 @@ clv_code clv_run_lock_begin_again(clv_run_lock *c, unsigned code, const char *lo
   a->exit_code = code;
   a->ended_ms = clv_wall_ms();
   snprintf(a->text, sizeof a->text, "%s", lost);
-  const clv_run_attempt before = *a;
+  const clv_run_attempt ended = *a;
   CLV_TRY(clv_run_record_add_attempt(&c->record, &a, err));
   list_checkpoints(c);
   clv_process_describe_self(a);
   a->began_ms = clv_wall_ms();
   a->from_step = a->step = c->record.n_checkpoints ? c->record.checkpoints[0] : 0;
-  a->total_steps = before.total_steps;
+  a->total_steps = ended.total_steps;
   snprintf(a->text, sizeof a->text, "%s", lost);
-  memcpy(a->look_result, before.look_result, sizeof a->look_result);
+  memcpy(a->look_result, ended.look_result, sizeof a->look_result);
   CLV_FAILPOINT("run.recovered");
   return clv_run_record_write(c->dir, &c->record, err);
 }
@@ -267,10 +267,10 @@ void clv_run_lock_attempt_id(const clv_run_lock *c, uint8_t ret_session[16], uin
   if (clv_hex_parse(c->record.id, ret_session, 16)) *ret_epoch = c->record.newest_attempt;
 }
 
-void clv_run_lock_note_look(clv_run_lock *c, const char *read) {
+void clv_run_lock_note_look(clv_run_lock *c, const char *summary) {
   if (!c || !c->has_begun) return;
   clv_run_attempt *a = current_attempt(c);
-  snprintf(a->look_result, sizeof a->look_result, "%s", read);
+  snprintf(a->look_result, sizeof a->look_result, "%s", summary);
   write_or_warn(c);
 }
 
@@ -297,11 +297,12 @@ void clv_run_lock_note_step(clv_run_lock *c, uint64_t step, double loss, double 
   a->accuracy = accuracy;
 }
 
-static bool is_better(const clv_run_best *now, const clv_run_best *then) {
-  if (!then->evaluated_set[0]) return true;
-  if (!isnan(now->accuracy) && !isnan(then->accuracy) && now->accuracy != then->accuracy)
-    return now->accuracy > then->accuracy;
-  return now->loss < then->loss || isnan(then->loss);
+static bool is_better(const clv_run_best *new_best, const clv_run_best *old_best) {
+  if (!old_best->evaluated_set[0]) return true;
+  if (!isnan(new_best->accuracy) && !isnan(old_best->accuracy) &&
+      new_best->accuracy != old_best->accuracy)
+    return new_best->accuracy > old_best->accuracy;
+  return new_best->loss < old_best->loss || isnan(old_best->loss);
 }
 
 /* A test uses other records than validations, so the two are not compared: a test is the best
@@ -309,8 +310,8 @@ static bool is_better(const clv_run_best *now, const clv_run_best *then) {
 void clv_run_lock_note_evaluation(clv_run_lock *c, const clv_run_best *e) {
   if (!c || !c->has_begun) return;
   clv_run_best *best = &c->record.best;
-  bool other = best->evaluated_set[0] && strcmp(best->evaluated_set, e->evaluated_set) != 0;
-  if (other ? strcmp(e->evaluated_set, "validation") == 0 : is_better(e, best)) *best = *e;
+  bool is_other_set = best->evaluated_set[0] && strcmp(best->evaluated_set, e->evaluated_set) != 0;
+  if (is_other_set ? strcmp(e->evaluated_set, "validation") == 0 : is_better(e, best)) *best = *e;
 }
 
 void clv_run_lock_note_checkpoint(clv_run_lock *c) {

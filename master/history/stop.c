@@ -27,9 +27,9 @@ static int signal_process(int process, siginfo_t *info) {
   return (int)syscall(SYS_pidfd_send_signal, process, info->si_signo, info, 0);
 }
 
-static clv_code send_signal(int process, bool now, clv_err *err) {
+static clv_code send_signal(int process, bool kills_now, clv_err *err) {
   siginfo_t request = {.si_code = SI_QUEUE};
-  request.si_signo = now ? SIGKILL : SIGINT;
+  request.si_signo = kills_now ? SIGKILL : SIGINT;
   request.si_pid = getpid();
   request.si_uid = getuid();
   request.si_value.sival_int = STOP_VALUE;
@@ -103,8 +103,9 @@ static clv_code open_holder(const char *folder, long *ret_pid, int *ret, clv_err
 
 static void await_end(const char *folder, long pid) {
   const struct timespec pause = {.tv_nsec = POLL_MS * 1000000};
-  long holder;
-  while (clv_run_folder_is_locked(folder, &holder) && holder == pid) nanosleep(&pause, NULL);
+  long holder_pid;
+  while (clv_run_folder_is_locked(folder, &holder_pid) && holder_pid == pid)
+    nanosleep(&pause, NULL);
 }
 
 /* Records the end of a killed process, which could not do so itself. Does nothing if another
@@ -141,9 +142,9 @@ static void print_result(const clv_run_entry *e, bool json) {
     if (!out.failed) puts(out.data);
     return;
   }
-  bool kept = e->record.n_checkpoints > 0;
+  bool has_checkpoint = e->record.n_checkpoints > 0;
   printf("%s: %s after step %" PRIu64, e->folder, clv_run_state_name(e->state), e->step);
-  if (e->state == CLV_STATE_STOPPED && kept)
+  if (e->state == CLV_STATE_STOPPED && has_checkpoint)
     printf("; train --resume goes on from checkpoint %" PRIu64, e->record.checkpoints[0]);
   if (a && e->state == CLV_STATE_FAILED) {
     printf(": ");
@@ -152,24 +153,24 @@ static void print_result(const clv_run_entry *e, bool json) {
   putchar('\n');
 }
 
-clv_code clv_history_stop(const char *run, bool now, bool json, int *ret_exit, clv_err *err) {
+clv_code clv_history_stop(const char *run, bool kills_now, bool json, int *ret_exit, clv_err *err) {
   CLV_AUTO(clv_freep) char *folder = NULL;
   CLV_AUTO(clv_fd_closep) int process = -1;
   CLV_AUTO(clv_run_entry_done) clv_run_entry e = {0};
   long pid = 0;
   CLV_TRY(clv_run_entry_find_folder(run, &folder, err));
   CLV_TRY(open_holder(folder, &pid, &process, err));
-  CLV_TRY(send_signal(process, now, err));
-  if (!json && !now) {
+  CLV_TRY(send_signal(process, kills_now, err));
+  if (!json && !kills_now) {
     printf("asked process %ld to end after a checkpoint\n", pid);
     fflush(stdout);
   }
   await_end(folder, pid);
-  if (now) CLV_TRY(record_kill(folder, pid, err));
+  if (kills_now) CLV_TRY(record_kill(folder, pid, err));
   CLV_TRY(clv_run_entry_read(folder, &e, err));
   print_result(&e, json);
-  bool fine = e.state == CLV_STATE_STOPPED || e.state == CLV_STATE_FINISHED ||
-              e.state == CLV_STATE_INTERRUPTED;
-  *ret_exit = fine ? 0 : clv_run_entry_exit_code(&e);
+  bool has_ended_well = e.state == CLV_STATE_STOPPED || e.state == CLV_STATE_FINISHED ||
+                        e.state == CLV_STATE_INTERRUPTED;
+  *ret_exit = has_ended_well ? 0 : clv_run_entry_exit_code(&e);
   return CLV_OK;
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads features (clv_look_features_read): is a value that a worker receives one feature of the
- * record, only scaled? A sum of many features can be close to a single one, depending on the sizes
- * of features and factors, which the analysis of the graph (master/reach) does not see.
+ * Reads features (clv_look_features_read). Measures whether a value that a worker receives is one
+ * feature of the record, only scaled. A sum of many features can be close to a single one,
+ * depending on the sizes of features and factors, which the analysis of the graph (master/reach)
+ * does not see.
+ *
  */
 #include <math.h>
 #include <stdlib.h>
@@ -11,25 +13,26 @@
 #include "master/look/look_int.h"
 
 enum {
-  MOST_FEATURES = 256,
-  MOST_VALUES = 512,
-  SUMS = 8, /* number of random sums for each value, to measure correlation by chance */
-  LEAST_SUMS = 64,
+  MAX_FEATURES = 256,
+  MAX_VALUES = 512,
+  SUMS_PER_VALUE = 8, /* number of random sums for each value, to measure correlation by chance */
+  MIN_SUMS = 64,
   /* fewest records that a column must effectively depend on to count in the best pair */
-  LEAST_SPREAD = 4,
-  LEAST_TOLD = 4, /* fewest records that the second half must have */
-  FULL_HALF = 32, /* number of records of a half from which on correlations count in full */
+  MIN_SPREAD_RECORDS = 4,
+  MIN_TESTED_RECORDS = 4, /* fewest records that the second half must have */
+  FULL_HALF_RECORDS = 32, /* number of records of a half from which on correlations count in full */
 };
-/* Up to FREE, a correlation by chance takes nothing from a figure. From RARE on, single values
- * count nothing, and at most MOST is subtracted for most values. */
-static const double FREE = .7, RARE = .98, MOST = .95;
+/* Correlations that random sums have by chance. One of at most HARMLESS_CHANCE takes nothing from a
+ * figure. If it is above EXCLUDING_CHANCE, the figures of single values do not count. From the
+ * figure of most values at most MAX_CHANCE is subtracted. */
+static const double HARMLESS_CHANCE = .7, EXCLUDING_CHANCE = .98, MAX_CHANCE = .95;
 /* One-hot columns beside standardized ones are about this small; sums hide smaller ones. */
-static const float LEAST_SIZE = .25f;
+static const float MIN_SIZE = .25f;
 
 /* Columns of n records each. Each half of a column has mean 0 and length 1. */
 typedef struct column_list {
   float *values;
-  bool *spread; /* [n] true: the column depends on more than a few records */
+  bool *is_spread; /* [n] true: the column depends on more than a few records */
   size_t n;
 } column_list;
 
@@ -37,12 +40,12 @@ typedef struct feature_reading {
   const clv_look_features *f;
   clv_look_split half;
   column_list features, values;
-  float size[MOST_FEATURES]; /* size of each feature, relative to the largest one */
+  float size[MAX_FEATURES]; /* size of each feature, relative to the largest one */
 } feature_reading;
 
 static void list_done(column_list *l) {
   free(l->values);
-  free(l->spread);
+  free(l->is_spread);
 }
 
 static void reading_done(feature_reading *r) {
@@ -52,26 +55,26 @@ static void reading_done(feature_reading *r) {
 
 static clv_code list_new(column_list *l, size_t n, size_t n_records, clv_err *err) {
   CLV_TRY(clv_alloc(n * n_records, sizeof *l->values, &l->values, err));
-  return clv_alloc(n, sizeof *l->spread, &l->spread, err);
+  return clv_alloc(n, sizeof *l->is_spread, &l->is_spread, err);
 }
 
 /* ---- columns --------------------------------------------------------------------------------- */
 
 /* Scales a column to mean 0 and length 1. False: the column is constant. */
 static bool make_unit(float *v, size_t n) {
-  double mean = 0, squares = 0;
+  double mean = 0, squares_sum = 0;
   for (size_t i = 0; i < n; i++) mean += (double)v[i] / (double)n;
-  for (size_t i = 0; i < n; i++) squares += ((double)v[i] - mean) * ((double)v[i] - mean);
-  if (!(squares > 0) || !isfinite(squares)) return false;
-  for (size_t i = 0; i < n; i++) v[i] = (float)(((double)v[i] - mean) / sqrt(squares));
+  for (size_t i = 0; i < n; i++) squares_sum += ((double)v[i] - mean) * ((double)v[i] - mean);
+  if (!(squares_sum > 0) || !isfinite(squares_sum)) return false;
+  for (size_t i = 0; i < n; i++) v[i] = (float)(((double)v[i] - mean) / sqrt(squares_sum));
   return true;
 }
 
 /* True if a unit column depends on many records. A single outlier makes any two columns similar. */
 static bool is_spread(const float *v, size_t n) {
-  double fourths = 0;
-  for (size_t i = 0; i < n; i++) fourths += pow((double)v[i], 4);
-  return fourths * CLV_MIN((double)LEAST_SPREAD, (double)n / 4) < 1;
+  double fourths_sum = 0;
+  for (size_t i = 0; i < n; i++) fourths_sum += pow((double)v[i], 4);
+  return fourths_sum * CLV_MIN((double)MIN_SPREAD_RECORDS, (double)n / 4) < 1;
 }
 
 static bool make_units(float *v, clv_look_split half) {
@@ -82,7 +85,7 @@ static bool make_units(float *v, clv_look_split half) {
 static bool end_column(column_list *l, clv_look_split half) {
   float *v = l->values + l->n * half.n;
   if (!make_units(v, half)) return false;
-  l->spread[l->n++] = is_spread(v, half.n_fit) && is_spread(v + half.n_fit, half.n - half.n_fit);
+  l->is_spread[l->n++] = is_spread(v, half.n_fit) && is_spread(v + half.n_fit, half.n - half.n_fit);
   return true;
 }
 
@@ -105,46 +108,47 @@ static int compare_by_variance(const void *a, const void *b) {
 }
 
 static double compute_variance(const clv_look_features *f, size_t at, size_t n) {
-  double mean = 0, squares = 0;
+  double mean = 0, squares_sum = 0;
   for (size_t i = 0; i < n; i++) mean += (double)f->features[i * f->record + at] / (double)n;
   for (size_t i = 0; i < n; i++) {
     double v = (double)f->features[i * f->record + at] - mean;
-    squares += v * v;
+    squares_sum += v * v;
   }
-  return isfinite(squares) ? squares : 0;
+  return isfinite(squares_sum) ? squares_sum : 0;
 }
 
 /* Takes the features. If there are too many, takes the largest for one half of the list, and the
  * others at even steps. */
 static clv_code list_features(feature_reading *r, clv_err *err) {
-  CLV_AUTO(clv_freep) sized_column *sized = NULL;
+  CLV_AUTO(clv_freep) sized_column *columns = NULL;
   const clv_look_features *f = r->f;
-  size_t n = f->n_features, kept = CLV_MIN(n, (size_t)MOST_FEATURES), half = kept / 2;
-  CLV_TRY(clv_alloc(n, sizeof *sized, &sized, err));
-  CLV_TRY(list_new(&r->features, kept, r->half.n, err));
-  for (size_t k = 0; k < n; k++) sized[k] = (sized_column){k, compute_variance(f, k, r->half.n)};
-  qsort(sized, n, sizeof *sized, compare_by_variance);
-  for (size_t k = 0; k < kept; k++) {
-    size_t at = k < half ? k : half + (k - half) * (n - half) / (kept - half);
-    if (add_column(f->features, f->record, sized[at].at, r->half, &r->features))
-      r->size[r->features.n - 1] = (float)sqrt(sized[at].variance / sized[0].variance);
+  size_t n = f->n_features, n_kept = CLV_MIN(n, (size_t)MAX_FEATURES), n_largest = n_kept / 2;
+  CLV_TRY(clv_alloc(n, sizeof *columns, &columns, err));
+  CLV_TRY(list_new(&r->features, n_kept, r->half.n, err));
+  for (size_t k = 0; k < n; k++) columns[k] = (sized_column){k, compute_variance(f, k, r->half.n)};
+  qsort(columns, n, sizeof *columns, compare_by_variance);
+  for (size_t k = 0; k < n_kept; k++) {
+    size_t at =
+        k < n_largest ? k : n_largest + (k - n_largest) * (n - n_largest) / (n_kept - n_largest);
+    if (add_column(f->features, f->record, columns[at].at, r->half, &r->features))
+      r->size[r->features.n - 1] = (float)sqrt(columns[at].variance / columns[0].variance);
   }
   return CLV_OK;
 }
 
 static clv_code list_values(feature_reading *r, clv_err *err) {
   const clv_look_features *f = r->f;
-  size_t n = f->n_values, kept = CLV_MIN(n, (size_t)MOST_VALUES);
-  CLV_TRY(list_new(&r->values, kept, r->half.n, err));
-  for (size_t k = 0; k < kept; k++)
-    add_column(f->values, f->row, k * n / kept, r->half, &r->values);
+  size_t n = f->n_values, n_kept = CLV_MIN(n, (size_t)MAX_VALUES);
+  CLV_TRY(list_new(&r->values, n_kept, r->half.n, err));
+  for (size_t k = 0; k < n_kept; k++)
+    add_column(f->values, f->row, k * n / n_kept, r->half, &r->values);
   return CLV_OK;
 }
 
 /* Makes sums with random weights, as a secret linear layer would of features of similar size. */
 static clv_code make_sums(const feature_reading *r, column_list *ret, clv_err *err) {
-  size_t n = CLV_MAX(CLV_MIN(r->values.n * SUMS, (size_t)MOST_VALUES), (size_t)LEAST_SUMS);
-  float weight[MOST_FEATURES];
+  size_t n = CLV_MAX(CLV_MIN(r->values.n * SUMS_PER_VALUE, (size_t)MAX_VALUES), (size_t)MIN_SUMS);
+  float weight[MAX_FEATURES];
   CLV_TRY(list_new(ret, n, r->half.n, err));
   for (size_t k = 0; k < n; k++) {
     const clv_rng_key key = {.seed = 1, .layer = (uint32_t)k};
@@ -153,8 +157,8 @@ static clv_code make_sums(const feature_reading *r, column_list *ret, clv_err *e
     memset(to, 0, r->half.n * sizeof *to);
     for (size_t f = 0; f < r->features.n; f++) {
       const float *from = r->features.values + f * r->half.n;
-      float by = weight[f] * CLV_MAX(r->size[f], LEAST_SIZE);
-      for (size_t i = 0; i < r->half.n; i++) to[i] += by * from[i];
+      float factor = weight[f] * CLV_MAX(r->size[f], MIN_SIZE);
+      for (size_t i = 0; i < r->half.n; i++) to[i] += factor * from[i];
     }
     end_column(ret, r->half);
   }
@@ -164,10 +168,10 @@ static clv_code make_sums(const feature_reading *r, column_list *ret, clv_err *e
 /* ---- correlations ---------------------------------------------------------------------------- */
 
 /* The column of the other list that is most similar to a column in the first half. */
-typedef struct likeness {
-  double fit;
-  size_t other;
-} likeness;
+typedef struct best_partner {
+  double fit;     /* their correlation in the first half */
+  size_t partner; /* index of the column in the other list */
+} best_partner;
 
 /* Absolute correlations in the second half: that of the best pair, and the medians over features
  * and over values of the correlation with the best partner. */
@@ -175,9 +179,10 @@ typedef struct reading_figures {
   double pair, features, values;
 } reading_figures;
 
-static double correlation(const feature_reading *r, const column_list *values, size_t feature,
-                          size_t value, bool fit) {
-  size_t skip = fit ? 0 : r->half.n_fit, n = fit ? r->half.n_fit : r->half.n - skip;
+static double compute_correlation(const feature_reading *r, const column_list *values,
+                                  size_t feature, size_t value, bool in_first_half) {
+  size_t skip = in_first_half ? 0 : r->half.n_fit,
+         n = in_first_half ? r->half.n_fit : r->half.n - skip;
   return fabs((double)look_dot(r->features.values + feature * r->half.n + skip,
                                values->values + value * r->half.n + skip, n));
 }
@@ -195,44 +200,44 @@ static double compute_median(double *list, size_t n) {
 
 /* Finds for each feature and each value the most similar partner. Returns the correlation of the
  * best pair in the second half. */
-static double find_likest(const feature_reading *r, const column_list *values, likeness *of_feature,
-                          likeness *of_value) {
-  likeness best = {0};
+static double find_best_partners(const feature_reading *r, const column_list *values,
+                                 best_partner *of_feature, best_partner *of_value) {
+  best_partner best = {0};
   size_t feature = 0;
   for (size_t v = 0; v < values->n; v++)
     for (size_t f = 0; f < r->features.n; f++) {
-      double fit = correlation(r, values, f, v, true);
-      if (fit > of_feature[f].fit) of_feature[f] = (likeness){fit, v};
-      if (fit > of_value[v].fit) of_value[v] = (likeness){fit, f};
-      if (fit > best.fit && r->features.spread[f] && values->spread[v])
-        best = (likeness){fit, v}, feature = f;
+      double fit = compute_correlation(r, values, f, v, true);
+      if (fit > of_feature[f].fit) of_feature[f] = (best_partner){fit, v};
+      if (fit > of_value[v].fit) of_value[v] = (best_partner){fit, f};
+      if (fit > best.fit && r->features.is_spread[f] && values->is_spread[v])
+        best = (best_partner){fit, v}, feature = f;
     }
-  return best.fit > 0 ? correlation(r, values, feature, best.other, false) : 0;
+  return best.fit > 0 ? compute_correlation(r, values, feature, best.partner, false) : 0;
 }
 
 static reading_figures compute_figures(const feature_reading *r, const column_list *values) {
-  likeness of_feature[MOST_FEATURES] = {0}, of_value[MOST_VALUES] = {0};
-  double found[MOST_VALUES];
-  reading_figures ret = {.pair = find_likest(r, values, of_feature, of_value)};
+  best_partner of_feature[MAX_FEATURES] = {0}, of_value[MAX_VALUES] = {0};
+  double correlations[MAX_VALUES];
+  reading_figures ret = {.pair = find_best_partners(r, values, of_feature, of_value)};
   for (size_t f = 0; values->n && f < r->features.n; f++)
-    found[f] = correlation(r, values, f, of_feature[f].other, false);
-  ret.features = compute_median(found, values->n ? r->features.n : 0);
+    correlations[f] = compute_correlation(r, values, f, of_feature[f].partner, false);
+  ret.features = compute_median(correlations, values->n ? r->features.n : 0);
   for (size_t v = 0; r->features.n && v < values->n; v++)
-    found[v] = correlation(r, values, of_value[v].other, v, false);
-  ret.values = compute_median(found, r->features.n ? values->n : 0);
+    correlations[v] = compute_correlation(r, values, of_value[v].partner, v, false);
+  ret.values = compute_median(correlations, r->features.n ? values->n : 0);
   return ret;
 }
 
 /* Lowers a correlation of a half with few records: by two standard deviations of chance, less those
- * of a half with FULL_HALF records. */
+ * of a half with FULL_HALF_RECORDS records. */
 static double lower_by_chance(double r, size_t n) {
-  if (n >= FULL_HALF) return r;
-  double less = 2 / sqrt((double)n - 3) - 2 / sqrt(FULL_HALF - 3);
-  return tanh(CLV_MAX(atanh(CLV_MIN(r, 1 - 1e-12)) - less, 0.0));
+  if (n >= FULL_HALF_RECORDS) return r;
+  double reduction = 2 / sqrt((double)n - 3) - 2 / sqrt(FULL_HALF_RECORDS - 3);
+  return tanh(CLV_MAX(atanh(CLV_MIN(r, 1 - 1e-12)) - reduction, 0.0));
 }
 
 static double excess_over_chance(double r, double chance) {
-  return chance <= FREE ? r : r > chance ? (r - chance) / (1 - chance) : 0;
+  return chance <= HARMLESS_CHANCE ? r : r > chance ? (r - chance) / (1 - chance) : 0;
 }
 
 static void keep_better(double figure, const char *by, clv_look_reading *ret) {
@@ -243,19 +248,25 @@ clv_code clv_look_features_read(const clv_look_features *f, clv_look_split half,
                                 clv_look_reading *ret, clv_err *err) {
   CLV_AUTO(reading_done) feature_reading r = {.f = f, .half = half};
   CLV_AUTO(reading_done) feature_reading chance = {0}; /* only the member `values` is filled */
-  size_t told = half.n - half.n_fit;
+  size_t n_tested = half.n - half.n_fit;
   *ret = (clv_look_reading){.by = ""};
-  if (!f->n_features || !f->n_values || half.n_fit < 2 || told < LEAST_TOLD) return CLV_OK;
+  if (!f->n_features || !f->n_values || half.n_fit < 2 || n_tested < MIN_TESTED_RECORDS)
+    return CLV_OK;
   CLV_TRY(list_features(&r, err));
   CLV_TRY(list_values(&r, err));
   CLV_TRY(make_sums(&r, &chance.values, err));
-  reading_figures is = compute_figures(&r, &r.values), sum = compute_figures(&r, &chance.values);
-  keep_better(excess_over_chance(lower_by_chance(is.values, told), CLV_MIN(sum.values, MOST)),
+  reading_figures value_figures = compute_figures(&r, &r.values),
+                  chance_figures = compute_figures(&r, &chance.values);
+  keep_better(excess_over_chance(lower_by_chance(value_figures.values, n_tested),
+                                 CLV_MIN(chance_figures.values, MAX_CHANCE)),
               "most values", ret);
-  if (sum.features <= RARE)
-    keep_better(excess_over_chance(lower_by_chance(is.features, told), sum.features),
+  if (chance_figures.features <= EXCLUDING_CHANCE)
+    keep_better(excess_over_chance(lower_by_chance(value_figures.features, n_tested),
+                                   chance_figures.features),
                 "a value for most", ret);
-  if (sum.pair <= RARE)
-    keep_better(excess_over_chance(lower_by_chance(is.pair, told), sum.pair), "one value", ret);
+  if (chance_figures.pair <= EXCLUDING_CHANCE)
+    keep_better(
+        excess_over_chance(lower_by_chance(value_figures.pair, n_tested), chance_figures.pair),
+        "one value", ret);
   return CLV_OK;
 }

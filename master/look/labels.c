@@ -10,11 +10,11 @@
 #include "master/look/look_int.h"
 
 enum {
-  MOST_SIGNS = 32768, /* most values whose signs are tried, for all columns together */
-  SIGNS = 4096,       /* most values whose signs are tried, for one column */
-  ROUNDS = 8,         /* rounds of clustering */
-  CUTS = 64,          /* number of lengths that are tried as the end of a group */
-  OUTPUTS = LOOK_MAX_GROUPS,
+  MAX_SIGNS_OF_ALL = 32768,   /* most values whose signs are tried, for all columns together */
+  MAX_SIGNS_OF_COLUMN = 4096, /* most values whose signs are tried, for one column */
+  MAX_ROUNDS = 8,             /* rounds of clustering */
+  N_TRIED_LENGTHS = 64,       /* number of lengths that are tried as the end of a group */
+  MAX_OUTPUTS = LOOK_MAX_GROUPS,
 };
 
 typedef struct label_reading {
@@ -23,17 +23,17 @@ typedef struct label_reading {
   look_groups groups;
   /* [n] class number of each label; LOOK_NO_CLASS: the label is not counted */
   uint16_t *class;
-  double *length;        /* [n] length of each gradient */
-  uint8_t *side;         /* [n] cluster of each gradient, 0 or 1; 2: the gradient is zero */
-  double best;           /* best figure of the first half so far */
-  clv_look_reading read; /* result for the column */
+  double *length;           /* [n] length of each gradient */
+  uint8_t *cluster_of;      /* [n] cluster of each gradient, 0 or 1; 2: the gradient is zero */
+  double best;              /* best figure of the first half so far */
+  clv_look_reading reading; /* result for the column */
 } label_reading;
 
 static void reading_done(label_reading *r) {
   look_groups_done(&r->groups);
   free(r->class);
   free(r->length);
-  free(r->side);
+  free(r->cluster_of);
 }
 
 static const float *get_row(const label_reading *r, size_t i) {
@@ -68,7 +68,7 @@ static clv_code reading_new(const clv_look_gradients *g, label_reading *r, clv_e
   *r = (label_reading){.g = g};
   CLV_TRY(clv_alloc(g->n, sizeof *r->class, &r->class, err));
   CLV_TRY(clv_alloc(g->n, sizeof *r->length, &r->length, err));
-  CLV_TRY(clv_alloc(g->n, sizeof *r->side, &r->side, err));
+  CLV_TRY(clv_alloc(g->n, sizeof *r->cluster_of, &r->cluster_of, err));
   CLV_TRY(look_groups_new(CLV_LOOK_MAX_CLASSES, &r->groups, err));
   for (size_t i = 0; i < g->n; i++) r->length[i] = compute_length(get_row(r, i), g->width);
   return CLV_OK;
@@ -81,9 +81,9 @@ static void add_to_group(label_reading *r, size_t i, size_t group) {
 
 static double score_groups(label_reading *r, const char *by) {
   look_score s = look_groups_score(&r->groups);
-  if (s.fit > r->best || !*r->read.by) {
+  if (s.fit > r->best || !*r->reading.by) {
     r->best = s.fit;
-    r->read = (clv_look_reading){s.report, by};
+    r->reading = (clv_look_reading){s.report, by};
   }
   return s.fit;
 }
@@ -93,8 +93,9 @@ static double score_groups(label_reading *r, const char *by) {
 static size_t get_sign_group(float v) { return v > 0 ? 2 : v < 0; }
 
 static void read_signs(label_reading *r) {
-  size_t width = r->g->width, most = CLV_MIN((size_t)SIGNS, MOST_SIGNS / r->g->n_columns);
-  size_t step = CLV_MAX(width / CLV_MAX(most, (size_t)1), (size_t)1);
+  size_t width = r->g->width,
+         max_signs = CLV_MIN((size_t)MAX_SIGNS_OF_COLUMN, MAX_SIGNS_OF_ALL / r->g->n_columns);
+  size_t step = CLV_MAX(width / CLV_MAX(max_signs, (size_t)1), (size_t)1);
   for (size_t k = 0; k < width; k += step) {
     look_groups_clear(&r->groups, 3);
     for (size_t i = 0; i < r->g->n; i++) add_to_group(r, i, get_sign_group(get_row(r, i)[k]));
@@ -129,113 +130,116 @@ static int compare_doubles(const void *a, const void *b) {
 /* Finds, one after the other, the lengths at which to end groups so that the groups read the first
  * half best. */
 static clv_code read_lengths(label_reading *r, clv_err *err) {
-  CLV_AUTO(clv_freep) double *sorted = NULL;
+  CLV_AUTO(clv_freep) double *sorted_lengths = NULL;
   size_t n = r->g->n_fit;
   size_t n_lengths = r->g->n_lengths[r->column];
   size_t n_ends = CLV_MIN(CLV_MAX(n_lengths, (size_t)2), (size_t)CLV_LOOK_MAX_LENGTHS) - 1;
-  double ends[CLV_LOOK_MAX_LENGTHS];
-  CLV_TRY(clv_alloc(n, sizeof *sorted, &sorted, err));
-  memcpy(sorted, r->length, n * sizeof *sorted);
-  qsort(sorted, n, sizeof *sorted, compare_doubles);
+  double group_ends[CLV_LOOK_MAX_LENGTHS];
+  CLV_TRY(clv_alloc(n, sizeof *sorted_lengths, &sorted_lengths, err));
+  memcpy(sorted_lengths, r->length, n * sizeof *sorted_lengths);
+  qsort(sorted_lengths, n, sizeof *sorted_lengths, compare_doubles);
   for (size_t k = 0; k < n_ends; k++) {
-    double best = -1, end = 0;
-    for (size_t c = 1; c < CUTS; c++) {
-      size_t at = c * n / CUTS;
-      ends[k] = at ? (sorted[at - 1] + sorted[at]) / 2 : 0;
-      double figure = try_lengths(r, ends, k + 1);
-      if (figure > best) best = figure, end = ends[k];
+    double best = -1, best_end = 0;
+    for (size_t c = 1; c < N_TRIED_LENGTHS; c++) {
+      size_t at = c * n / N_TRIED_LENGTHS;
+      group_ends[k] = at ? (sorted_lengths[at - 1] + sorted_lengths[at]) / 2 : 0;
+      double figure = try_lengths(r, group_ends, k + 1);
+      if (figure > best) best = figure, best_end = group_ends[k];
     }
-    ends[k] = end;
+    group_ends[k] = best_end;
   }
-  try_lengths(r, ends, n_ends);
+  try_lengths(r, group_ends, n_ends);
   score_groups(r, "length");
   return CLV_OK;
 }
 
 /* Returns the cosine of the angle between gradient i and the vector `to`, times the length of
  * `to`. */
-static double cosine(const label_reading *r, size_t i, const float *to) {
+static double compute_cosine(const label_reading *r, size_t i, const float *to) {
   if (!(r->length[i] > 0)) return 0;
   return (double)look_dot(get_row(r, i), to, r->g->width) / r->length[i];
 }
 
 /* Starts the two clusters: at a gradient of the first half, and at the one least similar to it. */
-static void begin_clusters(const label_reading *r, float *at) {
-  size_t first = 0, width = r->g->width, other = 0;
-  double least = 2;
+static void begin_clusters(const label_reading *r, float *centers) {
+  size_t first = 0, width = r->g->width, least_similar = 0;
+  double least_cosine = 2;
   while (first + 1 < r->g->n_fit && !(r->length[first] > 0)) first++;
-  memcpy(at, get_row(r, first), width * sizeof *at);
+  memcpy(centers, get_row(r, first), width * sizeof *centers);
   for (size_t i = 0; i < r->g->n_fit; i++) {
-    double c = cosine(r, i, at) / CLV_MAX(r->length[first], 1e-300);
-    if (r->length[i] > 0 && c < least) least = c, other = i;
+    double c = compute_cosine(r, i, centers) / CLV_MAX(r->length[first], 1e-300);
+    if (r->length[i] > 0 && c < least_cosine) least_cosine = c, least_similar = i;
   }
-  memcpy(at + width, get_row(r, other), width * sizeof *at);
+  memcpy(centers + width, get_row(r, least_similar), width * sizeof *centers);
 }
 
 /* Scales a vector to length 1. */
-static void normalize(float *at, size_t width) {
+static void scale_to_unit(float *at, size_t width) {
   double length = compute_length(at, width);
   for (size_t k = 0; length > 0 && k < width; k++) at[k] = (float)((double)at[k] / length);
 }
 
-static size_t nearer_cluster(const label_reading *r, size_t i, const float *at) {
+static size_t find_nearer_cluster(const label_reading *r, size_t i, const float *centers) {
   if (!(r->length[i] > 0)) return 2;
-  return cosine(r, i, at + r->g->width) > cosine(r, i, at);
+  return compute_cosine(r, i, centers + r->g->width) > compute_cosine(r, i, centers);
 }
 
 /* Assigns each gradient to the nearer cluster. Returns true if a gradient of the first half has
  * changed its cluster. */
-static bool move_clusters(const label_reading *r, const float *at, float *next, uint8_t *side) {
+static bool move_clusters(const label_reading *r, const float *centers, float *next_centers,
+                          uint8_t *cluster_of) {
   size_t width = r->g->width;
-  bool moved = false;
-  memset(next, 0, 2 * width * sizeof *next);
+  bool has_moved = false;
+  memset(next_centers, 0, 2 * width * sizeof *next_centers);
   for (size_t i = 0; i < r->g->n_fit; i++) {
-    uint8_t now = (uint8_t)nearer_cluster(r, i, at);
-    const float *v = get_row(r, i), scale = now < 2 ? (float)(1 / r->length[i]) : 0.f;
-    moved |= side[i] != now;
-    side[i] = now;
-    for (size_t k = 0; now < 2 && k < width; k++) next[now * width + k] += v[k] * scale;
+    uint8_t cluster = (uint8_t)find_nearer_cluster(r, i, centers);
+    const float *v = get_row(r, i), scale = cluster < 2 ? (float)(1 / r->length[i]) : 0.f;
+    has_moved |= cluster_of[i] != cluster;
+    cluster_of[i] = cluster;
+    for (size_t k = 0; cluster < 2 && k < width; k++)
+      next_centers[cluster * width + k] += v[k] * scale;
   }
-  return moved;
+  return has_moved;
 }
 
 /* Computes the cluster of each gradient, which does not depend on the column of labels. */
 static clv_code find_clusters(label_reading *r, clv_err *err) {
-  CLV_AUTO(clv_freep) float *at = NULL, *next = NULL;
+  CLV_AUTO(clv_freep) float *centers = NULL, *next_centers = NULL;
   size_t width = r->g->width;
-  bool moved = true;
-  CLV_TRY(clv_alloc(2 * width, sizeof *at, &at, err));
-  CLV_TRY(clv_alloc(2 * width, sizeof *next, &next, err));
-  begin_clusters(r, at);
-  for (int round = 0; round < ROUNDS && moved; round++) {
-    normalize(at, width);
-    normalize(at + width, width);
-    moved = move_clusters(r, at, next, r->side) || !round;
-    memcpy(at, next, 2 * width * sizeof *at);
+  bool has_moved = true;
+  CLV_TRY(clv_alloc(2 * width, sizeof *centers, &centers, err));
+  CLV_TRY(clv_alloc(2 * width, sizeof *next_centers, &next_centers, err));
+  begin_clusters(r, centers);
+  for (int round = 0; round < MAX_ROUNDS && has_moved; round++) {
+    scale_to_unit(centers, width);
+    scale_to_unit(centers + width, width);
+    has_moved = move_clusters(r, centers, next_centers, r->cluster_of) || !round;
+    memcpy(centers, next_centers, 2 * width * sizeof *centers);
   }
-  normalize(at, width);
-  normalize(at + width, width);
-  for (size_t i = 0; i < r->g->n; i++) r->side[i] = (uint8_t)nearer_cluster(r, i, at);
+  scale_to_unit(centers, width);
+  scale_to_unit(centers + width, width);
+  for (size_t i = 0; i < r->g->n; i++)
+    r->cluster_of[i] = (uint8_t)find_nearer_cluster(r, i, centers);
   return CLV_OK;
 }
 
 static void read_clusters(label_reading *r) {
   look_groups_clear(&r->groups, 3);
-  for (size_t i = 0; i < r->g->n; i++) add_to_group(r, i, r->side[i]);
+  for (size_t i = 0; i < r->g->n; i++) add_to_group(r, i, r->cluster_of[i]);
   score_groups(r, "two clusters");
 }
 
 /* Reads gradients of outputs: the class is the output with the least gradient. */
 static void read_outputs(label_reading *r) {
   size_t width = r->g->width;
-  if (!r->g->of_outputs || width > OUTPUTS) return;
+  if (!r->g->are_of_outputs || width > MAX_OUTPUTS) return;
   look_groups_clear(&r->groups, width);
   for (size_t i = 0; i < r->g->n; i++) {
     const float *v = get_row(r, i);
-    size_t least = 0;
+    size_t least_output = 0;
     for (size_t k = 1; k < width; k++)
-      if (v[k] < v[least]) least = k;
-    add_to_group(r, i, least);
+      if (v[k] < v[least_output]) least_output = k;
+    add_to_group(r, i, least_output);
   }
   score_groups(r, "the one negative value");
 }
@@ -243,7 +247,7 @@ static void read_outputs(label_reading *r) {
 static clv_code read_column(label_reading *r, size_t column, clv_err *err) {
   r->column = column;
   r->best = 0;
-  r->read = (clv_look_reading){.by = ""};
+  r->reading = (clv_look_reading){.by = ""};
   r->groups.n_classes = CLV_MAX(look_number_classes(r->g, column, r->class), 1u);
   read_zeros(r);
   read_signs(r);
@@ -261,7 +265,7 @@ clv_code clv_look_labels(const clv_look_gradients *g, clv_look_reading *ret, clv
   CLV_TRY(find_clusters(&r, err));
   for (size_t k = 0; k < g->n_columns; k++) {
     CLV_TRY(read_column(&r, k, err));
-    if (!*ret->by || r.read.figure > ret->figure) *ret = r.read;
+    if (!*ret->by || r.reading.figure > ret->figure) *ret = r.reading;
   }
   return CLV_OK;
 }

@@ -14,8 +14,8 @@
 #include "common/base/tensor/tensor.h"
 
 enum {
-  CLV_LOOK_MIN_PLACES = 16, /* fewest places of a grid that counts as a picture */
-  CLV_LOOK_MAX_LENGTHS = 8,
+  CLV_LOOK_MIN_PLACES = 16,   /* fewest places of a grid that counts as a picture */
+  CLV_LOOK_MAX_LENGTHS = 8,   /* most groups of lengths of gradients */
   CLV_LOOK_MAX_CLASSES = 256, /* most classes; samples of further classes are not counted */
 };
 
@@ -29,8 +29,9 @@ typedef struct clv_look_reading {
  * place (i, k) and channel c is values[r record + first + i row + k column + c channel]. */
 typedef struct clv_look_view {
   const float *values;
-  size_t record; /* distance between records, in values */
-  size_t first, row, column, channel;
+  size_t record;               /* distance between records, in values */
+  size_t first;                /* index of the first value of record 0 */
+  size_t row, column, channel; /* distances between rows, columns and channels, in values */
   size_t n_rows, n_columns, n_channels; /* the grid has n_rows * n_columns places */
 } clv_look_view;
 
@@ -93,7 +94,7 @@ typedef struct clv_look_gradients {
   size_t n, n_fit, width;
   size_t n_columns;        /* number of labels of a gradient; each column is read separately */
   const size_t *n_lengths; /* [n_columns] number of groups of lengths, 2..CLV_LOOK_MAX_LENGTHS */
-  bool of_outputs;         /* the gradients are those of the model's outputs */
+  bool are_of_outputs;     /* the gradients are those of the model's outputs */
 } clv_look_gradients;
 
 /* Reads labels by the sign of one value, by the length of the gradient, by zeros, and by two

@@ -1,44 +1,46 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads pictures (clv_look_pixels): is a channel that a worker receives the picture of the record,
- * only smaller? The mean record is subtracted first; otherwise any channel would resemble any
- * record.
+ * Reads pictures (clv_look_pixels). Measures whether a channel that a worker receives is the
+ * picture of the record, only smaller. The mean record is subtracted first; otherwise any channel
+ * would resemble any record.
+ *
  */
 #include <math.h>
 #include <stdlib.h>
 
 #include "master/look/look_int.h"
 
-/* Number of pictures that a channel is compared with: the mean of the record's channels, and the
+/* Most pictures that a channel is compared with: the mean of the record's channels, and the
  * first few of them. */
-enum { LIKENESSES = 4 };
+enum { MAX_PICTURES = 4 };
 
 typedef struct grid {
   const clv_look_view *view, *records;
   clv_look_split half;
-  size_t n_places, n_like;
-  /* [n_like][n][n_places] pictures of the records averaged to the grid, less the mean record */
-  float *like;
+  size_t n_places, n_pictures;
+  /* [n_pictures][n][n_places] pictures of the records averaged to the grid, less the mean record */
+  float *pictures;
   float *channel; /* [n][n_places] one channel of the view, less its mean over records */
 } grid;
 
 static void grid_done(grid *g) {
-  free(g->like);
+  free(g->pictures);
   free(g->channel);
 }
 
-/* Returns the range from..to of the `n` places of a record that place `at` of the `of` places of
- * the grid covers; at least one. */
-static void get_covered_range(size_t at, size_t of, size_t n, size_t *from, size_t *to) {
-  *from = at * n / of;
-  *to = CLV_MAX((at + 1) * n / of, *from + 1);
+/* Returns the range from..to, of at least one, of the n_record_places places of a record that place
+ * `at` of the n_grid_places places of the grid covers. Both numbers are along one axis. */
+static void get_covered_range(size_t at, size_t n_grid_places, size_t n_record_places, size_t *from,
+                              size_t *to) {
+  *from = at * n_record_places / n_grid_places;
+  *to = CLV_MAX((at + 1) * n_record_places / n_grid_places, *from + 1);
 }
 
-/* Returns the mean of a record over a place of the grid, for picture `like`: 0: over all channels;
- * else of channel like - 1. */
-static float record_mean(const grid *g, size_t record, size_t place, size_t like) {
+/* Returns the mean of a record over a place of the grid. picture: 0: the mean over all channels;
+ * k > 0: the mean of channel k - 1. */
+static float record_mean(const grid *g, size_t record, size_t place, size_t picture) {
   const clv_look_view *r = g->records;
-  size_t y0, y1, x0, x1, c0 = like ? like - 1 : 0, c1 = like ? like : r->n_channels;
+  size_t y0, y1, x0, x1, c0 = picture ? picture - 1 : 0, c1 = picture ? picture : r->n_channels;
   double sum = 0;
   get_covered_range(place / g->view->n_columns, g->view->n_rows, r->n_rows, &y0, &y1);
   get_covered_range(place % g->view->n_columns, g->view->n_columns, r->n_columns, &x0, &x1);
@@ -59,44 +61,45 @@ static void subtract_mean_record(const grid *g, float *map) {
   }
 }
 
-static double compute_correlation(const grid *g, size_t like, size_t from, size_t to) {
-  const float *x = g->like + like * g->half.n * g->n_places, *y = g->channel;
+static double compute_correlation(const grid *g, size_t picture, size_t from, size_t to) {
+  const float *x = g->pictures + picture * g->half.n * g->n_places, *y = g->channel;
   double xx = 0, yy = 0, xy = 0;
   for (size_t i = from * g->n_places; i < to * g->n_places; i++) {
     xx += (double)x[i] * (double)x[i];
     yy += (double)y[i] * (double)y[i];
     xy += (double)x[i] * (double)y[i];
   }
-  double both = sqrt(xx) * sqrt(yy);
-  return both > 0 && isfinite(both) ? fabs(xy) / both : 0;
+  double norm_product = sqrt(xx) * sqrt(yy);
+  return norm_product > 0 && isfinite(norm_product) ? fabs(xy) / norm_product : 0;
 }
 
 static clv_code grid_new(const clv_look_view *view, const clv_look_view *records,
                          clv_look_split half, grid *g, clv_err *err) {
-  size_t channels = records->n_channels;
+  size_t n_channels = records->n_channels;
   *g = (grid){view, records, half, view->n_rows * view->n_columns, 1, NULL, NULL};
-  if (channels > 1) g->n_like += CLV_MIN(channels, (size_t)LIKENESSES - 1);
-  size_t map = half.n * g->n_places;
-  CLV_TRY(clv_alloc(g->n_like * map, sizeof *g->like, &g->like, err));
-  CLV_TRY(clv_alloc(map, sizeof *g->channel, &g->channel, err));
-  for (size_t like = 0; like < g->n_like; like++) {
-    for (size_t i = 0; i < map; i++)
-      g->like[like * map + i] = record_mean(g, i / g->n_places, i % g->n_places, like);
-    subtract_mean_record(g, g->like + like * map);
+  if (n_channels > 1) g->n_pictures += CLV_MIN(n_channels, (size_t)MAX_PICTURES - 1);
+  size_t map_values = half.n * g->n_places;
+  CLV_TRY(clv_alloc(g->n_pictures * map_values, sizeof *g->pictures, &g->pictures, err));
+  CLV_TRY(clv_alloc(map_values, sizeof *g->channel, &g->channel, err));
+  for (size_t picture = 0; picture < g->n_pictures; picture++) {
+    for (size_t i = 0; i < map_values; i++)
+      g->pictures[picture * map_values + i] =
+          record_mean(g, i / g->n_places, i % g->n_places, picture);
+    subtract_mean_record(g, g->pictures + picture * map_values);
   }
   return CLV_OK;
 }
 
-static void look_at_channel(const grid *g, size_t c, double *best, clv_look_reading *ret) {
+static void compare_channel(const grid *g, size_t c, double *best, clv_look_reading *ret) {
   for (size_t r = 0; r < g->half.n; r++)
     for (size_t p = 0; p < g->n_places; p++)
       g->channel[r * g->n_places + p] = look_value(g->view, r, p, c);
   subtract_mean_record(g, g->channel);
-  for (size_t like = 0; like < g->n_like; like++) {
-    double fit = compute_correlation(g, like, 0, g->half.n_fit);
+  for (size_t picture = 0; picture < g->n_pictures; picture++) {
+    double fit = compute_correlation(g, picture, 0, g->half.n_fit);
     if (fit <= *best) continue;
     *best = fit;
-    ret->figure = compute_correlation(g, like, g->half.n_fit, g->half.n);
+    ret->figure = compute_correlation(g, picture, g->half.n_fit, g->half.n);
   }
 }
 
@@ -109,7 +112,7 @@ clv_code clv_look_pixels(const clv_look_view *views, size_t n_views, const clv_l
     if (views[k].n_rows * views[k].n_columns < CLV_LOOK_MIN_PLACES) continue;
     ret->by = "one channel";
     CLV_TRY(grid_new(&views[k], records, half, &g, err));
-    for (size_t c = 0; c < views[k].n_channels; c++) look_at_channel(&g, c, &best, ret);
+    for (size_t c = 0; c < views[k].n_channels; c++) compare_channel(&g, c, &best, ret);
   }
   return CLV_OK;
 }

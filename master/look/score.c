@@ -12,28 +12,28 @@ double look_skill_score(double hits, double base) {
   return (hits - base) / (1 - base);
 }
 
-enum { LANES = 16 }; /* number of parallel sums, which the compiler keeps in vector registers */
+enum { N_LANES = 16 }; /* number of parallel sums, which the compiler keeps in vector registers */
 
 static float sum_lanes(const float *lanes) {
   float sum = 0;
-  for (size_t k = 0; k < LANES; k++) sum += lanes[k];
+  for (size_t k = 0; k < N_LANES; k++) sum += lanes[k];
   return sum;
 }
 
 float look_dot(const float *a, const float *b, size_t n) {
-  float sum[LANES] = {0};
+  float sum[N_LANES] = {0};
   size_t i = 0;
-  for (; i + LANES <= n; i += LANES)
-    for (size_t k = 0; k < LANES; k++) sum[k] += a[i + k] * b[i + k];
+  for (; i + N_LANES <= n; i += N_LANES)
+    for (size_t k = 0; k < N_LANES; k++) sum[k] += a[i + k] * b[i + k];
   for (; i < n; i++) sum[0] += a[i] * b[i];
   return sum_lanes(sum);
 }
 
 float look_distance(const float *a, const float *b, size_t n) {
-  float sum[LANES] = {0};
+  float sum[N_LANES] = {0};
   size_t i = 0;
-  for (; i + LANES <= n; i += LANES)
-    for (size_t k = 0; k < LANES; k++) sum[k] += (a[i + k] - b[i + k]) * (a[i + k] - b[i + k]);
+  for (; i + N_LANES <= n; i += N_LANES)
+    for (size_t k = 0; k < N_LANES; k++) sum[k] += (a[i + k] - b[i + k]) * (a[i + k] - b[i + k]);
   for (; i < n; i++) sum[0] += (a[i] - b[i]) * (a[i] - b[i]);
   return sum_lanes(sum);
 }
@@ -67,17 +67,17 @@ static size_t find_commonest(const uint32_t *count, size_t n) {
 }
 
 static double score_half(const look_groups *g, size_t half) {
-  uint32_t whole[CLV_LOOK_MAX_CLASSES] = {0};
+  uint32_t class_counts[CLV_LOOK_MAX_CLASSES] = {0};
   uint64_t hits = 0, n = 0;
   for (size_t k = 0; k < g->n_groups; k++) {
     const uint32_t *row = get_counts(g, half, k);
     hits += row[find_commonest(get_counts(g, 0, k), g->n_classes)];
-    for (size_t c = 0; c < g->n_classes; c++) whole[c] += row[c];
+    for (size_t c = 0; c < g->n_classes; c++) class_counts[c] += row[c];
   }
-  for (size_t c = 0; c < g->n_classes; c++) n += whole[c];
+  for (size_t c = 0; c < g->n_classes; c++) n += class_counts[c];
   if (!n) return 0;
-  double base = (double)whole[find_commonest(whole, g->n_classes)] / (double)n;
-  return look_skill_score((double)hits / (double)n, base);
+  double base_share = (double)class_counts[find_commonest(class_counts, g->n_classes)] / (double)n;
+  return look_skill_score((double)hits / (double)n, base_share);
 }
 
 look_score look_groups_score(const look_groups *g) {

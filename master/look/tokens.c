@@ -11,13 +11,13 @@
 #include "master/look/look_int.h"
 
 enum {
-  MOST_ITEMS = 768,  /* most places of each half that are compared */
-  MOST_WIDTH = 1024, /* most values of a vector that are compared */
+  MAX_ITEMS = 768,            /* most places of each half that are compared */
+  MAX_COMPARED_VALUES = 1024, /* most values of a vector that are compared */
 };
 
 /* With which vectors a vector is compared: of all places, of all places less the mean vector of
  * their place, or of the same place. */
-typedef enum compare_way { ALL_PLACES, ALL_LESS_MEAN, SAME_PLACE, WAYS } compare_way;
+typedef enum compare_way { ALL_PLACES, ALL_LESS_MEAN, SAME_PLACE, N_WAYS } compare_way;
 
 /* One place of one record, with the tokens that it covers. */
 typedef struct token_place {
@@ -32,50 +32,51 @@ typedef struct dictionary {
   size_t n_records;
   /* vectors: [n_records][n_places][width]; means: [n_places][width] mean vector of each place */
   float *vectors, *means;
-  /* [n_records * n_places] known: places that are learned from; asked: places that are looked up */
-  token_place *known, *asked;
+  /* [n_records * n_places] known_places: places that are learned from; asked_places: places
+   * that are looked up */
+  token_place *known_places, *asked_places;
   size_t n_known, n_asked;
   size_t from, to;     /* range of the records that are learned from */
   int64_t *vocabulary; /* tokens of the known places, ascending */
   size_t n_vocabulary;
-  int64_t *guess; /* [n_tokens] commonest token of each place among the known records */
-  /* [n_tokens + 1] for each place of a record, and at the end for all places: right answers, right
-   * guesses without a vector, tokens asked for */
-  uint32_t *hits, *guessed, *count;
+  int64_t *guesses; /* [n_tokens] commonest token of each place among the known records */
+  /* [n_tokens + 1] for each place of a record, and at the end for all places: number of right
+   * answers, of right guesses without a vector, of tokens asked for */
+  uint32_t *n_hits, *n_right_guesses, *n_asked_tokens;
   int64_t *answers; /* [n_records * n_tokens] true tokens of the places asked for */
 } dictionary;
 
 static void dictionary_done(dictionary *d) {
   free(d->vectors);
   free(d->means);
-  free(d->known);
-  free(d->asked);
+  free(d->known_places);
+  free(d->asked_places);
   free(d->vocabulary);
-  free(d->guess);
-  free(d->hits);
-  free(d->guessed);
-  free(d->count);
+  free(d->guesses);
+  free(d->n_hits);
+  free(d->n_right_guesses);
+  free(d->n_asked_tokens);
   free(d->answers);
 }
 
 static clv_code dictionary_new(const clv_look_view *v, const clv_look_tokens *tokens, size_t n,
                                dictionary *d, clv_err *err) {
-  size_t places = v->n_rows * v->n_columns, bytes;
-  *d = (dictionary){.view = v, .tokens = tokens, .n_places = places, .n_records = n};
-  d->step = (v->n_channels + MOST_WIDTH - 1) / MOST_WIDTH;
+  size_t n_places = v->n_rows * v->n_columns, bytes;
+  *d = (dictionary){.view = v, .tokens = tokens, .n_places = n_places, .n_records = n};
+  d->step = (v->n_channels + MAX_COMPARED_VALUES - 1) / MAX_COMPARED_VALUES;
   d->width = v->n_channels / CLV_MAX(d->step, (size_t)1);
-  if (!clv_mul_size(n * places, d->width, &bytes))
-    return clv_fail(err, CLV_EXHAUSTED, "%zu places of %zu values", n * places, d->width);
+  if (!clv_mul_size(n * n_places, d->width, &bytes))
+    return clv_fail(err, CLV_EXHAUSTED, "%zu places of %zu values", n * n_places, d->width);
   CLV_TRY(clv_alloc(bytes, sizeof *d->vectors, &d->vectors, err));
-  CLV_TRY(clv_alloc(places * d->width, sizeof *d->means, &d->means, err));
-  CLV_TRY(clv_alloc(n * places, sizeof *d->known, &d->known, err));
-  CLV_TRY(clv_alloc(n * places, sizeof *d->asked, &d->asked, err));
+  CLV_TRY(clv_alloc(n_places * d->width, sizeof *d->means, &d->means, err));
+  CLV_TRY(clv_alloc(n * n_places, sizeof *d->known_places, &d->known_places, err));
+  CLV_TRY(clv_alloc(n * n_places, sizeof *d->asked_places, &d->asked_places, err));
   CLV_TRY(clv_alloc(n * tokens->n_tokens, sizeof *d->vocabulary, &d->vocabulary, err));
   CLV_TRY(clv_alloc(n * tokens->n_tokens, sizeof *d->answers, &d->answers, err));
-  CLV_TRY(clv_alloc(tokens->n_tokens, sizeof *d->guess, &d->guess, err));
-  CLV_TRY(clv_alloc(tokens->n_tokens + 1, sizeof *d->hits, &d->hits, err));
-  CLV_TRY(clv_alloc(tokens->n_tokens + 1, sizeof *d->guessed, &d->guessed, err));
-  return clv_alloc(tokens->n_tokens + 1, sizeof *d->count, &d->count, err);
+  CLV_TRY(clv_alloc(tokens->n_tokens, sizeof *d->guesses, &d->guesses, err));
+  CLV_TRY(clv_alloc(tokens->n_tokens + 1, sizeof *d->n_hits, &d->n_hits, err));
+  CLV_TRY(clv_alloc(tokens->n_tokens + 1, sizeof *d->n_right_guesses, &d->n_right_guesses, err));
+  return clv_alloc(tokens->n_tokens + 1, sizeof *d->n_asked_tokens, &d->n_asked_tokens, err);
 }
 
 /* ---- vectors --------------------------------------------------------------------------------- */
@@ -121,26 +122,26 @@ static int64_t get_token(const dictionary *d, uint32_t record, size_t at) {
 
 static bool has_token(const dictionary *d, token_place at) {
   size_t from, to;
-  bool any = false;
+  bool has_any = false;
   get_covered_tokens(d, at.place, &from, &to);
-  for (size_t s = from; s < to; s++) any |= get_token(d, at.record, s) >= 0;
-  return any;
+  for (size_t s = from; s < to; s++) has_any |= get_token(d, at.record, s) >= 0;
+  return has_any;
 }
 
-/* Lists the places of records from..to that have a token; if there are more than `most`, evenly
+/* Lists the places of records from..to that have a token; if there are more than `max`, evenly
  * spread ones. */
-static size_t list_items(const dictionary *d, size_t from, size_t to, size_t most,
+static size_t list_items(const dictionary *d, size_t from, size_t to, size_t max,
                          token_place *ret) {
-  size_t all = 0, n = 0, kept = 0;
-  for (int round = 0; round < 2; round++, all = n, n = 0)
+  size_t n_all = 0, n = 0, n_kept = 0;
+  for (int round = 0; round < 2; round++, n_all = n, n = 0)
     for (uint32_t r = (uint32_t)from; r < to; r++)
       for (uint32_t p = 0; p < d->n_places; p++) {
         if (!has_token(d, (token_place){r, p})) continue;
-        bool keep = round && (all <= most || n * most / all >= kept);
-        if (keep && kept < most) ret[kept++] = (token_place){r, p};
+        bool is_kept = round && (n_all <= max || n * max / n_all >= n_kept);
+        if (is_kept && n_kept < max) ret[n_kept++] = (token_place){r, p};
         n++;
       }
-  return kept;
+  return n_kept;
 }
 
 static int compare_tokens(const void *a, const void *b) {
@@ -151,10 +152,10 @@ static int compare_tokens(const void *a, const void *b) {
 static void list_vocabulary(dictionary *d) {
   size_t n = 0, from, to;
   for (size_t i = 0; i < d->n_known; i++) {
-    get_covered_tokens(d, d->known[i].place, &from, &to);
+    get_covered_tokens(d, d->known_places[i].place, &from, &to);
     for (size_t s = from; s < to; s++)
-      if (get_token(d, d->known[i].record, s) >= 0)
-        d->vocabulary[n++] = get_token(d, d->known[i].record, s);
+      if (get_token(d, d->known_places[i].record, s) >= 0)
+        d->vocabulary[n++] = get_token(d, d->known_places[i].record, s);
   }
   qsort(d->vocabulary, n, sizeof *d->vocabulary, compare_tokens);
   d->n_vocabulary = n;
@@ -167,39 +168,40 @@ static bool is_token_known(const dictionary *d, int64_t token) {
 /* ---- looking up ------------------------------------------------------------------------------ */
 
 typedef struct nearest_place {
-  float far;
+  float distance; /* squared */
   token_place at;
 } nearest_place;
 
 static void keep_if_nearer(const dictionary *d, token_place at, token_place known,
                            nearest_place *best) {
-  float far = look_distance(get_vector(d, at), get_vector(d, known), d->width);
-  if (far < best->far) *best = (nearest_place){far, known};
+  float distance = look_distance(get_vector(d, at), get_vector(d, known), d->width);
+  if (distance < best->distance) *best = (nearest_place){distance, known};
 }
 
 static token_place find_nearest(const dictionary *d, token_place at, bool same_place) {
-  nearest_place best = {INFINITY, d->known[0]};
+  nearest_place best = {INFINITY, d->known_places[0]};
   for (uint32_t r = (uint32_t)d->from; same_place && r < d->to; r++)
     if (has_token(d, (token_place){r, at.place}))
       keep_if_nearer(d, at, (token_place){r, at.place}, &best);
-  for (size_t i = 0; !same_place && i < d->n_known; i++) keep_if_nearer(d, at, d->known[i], &best);
+  for (size_t i = 0; !same_place && i < d->n_known; i++)
+    keep_if_nearer(d, at, d->known_places[i], &best);
   return best.at;
 }
 
 /* Answers the tokens of place `at` with those of the known place `found`, and counts the right
  * answers. */
 static size_t answer_place(dictionary *d, token_place at, token_place found, int64_t *answers) {
-  size_t from, to, other, end, n = 0, all = d->tokens->n_tokens;
+  size_t from, to, found_token, found_end, n = 0, total_index = d->tokens->n_tokens;
   get_covered_tokens(d, at.place, &from, &to);
-  get_covered_tokens(d, found.place, &other, &end);
-  for (size_t s = from; s < to; s++, other++) {
+  get_covered_tokens(d, found.place, &found_token, &found_end);
+  for (size_t s = from; s < to; s++, found_token++) {
     int64_t token = get_token(d, at.record, s);
     if (token < 0 || !is_token_known(d, token)) continue;
-    bool hit = other < end && get_token(d, found.record, other) == token;
-    bool guessed = d->guess[s] == token;
-    d->count[s]++, d->count[all]++;
-    d->hits[s] += hit, d->hits[all] += hit;
-    d->guessed[s] += guessed, d->guessed[all] += guessed;
+    bool is_hit = found_token < found_end && get_token(d, found.record, found_token) == token;
+    bool is_right_guess = d->guesses[s] == token;
+    d->n_asked_tokens[s]++, d->n_asked_tokens[total_index]++;
+    d->n_hits[s] += is_hit, d->n_hits[total_index] += is_hit;
+    d->n_right_guesses[s] += is_right_guess, d->n_right_guesses[total_index] += is_right_guess;
     answers[n++] = token;
   }
   return n;
@@ -207,23 +209,23 @@ static size_t answer_place(dictionary *d, token_place at, token_place found, int
 
 /* Sorts the list. Returns the number of times that its commonest value occurs. */
 static size_t find_commonest(int64_t *list, size_t n, int64_t *ret) {
-  size_t most = 0;
+  size_t n_most = 0;
   qsort(list, n, sizeof *list, compare_tokens);
-  for (size_t i = 0, run = 0; i < n; i++) {
-    run = i && list[i] == list[i - 1] ? run + 1 : 1;
-    if (run > most) most = run, *ret = list[i];
+  for (size_t i = 0, n_equal = 0; i < n; i++) {
+    n_equal = i && list[i] == list[i - 1] ? n_equal + 1 : 1;
+    if (n_equal > n_most) n_most = n_equal, *ret = list[i];
   }
-  return most;
+  return n_most;
 }
 
 /* Finds the commonest token of each place, which is the best answer without any vector. */
 static void make_guesses(dictionary *d) {
   for (size_t s = 0; s < d->tokens->n_tokens; s++) {
     size_t n = 0;
-    d->guess[s] = -1;
+    d->guesses[s] = -1;
     for (size_t r = d->from; r < d->to; r++)
       if (get_token(d, (uint32_t)r, s) >= 0) d->answers[n++] = get_token(d, (uint32_t)r, s);
-    find_commonest(d->answers, n, &d->guess[s]);
+    find_commonest(d->answers, n, &d->guesses[s]);
   }
 }
 
@@ -231,23 +233,23 @@ static void make_guesses(dictionary *d) {
  * each place. */
 static double compute_base(const dictionary *d, size_t place, int64_t *list, size_t n) {
   int64_t unused;
-  uint32_t count = d->count[place];
-  size_t hits = CLV_MAX(find_commonest(list, n, &unused), (size_t)d->guessed[place]);
+  uint32_t count = d->n_asked_tokens[place];
+  size_t hits = CLV_MAX(find_commonest(list, n, &unused), (size_t)d->n_right_guesses[place]);
   return count ? (double)hits / count : 1;
 }
 
 /* The figure over all places, and the figure of the best place. */
 typedef struct lookup {
-  double all, best;
-  size_t place;
+  double figure, best_figure;
+  size_t best_place;
 } lookup;
 
 static double compute_base_of_place(const dictionary *d, size_t s, int64_t *list) {
   size_t n = 0;
   for (size_t i = 0; i < d->n_asked; i++) {
     size_t from, to;
-    get_covered_tokens(d, d->asked[i].place, &from, &to);
-    int64_t token = s >= from && s < to ? get_token(d, d->asked[i].record, s) : -1;
+    get_covered_tokens(d, d->asked_places[i].place, &from, &to);
+    int64_t token = s >= from && s < to ? get_token(d, d->asked_places[i].record, s) : -1;
     if (token >= 0 && is_token_known(d, token)) list[n++] = token;
   }
   return compute_base(d, s, list, n);
@@ -255,38 +257,38 @@ static double compute_base_of_place(const dictionary *d, size_t s, int64_t *list
 
 /* Returns the figure of a place, less two standard deviations of chance. */
 static double compute_figure_of_place(const dictionary *d, size_t s) {
-  double n = d->count[s], base = compute_base_of_place(d, s, d->answers);
+  double n = d->n_asked_tokens[s], base = compute_base_of_place(d, s, d->answers);
   if (n < 8 || base >= 1) return 0;
-  return look_skill_score(d->hits[s] / n - 2 * sqrt(base * (1 - base) / n), base);
+  return look_skill_score(d->n_hits[s] / n - 2 * sqrt(base * (1 - base) / n), base);
 }
 
 static lookup look_up_places(dictionary *d, size_t from, size_t middle, size_t to,
                              compare_way how) {
-  size_t most = how == SAME_PLACE ? d->n_records * d->n_places : (size_t)MOST_ITEMS, n = 0;
-  size_t all = d->tokens->n_tokens;
+  size_t max_items = how == SAME_PLACE ? d->n_records * d->n_places : (size_t)MAX_ITEMS, n = 0;
+  size_t total_index = d->tokens->n_tokens;
   lookup ret = {0};
   d->from = from;
   d->to = middle;
-  d->n_known = list_items(d, from, middle, most, d->known);
-  d->n_asked = list_items(d, middle, to, most, d->asked);
-  memset(d->hits, 0, (all + 1) * sizeof *d->hits);
-  memset(d->guessed, 0, (all + 1) * sizeof *d->guessed);
-  memset(d->count, 0, (all + 1) * sizeof *d->count);
+  d->n_known = list_items(d, from, middle, max_items, d->known_places);
+  d->n_asked = list_items(d, middle, to, max_items, d->asked_places);
+  memset(d->n_hits, 0, (total_index + 1) * sizeof *d->n_hits);
+  memset(d->n_right_guesses, 0, (total_index + 1) * sizeof *d->n_right_guesses);
+  memset(d->n_asked_tokens, 0, (total_index + 1) * sizeof *d->n_asked_tokens);
   make_guesses(d);
   list_vocabulary(d);
   for (size_t i = 0; d->n_known && i < d->n_asked; i++)
-    n += answer_place(d, d->asked[i], find_nearest(d, d->asked[i], how == SAME_PLACE),
+    n += answer_place(d, d->asked_places[i], find_nearest(d, d->asked_places[i], how == SAME_PLACE),
                       d->answers + n);
-  if (!d->count[all]) return ret;
-  double share = (double)d->hits[all] / d->count[all];
-  ret.all = look_skill_score(share, compute_base(d, all, d->answers, n));
+  if (!d->n_asked_tokens[total_index]) return ret;
+  double share = (double)d->n_hits[total_index] / d->n_asked_tokens[total_index];
+  ret.figure = look_skill_score(share, compute_base(d, total_index, d->answers, n));
   return ret;
 }
 
 static void find_best_place(const dictionary *d, lookup *ret) {
   for (size_t s = 0; s < d->tokens->n_tokens; s++) {
     double figure = compute_figure_of_place(d, s);
-    if (figure > ret->best) ret->best = figure, ret->place = s;
+    if (figure > ret->best_figure) ret->best_figure = figure, ret->best_place = s;
   }
 }
 
@@ -298,12 +300,12 @@ static void try_way(dictionary *d, compare_way how, clv_look_split half, double 
   if (how == ALL_LESS_MEAN) subtract_means(d, half.n_fit);
   lookup fit = look_up_places(d, 0, half.n_fit / 2, half.n_fit, how);
   find_best_place(d, &fit);
-  double chosen = CLV_MAX(fit.all, fit.best);
-  if (chosen <= *best && *ret->by) return;
-  *best = chosen;
+  double fit_figure = CLV_MAX(fit.figure, fit.best_figure);
+  if (fit_figure <= *best && *ret->by) return;
+  *best = fit_figure;
   lookup report = look_up_places(d, 0, half.n_fit, half.n, how);
-  double of_place = fit.best > 0 ? compute_figure_of_place(d, fit.place) : 0;
-  *ret = (clv_look_reading){CLV_MAX(report.all, of_place), "the nearest vector"};
+  double of_place = fit.best_figure > 0 ? compute_figure_of_place(d, fit.best_place) : 0;
+  *ret = (clv_look_reading){CLV_MAX(report.figure, of_place), "the nearest vector"};
 }
 
 clv_code clv_look_nearest(const clv_look_view *views, size_t n_views, const clv_look_tokens *tokens,
@@ -314,7 +316,7 @@ clv_code clv_look_nearest(const clv_look_view *views, size_t n_views, const clv_
     CLV_AUTO(dictionary_done) dictionary d = {0};
     if (!views[k].n_channels || !views[k].n_rows || !views[k].n_columns) continue;
     CLV_TRY(dictionary_new(&views[k], tokens, half.n, &d, err));
-    for (int how = 0; how < WAYS; how++) try_way(&d, (compare_way)how, half, &best, ret);
+    for (int how = 0; how < N_WAYS; how++) try_way(&d, (compare_way)how, half, &best, ret);
   }
   return CLV_OK;
 }

@@ -64,9 +64,9 @@ static bool find_grid(size_t places, const clv_look_view *records, size_t *rows,
   return false;
 }
 
-/* Adds the views of `places` places in a row, `step` values apart. The first may be no place of the
- * record but a class token. If the places make no grid, they may be the columns or the rows of the
- * records. */
+/* Adds the views of `places` places in a row, `step` values apart. The first of them may be a class
+ * token instead of a place of the record. If the places make no grid, they may be the columns or
+ * the rows of the records. */
 static void add_places(view_list *v, const clv_look_view *records, size_t places, size_t step,
                        size_t channels, size_t channel) {
   size_t rows, columns, n = v->n;

@@ -11,7 +11,7 @@
 
 #include "master/plan/plan_int.h"
 
-typedef char prefixed[sizeof CLV_PEFT_PREFIX + CLV_PEFT_PARAM];
+typedef char prefixed_name[sizeof CLV_PEFT_PREFIX + CLV_PEFT_PARAM];
 
 /* An open adapter file and its family of parameter names. A file has either the names of the
  * session (transformers 4), or the names that peft gives to the family (transformers 5). */
@@ -22,12 +22,12 @@ typedef struct adapter_file {
 
 /* Returns the name that a parameter has in the file; the session's name if the file has neither of
  * the two names. */
-static const char *name_in_file(const adapter_file *a, const char *param, prefixed ret) {
+static const char *name_in_file(const adapter_file *a, const char *param, prefixed_name ret) {
   char peft_name[CLV_PEFT_PARAM];
-  snprintf(ret, sizeof(prefixed), CLV_PEFT_PREFIX "%s",
+  snprintf(ret, sizeof(prefixed_name), CLV_PEFT_PREFIX "%s",
            clv_model_peft_name(a->name_family, param, peft_name));
   if (!clv_weights_find_entry(a->file, ret))
-    snprintf(ret, sizeof(prefixed), CLV_PEFT_PREFIX "%s", param);
+    snprintf(ret, sizeof(prefixed_name), CLV_PEFT_PREFIX "%s", param);
   return ret;
 }
 
@@ -73,7 +73,7 @@ static clv_code check_scales(const clv_blueprint *b, uint32_t stage, const adapt
                              clv_err *err) {
   const clv_lora_config *l = &b->config->stages[stage].lora;
   CLV_AUTO(clv_peft_clear) clv_peft p = {0};
-  prefixed name;
+  prefixed_name name;
   CLV_TRY(read_adapter_settings(&b->config->model.ignore_keys, b->stages[stage].adapter_folder, &p,
                                 err));
   for (int i = 0; l->from && i < b->stages[stage].params->n; i++) {
@@ -101,7 +101,7 @@ static clv_code refuse_tensor(const char *param, clv_err *err) {
 static clv_code find_tensors(const clv_blueprint *b, uint32_t stage, const adapter_file *a,
                              const clv_weights_entry **found, clv_err *err) {
   const clv_params *params = b->stages[stage].params;
-  CLV_AUTO(clv_freep) prefixed *names = NULL;
+  CLV_AUTO(clv_freep) prefixed_name *names = NULL;
   CLV_AUTO(clv_freep) clv_weights_want *want = NULL;
   CLV_AUTO(clv_freep) const clv_weights_entry **entries = NULL;
   size_t n = 0;
@@ -132,7 +132,7 @@ static clv_code check_layer_has_adapter(const clv_blueprint *b, uint32_t stage,
   const clv_stage_spec *s = &b->config->stages[stage];
   size_t len = strlen(weight);
   char param[CLV_PEFT_PARAM];
-  prefixed name;
+  prefixed_name name;
   if (len < sizeof weight_suffix ||
       strcmp(weight + len - (sizeof weight_suffix - 1), weight_suffix) != 0)
     return CLV_OK;
@@ -163,7 +163,7 @@ static clv_code check_layers_have_adapters(const clv_blueprint *b, const adapter
 
 static clv_code check_extra_tensors(const clv_blueprint *b, const adapter_file *a, clv_err *err) {
   CLV_AUTO(clv_params_freep) clv_params *all = NULL;
-  CLV_AUTO(clv_freep) prefixed *names = NULL;
+  CLV_AUTO(clv_freep) prefixed_name *names = NULL;
   CLV_AUTO(clv_freep) clv_weights_want *known = NULL;
   CLV_TRY(clv_params_make(b->full_graph, &all, err));
   CLV_TRY(clv_alloc((size_t)all->n, sizeof *names, &names, err));
@@ -211,7 +211,7 @@ clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_wei
  * count, so that they are refused instead of ignored. */
 static bool has_tensor_of_stage(const adapter_file *a, const clv_params *params,
                                 bool names_folder) {
-  prefixed name;
+  prefixed_name name;
   for (int i = 0; i < params->n; i++)
     if (!(names_folder && clv_name_is_of_adapter(params->list[i].name)) &&
         clv_weights_find_entry(a->file, name_in_file(a, params->list[i].name, name)))

@@ -62,9 +62,10 @@ static clv_code mark_frozen(const clv_session_config *c, const clv_stage_spec *s
   return CLV_OK;
 }
 
-static clv_code check_globs_used(const clv_session_config *c, const bool *used, clv_err *err) {
+static clv_code check_globs_used(const clv_session_config *c, const bool *is_glob_used,
+                                 clv_err *err) {
   for (size_t g = 0; g < c->train.freeze.n; g++)
-    if (!used[g])
+    if (!is_glob_used[g])
       return clv_session_fail_at(c, c->train.freeze_pos, err,
                                  "train.freeze: '%s' matches no parameter (`cleave-master plan` "
                                  "lists their names)",
@@ -172,10 +173,11 @@ static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err)
                                   &s->graph, &reason) != CLV_OK)
     return clv_session_fail_at(c, c->loss.pos, err, "loss %s: %s", loss_op_name(c), reason.text);
   s->graph->nodes[0].max_positions = s->graph->nodes[1].max_positions = out->max_positions;
-  clv_dtype want = s->graph->nodes[1].dtype;
-  if (want != label_dtype)
+  clv_dtype loss_dtype = s->graph->nodes[1].dtype;
+  if (loss_dtype != label_dtype)
     return clv_session_fail_at(c, c->loss.pos, err, "loss %s needs %s labels, the data have %s",
-                               loss_op_name(c), clv_dtype_name(want), clv_dtype_name(label_dtype));
+                               loss_op_name(c), clv_dtype_name(loss_dtype),
+                               clv_dtype_name(label_dtype));
   CLV_TRY(clv_params_make(s->graph, &s->params, err));
   s->planned_worker = c->loss.worker;
   s->worker = clv_session_worker_in_use(c, c->loss.worker);
@@ -259,10 +261,10 @@ static void format_crossing(const clv_blueprint *b, uint32_t i, char *buf, size_
  * numbers alone, sent in later epochs. */
 static void add_cache_rows(clv_blueprint *b) {
   const char *name = b->config->stages[0].name;
-  const clv_node numbers = {.dtype = CLV_I64, .shape = CLV_SHAPE(b->micro_size)};
+  const clv_node record_numbers = {.dtype = CLV_I64, .shape = CLV_SHAPE(b->micro_size)};
   add_row(b, CLV_EGRESS_CACHED, 0, 0, b->stages[1].planned_worker, output_node(&b->stages[0]),
           false, "CACHED activation of stage '%.40s', once", name);
-  add_row(b, CLV_EGRESS_CACHED, 0, 1, b->stages[1].planned_worker, &numbers, false,
+  add_row(b, CLV_EGRESS_CACHED, 0, 1, b->stages[1].planned_worker, &record_numbers, false,
           "CACHED: numbers of its records");
 }
 
@@ -358,9 +360,9 @@ static void add_spare_rows(clv_blueprint *b) {
 }
 
 static size_t max_spares(const clv_session_config *c) {
-  size_t max = 0;
-  for (size_t i = 0; i < c->n_workers; i++) max = CLV_MAX(max, c->workers[i].spares.n);
-  return max;
+  size_t n_max = 0;
+  for (size_t i = 0; i < c->n_workers; i++) n_max = CLV_MAX(n_max, c->workers[i].spares.n);
+  return n_max;
 }
 
 bool clv_blueprint_is_row_in_use(const clv_blueprint *b, const clv_egress_row *r) {
@@ -394,7 +396,7 @@ static void set_batch_sizes(clv_blueprint *b) {
   b->micro_batches = (uint32_t)m;
   b->micro_size = (int64_t)((t->batch + m - 1) / m);
   b->eval_size = (int64_t)t->eval_batch;
-  b->max_micro = CLV_MAX(b->micro_batches, (uint32_t)EVAL_WINDOW);
+  b->max_micro_batches = CLV_MAX(b->micro_batches, (uint32_t)EVAL_WINDOW);
 }
 
 static bool is_on_processor_here(const clv_stage_spec *s) {

@@ -55,16 +55,17 @@ static void append_stage_names(const clv_blueprint *b, int worker, clv_bytes *ou
 }
 
 static void append_text(const clv_blueprint *b, int worker, uint64_t bytes, clv_bytes *out) {
-  const uint64_t copies = clv_blueprint_kept_copies(b);
-  char one[24], all[24];
+  const uint64_t n_copies = clv_blueprint_kept_copies(b);
+  char copy_size[24], total_size[24];
   clv_bytes_puts(out, "checkpoints of ");
   append_stage_names(b, worker, out);
   clv_bytes_printf(out,
                    " stay at worker '%s' as plain files if it has a state_dir: %s each, "
                    "allow[].state_bytes of %s for %llu of them (checkpoint.keep + 1%s)\n",
                    b->config->workers[worker].name,
-                   clv_format_size(bytes / copies, one, sizeof one),
-                   clv_format_size(bytes, all, sizeof all), (unsigned long long)copies,
+                   clv_format_size(bytes / n_copies, copy_size, sizeof copy_size),
+                   clv_format_size(bytes, total_size, sizeof total_size),
+                   (unsigned long long)n_copies,
                    b->config->checkpoint.best == CLV_BEST_NONE ? "" : ", and the best one");
 }
 

@@ -34,12 +34,12 @@ clv_code clv_params_find_in_checkpoint(const clv_params *p, const clv_checkpoint
  * checkpoint_config: session of the checkpoint; NULL: it cannot be read, and counts as the present
  * one. */
 static bool had_same_artifact(const clv_session_config *checkpoint_config,
-                              const clv_stage_spec *now, uint32_t i) {
+                              const clv_stage_spec *present_spec, uint32_t i) {
   if (!checkpoint_config) return true;
   const char *sha256 =
       i < checkpoint_config->n_stages ? checkpoint_config->stages[i].weights_sha256 : NULL;
-  return sha256 && checkpoint_config->stages[i].weights_artifact && now->weights_sha256 &&
-         strcmp(sha256, now->weights_sha256) == 0;
+  return sha256 && checkpoint_config->stages[i].weights_artifact && present_spec->weights_sha256 &&
+         strcmp(sha256, present_spec->weights_sha256) == 0;
 }
 
 /* True if stage i restores the parameter from its own file, or leaves it to an artifact as before.
@@ -71,7 +71,7 @@ clv_code clv_blueprint_compare_cut(const clv_blueprint *b, const clv_checkpoint 
 /* ---- files that stayed at workers ------------------------------------------------------------ */
 
 /* True if `identity` is that of the worker of a stage or of one of its spares. */
-static bool may_be_at(const clv_session_config *c, int worker, const char *identity) {
+static bool is_worker_or_spare(const clv_session_config *c, int worker, const char *identity) {
   if (worker < 0) return false;
   const clv_remote_spec *w = &c->workers[worker];
   bool is_same = strcmp(w->identity, identity) == 0;
@@ -90,7 +90,8 @@ clv_code clv_blueprint_check_kept_files(const clv_blueprint *b, const clv_checkp
   for (uint32_t i = 0; i < 2 * m->stages; i++) {
     const clv_manifest_file *f = clv_manifest_find_stage(m, i / 2, i % 2);
     if (!f || !f->keeper_identity) continue;
-    if (has_same_cut && may_be_at(b->config, b->stages[i / 2].planned_worker, f->keeper_identity))
+    if (has_same_cut &&
+        is_worker_or_spare(b->config, b->stages[i / 2].planned_worker, f->keeper_identity))
       continue;
     return clv_fail(err, CLV_INVALID,
                     "%s: %s stayed at '%s', and the session has another cut or another place for "

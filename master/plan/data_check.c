@@ -82,19 +82,19 @@ static clv_code check_largest_class(const clv_blueprint *b, const data_set *s, c
   if (!clv_dataset_label_range(s->ds, &low, &high) || out->rank <= class_dim ||
       high < out->dim[class_dim])
     return CLV_OK;
-  long long outputs = out->dim[class_dim];
+  long long n_outputs = out->dim[class_dim];
   if (clv_dataset_largest_label(s->ds, &record))
     snprintf(record_text, sizeof record_text, " (record %zu)", record);
   if (high > INT32_MAX)
     return clv_session_fail_at(b->config, s->key_pos, err,
                                "%s: %s: labels go up to %lld%s, which is the number of no class: "
                                "the last layer has %lld outputs",
-                               s->key, labels_file(s), (long long)high, record_text, outputs);
+                               s->key, labels_file(s), (long long)high, record_text, n_outputs);
   return clv_session_fail_at(
       b->config, s->key_pos, err,
       "%s: %s: labels go up to %lld%s, and the last layer has %lld outputs: it "
       "needs %lld, one per class",
-      s->key, labels_file(s), (long long)high, record_text, outputs, (long long)high + 1);
+      s->key, labels_file(s), (long long)high, record_text, n_outputs, (long long)high + 1);
 }
 
 bool clv_is_number_name(const char *name) {
@@ -239,17 +239,17 @@ static int64_t sequence_limit_of(const clv_blueprint *b, const char *input) {
 
 static clv_code check_lengths(const clv_blueprint *b, const data_set *s, size_t k, clv_err *err) {
   const char *input = clv_dataset_input(s->ds, k, 1).name;
-  int64_t steps = sequence_limit_of(b, input);
+  int64_t n_positions = sequence_limit_of(b, input);
   clv_data_range range;
   size_t record;
   long long number;
-  if (!steps || !clv_dataset_input_range(s->ds, k, CLV_ALL_COLUMNS, &range)) return CLV_OK;
-  if (!has_number_outside(&range, steps, &record, &number)) return CLV_OK;
+  if (!n_positions || !clv_dataset_input_range(s->ds, k, CLV_ALL_COLUMNS, &range)) return CLV_OK;
+  if (!has_number_outside(&range, n_positions, &record, &number)) return CLV_OK;
   return clv_session_fail_at(
       b->config, s->key_pos, err,
       "%s: %s: record %zu has the length %lld, and its sequence %lld places: "
       "'%s' is how many of them are no padding",
-      s->key, records_file(s, k), record, number, (long long)steps, input);
+      s->key, records_file(s, k), record, number, (long long)n_positions, input);
 }
 
 static clv_code check_inputs(const clv_blueprint *b, const data_set *s, clv_err *err) {
@@ -281,7 +281,7 @@ static const pad_text pad_alone = {
     "has its first pad, with no token before or behind it, and the record has the length",
     "head: sequence scores that place in transformers: leave the record out, or let its length be "
     "1"};
-static const pad_text pad_of_none = {
+static const pad_text pad_id_is_no_token = {
     "has its last number, and the record has the length",
     "no token is that number, so head: sequence scores the last place in transformers, pad or not: "
     "let pad_token_id be the token that fills texts"};
@@ -289,7 +289,7 @@ static const pad_text pad_of_none = {
 static const pad_text *pad_text_of(clv_pad_rule rule, int64_t token, const clv_pad_fault *f) {
   if (rule == CLV_PADS_NOT_INSIDE) return &pad_inside;
   if (f->is_empty) return &pad_alone;
-  return token == CLV_PAD_NOT_A_TOKEN ? &pad_of_none : &pad_last;
+  return token == CLV_PAD_NOT_A_TOKEN ? &pad_id_is_no_token : &pad_last;
 }
 
 static clv_code check_pads(const clv_blueprint *b, const data_set *s, clv_pad_rule rule,
@@ -300,30 +300,30 @@ static clv_code check_pads(const clv_blueprint *b, const data_set *s, clv_pad_ru
   return clv_session_fail_at(b->config, s->key_pos, err,
                              "%s: %s: record %zu, place %lld %s %lld (pad_token_id of model.hf is "
                              "%lld): %s",
-                             s->key, records_file(s, 0), fault.record, (long long)fault.place,
+                             s->key, records_file(s, 0), fault.record, (long long)fault.position,
                              t->fault, (long long)fault.length, (long long)CLV_MAX(token, -1),
                              t->remedy);
 }
 
 static clv_code check_labels_shifted(const clv_blueprint *b, const data_set *s, clv_err *err) {
-  int64_t ignored = (int64_t)b->config->loss.ignore_index;
-  clv_label_shift m = clv_dataset_label_shift(s->ds, ignored);
+  int64_t ignored_label = (int64_t)b->config->loss.ignore_index;
+  clv_label_shift m = clv_dataset_label_shift(s->ds, ignored_label);
   if (!clv_labels_are_own_tokens(&m)) return CLV_OK;
   return clv_session_fail_at(
       b->config, s->key_pos, err,
       "%s: %s: %zu of %zu labels are the token of their own place, not the next: transformers "
       "shifts the labels of head: causal, and here none are: let each place have the token of the "
       "next one, and the last place %lld",
-      s->key, labels_file(s), m.n_same_position, m.n_comparable, (long long)ignored);
+      s->key, labels_file(s), m.n_same_position, m.n_comparable, (long long)ignored_label);
 }
 
 static clv_code check_padding(const clv_blueprint *b, const data_set *s, clv_err *err) {
-  clv_model_padding pads = clv_model_padding_of(b->config);
-  if (pads.skips_padding_positions)
-    CLV_TRY(check_pads(b, s, CLV_PADS_NOT_INSIDE, pads.padding_token, err));
-  if (pads.scores_last_token)
-    CLV_TRY(check_pads(b, s, CLV_PADS_END_AT_TOKEN, pads.padding_token, err));
-  return pads.shifts_labels ? check_labels_shifted(b, s, err) : CLV_OK;
+  clv_model_padding padding = clv_model_padding_of(b->config);
+  if (padding.skips_padding_positions)
+    CLV_TRY(check_pads(b, s, CLV_PADS_NOT_INSIDE, padding.padding_token, err));
+  if (padding.scores_last_token)
+    CLV_TRY(check_pads(b, s, CLV_PADS_END_AT_TOKEN, padding.padding_token, err));
+  return padding.shifts_labels ? check_labels_shifted(b, s, err) : CLV_OK;
 }
 
 static clv_code check_set(const clv_blueprint *b, const data_set *s, clv_err *err) {
@@ -355,23 +355,23 @@ static clv_code find_smallest_micro_batch(const clv_blueprint *b, size_t n, size
                                           clv_err *err) {
   CLV_AUTO(clv_freep) size_t *sizes = NULL;
   CLV_TRY(clv_alloc(b->micro_batches, sizeof *sizes, &sizes, err));
-  size_t parts = clv_chunk_sizes(n, b->micro_batches, sizes);
-  *ret = sizes[parts - 1];
+  size_t n_parts = clv_chunk_sizes(n, b->micro_batches, sizes);
+  *ret = sizes[n_parts - 1];
   return CLV_OK;
 }
 
 static clv_code check_batch(const clv_blueprint *b, size_t n, const char *batch_name,
                             const char *remedy, clv_err *err) {
   const clv_session_config *c = b->config;
-  size_t smallest = 0;
+  size_t smallest_size = 0;
   clv_err reason;
-  CLV_TRY(find_smallest_micro_batch(b, n, &smallest, err));
-  if (check_trainable(b, smallest, &reason) == CLV_OK) return CLV_OK;
+  CLV_TRY(find_smallest_micro_batch(b, n, &smallest_size, err));
+  if (check_trainable(b, smallest_size, &reason) == CLV_OK) return CLV_OK;
   return clv_session_fail_at(
       c, c->pipeline.pos.column ? c->pipeline.pos : c->train.pos, err,
       "%s has %zu record%s, and its smallest micro-batch %zu (train.batch: %llu, "
       "pipeline.micro_batches: %u): %s; %s",
-      batch_name, n, CLV_S(n), smallest, (unsigned long long)c->train.batch, b->micro_batches,
+      batch_name, n, CLV_S(n), smallest_size, (unsigned long long)c->train.batch, b->micro_batches,
       reason.text, remedy);
 }
 

@@ -171,13 +171,13 @@ static void append_text_hop(const clv_stage_plan *s, clv_bytes *out) {
     clv_bytes_printf(out, "%s %s", *value_text ? "," : ":", gradient_text);
 }
 
-static void append_text_cut(const clv_blueprint *b, uint32_t i, size_t bytes, int64_t places,
+static void append_text_cut(const clv_blueprint *b, uint32_t i, size_t bytes, int64_t n_positions,
                             clv_bytes *out) {
-  char per_step[24];
+  char size_text[24];
   clv_bytes_printf(out, "    -> %s: %s a step each way",
                    i + 1 < b->n_stages ? b->config->stages[i + 1].name : "loss",
-                   clv_format_size(bytes, per_step, sizeof per_step));
-  clv_lengths_append_expected(b, places, bytes, out);
+                   clv_format_size(bytes, size_text, sizeof size_text));
+  clv_lengths_append_expected(b, n_positions, bytes, out);
   clv_bytes_printf(out, ", %s", transfer_name(b, i));
   if (b->stages[i].sends_directly) append_text_hop(&b->stages[i], out);
   clv_bytes_puts(out, "\n");
@@ -186,24 +186,24 @@ static void append_text_cut(const clv_blueprint *b, uint32_t i, size_t bytes, in
 static void append_text_stage(const clv_blueprint *b, uint32_t i, const clv_stage_usage *f,
                               clv_bytes *out) {
   const clv_stage_plan *s = &b->stages[i];
-  char w[24], m[24];
-  size_t cut = 0;
+  char weights_text[24], memory_text[24];
+  size_t cut_bytes = 0;
   const clv_node *last = &s->graph->nodes[s->graph->output_node];
-  clv_shape full = last->shape;
-  full.dim[0] = (int64_t)b->config->train.batch * CLV_MAX(last->max_positions, 1);
-  if (clv_shape_bytes(&full, last->dtype, &cut, NULL) != CLV_OK) cut = 0;
+  clv_shape batch_shape = last->shape;
+  batch_shape.dim[0] = (int64_t)b->config->train.batch * CLV_MAX(last->max_positions, 1);
+  if (clv_shape_bytes(&batch_shape, last->dtype, &cut_bytes, NULL) != CLV_OK) cut_bytes = 0;
   clv_bytes_printf(
       out, "  %-12s %-12s layers %u..%u  %zu parameters (%s)  memory %s  reorders/step %d\n",
       b->config->stages[i].name, node_name_of(b, i), s->first_layer, s->last_layer, f->n_parameters,
-      clv_format_size(f->weights, w, sizeof w), clv_format_size(f->memory, m, sizeof m),
-      f->n_reorders);
+      clv_format_size(f->weights, weights_text, sizeof weights_text),
+      clv_format_size(f->memory, memory_text, sizeof memory_text), f->n_reorders);
   append_text_device(clv_stage_device(b, i), f, out);
   append_text_weights(&b->config->stages[i], out);
   append_text_layers(b, i, f, out);
   append_text_frozen_params(b, i, out);
   append_text_ties(b, i, out);
   if (i + 1 < b->n_stages || b->stages[b->n_stages].worker >= 0)
-    append_text_cut(b, i, cut, last->max_positions, out);
+    append_text_cut(b, i, cut_bytes, last->max_positions, out);
 }
 
 static void append_text_tf32(const clv_blueprint *b, clv_bytes *out) {
@@ -532,9 +532,9 @@ static void append_ignored_keys(const clv_session_config *c, bool json, clv_byte
 clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *out, clv_err *err) {
   const clv_session_config *c = b->config;
   CLV_AUTO(clv_placed_schedule_freep) clv_placed_schedule *l = NULL;
-  uint32_t round = clv_pipeline_steps_in_round(c);
-  CLV_TRY(clv_placed_schedule_new(b, b->micro_batches * round, round, clv_pipeline_first_window(c),
-                                  NULL, &l, err));
+  uint32_t n_steps = clv_pipeline_steps_in_round(c);
+  CLV_TRY(clv_placed_schedule_new(b, b->micro_batches * n_steps, n_steps,
+                                  clv_pipeline_first_window(c), NULL, &l, err));
   if (json) {
     clv_bytes_puts(out, "{\"session\":");
     clv_bytes_add_json(out, c->name);

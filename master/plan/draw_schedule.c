@@ -12,8 +12,8 @@ enum { COLUMNS = 120, DRAWN_STEPS = 8 };
  * of its steps are drawn. */
 static clv_code make_drawn_schedule(const clv_blueprint *b, clv_placed_schedule **ret,
                                     clv_err *err) {
-  uint32_t steps = CLV_MIN(clv_pipeline_steps_in_round(b->config), (uint32_t)DRAWN_STEPS);
-  return clv_placed_schedule_new(b, b->micro_batches * steps, steps,
+  uint32_t n_steps = CLV_MIN(clv_pipeline_steps_in_round(b->config), (uint32_t)DRAWN_STEPS);
+  return clv_placed_schedule_new(b, b->micro_batches * n_steps, n_steps,
                                  clv_pipeline_first_window(b->config), NULL, ret, err);
 }
 

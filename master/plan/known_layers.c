@@ -27,9 +27,9 @@ clv_code clv_ledger_name_of_key(const clv_session_config *c, const clv_graph *g,
   return clv_ledger_name_of_layer(&c->train.seed.key, g->nodes[k].layer, node, ret, err);
 }
 
-clv_code clv_ledger_name_of_param(const clv_sha256 *run, const char *name, clv_sha256 *ret,
+clv_code clv_ledger_name_of_param(const clv_sha256 *run_secret, const char *name, clv_sha256 *ret,
                                   clv_err *err) {
-  return clv_hmac_sha256(run, name, strlen(name), ret, err);
+  return clv_hmac_sha256(run_secret, name, strlen(name), ret, err);
 }
 
 /* ---- search in the ledger -------------------------------------------------------------------- */
@@ -95,14 +95,14 @@ static bool is_drawn_from_key(const clv_stage_spec *s, const clv_param *p) {
 
 /* Looks up a parameter of a master's stage under its name in this run, and under the key of its
  * layer. */
-static clv_code look_up_param(ledger_search *r, const clv_sha256 *run, uint32_t stage,
+static clv_code look_up_param(ledger_search *r, const clv_sha256 *run_secret, uint32_t stage,
                               const clv_param *p, clv_err *err) {
   const clv_session_config *c = r->b->config;
   int k = find_full_model_node(r->b, &r->b->stages[stage], p);
   clv_sha256 of;
   if (k < 0 || p->shape.rank < 2) return CLV_OK;
-  if (run) {
-    CLV_TRY(clv_ledger_name_of_param(run, p->name, &of, err));
+  if (run_secret) {
+    CLV_TRY(clv_ledger_name_of_param(run_secret, p->name, &of, err));
     CLV_TRY(look_up_name(r, k, CLV_LEDGER_RUN, &of, "was", " earlier in this run", err));
   }
   if (!is_drawn_from_key(&c->stages[stage], p) ||
@@ -136,9 +136,9 @@ static clv_code add_worker_rows(ledger_search *r, const clv_weights_sample *s, c
     clv_row_names names;
     CLV_TRY(clv_weights_sample_rows(s, columns, &names, err));
     if (!names.n) continue;
-    clv_sha256 *more = reallocarray(r->worker_rows, r->n_worker_rows + names.n, sizeof *more);
-    if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-    r->worker_rows = more;
+    clv_sha256 *grown = reallocarray(r->worker_rows, r->n_worker_rows + names.n, sizeof *grown);
+    if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    r->worker_rows = grown;
     memcpy(r->worker_rows + r->n_worker_rows, names.names, names.n * sizeof *names.names);
     r->n_worker_rows += names.n;
   }
@@ -147,12 +147,12 @@ static clv_code add_worker_rows(ledger_search *r, const clv_weights_sample *s, c
 
 /* Number of a tensor's rows that a worker has received, and the sum of their clv_row_points. */
 typedef struct row_hits {
-  size_t n, points;
+  size_t n, points_sum;
 } row_hits;
 
 static void count_row_hit(row_hits *h, const clv_sha256 *row) {
   h->n++;
-  h->points += clv_row_points(row);
+  h->points_sum += clv_row_points(row);
 }
 
 /* Sets known_reasons[k] of node k if a worker has received enough of these rows or columns. One row
@@ -172,12 +172,12 @@ static clv_code count_found_rows(ledger_search *r, int k, const clv_row_names *n
       CLV_TRY(clv_ledger_find(r->ledger, CLV_LEDGER_ROW, row, &r->found_entry, &is_in_ledger, err));
     if (is_in_ledger) count_row_hit(&ledger_hits, row);
   }
-  if (ledger_hits.points >= CLV_ROW_POINTS)
+  if (ledger_hits.points_sum >= CLV_ROW_POINTS)
     clv_bytes_printf(&text,
                      "has %zu of %zu %s that were, times a factor, at '%.100s' in an earlier "
                      "session (%s)",
                      ledger_hits.n, names->n, noun, r->found_entry.identity, r->found_entry.date);
-  else if (worker_hits.points >= CLV_ROW_POINTS)
+  else if (worker_hits.points_sum >= CLV_ROW_POINTS)
     clv_bytes_printf(&text, "has %zu of %zu %s that a worker begins with, times a factor",
                      worker_hits.n, names->n, noun);
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -198,12 +198,12 @@ static clv_code look_up_sample_rows(ledger_search *r, int k, const clv_weights_s
 /* Adds the names of a tensor that a worker's stage begins with, because that worker knows it in
  * this session. */
 static clv_code add_worker_names(ledger_search *r, const clv_weights_sample *s, clv_err *err) {
-  size_t n, needed = r->n_worker_names + CLV_SAMPLE_NAMES;
-  if (needed > r->worker_names_cap) {
-    clv_sha256 *more = reallocarray(r->worker_names, 2 * needed, sizeof *more);
-    if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-    r->worker_names = more;
-    r->worker_names_cap = 2 * needed;
+  size_t n, n_needed = r->n_worker_names + CLV_SAMPLE_NAMES;
+  if (n_needed > r->worker_names_cap) {
+    clv_sha256 *grown = reallocarray(r->worker_names, 2 * n_needed, sizeof *grown);
+    if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    r->worker_names = grown;
+    r->worker_names_cap = 2 * n_needed;
   }
   CLV_TRY(clv_weights_sample_names(s, r->worker_names + r->n_worker_names, &n, err));
   r->n_worker_names += n;
@@ -223,8 +223,8 @@ static clv_code look_up_sample(ledger_search *r, uint32_t stage, const clv_param
   CLV_TRY(clv_weights_sample_digest(s, &of, err));
   CLV_TRY(look_up_name(r, k, CLV_LEDGER_WEIGHTS, &of, "has weights that were",
                        " in an earlier session", err));
-  for (int all = 0; all < 2; all++)
-    if (clv_weights_sample_moments(s, all, &f)) CLV_TRY(look_up_moments(r, k, &f, err));
+  for (int uses_all_values = 0; uses_all_values < 2; uses_all_values++)
+    if (clv_weights_sample_moments(s, uses_all_values, &f)) CLV_TRY(look_up_moments(r, k, &f, err));
   return look_up_sample_rows(r, k, s, err);
 }
 
@@ -333,19 +333,20 @@ static clv_code look_up_stage_files(ledger_search *r, uint32_t stage, clv_err *e
 
 /* ---- all stages ------------------------------------------------------------------------------ */
 
-static clv_code look_up_stage(ledger_search *r, const clv_sha256 *run, uint32_t i, clv_err *err) {
+static clv_code look_up_stage(ledger_search *r, const clv_sha256 *run_secret, uint32_t i,
+                              clv_err *err) {
   const clv_stage_plan *s = &r->b->stages[i];
   bool has_entries = clv_ledger_count(r->ledger) > 0;
   for (int k = 0; has_entries && k < s->params->n; k++)
-    CLV_TRY(look_up_param(r, run, i, &s->params->list[k], err));
+    CLV_TRY(look_up_param(r, run_secret, i, &s->params->list[k], err));
   return look_up_stage_files(r, i, err);
 }
 
 /* Marks a tied layer as known if the layer that owns its weights is known. */
 static clv_code copy_reasons_of_owners(clv_blueprint *b, clv_err *err) {
   for (int k = 0; k < b->full_graph->n_nodes; k++) {
-    const char *tied = b->full_graph->nodes[k].tie_owner;
-    int owner = tied[0] ? find_node(b->full_graph, tied) : -1;
+    const char *owner_name = b->full_graph->nodes[k].tie_owner;
+    int owner = owner_name[0] ? find_node(b->full_graph, owner_name) : -1;
     if (owner >= 0 && b->known_reasons[owner] && !b->known_reasons[k])
       CLV_TRY(clv_strdup(b->known_reasons[owner], &b->known_reasons[k], err));
   }
@@ -365,7 +366,7 @@ static bool has_secret_files(const clv_blueprint *b) {
   return has_secret_file;
 }
 
-clv_code clv_blueprint_read_ledger(clv_blueprint *b, const clv_sha256 *run, clv_err *err) {
+clv_code clv_blueprint_read_ledger(clv_blueprint *b, const clv_sha256 *run_secret, clv_err *err) {
   CLV_AUTO(clv_ledger_freep) clv_ledger *ledger = NULL;
   if (!uses_workers(b)) return CLV_OK;
   CLV_TRY(clv_ledger_open(&ledger, err));
@@ -376,7 +377,7 @@ clv_code clv_blueprint_read_ledger(clv_blueprint *b, const clv_sha256 *run, clv_
     if (b->stages[i].worker >= 0) CLV_TRY(look_up_stage_files(&r, i, err));
   if (r.n_worker_rows) qsort(r.worker_rows, r.n_worker_rows, sizeof *r.worker_rows, compare_names);
   for (uint32_t i = 0; i < b->n_stages; i++)
-    if (b->stages[i].worker < 0) CLV_TRY(look_up_stage(&r, run, i, err));
+    if (b->stages[i].worker < 0) CLV_TRY(look_up_stage(&r, run_secret, i, err));
   CLV_TRY(clv_blueprint_find_plain_weights(b, err));
   CLV_TRY(copy_reasons_of_owners(b, err));
   CLV_TRY(clv_privacy_analyze(b, err));

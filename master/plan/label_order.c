@@ -56,20 +56,22 @@ typedef struct shuffle {
 
 /* Computes the statistics of the labels in a random order. Sorts `labels`. */
 static shuffle compute_shuffle(double *labels, size_t n) {
-  double squares = 0, cubes = 0, all = (double)n;
+  double squares_sum = 0, cubes_sum = 0, n_labels = (double)n;
   shuffle ret = {0};
   qsort(labels, n, sizeof *labels, compare_values);
   for (size_t i = 0, end; i < n; i = end) {
     for (end = i + 1; end < n && labels[end] == labels[i];) end++;
     double class_size = (double)(end - i);
-    squares += class_size * class_size;
-    cubes += class_size * class_size * class_size;
+    squares_sum += class_size * class_size;
+    cubes_sum += class_size * class_size * class_size;
     ret.n_classes++;
   }
-  double variance = (squares * (squares + all * (all + 1)) - 2 * all * cubes - all * all * all) /
-                    (all * all * (all - 1)); /* variance of the number of equal neighbours */
-  ret.share = (squares - all) / (all * (all - 1));
-  ret.standard_deviation = sqrt(fmax(variance, 0)) / (all - 1);
+  double variance =
+      (squares_sum * (squares_sum + n_labels * (n_labels + 1)) - 2 * n_labels * cubes_sum -
+       n_labels * n_labels * n_labels) /
+      (n_labels * n_labels * (n_labels - 1)); /* variance of the number of equal neighbours */
+  ret.share = (squares_sum - n_labels) / (n_labels * (n_labels - 1));
+  ret.standard_deviation = sqrt(fmax(variance, 0)) / (n_labels - 1);
   return ret;
 }
 
@@ -79,37 +81,37 @@ static double equal_share_at_lag(const double *labels, size_t n, size_t lag) {
   return (double)n_equal / (double)(n - lag);
 }
 
-/* True if the share exceeds that of a shuffle by MIN_EXCESS of the rest, and by `sigmas` standard
- * deviations. */
-static bool is_significant(const clv_label_order *o, double sigmas, double sigma) {
+/* True if the share exceeds that of a shuffle by MIN_EXCESS of the possible excess, and by n_sigmas
+ * standard deviations. */
+static bool is_significant(const clv_label_order *o, double n_sigmas, double standard_deviation) {
   double excess = o->equal_share - o->shuffled_share, possible_excess = 1 - o->shuffled_share;
   return o->lag && possible_excess > 0 && excess >= MIN_EXCESS * possible_excess &&
-         excess >= sigmas * sigma;
+         excess >= n_sigmas * standard_deviation;
 }
 
-static bool has_few_blocks(const clv_label_order *neighbours, size_t classes, size_t n) {
-  double blocks = 1 + (1 - neighbours->equal_share) * (double)(n - 1);
-  return blocks <= FEW_BLOCKS * (double)classes && RECORDS_PER_BLOCK * blocks <= (double)n;
+static bool has_few_blocks(const clv_label_order *neighbours, size_t n_classes, size_t n) {
+  double n_blocks = 1 + (1 - neighbours->equal_share) * (double)(n - 1);
+  return n_blocks <= FEW_BLOCKS * (double)n_classes && RECORDS_PER_BLOCK * n_blocks <= (double)n;
 }
 
 clv_label_order clv_label_order_compute(double *labels, size_t n) {
-  size_t lags = CLV_MIN(n / RECORDS_PER_LAG,
-                        CLV_MIN((size_t)MAX_LAG, MAX_COMPARISONS / CLV_MAX(n, (size_t)1)));
+  size_t max_lag = CLV_MIN(n / RECORDS_PER_LAG,
+                           CLV_MIN((size_t)MAX_LAG, MAX_COMPARISONS / CLV_MAX(n, (size_t)1)));
   if (n < RECORDS_PER_LAG) return (clv_label_order){0};
   clv_label_order neighbours = {.lag = 1, .equal_share = equal_share_at_lag(labels, n, 1)},
                   best = {0};
-  for (size_t lag = 2; lag <= lags; lag++) {
+  for (size_t lag = 2; lag <= max_lag; lag++) {
     double share = equal_share_at_lag(labels, n, lag);
     if (share > best.equal_share)
       best = (clv_label_order){.lag = (uint32_t)lag, .equal_share = share};
   }
   const shuffle s = compute_shuffle(labels, n);
   neighbours.shuffled_share = best.shuffled_share = s.share;
-  double sigmas =
+  double n_sigmas =
       has_few_blocks(&neighbours, s.n_classes, n) ? FEW_BLOCKS_SIGMAS : NEIGHBOUR_SIGMAS;
-  if (is_significant(&neighbours, sigmas, s.standard_deviation)) return neighbours;
-  double sigma = sqrt(s.share * (1 - s.share) / (double)n);
-  return is_significant(&best, LAG_SIGMAS, sigma) ? best : (clv_label_order){0};
+  if (is_significant(&neighbours, n_sigmas, s.standard_deviation)) return neighbours;
+  double lag_deviation = sqrt(s.share * (1 - s.share) / (double)n);
+  return is_significant(&best, LAG_SIGMAS, lag_deviation) ? best : (clv_label_order){0};
 }
 
 static bool sends_records(const clv_blueprint *b) {

@@ -28,17 +28,17 @@ static double mean_filled_share(const clv_blueprint *b) {
   return b->mean_positions > 0 && share < 1 ? share : 1;
 }
 
-uint64_t clv_lengths_expected_bytes(const clv_blueprint *b, int64_t places, uint64_t bytes) {
-  return places ? (uint64_t)((double)bytes * mean_filled_share(b)) : bytes;
+uint64_t clv_lengths_expected_bytes(const clv_blueprint *b, int64_t n_positions, uint64_t bytes) {
+  return n_positions ? (uint64_t)((double)bytes * mean_filled_share(b)) : bytes;
 }
 
-void clv_lengths_append_expected(const clv_blueprint *b, int64_t places, uint64_t bytes,
+void clv_lengths_append_expected(const clv_blueprint *b, int64_t n_positions, uint64_t bytes,
                                  clv_bytes *out) {
   char size[24];
-  if (places && b->mean_positions > 0)
-    clv_bytes_printf(
-        out, ", about %s of data.train",
-        clv_format_size((size_t)clv_lengths_expected_bytes(b, places, bytes), size, sizeof size));
+  if (n_positions && b->mean_positions > 0)
+    clv_bytes_printf(out, ", about %s of data.train",
+                     clv_format_size((size_t)clv_lengths_expected_bytes(b, n_positions, bytes),
+                                     size, sizeof size));
 }
 
 static void describe_mean_length(const clv_blueprint *b, clv_bytes *out) {
@@ -61,7 +61,7 @@ void clv_lengths_describe(const clv_blueprint *b, bool sends_records, clv_bytes 
 }
 
 const char *clv_lengths_describe_json(const clv_blueprint *b, bool sends_records) {
-  static const char *const facts[] = {"", "\"lengths\":\"leave\",", "\"places\":\"show\",",
-                                      "\"lengths\":\"leave\",\"places\":\"show\","};
-  return facts[sends_lengths(b) + 2 * (sends_records && b->lengths_input >= 0)];
+  static const char *const members[] = {"", "\"lengths\":\"leave\",", "\"places\":\"show\",",
+                                        "\"lengths\":\"leave\",\"places\":\"show\","};
+  return members[sends_lengths(b) + 2 * (sends_records && b->lengths_input >= 0)];
 }

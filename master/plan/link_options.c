@@ -62,7 +62,7 @@ static clv_code parse_link(const clv_session_config *c, const char *arg, clv_lin
   static const char form[] = "WORKER=RTT_MS:MBIT, as in w1=20:1000";
   char name[NAME_LEN], *other_name;
   const char *at, *end;
-  double rtt, mbit;
+  double rtt_ms, mbit;
   int node, other_node = -1;
   CLV_TRY(split_name("--link", arg, form, name, &at, err));
   if ((other_name = strchr(name, '+'))) *other_name++ = '\0';
@@ -71,7 +71,7 @@ static clv_code parse_link(const clv_session_config *c, const char *arg, clv_lin
   if (node == other_node)
     return clv_fail(err, CLV_INVALID, "--link %.80s: names one worker twice: name two workers",
                     arg);
-  if (!parse_number(at, 0, 60000, &rtt, &end) || *end != ':' ||
+  if (!parse_number(at, 0, 60000, &rtt_ms, &end) || *end != ':' ||
       !parse_number(end + 1, 1e-3, 1e6, &mbit, &end) || *end)
     return clv_fail(err, CLV_INVALID,
                     "--link %.80s: '%.40s' is no round trip of 0 to 60000 ms and rate of 0.001 to "
@@ -81,7 +81,7 @@ static clv_code parse_link(const clv_session_config *c, const char *arg, clv_lin
       other_name
           ? &l->hops[(size_t)CLV_MIN(node, other_node) * l->n + (size_t)CLV_MAX(node, other_node)]
           : &l->worker_links[node];
-  *to = make_link_estimate(rtt, mbit, true);
+  *to = make_link_estimate(rtt_ms, mbit, true);
   return CLV_OK;
 }
 

@@ -62,16 +62,16 @@ clv_code clv_look_run(const clv_blueprint *b, const clv_look_options *o, clv_loo
                       clv_err *err) {
   CLV_AUTO(clv_look_sample_done) clv_look_sample sample = {0};
   uint64_t begin = clv_now_ns(), max_ns = (uint64_t)CLV_LOOK_MAX_SECONDS * 1000000000, now = begin;
-  uint32_t draws = o->is_preview ? CLV_LOOK_DRAWS : 1;
+  uint32_t n_draws = o->is_preview ? CLV_LOOK_DRAWS : 1;
   *ret = (clv_look){0};
   if (!uses_workers(b)) return CLV_OK;
-  while (ret->draws < draws && now - begin <= max_ns / draws * (draws - ret->draws)) {
+  while (ret->draws < n_draws && now - begin <= max_ns / n_draws * (n_draws - ret->draws)) {
     clv_key seed;
     CLV_TRY(derive_seed(b, o, ret->draws, &seed, err));
     const clv_look_draw r = {.weights = {b, &seed, o->checkpoint},
                              .o = o,
                              .sample = &sample,
-                             .draw_end_ns = now + (begin + max_ns - now) / (draws - ret->draws),
+                             .draw_end_ns = now + (begin + max_ns - now) / (n_draws - ret->draws),
                              .look_end_ns = begin + max_ns};
     run_draw(&r, ret->draws == 0, ret);
     ret->draws++;
@@ -114,11 +114,12 @@ static bool worker_gets_gradient(const clv_blueprint *b, uint32_t stage) {
  * labels in gradients from layers behind the last worker. */
 static clv_findings findings_of_kind(const clv_blueprint *b, const clv_look *look,
                                      clv_egress_kind kind, uint32_t stage) {
-  bool gradient = kind == CLV_EGRESS_GRADIENT && worker_gets_gradient(b, stage);
-  bool value = kind == CLV_EGRESS_ACTIVATION && b->stages[stage].worker < 0;
+  bool uses_gradient = kind == CLV_EGRESS_GRADIENT && worker_gets_gradient(b, stage);
+  bool uses_value = kind == CLV_EGRESS_ACTIVATION && b->stages[stage].worker < 0;
   clv_findings ret = 0;
   for (int k = 0; k < CLV_LOOK_READERS; k++)
-    if ((k == CLV_LOOK_LABELS ? gradient : value) && is_above_limit(look, (clv_look_reader)k))
+    if ((k == CLV_LOOK_LABELS ? uses_gradient : uses_value) &&
+        is_above_limit(look, (clv_look_reader)k))
       ret |= findings_of_reader(look, k);
   return ret;
 }
@@ -129,13 +130,14 @@ static bool has_token_input(const clv_blueprint *b) {
   return has_tokens;
 }
 
-/* Removes findings that RAW INPUT includes: records that are sent as they are need no PICTURE as
- * well, and repeated vectors no TOKENS. */
-static clv_findings remove_included_findings(const clv_blueprint *b, clv_findings found,
-                                             clv_findings shows) {
-  clv_findings included = CLV_FINDING_PICTURE;
-  if (!has_token_input(b)) included |= CLV_FINDING_TOKENS;
-  return shows & CLV_FINDING_RAW_INPUT ? found & ~included : found;
+/* Removes from look_findings those that RAW INPUT includes, if graph_findings has RAW INPUT:
+ * records that are sent as they are need no PICTURE as well, and repeated vectors no TOKENS. */
+static clv_findings remove_included_findings(const clv_blueprint *b, clv_findings look_findings,
+                                             clv_findings graph_findings) {
+  clv_findings included_findings = CLV_FINDING_PICTURE;
+  if (!has_token_input(b)) included_findings |= CLV_FINDING_TOKENS;
+  return graph_findings & CLV_FINDING_RAW_INPUT ? look_findings & ~included_findings
+                                                : look_findings;
 }
 
 static void add_findings(clv_blueprint *b, const clv_look *look) {
@@ -151,15 +153,16 @@ static void add_findings(clv_blueprint *b, const clv_look *look) {
   for (uint32_t i = 0; i < b->n_stages; i++) {
     bool is_sent = b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
     clv_stage_plan *s = &b->stages[i];
-    clv_findings value =
+    clv_findings value_findings =
         is_sent ? remove_included_findings(b, findings_of_kind(b, look, CLV_EGRESS_ACTIVATION, i),
                                            s->output_findings)
                 : 0;
-    clv_findings gradient = findings_of_kind(b, look, CLV_EGRESS_GRADIENT, i);
-    s->output_look_findings = value & ~(s->output_findings & ~s->output_look_findings);
-    s->gradient_look_findings = gradient & ~(s->gradient_findings & ~s->gradient_look_findings);
-    s->output_findings |= value;
-    s->gradient_findings |= gradient;
+    clv_findings gradient_findings = findings_of_kind(b, look, CLV_EGRESS_GRADIENT, i);
+    s->output_look_findings = value_findings & ~(s->output_findings & ~s->output_look_findings);
+    s->gradient_look_findings =
+        gradient_findings & ~(s->gradient_findings & ~s->gradient_look_findings);
+    s->output_findings |= value_findings;
+    s->gradient_findings |= gradient_findings;
   }
 }
 
@@ -169,10 +172,10 @@ static const char *key_of_reader(const clv_look *look, int k) {
 }
 
 static clv_code fail_readable_row(const clv_blueprint *b, const clv_egress_row *r,
-                                  clv_findings forbidden, clv_err *err) {
+                                  clv_findings forbidden_findings, clv_err *err) {
   int k = CLV_LOOK_TOKENS;
   const clv_session_config *c = b->config;
-  while (k + 1 < CLV_LOOK_READERS && !(forbidden & findings_of_reader(&b->look, k) &&
+  while (k + 1 < CLV_LOOK_READERS && !(forbidden_findings & findings_of_reader(&b->look, k) &&
                                        is_above_limit(&b->look, (clv_look_reader)k)))
     k++;
   const clv_look_result *found = &b->look.results[k];
@@ -202,9 +205,9 @@ void clv_blueprint_add_look(clv_blueprint *b, const clv_look *look) {
 
 clv_code clv_look_check(const clv_blueprint *b, clv_err *err) {
   for (size_t i = 0; i < b->n_egress; i++) {
-    clv_findings certain = b->egress[i].look_findings & ~b->look.uncertain_findings;
-    clv_findings forbidden = clv_privacy_forbidden_findings(b->config, certain);
-    if (forbidden) return fail_readable_row(b, &b->egress[i], forbidden, err);
+    clv_findings certain_findings = b->egress[i].look_findings & ~b->look.uncertain_findings;
+    clv_findings forbidden_findings = clv_privacy_forbidden_findings(b->config, certain_findings);
+    if (forbidden_findings) return fail_readable_row(b, &b->egress[i], forbidden_findings, err);
   }
   return CLV_OK;
 }

@@ -257,15 +257,15 @@ static bool find_grid_view(const look_tensors *f, clv_look_view *ret) {
  * as many values. Returns their number. */
 static size_t list_possible_shapes(const look_tensors *f, size_t tensor,
                                    clv_shape ret[MAX_SHAPES]) {
-  const clv_shape flat = f->tensors[tensor].shape;
+  const clv_shape flat_shape = f->tensors[tensor].shape;
   size_t n = 0;
-  ret[n++] = flat;
-  for (int i = 0; flat.rank == 1 && i < f->b->full_graph->n_nodes && n < MAX_SHAPES; i++) {
+  ret[n++] = flat_shape;
+  for (int i = 0; flat_shape.rank == 1 && i < f->b->full_graph->n_nodes && n < MAX_SHAPES; i++) {
     const clv_shape s = record_shape(&f->b->full_graph->nodes[i].shape);
-    size_t values, k = 0;
-    if (s.rank < 2 || clv_shape_numel(&s, &values, NULL) != CLV_OK) continue;
+    size_t n_values, k = 0;
+    if (s.rank < 2 || clv_shape_numel(&s, &n_values, NULL) != CLV_OK) continue;
     while (k < n && !clv_shape_equal(&ret[k], &s)) k++;
-    if (values == (size_t)flat.dim[0] && k == n) ret[n++] = s;
+    if (n_values == (size_t)flat_shape.dim[0] && k == n) ret[n++] = s;
   }
   return n;
 }
@@ -372,15 +372,15 @@ static bool find_flat_input(const look_tensors *f, clv_look_tensor *ret) {
 /* Gives equal numbers to records that are equal bit by bit. False: most records differ from all
  * others. */
 static bool number_repeated_tokens(const look_tensors *f, int64_t ret[CLV_LOOK_MAX_RECORDS]) {
-  size_t n = f->r->sample->record_split.n, different = 0;
+  size_t n = f->r->sample->record_split.n, n_different = 0;
   clv_look_tensor t;
   if (!find_flat_input(f, &t)) return false;
   for (size_t i = 0; i < n; i++) {
     size_t k = 0;
     while (memcmp(t.values + k * t.record, t.values + i * t.record, t.record * sizeof(float))) k++;
-    ret[i] = k < i ? ret[k] : (int64_t)different++;
+    ret[i] = k < i ? ret[k] : (int64_t)n_different++;
   }
-  return different <= n / 2;
+  return n_different <= n / 2;
 }
 
 static void read_nearest_tokens(const look_tensors *f, const clv_look_tokens *t,

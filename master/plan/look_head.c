@@ -25,7 +25,8 @@ static const double MIN_MACS_PER_S = 1e10; /* multiply-adds per second of the sl
 
 /* The part of a record's gradient that belongs to one label. */
 typedef struct gradient_part {
-  size_t first, width, step; /* numbers of values; step: distance from one label to the next */
+  size_t first, width; /* index of its first value, number of its values */
+  size_t step;         /* values from the part of one label to that of the next label */
 } gradient_part;
 
 typedef struct look_gradients {
@@ -42,8 +43,8 @@ typedef struct look_gradients {
   clv_params *no_params;
   clv_plan *loss_plan;
   clv_call *loss_call;
-  size_t batch, width, outputs; /* records of a batch; values of a record's gradient; values of a
-                                 * prediction */
+  size_t batch, width; /* records of a batch; values of a record's gradient */
+  size_t n_outputs;    /* values of the prediction of one record */
   size_t labels_per_record;
   gradient_part label_parts[MAX_PARTS];
   size_t n_label_parts, values_per_label; /* values of the gradient that belong to one label */
@@ -117,8 +118,8 @@ static clv_code make_loss(look_gradients *h, clv_err *err) {
   CLV_TRY(clv_session_make_loss_graph(h->b->config, &out, (int64_t)h->batch, &h->loss, err));
   CLV_TRY(clv_params_make(h->loss, &h->no_params, err));
   CLV_TRY(clv_plan_new(h->loss, h->no_params, &po, &h->loss_plan, err));
-  h->outputs = values_per_record(&out);
-  return clv_alloc(h->batch * h->outputs, sizeof *h->dout, &h->dout, err);
+  h->n_outputs = values_per_record(&out);
+  return clv_alloc(h->batch * h->n_outputs, sizeof *h->dout, &h->dout, err);
 }
 
 /* Finds the values of the gradient that belong to one label. If each position of a sequence has a
@@ -130,9 +131,9 @@ static clv_code find_label_parts(look_gradients *h, clv_err *err) {
   bool is_label_per_position = h->r->sample->y->dtype == CLV_I64 && h->labels_per_record > 1;
   for (uint32_t k = 0; k < n; k++) {
     size_t n_values = values_per_record(&values[k]->shape), width = n_values / h->labels_per_record;
-    bool fits =
+    bool has_vector_per_label =
         values[k]->shape.rank > 2 && (size_t)values[k]->shape.dim[1] == h->labels_per_record;
-    if (is_label_per_position && fits && h->n_label_parts < MAX_PARTS) {
+    if (is_label_per_position && has_vector_per_label && h->n_label_parts < MAX_PARTS) {
       h->label_parts[h->n_label_parts++] = (gradient_part){at, width, width};
       h->values_per_label += width;
     }
@@ -226,12 +227,13 @@ static clv_code run_loss(look_gradients *h, const void *prediction, size_t recor
   void *const din[CLV_MAX_INPUTS] = {dout};
   const float one = 1;
   const clv_rng_key key = {0};
-  float mean, none[16];
+  float mean, no_values[16];
   clv_plan_call_put(h->loss_plan, clv_steal(&h->loss_call));
   CLV_TRY(clv_plan_call_get(h->loss_plan, &h->loss_call, err));
-  CLV_TRY(clv_plan_forward(h->loss_plan, h->loss_call, none, 1, in, true, &mean, &key, err));
-  CLV_TRY(clv_plan_backward_input(h->loss_plan, h->loss_call, none, &one, din, none, false, err));
-  return clv_plan_backward_weight(h->loss_plan, h->loss_call, none, none, false, err);
+  CLV_TRY(clv_plan_forward(h->loss_plan, h->loss_call, no_values, 1, in, true, &mean, &key, err));
+  CLV_TRY(clv_plan_backward_input(h->loss_plan, h->loss_call, no_values, &one, din, no_values,
+                                  false, err));
+  return clv_plan_backward_weight(h->loss_plan, h->loss_call, no_values, no_values, false, err);
 }
 
 static clv_code run_batch(look_gradients *h, size_t record, size_t draw, clv_err *err) {
@@ -255,22 +257,24 @@ static clv_code run_batch(look_gradients *h, size_t record, size_t draw, clv_err
 
 /* Runs all records. Each record occurs in both halves, with different random inputs. */
 static clv_code run_all_records(look_gradients *h, clv_err *err) {
-  size_t records = h->r->sample->record_split.n, draws = CLV_MAX(SAMPLES / records, (size_t)2);
+  size_t n_records = h->r->sample->record_split.n,
+         n_draws = CLV_MAX(SAMPLES / n_records, (size_t)2);
   double n_labels;
-  if (h->r->sample->y->dtype == CLV_I64) draws = CLV_MAX(draws / h->labels_per_record, (size_t)2);
-  draws = CLV_MIN(draws - draws % 2, (size_t)MAX_DRAWS);
-  n_labels =
-      (double)(draws * records * (h->r->sample->y->dtype == CLV_I64 ? h->labels_per_record : 1));
-  for (size_t d = 0; d < draws; d++) {
-    if (d == draws / 2) h->n_fit = h->n;
-    for (size_t at = 0; at + h->batch <= records; at += h->batch) {
+  if (h->r->sample->y->dtype == CLV_I64)
+    n_draws = CLV_MAX(n_draws / h->labels_per_record, (size_t)2);
+  n_draws = CLV_MIN(n_draws - n_draws % 2, (size_t)MAX_DRAWS);
+  n_labels = (double)(n_draws * n_records *
+                      (h->r->sample->y->dtype == CLV_I64 ? h->labels_per_record : 1));
+  for (size_t draw = 0; draw < n_draws; draw++) {
+    if (draw == n_draws / 2) h->n_fit = h->n;
+    for (size_t at = 0; at + h->batch <= n_records; at += h->batch) {
       if (clv_now_ns() > h->r->look_end_ns)
         return clv_fail(err, CLV_EXHAUSTED, "gradients of %zu records took longer than %d s",
-                        records, CLV_LOOK_MAX_SECONDS);
-      CLV_TRY(run_batch(h, at, d, err));
-      keep_gradients(h, at, d, (double)h->capacity / n_labels * .9);
+                        n_records, CLV_LOOK_MAX_SECONDS);
+      CLV_TRY(run_batch(h, at, draw, err));
+      keep_gradients(h, at, draw, (double)h->capacity / n_labels * .9);
     }
-    if (d > 1 && d < draws / 2 && clv_now_ns() > h->r->draw_end_ns) d = draws / 2 - 1;
+    if (draw > 1 && draw < n_draws / 2 && clv_now_ns() > h->r->draw_end_ns) draw = n_draws / 2 - 1;
   }
   return CLV_OK;
 }
@@ -298,21 +302,22 @@ static size_t remove_duplicates(const float *sorted, size_t n, float *ret) {
  * each value is a class; otherwise there are two classes, up to the median and above it. Returns
  * the number of classes. */
 static size_t classify_numbers(const look_gradients *h, size_t at, int64_t *label) {
-  float sorted[CLV_LOOK_MAX_RECORDS] = {0}, ends[CLV_LOOK_MAX_RECORDS];
+  float sorted_values[CLV_LOOK_MAX_RECORDS] = {0};
+  float class_ends[CLV_LOOK_MAX_RECORDS]; /* largest value of each class, ascending */
   size_t n = CLV_MIN(h->r->sample->record_split.n, (size_t)CLV_LOOK_MAX_RECORDS);
-  for (size_t i = 0; i < n; i++) sorted[i] = numeric_labels_of(h, i)[at];
-  qsort(sorted, n, sizeof *sorted, compare_floats);
-  size_t n_ends = remove_duplicates(sorted, n, ends);
-  if (n_ends > CLV_MIN(n / 2, (size_t)CLV_LOOK_MAX_CLASSES)) {
-    ends[0] = sorted[(n - 1) / 2];
-    n_ends = 1;
+  for (size_t i = 0; i < n; i++) sorted_values[i] = numeric_labels_of(h, i)[at];
+  qsort(sorted_values, n, sizeof *sorted_values, compare_floats);
+  size_t n_class_ends = remove_duplicates(sorted_values, n, class_ends);
+  if (n_class_ends > CLV_MIN(n / 2, (size_t)CLV_LOOK_MAX_CLASSES)) {
+    class_ends[0] = sorted_values[(n - 1) / 2];
+    n_class_ends = 1;
   }
   for (size_t i = 0; i < h->n; i++) {
     label[i] = 0;
-    for (size_t k = 0; k < n_ends; k++)
-      label[i] += numeric_labels_of(h, h->kept_records[i])[at] > ends[k];
+    for (size_t k = 0; k < n_class_ends; k++)
+      label[i] += numeric_labels_of(h, h->kept_records[i])[at] > class_ends[k];
   }
-  return CLV_MAX(n_ends, (size_t)2);
+  return CLV_MAX(n_class_ends, (size_t)2);
 }
 
 typedef struct number_column {
@@ -321,14 +326,14 @@ typedef struct number_column {
 } number_column;
 
 static double variance_of(const look_gradients *h, size_t at) {
-  double sum = 0, squares = 0, n = (double)h->r->sample->record_split.n,
-         from = (double)numeric_labels_of(h, 0)[at];
+  double sum = 0, squares_sum = 0, n = (double)h->r->sample->record_split.n,
+         first_value = (double)numeric_labels_of(h, 0)[at];
   for (size_t i = 0; i < h->r->sample->record_split.n; i++) {
-    double v = (double)numeric_labels_of(h, i)[at] - from;
+    double v = (double)numeric_labels_of(h, i)[at] - first_value;
     sum += v;
-    squares += v * v;
+    squares_sum += v * v;
   }
-  return squares / n - sum / n * (sum / n);
+  return squares_sum / n - sum / n * (sum / n);
 }
 
 static int compare_by_variance(const void *a, const void *b) {
@@ -349,9 +354,9 @@ static clv_code choose_columns(const look_gradients *h, number_column **ret, siz
     if (variance > 0) (*ret)[n++] = (number_column){k, variance};
   }
   if (n > 0) qsort(*ret, n, sizeof **ret, compare_by_variance);
-  size_t n_most_variable = MAX_COLUMNS / 2, rest = n - CLV_MIN(n, n_most_variable);
-  for (size_t k = 0; rest > n_most_variable && k < n_most_variable; k++)
-    (*ret)[n_most_variable + k] = (*ret)[n_most_variable + k * rest / n_most_variable];
+  size_t n_most_variable = MAX_COLUMNS / 2, n_others = n - CLV_MIN(n, n_most_variable);
+  for (size_t k = 0; n_others > n_most_variable && k < n_most_variable; k++)
+    (*ret)[n_most_variable + k] = (*ret)[n_most_variable + k * n_others / n_most_variable];
   *n_ret = CLV_MIN(n, (size_t)MAX_COLUMNS);
   return CLV_OK;
 }
@@ -369,10 +374,10 @@ static size_t one_hot_class(const look_gradients *h, size_t record) {
 }
 
 static bool are_one_hot(const look_gradients *h) {
-  bool are_all = h->labels_per_record > 1;
-  for (size_t i = 0; are_all && i < h->r->sample->record_split.n; i++)
-    are_all = one_hot_class(h, i) != SIZE_MAX;
-  return are_all;
+  bool are_all_one_hot = h->labels_per_record > 1;
+  for (size_t i = 0; are_all_one_hot && i < h->r->sample->record_split.n; i++)
+    are_all_one_hot = one_hot_class(h, i) != SIZE_MAX;
+  return are_all_one_hot;
 }
 
 static clv_code read_columns(look_gradients *h, clv_look_gradients *g, clv_look_reading *ret,
@@ -440,7 +445,7 @@ static clv_code read_labels(look_gradients *h, clv_look_reading *ret, clv_look_r
                           .width = h->kept_per_label,
                           .n_columns = 1,
                           .n_lengths = &n_lengths,
-                          .of_outputs = !h->has_layers_behind || !h->parts[0].params->n};
+                          .are_of_outputs = !h->has_layers_behind || !h->parts[0].params->n};
   *groups = (clv_look_reading){.by = ""};
   if (y->dtype != CLV_I64) return read_numeric_labels(h, &g, ret, groups, err);
   CLV_TRY(clv_look_label_groups(&g, groups, err));

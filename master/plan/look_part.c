@@ -155,9 +155,9 @@ static clv_code read_stage_weights(const clv_look_weights *w, const clv_look_par
 /* ---- graph ----------------------------------------------------------------------------------- */
 
 static clv_code fail_too_large(size_t bytes, clv_err *err) {
-  char need[24], max_text[24];
+  char needed_text[24], max_text[24];
   return clv_fail(err, CLV_EXHAUSTED, "the layers need %s of memory, and a look takes at most %s",
-                  clv_format_size(bytes, need, sizeof need),
+                  clv_format_size(bytes, needed_text, sizeof needed_text),
                   clv_format_size(CLV_LOOK_MAX_MEMORY, max_text, sizeof max_text));
 }
 
@@ -234,11 +234,11 @@ double clv_look_part_mac_count(const clv_look_part *p) {
   for (int i = 0; i < p->params->n; i++) {
     const clv_param *q = &p->params->list[i];
     const clv_node *n = &p->graph->nodes[q->node];
-    size_t values;
+    size_t n_values;
     if (q->shape.rank < 2 || n->op == CLV_OP_EMBEDDING) continue;
-    if (clv_shape_numel(&n->shape, &values, NULL) != CLV_OK) continue;
-    double positions = (double)values / (double)CLV_MAX(q->shape.dim[0], 1);
-    macs += 2 * (double)q->n * CLV_MAX(positions / (double)CLV_MAX(n->shape.dim[0], 1), 1.0);
+    if (clv_shape_numel(&n->shape, &n_values, NULL) != CLV_OK) continue;
+    double n_positions = (double)n_values / (double)CLV_MAX(q->shape.dim[0], 1);
+    macs += 2 * (double)q->n * CLV_MAX(n_positions / (double)CLV_MAX(n->shape.dim[0], 1), 1.0);
   }
   return macs;
 }

@@ -60,18 +60,18 @@ static void append_result(const clv_look *look, clv_look_reader k, const clv_pol
 static void describe_loss(const clv_blueprint *b, clv_bytes *out) {
   const clv_graph *g = b->stages[b->n_stages].graph;
   const clv_node *loss = &g->nodes[g->output_node];
-  bool ignores = clv_loss_row_of(b->config->loss.kind)->keys & CLV_LOSS_KEY_IGNORE_INDEX;
-  long long ignored = loss->attrs.ignore_index;
+  bool has_ignored_label = clv_loss_row_of(b->config->loss.kind)->keys & CLV_LOSS_KEY_IGNORE_INDEX;
+  long long ignored_label = loss->attrs.ignore_index;
   if (b->look.results[CLV_LOOK_LABELS].state == CLV_LOOK_NOTHING_TO_READ) return;
   if (loss->attrs.class_weights.n)
     clv_bytes_puts(out,
                    "labels: loss.weight makes gradients of some classes longer than others, so "
                    "that lengths name classes, and zeros those of weight 0\n");
-  if (ignores && ignored >= 0)
+  if (has_ignored_label && ignored_label >= 0)
     clv_bytes_printf(out,
                      "labels: those that are %lld (loss.ignore_index) have gradients of zeros, "
                      "which name them\n",
-                     ignored);
+                     ignored_label);
   else if (g->nodes[1].dtype == CLV_I64 && g->nodes[1].shape.rank > 1)
     clv_bytes_puts(out,
                    "labels: places without a label have gradients of zeros, which say where "

@@ -12,11 +12,11 @@ bool clv_can_cut_batch(uint64_t batch, uint64_t m, int64_t min_samples, size_t *
 clv_code clv_micro_batch_choices(uint64_t batch, int64_t min_samples, uint32_t extra_choice,
                                  uint32_t **ret, uint32_t *ret_n, clv_err *err) {
   CLV_AUTO(clv_freep) size_t *sizes = NULL;
-  uint64_t max_n = CLV_MAX((uint64_t)CLV_MAX_AUTO_MICRO_BATCHES, extra_choice);
+  uint64_t max_choice = CLV_MAX((uint64_t)CLV_MAX_AUTO_MICRO_BATCHES, extra_choice);
   uint32_t *list, n = 0;
-  CLV_TRY(clv_alloc(max_n, sizeof *sizes, &sizes, err));
-  CLV_TRY(clv_alloc(max_n, sizeof *list, &list, err));
-  for (uint64_t m = 1; m <= max_n; m++) {
+  CLV_TRY(clv_alloc(max_choice, sizeof *sizes, &sizes, err));
+  CLV_TRY(clv_alloc(max_choice, sizeof *list, &list, err));
+  for (uint64_t m = 1; m <= max_choice; m++) {
     bool is_divisor_or_power =
         m <= CLV_MAX_AUTO_MICRO_BATCHES && (batch % m == 0 || (m & (m - 1)) == 0);
     if ((is_divisor_or_power || m == extra_choice) &&

@@ -42,10 +42,12 @@ typedef struct clv_run_options {
   bool is_quick;
   /* predict: writes probabilities in place of outputs */
   bool probabilities;
-  bool intervals;      /* eval: also computes intervals of the scores */
-  bool orphans, force; /* checkpoint rm: files of no checkpoint; the newest one, too */
-  bool delete_caches;  /* cache: delete the caches that are listed */
-  bool watch;          /* status: repeat every interval_s seconds; 0: every second */
+  bool intervals; /* eval: also computes intervals of the scores */
+  /* checkpoint rm: orphans also deletes files that belong to no checkpoint; force also the newest
+   * checkpoint */
+  bool orphans, force;
+  bool delete_caches; /* cache: delete the caches that are listed */
+  bool watch;         /* status: repeat every interval_s seconds; 0: every second */
   double interval_s;
   bool asks_workers; /* plan: ask the workers which device computes each stage */
   bool suggest_cuts; /* plan: uses links ("w1=20:1000") and speeds ("w1=8") */
@@ -192,9 +194,9 @@ typedef struct clv_blueprint {
                        * packed */
   int64_t max_positions; /* most positions of a packed sequence */
   double mean_positions; /* mean positions of the sequences of data.train; 0: not counted */
-  /* micro_batches: micro-batches of a step; max_micro: the same, or CLV_EVAL_WINDOW if that is
-   * more */
-  uint32_t micro_batches, max_micro;
+  /* micro_batches: micro-batches of a step; max_micro_batches: micro-batches in
+   * flight: micro_batches, or CLV_EVAL_WINDOW if that is more */
+  uint32_t micro_batches, max_micro_batches;
   clv_egress_row *egress; /* [n_egress] rows of the egress table */
   size_t n_egress;
   /* [config->n_workers] true if the worker has a stage or the loss, or is a spare of one that
@@ -227,7 +229,7 @@ void clv_blueprint_free(clv_blueprint *b);
 void clv_blueprint_freep(clv_blueprint **b);
 
 /* Finds the owner of tie `tie` of a stage. Returns the stage that has the shared parameter, and the
- * parameter's name there. False: it is the same stage. */
+ * parameter's name there. False: the owner is in the same stage. */
 bool clv_stage_tie_owner(const clv_blueprint *b, uint32_t stage, int tie, uint32_t *ret_stage,
                          const char **ret_weight);
 
@@ -254,8 +256,8 @@ clv_code clv_blueprint_draw_schedule(const clv_blueprint *b, bool json, clv_byte
 void clv_blueprint_describe_egress(const clv_blueprint *b, bool json, clv_bytes *out);
 
 /* Returns true if the row's worker has the stage that the tensor is for. The rows of a spare are
- * not in use until it has taken the place of a lost worker, and those of the lost worker are no
- * longer then. */
+ * not in use until it has taken the place of a lost worker. From then on the rows of the lost
+ * worker are not in use. */
 bool clv_blueprint_is_row_in_use(const clv_blueprint *b, const clv_egress_row *r);
 /* Appends the egress table as text that does not change between releases. A resumed run compares it
  * with the table that the run began with. The text omits findings of the look, whose figures change
@@ -341,9 +343,9 @@ void clv_moved_layers_describe(const clv_moved_layers *m, bool json, clv_bytes *
 /* ---- what workers know from earlier sessions (known_layers.c) ----------------------------- */
 
 /* Looks up the master's layers in the ledger, and makes the egress table again with the result.
- * run: see clv_blueprint.run_secret. Does nothing if no stage is at a worker. Fails as
+ * run_secret: see clv_blueprint.run_secret. Does nothing if no stage is at a worker. Fails as
  * clv_ledger_open does. */
-clv_code clv_blueprint_read_ledger(clv_blueprint *b, const clv_sha256 *run,
+clv_code clv_blueprint_read_ledger(clv_blueprint *b, const clv_sha256 *run_secret,
                                    clv_err *err) CLV_USE_RESULT;
 /* Checks the blueprint's findings against the session. CLV_INVALID: the session does not permit one
  * of them. */
@@ -357,7 +359,7 @@ void clv_known_layers_describe(const clv_blueprint *b, bool json, clv_bytes *out
  * the full model. _param: of a parameter in a run. */
 clv_code clv_ledger_name_of_key(const clv_session_config *c, const clv_graph *g, int k,
                                 clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
-clv_code clv_ledger_name_of_param(const clv_sha256 *run, const char *name, clv_sha256 *ret,
+clv_code clv_ledger_name_of_param(const clv_sha256 *run_secret, const char *name, clv_sha256 *ret,
                                   clv_err *err) CLV_USE_RESULT;
 
 /* ---- data ------------------------------------------------------------------------------------ */
@@ -365,7 +367,8 @@ clv_code clv_ledger_name_of_param(const clv_sha256 *run, const char *name, clv_s
 struct clv_run_data {
   clv_dataset *train, *test; /* test NULL: the session names no data.test */
   clv_subset train_rows, validation_rows, test_rows;
-  clv_learnt *learnt; /* of a table; NULL: another format, or nothing is learnt yet */
+  clv_learnt *learnt; /* how a table is encoded, learnt from its training records; NULL: another
+                       * format, or nothing is learnt yet */
 };
 
 /* Derives from train.seed the seed of shuffling, splits, crops and flips. This seed is never
@@ -489,8 +492,8 @@ clv_code clv_placed_schedule_new(const clv_blueprint *b, uint32_t n_micro, uint3
 void clv_placed_schedule_free(clv_placed_schedule *l); /* NULL is allowed */
 void clv_placed_schedule_freep(clv_placed_schedule **l);
 
-/* Returns the number of ranks (nodes that compute). Fills the stages and their ranks in shape, all
- * but n_micro and n_accumulate, and names[n_ranks]. */
+/* Returns the number of ranks (nodes that compute). Fills `shape`, except n_micro and n_accumulate,
+ * and names[rank] with the name of each rank's node. */
 uint32_t clv_pipeline_find_ranks(const clv_blueprint *b, clv_sched_shape *shape,
                                  const char *names[CLV_SCHED_RANKS]);
 void clv_pipeline_default_costs(const clv_blueprint *b, clv_sched_costs *ret);
@@ -556,7 +559,7 @@ enum { CLV_MAX_AUTO_MICRO_BATCHES = 64 };
 bool clv_can_cut_batch(uint64_t batch, uint64_t m, int64_t min_samples, size_t *sizes);
 /* Lists the numbers of micro-batches to compare, ascending: divisors of the batch and powers of two
  * up to CLV_MAX_AUTO_MICRO_BATCHES, and extra_choice (0: none). Each must give micro-batches of
- * min_samples samples or more; extra_choice of one or more. */
+ * min_samples samples or more; for extra_choice one sample is enough. */
 clv_code clv_micro_batch_choices(uint64_t batch, int64_t min_samples, uint32_t extra_choice,
                                  uint32_t **ret, uint32_t *ret_n, clv_err *err) CLV_USE_RESULT;
 

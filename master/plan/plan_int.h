@@ -25,11 +25,11 @@ uint32_t clv_blueprint_cut_values(const clv_blueprint *b, uint32_t stage,
  * session permits. The message names the stage, the path of layers on which nothing hides the
  * records or labels, and what helps. */
 clv_code clv_privacy_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
-/* Computes the findings of every possible cut. ret_shows[layer]: findings of the values that cross
- * behind a layer, if the master had all layers up to it. ret_gradient[layer]: findings of the
+/* Computes the findings of every possible cut. ret_values[layer]: findings of the values that cross
+ * behind a layer, if the master had all layers up to it. ret_gradients[layer]: findings of the
  * gradients of these values, if the master had all layers behind the layer. */
-clv_code clv_privacy_findings_of_cuts(const clv_blueprint *b, clv_findings *ret_shows,
-                                      clv_findings *ret_gradient, clv_err *err) CLV_USE_RESULT;
+clv_code clv_privacy_findings_of_cuts(const clv_blueprint *b, clv_findings *ret_values,
+                                      clv_findings *ret_gradients, clv_err *err) CLV_USE_RESULT;
 /* Appends the findings for `plan`, as lines or as a JSON object. */
 void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out);
 /* Append which lengths of sequences are sent, and whether sizes show them (lengths.c).
@@ -38,10 +38,10 @@ void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out);
 void clv_lengths_describe(const clv_blueprint *b, bool sends_records, clv_bytes *out);
 const char *clv_lengths_describe_json(const clv_blueprint *b, bool sends_records);
 /* _expected_bytes scales the bytes of a step from full sequences to the mean length of data.train.
- * places: positions of a full sequence; 0: the bytes do not depend on lengths. _append_expected
- * appends ", about 3.1 MiB of data.train" if the mean length is known. */
-uint64_t clv_lengths_expected_bytes(const clv_blueprint *b, int64_t places, uint64_t bytes);
-void clv_lengths_append_expected(const clv_blueprint *b, int64_t places, uint64_t bytes,
+ * n_positions: positions of a full sequence; 0: the bytes do not depend on lengths.
+ * _append_expected appends ", about 3.1 MiB of data.train" if the mean length is known. */
+uint64_t clv_lengths_expected_bytes(const clv_blueprint *b, int64_t n_positions, uint64_t bytes);
+void clv_lengths_append_expected(const clv_blueprint *b, int64_t n_positions, uint64_t bytes,
                                  clv_bytes *out);
 
 /* Makes the rows of the egress table. Call it again after findings have changed (blueprint.c). */

@@ -38,10 +38,10 @@ static bool has_transposed_twin(const clv_privacy_view *v, int k) {
   const clv_node *n = &v->g->nodes[k];
   for (int i = 0; i < v->g->n_nodes; i++) {
     const clv_node *m = &v->g->nodes[i];
-    bool tied =
+    bool is_tied =
         i != k && (strcmp(m->tie_owner, n->name) == 0 || strcmp(n->tie_owner, m->name) == 0);
     bool is_transposed = m->op != n->op || m->attrs.transposed != n->attrs.transposed;
-    if (tied && is_transposed && clv_privacy_is_mixing(v, i)) return true;
+    if (is_tied && is_transposed && clv_privacy_is_mixing(v, i)) return true;
   }
   return false;
 }
@@ -50,13 +50,13 @@ const char *clv_privacy_why_hides_nothing(const clv_privacy_view *v, int k, bool
   const clv_blueprint *b = v->b;
   const clv_stage_spec *s = &b->config->stages[v->layers[k].weights_stage];
   const clv_node *n = &v->g->nodes[k];
-  bool adapter = clv_name_is_of_adapter(n->name),
-       starts_from_seed = v->layers[k].starts_from_seed && !adapter;
-  bool is_drawn = adapter ? !s->lora.from : !clv_stage_has_master_weights(s) || starts_from_seed;
+  bool is_adapter = clv_name_is_of_adapter(n->name),
+       starts_from_seed = v->layers[k].starts_from_seed && !is_adapter;
+  bool is_drawn = is_adapter ? !s->lora.from : !clv_stage_has_master_weights(s) || starts_from_seed;
   if (is_drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero) return "begins with 0";
-  if (adapter && s->lora.from) return "has adapters from a file";
+  if (is_adapter && s->lora.from) return "has adapters from a file";
   if (s->weights_artifact && !starts_from_seed) return "has weights from a worker";
-  if (!adapter && v->b->stages[v->layers[k].weights_stage].folder_has_other_params)
+  if (!is_adapter && v->b->stages[v->layers[k].weights_stage].folder_has_other_params)
     return "has weights from a folder of adapters";
   if (clv_stage_has_master_weights(s) && !starts_from_seed && !s->weights_secret)
     return "has weights from a file that is not declared secret: true";
@@ -111,9 +111,10 @@ static void note_layer_params(clv_privacy_view *v, const clv_stage_plan *s,
 
 /* Copies to a tied layer the facts about its weights, from the layer that owns them. */
 static void copy_owner_facts(clv_privacy_view *v, int k, int owner) {
-  const clv_layer_facts own = v->layers[k], *of = &v->layers[owner];
-  v->layers[k] = (clv_layer_facts){own.stage, of->weights_stage, of->is_frozen,
-                                   of->has_matrix_weights, of->starts_from_seed};
+  const clv_layer_facts own_facts = v->layers[k], *owner_facts = &v->layers[owner];
+  v->layers[k] =
+      (clv_layer_facts){own_facts.stage, owner_facts->weights_stage, owner_facts->is_frozen,
+                        owner_facts->has_matrix_weights, owner_facts->starts_from_seed};
 }
 
 static uint32_t stage_of(const clv_blueprint *b, uint32_t layer) {
@@ -141,8 +142,8 @@ static void find_last_uses(clv_privacy_view *v) {
   for (int k = 0; k < v->g->n_nodes; k++) v->last_reader[k] = 0;
   for (int k = 0; k < v->g->n_nodes; k++)
     for (int i = 0; i < v->g->nodes[k].n_in; i++) {
-      uint32_t *until = &v->last_reader[v->g->nodes[k].in[i]];
-      *until = CLV_MAX(*until, v->g->nodes[k].layer);
+      uint32_t *last_reader = &v->last_reader[v->g->nodes[k].in[i]];
+      *last_reader = CLV_MAX(*last_reader, v->g->nodes[k].layer);
     }
   v->last_reader[v->g->output_node] = CLV_NO_PATH;
 }
@@ -151,10 +152,10 @@ static void find_last_uses(clv_privacy_view *v) {
 
 int clv_privacy_worst_input(const clv_privacy_view *v, int k) {
   const clv_node *n = &v->g->nodes[k];
-  int worst = n->in[0];
+  int worst_node = n->in[0];
   for (int i = 1; i < n->n_in; i++)
-    if (v->record_findings[n->in[i]] > v->record_findings[worst]) worst = n->in[i];
-  return worst;
+    if (v->record_findings[n->in[i]] > v->record_findings[worst_node]) worst_node = n->in[i];
+  return worst_node;
 }
 
 /* Returns the findings of a model input. The lengths of sequences are no finding; `plan` says
@@ -166,14 +167,14 @@ static clv_findings findings_of_input(const clv_graph *g, int k) {
 /* True if the layer hides its input: each of its outputs sums at least two positions by secret
  * weights. */
 static bool is_hiding(const clv_privacy_view *v, const clv_reach *r, int k) {
-  return clv_privacy_is_mixing(v, k) && v->layer_kinds[k] == CLV_REACH_SECRET && r[k].sums;
+  return clv_privacy_is_mixing(v, k) && v->layer_kinds[k] == CLV_REACH_SECRET && r[k].sums_two;
 }
 
 static uint32_t count_front_layers(const clv_privacy_view *v, int k) {
-  uint32_t least = CLV_NO_PATH;
+  uint32_t n_fewest = CLV_NO_PATH;
   for (int i = 0; i < v->g->nodes[k].n_in; i++)
-    least = CLV_MIN(least, v->n_front_layers[v->g->nodes[k].in[i]]);
-  return least == CLV_NO_PATH ? least : least + is_hiding(v, v->record_reach, k);
+    n_fewest = CLV_MIN(n_fewest, v->n_front_layers[v->g->nodes[k].in[i]]);
+  return n_fewest == CLV_NO_PATH ? n_fewest : n_fewest + is_hiding(v, v->record_reach, k);
 }
 
 /* Returns the last layer whose value is sent to another node. */
@@ -217,15 +218,15 @@ static bool is_known_to_workers(const clv_privacy_view *v, int k) {
 /* Sets ret[k] for the values that workers receive. Returns true if a layer behind layer `first`
  * reads a value made of records that workers do not receive. */
 static bool find_known_values(const clv_privacy_view *v, uint32_t first, bool *ret) {
-  bool is_hidden[CLV_MAX_NODES], any = false;
+  bool is_hidden[CLV_MAX_NODES], has_hidden_value = false;
   for (int k = 0; k < v->g->n_nodes; k++) {
     ret[k] = is_known_to_workers(v, k);
     is_hidden[k] = clv_privacy_is_input(v, k) && !clv_graph_length_limit(v->g, k);
     for (int i = 0; i < v->g->nodes[k].n_in; i++) is_hidden[k] |= is_hidden[v->g->nodes[k].in[i]];
     is_hidden[k] &= !ret[k];
-    any |= is_hidden[k] && !clv_privacy_is_input(v, k) && v->g->nodes[k].layer > first;
+    has_hidden_value |= is_hidden[k] && !clv_privacy_is_input(v, k) && v->g->nodes[k].layer > first;
   }
-  return any;
+  return has_hidden_value;
 }
 
 /* Computes the findings of records in gradients. A gradient shows records if layers of the master,
@@ -262,8 +263,8 @@ static clv_code follow_labels_back(clv_privacy_view *v, clv_err *err) {
   v->n_head_layers[v->g->output_node] = 0;
   for (int k = v->g->n_nodes - 1; k >= 0; k--)
     for (int i = 0; i < v->g->nodes[k].n_in; i++) {
-      uint32_t *head = &v->n_head_layers[v->g->nodes[k].in[i]];
-      *head = CLV_MIN(*head, clv_privacy_head_layers_from(v, k));
+      uint32_t *n_head_layers = &v->n_head_layers[v->g->nodes[k].in[i]];
+      *n_head_layers = CLV_MIN(*n_head_layers, clv_privacy_head_layers_from(v, k));
     }
   return CLV_OK;
 }
@@ -310,19 +311,20 @@ bool clv_privacy_has_vector_per_position(const clv_blueprint *b, uint32_t stage)
   const clv_node *nodes = b->full_graph->nodes;
   for (int k = 0; k < b->full_graph->n_nodes; k++)
     for (int i = 0; nodes[k].layer > last && i < nodes[k].n_in; i++) {
-      const clv_node *sent = &nodes[nodes[k].in[i]];
-      if (sent->op != CLV_OP_INPUT && sent->layer <= last && sent->shape.rank > 2) return true;
+      const clv_node *sent_node = &nodes[nodes[k].in[i]];
+      if (sent_node->op != CLV_OP_INPUT && sent_node->layer <= last && sent_node->shape.rank > 2)
+        return true;
     }
   return false;
 }
 
 int clv_privacy_worst_crossing(const clv_privacy_view *v, uint32_t last) {
-  int worst = -1;
+  int worst_node = -1;
   for (int k = 0; k < v->g->n_nodes; k++)
     if (clv_privacy_is_crossing(v, k, last) &&
-        (worst < 0 || v->record_findings[k] > v->record_findings[worst]))
-      worst = k;
-  return worst;
+        (worst_node < 0 || v->record_findings[k] > v->record_findings[worst_node]))
+      worst_node = k;
+  return worst_node;
 }
 
 /* Findings of all values that together cross the cut behind a layer. */
@@ -335,10 +337,10 @@ typedef struct cut_facts {
 } cut_facts;
 
 static void keep_narrower_element(const clv_reach *r, clv_narrowest_element *to) {
-  bool is_narrower = (double)r->least * (double)to->n_record_positions <
-                     (double)to->n_positions * (double)r->places;
-  if (r->narrow && (!to->n_record_positions || is_narrower))
-    *to = (clv_narrowest_element){r->least, r->places};
+  bool is_narrower = (double)r->n_fewest_places * (double)to->n_record_positions <
+                     (double)to->n_positions * (double)r->n_places;
+  if (r->has_narrow && (!to->n_record_positions || is_narrower))
+    *to = (clv_narrowest_element){r->n_fewest_places, r->n_places};
 }
 
 static cut_facts find_cut_facts(const clv_privacy_view *v, uint32_t last) {
@@ -350,7 +352,7 @@ static cut_facts find_cut_facts(const clv_privacy_view *v, uint32_t last) {
     f.gradient_findings |= clv_privacy_findings_in_gradient(v, k);
     f.n_front_layers = CLV_MIN(f.n_front_layers, v->n_front_layers[k]);
     f.n_head_layers = CLV_MIN(f.n_head_layers, v->n_head_layers[k]);
-    if (g->is_unmixed || g->known) f.label_findings = CLV_FINDING_LABELS_READABLE;
+    if (g->is_unmixed || g->has_known_mixing) f.label_findings = CLV_FINDING_LABELS_READABLE;
     keep_narrower_element(r, &f.narrowest_in_value);
     keep_narrower_element(&v->record_gradient_reach[k], &f.narrowest_in_gradient);
   }
@@ -358,14 +360,14 @@ static cut_facts find_cut_facts(const clv_privacy_view *v, uint32_t last) {
   return f;
 }
 
-clv_code clv_privacy_findings_of_cuts(const clv_blueprint *b, clv_findings *ret_shows,
-                                      clv_findings *ret_gradient, clv_err *err) {
+clv_code clv_privacy_findings_of_cuts(const clv_blueprint *b, clv_findings *ret_values,
+                                      clv_findings *ret_gradients, clv_err *err) {
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   CLV_TRY(clv_privacy_view_analyze(b, true, &v, err));
   for (uint32_t layer = 0; layer <= b->stages[b->n_stages - 1].last_layer; layer++) {
     cut_facts f = find_cut_facts(v, layer);
-    ret_shows[layer] = f.value_findings;
-    ret_gradient[layer] = f.label_findings;
+    ret_values[layer] = f.value_findings;
+    ret_gradients[layer] = f.label_findings;
   }
   return CLV_OK;
 }

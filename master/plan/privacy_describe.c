@@ -134,16 +134,17 @@ static void append_text_tokens(const clv_blueprint *b, clv_bytes *out) {
       is_vector_per_token ? "" : " that sends one per token");
 }
 
-/* Returns the narrowest element of all cuts that show a picture: the one with the smallest share of
- * the positions. */
+/* Returns the narrowest element of all cuts at which a picture is sent. An element is a single
+ * value that is sent; the narrowest one is made of the smallest share of a record's positions. */
 static clv_narrowest_element narrowest_picture_of(const clv_blueprint *b) {
   clv_narrowest_element found = {0};
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_narrowest_element s = b->stages[i].narrowest_picture_element;
-    bool sent = findings_at_cut_behind(b, i) & CLV_FINDING_PICTURE;
+    bool is_picture_sent = findings_at_cut_behind(b, i) & CLV_FINDING_PICTURE;
     bool is_narrower = (double)s.n_positions * (double)found.n_record_positions <
                        (double)found.n_positions * (double)s.n_record_positions;
-    if (sent && s.n_record_positions && (!found.n_record_positions || is_narrower)) found = s;
+    if (is_picture_sent && s.n_record_positions && (!found.n_record_positions || is_narrower))
+      found = s;
   }
   return found;
 }

@@ -66,9 +66,9 @@ static void append_path(const clv_privacy_view *v, const layer_path *w, clv_byte
 static const char *why_layer_hides_nothing(const clv_privacy_view *v, int k, bool is_for_labels) {
   const char *why = clv_privacy_why_hides_nothing(v, k, is_for_labels);
   const clv_reach *r = is_for_labels ? &v->label_reach[k] : &v->record_reach[k];
-  if (why || r->sums) return why;
+  if (why || r->sums_two) return why;
   if (r->is_over_budget) return "is of a model that is too large to be followed place by place";
-  if (r->thinned) return "is often left with one value alone by the dropout in front of it";
+  if (r->is_thinned) return "is often left with one value alone by the dropout in front of it";
   if (is_for_labels)
     return r->sums_none ? "sums the gradient of one output alone"
                         : "sums the gradient of one output alone in places";
@@ -108,7 +108,7 @@ const char *clv_privacy_worker_name(const clv_blueprint *b, uint32_t stage) {
 /* Message about records that a worker receives, and the key of `privacy` that permits them. */
 typedef struct records_refusal {
   clv_finding finding;
-  const char *what, *key;
+  const char *text, *key;
 } records_refusal;
 
 static const records_refusal refusals[] = {
@@ -146,7 +146,7 @@ static clv_code refuse_records(const clv_blueprint *b, uint32_t i, clv_err *err)
       b->config, pos, err,
       "worker '%s' %s by stage '%s': no %s with secret first values that sums two "
       "places is on the path; put one there, at master, or set privacy.%s: true; the path: %s",
-      clv_privacy_worker_name(b, i + 1), r->what, b->config->stages[i].name, ops.data, r->key,
+      clv_privacy_worker_name(b, i + 1), r->text, b->config->stages[i].name, ops.data, r->key,
       path.data);
 }
 
@@ -194,7 +194,7 @@ static clv_code refuse_gradient(const clv_blueprint *b, uint32_t i, clv_findings
       "worker '%s' %s in the gradient for stage '%s': the derivative of %s reads them; put a %s "
       "with secret first values that sums two places between the records and %s, at master, or set "
       "privacy.%s: true",
-      clv_privacy_worker_name(b, i), r->what, b->config->stages[i].name, reader, ops.data, reader,
+      clv_privacy_worker_name(b, i), r->text, b->config->stages[i].name, reader, ops.data, reader,
       r->key);
 }
 
@@ -222,28 +222,29 @@ bool clv_privacy_has_gradient(const clv_blueprint *b, uint32_t i) {
 }
 
 static clv_findings forbidden_gradient_findings(const clv_blueprint *b, uint32_t i,
-                                                clv_findings mask) {
+                                                clv_findings considered_findings) {
   const clv_stage_plan *s = &b->stages[i];
-  clv_findings findings =
-      s->gradient_findings & ~(s->gradient_look_findings & b->look.uncertain_findings) & mask;
+  clv_findings findings = s->gradient_findings &
+                          ~(s->gradient_look_findings & b->look.uncertain_findings) &
+                          considered_findings;
   return clv_privacy_has_gradient(b, i) ? clv_privacy_forbidden_findings(b->config, findings) : 0;
 }
 
 /* Refuses the first finding that the session does not permit. Of several stages with readable
  * gradients it refuses the one nearest to the loss. */
 clv_code clv_privacy_check(const clv_blueprint *b, clv_err *err) {
-  clv_findings uncertain = b->look.uncertain_findings;
+  clv_findings uncertain_findings = b->look.uncertain_findings;
   for (uint32_t i = 0; i < b->n_stages; i++)
     if (b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0 &&
         clv_privacy_forbidden_findings(
-            b->config,
-            b->stages[i].output_findings & ~(b->stages[i].output_look_findings & uncertain)))
+            b->config, b->stages[i].output_findings &
+                           ~(b->stages[i].output_look_findings & uncertain_findings)))
       return refuse_records(b, i, err);
   for (uint32_t i = 0; i < b->n_stages; i++) CLV_TRY(check_model_inputs(b, i, err));
   for (uint32_t i = b->n_stages; i-- > 0;) {
-    clv_findings records =
+    clv_findings record_findings =
         forbidden_gradient_findings(b, i, ~(clv_findings)CLV_FINDING_LABELS_READABLE);
-    if (records) return refuse_gradient(b, i, records, err);
+    if (record_findings) return refuse_gradient(b, i, record_findings, err);
   }
   for (uint32_t i = b->n_stages; i-- > 0;)
     if (forbidden_gradient_findings(b, i, CLV_FINDING_LABELS_READABLE))

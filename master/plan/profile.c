@@ -46,10 +46,10 @@ static clv_code copy_model(const clv_blueprint *b, int64_t n, bench *m, clv_err 
   CLV_TRY(clv_params_make(m->graph, &m->params, err));
   for (uint32_t s = 0; s < b->n_stages; s++)
     for (int i = 0; i < b->stages[s].params->n; i++) {
-      const clv_param *of_stage = &b->stages[s].params->list[i];
+      const clv_param *stage_param = &b->stages[s].params->list[i];
       for (int k = 0; k < m->params->n; k++)
-        if (strcmp(m->params->list[k].name, of_stage->name) == 0)
-          m->params->list[k].frozen = of_stage->frozen;
+        if (strcmp(m->params->list[k].name, stage_param->name) == 0)
+          m->params->list[k].frozen = stage_param->frozen;
     }
   clv_params_update_ties(m->params);
   return CLV_OK;

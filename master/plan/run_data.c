@@ -61,7 +61,7 @@ static clv_page_options make_page_options(const clv_data_config *d) {
                             .labels = (const char *const *)d->documents.labels.items,
                             .n_labels = d->documents.labels.n,
                             .limits = {.seconds = (uint32_t)d->documents.seconds,
-                                       .memory = d->documents.memory_mib << 20}};
+                                       .max_memory_bytes = d->documents.memory_mib << 20}};
 }
 
 /* Returns the set of 1 << clv_date_part of names that the schema has checked. */
@@ -147,13 +147,13 @@ static bool has_test_in_train_file(const clv_data_config *d) {
          strcmp(d->train.items[0], d->test.items[0]) == 0;
 }
 
-static set_files describe_test_files(const clv_session_config *c, bool unlabelled) {
+static set_files describe_test_files(const clv_session_config *c, bool skips_labels) {
   const clv_data_config *d = &c->data;
   return (set_files){.key = "data.test",
                      .files = &d->test,
                      .key_pos = d->test_pos,
                      .limit = d->limit_test,
-                     .skips_labels = unlabelled,
+                     .skips_labels = skips_labels,
                      .kept_sets = has_test_in_train_file(d) ? 1u << CLV_SET_TEST : 0};
 }
 
@@ -215,17 +215,19 @@ static const char *find_labels_path(const clv_session_config *c, const set_files
 
 /* Sets the values of a column that name the set of a record. */
 static void set_values(const clv_data_config *d, clv_dataset_options *o) {
-  static const char *const training[] = {"train", "training"}, *const test[] = {"test"};
-  static const char *const validation[] = {"validation", "valid", "val", "dev"};
-  static const clv_set_values usual[CLV_SETS] = {{training, CLV_COUNT(training)},
-                                                 {validation, CLV_COUNT(validation)},
-                                                 {test, CLV_COUNT(test)}};
-  const clv_text_list *const given[CLV_SETS] = {&d->training_values, &d->validation_values,
-                                                &d->test_values};
+  static const char *const training_names[] = {"train", "training"}, *const test_names[] = {"test"};
+  static const char *const validation_names[] = {"validation", "valid", "val", "dev"};
+  static const clv_set_values usual_values[CLV_SETS] = {
+      {training_names, CLV_COUNT(training_names)},
+      {validation_names, CLV_COUNT(validation_names)},
+      {test_names, CLV_COUNT(test_names)}};
+  const clv_text_list *const session_values[CLV_SETS] = {&d->training_values, &d->validation_values,
+                                                         &d->test_values};
   for (int set = 0; set < CLV_SETS; set++)
-    o->set_values[set] =
-        given[set]->n ? (clv_set_values){(const char *const *)given[set]->items, given[set]->n}
-                      : usual[set];
+    o->set_values[set] = session_values[set]->n
+                             ? (clv_set_values){(const char *const *)session_values[set]->items,
+                                                session_values[set]->n}
+                             : usual_values[set];
 }
 
 /* Sets how the column of groups, times or sets is read, if it is. */
@@ -368,9 +370,9 @@ static const char *describe_split(const clv_session_config *c, const clv_run_dat
       [CLV_SPLIT_LAST] = "the last ones of the files",
       [CLV_SPLIT_TIME] = "the latest by data.validation.column",
       [CLV_SPLIT_COLUMN] = "those that data.validation.column names"};
-  clv_split_kind asked = splits[c->data.validation_split_by];
-  clv_split_kind kind = clv_dataset_split_kind(d->train, asked);
-  if (kind == CLV_SPLIT_GROUPS && asked != kind) return "in whole pages, drawn by the seed";
+  clv_split_kind session_kind = splits[c->data.validation_split_by];
+  clv_split_kind kind = clv_dataset_split_kind(d->train, session_kind);
+  if (kind == CLV_SPLIT_GROUPS && session_kind != kind) return "in whole pages, drawn by the seed";
   return words[kind];
 }
 
@@ -486,21 +488,21 @@ typedef struct scan_progress {
   const char *key;
 } scan_progress;
 
-static void report_progress(void *user, size_t done, size_t all) {
+static void report_progress(void *user, size_t n_done, size_t n_records) {
   const scan_progress *w = user;
-  if (w->o->progress) w->o->progress(w->o->user, w->key, done, all);
+  if (w->o->progress) w->o->progress(w->o->user, w->key, n_done, n_records);
 }
 
 static clv_code refuse_not_finite(const clv_session_config *c, const scan_progress *w,
                                   clv_config_pos pos, const clv_scan *s, clv_err *err) {
-  char more[80] = "";
+  char more_text[80] = "";
   if (s->not_finite_records.n > 1)
-    snprintf(more, sizeof more, ", and %zu more record%s such values", s->not_finite_records.n - 1,
-             s->not_finite_records.n > 2 ? "s hold" : " holds");
+    snprintf(more_text, sizeof more_text, ", and %zu more record%s such values",
+             s->not_finite_records.n - 1, s->not_finite_records.n > 2 ? "s hold" : " holds");
   clv_session_fail_at(c, pos, err,
                       "%s: %s%s: correct the file, or leave such records out with "
                       "data.non_finite: skip",
-                      w->key, s->first_not_finite, more);
+                      w->key, s->first_not_finite, more_text);
   if (err) err->code = CLV_DATA_LOSS;
   return CLV_DATA_LOSS;
 }
@@ -552,9 +554,9 @@ static void note_pages(const clv_session_config *c, const clv_dataset *ds, const
   if (n.unlabelled_windows)
     clv_bytes_printf(notes, "%s: %zu window%s without a labelled word left out\n", w->key,
                      n.unlabelled_windows, CLV_S(n.unlabelled_windows));
-  if (n.words_without_tokens)
+  if (n.n_words_without_tokens)
     clv_bytes_printf(notes, "%s: the tokenizer has no token for %zu word%s\n", w->key,
-                     n.words_without_tokens, CLV_S(n.words_without_tokens));
+                     n.n_words_without_tokens, CLV_S(n.n_words_without_tokens));
   if (n.n_strays)
     clv_bytes_printf(notes, "%s: %zu file%s no document (.pdf, .png, .jpg, .jsonl) and ignored\n",
                      w->key, n.n_strays, n.n_strays == 1 ? " is" : "s are");
@@ -629,9 +631,10 @@ static clv_code scan_set(const clv_session_config *c, const clv_dataset *ds, clv
   return CLV_OK;
 }
 
-/* Fails if a set had records, and all of them were left out. had: of training, validation, test. */
+/* Fails if a set had records, and all of them were left out. n_before: numbers of
+ * records of training, validation and test before any was left out. */
 static clv_code check_sets_left(const clv_session_config *c, const clv_run_data *d,
-                                const size_t had[3], clv_err *err) {
+                                const size_t n_before[3], clv_err *err) {
   const struct {
     const char *key;
     const clv_subset *rows;
@@ -640,11 +643,12 @@ static clv_code check_sets_left(const clv_session_config *c, const clv_run_data 
               {"data.validation", &d->validation_rows, c->data.train_pos},
               {"data.test", &d->test_rows, c->data.test_pos}};
   for (size_t i = 0; i < CLV_COUNT(sets); i++) {
-    if (sets[i].rows->n || !had[i]) continue;
+    if (sets[i].rows->n || !n_before[i]) continue;
     clv_session_fail_at(c, sets[i].pos, err,
                         "%s: all of its %zu record%s %s left out (data.broken and data.non_finite: "
                         "skip): correct the files, or choose other records",
-                        sets[i].key, had[i], CLV_S(had[i]), had[i] > 1 ? "are" : "is");
+                        sets[i].key, n_before[i], CLV_S(n_before[i]),
+                        n_before[i] > 1 ? "are" : "is");
     if (err) err->code = CLV_DATA_LOSS;
     return CLV_DATA_LOSS;
   }
@@ -661,7 +665,7 @@ clv_code clv_run_data_scan(const clv_session_config *c, clv_run_data *d, const c
                          .draw = &draw,
                          .progress = report_progress};
   uint64_t left_out = 0;
-  const size_t had[3] = {d->train_rows.n, d->validation_rows.n, d->test_rows.n};
+  const size_t n_before[3] = {d->train_rows.n, d->validation_rows.n, d->test_rows.n};
   if (d->train)
     CLV_TRY(scan_set(c, d->train, &so, &(scan_progress){o, "data.train"}, &c->data.train,
                      c->data.train_pos, train, &left_out, notes, err));
@@ -669,7 +673,7 @@ clv_code clv_run_data_scan(const clv_session_config *c, clv_run_data *d, const c
   if (d->test)
     CLV_TRY(scan_set(c, d->test, &so, &(scan_progress){o, "data.test"}, &c->data.test,
                      c->data.test_pos, test, &left_out, notes, err));
-  CLV_TRY(check_sets_left(c, d, had, err));
+  CLV_TRY(check_sets_left(c, d, n_before, err));
   note_sets(c, d, notes);
   *ret_left_out = left_out;
   return CLV_OK;

@@ -70,11 +70,12 @@ typedef struct tied_pair {
   clv_weights_want wanted[2];
 } tied_pair;
 
-static clv_code read_tied_values(const tied_pair *t, int which, size_t first, size_t n, void *dst,
-                                 clv_err *err) {
-  if (t->file) return clv_weights_read_range(t->file, t->entry[which], first * 4, dst, n * 4, err);
-  return clv_weights_folder_read_tensor_range(t->folder, t->folder_index[which], &t->wanted[which],
-                                              first, n, dst, err);
+static clv_code read_tied_values(const tied_pair *t, int pair_index, size_t first, size_t n,
+                                 void *dst, clv_err *err) {
+  if (t->file)
+    return clv_weights_read_range(t->file, t->entry[pair_index], first * 4, dst, n * 4, err);
+  return clv_weights_folder_read_tensor_range(t->folder, t->folder_index[pair_index],
+                                              &t->wanted[pair_index], first, n, dst, err);
 }
 
 /* Checks that two tied tensors have the same values. The first one is the owner's. */
@@ -312,14 +313,14 @@ clv_code clv_stage_check_new(const clv_blueprint *b, uint32_t stage, clv_err *er
   const clv_stage_spec *spec = &b->config->stages[stage];
   const clv_params *params = b->stages[stage].params;
   for (size_t k = 0; k < spec->weights_new.n; k++) {
-    const char *const one[] = {spec->weights_new.items[k]};
-    bool any = false;
-    for (int i = 0; i < params->n && !any; i++)
-      any = clv_weights_is_newly_initialised(params->list[i].name, one, 1);
-    if (!any)
+    const char *const prefix[] = {spec->weights_new.items[k]};
+    bool is_matched = false;
+    for (int i = 0; i < params->n && !is_matched; i++)
+      is_matched = clv_weights_is_newly_initialised(params->list[i].name, prefix, 1);
+    if (!is_matched)
       return clv_session_fail_at(b->config, spec->weights_new_pos, err,
                                  "stage '%s' has no parameter that begins with '%s'", spec->name,
-                                 one[0]);
+                                 prefix[0]);
   }
   return CLV_OK;
 }

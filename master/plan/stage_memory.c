@@ -49,16 +49,18 @@ static clv_code make_plan(const clv_backend *backend, const clv_blueprint *b, ui
                           const stage_calls *calls, clv_plan **ret, clv_err *err) {
   const clv_stage_plan *s = &b->stages[i];
   const clv_session_config *c = b->config;
-  bool bf16 = backend->memory ? c->train.dtype == CLV_COMPUTE_BF16 : clv_blueprint_is_bf16(b);
-  bool transient = (calls->is_training && calls->n_live <= 1) || has_shared_weights(b, i);
+  bool computes_bf16 =
+      backend->memory ? c->train.dtype == CLV_COMPUTE_BF16 : clv_blueprint_is_bf16(b);
+  bool has_transient_weights =
+      (calls->is_training && calls->n_live <= 1) || has_shared_weights(b, i);
   clv_plan_options po = {.backend = backend,
                          .dtype = CLV_F32,
                          .batch = calls->batch_samples,
                          .training = calls->is_training,
                          .threads = (int)c->stages[i].threads,
-                         .bf16 = bf16,
+                         .bf16 = computes_bf16,
                          .tf32 = backend->memory && c->stages[i].tf32,
-                         .transient_weights = transient};
+                         .transient_weights = has_transient_weights};
   for (int k = 0, input = 0; k < s->graph->n_nodes; k++)
     if (s->graph->nodes[k].op == CLV_OP_INPUT)
       po.batches[input++] = s->graph->nodes[k].shape.dim[0] * calls->batch_samples / b->micro_size;

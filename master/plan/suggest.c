@@ -12,9 +12,9 @@
 
 #include "master/plan/suggest_int.h"
 
-enum { FORWARD, INPUT, WEIGHT, TIMES };
+enum { PASS_FORWARD, PASS_INPUT, PASS_WEIGHT, N_PASSES };
 /* a step that takes at most this multiple of the best time counts as equally fast */
-static const double AS_GOOD_RATIO = 1.02;
+static const double EQUALLY_FAST_RATIO = 1.02;
 /* Seconds that a node spends on a micro-batch outside its layers, in each direction: frames, locks,
  * wake-ups. Measured over loopback: three nodes with tiny layers take 0.22 ms more for each
  * micro-batch. */
@@ -29,7 +29,7 @@ static void free_cut_search(clv_cut_search *c) {
   for (uint32_t i = 0; i < c->n_profiles; i++) clv_profile_free(c->profiles[i]);
   for (uint32_t i = 0; i < MAX_SUGGESTIONS; i++) free_cut_plan(&c->best_plans[i]);
   free_cut_plan(&c->session_plan);
-  free(c->micros);
+  free(c->micro_batch_choices);
   free(c->layer_sums);
   free(c->crossing_bytes);
   free(c->places);
@@ -42,19 +42,19 @@ static void free_cut_search(clv_cut_search *c) {
 
 static double *running_sums_of(const clv_cut_search *c, uint32_t profile, uint32_t choice,
                                int pass) {
-  size_t row = ((size_t)profile * c->n_micros + choice) * TIMES + (size_t)pass;
+  size_t row = ((size_t)profile * c->n_choices + choice) * N_PASSES + (size_t)pass;
   return c->layer_sums + row * (c->cuts.n_layers + 1);
 }
 
 static void sum_layer_times(const clv_cut_search *c, uint32_t profile, uint32_t choice) {
-  double samples = (double)c->b->config->train.batch / c->micros[choice];
-  double *sums[TIMES];
-  for (int i = 0; i < TIMES; i++) sums[i] = running_sums_of(c, profile, choice, i);
+  double samples = (double)c->b->config->train.batch / c->micro_batch_choices[choice];
+  double *sums[N_PASSES];
+  for (int i = 0; i < N_PASSES; i++) sums[i] = running_sums_of(c, profile, choice, i);
   for (uint32_t layer = 0; layer < c->cuts.n_layers; layer++) {
     clv_plan_times t = clv_profile_times(c->profiles[profile], layer, samples);
-    sums[FORWARD][layer + 1] = sums[FORWARD][layer] + t.forward_seconds;
-    sums[INPUT][layer + 1] = sums[INPUT][layer] + t.input_grad_seconds;
-    sums[WEIGHT][layer + 1] = sums[WEIGHT][layer] + t.weight_grad_seconds;
+    sums[PASS_FORWARD][layer + 1] = sums[PASS_FORWARD][layer] + t.forward_seconds;
+    sums[PASS_INPUT][layer + 1] = sums[PASS_INPUT][layer] + t.input_grad_seconds;
+    sums[PASS_WEIGHT][layer + 1] = sums[PASS_WEIGHT][layer] + t.weight_grad_seconds;
   }
 }
 
@@ -64,7 +64,7 @@ static clv_code measure_layer_times(clv_cut_search *c, clv_err *err) {
     int threads = (int)c->b->config->stages[s].threads;
     uint32_t p = 0;
     while (p < c->n_profiles && c->profiles[p]->threads != threads) p++;
-    c->profile_of[s] = p;
+    c->profile_of_stage[s] = p;
     if (p < c->n_profiles) continue;
     CLV_TRY(clv_profile_new(c->b, threads, &c->profiles[p], err));
     c->n_profiles++;
@@ -77,15 +77,15 @@ static clv_code make_running_sums(clv_cut_search *c, clv_err *err) {
   uint64_t batch = c->b->config->train.batch;
   CLV_AUTO(clv_freep) size_t *sizes = NULL;
   CLV_TRY(clv_alloc(c->b->micro_batches, sizeof *sizes, &sizes, err));
-  uint32_t session_n = (uint32_t)clv_chunk_sizes(batch, c->b->micro_batches, sizes);
-  CLV_TRY(clv_micro_batch_choices(batch, p->sample_counts[p->n_sizes - 1], session_n, &c->micros,
-                                  &c->n_micros, err));
-  while (c->micros[c->session_plan.split.micros_choice] != session_n)
+  uint32_t n_session_micro_batches = (uint32_t)clv_chunk_sizes(batch, c->b->micro_batches, sizes);
+  CLV_TRY(clv_micro_batch_choices(batch, p->sample_counts[p->n_sizes - 1], n_session_micro_batches,
+                                  &c->micro_batch_choices, &c->n_choices, err));
+  while (c->micro_batch_choices[c->session_plan.split.micros_choice] != n_session_micro_batches)
     c->session_plan.split.micros_choice++;
-  CLV_TRY(clv_alloc((size_t)c->n_profiles * c->n_micros * TIMES, (p->n_layers + 1) * sizeof(double),
-                    &c->layer_sums, err));
+  CLV_TRY(clv_alloc((size_t)c->n_profiles * c->n_choices * N_PASSES,
+                    (p->n_layers + 1) * sizeof(double), &c->layer_sums, err));
   for (uint32_t i = 0; i < c->n_profiles; i++)
-    for (uint32_t k = 0; k < c->n_micros; k++) sum_layer_times(c, i, k);
+    for (uint32_t k = 0; k < c->n_choices; k++) sum_layer_times(c, i, k);
   return CLV_OK;
 }
 
@@ -115,21 +115,21 @@ static void fill_costs(const void *user, const uint32_t *last, uint32_t choice,
   const clv_cut_search *c = user;
   uint32_t n = c->b->n_stages;
   for (uint32_t s = 0, first = 0; s < n; first = last[s++] + 1) {
-    double t[TIMES];
+    double t[N_PASSES];
     const clv_stage_plan *stage = &c->b->stages[s];
     double speed = c->links->speeds[stage->worker < 0 ? c->links->n : (size_t)stage->worker];
-    for (int i = 0; i < TIMES; i++) {
-      const double *sums = running_sums_of(c, c->profile_of[s], choice, i);
+    for (int i = 0; i < N_PASSES; i++) {
+      const double *sums = running_sums_of(c, c->profile_of_stage[s], choice, i);
       t[i] = (sums[last[s] + 1] - sums[first]) / speed;
     }
-    ret->forward_seconds[s] = HANDLING_S + t[FORWARD];
-    ret->input_grad_seconds[s] = HANDLING_S + t[INPUT];
-    if (c->b->config->stages[s].recompute) ret->input_grad_seconds[s] += t[FORWARD];
-    ret->weight_grad_seconds[s] = t[WEIGHT];
+    ret->forward_seconds[s] = HANDLING_S + t[PASS_FORWARD];
+    ret->input_grad_seconds[s] = HANDLING_S + t[PASS_INPUT];
+    if (c->b->config->stages[s].recompute) ret->input_grad_seconds[s] += t[PASS_FORWARD];
+    ret->weight_grad_seconds[s] = t[PASS_WEIGHT];
     ret->step_seconds[s] = 0;
     compute_tensor_times(c, stage->worker, stage[1].worker, stage->sends_directly,
-                         c->crossing_bytes[last[s]] / c->micros[choice], &ret->latency_seconds[s],
-                         &ret->serialise_forward_seconds[s]);
+                         c->crossing_bytes[last[s]] / c->micro_batch_choices[choice],
+                         &ret->latency_seconds[s], &ret->serialise_forward_seconds[s]);
     ret->serialise_backward_seconds[s] = ret->serialise_forward_seconds[s];
   }
   ret->forward_seconds[n] = ret->input_grad_seconds[n] = ret->weight_grad_seconds[n] =
@@ -156,8 +156,8 @@ static void set_schedule(clv_cut_search *c) {
       kind == CLV_PIPE_1F1B && (config->pipeline.window == CLV_WINDOW_AUTO || !is_simulated);
   if (kind == CLV_PIPE_1F1B || kind == CLV_PIPE_ZB_H1)
     c->cuts.window = clv_pipeline_first_window(config);
-  c->cuts.micro_batch_counts = c->micros;
-  c->cuts.n_micro_batch_counts = c->n_micros;
+  c->cuts.micro_batch_counts = c->micro_batch_choices;
+  c->cuts.n_micro_batch_counts = c->n_choices;
   c->cuts.cut_places = c->places;
   c->cuts.min_cut_layers = c->min_layers;
   c->cuts.max_cut_layers = c->max_layers;
@@ -264,7 +264,7 @@ static clv_code evaluate_session_cuts(clv_cut_search *c, clv_err *err) {
 }
 
 /* Replaces the split by the same cuts with the fewest micro-batches that are about as fast
- * (AS_GOOD_RATIO). More micro-batches take more memory, and batch norm sees fewer samples in
+ * (EQUALLY_FAST_RATIO). More micro-batches take more memory, and batch norm sees fewer samples in
  * each. */
 static clv_code take_fewest_micro_batches(const clv_cut_search *c, clv_sched_split *best,
                                           clv_err *err) {
@@ -272,7 +272,7 @@ static clv_code take_fewest_micro_batches(const clv_cut_search *c, clv_sched_spl
   for (candidate.micros_choice = 0; candidate.micros_choice < best->micros_choice;
        candidate.micros_choice++) {
     CLV_TRY(clv_sched_simulate_split(&c->cuts, &candidate, err));
-    if (candidate.seconds <= AS_GOOD_RATIO * best->seconds) break;
+    if (candidate.seconds <= EQUALLY_FAST_RATIO * best->seconds) break;
   }
   if (candidate.micros_choice < best->micros_choice) *best = candidate;
   return CLV_OK;
@@ -292,9 +292,9 @@ static clv_code add_plan(clv_cut_search *c, const clv_sched_split *split, clv_er
 }
 
 static clv_code find_best_plans(clv_cut_search *c, clv_err *err) {
-  clv_sched_split best[MAX_SUGGESTIONS];
-  clv_code code =
-      clv_sched_search_cuts(&c->cuts, MAX_SUGGESTIONS, best, &c->n_best_plans, &c->search, err);
+  clv_sched_split best_splits[MAX_SUGGESTIONS];
+  clv_code code = clv_sched_search_cuts(&c->cuts, MAX_SUGGESTIONS, best_splits, &c->n_best_plans,
+                                        &c->search, err);
   if (code == CLV_NOT_FOUND)
     return clv_session_fail_at(
         c->b->config, c->b->config->stages[0].pos, err,
@@ -303,11 +303,11 @@ static clv_code find_best_plans(clv_cut_search *c, clv_err *err) {
         c->cuts.n_layers, c->cuts.n_cut_places, c->cuts.n_cut_places == 1 ? "" : "s",
         c->b->n_stages);
   CLV_TRY(code);
-  uint32_t found = c->n_best_plans;
+  uint32_t n_found = c->n_best_plans;
   c->n_best_plans = 0;
-  for (uint32_t i = 0; i < found; i++) {
-    CLV_TRY(take_fewest_micro_batches(c, &best[i], err));
-    CLV_TRY(add_plan(c, &best[i], err));
+  for (uint32_t i = 0; i < n_found; i++) {
+    CLV_TRY(take_fewest_micro_batches(c, &best_splits[i], err));
+    CLV_TRY(add_plan(c, &best_splits[i], err));
   }
   /* no plan is left: err has the reason of the last one */
   return c->n_best_plans ? CLV_OK : CLV_INVALID;

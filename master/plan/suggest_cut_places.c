@@ -21,8 +21,8 @@ static bool cut_belongs_after(clv_op op) {
 static clv_code find_last_uses(const clv_graph *g, uint32_t n_layers, uint32_t *last) {
   for (int i = 0; i < g->n_nodes; i++)
     for (int k = 0; k < g->nodes[i].n_in; k++) {
-      uint32_t *use = &last[g->nodes[i].in[k]];
-      *use = CLV_MAX(*use, g->nodes[i].layer);
+      uint32_t *last_use = &last[g->nodes[i].in[k]];
+      *last_use = CLV_MAX(*last_use, g->nodes[i].layer);
     }
   last[g->output_node] = n_layers;
   return CLV_OK;
@@ -33,10 +33,10 @@ static clv_code find_last_uses(const clv_graph *g, uint32_t n_layers, uint32_t *
 static int find_crossing(const clv_graph *g, const uint32_t *last, uint32_t layer) {
   int crossing_node = -1;
   for (int i = 0; i < g->n_nodes; i++) {
-    bool input = g->nodes[i].op == CLV_OP_INPUT;
-    if ((!input && g->nodes[i].layer > layer) || last[i] <= layer) continue;
-    if (input && clv_graph_length_limit(g, i)) continue;
-    if (crossing_node >= 0 || input) return -1;
+    bool is_input = g->nodes[i].op == CLV_OP_INPUT;
+    if ((!is_input && g->nodes[i].layer > layer) || last[i] <= layer) continue;
+    if (is_input && clv_graph_length_limit(g, i)) continue;
+    if (crossing_node >= 0 || is_input) return -1;
     crossing_node = i;
   }
   return crossing_node;
@@ -120,12 +120,12 @@ static uint32_t find_first_learning(const clv_cut_search *c) {
 
 /* Findings of each cut, if the master had all layers on its side of the cut. */
 typedef struct cut_findings {
-  clv_findings *findings, *gradient; /* [n_layers] */
+  clv_findings *of_values, *of_gradients; /* [n_layers] */
 } cut_findings;
 
 static void free_cut_findings(cut_findings *f) {
-  free(f->findings);
-  free(f->gradient);
+  free(f->of_values);
+  free(f->of_gradients);
 }
 
 /* Finds how many of the first layers the master must keep, so that no new cut before the first
@@ -136,7 +136,7 @@ static void limit_front_cuts(clv_cut_search *c, const cut_findings *f) {
   while (s < b->n_stages && b->stages[s].worker < 0) s++;
   if (s == 0 || s == b->n_stages) return;
   while (min_layer < b->stages[s - 1].last_layer &&
-         (f->findings[min_layer] & ~b->stages[s - 1].output_findings))
+         (f->of_values[min_layer] & ~b->stages[s - 1].output_findings))
     min_layer++;
   c->min_layers[s - 1] = min_layer;
   if (!min_layer) return;
@@ -159,7 +159,7 @@ static void limit_head_cuts(clv_cut_search *c, const cut_findings *f) {
       c->max_layers[s] = c->cuts.first_trained_layer - 1;
     return;
   }
-  while (max_layer > 0 && f->gradient[max_layer - 1] != CLV_FINDING_MIXED) max_layer--;
+  while (max_layer > 0 && f->of_gradients[max_layer - 1] != CLV_FINDING_MIXED) max_layer--;
   c->max_layers[s] = max_layer - 1;
   clv_bytes_printf(&c->notes,
                    "the master keeps layer %u and those behind it, with the loss, between the "
@@ -171,9 +171,9 @@ static clv_code set_limits(clv_cut_search *c, clv_err *err) {
   const clv_blueprint *b = c->b;
   CLV_AUTO(free_cut_findings) cut_findings f = {0};
   uint32_t n_cuts = b->n_stages - 1;
-  CLV_TRY(clv_alloc(c->cuts.n_layers, sizeof *f.findings, &f.findings, err));
-  CLV_TRY(clv_alloc(c->cuts.n_layers, sizeof *f.gradient, &f.gradient, err));
-  CLV_TRY(clv_privacy_findings_of_cuts(b, f.findings, f.gradient, err));
+  CLV_TRY(clv_alloc(c->cuts.n_layers, sizeof *f.of_values, &f.of_values, err));
+  CLV_TRY(clv_alloc(c->cuts.n_layers, sizeof *f.of_gradients, &f.of_gradients, err));
+  CLV_TRY(clv_privacy_findings_of_cuts(b, f.of_values, f.of_gradients, err));
   CLV_TRY(clv_alloc(n_cuts + 1, sizeof *c->min_layers, &c->min_layers, err));
   CLV_TRY(clv_alloc(n_cuts + 1, sizeof *c->max_layers, &c->max_layers, err));
   c->cuts.first_trained_layer = find_first_learning(c);

@@ -67,31 +67,31 @@ static void append_text_sizes(const clv_cut_search *c, clv_bytes *out) {
 /* Warns if the best plan cuts nearer to the input than the session does, because this shows more of
  * the records. */
 static void warn_of_earlier_cut(const clv_cut_search *c, clv_bytes *out) {
-  uint32_t session_last = c->session_plan.split.last_layers[0],
-           suggested_last = c->best_plans[0].split.last_layers[0];
-  if (c->b->stages[0].worker >= 0 || suggested_last >= session_last) return;
+  uint32_t session_cut_layer = c->session_plan.split.last_layers[0],
+           suggested_cut_layer = c->best_plans[0].split.last_layers[0];
+  if (c->b->stages[0].worker >= 0 || suggested_cut_layer >= session_cut_layer) return;
   clv_bytes_printf(
       out,
       "note: the master would keep layers 0..%u instead of 0..%u, and what leaves behind "
       "layer %u shows more of the records\n",
-      suggested_last, session_last, suggested_last);
+      suggested_cut_layer, session_cut_layer, suggested_cut_layer);
 }
 
 /* Warns if micro-batches change and the model has batch norm, whose statistics are those of a
  * micro-batch. */
 static void warn_of_batch_norm(const clv_cut_search *c, clv_bytes *out) {
   const clv_graph *g = c->b->full_graph;
-  uint32_t session_n = c->session_plan.split.n_micro_batches,
-           suggested_n = c->best_plans[0].split.n_micro_batches;
+  uint32_t n_session_micro_batches = c->session_plan.split.n_micro_batches,
+           n_suggested_micro_batches = c->best_plans[0].split.n_micro_batches;
   double batch = (double)c->b->config->train.batch;
   bool has_batch_norm = false;
   for (int i = 0; i < g->n_nodes; i++) {
     const clv_op_def *def = clv_op_def_of(g->nodes[i].op);
     has_batch_norm |= def && def->uses_batch_statistics;
   }
-  if (has_batch_norm && suggested_n != session_n)
+  if (has_batch_norm && n_suggested_micro_batches != n_session_micro_batches)
     clv_bytes_printf(out, "note: batch norm would see %.4g samples at a time instead of %.4g\n",
-                     batch / suggested_n, batch / session_n);
+                     batch / n_suggested_micro_batches, batch / n_session_micro_batches);
 }
 
 static void print_text(const clv_cut_search *c, clv_bytes *out) {

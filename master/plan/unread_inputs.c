@@ -28,9 +28,9 @@ static size_t list_names(const clv_blueprint *b, const char *names[MAX_NAMES]) {
   n_read = n;
   if (family == CLV_HF_LAYOUTLM) n_readable = CLV_COUNT(readable_names);
   for (size_t i = n_read > 0; i < n_readable; i++) {
-    bool known = false;
-    for (size_t k = 0; k < n_read; k++) known |= strcmp(names[k], readable_names[i]) == 0;
-    if (!known) names[n++] = readable_names[i];
+    bool is_listed = false;
+    for (size_t k = 0; k < n_read; k++) is_listed |= strcmp(names[k], readable_names[i]) == 0;
+    if (!is_listed) names[n++] = readable_names[i];
   }
   return n;
 }

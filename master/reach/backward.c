@@ -69,19 +69,19 @@ static clv_code pass_gradient_back(walk_back *w, int k, int i, int p, clv_reach 
   reach_step s = reach_step_of(w->g, k, i, &w->pool, w->layers, &relation);
   reach_value share = {0};
   int to = n->in[i];
-  if (relation.none || w->g->nodes[to].dtype == CLV_I64 || reach_is_constant(w->g, k))
+  if (relation.is_independent || w->g->nodes[to].dtype == CLV_I64 || reach_is_constant(w->g, k))
     return CLV_OK;
   s.from = &w->grads[p][k];
   s.is_backward = s.places_are_outputs = true;
   s.to = reach_shape(w->g, to);
-  s.constant = false;
-  s.has_one_output = w->pool.places == 1 && !s.from->sibling_axis;
-  s.several = clv_node_fan_in(w->g, n) > 1;
+  s.has_bias = false;
+  s.has_one_output = w->pool.n_places == 1 && !s.from->sibling_axis;
+  s.has_several_inputs = clv_node_fan_in(w->g, n) > 1;
   reach_step_reverse(w->g, k, &s);
   CLV_TRY(reach_propagate(&s, &share, err));
-  found->sums &= s.sums;
+  found->sums_two &= s.sums_two;
   found->sums_none &= s.sums_none;
-  found->thinned |= s.thinned;
+  found->is_thinned |= s.is_thinned;
   replace_absent_by_nothing(&share);
   clv_code code = reach_merge(&w->pool, (reach_profile)p, false, &w->grads[p][to], &share, err);
   reach_value_done(&share);
@@ -92,7 +92,7 @@ static clv_code walk_nodes_back(walk_back *w, uint32_t first, clv_reach *ret, cl
   for (int k = w->g->n_nodes; k-- > 0;) {
     const clv_node *n = &w->g->nodes[k];
     bool passes = n->op != CLV_OP_INPUT && n->layer > first;
-    ret[k].sums = ret[k].sums_none = true;
+    ret[k].sums_two = ret[k].sums_none = true;
     for (int p = 0; p < REACH_WIDE; p++) {
       if (!w->grads[p][k].element) continue;
       reach_summarize(&w->pool, &w->grads[p][k], &ret[k]);

@@ -26,7 +26,7 @@ static void walk_done(reach_walk *w) {
 /* ---- places ---------------------------------------------------------------------------------- */
 
 static bool is_input(const reach_walk *w, int k) { return w->g->nodes[k].op == CLV_OP_INPUT; }
-static bool is_known(const reach_walk *w, int k) { return w->known && w->known[k]; }
+static bool is_known(const reach_walk *w, int k) { return w->is_known && w->is_known[k]; }
 static bool is_sequence(const reach_walk *w, int k) { return w->g->nodes[k].dtype == CLV_I64; }
 
 /* Returns the axis of channels of a shape; 0: there is none. A shape with a single place has no
@@ -47,12 +47,13 @@ static int find_reshaping_node(const clv_graph *g, int k, bool *ret_all) {
     for (int i = 0; i < g->nodes[m].n_in; i++) {
       const clv_node *n = &g->nodes[m];
       if (n->in[i] != k) continue;
-      bool stays = clv_op_def_of(n->op)->mixing == CLV_MIXES_NOTHING && n->shape.rank == 2 &&
-                   n->shape.dim[1] == g->nodes[k].shape.dim[1];
-      int form = n->op == CLV_OP_RESHAPE && n->shape.rank > 2 ? m : -1;
-      if (form < 0 && stays) form = find_reshaping_node(g, m, ret_all);
-      if (form < 0) *ret_all = false;
-      if (found < 0) found = form;
+      bool passes_values_on = clv_op_def_of(n->op)->mixing == CLV_MIXES_NOTHING &&
+                              n->shape.rank == 2 && n->shape.dim[1] == g->nodes[k].shape.dim[1];
+      int reshaping_node = n->op == CLV_OP_RESHAPE && n->shape.rank > 2 ? m : -1;
+      if (reshaping_node < 0 && passes_values_on)
+        reshaping_node = find_reshaping_node(g, m, ret_all);
+      if (reshaping_node < 0) *ret_all = false;
+      if (found < 0) found = reshaping_node;
     }
   return found;
 }
@@ -61,21 +62,21 @@ static int find_reshaping_node(const clv_graph *g, int k, bool *ret_all) {
  * else the node that reshapes it. */
 static int find_shape_node(const clv_graph *g, int k, bool *ret_all) {
   const clv_node *n = &g->nodes[k];
-  bool flat = n->op == CLV_OP_INPUT && n->dtype != CLV_I64 && n->shape.rank == 2;
-  int form = flat ? find_reshaping_node(g, k, ret_all) : -1;
-  return form < 0 ? k : form;
+  bool is_flat = n->op == CLV_OP_INPUT && n->dtype != CLV_I64 && n->shape.rank == 2;
+  int reshaping_node = is_flat ? find_reshaping_node(g, k, ret_all) : -1;
+  return reshaping_node < 0 ? k : reshaping_node;
 }
 
-static int64_t count_shape_places(const clv_shape *s, int channels) {
+static int64_t count_shape_places(const clv_shape *s, int channel_axis) {
   int64_t n = 1;
   for (int i = 1; i < s->rank; i++)
-    if (i != channels) n *= s->dim[i];
+    if (i != channel_axis) n *= s->dim[i];
   return n;
 }
 
 static clv_shape get_place_shape(const reach_walk *w, int k) {
-  bool all;
-  return reach_shape(w->g, w->uses_reshaped_form ? find_shape_node(w->g, k, &all) : k);
+  bool is_only_reader;
+  return reach_shape(w->g, w->uses_reshaped_form ? find_shape_node(w->g, k, &is_only_reader) : k);
 }
 
 /* Returns the number of places of an input. An input of integers has one place for each index of
@@ -90,28 +91,29 @@ static int64_t count_input_places(const reach_walk *w, int k) {
  * tokens. */
 static bool has_token_places(const reach_walk *w, int k) {
   clv_shape s = get_place_shape(w, k);
-  if (is_sequence(w, k)) return s.rank > 1 && s.dim[1] == w->tokens;
-  return w->channels_last && s.rank == 3 && find_channel_axis(w, &s) && s.dim[1] == w->tokens;
+  if (is_sequence(w, k)) return s.rank > 1 && s.dim[1] == w->n_token_places;
+  return w->channels_last && s.rank == 3 && find_channel_axis(w, &s) &&
+         s.dim[1] == w->n_token_places;
 }
 
 static void find_tokens(reach_walk *w) {
-  w->tokens = -1;
-  for (int k = 0; k < w->g->n_nodes && w->tokens < 0; k++)
+  w->n_token_places = -1;
+  for (int k = 0; k < w->g->n_nodes && w->n_token_places < 0; k++)
     if (is_input(w, k) && is_sequence(w, k) && !clv_graph_length_limit(w->g, k))
-      w->tokens = w->g->nodes[k].shape.rank > 1 ? count_input_places(w, k) : -1;
+      w->n_token_places = w->g->nodes[k].shape.rank > 1 ? count_input_places(w, k) : -1;
 }
 
 static bool has_own_places(const reach_walk *w, int k) {
   return is_input(w, k) && !clv_graph_length_limit(w->g, k) && !is_known(w, k) &&
-         !(has_token_places(w, k) && w->tokens_at >= 0);
+         !(has_token_places(w, k) && w->first_token_place >= 0);
 }
 
 static int64_t count_places(reach_walk *w) {
   int64_t n = 0;
-  w->tokens_at = -1;
+  w->first_token_place = -1;
   for (int k = 0; k < w->g->n_nodes; k++) {
     if (!has_own_places(w, k)) continue;
-    if (has_token_places(w, k)) w->tokens_at = n;
+    if (has_token_places(w, k)) w->first_token_place = n;
     n += count_input_places(w, k);
   }
   return n;
@@ -159,10 +161,10 @@ static clv_code fill_inputs(reach_walk *w, clv_err *err) {
       CLV_TRY(reach_value_fill(v, &shape, REACH_CONSTANT, err));
       continue;
     }
-    CLV_TRY(fill_places(w, k, has_token_places(w, k) ? w->tokens_at : next, v, err));
-    if (!has_token_places(w, k) || w->tokens_at == next) next += count_input_places(w, k);
+    CLV_TRY(fill_places(w, k, has_token_places(w, k) ? w->first_token_place : next, v, err));
+    if (!has_token_places(w, k) || w->first_token_place == next) next += count_input_places(w, k);
   }
-  return w->pool.failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+  return w->pool.has_failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
 /* ---- multiples of one value ------------------------------------------------------------------ */
@@ -203,11 +205,11 @@ static void replace_absent_by_constant(reach_value *v) {
 /* Returns the element of a value that is the same for every record; REACH_ABSENT: the value depends
  * on the record. */
 static reach_element get_constant(const reach_walk *w, int k) {
-  bool constant = reach_is_constant(w->g, k);
+  bool is_constant = reach_is_constant(w->g, k);
   if (is_known(w, k)) return REACH_CONSTANT;
-  if (w->factor[k] == 0 || (constant && w->g->nodes[k].op == CLV_OP_LOG_SOFTMAX))
+  if (w->factor[k] == 0 || (is_constant && w->g->nodes[k].op == CLV_OP_LOG_SOFTMAX))
     return REACH_NOTHING;
-  return constant ? REACH_CONSTANT : REACH_ABSENT;
+  return is_constant ? REACH_CONSTANT : REACH_ABSENT;
 }
 
 /* False if node k is attention whose values are the same for all keys: their mean does not depend
@@ -230,16 +232,16 @@ static clv_code make_value(reach_walk *w, int k, int p, clv_err *err) {
     reach_relation relation;
     reach_step s = reach_step_of(w->g, k, i, &w->pool, w->layers, &relation);
     reach_value share = {0};
-    if (relation.none && n->n_in > 1 && !reach_op_of(n->op)->product) continue;
+    if (relation.is_independent && n->n_in > 1 && !reach_op_of(n->op)->multiplies) continue;
     if (i < 2 && !has_effective_scores(w, k, p)) continue;
     s.from = &w->values[p][n->in[i]];
     s.is_widest = p == REACH_WIDE;
     CLV_TRY(reach_propagate(&s, &share, err));
-    found->sums &= s.sums;
+    found->sums_two &= s.sums_two;
     found->sums_none &= s.sums_none;
-    found->thinned |= s.thinned;
+    found->is_thinned |= s.is_thinned;
     clv_code code =
-        reach_merge(&w->pool, (reach_profile)p, reach_op_of(n->op)->product, ret, &share, err);
+        reach_merge(&w->pool, (reach_profile)p, reach_op_of(n->op)->multiplies, ret, &share, err);
     reach_value_done(&share);
     CLV_TRY(code);
   }
@@ -250,21 +252,22 @@ static clv_code make_value(reach_walk *w, int k, int p, clv_err *err) {
 }
 
 static bool are_alike(const reach_value *a, const reach_value *b) {
-  bool same = a->sibling_axis == b->sibling_axis && a->dropout_rate == b->dropout_rate &&
-              a->n_copies == b->n_copies &&
-              memcmp(a->stored_extents, b->stored_extents,
-                     (size_t)a->shape.rank * sizeof *a->stored_extents) == 0;
-  return same && memcmp(a->element, b->element, reach_value_count(a) * sizeof *a->element) == 0;
+  bool has_same_layout = a->sibling_axis == b->sibling_axis && a->dropout_rate == b->dropout_rate &&
+                         a->n_copies == b->n_copies &&
+                         memcmp(a->stored_extents, b->stored_extents,
+                                (size_t)a->shape.rank * sizeof *a->stored_extents) == 0;
+  return has_same_layout &&
+         memcmp(a->element, b->element, reach_value_count(a) * sizeof *a->element) == 0;
 }
 
 /* True if all profiles of the value of node k are equal, because no two paths meet in it or before
  * it. */
 static bool has_one_profile(const reach_walk *w, int k) {
   const clv_node *n = &w->g->nodes[k];
-  bool one = n->n_in < 2 || n->op == CLV_OP_CONCAT;
+  bool has_one = n->n_in < 2 || n->op == CLV_OP_CONCAT;
   for (int i = 0; i < n->n_in; i++)
-    for (int p = 1; p < REACH_PROFILES; p++) one &= w->values[p][n->in[i]].is_borrowed;
-  return one;
+    for (int p = 1; p < REACH_PROFILES; p++) has_one &= w->values[p][n->in[i]].is_borrowed;
+  return has_one;
 }
 
 static void share_first_profile(reach_walk *w, int k, int p) {
@@ -273,23 +276,23 @@ static void share_first_profile(reach_walk *w, int k, int p) {
 }
 
 static clv_code make_profiles(reach_walk *w, int k, clv_err *err) {
-  bool input = is_input(w, k), one = input || has_one_profile(w, k);
-  if (!input) CLV_TRY(make_value(w, k, 0, err));
+  bool is_graph_input = is_input(w, k), needs_one_only = is_graph_input || has_one_profile(w, k);
+  if (!is_graph_input) CLV_TRY(make_value(w, k, 0, err));
   for (int p = 1; p < REACH_PROFILES; p++) {
-    if (!one) CLV_TRY(make_value(w, k, p, err));
-    bool same = one || are_alike(&w->values[0][k], &w->values[p][k]);
-    if (!one && same) reach_value_done(&w->values[p][k]);
-    if (same) share_first_profile(w, k, p);
+    if (!needs_one_only) CLV_TRY(make_value(w, k, p, err));
+    bool has_same_elements = needs_one_only || are_alike(&w->values[0][k], &w->values[p][k]);
+    if (!needs_one_only && has_same_elements) reach_value_done(&w->values[p][k]);
+    if (has_same_elements) share_first_profile(w, k, p);
   }
   return CLV_OK;
 }
 
 static clv_code walk_nodes(reach_walk *w, clv_err *err) {
   for (int k = 0; k < w->g->n_nodes; k++) {
-    bool input = is_input(w, k);
+    bool is_graph_input = is_input(w, k);
     find_origin(w, k);
-    if (!input && w->g->nodes[k].layer > w->last) continue;
-    w->results[k].sums = w->results[k].sums_none = true;
+    if (!is_graph_input && w->g->nodes[k].layer > w->last) continue;
+    w->results[k].sums_two = w->results[k].sums_none = true;
     CLV_TRY(make_profiles(w, k, err));
     for (int p = 0; p < REACH_PROFILES; p++)
       reach_summarize(&w->pool, &w->values[p][k], &w->results[k]);
@@ -299,24 +302,24 @@ static clv_code walk_nodes(reach_walk *w, clv_err *err) {
 
 /* ---- findings -------------------------------------------------------------------------------- */
 
-/* Merges the result `other` into `to`: of each finding the worse one is kept; `least` and `places`
- * are taken from the result with the smaller share. */
+/* Merges the result `other` into `to`: of each finding the worse one is kept; n_fewest_places
+ * and n_places are taken from the result with the smaller share. */
 static void merge_result(clv_reach *to, const clv_reach *other) {
-  bool first = !to->places;
-  double share = (double)other->least / (double)other->places;
-  bool less = first || share < (double)to->least / (double)to->places;
+  bool is_first = !to->n_places;
+  double share = (double)other->n_fewest_places / (double)other->n_places;
+  bool is_smaller = is_first || share < (double)to->n_fewest_places / (double)to->n_places;
   to->is_unmixed |= other->is_unmixed;
   to->is_unmixed_token |= other->is_unmixed_token;
-  to->known |= other->known;
+  to->has_known_mixing |= other->has_known_mixing;
   to->is_over_budget |= other->is_over_budget;
-  to->thinned |= other->thinned;
-  to->narrow |= other->narrow;
-  to->narrow_token |= other->narrow_token;
-  to->sums = (first || to->sums) && other->sums;
-  to->sums_none = (first || to->sums_none) && other->sums_none;
-  if (to->reader < 0 || less) to->reader = other->reader;
-  if (less) to->least = other->least;
-  if (less) to->places = other->places;
+  to->is_thinned |= other->is_thinned;
+  to->has_narrow |= other->has_narrow;
+  to->has_narrow_token |= other->has_narrow_token;
+  to->sums_two = (is_first || to->sums_two) && other->sums_two;
+  to->sums_none = (is_first || to->sums_none) && other->sums_none;
+  if (to->reader < 0 || is_smaller) to->reader = other->reader;
+  if (is_smaller) to->n_fewest_places = other->n_fewest_places;
+  if (is_smaller) to->n_places = other->n_places;
 }
 
 static clv_code walk_under_assumption(const reach_walk *as, clv_reach *ret, clv_err *err) {
@@ -336,58 +339,58 @@ static clv_code walk_under_assumption(const reach_walk *as, clv_reach *ret, clv_
   return CLV_OK;
 }
 
-/* ---- readings -------------------------------------------------------------------------------- */
+/* ---- assumptions ----------------------------------------------------------------------------- */
 
 /* True if every reader of the value of node k implies that the channels are at `where`. Looks
  * behind readers that treat each element by itself. */
 static bool are_channels_at(const clv_graph *g, int k, reach_channels where) {
-  bool any = false;
+  bool has_reader = false;
   for (int m = k + 1; m < g->n_nodes; m++)
     for (int i = 0; i < g->nodes[m].n_in; i++) {
       const reach_op *op = reach_op_of(g->nodes[m].op);
       if (g->nodes[m].in[i] != k) continue;
-      bool says = op->channels == where && reach_groups_of(&g->nodes[m]) == 1;
-      bool passes = op->channels == REACH_CHANNELS_EACH;
-      if (!says && !(passes && are_channels_at(g, m, where))) return false;
-      any = true;
+      bool implies_where = op->channels == where && reach_groups_of(&g->nodes[m]) == 1;
+      bool reads_each_element = op->channels == REACH_CHANNELS_EACH;
+      if (!implies_where && !(reads_each_element && are_channels_at(g, m, where))) return false;
+      has_reader = true;
     }
-  return any;
+  return has_reader;
 }
 
-/* Assumptions to try. last, first: the channels of some input may be last, may be first. formed:
- * every flat input that a node reshapes is read only in that reshaped form. */
-typedef struct reach_readings {
-  bool last, first, formed;
-} reach_readings;
+/* Assumptions to try. may_be_last, may_be_first: the channels of some input may be last, first.
+ * only_reshaped: every flat input that a node reshapes is read only in that reshaped form. */
+typedef struct reach_assumptions {
+  bool may_be_last, may_be_first, only_reshaped;
+} reach_assumptions;
 
-static reach_readings list_assumptions(const clv_graph *g) {
-  reach_readings ret = {.formed = true};
-  bool any = false;
+static reach_assumptions list_assumptions(const clv_graph *g) {
+  reach_assumptions ret = {.only_reshaped = true};
+  bool has_input = false;
   for (int k = 0; k < g->n_nodes; k++) {
     if (g->nodes[k].op != CLV_OP_INPUT || g->nodes[k].dtype == CLV_I64) continue;
-    bool forms = true;
-    int by = find_shape_node(g, k, &forms);
-    ret.formed &= by == k || forms;
-    if (g->nodes[by].shape.rank < 3) continue;
-    ret.last |= !are_channels_at(g, by, REACH_CHANNELS_FIRST);
-    ret.first |= !are_channels_at(g, by, REACH_CHANNELS_LAST);
-    any = true;
+    bool is_only_reshaped = true;
+    int shape_node = find_shape_node(g, k, &is_only_reshaped);
+    ret.only_reshaped &= shape_node == k || is_only_reshaped;
+    if (g->nodes[shape_node].shape.rank < 3) continue;
+    ret.may_be_last |= !are_channels_at(g, shape_node, REACH_CHANNELS_FIRST);
+    ret.may_be_first |= !are_channels_at(g, shape_node, REACH_CHANNELS_LAST);
+    has_input = true;
   }
-  ret.first |= !any;
+  ret.may_be_first |= !has_input;
   return ret;
 }
 
 /* Walks the graph under each assumption; for each node the worst result is kept. */
 static clv_code walk_under_all(const reach_walk *as, clv_reach *ret, clv_err *err) {
-  const reach_readings r = list_assumptions(as->g);
+  const reach_assumptions r = list_assumptions(as->g);
   reach_walk w = *as;
   memset(ret, 0, (size_t)w.g->n_nodes * sizeof *ret);
   w.uses_reshaped_form = true;
-  if (r.first) CLV_TRY(walk_under_assumption(&w, ret, err));
+  if (r.may_be_first) CLV_TRY(walk_under_assumption(&w, ret, err));
   w.channels_last = true;
-  if (r.last || !r.first) CLV_TRY(walk_under_assumption(&w, ret, err));
+  if (r.may_be_last || !r.may_be_first) CLV_TRY(walk_under_assumption(&w, ret, err));
   w.uses_reshaped_form = w.channels_last = false;
-  return r.formed ? CLV_OK : walk_under_assumption(&w, ret, err);
+  return r.only_reshaped ? CLV_OK : walk_under_assumption(&w, ret, err);
 }
 
 clv_code clv_reach_forward(const clv_graph *g, const clv_reach_layer *layers, uint32_t last,
@@ -395,11 +398,11 @@ clv_code clv_reach_forward(const clv_graph *g, const clv_reach_layer *layers, ui
   return walk_under_all(&(reach_walk){.g = g, .layers = layers, .last = last}, ret, err);
 }
 
-clv_code clv_reach_returned(const clv_graph *g, const clv_reach_layer *layers, const bool *known,
+clv_code clv_reach_returned(const clv_graph *g, const clv_reach_layer *layers, const bool *is_known,
                             uint32_t first, clv_reach *ret, clv_err *err) {
   const reach_walk w = {.g = g,
                         .layers = layers,
-                        .known = known,
+                        .is_known = is_known,
                         .last = UINT32_MAX,
                         .back_to = first,
                         .follows_returned = true};

@@ -52,9 +52,9 @@ reach_step reach_step_of(const clv_graph *g, int k, int i, reach_pool *pool,
                   .layer = layers[k],
                   .op_dropout_rate = n->op == CLV_OP_DROPOUT ? n->attrs.p : 0,
                   .key_dropout_rate = n->op == CLV_OP_ATTENTION && i == 2 ? n->attrs.p : 0,
-                  .sums = true,
+                  .sums_two = true,
                   .sums_none = true};
-  s.constant = s.has_weights
+  s.has_bias = s.has_weights
                    ? n->attrs.bias
                    : n->op == CLV_OP_POSITIONS || (def->slots && !def->takes_row_numbers) ||
                          (def->elementwise && !def->maps_zero_to_zero);
@@ -70,19 +70,19 @@ bool reach_is_constant(const clv_graph *g, int k) {
 }
 
 void reach_summarize(const reach_pool *p, const reach_value *v, clv_reach *ret) {
-  ret->places = p->places;
+  ret->n_places = p->n_places;
   ret->is_over_budget |= p->is_over_budget;
   for (size_t i = 0; i < reach_value_count(v); i++) {
     reach_element e = v->element[i];
     if (!reach_is_path(e)) continue;
     int64_t count = reach_set_count(p, reach_set_of(e));
-    bool token = e & REACH_TOKEN, bare = e & REACH_UNMIXED;
-    bool narrow = !bare && 2 * count < p->places;
-    ret->is_unmixed |= bare && !token;
-    ret->is_unmixed_token |= bare && token;
-    ret->known |= (e & REACH_MIXED) != 0;
-    ret->least = ret->least ? CLV_MIN(ret->least, count) : count;
-    ret->narrow |= narrow && !token;
-    ret->narrow_token |= narrow && token;
+    bool is_token = e & REACH_TOKEN, is_unmixed = e & REACH_UNMIXED;
+    bool is_narrow = !is_unmixed && 2 * count < p->n_places;
+    ret->is_unmixed |= is_unmixed && !is_token;
+    ret->is_unmixed_token |= is_unmixed && is_token;
+    ret->has_known_mixing |= (e & REACH_MIXED) != 0;
+    ret->n_fewest_places = ret->n_fewest_places ? CLV_MIN(ret->n_fewest_places, count) : count;
+    ret->has_narrow |= is_narrow && !is_token;
+    ret->has_narrow_token |= is_narrow && is_token;
   }
 }

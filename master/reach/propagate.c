@@ -37,10 +37,11 @@ static int64_t greatest_common_divisor(int64_t a, int64_t b) {
  * u of the kernel. Stride and dilation determine the distance between these u, and so the distance
  * between the windows. */
 static run windows_reading(const reach_axis *a, int64_t x, int64_t extent) {
-  int64_t apart = greatest_common_divisor(a->stride, a->dilation), u = 0, next = a->stride / apart;
-  while (u < CLV_MIN(a->kernel, next) && (x + a->pad - u * a->dilation) % a->stride) u++;
-  if (u == CLV_MIN(a->kernel, next)) return (run){0};
-  int64_t n = (a->kernel - 1 - u) / next + 1, step = a->dilation / apart;
+  int64_t divisor = greatest_common_divisor(a->stride, a->dilation), u = 0,
+          kernel_distance = a->stride / divisor;
+  while (u < CLV_MIN(a->kernel, kernel_distance) && (x + a->pad - u * a->dilation) % a->stride) u++;
+  if (u == CLV_MIN(a->kernel, kernel_distance)) return (run){0};
+  int64_t n = (a->kernel - 1 - u) / kernel_distance + 1, step = a->dilation / divisor;
   /* the smallest u belongs to the last window */
   int64_t last = (x + a->pad - u * a->dilation) / a->stride;
   return clip_run(last - (n - 1) * step, step, n, extent);
@@ -50,9 +51,9 @@ static run window_indexes(const reach_axis *a, int64_t x, int64_t extent) {
   return clip_run(x * a->stride - a->pad, a->dilation, a->kernel, extent);
 }
 
-static run head_indexes(const reach_axis *a, bool back, int64_t x) {
+static run head_indexes(const reach_axis *a, bool is_backward, int64_t x) {
   int64_t head = x / a->a, at = x % a->a;
-  if (back) return (run){head * a->b * a->a + at, a->a, a->b};
+  if (is_backward) return (run){head * a->b * a->a + at, a->a, a->b};
   return (run){head / a->b * a->a + at, 1, 1};
 }
 
@@ -61,17 +62,17 @@ static run block_indexes(int64_t own, int64_t other, int64_t x) {
 }
 
 /* Returns the index that a flip or roll moves to x, or from x. */
-static run turned_index(const reach_axis *a, bool back, int64_t x, int64_t extent) {
-  int64_t at = back ? (x - a->a) * a->b : a->a + a->b * x;
+static run turned_index(const reach_axis *a, bool is_backward, int64_t x, int64_t extent) {
+  int64_t at = is_backward ? (x - a->a) * a->b : a->a + a->b * x;
   return (run){(at % extent + extent) % extent, 1, 1};
 }
 
 /* Returns the outputs that read input x, or the inputs that output x reads. */
-static run resampled_indexes(const reach_axis *a, bool back, int64_t x, int64_t extent) {
+static run resampled_indexes(const reach_axis *a, bool is_backward, int64_t x, int64_t extent) {
   const clv_resample *r = &a->resample;
   int axis = (int)a->a;
-  clv_taps t = clv_taps_of(r, axis, back ? 0 : x);
-  if (!back) return clip_run(t.first, 1, t.w[1] > 0 ? t.n : 1, extent);
+  clv_taps t = clv_taps_of(r, axis, is_backward ? 0 : x);
+  if (!is_backward) return clip_run(t.first, 1, t.w[1] > 0 ? t.n : 1, extent);
   int64_t end, first = clv_taps_readers(r, axis, x, &end), n = 0;
   for (int64_t o = first; o < end; o++) {
     t = clv_taps_of(r, axis, o);
@@ -82,68 +83,74 @@ static run resampled_indexes(const reach_axis *a, bool back, int64_t x, int64_t 
 
 /* Returns the indexes along an axis of the source, which has `extent` indexes, from which index x
  * of the target is made. */
-static run source_indexes(const reach_axis *a, bool back, int64_t x, int64_t extent) {
+static run source_indexes(const reach_axis *a, bool is_backward, int64_t x, int64_t extent) {
   switch (a->kind) {
     case REACH_SHIFT:
-      return clip_run(back ? x - a->a : x + a->a, 1, 1, extent);
+      return clip_run(is_backward ? x - a->a : x + a->a, 1, 1, extent);
     case REACH_WINDOW:
-      return back ? windows_reading(a, x, extent) : window_indexes(a, x, extent);
+      return is_backward ? windows_reading(a, x, extent) : window_indexes(a, x, extent);
     case REACH_TRANSPOSED_WINDOW:
-      return back ? window_indexes(a, x, extent) : windows_reading(a, x, extent);
+      return is_backward ? window_indexes(a, x, extent) : windows_reading(a, x, extent);
     case REACH_CAUSAL:
-      return back ? clip_run(x, 1, extent, extent) : clip_run(0, 1, x + 1, extent);
+      return is_backward ? clip_run(x, 1, extent, extent) : clip_run(0, 1, x + 1, extent);
     case REACH_BLOCKS:
-      return back ? block_indexes(a->b, a->a, x) : block_indexes(a->a, a->b, x);
+      return is_backward ? block_indexes(a->b, a->a, x) : block_indexes(a->a, a->b, x);
     case REACH_TURNED:
-      return turned_index(a, back, x, extent);
+      return turned_index(a, is_backward, x, extent);
     case REACH_RESAMPLED:
-      return resampled_indexes(a, back, x, extent);
+      return resampled_indexes(a, is_backward, x, extent);
     case REACH_HEADS:
-      return head_indexes(a, back, x);
+      return head_indexes(a, is_backward, x);
     default:
       return clip_run(x, 1, 1, extent);
   }
 }
 
-static int own_axis(const reach_axis *a, bool back) { return back ? a->in : a->out; }
-static int other_axis(const reach_axis *a, bool back) { return back ? a->out : a->in; }
+static int own_axis(const reach_axis *a, bool is_backward) { return is_backward ? a->in : a->out; }
+static int other_axis(const reach_axis *a, bool is_backward) {
+  return is_backward ? a->out : a->in;
+}
 
 /* ---- a bundle -------------------------------------------------------------------------------- */
 
-/* State of a sum of elements. `whole` is the set of all places of the elements added so far. From
- * the second different set on, the union is under construction in the pool instead (painted). */
+/* State of a sum of elements. */
 typedef struct bundle {
-  uint32_t first, last, whole;
+  uint32_t first, last; /* sets of places of the first and of the last added element */
+  /* set of all places of the elements added so far; from the second different set on the union is
+   * under construction in the pool instead (is_union_open) */
+  uint32_t union_set;
   unsigned flags; /* union of the kinds of the elements, and REACH_TOKEN */
   int64_t n;      /* number of added elements that have places */
-  bool any, several, painted, zero, found;
+  bool has_places, has_several_sets, is_union_open;
+  bool is_zero;     /* all added elements are zero */
+  bool has_element; /* some element was added */
 } bundle;
 
 static void add_to_union(reach_pool *p, bundle *b, uint32_t set) {
-  if (!b->painted) reach_pool_add(p, b->whole);
+  if (!b->is_union_open) reach_pool_add(p, b->union_set);
   reach_pool_add(p, set);
-  b->painted = b->several = true;
+  b->is_union_open = b->has_several_sets = true;
 }
 
 static uint32_t take_union(reach_pool *p, bundle *b) {
-  if (b->painted) b->whole = reach_pool_take(p);
-  b->painted = false;
-  return b->whole;
+  if (b->is_union_open) b->union_set = reach_pool_take(p);
+  b->is_union_open = false;
+  return b->union_set;
 }
 
 /* Adds n equal elements to a bundle. */
 static void add_to_bundle(reach_pool *p, bundle *b, reach_element e, int64_t n) {
   if (e == REACH_ABSENT) return;
   uint32_t set = reach_set_of(e);
-  b->found = true;
-  b->zero &= (e & REACH_ZERO) != 0;
+  b->has_element = true;
+  b->is_zero &= (e & REACH_ZERO) != 0;
   b->flags |= e & (REACH_KINDS | REACH_TOKEN);
   if (!set) return;
   b->n += n;
-  if (!b->any) b->first = b->last = b->whole = set;
+  if (!b->has_places) b->first = b->last = b->union_set = set;
   if (set != b->first && set != b->last) add_to_union(p, b, set);
   b->last = set;
-  b->any = true;
+  b->has_places = true;
 }
 
 /* True if the op sums along the source's sibling_axis, along which elements with the same places
@@ -160,30 +167,31 @@ static bool sums_siblings(const reach_step *s) {
 
 /* Largest share of outputs that may sum a single place, among the outputs for which dropout keeps
  * any place. Of n places with c elements each, dropout with rate p drops a place with probability l
- * = p^c, all places with l^n, and all but one with n (1 - l) l^(n - 1). */
-static const double MOST_ALONE = 0.02;
+ * = p^c (place_lost), all places with l^n, and all but one with n (1 - l) l^(n - 1). */
+static const double MAX_ALONE_SHARE = 0.02;
 
-static bool leaves_two(double rate, int64_t places, int64_t copies) {
-  double lost = pow(rate, (double)copies), n = (double)places;
-  double none = pow(lost, n), alone = n * (1 - lost) * pow(lost, n - 1);
-  return rate <= 0 || alone <= MOST_ALONE * (1 - none);
+static bool leaves_two_places(double rate, int64_t n_places, int64_t n_copies) {
+  double place_lost = pow(rate, (double)n_copies), n = (double)n_places;
+  double all_lost = pow(place_lost, n),
+         all_but_one_lost = n * (1 - place_lost) * pow(place_lost, n - 1);
+  return rate <= 0 || all_but_one_lost <= MAX_ALONE_SHARE * (1 - all_lost);
 }
 
 static bool is_safe_from_dropout(const reach_step *s, const bundle *b, uint32_t set) {
-  bool bare = b->flags & REACH_UNMIXED;
-  int64_t places = bare ? CLV_MIN(reach_set_count(s->pool, set), b->n) : b->n;
-  int64_t copies = bare ? CLV_MAX(CLV_MIN(b->n / places, s->from->n_copies), 1) : 1;
+  bool is_unmixed = b->flags & REACH_UNMIXED;
+  int64_t n_places = is_unmixed ? CLV_MIN(reach_set_count(s->pool, set), b->n) : b->n;
+  int64_t n_copies = is_unmixed ? CLV_MAX(CLV_MIN(b->n / n_places, s->from->n_copies), 1) : 1;
   /* the elements are hidden already */
   if (!(b->flags & (REACH_UNMIXED | REACH_MIXED))) return true;
-  return leaves_two(s->from->dropout_rate, places, copies);
+  return leaves_two_places(s->from->dropout_rate, n_places, n_copies);
 }
 
 static bool sums_two(const reach_step *s, const bundle *b, uint32_t set) {
-  if (s->has_one_output) return s->several;
-  if (b->several) return true;
-  bool flags_after_layer =
+  if (s->has_one_output) return s->has_several_inputs;
+  if (b->has_several_sets) return true;
+  bool can_be_different_sums =
       !(b->flags & REACH_UNMIXED) || (b->flags & REACH_TOKEN) || s->places_are_outputs;
-  return flags_after_layer && sums_siblings(s) &&
+  return can_be_different_sums && sums_siblings(s) &&
          (s->places_are_outputs || reach_set_count(s->pool, set) > 1);
 }
 
@@ -191,11 +199,11 @@ static bool sums_two(const reach_step *s, const bundle *b, uint32_t set) {
  * of the places, or a hidden one, gets the set of all places, because it does not matter which of
  * many places it has. */
 static uint32_t choose_stored_set(const reach_step *s, unsigned flags, uint32_t set) {
-  bool hidden = !(flags & (REACH_UNMIXED | REACH_MIXED));
-  if (s->places_are_outputs || s->is_widest) return hidden ? (uint32_t)REACH_FULL : set;
-  bool wide =
-      !(flags & REACH_UNMIXED) && 2 * (int64_t)reach_set_count(s->pool, set) >= s->pool->places;
-  return wide ? (uint32_t)REACH_FULL : set;
+  bool is_hidden = !(flags & (REACH_UNMIXED | REACH_MIXED));
+  if (s->places_are_outputs || s->is_widest) return is_hidden ? (uint32_t)REACH_FULL : set;
+  bool is_wide =
+      !(flags & REACH_UNMIXED) && 2 * (int64_t)reach_set_count(s->pool, set) >= s->pool->n_places;
+  return is_wide ? (uint32_t)REACH_FULL : set;
 }
 
 /* Returns the flags of an element after a layer that sums at least two places of elements with
@@ -207,14 +215,14 @@ static unsigned flags_after_layer(clv_reach_layer layer, unsigned flags) {
 }
 
 static reach_element finish_element(reach_step *s, bundle *b, uint32_t set) {
-  if (!set) return b->zero && !s->constant ? REACH_NOTHING : REACH_CONSTANT;
+  if (!set) return b->is_zero && !s->has_bias ? REACH_NOTHING : REACH_CONSTANT;
   if (s->has_weights) {
-    bool lone = !s->has_one_output && !is_safe_from_dropout(s, b, set),
-         two = !lone && sums_two(s, b, set);
-    s->thinned |= lone;
-    s->sums &= two;
-    s->sums_none &= !two;
-    if (two) b->flags = flags_after_layer(s->layer, b->flags);
+    bool is_often_single = !s->has_one_output && !is_safe_from_dropout(s, b, set),
+         has_two = !is_often_single && sums_two(s, b, set);
+    s->is_thinned |= is_often_single;
+    s->sums_two &= has_two;
+    s->sums_none &= !has_two;
+    if (has_two) b->flags = flags_after_layer(s->layer, b->flags);
   }
   return reach_make_element(choose_stored_set(s, b->flags, set), b->flags);
 }
@@ -249,63 +257,64 @@ static void set_stored_extents(const reach_step *s, reach_value *ret) {
 /* ---- the step -------------------------------------------------------------------------------- */
 
 /* Finds the source elements of one target index, as a run along each axis of the source.
- * *ret_alike: number of elements for which each stored element in the runs stands. False: there are
- * none. */
+ * *ret_alike: number of equal elements that each stored element in the runs represents. False:
+ * there are no source elements. */
 static bool find_runs(const reach_step *s, const int64_t *index, run ret[CLV_MAX_RANK],
                       int64_t *ret_alike) {
-  int64_t alike[CLV_MAX_RANK];
-  bool any = true;
+  int64_t n_alike[CLV_MAX_RANK];
+  bool has_sources = true;
   for (int i = 0; i < s->from->shape.rank; i++) {
     ret[i] = (run){0, 1, s->from->stored_extents[i]};
-    alike[i] = s->from->shape.dim[i] / s->from->stored_extents[i];
+    n_alike[i] = s->from->shape.dim[i] / s->from->stored_extents[i];
   }
   for (int i = 0; i < s->relation->n; i++) {
     const reach_axis *a = &s->relation->axis[i];
     int own = own_axis(a, s->is_backward), other = other_axis(a, s->is_backward);
     int64_t x = a->kind == REACH_FIXED && !s->is_backward ? a->a : index[own];
     if (a->kind == REACH_FIXED && s->is_backward) {
-      any &= x == a->a;
+      has_sources &= x == a->a;
       continue;
     }
     run r = source_indexes(a, s->is_backward, x, s->from->shape.dim[other]);
-    any &= r.n > 0;
+    has_sources &= r.n > 0;
     ret[other] = s->from->stored_extents[other] > 1 ? r : (run){0, 1, 1};
-    alike[other] = s->from->stored_extents[other] > 1 ? 1 : r.n;
+    n_alike[other] = s->from->stored_extents[other] > 1 ? 1 : r.n;
   }
   *ret_alike = 1;
-  for (int i = 0; i < s->from->shape.rank; i++) *ret_alike *= alike[i];
-  return any;
+  for (int i = 0; i < s->from->shape.rank; i++) *ret_alike *= n_alike[i];
+  return has_sources;
 }
 
 /* Adds the elements of `from` in `runs` to the bundle. */
 static void add_runs(const reach_step *s, const reach_value *from, const run *runs,
-                     const int64_t *steps, int64_t alike, bundle *b) {
-  int64_t at[CLV_MAX_RANK] = {0}, extents[CLV_MAX_RANK], walk[CLV_MAX_RANK];
+                     const int64_t *steps, int64_t n_alike, bundle *b) {
+  int64_t at[CLV_MAX_RANK] = {0}, extents[CLV_MAX_RANK], index_steps[CLV_MAX_RANK];
   size_t first = 0;
   for (int i = 0; i < from->shape.rank; i++) {
     first += (size_t)(runs[i].first * steps[i]);
     extents[i] = runs[i].n;
-    walk[i] = runs[i].step * steps[i];
+    index_steps[i] = runs[i].step * steps[i];
   }
   do
-    add_to_bundle(s->pool, b, from->element[first + reach_offset(at, walk, from->shape.rank)],
-                  alike);
+    add_to_bundle(s->pool, b,
+                  from->element[first + reach_offset(at, index_steps, from->shape.rank)], n_alike);
   while (reach_charge_work(s->pool, 1) && reach_next_index(at, extents, from->shape.rank));
 }
 
 static reach_element gather_element(reach_step *s, const int64_t *index, const int64_t *steps) {
   run runs[CLV_MAX_RANK];
-  bundle b = {.zero = true};
-  int64_t alike;
-  if (!find_runs(s, index, runs, &alike))
-    return s->has_weights || s->constant ? finish_element(s, &b, REACH_EMPTY) : REACH_ABSENT;
-  add_runs(s, s->from, runs, steps, alike, &b);
-  if (s->whole && !b.any && b.flags) { /* all elements are of dropped columns, so these count */
-    b = (bundle){.zero = true};
-    add_runs(s, s->whole, runs, steps, alike, &b);
+  bundle b = {.is_zero = true};
+  int64_t n_alike;
+  if (!find_runs(s, index, runs, &n_alike))
+    return s->has_weights || s->has_bias ? finish_element(s, &b, REACH_EMPTY) : REACH_ABSENT;
+  add_runs(s, s->from, runs, steps, n_alike, &b);
+  if (s->undropped_from && !b.has_places &&
+      b.flags) { /* all elements are of dropped columns, so these count */
+    b = (bundle){.is_zero = true};
+    add_runs(s, s->undropped_from, runs, steps, n_alike, &b);
   }
   uint32_t set = take_union(s->pool, &b);
-  return b.found ? finish_element(s, &b, set) : REACH_ABSENT;
+  return b.has_element ? finish_element(s, &b, set) : REACH_ABSENT;
 }
 
 /* True if each target element sums all steps up to its own (backwards: from its own on), and
@@ -318,47 +327,50 @@ static bool is_running_sum(const reach_step *s, const reach_value *to) {
 }
 
 static void make_running_sums(reach_step *s, const int64_t *steps, reach_value *ret) {
-  bundle all = {.zero = true};
-  int64_t n = ret->stored_extents[1], inner[CLV_MAX_RANK], alike = 1;
+  bundle sum = {.is_zero = true};
+  int64_t n = ret->stored_extents[1], inner_extents[CLV_MAX_RANK], n_alike = 1;
   int rank = s->from->shape.rank;
-  memcpy(inner, s->from->stored_extents, sizeof inner);
-  inner[1] = 1;
-  for (int i = 2; i < rank; i++) alike *= s->from->shape.dim[i] / s->from->stored_extents[i];
+  memcpy(inner_extents, s->from->stored_extents, sizeof inner_extents);
+  inner_extents[1] = 1;
+  for (int i = 2; i < rank; i++) n_alike *= s->from->shape.dim[i] / s->from->stored_extents[i];
   for (int64_t i = 0; i < n; i++) {
     int64_t x = s->is_backward ? n - 1 - i : i, at[CLV_MAX_RANK] = {0};
     do {
       size_t from = (size_t)(x * steps[1]) + reach_offset(at, steps, rank);
-      add_to_bundle(s->pool, &all, s->from->element[from], alike);
-    } while (reach_next_index(at, inner, rank));
-    uint32_t set = take_union(s->pool, &all);
-    bundle now = all;
+      add_to_bundle(s->pool, &sum, s->from->element[from], n_alike);
+    } while (reach_next_index(at, inner_extents, rank));
+    uint32_t set = take_union(s->pool, &sum);
+    bundle sum_so_far = sum;
     int64_t index[CLV_MAX_RANK] = {0, x};
-    bool none = s->whole && !set && now.flags; /* all elements are of dropped columns */
-    ret->element[x] = none ? gather_element(s, index, steps) : finish_element(s, &now, set);
+    bool needs_dropped =
+        s->undropped_from && !set && sum_so_far.flags; /* all elements are of dropped columns */
+    ret->element[x] =
+        needs_dropped ? gather_element(s, index, steps) : finish_element(s, &sum_so_far, set);
   }
   (void)reach_charge_work(s->pool, reach_value_count(s->from));
 }
 
 static int find_sibling_axis(const reach_step *s) {
-  if (s->has_weights) return (s->sums || sums_siblings(s)) && s->width > 1 ? s->width_axis : 0;
+  if (s->has_weights) return (s->sums_two || sums_siblings(s)) && s->width > 1 ? s->width_axis : 0;
   /* dropout often leaves the value of a single key */
-  if (!leaves_two(s->key_dropout_rate, s->from->shape.dim[1], 1)) return 0;
+  if (!leaves_two_places(s->key_dropout_rate, s->from->shape.dim[1], 1)) return 0;
   for (int i = 0; i < s->relation->n; i++) {
     const reach_axis *a = &s->relation->axis[i];
     int own = own_axis(a, s->is_backward);
     /* the elements of a block are different sums */
     if (a->kind == REACH_BLOCKS && (s->is_backward ? a->b : a->a) > 1) return own;
-    bool moves = a->kind == REACH_SAME || a->kind == REACH_SHIFT || a->kind == REACH_HEADS;
-    if (moves && a->kind != REACH_FIXED && other_axis(a, s->is_backward) == s->from->sibling_axis)
+    bool moves_index = a->kind == REACH_SAME || a->kind == REACH_SHIFT || a->kind == REACH_HEADS;
+    if (moves_index && a->kind != REACH_FIXED &&
+        other_axis(a, s->is_backward) == s->from->sibling_axis)
       return s->from->sibling_axis && s->to.dim[own] > 1 ? own : 0;
   }
   return 0;
 }
 
 clv_code reach_give_up(reach_step *s, reach_value *ret, clv_err *err) {
-  const reach_value *from = s->whole ? s->whole : s->from;
+  const reach_value *from = s->undropped_from ? s->undropped_from : s->from;
   reach_element worst = REACH_ABSENT, narrow = REACH_ABSENT;
-  s->sums = false;
+  s->sums_two = false;
   for (size_t i = 0; i < reach_value_count(from); i++) {
     worst = reach_choose_path(s->pool, REACH_EXPOSED, worst, from->element[i]);
     narrow = reach_choose_path(s->pool, REACH_NARROW, narrow, from->element[i]);
@@ -393,35 +405,36 @@ static clv_code make_elements(reach_step *s, reach_value *ret, clv_err *err) {
 /* Returns the number of elements that a place has in the source, each of which dropout drops
  * independently. */
 static int64_t count_copies(const reach_step *s) {
-  int64_t n = 1, places = CLV_MAX(s->pool->places, 1);
+  int64_t n = 1, n_places = CLV_MAX(s->pool->n_places, 1);
   for (int i = 1; i < s->from->shape.rank; i++) n *= s->from->shape.dim[i];
-  return CLV_MAX(n / places, 1);
+  return CLV_MAX(n / n_places, 1);
 }
 
 /* Sets the dropout that the result carries. After a secret layer that sums two places earlier
  * dropout has no effect any more. */
 static void mark_dropped(const reach_step *s, reach_value *ret) {
-  bool ends = s->has_weights && s->layer == CLV_REACH_SECRET && s->sums;
-  ret->dropout_rate = ends ? 0 : reach_dropped_twice(s->from->dropout_rate, s->op_dropout_rate);
+  bool ends_dropout = s->has_weights && s->layer == CLV_REACH_SECRET && s->sums_two;
+  ret->dropout_rate =
+      ends_dropout ? 0 : reach_combined_dropout_rate(s->from->dropout_rate, s->op_dropout_rate);
   ret->n_copies = s->from->dropout_rate > 0 ? s->from->n_copies : count_copies(s);
 }
 
 static clv_code propagate_elements(reach_step *s, reach_value *ret, clv_err *err) {
-  if (s->relation->none) return reach_value_fill(ret, &s->to, REACH_NOTHING, err);
+  if (s->relation->is_independent) return reach_value_fill(ret, &s->to, REACH_NOTHING, err);
   if (s->relation->reshapes) return reach_reshape(s->pool, s->from, &s->to, ret, err);
   if (s->pool->is_over_budget) return reach_give_up(s, ret, err);
   reach_value varying = {0};
   const reach_value *from = s->from;
   if (s->has_weights && !s->is_backward && !s->is_widest)
     CLV_TRY(reach_drop_uniform_columns(s, &varying, err));
-  if (varying.element) s->whole = from;
+  if (varying.element) s->undropped_from = from;
   if (varying.element) s->from = &varying;
   clv_code code = make_elements(s, ret, err);
   reach_value_done(&varying);
   s->from = from;
-  s->whole = NULL;
+  s->undropped_from = NULL;
   CLV_TRY(code);
-  return s->pool->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+  return s->pool->has_failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
 clv_code reach_propagate(reach_step *s, reach_value *ret, clv_err *err) {

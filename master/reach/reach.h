@@ -42,15 +42,15 @@ typedef struct clv_reach {
       is_unmixed_token; /* some path has no layer that mixes two places; _token: the path goes
                               * through an embedding at the master */
   /* on some path a layer with known weights mixes places, and no layer with secret weights does */
-  bool known;
-  /* some mixed element is made of fewer than half of the places; _token: on a path through an
-   * embedding at the master */
-  bool narrow, narrow_token;
-  /* least: fewest places that an element is made of; places: number of places of a record */
-  int64_t least, places;
-  bool sums;      /* for a layer with weights: each output sums at least two places */
-  bool sums_none; /* for a layer with weights: no output sums two places */
-  bool thinned;   /* dropout too often leaves some output with a single place */
+  bool has_known_mixing;
+  /* some mixed element is narrow: made of fewer than half of the places; _token: on a path through
+   * an embedding at the master */
+  bool has_narrow, has_narrow_token;
+  int64_t n_fewest_places; /* fewest places that an element is made of */
+  int64_t n_places;        /* number of places of a record */
+  bool sums_two;           /* for a layer with weights: each output sums at least two places */
+  bool sums_none;          /* for a layer with weights: no output sums two places */
+  bool is_thinned;         /* dropout too often leaves some output with a single place */
   /* the budget of memory or work ran out, so the value may be wider and better hidden than
    * reported */
   bool is_over_budget;
@@ -62,10 +62,10 @@ typedef struct clv_reach {
  * know of each node's weights; ret: [g->n_nodes]. */
 clv_code clv_reach_forward(const clv_graph *g, const clv_reach_layer *layers, uint32_t last,
                            clv_reach *ret, clv_err *err) CLV_USE_RESULT;
-/* Follows the records in gradients, back to the values of layers 0..`first` and of inputs. known:
- * [n_nodes] true: the receiver of a gradient knows the node's value, so that it learns nothing new
- * from it. */
-clv_code clv_reach_returned(const clv_graph *g, const clv_reach_layer *layers, const bool *known,
+/* Follows the records in gradients, back to the values of layers 0..`first` and of inputs.
+ * is_known: [n_nodes] true: the receiver of a gradient knows the node's value, so that it learns
+ * nothing new from it. */
+clv_code clv_reach_returned(const clv_graph *g, const clv_reach_layer *layers, const bool *is_known,
                             uint32_t first, clv_reach *ret, clv_err *err) CLV_USE_RESULT;
 /* Follows the labels in gradients, back to the values of layers 0..`first` and of inputs.
  * `is_unmixed` means that an element has the gradient of one output alone. In a model with one

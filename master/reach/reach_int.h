@@ -30,7 +30,7 @@ typedef struct reach_set {
 
 /* Sets of places, each with a number. Equal sets have the same number. */
 typedef struct reach_pool {
-  int64_t places;
+  int64_t n_places; /* number of places of a record */
   reach_span *spans;
   reach_set *sets;
   uint32_t *table; /* [1 << table_bits] hash table of set numbers; 0: empty entry */
@@ -39,7 +39,7 @@ typedef struct reach_pool {
   int table_bits;
   uint64_t work;       /* work done so far: elements and words of sets that were read */
   bool is_over_budget; /* the budget is used up, so reach_give_up makes all later values */
-  bool failed;         /* an allocation has failed */
+  bool has_failed;     /* an allocation has failed */
 } reach_pool;
 
 clv_code reach_pool_init(reach_pool *p, int64_t places, clv_err *err) CLV_USE_RESULT;
@@ -99,14 +99,16 @@ typedef struct reach_value {
   /* axis along which mixed elements with the same places are different sums of these places; 0: no
    * such axis is known */
   int sibling_axis;
-  /* Dropout since the last secret layer that mixed places. dropped: rate, 0 to 1; copies: number of
-   * elements of a place that dropout drops independently. */
+  /* Dropout since the last secret layer that mixed places. dropout_rate: 0 to 1; n_copies: number
+   * of elements of a place that dropout drops independently. */
   double dropout_rate;
   int64_t n_copies;
 } reach_value;
 
 /* Returns the total rate of two dropouts in sequence. */
-static inline double reach_dropped_twice(double a, double b) { return 1 - (1 - a) * (1 - b); }
+static inline double reach_combined_dropout_rate(double a, double b) {
+  return 1 - (1 - a) * (1 - b);
+}
 
 size_t reach_value_count(const reach_value *v);
 /* Allocates the elements of v, as many as v->stored_extents says. */
@@ -170,7 +172,7 @@ typedef struct reach_axis {
 /* How an output depends on an input, axis by axis. Along an output axis that no entry names all
  * elements are equal; an input axis that no entry names is summed. */
 typedef struct reach_relation {
-  bool none; /* no output depends on the input */
+  bool is_independent; /* no output depends on the input */
   /* the op only changes the shape: elements keep their row-major order, and n is 0 */
   bool reshapes;
   int n;
@@ -198,7 +200,7 @@ typedef struct reach_op {
    * `relate` says. */
   void (*spread)(const clv_op_site *site, reach_relation *ret);
   reach_channels channels;
-  bool product; /* the op multiplies its inputs: a zero in one makes the output zero */
+  bool multiplies; /* the op multiplies its inputs: a zero in one makes the output zero */
   /* Returns the number of values that the op normalizes together; if that is 1 the output is a
    * constant. NULL: the op does not normalize. */
   int64_t (*normalizes)(const clv_op_site *site);
@@ -215,21 +217,22 @@ typedef struct reach_step {
   bool places_are_outputs; /* the places are outputs of the model (clv_reach_backward) */
   const reach_value *from;
   /* source before reach_drop_uniform_columns changed `from`; NULL: nothing was dropped */
-  const reach_value *whole;
+  const reach_value *undropped_from;
   clv_shape to;            /* shape of the result */
   bool is_widest;          /* the profile is REACH_WIDE, which ignores hidden elements */
   bool has_weights;        /* the op sums with weights */
-  bool constant;           /* an empty sum is a constant, not zero, because the layer has a bias */
+  bool has_bias;           /* the layer has a bias, so an empty sum is a constant, not zero */
   double op_dropout_rate;  /* dropout rate of the op; 0: the op is no dropout */
   double key_dropout_rate; /* rate at which attention drops values of keys */
-  bool has_one_output;     /* the model has one output, so `several` says whether the layer sums */
-  bool several;
-  clv_reach_layer layer; /* if has_weights: what workers know of the layer's weights */
+  bool has_one_output;     /* the model has one output, so has_several_inputs says whether the layer
+                            * sums */
+  bool has_several_inputs; /* the layer has several inputs */
+  clv_reach_layer layer;   /* if has_weights: what workers know of the layer's weights */
   /* if has_weights: number of different sums that the layer makes of the same places */
   int64_t width;
-  int width_axis;       /* axis along which the `width` sums of the same places are */
-  bool thinned;         /* result: dropout too often leaves an output with a single place */
-  bool sums, sums_none; /* results, if has_weights: as in clv_reach */
+  int width_axis;           /* axis along which the `width` sums of the same places are */
+  bool is_thinned;          /* result: dropout too often leaves an output with a single place */
+  bool sums_two, sums_none; /* results, if has_weights: as in clv_reach */
 } reach_step;
 
 /* Computes the elements that an input contributes to an output, or (is_backward) that the gradient
@@ -253,7 +256,7 @@ typedef struct reach_walk {
   const clv_graph *g;
   const clv_reach_layer *layers;
   /* [n_nodes] true: the node's value counts as a constant; NULL: no value does */
-  const bool *known;
+  const bool *is_known;
   /* last: last layer to analyse; back_to: gradients are followed back to its values */
   uint32_t last, back_to;
   bool follows_returned; /* the results are those of gradients */
@@ -261,9 +264,9 @@ typedef struct reach_walk {
   /* a flat record has the places of the shape to which the graph reshapes it */
   bool uses_reshaped_form;
   reach_pool pool;
-  /* places: number of places of a record; tokens: number of places of sequences, -1: no sequences;
-   * tokens_at: first place of sequences */
-  int64_t places, tokens, tokens_at;
+  /* n_places: number of places of a record; n_token_places: number of places of sequences, -1: no
+   * sequences; first_token_place: first place of sequences */
+  int64_t n_places, n_token_places, first_token_place;
   reach_value *values[REACH_PROFILES]; /* [n_nodes] elements of each node's value */
   /* [n_nodes] node of whose value the node's value is a multiple */
   int *origin_node;

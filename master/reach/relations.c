@@ -31,7 +31,7 @@ static void add_axes(reach_relation *r, int first, int end) {
  * an axis is broadcast along it. */
 static void relate_each(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
   const clv_shape *in = &s->in[input];
-  r->none = s->in_dtype[input] == CLV_I64;
+  r->is_independent = s->in_dtype[input] == CLV_I64;
   for (int i = 0; i < in->rank; i++)
     if (in->dim[i] == out->dim[i]) add_same(r, i, i);
 }
@@ -39,7 +39,7 @@ static void relate_each(const clv_op_site *s, const clv_shape *out, int input, r
 static void relate_scaled(const clv_op_site *s, const clv_shape *out, int input,
                           reach_relation *r) {
   relate_each(s, out, input, r);
-  r->none = s->attrs->factor == 0;
+  r->is_independent = s->attrs->factor == 0;
 }
 
 static int64_t last_extent(const clv_op_site *s) { return s->in[0].dim[s->in[0].rank - 1]; }
@@ -117,7 +117,7 @@ static void relate_prepended(const clv_op_site *s, const clv_shape *out, int inp
  * as the axis. */
 static void relate_last(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
   int64_t at = s->attrs->first ? 0 : s->in[0].dim[1] - 1;
-  r->none = input > 0;
+  r->is_independent = input > 0;
   add_axis(r, (reach_axis){.kind = REACH_FIXED, .in = 1, .a = at});
   for (int i = 1; i < out->rank; i++) add_same(r, i, i + 1);
 }
@@ -127,7 +127,7 @@ static void relate_last(const clv_op_site *s, const clv_shape *out, int input, r
 static void relate_looked_up(const clv_op_site *s, const clv_shape *out, int input,
                              reach_relation *r) {
   (void)input;
-  r->none = s->attrs->column < 0 && s->attrs->minus == 0;
+  r->is_independent = s->attrs->column < 0 && s->attrs->minus == 0;
   add_axes(r, 1, out->rank - 1);
   if (s->attrs->column >= 0)
     add_axis(r, (reach_axis){.kind = REACH_FIXED, .in = s->in[0].rank - 1, .a = s->attrs->column});
@@ -263,7 +263,7 @@ static void relate_attention(const clv_op_site *s, const clv_shape *out, int inp
                              reach_relation *r) {
   int64_t heads = s->attrs->heads, kv = s->attrs->kv_heads ? s->attrs->kv_heads : heads;
   int64_t width = out->dim[2] / heads;
-  r->none = input == 3 || (input < 2 && s->in[1].dim[1] == 1);
+  r->is_independent = input == 3 || (input < 2 && s->in[1].dim[1] == 1);
   if (!input)
     add_same(r, 1, 1);
   else if (s->attrs->causal)
@@ -277,7 +277,7 @@ static void relate_attention(const clv_op_site *s, const clv_shape *out, int inp
 static void relate_nothing(const clv_op_site *s, const clv_shape *out, int input,
                            reach_relation *r) {
   (void)s, (void)out, (void)input;
-  r->none = true;
+  r->is_independent = true;
 }
 
 /* ---- derivatives ----------------------------------------------------------------------------- */
@@ -340,7 +340,7 @@ static void spread_along_channel(const clv_op_site *s, reach_relation *r) {
 #define NORM(axes, ...) ROW(relate_each, own, .spread = spread_along_##axes, __VA_ARGS__)
 #define FIRST .channels = REACH_CHANNELS_FIRST
 #define LAST .channels = REACH_CHANNELS_LAST
-#define PRODUCT .product = true
+#define PRODUCT .multiplies = true
 #define OF(count) .normalizes = count
 
 static const reach_op op_linear = ROW(relate_row, nothing, ),

@@ -26,21 +26,22 @@ static void walk_returned_done(walk_returned *r) {
   free(r->worst);
 }
 
-static int badness(const reach_pool *p, const reach_value *v) {
+static int get_badness(const reach_pool *p, const reach_value *v) {
   clv_reach r = {0};
   reach_summarize(p, v, &r);
   if (r.is_unmixed) return 4;
-  if (r.is_unmixed_token || r.narrow_token) return 3;
-  return r.known ? 2 : r.narrow;
+  if (r.is_unmixed_token || r.has_narrow_token) return 3;
+  return r.has_known_mixing ? 2 : r.has_narrow;
 }
 
-/* Adds a share to the gradient of node `to`; consumes the share. reader: as in clv_reach. next: the
- * reader reads the value of `to` directly; it then replaces an equally bad reader. */
-static clv_code add_share(walk_returned *r, int to, int p, int reader, bool next,
+/* Adds a share to the gradient of node `to`; consumes the share. reader: as in clv_reach.
+ * is_direct: the reader reads the value of `to` directly; it then replaces an equally bad
+ * reader. */
+static clv_code add_share(walk_returned *r, int to, int p, int reader, bool is_direct,
                           reach_value *share, clv_err *err) {
-  int bad = badness(&r->w->pool, share);
-  if (bad && bad >= r->worst[to] + !next) {
-    r->worst[to] = bad;
+  int share_badness = get_badness(&r->w->pool, share);
+  if (share_badness && share_badness >= r->worst[to] + !is_direct) {
+    r->worst[to] = share_badness;
     r->w->results[to].reader = reader;
   }
   for (size_t i = 0; i < reach_value_count(share); i++)
@@ -55,12 +56,12 @@ typedef struct back_node {
   int k, p;
   reach_value grad; /* gradient of the node's output */
   /* elements of the gradient; REACH_NOTHING where it is 0, so that the derivative has no effect */
-  reach_value active;
+  reach_value nonzero_grad;
 } back_node;
 
 static void back_node_done(back_node *b) {
   reach_value_done(&b->grad);
-  reach_value_done(&b->active);
+  reach_value_done(&b->nonzero_grad);
 }
 
 static clv_code copy_value(const reach_value *from, reach_value *ret, clv_err *err) {
@@ -83,12 +84,13 @@ static clv_code open_node(walk_returned *r, back_node *b, clv_err *err) {
   clv_op_site site;
   reach_op_site(g, b->k, &site);
   if (op->spread) op->spread(&site, &relation);
-  CLV_TRY(op->spread ? reach_propagate(&s, &b->active, err) : copy_value(grad, &b->active, err));
-  for (size_t i = 0; i < reach_value_count(&b->active); i++)
-    if (b->active.element[i] != REACH_NOTHING) b->active.element[i] = REACH_CONSTANT;
+  CLV_TRY(op->spread ? reach_propagate(&s, &b->nonzero_grad, err)
+                     : copy_value(grad, &b->nonzero_grad, err));
+  for (size_t i = 0; i < reach_value_count(&b->nonzero_grad); i++)
+    if (b->nonzero_grad.element[i] != REACH_NOTHING) b->nonzero_grad.element[i] = REACH_CONSTANT;
   CLV_TRY(copy_value(grad, &b->grad, err));
   if (!op->spread) return CLV_OK;
-  CLV_TRY(copy_value(&b->active, &other, err));
+  CLV_TRY(copy_value(&b->nonzero_grad, &other, err));
   clv_code code = reach_merge(&r->w->pool, (reach_profile)b->p, false, &b->grad, &other, err);
   reach_value_done(&other);
   return code;
@@ -103,12 +105,12 @@ static clv_code add_input_share(walk_returned *r, const back_node *b, int i, int
   reach_relation relation;
   reach_step s = reach_step_of(g, b->k, i, &r->w->pool, r->w->layers, &relation);
   reach_value share = {0};
-  if (relation.none) return CLV_OK;
+  if (relation.is_independent) return CLV_OK;
   s.from = from;
   s.is_backward = true;
   s.is_widest = b->p == REACH_WIDE;
   s.to = reach_shape(g, to);
-  s.constant = false;
+  s.has_bias = false;
   reach_step_reverse(g, b->k, &s);
   CLV_TRY(reach_propagate(&s, &share, err));
   return add_share(r, to, b->p, reader, reader == b->k, &share, err);
@@ -126,14 +128,15 @@ static clv_code read_directly(walk_returned *r, const back_node *b, int i, reach
                               clv_err *err) {
   const clv_graph *g = r->w->g;
   int to = g->nodes[b->k].in[i];
-  reach_relation between = {0};
+  reach_relation relation = {0};
   reach_value share = {0};
   clv_op_site site;
   reach_op_site(g, b->k, &site);
-  reach_op_of(g->nodes[b->k].op)->back(&site, i, &between);
-  s->relation = &between;
+  reach_op_of(g->nodes[b->k].op)->back(&site, i, &relation);
+  s->relation = &relation;
   s->to = reach_shape(g, to);
-  CLV_TRY(is_nothing(&b->active) ? reach_give_up(s, &share, err) : reach_propagate(s, &share, err));
+  CLV_TRY(is_nothing(&b->nonzero_grad) ? reach_give_up(s, &share, err)
+                                       : reach_propagate(s, &share, err));
   return add_share(r, to, b->p, b->k, true, &share, err);
 }
 
@@ -142,17 +145,17 @@ static clv_code read_factor(walk_returned *r, const back_node *b, int i, int of,
   const clv_graph *g = r->w->g;
   reach_relation relation;
   reach_step s = reach_step_of(g, b->k, of, &r->w->pool, r->w->layers, &relation);
-  reach_value share = {0}, active = {0};
+  reach_value share = {0}, nonzero_grad = {0};
   s.from = &r->w->values[b->p][g->nodes[b->k].in[of]];
   s.is_widest = b->p == REACH_WIDE;
   if (reach_op_of(g->nodes[b->k].op)->back) return read_directly(r, b, i, &s, err);
-  if (relation.none) return CLV_OK;
+  if (relation.is_independent) return CLV_OK;
   CLV_TRY(reach_propagate(&s, &share, err));
-  clv_code code = copy_value(&b->active, &active, err);
+  clv_code code = copy_value(&b->nonzero_grad, &nonzero_grad, err);
   if (code == CLV_OK)
-    code = reach_merge(&r->w->pool, (reach_profile)b->p, true, &share, &active, err);
+    code = reach_merge(&r->w->pool, (reach_profile)b->p, true, &share, &nonzero_grad, err);
   if (code == CLV_OK) code = add_input_share(r, b, i, b->k, &share, err);
-  reach_value_done(&active);
+  reach_value_done(&nonzero_grad);
   reach_value_done(&share);
   return code;
 }
@@ -182,7 +185,7 @@ static clv_code begin_at_output(walk_returned *r, clv_err *err) {
     CLV_TRY(copy_value(&w->values[p][k], grad, err));
     for (size_t i = 0; i < reach_value_count(grad); i++)
       if (grad->element[i] == REACH_NOTHING) grad->element[i] = REACH_CONSTANT;
-    r->worst[k] = CLV_MAX(r->worst[k], badness(&w->pool, grad));
+    r->worst[k] = CLV_MAX(r->worst[k], get_badness(&w->pool, grad));
   }
   return CLV_OK;
 }

@@ -26,7 +26,7 @@ static bool grow_array(reach_pool *p, void *array, size_t n, size_t *cap, size_t
   size_t more = CLV_MAX(2 * *cap, (size_t)64);
   void *grown = reallocarray(*at, more, element);
   if (!grown) {
-    p->failed = true;
+    p->has_failed = true;
     return false;
   }
   *at = grown;
@@ -61,7 +61,7 @@ static void rehash(reach_pool *p) {
   if (2 * p->n_sets < (size_t)1 << p->table_bits) return;
   grown = calloc((size_t)1 << (p->table_bits + 1), sizeof *grown);
   if (!grown) {
-    p->failed = true;
+    p->has_failed = true;
     return;
   }
   free(p->table);
@@ -88,17 +88,17 @@ static uint32_t find_or_add_set(reach_pool *p, size_t n, int32_t count) {
 }
 
 clv_code reach_pool_init(reach_pool *p, int64_t places, clv_err *err) {
-  *p = (reach_pool){.places = CLV_MIN(places, (int64_t)MAX_PLACES), .table_bits = FIRST_BITS};
+  *p = (reach_pool){.n_places = CLV_MIN(places, (int64_t)MAX_PLACES), .table_bits = FIRST_BITS};
   p->is_over_budget = places > MAX_PLACES;
   p->lowest = SIZE_MAX;
   CLV_TRY(clv_alloc((size_t)1 << FIRST_BITS, sizeof *p->table, &p->table, err));
-  CLV_TRY(clv_alloc((size_t)p->places / 64 + 1, sizeof *p->bits, &p->bits, err));
+  CLV_TRY(clv_alloc((size_t)p->n_places / 64 + 1, sizeof *p->bits, &p->bits, err));
   if (!grow_array(p, &p->sets, 0, &p->cap_sets, sizeof *p->sets))
     return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   p->sets[p->n_sets++] = (reach_set){0};
-  reach_pool_add_run(p, 0, p->places);
+  reach_pool_add_run(p, 0, p->n_places);
   (void)reach_pool_take(p); /* makes the set REACH_FULL */
-  return p->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+  return p->has_failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
 void reach_pool_done(reach_pool *p) {
@@ -109,7 +109,7 @@ void reach_pool_done(reach_pool *p) {
 }
 
 void reach_pool_add_run(reach_pool *p, int64_t from, int64_t n) {
-  int64_t to = CLV_MIN(from + n, p->places);
+  int64_t to = CLV_MIN(from + n, p->n_places);
   if (from >= to) return;
   size_t first = (size_t)from / 64, last = (size_t)(to - 1) / 64;
   uint64_t head = ~0ull << from % 64, tail = ~0ull >> (63 - (to - 1) % 64);
@@ -147,7 +147,7 @@ uint32_t reach_pool_take(reach_pool *p) {
   size_t n = 0;
   int32_t count = 0;
   if (p->lowest == SIZE_MAX) return REACH_EMPTY;
-  int64_t to = CLV_MIN((int64_t)(p->highest + 1) * 64, p->places);
+  int64_t to = CLV_MIN((int64_t)(p->highest + 1) * 64, p->n_places);
   for (int64_t at = find_bit(p, (int64_t)p->lowest * 64, to, true); at < to; n++) {
     int64_t end = find_bit(p, at, to, false);
     if (!grow_array(p, &p->spans, p->n_spans, &p->cap_spans, sizeof *p->spans)) break;
@@ -159,5 +159,5 @@ uint32_t reach_pool_take(reach_pool *p) {
   memset(p->bits + p->lowest, 0, (p->highest - p->lowest + 1) * sizeof *p->bits);
   p->lowest = SIZE_MAX;
   p->highest = 0;
-  return p->failed ? REACH_EMPTY : find_or_add_set(p, n, count);
+  return p->has_failed ? REACH_EMPTY : find_or_add_set(p, n, count);
 }

@@ -62,25 +62,25 @@ static int64_t count_copies(const reach_step *s, const reach_columns *c) {
 }
 
 typedef struct reach_column {
-  uint32_t set; /* set of the column's last element with places */
-  int64_t n;    /* number of the column's elements with places */
-  bool varies;
+  uint32_t set;          /* set of the column's last element with places */
+  int64_t n;             /* number of the column's elements with places */
+  bool has_several_sets; /* its elements have different sets, or it has fewer than two elements */
 } reach_column;
 
 static void scan_columns(const reach_step *s, const reach_columns *c, size_t n_columns,
-                         reach_column *all) {
-  int64_t index[CLV_MAX_RANK] = {0}, copies = count_copies(s, c);
+                         reach_column *columns) {
+  int64_t index[CLV_MAX_RANK] = {0}, n_copies = count_copies(s, c);
   for (size_t i = 0, n = reach_value_count(s->from); i < n; i++) {
-    reach_column *own = &all[get_column(c, index, s->from->shape.rank)];
+    reach_column *column = &columns[get_column(c, index, s->from->shape.rank)];
     reach_element e = s->from->element[i];
     if (reach_is_path(e)) {
-      own->varies |= own->n && reach_set_of(e) != own->set;
-      own->set = reach_set_of(e);
-      own->n += copies;
+      column->has_several_sets |= column->n && reach_set_of(e) != column->set;
+      column->set = reach_set_of(e);
+      column->n += n_copies;
     }
     reach_next_index(index, s->from->stored_extents, s->from->shape.rank);
   }
-  for (size_t i = 0; i < n_columns; i++) all[i].varies |= all[i].n < 2;
+  for (size_t i = 0; i < n_columns; i++) columns[i].has_several_sets |= columns[i].n < 2;
 }
 
 /* ---- the same at some positions -------------------------------------------------------------- */
@@ -107,11 +107,12 @@ static int compare_keys(const void *a, const void *b) {
 /* Moves the keys that occur at least twice to the beginning of the list, sorted, each once. Returns
  * their number. */
 static size_t keep_repeated(uint64_t *keys, size_t n) {
-  size_t kept = 0;
+  size_t n_kept = 0;
   qsort(keys, n, sizeof *keys, compare_keys);
   for (size_t i = 1; i < n; i++)
-    if (keys[i] == keys[i - 1] && (!kept || keys[kept - 1] != keys[i])) keys[kept++] = keys[i];
-  return kept;
+    if (keys[i] == keys[i - 1] && (!n_kept || keys[n_kept - 1] != keys[i]))
+      keys[n_kept++] = keys[i];
+  return n_kept;
 }
 
 typedef struct reach_repeats {
@@ -144,7 +145,7 @@ static bool is_repeated(const reach_repeats *r, size_t column, uint32_t set) {
 /* Removes the places of uniform columns. The kinds (REACH_KINDS) stay, since places that known
  * weights have mixed stay known. *ret_any: an element with places was left out; *ret_left: an
  * element with places remains. */
-static void remove_uniform(const reach_step *s, const reach_columns *c, const reach_column *all,
+static void remove_uniform(const reach_step *s, const reach_columns *c, const reach_column *columns,
                            const reach_repeats *r, reach_value *ret, bool *ret_any,
                            bool *ret_left) {
   int64_t index[CLV_MAX_RANK] = {0};
@@ -152,22 +153,23 @@ static void remove_uniform(const reach_step *s, const reach_columns *c, const re
   for (size_t i = 0, n = reach_value_count(ret); i < n; i++) {
     reach_element e = s->from->element[i];
     size_t column = get_column(c, index, ret->shape.rank);
-    bool out = reach_is_path(e) && (!all[column].varies || is_repeated(r, column, reach_set_of(e)));
-    ret->element[i] = out ? reach_make_element(REACH_EMPTY, e & REACH_FLAGS) : e;
-    *ret_any |= out;
-    *ret_left |= reach_is_path(e) && !out;
+    bool is_dropped = reach_is_path(e) && (!columns[column].has_several_sets ||
+                                           is_repeated(r, column, reach_set_of(e)));
+    ret->element[i] = is_dropped ? reach_make_element(REACH_EMPTY, e & REACH_FLAGS) : e;
+    *ret_any |= is_dropped;
+    *ret_left |= reach_is_path(e) && !is_dropped;
     reach_next_index(index, ret->stored_extents, ret->shape.rank);
   }
 }
 
 clv_code reach_drop_uniform_columns(reach_step *s, reach_value *ret, clv_err *err) {
   CLV_AUTO(reach_repeats_done) reach_repeats repeated = {0};
-  CLV_AUTO(clv_freep) reach_column *all = NULL;
+  CLV_AUTO(clv_freep) reach_column *columns = NULL;
   reach_columns c;
-  bool any, left;
+  bool has_dropped, has_remaining;
   size_t n = count_columns(s, &c);
-  CLV_TRY(clv_alloc(n, sizeof *all, &all, err));
-  scan_columns(s, &c, n, all);
+  CLV_TRY(clv_alloc(n, sizeof *columns, &columns, err));
+  scan_columns(s, &c, n, columns);
   CLV_TRY(find_repeats(s, &c, &repeated, err));
   *ret = (reach_value){.shape = s->from->shape,
                        .sibling_axis = s->from->sibling_axis,
@@ -175,8 +177,8 @@ clv_code reach_drop_uniform_columns(reach_step *s, reach_value *ret, clv_err *er
                        .n_copies = s->from->n_copies};
   memcpy(ret->stored_extents, s->from->stored_extents, sizeof ret->stored_extents);
   CLV_TRY(reach_value_alloc(ret, err));
-  remove_uniform(s, &c, all, &repeated, ret, &any, &left);
+  remove_uniform(s, &c, columns, &repeated, ret, &has_dropped, &has_remaining);
   (void)reach_charge_work(s->pool, 2 * reach_value_count(ret));
-  if (!any || !left) reach_value_done(ret);
+  if (!has_dropped || !has_remaining) reach_value_done(ret);
   return CLV_OK;
 }

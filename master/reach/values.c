@@ -142,11 +142,13 @@ static int64_t get_exposure(reach_element e) {
 }
 
 static bool is_worse(const reach_pool *p, reach_profile profile, reach_element a, reach_element b) {
-  int64_t exposed = get_exposure(a) - get_exposure(b);
+  int64_t exposure_difference = get_exposure(a) - get_exposure(b);
   int64_t count =
       (int64_t)reach_set_count(p, reach_set_of(a)) - reach_set_count(p, reach_set_of(b));
-  int64_t first = profile == REACH_EXPOSED ? exposed : profile == REACH_NARROW ? count : -count;
-  return first ? first < 0 : exposed + count < 0;
+  int64_t first = profile == REACH_EXPOSED  ? exposure_difference
+                  : profile == REACH_NARROW ? count
+                                            : -count;
+  return first ? first < 0 : exposure_difference + count < 0;
 }
 
 /* Chooses between two elements. A constant is chosen only if neither element has places. */
@@ -165,7 +167,7 @@ static reach_element merge_elements(const reach_pool *p, reach_profile profile, 
 }
 
 /* True if any element of v has places. (If one of two merged values has none, the result takes
- * `siblings` from the other value.) */
+ * sibling_axis from the other value.) */
 static bool has_path(const reach_value *v) {
   for (size_t i = 0; i < reach_value_count(v); i++)
     if (reach_is_path(v->element[i])) return true;

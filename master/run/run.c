@@ -17,7 +17,7 @@ void clv_run_done(clv_run *r) {
   clv_run_metrics_close(r->metrics);
   if (r->trainer) clv_trainer_record_direct_bytes(r->trainer);
   clv_trainer_close(r->trainer);
-  clv_run_close_record(r, r->exit_code);
+  clv_run_close_egress_record(r, r->exit_code);
   clv_profiler_free(r->profiler);
   clv_blueprint_free(r->blueprint);
   clv_score_free(r->score);
@@ -75,8 +75,8 @@ static clv_exit_code exit_code_of_failed_ask(clv_code code) {
 /* With --ask, plan asks the workers for their devices, and computes memory and time with these. */
 clv_exit_code clv_run_plan(const clv_session_config *config, const clv_run_options *o) {
   CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o, .describes_only = !o->suggest_cuts};
-  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, kinds = {0};
-  clv_err err, unanswered;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, device_kinds = {0};
+  clv_err err, ask_err;
   clv_code ask_code = CLV_OK;
   if (o->suggest_cuts) return suggest_cuts(&r);
   if (clv_run_open_blueprint(&r, true, CLV_SCAN_NOTHING, &err) != CLV_OK)
@@ -84,7 +84,8 @@ clv_exit_code clv_run_plan(const clv_session_config *config, const clv_run_optio
   if (!o->schedule && clv_run_look_in_plan(&r, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
   clv_run_find_moved_layers(&r);
-  if (o->asks_workers) ask_code = clv_query_device_kinds(r.blueprint, o->json, &kinds, &unanswered);
+  if (o->asks_workers)
+    ask_code = clv_query_device_kinds(r.blueprint, o->json, &device_kinds, &ask_err);
   clv_code code = o->schedule ? draw_schedule(&r, &text, &err)
                               : clv_blueprint_describe(r.blueprint, o->json, &text, &err);
   if (code != CLV_OK) return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
@@ -92,8 +93,8 @@ clv_exit_code clv_run_plan(const clv_session_config *config, const clv_run_optio
   if (clv_blueprint_check_privacy(r.blueprint, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
   if (ask_code != CLV_OK)
-    return (clv_exit_code)clv_exit_report(exit_code_of_failed_ask(ask_code), &unanswered);
-  fputs(kinds.data ? kinds.data : "", stdout);
+    return (clv_exit_code)clv_exit_report(exit_code_of_failed_ask(ask_code), &ask_err);
+  fputs(device_kinds.data ? device_kinds.data : "", stdout);
   clv_run_print_later_refusals(&r);
   return CLV_EXIT_OK;
 }
@@ -129,7 +130,7 @@ static void print_check_result(const clv_run *r, const char *sets) {
   CLV_AUTO(clv_bytes_done) clv_bytes kept = {0};
   char classes[48], looked_text[80] = "all of them were looked at";
   size_t n_records = clv_dataset_count(r->data.train), n_checked = clv_run_scan_limit(r, n_records);
-  size_t samples = r->data.train_rows.n + r->data.validation_rows.n;
+  size_t n_samples = r->data.train_rows.n + r->data.validation_rows.n;
   if (n_checked < n_records)
     snprintf(looked_text, sizeof looked_text, "%zu of %zu training records were looked at",
              n_checked, n_records);
@@ -145,18 +146,18 @@ static void print_check_result(const clv_run *r, const char *sets) {
         (unsigned long long)r->n_left_out, sets, look.data, kept.data);
   else
     printf("%s is in order: %u stage%s, %zu training sample%s%s; %s, nothing was sent anywhere\n",
-           r->config->file, r->blueprint->n_stages, CLV_S(r->blueprint->n_stages), samples,
-           CLV_S(samples), format_classes(r, classes, sizeof classes), looked_text);
-  CLV_AUTO(clv_bytes_done) clv_bytes held = {0};
-  clv_run_data_describe_held_back(r->config, &r->data, &held);
-  if (!r->o->json && held.len && !held.failed) printf("%s\n", held.data);
+           r->config->file, r->blueprint->n_stages, CLV_S(r->blueprint->n_stages), n_samples,
+           CLV_S(n_samples), format_classes(r, classes, sizeof classes), looked_text);
+  CLV_AUTO(clv_bytes_done) clv_bytes held_back = {0};
+  clv_run_data_describe_held_back(r->config, &r->data, &held_back);
+  if (!r->o->json && held_back.len && !held_back.failed) printf("%s\n", held_back.data);
 }
 
 /* Returns true if the session has a stage or the loss at a worker. */
 static bool uses_workers(const clv_run *r) {
-  bool any_used = false;
-  for (size_t i = 0; i < r->config->n_workers; i++) any_used |= r->blueprint->is_worker_used[i];
-  return any_used;
+  bool is_any_used = false;
+  for (size_t i = 0; i < r->config->n_workers; i++) is_any_used |= r->blueprint->is_worker_used[i];
+  return is_any_used;
 }
 
 clv_exit_code clv_run_check_identity(const clv_run *r, bool even_without_workers, clv_err *err) {
@@ -196,7 +197,7 @@ static clv_code open_record(clv_run *r, const char *command, clv_err *err) {
   if (!uses_workers(r)) return CLV_OK;
   CLV_TRY(clv_run_resolve_micro_batches(r, true, err));
   CLV_TRY(clv_run_compare_table(r, err));
-  return clv_run_open_record(r, command, err);
+  return clv_run_open_egress_record(r, command, err);
 }
 
 /* Checks and prints the layers that are at other places than when the run trained. */

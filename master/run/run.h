@@ -39,8 +39,8 @@ clv_exit_code clv_run_checkpoint_rm(const clv_session_config *config, const clv_
 /* Writes adapter_config.json and adapter_model.safetensors into `folder`, which is created if it is
  * missing. The files have the adapters of all stages and the other parameters that were trained
  * with them. CLV_PRECONDITION: the run has no adapters. CLV_DATA_LOSS: config.json of model.hf
- * differs from the one that the run began with, and `accept` is false. */
-clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, bool accept,
+ * differs from the one that the run began with, and `accepts_change` is false. */
+clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, bool accepts_change,
                              clv_err *err) CLV_USE_RESULT;
 
 /* Writes model.safetensors with all weights into `folder`. Each adapter is merged into its layer: W
@@ -51,8 +51,8 @@ clv_code clv_export_merged(const clv_checkpoint *c, const char *folder,
 
 /* As clv_export_merged, and also writes config.json, so that from_pretrained of transformers can
  * read the folder. CLV_PRECONDITION: the session has no model.hf. CLV_DATA_LOSS: config.json of
- * model.hf differs from the one that the run began with, and `accept` is false. */
-clv_code clv_export_hf(const clv_checkpoint *c, const char *folder, bool accept,
+ * model.hf differs from the one that the run began with, and `accepts_change` is false. */
+clv_code clv_export_hf(const clv_checkpoint *c, const char *folder, bool accepts_change,
                        clv_err *err) CLV_USE_RESULT;
 
 #endif

@@ -18,21 +18,21 @@ static clv_code count_steps(const clv_run *r, uint64_t *ret, uint64_t *ret_sessi
   const clv_batches_options o = {
       .subset = &r->data.train_rows, .batch_size = t->batch, .drops_short_last = t->drop_last};
   CLV_TRY(clv_batches_new(&o, &b, err));
-  uint64_t steps = t->epochs * clv_batches_per_epoch(b);
-  if (t->max_steps) steps = CLV_MIN(steps, t->max_steps);
-  *ret_session = steps;
-  *ret = r->o->max_steps ? CLV_MIN(steps, r->o->max_steps) : steps;
+  uint64_t n_steps = t->epochs * clv_batches_per_epoch(b);
+  if (t->max_steps) n_steps = CLV_MIN(n_steps, t->max_steps);
+  *ret_session = n_steps;
+  *ret = r->o->max_steps ? CLV_MIN(n_steps, r->o->max_steps) : n_steps;
   return CLV_OK;
 }
 
-static void print_finished_run(clv_run *r, uint64_t step, bool stopped_early) {
+static void print_finished_run(clv_run *r, uint64_t step, bool has_stopped_early) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
   clv_bytes_printf(
       &text,
       "the run in %s is finished after step %llu, and no file was changed; a larger "
       "%s continues it, --fresh starts over and keeps the finished run",
       r->dir.data, (unsigned long long)step,
-      stopped_early ? "train.early_stopping.patience" : "train.epochs or train.max_steps");
+      has_stopped_early ? "train.early_stopping.patience" : "train.epochs or train.max_steps");
   clv_bytes_printf(&json,
                    "{\"event\":\"finished\",\"step\":%llu,\"message\":", (unsigned long long)step);
   clv_bytes_add_json(&json, text.data ? text.data : "");

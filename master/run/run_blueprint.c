@@ -51,13 +51,13 @@ void clv_run_print_later_refusals(const clv_run *r) {
 
 clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) {
   const clv_dataset *d = r->data.train ? r->data.train : r->data.test;
-  clv_blueprint *earlier = clv_steal(&r->blueprint);
+  clv_blueprint *earlier_blueprint = clv_steal(&r->blueprint);
   clv_code code = clv_blueprint_new_of_data(r->config, d, &r->blueprint, err);
-  if (code == CLV_OK && earlier) {
-    r->blueprint->moved = earlier->moved;
-    earlier->moved = (clv_moved_layers){0};
+  if (code == CLV_OK && earlier_blueprint) {
+    r->blueprint->moved = earlier_blueprint->moved;
+    earlier_blueprint->moved = (clv_moved_layers){0};
   }
-  clv_blueprint_free(earlier);
+  clv_blueprint_free(earlier_blueprint);
   CLV_TRY(code);
   r->blueprint->policy = r->policy;
   CLV_TRY(find_known_layers(r, err));

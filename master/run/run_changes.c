@@ -53,23 +53,24 @@ enum { NO_COMMON_STAGE = 0 };
 static bool is_key_of_cut(const char *key, size_t n_common) {
   static const char stages[] = "stages.", layers[] = ".layers";
   if (n_common == NO_COMMON_STAGE || strncmp(key, stages, sizeof stages - 1) != 0) return false;
-  char *rest;
-  unsigned long stage = strtoul(key + sizeof stages - 1, &rest, 10);
-  return stage >= n_common || strncmp(rest, layers, sizeof layers - 1) == 0;
+  char *after_number;
+  unsigned long stage = strtoul(key + sizeof stages - 1, &after_number, 10);
+  return stage >= n_common || strncmp(after_number, layers, sizeof layers - 1) == 0;
 }
 
 /* Adds a change for each key of `one` (the earlier session) that `other` (the present session)
- * lacks or has with another value. only_missing: `one` is the present session and `other` the
- * earlier one; adds only keys that `other` lacks. n_common: as in is_key_of_cut; keys for which
+ * lacks or has with another value. adds_missing_only: `one` is the present session and `other`
+ * the earlier one; adds only keys that `other` lacks. n_common: as in is_key_of_cut; keys for which
  * that function is true are skipped. */
 static void compare_key_lines(clv_run *r, const clv_bytes *one, const clv_bytes *other,
-                              bool only_missing, size_t n_common) {
+                              bool adds_missing_only, size_t n_common) {
   for (const char *at = one->data; at && *at; at = strchr(at, '\n') + 1) {
     size_t key_len = strcspn(at, ":"), value_len = strcspn(at + key_len + 2, "\n"), other_len = 0;
     if (is_key_of_cut(at, n_common)) continue;
     const char *value = at + key_len + 2, *other_value = find_value(other, at, key_len, &other_len);
-    if (only_missing && !other_value) add_key_change(r, at, key_len, NULL, 0, value, value_len);
-    if (only_missing ||
+    if (adds_missing_only && !other_value)
+      add_key_change(r, at, key_len, NULL, 0, value, value_len);
+    if (adds_missing_only ||
         (other_value && other_len == value_len && memcmp(other_value, value, other_len) == 0))
       continue;
     add_key_change(r, at, key_len, value, value_len, other_value, other_len);
@@ -79,28 +80,29 @@ static void compare_key_lines(clv_run *r, const clv_bytes *one, const clv_bytes 
 /* ---- the length of the run ------------------------------------------------------------------- */
 
 static uint64_t count_steps_of_run(const clv_train_config *t, uint64_t records) {
-  uint64_t per_epoch = records / t->batch + (!t->drop_last && records % t->batch != 0);
-  uint64_t steps = t->epochs * per_epoch;
-  return t->max_steps ? CLV_MIN(steps, t->max_steps) : steps;
+  uint64_t steps_per_epoch = records / t->batch + (!t->drop_last && records % t->batch != 0);
+  uint64_t n_steps = t->epochs * steps_per_epoch;
+  return t->max_steps ? CLV_MIN(n_steps, t->max_steps) : n_steps;
 }
 
 /* Adds a change if the length of the run differs. The schedule of the learning rate then ends at
  * another step, unless the session sets train.schedule.total_steps. */
 static void compare_total_steps(clv_run *r, const clv_session_config *earlier_session,
                                 uint64_t records) {
-  unsigned long long before = count_steps_of_run(&earlier_session->train, records);
-  unsigned long long after = count_steps_of_run(&r->config->train, r->data.train_rows.n);
+  unsigned long long n_before = count_steps_of_run(&earlier_session->train, records);
+  unsigned long long n_after = count_steps_of_run(&r->config->train, r->data.train_rows.n);
   const clv_lr_config *s = &r->config->train.schedule;
   bool depends_on_length =
       (s->kind == CLV_LR_COSINE || s->kind == CLV_LR_LINEAR) && !s->total_steps;
-  char old[24], new[24], key[128];
-  if (before == after) return;
-  snprintf(old, sizeof old, "%llu", before);
-  snprintf(new, sizeof new, "%llu", after);
-  clv_run_add_change(r, "steps of the run", old, new);
+  char before_text[24], after_text[24], key[128];
+  if (n_before == n_after) return;
+  snprintf(before_text, sizeof before_text, "%llu", n_before);
+  snprintf(after_text, sizeof after_text, "%llu", n_after);
+  clv_run_add_change(r, "steps of the run", before_text, after_text);
   snprintf(key, sizeof key,
-           "steps of train.schedule, which follow the run (total_steps: %llu keeps them)", before);
-  if (depends_on_length) clv_run_add_change(r, key, old, new);
+           "steps of train.schedule, which follow the run (total_steps: %llu keeps them)",
+           n_before);
+  if (depends_on_length) clv_run_add_change(r, key, before_text, after_text);
 }
 
 /* ---- lines of the file of changes ------------------------------------------------------------ */
@@ -233,35 +235,37 @@ static clv_optim_config optimizer_config_of(const clv_session_config *c) {
 }
 
 static bool has_moment(const clv_optim_config *o, const char *name) {
-  uint32_t set = clv_optim_moments_of(o);
+  uint32_t moments = clv_optim_moments_of(o);
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++)
-    if (set >> i & 1 && strcmp(clv_optimizer_row_of(o->kind)->moments[i].name, name) == 0)
+    if (moments >> i & 1 && strcmp(clv_optimizer_row_of(o->kind)->moments[i].name, name) == 0)
       return true;
   return false;
 }
 
 /* Returns the index of a moment of `one` that `other` lacks; -1: none. */
 static int find_missing_moment(const clv_optim_config *one, const clv_optim_config *other) {
-  uint32_t set = clv_optim_moments_of(one);
+  uint32_t moments = clv_optim_moments_of(one);
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++)
-    if (set >> i & 1 && !has_moment(other, clv_optimizer_row_of(one->kind)->moments[i].name))
+    if (moments >> i & 1 && !has_moment(other, clv_optimizer_row_of(one->kind)->moments[i].name))
       return i;
   return -1;
 }
 
 /* Refuses an optimiser that has other moments than the last attempt's. Permits a change from adam
  * to adamw, because both have the same moments. */
-static clv_code check_optimizer(const clv_run *r, const clv_session_config *last, clv_err *err) {
-  clv_optim_config old_optim = optimizer_config_of(last),
+static clv_code check_optimizer(const clv_run *r, const clv_session_config *last_session,
+                                clv_err *err) {
+  clv_optim_config old_optim = optimizer_config_of(last_session),
                    new_optim = optimizer_config_of(r->config);
-  const clv_optimizer_row *old = clv_optimizer_row_of(old_optim.kind),
-                          *new = clv_optimizer_row_of(new_optim.kind);
+  const clv_optimizer_row *old_row = clv_optimizer_row_of(old_optim.kind),
+                          *new_row = clv_optimizer_row_of(new_optim.kind);
   char key[64], before[32], after[32];
-  int missing_now = find_missing_moment(&old_optim, &new_optim),
-      moment = missing_now < 0 ? find_missing_moment(&new_optim, &old_optim) : missing_now;
+  int lost_moment = find_missing_moment(&old_optim, &new_optim),
+      moment = lost_moment < 0 ? find_missing_moment(&new_optim, &old_optim) : lost_moment;
   if (moment < 0) return CLV_OK;
-  if (old != new) return fail_changed_key(r, "train.optimizer.kind", old->name, new->name, err);
-  uint32_t settings = new->moments[moment].absent_if_0;
+  if (old_row != new_row)
+    return fail_changed_key(r, "train.optimizer.kind", old_row->name, new_row->name, err);
+  uint32_t settings = new_row->moments[moment].absent_if_0;
   clv_optim_setting setting = (clv_optim_setting)__builtin_ctz(settings);
   snprintf(key, sizeof key, "train.optimizer.%s", clv_optim_setting_name(setting));
   snprintf(before, sizeof before, "%g", clv_optim_setting_value(&old_optim, setting));
@@ -270,11 +274,12 @@ static clv_code check_optimizer(const clv_run *r, const clv_session_config *last
 }
 
 clv_code clv_run_refuse_changes(const clv_run *r, clv_err *err) {
-  CLV_AUTO(clv_session_config_freep) clv_session_config *last = NULL;
+  CLV_AUTO(clv_session_config_freep) clv_session_config *last_session = NULL;
   clv_err reason;
-  CLV_TRY(load_last_session(r, &last, &reason, err));
-  if (!last) return CLV_OK; /* not compared here: loading the checkpoint fails if it does not fit */
-  return check_optimizer(r, last, err);
+  CLV_TRY(load_last_session(r, &last_session, &reason, err));
+  if (!last_session)
+    return CLV_OK; /* not compared here: loading the checkpoint fails if it does not fit */
+  return check_optimizer(r, last_session, err);
 }
 
 /* ---- warnings of `eval` and `predict` -------------------------------------------------------- */

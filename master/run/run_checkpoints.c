@@ -61,7 +61,7 @@ static clv_code read_checkpoint(const char *dir, uint64_t step, clv_run_checkpoi
 clv_code clv_run_checkpoints_read(const char *dir, clv_run_checkpoints *ret, clv_err *err) {
   CLV_AUTO(clv_run_checkpoints_free) clv_run_checkpoints l = {0};
   CLV_AUTO(clv_freep) uint64_t *steps = NULL;
-  uint64_t best = clv_run_best_step(dir);
+  uint64_t best_step = clv_run_best_step(dir);
   bool has_newest = false;
   size_t n;
   CLV_TRY(clv_checkpoint_list_steps(dir, &steps, &n, err));
@@ -69,7 +69,7 @@ clv_code clv_run_checkpoints_read(const char *dir, clv_run_checkpoints *ret, clv
   for (; l.n < n; l.n++) {
     clv_run_checkpoint *c = &l.list[l.n];
     CLV_TRY(read_checkpoint(dir, steps[l.n], c, err));
-    c->is_best = c->step == best;
+    c->is_best = c->step == best_step;
     c->is_newest = !has_newest && c->problem.code == CLV_OK;
     has_newest |= c->is_newest;
   }
@@ -128,11 +128,11 @@ static void append_file_json(const clv_stores *s, const clv_manifest_file *f, cl
 }
 
 static void append_json(const clv_stores *s, const clv_run_checkpoint *c, clv_bytes *out) {
-  static const char *const words[] = {"false", "true"};
+  static const char *const bool_words[] = {"false", "true"};
   clv_bytes_printf(out, "{\"step\":%llu,\"complete\":%s,\"home\":%s,\"newest\":%s,\"best\":%s",
-                   (unsigned long long)c->step, words[c->problem.code == CLV_OK],
-                   words[clv_manifest_has_all_files(&c->manifest)], words[c->is_newest],
-                   words[c->is_best]);
+                   (unsigned long long)c->step, bool_words[c->problem.code == CLV_OK],
+                   bool_words[clv_manifest_has_all_files(&c->manifest)], bool_words[c->is_newest],
+                   bool_words[c->is_best]);
   clv_bytes_puts(out, ",\"folder\":");
   clv_bytes_add_json(out, c->folder);
   if (c->problem.code != CLV_OK) {
@@ -193,9 +193,9 @@ static clv_code append_orphans(const clv_session_config *config, const clv_store
   for (size_t i = 0; i < l.n; i++) {
     bytes += l.list[i].bytes;
     if (!json) continue;
-    clv_bytes_printf(out, "{\"orphan\":\"%s\",\"bytes\":%llu", l.list[i].kept,
+    clv_bytes_printf(out, "{\"orphan\":\"%s\",\"bytes\":%llu", l.list[i].kept_file_name,
                      (unsigned long long)l.list[i].bytes);
-    clv_run_append_worker_json(s, l.list[i].place, out);
+    clv_run_append_worker_json(s, l.list[i].keeper_identity, out);
     clv_bytes_puts(out, "}\n");
   }
   if (l.n && !json)
@@ -233,7 +233,8 @@ clv_exit_code clv_run_checkpoint_ls(const clv_session_config *config, const clv_
 typedef struct verification {
   const clv_session_config *config;
   bool json;
-  bool asks_only; /* uses the digests that workers report for their files; false: reads all files */
+  bool asks_for_digests; /* compares the digests that workers report for their files; false: reads
+                          * all files */
   clv_stores *stores;
   /* exit code of the worst problem: a damaged file is worse than a worker that cannot be reached */
   clv_exit_code exit_code;
@@ -264,8 +265,8 @@ static size_t compare_files(verification *v, const clv_run_checkpoint *c, clv_by
   for (size_t i = 0; i < c->manifest.n_files && v->exit_code != CLV_EXIT_INTERRUPTED; i++) {
     const clv_manifest_file *f = &c->manifest.files[i];
     clv_err reason;
-    clv_code code = v->asks_only ? clv_stores_ask(v->stores, c->folder, f, &reason)
-                                 : clv_stores_check(v->stores, c->folder, f, &reason);
+    clv_code code = v->asks_for_digests ? clv_stores_ask(v->stores, c->folder, f, &reason)
+                                        : clv_stores_check(v->stores, c->folder, f, &reason);
     if (code == CLV_OK) continue;
     note_problem(v, &reason);
     append_problem(v, c, f->name, reason.text, n++, out);
@@ -274,7 +275,7 @@ static size_t compare_files(verification *v, const clv_run_checkpoint *c, clv_by
 }
 
 /* Returns true if the run has deleted the checkpoint since it was listed. */
-static bool was_deleted(const clv_run_checkpoint *c) {
+static bool has_been_deleted(const clv_run_checkpoint *c) {
   struct stat st;
   return c->manifest.n_files && lstat(c->folder, &st) != 0;
 }
@@ -298,7 +299,7 @@ static void verify_checkpoint(verification *v, const clv_run_checkpoint *c, clv_
     note_problem(v, &c->problem);
     append_problem(v, c, "MANIFEST.json", c->problem.text, n++, &problems);
   }
-  if (was_deleted(c)) {
+  if (has_been_deleted(c)) {
     v->exit_code = old_result.exit_code;
     return;
   }
@@ -322,7 +323,8 @@ clv_exit_code clv_run_checkpoint_verify(const clv_session_config *config,
       clv_run_checkpoints_read(config->checkpoint.dir, &l, &err) != CLV_OK ||
       clv_run_checkpoints_choose(&l, config->checkpoint.dir, o->checkpoint, &err) != CLV_OK)
     return (clv_exit_code)clv_exit_report(clv_run_checkpoints_exit_code(&err), &err);
-  verification v = {.config = config, .json = o->json, .asks_only = o->is_quick, .stores = s};
+  verification v = {
+      .config = config, .json = o->json, .asks_for_digests = o->is_quick, .stores = s};
   for (size_t i = 0; i < l.n && v.exit_code != CLV_EXIT_INTERRUPTED; i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
     bool is_skipped = !o->checkpoint && is_unfinished(&l.list[i]);

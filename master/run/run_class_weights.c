@@ -2,15 +2,17 @@
  *
  * loss.class_weights: balanced. A training gives class c the weight n / (C n_c): n labels of
  * training records, n_c of them of class c, C classes, as scikit-learn's compute_class_weight. A
- * class without training records gets 1. The weights stand in the stored session as loss.weight, so
- * eval and predict use those of the training.
+ * class without training records gets 1. The run's session file stores the weights as loss.weight,
+ * so eval and predict use those of the training.
+ *
  */
 #include <stdlib.h>
 
 #include "master/run/run_int.h"
 
-/* Makes a list of `n` weights that the run owns, in its copy of the session. */
-static clv_code make_list(clv_run *r, size_t n, clv_number_list *ret, clv_err *err) {
+/* Allocates a list of `n` class weights, which the run owns, and makes r->config point at the run's
+ * own copy of the session, so that the list can be stored there. */
+static clv_code make_weight_list(clv_run *r, size_t n, clv_number_list *ret, clv_err *err) {
   free(r->class_weights);
   r->class_weights = NULL;
   CLV_TRY(clv_alloc(n, sizeof *r->class_weights, &r->class_weights, err));
@@ -20,17 +22,17 @@ static clv_code make_list(clv_run *r, size_t n, clv_number_list *ret, clv_err *e
   return CLV_OK;
 }
 
-static void use_list(clv_run *r, const clv_number_list *list) {
+static void use_weight_list(clv_run *r, const clv_number_list *list) {
   r->effective_config.loss.weight = *list;
   r->effective_config.loss.class_weights = CLV_CLASS_WEIGHTS_GIVEN;
 }
 
 /* Finds the number of classes: the width of the model's last layer. */
-static clv_code find_width(const clv_run *r, size_t *ret, clv_err *err) {
+static clv_code count_classes_of_model(const clv_run *r, size_t *ret, clv_err *err) {
   CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = NULL;
-  clv_session_config plain = *r->config;
-  plain.loss.class_weights = CLV_CLASS_WEIGHTS_GIVEN;
-  CLV_TRY(clv_blueprint_new_of_data(&plain, r->data.train, &b, err));
+  clv_session_config config_without_weights = *r->config;
+  config_without_weights.loss.class_weights = CLV_CLASS_WEIGHTS_GIVEN;
+  CLV_TRY(clv_blueprint_new_of_data(&config_without_weights, r->data.train, &b, err));
   const clv_shape *out = &b->full_graph->nodes[b->full_graph->output_node].shape;
   *ret = (size_t)out->dim[out->rank - 1];
   return CLV_OK;
@@ -56,45 +58,45 @@ static clv_code count_labels(const clv_run *r, size_t n, size_t *counts, clv_err
 }
 
 /* Sets the weights from the training records. */
-static clv_code balance(clv_run *r, clv_err *err) {
+static clv_code compute_balanced_weights(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_freep) size_t *counts = NULL;
   clv_number_list list;
-  size_t n = 0, all = 0;
-  CLV_TRY(find_width(r, &n, err));
+  size_t n = 0, n_labels = 0;
+  CLV_TRY(count_classes_of_model(r, &n, err));
   CLV_TRY(clv_alloc(n, sizeof *counts, &counts, err));
   CLV_TRY(count_labels(r, n, counts, err));
-  CLV_TRY(make_list(r, n, &list, err));
-  for (size_t c = 0; c < n; c++) all += counts[c];
+  CLV_TRY(make_weight_list(r, n, &list, err));
+  for (size_t c = 0; c < n; c++) n_labels += counts[c];
   for (size_t c = 0; c < n; c++)
-    list.items[c] = counts[c] ? (double)all / ((double)n * (double)counts[c]) : 1;
-  use_list(r, &list);
+    list.items[c] = counts[c] ? (double)n_labels / ((double)n * (double)counts[c]) : 1;
+  use_weight_list(r, &list);
   return CLV_OK;
 }
 
 /* Sets the weights of the training, which the stored session of the run has. */
-static clv_code recall(clv_run *r, clv_err *err) {
+static clv_code read_stored_weights(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  CLV_AUTO(clv_session_config_freep) clv_session_config *stored = NULL;
+  CLV_AUTO(clv_session_config_freep) clv_session_config *stored_config = NULL;
   clv_number_list list;
   clv_bytes_printf(&path, "%s/" CLV_SESSION_FILE, r->config->checkpoint.dir);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  clv_code code = clv_session_config_load(path.data, NULL, &stored, err);
+  clv_code code = clv_session_config_load(path.data, NULL, &stored_config, err);
   if (code != CLV_OK) {
     clv_err_prefix(err, "loss.class_weights: balanced takes the weights of the training");
     return code;
   }
-  if (!stored->loss.weight.n)
+  if (!stored_config->loss.weight.n)
     return clv_fail(err, CLV_DATA_LOSS,
                     "%s has no loss.weight, and loss.class_weights: balanced takes the weights of "
                     "the training from it: give loss.weight",
                     path.data);
-  CLV_TRY(make_list(r, stored->loss.weight.n, &list, err));
-  for (size_t c = 0; c < list.n; c++) list.items[c] = stored->loss.weight.items[c];
-  use_list(r, &list);
+  CLV_TRY(make_weight_list(r, stored_config->loss.weight.n, &list, err));
+  for (size_t c = 0; c < list.n; c++) list.items[c] = stored_config->loss.weight.items[c];
+  use_weight_list(r, &list);
   return CLV_OK;
 }
 
 clv_code clv_run_resolve_class_weights(clv_run *r, clv_err *err) {
   if (r->config->loss.class_weights != CLV_CLASS_WEIGHTS_BALANCED) return CLV_OK;
-  return r->data.train ? balance(r, err) : recall(r, err);
+  return r->data.train ? compute_balanced_weights(r, err) : read_stored_weights(r, err);
 }

@@ -46,23 +46,23 @@ static bool parse_digest_line(const char *line, size_t len, clv_data_digest *ret
 
 clv_code clv_data_digests_parse(const char *text, size_t len, const char *label,
                                 clv_data_digests *ret, clv_err *err) {
-  clv_data_digests parts = {0};
-  for (size_t at = 0; at < len; parts.n++) {
+  clv_data_digests digests = {0};
+  for (size_t at = 0; at < len; digests.n++) {
     const char *stop = memchr(text + at, '\n', len - at);
-    if (!stop || parts.n == CLV_MAX_DATA_DIGESTS ||
-        !parse_digest_line(text + at, (size_t)(stop - text) - at, &parts.list[parts.n]))
+    if (!stop || digests.n == CLV_MAX_DATA_DIGESTS ||
+        !parse_digest_line(text + at, (size_t)(stop - text) - at, &digests.list[digests.n]))
       return clv_fail(err, CLV_DATA_LOSS, "%s is damaged: line %zu is not a data digest", label,
-                      parts.n + 1);
+                      digests.n + 1);
     at = (size_t)(stop - text) + 1;
   }
-  if (!parts.n) return clv_fail(err, CLV_DATA_LOSS, "%s is damaged: it is empty", label);
-  *ret = parts;
+  if (!digests.n) return clv_fail(err, CLV_DATA_LOSS, "%s is damaged: it is empty", label);
+  *ret = digests;
   return CLV_OK;
 }
 
-static const clv_data_digest *find_digest(const clv_data_digests *parts, const char *name) {
-  for (size_t i = 0; i < parts->n; i++)
-    if (strcmp(parts->list[i].name, name) == 0) return &parts->list[i];
+static const clv_data_digest *find_digest(const clv_data_digests *digests, const char *name) {
+  for (size_t i = 0; i < digests->n; i++)
+    if (strcmp(digests->list[i].name, name) == 0) return &digests->list[i];
   return NULL;
 }
 
@@ -152,7 +152,8 @@ typedef struct model_file {
   const char *part, *name; /* name of the line in data.digest; name in messages */
   /* returns the path of the file or of its folder; NULL: the session has none */
   const char *(*path_of)(const clv_session_config *c);
-  const char *in_folder; /* name of the file; "": path_of returns the path of the file itself */
+  const char
+      *file_in_folder; /* "/" and the file's name; "": path_of returns the path of the file */
 } model_file;
 
 static const char *model_folder(const clv_session_config *c) { return c->model.hf; }
@@ -175,7 +176,7 @@ static clv_code compute_file_digest(const clv_session_config *c, const model_fil
   if (!f->path_of(c)) return CLV_OK;
   *p = (clv_data_digest){.records = 1};
   snprintf(p->name, sizeof p->name, "%s", f->part);
-  clv_bytes_printf(&path, "%s%s", f->path_of(c), f->in_folder);
+  clv_bytes_printf(&path, "%s%s", f->path_of(c), f->file_in_folder);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_sha256_file(path.data, &p->digest, err));
   ret->n++;
@@ -232,10 +233,10 @@ static void append_part_name(const clv_run *r, const clv_data_digest *p, clv_byt
       }
 }
 
-static bool has_set(const clv_data_digests *parts, const char *name) {
+static bool has_set(const clv_data_digests *digests, const char *name) {
   size_t len = strcspn(name, ".") + 1;
-  for (size_t i = 0; i < parts->n; i++)
-    if (strncmp(parts->list[i].name, name, len) == 0) return true;
+  for (size_t i = 0; i < digests->n; i++)
+    if (strncmp(digests->list[i].name, name, len) == 0) return true;
   return false;
 }
 
@@ -255,9 +256,9 @@ static bool has_changed(const clv_data_digests *earlier_digests,
 static void format_part_for_message(const clv_run *r, const clv_data_digest *p,
                                     char text[PART_TEXT_BYTES]) {
   char hex[65];
-  clv_sha256 keyed = {{0}};
-  (void)!clv_hmac_sha256(&r->secret, &p->digest, sizeof p->digest, &keyed, NULL);
-  clv_sha256_hex(&keyed, hex);
+  clv_sha256 keyed_digest = {{0}};
+  (void)!clv_hmac_sha256(&r->secret, &p->digest, sizeof p->digest, &keyed_digest, NULL);
+  clv_sha256_hex(&keyed_digest, hex);
   snprintf(text, PART_TEXT_BYTES, "%llu records, digest %.12s", (unsigned long long)p->records,
            hex);
 }
@@ -437,11 +438,11 @@ clv_code clv_run_compare_files(clv_run *r, clv_err *err) {
 }
 
 /* Adds a note that the run has no digest of config.json. Fails if data.digest cannot be read and
- * `accept` is false. */
+ * `accepts_change` is false. */
 static clv_code handle_missing_digest(const char *dir, const clv_session_config *c, clv_code code,
-                                      const clv_err *reason, bool accept, clv_bytes *notes,
+                                      const clv_err *reason, bool accepts_change, clv_bytes *notes,
                                       clv_err *err) {
-  if (code != CLV_OK && code != CLV_NOT_FOUND && !accept)
+  if (code != CLV_OK && code != CLV_NOT_FOUND && !accepts_change)
     return clv_fail(
         err, CLV_DATA_LOSS,
         "%s: the config.json that the run began with is not known; pass --accept-data to "
@@ -455,8 +456,8 @@ static clv_code handle_missing_digest(const char *dir, const clv_session_config 
   return CLV_OK;
 }
 
-clv_code clv_run_compare_config(const char *dir, const clv_session_config *c, bool accept,
-                                clv_bytes *notes, clv_err *err) {
+clv_code clv_run_compare_model_config(const char *dir, const clv_session_config *c,
+                                      bool accepts_change, clv_bytes *notes, clv_err *err) {
   const model_file *f = find_model_file("model.config");
   clv_data_digests present_digests = {0}, earlier_digests = {0};
   clv_err reason;
@@ -464,11 +465,12 @@ clv_code clv_run_compare_config(const char *dir, const clv_session_config *c, bo
   CLV_TRY(compute_file_digest(c, f, &present_digests, err));
   clv_code code = read_digests(dir, &earlier_digests, &reason);
   const clv_data_digest *earlier_digest = find_digest(&earlier_digests, f->part);
-  if (!earlier_digest) return handle_missing_digest(dir, c, code, &reason, accept, notes, err);
+  if (!earlier_digest)
+    return handle_missing_digest(dir, c, code, &reason, accepts_change, notes, err);
   if (memcmp(&present_digests.list[0].digest, &earlier_digest->digest,
              sizeof earlier_digest->digest) == 0)
     return CLV_OK;
-  if (!accept)
+  if (!accepts_change)
     return clv_fail(
         err, CLV_DATA_LOSS,
         "differs from the begin of the run in %s: %s (%s); restore the old file, or pass "

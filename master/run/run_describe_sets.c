@@ -134,13 +134,13 @@ static void count_records(const set *s, size_t *counts, size_t n) {
   }
 }
 
-static size_t count_listed_classes(const set *s) {
+static size_t count_record_classes(const set *s) {
   return !s->ds || clv_dataset_record_class(s->ds, 0) == -1 ? 0 : count_classes(s->ds);
 }
 
 static clv_code describe_classes(const set *s, bool json, clv_bytes *out, clv_err *err) {
   CLV_AUTO(clv_freep) size_t *counts = NULL;
-  size_t n = count_listed_classes(s);
+  size_t n = count_record_classes(s);
   CLV_TRY(clv_alloc(n + 1, sizeof *counts, &counts, err));
   count_records(s, counts, n);
   (json ? append_classes_json : append_classes)(s, counts, n, out);
@@ -171,48 +171,48 @@ static void append_class_row(const set *s, size_t class, const size_t counts[SET
 /* Appends a row for each class, with its records in each set. counts: [n, SETS]. */
 static void append_class_table(const set sets[SETS], size_t (*counts)[SETS], size_t n,
                                const bool is_shown[SETS], clv_bytes *out) {
-  size_t all[SETS] = {0}, rest[SETS] = {0};
+  size_t n_all[SETS] = {0}, n_rest[SETS] = {0};
   clv_bytes_printf(out, "  %-*s", NAME_WIDTH, "records by class");
   for (size_t i = 0; i < SETS; i++) {
     if (is_shown[i]) clv_bytes_printf(out, "  %10s", sets[i].name);
-    all[i] = is_shown[i] ? sets[i].rows->n : 0;
+    n_all[i] = is_shown[i] ? sets[i].rows->n : 0;
   }
   clv_bytes_puts(out, "\n");
   for (size_t class = 0; class < n; class ++) {
     if (class < MAX_CLASS_ROWS || n == MAX_CLASS_ROWS + 1)
       append_class_row(&sets[sets[0].ds ? 0 : 2], class, counts[class], is_shown, out);
     else
-      for (size_t i = 0; i < SETS; i++) rest[i] += counts[class][i];
+      for (size_t i = 0; i < SETS; i++) n_rest[i] += counts[class][i];
   }
   if (n > MAX_CLASS_ROWS + 1) {
     char name[2 * NAME_WIDTH];
     snprintf(name, sizeof name, "%zu more classes", n - MAX_CLASS_ROWS);
-    append_row(out, name, rest, is_shown);
+    append_row(out, name, n_rest, is_shown);
   }
-  append_row(out, "all", all, is_shown);
+  append_row(out, "all", n_all, is_shown);
 }
 
 /* Prints the classes of all sets: as a table, or of a single set in a line. */
 static clv_code describe_all_classes(const set sets[SETS], clv_bytes *out, clv_err *err) {
   CLV_AUTO(clv_freep) size_t(*counts)[SETS] = NULL;
-  CLV_AUTO(clv_freep) size_t *of_set = NULL;
+  CLV_AUTO(clv_freep) size_t *set_counts = NULL;
   bool is_shown[SETS];
-  size_t n = 0, shown = 0;
+  size_t n = 0, n_shown = 0;
   for (size_t i = 0; i < SETS; i++) {
-    n = CLV_MAX(n, count_listed_classes(&sets[i]));
+    n = CLV_MAX(n, count_record_classes(&sets[i]));
     is_shown[i] = sets[i].ds && sets[i].rows->n;
-    shown += is_shown[i];
+    n_shown += is_shown[i];
   }
-  for (size_t i = 0; i < SETS && shown == 1; i++)
+  for (size_t i = 0; i < SETS && n_shown == 1; i++)
     if (is_shown[i]) return describe_classes(&sets[i], false, out, err);
   if (!n) return CLV_OK;
   CLV_TRY(clv_alloc(n, sizeof *counts, &counts, err));
-  CLV_TRY(clv_alloc(n, sizeof *of_set, &of_set, err));
+  CLV_TRY(clv_alloc(n, sizeof *set_counts, &set_counts, err));
   for (size_t i = 0; i < SETS; i++) {
     if (!is_shown[i]) continue;
-    memset(of_set, 0, n * sizeof *of_set);
-    count_records(&sets[i], of_set, n);
-    for (size_t class = 0; class < n; class ++) counts[class][i] = of_set[class];
+    memset(set_counts, 0, n * sizeof *set_counts);
+    count_records(&sets[i], set_counts, n);
+    for (size_t class = 0; class < n; class ++) counts[class][i] = set_counts[class];
   }
   append_class_table(sets, counts, n, is_shown, out);
   return CLV_OK;
@@ -220,39 +220,40 @@ static clv_code describe_all_classes(const set sets[SETS], clv_bytes *out, clv_e
 
 /* ---- records that are the same --------------------------------------------------------------- */
 
-static void append_duplicates(const set *s, const set *of, bool by_id, const clv_duplicates *d,
-                              clv_bytes *out) {
-  bool within = s == of;
-  const char *what = by_id ? "the id" : "the inputs";
+static void append_duplicates(const set *s, const set *reference_set, bool by_id,
+                              const clv_duplicates *d, clv_bytes *out) {
+  bool is_same_set = s == reference_set;
+  const char *compared_text = by_id ? "the id" : "the inputs";
   clv_bytes_printf(out, "%s: %zu of %zu records %s %s of %s (record %zu as %zu%s)", s->name, d->n,
-                   s->rows->n, d->n > 1 ? "have" : "has", what,
-                   within ? "an earlier one" : "a training record", d->record, d->same_as,
-                   within || s->ds == of->ds ? "" : " of data.train");
+                   s->rows->n, d->n > 1 ? "have" : "has", compared_text,
+                   is_same_set ? "an earlier one" : "a training record", d->record, d->same_as,
+                   is_same_set || s->ds == reference_set->ds ? "" : " of data.train");
   if (d->n_other_labels)
     clv_bytes_printf(out, ", %zu of them with another label", d->n_other_labels);
-  clv_bytes_puts(out, within ? "\n" : ": scores on these may be memory\n");
+  clv_bytes_puts(out, is_same_set ? "\n" : ": scores on these may be memory\n");
 }
 
-static void append_duplicates_json(const set *s, const set *of, bool by_id, const clv_duplicates *d,
-                                   clv_bytes *out) {
-  bool first = out->data[out->len - 1] == '[';
+static void append_duplicates_json(const set *s, const set *reference_set, bool by_id,
+                                   const clv_duplicates *d, clv_bytes *out) {
+  bool is_first = out->data[out->len - 1] == '[';
   clv_bytes_printf(out,
                    "%s{\"set\":\"%s\",\"of\":\"%s\",\"same\":\"%s\",\"records\":%zu,"
                    "\"other_labels\":%zu,\"first\":[%zu,%zu]}",
-                   first ? "" : ",", s->name, of->name, by_id ? "id" : "inputs", d->n,
+                   is_first ? "" : ",", s->name, reference_set->name, by_id ? "id" : "inputs", d->n,
                    d->n_other_labels, d->record, d->same_as);
 }
 
-static clv_code compare_set(const set *s, const set *of, bool by_id, bool json, clv_bytes *out,
-                            clv_err *err) {
+static clv_code compare_set(const set *s, const set *reference_set, bool by_id, bool json,
+                            clv_bytes *out, clv_err *err) {
   clv_duplicates d;
-  CLV_TRY(clv_dataset_find_duplicates(s->ds, s->rows, of->ds, of->rows, by_id, &d, err));
-  if (d.n) (json ? append_duplicates_json : append_duplicates)(s, of, by_id, &d, out);
+  CLV_TRY(clv_dataset_find_duplicates(s->ds, s->rows, reference_set->ds, reference_set->rows, by_id,
+                                      &d, err));
+  if (d.n) (json ? append_duplicates_json : append_duplicates)(s, reference_set, by_id, &d, out);
   return CLV_OK;
 }
 
-/* Compares each set with the training records. Ids that come twice in training are a warning of
- * their column. */
+/* Compares each set with the training records. Ids that occur twice in the training records
+ * are not reported here: the description of the id column warns of them. */
 static clv_code describe_duplicates(const set sets[SETS], bool json, clv_bytes *out, clv_err *err) {
   for (size_t i = 0; i < SETS && sets[0].ds; i++) {
     if (!sets[i].ds || !sets[i].rows->n) continue;

@@ -100,7 +100,7 @@ static void add_look_to_record(const clv_run *r) {
   clv_egress_note_look(r->egress_record, &line);
 }
 
-clv_code clv_run_open_record(clv_run *r, const char *command, clv_err *err) {
+clv_code clv_run_open_egress_record(clv_run *r, const char *command, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_egress_line start_line = {0};
   snprintf(start_line.start.command, sizeof start_line.start.command, "%s", command);
@@ -120,18 +120,18 @@ clv_code clv_run_open_record(clv_run *r, const char *command, clv_err *err) {
   return CLV_OK;
 }
 
-void clv_run_close_record(clv_run *r, clv_exit_code code) {
+void clv_run_close_egress_record(clv_run *r, clv_exit_code code) {
   clv_err err;
   if (clv_egress_close(clv_steal(&r->egress_record), (uint64_t)code, &err) != CLV_OK)
     clv_run_warn(r, CLV_LOG_ERROR, "egress", err.text);
 }
 
-void clv_run_drop_record(clv_run *r) {
+void clv_run_drop_egress_record(clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary summary = {0};
   clv_trainer_close(clv_steal(&r->trainer));
   if (!r->egress_record) return;
-  clv_run_close_record(r, r->exit_code);
+  clv_run_close_egress_record(r, r->exit_code);
   clv_bytes_printf(&path, "%s/" CLV_EGRESS_FILE, r->dir.data);
   if (!path.failed && clv_egress_read(path.data, &summary, NULL) == CLV_OK && !summary.total_bytes)
     unlink(path.data);
@@ -142,10 +142,10 @@ void clv_run_drop_record(clv_run *r) {
 /* Chooses the number of micro-batches by trial steps, which are a separate attempt in the egress
  * record. */
 static clv_code choose_micro_batches_by_trials(clv_run *r, uint64_t *ret, clv_err *err) {
-  CLV_TRY(clv_run_open_record(r, "trial", err));
+  CLV_TRY(clv_run_open_egress_record(r, "trial", err));
   clv_code code = clv_choose_micro_batches(r->blueprint, r->egress_record,
                                            clv_run_has_json_output(r), r->journal, ret, err);
-  clv_run_close_record(r, code == CLV_OK ? CLV_EXIT_OK : clv_run_connect_exit_code(r, err));
+  clv_run_close_egress_record(r, code == CLV_OK ? CLV_EXIT_OK : clv_run_connect_exit_code(r, err));
   return code;
 }
 

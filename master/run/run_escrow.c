@@ -28,8 +28,8 @@ clv_code clv_run_escrow_place(const clv_session_config *config, char ret_id[33],
 }
 
 static double seconds_since(uint64_t wall_ms) {
-  uint64_t now = clv_wall_ms();
-  return now > wall_ms ? (double)(now - wall_ms) / 1e3 : 0;
+  uint64_t now_ms = clv_wall_ms();
+  return now_ms > wall_ms ? (double)(now_ms - wall_ms) / 1e3 : 0;
 }
 
 bool clv_run_find_escrow(const clv_session_config *config, clv_status_escrow *ret,
@@ -115,7 +115,7 @@ static void update_metrics(const clv_run *r) {
   if (!r->escrow) return;
   clv_escrow_get_progress(r->escrow, &p);
   uint64_t step = p.step == CLV_CHECKPOINT_NONE ? 0 : p.step;
-  clv_run_metrics_escrow(r->metrics, step, p.bytes, p.wall_ms, p.failures);
+  clv_run_metrics_escrow(r->metrics, step, p.bytes, p.wall_ms, p.n_failures);
 }
 
 void clv_run_escrow_print(const clv_run *r) {
@@ -148,16 +148,16 @@ clv_code clv_run_escrow_restore(clv_run *r, uint64_t step, bool *ret, clv_err *e
   *ret = false;
   if (!has_escrow(r->config)) return CLV_OK;
   CLV_TRY(clv_run_escrow_place(r->config, id, &place, err));
-  uint64_t newest = clv_escrow_newest_step(&place);
-  if (newest == CLV_CHECKPOINT_NONE || (step != CLV_CHECKPOINT_NONE && newest <= step))
+  uint64_t newest_step = clv_escrow_newest_step(&place);
+  if (newest_step == CLV_CHECKPOINT_NONE || (step != CLV_CHECKPOINT_NONE && newest_step <= step))
     return CLV_OK;
   clv_run_escrow_stop(r); /* otherwise the thread would read files that this function is writing */
-  CLV_TRY(note_orphan_files(r->dir.data, newest, err));
-  clv_code code = clv_escrow_restore(&place, &r->escrow_key, r->dir.data, &newest, err);
+  CLV_TRY(note_orphan_files(r->dir.data, newest_step, err));
+  clv_code code = clv_escrow_restore(&place, &r->escrow_key, r->dir.data, &newest_step, err);
   if (code != CLV_OK) return clv_err_prefix(err, "the sealed copy of a checkpoint cannot be used");
   snprintf(text, sizeof text,
            "escrow: checkpoint-%llu is restored from its sealed copy, since its files are lost",
-           (unsigned long long)newest);
+           (unsigned long long)newest_step);
   clv_run_warn(r, CLV_LOG_WARN, "escrow", text);
   *ret = true;
   return CLV_OK;

@@ -85,7 +85,7 @@ static float read_value(const clv_weights_entry *e, size_t i) {
   return v;
 }
 
-/* Adds a bf16 tensor to the list as f32, which is the type that config.json says. */
+/* Adds a bf16 tensor to the list as f32, because config.json gives f32 as the type. */
 static clv_code add_tensor_as_f32(export *x, const clv_weights_entry *e, const char *name,
                                   clv_err *err) {
   size_t n;
@@ -124,13 +124,14 @@ static double adapter_scale(const clv_lora_config *l) {
 }
 
 /* Checks that config.json of model.hf is the one that the run of the checkpoint has read. */
-static clv_code compare_model_config(const export *x, bool accept, clv_err *err) {
+static clv_code compare_model_config(const export *x, bool accepts_change, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes run = {0}, notes = {0};
   CLV_AUTO(clv_freep) char *dir = NULL;
   clv_bytes_printf(&run, "%s/..", clv_checkpoint_path(x->c));
   if (run.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   dir = realpath(run.data, NULL);
-  CLV_TRY(clv_run_compare_config(dir ? dir : run.data, x->session, accept, &notes, err));
+  CLV_TRY(
+      clv_run_compare_model_config(dir ? dir : run.data, x->session, accepts_change, &notes, err));
   if (notes.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   if (notes.len) clv_notice(CLV_LOG_WARN, "data", "%s", (const char *)notes.data);
   return CLV_OK;
@@ -250,7 +251,7 @@ static int guess_family(const export *x) {
   return -1;
 }
 
-clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, bool accept,
+clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, bool accepts_change,
                              clv_err *err) {
   CLV_AUTO(free_export) export x = {.c = c};
   CLV_AUTO(clv_peft_clear) clv_peft p = {0};
@@ -260,7 +261,7 @@ clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, bool a
   CLV_TRY(open_all_tensors(&x, err));
   x.family = clv_model_hf_family(x.session);
   if (x.family >= 0) /* because names in peft's files depend on the family */
-    CLV_TRY(compare_model_config(&x, accept, err));
+    CLV_TRY(compare_model_config(&x, accepts_change, err));
   if (x.family < 0) x.family = guess_family(&x);
   for (uint32_t i = 0; i < x.n_stages; i++) max_tensors += clv_weights_n_entries(x.stage_files[i]);
   CLV_TRY(clv_alloc(max_tensors, sizeof(char *), &targets.list, err));
@@ -320,11 +321,11 @@ static bool is_stored_transposed(const export *x, uint32_t stage, const char *we
 static clv_code add_ledger_items(export *x, clv_ledger_kind kind, const clv_sha256 *list, size_t n,
                                  const char *identity, clv_err *err) {
   if (x->n_ledger_items + n > x->cap_ledger_items) {
-    size_t cap = 2 * (x->n_ledger_items + n);
-    clv_ledger_item *more = reallocarray(x->ledger_items, cap, sizeof *more);
-    if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-    x->ledger_items = more;
-    x->cap_ledger_items = cap;
+    size_t new_cap = 2 * (x->n_ledger_items + n);
+    clv_ledger_item *grown = reallocarray(x->ledger_items, new_cap, sizeof *grown);
+    if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    x->ledger_items = grown;
+    x->cap_ledger_items = new_cap;
   }
   for (size_t i = 0; i < n; i++)
     x->ledger_items[x->n_ledger_items++] = (clv_ledger_item){kind, list[i], identity};
@@ -371,11 +372,13 @@ static clv_code merge_adapter(export *x, uint32_t stage, const clv_weights_entry
                               clv_err *err) {
   double scale = adapter_scale(&x->session->stages[stage].lora);
   bool is_transposed = is_stored_transposed(x, stage, w->name);
-  bool fits = is_matrix(w) && is_matrix(a) && is_matrix(b) && a->shape.dim[0] == b->shape.dim[1];
-  int64_t out = fits ? b->shape.dim[0] : 0, in = fits ? a->shape.dim[1] : 0;
+  bool has_fitting_shapes =
+      is_matrix(w) && is_matrix(a) && is_matrix(b) && a->shape.dim[0] == b->shape.dim[1];
+  int64_t out = has_fitting_shapes ? b->shape.dim[0] : 0,
+          in = has_fitting_shapes ? a->shape.dim[1] : 0;
   clv_shape wanted_shape = is_transposed ? CLV_SHAPE(in, out) : CLV_SHAPE(out, in);
   float *sum;
-  if (!fits || !clv_shape_equal(&w->shape, &wanted_shape))
+  if (!has_fitting_shapes || !clv_shape_equal(&w->shape, &wanted_shape))
     return clv_fail(err, CLV_DATA_LOSS, "'%s' does not fit its adapter", w->name);
   CLV_TRY(clv_alloc((size_t)out * (size_t)in, sizeof *sum, &sum, err));
   x->allocated[x->n_allocated++] = sum;
@@ -509,14 +512,15 @@ static clv_code add_bias_of_head(export *x, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_export_hf(const clv_checkpoint *c, const char *folder, bool accept, clv_err *err) {
+clv_code clv_export_hf(const clv_checkpoint *c, const char *folder, bool accepts_change,
+                       clv_err *err) {
   CLV_AUTO(free_export) export x = {.c = c};
   CLV_TRY(open_all_tensors(&x, err));
   if (!x.session->model.hf)
     return clv_fail(err, CLV_PRECONDITION,
                     "the session's model is not by config.json (model.hf), so there is none to go "
                     "with its weights; the files of the checkpoint are safetensors as they are");
-  CLV_TRY(compare_model_config(&x, accept, err));
+  CLV_TRY(compare_model_config(&x, accepts_change, err));
   CLV_TRY(merge_all(&x, err));
   CLV_TRY(add_bias_of_head(&x, err));
   CLV_TRY(write_tensors(&x, folder, "model.safetensors", err));

@@ -57,21 +57,21 @@ static void note_failure(checkpoint_command *c, const clv_err *reason) {
 static void print_orphan(void *user, const clv_orphan *o, const clv_err *reason) {
   checkpoint_command *c = user;
   CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
-  const char *worker = clv_stores_name(c->stores, o->place);
+  const char *worker = clv_stores_name(c->stores, o->keeper_identity);
   char size[24];
   clv_format_size(o->bytes, size, sizeof size);
   if (reason) note_failure(c, reason);
   if (c->o->json) {
     clv_bytes_printf(&json, "{\"event\":\"%s\",\"kept\":\"%s\",\"bytes\":%llu",
-                     reason ? "stays" : "removed", o->kept, (unsigned long long)o->bytes);
-    clv_run_append_worker_json(c->stores, o->place, &json);
+                     reason ? "stays" : "removed", o->kept_file_name, (unsigned long long)o->bytes);
+    clv_run_append_worker_json(c->stores, o->keeper_identity, &json);
     if (reason) clv_bytes_puts(&json, ",\"message\":");
     if (reason) clv_bytes_add_json(&json, reason->text);
     if (!json.failed) printf("%s}\n", json.data);
   } else if (reason) {
-    printf("%s: %s (%s) stays there: %s\n", worker, o->kept, size, reason->text);
+    printf("%s: %s (%s) stays there: %s\n", worker, o->kept_file_name, size, reason->text);
   } else {
-    printf("%s: %s (%s) is removed\n", worker, o->kept, size);
+    printf("%s: %s (%s) is removed\n", worker, o->kept_file_name, size);
   }
 }
 

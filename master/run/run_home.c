@@ -96,18 +96,18 @@ static bool lists_file(const clv_manifest *m, const char *kept_file_name) {
 static bool is_needed(const clv_run *r, const char *kept_file_name) {
   uint64_t steps[CLV_RECORD_MAX_CHECKPOINTS];
   size_t n = clv_checkpoint_steps_with_manifest(r->dir.data, steps, CLV_COUNT(steps));
-  bool needed = n == CLV_COUNT(steps); /* there may be more checkpoints */
-  for (size_t i = 0; i < n && !needed; i++) {
+  bool may_be_listed = n == CLV_COUNT(steps); /* there may be more checkpoints */
+  for (size_t i = 0; i < n && !may_be_listed; i++) {
     CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
-    needed = clv_checkpoint_read_manifest(r->dir.data, steps[i], &m, NULL) != CLV_OK ||
-             lists_file(&m, kept_file_name);
+    may_be_listed = clv_checkpoint_read_manifest(r->dir.data, steps[i], &m, NULL) != CLV_OK ||
+                    lists_file(&m, kept_file_name);
   }
-  return needed;
+  return may_be_listed;
 }
 
 /* Removes the files at a worker that belong to this run and to none of its checkpoints, as after a
- * worker was lost while a checkpoint was being written. Does nothing if the worker cannot be asked.
- */
+ * worker was lost while a checkpoint was being written. Does nothing if the worker cannot be
+ * asked. */
 static void remove_unneeded(const gathering *g, const clv_remote_spec *w) {
   CLV_AUTO(cleave_kept_files_done) cleave_kept_files l = {0};
   char prefix[34];
@@ -126,8 +126,8 @@ static void remove_unneeded(const gathering *g, const clv_remote_spec *w) {
 static void log_kept_orphan(void *user, const clv_orphan *o, const clv_err *reason) {
   const gathering *g = user;
   if (reason)
-    clv_log(CLV_LOG_DEBUG, "file '%s' stays at '%s': %s", o->kept,
-            clv_stores_name(g->stores, o->place), reason->text);
+    clv_log(CLV_LOG_DEBUG, "file '%s' stays at '%s': %s", o->kept_file_name,
+            clv_stores_name(g->stores, o->keeper_identity), reason->text);
 }
 
 /* Removes the files of the run at workers that none of its checkpoints lists. */
@@ -177,9 +177,9 @@ static bool has_files_at_workers(const clv_run *r, uint64_t *ret_newest) {
 void clv_run_gather_at_end(clv_run *r) {
   CLV_AUTO(free_gathering) gathering g = {.run = r};
   bool fetches = clv_session_checkpoint_home(r->config) == CLV_HOME_END;
-  uint64_t newest;
+  uint64_t newest_step;
   clv_err err;
-  if (!has_files_at_workers(r, &newest)) return;
+  if (!has_files_at_workers(r, &newest_step)) return;
   clv_interrupt_handled(); /* a second signal ends the process */
   clv_code code = clv_run_lock_check_newest(r->lock, &err);
   if (code == CLV_OK) code = clv_stores_new(r->config, &g.stores, &err);
@@ -188,7 +188,7 @@ void clv_run_gather_at_end(clv_run *r) {
     clv_run_warn(r, CLV_LOG_WARN, "stays", err.text);
     return;
   }
-  if (fetches) gather_step(&g, newest);
+  if (fetches) gather_step(&g, newest_step);
   if (fetches) gather_step(&g, r->best_checkpoint.step);
   remove_leftovers(&g);
   if (fetches) print_older_checkpoints(r);

@@ -87,11 +87,12 @@ typedef struct clv_run_saving {
 typedef struct clv_run_recovery {
   /* monotonic time when the worker was lost; 0: no recovery is in progress */
   uint64_t worker_lost_at_ns;
-  uint64_t tried_since_ns; /* monotonic time since which the master tries the present workers */
-  uint64_t last_step;      /* last step before the worker was lost */
+  /* monotonic time since which the master tries to connect to the present workers */
+  uint64_t tried_since_ns;
+  uint64_t last_step;               /* last step before the worker was lost */
   uint64_t checkpoint_at_last_loss; /* step of the newest checkpoint when a worker was last lost */
   /* how often a worker was lost since the newest checkpoint was written */
-  uint64_t losses_since_checkpoint;
+  uint64_t n_losses_since_checkpoint;
   /* data were damaged in transit once already; the next damage ends the run */
   bool has_had_damage;
   clv_exit_code exit_code; /* exit code if the run cannot recover */
@@ -111,7 +112,7 @@ typedef struct clv_run {
   double *class_weights; /* numbers of loss.class_weights; NULL: the session does not have it */
   uint64_t n_left_out;   /* records left out because they have values that are not finite */
   clv_blueprint *blueprint;
-  clv_look look;      /* results of the look, which every blueprint of the run gets */
+  clv_look look;      /* results of clv_run_look, which every blueprint of the run gets */
   clv_policy *policy; /* policy of this host; NULL: none */
   clv_trainer *trainer;
   clv_run_steps steps;
@@ -155,14 +156,14 @@ clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scop
  * it out, as data.non_finite says, and prints its progress. decodes_images: decodes images as
  * well. */
 clv_code clv_run_scan_data(clv_run *r, bool decodes_images, clv_err *err) CLV_USE_RESULT;
-/* Returns how many of n_records records the scan reads. */
+/* Returns how many of n_records records clv_run_scan_data reads: fewer with --quick. */
 size_t clv_run_scan_limit(const clv_run *r, size_t n_records);
 /* Makes the blueprint again from the present r->config, adds the findings of the look (r->look:
  * what an observer could read from the tensors, measured before anything is sent), and checks the
  * blueprint against session and policy. */
 clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* Checks the blueprint, with the findings of the look if the look has run, against session and
- * policy. */
+/* Checks the blueprint, with the findings of r->look if clv_run_look has set it, against session
+ * and policy. */
 clv_code clv_run_check_policy(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Warns of tensors that the policy permits now but refuses at a later command. For `plan` and
  * `check`. */
@@ -174,9 +175,9 @@ clv_code clv_run_resolve_class_weights(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the begin of a training (run_open.c) ---------------------------------------------------- */
 
-/* Reads data and session, locks the run folder, runs the look and opens the egress record. Prints
- * its own errors. r->is_finished: the run is finished, and there is nothing to do. To open a run
- * again in this process, call clv_run_done and begin with another clv_run. */
+/* Reads data and session, locks the run folder, calls clv_run_look and opens the egress record.
+ * Prints its own errors. r->is_finished: the run is finished, and there is nothing to do. To open a
+ * run again in this process, call clv_run_done and begin with another clv_run. */
 clv_exit_code clv_run_open(clv_run *r, clv_err *err);
 /* Opens the metrics port, unless it is open, and a trainer, which connects to its workers.
  * BLOCKS. */
@@ -318,8 +319,9 @@ typedef struct clv_run_scores {
   clv_scalar scalars[CLV_EVALUATION_SCORES];
   size_t n;
 } clv_run_scores;
-/* curves: also ROC and calibration, for a report. */
-void clv_run_take_scores(const clv_run *r, bool curves, clv_run_scores *ret);
+/* Sets *ret to the scores of the last evaluation. with_curves: also sets ret->curves, the ROC and
+ * calibration curves for a report. Free *ret with clv_run_scores_free. */
+void clv_run_take_scores(const clv_run *r, bool with_curves, clv_run_scores *ret);
 void clv_run_scores_free(clv_run_scores *s);
 /* Writes the records of data.test with the largest losses in the last evaluation, readable by the
  * owner only; nothing without scores. */
@@ -357,11 +359,12 @@ clv_code clv_run_write_file(const clv_run *r, const char *name, const clv_bytes 
  * --accept-egress was given. */
 clv_code clv_run_compare_table(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Opens the egress record in the run folder for `command`. */
-clv_code clv_run_open_record(clv_run *r, const char *command, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_open_egress_record(clv_run *r, const char *command, clv_err *err) CLV_USE_RESULT;
 /* Closes the egress record, after which no tensor may be sent. Prints an error of the record. */
-void clv_run_close_record(clv_run *r, clv_exit_code code);
-/* Deletes the record of an attempt that did not start, if no earlier attempt has sent anything. */
-void clv_run_drop_record(clv_run *r);
+void clv_run_close_egress_record(clv_run *r, clv_exit_code code);
+/* Deletes the egress record of an attempt that did not start, if no earlier attempt has sent
+ * anything. */
+void clv_run_drop_egress_record(clv_run *r);
 /* Replaces micro_batches: auto by a number. reads_chosen: reads the number that the run's first
  * attempt has chosen; false: chooses the number by trial steps. */
 clv_code clv_run_resolve_micro_batches(clv_run *r, bool reads_chosen, clv_err *err) CLV_USE_RESULT;
@@ -399,10 +402,11 @@ clv_code clv_run_compare_data(clv_run *r, clv_err *err) CLV_USE_RESULT;
  * user has not accepted it. Prints a notice if the run has no digest of a file. */
 clv_code clv_run_compare_files(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Compares config.json of model.hf with the one that the run in `dir` began with, by the digest in
- * `dir`. For `export`. A different or unknown digest is CLV_DATA_LOSS, or with `accept` a line in
- * `notes`. */
-clv_code clv_run_compare_config(const char *dir, const clv_session_config *c, bool accept,
-                                clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
+ * `dir`. For `export`. A different or unknown digest is CLV_DATA_LOSS, or with `accepts_change` a
+ * line in `notes`. */
+clv_code clv_run_compare_model_config(const char *dir, const clv_session_config *c,
+                                      bool accepts_change, clv_bytes *notes,
+                                      clv_err *err) CLV_USE_RESULT;
 /* Writes data.digest. */
 clv_code clv_run_write_data_digests(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Adds a change to r->changes, which clv_run_print_changes prints. */

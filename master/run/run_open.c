@@ -50,7 +50,7 @@ static clv_code move_earlier_run_aside(clv_run *r, clv_err *err) {
 static clv_code begin_run(clv_run *r, clv_err *err) {
   const clv_run_lock_info lock_info = {.name = r->config->name,
                                        .session = r->config->file,
-                                       .resume = r->o->resume,
+                                       .is_resume = r->o->resume,
                                        .notice = {clv_run_on_notice, r}};
   CLV_TRY(lock_run_dir(r, err));
   if (clv_checkpoint_has_any(r->dir.data) && !r->o->resume && !r->o->fresh)
@@ -113,7 +113,7 @@ static clv_code make_run_dir(clv_run *r, clv_err *err) {
   CLV_TRY(clv_run_print_changes(r, err));
   CLV_TRY(clv_run_write_data_digests(r, err));
   CLV_TRY(clv_run_write_file(r, "session.effective.yaml", &config, err));
-  return clv_run_open_record(r, "train", err);
+  return clv_run_open_egress_record(r, "train", err);
 }
 /* ---- opening --------------------------------------------------------------------------------- */
 
@@ -165,19 +165,24 @@ clv_exit_code clv_run_open(clv_run *r, clv_err *err) {
  * early, but not the run. */
 static uint64_t count_session_steps(const clv_run *r, const clv_loader *loader) {
   const clv_train_config *c = &r->config->train;
-  uint64_t total = c->epochs * clv_loader_per_epoch(loader);
-  return c->max_steps ? CLV_MIN(total, c->max_steps) : total;
+  uint64_t n_steps = c->epochs * clv_loader_per_epoch(loader);
+  return c->max_steps ? CLV_MIN(n_steps, c->max_steps) : n_steps;
 }
+
 /* Returns the last step of the round that contains step `step`, from 1. Each epoch begins a new
  * round. */
 static uint64_t find_round_end(const clv_run *r, uint64_t step) {
-  uint64_t round = clv_pipeline_steps_in_round(r->config),
-           per_epoch = clv_loader_per_epoch(r->steps.loader);
-  if (!step || !per_epoch) return step;
-  uint64_t epoch = (step - 1) / per_epoch * per_epoch, within = step - epoch;
-  uint64_t end = epoch + CLV_MIN((within + round - 1) / round * round, per_epoch);
-  return CLV_MIN(end, r->steps.session_steps);
+  uint64_t steps_per_round = clv_pipeline_steps_in_round(r->config),
+           steps_per_epoch = clv_loader_per_epoch(r->steps.loader);
+  if (!step || !steps_per_epoch) return step;
+  uint64_t steps_before_epoch = (step - 1) / steps_per_epoch * steps_per_epoch,
+           step_in_epoch = step - steps_before_epoch;
+  uint64_t round_end = steps_before_epoch + CLV_MIN((step_in_epoch + steps_per_round - 1) /
+                                                        steps_per_round * steps_per_round,
+                                                    steps_per_epoch);
+  return CLV_MIN(round_end, r->steps.session_steps);
 }
+
 static void print_first_step(const clv_run *r, uint64_t step) {
   char text[120], json[80];
   snprintf(text, sizeof text, "resumed from the checkpoint of step %llu: the first step is %llu",

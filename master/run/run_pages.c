@@ -18,10 +18,10 @@ static size_t last_dimension(const clv_tensor *t) {
  * [windows, S, classes] for labels of words. */
 static bool has_page_outputs(const clv_predictions *r) {
   const clv_shape *s = &r->outputs->shape;
-  size_t positions = 0;
+  size_t n_positions = 0;
   if (s->rank < 2 || s->rank > 3 || !r->outputs->n) return false;
-  if (s->rank == 3) (void)clv_dataset_token_words(r->data, r->index[0], &positions);
-  return s->rank == 2 || (size_t)s->dim[1] == positions;
+  if (s->rank == 3) (void)clv_dataset_token_words(r->data, r->index[0], &n_positions);
+  return s->rank == 2 || (size_t)s->dim[1] == n_positions;
 }
 
 /* Counts the pages that have outputs. Rows are in the order of records, and a limit on the records

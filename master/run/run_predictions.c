@@ -16,11 +16,11 @@
 
 /* ---- probabilities --------------------------------------------------------------------------- */
 
-static void softmax_row(const float *x, size_t n, float *p) {
-  double top = -INFINITY, sum = 0;
-  for (size_t k = 0; k < n; k++) top = fmax(top, (double)x[k]);
-  for (size_t k = 0; k < n; k++) sum += exp((double)x[k] - top);
-  for (size_t k = 0; k < n; k++) p[k] = (float)(exp((double)x[k] - top) / sum);
+static void softmax_row(const float *x, size_t n, float *ret) {
+  double largest = -INFINITY, sum = 0;
+  for (size_t k = 0; k < n; k++) largest = fmax(largest, (double)x[k]);
+  for (size_t k = 0; k < n; k++) sum += exp((double)x[k] - largest);
+  for (size_t k = 0; k < n; k++) ret[k] = (float)(exp((double)x[k] - largest) / sum);
 }
 
 clv_code clv_predictions_probabilities(const clv_tensor *outputs, clv_loss_kind loss,
@@ -265,13 +265,14 @@ static clv_code write_names_file(const clv_predictions *r, const char *npy_path,
 
 clv_code clv_predictions_write(const clv_predictions *r, clv_predictions_format format,
                                const char *path, clv_err *err) {
-  size_t rows = count_rows(r), pages = clv_predictions_page_count(r);
-  const lines csv = {append_csv_record, rows, true}, json = {append_json_record, rows, false},
-              page_lines = {clv_predictions_write_page, pages, false};
-  if (format == CLV_PREDICTIONS_CSV) return write_text_file(r, &csv, path, err);
+  size_t n_rows = count_rows(r), n_pages = clv_predictions_page_count(r);
+  const lines csv_lines = {append_csv_record, n_rows, true},
+              json_lines = {append_json_record, n_rows, false},
+              page_lines = {clv_predictions_write_page, n_pages, false};
+  if (format == CLV_PREDICTIONS_CSV) return write_text_file(r, &csv_lines, path, err);
   if (format == CLV_PREDICTIONS_JSONL)
-    return write_text_file(r, pages ? &page_lines : &json, path, err);
+    return write_text_file(r, n_pages ? &page_lines : &json_lines, path, err);
   CLV_TRY(write_npy(path, r->probabilities ? r->probabilities : r->outputs, err));
-  bool has_names = r->classes->n || (rows && find_id(r, 0));
+  bool has_names = r->classes->n || (n_rows && find_id(r, 0));
   return has_names ? write_names_file(r, path, err) : CLV_OK;
 }

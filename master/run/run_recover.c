@@ -40,8 +40,8 @@ static bool is_worker_loss(clv_run *r, const clv_err *err) {
  * resolve while the network is down. ABORTED: the worker was restarted while the master connected,
  * unless another process has taken over the run. */
 static bool may_be_temporary(const clv_run *r, const clv_err *err) {
-  clv_err ignored;
-  if (err->code == CLV_ABORTED) return clv_run_lock_check_newest(r->lock, &ignored) == CLV_OK;
+  clv_err ignored_err;
+  if (err->code == CLV_ABORTED) return clv_run_lock_check_newest(r->lock, &ignored_err) == CLV_OK;
   return err->code == CLV_UNAVAILABLE || err->code == CLV_DEADLINE || err->code == CLV_EXHAUSTED ||
          err->code == CLV_EXISTS || err->code == CLV_NOT_FOUND;
 }
@@ -71,24 +71,24 @@ static clv_code prefix_reason(clv_err *err, const char *why) {
 static clv_code count_lost_worker(clv_run *r, clv_err *err) {
   clv_run_recovery *c = &r->recovery;
   char text[160];
-  clv_err why;
+  clv_err reason;
   if (r->config->recovery.use == CLV_RECOVERY_OFF || !is_worker_loss(r, err)) return err->code;
-  if (check_policy_permits_resume(r, &why) != CLV_OK) {
-    char lost[CLV_ERR_TEXT];
-    snprintf(lost, sizeof lost, "%s", err->text);
+  if (check_policy_permits_resume(r, &reason) != CLV_OK) {
+    char loss_text[CLV_ERR_TEXT];
+    snprintf(loss_text, sizeof loss_text, "%s", err->text);
     return clv_fail(err, err->code,
                     "%.300s; the run does not recover, since its weights may not be "
                     "sent again: %.300s",
-                    lost, why.text);
+                    loss_text, reason.text);
   }
-  uint64_t saved = find_newest_checkpoint_step(r);
-  c->losses_since_checkpoint =
-      c->checkpoint_at_last_loss == saved ? c->losses_since_checkpoint + 1 : 1;
-  c->checkpoint_at_last_loss = saved;
-  if (c->losses_since_checkpoint <= r->config->recovery.attempts) return CLV_OK;
+  uint64_t newest_step = find_newest_checkpoint_step(r);
+  c->n_losses_since_checkpoint =
+      c->checkpoint_at_last_loss == newest_step ? c->n_losses_since_checkpoint + 1 : 1;
+  c->checkpoint_at_last_loss = newest_step;
+  if (c->n_losses_since_checkpoint <= r->config->recovery.attempts) return CLV_OK;
   snprintf(text, sizeof text,
            "%llu losses in a row without a newer checkpoint, which is recovery.attempts",
-           (unsigned long long)c->losses_since_checkpoint - 1);
+           (unsigned long long)c->n_losses_since_checkpoint - 1);
   return prefix_reason(err, text);
 }
 
@@ -109,17 +109,20 @@ static void print_event(const clv_run *r, const char *event, const char *members
 static double seconds_since(uint64_t ns) { return (double)(clv_now_ns() - ns) * 1e-9; }
 
 static void print_lost_worker(const clv_run *r, const clv_err *err) {
-  char text[CLV_ERR_TEXT + 160], members[120], from[80] = "its beginning";
-  uint64_t saved = r->recovery.checkpoint_at_last_loss;
-  if (saved) snprintf(from, sizeof from, "the checkpoint of step %llu", (unsigned long long)saved);
-  snprintf(text, sizeof text, "lost: %s; the run recovers and goes on from %s", err->text, from);
+  char text[CLV_ERR_TEXT + 160], members[120], start_text[80] = "its beginning";
+  uint64_t newest_step = r->recovery.checkpoint_at_last_loss;
+  if (newest_step)
+    snprintf(start_text, sizeof start_text, "the checkpoint of step %llu",
+             (unsigned long long)newest_step);
+  snprintf(text, sizeof text, "lost: %s; the run recovers and goes on from %s", err->text,
+           start_text);
   snprintf(members, sizeof members, ",\"step\":%llu,\"checkpoint\":%llu",
-           (unsigned long long)r->recovery.last_step, (unsigned long long)saved);
+           (unsigned long long)r->recovery.last_step, (unsigned long long)newest_step);
   print_event(r, "lost", members, text);
 }
 
 /* Prints that a try has failed: the first time, and once a minute. */
-static void print_failed_try(clv_run *r, uint64_t tries, const clv_err *err) {
+static void print_failed_try(clv_run *r, uint64_t n_tries, const clv_err *err) {
   clv_run_recovery *c = &r->recovery;
   char text[CLV_ERR_TEXT + 160], members[80];
   double left_s =
@@ -130,32 +133,32 @@ static void print_failed_try(clv_run *r, uint64_t tries, const clv_err *err) {
            "not recovered yet: %s; it is tried for another %.0f s (recovery.give_up_after)",
            err->text, CLV_MAX(left_s, 0));
   snprintf(members, sizeof members, ",\"tries\":%llu,\"seconds_left\":%.0f",
-           (unsigned long long)tries, CLV_MAX(left_s, 0));
+           (unsigned long long)n_tries, CLV_MAX(left_s, 0));
   print_event(r, "waiting", members, text);
 }
 
 static void print_recovered(const clv_run *r) {
-  char text[200], members[120], steps[80] = "no step is taken again";
+  char text[200], members[120], repeated_text[80] = "no step is taken again";
   unsigned long long from_step = clv_trainer_step_count(r->trainer), step = r->recovery.last_step;
   double recovery_s = seconds_since(r->recovery.worker_lost_at_ns);
   if (step > from_step)
     snprintf(
-        steps, sizeof steps,
+        repeated_text, sizeof repeated_text,
         step == from_step + 1 ? "step %llu is taken again" : "steps %llu to %llu are taken again",
         from_step + 1, step);
-  snprintf(text, sizeof text, "recovered after %.1f s: %s", recovery_s, steps);
+  snprintf(text, sizeof text, "recovered after %.1f s: %s", recovery_s, repeated_text);
   snprintf(members, sizeof members, ",\"step\":%llu,\"replayed\":%llu,\"seconds\":%.3f", from_step,
            step > from_step ? step - from_step : 0, recovery_s);
   print_event(r, "recovered", members, text);
 }
 
-void clv_run_write_failed_schedule(const clv_run *r, const clv_err *why) {
+void clv_run_write_failed_schedule(const clv_run *r, const clv_err *reason) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  clv_err ignored;
-  if (why->code != CLV_DEADLINE && why->code != CLV_INTERNAL)
+  clv_err ignored_err;
+  if (reason->code != CLV_DEADLINE && reason->code != CLV_INTERNAL)
     return; /* the schedule cannot have caused other failures */
   clv_trainer_schedule_text(r->trainer, &text);
-  if (!text.len || clv_run_write_file(r, "schedule.failed", &text, &ignored) != CLV_OK) return;
+  if (!text.len || clv_run_write_file(r, "schedule.failed", &text, &ignored_err) != CLV_OK) return;
   text.len = 0;
   clv_bytes_printf(&text, "the schedule of the failed step is in %s/schedule.failed", r->dir.data);
   if (!text.failed) clv_run_warn(r, CLV_LOG_ERROR, "schedule", text.data);
@@ -180,7 +183,7 @@ static clv_code open_session(clv_run *r, clv_err *err) {
   clv_run_set_attempt_id(r);
   r->is_resumed = clv_checkpoint_has_manifest(r->dir.data);
   clv_policy_begin_epoch(r->policy, 0);
-  if (!r->egress_record) CLV_TRY(clv_run_open_record(r, "train", err));
+  if (!r->egress_record) CLV_TRY(clv_run_open_egress_record(r, "train", err));
   clv_code code = clv_run_open_trainer(r, err);
   CLV_FAILPOINT("recovery.restore");
   if (code == CLV_OK) code = clv_run_restore(r, err);
@@ -194,10 +197,10 @@ static void pause_for(const clv_run *r, uint64_t ms) {
   while (clv_now_ns() < end && !is_interrupted(r)) nanosleep(&poll, NULL);
 }
 
-static clv_code fail_gave_up(const clv_run *r, uint64_t tries, clv_err *err) {
+static clv_code fail_gave_up(const clv_run *r, uint64_t n_tries, clv_err *err) {
   char text[160];
   snprintf(text, sizeof text, "given up after %.0f s (recovery.give_up_after) and %llu tries",
-           (double)r->config->recovery.give_up_after_ms / 1e3, (unsigned long long)tries);
+           (double)r->config->recovery.give_up_after_ms / 1e3, (unsigned long long)n_tries);
   return prefix_reason(err, text);
 }
 
@@ -208,31 +211,32 @@ static clv_code fail_gave_up(const clv_run *r, uint64_t tries, clv_err *err) {
 static clv_remote_spec *find_worker_with_spare(const clv_run *r, const char *name) {
   for (size_t i = 0; i < r->config->n_workers; i++) {
     clv_remote_spec *w = &r->config->workers[i];
-    int in_use = clv_session_worker_in_use(r->config, (int)i);
-    if (w->spares.n && strcmp(r->config->workers[in_use].name, name) == 0) return w;
+    int worker_in_use = clv_session_worker_in_use(r->config, (int)i);
+    if (w->spares.n && strcmp(r->config->workers[worker_in_use].name, name) == 0) return w;
   }
   return NULL;
 }
 
-static void print_replaced_worker(const clv_run *r, const char *lost, const char *spare) {
+static void print_replaced_worker(const clv_run *r, const char *lost_worker, const char *spare) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, members = {0};
   clv_bytes_printf(
       &text,
       "replaced: worker '%s' could not be reached for %.0f s (recovery.replace_after), "
       "and '%s' takes its place",
-      lost, seconds_since(r->recovery.tried_since_ns), spare);
-  clv_bytes_printf(&members, ",\"worker\":\"%s\",\"spare\":\"%s\"", lost, spare);
+      lost_worker, seconds_since(r->recovery.tried_since_ns), spare);
+  clv_bytes_printf(&members, ",\"worker\":\"%s\",\"spare\":\"%s\"", lost_worker, spare);
   if (!text.failed && !members.failed) print_event(r, "replaced", members.data, text.data);
 }
 
 /* Gives the stages of a worker that cannot be reached to its next spare, if the master has tried
  * the worker for recovery.replace_after. After the last spare it uses the worker itself again. */
-static clv_code use_next_spare(clv_run *r, const char *lost, clv_err *err) {
-  clv_remote_spec *w = find_worker_with_spare(r, lost);
+static clv_code use_next_spare(clv_run *r, const char *lost_worker, clv_err *err) {
+  clv_remote_spec *w = find_worker_with_spare(r, lost_worker);
   double limit_s = (double)r->config->recovery.replace_after_ms / 1e3;
   if (!w || seconds_since(r->recovery.tried_since_ns) < limit_s) return CLV_OK;
   w->spare_in_use = (w->spare_in_use + 1) % (w->spares.n + 1);
-  print_replaced_worker(r, lost, w->spare_in_use ? w->spares.items[w->spare_in_use - 1] : w->name);
+  print_replaced_worker(r, lost_worker,
+                        w->spare_in_use ? w->spares.items[w->spare_in_use - 1] : w->name);
   r->recovery.tried_since_ns = clv_now_ns();
   return clv_run_make_blueprint(r, err);
 }
@@ -241,34 +245,35 @@ static clv_code use_next_spare(clv_run *r, const char *lost, clv_err *err) {
  * ends the pause, and the next try fails at once. */
 static clv_code retry_until_open(clv_run *r, clv_err *err) {
   uint64_t pause_ms = FIRST_PAUSE_MS, limit_ms = r->config->recovery.give_up_after_ms;
-  char lost[CLEAVE_NAME + 1];
+  char lost_worker[CLEAVE_NAME + 1];
   r->recovery.tried_since_ns = r->recovery.worker_lost_at_ns;
-  for (uint64_t tries = 1;; tries++) {
+  for (uint64_t n_tries = 1;; n_tries++) {
     clv_code code = open_session(r, err);
     if (code == CLV_OK) return CLV_OK;
     clv_exit_code exit_code = clv_run_connect_exit_code(r, err);
-    snprintf(lost, sizeof lost, "%s", r->trainer ? clv_trainer_lost_worker(r->trainer) : "");
+    snprintf(lost_worker, sizeof lost_worker, "%s",
+             r->trainer ? clv_trainer_lost_worker(r->trainer) : "");
     close_session(r);
     if (!may_be_temporary(r, err)) {
       r->recovery.exit_code = exit_code;
       return code;
     }
     if (seconds_since(r->recovery.worker_lost_at_ns) * 1e3 >= (double)limit_ms)
-      return fail_gave_up(r, tries, err);
-    print_failed_try(r, tries, err);
-    CLV_TRY(use_next_spare(r, lost, err));
+      return fail_gave_up(r, n_tries, err);
+    print_failed_try(r, n_tries, err);
+    CLV_TRY(use_next_spare(r, lost_worker, err));
     pause_for(r, pause_ms);
     pause_ms = CLV_MIN(2 * pause_ms, r->config->recovery.wait_ms);
   }
 }
 
-static clv_code begin_recovery(clv_run *r, const clv_err *lost, clv_err *err) {
+static clv_code begin_recovery(clv_run *r, const clv_err *loss_err, clv_err *err) {
   char text[CLV_ERR_TEXT];
-  snprintf(text, sizeof text, "%s", lost->text);
+  snprintf(text, sizeof text, "%s", loss_err->text);
   r->recovery.worker_lost_at_ns = clv_now_ns();
   r->recovery.printed_at_ns = 0;
   close_session(r);
-  clv_run_close_record(r, r->recovery.exit_code);
+  clv_run_close_egress_record(r, r->recovery.exit_code);
   return r->has_started ? clv_run_lock_begin_again(r->lock, r->recovery.exit_code, text, err)
                         : CLV_OK;
 }

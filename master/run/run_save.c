@@ -26,14 +26,14 @@ enum {
 };
 
 uint64_t clv_checkpoint_interval_ns(uint64_t cost_ns) {
-  uint64_t interval = cost_ns > UINT64_MAX / 100 ? UINT64_MAX : cost_ns * 100 / MAX_COST_PERCENT;
-  return CLV_MIN(CLV_MAX(interval, MIN_INTERVAL_NS), MAX_INTERVAL_NS);
+  uint64_t interval_ns = cost_ns > UINT64_MAX / 100 ? UINT64_MAX : cost_ns * 100 / MAX_COST_PERCENT;
+  return CLV_MIN(CLV_MAX(interval_ns, MIN_INTERVAL_NS), MAX_INTERVAL_NS);
 }
 
 /* Returns the time between two checkpoints; UINT64_MAX: time does not decide. */
 static uint64_t find_interval_ns(const clv_run *r) {
-  uint64_t ms = clv_session_checkpoint_every_ms(r->config);
-  if (ms) return ms * 1000000;
+  uint64_t interval_ms = clv_session_checkpoint_every_ms(r->config);
+  if (interval_ms) return interval_ms * 1000000;
   if (!clv_session_checkpoint_is_auto(r->config)) return UINT64_MAX;
   return clv_checkpoint_interval_ns(r->saving.cost_ns);
 }
@@ -164,8 +164,9 @@ clv_code clv_run_try_save_now(clv_run *r, clv_err *err) {
 /* Returns true if the round that began behind step `step_before` has passed a multiple of
  * every_steps, or the time checkpoint.every has passed since the last checkpoint began. */
 static bool has_interval_passed(const clv_run *r, uint64_t step_before) {
-  uint64_t step = clv_trainer_step_count(r->trainer), every = r->config->checkpoint.every_steps;
-  if (every && step / every != step_before / every) return true;
+  uint64_t step = clv_trainer_step_count(r->trainer),
+           every_steps = r->config->checkpoint.every_steps;
+  if (every_steps && step / every_steps != step_before / every_steps) return true;
   return clv_now_ns() - r->saving.began_ns >= find_interval_ns(r);
 }
 

@@ -16,13 +16,13 @@ typedef struct scan_progress {
   uint64_t next_ns; /* time of the next line */
 } scan_progress;
 
-static void show_progress(void *user, const char *key, size_t done, size_t n_records) {
+static void show_progress(void *user, const char *key, size_t n_done, size_t n_records) {
   scan_progress *w = user;
-  uint64_t now = clv_now_ns();
-  if (now < w->next_ns || !isatty(STDERR_FILENO)) return;
-  w->next_ns = now + PROGRESS_INTERVAL_NS;
-  clv_notice(CLV_LOG_INFO, "scan", "%s: %zu of %zu records checked (%.0f %%)", key, done, n_records,
-             100.0 * (double)done / (double)n_records);
+  uint64_t now_ns = clv_now_ns();
+  if (now_ns < w->next_ns || !isatty(STDERR_FILENO)) return;
+  w->next_ns = now_ns + PROGRESS_INTERVAL_NS;
+  clv_notice(CLV_LOG_INFO, "scan", "%s: %zu of %zu records checked (%.0f %%)", key, n_done,
+             n_records, 100.0 * (double)n_done / (double)n_records);
 }
 
 size_t clv_run_scan_limit(const clv_run *r, size_t n_records) {

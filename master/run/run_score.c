@@ -17,14 +17,14 @@ static unsigned wanted_scores(const clv_session_config *c) {
   return set;
 }
 
-static clv_score_outputs kind_of_outputs(clv_loss_kind kind, bool one_output) {
+static clv_score_outputs kind_of_outputs(clv_loss_kind kind, bool has_one_output) {
   switch (kind) {
     case CLV_LOSS_NLL:
       return CLV_SCORE_LOG_PROBABILITIES;
     case CLV_LOSS_BCE:
-      return one_output ? CLV_SCORE_PROBABILITY : CLV_SCORE_LABEL_PROBABILITIES;
+      return has_one_output ? CLV_SCORE_PROBABILITY : CLV_SCORE_LABEL_PROBABILITIES;
     case CLV_LOSS_BCE_WITH_LOGITS:
-      return one_output ? CLV_SCORE_LOGIT : CLV_SCORE_LABEL_LOGITS;
+      return has_one_output ? CLV_SCORE_LOGIT : CLV_SCORE_LABEL_LOGITS;
     case CLV_LOSS_POISSON:
       return CLV_SCORE_LOG_NUMBERS;
     default:
@@ -33,14 +33,14 @@ static clv_score_outputs kind_of_outputs(clv_loss_kind kind, bool one_output) {
 }
 
 /* Returns the number of classes, labels or columns of numbers. */
-static size_t count_columns(const clv_shape *out, bool has_classes, bool one_output) {
+static size_t count_columns(const clv_shape *out, bool has_classes, bool has_one_output) {
   size_t n = 1;
-  if (has_classes) return one_output ? 2 : (size_t)out->dim[out->rank - 1];
+  if (has_classes) return has_one_output ? 2 : (size_t)out->dim[out->rank - 1];
   for (int i = 1; i < out->rank; i++) n *= (size_t)out->dim[i];
   return n;
 }
 
-/* Checks that the wanted scores go with a record of several labels. */
+/* Refuses scores that cannot be computed for records with several labels. */
 static clv_code check_several_labels(const clv_session_config *c, const clv_score_options *o,
                                      clv_err *err) {
   char names[160];
@@ -60,12 +60,12 @@ clv_code clv_run_make_score(clv_run *r, clv_err *err) {
   const clv_graph *last = r->blueprint->full_graph;
   const clv_shape *out = &last->nodes[last->output_node].shape;
   clv_task task = clv_loss_row_of(c->loss.kind)->task;
-  bool one_output = task == CLV_TASK_LABELS && out->rank == 2 && out->dim[1] == 1;
-  bool has_classes = task == CLV_TASK_CLASSES || one_output;
+  bool has_one_output = task == CLV_TASK_LABELS && out->rank == 2 && out->dim[1] == 1;
+  bool has_classes = task == CLV_TASK_CLASSES || has_one_output;
   clv_score_options o = {
       .wanted = wanted_scores(c),
-      .outputs = kind_of_outputs(c->loss.kind, one_output),
-      .classes = count_columns(out, has_classes, one_output),
+      .outputs = kind_of_outputs(c->loss.kind, has_one_output),
+      .classes = count_columns(out, has_classes, has_one_output),
       .has_ignored = clv_loss_row_of(c->loss.kind)->keys & CLV_LOSS_KEY_IGNORE_INDEX,
       .ignored_label = (int64_t)c->loss.ignore_index,
       .specificity = c->loss.specificity,
@@ -75,7 +75,7 @@ clv_code clv_run_make_score(clv_run *r, clv_err *err) {
   if (!o.wanted && !o.has_intervals) return CLV_OK;
   if (task == CLV_TASK_NUMBERS && o.has_intervals)
     o.wanted |= CLV_SCORE_MAE | CLV_SCORE_RMSE | CLV_SCORE_R2;
-  if (task == CLV_TASK_LABELS && !one_output) CLV_TRY(check_several_labels(c, &o, err));
+  if (task == CLV_TASK_LABELS && !has_one_output) CLV_TRY(check_several_labels(c, &o, err));
   if (clv_score_new(&o, &r->score, &reason) == CLV_OK) return CLV_OK;
   return clv_session_fail_at(c, c->loss.scores_pos, err, "loss.scores: %s", reason.text);
 }
@@ -123,12 +123,12 @@ clv_code clv_run_write_worst_records(const clv_run *r, clv_err *err) {
   return clv_file_write_durable(path.data, text.data, text.len, 0600, err);
 }
 
-void clv_run_take_scores(const clv_run *r, bool curves, clv_run_scores *ret) {
+void clv_run_take_scores(const clv_run *r, bool with_curves, clv_run_scores *ret) {
   CLV_AUTO(clv_scores_done) clv_scores s = {0};
   *ret = (clv_run_scores){.n = 0};
   if (!r->score || clv_score_finish(r->score, &s, NULL) != CLV_OK) return;
   clv_scores_json(&s, class_name, r, &ret->json);
-  if (curves) clv_scores_json_curves(&s, &ret->curves);
+  if (with_curves) clv_scores_json_curves(&s, &ret->curves);
   clv_scores_each(&s, add_scalar, ret);
 }
 

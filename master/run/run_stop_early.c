@@ -21,14 +21,14 @@ void clv_stopping_count(clv_stopping *s, const clv_train_config *c, double value
   /* a resumed run may have another score: its count begins */
   if (s->score != score) *s = (clv_stopping){.score = score};
   if (score == CLV_BEST_NONE) return;
-  bool improved = is_improvement(s, c, value);
-  s->n_without++;
-  if (improved) *s = (clv_stopping){score, true, value, step, 0};
+  bool has_improved = is_improvement(s, c, value);
+  s->n_without_improvement++;
+  if (has_improved) *s = (clv_stopping){score, true, value, step, 0};
 }
 
 bool clv_stopping_is_over(const clv_stopping *s, const clv_train_config *c) {
   return c->early_stopping.score != CLV_BEST_NONE && s->score == c->early_stopping.score &&
-         s->n_without >= c->early_stopping.patience;
+         s->n_without_improvement >= c->early_stopping.patience;
 }
 
 void clv_run_count_validation(clv_run *r, const clv_step_result *e) {
@@ -45,7 +45,8 @@ void clv_run_print_stopping(const clv_run *r) {
   if (!clv_stopping_is_over(s, &r->config->train)) return;
   unsigned long long step = clv_trainer_step_count(r->trainer), best_step = s->best_step;
   clv_bytes_printf(&text, "stopped early after step %llu: %llu validations without a better %s",
-                   step, (unsigned long long)s->n_without, clv_best_metric_name(s->score));
+                   step, (unsigned long long)s->n_without_improvement,
+                   clv_best_metric_name(s->score));
   if (s->has_best) {
     clv_bytes_printf(&text, " than %g of step %llu", s->best, best_step);
     clv_json_number(s->best, 9, best);
@@ -54,6 +55,7 @@ void clv_run_print_stopping(const clv_run *r) {
       &json,
       "{\"event\":\"stopped_early\",\"step\":%llu,\"score\":\"%s\",\"validations\":%llu,"
       "\"best\":%s,\"best_step\":%llu}",
-      step, clv_best_metric_name(s->score), (unsigned long long)s->n_without, best, best_step);
+      step, clv_best_metric_name(s->score), (unsigned long long)s->n_without_improvement, best,
+      best_step);
   if (!text.failed && !json.failed) clv_reporter_notice(r->reporter, text.data, json.data);
 }

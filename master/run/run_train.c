@@ -220,7 +220,7 @@ static clv_exit_code print_interrupted(clv_run *r) {
 /* Prints how many records were left out and how many steps were skipped. */
 static void print_skipped_records_and_steps(clv_run *r) {
   char text[200], json[160];
-  uint64_t skipped = r->steps.bad_losses + r->steps.bad_gradients;
+  uint64_t n_skipped = r->steps.bad_losses + r->steps.bad_gradients;
   if (r->n_left_out) {
     snprintf(text, sizeof text,
              "%llu record%s were left out (data.non_finite: skip, data.broken: skip)",
@@ -229,28 +229,28 @@ static void print_skipped_records_and_steps(clv_run *r) {
              (unsigned long long)r->n_left_out);
     clv_reporter_notice(r->reporter, text, json);
   }
-  if (!skipped) return;
+  if (!n_skipped) return;
   snprintf(text, sizeof text,
            "%llu of %llu steps were skipped and changed no weight: %llu had a loss that was not "
            "finite, %llu a gradient",
-           (unsigned long long)skipped, (unsigned long long)r->steps.n_steps_done,
+           (unsigned long long)n_skipped, (unsigned long long)r->steps.n_steps_done,
            (unsigned long long)r->steps.bad_losses, (unsigned long long)r->steps.bad_gradients);
   snprintf(json, sizeof json,
            "{\"event\":\"skipped\",\"steps\":%llu,\"of\":%llu,\"loss\":%llu,\"gradient\":%llu}",
-           (unsigned long long)skipped, (unsigned long long)r->steps.n_steps_done,
+           (unsigned long long)n_skipped, (unsigned long long)r->steps.n_steps_done,
            (unsigned long long)r->steps.bad_losses, (unsigned long long)r->steps.bad_gradients);
   clv_reporter_notice(r->reporter, text, json);
 }
 
 /* Fails if no step of the run has changed the weights. */
 static clv_code check_weights_changed(const clv_run_steps *l, clv_err *err) {
-  uint64_t skipped = l->bad_losses + l->bad_gradients;
-  if (l->restored_step || l->n_weight_changes || !skipped) return CLV_OK;
+  uint64_t n_skipped = l->bad_losses + l->bad_gradients;
+  if (l->restored_step || l->n_weight_changes || !n_skipped) return CLV_OK;
   return clv_fail(err, CLV_RANGE,
                   "diverged: none of the %llu steps changed the weights, since no loss or gradient "
                   "was finite; look for such values with `cleave-master check`, lower "
                   "train.optimizer.lr or set train.clip_grad_norm",
-                  (unsigned long long)skipped);
+                  (unsigned long long)n_skipped);
 }
 
 /* Prints how the user can continue after a failure. The weights in the checkpoints of a diverged
@@ -354,7 +354,7 @@ clv_exit_code clv_run_train(const clv_session_config *config, const clv_run_opti
                           : code != CLV_EXIT_INTERRUPTED ? CLV_RUN_FAILED
                           : is_stopped(&r)               ? CLV_RUN_STOPPED
                                                          : CLV_RUN_INTERRUPTED;
-  if (!r.has_started) clv_run_drop_record(&r);
+  if (!r.has_started) clv_run_drop_egress_record(&r);
   clv_run_lock_end(r.lock, status, code, status == CLV_RUN_FAILED ? err.text : "");
   return code;
 }

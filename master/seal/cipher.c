@@ -50,12 +50,12 @@ static clv_code fail_cipher(clv_err *err) {
 
 clv_code clv_seal_cipher_init(clv_seal_cipher *c, const clv_seal_key *key, const char *name,
                               bool encrypts, clv_err *err) {
-  size_t n = strnlen(name, CLV_SEAL_NAME);
+  size_t name_bytes = strnlen(name, CLV_SEAL_NAME);
   clv_sha256 file_key;
-  if (n == 0 || n == CLV_SEAL_NAME)
-    return clv_fail(err, CLV_INVALID, "the name of a sealed file has %zu bytes, expected 1..%d", n,
-                    CLV_SEAL_NAME - 1);
-  memcpy(c->name, name, n + 1);
+  if (name_bytes == 0 || name_bytes == CLV_SEAL_NAME)
+    return clv_fail(err, CLV_INVALID, "the name of a sealed file has %zu bytes, expected 1..%d",
+                    name_bytes, CLV_SEAL_NAME - 1);
+  memcpy(c->name, name, name_bytes + 1);
   CLV_TRY(derive_file_key(key, c->header + CLV_SEAL_HEADER - CLV_SEAL_SALT, &file_key, err));
   c->ctx = EVP_CIPHER_CTX_new();
   bool ok = c->ctx &&
@@ -84,18 +84,18 @@ static bool begin_frame(clv_seal_cipher *c, bool is_last) {
 
 clv_code clv_seal_encrypt(clv_seal_cipher *c, const void *data, size_t len, bool is_last,
                           uint8_t *dst, clv_err *err) {
-  int n = 0, rest = 0;
+  int n = 0, n_last = 0;
   bool ok = begin_frame(c, is_last) &&
             (!len || EVP_CipherUpdate(c->ctx, dst, &n, data, (int)len) == 1) &&
-            EVP_CipherFinal_ex(c->ctx, dst + n, &rest) == 1 && (size_t)(n + rest) == len &&
+            EVP_CipherFinal_ex(c->ctx, dst + n, &n_last) == 1 && (size_t)(n + n_last) == len &&
             EVP_CIPHER_CTX_ctrl(c->ctx, EVP_CTRL_AEAD_GET_TAG, CLV_SEAL_TAG, dst + len) == 1;
   return ok ? CLV_OK : fail_cipher(err);
 }
 
 bool clv_seal_decrypt(clv_seal_cipher *c, uint8_t *stored, size_t len, bool is_last, uint8_t *dst) {
-  int n = 0, rest = 0;
+  int n = 0, n_last = 0;
   return begin_frame(c, is_last) &&
          (!len || EVP_CipherUpdate(c->ctx, dst, &n, stored, (int)len) == 1) &&
          EVP_CIPHER_CTX_ctrl(c->ctx, EVP_CTRL_AEAD_SET_TAG, CLV_SEAL_TAG, stored + len) == 1 &&
-         EVP_CipherFinal_ex(c->ctx, dst + n, &rest) == 1;
+         EVP_CipherFinal_ex(c->ctx, dst + n, &n_last) == 1;
 }

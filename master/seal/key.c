@@ -11,7 +11,7 @@
 
 #include "master/seal/seal_int.h"
 
-enum { DIGITS = 64, FILE_BYTES = DIGITS + 1 };
+enum { N_DIGITS = 64, FILE_BYTES = N_DIGITS + 1 };
 
 void clv_seal_key_done(clv_seal_key *k) {
   if (!k) return;
@@ -50,11 +50,11 @@ static clv_code read_digits(int fd, const char *path, char *text, clv_err *err) 
     else if (n == 0)
       break;
   }
-  if (len == FILE_BYTES && text[DIGITS] == '\n') len--;
+  if (len == FILE_BYTES && text[N_DIGITS] == '\n') len--;
   text[CLV_MIN(len, (size_t)FILE_BYTES)] = '\0';
-  if (len == DIGITS) return CLV_OK;
+  if (len == N_DIGITS) return CLV_OK;
   return clv_fail(err, CLV_DATA_LOSS, "%s: is no key, which is a line of %d hexadecimal digits",
-                  path, DIGITS);
+                  path, N_DIGITS);
 }
 
 clv_code clv_seal_key_read(const char *path, clv_seal_key *ret, clv_err *err) {
@@ -72,7 +72,7 @@ clv_code clv_seal_key_read(const char *path, clv_seal_key *ret, clv_err *err) {
   clv_code code = read_digits(fd, path, text, err);
   if (code == CLV_OK && !clv_sha256_parse(text, &key.secret))
     code = clv_fail(err, CLV_DATA_LOSS, "%s: is no key, which is a line of %d hexadecimal digits",
-                    path, DIGITS);
+                    path, N_DIGITS);
   explicit_bzero(text, sizeof text);
   if (code == CLV_OK) code = set_id_and_path(&key, path, err);
   if (code != CLV_OK) return code;
@@ -85,7 +85,7 @@ clv_code clv_seal_key_read(const char *path, clv_seal_key *ret, clv_err *err) {
 static clv_code write_digits(int fd, const char *path, const clv_seal_key *key, clv_err *err) {
   char text[FILE_BYTES + 1];
   clv_sha256_hex(&key->secret, text);
-  text[DIGITS] = '\n';
+  text[N_DIGITS] = '\n';
   clv_code code = clv_seal_write(fd, path, text, FILE_BYTES, err);
   explicit_bzero(text, sizeof text);
   CLV_TRY(code);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * seal_int: the format of sealed files, and the cipher that writing and reading share (frame.c).
+ * seal_int: the format of sealed files, and the cipher that writing and reading share (cipher.c).
  *
  *   offset  bytes
  *        0      7  "CLVSEAL"

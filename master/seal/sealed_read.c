@@ -16,8 +16,8 @@ struct clv_sealed_reader {
   clv_seal_cipher cipher;
   char *label;
   int fd;
-  uint64_t left; /* bytes of the frames that are not read yet, with their tags */
-  uint64_t bytes;
+  uint64_t n_left;     /* number of bytes of the file that are not read yet: frames and tags */
+  uint64_t data_bytes; /* size of the decrypted data */
   uint8_t stored[CLV_SEAL_STORED], frame[CLV_SEAL_FRAME];
 };
 
@@ -35,7 +35,7 @@ void clv_sealed_reader_freep(clv_sealed_reader **r) {
   *r = NULL;
 }
 
-uint64_t clv_sealed_bytes(const clv_sealed_reader *r) { return r->bytes; }
+uint64_t clv_sealed_bytes(const clv_sealed_reader *r) { return r->data_bytes; }
 
 static clv_code read_exactly(int fd, const char *label, void *dst, size_t len, clv_err *err) {
   for (size_t got = 0; got < len;) {
@@ -60,17 +60,17 @@ static clv_code read_header(int fd, const char *label, uint8_t header[CLV_SEAL_H
 }
 
 /* Computes the size of the data from that of the file. */
-static clv_code measure(clv_sealed_reader *r, clv_err *err) {
+static clv_code compute_data_size(clv_sealed_reader *r, clv_err *err) {
   struct stat st;
   if (fstat(r->fd, &st) != 0)
     return clv_fail(err, CLV_INVALID, "%s: %s", r->label, strerror(errno));
   if (!S_ISREG(st.st_mode)) return clv_fail(err, CLV_INVALID, "%s: not a regular file", r->label);
-  r->left = st.st_size > CLV_SEAL_HEADER ? (uint64_t)st.st_size - CLV_SEAL_HEADER : 0;
-  uint64_t frames = r->left / CLV_SEAL_STORED + (r->left % CLV_SEAL_STORED != 0);
-  uint64_t last = r->left - CLV_SEAL_STORED * (frames ? frames - 1 : 0);
-  if (last < CLV_SEAL_TAG || (last == CLV_SEAL_TAG && frames > 1))
+  r->n_left = st.st_size > CLV_SEAL_HEADER ? (uint64_t)st.st_size - CLV_SEAL_HEADER : 0;
+  uint64_t n_frames = r->n_left / CLV_SEAL_STORED + (r->n_left % CLV_SEAL_STORED != 0);
+  uint64_t last_frame_bytes = r->n_left - CLV_SEAL_STORED * (n_frames ? n_frames - 1 : 0);
+  if (last_frame_bytes < CLV_SEAL_TAG || (last_frame_bytes == CLV_SEAL_TAG && n_frames > 1))
     return clv_fail(err, CLV_DATA_LOSS, "%s: is cut short", r->label);
-  r->bytes = r->left - CLV_SEAL_TAG * frames;
+  r->data_bytes = r->n_left - CLV_SEAL_TAG * n_frames;
   return CLV_OK;
 }
 
@@ -84,13 +84,13 @@ static clv_code check_key(const clv_sealed_reader *r, const clv_seal_key *key, c
 
 clv_code clv_sealed_open_fd(int fd, const char *label, const clv_seal_key *key, const char *name,
                             clv_sealed_reader **ret, clv_err *err) {
-  CLV_AUTO(clv_seal_closep) int mine = fd;
+  CLV_AUTO(clv_seal_closep) int owned_fd = fd;
   CLV_AUTO(clv_sealed_reader_freep) clv_sealed_reader *r = NULL;
   CLV_TRY(clv_alloc(1, sizeof *r, &r, err));
-  r->fd = mine;
-  mine = -1;
+  r->fd = owned_fd;
+  owned_fd = -1;
   CLV_TRY(clv_strdup(label, &r->label, err));
-  CLV_TRY(measure(r, err));
+  CLV_TRY(compute_data_size(r, err));
   CLV_TRY(read_header(r->fd, r->label, r->cipher.header, err));
   CLV_TRY(check_key(r, key, err));
   CLV_TRY(clv_seal_cipher_init(&r->cipher, key, name, false, err));
@@ -115,12 +115,12 @@ clv_code clv_sealed_open(const char *path, const clv_seal_key *key, const char *
 clv_code clv_sealed_next(clv_sealed_reader *r, const void **ret_data, size_t *ret_len,
                          clv_err *err) {
   *ret_len = 0;
-  if (!r->left) return CLV_OK;
-  size_t stored = (size_t)CLV_MIN(r->left, (uint64_t)CLV_SEAL_STORED);
-  size_t len = stored - CLV_SEAL_TAG;
-  CLV_TRY(read_exactly(r->fd, r->label, r->stored, stored, err));
-  r->left -= stored;
-  if (!clv_seal_decrypt(&r->cipher, r->stored, len, !r->left, r->frame))
+  if (!r->n_left) return CLV_OK;
+  size_t stored_bytes = (size_t)CLV_MIN(r->n_left, (uint64_t)CLV_SEAL_STORED);
+  size_t len = stored_bytes - CLV_SEAL_TAG;
+  CLV_TRY(read_exactly(r->fd, r->label, r->stored, stored_bytes, err));
+  r->n_left -= stored_bytes;
+  if (!clv_seal_decrypt(&r->cipher, r->stored, len, !r->n_left, r->frame))
     return clv_fail(err, CLV_DATA_LOSS,
                     "%s: changed or cut short after it was sealed, or it is not %s (frame %llu)",
                     r->label, r->cipher.name, (unsigned long long)r->cipher.frame);

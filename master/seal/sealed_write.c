@@ -14,19 +14,19 @@
 
 struct clv_sealed_writer {
   clv_seal_cipher cipher;
-  char *path, *tmp;
+  char *path, *tmp_path;
   int fd;
-  size_t used; /* bytes of the frame that is being filled */
+  size_t n_used; /* number of bytes in `frame`, the frame that is being filled */
   uint8_t frame[CLV_SEAL_FRAME], stored[CLV_SEAL_STORED];
 };
 
 void clv_sealed_writer_free(clv_sealed_writer *w) {
   if (!w) return;
-  if (w->fd >= 0) unlink(w->tmp);
+  if (w->fd >= 0) unlink(w->tmp_path);
   clv_seal_closep(&w->fd);
   clv_seal_cipher_done(&w->cipher);
   free(w->path);
-  free(w->tmp);
+  free(w->tmp_path);
   free(w);
 }
 
@@ -43,15 +43,15 @@ static clv_code make_header(uint8_t header[CLV_SEAL_HEADER], const clv_seal_key 
   return clv_random_bytes(header + CLV_SEAL_HEADER - CLV_SEAL_SALT, CLV_SEAL_SALT, err);
 }
 
-static clv_code open_tmp(clv_sealed_writer *w, const char *path, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes tmp = {0};
-  clv_bytes_printf(&tmp, "%s.tmp", path);
-  if (tmp.failed) return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", path);
+static clv_code open_tmp_file(clv_sealed_writer *w, const char *path, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes tmp_path = {0};
+  clv_bytes_printf(&tmp_path, "%s.tmp", path);
+  if (tmp_path.failed) return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", path);
   CLV_TRY(clv_strdup(path, &w->path, err));
-  w->tmp = clv_steal(&tmp.data);
-  w->fd = open(w->tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+  w->tmp_path = clv_steal(&tmp_path.data);
+  w->fd = open(w->tmp_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (w->fd >= 0) return CLV_OK;
-  return clv_fail(err, CLV_PRECONDITION, "%s: %s", w->tmp, strerror(errno));
+  return clv_fail(err, CLV_PRECONDITION, "%s: %s", w->tmp_path, strerror(errno));
 }
 
 clv_code clv_sealed_begin(const char *path, const clv_seal_key *key, const char *name,
@@ -61,25 +61,25 @@ clv_code clv_sealed_begin(const char *path, const clv_seal_key *key, const char 
   w->fd = -1;
   CLV_TRY(make_header(w->cipher.header, key, err));
   CLV_TRY(clv_seal_cipher_init(&w->cipher, key, name, true, err));
-  CLV_TRY(open_tmp(w, path, err));
-  CLV_TRY(clv_seal_write(w->fd, w->tmp, w->cipher.header, CLV_SEAL_HEADER, err));
+  CLV_TRY(open_tmp_file(w, path, err));
+  CLV_TRY(clv_seal_write(w->fd, w->tmp_path, w->cipher.header, CLV_SEAL_HEADER, err));
   *ret = clv_steal(&w);
   return CLV_OK;
 }
 
 static clv_code write_frame(clv_sealed_writer *w, bool is_last, clv_err *err) {
-  CLV_TRY(clv_seal_encrypt(&w->cipher, w->frame, w->used, is_last, w->stored, err));
-  CLV_TRY(clv_seal_write(w->fd, w->tmp, w->stored, w->used + CLV_SEAL_TAG, err));
-  w->used = 0;
+  CLV_TRY(clv_seal_encrypt(&w->cipher, w->frame, w->n_used, is_last, w->stored, err));
+  CLV_TRY(clv_seal_write(w->fd, w->tmp_path, w->stored, w->n_used + CLV_SEAL_TAG, err));
+  w->n_used = 0;
   return CLV_OK;
 }
 
 clv_code clv_sealed_put(clv_sealed_writer *w, const void *data, size_t len, clv_err *err) {
   for (const char *p = data; len;) {
-    if (w->used == CLV_SEAL_FRAME) CLV_TRY(write_frame(w, false, err));
-    size_t n = CLV_MIN(len, CLV_SEAL_FRAME - w->used);
-    memcpy(w->frame + w->used, p, n);
-    w->used += n;
+    if (w->n_used == CLV_SEAL_FRAME) CLV_TRY(write_frame(w, false, err));
+    size_t n = CLV_MIN(len, CLV_SEAL_FRAME - w->n_used);
+    memcpy(w->frame + w->n_used, p, n);
+    w->n_used += n;
     p += n;
     len -= n;
   }
@@ -89,8 +89,8 @@ clv_code clv_sealed_put(clv_sealed_writer *w, const void *data, size_t len, clv_
 clv_code clv_sealed_finish(clv_sealed_writer *w, clv_err *err) {
   CLV_TRY(write_frame(w, true, err));
   if (fsync(w->fd) != 0)
-    return clv_fail(err, CLV_PRECONDITION, "%s: fsync: %s", w->tmp, strerror(errno));
-  if (rename(w->tmp, w->path) != 0)
+    return clv_fail(err, CLV_PRECONDITION, "%s: fsync: %s", w->tmp_path, strerror(errno));
+  if (rename(w->tmp_path, w->path) != 0)
     return clv_fail(err, CLV_PRECONDITION, "%s: rename: %s", w->path, strerror(errno));
   clv_seal_closep(&w->fd); /* from here on clv_sealed_writer_free deletes nothing */
   return clv_file_sync_folder(w->path, err);

@@ -6,10 +6,10 @@
 #include "master/train/train_int.h"
 
 size_t clv_argmax_row(const float *output, size_t n_classes) {
-  size_t best = 0;
+  size_t best_class = 0;
   for (size_t c = 1; c < n_classes; c++)
-    if (output[c] > output[best]) best = c;
-  return best;
+    if (output[c] > output[best_class]) best_class = c;
+  return best_class;
 }
 
 bool clv_is_positive(clv_loss_kind loss, float output) {
@@ -20,10 +20,10 @@ size_t clv_count_correct_binary(clv_loss_kind loss, const float *output, const f
                                 size_t n, size_t width) {
   size_t n_correct = 0;
   for (size_t i = 0; i < n; i++) {
-    size_t n_same = 0;
+    size_t n_right_outputs = 0;
     for (size_t k = i * width; k < (i + 1) * width; k++)
-      n_same += clv_is_positive(loss, output[k]) == (labels[k] > 0.5f);
-    n_correct += n_same == width;
+      n_right_outputs += clv_is_positive(loss, output[k]) == (labels[k] > 0.5f);
+    n_correct += n_right_outputs == width;
   }
   return n_correct;
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Makes the worker of the second stage keep the output rows of a frozen first stage, the front. The
- * trainer calls clv_trainer_begin_cache once, clv_trainer_choose_cache_use and
- * clv_trainer_make_front_leaf for each batch, clv_trainer_end_cache at the end. The front runs as
- * in evaluations, in a separate context, only for records whose rows the worker does not have yet.
+ * Lets the worker of the second stage keep the output rows of a frozen first stage, which is called
+ * the front, so that later epochs need not compute and send them again. The trainer calls
+ * clv_trainer_begin_cache once, clv_trainer_choose_cache_use and clv_trainer_make_front_leaf for
+ * each batch, clv_trainer_end_cache at the end. The front runs as in evaluations, in a separate
+ * context, only for records whose rows the worker does not have yet.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -37,16 +37,17 @@ bool clv_step_meter_begin(clv_trainer *t) {
   return w->sink || ((w->is_window_auto || is_due) && t->committed_steps >= w->next_measured_step);
 }
 
-static void plan_next_measurement(clv_step_meter *w, uint64_t committed) {
-  w->next_measured_step = committed + (committed < N_FIRST_STEPS ? 0 : MEASURE_INTERVAL_STEPS);
+static void plan_next_measurement(clv_step_meter *w, uint64_t n_committed_steps) {
+  w->next_measured_step =
+      n_committed_steps + (n_committed_steps < N_FIRST_STEPS ? 0 : MEASURE_INTERVAL_STEPS);
 }
 
 /* Makes the next step a measured one if this step took clearly longer or shorter than usual. */
-static void detect_unusual_step(clv_step_meter *w, uint64_t committed, double seconds) {
+static void detect_unusual_step(clv_step_meter *w, uint64_t n_committed_steps, double step_s) {
   bool is_unusual =
-      w->usual_step_s > 0 && fabs(seconds - w->usual_step_s) > UNUSUAL_SHARE * w->usual_step_s;
-  if (is_unusual && committed > N_FIRST_STEPS) w->next_measured_step = committed;
-  w->usual_step_s = w->usual_step_s > 0 ? 0.8 * w->usual_step_s + 0.2 * seconds : seconds;
+      w->usual_step_s > 0 && fabs(step_s - w->usual_step_s) > UNUSUAL_SHARE * w->usual_step_s;
+  if (is_unusual && n_committed_steps > N_FIRST_STEPS) w->next_measured_step = n_committed_steps;
+  w->usual_step_s = w->usual_step_s > 0 ? 0.8 * w->usual_step_s + 0.2 * step_s : step_s;
 }
 
 void clv_trainer_set_on_waits(clv_trainer *t, clv_waits_fn *fn, void *user) {
@@ -60,11 +61,11 @@ void clv_trainer_on_event(void *user, cleave_context context, const cleave_event
   clv_step_meter *w = &((clv_trainer *)user)->step_meter;
   (void)context;
   if (w->n_events == w->cap_events) {
-    size_t cap = w->cap_events ? 2 * w->cap_events : 1024;
-    cleave_event *more = realloc(w->events, cap * sizeof *more);
-    if (!more) return; /* out of memory: the measurement lacks these events */
-    w->events = more;
-    w->cap_events = cap;
+    size_t new_cap = w->cap_events ? 2 * w->cap_events : 1024;
+    cleave_event *grown = realloc(w->events, new_cap * sizeof *grown);
+    if (!grown) return; /* out of memory: the measurement lacks these events */
+    w->events = grown;
+    w->cap_events = new_cap;
   }
   w->events[w->n_events++] = *event;
 }
@@ -98,24 +99,24 @@ bool clv_step_meter_locate(const clv_trainer *t, const clv_placed_schedule *l,
 
 /* ---- times of stages ------------------------------------------------------------------------- */
 
-typedef struct samples {
+typedef struct number_list {
   double *list;
   size_t n;
-} samples;
+} number_list;
 
 static int compare_doubles(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
   return x < y ? -1 : x > y;
 }
 
-static double compute_median(samples *s) {
+static double compute_median(number_list *s) {
   if (!s->n) return 0;
   qsort(s->list, s->n, sizeof *s->list, compare_doubles);
   return s->list[s->n / 2];
 }
 
 static double median_event_seconds(const clv_trainer *t, const clv_placed_schedule *l,
-                                   cleave_event_kind kind, uint32_t stage, samples *s) {
+                                   cleave_event_kind kind, uint32_t stage, number_list *s) {
   const clv_step_meter *w = &t->step_meter;
   uint32_t event_stage, k;
   s->n = 0;
@@ -127,7 +128,7 @@ static double median_event_seconds(const clv_trainer *t, const clv_placed_schedu
 }
 
 static void measure_stage_times(const clv_trainer *t, const clv_placed_schedule *l,
-                                clv_sched_costs *c, samples *s) {
+                                clv_sched_costs *c, number_list *s) {
   for (uint32_t i = 0; i <= t->b->n_stages; i++) {
     c->forward_seconds[i] = median_event_seconds(t, l, CLEAVE_EVENT_FORWARD, i, s);
     double full_backward_s = median_event_seconds(t, l, CLEAVE_EVENT_BACKWARD, i, s);
@@ -174,7 +175,7 @@ static bool has_queued(const transfer *p, const transfer *previous, double quick
  * known_latency_s: latency to use if no tensor has queued; < 0: not known. Returns false if no
  * tensor crossed the link. */
 static bool estimate_link(const transfer *p, uint32_t n, double known_latency_s,
-                          double *ret_latency_s, double *ret_serialise_s, samples *s) {
+                          double *ret_latency_s, double *ret_serialise_s, number_list *s) {
   double quickest_s = INFINITY;
   s->n = 0;
   for (uint32_t k = 0; k < n; k++)
@@ -202,7 +203,7 @@ static double compute_half_round_trip(const clv_trainer *t, uint32_t stage,
 
 static void estimate_edge_times(const clv_trainer *t, const clv_placed_schedule *l,
                                 const double *round_trip_s, transfer *transfers, clv_sched_costs *c,
-                                samples *s) {
+                                number_list *s) {
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
     double backward_latency_s = 0, known_latency_s = compute_half_round_trip(t, i, round_trip_s);
     read_transfers(t, l, i, true, transfers);
@@ -236,7 +237,7 @@ clv_code clv_step_meter_measure(clv_trainer *t, const clv_placed_schedule *l, cl
   CLV_TRY(clv_alloc(max_samples + 1, sizeof *list, &list, err));
   CLV_TRY(clv_alloc(t->config->n_workers + 1, sizeof *round_trip_s, &round_trip_s, err));
   CLV_TRY(clv_alloc(l->n_micro, sizeof *transfers, &transfers, err));
-  samples s = {.list = list};
+  number_list s = {.list = list};
   *ret = (clv_sched_costs){.sends_input_gradient_first = true};
   CLV_TRY(ping_all_workers(t, round_trip_s, err));
   measure_stage_times(t, l, ret, &s);

@@ -141,8 +141,8 @@ static clv_code make_optimizer(clv_trainer *t, clv_err *err) {
   return CLV_OK;
 }
 
-void clv_trainer_set_total_steps(clv_trainer *t, uint64_t steps) {
-  cleave_schedule s = clv_trainer_make_schedule(t->config, steps);
+void clv_trainer_set_total_steps(clv_trainer *t, uint64_t n_steps) {
+  cleave_schedule s = clv_trainer_make_schedule(t->config, n_steps);
   (void)cleave_optimizer_set_schedule(
       t->runtime, t->optimizer, &s,
       NULL); /* cleave_optimizer_new has accepted this schedule with length 0 */
@@ -220,14 +220,13 @@ static clv_code prepare_trainer(clv_trainer *t, clv_err *err) {
   const clv_blueprint *b = t->b;
   const clv_placed_schedule *first_schedule;
   t->round_steps = clv_pipeline_steps_in_round(t->config);
-  size_t max_micro_batches = (size_t)b->max_micro * t->round_steps;
+  size_t n_elements = (size_t)b->max_micro_batches * t->round_steps;
   CLV_TRY(clv_alloc(b->n_stages + 1, sizeof(cleave_module *), &t->modules, err));
-  CLV_TRY(clv_alloc(max_micro_batches, sizeof *t->micro_batches, &t->micro_batches, err));
-  CLV_TRY(clv_alloc(b->max_micro, sizeof *t->sizes, &t->sizes, err));
-  CLV_TRY(clv_alloc(max_micro_batches, sizeof *t->losses, &t->losses, err));
-  CLV_TRY(clv_alloc(max_micro_batches, sizeof *t->loss_shares, &t->loss_shares, err));
-  CLV_TRY(
-      clv_alloc(max_micro_batches * (b->n_stages + 1), sizeof *t->references, &t->references, err));
+  CLV_TRY(clv_alloc(n_elements, sizeof *t->micro_batches, &t->micro_batches, err));
+  CLV_TRY(clv_alloc(b->max_micro_batches, sizeof *t->sizes, &t->sizes, err));
+  CLV_TRY(clv_alloc(n_elements, sizeof *t->losses, &t->losses, err));
+  CLV_TRY(clv_alloc(n_elements, sizeof *t->loss_shares, &t->loss_shares, err));
+  CLV_TRY(clv_alloc(n_elements * (b->n_stages + 1), sizeof *t->references, &t->references, err));
   CLV_TRY(clv_alloc(t->round_steps, sizeof *t->held_batches, &t->held_batches, err));
   CLV_TRY(clv_alloc(b->n_stages, sizeof *t->is_stage_fetched, &t->is_stage_fetched, err));
   CLV_TRY(clv_alloc(2 * t->round_steps, sizeof *t->results, &t->results, err));

@@ -26,11 +26,11 @@ clv_code clv_trainer_select_sequences(const clv_trainer *t, clv_tensor *const *x
   if (t->b->lengths_input < 0) return CLV_OK;
   const int64_t *lengths = (const int64_t *)x[t->b->lengths_input]->data + start;
   int64_t max_rows = (int64_t)n * t->b->max_positions,
-          unit = (max_rows + CLV_PACKED_SIZES - 1) / CLV_PACKED_SIZES;
+          size_step = (max_rows + CLV_PACKED_SIZES - 1) / CLV_PACKED_SIZES;
   CLV_TRY(clv_check_packed(lengths, (int64_t)n, t->b->max_positions, max_rows, err));
   int64_t n_used_rows = CLV_MAX(clv_packed_rows_before(lengths, (int64_t)n), 1);
   ret->lengths = lengths;
-  ret->rows = CLV_MIN((n_used_rows + unit - 1) / unit * unit, max_rows);
+  ret->rows = CLV_MIN((n_used_rows + size_step - 1) / size_step * size_step, max_rows);
   return CLV_OK;
 }
 
@@ -43,9 +43,9 @@ static clv_code resize_pack_buffer(clv_trainer *t, cleave_tensor *tensor, int64_
               ? CLV_OK
               : clv_fail(err, CLV_EXHAUSTED, "a part of %zu values", n));
   if (bytes > t->pack_buffer_bytes) {
-    void *more = realloc(t->pack_buffer, bytes);
-    if (!more) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu bytes", bytes);
-    t->pack_buffer = more;
+    void *grown = realloc(t->pack_buffer, bytes);
+    if (!grown) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu bytes", bytes);
+    t->pack_buffer = grown;
     t->pack_buffer_bytes = bytes;
   }
   tensor->data = t->pack_buffer;
@@ -72,16 +72,17 @@ static void copy_positions(const clv_trainer *t, const clv_sequences *s, char *p
 clv_code clv_trainer_pack_rows(clv_trainer *t, const clv_sequences *s, const clv_tensor *batch,
                                bool has_positions, int64_t fill_value, cleave_tensor *ret,
                                clv_err *err) {
-  cleave_tensor rows = clv_batch_rows(batch, s->start, s->n), part = rows;
+  cleave_tensor rows = clv_batch_rows(batch, s->start, s->n), packed_rows = rows;
   if (has_positions) {
-    part.rank--;
-    memmove(part.shape + 1, part.shape + 2, (size_t)(part.rank - 1) * sizeof *part.shape);
-    part.shape[0] = s->rows;
-    CLV_TRY(resize_pack_buffer(t, &part, fill_value, err));
+    packed_rows.rank--;
+    memmove(packed_rows.shape + 1, packed_rows.shape + 2,
+            (size_t)(packed_rows.rank - 1) * sizeof *packed_rows.shape);
+    packed_rows.shape[0] = s->rows;
+    CLV_TRY(resize_pack_buffer(t, &packed_rows, fill_value, err));
     size_t n_positions = (size_t)(batch->shape.dim[0] * t->b->max_positions);
-    copy_positions(t, s, rows.data, part.data, batch->bytes / n_positions, false);
+    copy_positions(t, s, rows.data, packed_rows.data, batch->bytes / n_positions, false);
   }
-  *ret = part;
+  *ret = packed_rows;
   return CLV_OK;
 }
 

@@ -153,35 +153,36 @@ void clv_stopping_format(const clv_stopping *s, char text[CLV_STOPPING_TEXT]) {
   text[0] = '\0';
   if (s->score == CLV_BEST_NONE) return;
   int n = snprintf(text, CLV_STOPPING_TEXT, "%s %llu", clv_best_metric_name(s->score),
-                   (unsigned long long)s->n_without);
+                   (unsigned long long)s->n_without_improvement);
   if (s->has_best)
     snprintf(text + n, CLV_STOPPING_TEXT - (size_t)n, " behind %.17g step %llu", s->best,
              (unsigned long long)s->best_step);
 }
 
 bool clv_stopping_parse(const char *text, clv_stopping *ret) {
-  char name[64], again[CLV_STOPPING_TEXT];
-  unsigned long long n_without = 0, step = 0;
+  char name[64], rewritten[CLV_STOPPING_TEXT];
+  unsigned long long n_without_improvement = 0, step = 0;
   clv_stopping s = {0};
-  int n = sscanf(text, "%63s %llu behind %lf step %llu", name, &n_without, &s.best, &step);
+  int n =
+      sscanf(text, "%63s %llu behind %lf step %llu", name, &n_without_improvement, &s.best, &step);
   if (n != 2 && n != 4) return false;
   for (int i = CLV_BEST_NONE + 1; i < CLV_BEST_COUNT; i++)
     if (strcmp(name, clv_best_metric_name((clv_best_metric)i)) == 0) s.score = (clv_best_metric)i;
   s.has_best = n == 4;
-  s.n_without = n_without;
+  s.n_without_improvement = n_without_improvement;
   s.best_step = step;
-  clv_stopping_format(&s, again);
-  if (s.score == CLV_BEST_NONE || !isfinite(s.best) || strcmp(text, again) != 0) return false;
+  clv_stopping_format(&s, rewritten);
+  if (s.score == CLV_BEST_NONE || !isfinite(s.best) || strcmp(text, rewritten) != 0) return false;
   *ret = s;
   return true;
 }
 
 void clv_trainer_read_position(const clv_trainer_state *s, clv_train_position *ret) {
   const char *text = clv_trainer_state_get_extra(s, skipped_key);
-  const char *stopping = clv_trainer_state_get_extra(s, stopping_key);
+  const char *stopping_text = clv_trainer_state_get_extra(s, stopping_key);
   unsigned long long n[3];
   *ret = (clv_train_position){.cursor = {s->epoch, s->records_used}};
-  if (stopping) (void)!clv_stopping_parse(stopping, &ret->stopping);
+  if (stopping_text) (void)!clv_stopping_parse(stopping_text, &ret->stopping);
   if (!text || sscanf(text, "%llu %llu %llu", &n[0], &n[1], &n[2]) != 3) return;
   ret->skipped_in_a_row = n[0];
   ret->bad_losses = n[1];
@@ -193,15 +194,16 @@ void clv_trainer_read_position(const clv_trainer_state *s, clv_train_position *r
 static clv_code add_trainer_state(const clv_trainer *t, clv_checkpoint_writer *w,
                                   const clv_train_position *position, const char *incomplete_stages,
                                   clv_err *err) {
-  char skipped[80], stopping[CLV_STOPPING_TEXT];
-  format_skipped_steps(position, skipped);
-  clv_stopping_format(&position->stopping, stopping);
+  char skipped_text[80], stopping_text[CLV_STOPPING_TEXT];
+  format_skipped_steps(position, skipped_text);
+  clv_stopping_format(&position->stopping, stopping_text);
   clv_kv extra[5] = {{"isa", clv_backend_isa(clv_backend_cpu())},
                      {"libraries", clv_backend_libraries(clv_backend_cpu())}};
   size_t n = 2;
   if (incomplete_stages[0]) extra[n++] = (clv_kv){CLV_STAGES_LEFT, incomplete_stages};
-  if (position->bad_losses || position->bad_gradients) extra[n++] = (clv_kv){skipped_key, skipped};
-  if (stopping[0]) extra[n++] = (clv_kv){stopping_key, stopping};
+  if (position->bad_losses || position->bad_gradients)
+    extra[n++] = (clv_kv){skipped_key, skipped_text};
+  if (stopping_text[0]) extra[n++] = (clv_kv){stopping_key, stopping_text};
   clv_trainer_state state = {.epoch = position->cursor.epoch,
                              .records_used = position->cursor.index,
                              .global_step = t->committed_steps,
@@ -259,7 +261,8 @@ static void format_name(const clv_trainer *t, kept_part *p) {
 }
 
 /* Notes that a worker does not keep a stage's files, which the master fetches from now on. reason:
- * the worker's error; the notice has it if the worker has a place for files. */
+ * the worker's error. Queues a notice with the reason, unless the worker keeps no files at all
+ * (UNIMPLEMENTED) and the session does not set checkpoint.home. */
 static void fetch_stage_from_now_on(clv_trainer *t, uint32_t stage, const cleave_error *reason) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   t->is_stage_fetched[stage] = true;

@@ -56,8 +56,8 @@ static clv_code send_weights(clv_trainer *t, uint32_t stage, const clv_weights_f
   return send_found_params(t, stage, f, found, err);
 }
 
-/* Returns true for a moment of a fixed parameter. Checkpoints before version 0.7 have such moments.
- */
+/* Returns true for a moment of a fixed parameter. Checkpoints of versions before 0.7 have such
+ * moments. */
 static bool is_moment_of_fixed_param(const clv_params *params, const char *name) {
   const char *dot = strrchr(name, '.');
   for (int i = 0; dot && i < params->n; i++) {

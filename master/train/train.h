@@ -25,9 +25,10 @@ typedef struct clv_step_result {
   /* number of right predictions among the n_labelled ones; 0 for losses without classes and, in
    * training, for a loss at a worker */
   uint64_t n_correct;
-  /* n_labelled: number of samples, or, if samples have a label per position, of positions whose
-   * label is not ignored */
-  uint64_t samples, n_labelled;
+  uint64_t samples; /* number of samples in the batch or the evaluation */
+  /* number of samples, or, if samples have a label per position, of positions whose label is not
+   * ignored */
+  uint64_t n_labelled;
   double grad_norm, lr;
   bool changed_weights; /* false: a loss or gradient was not finite, so the step was skipped */
   uint64_t wait_ns;     /* time the master waited for packets */
@@ -58,7 +59,7 @@ uint64_t clv_trainer_step_count(const clv_trainer *t); /* committed steps */
 /* Sets the length of the complete run in steps, including steps before a resume. Cosine and linear
  * schedules of the learning rate end there unless the session sets train.schedule.total_steps.
  * Before this call their rate is that of the first step. */
-void clv_trainer_set_total_steps(clv_trainer *t, uint64_t steps);
+void clv_trainer_set_total_steps(clv_trainer *t, uint64_t n_steps);
 
 /* Begins the cache of a session whose first stage is frozen and cached; does nothing for other
  * sessions. From now on the worker behind that stage keeps the stage's output rows for the records
@@ -117,7 +118,8 @@ typedef struct clv_stopping {
   bool has_best;         /* some value was finite */
   double best;           /* best value */
   uint64_t best_step;    /* step of the best value */
-  uint64_t n_without;    /* validations since then */
+  uint64_t
+      n_without_improvement; /* last consecutive validations that have not improved on `best` */
 } clv_stopping;
 
 /* Writes the text that a checkpoint has of `s`; "": no validation was counted. */

@@ -106,14 +106,14 @@ struct clv_trainer {
   uint32_t round_steps, n_held; /* steps of a full round; number of held batches */
   clv_held_batch *held_batches; /* [round_steps] batches that wait for a full round */
   clv_step_result *results;     /* [2 * round_steps] results of the last steps */
-  /* arrays of [round_steps * max_micro] elements, one for each micro-batch of a round:
+  /* arrays of [round_steps * max_micro_batches] elements, one for each micro-batch of a round:
    * micro_batches, losses, loss_shares */
   clv_micro_batch *micro_batches;
-  /* values of the calls, one after the other: by micro-batch, then by stage */
+  /* references to the outputs of the calls: by micro-batch, then by stage, the loss last */
   cleave_reference *references;
   cleave_reference *losses; /* value of the loss of each micro-batch */
   float *loss_shares;       /* share of each micro-batch in the loss of its batch */
-  size_t *sizes;            /* [max_micro] rows of the micro-batches of one batch */
+  size_t *sizes;            /* [max_micro_batches] rows of the micro-batches of one batch */
   /* placed schedules and the costs that they are made from */
   clv_placed_schedule *schedules[MAX_KEPT_SCHEDULES];
   uint32_t n_schedules, window;
@@ -314,8 +314,8 @@ clv_code clv_trainer_note_values(const clv_trainer *t, uint32_t stage,
 /* Returns false for fixed weights of a worker's artifact, which a checkpoint does not need. */
 bool clv_trainer_is_checkpointed(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                                  const char *name);
-/* Gives up the checkpoint in progress, if there is one. Its files stay, but
- * a folder without a manifest is no checkpoint. */
+/* Gives up the checkpoint in progress, if there is one. Its files stay, but a folder without a
+ * manifest is no checkpoint. */
 void clv_trainer_drop_save(clv_trainer *t);
 
 /* Sends the weights of the session's files to their stages. */

@@ -7,7 +7,7 @@
 #include "common/net/wire/wire.h"
 #include "master/watch/watch.h"
 
-static void append_json(const char *worker, const clv_wire_cache_status *s, bool deleted,
+static void append_json(const char *worker, const clv_wire_cache_status *s, bool is_deleted,
                         clv_bytes *out) {
   char key[65];
   clv_sha256_hex(&s->cache_key, key);
@@ -19,10 +19,10 @@ static void append_json(const char *worker, const clv_wire_cache_status *s, bool
                    key, (unsigned long long)s->n_records, (unsigned long long)s->n_rows,
                    (unsigned long long)s->row_bytes, (unsigned long long)s->disk_bytes,
                    (unsigned long long)s->unused_s, (unsigned long long)s->expires_in_s,
-                   deleted ? "true" : "false");
+                   is_deleted ? "true" : "false");
 }
 
-static void append_text_line(const char *worker, const clv_wire_cache_status *s, bool deleted,
+static void append_text_line(const char *worker, const clv_wire_cache_status *s, bool is_deleted,
                              clv_bytes *out) {
   char key[65], disk[24];
   clv_sha256_hex(&s->cache_key, key);
@@ -30,7 +30,7 @@ static void append_text_line(const char *worker, const clv_wire_cache_status *s,
                    (unsigned long long)s->n_rows, (unsigned long long)s->n_records,
                    clv_format_size(s->disk_bytes, disk, sizeof disk),
                    (unsigned long long)s->unused_s);
-  if (deleted)
+  if (is_deleted)
     clv_bytes_puts(out, "  deleted\n");
   else
     clv_bytes_printf(out, "  deleted in %llu s unless it is used\n",

@@ -18,7 +18,7 @@ typedef struct doctor {
   const clv_session_config *config;
   const clv_blueprint *blueprint; /* NULL: the data or the model cannot be used */
   bool json;
-  int findings;
+  int n_failures; /* number of failed checks */
   clv_exit_code exit_code;
 } doctor;
 
@@ -35,7 +35,7 @@ static void report_check(doctor *d, bool ok, clv_exit_code exit_code, const char
   vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
   if (!ok) {
-    d->findings++;
+    d->n_failures++;
     if (d->exit_code == CLV_EXIT_OK) d->exit_code = exit_code;
   }
   if (d->json) {
@@ -66,12 +66,13 @@ static void check_revocation_list(doctor *d, const clv_tls_identity *id) {
   clv_err err;
   if (!d->config->tls.crl) return;
   clv_code code = clv_tls_revocation_load(d->config->tls.crl, id, &err);
-  int64_t left = code == CLV_OK ? clv_tls_revocation_expiry() - (int64_t)(clv_wall_ms() / 1000) : 0;
+  int64_t left_s =
+      code == CLV_OK ? clv_tls_revocation_expiry() - (int64_t)(clv_wall_ms() / 1000) : 0;
   if (code != CLV_OK)
     report_check(d, false, CLV_EXIT_CONNECT, "revoked certificates", fix, "%s", err.text);
   else
-    report_check(d, left >= CLV_TLS_CRL_WARN_S, CLV_EXIT_CONNECT, "revoked certificates", fix,
-                 "the list holds for %lld more days", (long long)left / 86400);
+    report_check(d, left_s >= CLV_TLS_CRL_WARN_S, CLV_EXIT_CONNECT, "revoked certificates", fix,
+                 "the list holds for %lld more days", (long long)left_s / 86400);
 }
 
 /* Connects to a worker and reports the first step that fails: address, connection, TLS, identity.
@@ -110,39 +111,40 @@ static void check_artifacts(doctor *d, int worker, const clv_wire_hello_reply *h
     const clv_stage_spec *s = &d->config->stages[i];
     clv_sha256 want;
     if (s->worker != worker || !s->weights_artifact) continue;
-    bool named = false, same = false;
+    bool is_offered = false, has_right_digest = false;
     for (uint32_t k = 0; k < h->n_artifacts; k++) {
       if (strcmp(h->artifacts[k].name, s->weights_artifact) != 0) continue;
-      named = true;
-      same = s->weights_sha256 && clv_sha256_parse(s->weights_sha256, &want) &&
-             memcmp(&want, &h->artifacts[k].sha256, sizeof want) == 0;
+      is_offered = true;
+      has_right_digest = s->weights_sha256 && clv_sha256_parse(s->weights_sha256, &want) &&
+                         memcmp(&want, &h->artifacts[k].sha256, sizeof want) == 0;
     }
-    report_check(d, same, CLV_EXIT_DATA, h->worker_name,
-                 named
+    report_check(d, has_right_digest, CLV_EXIT_DATA, h->worker_name,
+                 is_offered
                      ? "copy the worker's sha256 into the session, or the right file to the worker"
                      : "list it under artifacts in worker.yaml and restart the worker",
                  "artifact '%s' for stage '%s' %s", s->weights_artifact, s->name,
-                 same    ? "is there"
-                 : named ? "has another SHA-256"
-                         : "is not offered");
+                 has_right_digest ? "is there"
+                 : is_offered     ? "has another SHA-256"
+                                  : "is not offered");
   }
 }
 
 /* Checks that the worker does not offer a weight file that the session declares secret. */
 static void check_secret_weights(doctor *d, const clv_wire_hello_reply *h) {
-  bool any = false;
+  bool has_secret_file = false;
   clv_err err = {.text = "has none of the session's secret files"};
-  for (size_t i = 0; i < d->config->n_stages; i++) any |= d->config->stages[i].weights_secret;
-  if (!any) return;
+  for (size_t i = 0; i < d->config->n_stages; i++)
+    has_secret_file |= d->config->stages[i].weights_secret;
+  if (!has_secret_file) return;
   bool ok = cleave_secrets_check(d->config, h, &err) == CLV_OK;
   report_check(d, ok, CLV_EXIT_DATA, h->worker_name, NULL, "%s", err.text);
 }
 
 /* Checks that the worker has the device of each of its stages. */
 static void check_devices(doctor *d, int worker, const clv_wire_hello_reply *h) {
-  CLV_AUTO(clv_bytes_done) clv_bytes has = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes device_names = {0};
   for (uint32_t i = 0; i < h->n_devices; i++)
-    clv_bytes_printf(&has, "%s%s", i ? ", " : "", h->device_names[i]);
+    clv_bytes_printf(&device_names, "%s%s", i ? ", " : "", h->device_names[i]);
   for (size_t i = 0; i < d->config->n_stages; i++) {
     const clv_stage_spec *s = &d->config->stages[i];
     if (s->worker != worker) continue;
@@ -150,55 +152,56 @@ static void check_devices(doctor *d, int worker, const clv_wire_hello_reply *h) 
       report_check(d, false, CLV_EXIT_CONFIG, d->config->workers[worker].name,
                    "name one of these as the stage's device, or place it elsewhere",
                    "no device '%s' for stage '%s'; it has: %s", s->device, s->name,
-                   has.len ? has.data : "none");
+                   device_names.len ? device_names.data : "none");
   }
 }
 
 /* Reports peer_timeout of both sides. The shorter one applies, so raising only one has no
  * effect. */
 static void check_timeouts(doctor *d, const char *name, const clv_wire_hello_reply *h) {
-  uint32_t ours = (uint32_t)d->config->limits.peer_timeout_ms;
-  uint32_t theirs = h->about.limits.peer_timeout_ms;
-  char more[64] = "";
-  if (theirs && theirs != ours)
-    snprintf(more, sizeof more, ": ours is %g s, the worker's %g s", ours / 1e3, theirs / 1e3);
+  uint32_t own_ms = (uint32_t)d->config->limits.peer_timeout_ms;
+  uint32_t worker_ms = h->about.limits.peer_timeout_ms;
+  char difference_text[64] = "";
+  if (worker_ms && worker_ms != own_ms)
+    snprintf(difference_text, sizeof difference_text, ": ours is %g s, the worker's %g s",
+             own_ms / 1e3, worker_ms / 1e3);
   report_check(d, true, CLV_EXIT_OK, name, NULL,
                "is given up after %g s of silence (peer_timeout)%s",
-               clv_wire_shorter_timeout(ours, theirs) / 1e3, more);
+               clv_wire_shorter_timeout(own_ms, worker_ms) / 1e3, difference_text);
 }
 
 /* Compares the CPU libraries of a worker with ours. A worker that does not name its libraries is
  * not checked. */
-static void check_libraries(doctor *d, const char *worker, const char *theirs) {
-  const char *ours = clv_backend_libraries(clv_backend_cpu());
-  bool same = strcmp(theirs, ours) == 0;
-  if (theirs[0])
+static void check_libraries(doctor *d, const char *worker, const char *worker_versions) {
+  const char *own_versions = clv_backend_libraries(clv_backend_cpu());
+  bool is_same = strcmp(worker_versions, own_versions) == 0;
+  if (worker_versions[0])
     report_check(
-        d, same, CLV_EXIT_FAILED, worker,
+        d, is_same, CLV_EXIT_FAILED, worker,
         "results still agree, but not to the bit; install the same versions on both sides",
-        same ? "computes with %s, as this master" : "computes with %s, this master with %s", theirs,
-        ours);
+        is_same ? "computes with %s, as this master" : "computes with %s, this master with %s",
+        worker_versions, own_versions);
 }
 
-/* Returns true if stages of the session run on device `at` of the worker; *out: their names. If the
- * session has no stage at the worker, the worker's default device counts as used. */
-static bool is_device_used(const doctor *d, int worker, const clv_wire_hello_reply *h, int at,
-                           clv_bytes *out) {
-  int n = 0;
+/* Returns true if stages of the session run on a device of the worker. *ret_stages: their names. If
+ * the session has no stage at the worker, the worker's default device counts as used. */
+static bool is_device_used(const doctor *d, int worker, const clv_wire_hello_reply *h, int device,
+                           clv_bytes *ret_stages) {
+  int n_stages = 0;
   for (size_t i = 0; i < d->config->n_stages; i++) {
     const clv_stage_spec *s = &d->config->stages[i];
     if (s->worker != worker) continue;
-    if (clv_wire_find_device(h, s->device) == at)
-      clv_bytes_printf(out, "%s%s", out->len ? ", " : "", s->name);
-    n++;
+    if (clv_wire_find_device(h, s->device) == device)
+      clv_bytes_printf(ret_stages, "%s%s", ret_stages->len ? ", " : "", s->name);
+    n_stages++;
   }
-  return out->len || (!n && at == clv_wire_find_device(h, "auto"));
+  return ret_stages->len || (!n_stages && device == clv_wire_find_device(h, "auto"));
 }
 
 /* Reports the kind of each used device. Results are bit-identical only between devices of one
  * kind. */
 static void check_device_kinds(doctor *d, int worker, const clv_wire_hello_reply *h) {
-  const char *ours = clv_backend_isa(clv_backend_cpu()), *name = d->config->workers[worker].name;
+  const char *own_isa = clv_backend_isa(clv_backend_cpu()), *name = d->config->workers[worker].name;
   for (int i = 0; i < (int)h->n_devices; i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes stages = {0};
     const clv_wire_device_kind *k = &h->device_kinds[i];
@@ -213,21 +216,21 @@ static void check_device_kinds(doctor *d, int worker, const clv_wire_hello_reply
                    k->libraries[0] ? k->libraries : "no libraries");
       continue;
     }
-    report_check(d, !k->isa[0] || strcmp(k->isa, ours) == 0, CLV_EXIT_FAILED, name,
+    report_check(d, !k->isa[0] || strcmp(k->isa, own_isa) == 0, CLV_EXIT_FAILED, name,
                  "results still agree, but not to the bit; DNNL_MAX_CPU_ISA caps both sides",
                  "computes with %s, this master with %s",
-                 k->isa[0] ? k->isa : "it does not say what", ours);
+                 k->isa[0] ? k->isa : "it does not say what", own_isa);
     check_libraries(d, name, k->libraries);
   }
 }
 
 /* Reports that a worker cannot tell its quota. A worker without a place for files is a finding only
  * if the session asks for files there, because the master fetches them otherwise. */
-static void report_no_quota(doctor *d, const clv_remote_spec *w, const clv_err *why) {
-  bool ok = why->code == CLV_UNIMPLEMENTED && !d->config->checkpoint.home;
+static void report_no_quota(doctor *d, const clv_remote_spec *w, const clv_err *reason) {
+  bool ok = reason->code == CLV_UNIMPLEMENTED && !d->config->checkpoint.home;
   report_check(d, ok, CLV_EXIT_FAILED, w->name,
                "set state_dir and allow[].state_bytes in worker.yaml, or checkpoint.home: always",
-               "cannot keep checkpoints of its stages, which the master fetches: %s", why->text);
+               "cannot keep checkpoints of its stages, which the master fetches: %s", reason->text);
 }
 
 /* Compares the quota for files of state with the bytes of the checkpoints that stay there. */
@@ -235,10 +238,10 @@ static void check_state_quota(doctor *d, int worker, const clv_wire_hello_reply 
   CLV_AUTO(cleave_kept_closep) cleave_kept_client *kept = NULL;
   CLV_AUTO(cleave_kept_files_done) cleave_kept_files l = {0};
   const clv_remote_spec *w = &d->config->workers[worker];
-  uint64_t need = d->blueprint ? clv_blueprint_kept_bytes(d->blueprint, worker) : 0;
-  char needed[24], granted[24], used[24], fix[200];
+  uint64_t needed_bytes = d->blueprint ? clv_blueprint_kept_bytes(d->blueprint, worker) : 0;
+  char needed_text[24], granted_text[24], used_text[24], fix[200];
   clv_err err;
-  if (!need) return;
+  if (!needed_bytes) return;
   if (!clv_wire_has_capability(&h->about, CLV_CAPABILITY_KEPT)) {
     clv_fail(&err, CLV_UNIMPLEMENTED, "it has no state_dir, or is of a version before 0.10");
     report_no_quota(d, w, &err);
@@ -249,22 +252,22 @@ static void check_state_quota(doctor *d, int worker, const clv_wire_hello_reply 
     report_no_quota(d, w, &err);
     return;
   }
-  clv_format_size(need, needed, sizeof needed);
+  clv_format_size(needed_bytes, needed_text, sizeof needed_text);
   snprintf(fix, sizeof fix,
            "raise allow[].state_bytes in worker.yaml to %llu, lower checkpoint.keep, or set "
            "checkpoint.home: always",
-           (unsigned long long)need);
-  report_check(d, l.quota_bytes >= need, CLV_EXIT_FAILED, w->name, fix,
+           (unsigned long long)needed_bytes);
+  report_check(d, l.quota_bytes >= needed_bytes, CLV_EXIT_FAILED, w->name, fix,
                "grants %s for files of state (%s are in use), and %llu checkpoints of its stages "
                "need %s",
-               clv_format_size(l.quota_bytes, granted, sizeof granted),
-               clv_format_size(l.used_bytes, used, sizeof used),
-               (unsigned long long)clv_blueprint_kept_copies(d->blueprint), needed);
+               clv_format_size(l.quota_bytes, granted_text, sizeof granted_text),
+               clv_format_size(l.used_bytes, used_text, sizeof used_text),
+               (unsigned long long)clv_blueprint_kept_copies(d->blueprint), needed_text);
 }
 
 static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
   const clv_remote_spec *w = &d->config->workers[worker];
-  int64_t skew = (int64_t)(h->about.unix_ms - clv_wall_ms());
+  int64_t skew_ms = (int64_t)(h->about.unix_ms - clv_wall_ms());
   report_check(d, true, CLV_EXIT_OK, w->name, NULL, "%s, protocol %u, %u core%s", h->about.software,
                h->about.protocol, h->n_cores, CLV_S(h->n_cores));
   if (!clv_wire_protocol_has_acks(h->about.protocol))
@@ -272,8 +275,8 @@ static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
                  "speaks protocol %u: a lost connection ends its link; upgrade it",
                  h->about.protocol);
   check_device_kinds(d, worker, h);
-  report_check(d, skew < 60000 && skew > -60000, CLV_EXIT_CONNECT, w->name,
-               "run NTP on both machines", "clocks differ by %lld ms", (long long)skew);
+  report_check(d, skew_ms < 60000 && skew_ms > -60000, CLV_EXIT_CONNECT, w->name,
+               "run NTP on both machines", "clocks differ by %lld ms", (long long)skew_ms);
   check_timeouts(d, w->name, h);
   check_devices(d, worker, h);
   check_artifacts(d, worker, h);
@@ -304,17 +307,17 @@ static void check_workers(doctor *d, const clv_tls_identity *id) {
   clv_rpc_runtime_free(runtime);
 }
 
-/* Checks the tensors of `train` against the policy, then those of `train --resume`. later: receives
- * the reason if the policy refuses only `train --resume`. */
-static clv_code check_policy_permits(clv_blueprint *b, const clv_run_data *data, clv_bytes *later,
-                                     clv_err *err) {
-  const clv_planned_sends now = clv_planned_sends_of(data, CLV_COMMAND_TRAINS),
-                          then = clv_planned_sends_of(data, CLV_COMMAND_RESUMES);
-  clv_err why;
+/* Checks the tensors of `train` against the policy, then those of `train --resume`.
+ * refusal_text: receives the reason if the policy refuses only `train --resume`. */
+static clv_code check_policy_permits(clv_blueprint *b, const clv_run_data *data,
+                                     clv_bytes *refusal_text, clv_err *err) {
+  const clv_planned_sends train_sends = clv_planned_sends_of(data, CLV_COMMAND_TRAINS),
+                          resume_sends = clv_planned_sends_of(data, CLV_COMMAND_RESUMES);
+  clv_err reason;
   CLV_TRY(clv_blueprint_read_ledger(b, NULL, err));
-  CLV_TRY(clv_blueprint_check_policy(b, &now, err));
-  if (clv_blueprint_check_policy(b, &then, &why) != CLV_OK)
-    clv_bytes_printf(later, "; train --resume will be refused: %s", why.text);
+  CLV_TRY(clv_blueprint_check_policy(b, &train_sends, err));
+  if (clv_blueprint_check_policy(b, &resume_sends, &reason) != CLV_OK)
+    clv_bytes_printf(refusal_text, "; train --resume will be refused: %s", reason.text);
   return CLV_OK;
 }
 
@@ -322,12 +325,12 @@ static clv_code check_policy_permits(clv_blueprint *b, const clv_run_data *data,
  * NULL: the data or the model cannot be used. */
 static void check_policy(doctor *d, clv_blueprint *b, const clv_run_data *data) {
   CLV_AUTO(clv_policy_freep) clv_policy *p = NULL;
-  CLV_AUTO(clv_bytes_done) clv_bytes later = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes refusal_text = {0};
   clv_err err;
   clv_code code = clv_policy_find(&p, &err);
   if (code == CLV_OK && p && b) {
     b->policy = p;
-    code = check_policy_permits(b, data, &later, &err);
+    code = check_policy_permits(b, data, &refusal_text, &err);
     b->policy = NULL;
   }
   if (code != CLV_OK)
@@ -339,7 +342,7 @@ static void check_policy(doctor *d, clv_blueprint *b, const clv_run_data *data) 
     report_check(d, true, CLV_EXIT_OK, "policy", NULL, "%s %s%s", clv_policy_path(p),
                  b ? "permits this training (`check` compares max_read)"
                    : "is in order, and was not compared: the session cannot be used",
-                 later.len ? later.data : "");
+                 refusal_text.len ? refusal_text.data : "");
 }
 
 static void report_libraries(doctor *d) {
@@ -347,8 +350,8 @@ static void report_libraries(doctor *d) {
   size_t n = cleave_libraries(libraries, CLEAVE_LIBRARIES);
   for (size_t i = 0; i < n; i++) {
     const cleave_library *l = &libraries[i];
-    bool loaded = l->path[0] != '\0';
-    report_check(d, true, CLV_EXIT_OK, l->name, NULL, loaded ? "%s, %s: %s" : "is not loaded",
+    bool is_loaded = l->path[0] != '\0';
+    report_check(d, true, CLV_EXIT_OK, l->name, NULL, is_loaded ? "%s, %s: %s" : "is not loaded",
                  l->version, l->is_of_wheel ? "the wheel's" : "the system's", l->path);
   }
 }
@@ -385,6 +388,7 @@ clv_exit_code clv_run_doctor(const clv_session_config *config, const clv_run_opt
     }
   }
   if (!o->json)
-    printf(d.findings ? "%d problem%s found\n" : "all in order\n", d.findings, CLV_S(d.findings));
+    printf(d.n_failures ? "%d problem%s found\n" : "all in order\n", d.n_failures,
+           CLV_S(d.n_failures));
   return d.exit_code;
 }

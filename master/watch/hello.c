@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A channel and the time for a call on it. */
+/* A channel and the time limit of a call on it. */
 typedef struct timed_channel {
   clv_rpc_channel *channel;
   unsigned ms;
@@ -28,14 +28,14 @@ clv_code clv_watch_call_hello(const clv_session_config *config, clv_rpc_runtime 
   clv_rpc_channel_options o = {.target_address = worker->address,
                                .expected_uri = worker->identity,
                                .pem = {id->ca_pem, id->cert_pem, id->key_pem}};
-  const clv_wire_about ours = {.unix_ms = clv_wall_ms()};
+  const clv_wire_about own_about = {.unix_ms = clv_wall_ms()};
   unsigned ms = (unsigned)config->limits.connect_timeout_ms;
   CLV_TRY(clv_rpc_channel_new(runtime, &o, &channel, err));
-  uint64_t began = clv_now_ns();
+  uint64_t began_ns = clv_now_ns();
   CLV_TRY(clv_rpc_channel_connect(channel, ms, err));
-  uint64_t spent = (clv_now_ns() - began) / 1000000u;
-  timed_channel t = {channel, (unsigned)(ms - CLV_MIN(spent, ms - 1))};
-  CLV_TRY(clv_wire_hello_exchange(&ours, call_hello, &t, &reply, err));
+  uint64_t spent_ms = (clv_now_ns() - began_ns) / 1000000u;
+  timed_channel t = {channel, (unsigned)(ms - CLV_MIN(spent_ms, ms - 1))};
+  CLV_TRY(clv_wire_hello_exchange(&own_about, call_hello, &t, &reply, err));
   clv_piece piece = {reply.data, reply.len};
   CLV_TRY(clv_wire_hello_reply_decode(&piece, 1, ret, err));
   return clv_wire_limits_check(&ret->about.limits, err);
@@ -71,12 +71,12 @@ static void write_json(const stage_device *s, clv_bytes *out) {
 static clv_code add_stage(clv_blueprint *b, uint32_t i, const char *node,
                           const clv_wire_hello_reply *h, bool json, clv_bytes *out, clv_err *err) {
   const clv_stage_spec *s = &b->config->stages[i];
-  int at = clv_wire_find_device(h, s->device);
-  if (at < 0)
+  int device = clv_wire_find_device(h, s->device);
+  if (device < 0)
     return clv_fail(err, CLV_NOT_FOUND, "worker %s has no device '%s' for stage '%s'", node,
                     s->device, s->name);
-  const stage_device stage = {s->name, node, h->device_names[at], h->device_kinds[at]};
-  clv_blueprint_set_device(b, i, h->device_names[at]);
+  const stage_device stage = {s->name, node, h->device_names[device], h->device_kinds[device]};
+  clv_blueprint_set_device(b, i, h->device_names[device]);
   (json ? write_json : write_text)(&stage, out);
   return CLV_OK;
 }
@@ -109,16 +109,16 @@ static clv_code query_node(clv_blueprint *b, int node, clv_rpc_runtime *runtime,
   clv_wire_device_kind kind = {cpu->name, clv_backend_isa(cpu), clv_backend_libraries(cpu)};
   CLV_AUTO(clv_wire_message_clear)
   clv_wire_hello_reply h = {.n_devices = 1, .device_names = &device, .device_kinds = &kind};
-  bool asked = node < 0;
+  bool has_asked = node < 0;
   for (uint32_t i = 0; i < b->n_stages; i++) {
     if (c->stages[i].worker != node) continue;
-    if (!asked && clv_watch_call_hello(c, runtime, &c->workers[node], id, &h, err) != CLV_OK)
+    if (!has_asked && clv_watch_call_hello(c, runtime, &c->workers[node], id, &h, err) != CLV_OK)
       return clv_err_prefix(err, "worker %s", name);
-    if (!asked && node >= 0) {
+    if (!has_asked && node >= 0) {
       CLV_TRY(check_worker_has_cache(c, node, &h, err));
       note_old_protocol(name, &h.about);
     }
-    asked = true;
+    has_asked = true;
     CLV_TRY(add_stage(b, i, name, &h, json, out, err));
   }
   return CLV_OK;

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hello_int: the Hello call that doctor.c and hello.c share.
+ */
 #ifndef CLEAVE_WATCH_HELLO_INT_H
 #define CLEAVE_WATCH_HELLO_INT_H
 

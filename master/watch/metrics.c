@@ -18,19 +18,19 @@
 #include "common/net/tls/tls.h"
 #include "master/watch/watch.h"
 
-enum { APPLIED, SKIPPED, OUTCOMES };
-enum { COMPUTE, NETWORK, PEER, OTHER, PHASES };
+enum { APPLIED, SKIPPED, N_OUTCOMES };
+enum { COMPUTE, NETWORK, PEER, OTHER, N_PHASES };
 
-/* Numbers that the training thread stores. */
+/* Numbers that the training thread stores; counts are doubles, as the metrics that show them. */
 typedef struct step_numbers {
   clv_histogram step_s;
-  double phase_s[PHASES], steps[OUTCOMES], samples;
-  double step, target_steps, loss, learning_rate, gradient_norm, micro_batches, window;
-  double checkpoints, checkpoint_s, checkpoint_wall_s, checkpoint_step;
-  /* recovering: 1 from when a worker is lost until the run trains again */
-  double recoveries, recovery_s, recovering;
+  double phase_s[N_PHASES], n_steps[N_OUTCOMES], n_records;
+  double step, target_steps, loss, learning_rate, gradient_norm, n_micro_batches, window;
+  double n_checkpoints, checkpoint_s, checkpoint_wall_s, checkpoint_step;
+  /* is_recovering: 1 from when a worker is lost until the run trains again */
+  double n_recoveries, recovery_s, is_recovering;
   bool has_escrow; /* a sealed copy is there, or one has failed */
-  double escrow_step, escrow_bytes, escrow_wall_s, escrow_failures;
+  double escrow_step, escrow_bytes, escrow_wall_s, n_escrow_failures;
 } step_numbers;
 
 struct clv_run_metrics {
@@ -38,8 +38,8 @@ struct clv_run_metrics {
   clv_http *http;
   pthread_mutex_t lock; /* protects all fields below except in_use */
   step_numbers numbers;
-  clv_trainer *trainer;       /* NULL: not connected, or closed */
-  double wait_shares[PHASES]; /* shares of the waiting time by cause, of the last measured step */
+  clv_trainer *trainer;         /* NULL: not connected, or closed */
+  double wait_shares[N_PHASES]; /* shares of the waiting time by cause, of the last measured step */
   pthread_mutex_t in_use; /* held while a scrape uses the trainer's runtime; taken before `lock` */
 };
 
@@ -51,9 +51,9 @@ _Static_assert(CLV_COUNT(step_bounds) <= CLV_HISTOGRAM_BOUNDS, "buckets");
 
 /* Adds the time of a step to its phases. Caller holds the lock. */
 static void add_phase_times(clv_run_metrics *m, const clv_step_result *s) {
-  double wait = (double)CLV_MIN(s->wait_ns, s->step_ns) * 1e-9;
-  m->numbers.phase_s[COMPUTE] += (double)s->step_ns * 1e-9 - wait;
-  for (int i = NETWORK; i < PHASES; i++) m->numbers.phase_s[i] += wait * m->wait_shares[i];
+  double wait_s = (double)CLV_MIN(s->wait_ns, s->step_ns) * 1e-9;
+  m->numbers.phase_s[COMPUTE] += (double)s->step_ns * 1e-9 - wait_s;
+  for (int i = NETWORK; i < N_PHASES; i++) m->numbers.phase_s[i] += wait_s * m->wait_shares[i];
 }
 
 void clv_run_metrics_step(clv_run_metrics *m, uint64_t step, const clv_step_result *s) {
@@ -62,13 +62,13 @@ void clv_run_metrics_step(clv_run_metrics *m, uint64_t step, const clv_step_resu
   step_numbers *t = &m->numbers;
   clv_histogram_add(&t->step_s, (double)s->step_ns * 1e-9);
   add_phase_times(m, s);
-  t->steps[s->changed_weights ? APPLIED : SKIPPED]++;
-  t->samples += (double)s->samples;
+  t->n_steps[s->changed_weights ? APPLIED : SKIPPED]++;
+  t->n_records += (double)s->samples;
   t->step = (double)step;
   t->loss = s->loss;
   t->learning_rate = s->lr;
   t->gradient_norm = s->grad_norm;
-  t->micro_batches = clv_trainer_micro_batches(m->trainer);
+  t->n_micro_batches = clv_trainer_micro_batches(m->trainer);
   t->window = clv_trainer_window(m->trainer);
   pthread_mutex_unlock(&m->lock);
 }
@@ -76,12 +76,12 @@ void clv_run_metrics_step(clv_run_metrics *m, uint64_t step, const clv_step_resu
 /* Callback of clv_trainer_set_on_waits: stores the shares of the causes. */
 static void on_waits(void *user, const clv_waits *w) {
   clv_run_metrics *m = user;
-  double all = w->network_s + w->peer_s + w->own_s;
-  if (all <= 0) return;
+  double sum_s = w->network_s + w->peer_s + w->own_s;
+  if (sum_s <= 0) return;
   pthread_mutex_lock(&m->lock);
-  m->wait_shares[NETWORK] = w->network_s / all;
-  m->wait_shares[PEER] = w->peer_s / all;
-  m->wait_shares[OTHER] = w->own_s / all;
+  m->wait_shares[NETWORK] = w->network_s / sum_s;
+  m->wait_shares[PEER] = w->peer_s / sum_s;
+  m->wait_shares[OTHER] = w->own_s / sum_s;
   pthread_mutex_unlock(&m->lock);
 }
 
@@ -108,35 +108,35 @@ void clv_run_metrics_detach(clv_run_metrics *m) {
 void clv_run_metrics_lost(clv_run_metrics *m) {
   if (!m) return;
   pthread_mutex_lock(&m->lock);
-  m->numbers.recovering = 1;
+  m->numbers.is_recovering = 1;
   pthread_mutex_unlock(&m->lock);
 }
 
 void clv_run_metrics_recovered(clv_run_metrics *m, uint64_t took_ns) {
   if (!m) return;
   pthread_mutex_lock(&m->lock);
-  m->numbers.recovering = 0;
-  m->numbers.recoveries++;
+  m->numbers.is_recovering = 0;
+  m->numbers.n_recoveries++;
   m->numbers.recovery_s = (double)took_ns * 1e-9;
   pthread_mutex_unlock(&m->lock);
 }
 
 void clv_run_metrics_escrow(clv_run_metrics *m, uint64_t step, uint64_t bytes, uint64_t wall_ms,
-                            uint64_t failures) {
+                            uint64_t n_failures) {
   if (!m) return;
   pthread_mutex_lock(&m->lock);
   m->numbers.has_escrow = true;
   m->numbers.escrow_step = (double)step;
   m->numbers.escrow_bytes = (double)bytes;
   m->numbers.escrow_wall_s = (double)wall_ms / 1e3;
-  m->numbers.escrow_failures = (double)failures;
+  m->numbers.n_escrow_failures = (double)n_failures;
   pthread_mutex_unlock(&m->lock);
 }
 
 void clv_run_metrics_checkpoint(clv_run_metrics *m, uint64_t step, uint64_t took_ns) {
   if (!m) return;
   pthread_mutex_lock(&m->lock);
-  m->numbers.checkpoints++;
+  m->numbers.n_checkpoints++;
   m->numbers.checkpoint_s = (double)took_ns * 1e-9;
   m->numbers.checkpoint_wall_s = (double)clv_wall_ms() / 1e3;
   m->numbers.checkpoint_step = (double)step;
@@ -161,10 +161,10 @@ static void put_session(clv_metrics_out *out, const void *numbers_of) {
 }
 
 static void put_steps(clv_metrics_out *out, const void *numbers_of) {
-  static const char *const results[OUTCOMES] = {"applied", "skipped"};
+  static const char *const results[N_OUTCOMES] = {"applied", "skipped"};
   const scrape *n = numbers_of;
-  for (int i = 0; i < OUTCOMES; i++)
-    clv_metric_sample(out, n->numbers.steps[i], &(clv_metric_label){"result", results[i]}, 1);
+  for (int i = 0; i < N_OUTCOMES; i++)
+    clv_metric_sample(out, n->numbers.n_steps[i], &(clv_metric_label){"result", results[i]}, 1);
 }
 
 static void put_step_seconds(clv_metrics_out *out, const void *numbers_of) {
@@ -172,9 +172,9 @@ static void put_step_seconds(clv_metrics_out *out, const void *numbers_of) {
 }
 
 static void put_phases(clv_metrics_out *out, const void *numbers_of) {
-  static const char *const phases[PHASES] = {"compute", "network", "peer", "other"};
+  static const char *const phases[N_PHASES] = {"compute", "network", "peer", "other"};
   const scrape *n = numbers_of;
-  for (int i = 0; i < PHASES; i++)
+  for (int i = 0; i < N_PHASES; i++)
     clv_metric_sample(out, n->numbers.phase_s[i], &(clv_metric_label){"phase", phases[i]}, 1);
 }
 
@@ -250,7 +250,7 @@ static void put_certificate_end(clv_metrics_out *out, const void *numbers_of) {
 
 /* Writes a metric of the last checkpoint; writes nothing before the first one. */
 static void put_checkpoint_value(clv_metrics_out *out, const scrape *n, double value) {
-  if (n->numbers.checkpoints > 0) clv_metric_sample(out, value, NULL, 0);
+  if (n->numbers.n_checkpoints > 0) clv_metric_sample(out, value, NULL, 0);
 }
 static void put_checkpoint_time(clv_metrics_out *out, const void *n) {
   put_checkpoint_value(out, n, ((const scrape *)n)->numbers.checkpoint_wall_s);
@@ -281,7 +281,7 @@ static void put_escrow_time(clv_metrics_out *out, const void *numbers_of) {
 
 /* Writes a metric of the last step; writes nothing before the first one. */
 static void put_step_value(clv_metrics_out *out, const scrape *n, double value) {
-  if (n->numbers.steps[APPLIED] + n->numbers.steps[SKIPPED] > 0)
+  if (n->numbers.n_steps[APPLIED] + n->numbers.n_steps[SKIPPED] > 0)
     clv_metric_sample(out, value, NULL, 0);
 }
 static void put_loss(clv_metrics_out *out, const void *n) {
@@ -309,7 +309,7 @@ static const clv_metric table[] = {
      .help = "Steps since this process began: applied, or skipped because a gradient was not finite.",
      .write = put_steps},
     {.name = "cleave_master_samples_total", .kind = CLV_COUNTER, .unit = "",
-     .help = "Records that were trained on.", .at = AT(numbers.samples)},
+     .help = "Records that were trained on.", .at = AT(numbers.n_records)},
     {.name = "cleave_master_step_seconds", .kind = CLV_HISTOGRAM, .unit = "seconds",
      .help = "Time of a step.", .write = put_step_seconds},
     {.name = "cleave_master_step_phase_seconds_total", .kind = CLV_COUNTER, .unit = "seconds",
@@ -322,7 +322,7 @@ static const clv_metric table[] = {
     {.name = "cleave_master_gradient_norm", .kind = CLV_GAUGE, .unit = "",
      .help = "Norm of all gradients of the last step, before clipping.", .write = put_norm},
     {.name = "cleave_master_micro_batches", .kind = CLV_GAUGE, .unit = "",
-     .help = "Parts that a batch is cut into.", .at = AT(numbers.micro_batches)},
+     .help = "Parts that a batch is cut into.", .at = AT(numbers.n_micro_batches)},
     {.name = "cleave_master_pipeline_window", .old_name = "cleave_master_window", .kind = CLV_GAUGE, .unit = "",
      .help = "Micro-batches in flight, at most; 0: the schedule has " "no window.",
      .at = AT(numbers.window)},
@@ -358,7 +358,7 @@ static const clv_metric table[] = {
     {.name = "cleave_master_memory_bytes", .kind = CLV_GAUGE, .unit = "bytes",
      .help = "Memory of the session here: tensors, and stages at the master.", .at = AT(memory)},
     {.name = "cleave_master_checkpoints_total", .kind = CLV_COUNTER, .unit = "",
-     .help = "Checkpoints that were written.", .at = AT(numbers.checkpoints)},
+     .help = "Checkpoints that were written.", .at = AT(numbers.n_checkpoints)},
     {.name = "cleave_master_checkpoint_timestamp_seconds", .kind = CLV_GAUGE, .unit = "seconds",
      .help = "When the last checkpoint was complete; seconds since 1970.",
      .write = put_checkpoint_time},
@@ -375,13 +375,13 @@ static const clv_metric table[] = {
      .help = "When the newest sealed copy was complete; seconds since 1970.",
      .write = put_escrow_time},
     {.name = "cleave_master_escrow_failures_total", .kind = CLV_COUNTER, .unit = "",
-     .help = "Sealed copies of checkpoints that have failed.", .at = AT(numbers.escrow_failures)},
+     .help = "Sealed copies of checkpoints that have failed.", .at = AT(numbers.n_escrow_failures)},
     {.name = "cleave_master_recovering", .kind = CLV_GAUGE, .unit = "",
      .help = "1 from the loss of a worker until the run trains again, else 0.",
-     .at = AT(numbers.recovering)},
+     .at = AT(numbers.is_recovering)},
     {.name = "cleave_master_recoveries_total", .kind = CLV_COUNTER, .unit = "",
      .help = "Losses of workers from which this process has recovered.",
-     .at = AT(numbers.recoveries)},
+     .at = AT(numbers.n_recoveries)},
     {.name = "cleave_master_recovery_seconds", .kind = CLV_GAUGE, .unit = "seconds",
      .help = "Time from the last loss until the run trained again; 0: none was lost.",
      .at = AT(numbers.recovery_s)},

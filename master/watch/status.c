@@ -18,7 +18,7 @@
 
 enum {
   ASK_MS = 5000, /* time limit of an answer */
-  ROUNDS = 3,    /* rounds of one report: round 1 starts link measurements, 2 and 3 are compared */
+  N_ROUNDS = 3,  /* rounds of one report: round 1 starts link measurements, 2 and 3 are compared */
   FIRST_FRAME_MS = 100,
 };
 
@@ -28,9 +28,11 @@ typedef struct watched_worker {
   pthread_t thread;
   bool is_started;
   clv_rpc_channel *channel; /* used by the thread only; NULL: not connected */
-  unsigned rounds;          /* number of rounds so far; used by the thread only */
+  unsigned n_rounds;        /* rounds so far; used by the thread only */
   /* status->lock protects the fields below. */
-  bool asked, failed, refused;
+  bool has_outcome;   /* it has answered, or could not be asked */
+  bool has_failed;    /* the last round failed */
+  bool was_refused;   /* the worker refused this identity, or is at its limits */
   uint32_t n_replies; /* number of valid replies: 0: none; 1: `now`; 2: `before` and `now` */
   clv_wire_status_reply before, now;
   char error[CLV_ERR_TEXT], fix[CLV_TLS_URI_LEN + 100];
@@ -44,7 +46,7 @@ typedef struct status {
   clv_rpc_runtime *runtime;
   uint64_t interval_ns;
   pthread_mutex_t lock;
-  pthread_cond_t stop_condition; /* wakes the sleeping threads when `stop` is set */
+  pthread_cond_t stop_condition; /* wakes the sleeping threads when `is_stopping` is set */
   bool is_stopping;
   watched_worker *workers; /* [config->n_workers] */
 } status;
@@ -69,11 +71,12 @@ static clv_code connect_to(watched_worker *w, unsigned ms, clv_err *err) {
 
 static clv_code request_status(watched_worker *w, clv_wire_status_reply *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
-  const clv_wire_status_request q = {.all_sessions = true, .newest_protocol = CLV_WIRE_PROTOCOL};
-  uint64_t limit = w->status->config->limits.connect_timeout_ms;
-  unsigned ms = (unsigned)CLV_MIN(limit, (uint64_t)ASK_MS);
+  const clv_wire_status_request status_request = {.all_sessions = true,
+                                                  .newest_protocol = CLV_WIRE_PROTOCOL};
+  uint64_t limit_ms = w->status->config->limits.connect_timeout_ms;
+  unsigned ms = (unsigned)CLV_MIN(limit_ms, (uint64_t)ASK_MS);
   CLV_TRY(connect_to(w, ms, err));
-  CLV_TRY(clv_wire_status_request_encode(&q, &request, err));
+  CLV_TRY(clv_wire_status_request_encode(&status_request, &request, err));
   clv_code code =
       clv_rpc_call_unary(w->channel, CLV_METHOD_STATUS, request.data, request.len, ms, &reply, err);
   if (code == CLV_DEADLINE)
@@ -84,9 +87,9 @@ static clv_code request_status(watched_worker *w, clv_wire_status_reply *ret, cl
 }
 
 /* Writes to `dst` what the user can do against an error. */
-static void write_remedy(const watched_worker *w, const clv_err *why, char *dst, size_t len) {
+static void write_remedy(const watched_worker *w, const clv_err *reason, char *dst, size_t len) {
   const char *file = w->status->config->file;
-  switch (why->code) {
+  switch (reason->code) {
     case CLV_DENIED:
       snprintf(dst, len, "add identity %s to `allow` in its worker.yaml, as master or observer",
                w->status->identity->uri);
@@ -96,8 +99,8 @@ static void write_remedy(const watched_worker *w, const clv_err *why, char *dst,
       return;
     case CLV_EXHAUSTED:
       snprintf(dst, len, "it is at its limits: raise %s in its worker.yaml",
-               strstr(why->text, "connections") ? "limits.identity_connections"
-                                                : "limits.concurrent_calls");
+               strstr(reason->text, "connections") ? "limits.identity_connections"
+                                                   : "limits.concurrent_calls");
       return;
     case CLV_UNAUTHENTICATED:
       snprintf(dst, len,
@@ -121,15 +124,15 @@ static void write_remedy(const watched_worker *w, const clv_err *why, char *dst,
   }
 }
 
-static void store_failure(watched_worker *w, const clv_err *why) {
+static void store_failure(watched_worker *w, const clv_err *reason) {
   pthread_mutex_lock(&w->status->lock);
   clv_wire_message_clear(&w->before);
   clv_wire_message_clear(&w->now);
   w->n_replies = 0;
-  w->asked = w->failed = true;
-  snprintf(w->error, sizeof w->error, "%s", why->text);
-  write_remedy(w, why, w->fix, sizeof w->fix);
-  w->refused = why->code == CLV_DENIED || why->code == CLV_EXHAUSTED;
+  w->has_outcome = w->has_failed = true;
+  snprintf(w->error, sizeof w->error, "%s", reason->text);
+  write_remedy(w, reason, w->fix, sizeof w->fix);
+  w->was_refused = reason->code == CLV_DENIED || reason->code == CLV_EXHAUSTED;
   pthread_mutex_unlock(&w->status->lock);
 }
 
@@ -139,8 +142,8 @@ static void store_reply(watched_worker *w, const clv_wire_status_reply *reply) {
   w->before = w->now;
   w->now = *reply;
   w->n_replies = CLV_MIN(w->n_replies + 1, 2u);
-  w->asked = true;
-  w->failed = false;
+  w->has_outcome = true;
+  w->has_failed = false;
   pthread_mutex_unlock(&w->status->lock);
 }
 
@@ -162,9 +165,9 @@ static bool sleep_until(status *s, uint64_t at_ns) {
   pthread_mutex_lock(&s->lock);
   while (!s->is_stopping && clv_now_ns() < at_ns)
     pthread_cond_timedwait(&s->stop_condition, &s->lock, &at);
-  bool go_on = !s->is_stopping;
+  bool continues = !s->is_stopping;
   pthread_mutex_unlock(&s->lock);
-  return go_on;
+  return continues;
 }
 
 /* Asks a worker in rounds; runs on its thread. The first question only makes the worker's links
@@ -172,14 +175,14 @@ static bool sleep_until(status *s, uint64_t at_ns) {
 static void *watch_worker(void *user) {
   watched_worker *w = user;
   status *s = w->status;
-  bool once = !s->o->watch;
-  for (uint64_t next = clv_now_ns();;) {
-    bool answered = ask_once(w);
-    w->rounds++;
-    if (once && (!answered || w->rounds == ROUNDS)) return NULL;
-    uint64_t pause = w->rounds == 1 ? s->interval_ns / 2 : s->interval_ns;
-    next = CLV_MAX(next + pause, clv_now_ns());
-    if (!sleep_until(s, next)) return NULL;
+  bool asks_once = !s->o->watch;
+  for (uint64_t next_ns = clv_now_ns();;) {
+    bool has_answered = ask_once(w);
+    w->n_rounds++;
+    if (asks_once && (!has_answered || w->n_rounds == N_ROUNDS)) return NULL;
+    uint64_t pause_ns = w->n_rounds == 1 ? s->interval_ns / 2 : s->interval_ns;
+    next_ns = CLV_MAX(next_ns + pause_ns, clv_now_ns());
+    if (!sleep_until(s, next_ns)) return NULL;
   }
 }
 
@@ -196,10 +199,10 @@ static clv_code make_view(status *s, clv_status_view *l, clv_status_buffers *mem
     if (w->n_replies)
       CLV_TRY(clv_status_compare(s->config, i, w->n_replies > 1 ? &w->before : NULL, &w->now,
                                  &memory[i], to, err));
-    to->has_outcome = w->asked;
-    to->error = w->failed ? w->error : NULL;
-    to->refused = w->refused;
-    to->fix = w->failed ? w->fix : NULL;
+    to->has_outcome = w->has_outcome;
+    to->error = w->has_failed ? w->error : NULL;
+    to->refused = w->was_refused;
+    to->fix = w->has_failed ? w->fix : NULL;
   }
   return CLV_OK;
 }
@@ -238,34 +241,34 @@ static void show_report(status *s, clv_screen *screen) {
 
 /* Counts the workers that do not answer. */
 static uint32_t count_missing(status *s) {
-  uint32_t missing = 0;
+  uint32_t n_missing = 0;
   pthread_mutex_lock(&s->lock);
   for (uint32_t i = 0; i < s->config->n_workers; i++)
-    missing += s->workers[i].failed || !s->workers[i].asked;
+    n_missing += s->workers[i].has_failed || !s->workers[i].has_outcome;
   pthread_mutex_unlock(&s->lock);
-  return missing;
+  return n_missing;
 }
 
-/* Returns true if each worker has failed or answered `replies` times. */
-static bool have_all_replied(status *s, uint32_t replies) {
-  bool all = true;
+/* Returns true if each worker has failed or answered `n_replies` times. */
+static bool have_all_replied(status *s, uint32_t n_replies) {
+  bool have_all = true;
   pthread_mutex_lock(&s->lock);
   for (uint32_t i = 0; i < s->config->n_workers; i++)
-    all &= s->workers[i].failed || s->workers[i].n_replies >= replies;
+    have_all &= s->workers[i].has_failed || s->workers[i].n_replies >= n_replies;
   pthread_mutex_unlock(&s->lock);
-  return all;
+  return have_all;
 }
 
 /* Repeats the report until Ctrl-C. A terminal shows at once which workers have not answered yet. A
  * file or pipe gets the first report when all workers have two answers to compare; the command ends
  * when the pipe is closed. */
 static void show_repeatedly(status *s, clv_screen *screen) {
-  bool live = screen && clv_screen_is_terminal(screen), begun = false;
+  bool is_live = screen && clv_screen_is_terminal(screen), has_begun = false;
   while (!*s->o->interrupted && !ferror(stdout)) {
-    begun |= have_all_replied(s, live ? 1 : 2);
-    if (live || begun) show_report(s, screen);
-    uint64_t pause = begun ? s->interval_ns : FIRST_FRAME_MS * 1000000u;
-    struct timespec nap = {(time_t)(pause / 1000000000u), (long)(pause % 1000000000u)};
+    has_begun |= have_all_replied(s, is_live ? 1 : 2);
+    if (is_live || has_begun) show_report(s, screen);
+    uint64_t pause_ns = has_begun ? s->interval_ns : FIRST_FRAME_MS * 1000000u;
+    struct timespec nap = {(time_t)(pause_ns / 1000000000u), (long)(pause_ns % 1000000000u)};
     nanosleep(&nap, NULL); /* a signal ends the sleep */
   }
 }

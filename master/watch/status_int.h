@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * status_int: computes what `status` shows of a worker (status_make.c), for status.c.
+ */
 #ifndef CLEAVE_STATUS_INT_H
 #define CLEAVE_STATUS_INT_H
 

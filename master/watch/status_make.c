@@ -14,9 +14,11 @@ static double difference(uint64_t now, uint64_t before) {
   return now > before ? (double)(now - before) : 0;
 }
 
-static double quotient(double of, double whole) { return whole > 0 ? of / whole : 0; }
+static double quotient(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
-static double share_of_whole(double of, double whole) { return CLV_MIN(quotient(of, whole), 1.0); }
+static double share_of_whole(double part, double whole) {
+  return CLV_MIN(quotient(part, whole), 1.0);
+}
 
 static clv_status_last_error make_last_error(const clv_wire_last_error *t) {
   return (clv_status_last_error){t->text, (double)t->age_ms / 1e3};
@@ -57,12 +59,14 @@ static const clv_wire_link_status *find_earlier_link(const clv_wire_session_stat
 static const char *stage_name(const clv_session_config *c, uint32_t worker, const char *session,
                               const clv_wire_module_status *module) {
   if (strcmp(session, c->name) != 0 || module->module_index > c->n_stages) return NULL;
-  bool loss = module->module_index == c->n_stages;
-  int at = loss ? c->loss.worker : c->stages[module->module_index].worker;
-  const char *name = loss ? "loss" : c->stages[module->module_index].name;
-  const char *said =
-      loss && strcmp(module->module_name, CLV_LOSS_NAME) == 0 ? name : module->module_name;
-  return at == (int)worker && (!said[0] || strcmp(said, name) == 0) ? name : NULL;
+  bool is_loss = module->module_index == c->n_stages;
+  int stage_worker = is_loss ? c->loss.worker : c->stages[module->module_index].worker;
+  const char *name = is_loss ? "loss" : c->stages[module->module_index].name;
+  const char *reported_name =
+      is_loss && strcmp(module->module_name, CLV_LOSS_NAME) == 0 ? name : module->module_name;
+  return stage_worker == (int)worker && (!reported_name[0] || strcmp(reported_name, name) == 0)
+             ? name
+             : NULL;
 }
 
 static clv_status_module make_module_status(const clv_wire_module_status *now,
@@ -87,11 +91,11 @@ static clv_status_module make_module_status(const clv_wire_module_status *now,
 
 static clv_status_link make_link_status(const clv_wire_link_status *now,
                                         const clv_wire_link_status *before, double seconds,
-                                        double thread_ns, double idle) {
-  double receiving = difference(now->receiving_ns, before->receiving_ns);
-  double sending = difference(now->sending_ns, before->sending_ns);
+                                        double thread_ns, double idle_share) {
+  double receiving_ns = difference(now->receiving_ns, before->receiving_ns);
+  double sending_ns = difference(now->sending_ns, before->sending_ns);
   /* The peer's numbers cover the time between the peer's last two answers; 0 after one answer. */
-  double asked = before->last_pong_ns ? difference(now->last_pong_ns, before->last_pong_ns) : 0;
+  double asked_ns = before->last_pong_ns ? difference(now->last_pong_ns, before->last_pong_ns) : 0;
   return (clv_status_link){
       .peer = now->peer_name,
       .bytes_in = now->bytes_in,
@@ -105,16 +109,18 @@ static clv_status_link make_link_status(const clv_wire_link_status *now,
       .tensors_out = now->tensors_out,
       .missing_in = now->missing_bytes_in,
       .missing_out = now->missing_bytes_out,
-      .receiving = share_of_whole(receiving, seconds * 1e9),
-      .sending = share_of_whole(sending, asked),
+      .receiving = share_of_whole(receiving_ns, seconds * 1e9),
+      .sending = share_of_whole(sending_ns, asked_ns),
       .link_in_per_s =
-          quotient(difference(now->received_bytes, before->received_bytes), receiving / 1e9),
+          quotient(difference(now->received_bytes, before->received_bytes), receiving_ns / 1e9),
       .link_out_per_s =
-          asked > 0 ? quotient(difference(now->sent_bytes, before->sent_bytes), sending / 1e9) : 0,
+          asked_ns > 0 ? quotient(difference(now->sent_bytes, before->sent_bytes), sending_ns / 1e9)
+                       : 0,
       /* A wait is counted when it ends, so it may include time before the earlier answer: limit it
        * to the idle time. */
-      .waiting_share = CLV_MIN(
-          share_of_whole(difference(now->node_wait_ns, before->node_wait_ns), thread_ns), idle),
+      .waiting_share =
+          CLV_MIN(share_of_whole(difference(now->node_wait_ns, before->node_wait_ns), thread_ns),
+                  idle_share),
       .awaits_per_s = quotient(difference(now->n_node_waits, before->n_node_waits), seconds),
       .outages = now->n_outages,
       .last_outage_age_s = (double)now->last_outage_age_ms / 1e3,
@@ -124,14 +130,14 @@ static clv_status_link make_link_status(const clv_wire_link_status *now,
 
 static void set_time_shares(const clv_wire_session_status *now,
                             const clv_wire_session_status *before, clv_status_session *ret,
-                            double *ret_ns) {
-  double busy = difference(now->busy_ns, before->busy_ns),
-         idle = difference(now->idle_ns, before->idle_ns);
-  double for_cores = difference(now->share_wait_ns, before->share_wait_ns);
-  *ret_ns = busy + idle + for_cores;
-  ret->busy = share_of_whole(busy, *ret_ns);
-  ret->idle = share_of_whole(idle, *ret_ns);
-  ret->waiting_for_cores = share_of_whole(for_cores, *ret_ns);
+                            double *ret_total_ns) {
+  double busy_ns = difference(now->busy_ns, before->busy_ns),
+         idle_ns = difference(now->idle_ns, before->idle_ns);
+  double core_wait_ns = difference(now->share_wait_ns, before->share_wait_ns);
+  *ret_total_ns = busy_ns + idle_ns + core_wait_ns;
+  ret->busy = share_of_whole(busy_ns, *ret_total_ns);
+  ret->idle = share_of_whole(idle_ns, *ret_total_ns);
+  ret->waiting_for_cores = share_of_whole(core_wait_ns, *ret_total_ns);
 }
 
 static void format_id(const clv_wire_id *id, char dst[33]) {
@@ -140,13 +146,14 @@ static void format_id(const clv_wire_id *id, char dst[33]) {
 
 static void fill_session(const clv_session_config *c, uint32_t worker,
                          const clv_wire_session_status *now, const clv_wire_session_status *before,
-                         double over_s, clv_status_session *ret) {
-  double age = (double)now->age_ms / 1e3, seconds = before->session_name ? over_s : age, thread_ns;
+                         double interval_s, clv_status_session *ret) {
+  double age_s = (double)now->age_ms / 1e3, seconds = before->session_name ? interval_s : age_s,
+         thread_ns;
   ret->name = now->session_name;
   ret->identity = now->owner_identity;
   format_id(&now->session_id, ret->id);
   ret->epoch = now->attempt_number;
-  ret->age_s = age;
+  ret->age_s = age_s;
   ret->attached = now->is_attached;
   ret->contexts = now->n_contexts;
   ret->values = now->n_values;
@@ -178,15 +185,15 @@ static void fill_session(const clv_session_config *c, uint32_t worker,
 
 static clv_code allocate_buffers(const clv_wire_status_reply *now, clv_status_buffers *m,
                                  clv_err *err) {
-  size_t modules = 0, links = 0;
+  size_t n_modules = 0, n_links = 0;
   for (uint32_t i = 0; i < now->n_sessions; i++) {
-    modules += now->sessions[i].n_modules;
-    links += now->sessions[i].n_links;
+    n_modules += now->sessions[i].n_modules;
+    n_links += now->sessions[i].n_links;
   }
   CLV_TRY(clv_alloc(now->n_sessions, sizeof *m->sessions, &m->sessions, err));
-  CLV_TRY(clv_alloc(modules, sizeof *m->modules, &m->modules, err));
+  CLV_TRY(clv_alloc(n_modules, sizeof *m->modules, &m->modules, err));
   CLV_TRY(clv_alloc(now->n_devices, sizeof *m->devices, &m->devices, err));
-  return clv_alloc(links, sizeof *m->links, &m->links, err);
+  return clv_alloc(n_links, sizeof *m->links, &m->links, err);
 }
 
 static void fill_worker(const clv_remote_spec *spec, const clv_wire_status_reply *now,
@@ -227,14 +234,14 @@ clv_code clv_status_compare(const clv_session_config *c, uint32_t worker,
   clv_status_module *modules;
   clv_status_link *links;
   CLV_TRY(allocate_buffers(now, m, err));
-  bool same =
+  bool is_same_process =
       before && memcmp(&before->incarnation, &now->incarnation, sizeof now->incarnation) == 0;
-  double over =
-      same ? difference(now->uptime_ms, before->uptime_ms) / 1e3 : (double)now->uptime_ms / 1e3;
+  double interval_s = is_same_process ? difference(now->uptime_ms, before->uptime_ms) / 1e3
+                                      : (double)now->uptime_ms / 1e3;
   modules = m->modules;
   links = m->links;
   fill_worker(&c->workers[worker], now, ret);
-  ret->interval_s = over;
+  ret->interval_s = interval_s;
   ret->sessions = m->sessions;
   ret->devices = m->devices;
   ret->n_devices = now->n_devices;
@@ -247,7 +254,7 @@ clv_code clv_status_compare(const clv_session_config *c, uint32_t worker,
     const clv_wire_session_status *s = &now->sessions[i];
     m->sessions[i].modules = modules;
     m->sessions[i].links = links;
-    fill_session(c, worker, s, find_earlier_session(same ? before : NULL, s), over,
+    fill_session(c, worker, s, find_earlier_session(is_same_process ? before : NULL, s), interval_s,
                  &m->sessions[i]);
     modules += s->n_modules;
     links += s->n_links;

@@ -55,9 +55,9 @@ static void parse_orphans(const char *text, size_t len) {
   CLV_AUTO(clv_bytes_done) clv_bytes again = {0};
   if (clv_orphans_parse(text, len, "kept.orphans", &l, NULL) != CLV_OK) return;
   for (size_t i = 0; i < l.n; i++) {
-    if (!clv_is_file_name(l.list[i].kept) || !l.list[i].place[0]) abort();
-    clv_bytes_printf(&again, "%s %llu %s\n", l.list[i].kept, (unsigned long long)l.list[i].bytes,
-                     l.list[i].place);
+    if (!clv_is_file_name(l.list[i].kept_file_name) || !l.list[i].keeper_identity[0]) abort();
+    clv_bytes_printf(&again, "%s %llu %s\n", l.list[i].kept_file_name,
+                     (unsigned long long)l.list[i].bytes, l.list[i].keeper_identity);
   }
   if (again.len != len || (len && memcmp(again.data, text, len) != 0)) abort();
 }

@@ -82,7 +82,7 @@ static void check_date(const clv_bytes *text) {
   if (!clv_date_read(end, len, form, &days)) return;
   NEVER(!(fabs(days) < CLV_MAX_DAYS));
   for (int part = 0; part < CLV_DATE_PARTS; part++) {
-    double turn = clv_date_turn(days, (clv_date_part)part);
+    double turn = clv_date_part_passed(days, (clv_date_part)part);
     NEVER(!(turn >= 0 && turn < 1));
   }
   clv_date_text(days, shown);

@@ -440,7 +440,7 @@ typedef struct verdict {
 } verdict;
 
 static bool is_hiding(const joined *j, const clv_reach *r, int k) {
-  return has_weights(&j->graph->nodes[k]) && j->kinds[k] == CLV_REACH_SECRET && r[k].sums;
+  return has_weights(&j->graph->nodes[k]) && j->kinds[k] == CLV_REACH_SECRET && r[k].sums_two;
 }
 
 static clv_code judge_node(const joined *j, int node, verdict *ret, clv_err *err) {
@@ -489,7 +489,7 @@ static clv_code judge_gradient_of_node(const joined *j, int node, verdict *ret, 
       uint32_t *to = &n_hiding[g->nodes[k].in[i]];
       *to = CLV_MIN(*to, n_hiding[k] + is_hiding(j, reach, k));
     }
-  bool readable = reach[node].is_unmixed || reach[node].known;
+  bool readable = reach[node].is_unmixed || reach[node].has_known_mixing;
   *ret = (verdict){readable ? CLV_FINDING_LABELS_READABLE : CLV_FINDING_MIXED, n_hiding[node]};
   return CLV_OK;
 }
@@ -597,7 +597,7 @@ static cleave_status compare_gradient(api_fronts *f, const api_value *v, const c
 
 cleave_status api_fronts_judge(api_fronts *f, const api_value *v, const cleave_sending *what,
                                cleave_error *error) {
-  if (!clv_program_gate_claims(f->gate, what)) return CLEAVE_OK;
+  if (!clv_program_gate_has_declared_findings(f->gate, what)) return CLEAVE_OK;
   return what->kind == CLEAVE_SENDING_GRADIENT ? compare_gradient(f, v, what, error)
                                                : compare_value(f, v, what, error);
 }

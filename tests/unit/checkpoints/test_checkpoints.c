@@ -74,7 +74,7 @@ static unsigned n_reported;
 static void count_report(void *user, const clv_orphan *o, const clv_err *why) {
   (void)user;
   n_reported++;
-  assert_string_equal(o->kept, "55.1.0.w");
+  assert_string_equal(o->kept_file_name, "55.1.0.w");
   assert_non_null(why); /* refused: the session has no worker */
 }
 
@@ -95,7 +95,7 @@ static void orphan_is_kept_until_its_worker_removed_it(void **state) {
   assert_ok(clv_checkpoint_abandon(at("run"), 1, &err), &err);
   assert_ok(clv_orphans_read(at("run"), &l, &err), &err);
   assert_int_equal(l.n, 1);
-  assert_string_equal(l.list[0].place, "spiffe://test/w1");
+  assert_string_equal(l.list[0].keeper_identity, "spiffe://test/w1");
   assert_int_equal(clv_orphans_sweep(at("run"), stores, count_report, NULL, &err), CLV_NOT_FOUND);
   assert_int_equal(n_reported, 1);
   assert_says(&err, "session.yaml has no worker with the identity 'spiffe://test/w1'");

@@ -133,7 +133,7 @@ static void windows_without_labels_are_left_out(void **state) {
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
   assert_int_equal(clv_dataset_count(ds), 1);
   assert_int_equal(clv_dataset_page_counts(ds).unlabelled_windows, 2);
-  assert_int_equal(clv_dataset_page_counts(ds).words_without_tokens, 1);
+  assert_int_equal(clv_dataset_page_counts(ds).n_words_without_tokens, 1);
   o.skips_labels = true;
   CLV_AUTO(clv_dataset_freep) clv_dataset *all = open_pages(&o);
   assert_int_equal(clv_dataset_count(all), 3);

@@ -41,7 +41,7 @@ static void resize_and_center_crop_match_torchvision(void **state) {
     assert_int_equal(v.height, cases[i].out_h);
     assert_int_equal(v.x, cases[i].x);
     assert_int_equal(v.y, cases[i].y);
-    assert_false(v.flip);
+    assert_false(v.is_flipped);
   }
 }
 
@@ -58,7 +58,7 @@ static void evaluation_view_is_not_augmented(void **state) {
   clv_image_view v = choose_view(o, 80, 60, NULL);
   assert_int_equal(v.width, 53);
   assert_int_equal(v.box.width, 80);
-  assert_false(v.flip);
+  assert_false(v.is_flipped);
 }
 
 static void random_crop_offsets_are_uniform(void **state) {
@@ -73,7 +73,7 @@ static void random_crop_offsets_are_uniform(void **state) {
     assert_in_range(v.y + 4, 0, 8);
     seen_x[v.x + 4]++;
     seen_y[v.y + 4]++;
-    flips += v.flip;
+    flips += v.is_flipped;
   }
   /* each offset is expected about 100 times */
   for (int i = 0; i < 9; i++) assert_true(seen_x[i] > 60 && seen_y[i] > 60);
@@ -146,7 +146,7 @@ static void render_pads_borders_and_flips(void **state) {
   assert_ok(clv_image_view_render(&v, &src, 100, &r, out, &err), &err);
   static const uint8_t plain[12] = {0, 0, 0, 0, 0, 1, 2, 3, 0, 4, 5, 6};
   assert_memory_equal(out, plain, 12);
-  v.flip = true;
+  v.is_flipped = true;
   assert_ok(clv_image_view_render(&v, &src, 100, &r, out, &err), &err);
   static const uint8_t flipped[12] = {0, 0, 0, 0, 3, 2, 1, 0, 6, 5, 4, 0};
   assert_memory_equal(out, flipped, 12);

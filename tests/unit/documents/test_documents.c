@@ -163,8 +163,8 @@ static void child_process_has_only_its_file_and_no_network(void **state) {
 
 static void child_process_over_a_limit_is_killed(void **state) {
   (void)state;
-  const clv_child_limits second = {.seconds = 1}, little = {.memory = 64 << 20},
-                         few = {.output = 1 << 20};
+  const clv_child_limits second = {.seconds = 1}, little = {.max_memory_bytes = 64 << 20},
+                         few = {.max_output_bytes = 1 << 20};
   assert_child_ends("sleep 60", &second, CLV_EXHAUSTED, "takes longer than 1 s");
   assert_child_ends("while :; do :; done", &second, CLV_EXHAUSTED, "takes ");
   assert_child_ends("exec >&- 2>&-; sleep 60", &second, CLV_EXHAUSTED, "takes longer than 1 s");

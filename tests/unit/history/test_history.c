@@ -39,9 +39,9 @@ static void lock_and_wait(const char *dir, bool resume, uint64_t step, int ready
   clv_sha256 digest = {{1}};
   char byte = 'k';
   if (clv_run_lock_new(dir, &c, &err) != CLV_OK ||
-      clv_run_lock_begin(c,
-                         &(clv_run_lock_info){.name = "n", .session = "s.yaml", .resume = resume},
-                         &err) != CLV_OK)
+      clv_run_lock_begin(
+          c, &(clv_run_lock_info){.name = "n", .session = "s.yaml", .is_resume = resume}, &err) !=
+          CLV_OK)
     _exit(1);
   clv_run_lock_note_start(c, step, 50, &digest);
   clv_run_lock_note_step(c, step + 1, 0.5, NAN);
@@ -244,7 +244,7 @@ static void new_run_replaces_a_damaged_record(void **state) {
   clv_run_lock *c = NULL;
   int notices = 0;
   const clv_run_lock_info run = {
-      .name = "seven", .session = "/s.yaml", .resume = true, .notice = {count_notice, &notices}};
+      .name = "seven", .session = "/s.yaml", .is_resume = true, .notice = {count_notice, &notices}};
   (void)state;
   assert_ok(clv_mkdirs("runs/seven", &err), &err);
   write_file("runs/seven/run.json", "{\"format\": \"cleave-run\", \"version\": 1}");

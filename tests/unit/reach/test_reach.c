@@ -286,9 +286,10 @@ static void computed_reach_matches_perturbation_counts(void **state) {
     count_by_differences(g, &places, &outputs);
     assert_true(g->n_nodes <= 64);
     assert_int_equal(clv_reach_forward(g, at_worker, UINT32_MAX, found, &err), CLV_OK);
-    assert_same_count(g, "places of an output", found[g->output_node].least, places);
+    assert_same_count(g, "places of an output", found[g->output_node].n_fewest_places, places);
     assert_int_equal(clv_reach_backward(g, at_worker, 0, found, &err), CLV_OK);
-    if (!has_paths(g)) assert_same_count(g, "outputs of a place", found[0].least, outputs);
+    if (!has_paths(g))
+      assert_same_count(g, "outputs of a place", found[0].n_fewest_places, outputs);
     compared += places > 0;
     clv_graph_free(g);
   }
@@ -433,10 +434,10 @@ static void gradient_analysis_never_finds_more_places_than_numbers(void **state)
     assert_true(g->n_nodes <= 64);
     known[g->output_node] = sum;
     assert_int_equal(clv_reach_returned(g, at_worker, known, 0, found, &err), CLV_OK);
-    if (least && (!found[1].is_unmixed || (is_smooth && found[1].least > least)))
-      assert_same_count(g, "places of a gradient", found[1].least, least);
+    if (least && (!found[1].is_unmixed || (is_smooth && found[1].n_fewest_places > least)))
+      assert_same_count(g, "places of a gradient", found[1].n_fewest_places, least);
     compared += least > 0;
-    equal += least > 0 && found[1].least == least;
+    equal += least > 0 && found[1].n_fewest_places == least;
   }
   print_message("%d graphs compared, %d equal\n", compared, equal);
   assert_true(compared > GRAPHS / 3 && equal > compared / 3);
@@ -467,7 +468,7 @@ static void derivative_behind_a_cut_is_not_read(void **state) {
   known[at] = true;
   assert_int_equal(count_gradient_positions(g, true), 9);
   assert_int_equal(clv_reach_returned(g, at_worker, known, 0, found, &err), CLV_OK);
-  assert_true(found[1].is_unmixed && found[1].least <= 9);
+  assert_true(found[1].is_unmixed && found[1].n_fewest_places <= 9);
 }
 
 int main(void) {

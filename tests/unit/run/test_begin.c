@@ -126,7 +126,7 @@ static void resume_without_checkpoint_starts_over(void **state) {
 }
 
 static void resume_with_lost_checkpoints_is_refused(void **state) {
-  const clv_run_lock_info info = {.name = "run", .session = "/s.yaml", .resume = true};
+  const clv_run_lock_info info = {.name = "run", .session = "/s.yaml", .is_resume = true};
   clv_run_lock *c = NULL;
   bool on;
   clv_err err = {0};

@@ -96,14 +96,14 @@ static void early_stopping_counts_validations_without_a_larger_gain(void **state
   clv_train_config c = {.early_stopping = {.score = CLV_BEST_AUC, .patience = 2, .min_delta = 0.1}};
   static const struct {
     double value;
-    uint64_t n_without;
+    uint64_t n_without_improvement;
   } cases[] = {{NAN, 1}, {0.5, 0}, {0.6, 1}, {0.61, 0}, {INFINITY, 1}, {0.2, 2}};
   clv_stopping s = {0};
   (void)state;
   for (uint64_t i = 0; i < CLV_COUNT(cases); i++) {
     assert_false(clv_stopping_is_over(&s, &c));
     clv_stopping_count(&s, &c, cases[i].value, i);
-    assert_int_equal(s.n_without, cases[i].n_without);
+    assert_int_equal(s.n_without_improvement, cases[i].n_without_improvement);
   }
   assert_true(clv_stopping_is_over(&s, &c));
   assert_true(s.best == 0.61 && s.best_step == 3);
@@ -143,7 +143,8 @@ static void early_stopping_is_read_from_its_exact_text_alone(void **state) {
     clv_stopping_format(&all[i], text);
     assert_true(clv_stopping_parse(text, &s));
     assert_true(s.score == all[i].score && s.has_best == all[i].has_best && s.best == all[i].best &&
-                s.best_step == all[i].best_step && s.n_without == all[i].n_without);
+                s.best_step == all[i].best_step &&
+                s.n_without_improvement == all[i].n_without_improvement);
   }
   clv_stopping_format(&(clv_stopping){0}, text);
   assert_string_equal(text, "");

@@ -184,7 +184,7 @@ static void early_stop_comes_at_the_same_step_with_the_same_bits_after_a_resume(
   CLV_AUTO(clv_run_done) clv_run again = {.config = d, .o = &resume};
   open_run(&again);
   restore_run(&again, 12);
-  assert_int_equal(again.steps.stopping.n_without, 1);
+  assert_int_equal(again.steps.stopping.n_without_improvement, 1);
   assert_ok(clv_run_loop(&again, &err), &err);
   assert_int_equal(clv_trainer_step_count(again.trainer), 15);
   assert_same_files("runs/one/checkpoint-15", "runs/two/checkpoint-15");
