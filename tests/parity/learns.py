@@ -33,7 +33,7 @@ CASES = {
     "1f1b": ((4, 0.02, 0.9), 0.3, []),
     "pipedream": ((1, 0.05, 0.0), 1.0, ["pipeline.flush_every=25"]),
 }
-LEAST = 80  # percent: a run that learns nothing proves nothing
+LEAST = 80  # least accuracy in percent, because a run that learns nothing proves nothing
 
 
 def sets_of(cluster, weights, schedule):
@@ -61,7 +61,7 @@ def torch_accuracy(net, train, test, schedule):
 
 
 def learns(cluster, schedule, train, test):
-    """Whether the means over the seeds are near enough."""
+    """Whether the mean accuracies over the seeds are close enough."""
     weights, pairs, begin = os.path.join(cluster.dir, "start.safetensors"), [], time.monotonic()
     for seed in SEEDS:
         net = resnet.fashion_net(seed)
