@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Pipelines learn what PyTorch learns: ResNet18 on Fashion-MNIST in four stages over three nodes
+"""Pipelines train as well as PyTorch: ResNet18 on Fashion-MNIST in four stages over three nodes
 (the shipped session), synchronous and asynchronous, against PyTorch unsplit after the same steps
 from the same weights; accuracy on all 10,000 test images, the mean over seeds. `make learns` runs
 it.
