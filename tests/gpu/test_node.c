@@ -462,20 +462,20 @@ static void call_is_charged_the_measured_device_time(void **state) {
 
   v = make_late_vendor();
   v.event_ms = fail_to_measure;
-  times times_without_delay = measure_times(&v);
+  times unmeasured_times = measure_times(&v);
   assert_int_equal(n_measurements, CALLS);
-  assert_true(times_without_delay.account_ns >= host_delay_ns);
-  assert_true(times_without_delay.share_ns >= host_delay_ns &&
-              t.share_ns < times_without_delay.share_ns - host_delay_ns / 2);
-  assert_int_equal(times_without_delay.n_waits, t.n_waits);
+  assert_true(unmeasured_times.account_ns >= host_delay_ns);
+  assert_true(unmeasured_times.share_ns >= host_delay_ns &&
+              t.share_ns < unmeasured_times.share_ns - host_delay_ns / 2);
+  assert_int_equal(unmeasured_times.n_waits, t.n_waits);
 
   v = make_late_vendor();
   v.event_new = refuse_timed_events;
   v.event_ms = measure_and_count;
-  times_without_delay = measure_times(&v);
+  unmeasured_times = measure_times(&v);
   assert_int_equal(n_measurements, 0);
-  assert_true(times_without_delay.account_ns >= host_delay_ns);
-  assert_int_equal(times_without_delay.n_waits, t.n_waits);
+  assert_true(unmeasured_times.account_ns >= host_delay_ns);
+  assert_int_equal(unmeasured_times.n_waits, t.n_waits);
 }
 
 /* The trace of a context with a step has a row for each piece of work. */
