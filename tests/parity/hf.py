@@ -24,10 +24,10 @@ import pypi  # noqa: E402
 
 ENVIRONMENT = os.path.abspath(os.path.join(HERE, "../../build/transformers"))
 STEPS, LIMIT, ZERO, TWICE, FIGURES = 100, 1e-4, 1e-6, 2.0, ("output", "gradient", "update")
-RATE, DECAY, BETAS, EPS = 1e-3, 0.01, (0.9, 0.999), 1e-8  # the values of hf_step.c
+RATE, DECAY, BETAS, EPS = 1e-3, 0.01, (0.9, 0.999), 1e-8  # as hf_step.c has them
 N, PLACES = 3, 11
 
-by_rule = collections.Counter()  # (figure, rule): number of tensors that pass by the rule
+by_rule = collections.Counter()  # tensors of a figure by the rule that they keep to
 
 HEADS = {
     "bert": {"none": "BertModel", "sequence": "BertForSequenceClassification",
@@ -75,11 +75,10 @@ def no_dropout(family):
 
 
 def sizes(family, rng):
-    """A small config, drawn for each seed."""
+    """A small config of its own for each seed."""
     heads = rng.choice((2, 4))
     hidden, inner, layers = heads * rng.choice((4, 6, 8)), rng.choice((24, 40)), rng.choice((1, 2, 3))
-    # no relu: by rounding, a value near 0 may pass or not
-    act = rng.choice(("gelu", "gelu_new", "silu"))
+    act = rng.choice(("gelu", "gelu_new", "silu"))  # no relu: a value near 0 falls either way
     if family == "gpt2":
         return {"vocab_size": 61, "n_embd": hidden, "n_head": heads, "n_layer": layers,
                 "n_inner": rng.choice((None, inner)), "n_positions": PLACES + 3,
@@ -174,8 +173,7 @@ def samples(family, head, config, rng):
 
 
 def target_loss(y, mask, seed):
-    """The squared distance from a random target, only at real tokens, so that every output gets a
-    gradient."""
+    """Squares from a random target at real places alone: every output gets a gradient."""
     import torch
     g = torch.Generator().manual_seed(seed)
     d = (y - torch.randn(y.shape, generator=g)) ** 2
@@ -202,14 +200,14 @@ def model_of(family, head, seed, tied=False):
                                                     initializer_range=0.15)
     config._attn_implementation = "eager"
     net = getattr(transformers, HEADS[family][head])(config).train()
-    with torch.no_grad():  # so that biases and norms matter too
+    with torch.no_grad():  # so that biases and norms are seen, too
         for p in net.parameters():
             p += 0.1 * torch.randn(p.shape)
     return net, config, rng, labels
 
 
 class Exact:
-    """The same model in float64, to measure how much of a difference is due to rounding."""
+    """The same model in float64, which tells how much of a difference is rounding."""
 
     def __init__(self, net, config, family):
         import copy
@@ -217,7 +215,7 @@ class Exact:
         self.names = saved_names(family, [n for n, _ in self.net.named_parameters()])
 
     def step(self, state, theirs, dy, moments, t):
-        """(y, gradients, parameters after the step), from the same float32 numbers."""
+        """(y, gradients, parameters behind the step) from the same numbers of 32 bits."""
         import torch
         params = {self.names[n]: p for n, p in self.net.named_parameters()}
         with torch.no_grad():
@@ -361,7 +359,7 @@ def length(a):
 
 
 def compare(binary, family, head, seed, steps, tied=False):
-    """Compares every tensor of every figure."""
+    """Every tensor of every figure."""
     from safetensors.torch import load_file
     with tempfile.TemporaryDirectory() as folder:
         net, config, rng, labels = model_of(family, head, seed, tied)
@@ -427,8 +425,7 @@ def main():
 
 
 def in_environment(*more):
-    """Makes the virtual environment and continues in it. more: packages besides those of this
-    file."""
+    """Goes on in the environment, which is made first; `more` packages than this file needs."""
     python, packages = pypi.interpreter(ENVIRONMENT), ("torch", "transformers", "safetensors", *more)
     os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_PROGRESS_BARS="1", TRANSFORMERS_VERBOSITY="error")
     if os.path.abspath(sys.prefix) == ENVIRONMENT:
