@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Breaks on purpose, each of which a test has to notice: what tests/check-breaks tries.
+"""Deliberate breaks of the product, each of which must fail a test; tests/check-breaks tries them.
 
 A break is a name, a file, edits and a test. An edit is (in, old, new): `old` has exactly one place
 within the braces that open behind the text `in` (a function, a row of a table; "" is the whole
 file), and becomes `new`. A fourth item is the path of another file that the edit belongs to. Spaces
 and line ends between words do not count. The test is a program
 below the build's folder with its arguments. Rows of ops are in breaks_ops.py, those for what
-transformers need on processors in breaks_transformers.py, for what leaves devices in breaks_gpu.py,
-for what workers know in breaks_known.py, for the look in breaks_look.py, for the records of a run
-and readers of data in breaks_runs.py, for tables in breaks_tables.py, for guards in
-breaks_guards.py.
+transformers need on processors in breaks_transformers.py, for devices in breaks_gpu.py, for
+knowledge that workers keep from earlier sessions in breaks_known.py, for the judgement of what a
+worker can read in breaks_look.py, for the records of a run and readers of data in breaks_runs.py,
+for tables in breaks_tables.py, for guards in breaks_guards.py.
 """
 import collections
 
@@ -18,7 +18,7 @@ BREAKS = []
 
 
 def of(path, test, **edits):
-    """Breaks of one file; a name's _ are spaces; one edit or a list of them."""
+    """Adds breaks of one file: name=edit or name=[edit, ...]. In a name _ stands for a space."""
     for name, e in edits.items():
         BREAKS.append(Break(name.replace("_", " "), path, e if isinstance(e, list) else [e], test))
 
@@ -37,7 +37,7 @@ of("common/net/fair/scheduler.c", "tests/unit/fair/test_scheduler",
    a_credit_has_no_limit=("void clv_share_refund_time", "ns = CLV_MIN(ns, now - s->slice_start_ns - s->refunded_ns);", ""),
    a_credit_is_not_the_tenants=("void clv_share_refund_time", "subtract_saturated( s->owner_tenant->virtual_ns, ns * s->n_threads_held / s->owner_tenant->weight)", "s->owner_tenant->virtual_ns"))
 
-# ---- layers that name what they read -------------------------------------------------------------
+# ---- layers that name their inputs ---------------------------------------------------------------
 of("common/model/models/from.c", "tests/unit/models/test_models",
    a_layer_may_be_read_by_nobody=("static bool is_read_later", "return node == g->output_node;", "return node <= g->output_node;"),
    inputs_come_in_any_order=("clv_code clv_layer_find_inputs", "in[i] = find_node(", "in[n - 1 - i] = find_node("),
@@ -963,11 +963,11 @@ of("master/run/run_export.c", HF_SPLIT,
 of("common/model/models/hf.c", HF_SPLIT,
    lengths_are_not_read=("clv_code clv_hf_model_add_layers(", 'find_input(g, "lengths", -1)', "-1"))
 
-import breaks_gpu  # as the next ones
+import breaks_gpu  # adds rows to BREAKS, as each import below does
 import breaks_guards
 import breaks_known
 import breaks_look
 import breaks_ops
 import breaks_runs
 import breaks_tables
-import breaks_transformers  # its rows are made by `of` above
+import breaks_transformers  # makes its rows with `of` above

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Breaks on purpose, as breaks.py says: what comes from devices, who waits for it, and what runs
-first where there is one."""
+"""Deliberate breaks, see breaks.py: kernels and memory of devices, waiting for devices, and the
+bundle that runs first on a machine with a device."""
 from breaks import of
 
 of("common/engine/node_frames.c", "tests/gpu/test_node",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Breaks on purpose, as breaks.py says: each guard of TLS, of what a peer, a file or a caller may
-ask, of what leaves, and of runs and their files is switched off once."""
+"""Deliberate breaks, see breaks.py. They switch off each guard once: the guards of TLS, of requests
+of a peer, a file or a caller, of values that leave the host, and of runs and their files."""
 from breaks import of
 
 RET_OK = "return CLV_OK; "
@@ -44,7 +44,7 @@ of("common/net/tls/signed.c", "tests/unit/tls/test_signed",
    any_signer_will_do=("", "CMS_BINARY)", "CMS_BINARY | CMS_NO_SIGNER_CERT_VERIFY)"),
    no_signer_will_do=first("", "if (n != 1) return clv_fail", "if (n == 0) return CLV_OK;"))
 
-# ---- what peers and files say, and what they may take --------------------------------------------
+# ---- limits on requests and on values of peers and files -----------------------------------------
 of("common/base/log_limit.c", "tests/unit/base/test_log_limit",
    lines_are_never_too_many=first("static bool is_over_limit(", "return e->n_written", "return false;"))
 of("common/base/digest.c", "tests/unit/base/test_base",
@@ -97,7 +97,7 @@ of("common/engine/context_wake.c", "tests/unit/engine/test_inbox",
    calls_that_wait_hold_up_no_end=first("", "if (e->counts.calls_waiting) return false;", "return c != NULL;"),
    steps_that_wait_hold_up_no_end=("", "if (!g->mod->o.has_no_revert) return false;", ""))
 
-# ---- what leaves ---------------------------------------------------------------------------------
+# ---- values that leave ---------------------------------------------------------------------------
 of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy",
    nothing_is_refused=first("", "clv_findings uncertain_findings = b->look.uncertain_findings; for", RET_OK))
 of("master/reach/forward.c", "tests/unit/plan/test_privacy",

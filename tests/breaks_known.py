@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Breaks on purpose, as breaks.py says: what workers know from earlier sessions, and orders."""
+"""Deliberate breaks, see breaks.py: what workers know from earlier sessions, and orders."""
 from breaks import of
 
 KNOWN = "tests/net/hostile/test_known.py"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Breaks on purpose of what is said that a worker can read, by rules and by the look, each with its
-test; more of breaks.BREAKS."""
+"""Deliberate breaks of the statements about what a worker can read, each with its test; further
+rows of breaks.BREAKS. Rules and measurements (the look) make these statements."""
 from breaks import of
 
 of("master/look/tokens.c", "tests/unit/look/test_readers",

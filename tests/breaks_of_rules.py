@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Breaks on purpose of the rules of PROTOCOL.md, each with its test; more of breaks.BREAKS."""
+"""Deliberate breaks of the rules of PROTOCOL.md, each with its test; further rows of
+breaks.BREAKS."""
 from breaks import BREAKS, Break
 
 
 def rules(path, **edits):
-    """r5_9_a_module is the break R5.9 a module."""
+    """Adds breaks of one file: r5_9_a_module=edit is the break named "R5.9 a module"."""
     for test, edit in edits.items():
         section, number, *words = test[1:].split("_")
         BREAKS.append(Break(f"R{section}.{number} {' '.join(words)}", path, [edit], f"tests/net/hostile/test_rules.py {test}"))

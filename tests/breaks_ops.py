@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Breaks on purpose, as breaks.py says: ops and their kernels."""
+"""Deliberate breaks, see breaks.py: ops and their kernels."""
 from breaks import of
 
 of("kernels/cpu/pointwise.c", "tests/ops/test_any_layout sqrt",

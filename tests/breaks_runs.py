@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Breaks on purpose, as breaks.py says: the records of a run, and what a resumed one is told."""
+"""Deliberate breaks, see breaks.py: the records of a run, and the messages to a resumed run."""
 from breaks import of
 
 SPLIT, RESUMED = "tests/unit/data/test_split", "tests/net/operations/test_resumed_data.py"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Breaks on purpose of tables, each with its test; more of breaks.BREAKS."""
+"""Deliberate breaks of tables, each with its test; further rows of breaks.BREAKS."""
 from breaks import of
 
 of("master/data/table_encoder.c", "tests/unit/data/test_tables",

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Breaks on purpose, as breaks.py says: bf16 products, attention, blocks computed again."""
+"""Deliberate breaks, see breaks.py: bf16 products, attention, blocks that backward computes
+again."""
 from breaks import of
 
 # ---- products in bf16 on processors --------------------------------------------------------------

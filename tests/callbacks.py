@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which file of C calls into which through pointers to functions: for tests/check-circles.
+"""Finds which C file calls which through pointers to functions, for tests/check-circles.
 
-A *slot* is what holds a pointer to a function: a member of a struct, a parameter, a variable. The
-slots are read from the headers and files as they are; no list of them is kept. A file *hands in* a
+A *slot* holds a pointer to a function: it is a member of a struct, a parameter or a variable. The
+slots are found by reading headers and files; there is no list of them. A file *hands in* a
 function where it stores it in a slot, gives it as an argument or returns it; it *calls through* the
-slot where it calls what the slot holds. Slots flow into each other: a parameter that is stored in a
-member. What is handed to a place that no slot is known for goes to every slot of the same
-parameters, and is a gap if there is none.
+slot where it calls the function in the slot. One slot can flow into another, as when a parameter is
+stored in a member. A function that is handed to a place without a known slot counts for every slot
+with the same parameters; if there is none, it is a gap.
 """
 import collections, re
 
@@ -15,7 +15,7 @@ TOKEN = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|->|==|!=|<=|>=|&&|\|\||\S")
 
 
 class Words(dict):
-    """Whether a token is a word; each is looked at once."""
+    """token -> whether it is a word. Each token is examined once."""
 
     def __missing__(self, token):
         self[token] = re.fullmatch(r"[A-Za-z_]\w*", token) is not None
@@ -29,13 +29,13 @@ OPEN, CLOSE = {"(": 1, "[": 1, "{": 1}, {")": 1, "]": 1, "}": 1}
 
 
 def tokens(text):
-    """Tokens of C without comments and directives; a string is one token, no word."""
+    """Tokens of C without comments and directives. A string is one token, but no word."""
     text = re.sub(r"#ifdef __cplusplus.*?#endif", "", text, flags=re.S)
     return TOKEN.findall(NO_CODE.sub(lambda m: ' 0 ' if m.group()[0] in "\"'" else " ", text))
 
 
 def partner(t, i):
-    """Where the bracket that opens at i closes."""
+    """The index of the bracket that closes the one at i."""
     depth = 0
     for j in range(i, len(t)):
         depth += (t[j] in OPEN) - (t[j] in CLOSE)
@@ -45,7 +45,7 @@ def partner(t, i):
 
 
 def opener(t, i):
-    """(where the bracket around i opens, commas between), or (-1, 0)."""
+    """(index of the bracket that opens around i, number of commas between), or (-1, 0)."""
     depth = commas = 0
     for j in range(i - 1, -1, -1):
         if t[j] in CLOSE:
@@ -118,7 +118,7 @@ class File:
     def __init__(self, path, text):
         self.path, self.t = path, tokens(text)
         self.typedefs, self.structs, self.functions, self.bodies = {}, {}, {}, []
-        self.places = collections.defaultdict(list)  # token -> where it is; filled when first asked
+        self.places = collections.defaultdict(list)  # token -> its indexes; filled at the first use
         self.scan()
 
     def places_of(self, token):
@@ -128,7 +128,7 @@ class File:
         return self.places.get(token, ())
 
     def declarations(self):
-        """(begin, end) of what stands between the ; and } of the outermost level."""
+        """(begin, end) of each piece of text between the ; and } of the outermost level."""
         begin = i = 0
         while i < len(self.t):
             if self.t[i] in OPEN:
@@ -159,7 +159,8 @@ class File:
                 self.function(begin, d, None)
 
     def known_as(self, struct):
-        """A struct of a .c file is its own: another file may have one of that name."""
+        """The key of a struct. A struct of a .c file gets the file's name, because another file may
+        have a struct of the same name."""
         return struct if self.path.endswith(".h") else f"{self.path}:{struct}"
 
     def typedef(self, d):
@@ -198,16 +199,16 @@ class File:
 
 
 class Pointers:
-    """edges[caller] = {(file that handed a function in, name of the slot)}; gaps: what is handed
-    to a place unknown."""
+    """edges[caller] = {(file that handed a function in, name of the slot)}; gaps:
+    functions handed to an unknown place."""
 
     def __init__(self, texts):
         self.files = {path: File(path, text) for path, text in texts.items()}
         self.typedefs = {k: v for f in self.files.values() for k, v in f.typedefs.items()}
         self.members = collections.defaultdict(dict)  # name -> struct -> kinds
-        # naming: the members with a word
+        # naming: word -> members whose declaration has it
         self.structs, self.naming = {}, collections.defaultdict(set)
-        self.homes = {}  # function that others see -> its file
+        self.homes = {}  # function that is not static -> its file
         self.learn()
         self.handed = collections.defaultdict(set)  # slot -> files
         self.called = collections.defaultdict(set)
@@ -243,7 +244,7 @@ class Pointers:
         return home.functions[name][0] if home else None
 
     def slots_of_params(self, f, name):
-        """{the name of a parameter: its slot} of those that are pointers to functions"""
+        """{name of a parameter: its slot}, for the parameters that are pointers to functions"""
         home, found = self.home(f, name), {}
         for i, p in enumerate(home.functions[name][0] if home else []):
             param = pointer_name(p, self.typedefs)
@@ -257,7 +258,7 @@ class Pointers:
 
     # ---- members ---------------------------------------------------------------------------------
     def owners(self, f, i):
-        """The structs whose member the token i names, by what stands before the . or ->"""
+        """The structs whose member the token i may name, judged by the text before the . or ->"""
         name, j = f.t[i], i - 2
         owners = self.seen(f, name)
         if len(owners) > 1:
@@ -268,11 +269,12 @@ class Pointers:
         return {("member", o, name) for o in owners}
 
     def seen(self, f, name):
-        """The structs with such a member that a file can know."""
+        """The structs with a member of that name whose declaration the file can see."""
         return {o for o in self.members.get(name, ()) if ":" not in o or o.startswith(f.path + ":")}
 
     def declared(self, f, owner, name):
-        """Whether the file or any struct declares `name` to be an `owner`, or it is one itself."""
+        """Whether the file or any struct declares `name` with the type `owner`, or `name` is that
+        type."""
         return owner == name or self.has(f, owner, name) or not self.naming[owner].isdisjoint(self.naming[name])
 
     @staticmethod
@@ -284,7 +286,7 @@ class Pointers:
         return False
 
     def of_function(self, f, name, slots):
-        """Those of the slots whose parameters are the function's, or all of them."""
+        """The slots that have the function's parameters, or all slots if none has."""
         mine = tuple(kind(p) for p in self.params(f, name) or [])
         same = {s for s in slots if self.members[s[2]][s[1]] == mine}
         return same or slots
@@ -293,7 +295,7 @@ class Pointers:
         mine = tuple(kind(p) for p in self.params(f, name) or [])
         return {("member", o, m) for m in self.members for o in self.seen(f, m) if self.members[m][o] == mine}
 
-    # ---- what a file does ------------------------------------------------------------------------
+    # ---- calls in a file -------------------------------------------------------------------------
     def read(self, f):
         inside = {i: (name, a) for name, a, b in f.bodies for i in range(a, b)}
         local = {name: self.variables(f, name, a, b) for name, a, b in f.bodies}
@@ -315,7 +317,7 @@ class Pointers:
                 self.at_function(f, i, inside, mine)
 
     def variables(self, f, name, a, b):
-        """{variable: its slot, or None if it holds no function} of a function"""
+        """{local variable of a function: its slot, or None if it holds no pointer to a function}"""
         found = {}
         for p in self.params(f, name) or []:
             words = [x for x in p if WORD[x]]
@@ -358,20 +360,21 @@ class Pointers:
 
     @staticmethod
     def in_initialiser(t, i):
-        """Outside functions: behind a = or in braces that follow one."""
+        """Whether token i, outside functions, follows a = or is in braces that follow one."""
         at, _ = opener(t, i)
         while at > 0:
             i, (at, _) = at, opener(t, at)
         return t[i - 1] == "="
 
     def to_outside(self, f, i):
-        """An argument of a function that is none of the tree's, or of a macro."""
+        """Whether token i is an argument of a macro or of a function that the tree does not
+        define."""
         at, _ = opener(f.t, i)
         return at > 0 and f.t[at] == "(" and WORD[f.t[at - 1]] and f.t[at - 1] not in STATEMENTS \
             and not self.home(f, f.t[at - 1])
 
     def places(self, f, i, mine):
-        """The slots that what stands at the token i goes to."""
+        """The slots that the value at token i is stored in."""
         t, begin = f.t, self.begin(f.t, i)
         if t[begin - 1] == "&":
             begin -= 1
@@ -387,7 +390,8 @@ class Pointers:
 
     @staticmethod
     def begin(t, i):
-        """The first token of the chain a->b[c].d that ends at i; of ?: what stands before the ?"""
+        """The first token of the chain a->b[c].d that ends at i; in a ?: the first token of its
+        condition"""
         while i > 1 and t[i - 1] in (".", "->"):
             i -= 2
             while i > 0 and t[i] in CLOSE:
@@ -411,7 +415,8 @@ class Pointers:
         return {mine[f.t[i]]} if mine.get(f.t[i]) else set()
 
     def designated(self, f, i):
-        """{.name = ...}: of the struct that the text before the braces names, if it has it."""
+        """The slots of a {.name = ...}: of the struct named before the braces, if it has that
+        member."""
         name, head = f.t[i], self.head(f.t, opener(f.t, i - 1)[0])
         owners = self.seen(f, name)
         named = {o for o in owners if o.split(":")[-1] in head}
@@ -425,8 +430,8 @@ class Pointers:
         return {self.slot_of_param(f, name, i)} if known else set()
 
     def initialised(self, f, at, i):
-        """A member by its place in { }, of the struct that the text before the braces names; or a
-        table of functions, which whoever reads it needs by its symbol."""
+        """The slots of a value in { } by its position: the member of the struct named before the
+        braces. A table of functions counts as one variable of the file."""
         head = self.head(f.t, at)
         known = [k for x in head for k in (f"{f.path}:{x}", x) if k in self.structs]
         for owner in reversed(known):
@@ -439,7 +444,7 @@ class Pointers:
 
     @staticmethod
     def head(t, at):
-        """What is declared: the tokens before the outermost braces around those at `at`."""
+        """The declaration: the tokens before the outermost braces around index `at`."""
         while at > 0 and nested(t, at):
             at = opener(t, at)[0]
         begin = at = max(at, 0)

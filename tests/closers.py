@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Writes the rows of tests/e2e/test_closers.c: every function that the headers declare and whose
-name ends like one that lets go of something, each called with NULL. All headers stand in the one
-file, so two of them that give one name to two things do not compile either.
+name ends like that of a function that releases something, each called with NULL. One file includes
+all headers, so two headers that use one name for two things do not compile.
 usage: tests/closers.py > ROWS
 """
 import os
@@ -12,9 +12,9 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FOLDERS = ("common", "kernels", "master", "worker")
 TEMPLATES = "kernels/ops"  # their headers are included by each op, once for each real type
-DEVICES = "kernels/cuda"   # linked with what runs its kernels alone, a device or tests/gpu
+DEVICES = "kernels/cuda"   # needs a device or tests/gpu to link
 ENDS = "free|unref|close|clear|done|release|release_cores|return_bytes|stop"
-# What ends like a closer and is none, or has no NULL to be given, and why.
+# Functions whose names end like a closer's but are none, or take no NULL; and the reason.
 NONE = {
     "api_pass_is_done": "a question about a pass",
     "clv_cmd_stop": "a command of cleave-master",
@@ -45,7 +45,7 @@ def headers():
 
 
 def declarations(path):
-    """(what it returns, its name, its parameters) of each closer of a header."""
+    """(return type, name, parameters) of each closer of a header."""
     with open(os.path.join(ROOT, path), encoding="utf-8") as f:
         text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", f.read(), flags=re.S)
     text = re.sub(r"^\s*#(?:[^\n]*\\\n)*[^\n]*", "", text, flags=re.M)
@@ -53,7 +53,7 @@ def declarations(path):
 
 
 def argument(parameter):
-    """What a parameter is given: NULL, or zeros of its type."""
+    """The argument for a parameter: NULL, or zeros of its type."""
     words = parameter.split()
     return "NULL" if "*" in parameter or "[" in parameter else "(%s){0}" % " ".join(words[:-1])
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * long: tells whether a test does everything (`make long`), or what is enough for `make test`.
+ * long: tells whether a test runs in full, as in `make long`, or in the short form of `make test`.
  */
 #ifndef CLEAVE_TESTS_LONG_H
 #define CLEAVE_TESTS_LONG_H
@@ -9,8 +9,8 @@
 #include <stdlib.h>
 
 static inline bool is_long(void) {
-  const char *asked = getenv("CLV_TEST_LONG");
-  return asked && asked[0] == '1';
+  const char *long_option = getenv("CLV_TEST_LONG");
+  return long_option && long_option[0] == '1';
 }
 
 #endif

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the rows of tests/e2e/test_nulls.c: each function of cleave.h that gives a status, with
-each of its pointers NULL in turn and everything else given. It has to be refused by the name of
-that argument. What may be NULL stands in MAY, and is said in the header.
+"""Writes the rows of tests/e2e/test_nulls.c: calls of each function of cleave.h that returns a
+status, with one pointer NULL at a time and all other arguments valid. The function has to refuse
+the call and name that argument. MAY lists the arguments that may be NULL by the header.
 usage: tests/nulls.py > ROWS
 """
 import os
@@ -50,7 +50,7 @@ DECLARED = re.compile(r"CLEAVE_API\s+([\w *]+?)\s*\b(cleave_\w+)\(([^;]*?)\)\s*(
 
 
 def functions():
-    """(what it returns, its name, its parameters) of each function of the header."""
+    """(return type, name, parameters) of each function of the header."""
     with open(os.path.join(ROOT, HEADER), encoding="utf-8") as f:
         text = re.sub(r"/\*.*?\*/", " ", f.read(), flags=re.S)
     text = re.sub(r"^\s*#(?:[^\n]*\\\n)*[^\n]*", "", text, flags=re.M)
@@ -68,7 +68,7 @@ def pointers(parameters):
 
 
 def argument(p, missing):
-    """What a parameter is given: NULL, the memory that stands for anything, or a number above 0."""
+    """The argument for a parameter: NULL, memory that any pointer can have, or a number above 0."""
     named = re.search(r"\(\*(\w+)\)", p) or re.search(r"(\w+)(?:\[\w*\])?\s*$", p)
     if "(*" in p:
         return "NULL" if named[1] == missing else "any_callback"

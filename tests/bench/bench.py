@@ -23,7 +23,7 @@ from wire_rows import LinkPair, sizes, tensors
 
 def rpc_echo():
     with Cluster(1) as c, twins(lambda: LinkPair(c.certs)) as ours, contextlib.ExitStack() as stack:
-        # they take long to come: the echo's link would be idle
+        # PyTorch's processes start slowly, and the echo's link would be idle meanwhile
         peers = Peers(stack, "torch_rpc.py", "echo")
         bare = stack.enter_context(program("bench_echo", c.certs, "master", "w1"))
         found = interleave([lambda: median(ours.ask("ping 2000")), lambda: median(bare.ask("ping 2000")),
@@ -61,7 +61,7 @@ DEEP = CNN[:6] + ["{op: conv2d, out: 128, kernel: 3, pad: 1}", "{op: relu}", "{o
 
 
 def cnn_session(c, name, cut=None, micro=1, schedule="gpipe", net=None):
-    """cut: how many layers stay on the master; None: all."""
+    """cut: the number of layers that stay on the master; None: all."""
     net = net or CNN
     parts = [("master", net)] if cut is None else [("master", net[:cut]), ("w1", net[cut:])]
     stages = "".join(f"  - {{name: s{i}, at: {at}, threads: 1, layers: [{', '.join(layers)}]}}\n"
@@ -83,9 +83,9 @@ def mlp():
 
 
 def contexts():
-    """Programs on the public API. PyTorch's step has the loss at hand, so ours reads it as well.
-    Its step is not taken back and its contexts end without an answer: `final` is ours with no
-    more."""
+    """Programs on the public API. PyTorch's step knows the loss, so ours fetches it as well.
+    PyTorch cannot revert a step, and ends a context without waiting for an answer: the row `final`
+    is our program with no more than that."""
     for row, how, target in (("context_step", (), 0.2), ("final_context_step", ("final",), 0.1)):
         with Cluster(1) as c, own("bench_context", "mlp", c.session("mlp", ""), *how) as ours, \
                 contextlib.ExitStack() as stack:
@@ -100,8 +100,9 @@ def contexts():
 
 
 def cnn():
-    """The split rows are ours against ours: the network of the PyTorch row, whose second
-    convolution alone is most of the work, and one that a cut can halve."""
+    """The rows of split networks compare our split run with our unsplit one: for the network of the
+    PyTorch row, whose second convolution alone is most of the work, and for one that a cut can
+    halve."""
     with Cluster(1) as c, own("bench_train", cnn_session(c, "whole")) as whole, \
             own("bench_train", cnn_session(c, "split", *CUT)) as split, contextlib.ExitStack() as stack:
         peers = Peers(stack, "torch_cnn.py", layouts=LAYOUTS)
@@ -124,8 +125,8 @@ RESNET = STEP  # batch, side, threads
 
 
 def resnet():
-    """In f32 and in bf16, each against PyTorch's best in the same numbers; ours in bf16 against its
-    best in f32 as well, as a processor without bf16 has that alone."""
+    """In f32 and in bf16, each against PyTorch's best in the same type; ours in bf16 also against
+    PyTorch's best in f32, because a processor without bf16 has only that."""
     print_kernels(OUT)
     with own("bench_resnet", *RESNET) as ours, contextlib.ExitStack() as stack:
         peers = Peers(stack, "torch_resnet.py", *RESNET, layouts=LAYOUTS)
@@ -141,8 +142,9 @@ def resnet():
 
 
 def resnet_rows(name, peer, targets, ours, peers):
-    """targets: of time and of memory. Time and processor time of a step; and what stays of the
-    memory: peak less what is resident before the network is made, against PyTorch's smallest."""
+    """targets: of time and of memory. Rows for the time and the processor time of a step, and for
+    the memory that the network takes: the peak less what is resident before the network is made,
+    against PyTorch's smallest."""
     for unit, clock in (("steps", ""), ("cpu", "_cpu")):
         found = interleave([lambda: median(ours.ask(f"{unit} 3")), *peers.asking(median, f"{unit} 3")])
         samples, note = peers.best(found)
@@ -172,7 +174,7 @@ def worker_memory():
 
 
 def master_memory():
-    """A real cleave-master whose stages are all elsewhere, while it drives training."""
+    """A real cleave-master that drives training and whose stages are all on workers."""
     samples = []
     for _ in range(3):
         with Cluster(1) as c:

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Measures the op attention alone: forward and backward with dropout, on one thread. Queries, keys
- * and values are [N, T, heads * width], as the layers before attention write them.
+ * and values are [N, T, heads * width], as the layers before attention write them. P is the
+ * probability of dropout.
  *
  * usage: bench_attention N T HEADS WIDTH P
  * commands: steps N   milliseconds of each of N steps

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Times the candidates of kernels/cpu/choices_int.h on one thread, for choices.py: forward and both
- * gradients of one node. All candidates of a shape run in turns, and the least time of each counts.
- * The function that chooses a candidate is replaced by one that returns the candidate to time.
+ * gradients of one node. All candidates of a shape run in turns; the result is the least time of
+ * each. The function that chooses a candidate is replaced by one that returns the candidate to
+ * time.
  *
  * usage: bench_choices QUESTION   a line of JSON for each shape: its class and the candidates' ms
  *        bench_choices paces      for each shape its op and its ms in f32 and in bf16
@@ -96,9 +97,9 @@ static const shape_case cases[] = {
     {CLV_OP_LSTM, {64, 20, 128, 512}},
 };
 
-static int64_t out_side(const int64_t *x) {
-  int64_t reach = (x[4] - 1) * x[6] + 1, pad = reach / 2;
-  return (x[2] + 2 * pad - reach) / x[5] + 1;
+static int64_t get_output_size(const int64_t *x) {
+  int64_t kernel_extent = (x[4] - 1) * x[6] + 1, pad = kernel_extent / 2;
+  return (x[2] + 2 * pad - kernel_extent) / x[5] + 1;
 }
 
 static void describe_conv(const int64_t *x, clv_node_desc *d) {
@@ -111,7 +112,7 @@ static void describe_conv(const int64_t *x, clv_node_desc *d) {
   d->attrs.out = x[3];
   d->attrs.groups = x[7];
   d->in[0] = CLV_SHAPE(x[0], x[1], x[2], x[2]);
-  d->out = CLV_SHAPE(x[0], x[3], out_side(x), out_side(x));
+  d->out = CLV_SHAPE(x[0], x[3], get_output_size(x), get_output_size(x));
   d->param[0] = CLV_SHAPE(x[3], x[1] / x[7], x[4], x[4]);
   d->n_params = 1;
 }
@@ -162,7 +163,7 @@ static clv_node_desc describe(const shape_case *c, bool is_bf16) {
   return d;
 }
 
-static cpu_shape_class class_of(const shape_case *c) {
+static cpu_shape_class get_shape_class(const shape_case *c) {
   clv_node_desc d = describe(c, false);
   clv_window s;
   switch (c->op) {
@@ -222,9 +223,9 @@ static node make_node(const shape_case *c, bool is_bf16) {
 }
 
 static void free_node(node *n) {
-  void *const all[] = {n->args.out, (void *)(uintptr_t)n->args.dout, n->args.saved, n->args.cache,
-                       n->args.scratch};
-  for (size_t i = 0; i < CLV_COUNT(all); i++) free(all[i]);
+  void *const buffers[] = {n->args.out, (void *)(uintptr_t)n->args.dout, n->args.saved,
+                           n->args.cache, n->args.scratch};
+  for (size_t i = 0; i < CLV_COUNT(buffers); i++) free(buffers[i]);
   for (int i = 0; i < CLV_MAX_IN; i++) free((void *)(uintptr_t)n->args.in[i]);
   for (int i = 0; i < CLV_MAX_IN; i++) free(n->args.din[i]);
   for (int i = 0; i < CLV_MAX_PARAMS; i++) free(n->args.param[i]);
@@ -283,8 +284,8 @@ _Static_assert(CLV_COUNT(candidate_names) == CPU_CANDIDATES, "a name for each ca
 typedef struct question {
   const char *name;
   clv_op op;
-  bool bf16;
-  int n;
+  bool is_bf16;
+  int n_candidates;
   cpu_candidate candidates[MAX_CANDIDATES];
 } question;
 
@@ -305,15 +306,15 @@ static void time_case(cpu_question number, const shape_case *c) {
   force_none();
   if (number == CPU_CONV_WEIGHT_BF16) forced_candidates[CPU_CONV_BF16] = CPU_CHANNELS_LAST;
   if (number == CPU_CONV_WEIGHT_F32) forced_candidates[CPU_CONV_F32] = CPU_BLOCKS;
-  for (int i = 0; i < q->n; i++) {
+  for (int i = 0; i < q->n_candidates; i++) {
     forced_candidates[number] = q->candidates[i];
-    nodes[i] = make_node(c, q->bf16);
+    nodes[i] = make_node(c, q->is_bf16);
   }
-  time_nodes(nodes, q->n);
-  printf("{\"class\":\"%s\",\"shape\":\"", class_names[class_of(c)]);
+  time_nodes(nodes, q->n_candidates);
+  printf("{\"class\":\"%s\",\"shape\":\"", class_names[get_shape_class(c)]);
   print_shape(c);
   printf("\",\"ms\":{");
-  for (int i = 0; i < q->n; i++) {
+  for (int i = 0; i < q->n_candidates; i++) {
     printf("%s\"%s\":%.4f", i ? "," : "", candidate_names[q->candidates[i]], nodes[i].ms);
     free_node(&nodes[i]);
   }
@@ -328,7 +329,7 @@ static void time_pace(const shape_case *c) {
   time_nodes(nodes, 2);
   if (strcmp(nodes[0].kernel->impl, nodes[1].kernel->impl) == 0) nodes[1].ms = nodes[0].ms;
   printf("{\"op\":\"%s\",\"class\":\"%s\",\"shape\":\"", clv_op_name(c->op),
-         class_names[class_of(c)]);
+         class_names[get_shape_class(c)]);
   print_shape(c);
   printf("\",\"ms\":{\"f32\":%.4f,\"bf16\":%.4f}}\n", nodes[0].ms, nodes[1].ms);
   fflush(stdout);

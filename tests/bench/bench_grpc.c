@@ -42,6 +42,7 @@ typedef struct stream {
   int is_cancelled;
 } stream;
 
+/* One process of the comparison: the sender or the receiver. */
 typedef struct side {
   grpc_completion_queue *queue;
   stream streams[MAX_CALLS];
@@ -154,11 +155,11 @@ static void handle_sent(side *s, unsigned index) {
 static uint64_t read_total(grpc_byte_buffer *message) {
   const grpc_slice_buffer *slices = &message->data.raw.slice_buffer;
   header head = {0};
-  size_t at = 0;
-  for (size_t i = 0; i < slices->count && at < sizeof head; i++) {
-    size_t n = CLV_MIN(GRPC_SLICE_LENGTH(slices->slices[i]), sizeof head - at);
-    memcpy((char *)&head + at, GRPC_SLICE_START_PTR(slices->slices[i]), n);
-    at += n;
+  size_t n_copied = 0;
+  for (size_t i = 0; i < slices->count && n_copied < sizeof head; i++) {
+    size_t n = CLV_MIN(GRPC_SLICE_LENGTH(slices->slices[i]), sizeof head - n_copied);
+    memcpy((char *)&head + n_copied, GRPC_SLICE_START_PTR(slices->slices[i]), n);
+    n_copied += n;
   }
   return head.total_bytes;
 }

@@ -5,7 +5,7 @@ their formulas and the simulator. harness.py says how rows are measured.
 
 usage: bench_pipeline.py OUT [--quick] [GROUP...]
   GROUP    resnet, resnet32, simulated, memory, bf16, bubbles, links; default: all
-  --quick  a fraction of the rounds, to see that everything runs; its figures say little
+  --quick  a fraction of the rounds, to see that everything runs; its figures are not exact
 """
 import sys
 
@@ -33,7 +33,8 @@ def resnet():
 
 
 def resnet32():
-    """Against the faster PyTorch alone: two would take more memory than there may be."""
+    """Only against the faster PyTorch: both together would take more memory than a machine may
+    have."""
     resnet_rows.tutorial(32, either(1, 5), faster)
 
 

@@ -135,14 +135,14 @@ static SSL *connect_pair(const char *certs, const char *client, const char *serv
 static void measure_tensors(SSL *ssl, size_t bytes, unsigned n) {
   double *seconds = allocate_samples(n);
   char *data = make_buffer(bytes);
-  uint64_t header[2] = {bytes, 0}, back[2];
+  uint64_t header[2] = {bytes, 0}, ack[2];
   for (size_t i = 0; i < bytes / 4; i++) ((uint32_t *)(void *)data)[i] = (uint32_t)i * 2654435761u;
   for (unsigned i = 0; i < n; i++) {
     uint64_t begin = clv_now_ns();
     send_bytes(ssl, (const char *)header, sizeof header);
     send_bytes(ssl, data, bytes);
     flush_output(ssl);
-    receive_bytes(ssl, (char *)back, sizeof back);
+    receive_bytes(ssl, (char *)ack, sizeof ack);
     seconds[i] = (double)(clv_now_ns() - begin) / 1e9;
   }
   free(data);

@@ -67,7 +67,7 @@ static void open_session(bench *b, const char *path) {
   make_batches(b);
 }
 
-static void measure_steps(bench *b, unsigned n, bool waits) {
+static void measure_steps(bench *b, unsigned n, bool reports_waits) {
   double *ms = allocate_samples(n);
   clv_err err;
   for (unsigned i = 0; i < n; i++) {
@@ -76,7 +76,7 @@ static void measure_steps(bench *b, unsigned n, bool waits) {
     const clv_batch *batch = &b->batches[b->next_batch++ % b->n_batches];
     uint64_t begin = clv_now_ns();
     must(clv_trainer_step(b->trainer, batch, false, &done, &r, &err), &err);
-    ms[i] = (double)(waits ? r->wait_ns : clv_now_ns() - begin) / 1e6;
+    ms[i] = (double)(reports_waits ? r->wait_ns : clv_now_ns() - begin) / 1e6;
     if (!r->changed_weights) exit_with_message("a step was not applied");
   }
   print_list(ms, n);

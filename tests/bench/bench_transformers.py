@@ -1,11 +1,11 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Transformers: training steps against the newest PyTorch with transformers and peft. harness.py
-says how rows are measured; but for `split` these are processor time of one thread.
+says how rows are measured. Except for `split`, rows are in processor time of one thread.
 
 usage: bench_transformers.py OUT [--quick] [GROUP...]
   GROUP    a function below; default: all
-  --quick  one round each, to see that everything runs; its figures say little
+  --quick  one round each, to see that everything runs; its figures are not exact
 """
 import sys
 
@@ -44,7 +44,7 @@ def qwen2():
 
 
 def packed():
-    """All blocks at full width: so few rounds."""
+    """All blocks at full width, and therefore few rounds."""
     rows.pages(min(ROUNDS, 2))
 
 

@@ -3,11 +3,11 @@
 """Writes kernels/cpu/choices.def: which kernel is faster, by shape class, instruction set and
 version of the library. Measures the instruction sets of this machine, older ones by
 DNNL_MAX_CPU_ISA, in processor time of one thread. Rows of other instruction sets and versions stay.
-A row keeps its kernel unless another takes less than ENOUGH of its time. Builds in between, because
-the times in bf16 and f32 are those of the kernels chosen.
+A row keeps its kernel unless another one takes less than ENOUGH times as long. Builds the programs
+again in between, because the times in bf16 and f32 are those of the chosen kernels.
 
 usage: choices.py OUT [--paces] [ISA...]   ISA: of ISAS; default: all that this machine has
-  --paces  keeps the kernels, and times bf16 against f32 alone
+  --paces  keeps the kernels, and only times bf16 against f32
 """
 import collections
 import json
@@ -24,7 +24,7 @@ BF16 = "avx512_core_bf16", "avx512_core_amx"
 # Questions, and the instruction sets that have more than one candidate.
 QUESTIONS = {"CONV_F32": tuple(ISAS), "CONV_WEIGHT_F32": ("avx2",), "CONV_WEIGHT_BF16": BF16[1:], "CONV_BF16": BF16[1:],
              "LINEAR_WEIGHT": tuple(ISAS), "ATTENTION_BF16": BF16, "LSTM_BF16": BF16}
-# whose kernels are as wide
+# OpenBLAS core whose kernels have vectors as wide as those of the instruction set
 BLAS_CORES = {isa: "Haswell" if isa == "avx2" else "SkylakeX" for isa in ISAS}
 ENOUGH = 0.9
 HEAD = """/* Written by `make bench-choices`: do not edit. A row says which kernel was faster for a question and a

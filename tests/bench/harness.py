@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bench.py and bench_pipeline.py share: sides that take turns, foreign load, rows.
+"""Parts that bench.py and bench_pipeline.py share: sides that take turns, foreign load, rows.
 
-Both sides of a row are up at the same time and take turns, A B A B..., round by round; only the one
-whose turn it is has work. A row's figure is the median of the rounds' ratios, printed with its
-quartiles. The share of the machine's processor time that went to processes not ours is noted for
-every round; rounds above FOREIGN_LIMIT are repeated, up to a limit, and left out when enough quiet
-ones remain. Results go to standard output and to build/bench/ROW.jsonl.
+The processes of both sides of a row exist at the same time and take turns, A B A B..., round by
+round; only the side whose turn it is has work. A row's figure is the median of the rounds' ratios,
+printed with its quartiles. The share of the machine's processor time that went to processes not
+ours is noted for every round; rounds above FOREIGN_LIMIT are repeated, up to a limit, and left out
+when enough quiet ones remain. Results go to standard output and to build/bench/ROW.jsonl.
 
 With STRICT=1 in the environment there are STRICT_ROUNDS rounds, all count, every second one of them
-is a second process of our side's (twins), and judge.py says which rows have missed: then it exits
-with 1.
+is run by a second process of our program (twins), and judge.py says which rows have missed their
+target. If any has, it exits with 1.
 """
 import json
 import os
@@ -46,7 +46,7 @@ def machine_ticks():
 
 
 def process_table():
-    """pid -> (parent, ticks, of which ended children's)."""
+    """pid -> (parent, ticks of the process and of its ended children)."""
     table = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -69,7 +69,7 @@ def own_ticks():
 
 
 class Meter:
-    """Share of the machine that went to others while it was open."""
+    """Share of the machine's processor time that other processes took while the meter was open."""
 
     def __enter__(self):
         self.begin, self.busy, self.own = time.monotonic(), machine_ticks(), own_ticks()
@@ -113,7 +113,7 @@ class Side:
 
 
 def program(name, *args, at=()):
-    """at: what stands before the command (links.Namespaces)."""
+    """at: words to put before the command, such as those of links.Namespaces."""
     return Side(*at, os.path.join(OUT, "bench", name), *args)
 
 
@@ -122,9 +122,9 @@ def torch(name, *args, python=PYTHON):
 
 
 class Twins:
-    """Two of a side, which take the rounds in turn: what differs between them is not our
-    program."""
-    at = 0  # this round's
+    """Two processes of one side, which take the rounds in turn: a difference between their figures
+    is not due to our program."""
+    at = 0  # index of the process that runs this round
 
     def __init__(self, make):
         self.sides = [make(), make()]
@@ -141,7 +141,7 @@ class Twins:
 
 
 def twins(make):
-    """Our side of a row."""
+    """Our side of a row: with STRICT two processes, else one."""
     return Twins(make) if STRICT else make()
 
 
@@ -177,8 +177,9 @@ def strict_rounds(sides):
 
 
 def interleave(sides, rounds=ROUNDS, max_rounds=MAX_ROUNDS):
-    """sides: functions that run one round and return its figure. [(figures, foreign share)],
-    without the noisy rounds when QUIET_ENOUGH others are there; all of them with STRICT."""
+    """sides: functions that run one round and return its figure. Returns [(figures, foreign
+    share)], without the noisy rounds if at least QUIET_ENOUGH others remain; with STRICT all
+    rounds."""
     if STRICT and rounds > 1:
         return strict_rounds(sides)
     warm_up(sides)
@@ -209,8 +210,9 @@ def outcome(ratios, samples, ratio, target, at_most, timed):
 
 
 def enter(name, unit, samples, target, at_most=True, note="", compare=ratio_of, figure=median, timed=True):
-    """samples: [((ours, peer), foreign share)], one a round. The row's figure is that of what
-    `compare` says of each. timed: False for memory, which takes no rounds."""
+    """Adds a row. samples: [((ours, peer), foreign share)], one for each round. The row's figure is
+    `figure` of the values that `compare` returns for the samples. timed: False for memory, which
+    takes no rounds."""
     ratios = [compare(a, b) for (a, b), _ in samples]
     ratio = figure(ratios)
     low, _, high = judge.quartiles(ratios)
@@ -231,7 +233,7 @@ def enter(name, unit, samples, target, at_most=True, note="", compare=ratio_of, 
 
 
 def skip(name, reason):
-    """A row that cannot be measured here."""
+    """Adds a row that cannot be measured on this machine."""
     write_row({"name": name, "skipped": reason})
     print(f"{name:43} skipped: {reason}", flush=True)
 
@@ -245,7 +247,7 @@ def median_step(side, n):
 
 
 def refusal(folder, session):
-    """What `plan` says against a session file of that folder; nothing if it would run."""
+    """The error of `plan` for a session file of that folder; '' if the session would run."""
     done = subprocess.run([os.path.join(OUT, "cleave-master"), "plan", session], cwd=folder, capture_output=True, text=True)
     return done.stderr.strip().splitlines()[0].replace(session, "session") if done.returncode else ""
 
@@ -253,7 +255,7 @@ def refusal(folder, session):
 # ---- memory --------------------------------------------------------------------------------------
 
 def resident(pid, key):
-    """MiB."""
+    """A value of /proc/PID/status, such as VmHWM, in MiB."""
     with open(f"/proc/{pid}/status") as f:
         return next(int(line.split()[1]) / 1024 for line in f if line.startswith(key))
 
@@ -275,8 +277,8 @@ def peak_until_end(process):
 # ---- all of them ---------------------------------------------------------------------------------
 
 def main(groups, wanted):
-    """Runs the groups of rows that are wanted, all if none is, and says how they did; the exit
-    code."""
+    """Runs the wanted groups of rows, or all if none is named, and prints which rows missed their
+    target. Returns the exit code."""
     unknown = [w for w in wanted if w not in [g.__name__ for g in groups]]
     if unknown:
         sys.exit(f"no rows called {unknown}; there are {[g.__name__ for g in groups]}")
@@ -300,7 +302,8 @@ def main(groups, wanted):
 
 
 def strict_lines():
-    """What is not met, by how that was judged; how many have failed."""
+    """Prints the rows that do not meet their target, by judgement. Returns the number of missed
+    ones."""
     of = lambda word: [r for r in rows if r.get("result", "").startswith(word)]
     for title, word in (("missed strictly", "MISSED"), ("near", "near"), ("not judged", "not judged")):
         if of(word):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a row has missed its target, and not just met a noisy machine."""
+"""Decides whether a row has missed its target or was only measured on a noisy machine."""
 import statistics
 
 LEAST_ROUNDS, NOISE = 15, 0.03
@@ -13,8 +13,8 @@ def quartiles(ratios):
 
 
 def itself(ours):
-    """How far our rounds are from our rounds: every second one beside the others. With twins
-    (harness) these are two processes of the same program."""
+    """How far our side differs from itself: every second round compared with the others. With twins
+    (harness.py) these are rounds of two processes of the same program."""
     if len(ours) < 2:
         return 0.0
     return abs(statistics.median(ours[::2]) / statistics.median(ours[1::2]) - 1)
@@ -23,8 +23,8 @@ def itself(ours):
 def strictly(ratios, ours, target, at_most=True, timed=True):
     """`ok`: the median meets the target. `near`: it does not, but the better quartile does.
     `MISSED`: neither does. `not judged: why`: neither does, in too few rounds or where our side
-    differs from itself by more than NOISE. What is not timed (memory) needs neither rounds nor
-    quiet."""
+    differs from itself by more than NOISE. A row that is not timed (memory) needs neither many
+    rounds nor a quiet machine."""
     low, middle, high = quartiles(ratios)
     meets = lambda ratio: ratio <= target if at_most else ratio >= target
     if meets(middle):

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `make bench` says of the machine: processor, flags, libraries, and the kernels of oneDNN
-that a training step takes here."""
+"""Describes the machine for `make bench`: processor, flags, libraries, and the oneDNN kernels that
+a training step uses here."""
 import collections
 import json
 import os
 import re
 import subprocess
 
-# Flags of /proc/cpuinfo that decide which kernels are taken.
+# Flags of /proc/cpuinfo by which libraries choose kernels.
 FLAG = re.compile(r"sse4_1|avx2?|fma|f16c|avx512\w*|avx_vnni\w*|amx_\w+|vaes|sha_ni")
 STEP = ("16", "128", "1")  # of bench_resnet: batch, side, threads
 
@@ -21,17 +21,17 @@ def processor():
 
 
 def computes_with(out):
-    """What the CPU backend says of itself."""
+    """The CPU backend's description of its instruction set and libraries."""
     return json.loads(subprocess.run([os.path.join(out, "bench/bench_machine")], stdout=subprocess.PIPE, text=True, check=True).stdout)
 
 
 def chosen_kernels(out, *dtype):
-    """Of one step of ResNet50: Counter of (primitive, direction, implementation), as oneDNN reports
+    """Counter of (primitive, direction, implementation) of one step of ResNet50, as oneDNN reports
     them. Products that OpenBLAS or our own loops compute are not among them."""
     done = subprocess.run([os.path.join(out, "bench/bench_resnet"), *STEP, *dtype], input="steps 1\n", stdout=subprocess.PIPE,
                           text=True, check=True, env={**os.environ, "ONEDNN_VERBOSE": "1", "DNNL_VERBOSE": "1"})
     fields = [line.split(",") for line in done.stdout.splitlines() if re.match(r"(?:onednn|dnnl)_verbose,(?:primitive,)?exec,", line)]
-    rows = [f[f.index("exec") + 2:] for f in fields]  # behind the engine
+    rows = [f[f.index("exec") + 2:] for f in fields]  # the fields after the engine
     return collections.Counter((r[0], r[2].removesuffix("_training"), r[1]) for r in rows if r[0] != "reorder")
 
 

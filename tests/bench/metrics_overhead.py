@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What metrics cost a step: the same training with ports on both programs, scraped every second,
-and without any, in turns. By hand: CLEAVE_TEST_BIN=build/release tests/bench/metrics_overhead.py
-[PAIRS]"""
+"""Time that metrics add to a step: the same training with metrics ports at both programs, scraped
+every second, and without them, in turns. Run by hand: CLEAVE_TEST_BIN=build/release
+tests/bench/metrics_overhead.py [PAIRS]"""
 import json, os, resource, statistics, subprocess, sys, threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../net/lib"))
@@ -28,8 +28,8 @@ def scrape(ports, stop):
 
 
 def train(cluster, steps, micro):
-    """Milliseconds of a step: by the clock, the median of its intervals; of processors, all
-    processes together."""
+    """(milliseconds of a step by the clock, the median of the intervals; milliseconds of processor
+    time of a step, of all processes together)"""
     on = isinstance(cluster, Measured)
     port, stop = free_port() if on else None, threading.Event()
     text = body(steps, port, "log: {every: 50, json: true}\ncheckpoint: {every_steps: 1000000}\n")

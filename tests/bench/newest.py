@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The newest PyTorch, beside Debian's: in a virtual environment of its own under build/, from
-PyTorch's index of builds for processors, or else from PyPI (several GiB, as those come with
-CUDA)."""
+"""Installs the newest PyTorch beside Debian's: in a virtual environment under build/, from
+PyTorch's index of builds without CUDA, or else from PyPI (several GiB, because those builds come
+with CUDA)."""
 import os
 
 from harness import RESULTS
@@ -9,12 +9,12 @@ import pypi
 
 FOLDER = os.path.abspath(os.path.join(RESULTS, "../newest-torch"))  # RESULTS may not be there yet
 INSTALLED = pypi.interpreter(FOLDER)
-PACKAGES = "torch", "numpy"  # NumPy does not come with it
+PACKAGES = "torch", "numpy"  # PyTorch does not install NumPy
 SOURCES = (["--index-url", "https://download.pytorch.org/whl/cpu"], [])
 
 
 def python(install):
-    """(its interpreter, None), or (None, why there is none)."""
+    """(the interpreter with the newest PyTorch, None), or (None, the reason why there is none)."""
     if pypi.works(FOLDER, *PACKAGES):
         return INSTALLED, None
     if not install:

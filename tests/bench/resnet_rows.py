@@ -16,21 +16,21 @@ from cluster import Cluster, run
 CHUNKS = (1, 2, 4, 8)
 HERE = os.path.dirname(os.path.abspath(__file__))
 RANDOM_DATA = os.path.join(HERE, "../../deploy/random_data.py")
-BF16 = "dtype: bf16, "  # the words for it under `train`
+BF16 = "dtype: bf16, "  # the key of `train` that selects bf16
 TICK = os.sysconf("SC_CLK_TCK")
 
 
 # ---- our side ------------------------------------------------------------------------------------
 
 def make_data(c, batch):
-    """One batch of records, which the master copies into one batch: PyTorch's side has two as
-    well."""
+    """Writes one batch of records. The master copies them into a batch, so two copies are in
+    memory, as on PyTorch's side."""
     done = run(PYTHON, RANDOM_DATA, os.path.join(c.dir, f"data{batch}"), "--samples", str(batch))
     assert done.returncode == 0, done.stderr
 
 
 def session(c, name, batch, chunks=None, threads=1, dtype=""):
-    """chunks: split over the workers in so many micro-batches; None: all on the master."""
+    """chunks: the number of micro-batches when split over the workers; None: all on the master."""
     places = [("w1", "conv1..layer2"), ("w2", "layer3..fc")] if chunks else [("master", "conv1..fc")]
     stages = "".join(f"  - {{name: p{i}, at: {at}, threads: {threads}, layers: {layers}}}\n"
                      for i, (at, layers) in enumerate(places, 1))
@@ -54,7 +54,8 @@ def unsplit_turn(name, side):
 
 
 def split_turn(chunks, side, second):
-    """Workers may still step when the master goes on; their processor time counts."""
+    """One round of a split run. Workers may still be in a step when the master has ended its last
+    one; their processor time counts."""
     def turn():
         before = process_seconds(second.pid)
         ms = median(side.ask("steps 1"))
@@ -82,7 +83,8 @@ def local_turn(name, threads, side):
 
 
 def torch_turns(stack, pythons, batch):
-    """Each version unsplit in both layouts; over RPC as the tutorial has it."""
+    """Sides: each PyTorch version unsplit in both layouts, and over RPC with the tutorial's
+    layout."""
     turns = []
     for name, python in pythons.items():
         start = lambda *a: stack.enter_context(torch(*a, python=python))
@@ -97,7 +99,7 @@ def torch_turns(stack, pythons, batch):
 # ---- rows ----------------------------------------------------------------------------------------
 
 class Rounds:
-    """What the sides took, round by round: [({side: figure}, foreign share)]."""
+    """The figures of the sides, round by round: [({side: figure}, foreign share)]."""
 
     def __init__(self, turns, rounds):
         merged = lambda: {k: v for turn in turns for k, v in turn().items()}
@@ -105,7 +107,7 @@ class Rounds:
                       for figures, foreign in interleave([merged], rounds, rounds + rounds // 2)]
 
     def best(self, *endings):
-        """The side with the smallest median among those whose name ends so."""
+        """The side with the smallest median among those whose name has one of these endings."""
         names = [n for n in self.found[0][0] if n.endswith(endings)]
         return min(names, key=lambda n: median(f[n] for f, _ in self.found))
 
@@ -147,7 +149,7 @@ def tutorial(batch, rounds, pythons):
 
 # ---- against the simulator -----------------------------------------------------------------------
 
-WARM, STEPS = 5, 9  # the window is settled by the fifth step
+WARM, STEPS = 5, 9  # the window no longer changes after the fifth step
 
 
 class Trace:
@@ -179,8 +181,8 @@ class Trace:
         return [high - low for low, high in self.spans.values()]
 
     def costs(self, stage):
-        """F, I, W, a step, and the edge's latency and times on the link, as bench_sched takes
-        them."""
+        """The arguments of bench_sched: times of forward, input gradient, weight gradient and step,
+        then the latency of the cut and the transfer times on its link."""
         of = lambda phase: median(self.took.get((phase, stage), [0]))
         half, edge = of("backward") / 2, ("activation", stage)
         latency = median(self.passed.get(edge, [0]))
@@ -197,7 +199,7 @@ def traced(c, chunks):
 
 
 def simulated_rows():
-    """Each run against the simulation of its own stage times."""
+    """Compares each run with a simulation that has the stage times measured in it."""
     with Cluster(2) as c, program("bench_sched") as sched:
         make_data(c, 16)
         for m in CHUNKS[1:]:
@@ -217,7 +219,7 @@ ROLES = ("master", "worker1", "worker2")
 
 
 def idle_master():
-    """What a master takes that has next to nothing to do: one small layer, on a worker."""
+    """Memory of a master that has almost nothing to do: its only layer is small and on a worker."""
     with Cluster(1) as c:
         done = run(PYTHON, RANDOM_DATA, os.path.join(c.dir, "data"), "--samples", "4", "--shape", "4",
                    "--classes", "4")
@@ -232,7 +234,7 @@ def idle_master():
 
 
 def our_memory(chunks, idle):
-    """MiB above idle of each role."""
+    """MiB of each role above its idle memory."""
     with Cluster(2) as c:
         make_data(c, 16)
         pids = [w.process.pid for w in c.workers]
@@ -259,7 +261,7 @@ def memory_rows(chunk_counts):
 # ---- bf16 ----------------------------------------------------------------------------------------
 
 def cast_turns(stack, pythons):
-    """PyTorch unsplit on one thread: every version and layout in f32, and with its autocast to
+    """Sides: PyTorch unsplit on one thread, every version and layout, in f32 and with autocast to
     bf16."""
     return [unsplit_turn(f"{name}-{layout}-{kind}", stack.enter_context(
                 torch("torch_resnet.py", "16", "128", "1", layout, kind, python=python)))

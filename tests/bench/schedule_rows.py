@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of bench_pipeline.py: schedules over stages that wait 10 ms for each of forward, input
-gradient and weight gradient (the op `wait`), so that as many run at once as we like. Bubbles
-against the formula on loopback; step times against the simulator on links that are far away or
-slow."""
+gradient and weight gradient (the op `wait`), so that any number of them can run at once. Compares
+bubbles with the formula on loopback, and step times with the simulator on links of high latency or
+low rate."""
 import contextlib
 import os
 import re
@@ -13,7 +13,7 @@ from cluster import Cluster, write_npy
 from links import DelayedCluster, Namespaces, namespaces_missing
 
 MS, SAMPLES = 10, 64
-TESTING = {"CLEAVE_TEST_OPS": "1"}  # lets sessions have the op `wait`
+TESTING = {"CLEAVE_TEST_OPS": "1"}  # allows the op `wait` in sessions
 WAIT = f"{{op: wait, forward_ms: {MS}, input_ms: {MS}, weight_ms: {MS}}}"
 
 
@@ -27,9 +27,9 @@ def make_data(c):
 
 
 def session(c, name, places, pipeline, batch, width=4):
-    """width: values a sample at the first cut. The linear in front makes the first stage's `wait`
-    give an input gradient too; the one behind the last brings its output to the labels' four
-    values."""
+    """width: values of a sample at the first cut. Because of the linear layer in front, the first
+    stage's `wait` computes an input gradient too; the linear layer at the end changes the last
+    output to the four values of the labels."""
     stages = ""
     for i, at in enumerate(places):
         first = [f"{{op: linear, out: {width}}}"] if i == 0 else []
@@ -45,8 +45,8 @@ def session(c, name, places, pipeline, batch, width=4):
 
 # ---- bubbles -------------------------------------------------------------------------------------
 
-# What a round is: the batch in micro-batches, or several batches of an asynchronous schedule.
-# (the session's words, batch in samples, steps)
+# A round is a batch in micro-batches, or several batches of an asynchronous schedule.
+# (keys of the session file, samples of a batch, steps)
 SCHEDULES = {
     "naive": ("micro_batches: 8, schedule: naive", 8, 4),
     "gpipe": ("micro_batches: 16, schedule: gpipe", 16, 6),
@@ -54,19 +54,20 @@ SCHEDULES = {
     "interleaved": ("micro_batches: 16, schedule: interleaved", 16, 6),
     "zb-h1": ("micro_batches: 16, schedule: zb-h1", 16, 6),
     "pipedream": ("schedule: pipedream, flush_every: 16", 1, 80),
-    # as many micro-batches a step as stages at most, else two versions of the weights make them
-    # wait
+    # at most as many micro-batches in a step as there are stages, because more would have to wait:
+    # there are only two versions of the weights
     "pipedream-2bw": ("micro_batches: 8, schedule: pipedream-2bw, flush_every: 2", 8, 10),
 }
 
 
 def micro_batches_of(kind, nodes):
-    """Interleaved rounds are whole groups of as many micro-batches as there are nodes."""
+    """The number of micro-batches of a round. With interleaving a multiple of the number of
+    nodes."""
     return 18 if kind == "interleaved" and nodes in (3, 6) else 16
 
 
 def measured_bubble(c, kind, nodes):
-    """(measured, by the formula), points."""
+    """(measured bubble, bubble by the formula), in per cent."""
     pipeline, batch, steps = SCHEDULES[kind]
     if kind == "interleaved":
         batch = micro_batches_of(kind, nodes)
@@ -80,7 +81,8 @@ def measured_bubble(c, kind, nodes):
 
 
 def points_apart(ours, formula):
-    """Both count the gradient of the input as sent before that of the weights is computed."""
+    """Difference in percentage points. Both bubbles assume that the gradient of the input is sent
+    before that of the weights is computed."""
     return abs(ours - formula)
 
 
@@ -102,7 +104,7 @@ def bubble_rows(node_counts):
 # ---- links ---------------------------------------------------------------------------------------
 
 class Link:
-    """Between the first stage, at the master, and the second one with the loss."""
+    """The link between the first stage, at the master, and the second one, which has the loss."""
 
     def __init__(self, name, round_trip_ms=0.0, rate_mbit=0, on_link_ms=0, proxied=True):
         self.name, self.proxied, self.rate = name, proxied, rate_mbit
@@ -124,17 +126,17 @@ LINKS = (Link("20ms", 20), Link("80ms", 80), Link("80ms_100mbit", 80, 100, 10),
          Link("80ms_100mbit_large", 80, 100, 30), Link("1gbit", 0, 1000, 5, proxied=False),
          Link("100mbit", 0, 100, 20, proxied=False))
 WINDOWED = "1f1b_windowed"
-KINDS = {  # the session's words; the simulator's
+KINDS = {  # schedule: (keys of the session file, arguments of the simulator)
     "naive": ("schedule: naive", "naive 0"),
     "gpipe": ("schedule: gpipe", "gpipe 0"),
     "1f1b_textbook": ("schedule: 1f1b, window: textbook", "1f1b 0"),
     WINDOWED: ("schedule: 1f1b, window: auto", "1f1b auto"),
 }
-SETTLE = 20  # steps until a window that fits has been found, and looked at once more
+SETTLE = 20  # steps until the window has been chosen and checked once more
 
 
 def simulated(sched, link, kind, micro_batches):
-    """Milliseconds of a round, and the window."""
+    """(milliseconds of a round, the window), both by the simulator."""
     stage = f"{MS * 1e-3} " * 3 + "0 "
     edge = f"{link.latency} {link.on_link} {link.on_link}"
     seconds, window, _ = sched.ask(f"seconds {KINDS[kind][1]} {micro_batches} 3 "

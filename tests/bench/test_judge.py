@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""make bench STRICT=1 on planted numbers: what fails a row, and what a noisy machine is
-forgiven."""
+"""make bench STRICT=1 on planted numbers: which figures fail a row, and which are accepted as noise
+of the machine."""
 import os
 import sys
 
@@ -62,7 +62,7 @@ def strict_fails_the_whole_run():
     os.environ["STRICT"] = "1"
     sys.argv = [sys.argv[0], "build/none"]
     import harness
-    harness.write_row = harness.rows.append  # leave build/bench alone
+    harness.write_row = harness.rows.append  # writes nothing to build/bench
 
     def planted(middle, ours):
         return lambda: harness.enter("planted", "ms", [((o, o / r), 0.0) for o, r in zip(ours, ratios(middle))],

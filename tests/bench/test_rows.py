@@ -1,13 +1,13 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of bench_transformers.py that this machine does not have are skipped by name."""
+"""Rows of bench_transformers.py that this machine cannot measure are skipped by name."""
 import os
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "../net/lib")]
 asked, sys.argv = sys.argv, sys.argv[:1] + [os.environ.get("CLEAVE_TEST_BIN", os.path.join(HERE, "../../build/release"))]
-os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"  # no processor has bf16 then
+os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"  # oneDNN then has no bf16 on any processor
 import harness
 import transformer_rows as rows
 from cluster import Cluster, Suite
@@ -23,7 +23,7 @@ def never(*_, **__):
 
 @suite.test
 def bf16_rows_are_skipped_where_the_processor_has_none():
-    harness.write_row = harness.rows.append  # leave build/bench alone
+    harness.write_row = harness.rows.append  # writes nothing to build/bench
     rows.program = rows.peer = never
     rows.CONFIGS["bert"].update(SMALL)
 

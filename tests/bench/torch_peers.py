@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch at its best: Debian's and the newest, each in the layouts that its peer script takes. All
-are sides of a row; the one with the smallest median is the row's peer, and its note says which.
+"""PyTorch at its best: Debian's version and the newest, each in the layouts that its peer script
+supports. All are sides of a row; the one with the smallest median is the row's peer and is named in
+the row's note.
 
 mkldnn's own blocked layout is no peer: PyTorch has it for inference only (torch.utils.mkldnn turns
-modules into ones without a backward), while its convolutions block what they are given by
-themselves."""
+modules into ones without a backward); its convolutions convert their inputs to that layout
+anyway."""
 import functools
 
 from harness import PYTHON, median, skip, torch
@@ -16,7 +17,7 @@ PLAIN = ("contiguous",)
 
 @functools.lru_cache
 def pythons(install=True):
-    """{version: interpreter} of those with PyTorch: Debian's, and the newest where it installs."""
+    """{version: interpreter} with PyTorch: Debian's, and the newest if it can be installed."""
     python, reason = newest.python(install)
     if not python:
         skip("newest_torch", reason)
@@ -24,7 +25,7 @@ def pythons(install=True):
 
 
 class Peers:
-    """Its processes, which end with the stack."""
+    """Processes of a peer script, one for each version and layout. They end with the stack."""
 
     def __init__(self, stack, script, *args, layouts=PLAIN):
         extra = {"contiguous": (), "channels_last": ("channels_last",)}
@@ -32,12 +33,13 @@ class Peers:
                       for version, python in pythons().items() for layout in layouts}
 
     def asking(self, figure, command):
-        """Sides for interleave."""
+        """One side for each process, for harness.interleave; runs `command` in it."""
         return [lambda side=side: figure(side.ask(command)) for side in self.sides.values()]
 
     def best(self, found, at=0):
-        """found: interleave's, whose last figures are these. ([((figure `at`, the best one's),
-        foreign)], which that is)."""
+        """found: the result of interleave, whose last figures are those of these processes. Returns
+        ([((figure number `at`, figure of the best process), foreign share)], name of the best
+        process)."""
         names = list(self.sides)
         wins = min(range(-len(names), 0), key=lambda k: median(f[k] for f, _ in found))
         return [((f[at], f[wins]), foreign) for f, foreign in found], f"peer: {names[wins]}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of bench_transformers.py: training steps with AdamW of models by config.json with random
 weights, ours by `model.hf` and the peer's by transformers (and peft), in processor time of one
-thread; what they take in memory beyond parameters, gradients and moments; attention alone; and
-LayoutLM over two processes by the clock."""
+thread; their memory beyond parameters, gradients and moments; attention alone; and LayoutLM over
+two processes by the clock."""
 import dataclasses
 import json
 import os
@@ -14,7 +14,7 @@ from cluster import Cluster, run
 
 ENVIRONMENT = os.path.abspath(os.environ.get("CLEAVE_TRANSFORMERS") or os.path.join(HERE, "../../build/transformers"))
 PACKAGES = "torch", "transformers", "safetensors", "peft"
-STATES = 4  # of each parameter: itself, its gradient, two moments
+STATES = 4  # values in memory for each parameter: itself, its gradient, two moments
 BERT = {"model_type": "bert", "vocab_size": 30522, "hidden_size": 768,
         "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072, "hidden_act": "gelu",
         "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "max_position_embeddings": 512,
@@ -22,7 +22,7 @@ BERT = {"model_type": "bert", "vocab_size": 30522, "hidden_size": 768,
 CONFIGS = {
     "bert": BERT,
     "layoutlm": {**BERT, "model_type": "layoutlm", "max_2d_position_embeddings": 1024},
-    # Tables of tokens are tied on neither side.
+    # On neither side is the table of tokens tied to the output layer.
     "gpt2": {"model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12,
              "activation_function": "gelu_new", "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1,
              "layer_norm_epsilon": 1e-5, "initializer_range": 0.02, "tie_word_embeddings": False},
@@ -31,7 +31,8 @@ CONFIGS = {
               "max_position_embeddings": 32768, "initializer_range": 0.02, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
               "attention_dropout": 0.0, "tie_word_embeddings": False},
 }
-# Words of eight pages of libtasn1.pdf (Debian's libtasn1-doc 4.19) and two ends, at most 512.
+# Numbers of tokens of eight pages of libtasn1.pdf (Debian's libtasn1-doc 4.19): its words, a start
+# and an end token, at most 512.
 PAGES = 26, 153, 136, 312, 419, 339, 284, 512
 WHOLE = {"bert": "embeddings..classifier", "layoutlm": "embeddings..classifier", "gpt2": "wte..lm_head", "qwen2": "embed_tokens..lm_head"}
 MAKE_DATA = """import sys, numpy
@@ -45,7 +46,7 @@ numpy.save('boxes.npy', numpy.concatenate((begin, begin + r.integers(1, 500, beg
 
 @dataclasses.dataclass
 class Task:
-    """A model and its records. lora: of peft's LoraConfig, or None."""
+    """A model and its records. lora: arguments of peft's LoraConfig, or None."""
     model: str
     head: str
     batch: int
@@ -73,7 +74,7 @@ def make_folder(c, name):
 
 
 def prepare(c, task):
-    """config.json, and one batch of records in the folder of the task's name."""
+    """Writes config.json and one batch of records to a folder with the task's name."""
     config = CONFIGS[task.model]
     task.folder = make_folder(c, task.model)
     with open(os.path.join(task.folder, "config.json"), "w") as f:
@@ -85,7 +86,8 @@ def prepare(c, task):
 
 
 def session(c, task, stages, more="", packed=None):
-    """more: keys of `train`, and sections behind it. packed: with lengths, packed or not."""
+    """more: further keys of `train`, and sections after it. packed: None: records without lengths;
+    else with lengths, packed (True) or padded (False)."""
     labels = {"sequence": ", labels: 2", "token": ", labels: 5", "causal": ""}[task.head]
     inputs = "inputs: [ids, boxes], train: [x.npy, boxes.npy, y.npy]" if task.model == "layoutlm" else "train: [x.npy, y.npy]"
     if packed is not None:
@@ -112,7 +114,8 @@ def peer(task):
 
 
 def skipped(c, task, path, *names):
-    """Whether the rows of a task are not for this machine, which has no bf16; says why."""
+    """Whether the rows of a task are skipped because this machine has no bf16. Prints the
+    reason."""
     wrong = refusal(c.dir, path) if task.dtype == "bf16" else ""
     for name in names if wrong else ():
         skip(name, wrong)
@@ -127,7 +130,7 @@ def processor_seconds(pid):
 
 
 def turn(side, n=2):
-    """Seconds of the processor for a step, of n."""
+    """Processor seconds of a step, averaged over n steps."""
     def go():
         before = processor_seconds(side.process.pid)
         side.ask(f"steps {n}")
@@ -136,7 +139,7 @@ def turn(side, n=2):
 
 
 def clock(side, n):
-    """Seconds by the clock."""
+    """Seconds of a step by the clock."""
     def go():
         before = time.monotonic()
         side.ask(f"steps {n}")
@@ -145,7 +148,7 @@ def clock(side, n):
 
 
 def beyond(side, parameters):
-    """MiB of a process that are not states of parameters."""
+    """MiB of a process beyond its STATES values for each parameter."""
     return max(resident(side.process.pid, "VmHWM") - STATES * 4 * parameters / (1 << 20), 1.0)
 
 
@@ -168,7 +171,7 @@ def row(c, task, rounds, target, memory=False):
 # ---- rows ----------------------------------------------------------------------------------------
 
 def with_peers(name, install):
-    """Whether there is the newest PyTorch; says why not."""
+    """Whether the newest PyTorch is installed. Prints the reason if not."""
     wrong = None if pypi.works(ENVIRONMENT, *PACKAGES) else "not installed, and --quick installs nothing"
     if wrong and install:
         wrong = pypi.install(ENVIRONMENT, *PACKAGES, "numpy")
@@ -184,14 +187,15 @@ def bert(shape, rounds):
 
 
 def causal(model, shape, targets, rounds):
-    """GPT-2's and Llama's kind, with adapters."""
+    """Causal language models such as GPT-2 and Llama, with adapters."""
     with Cluster(0) as c:
         for dtype in ("f32", "bf16"):
             row(c, Task(model, "causal", *shape, dtype, adapters(target_modules=targets)), rounds, 0.7)
 
 
 def attention(shape, rounds):
-    """12 heads of 64 with dropout 0.1. The peer's own path is held to the formula spelled out."""
+    """12 heads of 64 with dropout 0.1. Compares the peer's fused path also with its own formula in
+    single operations."""
     n, t = shape
     arguments = list(map(str, (n, t, 12, 64, 0.1)))
     torch = lambda how: Side(pypi.interpreter(ENVIRONMENT), os.path.join(HERE, "peers", "torch_attention.py"), how, *arguments)
@@ -211,7 +215,7 @@ numpy.save('y.npy', numpy.where(numpy.arange(y.shape[1]) < lengths[:, None], y, 
 
 
 def pages(rounds):
-    """Pages of real lengths: packed against the same ones padded to 512."""
+    """Pages of real lengths: packed, against the same pages padded to 512 tokens."""
     with Cluster(0) as c:
         for dtype in ("f32", "bf16"):
             task = Task("layoutlm", "token", len(PAGES), 512, dtype)
@@ -233,7 +237,8 @@ CUT = ("  - {name: front, at: master, threads: 1, layers: embeddings..encoder.la
 
 
 def split(shape, rounds, dtypes=("f32", "bf16")):
-    """The labels stay; half of the blocks is at a daemon, over TLS, on the other core."""
+    """The labels stay at the master; half of the blocks is at a worker, over TLS, on the other
+    core."""
     for dtype in dtypes:
         task = Task("layoutlm", "token", *shape, dtype, threads=2)
         with Cluster(1) as c:

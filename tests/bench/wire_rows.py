@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of `make bench` about tensors on the wire: a link, raw OpenSSL and gRPC's C core
-alone."""
+"""The rows of `make bench` about tensors on the wire: a link of ours, raw OpenSSL, and gRPC's C
+core without anything around it."""
 import glob
 
 from harness import GIB, MIB, STRICT, Meter, enter, interleave, median, program, twins
@@ -9,12 +9,12 @@ from cluster import Cluster
 KIB = 1024
 # Number of messages that a round sends, by their size.
 SIZES = {KIB: 400, 16 * KIB: 400, 256 * KIB: 100, MIB: 50, 16 * MIB: 12, 64 * MIB: 4, 256 * MIB: 1}
-BULK_LANES, CHUNK_KIB = 4, 256  # of a link
+BULK_LANES, CHUNK_KIB = 4, 256  # bulk lanes of a link, and the size of a chunk
 SIZE_ROUNDS = 16 if STRICT else 9
 
 
 class LinkPair:
-    """Two processes that hold a clv_link, the dialling one in front."""
+    """Two processes with a clv_link between them. Commands go to the one that dialled."""
 
     def __init__(self, certs, lanes=4):
         self.server = program("bench_link", "serve", certs, "w1")
@@ -34,8 +34,8 @@ class LinkPair:
 
 
 def tensors():
-    """The strongest raw peer: which batch is best depends on caches and on how dear a wake-up is,
-    so two sizes run and the better one counts, round by round."""
+    """Compares with the fastest raw peer. Which size of writes is best depends on caches and on the
+    cost of a wake-up, so two sizes run and the faster one counts in each round."""
     with Cluster(1) as c, twins(lambda: LinkPair(c.certs)) as ours, \
             program("bench_tls", "64", c.certs, "master", "w1") as small, \
             program("bench_tls", "256", c.certs, "master", "w1") as large, \
@@ -65,7 +65,7 @@ def processor_ns(pids):
 
 
 def pids_of(side):
-    """Both processes of a side whose server is its child."""
+    """Both processes of a side, of which the server is the other one's child."""
     pid = side.process.pid
     with open(f"/proc/{pid}/task/{pid}/children") as f:
         return [pid, *map(int, f.read().split())]
@@ -77,8 +77,8 @@ def as_text(values):
 
 def sizes():
     """A table: milliseconds of a transfer and of the processor time of both sides, each the median
-    with the least and the most of all rounds. The row is the processor time for 64 MiB, because
-    that depends less on what else runs than the time of day does."""
+    with the minimum and the maximum of all rounds. The row is the processor time for 64 MiB,
+    because other processes change it less than the time by the clock."""
     with Cluster(1) as c, LinkPair(c.certs, BULK_LANES) as ours, \
             program("bench_grpc", c.certs, "master", "w1", str(BULK_LANES), str(CHUNK_KIB)) as grpc, \
             program("bench_tls", "64", c.certs, "master", "w1") as tls:
@@ -94,8 +94,8 @@ def sizes():
 
 
 def measure_size(sides, size, repeat):
-    """[({side: (ms of a transfer, ms of processor time)}, foreign share)], one a round; the sides
-    take turns."""
+    """[({side: (ms of a transfer, ms of processor time)}, foreign share)], one for each round; the
+    sides take turns."""
     found = []
     for number in range(1 + SIZE_ROUNDS):
         figures = {}
@@ -104,6 +104,6 @@ def measure_size(sides, size, repeat):
                 before = processor_ns(pids)
                 seconds = median(side.ask(f"tensor {size} {repeat}"))
                 figures[name] = 1e3 * seconds, (processor_ns(pids) - before) / 1e6 / repeat
-        if number:  # the first one warms up
+        if number:  # the first round is a warm-up
             found.append((figures, meter.foreign))
     return found

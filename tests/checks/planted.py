@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small tree in which faults of a check are planted, one at a time."""
+"""A small tree for the test of a check: plants faults in it, one at a time."""
 import importlib, os, runpy, shutil, sys, tempfile, traceback
 
 TESTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
@@ -12,8 +12,8 @@ def put(path, text, how="a"):
 
 
 def plant(folder, changes):
-    """(path, text to append; None: removed; `=` before the path: instead of what is there). Returns
-    what stood there."""
+    """changes: (path, text to append). A text of None removes the file; with `=` before the path
+    the text replaces the file. Returns the earlier contents."""
     before = {}
     for path, text in changes:
         how, path = "w" if path[:1] == "=" else "a", os.path.join(folder, path.lstrip("="))
@@ -56,8 +56,8 @@ def execute(folder, command):
 
 
 def run(folder, command):
-    """The exit code and the output of a script. It is run by a fork of this process, because an
-    interpreter that starts and imports costs more than many of them."""
+    """(exit code, output) of a script. It runs in a fork of this process, because the start of an
+    interpreter takes longer than most checks."""
     with tempfile.TemporaryFile() as output:
         sys.stdout.flush()
         child = os.fork()
@@ -73,8 +73,8 @@ def run(folder, command):
 
 
 def judge(files, scripts, cases):
-    """cases: what -> (changes, command, exit code, what the output has). 0 when all are as
-    wanted."""
+    """cases: name -> (changes, command, exit code, text in the output). Returns 0 if all cases are
+    as wanted."""
     failed = 0
     with tempfile.TemporaryDirectory(prefix="cleave-test-") as folder:
         for path, text in files.items():
@@ -82,7 +82,7 @@ def judge(files, scripts, cases):
         for name in scripts:
             shutil.copy(os.path.join(TESTS, name), os.path.join(folder, "tests", name))
         sys.path.insert(0, os.path.join(folder, "tests"))
-        sys.dont_write_bytecode = True  # what is planted next may have the same size and second
+        sys.dont_write_bytecode = True  # the next planted file may have the same size and time
         for name in scripts:
             if name.endswith(".py"):
                 importlib.import_module(name[:-len(".py")])

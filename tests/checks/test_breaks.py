@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tests/check-breaks on a small tree: a break without its place or its test is named, and so is one
-that no test notices."""
+"""tests/check-breaks on a small tree: a break without its place or its test is named, and so is a
+break that its test does not notice."""
 import os, sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import planted

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tests/check-circles on a small tree in which circles and false exceptions are planted: each fails
-by its name."""
+"""tests/check-circles on a small tree with planted circles and wrong exceptions: each fails, and
+the message names it."""
 import os, sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import planted
@@ -35,7 +35,7 @@ ENDS = "static void ended(void *user, int code) { (void)user; (void)code; }\n"
 UP = "int up(void) { return begin(); }\n"
 EXEMPT = "".join(f"exempt common/x{n} a.c b.c reason\n" for n in range(7))
 
-FAULTS = {  # what is planted, what is said of it
+FAULTS = {  # name: (planted changes, error message)
     "a circle by symbol": ([(LOW, UP)], "common/net/link: low.c -> high.c (begin) -> low.c (low)"),
     "a circle by a member": (
         [(HIGH, ENDS + "int go(void) { link_events e = {.on_end = ended}; return end(&e); }\n")], "high.c (on_end, a pointer)"),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tests/check-clock on a small tree: whoever asks the machine for the time or for randomness is
-named, and so is a row that nothing needs."""
+"""tests/check-clock on a small tree: a file that asks the host for the time or for randomness is
+named, and so is a row that is not needed."""
 import os, sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import planted

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tests/check-layers on a small tree: an include that points up, a storey that uses one it must not
-know, and a folder that is named and not there fail by name."""
+"""tests/check-layers on a small tree: an include of a higher storey, a storey that uses one it must
+not use, and a named folder that does not exist fail, and the message names them."""
 import os, sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import planted

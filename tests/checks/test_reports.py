@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tests/run-tests with programs that are built with sanitizers: a race and a leak in a process
-whose end no test looks at fail the test that began it, and its report is shown."""
+"""tests/run-tests with programs that are built with sanitizers: a race or a leak in a process
+whose exit code no test checks fails the test that started it, and the report is shown."""
 import os, subprocess, sys, tempfile
 
 TESTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
@@ -22,7 +22,7 @@ SCRIPT = """import subprocess
 subprocess.run([{0!r}])
 print("ok it_begins_a_daemon")
 """
-# what -> the program, its sanitizer, what its report has
+# name -> (program, its sanitizer, text in the report)
 FAULTS = {"race": (RACE, "thread", "ThreadSanitizer: data race"),
           "leak": (LEAK, "address", "77 byte(s) leaked in 1 allocation(s)")}
 
@@ -38,7 +38,7 @@ def script_of(folder, name, source, sanitizer):
 
 
 def suite_of(folder, script, **more):
-    """What tests/run-tests says of it."""
+    """The output of tests/run-tests for the script."""
     env = {k: v for k, v in os.environ.items() if not k.endswith("SAN_OPTIONS")} | more
     done = subprocess.run([sys.executable, os.path.join(TESTS, "run-tests"), "--out", folder, script],
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)

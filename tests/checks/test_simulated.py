@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tests/run-tests adds up what the tests of the simulated device take of the processor, children
-too, and fails when it is too much; the tests of that device are among those it counts. It counts a
-program that cannot be started as failed, and goes on."""
+"""tests/run-tests adds up the processor time of the tests of the simulated device, children
+included, and fails above a limit; all tests of that device are among those it counts. It counts a
+program that cannot be started as failed, and continues."""
 import glob, os, re, subprocess, sys, tempfile
 
 TESTS = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
@@ -18,7 +18,8 @@ COUNTED = ("net/training/test_cuda.py", "net/training/test_demo_cuda.py", "net/a
 
 
 def said(folder, names, most="180", pace="1000"):
-    """What the runner says of one script; it allows so many seconds where its loop takes `pace`."""
+    """The runner's output for one script, with a limit of `most` seconds, if the machine's test
+    loop takes `pace` seconds."""
     script = os.path.join(folder, "test_it.py")
     with open(script, "w") as f:
         f.write(SCRIPT.format(names))

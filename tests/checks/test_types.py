@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tests/check-types on a header whose types say whose they are, and on each kind that does not."""
+"""tests/check-types on a header whose type names show their folder, and on each kind that does
+not."""
 import os, sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import planted

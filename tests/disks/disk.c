@@ -4,10 +4,10 @@
  *
  *   CLEAVE_TEST_DISK=OP:PART:FIRST:TIMES:ERROR
  *
- * OP is write, fsync, rename, open (for writing), mkdir or any; PART is a part of the path. Of the
- * operations that match, those from the FIRST-th (from 1) on fail, TIMES of them (0: all later
- * ones). ERROR is ENOSPC, EIO, EROFS, EDQUOT, or SLOW (STUCK): the operation takes 10 ms (2 s) more
- * and succeeds.
+ * OP is write, fsync, rename, open (for writing), mkdir or any; PART is a part of the path. Counts
+ * the operations that match: from the FIRST-th on (the first is 1), TIMES of them fail (0: all).
+ * ERROR is ENOSPC, EIO, EROFS, EDQUOT, or SLOW (STUCK): the operation takes 10 ms (2 s) more and
+ * succeeds.
  *
  *   CLEAVE_TEST_DISK_LOG=FOLDER
  *
@@ -90,19 +90,19 @@ static bool is_failure_due(const char *op, const char *path) {
 
 static bool is_failure_due_for_fd(const char *op, int fd) {
   char path[PATH_MAX];
-  int before = errno;
+  int saved_errno = errno;
   if (!disk.is_enabled) return false;
   bool must_fail_now = is_failure_due(op, get_path_of_fd(fd, path));
-  if (!must_fail_now) errno = before;
+  if (!must_fail_now) errno = saved_errno;
   return must_fail_now;
 }
 
 /* ---- the log of a power cut ------------------------------------------------------------------ */
 
-static void add_log_line(const char *op, const char *path, const char *more) {
+static void add_log_line(const char *op, const char *path, const char *argument) {
   char line[2 * PATH_MAX + 64];
   if (disk.log_fd < 0) return;
-  int n = snprintf(line, sizeof line, "%s\t%s\t%s\n", op, path, more);
+  int n = snprintf(line, sizeof line, "%s\t%s\t%s\n", op, path, argument);
   (void)!REAL(write)(disk.log_fd, line, (size_t)n);
 }
 

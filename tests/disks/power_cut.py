@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a power cut would leave of a folder: from the log and the copies of tests/disks/disk.c. A
-file has the bytes of its last fsync, and a name is there if its folder was synced behind it."""
+"""Computes what a power cut would leave of a folder, from the log and the copies of
+tests/disks/disk.c. A file has the bytes of its last fsync, and a name exists if its folder was
+synced after it was made."""
 import os
 
 
@@ -31,7 +32,7 @@ class Disk:
             self.synced.update((p, inode) for p, inode in self.seen.items() if os.path.dirname(p) == path)
 
     def files(self):
-        """Path -> file with its content, None: empty; those whose folders are there."""
+        """path -> copy with the file's content, None: empty. Only files whose folders exist."""
         there = {self.root} | {p for p, inode in self.synced.items() if inode == "folder"}
 
         def reachable(path):
@@ -40,11 +41,11 @@ class Disk:
                 if inode != "folder" and reachable(os.path.dirname(p))}
 
     def cut(self):
-        """The process sees what is on the disk, from now on."""
+        """A power cut: from now on the process sees the names that are on the disk."""
         self.seen = dict(self.synced)
 
     def write(self, to):
-        """Makes the folder `to` what is left."""
+        """Writes the files that are left to the folder `to`."""
         os.makedirs(to)
         for path, content in self.files().items():
             target = os.path.join(to, os.path.relpath(path, self.root))

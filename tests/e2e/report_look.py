@@ -4,9 +4,10 @@
 
     report_look.py --out build/release [--keep FOLDER]
 
-Two runs of a table whose ids and classes are hostile are trained at the master, and reported. Each
-picture has to be of the page: light or dark as asked, with curves in colour. What the browser says
-of the page's policy is an error. --keep leaves page and pictures in FOLDER, for a look by eye.
+Trains two runs at the master, on a table with hostile ids and classes, and reports them. Each
+picture has to show the page: light or dark as requested, with curves in colour. A message of the
+browser about the page's content policy is an error. --keep leaves the page and the pictures in
+FOLDER, to view them.
 """
 import argparse
 import os

@@ -36,13 +36,13 @@ static const char *describe_outcome(const closer *c) {
 
 static void every_close_function_accepts_null(void **state) {
   (void)state;
-  uint32_t bad = 0;
+  uint32_t n_bad = 0;
   for (size_t i = 0; i < CLV_COUNT(closers); i++) {
     const char *what = describe_outcome(&closers[i]);
     if (what) print_error("%s(NULL) %s\n", closers[i].name, what);
-    bad += what != NULL;
+    n_bad += what != NULL;
   }
-  assert_int_equal(bad, 0);
+  assert_int_equal(n_bad, 0);
 }
 
 int main(void) {

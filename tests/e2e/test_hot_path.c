@@ -200,7 +200,7 @@ static void training_step_allocates_nothing_and_reorders_as_planned(void **state
   clv_log_set(CLV_LOG_ERROR, false);
   start_worker(&w);
   start_master(&w);
-  uint64_t planned = sum_planned_reorders(&w);
+  uint64_t n_planned_reorders = sum_planned_reorders(&w);
   run_steps(&w, WARM_UP);
   uint64_t allocations = n_allocations, base_count = clv_alloc_count();
   uint64_t reorders = clv_backend_cpu()->reorder_count();
@@ -212,11 +212,11 @@ static void training_step_allocates_nothing_and_reorders_as_planned(void **state
   reorders = clv_backend_cpu()->reorder_count() - reorders;
   print_message("allocations in %d steps: %llu; library reorders a step: %g, planned %llu\n",
                 MEASURED, (unsigned long long)allocations, (double)reorders / MEASURED,
-                (unsigned long long)planned);
+                (unsigned long long)n_planned_reorders);
   stop_both(&w);
   assert_int_equal(allocations, 0);
   assert_int_equal(base_count, 0);
-  assert_int_equal(reorders, planned * MEASURED);
+  assert_int_equal(reorders, n_planned_reorders * MEASURED);
   char command[64];
   snprintf(command, sizeof command, "rm -rf %s", dir);
   assert_int_equal(system(command), 0);

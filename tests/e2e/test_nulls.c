@@ -53,16 +53,16 @@ static int describe_outcome(const null_call *c) {
 
 static void null_argument_error_names_the_argument(void **state) {
   (void)state;
-  uint32_t bad = 0;
+  uint32_t n_bad = 0;
   for (size_t i = 0; i < CLV_COUNT(null_calls); i++) {
     const null_call *c = &null_calls[i];
     int what = describe_outcome(c);
     if (what)
       print_error("%s with %s NULL %s\n", c->function, c->argument,
                   what == DIES ? "dies" : "does not say so");
-    bad += what != REFUSES_BY_NAME;
+    n_bad += what != REFUSES_BY_NAME;
   }
-  assert_int_equal(bad, 0);
+  assert_int_equal(n_bad, 0);
 }
 
 /* Functions without a status return a value for a NULL argument, such as 0 or "". */

@@ -33,7 +33,7 @@ def link_actions():
 
 
 def checkpoint_functions():
-    """The functions that write a checkpoint, but those that consist of others."""
+    """The functions that write a checkpoint, except those that only call others of them."""
     found = set(re.findall(r"\bclv_checkpoint_(\w+)\([^;]*clv_checkpoint_writer \*", tree.text(RECORD)))
     return sorted(f for f in found if not f.startswith("writer_") and f not in ("add_stage", "add_state"))
 
@@ -47,7 +47,7 @@ def required():
 
 
 def expanded(name):
-    """The names that a format stands for."""
+    """The names of failpoints that a format string can produce."""
     if "%s" not in name:
         return [name]
     words = {"run.%s": statuses, "recovery.%s": events}.get(name)
@@ -55,8 +55,8 @@ def expanded(name):
 
 
 def written():
-    """(name, file) of each point as it is written, formats expanded; one that has a literal of its
-    own is not its format's."""
+    """(name, file) of each failpoint in the sources, with formats expanded. A name that is also
+    written out is not counted for the format."""
     found = [(m[1], path) for path in tree.files("common/*.c", "master/*.c", "worker/*.c") for m in POINT.finditer(tree.text(path))]
     literal = {name for name, _ in found}
     return [(one, path) for name, path in found for one in expanded(name) or [name] if one == name or one not in literal]

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""The demo with control messages that are dropped, doubled and delayed: the same weights, losses
-and accuracy as without. `make faults` runs it.
+"""Runs the demo with control messages that are dropped, doubled and delayed: it gives the same
+weights, losses and accuracy as without. `make faults` runs it.
 
 usage: demo.py      CLEAVE_TEST_BIN is the folder of the binaries
 """
@@ -11,7 +11,7 @@ sys.path.insert(0, os.path.join(HERE, "../net/lib"))
 from cluster import BIN, run
 
 SEED = "0f1e2d3c4b5a69788796a5b4c3d2e1f0"  # the demo itself draws one
-PLAN = "7:30:30:40"  # seed, percent dropped, percent doubled, most milliseconds of delay
+PLAN = "7:30:30:40"  # seed, percent dropped, percent doubled, maximum delay in milliseconds
 DEMO = os.path.join(HERE, "../../deploy/demo.sh")
 
 
@@ -28,7 +28,7 @@ def with_seed(folder, scratch):
 
 
 def demo(folder, **env):
-    """The run's files by name, and how many messages were touched."""
+    """({name: content} of the run's files, number of messages dropped, doubled or delayed)"""
     with tempfile.TemporaryDirectory(prefix="cleave-demo-") as scratch:
         done = run(DEMO, with_seed(folder, scratch), env={"TMPDIR": scratch, **env}, timeout=900)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

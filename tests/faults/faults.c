@@ -52,10 +52,11 @@ static uint64_t hash_number(uint64_t x) {
 }
 
 static bool may_be_disturbed(const clv_frame *f) {
-  bool about = f->kind >= CLV_REF_KEEP && f->kind <= CLV_REF_ACK && f->kind != CLV_REF_VALUE;
-  bool end = f->kind == CLV_END_CONTEXT && !f->has_commit;
-  bool has_ended = f->kind == CLV_ENDED && !f->n_tensors;
-  return about || end || has_ended || f->kind == CLV_DROP;
+  bool is_about_reference =
+      f->kind >= CLV_REF_KEEP && f->kind <= CLV_REF_ACK && f->kind != CLV_REF_VALUE;
+  bool is_end_without_step = f->kind == CLV_END_CONTEXT && !f->has_commit;
+  bool is_ended_without_trace = f->kind == CLV_ENDED && !f->n_tensors;
+  return is_about_reference || is_end_without_step || is_ended_without_trace || f->kind == CLV_DROP;
 }
 
 clv_code __real_clv_link_send(clv_link *link, clv_packet *p, clv_err *err);
@@ -110,7 +111,9 @@ static clv_packet *copy_packet(const clv_packet *p) {
   return copy;
 }
 
-static void increment_counter(uint64_t *of) { __atomic_fetch_add(of, 1, __ATOMIC_RELAXED); }
+static void increment_counter(uint64_t *counter) {
+  __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED);
+}
 
 static void send_duplicate(clv_link *link, const clv_packet *p) {
   clv_packet *duplicate = copy_packet(p);
@@ -138,13 +141,14 @@ static bool drop_or_delay(clv_link *link, clv_packet *p) {
   return true;
 }
 
-static uint64_t *sent;
+static uint64_t *sent_bytes;
 
 clv_code __wrap_clv_link_send(clv_link *link, clv_packet *p, clv_err *err) {
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) bytes += p->tensor[i]->bytes;
   clv_code code = drop_or_delay(link, p) ? CLV_OK : __real_clv_link_send(link, p, err);
-  if (sent && bytes && code == CLV_OK) __atomic_fetch_add(sent, bytes, __ATOMIC_SEQ_CST);
+  if (sent_bytes && bytes && code == CLV_OK)
+    __atomic_fetch_add(sent_bytes, bytes, __ATOMIC_SEQ_CST);
   return code;
 }
 
@@ -152,9 +156,9 @@ __attribute__((constructor)) static void begin_to_count(void) {
   const char *path = getenv("CLEAVE_TEST_SENT");
   if (!path) return;
   int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (fd < 0 || ftruncate(fd, sizeof *sent) != 0) exit(70);
-  sent = mmap(NULL, sizeof *sent, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (sent == MAP_FAILED) exit(70);
+  if (fd < 0 || ftruncate(fd, sizeof *sent_bytes) != 0) exit(70);
+  sent_bytes = mmap(NULL, sizeof *sent_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (sent_bytes == MAP_FAILED) exit(70);
   close(fd);
 }
 

@@ -10,14 +10,14 @@
  * A model beside the nodes knows every handle of every node. The program checks against it:
  *
  *   no early free  an entry is freed only when no handle of it is left, at a node or in flight
- *   right values   a fetch gives the value, or the error stored in its place, and once
+ *   right values a fetch gives the value, or the error stored in its place, exactly once
  *   in time        where nothing is lost a fetch takes a few trips, without a repeated message
  *   no oracle      a node without a handle gets "not found" and never a value
  *   no leak        when all handles are released, every table is empty within the lease
  *   the tables     no event arrives in a state for which the tables have no row
  *
  * The first two are not checked for a handle that came through a node that died or was silent for a
- * lease (`lost`), but even such a handle never gets a wrong value.
+ * lease (`is_lost`), but even such a handle never gets a wrong value.
  */
 #include <inttypes.h>
 #include <stdarg.h>
@@ -30,7 +30,7 @@
 enum { MAX_NODES = 5, MAX_OBJECTS = 512, MAX_HANDLES = 4096, MAX_EVENTS = 1 << 16 };
 
 #define MS UINT64_C(1000000)
-static const uint64_t lease = 20000 * MS, retry = 50 * MS;
+static const uint64_t lease_ns = 20000 * MS, retry_ns = 50 * MS;
 /* Time in ns to wait at the end: a lease for references of the lost node, a second one for those
  * that wait for the first, and a third so that each node's periodic check has run. */
 static const uint64_t grace_ns = 3 * 20000 * MS;
@@ -41,7 +41,7 @@ typedef struct object {
   uint64_t ref, access_key;
   uint32_t creator, owner;
   bool ends_in_failure, is_known_to_owner, is_settled,
-      lost; /* is_known_to_owner: the owner knows the object */
+      is_lost; /* is_known_to_owner: the owner knows the object */
   clv_rref_failure failure;
   int64_t settled_value;
   uint64_t settled_at_ns;
@@ -53,7 +53,7 @@ typedef struct handle {
   uint64_t fork_id;
   uint32_t object, node, passed_by; /* passed_by: node that passed the reference */
   handle_state state;
-  bool lost, is_fetching;
+  bool is_lost, is_fetching;
   uint64_t fetch_sent_ns;
   bool
       /* true: the program releases it at its end even if its value has not arrived */
@@ -216,13 +216,13 @@ static void on_send(uint32_t from, const clv_rref_result *r) {
   const clv_rref_message *m = &r->message;
   w.n_messages++;
   if (m->kind == CLV_RREF_VALUE) check_value(to, m);
-  bool lose = happens_with_percent(w.drop_percent);
+  bool is_dropped = happens_with_percent(w.drop_percent);
   print_trace("%u -> %u %s %" PRIu64 " ref %" PRIx64 " fork %" PRIx64 "%s%s", from, to,
               names[m->kind], m->number, m->ref, m->fork, m->failure ? " failure" : "",
-              lose ? " (lost)" : "");
-  w.n_dropped += lose;
+              is_dropped ? " (lost)" : "");
+  w.n_dropped += is_dropped;
   if (w.is_silent[from] || w.is_dead[from]) return;
-  if (!lose) send_once(from, to, m);
+  if (!is_dropped) send_once(from, to, m);
   if (!happens_with_percent(w.duplicate_percent)) return;
   w.n_duplicated++;
   send_once(from, to, m);
@@ -277,8 +277,8 @@ static void on_used(uint32_t node, const clv_rref_result *r) {
     return;
   }
   /* The last USE may arrive after its sender gave up on a node that had been silent. */
-  bool after_all = h->state == NEVER_ARRIVED && h->lost;
-  if (h->state != PROMISED && !after_all) report_fault("handle %" PRIx64 " came twice", u->fork);
+  bool arrives_late = h->state == NEVER_ARRIVED && h->is_lost;
+  if (h->state != PROMISED && !arrives_late) report_fault("handle %" PRIx64 " came twice", u->fork);
   h->state = ARRIVED;
 }
 
@@ -286,13 +286,13 @@ static void on_joined(uint32_t node, const clv_rref_result *r) {
   const clv_rref_failure *why = r->failure;
   handle *h = find_handle(r->handle.fork);
   (void)node;
-  if (why && !h->lost) report_fault("handle %" PRIx64 " was refused: %s", h->fork_id, why->text);
+  if (why && !h->is_lost) report_fault("handle %" PRIx64 " was refused: %s", h->fork_id, why->text);
 }
 
 static void on_unused(uint32_t node, const clv_rref_result *r) {
   handle *h = find_handle(r->handle.fork);
   /* true: the node was silent, so it may not know the loss of others */
-  bool is_excused = h->lost || node == w.faulty_node;
+  bool is_excused = h->is_lost || node == w.faulty_node;
   if (!is_excused)
     report_fault("handle %" PRIx64 " did not arrive: %s", h->fork_id, r->failure->text);
   if (h->state == PROMISED) h->state = NEVER_ARRIVED;
@@ -302,7 +302,7 @@ static void check_failure(const handle *h, const clv_rref_failure *why) {
   const object *o = &w.objects[h->object];
   bool is_stored =
       o->ends_in_failure && why->code == o->failure.code && strcmp(why->text, o->failure.text) == 0;
-  bool is_excused = h->lost && (why->code == CLV_NOT_FOUND || why->code == CLV_UNAVAILABLE);
+  bool is_excused = h->is_lost && (why->code == CLV_NOT_FOUND || why->code == CLV_UNAVAILABLE);
   w.n_errors++;
   if (!is_stored && !is_excused)
     report_fault("fetch by handle %" PRIx64 " of %" PRIx64 " gave: %s", h->fork_id, o->ref,
@@ -314,7 +314,7 @@ static void check_failure(const handle *h, const clv_rref_failure *why) {
 static void check_fetch_time(const handle *h, const object *o) {
   uint64_t begin = CLV_MAX(h->fetch_sent_ns, o->settled_at_ns),
            trips = 8 * (w.min_delay_ns + w.delay_spread_ns);
-  bool is_undisturbed = !w.drop_percent && !w.has_deaths && trips < lease / 8;
+  bool is_undisturbed = !w.drop_percent && !w.has_deaths && trips < lease_ns / 8;
   if (is_undisturbed && w.now_ns > begin + trips)
     report_fault("fetch by handle %" PRIx64 " took %.3f s", h->fork_id,
                  (double)(w.now_ns - begin) / 1e9);
@@ -344,8 +344,8 @@ static void on_freed(uint32_t node, const clv_rref_result *r) {
   print_trace("%u frees %" PRIx64, o->owner, ref);
   for (uint32_t i = 0; i < w.n_handles; i++) {
     const handle *h = &w.handles[i];
-    bool open = h->state == PROMISED || h->state == ARRIVED;
-    if (open && !h->lost && w.objects[h->object].ref == ref)
+    bool is_open = h->state == PROMISED || h->state == ARRIVED;
+    if (is_open && !h->is_lost && w.objects[h->object].ref == ref)
       report_fault("%" PRIx64 " was freed although node %u has handle %" PRIx64, ref, h->node,
                    h->fork_id);
   }
@@ -374,7 +374,7 @@ static object *new_object(uint32_t maker, uint32_t owner) {
                 .owner = owner,
                 .ends_in_failure = happens_with_percent(15),
                 .settled_value = (int64_t)draw_number(),
-                .lost = is_faulty_now(maker) || is_faulty_now(owner)};
+                .is_lost = is_faulty_now(maker) || is_faulty_now(owner)};
   o->failure.code = (clv_code)(1 + draw_below(16));
   snprintf(o->failure.text, sizeof o->failure.text, "the error of %" PRIx64, o->ref);
   return o;
@@ -387,7 +387,8 @@ static handle *new_handle(object *o, uint32_t maker, uint32_t node, const handle
                 .node = node,
                 .passed_by = maker,
                 .may_release_unfetched = happens_with_percent(30)};
-  h->lost = o->lost || is_faulty_now(node) || is_faulty_now(maker) || (parent && parent->lost);
+  h->is_lost =
+      o->is_lost || is_faulty_now(node) || is_faulty_now(maker) || (parent && parent->is_lost);
   return h;
 }
 
@@ -438,7 +439,7 @@ static handle *draw_handle(handle_state state) {
 }
 
 static bool is_excusable_error(const handle *h, const clv_err *err) {
-  return h->lost && (err->code == CLV_NOT_FOUND || err->code == CLV_UNAVAILABLE);
+  return h->is_lost && (err->code == CLV_NOT_FOUND || err->code == CLV_UNAVAILABLE);
 }
 
 static void do_pass_reference(void) {
@@ -461,11 +462,11 @@ static void do_fetch_value(void) {
   handle *h = draw_handle(ARRIVED);
   if (!h) return;
   print_trace("%u fetches %" PRIx64, h->node, h->fork_id);
-  bool was = h->is_fetching;
+  bool was_fetching = h->is_fetching;
   h->is_fetching = true;
-  if (!was) h->fetch_sent_ns = w.now_ns;
+  if (!was_fetching) h->fetch_sent_ns = w.now_ns;
   if (clv_rrefs_fetch_value(w.node_tables[h->node], h->fork_id, w.now_ns, &err) == CLV_OK) return;
-  h->is_fetching = was;
+  h->is_fetching = was_fetching;
   if (!is_excusable_error(h, &err)) report_fault("fetch of %" PRIx64 ": %s", h->fork_id, err.text);
 }
 
@@ -535,12 +536,12 @@ static void release_all_handles(void) {
 static void mark_objects_lost(uint32_t node) {
   for (uint32_t i = 0; i < w.n_objects; i++) {
     object *o = &w.objects[i];
-    o->lost |= o->owner == node || (o->creator == node && !o->is_known_to_owner);
+    o->is_lost |= o->owner == node || (o->creator == node && !o->is_known_to_owner);
   }
   for (uint32_t i = 0; i < w.n_handles; i++) {
     handle *h = &w.handles[i];
     bool is_in_flight = h->state == PROMISED && h->passed_by == node;
-    h->lost |= h->node == node || w.objects[h->object].lost || is_in_flight;
+    h->is_lost |= h->node == node || w.objects[h->object].is_lost || is_in_flight;
   }
 }
 
@@ -565,13 +566,14 @@ static void plan_accident(void) {
   w.faulty_from_ns = w.faulty_until_ns = 0;
   w.has_deaths = kind <= 3;
   if (kind > 3) return;
-  uint64_t until = begin + (kind == 3 ? draw_below(lease / 4) : lease * 3 / 2 + draw_below(lease));
+  uint64_t until =
+      begin + (kind == 3 ? draw_below(lease_ns / 4) : lease_ns * 3 / 2 + draw_below(lease_ns));
   add_event(begin, CUT, node);
   if (kind > 1) add_event(until, HEAL, node);
   if (kind == 3) return;
   w.faulty_node = node;
   w.faulty_from_ns = begin;
-  w.faulty_until_ns = kind > 1 ? until + lease : UINT64_MAX;
+  w.faulty_until_ns = kind > 1 ? until + lease_ns : UINT64_MAX;
 }
 
 /* ---- a run ----------------------------------------------------------------------------------- */
@@ -579,7 +581,8 @@ static void plan_accident(void) {
 static void open_node(uint32_t i) {
   clv_err err;
   /* one more node, as which do_forge_frame sends */
-  clv_rrefs_options o = {.n_nodes = w.n_nodes + 1, .self = i, .lease_ns = lease, .retry_ns = retry};
+  clv_rrefs_options o = {
+      .n_nodes = w.n_nodes + 1, .self = i, .lease_ns = lease_ns, .retry_ns = retry_ns};
   if (clv_pool_new((size_t)1 << 30, 1 << 20, &w.node_pools[i], &err) != CLV_OK) exit(2);
   o.pool = w.node_pools[i];
   if (clv_rrefs_new(&o, &w.node_tables[i], &err) != CLV_OK) exit(2);
@@ -588,11 +591,11 @@ static void open_node(uint32_t i) {
 }
 
 static void plan_run(void) {
-  static const uint32_t drops[] = {0, 0, 5, 20, 35}, duplicates[] = {0, 0, 10, 30};
+  static const uint32_t drop_percents[] = {0, 0, 5, 20, 35}, duplicate_percents[] = {0, 0, 10, 30};
   static const uint64_t spreads[] = {1, 20, 200, 2000};
   w.n_nodes = 3 + (uint32_t)draw_below(MAX_NODES - 2);
-  w.drop_percent = drops[draw_below(CLV_COUNT(drops))];
-  w.duplicate_percent = duplicates[draw_below(CLV_COUNT(duplicates))];
+  w.drop_percent = drop_percents[draw_below(CLV_COUNT(drop_percents))];
+  w.duplicate_percent = duplicate_percents[draw_below(CLV_COUNT(duplicate_percents))];
   w.min_delay_ns = (1 + draw_below(5)) * MS;
   w.delay_spread_ns = spreads[draw_below(CLV_COUNT(spreads))] * MS;
   /* some programs last for several leases */
@@ -652,8 +655,8 @@ static void check_final_state(void) {
   }
   for (uint32_t i = 0; i < w.n_handles; i++) {
     const handle *h = &w.handles[i];
-    bool open = h->state == PROMISED || h->state == ARRIVED;
-    if (open && !h->lost)
+    bool is_open = h->state == PROMISED || h->state == ARRIVED;
+    if (is_open && !h->is_lost)
       report_fault("handle %" PRIx64 " of node %u never came, or never got its value", h->fork_id,
                    h->node);
   }
@@ -662,17 +665,18 @@ static void check_final_state(void) {
 /* Returns how many cells of the state tables were visited, and in *ret_all how many there are.
  * Fails if an event came in a state that excludes it. */
 static uint32_t count_visited_cells(uint32_t *ret_all) {
-  uint32_t reached = 0;
+  uint32_t n_reached = 0;
   for (clv_rref_machine m = 0; m < RREF_MACHINES; m++)
     for (uint8_t s = 0; s < clv_rref_n_states(m); s++)
       for (uint8_t f = 0; f < clv_rref_n_events(m); f++) {
-        bool never = clv_rref_cell_of(m, s, f)->rule == RREF_IMPOSSIBLE,
+        bool is_impossible = clv_rref_cell_of(m, s, f)->rule == RREF_IMPOSSIBLE,
              is_seen = w.cell_visits.n[m][s][f];
-        if (never && is_seen) report_fault("machine %d: fact %u came in state %u", (int)m, f, s);
-        *ret_all += !never;
-        reached += is_seen;
+        if (is_impossible && is_seen)
+          report_fault("machine %d: fact %u came in state %u", (int)m, f, s);
+        *ret_all += !is_impossible;
+        n_reached += is_seen;
       }
-  return reached;
+  return n_reached;
 }
 
 static void free_run(void) {
@@ -717,7 +721,7 @@ static bool run_seed(uint64_t seed) {
 }
 
 int main(int argc, char **argv) {
-  uint64_t runs = 300, first = 1;
+  uint64_t runs = 300, first_seed = 1;
   const char *n_runs_text = getenv("CLV_TEST_REFERENCES");
   if (n_runs_text) runs = strtoull(n_runs_text, NULL, 10);
   for (int i = 1; i < argc; i++) {
@@ -725,14 +729,14 @@ int main(int argc, char **argv) {
     if (strcmp(argv[i], "--runs") == 0 && has_value)
       runs = strtoull(argv[++i], NULL, 10);
     else if (strcmp(argv[i], "--seed") == 0 && has_value)
-      first = strtoull(argv[++i], NULL, 10), runs = 1;
+      first_seed = strtoull(argv[++i], NULL, 10), runs = 1;
     else if (strcmp(argv[i], "--trace") == 0)
       w.prints_trace = true;
     else
       return fprintf(stderr, "usage: references [--runs N] [--seed S] [--trace]\n"), 64;
   }
-  uint64_t begin = clv_now_ns(), failures = 0, seed = first;
-  for (; seed < first + runs && failures < 10; seed++) {
+  uint64_t begin = clv_now_ns(), failures = 0, seed = first_seed;
+  for (; seed < first_seed + runs && failures < 10; seed++) {
     if (run_seed(seed)) continue;
     failures++;
     printf("again: %s --seed %" PRIu64 " --trace\n", argv[0], seed);
@@ -741,10 +745,10 @@ int main(int argc, char **argv) {
   printf("%" PRIu64 " runs (%.0f a second), %" PRIu64 " failed: %" PRIu64 " operations, %" PRIu64
          " messages, %" PRIu64 " lost, %" PRIu64 " doubled, %" PRIu64 " fetches, %" PRIu64
          " of them errors, %" PRIu64 " nodes lost\n",
-         seed - first, (double)(seed - first) / seconds, failures, w.n_operations, w.n_messages,
-         w.n_dropped, w.n_duplicated, w.n_fetched, w.n_errors, w.n_deaths);
-  uint32_t all = 0, reached = count_visited_cells(&all);
-  printf("%u of %u rows of the tables were used\n", reached, all);
+         seed - first_seed, (double)(seed - first_seed) / seconds, failures, w.n_operations,
+         w.n_messages, w.n_dropped, w.n_duplicated, w.n_fetched, w.n_errors, w.n_deaths);
+  uint32_t n_cells = 0, n_reached = count_visited_cells(&n_cells);
+  printf("%u of %u rows of the tables were used\n", n_reached, n_cells);
   printf("%s references\n", failures ? "not ok" : "ok");
   return failures != 0;
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """Real processes whose control messages are dropped, doubled, delayed and so reordered by
-tests/faults/faults.c: what comes out is what came out without, to the bit."""
+tests/faults/faults.c: the results have the same bits as without."""
 import os, re, sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../net/lib"))
@@ -10,7 +10,7 @@ from cluster import *
 ROOT = os.path.join(HERE, "../..")
 FAULTY = os.path.join(BIN, "faults")
 KEPT = os.path.join(BIN, "net", "api_kept")
-# Seed, percent dropped, percent doubled, most milliseconds of delay.
+# Seed, percent dropped, percent doubled, maximum delay in milliseconds.
 MILD, LATE, HARSH = "3:10:30:40", "2:10:50:150", "5:40:40:60"
 STEPS = 12
 TRAINING = IMAGE_DATA + f"""privacy: {{raw_input_leaves: true}}
@@ -28,8 +28,8 @@ suite = Suite()
 
 
 def in_cluster(plan, work, workers=2):
-    """What work(cluster, environment) gives, and what the processes say they did to their
-    messages."""
+    """The result of work(cluster, environment), and the processes' own counts of messages that they
+    dropped, doubled and delayed."""
     folder = BIN if plan is None else FAULTY
     net.MASTER, net.WORKER = (os.path.join(folder, "cleave-" + which) for which in ("master", "worker"))
     env = {} if plan is None else {"CLEAVE_TEST_FAULTS": plan}
@@ -50,7 +50,7 @@ def in_cluster(plan, work, workers=2):
 
 
 def program(env, done, *command, cwd=None):
-    # before the program's own path
+    # searched before the program's own library path
     library = {"LD_LIBRARY_PATH": os.path.abspath(FAULTY)} if env else {}
     p = run(*command, env={**env, **library}, cwd=cwd, timeout=600)
     done.append(p.stderr)
@@ -66,7 +66,7 @@ def kept(way):
 
 
 def seeds(c, env, done):
-    """The last line, which has the losses, of programs of tests/seeds."""
+    """The last lines of programs of tests/seeds, which have the losses."""
     session = c.session("seed", "transfer: direct\n")
     return [program(env, done, os.path.abspath(os.path.join(BIN, "seeds", name)), session, cwd=ROOT).splitlines()[-1]
             for name in (SEED_PROGRAMS if LONG else SEED_PROGRAMS[:1])]

@@ -1,12 +1,12 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of every parser that its fuzz target reaches from the checked-in corpus alone, against the
-floors in coverage.txt. Nothing is fuzzed here, so the numbers are the same each time.
+"""Compares the lines of each parser that its fuzz target reaches with the checked-in corpus with
+the minimum in coverage.txt. Nothing is fuzzed here, so the numbers are the same each time.
 
 usage: coverage.py OUT [--lines] [--adopt FOUND] [TARGET...]
-  --lines   shows those that are not reached
-  --adopt   first copies from FOUND/fuzz_TARGET to the corpus what reaches others: the smallest
-  inputs that do
+  --lines   shows the lines that are not reached
+  --adopt   first copies to the corpus the smallest inputs of FOUND/fuzz_TARGET that reach further
+            lines
 """
 import argparse
 import hashlib
@@ -20,7 +20,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 
 
 def floors():
-    """{target: [(file, per cent)]}"""
+    """{target: [(parser file, minimum per cent of its lines)]}"""
     table = {}
     for line in open(os.path.join(HERE, "coverage.txt")):
         words = line.split("#")[0].split()
@@ -30,7 +30,8 @@ def floors():
 
 
 def replay(out, target, inputs):
-    """{file: {line: times it ran}} of the target with files and folders."""
+    """{file: {line: number of times it ran}} when the target runs these inputs, files or
+    folders."""
     program, raw = f"{out}/fuzz/fuzz_{target}", f"{out}/fuzz/{target}.profraw"
     env = dict(os.environ, LLVM_PROFILE_FILE=raw, LSAN_OPTIONS=f"suppressions={ROOT}/tests/lsan.supp")
     done = subprocess.run([program, "-runs=0", "-timeout=60", *inputs], env=env, stdout=subprocess.PIPE,
@@ -58,7 +59,8 @@ def reached(out, target, inputs, parsers):
 
 
 def adopt(out, target, found, parsers):
-    """Halves of what was found are looked at further while they reach a line that is new."""
+    """Copies inputs that reach new lines. Halves the found inputs again and again, and keeps a half
+    while it reaches a new line."""
     corpus = f"{HERE}/corpus/{target}"
     known = reached(out, target, [corpus], parsers)
 

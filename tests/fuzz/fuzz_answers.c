@@ -40,7 +40,7 @@ typedef struct program {
 static clv_session_config *config;
 static program *current;
 /* CLEAVE_FUZZ_SHOW: prints the frames that the worker would receive, for authors of seeds */
-static bool show;
+static bool prints_sent_frames;
 
 static void free_config(void) { clv_session_config_free(config); }
 
@@ -51,7 +51,7 @@ clv_code __wrap_clv_link_send(clv_link *link, clv_packet *p, clv_err *ignored);
 clv_code __wrap_clv_link_send(clv_link *link, clv_packet *p, clv_err *ignored) {
   const clv_frame *f = &p->frame;
   (void)link, (void)ignored;
-  if (show)
+  if (prints_sent_frames)
     fprintf(stderr, "%-12s context %llu message %llu module %u phase %u ref %llx fork %llx\n",
             clv_frame_kind_name(f->kind), (unsigned long long)f->context,
             (unsigned long long)f->message_id, f->module, f->backward_pass_number,
@@ -62,7 +62,7 @@ clv_code __wrap_clv_link_send(clv_link *link, clv_packet *p, clv_err *ignored) {
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
   (void)argc, (void)argv;
-  show = getenv("CLEAVE_FUZZ_SHOW") != NULL;
+  prints_sent_frames = getenv("CLEAVE_FUZZ_SHOW") != NULL;
   clv_log_set(CLV_LOG_ERROR, false);
   NEVER(clv_session_config_parse("/s.yaml", session_text, sizeof session_text - 1, NULL, &config,
                                  NULL) != CLV_OK);
@@ -138,7 +138,7 @@ static void must(cleave_status status, const cleave_error *e) {
 
 static bool is_success(cleave_status status, const cleave_error *e) {
   NEVER(status != CLEAVE_OK && !e->text[0]);
-  if (status != CLEAVE_OK && show) fprintf(stderr, "%s\n", e->text);
+  if (status != CLEAVE_OK && prints_sent_frames) fprintf(stderr, "%s\n", e->text);
   return status == CLEAVE_OK;
 }
 
@@ -177,10 +177,10 @@ static void prepare_program(program *g) {
                       .workers = (const char *[]){NULL}};
   must(cleave_open_config(config, CLEAVE_BULK_LANES, &o, &g->rt, &e), &e);
   connect_worker(g);
-  cleave_module_options far = {.size = sizeof far, .name = "far", .at = "w1"},
+  cleave_module_options worker_options = {.size = sizeof worker_options, .name = "far", .at = "w1"},
                         loss = {.size = sizeof loss, .name = "loss"};
-  must(cleave_load_layers(g->rt, &far, "[{op: linear, name: fc, out: 3}]", &rows, &g->worker_module,
-                          &e),
+  must(cleave_load_layers(g->rt, &worker_options, "[{op: linear, name: fc, out: 3}]", &rows,
+                          &g->worker_module, &e),
        &e);
   must(cleave_load_loss(g->rt, &loss, "mse", &rows, &g->loss_module, &e), &e);
   cleave_group group = {
@@ -204,12 +204,12 @@ static void read_state(program *g) {
 static void exercise_kept_value(program *g, cleave_context c, cleave_reference out) {
   cleave_error e = {0};
   cleave_tensor value = {0};
-  cleave_reference again, more;
+  cleave_reference used_reference, more;
   cleave_kept kept;
   if (!is_success(cleave_keep(g->rt, out, &kept, &e), &e)) return;
   is_success(cleave_kept_fetch(g->rt, kept, 0, &value, &e), &e);
-  if (is_success(cleave_kept_use(g->rt, c, kept, &again, &e), &e))
-    is_success(cleave_call(g->rt, c, g->worker_module, &again, 1, &more, &e), &e);
+  if (is_success(cleave_kept_use(g->rt, c, kept, &used_reference, &e), &e))
+    is_success(cleave_call(g->rt, c, g->worker_module, &used_reference, 1, &more, &e), &e);
   cleave_kept_release(g->rt, kept, &e);
   cleave_tensor_free(&value);
 }
@@ -261,11 +261,11 @@ static void send_own_value(program *g) {
   static const float numbers[BATCH * WIDTH];
   cleave_error e = {0};
   cleave_tensor rows = CLEAVE_TENSOR_F32(numbers, BATCH, WIDTH), value = {0};
-  cleave_context_options noted = {.size = sizeof noted, .events = true};
+  cleave_context_options context_options = {.size = sizeof context_options, .events = true};
   cleave_context c;
   cleave_reference leaf, passed, out;
   cleave_kept kept;
-  if (!is_success(cleave_context_open(g->rt, &noted, &c, &e), &e)) return;
+  if (!is_success(cleave_context_open(g->rt, &context_options, &c, &e), &e)) return;
   if (is_success(cleave_leaf(g->rt, c, &rows, false, &leaf, &e), &e) &&
       is_success(cleave_keep(g->rt, leaf, &kept, &e), &e)) {
     if (is_success(cleave_kept_use(g->rt, c, kept, &passed, &e), &e) &&

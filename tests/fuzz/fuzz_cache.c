@@ -11,21 +11,22 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  uint8_t whole[CLV_CACHE_HEADER_BYTES] = {0}, again[CLV_CACHE_HEADER_BYTES];
-  clv_cache_header h, back;
+  uint8_t header_bytes[CLV_CACHE_HEADER_BYTES] = {0}, written_bytes[CLV_CACHE_HEADER_BYTES];
+  clv_cache_header h, parsed_again;
   clv_err err = {0};
-  memcpy(whole, data, CLV_MIN(size, sizeof whole));
+  memcpy(header_bytes, data, CLV_MIN(size, sizeof header_bytes));
   NEVER(clv_cache_header_parse(data, CLV_MIN(size, (size_t)CLV_CACHE_HEADER_BYTES - 1), &h, &err) ==
         CLV_OK);
-  if (clv_cache_header_parse(whole, sizeof whole, &h, &err) != CLV_OK) {
+  if (clv_cache_header_parse(header_bytes, sizeof header_bytes, &h, &err) != CLV_OK) {
     NEVER(!err.text[0]);
     return 0;
   }
   NEVER(!h.row_bytes || !h.records || h.row.rank >= CLV_MAX_RANK);
   NEVER(h.rows_at < h.row_marks_at + CLV_CACHE_MARK_BYTES * h.records);
   NEVER(h.file_bytes < h.rows_at + h.records * h.row_bytes);
-  clv_cache_header_write(&h, again);
-  NEVER(clv_cache_header_parse(again, sizeof again, &back, &err) != CLV_OK);
-  NEVER(memcmp(&h.key, &back.key, sizeof h.key) != 0 || h.file_bytes != back.file_bytes);
+  clv_cache_header_write(&h, written_bytes);
+  NEVER(clv_cache_header_parse(written_bytes, sizeof written_bytes, &parsed_again, &err) != CLV_OK);
+  NEVER(memcmp(&h.key, &parsed_again.key, sizeof h.key) != 0 ||
+        h.file_bytes != parsed_again.file_bytes);
   return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of a Precompiled normalizer. The first byte is the length of a text, which is looked up
- * in the table behind it, from each of its bytes on.
+ * Fuzzes the table of a Precompiled normalizer. The first byte is the length of a text; the table
+ * follows the text. Each suffix of the text is looked up in the table.
  */
 #include "master/tokens/tokens_int.h"
 #include "tests/fuzz/never.h"

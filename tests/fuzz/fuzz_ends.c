@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes the ends of contexts, modules, state and kept values that are still linked in lists, of
- * contexts also with a step to take. The input draws well-formed frames over few ids, so that calls
- * follow others, wait for one another and are named in backward passes; then an end arrives. If an
- * executor computes, the input also draws when work ends. Whatever arrives, no freed record is used
- * (slabs are poisoned), the engine reports no mistake of its own, and at the end no record is left.
+ * Fuzzes a node in which contexts, modules, state and kept values end while lists still have them,
+ * and contexts end with a step that is not taken. The input draws well-formed frames over few ids,
+ * so that calls follow others, wait for one another and are named in backward passes; then an end
+ * arrives. If an executor computes, the input also draws when work ends. Whatever arrives, no freed
+ * record is used (slabs are poisoned), the engine reports no mistake of its own, and at the end no
+ * record is left.
  */
 #include "tests/fuzz/fuzz_node.h"
 

@@ -12,19 +12,19 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  clv_tls_frame_meter whole, parts;
+  clv_tls_frame_meter uncut, parts;
   if (size < 1) return 0;
   size_t step = (size_t)data[0] + 1;
-  clv_tls_frame_meter_init(&whole, 7);
+  clv_tls_frame_meter_init(&uncut, 7);
   clv_tls_frame_meter_init(&parts, 7);
-  const char *excess = clv_tls_frame_meter_charge(&whole, data + 1, size - 1, 9), *part = NULL;
+  const char *excess = clv_tls_frame_meter_charge(&uncut, data + 1, size - 1, 9), *part = NULL;
   for (size_t at = 1; at < size && !part; at += step)
     part = clv_tls_frame_meter_charge(&parts, data + at, CLV_MIN(step, size - at), 9);
   NEVER(excess != part);
-  NEVER(!excess && memcmp(&whole, &parts, sizeof whole) != 0);
-  clv_tls_frame_meter_credit_message(&whole, size);
+  NEVER(!excess && memcmp(&uncut, &parts, sizeof uncut) != 0);
+  clv_tls_frame_meter_credit_message(&uncut, size);
   for (int i = 0; i < CLV_TLS_BUCKETS; i++)
-    clv_tls_frame_meter_credit(&whole, (clv_tls_bucket)i, 1 << 30);
-  NEVER(clv_tls_frame_meter_charge(&whole, NULL, 0, UINT64_MAX) != NULL);
+    clv_tls_frame_meter_credit(&uncut, (clv_tls_bucket)i, 1 << 30);
+  NEVER(clv_tls_frame_meter_charge(&uncut, NULL, 0, UINT64_MAX) != NULL);
   return 0;
 }

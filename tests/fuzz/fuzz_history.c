@@ -23,10 +23,10 @@ static const char *const names[FILES] = {"run.json", "metrics.jsonl", CLV_JOURNA
 static char home[] = "/dev/shm/cleave-fuzz-XXXXXX", run[64];
 
 static void remove_run_files(void) {
-  static const char *const more[] = {"pace.jsonl", "evaluations.jsonl"};
+  static const char *const other_files[] = {"pace.jsonl", "evaluations.jsonl"};
   char path[160];
-  for (size_t i = 0; i < FILES + CLV_COUNT(more); i++) {
-    snprintf(path, sizeof path, "%s/%s", run, i < FILES ? names[i] : more[i - FILES]);
+  for (size_t i = 0; i < FILES + CLV_COUNT(other_files); i++) {
+    snprintf(path, sizeof path, "%s/%s", run, i < FILES ? names[i] : other_files[i - FILES]);
     unlink(path);
   }
   rmdir(run);
@@ -59,23 +59,23 @@ static bool check_run_entry(void) {
   return e.state != CLV_STATE_ELSEWHERE;
 }
 
-static void run_history_commands(bool over) {
+static void run_history_commands(bool has_ended) {
   int code;
   NEVER(clv_history_list(home, false, NULL) != CLV_OK);
   NEVER(clv_history_list(run, true, NULL) != CLV_OK);
-  NEVER(clv_history_log(run, over, false, &code, NULL) != CLV_OK);
+  NEVER(clv_history_log(run, has_ended, false, &code, NULL) != CLV_OK);
   /* the folder has no JSON file */
   NEVER(clv_history_log(run, false, true, &code, NULL) != CLV_NOT_FOUND);
 }
 
 /* Asserts that the text for a terminal, and the JSON for programs, are well formed. */
-static void check_history_output(bool over) {
+static void check_history_output(bool has_ended) {
   char *text = NULL;
   size_t len = 0;
   FILE *terminal = stdout, *memory = open_memstream(&text, &len);
   NEVER(!memory);
   stdout = memory;
-  run_history_commands(over);
+  run_history_commands(has_ended);
   stdout = terminal;
   fclose(memory);
   for (size_t i = 0; i < len; i++) {

@@ -69,9 +69,9 @@ static int dial_server(void) {
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   /* a linger time of 0, so that a closed connection does not keep its port busy */
-  struct linger gone = {1, 0};
+  struct linger no_linger = {1, 0};
   NEVER(fd < 0);
-  NEVER(setsockopt(fd, SOL_SOCKET, SO_LINGER, &gone, sizeof gone) != 0);
+  NEVER(setsockopt(fd, SOL_SOCKET, SO_LINGER, &no_linger, sizeof no_linger) != 0);
   NEVER(!connect_to_server(fd, &to));
   return fd;
 }

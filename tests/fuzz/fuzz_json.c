@@ -12,14 +12,14 @@ static clv_code read_value(clv_json *j, clv_err *err);
 
 static clv_code read_container(clv_json *j, clv_json_kind kind, clv_err *err) {
   static const char *const names[] = {"a", "b"};
-  uint32_t seen = 0;
-  bool more = true;
+  uint32_t keys_seen = 0;
+  bool has_more = true;
   int which;
   CLV_TRY(clv_json_open(j, kind, err));
   for (size_t n = 0;; n++) {
-    CLV_TRY(clv_json_next(j, kind, n, &more, err));
-    if (!more) return CLV_OK;
-    if (kind == CLV_JSON_OBJECT) CLV_TRY(clv_json_find_key(j, names, 2, &seen, &which, err));
+    CLV_TRY(clv_json_next(j, kind, n, &has_more, err));
+    if (!has_more) return CLV_OK;
+    if (kind == CLV_JSON_OBJECT) CLV_TRY(clv_json_find_key(j, names, 2, &keys_seen, &which, err));
     CLV_TRY(read_value(j, err));
   }
 }
@@ -27,12 +27,12 @@ static clv_code read_container(clv_json *j, clv_json_kind kind, clv_err *err) {
 static clv_code read_value(clv_json *j, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_json_kind kind;
-  int64_t whole;
-  bool truth;
+  int64_t integer;
+  bool boolean;
   CLV_TRY(clv_json_peek(j, &kind, err));
   if (kind >= CLV_JSON_LIST) return read_container(j, kind, err);
-  if (kind == CLV_JSON_NUMERAL) return clv_json_read_integer(j, -1000, 1000, &whole, err);
-  if (kind == CLV_JSON_BOOL) return clv_json_read_bool(j, &truth, err);
+  if (kind == CLV_JSON_NUMERAL) return clv_json_read_integer(j, -1000, 1000, &integer, err);
+  if (kind == CLV_JSON_BOOL) return clv_json_read_bool(j, &boolean, err);
   if (kind == CLV_JSON_TEXT) return clv_json_read_text(j, &text, err);
   return clv_json_skip_null(j) ? CLV_OK : clv_json_fail(j, j->at, err, "no value");
 }
@@ -42,9 +42,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_err err = {0};
   clv_code code = read_value(&read, &err);
   NEVER(read.at > size || (code != CLV_OK && !strstr(err.text, "fuzz:")));
-  bool over = clv_json_skip(&skipped, &err) == CLV_OK;
-  NEVER(skipped.at > size || (code == CLV_OK && (!over || skipped.at != read.at)));
-  NEVER(over && skipped.depth != 0);
-  if (over && clv_json_end(&skipped, &err) != CLV_OK) NEVER(!strstr(err.text, "fuzz:"));
+  bool is_skipped = clv_json_skip(&skipped, &err) == CLV_OK;
+  NEVER(skipped.at > size || (code == CLV_OK && (!is_skipped || skipped.at != read.at)));
+  NEVER(is_skipped && skipped.depth != 0);
+  if (is_skipped && clv_json_end(&skipped, &err) != CLV_OK) NEVER(!strstr(err.text, "fuzz:"));
   return 0;
 }

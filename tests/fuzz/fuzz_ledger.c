@@ -10,38 +10,42 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static clv_ledger *parse_ledger(const clv_bytes *text) {
   clv_ledger *l = NULL;
-  size_t whole = 0;
+  size_t complete_len = 0;
   clv_err err = {0};
-  clv_code code = clv_ledger_parse(text->data ? text->data : "", text->len, "l", &l, &whole, &err);
+  clv_code code =
+      clv_ledger_parse(text->data ? text->data : "", text->len, "l", &l, &complete_len, &err);
   NEVER(code != CLV_OK && (l || !err.text[0]));
-  NEVER(code == CLV_OK && (!l || whole > text->len));
+  NEVER(code == CLV_OK && (!l || complete_len > text->len));
   return l;
 }
 
-static void check_compaction(const clv_ledger *l, const clv_sha256 *of, const clv_ledger_entry *e) {
+static void check_compaction(const clv_ledger *l, const clv_sha256 *key_digest,
+                             const clv_ledger_entry *e) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, more = {0};
   clv_ledger_entry found = {0};
-  bool is_there = false;
+  bool is_found = false;
   NEVER(clv_ledger_compact(l, &text, NULL) != CLV_OK);
-  CLV_AUTO(clv_ledger_freep) clv_ledger *small = parse_ledger(&text);
-  NEVER(!small || clv_ledger_count(small) > clv_ledger_count(l));
+  CLV_AUTO(clv_ledger_freep) clv_ledger *compacted = parse_ledger(&text);
+  NEVER(!compacted || clv_ledger_count(compacted) > clv_ledger_count(l));
   for (clv_ledger_kind kind = CLV_LEDGER_RUN; kind <= CLV_LEDGER_ROW; kind += 2) {
-    NEVER(clv_ledger_find(small, kind, of, &found, &is_there, NULL) != CLV_OK || !is_there);
+    NEVER(clv_ledger_find(compacted, kind, key_digest, &found, &is_found, NULL) != CLV_OK ||
+          !is_found);
     NEVER(strcmp(found.identity, e->identity) != 0 || strcmp(found.date, e->date) != 0);
   }
-  NEVER(clv_ledger_compact(small, &more, NULL) != CLV_OK || more.len != text.len);
+  NEVER(clv_ledger_compact(compacted, &more, NULL) != CLV_OK || more.len != text.len);
 }
 
-static void add_entries(const clv_ledger *l, clv_bytes *text, size_t whole) {
-  static const clv_sha256 some = {{7}}, other = {{8}};
+static void add_entries(const clv_ledger *l, clv_bytes *text, size_t complete_len) {
+  static const clv_sha256 known_digest = {{7}}, other_digest = {{8}};
   static const char w1[] = "spiffe://acme/w1";
-  const clv_ledger_item item[] = {
-      {CLV_LEDGER_RUN, some, w1}, {CLV_LEDGER_ROW, some, w1}, {CLV_LEDGER_ROW, other, w1}};
+  const clv_ledger_item item[] = {{CLV_LEDGER_RUN, known_digest, w1},
+                                  {CLV_LEDGER_ROW, known_digest, w1},
+                                  {CLV_LEDGER_ROW, other_digest, w1}};
   CLV_AUTO(clv_bytes_done) clv_bytes lines = {0}, more = {0};
   clv_ledger_entry e = {0};
   bool is_found = false;
   NEVER(clv_ledger_format_new_lines(l, item, 3, &lines, NULL) != CLV_OK);
-  text->len = whole;
+  text->len = complete_len;
   clv_bytes_add(text, lines.data, lines.len);
   CLV_AUTO(clv_ledger_freep) clv_ledger *again = parse_ledger(text);
   NEVER(!again || clv_ledger_count(again) != clv_ledger_count(l) + 3);
@@ -52,19 +56,19 @@ static void add_entries(const clv_ledger *l, clv_bytes *text, size_t whole) {
     NEVER(strcmp(e.identity, w1) != 0 || strlen(e.date) != 10);
   }
   NEVER(clv_ledger_format_new_lines(again, item, 3, &more, NULL) != CLV_OK || more.len);
-  check_compaction(again, &some, &e);
+  check_compaction(again, &known_digest, &e);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  size_t whole = 0;
+  size_t complete_len = 0;
   clv_bytes_add(&text, data ? (const char *)data : "", size);
   CLV_AUTO(clv_ledger_freep) clv_ledger *l = parse_ledger(&text);
   if (!l) return 0;
-  CLV_AUTO(clv_ledger_freep) clv_ledger *same = NULL;
-  NEVER(clv_ledger_parse(text.data, text.len, "l", &same, &whole, NULL) != CLV_OK);
-  /* l and same are two parses of one text. Without a complete line each drew a salt of its own, so
-   * all entries are made with the salt of same. */
-  add_entries(whole ? l : same, &text, whole);
+  CLV_AUTO(clv_ledger_freep) clv_ledger *parsed_again = NULL;
+  NEVER(clv_ledger_parse(text.data, text.len, "l", &parsed_again, &complete_len, NULL) != CLV_OK);
+  /* Both ledgers are parsed from one text. A text without a complete line has no salt, so each
+   * parse drew its own; all entries are then made with the salt of the second. */
+  add_entries(complete_len ? l : parsed_again, &text, complete_len);
   return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The page of `report`, of evaluations and, behind the first NUL, of the worst records. Whatever
- * they say, the page has its own tags alone.
+ * Fuzzes the page of `report`. The input is the lines of evaluations and, behind the first NUL,
+ * those of the worst records. Whatever the lines contain, the page has no tags but its own.
  */
 #include <string.h>
 

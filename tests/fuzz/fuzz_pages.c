@@ -10,13 +10,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { WIDTH = 8, TOKENS = 8 };
 
-static const int32_t *row_of(const clv_tensor *t, int64_t i) {
+static const int32_t *get_row(const clv_tensor *t, int64_t i) {
   return (const int32_t *)t->data + (size_t)i * t->n / (size_t)t->shape.dim[0];
 }
 
 static void check_window(const clv_page_set *p, int64_t i) {
-  const int32_t *ids = row_of(p->ids, i), *boxes = row_of(p->boxes, i);
-  NEVER(*row_of(p->lengths, i) < 2 || *row_of(p->lengths, i) > WIDTH);
+  const int32_t *ids = get_row(p->ids, i), *boxes = get_row(p->boxes, i);
+  NEVER(*get_row(p->lengths, i) < 2 || *get_row(p->lengths, i) > WIDTH);
   for (int k = 0; k < WIDTH; k++) NEVER(ids[k] < 0 || ids[k] >= TOKENS);
   for (int k = 0; k < 4 * WIDTH; k++) NEVER(boxes[k] < 0 || boxes[k] > CLV_BOX_MAX);
   for (int k = 0; k < WIDTH; k++)
@@ -25,16 +25,16 @@ static void check_window(const clv_page_set *p, int64_t i) {
 
 /* Asserts that each window belongs to one page and that each position names a word of that page. */
 static void check_kept_pages(const clv_page_set *p) {
-  size_t windows = 0;
+  size_t n_windows = 0;
   for (size_t i = 0; i < p->kept.n; i++) {
     const clv_kept_page *page = &p->kept.pages[i];
-    NEVER(page->first != windows || !page->windows);
-    windows += page->windows;
-    for (size_t w = page->first; w < windows; w++)
+    NEVER(page->first != n_windows || !page->windows);
+    n_windows += page->windows;
+    for (size_t w = page->first; w < n_windows; w++)
       for (int k = 0; k < WIDTH; k++)
-        NEVER(row_of(p->token_words, (int64_t)w)[k] >= (int32_t)page->n);
+        NEVER(get_row(p->token_words, (int64_t)w)[k] >= (int32_t)page->n);
   }
-  NEVER(windows != (size_t)p->ids->shape.dim[0]);
+  NEVER(n_windows != (size_t)p->ids->shape.dim[0]);
 }
 
 static void check_pages(const clv_page_set *p) {
@@ -51,11 +51,11 @@ static clv_code read_page_lines(clv_page_rows *r, const clv_bytes *text, clv_err
   clv_page_reader lines = {
       .path = "fuzz", .text = text->data, .len = text->len, .label_kind = r->label_kind};
   clv_labelled_page page;
-  bool more = true;
+  bool has_more = true;
   clv_code code = CLV_OK;
-  while (code == CLV_OK && more) {
-    code = clv_page_reader_next(&lines, &page, &more, err);
-    if (code == CLV_OK && more) code = clv_page_rows_add(r, &page, err);
+  while (code == CLV_OK && has_more) {
+    code = clv_page_reader_next(&lines, &page, &has_more, err);
+    if (code == CLV_OK && has_more) code = clv_page_rows_add(r, &page, err);
   }
   clv_page_reader_done(&lines);
   return code;
@@ -63,7 +63,7 @@ static clv_code read_page_lines(clv_page_rows *r, const clv_bytes *text, clv_err
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static const char vocabulary[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n##b\nb\n,\n";
-  const clv_tokenizer_options pieces = {0};
+  const clv_tokenizer_options options = {0};
   clv_page_set *p = NULL;
   clv_err err = {0};
   if (!size) return 0;
@@ -74,8 +74,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                      .groups_by_file = data[0] & 64,
                      .ignored_label = CLV_LABEL_IGNORED,
                      .max_bytes = 1 << 20};
-  NEVER(clv_wordpiece_parse(vocabulary, sizeof vocabulary - 1, "good", &pieces, &r.tokens.tokenizer,
-                            &err) != CLV_OK);
+  NEVER(clv_wordpiece_parse(vocabulary, sizeof vocabulary - 1, "good", &options,
+                            &r.tokens.tokenizer, &err) != CLV_OK);
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_bytes_add(&text, data + 1, size - 1);
   clv_code code = read_page_lines(&r, &text, &err);

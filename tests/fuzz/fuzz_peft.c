@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Fuzzes the parser of adapter_config.json. An accepted file is written as text that is accepted
- * again and says the same of every layer.
+ * again and gives every layer the same settings.
  */
 #include <math.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include "tests/fuzz/fuzz_tokens.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  static const char good[] =
+  static const char valid_vocabulary[] =
       "[UNK]\n[SEP]\na\n##b\n##a\nab\n!\n\xc3\xa9\n\xe6\xbc\xa2\n#\n##\n###\n";
   CLV_AUTO(clv_tokenizer_freep) clv_tokenizer *t = NULL;
   clv_err err = {0};
@@ -14,7 +14,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   const char *text = (const char *)data + 1, *nul = memchr(text, '\0', size - 1);
   size_t file = nul ? (size_t)(nul - text) : 0, len = size - 1 - file - (nul != NULL);
   clv_code code = nul ? clv_wordpiece_parse(text, file, "fuzz", &o, &t, &err)
-                      : clv_wordpiece_parse(good, sizeof good - 1, "good", &o, &t, &err);
+                      : clv_wordpiece_parse(valid_vocabulary, sizeof valid_vocabulary - 1, "good",
+                                            &o, &t, &err);
   NEVER(code != CLV_OK && (!nul || !strstr(err.text, "fuzz:")));
   if (code == CLV_OK) encode_text(t, nul ? nul + 1 : text, len);
   return 0;

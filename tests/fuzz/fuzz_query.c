@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Queries of a database: the input is the text of one. It runs on tests/golden/table/tables.db, or
- * where that is missing its words are read alone.
+ * Fuzzes queries of a database: the input is the text of a query. It runs on
+ * tests/golden/table/tables.db; without that file only the check of its words runs.
  */
 #include <strings.h>
 #include <unistd.h>
@@ -13,22 +13,23 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Returns true if the text has a word, however it is written. */
+/* True if the text has the word, in upper or lower case. */
 static bool has_word(const char *text, const char *word) {
   for (; *text; text++)
     if (strncasecmp(text, word, strlen(word)) == 0) return true;
   return false;
 }
 
-/* Reads all cells. A query that takes too many instructions is late at once. */
+/* Reads all cells. A query that takes too many instructions fails at once, as after its time
+ * limit. */
 static void read_all(clv_cell_source *s) {
   clv_source_cell cell;
   clv_err err = {0};
-  bool more = true;
-  while (s->reader->next(s, &more, &err) == CLV_OK && more)
-    while (s->reader->cell(s, &cell, &more, &err) == CLV_OK && more)
+  bool has_more = true;
+  while (s->reader->next(s, &has_more, &err) == CLV_OK && has_more)
+    while (s->reader->cell(s, &cell, &has_more, &err) == CLV_OK && has_more)
       NEVER(cell.field >= s->fields.n || cell.text[cell.len] != '\0');
-  NEVER(more && !strstr(err.text, DATABASE));
+  NEVER(has_more && !strstr(err.text, DATABASE));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -28,7 +28,7 @@ static void check_round_trip(const clv_session_config *config) {
 
 /* Adds adapters to an accepted graph, or gets an error. No layer's number may change. */
 static void check_adapters(const clv_lora_config *l, const clv_graph *g) {
-  CLV_AUTO(clv_graph_freep) clv_graph *with = NULL;
+  CLV_AUTO(clv_graph_freep) clv_graph *graph_with_adapters = NULL;
   clv_err err = {0};
   clv_lora lora = {.targets = (const char *const *)l->targets.items,
                    .n_targets = l->targets.n,
@@ -37,9 +37,10 @@ static void check_adapters(const clv_lora_config *l, const clv_graph *g) {
                    .dropout = l->dropout,
                    .rslora = l->rslora};
   if (!lora.n_targets) return;
-  clv_code code = clv_graph_add_lora(g, 0, UINT32_MAX, &lora, &with, &err);
-  NEVER((code == CLV_OK) != (with != NULL) || (code != CLV_OK && !err.text[0]));
-  NEVER(with && with->nodes[with->output_node].layer != g->nodes[g->output_node].layer);
+  clv_code code = clv_graph_add_lora(g, 0, UINT32_MAX, &lora, &graph_with_adapters, &err);
+  NEVER((code == CLV_OK) != (graph_with_adapters != NULL) || (code != CLV_OK && !err.text[0]));
+  NEVER(graph_with_adapters && graph_with_adapters->nodes[graph_with_adapters->output_node].layer !=
+                                   g->nodes[g->output_node].layer);
 }
 
 /* Gets the layers of each stage, or an error: too many values may cross the cut. */
@@ -99,9 +100,10 @@ static void check_model(const clv_session_config *config) {
           !err.text[0]);
   }
   check_inputs(config, first, last);
-  bool has_sequences = clv_model_takes_sequences(config),
-       anything = clv_model_takes_sequences_or_images(config);
-  NEVER((has_sequences || anything) && (config->model.hf || config->model.arch != CLV_ARCH_NONE));
+  bool takes_sequences = clv_model_takes_sequences(config),
+       takes_sequences_or_images = clv_model_takes_sequences_or_images(config);
+  NEVER((takes_sequences || takes_sequences_or_images) &&
+        (config->model.hf || config->model.arch != CLV_ARCH_NONE));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

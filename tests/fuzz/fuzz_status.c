@@ -89,10 +89,10 @@ static void fill_worker(uint32_t worker, clv_piece *rest, answers *a, clv_status
   clv_piece before = take_next_piece(rest), now = take_next_piece(rest);
   *w = (clv_status_worker){.name = config->workers[worker].name, .address = "h:1"};
   if (!now.len) return;
-  bool earlier = clv_wire_status_reply_decode(&before, 1, &a->previous_reply, &err) == CLV_OK;
+  bool has_previous = clv_wire_status_reply_decode(&before, 1, &a->previous_reply, &err) == CLV_OK;
   if (clv_wire_status_reply_decode(&now, 1, &a->present_reply, &err) == CLV_OK &&
-      clv_status_compare(config, worker, earlier ? &a->previous_reply : NULL, &a->present_reply,
-                         &a->buffers, w, &err) == CLV_OK)
+      clv_status_compare(config, worker, has_previous ? &a->previous_reply : NULL,
+                         &a->present_reply, &a->buffers, w, &err) == CLV_OK)
     return;
   w->has_outcome = true;
   snprintf(a->error_text, sizeof a->error_text, "%.*s", (int)now.len, (const char *)now.data);

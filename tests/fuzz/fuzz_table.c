@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Fuzzes tables. Bit 0 of the first byte chooses between a file of learnt values and a table. The
- * other bits, and those of the second byte, are the table's options; the values learnt from its
- * first half encode all of it. Bit 7 of the second byte: the first line is a form of dates, and the
- * rest is a date.
+ * other bits, and those of the second byte, are the table's options. The values learnt from the
+ * first half of the table encode all of it. If bit 7 of the second byte is set, the input is
+ * instead a date format, in the first line, and a date.
  */
 #include <math.h>
 
@@ -66,9 +66,9 @@ static void check_table(const clv_cell_table *t) {
   check_encoded(t, l);
 }
 
-/* Reads a date by the form in front of it. */
+/* Reads a date in the format of the first line. */
 static void check_date(const clv_bytes *text) {
-  char *end = strchr(text->data, '\n'), shown[CLV_DATE_TEXT];
+  char *end = strchr(text->data, '\n'), written[CLV_DATE_TEXT];
   double days = 0, again = 0;
   clv_err err = {0};
   if (!end) return;
@@ -82,12 +82,12 @@ static void check_date(const clv_bytes *text) {
   if (!clv_date_read(end, len, form, &days)) return;
   NEVER(!(fabs(days) < CLV_MAX_DAYS));
   for (int part = 0; part < CLV_DATE_PARTS; part++) {
-    double turn = clv_date_part_passed(days, (clv_date_part)part);
-    NEVER(!(turn >= 0 && turn < 1));
+    double phase = clv_date_part_passed(days, (clv_date_part)part);
+    NEVER(!(phase >= 0 && phase < 1));
   }
-  clv_date_text(days, shown);
-  /* the day before year 1 or behind 9999, by a zone, has no text that can be read */
-  if (clv_date_read(shown, strlen(shown), NULL, &again)) NEVER(again != floor(days));
+  clv_date_text(days, written);
+  /* a time zone can move a day before year 1 or behind 9999, which has no readable text */
+  if (clv_date_read(written, strlen(written), NULL, &again)) NEVER(again != floor(days));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -36,7 +36,7 @@ static void free_input(input *in) {
   for (size_t i = 0; i < in->n; i++) free((void *)(uintptr_t)in->pieces[i].data);
 }
 
-static void assert_holds(bool is_held) { NEVER(!is_held); }
+static void assert_holds(bool holds) { NEVER(!holds); }
 
 static void check_encoding(const input *in, const clv_frame *read, clv_payload payload) {
   clv_frame frame = *read, again;
@@ -69,20 +69,20 @@ static void check_encoding(const input *in, const clv_frame *read, clv_payload p
 
 /* Decodes the frames before the last one, and the last one. */
 static void fuzz_frame(const input *in) {
-  clv_frame frame, one;
-  clv_payload payload, payload_of_one;
+  clv_frame frame, earlier_frame;
+  clv_payload payload, earlier_payload;
   clv_bundle before;
   clv_wire_limits limits = clv_wire_limits_default();
   clv_err err;
   if (clv_frame_decode_last(in->pieces, in->n, &limits, &before, &frame, &payload, &err) != CLV_OK)
     return;
   assert_holds(before.n_frames <= CLV_WIRE_BUNDLED && (before.n_frames || frame.kind));
-  assert_holds((clv_frame_decode(in->pieces, in->n, &limits, &one, &payload_of_one, &err) ==
-                CLV_OK) == !before.n_frames);
+  assert_holds((clv_frame_decode(in->pieces, in->n, &limits, &earlier_frame, &earlier_payload,
+                                 &err) == CLV_OK) == !before.n_frames);
   for (uint32_t i = 0; i < before.n_frames; i++)
-    if (clv_frame_decode_preceding(in->pieces, in->n, &before.frame_positions[i], &limits, &one,
-                                   &payload_of_one, &err) == CLV_OK)
-      check_encoding(in, &one, payload_of_one);
+    if (clv_frame_decode_preceding(in->pieces, in->n, &before.frame_positions[i], &limits,
+                                   &earlier_frame, &earlier_payload, &err) == CLV_OK)
+      check_encoding(in, &earlier_frame, earlier_payload);
   if (frame.kind) check_encoding(in, &frame, payload);
 }
 

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes corpus/cert/identity_*: a CA's certificate, ours and our key, apart by NUL bytes, good and
-bad in each way that the checks tell apart. The keys are made here and belong to nothing. Valid for
-a hundred years.
+"""Writes corpus/cert/identity_*: a CA's certificate, ours and our key, separated by NUL bytes, both
+good ones and ones with each fault that the checks distinguish. The keys are made here and used
+nowhere else. Valid for a hundred years.
 
 Needs openssl.
 """
@@ -67,7 +67,7 @@ def seed(name, roots, certs, own):
 
 
 def lists(cert):
-    """list_*: of revoked certificates."""
+    """Writes list_*: lists of revoked certificates."""
     def write(name, text):
         with open(os.path.join(CORPUS, "list_" + name), "wb") as f:
             f.write(text)

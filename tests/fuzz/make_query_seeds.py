@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tests/fuzz/corpus/query: queries of tests/golden/table/tables.db, right and wrong."""
+"""Writes tests/fuzz/corpus/query: valid and invalid queries of tests/golden/table/tables.db."""
 import os
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus/query")

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tests/fuzz/corpus/table: tables and files of what was learnt, right and wrong. The first
-two bytes of each have the options of fuzz_table.c."""
+"""Writes tests/fuzz/corpus/table: valid and invalid tables, and files of values learnt from tables.
+The first two bytes of each are the options of fuzz_table.c."""
 import json, os
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus/table")

@@ -252,7 +252,7 @@ def model_seeds():
 
 
 def charsmap_seeds():
-    """A byte says how long the text is that is looked up; then the text and the table."""
+    """A seed is a byte with the length of the text to look up, then the text, then the table."""
     text = "ﬁn e\u0301\u200bx½\u3000a\u0308".encode()
     good = charsmap.build(RULES)
     units = struct.unpack_from("<I", good)[0]

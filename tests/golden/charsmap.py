@@ -5,7 +5,7 @@ import struct
 
 
 def _trie(keys):
-    """Nested: {byte: node}; a node's value is at -1."""
+    """The trie as nested dictionaries {byte: node}; the key -1 has a node's value."""
     root = {}
     for key, value in keys.items():
         node = root
@@ -16,7 +16,7 @@ def _trie(keys):
 
 
 def _place(units, bases, children):
-    """The first base whose units for the children are free, and that no other node has."""
+    """The first base whose units for the children are free and that no other node uses."""
     base = 1
     while base in bases or any(base ^ c in units for c in children):
         base += 1
@@ -42,11 +42,11 @@ def build(rules):
             if c:
                 units[base ^ c] = 0
                 waiting.append((base ^ c, c, node[c]))
-    size = (max(units) | 255) + 1  # the library looks at all units that a byte can lead to
+    size = (max(units) | 255) + 1  # the library reads all units that a byte can lead to
     array = struct.pack(f"<{size}I", *(units.get(i, 0) for i in range(size)))
     return struct.pack("<I", len(array)) + array + texts
 
 
 def text(rules):
-    """As a tokenizer.json has it."""
+    """The table in the text form of a tokenizer.json."""
     return base64.b64encode(build(rules)).decode()

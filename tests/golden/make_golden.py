@@ -7,11 +7,11 @@
 `make golden` does it after a change of kernels/ops/NAME.cases; the files are checked in and `make
 test` only reads them. ops: every golden case: f32 inputs, and from them outputs and all gradients,
 computed by PyTorch in float64 and rounded once; PyTorch in float32 must agree. Inputs of a case
-that the file has already are kept; those of a new one are drawn from a seed made of its name. So
-nothing changes but what is new. optim: torch.optim in float32 over five steps, also with groups,
+that is already in the file are kept; those of a new case are drawn from a seed made of its name. So
+only new cases change the files. optim: torch.optim in float32 over five steps, also with groups,
 learning-rate schedules, gradient clipping.
 
-X.bin is the values, little-endian; X.txt has a line per tensor: NAME DTYPE OFFSET RANK EXTENT...
+X.bin has the values, little-endian; X.txt has a line per tensor: NAME DTYPE OFFSET RANK EXTENT...
 """
 import json
 import math
@@ -27,7 +27,8 @@ import torch.nn.functional as F
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 DTYPES = {"float32": "f32", "float64": "f64", "int64": "i64"}
-DOUT_SHARE = 0.375  # the share of a micro-batch: the scalar a loss's backward starts from
+# the gradient from which a loss's backward starts: the micro-batch's share of the batch
+DOUT_SHARE = 0.375
 
 
 class Writer:
@@ -98,15 +99,15 @@ def draw_parameter(rng, row):
 
 
 def rows_of(case):
-    """What a case is given, by name: its inputs and parameters."""
+    """{name: row} of the inputs and parameters of a case."""
     rows = {f"in{i}": row for i, row in enumerate(case["inputs"])}
     rows.update({row["name"]: row for row in case["params"]})
     return rows
 
 
 def stored_values(case, stored):
-    """What an earlier file has for the case, with the output's gradient; None where anything is
-    missing or of another shape."""
+    """The values of an earlier file for the case and for the output's gradient; None if any is
+    missing or has another shape."""
     rows = rows_of(case)
     found = {k: stored.get(f"{case['name']}.{k}") for k in [*rows, "dout"]}
     if any(v is None for v in found.values()):
@@ -121,7 +122,8 @@ def drawn_values(case, rng):
             values[k] = np.array(row["values"])
         elif "below" in row:
             values[k] = rng.integers(0, row["below"], row["shape"])
-            if case["attrs"].get("minus", -1) >= 0:  # no difference is negative
+            # so that no difference of the columns is negative
+            if case["attrs"].get("minus", -1) >= 0:
                 values[k].sort(-1)
         else:
             values[k] = draw(rng, row["fill"], row["shape"]) if "fill" in row \
@@ -155,7 +157,7 @@ def kept(n, p):
 
 
 def row_kept(part, row, n, p):
-    """The same for element i of a row of a part (clv_rng_stream_row)."""
+    """The same as kept, for element i of a row of a part (clv_rng_stream_row)."""
     halves = [SEED & 0xFFFFFFFF, SEED >> 32]
     key = philox([LAYER, 0x636C656B, 0, 0], halves)[:2]
     own = philox([part, MICRO_BATCH, STEP & 0xFFFFFFFF, STEP >> 32], key)
@@ -168,19 +170,20 @@ def row_kept(part, row, n, p):
 # ---- packed sequences --------------------------------------------------------------------------
 
 def pad(x, lengths, places):
-    """[T, ...] as [N, places, ...]; pads are 0."""
+    """Packed [T, ...] to padded [N, places, ...]; pads are 0."""
     parts = torch.split(x[:int(lengths.sum())], lengths.tolist())
     return torch.stack([F.pad(v, (0, 0, 0, places - len(v))) for v in parts])
 
 
 def pack(x, lengths, rows, rest):
-    """And back; rest: rows of no sequence."""
+    """Padded to packed. rest: the rows after the sequences, which belong to none."""
     parts = [v[:n] for v, n in zip(x, lengths.tolist())]
     return torch.cat(parts + [rest[int(lengths.sum()):rows]])
 
 
 def packed(op, inputs, a, rest):
-    """An op over padded sequences, of packed ones: `rest` becomes what is of no sequence."""
+    """Applies an op for padded sequences to packed ones. rest: rows whose values
+    the rows of no sequence get; None: the result is not packed."""
     *given, lengths = inputs
     y = op(*(pad(x, lengths, int(a["packed"])) for x in given), lengths)
     return y if rest is None else pack(y, lengths, len(given[0]), rest)
@@ -201,7 +204,7 @@ def drop(x, p, training):
 
 
 def stochastic_depth(x, p, training):
-    """torchvision.ops.stochastic_depth of rows, with a number for each record."""
+    """torchvision.ops.stochastic_depth in mode "row", with one random number for each record."""
     if not training:
         return x * 1
     return x * torch.tensor(kept(len(x), p).reshape(-1, *[1] * (x.dim() - 1))) / (1 - p)
@@ -240,7 +243,8 @@ def rotary(x, lengths, a):
 
 
 def angles(width, a):
-    """Of a step, by pair: as transformers has it for Llama, with rope_type linear and llama3."""
+    """The angle of a step for each pair of values, as in transformers' Llama, with rope_type linear
+    and llama3."""
     f = 1 / a["base"] ** (torch.arange(0, width, 2).double() / width)
     if a["factor"] == 1 or not a["original"]:
         return f / a["factor"]
@@ -277,13 +281,13 @@ def positions(x, lengths, p, a):
 
 
 def add_positions(x, p, a):
-    """As the models of transformers add their learned positions."""
+    """Adds learned positions as the models of transformers do."""
     weight = p["weight"].reshape(int(a["rows"]), -1)
     return x + F.embedding(torch.arange(x.shape[1]) + int(a["offset"]), weight)
 
 
 def last(x, lengths, a):
-    """The step before the end of each sample, or its first; 0 where there is none."""
+    """The last step of each sample, or its first step; 0 for a sample without steps."""
     if a["packed"]:
         return packed(lambda v, n: last(v, n, {**a, "packed": 0}), (x, lengths), a, None)
     found = x[torch.arange(len(x)), (lengths - 1).clamp(min=0) * (not a["first"])]
@@ -296,14 +300,15 @@ def permute(x, order):
 
 
 def cross_entropy(x, t, a):
-    """Places one behind the other: PyTorch has the classes behind the batch, we have them last."""
+    """Places become rows, because PyTorch has the classes after the batch and we have them last."""
     weight = torch.tensor(a["class_weights"]).to(x) if a["class_weights"] else None
     return F.cross_entropy(x.flatten(0, -2), t.flatten(), weight, ignore_index=a["ignore_index"],
                            label_smoothing=a["label_smoothing"])
 
 
 def focal(x, t, a):
-    """Focal loss over the softmax, a mean by the weights of the classes, as cross_entropy's."""
+    """Focal loss of the softmax; the mean is weighted by the weights of the classes, as in
+    cross_entropy."""
     x, t = x.flatten(0, -2), t.flatten()
     x, t = x[t != a["ignore_index"]], t[t != a["ignore_index"]]
     weight = torch.tensor(a["class_weights"]).to(x)[t] if a["class_weights"] else torch.ones(len(t)).to(x)
@@ -317,7 +322,7 @@ def one(pair):
 
 
 def lstm(x, weights, layers, bias):
-    """What torch.nn.LSTM's forward calls, with weights that can be differentiated."""
+    """The function that torch.nn.LSTM's forward calls, with weights that can be differentiated."""
     zeros = torch.zeros(layers, x.shape[0], weights[1].shape[1], dtype=x.dtype)
     return torch._VF.lstm(x, (zeros, zeros), weights, bool(bias), layers, 0.0, True, False, True)[0]
 
@@ -350,8 +355,8 @@ def compute(expression, case, inputs, p):
 
 
 def run_case(expression, case, values, dtype):
-    """All results of a case in the given precision, as numpy float64 arrays by name; without a
-    gradient of the output only the output."""
+    """All results of a case in the given precision, as numpy float64 arrays by name. If values have
+    no gradient of the output, only the output."""
     def leaf(a, grad=True):
         v = torch.tensor(a)
         return v if v.dtype == torch.int64 else v.to(dtype).requires_grad_(grad)
@@ -426,7 +431,7 @@ OPTIMISERS = {
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
 }
 
-# Behind all that was there before, so that its offsets stay.
+# Written after the first table, so that the offsets of the earlier optimisers do not change.
 MORE_OPTIMISERS = {
     "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.05),
     "adagrad_decay": lambda p: torch.optim.Adagrad(p, lr=0.05, lr_decay=0.1, weight_decay=0.02, eps=1e-6,
@@ -463,7 +468,7 @@ def write_optimisers(out, optimisers, seed):
 
 
 def write_groups(out):
-    """AdamW with param_groups: 20 values decay, the others have rate and betas of their own."""
+    """AdamW with param_groups: 20 values have weight decay, the others their own rate and betas."""
     n, cut, steps = 67, 20, 5
     rng = np.random.Generator(np.random.PCG64(23))
     start = rng.standard_normal(n).astype(np.float32)

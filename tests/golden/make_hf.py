@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """config.json as Hugging Face's transformers writes it for a small model of each family, and the
 names and shapes of the parameters that it saves for each head, in tests/golden/hf. In
-tests/golden/peft a small ViT, an adapter of it by Hugging Face's peft, and what both give for a few
-images.
+tests/golden/peft a small ViT, an adapter of it by Hugging Face's peft, and the outputs of both for
+a few images.
 
 `make hf-golden` runs it; PyTorch and transformers come from PyPI, into build/transformers.
 """
@@ -38,7 +38,7 @@ CONFIGS = {
 
 
 def make_adapter():
-    """A model with an adapter that has moved, and a head that peft saves whole."""
+    """A model with an adapter whose weights have been trained, and a head that peft saves whole."""
     import json
     import peft
     import torch

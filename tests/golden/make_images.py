@@ -1,10 +1,11 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Small image files of every kind (tests/fuzz/corpus/image) and what Pillow makes of them.
+"""Writes small image files of every kind (tests/fuzz/corpus/image) and the pixels that Pillow
+reads.
 
 Needs python3-pil and python3-numpy (Debian 12: Pillow 9.4). Writes images.txt and images.bin: for
-each file its pixels as RGB and as grey, for some of them resized with Image.BILINEAR. Samples of
-16 bits are those of make_images16.py. The damaged files have no pixels; the tests name them.
+each file its pixels as RGB and as grey, for some of them resized with Image.BILINEAR. For samples
+of 16 bits see make_images16.py. Damaged files have no pixels; the tests name them.
 """
 import io, os, struct, zlib
 import numpy as np
@@ -32,7 +33,7 @@ class Writer:
 
 
 def picture(height, width, channels):
-    """Smooth with some noise, so that neither codec nor filter has it easy."""
+    """A smooth image with some noise, so that it is a real test for codecs and filters."""
     y, x = np.mgrid[0:height, 0:width]
     planes = [128 + 100 * np.sin(x / (2.0 + c) + y / 3.0) + 20 * rng.standard_normal((height, width))
               for c in range(channels)]
@@ -56,7 +57,7 @@ def encode(image, kind, **how):
 
 
 def interlaced(image):
-    """Adam7, which Pillow reads and does not write."""
+    """A PNG with Adam7 interlacing, which Pillow reads but cannot write."""
     rows = []
     for x0, y0, dx, dy in ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)):
         part = image[y0::dy, x0::dx]

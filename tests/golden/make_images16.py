@@ -1,10 +1,10 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""PNG files of 16 bits (tests/fuzz/corpus/image) and the samples that they hold, as f32.
+"""Writes PNG files of 16 bits (tests/fuzz/corpus/image) and their samples as f32.
 
 Needs python3-numpy. Writes images16.txt and images16.bin: of each file its samples as RGB and as
 grey, and pictures resized as Pillow's I;16 resizes them since 10.4: weights and sums in double,
-rounded to 16 bits after each pass. Where Pillow is that new, the script compares with it.
+rounded to 16 bits after each pass. If Pillow is that new, the script compares with it.
 """
 import os, struct, zlib
 import numpy as np
@@ -29,7 +29,7 @@ def png(image, colour, *extra):
 
 
 def samples_of(data, channels):
-    """Of a file whose rows have filter 0."""
+    """The samples of a file whose rows have filter 0."""
     width, height = struct.unpack(">II", data[16:24])
     at = data.index(b"IDAT") - 4
     size = struct.unpack(">I", data[at:at + 4])[0]

@@ -20,7 +20,8 @@ SPECIFICITY, BINS = 0.8, 10
 
 
 def ece(right, p):
-    """From the bins of calibration_curve, which leaves out empty ones, by their sizes."""
+    """The expected calibration error, from the bins of calibration_curve (which omits empty bins),
+    weighted by their sizes."""
     share, mean = calibration_curve(right, p, n_bins=BINS)
     of = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], p)
     sizes = np.bincount(of, minlength=BINS)

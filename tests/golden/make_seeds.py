@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write tests/golden/seeds.{txt,bin}: the programs of the seeds as PyTorch runs them.
 
-The programs under tests/seeds read them, take as many steps as they hold and compare. Checked in
-are short runs; `make_seeds.py --full FOLDER` writes the whole ones, which `make parity` does.
+The programs under tests/seeds read them, take as many steps as they hold and compare. Short runs
+are checked in; `make_seeds.py --full FOLDER` writes whole runs, as `make parity` does.
 Of seed 002 the notebook's numbers (torch.manual_seed(40), cells in order) are in the file; all
 larger data and weights are functions of (stream, index), in seed_numbers.py and tests/seeds/seed.h,
 so that only what PyTorch made of them is stored. Layout of the files: see make_golden.py.
@@ -34,10 +34,10 @@ import seed_numbers as numbers
 from make_golden import Writer
 
 PERTURBED, STEP_LIMIT = 10, 1e-6
-AGREE = 1e-3  # runs agree whose last losses spread by no more than that share of the smallest
+AGREE = 1e-3  # runs agree if their last losses differ by at most this share of the smallest
 PLACES, PLACE_STEPS = 20, 10
 
-# ---- numbers that C makes as well ----------------------------------------------------------------
+# ---- numbers that C makes too --------------------------------------------------------------------
 
 def normal(stream, shape):
     return torch.from_numpy(numbers.normal(stream, shape))
@@ -63,7 +63,8 @@ def fill(*modules):
 
 
 def train(parts, optimizer, x, y, criterion, steps):
-    """The same batch again and again: losses, and the norms of the first step's gradients."""
+    """Trains on one batch repeatedly. Returns the losses and the norms of the first step's
+    gradients."""
     fill(*parts)
     net = nn.Sequential(*parts)
     opt, losses = optimizer(net.parameters()), []
@@ -85,8 +86,9 @@ def adam(parameters):
 # ---- seed 001 ------------------------------------------------------------------------------------
 
 def seed001_two_part_cnn(full):
-    """The text has 16 * 16 * 16 inputs of fc1, which fits images of 32 x 32, and draws images of
-    64 x 64, on which its program stops; here fc1 has the 16 * 32 * 32 that they give."""
+    """The original program gives fc1 16 * 16 * 16 inputs, which fits images of 32 x 32, but draws
+    images of 64 x 64, and so it fails. Here fc1 has the 16 * 32 * 32 inputs that such images
+    give."""
     parts = (nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
              nn.Sequential(nn.Flatten(), nn.Linear(16 * 32 * 32, 10)))
     x, y = normal(numbers.DATA, (64, 3, 64, 64)), classes(numbers.LABELS, 64, 10)
@@ -154,7 +156,7 @@ class MLP(nn.Module):
 
 
 class Moved(torch.optim.SGD):
-    """Every step is followed by noise: each number moves by up to STEP_LIMIT of itself."""
+    """SGD that adds noise after each step: each number changes by up to STEP_LIMIT of itself."""
 
     def __init__(self, parameters, lr, noise):
         super().__init__(parameters, lr=lr)
@@ -168,8 +170,9 @@ class Moved(torch.optim.SGD):
 
 
 class Notebook:
-    """The numbers of the notebook's cells, drawn in the notebook's order. `first`: the iteration
-    that a run begins with; `rate`: times every learning rate; `noise`: of a perturbed run."""
+    """The numbers of the notebook's cells, drawn in the notebook's order. first: the iteration that
+    a run begins with. rate: a factor of every learning rate. noise: the generator of a perturbed
+    run."""
 
     def __init__(self, first=0, rate=1, noise=None):
         torch.manual_seed(40)
@@ -188,7 +191,8 @@ class Notebook:
             self.halves[2].bias.copy_(self.whole.w2.bias)
         self.stages = [nn.Linear(16, 8), nn.Linear(8, 1)]
         self.first, self.rate, self.noise = first, rate, noise
-        self.visit = lambda i, prefix: None  # before iteration i, of the parameters called so
+        # called before iteration i, for the parameters whose names begin with prefix
+        self.visit = lambda i, prefix: None
 
     def rows(self, i, size=BATCH):
         """The notebook's slice: (i + 1) * size % DATASET is 0 at the end, and the batch empty."""
@@ -251,9 +255,9 @@ def tensor_parallel(book, n):
 
 
 def pipeline(book, n):
-    """The notebook's loop with its queues; losses by batch. A batch that would end at 0 ends one
-    row before the last, as there. Batches whose backward the loop does not reach have none. A run
-    that begins at a later batch begins with empty queues too."""
+    """The notebook's loop with its queues; losses by batch. As in the notebook, a batch that
+    would end at row 0 ends one row before the last. Batches whose backward the loop does not reach
+    have no loss. A run that begins at a later batch begins with empty queues too."""
     stages = book.stages
     opts = [book.sgd(s.parameters()) for s in stages]
     forward_0, forward_1, losses = True, False, []
@@ -289,7 +293,7 @@ def pipeline(book, n):
     return np.float32(losses)
 
 
-# name: (run, iterations in full, the models and the names of their parameters)
+# name: (run, iterations of a whole run, models by the prefix of their parameters' names)
 SEED002 = {
     "seed002_single": (single, 10001, lambda b: {"": b.single}),
     "seed002_data_parallel": (data_parallel, 5001, lambda b: {"": b.parallel}),
@@ -300,7 +304,7 @@ SEED002 = {
 
 
 def last_loss(losses):
-    """The loss at the end, of data parallel the mean of both; empty batches have none."""
+    """The last loss; of data parallel the mean of both copies. Empty batches have no loss."""
     return float([v for v in losses.reshape(len(losses), -1).mean(1) if v == v][-1])
 
 
@@ -311,7 +315,7 @@ def weights(name, book):
 
 
 def perturbed(name, k):
-    """The last loss of a run that no step of which is exact."""
+    """The last loss of perturbed run number k, in which noise follows every step."""
     torch.set_num_threads(1)
     run, n, _ = SEED002[name]
     return last_loss(run(Notebook(noise=torch.Generator().manual_seed(k)), n))
@@ -322,7 +326,7 @@ def spread(ends):
 
 
 def whole_run(name):
-    """(losses, [(iteration, weights as it began)] at the places) of PyTorch's run."""
+    """(losses, [(iteration, weights before it)] at PLACES iterations) of PyTorch's run."""
     run, n, _ = SEED002[name]
     wanted = {k * (n - 2 * PLACE_STEPS) // (PLACES - 1) for k in range(PLACES)}
     book, found = Notebook(), []
@@ -331,8 +335,8 @@ def whole_run(name):
 
 
 def from_place(name, first, state, rate=1):
-    """PyTorch's run from there, as long as it takes to hold PLACE_STEPS steps: not all have
-    rows."""
+    """PyTorch's run from iteration `first` with weights `state`, until PLACE_STEPS iterations had
+    rows: some batches are empty."""
     run, _, models = SEED002[name]
     for n in itertools.count(PLACE_STEPS):
         book, states = Notebook(first, rate), {key: [] for key in state}
@@ -350,7 +354,7 @@ def from_place(name, first, state, rate=1):
 
 
 def seed002(name, full):
-    """{set: its tensors} of a program."""
+    """{name of a set: its tensors} of a program."""
     run, n, _ = SEED002[name]
     found = weights(name, Notebook())
     if not full:
@@ -390,7 +394,7 @@ OTHERS = [seed001_two_part_cnn, seed001_three_part_lstm, seed001_cpu_gpu_hybrid,
 
 
 def collect(full, more=(seed003_rpc_pipeline,)):
-    """{set: its tensors}, PyTorch's."""
+    """{name of a set: its tensors} of PyTorch's runs of all programs."""
     torch.set_num_threads(1)
     found = {run.__name__: run(full) for run in (*OTHERS, *more)}
     book = Notebook()

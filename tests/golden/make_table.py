@@ -1,10 +1,10 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Two small tables (tests/golden/table/train.csv, test.csv), the same as lines of JSON and in an
-SQLite database (tables.db), and what scikit-learn makes of them.
+"""Writes two small tables (tests/golden/table/train.csv, test.csv), the same tables as lines of
+JSON and in an SQLite database (tables.db), and the values that scikit-learn computes from them.
 
 Needs scikit-learn and pandas from PyPI. Writes tables.txt and tables.bin in the form of
-make_golden.py: for each column of tests/unit/data/test_tables.c its places in both tables.
+make_golden.py: for each column of tests/unit/data/test_tables.c its values in both tables.
 """
 import os, sqlite3
 import numpy as np, pandas as pd
@@ -14,7 +14,8 @@ from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, OneHotEncod
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 rng = np.random.Generator(np.random.PCG64(7))
-days = np.random.Generator(np.random.PCG64(8))  # draws of its own, so that other columns stay
+# a generator of its own, so that the other columns do not change
+days = np.random.Generator(np.random.PCG64(8))
 ROWS = {"train": 60, "test": 20}
 
 
@@ -27,7 +28,7 @@ def make(n, sites):
         d.loc[rng.choice(n, n // 8, replace=False), column] = np.nan
     d["outcome"] = np.where(rng.random(n) < 0.4, "ill", "well")
     d["cost"] = np.round(rng.normal(0, 100, n), 3)
-    # around 1970, 1900 (no leap year) and 2000 (one)
+    # includes days around 1970, 1900 (no leap year) and 2000 (a leap year)
     d["admitted"] = (pd.Timestamp("1899-12-25") + pd.to_timedelta(days.integers(0, 45000, n), "D")).strftime("%Y-%m-%d")
     d.loc[days.choice(n, n // 8, replace=False), "admitted"] = np.nan
     return d

@@ -1,12 +1,13 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Small vocabularies, and what Hugging Face's tokenizers makes of texts with them, in
-tests/golden/tokens.
+"""Writes small vocabularies, and the tokens that Hugging Face's tokenizers makes of texts with
+them, to tests/golden/tokens.
 
-`make token-golden` runs it, and `make_tokens.py NAME...` makes the files of these ways alone; the
+`make token-golden` runs it, and `make_tokens.py NAME...` makes only the files of these ways. The
 library comes from PyPI, into a virtual environment under build/. Each line of cases.txt is a way to
-cut text (WAYS), a text in hexadecimal, and its token numbers. Characters are of Unicode 8 alone:
-that is what the library knows of punctuation, and utf8proc knows more of it.
+cut text (WAYS), a text in hexadecimal, and its token numbers. Only characters of Unicode
+8 occur, because the library knows the punctuation of Unicode 8 and utf8proc that of a newer
+version.
 """
 import json
 import os
@@ -23,7 +24,7 @@ import pypi  # noqa: E402
 ENVIRONMENT = os.path.abspath(os.path.join(HERE, "../../build/tokenizers"))
 LICENCES = "/usr/share/common-licenses/"
 
-# way: file, lower-case, accents. The options are of WordPiece alone.
+# way: (file, lower-case, strip accents). Only WordPiece has these options.
 WAYS = {
     "pieces": ("pieces.txt", True, None),
     "cased": ("pieces.txt", False, None),
@@ -42,7 +43,7 @@ WAYS = {
     "unfused": ("unfused.json", None, None),
     "rounded": ("rounded.json", None, None),
 }
-# Ways that have fewer of the mixed texts.
+# Ways for which only some of the mixed texts are written.
 BRIEF = ("bert", "llama", "mistral", "xlmr", "t5", "fused", "unfused", "rounded")
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -145,7 +146,7 @@ def added(content, number, **flags):
 
 
 def trained(model, trainer, pre_tokenizer, normalizer=None):
-    """As a tokenizer.json, without added tokens."""
+    """A trained tokenizer as a tokenizer.json, without added tokens."""
     import tokenizers
     t = tokenizers.Tokenizer(model)
     t.pre_tokenizer = pre_tokenizer
@@ -156,7 +157,7 @@ def trained(model, trainer, pre_tokenizer, normalizer=None):
 
 
 def template(before, after):
-    """`before`, `after`: a token and its number, or None."""
+    """A post-processor that adds tokens. before, after: (token, its number), or None."""
     around = [[{"SpecialToken": {"id": x[0], "type_id": 0}}] if x else [] for x in (before, after)]
     return {"type": "TemplateProcessing", "single": [*around[0], {"Sequence": {"id": "A", "type_id": 0}}, *around[1]],
             "pair": [*around[0], {"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}, *around[1]],
@@ -176,7 +177,7 @@ def train_bert():
 
 
 def train_characters(name, normalizer, pre_tokenizer, **model):
-    """BPE of characters that falls back to bytes."""
+    """Writes a BPE of characters that falls back to bytes."""
     from tokenizers import models, pre_tokenizers, trainers
     special = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256))]
     trainer = trainers.BpeTrainer(vocab_size=700, special_tokens=special, limit_alphabet=130, show_progress=False)
@@ -190,7 +191,7 @@ def train_characters(name, normalizer, pre_tokenizer, **model):
 
 
 def train_scores(name, normalizer, pre_tokenizer, byte_fallback=False):
-    """Unigram."""
+    """Writes a Unigram model."""
     from tokenizers import models, pre_tokenizers, trainers
     special = ["<s>", "<pad>", "</s>", "<unk>"]
     trainer = trainers.UnigramTrainer(vocab_size=500, special_tokens=special, unk_token="<unk>", show_progress=False)
@@ -214,7 +215,8 @@ def replaced(kind, pattern, content):
 
 
 def make_few(name, normalizer, pre_tokenizer, **options):
-    """BPE of a few characters, so most of a text is unknown. Every second byte has a token."""
+    """Writes a BPE of a few characters, so most of a text is unknown. Every second byte has a
+    token."""
     merges = ["t h", "th e", "e r", "i n", "in g", "a b", "<unk> a", ". .", "1 1"]
     vocab = ["<unk>", *"abcdefghinrt.-1é ", *(f"<0x{b:02X}>" for b in range(0, 256, 2)), *(x.replace(" ", "") for x in merges)]
     model = {"type": "BPE", "dropout": None, "unk_token": "<unk>", "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": True,
@@ -228,8 +230,8 @@ ROUNDED = ("-7.1690822152001837", "-7.169082215200183")
 
 
 def make_rounded():
-    """The score of "ab" is that of "a" and "b" if its digits are rounded once. The library rounds
-    them twice, and gets one bit less."""
+    """The score of "ab" equals the sum of those of "a" and "b" if its decimal digits are rounded
+    once. The library rounds them twice, and its score is one bit lower."""
     vocab = [["<unk>", -30.0], ["a", 0.0], ["b", ROUNDED[1]], ["ab", ROUNDED[0]]]
     text = json.dumps({"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None, "pre_tokenizer": None, "post_processor": None,
                        "decoder": None, "model": {"type": "Unigram", "unk_id": 0, "vocab": vocab, "byte_fallback": False}})
@@ -293,7 +295,8 @@ def main(ways):
 
 
 def with_the_library(path):
-    """Goes on in the environment that has it, in which `path` is run again."""
+    """Runs the script `path` again in the environment that has the library, unless it is there
+    already."""
     try:
         import sentencepiece, tokenizers  # noqa: E401, F401
     except ImportError:

@@ -3,8 +3,8 @@
 without its processes. ResNet50 is cut where the tutorial cuts it; a batch goes through both parts
 in micro-batches, whose outputs torch.cat puts together for one loss.
 
-`xs.split(num_split)` is read in two ways: `count` is the number of chunks, as the tutorial's prose
-says, and `size` the images of each, as its code does."""
+`xs.split(num_split)` is read in two ways: with `count`, num_split is the number of chunks, as the
+tutorial's text says; with `size` it is the number of images of each, as its code has it."""
 import os
 import time
 
@@ -18,10 +18,10 @@ import seed_numbers as numbers
 
 LR, SPLITS = 0.05, (1, 2, 4, 8)
 SMALL = {"images": 9, "side": 64, "classes": 200, "batches": 2}
-# The tutorial's. SEED003_BATCHES=1 takes a third of the time.
+# The tutorial's sizes. SEED003_BATCHES=1 takes a third of the time.
 REAL = {"images": 120, "side": 128, "classes": 1000,
         "batches": int(os.environ.get("SEED003_BATCHES", "3"))}
-# Of the state behind the first step. Statistics say in which order the micro-batches went through.
+# Tensors of the state after the first step. Running statistics show the order of the micro-batches.
 COMPARED = ("bn1.running_mean", "bn1.running_var", "layer2.3.bn1.running_var",
             "layer3.0.bn1.running_mean", "layer4.2.bn2.running_var", "layer4.2.bn3.bias")
 
@@ -63,7 +63,7 @@ def step(net, opt, xs, labels, chunk):
 
 
 def state_of(net):
-    """What is compared: COMPARED, and how far each row of fc.weight has moved."""
+    """The tensors to compare: COMPARED, and how far each row of fc.weight has changed."""
     state = net.state_dict()
     found = {what: state[what].numpy().copy() for what in COMPARED}
     moved = state["fc.weight"].double().numpy() - numbers.resnet("fc.weight", state["fc.weight"].shape)
@@ -71,7 +71,7 @@ def state_of(net):
 
 
 def run(sizes, reading, k):
-    """A training from the beginning: losses, and the state behind the first step."""
+    """A training from the beginning: (losses, state after the first step)."""
     net, labels, losses = network(sizes["classes"]), labels_of(**sizes), []
     opt = torch.optim.SGD(net.parameters(), lr=LR)
     for xs in batches_of(**sizes):
@@ -82,7 +82,7 @@ def run(sizes, reading, k):
 
 
 def figures(sizes):
-    """{what: tensor} of every reading and number of splits."""
+    """{name: tensor} for each reading and number of splits."""
     found = {"sizes": np.float32([sizes[k] for k in ("images", "side", "classes", "batches")])}
     for reading in ("count", "size"):
         for k in SPLITS:

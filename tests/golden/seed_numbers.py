@@ -6,7 +6,8 @@ import zlib
 
 import numpy as np
 
-DATA, LABELS, WEIGHTS = 1, 2, 16  # streams; the k-th parameter of a program has WEIGHTS + k
+# streams of random numbers; the k-th parameter of a program has the stream WEIGHTS + k
+DATA, LABELS, WEIGHTS = 1, 2, 16
 
 
 def mix(x):
@@ -29,7 +30,7 @@ def uniform(stream, shape, fan):
 
 
 def normal(stream, shape):
-    """Sums of three uniform numbers: mean 0, variance 1, and exact."""
+    """Sums of three uniform numbers: mean 0, variance 1, without rounding."""
     n = int(np.prod(shape))
     s = (bits(stream, 3 * n) >> np.uint32(11)).astype(np.int64).reshape(n, 3).sum(1)
     return ((2 * s - 3 * 0x1FFFFF).astype(np.float32) * np.float32(2**-21)).reshape(shape)
@@ -42,8 +43,9 @@ def classes(stream, n, n_classes):
 # ---- ResNet50, by the names of torchvision -------------------------------------------------------
 
 def resnet(name, shape):
-    """Of seed 003: batch norms are 1 and 0, convolutions as kaiming_normal_(mode="fan_out",
-    nonlinearity="relu"), the linear layer as PyTorch's; the stream is the CRC of the name."""
+    """Initial values of a tensor of seed 003: batch norms are 1 and 0, convolutions as
+    kaiming_normal_(mode="fan_out", nonlinearity="relu"), the linear layer as PyTorch's; the stream
+    is the CRC of the name."""
     stream = zlib.crc32(name.encode())
     if name.startswith("fc."):
         return uniform(stream, shape, 2048)

@@ -1,36 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pieces of run.py that do the same steps in PyTorch: are the losses the same, and which is
-faster."""
+"""Pieces of run.py that take the same steps in our programs and in PyTorch, and compare losses and
+speed."""
 import json, os, sys, tempfile
 from pieces import At, add_piece, beside, last_line, ours, run, told
 
-# network -> batch and size, of a real run, of a dry one, and where numbers are compared
+# network -> (batch, size) of a real run, of a dry run, and of the comparison of numbers
 SHAPES = {"mlp": ((256, 1024), (4, 16), (32, 64)), "lstm": ((64, 64), (2, 3), (8, 12)),
           "resnet50": ((128, 224), (2, 64), (16, 64)), "bert": ((64, 512), (1, 8), (4, 32))}
 KINDS = {"mlp": ("f32", "tf32"), "lstm": ("f32", "tf32"), "resnet50": ("f32", "tf32", "bf16"), "bert": ("bf16",)}
-# Our step by that of PyTorch's, eager and compiled: what is wanted at most.
+# Wanted maximum of the time of our step divided by that of PyTorch, eager and compiled.
 WANTED = {("mlp", "f32", "eager"): 0.4, ("lstm", "f32", "eager"): 0.4, ("resnet50", "bf16", "eager"): 1.0,
           ("resnet50", "bf16", "compile"): 1.15, ("bert", "bf16", "eager"): 0.9, ("bert", "bf16", "compile"): 1.1}
-# How far ours may be from PyTorch's in f64, or how many times as far as PyTorch's own in f32. Where
-# rounding turns a relu over, all gradients before it change: ResNet50's by some per cent. A row
-# whose limit is the whole value judges nothing; so may one of FEW be.
+# Ours may differ from PyTorch's in f64 by NEAR, or by TIMES the difference of PyTorch's own f32.
+# Where rounding changes the sign before a relu, all gradients before it change: ResNet50's by some
+# per cent. A row whose limit is as large as the value decides nothing; at most one row in FEW may
+# be such.
 NEAR, TIMES, FEW = 1e-4, 8, 10
 
 
 def network_of(name, exact):
-    """What both programs call it: a dry run has a small BERT, and the same numbers need one that
-    drops nothing."""
+    """The network's name in both programs: a dry run has a small BERT, and equal numbers need one
+    without dropout."""
     return name if name != "bert" else "bert-small" if exact or At.dry else name
 
 
 def steps_of(network, shape, math, n, *file):
-    """Our steps: what the program printed last, as JSON; or its end as a result."""
+    """Runs our steps. Returns the program's last line as JSON; if it failed, a result that says
+    so."""
     done = ours("gpu/steps", network, *map(str, shape), math, str(n), *file)
     return answer(done)
 
 
 def torch_steps(network, shape, math, n, how, *file):
-    """PyTorch's, by the Python that runs this."""
+    """Runs PyTorch's steps, with the Python that runs this script."""
     script = beside("torch_steps.py", "speed")
     env = dict(os.environ, HF_HUB_OFFLINE="1", CLEAVE_TORCH_ON="cpu" if At.dry else "cuda")
     return answer(run([sys.executable, script, network, *map(str, shape), math, str(n), how, *file], env=env))
@@ -43,12 +45,14 @@ def answer(done):
 
 
 def limit_of(own):
-    """own: how far PyTorch's in f32 is. A NaN there gives ours no room."""
+    """The allowed difference. own: the difference of PyTorch's f32; if it is a NaN, the limit is
+    NEAR."""
     return max(NEAR, TIMES * own)
 
 
 def parity(network):
-    """Losses of the same steps from the same numbers, and the parameters after the first."""
+    """Compares the losses of the same steps from the same numbers, and the parameters after the
+    first."""
     shape, n = SHAPES[network][1 if At.dry else 2], 2 if At.dry else 8
     network = network_of(network, True)
     with tempfile.TemporaryDirectory() as folder:
@@ -64,8 +68,8 @@ def parity(network):
 
 
 def judged(mine, theirs, judge):
-    """By the losses of all steps, and by each parameter after the first: PyTorch's in f64 say what
-    is right, and its own in f32 how well that can be known."""
+    """Judges the losses of all steps and each parameter after the first step. PyTorch's values in
+    f64 are right, and those of its f32 show how exactly f32 can compute them."""
     losses = list(zip(mine["losses"], theirs["losses"], judge["losses"]))
     rows = [(f"the loss of step {i + 1}", abs(a - c) / abs(c), abs(b - c) / abs(c)) for i, (a, b, c) in enumerate(losses)]
     rows += [(f"the first step of {name}", ours, own) for name, ours, own in judge["apart"]]
@@ -86,7 +90,7 @@ def compared(mine, theirs, wanted):
 
 
 def speed(network, math):
-    """Our step, PyTorch's eager one and that of torch.compile, in one run."""
+    """Compares our step with PyTorch's eager one and that of torch.compile, in one run."""
     shape, n = SHAPES[network][1 if At.dry else 0], 2 if At.dry else 60
     name = network_of(network, False)
     mine, bad = steps_of(name, shape, math, n)

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""`make gpu-dry`: the packed bundle as a stranger has it, in an empty folder and without a network:
-every piece of run.py on the simulated device, beside the newest PyTorch.
+"""`make gpu-dry`: unpacks the bundle as a user would, in an empty folder and without a network, and
+runs every piece of run.py on the simulated device, beside the newest PyTorch.
 
 usage: dry_bundle.py OUT [PIECE...]   OUT has gpu-bundle.tar.xz
 PyTorch and transformers come from PyPI, into build/transformers.
@@ -14,7 +14,7 @@ import pypi
 ENVIRONMENT = os.path.abspath(os.path.join(HERE, "../../build/transformers"))
 PACKAGES = ("torch", "transformers", "numpy")
 MOST = 60 << 20
-# A network of its own, which has nothing but itself.
+# Runs a command in a network namespace that has only the loopback interface.
 ALONE = ["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
 
 

@@ -1,30 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What run.py runs, piece by piece, and how it starts programs. Here: the machine, the ops, the
-kernels, and all of that under compute-sanitizer. beside_torch.py and sessions.py have the rest."""
+"""The pieces of run.py, and the functions with which they start programs. Pieces here: the machine,
+the ops, the kernels, and all of them under compute-sanitizer. beside_torch.py and sessions.py have
+the other pieces."""
 import ctypes, glob, json, os, re, shutil, signal, subprocess, sys, sysconfig, tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PIECES = {}
 SKIPPED = 77
-LIMIT_S = 540  # of one program on a device
-# The tests of the device beside those of ops -> what they say.
+LIMIT_S = 540  # time limit of one program on a device
+# Tests of the device besides those of ops -> what they test.
 MORE = {"types": "Ops in bf16 and tf32, against ref in the same type.", "bf16": "Whole plans in bf16, cut in every way.",
         "together": "Ops that one kernel does together: the bits of the ops apart.",
         "recording": "Work that is recorded, and launched as a graph: the bits of the same in parts."}
 TESTS = {"types": "test_cuda_types", "bf16": "test_cuda_bf16", "together": "test_together", "recording": "test_recording"}
-# Programs for a device -> the same on the simulated one, in a build's folder.
+# Programs for a device -> the same program for the simulated device, in a build's folder.
 SIMULATED = {"gpu/on_device": "tests/gpu/test_cuda", "gpu/steps": "tests/gpu/speed/steps", "cleave-worker": "gpu/cleave-worker",
              "gpu/shares": "tests/gpu/speed/shares", **{f"gpu/{name}": f"tests/gpu/{name}" for name in TESTS.values()}}
 
 
 class At:
-    """Where it runs. dry: the folder of a build, where the simulated device stands for the real
-    one. out: where results go."""
+    """Folders of the run. dry: the folder of a build, in a dry run, which uses the simulated
+    device; else None. out: the folder of the results."""
     dry, out = None, HERE
 
 
 def program(name):
-    """In a dry run what is not simulated may be the bundle's own."""
+    """The path of a program. In a dry run, programs without a simulated version are the bundle's
+    own."""
     there = os.path.join(HERE, "bin", name)
     if At.dry:
         built = os.path.join(At.dry, SIMULATED.get(name, name))
@@ -33,7 +35,7 @@ def program(name):
 
 
 def beside(name, *where):
-    """A file of ours: in the bundle beside this one, in the tree where it is."""
+    """The path of a file: in the bundle beside this script, in the tree at `where`."""
     there = os.path.join(HERE, name)
     return there if os.path.exists(there) else os.path.normpath(os.path.join(HERE, *where, name))
 
@@ -51,14 +53,14 @@ def add_piece(name, doc, function, *args):
 
 
 def folders():
-    """Where NVIDIA's libraries are: PyTorch's wheels, then the toolkit."""
+    """The folders with NVIDIA's libraries: of PyTorch's wheels, then of the toolkit."""
     wheels = glob.glob(os.path.join(sysconfig.get_paths()["purelib"], "nvidia", "*", "lib"))
     return [f for f in wheels + ["/usr/local/cuda/lib64"]
             if glob.glob(os.path.join(f, "libcublasLt.so.13")) or glob.glob(os.path.join(f, "libcudnn.so.9"))]
 
 
 def environment():
-    """With our libraries and NVIDIA's; PyTorch runs without them."""
+    """The environment with the paths of our libraries and NVIDIA's. PyTorch runs without it."""
     own = [os.path.join(HERE, "lib")] if os.path.isdir(os.path.join(HERE, "lib")) else []
     nvidia = [] if At.dry else folders()
     env = dict(os.environ, CLEAVE_CUDA_FOLDERS=":".join(nvidia))
@@ -66,26 +68,29 @@ def environment():
 
 
 def end_with_parent():
-    """Between fork and exec: nothing that a piece has started outlives a killed run.py."""
+    """Called between fork and exec: if run.py is killed, the kernel kills the program too."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def run(command, timeout=LIMIT_S, env=None, cwd=None):
-    timeout *= 10 if At.dry else 1  # the simulated device is slow where memory has no keys
+    # the simulated device is slow on machines without memory protection keys
+    timeout *= 10 if At.dry else 1
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
                           env=env, timeout=timeout, cwd=cwd or HERE, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
 
 
 def ours(*command, timeout=LIMIT_S, before=(), cwd=None):
-    """Runs one of our programs; those that look for the cases of ops, from the folder above
-    these."""
+    """Runs one of our programs. Programs that read the cases of ops run in the folder above the
+    cases."""
     root = os.path.dirname(beside("kernels", "../.."))
-    ledger = {"XDG_STATE_HOME": os.path.join(cwd, "state")} if cwd else {}  # not the user's
+    # instead of the user's ledger
+    ledger = {"XDG_STATE_HOME": os.path.join(cwd, "state")} if cwd else {}
     return run([*before, program(command[0]), *command[1:]], timeout, {**environment(), **ledger}, cwd or root)
 
 
 def told(done, good):
-    """A result: whether it is good, a line for the table, and the end of the output."""
+    """The result of a piece: whether it succeeded, a line for the table, and the end of the
+    output."""
     word = "skipped" if done.returncode == SKIPPED else "ok" if done.returncode == 0 else "FAILED"
     what = good(done.stdout) if word == "ok" else done.stdout[-300:].strip() or f"exit code {done.returncode}"
     return {"result": word, "what": what, "output": done.stdout[-40000:]}
@@ -96,7 +101,8 @@ def skipped(why):
 
 
 def asked(name, *args, good):
-    """One of our programs that may not be here: a build without CUDA's toolkit has no such."""
+    """The result of one of our programs that may be missing: a build without the CUDA toolkit does
+    not have it."""
     return told(ours(name, *args), good) if os.path.exists(program(name)) else skipped(f"no {name} in this build")
 
 
@@ -105,17 +111,17 @@ def last_line(text):
 
 
 def no_device():
-    """Why no session can run here."""
+    """The reason why no session can run here, or None."""
     with tempfile.TemporaryDirectory() as folder:
         said = ours("cleave-worker", "devices", "--json", cwd=folder).stdout
     return None if re.search(r'"device":"cuda:\d+","name"', said) else "no device: " + last_line(said)[-200:]
 
 
-# ---- what is here ---------------------------------------------------------------------------
+# ---- the machine ----------------------------------------------------------------------------
 
 @piece
 def machine():
-    """The card, the driver, the folders that were found."""
+    """The card, the driver, and the folders of NVIDIA's libraries."""
     if not shutil.which("nvidia-smi"):
         return skipped("no nvidia-smi, no device")
     asked = "--query-gpu=name,driver_version,memory.total,clocks.max.sm,clocks.max.mem"
@@ -125,14 +131,14 @@ def machine():
 
 @piece
 def python():
-    """This Python, and what is in it that pieces compare with."""
+    """This Python, and its packages that pieces compare with."""
     done = run([sys.executable, beside("torch_steps.py", "speed"), "versions"], env=dict(os.environ, HF_HUB_OFFLINE="1"))
     return told(done, last_line)
 
 
 @piece
 def devices():
-    """cleave-worker devices: what the library sees."""
+    """cleave-worker devices: the devices that the library sees."""
     with tempfile.TemporaryDirectory() as folder:
         done = ours("cleave-worker", "devices", "--json", cwd=folder)
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -150,7 +156,7 @@ def plans():
 
 @piece
 def plans_here():
-    """The same for the card that is here; the output begins with what cuDNN knows of it."""
+    """The same for the card of this machine; the output begins with what cuDNN knows of it."""
     why = no_device()
     if why:
         return skipped(why)
@@ -161,7 +167,7 @@ def plans_here():
 
 @piece
 def ops():
-    """Every op against ref, on the device, and the same bits again."""
+    """Every op on the device against ref, and the same bits in a second run."""
     only = ("relu",) if At.dry else ()
     return asked("gpu/on_device", *only, good=lambda said: f"{len(re.findall(r'OK', said))} tests; {last_line(said)}")
 
@@ -177,20 +183,20 @@ for each, what in MORE.items():
 
 @piece
 def rates():
-    """Copies, launches, products and convolutions: the ceilings for all that follows."""
+    """Rates of copies, launches, products and convolutions: the limits for all later pieces."""
     def table(said):
         rows = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
         return "; ".join(f"{r['what']}: {r.get('rate', 0):.3g} {r.get('unit', 'missing')}" for r in rows)
     return asked("gpu/rates", good=table)
 
 
-ENOUGH = 0.85  # of a copy's bandwidth
-SMALL = ("2", "4", "8", "32")  # the least shape of shares
+ENOUGH = 0.85  # wanted share of a copy's bandwidth
+SMALL = ("2", "4", "8", "32")  # arguments of shares for its smallest shape
 
 
 @piece
 def shares():
-    """How much of a copy's bandwidth our own kernels reach that memory limits; 85 % is wanted."""
+    """The share of a copy's bandwidth that our memory-bound kernels reach; 85 % is wanted."""
     r = asked("gpu/shares", *(SMALL if At.dry else ()), good=last_line)
     if r["result"] != "ok":
         return r
@@ -208,8 +214,8 @@ def shares():
 # ---- under compute-sanitizer ----------------------------------------------------------------
 
 TOOLS = {"memcheck": "accesses out of bounds", "racecheck": "races in shared memory"}
-FOUND = 99  # the exit code where a tool has found something
-GROUP = 12  # ops of one piece
+FOUND = 99  # exit code if a tool has found something
+GROUP = 12  # number of ops in one piece
 
 
 def checker():
@@ -219,7 +225,7 @@ def checker():
 
 
 def under(tool):
-    """What stands before a command."""
+    """The words before a command that run it under the tool."""
     return [checker(), "--tool", tool, "--error-exitcode", str(FOUND)]
 
 
@@ -227,12 +233,12 @@ NO_TOOL = "no compute-sanitizer in PATH or /usr/local/cuda/bin"
 
 
 def all_ops():
-    """By their cases."""
+    """The names of all ops, by their files of cases."""
     paths = glob.glob(os.path.join(beside("kernels", "../.."), "ops", "*.cases"))
     return sorted(os.path.basename(p)[:-len(".cases")] for p in paths)
 
 
-# Programs with shapes that are small.
+# name -> (description, command with small shapes)
 SANITIZED = {
     "kernels": ("every kernel that memory limits, among them optimisers, cells of an LSTM and attention's weights",
                 ("gpu/shares", *SMALL)),
@@ -245,7 +251,8 @@ SANITIZED = {
 
 
 def sanitized(tool, command):
-    """In a dry run without the tool: that the programs take what they are given."""
+    """Runs a command under the tool. In a dry run without the tool, only checks that the program
+    accepts its arguments."""
     if At.dry:
         done = ours(*command)
         return told(done, str) if done.returncode else skipped(f"no device; {command[0]} takes its arguments")

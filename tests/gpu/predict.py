@@ -1,18 +1,19 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a step would take on an H200 by shapes and a roofline alone: predictions, for a measurement
-to be held against. Nothing here has been measured.
+"""Predicts the time of a step on an H200 from shapes and a roofline, to compare it with
+measurements. Nothing here has been measured.
 
 usage: predict.py          the tables as Markdown
        predict.py --write  puts them into tests/bench/GPU.md, and those of the compiled kernels if
                            there are any (build/release/nvcc)
-       predict.py --check [PAGE]      says what of it is stale, and ends with 1 then
-       predict.py --launches NETWORK  kernels and products of a step as tests/gpu/speed/steps counts
+       predict.py --check [PAGE]      prints the stale lines of the page, and exits with 1 if there
+       are any predict.py --launches NETWORK  kernels and products of a step as
+       tests/gpu/speed/steps counts
                                       them: of mlp, or of bert-small-drops with 2 texts of 8 tokens
 
-A launch takes its bytes at the rate of a copy or its multiplications at their rate, whichever is
-longer, and never less than a launch does. The host asks for launches one after the other; a step
-is the longer of the two sums, and a wait for the loss.
+A launch takes the time of its bytes at the rate of a copy or that of its multiplications at their
+rate, whichever is longer, and at least LEAST_S. The host starts launches one after the other. A
+step is the longer of the device's and the host's sums, and a wait for the loss.
 """
 import collections, glob, os, re, subprocess, sys
 
@@ -20,36 +21,38 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 PAGE = os.path.join(ROOT, "tests/bench/GPU.md")
 
 # ---- the device: NVIDIA's published numbers of an H200 SXM, and what is assumed of them ----------
-BYTES_S = 4.8e12 * 0.75         # memory: own kernels reach three quarters
-# Products and convolutions, multiply-adds as two.
+BYTES_S = 4.8e12 * 0.75         # bytes a second: our kernels reach three quarters of the peak
+# Operations a second of products and convolutions; a multiply-add counts as two.
 F32_S, TF32_S, BF16_S = 67e12 * 0.7, 494e12 * 0.5, 989e12 * 0.5
-LEAST_S = 2.0e-6                # of a launch on the device
-HOST_S = 4.0e-6                 # of a launch at the host: the driver's part and ours
-ASKED_S = 2.0e-6               # of one that cuDNN asks for within a call: the driver's part alone
-WAIT_S = 20e-6                  # for the loss, once a step
-# With CUDA graphs: a launch within one, at least; what the host takes for all of a step: three
-# graphs and what is put and got around them, and the optimiser.
+LEAST_S = 2.0e-6                # minimum time of a launch on the device
+HOST_S = 4.0e-6                 # time of the host for a launch, in the driver and in our code
+# time of the host for a launch that cuDNN makes within a call: only the driver's
+ASKED_S = 2.0e-6
+WAIT_S = 20e-6                  # wait for the loss, once in a step
+# With CUDA graphs: minimum time of a launch in a graph; time of the host for a whole step, which is
+# three graphs, the copies before and after them, and the optimiser.
 WITHIN_S, GRAPHS_S = 1.0e-6, 60e-6
-TILE = 64 << 20                 # bytes of attention's scores at a time
+TILE = 64 << 20                 # bytes of attention's scores that are computed at a time
 F, B = 4, 2                     # bytes of an f32, of a bf16
 
 Launch = collections.namedtuple("Launch", "kind bytes flops")
 
 
 class Step:
-    """The launches of one training step: forward, backward, optimiser. Calls of a library that ask
-    for many launches are counted once, and what they ask for in `within`."""
+    """The launches of one training step: forward, backward, optimiser. A library call with many
+    launches counts as one; `within` counts the launches that it makes."""
 
     def __init__(self, name, what, value=F, bf16=False):
         self.name, self.what, self.launches, self.parameters, self.within = name, what, [], 0, 0
-        self.value = value  # bytes of one of an image
-        self.bf16 = bf16 or value == B  # what products multiply
+        self.value = value  # bytes of a value of an image
+        self.bf16 = bf16 or value == B  # whether factors of products are bf16
 
     def add(self, kind, values, flops=0, times=1, value=None):
         self.launches += [Launch(kind, values * (value or self.value), flops)] * times
 
     def weights(self, n):
-        """In bf16 they are rounded once a step, and their gradient is made f32."""
+        """n weights. In bf16 they are rounded once in a step, and their gradient is converted to
+        f32."""
         self.parameters += n
         if self.value == B:
             self.add("weights", n * (F + B), value=1, times=2)
@@ -58,7 +61,7 @@ class Step:
         self.add("products", m * k + k * n + m * n, 2 * m * n * k, times)
 
     def sums(self, reads):
-        """A column sum: the walk, and the parts' end."""
+        """A column sum: a pass over the values, then the sum of the parts."""
         self.add("sums", reads)
         self.add("sums", 0)
 
@@ -70,7 +73,7 @@ class Step:
         self.product(into, out, rows)
         self.sums(rows * out)
 
-    # Products in bf16 of values in f32: each factor is rounded, in a launch of its own.
+    # For products in bf16 of values in f32, a separate launch rounds each factor.
     def rounded(self, n):
         self.add("rounding", n * (F + B), value=1)
 
@@ -78,7 +81,8 @@ class Step:
         self.add("products", (m * k + k * n) * B + m * n * value, 2 * m * n * k, value=1)
 
     def linear_of_bf16(self, rows, into, out):
-        """Forward; returns what backward does: weights, bias, and the input's gradient."""
+        """Adds forward; returns a function that adds backward: gradients of weights, bias and
+        input."""
         self.parameters += into * out + out
 
         def multiply(m, n, k):
@@ -126,7 +130,7 @@ class Step:
         self.add("heads", 2 * n * t * h, times=3)
 
     def relu(self, n):
-        """Backward; forward is the product's before it."""
+        """Adds backward; forward is part of the product before it."""
         self.add("element-wise", 3 * n)
 
     def conv(self, n, c, k, h, kernel, stride, first=False):
@@ -138,15 +142,16 @@ class Step:
         return oh
 
     def batchnorm(self, n, adds):
-        """A walk for the moments, one to apply; backward a walk for sums, one for inputs. These do
-        what follows: the first walk back reads the output, and writes a sum's gradient."""
+        """A pass for the moments, one to apply them; in backward a pass for sums, one for inputs.
+        They include the relu and sum after it: the first backward pass reads the output, and writes
+        the gradient of the sum."""
         self.sums(n)
         self.add("batchnorm", (3 if adds else 2) * n)
         self.sums((4 if adds else 2) * n)
         self.add("batchnorm", 3 * n)
 
     def loss(self, rows, classes, labels=False):
-        """The parts of a sum, and its end; backward. Of labels their terms before."""
+        """The parts of a sum, their sum, and backward. With labels, also their terms before."""
         self.add("loss", rows * classes)
         self.add("loss", 0, times=2 if labels else 1)
         self.add("loss", 2 * rows * classes)
@@ -155,7 +160,7 @@ class Step:
         self.add("optimiser", self.parameters * reads_and_writes, value=F)
 
     def times(self, flops_s):
-        """Seconds by kind on the device, and of the host."""
+        """({kind: seconds on the device}, seconds of the host)"""
         by = collections.Counter()
         for kind, size, flops in self.launches:
             by[kind] += max(size / BYTES_S, flops / flops_s, LEAST_S)
@@ -202,7 +207,7 @@ def lstm(cudnn):
         if layer:
             s.product(into, n * t, 4 * h)
     if cudnn:
-        s.within = len(s.launches) - 3  # forward, and the two backwards
+        s.within = len(s.launches) - 3  # those of forward and of the two passes of backward
         for reads_and_writes in (2, 1, 2):  # weights packed, gradients cleared, and unpacked
             s.add("element-wise", reads_and_writes * s.parameters)
     s.linear(n, h, 10)
@@ -250,12 +255,12 @@ def attention(n=64, t=512, h=768, heads=12, back=False):
 
 
 def block(s, n, t, h, heads, wide):
-    """Forward of a block of BERT's encoder; returns its backward."""
+    """Adds forward of a block of BERT's encoder; returns a function that adds its backward."""
     rows, size = n * t, n * t * h
     inputs = [s.linear_of_bf16(rows, h, h) for _ in range(3)]
     s.attention(n, t, h, heads)
     out = s.linear_of_bf16(rows, h, h)
-    s.add("element-wise", 3 * size)  # dropout, and what it is added to
+    s.add("element-wise", 3 * size)  # dropout and the sum with the residual
     s.layernorm(rows, h)
     wider = s.linear_of_bf16(rows, h, wide)
     s.add("element-wise", 2 * rows * wide)
@@ -281,20 +286,21 @@ def block(s, n, t, h, heads, wide):
 
 
 def sort(s, n):
-    """Row numbers of a table: their keys, then exchanges, of which each doubling has one more."""
+    """Sorts row numbers of a table: makes keys, then exchanges them. Each doubling of the length
+    adds one more exchange."""
     doublings = (n - 1).bit_length()
     s.add("sorting", 2 * n)
     s.add("sorting", 4 * n, times=doublings * (doublings + 1) // 2)
 
 
 def embeddings(s, n, t, h, vocabulary):
-    """Forward of tokens, places and types; returns the backward. Types are row 0 at each place,
-    whose gradients are the sums of a column."""
+    """Adds forward of the embeddings of tokens, positions and types; returns a function that adds
+    backward. The type is 0 at each position, so the gradients are column sums."""
     size = n * t * h
     s.parameters += (vocabulary + t + 2) * h
     for table in ("tokens", "types"):
         s.add("embeddings", 2 * size)
-        s.add("embeddings", 0)  # a note of numbers that were refused
+        s.add("embeddings", 0)  # the record of row numbers that are out of range
         if table == "tokens":
             s.add("embeddings", 2 * size)
     s.add("element-wise", 3 * size)
@@ -320,7 +326,7 @@ def bert(n=64, t=512, h=768, blocks=12, heads=12, wide=3072, vocabulary=30522, n
     s = Step(name, f"{n} sequences of {t} tokens, with dropout, `dtype: bf16`, AdamW", bf16=True)
     backs = [embeddings(s, n, t, h, vocabulary)]
     backs += [block(s, n, t, h, heads, wide) for _ in range(blocks)]
-    s.add("moves", 2 * n * h)  # the first place of each
+    s.add("moves", 2 * n * h)  # the first token of each text
     pooler = s.linear_of_bf16(n, h, h)
     s.add("element-wise", 2 * n * h)
     labels = s.linear_of_bf16(n, h, 2)
@@ -369,7 +375,7 @@ def part(page, word):
 
 
 def stale(page):
-    """What the page says otherwise than the sources, by line."""
+    """The lines in which the page differs from the sources."""
     for line, written in zip(predictions(), part(page, "predictions")):
         if line != written:
             yield f"predicted now: {line}"

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What runs first on a machine with a GPU, from an unpacked bundle. Needs no network.
+"""Runs first on a new machine with a GPU, from an unpacked bundle. Needs no network.
 
 usage: run.py [--minutes N] [--again] [--out FOLDER] [--dry BUILD] [PIECE...]
-Pieces run in order, and what has run is not run again (results.json). When the minutes are over it
-ends after the piece at work; the next call goes on, be it that this one was killed. The table of
-results is in results.md. --list says what pieces there are.
---dry: every piece with tiny shapes, by the programs of a build and on the simulated device; what
-needs a GPU says so by name. The results are in BUILD/gpu-dry; BUILD is `sim` in a bundle. Nothing
-that it prints is a speed.
+Pieces run in order; a piece that has run is not run again (results.json). When the minutes are
+over, the script ends after the current piece. The next call continues, also after a kill. The table
+of results is in results.md. --list prints the pieces.
+--dry: runs every piece with tiny shapes, with the programs of a build and on the simulated device.
+Pieces that need a GPU are skipped and named. The results are in BUILD/gpu-dry; in a bundle BUILD is
+`sim`. The times that it prints mean nothing.
 """
-# An older Python has to understand this file to say that it is too old.
+# An older Python must be able to parse this file, so that it can report that it is too old.
 import sys
 if sys.version_info < (3, 8):
     sys.exit("run.py needs Python 3.8 or later, and this is {0} ({1}): start it as python3.12 run.py".format(
@@ -18,10 +18,10 @@ if sys.version_info < (3, 8):
 import argparse, fcntl, glob, json, os, shutil, subprocess, time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import pieces
-import beside_torch, sessions  # they add theirs
+import beside_torch, sessions  # imported because they add pieces
 from pieces import PIECES, At
 
-MOST_TIMES = 2  # that a piece may begin and not end
+MOST_TIMES = 2  # how often a piece may begin without ending
 
 
 def path_of(name):
@@ -29,7 +29,7 @@ def path_of(name):
 
 
 def write_whole(name, text):
-    """All of it or nothing, whenever this is killed."""
+    """Writes the file completely or not at all, even if this process is killed."""
     try:
         with open(path_of(name + ".new"), "w") as f:
             f.write(text)
@@ -51,7 +51,7 @@ def write(results):
 
 
 def summary(results):
-    """How many of each kind, and by name those that have not run well."""
+    """The number of pieces with each result, and the names of those that failed."""
     of = {}
     for name in PIECES:
         of.setdefault(results.get(name, {"result": "did not run"})["result"], []).append(name)
@@ -62,7 +62,7 @@ def summary(results):
 
 
 def known():
-    """What has run. A piece that was at work when this script was killed runs once more."""
+    """The results so far. A piece that was running when this script was killed runs once more."""
     try:
         with open(path_of("results.json")) as f:
             results = json.load(f)
@@ -77,7 +77,7 @@ def known():
 
 
 def do(name, results):
-    """Runs a piece, and notes before that it has begun."""
+    """Runs a piece. Records first that it has begun."""
     at, times = time.monotonic(), results.get(name, {}).get("times", 0) + 1
     results[name] = {"result": "interrupted", "times": times, "seconds": 0, "output": "", "what": PIECES[name].__doc__.strip()}
     write(results)
@@ -108,7 +108,8 @@ def options():
 
 
 def starts():
-    """Whether our programs do here at all; otherwise every piece would fail in its own words."""
+    """Whether our programs run on this machine. If not, every piece would fail with another
+    message."""
     for name in ("cleave-master", "cleave-worker"):
         try:
             done = pieces.ours(name, "--version")
@@ -120,7 +121,7 @@ def starts():
 
 
 def ready(a):
-    """The folder of the results, for this process alone."""
+    """Makes the folder of the results and locks it for this process."""
     At.dry = os.path.abspath(a.dry) if a.dry else None
     At.out = os.path.abspath(a.out or (os.path.join(At.dry, "gpu-dry") if At.dry else pieces.HERE))
     missing = next((p for p in ("cleave-master", "cleave-worker") if not os.path.exists(pieces.program(p))), None)

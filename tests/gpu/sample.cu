@@ -13,7 +13,7 @@ clv_code sample_add_number(clv_gpu *g, const float *x, float *y, float by, size_
   return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, add, x, y, by, n);
 }
 
-static __global__ void sum(const float *x, float *y, size_t n_per_block) {
+static __global__ void sum_block(const float *x, float *y, size_t n_per_block) {
   float part = 0;
   for (size_t i = threadIdx.x; i < n_per_block; i += blockDim.x) part += x[blockIdx.x * n_per_block + i];
   part = gpu_block_sum(part);
@@ -22,13 +22,14 @@ static __global__ void sum(const float *x, float *y, size_t n_per_block) {
 
 clv_code sample_sum_in_blocks(clv_gpu *g, const float *x, float *y, size_t n_per_block, unsigned blocks,
                               clv_err *err) {
-  return gpu_launch(g, blocks, GPU_BLOCK, err, sum, x, y, n_per_block);
+  return gpu_launch(g, blocks, GPU_BLOCK, err, sum_block, x, y, n_per_block);
 }
 
 static __global__ void warp_sum(const float *x, float *y) {
   unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
   float part = x[i];
-  for (unsigned far = 16; far; far /= 2) part += __shfl_xor_sync(~0u, part, far);
+  for (unsigned distance = 16; distance; distance /= 2)
+    part += __shfl_xor_sync(~0u, part, distance);
   y[i] = part;
 }
 
@@ -36,17 +37,19 @@ clv_code sample_sum_in_warps(clv_gpu *g, const float *x, float *y, unsigned bloc
   return gpu_launch(g, blocks, GPU_BLOCK, err, warp_sum, x, y);
 }
 
-static __global__ void order(unsigned *block_order, unsigned *count) {
+static __global__ void write_order(unsigned *block_order, unsigned *count) {
   block_order[atomicAdd(count, 1u)] = blockIdx.x;
 }
 
 clv_code sample_record_block_order(clv_gpu *g, unsigned *block_order, unsigned *count, unsigned blocks,
                                    clv_err *err) {
-  return gpu_launch(g, blocks, 1, err, order, block_order, count);
+  return gpu_launch(g, blocks, 1, err, write_order, block_order, count);
 }
 
-static __global__ void index_of(float *y) { y[threadIdx.x] = static_cast<float>(threadIdx.x); }
+static __global__ void write_thread_index(float *y) {
+  y[threadIdx.x] = static_cast<float>(threadIdx.x);
+}
 
 clv_code sample_count_threads(clv_gpu *g, float *y, unsigned threads, clv_err *err) {
-  return gpu_launch(g, 1, threads, err, index_of, y);
+  return gpu_launch(g, 1, threads, err, write_thread_index, y);
 }

@@ -5,7 +5,7 @@ from beside_torch import SHAPES
 from pieces import (FOUND, HERE, LIMIT_S, NO_TOOL, TOOLS, At, add_piece, beside, checker, end_with_parent, environment,
                     folders, no_device, ours, piece, program, run, skipped, told, under)
 
-START_S = 60  # of a worker; under compute-sanitizer ten times that
+START_S = 60  # time limit for the start of a worker; ten times as long under compute-sanitizer
 
 
 def free_port():
@@ -15,7 +15,7 @@ def free_port():
 
 
 def below(pid):
-    """A process and those that it has started, and they."""
+    """A process and all its descendants."""
     found = [pid]
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -29,8 +29,8 @@ def below(pid):
 
 
 class Session:
-    """A master here and workers, over mutual TLS on loopback, in a folder of its own. before: what
-    stands before the workers' commands."""
+    """A master here and workers, over mutual TLS on loopback, in a folder of its own. before: words
+    before the workers' commands."""
 
     def __init__(self, workers=2, before=()):
         self.before, self.n, self.workers, self.ports = list(before), workers, [], []
@@ -87,7 +87,7 @@ class Session:
             raise OSError(f"w{i + 1} did not start: {self.said(i)[-300:]}")
 
     def train(self, name, body, *options, table="metrics", timeout=LIMIT_S):
-        """What train says, and the rows of one of its tables."""
+        """(output of train, rows of one of its tables)"""
         path = os.path.join(self.folder, name + ".yaml")
         with open(path, "w") as f:
             f.write(f"version: 1\nname: {name}\ntls: {{ca: certs/ca.pem, cert: certs/master.pem, key: certs/master.key}}\nworkers:\n")
@@ -102,7 +102,8 @@ class Session:
             return done, [json.loads(line) for line in f]
 
     def end_workers(self):
-        """Their exit codes. What stands before a worker says what it has found when that ends."""
+        """Ends the workers. Returns their exit codes; a tool before a worker reports when that
+        ends."""
         for w in self.workers:
             for pid in below(w.pid)[1 if self.before else 0:]:
                 try:
@@ -195,7 +196,7 @@ LAYERS = ("[{op: conv2d, out: 4, kernel: 3, pad: 1}, {op: batchnorm}, {op: relu}
 
 
 def write_npy(path, shape, values):
-    """A file of NumPy's that needs none."""
+    """Writes a .npy file without NumPy."""
     head = "{'descr': '<f4', 'fortran_order': False, 'shape': %r, }" % (shape,)
     head += " " * (-(len(head) + 11) % 64) + "\n"
     with open(path, "wb") as f:
@@ -211,7 +212,7 @@ def records(folder):
 
 
 def sanitized_session(tool):
-    """Two daemons, both under the tool, which says what it has found when they end."""
+    """Runs two workers under the tool, which reports its findings when they end."""
     why = no_device() or (None if At.dry or checker() else NO_TOOL)
     if why:
         return skipped(why)

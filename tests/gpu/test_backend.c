@@ -79,15 +79,15 @@ static void copies_larger_than_all_host_slots_round_trip(void **state) {
 static void allocated_memory_is_zeroed(void **state) {
   clv_backend *b = open_device(&(clv_sim_options){0});
   char back[100], zero[100] = {0};
-  size_t has, all, then;
+  size_t free_bytes, all, free_later;
   void *p;
   (void)state;
-  must(b->memory->room(b, &has, &all, &err), &err);
+  must(b->memory->room(b, &free_bytes, &all, &err), &err);
   must(b->memory->take(b, 0, &p, &err), &err);
   b->memory->give(b, p);
   must(b->memory->take(b, 100, &p, &err), &err);
-  must(b->memory->room(b, &then, &all, &err), &err);
-  assert_int_equal(has - then, 100);
+  must(b->memory->room(b, &free_later, &all, &err), &err);
+  assert_int_equal(free_bytes - free_later, 100);
   must(clv_backend_get(b, back, p, 100, &err), &err);
   assert_memory_equal(back, zero, 100);
   b->memory->give(b, p);
@@ -97,9 +97,9 @@ static void allocated_memory_is_zeroed(void **state) {
   close_device(b);
 }
 
-/* Copies between two backends, of two devices or of one, and checks that the copy contains the work
- * requested of `of` before. Nothing waits in between, and `of` overwrites and frees the source at
- * once. */
+/* Copies between two backends, of two devices or of one, and checks that the copy contains the
+ * result of an operation that `of` was asked for before. Nothing waits in between, and `of`
+ * overwrites and frees the source at once. */
 static void check_copy_between(int second, uint64_t seed) {
   const clv_vendor *v = clv_sim_make_vendor(&(clv_sim_options){.seed = seed, .n_devices = 2});
   clv_backend *of, *to;
@@ -319,9 +319,9 @@ static clv_kernel *prepare_refused_kernel(const clv_backend *b, const refusal *r
   clv_node_desc d = {.op = r->op, .dtype = CLV_F32, .threads = 1};
   clv_kernel *k;
   for (d.n_in = 0; d.n_in < CLV_MAX(def->n_in, def->max_in); d.n_in++) {
-    bool whole = clv_op_int_input_text(def, d.n_in), each = whole && d.n_in;
-    d.in[d.n_in] = each ? CLV_SHAPE(r->in.dim[0]) : r->in;
-    d.in_dtype[d.n_in] = whole ? CLV_I64 : CLV_F32;
+    bool is_integer = clv_op_int_input_text(def, d.n_in), has_one_per_record = is_integer && d.n_in;
+    d.in[d.n_in] = has_one_per_record ? CLV_SHAPE(r->in.dim[0]) : r->in;
+    d.in_dtype[d.n_in] = is_integer ? CLV_I64 : CLV_F32;
     d.offered_block[d.n_in] = 1;
   }
   d.attrs.heads = 1;
@@ -349,10 +349,10 @@ static clv_code get_refusal(const clv_backend *b, const refusal *r, int64_t *ret
   size_t n = count_elements(&r->in);
   float *x = allocate_host(n * sizeof *x), *table = draw_floats(1, 64);
   for (size_t i = 0; i < n; i++) x[i] = i == 1 ? r->x : 0.5f;
-  int64_t *whole = allocate_host(sizeof r->integers);
-  memcpy(whole, r->integers, sizeof r->integers);
+  int64_t *integers = allocate_host(sizeof r->integers);
+  memcpy(integers, r->integers, sizeof r->integers);
   void *device_floats = to_device_memory(&e, x, n * sizeof *x);
-  void *device_integers = to_device_memory(&e, whole, sizeof r->integers);
+  void *device_integers = to_device_memory(&e, integers, sizeof r->integers);
   clv_kernel_args a = {.out = new_backend_memory(&e, 4096),
                        .saved = new_backend_memory(&e, k->saved_bytes),
                        .scratch = new_backend_memory(&e, k->scratch_bytes),
@@ -388,9 +388,9 @@ static void invalid_values_give_the_error_text_of_the_ref_backend(void **state) 
     int64_t layer;
     clv_backend *b = open_device(&(clv_sim_options){.seed = i});
     clv_code code = get_refusal(clv_backend_ref(), &all[i], &layer, &want);
-    clv_code also = get_refusal(b, &all[i], &layer, &got);
-    if (also != code)
-      fail_msg("refusal %zu: %d (%s), ref %d (%s)", i, also, got.text, code, want.text);
+    clv_code device_code = get_refusal(b, &all[i], &layer, &got);
+    if (device_code != code)
+      fail_msg("refusal %zu: %d (%s), ref %d (%s)", i, device_code, got.text, code, want.text);
     assert_int_equal(layer == -1, code == CLV_OK);
     if (code != CLV_OK) {
       assert_string_equal(got.text, want.text);
@@ -410,7 +410,7 @@ static bool use_everything(const clv_sim_options *o) {
   double sum;
   int64_t layer;
   void *p = NULL;
-  bool well = false;
+  bool succeeds = false;
   if (clv_cuda_open(clv_sim_make_vendor(o), 0, &b, &err) != CLV_OK) return false;
   if (b->memory->take(b, sizeof x, &p, &err) == CLV_OK &&
       b->memory->put(b, p, x, sizeof x, &err) == CLV_OK &&
@@ -418,12 +418,12 @@ static bool use_everything(const clv_sim_options *o) {
     b->add(b, CLV_F32, p, p, 100);
     b->step(b, &(clv_step_args){0}, p, p, (float *const[CLV_OPTIM_MAX_MOMENTS]){0},
             &(clv_extent){0, 7}, 1);
-    well = clv_backend_get(b, back, p, sizeof x, &err) == CLV_OK;
-    well = b->memory->finish(b, &layer, &err) == CLV_OK && well;
+    succeeds = clv_backend_get(b, back, p, sizeof x, &err) == CLV_OK;
+    succeeds = b->memory->finish(b, &layer, &err) == CLV_OK && succeeds;
   }
   if (p) b->memory->give(b, p);
   clv_cuda_close(b);
-  return well;
+  return succeeds;
 }
 
 static void no_failure_leaks_device_memory(void **state) {

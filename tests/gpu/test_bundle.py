@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""run.py of the bundle, before a machine with a GPU is there: its pieces with tiny shapes, by the
-programs of this build and gpu/cleave-worker's simulated device; it goes on where it stopped, or was
-killed; what is missing is named."""
+"""run.py of the bundle without a GPU: its pieces with tiny shapes, with the programs of this build
+and the simulated device of gpu/cleave-worker. It continues where it stopped or was killed, and
+names what is missing."""
 import ast, json, os, re, shutil, signal, subprocess, sys, tempfile, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "net", "lib"))
 from cluster import BIN, SLOW, Suite
@@ -12,7 +12,7 @@ from pieces import end_with_parent
 HERE = os.path.dirname(os.path.abspath(__file__))
 SCRIPT = os.path.join(HERE, "run.py")
 RESULTS = tempfile.mkdtemp(prefix="cleave-bundle-")
-# Of the build; tests/check-breaks makes what is named here.
+# Programs of the build. tests/check-breaks builds the programs named here.
 NEEDED = ("gpu/cleave-worker", "tests/gpu/test_cuda", "tests/gpu/speed/steps", "tests/gpu/speed/shares")
 suite = Suite()
 
@@ -22,8 +22,8 @@ def command(*args):
 
 
 def pieces(*args, env=None):
-    """What run.py prints of each piece, its exit code, and the table. It ends with this test, be it
-    by a time limit."""
+    """(run.py's line for each piece, its exit code, its table). run.py ends with this test, also if
+    a time limit ends the test."""
     done = subprocess.run(command(*args), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
                           env=dict(os.environ, **(env or {})), preexec_fn=end_with_parent)
     with open(os.path.join(RESULTS, "results.md")) as f:
@@ -55,7 +55,7 @@ def each_piece_runs_on_the_simulated_device():
         assert said[name].startswith("ok"), said
     for name in ("machine", "memcheck_ops_1", "racecheck_ops_2", "memcheck_lstm", "racecheck_kernels", "racecheck_session"):
         assert said[name].startswith("skipped: no "), said
-    for name in ("parity_mlp", "parity_bert"):  # PyTorch is not everywhere
+    for name in ("parity_mlp", "parity_bert"):  # a machine may have no PyTorch
         assert said[name].startswith("ok") or "no PyTorch in " in said[name] or "no transformers in " in said[name], said
     assert table.count("did not run") >= 10 and "| demo | ok |" in table, table
     assert table.count("| shares: ") > 95 and re.search(r"^\| shares: adam \| +\| +\| \d+ % of a copy", table, re.M), table
@@ -63,7 +63,8 @@ def each_piece_runs_on_the_simulated_device():
 
 
 def judgement(ours=(1e-6, 1e-6), own=(1e-6, 1e-6), losses=(2.0, 1.0), parameters=2):
-    """Of two steps whose right losses are 2 and 1, and of parameters so far from the right ones."""
+    """The judgement of two steps with right losses of 2 and 1, and of parameters at these
+    distances."""
     apart = [[f"p{i}", ours[i], own[i]] for i in range(parameters)]
     r = beside_torch.judged({"losses": list(losses)}, {"losses": [2.0, 1.000001]}, {"losses": [2.0, 1.0], "apart": apart})
     return r["result"], r["what"]
@@ -71,7 +72,8 @@ def judgement(ours=(1e-6, 1e-6), own=(1e-6, 1e-6), losses=(2.0, 1.0), parameters
 
 @suite.test
 def parity_is_compared_with_pytorch_in_f64():
-    """By what PyTorch's f32 knows, whatever that is, unless it knows nothing."""
+    """The limit follows from the error of PyTorch's f32; if that error is too large, nothing is
+    judged."""
     nan = float("nan")
     assert judgement()[0] == judgement(ours=(9e-5, 0.1), own=(1e-6, 0.02))[0] == "ok"
     for of, name in ((dict(losses=(2.0, 1.001)), "the loss of step 2"), (dict(losses=(nan, 1.0)), "the loss of step 1"),
@@ -88,7 +90,7 @@ def parity_is_compared_with_pytorch_in_f64():
 
 @suite.test
 def predicted_launch_counts_match_the_real_ones():
-    """In a step: of an MLP, and of BERT as it is with fewer blocks."""
+    """Launches of a step of an MLP, and of a BERT with fewer blocks."""
     for network, *shape in (("mlp", "4", "16", "f32"), ("bert-small-drops", "2", "8", "bf16")):
         done = subprocess.run([os.path.join(BIN, "tests/gpu/speed/steps"), network, *shape, "2"], stdout=subprocess.PIPE, text=True, check=True)
         said = json.loads(done.stdout)
@@ -97,7 +99,7 @@ def predicted_launch_counts_match_the_real_ones():
         assert predicted.split() == [str(said["kernels"]), str(said["products"])], (network, predicted, said)
 
 
-# Kernels of the library that have no row in shares.
+# Kernels of the library without a row in shares, and the reason.
 NO_ROW = {"note_length": "one thread looks at lengths", "compute_first_rows": "one thread adds lengths", "put_running": "a value for each channel",
           **{f"gpu_columns_kernel<{term}>": "all values are one channel, which gpu_parts_kernel sums"
              for term in ("class_term", "loss_term<bce> ", "loss_term<bce_with_logits> ", "loss_term<mse> ", "loss_term<poisson> ",
@@ -105,10 +107,10 @@ NO_ROW = {"note_length": "one thread looks at lengths", "compute_first_rows": "o
 
 
 def kernels_of(program):
-    """Each kernel that it may launch, by where it lies from main. Of a template each type's is
-    one."""
+    """{address relative to main: name} of the kernels that a program may launch. Each type of a
+    template is a kernel."""
     listed = subprocess.run(["nm", program], stdout=subprocess.PIPE, text=True, check=True).stdout
-    # GCC 14 writes down that a parameter is `auto`; c++filt of binutils 2.44 cannot read that
+    # GCC 14 marks `auto` parameters in symbols, which c++filt of binutils 2.44 cannot read
     said = subprocess.run(["c++filt"], input=listed.replace("ITnDaX", "IX"), stdout=subprocess.PIPE, text=True, check=True).stdout
     symbols = {name: int(at, 16) for at, name in re.findall(r"^([0-9a-f]+) [tT] (.*)", said, re.M)}
     named = re.compile(r"gpu_call<&\(?(?:void )?\(?(?:\(anonymous namespace\)::)?(\w+(?:<[^(]*>)?)\(")
@@ -117,7 +119,7 @@ def kernels_of(program):
 
 @suite.test
 def every_kernel_has_a_row_in_shares():
-    """All that the library launches, by the program's own symbols; a new one is named here."""
+    """Each kernel of the library, by the program's symbols, has a row or a reason in NO_ROW."""
     program = os.path.join(BIN, "tests/gpu/speed/shares")
     own = kernels_of(program)
     done = subprocess.run([program, "2", "4", "8", "32"], stdout=subprocess.PIPE, text=True, check=True)
@@ -156,7 +158,7 @@ def is_alive(pid):
 
 
 def at_work_on(pid, program):
-    """Those that it has started, and that are the program already."""
+    """The processes that pid has started and that already run the program."""
     found = []
     for child in children(pid):
         try:
@@ -167,8 +169,9 @@ def at_work_on(pid, program):
 
 
 def in_the_middle_of(name, program="steps"):
-    """run.py at a piece, and its programs, which stand still: they do not end by themselves."""
-    # What a shell starts in the background ignores SIGINT, and so does what that starts.
+    """run.py in the middle of a piece, and the programs of the piece, stopped so that they do not
+    end."""
+    # A shell's background processes ignore SIGINT, and so do their children.
     at_work = subprocess.Popen(command(name), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     late, programs = time.monotonic() + 60 * max(SLOW, 1), []
@@ -248,7 +251,7 @@ def missing_pytorch_build_or_piece_is_named():
 
 @suite.test
 def programs_that_do_not_start_are_reported_first():
-    """As where the C library is older, or nothing may be executed."""
+    """For example because the C library is older, or programs may not be executed there."""
     with tempfile.TemporaryDirectory() as folder:
         os.mkdir(os.path.join(folder, "gpu"))
         for name in ("cleave-master", "gpu/cleave-worker"):
@@ -264,7 +267,7 @@ def programs_that_do_not_start_are_reported_first():
 def interrupt_names_the_piece_without_a_traceback():
     forget()
     at_work, programs = in_the_middle_of("memcheck_lstm")
-    time.sleep(0.5)  # until run.py knows what it has started
+    time.sleep(0.5)  # until run.py has recorded its child
     at_work.send_signal(signal.SIGINT)
     try:
         said = at_work.communicate(timeout=60 * max(SLOW, 1))[0]
@@ -276,7 +279,7 @@ def interrupt_names_the_piece_without_a_traceback():
 
 @suite.test
 def old_python_gets_a_version_error():
-    """What is new to it must not stand in the file that says so."""
+    """The file that prints the error must have no syntax that is new to the old Python."""
     with open(SCRIPT) as f:
         text = f.read()
     old = f"import sys; sys.version_info = (3, 6); exec(compile({text!r}, 'run.py', 'exec'))"
@@ -288,7 +291,7 @@ def old_python_gets_a_version_error():
 
 @suite.test
 def promises_in_bundle_md_name_existing_tests():
-    """The last table of BUNDLE.md: scripts and programs with what they have."""
+    """The last table of BUNDLE.md names scripts and programs, and tests in them."""
     with open(os.path.join(HERE, "BUNDLE.md")) as f:
         table = re.findall(r"^\| [^|`]*(?:`\w+`[^|`]*)*\| (.*) \|$", f.read().partition("## Where each promise")[2], re.M)
     named = [name for row in table for name in re.findall(r"`([\w/.]+)`(?!\w)", row)]
@@ -306,7 +309,7 @@ def promises_in_bundle_md_name_existing_tests():
 
 
 def rows():
-    """All pieces, by the table."""
+    """The pieces in the table."""
     with open(os.path.join(RESULTS, "results.md")) as f:
         return [line.split("|")[1].strip() for line in f.read().splitlines()[2:] if line.startswith("|")]
 

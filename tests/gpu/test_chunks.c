@@ -35,23 +35,23 @@ static struct {
   pthread_mutex_t lock;
   pthread_cond_t counts_changed;
   uint32_t n_chunks, n_heads, n_references;
-  uint32_t n_products; /* number of products; a forward has one */
-  uint32_t n_given;    /* number of values and bytes that the program received */
+  uint32_t n_products;        /* number of products; a forward has one */
+  uint32_t n_received_values; /* number of values and bytes that the program received */
   held_for held_until;
   uint32_t n_pieces; /* number of requested pieces */
   /* event after the last piece of the first copy; NULL: not recorded yet */
   const clv_cuda_event *last_event;
   bool was_in_time, has_waited;
   clv_cuda_stream *copying_stream;
-} seen = {.lock = PTHREAD_MUTEX_INITIALIZER, .counts_changed = PTHREAD_COND_INITIALIZER};
+} counted = {.lock = PTHREAD_MUTEX_INITIALIZER, .counts_changed = PTHREAD_COND_INITIALIZER};
 
 static const clv_vendor *simulated_vendor;
 
 static void count_event(uint32_t *count) {
-  pthread_mutex_lock(&seen.lock);
+  pthread_mutex_lock(&counted.lock);
   ++*count;
-  pthread_cond_broadcast(&seen.counts_changed);
-  pthread_mutex_unlock(&seen.lock);
+  pthread_cond_broadcast(&counted.counts_changed);
+  pthread_mutex_unlock(&counted.lock);
 }
 
 static clv_code fake_send(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
@@ -60,7 +60,7 @@ static clv_code fake_send(void *stream, const clv_rpc_piece *pieces, size_t n, c
   for (size_t i = 1; i < n; i++) payload += pieces[i].len;
   for (size_t i = 0; i < n; i++)
     if (pieces[i].release_owner) pieces[i].release_owner(pieces[i].owner);
-  count_event(payload ? &seen.n_chunks : &seen.n_heads);
+  count_event(payload ? &counted.n_chunks : &counted.n_heads);
   return CLV_OK;
 }
 static void fake_close(void *stream) { (void)stream; }
@@ -81,58 +81,60 @@ static const clv_transport transport = {.send = fake_send,
 
 static clv_code count_pieces_and_copy(clv_cuda_stream *s, void *host, const void *src, size_t bytes,
                                       clv_err *err) {
-  pthread_mutex_lock(&seen.lock);
-  if (bytes >= BYTES % PIECE) seen.n_pieces++, seen.copying_stream = s;
-  pthread_cond_broadcast(&seen.counts_changed);
-  pthread_mutex_unlock(&seen.lock);
+  pthread_mutex_lock(&counted.lock);
+  if (bytes >= BYTES % PIECE) counted.n_pieces++, counted.copying_stream = s;
+  pthread_cond_broadcast(&counted.counts_changed);
+  pthread_mutex_unlock(&counted.lock);
   return simulated_vendor->get(s, host, src, bytes, err);
 }
 
 static clv_code record_last_event(clv_cuda_event *e, clv_cuda_stream *s, clv_err *err) {
-  pthread_mutex_lock(&seen.lock);
-  if (seen.n_pieces == PIECES && s == seen.copying_stream && !seen.last_event) seen.last_event = e;
-  pthread_mutex_unlock(&seen.lock);
+  pthread_mutex_lock(&counted.lock);
+  if (counted.n_pieces == PIECES && s == counted.copying_stream && !counted.last_event)
+    counted.last_event = e;
+  pthread_mutex_unlock(&counted.lock);
   return simulated_vendor->event_record(e, s, err);
 }
 
 static clv_code count_and_multiply(clv_cuda_stream *s, clv_cuda_matmul *m, const void *a,
                                    const void *b, const float *bias, float beta, float *d,
                                    void *workspace, clv_err *err) {
-  count_event(&seen.n_products);
+  count_event(&counted.n_products);
   return simulated_vendor->matmul(s, m, a, b, bias, beta, d, workspace, err);
 }
 
 static bool has_awaited_happened(void) {
-  if (seen.held_until == A_CHUNK) return seen.n_chunks > 0;
-  return seen.held_until == NOTHING || (seen.n_chunks > 0 && seen.n_products == CALLS);
+  if (counted.held_until == A_CHUNK) return counted.n_chunks > 0;
+  return counted.held_until == NOTHING || (counted.n_chunks > 0 && counted.n_products == CALLS);
 }
 
 static clv_code hold_event(clv_cuda_event *e, clv_err *err) {
-  struct timespec late;
+  struct timespec deadline;
   int r = 0;
-  clock_gettime(CLOCK_REALTIME, &late);
-  late.tv_sec += 5;
-  pthread_mutex_lock(&seen.lock);
-  bool is_held = e == seen.last_event && !seen.has_waited;
+  clock_gettime(CLOCK_REALTIME, &deadline);
+  deadline.tv_sec += 5;
+  pthread_mutex_lock(&counted.lock);
+  bool is_held = e == counted.last_event && !counted.has_waited;
   while (is_held && r == 0 && !has_awaited_happened())
-    r = pthread_cond_timedwait(&seen.counts_changed, &seen.lock, &late);
-  seen.has_waited |= is_held;
-  seen.was_in_time |= is_held && has_awaited_happened();
-  pthread_mutex_unlock(&seen.lock);
+    r = pthread_cond_timedwait(&counted.counts_changed, &counted.lock, &deadline);
+  counted.has_waited |= is_held;
+  counted.was_in_time |= is_held && has_awaited_happened();
+  pthread_mutex_unlock(&counted.lock);
   return simulated_vendor->event_finish(e, err);
 }
 
 /* ---- a worker -------------------------------------------------------------------------------- */
 
-/* A node, and the nodes that get its values and gradients. An empty name is the master. */
-typedef struct side {
+/* A kind of node under test, and the peer that receives its values and gradients (by a name; "" is
+ * the master). */
+typedef struct node_side {
   bool is_master;
-  const char *to;
-} side;
-static const side worker = {false, ""}, master = {true, "w1"}, program = {true, ""};
+  const char *peer;
+} node_side;
+static const node_side worker = {false, ""}, master = {true, "w1"}, program = {true, ""};
 
 typedef struct world {
-  side at;
+  node_side at;
   clv_pool *pool;
   clv_session_node *node;
   clv_backend *backend;
@@ -151,7 +153,7 @@ static void on_closed(void *user, clv_link *link, clv_code code, const char *tex
 static void count_received_value(void *user, clv_packet *p) {
   (void)user;
   if (p->frame.kind == CLV_VALUE && p->frame.n_tensors && !p->device_copy[0])
-    count_event(&seen.n_given);
+    count_event(&counted.n_received_values);
   clv_packet_free(p);
 }
 
@@ -168,7 +170,7 @@ static void begin_link(world *w) {
                               .initial_send_credit = 16 << 20,
                               .events = {.on_packet = on_packet, .on_closed = on_closed}};
   assert_ok(clv_link_new(&o, &w->link, &err));
-  clv_frame_writer_attach_stream(w->link->writer, 0, 0, (clv_stream){&transport, &seen});
+  clv_frame_writer_attach_stream(w->link->writer, 0, 0, (clv_stream){&transport, &counted});
   assert_ok(clv_frame_writer_resume_lane(w->link->writer, 0, 0, 0, &err));
   clv_send_queue_set_lanes(w->link->send_queue, 1);
   /* a large window, because no PING is answered here */
@@ -180,12 +182,13 @@ static void begin_link(world *w) {
 }
 
 static void hold_last_piece(held_for held) {
-  pthread_mutex_lock(&seen.lock);
-  seen.n_chunks = seen.n_heads = seen.n_pieces = seen.n_products = seen.n_given = 0;
-  seen.last_event = NULL, seen.copying_stream = NULL;
-  seen.held_until = held;
-  seen.was_in_time = seen.has_waited = false;
-  pthread_mutex_unlock(&seen.lock);
+  pthread_mutex_lock(&counted.lock);
+  counted.n_chunks = counted.n_heads = counted.n_pieces = counted.n_products =
+      counted.n_received_values = 0;
+  counted.last_event = NULL, counted.copying_stream = NULL;
+  counted.held_until = held;
+  counted.was_in_time = counted.has_waited = false;
+  pthread_mutex_unlock(&counted.lock);
 }
 
 static clv_graph *make_linear_graph(int64_t in, int64_t out) {
@@ -201,7 +204,7 @@ static clv_graph *make_linear_graph(int64_t in, int64_t out) {
   return g;
 }
 
-static void begin_world(world *w, side at, uint64_t seed, int64_t in, int64_t out) {
+static void begin_world(world *w, node_side at, uint64_t seed, int64_t in, int64_t out) {
   static clv_vendor v;
   clv_err err = {0};
   simulated_vendor = clv_sim_make_vendor(&(clv_sim_options){.seed = seed});
@@ -244,13 +247,13 @@ static clv_tensor *make_tensor(world *w, int64_t columns) {
   return t;
 }
 
-static void post_call(world *w, uint32_t context, bool learns) {
+static void post_call(world *w, uint32_t context, bool is_training) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_tensor(w, learns ? COLUMNS : FEW_COLUMNS);
-  assert_ok(clv_packet_new_call(w->pool, context, 10, 0, learns, &p, &err));
-  assert_ok(clv_packet_add_arg(p, 0, learns, x, &err));
-  assert_ok(clv_packet_add_delivery(p, w->at.to, &err));
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_tensor(w, is_training ? COLUMNS : FEW_COLUMNS);
+  assert_ok(clv_packet_new_call(w->pool, context, 10, 0, is_training, &p, &err));
+  assert_ok(clv_packet_add_arg(p, 0, is_training, x, &err));
+  assert_ok(clv_packet_add_delivery(p, w->at.peer, &err));
   clv_node_post(w->node, p);
 }
 
@@ -259,9 +262,10 @@ static void wait_for(const uint32_t *count, uint32_t n) {
   int r = 0;
   clock_gettime(CLOCK_REALTIME, &late);
   late.tv_sec += 20;
-  pthread_mutex_lock(&seen.lock);
-  while (r == 0 && *count < n) r = pthread_cond_timedwait(&seen.counts_changed, &seen.lock, &late);
-  pthread_mutex_unlock(&seen.lock);
+  pthread_mutex_lock(&counted.lock);
+  while (r == 0 && *count < n)
+    r = pthread_cond_timedwait(&counted.counts_changed, &counted.lock, &late);
+  pthread_mutex_unlock(&counted.lock);
   assert_int_equal(r, 0);
 }
 
@@ -272,7 +276,7 @@ static void post_backward(world *w, uint32_t context) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = make_tensor(w, FEW_COLUMNS);
   assert_ok(clv_packet_new_prepare(w->pool, context, 1, 1, false, false, false, &p, &err));
   assert_ok(clv_packet_add_needed_call(p, 10, 1, 0, &err));
-  assert_ok(clv_packet_add_target(p, 0, 5, w->at.to, 0, &err));
+  assert_ok(clv_packet_add_target(p, 0, 5, w->at.peer, 0, &err));
   clv_node_post(w->node, p);
   assert_ok(clv_packet_new_gradient(w->pool, context, 1, 10, 0, "", dy, &p, &err));
   clv_node_post(w->node, p);
@@ -281,22 +285,22 @@ static void post_backward(world *w, uint32_t context) {
 /* ---- tests ----------------------------------------------------------------------------------- */
 
 static void was_in_time(void) {
-  assert_true(seen.has_waited);
-  assert_true(seen.was_in_time);
+  assert_true(counted.has_waited);
+  assert_true(counted.was_in_time);
 }
 
-static void run_forwards(side at, uint64_t seed, held_for held) {
+static void run_forwards(node_side at, uint64_t seed, held_for held) {
   world w;
   begin_world(&w, at, seed, FEW_COLUMNS, COLUMNS);
   hold_last_piece(held);
   for (uint32_t i = 1; i <= CALLS; i++) {
     post_call(&w, i, false);
-    wait_for(&seen.n_pieces, PIECES);
+    wait_for(&counted.n_pieces, PIECES);
   }
-  wait_for(&seen.n_heads, CALLS);
+  wait_for(&counted.n_heads, CALLS);
   was_in_time();
-  assert_int_equal(seen.n_chunks, CALLS * PIECES);
-  assert_int_equal(seen.n_products, CALLS);
+  assert_int_equal(counted.n_chunks, CALLS * PIECES);
+  assert_int_equal(counted.n_products, CALLS);
   end_world(&w);
 }
 
@@ -312,17 +316,17 @@ static void the_next_call_computes_while_a_value_is_copied(void **state) {
   run_forwards(master, 1, THE_NEXT_CALL);
 }
 
-static void check_gradient_chunks(side at) {
+static void check_gradient_chunks(node_side at) {
   world w;
   begin_world(&w, at, 2, COLUMNS, FEW_COLUMNS);
   hold_last_piece(NOTHING);
   post_call(&w, 1, true);
-  wait_for(&seen.n_heads, 1); /* the value is small, so the log copies it after its head */
+  wait_for(&counted.n_heads, 1); /* the value is small, so the log copies it after its head */
   hold_last_piece(A_CHUNK);
   post_backward(&w, 1);
-  wait_for(&seen.n_heads, at.is_master ? 1 : 2); /* FINISHED is the second head */
+  wait_for(&counted.n_heads, at.is_master ? 1 : 2); /* FINISHED is the second head */
   was_in_time();
-  assert_int_equal(seen.n_chunks, PIECES);
+  assert_int_equal(counted.n_chunks, PIECES);
   end_world(&w);
 }
 
@@ -338,9 +342,9 @@ static void program_callback_receives_the_complete_value(void **state) {
   begin_world(&w, program, 1, FEW_COLUMNS, COLUMNS);
   hold_last_piece(NOTHING);
   post_call(&w, 1, false);
-  wait_for(&seen.n_given, 1);
-  assert_int_equal(seen.n_pieces, PIECES);
-  assert_int_equal(seen.n_heads + seen.n_chunks, 0);
+  wait_for(&counted.n_received_values, 1);
+  assert_int_equal(counted.n_pieces, PIECES);
+  assert_int_equal(counted.n_heads + counted.n_chunks, 0);
   end_world(&w);
 }
 

@@ -36,9 +36,9 @@ static bool has_several_kernels(const op_case *c) {
 }
 
 /* Runs the case on a new device. Returns false if the backend has no kernel for it. */
-static bool run_cuda(const op_case *c, uint64_t seed, const run_options *with, values *ret,
+static bool run_cuda(const op_case *c, uint64_t seed, const run_options *options, values *ret,
                      const char **ret_impl) {
-  run_options o = *with;
+  run_options o = *options;
   clv_backend *b = open_device(seed, seed & 1);
   o.backend = b;
   o.dtype = CLV_F32;
@@ -79,15 +79,16 @@ static void check_as_first_layer(const op_case *c, uint64_t way, const values *w
 static void check_repeated_runs(const op_case *c, uint64_t way, const values *got) {
   static const struct {
     uint64_t seed;
-    bool in_place;
-    const char *now;
+    bool is_in_place;
+    const char *what;
   } runs[] = {{2, false, "in another order"}, {4, true, "in a third order and in place"}};
   size_t first = CLV_THREAD_SANITIZED || !c->is_small || !is_long() ? CLV_COUNT(runs) - 1 : 0;
   for (size_t i = first; i < CLV_COUNT(runs); i++) {
     values again;
     const char *impl = "?";
-    run_cuda(c, runs[i].seed + way, &(run_options){.is_in_place = runs[i].in_place}, &again, &impl);
-    assert_same_bits(c, impl, runs[i].now, got, &again);
+    run_cuda(c, runs[i].seed + way, &(run_options){.is_in_place = runs[i].is_in_place}, &again,
+             &impl);
+    assert_same_bits(c, impl, runs[i].what, got, &again);
     free_values(&again);
   }
 }

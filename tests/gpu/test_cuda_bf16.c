@@ -16,9 +16,10 @@
 #define WIDE_IMAGE 6
 #include "tests/unit/graph/bf16_test.h"
 
-static clv_backend *open_device(uint64_t seed, bool no_conv) {
+static clv_backend *open_device(uint64_t seed, bool lacks_conv) {
   clv_backend *b;
-  const clv_vendor *v = clv_sim_make_vendor(&(clv_sim_options){.seed = seed, .no_cudnn = no_conv});
+  const clv_vendor *v =
+      clv_sim_make_vendor(&(clv_sim_options){.seed = seed, .no_cudnn = lacks_conv});
   assert_ok(clv_cuda_open(v, 0, &b, err));
   return b;
 }
@@ -106,7 +107,7 @@ static void images_are_reordered_only_at_the_graph_edges(void **state) {
 }
 
 /* Returns squeeze and excite: each channel times a number computed from its image. */
-static clv_graph *gated_graph(int64_t batch) {
+static clv_graph *make_gated_graph(int64_t batch) {
   clv_attr_value out = make_int_attr(CLV_ATTR_OUT, 8);
   clv_attr_value shape = {.key = CLV_ATTR_SHAPE, .n_ints = 3, .ints = {8, 1, 1}};
   int x;
@@ -123,10 +124,10 @@ static clv_graph *gated_graph(int64_t batch) {
 static void f32_gates_add_no_image_reorder(void **state) {
   (void)state;
   clv_backend *backend = open_device(0, false);
-  rig r = make_rig(gated_graph(2), &(rig_options){.backend = backend, .is_bf16 = true});
+  rig r = make_rig(make_gated_graph(2), &(rig_options){.backend = backend, .is_bf16 = true});
   assert_int_equal(count_steps(&r, "reorder"), 4);
   free_rig(&r);
-  check_whole_and_cut(backend, gated_graph, 5);
+  check_whole_and_cut(backend, make_gated_graph, 5);
   close_device(backend);
 }
 

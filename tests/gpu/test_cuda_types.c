@@ -50,14 +50,14 @@ static const run_options bf16_weight_on_ref = {.dtype = CLV_F32, .has_bf16_weigh
 
 static size_t tile; /* tile of attention; 0: the backend's own */
 
-static bool simulated; /* true if the device opened last is simulated */
+static bool is_simulated; /* true if the device opened last is simulated */
 
 static clv_backend *open_device(uint64_t seed) {
   clv_backend *b;
   clv_err err;
   const clv_vendor *v = clv_sim_make_vendor(&(clv_sim_options){.seed = seed, .no_cudnn = seed & 1});
   must(clv_cuda_open(v, 0, &b, &err), &err);
-  simulated = strcmp(v->name, "cuda-sim") == 0;
+  is_simulated = strcmp(v->name, "cuda-sim") == 0;
   if (tile) clv_cuda_set_tile_bytes(b, tile);
   return b;
 }
@@ -118,14 +118,14 @@ static bool are_bits_equal(const values *a, const values *b) {
 }
 
 static double find_largest_distance(const op_case *c, const char *name, const values *got,
-                                    const values *want, double most) {
+                                    const values *want, double max_distance) {
   double worst = 0;
   for (int i = V_FIRST_RESULT; i < V_COUNT; i++) {
-    double far = compute_distance(got->v[i], want->v[i], got->n[i]);
-    if (!(far <= most))
+    double distance = compute_distance(got->v[i], want->v[i], got->n[i]);
+    if (!(distance <= max_distance))
       fail_msg("%s in %s: %s is %.2e from ref", c->name, name,
-               write_value_name(&c->d, i, (char[40]){0}), far);
-    worst = fmax(worst, far);
+               write_value_name(&c->d, i, (char[40]){0}), distance);
+    worst = fmax(worst, distance);
   }
   return worst;
 }
@@ -176,7 +176,7 @@ static void check_gradients_added_to_ones(const op_case *c, const kind *k) {
 }
 
 static double check_kind(const op_case *c, const kind *k) {
-  values got, has_few_bits;
+  values got, few_bits_results;
   double worst = 0;
   run_case_on_device(c, &k->o, false, 0, &got);
   if (k->max_distance > 0) worst = check_near_ref(c, k, false, &got);
@@ -184,10 +184,10 @@ static double check_kind(const op_case *c, const kind *k) {
   check_other_seeds(c, k, &got);
   free_values(&got);
   if (!(k->max_distance_of_few_bits > 0)) return worst;
-  run_case_on_device(c, &k->o, true, 1, &has_few_bits);
-  worst = check_near_ref(c, k, true, &has_few_bits);
+  run_case_on_device(c, &k->o, true, 1, &few_bits_results);
+  worst = check_near_ref(c, k, true, &few_bits_results);
   check_gradients_added_to_ones(c, k);
-  free_values(&has_few_bits);
+  free_values(&few_bits_results);
   return worst;
 }
 
@@ -209,13 +209,13 @@ static void keep_few_bits_of_weight(values *s) {
 
 /* Runs the case with an f32 weight whose values bf16 represents. */
 static void run_with_rounded_weight(const op_case *c, const run_options *o, values *ret) {
-  run_options with = *o;
+  run_options options = *o;
   clv_backend *b = open_device(0);
-  with.backend = b;
-  with.dtype = CLV_F32;
+  options.backend = b;
+  options.dtype = CLV_F32;
   draw_values(c, false, ret);
   keep_few_bits_of_weight(ret);
-  if (!run_case(&with, &c->d, ret, NULL)) fail_msg("%s: no kernel", c->name);
+  if (!run_case(&options, &c->d, ret, NULL)) fail_msg("%s: no kernel", c->name);
   clv_cuda_close(b);
 }
 
@@ -224,12 +224,12 @@ static void check_weight_parts(const op_case *c, const kind *k, const run_option
                                const values *want) {
   const size_t row = (size_t)c->d.param[CLV_SLOT_WEIGHT].dim[1] * sizeof(float);
   for (size_t bytes = 1; bytes <= 3 * row; bytes += 3 * row - 1) {
-    values cut;
+    values tiled;
     tile = bytes;
-    run_case_on_device(c, o, false, 0, &cut);
+    run_case_on_device(c, o, false, 0, &tiled);
     tile = 0;
-    find_largest_distance(c, k->name, &cut, want, k->max_distance);
-    free_values(&cut);
+    find_largest_distance(c, k->name, &tiled, want, k->max_distance);
+    free_values(&tiled);
   }
 }
 
@@ -254,20 +254,21 @@ static double check_bf16_weight(const op_case *c, const kind *k) {
 
 /* Checks that a row's results do not depend on the tile. The simulated products guarantee it; a
  * library's may not, and gradients of keys and values are sums over tiles. */
-static void check_tile(const op_case *c, const kind *k, size_t bytes, const values *whole) {
+static void check_tile(const op_case *c, const kind *k, size_t bytes, const values *untiled) {
   static const int per_row_results[] = {V_OUT, V_DIN};
-  values cut;
+  values tiled;
   tile = bytes;
-  run_case_on_device(c, &k->o, true, 2, &cut);
+  run_case_on_device(c, &k->o, true, 2, &tiled);
   tile = 0;
-  for (size_t i = 0; simulated && i < CLV_COUNT(per_row_results); i++) {
-    size_t n = whole->n[per_row_results[i]];
-    if (n && memcmp(cut.v[per_row_results[i]], whole->v[per_row_results[i]], n * sizeof(double)))
+  for (size_t i = 0; is_simulated && i < CLV_COUNT(per_row_results); i++) {
+    size_t n = untiled->n[per_row_results[i]];
+    if (n &&
+        memcmp(tiled.v[per_row_results[i]], untiled->v[per_row_results[i]], n * sizeof(double)))
       fail_msg("%s in %s: other bits in tiles of %zu bytes", c->name, k->name, bytes);
   }
-  find_largest_distance(c, k->name, &cut, whole, 1e-6);
-  check_near_ref(c, k, true, &cut);
-  free_values(&cut);
+  find_largest_distance(c, k->name, &tiled, untiled, 1e-6);
+  check_near_ref(c, k, true, &tiled);
+  free_values(&tiled);
 }
 
 /* Checks tiles of one row, and of three with a remainder. */
@@ -304,7 +305,7 @@ static bool takes_too_long(const op_case *c) {
 
 static void check_all_cases(clv_op op, const kind *k, bool has_images) {
   double worst = 0;
-  int n = 0, left = 0;
+  int n = 0, n_left_out = 0;
   for (int i = 0; i < n_cases; i++) {
     if (cases[i].d.op != op || !cases[i].is_small) continue;
     if (has_images && cases[i].d.in[0].rank != 4) {
@@ -312,7 +313,7 @@ static void check_all_cases(clv_op op, const kind *k, bool has_images) {
       continue;
     }
     if (takes_too_long(&cases[i])) {
-      left++;
+      n_left_out++;
       continue;
     }
     worst = fmax(worst, check_kind(&cases[i], k));
@@ -321,10 +322,10 @@ static void check_all_cases(clv_op op, const kind *k, bool has_images) {
   assert_true(n > 0);
   print_message("%-16s in %s: %d cases, largest distance %.1e\n", clv_op_name(op), k->name, n,
                 worst);
-  if (left)
+  if (n_left_out)
     print_message(
         "%-16s in %s: %d cases left to builds without thread sanitizer: too many factors\n",
-        clv_op_name(op), k->name, left);
+        clv_op_name(op), k->name, n_left_out);
 }
 
 /* `make test` leaves the big cases to `make long`. */
@@ -344,18 +345,18 @@ static void check_bf16_weights(clv_op op, const kind *k) {
 
 static void test_op(clv_op op) {
   static const kind tf32 = {"tf32", {.is_tf32 = true}, 2e-3, 0};
-  unsigned does = in_bf16[op];
+  unsigned effects = in_bf16[op];
   /* an op with many layers and steps accumulates the error of each */
-  double steps = does & KEEPS ? 4 : 1;
+  double steps = effects & KEEPS ? 4 : 1;
   kind bf16 = {"bf16",
                {.is_bf16 = true},
-               does & SUMS ? 1e-2 * steps : 0,
-               does & (WRITES | KEEPS) ? 4e-3 * steps : 1e-5};
+               effects & SUMS ? 1e-2 * steps : 0,
+               effects & (WRITES | KEEPS) ? 4e-3 * steps : 1e-5};
   static const kind f32 = {"f32", {0}, 1e-5, 1e-5};
   if (op == CLV_OP_ATTENTION) check_all_tiles(&f32);
   if (op == CLV_OP_ATTENTION) check_all_tiles(&bf16);
   if (clv_op_def_of(op)->mixing != CLV_MIXES_NOTHING) check_all_cases(op, &tf32, false);
-  if (does) check_all_cases(op, &bf16, does & WRITES);
+  if (effects) check_all_cases(op, &bf16, effects & WRITES);
   if (op != CLV_OP_LINEAR) return;
   check_bf16_weights(op, &f32);
   check_bf16_weights(op, &tf32);

@@ -149,7 +149,7 @@ static void device_state_is_read_asynchronously(void **state) {
   read_state(&w, 0, CLV_STATE_OPTIMIZER);
   w.sum_of_items = 0;
   read_state(&w, 0, CLV_STATE_WEIGHTS);
-  double all = w.sum_of_items;
+  double sum_of_state = w.sum_of_items;
   w.sum_of_items = 0;
   for (int half = 0; half < 2; half++) {
     clv_state_item item;
@@ -164,7 +164,7 @@ static void device_state_is_read_asynchronously(void **state) {
     clv_node_post(w.n.node, p);
     wait_for(&w.n, CLV_STATE_DONE, before + 1);
   }
-  assert_true(w.sum_of_items != 0 && w.sum_of_items != all);
+  assert_true(w.sum_of_items != 0 && w.sum_of_items != sum_of_state);
   assert_int_equal(w.n_waits_of_node, 0);
   post_end(&w.n, 1);
   wait_for(&w.n, CLV_ENDED, 1);
@@ -240,9 +240,10 @@ static void device_state_is_written_asynchronously(void **state) {
   begin_world(&w, 2);
   double bias = read_sum(&w, 0, CLV_STATE_WEIGHTS);
   write_weights(&w, CLV_STATE_WEIGHTS, 0, 0, WEIGHTS, 0);
-  double all = read_sum(&w, 0, CLV_STATE_WEIGHTS);   /* the weights are 0 to 8; the bias is added */
+  /* the weights are 0 to 8; the bias is added */
+  double sum_before = read_sum(&w, 0, CLV_STATE_WEIGHTS);
   write_weights(&w, CLV_STATE_WEIGHTS, 0, 50, 2, 3); /* 50 and 51 replace 3 and 4 */
-  assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) - all > 93.99 && bias != all);
+  assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) - sum_before > 93.99 && bias != sum_before);
   post_calls(&w.n, 1);
   wait_for(&w.n, CLV_VALUE, 1);
   post_backward(&w.n, 1, true);
@@ -371,35 +372,34 @@ static void aborted_context_restores_device_running_statistics(void **state) {
 /* ---- the time of a call ---------------------------------------------------------------------- */
 
 /* each step has a forward and two backward parts */
-enum { HELD_MS = 2, CALLS = 3 * MODULES * STEPS };
+enum { HOST_DELAY_MS = 2, CALLS = 3 * MODULES * STEPS };
 
 static const clv_vendor *simulated_vendor;
-static uint64_t measured, measures;
+static uint64_t measured_ns, n_measurements;
 
 /* Delays the host at the end of an event, but not the device. */
 static clv_code finish_event_late(clv_cuda_event *e, clv_err *err) {
-  const struct timespec held = {.tv_nsec = HELD_MS * 1000000};
-  nanosleep(&held, NULL);
+  const struct timespec delay = {.tv_nsec = HOST_DELAY_MS * 1000000};
+  nanosleep(&delay, NULL);
   return simulated_vendor->event_finish(e, err);
 }
 
 static clv_code measure_and_count(clv_cuda_event *begin, clv_cuda_event *end, double *ret,
                                   clv_err *err) {
   CLV_TRY(simulated_vendor->event_ms(begin, end, ret, err));
-  measured += (uint64_t)(*ret * 1e6);
-  measures++;
+  measured_ns += (uint64_t)(*ret * 1e6);
+  n_measurements++;
   return CLV_OK;
 }
 
 static clv_code fail_to_measure(clv_cuda_event *begin, clv_cuda_event *end, double *ret,
                                 clv_err *err) {
   (void)begin, (void)end, (void)ret;
-  measures++;
+  n_measurements++;
   return clv_fail(err, CLV_UNAVAILABLE, "as planned");
 }
 
-static clv_code time_of_none_is_measured(int device, bool is_timed, clv_cuda_event **ret,
-                                         clv_err *err) {
+static clv_code refuse_timed_events(int device, bool is_timed, clv_cuda_event **ret, clv_err *err) {
   if (is_timed) return clv_fail(err, CLV_EXHAUSTED, "as planned");
   return simulated_vendor->event_new(device, is_timed, ret, err);
 }
@@ -413,7 +413,7 @@ static void run_steps(const clv_vendor *vendor, clv_share *share, times *ret) {
   clv_module_counts counts;
   clv_share_counts slices;
   world w;
-  measured = measures = 0;
+  measured_ns = n_measurements = 0;
   begin_on_vendor(&w, vendor, share);
   uint64_t before = clv_sim_get_counts().n_waits;
   for (uint32_t i = 1; i <= STEPS; i++) run_whole_step(&w, i);
@@ -451,30 +451,31 @@ static clv_vendor make_late_vendor(void) {
 }
 
 static void call_is_charged_the_measured_device_time(void **state) {
-  const uint64_t held = (uint64_t)CALLS * HELD_MS * 1000000;
+  const uint64_t host_delay_ns = (uint64_t)CALLS * HOST_DELAY_MS * 1000000;
   (void)state;
   clv_vendor v = make_late_vendor();
   v.event_ms = measure_and_count;
   times t = measure_times(&v);
-  assert_int_equal(measures, CALLS);
-  assert_int_equal(t.account_ns, measured);
-  assert_in_range(t.account_ns, 1, held / 10);
+  assert_int_equal(n_measurements, CALLS);
+  assert_int_equal(t.account_ns, measured_ns);
+  assert_in_range(t.account_ns, 1, host_delay_ns / 10);
 
   v = make_late_vendor();
   v.event_ms = fail_to_measure;
-  times without = measure_times(&v);
-  assert_int_equal(measures, CALLS);
-  assert_true(without.account_ns >= held);
-  assert_true(without.share_ns >= held && t.share_ns < without.share_ns - held / 2);
-  assert_int_equal(without.n_waits, t.n_waits);
+  times unmeasured_times = measure_times(&v);
+  assert_int_equal(n_measurements, CALLS);
+  assert_true(unmeasured_times.account_ns >= host_delay_ns);
+  assert_true(unmeasured_times.share_ns >= host_delay_ns &&
+              t.share_ns < unmeasured_times.share_ns - host_delay_ns / 2);
+  assert_int_equal(unmeasured_times.n_waits, t.n_waits);
 
   v = make_late_vendor();
-  v.event_new = time_of_none_is_measured;
+  v.event_new = refuse_timed_events;
   v.event_ms = measure_and_count;
-  without = measure_times(&v);
-  assert_int_equal(measures, 0);
-  assert_true(without.account_ns >= held);
-  assert_int_equal(without.n_waits, t.n_waits);
+  unmeasured_times = measure_times(&v);
+  assert_int_equal(n_measurements, 0);
+  assert_true(unmeasured_times.account_ns >= host_delay_ns);
+  assert_int_equal(unmeasured_times.n_waits, t.n_waits);
 }
 
 /* The trace of a context with a step has a row for each piece of work. */
@@ -506,7 +507,7 @@ static void trace_rows_show_the_device_time(void **state) {
   for (int kind = CLV_TRACE_FORWARD; kind <= CLV_TRACE_STEP; kind++) {
     if (kind == CLV_TRACE_BACKWARD) continue; /* the parts of a backward are traced separately */
     assert_int_equal(w.n_trace_rows[kind], 1);
-    assert_in_range(w.took_ns[kind], 1, HELD_MS * 1000000 / 2);
+    assert_in_range(w.took_ns[kind], 1, HOST_DELAY_MS * 1000000 / 2);
   }
   free_world(&w);
 }
@@ -518,9 +519,9 @@ static void session_is_charged_for_pinned_copy_buffers(void **state) {
   world w;
   (void)state;
   begin_world(&w, 1);
-  size_t paid = clv_pool_charged_bytes(w.n.pool), slots = w.device->branch_bytes;
+  size_t charged_bytes = clv_pool_charged_bytes(w.n.pool), slots = w.device->branch_bytes;
   end_world(&w);
-  assert_true(slots >= (size_t)1 << 20 && paid > slots);
+  assert_true(slots >= (size_t)1 << 20 && charged_bytes > slots);
   free_world(&w);
 
   clv_pool *pool_without_memory;
@@ -550,23 +551,23 @@ static uint64_t count_record_bytes(const clv_module *m) {
 }
 
 static void session_is_charged_for_recorded_graphs(void **state) {
-  uint64_t recorded = 0;
+  uint64_t recorded_bytes = 0;
   world w;
   (void)state;
   begin_world(&w, 1);
   for (uint32_t i = 1; i <= STEPS; i++) run_whole_step(&w, i);
   wait_for_steps(&w.n);
   end_world(&w);
-  size_t paid = clv_pool_charged_bytes(w.n.pool);
+  size_t charged_bytes = clv_pool_charged_bytes(w.n.pool);
   for (uint32_t i = 0; i < MODULES; i++) {
     clv_module *m = clv_node_module(w.n.node, i);
-    recorded += count_record_bytes(m);
+    recorded_bytes += count_record_bytes(m);
     for (int k = 0; k < m->n_plans; k++)
       clv_recorder_free_records_of(m->recorder, m->plans[k].plan);
     assert_int_equal(count_record_bytes(m), 0);
   }
-  assert_true(recorded >= MODULES * 1024);
-  assert_int_equal(paid - clv_pool_charged_bytes(w.n.pool), recorded);
+  assert_true(recorded_bytes >= MODULES * 1024);
+  assert_int_equal(charged_bytes - clv_pool_charged_bytes(w.n.pool), recorded_bytes);
   free_world(&w);
 }
 

@@ -2,8 +2,8 @@
  *
  * Tests that work which repeats is recorded and replayed on the simulated device, with the bits of
  * work that is enqueued operation by operation, whatever changes from step to step. Work that
- * cannot be recorded is enqueued operation by operation. A replay has the recorded arguments, so a
- * number that should have been read from memory would be that of the first step.
+ * cannot be recorded is enqueued operation by operation. A replay repeats the recorded arguments.
+ * If a step number were an argument, each replay would use that of the first step.
  */
 #include "kernels/steps/steps.h"
 #include "tests/gpu/sim.h"
@@ -28,10 +28,10 @@ typedef struct bench {
 /* ---- a small network ------------------------------------------------------------------------- */
 
 /* Adds self-attention over 4 steps, whose weights may have dropout. */
-static int add_attention(clv_graph *g, uint32_t layer, int at, bool drops) {
+static int add_attention(clv_graph *g, uint32_t layer, int at, bool has_dropout) {
   clv_attr_value steps = {.key = CLV_ATTR_SHAPE, .n_ints = 2, .ints = {4, -1}};
   clv_attr_value values[] = {make_int_attr(CLV_ATTR_HEADS, 2),
-                             make_real_attr(CLV_ATTR_P, drops ? 0.5 : 0)};
+                             make_real_attr(CLV_ATTR_P, has_dropout ? 0.5 : 0)};
   clv_attrs attrs;
   at = add_node(g, CLV_OP_RESHAPE, layer, at, -1, &steps, 1);
   int in[] = {at, at, at}, node;
@@ -264,14 +264,14 @@ static void check_new_random_numbers(unsigned draws) {
   for (uint32_t i = 0; i < 8; i++) {
     const clv_rng_key key = {.step = i / 2 + ((uint64_t)(i > 6) << 40), .micro_batch = i % 2};
     clv_call *c;
-    step_results now;
-    int same = 0;
+    step_results results;
+    int n_same = 0;
     assert_ok(clv_plan_call_get(t.full_batch_plan, &c, err));
-    run_forward(&t, t.full_batch_plan, c, &key, &now);
+    run_forward(&t, t.full_batch_plan, c, &key, &results);
     clv_plan_call_put(t.full_batch_plan, c);
-    for (int k = 0; i && k < BATCH * OUT; k++) same += now.out[k] == before[k];
-    assert_true(same < BATCH * OUT / 3);
-    memcpy(before, now.out, sizeof before);
+    for (int k = 0; i && k < BATCH * OUT; k++) n_same += results.out[k] == before[k];
+    assert_true(n_same < BATCH * OUT / 3);
+    memcpy(before, results.out, sizeof before);
   }
   clv_record_counts c;
   clv_recorder_count(t.recorder, &c);
@@ -335,7 +335,8 @@ static clv_code refuse_lstm_in_capture(clv_cuda_stream *s, clv_cuda_lstm *l,
 
 enum { TURNS = 5, LSTM_OUT = BATCH * 4 * OUT };
 
-/* Runs the same forward TURNS times and returns the last outputs; x [BATCH, 4, 8]. */
+/* Runs the same forward TURNS times and returns the outputs of the last; the input is [BATCH, 4,
+ * 8]. */
 static void run_lstm(const clv_vendor *vendor, float ret[LSTM_OUT], clv_record_counts *counts) {
   clv_attr_value v[] = {make_int_attr(CLV_ATTR_OUT, OUT), make_int_attr(CLV_ATTR_LAYERS, 2)};
   clv_shape shape = CLV_SHAPE(BATCH, 4, 8);
@@ -405,7 +406,7 @@ static clv_code run_planned_work(void *user, clv_err *err) {
   return clv_backend_fill(w->b, w->memory, w->fill_byte, 64, err);
 }
 
-static char first_byte(const work *w) {
+static char get_first_byte(const work *w) {
   char host[64];
   assert_ok(clv_backend_get(w->b, host, w->memory, sizeof host, err));
   return host[63];
@@ -451,7 +452,7 @@ static void work_with_host_copies_is_not_captured(void **state) {
   assert_ok(clv_backend_allocate(b, 64, &w.memory, err));
   for (w.fill_byte = 1; w.fill_byte < 5; w.fill_byte++) {
     assert_ok(clv_recorder_run(r, &(clv_record_key){.owner = b}, run_planned_work, &w, err));
-    assert_int_equal(first_byte(&w), w.fill_byte);
+    assert_int_equal(get_first_byte(&w), w.fill_byte);
   }
   assert_ok(b->memory->finish(b, &layer, err)); /* a failed capture is no error */
   clv_recorder_count(r, &c);
@@ -485,8 +486,8 @@ static bool is_simulated(void) {
 /* The quota suffices for two of three graphs of one launch each, by the sizes that the device
  * reports. */
 static void graph_over_the_memory_quota_is_not_kept(void **state) {
-  const size_t each = clv_sim_get_graph_bytes(1);
-  memory_quota p = {.quota_bytes = 2 * each + 1};
+  const size_t graph_bytes = clv_sim_get_graph_bytes(1);
+  memory_quota p = {.quota_bytes = 2 * graph_bytes + 1};
   const clv_record_account account = {&p, charge_bytes, return_bytes};
   clv_backend *b;
   clv_recorder *r;
@@ -506,7 +507,7 @@ static void graph_over_the_memory_quota_is_not_kept(void **state) {
   assert_int_equal(c.records_made, 2);
   assert_int_equal(c.keys_refused, 1);
   assert_int_equal(p.charged_bytes, c.bytes);
-  assert_int_equal(p.charged_bytes, 2 * each);
+  assert_int_equal(p.charged_bytes, 2 * graph_bytes);
   clv_recorder_free(r);
   assert_int_equal(p.charged_bytes, 0);
   clv_backend_free_memory(b, w.memory);

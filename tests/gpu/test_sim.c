@@ -92,16 +92,16 @@ static void seed_decides_the_order_of_blocks(void **state) {
   for (uint64_t seed = 0; seed < 8; seed++) {
     bench b;
     begin_bench(&b, &(clv_sim_options){.seed = seed});
-    unsigned *came = (unsigned *)allocate_floats(&b, 8),
+    unsigned *block_order = (unsigned *)allocate_floats(&b, 8),
              *count = (unsigned *)allocate_floats(&b, 1), seen = 0;
     OK(b.v->fill(b.g.stream, count, 0, 4, &b.err));
-    OK(sample_record_block_order(&b.g, came, count, 8, &b.err));
-    copy_to_host(&b, (float *)came, 8);
+    OK(sample_record_block_order(&b.g, block_order, count, 8, &b.err));
+    copy_to_host(&b, (float *)block_order, 8);
     for (int i = 0; i < 8; i++) seen |= 1u << ((unsigned *)b.host_memory)[i];
     assert_int_equal(seen, 0xFF);
     differ += memcmp(before, b.host_memory, sizeof before) != 0;
     memcpy(before, b.host_memory, sizeof before);
-    b.v->give(b.g.stream, came);
+    b.v->give(b.g.stream, block_order);
     b.v->give(b.g.stream, count);
     end_bench(&b);
   }
@@ -110,13 +110,13 @@ static void seed_decides_the_order_of_blocks(void **state) {
 
 /* A stream may overtake another one unless an event orders them. */
 static void events_order_streams(void **state) {
-  int early = 0;
+  int n_early = 0;
   (void)state;
   for (uint64_t seed = 0; seed < 24; seed++) {
-    bool with = seed % 2;
+    bool has_event = seed % 2;
     bench b;
     /* without the event the test is a data race, which thread sanitizer would report */
-    if (!with && CLV_THREAD_SANITIZED) continue;
+    if (!has_event && CLV_THREAD_SANITIZED) continue;
     begin_bench(&b, &(clv_sim_options){.seed = seed});
     clv_gpu other = {.vendor = b.v};
     clv_cuda_event *e;
@@ -126,12 +126,12 @@ static void events_order_streams(void **state) {
     OK(b.v->stream_finish(b.g.stream, &b.err));
     OK(sample_add_number(&b.g, x, x, 100, N, &b.err));
     OK(b.v->event_record(e, b.g.stream, &b.err));
-    if (with) OK(b.v->stream_wait(other.stream, e, &b.err));
+    if (has_event) OK(b.v->stream_wait(other.stream, e, &b.err));
     OK(sample_add_number(&other, x, y, 0, N, &b.err));
     OK(b.v->get(other.stream, b.host_memory, y, N * sizeof(float), &b.err));
     OK(b.v->stream_finish(other.stream, &b.err));
-    for (int i = 0; with && i < N; i++) assert_true(b.host_memory[i] == (float)(i % 10 + 100));
-    early += b.host_memory[0] < 100;
+    for (int i = 0; has_event && i < N; i++) assert_true(b.host_memory[i] == (float)(i % 10 + 100));
+    n_early += b.host_memory[0] < 100;
     OK(b.v->event_finish(e, &b.err));
     b.v->give(b.g.stream, x);
     b.v->give(b.g.stream, y);
@@ -139,7 +139,7 @@ static void events_order_streams(void **state) {
     b.v->stream_free(other.stream);
     end_bench(&b);
   }
-  assert_true(early > 0 || CLV_THREAD_SANITIZED);
+  assert_true(n_early > 0 || CLV_THREAD_SANITIZED);
 }
 
 static void graph_launch_repeats_the_captured_work(void **state) {
@@ -184,11 +184,11 @@ static void memory_in_use_is_counted_and_limited(void **state) {
   bench b;
   (void)state;
   begin_bench(&b, &(clv_sim_options){.memory_bytes = 10000});
-  size_t has, all;
+  size_t used_before, all;
   void *p;
   float *x = copy_to_new_memory(&b);
-  OK(b.v->memory(0, &has, &all, &b.err));
-  assert_int_equal(has, 6000);
+  OK(b.v->memory(0, &used_before, &all, &b.err));
+  assert_int_equal(used_before, 6000);
   assert_int_equal(all, 10000);
   assert_int_equal(b.v->take(b.g.stream, 6001, &p, &b.err), CLV_EXHAUSTED);
   OK(sample_add_number(&b.g, x, x, 1, N, &b.err));
@@ -220,9 +220,10 @@ static void planned_allocation_failure_happens_once(void **state) {
  * works. */
 static void failed_launch_fails_all_later_work(void **state) {
   (void)state;
-  for (int lost = 0; lost < 2; lost++) {
+  for (int loses_device = 0; loses_device < 2; loses_device++) {
     bench b;
-    clv_sim_options o = {.seed = 1, .failing_launch = lost ? 0 : 2, .losing_call = lost ? 6 : 0};
+    clv_sim_options o = {
+        .seed = 1, .failing_launch = loses_device ? 0 : 2, .losing_call = loses_device ? 6 : 0};
     begin_bench(&b, &o);
     float *x = copy_to_new_memory(&b);
     OK(sample_add_number(&b.g, x, x, 1, N, &b.err));
@@ -260,9 +261,9 @@ static void products_are_column_major(void **state) {
   OK(b.v->matmul_new(0, &d, &m, &workspace, &b.err));
   assert_true(workspace > 0);
   float *x = copy_to_new_memory(&b), *y = copy_to_new_memory(&b), *bias = copy_to_new_memory(&b),
-        *lent = allocate_floats(&b, workspace / 4 + 1);
-  OK(b.v->matmul(b.g.stream, m, x, y, bias, 0, y + 500, lent, &b.err));
-  OK(b.v->matmul(b.g.stream, m, x, y, bias, 1, y + 500, lent, &b.err));
+        *workspace_memory = allocate_floats(&b, workspace / 4 + 1);
+  OK(b.v->matmul(b.g.stream, m, x, y, bias, 0, y + 500, workspace_memory, &b.err));
+  OK(b.v->matmul(b.g.stream, m, x, y, bias, 1, y + 500, workspace_memory, &b.err));
   copy_to_host(&b, y + 500, 100);
   for (int64_t at = 0; at < 2; at++)
     for (int64_t i = 0; i < M; i++)
@@ -275,7 +276,7 @@ static void products_are_column_major(void **state) {
       }
   assert_true(b.host_memory[2] == 2); /* the padding between two columns */
   b.v->matmul_free(m);
-  float *const all[] = {x, y, bias, lent};
+  float *const all[] = {x, y, bias, workspace_memory};
   for (int i = 0; i < 4; i++) b.v->give(b.g.stream, all[i]);
   end_bench(&b);
 }
@@ -309,8 +310,8 @@ static void devices_copy_to_each_other(void **state) {
 
 #define REFUSED(call) assert_int_equal((call), CLV_PRECONDITION)
 
-/* NULL is CUDA's default stream: all streams of the device would wait for its work, and it for
- * theirs. */
+/* NULL is CUDA's default stream. All streams of the device would wait for its work, and it would
+ * wait for the work of all streams. */
 static void the_default_stream_is_refused(void **state) {
   const clv_cuda_matmul_desc product = {
       .m = 1, .n = 1, .k = 1, .lda = 1, .ldb = 1, .ldd = 1, .batch = 1};

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker of the tests has a simulated device, on which nothing is left when it ends; the one
-that is installed cannot have it."""
+"""The worker of the tests has a simulated device, whose memory is all free when the worker ends.
+The installed worker has no simulated device."""
 import json, os, re, subprocess, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "net", "lib"))
 import cluster as lib
@@ -15,7 +15,7 @@ loss: {kind: cross_entropy}
 train: {epochs: 1, max_steps: 2, batch: 4, seed: 1, optimizer: {kind: sgd, lr: 0.01}}
 log: {every: 1}
 """
-# With a sanitizer a handshake takes seconds, beside other work more than a worker waits.
+# With a sanitizer a handshake takes seconds; on a busy machine, longer than a worker waits.
 PATIENT = "limits: {handshake_timeout: 60s}\n" if SANITIZED else ""
 BODY += "limits: {connect_timeout: 120s}\n" if SANITIZED else ""
 suite = Suite()
@@ -51,7 +51,7 @@ def worker_exit_leaves_no_device_memory():
             assert code == 0, (code, c.workers[0].text())
 
 
-# fault of worker.c -> what each build says of it
+# fault of worker.c -> {build: its message}
 PLANTED = {
     "no_wait": {"tsan": "ThreadSanitizer: data race"},
     "default_stream": dict.fromkeys(("release", "debug", "asan", "tsan"), "cuda-sim: the default stream was used"),
@@ -68,7 +68,8 @@ def to_the_log(name):
 
 @suite.test
 def planted_fault_is_reported_by_the_sanitizer():
-    """By the build's own means, and the same session without it says nothing."""
+    """The build's sanitizer reports the fault, and reports nothing in the same session without
+    it."""
     quiet = {name: to_the_log(name) for name in ("TSAN_OPTIONS", "ASAN_OPTIONS")}
     for plant, builds in PLANTED.items():
         said = builds.get(os.path.basename(os.path.abspath(BIN)))

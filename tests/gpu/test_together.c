@@ -26,10 +26,10 @@ static clv_code refuse_fused_ops(const clv_backend *b, const clv_node_desc *d, c
 }
 
 static clv_backend make_unfused_backend(clv_backend *b) {
-  clv_backend each = *b;
+  clv_backend separate = *b;
   separate_backend = b;
-  each.prepare = refuse_fused_ops;
-  return each;
+  separate.prepare = refuse_fused_ops;
+  return separate;
 }
 
 static int count_in_plan(const rig *r, const char *word) {
@@ -127,15 +127,16 @@ static void check_all_options(graph_fn *graph, const rig_options *frozen) {
 }
 
 /* Asserts how often the plan's text contains `word`, fused and not fused. */
-static void assert_plan_contains(graph_fn *graph, bool evaluation, const char *word, int together) {
+static void assert_plan_contains(graph_fn *graph, bool evaluation, const char *word, int n_fused) {
   clv_backend *b = open_device(0), unfused = make_unfused_backend(b);
-  rig all = make_rig(graph(), &(rig_options){.backend = b, .is_evaluation = evaluation});
-  rig each = make_rig(graph(), &(rig_options){.backend = &unfused, .is_evaluation = evaluation});
-  if (count_in_plan(&all, word) != together || count_in_plan(&each, word))
-    fail_msg("'%s' is there %d times, and apart %d", word, count_in_plan(&all, word),
-             count_in_plan(&each, word));
-  free_rig(&all);
-  free_rig(&each);
+  rig fused = make_rig(graph(), &(rig_options){.backend = b, .is_evaluation = evaluation});
+  rig separate =
+      make_rig(graph(), &(rig_options){.backend = &unfused, .is_evaluation = evaluation});
+  if (count_in_plan(&fused, word) != n_fused || count_in_plan(&separate, word))
+    fail_msg("'%s' is there %d times, and apart %d", word, count_in_plan(&fused, word),
+             count_in_plan(&separate, word));
+  free_rig(&fused);
+  free_rig(&separate);
   clv_cuda_close(b);
 }
 
@@ -249,11 +250,11 @@ static void run_optimizer(const clv_backend *b, const rig *r) {
   clv_backend_free_memory(b, p);
 }
 
-/* Counts the launches of a forward, a backward and a step. each: ops are not fused. */
-static int count_launches(graph_fn *graph, bool each) {
+/* Counts the launches of a forward, a backward and a step. is_separate: ops are not fused. */
+static int count_launches(graph_fn *graph, bool is_separate) {
   clv_backend *b = open_device(0), unfused = make_unfused_backend(b);
-  rig r = make_rig(graph(),
-                   &(rig_options){.backend = each ? &unfused : b, .has_no_input_grad = {true}});
+  rig r = make_rig(
+      graph(), &(rig_options){.backend = is_separate ? &unfused : b, .has_no_input_grad = {true}});
   uint64_t before = count_launches_and_products();
   run_step(&r);
   run_optimizer(b, &r);

@@ -73,7 +73,7 @@ static void set_initial_state(void *ret) {
 
 /* ---- the dialler ----------------------------------------------------------------------------- */
 
-static void dial(model_walk *w, const void *from) {
+static void dial_stream(model_walk *w, const void *from) {
   FOR_EACH_LANE(i) {
     state s = *(const state *)from;
     lane *l = &s.l[i];
@@ -179,11 +179,11 @@ static void on_not_found(model_walk *w, const void *from) {
 
 /* ---- the acceptor ---------------------------------------------------------------------------- */
 
-static void answer_attach(lane *l, uint8_t again) {
-  l->taken_stream = again;
+static void answer_attach(lane *l, uint8_t first_resent) {
+  l->taken_stream = first_resent;
   l->pending_stream = 0;
-  l->s[again].is_read = 1;
-  if (!l->s[again].is_broken) l->s[again].attached_in_flight = l->n_received;
+  l->s[first_resent].is_read = 1;
+  if (!l->s[first_resent].is_broken) l->s[first_resent].attached_in_flight = l->n_received;
 }
 
 static void on_attach(model_walk *w, const void *from) {
@@ -213,7 +213,7 @@ static void on_attach(model_walk *w, const void *from) {
 
 /* A stream delivers its next message. Message numbers are the model's own; the acceptor only
  * counts. */
-static void deliver(model_walk *w, const void *from) {
+static void deliver_message(model_walk *w, const void *from) {
   FOR_EACH_LANE(i) FOR_EACH_STREAM(k, &((const state *)from)->l[i]) {
     state s = *(const state *)from;
     lane *l = &s.l[i];
@@ -267,7 +267,7 @@ static void send_ack(model_walk *w, const void *from) {
 /* ---- the environment ------------------------------------------------------------------------- */
 
 /* The network cuts a stream. Messages in flight may still arrive. */
-static void cut(model_walk *w, const void *from) {
+static void cut_stream(model_walk *w, const void *from) {
   FOR_EACH_LANE(i) FOR_EACH_STREAM(k, &((const state *)from)->l[i]) {
     state s = *(const state *)from;
     stream *at = &s.l[i].s[k];
@@ -279,7 +279,7 @@ static void cut(model_walk *w, const void *from) {
 }
 
 /* No lane has had a stream for limits.lease: the acceptor ends the link. */
-static void expire(model_walk *w, const void *from) {
+static void expire_link(model_walk *w, const void *from) {
   state s = *(const state *)from;
   if (s.is_expired) return;
   FOR_EACH_LANE(i) {
@@ -297,7 +297,7 @@ static void expire(model_walk *w, const void *from) {
 }
 
 static const model_step steps[] = {
-    {"lanes.dial", dial},
+    {"lanes.dial", dial_stream},
     {"lanes.lose_stream", lose_stream},
     {"lanes.on_attached", on_attached},
     {"lanes.send_message", send_message},
@@ -305,11 +305,11 @@ static const model_step steps[] = {
     {"lanes.end_lane", end_lane},
     {"lanes.on_not_found", on_not_found},
     {"lanes.on_attach", on_attach},
-    {"lanes.deliver", deliver},
+    {"lanes.deliver", deliver_message},
     {"lanes.on_closed", on_closed},
     {"lanes.send_ack", send_ack},
-    {"lanes.cut", cut},
-    {"lanes.expire", expire},
+    {"lanes.cut", cut_stream},
+    {"lanes.expire", expire_link},
 };
 
 static const char *find_violation(const void *at) {

@@ -12,10 +12,10 @@
 
 typedef const model *make_model(int scale, int variant);
 
-static bool check_model(make_model *make, int scale, bool prints_trace, const char *wanted) {
+static bool check_model(make_model *make, int scale, bool prints_trace, const char *wanted_name) {
   bool is_good = true;
   const model *m = make(scale, 0);
-  if (wanted && strcmp(wanted, m->name) != 0) return true;
+  if (wanted_name && strcmp(wanted_name, m->name) != 0) return true;
   for (int variant = 0; variant < 2; variant++)
     is_good &= model_walk_all_states(make(scale, variant), -1, prints_trace);
   for (size_t i = 0; i < m->n_breaks; i++)
@@ -27,16 +27,16 @@ static bool check_model(make_model *make, int scale, bool prints_trace, const ch
 int main(int argc, char **argv) {
   int scale = 0;
   bool prints_trace = false;
-  const char *wanted = NULL;
+  const char *wanted_name = NULL;
   for (int i = 1; i < argc; i++) {
     if (strcmp(argv[i], "--full") == 0)
       scale = 1;
     else if (strcmp(argv[i], "--trace") == 0)
       prints_trace = true;
     else
-      wanted = argv[i];
+      wanted_name = argv[i];
   }
-  bool is_good = check_model(make_lanes_model, scale, prints_trace, wanted);
-  is_good &= check_model(make_runs_model, scale, prints_trace, wanted);
+  bool is_good = check_model(make_lanes_model, scale, prints_trace, wanted_name);
+  is_good &= check_model(make_runs_model, scale, prints_trace, wanted_name);
   return is_good ? 0 : 1;
 }

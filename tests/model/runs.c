@@ -20,7 +20,8 @@
 
 enum { MASTERS = 2, STEPS = 4 };
 
-/* phases of a master */
+/* phases of a master; OUT: it does not run; READ: it has read run.json; KEPT: the worker has kept
+ * its file; LOST: it has noticed that its session ended */
 enum { OUT, READ, STARTED, CLEANING, TRAINING, BEGUN, WRITTEN, KEPT, COMMITTED, PRUNING, LOST };
 /* state of the folder of a checkpoint at the master */
 enum { NO_FOLDER, INCOMPLETE, COMPLETE, DAMAGED };
@@ -172,8 +173,8 @@ static void lose_session(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {
     state s = *(const state *)from;
     master *m = &s.m[i];
-    bool needs = m->phase == TRAINING || m->phase == WRITTEN || m->phase == BEGUN;
-    if (!needs || has_session(&s, m)) continue;
+    bool needs_session = m->phase == TRAINING || m->phase == WRITTEN || m->phase == BEGUN;
+    if (!needs_session || has_session(&s, m)) continue;
     m->phase = LOST;
     model_add_successor(w, &s, i);
   }
@@ -258,21 +259,21 @@ static void write_parts(model_walk *w, const void *from) {
   }
 }
 
-static void remove_older_checkpoints(state *s, uint8_t newest) {
-  for (uint8_t k = 1; k < newest; k++) s->folder_state[k] = s->has_manifest[k] = 0;
+static void remove_older_checkpoints(state *s, uint8_t newest_step) {
+  for (uint8_t k = 1; k < newest_step; k++) s->folder_state[k] = s->has_manifest[k] = 0;
 }
 
 /* Returns, as bits, the files at the worker that manifests before the newest checkpoint name. */
-static uint8_t find_older_files(const state *s, uint8_t newest) {
+static uint8_t find_older_files(const state *s, uint8_t newest_step) {
   uint8_t plan = 0;
-  for (uint8_t k = 1; k < newest; k++)
+  for (uint8_t k = 1; k < newest_step; k++)
     if (s->is_file_kept[k] && s->has_manifest[k]) plan |= BIT(k);
   return plan;
 }
 
 /* Gives the manifest its final name, unless run.json names a newer attempt. A newer attempt may
  * already have listed the files that no manifest names, and it removes them. */
-static void commit(model_walk *w, const void *from) {
+static void commit_manifest(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {
     state s = *(const state *)from;
     master *m = &s.m[i];
@@ -295,16 +296,16 @@ static void commit(model_walk *w, const void *from) {
 
 /* Removes the checkpoints that are older than the newest one that can be read: first the parts at
  * the master, then the files at the worker. */
-static void prune(model_walk *w, const void *from) {
+static void prune_checkpoints(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {
     state s = *(const state *)from;
     master *m = &s.m[i];
     if (m->phase != COMMITTED) continue;
-    uint8_t newest = find_newest_usable(&s);
+    uint8_t newest_step = find_newest_usable(&s);
     if (model_has_active_break(PRUNE_UNVERIFIED))
-      for (newest = size.n_steps; newest && !s.has_manifest[newest];) newest--;
-    m->files_to_remove = find_older_files(&s, newest);
-    remove_older_checkpoints(&s, newest);
+      for (newest_step = size.n_steps; newest_step && !s.has_manifest[newest_step];) newest_step--;
+    m->files_to_remove = find_older_files(&s, newest_step);
+    remove_older_checkpoints(&s, newest_step);
     m->phase = PRUNING;
     model_add_successor(w, &s, i);
   }
@@ -319,7 +320,7 @@ static void end_prune(model_walk *w, const void *from) {
   }
 }
 
-static void finish(model_walk *w, const void *from) {
+static void finish_run(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {
     state s = *(const state *)from;
     if (s.m[i].phase != TRAINING || s.m[i].step != size.n_steps) continue;
@@ -359,7 +360,7 @@ static void free_session(model_walk *w, const void *from) {
 }
 
 /* A disk changes a file of the checkpoint that is being written. */
-static void damage(model_walk *w, const void *from) {
+static void damage_file(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {
     state s = *(const state *)from;
     const master *m = &s.m[i];
@@ -383,14 +384,14 @@ static const model_step steps[] = {
     {"runs.begin_training", begin_training},
     {"runs.begin_checkpoint", begin_checkpoint},
     {"runs.write_parts", write_parts},
-    {"runs.commit", commit},
-    {"runs.prune", prune},
+    {"runs.commit", commit_manifest},
+    {"runs.prune", prune_checkpoints},
     {"runs.end_prune", end_prune},
-    {"runs.finish", finish},
+    {"runs.finish", finish_run},
     {"runs.kill_master", kill_master},
     {"runs.kill_worker", kill_worker},
     {"runs.free_session", free_session},
-    {"runs.damage", damage},
+    {"runs.damage", damage_file},
 };
 
 static const char *find_violation(const void *at) {

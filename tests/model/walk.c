@@ -24,8 +24,8 @@ struct model_walk {
   size_t n, cap_states;
   int32_t *slot_table; /* [table_size] hash table, a power of two; numbers of states, -1: free */
   size_t table_size, n_transitions, n_successors;
-  int32_t at;   /* number of the state that is expanded */
-  uint8_t step; /* index of the step that led here */
+  int32_t expanded_state; /* number of the state that is expanded */
+  uint8_t step;           /* index of the step that led here */
 };
 
 static int present_break = -1;
@@ -91,7 +91,7 @@ static void add_state(model_walk *w, const void *state, origin from) {
 void model_add_successor(model_walk *w, const void *state, unsigned subject) {
   w->n_transitions++;
   w->n_successors++;
-  add_state(w, state, (origin){w->at, w->step, (uint8_t)subject});
+  add_state(w, state, (origin){w->expanded_state, w->step, (uint8_t)subject});
 }
 
 /* Expands a state. Returns the rule that the state violates; NULL: none. Works on a copy, because a
@@ -99,16 +99,16 @@ void model_add_successor(model_walk *w, const void *state, unsigned subject) {
 static const char *add_successors_of_state(model_walk *w, int32_t number) {
   uint8_t state[256];
   memcpy(state, get_state(w, number), w->m->state_bytes);
-  const char *broken = w->m->find_violation(state);
-  if (broken) return broken;
-  w->at = number;
+  const char *violated_rule = w->m->find_violation(state);
+  if (violated_rule) return violated_rule;
+  w->expanded_state = number;
   w->n_successors = 0;
   for (w->step = 0; w->step < w->m->n_steps; w->step++)
     w->m->steps[w->step].add_successors(w, state);
   return w->n_successors || w->m->may_end_here(state) ? NULL : "nothing can happen any more";
 }
 
-static size_t trace_length(const model_walk *w, int32_t number) {
+static size_t get_trace_length(const model_walk *w, int32_t number) {
   size_t n = 0;
   for (; w->origins[number].parent_state != NO_PARENT; n++)
     number = w->origins[number].parent_state;
@@ -122,31 +122,32 @@ static void print_trace(const model_walk *w, int32_t number) {
   printf("    %s %u\n", w->m->steps[o->step].name, o->lane_or_master);
 }
 
-static void print_result(const model_walk *w, const char *broken, int32_t last, bool is_expected,
-                         double s) {
+static void print_result(const model_walk *w, const char *violated_rule, int32_t last,
+                         bool is_expected, double s) {
   const char *name = present_break < 0 ? "" : w->m->break_names[present_break];
   printf("%s %s_%s%s (", is_expected ? "ok" : "not ok", w->m->name, name[0] ? "catches_" : "hold",
          name);
-  if (broken) printf("\"%s\" after %zu transitions; ", broken, trace_length(w, last));
+  if (violated_rule)
+    printf("\"%s\" after %zu transitions; ", violated_rule, get_trace_length(w, last));
   printf("%zu states, %zu transitions, %.1f s)\n", w->n, w->n_transitions, s);
 }
 
 bool model_walk_all_states(const model *m, int break_number, bool prints_trace) {
   model_walk w = {.m = m};
   uint8_t first[256] = {0};
-  const char *broken = NULL;
+  const char *violated_rule = NULL;
   struct timespec begin, end;
   clock_gettime(CLOCK_MONOTONIC, &begin);
   present_break = break_number;
   m->write_initial_state(first);
   add_state(&w, first, (origin){.parent_state = NO_PARENT});
   int32_t i = 0;
-  for (; !broken && i < (int32_t)w.n; i++) broken = add_successors_of_state(&w, i);
-  bool is_expected = (break_number >= 0) == (broken != NULL);
+  for (; !violated_rule && i < (int32_t)w.n; i++) violated_rule = add_successors_of_state(&w, i);
+  bool is_expected = (break_number >= 0) == (violated_rule != NULL);
   clock_gettime(CLOCK_MONOTONIC, &end);
-  print_result(&w, broken, i - 1, is_expected,
+  print_result(&w, violated_rule, i - 1, is_expected,
                (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec));
-  if (broken && (prints_trace || !is_expected)) print_trace(&w, i - 1);
+  if (violated_rule && (prints_trace || !is_expected)) print_trace(&w, i - 1);
   fflush(stdout);
   free(w.states);
   free(w.origins);

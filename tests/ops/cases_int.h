@@ -298,16 +298,16 @@ static inline void read_case_line(clv_op op, char *line) {
 
 static inline void read_refusal_line(clv_op op, const char *value) {
   op_refusal *r = &refusals[n_refusals];
-  const char *bar = strstr(value, " | ");
-  if (!bar || bar - value >= (int)sizeof r->key_words ||
-      strlen(bar + 3) >= sizeof r->refusal_text || n_refusals == MAX_REFUSALS) {
+  const char *separator = strstr(value, " | ");
+  if (!separator || separator - value >= (int)sizeof r->key_words ||
+      strlen(separator + 3) >= sizeof r->refusal_text || n_refusals == MAX_REFUSALS) {
     case_problem(op, "'refused: %.80s' is not KEY=VALUE... | TEXT, too long, or one too many",
                  value);
     return;
   }
   r->op = op;
-  snprintf(r->key_words, sizeof r->key_words, "%.*s", (int)(bar - value), value);
-  snprintf(r->refusal_text, sizeof r->refusal_text, "%s", bar + 3);
+  snprintf(r->key_words, sizeof r->key_words, "%.*s", (int)(separator - value), value);
+  snprintf(r->refusal_text, sizeof r->refusal_text, "%s", separator + 3);
   n_refusals++;
 }
 

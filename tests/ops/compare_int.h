@@ -20,23 +20,25 @@ static inline double print_distances(const op_case *c, const char *impl, const v
                                      const values *got) {
   double worst = 0;
   for (int i = V_FIRST_RESULT; i < V_COUNT; i++) {
-    double far = compute_distance(got->v[i], want->v[i], got->n[i]);
-    if (!(far <= 1e-5))
+    double distance = compute_distance(got->v[i], want->v[i], got->n[i]);
+    if (!(distance <= 1e-5))
       fail_msg("%s (%s): %s is %.2e from ref", c->name, impl,
-               write_value_name(&c->d, i, (char[40]){0}), far);
-    if (far > worst) worst = far;
+               write_value_name(&c->d, i, (char[40]){0}), distance);
+    if (distance > worst) worst = distance;
   }
   return worst;
 }
 
-/* Compares the results of two runs bit by bit. now: describes how the run of *b differs. */
-static inline void assert_same_bits(const op_case *c, const char *impl, const char *now,
+/* Compares the results of two runs bit by bit. difference_text: describes how the run of *b
+ * differs. */
+static inline void assert_same_bits(const op_case *c, const char *impl, const char *difference_text,
                                     const values *a, const values *b) {
   for (int i = V_FIRST_RESULT; i < V_COUNT; i++)
     for (size_t j = 0; j < a->n[i]; j++)
       if (memcmp(&a->v[i][j], &b->v[i][j], sizeof(double)))
         fail_msg("%s (%s): %s[%zu] is %.9g %s, %.9g before", c->name, impl,
-                 write_value_name(&c->d, i, (char[40]){0}), j, b->v[i][j], now, a->v[i][j]);
+                 write_value_name(&c->d, i, (char[40]){0}), j, b->v[i][j], difference_text,
+                 a->v[i][j]);
 }
 
 #endif

@@ -63,7 +63,7 @@ static inline clv_shape get_value_shape(const clv_node_desc *d, int v) {
 static const clv_rng_key dropout_key = {
     .seed = 0x123456789ABCDEF0u, .step = 0x300000005u, .micro_batch = 2, .layer = 5 << 4};
 
-enum { TRACKED_BEFORE = 41 };
+enum { INITIAL_COUNTER = 41 };
 
 static inline void exit_with_message(const char *what) {
   fprintf(stderr, "%s\n", what);
@@ -234,24 +234,25 @@ static inline size_t get_value_bytes(const execution *e, int layout) {
 }
 
 /* True for the layout of devices, which only they reorder: channels last in bf16. */
-static inline bool is_last_bf16(int layout) {
+static inline bool is_bf16_channels_last(int layout) {
   return clv_layout_is_channels_last(layout) && clv_layout_is_bf16(layout);
 }
 
 /* Returns the channels-last position of value i of the row-major order. */
-static inline size_t channels_last_index(const clv_shape *s, size_t i) {
-  size_t c = (size_t)s->dim[1], places = (size_t)(s->dim[2] * s->dim[3]);
-  return (i / places / c * places + i % places) * c + i / places % c;
+static inline size_t get_channels_last_index(const clv_shape *s, size_t i) {
+  size_t c = (size_t)s->dim[1], n_pixels = (size_t)(s->dim[2] * s->dim[3]);
+  return (i / n_pixels / c * n_pixels + i % n_pixels) * c + i / n_pixels % c;
 }
 
 /* Converts row-major f32 to channels-last bf16, or back. */
-static inline void to_channels_last(const clv_shape *s, const float *row, uint16_t *last) {
+static inline void to_channels_last(const clv_shape *s, const float *row, uint16_t *channels_last) {
   for (size_t i = 0; i < count_elements(s); i++)
-    last[channels_last_index(s, i)] = round_to_bf16(row[i]);
+    channels_last[get_channels_last_index(s, i)] = round_to_bf16(row[i]);
 }
-static inline void from_channels_last(const clv_shape *s, const uint16_t *last, float *row) {
+static inline void from_channels_last(const clv_shape *s, const uint16_t *channels_last,
+                                      float *row) {
   for (size_t i = 0; i < count_elements(s); i++)
-    row[i] = widen_bf16(last[channels_last_index(s, i)]);
+    row[i] = widen_bf16(channels_last[get_channels_last_index(s, i)]);
 }
 
 /* Allocates an activation in a layout, and fills it from row-major values, or with
@@ -263,7 +264,7 @@ static inline void *to_layout(const execution *e, const clv_shape *shape, const 
   clv_err err;
   if (row && block == 1)
     memcpy(p, row, bytes);
-  else if (row && is_last_bf16(block))
+  else if (row && is_bf16_channels_last(block))
     to_channels_last(shape, row, p);
   else if (row)
     must(e->o->backend->reorder(e->o->backend, shape, e->o->dtype, row, 1, p, block, &err), &err);
@@ -284,7 +285,7 @@ static inline void channels_last_to_doubles(const execution *e, const clv_shape 
 /* Converts an activation to row-major doubles. Fails unless the channel padding is zero. */
 static inline void layout_to_doubles(const execution *e, const clv_shape *shape, const void *p,
                                      int block, double *v) {
-  if (is_last_bf16(block)) {
+  if (is_bf16_channels_last(block)) {
     channels_last_to_doubles(e, shape, p, v);
     return;
   }
@@ -323,19 +324,20 @@ static inline void *round_all_to_bf16(const double *v, size_t n) {
   return p;
 }
 
-/* Allocates the parameters and copies the case's values. Every counter starts at TRACKED_BEFORE. */
+/* Allocates the parameters and copies the case's values. Every counter starts at
+ * INITIAL_COUNTER. */
 static inline void make_parameters(execution *e, const values *s) {
   size_t size = clv_dtype_size(e->o->dtype);
   for (int i = 0; i < e->d.n_params; i++) {
     size_t n = s->n[V_PARAM + i];
-    double tracked = TRACKED_BEFORE;
+    double counter = INITIAL_COUNTER;
     if (e->d.bf16_weight && i == CLV_SLOT_WEIGHT)
       e->a.param[i] =
           to_device_memory(e, round_all_to_bf16(s->v[V_PARAM + i], n), n * sizeof(uint16_t));
     else
       e->a.param[i] =
           n ? to_device_memory(e, to_kernel_type(e->o->dtype, s->v[V_PARAM + i], n), n * size)
-            : to_device_memory(e, to_kernel_type(CLV_I64, &tracked, 1), sizeof(int64_t));
+            : to_device_memory(e, to_kernel_type(CLV_I64, &counter, 1), sizeof(int64_t));
   }
 }
 
@@ -408,8 +410,8 @@ static inline void run_backward(execution *e, const clv_kernel_args *from, value
   if (!(k->saves & CLV_SAVE_OUT)) a.out = NULL;
   make_backward_buffers(e, s, &a);
   a.scratch = new_backend_memory(e, k->scratch_bytes);
-  bool has_input = needs_input_gradient(&e->d) || k->fused_grads;
-  if (k->backward_input && has_input) run_kernel(e, k->backward_input, &a);
+  bool computes_input_gradient = needs_input_gradient(&e->d) || k->fused_grads;
+  if (k->backward_input && computes_input_gradient) run_kernel(e, k->backward_input, &a);
   if (e->d.need_dw && !k->fused_grads) {
     free_device_memory(e, a.scratch);
     a.scratch = new_backend_memory(e, k->scratch_bytes);
@@ -431,11 +433,11 @@ static inline void read_statistics(const execution *e, values *s) {
     read_values(e, e->a.param[i], s->v[V_AFTER + i], s->n[V_AFTER + i]);
   for (int i = 0; i < e->d.n_params; i++) {
     if (s->n[V_PARAM + i]) continue;
-    int64_t *tracked = to_host_memory(e, e->a.param[i], sizeof *tracked);
-    if (*tracked != TRACKED_BEFORE + e->d.training)
+    int64_t *counter = to_host_memory(e, e->a.param[i], sizeof *counter);
+    if (*counter != INITIAL_COUNTER + e->d.training)
       exit_with_message(
           "num_batches_tracked is not one higher after training, or moved outside it");
-    free(tracked);
+    free(counter);
   }
 }
 

@@ -9,17 +9,18 @@
 #include "tests/ops/run_int.h"
 
 /* Index of the largest image, which is large enough for two threads. */
-enum { LARGE = 3, LAST = 1 | CLV_LAYOUT_CHANNELS_LAST };
+enum { LARGE = 3, CHANNELS_LAST = 1 | CLV_LAYOUT_CHANNELS_LAST };
 static const int64_t images[][4] = {
     {2, 3, 5, 7}, {3, 17, 6, 5}, {1, 16, 9, 8}, {4, 24, 41, 43}, {2, 32, 5, 3}};
 
 /* Makes the case with other extents. Returns false if its attributes do not fit them. */
-static bool resize_case(const op_case *c, const int64_t v[4], op_case *ret) {
+static bool resize_case(const op_case *c, const int64_t extents[4], op_case *ret) {
   clv_err err;
   *ret = *c;
   ret->d.n_params = 0;
   memset(ret->d.in, 0, sizeof ret->d.in);
-  for (int i = 0; i < c->d.n_in; i++) ret->d.in[i] = CLV_SHAPE(v[0], v[1], v[2], v[3]);
+  for (int i = 0; i < c->d.n_in; i++)
+    ret->d.in[i] = CLV_SHAPE(extents[0], extents[1], extents[2], extents[3]);
   return finish_case(&ret->d, &err) == CLV_OK;
 }
 
@@ -62,7 +63,7 @@ static void assert_same_bits(const op_case *c, const char *how, const values *a,
                  write_value_name(&c->d, i, name), j, b->v[i][j], a->v[i][j]);
 }
 
-static void compare_all_options(const op_case *c, bool any) {
+static void compare_all_options(const op_case *c, bool accepts_any) {
   static const struct {
     const char *how;
     int block, threads;
@@ -71,12 +72,12 @@ static void compare_all_options(const op_case *c, bool any) {
               {"block 16 offered", 16, 1, false},
               {"two threads", 1, 2, false},
               {"two threads, block 8 offered", 8, 2, false},
-              {"channels last offered", LAST, 1, false},
-              {"two threads, channels last offered", LAST, 2, false},
+              {"channels last offered", CHANNELS_LAST, 1, false},
+              {"two threads, channels last offered", CHANNELS_LAST, 2, false},
               {"in place", 8, 1, true}};
   values plain, other;
   run_case_with(c, 1, 1, false, &plain);
-  for (size_t i = 0; i < (any ? CLV_COUNT(ways) : 2); i++) {
+  for (size_t i = 0; i < (accepts_any ? CLV_COUNT(ways) : 2); i++) {
     run_case_with(c, ways[i].block, ways[i].threads, ways[i].in_place, &other);
     assert_same_bits(c, ways[i].how, &plain, &other);
     free_values(&other);
@@ -85,21 +86,21 @@ static void compare_all_options(const op_case *c, bool any) {
 }
 
 static void check_case(const op_case *c) {
-  bool any = files[c->d.op].accepts_any_layout;
+  bool accepts_any = files[c->d.op].accepts_any_layout;
   for (int block = 8; block <= 16; block += 8) {
-    bool takes = find_accepted_block(c, block) == block;
-    if (any && !takes)
+    bool is_accepted = find_accepted_block(c, block) == block;
+    if (accepts_any && !is_accepted)
       fail_msg("%s: cpu does not take block %d, but " CASES_FOLDER "/%s.cases has 'layout: any'",
                c->name, block, clv_op_name(c->d.op));
   }
-  bool last = find_accepted_block(c, LAST) == LAST;
-  if (last != (any && c->d.op != CLV_OP_GROUPNORM && c->d.op != CLV_OP_INSTANCENORM))
+  bool last = find_accepted_block(c, CHANNELS_LAST) == CHANNELS_LAST;
+  if (last != (accepts_any && c->d.op != CLV_OP_GROUPNORM && c->d.op != CLV_OP_INSTANCENORM))
     fail_msg("%s: cpu %s channels last", c->name, last ? "takes" : "does not take");
-  bool both = find_accepted_block(c, 8) == 8 && find_accepted_block(c, 16) == 16;
-  if (!any && both)
+  bool accepts_both = find_accepted_block(c, 8) == 8 && find_accepted_block(c, 16) == 16;
+  if (!accepts_any && accepts_both)
     fail_msg("%s: cpu takes any block, but " CASES_FOLDER "/%s.cases lacks 'layout: any'", c->name,
              clv_op_name(c->d.op));
-  compare_all_options(c, any);
+  compare_all_options(c, accepts_any);
 }
 
 /* Runs the large image with one case of the op; in `make long` with all cases. */

@@ -1,6 +1,5 @@
-"""Each place that lists ops, with an entry forgotten or one too many: a test or check names the op.
-The files that are read are copied to a scratch folder, where the fault is planted and the programs
-run."""
+"""In each place that lists ops, a missing or an extra entry fails a test or check that names the
+op. The fault is planted in a copy of the files in a scratch folder, and the programs run there."""
 import json, os, re, shutil, subprocess, sys, tempfile
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
@@ -40,7 +39,7 @@ def copy(folder, path, to):
     shutil.copy(os.path.join(folder, path), os.path.join(folder, to))
 
 
-# what is planted, who must find it, and what it must say
+# name of the fault: (function that plants it, program that must find it, its message)
 FAULTS = {
     "no file of cases": (lambda d: remove(d, "kernels/ops/relu.cases"), program("test_grad", "relu"),
                          "kernels/ops/relu.cases: there is no such file"),

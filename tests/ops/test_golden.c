@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Compares every op with the numbers of PyTorch (tests/golden/make_golden.py): outputs and all
- * gradients, with backward accumulating and not, in place and not, with blocked layouts offered.
+ * gradients, with backward accumulating and not, in place and not, and with channel blocks offered.
  * The shapes and parameters that the row derives are compared with those of PyTorch.
  */
 #include "tests/golden/golden_int.h"
@@ -54,16 +54,16 @@ static double compare_with_golden(const op_case *c, const run_options *o, const 
   double worst = 0;
   char name[40];
   for (int i = V_FIRST_RESULT; i < V_COUNT; i++) {
-    bool added = o->has_accumulation && i >= V_DPARAM && i < V_AFTER;
-    for (size_t j = 0; j < got->n[i] && added; j++) got->v[i][j] -= 1;
-    double limit = 1e-5 + (added ? compute_rounding_of_sums(want->v[i], want->n[i]) : 0);
-    double far = compute_distance(got->v[i], want->v[i], got->n[i]);
-    if (!(far <= limit))
+    bool is_added_to_ones = o->has_accumulation && i >= V_DPARAM && i < V_AFTER;
+    for (size_t j = 0; j < got->n[i] && is_added_to_ones; j++) got->v[i][j] -= 1;
+    double limit = 1e-5 + (is_added_to_ones ? compute_rounding_of_sums(want->v[i], want->n[i]) : 0);
+    double distance = compute_distance(got->v[i], want->v[i], got->n[i]);
+    if (!(distance <= limit))
       fail_msg("%s on %s (offered block %d%s%s): %s is %.2e from PyTorch, more than %.0e", c->name,
                o->backend->name, o->offered_block, o->is_in_place ? ", in place" : "",
-               o->has_accumulation ? ", accumulating" : "", write_value_name(&c->d, i, name), far,
-               limit);
-    if (!added && far > worst) worst = far;
+               o->has_accumulation ? ", accumulating" : "", write_value_name(&c->d, i, name),
+               distance, limit);
+    if (!is_added_to_ones && distance > worst) worst = distance;
   }
   return worst;
 }
@@ -84,54 +84,54 @@ static bool check_all_options(const op_case *c, const values *want, const clv_ba
     int block;
     bool in_place, accumulate;
   } ways[] = {{1, false, false}, {8, true, false}, {16, false, true}};
-  bool has = true;
-  for (size_t w = 0; w < CLV_COUNT(ways) && has; w++) {
+  bool is_supported = true;
+  for (size_t w = 0; w < CLV_COUNT(ways) && is_supported; w++) {
     run_options o = {.backend = backend,
                      .dtype = dtype,
                      .offered_block = ways[w].block,
                      .is_in_place = ways[w].in_place,
                      .has_accumulation = ways[w].accumulate};
-    has = check_run(c, &o, want, worst);
+    is_supported = check_run(c, &o, want, worst);
   }
-  return has;
+  return is_supported;
 }
 
 /* Runs all golden cases of an op on a backend. */
 static void check_op(clv_op op, const golden *numbers, const clv_backend *backend,
                      clv_dtype dtype) {
-  int ran = 0, left = 0;
+  int n_run = 0, n_left_out = 0;
   double worst = 0;
   for (int i = 0; i < n_cases; i++) {
     if (cases[i].d.op != op || !cases[i].has_golden) continue;
     values want;
     allocate_values(&want, &cases[i].d);
     load_case(numbers, &cases[i], &want);
-    bool has = check_all_options(&cases[i], &want, backend, dtype, &worst);
+    bool is_supported = check_all_options(&cases[i], &want, backend, dtype, &worst);
     free_values(&want);
-    ran += has;
-    left += !has;
+    n_run += is_supported;
+    n_left_out += !is_supported;
   }
   print_message("%-16s %s %s: %d cases, largest distance %.1e; %d fall back to ref\n",
-                clv_op_name(op), backend->name, clv_dtype_name(dtype), ran, worst, left);
-  assert_true(ran + left > 0);
-  if (backend == clv_backend_ref()) assert_int_equal(left, 0);
+                clv_op_name(op), backend->name, clv_dtype_name(dtype), n_run, worst, n_left_out);
+  assert_true(n_run + n_left_out > 0);
+  if (backend == clv_backend_ref()) assert_int_equal(n_left_out, 0);
 }
 
 /* Compares the shapes that the op's row derives with those of all golden tensors, before any run. A
  * tensor that no case uses belongs to a deleted case, or the row does not know it. */
 static void check_shapes(clv_op op, const golden *numbers) {
-  int known = 0, stored = 0;
+  int n_known = 0, n_stored = 0;
   for (int i = 0; i < n_cases; i++) {
     if (cases[i].d.op != op || !cases[i].has_golden) continue;
     values want;
     allocate_values(&want, &cases[i].d);
-    known += load_case(numbers, &cases[i], &want);
+    n_known += load_case(numbers, &cases[i], &want);
     free_values(&want);
   }
-  for (const char *p = numbers->index_text.data; (p = strchr(p, '\n')); p++) stored++;
-  if (stored != known)
+  for (const char *p = numbers->index_text.data; (p = strchr(p, '\n')); p++) n_stored++;
+  if (n_stored != n_known)
     fail_msg("the golden of %s has %d tensors, and its row and cases know %d", clv_op_name(op),
-             stored, known);
+             n_stored, n_known);
 }
 
 /* Attributes that PyTorch's functions do not have. Other tests cover them: test_models for first
@@ -142,13 +142,13 @@ static const clv_attr_key attrs_not_in_torch[] = {CLV_ATTR_INIT_STD, CLV_ATTR_IN
 
 /* Asserts that a case of the op sets each attribute. */
 static void check_attributes(clv_op op) {
-  uint64_t given = 0;
+  uint64_t given_keys = 0;
   for (size_t i = 0; i < CLV_COUNT(attrs_not_in_torch); i++)
-    given |= (uint64_t)1 << attrs_not_in_torch[i];
+    given_keys |= (uint64_t)1 << attrs_not_in_torch[i];
   for (int i = 0; i < n_cases; i++)
-    if (cases[i].d.op == op && cases[i].has_golden) given |= cases[i].key_words;
+    if (cases[i].d.op == op && cases[i].has_golden) given_keys |= cases[i].key_words;
   for (const clv_attr_row *row = clv_op_def_of(op)->attrs; row->key; row++)
-    if (!(given >> row->key & 1))
+    if (!(given_keys >> row->key & 1))
       fail_msg(CASES_FOLDER "/%s.cases: no golden case gives the attribute %s", clv_op_name(op),
                clv_attr_name(row->key));
 }

@@ -17,38 +17,38 @@ static double compute_objective(const op_case *c, values *s) {
   return sum;
 }
 
-/* Compares the gradient `result` with differences of the values `given`, at most 50 of them, evenly
- * spread. */
-static double check_gradient(const op_case *c, const values *at, int given, int result) {
+/* Compares the gradient `result` with differences of the values `input_index`, at most 50 of them,
+ * evenly spread. */
+static double check_gradient(const op_case *c, const values *at, int input_index, int result) {
   const double h = 1e-5;
-  size_t stride = at->n[given] / 50 + 1;
+  size_t stride = at->n[input_index] / 50 + 1;
   double analytic[64], numeric[64];
   size_t n = 0;
   values s;
   allocate_values(&s, &c->d);
   copy_given_values(&s, at);
-  for (size_t i = 0; i < at->n[given]; i += stride, n++) {
-    double v = at->v[given][i];
-    s.v[given][i] = v + h;
+  for (size_t i = 0; i < at->n[input_index]; i += stride, n++) {
+    double v = at->v[input_index][i];
+    s.v[input_index][i] = v + h;
     double up = compute_objective(c, &s);
-    s.v[given][i] = v - h;
+    s.v[input_index][i] = v - h;
     double down = compute_objective(c, &s);
-    s.v[given][i] = v;
+    s.v[input_index][i] = v;
     analytic[n] = at->v[result][i];
     numeric[n] = (up - down) / (2 * h);
   }
   free_values(&s);
-  double far = compute_distance(analytic, numeric, n), floor = 0;
+  double distance = compute_distance(analytic, numeric, n), smallest_error = 0;
   for (size_t i = 0; i < n; i++) {
-    double off = fabs(analytic[i] - numeric[i]);
-    /* a NaN in `floor` stays, so that the test fails */
-    if (!(off <= floor) && !isnan(floor)) floor = off;
+    double error = fabs(analytic[i] - numeric[i]);
+    /* a NaN in `smallest_error` stays, so that the test fails */
+    if (!(error <= smallest_error) && !isnan(smallest_error)) smallest_error = error;
   }
   /* If the true gradient is 0 (softmax of one value), only the absolute error is meaningful. */
-  if (!(floor <= 1e-8) && !(far <= 1e-6))
+  if (!(smallest_error <= 1e-8) && !(distance <= 1e-6))
     fail_msg("%s: %s is %.2e from central differences", c->name,
-             write_value_name(&c->d, result, (char[40]){0}), far);
-  return floor > 1e-8 ? far : 0;
+             write_value_name(&c->d, result, (char[40]){0}), distance);
+  return smallest_error > 1e-8 ? distance : 0;
 }
 
 /* True if the case is differentiable. Ties and the ends of bce's range are left to the golden
@@ -66,8 +66,8 @@ static double check_case(const op_case *c) {
   draw_case(c, &at);
   compute_objective(c, &at);
   for (int j = V_DIN; j < V_AFTER; j++) {
-    int given = j < V_DPARAM ? j - V_DIN + V_IN : j - V_DPARAM + V_PARAM;
-    if (at.n[j]) worst = fmax(worst, check_gradient(c, &at, given, j));
+    int input_index = j < V_DPARAM ? j - V_DIN + V_IN : j - V_DPARAM + V_PARAM;
+    if (at.n[j]) worst = fmax(worst, check_gradient(c, &at, input_index, j));
   }
   free_values(&at);
   return worst;

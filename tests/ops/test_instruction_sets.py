@@ -1,8 +1,9 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of the CPU backend pass as on each older processor: oneDNN is limited to an instruction
-set, and so is what the backend takes from it (layouts, bf16, AMX). A set that the machine lacks is
-the best one that it has. In `make long`: all programs of kernels and plans with all sets."""
+"""Tests of the CPU backend pass as on older processors: oneDNN is limited to an instruction set,
+and so are the properties that the backend takes from oneDNN (layouts, bf16, AMX). Instead of a set
+that the machine lacks, its best set is used. `make long` runs all programs of kernels and plans
+with all sets."""
 import glob, os, subprocess, sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../net/lib"))
@@ -10,7 +11,7 @@ from cluster import BIN, LONG, SLOW, Suite
 
 suite = Suite()
 SETS = ("SSE41", "AVX2", "AVX512_CORE", "AVX512_CORE_BF16") if LONG else ("SSE41", "AVX2")
-# half a second of a core
+# programs for `make test`, which take half a second of a core
 QUICK = ("unit/graph/test_plan", "unit/cpu/test_layouts", "ops/test_golden")
 
 

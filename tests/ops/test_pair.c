@@ -28,7 +28,7 @@ static void check_gradients_added_to_ones(const op_case *c, int threads, const v
 /* Checks a case with a number of threads. Returns false if cpu has no kernel for it. */
 static bool check_threads(const op_case *c, int threads, const values *want, double *worst) {
   static const int offers[] = {1, 8, 16, 1};
-  static const char *const offered[] = {"", "with block 8", "with block 16", "again"};
+  static const char *const offer_names[] = {"", "with block 8", "with block 16", "again"};
   run_options o = {
       .backend = clv_backend_cpu(), .dtype = CLV_F32, .offered_block = 1, .n_threads = threads};
   const char *impl = "?";
@@ -38,7 +38,7 @@ static bool check_threads(const op_case *c, int threads, const values *want, dou
   for (size_t i = 1; i < CLV_COUNT(offers) && has_run; i++) {
     o.offered_block = offers[i];
     run_case_on_drawn(c, &o, &again, &impl);
-    assert_same_bits(c, impl, offered[i], &got, &again);
+    assert_same_bits(c, impl, offer_names[i], &got, &again);
     free_values(&again);
   }
   if (has_run && c->d.need_dw) check_gradients_added_to_ones(c, threads, &want[ADDED], worst);
@@ -57,10 +57,11 @@ static bool check_case(const op_case *c, double *worst) {
         &(run_options){
             .backend = clv_backend_ref(), .dtype = CLV_F32, .has_accumulation = i == ADDED},
         &want[i], NULL);
-  bool both = c->is_small || is_long();
-  bool has = (!both || check_threads(c, 1, want, worst)) && check_threads(c, 2, want, worst);
+  bool runs_both = c->is_small || is_long();
+  bool is_supported =
+      (!runs_both || check_threads(c, 1, want, worst)) && check_threads(c, 2, want, worst);
   for (int i = 0; i < n; i++) free_values(&want[i]);
-  return has;
+  return is_supported;
 }
 
 /* ---- bf16 ------------------------------------------------------------------------------------ */
@@ -122,7 +123,7 @@ static void check_fallback(const op_case *c, bool has_run) {
 }
 
 static void test_op(clv_op op) {
-  int ran = 0, left = 0;
+  int n_run = 0, n_left_to_ref = 0;
   double worst = 0;
   if (clv_backend_cpu()->has(op) == files[op].has_no_cpu_kernel)
     fail_msg("cpu has %s kernel for %s, but " CASES_FOLDER "/%s.cases %s 'cpu: ref'",
@@ -130,14 +131,14 @@ static void test_op(clv_op op) {
              files[op].has_no_cpu_kernel ? "says" : "lacks");
   for (int i = 0; i < n_cases; i++) {
     if (cases[i].d.op != op) continue;
-    bool has = check_case(&cases[i], &worst);
-    check_fallback(&cases[i], has);
-    ran += has;
-    left += !has;
+    bool is_supported = check_case(&cases[i], &worst);
+    check_fallback(&cases[i], is_supported);
+    n_run += is_supported;
+    n_left_to_ref += !is_supported;
   }
   print_message("%-16s cpu against ref: %d cases, largest distance %.1e; %d fall back to ref\n",
-                clv_op_name(op), ran, worst, left);
-  assert_true(ran + left > 0);
+                clv_op_name(op), n_run, worst, n_left_to_ref);
+  assert_true(n_run + n_left_to_ref > 0);
   if (has_own_bf16(op)) check_bf16(op);
 }
 

@@ -27,21 +27,21 @@ static bool is_equal(double a, double b) { return memcmp(&a, &b, sizeof a) == 0;
 /* Returns true if the op makes zeros of zeros in the case. */
 static bool maps_zero_to_zero(const op_case *c) {
   values s;
-  bool stays = true;
+  bool is_kept = true;
   draw_values(c, &s);
   for (int i = 0; i < c->d.n_in; i++)
     for (size_t j = 0; j < s.n[V_IN + i]; j++) s.v[V_IN + i][j] = 0;
   compute_output(c, c->d.training, &s);
-  for (size_t j = 0; j < s.n[V_OUT]; j++) stays = stays && s.v[V_OUT][j] == 0;
+  for (size_t j = 0; j < s.n[V_OUT]; j++) is_kept = is_kept && s.v[V_OUT][j] == 0;
   free_values(&s);
-  return stays;
+  return is_kept;
 }
 
-/* Compares the row with the cases. stays: in all cases the op makes zeros of zeros. */
-static void check_maps_zero_to_zero(const clv_op_def *def, bool stays) {
-  if (stays != def->maps_zero_to_zero)
+/* Compares the row with the cases. is_zero_kept: the op makes zeros of zeros in all cases. */
+static void check_maps_zero_to_zero(const clv_op_def *def, bool is_zero_kept) {
+  if (is_zero_kept != def->maps_zero_to_zero)
     fail_msg("of zeros %s makes %s, but its row says maps_zero_to_zero = %s", def->name,
-             stays ? "zeros" : "others", def->maps_zero_to_zero ? "true" : "false");
+             is_zero_kept ? "zeros" : "others", def->maps_zero_to_zero ? "true" : "false");
 }
 
 /* ---- elementwise ------------------------------------------------------------------------------
@@ -49,29 +49,29 @@ static void check_maps_zero_to_zero(const clv_op_def *def, bool stays) {
 
 /* Changes value `at` of input i, which holds no lengths. Only that value of the output may
  * change. */
-static void check_one_value(const op_case *c, const values *plain, int i, size_t at) {
+static void check_one_value(const op_case *c, const values *unchanged, int i, size_t at) {
   values s;
   allocate_values(&s, &c->d);
-  copy_given_values(&s, plain);
+  copy_given_values(&s, unchanged);
   s.v[V_IN + i][at] = isnan(s.v[V_IN + i][at]) ? 1 : s.v[V_IN + i][at] / 2 + 3;
   compute_output(c, c->d.training, &s);
   for (size_t j = 0; j < s.n[V_OUT]; j++)
-    if (j != at && !is_equal(s.v[V_OUT][j], plain->v[V_OUT][j]))
+    if (j != at && !is_equal(s.v[V_OUT][j], unchanged->v[V_OUT][j]))
       fail_msg("%s: input %d [%zu] changes output [%zu], but the row of %s says elementwise",
                c->name, i, at, j, clv_op_name(c->d.op));
   free_values(&s);
 }
 
 static void check_elementwise(const op_case *c) {
-  values plain;
+  values unchanged;
   if (c->d.n_params || !clv_shape_equal(&c->d.in[0], &c->d.out))
     fail_msg("%s: an elementwise op has no parameters and its input's shape", c->name);
-  draw_values(c, &plain);
-  compute_output(c, c->d.training, &plain);
+  draw_values(c, &unchanged);
+  compute_output(c, c->d.training, &unchanged);
   for (int i = 0; i < c->d.n_in && !is_integer_input(c->d.op, i); i++)
-    for (size_t at = 0; at < plain.n[V_IN + i]; at += plain.n[V_IN + i] / 20 + 1)
-      check_one_value(c, &plain, i, at);
-  free_values(&plain);
+    for (size_t at = 0; at < unchanged.n[V_IN + i]; at += unchanged.n[V_IN + i] / 20 + 1)
+      check_one_value(c, &unchanged, i, at);
+  free_values(&unchanged);
 }
 
 /* ---- samples ----------------------------------------------------------------------------------
@@ -98,22 +98,22 @@ static void change_first_sample(const op_case *c, values *s) {
  * the op's row says so. */
 static void check_samples(const op_case *c, const clv_op_def *def) {
   if (c->d.out.rank == 0 || c->d.in[0].dim[0] < 2) return;
-  values plain, s;
-  bool meet = false, is_expected = def->uses_batch_statistics && c->d.training;
-  draw_values(c, &plain);
-  compute_output(c, c->d.training, &plain);
+  values unchanged, s;
+  bool has_changed_others = false, is_expected = def->uses_batch_statistics && c->d.training;
+  draw_values(c, &unchanged);
+  compute_output(c, c->d.training, &unchanged);
   allocate_values(&s, &c->d);
-  copy_given_values(&s, &plain);
+  copy_given_values(&s, &unchanged);
   change_first_sample(c, &s);
   compute_output(c, c->d.training, &s);
   bool ends = def->packing == CLV_PACKS_SEQUENCES;
   for (size_t j = s.n[V_OUT] / (size_t)c->d.out.dim[0] * (ends ? 1 : count_rows_of_first_sample(c));
        j < s.n[V_OUT]; j++)
-    meet = meet || !is_equal(s.v[V_OUT][j], plain.v[V_OUT][j]);
-  if (meet != is_expected)
+    has_changed_others = has_changed_others || !is_equal(s.v[V_OUT][j], unchanged.v[V_OUT][j]);
+  if (has_changed_others != is_expected)
     fail_msg("%s: a sample's output depends on %s, but the row of %s says the reverse", c->name,
-             meet ? "the others" : "that sample alone", def->name);
-  free_values(&plain);
+             has_changed_others ? "the others" : "that sample alone", def->name);
+  free_values(&unchanged);
   free_values(&s);
 }
 
@@ -136,19 +136,19 @@ static void check_identity(const op_case *c, const clv_op_def *def) {
 static void test_op(clv_op op) {
   const clv_op_def *def = clv_op_def_of(op);
   int n = 0;
-  bool stays = true;
+  bool is_kept = true;
   assert_true(def->elementwise || !def->maps_zero_to_zero);
   for (int i = 0; i < n_cases; i++) {
     const op_case *c = &cases[i];
     if (c->d.op != op || !c->is_small) continue;
-    if (def->elementwise) stays = stays && maps_zero_to_zero(c);
+    if (def->elementwise) is_kept = is_kept && maps_zero_to_zero(c);
     if (def->elementwise && !clv_has_broadcast_input(&c->d)) check_elementwise(c);
     if (def->is_alias || def->is_identity_in_eval) check_identity(c, def);
     if (def->is_loss != (c->d.out.rank == 0)) fail_msg("%s: a loss is a scalar", c->name);
     check_samples(c, def);
     n++;
   }
-  if (def->elementwise) check_maps_zero_to_zero(def, stays);
+  if (def->elementwise) check_maps_zero_to_zero(def, is_kept);
   assert_true(n > 0);
 }
 

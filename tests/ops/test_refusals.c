@@ -30,15 +30,15 @@ static void assert_value_refused(clv_op op, const clv_attr_row *row, clv_attr_va
 static bool is_integer(double v) { return fabs(v) < 1e15 && v == floor(v); }
 
 static void check_range(clv_op op, const clv_attr_row *row) {
-  bool reals = !is_integer(row->low) || !is_integer(row->high);
-  clv_attr_value below = {.n_ints = 1, .ints = {reals ? 0 : (int64_t)row->low - 1}};
-  clv_attr_value above = {.n_ints = 1, .ints = {reals ? 0 : (int64_t)row->high + 1}};
-  if (reals) {
-    below = (clv_attr_value){.is_number = true, .number = row->low - (row->high - row->low)};
-    above = (clv_attr_value){.is_number = true, .number = 2 * row->high};
+  bool has_real_limits = !is_integer(row->low) || !is_integer(row->high);
+  clv_attr_value below_low = {.n_ints = 1, .ints = {has_real_limits ? 0 : (int64_t)row->low - 1}};
+  clv_attr_value above_high = {.n_ints = 1, .ints = {has_real_limits ? 0 : (int64_t)row->high + 1}};
+  if (has_real_limits) {
+    below_low = (clv_attr_value){.is_number = true, .number = row->low - (row->high - row->low)};
+    above_high = (clv_attr_value){.is_number = true, .number = 2 * row->high};
   }
-  assert_value_refused(op, row, below, "below its range");
-  assert_value_refused(op, row, above, "above its range");
+  assert_value_refused(op, row, below_low, "below its range");
+  assert_value_refused(op, row, above_high, "above its range");
   assert_value_refused(op, row, (clv_attr_value){.is_number = true, .number = (double)NAN},
                        "as nan");
   assert_value_refused(op, row, (clv_attr_value){.n_ints = 0}, "without a value");
@@ -83,11 +83,11 @@ static clv_code add_to_graph(const op_case *c, int n, int other, clv_err *err) {
 
 static void check_inputs(const op_case *c) {
   const clv_op_def *def = clv_op_def_of(c->d.op);
-  int most = def->max_in ? def->max_in : def->n_in;
+  int max_inputs = def->max_in ? def->max_in : def->n_in;
   clv_err err;
   if (add_to_graph(c, c->d.n_in, -1, &err) != CLV_OK) fail_msg("%s: %s", c->name, err.text);
   assert_refused(add_to_graph(c, def->n_in - 1, -1, &err), &err, "an input too few", def->name);
-  assert_refused(add_to_graph(c, most + 1, -1, &err), &err, "an input too many", def->name);
+  assert_refused(add_to_graph(c, max_inputs + 1, -1, &err), &err, "an input too many", def->name);
   for (int i = 0; i < c->d.n_in; i++)
     assert_refused(add_to_graph(c, c->d.n_in, i, &err), &err, "an input of another type",
                    def->name);

@@ -41,10 +41,10 @@ static double compute_distance_f32(const float *a, const float *b, size_t n) {
   double *da = allocate_host(n * sizeof *da), *db = allocate_host(n * sizeof *db);
   to_doubles(CLV_F32, a, da, n);
   to_doubles(CLV_F32, b, db, n);
-  double far = compute_distance(da, db, n);
+  double distance = compute_distance(da, db, n);
   free(da);
   free(db);
-  return far;
+  return distance;
 }
 
 /* Returns the distance between the change of the parameters by a step and the change that torch
@@ -56,19 +56,20 @@ static double compute_step_distance(const float *before, const float *p, const f
     da[i] = (double)p[i] - before[i];
     db[i] = (double)want[i] - before[i];
   }
-  double far = compute_distance(da, db, n);
+  double distance = compute_distance(da, db, n);
   free(da);
   free(db);
-  return far;
+  return distance;
 }
 
 /* Sets the initial values of the moments that the settings use. */
 static void set_initial_moments(const clv_optim_config *c, size_t n,
                                 float *moments[CLV_OPTIM_MAX_MOMENTS]) {
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) {
-    bool has = clv_optim_moments_of(c) >> i & 1;
-    moments[i] = has ? allocate_host(n * 4) : NULL;
-    for (size_t k = 0; has && k < n; k++) moments[i][k] = (float)c->initial_accumulator_value;
+    bool has_moment = clv_optim_moments_of(c) >> i & 1;
+    moments[i] = has_moment ? allocate_host(n * 4) : NULL;
+    for (size_t k = 0; has_moment && k < n; k++)
+      moments[i][k] = (float)c->initial_accumulator_value;
   }
 }
 
@@ -80,7 +81,7 @@ static double compute_moment_distance(const optim_case *c, int i, const float *m
 /* Takes five steps from torch's start. Gradients are halved, and grad_scale 2 must undo that
  * exactly. */
 static void check_optimiser(const clv_backend *b, const optim_case *c) {
-  size_t n, n_all, equal = 0;
+  size_t n, n_all, n_equal = 0;
   const float *start = get_golden_f32(c->name, "start", &n);
   const float *grads = get_golden_f32(c->name, "grads", &n_all);
   const float *after = get_golden_f32(c->name, "after", &n_all);
@@ -97,12 +98,12 @@ static void check_optimiser(const clv_backend *b, const optim_case *c) {
     memcpy(before, p, n * 4);
     b->step(b, &a, p, g, moments, &(clv_extent){0, n}, 1);
     worst = fmax(worst, compute_step_distance(before, p, want, n));
-    for (size_t i = 0; i < n; i++) equal += p[i] == want[i];
+    for (size_t i = 0; i < n; i++) n_equal += p[i] == want[i];
   }
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++)
     worst = fmax(worst, compute_moment_distance(c, i, moments[i], n));
   print_message("%-16s %s: steps and moments within %.1e of torch's, %zu of %zu values equal\n",
-                c->name, b->name, worst, equal, n_all);
+                c->name, b->name, worst, n_equal, n_all);
   free(p);
   free(before);
   free(g);
@@ -193,8 +194,9 @@ static void check_reorder(const clv_backend *b, const clv_shape *s, int from, in
   must(b->reorder(b, s, CLV_F32, src, from, dst, to, &err), &err);
   size_t block = (size_t)to, blocks = (channels + block - 1) / block;
   for (size_t i = 0; i < padded; i++) {
-    size_t low = i % block, pixel = i / block % image, high = i / block / image % blocks;
-    size_t c = high * block + low, batch = i / block / image / blocks;
+    size_t channel_in_block = i % block, pixel = i / block % image,
+           block_index = i / block / image % blocks;
+    size_t c = block_index * block + channel_in_block, batch = i / block / image / blocks;
     float want = c < channels ? (float)((batch * channels + c) * image + pixel + 1) : 0;
     if (dst[i] != want) fail_msg("block %d to %d: [%zu] is %g, not %g", from, to, i, dst[i], want);
   }

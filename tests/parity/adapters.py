@@ -17,8 +17,9 @@ import pypi  # noqa: E402
 
 ENVIRONMENT = os.path.abspath(os.path.join(HERE, "../../build/transformers"))
 ROWS, FEATURES, CLASSES, STEPS, RATE, DECAY = 32, 12, 5, 100, 0.01, 0.1
-OUTPUT_LIMIT, GRADIENT_LIMIT, UPDATE_LIMIT = 1e-5, 1e-5, 1e-4  # of the largest value of a tensor
-CASES = {  # of LoraConfig
+# largest differences, relative to the largest value of a tensor
+OUTPUT_LIMIT, GRADIENT_LIMIT, UPDATE_LIMIT = 1e-5, 1e-5, 1e-4
+CASES = {  # name: arguments of LoraConfig
     "plain": {"r": 4, "lora_alpha": 4},
     "scaled": {"r": 4, "lora_alpha": 10},
     "rslora": {"r": 4, "lora_alpha": 6, "use_rslora": True},
@@ -51,7 +52,8 @@ def settings(case, module):
 
 
 def body(case, optimizer, steps, folder):
-    """front and middle have adapters; the classifier is trained as a whole."""
+    """A session body in which front and middle have adapters, and the whole classifier is
+    trained."""
     lora = lambda module: f"lora: {{targets: [query], {settings(case, module)}, from: {folder}/adapter}}"
     weights = f"weights: {{file: {folder}/base.safetensors}}"
     return ("data: {format: npy, root: data, train: [x.npy, y.npy], test: [x.npy, y.npy]}\n"
@@ -66,7 +68,8 @@ def body(case, optimizer, steps, folder):
 
 
 class Beside:
-    """One case: a network of PyTorch with adapters of peft, and a cluster that has the same."""
+    """One case: a network of PyTorch with adapters of peft, and sessions of a cluster with the
+    same."""
 
     def __init__(self, name, cluster):
         import numpy, peft, torch
@@ -94,7 +97,7 @@ class Beside:
             optimizer.step()
 
     def session(self, tag, optimizer, steps):
-        """What a run of it learned, by the names of adapter_model.safetensors."""
+        """The trained tensors of a run, by the names of adapter_model.safetensors."""
         tensors, _, _ = self.cluster.trained(tag, body(self.case, optimizer, steps, self.folder), steps)
         as_tensor = lambda v: self.torch.frombuffer(bytearray(v[2]), dtype=self.torch.float32).reshape(v[1])
         return {k: as_tensor(v) for k, v in tensors.items()}
@@ -116,7 +119,7 @@ def network_like(torch, base):
 
 
 def learned(model, saved=True):
-    """Values of what learns, by the session's names."""
+    """{the session's name: parameter} of the parameters that are trained."""
     found = {}
     for name, p in model.named_parameters():
         if p.requires_grad:
@@ -136,7 +139,7 @@ def predictions(beside, tag):
 def compare(beside):
     torch, peft, name = beside.torch, beside.peft, beside.name
     model = beside.adapted()
-    with torch.no_grad():  # B is 0 in a new adapter, and A would have no gradient
+    with torch.no_grad():  # in a new adapter B is 0, and so A would have no gradient
         for p in learned(model).values():
             p.add_(torch.randn_like(p) * 0.05)
     model.save_pretrained(f"{beside.folder}/adapter")
@@ -145,7 +148,7 @@ def compare(beside):
     from safetensors.torch import save_file
     save_file(with_head, f"{beside.folder}/base.safetensors")
 
-    # One step of SGD at a rate of 1: what it subtracts is the gradient.
+    # One step of SGD with a rate of 1 subtracts exactly the gradient.
     before = {k: v.detach().clone() for k, v in learned(model).items()}
     ours = beside.session(f"{name}-sgd", "{kind: sgd, lr: 1}", 1)
     torch.nn.functional.cross_entropy(model(beside.x), beside.y).backward()
@@ -163,7 +166,7 @@ def compare(beside):
     outputs = predictions(beside, f"{name}-adamw")
     beside.near("outputs", outputs, model(beside.x), UPDATE_LIMIT)
 
-    # Back: what the session learned, in peft and as plain weights.
+    # Back: exports the trained adapters for peft, and as merged weights.
     done = beside.cluster.export(f"{name}-adamw", f"{beside.folder}/back", f"{beside.folder}/merged")
     assert done.returncode == 0, done.stderr
     head = network_like(torch, beside.base)

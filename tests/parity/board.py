@@ -109,7 +109,7 @@ def last_steps(curves):
 
 
 def by_pages(python_path, logs, name, want):
-    """As soon as all is loaded, which ends where `want` does."""
+    """Reads the curves from TensorBoard's pages, as soon as they end at the same step as `want`."""
     port = free_port()
     server = subprocess.Popen([python_path, "-m", "tensorboard.main", "--logdir", logs, "--port",
                                str(port), "--samples_per_plugin", "scalars=100000"],
@@ -144,8 +144,8 @@ def finite(value):
 
 
 def compare(curves, run_dir):
-    """The largest relative difference from the run's own files; the same tags and steps, and
-    nothing finite where those have none."""
+    """The largest relative difference from the run's own files. Asserts equal tags and steps, and
+    no finite value where the files have none."""
     want, worst = tfevents.expected(run_dir), 0.0
     assert set(curves) == set(want), set(curves) ^ set(want)
     for tag, steps in want.items():

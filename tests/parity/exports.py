@@ -52,7 +52,7 @@ def without_dropout(net):
 
 
 def records(net, inputs, n):
-    """{name: tensor} of n records."""
+    """Draws n records: {name: tensor}."""
     torch.manual_seed(2)
     rows = min([m.num_embeddings for m in net.modules() if isinstance(m, torch.nn.Embedding)], default=2)
     made = {}
@@ -65,7 +65,7 @@ def records(net, inputs, n):
 def in_torch(net, given, output, dy, dtype):
     """Outputs, {parameter: gradient} and buffers of a training step, of type dtype."""
     net = copy.deepcopy(net).to(dtype).train()
-    torch.set_default_dtype(dtype)  # of states that forward makes
+    torch.set_default_dtype(dtype)  # for states that forward makes
     y = net(*(x.to(dtype) if x.is_floating_point() else x for x in given.values()))
     torch.set_default_dtype(torch.float32)
     found = y if isinstance(y, dict) else y._asdict() if hasattr(y, "_asdict") else dict(enumerate(y)) if isinstance(y, (tuple, list)) else {0: y}
@@ -77,7 +77,7 @@ def in_torch(net, given, output, dy, dtype):
 
 
 def in_cleave(program, folder, net, t, given, dy, dtype):
-    """The same by the layers of the export."""
+    """The results of in_torch, computed by Cleave from the exported layers."""
     text = exporter.yaml_of(t, "the test", [])
     kind = "f64" if dtype == torch.float64 else "f32"
     arrays = {n: a.astype(kind.replace("f64", "f8").replace("f32", "f4")) if a.dtype == np.float32 else a for n, a in t.arrays.items()}
@@ -94,7 +94,7 @@ def in_cleave(program, folder, net, t, given, dy, dtype):
 
 
 def joined(net, t, ours):
-    """{parameter of the module: gradient} of Cleave's tensors."""
+    """{parameter of the module: gradient} from Cleave's tensors."""
     made, shapes = {}, {n: p.shape for n, p in net.named_parameters()}
     for name, parts in exporter.parts_of(net, t.arrays).items():
         if name in shapes:
@@ -117,7 +117,7 @@ def together(found, names):
 
 
 def in_f64(program, folder, net, t, inputs, output):
-    """A text of the largest distance; raises AssertionError over the limit."""
+    """A text with the largest distance. Raises AssertionError if it is above the limit."""
     given = records(net, inputs, NARROW)
     y, grads, buffers, dy = in_torch(net, given, output, None, torch.float64)
     total, ours = float(together(grads, grads).norm()), in_cleave(program, folder, net, t, given, dy, torch.float64)

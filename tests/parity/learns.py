@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Pipelines learn what PyTorch learns: ResNet18 on Fashion-MNIST in four stages over three nodes
+"""Pipelines train as well as PyTorch: ResNet18 on Fashion-MNIST in four stages over three nodes
 (the shipped session), synchronous and asynchronous, against PyTorch unsplit after the same steps
 from the same weights; accuracy on all 10,000 test images, the mean over seeds. `make learns` runs
 it.
@@ -33,7 +33,7 @@ CASES = {
     "1f1b": ((4, 0.02, 0.9), 0.3, []),
     "pipedream": ((1, 0.05, 0.0), 1.0, ["pipeline.flush_every=25"]),
 }
-LEAST = 80  # percent: a run that learns nothing proves nothing
+LEAST = 80  # least accuracy in percent, because a run that learns nothing proves nothing
 
 
 def sets_of(cluster, weights, schedule):
@@ -61,7 +61,7 @@ def torch_accuracy(net, train, test, schedule):
 
 
 def learns(cluster, schedule, train, test):
-    """Whether the means over the seeds are near enough."""
+    """Whether the mean accuracies over the seeds are close enough."""
     weights, pairs, begin = os.path.join(cluster.dir, "start.safetensors"), [], time.monotonic()
     for seed in SEEDS:
         net = resnet.fashion_net(seed)

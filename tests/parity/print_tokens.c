@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Prints a line of token numbers for each file: print_tokens VOCABULARY lower|cased|--ends|--lines
- * auto|keep|strip FILE... --ends: with the tokens around a text. --lines: a line for each line of
- * the files.
+ * Prints a line of token ids for each file: print_tokens VOCABULARY lower|cased|--ends|--lines
+ * auto|keep|strip FILE... --ends: adds the special tokens before and after a text. --lines: prints
+ * a line for each line of the files.
  */
 #include <stdio.h>
 #include <string.h>

@@ -5,10 +5,11 @@
  *
  *   stages MODEL N,C,H,W IN.safetensors OUT.safetensors RANGE...
  *
- * MODEL is the session file's `model:` ("{arch: resnet18}") over inputs of that shape, the ranges
- * are its stages. IN holds the parameters and, for part i, its input "i.x" and the gradient of its
- * output "i.dy". The parts do not feed each other: each reads its own tensors from IN. OUT gets
- * "i.y", "i.dx", the gradients as "grad.NAME" and the buffers as they are afterwards.
+ * MODEL is the value of `model:` in a session file ("{arch: resnet18}"), for inputs of the given
+ * shape; the ranges of layers are its stages. IN holds the parameters and, for part i, its input
+ * "i.x" and the gradient of its output "i.dy". The parts do not feed each other: each reads its own
+ * tensors from IN. OUT gets "i.y", "i.dx", the gradients as "grad.NAME" and the buffers as they are
+ * afterwards.
  */
 #include <stdio.h>
 #include <stdlib.h>

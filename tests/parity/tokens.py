@@ -36,7 +36,7 @@ PATTERNS = ("/usr/share/common-licenses/*", "/usr/share/doc/*/*", "/usr/share/ma
 
 
 def texts(most):
-    """Contents that are UTF-8, each once."""
+    """The contents of files that are UTF-8, each once."""
     total, seen = 0, set()
     for path in sorted(p for pattern in PATTERNS for p in glob.glob(pattern)):
         if os.path.isdir(path) or not os.path.exists(path):
@@ -89,7 +89,8 @@ def ids_of(peer, text):
 
 
 def compare_kind(out, name, tokenizer, paths, found):
-    """How many texts differ. A kind that is refused is named, and must not be one that is done."""
+    """The number of texts whose tokens differ. A refused kind is printed, and must not be a
+    supported one."""
     import tokenizers
     path = os.path.join(os.path.dirname(paths[0]), "tokenizer.json")
     with open(path, "w", encoding="utf-8") as f:
@@ -112,7 +113,7 @@ def compare_kind(out, name, tokenizer, paths, found):
 
 
 def compare_all_characters(out, name, tokenizer, around, folder):
-    """How many characters differ, of those that the tables of both know."""
+    """The number of characters whose tokens differ, of those in the tables of both libraries."""
     import tokenizers
     path, lines = f"{folder}/tokenizer.json", f"{folder}/lines"
     with open(path, "w", encoding="utf-8") as f:
@@ -168,7 +169,8 @@ def compare_drawn(out, count, paths, found):
 
 
 def compare_long(out, folder):
-    """How many texts of a MiB without a space differ, or take more than LONG_S of a core."""
+    """The number of texts of a MiB without a space that differ, or take more than LONG_S of a
+    core."""
     rng, wrong = random.Random(2), 0
     for name, text in (("a", "a" * (1 << 20)), ("letters", "".join(rng.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(1 << 20))), ("marks", "e\u0301\u0323" * (1 << 18))):
         path = f"{folder}/long"

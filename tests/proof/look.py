@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Random fronts and heads: does anything of what `plan` calls mixed read above the limits?
+"""Random first and last layers: can readers read more than the limits of a session that `plan`
+calls mixed?
 
 For each of LOOKS seeded draws `plan` says what a session shows, by rules and by its look. Then the
 same model with the same weights runs on records that the look has not seen, and readers of this
@@ -17,7 +18,7 @@ from cluster import *
 import numpy as np
 
 LIMITS = {"pixels": 0.5, "tokens": 0.2, "labels": 0.3}
-NOISE = 0.06  # of a figure of 32 fresh records
+NOISE = 0.06  # allowed error of a figure that is measured on 32 new records
 TRAIN, FRESH, ROWS = 256, 512, 50
 KEYS = "tokens_readable: true, labels_readable: true, front_known: true, raw_input_leaves: true"
 cluster = None

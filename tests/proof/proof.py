@@ -137,7 +137,7 @@ class Runs:
         return os.path.join(self.state, proof.name + ending)
 
     def lacks(self, proof):
-        """Why it is to be run, or None."""
+        """The reason why a proof has to be run, or None."""
         row = self.rows.get(proof.name)
         if row is None:
             return NEVER
@@ -179,10 +179,10 @@ class Runs:
             return False
 
 
-# ---- what a person asks for ----------------------------------------------------------------------
+# ---- commands ------------------------------------------------------------------------------------
 
 def status(runs):
-    """The table, with what each row lacks in front."""
+    """Prints the table, each row preceded by the reason why it has to be run."""
     for p in runs.proofs:
         row, lacks = runs.rows.get(p.name), runs.lacks(p)
         said = "; ".join(row[c] for c in COLUMNS[1:]) if row else f"about {p.minutes} minutes"
@@ -193,7 +193,7 @@ def status(runs):
 
 
 def prove(runs, only):
-    """Runs what is lacking, or the one that was asked for."""
+    """Runs the proofs that have to be run, or the one that was requested."""
     chosen = [p for p in runs.proofs if (p.name == only if only else runs.lacks(p))]
     print(f"{len(chosen)} proofs to run, about {sum(p.minutes for p in chosen)} minutes when whole", flush=True)
     failed = []

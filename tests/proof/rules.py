@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The long proofs: how long each takes, what it depends on, and how its figure is read from what it
-prints. tests/check-proofs compares this table with the targets of the Makefile."""
+"""The long proofs: the time of each, the files that it depends on, and how its figure is read from
+its output. tests/check-proofs compares this table with the targets of the Makefile."""
 import glob
 import os
 import re
@@ -23,8 +23,9 @@ class Proof:
     read: Callable  # its output's lines -> (figure, whether the target is met); raises Unreadable
     needs: tuple  # what it depends on besides the product: tracked files and folders
     full: dict = field(default_factory=dict)  # make variables of the whole proof
-    short: dict = field(default_factory=dict)  # of a run that only shows that it works
-    minutes: int = 10  # about, of the whole proof on two cores
+    # make variables of a short run, which only shows that the proof works
+    short: dict = field(default_factory=dict)
+    minutes: int = 10  # approximate time of the whole proof on two cores
     measures: bool = False  # a missed target is a result; of others a bad exit code is a failure
 
     def variables(self, scale):

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""`make proof` with proofs that take no time: what is run again after a kill or a change, which
-figures count, and which lines of real proofs give them."""
+"""`make proof` with proofs that take no time: proofs that are run again after a kill or a change,
+valid figures, and the lines of real proofs with their figures."""
 import contextlib
 import io
 import os
@@ -39,7 +39,7 @@ ratio:
 
 
 class Tree:
-    """A repository whose Makefile has the fakes."""
+    """A repository whose Makefile has fake proofs."""
 
     def __init__(self, folder):
         self.root = folder
@@ -183,7 +183,7 @@ def proofs_without_a_figure_have_failed(tree):
 
 @in_tree
 def proofs_that_measure_may_miss(tree):
-    """A missed target is a result; that a target is met beside a bad exit code is none."""
+    """A missed target is a valid result; a met target with a bad exit code is none."""
     tree.write("ratio.says", "missed strictly: row\n1 of 2 targets met\n")
     tree.write("ratio.code", "1\n")
     tree.prove()

@@ -23,7 +23,7 @@ def python(program, **env):
 
 
 def raised(kind, function, *args, **options):
-    """The exception of that kind that the call raises."""
+    """The exception of class `kind` that the call raises."""
     try:
         function(*args, **options)
     except kind as e:
@@ -132,7 +132,7 @@ def policy_of_the_host_decides_on_programs():
 
 
 def interrupted(function):
-    """Seconds from Ctrl-C to the KeyboardInterrupt of a call that blocks."""
+    """Seconds from Ctrl-C to the KeyboardInterrupt in a blocking call."""
     sent = []
 
     def press():
@@ -147,7 +147,7 @@ def interrupted(function):
 
 @suite.test
 def interrupt_ends_open_close_and_waits():
-    """With a worker that has stopped, each would wait for its deadline."""
+    """With a stopped worker each of these would wait for its deadline."""
     rt = cleave.open(session, deadline=8)
     cluster.workers[0].kill(signal.SIGSTOP)
     try:

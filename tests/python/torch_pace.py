@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""`make python-test`: what a step of Remote and Optimizer costs beside the same calls of cleave.h,
-32 samples of 32 features, interleaved; how often it hands Python's lock back; copies of tensors."""
+"""`make python-test`: the time of a step of Remote and Optimizer compared with the same calls of
+cleave.h, interleaved, for 32 samples of 32 features; how often a step releases Python's lock;
+copies of tensors."""
 import contextlib, functools, os, statistics, sys, time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "../net/lib")]
@@ -21,7 +22,7 @@ IDLE_S = 0.3e-3
 
 
 class Raw:
-    """A step as a C program makes it: each function of cleave.h once."""
+    """A step as in a C program: calls each function of cleave.h once."""
 
     def __init__(self, rt, remote, optimizer, x, dy):
         self.rt, self.module, self.optimizer, self.e = rt._handle, remote._modules_at[0].handle, optimizer._handle, ffi.new("cleave_error *")
@@ -77,7 +78,7 @@ def step_costs_little_more_than_that_of_a_c_program():
 
 
 class Counting:
-    """The functions of libcleave, each of which hands Python's lock back; counts their calls."""
+    """The functions of libcleave, with a count of their calls. Each call releases Python's lock."""
 
     def __init__(self):
         self.calls, self.tensors = [], []

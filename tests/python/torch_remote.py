@@ -14,7 +14,7 @@ import cleave
 suite = Suite()
 # a shell starts background jobs with it ignored
 signal.signal(signal.SIGINT, signal.default_int_handler)
-GRADIENT, LOSS = 1e-5, 1e-6  # how far from torch: each gradient, each loss
+GRADIENT, LOSS = 1e-5, 1e-6  # largest differences from torch: of a gradient, of a loss
 
 
 def raised(kind, function, *args, **options):
@@ -48,7 +48,7 @@ def apart(ours, theirs):
 
 
 def trained(model, plain, ours, theirs, steps, each=None):
-    """Trains both side by side; each loss has to agree."""
+    """Trains both models in turn; each loss has to agree."""
     for k in range(steps):
         losses = []
         for net, optimizer in ((model, ours), (plain, theirs)):
@@ -136,7 +136,8 @@ def two_remotes_and_groups_of_their_own_rates():
 
 @suite.test
 def optimizers_of_their_own_share_a_context():
-    """Two parts, an optimizer each, as in GANs: both backwards, each step, in both orders."""
+    """Two parts with an optimizer each, as in GANs: both backwards, then each step, in both
+    orders."""
     front, middle, head = parts()
     plain = copy.deepcopy(nn.Sequential(front, middle, head))
     with cleave.open(session) as rt:
@@ -562,7 +563,7 @@ def kept_graph_is_exact_or_refused():
 
 @suite.test
 def forwards_without_backward_leave_no_memory():
-    """Behind a backward too, where the context cannot be ended."""
+    """Also after a backward, when the context cannot be ended."""
     front, middle, head = parts()
     wide = nn.Sequential(nn.Linear(32, 4096), nn.ReLU(), nn.Linear(4096, 8))
     with cleave.open(session) as rt:
@@ -680,7 +681,7 @@ def record_has_what_a_program_declares_and_sends():
 
 
 class Opaque(nn.Module):
-    """A front that cannot be exported."""
+    """First layers that cannot be exported."""
 
     def forward(self, x):
         return torch.special.erfcx(x)

@@ -34,9 +34,9 @@ sys.path.insert(0, os.path.join(ROOT, "tests/net/lib"))
 import pdfs
 
 WIDTH, HEIGHT, SIZE = 600, 800, 8
-ADVANCE = 0.6 * SIZE  # of each character of Courier
-HEAD, FOOT = 780, 40  # of a page, where the form's name stands again
-PAGES = 20            # of a file
+ADVANCE = 0.6 * SIZE  # width of each character of Courier
+HEAD, FOOT = 780, 40  # heights on a page at which the form's name is repeated
+PAGES = 20            # pages of a file
 LABELS = ("other", "package", "version", "section", "size", "needs", "maintainer", "summary",
           "partner_package", "partner_version", "partner_maintainer", "partner_summary")
 FIELDS = (("package", "Package:"), ("version", "Version:"), ("section", "Section:"), ("size", "Size:"), ("needs", "Needs:"),
@@ -45,7 +45,8 @@ FIELDS = (("package", "Package:"), ("version", "Version:"), ("section", "Section
 
 # ---- records -------------------------------------------------------------------------------------
 def records():
-    """Of dpkg's, each field above as a list of words, which fit their columns; sorted by name."""
+    """dpkg's records, sorted by name: each field above as a list of words that fit their
+    columns."""
     found = []
     for text in open("/var/lib/dpkg/status", encoding="utf-8").read().split("\n\n"):
         of = dict(re.findall(r"^([A-Za-z-]+): (.+)$", text, re.M))
@@ -61,7 +62,8 @@ def records():
 
 # ---- pages ---------------------------------------------------------------------------------------
 def put(page, x, y, words, label, width):
-    """Words from x, y down, in lines no longer than width; the height that is left below them."""
+    """Draws words from x, y downwards, in lines of at most `width`. Returns the height below
+    them."""
     at = x
     for word in words:
         if at > x and at + ADVANCE * len(word) > x + width:
@@ -77,7 +79,7 @@ def label_of(field, partner):
 
 
 def block(page, x, y, record, partner, keys, width, draw):
-    """The fields under each other, with keys before them or none."""
+    """Draws the fields under each other, with or without keys before them."""
     for field, key in FIELDS:
         if keys:
             put(page, x, y, [key], "other", width)
@@ -100,14 +102,15 @@ def order_page(page, mine, partner, draw):
 
 
 def letter_page(page, mine, partner, draw):
-    """The partner above, the package below."""
+    """Draws a page with the partner above and the package below."""
     x = 40 + draw.randrange(20)
     block(page, x, 690 + draw.randrange(10), partner, True, False, 400, draw)
     block(page, x, 420 + draw.randrange(10), mine, False, False, 400, draw)
 
 
 def table_page(page, mine, partner, draw):
-    """A row for each, and their people below in two columns."""
+    """Draws a page with a table row for each package, and their maintainers below in two
+    columns."""
     at = {"package": 30, "section": 210, "needs": 300, "size": 360, "version": 420}
     y = 680 + draw.randrange(20)
     for field, x in at.items():
@@ -174,7 +177,7 @@ def words_of(folder, part):
 
 
 def label_page(line, page):
-    """The label of each word that was read: that of the same word drawn at its place."""
+    """The label of each word that was read: the label of the same word drawn at that place."""
     labels, left = [], list(page)
     for word, box in zip(line["words"], line["boxes"]):
         near = [d for d in left if d[2] == word and abs(1000 * d[0] / WIDTH - box[0]) < 4 and box[1] - 4 < 1000 * (1 - d[1] / HEIGHT) < box[3] + 4]
@@ -201,7 +204,8 @@ def write_set(folder, part, drawn):
 
 # ---- a vocabulary --------------------------------------------------------------------------------
 def vocabulary(lines, n):
-    """Letters, then words and parts of words by how much they would shorten the training pages."""
+    """A vocabulary of n pieces: letters, then words and parts of words that shorten the training
+    pages most."""
     words = collections.Counter(p for line in lines for w in line["words"] for p in re.findall(r"\w+|[^\w\s]", w.lower().replace("_", " _ ")))
     letters = sorted({c for w in words for c in w} | set("abcdefghijklmnopqrstuvwxyz0123456789.-:+~<>@/_"))
     worth = collections.Counter()
@@ -222,7 +226,8 @@ def shape_of(word):
 
 
 def look(train, test):
-    """How many words of the test are labelled right by counts of the training pages."""
+    """Prints how many words of the test pages get the right label by counts over the training
+    pages."""
     keys = {"words": lambda w, b: w, "their shapes": lambda w, b: shape_of(w), "places": lambda w, b: (b[0] // 25, b[1] // 25),
             "shapes and places": lambda w, b: (shape_of(w), b[0] // 100, b[1] // 50)}
     all_labels = collections.Counter(x for line in train for x in line["labels"])

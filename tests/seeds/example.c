@@ -27,16 +27,16 @@ static void fill_points(float *x, float *y) {
   }
 }
 
-static void load_modules(const char *far) {
+static void load_modules(const char *second_node) {
   cleave_input first = CLEAVE_INPUT(CLEAVE_F32, ROWS, 2);
   cleave_input second = CLEAVE_INPUT(CLEAVE_F32, ROWS, 16);
   cleave_input last = CLEAVE_INPUT(CLEAVE_F32, ROWS, 1);
-  cleave_module_options here = {.size = sizeof here, .name = "first", .seed = 1};
+  cleave_module_options first_options = {.size = sizeof first_options, .name = "first", .seed = 1};
   cleave_module_options there = {
-      .size = sizeof there, .name = "second", .at = far, .seed = 1, .first_layer = 2};
+      .size = sizeof there, .name = "second", .at = second_node, .seed = 1, .first_layer = 2};
   cleave_module_options loss_options = {.size = sizeof loss_options, .name = "loss"};
-  must_succeed(
-      cleave_load_layers(rt, &here, "[{op: linear, out: 16}, {op: tanh}]", &first, &half[0], &e));
+  must_succeed(cleave_load_layers(rt, &first_options, "[{op: linear, out: 16}, {op: tanh}]", &first,
+                                  &half[0], &e));
   must_succeed(cleave_load_layers(rt, &there, "[{op: linear, out: 1}]", &second, &half[1], &e));
   must_succeed(cleave_load_loss(rt, &loss_options, "bce_with_logits", &last, &loss, &e));
 }
@@ -69,16 +69,16 @@ int main(int argc, char **argv) {
   cleave_tensor points = CLEAVE_TENSOR_F32(x, ROWS, 2), inside = CLEAVE_TENSOR_F32(y, ROWS, 1);
   must_succeed(argc > 1 ? cleave_open(argv[1], NULL, &rt, &e)
                         : cleave_open_text("alone", "version: 1\nname: alone\n", NULL, &rt, &e));
-  const char *far = cleave_node_name(rt, 1) ? cleave_node_name(rt, 1) : "master";
-  load_modules(far);
+  const char *second_node = cleave_node_name(rt, 1) ? cleave_node_name(rt, 1) : "master";
+  load_modules(second_node);
 
   cleave_optimizer *adam;
-  cleave_group all = {.modules = half, .n_modules = 2, .kind = CLEAVE_ADAM, .lr = 0.02};
-  must_succeed(cleave_optimizer_new(rt, &all, 1, 0, &adam, &e));
+  cleave_group group = {.modules = half, .n_modules = 2, .kind = CLEAVE_ADAM, .lr = 0.02};
+  must_succeed(cleave_optimizer_new(rt, &group, 1, 0, &adam, &e));
 
   end = begin = train_iteration(adam, &points, &inside);
   for (int step = 1; step < STEPS; step++) end = train_iteration(adam, &points, &inside);
-  printf("loss %.4f -> %.4f with the second half at %s\n", begin, end, far);
+  printf("loss %.4f -> %.4f with the second half at %s\n", begin, end, second_node);
   must_succeed(cleave_close(rt, 0, NULL, &e));
   return 0;
 }

@@ -48,17 +48,17 @@ static cleave_status load_modules(void) {
                              .at = cleave_node_name(rt, 2),
                              .seed = 1,
                              .first_layer = 3};
-  cleave_module_options here = {.size = sizeof here, .name = "loss"};
-  cleave_group all = {.modules = half,
-                      .n_modules = 2,
-                      .kind = CLEAVE_ADAM,
-                      .lr = 0.02,
-                      .schedule = {.curve = CLEAVE_COSINE, .total_steps = n_steps}};
+  cleave_module_options loss_options = {.size = sizeof loss_options, .name = "loss"};
+  cleave_group group = {.modules = half,
+                        .n_modules = 2,
+                        .kind = CLEAVE_ADAM,
+                        .lr = 0.02,
+                        .schedule = {.curve = CLEAVE_COSINE, .total_steps = n_steps}};
   TRY(cleave_load_layers(rt, &a, "[{op: linear, out: 16}, {op: tanh}, {op: dropout, p: 0.1}]", &in,
                          &half[0], &e));
   TRY(cleave_load_layers(rt, &b, "[{op: linear, out: 1}]", &hidden, &half[1], &e));
-  TRY(cleave_load_loss(rt, &here, "bce_with_logits", &out, &loss, &e));
-  return cleave_optimizer_new(rt, &all, 1, 0, &adam, &e);
+  TRY(cleave_load_loss(rt, &loss_options, "bce_with_logits", &out, &loss, &e));
+  return cleave_optimizer_new(rt, &group, 1, 0, &adam, &e);
 }
 
 /* ---- state ----------------------------------------------------------------------------------- */

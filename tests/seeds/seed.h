@@ -28,7 +28,7 @@ enum { SEED_DATA = 1, SEED_LABELS = 2, SEED_WEIGHTS = 16, SEED_MAX_DRAWN = 32 };
 
 static struct {
   const char *name;
-  /* place in the run at which this program starts; NULL: the run's beginning */
+  /* point of the run at which this program starts; NULL: the run's beginning */
   const char *start_place;
   char tensor_prefix[96]; /* prefix of the names of PyTorch's tensors */
   size_t first_iteration; /* index of the first iteration */
@@ -70,20 +70,20 @@ static inline void seed_must_succeed(cleave_status status, int line) {
 
 /* ---- places ---------------------------------------------------------------------------------- */
 
-typedef struct seed_spot {
+typedef struct seed_place {
   const char *node, *device;
-} seed_spot;
+} seed_place;
 
-enum { SEED_SPOTS = 2 };
+enum { SEED_PLACES = 2 };
 
 /* Returns the i-th of PLACES, or the node and port of the program's arguments. */
-static inline seed_spot seed_get_owner(int i, const char *node, const char *device) {
-  static char texts[SEED_SPOTS][2][64];
+static inline seed_place seed_get_owner(int i, const char *node, const char *device) {
+  static char texts[SEED_PLACES][2][64];
   const char *at = getenv("PLACES");
   for (int k = 0; at && k < i; k++) at = strchr(at, ' ') ? strchr(at, ' ') + 1 : NULL;
   if (!at || sscanf(at, "%63[^/]/%63[^ ]", texts[i][0], texts[i][1]) != 2)
-    return (seed_spot){node, device};
-  return (seed_spot){texts[i][0], texts[i][1]};
+    return (seed_place){node, device};
+  return (seed_place){texts[i][0], texts[i][1]};
 }
 
 /* ---- PyTorch's figures ----------------------------------------------------------------------- */
@@ -153,11 +153,11 @@ static inline bool seed_record_difference(double difference, double size) {
   return true;
 }
 
-/* Compares numbers. least: smallest divisor of a relative difference; below it the difference
- * counts as absolute. */
-static inline void seed_compare_number_from(double least, const char *what, size_t index,
+/* Compares numbers. min_divisor: smallest divisor of a relative difference; for smaller numbers the
+ * difference is absolute. */
+static inline void seed_compare_number_from(double min_divisor, const char *what, size_t index,
                                             double ours, double theirs) {
-  if (seed_record_difference(fabs(ours - theirs), fmax(least, fabs(theirs))))
+  if (seed_record_difference(fabs(ours - theirs), fmax(min_divisor, fabs(theirs))))
     snprintf(seed.where_largest, sizeof seed.where_largest, " (%s %zu: %.7g, PyTorch %.7g)", what,
              index, ours, theirs);
 }
@@ -199,7 +199,7 @@ static inline uint32_t seed_draw_bits(uint32_t stream, uint32_t i) {
 }
 
 /* Returns the number of the random stream of a name: the name's CRC-32 (zlib's). */
-static inline uint32_t seed_stream_of_name(const char *name) {
+static inline uint32_t seed_get_stream(const char *name) {
   uint32_t crc = ~0u;
   for (; *name; name++) {
     crc ^= (uint8_t)*name;

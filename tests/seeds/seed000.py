@@ -1,11 +1,13 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""`make seed-000`: a LayoutLM of which the first block and the classifier stay beside the
-documents, and the rest is on two workers, trained from pretrained weights, and the same in PyTorch.
+"""`make seed-000`: trains a LayoutLM from pretrained weights, with the first block and the
+classifier at the master with the documents and the rest on two workers, and the same model in
+PyTorch.
 
 usage: seed000.py [--out build/release] [--seeds 3] [--quick] [--keep FOLDER]
 
---quick shows that it runs, with few pages and an epoch, and judges no F1. --keep copies all files.
+--quick only shows that the script runs, with few pages and one epoch, and does not judge F1. --keep
+copies all files.
 
 1. PDFs of forms are made (documents.py), some of them public, and `cleave-master words` reads them.
 2. A LayoutLM of four blocks learns hidden words of the public pages. transformers opens it and
@@ -79,7 +81,7 @@ def make_pages(cluster, pages):
 
 
 def make_base(cluster, beside, more):
-    """The pretrained weights, and a copy for each worker; the digest of it."""
+    """Makes the pretrained weights and a copy for each worker. Returns the digest of a copy."""
     shutil.copy(f"{SESSIONS}/layoutlm-masked.yaml", cluster.dir)
     said = cluster.do("train", "layoutlm-masked.yaml", *more)
     print("hidden words of public pages: " + re.search(r"test loss.*|test accuracy.*", said)[0])
@@ -94,7 +96,7 @@ def make_base(cluster, beside, more):
 
 
 def session_of(cluster, digest):
-    """The shipped session, with what is this machine's."""
+    """The shipped session, with the settings of this machine."""
     shutil.copy(f"{SESSIONS}/layoutlm-two-workers.yaml", cluster.dir)
     sets = [f"tls.{k}={cluster.certs}/{f}" for k, f in (("ca", "ca.pem"), ("cert", "master.pem"), ("key", "master.key"))]
     for i, name in enumerate(("gpu-a", "gpu-b")):
@@ -104,7 +106,7 @@ def session_of(cluster, digest):
 
 
 def look_at_plan(cluster, session):
-    """The share of tokens that it says are read."""
+    """The share of tokens that can be read, by plan's look."""
     plan = cluster.do("plan", *session)
     kept = [line for line in plan.splitlines() if re.match(r"(labels|records|lengths): ", line.strip())]
     print("\n".join(kept))
@@ -119,7 +121,7 @@ def look_at_plan(cluster, session):
 
 # ---- a run ---------------------------------------------------------------------------------------
 def our_run(cluster, session, name):
-    """F1 by the session's own words, and the outputs of `predict`."""
+    """(F1 in the session's output, outputs of `predict`)"""
     import numpy
     own = [*session, "--set", f"name={name}"]
     said = json.loads(cluster.do("train", *own, "--json").splitlines()[-1])
@@ -128,14 +130,14 @@ def our_run(cluster, session, name):
 
 
 def artifacts_were_read(cluster):
-    """What each worker hashed of its own folder: files with tensors of its stage alone."""
+    """Checks that each worker hashed only files of its folder that have tensors of its stage."""
     for i, worker in enumerate(cluster.workers):
         lines = re.findall(r"hashed artifact 'base'[^\n]*", worker.text()[worker.begin:])
         print(f"w{i + 1} hashed {len(lines)} files of its artifact")
 
 
 def compare(cluster, session, beside, seeds, quick, clock):
-    """Three runs of each, and the last of ours is opened by transformers."""
+    """Compares a run of each for every seed. transformers opens our last run."""
     import numpy
     import torch
     import transformers
@@ -149,7 +151,7 @@ def compare(cluster, session, beside, seeds, quick, clock):
     sets = {part: beside.Windows(f"{cluster.dir}/{part}.jsonl", *given) for part in ("train", "test")}
     base = f"{cluster.dir}/layoutlm-base"
 
-    # PyTorch gains nothing by a second thread here: its runs are processes beside ours.
+    # PyTorch is not faster with a second thread here, so its runs are processes beside ours.
     ours, theirs = [], []
     with concurrent.futures.ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
         runs = [pool.submit(beside.run, base, sets, spec["train"], len(classes), seed) for seed in range(1, seeds + 1)]
@@ -173,8 +175,8 @@ def compare(cluster, session, beside, seeds, quick, clock):
 
 
 def read_off(beside, cluster, sets, trained, told):
-    """By one who has what everybody has: base weights, vocabulary, public pages. told: the share of
-    tokens that plan names."""
+    """Prints how well tokens and labels can be read with public knowledge: base weights,
+    vocabulary, public pages. told: the share of tokens by plan."""
     import transformers
     base = f"{cluster.dir}/layoutlm-base"
     known = transformers.LayoutLMForTokenClassification.from_pretrained(base).eval()
@@ -203,7 +205,7 @@ def judge_f1(beside, ours, theirs, test):
 
 
 class Here:
-    """What `cluster` gives, with commands run in its folder."""
+    """The cluster, with commands that run in its folder."""
 
     def __new__(cls):
         import cluster as lib
@@ -220,7 +222,7 @@ class Here:
                 return ran(self.run_master(*args))
 
             def offer(self, i, folder, digest):
-                """Worker i has the folder as its artifact base."""
+                """Makes the folder the artifact `base` of worker i."""
                 self.limits = f"artifacts:\n  base: {{folder: {folder}, sha256: {digest}}}\nlog: {{level: debug}}\n"
                 self.restart(i)
 

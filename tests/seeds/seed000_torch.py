@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seed 000 in PyTorch: transformers' own model, tokens, optimiser and loop on the same pages; what
-opens our files and is opened by us; and what a worker can read off."""
+"""Seed 000 in PyTorch: transformers' own model, tokens, optimiser and loop on the same pages;
+exchange of files with our sessions; and what a worker can read of the records."""
 import json
 import math
 import os
@@ -16,8 +16,8 @@ THREADS = 1
 
 # ---- files ---------------------------------------------------------------------------------------
 def opened(kind, folder, **more):
-    """from_pretrained. Nothing may be left over or missing but the pooler, which no head here
-    reads."""
+    """Opens a model with from_pretrained. No tensor may be left over or missing except the pooler,
+    which no head here reads."""
     net, found = kind.from_pretrained(folder, output_loading_info=True, **more)
     wrong = {k: v for k, v in found.items() if v and k != "missing_keys"}
     assert not wrong and not [k for k in found["missing_keys"] if ".pooler." not in k], found
@@ -25,7 +25,7 @@ def opened(kind, folder, **more):
 
 
 def save_in_shards(whole, base, vocabulary):
-    """What we exported, as save_pretrained writes it: in files of 4 MB with an index."""
+    """Saves our export with save_pretrained, in files of 4 MB with an index."""
     net = opened(transformers.LayoutLMForMaskedLM, whole)
     net.save_pretrained(base, max_shard_size="4MB")
     shutil.copy(vocabulary, base)
@@ -34,7 +34,8 @@ def save_in_shards(whole, base, vocabulary):
 
 # ---- pages ---------------------------------------------------------------------------------------
 def halves(stride, first, last, tokens):
-    """Of tokens that come in two windows, the first half counts in the former one."""
+    """Which tokens of a window count: of the tokens in two windows, the first half counts in the
+    earlier one and the second half in the later."""
     begin = 0 if first else math.ceil(stride / 2)
     end = tokens if last else tokens - (stride - math.ceil(stride / 2))
     return range(begin, end)
@@ -46,7 +47,8 @@ def numbered(vocabulary):
 
 
 class Windows:
-    """Pages as transformers' fast tokenizer cuts them: ids, boxes, mask and labels, [N, S] each."""
+    """Pages as windows of transformers' fast tokenizer: ids, boxes, mask and labels, [N, S]
+    each."""
 
     def __init__(self, path, vocabulary, documents, classes):
         size, stride = documents["max_tokens"], documents["stride"]
@@ -91,7 +93,7 @@ class Windows:
 
 
 class Part:
-    """Some of them."""
+    """Some of the windows."""
 
     def __init__(self, windows, which):
         self.inputs, self.labels = windows.rows(which), windows.labels[which]
@@ -101,7 +103,7 @@ class Part:
 
 # ---- training ------------------------------------------------------------------------------------
 def optimizer_of(net, spec):
-    """As Trainer does it: biases and norms do not decay."""
+    """The optimiser as in Trainer: biases and norms have no weight decay."""
     plain = [p for n, p in net.named_parameters() if p.dim() > 1]
     rest = [p for n, p in net.named_parameters() if p.dim() == 1]
     return torch.optim.AdamW([{"params": plain, "weight_decay": spec["weight_decay"]}, {"params": rest, "weight_decay": 0.0}], lr=spec["lr"])
@@ -126,7 +128,7 @@ def trained(base, windows, train, labels, seed):
 
 
 def answers(net, windows):
-    """[N, S, classes]"""
+    """The outputs for all windows, [N, S, classes]."""
     with torch.no_grad():
         return torch.cat([net.eval()(**windows.rows(b)).logits for b in torch.arange(len(windows)).split(16)])
 

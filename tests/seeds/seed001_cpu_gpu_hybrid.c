@@ -9,7 +9,7 @@
 
 enum { ROWS = 32, WIDTH = 10 };
 
-static seed_spot first, second;
+static seed_place first, second;
 static cleave_tensor input_data, targets;
 static cleave_module *preprocessor, *model, *criterion;
 static cleave_optimizer *adam;
@@ -23,13 +23,15 @@ static void load_modules(void) {
                                .at = second.node,
                                .device = second.device,
                                .copies_inputs = true};
-  cleave_module_options beside = {
-      .size = sizeof beside, .name = "criterion", .at = second.node, .device = second.device};
+  cleave_module_options criterion_options = {.size = sizeof criterion_options,
+                                             .name = "criterion",
+                                             .at = second.node,
+                                             .device = second.device};
   MUST(cleave_load_layers(seed.rt, &cpu, "[{op: scale, factor: 0.5}]", &rows, &preprocessor,
                           &seed.e));
   MUST(cleave_load_layers(seed.rt, &gpu, "[{op: linear, name: fc1, out: 10}]", &rows, &model,
                           &seed.e));
-  MUST(cleave_load_loss(seed.rt, &beside, "mse", &rows, &criterion, &seed.e));
+  MUST(cleave_load_loss(seed.rt, &criterion_options, "mse", &rows, &criterion, &seed.e));
   cleave_group group = {.modules = &model, .n_modules = 1, .kind = CLEAVE_ADAM, .lr = 0.001};
   MUST(cleave_optimizer_new(seed.rt, &group, 1, 0, &adam, &seed.e));
   seed_draw_parameter(model, "fc1.weight", WIDTH);

@@ -39,13 +39,15 @@ static void load_modules(void) {
       {.size = sizeof(cleave_module_options), .name = "encoder", .at = "w1"},
       {.size = sizeof(cleave_module_options), .name = "decoder", .at = "w2"},
       {.size = sizeof(cleave_module_options), .name = "classifier", .at = "w3"}};
-  cleave_module_options beside = {.size = sizeof beside, .name = "criterion", .at = "w3"};
+  cleave_module_options criterion_options = {
+      .size = sizeof criterion_options, .name = "criterion", .at = "w3"};
   for (int i = 0; i < 3; i++) {
     MUST(cleave_load_layers(seed.rt, &device[i], layers[i], &input[i], &part[i], &seed.e));
     cleave_group group = {.modules = &part[i], .n_modules = 1, .kind = CLEAVE_ADAM, .lr = 0.001};
     MUST(cleave_optimizer_new(seed.rt, &group, 1, 0, &adam[i], &seed.e));
   }
-  MUST(cleave_load_loss(seed.rt, &beside, "cross_entropy", &scores, &criterion, &seed.e));
+  MUST(
+      cleave_load_loss(seed.rt, &criterion_options, "cross_entropy", &scores, &criterion, &seed.e));
 }
 
 /* Takes one step; its loss goes to *value. */

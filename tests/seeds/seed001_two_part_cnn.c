@@ -19,14 +19,16 @@ static void load_modules(void) {
   cleave_module_options device_1 = {
       .size = sizeof device_1, .name = "feature_extractor", .at = "w1"};
   cleave_module_options device_2 = {.size = sizeof device_2, .name = "classifier", .at = "w2"};
-  cleave_module_options beside = {.size = sizeof beside, .name = "criterion", .at = "w2"};
+  cleave_module_options criterion_options = {
+      .size = sizeof criterion_options, .name = "criterion", .at = "w2"};
   MUST(cleave_load_layers(seed.rt, &device_1,
                           "[{op: conv2d, name: conv1, out: 16, kernel: 3, pad: 1}, {op: relu},"
                           " {op: maxpool, kernel: 2}]",
                           &image, &part[0], &seed.e));
   MUST(cleave_load_layers(seed.rt, &device_2, "[{op: flatten}, {op: linear, name: fc1, out: 10}]",
                           &map, &part[1], &seed.e));
-  MUST(cleave_load_loss(seed.rt, &beside, "cross_entropy", &scores, &criterion, &seed.e));
+  MUST(
+      cleave_load_loss(seed.rt, &criterion_options, "cross_entropy", &scores, &criterion, &seed.e));
 }
 
 static void make_optimizers(void) {

@@ -20,12 +20,12 @@ static void load_replica(replica *r, const char *worker, const char *mlp, const 
   cleave_input rows = CLEAVE_INPUT(CLEAVE_F32, SEED002_BATCH, SEED002_WIDTH);
   cleave_input guesses = CLEAVE_INPUT(CLEAVE_F32, SEED002_BATCH, 1);
   cleave_module_options model = {.size = sizeof model, .name = mlp, .at = worker};
-  cleave_module_options beside = {.size = sizeof beside, .name = loss, .at = worker};
+  cleave_module_options loss_options = {.size = sizeof loss_options, .name = loss, .at = worker};
   MUST(cleave_load_layers(seed.rt, &model,
                           "[{op: linear, name: w1, out: 8}, {op: relu},"
                           " {op: linear, name: w2, out: 1}, {op: sigmoid}]",
                           &rows, &r->mlp, &seed.e));
-  MUST(cleave_load_loss(seed.rt, &beside, "bce", &guesses, &r->bce, &seed.e));
+  MUST(cleave_load_loss(seed.rt, &loss_options, "bce", &guesses, &r->bce, &seed.e));
   for (int k = 0; k < PARAMETERS; k++) seed002_set_weight(r->mlp, names[k], names[k]);
 }
 

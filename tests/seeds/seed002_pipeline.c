@@ -9,9 +9,9 @@
  * stage 1 works for one batch, stage 0 computes the next ones.
  *
  * With WAIT_MS in its environment, a forward takes so many milliseconds longer, and so does stage
- * 1's backward (the op wait, with a weight of 1 that does not learn, so the
- * numbers stay the same), for fewer batches. The nodes' own events must then show that stage 0
- * computed while stage 1 computed.
+ * 1's backward (by the op `wait`, whose weight is frozen at 1, so the numbers do not change), and
+ * the program runs fewer batches. The nodes' own events must then show that stage 0 computed while
+ * stage 1 computed.
  */
 #include "seed002.h"
 
@@ -77,14 +77,14 @@ static void load_stages(void) {
   cleave_input input[] = {CLEAVE_INPUT(CLEAVE_F32, SEED002_BATCH, SEED002_WIDTH),
                           CLEAVE_INPUT(CLEAVE_F32, SEED002_BATCH, 8)};
   cleave_input guesses = CLEAVE_INPUT(CLEAVE_F32, SEED002_BATCH, 1);
-  cleave_module_options beside = {.size = sizeof beside, .name = "loss", .at = "w2"};
+  cleave_module_options n_overlapping = {.size = sizeof n_overlapping, .name = "loss", .at = "w2"};
   for (int s = 0; s < 2; s++) {
     load_stage(s, layers[s], &input[s]);
     cleave_group group = {.modules = &stages[s], .n_modules = 1, .kind = CLEAVE_SGD, .lr = 0.5};
     MUST(cleave_optimizer_new(seed.rt, &group, 1, 0, &optimizers[s], &seed.e));
     for (int k = 0; k < 2; k++) seed002_set_weight(stages[s], names[s][k], names[s][k]);
   }
-  MUST(cleave_load_loss(seed.rt, &beside, "bce", &guesses, &bce, &seed.e));
+  MUST(cleave_load_loss(seed.rt, &n_overlapping, "bce", &guesses, &bce, &seed.e));
 }
 
 /* Runs the forward of stage 0 for the next batch. A batch that would end at row 0 ends one row
@@ -152,14 +152,14 @@ static bool overlaps_stage_1(const cleave_event *e) {
 
 /* Asserts that at least half of stage 0's forwards overlap; on a busy machine some may not. */
 static void check_overlap(void) {
-  unsigned n = 0, beside = 0;
+  unsigned n = 0, n_overlapping = 0;
   for (size_t i = 0; i < n_events; i++) {
     if (!is_compute_event(&events[i], 0) || events[i].kind != CLEAVE_EVENT_FORWARD) continue;
     n++;
-    beside += overlaps_stage_1(&events[i]);
+    n_overlapping += overlaps_stage_1(&events[i]);
   }
-  printf("stage 0 computed %u of %u batches while stage 1 computed others\n", beside, n);
-  if (n < WAITED_BATCHES / 2 || 2 * beside < n) seed_fail("the stages take turns");
+  printf("stage 0 computed %u of %u batches while stage 1 computed others\n", n_overlapping, n);
+  if (n < WAITED_BATCHES / 2 || 2 * n_overlapping < n) seed_fail("the stages take turns");
 }
 
 /* ---- the notebook's loop --------------------------------------------------------------------- */
@@ -185,10 +185,11 @@ static void run_pipeline(size_t n) {
       add_to_queue(&stage_0_backward, run_stage_1_backward(take_from_queue(&stage_1_backward)));
     if (number > 2) forward[0] = !forward[0];
   }
-  queue *const left[] = {&stage_1_forward, &stage_1_backward, &stage_0_backward};
+  queue *const unfinished_queues[] = {&stage_1_forward, &stage_1_backward, &stage_0_backward};
   for (size_t q = 0; q < 3; q++)
-    while (left[q]->n)
-      MUST(cleave_context_close(seed.rt, take_from_queue(left[q]).context, 0, &seed.e));
+    while (unfinished_queues[q]->n)
+      MUST(
+          cleave_context_close(seed.rt, take_from_queue(unfinished_queues[q]).context, 0, &seed.e));
 }
 
 int main(int argc, char **argv) {

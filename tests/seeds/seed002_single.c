@@ -8,14 +8,14 @@ int main(int argc, char **argv) {
   seed_open_session("seed002_single", argc, argv);
   cleave_input rows = CLEAVE_INPUT(CLEAVE_F32, SEED002_BATCH, SEED002_WIDTH);
   cleave_input guesses = CLEAVE_INPUT(CLEAVE_F32, SEED002_BATCH, 1);
-  cleave_module_options at_worker = {.size = sizeof at_worker, .name = "mlp", .at = "w1"};
-  cleave_module_options beside = {.size = sizeof beside, .name = "loss", .at = "w1"};
+  cleave_module_options model_options = {.size = sizeof model_options, .name = "mlp", .at = "w1"};
+  cleave_module_options loss_options = {.size = sizeof loss_options, .name = "loss", .at = "w1"};
   cleave_module *mlp, *bce;
-  MUST(cleave_load_layers(seed.rt, &at_worker,
+  MUST(cleave_load_layers(seed.rt, &model_options,
                           "[{op: linear, name: w1, out: 8}, {op: relu},"
                           " {op: linear, name: w2, out: 1}, {op: sigmoid}]",
                           &rows, &mlp, &seed.e));
-  MUST(cleave_load_loss(seed.rt, &beside, "bce", &guesses, &bce, &seed.e));
+  MUST(cleave_load_loss(seed.rt, &loss_options, "bce", &guesses, &bce, &seed.e));
   cleave_optimizer *sgd;
   cleave_group group = {.modules = &mlp, .n_modules = 1, .kind = CLEAVE_SGD, .lr = 0.5};
   MUST(cleave_optimizer_new(seed.rt, &group, 1, 0, &sgd, &seed.e));

@@ -34,9 +34,9 @@ typedef struct plan {
 } plan;
 
 static plan divided = {.name = "mlp", .part_nodes = {"w1", "w2"}};
-static plan apart = {.name = "mlp without us", .part_nodes = {"w2", "w1"}, .at = "w3"};
-static plan home = {.name = "mlp at home", .part_nodes = {"master", "master"}};
-static plan whole = {.name = "undivided"};
+static plan without_master = {.name = "mlp without us", .part_nodes = {"w2", "w1"}, .at = "w3"};
+static plan at_master = {.name = "mlp at home", .part_nodes = {"master", "master"}};
+static plan undivided_plan = {.name = "undivided"};
 static cleave_module *bce;
 
 static void load_plan(plan *p) {
@@ -57,12 +57,13 @@ static void load_plan(plan *p) {
 
 /* Doubles the rate, because there are twice as many rows. */
 static void make_optimizer(plan *p) {
-  cleave_module *learning[PARTS];
-  cleave_group group = {.modules = learning, .n_modules = 1, .kind = CLEAVE_SGD, .lr = 2 * lr};
-  learning[0] = p->module;
+  cleave_module *trained_modules[PARTS];
+  cleave_group group = {
+      .modules = trained_modules, .n_modules = 1, .kind = CLEAVE_SGD, .lr = 2 * lr};
+  trained_modules[0] = p->module;
   if (p->parallel) group.n_modules = PARTS; /* the joining module after them has no parameters */
   for (size_t k = 0; p->parallel && k < PARTS; k++)
-    learning[k] = cleave_parallel_module(p->parallel, k);
+    trained_modules[k] = cleave_parallel_module(p->parallel, k);
   MUST(cleave_optimizer_new(seed.rt, &group, 1, 0, &p->sgd, &seed.e));
 }
 
@@ -88,13 +89,13 @@ static void copy_weights(const plan *from, const plan *to) {
 }
 
 static void load_all_plans(void) {
-  plan *const plans[] = {&divided, &apart, &home, &whole};
+  plan *const plans[] = {&divided, &without_master, &at_master, &undivided_plan};
   cleave_input guesses = CLEAVE_INPUT(CLEAVE_F32, ROWS, 1);
   cleave_module_options here = {.size = sizeof here, .name = "loss"};
   for (size_t i = 0; i < 4; i++) load_plan(plans[i]), make_optimizer(plans[i]);
   set_golden_weights(&divided);
-  set_golden_weights(&apart);
-  set_golden_weights(&home);
+  set_golden_weights(&without_master);
+  set_golden_weights(&at_master);
   MUST(cleave_load_loss(seed.rt, &here, "bce", &guesses, &bce, &seed.e));
 }
 
@@ -137,9 +138,9 @@ static void check_same_bits(const plan *p, size_t i, float loss, const cleave_te
 /* Compares the plans. Plans with the same parts at other nodes must have the same bits. The
  * undivided layers, with the same weights, must differ by less than 1e-6. */
 static void compare_plans(size_t i, float loss, const cleave_tensor *x, const cleave_tensor *y) {
-  check_same_bits(&home, i, loss, x, y);
-  check_same_bits(&apart, i, loss, x, y);
-  float undivided = train_iteration(&whole, x, y);
+  check_same_bits(&at_master, i, loss, x, y);
+  check_same_bits(&without_master, i, loss, x, y);
+  float undivided = train_iteration(&undivided_plan, x, y);
   if (!(fabs((double)loss - undivided) <= 1e-6 * fmax(1, fabs(undivided))))
     seed_fail("iteration %zu: loss %.9g, the undivided layers have %.9g", i, loss, undivided);
 }
@@ -155,7 +156,7 @@ int main(int argc, char **argv) {
     seed002_restart_from_golden(NULL, i);
     /* every fifth batch of 64 rows */
     if (!seed002_get_batch(i, ROWS, &batch_x, &batch_target)) continue;
-    if (i < COMPARED) copy_weights(&divided, &whole);
+    if (i < COMPARED) copy_weights(&divided, &undivided_plan);
     float loss = train_iteration(&divided, &batch_x, &batch_target);
     last = loss;
     if (i < COMPARED) compare_plans(i, loss, &batch_x, &batch_target);

@@ -30,17 +30,17 @@ static const struct {
   const char *name;
   int part_index;
   double limit_factor; /* factor by which the limit is multiplied */
-} compared[] = {
+} compared_tensors[] = {
     {"bn1.running_mean", 0, 0.1},         {"bn1.running_var", 0, 0.1},
     {"layer2.3.bn1.running_var", 0, 0.1}, {"layer3.0.bn1.running_mean", 1, 0.1},
     {"layer4.2.bn2.running_var", 1, 1},   {"layer4.2.bn3.bias", 1, 20},
 };
-enum { COMPARED = sizeof compared / sizeof *compared };
+enum { COMPARED = sizeof compared_tensors / sizeof *compared_tensors };
 /* factors by which the limit is multiplied */
 static const double first_loss_factor = 0.1, later_losses_factor = 300, moved_rows_factor = 5;
 
 static struct { int images, image_side, classes, batches; } sizes;
-static bool home;
+static bool is_all_at_master;
 /* digest of the results by the hash FNV-1a */
 static uint64_t digest = UINT64_C(14695981039346656037);
 
@@ -72,20 +72,20 @@ static void draw_parameter(const char *name, const cleave_tensor *t) {
   float *to = t->data;
   bool one = !strstr(name, "bias") && !strstr(name, "running_mean");
   if (strncmp(name, "fc.", 3) == 0) {
-    seed_draw_uniform(to, n, seed_stream_of_name(name), 1 / sqrtf(2048));
+    seed_draw_uniform(to, n, seed_get_stream(name), 1 / sqrtf(2048));
   } else if (t->rank == 4) { /* kaiming_normal_(mode="fan_out", nonlinearity="relu") */
     float deviation = sqrtf(2.0f / (float)(t->shape[0] * t->shape[2] * t->shape[3]));
-    seed_draw_normal(to, 0, n, seed_stream_of_name(name));
+    seed_draw_normal(to, 0, n, seed_get_stream(name));
     for (size_t i = 0; i < n; i++) to[i] *= deviation;
   } else {
     for (size_t i = 0; i < n; i++) to[i] = one;
   }
 }
 
-static cleave_state first[2]; /* [both parts] first state, drawn once */
+static cleave_state initial_state[2]; /* [both parts] initial state, drawn once */
 
 static void draw_weights(int s, cleave_module *part) {
-  cleave_state *f = &first[s];
+  cleave_state *f = &initial_state[s];
   if (!f->n) {
     MUST(cleave_state_read(seed.rt, part, CLEAVE_STATE_WEIGHTS, 0, f, &seed.e));
     for (size_t i = 0; i < f->n; i++)
@@ -95,9 +95,9 @@ static void draw_weights(int s, cleave_module *part) {
   MUST(cleave_state_write(seed.rt, part, CLEAVE_STATE_WEIGHTS, f->items, f->n, 0, &seed.e));
 }
 
-static const cleave_tensor *find_first_value(int s, const char *name) {
-  for (size_t i = 0; i < first[s].n; i++)
-    if (strcmp(first[s].items[i].name, name) == 0) return &first[s].items[i].tensor;
+static const cleave_tensor *find_initial_value(int s, const char *name) {
+  for (size_t i = 0; i < initial_state[s].n; i++)
+    if (strcmp(initial_state[s].items[i].name, name) == 0) return &initial_state[s].items[i].tensor;
   seed_fail("part %d has no '%s'", s, name);
 }
 
@@ -110,23 +110,23 @@ static void load_parts(pipeline *p) {
   for (int s = 0; s < 2; s++) {
     cleave_module_options at = {.size = sizeof at,
                                 .name = s ? "p2" : "p1",
-                                .at = home ? "master"
-                                      : s  ? "w2"
-                                           : "w1",
+                                .at = is_all_at_master ? "master"
+                                      : s              ? "w2"
+                                                       : "w1",
                                 .layers = layers[s],
                                 .in_flight = (uint32_t)p->n_chunks};
     MUST(cleave_load_architecture(seed.rt, &at, "resnet50", attributes, &image, &p->parts[s],
                                   &seed.e));
   }
-  cleave_group both = {.modules = p->parts, .n_modules = 2, .kind = CLEAVE_SGD, .lr = 0.05};
-  MUST(cleave_optimizer_new(seed.rt, &both, 1, 0, &p->sgd, &seed.e));
+  cleave_group group = {.modules = p->parts, .n_modules = 2, .kind = CLEAVE_SGD, .lr = 0.05};
+  MUST(cleave_optimizer_new(seed.rt, &group, 1, 0, &p->sgd, &seed.e));
   for (int s = 0; s < 2; s++) draw_weights(s, p->parts[s]);
 }
 
 static void load_loss(pipeline *p) {
   cleave_input outputs = CLEAVE_INPUT(CLEAVE_F32, sizes.images, sizes.classes);
-  cleave_module_options here = {.size = sizeof here, .name = "mse"};
-  MUST(cleave_load_loss(seed.rt, &here, "mse", &outputs, &p->loss, &seed.e));
+  cleave_module_options loss_options = {.size = sizeof loss_options, .name = "mse"};
+  MUST(cleave_load_loss(seed.rt, &loss_options, "mse", &outputs, &p->loss, &seed.e));
 }
 
 /* ---- torch.cat ------------------------------------------------------------------------------- */
@@ -137,8 +137,8 @@ static cleave_module *load_join(int n) {
   int in[MAX_JOINED];
   cleave_graph *g;
   cleave_module *module;
-  cleave_module_options here = {
-      .size = sizeof here, .name = name, .in_flight = MAX_IMAGES / MAX_JOINED + 1};
+  cleave_module_options join_options = {
+      .size = sizeof join_options, .name = name, .in_flight = MAX_IMAGES / MAX_JOINED + 1};
   MUST(cleave_graph_new(&g, &seed.e));
   for (int i = 0; i < n; i++) {
     snprintf(name, sizeof name, "output%d", i);
@@ -147,7 +147,7 @@ static cleave_module *load_join(int n) {
   }
   MUST(cleave_graph_op(g, "concat", "{dim: 0}", NULL, in, n, NULL, &seed.e));
   snprintf(name, sizeof name, "cat %d", n);
-  MUST(cleave_load_graph(seed.rt, &here, g, &module, &seed.e));
+  MUST(cleave_load_graph(seed.rt, &join_options, g, &module, &seed.e));
   cleave_graph_free(g);
   return module;
 }
@@ -209,7 +209,7 @@ static float train_step(pipeline *p, const float *xs, const cleave_tensor *label
 }
 
 /* Compares with RUN.WHAT of PyTorch's figures: norm of the difference divided by PyTorch's norm. */
-static void compare_norm(const char *run, const char *what, double slack,
+static void compare_norm(const char *run, const char *what, double limit_factor,
                          const cleave_tensor *ours) {
   char key[64];
   double sum = 0;
@@ -219,35 +219,35 @@ static void compare_norm(const char *run, const char *what, double slack,
   if (cleave_tensor_count(ours) != n) seed_fail("%s: another shape", key);
   for (size_t i = 0; i < n; i++)
     sum += pow((double)seed_get_value(ours, i) - seed_get_value(&theirs, i), 2);
-  if (seed_record_difference(sqrt(sum) / slack, seed_compute_norm(&theirs)))
+  if (seed_record_difference(sqrt(sum) / limit_factor, seed_compute_norm(&theirs)))
     snprintf(seed.where_largest, sizeof seed.where_largest, " (%s %.1e, times %g)", key,
-             sqrt(sum) / seed_compute_norm(&theirs), 1 / slack);
+             sqrt(sum) / seed_compute_norm(&theirs), 1 / limit_factor);
 }
 
 /* Compares how far each row of the last layer's weight has moved. Its gradients came through the
  * loss and the concats. */
 static void compare_row_movement(const char *run, const cleave_tensor *weight) {
   size_t rows = (size_t)sizes.classes, width = cleave_tensor_count(weight) / rows;
-  const cleave_tensor *was = find_first_value(1, "fc.weight");
-  float *moved = calloc(rows, sizeof *moved);
-  if (!moved) seed_fail("out of memory");
-  cleave_tensor norms = CLEAVE_TENSOR_F32(moved, (int64_t)rows);
+  const cleave_tensor *initial = find_initial_value(1, "fc.weight");
+  float *row_distances = calloc(rows, sizeof *row_distances);
+  if (!row_distances) seed_fail("out of memory");
+  cleave_tensor norms = CLEAVE_TENSOR_F32(row_distances, (int64_t)rows);
   for (size_t r = 0; r < rows; r++) {
     double sum = 0;
     for (size_t i = r * width; i < (r + 1) * width; i++)
-      sum += pow((double)seed_get_value(weight, i) - seed_get_value(was, i), 2);
-    moved[r] = (float)sqrt(sum);
+      sum += pow((double)seed_get_value(weight, i) - seed_get_value(initial, i), 2);
+    row_distances[r] = (float)sqrt(sum);
   }
   compare_norm(run, "moved", moved_rows_factor, &norms);
-  free(moved);
+  free(row_distances);
 }
 
 static void compare_state(pipeline *p, const char *run) {
   cleave_tensor t = {0};
   for (int i = 0; i < COMPARED; i++) {
-    MUST(cleave_weight_read(seed.rt, p->parts[compared[i].part_index], compared[i].name, 0, &t,
-                            &seed.e));
-    compare_norm(run, compared[i].name, compared[i].limit_factor, &t);
+    MUST(cleave_weight_read(seed.rt, p->parts[compared_tensors[i].part_index],
+                            compared_tensors[i].name, 0, &t, &seed.e));
+    compare_norm(run, compared_tensors[i].name, compared_tensors[i].limit_factor, &t);
   }
   MUST(cleave_weight_read(seed.rt, p->parts[1], "fc.weight", 0, &t, &seed.e));
   compare_row_movement(run, &t);
@@ -265,9 +265,9 @@ static double train_steps(pipeline *p, const char *run, float *xs, const cleave_
     printf("Processing batch %d\n", i);
     seed_draw_normal(xs, (size_t)i * values, values, SEED_DATA);
     loss = train_step(p, xs, labels);
-    double slack = i ? later_losses_factor : first_loss_factor,
+    double limit_factor = i ? later_losses_factor : first_loss_factor,
            at = seed_get_value(&theirs, (size_t)i);
-    seed_compare_number(what, (size_t)i, at + (loss - at) / slack, at);
+    seed_compare_number(what, (size_t)i, at + (loss - at) / limit_factor, at);
     if (i == 0) compare_state(p, run);
   }
   return loss;
@@ -297,7 +297,7 @@ static double run_with_split(const char *session, int reading, int num_split, fl
   char run[16];
   int images = sizes.images;
   pipeline p = {.chunk_images = reading ? num_split : (images + num_split - 1) / num_split};
-  double begin = get_seconds(), took, loss;
+  double begin = get_seconds(), seconds, loss;
   p.n_chunks = (images + p.chunk_images - 1) / p.chunk_images;
   snprintf(run, sizeof run, "%s_%d", readings[reading], num_split);
   if (is_used) { /* the first session is that of seed_open_session */
@@ -308,10 +308,10 @@ static double run_with_split(const char *session, int reading, int num_split, fl
   load_parts(&p);
   load_loss(&p);
   loss = train_steps(&p, run, xs, labels);
-  took = get_seconds() - begin;
+  seconds = get_seconds() - begin;
   check_final_state(&p);
   printf("number of splits = %d, execution time = %.3f (%s: %d micro-batches, loss %.6f)\n",
-         num_split, took, readings[reading], p.n_chunks, loss);
+         num_split, seconds, readings[reading], p.n_chunks, loss);
   fflush(stdout);
   return loss;
 }
@@ -339,22 +339,23 @@ static float *make_labels(void) {
 }
 
 int main(int argc, char **argv) {
-  const char *where = getenv("PARTS"), *only = getenv("READING");
+  const char *where = getenv("PARTS"), *only_reading = getenv("READING");
   double loss = NAN;
-  home = where && strcmp(where, "home") == 0;
+  is_all_at_master = where && strcmp(where, "home") == 0;
   seed_open_session("seed003_rpc_pipeline", argc, argv);
   read_sizes();
-  float *hot = make_labels();
+  float *one_hot_labels = make_labels();
   float *xs = malloc((size_t)(sizes.images * 3 * sizes.image_side * sizes.image_side) * sizeof *xs);
   if (!xs) seed_fail("out of memory");
-  cleave_tensor labels = CLEAVE_TENSOR_F32(hot, sizes.images, sizes.classes);
+  cleave_tensor labels = CLEAVE_TENSOR_F32(one_hot_labels, sizes.images, sizes.classes);
   for (int reading = 0; reading < READINGS; reading++)
-    for (int k = 1; k <= 8 && (!only || strcmp(only, readings[reading]) == 0); k *= 2)
+    for (int k = 1; k <= 8 && (!only_reading || strcmp(only_reading, readings[reading]) == 0);
+         k *= 2)
       loss = run_with_split(argv[1], reading, k, xs, &labels);
   printf("digest %016llx\n", (unsigned long long)digest);
-  for (int s = 0; s < 2; s++) cleave_state_free(&first[s]);
+  for (int s = 0; s < 2; s++) cleave_state_free(&initial_state[s]);
   free(xs);
-  free(hot);
+  free(one_hot_labels);
   return seed_print_verdict(1e-3, "ResNet50, %d images of %d x %d, %d steps each, loss %.6f",
                             sizes.images, sizes.image_side, sizes.image_side, sizes.batches, loss);
 }

@@ -10,7 +10,7 @@
 enum { ROWS = 24, WIDTH = 16, HIDDEN = 32, CLASSES = 10 };
 
 static cleave_module *part[2], *nll;
-static seed_spot at[2];
+static seed_place owner_place[2];
 static uint64_t digest = 14695981039346656037u; /* FNV-1a of the bits of gradients and loss */
 
 static void add_to_digest(const cleave_tensor *t) {
@@ -46,12 +46,12 @@ static void check_places(cleave_context c, const cleave_reference *both) {
   cleave_place outputs, labels;
   MUST(cleave_owner(seed.rt, both[0], &outputs, &seed.e));
   MUST(cleave_owner(seed.rt, both[1], &labels, &seed.e));
-  if (strcmp(outputs.node, at[1].node) != 0 || strcmp(labels.node, "master") != 0)
+  if (strcmp(outputs.node, owner_place[1].node) != 0 || strcmp(labels.node, "master") != 0)
     seed_fail("outputs are at %s, labels at %s", outputs.node, labels.node);
   if (cleave_call(seed.rt, c, nll, both, 2, &none, &seed.e) != CLEAVE_PRECONDITION)
     seed_fail("a loss over two nodes is not refused");
   printf("refused: %s\n", seed.e.text);
-  if (!strstr(seed.e.text, at[1].node) || !strstr(seed.e.text, "master") ||
+  if (!strstr(seed.e.text, owner_place[1].node) || !strstr(seed.e.text, "master") ||
       !strstr(seed.e.text, "cleave_send_to"))
     seed_fail("the refusal does not say where things are and what to do: %s", seed.e.text);
 }
@@ -60,23 +60,25 @@ static void load_modules(void) {
   cleave_input rows = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
   cleave_input hidden = CLEAVE_INPUT(CLEAVE_F32, ROWS, HIDDEN);
   cleave_input scores = CLEAVE_INPUT(CLEAVE_F32, ROWS, CLASSES);
-  cleave_module_options first = {
-      .size = sizeof first, .name = "layerseq1", .at = at[0].node, .device = at[0].device};
+  cleave_module_options first = {.size = sizeof first,
+                                 .name = "layerseq1",
+                                 .at = owner_place[0].node,
+                                 .device = owner_place[0].device};
   cleave_module_options second = {.size = sizeof second,
                                   .name = "layerseq2",
-                                  .at = at[1].node,
-                                  .device = at[1].device,
+                                  .at = owner_place[1].node,
+                                  .device = owner_place[1].device,
                                   .copies_inputs = true}; /* x.cuda(device=1) in the tutorial */
-  cleave_module_options strict = {.size = sizeof strict,
-                                  .name = "nll_loss",
-                                  .at = at[1].node,
-                                  .device = at[1].device,
-                                  .local_only = true};
+  cleave_module_options loss_options = {.size = sizeof loss_options,
+                                        .name = "nll_loss",
+                                        .at = owner_place[1].node,
+                                        .device = owner_place[1].device,
+                                        .local_only = true};
   MUST(cleave_load_layers(seed.rt, &first, "[{op: linear, name: a, out: 32}, {op: relu}]", &rows,
                           &part[0], &seed.e));
   MUST(cleave_load_layers(seed.rt, &second, "[{op: linear, name: b, out: 10}, {op: log_softmax}]",
                           &hidden, &part[1], &seed.e));
-  MUST(cleave_load_loss(seed.rt, &strict, "nll", &scores, &nll, &seed.e));
+  MUST(cleave_load_loss(seed.rt, &loss_options, "nll", &scores, &nll, &seed.e));
   seed_draw_parameter(part[0], "a.weight", WIDTH);
   seed_draw_parameter(part[0], "a.bias", WIDTH);
   seed_draw_parameter(part[1], "b.weight", HIDDEN);
@@ -92,8 +94,8 @@ static void compare_gradients(cleave_context c) {
 
 int main(int argc, char **argv) {
   seed_open_session("seed004_spanning_backward", argc, argv);
-  at[0] = seed_get_owner(0, "w1", NULL);
-  at[1] = seed_get_owner(1, "w2", "cpu:1");
+  owner_place[0] = seed_get_owner(0, "w1", NULL);
+  owner_place[1] = seed_get_owner(1, "w2", "cpu:1");
   load_modules();
   float x[ROWS * WIDTH];
   int64_t classes[ROWS];
@@ -110,7 +112,8 @@ int main(int argc, char **argv) {
   MUST(cleave_call(seed.rt, c, part[0], &in, 1, &between, &seed.e));
   MUST(cleave_call(seed.rt, c, part[1], &between, 1, &both[0], &seed.e));
   check_places(c, both);
-  MUST(cleave_send_to(seed.rt, both[1], at[1].node, &seed.e)); /* the advice of the refusal */
+  /* the advice of the refusal */
+  MUST(cleave_send_to(seed.rt, both[1], owner_place[1].node, &seed.e));
   MUST(cleave_call(seed.rt, c, nll, both, 2, &loss, &seed.e));
   MUST(cleave_backward(seed.rt, c, &loss, 1, false, 0, &seed.e));
   compare_gradients(c);
@@ -124,5 +127,5 @@ int main(int argc, char **argv) {
   printf("digest %016llx\n", (unsigned long long)digest);
   return seed_print_verdict(1e-5,
                             "loss %.6f, gradients at %s and %s, a loss over two nodes refused",
-                            result, at[0].node, at[1].node);
+                            result, owner_place[0].node, owner_place[1].node);
 }

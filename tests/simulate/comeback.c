@@ -12,9 +12,9 @@ static cleave_status accept_exists(cleave_status status) {
 }
 
 static void rejoin_worker(program *p, uint32_t place) {
-  uint32_t needs = 1u << place;
-  DO(p, accept_exists(cleave_worker_rejoin(p->rt, place_name(p, place), 0, &p->last_error)), needs,
-     needs, "w%u rejoins", place);
+  uint32_t needed_places = 1u << place;
+  DO(p, accept_exists(cleave_worker_rejoin(p->rt, place_name(p, place), 0, &p->last_error)),
+     needed_places, needed_places, "w%u rejoins", place);
   mark_may_report_other_failure(p);
 }
 
@@ -70,11 +70,11 @@ static void set_weights(program *p, int i) {
 static void use_module(program *p, scope *s, int i) {
   stage_kind k = p->stages[i].kind;
   const value *in[2] = {0};
-  for (int n = 0; n < n_inputs_of(k); n++) in[n] = new_leaf(p, s, has_wide_input(k), true);
-  value *made = new_call(p, s, i, in, NULL);
-  fetch_value(p, s, made, "the last of a module");
+  for (int n = 0; n < get_n_inputs(k); n++) in[n] = new_leaf(p, s, has_wide_input(k), true);
+  value *output = new_call(p, s, i, in, NULL);
+  fetch_value(p, s, output, "the last of a module");
   if (has_wide_output(k)) return;
-  new_loss(p, s, made);
+  new_loss(p, s, output);
   do_backward_from_losses(p, s, NULL, 1, false);
   read_leaf_gradient(p, s, in[0]);
   read_weight_gradient(p, s, i);

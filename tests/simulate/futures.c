@@ -16,69 +16,73 @@ static bool draws_future(program *p) { return sim_draw_below(&p->shape_rng, 3) =
 
 /* Number of callbacks called, in all programs. A runtime with a thread may call one after the wait
  * has ended. */
-static atomic_int calls;
-enum { CALL_MS = 10000 };
+static atomic_int n_callbacks_called;
+enum { MAX_CALLBACK_MS = 10000 };
 
 static void count_callback(void *user, cleave_future future, const cleave_error *error) {
   (void)user, (void)future, (void)error;
-  atomic_fetch_add(&calls, 1);
+  atomic_fetch_add(&n_callbacks_called, 1);
 }
 
 /* Asserts that the callback was called exactly once, soon after the future was done. */
 static cleave_status check_called_once(program *p, int before, cleave_status status) {
-  for (int ms = 0; atomic_load(&calls) == before && ms < CALL_MS; ms++) usleep(1000);
-  int n = atomic_load(&calls) - before;
+  for (int ms = 0; atomic_load(&n_callbacks_called) == before && ms < MAX_CALLBACK_MS; ms++)
+    usleep(1000);
+  int n = atomic_load(&n_callbacks_called) - before;
   return n == 1 ? status : report_impossible(p, "its callback was called %d times", n);
 }
 
 /* Returns the final status of the future of an operation that was started. */
-static cleave_status wait_for_future(program *p, cleave_status begun, cleave_future f) {
-  int before = atomic_load(&calls);
-  if (begun != CLEAVE_OK) return begun;
+static cleave_status wait_for_future(program *p, cleave_status start_status, cleave_future f) {
+  int before = atomic_load(&n_callbacks_called);
+  if (start_status != CLEAVE_OK) return start_status;
   cleave_status status = cleave_future_then(p->rt, f, count_callback, NULL, &p->last_error);
   if (status == CLEAVE_OK) status = cleave_future_wait(p->rt, f, 0, &p->last_error);
   return check_called_once(p, before, status);
 }
 
-static cleave_status wait_for_tensor(program *p, cleave_status begun, cleave_future f) {
-  cleave_status status = wait_for_future(p, begun, f);
+static cleave_status wait_for_tensor(program *p, cleave_status start_status, cleave_future f) {
+  cleave_status status = wait_for_future(p, start_status, f);
   if (status == CLEAVE_OK) status = cleave_future_tensor(p->rt, f, &p->last_tensor, &p->last_error);
   if (f.id) (void)cleave_future_release(p->rt, f, NULL);
   return status;
 }
 
 /* Cancels an operation at once. The cancellation must change nothing. */
-static void cancel_at_once(program *p, cleave_status begun, cleave_future f) {
-  if (begun != CLEAVE_OK) return;
+static void cancel_at_once(program *p, cleave_status start_status, cleave_future f) {
+  if (start_status != CLEAVE_OK) return;
   (void)cleave_future_cancel(p->rt, f, NULL);
   (void)cleave_future_release(p->rt, f, NULL);
 }
 
 cleave_status value_to_here(program *p, cleave_reference from) {
-  cleave_future f = {0}, given_up = {0};
+  cleave_future f = {0}, cancelled_future = {0};
   bool cancels = sim_draw_below(&p->shape_rng, 2);
   if (!draws_future(p)) return cleave_to_here(p->rt, from, 0, &p->last_tensor, &p->last_error);
-  cleave_status begun = cleave_to_here_async(p->rt, from, 0, &f, &p->last_error);
-  if (cancels) cancel_at_once(p, cleave_to_here_async(p->rt, from, 0, &given_up, NULL), given_up);
-  return wait_for_tensor(p, begun, f);
+  cleave_status start_status = cleave_to_here_async(p->rt, from, 0, &f, &p->last_error);
+  if (cancels)
+    cancel_at_once(p, cleave_to_here_async(p->rt, from, 0, &cancelled_future, NULL),
+                   cancelled_future);
+  return wait_for_tensor(p, start_status, f);
 }
 
 cleave_status kept_to_here(program *p, cleave_kept from) {
-  cleave_future f = {0}, given_up = {0};
+  cleave_future f = {0}, cancelled_future = {0};
   bool cancels = sim_draw_below(&p->shape_rng, 2);
   if (!draws_future(p)) return cleave_kept_fetch(p->rt, from, 0, &p->last_tensor, &p->last_error);
-  cleave_status begun = cleave_kept_fetch_async(p->rt, from, 0, &f, &p->last_error);
+  cleave_status start_status = cleave_kept_fetch_async(p->rt, from, 0, &f, &p->last_error);
   if (cancels)
-    cancel_at_once(p, cleave_kept_fetch_async(p->rt, from, 0, &given_up, NULL), given_up);
-  return wait_for_tensor(p, begun, f);
+    cancel_at_once(p, cleave_kept_fetch_async(p->rt, from, 0, &cancelled_future, NULL),
+                   cancelled_future);
+  return wait_for_tensor(p, start_status, f);
 }
 
 cleave_status read_weight_tensor(program *p, cleave_module *m, const char *name) {
   cleave_future f = {0};
   if (!draws_future(p))
     return cleave_weight_read(p->rt, m, name, 0, &p->last_tensor, &p->last_error);
-  cleave_status begun = cleave_weight_read_async(p->rt, m, name, 0, &f, &p->last_error);
-  return wait_for_tensor(p, begun, f);
+  cleave_status start_status = cleave_weight_read_async(p->rt, m, name, 0, &f, &p->last_error);
+  return wait_for_tensor(p, start_status, f);
 }
 
 /* Asserts that a context that was closed although the closing was cancelled does not exist any
@@ -92,12 +96,12 @@ cleave_status close_context(program *p, cleave_context c) {
   cleave_future f = {0};
   bool cancels = sim_draw_below(&p->shape_rng, 4) == 0;
   if (!draws_future(p)) return cleave_context_close(p->rt, c, 0, &p->last_error);
-  cleave_status begun = cleave_context_close_async(p->rt, c, 0, &f, &p->last_error);
+  cleave_status start_status = cleave_context_close_async(p->rt, c, 0, &f, &p->last_error);
   if (cancels) {
-    cancel_at_once(p, begun, f);
-    return begun == CLEAVE_OK ? check_context_is_closed(p, c) : begun;
+    cancel_at_once(p, start_status, f);
+    return start_status == CLEAVE_OK ? check_context_is_closed(p, c) : start_status;
   }
-  cleave_status status = wait_for_future(p, begun, f);
+  cleave_status status = wait_for_future(p, start_status, f);
   if (f.id) (void)cleave_future_release(p->rt, f, NULL);
   return status;
 }
@@ -106,8 +110,8 @@ cleave_status step_optimizer(program *p, cleave_optimizer *o, cleave_context c,
                              cleave_step_result *ret) {
   cleave_future f = {0};
   if (!draws_future(p)) return cleave_step(p->rt, o, c, 0, ret, &p->last_error);
-  cleave_status begun = cleave_step_async(p->rt, o, c, 0, &f, &p->last_error);
-  cleave_status status = wait_for_future(p, begun, f);
+  cleave_status start_status = cleave_step_async(p->rt, o, c, 0, &f, &p->last_error);
+  cleave_status status = wait_for_future(p, start_status, f);
   if (status == CLEAVE_OK) status = cleave_future_step_result(p->rt, f, ret, &p->last_error);
   if (f.id) (void)cleave_future_release(p->rt, f, NULL);
   return status;
@@ -117,8 +121,8 @@ cleave_status run_backward(program *p, cleave_context c, const cleave_reference 
                            const cleave_backward_options *o) {
   cleave_future f = {0};
   if (!draws_future(p)) return cleave_backward_with(p->rt, c, roots, n, o, &p->last_error);
-  cleave_status begun = cleave_backward_async(p->rt, c, roots, n, o, &f, &p->last_error);
-  cleave_status status = wait_for_future(p, begun, f);
+  cleave_status start_status = cleave_backward_async(p->rt, c, roots, n, o, &f, &p->last_error);
+  cleave_status status = wait_for_future(p, start_status, f);
   if (f.id) (void)cleave_future_release(p->rt, f, NULL);
   return status;
 }
@@ -134,9 +138,10 @@ static cleave_status cancel_future(program *p, cleave_future f) {
   return report_impossible(p, "it is not done when it has been cancelled");
 }
 
-/* Waits some time, or not at all, then cancels. The future must be done once. */
+/* Waits some time, or not at all, then cancels. The callback of the future must be called exactly
+ * once. */
 static cleave_status wait_briefly_and_cancel(program *p, cleave_future f) {
-  int before = atomic_load(&calls);
+  int before = atomic_load(&n_callbacks_called);
   cleave_status status = cleave_future_then(p->rt, f, count_callback, NULL, &p->last_error);
   for (uint32_t left = sim_draw_below(&p->shape_rng, 3); left > 0 && p->environment->pause_program;
        left--)
@@ -147,12 +152,12 @@ static cleave_status wait_briefly_and_cancel(program *p, cleave_future f) {
   return check_called_once(p, before, end);
 }
 
-static cleave_status finish_or_cancel(program *p, cleave_status begun, cleave_future f,
+static cleave_status finish_or_cancel(program *p, cleave_status start_status, cleave_future f,
                                       bool waits) {
-  if (begun == CLEAVE_OK)
-    begun = waits ? wait_for_future(p, begun, f) : wait_briefly_and_cancel(p, f);
+  if (start_status == CLEAVE_OK)
+    start_status = waits ? wait_for_future(p, start_status, f) : wait_briefly_and_cancel(p, f);
   if (f.id) (void)cleave_future_release(p->rt, f, NULL);
-  return begun;
+  return start_status;
 }
 
 /* Starts reads and cancels them, which must change nothing. */
@@ -173,8 +178,8 @@ static void cancel_reading(program *p, scope *s) {
              : cleave_to_here_async(p->rt, s->values[i].ref, 0, &f, &p->last_error);
   status = finish_or_cancel(p, status, f, false);
   if (weight) m->is_placed |= status == CLEAVE_OK; /* the first use loads the module at its node */
-  uint32_t needs = weight ? place_bit(m->place) : s->needed_places;
-  end_statement(p, status, needs, weight ? m->depended_places : s->depended_places,
+  uint32_t needed_places = weight ? place_bit(m->place) : s->needed_places;
+  end_statement(p, status, needed_places, weight ? m->depended_places : s->depended_places,
                 "c%d: reading %s given up", index_of_scope(p, s), weight ? "a weight" : "a value");
   mark_may_report_other_failure(p);
 }
@@ -187,8 +192,9 @@ static cleave_status cancel_one_of_two_backwards(program *p, scope *s, bool is_s
   s->n_backwards += is_second ? 1 : 2;
   for (int i = 0; i < 2; i++) {
     const cleave_reference *root = &s->losses[s->n_losses - 1 - i].ref;
-    cleave_status begun = cleave_backward_async(p->rt, s->id, root, 1, &o, &f[i], &p->last_error);
-    if (begun != CLEAVE_OK) return begun;
+    cleave_status start_status =
+        cleave_backward_async(p->rt, s->id, root, 1, &o, &f[i], &p->last_error);
+    if (start_status != CLEAVE_OK) return start_status;
   }
   if (is_second) (void)cleave_future_cancel(p->rt, f[1], NULL);
   cleave_status first =

@@ -9,7 +9,7 @@
 
 /* Longest time in ns that a statement may take. A loss is noticed after at most 10 s; then a worker
  * waits for its own timeouts. */
-static const uint64_t longest_ns = UINT64_C(30000000000);
+static const uint64_t max_statement_ns = UINT64_C(30000000000);
 
 static bool is_same_line(const sim_record *a, const sim_record *b, size_t i) {
   const sim_line *x = &a->lines[i], *y = &b->lines[i];
@@ -94,7 +94,7 @@ static const char *explain_mismatch(const sim_record *wanted, const sim_record *
   const sim_line *a = &wanted->lines[i], *b = &got->lines[i];
   bool equal = is_same_line(wanted, got, i);
   if (b->ended_ns < f->at) return equal ? NULL : "it differs before the fault";
-  if (b->ended_ns - b->began_ns > longest_ns) return "it took too long";
+  if (b->ended_ns - b->began_ns > max_statement_ns) return "it took too long";
   if (equal) return NULL;
   if (b->is_after_rejoin && is_worker_restored(f)) return "it differs though who was lost is back";
   if (b->is_skipped) return NULL;
@@ -104,9 +104,9 @@ static const char *explain_mismatch(const sim_record *wanted, const sim_record *
                ? NULL
                : "it has nothing to do with the fault and is another";
   if (a->result.status == b->result.status) return NULL;
-  bool is_touched = b->context_has_failure || b->may_report_other_failure ||
+  bool may_differ = b->context_has_failure || b->may_report_other_failure ||
                     may_fail_by_fault(f, b->depended_places);
-  if (is_touched && is_consequence(&b->result)) return NULL;
+  if (may_differ && is_consequence(&b->result)) return NULL;
   if (!is_loss_error(&b->result)) return "that is no code of a loss";
   if (!names_lost_worker(f, &b->result)) return "it does not name who was lost";
   if (!b->may_report_other_failure && !may_fail_by_fault(f, b->needed_places))

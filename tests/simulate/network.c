@@ -26,6 +26,10 @@ typedef struct stream_end {
   const char *uri;
 } stream_end;
 
+/* LOST: the connection of a stream is lost. TAKEN: gRPC would have accepted a sent message. ACCEPT:
+ * a dialled stream arrives. CLOSE: the peer closed. ENDED: a side learns that its stream has ended.
+ * JOB,
+ * CALL: work that was asked for, of a lane or of the simulation. */
 typedef enum event_kind { MESSAGE, LOST, TAKEN, ACCEPT, CLOSE, ENDED, JOB, CALL } event_kind;
 
 typedef struct event {
@@ -49,7 +53,7 @@ struct sim_network {
   event **event_heap; /* binary heap, ordered by time */
   size_t n_queued_events, cap_events;
   stream_end *ends;
-  event *killed_jobs; /* jobs of killed places, freed at the stream_end */
+  event *killed_jobs; /* jobs of killed places, freed with the network */
   bool is_place_dead[SIM_MAX_PLACES];
   struct dialling *diallings;
   sim_network_counts counts;
@@ -81,16 +85,16 @@ static void add_event(sim_network *n, event *e) {
 }
 
 static event *take_first_event(sim_network *n) {
-  event *first = n->event_heap[0], *moved = n->event_heap[--n->n_queued_events];
+  event *first = n->event_heap[0], *last_event = n->event_heap[--n->n_queued_events];
   size_t i = 0;
   for (size_t child; (child = 2 * i + 1) < n->n_queued_events; i = child) {
     if (child + 1 < n->n_queued_events &&
         is_earlier(n->event_heap[child + 1], n->event_heap[child]))
       child++;
-    if (is_earlier(moved, n->event_heap[child])) break;
+    if (is_earlier(last_event, n->event_heap[child])) break;
     n->event_heap[i] = n->event_heap[child];
   }
-  n->event_heap[i] = moved;
+  n->event_heap[i] = last_event;
   return first;
 }
 
@@ -105,9 +109,9 @@ static event *new_event(event_kind kind, stream_end *to, uint64_t at, size_t len
 
 /* Most delays are short, some long. */
 uint64_t sim_network_draw_delay(sim_network *n) {
-  static const uint32_t most_us[] = {50, 50, 500, 500, 3000, 30000};
+  static const uint32_t max_us[] = {50, 50, 500, 500, 3000, 30000};
   if (n->o.has_no_delays) return 0;
-  return 1000 * (uint64_t)(1 + sim_draw_below(&n->random, most_us[sim_draw_below(&n->random, 6)]));
+  return 1000 * (uint64_t)(1 + sim_draw_below(&n->random, max_us[sim_draw_below(&n->random, 6)]));
 }
 
 void sim_network_call_at(sim_network *n, uint64_t at, void (*callback)(void *user), void *user) {
@@ -143,17 +147,17 @@ static clv_code stream_send(void *stream, const clv_rpc_piece *pieces, size_t n,
   stream_end *from = stream;
   size_t len = 0, at = 0;
   for (size_t i = 0; i < n; i++) len += pieces[i].len;
-  bool open = !from->has_ended && !from->is_closing;
-  event *e = open ? new_event(MESSAGE, from->other_end, draw_arrival(from), len) : NULL;
+  bool is_open = !from->has_ended && !from->is_closing;
+  event *e = is_open ? new_event(MESSAGE, from->other_end, draw_arrival(from), len) : NULL;
   for (size_t i = 0; i < n; i++) {
-    if (open && pieces[i].len) memcpy(e->bytes + at, pieces[i].data, pieces[i].len);
+    if (is_open && pieces[i].len) memcpy(e->bytes + at, pieces[i].data, pieces[i].len);
     at += pieces[i].len;
     if (pieces[i].release_owner) pieces[i].release_owner(pieces[i].owner);
   }
-  if (!open) return clv_fail(err, CLV_UNAVAILABLE, "the stream has ended");
+  if (!is_open) return clv_fail(err, CLV_UNAVAILABLE, "the stream has ended");
   add_event(from->network, e);
-  uint64_t taken = from->network->now_ns + sim_network_draw_delay(from->network) / 4;
-  add_event(from->network, new_event(TAKEN, from, taken, 0));
+  uint64_t accepted_ns = from->network->now_ns + sim_network_draw_delay(from->network) / 4;
+  add_event(from->network, new_event(TAKEN, from, accepted_ns, 0));
   return CLV_OK;
 }
 
@@ -368,7 +372,7 @@ void sim_network_run_event(sim_network *n) {
 
 typedef struct dialling {
   sim_network *network;
-  uint32_t from_place, to;
+  uint32_t from_place, to_place;
   const clv_lane_acceptor *acceptor;
   const char *uri;
   struct dialling *next;
@@ -389,14 +393,15 @@ static clv_code dial(void *user, uint32_t index, clv_lane *lane, const bool *sto
   const dialling *d = user;
   sim_network *n = d->network;
   (void)stop, (void)err;
-  stream_end *own_end = new_end(n, d->from_place, index), *peer_end = new_end(n, d->to, index);
+  stream_end *own_end = new_end(n, d->from_place, index),
+             *peer_end = new_end(n, d->to_place, index);
   own_end->other_end = peer_end;
   peer_end->other_end = own_end;
   own_end->has_dialled = true;
   own_end->lane = lane;
   peer_end->acceptor = d->acceptor;
   peer_end->uri = d->uri;
-  if (n->is_place_dead[d->to])
+  if (n->is_place_dead[d->to_place])
     schedule_end(own_end, n->now_ns + sim_network_draw_delay(n), CLV_UNAVAILABLE, CLV_RPC_REFUSED);
   add_event(n, new_event(ACCEPT, peer_end, draw_arrival(own_end), 0));
   *ret_stream = own_end;
@@ -425,30 +430,30 @@ static void lose_stream(stream_end *e) {
 }
 
 unsigned sim_network_reset_lane(sim_network *n, uint32_t a, uint32_t b, uint32_t index) {
-  unsigned cut = 0;
+  unsigned n_cut = 0;
   for (stream_end *e = n->ends; e; e = e->next) {
     if (!e->has_dialled || e->lane_index != index || e->has_ended || e->has_queued_end) continue;
     if (!(e->place == a && e->other_end->place == b) &&
         !(e->place == b && e->other_end->place == a))
       continue;
     reset_connection(e);
-    cut++;
+    n_cut++;
   }
-  return cut;
+  return n_cut;
 }
 
 unsigned sim_network_close_lane(sim_network *n, uint32_t a, uint32_t b, uint32_t index) {
-  unsigned cut = 0;
+  unsigned n_cut = 0;
   for (stream_end *e = n->ends; e; e = e->next) {
     bool between =
         (e->place == a && e->other_end->place == b) || (e->place == b && e->other_end->place == a);
     if (!between || e->lane_index != index || e->has_ended || e->has_queued_end) continue;
     e->is_closing = true;
     lose_stream(e);
-    cut++;
+    n_cut++;
   }
   lose_messages(n);
-  return cut;
+  return n_cut;
 }
 
 void sim_network_kill_place(sim_network *n, uint32_t place) {

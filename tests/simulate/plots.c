@@ -22,37 +22,37 @@ static bool has_room(const scope *s, int values, int losses) {
  * runs a backward. */
 static void overtake_late_call(program *p, scope *s) {
   int join = find_module(p, JOIN_WIDE), narrow = find_module(p, NARROW);
-  bool learns = !s->is_evaluation && happens_once_in(p, 2);
+  bool has_gradient = !s->is_evaluation && happens_once_in(p, 2);
   if (!p->is_wide || !has_room(s, 6, 1)) return;
   const value *leaves[2] = {new_leaf(p, s, true, false), new_leaf(p, s, true, false)};
-  value *made = new_call(p, s, join, leaves, NULL);
-  fetch_value(p, s, made, "what is released next");
-  const value *mixed[2] = {made, new_leaf(p, s, true, learns)};
-  value *late = new_call(p, s, join, mixed, NULL);
+  value *output = new_call(p, s, join, leaves, NULL);
+  fetch_value(p, s, output, "what is released next");
+  const value *inputs[2] = {output, new_leaf(p, s, true, has_gradient)};
+  value *late_call = new_call(p, s, join, inputs, NULL);
   p->skips_pause = happens_once_in(p, 2);
-  release_value(p, s, made);
-  if (!learns) {
+  release_value(p, s, output);
+  if (!has_gradient) {
     p->skips_pause = false;
-    fetch_value(p, s, late, "what came late");
+    fetch_value(p, s, late_call, "what came late");
     return;
   }
-  const value *one[] = {late};
+  const value *one[] = {late_call};
   new_loss(p, s, new_call(p, s, narrow, one, NULL));
   do_backward_from_losses(p, s, NULL, 1, false);
   p->skips_pause = false;
-  read_leaf_gradient(p, s, mixed[1]);
+  read_leaf_gradient(p, s, inputs[1]);
 }
 
 /* ---- a sum of many gradients ----------------------------------------------------------------- */
 
 /* Returns a module with one narrow input and output and without statistics, or -1. */
 static int draw_narrow_module(program *p) {
-  int fit[MODULES];
+  int suitable_modules[MODULES];
   uint32_t n = 0;
   for (int i = 1; i < p->n_stages; i++)
     if (p->stages[i].kind <= DROP && p->stages[i].kind != NORM && p->stages[i].kind != JOIN)
-      fit[n++] = i;
-  return fit[draw_below(p, n)];
+      suitable_modules[n++] = i;
+  return suitable_modules[draw_below(p, n)];
 }
 
 /* Uses one value in modules of several nodes, whose gradients are then added in a fixed order. */
@@ -87,8 +87,8 @@ static scope *open_training_context(program *p) {
 static int draw_failing_module(program *p) {
   for (int i = 2; i < p->n_stages; i++) {
     stage_kind k = p->stages[i].kind;
-    bool fits = k == LINEAR || k == RELU || k == DROP;
-    if (fits && p->stages[i].place != p->stages[1].place) return i;
+    bool is_suitable = k == LINEAR || k == RELU || k == DROP;
+    if (is_suitable && p->stages[i].place != p->stages[1].place) return i;
   }
   return -1;
 }
@@ -101,14 +101,14 @@ static void fail_one_backward(program *p, scope *s, int failing) {
   const value *leaf = new_leaf(p, s, false, true);
   for (int i = 0; i < 2; i++) {
     p->leaves_input_unsent = i == 1;
-    const value *made = new_call(p, s, failing, &leaf, NULL);
+    const value *output = new_call(p, s, failing, &leaf, NULL);
     p->leaves_input_unsent = false;
-    new_loss(p, s, made);
+    new_loss(p, s, output);
     fetch_value(p, s, &s->losses[i], i ? "loss 1" : "loss 0");
   }
-  bool fails = s->losses[0].ref.id && s->losses[1].ref.id;
+  bool has_both_losses = s->losses[0].ref.id && s->losses[1].ref.id;
   const value *first = new_call(p, s, 1, &leaf, NULL);
-  new_call(p, s, 2, &leaf, fails ? first : &none)->changes_statistics = false;
+  new_call(p, s, 2, &leaf, has_both_losses ? first : &none)->changes_statistics = false;
   do_backward_from_losses(p, s, NULL, 2, false);
 }
 

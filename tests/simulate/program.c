@@ -30,7 +30,7 @@ static const struct shape {
     [LOSS] = {{{"mse", NULL}}, 2, false, false},
 };
 
-int n_inputs_of(stage_kind k) { return shapes[k].n_inputs; }
+int get_n_inputs(stage_kind k) { return shapes[k].n_inputs; }
 bool has_wide_input(stage_kind k) { return shapes[k].has_wide_input; }
 bool has_wide_output(stage_kind k) { return shapes[k].has_wide_output; }
 
@@ -41,10 +41,10 @@ static cleave_graph *make_graph(stage_kind k, int64_t width) {
   static const char *const names[] = {"left", "right"};
   const struct shape *s = &shapes[k];
   int64_t dims[] = {ROWS, s->has_wide_input ? width : NARROW_WIDTH};
-  cleave_graph **made = &graphs[width == WIDEST_WIDTH][k];
+  cleave_graph **graph = &graphs[width == WIDEST_WIDTH][k];
   int in[2] = {0}, last;
   cleave_error e;
-  cleave_graph *g = *made;
+  cleave_graph *g = *graph;
   char out[32];
   if (g) return g;
   snprintf(out, sizeof out, "{out: %d}", (int)width);
@@ -52,16 +52,16 @@ static cleave_graph *make_graph(stage_kind k, int64_t width) {
   for (int i = 0; is_good && i < s->n_inputs; i++)
     is_good = cleave_graph_input(g, names[i], CLEAVE_F32, dims, 2, &in[i], &e) == CLEAVE_OK;
   for (int i = 0; is_good && i < 3 && s->layer_ops[i][0]; i++) {
-    const char *with = k == WIDEN ? out : s->layer_ops[i][1];
-    is_good = cleave_graph_op(g, s->layer_ops[i][0], with, NULL, in, i ? 1 : s->n_inputs, &last,
-                              &e) == CLEAVE_OK;
+    const char *attributes = k == WIDEN ? out : s->layer_ops[i][1];
+    is_good = cleave_graph_op(g, s->layer_ops[i][0], attributes, NULL, in, i ? 1 : s->n_inputs,
+                              &last, &e) == CLEAVE_OK;
     in[0] = last;
   }
   if (!is_good) {
     fprintf(stderr, "graph %d: %s\n", (int)k, e.text);
     abort();
   }
-  return *made = g;
+  return *graph = g;
 }
 
 void sim_free_programs(void) {
@@ -83,19 +83,19 @@ void sim_record_done(sim_record *r) {
 static void *grow_array(void *items, size_t n, size_t *cap, size_t size) {
   if (n <= *cap) return items;
   *cap = 2 * n;
-  void *more = realloc(items, *cap * size);
-  if (!more) abort();
-  return more;
+  void *grown = realloc(items, *cap * size);
+  if (!grown) abort();
+  return grown;
 }
 
 static sim_line *get_last_line(const program *p) { return &p->record->lines[p->record->n - 1]; }
 
-static sim_line *add_line(program *p, uint32_t needs, uint32_t depends_on) {
+static sim_line *add_line(program *p, uint32_t needed_places, uint32_t depends_on) {
   sim_record *r = p->record;
   r->lines = grow_array(r->lines, r->n + 1, &r->cap_lines, sizeof *r->lines);
   sim_line *l = &r->lines[r->n++];
-  *l = (sim_line){.needed_places = needs,
-                  .depended_places = needs | depends_on,
+  *l = (sim_line){.needed_places = needed_places,
+                  .depended_places = needed_places | depends_on,
                   .is_after_rejoin = p->is_after_rejoin,
                   .began_ns = p->statement_began_ns,
                   .ended_ns = clv_clock_now(&p->environment->clock),
@@ -118,9 +118,9 @@ void begin_statement(program *p) {
   p->statement_began_ns = clv_clock_now(&p->environment->clock);
 }
 
-bool end_statement(program *p, cleave_status status, uint32_t needs, uint32_t depends_on,
+bool end_statement(program *p, cleave_status status, uint32_t needed_places, uint32_t depends_on,
                    const char *fmt, ...) {
-  sim_line *l = add_line(p, needs, depends_on);
+  sim_line *l = add_line(p, needed_places, depends_on);
   va_list args;
   va_start(args, fmt);
   vsnprintf(l->description, sizeof l->description, fmt, args);
@@ -232,16 +232,16 @@ static bool is_trained(const stage *m) {
 
 /* Makes an optimiser over a random choice of the trained modules that have none. */
 static void add_optimizer(program *p, bool is_final) {
-  cleave_module *joined[MODULES];
+  cleave_module *optimizer_modules[MODULES];
   int index = p->n_optimizers;
   size_t n = 0;
   for (int i = 0; i < p->n_stages; i++) {
     if (!is_trained(&p->stages[i]) || p->stages[i].optimizer >= 0 || happens_once_in(p, 4))
       continue;
     p->stages[i].optimizer = index;
-    joined[n++] = p->stages[i].module;
+    optimizer_modules[n++] = p->stages[i].module;
   }
-  cleave_group g = {.modules = joined,
+  cleave_group g = {.modules = optimizer_modules,
                     .n_modules = n,
                     .kind = happens_once_in(p, 4) ? CLEAVE_ADAM : CLEAVE_SGD,
                     .lr = 0.05,
@@ -293,15 +293,15 @@ static void finish_program(program *p) {
 static void run_intruder(program *p) {
   uint64_t what = sim_draw_number(&p->intruder_rng);
   const stage *m = &p->stages[1 + what % ((uint64_t)p->n_stages - 1)];
-  bool fits = m->kind == LINEAR || m->kind == RELU || m->kind == DROP;
-  if (p->has_final_steps && fits && m->is_placed && m->place && p->environment->use_as_intruder &&
-      what >> 60 < 4)
+  bool is_suitable = m->kind == LINEAR || m->kind == RELU || m->kind == DROP;
+  if (p->has_final_steps && is_suitable && m->is_placed && m->place &&
+      p->environment->use_as_intruder && what >> 60 < 4)
     p->environment->use_as_intruder(p->environment->user, m->place, m->module, what);
 }
 
-void sim_run_program(uint64_t seed, const sim_stand *stand, sim_record *ret) {
-  program p = {.environment = stand,
-               .rt = stand->runtime,
+void sim_run_program(uint64_t seed, const sim_environment *environment, sim_record *ret) {
+  program p = {.environment = environment,
+               .rt = environment->runtime,
                .record = ret,
                .rng = {seed},
                .shape_rng = {~seed},

@@ -42,7 +42,7 @@ typedef struct sim_record {
 
 void sim_record_done(sim_record *r);
 
-typedef struct sim_stand {
+typedef struct sim_environment {
   cleave_runtime *runtime;
   bool is_all_at_master; /* all modules are at the master */
   bool has_threads;      /* the runtime has threads, so pending work runs by itself */
@@ -58,11 +58,11 @@ typedef struct sim_stand {
   /* called after each statement; NULL: not called */
   void (*report_line)(void *user, const sim_record *record, const sim_line *line);
   void *user;
-} sim_stand;
+} sim_environment;
 
 /* Runs the program of the seed until all its contexts are closed and its kept values released.
  * Clears *ret, then fills it. */
-void sim_run_program(uint64_t seed, const sim_stand *stand, sim_record *ret);
+void sim_run_program(uint64_t seed, const sim_environment *environment, sim_record *ret);
 /* Frees the memory that programs share. */
 void sim_free_programs(void);
 

@@ -15,9 +15,9 @@ enum {
   NARROW_WIDTH = 4,
   WIDE_WIDTH = 8400,
   WIDEST_WIDTH = 24000,
-  MODULES = 8,
-  CONTEXTS = 12,
-  OPEN = 3,
+  MODULES = 8,   /* most modules of a program; the next constants are limits, too */
+  CONTEXTS = 12, /* contexts of a program, closed ones included */
+  OPEN = 3,      /* contexts that are open at the same time */
   VALUES = 40,
   LOSSES = 6,
   KEPT = 6,
@@ -42,7 +42,7 @@ typedef enum stage_kind {
 } stage_kind;
 
 /* Number of inputs of a module of the kind; whether its inputs, and its output, are wide. */
-int n_inputs_of(stage_kind k);
+int get_n_inputs(stage_kind k);
 bool has_wide_input(stage_kind k);
 bool has_wide_output(stage_kind k);
 
@@ -69,7 +69,8 @@ typedef struct value {
 /* An open or closed context of the program. */
 typedef struct scope {
   cleave_context id;
-  bool is_made, is_open, is_evaluation, has_backward;
+  bool is_made; /* opening it succeeded */
+  bool is_open, is_evaluation, has_backward;
   bool has_changed_weights; /* parameters have changed since the context was opened */
   bool has_undecided_step;  /* one of the context's steps may still be rolled back */
   int64_t n_rows;
@@ -91,7 +92,7 @@ typedef struct kept_value {
 } kept_value;
 
 typedef struct program {
-  const sim_stand *environment;
+  const sim_environment *environment;
   cleave_runtime *rt;
   sim_record *record;
   sim_random rng;
@@ -137,7 +138,7 @@ const char *place_name(const program *p, uint32_t place);
 /* A statement is: begin_statement, the call, and end_statement with the call's status.
  * end_statement returns true if the call succeeded. */
 void begin_statement(program *p);
-bool end_statement(program *p, cleave_status status, uint32_t needs, uint32_t depends_on,
+bool end_statement(program *p, cleave_status status, uint32_t needed_places, uint32_t depends_on,
                    const char *fmt, ...) CLV_PRINTF(5, 6);
 #define DO(p, call, needs, depends_on, ...) \
   (begin_statement(p), end_statement((p), (call), (needs), (depends_on), __VA_ARGS__))
@@ -160,7 +161,8 @@ value *new_call(program *p, scope *s, int index, const value *const *inputs, con
 void new_loss(program *p, scope *s, const value *of);
 void fetch_value(program *p, scope *s, value *v, const char *what);
 void release_value(program *p, scope *s, value *v);
-/* Keeps a value; the caller has checked that there is space. Adds it at the end of p->kept. */
+/* Keeps a value; the caller has checked that there is space. Adds it at the end of
+ * p->kept_values. */
 void keep_value(program *p, scope *s, const value *v);
 void fetch_kept_value(program *p, int index);
 void do_backward_from_losses(program *p, scope *s, const float *weights, size_t n, bool retain);
@@ -186,10 +188,10 @@ void do_read_state(program *p, stage *m);
 /* program.c: replaces a released module by another one of the same name. */
 void do_replace_module(program *p);
 
-/* comeback.c: brings lost workers back */
-/* Brings a lost worker back, with its modules in their first state. */
+/* comeback.c: lets lost workers rejoin */
+/* Lets a lost worker rejoin, with its modules in their initial state. */
 void do_rejoin_workers(program *p);
-/* Brings all lost workers back, gives all modules the same numbers and uses each once more. */
+/* Lets all lost workers rejoin, gives all modules the same numbers and uses each once more. */
 void do_reload_after_loss(program *p);
 
 /* futures.c: each function makes a blocking call, or starts the operation as a future and waits for

@@ -53,14 +53,15 @@ static bool report_fault(uint64_t seed, const char *where, const char *text) {
   return false;
 }
 
-static const char *describe_weather(const sim_weather *w) {
+static const char *describe_conditions(const sim_conditions *w) {
   static const char *const faults[] = {"delays", "a lane is cut", "a worker dies"};
-  static char cut[80];
-  snprintf(cut, sizeof cut, "connections are lost at message %" PRIu64 ", then each %" PRIu64,
-           w->first_cut_message, w->cut_interval);
+  static char cut_text[80];
+  snprintf(cut_text, sizeof cut_text,
+           "connections are lost at message %" PRIu64 ", then each %" PRIu64, w->first_cut_message,
+           w->cut_interval);
   return w->has_no_workers      ? "at home"
          : w->has_no_delays     ? "undisturbed"
-         : w->first_cut_message ? cut
+         : w->first_cut_message ? cut_text
                                 : faults[w->fault.kind];
 }
 
@@ -75,93 +76,95 @@ static bool close_runtime(cleave_runtime *rt, char *text, size_t len, bool has_f
   return !text[0];
 }
 
-static uint64_t messages_of_run;
+static uint64_t n_messages_of_run;
 
-static bool run_world(uint64_t seed, const sim_weather *weather, sim_record *ret, bool *ret_fault) {
+static bool run_world(uint64_t seed, const sim_conditions *weather, sim_record *ret,
+                      bool *ret_fault) {
   char text[1200];
   cleave_runtime *rt;
   cleave_error e;
   sim_world *w = sim_world_new(weather);
-  if (total.prints_trace) printf("---- seed %" PRIu64 ", %s\n", seed, describe_weather(weather));
+  if (total.prints_trace) printf("---- seed %" PRIu64 ", %s\n", seed, describe_conditions(weather));
   if (sim_world_open_runtime(w, &rt, &e) != CLEAVE_OK) {
     sim_world_free(w, text, sizeof text);
     ret->n = 0;
-    return weather->fault.kind || report_fault(seed, describe_weather(weather), e.text);
+    return weather->fault.kind || report_fault(seed, describe_conditions(weather), e.text);
   }
-  sim_stand stand = {.runtime = rt,
-                     .is_all_at_master = weather->has_no_workers,
-                     .clock = sim_world_get_clock(w),
-                     .pause_program = sim_world_pass_time,
-                     .wait_for_notice = sim_world_wait_for_notice,
-                     .count_backwards = sim_world_count_backwards,
-                     .use_as_intruder = sim_world_use_as_intruder,
-                     .report_line = total.prints_trace ? print_line : NULL,
-                     .user = w};
-  sim_run_program(seed, &stand, ret);
+  sim_environment environment = {.runtime = rt,
+                                 .is_all_at_master = weather->has_no_workers,
+                                 .clock = sim_world_get_clock(w),
+                                 .pause_program = sim_world_pass_time,
+                                 .wait_for_notice = sim_world_wait_for_notice,
+                                 .count_backwards = sim_world_count_backwards,
+                                 .use_as_intruder = sim_world_use_as_intruder,
+                                 .report_line = total.prints_trace ? print_line : NULL,
+                                 .user = w};
+  sim_run_program(seed, &environment, ret);
   bool is_good = true;
   sim_world_check_leftovers(w, text, sizeof text);
-  if (text[0]) is_good = report_fault(seed, describe_weather(weather), text);
+  if (text[0]) is_good = report_fault(seed, describe_conditions(weather), text);
   if (!close_runtime(rt, text, sizeof text, weather->fault.kind))
-    is_good = report_fault(seed, describe_weather(weather), text);
+    is_good = report_fault(seed, describe_conditions(weather), text);
   sim_counts c = sim_world_get_counts(w);
   *ret_fault = c.fault_happened;
-  messages_of_run = c.n_messages;
+  n_messages_of_run = c.n_messages;
   total.n_cuts += c.n_cuts;
   total.n_messages += c.n_messages;
   sim_world_free(w, text, sizeof text);
-  return text[0] ? report_fault(seed, describe_weather(weather), text) : is_good;
+  return text[0] ? report_fault(seed, describe_conditions(weather), text) : is_good;
 }
 
 /* ---- all runs of a seed ---------------------------------------------------------------------- */
 
-static sim_record home, calm, rough, faulty;
+static sim_record record_at_master, record_without_delays, record_with_delays, record_with_fault;
 
 /* Longest time in ns for which a worker or a link is away. By then all waits for notice of the loss
  * have ended. */
-static const uint64_t longest_away = UINT64_C(12000000000);
+static const uint64_t max_away_ns = UINT64_C(12000000000);
 
-static sim_fault draw_fault(sim_random *random, const sim_weather *w, const sim_record *r) {
+static sim_fault draw_fault(sim_random *random, const sim_conditions *w, const sim_record *r) {
   uint64_t from = r->lines[0].began_ns, span = r->after_rejoin_ns - from + 1;
   sim_fault f = {.kind = sim_draw_below(random, 3) ? SIM_CUT : SIM_KILL,
                  .lane = sim_draw_below(random, 5),
                  .at = from + sim_draw_number(random) % span};
-  f.restart_ns = f.at + sim_draw_number(random) % longest_away;
+  f.restart_ns = f.at + sim_draw_number(random) % max_away_ns;
   f.a = 1 + sim_draw_below(random, SIM_PLACES - 1);
   f.b = w->sends_via_master ? 0 : sim_draw_below(random, SIM_PLACES);
   if (f.b == f.a) f.b = 0;
   return f;
 }
 
-static bool compare_records(uint64_t seed, const char *with, const sim_record *a,
+static bool compare_records(uint64_t seed, const char *what, const sim_record *a,
                             const sim_record *b) {
   char text[400];
   if (sim_is_same_record(a, b, text, sizeof text)) return true;
-  return report_fault(seed, with, text);
+  return report_fault(seed, what, text);
 }
 
-static bool run_fault(uint64_t seed, sim_weather w, sim_random *random) {
+static bool run_fault(uint64_t seed, sim_conditions w, sim_random *random) {
   char text[1000];
-  bool came = false;
-  w.fault = draw_fault(random, &w, &rough);
-  if (!run_world(seed, &w, &faulty, &came)) return false;
-  total.n_faults += came;
-  for (size_t i = 0; i < faulty.n; i++)
-    total.n_errors += faulty.lines[i].result.status != CLEAVE_OK;
-  return sim_is_explained_by_fault(&rough, &faulty, &w.fault, text, sizeof text) ||
-         report_fault(seed, describe_weather(&w), text);
+  bool fault_happened = false;
+  w.fault = draw_fault(random, &w, &record_with_delays);
+  if (!run_world(seed, &w, &record_with_fault, &fault_happened)) return false;
+  total.n_faults += fault_happened;
+  for (size_t i = 0; i < record_with_fault.n; i++)
+    total.n_errors += record_with_fault.lines[i].result.status != CLEAVE_OK;
+  return sim_is_explained_by_fault(&record_with_delays, &record_with_fault, &w.fault, text,
+                                   sizeof text) ||
+         report_fault(seed, describe_conditions(&w), text);
 }
 
 /* Runs a seed in which one connection, and maybe later ones, is lost at message `at`. */
-static bool run_cut(uint64_t seed, sim_weather w, uint64_t at, uint64_t every) {
+static bool run_cut(uint64_t seed, sim_conditions w, uint64_t at, uint64_t cut_interval) {
   bool none;
   w.repairs_links = true;
   w.first_cut_message = at;
-  w.cut_interval = every;
-  return run_world(seed, &w, &faulty, &none) &&
-         compare_records(seed, describe_weather(&w), &home, &faulty);
+  w.cut_interval = cut_interval;
+  return run_world(seed, &w, &record_with_fault, &none) &&
+         compare_records(seed, describe_conditions(&w), &record_at_master, &record_with_fault);
 }
 
-static bool run_cuts(uint64_t seed, sim_weather w, sim_random *random, uint64_t messages) {
+static bool run_cuts(uint64_t seed, sim_conditions w, sim_random *random, uint64_t messages) {
   bool is_good = true;
   for (uint64_t at = 1; !total.n_cut_runs && is_good && at <= messages; at++)
     is_good = run_cut(seed, w, at, 0);
@@ -175,21 +178,22 @@ static bool run_seed(uint64_t seed) {
   static const uint64_t credits[] = {UINT64_C(1) << 20, UINT64_C(64) << 20};
   sim_random random = {seed * 77 + 5};
   bool none;
-  sim_weather w = {.seed = seed,
-                   .prints_messages = total.prints_trace,
-                   .has_device_workers = seed % 8 == 0,
-                   .sends_via_master = sim_draw_below(&random, 3) == 0,
-                   .credit_bytes = credits[sim_draw_below(&random, 2)]};
-  sim_weather at_master = w, without_delays = w;
+  sim_conditions w = {.seed = seed,
+                      .prints_messages = total.prints_trace,
+                      .has_device_workers = seed % 8 == 0,
+                      .sends_via_master = sim_draw_below(&random, 3) == 0,
+                      .credit_bytes = credits[sim_draw_below(&random, 2)]};
+  sim_conditions at_master = w, without_delays = w;
   at_master.has_no_workers = at_master.has_no_delays = without_delays.has_no_delays = true;
-  bool is_good =
-      run_world(seed, &at_master, &home, &none) && run_world(seed, &without_delays, &calm, &none) &&
-      compare_records(seed, "undisturbed", &home, &calm) && run_world(seed, &w, &rough, &none) &&
-      compare_records(seed, "delays", &home, &rough);
-  sim_random cuts = {seed * 91 + 3};
-  is_good = is_good && run_cuts(seed, w, &cuts, messages_of_run);
-  total.n_lines += home.n;
-  total.n_bytes += home.n_number_bytes;
+  bool is_good = run_world(seed, &at_master, &record_at_master, &none) &&
+                 run_world(seed, &without_delays, &record_without_delays, &none) &&
+                 compare_records(seed, "undisturbed", &record_at_master, &record_without_delays) &&
+                 run_world(seed, &w, &record_with_delays, &none) &&
+                 compare_records(seed, "delays", &record_at_master, &record_with_delays);
+  sim_random cut_rng = {seed * 91 + 3};
+  is_good = is_good && run_cuts(seed, w, &cut_rng, n_messages_of_run);
+  total.n_lines += record_at_master.n;
+  total.n_bytes += record_at_master.n_number_bytes;
   return is_good && (sim_draw_below(&random, 2) || run_fault(seed, w, &random));
 }
 
@@ -197,14 +201,14 @@ static bool run_seed(uint64_t seed) {
 
 static bool read_options(int argc, char **argv, uint64_t *first, uint64_t *runs) {
   for (int i = 1; i < argc; i++) {
-    bool more = i + 1 < argc;
-    if (strcmp(argv[i], "--runs") == 0 && more)
+    bool has_value = i + 1 < argc;
+    if (strcmp(argv[i], "--runs") == 0 && has_value)
       *runs = strtoull(argv[++i], NULL, 10);
-    else if (strcmp(argv[i], "--first") == 0 && more)
+    else if (strcmp(argv[i], "--first") == 0 && has_value)
       *first = strtoull(argv[++i], NULL, 10);
-    else if (strcmp(argv[i], "--seed") == 0 && more)
+    else if (strcmp(argv[i], "--seed") == 0 && has_value)
       *first = strtoull(argv[++i], NULL, 10), *runs = 1;
-    else if (strcmp(argv[i], "--cuts") == 0 && more)
+    else if (strcmp(argv[i], "--cuts") == 0 && has_value)
       total.n_cut_runs = strtoull(argv[++i], NULL, 10);
     else if (strcmp(argv[i], "--trace") == 0)
       total.prints_trace = true;
@@ -218,12 +222,12 @@ static bool read_options(int argc, char **argv, uint64_t *first, uint64_t *runs)
  * reported the failure of a context got no ABORT, and a kept value waited there for an input until
  * the deadline. 5854: a context could not be opened, and a statement on a gradient in it counted as
  * one, not two. */
-static const uint64_t once_failed[] = {6409, 5854};
+static const uint64_t regression_seeds[] = {6409, 5854};
 
 int main(int argc, char **argv) {
   uint64_t runs = is_long() ? 150 : 90, first = 1, failures = 0;
-  const char *said = getenv("CLV_TEST_SIMULATE");
-  if (said) runs = strtoull(said, NULL, 10);
+  const char *n_runs_text = getenv("CLV_TEST_SIMULATE");
+  if (n_runs_text) runs = strtoull(n_runs_text, NULL, 10);
   if (!read_options(argc, argv, &first, &runs))
     return fprintf(stderr,
                    "usage: simulate [--first S] [--runs N] [--seed S] [--cuts N] [--trace]\n"),
@@ -234,8 +238,8 @@ int main(int argc, char **argv) {
     failures++;
     printf("again: make simulate SIMULATE_ARGS='--seed %" PRIu64 " --trace'\n", seed);
   }
-  for (size_t i = 0; i < CLV_COUNT(once_failed) && argc == 1; i++)
-    if (!run_seed(once_failed[i])) failures++;
+  for (size_t i = 0; i < CLV_COUNT(regression_seeds) && argc == 1; i++)
+    if (!run_seed(regression_seeds[i])) failures++;
   double seconds = (double)(clv_now_ns() - begin) / 1e9;
   printf("%" PRIu64 " runs (%.0f a second), %" PRIu64 " failed: %" PRIu64 " lines, %" PRIu64
          " bytes equal, %" PRIu64 " messages, %" PRIu64 " faults, %" PRIu64
@@ -243,10 +247,10 @@ int main(int argc, char **argv) {
          seed - first, (double)(seed - first) / seconds, failures, total.n_lines, total.n_bytes,
          total.n_messages, total.n_faults, total.n_errors, total.n_cuts);
   printf("%s simulate\n", failures ? "not ok" : "ok");
-  sim_record_done(&home);
-  sim_record_done(&calm);
-  sim_record_done(&rough);
-  sim_record_done(&faulty);
+  sim_record_done(&record_at_master);
+  sim_record_done(&record_without_delays);
+  sim_record_done(&record_with_delays);
+  sim_record_done(&record_with_fault);
   sim_free_programs();
   sim_free_worlds();
   return failures != 0;

@@ -69,8 +69,9 @@ static void call_module(program *p, scope *s, int index, const value *const *inp
                         const value *after, value *ret) {
   stage *m = &p->stages[index];
   cleave_reference in[2];
-  int n = n_inputs_of(m->kind), c = index_of_scope(p, s);
-  bool there = s->is_made && (!after || after->ref.id), async = happens_once_in(p, 6) && !after;
+  int n = get_n_inputs(m->kind), c = index_of_scope(p, s);
+  bool inputs_exist = s->is_made && (!after || after->ref.id),
+       async = happens_once_in(p, 6) && !after;
   cleave_call_options o = {
       .size = sizeof o, .to_program = happens_once_in(p, 5), .recompute = happens_once_in(p, 8)};
   if (p->leaves_input_unsent) {
@@ -82,14 +83,14 @@ static void call_module(program *p, scope *s, int index, const value *const *inp
   if (after) o.after = after->ref;
   uint32_t to = draw_below(p, SIM_PLACES);
   if (happens_once_in(p, 5) && (!o.to_program || to == 0)) o.send_to = place_name(p, to);
-  for (int i = 0; i < n; i++) there &= (in[i] = inputs[i]->ref).id != 0;
+  for (int i = 0; i < n; i++) inputs_exist &= (in[i] = inputs[i]->ref).id != 0;
   if (o.send_to) s->needed_places |= place_bit(to);
   record_call_dependencies(p, s, m, index);
   *ret = (value){.stage = index,
                  .is_awaited = async,
                  .is_wide = has_wide_output(m->kind),
                  .changes_statistics = m->kind == NORM && !s->is_evaluation};
-  if (!there) {
+  if (!inputs_exist) {
     skip_statement(p, "call");
     return;
   }
@@ -106,9 +107,9 @@ static void call_module(program *p, scope *s, int index, const value *const *inp
 }
 
 value *new_call(program *p, scope *s, int index, const value *const *inputs, const value *after) {
-  value made;
-  call_module(p, s, index, inputs, after, &made);
-  s->values[s->n] = made;
+  value output;
+  call_module(p, s, index, inputs, after, &output);
+  s->values[s->n] = output;
   return &s->values[s->n++];
 }
 
@@ -123,9 +124,9 @@ static void do_call_module(program *p, scope *s) {
 
 void new_loss(program *p, scope *s, const value *of) {
   const value *in[2] = {of, new_leaf(p, s, false, false)};
-  value made;
-  call_module(p, s, 0, in, NULL, &made);
-  s->losses[s->n_losses++] = made;
+  value output;
+  call_module(p, s, 0, in, NULL, &output);
+  s->losses[s->n_losses++] = output;
 }
 
 void do_compute_loss(program *p, scope *s) {
@@ -220,7 +221,7 @@ void fetch_kept_value(program *p, int i) {
 }
 
 /* Fetches the kept values that were made in the context. */
-static void fetch_kept_of(program *p, const scope *s) {
+static void fetch_kept_values_of(program *p, const scope *s) {
   for (int i = 0; i < p->n_kept_values; i++)
     if (p->kept_values[i].scope_index == index_of_scope(p, s)) fetch_kept_value(p, i);
 }
@@ -231,13 +232,13 @@ static void fetch_kept_of(program *p, const scope *s) {
 static void fetch_values_before_close(program *p, scope *s) {
   for (int i = 0; i < s->n; i++)
     if (s->values[i].changes_statistics) fetch_value(p, s, &s->values[i], "what moves statistics");
-  if (happens_once_in(p, 3)) fetch_kept_of(p, s);
+  if (happens_once_in(p, 3)) fetch_kept_values_of(p, s);
 }
 
 void do_open_context(program *p) {
-  int open = 0;
-  for (int i = 0; i < p->n_scopes; i++) open += p->scopes[i].is_open;
-  if (p->n_scopes == CONTEXTS || open == OPEN) return;
+  int n_open = 0;
+  for (int i = 0; i < p->n_scopes; i++) n_open += p->scopes[i].is_open;
+  if (p->n_scopes == CONTEXTS || n_open == OPEN) return;
   scope *s = &p->scopes[p->n_scopes++];
   *s = (scope){.is_open = true, .n_rows = ROWS - (int64_t)draw_below(p, 2), .needed_places = 0};
   s->is_evaluation = happens_once_in(p, 6);
@@ -379,15 +380,15 @@ bool changes_statistics(const program *p, const scope *s) {
 /* Runs a backward from the n last losses. */
 void do_backward_from_losses(program *p, scope *s, const float *weights, size_t n, bool retain) {
   cleave_reference roots[LOSSES] = {{0}};
-  bool there = s->is_made;
+  bool are_losses_made = s->is_made;
   for (size_t i = 0; i < n; i++) {
     roots[i] = s->losses[s->n_losses - 1 - (int)i].ref;
-    there &= roots[i].id != 0;
+    are_losses_made &= roots[i].id != 0;
   }
   const cleave_backward_options o = {.size = sizeof o, .weights = weights, .retain = retain};
   s->has_backward = true;
   s->n_backwards++;
-  if (!there)
+  if (!are_losses_made)
     skip_statement(p, "backward");
   else
     DO(p, run_backward(p, s->id, roots, n, &o), s->needed_places, s->depended_places,
@@ -400,20 +401,20 @@ void fetch_all_values(program *p, scope *s) {
   for (int i = 0; i < s->n; i++)
     if (!s->values[i].is_released) fetch_value(p, s, &s->values[i], "what a failure may overtake");
   for (int i = 0; i < s->n_losses; i++) fetch_value(p, s, &s->losses[i], "a loss likewise");
-  fetch_kept_of(p, s);
+  fetch_kept_values_of(p, s);
 }
 
 /* Runs a backward. If it fails, its context ends; whether its statistics and its step are rolled
  * back then depends on time, so numbers that depend on them are not compared. */
 static void do_backward(program *p, scope *s) {
   if (s->has_changed_weights && (changes_statistics(p, s) || s->has_undecided_step)) return;
-  static const float unequal[] = {0.5f, 1.5f};
+  static const float loss_weights[] = {0.5f, 1.5f};
   bool is_weighted = happens_once_in(p, 3), retain = happens_once_in(p, 3);
   int n = 1 + (int)draw_below(p, 2);
   while (s->n_losses < n && s->n + 3 <= VALUES) do_compute_loss(p, s);
   if (s->n_losses < n) return;
   if (s->has_changed_weights) fetch_all_values(p, s);
-  do_backward_from_losses(p, s, is_weighted ? unequal : NULL, (size_t)n, retain);
+  do_backward_from_losses(p, s, is_weighted ? loss_weights : NULL, (size_t)n, retain);
   /* Each later statement reports whether the context has failed, and the loss of any place that the
    * context depends on may fail it. */
   if (s->has_changed_weights) s->needed_places |= s->depended_places;
@@ -543,11 +544,11 @@ static bool read_weight(program *p, int i, const char *name) {
 }
 
 /* Writes the values that were read back, with another first number. */
-static bool write_read_weight(program *p, int i, const char *name, bool read) {
+static bool write_read_weight(program *p, int i, const char *name, bool was_read) {
   const stage *m = &p->stages[i];
   float number = (float)draw_below(p, 100) / 100;
   note_weights_changed(p);
-  if (!read) {
+  if (!was_read) {
     skip_statement(p, "write");
     return false;
   }

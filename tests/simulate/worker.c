@@ -15,7 +15,7 @@ enum { DIAL_MS = 5000 };
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
-static void note_backward(sim_requests *t, const clv_frame *f) {
+static void record_backward(sim_requests *t, const clv_frame *f) {
   uint32_t i = 0;
   while (i < t->n_backwards && t->backwards[i].context != f->context) i++;
   if (f->kind != CLV_PREPARE || !f->backward.n_needed_calls || i == SIM_MAX_BACKWARDS) return;
@@ -24,7 +24,7 @@ static void note_backward(sim_requests *t, const clv_frame *f) {
 }
 
 /* Notes a module as loaded when it is used, because the answer to its load may have been lost. */
-static void note_module_use(sim_requests *t, const clv_frame *f) {
+static void record_module_use(sim_requests *t, const clv_frame *f) {
   if (f->kind == CLV_CALL || f->kind == CLV_STATE_GET)
     t->next_generation[f->module] =
         CLV_MAX(t->next_generation[f->module], UINT64_C(1) + f->module_generation);
@@ -33,8 +33,8 @@ static void note_module_use(sim_requests *t, const clv_frame *f) {
 static void on_packet(void *user, clv_link *link, clv_packet *p) {
   const sim_worker *k = user;
   (void)link;
-  note_backward(&k->world->master_messages, &p->frame);
-  note_module_use(&k->world->master_messages, &p->frame);
+  record_backward(&k->world->master_messages, &p->frame);
+  record_module_use(&k->world->master_messages, &p->frame);
   if (k->node && k->has_open_session)
     clv_node_post(k->node, p);
   else
@@ -145,15 +145,16 @@ static clv_code on_hello_method(sim_worker *k, const clv_piece *request, clv_byt
 
 /* Keeps an earlier session or process until the end of the world, because its work may still
  * run. */
-static void set_aside_session(sim_worker *k, bool process) {
+static void set_aside_session(sim_worker *k, bool is_process_killed) {
   clv_err err;
-  sim_worker *before;
-  if (!process && !k->node) return;
-  if (clv_alloc(1, sizeof *before, &before, &err) != CLV_OK) abort();
-  *before = *k;
+  sim_worker *earlier;
+  if (!is_process_killed && !k->node) return;
+  if (clv_alloc(1, sizeof *earlier, &earlier, &err) != CLV_OK) abort();
+  *earlier = *k;
   k->node = NULL;
-  k->earlier_session = before;
-  if (!process) before->pool = NULL; /* the next session uses the pool; its links have been freed */
+  k->earlier_session = earlier;
+  /* the next session uses the pool; its links have been freed */
+  if (!is_process_killed) earlier->pool = NULL;
 }
 
 static clv_code on_open_method(sim_worker *k, const clv_piece *request, clv_bytes *reply,
@@ -233,14 +234,14 @@ clv_code sim_worker_call_method(sim_worker *k, const char *method, const clv_pie
   static const struct {
     const char *method;
     clv_code (*run)(sim_worker *k, const clv_piece *request, clv_bytes *reply, clv_err *err);
-    bool any; /* true if the method needs no session */
+    bool needs_no_session; /* true if the method needs no session */
   } methods[] = {{CLV_METHOD_HELLO, on_hello_method, true},
                  {CLV_METHOD_OPEN_SESSION, on_open_method, true},
                  {CLV_METHOD_LOAD_MODULE, on_load_method, false},
                  {CLV_METHOD_CLOSE_SESSION, on_close_method, false}};
   for (size_t i = 0; i < CLV_COUNT(methods); i++) {
     if (strcmp(method, methods[i].method) != 0) continue;
-    if (!methods[i].any && !k->has_open_session)
+    if (!methods[i].needs_no_session && !k->has_open_session)
       return clv_fail(err, CLV_NOT_FOUND, "no such session");
     return methods[i].run(k, request, reply, err);
   }
@@ -262,11 +263,11 @@ clv_code sim_worker_start(sim_world *w, uint32_t place, clv_err *err) {
 void sim_worker_restart(sim_worker *k) {
   clv_err err;
   set_aside_session(k, true);
-  sim_worker *before = k->earlier_session;
+  sim_worker *earlier = k->earlier_session;
   sim_network_revive_place(k->world->network, k->place);
   if (sim_worker_start(k->world, k->place, &err) != CLV_OK) abort();
-  k->earlier_session = before;
-  k->n_restarts = before->n_restarts + 1;
+  k->earlier_session = earlier;
+  k->n_restarts = earlier->n_restarts + 1;
   k->incarnation_id.bytes[1] = (uint8_t)k->n_restarts;
 }
 

@@ -68,13 +68,13 @@ void sim_world_pass_time(void *world) {
 
 /* ---- work that takes time -------------------------------------------------------------------- */
 
-typedef struct started {
+typedef struct started_work {
   clv_session_node *at;
   clv_work *work;
-} started;
+} started_work;
 
 static void end_work(void *user) {
-  started *s = user;
+  started_work *s = user;
   clv_err why;
   clv_code code = clv_work_compute(s->work, &why);
   clv_node_work_ended(s->at, s->work, code, &why);
@@ -85,9 +85,9 @@ static void start_work(void *user, clv_work *work) {
   sim_worker *k = user;
   sim_network *n = k->world->network;
   clv_err err;
-  started *s;
+  started_work *s;
   if (clv_alloc(1, sizeof *s, &s, &err) != CLV_OK) abort();
-  *s = (started){k->node, work};
+  *s = (started_work){k->node, work};
   sim_network_call_at(n, sim_network_now(n) + sim_network_draw_delay(n), end_work, s);
 }
 
@@ -114,11 +114,11 @@ static void do_nothing(void *user) { (void)user; }
 /* Lets the time that a request and its answer need pass. The rest of the world continues meanwhile.
  */
 static clv_code pass_request_time(sim_world *w, const sim_worker *k, uint64_t until, clv_err *err) {
-  uint64_t there = sim_network_now(w->network) + sim_network_draw_delay(w->network);
-  sim_network_call_at(w->network, there, do_nothing, w);
-  run_until(w, CLV_MIN(there, until));
+  uint64_t arrival_ns = sim_network_now(w->network) + sim_network_draw_delay(w->network);
+  sim_network_call_at(w->network, arrival_ns, do_nothing, w);
+  run_until(w, CLV_MIN(arrival_ns, until));
   if (k->is_dead) return clv_fail(err, CLV_UNAVAILABLE, "%s: connection lost", k->name);
-  if (there > until) return clv_fail(err, CLV_DEADLINE, "%s: no answer", k->name);
+  if (arrival_ns > until) return clv_fail(err, CLV_DEADLINE, "%s: no answer", k->name);
   return CLV_OK;
 }
 
@@ -189,7 +189,7 @@ void sim_world_schedule_close(sim_world *w, sim_worker *k) {
 
 /* ---- creating and freeing the world ---------------------------------------------------------- */
 
-sim_world *sim_world_new(const sim_weather *weather) {
+sim_world *sim_world_new(const sim_conditions *weather) {
   sim_world *w;
   clv_err err;
   if (clv_alloc(1, sizeof *w, &w, &err) != CLV_OK) abort();
@@ -209,7 +209,7 @@ sim_world *sim_world_new(const sim_weather *weather) {
   return w;
 }
 
-/* Parsed once, because parsing is slow. */
+/* The session of all worlds. Parsed once, because parsing is slow. */
 static clv_session_config *config;
 
 static cleave_status read_config(cleave_error *error) {
@@ -279,7 +279,7 @@ uint32_t sim_world_count_backwards(void *world, uint64_t context) {
 
 enum { INTRUDER_ROWS = 2, INTRUDER_COLUMNS = 4 };
 /* first id of the contexts and messages of intruders */
-static const uint64_t intruders = UINT64_C(1) << 40;
+static const uint64_t first_intruder_id = UINT64_C(1) << 40;
 
 static void require_success(clv_code code) {
   if (code != CLV_OK) abort();
@@ -307,7 +307,7 @@ static void send_intruder_end(const sim_worker *k, uint64_t context, uint64_t fi
   require_success(clv_packet_new_prepare(k->pool, context, 1, 0, false, votes, false, &p, &err));
   require_success(clv_packet_add_needed_call(p, first, 1, 0, &err));
   clv_node_post(k->node, p);
-  require_success(clv_packet_new_end_context(k->pool, context, intruders, &p, &err));
+  require_success(clv_packet_new_end_context(k->pool, context, first_intruder_id, &p, &err));
   clv_packet_set_end_commit(p, 1, 0.5f, true);
   clv_node_post(k->node, p);
 }
@@ -316,11 +316,11 @@ void sim_world_use_as_intruder(void *world, uint32_t place, const cleave_module 
   sim_world *w = world;
   const sim_worker *k = &w->workers[place];
   if (!k->node || !k->has_open_session || k->is_dead || !clv_node_module(k->node, m->index)) return;
-  uint64_t context = intruders + ++w->n_intrusions, first = 1;
-  uint32_t followers = 1 + (uint32_t)(what >> 32) % 4;
+  uint64_t context = first_intruder_id + ++w->n_intrusions, first = 1;
+  uint32_t n_followers = 1 + (uint32_t)(what >> 32) % 4;
   send_intruder_call(k, m, context, first, 0);
   /* each follower depends on the first call, or on the follower before */
-  for (uint32_t i = 0; i < followers; i++)
+  for (uint32_t i = 0; i < n_followers; i++)
     send_intruder_call(k, m, context, first + 1 + i, what >> 40 & 1 ? first + i : first);
   send_intruder_end(k, context, first, what >> 41 & 1);
 }
@@ -332,7 +332,7 @@ void sim_world_check_leftovers(sim_world *w, char *text, size_t len) {
     sim_worker_describe_objects(&w->workers[i], text, len);
 }
 
-void sim_describe_pool_leftovers(clv_pool *pool, const char *whose, char *text, size_t len) {
+void sim_describe_pool_leftovers(clv_pool *pool, const char *owner_text, char *text, size_t len) {
   clv_err err;
   clv_tensor *t;
   clv_account *a = clv_pool_account(pool);
@@ -342,7 +342,7 @@ void sim_describe_pool_leftovers(clv_pool *pool, const char *whose, char *text, 
     clv_tensor_unref(t);
   if (clv_account_usage(a, CLV_QUOTA_TENSORS))
     snprintf(text, len, "%llu tensors of %s are left",
-             (unsigned long long)clv_account_usage(a, CLV_QUOTA_TENSORS), whose);
+             (unsigned long long)clv_account_usage(a, CLV_QUOTA_TENSORS), owner_text);
 }
 
 void sim_world_free(sim_world *w, char *text, size_t len) {

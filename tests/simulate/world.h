@@ -22,7 +22,7 @@ typedef struct sim_fault {
   uint64_t restart_ns; /* SIM_KILL: time in ns at which the worker is started again */
 } sim_fault;
 
-typedef struct sim_weather {
+typedef struct sim_conditions {
   uint64_t seed;
   bool has_no_workers; /* all modules are at the master */
   bool has_no_delays;  /* messages arrive at once */
@@ -33,21 +33,22 @@ typedef struct sim_weather {
   uint64_t first_cut_message, cut_interval; /* fields of the same name in sim_network_options */
   bool has_device_workers; /* workers 2 and 3 compute in memory that the host cannot access */
   bool prints_messages;
-} sim_weather;
+} sim_conditions;
 
 typedef struct sim_world sim_world;
 
-sim_world *sim_world_new(const sim_weather *weather);
+sim_world *sim_world_new(const sim_conditions *weather);
 cleave_status sim_world_open_runtime(sim_world *w, cleave_runtime **ret, cleave_error *error);
 clv_clock sim_world_get_clock(sim_world *w);
-/* Advances the time while the program does not wait: sim_stand.pause_program. */
+/* Advances the time while the program does not wait: sim_environment.pause_program. */
 void sim_world_pass_time(void *world);
-/* Waits as long as it takes to notice a loss: sim_stand.wait_for_notice. */
+/* Waits as long as it takes to notice a loss: sim_environment.wait_for_notice. */
 void sim_world_wait_for_notice(void *world);
-/* Returns how many backwards of a context workers were asked for: sim_stand.count_backwards. */
+/* Returns how many backwards of a context workers were asked for:
+ * sim_environment.count_backwards. */
 uint32_t sim_world_count_backwards(void *world, uint64_t context);
-/* sim_stand.use_as_intruder: opens a context of another caller whose calls wait for a backward that
- * never comes. END_CONTEXT brings a step, which is refused. */
+/* sim_environment.use_as_intruder: opens a context of another caller whose calls wait for a
+ * backward that never comes. END_CONTEXT brings a step, which is refused. */
 void sim_world_use_as_intruder(void *world, uint32_t place, const cleave_module *m, uint64_t what);
 /* Waits until all losses are noticed and the leases of lost objects have expired. Then writes to
  * text what a worker holds, or was asked for, although nothing needs it; "": nothing. */
@@ -56,7 +57,7 @@ void sim_world_check_leftovers(sim_world *w, char *text, size_t len);
  * "": none. */
 void sim_world_free(sim_world *w, char *text, size_t len);
 /* Writes to text what is left in a pool that has no users; "": nothing. */
-void sim_describe_pool_leftovers(clv_pool *pool, const char *whose, char *text, size_t len);
+void sim_describe_pool_leftovers(clv_pool *pool, const char *owner_text, char *text, size_t len);
 
 typedef struct sim_counts {
   uint64_t n_messages, n_events, n_cuts;

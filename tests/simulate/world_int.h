@@ -42,7 +42,7 @@ typedef struct sim_worker {
 } sim_worker;
 
 struct sim_world {
-  sim_weather weather;
+  sim_conditions weather;
   sim_network *network;
   sim_worker workers[SIM_PLACES]; /* index 0: the master, of which only `node` is used */
   sim_random rng;
@@ -60,8 +60,8 @@ bool sim_world_run_event(sim_world *w, uint64_t until);
 bool sim_world_wait_until(void *world, uint64_t until_ns);
 /* Returns the executor of a place's node. */
 clv_executor sim_world_get_executor(sim_world *w, uint32_t place);
-/* Dials a link with all lanes, from the master or a worker to a worker. Blocks while the world goes
- * on. */
+/* Dials a link with all lanes, from the master or a worker to a worker. Blocks while the world
+ * continues. */
 clv_code sim_world_dial_link(sim_world *w, uint32_t from, uint32_t to,
                              const clv_link_options *options, const clv_link_dial *dial,
                              unsigned timeout_ms, clv_link **ret, clv_err *err);

@@ -74,20 +74,20 @@ static inline size_t far_find_gap(size_t bytes, size_t *ret_at) {
 }
 
 static inline clv_code far_allocate(const clv_backend *b, size_t bytes, void **ret, clv_err *err) {
-  size_t at, room = clv_align_up(CLV_MAX(bytes, (size_t)1), FAR_PAGE), i;
+  size_t at, block_bytes = clv_align_up(CLV_MAX(bytes, (size_t)1), FAR_PAGE), i;
   far.n_allocations++;
   if (far_is_planned_failure(&far.failing_allocation))
     return clv_fail(err, CLV_EXHAUSTED, "the far memory has no %zu bytes", bytes);
   if (!far.region)
     far.region =
         mmap(NULL, far_region, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  i = far_find_gap(room, &at);
-  if (far.n_blocks == FAR_BLOCKS || at + room > far_region) abort();
+  i = far_find_gap(block_bytes, &at);
+  if (far.n_blocks == FAR_BLOCKS || at + block_bytes > far_region) abort();
   memmove(&far.blocks[i + 1], &far.blocks[i], (far.n_blocks++ - i) * sizeof *far.blocks);
-  far.blocks[i] = (far_block){at, room, b};
-  far.highest_end = CLV_MAX(far.highest_end, at + room);
+  far.blocks[i] = (far_block){at, block_bytes, b};
+  far.highest_end = CLV_MAX(far.highest_end, at + block_bytes);
   far_allow_access();
-  memset(far.region + at, 0xFF, room);
+  memset(far.region + at, 0xFF, block_bytes);
   far_forbid_access();
   *ret = far.region + at;
   return CLV_OK;

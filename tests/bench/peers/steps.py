@@ -7,7 +7,7 @@ import time
 
 
 def serve(net, loss, optimizer, batches):
-    """batches: [(input, target)], taken in turn. A step ends when its loss is known here."""
+    """batches: [(input, target)], used in turn. A step ends when this process knows its loss."""
     at = 0
     print("ready", flush=True)
     for line in sys.stdin:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A side of bench_transformers.py: attention alone on one thread, forward and backward, over what
-the linear layers before it write.
+"""A side of bench_transformers.py: only attention, on one thread, forward and backward, over the
+outputs of the linear layers before it.
 
 usage: torch_attention.py fused|formula N T HEADS WIDTH P
-  fused    scaled_dot_product_attention, by whatever path it picks for this dropout
-  formula  the same spelled out: two products, softmax, dropout
+  fused    scaled_dot_product_attention, by the path that it chooses for this dropout
+  formula  the same in single operations: two products, softmax, dropout
 commands: steps N   milliseconds of each of N steps
 """
 import math

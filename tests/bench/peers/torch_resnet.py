@@ -6,7 +6,7 @@ usage: torch_resnet.py BATCH SIZE THREADS [bf16] [channels_last]
 bf16: the forward pass under torch.autocast, the loss and the parameters in f32
 commands: steps N [THREADS]   milliseconds of each of N steps
           cpu N [THREADS]     the same in processor time of this process
-          rss                 MiB resident before the network was made, and at most
+          rss                 resident MiB before the network was made, and the maximum
 """
 import json
 import sys

@@ -5,7 +5,8 @@ worker processes with one compute thread each, a master with the data, the loss,
 autograd and DistributedOptimizer, over TCP (TensorPipe's uv transport), without TLS.
 
 usage: torch_resnet_rpc.py BATCH
-commands: steps N CHUNKS   milliseconds of each training step, the batch in so many micro-batches
+commands: steps N CHUNKS   milliseconds of each training step, with the batch in CHUNKS
+micro-batches
           rss              [idle, peak] resident MiB of the master and both workers
 """
 import json
@@ -102,7 +103,7 @@ def drive(batch):
 
 
 def hush():
-    """Ends are noisy: everybody complains that the others have gone."""
+    """Discards stderr: at the end each process prints errors about the end of the others."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker answers a program (corpus/answers). The numbers are those of fuzz_answers.c:
-CLEAVE_FUZZ_SHOW=1 has it print them."""
+"""Answers of a worker to a program (corpus/answers). The numbers are those of fuzz_answers.c, which
+prints them with CLEAVE_FUZZ_SHOW=1."""
 import struct
 
 from seeds.base import changed, crc32c, pb, write
@@ -8,7 +8,7 @@ from seeds.frames import BIAS, CHAIN, FAILURE, KEEP, REFS, X43, frame, gradient,
 
 X23 = ((2, 3), [1, 2, 3, 4, 5, 6])
 WEIGHT, PARAMS = ((3, 3), [i / 9 for i in range(9)]), ["fc.weight", "fc.bias"]
-THEN = None  # the program goes on
+THEN = None  # marks where the program continues
 
 
 def vote(*squares, finite=True):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the makers of seeds share: the messages of the shipped .proto, and where seeds lie."""
+"""Parts that the makers of seeds share: the messages of the shipped .proto and the folder of the
+seeds."""
 import os
 import re
 import subprocess

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files, out of seeds of their parts: what is left of runs (corpus/history), checkpoint folders
-(corpus/checkpoint)."""
+"""Seeds of whole files, composed of seeds of their parts: files of earlier runs (corpus/history)
+and checkpoint folders (corpus/checkpoint)."""
 import re
 import struct
 
@@ -26,7 +26,7 @@ HISTORIES = {
 for name, parts in HISTORIES.items():
     write("history", name, b"\0".join(parts))
 
-FAULTS = 9  # as in fuzz_checkpoint.c
+FAULTS = 9  # number of faults in fuzz_checkpoint.c
 STATE, MODEL = read("state", "whole"), read("safetensors", "small")
 GOOD = [STATE, MODEL, MODEL, b"{}"]
 CHECKPOINTS = {f"fault{fault}_{which}": (fault, which, GOOD) for fault in range(FAULTS) for which in (0, 1)}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames, and what a worker's node is told by its master and another worker (corpus/node)."""
+"""Frames, and streams of frames that a worker's node gets from its master and another worker
+(corpus/node)."""
 import struct
 
 from seeds.base import F32, I64, changed, crc32c, pb, write
@@ -91,7 +92,7 @@ BIAS = ((3,), [1, 2, 3])
 
 
 def piece(kind, offset, length, has=0, name="0.bias", what=1):
-    """Of state; `has` bytes come with it."""
+    """A frame for a piece of state, with `has` bytes of it."""
     raw = bytes(has)
     of = pb.State(what=what, name=name, count=1, offset=offset, length=length)
     return pb.Frame(kind=kind, **STATE, state=of, payload=raw, tensors=[
@@ -102,7 +103,7 @@ KEY = bytes(range(32, 64))
 
 
 def cached(rows, *tensors, message=8, key=KEY, records=9, keep_s=60, **fields):
-    """A VALUE of a cache: numbers of records behind the tensors."""
+    """A VALUE of a cache: the tensors, then the numbers of their records."""
     h, payload = heads(*tensors)
     raw = struct.pack(f"<{len(rows)}q", *rows)
     h.append(pb.TensorHead(dtype=I64, dims=[len(rows)], bytes=len(raw), crc32c=crc32c(raw)))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A module of every op (corpus/load): the first case of kernels/ops/NAME.cases, and one for each
-kind of thing that it refuses. What inputs an op has stands in its row, NAME.c."""
+"""Seeds with one module for every op (corpus/load): from the first case of kernels/ops/NAME.cases,
+and one for each kind of refused case. The row in NAME.c says which inputs the op has."""
 import os
 import re
 
@@ -8,7 +8,7 @@ from seeds.base import F32, I64, ROOT, changed, pb, write
 from seeds.unary import LINEAR, load, spec
 
 OPS = os.path.join(ROOT, "kernels/ops")
-KEEPS_ITS_WORDS = {"training", "fill", "golden", "second"}  # of a case, and of no attribute
+KEEPS_ITS_WORDS = {"training", "fill", "golden", "second"}  # keys of a case that are no attributes
 MOST_INPUTS = 8
 
 
@@ -27,7 +27,7 @@ def words_of(line):
 
 
 def lines_of(name):
-    """The first case of an op, and what it refuses."""
+    """The first case of an op, and its refused cases."""
     lines = text(OPS, name + ".cases").splitlines()
     cases = [line for line in lines if re.match(rf"{name}_\w+ ", line)]
     refused = [line.split(":", 1)[1].split("|")[0] for line in lines if line.startswith("refused:")]
@@ -44,7 +44,7 @@ def attr(key, value):
 
 
 def inputs_of(row, words):
-    """Shapes as the reader of cases makes them, and which hold integers."""
+    """(shapes of the inputs, as the reader of cases makes them; which inputs hold integers)"""
     first = [int(n) for n in words["in"].split("x")]
     number = lambda key: int((re.findall(rf"\.{key} = (\d+)", row) or [str(int(key == "n_in"))])[0])
     n, most = number("n_in"), number("max_in")
@@ -75,7 +75,7 @@ for number, name in OP_LIST:
     for i, line in enumerate(lines_of(name)):
         write("load", f"op_{name}_{i}", module_of(int(number), name, line).SerializeToString())
 
-# Two nodes with one parameter, and what is refused of them.
+# Two nodes with one parameter, and refused variants of them.
 PAIR = load([pb.Node(name="x"), pb.Node(op=1, name="a", layer=1, inputs=[0], attrs=[attr("out", "3")]),
              pb.Node(op=1, name="b", layer=2, inputs=[1], attrs=[attr("out", "3")]),
              pb.Node(op=6, name="r", layer=3, inputs=[2])])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames that are refused, one for each check (corpus/wire)."""
+"""Refused frames, one for each check (corpus/wire)."""
 from seeds.base import F32, ID, changed, pb, write
 from seeds.frames import (BIAS, cached, FAILURE, REFS, X43, apply, arg, frame, heads, here, needed, ref)
 

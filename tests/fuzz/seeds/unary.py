@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of unary calls, good and bad (corpus/wire), LoadModule as far as a stage (load), and
-answers to Status, two of each worker (status)."""
+"""Messages of unary calls, valid and invalid (corpus/wire), LoadModule as far as a stage (load),
+and answers to Status, two of each worker (status)."""
 import struct
 
 from seeds.base import F32, I64, ID, PROTOCOL, changed, pb, write
@@ -19,7 +19,8 @@ OPEN = pb.OpenSessionRequest(session=ID, epoch=2, name="films", peer_identities=
 
 
 def node(op, inputs=(), name="", layer=0, **attrs):
-    """Attributes as out_1=(8,), p_7=0.5: a name for the reader, the key of PROTOCOL.md."""
+    """A node. Attributes are written as out_1=(8,) or p_7=0.5: a name for the reader and the key of
+    PROTOCOL.md."""
     n = pb.Node(op=op, name=name, layer=layer, inputs=inputs)
     for key, value in attrs.items():
         number = int(key.rsplit("_", 1)[1])
@@ -93,7 +94,7 @@ LOADS = {
     "device": changed(LINEAR, device="cuda:7"),
     "artifact": changed(LINEAR, init=pb.INIT_ARTIFACT, artifact=ARTIFACT),
     "pushed": changed(LINEAR, init=pb.INIT_PUSHED),
-    # What is refused.
+    # Refused requests.
     "no_spec": load([X, node(0, name="y"), node(12, [0, 1], "s", 1)]),
     "no_input": load([node(6, [], "r", 1)], []),
     "two_outputs": load([X, node(6, [0], "r", 1)], outputs=[0, 1]),
@@ -278,8 +279,8 @@ for name, message in LOADS.items():
 
 
 def later(module=1, peer=None, **fields):
-    """The answer ten seconds on: what has grown by how much, on the first link alone; shares in
-    seconds."""
+    """The answer ten seconds later. fields: the growth of each counter, on the first link only;
+    times are in seconds."""
     s = changed(SESSION, age_ms=764000, modules=[changed(SESSION.modules[0], module=module)])
     for key in ("busy_ns", "idle_ns", "turn_ns"):
         setattr(s, key, getattr(s, key) + 10**9 * fields.pop(key, 0))

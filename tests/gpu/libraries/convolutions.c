@@ -24,15 +24,16 @@ void sim_conv_count_values(const clv_cuda_conv_desc *d, size_t ret[3]) {
   for (int i = 0; i < 3; i++) ret[i] = count_values(get_extents(d, i));
 }
 
-static const int written[] = {
+static const int written_operand[] = {
     [CLV_CUDA_FORWARD] = 2, [CLV_CUDA_GRAD_INPUT] = 0, [CLV_CUDA_GRAD_WEIGHT] = 1};
 
 /* Returns the position in memory of value i of the row-major order. In bf16, channels are the last
  * dimension. */
 static size_t find_position(clv_cuda_math math, extents e, size_t i) {
   if (math != CLV_CUDA_BF16) return i;
-  size_t place = i % e.n_positions, channel = i / e.n_positions % e.n_channels;
-  return (i / e.n_positions / e.n_channels * e.n_positions + place) * e.n_channels + channel;
+  size_t position_index = i % e.n_positions, channel = i / e.n_positions % e.n_channels;
+  return (i / e.n_positions / e.n_channels * e.n_positions + position_index) * e.n_channels +
+         channel;
 }
 
 static double *copy_to_doubles(clv_cuda_math math, const void *x, extents e, bool zero) {
@@ -52,7 +53,7 @@ static void copy_from_doubles(clv_cuda_math math, const double *from, extents e,
 
 void sim_conv_run(const sim_op *op) {
   const clv_cuda_conv_desc *d = &op->desc.conv;
-  int out = written[d->pass];
+  int out = written_operand[d->pass];
   double *operand[3];
   for (int i = 0; i < 3; i++) {
     clv_cuda_math math = i == out && d->math == CLV_CUDA_TF32 ? CLV_CUDA_F32 : d->math;

@@ -20,57 +20,58 @@
 
 enum { NO_CUDNN = 77 };
 
-/* Kept plans, in memory in place of the files in which another process would find them. */
+/* Kept plans. They are in memory, whereas the product keeps them in files. */
 enum { MAX_KEPT = 512 };
-static struct { clv_bytes what, text; } kept[MAX_KEPT];
+static struct { clv_bytes key, text; } kept_plans[MAX_KEPT];
 static size_t n_kept, n_found;
 
-static bool find_plan(const char *what, clv_bytes *ret) {
+static bool find_plan(const char *key, clv_bytes *ret) {
   for (size_t i = 0; i < n_kept; i++) {
-    if (strcmp(kept[i].what.data, what) != 0) continue;
-    clv_bytes_add(ret, kept[i].text.data, kept[i].text.len);
+    if (strcmp(kept_plans[i].key.data, key) != 0) continue;
+    clv_bytes_add(ret, kept_plans[i].text.data, kept_plans[i].text.len);
     n_found++;
     return true;
   }
   return false;
 }
 
-static void keep_plan(const char *what, const char *text, size_t n) {
+static void keep_plan(const char *key, const char *text, size_t n) {
   if (n_kept == MAX_KEPT) return;
-  clv_bytes_puts(&kept[n_kept].what, what);
-  clv_bytes_add(&kept[n_kept++].text, text, n);
+  clv_bytes_puts(&kept_plans[n_kept].key, key);
+  clv_bytes_add(&kept_plans[n_kept++].text, text, n);
 }
 
 static const char *json;
 static int64_t batch = 128;
-static int failed, planned;
-static bool quiet;
+static int n_failed, n_planned;
+static bool is_quiet;
 
 static void plan_conv(const clv_cuda_conv_desc *d, float beta) {
   static const char *const passes[] = {"forward", "grad_input", "grad_weight"};
   static const char *const names[] = {"f32", "tf32", "bf16"};
   const clv_window *w = &d->window;
-  clv_nvidia_plan about;
+  clv_nvidia_plan plan_info;
   char size[32];
   clv_err err;
-  if (!quiet)
+  if (!is_quiet)
     printf("%lld->%lld %lldx%lld kernel %lld stride %lld %s%s %s: ", (long long)w->c,
            (long long)w->k, (long long)w->h, (long long)w->w, (long long)w->kernel[1],
            (long long)w->stride[1], passes[d->pass], beta > 0 ? " added" : "", names[d->math]);
-  clv_code code = clv_nvidia_plan_conv(json, d, beta, &about, &err);
+  clv_code code = clv_nvidia_plan_conv(json, d, beta, &plan_info, &err);
   if (code == CLV_UNAVAILABLE) {
     puts(err.text);
     exit(NO_CUDNN);
   }
   if (code != CLV_OK) {
-    failed++;
+    n_failed++;
     printf("%s\n", err.text);
     return;
   }
-  planned++;
-  if (!quiet)
-    printf("engine %lld of %lld, workspace %s\n", (long long)about.engine,
-           (long long)about.candidates, clv_format_size(about.workspace, size, sizeof size));
+  n_planned++;
+  if (!is_quiet)
+    printf("engine %lld of %lld, workspace %s\n", (long long)plan_info.engine,
+           (long long)plan_info.candidates,
+           clv_format_size(plan_info.workspace, size, sizeof size));
 }
 
 /* Plans a convolution in every type and every pass. */
@@ -146,7 +147,7 @@ static void describe_lstms(void) {
     d.tf32 = i & 2;
     d.layers = i & 4 ? CLV_LSTM_LAYERS : 1;
     if (clv_nvidia_describe_lstm(&d, &err) == CLV_OK) continue;
-    failed++;
+    n_failed++;
     puts(err.text);
   }
 }
@@ -155,29 +156,29 @@ int main(int argc, char **argv) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, known = {0};
   clv_err err;
   if (argc < 2) return 2;
-  bool here = strcmp(argv[1], "here") == 0;
-  if (!here && clv_file_read(argv[1], 1 << 16, &text, &err) != CLV_OK) return 2;
+  bool describes_present_device = strcmp(argv[1], "here") == 0;
+  if (!describes_present_device && clv_file_read(argv[1], 1 << 16, &text, &err) != CLV_OK) return 2;
   if (argc > 2) batch = atoll(argv[2]);
-  json = here ? NULL : text.data;
+  json = describes_present_device ? NULL : text.data;
   clv_code code = clv_nvidia_device_json(0, json, &known, &err);
   if (code != CLV_OK) {
     puts(err.text);
-    return here || code == CLV_UNAVAILABLE ? NO_CUDNN : 1;
+    return describes_present_device || code == CLV_UNAVAILABLE ? NO_CUDNN : 1;
   }
   printf("%s\n", known.data);
   const clv_plan_store store = {.find = find_plan, .keep = keep_plan};
   clv_nvidia_set_plan_store(&store);
   double planning_ms = plan_resnet50();
-  size_t here_already = n_found;
-  quiet = true;
+  size_t n_found_before = n_found;
+  is_quiet = true;
   double search_ms = plan_resnet50();
-  quiet = false;
-  failed += n_found - here_already != n_kept + here_already;
+  is_quiet = false;
+  n_failed += n_found - n_found_before != n_kept + n_found_before;
   printf("%zu different ones made in %.1f ms, found again in %.1f ms\n", n_kept, planning_ms,
          search_ms);
-  planned /= 2;
+  n_planned /= 2;
   plan_unusual_convs();
   describe_lstms();
-  printf("%d planned, %d failed\n", planned, failed);
-  return failed ? 1 : 0;
+  printf("%d planned, %d failed\n", n_planned, n_failed);
+  return n_failed ? 1 : 0;
 }

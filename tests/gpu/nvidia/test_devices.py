@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cleave-worker devices`, and `device` of worker.yaml: what is missing is named, whatever it is,
-and a worker that may compute on the processor does so."""
+"""`cleave-worker devices`, and `device` of worker.yaml: each missing thing is named, and a worker
+that may compute on the processor does so."""
 import json, os, re, shutil, subprocess, sys, tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "net", "lib"))
 from cluster import BIN, WORKER, Cluster, Suite, run
@@ -10,7 +10,7 @@ suite = Suite()
 cluster = Cluster(1, limits="device: auto\n")
 FILE = os.path.join(cluster.dir, "devices.yaml")
 
-# A library with one device, as the loader sees it, and one without.
+# Source of a library that has one device, or none, for the loader.
 FAKE = """
 #include <string.h>
 #include "kernels/load/load.h"
@@ -43,14 +43,14 @@ NO_DEVICE = FAKE.replace("(void)err; *ret = 1; return CLV_OK;", '(void)ret; strc
 
 
 def shared(path, source):
-    """A library at `path`, made of that."""
+    """Compiles the source to a library at `path`."""
     subprocess.run(["gcc", "-shared", "-fPIC", "-D_GNU_SOURCE", f"-I{ROOT}", "-x", "c", "-", "-o", path], input=source,
                    text=True, check=True)
     return path
 
 
 def devices(config="", *options, env=None, worker=WORKER):
-    """What the command says with that at the end of a worker.yaml."""
+    """The output of `devices` with a worker.yaml that ends with `config`."""
     with open(os.path.join(cluster.dir, "w1.yaml")) as f:
         text = f.read().replace("device: auto\n", "")
     with open(FILE, "w") as f:
@@ -118,7 +118,7 @@ def missing_cublas_library_is_named():
 
 @suite.test
 def device_auto_falls_back_to_cpu_without_a_gpu():
-    """At once: libraries of devices, which take long to open, are of no use to it."""
+    """At once: it does not open the libraries of devices, which takes long."""
     assert "device auto computes on cpu: " in cluster.workers[0].text(), cluster.workers[0].text()
     with tempfile.TemporaryDirectory() as folder:
         cuda = f"cuda: {{library: {shared(os.path.join(folder, 'none.so'), NO_DEVICE)}}}\n"

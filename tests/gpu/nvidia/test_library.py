@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libcleave_cuda.so without a device: what it exports and needs, what it says where something is
-missing, that kernels which spill fail, and cuDNN's plans for a device that is only described."""
+"""libcleave_cuda.so without a device: its exported and needed symbols, its errors if something is
+missing, that kernels which spill registers fail the build, and cuDNN's plans for a device that is
+only described."""
 import json, os, re, shutil, subprocess, sys, tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "net", "lib"))
 from cluster import BIN, SANITIZED, Suite
@@ -9,7 +10,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(HERE, "..", "..", "..")
 LIBRARY = os.path.join(BIN, "libcleave_cuda.so")
 SPILLS = os.path.join(ROOT, "kernels/cuda/nvidia/spills")
-# What the library may want of the system: the C library, C++'s, and the start of both.
+# Symbols of the system that the library may need: of the C and C++ libraries and their start-up
+# code.
 SYSTEM = re.compile(r"@(GLIBC|GLIBCXX|CXXABI|GCC)_[0-9.]+$|^(_ITM_|__gmon_start__)")
 UNAVAILABLE = 14
 suite = Suite()
@@ -28,7 +30,7 @@ def symbols(*options):
     return [line.split()[-1] for line in said.splitlines()]
 
 
-# What a process of its own says: the library keeps what it has found out.
+# Program for a process of its own, because the library remembers the first answer.
 ASK = """
 import ctypes, sys
 class Err(ctypes.Structure):
@@ -57,7 +59,7 @@ print("opened" if opened else "not yet opened", err.text.decode() if code else "
 
 
 def interface():
-    """CLV_CUDA_ABI of the headers."""
+    """The number CLV_CUDA_ABI of the headers."""
     numbers = {}
     for path in ("kernels/kernels.h", "kernels/load/load.h"):
         with open(os.path.join(ROOT, path)) as f:
@@ -71,7 +73,7 @@ def ask(abi, folders="", env=None):
 
 
 def commands(cuda):
-    """What make would run, in a folder that has nothing yet."""
+    """The commands that make would run in an empty build folder."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     done = subprocess.run(["make", "-n", "-B", f"CUDA={cuda}", "OUT=build/none", "all"], cwd=ROOT, stdout=subprocess.PIPE, text=True, env=env)
     assert done.returncode == 0, done.stdout[-300:]
@@ -79,7 +81,7 @@ def commands(cuda):
 
 
 def without_cuda_all_else_is_built_alike():
-    """So the processor's numbers are the same to the bit."""
+    """So the numbers computed on the processor have the same bits."""
     without, with_it = commands(0), commands(1)
     assert len(without) > 500 and not without - with_it, without - with_it
     more = [line for line in with_it - without if not re.search(r"nvcc|kernels/cuda/nvidia|libcleave_cuda|NVCC", line)]
@@ -97,7 +99,7 @@ def it_exports_one_symbol():
 @needs_toolkit
 def it_needs_the_system_alone():
     other = [s for s in symbols("--undefined-only") if not SYSTEM.search(s)]
-    assert SANITIZED or not other, other  # a sanitizer's own have no version
+    assert SANITIZED or not other, other  # symbols of a sanitizer have no version
     said = subprocess.run(["readelf", "-d", LIBRARY], stdout=subprocess.PIPE, text=True, check=True).stdout
     needed = set(re.findall(r"NEEDED.*\[(\w+)", said))
     assert needed <= {"libc", "libm", "libstdc", "libgcc_s", "ld", "libasan", "libubsan", "libtsan"}, needed
@@ -105,7 +107,7 @@ def it_needs_the_system_alone():
 
 @needs_toolkit
 def it_asks_the_runtime_for_nothing_that_waits_unseen():
-    """No call that waits for a whole device, or that the default stream is meant by."""
+    """It calls no function that waits for a whole device or that uses the default stream."""
     folder = os.path.join(BIN, "kernels/cuda/nvidia")
     said = subprocess.run(["nm", "-u", *(os.path.join(folder, f) for f in os.listdir(folder) if f.endswith(".o"))],
                           stdout=subprocess.PIPE, text=True, check=True).stdout
@@ -137,7 +139,7 @@ def without_a_driver_the_answer_is_clean():
 
 @needs_toolkit
 def a_driver_that_is_none_is_named():
-    """The toolkit's stub under the driver's name, and a driver without the functions of one."""
+    """The toolkit's stub under the driver's name, and a driver that lacks functions."""
     if SANITIZED:
         return "a sanitized library does not go into this process"
     stub = "/usr/local/cuda/lib64/stubs/libcuda.so"
@@ -153,7 +155,7 @@ def a_driver_that_is_none_is_named():
         assert said.startswith(f"{UNAVAILABLE} ") and "driver" in said, said
 
 
-# A driver of an older CUDA, as far as the runtime asks before it gives up.
+# Source of a driver of an older CUDA, with the functions that the runtime calls before it gives up.
 OLD_DRIVER = """
 #include <string.h>
 int cuInit(unsigned flags) { return (int)flags; }
@@ -182,7 +184,7 @@ def a_driver_that_is_too_old_is_named():
 
 @needs_toolkit
 def a_missing_library_is_named():
-    """One that is damaged, then one that lacks a function, stand before the loader's own."""
+    """A damaged library, then one that lacks a function, is found before the installed one."""
     if SANITIZED:
         return "a sanitized library does not go into this process"
     with tempfile.TemporaryDirectory() as folder:
@@ -199,7 +201,7 @@ def a_missing_library_is_named():
 
 
 def plan_convs(env=None):
-    """Leaks are not looked for: NVIDIA's libraries forget handles where there is no driver."""
+    """Runs without leak detection: NVIDIA's libraries leak handles if there is no driver."""
     env = dict(os.environ, ASAN_OPTIONS=os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0", **(env or {}))
     return subprocess.run([os.path.join(BIN, "gpu", "plan_convs"), os.path.join(HERE, "..", "h200.json")],
                           stdout=subprocess.PIPE, text=True, env=env)
@@ -230,7 +232,7 @@ def a_cudnn_without_lstms_is_named():
 
 
 def a_part_of_cudnn_that_is_damaged_is_named():
-    """Of the libraries beside libcudnn.so.9 this one is looked for by the loader's own list too."""
+    """Of the libraries beside libcudnn.so.9, this one is also in the loader's own list."""
     with tempfile.TemporaryDirectory() as folder:
         open(os.path.join(folder, "libcudnn_ops.so.9"), "w").close()
         done = plan_convs({"LD_LIBRARY_PATH": folder})
@@ -246,7 +248,7 @@ def an_lstm_whose_sums_may_differ_is_refused():
     assert done.returncode == 1 and "CUBLAS_WORKSPACE_CONFIG is :4096:2:16:8: an LSTM of cuDNN needs one size" in done.stdout, done
 
 
-# Each loads half a GiB of NVIDIA's libraries.
+# Each of these tests loads half a GiB of NVIDIA's libraries.
 needs_toolkit(a_part_of_cudnn_that_is_damaged_is_named, suite.long)
 needs_toolkit(an_lstm_whose_sums_may_differ_is_refused, suite.long)
 
@@ -292,20 +294,21 @@ PAGE, PREDICT = os.path.join(ROOT, "tests/bench/GPU.md"), os.path.join(ROOT, "te
 
 
 def stale(page=PAGE):
-    """What predict.py says of a page that is older than the sources."""
+    """The output of predict.py --check for a page that is older than the sources."""
     return subprocess.run([sys.executable, PREDICT, "--check", page], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           env=dict(os.environ, CLEAVE_TEST_BIN=os.path.abspath(BIN))).stdout
 
 
 def toolkit():
-    """The version of nvcc, by which compiled kernels may differ."""
+    """The version of nvcc; compiled kernels differ between versions."""
     nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
     return re.search(r"release (\d+\.\d+)", subprocess.run([nvcc, "--version"], stdout=subprocess.PIPE, text=True).stdout)[1]
 
 
 @suite.test
 def page_matches_the_current_predictions():
-    """Those of steps, and of kernels where the library was compiled by the page's toolkit."""
+    """Checks the predictions of steps, and those of kernels if the page's toolkit compiled the
+    library."""
     with open(PAGE) as f:
         of = re.search(r"`ptxas`, CUDA (\d+\.\d+)", f.read())[1]
     said = stale()
@@ -331,13 +334,13 @@ def stale_page_is_reported_line_by_line():
 
 
 LATER = ("types", "bf16", "together", "recording", "rates", "shares", "memcheck_session")
-# A network of its own, which has nothing but itself.
+# Runs a command in a network namespace that has only the loopback interface.
 ALONE = ["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
 BARE = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
 
 
 def unpacked(folder):
-    """The bundle of this build as it lies unpacked elsewhere. make gpu-dry packs it too."""
+    """Makes the bundle of this build, unpacked, in `folder`. make gpu-dry also packs it."""
     for name in ("cleave-master", "cleave-worker", "libcleave_cuda.so", "gpu", "tests"):
         os.symlink(os.path.join(os.path.abspath(BIN), name), os.path.join(folder, name))
     done = subprocess.run([os.path.join(ROOT, "tests/gpu/bundle"), "--plain", folder], stdout=subprocess.PIPE, text=True)
@@ -348,7 +351,7 @@ def unpacked(folder):
 
 
 def pieces_of(bundle, results, before, *args):
-    """What run.py there makes of pieces, by the table; it must say all that it says in words."""
+    """{piece: result} from the table of run.py. Fails if the table has a Python traceback."""
     done = subprocess.run([*before, "/usr/bin/python3", os.path.join(bundle, "run.py"), *args], stdout=subprocess.PIPE, text=True,
                           env=dict(BARE, HOME=bundle))
     with open(os.path.join(bundle, results, "results.md")) as f:
@@ -358,8 +361,8 @@ def pieces_of(bundle, results, before, *args):
 
 
 def the_bundle_runs_without_a_device():
-    """And without a network, or anything else of this tree: what needs a device is skipped, and
-    says so; the simulated one is there."""
+    """Also without a network and without the other files of this tree. Pieces that need a device
+    are skipped with a reason; pieces on the simulated device run."""
     if SANITIZED:
         return "a sanitized build is not packed"
     alone = ALONE if subprocess.run([*ALONE, "true"], stderr=subprocess.DEVNULL).returncode == 0 else []

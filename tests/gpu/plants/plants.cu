@@ -38,7 +38,7 @@ clv_code plant_add_nested(clv_gpu *g, plant_list list, clv_err *err) {
   return gpu_launch(g, 1, PLANT_N, err, add_nested, list);
 }
 
-static __global__ void reverse(float *y, bool has_barrier) {
+static __global__ void reverse_values(float *y, bool has_barrier) {
   GPU_SHARED(float, all, PLANT_N);
   all[threadIdx.x] = y[threadIdx.x];
   if (has_barrier) __syncthreads();
@@ -46,36 +46,38 @@ static __global__ void reverse(float *y, bool has_barrier) {
 }
 
 clv_code plant_reverse(clv_gpu *g, float *y, bool has_barrier, clv_err *err) {
-  return gpu_launch(g, 1, PLANT_N, err, reverse, y, has_barrier);
+  return gpu_launch(g, 1, PLANT_N, err, reverse_values, y, has_barrier);
 }
 
-static __global__ void behind(float *y) { y[threadIdx.x + 1] = 1; /* planted: write_behind_end */ }
+static __global__ void write_behind(float *y) {
+  y[threadIdx.x + 1] = 1; /* planted: write_behind_end */
+}
 
 clv_code plant_write_behind(clv_gpu *g, float *y, clv_err *err) {
-  return gpu_launch(g, 1, PLANT_N, err, behind, y);
+  return gpu_launch(g, 1, PLANT_N, err, write_behind, y);
 }
 
-static __global__ void across(float *y) {
+static __global__ void write_across(float *y) {
   float *odd = reinterpret_cast<float *>(reinterpret_cast<char *>(y) + 2);
   odd[0] = 1; /* planted: write_misaligned_value */
 }
 
 clv_code plant_write_misaligned(clv_gpu *g, float *y, clv_err *err) {
-  return gpu_launch(g, 1, 1, err, across, y);
+  return gpu_launch(g, 1, 1, err, write_across, y);
 }
 
-static __global__ void diverging(float *y) {
+static __global__ void diverge(float *y) {
   if (threadIdx.x % 2) return;
   __syncthreads(); /* planted: diverge_at_barrier */
   y[threadIdx.x] = 1;
 }
 
 clv_code plant_diverge(clv_gpu *g, float *y, clv_err *err) {
-  return gpu_launch(g, 1, PLANT_N, err, diverging, y);
+  return gpu_launch(g, 1, PLANT_N, err, diverge, y);
 }
 
-static __global__ void sums(float *y) { y[0] += 1; /* planted: race_between_blocks */ }
+static __global__ void add_racing(float *y) { y[0] += 1; /* planted: race_between_blocks */ }
 
 clv_code plant_racing_sums(clv_gpu *g, float *y, clv_err *err) {
-  return gpu_launch(g, PLANT_N, 1, err, sums, y);
+  return gpu_launch(g, PLANT_N, 1, err, add_racing, y);
 }

@@ -19,14 +19,15 @@ typedef struct plant_list {
   float *y;
 } plant_list;
 
-/* Kernels over PLANT_N values, some with a planted fault. write: y = 1; add: y = x + 1; increase: y
- * = y + 1; nested: y = x + 1 with pointers in a struct; reverse: y reversed through shared memory;
- * behind: reads the value after the end; across: reads a value across the end. */
+/* Kernels over PLANT_N values, some with a planted fault. plant_write: y = 1. plant_add: y = x + 1.
+ * plant_increase: y = y + 1. plant_add_nested: y = x + 1 with pointers in a struct. plant_reverse:
+ * y reversed through shared memory. plant_write_behind: also writes the value after the end.
+ * plant_write_misaligned: writes at an address that is no multiple of 4. */
 clv_code plant_write(clv_gpu *g, float *y, clv_err *err);
 clv_code plant_add(clv_gpu *g, const float *x, float *y, clv_err *err);
 clv_code plant_increase(clv_gpu *g, float *y, clv_err *err);
 clv_code plant_add_nested(clv_gpu *g, plant_list list, clv_err *err);
-clv_code plant_reverse(clv_gpu *g, float *y, bool barrier, clv_err *err);
+clv_code plant_reverse(clv_gpu *g, float *y, bool has_barrier, clv_err *err);
 clv_code plant_write_behind(clv_gpu *g, float *y, clv_err *err);
 clv_code plant_write_misaligned(clv_gpu *g, float *y, clv_err *err);
 clv_code plant_diverge(clv_gpu *g, float *y, clv_err *err);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated device finds what is used wrongly, and names the line: tests/gpu/plants/plants.c
-has the faults, and a comment "planted: NAME" marks the line. By the table below each build knows
-what it must find; `make gpu-sanitized` runs this for builds with sanitizers.
+"""The simulated device finds faults in the use of a device, and names the line. plants.c and
+plants.cu have the faults; a comment "planted: NAME" marks the line. The table below says which
+faults each build must find; `make gpu-sanitized` runs this for builds with sanitizers.
 """
 import os, re, subprocess, sys
 
@@ -12,7 +12,7 @@ SEEDS = range(12)
 
 RACE = "ThreadSanitizer: data race"
 UNWRITTEN = "that nothing has written"
-# fault -> what each build says of it; of a build that is not named nothing is asked
+# fault -> {build: its message}; a build that is not named need not find the fault
 FAULTS = {
     "omit_event": {"plain": UNWRITTEN, "tsan": RACE},
     "read_old_values": {"tsan": RACE},
@@ -37,7 +37,7 @@ FAULTS = {
     "copy_pageable_memory": dict.fromkeys(("plain", "asan", "tsan"), "is not page-locked memory"),
 }
 
-# What `make test` has to find, which has no sanitizer: SIMULATION.md promises it.
+# Faults that `make test`, without a sanitizer, has to find: SIMULATION.md promises it.
 IN_CI = ("omit_event", "read_without_barrier", "pass_host_pointer", "read_device_memory_on_host", "free_in_use_memory", "read_undefined")
 
 
@@ -59,7 +59,7 @@ def planted():
 
 
 def finds(fault, text, place, **env):
-    """How a fault was found, or what was said instead."""
+    """The message with which a fault was found, or the other output."""
     said = ""
     for seed in SEEDS:
         code, said = run(fault, seed, **env)

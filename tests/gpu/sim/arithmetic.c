@@ -59,15 +59,16 @@ typedef struct row {
   int64_t n, stride;
 } row;
 
-/* First and last output index whose input, at position `off` of the window, is inside the image. */
-static int64_t find_first_output(int64_t stride, int64_t pad, int64_t off) {
-  int64_t before = pad - off;
+/* First and last output index whose input, at position `offset` of the window, is inside the
+ * image. */
+static int64_t find_first_output(int64_t stride, int64_t pad, int64_t offset) {
+  int64_t before = pad - offset;
   return before > 0 ? (before + stride - 1) / stride : 0;
 }
 
-static int64_t find_end_of_outputs(int64_t stride, int64_t pad, int64_t off, int64_t extent,
+static int64_t find_end_of_outputs(int64_t stride, int64_t pad, int64_t offset, int64_t extent,
                                    int64_t outputs) {
-  int64_t last = extent - 1 + pad - off;
+  int64_t last = extent - 1 + pad - offset;
   return last < 0 ? 0 : CLV_MIN(last / stride + 1, outputs);
 }
 
@@ -86,13 +87,14 @@ static void run_row(clv_cuda_pass pass, const row *r) {
 static void run_one_weight(const clv_cuda_conv_desc *d, double *const operand[3], int64_t n,
                            int64_t k, int64_t c, int64_t ky, int64_t kx) {
   const clv_window *s = &d->window;
-  int64_t per = s->c / d->groups, from = k / (s->k / d->groups) * per + c;
+  int64_t channels_per_group = s->c / d->groups,
+          from = k / (s->k / d->groups) * channels_per_group + c;
   int64_t down = ky * s->dilation[0], across = kx * s->dilation[1];
   int64_t begin = find_first_output(s->stride[1], s->pad[1], across);
   int64_t end = find_end_of_outputs(s->stride[1], s->pad[1], across, s->w, s->ow);
   double *x = operand[0] + (n * s->c + from) * s->h * s->w,
          *y = operand[2] + (n * s->k + k) * s->oh * s->ow;
-  double *w = operand[1] + ((k * per + c) * s->kernel[0] + ky) * s->kernel[1] + kx;
+  double *w = operand[1] + ((k * channels_per_group + c) * s->kernel[0] + ky) * s->kernel[1] + kx;
   int64_t oy = find_first_output(s->stride[0], s->pad[0], down);
   for (; oy < find_end_of_outputs(s->stride[0], s->pad[0], down, s->h, s->oh); oy++) {
     int64_t at =
@@ -103,9 +105,11 @@ static void run_one_weight(const clv_cuda_conv_desc *d, double *const operand[3]
 
 void sim_compute_convolution(const clv_cuda_conv_desc *d, double *const operand[3]) {
   const clv_window *s = &d->window;
-  int64_t per = s->c / d->groups, places = s->kernel[0] * s->kernel[1];
+  int64_t channels_per_group = s->c / d->groups,
+          n_weights_per_channel = s->kernel[0] * s->kernel[1];
   for (int64_t n = 0; n < s->n; n++)
     for (int64_t k = 0; k < s->k; k++)
-      for (int64_t i = 0; i < per * places; i++)
-        run_one_weight(d, operand, n, k, i / places, i % places / s->kernel[1], i % s->kernel[1]);
+      for (int64_t i = 0; i < channels_per_group * n_weights_per_channel; i++)
+        run_one_weight(d, operand, n, k, i / n_weights_per_channel,
+                       i % n_weights_per_channel / s->kernel[1], i % s->kernel[1]);
 }

@@ -27,8 +27,9 @@ typedef struct sim_thread {
   unsigned lane_mask, source_lane;
 } sim_thread;
 
-/* Data that threads exchange at a barrier. Two are used in turn, because the first thread to go on
- * may reach the next barrier before the last one has left this one. */
+/* Data that threads exchange at a barrier. A group has two, used in
+ * turn, because the first thread to continue may reach the next barrier before the last one has
+ * left this one. */
 typedef struct sim_meeting {
   char place_marks[2];
   unsigned round_number;
@@ -42,8 +43,8 @@ typedef struct sim_array {
 /* A block of a launch, from its start to its end. */
 struct sim_group {
   sim_launch *launch;
-  clv_sim_index at;
-  unsigned n, ended, n_waiting;
+  clv_sim_index block_index;
+  unsigned n_threads, n_ended, n_waiting;
   sim_meeting barrier_meeting, warp_meetings[WARPS];
   sim_array shared_arrays[MAX_ARRAYS];
   int n_arrays;
@@ -55,10 +56,10 @@ struct sim_launch {
   clv_cuda_launch l;
   sim_lines lines;
   size_t bytes; /* size of this struct with the arguments */
-  uint64_t next_block, n, first_block;
+  uint64_t next_block, n_blocks, first_block;
   sim_group *running_groups[SIM_MAX_RUNNING_BLOCKS];
   int n_groups, max_groups;
-  sim_fibres *spare_fibres, ended;
+  sim_fibres *spare_fibres, ended_fibres;
   /* their addresses identify this launch for sim_order_before and sim_order_after; the values are
    * unused */
   char begin_mark, end_mark;
@@ -68,19 +69,19 @@ struct sim_launch {
 
 /* The kernel thread that runs on this thread of the host; NULL while the simulation's own code
  * runs. */
-static _Thread_local sim_thread *here;
-static _Thread_local clv_sim_index index_here, block_here, block_size_here, grid_here;
-_Thread_local sim_place sim_stack_here, sim_array_here, sim_arguments_here;
+static _Thread_local sim_thread *running_thread;
+static _Thread_local clv_sim_index thread_index, block_index, block_size, grid_size;
+_Thread_local sim_place sim_thread_stack, sim_last_array, sim_launch_arguments;
 
 /* ---- functions that kernels call ------------------------------------------------------------- */
 
-clv_sim_index clv_sim_thread_index(void) { return index_here; }
-clv_sim_index clv_sim_block_index(void) { return block_here; }
-clv_sim_index clv_sim_block_size(void) { return block_size_here; }
-clv_sim_index clv_sim_grid_size(void) { return grid_here; }
+clv_sim_index clv_sim_thread_index(void) { return thread_index; }
+clv_sim_index clv_sim_block_index(void) { return block_index; }
+clv_sim_index clv_sim_block_size(void) { return block_size; }
+clv_sim_index clv_sim_grid_size(void) { return grid_size; }
 
 void *clv_sim_shared(const void *key, size_t bytes) {
-  sim_group *g = here->group;
+  sim_group *g = running_thread->group;
   for (int i = 0; i < g->n_arrays; i++)
     if (g->shared_arrays[i].array_key == key) return g->shared_arrays[i].at.lowest_address;
   g->shared_bytes += bytes;
@@ -101,13 +102,13 @@ static void wait_at_meeting(sim_thread *t, sim_meeting *m, thread_state state) {
 }
 
 void clv_sim_barrier(const char *where) {
-  here->waiting_for = where;
-  here->group->n_waiting++;
-  wait_at_meeting(here, &here->group->barrier_meeting, AT_BARRIER);
+  running_thread->waiting_for = where;
+  running_thread->group->n_waiting++;
+  wait_at_meeting(running_thread, &running_thread->group->barrier_meeting, AT_BARRIER);
 }
 
 uint64_t clv_sim_shuffle(unsigned mask, uint64_t bits, unsigned from, const char *where) {
-  sim_thread *t = here;
+  sim_thread *t = running_thread;
   if (!(mask & 1u << t->index % SIM_WARP))
     sim_report_fault("lane %u is not in its own mask", t->index);
   t->waiting_for = where;
@@ -118,8 +119,9 @@ uint64_t clv_sim_shuffle(unsigned mask, uint64_t bits, unsigned from, const char
   return t->shuffle_bits;
 }
 
-static bool is_within(const void *p, size_t bytes, const void *of, size_t all) {
-  return (const char *)p >= (const char *)of && (const char *)p + bytes <= (const char *)of + all;
+static bool is_within(const void *p, size_t bytes, const void *object, size_t object_bytes) {
+  return (const char *)p >= (const char *)object &&
+         (const char *)p + bytes <= (const char *)object + object_bytes;
 }
 
 /* start and end of the program's image, set by the linker */
@@ -133,7 +135,7 @@ static const sim_place *find_array(const sim_group *g, const void *p, size_t byt
 
 static bool touch_array_bytes(const sim_place *array, const void *p, size_t bytes, bool is_write) {
   char *unwritten = sim_get_unwritten_flag(array, p);
-  sim_array_here = *array;
+  sim_last_array = *array;
   for (size_t i = 0; i < bytes; i++) {
     if (is_write) unwritten[i] = 0;
     if (unwritten[i]) return false;
@@ -142,22 +144,25 @@ static bool touch_array_bytes(const sim_place *array, const void *p, size_t byte
 }
 
 bool sim_launch_may_touch(const void *p, size_t bytes, bool is_write) {
-  if (!here || sim_place_contains(&sim_stack_here, p, bytes)) return true;
-  const sim_group *g = here->group;
+  if (!running_thread || sim_place_contains(&sim_thread_stack, p, bytes)) return true;
+  const sim_group *g = running_thread->group;
   const sim_place *a = find_array(g, p, bytes);
   if (a) return touch_array_bytes(a, p, bytes, is_write);
   return !is_write &&
-         (sim_place_contains(&sim_arguments_here, p, bytes) ||
+         (sim_place_contains(&sim_launch_arguments, p, bytes) ||
           is_within(p, bytes, &__executable_start, (size_t)(&end - &__executable_start)));
 }
 
-bool sim_launch_is_shared(const void *p) { return here && find_array(here->group, p, 1); }
+bool sim_launch_is_shared(const void *p) {
+  return running_thread && find_array(running_thread->group, p, 1);
+}
 
 void sim_launch_print_thread(void) {
-  if (!here) return;
-  const sim_launch *l = here->group->launch;
-  fprintf(stderr, "cuda-sim: in thread %u of block %u,%u of %s, launched at\n", here->index,
-          here->group->at.x, here->group->at.y, l->l.name);
+  if (!running_thread) return;
+  const sim_launch *l = running_thread->group->launch;
+  fprintf(stderr, "cuda-sim: in thread %u of block %u,%u of %s, launched at\n",
+          running_thread->index, running_thread->group->block_index.x,
+          running_thread->group->block_index.y, l->l.name);
   sim_lines_print(&l->lines);
 }
 
@@ -177,23 +182,23 @@ static void run_thread(void *arg) {
 static void enter_thread(sim_thread *t) {
   sim_launch *l = t->group->launch;
   if (t->state == NEW) t->fibre = sim_fibre_get_spare(l->spare_fibres, run_thread, t);
-  here = t;
-  index_here.x = t->index;
-  sim_stack_here.lowest_address = t->fibre->stack;
+  running_thread = t;
+  thread_index.x = t->index;
+  sim_thread_stack.lowest_address = t->fibre->stack;
   sim_fibre_enter(t->fibre);
-  here = NULL;
+  running_thread = NULL;
   if (t->state != ENDED) return;
-  sim_fibre_keep_spare(&l->ended, t->fibre);
-  t->group->ended++;
+  sim_fibre_keep_spare(&l->ended_fibres, t->fibre);
+  t->group->n_ended++;
 }
 
 /* Called when all lanes of a mask have arrived: gives each the value that another one passed. */
 static void complete_shuffle(sim_group *g, unsigned warp) {
   sim_thread *lanes = &g->threads[warp * SIM_WARP];
-  unsigned n = CLV_MIN(SIM_WARP, g->n - warp * SIM_WARP), mask = 0;
-  uint64_t given[SIM_WARP];
+  unsigned n = CLV_MIN(SIM_WARP, g->n_threads - warp * SIM_WARP), mask = 0;
+  uint64_t passed_values[SIM_WARP];
   for (unsigned i = 0; i < n; i++) {
-    given[i] = lanes[i].shuffle_bits;
+    passed_values[i] = lanes[i].shuffle_bits;
     if (lanes[i].state != AT_SHUFFLE) continue;
     if (mask && mask != lanes[i].lane_mask)
       sim_report_fault("lanes of a warp meet with different masks");
@@ -209,13 +214,13 @@ static void complete_shuffle(sim_group *g, unsigned warp) {
     if (lanes[i].source_lane >= n || !(mask & 1u << lanes[i].source_lane))
       sim_report_fault("lane %u reads lane %u, which gives nothing, at %s", i, lanes[i].source_lane,
                        lanes[i].waiting_for);
-    lanes[i].shuffle_bits = given[lanes[i].source_lane];
+    lanes[i].shuffle_bits = passed_values[lanes[i].source_lane];
     lanes[i].state = READY;
   }
 }
 
 static const sim_thread *find_waiting_thread(const sim_group *g, thread_state state) {
-  for (unsigned i = 0; i < g->n; i++)
+  for (unsigned i = 0; i < g->n_threads; i++)
     if (g->threads[i].state == state) return &g->threads[i];
   return NULL;
 }
@@ -229,10 +234,10 @@ static void complete_barrier(sim_group *g) {
     sim_report_fault("%s waits for lanes that do not come, at %s", g->launch->l.name,
                      other->waiting_for);
   if (!t) return;
-  if (g->ended)
-    sim_report_fault("%u threads of a block of %s ended while others wait at %s", g->ended,
+  if (g->n_ended)
+    sim_report_fault("%u threads of a block of %s ended while others wait at %s", g->n_ended,
                      g->launch->l.name, t->waiting_for);
-  for (unsigned i = 0; i < g->n; i++) {
+  for (unsigned i = 0; i < g->n_threads; i++) {
     if (g->threads[i].waiting_for != t->waiting_for &&
         strcmp(g->threads[i].waiting_for, t->waiting_for) != 0)
       sim_report_fault("threads of a block of %s wait at %s and at %s", g->launch->l.name,
@@ -246,31 +251,33 @@ static void complete_barrier(sim_group *g) {
 /* Sets up the thread-local values that each thread of the block uses. */
 static void enter_group(const sim_group *g) {
   const clv_cuda_launch *l = &g->launch->l;
-  block_here = g->at;
-  block_size_here = (clv_sim_index){l->block, 1, 1};
-  grid_here = (clv_sim_index){l->grid[0], l->grid[1], 1};
-  sim_stack_here.bytes = SIM_STACK;
-  sim_arguments_here = (sim_place){(char *)g->launch, g->launch->bytes};
+  block_index = g->block_index;
+  block_size = (clv_sim_index){l->block, 1, 1};
+  grid_size = (clv_sim_index){l->grid[0], l->grid[1], 1};
+  sim_thread_stack.bytes = SIM_STACK;
+  sim_launch_arguments = (sim_place){(char *)g->launch, g->launch->bytes};
 }
 
 static void leave_group(void) {
-  sim_stack_here.bytes = sim_array_here.bytes = sim_arguments_here.bytes = 0;
+  sim_thread_stack.bytes = sim_last_array.bytes = sim_launch_arguments.bytes = 0;
 }
 
 /* Runs each thread of a block until it waits or ends, in random order. */
 static void advance_group(sim_group *g) {
-  unsigned at = (unsigned)sim_draw_below(g->n), step = sim_draw_below(2) ? 1 : g->n - 1;
-  bool any = false;
+  unsigned at = (unsigned)sim_draw_below(g->n_threads),
+           step = sim_draw_below(2) ? 1 : g->n_threads - 1;
+  bool has_run_thread = false;
   enter_group(g);
-  for (unsigned i = 0; i < g->n; i++, at = at + step < g->n ? at + step : at + step - g->n) {
+  for (unsigned i = 0; i < g->n_threads;
+       i++, at = at + step < g->n_threads ? at + step : at + step - g->n_threads) {
     sim_thread *t = &g->threads[at];
     if (t->state != NEW && t->state != READY) continue;
     enter_thread(t);
     if (t->state == AT_SHUFFLE) complete_shuffle(g, at / SIM_WARP);
-    any = true;
+    has_run_thread = true;
   }
   leave_group();
-  if (!any) complete_barrier(g);
+  if (!has_run_thread) complete_barrier(g);
 }
 
 /* ---- launches -------------------------------------------------------------------------------- */
@@ -287,8 +294,8 @@ sim_launch *sim_launch_new(const clv_cuda_launch *l, const sim_lines *lines) {
     memcpy((char *)m + at, l->args[i], l->arg_bytes[i]);
     at += l->arg_bytes[i];
   }
-  m->n = (uint64_t)l->grid[0] * l->grid[1];
-  m->first_block = sim_draw_below(m->n);
+  m->n_blocks = (uint64_t)l->grid[0] * l->grid[1];
+  m->first_block = sim_draw_below(m->n_blocks);
   m->max_groups = 1 + (int)sim_draw_below(SIM_MAX_RUNNING_BLOCKS);
   return m;
 }
@@ -296,12 +303,12 @@ sim_launch *sim_launch_new(const clv_cuda_launch *l, const sim_lines *lines) {
 sim_launch *sim_launch_copy(const sim_launch *l) {
   sim_launch *m = sim_fresh_allocate(l->bytes);
   memcpy(m, l, l->bytes);
-  m->first_block = sim_draw_below(m->n);
+  m->first_block = sim_draw_below(m->n_blocks);
   return m;
 }
 
 static void free_group(sim_group *g) {
-  for (unsigned i = 0; i < g->n; i++)
+  for (unsigned i = 0; i < g->n_threads; i++)
     if (g->threads[i].state != NEW && g->threads[i].state != ENDED)
       sim_fibre_free_unfinished(g->threads[i].fibre);
   for (int i = 0; i < g->n_arrays; i++) sim_fresh_free(g->shared_arrays[i].at.lowest_address);
@@ -311,7 +318,7 @@ static void free_group(sim_group *g) {
 void sim_launch_free(sim_launch *l) {
   if (!l) return;
   for (int i = 0; i < l->n_groups; i++) free_group(l->running_groups[i]);
-  while (l->ended.n) sim_fibre_free_unfinished(l->ended.fibres[--l->ended.n]);
+  while (l->ended_fibres.n) sim_fibre_free_unfinished(l->ended_fibres.fibres[--l->ended_fibres.n]);
   sim_fresh_free(l);
 }
 
@@ -327,30 +334,30 @@ void sim_launch_check(const sim_launch *l, int device) {
 }
 
 static void begin_group(sim_launch *l) {
-  uint64_t at = (l->first_block + l->next_block++) % l->n;
+  uint64_t at = (l->first_block + l->next_block++) % l->n_blocks;
   sim_group *g = sim_fresh_allocate(sizeof *g);
   memset(g, 0, offsetof(sim_group, threads));
   g->launch = l;
-  g->at = (clv_sim_index){(unsigned)(at % l->l.grid[0]), (unsigned)(at / l->l.grid[0]), 0};
-  g->n = l->l.block;
-  for (unsigned i = 0; i < g->n; i++) g->threads[i] = (sim_thread){.group = g, .index = i};
+  g->block_index = (clv_sim_index){(unsigned)(at % l->l.grid[0]), (unsigned)(at / l->l.grid[0]), 0};
+  g->n_threads = l->l.block;
+  for (unsigned i = 0; i < g->n_threads; i++) g->threads[i] = (sim_thread){.group = g, .index = i};
   l->running_groups[l->n_groups++] = g;
 }
 
 bool sim_launch_advance(sim_launch *l, sim_fibres *spare) {
   l->spare_fibres = spare;
   if (l->next_block == 0) sim_order_before(&l->begin_mark);
-  if (l->next_block < l->n && l->n_groups < l->max_groups) begin_group(l);
+  if (l->next_block < l->n_blocks && l->n_groups < l->max_groups) begin_group(l);
   int at = (int)sim_draw_below((uint64_t)l->n_groups);
   sim_group *g = l->running_groups[at];
   advance_group(g);
-  if (g->ended == g->n) {
+  if (g->n_ended == g->n_threads) {
     free_group(g);
     l->running_groups[at] = l->running_groups[--l->n_groups];
   }
-  bool is_done = l->next_block == l->n && l->n_groups == 0;
+  bool is_done = l->next_block == l->n_blocks && l->n_groups == 0;
   if (!is_done) return false;
   sim_order_after(&l->end_mark);
-  sim_fibres_move(spare, &l->ended);
+  sim_fibres_move(spare, &l->ended_fibres);
   return true;
 }

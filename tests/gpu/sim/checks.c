@@ -106,11 +106,11 @@ static inline bool is_certainly_allowed(const void *p, size_t bytes, bool is_wri
                                             DEFINED, DEFINED, DEFINED, DEFINED};
   static const unsigned char written[16];
   if (sim_memory_is_device(p)) return memcmp(get_state_of_byte(p), defined, bytes) == 0;
-  if (sim_place_contains(&sim_stack_here, p, bytes)) return true;
-  if (!is_write && sim_place_contains(&sim_arguments_here, p, bytes)) return true;
-  if (!sim_place_contains(&sim_array_here, p, bytes)) return false;
-  if (is_write) memset(sim_get_unwritten_flag(&sim_array_here, p), 0, bytes);
-  return is_write || memcmp(sim_get_unwritten_flag(&sim_array_here, p), written, bytes) == 0;
+  if (sim_place_contains(&sim_thread_stack, p, bytes)) return true;
+  if (!is_write && sim_place_contains(&sim_launch_arguments, p, bytes)) return true;
+  if (!sim_place_contains(&sim_last_array, p, bytes)) return false;
+  if (is_write) memset(sim_get_unwritten_flag(&sim_last_array, p), 0, bytes);
+  return is_write || memcmp(sim_get_unwritten_flag(&sim_last_array, p), written, bytes) == 0;
 }
 
 static inline void check_access(const void *p, size_t bytes, bool is_write) {

@@ -75,26 +75,28 @@ const double *sim_lstm_write_output(const sim_lstm *l, int64_t n, int64_t t) {
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* Computes the gradients of one step. outside: gradient of the step's h from the layer above; dc
- * [h] is carried from step to step. */
+/* Computes the gradients of one step. dh_from_above: gradient of the step's h from the layer above;
+ * dc [h] is carried from step to step. */
 static void run_step_backward(const sim_lstm *l, int layer, int64_t n, int64_t t,
-                              const double *outside, double *dc) {
+                              const double *dh_from_above, double *dc) {
   int64_t h = l->d->h;
   const double *row = get_row(l, layer, n, t, 0),
                *w = get_parameter(l, l->weights, layer, W_HIDDEN);
-  const double *after = t + 1 < l->d->t ? get_gate_gradients(l, layer, n, t + 1) : NULL;
+  const double *next_gate_gradients =
+      t + 1 < l->d->t ? get_gate_gradients(l, layer, n, t + 1) : NULL;
   double *d = get_gate_gradients(l, layer, n, t);
   for (int64_t j = 0; j < h; j++) {
-    double dh = outside[j], squashed = tanh(row[CELL * h + j]);
-    for (int64_t r = 0; after && r < 4 * h; r++) dh += after[r] * w[r * h + j];
+    double dh = dh_from_above[j], tanh_of_cell = tanh(row[CELL * h + j]);
+    for (int64_t r = 0; next_gate_gradients && r < 4 * h; r++)
+      dh += next_gate_gradients[r] * w[r * h + j];
     double i = row[GATE_I * h + j], f = row[GATE_F * h + j];
     double g = row[GATE_G * h + j], o = row[GATE_O * h + j];
     double before = t ? get_row(l, layer, n, t - 1, CELL)[j] : 0;
-    double cell = (after ? dc[j] : 0) + dh * o * (1 - squashed * squashed);
+    double cell = (next_gate_gradients ? dc[j] : 0) + dh * o * (1 - tanh_of_cell * tanh_of_cell);
     d[GATE_I * h + j] = cell * g * i * (1 - i);
     d[GATE_F * h + j] = cell * before * f * (1 - f);
     d[GATE_G * h + j] = cell * i * (1 - g * g);
-    d[GATE_O * h + j] = dh * squashed * o * (1 - o);
+    d[GATE_O * h + j] = dh * tanh_of_cell * o * (1 - o);
     dc[j] = cell * f;
   }
 }
@@ -117,7 +119,7 @@ void sim_lstm_backward_data(const sim_lstm *l) {
     for (int64_t n = 0; n < l->d->n; n++)
       for (int64_t at = t; at-- > 0;)
         run_step_backward(l, layer, n, at, l->dy + (n * t + at) * h, dc);
-    /* the gradient of this layer's input is the outside gradient of the layer below */
+    /* the gradient of this layer's input is `dh_from_above` of the layer below */
     compute_input_gradient(l, layer, layer ? l->dy : l->dx);
   }
   sim_fresh_free(dc);

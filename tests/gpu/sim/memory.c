@@ -17,18 +17,18 @@
 enum { ALIGNED = 256, PAGE = 4096, GAP_BYTE = 0xC5 };
 
 char *sim_region = (char *)(UINTPTR_MAX - SIM_REGION);
-static char *end;         /* end of the allocated part; NULL until memory is mapped */
-static sim_block *blocks; /* allocations of device memory, sorted by address */
+static char *allocated_end; /* end of the allocated part; NULL until memory is mapped */
+static sim_block *blocks;   /* allocations of device memory, sorted by address */
 static size_t n_blocks, cap_blocks;
 static size_t first_mapped; /* index of the first block whose pages are not released */
-/* kept_bytes: size of the list of freed blocks whose pages are not released; oldest, newest: ends
- * of that list */
-static size_t kept_bytes, oldest, newest;
+/* kept_bytes: size of the list of freed blocks whose pages are not released; oldest_freed,
+ * newest_freed: ends of that list */
+static size_t kept_bytes, oldest_freed, newest_freed;
 static size_t used_bytes[SIM_MAX_DEVICES]; /* [device] bytes that are allocated */
 static int access_depth; /* calls of sim_memory_allow_access that have not been undone */
 /* Protection key of the device memory. A key's rights are per thread and change without a system
  * call. -1: the processor has none, so the rights of the pages are changed. */
-static int key = -1;
+static int protection_key = -1;
 
 /* Maps the region by a direct system call, because the sanitizers' interceptors would prepare
  * shadow memory for all of it. */
@@ -36,24 +36,25 @@ static void map_region(void) {
   long at = syscall(SYS_mmap, NULL, SIM_REGION, PROT_NONE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, (off_t)0);
   if (at == -1) sim_report_fault("no %zu bytes of addresses", SIM_REGION);
-  sim_region = end = (char *)at;
-  if (!getenv("CLV_SIM_NO_KEYS")) key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
-  if (key >= 0 && syscall(SYS_pkey_mprotect, at, SIM_REGION, PROT_READ | PROT_WRITE, key))
+  sim_region = allocated_end = (char *)at;
+  if (!getenv("CLV_SIM_NO_KEYS")) protection_key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
+  if (protection_key >= 0 &&
+      syscall(SYS_pkey_mprotect, at, SIM_REGION, PROT_READ | PROT_WRITE, protection_key))
     sim_report_fault("pkey_mprotect of %zu bytes failed", SIM_REGION);
-  if (key >= 0 && access_depth) pkey_set(key, 0);
+  if (protection_key >= 0 && access_depth) pkey_set(protection_key, 0);
   sim_checks_map_states();
 }
 
 static char *get_page(char *p) { return p - (uintptr_t)p % PAGE; }
 
-static void set_region_access(bool open) {
-  if (key >= 0) {
-    pkey_set(key, open ? 0 : PKEY_DISABLE_ACCESS);
+static void set_region_access(bool is_accessible) {
+  if (protection_key >= 0) {
+    pkey_set(protection_key, is_accessible ? 0 : PKEY_DISABLE_ACCESS);
     return;
   }
-  int how = open ? PROT_READ | PROT_WRITE : PROT_NONE;
-  char *low = first_mapped < n_blocks ? get_page(blocks[first_mapped].p) : end;
-  char *high = get_page(end + PAGE - 1);
+  int how = is_accessible ? PROT_READ | PROT_WRITE : PROT_NONE;
+  char *low = first_mapped < n_blocks ? get_page(blocks[first_mapped].p) : allocated_end;
+  char *high = get_page(allocated_end + PAGE - 1);
   if (high > low && syscall(SYS_mprotect, low, (size_t)(high - low), how))
     sim_report_fault("mprotect of %zu bytes failed", (size_t)(high - low));
 }
@@ -87,7 +88,7 @@ static size_t get_gap(const sim_block *b) {
 }
 
 clv_code sim_memory_allocate(int device, size_t bytes, char **ret, clv_err *err) {
-  if (!end) map_region();
+  if (!allocated_end) map_region();
   if (bytes > sim.o.memory_bytes || used_bytes[device] > sim.o.memory_bytes - bytes)
     return clv_fail(err, CLV_EXHAUSTED, "device %d has no %zu bytes left", device, bytes);
   if (n_blocks == cap_blocks) {
@@ -96,10 +97,10 @@ clv_code sim_memory_allocate(int device, size_t bytes, char **ret, clv_err *err)
     if (!blocks) abort();
   }
   sim_block *b = &blocks[n_blocks++];
-  *b = (sim_block){.p = end, .bytes = bytes, .device = device};
+  *b = (sim_block){.p = allocated_end, .bytes = bytes, .device = device};
   sim_lines_capture_stack(&b->call_stack);
-  end += bytes + get_gap(b);
-  if (end > sim_region + SIM_REGION)
+  allocated_end += bytes + get_gap(b);
+  if (allocated_end > sim_region + SIM_REGION)
     sim_report_fault("all %zu bytes of addresses were given", SIM_REGION);
   used_bytes[device] += bytes;
   if (access_depth) set_region_access(true);
@@ -152,16 +153,16 @@ static void release_pages(sim_block *b) {
 static void keep_freed_block(sim_block *b) {
   size_t at = (size_t)(b - blocks);
   if (kept_bytes)
-    blocks[newest].next_freed_block = at;
+    blocks[newest_freed].next_freed_block = at;
   else
-    oldest = at;
-  newest = at;
+    oldest_freed = at;
+  newest_freed = at;
   kept_bytes += b->bytes + 1;
   while (kept_bytes > MAX_KEPT_BYTES) {
-    sim_block *old = &blocks[oldest];
-    oldest = old->next_freed_block;
-    kept_bytes -= old->bytes + 1;
-    release_pages(old);
+    sim_block *oldest_block = &blocks[oldest_freed];
+    oldest_freed = oldest_block->next_freed_block;
+    kept_bytes -= oldest_block->bytes + 1;
+    release_pages(oldest_block);
   }
   while (first_mapped < n_blocks && blocks[first_mapped].are_pages_released) first_mapped++;
 }
@@ -220,10 +221,10 @@ typedef struct host_block {
 
 static host_block *host_blocks;
 /* blocks kept for reuse: the next allocation of the same size gets one */
-static host_block *host_given;
+static host_block *free_host_blocks;
 
 static host_block *find_freed_block(size_t bytes) {
-  host_block **at = &host_given;
+  host_block **at = &free_host_blocks;
   while (*at && (*at)->bytes != bytes) at = &(*at)->next;
   host_block *b = *at;
   if (b) *at = b->next;
@@ -253,19 +254,19 @@ clv_code sim_host_allocate(size_t bytes, void **ret, clv_err *err) {
 
 void sim_host_free(void *p) {
   host_block **at = &host_blocks;
-  uint64_t left = 0;
+  uint64_t n_left = 0;
   while (*at && (*at)->p != p) at = &(*at)->next;
   host_block *b = *at;
   if (!b) sim_report_fault("%p is given back, and was not taken as page-locked memory", p);
   if (sim_streams_are_using_host(p, b->bytes))
     sim_report_fault("page-locked memory is given back before its copy is done");
   *at = b->next;
-  for (size_t i = 0; i < b->bytes; i++) left += b->p[i] != 0;
-  sim.counts.dirty_pinned_bytes += left;
+  for (size_t i = 0; i < b->bytes; i++) n_left += b->p[i] != 0;
+  sim.counts.dirty_pinned_bytes += n_left;
   memset(b->p, GAP_BYTE, b->bytes);
   sim_poison(b->p, b->bytes);
-  b->next = host_given;
-  host_given = b;
+  b->next = free_host_blocks;
+  free_host_blocks = b;
 }
 
 void sim_host_check(const void *at, size_t bytes, const char *what) {

@@ -186,22 +186,22 @@ void sim_fibres_move(sim_fibres *to, sim_fibres *from) {
   while (from->n) sim_fibre_keep_spare(to, from->fibres[--from->n]);
 }
 
-void sim_fibre_switch(sim_fibre *f, bool enters) {
+void sim_fibre_switch(sim_fibre *f, bool is_entering) {
   void *fake = NULL;
   if (__sanitizer_start_switch_fiber) {
-    if (enters)
+    if (is_entering)
       __sanitizer_start_switch_fiber(&fake, f->stack, SIM_STACK);
     else
       __sanitizer_start_switch_fiber(&f->fake_stack, f->caller_stack_bottom, f->caller_stack_bytes);
   }
   if (f->thread_order) {
-    sim_order *to = enters ? f->thread_order : f->caller_thread_order,
+    sim_order *to = is_entering ? f->thread_order : f->caller_thread_order,
               *from = sim_order_enter_stream(to);
-    if (enters) f->caller_thread_order = from;
+    if (is_entering) f->caller_thread_order = from;
   }
   sim_fibre_jump(&f->sp);
   if (!__sanitizer_finish_switch_fiber) return;
-  if (enters)
+  if (is_entering)
     __sanitizer_finish_switch_fiber(fake, NULL, NULL);
   else
     __sanitizer_finish_switch_fiber(f->fake_stack, &f->caller_stack_bottom, &f->caller_stack_bytes);

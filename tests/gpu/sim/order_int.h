@@ -20,8 +20,8 @@ sim_order *sim_order_new(void);
 void sim_order_free(sim_order *o);
 /* Makes o the current thread for thread sanitizer. Returns the previous one. */
 sim_order *sim_order_enter_stream(sim_order *o);
-/* Release and acquire of thread sanitizer: all before `release` of a place happens before all after
- * a later `acquire` of it. */
+/* Release and acquire of thread sanitizer: everything before sim_order_release(place) happens
+ * before everything after a later sim_order_acquire(place). */
 void sim_order_release(void *place);
 void sim_order_acquire(void *place);
 static inline void sim_order_before(void *place) {
@@ -77,7 +77,7 @@ void sim_fibres_move(sim_fibres *to, sim_fibres *from);
 
 extern sim_fibre *sim_running;
 /* switches stacks and reports the switch to the sanitizers */
-void sim_fibre_switch(sim_fibre *f, bool enters);
+void sim_fibre_switch(sim_fibre *f, bool is_entering);
 
 /* Switches to the stack saved at *at and saves the current one there. All registers are declared
  * clobbered, and the 128 bytes of red zone below the stack pointer are skipped. */
@@ -97,13 +97,13 @@ static inline void sim_fibre_jump(void **at) {
 
 /* Runs the fibre until it leaves. */
 static inline void sim_fibre_enter(sim_fibre *f) {
-  sim_fibre *before = sim_running;
+  sim_fibre *previous = sim_running;
   sim_running = f;
   if (CLV_SANITIZED)
     sim_fibre_switch(f, true);
   else
     sim_fibre_jump(&f->sp);
-  sim_running = before;
+  sim_running = previous;
 }
 
 static inline void sim_fibre_leave(void) {

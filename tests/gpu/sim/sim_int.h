@@ -28,6 +28,7 @@ typedef struct sim_op sim_op;
 
 /* ---- faults (report.c) ----------------------------------------------------------------------- */
 
+/* A call stack: return addresses, the innermost first. */
 typedef struct sim_lines {
   void *at[14];
   int n;
@@ -113,7 +114,7 @@ typedef struct sim_place {
   char *lowest_address;
   size_t bytes; /* size; 0: no such memory */
 } sim_place;
-extern _Thread_local sim_place sim_stack_here, sim_array_here, sim_arguments_here;
+extern _Thread_local sim_place sim_thread_stack, sim_last_array, sim_launch_arguments;
 static inline bool sim_place_contains(const sim_place *s, const void *p, size_t bytes) {
   size_t at = (uintptr_t)p - (uintptr_t)s->lowest_address;
   return at < s->bytes && bytes <= s->bytes - at;
@@ -126,7 +127,7 @@ static inline char *sim_get_unwritten_flag(const sim_place *array, const void *p
 /* Checks an access of the running kernel thread to memory that is not the device's. Returns false
  * if it is forbidden or reads a byte that was not written. Calls of a library may access
  * everything. */
-bool sim_launch_may_touch(const void *p, size_t bytes, bool write);
+bool sim_launch_may_touch(const void *p, size_t bytes, bool is_write);
 bool sim_launch_is_shared(const void *p); /* true if p is in a shared array of the block */
 /* prints the number of the kernel thread that runs, if any */
 void sim_launch_print_thread(void);
@@ -225,7 +226,7 @@ bool sim_run_library(sim_stream *s, sim_op *op);
 /* ---- libraries (tests/gpu/libraries; compiled for sanitizers as kernels are) ----------------- */
 
 void sim_matmul_run(const sim_op *op); /* d = a b + bias */
-/* convolves x with w into y, or one of its gradients */
+/* computes y, the convolution of x with w, or the gradient of x or of w, as desc.pass requests */
 void sim_conv_run(const sim_op *op);
 /* number of elements of x, w and y */
 void sim_conv_count_values(const clv_cuda_conv_desc *d, size_t ret[3]);

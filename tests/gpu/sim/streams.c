@@ -124,13 +124,13 @@ static void advance_stream(sim_stream *s) {
 }
 
 static sim_stream *draw_stream(void) {
-  sim_stream *ready[64];
+  sim_stream *ready_streams[64];
   size_t n = 0;
   for (sim_stream *s = streams; s; s = s->next) {
     if (sim.is_broken[s->device]) drop_all_operations(s);
-    if (can_advance(s) && n < CLV_COUNT(ready)) ready[n++] = s;
+    if (can_advance(s) && n < CLV_COUNT(ready_streams)) ready_streams[n++] = s;
   }
-  return n ? ready[sim_draw_below(n)] : NULL;
+  return n ? ready_streams[sim_draw_below(n)] : NULL;
 }
 
 void sim_advance_streams(uint64_t steps) {
@@ -152,16 +152,16 @@ static void draw_progress(void) {
 
 /* ---- enqueueing operations ------------------------------------------------------------------- */
 
-static sim_op *copy_operation(const sim_op *asked) {
+static sim_op *copy_operation(const sim_op *request) {
   sim_op *op = sim_fresh_allocate(sizeof *op);
-  *op = *asked;
+  *op = *request;
   op->next = NULL;
   if (op->mark) op->mark->n_references++;
   return op;
 }
 
-void sim_enqueue(sim_stream *s, const sim_op *asked) {
-  sim_op *op = copy_operation(asked), ***last = s->is_capturing ? &s->last_captured : &s->last_op;
+void sim_enqueue(sim_stream *s, const sim_op *request) {
+  sim_op *op = copy_operation(request), ***last = s->is_capturing ? &s->last_captured : &s->last_op;
   sim_lines_capture_stack(&op->call_stack);
   sim_order_before(op);
   **last = op;
@@ -184,11 +184,12 @@ void sim_ops_free(sim_op *first) {
 }
 
 /* Advances the device until `is_done` returns true. */
-static void advance_until(bool (*done)(const void *what), const void *what, const char *who) {
+static void advance_until(bool (*done)(const void *what), const void *what, const char *host_call) {
   sim_memory_allow_access();
   while (!done(what)) {
     sim_advance_streams(1 + sim_draw_below(64));
-    if (!done(what) && !draw_stream()) sim_report_fault("%s waits for what nobody will do", who);
+    if (!done(what) && !draw_stream())
+      sim_report_fault("%s waits for what nobody will do", host_call);
   }
   sim_memory_forbid_access();
 }

@@ -32,9 +32,9 @@ static void unlock_simulation(const int *held) {
 #define LOCK CLV_AUTO(unlock_simulation) __attribute__((unused)) int held_ = lock_simulation()
 
 /* True if this call is the one that is planned to fail. */
-static bool is_planned_failure(int device, uint64_t *so_far, uint64_t at) {
+static bool is_planned_failure(int device, uint64_t *n_calls, uint64_t at) {
   if (sim.o.failing_device && sim.o.failing_device != 1 + device) return false;
-  return ++*so_far == at;
+  return ++*n_calls == at;
 }
 
 static clv_code check_device(int device, clv_err *err) {
@@ -355,11 +355,11 @@ struct clv_cuda_graph {
 static size_t n_graphs;
 
 /* True while this thread captures, as in NVIDIA's thread-local capture mode. */
-static __thread bool captures;
+static __thread bool thread_is_capturing;
 
 /* Refuses operations during a capture that would create a handle, load code or allocate memory. */
 static void check_creates_nothing_in_capture(const char *what) {
-  if (captures) sim_report_fault("%s is made while a stream is captured", what);
+  if (thread_is_capturing) sim_report_fault("%s is made while a stream is captured", what);
 }
 
 static clv_code vendor_capture_begin(sim_stream *s, clv_err *err) {
@@ -367,7 +367,7 @@ static clv_code vendor_capture_begin(sim_stream *s, clv_err *err) {
   CLV_TRY(check_stream(s, err));
   CLV_TRY(check_not_captured(s, err));
   if (sim.o.no_graphs) return clv_fail(err, CLV_UNIMPLEMENTED, "no captures, as planned");
-  s->is_capturing = captures = true;
+  s->is_capturing = thread_is_capturing = true;
   s->last_captured = &s->first_captured;
   return CLV_OK;
 }
@@ -387,7 +387,7 @@ static clv_code vendor_capture_end(sim_stream *s, clv_cuda_graph **ret, size_t *
   if (!s->is_capturing) return clv_fail(err, CLV_PRECONDITION, "the stream is not captured");
   sim_op *first = s->first_captured;
   s->first_captured = NULL;
-  s->is_capturing = captures = false;
+  s->is_capturing = thread_is_capturing = false;
   clv_code code = check_captured(s, err);
   if (code != CLV_OK) {
     sim_ops_free(first);
@@ -454,8 +454,8 @@ static size_t n_plans;
 
 /* Bytes of a column-major matrix, without the padding after the last column. */
 static size_t matrix_bytes(int64_t rows, int64_t columns, int64_t ld, int64_t batch, int64_t stride,
-                           size_t of_one) {
-  return (size_t)((batch - 1) * stride + (columns - 1) * ld + rows) * of_one;
+                           size_t value_bytes) {
+  return (size_t)((batch - 1) * stride + (columns - 1) * ld + rows) * value_bytes;
 }
 
 static clv_code vendor_matmul_new(int device, const clv_cuda_matmul_desc *d, clv_cuda_matmul **ret,
@@ -664,9 +664,9 @@ static clv_code vendor_lstm_backward_weight(sim_stream *s, clv_cuda_lstm *l,
 
 /* ---- the function table ---------------------------------------------------------------------- */
 
-static const clv_vendor table = {
+static const clv_vendor vendor_table = {
     .abi = CLV_VENDOR_ABI,
-    .size = sizeof table,
+    .size = sizeof vendor_table,
     .name = "cuda-sim",
     .count = vendor_count_devices,
     .describe = vendor_describe,
@@ -715,7 +715,7 @@ const clv_vendor *clv_sim_make_vendor(const clv_sim_options *options) {
   if (!sim.o.memory_bytes) sim.o.memory_bytes = (size_t)1 << 30;
   sim_draw_seed(sim.o.seed);
   sim_handle_faults();
-  return &table;
+  return &vendor_table;
 }
 
 uint64_t clv_sim_count_waits_of_thread(void) { return n_waits_of_thread; }

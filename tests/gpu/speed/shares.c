@@ -10,11 +10,6 @@
  * the addresses of the kernels that ran, counted from main. Images are of SIDE by SIDE, a multiple
  * of 2; the number of all their values is a multiple of WIDTH, the width of rows.
  *
- * usage: shares [SAMPLES CHANNELS SIDE WIDTH]
- * A line of JSON for each, the copy's first; the last says where the kernels lie that ran, counted
- * from main, on the simulated device. Images are of SIDE by SIDE, a multiple of 2; all their values
- * are a multiple of WIDTH, that of rows.
- *
  * Linked with the simulated device, or with NVIDIA's in its place: see on_device.c.
  */
 #include <inttypes.h>
@@ -140,26 +135,27 @@ static clv_code mse_back(bench *m, clv_err *err) {
 
 /* ---- images ---------------------------------------------------------------------------------- */
 
-static cuda_batchnorm make_batchnorm(const bench *m, bool last) {
-  cuda_sums s = last ? gpu_sums_channels_last(m->n_samples, m->n_channels, m->n_positions)
-                     : gpu_sums_of(m->n_samples, m->n_channels, m->n_positions);
+static cuda_batchnorm make_batchnorm(const bench *m, bool is_channels_last) {
+  cuda_sums s = is_channels_last
+                    ? gpu_sums_channels_last(m->n_samples, m->n_channels, m->n_positions)
+                    : gpu_sums_of(m->n_samples, m->n_channels, m->n_positions);
   return (cuda_batchnorm){.sums = s,
                           .is_training = true,
-                          .channels_last = last,
+                          .channels_last = is_channels_last,
                           .eps = 1e-5,
                           .momentum = 0.1,
                           .has_relu = true};
 }
 
-static clv_code batchnorm_moments(bench *m, bool last, clv_err *err) {
-  cuda_batchnorm b = make_batchnorm(m, last);
+static clv_code batchnorm_moments(bench *m, bool is_channels_last, clv_err *err) {
+  cuda_batchnorm b = make_batchnorm(m, is_channels_last);
   float *mean = m->small_buffer + m->n_channels, *var = mean + m->n_channels;
   return clv_gpu_batch_moments(m->g, &b, m->x, m->partial_sums, m->statistics, mean, var,
                                m->row_permutation + m->n_rows, err);
 }
 
-static clv_code batchnorm_normalise(bench *m, bool last, clv_err *err) {
-  cuda_batchnorm b = make_batchnorm(m, last);
+static clv_code batchnorm_normalise(bench *m, bool is_channels_last, clv_err *err) {
+  cuda_batchnorm b = make_batchnorm(m, is_channels_last);
   return clv_gpu_batchnorm(m->g, &b, m->x, m->small_buffer, m->small_buffer, m->statistics, NULL,
                            m->y, err);
 }
@@ -177,28 +173,28 @@ static cuda_pair *get_totals(const bench *m) {
   return (cuda_pair *)((char *)m->partial_sums + PARTS / 2);
 }
 
-static clv_code batchnorm_totals(bench *m, bool last, clv_err *err) {
-  cuda_batchnorm b = make_batchnorm(m, last);
+static clv_code batchnorm_totals(bench *m, bool is_channels_last, clv_err *err) {
+  cuda_batchnorm b = make_batchnorm(m, is_channels_last);
   cuda_gradient from = make_gradient(m);
   return clv_gpu_batchnorm_totals(m->g, &b, &from, m->partial_sums, get_totals(m), NULL, NULL, NULL,
                                   false, err);
 }
 
-static clv_code batchnorm_back(bench *m, bool last, clv_err *err) {
-  cuda_batchnorm b = make_batchnorm(m, last);
+static clv_code batchnorm_back(bench *m, bool is_channels_last, clv_err *err) {
+  cuda_batchnorm b = make_batchnorm(m, is_channels_last);
   cuda_gradient from = make_gradient(m);
   return clv_gpu_batchnorm_back(m->g, &b, &from, get_totals(m), m->y, err);
 }
 
-static clv_code channel_sums(bench *m, bool last, clv_err *err) {
-  cuda_batchnorm b = make_batchnorm(m, last);
-  return clv_gpu_channel_sums(m->g, &b.sums, last, m->x, m->partial_sums, m->small_buffer, false,
-                              err);
+static clv_code channel_sums(bench *m, bool is_channels_last, clv_err *err) {
+  cuda_batchnorm b = make_batchnorm(m, is_channels_last);
+  return clv_gpu_channel_sums(m->g, &b.sums, is_channels_last, m->x, m->partial_sums,
+                              m->small_buffer, false, err);
 }
 
-static clv_code add_bias(bench *m, bool last, clv_err *err) {
-  return clv_gpu_add_bias(m->g, last, m->small_buffer, m->y, m->n_samples, m->n_channels,
-                          m->n_positions, true, err);
+static clv_code add_bias(bench *m, bool is_channels_last, clv_err *err) {
+  return clv_gpu_add_bias(m->g, is_channels_last, m->small_buffer, m->y, m->n_samples,
+                          m->n_channels, m->n_positions, true, err);
 }
 
 /* Returns windows of 2 by 2 that do not overlap. */
@@ -207,40 +203,40 @@ static clv_window make_window(const bench *m) {
   return (clv_window){n, c, side, side, c, side / 2, side / 2, {2, 2}, {2, 2}, {0, 0}, {1, 1}};
 }
 
-static clv_code maxpool(bench *m, bool last, clv_err *err) {
+static clv_code maxpool(bench *m, bool is_channels_last, clv_err *err) {
   clv_window s = make_window(m);
-  return clv_gpu_maxpool(m->g, last, &s, m->x, m->y, (int64_t *)m->w, err);
+  return clv_gpu_maxpool(m->g, is_channels_last, &s, m->x, m->y, (int64_t *)m->w, err);
 }
 
-static clv_code maxpool_back(bench *m, bool last, clv_err *err) {
+static clv_code maxpool_back(bench *m, bool is_channels_last, clv_err *err) {
   clv_window s = make_window(m);
-  return clv_gpu_maxpool_back(m->g, last, &s, m->z, (int64_t *)m->w, m->y, err);
+  return clv_gpu_maxpool_back(m->g, is_channels_last, &s, m->z, (int64_t *)m->w, m->y, err);
 }
 
-static clv_code avgpool(bench *m, bool last, clv_err *err) {
+static clv_code avgpool(bench *m, bool is_channels_last, clv_err *err) {
   clv_window s = make_window(m);
-  return clv_gpu_avgpool(m->g, last, &s, m->x, m->y, err);
+  return clv_gpu_avgpool(m->g, is_channels_last, &s, m->x, m->y, err);
 }
 
-static clv_code avgpool_back(bench *m, bool last, clv_err *err) {
+static clv_code avgpool_back(bench *m, bool is_channels_last, clv_err *err) {
   clv_window s = make_window(m);
-  return clv_gpu_avgpool_back(m->g, last, &s, m->z, m->y, err);
+  return clv_gpu_avgpool_back(m->g, is_channels_last, &s, m->z, m->y, err);
 }
 
 /* Defines two functions: for channels first and channels last. */
-#define EITHER(name)                                                                 \
+#define BOTH_LAYOUTS(name)                                                           \
   static clv_code name##_f32(bench *m, clv_err *err) { return name(m, false, err); } \
-  static clv_code name##_last(bench *m, clv_err *err) { return name(m, true, err); }
-EITHER(batchnorm_moments)
-EITHER(batchnorm_normalise)
-EITHER(batchnorm_totals)
-EITHER(batchnorm_back)
-EITHER(channel_sums)
-EITHER(add_bias)
-EITHER(maxpool)
-EITHER(maxpool_back)
-EITHER(avgpool)
-EITHER(avgpool_back)
+  static clv_code name##_channels_last(bench *m, clv_err *err) { return name(m, true, err); }
+BOTH_LAYOUTS(batchnorm_moments)
+BOTH_LAYOUTS(batchnorm_normalise)
+BOTH_LAYOUTS(batchnorm_totals)
+BOTH_LAYOUTS(batchnorm_back)
+BOTH_LAYOUTS(channel_sums)
+BOTH_LAYOUTS(add_bias)
+BOTH_LAYOUTS(maxpool)
+BOTH_LAYOUTS(maxpool_back)
+BOTH_LAYOUTS(avgpool)
+BOTH_LAYOUTS(avgpool_back)
 
 static clv_code mean(bench *m, clv_err *err) {
   const clv_axis s = {.outer = m->n_rows, .extent = m->row_width, .inner = 1};
@@ -399,8 +395,8 @@ static clv_code run_lstm_cell(bench *m, clv_err *err) {
 
 static clv_code run_lstm_cell_backward(bench *m, clv_err *err) {
   const cuda_lstm l = make_lstm(m);
-  float *outside = m->w + m->n / 4, *dc = m->w + m->n / 2;
-  return clv_gpu_lstm_cell_back(m->g, &l, 0, outside, outside, dc, m->x, err);
+  float *dh_from_above = m->w + m->n / 4, *dc = m->w + m->n / 2;
+  return clv_gpu_lstm_cell_back(m->g, &l, 0, dh_from_above, dh_from_above, dc, m->x, err);
 }
 
 /* Returns a GRU of one step for each row, whose gates take three of four parts of y. */
@@ -458,16 +454,16 @@ static const kernel kernels[] = {
     {"maxpool backward", 7, .f = maxpool_back_f32},
     {"avgpool", 5, .f = avgpool_f32},
     {"avgpool backward", 5, .f = avgpool_back_f32},
-    {"batchnorm, moments, bf16", 2, .f = batchnorm_moments_last},
-    {"batchnorm+relu, bf16", 4, .f = batchnorm_normalise_last},
-    {"batchnorm+relu, totals, bf16", 4, .f = batchnorm_totals_last},
-    {"batchnorm+relu backward, bf16", 6, .f = batchnorm_back_last},
-    {"sums of channels, bf16", 2, .f = channel_sums_last},
-    {"bias+relu, bf16", 4, .f = add_bias_last},
-    {"maxpool, bf16", 4.5, .f = maxpool_last},
-    {"maxpool backward, bf16", 4.5, .f = maxpool_back_last},
-    {"avgpool, bf16", 2.5, .f = avgpool_last},
-    {"avgpool backward, bf16", 2.5, .f = avgpool_back_last},
+    {"batchnorm, moments, bf16", 2, .f = batchnorm_moments_channels_last},
+    {"batchnorm+relu, bf16", 4, .f = batchnorm_normalise_channels_last},
+    {"batchnorm+relu, totals, bf16", 4, .f = batchnorm_totals_channels_last},
+    {"batchnorm+relu backward, bf16", 6, .f = batchnorm_back_channels_last},
+    {"sums of channels, bf16", 2, .f = channel_sums_channels_last},
+    {"bias+relu, bf16", 4, .f = add_bias_channels_last},
+    {"maxpool, bf16", 4.5, .f = maxpool_channels_last},
+    {"maxpool backward, bf16", 4.5, .f = maxpool_back_channels_last},
+    {"avgpool, bf16", 2.5, .f = avgpool_channels_last},
+    {"avgpool backward, bf16", 2.5, .f = avgpool_back_channels_last},
     {"mean of rows", 4, .f = mean},
     {"mean of rows backward", 4, .f = mean_back},
     {"to bf16, channels last", 6, .f = to_channels_last},
@@ -640,14 +636,15 @@ static void close_bench(bench *m) {
   clv_cuda_close(m->backend);
 }
 
-static size_t read_size(int argc, char **argv, int i, size_t usual) {
-  return argc > i ? (size_t)CLV_MAX(atol(argv[i]), 1) : usual;
+static size_t read_size(int argc, char **argv, int i, size_t default_size) {
+  return argc > i ? (size_t)CLV_MAX(atol(argv[i]), 1) : default_size;
 }
 
-static void print_shares(bench *m, const kernel *list, size_t n, double most) {
+static void print_shares(bench *m, const kernel *list, size_t n, double copy_rate) {
   for (size_t i = 0; i < n; i++) {
     double rate = measure_rate(m, &list[i]);
-    printf("{\"what\":\"%s\",\"rate\":%.4g,\"share\":%.3f}\n", list[i].name, rate, rate / most);
+    printf("{\"what\":\"%s\",\"rate\":%.4g,\"share\":%.3f}\n", list[i].name, rate,
+           rate / copy_rate);
   }
 }
 
@@ -659,11 +656,11 @@ int main(int argc, char **argv) {
              .row_width = read_size(argc, argv, 4, 1024)};
   clv_err err;
   open_bench(&m);
-  double most = measure_rate(&m, &copying);
-  printf("{\"what\":\"copy\",\"rate\":%.4g}\n", most);
-  print_shares(&m, kernels, CLV_COUNT(kernels), most);
+  double copy_rate = measure_rate(&m, &copying);
+  printf("{\"what\":\"copy\",\"rate\":%.4g}\n", copy_rate);
+  print_shares(&m, kernels, CLV_COUNT(kernels), copy_rate);
   refill_buffers(&m);
-  print_shares(&m, more_kernels, n_more_kernels, most);
+  print_shares(&m, more_kernels, n_more_kernels, copy_rate);
   print_launched_kernels((uintptr_t)main);
   must(clv_backend_finish(m.backend, &err), &err);
   close_bench(&m);

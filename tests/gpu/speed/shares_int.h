@@ -41,7 +41,7 @@ typedef struct kernel {
   bool has_second_input, is_channels_last;
 } kernel;
 
-/* Kernels of shares_more.c. They run on buffers that hold their first values. */
+/* Kernels of shares_more.c. They run on buffers that have their initial values. */
 extern const kernel more_kernels[];
 extern const size_t n_more_kernels;
 

@@ -94,7 +94,7 @@ static clv_code column_totals(bench *m, bool is_single_channel, clv_err *err) {
 
 #define COLUMNS_OR_ONE(name)                                                         \
   static clv_code name##_f32(bench *m, clv_err *err) { return name(m, false, err); } \
-  static clv_code name##_alone(bench *m, clv_err *err) { return name(m, true, err); }
+  static clv_code name##_one_channel(bench *m, clv_err *err) { return name(m, true, err); }
 COLUMNS_OR_ONE(column_sums)
 COLUMNS_OR_ONE(column_moments)
 COLUMNS_OR_ONE(column_totals)
@@ -413,9 +413,9 @@ static clv_resample resample_of(const bench *m, bool is_halving) {
     return launcher(m->g, last, &r, m->x, m->y, err); \
   }
 RESAMPLE(upsample_f32, clv_gpu_resample, false, false)
-RESAMPLE(upsample_last, clv_gpu_resample, true, false)
+RESAMPLE(upsample_channels_last, clv_gpu_resample, true, false)
 RESAMPLE(upsample_back_f32, clv_gpu_resample_back, false, false)
-RESAMPLE(upsample_back_last, clv_gpu_resample_back, true, false)
+RESAMPLE(upsample_back_channels_last, clv_gpu_resample_back, true, false)
 RESAMPLE(adaptive_f32, clv_gpu_resample, false, true)
 
 static cuda_sums channels_of_images(const bench *m) {
@@ -441,14 +441,16 @@ static clv_code where(bench *m, clv_err *err) {
   return clv_gpu_where(m->g, m->x, 0, m->z, m->x, m->y, m->n, err);
 }
 
-static clv_code drop_records(bench *m, bool last, clv_err *err) {
+static clv_code drop_records(bench *m, bool is_channels_last, clv_err *err) {
   clv_rng_stream s = clv_rng_stream_of(&(clv_rng_key){.seed = 1});
-  return clv_gpu_stochastic_depth(m->g, last, m->n_rows, m->row_width, m->x, m->y,
+  return clv_gpu_stochastic_depth(m->g, is_channels_last, m->n_rows, m->row_width, m->x, m->y,
                                   (uint8_t *)m->dropout_mask, &s, NULL,
                                   clv_gpu_dropout_threshold(0.5), 2, err);
 }
 static clv_code drop_records_f32(bench *m, clv_err *err) { return drop_records(m, false, err); }
-static clv_code drop_records_last(bench *m, clv_err *err) { return drop_records(m, true, err); }
+static clv_code drop_records_channels_last(bench *m, clv_err *err) {
+  return drop_records(m, true, err);
+}
 
 /* The dropout kernels come after the kernels that read the mask as zeros. */
 const kernel more_kernels[] = {
@@ -466,8 +468,8 @@ const kernel more_kernels[] = {
     {"scale, bf16", 4, .map_kernel = clv_gpu_scale, .is_channels_last = true},
     {"upsample", 5, .f = upsample_f32},
     {"upsample backward", 5, .f = upsample_back_f32},
-    {"upsample, bf16", 2.5, .f = upsample_last},
-    {"upsample backward, bf16", 2.5, .f = upsample_back_last},
+    {"upsample, bf16", 2.5, .f = upsample_channels_last},
+    {"upsample backward, bf16", 2.5, .f = upsample_back_channels_last},
     {"adaptive avgpool", 5, .f = adaptive_f32},
     {"flip", 8, .f = flip},
     {"cumsum", 8, .f = cumsum},
@@ -483,9 +485,9 @@ const kernel more_kernels[] = {
     {"sums of columns", 4, .f = column_sums_f32},
     {"batchnorm of columns, moments", 4, .f = column_moments_f32},
     {"batchnorm of columns+relu, totals", 8, .f = column_totals_f32},
-    {"sum of one channel, bf16", 2, .f = column_sums_alone},
-    {"batchnorm of one channel, moments, bf16", 2, .f = column_moments_alone},
-    {"batchnorm of one channel+relu, totals, bf16", 4, .f = column_totals_alone},
+    {"sum of one channel, bf16", 2, .f = column_sums_one_channel},
+    {"batchnorm of one channel, moments, bf16", 2, .f = column_moments_one_channel},
+    {"batchnorm of one channel+relu, totals, bf16", 4, .f = column_totals_one_channel},
     {"bce", 8, .f = bce},
     {"bce backward", 12, .f = bce_back},
     {"bce with logits", 8, .f = bce_with_logits},
@@ -499,7 +501,7 @@ const kernel more_kernels[] = {
     {"poisson", 8, .f = poisson},
     {"poisson backward", 12, .f = poisson_back},
     {"stochastic depth", 8, .f = drop_records_f32},
-    {"stochastic depth, bf16", 4, .f = drop_records_last},
+    {"stochastic depth, bf16", 4, .f = drop_records_channels_last},
     {"dropout, bf16", 5, .f = draw_dropout_channels_last},
     {"dropout backward, bf16", 5, .f = apply_mask_channels_last},
     {"to columns", 8, .f = to_columns},

@@ -4,9 +4,9 @@
 
 usage: torch_steps.py NETWORK BATCH SIZE f32|f64|tf32|bf16 STEPS eager|compile [FILE]
        torch_steps.py versions   of Python and what is imported here
-FILE: what steps.c wrote: parameters, input and target to begin with. In f32 FILE.f32 gets the
-parameters after the first step. f64 is the judge: how far from its own first step those of steps.c
-(FILE.after) and of FILE.f32 are, a row for each parameter. CLEAVE_TORCH_ON: cuda, or cpu.
+FILE: written by steps.c, with initial parameters, input and target. In f32, FILE.f32 gets the
+parameters after the first step. In f64, prints for each parameter how far the first step of steps.c
+(FILE.after) and that of FILE.f32 are from its own. CLEAVE_TORCH_ON: cuda, or cpu.
 Exits 77 where this PyTorch cannot.
 """
 import contextlib, importlib, json, os, sys, time
@@ -52,7 +52,7 @@ def images(batch, side):
 
 
 class Texts(nn.Module):
-    """Logits of a class for each text."""
+    """BERT with a head that gives class logits for each text."""
 
     def __init__(self, **sizes):
         super().__init__()
@@ -104,7 +104,7 @@ NETWORKS = {"mlp": (mlp, sgd, squares), "lstm": (lstm, adam, squares), "resnet50
 
 
 def in_order(net, path):
-    """Parameters as the file has them: by our names where these are transformers'."""
+    """The parameters in the order of the file, by our names if the names are transformers'."""
     with open(path + ".names") as f:
         names = f.read().splitlines()
     own = {name.removeprefix("model."): p for name, p in net.named_parameters()}
@@ -112,7 +112,7 @@ def in_order(net, path):
 
 
 def load(path, tensors):
-    """The file's numbers, one tensor after the other."""
+    """Reads the tensors from the file, one after the other."""
     with open(path, "rb") as f:
         for t in tensors:
             raw = bytearray(f.read(t.element_size() * t.numel()))
@@ -121,13 +121,13 @@ def load(path, tensors):
 
 
 def off(parameter, judge, begin):
-    """How far from the judge's step, by its length."""
+    """The distance from the f64 step, divided by that step's length."""
     moved, apart = (judge - begin).norm().item(), (parameter.double() - judge).norm().item()
     return apart / moved if moved else 0.0 if apart == 0 else float("inf")
 
 
 def judged(path, parameters, begin):
-    """Of each parameter after the first step: its name, how far ours is, and PyTorch's in f32."""
+    """[(name, distance of our step, distance of PyTorch's f32 step)] of the parameters."""
     ours = [torch.empty(p.shape) for p in parameters]
     load(path + ".after", ours)
     theirs = torch.load(path + ".f32")
@@ -144,7 +144,7 @@ def finish():
 
 
 def versions():
-    """One line; what is missing is named."""
+    """One line with the versions of packages; names the missing ones."""
     said = [f"Python {sys.version.split()[0]}", f"PyTorch {torch.__version__}",
             f"CUDA {torch.version.cuda}" if torch.cuda.is_available() else "which sees no device"]
     for name in ("numpy", "transformers", "triton"):

@@ -28,7 +28,7 @@ static uint64_t read_number(const char *name) {
 
 enum { EXIT_WITH_LEAKS = 71, AT_START = 4 };
 
-static void look_for_leaks(void) {
+static void exit_if_leaked(void) {
   uint64_t none = clv_sim_get_counts().n_default_stream_calls;
   if (none)
     fprintf(stderr, "cuda-sim: the default stream was used %llu times\n", (unsigned long long)none);
@@ -37,7 +37,7 @@ static void look_for_leaks(void) {
 
 /* ---- planted faults -------------------------------------------------------------------------- */
 
-static clv_vendor planted;
+static clv_vendor faulty_vendor;
 static const clv_vendor *simulated_vendor;
 
 static clv_code do_not_wait(clv_cuda_event *e, clv_err *err) {
@@ -54,8 +54,8 @@ static clv_code free_too_early(clv_cuda_stream *s, size_t bytes, void **ret, clv
   return CLV_OK;
 }
 
-static clv_code on_the_default_stream(clv_cuda_stream *s, void *dst, int byte, size_t bytes,
-                                      clv_err *err) {
+static clv_code fill_on_default_stream(clv_cuda_stream *s, void *dst, int byte, size_t bytes,
+                                       clv_err *err) {
   static int n;
   return simulated_vendor->fill(++n > AT_START ? NULL : s, dst, byte, bytes, err);
 }
@@ -66,11 +66,11 @@ static const clv_vendor *apply_planted_fault(const clv_vendor *v) {
   const char *name = getenv("CLV_SIM_PLANT");
   simulated_vendor = v;
   if (!name) return v;
-  planted = *v;
-  if (strcmp(name, "no_wait") == 0) planted.event_finish = do_not_wait;
-  if (strcmp(name, "given") == 0) planted.take = free_too_early;
-  if (strcmp(name, "default_stream") == 0) planted.fill = on_the_default_stream;
-  return &planted;
+  faulty_vendor = *v;
+  if (strcmp(name, "no_wait") == 0) faulty_vendor.event_finish = do_not_wait;
+  if (strcmp(name, "given") == 0) faulty_vendor.take = free_too_early;
+  if (strcmp(name, "default_stream") == 0) faulty_vendor.fill = fill_on_default_stream;
+  return &faulty_vendor;
 }
 
 /* ---- the device ------------------------------------------------------------------------------ */
@@ -90,10 +90,10 @@ static const clv_vendor *make_simulated_vendor(void) {
 }
 
 static const clv_vendor *get_vendor(void) {
-  static const clv_vendor *made;
-  if (made) return made;
-  atexit(look_for_leaks);
-  return made = apply_planted_fault(make_simulated_vendor());
+  static const clv_vendor *vendor;
+  if (vendor) return vendor;
+  atexit(exit_if_leaked);
+  return vendor = apply_planted_fault(make_simulated_vendor());
 }
 
 static void ignore_library_folders(const char *folders) { (void)folders; }

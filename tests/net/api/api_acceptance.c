@@ -33,7 +33,7 @@ static bool chain_a_b_a_b_adds_gradients_of_both_rounds(void) {
   cleave_module *m[2], *loss;
   cleave_context c;
   cleave_reference x, t, at, l;
-  cleave_tensor g = {0}, y = {0}, once = {0};
+  cleave_tensor g = {0}, y = {0}, gradient_of_one_round = {0};
   float numbers[12], target[12], identity[9] = {1, 0, 0, 0, 1, 0, 0, 0, 1};
   cleave_tensor w = CLEAVE_TENSOR_F32(identity, 3, 3);
   fill_with_random(numbers, 12, 61);
@@ -53,16 +53,17 @@ static bool chain_a_b_a_b_adds_gradients_of_both_rounds(void) {
     DO(fetch_value(at, &y));
     CHECK(memcmp(y.data, numbers, sizeof numbers) == 0);
     for (int i = 0; i < 2; i++) {
-      DO(read_gradient(c, m[i], "0.weight", rounds == 1 && i == 0 ? &once : &g));
-      const float *got = rounds == 1 && i == 0 ? once.data : g.data;
-      for (int k = 0; k < 9; k++) CHECK(is_near(got[k], (float)rounds * ((float *)once.data)[k]));
+      DO(read_gradient(c, m[i], "0.weight", rounds == 1 && i == 0 ? &gradient_of_one_round : &g));
+      const float *got = rounds == 1 && i == 0 ? gradient_of_one_round.data : g.data;
+      for (int k = 0; k < 9; k++)
+        CHECK(is_near(got[k], (float)rounds * ((float *)gradient_of_one_round.data)[k]));
     }
     DO(close_context(c));
   }
   add_to_digest(&g);
   cleave_tensor_free(&g);
   cleave_tensor_free(&y);
-  cleave_tensor_free(&once);
+  cleave_tensor_free(&gradient_of_one_round);
   return true;
 }
 
@@ -211,9 +212,9 @@ static bool frozen_module_in_the_middle_passes_gradients_on(void) {
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 2}]", &input, &middle, e));
   DO(load_loss("ice loss", "master", 2, &loss));
   cleave_group group = {.modules = &first, .n_modules = 1, .lr = 0.1};
-  cleave_group cold = {.modules = &middle, .n_modules = 1, .lr = 0.1};
+  cleave_group frozen_group = {.modules = &middle, .n_modules = 1, .lr = 0.1};
   MUST(cleave_optimizer_new(rt, &group, 1, 0, &sgd, e));
-  REFUSED(cleave_optimizer_new(rt, &cold, 1, 0, &none, e), CLEAVE_INVALID, "no parameter");
+  REFUSED(cleave_optimizer_new(rt, &frozen_group, 1, 0, &none, e), CLEAVE_INVALID, "no parameter");
   DO(read_weight(middle, "0.weight", &w));
   DO(open_context(&c));
   DO(make_leaf(c, numbers, 4, 3, false, &x));
@@ -241,7 +242,7 @@ static bool frozen_module_in_the_middle_passes_gradients_on(void) {
 /* B is stopped while it owns the value. Meanwhile A and the program receive the reference, and a
  * fetch waits. Everything arrives when B continues. */
 static bool references_are_used_before_their_owner_computes_them(pid_t pid) {
-  cleave_module *owner, *user, *home;
+  cleave_module *owner, *user, *master_module;
   cleave_context c;
   cleave_reference x, y, z[2];
   cleave_future f;
@@ -250,17 +251,17 @@ static bool references_are_used_before_their_owner_computes_them(pid_t pid) {
   fill_with_random(numbers, 12, 71);
   DO(load_module("slow owner", at_b, "[{op: linear, out: 5}]", 3, &owner));
   DO(load_module("user", at_a, "[{op: relu}]", 5, &user));
-  DO(load_module("home user", "master", "[{op: relu}]", 5, &home));
+  DO(load_module("home user", "master", "[{op: relu}]", 5, &master_module));
   DO(open_context(&c));
   DO(make_leaf(c, numbers, 4, 3, false, &x));
   /* these calls return when the modules are loaded */
   MUST(cleave_rpc_sync(rt, c, owner, &x, 1, 0, &y, &out, e));
   MUST(cleave_rpc_sync(rt, c, user, &y, 1, 0, NULL, &got[0], e));
-  MUST(cleave_rpc_sync(rt, c, home, &y, 1, 0, NULL, &got[0], e));
+  MUST(cleave_rpc_sync(rt, c, master_module, &y, 1, 0, NULL, &got[0], e));
   DO(stop_process_and_threads(pid));
   DO(call_module(c, owner, x, &y));
   DO(call_module(c, user, y, &z[0]));
-  DO(call_module(c, home, y, &z[1]));
+  DO(call_module(c, master_module, y, &z[1]));
   MUST(cleave_rpc_async(rt, c, user, &y, 1, NULL, &f, e));
   REFUSED(cleave_to_here(rt, y, 100, &got[0], e), CLEAVE_DEADLINE, "slow owner");
   REFUSED(cleave_wait(rt, f, 100, &got[0], e), CLEAVE_DEADLINE, "user");

@@ -20,11 +20,11 @@ static bool load_on(const char *device, const char *name, int64_t in, int64_t ou
   return true;
 }
 
-static bool load_loss_on(const char *device, const char *at, const char *name, bool any,
+static bool load_loss_on(const char *device, const char *at, const char *name, bool copies_inputs,
                          cleave_module **ret) {
   cleave_input rows = CLEAVE_INPUT(CLEAVE_F32, 4, 2);
   cleave_module_options o = {
-      .size = sizeof o, .name = name, .at = at, .device = device, .copies_inputs = any};
+      .size = sizeof o, .name = name, .at = at, .device = device, .copies_inputs = copies_inputs};
   MUST(cleave_load_loss(rt, &o, "mse", &rows, ret, e));
   return true;
 }
@@ -94,7 +94,7 @@ static bool missing_device_is_refused(void) {
   return true;
 }
 
-/* device_memory is 7MiB, so each device has space for one of these. */
+/* device_memory is 7MiB, so each device has space for one module of 1000 x 1000. */
 static bool each_device_has_its_own_memory_account(void) {
   cleave_module *a, *b, *c;
   DO(load_on("cpu:0", "full", 1000, 1000, &a));
@@ -110,7 +110,7 @@ static bool each_device_has_its_own_memory_account(void) {
   return true;
 }
 
-static bool call_n_times(cleave_runtime *of, cleave_context c, cleave_module *m, int n,
+static bool call_n_times(cleave_runtime *runtime, cleave_context c, cleave_module *m, int n,
                          cleave_error *error) {
   static const float numbers[4 * 131072]; /* numbers of 2 MiB in total */
   const cleave_tensor t = CLEAVE_TENSOR_F32(numbers, 4, 131072);
@@ -118,17 +118,17 @@ static bool call_n_times(cleave_runtime *of, cleave_context c, cleave_module *m,
   cleave_tensor got = {0};
   bool is_good = true;
   for (int i = 0; i < n && is_good; i++)
-    is_good = cleave_leaf(of, c, &t, false, &x, error) == CLEAVE_OK &&
-              cleave_rpc_sync(of, c, m, &x, 1, 0, &y, &got, error) == CLEAVE_OK;
+    is_good = cleave_leaf(runtime, c, &t, false, &x, error) == CLEAVE_OK &&
+              cleave_rpc_sync(runtime, c, m, &x, 1, 0, &y, &got, error) == CLEAVE_OK;
   cleave_tensor_free(&got);
   return is_good;
 }
 
-static bool load_relu(cleave_runtime *of, const char *device, cleave_module **ret) {
+static bool load_relu(cleave_runtime *runtime, const char *device, cleave_module **ret) {
   cleave_input rows = CLEAVE_INPUT(CLEAVE_F32, 4, 131072);
   cleave_module_options o = {.size = sizeof o, .name = device, .at = at_a, .device = device};
-  MUST(cleave_load_layers(of, &o, "[{op: relu}]", &rows, ret, e));
-  MUST(cleave_module_place(of, *ret, false, 0, e));
+  MUST(cleave_load_layers(runtime, &o, "[{op: relu}]", &rows, ret, e));
+  MUST(cleave_module_place(runtime, *ret, false, 0, e));
   return true;
 }
 
@@ -138,51 +138,51 @@ static bool load_relu(cleave_runtime *of, const char *device, cleave_module **re
 static bool activations_are_charged_to_their_device(void) {
   cleave_options options = {.size = sizeof options, .deadline_ms = 20000};
   cleave_runtime *other;
-  cleave_module *theirs, *mine, *beside;
-  cleave_context held, c;
+  cleave_module *other_module, *module, *module_on_other_device;
+  cleave_context other_context, c;
   cleave_error error = {.text = ""};
   unsigned long long wanted, left;
   MUST(cleave_open(session, &options, &other, e));
-  DO(load_relu(other, "cpu:0", &theirs) && load_relu(rt, "cpu:0", &mine));
-  DO(load_relu(rt, "cpu:1", &beside));
-  MUST(cleave_context_open(other, NULL, &held, e));
-  DO(call_n_times(other, held, theirs, 3, &error));
+  DO(load_relu(other, "cpu:0", &other_module) && load_relu(rt, "cpu:0", &module));
+  DO(load_relu(rt, "cpu:1", &module_on_other_device));
+  MUST(cleave_context_open(other, NULL, &other_context, e));
+  DO(call_n_times(other, other_context, other_module, 3, &error));
   DO(open_context(&c));
-  CHECK(!call_n_times(rt, c, mine, 8, &error) && error.status == CLEAVE_EXHAUSTED);
-  const char *says = strstr(error.text, "device cpu:0: ");
+  CHECK(!call_n_times(rt, c, module, 8, &error) && error.status == CLEAVE_EXHAUSTED);
+  const char *message = strstr(error.text, "device cpu:0: ");
   snprintf(why, sizeof why, "%.900s", error.text);
-  if (!says || sscanf(says,
-                      "device cpu:0: %llu bytes more exceed the quota of this device, which "
-                      "has %llu left; raise device_memory",
-                      &wanted, &left) != 2)
+  if (!message || sscanf(message,
+                         "device cpu:0: %llu bytes more exceed the quota of this device, which "
+                         "has %llu left; raise device_memory",
+                         &wanted, &left) != 2)
     return false;
   CHECK(left < wanted);
   (void)!cleave_context_close(rt, c, 0, NULL);
   DO(open_context(&c));
-  DO(call_n_times(rt, c, beside, 3, &error));
-  MUST(cleave_context_close(other, held, 0, e));
-  DO(call_n_times(rt, c, mine, 2, &error));
+  DO(call_n_times(rt, c, module_on_other_device, 3, &error));
+  MUST(cleave_context_close(other, other_context, 0, e));
+  DO(call_n_times(rt, c, module, 2, &error));
   DO(close_context(c));
   MUST(cleave_close(other, 0, NULL, e));
   return true;
 }
 
-static const test of_all[] = {
+static const test placement_tests[] = {
     TEST(loss_over_two_devices_of_a_node_is_refused),
     TEST(missing_device_is_refused),
 };
-static const test of_activations[] = {TEST(activations_are_charged_to_their_device)};
-static const test of_the_large[] = {TEST(each_device_has_its_own_memory_account)};
+static const test activation_tests[] = {TEST(activations_are_charged_to_their_device)};
+static const test memory_tests[] = {TEST(each_device_has_its_own_memory_account)};
 
 int main(int argc, char **argv) {
   if (argc != 4 || !open_session(argv)) return 2;
   session = argv[1];
   if (strcmp(argv[3], "large") == 0)
-    RUN_ALL(of_the_large);
+    RUN_ALL(memory_tests);
   else if (strcmp(argv[3], "activations") == 0)
-    RUN_ALL(of_activations);
+    RUN_ALL(activation_tests);
   else
-    RUN_ALL(of_all);
+    RUN_ALL(placement_tests);
   print_digest();
   cleave_error end;
   if (cleave_close(rt, 0, NULL, &end) != CLEAVE_OK) return 1;

@@ -90,8 +90,9 @@ static bool deadlines_and_closing_end_a_wait(pid_t pid) {
   clock_gettime(CLOCK_MONOTONIC, &begin);
   REFUSED(cleave_to_here(rt, y, 300, &out, e), CLEAVE_DEADLINE, "slow b");
   clock_gettime(CLOCK_MONOTONIC, &end);
-  double took = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9;
-  CHECK(took >= 0.3 && took < 2);
+  double seconds =
+      (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9;
+  CHECK(seconds >= 0.3 && seconds < 2);
   waiting w = {.y = y};
   CHECK(pthread_create(&thread, NULL, wait_for_value, &w) == 0);
   usleep(100000);
@@ -149,7 +150,7 @@ static bool unanswered_step_is_rolled_back(pid_t pid) {
 
 /* ---- many steps ---------------------------------------------------------- */
 
-static long resident_kb(void) {
+static long get_resident_kb(void) {
   long pages = 0, skip = 0;
   FILE *f = fopen("/proc/self/statm", "r");
   if (f && fscanf(f, "%ld %ld", &skip, &pages) != 2) pages = 0;
@@ -170,7 +171,7 @@ static bool run_many_steps(long steps) {
   net n;
   cleave_optimizer *sgd;
   struct timespec begin, end;
-  long warm = 0;
+  long warm_kb = 0;
   DO(make_network("many", "master", &n));
   cleave_module *both[] = {n.a, n.b};
   cleave_group group = {.modules = both, .n_modules = 2, .lr = 0.01};
@@ -180,7 +181,7 @@ static bool run_many_steps(long steps) {
     cleave_reference loss;
     if (i == steps / 5) {
       wait_for_measurement("warm");
-      warm = resident_kb();
+      warm_kb = get_resident_kb();
       clock_gettime(CLOCK_MONOTONIC, &begin);
     }
     DO(open_context(&c));
@@ -191,10 +192,12 @@ static bool run_many_steps(long steps) {
   }
   clock_gettime(CLOCK_MONOTONIC, &end);
   wait_for_measurement("done");
-  double took = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9;
+  double seconds =
+      (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9;
   printf("%.0f us per step, resident %+ld KiB over %ld steps\n",
-         1e6 * took / (double)(steps - steps / 5), resident_kb() - warm, steps - steps / 5);
-  CHECK(SANITIZED || resident_kb() - warm < 1024);
+         1e6 * seconds / (double)(steps - steps / 5), get_resident_kb() - warm_kb,
+         steps - steps / 5);
+  CHECK(SANITIZED || get_resident_kb() - warm_kb < 1024);
   return true;
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Modules at the master before those of a worker, judged by the rules of plan and the ledger of the
- * host. usage: PROGRAM SESSION RUN MODE; the modes are the functions of `modes`. "front", at the
- * master, takes records [4, 16]; "far" is at w1.
+ * Tests fronts: modules at the master whose output a module at a worker receives. The library
+ * checks them by the rules of `plan` and by the ledger of keys of this host. usage: PROGRAM SESSION
+ * RUN MODE; the modes are the functions of `modes`. The module "front" takes records [4, 16]; "far"
+ * is at w1.
  */
 #include "api_int.h"
 
@@ -37,21 +38,22 @@ static bool declare(cleave_sending_kind kind, const char *module, int64_t width,
   return true;
 }
 
-/* Opens a runtime whose rows say this of the front and of the gradient for w1. */
-static bool open_with_rows(uint32_t shows, uint32_t hiding, uint32_t of_gradient,
+/* Opens a runtime and declares two rows: what the output of the front shows, with its hiding
+ * layers, and the same of the gradient for w1. */
+static bool open_with_rows(uint32_t shows, uint32_t hiding, uint32_t gradient_shows,
                            uint32_t hiding_labels) {
   DO(open_program());
   DO(declare(CLEAVE_SENDING_VALUE, "front", WIDTH, shows, hiding));
-  return declare(CLEAVE_SENDING_GRADIENT, "far", 2, of_gradient, hiding_labels);
+  return declare(CLEAVE_SENDING_GRADIENT, "far", 2, gradient_shows, hiding_labels);
 }
 
-static bool open_declared(uint32_t shows, uint32_t hiding) {
+static bool open_with_front_row(uint32_t shows, uint32_t hiding) {
   return open_with_rows(shows, hiding, CLEAVE_SHOWS_LABELS_READABLE, 0);
 }
 
 /* Loads a module of `layers`. factor: the program gives the drawn numbers times this; 0: the
  * weights are drawn from the session's seed. */
-static bool load(const char *name, const char *at, const char *layers, float factor, bool secret,
+static bool load(const char *name, const char *at, const char *layers, float factor, bool is_secret,
                  cleave_module **ret) {
   float scaled[WIDTH * WIDTH];
   for (int i = 0; i < WIDTH * WIDTH; i++) scaled[i] = drawn[i] * factor;
@@ -63,7 +65,7 @@ static bool load(const char *name, const char *at, const char *layers, float fac
                              .seed = 9,
                              .weights = given,
                              .n_weights = factor != 0 ? 2 : 0,
-                             .weights_are_secret = secret};
+                             .weights_are_secret = is_secret};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, WIDTH);
   MUST(cleave_load_layers(rt, &o, layers, &input, ret, e));
   return true;
@@ -112,17 +114,17 @@ static const char LINEAR[] = "[{op: linear, out: 16}]";
 
 static bool front_that_mixes_nothing_is_refused(void) {
   cleave_module *front;
-  DO(open_declared(CLEAVE_SHOWS_MIXED, 0));
+  DO(open_with_front_row(CLEAVE_SHOWS_MIXED, 0));
   DO(load("front", "master", "[{op: relu}]", 0, false, &front));
   DO(is_refused(front, "shows RAW INPUT behind 0 hiding layers; its row says less"));
-  DO(open_declared(CLEAVE_SHOWS_MIXED, 2));
+  DO(open_with_front_row(CLEAVE_SHOWS_MIXED, 2));
   DO(load("front", "master", LINEAR, 0, false, &front));
   return is_refused(front, "MIXED behind 1 hiding layer");
 }
 
 static bool front_that_hides_is_sent(void) {
   cleave_module *front;
-  DO(open_declared(CLEAVE_SHOWS_MIXED, 1));
+  DO(open_with_front_row(CLEAVE_SHOWS_MIXED, 1));
   DO(load("front", "master", LINEAR, 0, false, &front));
   return passes(front);
 }
@@ -131,7 +133,7 @@ static bool front_that_hides_is_sent(void) {
 
 /* Opens a runtime whose row says MIXED of the gradient, and loads a front, and a head of `layers`.
  * layers NULL: no head. */
-static bool open_with_head(const char *layers, uint32_t hiding, bool frozen,
+static bool open_with_head(const char *layers, uint32_t hiding, bool is_frozen,
                            cleave_module **front) {
   static const char *const all[] = {"*"};
   cleave_module_options o = {.size = sizeof o, .name = "head", .seed = 30};
@@ -139,7 +141,7 @@ static bool open_with_head(const char *layers, uint32_t hiding, bool frozen,
   DO(open_with_rows(CLEAVE_SHOWS_MIXED, 1, CLEAVE_SHOWS_MIXED, hiding));
   DO(load("front", "master", LINEAR, 0, false, front));
   o.frozen = all;
-  o.n_frozen = frozen;
+  o.n_frozen = is_frozen;
   head = NULL;
   if (layers) MUST(cleave_load_layers(rt, &o, layers, &input, &head, e));
   return true;
@@ -186,23 +188,23 @@ static bool unwritable_ledger_stops_the_program(void) {
 
 static bool front_with_weights_of_a_worker_is_refused(void) {
   cleave_module *front;
-  DO(open_declared(CLEAVE_SHOWS_MIXED, 0));
+  DO(open_with_front_row(CLEAVE_SHOWS_MIXED, 0));
   DO(load("front", "master", LINEAR, 2, true, &front));
   DO(is_refused(
       front,
       "FRONT KNOWN behind 0 hiding layers: layer '0' of 'front' has weights that are "
       "scaled, rounded or reordered ones at 'spiffe://test/w1' in an earlier session (2"));
-  DO(open_declared(CLEAVE_SHOWS_MIXED, 0));
+  DO(open_with_front_row(CLEAVE_SHOWS_MIXED, 0));
   DO(load("front", "master", LINEAR, 3, false, &front));
   DO(is_refused(front, "has weights that the program does not declare secret"));
-  DO(open_declared(CLEAVE_SHOWS_MIXED, 0));
+  DO(open_with_front_row(CLEAVE_SHOWS_MIXED, 0));
   DO(load("front", "master", LINEAR, 0, false, &front));
   return is_refused(front, "was at 'spiffe://test/w1' in an earlier session, by its key");
 }
 
 static bool front_that_is_declared_known_is_sent(void) {
   cleave_module *front;
-  DO(open_declared(CLEAVE_SHOWS_FRONT_KNOWN, 0));
+  DO(open_with_front_row(CLEAVE_SHOWS_FRONT_KNOWN, 0));
   DO(load("front", "master", LINEAR, 2, true, &front));
   return passes(front);
 }
@@ -210,7 +212,7 @@ static bool front_that_is_declared_known_is_sent(void) {
 static bool front_with_other_secret_weights_is_sent(void) {
   cleave_module *front;
   fill_with_random(drawn, WIDTH * WIDTH, 77);
-  DO(open_declared(CLEAVE_SHOWS_MIXED, 1));
+  DO(open_with_front_row(CLEAVE_SHOWS_MIXED, 1));
   DO(load("front", "master", LINEAR, 1, true, &front));
   return passes(front);
 }
@@ -229,7 +231,7 @@ static bool weights_that_are_read_are_known(void) {
   cleave_state_free(&all);
   DO(close_program());
   cleave_module *front;
-  DO(open_declared(CLEAVE_SHOWS_MIXED, 0));
+  DO(open_with_front_row(CLEAVE_SHOWS_MIXED, 0));
   DO(load("front", "master", LINEAR, 1, true, &front));
   return is_refused(front, "has weights that were at 'spiffe://test/w1'");
 }

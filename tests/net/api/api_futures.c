@@ -15,11 +15,11 @@
 static bool run_step_by_futures(unsigned seed, cleave_step_result *ret, cleave_tensor *ret_value) {
   cleave_context c;
   cleave_reference loss;
-  cleave_future value, passed, stepped, closed;
+  cleave_future value, backward_done, stepped, closed;
   DO(open_context(&c));
-  DO(run_network(&small, c, seed, NULL, NULL, &loss));
+  DO(run_network(&small_network, c, seed, NULL, NULL, &loss));
   MUST(cleave_to_here_async(rt, loss, 0, &value, e));
-  DO(start_backward(c, loss, false, &passed));
+  DO(start_backward(c, loss, false, &backward_done));
   MUST(cleave_step_async(rt, optimizer, c, 0, &stepped, e));
   DO(wait_for_future(stepped));
   MUST(cleave_future_step_result(rt, stepped, ret, e));
@@ -29,7 +29,7 @@ static bool run_step_by_futures(unsigned seed, cleave_step_result *ret, cleave_t
   MUST(cleave_future_tensor(rt, value, ret_value, e));
   /* a future's result can be read after its context is closed */
   MUST(cleave_future_step_result(rt, stepped, ret, e));
-  DO(release_future(passed));
+  DO(release_future(backward_done));
   DO(release_future(stepped));
   DO(release_future(closed));
   return release_future(value);
@@ -39,7 +39,7 @@ static bool run_blocking_step(unsigned seed, cleave_step_result *ret, cleave_ten
   cleave_context c;
   cleave_reference loss;
   DO(open_context(&c));
-  DO(run_network(&small, c, seed, NULL, NULL, &loss));
+  DO(run_network(&small_network, c, seed, NULL, NULL, &loss));
   MUST(cleave_to_here(rt, loss, 0, ret_value, e));
   DO(backward(c, loss, false));
   MUST(cleave_step(rt, optimizer, c, 0, ret, e));
@@ -47,7 +47,7 @@ static bool run_blocking_step(unsigned seed, cleave_step_result *ret, cleave_ten
 }
 
 static bool write_state(const cleave_state *s) {
-  MUST(cleave_state_write(rt, small.a, CLEAVE_STATE_WEIGHTS, s->items, s->n, 0, e));
+  MUST(cleave_state_write(rt, small_network.a, CLEAVE_STATE_WEIGHTS, s->items, s->n, 0, e));
   return true;
 }
 
@@ -55,13 +55,14 @@ static bool futures_give_the_results_of_blocking_calls(void) {
   cleave_state before[2] = {{0}}, after[2] = {{0}};
   cleave_step_result stepped[2];
   cleave_tensor value[2] = {{0}}, weight = {0};
-  cleave_module *both[] = {small.a, small.b};
+  cleave_module *both[] = {small_network.a, small_network.b};
   cleave_future f;
   for (int i = 0; i < 2; i++) DO(read_state_by_future(both[i], &before[i]));
   DO(run_step_by_futures(3, &stepped[0], &value[0]));
   for (int i = 0; i < 2; i++) DO(read_state_by_future(both[i], &after[i]));
   DO(write_state(&before[0]));
-  MUST(cleave_state_write(rt, small.b, CLEAVE_STATE_WEIGHTS, before[1].items, before[1].n, 0, e));
+  MUST(cleave_state_write(rt, small_network.b, CLEAVE_STATE_WEIGHTS, before[1].items, before[1].n,
+                          0, e));
   DO(run_blocking_step(3, &stepped[1], &value[1]));
   CHECK(stepped[0].applied && stepped[0].norm == stepped[1].norm);
   CHECK(stepped[0].number + 1 == stepped[1].number);
@@ -114,8 +115,8 @@ static bool poll_reports_a_done_future(void) {
   DO(open_context(&c));
   DO(call_slow_module(c, &y, &loss));
   DO(start_backward(c, loss, false, &f));
-  if (!single) MUST(cleave_future_poll(rt, f, &is_early, e));
-  CHECK(single || !is_early);
+  if (!is_single_threaded) MUST(cleave_future_poll(rt, f, &is_early, e));
+  CHECK(is_single_threaded || !is_early);
   while (!is_ready) {
     MUST(cleave_future_poll(rt, f, &is_ready, e));
     usleep(1000);
@@ -138,12 +139,12 @@ static bool wait_any_returns_after_one_future(void) {
   DO(call_slow_module(late, &y, &loss));
   DO(start_backward(late, loss, false, &f[STARTED]));
   /* with one thread, callbacks run only while that thread computes or checks the time */
-  if (!single || strcmp(at_b, "master") != 0)
+  if (!is_single_threaded || strcmp(at_b, "master") != 0)
     REFUSED(cleave_wait_any(rt, f, STARTED + 1, 1, &index, e), CLEAVE_DEADLINE,
             "none of 5 futures");
   for (int i = 0; i < STARTED; i++) {
     DO(open_context(&c[i]));
-    DO(run_network(&small, c[i], (unsigned)i, NULL, NULL, &loss));
+    DO(run_network(&small_network, c[i], (unsigned)i, NULL, NULL, &loss));
     DO(start_backward(c[i], loss, false, &f[i]));
   }
   for (int i = 0; i < STARTED + 1; i++) {
@@ -196,7 +197,7 @@ static int get_n_calls(const callback_log *h) {
 static bool wait_until_called(const callback_log *h, cleave_future f, int n) {
   for (int i = 0; i < 20000 && get_n_calls(h) < n; i++) {
     bool is_ready;
-    if (single && f.id) MUST(cleave_future_poll(rt, f, &is_ready, e));
+    if (is_single_threaded && f.id) MUST(cleave_future_poll(rt, f, &is_ready, e));
     usleep(1000);
   }
   usleep(2000);
@@ -241,14 +242,14 @@ static void make_next_call(void *user, cleave_future future, const cleave_error 
   cleave_error wait_error;
   cleave_future f = {0};
   (void)cleave_future_release(rt, future, NULL);
-  bool bad = error->status != CLEAVE_OK;
-  if (!bad && s->calls_left)
-    bad =
-        cleave_rpc_async(rt, s->context, small.b, &s->at, 1, NULL, &f, &wait_error) != CLEAVE_OK ||
-        cleave_future_then(rt, f, make_next_call, s, &wait_error) != CLEAVE_OK;
+  bool is_error = error->status != CLEAVE_OK;
+  if (!is_error && s->calls_left)
+    is_error = cleave_rpc_async(rt, s->context, small_network.b, &s->at, 1, NULL, &f,
+                                &wait_error) != CLEAVE_OK ||
+               cleave_future_then(rt, f, make_next_call, s, &wait_error) != CLEAVE_OK;
   pthread_mutex_lock(&log_lock);
-  s->has_failed |= bad;
-  s->is_over = bad || !s->calls_left--;
+  s->has_failed |= is_error;
+  s->is_over = is_error || !s->calls_left--;
   if (f.id) s->last_call = f;
   pthread_mutex_unlock(&log_lock);
 }
@@ -260,7 +261,7 @@ static bool a_callback_begins_the_next_call(void) {
   cleave_future f;
   DO(open_context(&s.context));
   DO(make_leaf(s.context, x, 4, 3, false, &in));
-  MUST(cleave_rpc_async(rt, s.context, small.a, &in, 1, &s.at, &f, e));
+  MUST(cleave_rpc_async(rt, s.context, small_network.a, &in, 1, &s.at, &f, e));
   MUST(cleave_future_then(rt, f, make_next_call, &s, e));
   for (bool over = false; !over;) {
     bool is_ready;
@@ -268,7 +269,7 @@ static bool a_callback_begins_the_next_call(void) {
     over = s.is_over;
     f = s.last_call.id ? s.last_call : f;
     pthread_mutex_unlock(&log_lock);
-    if (single && !over) (void)!cleave_future_poll(rt, f, &is_ready, NULL);
+    if (is_single_threaded && !over) (void)!cleave_future_poll(rt, f, &is_ready, NULL);
     usleep(500);
   }
   CHECK(!s.has_failed && s.calls_left == -1);
@@ -285,7 +286,7 @@ static bool failed_call_runs_its_callback(void) {
   listener l = {&h, 0};
   DO(open_context(&c));
   MUST(cleave_leaf(rt, c, &numbers, false, &x, e));
-  MUST(cleave_rpc_async(rt, c, picks, &x, 1, NULL, &f, e));
+  MUST(cleave_rpc_async(rt, c, embedding, &x, 1, NULL, &f, e));
   MUST(cleave_future_then(rt, f, record_callback, &l, e));
   cleave_error wait_error;
   cleave_status status = cleave_future_wait(rt, f, 0, &wait_error);
@@ -305,16 +306,16 @@ static bool failed_call_runs_its_callback(void) {
 static bool cancelled_waiting_step_changes_nothing(void) {
   cleave_context c;
   cleave_reference y, loss, other;
-  cleave_future passed, stepped, read;
+  cleave_future backward_done, stepped, read;
   cleave_tensor before = {0}, after = {0};
   cleave_step_result done;
   callback_log h = {0};
   listener l = {&h, 0};
-  DO(read_weight(small.a, "0.weight", &before));
+  DO(read_weight(small_network.a, "0.weight", &before));
   DO(open_context(&c));
   DO(call_slow_module(c, &y, &loss));
-  DO(run_network(&small, c, 9, NULL, NULL, &other));
-  MUST(cleave_backward_async(rt, c, (cleave_reference[]){loss, other}, 2, NULL, &passed, e));
+  DO(run_network(&small_network, c, 9, NULL, NULL, &other));
+  MUST(cleave_backward_async(rt, c, (cleave_reference[]){loss, other}, 2, NULL, &backward_done, e));
   MUST(cleave_step_async(rt, optimizer, c, 0, &stepped, e));
   MUST(cleave_future_then(rt, stepped, record_callback, &l, e));
   MUST(cleave_future_cancel(rt, stepped, e));
@@ -322,18 +323,19 @@ static bool cancelled_waiting_step_changes_nothing(void) {
   REFUSED(cleave_future_step_result(rt, stepped, &done, e), CLEAVE_CANCELLED, "was cancelled");
   DO(wait_until_called(&h, stepped, 1));
   CHECK(h.last_status == CLEAVE_CANCELLED);
-  DO(wait_for_future(passed));
-  MUST(cleave_weight_read_async(rt, small.a, "0.weight", 0, &read, e));
+  DO(wait_for_future(backward_done));
+  MUST(cleave_weight_read_async(rt, small_network.a, "0.weight", 0, &read, e));
   MUST(cleave_wait(rt, read, 0, &after, e));
   DO(is_same_tensor(&before, &after));
   MUST(cleave_step(rt, optimizer, c, 0, &done, e)); /* the context stays open */
   CHECK(done.applied);
-  MUST(cleave_future_cancel(rt, passed, e)); /* cancelling a future that is done does nothing */
-  DO(wait_for_future(passed));
-  DO(release_future(passed));
+  /* cancelling a future that is done does nothing */
+  MUST(cleave_future_cancel(rt, backward_done, e));
+  DO(wait_for_future(backward_done));
+  DO(release_future(backward_done));
   DO(release_future(stepped));
   DO(close_context(c));
-  DO(read_weight(small.a, "0.weight", &after));
+  DO(read_weight(small_network.a, "0.weight", &after));
   CHECK(memcmp(before.data, after.data, 60) != 0);
   cleave_tensor_free(&before);
   cleave_tensor_free(&after);
@@ -346,7 +348,7 @@ static bool cancelled_backward_that_was_sent_still_adds_gradients(void) {
   cleave_context c;
   cleave_reference y, loss;
   cleave_future f[3];
-  cleave_tensor once = {0}, twice = {0};
+  cleave_tensor one_gradient = {0}, two_gradients = {0};
   DO(open_context(&c));
   DO(call_slow_module(c, &y, &loss));
   DO(start_backward(c, loss, true, &f[0]));
@@ -354,22 +356,23 @@ static bool cancelled_backward_that_was_sent_still_adds_gradients(void) {
   REFUSED(cleave_future_wait(rt, f[0], 0, e), CLEAVE_CANCELLED, "a backward of context");
   MUST(cleave_to_here_async(rt, y, 0, &f[1], e));
   MUST(cleave_future_cancel(rt, f[1], e));
-  REFUSED(cleave_wait(rt, f[1], 0, &once, e), CLEAVE_CANCELLED, "the value of slow");
-  DO(read_gradient(c, slow, "0.weight", &once)); /* the gradient of the backward that still runs */
+  REFUSED(cleave_wait(rt, f[1], 0, &one_gradient, e), CLEAVE_CANCELLED, "the value of slow");
+  /* the gradient of the backward that still runs */
+  DO(read_gradient(c, slow_module, "0.weight", &one_gradient));
   DO(start_backward(c, loss, true, &f[2]));
   DO(wait_for_future(f[2]));
-  DO(read_gradient(c, slow, "0.weight", &twice));
-  CHECK(is_near(*(float *)twice.data, 2 * *(float *)once.data));
+  DO(read_gradient(c, slow_module, "0.weight", &two_gradients));
+  CHECK(is_near(*(float *)two_gradients.data, 2 * *(float *)one_gradient.data));
   DO(close_context(c));
   DO(open_context(&c));
   DO(call_slow_module(c, &y, &loss));
   DO(backward(c, loss, false));
-  DO(read_gradient(c, slow, "0.weight", &once));
-  CHECK(is_near(*(float *)twice.data, 2 * *(float *)once.data));
+  DO(read_gradient(c, slow_module, "0.weight", &one_gradient));
+  CHECK(is_near(*(float *)two_gradients.data, 2 * *(float *)one_gradient.data));
   DO(close_context(c));
   for (int i = 0; i < 3; i++) DO(release_future(f[i]));
-  cleave_tensor_free(&once);
-  cleave_tensor_free(&twice);
+  cleave_tensor_free(&one_gradient);
+  cleave_tensor_free(&two_gradients);
   return true;
 }
 
@@ -385,7 +388,7 @@ static bool waiting_close_can_be_cancelled(void) {
   MUST(cleave_keep(rt, y, &k, e));
   MUST(cleave_context_close_async(rt, c, 0, &f, e));
   MUST(cleave_future_cancel(rt, f, e));
-  cleave_status status = cleave_call(rt, c, slow, &y, 1, &z, NULL);
+  cleave_status status = cleave_call(rt, c, slow_module, &y, 1, &z, NULL);
   if (status == CLEAVE_OK) MUST(cleave_context_close(rt, c, 0, e));
   /* NOT_FOUND: the owner answered before the cancellation, so the context is closed */
   CHECK(status == CLEAVE_OK || status == CLEAVE_NOT_FOUND);
@@ -406,7 +409,7 @@ static bool future_and_wait_have_separate_deadlines(void) {
   DO(call_slow_module(c, &y, &loss));
   MUST(cleave_to_here_async(rt, y, 20, &f[0], e));
   MUST(cleave_to_here_async(rt, y, 0, &f[1], e));
-  if (!single || strcmp(at_b, "master") != 0) {
+  if (!is_single_threaded || strcmp(at_b, "master") != 0) {
     REFUSED(cleave_future_wait(rt, f[0], 0, e), CLEAVE_DEADLINE, "module 'slow'");
     REFUSED(cleave_future_wait(rt, f[1], 1, e), CLEAVE_DEADLINE, "did not come from");
   }
@@ -415,11 +418,11 @@ static bool future_and_wait_have_separate_deadlines(void) {
   DO(release_future(f[0]));
   MUST(cleave_to_here(rt, y, 0, &t, e));
   DO(close_context(c));
-  if (single) return cleave_tensor_free(&t), true;
+  if (is_single_threaded) return cleave_tensor_free(&t), true;
   DO(open_context(&c));
   DO(call_slow_module(c, &y, &loss));
-  const cleave_backward_options soon = {.size = sizeof soon, .deadline_ms = 20};
-  MUST(cleave_backward_async(rt, c, &loss, 1, &soon, &f[2], e));
+  const cleave_backward_options short_deadline = {.size = sizeof short_deadline, .deadline_ms = 20};
+  MUST(cleave_backward_async(rt, c, &loss, 1, &short_deadline, &f[2], e));
   REFUSED(cleave_future_wait(rt, f[2], 0, e), CLEAVE_DEADLINE, "took longer than 20 ms");
   REFUSED(cleave_to_here(rt, y, 0, &t, e), CLEAVE_DEADLINE, "took longer than 20 ms");
   cleave_tensor_free(&t);
@@ -427,7 +430,7 @@ static bool future_and_wait_have_separate_deadlines(void) {
   return close_context(c);
 }
 
-static bool the_end_of_a_context_ends_its_futures(bool ends) {
+static bool the_end_of_a_context_ends_its_futures(bool ends_without_waiting) {
   cleave_context c;
   cleave_reference y, loss, other;
   cleave_future f[3];
@@ -436,12 +439,12 @@ static bool the_end_of_a_context_ends_its_futures(bool ends) {
   listener l = {&h, 0};
   DO(open_context(&c));
   DO(call_slow_module(c, &y, &loss));
-  DO(run_network(&small, c, 2, NULL, NULL, &other));
+  DO(run_network(&small_network, c, 2, NULL, NULL, &other));
   DO(start_backward(c, loss, false, &f[0]));
   MUST(cleave_step_async(rt, optimizer, c, 0, &f[1], e));
   MUST(cleave_to_here_async(rt, y, 0, &f[2], e));
   for (int i = 0; i < 3; i++) MUST(cleave_future_then(rt, f[i], record_callback, &l, e));
-  if (ends)
+  if (ends_without_waiting)
     MUST(cleave_context_end(rt, c, e));
   else
     DO(close_context(c));
@@ -481,7 +484,7 @@ static bool callbacks_of_a_released_future_are_called(void) {
   DO(wait_for_future(next));
   DO(wait_until_called(&h, next, 1));
   CHECK(h.last_status == CLEAVE_OK && h.last_future.id == f.id);
-  DO(read_gradient(c, slow, "0.weight", &t));
+  DO(read_gradient(c, slow_module, "0.weight", &t));
   cleave_tensor_free(&t);
   DO(release_future(next));
   return close_context(c);
@@ -531,7 +534,8 @@ static bool result_of_another_kind_is_refused(void) {
   MUST(cleave_to_here_async(rt, y, 0, &f, e));
   REFUSED(cleave_future_step_result(rt, f, &s, e), CLEAVE_INVALID, "brings no step");
   REFUSED(cleave_future_state(rt, f, &state, e), CLEAVE_INVALID, "brings no state");
-  if (!single) REFUSED(cleave_future_tensor(rt, f, &t, e), CLEAVE_PRECONDITION, "is not done");
+  if (!is_single_threaded)
+    REFUSED(cleave_future_tensor(rt, f, &t, e), CLEAVE_PRECONDITION, "is not done");
   REFUSED(cleave_future_tensor(rt, f, NULL, e), CLEAVE_INVALID, "NULL");
   REFUSED(cleave_future_poll(rt, f, NULL, e), CLEAVE_INVALID, "NULL");
   REFUSED(cleave_future_poll(rt, (cleave_future){0}, &is_ready, e), CLEAVE_INVALID, "no future");
@@ -551,7 +555,7 @@ static bool expired_wait_is_no_error(void) {
   cleave_reference y, loss;
   cleave_future f;
   bool is_ready = true;
-  if (single) return true;
+  if (is_single_threaded) return true;
   DO(open_context(&c));
   DO(call_slow_module(c, &y, &loss));
   MUST(cleave_to_here_async(rt, y, 100, &f, e));
@@ -606,19 +610,19 @@ static bool open_futures_are_listed_as_leaks_and_end(void) {
   cleave_reference y, loss;
   cleave_future f[2];
   cleave_leaks leaks;
-  callback_log h = {0}, of_close = {0};
+  callback_log h = {0}, close_log = {0};
   listener l = {&h, 0};
   MUST(cleave_context_open(rt, &o, &c, e));
   DO(call_slow_module(c, &y, &loss));
   DO(start_backward(c, loss, false, &f[0]));
   MUST(cleave_to_here_async(rt, y, 0, &f[1], e));
   MUST(cleave_future_then(rt, f[0], record_callback, &l, e));
-  MUST(cleave_future_then(rt, f[1], close_in_callback, &of_close, e));
+  MUST(cleave_future_then(rt, f[1], close_in_callback, &close_log, e));
   MUST(cleave_close(rt, 0, &leaks, e));
   CHECK(leaks.futures == 2u + (unsigned)n_failed || n_failed);
   CHECK(strstr(leaks.text, "backward of context 'autumn'") && strstr(leaks.text, "value of slow"));
   CHECK(h.n_calls == 1 && h.last_status == CLEAVE_CANCELLED);
-  CHECK(of_close.n_calls == 1 && of_close.last_status == CLEAVE_CANCELLED);
+  CHECK(close_log.n_calls == 1 && close_log.last_status == CLEAVE_CANCELLED);
   return true;
 }
 
@@ -631,15 +635,15 @@ static bool the_loss_of_a_worker_ends_its_futures(pid_t worker) {
   callback_log h = {0};
   listener l = {&h, 0};
   DO(open_context(&c));
-  DO(run_network(&small, c, 1, &x, &y, &loss));
+  DO(run_network(&small_network, c, 1, &x, &y, &loss));
   DO(backward(c, loss, false));
   DO(close_context(c));
   DO(stop_process_and_threads(worker));
   DO(open_context(&c));
-  DO(run_network(&small, c, 1, &x, &y, &loss));
+  DO(run_network(&small_network, c, 1, &x, &y, &loss));
   DO(start_backward(c, loss, false, &f[0]));
   MUST(cleave_step_async(rt, optimizer, c, 0, &f[1], e));
-  MUST(cleave_weight_read_async(rt, small.a, "0.weight", 0, &f[2], e));
+  MUST(cleave_weight_read_async(rt, small_network.a, "0.weight", 0, &f[2], e));
   for (int i = 0; i < 3; i++) MUST(cleave_future_then(rt, f[i], record_callback, &l, e));
   CHECK(kill(worker, SIGKILL) == 0);
   for (int i = 0; i < 3; i++)
@@ -657,7 +661,7 @@ int main(int argc, char **argv) {
   if (argc < 4) return 2;
   at_a = argv[2];
   at_b = argv[3];
-  o.single_thread = single = argc > 4 && strcmp(argv[4], "single") == 0;
+  o.single_thread = is_single_threaded = argc > 4 && strcmp(argv[4], "single") == 0;
   bool is_ready = cleave_open(argv[1], &o, &rt, &e) == CLEAVE_OK && load_modules();
   if (e.text[0]) snprintf(why, sizeof why, "%.900s", e.text);
   print_result(is_ready, "open");

@@ -9,22 +9,22 @@
 
 enum { SLOW_MS = 300 }; /* delay of the slow module; longer than anything else in the test takes */
 
-static cleave_module *slow, *picks;
-static net small;
+static cleave_module *slow_module, *embedding;
+static net small_network;
 static cleave_optimizer *optimizer;
-static bool single;
+static bool is_single_threaded;
 
 static inline bool load_modules(void) {
   cleave_module_options o = {.size = sizeof o, .name = "picks", .at = at_a, .seed = 7};
   cleave_input rows = CLEAVE_INPUT(CLEAVE_I64, 4);
-  MUST(cleave_load_layers(rt, &o, "[{op: embedding, rows: 4, out: 6}]", &rows, &picks, e));
+  MUST(cleave_load_layers(rt, &o, "[{op: embedding, rows: 4, out: 6}]", &rows, &embedding, e));
   DO(load_module("slow", at_b, "[{op: wait, forward_ms: 300, input_ms: 1, weight_ms: 1}]", 2,
-                 &slow));
-  DO(make_network("net", at_b, &small));
-  cleave_module *all[] = {small.a, small.b};
+                 &slow_module));
+  DO(make_network("net", at_b, &small_network));
+  cleave_module *all[] = {small_network.a, small_network.b};
   cleave_group g = {.modules = all, .n_modules = 2, .kind = CLEAVE_SGD, .lr = 0.1};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &optimizer, e));
-  MUST(cleave_module_place(rt, slow, true, 0, e));
+  MUST(cleave_module_place(rt, slow_module, true, 0, e));
   return true;
 }
 
@@ -52,8 +52,9 @@ static inline bool call_slow_module(cleave_context c, cleave_reference *ret_y,
   cleave_reference in, target;
   DO(make_leaf(c, x, 4, 2, true, &in));
   DO(make_leaf(c, zeros, 4, 2, false, &target));
-  MUST(cleave_call(rt, c, slow, &in, 1, ret_y, e));
-  MUST(cleave_call(rt, c, small.loss, (cleave_reference[]){*ret_y, target}, 2, ret_loss, e));
+  MUST(cleave_call(rt, c, slow_module, &in, 1, ret_y, e));
+  MUST(
+      cleave_call(rt, c, small_network.loss, (cleave_reference[]){*ret_y, target}, 2, ret_loss, e));
   return true;
 }
 

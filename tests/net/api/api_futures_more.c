@@ -17,40 +17,42 @@ static bool take_tensor(cleave_future f, cleave_tensor *ret) {
 /* The futures follow a backward that has not ended, and precede a step that waits for them. */
 static bool gradients_are_read_by_futures(void) {
   float numbers[5] = {1, 2, 3, 4, 5};
-  cleave_tensor mine = CLEAVE_TENSOR_F32(numbers, 5), got = {0}, here = {0};
+  cleave_tensor mine = CLEAVE_TENSOR_F32(numbers, 5), got = {0}, received = {0};
   cleave_gradients all = {0};
   cleave_context c;
   cleave_reference loss;
-  cleave_future passed, one, list, put, written, stepped;
+  cleave_future backward_done, one, list, gradient_put, written, stepped;
   cleave_step_result done;
   DO(open_context(&c));
-  DO(run_network(&small, c, 9, NULL, NULL, &loss));
-  DO(start_backward(c, loss, false, &passed));
-  MUST(cleave_gradient_async(rt, c, small.a, "0.weight", 0, &one, e));
+  DO(run_network(&small_network, c, 9, NULL, NULL, &loss));
+  DO(start_backward(c, loss, false, &backward_done));
+  MUST(cleave_gradient_async(rt, c, small_network.a, "0.weight", 0, &one, e));
   MUST(cleave_gradients_read_async(rt, c, 0, &list, e));
-  MUST(cleave_gradient_write_async(rt, c, small.a, "0.bias", &mine, 0, &put, e));
-  MUST(cleave_gradient_async(rt, c, small.a, "0.bias", 0, &written, e));
+  MUST(cleave_gradient_write_async(rt, c, small_network.a, "0.bias", &mine, 0, &gradient_put, e));
+  MUST(cleave_gradient_async(rt, c, small_network.a, "0.bias", 0, &written, e));
   MUST(cleave_step_async(rt, optimizer, c, 0, &stepped, e));
   DO(take_tensor(written, &got) && is_same_tensor(&got, &mine));
-  DO(take_tensor(one, &got) && read_gradient(c, small.a, "0.weight", &here) &&
-     is_same_tensor(&got, &here));
+  DO(take_tensor(one, &got) && read_gradient(c, small_network.a, "0.weight", &received) &&
+     is_same_tensor(&got, &received));
   add_to_digest(&got);
   DO(wait_for_future(list));
   MUST(cleave_future_gradients(rt, list, &all, e));
-  CHECK(all.n == 5 && all.items[0].module == small.a && all.items[4].leaf.id);
-  DO(is_same_tensor(&all.items[0].tensor, &here));
+  CHECK(all.n == 5 && all.items[0].module == small_network.a && all.items[4].leaf.id);
+  DO(is_same_tensor(&all.items[0].tensor, &received));
   for (size_t i = 0; i < 4; i++) add_to_digest(&all.items[i].tensor);
-  DO(wait_for_future(stepped) && wait_for_future(put));
+  DO(wait_for_future(stepped) && wait_for_future(gradient_put));
   MUST(cleave_future_step_result(rt, stepped, &done, e));
   /* the norm includes the gradient that was written */
   CHECK(done.applied && done.norm * done.norm > 55);
-  REFUSED(cleave_future_gradients(rt, passed, &all, e), CLEAVE_INVALID, "brings no gradients");
-  REFUSED(cleave_future_tensor(rt, put, &got, e), CLEAVE_INVALID, "brings no tensor");
-  REFUSED(cleave_gradient_async(rt, c, small.a, "none", 0, &one, e), CLEAVE_NOT_FOUND, "none");
+  REFUSED(cleave_future_gradients(rt, backward_done, &all, e), CLEAVE_INVALID,
+          "brings no gradients");
+  REFUSED(cleave_future_tensor(rt, gradient_put, &got, e), CLEAVE_INVALID, "brings no tensor");
+  REFUSED(cleave_gradient_async(rt, c, small_network.a, "none", 0, &one, e), CLEAVE_NOT_FOUND,
+          "none");
   cleave_gradients_free(&all);
   cleave_tensor_free(&got);
-  cleave_tensor_free(&here);
-  DO(release_future(passed) && release_future(list) && release_future(put) &&
+  cleave_tensor_free(&received);
+  DO(release_future(backward_done) && release_future(list) && release_future(gradient_put) &&
      release_future(stepped));
   return close_context(c);
 }
@@ -60,11 +62,11 @@ static bool reading_gradients_does_not_block(void) {
   cleave_gradients all = {0};
   cleave_context c;
   cleave_reference y, loss;
-  cleave_future passed, list, other, late;
+  cleave_future backward_done, list, other, late;
   bool is_ready = true;
   DO(open_context(&c));
   DO(call_slow_module(c, &y, &loss));
-  DO(start_backward(c, loss, false, &passed));
+  DO(start_backward(c, loss, false, &backward_done));
   MUST(cleave_gradients_read_async(rt, c, 0, &list, e));
   MUST(cleave_gradients_read_async(rt, c, 0, &other, e));
   MUST(cleave_gradients_read_async(rt, c, 20, &late, e));
@@ -75,9 +77,9 @@ static bool reading_gradients_does_not_block(void) {
   REFUSED(cleave_future_wait(rt, late, 0, e), CLEAVE_DEADLINE, "in time");
   DO(wait_for_future(list));
   MUST(cleave_future_gradients(rt, list, &all, e));
-  CHECK(all.n == 2 && all.items[0].module == slow && all.items[1].leaf.id);
+  CHECK(all.n == 2 && all.items[0].module == slow_module && all.items[1].leaf.id);
   cleave_gradients_free(&all);
-  DO(release_future(passed) && release_future(list) && release_future(other) &&
+  DO(release_future(backward_done) && release_future(list) && release_future(other) &&
      release_future(late));
   return close_context(c);
 }
@@ -87,15 +89,16 @@ static bool state_is_written_by_futures(void) {
   cleave_tensor mine = CLEAVE_TENSOR_F32(numbers, 5), got = {0};
   cleave_state before = {0}, after = {0};
   cleave_future f, all;
-  DO(read_state_by_future(small.a, &before));
-  MUST(cleave_weight_write_async(rt, small.a, "0.bias", &mine, 0, &f, e));
-  DO(wait_for_future(f) && read_weight(small.a, "0.bias", &got) && is_same_tensor(&got, &mine));
-  MUST(cleave_state_write_async(rt, small.a, CLEAVE_STATE_WEIGHTS, before.items, before.n, 0, &all,
-                                e));
-  DO(read_state_by_future(small.a, &after));
+  DO(read_state_by_future(small_network.a, &before));
+  MUST(cleave_weight_write_async(rt, small_network.a, "0.bias", &mine, 0, &f, e));
+  DO(wait_for_future(f) && read_weight(small_network.a, "0.bias", &got) &&
+     is_same_tensor(&got, &mine));
+  MUST(cleave_state_write_async(rt, small_network.a, CLEAVE_STATE_WEIGHTS, before.items, before.n,
+                                0, &all, e));
+  DO(read_state_by_future(small_network.a, &after));
   for (size_t i = 0; i < before.n; i++)
     DO(is_same_tensor(&before.items[i].tensor, &after.items[i].tensor));
-  REFUSED(cleave_weight_write_async(rt, small.a, "none", &mine, 0, &f, e), CLEAVE_NOT_FOUND,
+  REFUSED(cleave_weight_write_async(rt, small_network.a, "none", &mine, 0, &f, e), CLEAVE_NOT_FOUND,
           "none");
   cleave_state_free(&before);
   cleave_state_free(&after);
@@ -144,7 +147,7 @@ int main(int argc, char **argv) {
   if (argc < 4) return 2;
   at_a = argv[2];
   at_b = argv[3];
-  o.single_thread = single = argc > 4 && strcmp(argv[4], "single") == 0;
+  o.single_thread = is_single_threaded = argc > 4 && strcmp(argv[4], "single") == 0;
   bool is_ready = cleave_open(argv[1], &o, &rt, NULL) == CLEAVE_OK && load_modules();
   print_result(is_ready, "open");
   for (size_t i = 0; is_ready && i < sizeof tests / sizeof *tests; i++) {

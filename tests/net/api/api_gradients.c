@@ -74,7 +74,7 @@ static double sum_squares(const cleave_gradients *g) {
 /* A backward from y with d mse / d y has the result of a backward from the loss. */
 static bool backward_from_given_gradient_equals_backward_from_loss(void) {
   net n;
-  pass by_loss, given;
+  pass by_loss, by_gradient;
   cleave_tensor y = {0};
   cleave_gradients want, got;
   float t[OUT], numbers[OUT];
@@ -82,18 +82,18 @@ static bool backward_from_given_gradient_equals_backward_from_loss(void) {
   DO(run_forward(&n, 20, &by_loss));
   DO(backward(by_loss.c, by_loss.loss, false));
   DO(read_gradient_list(by_loss.c, &want));
-  DO(run_forward(&n, 20, &given));
-  MUST(cleave_to_here(rt, given.y, 0, &y, e));
+  DO(run_forward(&n, 20, &by_gradient));
+  MUST(cleave_to_here(rt, by_gradient.y, 0, &y, e));
   fill_with_random(t, OUT, 21);
   for (int i = 0; i < OUT; i++) numbers[i] = 2 * (((float *)y.data)[i] - t[i]) / OUT;
   cleave_tensor g = CLEAVE_TENSOR_F32(numbers, 4, 2);
-  MUST(run_backward_from(given.c, &given.y, 1, NULL, &g, false, e));
-  DO(read_gradient_list(given.c, &got));
+  MUST(run_backward_from(by_gradient.c, &by_gradient.y, 1, NULL, &g, false, e));
+  DO(read_gradient_list(by_gradient.c, &got));
   DO(are_gradients_near(&got, &want, 1));
   cleave_tensor_free(&y);
   cleave_gradients_free(&want);
   cleave_gradients_free(&got);
-  return close_context(by_loss.c) && close_context(given.c);
+  return close_context(by_loss.c) && close_context(by_gradient.c);
 }
 
 /* Each given gradient is added to the gradient of its value. Here h is a root, and y, another root,
@@ -102,12 +102,13 @@ static bool gradients_of_all_roots_add_up(void) {
   net n;
   pass p[4];
   cleave_gradients got[4];
-  float at_h[HIDDEN], at_y[OUT];
+  float gradient_of_h[HIDDEN], gradient_of_y[OUT];
   const float weights[] = {0, 0.5f, 0};
   DO(make_network("several", "master", &n));
-  fill_with_random(at_h, HIDDEN, 30);
-  fill_with_random(at_y, OUT, 31);
-  cleave_tensor h = CLEAVE_TENSOR_F32(at_h, 4, 5), y = CLEAVE_TENSOR_F32(at_y, 4, 2), none = {0};
+  fill_with_random(gradient_of_h, HIDDEN, 30);
+  fill_with_random(gradient_of_y, OUT, 31);
+  cleave_tensor h = CLEAVE_TENSOR_F32(gradient_of_h, 4, 5),
+                y = CLEAVE_TENSOR_F32(gradient_of_y, 4, 2), none = {0};
   for (int i = 0; i < 4; i++) DO(run_forward(&n, 22, &p[i]));
   MUST(run_backward_from(p[0].c, (cleave_reference[]){p[0].h, p[0].loss, p[0].y}, 3, weights,
                          (cleave_tensor[]){h, none, y}, false, e));
@@ -167,27 +168,29 @@ static bool leaf_gradients_need_no_parameters(void) {
 static bool returned_gradient_is_not_changed_by_later_backwards(void) {
   net n;
   pass p;
-  cleave_tensor one = {0}, twice = {0}, again = {0};
+  cleave_tensor first_read = {0}, two_gradients = {0}, third_read = {0};
   cleave_gradients list;
   DO(make_network("taken", "master", &n));
   DO(run_forward(&n, 23, &p));
-  REFUSED(cleave_leaf_gradient_take(rt, p.x, &one, e), CLEAVE_NOT_FOUND, "no backward got to leaf");
+  REFUSED(cleave_leaf_gradient_take(rt, p.x, &first_read, e), CLEAVE_NOT_FOUND,
+          "no backward got to leaf");
   DO(backward(p.c, p.loss, true));
-  MUST(cleave_leaf_gradient(rt, p.x, &one, e));
+  MUST(cleave_leaf_gradient(rt, p.x, &first_read, e));
   DO(backward(p.c, p.loss, true));
-  MUST(cleave_leaf_gradient_take(rt, p.x, &twice, e));
-  for (int i = 0; i < 12; i++) CHECK(((float *)twice.data)[i] == 2 * ((float *)one.data)[i]);
-  REFUSED(cleave_leaf_gradient_take(rt, p.x, &again, e), CLEAVE_NOT_FOUND, "no backward got");
+  MUST(cleave_leaf_gradient_take(rt, p.x, &two_gradients, e));
+  for (int i = 0; i < 12; i++)
+    CHECK(((float *)two_gradients.data)[i] == 2 * ((float *)first_read.data)[i]);
+  REFUSED(cleave_leaf_gradient_take(rt, p.x, &third_read, e), CLEAVE_NOT_FOUND, "no backward got");
   MUST(cleave_gradients_read(rt, p.c, 0, &list, e));
   CHECK(list.n == PARAMETERS);
   DO(backward(p.c, p.loss, false));
-  MUST(cleave_leaf_gradient_take(rt, p.x, &again, e));
-  CHECK(memcmp(one.data, again.data, 48) == 0);
-  REFUSED(cleave_leaf_gradient_take(rt, p.y, &again, e), CLEAVE_INVALID, "is no leaf");
+  MUST(cleave_leaf_gradient_take(rt, p.x, &third_read, e));
+  CHECK(memcmp(first_read.data, third_read.data, 48) == 0);
+  REFUSED(cleave_leaf_gradient_take(rt, p.y, &third_read, e), CLEAVE_INVALID, "is no leaf");
   cleave_gradients_free(&list);
-  cleave_tensor_free(&one);
-  cleave_tensor_free(&twice);
-  cleave_tensor_free(&again);
+  cleave_tensor_free(&first_read);
+  cleave_tensor_free(&two_gradients);
+  cleave_tensor_free(&third_read);
   return close_context(p.c);
 }
 
@@ -325,7 +328,7 @@ static bool written_infinite_gradient_prevents_the_step(void) {
   cleave_step_result done;
   DO(make_network("decides", "master", &n));
   DO(make_optimizer(&n, 0, &o));
-  for (int mended = 0; mended < 2; mended++) {
+  for (int is_overwritten = 0; is_overwritten < 2; is_overwritten++) {
     DO(run_forward(&n, 60, &p));
     DO(backward(p.c, p.loss, false));
     DO(read_gradient(p.c, n.a, "0.bias", &g));
@@ -333,13 +336,13 @@ static bool written_infinite_gradient_prevents_the_step(void) {
     ((float *)g.data)[0] = NAN;
     MUST(cleave_gradient_write(rt, p.c, n.a, "0.bias", &g, 0, e));
     ((float *)g.data)[0] = first;
-    if (mended) MUST(cleave_gradient_write(rt, p.c, n.a, "0.bias", &g, 0, e));
+    if (is_overwritten) MUST(cleave_gradient_write(rt, p.c, n.a, "0.bias", &g, 0, e));
     DO(read_weight(n.b, "0.bias", &before));
     MUST(cleave_step(rt, o, p.c, 0, &done, e));
-    CHECK(done.applied == (mended == 1));
+    CHECK(done.applied == (is_overwritten == 1));
     DO(close_context(p.c));
     DO(read_weight(n.b, "0.bias", &after));
-    CHECK((memcmp(before.data, after.data, 8) == 0) == !mended);
+    CHECK((memcmp(before.data, after.data, 8) == 0) == !is_overwritten);
     add_to_digest(&after);
   }
   /* A start gradient that is not finite makes the gradients not finite. */
@@ -484,16 +487,16 @@ static bool program_can_veto_a_step(void) {
 
 /* ---- gradients that are sent ----------------------------------------------------------------- */
 
-static unsigned n_given, n_written;
+static unsigned n_root_gradients, n_written_gradients;
 
 /* Records the sendings of the module "leaves b" only. */
 static cleave_status record_sending(void *user, const cleave_sending *s, cleave_error *error) {
   (void)user, (void)error;
   if (s->kind != CLEAVE_SENDING_GRADIENT || strcmp(s->module, "leaves b") != 0) return CLEAVE_OK;
   bool is_written = strcmp(s->name, "0.bias") == 0 && s->bytes == 8;
-  bool is_given = !s->name[0] && s->bytes == 4 * OUT && s->rank == 2;
-  if (is_written || is_given)
-    __atomic_add_fetch(is_written ? &n_written : &n_given, 1, __ATOMIC_RELAXED);
+  bool is_root_gradient = !s->name[0] && s->bytes == 4 * OUT && s->rank == 2;
+  if (is_written || is_root_gradient)
+    __atomic_add_fetch(is_written ? &n_written_gradients : &n_root_gradients, 1, __ATOMIC_RELAXED);
   return CLEAVE_OK;
 }
 
@@ -503,14 +506,15 @@ static bool gate_sees_gradients_that_leave(void) {
   net n;
   pass p;
   float numbers[OUT] = {1, 2};
-  cleave_tensor at_y = CLEAVE_TENSOR_F32(numbers, 4, 2), bias = CLEAVE_TENSOR_F32(numbers, 2);
-  unsigned leave = strcmp(at_b, "master") != 0;
+  cleave_tensor gradient_of_y = CLEAVE_TENSOR_F32(numbers, 4, 2),
+                bias = CLEAVE_TENSOR_F32(numbers, 2);
+  unsigned n_sent = strcmp(at_b, "master") != 0;
   DO(make_network("leaves", "master", &n));
   DO(run_forward(&n, 66, &p));
-  MUST(run_backward_from(p.c, &p.y, 1, NULL, &at_y, false, e));
+  MUST(run_backward_from(p.c, &p.y, 1, NULL, &gradient_of_y, false, e));
   MUST(cleave_gradient_write(rt, p.c, n.b, "0.bias", &bias, 0, e));
-  CHECK(__atomic_load_n(&n_given, __ATOMIC_RELAXED) == leave);
-  CHECK(__atomic_load_n(&n_written, __ATOMIC_RELAXED) == leave);
+  CHECK(__atomic_load_n(&n_root_gradients, __ATOMIC_RELAXED) == n_sent);
+  CHECK(__atomic_load_n(&n_written_gradients, __ATOMIC_RELAXED) == n_sent);
   return close_context(p.c);
 }
 

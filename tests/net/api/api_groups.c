@@ -107,7 +107,7 @@ static cleave_group make_group(const two_groups *c, const settings *s, const cha
 
 /* Takes one step of the program. Stores the gradients and the result. */
 static bool step_net(const net *n, cleave_optimizer *o, unsigned seed, bool is_final, param *params,
-                     size_t n_params, cleave_step_result *done) {
+                     size_t n_params, cleave_step_result *step_result) {
   cleave_context c;
   cleave_reference loss;
   DO(open_context(&c));
@@ -115,7 +115,7 @@ static bool step_net(const net *n, cleave_optimizer *o, unsigned seed, bool is_f
   DO(backward(c, loss, false));
   for (size_t i = 0; i < n_params; i++)
     DO(read_gradient(c, params[i].module, params[i].name, &params[i].gradient));
-  MUST(cleave_step(rt, o, c, 0, done, e));
+  MUST(cleave_step(rt, o, c, 0, step_result, e));
   if (is_final)
     MUST(cleave_context_end(rt, c, e));
   else
@@ -150,11 +150,12 @@ static bool check_five_steps(const two_groups *c) {
                     {.module = n.b, .name = "0.bias", .settings = &c->bias_settings}};
   for (size_t i = 0; i < 4; i++) DO(read_param(&params[i]));
   for (int t = 0; t < STEPS; t++) {
-    cleave_step_result done;
-    DO(step_net(&n, o, (unsigned)t, c->has_final_steps, params, 4, &done));
+    cleave_step_result step_result;
+    DO(step_net(&n, o, (unsigned)t, c->has_final_steps, params, 4, &step_result));
     double norm = compute_norm(params, 4), scale = c->clip_norm / (norm + 1e-6);
-    CHECK(done.applied && done.number == (uint64_t)t + 1 && is_near((float)done.norm, (float)norm));
-    CHECK(fabs(done.lr - compute_rate_at(&c->weight_settings, t)) < 1e-12);
+    CHECK(step_result.applied && step_result.number == (uint64_t)t + 1 &&
+          is_near((float)step_result.norm, (float)norm));
+    CHECK(fabs(step_result.lr - compute_rate_at(&c->weight_settings, t)) < 1e-12);
     for (size_t i = 0; i < 4; i++) {
       step_param(&params[i], c->kind, t, c->clip_norm > 0 && scale < 1 ? scale : 1);
       DO(matches_expected(&params[i]));
@@ -228,7 +229,7 @@ static bool later_schedule_applies_to_all_groups(void) {
       .module_prefix = "off", .weight_settings = {.lr = 0.1}, .bias_settings = {.lr = 0.2}};
   net n;
   cleave_optimizer *o;
-  cleave_step_result done;
+  cleave_step_result step_result;
   DO(make_network(c.module_prefix, "master", &n));
   cleave_module *both[] = {n.a, n.b};
   cleave_group groups[] = {make_group(&c, &c.weight_settings, weight, both),
@@ -239,8 +240,8 @@ static bool later_schedule_applies_to_all_groups(void) {
   param params[] = {{.module = n.a, .name = "0.weight", .settings = &zero_settings},
                     {.module = n.b, .name = "0.bias", .settings = &zero_settings}};
   for (size_t i = 0; i < 2; i++) DO(read_param(&params[i]));
-  DO(step_net(&n, o, 1, false, params, 2, &done));
-  CHECK(done.lr == 0 && done.number == 4);
+  DO(step_net(&n, o, 1, false, params, 2, &step_result));
+  CHECK(step_result.lr == 0 && step_result.number == 4);
   for (size_t i = 0; i < 2; i++) {
     DO(matches_expected(&params[i]));
     cleave_tensor_free(&params[i].gradient);
@@ -264,7 +265,7 @@ static bool state_has_moments_for_all_parameters(void) {
                         .bias_settings = {.lr = 0.1}};
   net n;
   cleave_optimizer *o;
-  cleave_step_result done;
+  cleave_step_result step_result;
   cleave_state state;
   DO(make_network(c.module_prefix, "master", &n));
   cleave_group groups[] = {make_group(&c, &c.weight_settings, weight, &n.a),
@@ -273,15 +274,15 @@ static bool state_has_moments_for_all_parameters(void) {
   MUST(cleave_optimizer_new(rt, groups, 2, 0, &o, e));
   CHECK(cleave_state_count(n.a, CLEAVE_STATE_OPTIMIZER) == 3);
   CHECK(cleave_state_count(n.b, CLEAVE_STATE_OPTIMIZER) == 0);
-  DO(step_net(&n, o, 1, false, NULL, 0, &done));
+  DO(step_net(&n, o, 1, false, NULL, 0, &step_result));
   MUST(cleave_state_read(rt, n.a, CLEAVE_STATE_OPTIMIZER, 0, &state, e));
-  const cleave_tensor *moved = find_item(&state, "0.weight.momentum_buffer");
-  const cleave_tensor *zero = find_item(&state, "0.bias.momentum_buffer"),
+  const cleave_tensor *weight_moment = find_item(&state, "0.weight.momentum_buffer");
+  const cleave_tensor *zero_moment = find_item(&state, "0.bias.momentum_buffer"),
                       *step = find_item(&state, "step");
-  CHECK(state.n == 3 && moved && zero && step && *(int64_t *)step->data == 1);
-  CHECK(cleave_tensor_count(moved) == 15 && cleave_tensor_count(zero) == 5);
-  CHECK(((float *)moved->data)[0] != 0);
-  for (int i = 0; i < 5; i++) CHECK(((float *)zero->data)[i] == 0);
+  CHECK(state.n == 3 && weight_moment && zero_moment && step && *(int64_t *)step->data == 1);
+  CHECK(cleave_tensor_count(weight_moment) == 15 && cleave_tensor_count(zero_moment) == 5);
+  CHECK(((float *)weight_moment->data)[0] != 0);
+  for (int i = 0; i < 5; i++) CHECK(((float *)zero_moment->data)[i] == 0);
   MUST(cleave_state_write(rt, n.a, CLEAVE_STATE_OPTIMIZER, state.items, state.n, 0, e));
   cleave_state_free(&state);
   return true;
@@ -376,9 +377,9 @@ static cleave_group with_modules(cleave_group g, cleave_module *const *module) {
 }
 
 /* Asserts that each second group is refused that cannot be combined with w, which has all weights
- * of a and b. cold: module whose biases are not trained. */
+ * of a and b. frozen_bias_module: module whose biases are not trained. */
 static bool parameter_in_two_groups_is_refused(const net *n, cleave_group w, cleave_group b,
-                                               cleave_module *const *cold) {
+                                               cleave_module *const *frozen_bias_module) {
   static const char *const none[] = {"conv*"};
   cleave_group adam = b, final = b, negative = b;
   adam.kind = CLEAVE_ADAM;
@@ -387,14 +388,14 @@ static bool parameter_in_two_groups_is_refused(const net *n, cleave_group w, cle
   const struct {
     cleave_group second_moment;
     cleave_status status;
-    const char *says;
+    const char *message;
   } cases[] = {
       {with_parameters(b, NULL, 1), CLEAVE_EXISTS,
        "parameter '0.weight' of module 'wrong a' is in two groups"},
       {with_modules(w, &n->b), CLEAVE_EXISTS, "'0.weight' of module 'wrong b'"},
       {with_parameters(b, none, 1), CLEAVE_NOT_FOUND, "no parameter 'conv*'"},
       {with_parameters(b, none, 0), CLEAVE_INVALID, "a list of 0 parameters"},
-      {with_modules(b, cold), CLEAVE_NOT_FOUND, "no parameter '0.bias' that learns"},
+      {with_modules(b, frozen_bias_module), CLEAVE_NOT_FOUND, "no parameter '0.bias' that learns"},
       {adam, CLEAVE_INVALID, "groups of different kinds"},
       {final, CLEAVE_INVALID, "final"},
       {negative, CLEAVE_INVALID, "lr is -1"},
@@ -402,7 +403,7 @@ static bool parameter_in_two_groups_is_refused(const net *n, cleave_group w, cle
   cleave_optimizer *o;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     const cleave_group g[] = {w, cases[i].second_moment};
-    REFUSED(cleave_optimizer_new(rt, g, 2, 0, &o, e), cases[i].status, cases[i].says);
+    REFUSED(cleave_optimizer_new(rt, g, 2, 0, &o, e), cases[i].status, cases[i].message);
   }
   return true;
 }
@@ -413,13 +414,13 @@ static bool invalid_groups_are_refused_by_the_api(void) {
   static const char *const typo[] = {"0.weight", "0.bais"};
   const two_groups c = {.weight_settings = {.lr = 0.1}, .bias_settings = {.lr = 0.1}};
   net n;
-  cleave_module *cold;
+  cleave_module *frozen_bias_module;
   cleave_optimizer *o;
   DO(make_network("wrong", "master", &n));
   cleave_module_options options = {
       .size = sizeof options, .name = "wrong cold", .at = at_a, .frozen = bias, .n_frozen = 1};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
-  MUST(cleave_load_layers(rt, &options, "[{op: linear, out: 2}]", &input, &cold, e));
+  MUST(cleave_load_layers(rt, &options, "[{op: linear, out: 2}]", &input, &frozen_bias_module, e));
   cleave_module *both[] = {n.a, n.b};
   const cleave_group w = make_group(&c, &c.weight_settings, weight, both),
                      b = make_group(&c, &c.bias_settings, bias, both),
@@ -427,8 +428,8 @@ static bool invalid_groups_are_refused_by_the_api(void) {
                      part =
                          /* a group without patterns has the trained parameters of a partly frozen
                           * module */
-                     with_parameters(with_modules(b, &cold), NULL, 0);
-  DO(parameter_in_two_groups_is_refused(&n, w, b, &cold));
+                     with_parameters(with_modules(b, &frozen_bias_module), NULL, 0);
+  DO(parameter_in_two_groups_is_refused(&n, w, b, &frozen_bias_module));
   REFUSED(cleave_optimizer_new(rt, &misspelt, 1, 0, &o, e), CLEAVE_NOT_FOUND,
           "no parameter '0.bais' that learns in the modules of this group; did you mean '0.bias'?");
   MUST(cleave_optimizer_new(rt, &w, 1, 0, &o, e));
@@ -449,8 +450,8 @@ static bool a_module_without_a_match_is_not_in_the_group(void) {
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
   CHECK(cleave_state_count(m[0], CLEAVE_STATE_OPTIMIZER) == 1);
   CHECK(cleave_state_count(m[1], CLEAVE_STATE_OPTIMIZER) == 0);
-  cleave_group rest = {.modules = &m[1], .n_modules = 1, .kind = CLEAVE_ADAM, .lr = 0.1};
-  MUST(cleave_optimizer_new(rt, &rest, 1, 0, &other, e));
+  cleave_group other_group = {.modules = &m[1], .n_modules = 1, .kind = CLEAVE_ADAM, .lr = 0.1};
+  MUST(cleave_optimizer_new(rt, &other_group, 1, 0, &other, e));
   return true;
 }
 

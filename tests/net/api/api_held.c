@@ -3,25 +3,23 @@
  * Runs programs under the egress policy of the host: tensors that the program has declared, tensors
  * that it has not, and the record of what was sent. usage: PROGRAM SESSION RUN MODE; the modes are
  * the functions of `modes`. The module "far" is at w1, and its loss at the master.
- * usage: PROGRAM SESSION RUN MODE; the modes are the functions of `modes`. The module "far" is at
- * w1, and its loss at the master.
  */
 #include "api_int.h"
 
 static const char *session, *run_folder;
-static int n_asked; /* tensors about which the library has asked this program */
+static int n_gate_calls; /* tensors about which the library has asked this program */
 
 static cleave_status count_asked(void *user, const cleave_sending *what, cleave_error *error) {
   (void)user;
   (void)error;
-  n_asked += what->kind != CLEAVE_SENDING_FAILURE;
+  n_gate_calls += what->kind != CLEAVE_SENDING_FAILURE;
   return CLEAVE_OK;
 }
 
-static cleave_status open_held(const char *folder, cleave_error *e) {
+static cleave_status open_under_policy(const char *folder, cleave_error *e) {
   cleave_options o = {
       .size = sizeof o, .deadline_ms = 20000, .run = folder, .may_send = count_asked};
-  n_asked = 0;
+  n_gate_calls = 0;
   return cleave_open(session, &o, &rt, e);
 }
 
@@ -89,37 +87,37 @@ static bool train(int steps) {
   cleave_module *far, *loss;
   DO(load_net(&far, &loss));
   for (int i = 0; i < steps; i++) DO(run_step(far, loss));
-  CHECK(n_asked == 2 + 2 * steps); /* two weights; an input and a gradient in each step */
+  CHECK(n_gate_calls == 2 + 2 * steps); /* two weights; an input and a gradient in each step */
   return close_held();
 }
 
 /* ---- without a policy, or with one that does not know programs ------------------------------- */
 
 static bool undeclared_program_runs_without_a_policy(void) {
-  MUST(open_held(NULL, e));
+  MUST(open_under_policy(NULL, e));
   return train(2);
 }
 
 static bool undeclared_program_is_recorded_as_the_worst(void) {
-  MUST(open_held(run_folder, e));
+  MUST(open_under_policy(run_folder, e));
   return train(2);
 }
 
 static bool program_is_refused_by_the_policy(void) {
-  REFUSED(open_held(run_folder, e), CLEAVE_DENIED, "egress.policy.yaml:2:");
-  REFUSED(open_held(NULL, e), CLEAVE_DENIED, "`programs: declared`");
+  REFUSED(open_under_policy(run_folder, e), CLEAVE_DENIED, "egress.policy.yaml:2:");
+  REFUSED(open_under_policy(NULL, e), CLEAVE_DENIED, "`programs: declared`");
   return true;
 }
 
 /* ---- programs with declared rows ------------------------------------------------------------- */
 
 static bool program_without_a_record_is_refused(void) {
-  REFUSED(open_held(NULL, e), CLEAVE_PRECONDITION, "cleave_options.run");
+  REFUSED(open_under_policy(NULL, e), CLEAVE_PRECONDITION, "cleave_options.run");
   return true;
 }
 
 static bool declared_tensors_are_sent(void) {
-  MUST(open_held(run_folder, e));
+  MUST(open_under_policy(run_folder, e));
   DO(declare_all());
   DO(declare_all()); /* a row that is declared again is no new row */
   return train(3);
@@ -127,7 +125,7 @@ static bool declared_tensors_are_sent(void) {
 
 static bool killed_program_leaves_its_allowances(void) {
   cleave_module *far, *loss;
-  MUST(open_held(run_folder, e));
+  MUST(open_under_policy(run_folder, e));
   DO(declare_all());
   DO(load_net(&far, &loss));
   DO(run_step(far, loss));
@@ -147,14 +145,14 @@ static bool refuses_input(int64_t rows, const char *part) {
   DO(open_context(&c));
   DO(make_leaf(c, in, rows, 3, false, &x));
   REFUSED(cleave_call(rt, c, far, &x, 1, &y, e), CLEAVE_DENIED, part);
-  CHECK(n_asked == 0);
+  CHECK(n_gate_calls == 0);
   MUST(cleave_context_end(rt, c, e));
   MUST(cleave_module_release(rt, far, e));
   return true;
 }
 
 static bool undeclared_tensor_stops_everything(void) {
-  MUST(open_held(run_folder, e));
+  MUST(open_under_policy(run_folder, e));
   DO(declare(CLEAVE_SENDING_GRADIENT, 2, CLEAVE_SHOWS_LABELS_READABLE));
   DO(refuses_input(4, "input 0 of module 'far', f32 [4, 3] to w1: the program has declared no"));
   DO(declare(CLEAVE_SENDING_LEAF, 3, CLEAVE_SHOWS_MIXED));
@@ -163,7 +161,7 @@ static bool undeclared_tensor_stops_everything(void) {
 }
 
 static bool tensor_of_another_form_is_undeclared(void) {
-  MUST(open_held(run_folder, e));
+  MUST(open_under_policy(run_folder, e));
   DO(declare(CLEAVE_SENDING_LEAF, 3, CLEAVE_SHOWS_MIXED));
   DO(refuses_input(5, "f32 [5, 3] to w1"));
   return close_held();
@@ -171,17 +169,17 @@ static bool tensor_of_another_form_is_undeclared(void) {
 
 static bool undeclared_weights_are_not_sent(void) {
   cleave_module *far, *loss;
-  MUST(open_held(run_folder, e));
+  MUST(open_under_policy(run_folder, e));
   DO(declare(CLEAVE_SENDING_LEAF, 3, CLEAVE_SHOWS_MIXED));
   DO(load_net(&far, &loss));
   REFUSED(cleave_module_place(rt, far, false, 0, e), CLEAVE_DENIED, "of module 'far', f32 [2");
-  CHECK(n_asked == 0);
+  CHECK(n_gate_calls == 0);
   return close_held();
 }
 
 static bool row_against_the_policy_is_refused(void) {
   cleave_declaration row = row_of(CLEAVE_SENDING_LEAF, 3, CLEAVE_SHOWS_WORST);
-  MUST(open_held(run_folder, e));
+  MUST(open_under_policy(run_folder, e));
   REFUSED(cleave_declare(rt, &row, e), CLEAVE_DENIED, "allow.raw");
   row.dtype = CLEAVE_I64;
   row.shows = CLEAVE_SHOWS_MIXED;
@@ -223,10 +221,10 @@ static bool types_and_outputs_have_rows_of_their_own(void) {
   cleave_module *far;
   cleave_context c;
   cleave_reference x, out[2];
-  uint16_t in[12] = {0}, of_v[4] = {0};
-  float of_w[8] = {0};
+  uint16_t in[12] = {0}, gradient_of_v[4] = {0};
+  float gradient_of_w[8] = {0};
   cleave_declaration row = row_of(CLEAVE_SENDING_LEAF, 3, CLEAVE_SHOWS_MIXED);
-  MUST(open_held(run_folder, e));
+  MUST(open_under_policy(run_folder, e));
   row.dtype = CLEAVE_BF16;
   MUST(cleave_declare(rt, &row, e));
   DO(declare(CLEAVE_SENDING_GRADIENT, 2, CLEAVE_SHOWS_LABELS_READABLE));
@@ -237,15 +235,17 @@ static bool types_and_outputs_have_rows_of_their_own(void) {
   DO(load_pair(&far));
   DO(open_context(&c));
   cleave_tensor leaf = CLEAVE_TENSOR_BF16(in, 4, 3);
-  const cleave_tensor gradients[] = {CLEAVE_TENSOR_F32(of_w, 4, 2), CLEAVE_TENSOR_BF16(of_v, 4, 1)};
+  const cleave_tensor gradients[] = {CLEAVE_TENSOR_F32(gradient_of_w, 4, 2),
+                                     CLEAVE_TENSOR_BF16(gradient_of_v, 4, 1)};
   cleave_backward_options o = {.size = sizeof o, .gradients = gradients};
   MUST(cleave_leaf(rt, c, &leaf, false, &x, e));
   MUST(cleave_call_outputs(rt, c, far, &x, 1, NULL, out, 2, e));
   MUST(cleave_backward_with(rt, c, out, 2, &o, e));
-  CHECK(n_asked == 3);
+  CHECK(n_gate_calls == 3);
   MUST(cleave_call_outputs(rt, c, far, &x, 1, NULL, out, 2, e));
-  const cleave_tensor wide[] = {CLEAVE_TENSOR_F32(of_w, 4, 2), CLEAVE_TENSOR_F32(of_w, 4, 1)};
-  o.gradients = wide;
+  const cleave_tensor wrong_gradients[] = {CLEAVE_TENSOR_F32(gradient_of_w, 4, 2),
+                                           CLEAVE_TENSOR_F32(gradient_of_w, 4, 1)};
+  o.gradients = wrong_gradients;
   REFUSED(cleave_backward_with(rt, c, out, 2, &o, e), CLEAVE_DENIED,
           "gradient of output 1 of module 'far', f32 [4, 1] to w1: the program has declared no");
   MUST(cleave_context_end(rt, c, e));
@@ -255,7 +255,7 @@ static bool types_and_outputs_have_rows_of_their_own(void) {
 /* An epoch of the policy has room for the weights and one step. */
 static bool epoch_bounds_the_bytes(void) {
   cleave_module *far, *loss;
-  MUST(open_held(run_folder, e));
+  MUST(open_under_policy(run_folder, e));
   DO(declare_all());
   DO(load_net(&far, &loss));
   DO(run_step(far, loss));
@@ -266,17 +266,17 @@ static bool epoch_bounds_the_bytes(void) {
 }
 
 static bool damaged_policy_stops_the_program(void) {
-  REFUSED(open_held(run_folder, e), CLEAVE_INVALID, "unknown key 'program'");
+  REFUSED(open_under_policy(run_folder, e), CLEAVE_INVALID, "unknown key 'program'");
   return true;
 }
 
 static bool limited_reading_refuses_programs(void) {
-  REFUSED(open_held(run_folder, e), CLEAVE_DENIED, "max_read.labels");
+  REFUSED(open_under_policy(run_folder, e), CLEAVE_DENIED, "max_read.labels");
   return true;
 }
 
 static bool policy_of_another_worker_refuses_the_program(void) {
-  REFUSED(open_held(run_folder, e), CLEAVE_DENIED, "does not name spiffe://test/w1");
+  REFUSED(open_under_policy(run_folder, e), CLEAVE_DENIED, "does not name spiffe://test/w1");
   return true;
 }
 

@@ -17,7 +17,7 @@ static cleave_runtime *rt;
 static const char *at_a, *at_b;
 /* digest of the results by the hash FNV-1a */
 static uint64_t digest = UINT64_C(14695981039346656037);
-static char why[1024];
+static char why[1024]; /* why the present test failed */
 static int n_failed;
 
 /* ---- small tools ----------------------------------------------------------------------------- */
@@ -168,8 +168,8 @@ static inline bool stop_process_and_threads(pid_t pid) {
   return true;
 }
 
-/* Opens the runtime of all tests from the arguments PROGRAM SESSION A B ...; A, B: the modules'
- * places. */
+/* Opens the runtime of all tests from the arguments PROGRAM SESSION A B ...; A, B: nodes of the
+ * modules. */
 static inline bool open_session(char **argv) {
   cleave_options o = {.size = sizeof o, .deadline_ms = 20000};
   at_a = argv[2];

@@ -12,7 +12,7 @@
 
 #include "api_int.h"
 
-enum { DEADLINE_MS = 8000, ARM_MS = 60, LATEST_MS = 250, LATEST_CLOSE_MS = 900 };
+enum { DEADLINE_MS = 8000, FLAG_DELAY_MS = 60, MAX_RETURN_MS = 250, MAX_CLOSE_MS = 900 };
 
 static atomic_bool flag;
 static const char *session;
@@ -31,41 +31,41 @@ static double now_ms(void) {
   return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-/* Sets the flag after ARM_MS. */
+/* Sets the flag after FLAG_DELAY_MS. */
 static void *set_flag_later(void *user) {
   (void)user;
-  usleep(ARM_MS * 1000);
+  usleep(FLAG_DELAY_MS * 1000);
   atomic_store(&flag, true);
   return NULL;
 }
 
 /* Fails unless the call returns CLEAVE_CANCELLED soon after the flag was set. */
-#define INTERRUPTED(call, latest_ms)                                               \
-  do {                                                                             \
-    pthread_t thread_;                                                             \
-    CHECK(pthread_create(&thread_, NULL, set_flag_later, NULL) == 0);              \
-    double began_ = now_ms();                                                      \
-    cleave_error error_ = {0}, *e = &error_;                                       \
-    cleave_status status_ = (call);                                                \
-    double took_ = now_ms() - began_;                                              \
-    pthread_join(thread_, NULL);                                                   \
-    atomic_store(&flag, false);                                                    \
-    snprintf(why, sizeof why, "line %d: %s after %.0f ms: %s", __LINE__,           \
-             cleave_status_name(status_), took_, error_.text);                     \
-    if (status_ != CLEAVE_CANCELLED || took_ > ARM_MS + (latest_ms)) return false; \
+#define INTERRUPTED(call, max_ms)                                                      \
+  do {                                                                                 \
+    pthread_t thread_;                                                                 \
+    CHECK(pthread_create(&thread_, NULL, set_flag_later, NULL) == 0);                  \
+    double began_ = now_ms();                                                          \
+    cleave_error error_ = {0}, *e = &error_;                                           \
+    cleave_status status_ = (call);                                                    \
+    double took_ = now_ms() - began_;                                                  \
+    pthread_join(thread_, NULL);                                                       \
+    atomic_store(&flag, false);                                                        \
+    snprintf(why, sizeof why, "line %d: %s after %.0f ms: %s", __LINE__,               \
+             cleave_status_name(status_), took_, error_.text);                         \
+    if (status_ != CLEAVE_CANCELLED || took_ > FLAG_DELAY_MS + (max_ms)) return false; \
   } while (0)
 
 /* ---- the tests ------------------------------------------------------------------------------- */
 
 static net small;
-static cleave_module *unloaded;
+static cleave_module *unloaded_module;
 static cleave_optimizer *optimizer;
 
 static bool make_modules(void) {
   cleave_context c;
   cleave_reference loss;
   DO(make_network("small", "master", &small));
-  DO(load_module("fresh", at_a, "[{op: linear, out: 2}]", 3, &unloaded));
+  DO(load_module("fresh", at_a, "[{op: linear, out: 2}]", 3, &unloaded_module));
   cleave_module *both[] = {small.a, small.b};
   const cleave_group g = {.modules = both, .n_modules = 2, .lr = 0.5};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &optimizer, e));
@@ -90,27 +90,27 @@ static bool interrupt_ends_waits_for_values_and_modules(void) {
   DO(run_network(&small, c, 2, NULL, NULL, &loss));
   DO(stop_process_and_threads(worker));
   MUST(cleave_rpc_async(rt, c, small.a, &in, 1, &y, &f, e));
-  INTERRUPTED(cleave_to_here(rt, y, 0, &t, e), LATEST_MS);
-  INTERRUPTED(cleave_future_wait(rt, f, 0, e), LATEST_MS);
-  INTERRUPTED(cleave_wait_any(rt, &f, 1, 0, &index, e), LATEST_MS);
+  INTERRUPTED(cleave_to_here(rt, y, 0, &t, e), MAX_RETURN_MS);
+  INTERRUPTED(cleave_future_wait(rt, f, 0, e), MAX_RETURN_MS);
+  INTERRUPTED(cleave_wait_any(rt, &f, 1, 0, &index, e), MAX_RETURN_MS);
   MUST(cleave_future_poll(rt, f, &is_ready, e));
   CHECK(!is_ready);
-  INTERRUPTED(cleave_call(rt, c, unloaded, &in, 1, &y, e), LATEST_MS);
-  INTERRUPTED(cleave_weight_read(rt, small.a, "0.bias", 0, &t, e), LATEST_MS);
-  INTERRUPTED(cleave_measure(rt, 1, 0, &m, e), LATEST_MS);
-  INTERRUPTED(cleave_backward(rt, c, &loss, 1, false, 0, e), LATEST_MS);
+  INTERRUPTED(cleave_call(rt, c, unloaded_module, &in, 1, &y, e), MAX_RETURN_MS);
+  INTERRUPTED(cleave_weight_read(rt, small.a, "0.bias", 0, &t, e), MAX_RETURN_MS);
+  INTERRUPTED(cleave_measure(rt, 1, 0, &m, e), MAX_RETURN_MS);
+  INTERRUPTED(cleave_backward(rt, c, &loss, 1, false, 0, e), MAX_RETURN_MS);
   CHECK(kill(worker, SIGCONT) == 0);
   MUST(cleave_wait(rt, f, 0, &t, e));
   cleave_tensor_free(&t);
   DO(close_context(c));
   DO(open_context(&c));
   DO(make_leaf(c, x, 4, 3, true, &in));
-  MUST(cleave_call(rt, c, unloaded, &in, 1, &y, e)); /* loads the module after all */
+  MUST(cleave_call(rt, c, unloaded_module, &in, 1, &y, e)); /* loads the module after all */
   DO(stop_process_and_threads(worker));
-  INTERRUPTED(cleave_context_close(rt, c, 0, e), LATEST_MS);
-  INTERRUPTED(cleave_parameter_freeze(rt, unloaded, bias, 1, 0, e), LATEST_MS);
+  INTERRUPTED(cleave_context_close(rt, c, 0, e), MAX_RETURN_MS);
+  INTERRUPTED(cleave_parameter_freeze(rt, unloaded_module, bias, 1, 0, e), MAX_RETURN_MS);
   CHECK(kill(worker, SIGCONT) == 0);
-  MUST(cleave_parameter_freeze(rt, unloaded, bias, 1, 0, e));
+  MUST(cleave_parameter_freeze(rt, unloaded_module, bias, 1, 0, e));
   return true;
 }
 
@@ -123,8 +123,8 @@ static bool interrupt_ends_open_and_close(void) {
   DO(open_context(&c));
   DO(run_network(&small, c, 3, NULL, NULL, &loss));
   DO(stop_process_and_threads(worker));
-  INTERRUPTED(cleave_open(session, &o, &other, e), LATEST_MS + 200);
-  INTERRUPTED(cleave_close(rt, 0, NULL, e), LATEST_CLOSE_MS);
+  INTERRUPTED(cleave_open(session, &o, &other, e), MAX_RETURN_MS + 200);
+  INTERRUPTED(cleave_close(rt, 0, NULL, e), MAX_CLOSE_MS);
   CHECK(kill(worker, SIGCONT) == 0);
   MUST(cleave_open(session, &o, &other, e));
   MUST(cleave_close(other, 0, NULL, e));

@@ -7,7 +7,7 @@
  */
 #include "api_int.h"
 
-static cleave_module *on_a, *on_b, *at_home, *picks;
+static cleave_module *on_a, *on_b, *on_master, *embedding;
 /* number of values of 1 MiB: more than the workers' quotas together */
 static int n_large_values = 100;
 
@@ -16,8 +16,8 @@ static bool load_modules(void) {
   cleave_input rows = CLEAVE_INPUT(CLEAVE_I64, 4);
   DO(load_module("on a", at_a, "[{op: linear, out: 6}, {op: tanh}]", 6, &on_a));
   DO(load_module("on b", at_b, "[{op: linear, out: 6}, {op: gelu}]", 6, &on_b));
-  DO(load_module("at home", "master", "[{op: linear, out: 6}, {op: sigmoid}]", 6, &at_home));
-  MUST(cleave_load_layers(rt, &o, "[{op: embedding, rows: 4, out: 6}]", &rows, &picks, e));
+  DO(load_module("at home", "master", "[{op: linear, out: 6}, {op: sigmoid}]", 6, &on_master));
+  MUST(cleave_load_layers(rt, &o, "[{op: embedding, rows: 4, out: 6}]", &rows, &embedding, e));
   MUST(cleave_module_place(rt, on_b, false, 0, e)); /* loading the modules opens the direct links */
   return true;
 }
@@ -85,7 +85,7 @@ static bool first_workers_value_is_used_at_every_node(void) {
   DO(keep_output(on_a, 1, &k));
   DO(check_uses_against_formula(k, on_a));
   DO(check_uses_against_formula(k, on_b));
-  DO(check_uses_against_formula(k, at_home));
+  DO(check_uses_against_formula(k, on_master));
   DO(check_uses_against_formula(k, on_b));
   return release_kept(k);
 }
@@ -95,7 +95,7 @@ static bool second_workers_value_is_used_at_every_node(void) {
   DO(keep_output(on_b, 2, &k));
   DO(check_uses_against_formula(k, on_b));
   DO(check_uses_against_formula(k, on_a));
-  DO(check_uses_against_formula(k, at_home));
+  DO(check_uses_against_formula(k, on_master));
   return release_kept(k);
 }
 
@@ -110,11 +110,11 @@ static bool kept_values_of_the_master_are_passed_to_workers(void) {
   DO(close_context(c));
   DO(check_uses_against_formula(k, on_a));
   DO(check_uses_against_formula(k, on_b));
-  DO(check_uses_against_formula(k, at_home));
+  DO(check_uses_against_formula(k, on_master));
   DO(release_kept(k));
-  DO(keep_output(at_home, 4, &own));
+  DO(keep_output(on_master, 4, &own));
   DO(check_uses_against_formula(own, on_b));
-  DO(check_uses_against_formula(own, at_home));
+  DO(check_uses_against_formula(own, on_master));
   return release_kept(own);
 }
 
@@ -186,8 +186,8 @@ static bool kept_input_gets_no_gradient(void) {
   return release_kept(k);
 }
 
-/* A failed value has its error at each fetch, and so has everything that is computed from it, at
- * any node. */
+/* Each fetch of a failed value returns its error, and so does each fetch of a value that any node
+ * computes from it. */
 static bool an_error_is_stored_in_the_reference(void) {
   cleave_context c;
   cleave_kept k;
@@ -197,7 +197,7 @@ static bool an_error_is_stored_in_the_reference(void) {
   cleave_tensor numbers = CLEAVE_TENSOR_I64(rows, 4);
   DO(open_context(&c));
   MUST(cleave_leaf(rt, c, &numbers, false, &x, e));
-  MUST(cleave_call(rt, c, picks, &x, 1, &y, e));
+  MUST(cleave_call(rt, c, embedding, &x, 1, &y, e));
   MUST(cleave_keep(rt, y, &k, e));
   DO(close_context(c));
   for (int i = 0; i < 2; i++) {
@@ -247,15 +247,15 @@ static bool released_handle_is_refused_as_released(void) {
   return close_context(c);
 }
 
-/* Keeps a value before it is computed. The value depends on calls at all nodes, there and back. Its
- * context is closed, or ended without waiting. */
+/* Keeps a value before it is computed. The value depends on calls at all nodes. Then closes its
+ * context, or ends it without waiting. */
 static bool keep_at_once(bool ends, cleave_kept *ret) {
-  cleave_module *const way[] = {on_a, on_b, at_home, on_b, on_a};
+  cleave_module *const path[] = {on_a, on_b, on_master, on_b, on_a};
   cleave_context c;
   cleave_reference x;
   DO(open_context(&c));
   DO(make_random_leaf(c, 16, &x));
-  for (int i = 0; i < 5; i++) MUST(cleave_call(rt, c, way[i], &x, 1, &x, e));
+  for (int i = 0; i < 5; i++) MUST(cleave_call(rt, c, path[i], &x, 1, &x, e));
   MUST(cleave_keep(rt, x, ret, e));
   if (!ends) return close_context(c);
   MUST(cleave_context_end(rt, c, e));
@@ -371,7 +371,7 @@ static bool a_forgotten_call_serves_those_that_depend_on_it(void) {
   cleave_tensor once = {0}, t = {0};
   DO(open_context(&c));
   DO(call_a_then_b(c, 14, &x, &h, &y));
-  MUST(cleave_call(rt, c, at_home, &h, 1, &z, e));
+  MUST(cleave_call(rt, c, on_master, &h, 1, &z, e));
   DO(forget_call(h));
   REFUSED(cleave_call(rt, c, on_b, &h, 1, &h, e), CLEAVE_NOT_FOUND, "was released");
   DO(backward_from_ones(c, y, true));
@@ -419,7 +419,8 @@ static bool forgotten_call_still_serves_those_who_wait_for_it(void) {
 }
 
 /* x -> many calls at A, which take a while -> B -> the master, which keeps its value before that is
- * computed. r: x, the last value at A, those of B and of the master. */
+ * computed. r: references to x, to the last value at A, and to the values of B and of the
+ * master. */
 static bool keep_behind_long_work(cleave_context c, cleave_reference r[4], cleave_kept *ret) {
   enum { ROWS = 64, WIDTH = 512, CALLS = 48 };
   static float numbers[ROWS * WIDTH];
@@ -438,7 +439,7 @@ static bool keep_behind_long_work(cleave_context c, cleave_reference r[4], cleav
     r[1] = r[2];
   }
   MUST(cleave_call(rt, c, narrow, &r[1], 1, &r[2], e));
-  MUST(cleave_call(rt, c, at_home, &r[2], 1, &r[3], e));
+  MUST(cleave_call(rt, c, on_master, &r[2], 1, &r[3], e));
   MUST(cleave_keep(rt, r[3], ret, e));
   while (!is_confirmed) { /* a node without a thread works while a function blocks */
     DO(make_random_leaf(c, 18, &other));

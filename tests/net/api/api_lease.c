@@ -12,9 +12,9 @@ static cleave_module *source, *wide, *wider, *narrow;
 
 /* A value that A keeps, and its use at B. */
 static struct slot {
-  cleave_context call_wide_module, use_context;
+  cleave_context owner_context, use_context; /* contexts of A's calls and of B's call */
   cleave_kept kept_value;
-  cleave_reference value; /* value computed by B; in a context of A alone: by A */
+  cleave_reference value; /* value that B computes; in a context of A alone: that A computes */
 } slots[SLOTS];
 
 /* Loads a module for a batch of one row. Memory for more rows is allocated at its first call. */
@@ -55,8 +55,8 @@ static bool call_wide_module(cleave_context c, const struct slot *s, cleave_refe
 
 static bool use_one_kept_value(struct slot *s) {
   cleave_reference y, u;
-  DO(open_evaluation(&s->call_wide_module));
-  DO(call_wide_module(s->call_wide_module, s, &y));
+  DO(open_evaluation(&s->owner_context));
+  DO(call_wide_module(s->owner_context, s, &y));
   MUST(cleave_keep(rt, y, &s->kept_value, e));
   DO(open_evaluation(&s->use_context));
   MUST(cleave_kept_use(rt, s->use_context, s->kept_value, &u, e));
@@ -67,7 +67,7 @@ static bool use_one_kept_value(struct slot *s) {
 /* Ends contexts at a worker that is lost or silent, without waiting for its answer. */
 static bool end_context(struct slot *s) {
   (void)!cleave_context_end(rt, s->use_context, NULL);
-  MUST(cleave_context_end(rt, s->call_wide_module, e));
+  MUST(cleave_context_end(rt, s->owner_context, e));
   MUST(cleave_kept_release(rt, s->kept_value, e));
   return true;
 }
@@ -132,9 +132,9 @@ static bool begin_at_owner(struct slot *s) {
   float numbers[IN];
   cleave_reference x;
   fill_with_random(numbers, IN, 5);
-  DO(open_evaluation(&s->call_wide_module));
-  DO(make_leaf(s->call_wide_module, numbers, 1, IN, false, &x));
-  MUST(cleave_call(rt, s->call_wide_module, wide, &x, 1, &s->value, e));
+  DO(open_evaluation(&s->owner_context));
+  DO(make_leaf(s->owner_context, numbers, 1, IN, false, &x));
+  MUST(cleave_call(rt, s->owner_context, wide, &x, 1, &s->value, e));
   return true;
 }
 
@@ -142,7 +142,7 @@ static bool end_at_owner(struct slot *s) {
   cleave_tensor t = {0};
   MUST(cleave_to_here(rt, s->value, 0, &t, e));
   cleave_tensor_free(&t);
-  return close_context(s->call_wide_module);
+  return close_context(s->owner_context);
 }
 
 static cleave_status call_with_more_rows(cleave_error *e) {

@@ -224,7 +224,7 @@ static bool name_of_a_released_module_can_be_used_again(void) {
 
 /* Modules that were never used are removed at once, the others when they are unloaded. */
 static bool released_modules_free_their_numbers(void) {
-  cleave_module *m[MAX_MODULES] = {0}, *more;
+  cleave_module *m[MAX_MODULES] = {0}, *next_module;
   cleave_tensor t = {0};
   char name[32];
   int n = 0;
@@ -234,11 +234,12 @@ static bool released_modules_free_their_numbers(void) {
     snprintf(name, sizeof name, "of many %d", n);
     DO(load_seeded_module(name, n % 2 ? at_a : at_b, 1, &m[n]));
   }
-  REFUSED(cleave_load_layers(rt, &o, "[{op: relu}]", &input, &more, e), CLEAVE_EXHAUSTED, "255");
+  REFUSED(cleave_load_layers(rt, &o, "[{op: relu}]", &input, &next_module, e), CLEAVE_EXHAUSTED,
+          "255");
   for (int i = 0; i < n; i += 17) DO(run_one_call(m[i], &t));
   for (int i = 0; i < n; i++) cleave_module_release(rt, m[i], NULL);
-  MUST(cleave_load_layers(rt, &o, "[{op: relu}]", &input, &more, e));
-  cleave_module_release(rt, more, NULL);
+  MUST(cleave_load_layers(rt, &o, "[{op: relu}]", &input, &next_module, e));
+  cleave_module_release(rt, next_module, NULL);
   cleave_module_release(rt, NULL, NULL);
   cleave_tensor_free(&t);
   return true;
@@ -247,12 +248,12 @@ static bool released_modules_free_their_numbers(void) {
 /* ---- parameters ------------------------------------------------------------------------------ */
 
 static bool has_parameter_info(const cleave_module *m, size_t i, const char *name,
-                               cleave_dtype dtype, int rank, bool learns, bool is_buffer,
+                               cleave_dtype dtype, int rank, bool is_trainable, bool is_buffer,
                                const cleave_optimizer *o, size_t group) {
   cleave_parameter p = {.size = sizeof p};
   MUST(cleave_parameter_info(m, i, &p, e));
   CHECK(strcmp(p.name, name) == 0 && strcmp(cleave_module_weight_name(m, i), name) == 0);
-  CHECK(p.dtype == dtype && p.rank == rank && p.learns == learns && p.buffer == is_buffer);
+  CHECK(p.dtype == dtype && p.rank == rank && p.learns == is_trainable && p.buffer == is_buffer);
   CHECK(!rank || p.shape[0] == 5);
   CHECK(rank < 2 || p.shape[1] == 3);
   CHECK(p.optimizer == o && p.group == group);
@@ -264,10 +265,10 @@ static bool parameter_info_is_correct(void) {
   cleave_optimizer *o;
   cleave_parameter p = {.size = sizeof p};
   const char *frozen[] = {"1.bias"}, *biases[] = {"*.bias"}, *first[] = {"0.weight"};
-  cleave_module_options of = {
-      .size = sizeof of, .name = "asked", .at = at_a, .frozen = frozen, .n_frozen = 1};
+  cleave_module_options options = {
+      .size = sizeof options, .name = "asked", .at = at_a, .frozen = frozen, .n_frozen = 1};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
-  MUST(cleave_load_layers(rt, &of, "[{op: linear, out: 5}, {op: batchnorm}]", &input, &m, e));
+  MUST(cleave_load_layers(rt, &options, "[{op: linear, out: 5}, {op: batchnorm}]", &input, &m, e));
   CHECK(cleave_parameter_count(m) == 7 && cleave_parameter_count(NULL) == 0);
   for (int i = 0; i < 2; i++) {
     DO(has_parameter_info(m, 0, "0.weight", CLEAVE_F32, 2, true, false, i ? o : NULL, i));
@@ -357,11 +358,11 @@ static bool compare_states(cleave_module *a, cleave_module *b, cleave_state_kind
   return true;
 }
 
-static bool check_alike(cleave_module *a, cleave_module *b, bool is_wanted) {
-  bool weights, has_moments;
-  DO(compare_states(a, b, CLEAVE_STATE_WEIGHTS, &weights));
-  DO(compare_states(a, b, CLEAVE_STATE_OPTIMIZER, &has_moments));
-  CHECK(weights == is_wanted && has_moments == is_wanted);
+static bool check_alike(cleave_module *a, cleave_module *b, bool must_be_equal) {
+  bool has_equal_weights, has_equal_moments;
+  DO(compare_states(a, b, CLEAVE_STATE_WEIGHTS, &has_equal_weights));
+  DO(compare_states(a, b, CLEAVE_STATE_OPTIMIZER, &has_equal_moments));
+  CHECK(has_equal_weights == must_be_equal && has_equal_moments == must_be_equal);
   return true;
 }
 
@@ -405,7 +406,7 @@ static bool mismatched_weight_files_are_refused_by_name(void) {
   static const struct {
     const char *name;
     cleave_status status;
-    const char *says;
+    const char *message;
   } wrong[] = {{"none.safetensors", CLEAVE_NOT_FOUND, "none.safetensors"},
                {"cut.safetensors", CLEAVE_DATA_LOSS, "cut.safetensors"},
                {"junk.safetensors", CLEAVE_DATA_LOSS, "junk.safetensors"},
@@ -418,13 +419,13 @@ static bool mismatched_weight_files_are_refused_by_name(void) {
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     const char *path = file_path(wrong[i].name);
     REFUSED(cleave_state_load(rt, m, CLEAVE_STATE_WEIGHTS, path, 0, e), wrong[i].status,
-            wrong[i].says);
+            wrong[i].message);
     REFUSED(cleave_state_load(rt, m, CLEAVE_STATE_WEIGHTS, path, 0, e), wrong[i].status,
             "'fitted'");
   }
-  const char *nowhere = file_path("no/folder/x.safetensors");
-  REFUSED(cleave_state_save(rt, m, CLEAVE_STATE_WEIGHTS, nowhere, 0, e), CLEAVE_PRECONDITION,
-          nowhere);
+  const char *missing_folder_path = file_path("no/folder/x.safetensors");
+  REFUSED(cleave_state_save(rt, m, CLEAVE_STATE_WEIGHTS, missing_folder_path, 0, e),
+          CLEAVE_PRECONDITION, missing_folder_path);
   REFUSED(cleave_state_load(rt, m, CLEAVE_STATE_OPTIMIZER, file_path("weights.safetensors"), 0, e),
           CLEAVE_INVALID, "exp_avg");
   REFUSED(cleave_state_save(rt, NULL, CLEAVE_STATE_WEIGHTS, "x", 0, e), CLEAVE_INVALID, "module");
@@ -446,7 +447,7 @@ static bool mismatched_weight_files_are_refused_by_name(void) {
 
 /* ---- blocks that backward computes again ----------------------------------------------------- */
 
-static const char deep[] =
+static const char deep_layers[] =
     "[{op: linear, out: 4096}, {op: gelu}, {op: tanh}, {op: gelu}, {op: linear, out: 5},"
     " {op: linear, out: 4096}, {op: gelu}, {op: tanh}, {op: gelu}, {op: linear, out: 5}]";
 static const cleave_input deep_input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
@@ -490,7 +491,7 @@ static bool recomputed_blocks_do_not_change_the_training(void) {
   CHECK(ask_runner("before"));
   for (size_t i = 0; i < 2; i++) {
     cleave_module_options of = make_deep_options(names[i], blocks, i ? 0 : 2);
-    MUST(cleave_load_layers(rt, &of, deep, &deep_input, &m[i], e));
+    MUST(cleave_load_layers(rt, &of, deep_layers, &deep_input, &m[i], e));
     cleave_group g = {.modules = &m[i], .n_modules = 1, .kind = CLEAVE_ADAM, .lr = 0.1};
     MUST(cleave_optimizer_new(rt, &g, 1, 0, &o[i], e));
     DO(train_deep_step(m[i], loss, o[i]));
@@ -506,7 +507,7 @@ static bool unknown_blocks_are_refused_by_name(void) {
   static const struct {
     const char *blocks[2];
     cleave_status status;
-    const char *says;
+    const char *message;
   } wrong[] = {
       {{"0..4", "10"},
        CLEAVE_NOT_FOUND,
@@ -518,7 +519,8 @@ static bool unknown_blocks_are_refused_by_name(void) {
   cleave_module *m;
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     cleave_module_options of = make_deep_options("none", wrong[i].blocks, 2);
-    REFUSED(cleave_load_layers(rt, &of, deep, &deep_input, &m, e), wrong[i].status, wrong[i].says);
+    REFUSED(cleave_load_layers(rt, &of, deep_layers, &deep_input, &m, e), wrong[i].status,
+            wrong[i].message);
   }
   return true;
 }

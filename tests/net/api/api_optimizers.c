@@ -20,10 +20,10 @@ static bool read_golden(const char *name, const char *what, float *ret, size_t n
   CHECK(index && values);
   while (at < 0 && fgets(line, sizeof line, index))
     if (strncmp(line, key, length) == 0) at = strtol(line + length, NULL, 10);
-  bool there = at >= 0 && fseek(values, at, SEEK_SET) == 0 && fread(ret, 4, n, values) == n;
+  bool is_found = at >= 0 && fseek(values, at, SEEK_SET) == 0 && fread(ret, 4, n, values) == n;
   fclose(index);
   fclose(values);
-  return there;
+  return is_found;
 }
 
 #define CLV_OPTIM_SGD CLEAVE_SGD
@@ -44,13 +44,13 @@ enum { CASES = sizeof cases / sizeof *cases };
 
 /* ---- a module whose gradients are given ------------------------------------------------------ */
 
-typedef struct trained {
+typedef struct trained_module {
   cleave_module *m, *loss;
   cleave_optimizer *o;
-} trained;
+} trained_module;
 
 /* Makes y = w x with x = 1 and 67 weights; the loss is mean((y - t)^2). */
-static bool make_trained(const char *name, const cleave_group *group, trained *t) {
+static bool load_trained_module(const char *name, const cleave_group *group, trained_module *t) {
   char label[96];
   cleave_module_options m = {.size = sizeof m, .name = name, .at = at_a};
   cleave_module_options l = {.size = sizeof l, .name = label, .at = at_b};
@@ -65,13 +65,13 @@ static bool make_trained(const char *name, const cleave_group *group, trained *t
   return true;
 }
 
-static bool write_weights(trained *t, const float *values) {
+static bool write_weights(trained_module *t, const float *values) {
   cleave_tensor w = CLEAVE_TENSOR_F32(values, N, 1);
   MUST(cleave_weight_write(rt, t->m, "0.weight", &w, 0, e));
   return true;
 }
 
-static bool read_weights(trained *t, float *ret) {
+static bool read_weights(trained_module *t, float *ret) {
   cleave_tensor w = {0};
   DO(read_weight(t->m, "0.weight", &w));
   add_to_digest(&w);
@@ -81,7 +81,7 @@ static bool read_weights(trained *t, float *ret) {
 }
 
 /* Takes a step with the gradient g, by choosing the loss's target so that its gradient is g. */
-static bool take_step(trained *t, const float *g) {
+static bool take_step(trained_module *t, const float *g) {
   float w[N], target[N], x = 1;
   cleave_context c;
   cleave_reference in, y, wanted, loss;
@@ -109,7 +109,7 @@ static bool are_all_near(const char *name, const float *got, const float *want) 
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-static bool moments_equal_torchs(trained *t, const char *name) {
+static bool moments_equal_torchs(trained_module *t, const char *name) {
   cleave_state state;
   MUST(cleave_state_read(rt, t->m, CLEAVE_STATE_OPTIMIZER, 0, &state, e));
   CHECK(state.n == cleave_state_count(t->m, CLEAVE_STATE_OPTIMIZER));
@@ -125,17 +125,17 @@ static bool moments_equal_torchs(trained *t, const char *name) {
 }
 
 static bool compare_golden_run(size_t i) {
-  float start[N], grads[STEPS * N], after[STEPS * N], now[N];
+  float start[N], grads[STEPS * N], after[STEPS * N], present_weights[N];
   const char *name = cases[i].name;
-  trained t;
+  trained_module t;
   CHECK(read_golden(name, "start", start, N) && read_golden(name, "grads", grads, STEPS * N));
   CHECK(read_golden(name, "after", after, STEPS * N));
-  DO(make_trained(name, &cases[i].group, &t));
+  DO(load_trained_module(name, &cases[i].group, &t));
   DO(write_weights(&t, start));
   for (int s = 0; s < STEPS; s++) {
     DO(take_step(&t, grads + s * N));
-    DO(read_weights(&t, now));
-    DO(are_all_near(name, now, after + s * N));
+    DO(read_weights(&t, present_weights));
+    DO(are_all_near(name, present_weights, after + s * N));
   }
   return moments_equal_torchs(&t, name);
 }
@@ -149,12 +149,12 @@ static bool every_optimiser_step_equals_torchs(void) {
 static bool compare_resumed_run(size_t i) {
   float g[N], w[N], q[N];
   char name[96];
-  trained a, b;
+  trained_module a, b;
   cleave_state state;
   snprintf(name, sizeof name, "%s before", cases[i].name);
-  DO(make_trained(name, &cases[i].group, &a));
+  DO(load_trained_module(name, &cases[i].group, &a));
   snprintf(name, sizeof name, "%s after", cases[i].name);
-  DO(make_trained(name, &cases[i].group, &b));
+  DO(load_trained_module(name, &cases[i].group, &b));
   for (unsigned s = 0; s < 4; s++) {
     fill_with_random(g, N, s);
     DO(take_step(&a, g));
@@ -179,14 +179,14 @@ static bool every_optimiser_continues_from_its_state(void) {
 }
 
 static bool invalid_settings_are_refused_by_the_api(void) {
-  trained t;
+  trained_module t;
   cleave_optimizer *o;
   const cleave_group sgd = {.lr = 0.1};
-  DO(make_trained("wrong", &sgd, &t));
+  DO(load_trained_module("wrong", &sgd, &t));
   MUST(cleave_optimizer_release(rt, t.o, e));
   static const struct {
     cleave_group group;
-    const char *says;
+    const char *message;
   } wrong[] = {
       {{.kind = (cleave_optimizer_kind)6, .lr = 0.1}, "kind 6 is none of 0 (sgd)"},
       {{.kind = CLEAVE_RMSPROP, .lr = 0.1, .alpha = 1}, "alpha is 1"},
@@ -197,13 +197,13 @@ static bool invalid_settings_are_refused_by_the_api(void) {
     cleave_group g = wrong[i].group;
     g.modules = &t.m;
     g.n_modules = 1;
-    REFUSED(cleave_optimizer_new(rt, &g, 1, 0, &o, e), CLEAVE_INVALID, wrong[i].says);
+    REFUSED(cleave_optimizer_new(rt, &g, 1, 0, &o, e), CLEAVE_INVALID, wrong[i].message);
   }
   return true;
 }
 
 /* True if plain SGD with the gradient 1 changes the weights by the rate. */
-static bool take_and_check_step(trained *t, float rate) {
+static bool take_and_check_step(trained_module *t, float rate) {
   float before[N], after[N], one[N];
   for (int i = 0; i < N; i++) one[i] = 1;
   DO(read_weights(t, before));
@@ -217,9 +217,9 @@ static bool rates_are_read_and_set(void) {
   const cleave_group sgd = {.lr = 0.25,
                             .schedule = {.curve = CLEAVE_STEPS, .step_size = 1, .gamma = 0.5}};
   const cleave_schedule constant = {.curve = CLEAVE_CONSTANT};
-  trained t;
+  trained_module t;
   double rate;
-  DO(make_trained("rates", &sgd, &t));
+  DO(load_trained_module("rates", &sgd, &t));
   DO(take_and_check_step(&t, 0.25f));
   MUST(cleave_optimizer_rate(rt, t.o, 0, &rate, e));
   CHECK(rate == 0.125);
@@ -238,21 +238,21 @@ static bool rates_are_read_and_set(void) {
 static bool invalid_schedules_are_refused_by_the_api(void) {
   const struct {
     cleave_schedule schedule;
-    const char *says;
+    const char *message;
   } wrong[] = {{{.curve = (cleave_curve)9}, "curve 9: there is no such"},
                {{.curve = CLEAVE_STEPS, .gamma = 0.5}, "needs a step_size"},
                {{.curve = CLEAVE_STEPS, .step_size = 1, .gamma = -1}, "gamma is -1"},
                {{.curve = CLEAVE_STEPS, .step_size = 1, .gamma = NAN}, "gamma is nan"}};
   const cleave_group sgd = {.lr = 0.25};
   cleave_optimizer *o;
-  trained t, other = {0};
-  DO(make_trained("schedules", &sgd, &t));
+  trained_module t, other = {0};
+  DO(load_trained_module("schedules", &sgd, &t));
   DO(load_module("schedules of another", at_a, "[{op: linear, out: 2}]", 3, &other.m));
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     REFUSED(cleave_optimizer_set_schedule(rt, t.o, &wrong[i].schedule, e), CLEAVE_INVALID,
-            wrong[i].says);
+            wrong[i].message);
     cleave_group g = {.modules = &other.m, .n_modules = 1, .schedule = wrong[i].schedule};
-    REFUSED(cleave_optimizer_new(rt, &g, 1, 0, &o, e), CLEAVE_INVALID, wrong[i].says);
+    REFUSED(cleave_optimizer_new(rt, &g, 1, 0, &o, e), CLEAVE_INVALID, wrong[i].message);
   }
   REFUSED(cleave_optimizer_set_steps(rt, NULL, 1, e), CLEAVE_INVALID, "optimizer");
   REFUSED(cleave_optimizer_set_schedule(rt, t.o, NULL, e), CLEAVE_INVALID, "schedule");
@@ -261,7 +261,7 @@ static bool invalid_schedules_are_refused_by_the_api(void) {
 
 /* ---- after the first call -------------------------------------------------------------------- */
 
-static bool replace_optimizer(trained *t, const cleave_group *group) {
+static bool replace_optimizer(trained_module *t, const cleave_group *group) {
   cleave_group g = *group;
   g.modules = &t->m;
   g.n_modules = 1;
@@ -275,11 +275,11 @@ static bool compare_replaced_run(size_t i) {
   const cleave_group before = {.kind = CLEAVE_ADAM, .lr = 0.125};
   float g[N], w[N], q[N];
   char name[96];
-  trained a, b;
+  trained_module a, b;
   snprintf(name, sizeof name, "%s replaces", cases[i].name);
-  DO(make_trained(name, &before, &a));
+  DO(load_trained_module(name, &before, &a));
   snprintf(name, sizeof name, "%s of a new one", cases[i].name);
-  DO(make_trained(name, &cases[i].group, &b));
+  DO(load_trained_module(name, &cases[i].group, &b));
   for (unsigned s = 0; s < 4; s++) {
     fill_with_random(g, N, s + 40);
     if (s == 2) {
@@ -304,11 +304,11 @@ static bool optimisers_are_replaced(void) {
 static bool an_optimiser_in_use_is_not_replaced(void) {
   const cleave_group sgd = {.lr = 0.5};
   float x = 1;
-  trained t;
+  trained_module t;
   cleave_context c;
   cleave_reference in, y;
   cleave_optimizer *o;
-  DO(make_trained("in use", &sgd, &t));
+  DO(load_trained_module("in use", &sgd, &t));
   cleave_group g = {.modules = &t.m, .n_modules = 1, .lr = 0.25};
   DO(open_context(&c));
   DO(make_leaf(c, &x, 1, 1, false, &in));
@@ -324,8 +324,8 @@ static bool an_optimiser_in_use_is_not_replaced(void) {
 
 /* y = w x + b with x = 1, so weight and bias have the same gradients. */
 typedef struct frozen_run {
-  trained t;
-  float at[2][N], v[2][N]; /* expected values and moments of weight and bias */
+  trained_module t;
+  float expected[2][N], moments[2][N]; /* expected values and moments of weight and bias */
 } frozen_run;
 
 static const char *const both[] = {"0.weight", "0.bias"};
@@ -335,7 +335,7 @@ static bool compare_frozen_run(frozen_run *f) {
     cleave_tensor got = {0};
     DO(read_weight(f->t.m, both[k], &got));
     add_to_digest(&got);
-    DO(are_all_near(both[k], got.data, f->at[k]));
+    DO(are_all_near(both[k], got.data, f->expected[k]));
     cleave_tensor_free(&got);
   }
   return true;
@@ -355,7 +355,7 @@ static bool begin_frozen_run(const char *name, frozen_run *f) {
   for (int k = 0; k < 2; k++) {
     cleave_tensor got = {0};
     DO(read_weight(f->t.m, both[k], &got));
-    memcpy(f->at[k], got.data, N * sizeof(float));
+    memcpy(f->expected[k], got.data, N * sizeof(float));
     cleave_tensor_free(&got);
   }
   return true;
@@ -366,7 +366,8 @@ static bool run_frozen_forward(frozen_run *f, cleave_context c, const float *g,
   float target[N], x = 1;
   cleave_reference in, y, wanted;
   for (int i = 0; i < N; i++)
-    target[i] = (float)((double)f->at[0][i] + (double)f->at[1][i] - (double)g[i] * N / 2);
+    target[i] =
+        (float)((double)f->expected[0][i] + (double)f->expected[1][i] - (double)g[i] * N / 2);
   DO(make_leaf(c, &x, 1, 1, true, &in));
   DO(make_leaf(c, target, 1, N, false, &wanted));
   MUST(cleave_call(rt, c, f->t.m, &in, 1, &y, e));
@@ -376,7 +377,7 @@ static bool run_frozen_forward(frozen_run *f, cleave_context c, const float *g,
 
 /* Expects v = v / 2 + g, w = w - v / 4 of trained parameters. */
 static bool frozen_step(frozen_run *f, unsigned seed, bool weight, bool bias) {
-  const bool learns[] = {weight, bias};
+  const bool is_trained[] = {weight, bias};
   float g[N];
   double norm = 0;
   cleave_context c;
@@ -384,7 +385,7 @@ static bool frozen_step(frozen_run *f, unsigned seed, bool weight, bool bias) {
   cleave_step_result stepped;
   fill_with_random(g, N, seed);
   for (int k = 0; k < 2; k++)
-    for (int i = 0; i < N && learns[k]; i++) norm += (double)g[i] * (double)g[i];
+    for (int i = 0; i < N && is_trained[k]; i++) norm += (double)g[i] * (double)g[i];
   DO(open_context(&c));
   DO(run_frozen_forward(f, c, g, &loss));
   DO(backward(c, loss, false));
@@ -392,9 +393,9 @@ static bool frozen_step(frozen_run *f, unsigned seed, bool weight, bool bias) {
   CHECK(is_near((float)stepped.norm, (float)sqrt(norm)));
   DO(close_context(c));
   for (int k = 0; k < 2; k++)
-    for (int i = 0; i < N && learns[k]; i++) {
-      f->v[k][i] = f->v[k][i] / 2 + g[i];
-      f->at[k][i] -= f->v[k][i] / 4;
+    for (int i = 0; i < N && is_trained[k]; i++) {
+      f->moments[k][i] = f->moments[k][i] / 2 + g[i];
+      f->expected[k][i] -= f->moments[k][i] / 4;
     }
   return compare_frozen_run(f);
 }
@@ -446,14 +447,15 @@ static bool fully_frozen_module_keeps_its_moments(void) {
 }
 
 static bool impossible_freezing_is_refused(void) {
-  const char *const none = "0.wieght", *const nothing = NULL;
+  const char *const unknown_name = "0.wieght", *const null_name = NULL;
   float g[N];
   frozen_run f;
   cleave_context c;
   cleave_reference loss;
   DO(begin_frozen_run("not frozen", &f));
-  REFUSED(cleave_parameter_freeze(rt, f.t.m, &none, 1, 0, e), CLEAVE_NOT_FOUND, "'0.wieght' to");
-  REFUSED(cleave_parameter_thaw(rt, f.t.m, &nothing, 1, 0, e), CLEAVE_INVALID, "names[0]");
+  REFUSED(cleave_parameter_freeze(rt, f.t.m, &unknown_name, 1, 0, e), CLEAVE_NOT_FOUND,
+          "'0.wieght' to");
+  REFUSED(cleave_parameter_thaw(rt, f.t.m, &null_name, 1, 0, e), CLEAVE_INVALID, "names[0]");
   fill_with_random(g, N, 70);
   DO(open_context(&c));
   DO(run_frozen_forward(&f, c, g, &loss));

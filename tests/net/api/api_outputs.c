@@ -13,15 +13,15 @@ enum { ROWS = 4, IN = 3, HIDDEN = 5, OUT = 2, N_H = ROWS * HIDDEN, N_Y = ROWS * 
  * it. */
 static bool make_graph(cleave_graph **ret) {
   static const int64_t shape[] = {ROWS, IN};
-  int x, w, h, folded, y;
+  int x, w, h, dh_tensor, y;
   cleave_graph *g;
   MUST(cleave_graph_new(&g, e));
   MUST(cleave_graph_input(g, "x", CLEAVE_F32, shape, 2, &x, e));
   MUST(cleave_graph_op(g, "linear", "{out: 5}", "0", &x, 1, &w, e));
   MUST(cleave_graph_op(g, "tanh", NULL, "1", &w, 1, &h, e));
   MUST(cleave_graph_op(g, "linear", "{out: 2}", "2", &h, 1, &y, e));
-  MUST(cleave_graph_op(g, "reshape", "{shape: [5, 1]}", "3", &h, 1, &folded, e));
-  MUST(cleave_graph_output(g, folded, e));
+  MUST(cleave_graph_op(g, "reshape", "{shape: [5, 1]}", "3", &h, 1, &dh_tensor, e));
+  MUST(cleave_graph_output(g, dh_tensor, e));
   MUST(cleave_graph_output(g, y, e));
   *ret = g;
   return true;
@@ -144,9 +144,9 @@ static bool outputs_equal_those_of_separate_modules(void) {
   MUST(cleave_to_here(rt, p.y, 0, &want, e));
   CHECK(got.rank == 2 && memcmp(got.data, want.data, N_Y * sizeof(float)) == 0);
   cleave_tensor h = CLEAVE_TENSOR_F32(dh, ROWS, HIDDEN), y = CLEAVE_TENSOR_F32(dy, ROWS, OUT);
-  cleave_tensor folded = CLEAVE_TENSOR_F32(dh, ROWS, HIDDEN, 1);
+  cleave_tensor dh_tensor = CLEAVE_TENSOR_F32(dh, ROWS, HIDDEN, 1);
   MUST(backward_from(p.c, (cleave_reference[]){p.h, p.y}, 2, (cleave_tensor[]){h, y}, false, e));
-  MUST(backward_from(c, out, 2, (cleave_tensor[]){folded, y}, false, e));
+  MUST(backward_from(c, out, 2, (cleave_tensor[]){dh_tensor, y}, false, e));
   DO(compare_gradients(pair, c, x, &p));
   cleave_tensor_free(&got);
   cleave_tensor_free(&want);
@@ -165,15 +165,15 @@ static bool output_without_gradient_counts_as_zero(void) {
   DO(load_pair("half used", at_a, &pair));
   fill_with_random(numbers, ROWS * IN, 4);
   fill_with_random(dh, N_H, 5);
-  cleave_tensor folded = CLEAVE_TENSOR_F32(dh, ROWS, HIDDEN, 1);
+  cleave_tensor dh_tensor = CLEAVE_TENSOR_F32(dh, ROWS, HIDDEN, 1);
   DO(open_context(&c));
   DO(make_leaf(c, numbers, ROWS, IN, true, &x));
   MUST(cleave_call_outputs(rt, c, pair, &x, 1, NULL, out, 2, e));
-  MUST(backward_from(c, &out[0], 1, &folded, true, e));
+  MUST(backward_from(c, &out[0], 1, &dh_tensor, true, e));
   DO(read_gradient(c, pair, "2.weight", &g));
   for (int i = 0; i < 10; i++) CHECK(((float *)g.data)[i] == 0);
   MUST(cleave_leaf_gradient_take(rt, x, &first, e));
-  MUST(backward_from(c, &out[0], 1, &folded, false, e));
+  MUST(backward_from(c, &out[0], 1, &dh_tensor, false, e));
   MUST(cleave_leaf_gradient_take(rt, x, &g, e));
   CHECK(memcmp(g.data, first.data, sizeof numbers) == 0);
   REFUSED(backward_from(c, &out[1], 1, &(cleave_tensor){0}, false, e), CLEAVE_INVALID, "scalars");
@@ -314,16 +314,16 @@ static bool bf16_leaf_computes_as_the_same_numbers_in_f32(void) {
 /* The outputs of a module are fetched in bf16, each for itself. A module at the master takes no
  * rounded copy of a worker's value, and other modules get the value itself. */
 static bool rounded_copies_are_for_the_program_alone(void) {
-  cleave_module *pair, *reader, *at_home;
+  cleave_module *pair, *reader, *master_module;
   cleave_context c;
   cleave_reference x, out[2], read, w;
   cleave_tensor y[2] = {{0}, {0}}, z[2] = {{0}, {0}};
   float numbers[ROWS * IN];
-  const bool is_at_home = strcmp(at_a, "master") == 0;
+  const bool is_at_master = strcmp(at_a, "master") == 0;
   DO(load_pair("fetched", at_a, &pair));
   DO(load_module("reads the exact", strcmp(at_b, "master") == 0 ? at_a : at_b,
                  "[{op: linear, out: 2}]", OUT, &reader));
-  DO(load_module("at home", "master", "[{op: linear, out: 2}]", OUT, &at_home));
+  DO(load_module("at home", "master", "[{op: linear, out: 2}]", OUT, &master_module));
   fill_with_random(numbers, ROWS * IN, 10);
   for (int i = 0; i < 2; i++) {
     const cleave_call_options o = {.size = sizeof o, .fetch_dtype = i ? CLEAVE_BF16 : CLEAVE_F32};
@@ -335,8 +335,8 @@ static bool rounded_copies_are_for_the_program_alone(void) {
     MUST(cleave_call(rt, c, reader, &out[1], 1, &read, e));
     MUST(cleave_to_here(rt, read, 0, &z[i], e));
     if (i) CHECK(memcmp(z[0].data, z[1].data, N_Y * sizeof(float)) == 0);
-    if (i && !is_at_home) {
-      REFUSED(cleave_call(rt, c, at_home, &out[1], 1, &w, e), CLEAVE_INVALID,
+    if (i && !is_at_master) {
+      REFUSED(cleave_call(rt, c, master_module, &out[1], 1, &w, e), CLEAVE_INVALID,
               "without fetch_dtype");
       REFUSED(cleave_send_to(rt, out[0], "master", e), CLEAVE_INVALID, "without fetch_dtype");
     }
@@ -406,7 +406,7 @@ static bool wrong_uses_of_bf16_are_refused(void) {
   return close_context(c);
 }
 
-/* With a fifth argument, a folder, the library records there what leaves. */
+/* With a fifth argument, a folder, the library records there what it sends. */
 static bool open_recorded(char **argv) {
   cleave_options o = {.size = sizeof o, .deadline_ms = 20000, .run = argv[4]};
   at_a = argv[2];

@@ -17,7 +17,7 @@ static bool copy_gradients(cleave_context c, const net *n, numbers *ret) {
 }
 
 enum { MICRO = 6 };
-static const float shares[MICRO] = {0.25f, 0.25f, 0.125f, 0.125f, 0.125f, 0.125f};
+static const float micro_batch_weights[MICRO] = {0.25f, 0.25f, 0.125f, 0.125f, 0.125f, 0.125f};
 
 /* Runs six micro-batches, at most `width` of them between the forward and the backward of a; 0:
  * all. */
@@ -39,7 +39,7 @@ static bool window_changes_no_bit_of_the_gradients(void) {
     cleave_context c;
     cleave_reference loss[MICRO];
     DO(run_windowed_step(&n, width, &c, loss));
-    MUST(backward_weighted(c, loss, shares, MICRO, e));
+    MUST(backward_weighted(c, loss, micro_batch_weights, MICRO, e));
     DO(copy_gradients(c, &n, &found[width]));
     DO(close_context(c));
   }
@@ -93,11 +93,11 @@ static bool call_after_a_backward_waits_for_it(void) {
 
 static bool value_is_sent_to_the_node_that_needs_it(void) {
   net n;
-  cleave_module *there;
+  cleave_module *module_at_b;
   cleave_context c;
   cleave_reference x, t, h, y, loss;
   cleave_tensor out = {0};
-  numbers asked, sent;
+  numbers requested, sent;
   float in[12], target[8];
   fill_with_random(in, 12, 31);
   fill_with_random(target, 8, 32);
@@ -105,30 +105,32 @@ static bool value_is_sent_to_the_node_that_needs_it(void) {
   cleave_module_options o = {
       .size = sizeof o, .name = "send there", .at = at_b, .seed = 7, .local_only = true};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 5);
-  MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 2}]", &input, &there, e));
+  MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 2}]", &input, &module_at_b, e));
   for (int i = 0; i < 2; i++) {
     const cleave_call_options to_b = {.size = sizeof to_b, .send_to = i ? at_b : NULL};
-    const cleave_call_options home = {.size = sizeof home, .send_to = i ? "master" : NULL};
+    const cleave_call_options to_master = {.size = sizeof to_master,
+                                           .send_to = i ? "master" : NULL};
     DO(open_context(&c));
     DO(make_leaf(c, in, 4, 3, false, &x));
     DO(make_leaf(c, target, 4, 2, false, &t));
     MUST(cleave_call_with(rt, c, n.a, &x, 1, &to_b, &h, e));
     if (i) { /* local_only needs the module to count as placed */
-      MUST(cleave_call_with(rt, c, there, &h, 1, &home, &y, e));
+      MUST(cleave_call_with(rt, c, module_at_b, &h, 1, &to_master, &y, e));
     } else {
       if (strcmp(at_a, at_b) != 0)
-        REFUSED(cleave_call(rt, c, there, &h, 1, &y, e), CLEAVE_PRECONDITION, "cleave_send_to");
+        REFUSED(cleave_call(rt, c, module_at_b, &h, 1, &y, e), CLEAVE_PRECONDITION,
+                "cleave_send_to");
       MUST(cleave_call(rt, c, n.b, &h, 1, &y, e));
     }
     MUST(cleave_call(rt, c, n.loss, (cleave_reference[]){y, t}, 2, &loss, e));
     MUST(cleave_to_here(rt, y, 0, &out, e));
     MUST(cleave_to_here(rt, h, 0, &out, e));
     DO(backward(c, loss, false));
-    net used = {.a = n.a, .b = i ? there : n.b};
-    DO(copy_gradients(c, &used, i ? &sent : &asked));
+    net used = {.a = n.a, .b = i ? module_at_b : n.b};
+    DO(copy_gradients(c, &used, i ? &sent : &requested));
     DO(close_context(c));
   }
-  CHECK(are_equal_numbers(&asked, &sent));
+  CHECK(are_equal_numbers(&requested, &sent));
   cleave_tensor_free(&out);
   return true;
 }
@@ -136,7 +138,7 @@ static bool value_is_sent_to_the_node_that_needs_it(void) {
 static bool impossible_predecessor_is_refused(void) {
   net n, m;
   cleave_context c, other, evaluating;
-  cleave_reference x, y, h, far, spent, loss, refused, eval_x, eval_h;
+  cleave_reference x, y, h, remote_value, used_reference, loss, refused, eval_x, eval_h;
   cleave_context_options eval_options = {.size = sizeof eval_options, .evaluation = true};
   float in[12] = {1, 2, 3};
   DO(make_network("wait", "master", &n));
@@ -145,24 +147,24 @@ static bool impossible_predecessor_is_refused(void) {
   DO(open_context(&other));
   DO(make_leaf(c, in, 4, 3, false, &x));
   MUST(cleave_call(rt, c, n.a, &x, 1, &h, e));
-  DO(run_network_after(&n, other, 5, none, &far, &loss));
+  DO(run_network_after(&n, other, 5, none, &remote_value, &loss));
 #define CALL_AFTER(value) \
   (&(cleave_call_options){.size = sizeof(cleave_call_options), .after = (value)})
 #define AFTER_IS_REFUSED(value, part)                                          \
   REFUSED(cleave_call_with(rt, c, n.a, &x, 1, CALL_AFTER(value), &refused, e), \
           CLEAVE_PRECONDITION, part)
-  AFTER_IS_REFUSED(far, "no call of this context at its node");
+  AFTER_IS_REFUSED(remote_value, "no call of this context at its node");
   AFTER_IS_REFUSED(x, "no call of this context at its node");
   if (strcmp(at_a, at_b) != 0) {
     MUST(cleave_call(rt, c, n.b, &h, 1, &y, e));
     AFTER_IS_REFUSED(y, "no call of this context at its node");
   }
-  DO(run_network_after(&n, c, 6, none, &spent, &loss));
+  DO(run_network_after(&n, c, 6, none, &used_reference, &loss));
   DO(backward(c, loss, false));
-  AFTER_IS_REFUSED(spent, "a call without a backward to come");
-  MUST(cleave_reference_release(rt, spent, e));
-  REFUSED(cleave_call_with(rt, c, n.a, &x, 1, CALL_AFTER(spent), &refused, e), CLEAVE_NOT_FOUND,
-          "released");
+  AFTER_IS_REFUSED(used_reference, "a call without a backward to come");
+  MUST(cleave_reference_release(rt, used_reference, e));
+  REFUSED(cleave_call_with(rt, c, n.a, &x, 1, CALL_AFTER(used_reference), &refused, e),
+          CLEAVE_NOT_FOUND, "released");
   REFUSED(
       cleave_call_with(rt, c, n.a, &x, 1,
                        &(cleave_call_options){.size = sizeof(cleave_call_options), .send_to = "w9"},
@@ -211,7 +213,7 @@ static bool weights_cannot_change_while_calls_wait_for_a_backward(void) {
   DO(open_context(&c));
   for (int i = 0; i < 3; i++)
     DO(run_network_after(&n, c, 2 + (unsigned)i, i ? h[i - 1] : none, &h[i], &loss[i]));
-  for (int i = 0; i < 2; i++) { /* in the first round two calls wait, in the second one */
+  for (int i = 0; i < 2; i++) { /* two calls wait in the first round, one call in the second */
     REFUSED(cleave_step(rt, o, other, 0, NULL, e), CLEAVE_PRECONDITION, "wait for its backward");
     REFUSED(cleave_weight_write(rt, n.a, "0.weight", &w, 0, e), CLEAVE_PRECONDITION,
             "wait for its backward");
@@ -351,8 +353,9 @@ static bool module_without_optimizer_passes_gradients(void) {
 
 /* No module of the runtime has an optimiser. */
 static bool module_without_an_optimiser_may_take_part(void) {
-  IN_RUNTIME((&(cleave_options){.size = sizeof(cleave_options), .single_thread = single}),
-             module_without_optimizer_passes_gradients());
+  IN_RUNTIME(
+      (&(cleave_options){.size = sizeof(cleave_options), .single_thread = is_single_threaded}),
+      module_without_optimizer_passes_gradients());
   return true;
 }
 
@@ -432,7 +435,7 @@ static bool mix_of_final_and_other_groups_is_refused(void) {
 
 enum { STEPS = 6 };
 /* rate of a cosine schedule from 0.5: half of it times 1 plus the cosine */
-#define C(x) (0.25 * (1 + (x)))
+#define COSINE_RATE(x) (0.25 * (1 + (x)))
 static const struct {
   cleave_schedule schedule;
   double lr[STEPS];
@@ -441,12 +444,13 @@ static const struct {
     {{.curve = CLEAVE_CONSTANT, .warmup_steps = 4}, {0.125, 0.25, 0.375, 0.5, 0.5, 0.5}},
     {{.curve = CLEAVE_STEPS, .step_size = 2, .gamma = 0.5}, {0.5, 0.5, 0.25, 0.25, 0.125, 0.125}},
     {{.curve = CLEAVE_COSINE, .total_steps = 6},
-     {0.5, C(0.86602540378), C(0.5), C(0), C(-0.5), C(-0.86602540378)}},
+     {0.5, COSINE_RATE(0.86602540378), COSINE_RATE(0.5), COSINE_RATE(0), COSINE_RATE(-0.5),
+      COSINE_RATE(-0.86602540378)}},
     {{.curve = CLEAVE_LINEAR, .total_steps = 5}, {0.5, 0.4, 0.3, 0.2, 0.1, 0}},
     {{.curve = CLEAVE_LINEAR, .warmup_steps = 2, .total_steps = 6},
      {0.25, 0.5, 0.5, 0.375, 0.25, 0.125}},
 };
-#undef C
+#undef COSINE_RATE
 
 /* Takes a step of plain SGD of module a. True if it reports `lr` and changes each weight by lr
  * times the gradient. */
@@ -489,21 +493,21 @@ static bool rates_and_weights_follow_the_schedule(void) {
 }
 
 static bool optimizer_steps_and_rate_schedules_can_be_set(void) {
-  const cleave_schedule halves = {.curve = CLEAVE_STEPS, .step_size = 1, .gamma = 0.5};
+  const cleave_schedule halving = {.curve = CLEAVE_STEPS, .step_size = 1, .gamma = 0.5};
   const cleave_schedule constant = {.curve = CLEAVE_CONSTANT};
   for (int last = 0; last < 2; last++) {
     net n;
     cleave_optimizer *o;
     DO(make_network(last ? "set final" : "set", "master", &n));
     cleave_group g = {
-        .modules = &n.a, .n_modules = 1, .lr = 0.5, .schedule = halves, .no_rollback = last};
+        .modules = &n.a, .n_modules = 1, .lr = 0.5, .schedule = halving, .no_rollback = last};
     MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
     MUST(cleave_optimizer_set_steps(rt, o, 2, e));
     DO(is_stepped_by_rate(&n, o, 1, 0.125, 3));
     DO(is_stepped_by_rate(&n, o, 2, 0.0625, 4));
     MUST(cleave_optimizer_set_schedule(rt, o, &constant, e));
     DO(is_stepped_by_rate(&n, o, 3, 0.5, 5));
-    MUST(cleave_optimizer_set_schedule(rt, o, &halves, e));
+    MUST(cleave_optimizer_set_schedule(rt, o, &halving, e));
     MUST(cleave_optimizer_set_steps(rt, o, 1, e));
     DO(is_stepped_by_rate(&n, o, 4, 0.25, 2));
   }
@@ -512,7 +516,7 @@ static bool optimizer_steps_and_rate_schedules_can_be_set(void) {
 
 /* A step that has not been sent yet uses the rate of the time when it was taken. */
 static bool settings_apply_from_the_next_step(void) {
-  const cleave_schedule halves = {.curve = CLEAVE_STEPS, .step_size = 1, .gamma = 0.5};
+  const cleave_schedule halving = {.curve = CLEAVE_STEPS, .step_size = 1, .gamma = 0.5};
   const cleave_schedule constant = {.curve = CLEAVE_CONSTANT};
   for (int steps = 0; steps < 2; steps++) {
     net n;
@@ -522,7 +526,7 @@ static bool settings_apply_from_the_next_step(void) {
     float before[15], after[15], g[15];
     DO(make_network(steps ? "next steps" : "next schedule", "master", &n));
     cleave_group group = {
-        .modules = &n.a, .n_modules = 1, .lr = 0.5, .schedule = halves, .no_rollback = true};
+        .modules = &n.a, .n_modules = 1, .lr = 0.5, .schedule = halving, .no_rollback = true};
     MUST(cleave_optimizer_new(rt, &group, 1, 0, &o, e));
     MUST(cleave_optimizer_set_steps(rt, o, 1, e));
     DO(copy_weight(n.a, "0.weight", before, 15));
@@ -576,7 +580,7 @@ static bool each_call_draws_its_own_dropout_mask(void) {
 typedef struct waiter {
   const net *n;
   unsigned seed;
-  numbers found_weights;
+  numbers last_weights;
   bool ok;
 } waiter;
 
@@ -592,8 +596,8 @@ static bool run_steps_in_thread(waiter *w) {
     cleave_tensor_free(&value);
     cleave_tensor g = {0};
     DO(read_gradient(c, w->n->a, "0.weight", &g));
-    if (i) CHECK(memcmp(w->found_weights.a, g.data, sizeof w->found_weights.a) == 0);
-    memcpy(w->found_weights.a, g.data, sizeof w->found_weights.a);
+    if (i) CHECK(memcmp(w->last_weights.a, g.data, sizeof w->last_weights.a) == 0);
+    memcpy(w->last_weights.a, g.data, sizeof w->last_weights.a);
     cleave_tensor_free(&g);
     DO(close_context(c));
   }
@@ -617,8 +621,8 @@ static bool waiting_threads_all_finish(void) {
   }
   for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
   for (int i = 0; i < 3; i++) DO(all[i].ok);
-  CHECK(memcmp(all[0].found_weights.a, all[1].found_weights.a, sizeof all[0].found_weights.a) == 0);
-  CHECK(memcmp(all[0].found_weights.a, all[2].found_weights.a, sizeof all[0].found_weights.a) != 0);
+  CHECK(memcmp(all[0].last_weights.a, all[1].last_weights.a, sizeof all[0].last_weights.a) == 0);
+  CHECK(memcmp(all[0].last_weights.a, all[2].last_weights.a, sizeof all[0].last_weights.a) != 0);
   return true;
 }
 
@@ -659,7 +663,7 @@ static bool take_steps_until_input_ends(int width) {
     puts("called");
     fflush(stdout);
     if (!fgets(line, sizeof line, stdin)) return false;
-    MUST(backward_weighted(c, loss, shares, MICRO, e));
+    MUST(backward_weighted(c, loss, micro_batch_weights, MICRO, e));
     MUST(cleave_step(rt, o, c, 0, NULL, e));
     puts("stepped");
     fflush(stdout);
@@ -702,7 +706,7 @@ static const test placed[] = {
 int main(int argc, char **argv) {
   const char *mode;
   if (!read_arguments(argc, argv, &mode)) return 2;
-  const cleave_options o = {.size = sizeof o, .single_thread = single};
+  const cleave_options o = {.size = sizeof o, .single_thread = is_single_threaded};
   if (!open_runtime(&o, &rt)) {
     print_result(false, "open");
     return 1;

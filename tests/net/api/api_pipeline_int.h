@@ -13,14 +13,14 @@
 #include "api_int.h"
 
 static const char *session, *transfer;
-static bool single; /* true: runtimes are opened without a thread of their own */
+static bool is_single_threaded; /* true: runtimes are opened without a thread of their own */
 
 static const cleave_reference none = {0};
 
 /* ---- runtimes -------------------------------------------------------------------------------- */
 
-static inline bool open_runtime(const cleave_options *with, cleave_runtime **ret) {
-  cleave_options o = with ? *with : (cleave_options){.size = sizeof(cleave_options)};
+static inline bool open_runtime(const cleave_options *options, cleave_runtime **ret) {
+  cleave_options o = options ? *options : (cleave_options){.size = sizeof(cleave_options)};
   o.deadline_ms = 20000;
   MUST(cleave_open(session, &o, ret, e));
   return true;
@@ -28,9 +28,9 @@ static inline bool open_runtime(const cleave_options *with, cleave_runtime **ret
 
 /* Closes the runtime, and returns false if anything opened in it was not freed. */
 static inline bool close_runtime(cleave_runtime *r) {
-  cleave_leaks left;
-  MUST(cleave_close(r, 0, &left, e));
-  CHECK(left.contexts + left.references + left.futures == 0);
+  cleave_leaks leaks;
+  MUST(cleave_close(r, 0, &leaks, e));
+  CHECK(leaks.contexts + leaks.references + leaks.futures == 0);
   return true;
 }
 
@@ -133,7 +133,7 @@ static inline bool read_arguments(int argc, char **argv, const char **ret_mode) 
   at_a = argv[2];
   at_b = argv[3];
   transfer = argv[4];
-  single = strcmp(argv[5], "single") == 0;
+  is_single_threaded = strcmp(argv[5], "single") == 0;
   *ret_mode = argc > 6 ? argv[6] : "";
   return true;
 }

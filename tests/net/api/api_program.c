@@ -90,11 +90,11 @@ static bool value_with_two_consumers_gets_the_sum_of_their_gradients(void) {
 static bool backward_does_not_wait_for_a_call_that_no_root_needs(void) {
   net n;
   cleave_context c;
-  cleave_reference x, loss, unused;
+  cleave_reference x, loss, unused_value;
   DO(make_network("unused", "master", &n));
   DO(open_context(&c));
   DO(run_network(&n, c, 9, &x, NULL, &loss));
-  MUST(cleave_call(rt, c, n.a, &x, 1, &unused, e));
+  MUST(cleave_call(rt, c, n.a, &x, 1, &unused_value, e));
   DO(backward(c, loss, false));
   return close_context(c);
 }
@@ -202,11 +202,11 @@ static bool labels_are_sent_to_a_loss_at_a_worker(void) {
   return close_context(c);
 }
 
-/* Two parts of an architecture equal the whole one: names, first weights, and the bits of the
- * output. */
+/* Two parts of an architecture have the names, the initial weights and the output bits of the
+ * undivided one. */
 static bool parts_of_an_architecture_equal_the_whole(void) {
   static const char mlp[] = "{hidden: [8, 6], classes: 3}";
-  cleave_module *whole, *front, *back, *none;
+  cleave_module *undivided, *front, *back, *none;
   cleave_context c;
   cleave_reference x, y, z, h;
   cleave_tensor one = {0}, two = {0};
@@ -219,7 +219,7 @@ static bool parts_of_an_architecture_equal_the_whole(void) {
       .size = sizeof b, .name = "b", .at = at_b, .seed = 3, .layers = "2..4"};
   cleave_module_options bad = {.size = sizeof bad, .name = "c", .layers = "conv1..layer2.0.conv1"};
   cleave_input in = CLEAVE_INPUT(CLEAVE_F32, 4, 3), image = CLEAVE_INPUT(CLEAVE_F32, 4, 3, 32, 32);
-  MUST(cleave_load_architecture(rt, &w, "mlp", mlp, &in, &whole, e));
+  MUST(cleave_load_architecture(rt, &w, "mlp", mlp, &in, &undivided, e));
   MUST(cleave_load_architecture(rt, &f, "mlp", mlp, &in, &front, e));
   MUST(cleave_load_architecture(rt, &b, "mlp", mlp, &in, &back, e));
   REFUSED(cleave_load_architecture(rt, &bad, "resnet18", NULL, &image, &none, e), CLEAVE_INVALID,
@@ -227,7 +227,7 @@ static bool parts_of_an_architecture_equal_the_whole(void) {
   CHECK(strcmp(cleave_module_weight_name(back, 0), "2.weight") == 0);
   DO(open_context(&c));
   DO(make_leaf(c, numbers, 4, 3, false, &x));
-  MUST(cleave_call(rt, c, whole, &x, 1, &y, e));
+  MUST(cleave_call(rt, c, undivided, &x, 1, &y, e));
   MUST(cleave_call(rt, c, front, &x, 1, &h, e));
   MUST(cleave_call(rt, c, back, &h, 1, &z, e));
   MUST(cleave_to_here(rt, y, 0, &one, e));
@@ -261,16 +261,16 @@ static bool evaluation_takes_other_batch_sizes_and_has_no_backward(void) {
 
 /* ---- contexts -------------------------------------------------------------------------------- */
 
-enum { CROWD = 1000 };
+enum { MANY_CONTEXTS = 1000 };
 
 static bool simultaneous_contexts_give_the_serial_gradients(void) {
   net n;
-  static cleave_context c[CROWD];
-  static cleave_reference loss[CROWD];
-  static float serial[CROWD][15];
+  static cleave_context c[MANY_CONTEXTS];
+  static cleave_reference loss[MANY_CONTEXTS];
+  static float serial[MANY_CONTEXTS][15];
   cleave_tensor g = {0};
   DO(make_network("crowd", "master", &n));
-  for (int i = 0; i < CROWD; i++) {
+  for (int i = 0; i < MANY_CONTEXTS; i++) {
     DO(open_context(&c[i]));
     DO(run_network(&n, c[i], 100 + (unsigned)i, NULL, NULL, &loss[i]));
     DO(backward(c[i], loss[i], false));
@@ -278,11 +278,11 @@ static bool simultaneous_contexts_give_the_serial_gradients(void) {
     memcpy(serial[i], g.data, sizeof serial[i]);
     DO(close_context(c[i]));
   }
-  for (int i = 0; i < CROWD; i++) DO(open_context(&c[i]));
-  for (int i = 0; i < CROWD; i++)
+  for (int i = 0; i < MANY_CONTEXTS; i++) DO(open_context(&c[i]));
+  for (int i = 0; i < MANY_CONTEXTS; i++)
     DO(run_network(&n, c[i], 100 + (unsigned)i, NULL, NULL, &loss[i]));
-  for (int i = CROWD; i-- > 0;) DO(backward(c[i], loss[i], false));
-  for (int i = 0; i < CROWD; i++) {
+  for (int i = MANY_CONTEXTS; i-- > 0;) DO(backward(c[i], loss[i], false));
+  for (int i = 0; i < MANY_CONTEXTS; i++) {
     DO(read_gradient(c[i], n.a, "0.weight", &g));
     CHECK(memcmp(serial[i], g.data, sizeof serial[i]) == 0);
     DO(close_context(c[i]));
@@ -291,14 +291,14 @@ static bool simultaneous_contexts_give_the_serial_gradients(void) {
   return true;
 }
 
-typedef struct threaded {
+typedef struct thread_context {
   const net *n;
   unsigned seed;
   float gradient[15];
   bool ok;
-} threaded;
+} thread_context;
 
-static bool run_context_of_thread(threaded *t) {
+static bool run_context_of_thread(thread_context *t) {
   cleave_tensor g = {0};
   for (int i = 0; i < 20; i++) {
     cleave_context c;
@@ -316,18 +316,18 @@ static bool run_context_of_thread(threaded *t) {
 }
 
 static void *run_threaded(void *user) {
-  threaded *t = user;
+  thread_context *t = user;
   t->ok = run_context_of_thread(t);
   return NULL;
 }
 
 static bool threads_compute_in_separate_contexts(void) {
   net n;
-  threaded all[4] = {{0}};
+  thread_context all[4] = {{0}};
   pthread_t threads[4];
   DO(make_network("threads", "master", &n));
   for (int i = 0; i < 4; i++) {
-    all[i] = (threaded){.n = &n, .seed = 40 + (unsigned)(i / 2)};
+    all[i] = (thread_context){.n = &n, .seed = 40 + (unsigned)(i / 2)};
     CHECK(pthread_create(&threads[i], NULL, run_threaded, &all[i]) == 0);
   }
   for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
@@ -421,7 +421,7 @@ static bool local_only_module_reports_the_place_of_its_inputs(void) {
 /* A leaf larger than the worker's credit is refused at once, and can be used elsewhere. */
 static bool a_leaf_too_large_for_a_worker_is_refused_and_stays_usable(void) {
   enum { WIDE = 400 << 10 };
-  cleave_module *there, *here;
+  cleave_module *remote_module, *master_module;
   cleave_context c;
   cleave_reference x, y;
   cleave_tensor out = {0};
@@ -429,14 +429,14 @@ static bool a_leaf_too_large_for_a_worker_is_refused_and_stays_usable(void) {
   /* 6.25 MiB, more than the credit of 4 MiB that test_api.py sets */
   float *numbers = calloc((size_t)4 * WIDE, 4);
   CHECK(numbers != NULL);
-  DO(load_module("large there", at_b, "[{op: relu}]", WIDE, &there));
-  DO(load_module("large here", "master", "[{op: relu}]", WIDE, &here));
+  DO(load_module("large there", at_b, "[{op: relu}]", WIDE, &remote_module));
+  DO(load_module("large here", "master", "[{op: relu}]", WIDE, &master_module));
   DO(open_context(&c));
   DO(make_leaf(c, numbers, 4, WIDE, false, &x));
   free(numbers);
   for (int again = 0; again < 2; again++)
-    REFUSED(cleave_call(rt, c, there, &x, 1, &y, e), CLEAVE_EXHAUSTED, "credit");
-  MUST(cleave_rpc_sync(rt, c, here, &x, 1, 0, &y, &out, e));
+    REFUSED(cleave_call(rt, c, remote_module, &x, 1, &y, e), CLEAVE_EXHAUSTED, "credit");
+  MUST(cleave_rpc_sync(rt, c, master_module, &x, 1, 0, &y, &out, e));
   cleave_tensor_free(&out);
   return close_context(c);
 }
@@ -450,10 +450,10 @@ static bool errors_name_no_source_files(void) {
   cleave_error wrong = {0};
   bool is_refused =
       cleave_graph_op(g, "linera", "{out: 5}", "a", &in, 1, &out, &wrong) != CLEAVE_OK;
-  bool plain = is_refused && strncmp(wrong.text, "no op is called 'linera'", 24) == 0;
-  if (!plain) snprintf(why, sizeof why, "line %d: '%s'", __LINE__, wrong.text);
+  bool is_plain = is_refused && strncmp(wrong.text, "no op is called 'linera'", 24) == 0;
+  if (!is_plain) snprintf(why, sizeof why, "line %d: '%s'", __LINE__, wrong.text);
   cleave_graph_free(g);
-  return plain;
+  return is_plain;
 }
 
 static bool wrong_arguments_are_refused_before_anything_is_sent(void) {
@@ -668,8 +668,9 @@ static bool a_rate_follows_its_schedule(void) {
                         .momentum = 0.9,
                         .schedule = {.curve = CLEAVE_STEPS, .step_size = 2, .gamma = 0.1}};
   MUST(cleave_optimizer_new(rt, &group, 1, 0, &sgd, e));
-  cleave_optimizer *again;
-  REFUSED(cleave_optimizer_new(rt, &group, 1, 0, &again, e), CLEAVE_EXISTS, "in an optimiser");
+  cleave_optimizer *second_optimizer;
+  REFUSED(cleave_optimizer_new(rt, &group, 1, 0, &second_optimizer, e), CLEAVE_EXISTS,
+          "in an optimiser");
   for (int step = 0; step < 5; step++) {
     cleave_context c;
     cleave_reference loss;

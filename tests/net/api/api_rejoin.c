@@ -9,7 +9,7 @@
 #include "api_int.h"
 
 static const char *session, *how_to_lose_b, *how_to_mend_b;
-static bool single, via_master, keeps_weights;
+static bool is_single_threaded, via_master, keeps_weights;
 
 static bool ask_runner(const char *what) {
   char line[64];
@@ -31,7 +31,7 @@ static bool open_runtime(void) {
   cleave_options o = {.size = sizeof o,
                       .deadline_ms = 20000,
                       .via_master = via_master,
-                      .single_thread = single,
+                      .single_thread = is_single_threaded,
                       .may_send = may_send};
   MUST(cleave_open(session, &o, &rt, e));
   return true;
@@ -99,7 +99,7 @@ static bool write_saved_state(cleave_module *m, const saved_state *s, int i) {
   return true;
 }
 
-static bool same_state(const cleave_state *a, const cleave_state *b) {
+static bool is_same_state(const cleave_state *a, const cleave_state *b) {
   CHECK(a->n == b->n);
   for (size_t i = 0; i < a->n; i++) {
     const cleave_tensor *x = &a->items[i].tensor, *y = &b->items[i].tensor;
@@ -112,8 +112,8 @@ static bool same_state(const cleave_state *a, const cleave_state *b) {
 
 static bool are_same_states(const saved_state *a, const saved_state *b) {
   for (int i = 0; i < 2; i++)
-    DO(same_state(&a->saved_weights[i], &b->saved_weights[i]) &&
-       same_state(&a->saved_moments[i], &b->saved_moments[i]));
+    DO(is_same_state(&a->saved_weights[i], &b->saved_weights[i]) &&
+       is_same_state(&a->saved_moments[i], &b->saved_moments[i]));
   return true;
 }
 
@@ -162,7 +162,7 @@ static bool restore_saved_state(net *n, cleave_optimizer *o, const saved_state *
   return true;
 }
 
-/* B is lost while a context is between backward and step, and once more after it was restarted. */
+/* B is lost while a context is between backward and step, is restarted, and is lost again. */
 static bool training_continues_from_the_saved_state(void) {
   net n;
   cleave_optimizer *o;
@@ -174,7 +174,7 @@ static bool training_continues_from_the_saved_state(void) {
   DO(make_network("net", "master", &n));
   DO(make_adam(&n, &o));
   DO(train_steps(&n, o, 0, 2) && read_all_state(&n, &s));
-  for (int life = 2; life < 4; life++) {
+  for (int incarnation = 2; incarnation < 4; incarnation++) {
     DO(train_steps(&n, o, 2, 3));
     DO(open_context(&c));
     DO(run_network(&n, c, 77, NULL, NULL, &loss));
@@ -260,7 +260,7 @@ static bool modules_with_a_tied_weight_are_reloaded(void) {
   DO(make_tied(at_b, &n));
   DO(make_adam(&n, &o));
   DO(train_tied_steps(&n, o, 0, 2) && read_all_state(&n, &s));
-  for (int life = 2; life < 4; life++) {
+  for (int incarnation = 2; incarnation < 4; incarnation++) {
     DO(lose_b() && rejoin_b());
     REFUSED(cleave_module_reload(rt, n.b, &s.saved_weights[1], &s.saved_moments[1], 0, e),
             CLEAVE_PRECONDITION,
@@ -327,10 +327,10 @@ static bool run_rounds(const other_trainer *o, unsigned from, unsigned to) {
 
 static void *run_rounds_in_thread(void *user) { return run_rounds(user, 1, ROUNDS) ? user : NULL; }
 
-/* A thread trains at A while B is lost and comes back. One context stays open all the time, and
+/* A thread trains at A while B is lost and rejoins. One context stays open all the time, and
  * calls B at the end. */
 static bool contexts_without_the_lost_worker_continue(void) {
-  other_trainer quiet, busy;
+  other_trainer idle_trainer, active_trainer;
   cleave_context c;
   cleave_reference y, z;
   cleave_module *late;
@@ -338,23 +338,23 @@ static bool contexts_without_the_lost_worker_continue(void) {
   void *is_result_ok;
   cleave_tensor a = {0}, b = {0};
   DO(open_runtime());
-  DO(make_other("quiet", &quiet) && make_other("busy", &busy));
-  DO(run_rounds(&quiet, 0, ROUNDS));
-  DO(read_weight(quiet.m, "0.weight", &a));
+  DO(make_other("quiet", &idle_trainer) && make_other("busy", &active_trainer));
+  DO(run_rounds(&idle_trainer, 0, ROUNDS));
+  DO(read_weight(idle_trainer.m, "0.weight", &a));
   DO(load_module("late", at_b, "[{op: linear, out: 2}]", 1, &late));
-  DO(begin_round(&busy, 0, &c, &y));
-  DO(end_round(&busy, c, y));
+  DO(begin_round(&active_trainer, 0, &c, &y));
+  DO(end_round(&active_trainer, c, y));
   DO(open_context(&c));
   float x[12];
   fill_with_random(x, 12, 5);
   DO(make_leaf(c, x, 4, 3, false, &y));
-  CHECK(pthread_create(&thread, NULL, run_rounds_in_thread, &busy) == 0);
+  CHECK(pthread_create(&thread, NULL, run_rounds_in_thread, &active_trainer) == 0);
   bool ok = lose_b() && rejoin_b();
   pthread_join(thread, &is_result_ok);
   CHECK(ok && is_result_ok);
-  DO(read_weight(busy.m, "0.weight", &b));
+  DO(read_weight(active_trainer.m, "0.weight", &b));
   CHECK(memcmp(a.data, b.data, 12) == 0);
-  MUST(cleave_call(rt, c, busy.m, &y, 1, &z, e));
+  MUST(cleave_call(rt, c, active_trainer.m, &y, 1, &z, e));
   DO(close_context(c));
   DO(open_context(&c)); /* this context uses a module that worker B never had */
   DO(make_leaf(c, x, 4, 1, false, &y));
@@ -376,14 +376,14 @@ static struct {
   cleave_tensor t;
   saved_state s;
   char weights_path[256];
-} the;
+} shared;
 
 #define DEFINE_CALL(name, expression) \
   static cleave_status name(cleave_error *e) { return expression; }
 static cleave_status call_module(cleave_module *m, const char *send_to, cleave_error *e) {
   cleave_call_options o = {.size = sizeof o, .send_to = send_to};
   cleave_reference y;
-  return cleave_call_with(rt, the.fresh_context, m, &the.value_here, 1, &o, &y, e);
+  return cleave_call_with(rt, shared.fresh_context, m, &shared.value_here, 1, &o, &y, e);
 }
 static cleave_status load_at_b(cleave_error *e) {
   cleave_module_options o = {.size = sizeof o, .name = "new", .at = at_b};
@@ -393,13 +393,13 @@ static cleave_status load_at_b(cleave_error *e) {
 }
 static cleave_status read_states_of_b(cleave_error *e) {
   cleave_state s = {0};
-  cleave_status status = cleave_state_read(rt, the.n.b, CLEAVE_STATE_OPTIMIZER, 0, &s, e);
+  cleave_status status = cleave_state_read(rt, shared.n.b, CLEAVE_STATE_OPTIMIZER, 0, &s, e);
   cleave_state_free(&s);
   return status;
 }
 static cleave_status wait_for_state(cleave_error *e) {
   cleave_future f = {0};
-  cleave_status status = cleave_state_read_async(rt, the.n.b, CLEAVE_STATE_WEIGHTS, 0, &f, e);
+  cleave_status status = cleave_state_read_async(rt, shared.n.b, CLEAVE_STATE_WEIGHTS, 0, &f, e);
   return status == CLEAVE_OK ? cleave_future_wait(rt, f, 0, e) : status;
 }
 static cleave_status measure_b(cleave_error *e) {
@@ -408,38 +408,41 @@ static cleave_status measure_b(cleave_error *e) {
 }
 static cleave_status use_kept_value(cleave_error *e) {
   cleave_reference r;
-  return cleave_kept_use(rt, the.fresh_context, the.k, &r, e);
+  return cleave_kept_use(rt, shared.fresh_context, shared.k, &r, e);
 }
 static cleave_status keep_another_value(cleave_error *e) {
   cleave_kept k;
-  return cleave_keep(rt, the.y, &k, e);
+  return cleave_keep(rt, shared.y, &k, e);
 }
-DEFINE_CALL(call_b, call_module(the.n.b, NULL, e))
-DEFINE_CALL(send_a_call_to_b, call_module(the.n.a, at_b, e))
-DEFINE_CALL(send_to_b, cleave_send_to(rt, the.value_here, at_b, e))
-DEFINE_CALL(fetch, cleave_to_here(rt, the.y, 0, &the.t, e))
-DEFINE_CALL(fetch_kept, cleave_kept_fetch(rt, the.k, 0, &the.t, e))
-DEFINE_CALL(run_backward, cleave_backward(rt, the.failed_context, &the.loss, 1, false, 0, e))
-DEFINE_CALL(step, cleave_step(rt, the.o, the.failed_context, 0, NULL, e))
+DEFINE_CALL(call_b, call_module(shared.n.b, NULL, e))
+DEFINE_CALL(send_a_call_to_b, call_module(shared.n.a, at_b, e))
+DEFINE_CALL(send_to_b, cleave_send_to(rt, shared.value_here, at_b, e))
+DEFINE_CALL(fetch, cleave_to_here(rt, shared.y, 0, &shared.t, e))
+DEFINE_CALL(fetch_kept, cleave_kept_fetch(rt, shared.k, 0, &shared.t, e))
+DEFINE_CALL(run_backward, cleave_backward(rt, shared.failed_context, &shared.loss, 1, false, 0, e))
+DEFINE_CALL(step, cleave_step(rt, shared.o, shared.failed_context, 0, NULL, e))
 DEFINE_CALL(read_gradient_of_b,
-            cleave_gradient(rt, the.failed_context, the.n.b, "0.weight", 0, &the.t, e))
-DEFINE_CALL(read_b, cleave_weight_read(rt, the.n.b, "0.weight", 0, &the.t, e))
-DEFINE_CALL(write_b, cleave_weight_write(rt, the.n.b, "0.weight",
-                                         &the.s.saved_weights[1].items[0].tensor, 0, e))
+            cleave_gradient(rt, shared.failed_context, shared.n.b, "0.weight", 0, &shared.t, e))
+DEFINE_CALL(read_b, cleave_weight_read(rt, shared.n.b, "0.weight", 0, &shared.t, e))
+DEFINE_CALL(write_b, cleave_weight_write(rt, shared.n.b, "0.weight",
+                                         &shared.s.saved_weights[1].items[0].tensor, 0, e))
 DEFINE_CALL(write_state,
-            cleave_state_write(rt, the.n.b, CLEAVE_STATE_WEIGHTS, the.s.saved_weights[1].items,
-                               the.s.saved_weights[1].n, 0, e))
-DEFINE_CALL(save_b, cleave_state_save(rt, the.n.b, CLEAVE_STATE_WEIGHTS, the.weights_path, 0, e))
-DEFINE_CALL(save_there,
-            cleave_state_save_at_worker(rt, the.n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e))
-DEFINE_CALL(load_there,
-            cleave_state_load_at_worker(rt, the.n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e))
-DEFINE_CALL(remove_there, cleave_state_remove_at_worker(rt, the.n.b, "b", 0, e))
-DEFINE_CALL(place_b, cleave_module_place(rt, the.n.b, false, 0, e))
-DEFINE_CALL(reload_b, cleave_module_reload(rt, the.n.b, NULL, NULL, 0, e))
-DEFINE_CALL(leaf_in_it, cleave_leaf(rt, the.failed_context, &the.t, false, &the.value_here, e))
+            cleave_state_write(rt, shared.n.b, CLEAVE_STATE_WEIGHTS,
+                               shared.s.saved_weights[1].items, shared.s.saved_weights[1].n, 0, e))
+DEFINE_CALL(save_b,
+            cleave_state_save(rt, shared.n.b, CLEAVE_STATE_WEIGHTS, shared.weights_path, 0, e))
+DEFINE_CALL(save_at_worker,
+            cleave_state_save_at_worker(rt, shared.n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e))
+DEFINE_CALL(load_at_worker,
+            cleave_state_load_at_worker(rt, shared.n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e))
+DEFINE_CALL(remove_at_worker, cleave_state_remove_at_worker(rt, shared.n.b, "b", 0, e))
+DEFINE_CALL(place_b, cleave_module_place(rt, shared.n.b, false, 0, e))
+DEFINE_CALL(reload_b, cleave_module_reload(rt, shared.n.b, NULL, NULL, 0, e))
+DEFINE_CALL(make_leaf_in_failed_context,
+            cleave_leaf(rt, shared.failed_context, &shared.t, false, &shared.value_here, e))
 
-/* needs_b: fails also when B is back without its modules; needs_failed_context: fails for good */
+/* Functions of the API that need B. needs_b: also fails after B has rejoined, until B has its
+ * modules again. needs_failed_context: fails for ever, because its context has failed. */
 static const struct {
   cleave_status (*call)(cleave_error *e);
   const char *name;
@@ -455,16 +458,16 @@ static const struct {
     {run_backward, "backward", true, true},
     {step, "step", true, true},
     {read_gradient_of_b, "gradient", true, true},
-    {leaf_in_it, "leaf", true, true},
+    {make_leaf_in_failed_context, "leaf", true, true},
     {read_b, "weight_read", true, false},
     {write_b, "weight_write", true, false},
     {read_states_of_b, "state_read", true, false},
     {wait_for_state, "state_read_async", true, false},
     {write_state, "state_write", true, false},
     {save_b, "state_save", true, false},
-    {save_there, "state_save_there", true, false},
-    {load_there, "state_load_there", true, false},
-    {remove_there, "state_remove_there", true, false},
+    {save_at_worker, "state_save_there", true, false},
+    {load_at_worker, "state_load_there", true, false},
+    {remove_at_worker, "state_remove_there", true, false},
     {place_b, "module_place", true, false},
     {load_at_b, "load", false, false},
     {measure_b, "measure", false, false},
@@ -486,17 +489,17 @@ static bool make_objects(void) {
   cleave_reference loss;
   float x[12];
   fill_with_random(x, 12, 1);
-  snprintf(the.weights_path, sizeof the.weights_path, "%s.safetensors", session);
-  DO(make_network("net", at_b, &the.n) && make_adam(&the.n, &the.o));
-  DO(train_steps(&the.n, the.o, 0, 1) && read_all_state(&the.n, &the.s));
-  DO(open_context(&the.fresh_context) &&
-     make_leaf(the.fresh_context, x, 4, 3, false, &the.value_here));
-  DO(open_context(&the.failed_context));
-  DO(run_network(&the.n, the.failed_context, 3, NULL, &the.y, &the.loss));
-  loss = the.loss;
-  DO(backward(the.failed_context, loss, false));
-  MUST(cleave_keep(rt, the.y, &the.k, e));
-  MUST(cleave_kept_fetch(rt, the.k, 0, &the.t, e));
+  snprintf(shared.weights_path, sizeof shared.weights_path, "%s.safetensors", session);
+  DO(make_network("net", at_b, &shared.n) && make_adam(&shared.n, &shared.o));
+  DO(train_steps(&shared.n, shared.o, 0, 1) && read_all_state(&shared.n, &shared.s));
+  DO(open_context(&shared.fresh_context) &&
+     make_leaf(shared.fresh_context, x, 4, 3, false, &shared.value_here));
+  DO(open_context(&shared.failed_context));
+  DO(run_network(&shared.n, shared.failed_context, 3, NULL, &shared.y, &shared.loss));
+  loss = shared.loss;
+  DO(backward(shared.failed_context, loss, false));
+  MUST(cleave_keep(rt, shared.y, &shared.k, e));
+  MUST(cleave_kept_fetch(rt, shared.k, 0, &shared.t, e));
   return true;
 }
 
@@ -507,7 +510,8 @@ static bool every_call_reports_the_lost_worker(void) {
   DO(rejoin_b());
   for (size_t i = 0; i < N; i++)
     if (functions[i].needs_b) DO(is_worker_lost_error(i));
-  MUST(cleave_module_reload(rt, the.n.b, &the.s.saved_weights[1], &the.s.saved_moments[1], 0, e));
+  MUST(cleave_module_reload(rt, shared.n.b, &shared.s.saved_weights[1], &shared.s.saved_moments[1],
+                            0, e));
   for (size_t i = 0; i < N; i++) {
     cleave_error error = {.text = ""};
     bool is_refused = functions[i].call(&error) == CLEAVE_UNAVAILABLE;
@@ -515,11 +519,11 @@ static bool every_call_reports_the_lost_worker(void) {
     snprintf(why, sizeof why, "%s, loaded again: %s", functions[i].name, error.text);
     return false;
   }
-  REFUSED(cleave_context_close(rt, the.failed_context, 0, e), CLEAVE_UNAVAILABLE, at_b);
-  MUST(cleave_kept_release(rt, the.k, e));
-  cleave_tensor_free(&the.t);
-  saved_free(&the.s);
-  return close_context(the.fresh_context) && close_runtime();
+  REFUSED(cleave_context_close(rt, shared.failed_context, 0, e), CLEAVE_UNAVAILABLE, at_b);
+  MUST(cleave_kept_release(rt, shared.k, e));
+  cleave_tensor_free(&shared.t);
+  saved_free(&shared.s);
+  return close_context(shared.fresh_context) && close_runtime();
 }
 
 /* ---- references ------------------------------------------------------------------------------ */
@@ -580,7 +584,7 @@ static bool references_work_both_ways_after_each_rejoin(void) {
   DO(load_pair(&pair));
   DO(pass_kept_value(a, b, &first[0]) && pass_kept_value(b, a, &first[1]));
   DO(fetch_second_output(pair, &first[2]));
-  for (int life = 2; life < 4; life++) {
+  for (int incarnation = 2; incarnation < 4; incarnation++) {
     DO(lose_b() && rejoin_b());
     MUST(cleave_module_reload(rt, b, NULL, NULL, 0, e));
     MUST(cleave_module_reload(rt, pair, NULL, NULL, 0, e));
@@ -626,9 +630,9 @@ static bool impossible_rejoin_is_refused(void) {
   cleave_module *a, *b, *more, *given;
   float bias[3] = {1, 2, 3};
   const cleave_named_tensor one = {"0.bias", CLEAVE_TENSOR_F32(bias, 3)},
-                            strange = {"x", one.tensor};
-  const cleave_state some = {(cleave_named_tensor *)(uintptr_t)&one, 1},
-                     wrong = {(cleave_named_tensor *)(uintptr_t)&strange, 1};
+                            unknown_item = {"x", one.tensor};
+  const cleave_state incomplete_state = {(cleave_named_tensor *)(uintptr_t)&one, 1},
+                     wrong = {(cleave_named_tensor *)(uintptr_t)&unknown_item, 1};
   cleave_module_options o = {
       .size = sizeof o, .name = "given", .at = at_b, .weights = &one, .n_weights = 1};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
@@ -653,7 +657,7 @@ static bool impossible_rejoin_is_refused(void) {
   REFUSED(cleave_module_reload(rt, b, NULL, &wrong, 0, e), CLEAVE_INVALID, "items for module 'b'");
   REFUSED(cleave_module_reload(rt, given, NULL, NULL, 0, e), CLEAVE_INVALID, "give them again");
   REFUSED(cleave_weight_read(rt, b, "0.bias", 0, &t, e), CLEAVE_UNAVAILABLE, "module_reload");
-  MUST(cleave_module_reload(rt, given, &some, NULL, 0, e));
+  MUST(cleave_module_reload(rt, given, &incomplete_state, NULL, 0, e));
   DO(read_weight(given, "0.bias", &t));
   CHECK(memcmp(t.data, bias, sizeof bias) == 0);
   MUST(cleave_module_release(rt, b, e)); /* the name of the released module can be used again */
@@ -667,7 +671,7 @@ static bool impossible_rejoin_is_refused(void) {
 static bool failed_load_can_be_tried_again(void) {
   float bias[3] = {1, 2, 3};
   const cleave_named_tensor one = {"0.bias", CLEAVE_TENSOR_F32(bias, 3)};
-  const cleave_state some = {(cleave_named_tensor *)(uintptr_t)&one, 1};
+  const cleave_state incomplete_state = {(cleave_named_tensor *)(uintptr_t)&one, 1};
   cleave_module_options o = {
       .size = sizeof o, .name = "given", .at = at_b, .weights = &one, .n_weights = 1};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
@@ -684,10 +688,11 @@ static bool failed_load_can_be_tried_again(void) {
   DO(lose_b() && rejoin_b());
   keeps_weights = true;
   for (int i = 0; i < 200; i++)
-    REFUSED(cleave_module_reload(rt, m, &some, NULL, 0, e), CLEAVE_DENIED, "weights stay here");
+    REFUSED(cleave_module_reload(rt, m, &incomplete_state, NULL, 0, e), CLEAVE_DENIED,
+            "weights stay here");
   keeps_weights = false;
   REFUSED(cleave_weight_read(rt, m, "0.bias", 0, &t, e), CLEAVE_UNAVAILABLE, "module_reload");
-  MUST(cleave_module_reload(rt, m, &some, NULL, 0, e));
+  MUST(cleave_module_reload(rt, m, &incomplete_state, NULL, 0, e));
   DO(read_weight(m, "0.bias", &t));
   CHECK(memcmp(t.data, bias, sizeof bias) == 0);
   cleave_tensor_free(&t);
@@ -698,7 +703,7 @@ static bool failed_load_can_be_tried_again(void) {
 static bool worker_rejoins_by_futures(void) {
   cleave_module *a, *b;
   cleave_tensor first = {0}, again = {0};
-  cleave_future back, there;
+  cleave_future back, rejoined;
   DO(open_runtime());
   DO(load_module("a", at_a, "[{op: linear, out: 3}]", 3, &a));
   DO(load_module("b", at_b, "[{op: linear, out: 3}, {op: tanh}]", 3, &b));
@@ -711,12 +716,12 @@ static bool worker_rejoins_by_futures(void) {
   DO(ask_runner(how_to_mend_b));
   MUST(cleave_worker_rejoin_async(rt, at_b, 0, &back, e));
   MUST(cleave_future_wait(rt, back, 0, e));
-  MUST(cleave_module_reload_async(rt, b, NULL, NULL, 0, &there, e));
-  MUST(cleave_future_wait(rt, there, 0, e));
+  MUST(cleave_module_reload_async(rt, b, NULL, NULL, 0, &rejoined, e));
+  MUST(cleave_future_wait(rt, rejoined, 0, e));
   DO(pass_kept_value(a, b, &again));
   CHECK(memcmp(again.data, first.data, 48) == 0);
   MUST(cleave_future_release(rt, back, e));
-  MUST(cleave_future_release(rt, there, e));
+  MUST(cleave_future_release(rt, rejoined, e));
   DO(lose_b() && ask_runner(how_to_mend_b));
   /* closing the runtime waits for the rejoin */
   MUST(cleave_worker_rejoin_async(rt, at_b, 0, &back, e));
@@ -746,19 +751,19 @@ int main(int argc, char **argv) {
   at_b = argv[3];
   how_to_lose_b = argv[4];
   how_to_mend_b = argv[5];
-  const char *only = NULL;
+  const char *only_test = NULL;
   for (int i = 6; i < argc; i++) {
     if (strcmp(argv[i], "single") == 0)
-      single = true;
+      is_single_threaded = true;
     else if (strcmp(argv[i], "via_master") == 0)
       via_master = true;
     else
-      only = argv[i];
+      only_test = argv[i];
   }
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-    bool long_one = tests[i].run_test == session_takes_63_workers_by_name;
-    bool is_wanted =
-        only ? strcmp(only, tests[i].name) == 0 : !long_one || strcmp(how_to_lose_b, "cut") == 0;
+    bool takes_long = tests[i].run_test == session_takes_63_workers_by_name;
+    bool is_wanted = only_test ? strcmp(only_test, tests[i].name) == 0
+                               : !takes_long || strcmp(how_to_lose_b, "cut") == 0;
     if (!is_wanted) continue;
     snprintf(why, sizeof why, "see the report");
     print_result(tests[i].run_test(), tests[i].name);

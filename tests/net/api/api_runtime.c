@@ -107,25 +107,25 @@ static bool mismatched_state_is_refused_by_name(void) {
   MUST(cleave_state_read(rt, n.b, CLEAVE_STATE_OPTIMIZER, 0, &state, e));
   CHECK(state.n == 0);
   cleave_state_free(&state);
-#define NO_STATE(module, kind, item, count, part)                                                \
+#define STATE_IS_REFUSED(module, kind, item, count, part)                                        \
   REFUSED(cleave_state_write(rt, module, kind, (cleave_named_tensor[]){item, item, item}, count, \
                              0, e),                                                              \
           CLEAVE_INVALID, part)
-  NO_STATE(n.b, CLEAVE_STATE_OPTIMIZER, moment, 1, "odd state b");
-  NO_STATE(n.a, CLEAVE_STATE_WEIGHTS, valid_weight, 3,
-           "3 items for module 'odd state a', which has 2");
+  STATE_IS_REFUSED(n.b, CLEAVE_STATE_OPTIMIZER, moment, 1, "odd state b");
+  STATE_IS_REFUSED(n.a, CLEAVE_STATE_WEIGHTS, valid_weight, 3,
+                   "3 items for module 'odd state a', which has 2");
   cleave_named_tensor wrong = valid_weight;
   wrong.name = "0.wieght";
-  NO_STATE(n.a, CLEAVE_STATE_WEIGHTS, wrong, 1, "'0.wieght'");
+  STATE_IS_REFUSED(n.a, CLEAVE_STATE_WEIGHTS, wrong, 1, "'0.wieght'");
   wrong = valid_weight;
   wrong.tensor.shape[1] = 2;
-  NO_STATE(n.a, CLEAVE_STATE_WEIGHTS, wrong, 1, "'0.weight' f32 [5, 2]");
-  NO_STATE(n.a, CLEAVE_STATE_WEIGHTS, moment, 1, "'0.weight.exp_avg'");
+  STATE_IS_REFUSED(n.a, CLEAVE_STATE_WEIGHTS, wrong, 1, "'0.weight' f32 [5, 2]");
+  STATE_IS_REFUSED(n.a, CLEAVE_STATE_WEIGHTS, moment, 1, "'0.weight.exp_avg'");
   wrong = moment;
   wrong.name = "0.wieght.exp_avg";
-  NO_STATE(n.a, CLEAVE_STATE_OPTIMIZER, wrong, 1, "'0.wieght.exp_avg'");
+  STATE_IS_REFUSED(n.a, CLEAVE_STATE_OPTIMIZER, wrong, 1, "'0.wieght.exp_avg'");
   wrong = make_step_counter(1);
-  NO_STATE(n.a, CLEAVE_STATE_OPTIMIZER, wrong, 1, "'step'");
+  STATE_IS_REFUSED(n.a, CLEAVE_STATE_OPTIMIZER, wrong, 1, "'step'");
   return true;
 }
 
@@ -157,7 +157,7 @@ static struct {
   char recorded_sendings[MAX_SENDINGS][200];
   int n;
   unsigned refused_sending;
-} sends = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} recorded = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void print_sending(char *to, size_t len, const cleave_sending *s) {
   static const char *const kinds[] = {"?", "leaf", "value", "gradient", "weights", "failure"};
@@ -171,12 +171,13 @@ static void print_sending(char *to, size_t len, const cleave_sending *s) {
 
 static cleave_status may_send(void *user, const cleave_sending *what, cleave_error *error) {
   (void)user;
-  pthread_mutex_lock(&sends.lock);
-  if (sends.n < MAX_SENDINGS)
-    print_sending(sends.recorded_sendings[sends.n++], sizeof sends.recorded_sendings[0], what);
-  bool is_refused = (sends.refused_sending >> what->kind & 1) ||
-                    (what->relayed && (sends.refused_sending & RELAYED));
-  pthread_mutex_unlock(&sends.lock);
+  pthread_mutex_lock(&recorded.lock);
+  if (recorded.n < MAX_SENDINGS)
+    print_sending(recorded.recorded_sendings[recorded.n++], sizeof recorded.recorded_sendings[0],
+                  what);
+  bool is_refused = (recorded.refused_sending >> what->kind & 1) ||
+                    (what->relayed && (recorded.refused_sending & RELAYED));
+  pthread_mutex_unlock(&recorded.lock);
   if (!is_refused) return CLEAVE_OK;
   error->status = CLEAVE_DENIED;
   snprintf(error->text, sizeof error->text, "a %s of '%s' stays here",
@@ -185,28 +186,28 @@ static cleave_status may_send(void *user, const cleave_sending *what, cleave_err
 }
 
 static void forget_sendings(unsigned refuse) {
-  pthread_mutex_lock(&sends.lock);
-  sends.n = 0;
-  sends.refused_sending = refuse;
-  pthread_mutex_unlock(&sends.lock);
+  pthread_mutex_lock(&recorded.lock);
+  recorded.n = 0;
+  recorded.refused_sending = refuse;
+  pthread_mutex_unlock(&recorded.lock);
 }
 
 static int get_n_sendings(void) {
-  pthread_mutex_lock(&sends.lock);
-  int n = sends.n;
-  pthread_mutex_unlock(&sends.lock);
+  pthread_mutex_lock(&recorded.lock);
+  int n = recorded.n;
+  pthread_mutex_unlock(&recorded.lock);
   return n;
 }
 
 /* True if the next recorded line since forget_sendings is `line`. */
 static bool is_next_sending(int *at, const char *line) {
-  pthread_mutex_lock(&sends.lock);
-  bool is = *at < sends.n && strcmp(sends.recorded_sendings[*at], line) == 0;
+  pthread_mutex_lock(&recorded.lock);
+  bool is = *at < recorded.n && strcmp(recorded.recorded_sendings[*at], line) == 0;
   if (!is)
     snprintf(why, sizeof why, "sending %d is '%.190s', not '%s'", *at,
-             *at < sends.n ? sends.recorded_sendings[*at] : "none", line);
+             *at < recorded.n ? recorded.recorded_sendings[*at] : "none", line);
   ++*at;
-  pthread_mutex_unlock(&sends.lock);
+  pthread_mutex_unlock(&recorded.lock);
   return is;
 }
 
@@ -268,8 +269,9 @@ static bool check_gate_during_a_step(void) {
 }
 
 static bool gate_is_asked_before_each_tensor_is_sent(void) {
-  IN_RUNTIME((&(cleave_options){
-                 .size = sizeof(cleave_options), .may_send = may_send, .single_thread = single}),
+  IN_RUNTIME((&(cleave_options){.size = sizeof(cleave_options),
+                                .may_send = may_send,
+                                .single_thread = is_single_threaded}),
              check_gate_during_a_step());
   return true;
 }
@@ -464,9 +466,11 @@ static bool failure_is_reported_to_the_gate(void) {
 
 static bool refused_tensor_gives_an_error_instead_of_a_wait(void) {
   const char *a = at_a, *b = at_b;
-  for (int alone = 0; alone < 2; alone++) {
-    cleave_options o = {
-        .size = sizeof o, .may_send = may_send, .via_master = true, .single_thread = alone};
+  for (int has_one_thread = 0; has_one_thread < 2; has_one_thread++) {
+    cleave_options o = {.size = sizeof o,
+                        .may_send = may_send,
+                        .via_master = true,
+                        .single_thread = has_one_thread};
     at_a = a;
     at_b = b;
     IN_RUNTIME(&o, run_all_refusals());
@@ -514,9 +518,12 @@ static bool direct_peers_are_set_by_module(const char *const *to, size_t n, bool
   CHECK(is == is_wanted);
   cleave_module *m;
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
-  const char *nobody[] = {"w9"};
-  cleave_module_options o = {
-      .size = sizeof o, .name = "nobody", .at = "w1", .direct_to = nobody, .n_direct_to = 1};
+  const char *unknown_worker[] = {"w9"};
+  cleave_module_options o = {.size = sizeof o,
+                             .name = "nobody",
+                             .at = "w1",
+                             .direct_to = unknown_worker,
+                             .n_direct_to = 1};
   REFUSED(cleave_load_layers(rt, &o, "[{op: linear, out: 3}]", &input, &m, e), CLEAVE_NOT_FOUND,
           "no worker 'w9' for a direct transfer");
   return true;
@@ -535,7 +542,7 @@ static bool module_names_the_peers_of_its_node(void) {
 static bool value_is_sent_before_its_call(void) {
   cleave_module *a, *b;
   cleave_context c;
-  cleave_reference x, h, y, early;
+  cleave_reference x, h, y, early_value;
   cleave_tensor out = {0};
   float in[12] = {1};
   const cleave_call_options to_b = {.size = sizeof to_b, .send_to = "w2"};
@@ -543,13 +550,13 @@ static bool value_is_sent_before_its_call(void) {
   DO(load_module("second", "w2", "[{op: linear, out: 3}]", 3, &b));
   DO(open_context(&c));
   DO(make_leaf(c, in, 4, 3, false, &x));
-  DO(make_leaf(c, in, 4, 3, false, &early));
-  MUST(cleave_send_to(rt, early, "w2", e)); /* no module is loaded there yet */
+  DO(make_leaf(c, in, 4, 3, false, &early_value));
+  MUST(cleave_send_to(rt, early_value, "w2", e)); /* no module is loaded there yet */
   MUST(cleave_call_with(rt, c, a, &x, 1, &to_b, &h, e));
   MUST(cleave_to_here(rt, h, 0, &out, e));
   MUST(cleave_call(rt, c, b, &h, 1, &y, e));
   MUST(cleave_to_here(rt, y, 2000, &out, e));
-  MUST(cleave_call(rt, c, b, &early, 1, &y, e));
+  MUST(cleave_call(rt, c, b, &early_value, 1, &y, e));
   MUST(cleave_to_here(rt, y, 2000, &out, e));
   cleave_tensor_free(&out);
   return close_context(c);
@@ -563,7 +570,7 @@ static bool value_may_be_sent_before_any_module_is_loaded(void) {
 /* ---- some of the workers --------------------------------------------------------------------- */
 
 static bool one_module_without_state_is_refused(void) {
-  cleave_module *m, *far;
+  cleave_module *m, *module_at_b;
   cleave_context c;
   cleave_reference x, y;
   cleave_tensor out = {0};
@@ -571,8 +578,8 @@ static bool one_module_without_state_is_refused(void) {
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   cleave_module_options o = {.size = sizeof o, .name = "down", .at = at_b};
   CHECK(strcmp(cleave_node_name(rt, 1), at_a) == 0 && cleave_node_name(rt, 2) == NULL);
-  REFUSED(cleave_load_layers(rt, &o, "[{op: linear, out: 3}]", &input, &far, e), CLEAVE_NOT_FOUND,
-          "module 'down' is at 'w2', which is neither master nor a worker");
+  REFUSED(cleave_load_layers(rt, &o, "[{op: linear, out: 3}]", &input, &module_at_b, e),
+          CLEAVE_NOT_FOUND, "module 'down' is at 'w2', which is neither master nor a worker");
   DO(load_module("up", at_a, "[{op: linear, out: 3}]", 3, &m));
   DO(open_context(&c));
   DO(make_leaf(c, in, 4, 3, false, &x));
@@ -584,19 +591,19 @@ static bool one_module_without_state_is_refused(void) {
 }
 
 static bool only_the_named_worker_is_connected(void) {
-  cleave_runtime *nothing;
+  cleave_runtime *unopened_runtime;
   cleave_options all = {.size = sizeof all, .deadline_ms = 20000};
   IN_RUNTIME((&(cleave_options){.size = sizeof(cleave_options), .workers = &at_a, .n_workers = 1}),
              one_module_without_state_is_refused());
-  REFUSED(cleave_open(session, &all, &nothing, e), CLEAVE_UNAVAILABLE, "");
+  REFUSED(cleave_open(session, &all, &unopened_runtime, e), CLEAVE_UNAVAILABLE, "");
   return true;
 }
 
 static bool worker_missing_from_the_session_file_is_refused(void) {
-  cleave_runtime *nothing;
+  cleave_runtime *unopened_runtime;
   const char *names[] = {"w1", "w9"};
   cleave_options o = {.size = sizeof o, .workers = names, .n_workers = 2};
-  REFUSED(cleave_open(session, &o, &nothing, e), CLEAVE_NOT_FOUND, "'w9'");
+  REFUSED(cleave_open(session, &o, &unopened_runtime, e), CLEAVE_NOT_FOUND, "'w9'");
   return true;
 }
 
@@ -624,7 +631,7 @@ static bool ended_context_is_no_leak(void) {
 
 /* ---- weights on the worker's own disk -------------------------------------------------------- */
 
-static const char *sha256, *damaged;
+static const char *sha256, *damaged_sha256;
 
 static bool is_artifact_refused(const char *name, const char *at, const char *artifact,
                                 const char *sum, const char *part) {
@@ -633,8 +640,9 @@ static bool is_artifact_refused(const char *name, const char *at, const char *ar
   cleave_module_options o = {
       .size = sizeof o, .name = name, .at = at, .artifact = artifact, .artifact_sha256 = sum};
   cleave_error error = {0};
-  bool made = cleave_load_layers(rt, &o, "[{op: linear, out: 5}]", &input, &m, &error) == CLEAVE_OK;
-  if (made && cleave_module_place(rt, m, false, 0, &error) == CLEAVE_OK) error.text[0] = '\0';
+  bool is_loaded =
+      cleave_load_layers(rt, &o, "[{op: linear, out: 5}]", &input, &m, &error) == CLEAVE_OK;
+  if (is_loaded && cleave_module_place(rt, m, false, 0, &error) == CLEAVE_OK) error.text[0] = '\0';
   if (strstr(error.text, part)) return true;
   snprintf(why, sizeof why, "'%s' lacks '%s'", error.text, part);
   return false;
@@ -663,7 +671,7 @@ static bool missing_artifacts_are_refused(void) {
   memset(other, '1', 64);
   DO(is_artifact_refused("sum", at_a, "numbers", other, "SHA-256"));
   DO(is_artifact_refused("absent", at_a, "letters", sha256, "letters"));
-  DO(is_artifact_refused("damaged", at_a, "damaged", damaged, "damaged"));
+  DO(is_artifact_refused("damaged", at_a, "damaged", damaged_sha256, "damaged"));
   DO(is_artifact_refused("home", "master", "numbers", sha256, "artifacts lie on workers"));
   DO(is_artifact_refused("unsigned", at_a, "numbers", NULL, "needs its sha256"));
   return is_artifact_refused("short", at_a, "numbers", "12ab", "needs its sha256");
@@ -732,7 +740,7 @@ static const test with_artifacts[] = {TEST(weights_equal_those_of_the_artifact),
                                       TEST(missing_artifacts_are_refused)};
 
 static void run_each_in_a_runtime(const test *list, size_t n) {
-  const cleave_options o = {.size = sizeof o, .single_thread = single};
+  const cleave_options o = {.size = sizeof o, .single_thread = is_single_threaded};
   for (size_t i = 0; i < n; i++)
     print_result(open_runtime(&o, &rt) && list[i].run_test() && close_runtime(rt), list[i].name);
 }
@@ -740,7 +748,7 @@ static void run_each_in_a_runtime(const test *list, size_t n) {
 
 /* Closes without its worker; the error of closing is ignored. */
 static void run_with_a_lost_worker(pid_t pid) {
-  const cleave_options o = {.size = sizeof o, .single_thread = single};
+  const cleave_options o = {.size = sizeof o, .single_thread = is_single_threaded};
   print_result(open_runtime(&o, &rt) && a_lost_worker_is_an_error_that_names_it(pid),
                "a_lost_worker_is_an_error_that_names_it");
   (void)cleave_close(rt, 0, NULL, NULL);
@@ -755,7 +763,7 @@ int main(int argc, char **argv) {
     run_with_a_lost_worker((pid_t)atol(argv[7]));
   } else if (strcmp(mode, "artifact") == 0) {
     sha256 = argv[7];
-    damaged = argv[8];
+    damaged_sha256 = argv[8];
     RUN_EACH_IN_A_RUNTIME(with_artifacts);
   } else {
     RUN_EACH_IN_A_RUNTIME(placed);

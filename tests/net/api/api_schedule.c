@@ -5,7 +5,8 @@
  * bit. With damaged positions the context fails, stands still until its deadline, or gives these
  * weights as well, and the next context is not affected.
  *
- * Usage: PROGRAM SESSION A B direct|via_master|alone threads|single N [SEED]: N of each
+ * Usage: PROGRAM SESSION A B direct|via_master|alone threads|single N [SEED] runs N valid and N
+ * damaged schedules.
  */
 #include "api_pipeline_int.h"
 
@@ -21,7 +22,7 @@ typedef struct pipeline {
   const char *at[STAGES + 1];
   cleave_module *modules[STAGES + 1];
   cleave_optimizer *optimizer;
-  cleave_state first_weights[STAGES], trained_weights[STAGES];
+  cleave_state initial_weights[STAGES], trained_weights[STAGES];
 } pipeline;
 
 typedef struct schedule {
@@ -44,10 +45,10 @@ static bool read_state(const pipeline *p, cleave_state *to) {
   return true;
 }
 
-static bool write_first_weights(const pipeline *p) {
+static bool write_initial_weights(const pipeline *p) {
   for (uint32_t i = 0; i < p->n; i++)
-    MUST(cleave_state_write(rt, p->modules[i], CLEAVE_STATE_WEIGHTS, p->first_weights[i].items,
-                            p->first_weights[i].n, 0, e));
+    MUST(cleave_state_write(rt, p->modules[i], CLEAVE_STATE_WEIGHTS, p->initial_weights[i].items,
+                            p->initial_weights[i].n, 0, e));
   return true;
 }
 
@@ -87,7 +88,7 @@ static bool make_pipeline(uint32_t number, uint32_t n, uint32_t micros, const ch
   }
   cleave_group all = {.modules = p->modules, .n_modules = n, .lr = 0.1, .no_rollback = true};
   MUST(cleave_optimizer_new(rt, &all, 1, 0, &p->optimizer, e));
-  return read_state(p, p->first_weights);
+  return read_state(p, p->initial_weights);
 }
 
 /* ---- one step -------------------------------------------------------------------------------- */
@@ -122,25 +123,25 @@ static cleave_status call_micro_batch(const pipeline *p, const schedule *s, clea
 static cleave_status train_in_context(const pipeline *p, const schedule *s, cleave_context c,
                                       uint64_t deadline_ms, cleave_error *e) {
   cleave_reference losses[MICROS];
-  float shares[MICROS];
+  float loss_weights[MICROS];
   for (uint32_t k = 0; k < p->n_micro_batches; k++) {
     cleave_status status = call_micro_batch(p, s, c, k, &losses[k], e);
     if (status != CLEAVE_OK) return status;
-    shares[k] = 0.5f + (float)k;
+    loss_weights[k] = 0.5f + (float)k;
   }
   const cleave_backward_options o = {
-      .size = sizeof o, .weights = shares, .deadline_ms = deadline_ms};
+      .size = sizeof o, .weights = loss_weights, .deadline_ms = deadline_ms};
   cleave_status status = cleave_backward_with(rt, c, losses, p->n_micro_batches, &o, e);
   return status == CLEAVE_OK ? cleave_step(rt, p->optimizer, c, 0, NULL, e) : status;
 }
 
-/* Takes a step from the first weights. Stores errors, so that this function succeeds. */
+/* Takes a step from the initial weights. Stores its error in *ret and succeeds nevertheless. */
 static bool run_step(const pipeline *p, const schedule *s, uint64_t deadline_ms,
                      cleave_error *ret) {
   const cleave_context_options o = {.size = sizeof o, .step = 3};
   cleave_context c;
   memset(ret, 0, sizeof *ret);
-  DO(write_first_weights(p));
+  DO(write_initial_weights(p));
   MUST(cleave_context_open(rt, &o, &c, e));
   if (train_in_context(p, s, c, deadline_ms, ret) != CLEAVE_OK) {
     (void)!cleave_context_close(rt, c, 0, NULL);
@@ -175,8 +176,8 @@ static uint32_t *get_last_position(progress *g, const char *at) {
 static uint32_t find_possible_work(const pipeline *p, const progress *g, uint32_t s) {
   uint32_t k = g->i[s], ret = 0;
   if (g->f[s] < p->n_micro_batches && (s == 0 || g->f[s - 1] > g->f[s])) ret |= 1;
-  bool there = k < g->f[s] && (s == p->n || g->i[s + 1] > k);
-  if (there && (g->has_split_backward[s][k] || g->w[s] == k)) ret |= 2;
+  bool has_gradient = k < g->f[s] && (s == p->n || g->i[s + 1] > k);
+  if (has_gradient && (g->has_split_backward[s][k] || g->w[s] == k)) ret |= 2;
   if (g->w[s] < k && g->has_split_backward[s][g->w[s]]) ret |= 4;
   return ret;
 }
@@ -237,7 +238,7 @@ static void damage_schedule(const pipeline *p, schedule *s) {
 /* ---- tests ----------------------------------------------------------------------------------- */
 
 static pipeline pipelines[5];
-static uint32_t n_each = 20;
+static uint32_t n_schedules = 20;
 
 static bool make_and_train_pipelines(void) {
   static const struct {
@@ -252,13 +253,13 @@ static bool make_and_train_pipelines(void) {
     DO(run_step(p, &no_positions, 0, &e));
     CHECK(e.status == CLEAVE_OK);
     DO(read_state(p, p->trained_weights));
-    CHECK(!same_state(p, p->first_weights, p->trained_weights));
+    CHECK(!same_state(p, p->initial_weights, p->trained_weights));
   }
   return true;
 }
 
 static bool random_schedules_reach_the_same_weights(void) {
-  for (uint32_t i = 0; i < n_each; i++) {
+  for (uint32_t i = 0; i < n_schedules; i++) {
     const pipeline *p = &pipelines[i % 5];
     schedule s;
     cleave_error e;
@@ -275,7 +276,7 @@ static bool random_schedules_reach_the_same_weights(void) {
 
 static bool damaged_schedules_fail_or_reach_the_same_weights(void) {
   uint32_t n_not_run = 0, n_timed_out = 0;
-  for (uint32_t i = 0; i < n_each; i++) {
+  for (uint32_t i = 0; i < n_schedules; i++) {
     const pipeline *p = &pipelines[i % 5];
     schedule s;
     cleave_error e;
@@ -289,8 +290,8 @@ static bool damaged_schedules_fail_or_reach_the_same_weights(void) {
     if (e.status == CLEAVE_OK) DO(trains_to_same_weights(p));
   }
   printf("# damaged: %u refused or failed, %u of them by their deadline, %u ran\n", n_not_run,
-         n_timed_out, n_each - n_not_run);
-  CHECK(n_not_run > n_each / 4);
+         n_timed_out, n_schedules - n_not_run);
+  CHECK(n_not_run > n_schedules / 4);
   return true;
 }
 
@@ -406,7 +407,7 @@ static bool pipelines_train_after_failures(void) {
     DO(run_step(&pipelines[i], &s, 0, &e));
     CHECK(e.status == CLEAVE_OK);
     DO(trains_to_same_weights(&pipelines[i]));
-    read_all_states(&pipelines[i], pipelines[i].first_weights);
+    read_all_states(&pipelines[i], pipelines[i].initial_weights);
     read_all_states(&pipelines[i], pipelines[i].trained_weights);
     cleave_optimizer_release(rt, pipelines[i].optimizer, NULL);
   }
@@ -427,8 +428,8 @@ static const test tests[] = {
 int main(int argc, char **argv) {
   const char *number;
   if (!read_arguments(argc, argv, &number)) return 2;
-  const cleave_options o = {.size = sizeof o, .single_thread = single};
-  n_each = *number ? (uint32_t)atoi(number) : n_each;
+  const cleave_options o = {.size = sizeof o, .single_thread = is_single_threaded};
+  n_schedules = *number ? (uint32_t)atoi(number) : n_schedules;
   state = argc > 7 ? (uint64_t)atoll(argv[7]) : 1;
   if (!open_runtime(&o, &rt)) {
     print_result(false, "open");

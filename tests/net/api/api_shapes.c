@@ -137,7 +137,8 @@ static bool run_linear(int rank, const int64_t *shape, cleave_tensor *y, cleave_
                        cleave_tensor *dw) {
   static const int64_t flat[] = {24, 5};
   cleave_module_options o = {.size = sizeof o, .name = "linear", .at = at_a, .seed = 4},
-                        of_loss = {.size = sizeof of_loss, .name = "loss of it", .at = at_b};
+                        loss_options = {
+                            .size = sizeof loss_options, .name = "loss of it", .at = at_b};
   cleave_input in = {CLEAVE_F32, rank, {0}}, out = {CLEAVE_F32, rank, {0}};
   cleave_module *m, *loss;
   cleave_context c;
@@ -149,7 +150,7 @@ static bool run_linear(int rank, const int64_t *shape, cleave_tensor *y, cleave_
   for (int i = 0; i < rank; i++) in.shape[i] = out.shape[i] = shape[i];
   out.shape[rank - 1] = 7;
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 7}]", &in, &m, e));
-  MUST(cleave_load_loss(rt, &of_loss, "mse", &out, &loss, e));
+  MUST(cleave_load_loss(rt, &loss_options, "mse", &out, &loss, e));
   cleave_tensor given = {.dtype = CLEAVE_F32, .rank = rank, .data = numbers},
                 wanted = {.dtype = CLEAVE_F32, .rank = rank, .data = want};
   memcpy(given.shape, in.shape, sizeof in.shape);
@@ -253,14 +254,14 @@ static bool impossible_input_shapes_are_refused_at_load(void) {
   cleave_context c;
   cleave_reference x;
   cleave_module_options o = {.size = sizeof o, .name = "refused", .at = at_a};
-  cleave_input vector = CLEAVE_INPUT(CLEAVE_F32, 7), none = CLEAVE_INPUT(CLEAVE_F32, 4, 0),
-               nobody = CLEAVE_INPUT(CLEAVE_F32, 0, 4), scalar = {CLEAVE_F32, 0, {0}};
+  cleave_input vector = CLEAVE_INPUT(CLEAVE_F32, 7), empty_feature = CLEAVE_INPUT(CLEAVE_F32, 4, 0),
+               empty_batch = CLEAVE_INPUT(CLEAVE_F32, 0, 4), scalar = {CLEAVE_F32, 0, {0}};
   cleave_tensor negative = {.dtype = CLEAVE_F32, .rank = 1, .shape = {-1}, .data = &o},
                 lost = {.dtype = CLEAVE_F32, .rank = 1, .shape = {2}};
   const char *linear = "[{op: linear, out: 7}]";
   REFUSED(cleave_load_layers(rt, &o, linear, &vector, &m, e), CLEAVE_INVALID, "got [7]");
-  REFUSED(cleave_load_layers(rt, &o, linear, &none, &m, e), CLEAVE_INVALID, "[4, 0]");
-  REFUSED(cleave_load_layers(rt, &o, linear, &nobody, &m, e), CLEAVE_INVALID, "[0, 4]");
+  REFUSED(cleave_load_layers(rt, &o, linear, &empty_feature, &m, e), CLEAVE_INVALID, "[4, 0]");
+  REFUSED(cleave_load_layers(rt, &o, linear, &empty_batch, &m, e), CLEAVE_INVALID, "[0, 4]");
   REFUSED(cleave_load_layers(rt, &o, linear, &scalar, &m, e), CLEAVE_INVALID, "got []");
   REFUSED(cleave_load_layers(rt, &o, "[{op: embedding, rows: 3, out: 2}]",
                              &(cleave_input){CLEAVE_I64, 0, {0}}, &m, e),
@@ -294,18 +295,18 @@ static bool make_ids_leaf(cleave_context c, cleave_reference *ret) {
 
 /* The parts of a model, each with its own layers, give the bits of the whole. */
 static bool parts_compute_the_same_as_the_whole_model(void) {
-  cleave_module *whole, *front, *back, *none;
+  cleave_module *undivided, *front, *back, *none;
   cleave_context c;
   cleave_reference x, h, y, z;
   cleave_tensor want = {0}, got = {0};
   cleave_input ids = CLEAVE_INPUT(CLEAVE_I64, 2, 5);
   cleave_module_options o = {.size = sizeof o, .name = "no model", .at = at_a};
-  DO(load_hf("whole model", at_a, NULL, NULL, &whole));
+  DO(load_hf("whole model", at_a, NULL, NULL, &undivided));
   DO(load_hf("front of it", at_a, "embed_tokens..layers.0", NULL, &front));
   DO(load_hf("back of it", at_b, "layers.1..norm", NULL, &back));
   DO(open_context(&c));
   DO(make_ids_leaf(c, &x));
-  MUST(cleave_call(rt, c, whole, &x, 1, &z, e));
+  MUST(cleave_call(rt, c, undivided, &x, 1, &z, e));
   MUST(cleave_call(rt, c, front, &x, 1, &h, e));
   MUST(cleave_call(rt, c, back, &h, 1, &y, e));
   MUST(cleave_to_here(rt, z, 0, &want, e));
@@ -343,9 +344,9 @@ static bool adapters_alone_learn(void) {
   DO(load_hf("adapted", at_a, NULL, &lora, &m));
   for (size_t i = 0; i < cleave_parameter_count(m); i++) {
     const char *name = cleave_module_weight_name(m, i);
-    bool is_adapter = strstr(name, ".lora_A.weight") || strstr(name, ".lora_B.weight"), is_free;
-    DO(get_learns_flag(m, i, &is_free));
-    CHECK(is_free == is_adapter);
+    bool is_adapter = strstr(name, ".lora_A.weight") || strstr(name, ".lora_B.weight"), is_trained;
+    DO(get_learns_flag(m, i, &is_trained));
+    CHECK(is_trained == is_adapter);
     n_adapters += is_adapter;
   }
   CHECK(n_adapters == 2 * 2 * 2);

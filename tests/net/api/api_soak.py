@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""One small split program for many steps, each in a context of its own: memory, descriptors and
-threads of the program and of both workers, and what the workers hold, early on and at the end.
+"""Runs a small split program for many steps, each in a context of its own. Compares memory,
+descriptors and threads of the program and of both workers, and the contexts of the workers, early
+in the run and at the end.
 
 usage: api_soak.py [STEPS]      default: 100000 (`make soak`)
 """
@@ -11,12 +12,14 @@ from cluster import BIN, Cluster, SANITIZED, SLOW, open_files
 from pyclient import Caller, pb
 
 PROGRAM = os.path.join(BIN, "net", "api_faults")
-LIMIT_KIB = 2048  # of 80,000 steps; allocators need a while to settle
+# allowed growth of memory over 80,000 steps, because allocators need time to settle
+LIMIT_KIB = 2048
 FIELDS = ("resident KiB", "descriptors", "threads")
 
 
 def own_threads(pid):
-    """Those that bear the program's name. gRPC names its own, whose pools follow the load."""
+    """The number of threads with the program's name. Threads of gRPC have other names, and their
+    number varies with the load."""
     names = []
     for task in os.listdir(f"/proc/{pid}/task"):
         try:
@@ -35,7 +38,7 @@ def process(pid):
 
 
 def sessions(cluster, i):
-    """What worker i says of its sessions."""
+    """The sessions in the status of worker i."""
     with Caller(cluster.ports[i], cluster.certs) as caller:
         return sessions_by(caller)
 
@@ -45,7 +48,7 @@ def sessions_by(caller):
 
 
 def held(cluster, i):
-    """Contexts open at worker i, in all sessions."""
+    """The number of open contexts at worker i, in all sessions."""
     return sum(s.contexts for s in sessions(cluster, i))
 
 
@@ -57,7 +60,7 @@ def look(cluster, program):
 
 
 def soak(steps):
-    """Prints the figures; the list of what has grown."""
+    """Prints the figures. Returns the list of those that have grown."""
     with Cluster(2) as c:
         program = subprocess.Popen([PROGRAM, c.session("soak", "transfer: direct\n"), "w1", "w2", "0", str(steps)],
                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

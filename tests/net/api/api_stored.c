@@ -92,26 +92,26 @@ static bool add_all_state_to_digest(uint64_t *ret) {
 
 /* ---- the phase "first" ----------------------------------------------------------------------- */
 
-static uint64_t after_three, after_five;
+static uint64_t digest_after_three, digest_after_five;
 
 static bool saved_state_is_loaded_again(void) {
   uint64_t again;
   DO(load_network_and_optimizer());
   DO(train_steps(0, 3) && save_all_state_files());
-  DO(add_all_state_to_digest(&after_three));
-  DO(train_steps(3, 5) && add_all_state_to_digest(&after_five));
+  DO(add_all_state_to_digest(&digest_after_three));
+  DO(train_steps(3, 5) && add_all_state_to_digest(&digest_after_five));
   DO(load_state_at_module(n.a, "a", "a.adam") && load_state_at_module(n.b, "b", "b.adam"));
   MUST(cleave_optimizer_set_steps(rt, adam, 3, e));
   DO(add_all_state_to_digest(&again));
-  CHECK(again == after_three && again != after_five);
+  CHECK(again == digest_after_three && again != digest_after_five);
   DO(train_steps(3, 5) && add_all_state_to_digest(&again));
-  CHECK(again == after_five);
+  CHECK(again == digest_after_five);
   return true;
 }
 
 /* Saving waits for a step in flight. */
 static bool saved_file_includes_the_last_step(void) {
-  uint64_t before, then;
+  uint64_t before, after;
   cleave_context c;
   cleave_reference loss;
   DO(add_all_state_to_digest(&before));
@@ -127,8 +127,8 @@ static bool saved_file_includes_the_last_step(void) {
   MUST(cleave_future_wait(rt, f, 0, e));
   MUST(cleave_state_save_at_worker(rt, n.b, CLEAVE_STATE_WEIGHTS, "stepped2", 0, &other, e));
   CHECK(strcmp(file.sha256, other.sha256) == 0 && file.bytes == other.bytes && file.bytes > 0);
-  DO(add_all_state_to_digest(&then));
-  CHECK(then != before);
+  DO(add_all_state_to_digest(&after));
+  CHECK(after != before);
   cleave_state s;
   REFUSED(cleave_future_state(rt, g, &s, e), CLEAVE_INVALID, "a file of state");
   REFUSED(cleave_future_state_file(rt, f, &file, e), CLEAVE_INVALID, "a step");
@@ -167,7 +167,7 @@ static bool path_as_state_name_is_refused(void) {
 }
 
 static bool mismatched_state_file_changes_nothing(void) {
-  uint64_t before, then;
+  uint64_t before, after;
   cleave_state_file small = {.size = 1};
   DO(add_all_state_to_digest(&before));
   REFUSED(cleave_state_load_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "none", 0, NULL, e),
@@ -187,21 +187,22 @@ static bool mismatched_state_file_changes_nothing(void) {
   DO(ask_runner("block")); /* asks the runner to make a folder in place of the file "blocked" */
   REFUSED(cleave_state_save_at_worker(rt, n.b, CLEAVE_STATE_WEIGHTS, "blocked", 0, NULL, e),
           CLEAVE_UNAVAILABLE, "file of state 'blocked': Is a directory (");
-  DO(add_all_state_to_digest(&then));
-  CHECK(before == then);
+  DO(add_all_state_to_digest(&after));
+  CHECK(before == after);
   return true;
 }
 
 /* A file takes 4 KiB or more of 64 KiB. Files b and b.adam exist. */
 static bool state_over_the_quota_is_refused(void) {
-  cleave_error full = {.status = CLEAVE_OK};
+  cleave_error quota_error = {.status = CLEAVE_OK};
   char name[32];
   int i = 0;
-  for (; i < 20 && full.status == CLEAVE_OK; i++) {
+  for (; i < 20 && quota_error.status == CLEAVE_OK; i++) {
     snprintf(name, sizeof name, "more-%d", i);
-    (void)!cleave_state_save_at_worker(rt, n.b, CLEAVE_STATE_WEIGHTS, name, 0, NULL, &full);
+    (void)!cleave_state_save_at_worker(rt, n.b, CLEAVE_STATE_WEIGHTS, name, 0, NULL, &quota_error);
   }
-  CHECK(i == 15 && full.status == CLEAVE_EXHAUSTED && strstr(full.text, "allow[].state_bytes"));
+  CHECK(i == 15 && quota_error.status == CLEAVE_EXHAUSTED &&
+        strstr(quota_error.text, "allow[].state_bytes"));
   MUST(cleave_state_save_at_worker(rt, n.b, CLEAVE_STATE_WEIGHTS, "more-3", 0, NULL, e));
   MUST(cleave_state_remove_at_worker(rt, n.b, "more-0", 0, e));
   MUST(cleave_state_save_at_worker(rt, n.b, CLEAVE_STATE_WEIGHTS, name, 0, NULL, e));
@@ -239,9 +240,9 @@ static bool module_reloads_its_files_from_restarted_worker(void) {
   DO(load_state_at_module(n.a, "a", "a.adam") && load_state_at_module(n.b, "b", "b.adam"));
   MUST(cleave_optimizer_set_steps(rt, adam, 3, e));
   DO(add_all_state_to_digest(&again));
-  CHECK(again == after_three);
+  CHECK(again == digest_after_three);
   DO(train_steps(3, 5) && add_all_state_to_digest(&again));
-  CHECK(again == after_five);
+  CHECK(again == digest_after_five);
   return true;
 }
 

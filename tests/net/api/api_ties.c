@@ -8,9 +8,9 @@
 enum { STEPS = 3 };
 
 /* Two modules that share a weight: x [4, 3] -> first, tanh -> second -> mse at B. */
-typedef struct tied {
+typedef struct tied_modules {
   cleave_module *a, *b, *loss; /* b: NULL if both layers are in module a */
-} tied;
+} tied_modules;
 
 static bool load_layers(const char *name, const char *layers, uint32_t first, const cleave_tie *tie,
                         cleave_module **ret) {
@@ -26,10 +26,10 @@ static bool load_layers(const char *name, const char *layers, uint32_t first, co
   return true;
 }
 
-static bool load_pair(const char *name, bool is_split, tied *t) {
+static bool load_pair(const char *name, bool is_split, tied_modules *t) {
   char text[3][64];
   for (int i = 0; i < 3; i++) snprintf(text[i], sizeof text[i], "%s %d", name, i);
-  *t = (tied){0};
+  *t = (tied_modules){0};
   DO(load_loss(text[2], at_b, 3, &t->loss));
   if (!is_split)
     return load_layers(text[0],
@@ -41,8 +41,8 @@ static bool load_pair(const char *name, bool is_split, tied *t) {
   return load_layers(text[1], "[{op: linear, out: 3, name: second}]", 2, &tie, &t->b);
 }
 
-static bool call_pair(const tied *t, cleave_context c, unsigned seed, cleave_reference *ret_y,
-                      cleave_reference *ret_loss) {
+static bool call_pair(const tied_modules *t, cleave_context c, unsigned seed,
+                      cleave_reference *ret_y, cleave_reference *ret_loss) {
   float x[12], to[12];
   cleave_reference in, y, target;
   fill_with_random(x, 12, seed);
@@ -56,7 +56,7 @@ static bool call_pair(const tied *t, cleave_context c, unsigned seed, cleave_ref
   return true;
 }
 
-static bool run_step(const tied *t, cleave_optimizer *o, unsigned seed, double *ret_norm) {
+static bool run_step(const tied_modules *t, cleave_optimizer *o, unsigned seed, double *ret_norm) {
   cleave_context c;
   cleave_reference loss[2];
   cleave_step_result done;
@@ -69,7 +69,7 @@ static bool run_step(const tied *t, cleave_optimizer *o, unsigned seed, double *
   return close_context(c);
 }
 
-static bool make_optimizer(const tied *t, cleave_optimizer **ret) {
+static bool make_optimizer(const tied_modules *t, cleave_optimizer **ret) {
   cleave_module *all[] = {t->a, t->b};
   cleave_group g = {.modules = all, .n_modules = t->b ? 2 : 1, .kind = CLEAVE_ADAM, .lr = 0.1};
   MUST(cleave_optimizer_new(rt, &g, 1, 0.5, ret, e));
@@ -91,12 +91,12 @@ static bool copy_weight(cleave_module *m, const char *name, float *to, size_t n)
   return true;
 }
 
-static bool read_pair(const tied *t, numbers *ret) {
+static bool read_pair(const tied_modules *t, numbers *ret) {
   DO(copy_weight(t->a, "first.weight", ret->weight, 9));
   return copy_weight(t->b ? t->b : t->a, "second.bias", ret->bias, 3);
 }
 
-static void release_pair(const tied *t, cleave_optimizer *o) {
+static void release_pair(const tied_modules *t, cleave_optimizer *o) {
   cleave_optimizer_release(rt, o, NULL);
   cleave_module_release(rt, t->a, NULL); /* the release takes effect when b is released */
   cleave_module_release(rt, t->b, NULL);
@@ -104,7 +104,7 @@ static void release_pair(const tied *t, cleave_optimizer *o) {
 }
 
 static bool train_pair(bool is_split, numbers *ret) {
-  tied t;
+  tied_modules t;
   cleave_optimizer *o;
   DO(load_pair(is_split ? "two" : "one", is_split, &t));
   DO(make_optimizer(&t, &o));
@@ -127,7 +127,7 @@ static bool tied_weight_is_frozen_and_thawed_in_both_modules(void) {
   static const char *const name[] = {"first.weight"};
   numbers now[3];
   double norm;
-  tied t;
+  tied_modules t;
   cleave_optimizer *o;
   DO(load_pair("frozen", true, &t));
   DO(make_optimizer(&t, &o));
@@ -147,7 +147,7 @@ static bool tied_weight_is_frozen_and_thawed_in_both_modules(void) {
 }
 
 static bool tied_module_outlives_release_of_its_owner(void) {
-  tied t;
+  tied_modules t;
   cleave_context c;
   cleave_reference in, y;
   cleave_tensor out = {0};
@@ -178,7 +178,7 @@ static cleave_status load_tied_to(const char *at, const char *layers, const clea
 
 static bool impossible_tie_is_refused(void) {
   static const char square[] = "[{op: linear, out: 3, name: s}]", wide[] = "[{op: linear, out: 4}]";
-  tied t;
+  tied_modules t;
   DO(load_pair("refused", true, &t));
   cleave_tie good = {"s.weight", t.a, "first.weight"};
   cleave_tie unknown = {"s.weigth", t.a, "first.weight"}, bias = {"s.bias", t.a, "first.weight"};

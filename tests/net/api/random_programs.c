@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 3, WIDTH = 4, N = ROWS * WIDTH, MAX_VALUES = 24, WORLDS = 2, MAX_PROGRAMS = 3 };
+enum { ROWS = 3, WIDTH = 4, N = ROWS * WIDTH, MAX_VALUES = 24, PLACEMENTS = 2, MAX_PROGRAMS = 3 };
 
 typedef enum kind { LINEAR, RELU, TANH, FROZEN, JOIN, KINDS } kind;
 
@@ -24,7 +24,7 @@ static const char *const layers[KINDS] = {
 };
 
 static cleave_runtime *rt;
-static cleave_module *modules[WORLDS][KINDS][2], *losses[WORLDS][2];
+static cleave_module *modules[PLACEMENTS][KINDS][2], *losses[PLACEMENTS][2];
 static cleave_error e;
 static uint32_t state;
 
@@ -54,26 +54,26 @@ static bool make_join(const cleave_module_options *o, cleave_module **ret) {
   return is_good;
 }
 
-static bool make_stages(int world, const char *const at[2]) {
+static bool make_stages(int placement, const char *const at[2]) {
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
   const char *all[] = {"*"};
   for (int k = 0; k <= KINDS; k++)
     for (int i = 0; i < 2; i++) {
       char name[32];
-      snprintf(name, sizeof name, "%d.%d.%d", world, k, i);
+      snprintf(name, sizeof name, "%d.%d.%d", placement, k, i);
       cleave_module_options o = {.size = sizeof o,
                                  .name = name,
-                                 .at = world ? at[i] : "master",
+                                 .at = placement ? at[i] : "master",
                                  .seed = 1 + (uint64_t)i,
                                  .first_layer = 10 * (uint32_t)k,
                                  .frozen = all,
                                  .n_frozen = k == FROZEN};
       bool is_good =
           k == KINDS
-              ? report_failure(cleave_load_loss(rt, &o, "mse", &input, &losses[world][i], &e))
-          : k == JOIN ? make_join(&o, &modules[world][k][i])
+              ? report_failure(cleave_load_loss(rt, &o, "mse", &input, &losses[placement][i], &e))
+          : k == JOIN ? make_join(&o, &modules[placement][k][i])
                       : report_failure(cleave_load_layers(rt, &o, layers[k], &input,
-                                                          &modules[world][k][i], &e));
+                                                          &modules[placement][k][i], &e));
       if (!is_good) return false;
     }
   return true;
@@ -103,7 +103,7 @@ static void add_tensor_to_record(run_record *s, cleave_status status, const clea
 }
 
 typedef struct program {
-  int world_index;
+  int placement_index;
   cleave_context context;
   cleave_reference values[MAX_VALUES], root_values[2];
   bool is_leaf[MAX_VALUES];
@@ -129,7 +129,7 @@ static bool build_program(program *p) {
     cleave_reference in[] = {p->values[draw_below((uint32_t)p->n)],
                              p->values[draw_below((uint32_t)p->n)]};
     p->is_leaf[p->n] = false;
-    if (!report_failure(cleave_call(rt, p->context, modules[p->world_index][k][at], in,
+    if (!report_failure(cleave_call(rt, p->context, modules[p->placement_index][k][at], in,
                                     k == JOIN ? 2 : 1, &p->values[p->n++], &e)))
       return false;
   }
@@ -137,8 +137,8 @@ static bool build_program(program *p) {
   for (int i = 0; i < p->n_roots; i++) {
     cleave_reference in[2] = {p->values[p->n - 1 - (int)draw_below((uint32_t)p->n / 2 + 1)], {0}};
     if (!add_leaf(p, false, &in[1]) ||
-        !report_failure(cleave_call(rt, p->context, losses[p->world_index][draw_below(2)], in, 2,
-                                    &p->root_values[i], &e)))
+        !report_failure(cleave_call(rt, p->context, losses[p->placement_index][draw_below(2)], in,
+                                    2, &p->root_values[i], &e)))
       return false;
   }
   return true;
@@ -163,7 +163,7 @@ static bool finish_program(program *p, bool runs_twice, run_record *s) {
   }
   for (int k = 0; k < KINDS; k++)
     for (int i = 0; i < 2; i++) {
-      cleave_module *m = modules[p->world_index][k][i];
+      cleave_module *m = modules[p->placement_index][k][i];
       for (size_t w = 0; cleave_module_weight_name(m, w); w++)
         add_tensor_to_record(
             s, cleave_gradient(rt, p->context, m, cleave_module_weight_name(m, w), 0, &t, &e), &t);
@@ -173,14 +173,14 @@ static bool finish_program(program *p, bool runs_twice, run_record *s) {
   return report_failure(closed);
 }
 
-static bool run_program(int world, uint32_t seed, run_record *s) {
+static bool run_program(int placement, uint32_t seed, run_record *s) {
   program p[MAX_PROGRAMS];
   state = seed * 2654435761u + 1;
   int n = 1 + (int)draw_below(MAX_PROGRAMS);
   bool runs_twice = draw_below(4) == 0;
   s->n = 0;
   for (int i = 0; i < n; i++) {
-    p[i] = (program){.world_index = world};
+    p[i] = (program){.placement_index = placement};
     if (!build_program(&p[i])) return false;
   }
   for (int i = n; i-- > 0;)
@@ -189,7 +189,7 @@ static bool run_program(int world, uint32_t seed, run_record *s) {
 }
 
 int main(int argc, char **argv) {
-  run_record home = {0}, apart = {0};
+  run_record at_master = {0}, at_two_nodes = {0};
   size_t n_compared = 0;
   if (argc < 6) return 2;
   cleave_options o = {.size = sizeof o, .deadline_ms = 20000};
@@ -199,16 +199,17 @@ int main(int argc, char **argv) {
     return 1;
   uint32_t first = (uint32_t)atol(argv[4]), count = (uint32_t)atol(argv[5]);
   for (uint32_t seed = first; seed < first + count; seed++) {
-    bool is_good = run_program(0, seed, &home) && run_program(1, seed, &apart);
-    if (!is_good || home.n != apart.n || memcmp(home.bytes, apart.bytes, home.n) != 0) {
+    bool is_good = run_program(0, seed, &at_master) && run_program(1, seed, &at_two_nodes);
+    if (!is_good || at_master.n != at_two_nodes.n ||
+        memcmp(at_master.bytes, at_two_nodes.bytes, at_master.n) != 0) {
       printf("not ok random_programs_equal_the_run_at_home: seed %u differs (%zu and %zu bytes)\n",
-             seed, home.n, apart.n);
+             seed, at_master.n, at_two_nodes.n);
       return 1;
     }
-    n_compared += home.n;
+    n_compared += at_master.n;
   }
-  free(home.bytes);
-  free(apart.bytes);
+  free(at_master.bytes);
+  free(at_two_nodes.bytes);
   if (!report_failure(cleave_close(rt, 0, NULL, &e))) return 1;
   printf("ok random_programs_equal_the_run_at_home (%u programs from seed %u, %zu bytes equal)\n",
          count, first, n_compared);

@@ -11,13 +11,14 @@ from pyclient import Caller, pb
 
 PROGRAM = os.path.join(BIN, "net", "abort_transfer")
 LIMITS = "limits: {receive_window: 512MiB}\n"
-MIB, RATE, AFTER_MS = 256 if LONG else 64, 100, 1500  # after 18 MiB at most
+MIB, RATE, AFTER_MS = 256 if LONG else 64, 100, 1500  # after at most 18 MiB of the transfer
 BEYOND_MS = 250 if SANITIZED else 100
 suite = Suite()
 
 
 def watch(port, certs, host):
-    """At the worker's end: prints when its first context came and when none is left."""
+    """Runs at the worker's end: prints the times at which the first context began and the last
+    ended."""
     had = False
     with Caller(port, certs, host=host, options=[("grpc.ssl_target_name_override", "127.0.0.1")]) as caller:
         print("ready", flush=True)
@@ -43,7 +44,7 @@ class Watcher(Running):
 
 
 def abort_ms(c):
-    """From the failure at the master to the context's end at the worker."""
+    """The time from the failure at the master to the context's end at the worker."""
     with Watcher(c) as watcher:
         done = subprocess.Popen([*c.near, PROGRAM, c.session("abort", ""), "w1", str(MIB), str(AFTER_MS)],
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -59,7 +60,7 @@ def abort_ms(c):
 
 
 def holds(c, round_trip_ms):
-    """One, or the median of five when the machine seems to be busy with something else."""
+    """Checks one measurement, or the median of five if other processes seem to use the machine."""
     took = [abort_ms(c)]
     if statistics.median(took) > round_trip_ms + BEYOND_MS:
         took += [abort_ms(c) for _ in range(4)]
@@ -80,7 +81,7 @@ def abort_arrives_in_time_through_a_shared_queue():
 
 @suite.test
 def abort_arrives_in_time_through_a_deep_queue_with_reno():
-    """5 MB fit into the queue: without a bound on what is on its way ABORT is last in line for 300
+    """5 MB fit into the queue: without a limit on bytes in flight, ABORT would wait in it for 300
     ms."""
     return over_namespaces(latency_ms=400, congestion="reno")
 

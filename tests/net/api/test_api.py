@@ -33,6 +33,6 @@ def the_rest(c):
     return failed
 
 
-# a thousand contexts hold that many tensors
+# max tensors of a session: a thousand contexts hold that many
 sys.exit(ways.everywhere(ways.program("api_program"), ways.LINKED, then=the_rest,
                          limits="limits: {tensors: 65536, receive_window: 4MiB}\n"))

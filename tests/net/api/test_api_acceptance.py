@@ -37,8 +37,9 @@ ELSEWHERE = {
         "a gradient that arrives before PREPARE": "a_gradient_before_its_prepare_is_parked"},
 }
 suite = Suite()
-HELD = 100 if LONG else 30  # contexts of a master that is killed, 2 MiB each
-TIMES = 6 if LONG else 2  # each frame of the corpus: as it is, then spoilt
+HELD = 100 if LONG else 30  # number of contexts, of 2 MiB each, of a master that is killed
+# how often each frame of the corpus is sent: first unchanged, then damaged
+TIMES = 6 if LONG else 2
 
 
 def passes(done, *names):
@@ -74,7 +75,7 @@ def item_2_and_middle_modules_give_same_bits_at_every_placement():
 
 @suite.test
 def item_4_memory_stays_flat_over_ten_thousand_steps():
-    """300 of them in `make test`."""
+    """300 steps in `make test`."""
     grown = api_soak.soak(int(os.environ.get("CLEAVE_TEST_STEPS", "10000" if LONG else "300")))
     assert not grown, grown
 
@@ -91,7 +92,7 @@ def hold_and_die(c):
     program.wait()
     end = time.monotonic() + 10 * SLOW
     for port in c.ports:
-        with Caller(port, c.certs) as caller:  # one connection for all the looks
+        with Caller(port, c.certs) as caller:  # one connection for all requests
             while left := api_soak.sessions_by(caller):
                 assert time.monotonic() < end, left
                 time.sleep(0.05)
@@ -100,8 +101,8 @@ def hold_and_die(c):
 
 @suite.test
 def item_5_state_of_a_killed_master_is_freed_within_the_lease():
-    """What the workers gave back serves the next master: the third needs no more than those before
-    it (with one arena of malloc alone)."""
+    """The next master uses the memory that the workers freed: the third needs no more than those
+    before it (if malloc has only one arena)."""
     with Cluster(2, limits="limits: {tensors: 65536, peer_timeout: 2s, lease: 3s}\n", env={"MALLOC_ARENA_MAX": "1"}) as c:
         idle = [w.rss() for w in c.workers]
         first, second, third = (hold_and_die(c) for _ in range(3))
@@ -128,7 +129,7 @@ def item_11_step_that_one_module_misses_changes_no_weights():
 
 
 def spoil(r, data):
-    """One to four bytes changed, or cut, or doubled."""
+    """The data with one to four bytes changed, with its end cut off, or doubled."""
     b = bytearray(data)
     how = r.randrange(4)
     if how == 0:
@@ -141,7 +142,8 @@ def spoil(r, data):
 
 
 def is_refused(caller, data):
-    """The frame's bytes in a session of contexts of their own. Its end, or ERROR; not a hang."""
+    """Sends the bytes in a session of their own. Whether an ERROR, an ABORT or the session's end
+    answered them."""
     session = caller.open()
     session.load(pb.Graph(nodes=[node(INPUT, name="x"), node(LINEAR, [0], 1, "y", out=3)], outputs=[1]), [4, 3],
                  module=0)
@@ -157,7 +159,7 @@ def is_refused(caller, data):
         try:
             session.close()
         except grpc.RpcError:
-            pass  # it went with its stream
+            pass  # the session ended with its stream
 
 
 @suite.test
@@ -168,7 +170,7 @@ def item_14_malformed_frames_are_refused():
     with Cluster(1) as c, Caller(c.ports[0], c.certs) as caller:
         refused = 0
         for path in corpus:
-            data = read(path)[2:]  # two bytes for the fuzzer
+            data = read(path)[2:]  # without the two bytes that only the fuzz target reads
             for k in range(TIMES):
                 refused += is_refused(caller, data if k == 0 else spoil(r, data))
                 assert c.workers[0].process.poll() is None, f"{path} {k}: {c.workers[0].text()[-2000:]}"

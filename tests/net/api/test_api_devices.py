@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Devices of one node, for programs and session files: who says where values and gradients are,
-what does not meet, and the account of each."""
+"""Devices of one node, for programs and session files: the devices of values and gradients, the
+errors if devices differ, and the memory account of each device."""
 import os, re, sys, urllib.request
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -57,7 +57,7 @@ def each_device_has_its_own_memory_account():
 
 @suite.test
 def activations_are_charged_to_their_device():
-    """The calls of two programs, and what a context that was closed gives back."""
+    """Of the calls of two programs. A closed context returns its bytes."""
     port = free_port()
     with Cluster(1, limits=f"cpu_devices: 2\ndevice_memory: 16MiB\nmetrics: {{listen: \"127.0.0.1:{port}\"}}\n") as c:
         done = run(PROGRAM, c.session("activations", ""), "w1", "activations")

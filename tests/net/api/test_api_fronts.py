@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Modules of programs at the master, judged by the rules of plan, with what the ledger of the host
-knows of their keys and weights. The bytes of tensors that left are those that the links took, as
-the build of tests/faults counts them."""
+"""Modules of programs at the master are judged by the rules of `plan`, with the host's ledger of
+keys and weights that workers had. The build of tests/faults counts the bytes of tensors that links
+sent."""
 import os, shutil, struct, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -13,7 +13,7 @@ suite = Suite()
 
 
 def program(*modes, **env):
-    """Runs these modes. Returns the bytes of tensors that left."""
+    """Runs these modes of the program. Returns the bytes of tensors that left the host."""
     folder, counted = os.path.join(cluster.dir, "run"), os.path.join(cluster.dir, "counted")
     shutil.rmtree(folder, ignore_errors=True)
     with open(counted, "wb") as f:
@@ -33,7 +33,7 @@ def front_is_judged_by_the_rules_of_plan():
 
 @suite.test
 def gradient_is_judged_from_the_loss_on():
-    values = 4 * 4 * 16  # which leave before their gradient is refused
+    values = 4 * 4 * 16  # bytes of the values, which leave before their gradient is refused
     assert program("gradient_behind_no_head_is_refused") == 3 * values
     assert program("gradient_behind_a_head_is_sent") == values + 4 * 4 * 2
 

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
-"""Futures over real daemons: what blocks and its form that does not, polling, one of many,
-callbacks, cancelling, deadlines and ends, with the modules at home, on one worker and on two, with
-and without threads of the runtime. Then how busy eight contexts in flight keep two workers, and a
-worker that dies."""
+"""Futures over real daemons: blocking functions and their asynchronous forms, polling, waiting for
+any of several, callbacks, cancelling, deadlines and ends, with the modules at the master, on one
+worker and on two, with and without threads of the runtime. Then how busy eight contexts in flight
+keep two workers, and a worker that dies."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import ways

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Programs under the policy of their host: refused unless it says `programs: declared`, then held
-to the rows that they declare. The record is compared with the bytes of tensors that the links took,
-as the build of tests/faults counts them. The programs run in a mount namespace with an /etc of
-their own."""
+"""Programs under the policy of their host: refused unless it says `programs: declared`; then they
+may only send the rows that they declare. The record is compared with the bytes of tensors that the
+links took, as the build of tests/faults counts them. The programs run in a mount namespace with an
+/etc of their own."""
 import json, os, shutil, socket, struct, sys, threading
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -18,14 +18,15 @@ POLICY = ("version: 1\n"
           "bytes_per_epoch: 4MiB\n"
           "allow: {labels_readable: true}\n")
 DECLARED = POLICY + "programs: declared\n"
-STEP = 4 * (4 * 3 + 4 * 2)  # an input and a gradient of a step
+STEP = 4 * (4 * 3 + 4 * 2)  # bytes of an input and a gradient of a step
 WEIGHTS = 4 * (2 * 3 + 2)
 suite = Suite()
 
 
 def program(*modes, session=None, ends=0):
-    """Runs these modes. The bytes of tensors that left, and the sums of the record by kind and
-    name. ends: exit status."""
+    """Runs these modes of the program. Returns (bytes of tensors that left the host, sums of the
+    record).
+    ends: the wanted exit status."""
     folder, counted = os.path.join(cluster.dir, "run"), os.path.join(cluster.dir, "counted")
     shutil.rmtree(folder, ignore_errors=True)
     with open(counted, "wb") as f:
@@ -63,7 +64,7 @@ class Record:
 
 
 class Silent:
-    """A port that counts connections."""
+    """A port that counts connections and closes each at once."""
 
     def __init__(self):
         self.socket, self.came = socket.create_server(("127.0.0.1", 0)), 0

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """References that outlive their context, over real daemons: made, passed on, used and fetched by
-the program, their owner and two workers, with and without a link between these. The numbers must be
-those of tensors passed by hand, whatever the way."""
+the program, their owner and two workers, with and without a link between these. The numbers must
+equal those of tensors that the program fetches and passes itself."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import ways

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
-"""Modules that end, in the C API, over real daemons: their memory, names and indexes come back, at
-the workers and here, and nothing that still needs them notices. Their state goes to files that
-others read, and files of others are read or refused. The numbers must not depend on the
-placement."""
+"""Modules that end, in the C API, over real daemons: their memory, names and indexes are free
+again, at the workers and at the master, and calls that still need them are not disturbed. Their
+state is saved to files that other libraries can read, and files of other libraries are read or
+refused. The numbers must not depend on the placement."""
 import json, os, struct, subprocess, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import ways
@@ -14,7 +14,8 @@ PLACEMENTS = chosen({"one_worker": ["w1", "w1", "10000" if LONG else LOADS], "tw
                      "half_and_half": ["w1", "master", LOADS], "at_home": ["master", "master", LOADS]},
                     "one_worker", "half_and_half")
 MIB = 1 << 20
-GROWS_MIB = 2 if LONG else 1  # resident memory may, by half as many loads as would take 2
+# allowed growth of resident memory, over half as many loads as would take 2 MiB
+GROWS_MIB = 2 if LONG else 1
 
 
 def rss(pid):
@@ -23,18 +24,18 @@ def rss(pid):
 
 
 def accounted(session):
-    """Bytes and modules of the session at its workers, as they count them."""
+    """(bytes, number of modules) of the session at its workers, by their own counts."""
     done = run(MASTER, "status", session, "--json")
     assert done.returncode == 0, done.stderr
     sessions = [s for w in map(json.loads, done.stdout.splitlines()) for s in w["sessions"]]
     return sum(s["memory_bytes"] for s in sessions), sum(len(s["modules"]) for s in sessions)
 
 
-# ---- files, as the format's page says and no code of Cleave's does -------------------------------
+# ---- files, read by the page of the format without code of Cleave --------------------------------
 
 SIZES = {"F32": 4, "F16": 2, "I64": 8}
 SHAPES = {"0.weight": ("F32", [5, 3]), "0.bias": ("F32", [5]), "1.weight": ("F32", [5]), "1.bias": ("F32", [5]),
-          # without a count, as an old PyTorch
+          # without num_batches_tracked, as from an old PyTorch
           "1.running_mean": ("F32", [5]), "1.running_var": ("F32", [5])}
 
 
@@ -82,7 +83,7 @@ def prepare(folder):
 
 
 def are_read_by_others(name, folder):
-    """What the program has written, and nothing half written beside it."""
+    """The files of the program are valid, and the folder has no incomplete file."""
     count = ("I64", [])
     weights, moments = (read(os.path.join(folder, n + ".safetensors")) for n in ("weights", "moments"))
     learning = {k: v for k, v in SHAPES.items() if "running" not in k}
@@ -101,7 +102,7 @@ class Done:
 
 
 def watched(cluster, session, where):
-    """The program, with what was seen of the memory each time that it asked."""
+    """Runs the program. Returns it and the memory that was measured each time it asked for it."""
     seen, text = {}, ""
     with open(os.path.join(cluster.dir, "stderr"), "w+") as err:
         p = subprocess.Popen([PROGRAM, session, *where], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err,
@@ -119,13 +120,13 @@ def watched(cluster, session, where):
 
 
 def flat(name, seen):
-    """Resident here and at the workers; what workers have charged; that they have no module
-    left."""
+    """Checks that resident memory at the master and the workers and the bytes charged at the
+    workers do not grow, and that the workers have no module left."""
     *begin, charged, _ = seen["begin"]
     *end, charged_then, modules = seen["end"]
     grown = [(b - a) / MIB for a, b in zip(begin, end)]
     left, bytes_left = seen["close"][-1], seen["close"][-2]
-    # when 2,048 contexts that have ended are remembered, begin at 2,500
+    # workers remember up to 2,048 ended contexts, so the comparison begins at 2,500
     settled = LONG and name == "one_worker"
     ok = charged_then <= charged + (not settled) * MIB and bytes_left <= charged + MIB and modules == left == 0
     ok = ok and (SANITIZED or max(grown) < GROWS_MIB)
@@ -135,7 +136,8 @@ def flat(name, seen):
 
 
 def falls(name, seen):
-    """What a call costs the worker: six values of 4 x 4096, or one block's as scratch."""
+    """Checks the bytes of a call at the worker: six values of 4 x 4096, or the scratch of one
+    block."""
     before, again, kept = (seen[k][-2] for k in ("before", "again", "kept"))
     ok = name == "at_home" or (kept - again) - (again - before) >= 2 * 4 * 4096 * 4
     print("ok" if ok else "not ok", f"{name}: blocks_need_less", before, again, kept)

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""The C API's means for pipelines and for runtimes over real daemons: two programs with their
-modules at home, on one worker, on two, direct and through the master, each with and without a
-thread of its own for the master's node. Then what is asked of runtimes, a worker that is down,
-weights on a worker's disk, a worker that dies, and the counters of a worker while windows are at
-work."""
+"""The functions of the C API for pipelines and for runtimes over real daemons: two programs with
+their modules at the master, on one worker, on two, direct and through the master, each with and
+without a thread for the master's node. Then runtimes as such, a worker that is down, weights on a
+worker's disk, a worker that dies, and the counters of a worker while a window limits
+micro-batches."""
 import hashlib, json, os, struct, subprocess, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -18,7 +18,7 @@ PLACEMENTS = {
     "via_master": ("transfer: via_master\n", ["w2", "w1", "via_master"]),
     "one_worker": ("", ["w1", "w1", "via_master"]),
 }
-# The ways that `make test` runs.
+# program: the (placement, threads) that `make test` runs.
 SHORT = {PIPELINE: {("two_workers", "threads"), ("at_home", "single")},
          RUNTIME: {("via_master", "single"), ("at_home", "threads")}}
 cluster, wanted, failed = None, sys.argv[1:], 0
@@ -92,7 +92,8 @@ def artifacts():
 # ---- the counters of a worker ------------------------------------------------------------------
 
 class Watched:
-    """The program between its pauses, and what an observer sees of its module at w1 and w2."""
+    """The program, which pauses at named places, and the status of its module at w1 and w2 as an
+    observer sees it."""
 
     def __init__(self, watch, name, width):
         self.watch = watch
@@ -112,7 +113,7 @@ class Watched:
         return [w.stub.Status(pyclient.pb.StatusRequest(), timeout=20 * SLOW).sessions for w in self.watch]
 
     def settles(self, index, **want):
-        """The counters of the only session at worker `index` get there."""
+        """Waits until the counters of the only session at worker `index` have these values."""
         deadline = time.monotonic() + 10 * SLOW
         while True:
             s = self.sessions()[index][0]
@@ -145,7 +146,7 @@ def counts_of_a_window(watch, width):
                   steps=step)  # a final step goes with the end of its context
         w.go_on()
         w.until("ended")
-        for index in (0, 1):  # nobody has waited for it, and nothing has been closed
+        for index in (0, 1):  # the program has waited for nothing and closed nothing
             w.settles(index, contexts=0, values=0, calls_waiting=0, steps=step + 1)
         w.go_on()
     w.end()
@@ -168,7 +169,7 @@ def windows():
         w.close()
 
 
-# ---- workers that go ---------------------------------------------------------------------------
+# ---- lost workers ------------------------------------------------------------------------------
 
 def run_with_a_lost_worker():
     for where, driving in ((["w1", "w2"], "threads"), (["master", "w2"], "single")):

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Workers that were lost and come back into the same runtime, over real daemons: killed and started
-again on the same port, cut off by the network, stopped for longer than the peer timeout. With a
-link between the workers before the loss and without, with and without a thread of the master's
+"""Lost workers rejoin the same runtime, over real daemons: after a kill and a restart on the same
+port, after a cut of the network, or after they were stopped for longer than the peer timeout. With
+and without a link between the workers before the loss, with and without a thread for the master's
 node."""
 import os, signal, socket, subprocess, sys, threading
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
@@ -19,7 +19,7 @@ WAYS = chosen({"killed_direct": ("transfer: direct\nlimits: {lease: 1s}\n", "kil
 
 
 class Line:
-    """A port whose connections go on to another, until it is cut."""
+    """A port that passes its connections on to another port, until it is cut."""
 
     def __init__(self, target):
         self.target, self.port, self.open = target, free_port(), []
@@ -36,7 +36,8 @@ class Line:
                 far = socket.create_connection(("127.0.0.1", self.target))
             except OSError:
                 return
-            for s in (near, far):  # small packets do not wait for the last one's receipt, 40 ms
+            # a small packet does not wait 40 ms for the receipt of the one before
+            for s in (near, far):
                 s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.open += [near, far]
             for a, b in ((near, far), (far, near)):

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Random and damaged schedules through the C API (api_schedule.c) over real daemons: 100 of each in
-all, or as many as CLV_TEST_SCHEDULES says for each placement."""
+"""Random and damaged schedules through the C API (api_schedule.c) over real daemons: 100 of each
+in all placements together, or CLV_TEST_SCHEDULES for each placement."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import ways

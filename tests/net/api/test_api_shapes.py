@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Batches of nothing, scalars and linear layers on any rank, over real daemons: modules at home,
+"""Empty batches, scalars and linear layers on any rank, over real daemons: modules at home,
 on one worker, on two. Then modules with several outputs, and values in bf16. The numbers must not
 depend on the placement."""
 import json, os, sys

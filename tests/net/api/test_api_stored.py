@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""Files of state that workers keep, over real daemons: byte for byte those that the master writes,
-there after a restart, each identity's own, within its quota, and never outside state_dir."""
+"""Files of state that workers keep, over real daemons: they have the same bytes as those that the
+master writes, survive a restart, belong to one identity, fit its quota, and are never outside
+state_dir."""
 import hashlib, os, subprocess, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import BIN, Cluster, Worker, free_port
@@ -47,7 +48,7 @@ def do(c, what):
         c.workers[1].kill()
         c.workers[1].process.wait()
         with open(c.stored("w2", MASTER_URI, "b") + ".tmp", "w") as f:
-            f.write("half")  # as if it had died while it wrote
+            f.write("half")  # as if the worker had died in the middle of a write
     elif what == "start":
         c.workers[1] = Worker(c, "w2", c.worker_config(1))
     elif what == "damage":
@@ -61,7 +62,7 @@ def do(c, what):
 
 
 class Run:
-    """The program, and what workers have said of files by node and name."""
+    """The program, and the workers' messages about files by node and name."""
 
     def __init__(self, c, name, when, identity="master"):
         self.files, self.failed = {}, 0

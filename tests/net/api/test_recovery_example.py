@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """The example program tests/seeds/recovery.c over real daemons: a worker is killed and started
-again with its disk, then the program itself. The weights have the bits of a run that lost nothing.
-The page that explains it quotes it."""
+again with its disk, then the program itself. The weights have the bits of an undisturbed run. The
+page that explains the program quotes it."""
 import os, re, signal, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -13,7 +13,7 @@ STEPS = "300"
 
 
 class Keeping(Cluster):
-    """Workers that keep files of the master's."""
+    """Workers that keep files for the master."""
 
     def worker_config(self, i, extra=""):
         path, kept = super().worker_config(i, extra), os.path.join(self.dir, f"kept{i}")
@@ -31,7 +31,7 @@ class Keeping(Cluster):
 
 
 def wait_for(process, *beginnings):
-    """The first line that begins with one of these."""
+    """Reads up to the first line that begins with one of `beginnings`, and returns it."""
     said = []
     for line in process.stdout:
         said.append(line)
@@ -66,7 +66,7 @@ def killed_worker_and_killed_program_change_no_bit():
         begin = int(again.stdout.splitlines()[0].removeprefix("goes on from step "))
         assert begin >= 200 and "lost" not in again.stdout, again
         assert c.weights("rough") == c.weights("calm"), "other bits"
-        for w in c.workers:  # they would wait for the master of the killed program for a lease
+        for w in c.workers:  # they would wait for the killed program until its lease ends
             w.kill()
 
 

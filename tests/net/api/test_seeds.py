@@ -13,7 +13,7 @@ ROOT = os.path.join(HERE, "../../..")
 suite = Suite()
 
 
-# What the notebook of seed 002 prints within the short runs.
+# Lines that the notebook of seed 002 prints within the short runs.
 NOTEBOOK = {
     "seed002_single": ["loss at iteration 0: 0.715"],
     "seed002_data_parallel": ["loss at iteration 0: 0.706"],
@@ -21,8 +21,8 @@ NOTEBOOK = {
     "seed002_pipeline": ["Filling pipeline to start, batch 0", "Filling pipeline to start, batch 1",
                          "loss at iteration 3: 0.691"],
 }
-TESTING = {"CLEAVE_TEST_OPS": "1"}  # the op that waits
-HALVES = {"seed003_rpc_pipeline": {"READING": "count"}}  # the other half has a test of its own
+TESTING = {"CLEAVE_TEST_OPS": "1"}  # allows the op `wait`
+HALVES = {"seed003_rpc_pipeline": {"READING": "count"}}  # the other READING has a test of its own
 
 
 def printed(name, *args, env=None):
@@ -55,7 +55,7 @@ for program in SEED_PROGRAMS:
 
 @suite.test
 def seed002_pipeline_overlaps():
-    """Layers that wait do not change a number, and give the stages something to do at once."""
+    """Layers that wait change no number, and make the stages busy at the same time."""
     code, lines = printed("seed002_pipeline", env={**TESTING, "WAIT_MS": "10"})
     assert code == 0 and lines[-1].startswith("PASS "), lines
     n, of = map(int, re.fullmatch(r"stage 0 computed (\d+) of (\d+) batches .*", lines[-2]).groups())
@@ -65,8 +65,8 @@ def seed002_pipeline_overlaps():
 
 @suite.long
 def seed003_prints_times_and_gives_the_bits_of_a_local_run():
-    """Every num_split in both readings, one of which needs a tree of concats; all at the master the
-    same digest of losses, weights and running statistics."""
+    """Every num_split in both readings, one of which needs a tree of concats. With all modules at
+    the master, losses, weights and running statistics have the same digest."""
     digests = []
     for where in ("workers", "home"):
         code, lines = printed("seed003_rpc_pipeline", env={"PARTS": where, "READING": "size"})
@@ -82,7 +82,7 @@ def seed003_prints_times_and_gives_the_bits_of_a_local_run():
 
 @suite.test
 def seed_with_a_changed_reference_loss_fails():
-    """A loss of the file moved by a thousandth: the program says which and ends with 1."""
+    """With a reference loss changed by a thousandth, the program names it and exits with 1."""
     folder = os.path.join(cluster.dir, "golden")
     os.mkdir(folder)
     for name in ("seeds.txt", "seeds.bin"):
@@ -90,7 +90,9 @@ def seed_with_a_changed_reference_loss_fails():
     with open(os.path.join(folder, "seeds.txt")) as f:
         at = next(int(line.split()[2]) for line in f if line.startswith("seed002_single.losses "))
     with open(os.path.join(folder, "seeds.bin"), "r+b") as f:
-        f.seek(at + 4 * 7 + 1)  # the eighth loss: a bit worth between 2^-9 and 2^-10 of it
+        # in the eighth loss: the bit flipped below changes it by between 2^-10 and 2^-9 of its
+        # value
+        f.seek(at + 4 * 7 + 1)
         byte = f.read(1)[0]
         f.seek(-1, os.SEEK_CUR)
         f.write(bytes([byte ^ 0x40]))
@@ -123,7 +125,7 @@ def golden(name):
 
 
 def drawn(*shapes):
-    """{name: weights} as the programs draw them; shapes: (name, shape, fan)."""
+    """{name: weights} as the programs draw them. shapes: (name, shape, inputs of the layer)."""
     return {name: numbers.uniform(numbers.WEIGHTS + k, shape, fan) if fan else numbers.normal(numbers.WEIGHTS + k, shape)
             for k, (name, shape, fan) in enumerate(shapes)}
 
@@ -178,8 +180,9 @@ def write_safetensors(path, arrays):
 
 
 def trains(name, data, figures, *sets, later=1e-4):
-    """The session file tests/seeds/NAME.yaml, with these workers' addresses: PyTorch's losses.
-    later: limit of those behind a step."""
+    """Trains the session file tests/seeds/NAME.yaml at these workers and compares with PyTorch's
+    losses.
+    later: the limit for losses after the first step."""
     def test():
         folder = os.path.join(cluster.dir, name)
         os.makedirs(os.path.join(folder, "data"))

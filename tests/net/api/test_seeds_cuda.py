@@ -11,7 +11,7 @@ lib.WORKER = os.path.join(BIN, "gpu/cleave-worker")
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 suite = Suite()
 
-# What does not run here, and why.
+# Programs that do not run here, and the reason.
 LEFT_OUT = {
     "seed001_cpu_gpu_hybrid": "names two devices of a worker: below",
     "seed002_tensor_parallel": "compares bits with the master's, and these are of one kind of device",
@@ -24,7 +24,7 @@ LONGER = set(SEED_PROGRAMS) - {"seed002_single", "seed002_pipeline"}
 
 
 def ran(name, cluster, session, env=None):
-    """What it printed before its last line, with which it passes."""
+    """Runs a program, which must pass. Returns the lines before its last one."""
     done = run(os.path.abspath(os.path.join(BIN, "seeds", name)), session, cwd=ROOT, env=env)
     *before, line = done.stdout.splitlines() or [done.stderr[-2000:]]
     print("   ", line)
@@ -47,7 +47,7 @@ for program in SEED_PROGRAMS:
 
 
 def moved(port):
-    """Bytes that modules of the worker have passed to others there, by their way."""
+    """{way: bytes} that modules of the worker have passed to other modules there."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
         text = page.read().decode()
     return {way: int(float(n)) for way, n in re.findall(r'^cleave_worker_device_copy_bytes_total\{way="(.*)"\} (\S+)', text, re.M)}
@@ -70,8 +70,10 @@ def on_two_devices(check, sim_seed):
 
 @suite.test
 def seed004_copies_between_devices_without_the_host():
-    """Between two devices nothing passes the host; the bits are those of one device."""
-    hidden, scores = 24 * 32 * 4, 24 * 10 * 4  # bytes; each value goes there, and its gradient back
+    """Values between two devices do not pass through the host, and have the same bits as on one
+    device."""
+    # bytes of a value in one direction; its gradient has the same
+    hidden, scores = 24 * 32 * 4, 24 * 10 * 4
 
     def check(went):
         digests = set()

@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Floods of connections beside a training run, each from processes of their own: who is not in
-`allow`, who is, and who never speaks; held, and dialled again and again.
+"""Floods of connections beside a training run, each from processes of its own: by a caller
+that is not in `allow`, by one that is, and by one that sends nothing; with connections that stay
+open or that are dialled again and again.
 
 usage: attack_connections.py [SECONDS]      of each flood; default: 6 (`make attacks`)
 """
@@ -12,7 +13,7 @@ from honest import *
 suite = Suite()
 cluster = honest = spent = None
 PAUSE = 0.005  # seconds between dials
-FLOODS = {  # who, how many are held, whether they are dialled again
+FLOODS = {  # name: (caller, number of open connections, whether they are dialled again)
     "300_from_a_stranger": ("stranger", 300, False),
     "300_from_a_listed_one": ("other", 300, False),
     "half_of_all_places_silent": ("", 128, False),
@@ -30,7 +31,7 @@ def dial(port, context):
 
 
 def flood(port, certs, who, n, again):
-    """Until it is killed."""
+    """Holds n connections, or dials them again and again, until the process is killed."""
     context = None
     if who:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -80,7 +81,7 @@ def attack(name):
 
 @suite.test
 def connection_flood_leaves_same_bits_and_a_small_log():
-    a_minute = max(0, 60 - (time.monotonic() - spent.at))  # the numbers of lines are of a minute
+    a_minute = max(0, 60 - (time.monotonic() - spent.at))  # the log limits its lines by the minute
     time.sleep(a_minute)
     grown = spent.log_an_hour()
     step = honest.same_bits()

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Loads that want the host's memory, beside an honest training run: modules of up to 1,000 times
-the worker's memory_limit, in fresh sessions, and loads that their caller leaves. The run keeps a
-quarter of its rate and its bits, and the worker's memory stays below the limit."""
+"""Loads that exhaust memory, beside an honest training run: modules of up to 1,000 times the
+worker's memory_limit, in fresh sessions, and loads that their caller abandons. The run keeps a
+quarter of its rate and all its bits, and the worker's memory stays below the limit."""
 from honest import *
 import secrets
 
@@ -10,7 +10,7 @@ LIMIT = 1 << 30
 
 
 def sizes(i):
-    """From a little below the limit to far above it."""
+    """The size of module i, from a little below the limit to far above it."""
     return (8192, 16384, 65536, 131072)[i % 4]
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Callers that never stop doing what makes a line in the log, beside a training run: calls that are
+"""Callers whose requests write log lines without end, beside a training run: calls that are
 denied, sessions that are opened and closed, modules that cannot be loaded, handshakes that are
 refused. The log stays small and says how much it left out.
 

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""Pauses of each process of a session by the defaults: of 10, 20 and 50 s they change no bit, of 70
-s the run ends with the reason and --resume goes on to the same bits. About fifteen minutes."""
+"""Stops each process of a session with default limits for a while. Pauses of 10, 20 and 50 s change
+no bit; after 70 s the run ends with the reason, and --resume reaches the same bits. Takes about
+fifteen minutes."""
 import os, signal, sys, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Who may not come any more, beside a training run: an identity that is taken out of `allow` while
-it trains, and 300 connections of a certificate that is revoked while it holds them.
+"""Identities that lose access, beside a training run: an identity that is taken out of `allow`
+while it trains, and 300 connections of a certificate that is revoked while it holds them.
 
 usage: attack_revoke.py [SECONDS]      of each attack; default: 6 (`make attacks`)
 """
@@ -45,7 +45,7 @@ def training_as(who, name):
 @suite.test
 @measured
 def identity_removed_during_a_run_is_stopped():
-    """It ends behind a step, and what it tries from then on costs the honest one little."""
+    """Its run ends after a step, and its later attempts slow the honest run only a little."""
     reload(ALLOW)
     before = honest.rate(2)
     with training_as("other", f"removed-{time.monotonic_ns()}") as r:
@@ -65,7 +65,7 @@ def identity_removed_during_a_run_is_stopped():
 @suite.test
 @measured
 def revoked_certificate_loses_its_300_connections():
-    """Those that it holds end with the reload, and no more come in."""
+    """The reload ends its open connections, and new ones are refused."""
     cluster.issue("other", "spiffe://test/other", "--force")
     reload(ALLOW)
     before = honest.rate(2)

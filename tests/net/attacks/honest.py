@@ -1,13 +1,15 @@
 """An honest training session beside an attack: its bits, its rate before, during and after, and
-what the worker spends meanwhile. For the scripts of `make attacks`."""
+the memory and log that the worker uses meanwhile. For the scripts of `make attacks`."""
 import os, re, signal, subprocess, sys, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 import pyclient
 from pyclient import *
 
-INSIDE, OUTSIDE, RECOVERY = 0.25, 0.9, 5.0  # shares of the rate, seconds
-MEMORY, LOG = 96 << 20, 1 << 20  # growth of the worker; bytes of its log an hour
+# least share of the rate during an attack, after it; seconds until it has recovered
+INSIDE, OUTSIDE, RECOVERY = 0.25, 0.9, 5.0
+# maximum growth of the worker's memory; maximum bytes of its log in an hour
+MEMORY, LOG = 96 << 20, 1 << 20
 BODY = (IMAGE_DATA + "stages:\n  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 64}, {op: relu}]}\n"
         "  - {name: b, at: w1, layers: [{op: linear, out: 64}, {op: relu}, {op: linear, out: 10}]}\n"
         "loss: {kind: cross_entropy}\n"
@@ -17,7 +19,7 @@ ALLOW = ('  - {identity: "spiffe://test/other", role: master}\n'
 
 
 class Honest:
-    """A run that goes on until it is stopped, and the steps that it has done."""
+    """A run that continues until it is stopped, and its number of steps."""
 
     def __init__(self, cluster, name):
         self.cluster, self.name = cluster, name
@@ -39,7 +41,7 @@ class Honest:
         return (self.steps() - steps) / (time.monotonic() - at)
 
     def stop(self):
-        """Ends it after a checkpoint: the step of that."""
+        """Ends the run after a checkpoint. Returns the step of the checkpoint."""
         self.process.send_signal(signal.SIGINT)
         _, errors = self.process.communicate(timeout=60 * SLOW)
         found = [int(m[1]) for n in os.listdir(os.path.dirname(self.log)) if (m := re.match(r"checkpoint-(\d+)$", n))]
@@ -47,7 +49,7 @@ class Honest:
         return max(found)
 
     def same_bits(self):
-        """As those of a run that nothing disturbed."""
+        """Whether the weights have the bits of an undisturbed run."""
         step = self.stop()
         weights, _, _ = self.alone(step)
         assert weights == checkpoint_tensors(os.path.dirname(self.log), step), f"other bits at step {step}"
@@ -60,7 +62,7 @@ class Honest:
 
 
 class Spent:
-    """What the worker's memory and log have grown by since."""
+    """The growth of the worker's memory and log since the object was made."""
 
     def __init__(self, worker):
         self.worker, self.rss, self.log, self.at = worker, worker.rss(), len(worker.text()), time.monotonic()
@@ -74,8 +76,8 @@ class Spent:
 
 
 def beside(honest, before, attack, seconds):
-    """The rate during the attack and the best within the time to recover, as shares of `before`.
-    attack: a command that stops when it is killed."""
+    """(rate during the attack, best rate within RECOVERY after it), as shares of `before`. attack:
+    a command that runs until it is killed."""
     flood = subprocess.Popen(attack, stdin=subprocess.DEVNULL)
     try:
         time.sleep(1)

@@ -1,4 +1,5 @@
-"""A foreign client (python3-grpcio, stock generator) speaks the protocol; its numbers are right."""
+"""A client without code of Cleave (python3-grpcio, messages of protoc) uses the protocol, and gets
+the right numbers."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from contexts import *
@@ -6,7 +7,7 @@ from contexts import *
 suite = Suite()
 ROWS, IN, HIDDEN, OUT = 6, 7, 5, 3
 LR, MOMENTUM = 0.05, 0.9
-LEAF = 10  # a call's input has an id that much below the call's own
+LEAF = 10  # the id of a call's input is the call's own id minus LEAF
 
 # ---- the network in lists of Python floats (doubles): y = relu(x W1' + b1) W2' + b2 ------------
 
@@ -63,7 +64,7 @@ def tensor_of(f, dims, dtype=F32):
 
 @suite.test
 def crc32c_matches_the_vectors_of_rfc_3720():
-    assert crc32c(bytes(32)) == 0x8A9136AA  # appendix B.4
+    assert crc32c(bytes(32)) == 0x8A9136AA  # test vectors of RFC 3720, appendix B.4
     assert crc32c(b"\xff" * 32) == 0x62A8AB43
     assert crc32c(bytes(range(32))) == 0x46DD794E
 
@@ -85,7 +86,7 @@ def hello_reports_the_worker_and_refuses_other_protocols():
 
 @suite.test
 def client_of_protocol_8_meets_a_worker_of_protocol_8():
-    """No ACK is sent to it, none of it is taken, and its session ends with a connection."""
+    """The worker sends it no ACK and accepts none, and its session ends with its connection."""
     with remote(protocol=8, lanes=1) as w:
         assert w.caller.about.about.protocol == 8
         w.load(0, mlp(HIDDEN, OUT), [ROWS, IN])
@@ -122,7 +123,8 @@ def status_reply_has_the_protocol_that_the_caller_reads():
 
 
 def two_calls(w, weights, step, r):
-    """Forward of two micro-batches; the numbers of each are compared. What their backward needs."""
+    """Forward of two micro-batches, whose numbers are checked. Returns the inputs of their
+    backward."""
     saved = {}
     for k in range(2):
         x, value = randoms(r, ROWS, IN), 100 * step + k
@@ -135,7 +137,7 @@ def two_calls(w, weights, step, r):
 
 
 def one_step(w, weights, step, r):
-    """Two calls, a backward pass over both, a vote; what the optimiser is to add."""
+    """Two calls, a backward pass over both, a vote. Returns the gradients for the optimiser."""
     saved, total = two_calls(w, weights, step, r), {}
     order = sorted(saved, reverse=True)
     w.send(prepare(step, 1, [(v, 1, False, [(0, v - LEAF, 0, 7)]) for v in order], vote=True))
@@ -222,17 +224,17 @@ def remote_training_matches_local_numbers():
         closed = w.session.close()
         assert (closed.forwards, closed.backwards) == (6, 6), closed
         assert closed.bytes_in > 0 and closed.bytes_out > 0, closed
-        w.session.close = lambda: None  # it is closed
+        w.session.close = lambda: None  # the session is closed already
 
 
 def in_chunks(f, transfer, size):
-    """The tensor of `f` leaves it; the CHUNK frames that bring it."""
+    """Removes the tensor of `f`, and returns CHUNK frames that transfer it."""
     data, f.payload, f.tensors[0].transfer = f.payload, b"", transfer
     return list(chunks(data, transfer, size))
 
 
 def chunked_value(w):
-    """A VALUE whose tensor comes in chunks, on whichever lane, in order."""
+    """Receives a VALUE whose tensor comes in chunks, on any lane. Returns its bytes in order."""
     y, data = None, {}
     deadline = time.monotonic() + 20 * SLOW
     while y is None or len(data.get(y.tensors[0].transfer, b"")) < y.tensors[0].bytes:
@@ -256,11 +258,11 @@ def large(lanes):
     with remote(lanes=lanes) as w:
         w.load(0, linear_graph(out), [n, wide])
         w.attach()
-        # the weights as the seed made them: the numbers are fetched, the product is ours
+        # fetches the weights that the worker drew from the seed, and computes the product here
         items = {k: floats(v) for k, v in state(w, pb.STATE_WEIGHTS, 0).items()}
         x, bulk = randoms(r, n, wide), w.session.lanes[-1]
         head = call(1, 100, 0, [(0, False, raw(x), [n, wide])])
-        pieces = in_chunks(head, 77, 100_000)  # not the usual size
+        pieces = in_chunks(head, 77, 100_000)  # other than the usual chunk size
         for f in reversed(pieces[1:]):
             bulk.send(f)
         w.send(head)
@@ -317,7 +319,7 @@ def state_done_waits_for_a_chunked_item():
 
 @suite.test
 def invalid_or_duplicate_input_names_are_refused():
-    """An INPUT has one, of 63 characters at most, and no other node the same."""
+    """An INPUT has a name of at most 63 characters, which no other node has."""
     with Caller(the.cluster.ports[0], the.cluster.certs) as c:
         s = c.open(name="names")
         for name, code in (("", grpc.StatusCode.INVALID_ARGUMENT), ("n" * 64, grpc.StatusCode.INVALID_ARGUMENT),
@@ -336,7 +338,7 @@ def invalid_or_duplicate_input_names_are_refused():
 
 @suite.test
 def an_unknown_op_is_refused_by_its_layer():
-    """As a worker refuses an op that a newer master has."""
+    """As when a newer master uses an op that the worker does not know."""
     with Caller(the.cluster.ports[0], the.cluster.certs) as c:
         s = c.open(name="ops")
         try:

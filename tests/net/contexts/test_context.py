@@ -1,6 +1,6 @@
-"""A foreign client runs free programs over modules on one and two workers: calls in any shape of
-graph, backward passes over the tape that it keeps itself. The numbers are compared with a network
-in Python floats, computed here."""
+"""A client without code of Cleave runs programs over modules on one and two workers: calls in
+graphs of any shape, backward passes over a tape that the client keeps itself. The numbers are
+compared with a network in Python floats, computed here."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from contexts import *
@@ -50,7 +50,7 @@ def fan_out_and_join(direct):
         a, b, c = Tanh(w1, 0), Tanh(w1, 1), Tanh(w2, 2)
         x, want = randoms(r, N, D), randoms(r, N, D)
         H, P, Q, J, L = 101, 102, 103, 104, 105
-        w2.send(call(11, Q, 2, [(H, True)]))  # before its input is even made
+        w2.send(call(11, Q, 2, [(H, True)]))  # sent before the input's own call
         w2.send(call(11, J, 3, [(P, True), (Q, True)]))
         w2.send(call(11, L, 4, [(J, True), (2, False, raw(want), [N, D])]))
         w2.send(deliver(11, L))
@@ -139,7 +139,7 @@ def unused_call_does_not_hang_the_backward():
         w.send(pb.Frame(kind=pb.DROP, context=13, upstream=[301]))
         w.send(pb.Frame(kind=pb.DELIVER, context=13, message=300))
         w.recv(pb.VALUE, message=300)
-        assert w.status().values == 2  # x and 300
+        assert w.status().values == 2  # the values of x and of call 300
         end(w, 13)
 
 
@@ -211,7 +211,7 @@ def backward_waits_for_a_call_that_it_overtook():
         w.recv(pb.FINISHED)
         m = Tanh(w, 0)
         close(dx, flat(m.backward(x, m.forward(x), dy)))
-        assert w.status().values == 1  # the leaf; 340 went after its backward
+        assert w.status().values == 1  # the leaf; value 340 was freed after its backward
 
 
 @suite.test

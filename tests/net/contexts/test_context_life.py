@@ -1,5 +1,5 @@
-"""What becomes of contexts: many at once, their end, errors, limits, steps of the optimisers and
-the order in which they happen, workers and masters that die."""
+"""The life of contexts: many at once, their end, errors, limits, steps of the optimisers and their
+order, workers and masters that die."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from contexts import *
@@ -49,7 +49,7 @@ def end_context_frees_and_late_frames_are_dropped():
         x = randoms(r, N, D)
         for i in range(5):
             forward_and_value(w, 30, 400 + i, x) if i == 0 else w.send(call(30, 400 + i, 0, [(399, True)]))
-        until = time.monotonic() + 10 * SLOW  # a PONG says nothing of the compute thread
+        until = time.monotonic() + 10 * SLOW  # a PONG does not wait for the compute thread
         while (s := w.status()).calls_waiting < 4 and time.monotonic() < until:
             time.sleep(0.01)
         assert (s.contexts, s.values, s.calls_waiting, s.late_frames) == (1, 7, 4, 0), s
@@ -57,10 +57,10 @@ def end_context_frees_and_late_frames_are_dropped():
         w.send(call(30, 410, 0, [(1, True, raw(x), [N, D])]))
         w.send(deliver(30, 410))
         w.send(frame(pb.VALUE, raw(x), [N, D], context=30, message=399))
-        end(w, 30)  # again, and answered again
+        end(w, 30)  # a second END_CONTEXT is answered too
         s = w.status()
         assert (s.contexts, s.values, s.calls_waiting, s.late_frames) == (0, 0, 0, 3), s
-        forward_and_value(w, 31, 420, x)  # others go on
+        forward_and_value(w, 31, 420, x)  # other contexts continue
 
 
 @suite.test
@@ -84,7 +84,8 @@ def call_error_fails_its_consumers_on_every_worker():
         two.attach()
         w2.send(call(33, 441, 1, [(440, True)]))
         w2.send(deliver(33, 441))
-        w1.send(call(33, 440, 0, [(1, True, bytes(4 * N * 5), [N, 5])]))  # five columns, not three
+        # the input has five columns instead of three
+        w1.send(call(33, 440, 0, [(1, True, bytes(4 * N * 5), [N, 5])]))
         w1.send(deliver(33, 440, "w2"))
         w1.send(deliver(33, 440))
         for w, message in ((w1, 440), (w2, 441)):
@@ -179,7 +180,7 @@ def invalid_frames_are_refused_and_the_session_continues():
         forward_and_value(w, 60, 800, x)
         w.send(call(60, 800, 0, [(1, True)]))  # the same id again
         assert w.recv(pb.ERROR, reply_to=800).failure.code == 6
-        w.send(pb.Frame(kind=pb.ENDED, context=60, message=5))  # for a master to hear
+        w.send(pb.Frame(kind=pb.ENDED, context=60, message=5))  # a frame that only a worker sends
         assert "does not handle" in w.recv(pb.ERROR, reply_to=5).failure.text
         w.send(frame(pb.VALUE, raw(x), [N, D], context=60, message=800))
         assert w.recv(pb.ERROR, reply_to=800).failure.code == 9
@@ -196,7 +197,7 @@ def invalid_frames_are_refused_and_the_session_continues():
             w.send(prepare(context, phase, calls))
             f = w.recv(pb.ABORT, context=context)
             assert text in f.failure.text, f
-            w.send(prepare(context, phase + 1, [(801, 1, False, [])]))  # said again
+            w.send(prepare(context, phase + 1, [(801, 1, False, [])]))  # the refusal is repeated
             assert text in w.recv(pb.ABORT, context=context).failure.text
         forward_and_value(w, 65, 801, x)
         w.send(gradient(65, 1, 801, raw(x)[:12], [3]))
@@ -238,7 +239,7 @@ def peer_worker_may_send_only_values():
 
 @suite.test
 def link_to_a_peer_of_protocol_8_has_no_acks():
-    """Of two workers with one session, each link follows the protocol of its own peer."""
+    """With two workers in one session, each link uses the protocol version of its own peer."""
     w = remote(0, peers=["spiffe://test/w2"])
     with w, Caller(the.cluster.ports[0], the.cluster.certs, name="w2") as c:
         w.load(0, tanh_graph(), [N, D])
@@ -275,7 +276,7 @@ def tensors_over_the_limit_or_quota_are_refused():
             lane.send(first)
             for k in chunks(data, 1):
                 lane.send(k)
-            for i in range(1, 100):  # 25 MiB of values if nothing refused them
+            for i in range(1, 100):  # would be 25 MiB of values without a limit
                 lane.send(call(1, 100 + i, 0, [(99 + i, True)]))
             lane.send(deliver(1, 199))
             f = lane.recv()
@@ -312,7 +313,7 @@ def bring(w, context, value, x, dims):
 
 
 def answered(w):
-    """All that was sent before has been handled, without any other answer."""
+    """Waits until the worker has handled all earlier frames. It must have answered none of them."""
     w.send(pb.Frame(kind=pb.PING, message=3))
     assert w.recv(pb.PONG).reply_to == 3
     w.send(deliver(9999, 1))
@@ -331,7 +332,7 @@ def running_statistics_are_updated_in_call_id_order():
         with remote() as w:
             w.load(0, norm_graph(), NORM_IN)
             w.attach()
-            if chunked:  # the first one is overtaken by all others
+            if chunked:  # all others overtake the first one
                 head = call(1, 100, 0, [(200, False, xs[0], NORM_IN)])
                 head.tensors[0].transfer = 9
                 head.payload = b""
@@ -402,11 +403,12 @@ def step_runs_after_earlier_and_before_later_calls():
         p = Parked(w, r)
         old = flat(p.m.forward(p.x))
         apply(w, 1)
-        # has all it needs, but its place is later
+        # the call has its input, but its place in the order is later
         w.send(call(3, 300, 0, [(1, True, raw(p.x), [N, D])]))
         w.send(deliver(3, 300))
         w.send(pb.Frame(kind=pb.STATE_GET, message=900, module=0, state=pb.State(what=pb.STATE_WEIGHTS)))
-        w.send(pb.Frame(kind=pb.END_CONTEXT, context=1, message=5))  # its decision stands
+        # the decision about its step stays
+        w.send(pb.Frame(kind=pb.END_CONTEXT, context=1, message=5))
         assert w.recv(pb.ENDED, reply_to=5)
         answered(w)
         bring(w, 2, 250, raw(p.x), [N, D])
@@ -448,7 +450,7 @@ def revert_and_weight_write_wait_for_earlier_calls():
         before = everything(w)
         apply(w, 1)
         w.send(pb.Frame(kind=pb.REVERT, context=1, message=78))
-        # after the REVERT, so it makes nothing final before it
+        # after the REVERT, so it cannot make the step before that final
         w.send(call(3, 300, 0, [(350, False)]))
         bring(w, 2, 250, raw(p.x), [N, D])
         w.recv(pb.VALUE, message=200)
@@ -484,7 +486,7 @@ def backward_waits_for_the_step_before_it():
         w.recv(pb.APPLIED)
         assert "have changed since the forward of call 300" in w.recv(pb.ABORT, context=3).failure.text
 
-# ---- whoever dies, whatever is cancelled -------------------------------------------------------
+# ---- lost peers, cancelled streams -------------------------------------------------------------
 
 HOLDER = """
 import sys, types
@@ -550,12 +552,12 @@ def worker_killed_in_backward_is_reported_at_once():
         w2.send(deliver(1, 101))
         two.recv(w2, pb.VALUE, message=101)
         w1.send(prepare(1, 1, [(100, 1, False, [])]))
-        # its gradient never comes
+        # the gradient for this backward never comes
         w2.send(prepare(1, 1, [(101, 1, False, [(0, 100, 1, 0)])], peers=["w1"]))
         assert w2.status().contexts == 1
         begin = time.monotonic()
         the.cluster.workers[1].kill()
-        w2.session.close = lambda: None  # there is nobody to answer
+        w2.session.close = lambda: None  # the worker is dead and cannot answer
         told = w1.recv(pb.ABORT)
         assert "the link to w2 ended" in told.failure.text and told.failure.hop == "w2", told
         try:
@@ -568,7 +570,7 @@ def worker_killed_in_backward_is_reported_at_once():
         answered(w1)
         assert w1.status().contexts == 0 and w1.status().values == 0
         assert time.monotonic() - begin < 5 * SLOW
-        forward_and_value(w1, 2, 200, x)  # the session goes on with who is left
+        forward_and_value(w1, 2, 200, x)  # the session continues with the other worker
         the.cluster.restart(1)
 
 
@@ -589,7 +591,7 @@ def cancelled_large_value_leaves_no_memory_in_use():
         def status():
             return c.stub.Status(pb.StatusRequest(session=s.id)).sessions[0]
 
-        for n in range(3):  # two at a time would be over the quota and over the credit
+        for n in range(3):  # two at a time would exceed the quota and the credit
             f = call(1 + n, 100, 0, [(7, True)])
             f.call.args[0].here = True
             f.tensors.add(dtype=F32, dims=dims, bytes=size, crc32c=sum_of_data, transfer=1 + n)
@@ -600,7 +602,7 @@ def cancelled_large_value_leaves_no_memory_in_use():
             lane.send(pb.Frame(kind=pb.END_CONTEXT, context=1 + n, message=5))
             assert lane.recv(timeout=60).kind == pb.ENDED
             assert (status().contexts, status().values, status().calls_waiting) == (0, 0, 0)
-            for k in pieces[len(pieces) // 2:]:  # what was on its way already
+            for k in pieces[len(pieces) // 2:]:  # chunks that were in flight
                 lane.send(k)
             deadline = time.monotonic() + 60 * SLOW
             while status().late_frames < 1 + n:

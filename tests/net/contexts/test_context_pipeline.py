@@ -1,6 +1,6 @@
-"""What a pipeline is made of: the order in which backward passes run, weights of roots, calls that
-follow a backward, values that go out unasked, keys of random numbers, running statistics that go
-back, steps that are final. One worker by itself, told frame by frame."""
+"""The parts of a pipeline: the order of backward passes, weights of roots, calls that follow a
+backward, values that are sent without a request, keys of random numbers, running statistics that
+are reverted, steps that are final. With one worker, frame by frame."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from contexts import *
@@ -61,7 +61,7 @@ def backwards_of_different_modules_do_not_wait():
         for module in (0, 1, 2):
             calls_of(w, 5, (10 + module,), module)
         w.send(prepare(5, 1, [needed(10), needed(11), needed(12)]))
-        for i in (12, 11):  # listed first, and its gradient does not come: 10
+        for i in (12, 11):  # call 10 is listed first, but its gradient does not come
             row_of_gradient(w, 5, 1, i, BACKWARD_ORDER[0])
             w.recv(pb.GRADIENT, message=1000 + i)
         nothing_else(w)
@@ -86,19 +86,20 @@ def backward_waits_for_the_call_listed_before_it():
 def backward_pass_ends_only_after_its_last_prepare():
     with one_module(linear_graph()) as w:
         calls_of(w, 7, (1, 2, 3))
-        row_of_gradient(w, 7, 1, 3, [3.0] * D)  # before anything is known of it
+        row_of_gradient(w, 7, 1, 3, [3.0] * D)  # before the worker knows of the backward
         w.send(more(prepare(7, 1, [needed(1)], vote=True)))
         row_of_gradient(w, 7, 1, 1, [1.0] * D)
         w.recv(pb.GRADIENT, message=1001, phase=1)
-        nothing_else(w)  # all calls so far have run, and it is not finished
-        row_of_gradient(w, 7, 1, 2, [2.0] * D)  # in the pass, ahead of its PREPARE
+        nothing_else(w)  # all calls so far have run, but the pass is not finished
+        row_of_gradient(w, 7, 1, 2, [2.0] * D)  # a gradient of the pass, ahead of its PREPARE
         w.send(more(prepare(7, 1, [needed(2)], vote=True)))
         w.recv(pb.GRADIENT, message=1002)
         nothing_else(w)
         w.send(prepare(7, 1, [needed(3)], vote=True))
         w.recv(pb.GRADIENT, message=1003)
         done = w.recv(pb.FINISHED, phase=1)
-        close(numbers(done), [36.0 * D * D, 36.0 * D])  # of all three: 1 + 2 + 3 in each element
+        # the gradients of all three calls: 1 + 2 + 3 in each element
+        close(numbers(done), [36.0 * D * D, 36.0 * D])
         w.send(prepare(7, 1, [needed(3)]))
         assert "phase 1 is over" in w.recv(pb.ABORT).failure.text
 
@@ -113,7 +114,7 @@ def prepare_waits_only_for_as_many_calls_as_it_names():
         row_of_gradient(w, 8, 1, 1, [1.0] * D)
         w.recv(pb.GRADIENT, message=1001)
         f = prepare(8, 1, [needed(2)])
-        f.step = 2  # one that has not come yet
+        f.step = 2  # a step that has not come yet
         w.lane.send(f)
         row_of_gradient(w, 8, 1, 2, [2.0] * D)
         nothing_else(w)
@@ -166,7 +167,7 @@ def call_with_after_runs_once_that_backward_is_done():
         w.attach()
         calls_of(w, 1, (10,))
         w.send(follower(1, 11, 10))
-        w.send(follower(1, 12, 11, module=1))  # of another module, in a chain
+        w.send(follower(1, 12, 11, module=1))  # call 12 is of another module and follows call 11
         for i in (10, 11, 12):
             w.send(deliver(1, i))
         w.recv(pb.VALUE, message=10)
@@ -179,7 +180,8 @@ def call_with_after_runs_once_that_backward_is_done():
         s = settled(w, calls_waiting=1)
         assert [(k.forwards, k.backwards) for k in s.modules] == [(2, 1), (0, 0)], s
         w.send(prepare(1, 1, [needed(11), needed(12)]))
-        row_of_gradient(w, 1, 1, 12, [1.0] * D)  # nothing may come of it before 12 has run
+        # the gradient of 12 may have no effect before 12 has run
+        row_of_gradient(w, 1, 1, 12, [1.0] * D)
         nothing_else(w)
         row_of_gradient(w, 1, 1, 11, [2.0] * D)
         assert [(f.kind, f.message) for f in (w.lane.recv() for _ in range(3))] == [
@@ -211,7 +213,7 @@ def several_calls_may_wait_for_one_backward():
 def call_after_a_call_without_pending_backward_runs_at_once():
     with one_module(linear_graph()) as w:
         calls_of(w, 1, (10, 20))
-        w.send(prepare(1, 1, [needed(10)]))  # spent
+        w.send(prepare(1, 1, [needed(10)]))  # its saved values are used up
         row_of_gradient(w, 1, 1, 10, [1.0] * D)
         w.recv(pb.GRADIENT)
         w.recv(pb.FINISHED)
@@ -220,7 +222,7 @@ def call_after_a_call_without_pending_backward_runs_at_once():
         w.recv(pb.GRADIENT)
         w.recv(pb.FINISHED)
         calls_of(w, 1, (50,))
-        w.send(prepare(1, 3, [needed(50)]))  # nothing flows
+        w.send(prepare(1, 3, [needed(50)]))  # no gradient flows
         w.send(pb.Frame(kind=pb.GRADIENT, context=1, phase=3, message=50))
         assert not w.recv(pb.GRADIENT, message=1050).tensors
         w.recv(pb.FINISHED)
@@ -237,7 +239,7 @@ def call_after_a_call_without_pending_backward_runs_at_once():
 def call_runs_when_its_leader_turns_out_to_have_no_backward():
     with one_module(linear_graph()) as w:
         for context, leader in ((1, dict(training=False)), (2, {})):
-            w.send(call(context, 10, 0, [(9, True)], **leader))  # its input is on its way
+            w.send(call(context, 10, 0, [(9, True)], **leader))  # its input has not come yet
             w.send(follower(context, 11, 10))
             w.send(deliver(context, 11))
             settled(w, calls_waiting=2)
@@ -255,7 +257,7 @@ def call_runs_when_its_leader_turns_out_to_have_no_backward():
 def call_after_an_unknown_call_fails_its_value():
     with one_module(linear_graph()) as w:
         w.send(frame(pb.VALUE, ONES, [1, D], context=1, message=5))
-        for i, after in ((10, 99), (11, 5), (12, 12)):  # nothing, a leaf, itself
+        for i, after in ((10, 99), (11, 5), (12, 12)):  # an unknown call, a leaf, the call itself
             w.send(follower(1, i, after))
             w.send(deliver(1, i))
             f = failure_of(w, i)
@@ -264,7 +266,7 @@ def call_after_an_unknown_call_fails_its_value():
         w.send(follower(1, 13, 20))  # of another context
         w.send(deliver(1, 13))
         assert failure_of(w, 13).code == 5
-        calls_of(w, 1, (14,))  # the context goes on
+        calls_of(w, 1, (14,))  # the context continues
         w.send(deliver(1, 14))
         assert numbers(w.recv(pb.VALUE, message=14))
         settled(w, calls_waiting=0)
@@ -304,7 +306,7 @@ def dropped_leader_value_still_lets_its_follower_run():
         w.recv(pb.GRADIENT)
         got = {f.kind: f for f in (w.lane.recv(), w.lane.recv())}
         assert got[pb.VALUE].message == 11 and pb.FINISHED in got
-        settled(w, values=1, calls_waiting=0)  # the follower's alone
+        settled(w, values=1, calls_waiting=0)  # only the follower's value
 
 
 @suite.test
@@ -321,7 +323,7 @@ def dropped_follower_value_does_not_affect_its_leader():
         settled(w, calls_waiting=0, values=2)
 
 
-# ---- a value that goes out unasked -------------------------------------------------------------
+# ---- values sent without a request -------------------------------------------------------------
 
 @suite.test
 def call_with_deliver_flag_sends_its_value():
@@ -398,8 +400,9 @@ def dropout_is_keyed_by_step_and_micro_batch():
         assert set(first) == {0.0, 2.0} and 64 < first.count(0.0) < 192
         assert mask(1, 7, 0) == first == mask(2, 7, 0)
         assert len({first, mask(1, 7, 1), mask(1, 7, 2), mask(1, 8, 0), mask(2, 8, 1)}) == 5
-        assert mask(3, 0, 0) == mask(4, 3, 0) != first  # 0: the context's number,
-        assert mask((5 << 48) | 9, 0, 1) == mask(4, 9, 1)  # without who numbered it
+        # 0 stands for the context's number, without its bits for the node that numbered it
+        assert mask(3, 0, 0) == mask(4, 3, 0) != first
+        assert mask((5 << 48) | 9, 0, 1) == mask(4, 9, 1)
         assert mask(1, 7, 0, training=False) == (1.0,) * 256
 
 
@@ -508,7 +511,7 @@ def running_statistics_are_kept_by_a_step_or_a_plain_end():
             n.backward(context, 1, value, vote=True)
             finish(context)
             assert n.statistics() == moved != before
-            n.abort(context)  # late: there is nothing left to put back
+            n.abort(context)  # late: the statistics are no longer kept
             assert n.statistics() == moved
         value = n.call(3)
         n.backward(3, 1, value, vote=True)
@@ -535,12 +538,13 @@ def abort_keeps_statistics_that_another_context_changed():
             else:
                 n.abort(1)
             assert n.statistics() == moved, give_up
-        with Norm(62) as n:  # nor does its own second call make them those of before it
+        # a second call of the same context does not change the statistics to revert to
+        with Norm(62) as n:
             n.call(1), n.call(2), n.call(1)
             moved = n.statistics()
             n.abort(1)
             assert n.statistics() == moved
-        with Norm(62) as n:  # an evaluation in between is nothing of the kind
+        with Norm(62) as n:  # an evaluation in between makes nothing final
             before = n.statistics()
             n.call(1)
             n.call(2, training=False)
@@ -631,7 +635,8 @@ def final_step_keeps_no_copy_of_the_weights():
                 return held
 
             w.send(call(9, 10, 0, [(1, False, data, [1, side])]))
-            w.send(prepare(9, 1, [(10, 1, False, [])]))  # no vote, no step: everything but a copy
+            # no vote and no step: everything except the copy of the parameters
+            w.send(prepare(9, 1, [(10, 1, False, [])]))
             w.send(gradient(9, 1, 10, data, [1, side]))
             w.recv(pb.FINISHED)
             plain = w.status().memory_bytes

@@ -1,7 +1,6 @@
-"""Positions: the order that a master gives to what a context does at a worker (PROTOCOL.md 6). Told
-frame by
-frame: what runs when, what stops, what is refused, and what is left when it ends. Steps in position
-and the weights of before them are in test_context_steps.py."""
+"""Positions: the order that a master gives to the work of a context at a worker (PROTOCOL.md 6).
+Frame by frame: the order in which work runs, work that waits, refusals, and the memory that is left
+at the end. Steps in position and the weights before them are in test_context_steps.py."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from contexts import *
@@ -37,7 +36,7 @@ def missing_input_blocks_only_later_positions():
         at_position(w, 1, 11, 1, sent=False)
         at_position(w, 1, 12, 2, module=1)
         at_position(w, 1, 13, 3, module=2)
-        at_position(w, 1, 20, 0, module=1)  # in no order
+        at_position(w, 1, 20, 0, module=1)  # position 0: in no order
         at_position(w, 2, 30, 1, module=1)  # of another context
         values(w, 20, 30)
         nothing_else(w)
@@ -110,7 +109,7 @@ def call_at_a_used_position_fails():
                 assert f.code == 6 and f.text == "position 2 is taken", f
             at_position(w, 1, 11, 1, module=2)
             values(w, 11, 12)
-            at_position(w, 1, 15, 5, 6, 7)  # what the refused one had is free again
+            at_position(w, 1, 15, 5, 6, 7)  # the positions of the refused call are free again
             settled(w, calls_waiting=1)
 
 
@@ -128,7 +127,7 @@ def position_of_a_waiting_call_is_in_use():
 
 
 def given_twice(*frames):
-    """Position 3 of one kind and another; all before it is here."""
+    """Sends two frames for position 3; all earlier positions have come."""
     with three_modules() as w:
         for send in frames:
             send(w)
@@ -175,7 +174,7 @@ def descending_or_too_large_positions_end_the_stream():
             assert False, f
         except Ended as e:
             assert e.code == pyclient.grpc.StatusCode.INVALID_ARGUMENT, e
-        try:  # an identity may have eight; the worker is about to close it by itself
+        try:  # an identity may have eight sessions; the worker may have closed this one
             w.close()
         except pyclient.grpc.RpcError as e:
             assert e.code() == pyclient.grpc.StatusCode.NOT_FOUND, e
@@ -217,7 +216,7 @@ def backwards_wait_for_their_positions():
         for i in (11, 12):
             row_of_gradient(w, 1, 1, i, ROW)
         nothing_else(w)
-        at_position(w, 1, 13, 3, module=2)  # nobody's backward
+        at_position(w, 1, 13, 3, module=2)  # no backward reads it
         values(w, 13)
         leaves(w, 11)
         nothing_else(w)
@@ -301,7 +300,7 @@ def pass_finishes_only_after_its_weight_gradients():
         at_position(w, 1, 11, 1, 2, 4)
         values(w, 11)
         w.send(prepare(1, 1, [needed(11)], vote=True))
-        # stays: something waits for it
+        # both stay, because work waits for them
         w.send(pb.Frame(kind=pb.DROP, context=1, upstream=[11, 1011]))
         row_of_gradient(w, 1, 1, 11, [2.0] * D)
         leaves(w, 11)
@@ -383,7 +382,7 @@ def reach(w, context, phase):
         at_position(w, context, i, *positions, module=i - 11)
     w.send(steps_at(context, 10))
     w.send(steps_at(context, 11 if late != 6 else 12, keep=True))
-    for position in range(20, 60):  # enough of them to be seen in the session's memory
+    for position in range(20, 60):  # so many that the session's memory shows them
         w.send(steps_at(context, position))
     if late >= 2:
         values(w, 11, 12, 13)
@@ -405,7 +404,7 @@ def reach(w, context, phase):
 @suite.test
 def ended_context_frees_all_outstanding_work():
     with three_modules(optimizer=pb.Optimizer(kind=pb.OPTIMIZER_SGD, lr=0.5)) as w:
-        forward_and_gradient(w, 900)  # plans and pools are made
+        forward_and_gradient(w, 900)  # makes the plans and fills the pools
         held, context, late = None, 0, 0
         for position in range(2):
             for phase in PHASES:
@@ -417,7 +416,7 @@ def ended_context_frees_all_outstanding_work():
                         w.send(pb.Frame(kind=pb.ABORT, context=context, failure=why))
                     else:
                         end(w, context)
-                    row_of_gradient(w, context, 1, 11, ROW)  # too late, as the next three
+                    row_of_gradient(w, context, 1, 11, ROW)  # too late, like the next three frames
                     bring(w, context, 11)
                     at_position(w, context, 14, 10)
                     w.send(steps_at(context, 9))
@@ -450,7 +449,7 @@ def failed_context_runs_no_more_positions():
         aborted(w, 5, "call 99 is not known at this node")
         row_of_gradient(w, 1, 1, 11, ROW)
         w.send(steps_at(1, 4))
-        aborted(w, 5, "call 99 is not known at this node")  # said again
+        aborted(w, 5, "call 99 is not known at this node")  # the refusal is repeated
         nothing_else(w)
         end(w, 1)
         settled(w, contexts=0, values=0, calls_waiting=0)
@@ -459,8 +458,8 @@ def failed_context_runs_no_more_positions():
 # ---- many ----------------------------------------------------------------------------------------
 
 def many(n, position_of):
-    """n calls in one context that wait for their input, and n steps; the seconds until something
-    else is answered, and until the context has ended."""
+    """n calls in one context that wait for their input, and n steps. Returns (seconds until another
+    request is answered, seconds until the context has ended)."""
     with three_modules() as w:
         begin = time.monotonic()
         for i in range(n):
@@ -488,7 +487,7 @@ def thousands_of_descending_positions_are_not_slower():
 def context_runs_65535_positioned_calls_and_refuses_more():
     with three_modules() as w:
         n = 65536
-        for i in range(n - 1):  # values are limited to as many, and the input is one
+        for i in range(n - 1):  # n values are allowed, and the input is one of them
             f = call(1, 10 + i, 0, [(5, False)], training=False)
             f.call.position = 2 + i
             w.send(f)

@@ -1,5 +1,5 @@
-"""Steps inside a context, the weights of before them, forwards that run again, and what a context
-tells of itself (PROTOCOL.md 6, Positions and Trace), frame by frame."""
+"""Steps inside a context, the weights before them, forwards that run again, and the trace of a
+context (PROTOCOL.md 6, Positions and Trace), frame by frame."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from contexts import *
@@ -18,7 +18,7 @@ def linear(**kw):
 
 
 def two_linear(**kw):
-    """Its backward reads its parameters."""
+    """A worker with two linear layers, whose backward reads its parameters."""
     w = remote()
     w.load(0, TWO_LINEAR, [1, D], **SGD, **kw)
     w.attach()
@@ -44,7 +44,7 @@ def step_consumes_gradients_since_the_previous_step():
         before = weights(w)
         for i, positions in ((11, (1, 3)), (12, (2, 5)), (13, (6, 7))):
             at_position(w, 1, i, *positions)
-        # nothing has flowed before the last
+        # no gradient comes before the last step
         for position, lr, scale in ((4, 0.25, 2), (8, 0.25, 1), (9, 1.0, 1)):
             w.send(steps_at(1, position, lr=lr, scale=scale))
         values(w, 11, 12)
@@ -63,7 +63,7 @@ def step_consumes_gradients_since_the_previous_step():
         close(flat([[p - q for p, q in zip(once[k], after[k])] for k in sorted(once)]), [1.5] * (D + D * D), 1e-6)
         s = w.status().modules[0]
         assert s.steps == 2, s
-        apply(w, 1)  # there is nothing left to apply
+        apply(w, 1)  # a second APPLY has nothing to apply
         w.recv(pb.APPLIED)
         assert weights(w) == after and w.status().modules[0].steps == 2
         f = pb.Frame(kind=pb.END_CONTEXT, context=1, message=7, commit=pb.Commit(scale=1, lr=1, apply=True))
@@ -73,7 +73,7 @@ def step_consumes_gradients_since_the_previous_step():
 
 
 def come(w, n):
-    """The next n frames, which come in no order."""
+    """Receives the next n frames, in any order."""
     got = [w.lane.recv() for _ in range(n)]
     return {(f.kind, f.message if f.kind != pb.FINISHED else 0) for f in got}
 
@@ -136,7 +136,7 @@ def invalid_step_fails_the_context():
 
 @suite.test
 def step_before_its_weight_gradients_fails_the_context():
-    """Half of what it would apply is not there."""
+    """Half of the gradients that it would apply are missing."""
     with linear(**SGD) as w:
         before = weights(w)
         at_position(w, 1, 11, 1, 2, 4)
@@ -168,7 +168,7 @@ def positioned_step_uses_one_learning_rate_per_group():
 def positioned_step_makes_an_earlier_step_final():
     """REVERT would take it back with what it means."""
     with linear(**SGD) as w:
-        calls = [(11, 1, False, [])]  # whose backward reads no parameters
+        calls = [(11, 1, False, [])]  # its backward reads no parameters
         for context in (1, 2):
             f = call(context, 11, 0, [(1011, False, ONES, [1, D])])
             f.call.position, f.call.input_position = 1, 2
@@ -188,7 +188,7 @@ def positioned_step_makes_an_earlier_step_final():
         assert weights(w) == stepped
 
 
-# ---- weights of before a step --------------------------------------------------------------------
+# ---- weights before a step -----------------------------------------------------------------------
 
 def run_list(w, context, calls, steps=(), rows_of=None):
     """Calls {id: positions} and steps [(position, keep)] in one context; the trace and gradients of
@@ -260,7 +260,8 @@ def weight_gradients_use_their_forwards_weights():
 
 @suite.test
 def reordered_backwards_use_their_forwards_weights():
-    """When the step comes 12 has run, and 11, whose backward has the smaller position, has not."""
+    """When the step comes, call 12 has run, and call 11, whose backward has the smaller position,
+    has not."""
     with two_linear() as w:
         plain = run_list(w, 1, {10: (1, 2), 11: (3, 4), 12: (5, 6)})
         y, dx, _ = run_list(w, 2, {10: (1, 2), 11: (5, 6), 12: (3, 7)}, [(4, False)])
@@ -278,14 +279,14 @@ def old_weights_predate_the_last_step_that_kept_them():
     new = second(0, [(3, True)])
     assert new[0][12] != old[0][12] and new[1][12] != old[1][12]
     assert second(1, [(3, True)])[:2] == old[:2]
-    assert second(1, [(3, False)])[:2] == new[:2]  # nothing was kept
+    assert second(1, [(3, False)])[:2] == new[:2]  # no weights were kept
     assert second(1, [], {11: (1, 2), 12: (3, 4, 0, True)})[:2] == old[:2]  # there was no step
-    # two steps: those of between
+    # after two steps: the weights between them
     calls = {11: (1, 2), 12: (4, 5), 13: (7, 8, 0, True), 14: (9, 10)}
     y, dx, _ = second(1, [(3, True), (6, True)], calls)
     between = second(0, [(3, True)], {11: (1, 2), 12: (4, 5), 13: (6, 7)})
     assert y[13] == between[0][13] and dx[13] == between[1][13] and y[14] != y[13]
-    # the second step keeps none: a call that is behind uses those of now
+    # the second step keeps no weights: a later call uses the present ones
     y, dx, _ = second(1, [(3, True), (6, False)], calls)
     assert y[13] == y[14]
 
@@ -470,7 +471,7 @@ def call_waits_for_the_backward_of_a_recomputed_call():
         assert come(w, 3) == {(pb.GRADIENT, 1010), (pb.VALUE, 11), (pb.FINISHED, 0)}
 
 
-# ---- what a context tells of itself --------------------------------------------------------------
+# ---- the trace of a context ----------------------------------------------------------------------
 
 @suite.test
 def trace_has_one_row_per_operation_in_order():
@@ -496,7 +497,8 @@ def trace_has_one_row_per_operation_in_order():
         w.recv(pb.FINISHED)
         got = traced(w, 1)
         small = 4 * D
-        # kind, module, micro-batch, bytes, version, value: in the order in which they were noted
+        # (kind, module, micro-batch, bytes, version, value) of the rows, in the order of their
+        # times
         assert [(r[0], r[1], r[2], r[5], r[6], r[7]) for r in got] == [
             (7, ALL, 0, small, 0, 2011), (F_, 0, 3, 0, got[1][6], 11), (6, ALL, 0, small, 0, 11),
             (F_, 1, 5, 0, got[3][6], 12), (6, ALL, 0, small, 0, 12), (9, ALL, 0, small, 0, 12),
@@ -548,7 +550,7 @@ def pong_reports_the_clock_and_the_bytes_received():
         w.send(pb.Frame(kind=pb.PING, message=57))
         after = w.recv(pb.PONG, reply_to=57).measure
         came = after.received_bytes - before.received_bytes
-        # nobody knows when the first set out
+        # the worker cannot know when the first chunk was sent
         assert came in (size - (64 << 10), size), (before, after)
         taken = after.receiving_ns - before.receiving_ns
         assert 0 < taken < after.clock_ns - before.clock_ns, (before, after)

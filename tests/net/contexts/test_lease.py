@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""The lease of references (PROTOCOL.md 12) over real daemons, a second long: who dies or falls
-silent loses what was kept for it when the lease is over and not before, who is idle keeps it; seen
-in `status` and in the metrics."""
+"""The lease of references (PROTOCOL.md 12) over real daemons, a second long: a node that dies or
+falls silent loses its kept references when the lease ends and not before; an idle one keeps them.
+Checked in `status` and in the metrics."""
 import os, select, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from contexts import *
@@ -9,13 +9,15 @@ from measured import Measured, numbers as metrics
 from test_references import KEY, NOT_FOUND, acknowledged, keep, one_call, quiet, said
 
 PROGRAM = os.path.join(BIN, "net", "api_lease")
-# who is stopped is not missed by limits.peer_timeout, 60 s, before
+# shorter than limits.peer_timeout, 60 s, at which a stopped process counts as lost
 LEASE = min(4, max(1, SLOW) * (3 if SANITIZED else 1))
 LEASE_MS = int(1000 * LEASE)
-HEARD_LAST = LEASE * 0.57  # is left of it at least, when somebody dies who renews every third of it
-LATE = 3.0  # seconds for what is over to be seen to be over
+# least rest of the lease when a node dies that renews it every third of its length
+HEARD_LAST = LEASE * 0.57
+LATE = 3.0  # seconds until the end of a lease shows in status
 PLENTY = 2.3 * LEASE
-ROOM = "26MiB"  # of a session: for five of api_lease's values, and not for a larger one besides
+# memory of a session: enough for five values of api_lease, but not also for a larger one
+ROOM = "26MiB"
 suite = Suite()
 
 
@@ -24,16 +26,17 @@ def since(begin):
 
 
 def after_the_lease(begin, gone, least=LEASE):
-    """gone() comes true, but not sooner than `least` seconds after `begin`."""
-    until(lambda: gone() or time.sleep(0.1), LEASE + LATE)  # a look costs both sides milliseconds
+    """Waits until gone() is true, which may not be sooner than `least` seconds after `begin`."""
+    # each request costs both sides milliseconds
+    until(lambda: gone() or time.sleep(0.1), LEASE + LATE)
     assert least <= since(begin), f"after {since(begin):.3f} s instead of {least}"
 
 
 # ---- frame by frame ------------------------------------------------------------------------------
 
 def opened(lease_ms):
-    """Remote with a lease, and a value that it keeps for w2 alone, of which nothing else is
-    heard."""
+    """A session with a lease, in which the worker keeps a value only for w2, which sends nothing
+    else."""
     w = Remote("w1", the.cluster.ports[0], lease_ms=lease_ms)
     w.load(0, tanh_graph(), [N, D])
     w.attach()
@@ -75,7 +78,7 @@ def unrenewed_reference_expires_after_the_session_lease():
 @suite.test
 @measured
 def request_for_an_unknown_reference_fails_after_one_lease():
-    """Whatever it is about: nothing, or a reference that is there and another key."""
+    """The same for a reference that does not exist and for an existing one with a wrong key."""
     with opened(LEASE_MS) as w:
         number, sent = 1, time.monotonic()
         for ids in (dict(ref=99, key=KEY), dict(key=KEY + 1)):
@@ -86,7 +89,7 @@ def request_for_an_unknown_reference_fails_after_one_lease():
         texts = [acknowledged(w, n, NOT_FOUND).failure.text for n in (2, 3, 4)]
         assert LEASE <= since(sent) < LEASE + LATE, since(sent)
         assert len(set(texts)) == 1, texts
-        # it was on its way for long
+        # a frame that was delayed for long
         w.send(said(pb.REF_FORK, 2, ref=99, fork=62, key=KEY, node="w2"))
         acknowledged(w, 2, NOT_FOUND)
 
@@ -108,7 +111,7 @@ def lease_out_of_range_or_over_the_limit_is_refused():
                     "limits.reference_lease", "worker.yaml")
         before = pb.OpenSessionRequest(session=os.urandom(16), epoch=1, name="lease",
                                        config_digest=bytes(32)).SerializeToString()
-        # text; 2^64 - 1
+        # a text as lease; 2^64 - 1
         for wrong in (b"\x42\x01a", b"\x40\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"):
             assert c.raw("OpenSession", before + wrong)[0] == grpc.StatusCode.INVALID_ARGUMENT, wrong
         assert not c.stub.Status(pb.StatusRequest()).sessions
@@ -118,7 +121,8 @@ def lease_out_of_range_or_over_the_limit_is_refused():
 # ---- programs ------------------------------------------------------------------------------------
 
 class Program(Running):
-    """api_lease, told what to do; w1 owns, w2 uses, w3 has what the values need."""
+    """The program api_lease, which gets commands; w1 owns the values, w2 uses them, w3 has their
+    inputs."""
 
     def __init__(self, *way, body="transfer: direct\n"):
         self.name = f"lease{time.monotonic_ns()}"
@@ -138,8 +142,8 @@ class Program(Running):
             self.told(step)
 
     def at_the_owner(self):
-        """This session there, as `status` of that worker alone shows it: one that is stopped
-        answers nobody."""
+        """This session in the status of the owner alone, because a stopped worker would not
+        answer."""
         done = master("status", the.cluster.owner, "--json", "--interval", "0.1", cwd=the.cluster.dir)
         assert done.returncode == 0, done.stdout + done.stderr
         return next(s for s in json.loads(done.stdout)["sessions"] if s["session"] == self.name)
@@ -150,7 +154,7 @@ class Program(Running):
 
 
 def gauge(worker, name):
-    """Of all sessions of the master."""
+    """The value of a gauge, summed over all sessions of the master."""
     return metrics(the.cluster.pages[worker])[f'cleave_worker_{name}{{identity="spiffe://test/master"}}']
 
 
@@ -159,7 +163,7 @@ def kept():
 
 
 class Killed:
-    """A worker that is dead until the end of the block."""
+    """Kills a worker, and restarts it at the end of the block."""
 
     def __init__(self, worker):
         self.index = worker
@@ -173,7 +177,7 @@ class Killed:
 
 
 class Stopped:
-    """A worker that is not heard of, but connected."""
+    """Stops a worker, which stays connected but sends nothing."""
 
     def __init__(self, worker):
         self.worker = the.cluster.workers[worker]
@@ -190,15 +194,15 @@ class Stopped:
 
 
 def holds(program, *slots):
-    """The values have not come, and w2 has a handle of each, which w1 knows; all messages are
-    answered."""
+    """Gives w2 a handle of each value, which w1 knows, while the values have not come. All messages
+    are answered."""
     program.does("hold", *slots)
     until(lambda: (kept(), gauge(1, "used_references")) == (len(slots), len(slots)))
     until(lambda: not gauge(0, "pending_reference_messages") + gauge(1, "pending_reference_messages"))
 
 
 def agrees(program, references):
-    """What status says is what the metrics say."""
+    """Checks that status and metrics have the same number of references."""
     s = program.at_the_owner()
     assert s["references"] == kept() == references, (s, kept())
     assert s["memory_bytes"] == gauge(0, "memory_bytes"), (s, gauge(0, "memory_bytes"))
@@ -208,7 +212,7 @@ def agrees(program, references):
 @suite.test
 @measured
 def idle_user_keeps_its_reference():
-    """For leases, over a direct link and by way of the master, in two sessions at once."""
+    """For several leases, over a direct link and through the master, in two sessions at once."""
     with Program() as direct, Program(body="transfer: via_master\n") as by_master, Stopped(2) as source:
         for p in (direct, by_master):
             p.does("hold")
@@ -236,17 +240,18 @@ def killed_user_loses_its_references_after_the_lease():
         with Stopped(0) as owner, Killed(1):
             killed = time.monotonic()
             p.does("user_was_lost", 4)
-            owner.resume()  # it learns of it after the master, and reports
+            owner.resume()  # the owner learns of the loss after the master, and reports it
             p.does("begin_at_owner", 5)
-            time.sleep(0.1)  # its report is the one that the master remembers
-            source.resume()  # the values come, and nobody is there to fetch them
+            time.sleep(0.1)  # the master remembers the owner's report
+            source.resume()  # the values come, but no node fetches them
             p.does("is_there", 4)
             p.does("let_go", *range(4))
             p.does("is_crowded")
             assert agrees(p, 5)["memory_bytes"] > 20 << 20
             after_the_lease(killed, lambda: kept() == 1, HEARD_LAST)
             p.does("has_room")
-            assert agrees(p, 1)["memory_bytes"] < 13 << 20  # that one and the one it had room for
+            # this value and the one that fitted before
+            assert agrees(p, 1)["memory_bytes"] < 13 << 20
             p.does("end_at_owner", 5)
             p.does("is_there", 4)
             p.does("leaves", 4)
@@ -283,7 +288,7 @@ def stopped_user_loses_its_references_after_the_lease():
 @suite.test
 @measured
 def silent_master_loses_its_references_after_the_lease():
-    """Stopped, or one whose node has no thread and that does something else."""
+    """A stopped master, or one whose node has no thread while the program does something else."""
     with Program() as stopped, Program("single") as elsewhere:
         for p in (stopped, elsewhere):
             p.does("hold")

@@ -1,7 +1,6 @@
 #!/usr/bin/python3
-"""References that outlive their context (PROTOCOL.md 12) at a worker, frame by frame, told by a
-foreign
-client: who asks what, how often and in which order decides nothing."""
+"""References that outlive their context (PROTOCOL.md 12) at a worker, frame by frame, sent by a
+client without code of Cleave: the sender, number and order of requests do not change the result."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from contexts import *
@@ -38,18 +37,19 @@ def acknowledged(w, number, code=0):
 
 
 def quiet(w):
-    """Nothing is on its way: what the compute thread answers comes next."""
+    """Checks that the worker sends nothing else: the next frame is the compute thread's answer."""
     w.send(pb.Frame(kind=pb.STATE_GET, message=901, module=77, state=pb.State(what=pb.STATE_WEIGHTS)))
     assert w.recv(pb.ERROR).reply_to == 901
 
 
 def owns(w, wanted):
-    """The compute thread counts behind its answer."""
+    """Waits until the worker owns the wanted number; its compute thread updates it after its
+    answer."""
     return until(lambda: w.status().references_owned == wanted)
 
 
 def one_call(w, context, value, seed=1):
-    """A call whose value is asked for as well."""
+    """A call, and a request for its value."""
     x = randoms(random.Random(seed), N, D)
     w.send(call(context, value, 0, [(0, False, raw(x), [N, D])], training=False))
     w.send(deliver(context, value))
@@ -85,7 +85,7 @@ def repeated_frame_is_acknowledged_but_not_applied():
         assert owns(w, 1)
         w.send(said(pb.REF_DELETE, 2))
         acknowledged(w, 2)
-        w.send(keep(1, 1, 100))  # it was on its way for long
+        w.send(keep(1, 1, 100))  # a frame that was delayed for long
         acknowledged(w, 1)
         assert owns(w, 0)
 
@@ -106,7 +106,8 @@ def early_fetch_and_keep_wait_for_the_value():
 
 @suite.test
 def fetch_without_a_handle_gives_the_same_not_found():
-    """One that does not exist, another's, and one with a wrong key; said by the master for w2."""
+    """For a reference that does not exist, for another node's, and for a wrong key; sent by the
+    master on behalf of w2."""
     with one_module() as w:
         one_call(w, 1, 100)
         w.send(keep(1, 1, 100))
@@ -120,8 +121,8 @@ def fetch_without_a_handle_gives_the_same_not_found():
         assert len(texts) == 1
         w.send(said(pb.REF_FORK, 4, fork=50, key=KEY + 1, node="w2"))
         w.send(said(pb.REF_FORK, 5, ref=98, fork=51, key=KEY, node="w2"))
-        quiet(w)  # both may be early
-        w.send(said(pb.REF_DELETE, 6, node="w2"))  # the master's, which it is not
+        quiet(w)  # either frame may come first
+        w.send(said(pb.REF_DELETE, 6, node="w2"))  # the handle is the master's and not w2's
         acknowledged(w, 6)
         assert owns(w, 1)
 
@@ -130,7 +131,8 @@ def fetch_without_a_handle_gives_the_same_not_found():
 def a_fork_of_another_worker_keeps_the_value():
     with one_module() as w:
         y = one_call(w, 1, 100)
-        w.send(said(pb.REF_FORK, 1, fork=50, key=KEY, node="w2"))  # ahead of what it is about
+        # the FORK comes before the KEEP of its reference
+        w.send(said(pb.REF_FORK, 1, fork=50, key=KEY, node="w2"))
         w.send(keep(1, 1, 100))
         assert {acknowledged(w, 1).to, acknowledged(w, 1).to} == {"", "w2"}
         w.send(said(pb.REF_DELETE, 2))
@@ -145,7 +147,7 @@ def a_fork_of_another_worker_keeps_the_value():
 
 
 def kept_without_its_input(w):
-    """100, whose input is to come, is kept."""
+    """Keeps value 100, whose input comes later."""
     w.send(call(1, 100, 0, [(99, False)], training=False))
     w.send(keep(1, 1, 100))
     acknowledged(w, 1)
@@ -179,7 +181,7 @@ def context_failure_becomes_the_error_of_the_reference():
         w.send(pb.Frame(kind=pb.ABORT, context=1, failure=pb.Failure(code=14, text="w2 is gone")))
         f = fetched(w, 2)
         assert (f.failure.code, f.failure.text) == (14, "w2 is gone"), f
-        w.send(keep(3, 2, 200, ref=REF + 8, fork=FORK + 8))  # which nothing makes
+        w.send(keep(3, 2, 200, ref=REF + 8, fork=FORK + 8))  # no call makes value 200
         acknowledged(w, 3)
         w.send(pb.Frame(kind=pb.END_CONTEXT, context=2, message=8))
         assert w.recv(pb.ENDED).step == 0

@@ -1,7 +1,7 @@
-"""What the suites of hostile and clumsy peers share: an honest session that trains meanwhile on the
-same worker, an identity that attacks, what the answer to an attack must be, and how much memory it
-may take. Each suite is a list of attacks; an attack is a function of an Evil that does one wrong
-thing, checks the answer and returns the bytes it declared or sent."""
+"""Parts that the suites of hostile and faulty peers share: an honest session that trains meanwhile
+on the same worker, an identity that attacks, checks of the answers to an attack, and the memory
+that it may take. Each suite is a list of attacks; an attack is a function of an Evil that does one
+wrong thing, checks the answer and returns the number of bytes that it declared or sent."""
 import re
 from contexts import *
 
@@ -11,10 +11,10 @@ INVALID, NONE, EXISTS, MORE, FAILED, ABORTED, UNIMPLEMENTED, LOST = (
     pyclient.MISSING or getattr(grpc.StatusCode, code) for code in (
         "INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "RESOURCE_EXHAUSTED",
         "FAILED_PRECONDITION", "ABORTED", "UNIMPLEMENTED", "DATA_LOSS"))
-TESTING = {"CLEAVE_TEST_OPS": "1"}  # the op that waits
-the.pace = 0.0  # seconds before each look at an answer
+TESTING = {"CLEAVE_TEST_OPS": "1"}  # allows the op `wait`
+the.pace = 0.0  # seconds to wait before the check of each answer
 
-# Between attacks a step is one of 60 a second: its bits count, and the cores are the attacks'.
+# The honest session takes 60 steps a second, so that attacks have the cores: only its bits count.
 PACED = "" if LONG else ", {op: wait, forward_ms: 8}"
 HONEST = """
 data: {format: npy, root: data, train: [train-x.npy, train-y.npy], test: [test-x.npy, test-y.npy]}
@@ -30,8 +30,9 @@ train: {epochs: 1000000, batch: 64, seed: 5eed5eed5eed5eed5eed5eed5eed5eed, opti
 
 
 class Honest:
-    """A training run in a process of its own; the time at which each of its steps was told. pace:
-    PACED, or "" for as many steps as there can be."""
+    """A training run in a process of its own, and the times at which it printed its steps. pace:
+    PACED, or
+    "" for as many steps as possible."""
 
     def __init__(self, pace=PACED):
         self.pace = pace
@@ -64,7 +65,8 @@ class Honest:
         return [b - a for a, b in zip(times, times[1:])]
 
     def stop(self):
-        """Finish the step, write a checkpoint; (steps, weights)."""
+        """Lets the run finish its step and write a checkpoint. Returns (number of steps,
+        weights)."""
         self.process.send_signal(signal.SIGINT)
         self.process.wait(60 * SLOW)
         self.reader.join()
@@ -81,7 +83,7 @@ class Honest:
 
 
 def worker_log():
-    """What the worker has logged; "" in a process that only attacks it."""
+    """The worker's log; "" in a process that only attacks the worker."""
     workers = getattr(the.cluster, "workers", None)
     return workers[0].text() if workers else ""
 
@@ -96,8 +98,8 @@ def undisturbed(steps, pace=PACED):
 # ---- memory ------------------------------------------------------------------------------------
 
 def peak_begin(pid):
-    """Forget the peak so far: from now on VmHWM is the largest since. Without root's rights over a
-    process that cannot be dumped it stays, and only what is above it shows."""
+    """Resets the peak of memory: from now on VmHWM is the largest size since. This needs root for a
+    process that cannot be dumped; without it only sizes above the old peak show."""
     try:
         with open(f"/proc/{pid}/clear_refs", "w") as f:
             f.write("5")
@@ -112,10 +114,10 @@ def peak_now(pid):
         return int(re.search(r"VmHWM:\s+(\d+) kB", f.read()).group(1)) * 1024
 
 
-# ---- who attacks, and what must come of it -----------------------------------------------------
+# ---- the attacker, and the answers that must come-------------------------------------------------
 
 class Evil:
-    """An identity that is allowed to open sessions, and means no good."""
+    """An attacker: an identity that is allowed to open sessions."""
 
     def __init__(self):
         self.caller = Caller(the.cluster.ports[0], the.cluster.certs, name="evil")
@@ -123,7 +125,8 @@ class Evil:
         self.made = []
 
     def session(self, lanes=0, loaded=True, attached=True, graph=None, dims=(4, 6), **kw):
-        """Of one module, 0, whose input is `dims`, unless `kw` says otherwise."""
+        """A session with one module, 0, whose input is `dims`. kw changes the LoadModule
+        request."""
         s = self.caller.open(lanes=lanes, name="evil")
         self.made.append(s)
         if loaded:
@@ -155,7 +158,7 @@ def fails(f, *codes):
 
 
 def ends(lane, *codes):
-    """The stream ends with one of `codes`, after whatever else was on its way."""
+    """Waits until the stream ends with one of `codes`; skips frames before that."""
     time.sleep(the.pace)
     try:
         while True:
@@ -173,7 +176,7 @@ def is_alive(lane):
 
 
 def refuses(lane, *codes):
-    """An ABORT or ERROR with one of `codes` comes back; the session goes on."""
+    """Waits for an ABORT or ERROR with one of `codes`; the session continues."""
     time.sleep(the.pace)
     while (got := lane.recv()).kind not in (pb.ABORT, pb.ERROR):
         assert got.kind in (pb.VALUE, pb.GRADIENT, pb.FINISHED), got
@@ -184,7 +187,7 @@ def refuses(lane, *codes):
 
 
 def poisons(lane, context, value, *codes):
-    """The value is an error with one of `codes`; the session goes on."""
+    """Checks that the value is an error with one of `codes`; the session continues."""
     time.sleep(the.pace)
     lane.send(deliver(context, value))
     got = lane.recv()
@@ -197,11 +200,12 @@ def poisons(lane, context, value, *codes):
 
 # ---- frames ------------------------------------------------------------------------------------
 
-X, Y = (f32([0.5] * 24), [4, 6]), (f32([0.25] * 16), [4, 4])  # into and out of mlp(8, 4)
+# an input of mlp(8, 4), and a tensor like its output
+X, Y = (f32([0.5] * 24), [4, 6]), (f32([0.25] * 16), [4, 4])
 
 
 def a_call(value=100, context=1, of=X, **kw):
-    """A good CALL of Evil's module; its input is kept as no value."""
+    """A valid CALL of Evil's module, whose input is not kept as a value."""
     return call(context, value, 0, [(0, True, *of)], **kw)
 
 
@@ -220,8 +224,9 @@ def attach_of(s, e, **changed):
 # ---- the suites --------------------------------------------------------------------------------
 
 def problem_of(attack, evil, pid):
-    """The first time warms allocators up. Of what is measured then, some is the honest session's
-    and the transport's own; the attack's part is in each of up to three times."""
+    """Runs an attack up to four times and measures memory. The first run warms allocators up. Some
+    of the growth is due to the honest session and the transport, and the attack's part is in each
+    run, so one later run within the limit suffices. Returns what is wrong, or None."""
     grown = []
     for k in range(4):
         try:
@@ -238,7 +243,7 @@ def problem_of(attack, evil, pid):
 
 
 class Attacks:
-    """Decorates attacks; main() makes a suite of them."""
+    """A decorator of attacks. main() makes a suite of them."""
 
     def __init__(self):
         self.all = []
@@ -248,7 +253,7 @@ class Attacks:
         return f
 
     def each_attack_is_refused_within_its_memory(self):
-        """An honest session trains meanwhile, and neither loses a bit."""
+        """An honest session trains meanwhile, and keeps its bits."""
         worker, failures = the.cluster.workers[0], []
         with Honest() as honest:
             evil = Evil()
@@ -282,8 +287,8 @@ def the_worker_is_well_afterwards():
 
 
 def run_hostile(suite, name, keys="", evil=""):
-    """The tests of `suite` against one worker, and then whether that is well. Its worker.yaml has
-    these keys besides, and these of the identity that attacks."""
+    """Runs the tests of `suite` against one worker, and then checks the worker. keys: further text
+    of its worker.yaml. evil: further keys of the identity that attacks."""
     suite.test(the_worker_is_well_afterwards)
     if pyclient.MISSING:
         print(f"skip {name}:", pyclient.MISSING)

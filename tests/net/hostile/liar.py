@@ -1,4 +1,4 @@
-"""A master that meets a worker which answers nonsense, nothing, or without end: for the tests
+"""Runs a master against a worker whose answers are wrong, missing or endless, for
 test_hostile_worker.py, test_hostile_answers.py and test_hostile_state.py."""
 import functools, itertools, os, re, sys, threading
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
@@ -6,11 +6,12 @@ from cluster import *
 import pyclient
 from fake_worker import *
 
-cluster = None  # while main runs
+cluster = None  # set while main runs
 CREDIT = 4 * MIB
 PACE = SLOW * (2 if SANITIZED else 1)
 TIMEOUT = round(2000 * PACE)  # ms
-# Whole stacks at each allocation, which only leaks need, cost a sanitized master seconds.
+# Full stack traces of allocations, which only leak reports need, would cost a sanitized master
+# seconds.
 QUICK = {"ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") +
          ":fast_unwind_on_malloc=1:detect_leaks=0"}
 ROWS, CLASSES, WIDE, STEPS = 16, 10, 24, 3
@@ -30,7 +31,7 @@ SESSION = (f"{DATA}stages:\n"
 
 
 def write_weights(path):
-    """Initial weights of stage b, so that whoever holds it begins with the same."""
+    """Writes initial weights of stage b, so that a real and a fake worker begin with the same."""
     draw, header, raw = numpy.random.default_rng(3), {}, b""
     for name, dims in (("3.weight", [CLASSES, WIDE]), ("3.bias", [CLASSES])):
         part = draw.uniform(-0.2, 0.2, dims).astype(numpy.float32).tobytes()
@@ -54,16 +55,16 @@ def weights(name):
 
 
 def trained(name):
-    """What a run has come to: the weights, and the loss of each step."""
+    """(weights, loss of each step) of a finished run."""
     with open(os.path.join(cluster.dir, "runs", name, "metrics.jsonl")) as f:
         return weights(name), [json.loads(line)["loss"] for line in f]
 
 
-NOTICE = re.compile("worker w1 computes with x, ")  # which the fake says of itself
+NOTICE = re.compile("worker w1 computes with x, ")  # a notice with the fake's own description
 
 
 class Met:
-    """What became of a master that met it: exit code, what it said, largest resident size."""
+    """A run of a master with the fake worker: exit code, output, largest resident size."""
     number = itertools.count()
 
     def __init__(self, worker, args=(), seconds=15):
@@ -86,7 +87,7 @@ class Met:
         self.notices = [line for line in lines if NOTICE.search(line)]
 
     def watch(self):
-        """The largest so far, while there is somebody to ask."""
+        """Records the master's largest resident size while it runs."""
         while self.process.poll() is None:
             try:
                 with open(f"/proc/{self.process.pid}/status") as f:
@@ -99,7 +100,7 @@ class Met:
 
 @functools.cache
 def honest():
-    """A run with the fake as it is, and the frames that it got: what others are compared with."""
+    """A run with the unchanged fake, and the frames that it got, to compare others with."""
     with fake() as worker:
         met = Met(worker)
     assert met.code == 0, met.said
@@ -112,8 +113,9 @@ def is_small(met, room):
 
 
 def meets(codes, *words, args=(), room=CREDIT + 24 * MIB, **twisted):
-    """The master gives up with one of `codes` and says why and with whom; with 0 among them, it may
-    also train as if nothing had been. It takes at most `room` more memory than otherwise."""
+    """Checks that the master exits with one of `codes` and names the reason and the worker; with
+    code 0 it must have trained to the honest run's bits. It takes at most `room` bytes of memory
+    more than that."""
     with fake(**twisted) as worker:
         met = Met(worker, args)
     assert met.code in codes, (met.code, met.said)  # a crash or the watchdog's kill is negative
@@ -127,7 +129,7 @@ def meets(codes, *words, args=(), room=CREDIT + 24 * MIB, **twisted):
 
 
 def all_hold(checks):
-    """Functions by name. Most wait for a deadline: a few at a time."""
+    """Runs checks, {name: function}. Most wait for a deadline, so a few run at a time."""
     honest()
     with concurrent.futures.ThreadPoolExecutor(2 if SANITIZED else 3) as pool:
         running = {name: pool.submit(check) for name, check in checks.items()}
@@ -140,17 +142,17 @@ def some(cases):
     return dict(list(cases.items())[::1 if LONG else 12])
 
 
-# With batches of so many records, some tensors may need chunks: the master opens bulk lanes.
+# With such large batches some tensors may need chunks, so the master opens bulk lanes.
 WITH_BULK_LANES = ("--set", "train.eval_batch=1024")
 
 
 def meet_all(codes, *words, cases, args=()):
-    """Twists by name."""
+    """Calls meets() for each case. cases: {name: twist}."""
     all_hold({name: lambda t=twist: meets(codes, *words, args=args, twist=t) for name, twist in some(cases).items()})
 
 
 def ignore_all(cases):
-    """The master trains to the end, and to the same bits."""
+    """The master must train to the end, with the same bits, in each case."""
     meet_all([0], cases=cases)
 
 

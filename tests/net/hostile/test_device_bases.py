@@ -1,8 +1,9 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Frozen parameters of an artifact on devices, which here are simulated: once in the memory of
-each, as the device itself counts it, for the sessions of an identity, or of all where the operator
-shares the artifact. Charged to each, given back with the last, not written, and not given out."""
+"""Frozen parameters of an artifact on simulated devices. Each device has them once in its memory,
+by its own count, for all sessions of an identity, or of all identities if the operator shares the
+artifact. They are charged to each session, freed with the last one, never written, and never sent
+out."""
 import concurrent.futures, os, re, sys, urllib.request
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import bases, cluster
@@ -12,7 +13,7 @@ cluster.WORKER = os.path.join(BIN, "gpu/cleave-worker")
 bases.of_width(512)
 BASE, WIDE = bases.BASE, bases.WIDE
 FIRST, SECOND = "cuda:0", "cuda:1"
-ALONE = 256 << 10  # more than a session takes of a device beside its base
+ALONE = 256 << 10  # maximum bytes that a session takes of a device beside its base
 suite = Suite()
 port = free_port()
 
@@ -24,7 +25,7 @@ def of_device(name, device):
 
 
 def left(device=FIRST):
-    """What the device says that is free."""
+    """The free bytes of a device, by its own count."""
     return of_device("free_bytes", device)
 
 
@@ -33,7 +34,7 @@ def there(tenant, name="own", device=FIRST, **changed):
 
 
 def takes(f, device=FIRST):
-    """What f returns, and how much less the device has then."""
+    """(result of f, bytes of the device that f took)"""
     before = left(device)
     made = f()
     return made, before - left(device)
@@ -84,7 +85,8 @@ def base_marked_open_is_shared_by_all_identities():
 
 @suite.test
 def bf16_base_takes_half_the_memory():
-    """Results are near those in f32; a bf16 session needs no copy to compute with."""
+    """Results are close to those in f32; a bf16 session computes with the base itself, without a
+    copy."""
     with Tenant("heavy") as heavy:
         wide = there(heavy)
         first, by = takes(lambda: there(heavy, frozen_bf16=True, bf16=True))
@@ -92,7 +94,7 @@ def bf16_base_takes_half_the_memory():
         second, more = takes(lambda: there(heavy, frozen_bf16=True, bf16=True))
         assert is_shared(more), more
         third, scratch = takes(lambda: there(heavy, frozen_bf16=True))
-        assert is_new(scratch), scratch  # room for the weight in f32
+        assert is_new(scratch), scratch  # memory for the weight in f32
         assert answer(first) == answer(second) != answer(third) != answer(wide)
         exact = floats(answer(wide, 2))
         for s in (first, third):
@@ -147,7 +149,7 @@ def trainable_base_is_a_private_copy():
 
 @suite.test
 def worker_exit_leaves_no_device_memory():
-    """With sessions that are open: it says what is left, and ends with another code then."""
+    """Also with open sessions. It would report memory that is left, and exit with another code."""
     with Tenant("heavy") as heavy:
         there(heavy), there(heavy)
         worker = the.cluster.workers[0]

@@ -1,5 +1,5 @@
 """The pace of an honest session while an attacker, in a process of its own, repeats attacks of all
-sorts on the same worker: neither another bit nor a slower step."""
+kinds on the same worker: the session keeps its bits and its step time."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from hostile import *
@@ -8,7 +8,7 @@ import test_hostile_lanes as lanes
 import test_hostile_unary as unary
 
 suite = Suite()
-LEAST = 0.65  # of the quiet rate
+LEAST = 0.65  # wanted share of the rate without attacks
 WANTED = 0.9 if LONG else LEAST
 ATTACKS_AT_PACE = [
     lanes.first_frame_is_not_attach, unary.out_of_order_unary, programs.call_before_load_module,
@@ -18,7 +18,7 @@ ATTACKS_AT_PACE = [
 
 
 class Foe:
-    """attacker() in a process of its own."""
+    """Runs attacker() in a process of its own."""
 
     def __enter__(self):
         self.process = subprocess.Popen(
@@ -38,9 +38,9 @@ class Foe:
 
 
 def attacker(port, certs):
-    """Attacks for as many seconds as each line says, up to 100 messages a second. A real one would
-    not live on this machine: its own computing gets only the time that nobody else wants. In `make
-    test` it gets a tenth of a core, because an attack would take seconds otherwise."""
+    """Attacks for as many seconds as each line of its input says, with up to 100 messages a second.
+    A real attacker has a machine of its own, so this one gets only idle processor time, and in
+    `make test` also a tenth of a core, because an attack would take seconds otherwise."""
     os.nice(19 if LONG else 10)
     the.pace = 0.01
     the.cluster = Cluster.__new__(Cluster)
@@ -57,8 +57,8 @@ def attacker(port, certs):
 
 
 def steps_while(honest, act):
-    """The durations of steps while act() is repeated: more than a round's share of the 50 that are
-    wanted, however fast the machine is."""
+    """The durations of steps while act() is repeated, until there are at least as many steps as a
+    round needs for the 50 in all."""
     begin = time.monotonic()
 
     def enough():
@@ -69,7 +69,7 @@ def steps_while(honest, act):
 
 
 def rates():
-    """Median step time under attack and in peace, in turns within one run."""
+    """Compares the median step times with and without attacks, in turns within one run."""
     quiet, busy, attacks = [], [], []
     window = 0.2 if LONG else 0.05
     with Foe() as foe, Honest(pace="") as honest:
@@ -90,14 +90,14 @@ def honest_run_keeps_its_rate_and_bits_under_attack():
     if SANITIZED:
         return "a sanitizer's pace is not the program's"
     seen = []
-    for _ in range(3):  # noise of the machine is repeated, not averaged away
+    for _ in range(3):  # measures again if the machine is noisy, instead of averaging
         ratio, attacks, steps, weights = rates()
         seen.append(round(ratio, 3))
         if ratio >= WANTED:
             break
     assert weights == undisturbed(steps, pace="")
     assert max(seen) >= LEAST, seen
-    if max(seen) < WANTED:  # the attacker shares its cores here: not the daemon's doing alone
+    if max(seen) < WANTED:  # the attacker shares these cores, so the daemon is not the only reason
         return (f"rates under attack were {seen} of the quiet ones, {WANTED} is wanted; "
                 f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     print(f"# rate under attack {seen} of the undisturbed one, {attacks} attacks")

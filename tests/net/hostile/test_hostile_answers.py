@@ -1,4 +1,4 @@
-"""A worker with a good certificate whose answers in a step are wrong, or that nobody asked for."""
+"""A worker with a good certificate whose answers in a step are wrong or unrequested."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import liar
@@ -18,7 +18,7 @@ def bulk_lanes_are_opened_only_where_packets_may_need_chunks():
         assert (opened, attached) == ([lanes], 1 + lanes), (opened, attached)
 
 
-# ---- answers with something wrong --------------------------------------------------------------
+# ---- wrong answers -----------------------------------------------------------------------------
 
 @suite.test
 def wrong_values_fail_the_step():
@@ -46,7 +46,7 @@ def error_values_fail_the_step():
 
 @suite.test
 def duplicate_values_are_ignored():
-    """The first counts, if it can be one."""
+    """The first one counts, if it is valid."""
     zeros = bytes(4 * ROWS * CLASSES)
     ignore_all({
         "twice": on(V, twice),
@@ -62,7 +62,7 @@ def duplicate_values_are_ignored():
 
 @suite.test
 def forged_values_of_the_masters_calls_are_ignored():
-    """The loss among them: it is not the worker's to say."""
+    """Also values of the loss, which the worker does not compute."""
     def forges(dims):
         def then(f):
             ids = (max(1, f.message + by) for by in (-2, -1, 1, 2, 3, 4, 5))
@@ -88,7 +88,7 @@ def wrong_gradients_fail_the_step():
 
 @suite.test
 def gradient_without_a_tensor_counts_as_zeros():
-    """Nothing flows: as if it were zeros."""
+    """A GRADIENT without a tensor has the effect of one of zeros."""
     both = []
     for twist in (shaped(G, [ROWS, WIDE]), on(G, lambda f: [bare(f)])):
         with fake(twist=twist) as worker:
@@ -100,8 +100,8 @@ def gradient_without_a_tensor_counts_as_zeros():
 
 @suite.test
 def unrequested_gradients_are_ignored():
-    """Again, of the leaves, of the worker's own value, of the loss, of what is no value; of another
-    pass, too late."""
+    """Duplicates; gradients of leaves, of the worker's own value, of the loss and of unknown
+    values; those of another pass, which come too late."""
     late = lambda f: frame(G, bytes(4), [1], context=f.context, phase=1, message=4711)
     ignore_all({
         "twice": on(G, twice),
@@ -149,8 +149,8 @@ def says_no(f):
 
 @suite.test
 def non_finite_votes_drop_steps_until_the_run_fails():
-    """A step that is dropped ends nothing; twenty in a row do. A run of dropped steps alone has
-    failed, too."""
+    """One dropped step does not end the run, but twenty in a row do. A run in which all steps were
+    dropped has failed too."""
     def dropped(twist):
         with fake(twist=twist) as worker:
             met = Met(worker)
@@ -170,7 +170,7 @@ def non_finite_votes_drop_steps_until_the_run_fails():
         "hopeless": hopeless})
 
 
-# ---- what the wire refuses ---------------------------------------------------------------------
+# ---- frames that are invalid --------------------------------------------------------------------
 
 def wrong_sum(f):
     f.tensors[0].crc32c ^= 4
@@ -198,20 +198,21 @@ def malformed_frames_fail_the_step():
         "bytes twice": [chunk(3, 0, 4000), chunk(3, 500, 4000)],
         "another size": [chunk(3, 0, 4000), chunk(3, 1000, 5000)],
         "a tensor without bytes": [pb.Frame(kind=V, context=1, message=3, tensors=[empty])]}
-    meet_all([6, 11], "step 1", cases={  # 6: gRPC itself refuses what is longer than any message
+    meet_all([6, 11], "step 1", cases={  # 6: gRPC itself refuses a message above the limit
         name: on(V, lambda f, frames=frames: frames) for name, frames in bad.items()}, args=WITH_BULK_LANES)
 
 
-# ---- what nobody asked for ---------------------------------------------------------------------
+# ---- unrequested frames --------------------------------------------------------------------------
 
 def extra(*frames):
-    """Before each value, and for its context unless they say otherwise."""
+    """A twist that sends these frames before each VALUE, for its context unless they name
+    another."""
     return on(V, lambda f: [*(copy(e, context=e.context or f.context) for e in frames), f])
 
 
 @suite.test
 def unexpected_frame_kinds_are_ignored():
-    """What only a master sends, and answers to questions that were not asked."""
+    """Frames that only a master sends, and answers without a request."""
     state = pb.State(what=1, name="1.bias", count=1)
     bias = dict(raw=bytes(4 * WIDE), dims=[WIDE], state=state)
     commit = pb.Commit(scale=1, lr=1, apply=True)
@@ -236,8 +237,8 @@ def unexpected_frame_kinds_are_ignored():
 
 @suite.test
 def unknown_references_are_ignored_or_not_found():
-    """What a worker may not say goes unheard; what it may is answered as for what does not
-    exist."""
+    """Frames that a worker may not send are ignored; allowed ones are answered as for a reference
+    that does not exist."""
     about = dict(ref=3, fork=4, key=5)
     begun = [pb.Frame(kind=kind, context=1, message=9, reference=pb.Reference(number=1, **about))
              for kind in (pb.REF_KEEP, pb.REF_USE, pb.REF_FORK)]
@@ -270,7 +271,7 @@ def early_or_duplicate_ended_frames_are_ignored():
 
 @suite.test
 def abort_of_a_context_reports_the_workers_text():
-    """ABORT and ERROR: the worker's text arrives, whatever the code and the place."""
+    """By ABORT or ERROR, with any code, at any point of the step."""
     def gives_up(code, text="no more room", hop="", kind=pb.ABORT, at=G):
         return on(at, lambda f: [failing(kind, code, text, hop, context=f.context), f])
 
@@ -299,7 +300,7 @@ def abort_of_a_context_reports_the_workers_text():
 
 @suite.test
 def abort_without_a_context_fails_the_step():
-    """ABORT without a context, as of a worker whose link to another one has ended."""
+    """As when a worker's link to another worker has ended."""
     gone = failing(pb.ABORT, 14, "the link to w2 ended", "w1")
     meet_all([1], "step 1", "the link to w2 ended", cases={
         pb.FrameKind.Name(kind): on(kind, lambda f: [gone]) for kind in (V, G, F)})
@@ -307,7 +308,8 @@ def abort_without_a_context_fails_the_step():
 
 @suite.test
 def worker_that_cannot_step_fails_the_run():
-    """Nobody waits for the worker's part in it, but nobody goes on without it either."""
+    """The master does not wait for the worker's part of the step, but cannot continue without
+    it."""
     cannot = lambda f: [failing(pb.ABORT, 13, "cannot step", "module 1", context=f.context), f]
     meet_all([1], "worker 'w1' reports for b: cannot step", cases={
         f"step {k}": on(pb.ENDED, cannot, lambda f, k=k: f.context == k)

@@ -1,5 +1,5 @@
-"""Hostile programs: well-formed frames of contexts that ask for what is not there, is over, does
-not fit, or never ends."""
+"""Hostile programs: well-formed frames of contexts with requests for things that do not exist, that
+have ended, that do not fit, or that never end."""
 from math import prod
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
@@ -18,10 +18,10 @@ def call_before_load_module(e):
     return 0
 
 
-# ---- what is out of order ----------------------------------------------------------------------
+# ---- frames out of order ------------------------------------------------------------------------
 
 class Program:
-    """Contexts of one session, each for one mistake."""
+    """Contexts of one session; each makes one mistake."""
 
     def __init__(self, e):
         self.session = e.session()
@@ -29,7 +29,8 @@ class Program:
         self.send = self.lane.send
 
     def good(self, *frames, answers=0):
-        """Frames of a new context, functions of its id; so many answers that are no refusals."""
+        """Sends valid frames in a new context; frames: functions of its id. answers: the number of
+        answers to receive, which must be no refusals."""
         self.context += 1
         for f in frames:
             self.send(f(self.context))
@@ -76,7 +77,8 @@ STEP = pb.Commit(scale=1, lr=0.1, apply=True) if pyclient.MISSING is None else N
 @attack
 def calls_out_of_order(e):
     p = Program(e)
-    p.good(first).refuses(lambda c: a_call(100, c), EXISTS)  # the id again, then its input's
+    # uses the id again, then the id of its input
+    p.good(first).refuses(lambda c: a_call(100, c), EXISTS)
     p.good(first).poisons(lambda c: call(c, 101, 0, [(5, True, *X)]), EXISTS, value=101)
     p.good(first).refuses(lambda c: frame(pb.VALUE, *Y, context=c, message=100), FAILED)
     p.good().poisons(lambda c: call(c, 100, 0, [(0, True, *X)] * 2), INVALID)  # it has one input
@@ -92,21 +94,23 @@ def calls_out_of_order(e):
 @attack
 def backward_out_of_order(e):
     p = Program(e)
-    p.good().refuses(passes(), NONE)                                     # no call of this id
-    p.good(first).refuses(passes(value=5), NONE)                         # that is its input
+    p.good().refuses(passes(), NONE)                                     # no call has this id
+    # the id is that of its input
+    p.good(first).refuses(passes(value=5), NONE)
     p.good(first).refuses(brings(value=5), NONE)
     p.good(first).refuses(passes(to=[(1, 5, 0, 0)]), INVALID)            # it has one input
     p.good(lambda c: call(c, 100, 0, [(5, False, *X)])).refuses(passes(), INVALID)
     p.good(lambda c: a_call(100, c, training=False), passes(to=[])).refuses(brings(), FAILED)
     p.good(first).refuses(lambda c: prepare(c, 1, [(100, 0, True, [])]), INVALID)  # no scalar
-    p.good(first, passes()).refuses(passes(phase=2), FAILED)             # the first has not ended
-    p.good(first, passes(n=2), brings()).refuses(brings(), EXISTS)       # the same place
+    # the first phase has not ended
+    p.good(first, passes()).refuses(passes(phase=2), FAILED)
+    p.good(first, passes(n=2), brings()).refuses(brings(), EXISTS)       # the same order number
     p.good(first, brings(), brings(order=1)).refuses(passes(), INVALID)  # more than announced
     p.good(first, passes(n=2), brings()).refuses(brings(order=2), INVALID)  # a place that is not
     # there, ahead of the pass
     p.good(first, brings(order=7)).refuses(passes(), INVALID)
     p.good(first).refuses(passes(phase=3), FAILED)                          # two passes are missing
-    # it had no part in these
+    # the context had no part in the skipped phases
     p.good(first, passes(phase=3, skipped=2), brings(phase=3), answers=2)
     p.good(first).refuses(passes(to=[(0, 6, 0, 0)]), INVALID)               # its input was 5
     p.good(first, passes()).refuses(brings(of=X), INVALID)               # the wrong shape
@@ -122,25 +126,26 @@ def steps_out_of_order(e):
     p = Program(e)
     step, back = says(pb.APPLY, module=ALL, commit=STEP), says(pb.REVERT)
     before = state(p, pb.STATE_WEIGHTS, 0)
-    p.good(first, passes()).refuses(step, FAILED)            # in the midst of a backward
+    p.good(first, passes()).refuses(step, FAILED)            # during a backward
     p.good().refuses(passes(), NONE)
-    p.refuses(step, ABORTED, NONE)                           # of a context that failed
+    p.refuses(step, ABORTED, NONE)                           # a step of a failed context
     p.good(*DONE, answers=2).refuses(back, FAILED)           # no step was taken
     assert state(p, pb.STATE_WEIGHTS, 0) == before
     p.good(*DONE, step, answers=3)
     after = state(p, pb.STATE_WEIGHTS, 0)
     assert after != before
-    p.good(first).refuses(back, FAILED)                      # another context's
+    p.good(first).refuses(back, FAILED)                      # REVERT of another context's step
     p.context -= 1
-    p.refuses(back, FAILED)                                  # its own, but the other one has begun
+    # of its own step, but the next context has begun
+    p.refuses(back, FAILED)
     assert state(p, pb.STATE_WEIGHTS, 0) == after
     return 0
 
 
 @attack
 def an_end_whose_step_is_refused_while_calls_follow(e):
-    """Calls wait for a backward whose gradient never comes; the END_CONTEXT brings a step. Calls of
-    the next context take the records that were given back."""
+    """Calls wait for a backward whose gradient never comes, and the END_CONTEXT has a step. Calls
+    of the next context use the records that were freed."""
     p, followers = Program(e), 3
     for _ in range(20):
         p.good(first, passes())
@@ -162,7 +167,7 @@ def an_end_whose_step_is_refused_while_calls_follow(e):
 
 @attack
 def a_step_behind_an_unload(e):
-    """A call that waits holds up UNLOAD; a step comes behind UNLOAD, and its context ends."""
+    """A waiting call delays UNLOAD. A step comes after UNLOAD, and its context ends."""
     p = Program(e)
     p.good(*DONE, answers=2)
     stepping = p.context
@@ -186,7 +191,7 @@ def state_that_is_not_there(e):
             what=what, name=name, index=0, count=1))
 
     before = state(p, pb.STATE_WEIGHTS, 0)
-    p.refuses(put(X, "0.weight"), INVALID)  # [8, 6] it is
+    p.refuses(put(X, "0.weight"), INVALID)  # its shape is [8, 6]
     p.refuses(put((bytes(4 * 48), [8, 6]), "0.bias"), INVALID)
     p.refuses(put(X, "9.weight"), NONE)
     for module in (1, 77, ALL):
@@ -208,7 +213,7 @@ def what_only_a_worker_says(e):
 
 @attack
 def a_step_after_every_mistake(e):
-    """Whatever went wrong in other contexts, a call, its backward and its step are as ever."""
+    """After mistakes in other contexts, a call, its backward and its step work as always."""
     p = Program(e)
     p.good(first).refuses(lambda c: a_call(100, c), EXISTS)
     p.good(first, passes()).refuses(brings(of=X), INVALID)
@@ -232,11 +237,12 @@ def a_step_after_every_mistake(e):
     return 0
 
 
-# ---- what does not fit -------------------------------------------------------------------------
+# ---- values that do not fit----------------------------------------------------------------------
 
 @attack
 def inputs_that_do_not_fit_each_other(e):
-    """A sum of two inputs, one a batch of 4, the other of 1: nothing beyond the smaller is read."""
+    """A sum of two inputs, batches of 4 and of 1: the worker reads nothing past the end of the
+    smaller."""
     lane = e.session(graph=join_graph(), inputs=two_inputs([4, 6])).lanes[0]
     for k, (training, sizes) in enumerate((
             (True, (4, 1)), (False, (4, 1)), (True, (1, 4)), (False, (64, 2)))):
@@ -246,18 +252,18 @@ def inputs_that_do_not_fit_each_other(e):
     return 0
 
 
-SECRET = 987654321012345  # an element of a tensor, which stands in no text
+SECRET = 987654321012345  # an element of a tensor, which no text may contain
 
 
 def is_untold(e):
-    """Neither the worker's status nor its log has it."""
+    """Checks that neither the worker's status nor its log contains SECRET."""
     assert str(SECRET) not in str(e.caller.stub.Status(pb.StatusRequest()))
     assert str(SECRET) not in worker_log()
 
 
 @attack
 def labels_out_of_range(e):
-    """A class that is not there is an error, not an index."""
+    """A class number that is too large is an error and not used as an index."""
     graph = pb.Graph(nodes=[node(INPUT, name="x"), node(INPUT, name="y"),
                             node(CROSS_ENTROPY, [0, 1], 0)], outputs=[2])
     lane = e.session(graph=graph, optimizer=pb.Optimizer(), inputs=[
@@ -280,7 +286,8 @@ def labels_out_of_range(e):
 
 @attack
 def row_numbers_out_of_range(e):
-    """Of an embedding, in its value's failure and in that of a call which takes the value."""
+    """Row numbers of an embedding. They must not be in the failure of its value, nor in that of a
+    call which uses the value."""
     graph = pb.Graph(nodes=[node(INPUT, name="x"), node(EMBEDDING, [0], 0, rows=9, out=4)], outputs=[1])
     lane = e.session(graph=graph, inputs=[pb.TensorSpec(dtype=I64, dims=[4])]).lanes[0]
     f = call(1, 10, 0, [(0, False, struct.pack("<4q", 0, 1, SECRET, 2), [4])])
@@ -294,17 +301,17 @@ def row_numbers_out_of_range(e):
     return 0
 
 
-# ---- what never ends ---------------------------------------------------------------------------
+# ---- frames without end ------------------------------------------------------------------------
 
 @attack
 def frames_that_wait_without_end(e):
-    """Each says that CALLs were sent before it, which never come."""
+    """Each frame claims that CALLs were sent before it, which never come."""
     lane, n = e.session().lanes[0], 2000
     drop = pb.Frame(kind=pb.DROP, context=1, step=50, upstream=[7])
     for _ in range(n // 16):
         lane.send(pb.Frame(before=[drop] * 15, kind=pb.DROP, context=1, step=50, upstream=[7]))
     refuses(lane, MORE)
-    return n * 2000  # what one takes while it waits
+    return n * 2000  # bytes that a waiting frame takes
 
 
 # A module keeps at most 32 plans, and one of mlp(8, 4) takes about 40 KiB, whatever its batch size.
@@ -313,8 +320,8 @@ PLANS = 32 * (48 << 10)
 
 @attack
 def batch_sizes_without_end(e):
-    """Plans that no call holds give way to others: 200 of them would take 8 MiB. What a
-    call that waits takes is no plan's, so at most 20 wait at once, however busy the machine is."""
+    """Plans that no call holds are freed for others: 200 plans would take 8 MiB. The memory of
+    waiting calls is counted too, so at most 20 wait at once, even on a busy machine."""
     lane = e.session().lanes[0]
     for n in range(1, 201):
         lane.send(a_call(100 + n, of=(f32([1] * 6 * n), [n, 6]), training=False))
@@ -327,7 +334,7 @@ def batch_sizes_without_end(e):
 
 @attack
 def batch_sizes_that_stay(e):
-    """Calls that backward may still be asked for hold theirs."""
+    """Calls whose backward may still come hold their plans."""
     lane = e.session().lanes[0]
     for n in range(1, 80):
         lane.send(a_call(100 + n, of=(f32([1] * 6 * n), [n, 6])))
@@ -337,7 +344,7 @@ def batch_sizes_that_stay(e):
 
 @attack
 def values_without_end(e):
-    """Tensors that a context keeps: as many as the session's quota has room for."""
+    """A context can keep only as many tensors as fit the session's quota."""
     lane, data = e.session().lanes[0], f32([1] * 6 * 2048)
     f, n, texts = frame(pb.VALUE, data, [2048, 6], context=1), SESSION_BYTES // len(data) + 1, []
 
@@ -350,7 +357,7 @@ def values_without_end(e):
     for i in range(n):
         f.message = 1 + i
         lane.send(f)
-        if i % 40 == 0:  # within the credit
+        if i % 40 == 0:  # often enough to stay within the credit
             lane.send(pb.Frame(kind=pb.END_CONTEXT, context=2 + i, message=1))
             answer(pb.ENDED)
     lane.send(deliver(1, n))  # an error, or no memory to say so
@@ -359,7 +366,7 @@ def values_without_end(e):
         assert got.kind in (pb.ERROR, pb.VALUE) and got.failure.code == MORE.value[0], got
         texts.append(got.failure.text)
     assert any("limits.session_bytes" in t for t in texts), texts
-    lane.send(a_call(100, n + 2))  # what the context held is free again
+    lane.send(a_call(100, n + 2))  # the memory of the ended context is free again
     lane.send(deliver(n + 2, 100))
     assert answer(pb.VALUE).tensors
     return SESSION_BYTES // 2

@@ -1,5 +1,5 @@
-"""Hostile streams: wrong ATTACHs, frames and chunks that cannot be, more than the credit, peers
-that neither read nor leave."""
+"""Hostile streams: wrong ATTACHs, invalid frames and chunks, more bytes than the credit, peers that
+neither read nor leave."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from hostile import *
@@ -45,7 +45,7 @@ def wrong_attach(e):
         assert wrong(NONE, session=theirs.id) == text
         assert wrong(NONE, session=theirs.id, role=pb.ROLE_PEER) == text
         theirs.close()
-    assert wrong(NONE, role=pb.ROLE_PEER) == text  # not one of its own session's peers
+    assert wrong(NONE, role=pb.ROLE_PEER) == text  # the caller is not a peer of the session
     wrong(ABORTED, incarnation=bytes(16))
     wrong(INVALID, role=7)
     wrong(INVALID, lane=1, lanes=0)
@@ -64,7 +64,7 @@ def second_attach_in_a_stream(e):
     return 0
 
 
-# ---- frames that cannot be ---------------------------------------------------------------------
+# ---- invalid frames ----------------------------------------------------------------------------
 
 def stream_ends(e, data, *codes, lanes=0):
     lane = e.session(lanes=lanes).lanes[0]
@@ -134,7 +134,8 @@ def bodies_that_cannot_be(e):
               pb.Frame(kind=pb.DROP, context=1, to="w2"),
               prepare(1, 0, [(5, 1, False, [])]),
               prepare(1, 1, [(5, 1, False, [])] * 200),
-              prepare(1, 1, [(5, 1, False, [(0, 1, 2, 0)])], peers=["w2"]),  # the second of one
+              # peer number 2 of one peer
+              prepare(1, 1, [(5, 1, False, [(0, 1, 2, 0)])], peers=["w2"]),
               prepare(1, 1, [(5, 1, False, [(0, 1, 0, 0), (0, 2, 0, 0)])]),
               needs(contributions=1 << 20), needs(targets=[pb.Target(slot=8, value=1)]),
               needs(targets=[pb.Target(slot=0, value=1, order=1 << 20)]),
@@ -168,7 +169,7 @@ def call_on_a_bulk_lane(e):
 
 @attack
 def a_pong_to_a_ping_that_was_not_sent(e):
-    """It would open the window for chunks that are still on their way."""
+    """If it counted, it would open the window for chunks that are still in flight."""
     lane = e.session().lanes[0]
     lane.send(pb.Frame(kind=pb.PONG, reply_to=1 << 63 | 5))
     ends(lane, INVALID)
@@ -178,7 +179,7 @@ def a_pong_to_a_ping_that_was_not_sent(e):
 # ---- chunks and credit -------------------------------------------------------------------------
 
 def two_in_chunks(*transfers, size=80_000):
-    """A CALL whose arguments come as `transfers`."""
+    """A CALL whose arguments come in chunks, as these transfers."""
     f = call(1, 5, 0, [(0, False)] * len(transfers))
     for arg, transfer in zip(f.call.args, transfers):
         arg.here = True
@@ -213,7 +214,7 @@ def bad_chunks(e):
 
 @attack
 def the_same_bytes_twice(e):
-    """A tensor is whole when each of its bytes has come, not when enough bytes have."""
+    """A tensor is complete when each of its bytes has come, not when their number has."""
     s = e.session()
     half = os.urandom(50_000)
     for f in (chunk(half, total=100_000), chunk(half, total=100_000)):
@@ -224,17 +225,18 @@ def the_same_bytes_twice(e):
 
 @attack
 def credit_overrun(e):
-    """Frames that nobody may consume yet, beyond the credit."""
+    """Frames beyond the credit that the worker cannot process yet."""
     s = e.session(graph=linear_graph(2048))
     lane, data = s.lanes[0], f32([1] * 6 * 2048)
     assert lane.credit == CREDIT
-    lane.send(call(1, 100, 0, [(99, False)]))  # for ever; what changes its weights waits for it
+    # waits for ever, and a change of its module's weights waits for it
+    lane.send(call(1, 100, 0, [(99, False)]))
     put = frame(pb.STATE_PUT, data, [2048, 6], message=4, module=0,
                 state=pb.State(what=pb.STATE_WEIGHTS, name="0.weight", count=2))
     for _ in range(CREDIT // len(data) + 1):
         lane.send(put)
     assert "credit" in ends(lane, MORE)
-    # chunks whose heads never come are not given back either
+    # chunks whose heads never come return no credit either
     s = e.session()
     for i in range(5):
         s.lanes[0].send(chunk(bytes(MIB), transfer=i + 1))
@@ -246,7 +248,7 @@ def credit_overrun(e):
 
 @attack
 def half_a_stream(e):
-    """Sessions opened and forgotten, streams opened and left without a word."""
+    """Sessions that are opened and abandoned, and streams without any frame."""
     lanes = [Lane(e.caller.channel) for _ in range(10)]
     s = e.session(attached=False)
     s.attach().finish()  # a half close is the end of the lane
@@ -258,24 +260,25 @@ def half_a_stream(e):
 
 @attack
 def answers_nobody_reads(e):
-    """Requests whose answers are never read: what waits to be sent is bounded."""
+    """Requests whose answers are never read: the bytes that wait to be sent are bounded."""
     w = the.cluster.workers[0]
     s, seen = e.session(attached=False), w.text().count("does not read")
-    narrow = Caller(the.cluster.ports[0], the.cluster.certs, name="evil",  # and a window of 1 KiB
+    # with a flow-control window of 1 KiB
+    narrow = Caller(the.cluster.ports[0], the.cluster.certs, name="evil",
                     options=[("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0)])
     ping = pb.Frame(kind=pb.PING, message=1)
     pings = pb.Frame(before=[ping] * 15, kind=pb.PING, message=1).SerializeToString()
     lane = Lane(narrow.channel, deaf=True)
     lane.send(attach_of(s, e))
-    for _ in range(20_000 // 16):  # more than 8192 and what the transport takes before it is full
+    for _ in range(20_000 // 16):  # more than 8192 and those that the transport buffers
         lane.send(pings)
     until = time.monotonic() + 20 * SLOW
     while w.text().count("does not read") == seen and time.monotonic() < until:
-        time.sleep(0.05)  # to listen earlier would be to read
+        time.sleep(0.05)  # listens only now, because that reads from the stream
     lane.listen()
     assert "does not read" in ends(lane, MORE)
     narrow.close()
-    # the limit of messages, and what one of them takes in its lane's log and its stream
+    # the maximum number of messages, times the bytes of one in its lane's log and in the stream
     return 8192 * 640
 
 

@@ -1,4 +1,4 @@
-"""A worker with a good certificate whose state, evaluation or stream is wrong or without end."""
+"""A worker with a good certificate whose state, evaluations or stream are wrong or endless."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import liar
@@ -10,7 +10,7 @@ suite = Suite()
 # ---- state and evaluation ----------------------------------------------------------------------
 
 def items(dims=None, dtype=F32, what=1, **state):
-    """The items of one sort with another shape, or with other fields."""
+    """A twist of the items of one kind of state: another shape, or other fields."""
     def then(f):
         for k, v in state.items():
             setattr(f.state, k, v)
@@ -25,7 +25,7 @@ def says_more(f):
 
 @suite.test
 def state_that_differs_from_the_plan_is_refused():
-    """At the checkpoint: other names, shapes, numbers of items."""
+    """At a checkpoint, with other names, shapes or numbers of items."""
     meet_all([11], "checkpoint of step 3: .*state.* module 'b'", cases={
         "path": items(name="../../etc/passwd"),
         "another stage's": items(name="1.weight"),
@@ -55,8 +55,8 @@ def state_that_differs_from_the_plan_is_refused():
 
 @suite.test
 def state_pieces_give_same_bits_and_wrong_ones_are_refused():
-    """A worker that has them trains to the same bits, whoever knows whole items alone too; one that
-    sends other pieces than it was asked for is not believed."""
+    """A run with a worker that sends pieces gets the same bits as one with whole items. A worker
+    that sends other pieces than requested is refused."""
     def of_piece(**state):
         def then(f):
             for k, v in state.items():
@@ -92,7 +92,7 @@ def state_pieces_give_same_bits_and_wrong_ones_are_refused():
 
 @suite.test
 def refused_state_names_the_worker_and_the_checkpoint():
-    """The weights that are pushed, and those that are asked for."""
+    """Both when weights are pushed and when they are fetched."""
     refuses = lambda f: [failing(pb.ERROR, 8, "no room", "module 1", reply_to=f.reply_to)]
     said = "worker 'w1' reports for b: no room"
     meets([1, 4], said, twist=on(pb.STATE_DONE, refuses))
@@ -113,17 +113,18 @@ def failed_evaluation_ends_the_run_with_its_cause():
           twist=on(V, nothing, evaluates))
 
 
-# ---- without end -------------------------------------------------------------------------------
+# ---- endless streams ---------------------------------------------------------------------------
 
 RAW = bytes(60 << 10)
-# While it lasts, both sides keep a core busy.
+# A short step timeout, because both sides keep a core busy during a flood.
 SOON = ["--set", f"limits.step_timeout={TIMEOUT // (3 if LONG else 6)}ms", *WITH_BULK_LANES]
 
 
 def flood(make, send=None):
-    """A control lane on which `make` comes without end; with `send`, that is done with it. As fast
-    as it can for 0.8 s, twice SOON and more. Then a thousand a second, while the master waits 3 s
-    for an end of the context and neither side need keep a core busy."""
+    """A control lane that sends frames of `make` without end (`send`: how). It sends as fast as
+    possible for 0.8 s, which is more than twice the timeout of SOON. Then it sends a thousand a
+    second, while the master waits 3 s for the end of the context, so that no side has to keep a
+    core busy."""
     def then(frames, w):
         begin = time.monotonic()
         while time.monotonic() < begin + 10 * PACE and not w.over.is_set():
@@ -137,8 +138,8 @@ def flood(make, send=None):
 
 
 def endless(codes, make):
-    # What the transport has read before anybody looks at it comes on top, the more the busier the
-    # machine is (189 MiB were seen); without a bound it would be gigabytes.
+    # The transport may read more before the master sees it, most on a busy machine (189 MiB were
+    # seen); without a limit it would be gigabytes.
     return lambda: meets(codes, "step 1", lane0=flood(make), room=CREDIT + 256 * MIB, args=SOON)
 
 
@@ -153,7 +154,7 @@ def new_chunk(count):
 
 @suite.test
 def endless_frame_streams_end_at_the_step_timeout():
-    """Whatever comes without end, the step's own time ends it, in bounded memory."""
+    """The step timeout ends each endless stream, and memory stays bounded."""
     count = itertools.count(1)
     big = lambda kind, **kw: frame(kind, RAW, [len(RAW) // 4], context=1, **kw)
     item = pb.State(what=1, name="x", count=4)
@@ -176,7 +177,7 @@ def endless_frame_streams_end_at_the_step_timeout():
 
 @suite.test
 def endless_chunks_beyond_the_credit_fail_the_step():
-    """On the lane where they belong."""
+    """On a bulk lane, where chunks belong."""
     def put(w, f):
         w.bulk.put(f)
         time.sleep(0.001)

@@ -1,4 +1,4 @@
-"""Hostile unary messages: cut, oversized, out of order, with shapes and graphs that cannot be."""
+"""Hostile unary messages: cut off, oversized, out of order, with impossible shapes and graphs."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from hostile import *
@@ -38,7 +38,8 @@ def truncated_unary(e):
         whole = make().SerializeToString()
         for cut in sorted({1, len(whole) - 1, *(r.randrange(1, len(whole)) for _ in range(6))}):
             code, text = e.caller.raw(method, whole[:cut])
-            at_a_border = code == grpc.StatusCode.OK  # a shorter message may be a whole one
+            # a message that is cut between fields may be valid
+            at_a_border = code == grpc.StatusCode.OK
             assert at_a_border or code.name in BAD, (method, cut, code, text)
             sent += cut
     return sent
@@ -68,7 +69,7 @@ def oversized_unary(e):
 
 @attack
 def too_much_in_a_small_message(e):
-    """Many empty elements: two bytes on the wire, far more once decoded."""
+    """Many empty elements: two bytes each on the wire, far more when decoded."""
     for method, field in (("LoadModule", b"\x7a\x00"), ("Hello", b"\x0a\x02\x12\x00"),
                           ("OpenSession", b"\x22\x00")):
         code, text = e.caller.raw(method, field * (100_000 // len(field)))
@@ -88,7 +89,8 @@ def deeply_nested_unary(e):
     for method in REQUESTS:
         for data in (groups, message, b"\x0b" * 40_000):
             code, text = e.caller.raw(method, data)
-            skipped = data is message and code == grpc.StatusCode.OK  # an unknown field, to some
+            # some messages skip it as an unknown field
+            skipped = data is message and code == grpc.StatusCode.OK
             assert skipped or code.name in BAD, (method, code, text)
     return len(groups)
 
@@ -114,7 +116,8 @@ def overflowing_shapes_unary(e):
 
 @attack
 def absurd_extents(e):
-    """Within every range, but far beyond the session's 64 MiB: refused before memory is touched."""
+    """Extents in the allowed range, but far beyond the session's 64 MiB: refused before memory is
+    used."""
     for out, wide in ((1 << 16, 1 << 16), (1 << 22, 6), (6, 1 << 22), (1 << 14, 1 << 12)):
         graph = pb.Graph(nodes=[node(INPUT, name="x"), node(LINEAR, [0], 0, out=out)], outputs=[1])
         load_fails(e, MORE, INVALID, graph=graph,
@@ -131,8 +134,9 @@ def broken_graphs(e):
     load_fails(e, INVALID, MORE, graph=nodes(nodes=chain, outputs=[2047]), inputs=spec(2, 1))
     for graph in (nodes(), nodes(nodes=[x]), nodes(nodes=[x], outputs=[1]),
                   nodes(nodes=[x], outputs=[0, 0]),
-                  nodes(nodes=[x, node(RELU, [1], 0)], outputs=[1]),       # itself
-                  nodes(nodes=[x, node(RELU, [5], 0)], outputs=[1]),       # the future
+                  nodes(nodes=[x, node(RELU, [1], 0)], outputs=[1]),       # its input is itself
+                  # its input does not exist yet
+                  nodes(nodes=[x, node(RELU, [5], 0)], outputs=[1]),
                   nodes(nodes=[x, node(RELU, [], 0)], outputs=[1]),
                   nodes(nodes=[x, node(RELU, [0, 0, 0], 0)], outputs=[1]),
                   nodes(nodes=[x, node(999, [0], 0)], outputs=[1]),
@@ -169,7 +173,7 @@ def out_of_order_unary(e):
     for epoch in (0, 2, 1 << 63):
         assert fails(lambda: stub.LoadModule(load_of(s, epoch=epoch)), NONE) == text
         assert fails(lambda: close(s.id, epoch), NONE) == text
-    # somebody else's session is as if it were not there
+    # another identity's session is answered as one that does not exist
     with Caller(the.cluster.ports[0], the.cluster.certs) as other:
         theirs = other.open(name="theirs")
         assert fails(lambda: stub.LoadModule(load_of(theirs)), NONE) == text
@@ -177,7 +181,7 @@ def out_of_order_unary(e):
         assert (fails(lambda: stub.Status(pb.StatusRequest(session=theirs.id)), NONE)
                 == fails(lambda: stub.Status(pb.StatusRequest(session=none.id)), NONE))
         stub.OpenSession(pb.OpenSessionRequest(
-            # another of the same id
+            # another session of the same id
             session=theirs.id, epoch=1, name="x", config_digest=bytes(32)))
         close(theirs.id)
         assert len(other.stub.Status(pb.StatusRequest(session=theirs.id)).sessions) == 1

@@ -1,5 +1,5 @@
-"""The master parses workers as hostile too: a worker with a good certificate that answers nonsense
-or nothing before a step. And an honest one that stands still for a while."""
+"""The master also treats workers as hostile: a worker with a good certificate that answers nonsense
+or nothing before a step, and an honest one that is stopped for a while."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import liar
@@ -10,8 +10,8 @@ suite = Suite()
 
 @suite.test
 def run_with_the_unmodified_fake_worker_succeeds():
-    """Nothing twisted: the master trains to the end with it, as with a real worker. What follows
-    differs in one thing each."""
+    """Without a twist the master trains to the end, as with a real worker. Each test below changes
+    one thing."""
     met, log = honest()
     calls = [f.context for f in log if f.kind == pb.CALL and f.flags & pb.FLAG_TRAINING]
     steps = [f.context for f in log if f.kind == pb.END_CONTEXT and f.commit.apply]
@@ -33,7 +33,7 @@ OLD = "worker w1 speaks protocol 8: a lost connection ends its link; upgrade it"
 
 @suite.test
 def worker_of_protocol_8_trains_without_acks():
-    """It refuses a Hello of 9 and is then asked in its own protocol."""
+    """The worker refuses a Hello of protocol 9; the master then uses protocol 8."""
     args = ["--set", "train.max_steps=60"]
     with fake(protocol=8) as old, fake() as new:
         met, other = Met(old, args), Met(new, args)
@@ -68,7 +68,8 @@ def doctor_and_plan_name_a_worker_of_protocol_8():
                        cwd=liar.cluster.dir)
             said = done.stdout + done.stderr
             assert said.count("speaks protocol 8: a lost connection ends its link; upgrade it") == 1, said
-            assert said.count("FAIL") == (command == ["doctor"]), said  # of the processor
+            # the error is about the processor
+            assert said.count("FAIL") == (command == ["doctor"]), said
 
 
 @suite.test
@@ -97,7 +98,8 @@ def never(request):
 
 @suite.test
 def too_small_message_limits_are_named_before_the_session():
-    """Named before a session is opened, not when a piece of weights is lost; doctor says so too."""
+    """The error comes before a session is opened, not when a piece of weights is lost; doctor also
+    reports it."""
     for name, small in (("message_bytes", 300_000), ("chunk_bytes", 65536)):
         limits = limits_of(CREDIT)
         setattr(limits, name, small)
@@ -149,7 +151,7 @@ def lease_is_requested_only_if_the_worker_supports_it():
 @suite.test
 def invalid_setup_replies_are_refused():
     def loads(codes, change, *words):
-        """LoadModule's reply with another list of parameters."""
+        """A case in which the reply to LoadModule has another list of parameters."""
         def answer(request):
             good = loaded(Linear(pb.LoadModuleRequest.FromString(request)))
             params = change(list(good.params))
@@ -220,7 +222,7 @@ def deaf(frames, w):
 
 @suite.test
 def missing_answer_times_out_and_names_the_worker():
-    """Any one thing that the master waits for."""
+    """For each answer that the master waits for."""
     missing = lambda kind, *words, when=lambda f: True: lambda: meets(
         [5], "last heard of worker 'w1'", *words, twist=on(kind, nothing, when))
     silent = lambda lane0, *words: lambda: meets(
@@ -238,7 +240,7 @@ def missing_answer_times_out_and_names_the_worker():
 
 @suite.test
 def missing_ended_frame_does_not_block_the_run():
-    """But a worker that never tells of one does not make the master keep everything."""
+    """Even if no ENDED ever comes, the master does not keep everything."""
     ignore_all({"ENDED": on(pb.ENDED, nothing)})
     with fake(twist=on(pb.ENDED, nothing)) as worker:
         met = Met(worker, ["--set", "train.max_steps=1500"], seconds=60)
@@ -265,8 +267,9 @@ def slow_answers_exceed_the_step_timeout():
 
 @suite.test
 def reported_outage_stops_the_clock_for_the_lease():
-    """A worker that says in each PONG that its link to another worker is being mended, and never
-    finishes. A report counts for limits.lease and the silence before it, so the run still ends."""
+    """A worker reports in each PONG that it is restoring its link to another worker, and never
+    finishes. A report stops the clock only for limits.lease and the silence before it, so the run
+    still ends."""
     def mends(f):
         f.measure.mending_links = 1
         return [] if f.kind == pb.FINISHED else [f]
@@ -286,7 +289,7 @@ def missing_credit_times_out_and_names_the_worker():
           args=["--set", "train.max_steps=40"])
 
 
-# ---- standing still ----------------------------------------------------------------------------
+# ---- stopped workers ---------------------------------------------------------------------------
 
 BIG = (DATA + "stages:\n"
        "  - {name: a, at: master,"
@@ -300,7 +303,7 @@ BIG = (DATA + "stages:\n"
 
 @suite.test
 def unsolicited_errors_are_logged_ten_times_a_minute():
-    """What a worker says unasked is shown ten times a minute, whatever the number."""
+    """The master logs at most ten unsolicited errors of a worker in a minute."""
     def loud(f):
         return [failing(pb.ERROR, 9, f"complaint {i}") for i in range(500)] + [f]
     with fake(twist=on(pb.FINISHED, loud)) as worker:
@@ -316,7 +319,7 @@ def rss(pid):
 
 @suite.test
 def unknown_device_error_lists_the_workers_devices():
-    """Neither doctor nor train takes its own file for what a worker has."""
+    """Both doctor and train ask the worker, and do not rely on their own file."""
     with fake(Hello=lambda r: hello_reply(CREDIT, devices=["cuda:0", "fpga"])) as worker:
         at = ["--set", f"workers.w1.address=127.0.0.1:{worker.port}"]
         on = ["--set", "stages.1.device=cpu"]
@@ -328,7 +331,7 @@ def unknown_device_error_lists_the_workers_devices():
 
 
 def gradients_of(worker, name):
-    """What gradient_place says of a module at it."""
+    """The output of the program gradient_place for a module at the worker."""
     session = liar.cluster.session(name, SESSION)
     with open(session) as f:
         text = re.sub(r"127\.0\.0\.1:\d+", f"127.0.0.1:{worker.port}", f.read())
@@ -339,7 +342,7 @@ def gradients_of(worker, name):
 
 
 def linear_at(device):
-    """LoadModule of a worker that has a linear layer there."""
+    """A LoadModule method of a worker that has a linear layer on `device`."""
     def loads(request):
         reply = loaded(Linear(pb.LoadModuleRequest.FromString(request)))
         worker[0].modules.modules[0] = Linear(pb.LoadModuleRequest.FromString(request))
@@ -361,8 +364,8 @@ def gradient_location_comes_from_its_owner():
 
 @suite.test
 def gradient_list_that_differs_from_the_module_is_refused():
-    """Another name, another order, more or fewer, another shape: the second time, when the list is
-    asked for."""
+    """With another name, order, number or shape, in the second answer, to the request for the
+    list."""
     def order(items, done):
         items[0].state.index, items[1].state.index = 1, 0
 
@@ -397,8 +400,8 @@ def gradient_list_that_differs_from_the_module_is_refused():
 
 @suite.test
 def worker_gets_only_code_and_place_of_a_master_failure():
-    """A prediction that is none, made of a record that never leaves: the person at the master reads
-    it, the worker gets no digit of it, in whatever frame."""
+    """An invalid prediction, computed from a record that never leaves the master: the user at the
+    master sees it, and no frame to the worker has a digit of it."""
     folder = os.path.join(liar.cluster.dir, "data")
     write_npy(os.path.join(folder, "odd.npy"), (64, 8), "<f4", numpy.full((64, 8), 7, "<f4").tobytes())
     write_npy(os.path.join(folder, "odd-y.npy"), (64, CLASSES), "<f4", bytes(64 * CLASSES * 4))
@@ -419,9 +422,8 @@ def worker_gets_only_code_and_place_of_a_master_failure():
 
 @suite.test
 def stopped_worker_times_out_and_resume_gives_same_bits():
-    """A step is 2 MiB of activations, the credit 1 MiB. The worker is stopped while the master
-    sends; for longer than the peer timeout, the master gives up, and --resume gives the same
-    bits."""
+    """A step has 2 MiB of activations, the credit is 1 MiB. The worker is stopped while the master
+    sends. After the peer timeout the master fails, and --resume reaches the same bits."""
     seconds, steps = (75, 60) if LONG else (4, 30)
     w = liar.cluster.workers[0]
     alone = liar.cluster.train(liar.cluster.session("moving", BIG % steps))

@@ -1,6 +1,6 @@
-"""Two masters and an observer on the same workers: nobody can name what is another's. Whatever is
-tried with the ids of a session, context, value or module that exists is answered as with ids that
-do not, even from a session of the same id."""
+"""Two masters and an observer on the same workers: none can use things of another one. Each request
+with the id of another's session, context, value or module gets the same answer as with an id that
+does not exist, even from a session of the same id."""
 import os, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from tenants import *
@@ -11,7 +11,7 @@ X = f32([0.5] * N * D)
 
 
 class Victim:
-    """The session of the master's: a context with a value, and gradients on their way."""
+    """The session of another master: a context with a value, and gradients in flight."""
 
     def __init__(self, index=0, peers=()):
         self.tenant = Tenant("master", index)
@@ -44,7 +44,7 @@ class Victim:
 # ---- calls ---------------------------------------------------------------------------------------
 
 def unary(stub, sid, graph):
-    """Every method that names a session; what it is asked with this id."""
+    """{method: call} of every method that names a session, with this id."""
     close = pb.CloseSessionRequest(session=sid, epoch=1)
     return {
         "LoadModule": lambda: stub.LoadModule(load_request(SessionOf(None, sid, 1, 0), graph,
@@ -84,11 +84,11 @@ def foreign_session_is_answered_like_a_missing_one():
         victim.is_untouched()
 
 
-SECRET = "do-not-tell"  # in everything of heavy's that has a name
+SECRET = "do-not-tell"  # is in each name that heavy uses
 
 
 def told_to(name):
-    """StatusReply, without what passes by itself."""
+    """The StatusReply for an identity, without fields that change by themselves."""
     with Tenant(name) as who:
         reply = who.caller.stub.Status(pb.StatusRequest(), timeout=20 * SLOW)
     raw = reply.SerializeToString()
@@ -98,9 +98,9 @@ def told_to(name):
 
 @suite.test
 def status_shows_a_tenant_only_its_own_sessions():
-    """Names, ids, counts, bytes, errors: whatever another identity does, what a tenant is told
-    stays the same. Who may do nothing here is refused, a worker too; the operator's numbers are an
-    observer's."""
+    """No name, id, count, size or error of another identity changes the status of a tenant.
+    Identities without rights, also workers, are refused; only observers see the operator's
+    numbers."""
     with tenants(heavy=dict(sessions=1, bytes=1 << 24), light=dict(sessions=3, bytes=1 << 26)) as _, \
             Tenant("light") as light, Tenant("heavy") as heavy:
         mine = light.open(name="mine")
@@ -113,7 +113,7 @@ def status_shows_a_tenant_only_its_own_sessions():
         sid = os.urandom(16)
         theirs = heavy.open(mlp(256, 64), [4, 64], session=sid, name=SECRET)
         refusal(lambda: heavy.open(False, attached=False))  # over its quota of sessions
-        theirs.send(call(1, 10, 7, [(1, True, X, [N, D])]))  # a module that there is not
+        theirs.send(call(1, 10, 7, [(1, True, X, [N, D])]))  # a module that does not exist
         theirs.send(deliver(1, 10))
         theirs.recv(pb.VALUE, message=10)
         with Caller(the.cluster.ports[0], the.cluster.certs, name="w1") as peer:  # not in `allow`
@@ -149,7 +149,7 @@ def attach_to_a_foreign_session_is_refused():
                        dict(role=pb.ROLE_PEER, owner=MASTER_), dict(incarnation=bytes(16))):
                 assert attach(who, victim.id, **dict(kw)) == attach(who, os.urandom(16), **dict(kw)), kw
         nobody = attach(peer, os.urandom(16), role=pb.ROLE_PEER, owner=MASTER_)
-        # a worker speaks for the session's owner alone
+        # a worker may only act for the owner of the session
         for owner in ("", HEAVY, "spiffe://test/w2"):
             assert attach(peer, victim.id, role=pb.ROLE_PEER, owner=owner) == nobody
         SessionOf(peer.caller, victim.id, 1, 0).attach(role=pb.ROLE_PEER, owner=MASTER_)
@@ -158,7 +158,7 @@ def attach_to_a_foreign_session_is_refused():
 
 @suite.test
 def peer_link_for_another_owner_is_refused():
-    """heavy has a session of the same id at w1, and lets that dial into the victim's at w2."""
+    """heavy opens a session of the same id at w1, which dials the victim's session at w2."""
     with tenants(2) as _, Victim(1, peers=["spiffe://test/w1"]) as victim, Tenant("heavy") as other, \
             Tenant("master") as owner:
         results = []
@@ -166,7 +166,7 @@ def peer_link_for_another_owner_is_refused():
             w = other.open(session=sid)
             results.append(refusal(lambda: w.load(1, tanh_graph(), [N, D], peers=["w2"])))
         assert results[0] == results[1] and "no such session" in results[0][1], results
-        w = owner.open(session=victim.id)  # beside the stranger's, and this one may
+        w = owner.open(session=victim.id)  # beside the session of heavy; this one may dial
         w.load(1, tanh_graph(), [N, D], peers=["w2"])
         victim.is_untouched()
 
@@ -174,7 +174,7 @@ def peer_link_for_another_owner_is_refused():
 # ---- frames --------------------------------------------------------------------------------------
 
 def frames(context, value, module):
-    """By kind, what one may say of these."""
+    """{kind: frame} of the frames that name these ids."""
     what = pb.State(what=pb.STATE_WEIGHTS, name="0.weight", count=1)
     step = pb.Commit(scale=1, lr=1, apply=True)
     return {
@@ -204,7 +204,7 @@ def frames(context, value, module):
 
 
 def answers(tenant, sid, f):
-    """All that comes back in a session of its own, without ids."""
+    """All answers to f in a session of the tenant, without ids."""
     w, got, counters = tenant.open(session=sid), [], None
     try:
         w.lane.send(f)
@@ -216,7 +216,7 @@ def answers(tenant, sid, f):
             got.append((a.kind, a.failure.code, re.sub(r"\b[0-9a-f]+\b", "#", a.failure.text), a.payload,
                         a.state.count))
         counters = w.status()
-    except Ended as end_:  # and the session with it, soon
+    except Ended as end_:  # the session ends soon after
         got.append((end_.code, re.sub(r"\b[0-9a-f]+\b", "#", end_.text)))
     got.append((counters.contexts, counters.values, counters.late_frames) if counters else None)
     try:
@@ -230,7 +230,7 @@ def answers(tenant, sid, f):
 def frames_cannot_reach_a_foreign_session():
     with tenants() as _, Victim() as victim, Tenant("heavy") as other:
         theirs, none = frames(CONTEXT, VALUE_, MODULE), frames(88, 880, 6)
-        # which name nothing of these
+        # kinds that name none of these ids
         skipped = (pb.ATTACH, pb.ATTACHED, pb.PING, pb.PONG, pb.CREDIT)
         for kind in pb.FrameKind.values():
             if kind in skipped or kind == 0:
@@ -245,7 +245,7 @@ def frames_cannot_reach_a_foreign_session():
 
 @suite.test
 def session_closed_during_a_module_load_leaks_nothing():
-    """Nothing of it may be left behind: no thread, no memory, and the worker lives."""
+    """No thread and no memory is left, and the worker still works."""
     with tenants() as cluster, Tenant("heavy") as other:
         for i in range(20):
             w, done = other.open(False, attached=False), []

@@ -1,6 +1,5 @@
-"""What a worker can compute of the layers that it does not have, from all that it is sent. It knows
-the architecture, the formulas of this file and its own keys; it does not know the session's
-seed."""
+"""Tests what a worker can compute about layers that it does not have, from all that it receives. It
+knows the architecture, the formulas of this file and its own keys, but not the session's seed."""
 import hashlib, os, struct, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import liar
@@ -43,11 +42,11 @@ def first_values(key, layer, n):
     return [float(-bound + 2 * bound * numpy.float32((w >> 8) * 2.0 ** -24)) for w in words[:n]]
 
 
-# ---- what is seen ------------------------------------------------------------------------------
+# ---- the worker's view -------------------------------------------------------------------------
 
 class Seen(Met):
-    """A step with the fake, of which every byte that it gets is kept; and the master's own weights
-    of before it, or as near as a rate of 1e-12 leaves them."""
+    """A step with the fake worker, with every byte that it received, and the master's own weights
+    before the step (those after it, with a rate of 1e-12)."""
 
     def __init__(self, *args):
         with fake() as worker:
@@ -65,34 +64,37 @@ class Seen(Met):
         return key
 
     def agreement(self, key):
-        """How the guess from a key of layer 1 goes with the truth: 1 is the very weights."""
+        """The correlation of weights drawn from a key of layer 1 with the true ones: 1 means the
+        same weights."""
         guess = first_values(key, MASTERS_WEIGHT[1], len(self.first))
         return float(numpy.corrcoef(guess, self.first)[0, 1])
 
 
 def guess(seen):
-    """The seed, if it is a number that one who has the key of a layer of his own tries."""
+    """The seed, found by trying small numbers against the worker's own key; None if none fits."""
     own = seen.own_key()
     return next((n for n in range(5000) if layer_key(seed_bytes(str(n)), OWN_LAYER) == own), None)
 
 
 @suite.test
 def seed_of_128_bits_never_leaves_the_master():
-    """What the worker gets is the key of its own layer, and no byte of a seed or of another key."""
+    """The worker gets only the key of its own layer, and no byte of the seed or of another key."""
     seen, seed = Seen("--set", f"train.seed={SEED}"), seed_bytes(SEED)
     assert seen.own_key() == layer_key(seed, OWN_LAYER)
-    assert seen.agreement(layer_key(seed, 1)) > 0.999999  # the formulas are the program's
+    assert seen.agreement(layer_key(seed, 1)) > 0.999999  # the formulas agree with the program
     hidden = [seed, seed[::-1], SEED.encode(), hashlib.sha256(b"cleave data\0" + seed).digest()[:8],
               *(layer_key(seed, n) for n in range(3))]
     for secret in hidden:
         assert secret not in seen.everything, secret.hex()
     assert guess(seen) is None
-    assert abs(seen.agreement(seen.own_key())) < 0.6  # chance: 64 numbers, standard deviation 1/8
+    # by chance: of 64 numbers, standard deviation 1/8
+    assert abs(seen.agreement(seen.own_key())) < 0.6
 
 
 @suite.test
 def short_seed_can_be_guessed_by_a_worker():
-    """Why every layer counts as known with it: the own key tells which number it was."""
+    """With a short seed every layer counts as known, because the worker's own key reveals the
+    number."""
     seen = Seen("--set", "train.seed=4711")
     assert guess(seen) == 4711
     assert seen.agreement(layer_key(seed_bytes("4711"), 1)) > 0.999999
@@ -100,8 +102,8 @@ def short_seed_can_be_guessed_by_a_worker():
 
 @suite.test
 def run_without_a_seed_draws_a_secret_one():
-    """Without a seed: 128 bits that follow from run.key, which is for its owner alone; a run of the
-    same file has others, and --resume the same."""
+    """Without a seed it has 128 bits that follow from run.key, which only its owner can read.
+    Another run of the same file has others, and --resume has the same."""
     body = re.sub(r" seed: [0-9a-f]+,", "", SESSION)
     assert "seed" not in body
     session = liar.cluster.session("drawn", body.replace(", weights: {file: b.safetensors}", ""))
@@ -125,15 +127,15 @@ def run_without_a_seed_draws_a_secret_one():
 # ---- trials ------------------------------------------------------------------------------------
 
 def solved(activation, x):
-    """Weights of the layer's first output, from all rows in which its relu let the output
-    through."""
+    """The weights of the layer's first output, solved from all rows in which the relu passed the
+    output."""
     rows = activation[:, 0] > 0
     inputs = numpy.hstack([x[rows], numpy.ones((rows.sum(), 1))])
     return numpy.linalg.lstsq(inputs, activation[rows, 0], rcond=None)[0][:FAN_IN]
 
 
 def uniform_of(layer, shape):
-    """Numbers of the key that is 0 but for its layer."""
+    """Numbers drawn from the key that is 0 except for the layer number."""
     mixed = philox((layer, 0x636C656B, 0, 0), (0, 0))[:2]
     words = [w for i in range(shape[0] * shape[1] // 4) for w in philox((i, 0, 0, 0), mixed)]
     return numpy.array([(w >> 8) * 2.0 ** -24 for w in words]).reshape(shape)
@@ -141,7 +143,8 @@ def uniform_of(layer, shape):
 
 @suite.test
 def trials_do_not_reveal_the_masters_first_weights():
-    """Who knows what went into the master's layers and sees what comes out can solve for them."""
+    """A worker that knew the inputs of the master's layers and saw the outputs could solve for the
+    weights."""
     with fake() as worker:
         Met(worker, ["--set", f"train.seed={SEED}", "--set", "train.batch=256", "--set", "train.max_steps=1",
                      "--set", "pipeline.micro_batches=auto"])
@@ -151,7 +154,7 @@ def trials_do_not_reveal_the_masters_first_weights():
     truth = first_values(layer_key(seed_bytes(SEED), 1), 1, FAN_IN)
     found = solved(tensor_of(first).astype(float), uniform_of(1, (256, FAN_IN)))
     agreement = float(numpy.corrcoef(found, truth)[0, 1])
-    assert not abs(agreement) >= 0.6, agreement  # nan: there is nothing to solve for
+    assert not abs(agreement) >= 0.6, agreement  # nan: nothing can be solved
     assert load.keys[16:] != layer_key(seed_bytes(SEED), OWN_LAYER)
     assert pb.STATE_PUT not in before, "weights of a file in a trial"
 
@@ -160,8 +163,8 @@ def trials_do_not_reveal_the_masters_first_weights():
 
 @suite.test
 def earlier_attempt_is_refused_after_a_newer_one():
-    """Epochs grow with each attempt; the worker knows the highest after its own restart, too. A
-    newer attempt takes the place of one whose master was cut off."""
+    """Each attempt has a higher epoch; the worker knows the highest one also after its own restart.
+    A newer attempt replaces one whose master was cut off."""
     def refused(text, **kw):
         try:
             with Caller(liar.cluster.ports[0], liar.cluster.certs) as c:

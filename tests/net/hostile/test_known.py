@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Layers at home whose keys or weights a worker had in an earlier session: the ledger of keys finds
-them, and they hide nothing."""
+"""Layers at the master whose keys or weights a worker had in an earlier session: the ledger of keys
+finds them, and they count as known to the worker."""
 import json, math, os, random, re, shutil, struct, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -23,7 +23,8 @@ def make_data(folder):
 
 
 def body(at, seed=None, more="", steps=2, weights="", layer="{op: linear, out: 16, name: a}", train=""):
-    """`at` is where the first layer is; the next one is at the worker, and the rest at home."""
+    """A session body. at: place of the first layer; the next one is at the worker, the others at
+    the master."""
     return ("data: {format: npy, root: data, train: [x.npy, y.npy], test: [x.npy, y.npy]}\n"
             f"stages:\n  - {{name: a, at: {at}, {weights}layers: [{layer}]}}\n"
             "  - {name: b, at: w1, layers: [{op: scale, factor: 1}]}\n"
@@ -50,14 +51,14 @@ def refused(*args, says="was at 'spiffe://test/w1'", **kw):
 
 
 def planned(of, **kw):
-    """What plan --json says, of a session that it refuses, too."""
+    """The output of plan --json, also of a session that it refuses."""
     done = command("plan", of, "--json", **kw)
     return done.returncode, json.loads(done.stdout)
 
 
 @suite.test
 def layer_whose_key_a_worker_had_counts_as_known():
-    """A seed in two sessions; another seed is as good as new."""
+    """One seed in two sessions. With another seed the layer is secret again."""
     well("train", "one", at="w1", seed=SEED, more=RAW)
     code, said = planned("two", at="master", seed=SEED)
     assert code == 3 and said["privacy"]["records"] == "front_known", (code, said["privacy"])
@@ -92,7 +93,8 @@ def secret_file(name, rows, layer="a", biases=None, **others):
 
 @suite.test
 def secret_weights_that_mix_no_inputs_are_refused():
-    """An identity, nearly one, a permutation, one number everywhere: a worker reads records off."""
+    """An identity, an approximate one, a permutation, one number everywhere: the worker can read
+    records."""
     r = random.Random(3)
     eye = [[float(i == k) for k in range(16)] for i in range(16)]
     kinds = {"eye": eye, "near": [[v + r.gauss(0, 1e-3) for v in row] for row in eye], "turned": eye[5:] + eye[:5],
@@ -105,7 +107,8 @@ def secret_weights_that_mix_no_inputs_are_refused():
 
 @suite.test
 def secret_weights_that_anybody_knows_are_refused():
-    """Hadamard, cosine, sums: also with a factor of each row, in another order, beside others."""
+    """Hadamard, cosine and sum matrices, also with a factor for each row, in another order, or
+    beside other rows."""
     r = random.Random(4)
     kinds = {"hadamard": lambda i, k: -1.0 if bin(i & k).count("1") % 2 else 1.0,
              "cosine": lambda i, k: math.cos(math.pi * i * (k + 0.5) / 16), "sums": lambda i, k: float(k <= i + 3)}
@@ -139,8 +142,8 @@ def weights_also_sent_to_a_worker_are_not_secret():
 
 @suite.test
 def layer_moved_back_to_the_master_counts_as_known():
-    """It was at the worker at first: whatever it has learned there is known. The seed may be
-    another, and the run folder may have moved."""
+    """It was at the worker first, so its trained weights are known, even with another seed or a
+    moved run folder."""
     well("train", "run", at="w1", more=RAW)
     code, said = planned("run", at="master")
     assert code == 3 and said["privacy"]["records"] == "front_known", (code, said["privacy"])
@@ -168,8 +171,8 @@ def ledger():
 
 @suite.test
 def layer_that_was_never_sent_stays_secret():
-    """An attempt with the layer at a worker that finds nobody there: the ledger has no line of it,
-    and the layer at home hides as before."""
+    """An attempt with the layer at a worker that does not answer: the ledger gets no line, and the
+    layer at the master stays secret."""
     well("train", "tried", at="master", seed=THIRD)
     first = os.path.join(cluster.dir, "tried.safetensors")
     shutil.copy(os.path.join(cluster.dir, "runs/tried/checkpoint-2/model-00001-of-00003.safetensors"), first)
@@ -206,7 +209,7 @@ def rounded(v):
 
 @suite.test
 def many_weights_in_another_order_are_no_secret():
-    """Of more values than a sample has: that came home, that were sent, that are begun with."""
+    """For weights with more values than the ledger samples: fetched, sent and initial ones."""
     r, wide = random.Random(6), "{op: linear, out: 512, name: a}"
     rows = [[r.uniform(-1, 1) for _ in range(16)] for _ in range(512)]
     mix = lambda rows: [[rounded(-3 * v) for v in row] for row in r.sample(rows, len(rows))]
@@ -230,7 +233,7 @@ def many_weights_in_another_order_are_no_secret():
 
 @suite.test
 def weights_a_worker_had_in_an_earlier_run_are_not_secret():
-    """First weights of a file, and those that were trained there."""
+    """Initial weights of a file, and weights that were trained at the worker."""
     well("train", "home", at="master")
     first = os.path.join(cluster.dir, "first.safetensors")
     shutil.copy(os.path.join(cluster.dir, "runs/home/checkpoint-2/model-00001-of-00003.safetensors"), first)
@@ -259,7 +262,8 @@ def weights_a_worker_had_in_an_earlier_run_are_not_secret():
 
 @suite.test
 def rows_a_worker_had_are_not_secret():
-    """With a factor of each row or column, beside others, in two layers, rounded; new rows are."""
+    """Also with a factor for each row or column, beside other rows, in two layers, or rounded. New
+    rows are secret."""
     r, wide = random.Random(8), "{op: linear, out: 32, name: a}"
     well("train", "rows", at="w1", more=RAW, layer=wide)
     of = os.path.join(cluster.dir, "runs/rows/checkpoint-2/model-00001-of-00003.safetensors")
@@ -282,7 +286,7 @@ def rows_a_worker_had_are_not_secret():
 
 @suite.test
 def unwritable_ledger_stops_the_run_before_connecting():
-    """Who cannot write it down is told before anybody is dialled; what stays at home needs none."""
+    """The error comes before any worker is dialled. A run without workers needs no ledger."""
     blocked = os.path.join(cluster.dir, "blocked")
     with open(blocked, "w"):
         pass
@@ -310,7 +314,7 @@ def unwritable_ledger_stops_the_run_before_connecting():
 
 @suite.test
 def unshuffled_ordered_labels_are_reported():
-    """Where classes are contiguous or repeat, and records are not shuffled."""
+    """If classes are contiguous or periodic, and records are not shuffled."""
     for name, labels in (("sorted", [i // 13 for i in range(64)]), ("periodic", [i % 5 for i in range(64)]),
                          ("drawn", [random.Random(i).randrange(5) for i in range(64)])):
         if not LONG and name == "drawn":
@@ -336,7 +340,7 @@ def unshuffled_ordered_labels_are_reported():
 
 @suite.test
 def trials_are_not_in_the_ledger():
-    """Those of micro_batches: auto have weights of a seed that is forgotten."""
+    """Trials of micro_batches: auto use weights of a seed that is discarded."""
     added = []
     for name, more in (("without-trials", ""), ("trials", "pipeline: {micro_batches: auto}\n")):
         before = ledger().count("\n")

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""What a worker could read off places: evaluations are sent in a permuted order, and what comes
-home is in the order of the files."""
+"""The order of records tells a worker nothing: evaluations are sent in a permuted order, and their
+results are in the order of the files."""
 import json, os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -13,8 +13,8 @@ cluster = None
 
 
 def body(name, seed="", batch=8):
-    """Records begin with their place in the files, which are sorted by class, and reach the worker
-    as they are."""
+    """A session whose records begin with their index in the files, which are sorted by class, and
+    reach the worker unchanged."""
     return (f"data: {{format: npy, root: {name}, train: [x.npy, y.npy], test: [x.npy, y.npy]}}\n"
             "stages:\n"
             "  - {name: a, at: master, layers: [{op: scale, factor: 1}]}\n"
@@ -37,14 +37,14 @@ def make_data(name):
 
 
 def sent(log):
-    """Places of the records that evaluations sent, in the order in which they came."""
+    """The indexes of the records that evaluations sent, in the order of arrival."""
     trained = {f.context for f in log if f.kind == pb.CALL and f.flags & pb.FLAG_TRAINING}
     values = [tensor_of(f) for f in log if f.kind == pb.VALUE and f.context not in trained]
     return [int(v) for x in values for v in x[:, 0]]
 
 
 def commanded(command, name, body, *args):
-    """What the command said and the places that it sent, to a worker that it meets alone."""
+    """(output of the command, indexes of the records that it sent to a worker of its own)"""
     with FakeWorker(cluster.certs, CREDIT, pieces=True) as worker:
         session = cluster.session(name, body, "labels_readable: true")
         with open(session) as f:
@@ -63,7 +63,8 @@ def weights(name):
 
 @suite.test
 def evaluation_records_are_sent_in_shuffled_order():
-    """Of training's test, eval and predict: the same for a seed, and no guide to the class."""
+    """In the test of train, eval and predict. The order depends only on the seed, and does not
+    follow the class."""
     make_data("one")
     _, order = commanded("train", "one", body("one"))
     assert sorted(order) == list(range(RECORDS)) and order != sorted(order), order
@@ -77,7 +78,8 @@ def evaluation_records_are_sent_in_shuffled_order():
 
 @suite.test
 def predictions_are_written_in_file_order():
-    """Predictions in all three forms, and the loss of an evaluation, whatever its batches were."""
+    """Predictions in all three formats. The loss of an evaluation does not depend on its batch
+    size."""
     x = make_data("two")
     y = numpy.arange(RECORDS) * CLASSES // RECORDS
     commanded("train", "two", body("two"))
@@ -103,7 +105,7 @@ def predictions_are_written_in_file_order():
 
 @suite.test
 def large_outputs_are_scored_batch_by_batch():
-    """Outputs of 288 MB: each batch is judged when it comes, with the labels of its records."""
+    """Outputs of 288 MB: each batch is scored when it comes, with the labels of its records."""
     folder, n, classes = os.path.join(cluster.dir, "wide"), 48, 1_500_000
     os.makedirs(folder)
     x = numpy.random.default_rng(4).standard_normal((n, 1)).astype("<f4")

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
-"""The rules of PROTOCOL.md that carry a tag: each [R5.12] has a test r5_12_... here, which does the
-opposite on a live worker and sees it refused with the code of the page, while the worker goes on.
-Frames that are refused by what they are end their stream; a rule of the order of frames is an
-ERROR, an ABORT of its context, or a value that has failed."""
+"""The rules of PROTOCOL.md that carry a tag: each [R5.12] has a test r5_12_... here, which breaks
+the rule on a live worker and checks that it refuses with the code of the page and continues. A
+frame that is invalid by itself ends its stream; a frame at the wrong time gets an ERROR, an ABORT
+of its context, or a failed value."""
 import hashlib, os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from hostile import *
@@ -14,7 +14,7 @@ STEP = pyclient.MISSING or pb.Commit(scale=1, lr=0.1, apply=True)
 
 
 class With:
-    """Evil, for one rule."""
+    """A block with an Evil for one rule."""
     evil = None
 
     def __enter__(self):
@@ -26,7 +26,7 @@ class With:
 
 
 def rule(name, run):
-    """A test r..., as a function of Evil."""
+    """Adds a test r...; run: a function of an Evil."""
     def test():
         with With() as e:
             run(e)
@@ -67,7 +67,8 @@ def attach_fails(e, changed, *codes):
 
 
 def attempts(first, second, *codes):
-    """Of one session; the earlier one may have been closed."""
+    """Opens attempts `first` and `second` of one session; the second is refused with one of
+    `codes`."""
     def run(e):
         session = os.urandom(16)
         e.made.append(e.caller.open(session, **first))
@@ -107,7 +108,7 @@ def unload(generation=0):
 
 
 def succeeded(e):
-    """A session whose module 0 is of generation 1."""
+    """A session whose module 0 has generation 1."""
     s = e.session()
     s.lanes[0].send(unload())
     gone = s.lanes[0].recv()
@@ -205,7 +206,8 @@ def stream_ends(e, made, *codes):
 
 
 def changed(f, head=None, **fields):
-    """A frame with other fields, zeros too; head: of its tensor."""
+    """The frame with other values of fields, which may be zeros; head: fields of its tensor's
+    head."""
     for k, v in fields.items():
         if isinstance(v, (int, str, bytes)):
             setattr(f, k, v)
@@ -343,7 +345,7 @@ def pieces_that_are_none(e):
 rule("r5_41_a_piece_that_is_none", pieces_that_are_none)
 
 
-# ---- 5, 6: frames where they stand ---------------------------------------------------------------
+# ---- 5, 6: frames in their context ---------------------------------------------------------------
 
 def on_a_bulk_lane(e):
     s = e.session(lanes=1)
@@ -379,7 +381,7 @@ def says(kind, context=1, **fields):
 
 
 def writes(of, name="0.bias"):
-    """The gradient of a bias."""
+    """A frame that writes the gradient of a bias."""
     return frame(pb.STATE_PUT, *of, context=1, message=9, module=0, state=pb.State(what=4, name=name, count=1))
 
 
@@ -388,7 +390,7 @@ def done():
 
 
 def is_refused(e, made, *codes):
-    """The last of these frames, after the good ones."""
+    """Sends these frames, the last of which must be refused."""
     lane = e.session().lanes[0]
     for f in made():
         lane.send(f)
@@ -396,7 +398,7 @@ def is_refused(e, made, *codes):
 
 
 def is_poison(e, made, *codes):
-    """The value 101 of its CALL has failed."""
+    """Sends these frames; the value 101 of the CALL must be an error."""
     lane = e.session().lanes[0]
     for f in made():
         lane.send(f)
@@ -442,7 +444,7 @@ if pyclient.MISSING is None:
     }, is_poison)
 
 
-# ---- 6: frames of a module that has gone ---------------------------------------------------------
+# ---- 6: frames of an unloaded module -------------------------------------------------------------
 
 def a_late_call(e):
     lane = succeeded(e).lanes[0]
@@ -488,7 +490,7 @@ def piece(kind=None, offset=0, raw=None, length=4):
 
 
 def pieces_beyond_their_item(e):
-    """The first ones are none of these: what was put is what comes."""
+    """Pieces up to the end are accepted: the fetched item is the one that was put."""
     lane = e.session().lanes[0]
     lane.send(piece(pb.STATE_PUT, 4, b"abcdefgh"))
     assert lane.recv().kind == pb.STATE_DONE
@@ -530,7 +532,7 @@ def keeps(lane, name, kind=None):
 
 
 def no_such_file(e):
-    """Nor one of another identity, which is the same answer."""
+    """A file that does not exist; the answer for another identity's file is the same."""
     lane = e.session().lanes[0]
     saved = keeps(lane, "mine")
     assert saved.bytes > 8 * 6 * 4 and len(saved.sha256) == 32, saved
@@ -625,7 +627,7 @@ RANGE = pyclient.MISSING or grpc.StatusCode.OUT_OF_RANGE
 
 
 def kept(of, name="", verb="LIST", **fields):
-    """What Kept answers `of`, an Evil or a Caller, about its files of state."""
+    """The reply of Kept to `of`, an Evil or a Caller, about its files of state."""
     caller = getattr(of, "caller", of)
     return caller.stub.Kept(pb.KeptRequest(verb=getattr(pb, f"KEPT_{verb}"), sort=pb.KEPT_FILES, name=name, **fields),
                             timeout=30 * SLOW)
@@ -642,7 +644,7 @@ def kept_requests_that_contradict_themselves(e):
 
 
 def a_range_behind_the_end(e):
-    """And what is read up to it: the file, without a session."""
+    """Ranges up to the end give the file, without a session."""
     saved = keeps(e.session().lanes[0], "small")
     e.tidy()
     parts = [kept(e, "small", "READ", offset=i, length=min(50, saved.bytes - i)).data for i in range(0, saved.bytes, 50)]
@@ -661,7 +663,7 @@ def a_range_behind_the_end(e):
 
 
 def a_file_that_changed(e):
-    """Between two ranges, by this identity, and within its content, by somebody on the worker's
+    """Changed between two ranges by this identity, and changed in its content on the worker's
     disk."""
     lane = e.session().lanes[0]
     saved = keeps(lane, "small")
@@ -684,8 +686,8 @@ def a_file_that_changed(e):
 
 
 def kept_by_somebody_else(e):
-    """Neither seen, read nor removed, and one that has filled its quota takes nothing from
-    another."""
+    """Files of another identity cannot be listed, read or removed, and a full quota of one identity
+    does not reduce that of another."""
     the.cluster.issue("m2", "spiffe://test/m2")
     lane = e.session().lanes[0]
     for name in ("one", "two"):
@@ -721,7 +723,7 @@ if pyclient.MISSING is None:
 # ---- 6: caches ---------------------------------------------------------------------------------
 
 def cached(rows, values=None, message=5, records=9, keep_s=60, key=bytes(range(32)), dtype=3):
-    """A VALUE of a cache: numbers of rows, behind their rows [n, 6] if there are any."""
+    """A VALUE of a cache: the rows [n, 6], if there are any, then their numbers."""
     numbers = struct.pack(f"<{len(rows)}q", *rows)
     data, dims = (b"", None) if values is None else values
     heads = [] if dims is None else [pb.TensorHead(dtype=1, dims=dims, bytes=len(data), crc32c=crc32c(data))]
@@ -779,7 +781,7 @@ def rows_that_are_not_there(e):
 
 
 def a_cache_of_another_worker(e):
-    """It may bring values, and has no say in what is kept."""
+    """Another worker may send values, but cannot decide which values are kept."""
     sid = os.urandom(16)
     e.caller.stub.OpenSession(opening(session=sid, peer_identities=["spiffe://test/w2"]), timeout=30 * SLOW)
     s = SessionOf(e.caller, sid, 1, 0)
@@ -829,8 +831,8 @@ def of_nobody(**ids):
 
 
 def a_wrong_key(e):
-    """Answered as one that may be early is: when its lease is over, so not before another
-    request."""
+    """It gets the answer of a request that may be early: only when the lease has ended, so after
+    the answer to another request."""
     lane = a_kept_value(e)
     told(lane, pb.REF_FORK, 1, fork=50, key=8, node="w2")
     told(lane, pb.REF_FETCH, 2, NONE, fork=50, node="w2")

@@ -1,14 +1,14 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Frozen parameters of an artifact: once in the worker's memory for the sessions of an identity, or
-of all where the operator shares it, charged to each; and not given out, whatever way they are asked
-for."""
+"""Frozen parameters of an artifact: once in the worker's memory for all sessions of an identity, or
+of all identities if the operator shares it; charged to each session; never sent out, by any
+request."""
 import concurrent.futures, os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from bases import *
 
 suite = Suite()
-# A sanitizer's own memory is anonymous as well. Such a case runs to its end and counts as skipped.
+# A sanitizer's own memory is anonymous too, so such a test runs to its end and counts as skipped.
 UNJUDGED = "it ran, and a sanitizer's memory is not the program's: sizes were not judged" if SANITIZED else None
 
 
@@ -18,7 +18,7 @@ def held():
 
 
 def grows(f):
-    """What f returns, and by how much the worker's anonymous memory has grown meanwhile."""
+    """(result of f, growth of the worker's anonymous memory meanwhile)"""
     before = held()
     made = f()
     return made, held() - before
@@ -27,7 +27,7 @@ def grows(f):
 @suite.test
 def sessions_of_an_identity_share_one_base():
     with Tenant("heavy") as heavy, Tenant("light") as light:
-        begin(heavy)  # whatever a first session brings into memory
+        begin(heavy)  # loads the memory that only a first session needs
         heavy.close()
         first, by = grows(lambda: begin(heavy))
         assert SANITIZED or 0.9 * BASE < by, by
@@ -71,11 +71,11 @@ def shared_base_is_charged_in_full_to_each_session():
 
 @suite.test
 def bf16_base_takes_half_the_memory():
-    """Rounded as it is read, once for all; results are near, and not those of f32."""
+    """It is rounded once, when it is read; results are close to those of f32, but differ."""
     with Tenant("heavy") as heavy:
         f32_base = begin(heavy)
         first, by = grows(lambda: begin(heavy, frozen_bf16=True))
-        # less where pages that loading gave back are used again
+        # less if pages that were freed after loading are used again
         assert SANITIZED or by < 0.6 * BASE, by
         both = charged(heavy)
         second, more = grows(lambda: begin(heavy, frozen_bf16=True))
@@ -101,7 +101,7 @@ def concurrent_loads_read_the_base_once():
 
 @suite.test
 def trainable_weights_are_private_to_each_session():
-    """And what is copied, since it is not to stay frozen."""
+    """And parameters that the session copies because they do not stay frozen."""
     with Tenant("heavy") as heavy:
         a, b = begin(heavy), begin(heavy)
         kept = answer(a)
@@ -137,7 +137,7 @@ def r6_35_frozen_base_cannot_be_read_back():
 
 @suite.test
 def r6_36_write_to_a_shared_base_is_refused():
-    """A piece that was written does not make the rest readable either."""
+    """A written piece does not make the rest readable either."""
     with Tenant("heavy") as heavy:
         s, private = begin(heavy), begin(heavy, fixed=False)
         before = answer(s)
@@ -154,7 +154,7 @@ def r6_36_write_to_a_shared_base_is_refused():
 
 @suite.test
 def weights_drawn_from_a_key_are_private_to_the_session():
-    """Frozen or not: the artifact has no such weights."""
+    """Frozen or not, because the artifact has no such weights."""
     with Tenant("heavy") as heavy:
         one, other = (whole(begin(heavy, frozen=NAMES, fresh=["head"], keys=bytes([k]) * 48)) for k in (1, 2))
         assert one.keys() == other.keys() and one["head.weight"] != other["head.weight"]
@@ -166,7 +166,8 @@ def r3_17_training_a_closed_artifact_is_refused():
         s = begin(heavy, "public")
         items = whole(s)
         assert set(items) == set(NAMES) and items["base.weight"] == digests["numbers"]
-        s = begin(heavy, frozen=[], fixed=False)  # what learns is its master's, unless:
+        # the master may fetch weights that train, except below:
+        s = begin(heavy, frozen=[], fixed=False)
         assert set(whole(s)) == set(NAMES)
         for frozen in ([], FROZEN):
             code, text = refusal(lambda: begin(heavy, "closed", frozen=frozen))

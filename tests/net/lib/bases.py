@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An artifact of two layers, sessions that begin with it and keep the first frozen, and what they
-are asked for."""
+"""An artifact of two layers, sessions that begin with it and keep its first layer frozen, and
+requests to them."""
 import contextlib, hashlib
 from tenants import *
 
@@ -11,7 +11,7 @@ digests = {}
 
 
 def of_width(n):
-    """Of the layer that stays frozen, and the bytes that it has."""
+    """Sets the width of the frozen layer and its number of bytes."""
     global WIDE, BASE
     WIDE, BASE = n, 4 * n * (n + 1)
 
@@ -20,7 +20,7 @@ of_width(2048)
 
 
 def artifact(folder):
-    """A file with both layers; the numbers differ from each other."""
+    """Writes the file with both layers; all numbers differ."""
     r = random.Random(3)
     some = f32([r.uniform(-0.05, 0.05) for _ in range(4099)])
     header, data = {}, b""
@@ -38,7 +38,7 @@ def artifact(folder):
 
 @contextlib.contextmanager
 def offering(more="", light="24MiB", env=None):
-    """A worker with that artifact under four names, by who may share and read it."""
+    """A worker with the artifact under four names, which differ in who may share and read it."""
     with tempfile.TemporaryDirectory() as folder:
         file, hexes, digests["numbers"] = artifact(folder)
         offers = "artifacts:\n"
@@ -56,7 +56,7 @@ def network():
 
 
 def begin(tenant, name="own", **changed):
-    """A session with the artifact, of which the first layer stays frozen."""
+    """A session that begins with the artifact and keeps its first layer frozen."""
     fields = dict(init=pb.INIT_ARTIFACT, artifact=pb.Artifact(name=name, sha256=digests[name]), frozen=FROZEN, fixed=True)
     fields.update(changed)
     return tenant.open(network(), (ROWS, WIDE), **fields)
@@ -77,7 +77,7 @@ def answer(s, context=1):
 
 
 def refused(s, f):
-    """Code and text of the ERROR that answers a frame."""
+    """(code, text) of the ERROR that answers a frame."""
     s.send(f)
     got = s.lane.recv()
     assert got.kind in (pb.ERROR, pb.STATE_DONE), got
@@ -85,7 +85,7 @@ def refused(s, f):
 
 
 def whole(s, what=None, context=0):
-    """Names and bytes of all that is given out of a kind of state, large ones too."""
+    """{name: bytes} of all items of a kind of state that the worker sends, large ones too."""
     s.send(pb.Frame(kind=pb.STATE_GET, message=900, module=0, context=context, state=pb.State(what=what or pb.STATE_WEIGHTS)))
     items, heads, parts, done = {}, {}, {}, None
     while done is None or done != len(items) or any(len(parts[t]) < n for t, n in heads.values()):
@@ -109,7 +109,7 @@ def pieces(name, length=4096):
 
 
 def put(name, dims, offset=None):
-    """Zeros for a parameter, or with an offset for a piece of it."""
+    """A frame that writes zeros to a parameter, or with an offset to a piece of it."""
     raw = bytes(4 * dims[0])
     if offset is None:
         return pb.Frame(kind=pb.STATE_PUT, message=5, module=0, payload=raw, tensors=[tensor_head(raw, dims)],

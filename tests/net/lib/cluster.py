@@ -3,25 +3,26 @@ import atexit, fcntl, functools, json, os, random, shutil, signal, socket, struc
 
 BIN = os.environ.get("CLEAVE_TEST_BIN", os.path.join(os.path.dirname(__file__), "../../../build/release"))
 MASTER, WORKER = os.path.join(BIN, "cleave-master"), os.path.join(BIN, "cleave-worker")
-SANITIZED = any(s in BIN for s in ("asan", "tsan"))  # their memory and pace are not the program's
+# their memory and pace differ from the program's
+SANITIZED = any(s in BIN for s in ("asan", "tsan"))
 SLOW = float(os.environ.get("CLV_TEST_SLOW", "1"))
-# Ledgers of keys: none of a test is the user's, and each cluster begins with one of its own.
+# Tests use no ledger of keys of the user; each cluster begins with a ledger of its own.
 os.environ.pop("STATE_DIRECTORY", None)
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="cleave-state-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], True)
 
 
 def below_ephemeral():
-    """Ports that the kernel gives to nobody who connects or listens on port 0."""
+    """The ports that the kernel does not use for port 0 or for outgoing connections."""
     with open("/proc/sys/net/ipv4/ip_local_port_range") as f:
         lowest = int(f.read().split()[0])
     return range(max(1024, lowest - 16384), lowest) or range(20000, 32768)
 
 
 def claimed(port):
-    """Whether the port is this process's now: a claim, an abstract socket, ends with its process
-    and keeps other tests away even while nobody listens (gRPC's servers would share a port without
-    a word)."""
+    """Whether this process could claim the port. The claim is an abstract socket, which ends with
+    the process. It keeps other tests away even while no server listens, because servers of gRPC
+    would share a port silently."""
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         claim.bind(f"\0cleave-test-port-{port}")
@@ -38,7 +39,7 @@ CLAIMS = []
 
 
 def free_port():
-    """A port that is nobody else's for as long as this process lives."""
+    """A port that no other test uses while this process lives."""
     ports = below_ephemeral()
     begin = random.SystemRandom().randrange(len(ports))
     return next(p for p in (*ports[begin:], *ports[:begin]) if claimed(p))
@@ -55,14 +56,16 @@ def master(*args, **kw):
     return run(MASTER, *args, **kw)
 
 
-SEED = "5eed5eed5eed5eed5eed5eed5eed5eed"  # for equal bits; 128 bits, as a secret one has
+# fixed, so that runs have equal bits; 128 bits, like a secret seed
+SEED = "5eed5eed5eed5eed5eed5eed5eed5eed"
 
 
 class Worker:
     def __init__(self, cluster, name, config, env=None):
         self.name, self.config, self.log_path = name, config, os.path.join(cluster.dir, name + ".log")
         self.log = open(self.log_path, "ab")
-        self.begin = self.log.tell()  # a restarted worker's log goes on; its own lines start here
+        # a restarted worker appends to its log; its own lines begin here
+        self.begin = self.log.tell()
         e = dict(os.environ)
         e.update(env or {})
         self.process = subprocess.Popen([*cluster.far, WORKER, "serve", "--config", config], stdout=self.log,
@@ -74,7 +77,7 @@ class Worker:
             time.sleep(0.02)
 
     def doing(self):
-        """What a process that takes long has done until now, for the one who finds out why."""
+        """The state of a process that takes too long, for the error message."""
         if self.process.poll() is not None:
             return f" (it ended with {self.process.returncode})"
         with open(f"/proc/{self.process.pid}/stat") as f:
@@ -106,8 +109,8 @@ class Worker:
         return self.process.returncode
 
 
-# The certificates and images that a suite has made: CLV_TEST_ONCE is tests/run-tests' folder for
-# what is made once.
+# The folder of certificates and images that are made once for a whole test run: tests/run-tests
+# sets CLV_TEST_ONCE.
 CERTS = os.environ.get("CLV_TEST_ONCE") or tempfile.mkdtemp(prefix="cleave-certs-")
 if "CLV_TEST_ONCE" not in os.environ:
     atexit.register(shutil.rmtree, CERTS, True)
@@ -115,8 +118,8 @@ if "CLV_TEST_ONCE" not in os.environ:
 
 def take_certs(folder, name):
     """Copies a certificate and its key: `ca`, or NAME for spiffe://test/NAME. Each is made once, by
-    the first test of a suite that asks for it; a process for each would cost a test more than what
-    many of them look at."""
+    the first test that needs it, because a process for each certificate would take longer than many
+    tests."""
     with open(os.path.join(CERTS, "lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not os.path.exists(os.path.join(CERTS, "ca.pem")):
@@ -142,10 +145,10 @@ def with_keys(body, keys):
 
 
 class Cluster:
-    """A CA, a master identity and n workers, in a temporary folder. `near` and `far` stand before
-    the commands of the master and of workers (links.Namespaces), `host` is where workers listen and
-    `env` what their environment has besides this process's. `own_ca`: a CA of its own, where all
-    others of a suite share one."""
+    """A CA, a master identity and n workers, in a temporary folder. near, far: words before the
+    commands of the master and of workers (links.Namespaces). host: the address at which workers
+    listen. env: further environment of the workers. own_ca: whether the cluster has a CA of its
+    own; others share one."""
 
     def __init__(self, n=2, limits="", extra_allow="", near=(), far=(), host="127.0.0.1", env=None, own_ca=False):
         self.own_ca = own_ca
@@ -172,11 +175,11 @@ class Cluster:
         assert done.returncode == 0, done.stderr
 
     def address(self, i):
-        """Where others reach worker i."""
+        """The address of worker i for the master."""
         return f"{self.host}:{self.ports[i]}"
 
     def peer_address(self, i):
-        """Where other workers reach worker i."""
+        """The address of worker i for other workers."""
         return self.address(i)
 
     def worker_config(self, i, extra=""):
@@ -201,9 +204,10 @@ class Cluster:
         self.workers[i] = Worker(self, f"w{i + 1}", self.worker_config(i), self.env)
 
     def session(self, name, body, keys=READABLE):
-        """A session file. keys: of `privacy`, besides the body's. Most tests have short seeds or
-        the last stage at a worker, and hide nothing. Programs, whose body has no `train`, get equal
-        bits in every run. A lost worker ends the run, unless the body says `recovery`."""
+        """Writes a session file. keys: keys of `privacy`, besides the body's. By default everything
+        may be readable, because most tests have short seeds or the last stage at a worker.
+        Programs, whose body has no `train`, get equal bits in every run. A lost worker ends the
+        run, unless the body has `recovery`."""
         path = os.path.join(self.dir, name + ".yaml")
         body += "" if "recovery:" in body else ("" if body.endswith("\n") else "\n") + "recovery: off\n"
         body += "" if "train:" in body else f"train: {{seed: {SEED}}}\n"
@@ -219,7 +223,7 @@ class Cluster:
         return run(*self.near, MASTER, "train", session, *args, timeout=timeout, env=env, cwd=self.dir)
 
     def trained(self, name, body, steps, **options):
-        """A run that ends well: its weights, metrics.jsonl and what it printed."""
+        """Trains a run, which must succeed. Returns its weights, metrics.jsonl and output."""
         done = self.train(self.session(name, body), **{"timeout": 240, **options})
         assert done.returncode == 0, done.stdout + done.stderr
         run_dir = os.path.join(self.dir, "runs", name)
@@ -239,7 +243,7 @@ class Cluster:
 
 
 def open_files(pid):
-    """How many files a process has open; 0 where only root may see them."""
+    """The number of open files of a process; 0 if only root may see them."""
     try:
         return len(os.listdir(f"/proc/{pid}/fd"))
     except PermissionError:
@@ -247,8 +251,8 @@ def open_files(pid):
 
 
 def egress_rows(run_dir, attempt=None):
-    """What left by a run's record, all of it settled: a row for each kind of tensor of the
-    attempts, or of one."""
+    """The egress record of a run, all of it settled: a row for each kind of tensor, of all attempts
+    or of one."""
     rows, allowed = {}, {}
     with open(os.path.join(run_dir, "egress.jsonl")) as f:
         lines = [json.loads(line) for line in f]
@@ -268,14 +272,14 @@ def egress_rows(run_dir, attempt=None):
 
 # ---- files ---------------------------------------------------------------------------------------
 
-# What synthetic_images leaves in the folder `data` of a cluster.
+# The `data` section for the files that synthetic_images writes to the folder `data` of a cluster.
 IMAGE_DATA = ("data: {format: npy, root: data, train: [train-x.npy, train-y.npy], "
               "test: [test-x.npy, test-y.npy]}\n")
 
 
 def measured(test):
-    """A test of times, on a machine that may be busy with something else: right in one of three
-    tries."""
+    """Decorates a test of times. It passes if one of three tries does, because the machine may be
+    busy."""
     @functools.wraps(test)
     def tries():
         for left in (2, 1, 0):
@@ -289,7 +293,7 @@ def measured(test):
 
 
 def alone(reason):
-    """A test that other work on the machine would spoil runs at the end, when nothing else does."""
+    """Decorates a test that other work on the machine would disturb: it runs at the end, alone."""
     assert reason
 
     def mark(test):
@@ -298,14 +302,14 @@ def alone(reason):
     return mark
 
 
-# tests/seeds, on three workers.
+# Programs of tests/seeds, which need three workers.
 SEED_PROGRAMS = ("seed001_two_part_cnn", "seed001_three_part_lstm", "seed001_cpu_gpu_hybrid",
                  "seed002_single", "seed002_data_parallel", "seed002_tensor_parallel",
                  "seed002_pipeline", "seed003_rpc_pipeline", "seed004_spanning_backward")
 
 
 def until(what, seconds=20):
-    """what() as soon as it is true."""
+    """Waits until what() is true. Returns its value."""
     end = time.monotonic() + seconds * SLOW * (5 if SANITIZED else 1)
     while not (found := what()):
         assert time.monotonic() < end, f"not within {seconds} s: {found}"
@@ -314,13 +318,13 @@ def until(what, seconds=20):
 
 
 def trains(process):
-    """Reads what `train` prints up to its first step; whether that came."""
+    """Reads the output of `train` up to its first step. Returns whether that came."""
     return any(line.startswith(b"step " if isinstance(line, bytes) else "step ") for line in process.stdout)
 
 
 class Running:
-    """A program beside the cluster that ends with the block: in order, so that a worker does not
-    keep its session for the lease."""
+    """A program beside the cluster that is ended with the block, by a signal on which it closes its
+    session, so that workers do not keep the session until the lease ends."""
 
     def __init__(self, command, **options):
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
@@ -330,7 +334,7 @@ class Running:
 
     def __exit__(self, *_):
         if self.process.stdin and self.process.stdin.closed:
-            self.process.stdin = None  # communicate() would flush it
+            self.process.stdin = None  # otherwise communicate() would flush it
         self.process.terminate()
         try:
             self.process.communicate(timeout=5 * SLOW)
@@ -348,7 +352,7 @@ def write_npy(path, shape, dtype, raw):
 
 
 def synthetic_images(folder, n=512, n_test=128, side=12, classes=10, channels=1, seed=1):
-    """A small learnable image set, drawn by the first test of a suite that asks for it."""
+    """Writes a small learnable set of images, which the first test that needs it draws."""
     drawn = os.path.join(CERTS, f"images-{n}-{n_test}-{side}-{classes}-{channels}-{seed}")
     if not os.path.exists(drawn):
         made = tempfile.mkdtemp(dir=CERTS)
@@ -399,16 +403,17 @@ def checkpoint_tensors(run_dir, step, prefix="model-"):
 # ---- reporting -----------------------------------------------------------------------------------
 
 def core_seconds():
-    """Of a core, by this process and those it has waited for."""
+    """Seconds of processor time of this process and of children it has waited for."""
     of = os.times()
     return of.user + of.system + of.children_user + of.children_system
 
 
-LONG = os.environ.get("CLV_TEST_LONG") == "1"  # `make long`: also what `make test` leaves out
+# set by `make long`, which also runs what `make test` omits
+LONG = os.environ.get("CLV_TEST_LONG") == "1"
 
 
 def chosen(everything, *keys):
-    """All of a table in `make long`, in `make test` the rows of these keys."""
+    """In `make long` the whole table, in `make test` the rows with these keys."""
     return everything if LONG else {k: everything[k] for k in keys}
 
 
@@ -423,7 +428,7 @@ class Suite:
         return f
 
     def long(self, f):
-        """A test of `make long`, or of who names it."""
+        """A test that runs in `make long`, or if it is named on the command line."""
         return self.test(f) if LONG or f.__name__ in sys.argv[1:] else f
 
     def main(self):

@@ -1,5 +1,5 @@
-"""A foreign client of a session of contexts: frames, modules, and the numbers of small networks in
-Python floats."""
+"""A client without code of Cleave for sessions of contexts: frames, modules, and the numbers of
+small networks in Python floats."""
 import random
 from cluster import *
 import pyclient
@@ -10,7 +10,7 @@ GRADIENTS = 4
 
 
 class the:
-    """The workers of the suite that runs."""
+    """Variables of the running suite, such as its cluster of workers."""
     cluster = None
 
 
@@ -25,7 +25,7 @@ def run_suite(suite, name, workers=2, **kw):
 # ---- one worker in a session of contexts -------------------------------------------------------
 
 class Remote:
-    """A worker's session: what is sent is counted as the protocol asks."""
+    """A session at a worker. Counts sent frames as the protocol requires."""
 
     def __init__(self, name, port, session=None, peers=(), lanes=0, lease_ms=0, **hello):
         self.name, self.caller = name, Caller(port, the.cluster.certs)
@@ -78,8 +78,8 @@ def remote(index=0, **kw):
 
 
 def call(context, message, module, args, training=True, micro=0):
-    """args: (value id, needs_grad) for what is there, (value id, needs_grad, raw, dims) for what
-    comes along."""
+    """A CALL. args: (value id, needs_grad) of a value at the worker, or (value id, needs_grad, raw,
+    dims) of one that the frame carries."""
     f = pb.Frame(kind=pb.CALL, context=context, message=message, module=module, micro_batch=micro,
                  flags=pb.FLAG_TRAINING if training else 0)
     f.call.SetInParent()
@@ -135,7 +135,7 @@ def gradients(worker, module, context):
 
 def end(worker, context):
     worker.send(pb.Frame(kind=pb.END_CONTEXT, context=context, message=7))
-    while True:  # the answer comes after what was on its way
+    while True:  # the answer comes after frames in flight
         f = worker.lane.recv()
         if f.kind == pb.ENDED:
             assert f.reply_to == 7 and f.context == context
@@ -149,7 +149,7 @@ def linear_graph(out=D):
 
 
 def tanh_graph(out=D):
-    """y = tanh(x W' + b): its backward reads what it saved."""
+    """y = tanh(x W' + b): its backward reads values that its forward saved."""
     return pb.Graph(nodes=[node(INPUT, name="x"), node(LINEAR, [0], 0, out=out), node(8, [1], 1)], outputs=[2])
 
 
@@ -223,11 +223,10 @@ def raw(m):
     return f32(flat(m))
 
 
-# ---- what tests do most ----------------------------------------------------------------------
+# ---- common steps of tests -------------------------------------------------------------------
 
 class Pair:
-    """Two workers in one session; `direct`: they have links of their own, else this client
-    relays."""
+    """Two workers in one session. direct: whether they have a link; else this client relays."""
 
     def __init__(self, direct):
         sid = os.urandom(16)
@@ -240,8 +239,7 @@ class Pair:
         self.b.attach()
 
     def recv(self, worker, kind, **want):
-        """The next frame of `worker` for this client; whatever is for the other one is passed
-        on."""
+        """The next frame of `worker` for this client. Passes frames for the other worker on."""
         deadline = time.monotonic() + 20 * SLOW
         while True:
             for w, other in ((self.a, self.b), (self.b, self.a)):
@@ -302,14 +300,14 @@ def apply(w, context, kind=None, module=ALL, lr=0.25, scale=0.5, does=True):
 
 # ---- independent calls on a row of ones ------------------------------------------------------
 
-BIG = float(1 << 24)  # BIG + 1 is BIG again: sums show their order
+BIG = float(1 << 24)  # BIG + 1 rounds to BIG, so sums show their order
 ONES = f32([1.0] * D)
 BACKWARD_ORDER = [[BIG] * D, [1.0] * D, [-BIG] * D]
 
 
 def calls_of(w, context, ids, module=0, **kw):
-    """Independent calls on a row of ones: the gradient of the weights is the row that comes
-    back."""
+    """Sends independent calls on a row of ones. The gradient of the weights is then the row that is
+    sent as gradient of the output."""
     for i in ids:
         w.send(call(context, i, module, [(1000 + i, True, ONES, [1, D])], **kw))
 
@@ -328,7 +326,7 @@ def more(f):
 
 
 def nothing_else(w, module=0):
-    """All that was sent has been handled, and nothing was answered to it."""
+    """Waits until the worker has handled all frames. It must have answered none of them."""
     state(w, pb.STATE_WEIGHTS, module)
 
 
@@ -343,7 +341,7 @@ def failure_of(w, value):
 
 
 def settled(w, **want):
-    """The counters of the session get there (they are written by another thread)."""
+    """Waits until the counters of the session, which another thread writes, have these values."""
     deadline = time.monotonic() + 20 * SLOW
     while True:
         s = w.status()
@@ -364,8 +362,8 @@ def in_floats(rows_):
 # ---- positions -----------------------------------------------------------------------------------
 
 def at_position(w, context, i, position, input_position=0, weight_position=0, module=0, sent=True, **kw):
-    """A call on ones whose value comes here as soon as it has run; not `sent`: value 2000 + i is to
-    come."""
+    """Sends a call on ones, whose value comes here as soon as it has run. sent: if false, its
+    input, value 2000 + i, comes later."""
     arg = (1000 + i, True, ONES, [1, D]) if sent else (2000 + i, True)
     f = call(context, i, module, [arg], **kw)
     f.flags |= pb.FLAG_DELIVER | pb.FLAG_TRACE

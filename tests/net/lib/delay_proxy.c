@@ -100,17 +100,17 @@ static size_t wait_for_link(int direction) {
   for (;;) {
     pthread_mutex_lock(&shared.lock);
     bool is_rated = shared.rate_mbit > 0;
-    int64_t at = shared.free_at_ns[direction] - (int64_t)(shared.queue_ms * MS);
+    int64_t accept_at_ns = shared.free_at_ns[direction] - (int64_t)(shared.queue_ms * MS);
     pthread_mutex_unlock(&shared.lock);
     if (!is_rated) return READ_BYTES;
-    if (at <= now_ns()) return RATED_BYTES;
-    sleep_until(at);
+    if (accept_at_ns <= now_ns()) return RATED_BYTES;
+    sleep_until(accept_at_ns);
   }
 }
 
 /* Returns the time at which `len` bytes that arrived now are to be sent. A link that was idle for
  * less than BURST_NS catches up, because a reader that wakes late would lower the rate. */
-static int64_t due_time(int direction, size_t len) {
+static int64_t get_due_time(int direction, size_t len) {
   int64_t now = now_ns(), *free_at = &shared.free_at_ns[direction], sent = now;
   pthread_mutex_lock(&shared.lock);
   if (shared.rate_mbit > 0) {
@@ -129,16 +129,16 @@ static bool add_piece(one_direction *w, piece *p) {
   pthread_mutex_lock(&w->lock);
   while (!w->is_broken && w->held_bytes > WINDOW_BYTES)
     pthread_cond_wait(&w->queue_changed, &w->lock);
-  bool is_taken = !w->is_broken;
-  if (is_taken) {
+  bool is_accepted = !w->is_broken;
+  if (is_accepted) {
     *(w->last_piece ? &w->last_piece->next : &w->first_piece) = p;
     w->last_piece = p;
     w->held_bytes += p->len;
     pthread_cond_broadcast(&w->queue_changed);
   }
   pthread_mutex_unlock(&w->lock);
-  if (!is_taken) free(p);
-  return is_taken;
+  if (!is_accepted) free(p);
+  return is_accepted;
 }
 
 static piece *take_piece(one_direction *w) {
@@ -190,13 +190,13 @@ static void *read_in_thread(void *arg) {
   ssize_t n;
   free(arg);
   do {
-    size_t most = wait_for_link(h.w->direction);
-    piece *p = malloc(sizeof *p + most);
+    size_t max_bytes = wait_for_link(h.w->direction);
+    piece *p = malloc(sizeof *p + max_bytes);
     if (!p) die("memory");
-    n = recv(h.w->from_fd, p->bytes, most, 0);
+    n = recv(h.w->from_fd, p->bytes, max_bytes, 0);
     p->next = NULL;
     p->len = n > 0 ? (size_t)n : 0;
-    p->due_ns = due_time(h.w->direction, p->len);
+    p->due_ns = get_due_time(h.w->direction, p->len);
     if (!add_piece(h.w, p)) break;
   } while (n > 0);
   end_thread(h.c);

@@ -11,8 +11,8 @@ def openssl(*args):
 
 def forge(certs, name, san, begin="20200101000000Z", end="20490101000000Z", cn="forged",
           use="serverAuth, clientAuth"):
-    """A certificate of the CA in the folder `certs`, with any alternative names and any dates.
-    Without `use` it has no extended key usage."""
+    """Makes a certificate of the CA in the folder `certs`, with any alternative names and any
+    dates. Without `use` it has no extended key usage."""
     path = lambda suffix: os.path.join(certs, name + suffix)
     with open(path(".cnf"), "w") as f:
         f.write(f"[ca]\ndefault_ca = d\n[d]\ndatabase = {path('.index')}\nnew_certs_dir = {certs}\nserial = {path('.serial')}\n"

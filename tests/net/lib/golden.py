@@ -7,7 +7,7 @@ FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../golden/
 
 
 def digest(inputs):
-    """Of arrays by name, with their types and shapes."""
+    """A digest of {name: array}, with types and shapes."""
     h = hashlib.sha256()
     for name in sorted(inputs):
         a = np.ascontiguousarray(inputs[name])
@@ -22,7 +22,7 @@ def write(name, inputs, numbers):
 
 
 def numbers(name, inputs, compute):
-    """What compute() gave for these inputs, as lists and numbers."""
+    """The stored result of compute() for these inputs, as lists and numbers."""
     if "--golden" in sys.argv:
         write(name, inputs, compute())
     with open(os.path.join(FOLDER, f"{name}.json")) as f:

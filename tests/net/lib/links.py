@@ -8,10 +8,10 @@ PROXY = os.path.join(BIN, "net", "delay_proxy")
 
 
 class DelayProxy:
-    """A port of 127.0.0.1 whose connections go on to another, each byte one_way_ms later, both
-    ways, and at rate_mbit each way where given. What connections share is the rate, not a queue;
-    with a larger queue_ms (5) that too. TLS does not notice: it is only TCP, and who the peer is
-    stands in its certificate's URI."""
+    """A port of 127.0.0.1 that passes connections on to another port: each byte arrives one_way_ms
+    later, in both directions, at rate_mbit in each direction if given. Connections share the rate,
+    and with a queue_ms larger than 5 also a queue. TLS is not disturbed, because the peer is
+    identified by its certificate's URI."""
 
     def __init__(self, target_port, one_way_ms, rate_mbit=None, queue_ms=None, host="127.0.0.1"):
         command = [PROXY, "0", f"{host}:{target_port}", "--one-way-ms", str(one_way_ms)]
@@ -29,15 +29,15 @@ class DelayProxy:
         assert answer == "ok\n", answer
 
     def set_delay(self, one_way_ms):
-        """From the next byte that comes on."""
+        """Sets the delay of bytes that arrive from now on."""
         self._set("delay", one_way_ms)
 
     def set_rate(self, rate_mbit):
-        """0: as fast as it goes."""
+        """Sets the rate; 0: no limit."""
         self._set("rate", rate_mbit)
 
     def close(self):
-        self.process.stdin.close()  # which ends it
+        self.process.stdin.close()  # its end of input ends the process
         self.process.wait(20)
         self.process.stdout.close()
 
@@ -49,8 +49,8 @@ class DelayProxy:
 
 
 class DelayedCluster(Cluster):
-    """A Cluster in which whoever dials a worker, the master or another worker, does so through a
-    DelayProxy of that worker's: self.proxies[i]."""
+    """A Cluster in which the master and other workers dial worker i through its DelayProxy,
+    self.proxies[i]."""
 
     def __init__(self, n=2, round_trip_ms=20, rate_mbit=None, **options):
         self.proxies, self.delay_ms, self.rate_mbit = {}, round_trip_ms / 2, rate_mbit
@@ -69,7 +69,7 @@ class DelayedCluster(Cluster):
 
 
 def namespaces_missing():
-    """Why there can be no namespaces here, or None."""
+    """The reason why this machine cannot make namespaces, or None."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     name = f"clv-{os.getpid()}-try"
@@ -87,8 +87,8 @@ class Namespaces:
     """Two network namespaces with a switch between them, in a third: rate_mbit each way, with a
     queue of latency_ms in the switch, where no sender's TCP can see it. `near` and `far` are the
     commands that run a program at either end; `host` is the far end's address. Cluster(near=n.near,
-    far=n.far, host=n.host) has its workers at the far end. congestion: TCP's way of both ends;
-    None: the machine's. Leaving the with block takes everything away, whatever happened inside."""
+    far=n.far, host=n.host) has its workers at the far end. congestion: TCP's congestion control at
+    both ends; None: the machine's. The end of the with block removes everything."""
 
     def __init__(self, rate_mbit, latency_ms=50, congestion=None):
         self.names = {end: f"clv-{os.getpid()}-{end}" for end in ("near", "far", "switch")}
@@ -100,15 +100,15 @@ class Namespaces:
         assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}"
 
     def _attach(self, end, address):
-        """One end's cable and the port of the switch, which lets `rate` through towards that
-        end."""
+        """Connects one end to a port of the switch, which limits bytes towards that end to
+        `rate`."""
         name, switch = self.names[end], self.names["switch"]
         self._do("ip", "link", "add", "lan0", "netns", name, "type", "veth", "peer", "name", end, "netns", switch)
         self._do("ip", "-n", name, "addr", "add", f"{address}/24", "dev", "lan0")
         for at, link in ((name, "lo"), (name, "lan0"), (switch, end)):
             self._do("ip", "-n", at, "link", "set", link, "up")
         self._do("ip", "-n", switch, "link", "set", end, "master", "switch")
-        # a burst of 2 ms: what a timer of 1 kHz cannot let through late
+        # a burst of 2 ms, because a timer of 1 kHz is that late
         self._do("tc", "-n", switch, "qdisc", "add", "dev", end, "root", "tbf", "rate", f"{self.rate}mbit",
                  "burst", f"{max(16, self.rate // 4)}kb", "latency", f"{self.latency}ms")
         if self.congestion:
@@ -128,5 +128,5 @@ class Namespaces:
         return self
 
     def __exit__(self, *_):
-        for name in self.names.values():  # which takes cables and switch with it
+        for name in self.names.values():  # which removes cables and switch too
             subprocess.run(["ip", "netns", "del", name], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""Workers and runs with a page port each, and what is read there."""
+"""Workers and runs with a page port each, and functions that read the pages."""
 import http.client, re
 from cluster import *
 
@@ -6,7 +6,7 @@ BATCH, MICRO = 24, 3
 
 
 class Measured(Cluster):
-    """Workers with a page port each; extra: more of their configuration."""
+    """Workers with a page port each. extra: further text of their configuration."""
 
     def __init__(self, n, extra="", **options):
         self.pages, self.extra = [free_port() for _ in range(n)], extra
@@ -17,7 +17,8 @@ class Measured(Cluster):
 
 
 def body(steps, port=None, more="", pace_ms=0):
-    """pace_ms: for which each micro-batch waits at the master, where CLEAVE_TEST_OPS is 1."""
+    """A session body. pace_ms: time that each micro-batch waits at the master, with
+    CLEAVE_TEST_OPS=1."""
     wait = f", {{op: wait, forward_ms: {pace_ms}}}" if pace_ms else ""
     return (IMAGE_DATA + f"stages:\n  - {{name: a, at: master, layers: [{{op: conv2d, out: 4, kernel: 3}}, {{op: relu}}{wait}]}}\n"
             "  - {name: b, at: w1, layers: [{op: conv2d, out: 4, kernel: 3}, {op: relu}]}\n"
@@ -45,7 +46,7 @@ SAMPLE = re.compile(r'^([a-z_]+)(?:\{(.*)\})? (\S+)$')
 
 
 def numbers(port):
-    """{'name' or 'name{labels}': value} of a port, without quotes being looked into."""
+    """{'name' or 'name{labels}': value} of a port. Labels are not unquoted."""
     status, text, kind = get(port)
     assert status == 200 and kind == "text/plain; version=0.0.4; charset=utf-8", (status, kind)
     found = {}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small transformers of all families, their records of many lengths, and sessions of them, packed
-or padded and cut anywhere: for tests/net/training/test_packed_*.py."""
+"""Small transformers of all families, records of many lengths, and sessions with them, packed or
+padded and cut at any place, for tests/net/training/test_packed_*.py."""
 import itertools, json, os
 from cluster import SEED
 import numpy as np
@@ -12,7 +12,7 @@ MODELS = {"layoutlm": {**SIZES, "type_vocab_size": 2, "max_2d_position_embedding
           "gpt2": {"n_embd": HIDDEN, "n_layer": 4, "n_head": 4, "n_positions": PLACES, "vocab_size": ROWS},
           "bert": {**SIZES, "type_vocab_size": 2}, "roberta": {**SIZES, "type_vocab_size": 1, "max_position_embeddings": PLACES + 2},
           "qwen2": {**SIZES, "num_key_value_heads": 1, "tie_word_embeddings": False}}
-# Other heads of the same: what is called so, its family, and the head with what its labels are.
+# name: family of models with another head.
 OTHERS = {"pages": "layoutlm", "sentences": "bert", "reviews": "roberta", "hidden": "bert", "hidden-roberta": "roberta", "next": "gpt2"}
 MODELS.update({name: MODELS[family] for name, family in OTHERS.items()})
 FAMILY = {name: OTHERS.get(name, name) for name in MODELS}
@@ -25,14 +25,15 @@ BACK = {"pages": "pooler..classifier", "sentences": "pooler..classifier", "revie
         "gpt2": "ln_f..score", "hidden": "cls", "hidden-roberta": "lm_head", "next": "ln_f..lm_head"}
 numbers = itertools.count()
 
-EVERY = os.environ.get("CLV_TEST_ALL") == "1"  # every cut, of every model: `make schedules`
+EVERY = os.environ.get("CLV_TEST_ALL") == "1"  # set by `make schedules`: every cut of every model
 BLOCKS, MOST_WORKERS = 4, 3
 UNCUT = ("master",) * (BLOCKS + 2)
 
 
 def every_cut():
-    """The tables, the blocks and the head: blocks in a row over one to three workers, and those at
-    either end at the master or not. Then a worker that has two parts."""
+    """The places of the tables, the blocks and the head: consecutive blocks over one to three
+    workers, with the tables and the head at the master or not. Then a worker that has two separate
+    parts."""
     for first, end in itertools.combinations(range(BLOCKS + 1), 2):
         for workers in range(1, min(MOST_WORKERS, end - first) + 1):
             for inner in itertools.combinations(range(first + 1, end), workers - 1):
@@ -43,18 +44,18 @@ def every_cut():
     yield ("master", "w1", "w2", "w2", "w1", "master")
 
 
-# The first two have a cut at each of the five places.
+# The first two together have a cut at each of the five places.
 FEW = (("master", "w1", "w2", "w3", "w3", "master"), ("master", "master", "w1", "w1", "w2", "master"), ("master", "w1", "w2", "w2", "w1", "master"))
 CUTS = tuple(every_cut()) if EVERY else FEW
 
 
 def at_workers(ats):
-    """The same, with what the master has at the first worker."""
+    """The same places, with the first worker instead of the master."""
     return tuple("w1" if at == "master" else at for at in ats)
 
 
 def records(folder):
-    """Sequences of 1 to 32 places, a third of them on average, and pads without a label."""
+    """Writes sequences of 1 to 32 tokens, on average a third of 32, padded without labels."""
     rng = np.random.default_rng(5)
     for part in ("train", "test"):
         lengths = rng.integers(1, 20, RECORDS)
@@ -74,7 +75,8 @@ def records(folder):
 
 
 def body(model="layoutlm", packed=True, ats=("master", "w1", "w1", "w2", "w2", "master"), dtype="f32", micro=3, steps=STEPS, threads=1, extra=""):
-    """Tables, four blocks and the head at these places, neighbours of one place in one stage."""
+    """A session body with tables, four blocks and head at these places. Neighbours at one place
+    form one stage."""
     (head, y), (front, block) = HEAD[model], PARTS[FAMILY[model]]
     names = ["ids", "lengths"] + ["boxes"] * (FAMILY[model] == "layoutlm")
     parts = [front] + [f"{block}.{i}" for i in range(4)] + [BACK.get(model, "dropout..classifier")]
@@ -93,13 +95,13 @@ def body(model="layoutlm", packed=True, ats=("master", "w1", "w1", "w2", "w2", "
 
 
 def trained(on, **how):
-    """Weights and losses of a run on the cluster."""
+    """(weights, losses) of a run on the cluster."""
     weights, log, _ = on.trained(f"run{next(numbers)}", body(**how), how.get("steps", STEPS))
     return weights, [json.loads(line)["loss"] for line in log.splitlines() if '"step"' in line and '"loss"' in line]
 
 
 def begin(c):
-    """Data and configs of a cluster; the lengths of both sets."""
+    """Writes data and configs of a cluster. Returns the lengths of both sets."""
     os.mkdir(os.path.join(c.dir, "data"))
     for model, config in MODELS.items():
         os.mkdir(os.path.join(c.dir, model))

@@ -1,9 +1,9 @@
-"""PDFs by hand: pages of words, and those that a stranger might send. Standard library only."""
+"""Writes PDFs by hand: pages of words, and hostile files. Standard library only."""
 import random, zlib
 
 
 def write(path, objects):
-    """objects: bytes of each, 1 being the catalog."""
+    """Writes a PDF of these objects (bytes); the first one, number 1, is the catalog."""
     out, places = bytearray(b"%PDF-1.4\n"), []
     for i, body in enumerate(objects):
         places.append(len(out))
@@ -16,8 +16,8 @@ def write(path, objects):
 
 
 def pages(path, contents, extra=b""):
-    """A page of 600 x 800 for each content stream, compressed already or not. extra: of each page,
-    as /Rotate 90."""
+    """Writes a PDF with a page of 600 x 800 for each content stream, which may be compressed.
+    extra: keys of each page, such as /Rotate 90."""
     kids = b" ".join(b"%d 0 R" % (4 + 2 * i) for i in range(len(contents)))
     objects = [b"<< /Type /Catalog /Pages 2 0 R >>", b"<< /Type /Pages /Kids [%s] /Count %d >>" % (kids, len(contents)),
                b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"]
@@ -37,11 +37,11 @@ def of_lines(path, *all_lines, extra=b""):
 
 
 def bomb(path, unit, times):
-    """A content stream that unpacks to `unit` so many times."""
+    """Writes a PDF whose content stream unpacks to `unit`, `times` times."""
     begin, block, end = b"BT /F 20 Tf 60 700 Td ", unit * 10000, b" ET"
     packer = zlib.compressobj(9)
     out = packer.compress(begin) + packer.flush(zlib.Z_FULL_FLUSH)
-    # nothing before it changes how it is packed
+    # a full flush makes the packed block independent of the bytes before it
     packed = packer.compress(block) + packer.flush(zlib.Z_FULL_FLUSH)
     out += packed * (times // 10000) + packer.compress(end) + packer.flush()[:-4]
     total = zlib.adler32(begin)
@@ -52,7 +52,7 @@ def bomb(path, unit, times):
 
 
 def damaged(path, seed):
-    """A good one with bytes changed at random."""
+    """Writes a valid PDF with randomly changed bytes."""
     of_lines(path, ["Total 12.50", "due on receipt"])
     r = random.Random(seed)
     with open(path, "rb") as f:

@@ -6,13 +6,13 @@ PATH = "etc/cleave/egress.policy.yaml"
 
 
 def missing():
-    """Why this machine cannot do it, or None."""
+    """The reason why this machine cannot make such a host, or None."""
     able = os.geteuid() == 0 and not subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode
     return None if able else "no mount namespaces here, or not root"
 
 
 class Host:
-    """near: the words before a command that runs on this host."""
+    """near: words before a command, to run it on this host."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -25,7 +25,7 @@ class Host:
         assert done.returncode == 0, done.stderr
 
     def decree(self, text):
-        """This policy from now on, signed; None: none."""
+        """Installs this policy, signed; None: removes the policy."""
         self.shell("rm -rf etc/cleave")
         if text is None:
             return

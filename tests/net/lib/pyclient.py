@@ -23,8 +23,8 @@ def generate(out):
 
 
 def messages():
-    """cleave_pb2 from proto/, in the folder of a suite (CLV_TEST_ONCE), or in one that goes with
-    the process."""
+    """The module cleave_pb2, made from proto/ in the folder CLV_TEST_ONCE, or in a folder that is
+    removed with the process."""
     out = os.environ.get("CLV_TEST_ONCE") or tempfile.mkdtemp(prefix="cleave-proto-")
     if "CLV_TEST_ONCE" not in os.environ:
         atexit.register(shutil.rmtree, out, True)
@@ -41,7 +41,7 @@ if MISSING is None:
 
 F32, F64, I64 = 1, 2, 3
 INPUT, LINEAR, CONV, RELU, ADD, BATCHNORM, CROSS_ENTROPY, EMBEDDING, WAIT = 0, 1, 2, 6, 12, 16, 17, 22, 29
-ALL = 255  # every module of an APPLY
+ALL = 255  # as module of an APPLY: every module
 
 # ---- CRC32C (Castagnoli, reflected 0x1EDC6F41), RFC 3720 --------------------------------------
 
@@ -59,7 +59,7 @@ def _crc_table():
 CRC = _crc_table()
 
 
-@functools.lru_cache(256)  # a loop of Python a byte, and tests send the same bytes often
+@functools.lru_cache(256)  # slow in Python, and tests often send the same bytes
 def crc32c(data, crc=0):
     c = crc ^ 0xFFFFFFFF
     for b in data:
@@ -85,7 +85,7 @@ def read(path):
 
 
 class Caller:
-    """One identity's view of one worker."""
+    """A connection of one identity to one worker."""
 
     def __init__(self, port, certs, name="master", ca="ca.pem", options=(), host="127.0.0.1"):
         self.port, self.certs, self.name, self.ca, self.options = port, certs, name, ca, list(options)
@@ -99,7 +99,7 @@ class Caller:
             read(os.path.join(self.certs, self.ca)),
             *((read(os.path.join(self.certs, self.name + ".key")),
                read(os.path.join(self.certs, self.name + ".pem"))) if self.name else (None, None)))
-        # a subchannel pool of its own: each lane is to have a connection of its own
+        # a local subchannel pool, so that each lane gets its own connection
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1),
                    ("grpc.max_receive_message_length", -1), ("grpc.enable_retries", 0)] + self.options
         channel = grpc.secure_channel(f"{self.host}:{self.port}", creds, options)
@@ -107,8 +107,8 @@ class Caller:
         return channel
 
     def close(self):
-        """Ends the streams, so that a worker frees their sessions at once and not after its
-        lease."""
+        """Ends the streams, so that a worker frees their sessions at once and not only when the
+        lease ends."""
         for lane in self.lanes:
             lane.finish()
         end = time.monotonic() + 2 * SLOW
@@ -140,7 +140,7 @@ class Caller:
         return s
 
     def raw(self, method, data, timeout=20):
-        """Any bytes as the request of a unary method; (code, text)."""
+        """Sends any bytes as the request of a unary method. Returns (code, text)."""
         call = self.channel.unary_unary(f"/cleave.v1.Worker/{method}", lambda b: b, lambda b: b)
         try:
             call(data, timeout=timeout * SLOW)
@@ -150,7 +150,7 @@ class Caller:
 
 
 def keys_of(graph):
-    """A key of its own for each layer."""
+    """Keys of a graph: a different one for each layer."""
     return b"".join(bytes([n.layer % 256, 1]) + bytes(14) for n in graph.nodes)
 
 
@@ -183,7 +183,7 @@ class SessionOf:
         self.lanes, self.granted = [], None
 
     def load(self, graph, dims, inputs=None, **fields):
-        """One input of `dims` in f32, unless `inputs` says otherwise."""
+        """Loads a module with one input of `dims` in f32, or with these inputs."""
         inputs = inputs or [pb.TensorSpec(dtype=F32, dims=dims)]
         return self.caller.stub.LoadModule(load_request(self, graph, inputs, **fields), timeout=60 * SLOW)
 
@@ -213,7 +213,7 @@ class Ended(Exception):
 
 
 def frames_of(messages):
-    """The frames of these messages, in their order (PROTOCOL.md 4)."""
+    """The frames in these messages, in order (PROTOCOL.md 4)."""
     for message in messages:
         for f in message.before:
             yield pb.Frame.FromString(f.SerializeToString())
@@ -254,7 +254,7 @@ class Lane:
             for frame in frames_of(self.messages()):
                 if frame.kind == pb.ACK and self.has_acks():
                     continue
-                if frame.kind == pb.PING:  # of a worker that is asked how it does, or behind chunks
+                if frame.kind == pb.PING:  # a worker sends PINGs to measure, or after chunks
                     self.control.send(pb.Frame(kind=pb.PONG, reply_to=frame.message))
                 else:
                     self.inbox.put(frame)
@@ -276,7 +276,7 @@ class Lane:
                 return got
 
     def poll(self):
-        """recv() of what is here already, or None."""
+        """The next frame if it is here already, else None."""
         while not self.inbox.empty():
             got = self.inbox.get()
             if isinstance(got, Ended):

@@ -4,11 +4,11 @@ import os
 import subprocess
 import sys
 
-SECONDS = 1800  # the newest PyTorch is 3 GB
+SECONDS = 1800  # time limit of an installation: the newest PyTorch has 3 GB
 
 
 def _do(*command):
-    """What went wrong, or None."""
+    """Runs a command. Returns its error, or None."""
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                               stderr=subprocess.PIPE, text=True, timeout=SECONDS)
@@ -23,14 +23,14 @@ def interpreter(folder):
 
 
 def works(folder, *packages):
-    """Whether the environment is there and has the packages."""
+    """Whether the environment exists and has the packages."""
     return os.path.exists(interpreter(folder)) and not _do(interpreter(folder), "-c",
                                                            "import " + ", ".join(packages))
 
 
 def install(folder, *packages, sources=([],)):
     """Makes the environment, and takes the packages from the first source (options of pip) that has
-    them; why that did not work, or None."""
+    them. Returns the error, or None."""
     wrong = _do(sys.executable, "-m", "venv", folder)
     if wrong:
         return f"no virtual environment (Debian: python3-venv): {wrong}"

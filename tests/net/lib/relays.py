@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A line that fails: a relay in front of a port (Relay) and a Cluster whose workers are dialled
-through relays (RelayedCluster). Standard library only."""
+"""Connections that fail: a relay in front of a port (Relay), and a Cluster whose workers are
+dialled through relays (RelayedCluster). Standard library only."""
 import select, socket, struct, threading, time
 from cluster import Cluster, free_port
 
-USED = 4096  # bytes each way, which are more than those of a handshake
+USED = 4096  # a connection with more bytes than this in each direction is past its handshake
 
 
 class Relay:
-    """A port of 127.0.0.1 whose connections go on to another one.
+    """A port of 127.0.0.1 that passes connections on to another port.
 
     reset() ends each present connection by a reset, with `used` only those that have carried
-    messages; `cut` counts these. drop() carries nothing any more, also not what
-    a new connection sends, until heal(): a firewall that drops packets. refuse() resets and accepts
+    messages; `cut` counts these. drop() passes nothing on, also for new
+    connections, until heal(), like a firewall that drops packets. refuse() resets and accepts
     no connection until heal(). after(n): the connection that brings the n-th byte from now on is
     reset once. before_next(f): the next connection is passed on after f()."""
 
     def __init__(self, port):
         self.to, self.port, self.job = port, free_port(), None
         self.lock, self.accepted, self.cut = threading.Lock(), 0, 0
-        self.pairs = {}  # of sockets: bytes each way, how many ends have ended
+        self.pairs = {}  # pair of sockets -> bytes in each direction, number of ended directions
         self.open, self.countdown, self.closing = threading.Event(), None, False
         self.open.set()
         self.listener = None
@@ -63,7 +63,8 @@ class Relay:
             return due
 
     def count(self, pair, way, n):
-        """n bytes, or its end. A connection that has ended at both ends is none any more."""
+        """Counts n bytes, or the end of a direction. A connection that has ended in both is
+        forgotten."""
         with self.lock:
             carried = self.pairs.get(pair, [0, 0, 0])
             carried[way] += n
@@ -132,9 +133,8 @@ class Relay:
 
 
 class RelayedCluster(Cluster):
-    """A Cluster in which whoever dials a worker does so through a Relay of that worker's: the
-    master through self.relays[i], other workers through self.between[i], which is another one or,
-    unless `parted`, the same."""
+    """A Cluster in which worker i is dialled through a Relay: by the master through self.relays[i],
+    by other workers through self.between[i], which with `parted` is another one, else the same."""
 
     def __init__(self, n=2, parted=False, **options):
         self.relays = {}

@@ -1,8 +1,8 @@
-"""Several identities on one worker: who they are, and sessions of theirs."""
+"""Several identities on one worker, and their sessions."""
 from contexts import *
 
 HEAVY, LIGHT, WATCH = "spiffe://test/heavy", "spiffe://test/light", "spiffe://test/watch"
-MORE = 8  # RESOURCE_EXHAUSTED, in a frame
+MORE = 8  # the code RESOURCE_EXHAUSTED, as in a frame
 
 
 def allow(name, **quotas):
@@ -11,7 +11,7 @@ def allow(name, **quotas):
 
 
 def tenants(n=1, heavy={}, light={}, more="", env=None):
-    """A cluster that also knows heavy, light and, to look on, watch."""
+    """A cluster that also allows the identities heavy and light, and watch as an observer."""
     cluster = Cluster(0)
     the.cluster = cluster
     for i in range(n):
@@ -27,7 +27,7 @@ def tenants(n=1, heavy={}, light={}, more="", env=None):
 
 
 class Tenant:
-    """An identity at one worker, and what it has open there."""
+    """An identity at one worker, and its open sessions there."""
 
     def __init__(self, name, index=0):
         self.caller = Caller(the.cluster.ports[index], the.cluster.certs, name=name)

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""The slow links that other tests stand on are what they say, the layer that stands in for compute
-is there for tests alone, and a session over slow links trains the same bits."""
+"""The slow links of other tests have the rates and delays that they claim, the layer that waits
+instead of computing exists only in tests, and a session over slow links trains to the same bits."""
 import select, socket, statistics, sys, threading, time
 from cluster import *
 from links import *
@@ -13,8 +13,8 @@ suite = Suite()
 # ---- an echo and a sink, in a namespace too -----------------------------------------------------
 
 def serve(host):
-    """First byte of a connection: 'e' echoes what follows, 's' swallows it and says how many bytes
-    of it came in which time, from the first to the last."""
+    """Serves connections. After a first byte 'e' it echoes all bytes; after 's' it discards them,
+    and answers with their number and the time from the first to the last."""
     listener = socket.socket()
     listener.bind((host, 0))
     listener.listen()
@@ -43,7 +43,7 @@ def sink(s):
 
 
 def blast(host, port, mib):
-    """Mbit/s from here to the sink."""
+    """The rate from here to the sink, Mbit/s."""
     with socket.create_connection((host, port)) as s:
         s.sendall(b"s" + bytes(mib << 20))
         s.shutdown(socket.SHUT_WR)
@@ -52,7 +52,7 @@ def blast(host, port, mib):
 
 
 def back(port, left):
-    """Mbit/s at which an echo comes back."""
+    """The rate of a returning echo, Mbit/s."""
     with socket.create_connection(("127.0.0.1", port)) as s:
         s.sendall(b"e")
         threading.Thread(target=s.sendall, args=(bytes(left),), daemon=True).start()
@@ -70,7 +70,7 @@ class Server(Running):
 
 
 def round_trip_ms(port, n=15):
-    """The median of n echoes of one byte; the machine may be busy for some of them."""
+    """The median of n echoes of one byte, because the machine may be busy during some."""
     took = []
     with socket.create_connection(("127.0.0.1", port)) as s:
         s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -84,7 +84,8 @@ def round_trip_ms(port, n=15):
 
 
 def within(what, measure, low, high):
-    """One of four measurements: on a busy machine most come out slow, on a wrong link all do."""
+    """One of four measurements is in range: on a busy machine most are slow, on a wrong link all
+    are."""
     got = []
     while len(got) < 4:
         got.append(measure())
@@ -215,8 +216,8 @@ class LinkProgram(Running):
 
 @suite.long
 def link_that_is_never_idle_keeps_sending():
-    """Every 10 s the window closes for a moment, to see the way when it is empty; what is on its
-    way then may be more than the window, and nobody may have been asked whether it has come."""
+    """Every 10 s the window closes for a moment, to measure the empty link. The bytes in flight may
+    then be more than the window, without a PING that asks whether they have arrived."""
     with Cluster(1) as c, LinkProgram("serve", c.certs, "w1") as serve, \
             LinkProgram("dial", c.certs, "master", serve.first, "spiffe://test/w1", "4") as dial:
         until, n = time.monotonic() + 14, 0

@@ -74,7 +74,7 @@ def values(summary):
 
 
 def events(path):
-    """(step, "start" or None, values) of each event behind the first, which states the version."""
+    """(step, "start" or None, values) of each event after the first, which has the version."""
     names = {1: "wall_time", 2: "step", 3: "version", 5: "summary", 7: "session_log"}
     for i, record in enumerate(records(path)):
         event = dict(fields(record, names))
@@ -100,7 +100,7 @@ def read(folder):
     return {tag: steps for tag, steps in found.items() if steps}
 
 
-# file of a run folder: part of the tag in front (None: what the line is of), key: part behind
+# file of a run folder: (first part of the tag, None: what the line evaluates; {key: second part})
 FILES = {"metrics.jsonl": ("train", {"loss": "loss", "grad_norm": "gradient_norm", "lr": "learning_rate",
                                      "accuracy": "accuracy"}),
          "pace.jsonl": ("pace", {"samples_per_s": "samples_per_second", "wait": "wait_share",
@@ -109,15 +109,15 @@ FILES = {"metrics.jsonl": ("train", {"loss": "loss", "grad_norm": "gradient_norm
 
 
 def scores(line):
-    """Those of an evaluation that are one number and defined."""
+    """The scores of an evaluation that are single numbers and defined."""
     told = line.get("scores", {})
     pairs = [(f"f1_{k}", v) for k, v in told.get("f1", {}).items()] + [(k, told.get(k)) for k in ("auc", "perplexity")]
     return [(k, v) for k, v in pairs if v is not None]
 
 
 def expected(run_dir):
-    """The same from the lines of a run folder: {tag: {step: value}}; None is a number that is not
-    finite."""
+    """The wanted events from the lines of a run folder: {tag: {step: value}}. None: a number that
+    is not finite."""
     found = {}
     for file, (prefix, tags) in FILES.items():
         with open(os.path.join(run_dir, file)) as f:

@@ -1,14 +1,14 @@
-"""Programs on libcleave over real daemons, each run in several ways: its modules in several places,
-with or without a link between the workers, with or without threads of its own. Each test of the
-program counts once per way, and the numbers have to be the same in all of them."""
+"""Runs programs on libcleave over real daemons in several ways: with modules in several places,
+with or without a link between the workers, with or without threads of the program. Each test of the
+program counts once for each way, and all ways must give the same numbers."""
 import os, sys
 from cluster import BIN, Cluster, chosen, run
 
 DIRECT, VIA_MASTER = "transfer: direct\n", "transfer: via_master\n"
-# Modules of two places: at home, on one worker, on two.
+# Places of two modules: at the master, on one worker, on two.
 PLACEMENTS = chosen({"at_home": (DIRECT, "master", "master"), "half_and_half": (DIRECT, "w1", "master"),
                      "two_workers": (DIRECT, "w1", "w2"), "one_worker": (DIRECT, "w2", "w2")}, "at_home", "two_workers")
-# Where it matters whether workers reach each other.
+# Ways of programs for which the link between workers matters.
 LINKED = chosen({"at_home": ("", "master", "master"), "half_and_half": (DIRECT, "master", "w1"),
                  "two_workers": (DIRECT, "w1", "w2"), "via_master": (VIA_MASTER, "w2", "w1"),
                  "one_worker": ("", "w1", "w1")}, "at_home", "two_workers")
@@ -19,7 +19,8 @@ def program(name):
 
 
 def told(way, done):
-    """The lines of a program, with the name of the way it ran; the digests of its numbers."""
+    """Prints the lines of a program with the name of its way. Returns the digests of its
+    numbers."""
     digests = []
     for line in done.stdout.splitlines():
         word = next((w for w in ("ok ", "not ok ", "digest ") if line.startswith(w)), None)
@@ -33,15 +34,16 @@ def told(way, done):
 
 
 def agree(digests, name="numbers_do_not_depend_on_the_placement"):
-    """Whether every way has given the same digest, and one."""
+    """Checks that all ways gave the same single digest."""
     same = len(set(map(tuple, digests.values()))) == 1 and all(len(d) == 1 for d in digests.values())
     print(*(("ok", name, *next(iter(digests.values()))) if same else ("not ok", name, digests)), flush=True)
     return same
 
 
 def everywhere(path, ways, name="numbers_do_not_depend_on_the_placement", then=None, env=None, **options):
-    """Runs a program in each way: (body of the session file, arguments...), then what else the
-    cluster is for: then(cluster) says how many runs failed. The exit code of the script."""
+    """Runs a program in each way, (body of the session file, arguments...). then(cluster) may run
+    more on the cluster, and returns the number of failed runs. Returns the exit code of the
+    script."""
     wanted, failed, digests = sys.argv[1:], 0, {}
     with Cluster(2, env=env, **options) as c:
         for way, (body, *more) in ways.items():

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""The share of a training's time that checkpoints take while a worker keeps a shard of MIB MiB,
-written every 10 s and with `every: auto`, which has to keep it at 3 %. The rate of the disk is
-measured before and after. A step is slower while the worker copies, writes, hashes and syncs the
-file: the excess over the mean of the steps beside is what a checkpoint costs.
+"""Measures the share of a training's time that checkpoints take while a worker keeps a shard of MIB
+MiB, written every 10 s and with `every: auto`, which has to keep the share at 3 %. Measures the
+rate of the disk before and after. A step is slower while the worker copies, writes, hashes and
+syncs the file: the cost of a checkpoint is the excess over the mean of the steps before and after.
 
 usage: checkpoint_cost.py [MIB [SECONDS]]     a shard of 1024 MiB; each of both runs has SECONDS
                                               (600), or less if there are five checkpoints before
@@ -14,7 +14,7 @@ from cluster import *
 
 MIB = int(sys.argv[1]) if len(sys.argv) > 1 else 1024
 SECONDS = int(sys.argv[2]) if len(sys.argv) > 2 else 600
-WIDTH, MOST_AUTO, BESIDE_S = 2048, 0.03, 30  # a layer has 16 MiB
+WIDTH, MOST_AUTO, BESIDE_S = 2048, 0.03, 30  # a layer of this width has 16 MiB
 LAYERS = max(1, MIB * (1 << 20) // (WIDTH * WIDTH * 4))
 BODY = (IMAGE_DATA + "stages:\n"
         f"  - {{name: a, at: master, layers: [{{op: flatten}}, {{op: linear, out: {WIDTH}}}, {{op: relu}}]}}\n"
@@ -42,8 +42,8 @@ class Keeping(Cluster):
 
 
 class Watch(threading.Thread):
-    """When files are being written below a folder: [[begin, end]...] by the clock, the last one
-    without an end while it lasts."""
+    """Records when files below a folder are written: [[begin, end]...] by the clock. A write in
+    progress has no end."""
 
     def __init__(self, folder):
         super().__init__(daemon=True)
@@ -68,7 +68,7 @@ class Watch(threading.Thread):
 
 
 def disk_rate():
-    """MB/s of a file of this size, synced."""
+    """The rate of writing and syncing a file of this size, MB/s."""
     path = os.path.join(cluster.dir, "rate")
     begin = time.monotonic()
     subprocess.run(["dd", "if=/dev/zero", f"of={path}", "bs=1M", f"count={MIB}", "conv=fdatasync"], check=True, stderr=subprocess.DEVNULL)
@@ -78,19 +78,19 @@ def disk_rate():
 
 
 def steps_of(folder):
-    """When each step ended."""
+    """The times at which steps ended."""
     with open(os.path.join(folder, "log.jsonl")) as f:
         lines = [json.loads(line) for line in f if line.endswith("\n")]
     return [datetime.datetime.fromisoformat(m["time"].replace("Z", "+00:00")).timestamp() for m in lines if m["event"] == "progress"]
 
 
 def costs_of(ends, writes):
-    """By how many seconds steps were longer while each file was written than the steps beside, up
-    to BESIDE_S before and after; also the mean of all steps beside. A worker copies before it
-    writes, in the step before the file is there."""
+    """(mean time of the quiet steps, [seconds that steps took longer during each write]). Compares
+    with quiet steps up to BESIDE_S before and after. The step before a write counts too, because
+    the worker copies in it."""
     steps = [(a, b, next((i for i, w in enumerate(writes) if b >= w[0] - (b - a) and a <= w[1]), None)) for a, b in zip(ends[2:], ends[3:])]
     quiet = [(a, b) for a, b, i in steps if i is None]
-    if len(quiet) < 5:  # the disk writes all the time
+    if len(quiet) < 5:  # too few steps without a write
         return None, []
     costs = []
     for i, w in enumerate(writes):
@@ -102,7 +102,8 @@ def costs_of(ends, writes):
 
 
 def trained(name, every, seconds, most_writes=1000):
-    """A run of so many seconds or writes; its steps' ends, its writes and the bytes of one."""
+    """A run of this many seconds or writes. Returns the ends of its steps, its writes, and the
+    bytes of a file."""
     session, folder = cluster.session(name, BODY.replace("EVERY", every)), os.path.join(cluster.dir, "runs", name)
     watch = Watch(cluster.kept())
     with Running([MASTER, "train", session], cwd=cluster.dir, stderr=subprocess.STDOUT) as run:
@@ -116,7 +117,7 @@ def trained(name, every, seconds, most_writes=1000):
         watch.is_over = True
         watch.join()
         ends = steps_of(folder)
-        run.process.kill()  # an interrupt would write one more
+        run.process.kill()  # an interrupt would write another checkpoint
         run.process.wait()
         reading.join()
     shutil.rmtree(folder)
@@ -128,7 +129,8 @@ def measure(name, every, seconds, usual, most_writes=1000):
     ends, writes, most = trained(name, every, seconds, most_writes)
     assert len(writes) >= 2, f"{len(writes)} checkpoints in {seconds} s"
     beside, costs = costs_of(ends, writes)
-    if beside is None:  # against the run without, which is as good as the machine is quiet
+    # compares with the run without checkpoints, which is right only on a quiet machine
+    if beside is None:
         assert every != "auto", "the disk wrote all the time"
         beside, found = usual, 1 - usual * (len(ends) - 4) / (ends[-1] - ends[3])
     else:

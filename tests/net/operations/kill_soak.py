@@ -1,10 +1,9 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Random kills of a run's master, of its workers and of both, while it trains and while it
-recovers: weights, moments and the loss log are those of a run that nobody killed, and the egress
-table is the same.
+"""Kills a run's master, its workers or both at random, while it trains and while it recovers:
+weights, moments, the loss log and the egress table equal those of an undisturbed run.
 
-usage: kill_soak.py KILLS [SEED]     KILLS in all, over the networks in turn; SEED: of the kills
+usage: kill_soak.py KILLS [SEED]     KILLS in all, over the networks in turn; SEED draws the kills
 """
 import json, os, random, signal, statistics, subprocess, sys, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
@@ -44,13 +43,13 @@ NETS = {
                   "  - {name: c, at: w2, layers: [{op: linear, out: 10}]}\n"
                   "loss: {kind: cross_entropy}\npipeline: {schedule: pipedream, flush_every: 8}\n", "{kind: sgd, lr: 0.05, momentum: 0.9}"),
 }
-del sys.argv[1:]  # the suite's are names of tests
+del sys.argv[1:]  # for the suite, arguments would be names of tests
 r = random.Random(SEED_OF_KILLS)
 suite = Suite()
 
 
 class Keeping(Cluster):
-    """Workers that keep a cache, which a killed worker finds again."""
+    """Workers that keep a cache on disk, which a killed worker uses again."""
 
     def worker_config(self, i, extra=""):
         path = super().worker_config(i, extra)
@@ -84,7 +83,7 @@ def result(name):
 
 
 def start(session):
-    """`train --resume`, as systemd would start it: what it prints goes to a file."""
+    """Starts `train --resume` as systemd would, with its output in a file."""
     with open(session + ".out", "ab") as out:
         return subprocess.Popen([MASTER, "train", "--resume", session], cwd=cluster.dir, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
 
@@ -95,7 +94,7 @@ def kill(process):
 
 
 def killed_run(net, name, left):
-    """One run with up to `left` kills; returns how many."""
+    """One run with up to `left` kills. Returns the number of kills."""
     session, kills = session_of(net, name), 0
     master = start(session)
     while master.poll() is None:

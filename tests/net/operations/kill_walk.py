@@ -21,9 +21,10 @@ from cluster import *
 
 MASTER, lib.WORKER = (os.path.join(BIN, "failpoints", name) for name in ("cleave-master", "cleave-worker"))
 STEPS, EVERY, LIMIT_S = 60, 12, 90
-LOST_AT = (3, 30, 55)  # changes of w1 after which a run of a recovery point loses it
-FILES = ("checkpoint.", "file.", "run.")  # points with a file operation behind them
-NOT_WALKED = {  # no trace has these: why
+# numbers of state changes after which w1 is killed, for the points of a recovery
+LOST_AT = (3, 30, 55)
+FILES = ("checkpoint.", "file.", "run.")  # points before a file operation, which can fail
+NOT_WALKED = {  # points that no trace has -> the reason
     "recovery.replaced": "needs a spare: walked with one",
     "run.failed": "the run fails", "run.interrupted": "the user interrupts the run", "run.stopped": "`cleave-master stop`",
 }
@@ -40,7 +41,7 @@ Case = collections.namedtuple("Case", "who point count action lost", defaults=(0
 
 
 class Keeping(Cluster):
-    """Workers with a disk that they find again."""
+    """Workers whose disks survive a restart."""
     names = ("master", "w1", "w2")
     body = BODY
 
@@ -62,7 +63,8 @@ class Keeping(Cluster):
 
 
 class Spared(Keeping):
-    """w3 is a spare of w1, for which the files of all checkpoints come home."""
+    """A cluster in which w3 is a spare of w1; for it the master fetches the files of all
+    checkpoints."""
     names = ("master", "w1", "w2", "w3")
     body = BODY.replace("home: never", "home: always").replace("recovery: {", "recovery: {replace_after: 300ms, ")
 
@@ -89,8 +91,8 @@ def is_stopped(process):
 
 
 def tend(session, master, late=0, gone=None):
-    """Starts again whoever dies but worker `gone`, a worker `late` seconds late, and lets a stopped
-    process go on, until the master ends well."""
+    """Until the master has succeeded, restarts each process that dies, except worker `gone`, a
+    worker `late` seconds late, and continues stopped processes."""
     end, starts, masters = time.monotonic() + LIMIT_S * SLOW, 0, 1
     while (code := master.poll()) != 0:
         if time.monotonic() > end or masters > 5:
@@ -108,7 +110,7 @@ def tend(session, master, late=0, gone=None):
         if code is not None:
             master, masters = start(session), masters + 1
         time.sleep(0.01)
-    for i, w in enumerate(cluster.workers):  # its point may be in what ends the session
+    for i, w in enumerate(cluster.workers):  # a point may be reached while the session ends
         if is_stopped(w.process):
             w.process.send_signal(signal.SIGCONT)
         elif w.process.poll() is not None:
@@ -132,8 +134,8 @@ def result(name):
 
 
 def run_case(name, envs, late=0, gone=None):
-    """A run whose processes have these environments; its session, and how often a worker and the
-    master were started again."""
+    """A run whose processes have these environments. Returns its session, and the numbers of
+    restarts of workers and of the master."""
     session = cluster.session(name)
     for i, who in enumerate(cluster.names[1:]):
         if envs.get(who):
@@ -142,7 +144,7 @@ def run_case(name, envs, late=0, gone=None):
 
 
 def traced(name, lost=0, gone=None):
-    """How often each process reaches each point."""
+    """The number of times that each process reaches each point."""
     files = {who: os.path.join(cluster.dir, f"{name}.{who}.trace") for who in cluster.names}
     envs = {who: {"CLEAVE_FAILPOINT_TRACE": path} for who, path in files.items()}
     if lost:
@@ -173,7 +175,8 @@ def cases(plain, lossy, a):
 
 
 def spare_cases(plain, lossy):
-    """w1 dies at each of its points; the others at what they reach when it is gone."""
+    """The cases with a spare: w1 dies at each of its points, the others at points that they reach
+    after its loss."""
     for point, n in sorted(plain["w1"].items()):
         yield Case("w1", point, (n + 1) // 2, "crash")
     for who in ("master", "w3"):
@@ -183,14 +186,14 @@ def spare_cases(plain, lossy):
 
 
 class Walk:
-    """The runs of some cases. gone: the worker that does not come back."""
+    """The runs of some cases. gone: the worker that is not restarted."""
 
     def __init__(self, wanted, gone=None):
         self.wanted, self.gone = wanted, gone
         self.problems, self.fired, self.restarts, self.masters = [], 0, 0, 0
 
     def has_happened(self, c, name, before):
-        """Runs one case; returns true if its process came to its point."""
+        """Runs one case. Returns true if its process reached its point."""
         envs = {c.who: {"CLEAVE_FAILPOINT": f"{c.point}:{c.count}:{c.action}"}}
         if c.lost:
             envs["w1"] = {"CLEAVE_FAILPOINT": f"step.compute_change:{c.lost}:crash"}
@@ -213,7 +216,7 @@ class Walk:
         self.fired += happened
         if not happened and c.count == 1:
             self.problems.append(f"{c}: was not reached")
-        if not happened and c.who != "master":  # its failpoint is still to come
+        if not happened and c.who != "master":  # the worker has its failpoint still ahead
             cluster.restart_with(int(c.who[1]) - 1)
         shutil.rmtree(os.path.join(cluster.dir, "runs", name))
 

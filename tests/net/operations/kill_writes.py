@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Kills while a worker writes the files of a checkpoint: of the worker, of the master or of both,
-after a part of the file that a seed draws, and while it is hashed or synced. A kill counts if the
-unfinished file is there when the process is dead. Each time the run goes on from the checkpoint
-before, and it ends with the weights, moments and losses of a run that nobody killed.
+"""Kills the worker, the master or both while the worker writes the files of a checkpoint: after a
+part of the file that a seed draws, or while it is hashed or synced. A kill counts if the unfinished
+file exists when the process is dead. The run continues each time from the checkpoint before, and
+ends with the weights, moments and losses of an undisturbed run.
 
 usage: kill_writes.py [KILLS [SEED]]     30 kills; files of 64 MiB
 """
@@ -25,7 +25,7 @@ r = random.Random(SEED_OF_KILLS)
 
 
 class Keeping(Cluster):
-    """A worker that keeps its files, also when it is started again."""
+    """A worker that keeps its files over a restart."""
 
     def worker_config(self, i, extra=""):
         os.makedirs(self.kept(), exist_ok=True)
@@ -41,7 +41,7 @@ class Keeping(Cluster):
 
 
 def unfinished():
-    """Bytes of the file that the worker is writing; None: there is none."""
+    """The bytes of the file that the worker is writing, or None."""
     for folder, _, names in os.walk(cluster.kept()):
         for name in names:
             if name.endswith(".tmp"):
@@ -53,7 +53,7 @@ def unfinished():
 
 
 def complete(folder):
-    """The steps whose manifest is there."""
+    """The steps whose checkpoints have a manifest."""
     return [int(n.split("-")[1]) for n in os.listdir(folder)
             if n.startswith("checkpoint-") and os.path.exists(os.path.join(folder, n, "MANIFEST.json"))] if os.path.exists(folder) else []
 
@@ -70,15 +70,15 @@ def result(folder):
 
 
 def returns(folder):
-    """[(when, step)]: the checkpoints from which the run went on."""
+    """[(time, step)] of the checkpoints from which the run continued."""
     with open(os.path.join(folder, "log.jsonl")) as f:
         events = [e for e in map(json.loads, f) if e["event"] in ("recovered", "resumed")]
     return [(datetime.datetime.fromisoformat(e["time"].replace("Z", "+00:00")).timestamp(), e["step"]) for e in events]
 
 
 def wait_for_write(folder, master, above):
-    """Returns true in the middle of a write, when there is a checkpoint above a step; false: the
-    run is over."""
+    """Waits for the middle of a write while a checkpoint above step `above` exists. Returns false
+    if the run has ended."""
     part = r.choice((0, r.random(), r.random(), 1))
     while master.poll() is None:
         n = unfinished()
@@ -95,7 +95,8 @@ def kill(process):
 
 
 def killed_run(session, folder):
-    """A run with KILLS kills: [(when, who, checkpoint that was complete)], and its end code."""
+    """A run with KILLS kills. Returns [(time, who, step of the last complete checkpoint)] and the
+    exit code."""
     master, kills, above = start(session), [], 0
     while wait_for_write(folder, master, above):
         if len(kills) == KILLS:
@@ -106,7 +107,7 @@ def killed_run(session, folder):
         if who != "worker":
             kill(master)
         above = max(complete(folder))
-        if unfinished() is not None:  # at a part that is over, its write was
+        if unfinished() is not None:  # else the write had ended
             kills.append((now, who, above))
         if who != "worker":
             master = start(session)

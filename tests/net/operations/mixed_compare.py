@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What two workers say of themselves: `cleave-master status --json` beside /metrics, and both
-beside what mixed_soak.py did to them."""
+"""Compares `cleave-master status --json` of two workers with their /metrics, and both with the jobs
+of mixed_soak.py."""
 import collections, json, re, subprocess, threading, time
 from cluster import MASTER, SLOW
 from measured import numbers as read
 
-# Keys of a session in status, and the metric that has their sum over an identity's sessions.
+# key of a session in status -> metric with its sum over an identity's sessions
 GAUGES = {"contexts": "contexts", "values": "values", "calls_waiting": "calls_waiting",
           "references": "owned_references", "references_used": "used_references",
           "references_pending": "pending_reference_messages", "memory_bytes": "memory_bytes"}
 LOADS = {"frames": "link_packets", "missing_bytes": "link_pending_bytes"}
-# modules': counters of the identity
+# key of a module in status -> counter of the identity
 WORK = {"steps": "steps", "forwards": "forwards", "backwards": "backwards"}
 LIMITS = {"memory_limit_bytes": "memory_limit_bytes", "session_limit_bytes": "session_memory_limit_bytes",
           "sessions_limit": "sessions_limit", "connections_limit": "connections_limit"}
 SUMS = {"sessions_open": "sessions", "memory_bytes": "memory_bytes",
-        "handshake_failures": "handshake_failures_total"}  # of the worker: of all labels
-TAIL = 16384  # bytes that a session, on average, still moves while it is being closed
-TIMEOUT_S = 6  # seconds within which the workers come to rest when their callers do
+        "handshake_failures": "handshake_failures_total"}  # of the worker, summed over all labels
+TAIL = 16384  # bytes that a session, on average, still moves while it closes
+TIMEOUT_S = 6  # seconds within which the workers become idle after their callers
 
 
 def labelled(found, name):
@@ -27,7 +27,7 @@ def labelled(found, name):
 
 
 def sums(found):
-    """What must be nothing when nobody has a session, and is not."""
+    """The values that are not 0, but must be when no session exists."""
     names = ("sessions", *GAUGES.values(), *LOADS.values())
     totals = {n: sum(labelled(found, n).values()) for n in names}
     return {n: v for n, v in totals.items() if v}
@@ -40,7 +40,7 @@ def command(cluster, user, interval):
 
 
 def rows_of(cluster, user, interval="0.1"):
-    """Rows of status by worker, as a user sees them."""
+    """{worker: row} of status, as the user sees them."""
     done = subprocess.run(command(cluster, user, interval), cwd=cluster.dir, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL, timeout=120 * SLOW)
     if done.returncode != 0:
@@ -51,7 +51,7 @@ def rows_of(cluster, user, interval="0.1"):
 # ---- status beside metrics -----------------------------------------------------------------------
 
 class Pair:
-    """One worker's row of status, and its metrics just before that and just after."""
+    """A worker's row of status, and its metrics just before and just after."""
 
     def __init__(self, row, before, after):
         self.row, self.before, self.after, self.wrong = row, before, after, []
@@ -97,7 +97,7 @@ def of_the_worker(pair):
         low, high = sorted(sum(labelled(f, name).values()) for f in (pair.before, pair.after))
         pair.between(key, low, row[key], high)
     low, high = pair.metric("uptime_seconds")
-    # of six digits
+    # status shows six digits
     pair.between("uptime_s", low, row["uptime_s"], high, slack=1e-5 * row["uptime_s"] + 0.001)
     ends = pair.metric("certificate_expiry_timestamp_seconds")[1]
     pair.between("certificate_days", (ends - time.time()) / 86400, row["certificate_days"],
@@ -107,14 +107,15 @@ def of_the_worker(pair):
 
 
 def connections(rows, during):
-    """Those of status itself are among what it says, so the metrics are read while it waits."""
+    """Compares connections. Status counts its own ones too, so the metrics are read while it
+    waits."""
     return [f"{w}: connections: status {row['connections']}, metrics {n['cleave_worker_connections']:g}"
             for (w, row), n in zip(sorted(rows.items()), during)
             if row["connections"] != n["cleave_worker_connections"]]
 
 
 def look(cluster):
-    """One comparison: what is wrong, and the pairs."""
+    """One comparison. Returns the differences and the pairs."""
     with_status = subprocess.Popen(command(cluster, "watch", "0.6"), cwd=cluster.dir, stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL)
     time.sleep(0.35)
@@ -133,14 +134,14 @@ def look(cluster):
 
 
 def at_rest(pairs):
-    """Nothing that comes and goes has changed between the two readings of a worker."""
+    """Whether no varying value changed between the two readings of a worker."""
     names = ("sessions", *GAUGES.values(), *LOADS.values(), "handshake_failures_total")
     return all(labelled(p.before, n) == labelled(p.after, n) for p in pairs for n in names)
 
 
 def compare(cluster, ledger):
-    """Differences that stay: a packet or a connection on its way may be seen by one and not the
-    other."""
+    """The differences that stay. A packet or connection in flight may be counted by only one of the
+    two."""
     end = time.monotonic() + TIMEOUT_S * SLOW
     while True:
         wrong, pairs = look(cluster)
@@ -150,11 +151,11 @@ def compare(cluster, ledger):
             return wrong or ["the workers do not come to rest"]
 
 
-# ---- what must have been counted -----------------------------------------------------------------
+# ---- sums that counters must have ----------------------------------------------------------------
 
 class Ledger:
-    """Sums that the workers' counters must agree with: of what jobs know to have happened, of
-    sessions that are open (status), and of those that have ended (the workers' audit lines)."""
+    """Sums that the workers' counters must equal: of events that jobs know of, of open sessions
+    (status), and of ended ones (audit lines of the workers)."""
 
     def __init__(self, cluster):
         self.cluster, self.refused_sessions = cluster, 0
@@ -175,11 +176,11 @@ class Ledger:
             self.failures += handshakes
 
     def unknown(self, user):
-        """A program that does not say what it stepped."""
+        """Records a program that does not report its steps."""
         self.guessed.add(user)
 
     def audit(self, i):
-        """Reads on in the log of worker i."""
+        """Reads the new audit lines in the log of worker i."""
         with open(self.cluster.workers[i].log_path, "rb") as f:
             f.seek(self.offsets[i])
             text = f.read()
@@ -191,8 +192,7 @@ class Ledger:
             self.bytes[i]["out"] += int(m.group(2))
 
     def compare(self, pairs):
-        """Counters are those of sessions that have ended, which only grow, and of those that status
-        shows."""
+        """Checks that each counter is the sum over ended sessions and over those in status."""
         wrong = []
         for i, pair in enumerate(pairs):
             self.audit(i)
@@ -203,7 +203,7 @@ class Ledger:
                       for f in (pair.before, pair.after)]
                 tail = at[0] - live - self.bytes[i][way]
                 self.tail[i] = max(self.tail[i], tail / max(1, self.closed[i]))
-                pings = 4096 * (1 + len(sessions))  # a look asks each link for its round trip
+                pings = 4096 * (1 + len(sessions))  # each comparison sends a PING on each link
                 if not -pings <= tail <= TAIL * self.closed[i] + pings or at[1] - at[0] > pings:
                     wrong.append(f"w{i + 1}: bytes {way}: metrics {at[0]:.0f} and {at[1]:.0f}, open sessions {live}, "
                                  f"{self.closed[i]} closed ones {self.bytes[i][way]}")
@@ -218,8 +218,7 @@ class Ledger:
         return wrong
 
     def settle(self):
-        """Nobody has a session: what jobs know of must be in the workers' counters, no more and no
-        less."""
+        """Called when no session exists: the workers' counters must equal the sums of the jobs."""
         wrong, refused, failures = [], 0, 0
         for i, page in enumerate(self.cluster.pages):
             found = read(page)
@@ -232,7 +231,7 @@ class Ledger:
                     wrong.append(f"w{i + 1}: {total:g} steps of {identity}, which took {self.least[key]} to {most}")
         if refused != self.refused_sessions:
             wrong.append(f"{refused:g} sessions refused for their number, {self.refused_sessions} tried")
-        if failures < self.failures:  # gRPC tries again as it likes
+        if failures < self.failures:  # gRPC retries by itself
             wrong.append(f"{failures:g} handshakes failed, of at least {self.failures}")
         return wrong
 

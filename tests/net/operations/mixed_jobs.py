@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sessions of mixed_soak.py: each job is a short life of one or two of them, with dice of its
-own."""
+"""The jobs of mixed_soak.py: each runs one or two short sessions, and has its own random
+numbers."""
 import os, re, shutil, signal, socket, subprocess, threading, time
 from cluster import BIN, IMAGE_DATA, MASTER, SANITIZED, SLOW
 
 TIMEOUT_S = (300 if SANITIZED else 90) * SLOW
-TINY = threading.Lock()  # its quota is one session
+TINY = threading.Lock()  # held by a job of the identity whose quota is one session
 DATA = IMAGE_DATA.replace("}\n", ", validation: {fraction: 0.25}}\n")
 
 
 class Job:
-    """A name, dice, and the programs that it has started."""
+    """A job: its name, its random numbers, and the programs that it has started."""
 
     def __init__(self, soak, kind, name, dice):
         self.soak, self.cluster, self.kind, self.name, self.dice = soak, soak.cluster, kind, name, dice
@@ -21,7 +21,7 @@ class Job:
     def start(self, *command, log=None):
         path = os.path.join(self.cluster.dir, (log or self.name) + ".out")
         with open(path, "ab") as out:
-            with self.soak.gate:  # not while everybody holds still
+            with self.soak.gate:  # waits while all jobs are stopped
                 p = subprocess.Popen(command, cwd=self.cluster.dir, stdin=subprocess.DEVNULL, stdout=out,
                                      stderr=subprocess.STDOUT)
                 p.log = path
@@ -35,7 +35,7 @@ class Job:
         return said(p)
 
     def signal(self, sig):
-        """To all that run; they may end meanwhile."""
+        """Sends a signal to all running programs; they may end meanwhile."""
         for p in list(self.programs):
             if p.poll() is None:
                 p.send_signal(sig)
@@ -53,7 +53,7 @@ class Job:
     # ---- sessions --------------------------------------------------------------------------------
 
     def session(self, body):
-        """A session file of this job's user."""
+        """Writes a session file of this job's user."""
         path = self.cluster.session(self.name, body)
         with open(path) as f:
             text = f.read().replace("certs/master.", f"certs/{self.user}.")
@@ -62,7 +62,8 @@ class Job:
         return path
 
     def body(self, places=None, width=None):
-        """Stages at the master and at one or two workers, in one of many shapes."""
+        """A session body with stages at the master and at one or two workers, in one of many
+        shapes."""
         r = self.dice
         places = places or r.choice((["w1"], ["w2"], ["w1", "w2"], ["w2", "w1"]))
         conv = width is None and r.random() < 0.5
@@ -87,7 +88,7 @@ class Job:
         return self.start(MASTER, "train", path, *args)
 
     def logged(self):
-        """Steps in metrics.jsonl."""
+        """The number of steps in metrics.jsonl."""
         try:
             with open(os.path.join(self.cluster.dir, "runs", self.name, "metrics.jsonl")) as f:
                 return f.read().count("\n")
@@ -102,7 +103,7 @@ class Job:
             time.sleep(0.05)
 
     def took(self, least, most=None):
-        """What this session's stages must be found to have stepped."""
+        """Records the number of steps that this session's stages must have taken."""
         self.soak.ledger.stepped(self.user, self.stages, least, least if most is None else most)
 
 
@@ -149,8 +150,8 @@ def interrupted(j):
 
 
 def killed(j):
-    """At a step, or wherever it is after some time. What it has not logged may have been taken;
-    that the last step counts leaves with what follows it, which the workers may not have got to."""
+    """Killed at a step, or after some time. A step may have been taken that is not logged; and the
+    message that makes the last logged step final may not have reached the workers."""
     p = j.train(j.session(j.body()))
     if j.dice.random() < 0.5:
         j.wait_for_steps(p, j.dice.randint(1, 20))
@@ -189,7 +190,7 @@ def killed_program(j):
     p.wait()
 
 
-# ---- who is not let in ---------------------------------------------------------------------------
+# ---- refused callers ----------------------------------------------------------------------------
 
 def refuse(j, path, code, *words, args=()):
     text = re.sub(r"\s+", " ", j.end(j.train(path, "--max-steps", "2", *args), code))
@@ -198,7 +199,7 @@ def refuse(j, path, code, *words, args=()):
 
 
 def foreign(j):
-    """A certificate of another authority, which the caller holds for a good one."""
+    """A caller with a certificate of another authority."""
     other = os.path.join(j.cluster.dir, "other-ca")
     tls = {"ca": "both.pem", "cert": f"{other}/master.pem", "key": f"{other}/master.key"}
     sets = [w for k, v in tls.items() for w in ("--set", f"tls.{k}={v}")]
@@ -234,14 +235,14 @@ def too_many_bytes(j):
 
 
 def knock(j):
-    """Whoever speaks no TLS, or leaves in the middle of it."""
+    """A caller without TLS, or one that leaves in the middle of the handshake."""
     for _ in range(j.dice.randint(1, 3)):
         with socket.create_connection(("127.0.0.1", j.dice.choice(j.cluster.ports)), 10) as s:
             s.sendall(j.dice.choice((b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01", b"")))
         j.soak.ledger.turned_away(handshakes=1)
 
 
-# How often each kind comes, of the sum.
+# kind -> (relative frequency, function)
 KINDS = {"trained": (8, trained), "evaluated": (3, evaluated), "resumed": (3, resumed), "stopped": (3, stopped),
          "interrupted": (2, interrupted), "killed": (5, killed), "kept": (2, kept), "many_steps": (3, many_steps),
          "random_programs": (3, random_programs), "killed_program": (3, killed_program),

@@ -1,10 +1,10 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions of all kinds that open and close on two workers for as long as one likes: trained,
-stopped, resumed, evaluated, killed; programs on libcleave; some that are refused. All the while
-`status` and the workers' metrics are read: counters only grow, and at quiet moments the two say the
-same. When all have closed nothing of them is left: sessions, contexts, references, bytes,
-descriptors, threads, memory.
+"""Sessions of all kinds open and close on two workers for a given time: trained, stopped, resumed,
+evaluated, killed; programs on libcleave; some that are refused. Meanwhile `status` and the workers'
+metrics are read: counters only grow, and while all jobs are stopped both have the same values. When
+all sessions have closed, nothing of them is left: contexts, references, bytes, descriptors,
+threads, memory.
 
 usage: mixed_soak.py [SECONDS [SEED]]      default: 7200 (`make soak-mixed`); SEED replays a mix
 """
@@ -16,13 +16,13 @@ from measured import Measured
 from mixed_compare import Ledger, compare, read, rows_of, sums
 from mixed_jobs import KINDS, Job
 
-LANES = 3  # sessions at once, about
-ROUND = 14  # jobs between two moments without a session
-FROZEN_AFTER = (4, 10)  # jobs of a round, then everybody holds still for a comparison
-WARM_UP_S = 600  # or half of the time, if that is less
-# Medians early and late may differ by so much. gRPC keeps threads that it once needed. With them,
-# w1's malloc keeps an arena each and caches of what was freed, which fill for a while; w2 runs
-# without those (PLAIN).
+LANES = 3  # approximate number of sessions at once
+ROUND = 14  # number of jobs between two moments without any session
+FROZEN_AFTER = (4, 10)  # numbers of jobs of a round after which all are stopped for a comparison
+WARM_UP_S = 600  # or half of the run's time, if that is less
+# {figure: allowed growth of its median from early to late, at w1 and at w2}. gRPC keeps threads
+# that it once needed. At w1, malloc keeps an arena and a cache of freed memory for each thread,
+# which fill for a while; w2 runs without them (PLAIN).
 GROWTH = {"resident KiB": (8192, 2048), "descriptors": (0, 0), "threads": (3, 3)}
 PLAIN = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=1:glibc.malloc.tcache_count=0"}
 USERS = {"heavy": dict(weight=4), "light": dict(weight=1, sessions=6, bytes="96MiB", calls=4096),
@@ -46,14 +46,14 @@ class Soak:
         self.lock, self.looking, self.gate, self.running = *(threading.Lock() for _ in range(3)), set()
         self.reads = collections.Counter()
         self.ledger = Ledger(cluster)
-        self.quiet = []  # what the workers' processes held whenever nobody was there
+        self.quiet = []  # (time, figures of the workers' processes) at moments without a session
 
     def fail(self, text):
         with self.lock:
             self.failures.append(text)
         self.note(f"  at {time.monotonic() - self.begin:.1f} s: {text}")
 
-    # ---- those who look on -----------------------------------------------------------------------
+    # ---- observers ------------------------------------------------------------------------------
 
     def watch_metrics(self):
         before = [read(p) for p in self.cluster.pages]
@@ -86,13 +86,13 @@ class Soak:
     def looker(self, what):
         try:
             what()
-        except Exception as e:  # a thread's end must not pass for silence
+        except Exception as e:  # otherwise the end of a thread would not be noticed
             self.fail(f"{what.__name__}: {type(e).__name__}: {e}")
 
     # ---- the mix ---------------------------------------------------------------------------------
 
     def start(self):
-        """The next job of the mix, which depends on the seed and its number alone."""
+        """Starts the next job of the mix, which depends only on the seed and the job's number."""
         self.jobs += 1
         r = random.Random(f"{self.seed}:{self.jobs}")
         kind = r.choices(list(KINDS), [weight for weight, _ in KINDS.values()])[0]
@@ -124,7 +124,7 @@ class Soak:
             self.fail(f"{where}, {self.jobs} jobs in: {text}")
 
     def freeze(self):
-        """Whoever has a session holds still; the workers finish what has come."""
+        """Stops all programs with a session; the workers finish the work that has come."""
         with self.gate:
             held = list(self.running)
             for job in held:
@@ -137,8 +137,9 @@ class Soak:
                     job.signal(signal.SIGCONT)
 
     def empty(self):
-        """Nobody is there any more: everything returns to what it was."""
-        end = time.monotonic() + 30 * SLOW  # who is killed before it attaches has the lease
+        """Without any session, all figures must return to their earlier values."""
+        # the session of a program that is killed before it attaches stays for the lease
+        end = time.monotonic() + 30 * SLOW
         while any(sums(read(p)) for p in self.cluster.pages) and time.monotonic() < end:
             time.sleep(0.1)
         for i, p in enumerate(self.cluster.pages):
@@ -148,7 +149,7 @@ class Soak:
         for text in self.ledger.settle():
             self.fail(text)
         with self.looking:
-            time.sleep(1)  # connections of whoever has gone, and the worker's own return of memory
+            time.sleep(1)  # for connections of ended programs, and for the worker to return memory
             self.quiet.append((time.monotonic(), [process(w.process.pid) for w in self.cluster.workers]))
 
     def round(self, until):
@@ -163,7 +164,7 @@ class Soak:
             t.join()
         self.empty()
 
-    # ---- the account -----------------------------------------------------------------------------
+    # ---- figures ---------------------------------------------------------------------------------
 
     def line(self):
         held = "; ".join(f"w{i + 1} {w['resident KiB']} KiB, {w['descriptors']} descriptors, {w['threads']} threads"
@@ -173,7 +174,8 @@ class Soak:
                  f"comparisons, {n['scrapes']} scrapes, {n['status']} looks; {held}")
 
     def grown(self):
-        """Medians over the first and the last third of the quiet moments, the warm-up left out."""
+        """Compares the medians of the first and the last third of the quiet moments after the
+        warm-up."""
         warm = self.begin + min(WARM_UP_S, (time.monotonic() - self.begin) / 2)
         moments = [held for when, held in self.quiet if when > warm]
         third = len(moments) // 3

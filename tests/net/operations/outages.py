@@ -1,8 +1,8 @@
 """Outages of a real network: a master and two workers in network namespaces. Packets are dropped
-for a while, a NAT between them forgets its connections, the workers get another address behind
-their name, and a relay resets single connections. Each of these runs takes no step again, recovers
-from no loss and ends with the bits of an undisturbed one, and steps go on within 5 s. An outage
-that is longer than limits.lease costs one recovery. Namespaces need root.
+for a while, a NAT between them forgets its connections, the name of the workers gets another
+address, or a relay resets single connections. None of these runs repeats a step or needs a
+recovery; each ends with the bits of an undisturbed one, and steps continue within 5 s. An outage
+longer than limits.lease needs one recovery. Namespaces need root.
 
 usage: outages.py [--resets N] [--seconds S,S...] [--long S] [CASE...]
 
@@ -15,7 +15,7 @@ from cluster import *
 from links import Namespaces, namespaces_missing
 from relays import RelayedCluster
 
-RATE, WITHIN_S = 1000, 5  # Mbit/s of the network; the longest pause after a heal
+RATE, WITHIN_S = 1000, 5  # rate of the network, Mbit/s; maximum pause after the end of an outage
 NAME, OTHER_ADDRESS = "worker.test", "10.91.0.3"
 os.environ["CLEAVE_TEST_OPS"] = "1"  # `wait` makes a run long by the clock alone
 BODY = (IMAGE_DATA + "stages:\n"
@@ -25,7 +25,7 @@ BODY = (IMAGE_DATA + "stages:\n"
         "loss: {kind: cross_entropy}\nlog: {every: 1}\ntransfer: direct\nrecovery: {wait: 5s}\n"
         "checkpoint: {every_steps: 100}\n")
 TRAIN = "train: {epochs: 100000, max_steps: %d, batch: 64, seed: %s, optimizer: {kind: adam, lr: 0.003}}\n"
-ALONE_MS, PACED_MS = 1, 20  # of a step, by the clock
+ALONE_MS, PACED_MS = 1, 20  # minimum time of a step, by the clock: undisturbed, disturbed
 failed = []
 
 
@@ -35,7 +35,7 @@ def say(good, text):
 
 
 class Hosts:
-    """/etc/hosts of some namespaces."""
+    """The file /etc/hosts of some namespaces."""
 
     def __init__(self, names, address):
         self.files = [f"/etc/netns/{n}/hosts" for n in names]
@@ -45,7 +45,7 @@ class Hosts:
 
     def set(self, address):
         for path in self.files:
-            with open(path, "w") as f:  # in place: it is mounted
+            with open(path, "w") as f:  # overwrites it in place, because it is mounted
                 f.write(f"127.0.0.1 localhost\n{address} {NAME}\n")
 
     def close(self):
@@ -54,9 +54,9 @@ class Hosts:
 
 
 class Nat(Namespaces):
-    """Two networks with a router between them that translates the master's address. unknown: what
-    it does with packets of a connection that it does not know, `adopts` (as Linux does by itself),
-    `resets` or `drops`."""
+    """Two networks with a router between them that translates the master's address. unknown: its
+    treatment of packets of an unknown connection: `adopts` (Linux's default), `resets` or
+    `drops`."""
 
     def __init__(self, rate_mbit, unknown):
         super().__init__(rate_mbit)
@@ -94,7 +94,7 @@ class Nat(Namespaces):
         return self
 
     def forget(self):
-        """Returns how many connections the router knew."""
+        """Lets the router forget its connections. Returns their number."""
         known = subprocess.run(["ip", "netns", "exec", self.router, "conntrack", "-L", "-p", "tcp", "--state", "ESTABLISHED"],
                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout.count("\n")
         self._at_router("conntrack", "-F")
@@ -128,21 +128,21 @@ class Run:
         return self
 
     def back(self, what, within=WITHIN_S):
-        """Prints the seconds until steps are taken again, which have to be few."""
+        """Prints the seconds until the next step, which must be at most `within`."""
         before, began = self.step(), time.monotonic()
         self.past(before + 1)
         took = time.monotonic() - began
         say(took <= within, f"{what}: steps go on after {took:.1f} s")
 
     def longest_pause(self):
-        """Between two steps."""
+        """The longest time between two steps."""
         times = [datetime.datetime.fromisoformat(m["time"].replace("Z", "+00:00")).timestamp()
                  for m in self.lines("log.jsonl") if m["event"] == "progress"]
         return max(b - a for a, b in zip(times, times[1:]))
 
     def result(self, recoveries=0):
-        """Weights, moments and losses. Asserts how often the run recovered, and that no step was
-        taken again in a run that did not."""
+        """(weights, moments, losses). Asserts the number of recoveries, and without recoveries that
+        no step was repeated."""
         err = self.process.communicate(timeout=900 * SLOW)[1]
         assert self.process.returncode == 0, (self.process.returncode, err)
         with open(os.path.join(self.dir, "run.json")) as f:
@@ -161,7 +161,7 @@ def data_of(cluster):
 
 
 def drop(net, seconds):
-    """The switch forgets the master's port: cables stay up, and nothing answers."""
+    """Detaches the master's port from the switch: its interface stays up, but nothing answers."""
     switch = net.names["switch"]
     net._do("ip", "-n", switch, "link", "set", "near", "nomaster")
     time.sleep(seconds)
@@ -177,7 +177,7 @@ def change_address(cluster):
 
 
 class Named(Cluster):
-    """Workers of namespaces, dialled by name."""
+    """A cluster in namespaces whose workers are dialled by name."""
 
     def __init__(self, net):
         self.net, self.hosts = net, Hosts([net.names["near"], net.names["far"]], net.host)
@@ -208,7 +208,7 @@ def dropped(a):
 
 
 def disturbed(net, what, disturb):
-    """A run on this network while disturb(cluster) happens, whose result names it."""
+    """A run on this network during disturb(cluster). Prints its result as `what`."""
     with net, Named(net) as cluster:
         bits = Run(cluster, "alone", 400, ALONE_MS).result()
         run = Run(cluster, "disturbed", 400).past(5)
@@ -245,15 +245,15 @@ def long(a):
 
 
 def reconnects(port):
-    """Of the master's links, by its metrics."""
+    """The number of reconnections of the master's links, by its metrics."""
     text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
     return sum(int(float(line.split()[-1])) for line in text.splitlines() if line.startswith("cleave_master_link_reconnects_total"))
 
 
 def resets(a):
-    """Each ends a connection that has carried messages, at a moment that a seed draws, half of them
-    in the middle of a message, or all connections of a worker at once. Steps go on before the next
-    one."""
+    """Resets. Each ends a connection that has carried messages, at a moment that a seed draws, half
+    of them in the middle of a message, or all connections of a worker at once. A step follows
+    before the next reset."""
     with RelayedCluster(2) as cluster:
         steps, port = max(400, a.resets * 5), free_port()
         bits = Run(data_of(cluster), "alone", steps, ALONE_MS).result()

@@ -1,6 +1,6 @@
-"""The policy of whoever answers for the data: what it refuses stays, and nobody is even dialled.
-The commands run in a mount namespace with an /etc of their own; the paths are those of any
-installation."""
+"""The policy of the person responsible for the data: sessions that it refuses send nothing and dial
+no worker. The commands run in a mount namespace with an /etc of their own; the paths are those of
+any installation."""
 import glob, os, re, socket, struct, subprocess, sys, threading, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -34,7 +34,7 @@ def sign(ca="approver"):
 
 
 def decree(text, signed=True):
-    """This policy from now on; None: none."""
+    """Installs this policy; None: removes the policy."""
     shell("rm -rf etc/cleave && mkdir etc/cleave && cp ca.pem etc/cleave/approver-ca.pem")
     if text is None:
         return
@@ -49,7 +49,8 @@ def here(command, session, *args):
 
 
 class Silent:
-    """Somebody at a worker's address who counts who comes, and looks what had been printed then."""
+    """A server at a worker's address that counts connections and records the output printed so
+    far."""
 
     def __init__(self):
         self.socket = socket.create_server(("127.0.0.1", 0))
@@ -105,7 +106,8 @@ def egress_table_is_printed_before_connecting():
 
 @suite.test
 def readable_share_over_max_read_is_refused():
-    """Of ten classes nothing is read without a policy, and a strict one refuses even that."""
+    """Of ten classes nothing counts as readable without a policy; a strict policy refuses even
+    these."""
     decree(POLICY + "max_read: {pixels: 0.5, tokens: 0.2, labels: 0.01}\n")
     refused(cluster.session("read", BODY), PATH + r":8:\d+: labels: the look read 0\.\d+ of them from what leaves, and the policy permits 0\.01",
             commands=("check", "plan", "train"))
@@ -130,7 +132,7 @@ def signed_policy_is_enforced_and_named():
 
 @suite.test
 def moved_layer_needs_the_release_of_the_policy():
-    """The word of the session does not count then."""
+    """The `release` of the session alone does not suffice."""
     decree(POLICY)
     first = BODY.replace("epochs: 1,", "epochs: 2,")
     assert here("train", cluster.session("moves", first), "--max-steps", "3").returncode == 0
@@ -163,7 +165,7 @@ def unsafe_policies_are_refused():
     decree(POLICY, signed=False)
     refused(session, r"egress.policy.yaml.sig is missing: root could write any policy")
     decree(POLICY)
-    sign("certs/master")  # by the authority that the session names
+    sign("certs/master")  # signed by the authority that the session names
     refused(session, "the signature does not hold", commands=("train",))
     for spoil, why in (("chmod 666 egress.policy.yaml", "owned by root and writable by no other user"),
                        ("sed -i s/4MiB/9MiB/ egress.policy.yaml", "the signature does not hold"),
@@ -201,7 +203,7 @@ def egress_outside_the_policy_names_the_policy_line():
         refused(session, why, commands=("check", "train"))
     decree(POLICY.replace(", weights", ""))
     refused(session, rf"{PATH}:3:1: the policy permits no weights", commands=("eval", "predict"))
-    assert here("check", session).returncode == 0  # a new run sends none
+    assert here("check", session).returncode == 0  # a new run sends no state of the optimiser
     raw = cluster.session("raw", BODY.replace("name: a, at: master", "name: a, at: w1") +
                           "privacy: {raw_input_leaves: true}\n")
     decree(POLICY)
@@ -212,7 +214,8 @@ def egress_outside_the_policy_names_the_policy_line():
 
 @suite.test
 def gate_stops_at_the_policys_bytes_per_epoch():
-    """The trials of micro_batches: auto and the first epoch are more than one epoch."""
+    """The trials of micro_batches: auto and the first epoch together exceed the bytes of one
+    epoch."""
     decree(POLICY.replace("4MiB", "300KiB"))
     session = cluster.session("bytes", BODY + "pipeline: {micro_batches: auto}\n")
     assert here("check", session).returncode == 0, here("check", session).stderr
@@ -224,7 +227,7 @@ def gate_stops_at_the_policys_bytes_per_epoch():
 
 @suite.test
 def resume_is_counted_with_what_the_optimiser_keeps():
-    """Refused before anybody is dialled; `check`, `plan` and `doctor` say so beforehand."""
+    """Refused before any worker is dialled; `check`, `plan` and `doctor` report it earlier."""
     session = cluster.session("resume", BODY.replace("{kind: sgd, lr: 0.1}", "{kind: adam, lr: 0.01}"))
     limit = lambda n: decree(POLICY.replace("4MiB", str(n)))
     def needs(text):
@@ -241,7 +244,8 @@ def resume_is_counted_with_what_the_optimiser_keeps():
         assert done.returncode == 0 and "the policy will refuse train --resume: " in done.stderr, (command, done)
         assert "the policy will refuse eval" not in done.stderr, done.stderr
     again, weights = needs(done.stderr), 4 * (64 * 32 + 32)
-    assert again - first - 3 * weights - 8 in range(64), (first, again)  # padding of weights
+    # difference: padding of weights
+    assert again - first - 3 * weights - 8 in range(64), (first, again)
     rows = {r["tensor"]: r["bytes_per_step"] for r in json.loads(done.stdout)["egress"]}
     assert rows["optimiser of stage 'b' (resume)"] == 2 * weights + 8, rows
     assert "weights of stage 'b' (resume, eval, predict)" in rows, rows
@@ -250,7 +254,7 @@ def resume_is_counted_with_what_the_optimiser_keeps():
     assert here("train", session, "--max-steps", "2").returncode == 0
     limit(again - 1)
     with open(os.path.join(cluster.dir, "runs/resume/egress.table")) as f:
-        assert "optimiser" not in f.read()  # as older runs have it
+        assert "optimiser" not in f.read()  # as in the policy of older runs
     nobody = Silent()
     done = here("train", session, "--resume", "--set", f"workers.w1.address={nobody.address}")
     assert done.returncode == 3 and not nobody.came and f"({again} bytes), and bytes_per_epoch" in done.stderr, done.stderr
@@ -268,7 +272,8 @@ def resume_is_counted_with_what_the_optimiser_keeps():
 
 @suite.test
 def egress_page_shows_each_attempt_and_its_policy():
-    """A training that was killed and resumed, and an evaluation: what left, and by which policy."""
+    """Bytes that left, and the policy, for a training that was killed and resumed, and for an
+    evaluation."""
     decree(POLICY.replace("4MiB", "900MiB"))
     session = cluster.session("page", BODY)
     p = subprocess.Popen([*cluster.near, MASTER, "train", session, "--set", "train.epochs=100000", "--set",

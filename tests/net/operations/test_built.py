@@ -1,5 +1,5 @@
-"""What was built is what may be shipped: nothing of the tests is in it, and nothing that could be
-hooked stands before the gate."""
+"""The built programs can be shipped: they contain nothing of the tests, and no writable function
+pointer between a tensor and the network could bypass the egress gate."""
 import os, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -7,8 +7,8 @@ from cluster import *
 suite = Suite()
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 SHIPPED = ("cleave-master", "cleave-worker", "libcleave.so", "libcleave.a")
-# Between a tensor and the network nothing can be written but these, by archive and symbol; none
-# is called. Those of master_egress are tables of constants, which pthread_once fills.
+# archive -> the only writable symbols between a tensor and the network; none is called. Those of
+# master_egress are tables of constants, which pthread_once fills.
 BEFORE_THE_NETWORK = {"common_net_fair.a": set(), "common_net_link.a": set(), "common_engine_reference.a": set(), "common_engine.a": {"no_memory", "clv_shared_err_context_ended"}, "common_net_wire.a": set(), "common_net_rpc.a": {"count.0", "forks"},
                       "master_api_core.a": set(), "master_api_extra.a": set(), "master_egress.a": {"factors", "factors_once", "powers", "powers_once"}, "worker_service.a": set()}
 
@@ -41,15 +41,16 @@ def code_before_the_gate_has_no_writable_globals():
         assert writable <= known, f"{archive}: {sorted(writable - known)} can be written while the program runs"
 
 
-# Label smoothing alone has it, with weights or without.
+# Functions that may lack wide instructions. Only label smoothing uses this one.
 NARROW = {"smooth_sum"}
-# GCC 14 makes no vectors of their doubles and selections; GCC 12 does.
+# GCC 14 does not vectorize their doubles and selections; GCC 12 does.
 NARROW_BY_GCC_14 = {"power", "power_back"}
 
 
 @suite.test
 def vectorized_loops_use_wide_instructions():
-    """What is compiled for each vector width and multiplies single numbers has a wide part."""
+    """A function that is compiled for each vector width and multiplies single numbers also has wide
+    instructions."""
     if SANITIZED or os.path.basename(os.path.abspath(BIN)) != "release":
         return "only a release's loops are wide"
     archive = os.path.join(BIN, "lib", "kernels_cpu.a")
@@ -64,7 +65,8 @@ def vectorized_loops_use_wide_instructions():
 
 @suite.test
 def programs_run_with_the_library_where_it_was_built():
-    """Linked with -lcleave; found by the path that the program names, or by LD_LIBRARY_PATH."""
+    """Linked with -lcleave; the loader finds the library by the program's path or by
+    LD_LIBRARY_PATH."""
     if SANITIZED:
         return "a program without a sanitizer cannot load a library with one"
     with tempfile.TemporaryDirectory() as folder:
@@ -82,7 +84,7 @@ def programs_run_with_the_library_where_it_was_built():
 
 @suite.test
 def programs_find_the_library_where_it_was_installed():
-    """pkg-config's words alone are enough, also for a prefix that no loader knows."""
+    """pkg-config's options suffice, also for a prefix that the loader does not search."""
     if SANITIZED:
         return "a program without a sanitizer cannot load a library with one"
     tree = os.path.join(os.path.abspath(BIN), "tree/usr/local")
@@ -101,7 +103,8 @@ def programs_find_the_library_where_it_was_installed():
 
 @suite.test
 def programs_start_from_the_build_folder():
-    """With pkg-config's words for what is not installed, in C and in C++, without a warning."""
+    """With pkg-config's options for a library that is not installed, in C and in C++, without a
+    warning."""
     if SANITIZED:
         return "a program without a sanitizer cannot load a library with one"
     flags = run("pkg-config", "--cflags", "--libs", "cleave", env={"PKG_CONFIG_PATH": os.path.abspath(BIN)})

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""The commands on checkpoints: what is listed, compared, fetched and removed while files are at
-workers, what is said of workers that cannot be reached, and sealed copies."""
+"""The commands on checkpoints: listing, comparing, fetching and removing files that are at workers,
+messages about workers that cannot be reached, and sealed copies."""
 import glob, hashlib, json, os, re, shutil, subprocess, sys, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -15,8 +15,7 @@ BODY = (IMAGE_DATA + "stages:\n"
         "loss: {kind: cross_entropy}\n"
         f"train: {{epochs: 100000, max_steps: 30, batch: 8, seed: {SEED}, optimizer: {{kind: adam, lr: 0.003}}}}\n"
         "checkpoint: {every_steps: 10, home: always}\n")
-# For a run that ends when the test says so: it takes its time by the clock. `wait` needs the
-# environment.
+# Allows the op `wait`, which makes a run long by the clock, until the test ends it.
 OPS = {"CLEAVE_TEST_OPS": "1"}
 os.environ.update(OPS)
 ENDLESS = BODY.replace("max_steps: 30", "max_steps: 1000000").replace("{op: linear, out: 9000}", "{op: linear, out: 9000}, {op: wait, forward_ms: 5}")
@@ -34,7 +33,7 @@ class Keeping(Cluster):
         return path
 
     def kept(self, i, name):
-        """Path of a file that worker i keeps, or of its state_dir."""
+        """The path of a file that worker i keeps, or of its state_dir."""
         folder = os.path.join(self.dir, f"kept{i}")
         os.makedirs(folder, exist_ok=True)
         return os.path.join(folder, "states", hashlib.sha256(URI.encode()).hexdigest(), name + ".safetensors") if name else folder
@@ -51,7 +50,7 @@ def objects(*args, code=0):
 
 
 def write_manifest(folder, change):
-    """Changes the rows of a manifest, and its digest."""
+    """Writes a manifest with changed rows and the right digest."""
     path = os.path.join(folder, "MANIFEST.json")
     with open(path) as f:
         lines = f.read().splitlines(True)[:-2]
@@ -66,7 +65,7 @@ def write_manifest(folder, change):
 
 
 def trained(name, body=BODY):
-    """A run with the checkpoints 10, 20 and 30, whose files are at home."""
+    """A run with checkpoints 10, 20 and 30, whose files are at the master."""
     if not hasattr(trained, "dir"):
         done = cluster.train(cluster.session("first", BODY))
         assert done.returncode == 0, done.stderr
@@ -221,7 +220,7 @@ def damaged_file_stays_where_it_is():
         f.seek(-1, 2)
         f.write(b"!")
     with open(os.path.join(folder, "checkpoint-30", "optimizer-00002-of-00003.safetensors.part"), "wb") as f:
-        # a gather was killed
+        # as after a gather that was killed
         f.write(contents["optimizer-00002-of-00003.safetensors"][:(1 << 20) + 5])
     said = tool("gather", session, code=7).stdout
     assert f"{name} stays at w1" in said and "damaged" in said, said
@@ -287,8 +286,8 @@ def copy_in(copies):
 
 
 def escrowed(name):
-    """That run under another name, with copies and a key of its own; its folder, its session file,
-    the folder of copies and the step of the copy."""
+    """Copies the sealed run under another name, with copies and a key of its own. Returns its
+    folder, its session file, the folder of copies and the step of the copy."""
     folder, copies, key = (os.path.join(cluster.dir, n) for n in (f"runs/{name}", name + ".copies", name + ".key"))
     for source, to in zip(sealed_run(), (folder, copies, key)):
         (shutil.copytree if os.path.isdir(source) else shutil.copy2)(source, to)
@@ -341,7 +340,7 @@ def gather_takes_a_sealed_copy_of_files_that_are_lost():
 
 @suite.test
 def worker_that_lost_its_disk_is_restored_from_a_copy():
-    """Files stay at the workers, and the thread of the master reads them there while the run
+    """The files stay at the workers, and a thread of the master copies them while the run
     trains."""
     copies, key = os.path.join(cluster.dir, "disk.copies"), os.path.join(cluster.dir, "disk.key")
     keys = f"{{every_steps: 20, keep: 2, home: never, escrow: {{every: 1s, key: {key}, dir: {copies}}}}}"

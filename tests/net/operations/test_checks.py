@@ -1,5 +1,5 @@
-"""Checks that check: what would spoil a run is found by `check` and named by file and key, a run
-says what it left out, and messages say how to go on. All stages are at the master."""
+"""`check` finds faults that would ruin a run, and names file and key; a run reports records that it
+left out; messages say what to do next. All stages are at the master."""
 import json, math, os, re, struct, subprocess, sys, zlib
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -14,7 +14,7 @@ BODY = DATA + STAGES + LOSS + TRAIN
 
 
 def floats(name, shape, **at):
-    """A file of small numbers; at: {"c17": value} puts a value at that place of the whole."""
+    """Writes a file of small numbers. at: {"c17": value} puts a value at index 17 of the file."""
     values = [math.sin(i) for i in range(math.prod(shape))]
     for place, value in at.items():
         values[int(place[1:])] = value
@@ -71,7 +71,7 @@ def non_finite_records_are_left_out():
             r"data\.validation: all of its 2 records are left out")
 
 
-# ---- records that cannot be read, and what there is ----------------------------------------------
+# ---- records that cannot be read -----------------------------------------------------------------
 
 def png(name, depth, value, good=True, side=6):
     path = os.path.join(cluster.dir, "data", name)
@@ -112,7 +112,7 @@ def broken_images_are_listed_or_left_out():
 
 @suite.test
 def images_unlike_the_most_common_size_are_left_out():
-    """Also where the first image is the one that differs."""
+    """Also if the first image is the one that differs."""
     for i in range(12):
         png(f"sizes/{'ab'[i % 2]}/{i:02}.png", 8, 3 * i, side=6 if i else 5)
     refused("sizes", images("sizes"), 7, r"sizes/a/00\.png: is 5 x 5, and others are 6 x 6: set data\.images\.crop")
@@ -215,7 +215,7 @@ def one_png(side=4):
 
 @suite.test
 def skipped_steps_are_counted():
-    """The first step makes weights of which nothing finite comes any more."""
+    """After the first step the weights give no finite value."""
     body = BODY.replace("lr: 0.01", "lr: 1.0e38").replace("test: [tx.npy, y.npy]", "limit_train: 64")
     done = master("train", cluster.session("far", body), cwd=cluster.dir)
     assert done.returncode == 0, done.stderr
@@ -235,7 +235,7 @@ def run_whose_steps_are_all_skipped_exits_with_9():
     assert not os.path.exists(os.path.join(cluster.dir, "runs/none-taken/schedule.failed"))
 
 
-# ---- what does not go together -------------------------------------------------------------------
+# ---- keys that exclude each other ----------------------------------------------------------------
 
 @suite.test
 def mismatched_shape_of_test_records_is_refused():
@@ -274,7 +274,7 @@ def micro_batch_of_one_record_with_batch_norm_is_refused():
             r"norm-micro\.yaml:\d+:\d+: a batch has 8 records, and its smallest micro-batch 1 .*pipeline\.micro_batches: 8.*batchnorm")
 
 
-# ---- what messages say ---------------------------------------------------------------------------
+# ---- messages ------------------------------------------------------------------------------------
 
 @suite.test
 def missing_key_error_shows_an_example():

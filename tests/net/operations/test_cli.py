@@ -1,4 +1,4 @@
-"""Clumsy input: every mistake is answered with file, line, a suggestion and the documented code."""
+"""Wrong input: every error has file, line, a suggestion and the documented exit code."""
 import glob, json, os, re, resource, shutil, signal, socket, subprocess, sys, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -49,7 +49,7 @@ def plan_marks_layers_computed_by_ref():
 
 
 def registered(backend):
-    """The ops that the sources of a backend have a kernel for."""
+    """The ops for which the sources of a backend have a kernel."""
     found = set()
     for path in glob.glob(os.path.join(ROOT, f"kernels/{backend}/*.c")):
         with open(path) as f:
@@ -118,8 +118,8 @@ def raw_input_needs_permission():
 
 @suite.test
 def readable_labels_and_records_need_permission():
-    """The demo's layout as it was, a first stage that only scales, a public front, a short seed:
-    each is refused by every command until the session says so, and then `plan` does."""
+    """The demo's earlier layout, a first stage that only scales, a public front, a short seed:
+    every command refuses each until the session allows it; then `plan` reports it."""
     secret = TAIL.replace(f"seed: {SEED}, ", "")
     said = r"labels\.yaml:\d+:\d+: stage 'b' at 'w1' can read the labels .*labels_readable: true"
     for command in ("check", "plan", "train", "eval"):
@@ -173,7 +173,7 @@ def command_line_mistakes_are_refused():
 
 
 def first_session(name, *options):
-    """What `init` leaves in an empty folder, where the port is one that is free here."""
+    """The session that `init` writes to an empty folder, with a port that is free here."""
     folder = os.path.join(cluster.dir, name)
     os.mkdir(folder)
     done = master("init", *options, cwd=folder)
@@ -278,7 +278,7 @@ def eval_and_predict_match_training():
     before = os.path.getsize(record)
     done = master("predict", session, "--output", "nowhere/p.csv", cwd=cluster.dir)
     assert done.returncode == 1 and "cannot be written to nowhere/" in done.stderr, done.stderr
-    assert os.path.getsize(record) == before  # nothing was sent for it
+    assert os.path.getsize(record) == before  # so nothing was sent
     repeat = cluster.train(session)
     assert repeat.returncode == 3 and "--resume" in repeat.stderr and "--fresh" in repeat.stderr, repeat.stderr
     assert cluster.train(session, "--fresh").returncode == 0
@@ -325,7 +325,7 @@ def interrupt_writes_a_checkpoint():
 
 
 def connecting(name, port, timeout):
-    """A master whose worker accepts connections and says nothing."""
+    """A master whose worker accepts connections but sends nothing."""
     session = cluster.session(name, DATA + STAGES + TAIL + f"limits: {{connect_timeout: {timeout}}}\n")
     return [session, "--set", f"workers.w1.address=127.0.0.1:{port}"]
 
@@ -359,7 +359,7 @@ def interrupt_ends_connecting_at_once():
 
 @suite.test
 def interrupt_does_not_wait_for_a_silent_worker():
-    """One that answers is waited for, as long as a step takes."""
+    """It waits for a worker that answers, at most for a step."""
     body = DATA + STAGES + TAIL.replace("epochs: 1, max_steps: 4", "epochs: 100000")
     p = subprocess.Popen([MASTER, "train", cluster.session("silent", body)], stdout=subprocess.PIPE,
                          stderr=subprocess.PIPE, text=True, cwd=cluster.dir)
@@ -382,7 +382,7 @@ def interrupt_does_not_wait_for_a_silent_worker():
 
 @suite.test
 def low_open_file_limit_is_named():
-    """Not the certificates, which could not be read for want of a descriptor."""
+    """The error names the limit, not the certificates that could not be opened."""
     session = cluster.session("files", DATA + STAGES + TAIL)
     few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))
     done = subprocess.run([MASTER, "train", session], cwd=cluster.dir, capture_output=True, text=True, preexec_fn=few)
@@ -417,7 +417,7 @@ def lr_schedule_ends_with_the_run():
 
 
 def until_checkpoint(name):
-    """The run is under way and has completed a checkpoint: the manifest comes last."""
+    """Waits until the run has completed a checkpoint: its manifest is written last."""
     folder = os.path.join(cluster.dir, "runs", name)
     until = time.monotonic() + 30 * SLOW
     while not glob.glob(os.path.join(folder, "checkpoint-*", "MANIFEST.json")):

@@ -1,6 +1,6 @@
-"""Who takes connections: strangers, an identity over its quota, callers that never speak. Others
-get in all the same, the worker says what it refused in few lines, and whoever is refused hears
-why. tests/net/attacks has the long versions."""
+"""Callers that take many connections: strangers, an identity over its quota, callers that send
+nothing. Others still get connections, the worker logs its refusals in few lines, and a refused
+caller gets the reason. tests/net/attacks has longer versions."""
 import os, re, socket, ssl, struct, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -17,8 +17,8 @@ REFUSED = {"sslv3 alert handshake failure", "tlsv1 alert internal error"}
 
 
 def handshake(name):
-    """A TLS connection as `name` that HTTP/2 has begun on; the alert's text if it was refused; None
-    if the worker only closed it."""
+    """A TLS connection of identity `name` on which HTTP/2 has begun; the text of the alert if the
+    worker refused it; None if the worker only closed it."""
     c = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     c.check_hostname = False
     c.load_verify_locations(os.path.join(cluster.certs, "ca.pem"))
@@ -53,7 +53,7 @@ def last_error():
 
 @suite.test
 def identity_not_in_allow_holds_no_connections():
-    """However often it dials, and it hears why."""
+    """However often it dials; it gets the reason."""
     since = len(cluster.workers[0].text())
     got = [handshake("stranger") for _ in range(2 * PLACES)]
     assert all(isinstance(g, str) and "handshake failure" in g for g in got), got
@@ -64,7 +64,7 @@ def identity_not_in_allow_holds_no_connections():
 
 @suite.test
 def connections_over_an_identity_quota_are_refused():
-    """The rest is for others, and places come back."""
+    """Other identities can use the rest, and closed connections free places."""
     held = [handshake("small") for _ in range(QUOTA)]
     try:
         assert all(isinstance(h, ssl.SSLSocket) for h in held), held
@@ -81,7 +81,7 @@ def connections_over_an_identity_quota_are_refused():
 
 @suite.test
 def one_identity_cannot_take_all_connections():
-    """`master` has no quota that binds: it is stopped by the places that are kept for others."""
+    """`master` has a large quota; the places that are reserved for others stop it."""
     held = [handshake("master") for _ in range(2 * PLACES)]
     try:
         n = sum(isinstance(h, ssl.SSLSocket) for h in held)
@@ -96,7 +96,7 @@ def one_identity_cannot_take_all_connections():
 
 @suite.test
 def connections_without_tls_are_evicted():
-    """Those that never begin TLS hold no place that another asks for."""
+    """A connection that never begins TLS is closed when another caller needs its place."""
     silent = [socket.create_connection(("127.0.0.1", cluster.ports[0])) for _ in range(2 * PLACES)]
     try:
         assert answers() and answers("small")
@@ -115,7 +115,7 @@ def header(name, value):
 
 
 def requests(block, flags=5, behind=lambda stream: b""):
-    """A hundred requests at a time, each with what comes behind it."""
+    """Yields the bytes of a hundred requests at a time, each followed by behind(stream)."""
     stream = 1
     while True:
         yield b"".join(frame(1, flags, stream + 2 * i, block) + behind(stream + 2 * i) for i in range(100))
@@ -131,7 +131,7 @@ def again(data, first=b""):
 GET = bytes.fromhex("828684") + header(b":authority", b"x")
 POST = bytes.fromhex("8387") + header(b":authority", b"x") + header(b":path", b"/cleave.v1.Worker/LoadModule")
 GRPC = POST + header(b"te", b"trailers") + header(b"content-type", b"application/grpc")
-FLOODS = {  # a new connection's bytes after the preface, without end
+FLOODS = {  # name -> the endless bytes of a new connection after the preface
     "gets": lambda: requests(GET),
     "reset": lambda: requests(GET, 4, lambda stream: frame(3, 0, stream, bytes(4))),
     "empty": lambda: requests(b""),
@@ -149,7 +149,7 @@ FLOODS = {  # a new connection's bytes after the preface, without end
 
 
 def flooded(name):
-    """How many bytes it took until the worker ended the connection."""
+    """The number of bytes until the worker ended the connection."""
     s, n = handshake("flood-" + name), 0
     assert isinstance(s, ssl.SSLSocket), (name, s)
     s.settimeout(5 * SLOW)
@@ -167,8 +167,8 @@ def flooded(name):
 
 @suite.test
 def http2_frame_floods_close_the_connection():
-    """What gRPC answers by itself, and keeps memory for until the answer has left. The identity is
-    refused for a while; others get in."""
+    """Floods of frames that gRPC itself answers, and for which it keeps memory until the answer is
+    sent. The identity is then refused for a while; others are not."""
     before, since = cluster.workers[0].rss(), len(cluster.workers[0].text())
     for name in FLOODS:
         flooded(name)

@@ -13,7 +13,7 @@ BODY = ("data: {format: npy, root: data, train: [train-x.npy, train-y.npy], test
 
 
 def allowed(pid):
-    """How many threads of the process may run where."""
+    """{allowed cores: number of threads of the process}"""
     found = {}
     for task in os.listdir(f"/proc/{pid}/task"):
         try:
@@ -26,7 +26,7 @@ def allowed(pid):
 
 
 def while_training(more):
-    """What `allowed` says before, and while a session of two threads computes."""
+    """The results of allowed() before and while a session of two threads computes."""
     with Cluster(1, limits=more) as cluster:
         os.mkdir(os.path.join(cluster.dir, "data"))
         synthetic_images(os.path.join(cluster.dir, "data"))
@@ -44,7 +44,7 @@ def while_training(more):
 
 @suite.test
 def compute_threads_stay_on_the_configured_cores():
-    # libraries may have put a thread of theirs on the first
+    # not the first core, because libraries may have put threads of their own there
     one = str(max(os.sched_getaffinity(0)))
     before, free = while_training("")
     if one in before:

@@ -1,6 +1,5 @@
-"""How the daemon behaves: configuration checks, the ready line, draining, audit lines, quotas;
-initial weights from files and artifacts; the loss and the raw input at a worker by permission
-only."""
+"""The worker as a daemon: configuration checks, the ready line, draining, audit lines, quotas;
+initial weights from files and artifacts; loss and raw input at a worker only by permission."""
 import hashlib, os, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -37,7 +36,7 @@ _home = []
 
 
 def at_home():
-    """The same session with everything on the master: weights and loss log."""
+    """(weights, loss log) of the same session with everything at the master."""
     if not _home:
         _home.extend((train("home", body(rest="master")), log_of("home")))
         assert len(_home[1]) == 40 and _home[1][-1]["loss"] < 0.9 * _home[1][0]["loss"]
@@ -126,7 +125,7 @@ def ready_line_reports_address_identity_and_limits():
     for fact in (f"listen=127.0.0.1:{cluster.ports[0]}", f"port={cluster.ports[0]}", "identity=spiffe://test/w1",
                  f"certificate_expires={day}", "device=cpu", "sessions=3", "session_bytes=2.0 GiB", "version="):
         assert fact in line[0], (fact, line[0])
-    # a second daemon on the port does not start and says why
+    # a second daemon on the port does not start, and gives the reason
     done = run(WORKER, "serve", "--config", cluster.workers[0].config, timeout=20)
     assert done.returncode == 4 and str(cluster.ports[0]) in done.stderr, done.stderr
 
@@ -150,7 +149,7 @@ def audit_log_has_open_and_close_of_a_session():
         assert "identity=spiffe://test/master" in closed[0] and "closed by its master" in closed[0]
         assert f"bytes_in={totals.bytes_in} bytes_out={totals.bytes_out}" in closed[0], closed
         assert totals.bytes_in > 24 and totals.bytes_out > 16
-        # a master that vanishes: its session goes too, and the line says how
+        # a master vanishes: its session ends too, and the audit line says how
         s = c.open(name="vanished")
         s.attach()
     until = time.monotonic() + 5 * SLOW
@@ -172,7 +171,8 @@ def sessions_over_an_identity_quota_are_refused():
             assert e.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and "limit is 1" in e.details(), e
         denied = audit(since, "deny", "session=two")
         assert denied and "identity=spiffe://test/small" in denied[0] and "limit is 1" in denied[0], denied
-        mine = [c.open(name=f"m{i}") for i in range(3)]  # the others have the worker's own limit
+        # identities without a quota have the worker's own limit
+        mine = [c.open(name=f"m{i}") for i in range(3)]
         try:
             c.open(name="m3")
             raise AssertionError("the limit of three sessions was exceeded")
@@ -186,7 +186,7 @@ def sessions_over_an_identity_quota_are_refused():
             assert e.code() == grpc.StatusCode.ALREADY_EXISTS, e
         first.close()
         small.open(name="again").close()
-        # the bytes of an identity: a module over them is refused, one under them is not
+        # the quota of bytes of an identity refuses a module above it, and accepts one below
         s = small.open(name="bytes")
         assert s.granted.granted.session_bytes == 8 << 20, s.granted
         try:
@@ -202,7 +202,8 @@ def sessions_over_an_identity_quota_are_refused():
 
 @suite.test
 def each_refused_request_logs_one_line():
-    """Of all that can be refused before a stream is open, each in the log once and nothing else."""
+    """Each request that is refused before a stream is open has one line in the log, and no other
+    line."""
     def new_lines(count):
         time.sleep(0.3)  # a second line would come with the first
         lines = cluster.workers[0].text()[since:].splitlines()
@@ -241,7 +242,7 @@ def observer_may_only_read_status():
 
 
 def daemon(name, extra):
-    """One more worker, which a test may stop."""
+    """Starts a further worker, which a test may stop."""
     port, path = free_port(), os.path.join(cluster.dir, name + ".yaml")
     cluster.issue(name, "spiffe://test/" + name)
     with open(path, "w") as f:
@@ -253,8 +254,8 @@ def daemon(name, extra):
 
 @suite.test
 def full_connection_table_evicts_the_longest_silent():
-    """With all places taken the one goes that has been silent for longest, and with places free
-    again all is as before."""
+    """If all places are taken, the connection that has been silent for longest is closed; with free
+    places again, none is."""
     w, port = daemon("w8", "limits: {connections: 24, handshake_timeout: 30s}\n")
     held = []
     try:
@@ -310,8 +311,8 @@ def a_step(lane, context):
 
 @suite.test
 def sigterm_lets_running_sessions_finish():
-    """A running session goes on, a new one is UNAVAILABLE, and the daemon leaves with 0 after
-    it. One whose master is not connected is waited for 2 s."""
+    """A running session continues, a new one is UNAVAILABLE, and the daemon exits with 0 after the
+    session. It waits 2 s for a session whose master is not connected."""
     w, port = daemon("w9", "drain_timeout: 20s\n")
     with Caller(port, cluster.certs) as c:
         s = c.open(name="running")
@@ -403,7 +404,7 @@ def normed(at_b, weights=""):
 
 @suite.test
 def weights_without_batch_counts_start_at_0():
-    """As PyTorch takes a state_dict of before it counted batches; whatever else is missing is
+    """As PyTorch accepts an old state_dict without batch counts. Any other missing parameter is
     refused by name."""
     four = lambda *values: ("F32", (4,), f32(values))
     whole = {**given_weights(), "1.weight": four(1, 2, 3, 4), "1.bias": four(4, 3, 2, 1), "1.running_mean": four(1, 0, 1, 0),
@@ -456,14 +457,15 @@ def artifact_at_the_worker_gives_the_same_bits():
     home = train("art-home", body(rest="master", weights="weights: {file: tail.safetensors}, "))
     assert train("art-w1", body(weights=use("tail-v1", digest))) == home
     rows = egress_rows(os.path.join(cluster.dir, "runs", "art-w1"))
-    assert rows and not any(r["kind"] == "weights" for r in rows), rows  # they were there already
+    # the worker had them already
+    assert rows and not any(r["kind"] == "weights" for r in rows), rows
 
     def fails(name, text, code, *words):
         done = cluster.train(cluster.session(name, text))
         assert done.returncode == code, (done.returncode, done.stderr)
         for w in ("w1", "'b'") + words:
             assert w in done.stderr, (w, done.stderr)
-        # no paths of the worker
+        # the message has no paths of the worker
         assert cluster.dir not in done.stderr.replace(os.path.join(cluster.dir, name), ""), done.stderr
 
     fails("art-sum", body(weights=use("tail-v1", "1" * 64)), 7, "SHA-256")
@@ -479,7 +481,7 @@ def artifact_at_the_worker_gives_the_same_bits():
 
 @suite.test
 def secret_weights_that_a_worker_has_are_refused():
-    """It is an error before anything is sent, and one of doctor's findings."""
+    """train fails before it sends anything, and doctor reports it."""
     r = __import__("random").Random(5)
     tensors = {"0.weight": ("F32", (4, 1, 3, 3), f32([r.uniform(-1, 1) for _ in range(36)])),
                "0.bias": ("F32", (4,), f32([0] * 4))}

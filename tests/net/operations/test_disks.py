@@ -1,7 +1,7 @@
-"""Disks that lie, at home and at a worker: full, read-only, slow, with a flipped bit, and a power
-cut after which only synced bytes are there. A checkpoint that cannot be written is skipped, the
-earlier one is used, the message says which and why, and the run ends with the weights and losses of
-a good disk."""
+"""Faulty disks of the master and of a worker: full, read-only, slow, with a flipped bit, or with
+only the synced bytes after a power cut. A checkpoint that cannot be written is skipped, the earlier
+one is used, the message gives its name and the reason, and the run ends with the weights and losses
+of a good disk."""
 import datetime, hashlib, os, re, subprocess, sys, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../disks"))
@@ -24,7 +24,7 @@ def folder_of(name):
 
 
 def train(name, *args, disk="", log="", code=0):
-    """A run on such a disk; what it printed."""
+    """Trains with a disk with these faults. Returns the output."""
     env = {"LD_PRELOAD": DISK} if disk or log else {}
     env.update({"CLEAVE_TEST_DISK": disk} if disk else {}, **({"CLEAVE_TEST_DISK_LOG": log} if log else {}))
     done = cluster.train(cluster.session(name, BODY), *args, env=env)
@@ -103,7 +103,7 @@ def flipped_bit_falls_back_to_the_earlier_checkpoint():
 
 
 def committed(disk):
-    """The steps whose manifest is on the disk, and whether all that it lists is there unharmed."""
+    """{step: whether all listed files are on the disk undamaged} of the manifests on the disk."""
     files, found = disk.files(), {}
     for path, content in files.items():
         if os.path.basename(path) == "MANIFEST.json" and content:
@@ -117,9 +117,9 @@ def committed(disk):
 
 @suite.test
 def power_cut_leaves_each_committed_checkpoint():
-    """At every operation of a run, what is on the disk has each checkpoint whole that it has the
-    manifest of, and one that was committed does not go before the next is there. From three moments
-    the run is resumed."""
+    """After every operation of a run, each checkpoint whose manifest is on the disk is complete
+    there, and a committed one is not removed before the next is committed. The run is resumed from
+    three of these moments."""
     good()
     log, runs = os.path.join(cluster.dir, "log-cut"), os.path.join(cluster.dir, "runs")
     os.mkdir(log)
@@ -150,7 +150,7 @@ def power_cut_leaves_each_committed_checkpoint():
 
 @suite.test
 def full_file_system_is_left_and_used_again():
-    """A real one, of one MiB, which is full until the first checkpoint has been skipped."""
+    """A real file system of one MiB, which is full until the first checkpoint has been skipped."""
     good()
     if os.geteuid() != 0:
         return "only root mounts a file system"
@@ -174,7 +174,7 @@ def full_file_system_is_left_and_used_again():
 
 
 class Keeping(Cluster):
-    """A worker that keeps files of state, on such a disk and with such a quota."""
+    """A worker that keeps files of state, on a disk with these faults and with this quota."""
 
     def __init__(self, disk="", quota="16MiB", log=""):
         self.quota, settings = quota, {"CLEAVE_TEST_DISK": disk, "CLEAVE_TEST_DISK_LOG": log}
@@ -199,13 +199,13 @@ class Keeping(Cluster):
                     if name + ".safetensors" in names)
 
     def run(self, name, *args, body=BODY):
-        """A run; what it printed."""
+        """Trains a run. Returns the output."""
         done = self.train(self.session(name, body.replace("keep: 2", "keep: 2, home: never")), *args, env=OPS)
         assert done.returncode == 0, (name, done.returncode, done.stdout, done.stderr)
         return done.stdout + done.stderr
 
     def result(self, name):
-        """As result(), with the files wherever they are."""
+        """As the function result(), with files at the master or at the worker."""
         folder, tensors = os.path.join(self.dir, "runs", name), ({}, {})
         with open(os.path.join(folder, f"checkpoint-{STEPS}", "MANIFEST.json")) as f:
             rows = json.load(f)["files"]
@@ -220,7 +220,7 @@ class Keeping(Cluster):
 
 @suite.test
 def worker_whose_disk_refuses_keeps_no_files():
-    """The master fetches them, and says why."""
+    """The master fetches the files, and logs the reason."""
     for disk, quota, why in (("write:/states/:5:1:ENOSPC", "16MiB", "the worker's disk is full"),
                              ("fsync:/states/:6:1:EIO", "16MiB", "the worker's disk reported an I/O error"),
                              ("open:/states/:3:0:EROFS", "16MiB", "the worker's disk is mounted read-only"),
@@ -233,7 +233,7 @@ def worker_whose_disk_refuses_keeps_no_files():
 
 @suite.test
 def slow_disk_of_a_worker_delays_no_step():
-    """While it syncs the files of step 24, steps go on and checkpoints wait."""
+    """While the disk syncs the files of step 24, steps continue and checkpoints wait."""
     with Keeping("fsync:/states/:5:1:STUCK") as far:
         begin = time.monotonic()
         far.run("far")
@@ -246,8 +246,8 @@ def slow_disk_of_a_worker_delays_no_step():
 
 @suite.test
 def power_cut_of_a_worker_leaves_each_committed_checkpoint():
-    """Right behind a manifest, in the middle of a write, and again behind a manifest. The run goes
-    on from the newest checkpoint that it has the manifest of."""
+    """Power is cut directly after a manifest, in the middle of a write, and again after a manifest.
+    The run continues from the newest checkpoint with a manifest."""
     log, paced = os.path.join(cluster.dir, "log-worker"), BODY.replace("{op: dropout, p: 0.2}", "{op: wait, forward_ms: MS}, {op: dropout, p: 0.2}")
     os.mkdir(log)
     with Keeping(log=log) as far:

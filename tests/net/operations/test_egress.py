@@ -1,4 +1,4 @@
-"""The record of what left: held against the bytes that the master's links took, as the build of
+"""Compares the egress record with the bytes that the master's links sent, as the build of
 tests/faults counts them."""
 import json, os, re, signal, struct, subprocess, sys, time
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -23,7 +23,7 @@ def body(steps=STEPS, places=("master", "w1", "w2", "master"), micro=4, extra=""
 
 
 def command(*args):
-    """Runs it; the bytes of tensors that it sent."""
+    """Runs a command. Returns the bytes of tensors that it sent."""
     path = os.path.join(cluster.dir, "sent")
     if os.path.exists(path):
         os.unlink(path)
@@ -38,7 +38,7 @@ def sent():
 
 
 class Record:
-    """The sums of an egress.jsonl. Of a last line that was cut short nothing is known."""
+    """The sums of an egress.jsonl. An incomplete last line is ignored."""
 
     def __init__(self, name):
         self.attempts, self.open, self.settled, self.hops, self.names = [], {}, [], [], set()
@@ -107,7 +107,7 @@ def direct_transfers_match_the_planned_bytes():
     for h in record.hops:
         told[h["from"], h["to"]] += h["bytes"]
     assert told.keys() == planned.keys(), record.hops
-    for way, bytes_ in planned.items():  # messages are counted with what they carry
+    for way, bytes_ in planned.items():  # the links count messages with their tensors
         assert bytes_ <= told[way] < 1.3 * bytes_ + 4096, (way, bytes_, told)
 
 
@@ -123,7 +123,7 @@ def trials_send_only_random_numbers():
 
 @suite.test
 def raw_records_are_listed_as_input():
-    """In whatever form they leave, with the key of `privacy` that permits it."""
+    """In each form in which they leave, with the key of `privacy` that permits it."""
     plain = body(1).replace(LAYERS[0], "[{op: flatten}]").replace(LAYERS[1], "[{op: linear, out: 8}, {op: relu}]")
     stages = plain.replace(LAYERS[2], "[{op: linear, out: 8}, {op: relu}]") + "privacy: {raw_input_leaves: true}\n"
     command("train", cluster.session("plain", stages, keys=""))
@@ -133,7 +133,8 @@ def raw_records_are_listed_as_input():
 
 @suite.test
 def raw_records_between_workers_are_listed_as_input():
-    """What a worker sends on is named by what it shows, in plan and in the record."""
+    """Tensors that a worker sends to another are listed as what they reveal, in plan and in the
+    record."""
     stages = body(1, ("w1", "w2", "master", "master")).replace(LAYERS[0], "[{op: flatten}]")
     stages = stages.replace(LAYERS[1], "[{op: linear, out: 8}, {op: relu}]")
     session = cluster.session("hop", stages.replace(LAYERS[2], "[{op: linear, out: 8}, {op: relu}]")
@@ -192,7 +193,7 @@ def changed_egress_table_needs_accept_egress():
     done = master("eval", session, "--accept-egress", cwd=cluster.dir)
     assert done.returncode == 0, done.stderr
     table = os.path.join(cluster.dir, "runs/whole/egress.table")
-    os.unlink(table)  # nor is none any table
+    os.unlink(table)  # a missing table is an error too
     for why in ("No such file", "not a regular file"):
         for what in (("eval",), ("train", "--resume", "--set", f"train.max_steps={STEPS + 1}")):
             done = master(what[0], session, *what[1:], cwd=cluster.dir)

@@ -1,6 +1,6 @@
 """Fair shares of the cores of a worker: sessions of several identities compute on one core, with
-layers that take a time and no processor, so that what is measured is who may compute when."""
-# runs alone: shares of one core, as times
+layers that take time but no processor, so that the test measures which session may compute when."""
+# runs alone, because it measures shares of one core by time
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from tenants import *
@@ -16,7 +16,8 @@ def wait_graph(ms):
 
 
 class Busy:
-    """Keeps calls of `ms` in flight in a session of its own; the times at which they were done."""
+    """Keeps calls of `ms` in flight in a session of its own, and records the times of their
+    ends."""
 
     def __init__(self, tenant, ms, in_flight):
         self.w, self.ms, self.times = tenant.open(wait_graph(ms)), ms, []
@@ -44,7 +45,7 @@ class Busy:
                 self.call()
 
     def done(self, begin, end):
-        """Time computed within [begin, end], seconds."""
+        """Seconds of computing within [begin, end]."""
         return sum(begin <= t <= end for t in self.times) * self.ms / 1000
 
     def stop(self):
@@ -53,7 +54,7 @@ class Busy:
 
 
 def latencies(w, n):
-    """Of so many calls, one after the other."""
+    """The sorted latencies in ms of n calls, one after the other."""
     took, first = [], w.calls and max(w.calls) + 1 or 1
     for i in range(first, first + n):
         begin = time.monotonic()
@@ -81,11 +82,14 @@ def a_light_one_beside(n_heavy, in_flight):
             b.stop()
     print(f"# {n_heavy} heavy: light {took[0]:.0f} to {took[-1]:.0f} ms, median {took[6]:.0f}; "
           f"heavy computed {computed:.2f} s of {end_ - begin:.2f}")
-    assert took[6] <= LONG_MS + SHORT_MS + 25 * SLOW, took  # one call of theirs, and its own
-    assert took[-3] <= 2 * LONG_MS + 40 * SLOW, took  # but for what the machine held up
+    # the median call waits for one call of the others
+    assert took[6] <= LONG_MS + SHORT_MS + 25 * SLOW, took
+    assert took[-3] <= 2 * LONG_MS + 40 * SLOW, took  # without those that the machine delayed
     used = computed + 12 * SHORT_MS / 1000
-    assert used <= end_ - begin + 2 * LONG_MS / 1000, (used, end_ - begin)  # it was one core
-    assert computed >= 0.6 * (end_ - begin) / SLOW, (computed, end_ - begin)  # which did not idle
+    # no more than one core was used
+    assert used <= end_ - begin + 2 * LONG_MS / 1000, (used, end_ - begin)
+    # and the core did not idle
+    assert computed >= 0.6 * (end_ - begin) / SLOW, (computed, end_ - begin)
 
 
 @suite.test
@@ -101,7 +105,7 @@ def eight_sessions_do_not_starve_another_identity():
 
 
 def shares(**quotas):
-    """What heavy and light get who both have more to do than there is time for, seconds."""
+    """Seconds of computing that heavy and light get, which both always have waiting calls."""
     with tenants(more=CORE, **quotas, **TEST_OPS), Tenant("heavy") as heavy, Tenant("light") as light:
         both = [Busy(heavy, SHORT_MS, 4), Busy(light, SHORT_MS, 4)]
         time.sleep(0.2)
@@ -176,7 +180,7 @@ def frames_that_compute_nothing_need_no_core():
 @suite.test
 @measured
 def close_does_not_wait_for_busy_cores():
-    """One session computes, another has calls behind it and a third many that became ready at
+    """One session computes, another has waiting calls, and a third has many that became ready at
     once."""
     with tenants(more=CORE, **TEST_OPS), Tenant("heavy") as heavy, Tenant("light") as light:
         a, b = heavy.open(wait_graph(400)), light.open(wait_graph(400))
@@ -192,7 +196,7 @@ def close_does_not_wait_for_busy_cores():
             tenant.close()
             took = time.monotonic() - begin
             assert took <= most * SLOW, (tenant.caller.name, took)
-        w = light.open(wait_graph(1))  # and the core is free
+        w = light.open(wait_graph(1))  # the core is free again
         assert latencies(w, 1)[0] < 100 * SLOW
 
 

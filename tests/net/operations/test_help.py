@@ -1,5 +1,5 @@
-"""What the option tables become: manual pages, completions, help; lines on standard error as JSON;
-exit codes and the page that explains them."""
+"""Texts made from the option tables: manual pages, completions, help. Also lines on standard error
+as JSON, and exit codes with the page that explains them."""
 import functools, json, os, pty, re, select, shutil, signal, socket, subprocess, sys, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -27,7 +27,7 @@ def helped(program):
     for name in (n.strip() for n in names):
         words = name.split()
         done = run(program, *words, "--help")
-        if done.returncode:  # its second word is the start of the sentence
+        if done.returncode:  # a command of one word: the second word begins its description
             name, words = words[0], words[:1]
             done = run(program, *words, "--help")
         assert done.returncode == 0, (words, done.stderr)
@@ -86,7 +86,7 @@ BASH = "/usr/share/bash-completion/bash_completion"
 
 @functools.cache
 def scripts():
-    """Data folder with both scripts, as installed."""
+    """Makes a data folder with both completion scripts, as installed."""
     folder = os.path.join(cluster.dir, "share")
     where = os.path.join(folder, "bash-completion", "completions")
     os.makedirs(where, exist_ok=True)
@@ -97,12 +97,12 @@ def scripts():
 
 
 def cut(line):
-    """The words of a line as readline cuts them."""
+    """The words of a line as readline separates them."""
     return re.findall(r"[=:]+|[^\s=:]+|(?<= )$", line)
 
 
 def offered(lines, package):
-    """What bash offers at the end of each line, in one shell."""
+    """The completions of bash at the end of each line, all in one shell."""
     script = [f". {BASH}; " if package else ""]
     for name in ("cleave-master", "cleave-worker"):
         script.append(f"_completion_loader {name}" if package else f". {scripts()}/bash-completion/completions/{name}")
@@ -160,7 +160,7 @@ def bash_completes_with_bash_completion():
 
 
 class Terminal:
-    """An interactive shell, typed at."""
+    """An interactive shell on a pseudo-terminal, which gets typed text."""
 
     def __init__(self, *shell):
         self.pid, self.fd = pty.fork()
@@ -191,7 +191,7 @@ ECHO = "cleave-master() { printf '<%s>' \"$@\"; echo .; }; cleave-worker() { cle
 
 @suite.test
 def bash_completes_typed_keys():
-    """Real keys: what TAB makes of a line, with the shell's own cutting of words."""
+    """With real keys: the line after TAB, with the shell's own separation of words."""
     with Terminal("bash", "--norc", "--noprofile", "-i") as t:
         where = f"{scripts()}/bash-completion/completions"
         t.type(f". {where}/cleave-master; . {where}/cleave-worker; bind 'set bell-style none'\n" + ECHO, "ready")
@@ -228,7 +228,7 @@ def zsh_completes_typed_keys():
                "<train><--log-format=json><mine.yaml><--set><train.batch=3><--max-steps=4>.")
         t.type("cleave-master --verb\tcerts iss\tme --ur\tx --forc\t\n", "<--verbose><certs><issue><me><--uri=x><--force>.")
         t.type("cleave-master completion ba\t\n", "<completion><bash>.")
-    with Terminal("zsh", "-f", "-i") as t:  # for this shell alone
+    with Terminal("zsh", "-f", "-i") as t:  # the script is sourced for this shell only
         t.type(f"autoload -U compinit; compinit -u -D; unsetopt beep; source {cluster.dir}/zsh/_cleave-master\n" + ECHO,
                "ready")
         t.type("cleave-master trai\t--log-f\tjs\tmi\t\n", "<train><--log-format=json><mine.yaml>.")
@@ -245,7 +245,7 @@ def objects(text):
 
 
 def json_worker(name, *args, extra="", env=None):
-    """A worker started with the arguments, and what it writes."""
+    """Starts a worker with the arguments. Returns (process, first line of its stderr, port)."""
     port, path = free_port(), os.path.join(cluster.dir, name + ".yaml")
     with open(path, "w") as f:
         f.write(f"listen: 127.0.0.1:{port}\ntls: {{ca: certs/ca.pem, cert: certs/w1.pem, key: certs/w1.key}}\n"
@@ -275,7 +275,7 @@ def run_with_json_log_prints_only_json():
     gone = cluster.train(session, "--resume", "--log-format=json", "--set", "train.max_steps=9", "--set", f"workers.w1.address=127.0.0.1:{free_port()}")
     assert gone.returncode == 4 and "EXIT-CODES.md#exit-4" in objects(gone.stderr)[0]["message"], gone.stderr
     with socket.create_connection(("127.0.0.1", port)) as s:
-        # no TLS: what the libraries say of it is in the form too
+        # no TLS: the libraries' errors about it are JSON too
         s.sendall(b"GET / HTTP/1.0\r\n\r\n")
         s.recv(100)
     process.send_signal(signal.SIGHUP)
@@ -291,7 +291,7 @@ def run_with_json_log_prints_only_json():
 
 @suite.test
 def log_format_option_overrides_the_config():
-    """The option beats log.json, whatever that is; mistakes are in the form too."""
+    """The option overrides either value of log.json. Errors have its format too."""
     for extra, args, json_form in (("log: {json: true}\n", (), True), ("log: {json: true}\n", ("--log-format=text",), False),
                                    ("", ("--log-format=json",), True), ("", (), False),
                                    ("log: {json: false}\n", ("--set", "log.json=true"), True)):
@@ -323,7 +323,7 @@ def log_format_option_overrides_the_config():
 
 @suite.test
 def journal_stream_adds_priorities():
-    """With JOURNAL_STREAM naming this very stream, and only then."""
+    """Only if JOURNAL_STREAM names this stream."""
     read, write = os.pipe()
     st = os.fstat(write)
     for stream, prefixed in ((f"{st.st_dev}:{st.st_ino}", True), (f"{st.st_dev}:{st.st_ino + 1}", False)):
@@ -351,7 +351,7 @@ def interrupted():
 
 
 def interrupted_twice():
-    """The second time means now, while a step waits for a worker that hangs."""
+    """The second interrupt ends the run at once, while a step waits for a stopped worker."""
     p = subprocess.Popen([MASTER, "train", session_of("code-130-twice"), "--set", "train.max_steps=100000"],
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cluster.dir)
     assert trains(p)
@@ -379,7 +379,7 @@ def lost():
 
 
 def silent():
-    """Something listens, and says nothing."""
+    """The worker's address accepts connections, but sends nothing."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         s.listen(8)
@@ -408,7 +408,7 @@ def worker_config(text):
     return run(WORKER, "check", "--config", path).returncode
 
 
-# Each code, and a command that ends with it. A text is the reason why no command here does.
+# exit code -> a command that ends with it, or a text with the reason why none does here.
 MASTER_CODES = {
     0: lambda: master("check", session_of("code-0"), cwd=cluster.dir).returncode,
     1: lambda: full("completion", "bash"),

@@ -1,14 +1,13 @@
 #!/usr/bin/python3
-"""Checkpoints whose files stay at the workers: what comes home, what a lost worker or disk leaves,
-what is removed, and what a run brings home at its end."""
+"""Checkpoints whose files stay at the workers: which files the master fetches, what a lost worker
+or disk leaves, which files are removed, and which are fetched at the end of a run."""
 import functools, hashlib, os, re, shutil, signal, subprocess, sys, urllib.request
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 
 suite = Suite()
 STEPS, URI = 80, "spiffe://test/master"
-# A run takes its time by the clock, which costs no core: what a test does to it comes before its
-# end.
+# Runs are long by the clock without using a core, so that a test can act before their end.
 BODY = (IMAGE_DATA + "stages:\n"
         "  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 32}, {op: relu}, {op: dropout, p: 0.3}]}\n"
         "  - {name: b, at: w1, layers: [{op: linear, out: 480}, {op: relu}, {op: wait, forward_ms: 10}]}\n"
@@ -16,7 +15,7 @@ BODY = (IMAGE_DATA + "stages:\n"
         "loss: {kind: cross_entropy}\nlog: {every: 20}\ntransfer: direct\n"
         f"train: {{epochs: 100000, max_steps: {STEPS}, batch: 16, seed: {SEED}, optimizer: {{kind: adam, lr: 0.003}}}}\n"
         "checkpoint: {every_steps: 10, keep: 2, home: HOME}\nrecovery: {wait: 200ms, give_up_after: 60s}\n")
-# `wait` needs the environment.
+# Allows the op `wait`.
 OPS = {"CLEAVE_TEST_OPS": "1"}
 os.environ.update(OPS)
 
@@ -53,7 +52,7 @@ class Run:
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
 
     def at(self, step):
-        """Returns when the run has written the checkpoint of that step or of a later one, which may
+        """Waits until the run has written the checkpoint of that step or of a later one, which may
         have replaced it."""
         def is_there():
             steps = self.steps() if os.path.exists(self.dir) else []
@@ -72,7 +71,7 @@ class Run:
             return json.load(f)["files"]
 
     def places(self, step):
-        """{file: (worker, kept name)} of the files that are not at home."""
+        """{file: (worker, kept name)} of the files that are not at the master."""
         return {name: (row["place"], row["kept"]) for name, row in self.manifest(step).items() if "place" in row}
 
     def record(self):
@@ -98,15 +97,15 @@ def killed(i):
 
 @functools.cache
 def undisturbed():
-    """The run whose checkpoints all come home."""
+    """The run whose checkpoint files are all fetched by the master."""
     run = Run("alone", "always").ends()
     assert not run.places(STEPS) and not any(cluster.files(i, run) for i in (0, 1))
     return run
 
 
 def same_state(run, whole=None):
-    """The files at the workers have the tensors of the undisturbed run `whole`, and the losses are
-    equal."""
+    """Checks that the files at the workers have the tensors of the undisturbed run `whole`, and
+    that losses are equal."""
     whole = whole or undisturbed()
     for name, (place, kept) in run.places(STEPS).items():
         i = int(place[-1]) - 1
@@ -157,7 +156,7 @@ def eval_and_predict_use_what_workers_keep():
 
 
 def needed_bytes(session, *args):
-    """Of the quota of state by worker, as `plan` says."""
+    """{worker: bytes of the quota of state that `plan` says it needs}"""
     done = run_tool("plan", session, "--json", *args)
     assert done.returncode == 0, done
     return {o["worker"]: o["state_bytes"] for o in json.loads(done.stdout)["checkpoints_at_workers"]}
@@ -188,7 +187,7 @@ def quota_below_what_checkpoints_need_is_found_before_the_run():
 
 @suite.test
 def killed_workers_load_what_they_kept():
-    """And a recovery removes what no checkpoint lists."""
+    """And a recovery removes files that no checkpoint lists."""
     run = Run("killed", "never").at(20)
     killed(0)
     left = leave(run.record()["session_id"] + ".77.1.w")
@@ -229,7 +228,7 @@ def interrupted_run_is_gathered_and_goes_on():
 
 @suite.test
 def what_killed_attempts_left_is_removed():
-    """At the begin of the attempt that resumes the run, and at the end; files of others stay."""
+    """At the start of the attempt that resumes the run, and at its end. Files of others stay."""
     endless = "--set", "train.max_steps=100000"
     run = Run("left", "never", *endless).at(20)
     run.process.kill()
@@ -322,7 +321,8 @@ def adapters_of_an_artifact_resume_from_what_workers_keep():
 
 @suite.test
 def checkpoints_bring_no_weights_home():
-    """Bytes from the workers beyond those of the steps, for each checkpoint and stage."""
+    """Measures the bytes from the workers beyond those of the steps, for each checkpoint and
+    stage."""
     port = free_port()
     run = Run("bytes", "never", "--set", f"metrics.listen=127.0.0.1:{port}", "--set", "checkpoint.every_steps=10",
               "--set", "train.max_steps=100000").at(50)
@@ -339,7 +339,7 @@ def checkpoints_bring_no_weights_home():
 
 @suite.test
 def master_that_lost_its_run_while_workers_wrote_commits_nothing():
-    """It had asked for the files before another process began an attempt."""
+    """The master had requested the files before another process began an attempt."""
     cluster.env = {"LD_PRELOAD": os.path.join(BIN, "disks", "disk.so"), "CLEAVE_TEST_DISK": f"fsync:.{STEPS}.2.w:1:1:STUCK"}
     cluster.restart(1)
     run = Run("zombie", "never")

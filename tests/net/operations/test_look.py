@@ -1,5 +1,6 @@
-"""What the look reads of what leaves: figures of small sessions, what is refused for them before a
-worker is dialled, and where they are written down."""
+"""The look, which measures how well records can be read from tensors that leave: its figures for
+small sessions, sessions that it refuses before a worker is dialled, and the files with its
+figures."""
 import json, os, random, re, struct, sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../lib"))
@@ -16,7 +17,7 @@ cluster = None
 
 
 def data(folder):
-    """Noise: whatever is read of it is in what leaves."""
+    """Writes random data: whatever can be read of it must be in the tensors that leave."""
     r = random.Random(3)
 
     def floats(name, *shape):
@@ -106,8 +107,8 @@ def labels_of_few_classes_are_readable_through_layers():
 
 @suite.test
 def numeric_labels_are_readable_from_gradients():
-    """By their values where those repeat, else by whether they are above the median; of a one-hot
-    label by where its 1 is."""
+    """By their values if these repeat, else by whether they are above the median; a one-hot label
+    by the index of its 1."""
     for y, least in (("signs", .7), ("rare", .7), ("real", .3), ("far", .9), ("few", .9)):
         for depth, head in enumerate(HEADS[:2] if LONG and y in ("signs", "rare") else HEADS[:1]):
             look = plan(f"{y}-{depth}", LINEAR, "vector", head % 1, y, "{kind: mse}")
@@ -128,7 +129,7 @@ def numeric_labels_are_readable_from_gradients():
 
 @suite.test
 def gradients_passed_between_workers_are_examined():
-    """From the last worker's up to the next stage at home."""
+    """From those of the last worker up to the next stage at the master."""
     for transfer in ("via_master", "direct"):
         for middle, rows in (("w2", {"b": True, "d": True}), ("master", {"b": False, "d": True})):
             if not LONG and (transfer, middle) == ("direct", "master"):
@@ -177,8 +178,8 @@ def tokens_and_images_are_readable():
 
 @suite.test
 def dominating_feature_needs_the_raw_input_key():
-    """By the sizes of columns, values and factors, which no rule over a graph sees; secret sums of
-    features of one size, independent or alike, show none of them."""
+    """Judged by the sizes of columns, values and factors, which no rule over a graph sees. Secret
+    sums of features of equal size, independent or similar, reveal none of them."""
     both = "[{op: linear, out: 16, name: m}, {op: scale, factor: 1.0e-6, name: z}, {op: scale, factor: 0.1, from: [input], name: x}, {op: add, from: [x, z]}]"
     nothing = "[{op: linear, out: 16}, {op: dropout, p: 1, name: z}, {op: add, from: [input, z]}]"
     for x in ("unscaled", "one", "copies") if LONG else ("unscaled",):
@@ -200,7 +201,8 @@ def dominating_feature_needs_the_raw_input_key():
 
 @suite.test
 def tokens_with_a_factor_per_place_are_read():
-    """Of so many words few come twice: what one says at its place does not depend on the rest."""
+    """With so many words few repeat, so the output for a word at its place does not depend on the
+    others."""
     of_place = "[{op: embedding, rows: 5000, out: 16, name: e}, {op: linear, out: 16, name: m}, {op: scale, factor: 0, from: [e]}, {op: positions, rows: %d, init_std: 1, name: s}, {op: mul, from: [m, s]}]" % PLACES
     look = plan("factors", of_place, "words", "[{op: mean, dim: 1}, {op: linear, out: 10}]", "y10")
     assert look["features"]["read"] > .95 and "TOKENS" in look["egress"][0]["shows"], look
@@ -210,7 +212,7 @@ def tokens_with_a_factor_per_place_are_read():
 
 @suite.test
 def records_with_equal_labels_form_readable_groups():
-    """Up to the names of the classes, which needs no key."""
+    """Only the names of the classes stay unknown; this needs no key."""
     for head in (HEADS[0], "[{op: linear, out: 64}, {op: tanh}, {op: linear, out: %d}]"):
         path = session("shared", LINEAR, "vector", head % 10, "y10")
         done = master("plan", path, cwd=cluster.dir)
@@ -243,8 +245,8 @@ def probe_that_cannot_run_is_reported():
 
 @suite.test
 def nothing_to_read_is_reported_as_not_applicable():
-    """Of five records nothing can be learned; but vectors have no pixels or tokens to be read, and
-    without a gradient there is no label."""
+    """From five records nothing can be learned. Vectors have no pixels or tokens to read, and
+    without a gradient there is no label to read."""
     def states(name, front, x, head=HEADS[0] % 10, middle="[{op: scale, factor: 1}]"):
         path = session(name, front, x, head, "y10", keys=READABLE, more="", middle=middle)
         with open(path) as f:
@@ -286,7 +288,7 @@ def readability_figures_are_stored_with_the_run():
     path = session("kept", LINEAR, "vector", HEADS[1] % 2, "y2", keys="labels_readable: true")
     done = cluster.train(path)
     assert done.returncode == 0 and re.search(r"read from what leaves \(64 records, \d+\.\d s\): .*labels [01]\.\d\d by", done.stdout), done.stdout + done.stderr
-    done = cluster.train(path, "--resume", "--set", "train.max_steps=4")  # the table is as it was
+    done = cluster.train(path, "--resume", "--set", "train.max_steps=4")  # with an unchanged table
     assert done.returncode == 0, done.stdout + done.stderr
     assert master("eval", path, cwd=cluster.dir).returncode == 0
     with open(os.path.join(cluster.dir, "runs/kept/run.json")) as f:
@@ -297,7 +299,7 @@ def readability_figures_are_stored_with_the_run():
     assert float(attempts[0]["groups"]) > .5 and float(attempts[0]["features"]) < .9 and attempts[2]["groups"] == "not applicable", attempts
     assert float(attempts[0]["labels"]) > .5 and attempts[2]["labels"] == "not applicable", attempts
     path = session("same", "[{op: conv2d, out: 8, kernel: 3, pad: 1}]", "image", "[{op: flatten}, {op: linear, out: 10}]", "y10", keys="", steps=1)
-    for command in ("train", "eval"):  # nothing is learned in between
+    for command in ("train", "eval"):  # with such a rate nothing is learned in between
         done = master(command, path, "--set", "train.optimizer.lr=1e-30", cwd=cluster.dir)
         assert done.returncode == 0, done.stdout + done.stderr
     page = master("egress", "same", "--json", cwd=cluster.dir)

@@ -1,6 +1,6 @@
-"""Numbers for Prometheus: its own tools accept them, a Prometheus scrapes workers and a master that
-trains, what it reads agrees with the run, and the alerts and the dashboard beside them use what
-there is."""
+"""Metrics for Prometheus: its own tools accept them, a Prometheus scrapes workers and a master that
+trains, the scraped values agree with the run, and the alerts and the dashboard use only existing
+metrics."""
 import json, math, os, re, signal, ssl, sys, threading, urllib.parse, urllib.request
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -23,8 +23,8 @@ def counters(found):
 
 
 class Training(Running):
-    """A run in the background, with a page port. What goes on until it is ended leaves the cores to
-    others, unless its pace is looked at."""
+    """A run in the background, with a page port. A run without end waits in each step and so uses
+    little processor time, unless the test measures its pace."""
 
     def __init__(self, name, steps, more="", set=(), port=None, pace_ms=None):
         self.name, self.port = name, port or free_port()
@@ -34,7 +34,7 @@ class Training(Running):
         super().__init__([MASTER, "train", session, *sets], cwd=cluster.dir)
 
     def numbers(self):
-        """{} before the port is there and after it has gone."""
+        """The metrics of the run; {} while the port does not answer."""
         try:
             return numbers(self.port)
         except OSError:
@@ -57,15 +57,15 @@ def promtool(*args, text=None):
 
 
 class Prometheus(Running):
-    """A real one, with its data in the cluster's folder: it scrapes the workers and, when there is
-    one, a master at the port `master`. It takes five seconds before it begins."""
+    """A real Prometheus, with its data in the cluster's folder. It scrapes the workers and a master
+    at the port `master` if there is one. It begins after five seconds."""
 
     def __init__(self):
         self.port, self.master, path = free_port(), free_port(), os.path.join(cluster.dir, "prometheus.yaml")
         targets = {"cleave-worker": cluster.pages, "cleave-master": [self.master]}
         jobs = [{"job_name": job, "static_configs": [{"targets": [f"127.0.0.1:{p}" for p in ports]}]}
                 for job, ports in targets.items()]
-        with open(path, "w") as f:  # JSON is YAML
+        with open(path, "w") as f:  # JSON is valid YAML
             json.dump({"global": {"scrape_interval": "2s" if SANITIZED else "250ms", "evaluation_interval": "500ms"},
                        "rule_files": [os.path.join(ROOT, RULES)], "scrape_configs": jobs}, f)
         super().__init__(["prometheus", f"--config.file={path}", f"--storage.tsdb.path={cluster.dir}/tsdb",
@@ -78,7 +78,7 @@ class Prometheus(Running):
             with urllib.request.urlopen(url, timeout=10) as r:
                 return json.load(r)["data"]
         except OSError:
-            return None  # it is starting
+            return None  # Prometheus is still starting
 
     def query(self, expression):
         data = self.ask("query", query=expression)
@@ -88,7 +88,7 @@ class Prometheus(Running):
 # ---- numbers that agree with the run -------------------------------------------------------------
 
 class Watcher(threading.Thread):
-    """Scrapes all ports all the time."""
+    """A thread that scrapes all ports repeatedly."""
 
     def __init__(self, run):
         super().__init__()
@@ -103,7 +103,7 @@ class Watcher(threading.Thread):
 
 
 def grew(list_of):
-    """No counter ever went back, none vanished."""
+    """Checks that no counter ever fell or vanished."""
     for before, after in zip(list_of, list_of[1:]):
         for k, v in counters(before).items():
             assert after.get(k, -1) >= v, (k, v, after.get(k))
@@ -147,9 +147,10 @@ def counters_agree_with_the_run():
         assert now[i][f"cleave_worker_sessions{{{ME}}}"] == 0 == now[i][f"cleave_worker_memory_bytes{{{ME}}}"]
         assert max(w[f"cleave_worker_sessions{{{ME}}}"] for w in workers[i]) == 1
         assert max(w[f"cleave_worker_memory_bytes{{{ME}}}"] for w in workers[i]) > 1000
-        # the name of a session is its master's to choose
+        # no label has the name of a session, which its master chooses
         assert "agree" not in get(cluster.pages[i])[1]
-    # Bytes: as the audit has it, as the other end has it, and as much as the tensors that left.
+    # Bytes equal those of the audit line and of the other end, and are at least those of the
+    # tensors.
     link = lambda i, peer, way: change(i, f'cleave_worker_link_bytes_total{{link="{peer}",direction="{way}"}}')
     audit = re.search(r"audit close session=agree .*bytes_in=(\d+) bytes_out=(\d+)", cluster.workers[0].text()[since:])
     for way, bytes_ in (("in", int(audit.group(1))), ("out", int(audit.group(2)))):
@@ -157,7 +158,7 @@ def counters_agree_with_the_run():
         assert 0 <= total - bytes_ < 4096, (way, total, bytes_)
     for a, b in ((0, 1), (1, 0)):
         out, came = link(a, f"w{b + 1}", "out"), link(b, f"w{a + 1}", "in")
-        assert abs(out - came) < 4096, (a, out, came)  # what the end of the run overtook
+        assert abs(out - came) < 4096, (a, out, came)  # difference: messages at the end of the run
     rows = egress_rows(os.path.join(cluster.dir, "runs", "agree"))
     sent = sum(r["bytes"] for r in rows if r["from"] == "master")
     came = link(0, "master", "in") + link(1, "master", "in")
@@ -165,7 +166,8 @@ def counters_agree_with_the_run():
 
 
 def windows_of(port, windows):
-    """(steps, wakes, messages that came, that left, seconds) of a worker, one after another."""
+    """(steps, wake-ups, received messages, sent messages, seconds) of a worker in consecutive
+    windows."""
     def look():
         n = numbers(port)
         messages = [n[f'cleave_worker_link_messages_total{{link="master",direction="{way}"}}'] for way in ("in", "out")]
@@ -179,10 +181,10 @@ def windows_of(port, windows):
 
 @suite.test
 def small_step_takes_two_messages_each_way_and_two_wakeups():
-    """One with the input, its CALL, its PREPARE and the end of the step before, and one with the
-    gradient; back come the value, with ENDED, and the gradient, with FINISHED. Up to five steps a
-    second are traced, with an end that is waited for, and CREDIT leaves by itself. What is long
-    work on a busy machine has its messages apart."""
+    """A step sends a message with the input, its CALL, its PREPARE and the end of the step before,
+    and one with the gradient. The worker answers with the value and ENDED, and with the gradient
+    and FINISHED. Further messages: up to five steps a second are traced, and the master waits for
+    their end; CREDIT frames; and separate messages for work that takes long on a busy machine."""
     if SANITIZED:
         return "a sanitized program is slow, and what rides is split"
     write_npy(os.path.join(cluster.dir, "data", "mlp_x.npy"), (320, 16), "<f4", struct.pack("<5120f", *(i % 97 / 97 for i in range(5120))))
@@ -211,7 +213,7 @@ def counters_never_fall_when_a_session_is_cut_off():
         seen = [numbers(cluster.pages[0])]
         run.process.kill()
         until(lambda: seen.append(numbers(cluster.pages[0])) or seen[-1][f"cleave_worker_sessions{{{ME}}}"] == 0)
-        for _ in range(40):  # its thread still computes
+        for _ in range(40):  # the session's thread still computes
             seen.append(numbers(cluster.pages[0]))
             time.sleep(0.01)
     grew(seen)
@@ -224,7 +226,7 @@ def status_matches_the_metrics():
         before = numbers(cluster.pages[0])
         run.process.send_signal(signal.SIGSTOP)
         try:
-            time.sleep(0.3)  # for what is on its way
+            time.sleep(0.3)  # for messages in flight
             said, n = c.stub.Status(pb.StatusRequest(), timeout=20 * SLOW), numbers(cluster.pages[0])
         finally:
             run.process.send_signal(signal.SIGCONT)
@@ -239,7 +241,7 @@ def status_matches_the_metrics():
         assert n["cleave_worker_connections"] == said.connections > 1
         failed = sum(v for k, v in n.items() if k.startswith("cleave_worker_handshake_failures_total"))
         assert failed == said.handshake_failures
-        for l in s.links:  # what a PING of status' own adds
+        for l in s.links:  # allows for the PING of status itself
             for way, value in (("in", l.bytes_in), ("out", l.bytes_out)):
                 key = f'cleave_worker_link_bytes_total{{link="{l.peer or "master"}",direction="{way}"}}'
                 assert n[key] >= value and before[key] <= n[key], (key, n[key], value)
@@ -247,7 +249,7 @@ def status_matches_the_metrics():
 
 def phases_of(name, steps, **options):
     with Training(name, ENDLESS, "checkpoint: {every_steps: 1000000}\n", pace_ms=0, **options) as run:
-        # what it waits for has been seen by then
+        # by these steps the metrics have been read
         first, m = run.wait_for_step(6), run.wait_for_step(6 + steps)
         run.process.send_signal(signal.SIGINT)
         run.process.wait(30 * SLOW)
@@ -257,7 +259,7 @@ def phases_of(name, steps, **options):
 
 
 def waiting(ms):
-    """The stage of w1 takes so long, forward and backward each."""
+    """A session body whose stage at w1 takes `ms` for forward and for backward each."""
     return ("stages.1.layers=[{op: conv2d, out: 4, kernel: 3}, {op: relu}, "
             f"{{op: wait, forward_ms: {ms}, input_ms: {ms}, weight_ms: 0}}]")
 
@@ -275,10 +277,10 @@ def phase_metric_names_what_the_master_waits_for():
     assert m['cleave_master_link_round_trip_seconds{worker="w1"}'] >= 0.04, m
 
 
-# ---- the door ------------------------------------------------------------------------------------
+# ---- TLS and quotas ------------------------------------------------------------------------------
 
 def tls(name="master", ca="ca.pem", certs=None, version=ssl.TLSVersion.TLSv1_3):
-    """One handshake as a client; what comes of it is the worker's to count."""
+    """A handshake as a client, whose result the worker counts."""
     certs = certs or cluster.certs
     c = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     c.check_hostname = False
@@ -353,7 +355,8 @@ def refused_calls_and_sessions_are_counted():
             except grpc.RpcError:
                 pass
         until(lambda: count() == before + 1)
-    with Caller(cluster.ports[0], cluster.certs, name="other") as c:  # its quota is one session
+    # identity with a quota of one session
+    with Caller(cluster.ports[0], cluster.certs, name="other") as c:
         c.hello()
         held = c.open(name='x"} 1 y{z="')
         # the worker is done with a call a moment after its caller
@@ -389,7 +392,7 @@ def reloads_are_counted():
     os.rename(os.path.join(cluster.certs, "away.key"), os.path.join(cluster.certs, "w1.key"))
 
 
-# ---- health, and what the port is not ------------------------------------------------------------
+# ---- health, other requests to the port ----------------------------------------------------------
 
 @suite.test
 def metrics_port_serves_only_three_pages():
@@ -410,7 +413,7 @@ def a_draining_worker_is_not_ready():
         until(lambda: get(page, "/readyz")[0] == 503)
         assert get(page, "/readyz")[1] == "draining: takes no new sessions, 1 open\n"
         assert get(page, "/healthz")[0] == 200 and numbers(page)["cleave_worker_ready"] == 0
-        assert run.numbers()["cleave_master_step"] > 0  # which goes on
+        assert run.numbers()["cleave_master_step"] > 0  # the run continues
         run.process.send_signal(signal.SIGINT)
         assert run.process.wait(30 * SLOW) == 130
         assert worker.process.wait(10 * SLOW) == 0
@@ -463,14 +466,14 @@ def public_metrics_address_gives_a_warning():
 # ---- alerts and the dashboard --------------------------------------------------------------------
 
 def exposed():
-    """Every metric that has a HELP line, workers' and a master's, under the names of its samples,
-    with the labels that it has in Prometheus."""
+    """{sample name: labels in Prometheus} of each metric with a HELP line, of workers and of a
+    master."""
     with Training("names", ENDLESS, "checkpoint: {every_steps: 1}\n") as run:
         late = {"cleave_master_checkpoint_step", 'cleave_master_link_round_trip_seconds{worker="w1"}'}
         until(lambda: late <= set(run.numbers()))
         texts = [get(p)[1] for p in (*cluster.pages, run.port)]
     kinds = dict(m for t in texts for m in re.findall(r"^# TYPE (\S+) (\S+)$", t, re.M))
-    # Rows that are left out where worker.yaml has no such key.
+    # Metrics that are omitted if worker.yaml does not have their key.
     kinds["cleave_worker_memory_limit_bytes"] = "gauge"
     kinds["cleave_worker_revocation_list_expiry_timestamp_seconds"] = "gauge"
     labels = {k + s: {"instance", "job"} for k, kind in kinds.items()
@@ -540,7 +543,8 @@ def a_prometheus_scrapes_workers_and_a_master():
         rules = [r for g in p.ask("rules")["groups"] for r in g["rules"]]
         until(lambda: all(r["health"] == "ok" for g in p.ask("rules")["groups"] for r in g["rules"]))
         firing = {r["name"] for r in rules if r["state"] == "firing"}
-        # Those of the tests before: a certificate of ten days, a reload without a key, a quota.
+        # Alerts due to the tests before: a certificate of ten days, a reload without a key, a
+        # quota.
         before = {"CleaveCertificateExpires", "CleaveReloadFailed", "CleaveSessionsRefused"}
         assert len(rules) == 14 and firing <= before, firing
         run.process.send_signal(signal.SIGINT)

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""A few seconds of mixed_soak.py: that the mix runs, that status, metrics and what was done agree
-while everybody holds still and when all have gone. That nothing grows takes longer (`make
-soak-mixed`)."""
+"""A few seconds of mixed_soak.py: the mix runs, and status, metrics and the jobs' own counts agree
+while all jobs are stopped and when all have ended. `make soak-mixed` takes longer, to show that
+nothing grows."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import pyclient

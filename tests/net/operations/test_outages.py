@@ -1,6 +1,6 @@
-"""Outages: connections that are reset, or silent, or refused, while a session goes on. No step is
-taken again, no bit differs, and the record tells of one attempt. A link ends when limits.lease is
-over, and soon when its peer's process is gone."""
+"""Outages: connections that are reset, silent or refused during a session. No step is repeated, no
+bit differs, and the record has one attempt. A link ends when limits.lease is over, or soon after
+its peer's process has died."""
 import functools, os, random, signal, subprocess, sys, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -48,7 +48,7 @@ class Run:
         return self
 
     def result(self):
-        """Weights and moments, the losses of all steps; asserts that there was one attempt."""
+        """(weights and moments, losses of all steps). Asserts that there was one attempt."""
         with open(os.path.join(self.dir, "run.json")) as f:
             assert len(json.load(f)["attempts"]) == 1
         with open(os.path.join(self.dir, "metrics.jsonl")) as f:
@@ -68,7 +68,8 @@ def undisturbed():
 
 @suite.test
 def resets_change_no_bit():
-    """Of all connections of one worker at once, of single ones, and in the middle of a message."""
+    """Resets of all connections of one worker at once, of single ones, and in the middle of a
+    message."""
     # a link between workers is dialled again after up to 5 s, which is longer than step_timeout
     run, draw, resets = Run("reset").at(5), random.Random(7), 0
     relays = [*the.cluster.relays.values(), *the.cluster.between.values()]
@@ -95,8 +96,8 @@ def outages(name, worker, peer):
 
 @suite.test
 def silence_ends_nothing():
-    """Packets are dropped for a moment, and for longer than peer_timeout and step_timeout: from the
-    master to a worker, and between two workers alone."""
+    """Packets are dropped for a moment, and for longer than peer_timeout and step_timeout: between
+    the master and a worker, and only between two workers."""
     run, relays, between = Run("silent").at(5), the.cluster.relays, list(the.cluster.between.values())
     for cut, seconds in (([relays[0]], 0.3), ([relays[1]], 3 * PEER_TIMEOUT), (between, 4 * PEER_TIMEOUT)):
         before = run.step()
@@ -133,7 +134,7 @@ def lease_ends_the_link():
 
 @suite.test
 def dead_worker_ends_the_run_soon():
-    """No process listens any more, so the run does not wait for the end of the lease."""
+    """Without a listening process the run does not wait for the end of the lease."""
     run = Run("dead").at(5)
     the.cluster.relays[0].refuse()
     begin = time.monotonic()
@@ -157,7 +158,8 @@ def interrupt_ends_a_run_whose_link_is_mended():
 
 @suite.test
 def worker_that_restarts_while_resume_connects_is_waited_for():
-    """The master has said Hello to it and opened a session, and attaches at another process."""
+    """The master sends Hello and opens a session, then attaches to another process after the
+    restart."""
     relay, restarts = the.cluster.relays[0], []
 
     def restart():
@@ -165,7 +167,7 @@ def worker_that_restarts_while_resume_connects_is_waited_for():
         the.cluster.restart(0)
         restarts.append(time.monotonic())
 
-    relay.before_next(lambda: relay.before_next(restart))  # the first connection is that of Hello
+    relay.before_next(lambda: relay.before_next(restart))  # the connection after that of Hello
     session = the.cluster.session("resumed", BODY.replace("recovery: off\n", "recovery: {wait: 200ms}\n"))
     run = Run("resumed", session, "--resume", "--set", "train.max_steps=20").ends()
     assert len(restarts) == 1 and "has been restarted since the master's Hello" in run.out + run.err, (run.out, run.err)

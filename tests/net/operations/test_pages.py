@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The pages as `make install` leaves them: all are there, and a link from one to another works."""
+"""The pages that `make install` installs: all exist, and links between them work."""
 import os, re, sys
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
@@ -16,7 +16,7 @@ def pages(folder):
 
 
 def installed():
-    """The folder of the documents in OUT/tree, whatever PREFIX was."""
+    """The folder of the documents in OUT/tree, for any PREFIX."""
     for at, folders, names in os.walk(os.path.join(BIN, "tree")):
         if at.endswith("share/doc/cleave"):
             return at

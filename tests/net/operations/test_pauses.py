@@ -1,13 +1,13 @@
-"""A process that is silent: a pause changes no bit, also one that is longer than
-limits.peer_timeout. One that is longer than limits.lease ends the run with the reason, and --resume
-goes on to the same bits. The message of a run that ends names damaged and closed connections."""
+"""A stopped process: a pause changes no bit, even if it is longer than limits.peer_timeout. A pause
+longer than limits.lease ends the run with the reason, and --resume reaches the same bits. The
+message of a run that ends names damaged and closed connections."""
 import functools, os, signal, socket, sys, threading, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 
 TIMEOUT = 4 * max(1, SLOW)
 STEPS = 160
-# A run takes its time by the clock, which costs no core. `wait` needs the environment.
+# Allows the op `wait`, which makes runs long by the clock without using a core.
 os.environ["CLEAVE_TEST_OPS"] = "1"
 BODY = (IMAGE_DATA + "stages:\n  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 32}, {op: relu}]}\n"
         "  - {name: b, at: w1, layers: [{op: linear, out: 10}, {op: wait, forward_ms: 10}]}\n"
@@ -61,7 +61,8 @@ def pause(process, seconds):
 @suite.test
 def a_short_pause_changes_no_bit():
     run = Run("paused").has_begun()
-    pause(run.process, TIMEOUT / 2)  # longer than a step may take: it hears its links first
+    # longer than step_timeout, but the master reads its links before it checks the time
+    pause(run.process, TIMEOUT / 2)
     pause(the.cluster.workers[0].process, TIMEOUT / 6)
     assert run.weights() == undisturbed()
 
@@ -92,7 +93,7 @@ def pause_over_the_lease_ends_the_run():
 
 
 class Proxy:
-    """To the worker; what comes back is damaged once `damage` is set."""
+    """A proxy to the worker that damages answers once `damage` is set."""
 
     def __init__(self, port):
         self.port, self.to, self.damage = free_port(), port, False

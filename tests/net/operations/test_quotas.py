@@ -1,5 +1,5 @@
-"""Quotas of an identity, over all its sessions: what is over one is refused by name, the session
-goes on and can free something, and nobody else notices."""
+"""Quotas of an identity over all its sessions: a request above a quota is refused with its name,
+the session continues and can free memory, and other identities are not affected."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from tenants import *
@@ -11,7 +11,7 @@ LARGE = [256, 1024]  # 1 MiB, in chunks
 
 
 def whole(w, context, value, dims=ONE):
-    """A VALUE of zeros; the text of its error, "" when it is there."""
+    """Sends a VALUE of zeros. Returns the text of its error, "" if the worker stored it."""
     w.send(frame(pb.VALUE, bytes(4 * dims[0] * dims[1]), dims, context=context, message=value))
     w.send(deliver(context, value))
     got = w.lane.recv()
@@ -23,7 +23,7 @@ def whole(w, context, value, dims=ONE):
 
 
 def fill(w, context, first=1, dims=ONE, most=1000):
-    """Values until one is refused: how many were taken, and the text."""
+    """Sends values until one is refused. Returns (number of stored ones, text of the refusal)."""
     for i in range(most):
         if text := whole(w, context, first + i, dims):
             return i, text
@@ -54,7 +54,7 @@ def bytes_over_the_identity_quota_are_refused():
         assert a.granted.session_bytes == 8 * MIB
         for i in range(160):  # 5 MiB
             assert not whole(a, 1, 1 + i)
-        # room for what errors say
+        # leaves memory for texts of errors
         b.send(call(9, 900, 77, [(1, True, f32([0.5] * N * D), [N, D])]))
         b.send(deliver(9, 900))
         assert b.lane.recv().failure.text
@@ -65,14 +65,14 @@ def bytes_over_the_identity_quota_are_refused():
               "allow[].bytes", "worker.yaml")
         for i in range(100):
             assert not whole(stranger, 1, 1 + i)
-        end(a, 1)  # what one session frees is the other's
+        end(a, 1)  # memory that one session frees is free for the other
         end(b, 1)
         assert not whole(b, 2, 1)
         forward_and_value(b, 3, 900, [[0.5] * D] * N)
         code, text = refusal(lambda: a.load(1, mlp(2048, 2048), [2, 16]))  # 16 MiB of weights
         assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
         names(text, "module 1", "allow[].bytes")
-        assert a.status().memory_bytes < 2 * MIB  # nothing of it is left
+        assert a.status().memory_bytes < 2 * MIB  # the refused module left nothing
         a.load(1, tanh_graph(), [N, D])
 
 
@@ -80,13 +80,14 @@ def bytes_over_the_identity_quota_are_refused():
 def chunked_tensors_over_the_quota_are_dropped():
     with tenants(light=dict(bytes="4MiB"), more="limits: {receive_window: 2MiB}\n"), Tenant("light") as light:
         w, data = light.open(), bytes(4 * LARGE[0] * LARGE[1])
-        for i in range(12):  # six times the credit: it comes back for what is dropped
+        for i in range(12):  # six times the credit, which is returned also for dropped values
             f = frame(pb.VALUE, data, LARGE, context=1, message=1 + i)
             f.tensors[0].transfer, f.payload = 1 + i, b""
             w.send(f)
             for k in chunks(data, 1 + i):
                 w.send(k)
-            w.send(pb.Frame(kind=pb.END_CONTEXT, context=100 + i, message=7))  # a pause
+            # waits between the values
+            w.send(pb.Frame(kind=pb.END_CONTEXT, context=100 + i, message=7))
             assert w.lane.recv().kind == pb.ENDED
             until(lambda: w.status().values > i)
         w.send(deliver(1, 12))
@@ -100,7 +101,8 @@ def chunked_tensors_over_the_quota_are_dropped():
         names(failure_of(w, 900).text, "allow[].bytes")
         end(w, 1)
         forward_and_value(w, 2, 900, [[0.5] * D] * N)
-        # what has no value to be an error of is an error of its context, or of itself
+        # a frame without a value that could be an error fails its context, or is answered by an
+        # ERROR
         for i in range(1, 1000):
             if whole(w, 3, i):
                 break
@@ -116,7 +118,7 @@ def chunked_tensors_over_the_quota_are_dropped():
 @suite.test
 def tensors_over_the_identity_quota_are_refused():
     with tenants(light=dict(tensors=40)), Tenant("light") as light:
-        a, b = light.open(), light.open()  # each has a few ready
+        a, b = light.open(), light.open()  # each session has a few records in reserve
         assert a.granted.tensors == 40
         n, _ = fill(a, 1, most=60)
         m, text = fill(b, 1, most=60)
@@ -148,7 +150,7 @@ def waiting_calls_over_the_identity_quota_are_refused():
         a.send(frame(pb.VALUE, f32([0.5] * N * D), [N, D], context=1, message=7))
         for i in range(4):
             a.send(deliver(1, 100 + i))
-        values(a, 100, 101, 102, 103)  # they have run, and count no more
+        values(a, 100, 101, 102, 103)  # these calls have run and no longer count
         for i in range(2):
             waits(b, 2, i)
         end(b, 1)  # one ends with its context
@@ -159,7 +161,8 @@ def waiting_calls_over_the_identity_quota_are_refused():
 
 @suite.test
 def quota_error_outlives_its_session():
-    """A master that goes because of a quota: what is said of its end names the quota."""
+    """After a master has left because of a quota, the error of its ended session still names the
+    quota."""
     with tenants(light=dict(calls=1, bytes="1MiB")), Tenant("light") as light, Tenant("watch") as watch:
         def last_errors():
             for caller in (light.caller, watch.caller):
@@ -174,7 +177,7 @@ def quota_error_outlives_its_session():
             names(text, "session tenant: ", "allow[].calls", "; then ")
         w = light.open()
         light.close(w)
-        # an end that was well is no error
+        # an orderly end leaves no error
         assert all("allow[].calls" in text for text in last_errors())
         w = light.open()
         refusal(lambda: w.load(1, mlp(1024, 1024), [2, 16]))
@@ -191,12 +194,12 @@ def load_over_the_worker_memory_limit_is_refused():
         code, text = refusal(lambda: a.load(1, mlp(2048, 2048), [2, 16]))
         assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
         names(text, "all sessions of this worker", "memory_limit")
-        assert "in use" not in text, text  # what others use is not told
+        assert "in use" not in text, text  # the error does not say what others use
         rss = the.cluster.workers[0].rss()
         for _ in range(4):
             code, text = refusal(lambda: a.load(1, mlp(65536, 65536), [2, 16]))  # 32 GiB
             names(text, "module 1", "memory_limit")
-        # a place that is taken is found so before anything is looked at
+        # an index that is in use is refused before the sizes are checked
         code, text = refusal(lambda: a.load(0, mlp(65536, 65536), [2, 16]))
         assert code == grpc.StatusCode.ALREADY_EXISTS, (code, text)
         assert SANITIZED or the.cluster.workers[0].rss() < rss + 32 * MIB

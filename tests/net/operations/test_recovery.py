@@ -1,6 +1,6 @@
-"""Recovery: a run that loses a worker, or its master, goes on by itself. It ends with the weights
-and the losses of a run that lost nothing, its record marks the attempts, and what it cannot recover
-from ends it with the reason."""
+"""Recovery: a run that loses a worker or its master continues by itself. It ends with the weights
+and losses of an undisturbed run, its record has the attempts, and a loss from which it cannot
+recover ends it with the reason."""
 import os, re, signal, subprocess, sys, time, urllib.request
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -8,8 +8,8 @@ from cluster import *
 suite = Suite()
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 STEPS = 120
-# A run takes its time by the clock, which costs no core: what a test does to it comes before its
-# end. `wait` needs the environment.
+# Allows the op `wait`, which makes runs long by the clock without using a core, so that a test can
+# act before their end.
 os.environ["CLEAVE_TEST_OPS"] = "1"
 BODY = (IMAGE_DATA + "stages:\n"
         "  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 32}, {op: relu}, {op: dropout, p: 0.3}]}\n"
@@ -21,7 +21,8 @@ BODY = (IMAGE_DATA + "stages:\n"
 
 
 class Run:
-    """A `train` in its own process. written: a session file, instead of that of the body."""
+    """A `train` in its own process. written: the path of a session file, to use instead of the
+    body."""
 
     def __init__(self, name, *args, written=None, body=BODY, **options):
         self.name, self.dir = name, os.path.join(cluster.dir, "runs", name)
@@ -30,7 +31,7 @@ class Run:
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, **options)
 
     def at(self, step):
-        """Returns when the run has written the checkpoint of a step."""
+        """Waits until the run has written the checkpoint of this step."""
         kept = os.path.join(self.dir, f"checkpoint-{step}", "MANIFEST.json")
         until(lambda: os.path.exists(kept) or self.process.poll() is not None, 60)
         assert self.process.poll() is None, self.process.communicate()
@@ -74,7 +75,7 @@ def undisturbed():
 
 @suite.test
 def killed_workers_that_restart_change_no_bit():
-    """One before the first checkpoint, one behind it, and both at once."""
+    """One is killed before the first checkpoint, one after it, and both at once."""
     undisturbed()
     run = Run("killed", "--set", "checkpoint.every_steps=30")
     until(lambda: os.path.exists(os.path.join(run.dir, "metrics.jsonl")), 30)
@@ -92,7 +93,7 @@ def killed_workers_that_restart_change_no_bit():
     assert lost[1]["checkpoint"] == 30 and "'w2'" in lost[1]["message"], lost
     assert all(e["step"] == l["checkpoint"] and e["replayed"] == max(0, l["step"] - e["step"]) for l, e in zip(lost, back)), (lost, back)
     attempts = run.attempts()
-    # a worker that has the session yet takes a higher one alone
+    # a worker that still has the session only accepts a higher epoch
     assert run.record()["epoch"] >= len(attempts), run.record()
     assert [a["status"] for a in attempts] == ["recovered"] * len(lost) + ["finished"], attempts
     assert attempts[0]["code"] == 6 and attempts[0]["text"] in lost[0]["message"] and not attempts[-1]["text"], attempts
@@ -102,7 +103,8 @@ def killed_workers_that_restart_change_no_bit():
 
 @suite.test
 def stopped_worker_that_comes_back_changes_no_bit():
-    """A peer that was silent longer than limits.lease has an old session; the new one ends it."""
+    """A worker that was silent for longer than limits.lease has an old session, which the new one
+    ends."""
     slow = ("--set", "limits.peer_timeout=2s", "--set", "limits.step_timeout=30s", "--set", "limits.connect_timeout=1s",
             "--set", "limits.lease=2s")
     run = Run("silent", *slow).at(15)
@@ -125,8 +127,8 @@ def run_tool(*args):
 
 @suite.test
 def killed_master_and_worker_go_on_by_the_same_command():
-    """`train --resume` begins where there is nothing, and waits for a worker that is not there
-    yet."""
+    """`train --resume` begins a run that does not exist, and waits for a worker that has not
+    started yet."""
     first = Run("both", "--resume").at(30)
     first.process.kill()
     first.process.communicate()
@@ -179,13 +181,15 @@ def interrupt_ends_the_wait_for_a_worker():
 @suite.test
 def master_whose_run_was_taken_over_writes_nothing_more():
     """Two hosts that share a folder may both have its lock: the one with the lower epoch ends at
-    its next checkpoint. With one epoch, which two that begin at once have, the process decides."""
+    its next checkpoint. Two that begin at once have the same epoch; then the process id in the
+    record decides."""
     for name, key in (("stolen", "epoch"), ("twin", "pid")):
         run = Run(name, "--set", "train.max_steps=100000").at(15)
         path, mine = os.path.join(run.dir, "run.json"), re.compile(rf'"{key}": (\d+)')
         with open(path) as f:
             stolen = int(mine.search(f.read())[1]) + 1
-        while run.process.poll() is None:  # it may write its record once more, if it was about to
+        # it may have been writing its record, and writes it once more
+        while run.process.poll() is None:
             with open(path) as f:
                 text = f.read()
             if int(mine.search(text)[1]) != stolen:
@@ -215,8 +219,8 @@ def run_that_was_killed_behind_its_last_checkpoint_is_pruned():
 
 @suite.test
 def spare_takes_the_place_of_a_worker_that_stays_away():
-    """It gets the weights that the table has listed for it from the begin; and after it, the worker
-    again."""
+    """The spare gets the weights that the egress table has listed for it from the start; later the
+    worker itself gets them again."""
     three = cluster.session("spared", BODY.replace("recovery: {", "recovery: {replace_after: 300ms, "))
     with open(three) as f:
         text = f.read()
@@ -268,7 +272,7 @@ def recovery_is_in_metrics_and_plan():
 
 @suite.test
 def slurm_script_requeues_an_interrupted_job():
-    """Slurm's part is a `scontrol` that writes what it was told."""
+    """A script `scontrol` that records its arguments stands for Slurm."""
     folder, script = os.path.join(cluster.dir, "runs/queued"), os.path.join(ROOT, "deploy/slurm/train.sbatch")
     # so many steps that the interrupt always comes before the last one
     session = cluster.session("queued", BODY.replace(f"max_steps: {STEPS}", "max_steps: 1000000"))
@@ -278,7 +282,7 @@ def slurm_script_requeues_an_interrupted_job():
         f.write(f"#!/bin/sh\necho \"$@\" >> {tools}/told\n")
     os.chmod(os.path.join(tools, "scontrol"), 0o755)
     env = {**os.environ, "PATH": f"{tools}:{os.path.abspath(BIN)}:{os.environ['PATH']}", "SESSION": session, "SLURM_JOB_ID": "17"}
-    # a shell that begins with the signal ignored, as one behind `make test &` does, cannot trap it
+    # a shell that starts with SIGINT ignored, as under `make test &`, cannot trap it
     first = subprocess.Popen(["sh", script], cwd=cluster.dir, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                              preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     until(lambda: os.path.exists(f"{folder}/checkpoint-15/MANIFEST.json"), 30)

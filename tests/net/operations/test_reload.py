@@ -1,5 +1,5 @@
-"""SIGHUP: worker.yaml is read again as a whole. Who is gone from `allow` comes in no more, and a
-session of its ends; who has come is let in; a file with an error changes nothing."""
+"""SIGHUP: worker.yaml is read again completely. An identity that was removed from `allow` is
+refused, and its session ends; an added one is admitted; a file with an error changes nothing."""
 import os, re, signal, subprocess, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -16,7 +16,7 @@ BODY = (IMAGE_DATA + "stages:\n  - {name: a, at: w1, layers: [{op: flatten}, {op
 
 
 def reload(allow=GUEST, extra="", change=lambda text: text, says="certificates reloaded"):
-    """What the worker logs from a SIGHUP on, up to that."""
+    """Changes worker.yaml and sends SIGHUP. Returns the log from then on, up to the text `says`."""
     cluster.extra_allow = allow
     path = cluster.worker_config(0, extra)
     with open(path) as f:

@@ -1,5 +1,5 @@
-"""What a run is of: records and labels that changed are refused by name when it is resumed, changed
-keys are told, validations and limits have records of all classes, and evaluations keep their
+"""The data of a run: on --resume, changed records and labels are refused by name and changed keys
+are reported; validation sets and limits have records of all classes, and evaluations keep their
 scores. All stages are at the master."""
 import glob, json, math, os, re, struct, sys, zlib
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
@@ -29,7 +29,7 @@ def whole(name, values):
 
 
 def arrays(n=60, labels=lambda i: i // 20):
-    """The training set is sorted by its labels."""
+    """Writes the data files. The training set is sorted by its labels."""
     floats("x.npy", n)
     whole("y.npy", [labels(i) for i in range(n)])
     floats("tx.npy", 30, add=0.01)
@@ -37,7 +37,7 @@ def arrays(n=60, labels=lambda i: i // 20):
 
 
 def png(file, value):
-    """4 x 4 pixels, grey."""
+    """Writes a grey image of 4 x 4 pixels."""
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
     os.makedirs(os.path.dirname(file), exist_ok=True)
@@ -47,7 +47,7 @@ def png(file, value):
 
 
 def begun(name, body, *args):
-    """A run that stopped behind its second step."""
+    """A run that stopped after its second step."""
     session = cluster.session(name, body)
     done = cluster.train(session, "--fresh", "--max-steps", "2", *args)
     assert done.returncode == 0, done.stderr
@@ -90,7 +90,7 @@ def flipped_labels_are_refused_by_name():
     done = resumed(session, "--accept-data", "--max-steps", "4")
     assert "changed since the last attempt: labels of data.test" in done.stdout, done.stdout
     assert [c["key"].split(" (")[0] for c in changes("flipped")] == ["labels of data.test"], changes("flipped")
-    resumed(session)  # what was accepted is what the run is of
+    resumed(session)  # the accepted data are now the run's data
 
 
 @suite.test
@@ -106,7 +106,7 @@ def changed_inputs_are_refused_by_name():
 
 @suite.test
 def changed_text_or_images_are_refused():
-    """Of images the bytes of the files count: a new date alone is none."""
+    """For images, the bytes of the files count: a new date of a file is no change."""
     def table(word, classes="ab"):
         with open(path("data", "t.csv"), "w") as f:
             f.write("text,label\n" + "".join(f"the {word if i == 7 else 'free'} software {i},{classes[i % 2]}\n" for i in range(30)))
@@ -133,14 +133,16 @@ def changed_text_or_images_are_refused():
 
 @suite.test
 def another_tokenizer_or_model_is_refused_by_name():
-    """Of eval and predict as well, whose records are others than those of the run."""
+    """Also by eval and predict, whose records differ from those of the run."""
     with open(path("data", "v.csv"), "w") as f:
         f.write("text,label\n" + "".join(f"the free software {i},{'ab'[i % 2]}\n" for i in range(30)))
     pieces, vocab, model = open(PIECES).read().split("\n"), path("data", "vocab.txt"), path("data", "bert")
 
     def files(swapped=False, dropout=0.1):
         lines = list(pieces)
-        if swapped:  # two tokens that no record here has: the rows of the training are as they were
+        # swaps two tokens that no record has, so the token numbers of the training set do not
+        # change
+        if swapped:
             lines[-3], lines[-2] = lines[-2], lines[-3]
         with open(vocab, "w") as f:
             f.write("\n".join(lines))
@@ -223,7 +225,7 @@ def changed_keys_are_reported_and_recorded():
 
 @suite.test
 def optimiser_without_checkpoint_state_is_refused():
-    """Before anything of the run changes. adam and adamw have the same state."""
+    """The refusal comes before the run changes. adam and adamw have the same state."""
     arrays()
     session = begun("kind", DATA + STAGES + TAIL)
     kept = open(path("runs", "kind", "session.effective.yaml"), "rb").read()
@@ -308,7 +310,7 @@ def validation_split_groups_texts_by_a_column():
 
 @suite.test
 def validation_split_does_not_divide_documents():
-    """A page of several windows is held back whole; with `by: group` all pages of a file are."""
+    """All windows of a page are in the same set; with `by: group` all pages of a file are."""
     def pages(named):
         with open(path("data", "d.jsonl"), "w") as f:
             for i in range(20):
@@ -327,7 +329,7 @@ def validation_split_does_not_divide_documents():
     pages(True)
     done = master("check", by_file, cwd=cluster.dir)
     held, all = map(int, re.search(r"(\d+) of (\d+) records are held back for validation: in whole groups", done.stdout).groups())
-    assert done.returncode == 0 and all == 5 * held, done  # of five files that are alike
+    assert done.returncode == 0 and all == 5 * held, done  # five equal files
 
 
 @suite.test
@@ -340,7 +342,7 @@ def predict_limit_takes_the_first_records():
     assert [line.split(",")[0] for line in open(path("p.csv"))] == ["id", "0", "1", "2", "3"]
 
 
-# ---- what is told --------------------------------------------------------------------------------
+# ---- messages ------------------------------------------------------------------------------------
 
 @suite.test
 def scores_are_stored_with_evaluations():
@@ -374,7 +376,7 @@ def non_finite_losses_are_reported():
     assert re.search(r"SKIPPED \d of 4 steps \(loss or gradient not finite\)", done.stdout), (done.stdout, done.stderr)
     assert re.search(r"step 8/8 .* loss nan ", done.stdout), done.stdout
     one = [(i * 37 % 101) / 50 - 1 for i in range(360)]
-    one[96] = 3e38  # which data.scale makes infinite: one step of an epoch is bad
+    one[96] = 3e38  # data.scale makes it infinite, so one step of an epoch is not finite
     write_npy(path("data", "x.npy"), (60, 6), "<f4", struct.pack("<360f", *one))
     body = (DATA.replace("validation: {fraction: 0.2}", "scale: 10") + STAGES +
             TAIL.replace("lr: 0.1", "lr: 0.001") + "log: {every: 5}\n")

@@ -1,5 +1,5 @@
-"""Certificates that a list revokes: refused in the handshake on both sides, and worker to worker;
-what is open ends with the reload. A list that is not there is an error, never a pass."""
+"""Certificates that a list revokes: refused in handshakes of masters and workers, and between
+workers; a reload ends open connections. A missing list is an error and admits no certificate."""
 import os, re, signal, socket, ssl, subprocess, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -102,7 +102,7 @@ def revoked_caller_is_disconnected_at_once():
 
 @suite.test
 def revoked_worker_is_refused_by_master_and_peers():
-    """By its master, and by the worker that has a link with it."""
+    """By its master, and by a worker that has a link to it."""
     with running(session("direct")) as r:
         assert trains(r.process)
         revoke("w2")

@@ -1,5 +1,5 @@
-"""Runs and what is told of them: one trainer per folder, `runs`, `log` and `stop` over real
-daemons, however a run ends; and event files, read back with our own reader."""
+"""Runs and the commands about them: one trainer in a folder, `runs`, `log` and `stop` over real
+daemons, for each way in which a run ends; and event files, read with our own reader."""
 import contextlib, glob, hashlib, json, os, re, signal, socket, struct, subprocess, sys, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import tfevents
@@ -23,7 +23,7 @@ def tool(*args):
 
 
 def recorded(name):
-    """What `runs --json` says of a run."""
+    """The row of a run in `runs --json`."""
     done = tool("runs", "--json")
     assert done.returncode == 0, done.stderr
     return next(r for r in map(json.loads, done.stdout.splitlines()) if r["name"] == name)
@@ -43,7 +43,7 @@ def everything(name):
 
 
 class Training:
-    """A run beside the test, which has trained when the block begins."""
+    """A run beside the test. It has taken a step when the block begins."""
 
     def __init__(self, name, *args, tail=TAIL):
         self.name = name
@@ -105,10 +105,11 @@ def finished_run_is_recorded():
 
 @suite.test
 def the_best_checkpoint_is_kept():
-    """However old it is, and by a run that goes on too; `eval` and `predict` take it by name."""
+    """However old it is, also by a resumed run; `eval` and `predict` use it by name."""
     tail = TAIL.replace("checkpoint: {", "checkpoint: {best: validation.loss, mode: min, keep: 1, ")
     tail = tail.replace("epochs: 2, batch: 64", "epochs: 6, batch: 64").replace("kind: sgd, lr: 0.1", "kind: sgd, lr: 3")
-    data = DATA.replace("fraction: 0.25", "fraction: 0.25, by: last")  # so the best is not the last
+    # so that the best checkpoint is not the last
+    data = DATA.replace("fraction: 0.25", "fraction: 0.25, by: last")
     session = cluster.session("best", data + STAGES + tail)
     whole = cluster.train(session)
     assert whole.returncode == 0, whole
@@ -162,8 +163,7 @@ def failed_run_is_recorded_with_its_cause():
 
 @suite.test
 def run_that_never_connected_leaves_no_folder():
-    """It leaves no folder, and an earlier run as it was; a run that goes on keeps a record of
-    it."""
+    """It leaves no folder, and an earlier run unchanged; a resumed run records the attempt."""
     session = cluster.session("unmet", DATA + STAGES + TAIL)
     nobody = ("--set", f"workers.w1.address=127.0.0.1:{free_port()}")
     for how in ((), ("--resume",), ("--fresh",)):
@@ -181,12 +181,12 @@ def run_that_never_connected_leaves_no_folder():
 
 @suite.test
 def killed_fresh_run_leaves_the_earlier_run():
-    """Also its seed, of which the choice and the order of the records follow."""
+    """Also its seed, which determines the choice and the order of the records."""
     data = DATA.replace("{", "{limit_train: 200, ", 1)
     session = cluster.session("before", data + STAGES + TAIL.replace(f" seed: {SEED},", ""))
     assert cluster.train(session, "--max-steps", "2").returncode == 0
     r = json.load(open(path("before", "run.json")))
-    r["attempts"][0]["status"] = "interrupted"  # a finished one would be kept beside
+    r["attempts"][0]["status"] = "interrupted"  # a finished run would be kept under another name
     json.dump(r, open(path("before", "run.json"), "w"))
     with open(path("before", "run.key")) as f:
         key = f.read()
@@ -199,7 +199,7 @@ def killed_fresh_run_leaves_the_earlier_run():
                                 f"workers.w1.address=127.0.0.1:{silent.getsockname()[1]}"], cwd=cluster.dir,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         silent.settimeout(TIMEOUT_S)
-        silent.accept()[0].close()  # all that comes before the first step is there
+        silent.accept()[0].close()  # all files from before the first step exist now
         run.kill()
         run.wait()
     assert open(path("before", "run.key")).read() != key and os.path.exists(path("before", "run.moving"))
@@ -224,7 +224,7 @@ def killed_run_is_shown_as_died_and_resumes():
     assert "left no word" in tool("runs").stdout
     gone = tool("stop", "killed")
     assert gone.returncode == 1 and "its process died" in gone.stderr, gone.stderr
-    # it may have been killed when the next was written, and not yet recorded
+    # the kill may have come after the next checkpoint was written and before it was recorded
     last = r["checkpoints"][0] + 22
     done = cluster.train(os.path.join(cluster.dir, "killed.yaml"), *ENDLESS, "--resume", "--max-steps", str(last))
     assert done.returncode == 0, done.stderr
@@ -234,15 +234,15 @@ def killed_run_is_shown_as_died_and_resumes():
 
 @suite.test
 def resume_after_repeated_kills_gives_the_same_bits():
-    """Also before the first checkpoint, and within it: it begins again at step 1, with the run's
-    own seed, and comes to the bits of a run that nobody killed."""
+    """Also after kills before and during the first checkpoint: it begins again at step 1, with the
+    run's own seed, and reaches the bits of an undisturbed run."""
     tail = TAIL.replace("every_steps: 4", "every_steps: 100000000").replace(" seed: 5eed5eed5eed5eed5eed5eed5eed5eed,", "")
     session = cluster.session("early", DATA + STAGES + tail)
     for attempt in range(2):
         with Training("early", "--resume", "--set", "checkpoint.every_steps=100000000", tail=tail) as run:
             run.process.kill()
             run.end()
-    os.makedirs(path("early", "checkpoint-9"))  # one that was being written
+    os.makedirs(path("early", "checkpoint-9"))  # an unfinished checkpoint
     whole = ("--resume", "--max-steps", "9")
     done = cluster.train(session, *whole)
     assert done.returncode == 0 and "no checkpoint yet: the run begins at step 1" in done.stdout, done
@@ -254,7 +254,7 @@ def resume_after_repeated_kills_gives_the_same_bits():
     done = cluster.train(cluster.session("calm", DATA + STAGES + tail), *whole)
     assert done.returncode == 0, done
     assert checkpoint_tensors(path("calm"), 9) == checkpoint_tensors(path("early"), 9)
-    shutil.rmtree(path("early", "checkpoint-9"))  # that there was one is known
+    shutil.rmtree(path("early", "checkpoint-9"))  # the record still has this checkpoint
     for _ in range(2):
         done = cluster.train(session, *whole)
         assert done.returncode == 8 and "no usable checkpoint" in done.stderr and "--fresh" in done.stderr, done
@@ -294,14 +294,14 @@ def stop_ends_a_run_after_a_checkpoint():
     again = recorded("stopped")
     assert again["state"] == "finished" and again["attempts"] == 3 and again["step"] == r["step"] + 50, again
     with open(path("stopped", "log.txt")) as f:
-        assert f.read() == first + done.stdout  # of all attempts
+        assert f.read() == first + done.stdout  # the log has the output of all attempts
     done = cluster.train(session, "--fresh", "--max-steps", "4")
     assert done.returncode == 0 and recorded("stopped")["attempts"] == 1
     assert tool("log", "stopped").stdout == done.stdout
     assert f"the finished run that was here is in {os.path.realpath(path('stopped.1'))}" in done.stdout, done.stdout
     kept = recorded("stopped.1")
     assert kept["state"] == "finished" and kept["step"] == again["step"], kept
-    done = tool("egress", "stopped.1")  # its record goes on in the folder that it had
+    done = tool("egress", "stopped.1")  # its egress record is in the folder of the later run
     assert done.returncode == 1 and "runs/stopped.1 has no record" in done.stderr, done.stderr
     assert tool("egress", "stopped").stdout.count("  train: ") == 4
 
@@ -321,7 +321,7 @@ def stop_now_leaves_no_checkpoint():
 
 @suite.test
 def log_follower_waits_for_the_record_of_a_kill():
-    """As `stop --now` does it: the kill first, its record a moment later."""
+    """As `stop --now` does: the kill comes first, its record a moment later."""
     with Training("word") as run, follow("word") as log:
         time.sleep(0.3 * SLOW)
         run.process.kill()
@@ -346,8 +346,7 @@ def killed_run_reports_its_last_step():
 
 @suite.test
 def repeated_stop_still_writes_the_checkpoint():
-    """Two requests, sent as `stop` does, before the step ends; the checkpoint is written all the
-    same."""
+    """After two requests, sent as `stop` does, before the step ends."""
     with Training("twice") as run:
         asked = [subprocess.Popen([MASTER, "stop", "twice"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                   cwd=cluster.dir) for _ in range(3)]
@@ -370,7 +369,7 @@ def second_trainer_in_a_run_folder_is_refused():
         assert tool("stop", "both").returncode == 0
 
 
-# ---- wrong words and damage ----------------------------------------------------------------------
+# ---- wrong arguments, damage ---------------------------------------------------------------------
 
 @suite.test
 def wrong_run_names_get_a_suggestion():
@@ -444,7 +443,7 @@ def damaged_run_folders_are_reported_safely():
 
 @contextlib.contextmanager
 def disk(name, size):
-    """A file system of that size; None where nobody lets us mount one."""
+    """Mounts a file system of that size; None if this process may not mount."""
     folder = os.path.join(cluster.dir, name)
     os.mkdir(folder)
     mounted = run("mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder).returncode == 0
@@ -457,7 +456,7 @@ def disk(name, size):
 
 @suite.test
 def full_disk_error_names_the_file():
-    """Each command says which file did not fit, and what there is can still be looked at."""
+    """Each command names the file that did not fit, and existing runs can still be shown."""
     with disk("tiny", "64k") as tiny:
         if not tiny:
             return "no tmpfs here"
@@ -521,7 +520,7 @@ def resumed_run_writes_its_own_event_file():
 
 @suite.test
 def full_disk_for_event_files_is_a_warning():
-    """Event files on a file system of two pages: the run ends well and says it once."""
+    """Event files on a file system of two pages: the run succeeds, and warns once."""
     with disk("small", "8k") as small:
         if not small:
             return "no tmpfs here"

@@ -1,5 +1,5 @@
 """No key is in a process's memory while a core file, or another process of the same user, could
-have it."""
+read it."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -12,8 +12,8 @@ STAGES = """stages:
 loss: {kind: mse}
 train: {batch: 2, optimizer: {kind: sgd, lr: 0.1}}
 """
-# Before the C library's open: says what the process would give away at the moment when it opens a
-# key.
+# A library in front of the C library's open(): reports what others could read of the process when
+# it opens a key.
 OPEN = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,6 +1,6 @@
 """cleave-master status: three sessions on two of three workers (one computes, one waits for a slow
-link, one is idle and somebody else's), seen by a master and by an observer; a worker that is dead;
---watch on a terminal and elsewhere."""
+link, one is idle and belongs to another identity), seen by a master and by an observer; a dead
+worker; --watch on a terminal and without."""
 import fcntl, json, os, pty, re, select, signal, ssl, struct, subprocess, sys, termios, threading, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -26,7 +26,7 @@ def body(worker, layer, out, batch, extra=""):
 
 
 class Train:
-    """A run that goes on until the end of the block."""
+    """A run that continues until the end of the block."""
 
     def __init__(self, c, name, text):
         self.session = c.session(name, text)
@@ -50,7 +50,7 @@ def status(*args, code=0, session="busy", interval="0.3"):
 
 
 def look(*args, **options):
-    """Rows of --json by worker."""
+    """{worker: row} of status --json."""
     return {row["worker"]: row for row in map(json.loads, status("--json", *args, **options).splitlines())}
 
 
@@ -117,8 +117,8 @@ def counters_grow_between_two_calls():
 
 @suite.test
 def modules_show_the_names_of_their_programs():
-    """Of another session file's run, and of another program. What such a name holds never reaches a
-    terminal or breaks the JSON; one that is no text at all, or too long, is refused."""
+    """Names of a run of another session file, and of another program. Special characters in a name
+    neither reach a terminal nor break the JSON; a name that is no text or too long is refused."""
     (m,) = until(lambda: sessions(look(*EYE, code=4), "w2").get("slow", {}).get("modules"))
     assert m["name"] == "back" and m["stage"] is None, m
     text = status(*EYE, code=4)
@@ -140,7 +140,7 @@ def modules_show_the_names_of_their_programs():
 
 @suite.test
 def status_command_matches_the_status_reply():
-    """What another client sees in StatusReply."""
+    """The figures equal those that another client gets in StatusReply."""
     if pyclient.MISSING:
         return pyclient.MISSING
     with pyclient.Caller(c.ports[0], c.certs, "eye") as eye:
@@ -187,8 +187,8 @@ def master_sees_its_own_sessions_and_an_observer_all():
 
 @suite.test
 def errors_are_shown_only_to_their_owner_and_observers():
-    """A stranger is refused: the observer reads it, the master does not. The other's session fails:
-    its master and the observer do."""
+    """The refusal of a stranger is shown to the observer and not to the master. The failure of
+    another's session is shown to its master and the observer."""
     done = master("status", os.path.join(c.dir, "busy.yaml"), "--set", "tls.cert=certs/nobody.pem",
                   "--set", "tls.key=certs/nobody.key", cwd=c.dir)
     said = re.sub(r"\s+", " ", done.stdout)
@@ -215,13 +215,14 @@ def a_dead_worker_has_a_row_with_the_fix():
     text = status(code=4)
     assert re.search(r"^w3  127.0.0.1:\d+  DOES NOT ANSWER$", text, re.M) and "fix:" in text, text
     assert re.search(r"^  session busy  of spiffe://test/master", text, re.M), text
-    assert status(session="two").count("DOES NOT") == 0  # exit code 0: the two that it names answer
+    # exit code 0: both workers of that session answer
+    assert status(session="two").count("DOES NOT") == 0
 
 
 @suite.test
 def silent_worker_does_not_delay_the_others():
-    """A port that accepts and says nothing: the others answer as soon as ever, and it gets its
-    row."""
+    """A port that accepts connections but sends nothing has a row, and the other workers answer
+    without delay."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -253,7 +254,7 @@ def worker_stopped_during_watch_is_shown_as_not_answering():
 
 
 class ExpiredServer:
-    """A TLS server with a certificate that no worker would start with."""
+    """A TLS server with an expired certificate, with which no worker would start."""
 
     def __init__(self, cluster, name):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -285,8 +286,8 @@ class ExpiredServer:
 
 @suite.test
 def each_connection_error_shows_a_fix():
-    """A worker of another CA, another worker than was meant, one whose certificate has expired, a
-    host that there is not; a worker that drains; and files that are no session."""
+    """A worker of another CA, the wrong worker, one with an expired certificate, a host that does
+    not exist, a draining worker, and files that are no session."""
     def refused(error, fix, *args):
         row = look(*args, session="two", interval="0.1", code=4)["w2"]
         assert re.search(error, row["error"]) and re.search(fix, row["fix"]), row
@@ -341,8 +342,8 @@ def draining_worker_is_shown_as_draining():
 
 
 class Terminal:
-    """A program on a terminal of so many columns. Not by fork(), in which the gRPC of Debian 13
-    waits for threads of its own."""
+    """A program on a terminal of a given width. Does not use fork(), in which the gRPC of Debian 13
+    waits for its own threads."""
 
     def __init__(self, columns, *command, rows=40):
         self.fd, inside = pty.openpty()
@@ -371,8 +372,8 @@ class Terminal:
 
 @suite.test
 def watch_fits_narrow_terminals():
-    """It flows at the real width down to 20 columns; below, the terminal cuts lines instead of
-    scrolling."""
+    """Lines are broken at the real width down to 20 columns; below that the terminal cuts them, and
+    does not scroll."""
     for columns, most in ((60, 60), (30, 30), (20, 20), (8, 20)):
         t = Terminal(columns, MASTER, "status", os.path.join(c.dir, "two.yaml"), "--watch", "--interval", "0.2")
         frames = lambda text: [f for f in text.split("\033[H")[1:] if "session" in f and "\033[J" in f]
@@ -399,13 +400,14 @@ def watch_redraws_in_place_and_restores_the_terminal():
     assert t.finish() == 0
     assert time.monotonic() - begin < 5 * SLOW
     end = t.text[t.text.index("\033[?25h\033[?1049l"):]
-    assert "2 of 2 workers answer" in end and "\033[H" not in end, end  # the last look stays
+    # the last view stays on the screen
+    assert "2 of 2 workers answer" in end and "\033[H" not in end, end
 
 
 @suite.test
 def low_window_shows_the_diagnosis_of_every_session():
-    """What each session holds is left out before a session is; it is there when the view is put
-    away."""
+    """In a low window the details of sessions are omitted before a session is; they are printed
+    when the view ends."""
     t = Terminal(80, MASTER, "status", os.path.join(c.dir, "two.yaml"), "--watch", "--interval", "0.3", rows=16)
     whole = lambda text: [f for f in text.split("\033[H")[1:] if "2 of 2 workers answer" in f and "\033[J" in f]
     t.read_until(lambda text: len(whole(text)) >= 3)
@@ -448,8 +450,8 @@ def sessions_that_share_a_core_wait_for_it():
 
 @suite.test
 def watch_ends_when_its_output_is_closed():
-    """The view ends with its reader, and says so where it cannot write; a closed standard output is
-    not taken for the first connection."""
+    """The view ends when its reader has closed, and reports that it cannot write. With a closed
+    standard output, the first connection does not get its descriptor."""
     command = [MASTER, "status", os.path.join(c.dir, "two.yaml"), "--watch", "--interval", "0.2"]
     p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=c.dir)
     assert "2 of 2 workers answer" in p.stdout.readline()
@@ -487,7 +489,8 @@ def invalid_status_options_are_refused():
 
 
 def two(path):
-    """The session without its third worker, and with data that are not there: nobody reads them."""
+    """Writes the session without its third worker, and with missing data, which status does not
+    read."""
     with open(path) as f:
         text = re.sub(r"(?m)^  w3: .*\n", "", f.read()).replace("root: data", "root: nowhere")
     with open(os.path.join(c.dir, "two.yaml"), "w") as f:

@@ -1,6 +1,6 @@
-"""The worker as a service: what it tells the service manager, keys as credentials or from files,
-and the unit itself under systemd's own checks. No systemd runs here: the tests are its other
-side."""
+"""The worker as a service: its notifications to the service manager, keys as credentials or from
+files, and the unit itself under systemd's own checks. Most tests act as the service manager
+themselves."""
 import os, re, shutil, signal, socket, ssl, subprocess, sys, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -12,7 +12,7 @@ UNIT = os.path.join(SYSTEMD, "cleave-worker.service")
 
 
 class Manager:
-    """A notify socket, in the file system or abstract, and a worker that is told of it."""
+    """A notify socket, in the file system or abstract, and a worker that uses it."""
 
     def __init__(self, name, abstract=False, env=None, extra="", tls="certs/"):
         self.path = ("\0" if abstract else "") + os.path.join(cluster.dir, name + ".sock")
@@ -28,7 +28,7 @@ class Manager:
             env={**os.environ, "NOTIFY_SOCKET": self.path.replace("\0", "@"), **(env or {})})
 
     def until(self, wanted, seconds=10):
-        """The first message from now on of which one line matches; all go to `heard`."""
+        """Waits for the next message with a line that matches. Appends all messages to `heard`."""
         end = time.monotonic() + seconds * SLOW
         while time.monotonic() < end:
             self.socket.settimeout(max(0.01, end - time.monotonic()))
@@ -55,14 +55,14 @@ def life(abstract):
     with Manager("life" + str(int(abstract)), abstract) as m:
         ready = m.until("READY=1")
         assert f"STATUS=listening on port {m.port}" in ready, ready
-        socket.create_connection(("127.0.0.1", m.port)).close()  # it does listen
+        socket.create_connection(("127.0.0.1", m.port)).close()  # the port is open
         assert f"STATUS=port {m.port}: 0 sessions, 0 contexts" in m.until("STATUS=port.*")
         m.process.send_signal(signal.SIGHUP)
         reloading = m.until("RELOADING=1")
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         assert 0 <= now - int(re.search(r"MONOTONIC_USEC=(\d+)", reloading).group(1)) < 5_000_000 * SLOW, reloading
         m.until("READY=1")
-        m.until("STATUS=port.*")  # said again: READY brought another line
+        m.until("STATUS=port.*")  # sent again, because READY replaced the status line
         m.process.terminate()
         stopping = m.until("STOPPING=1")
         assert "STATUS=draining" in stopping and int(re.search(r"EXTEND_TIMEOUT_USEC=(\d+)", stopping).group(1)) >= 30_000_000
@@ -91,14 +91,14 @@ def status_line_counts_sessions():
             "train: {epochs: 100000, batch: 32, seed: 5eed5eed5eed5eed5eed5eed5eed5eed, optimizer: {kind: sgd, lr: 0.1}}\n"))
         with Running([MASTER, "train", session, "--set", f"workers.w1.address=127.0.0.1:{m.port}"], cwd=cluster.dir):
             m.until(r"STATUS=port \d+: 1 session, \d+ contexts?")
-            # attached by then: a session without its master's stream stays for its lease
+            # waits until it has attached, because a session without a stream stays for its lease
             time.sleep(SLOW)
         m.until(r"STATUS=port \d+: 0 sessions, 0 contexts")
 
 
 @suite.test
 def watchdog_is_notified_while_the_main_loop_runs():
-    """Twice in the time it gives, while the main loop lives; not when it watches another
+    """Twice in the watchdog's time while the main loop runs; not if the watchdog is for another
     process."""
     with Manager("dog", env={"WATCHDOG_USEC": "400000"}) as m:
         m.until("READY=1")
@@ -143,7 +143,7 @@ def missing_notify_socket_is_ignored():
 # ---- keys --------------------------------------------------------------------------------------
 
 def presented(port):
-    """The certificate that a new connection gets."""
+    """The worker's certificate in a new connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
@@ -153,7 +153,8 @@ def presented(port):
 
 
 def service_manager_copies(name):
-    """What LoadCredential= does when a service starts. Access lists show as rights of the group."""
+    """Copies credentials as LoadCredential= does at a service's start. Access lists appear as group
+    rights."""
     folder = os.path.join(cluster.dir, name)
     os.mkdir(folder)
     for file in ("ca.pem", "w1.pem", "w1.key"):
@@ -177,7 +178,8 @@ def credentials_stay_until_a_restart_and_files_reload():
             m.process.send_signal(signal.SIGHUP)
             m.until("RELOADING=1")
             m.until("READY=1")
-        assert presented(one.port) == old  # reloaded, but systemd's copies are the old ones
+        # the reload read systemd's copies, which are still the old ones
+        assert presented(one.port) == old
         new = presented(two.port)
         assert new != old
         one.process.terminate()
@@ -204,7 +206,7 @@ def invalid_credentials_directory_is_refused():
     for env in ({}, {"CREDENTIALS_DIRECTORY": ""}, {"CREDENTIALS_DIRECTORY": "relative"}, {"CREDENTIALS_DIRECTORY": "/a\nb"}):
         done = check(inside, env)
         assert done.returncode == 3 and "where.yaml:2:" in done.stderr and "LoadCredential" in done.stderr, done.stderr
-    # rights of the group are an access list's in that folder alone
+    # group rights are accepted only in that folder, where they come from an access list
     done = check(folder, {})
     assert done.returncode == 4 and "0440" in done.stderr, done.stderr
     done = check(folder, {"CREDENTIALS_DIRECTORY": cluster.dir + "/elsewhere"})
@@ -244,11 +246,11 @@ def unit_has_a_systemd_exposure_of_at_most_2():
     weak = os.path.join(cluster.dir, "cleave-worker.service")
     with open(UNIT) as f, open(weak, "w") as g:
         g.write(re.sub(r"(?m)^(SystemCallFilter|CapabilityBoundingSet|PrivateDevices|PrivateUsers)=.*\n", "", f.read()))
-    assert exposure(weak) > 2.0  # the number does follow what the unit says
+    assert exposure(weak) > 2.0  # the number depends on the settings of the unit
 
 
 def hosted(folder, drop_in=None, unit=UNIT):
-    """The unit as it would stand on a host, with these programs."""
+    """The unit as installed on a host, with these programs."""
     os.makedirs(folder)
     path = os.path.join(folder, os.path.basename(unit))
     with open(unit) as f, open(path, "w") as g:
@@ -278,7 +280,7 @@ def unit_passes_systemd_analyze_verify():
 
 @suite.test
 def unit_settings_match_what_the_tests_emulate():
-    """What the tests above emulate is what the unit says."""
+    """The settings that the tests above emulate are those of the unit."""
     said = settings(UNIT)
     assert ("Type", "notify") in said and ("DynamicUser", "yes") in said and dict(said)["WatchdogSec"] == "30"
     loaded = [v.split(":")[0] for k, v in said if k == "LoadCredential"]
@@ -379,7 +381,7 @@ def is_confined(host):
 
 
 def takes_new_certificates_at_a_restart(host, port):
-    """A reload reads systemd's copies again, which are those of the start."""
+    """A reload reads systemd's copies again, which were made at the start."""
     old = presented(port)
     cluster.issue("w1", "spiffe://test/w1", "--force")
     for name, file in (("w1.pem", "worker.pem"), ("w1.key", "worker.key")):
@@ -396,7 +398,7 @@ def is_killed_when_it_hangs(host):
     host("sh", "-c", "mkdir /run/units/cleave-worker.service.d; printf '[Service]\\nWatchdogSec=1\\nRestartSec=0\\n' > "
                      "/run/units/cleave-worker.service.d/w.conf; systemctl daemon-reload; systemctl restart cleave-worker")
     time.sleep(1.5)
-    assert host.show("NRestarts") == "0"  # it is fed
+    assert host.show("NRestarts") == "0"  # the watchdog is notified
     host("kill", "-STOP", host.show("MainPID"))
     end = time.monotonic() + 20 * SLOW
     state = lambda: (host.show("NRestarts"), host.show("ActiveState"))
@@ -407,7 +409,8 @@ def is_killed_when_it_hangs(host):
 
 @suite.test
 def unit_starts_reloads_and_stops_under_systemd():
-    """Started, trained on, reloaded, killed by the watchdog when it hangs, stopped."""
+    """The unit is started, used for training, reloaded, killed by the watchdog when it hangs, and
+    stopped."""
     why, port = cannot_host(), free_port()
     if why:
         return why

@@ -1,5 +1,6 @@
-"""Who may connect: every bad certificate is refused with a reason in the log while others work on;
-certificates are replaced while a session runs. Bad certificates are made with openssl(1)."""
+"""Access by certificates: every bad certificate is refused with a reason in the log while other
+callers keep working; certificates are replaced while a session runs. Bad certificates are made with
+openssl(1)."""
 import os, re, ssl, sys, threading
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -13,12 +14,12 @@ NAMES = {"URI": "spiffe://test/master"}
 
 
 def forge(name, san, folder=None, **options):
-    """A certificate of the test's CA with any alternative names and any dates."""
+    """Makes a certificate of the test's CA with any alternative names and any dates."""
     certificates.forge(folder or cluster.certs, name, san, **options)
 
 
 def logged_after(worker, before, pattern, seconds=3):
-    """A line that matches appears in the worker's log after position `before`."""
+    """Waits for a line that matches in the worker's log after position `before`."""
     until = time.monotonic() + seconds * SLOW
     while time.monotonic() < until:
         if re.search(pattern, worker.text()[before:]):
@@ -28,7 +29,7 @@ def logged_after(worker, before, pattern, seconds=3):
 
 
 class Others:
-    """A caller that was there before and one that comes after are served all the same."""
+    """Checks that an earlier caller and a later one are served."""
 
     def __enter__(self):
         self.caller = Caller(cluster.ports[0], cluster.certs)
@@ -84,7 +85,7 @@ def expired_client_certificate_is_refused():
     refused(grpc.StatusCode.UNAVAILABLE, "certificate verify failed", "expired")
     forge("future", [("URI", NAMES["URI"])], begin="20480101000000Z")
     refused(grpc.StatusCode.UNAVAILABLE, "certificate verify failed", "future")
-    # the same one with good dates: it is the dates that count
+    # the same certificate with valid dates: only the dates made the difference
     forge("forged", [("URI", NAMES["URI"])])
     with Caller(cluster.ports[0], cluster.certs, name="forged") as c:
         c.hello()
@@ -92,11 +93,12 @@ def expired_client_certificate_is_refused():
 
 @suite.test
 def identity_not_in_allow_is_refused():
-    """The handshake itself fails."""
+    """Already the handshake fails."""
     cluster.issue("stranger", "spiffe://test/stranger")
     text = refused(grpc.StatusCode.UNAVAILABLE,
                    "audit deny identity=spiffe://test/stranger .*not in allow", "stranger")
-    assert "stranger" not in text and "master" not in text  # no oracle
+    # the caller does not learn which identities are allowed
+    assert "stranger" not in text and "master" not in text
     for near in ("spiffe://test/maste", "spiffe://test/master2", "spiffe://test/Master", "spiffe://test/master/"):
         forge("near", [("URI", near)])
         refused(grpc.StatusCode.UNAVAILABLE, f"audit deny identity={near} ", "near")
@@ -124,8 +126,8 @@ def certificate_with_two_uris_is_refused():
 
 @suite.test
 def certificate_without_client_usage_is_refused():
-    """Of a certificate without an extended key usage OpenSSL says nothing; the worker does, and
-    tells the caller."""
+    """OpenSSL accepts a certificate without an extended key usage; the worker refuses it with a
+    reason for the caller."""
     forge("plain", [("URI", NAMES["URI"])], use=None)
     refused(grpc.StatusCode.UNAVAILABLE, "audit deny identity=.*test/master .*TLS client in an extended key usage", "plain")
     forge("onlyserver", [("URI", NAMES["URI"])], use="serverAuth")
@@ -152,7 +154,7 @@ def context(version, name="master", server=False):
 
 
 def server_certificate(version=ssl.TLSVersion.TLSv1_3):
-    """What the worker shows in a fresh handshake."""
+    """The worker's certificate in a new handshake."""
     with socket.create_connection(("127.0.0.1", cluster.ports[0]), 10) as s:
         with context(version).wrap_socket(s) as t:
             assert t.version() == {ssl.TLSVersion.TLSv1_3: "TLSv1.3"}.get(version, t.version())
@@ -184,7 +186,7 @@ def plaintext_http2_is_refused():
             s.settimeout(10 * SLOW)
             s.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9))
             got = b"x"
-            while got and not got.startswith(b"\x15"):  # an alert at the most
+            while got and not got.startswith(b"\x15"):  # the worker sends at most an alert
                 got = s.recv(4096)
 
 
@@ -198,8 +200,7 @@ STAGES = ("data: {format: npy, root: data, train: [train-x.npy, train-y.npy], te
 
 
 class Impostor(threading.Thread):
-    """A TLS 1.3 server with a good certificate of the CA; it counts the bytes that are sent to
-    it."""
+    """A TLS 1.3 server with a good certificate of the CA, which keeps the received bytes."""
 
     def __init__(self, name):
         super().__init__(daemon=True)
@@ -225,7 +226,7 @@ class Impostor(threading.Thread):
 
 
 class Dying(Impostor):
-    """One that is gone right behind the first handshake."""
+    """An impostor that ends directly after the first handshake."""
 
     def run(self):
         s = self.listener.accept()[0]
@@ -245,7 +246,7 @@ def dial(impostor, identity):
 
 @suite.test
 def server_with_another_identity_receives_nothing():
-    """The server's certificate is good but somebody else's: not one byte leaves the master."""
+    """The server's certificate is good but has another identity: the master sends no byte."""
     cluster.issue("elsewhere", "spiffe://test/elsewhere")
     impostor = Impostor("elsewhere")
     done = dial(impostor, "spiffe://test/w1")
@@ -260,7 +261,7 @@ def server_with_another_identity_receives_nothing():
     impostor = Impostor("srvdns")
     dial(impostor, "spiffe://test/w1")
     assert impostor.handshakes >= 1 and impostor.received == b"", impostor.received
-    impostor = Impostor("elsewhere")  # the same server under its own name is spoken to
+    impostor = Impostor("elsewhere")  # the master does send to the same server under its own name
     dial(impostor, "spiffe://test/elsewhere")
     assert impostor.received.startswith(b"PRI * HTTP/2.0"), impostor.received[:40]
 
@@ -279,7 +280,7 @@ def server_of_another_ca_receives_nothing():
 
 @suite.test
 def dying_server_is_not_reported_as_a_refusal():
-    """Such a connection ends like one of a server that does not take our certificate."""
+    """Its connection ends like one of a server that refuses our certificate."""
     impostor = Dying("w1")
     done = dial(impostor, "spiffe://test/w1")
     assert impostor.handshakes == 1, impostor.handshakes
@@ -289,7 +290,7 @@ def dying_server_is_not_reported_as_a_refusal():
 # ---- the master's own files --------------------------------------------------------------------
 
 def bad_identities():
-    """Options for a session file whose certificate, key or authority is of no use, by name."""
+    """{name: options} for session files with an unusable certificate, key or authority."""
     uri, certs = [("URI", "spiffe://test/master")], cluster.certs
     forge("m-ended", uri, end="20210101000000Z")
     forge("m-early", uri, begin="20480101000000Z")
@@ -309,8 +310,8 @@ def bad_identities():
 
 @suite.test
 def commands_without_a_valid_identity_exit_with_4():
-    """Whichever command needs it. A finished run stays where it is, and needs none. In `make test`
-    all commands try one of them, and one command all."""
+    """Each command that needs an identity. A finished run is not changed and needs none. In `make
+    test` all commands try one bad identity, and one command tries all."""
     session = cluster.session("ours", STAGES % 2)
     assert cluster.train(session).returncode == 0
     before = sorted(os.listdir(os.path.join(cluster.dir, "runs")))
@@ -326,7 +327,7 @@ def commands_without_a_valid_identity_exit_with_4():
 
 @suite.test
 def expired_worker_certificate_exits_with_4():
-    """However it is met."""
+    """In each command that connects."""
     forge("w-ended", [("URI", "spiffe://test/w1"), ("IP", "127.0.0.1")], end="20210101000000Z")
     session = cluster.session("ours2", STAGES % 2)
     assert cluster.train(session).returncode == 0
@@ -398,7 +399,7 @@ def pem(name):
 
 
 class Paused:
-    """A run that is held back after its first steps, so that it is still under way at the end."""
+    """A run that is stopped after its first steps, so that it has not ended when the block ends."""
 
     def __init__(self, session, name):
         log = os.path.join(cluster.dir, "runs", name, "metrics.jsonl")
@@ -417,7 +418,7 @@ class Paused:
 
 
 def broken_files_change_nothing(first, old):
-    """Each keeps the old certificate in use and says why."""
+    """After each broken file the old certificate stays in use, and the log has the reason."""
     forge("past", [("URI", "spiffe://test/w1"), ("IP", "127.0.0.1")], end="20210101000000Z")
     forge("nameless", [("IP", "127.0.0.1")])
     forge("client", [("URI", "spiffe://test/w1"), ("IP", "127.0.0.1")], use="clientAuth")
@@ -435,7 +436,7 @@ def broken_files_change_nothing(first, old):
 
 
 def a_new_certificate_is_shown(first, old):
-    """In the next handshake behind the reload, not before."""
+    """In the first handshake after the reload, not before."""
     cluster.issue("w1", "spiffe://test/w1", "--force")
     assert pem("w1.pem") != old["w1.pem"]
     assert server_certificate() == first

@@ -1,7 +1,7 @@
 """The asynchronous schedules against an interpreter of their instruction lists: numpy runs what
-`plan --schedule --out` wrote, stashing the weights of each micro-batch naively, and has to arrive
-at the weights and losses of `train`; staleness and versions are those that `plan` states; the trace
-shows them."""
+`plan --schedule --out` wrote, with a copy of the weights for each micro-batch, and has to get the
+weights and losses of `train`. Staleness and number of versions are those that `plan` states and
+that the trace shows."""
 import json, os, re, signal, subprocess, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -29,7 +29,7 @@ def write_data(folder):
 
 
 def first_weights(folder):
-    """Of each stage, and in its file."""
+    """Writes initial weights of each stage to its file, and returns them."""
     r, found = np.random.default_rng(93), []
     for i, (a, b) in enumerate(zip(WIDTHS, WIDTHS[1:])):
         w = {f"{2 * i}.weight": r.standard_normal((b, a)).astype("<f4") * np.float32(0.6),
@@ -62,7 +62,7 @@ def body(pipeline, steps, momentum=0.0, recompute=False):
 
 class Stage:
     def __init__(self, weights, momentum):
-        self.now, self.before = weights, weights  # those before the last step
+        self.now, self.before = weights, weights  # present weights, weights before the last step
         self.v, self.momentum = [np.zeros_like(p) for p in weights], momentum
         self.used, self.saved, self.steps, self.alive, self.staleness, self.versions = {}, {}, 0, {}, 0, 1
         self.gradient = [np.zeros_like(p) for p in weights]
@@ -93,7 +93,7 @@ class Stage:
 
 
 def run_round(stages, lists, x, y, shares):
-    """Lists of one round over its micro-batches; the loss of each."""
+    """Runs the lists of one round over its micro-batches. Returns the loss of each."""
     n, at, losses, out, back = len(stages), [0] * len(lists), {}, {}, {}
     for k, part in enumerate(x):
         out[-1, k] = part
@@ -132,7 +132,7 @@ def interpreted(lists, x, y, weights, rounds, per_round, micro, momentum):
     stages = [Stage([p.copy() for p in w], momentum) for w in weights]
     losses = []
     for i in range(rounds):
-        for s in stages:  # "before the last step" is of the round
+        for s in stages:  # in a round, "before the last step" means before the round
             s.before, s.steps = s.now, 0
         parts = [np.array_split(np.arange(b * BATCH % ROWS, b * BATCH % ROWS + BATCH), micro)
                  for b in range(i * per_round, (i + 1) * per_round)]
@@ -143,7 +143,7 @@ def interpreted(lists, x, y, weights, rounds, per_round, micro, momentum):
     return stages, losses
 
 
-# ---- train against it ----------------------------------------------------------------------------
+# ---- comparison with train------------------------------------------------------------------------
 
 def planned(session, path):
     done = master("plan", "--schedule", "--json", "--out", path, session)
@@ -180,7 +180,7 @@ def compare(tag, kind, micro, per_round, rounds, momentum=0.0, recompute=False):
 
 
 def computed(path):
-    """Per round and stage: (begin, letter, micro-batch, version) of what was computed, in time."""
+    """{(round, stage): [(begin, letter, micro-batch, version)]} of the computed parts, by time."""
     with open(path) as f:
         events = json.load(f)
     found = {}
@@ -193,7 +193,8 @@ def computed(path):
 
 
 def versions_alive(rows):
-    """At most, at once: of micro-batches between F and B (or W), and the newest."""
+    """The maximum number of versions alive at once: those of micro-batches between F and B (or W),
+    and the newest."""
     alive, newest, most = {}, None, 0
     for _, letter, k, version in rows:
         if letter == "F":
@@ -244,11 +245,12 @@ def zb_h1_runs_weight_gradients_after_later_input_gradients():
     assert len(trace) >= 4 * 4
     for (step, stage), rows in trace.items():
         order = [f"{letter}{k}" for _, letter, k, _ in rows]
-        for k in range(4 * (stage < 4)):  # the loss has none; the later micro-batches are the drain
+        # not for the loss stage; later micro-batches are the drain
+        for k in range(4 * (stage < 4)):
             assert order.index(f"W{k}") > order.index(f"I{k + stage}"), (step, stage, k, order)
 
 
-# ---- where rounds end ----------------------------------------------------------------------------
+# ---- ends of rounds ------------------------------------------------------------------------------
 
 FLUSH, STEPS = 5, 30  # twelve batches in an epoch: its rounds end after 5, 10 and 12 of them
 
@@ -259,7 +261,7 @@ def rounds_session(tag, checkpoint, steps=STEPS):
 
 
 def saved(tag):
-    """The steps that have a checkpoint."""
+    """The steps of a run that have a checkpoint."""
     names = os.listdir(os.path.join(cluster.dir, "runs", tag))
     return sorted(int(n[11:]) for n in names if re.fullmatch(r"checkpoint-\d+", n))
 

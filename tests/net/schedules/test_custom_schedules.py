@@ -1,6 +1,5 @@
-"""Schedules that somebody wrote, through session files: whatever order a valid one has, the weights
-are the same; one that is damaged is refused with its instruction before anything is sent, or is
-still one."""
+"""Custom schedules in session files: each valid order gives the same weights; a damaged schedule is
+refused with its instruction before anything is sent, unless it is still valid."""
 import json, os, random, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -61,7 +60,7 @@ def parts(word):
 
 
 def needs(word, crosses, n):
-    """What comes before an instruction, by itself."""
+    """The instructions that must come before an instruction on any rank."""
     kind, k, s = parts(word)
     order = [f"{kind}{k - 1}@{s}"] if k and kind in "FBIW" else []
     if kind == "F" and s:
@@ -154,7 +153,7 @@ def random_orders_give_the_same_weights():
             assert [k for k in want if want[k] != got[k]] == [], tag
 
 
-# By the check of the whole, or where the file is read.
+# Errors of the check of a whole schedule, or of its parser.
 REFUSED = re.compile(r"rank \d+, instruction \d+ \(|\.sched:\d+:\d+: \w+@\d+: ")
 
 
@@ -180,7 +179,7 @@ def damaged_orders_are_refused_or_give_the_same_weights():
 
 
 def stepping():
-    """As many micro-batches, each a step of its own: what `plan` writes for pipedream."""
+    """Lists with a step for each micro-batch, as `plan` writes them for pipedream."""
     session, path = session_of("stepping", 3, 1, "schedule: pipedream, flush_every: 3"), cluster.dir + "/s.sched"
     assert master("plan", "--schedule", "--out", path, session).returncode == 0
     with open(path) as f:

@@ -1,11 +1,11 @@
-"""Schedules over real daemons: every synchronous one gives the same bits, whatever its order, and
-the asynchronous ones take the steps that a simulation of them in a few lines of Python takes."""
+"""Schedules over real daemons: all synchronous ones give the same bits, and the asynchronous ones
+take the same steps as a simulation of them in a few lines of Python."""
 import json, os, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 
 suite = Suite()
-STEPS = 30 if LONG else 23  # an epoch, and a step of the next
+STEPS = 30 if LONG else 23  # an epoch, and in `make test` one step of the next
 
 NET = [
     ["{op: conv2d, out: 6, kernel: 3, pad: 1}", "{op: batchnorm}", "{op: relu}", "{op: maxpool, kernel: 2}"],
@@ -13,7 +13,7 @@ NET = [
     ["{op: avgpool, kernel: 2}", "{op: flatten}", "{op: linear, out: 24}", "{op: relu}"],
     ["{op: dropout, p: 0.5}", "{op: linear, out: 10}"],
 ]
-# Four stages: at three nodes, the first and the loss at the master; round the two workers.
+# Places of four stages: over three nodes, with the first at the master; in a ring over two workers.
 PLACES = {"line": ["master", "w1", "w2", "w2"], "ring": ["w1", "w2", "w1", "w2"]}
 cluster = None
 
@@ -47,8 +47,8 @@ SYNCHRONOUS = {
 
 @suite.test
 def synchronous_schedules_give_the_same_bits():
-    """Batch norm, dropout and clipping in the net; 512 samples make 21 batches of 24 and one of
-    8."""
+    """The net has batch norm and dropout, and gradients are clipped. 512 samples make 21 batches of
+    24 and one of 8."""
     reference, log, _ = trained("naive", PLACES["line"], "micro_batches: 4, schedule: naive")
     for tag, (places, pipeline, stage) in SYNCHRONOUS.items():
         weights, other, _ = trained(tag, PLACES[places], pipeline, stage=stage)

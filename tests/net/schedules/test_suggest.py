@@ -35,7 +35,7 @@ def suggest(name, text, *args, keys=READABLE):
 
 
 CONV = "{op: conv2d, out: 32, kernel: 3, pad: 1}"
-# Twelve layers alike, shared out badly, and links that do not matter.
+# Twelve equal convolutions, divided badly, and links that are too fast to matter.
 ALIKE = [[CONV] * 2, [CONV] * 9, [CONV, "{op: flatten}", "{op: linear, out: 10}"]]
 QUICK = ("--link", "w1=0.1:100000", "--link", "w2=0.1:100000")
 
@@ -46,7 +46,7 @@ def convs(way):
 
 @suite.test
 def suggested_cuts_follow_layer_times_and_node_speeds():
-    """Layers alike: about thirds; a node three times as fast takes most of them."""
+    """With equal layers, the cuts make thirds; a node three times as fast gets most layers."""
     even, _ = suggest("even", body(stages_of(ALIKE), batch=64), *QUICK)
     assert even["complete"] and [s["at"] for s in even["best"][0]["stages"]] == PLACES
     assert even["now"]["micro_batches"] == 4 and convs(even["now"]) == [2, 9, 1]
@@ -71,7 +71,7 @@ def suggested_stages_can_be_pasted_into_a_session():
 
 @suite.test
 def slow_link_moves_the_cut_to_the_smallest_tensor():
-    """Over a slow link the cut is behind the pooling, whatever the nodes then have to do."""
+    """Over a slow link the cut is after the pooling, whatever the balance of the nodes."""
     net = [["{op: conv2d, out: 32, kernel: 3, pad: 1}"], ["{op: relu}", "{op: maxpool, kernel: 6}"],
            ["{op: flatten}", "{op: linear, out: 32}", "{op: relu}", "{op: linear, out: 10}"]]
     told, _ = suggest("slow", body(stages_of(net)), "--link", "w1=40:10", "--link", "w2=40:10")
@@ -83,8 +83,7 @@ def slow_link_moves_the_cut_to_the_smallest_tensor():
 
 @suite.test
 def suggestion_does_not_move_input_or_pinned_cuts():
-    """Without weights before the first cut the input would leave; a frozen stage stays what it
-    is."""
+    """Without weights before the first cut the input would leave; a frozen stage is not changed."""
     flat = [["{op: maxpool, kernel: 2}", "{op: flatten}", "{op: linear, out: 64}"],
             ["{op: relu}", "{op: linear, out: 64}", "{op: relu}"], ["{op: linear, out: 64}", "{op: linear, out: 10}"]]
     told, _ = suggest("home", body(stages_of(flat)), "--speed", "w1=1000", "--speed", "w2=1000")
@@ -102,8 +101,9 @@ def suggestion_does_not_move_input_or_pinned_cuts():
 
 @suite.test
 def suggestion_never_violates_privacy():
-    """Workers a thousand times as fast get no layer that has to stay between them and the records
-    or the labels: not the convolution, not the last layer that learns from secret weights."""
+    """Even workers a thousand times as fast do not get the layers that must hide records or labels
+    from
+    them: the first convolution, and the last layer that trains from secret weights."""
     net = [["{op: scale, factor: 2}", "{op: conv2d, out: 6, kernel: 3, pad: 1}", "{op: relu}", CONV],
            ["{op: flatten}", "{op: linear, out: 24}"],
            ["{op: relu}", "{op: linear, out: 24}", "{op: relu}", "{op: linear, out: 10}", "{op: relu}"]]
@@ -112,7 +112,8 @@ def suggestion_never_violates_privacy():
     told, session = suggest("kept", text, "--speed", "w1=1000", keys="")
     assert all(way["stages"][0]["layers"][1] >= 1 and way["stages"][2]["layers"][0] <= 9 for way in told["best"]), told
     shown = master("plan", "--suggest-cuts", session, cwd=cluster.dir).stdout
-    # with a short seed labels are safe only where no gradient is sent: what learns stays at home
+    # with a short seed labels are safe only if no gradient is sent, so layers that train stay at
+    # the master
     net = [[CONV], ["{op: flatten}", "{op: linear, out: 24}"],
            ["{op: relu}", "{op: linear, out: 24}", "{op: relu}", "{op: linear, out: 10}"]]
     frozen = body(stages_of(net).replace("at: w2", "at: master")).replace(f"seed: {SEED}, ", "seed: 5, freeze: [\"[0-2].*\"], ")
@@ -161,8 +162,7 @@ def number_of(tag):
 
 @suite.long
 def auto_micro_batches_are_chosen_once():
-    """Trained with auto, by the number that was chosen, and with a break in between: the same
-    bits."""
+    """Runs with auto, with the chosen number, and with an interruption have the same bits."""
     session = cluster.session("auto", body(stages_of(NET), "micro_batches: auto"))
     done = cluster.train(session)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -176,7 +176,7 @@ def auto_micro_batches_are_chosen_once():
     first = cluster.train(session, "--max-steps", "5")
     assert first.returncode == 0, first.stderr
     path = os.path.join(cluster.dir, "runs", "broken", "session.effective.yaml")
-    with open(path) as f:  # another number than a trial would take, so that it shows
+    with open(path) as f:  # a number that no trial would choose, so that its use shows
         then = f.read()
     chosen = number_of("broken")
     assert "by trial steps" in first.stdout
@@ -193,7 +193,8 @@ def auto_micro_batches_are_chosen_once():
     assert lost.returncode == 8 and "give the number" in lost.stderr, (lost.returncode, lost.stderr)
     with open(path, "w") as f:
         f.write(re.sub(r"micro_batches: \d+", "micro_batches: 3", then))
-    more = cluster.train(session, "--resume", "--accept-egress")  # of micro-batches of another size
+    # micro-batches now have another size
+    more = cluster.train(session, "--resume", "--accept-egress")
     assert more.returncode == 0 and number_of("broken") == 3, (more.stdout, more.stderr)
 
 
@@ -208,13 +209,13 @@ def chosen_for(name, net):
 
 @suite.long
 def auto_uses_micro_batches_only_for_long_compute():
-    """A timer runs as long for few samples as for many: one micro-batch. Convolutions are shared
-    out."""
+    """The op `wait` takes as long for few samples as for many, so it gets one micro-batch.
+    Convolutions get several."""
     net = [["{op: conv2d, out: 2, kernel: 3}", "{op: wait, forward_ms: 5, input_ms: 5, weight_ms: 5}"],
            ["{op: relu}"], ["{op: flatten}", "{op: linear, out: 10}"]]
     assert chosen_for("brief", net)["micro_batches"] == 1
     big = [[CONV] * 4, [CONV] * 4, [CONV] * 4 + ["{op: flatten}", "{op: linear, out: 10}"]]
-    for i in range(3):  # a busy machine may have no second core to share with
+    for i in range(3):  # a busy machine may have no second free core
         event = chosen_for(f"big{i}", big)
         assert event["step_s"] <= event["step_of_1_s"], event
         if event["micro_batches"] > 1:

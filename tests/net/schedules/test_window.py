@@ -1,5 +1,5 @@
-"""The window of 1f1b follows the links: stages that take time without computing (the op wait),
-workers behind proxies that delay, and a delay that changes in the middle of a run."""
+"""The window of 1f1b adapts to the links: stages take time without computing (the op `wait`),
+workers are behind proxies with a delay, and the delay changes in the middle of a run."""
 import json, os, re, struct, subprocess, sys, threading
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -7,8 +7,8 @@ from links import DelayedCluster
 
 suite = Suite()
 TESTING = {"CLEAVE_TEST_OPS": "1"}
-MS, MICRO = 8, 12  # of each part of a stage; micro-batches
-FLOOR = MICRO * 3 * MS  # what a stage computes in a step, ms
+MS, MICRO = 8, 12  # time of each part of a stage in ms; number of micro-batches
+FLOOR = MICRO * 3 * MS  # computing time of a stage in a step, ms
 
 
 def body(pipeline, steps):
@@ -30,7 +30,7 @@ def make_data(cluster, n=64):
 
 
 class Run:
-    """A training in the background; `lines` are what it has printed."""
+    """A training in the background. lines: its output so far."""
 
     def __init__(self, cluster, tag, pipeline, steps):
         make_data(cluster)
@@ -72,8 +72,8 @@ def step_is(n):
 @alone("times of steps and of links")
 @measured
 def auto_window_adapts_to_a_changed_delay():
-    """Without a delay the textbook's window of 2 is about right; with 80 ms of round trip at each
-    worker (the way from one to the other is 80 ms) it loses most of the time."""
+    """Without a delay the textbook's window of 2 is about right. With a round trip of 80 ms to each
+    worker (and so 80 ms from one to the other) it would idle most of the time."""
     with DelayedCluster(2, round_trip_ms=0, env=TESTING) as cluster:
         run = Run(cluster, "changing", "window: auto", 40)
         run.wait_for(step_is(8))
@@ -84,8 +84,8 @@ def auto_window_adapts_to_a_changed_delay():
                      int(re.match(r"window (\d+)", l["message"]).group(1)) > before + 2)
         run.wait_for(step_is(30))
         after = run.windows()[-1]
-        # one for 24 ms of computing, and those of (2 * 80 ms + 24 ms) / 24 ms on the way and at the
-        # other
+        # one micro-batch computes for 24 ms, and (2 * 80 ms + 24 ms) / 24 ms are in flight or at
+        # the other stage
         assert before <= 5 and 7 <= after <= 11, run.lines
         for proxy in cluster.proxies.values():
             proxy.set_delay(0)

@@ -1,5 +1,5 @@
-"""Convolutions in bf16 over real daemons: the bits of one process, a loss near that of f32, and a
-refusal by whoever cannot."""
+"""Convolutions in bf16 over real daemons: they have the bits of one process and a loss close to
+that of f32; a processor without bf16 refuses them."""
 import json, os, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -103,9 +103,9 @@ def worker_without_bf16_is_named():
 
 @suite.test
 def processors_whose_bits_may_differ_are_named():
-    """A BLAS that takes another processor's kernels has other sums. Each process is told which
-    kernels to take, since which ones OpenBLAS takes by itself depends on the machine: 0.3.21 takes
-    Prescott's on an Intel Xeon of model 207."""
+    """A BLAS with the kernels of another processor adds in another order. The test sets the kernels
+    of each process, because OpenBLAS chooses them by the machine: 0.3.21 uses Prescott's on an
+    Intel Xeon of model 207."""
     one, other = ({"OPENBLAS_CORETYPE": name} for name in ("Nehalem", "Prescott"))
     said = r"oneDNN [0-9.]+, OpenBLAS [0-9.]+ "
     more = r"(?: \(not used: vectors too narrow\))?, choices [0-9a-f]{12}"

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""A frozen front with a cache: its outputs are sent once and kept by the worker behind it, under
-quota and expiry, and are gone when the run ends. The bits are those of a run without it where all
-calls of the front round a row alike: calls of one size, in which its place does not count. With
-AVX2 the last six rows of a call are rounded otherwise by oneDNN, but all of four are alike. So
-calls have four records but where it is said."""
+"""A cache of a frozen front: the outputs of the front are sent once and kept by the worker after
+it, under a quota and an expiry, until the run ends. The bits are those of a run without a cache if
+all calls of the front round a row equally, that is, if calls have one size and a row's place in the
+call does not matter. With AVX2, oneDNN rounds the last six rows of a call differently, but all rows
+of a call of four equally. So calls have four records unless a test says otherwise."""
 import json, os, random, re, signal, struct, subprocess, sys, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -16,8 +16,10 @@ except ImportError:
 
 suite = Suite()
 RECORDS, WIDE, OUT = 110, 12, 32
-TRAINED, BATCH = 88, 8  # of 110 without validation; two calls a batch
-SHORT = {"batch": 12, "pipeline": "micro_batches: 3"}  # the last calls of an epoch have one and two
+# training records of 110, the rest is validation; records of a batch, which has two calls
+TRAINED, BATCH = 88, 8
+# the last calls of an epoch have one and two records
+SHORT = {"batch": 12, "pipeline": "micro_batches: 3"}
 ROLE = "role: master}"
 FRONT = ["{op: linear, out: 48, name: one}", "{op: relu}", "{op: dropout, p: %s}",
          f"{{op: linear, out: {OUT}, name: two}}", "{op: layernorm, name: n}"]
@@ -26,7 +28,7 @@ cluster = None
 
 
 class Keeping(Cluster):
-    """A worker whose master may keep caches of 64 KiB, unless `quota` says otherwise."""
+    """A worker that keeps caches of a master up to `quota`, by default 64 KiB."""
 
     def __init__(self, quota="64KiB", more=""):
         self.quota, self.more, self.page = quota, more, free_port()
@@ -46,8 +48,8 @@ class Keeping(Cluster):
         return [os.path.join(at, f) for at, _, files in os.walk(os.path.join(self.dir, "kept", "cached")) for f in files]
 
     def came(self):
-        """Bytes that the worker has received from its master, and of rows that it has kept and
-        read, as it counts them itself."""
+        """The worker's own counts of bytes received from its master, and of bytes of rows kept and
+        read."""
         n = numbers(self.page)
         kept = "cleave_worker_cached_bytes_total"
         return (n['cleave_worker_link_bytes_total{link="master",direction="in"}'],
@@ -92,7 +94,8 @@ def same(one, other):
 
 
 def near(one, other):
-    """Every number of the loss log. Rows are 1e-7 apart, which ten steps may carry on."""
+    """Whether all numbers of two loss logs are close. Rows differ by 1e-7, which ten steps may
+    increase."""
     words = [re.split(r"[^\d.e+-]+", log) for log in (one[1], other[1])]
     assert len(words[0]) == len(words[1]), words
     for a, b in zip(*words):
@@ -101,8 +104,8 @@ def near(one, other):
 
 @suite.test
 def equal_batches_give_the_same_bits_as_without_cache():
-    """Losses, validations and weights, in both shapes; dropout of the front is off, and that of
-    the rest is as it was."""
+    """Equal losses, validations and weights, in both shapes. Dropout in the front is off, and works
+    as always in other layers."""
     for tail in (False, True) if LONG else (True,):
         plain = cluster.trained(f"plain{tail}", body(False, tail=tail), steps(3))
         cached = cluster.trained(f"cached{tail}", body(True, 0.5, tail=tail), steps(3))
@@ -121,8 +124,8 @@ def short_batches_are_close_to_those_without_cache():
 
 @suite.test
 def later_epochs_send_only_row_numbers():
-    """The worker counts what comes: the rows of all records once, and after the first epoch of
-    each record 8 bytes and its share of the frames."""
+    """By the worker's count, the rows of all records come once; after the first epoch only 8 bytes
+    of each record, and its share of the frames, come."""
     row, came, per_epoch = OUT * 4, {}, {}
     for kind, cache in (("plain", False), ("cached", True)):
         for epochs in (1, 5):
@@ -193,7 +196,7 @@ def cache_without_a_worker_quota_is_refused():
 
 @suite.test
 def cache_over_its_quota_ends_the_run():
-    """Before a row is kept, and the worker goes on."""
+    """It ends before a row is kept, and the worker continues."""
     with Keeping(quota="20KiB") as c:
         done = c.train(c.session("much", body()))
         assert done.returncode not in (0, 3) and "allow[].cache_bytes" in done.stderr, (done.returncode, done.stderr)
@@ -202,7 +205,7 @@ def cache_over_its_quota_ends_the_run():
 
 
 class Full(Keeping):
-    """Whose state_dir is a file system with hardly a place left."""
+    """A worker whose state_dir is on a file system that is almost full."""
 
     def worker_config(self, i, extra=""):
         folder = os.path.join(self.dir, "kept")
@@ -220,7 +223,7 @@ class Full(Keeping):
 
 @suite.test
 def full_cache_disk_ends_the_run():
-    """At its first step, with nothing left there, and the worker goes on."""
+    """It ends at its first step and leaves nothing there, and the worker continues."""
     with Full() as c:
         if not c.mounted:
             return "no tmpfs here"
@@ -231,7 +234,7 @@ def full_cache_disk_ends_the_run():
 
 
 class Running:
-    """A run that goes on and on, beyond its first epochs."""
+    """A run without end that is beyond its first epochs."""
 
     def __init__(self, c, name, **kw):
         session = c.session(name, body(epochs=100000, more="checkpoint: {every_steps: 11}\nlog: {every: 1, json: true}\n", **kw))
@@ -271,11 +274,12 @@ def damaged_cache_row_ends_the_run_and_is_resent():
 
 
 def resumed(r, name):
-    """What it sends of its rows when it goes on. Its bits are those of an unbroken run."""
+    """Resumes the run, which must have the bits of an uninterrupted one. Returns the bytes of rows
+    sent."""
     before = cluster.came()
     done = run(MASTER, "train", r.session, "--resume", "--max-steps", "120", cwd=cluster.dir)
     assert done.returncode == 0, done.stderr
-    run(MASTER, "cache", r.session, "--delete", cwd=cluster.dir)  # that of another key
+    run(MASTER, "cache", r.session, "--delete", cwd=cluster.dir)  # the cache of another key
     assert not cluster.files()
     plain = cluster.session("plain-" + name, body(False, epochs=100000))
     assert run(MASTER, "train", plain, "--max-steps", "120", cwd=cluster.dir).returncode == 0
@@ -293,8 +297,9 @@ def resumed_run_reuses_the_cached_rows():
 
 @suite.test
 def row_numbers_do_not_reveal_record_positions():
-    """The worker's file has each row under the number that came with it. Here the front, which no
-    worker has, tells whose row it is: its place in data.train has to be another."""
+    """The worker's file has each row under the number that came with it. The test finds the record
+    of a row with the front, which no worker has: the record's index in data.train must differ from
+    the number."""
     if numpy is None:
         return "python3-numpy is needed"
     r = Running(cluster, "numbers")
@@ -320,7 +325,7 @@ def row_numbers_do_not_reveal_record_positions():
 
 @suite.long
 def incomplete_or_outdated_cache_is_resent():
-    """One row is missing; the data are not what they were."""
+    """If a row is missing, or if the data have changed."""
     def drop_a_row(path):
         with open(path, "r+b") as f:
             f.seek(4096 + 8 * 7)
@@ -358,8 +363,8 @@ def cache_of_a_killed_run_can_be_listed_and_deleted():
 
 @suite.test
 def unused_cache_expires():
-    """By the session's word or the worker's, in a worker that goes on and in one that was started
-    again."""
+    """After the session's or the worker's time, in a running worker and in one that was
+    restarted."""
     def gone(c):
         deadline, caches = time.monotonic() + 20 * SLOW, os.path.join(c.dir, "kept", "cached")
         while os.listdir(caches) and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Convolutions of every kind in sessions: taps apart, images of one row, transposed ones, and group
+"""Convolutions of every kind in sessions: dilated, over images of one row, transposed, with group
 normalisation between them; over real daemons, on processors and on the simulated device."""
 import json, os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))

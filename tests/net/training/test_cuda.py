@@ -1,6 +1,5 @@
-"""Sessions whose workers compute on `device: cuda`, which here is the simulated device: real
-daemons and mutual TLS, the backend's own kernels, an order of the device's work drawn from a
-seed."""
+"""Sessions whose workers compute on `device: cuda`, here the simulated device, with real daemons,
+mutual TLS and the backend's own kernels. A seed draws the order of the device's work."""
 import json, os, re, struct, sys, tempfile, urllib.request
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import cluster as lib
@@ -30,7 +29,7 @@ def body(places, loss="cross_entropy", steps=STEPS, optimizer="{kind: adam, lr: 
 
 
 def on_device(tag, places, n=2, steps=STEPS, limits="", env=None, **options):
-    """A run on fresh workers of the simulated device: its weights, and the losses of its steps."""
+    """(weights, losses of the steps) of a run on new workers with the simulated device."""
     with Cluster(n, limits="device: cuda\n" + limits, env=env) as c:
         os.mkdir(os.path.join(c.dir, "data"))
         synthetic_images(os.path.join(c.dir, "data"))
@@ -48,7 +47,7 @@ def any_placement_and_any_order_give_the_same_bits():
 
 @suite.test
 def device_losses_are_close_to_the_processors():
-    """Bits are promised for one kind of device; another one's are near, and not the same."""
+    """Equal bits are promised only on one kind of device; those of the other kind are close."""
     weights, losses, _ = on_device("device", TWO)
     others, reference, _ = on_device("processor", CPU)
     assert weights != others, "the device computed nothing"
@@ -57,13 +56,14 @@ def device_losses_are_close_to_the_processors():
 
 @suite.long
 def losses_without_cudnn_are_close():
-    """Where cuDNN is absent, columns are written out and multiplied."""
+    """Without cuDNN, convolutions write columns and multiply them."""
     _, losses, _ = on_device("library", TWO)
     _, other, _ = on_device("columns", TWO, env={"CLV_SIM_NO_CUDNN": "1"})
     assert all(abs(a - b) < 1e-4 * abs(b) for a, b in zip(losses, other)), (losses, other)
 
 
-# Rows of numbers, one after the other. The front mixes the image, so that no record leaves as such.
+# Reads each image as a sequence of rows. The first layers mix the image, so that no record leaves
+# as it is.
 LSTM = [
     ["{op: flatten}", "{op: linear, out: 120}", "{op: reshape, shape: [12, 10]}"],
     ["{op: lstm, out: 8, layers: 2}", "{op: mean, dim: 1}"],
@@ -74,7 +74,7 @@ LSTM = [
 
 @suite.long
 def lstm_losses_are_close_with_and_without_cudnn():
-    """Both near what the processor says, and each with bits of its own."""
+    """Both are close to the losses of the processor, and each has other bits."""
     _, reference, _ = on_device("processor", CPU, net=LSTM)
     runs = [on_device("lstm", TWO, net=LSTM, env=env) for env in ({}, {"CLV_SIM_SEED": "5"}, {"CLV_SIM_NO_CUDNN": "1"})]
     (library, _, _), (again, _, _), (products, _, _) = runs
@@ -86,8 +86,8 @@ def lstm_losses_are_close_with_and_without_cudnn():
 
 @suite.long
 def plan_folder_changes_no_bit():
-    """The simulation has no plans to keep: what a folder of them is good for, kernels/load's tests
-    show. Here the key is taken, and nothing is written."""
+    """The simulation has no plans to store; the tests of kernels/load show the use of the folder.
+    Here the key is accepted, and nothing is written."""
     plain, losses, _ = on_device("plain", TWO, net=LSTM)
     with tempfile.TemporaryDirectory() as folder:
         kept, same, _ = on_device("kept", TWO, net=LSTM, limits=f"cuda: {{plans: {json.dumps(folder)}}}\n")
@@ -96,11 +96,11 @@ def plan_folder_changes_no_bit():
 
 
 FALLS = "schedule: {kind: step, step_size: 2, gamma: 0.5}, optimizer"
-GRAPHS = 8  # steps: the first two are asked for in parts and captured
+GRAPHS = 8  # number of steps: in the first two, the parts of a step are captured to graphs
 
 
 def with_graphs(tag, key="", env=None):
-    """A run with dropout while the learning rate falls, and what its workers have logged."""
+    """A run with dropout and a falling learning rate, and the logs of its workers."""
     limits = f"log: {{level: debug}}\n{key}"
     weights, losses, said = on_device(tag, TWO, steps=GRAPHS, limits=limits, env=env, rate=FALLS)
     return (weights, losses), "".join(said)
@@ -171,7 +171,8 @@ ROWS = 14
 
 
 def tied(places):
-    """A decoder with the table of tokens, in a stage of its own, and layers between at `places`."""
+    """A session with the decoder tied to the table of tokens, in a stage of its own, and the layers
+    between at `places`."""
     rows = [["{op: embedding, rows: %d, out: 8, name: words}" % ROWS], ["{op: linear, out: 8, name: middle}", "{op: gelu}"],
             ["{op: linear, out: %d, bias: false, name: back, tied: words}" % ROWS]]
     stages = "".join(f"  - {{name: s{i}, at: {at}, layers: {run}}}\n" for i, (at, run) in enumerate(zip(places, ("words", "middle..2", "back"))))
@@ -197,8 +198,8 @@ def tied_run(tag, places, limits="device: cuda\n"):
 
 @suite.test
 def tied_weights_on_a_device_give_the_same_bits():
-    """Both stages at one worker's device, with the layers between there or elsewhere. A tie across
-    devices is refused."""
+    """Both tied stages are on one worker's device, with the layers between there or elsewhere. A
+    tie across devices is refused."""
     one, losses = tied_run("tied-one", ["w1"] * 3)
     assert sorted(one) == ["middle.bias", "middle.weight", "words.weight"], one.keys()
     assert tied_run("tied-between", ["w1", "w2", "w1"]) == (one, losses)
@@ -214,7 +215,7 @@ def tied_weights_on_a_device_give_the_same_bits():
 
 
 def in_bf16(places, loss="cross_entropy"):
-    """The session in bf16, with all of it on devices: a processor need not know bf16."""
+    """The session in bf16, with all stages on devices, because the processor may lack bf16."""
     return "privacy: {raw_input_leaves: true}\n" + body(places, loss).replace("train: {", "train: {dtype: bf16, ")
 
 
@@ -248,7 +249,7 @@ NARROW = {"middle.query.weight", "middle.key.weight", "back.query.weight"}
 
 
 def adapters(text, base):
-    """The session with adapters beside layers of s1 and s2, whose weights are kept in that type."""
+    """The session with adapters at layers of s1 and s2, whose weights have the type `base`."""
     return re.sub(r"(name: s[12], at: \w+, )", rf"\1lora: {{targets: [query], r: 2, dropout: 0.1, base: {base}}}, ", text)
 
 
@@ -263,8 +264,8 @@ def adapted(tag, places, base="bf16", dtype="f32", device="cuda", env=None):
 
 @suite.long
 def bf16_base_on_a_device_gives_the_same_bits_anywhere():
-    """Kept as bf16 has it, the same bits wherever the stages are and in any order of the device's
-    work; near the processor's, and not what the same base in f32 gives."""
+    """A base in bf16 gives the same bits for all places of the stages and any order of the device's
+    work. They are close to the processor's, and differ from those of the base in f32."""
     one, losses = adapted("half-one", ONE)
     for tag, seed in chosen({"half-again": "7", "half-late": "3"}, "half-late").items():
         assert adapted(tag, TWO, env={"CLV_SIM_SEED": seed}) == (one, losses), tag
@@ -278,7 +279,7 @@ def bf16_base_on_a_device_gives_the_same_bits_anywhere():
 
 @suite.long
 def bf16_base_in_a_bf16_session_gives_the_same_bits():
-    """Its weights are factors as they are."""
+    """Its weights are factors of products without a conversion."""
     whole = adapted("both-whole", ["w1"] * 4, dtype="bf16")
     assert whole == adapted("both-cut", ["w1", "w2", "w1", "w2"], dtype="bf16", env={"CLV_SIM_SEED": "3"})
     _, f32 = adapted("both-f32", ["w1"] * 4)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's session, cut short: the master on its processor and both workers on `device: cuda`,
-which here is the simulated device. It learns what it learns from workers on processors."""
+"""The demo's session, shortened: the master on its processor and both workers on `device: cuda`,
+here the simulated device. It learns as with workers on processors."""
 import json, os, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import cluster as lib
@@ -15,7 +15,7 @@ suite = Suite()
 
 
 def demo(device):
-    """The run's losses, its test accuracy and the logs of its workers."""
+    """(losses, test accuracy, logs of the workers) of the run."""
     lib.WORKER = WORKERS[device]
     with open(SESSION) as f:
         text = f.read()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `plan` says that a stage takes of a device, beside the most that the worker has charged
-there: the worker's device is simulated, the master has none."""
+"""Compares the device memory of a stage in `plan` with the maximum that the worker charged. The
+worker's device is simulated, the master has none."""
 import hashlib, json, os, re, struct, sys, tempfile, urllib.request
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import cluster as lib
@@ -9,8 +9,8 @@ from cluster import *
 lib.WORKER = os.path.join(BIN, "gpu/cleave-worker")
 suite = Suite()
 MIB = 1 << 20
-LOAN = 32 * MIB  # of each plan at most to cuBLASLt, CLV_CUDA_MATMUL_MAX_WORKSPACE
-# What plan may be off by: what the simulated libraries borrow, and values taken at once.
+LOAN = 32 * MIB  # maximum workspace of a plan for cuBLASLt, CLV_CUDA_MATMUL_MAX_WORKSPACE
+# Allowed error of plan: workspaces of the simulated libraries, and values that exist at once.
 SMALL = 16 << 10
 
 ROWS = "{op: reshape, shape: [12, 12]}, {op: linear, out: 16, name: x}"
@@ -41,7 +41,7 @@ def peak(port):
 
 
 def planned_and_charged(net, dtype, limits, more=""):
-    """What plan says of the stage, and the most that the device's account has had."""
+    """(plan's figures of the stage, maximum of the device's account)"""
     port = free_port()
     with Cluster(1, limits=f"device: cuda\nmetrics: {{listen: \"127.0.0.1:{port}\"}}\n{limits}") as c:
         os.mkdir(os.path.join(c.dir, "data"))
@@ -56,8 +56,8 @@ def planned_and_charged(net, dtype, limits, more=""):
 
 @suite.test
 def planned_device_memory_matches_the_charge():
-    """But for one call of two, which is taken where a forward is made ready before the backward
-    ahead of it has ended; and for cuDNN's space of an LSTM, which plan estimates."""
+    """Except for the memory of one call, which is taken if a forward is prepared before the
+    backward ahead of it has ended, and for cuDNN's space of an LSTM, which plan only estimates."""
     for net in NETS:
         if net == "adapters":
             continue
@@ -69,7 +69,7 @@ def planned_device_memory_matches_the_charge():
 
 
 def base_of_layers(folder):
-    """An artifact with all of that net but the adapters."""
+    """Writes an artifact with the parameters of the net except the adapters."""
     header, at = {}, 0
     for layer, out, features in (("a", 256, 144), ("b", 256, 256), ("c", 256, 256), ("d", 10, 256)):
         for name, shape in ((f"{layer}.weight", [out, features]), (f"{layer}.bias", [out])):
@@ -85,8 +85,8 @@ def base_of_layers(folder):
 
 @suite.long
 def planned_adapter_memory_matches_the_charge():
-    """Beside a base in either type: the room for a weight that is widened is in it, and where the
-    base is the worker's, lent to each session, no copy of it in another type stays."""
+    """With a base in either type. The memory for a widened weight is included; of a base that the
+    worker shares between sessions, no copy in another type stays."""
     with tempfile.TemporaryDirectory() as folder:
         file, digest = base_of_layers(folder)
         offer = f"artifacts:\n  base: {{file: {file}, sha256: {digest}}}\n"
@@ -115,12 +115,12 @@ def plan_says_which_memory_a_stage_uses():
 
 
 def facts_of(stage):
-    """What of it depends on the device."""
+    """The facts of a stage that depend on the device."""
     return {k: v for k, v in stage.items() if k.endswith("_bytes") or k == "fallback_layers"}
 
 
 def on_two(devices):
-    """Stages at the master and two workers."""
+    """A session with stages at the master and at two workers with these devices."""
     places = ["at: master", *(f"at: w{i}, device: {d}" for i, d in enumerate(devices, 1))]
     stages = "".join(f"  - {{name: s{i}, {at}, layers: [{{op: flatten}}, {{op: linear, out: 12}}, {{op: gelu}}]}}\n"
                      for i, at in enumerate(places))
@@ -129,7 +129,8 @@ def on_two(devices):
 
 @suite.test
 def plan_ask_resolves_device_auto_per_worker():
-    """One of two has a device, and the file says of neither: figures are of what computes."""
+    """One of two workers has a device and the file names none: the figures are those of the
+    backends that will compute."""
     with Cluster(2, limits="device: cuda\n") as c:
         os.mkdir(os.path.join(c.dir, "data"))
         synthetic_images(os.path.join(c.dir, "data"))

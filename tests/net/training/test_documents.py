@@ -1,4 +1,4 @@
-"""PDFs and images of pages: their words and boxes, what hostile ones may take, and a network that
+"""PDFs and images of pages: their words and boxes, limits on hostile files, and a network that
 learns from their words over a worker."""
 import json, os, random, re, shutil, subprocess, sys, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
@@ -181,7 +181,7 @@ def check_reports_errors_in_labelled_pages():
 
 @suite.test
 def broken_pages_are_listed_or_left_out():
-    """Lines and files; a line that is left out adds no class."""
+    """Both lines and files. A line that is left out adds no class."""
     bad = [json.dumps({**LABELLED, "boxes": LABELLED["boxes"][:2]}), '{"words": [', json.dumps({**LABELLED, "labels": ["fresh", "a/b", None]})]
     with open(path("lines.jsonl"), "w") as f:
         f.writelines(line + "\n" for line in [json.dumps(LABELLED), *bad, json.dumps(LABELLED)])
@@ -205,7 +205,8 @@ def broken_pages_are_listed_or_left_out():
 
 
 def forms(name, train, test):
-    """Pages of the seed's script, and the data section of a session that reads them."""
+    """Writes pages with the script of the seed. Returns the data section of a session that reads
+    them."""
     out = path(name)
     script = os.path.join(HERE, "../../seeds/documents.py")
     done = subprocess.run([script, out, "--train", str(train), "--test", str(test), "--pieces", "400"], capture_output=True, text=True, timeout=120)
@@ -266,7 +267,8 @@ def lines_of(name):
 
 
 def same_labels_as_the_evaluation_counted(given, session, accuracy):
-    """A line a page, as it was given, and each word's label by the window that owns it."""
+    """Checks predictions: a line for each page in the given order, and each word's label from the
+    window that owns the word."""
     with open(given) as f:
         pages = [json.loads(line) for line in f]
     with open(path("new.jsonl"), "w") as f:
@@ -293,7 +295,7 @@ def same_labels_as_the_evaluation_counted(given, session, accuracy):
 
 
 def shipped(name, *sets):
-    """A session of deploy/sessions in a folder of its own, and what is this machine's."""
+    """A session of deploy/sessions in a folder of its own, with the settings of this machine."""
     shutil.copy(os.path.join(HERE, "../../../deploy/sessions", name), path("shipped"))
     tls = [f"tls.{k}={cluster.certs}/{f}" for k, f in (("ca", "ca.pem"), ("cert", "master.pem"), ("key", "master.key"))]
     return [f"shipped/{name}", *(a for s in [*(tls if sets else []), *sets] for a in ("--set", s))]

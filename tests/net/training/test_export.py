@@ -1,5 +1,5 @@
-"""deploy/export_torch.py: a sequence model from PyTorch into a session, trained, and back; and what
-it refuses. The parity tests do the same with images (make parity)."""
+"""deploy/export_torch.py: a sequence model from PyTorch is exported to a session, trained, and
+loaded back; other models are refused. The parity tests do the same with images (make parity)."""
 import importlib.util, json, os, re, struct, subprocess, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -8,7 +8,8 @@ suite = Suite()
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 EXPORTER = os.path.join(ROOT, "deploy/export_torch.py")
 OPS = os.path.join(os.path.abspath(BIN), "share/cleave/ops.json")
-ROWS, STEPS, FEATURES, OUT = 23, 5, 6, 4  # of the table, of a sequence, of its input, of its output
+# rows of the table, steps of a sequence, values of a step, values of the output
+ROWS, STEPS, FEATURES, OUT = 23, 5, 6, 4
 MODEL = f"""
 import torch
 from torch import nn
@@ -61,7 +62,8 @@ def loaded(path):
 
 
 def converted(model, ops=OPS):
-    """The layers as YAML, or what the exporter says. In this process: to import PyTorch is slow."""
+    """The layers as YAML, or the exporter's error. Runs in this process, because the import of
+    PyTorch is slow."""
     exporter = loaded(EXPORTER)
     exporter.chosen = ops
     try:
@@ -265,7 +267,7 @@ def ordinary_networks_are_exported_as_written():
 
 
 def write_checkpoint(exporter, folder, arrays):
-    """Two files and an index, as a run of two stages has them."""
+    """Writes a checkpoint of two files and an index, like a run of two stages."""
     files = {name: f"model-{i % 2}.safetensors" for i, name in enumerate(sorted(arrays))}
     for file in set(files.values()):
         exporter.write_safetensors(os.path.join(folder, file), {n: a for n, a in arrays.items() if files[n] == file})

@@ -1,4 +1,4 @@
-"""Layers that name what they read: a model with branches, cut in every place over one to three
+"""Layers that name their inputs: a model with branches, cut at every place over one to three
 workers, gives the bits of the unsplit run."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
@@ -8,8 +8,8 @@ suite = Suite()
 STEPS = 12 if LONG else 5
 DEPLOY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../deploy")
 
-# y is read three times, and x by a layer far behind; a gate has one value a channel; the head reads
-# the data again.
+# Three layers read y, and a much later layer reads x; a gate has one value for each channel; the
+# head reads the data again.
 NET = [
     "{op: conv2d, out: 6, kernel: 3, pad: 1, name: x}",
     "{op: conv2d, out: 6, kernel: 3, pad: 1, name: f}",

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Training as Hugging Face's Trainer does it: AdamW whose decay leaves out biases and norms, a
-rate that rises from 0 and falls to 0, clipping, accumulated gradients; PyTorch's numbers."""
+"""Training as in Hugging Face's Trainer gives PyTorch's numbers: AdamW without decay of biases and
+norms, a rate that rises from 0 and falls to 0, clipping, accumulated gradients."""
 import json, os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -36,7 +36,7 @@ def arrays(values):
 
 
 def in_torch(state, all_decay):
-    """Losses and rates of the steps, and what the parameters are behind them."""
+    """(losses of the steps, rates of the steps, parameters after them) in PyTorch."""
     import torch
     import torch.nn.functional as F
     x, y = torch.from_numpy(X), torch.from_numpy(Y)
@@ -65,7 +65,8 @@ def in_torch(state, all_decay):
 
 
 def same_as_torch(decay):
-    state = arrays(cluster.trained(f"first-{decay}", body(1, decay), 1)[0])  # its rate is 0
+    # the rate of the first step is 0
+    state = arrays(cluster.trained(f"first-{decay}", body(1, decay), 1)[0])
     losses, rates, after = golden.numbers(f"habits-{decay}", {**state, "x": X, "y": Y}, lambda: in_torch(state, decay == "all"))
     values, log, _ = cluster.trained(decay, body(decay=decay), STEPS)
     rows = [json.loads(line) for line in log.splitlines()]

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Models by Hugging Face's config.json: four blocks, cut between any of them over one to three
-workers, give the bits of the unsplit run; and what is said before anything runs."""
+workers, give the bits of the unsplit run; and errors and reports before a run."""
 import glob, itertools, json, os, re, shutil, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -28,7 +28,7 @@ def config(name, values):
 
 
 def records(folder):
-    """Documents of other lengths; behind its end nothing of a document counts."""
+    """Writes documents of different lengths; tokens after the end of a document do not count."""
     rng = np.random.default_rng(3)
     for part in ("train", "test"):
         ids = rng.integers(1, ROWS, (RECORDS, PLACES))
@@ -42,7 +42,7 @@ def records(folder):
 
 
 def ranges(blocks, cuts):
-    """Stages that end behind these blocks."""
+    """The layer ranges of stages that end after these blocks."""
     for first, last in zip([0, *cuts], [*cuts, len(blocks)]):
         yield f"{blocks[first].split('..')[0]}..{blocks[last - 1].split('..')[-1]}"
 
@@ -73,7 +73,7 @@ def compare(tag, *args, model="layoutlm", **how):
 
 
 def every_cut(n_workers):
-    """The front and the head at the master, blocks between at workers."""
+    """Every cut with the first and last layers at the master and the blocks between at workers."""
     places = ["master", *(f"w{i + 1}" for i in range(n_workers)), "master"]
     for cuts in list(itertools.combinations(range(1, 6), n_workers + 1))[::1 if LONG else 8]:
         compare("cut-" + "-".join(map(str, cuts)), list(cuts), places)
@@ -154,7 +154,7 @@ def unknown_keys_are_refused_unless_the_session_lists_them():
 
 
 def with_adapters(text, own):
-    """The session with a key more in each stage, in their order."""
+    """The session with one more key in each stage, in their order."""
     for i, key in enumerate(own):
         text = re.sub(rf"(name: s{i}, [^}}]*)}}", rf"\1, {key}}}", text)
     return text
@@ -162,7 +162,7 @@ def with_adapters(text, own):
 
 @suite.test
 def adapters_over_two_workers_give_the_same_bits():
-    """Over two workers the bits of one process; what peft would open has their names."""
+    """Two workers give the bits of one process, and the files for peft have peft's names."""
     lora = "lora: {targets: [query, value], r: 2, alpha: 4, dropout: 0.1%s}"
     one, log, _ = cluster.trained("lora-one", with_adapters(body([], ["master"]), [lora % ", train: [classifier]"]), STEPS)
     own = ["freeze: true", lora % "", lora % "", lora % ", train: [classifier]"]
@@ -239,7 +239,7 @@ def shipped_session_passes_check_plan_and_train():
 
 @suite.test
 def more_labels_than_classes_are_refused():
-    """Of data whose classes have names."""
+    """For data whose classes have names."""
     words = os.path.join(cluster.dir, "named")
     os.makedirs(words, exist_ok=True)
     config("named-model", {**LAYOUTLM, "vocab_size": pages(words), "max_2d_position_embeddings": 1024, "max_position_embeddings": 24})
@@ -349,7 +349,7 @@ def resume_with_a_changed_config_json_is_refused():
 
 @suite.test
 def byte_order_mark_is_skipped_and_utf_16_refused():
-    """Editors write one; UTF-16 is named."""
+    """Editors write a byte order mark; the refusal names UTF-16."""
     MODELS["marked"], SETS["marked"] = MODELS["layoutlm"], SETS["layoutlm"]
     for front, encoding, says in ((b"\xef\xbb\xbf", "utf-8", None), (b"", "utf-16", r"config\.json:1:1: its text is UTF-16, and UTF-8 is expected")):
         config("marked", LAYOUTLM)

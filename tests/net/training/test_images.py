@@ -29,7 +29,7 @@ def write_png(path, width, height, rows):
 
 
 def photos(root, count, seed):
-    """Noise with a stripe in the colour of the class; sizes differ."""
+    """Writes images of noise with a stripe in the colour of the class, of different sizes."""
     import random
     r = random.Random(seed)
     for i in range(count):
@@ -83,7 +83,7 @@ def image_model_learns_and_predicts():
 
 @suite.test
 def predict_needs_no_labels():
-    """Images in whatever folders, by path, with the names that the run was trained with."""
+    """Predicts images in any folders, by path, with the class names of the training."""
     session = os.path.join(cluster.dir, "learn.yaml")
     loose = os.path.join(cluster.dir, "photos", "loose")
     files = sorted(glob.glob(os.path.join(cluster.dir, "photos", "test", "**", "*.png"), recursive=True))[:12]
@@ -113,7 +113,7 @@ def predict_needs_no_labels():
 
 @suite.test
 def validation_covers_all_classes():
-    """Held-back images are seen as in an evaluation; the end of the folder alone would be one
+    """Validation images are loaded as in an evaluation. The end of the folder would have only one
     class."""
     data = DATA + "  validation: {fraction: 0.4}\n  limit_train: 72\n"
     done = cluster.train(cluster.session("held", body(data)))

@@ -1,12 +1,13 @@
-"""Records with several inputs, of tokens, numbers and lengths: each goes to the stages that read
-it. Cut anywhere over one to three workers, a model has the bits of the unsplit run."""
+"""Records with several inputs (tokens, numbers, lengths): each input is sent to the stages that
+read it. For any cut over one to three workers, a model has the bits of the unsplit run."""
 import json, os, random, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 
 suite = Suite()
 STEPS = 8 if LONG else 4
-SPACE, ROWS, PLACES = 96, 20, 7  # records, tokens, tokens of a record at most
+# number of records, number of different tokens, maximum tokens of a record
+SPACE, ROWS, PLACES = 96, 20, 7
 NET = [
     "{op: embedding, rows: 20, out: 8, name: words, from: [ids]}",
     "{op: linear, out: 8, name: h}",
@@ -87,7 +88,8 @@ def three_workers_give_the_same_bits():
 
 @suite.test
 def egress_record_matches_the_plan():
-    """In U shape only lengths and activations leave; the record has their bytes."""
+    """With first and last layers at the master, only lengths and activations leave; the record has
+    their bytes."""
     text = body([3, 10], ["master", "w1", "master"], privacy="tokens_readable: true, labels_readable: true, front_known: true")
     session = cluster.session("u", text, keys="")
     plan = master("plan", "--json", session, cwd=cluster.dir)
@@ -109,7 +111,8 @@ def egress_record_matches_the_plan():
 
 @suite.test
 def waiting_batches_keep_all_their_inputs():
-    """An asynchronous round holds its batches; they are those that come one by one."""
+    """An asynchronous round holds several batches, which must equal batches that come one by
+    one."""
     _, log, _ = cluster.trained("waits", body([4], ["master", "w1"], "micro_batches: 1, schedule: pipedream, flush_every: 4")
                                 .replace(" clip_grad_norm: 1.0,", ""), STEPS)
     losses = [json.loads(line)["loss"] for line in log.splitlines()]

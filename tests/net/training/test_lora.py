@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Low-rank adapters of a session file: the same bits wherever the stages are, a base that does not
-move, and one that begins as without adapters; from a file and from a worker's artifact too."""
+"""Low-rank adapters of a session file: the same bits for all places of the stages; a base that does
+not change and has the same initial values as without adapters, also from a file or a worker's
+artifact."""
 import hashlib, json, os, re, struct, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -33,7 +34,7 @@ def body(places, lora=True, steps=STEPS, more=("", "", ""), micro=2):
 
 
 def first_values(tag, lora):
-    """Those that a run begins with: of a step whose rate moves nothing."""
+    """The initial values of a run, from a step with a rate that changes nothing."""
     text = body(PLACES["unsplit"], lora, 1).replace("lr: 0.02", "lr: 1e-300, weight_decay: 0")
     return cluster.trained(tag, text, 1)[0]
 
@@ -77,7 +78,8 @@ def resume_gives_the_same_bits():
 
 
 def a_frozen_artifact(weights):
-    """Without adapters: a checkpoint has nothing of that stage, and no whole is made of it."""
+    """Without adapters, a checkpoint has no file of the frozen stage, and a whole model cannot be
+    exported."""
     text = body(PLACES["one"], False, more=("", weights + ", freeze: true", ""))
     whole = cluster.trained("frozen-whole", text, STEPS)[0]
     assert whole and not any(name.startswith("middle.") for name in whole), whole.keys()
@@ -137,15 +139,15 @@ def file_without_adapters_loads_as_the_base():
 
 
 def halves(tensor):
-    """As bf16 has it: rounded to nearest even."""
+    """The tensor rounded to bf16, to nearest even."""
     bits = [b + 0x7fff + (b >> 16 & 1) >> 16 for b in struct.unpack(f"<{len(tensor[2]) // 4}I", tensor[2])]
     return "BF16", tensor[1], struct.pack(f"<{len(bits)}H", *bits)
 
 
 @suite.test
 def bf16_base_gives_the_same_bits_in_any_placement():
-    """The same bits wherever the stages are; the weights of linear layers take half, in checkpoints
-    too, and leave in f32."""
+    """For all places of the stages. Weights of linear layers take half the bytes, in checkpoints
+    too, and are exported in f32."""
     narrow = lambda places, **more: body(places, **more).replace("r: 3", "base: bf16, r: 3")
     found = {tag: cluster.trained("half-" + tag, narrow(places), STEPS)[:2] for tag, places in PLACES.items()}
     weights, log = found["unsplit"]
@@ -172,8 +174,8 @@ def bf16_base_gives_the_same_bits_in_any_placement():
 
 @suite.test
 def frozen_parameters_have_no_gradient_or_moments():
-    """In the worker's own account and in `plan`: the gradient and both moments of AdamW are those
-    of what learns."""
+    """By the worker's account and by `plan`, only trained parameters have a gradient and the two
+    moments of AdamW."""
     wide = body(PLACES["one"], steps=2).replace("out: 20,", "out: 512,").replace("out: 18,", "out: 512,")
     counts, planned = {}, {}
     for tag, text in {"full": wide.replace(", " + LORA % "", ""), "adapters": wide}.items():
@@ -206,7 +208,7 @@ def floats(tensor):
 
 
 def product(b, a):
-    """B A, of tensors as safetensors() gives them."""
+    """The matrix product B A of two tensors in the form of safetensors()."""
     (out, r), n = b[1], a[1][1]
     fb, fa = floats(b), floats(a)
     return [sum(fb[o * r + k] * fa[k * n + i] for k in range(r)) for o in range(out) for i in range(n)]
@@ -329,7 +331,7 @@ def rewritten(folder, name, tensors):
 
 @suite.test
 def a_checkpoint_with_moments_of_frozen_parameters_resumes():
-    """As versions before 0.7 wrote them."""
+    """Versions before 0.7 wrote such checkpoints."""
     text = body(PLACES["one"], False) + "  # a comment\n"
     text = text.replace("max_steps", 'freeze: ["middle.0.query.*"], max_steps')
     whole = cluster.trained("new", text, STEPS)[0]

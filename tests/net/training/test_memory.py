@@ -1,31 +1,31 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Where bytes are: of a model whose weights dominate, master and workers hold what their own
-tensors need, and at no moment a fifth more than that. What is needed is computed from the headers
-of the files of weights; what is held is the processes' anonymous memory, beyond that of a daemon
-that has no session."""
+"""For a model whose weights dominate, master and workers use the memory of their own tensors, and
+never 20 % more. The needed bytes are computed from the headers of the weight files; the used bytes
+are the processes' anonymous memory beyond that of a worker without a session."""
 import json, os, struct, sys, threading
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 
 suite = Suite()
-MOST = 1.2  # of what its own tensors need
+MOST = 1.2  # maximum memory, relative to the bytes of a node's own tensors
 BATCH, IMAGE = 8, 144
-# Of each stage its place and widths of linear layers. Both models have about as much at each node,
-# where w2 has the weights of WIDE in bf16.
+# (place, widths of its linear layers) of each stage. Both models have about equal bytes at each
+# node; in WIDE, w2 has its weights in bf16.
 SMALL = [("master", [IMAGE, 2304, 3072]), ("w1", [3072, 2304]), ("w2", [2304, 3072]), ("master", [3072, 10])]
 WIDE = [("master", [IMAGE, 4096, 5120]), ("w1", [5120, 4096, 2048]), ("w2", [2048] * 11), ("master", [2048, 10])]
 cluster = None
 
 
 def linears(model):
-    """Of each stage (name, in, out) of its layers."""
+    """[[(name, inputs, outputs) of each layer] of each stage]"""
     return [[(f"block{i}.{k}", n, out) for k, (n, out) in enumerate(zip(widths, widths[1:]))]
             for i, (_, widths) in enumerate(model)]
 
 
 def pretrained(folder, model):
-    """A file for each stage, and the index. The numbers are zeros that take no room on the disk."""
+    """Writes a file for each stage, and the index. The numbers are zeros that take no space on the
+    disk."""
     os.makedirs(folder)
     index = {}
     for i, stage in enumerate(linears(model)):
@@ -45,7 +45,7 @@ def pretrained(folder, model):
 
 
 def bytes_of(folder, model):
-    """Of each node, by the headers of the files."""
+    """{node: bytes of its tensors}, by the headers of the files."""
     found = {}
     for i, (at, _) in enumerate(model):
         with open(os.path.join(folder, f"model-0000{i + 1}-of-0000{len(model)}.safetensors"), "rb") as f:
@@ -55,7 +55,7 @@ def bytes_of(folder, model):
 
 
 def values_of(model):
-    """The most that values and their gradients take at each node."""
+    """{node: maximum bytes of values and their gradients}"""
     found = {}
     for at, widths in model:
         found[at] = found.get(at, 0) + 4 * BATCH * 2 * sum(2 * w for w in widths)
@@ -63,7 +63,7 @@ def values_of(model):
 
 
 def adapters_of(model, r):
-    """Their values, gradients and both moments of AdamW."""
+    """{node: bytes of adapters, with gradients and both moments of AdamW}"""
     found = {}
     for (at, _), stage in zip(model, linears(model)):
         found[at] = found.get(at, 0) + 4 * 4 * r * sum(n + out for _, n, out in stage)
@@ -82,7 +82,7 @@ def body(model, own, steps, more=""):
 
 
 def memory(pid, key):
-    """Bytes of a row of /proc/PID/status; 0: the process has ended."""
+    """The bytes in a row of /proc/PID/status; 0 if the process has ended."""
     with open(f"/proc/{pid}/status") as f:
         return next((int(line.split()[1]) * 1024 for line in f if line.startswith(key + ":")), 0)
 
@@ -92,7 +92,7 @@ def anonymous(pid):
 
 
 class Watch(threading.Thread):
-    """The most that each process has held, looked at every few milliseconds."""
+    """The maximum memory of each process, measured every few milliseconds."""
 
     def __init__(self, pids):
         super().__init__(daemon=True)
@@ -110,7 +110,8 @@ class Watch(threading.Thread):
 
 
 def held(command, session, *args):
-    """Of each node, beyond a daemon that does nothing; the workers have just been started."""
+    """{node: maximum memory during a command, beyond that of an idle worker}. Starts the workers
+    first."""
     for i in range(len(cluster.workers)):
         cluster.restart(i)
     idle = [anonymous(w.process.pid) for w in cluster.workers]

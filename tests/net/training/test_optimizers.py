@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""A session file trains with every optimiser: the same bits wherever its stages are, stopped and
-resumed or not, and its checkpoints have the moments under PyTorch's names."""
+"""A session file trains with every optimiser: the same bits for all places of its stages, also when
+stopped and resumed; its checkpoints have the moments under PyTorch's names."""
 import json, os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Packed sequences over daemons: the losses, scores and answers of the padded run, the same bits
-wherever the model is cut, fewer bytes at the worker, and what plan says of it."""
+"""Packed sequences over daemons: the losses, scores and predictions of the padded run, the same
+bits for all cuts of the model, fewer bytes at the worker, and the output of plan."""
 import itertools, json, os, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -22,13 +22,13 @@ def near(one, other):
 
 
 def rows_of(start, n):
-    """What is sent of n sequences: their places, up to a 32nd of the padded ones."""
+    """The rows sent of n sequences: their tokens, rounded up to a 32nd of the padded rows."""
     unit = -(-n * PLACES // 32)
     return -(-int(LENGTHS[start:start + n].sum()) // unit) * unit
 
 
 def in_u_shape(tag, packed):
-    """Bytes of gradients that left by the record, and those that came to w1 by its own count."""
+    """(bytes of gradients that left, by the record; bytes that came to w1, by its own count)"""
     since = len(cluster.workers[0].text())
     text = body(packed=packed, ats=("master",) + ("w1",) * 4 + ("master",), steps=2, extra="privacy: {tokens_readable: true}\n")
     done = cluster.train(cluster.session(tag, text.replace("batch: 12,", "batch: 12, shuffle: false,"), keys=""))
@@ -41,7 +41,7 @@ def in_u_shape(tag, packed):
 
 @suite.test
 def shorter_sequences_send_fewer_bytes():
-    """First: behind many sessions a worker leaves lines of its audit out."""
+    """Runs first, because after many sessions a worker omits audit lines."""
     (packed, came), (padded, came_padded) = in_u_shape("bytes", True), in_u_shape("pads", False)
     assert padded == 24 * PLACES * HIDDEN * 4, padded
     assert packed == sum(rows_of(start, 4) for start in range(0, 24, 4)) * HIDDEN * 4, packed
@@ -50,7 +50,8 @@ def shorter_sequences_send_fewer_bytes():
 
 @suite.test
 def packed_losses_match_padded_losses():
-    """The first loss to the bit: nothing has been summed over places yet but the loss itself."""
+    """The first loss has the same bits, because until then only the loss itself is a sum over
+    tokens."""
     for model in MODELS if EVERY else ("layoutlm", "reviews") if LONG else ("reviews",):
         packed, padded = (learned(model=model, packed=word == "packed")[1] for word in ("packed", "padded"))
         assert packed[0] == padded[0], (model, packed, padded)

@@ -18,7 +18,7 @@ STAGES = ("stages:\n"
 
 
 def records(folder):
-    """Some records have few places that count, and those of one micro-batch have none."""
+    """Writes records. Some have few places with a label, and those of one micro-batch have none."""
     rng = np.random.default_rng(7)
     ids = rng.integers(0, ROWS, (RECORDS, PLACES))
     labels = np.where(rng.random((RECORDS, PLACES)) < rng.random((RECORDS, 1)), ids % CLASSES, -100)
@@ -42,7 +42,8 @@ def losses(log):
 
 
 def in_torch(state):
-    """The losses of the same steps, and behind them loss, accuracy and places over all records."""
+    """(losses of the same steps; loss, accuracy and number of places over all records after
+    them)"""
     import torch
     ids, labels, weight = torch.from_numpy(IDS), torch.from_numpy(LABELS), torch.tensor([1, 0.5, 2, 1.5])
     p = {k: torch.from_numpy(v.copy()).requires_grad_() for k, v in state.items()}
@@ -90,7 +91,7 @@ def loss_matches_pytorchs_mean_for_any_micro_batches():
 
 @suite.test
 def a_worker_computes_the_same_loss():
-    """Its options travel with the module, and so do the labels."""
+    """The options of the loss are sent with the module, and the labels with each call."""
     logs = []
     for at in ("master", "w1"):
         session = cluster.session(f"at-{at}", body(at=at, micro=2), keys=READABLE + ", labels_leave: true")
@@ -101,7 +102,7 @@ def a_worker_computes_the_same_loss():
 
 
 def by_numpy(logits, labels):
-    """The scores as scikit-learn defines them, each by its definition: AUC by all pairs."""
+    """The scores of scikit-learn, each computed by its definition: AUC by all pairs."""
     p = np.exp(logits - logits.max(1, keepdims=True))
     p /= p.sum(1, keepdims=True)
     answers, n = logits.argmax(1), len(labels)

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks that are computed again for backward: the bits of the run that keeps everything, in less
-memory, which the plan foretells and the worker counts; and what is said of wrong names."""
+"""Blocks that backward computes again: the bits of the run that keeps all values, in less memory,
+which `plan` predicts and the worker measures; and errors for wrong names."""
 import json, os, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -68,7 +68,7 @@ def recompute_in_bf16_gives_the_same_bits():
 
 
 def planned(session):
-    """Bytes of the stage at w1, as `plan` foretells them: all, and what calls keep."""
+    """(all bytes, bytes that calls keep) of the stage at w1 in `plan`."""
     done = master("plan", session, "--json", cwd=cluster.dir)
     assert done.returncode == 0, done.stderr
     stage = json.loads(done.stdout)["stages"][1]
@@ -77,7 +77,8 @@ def planned(session):
 
 
 def counted(session):
-    """The most bytes of several looks that w1 has charged to the session while it trains."""
+    """The maximum of several readings of the bytes that w1 charged to the session while it
+    trains."""
     def look():
         shown = master("status", session, "--json", cwd=cluster.dir).stdout.splitlines()
         return next(r for r in map(json.loads, shown) if r["worker"] == "w1")["memory_bytes"]
@@ -88,7 +89,8 @@ def counted(session):
 
 @suite.long
 def worker_memory_matches_the_plan():
-    """Of each of two micro-batches the inputs of three blocks are kept, and what is behind them."""
+    """For each of two micro-batches, the inputs of three blocks and the values after the blocks are
+    kept."""
     kept = cluster.session("large", body(steps=1000000))
     again = cluster.session("small", body(middle=BLOCKS, steps=1000000))
     (all_kept, calls_kept), (all_again, calls_again) = planned(kept), planned(again)

@@ -1,5 +1,5 @@
 """A ResNet over real daemons, cut by the names of its blocks: the bits of the unsplit run, from the
-seed and from a weights file; and what a person who cuts in the wrong place reads."""
+seed and from a weights file; and the error for a cut at a wrong place."""
 import json, os, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -52,8 +52,8 @@ def every_cut_gives_the_same_bits():
 
 @suite.long
 def state_dict_loads_with_the_same_bits_in_any_placement():
-    """The run's own checkpoint as one file for all stages: trained on from it, wherever they
-    are."""
+    """Training continues from the run's own checkpoint as one file for all stages, for all their
+    places."""
     folder = os.path.join(cluster.dir, "runs", "unsplit", f"checkpoint-{STEPS}")
     weights = os.path.join(folder, "model-00001-of-00001.safetensors")
     one, losses = trained("again", CUTS["unsplit"], weights)

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Tied weights: the decoder at the master has the table of tokens of the front, which is at the
-master too, with the blocks between at workers. The bits are those of one module, whatever the
-schedule; the run resumes; elsewhere it is refused with the reason."""
+master too, with the blocks between at workers. Every schedule gives the bits of one module; the run
+resumes; ties across nodes are refused with the reason."""
 import json, os, re, struct, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -42,7 +42,7 @@ def records(folder):
 
 
 def body(places, cuts=(1, 2, 3), model="bert", micro=4, schedule="1f1b", steps=STEPS, more="", own="", leaves=False):
-    """Stages that end behind these of the model's four parts."""
+    """A session body. cuts: the numbers of the model's four parts after which stages end."""
     head, parts = PARTS[model]
     ends = [*cuts, len(parts)] if len(places) > 1 else [len(parts)]
     text = ""
@@ -116,7 +116,7 @@ def resume_gives_the_same_bits():
 
 @suite.test
 def tied_parameter_is_stored_and_frozen_once():
-    """It is not as without ties; and what is frozen of it is so for both."""
+    """Its values differ from those without ties, and freezing it freezes both uses."""
     one = unsplit("bert")[0]
     with open(os.path.join(cluster.dir, "bert/config.json")) as f:
         config("untied", {**json.load(f), "tie_word_embeddings": False})
@@ -158,7 +158,7 @@ def arrays(tensors):
 
 
 def in_torch(state, x, y):
-    """Losses, and the weights behind them: one tensor, read twice."""
+    """(losses, weights after them) in PyTorch, with one tensor that is read twice."""
     import torch
     import torch.nn.functional as F
     p = {k: torch.from_numpy(v.copy()).requires_grad_() for k, v in state.items()}
@@ -230,7 +230,7 @@ def lora(text, **stages):
 
 @suite.test
 def adapters_work_with_tied_weights():
-    """A decoder does not learn where its table does not."""
+    """A decoder is not trained if its table is frozen."""
     shown = "labels_readable: true, tokens_readable: true, front_known: true"
     for tag, stages in (("blocks", {"s1": "targets: [query, value], r: 2"}), ("front", {"s0": "targets: [query], r: 2"}),
                         ("table", {"s0": "targets: [query], r: 2, train: [word_embeddings]"}),

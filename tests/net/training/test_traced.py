@@ -1,8 +1,9 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""deploy/export_torch.py --input: modules whose forward is followed become layers of a session,
-which over a worker has PyTorch's losses and weights. The golden numbers have the layers, too, so
-that no PyTorch is needed; with one, what is exported is compared, and what must be refused is."""
+"""deploy/export_torch.py --input: traced modules become layers of a session, which over a worker
+has PyTorch's losses and weights. The golden numbers include the layers, so the tests need no
+PyTorch; with PyTorch, they also compare the exported layers, and check that other modules are
+refused."""
 import base64, importlib.util, json, os, re, sys
 sys.path[:0] = [os.path.join(os.path.dirname(os.path.abspath(__file__)), d) for d in ("../lib", "../../parity")]
 from cluster import *

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions over two devices of one worker, which are simulated: the bits of one device, and nothing
-by way of the host; what one device has too little of, or that it is lost, costs the sessions on the
-other nothing."""
+"""Sessions over two simulated devices of one worker: they give the bits of one device, and copy
+values without the host. If one device has too little memory, or is lost, sessions on the other
+continue."""
 import concurrent.futures, contextlib, json, os, re, sys, urllib.request
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import cluster as lib
@@ -78,7 +78,8 @@ def refused(c, tag, text, *words):
 
 @suite.test
 def each_device_is_charged_for_its_own_modules():
-    """The module that is too large for it is on the second, and the first holds nothing then."""
+    """A module that is too large for the first device is on the second, and the first has no bytes
+    of it."""
     with two_devices("device_memory: 3MiB\n") as (c, port):
         refused(c, "large", body(BOTH, width=4096), "cuda:1", "device_memory")
         until(lambda: not any(held(port).values()))

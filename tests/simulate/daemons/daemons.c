@@ -59,11 +59,11 @@ static bool ask_runner(const char *what, uint32_t worker) {
  * of the run; afterwards they are absolute. */
 static void *cause_fault(void *user) {
   run *r = user;
-  uint64_t away = r->fault.restart_ns;
+  uint64_t down_ns = r->fault.restart_ns;
   sleep_ns(r->fault.at);
   r->fault.at = clv_now_ns();
   r->is_good = ask_runner("kill", r->fault.a);
-  sleep_ns(away);
+  sleep_ns(down_ns);
   r->is_good &= ask_runner("start", r->fault.a);
   return NULL;
 }
@@ -110,14 +110,14 @@ static bool run_program(uint64_t seed, const char *where, bool is_at_master, sim
   run r = {.pause_rng = {seed * 3 + !is_at_master}, .fault = *fault, .is_good = true};
   cleave_options o = make_options(seed, is_at_master);
   if (cleave_open(session, &o, &r.rt, &e) != CLEAVE_OK) return report_fault(seed, where, e.text);
-  sim_stand stand = {.runtime = r.rt,
-                     .is_all_at_master = is_at_master,
-                     .has_threads = !o.single_thread,
-                     .pause_program = is_at_master ? NULL : pause_program,
-                     .wait_for_notice = wait_for_notice,
-                     .user = &r};
+  sim_environment environment = {.runtime = r.rt,
+                                 .is_all_at_master = is_at_master,
+                                 .has_threads = !o.single_thread,
+                                 .pause_program = is_at_master ? NULL : pause_program,
+                                 .wait_for_notice = wait_for_notice,
+                                 .user = &r};
   if (fault->kind && pthread_create(&r.fault_thread, NULL, cause_fault, &r) != 0) abort();
-  sim_run_program(seed, &stand, ret);
+  sim_run_program(seed, &environment, ret);
   *fault = r.fault;
   if (!close_runtime(&r, text, sizeof text)) return report_fault(seed, where, text);
   return r.is_good || report_fault(seed, where, "nobody kills and starts workers");
@@ -125,34 +125,35 @@ static bool run_program(uint64_t seed, const char *where, bool is_at_master, sim
 
 /* ---- all runs of a seed ---------------------------------------------------------------------- */
 
-static sim_record home, apart, lossy;
+static sim_record record_at_master, record_at_workers, record_with_loss;
 
-static bool run_loss(uint64_t seed) {
+static bool run_with_killed_worker(uint64_t seed) {
   char text[1000];
   sim_random random = {seed * 91 + 7};
-  uint64_t span = apart.after_rejoin_ns - apart.lines[0].began_ns + 1;
+  uint64_t span = record_at_workers.after_rejoin_ns - record_at_workers.lines[0].began_ns + 1;
   sim_fault f = {.kind = SIM_KILL,
                  .a = 1 + sim_draw_below(&random, SIM_PLACES - 1),
                  .at = sim_draw_number(&random) % span,
                  .restart_ns = sim_draw_number(&random) % (MAX_DOWN_MS * MS)};
-  if (!run_program(seed, "a worker dies", false, &f, &lossy)) return false;
+  if (!run_program(seed, "a worker dies", false, &f, &record_with_loss)) return false;
   total.losses++;
-  for (size_t i = 0; i < lossy.n; i++) total.errors += lossy.lines[i].result.status != CLEAVE_OK;
-  return sim_is_explained_by_fault(&apart, &lossy, &f, text, sizeof text) ||
+  for (size_t i = 0; i < record_with_loss.n; i++)
+    total.errors += record_with_loss.lines[i].result.status != CLEAVE_OK;
+  return sim_is_explained_by_fault(&record_at_workers, &record_with_loss, &f, text, sizeof text) ||
          report_fault(seed, "a worker dies", text);
 }
 
 static bool run_seed(uint64_t seed, bool has_loss) {
   char text[400];
   sim_fault none = {.kind = SIM_NO_FAULT};
-  if (!run_program(seed, "at home", true, &none, &home) ||
-      !run_program(seed, "over workers", false, &none, &apart))
+  if (!run_program(seed, "at home", true, &none, &record_at_master) ||
+      !run_program(seed, "over workers", false, &none, &record_at_workers))
     return false;
-  if (!sim_is_same_record(&home, &apart, text, sizeof text))
+  if (!sim_is_same_record(&record_at_master, &record_at_workers, text, sizeof text))
     return report_fault(seed, "over workers", text);
-  total.lines += home.n;
-  total.bytes += home.n_number_bytes;
-  return !has_loss || run_loss(seed);
+  total.lines += record_at_master.n;
+  total.bytes += record_at_master.n_number_bytes;
+  return !has_loss || run_with_killed_worker(seed);
 }
 
 int main(int argc, char **argv) {
@@ -166,9 +167,9 @@ int main(int argc, char **argv) {
          " bytes equal, %" PRIu64 " workers lost, %" PRIu64 " errors after that\n",
          seed - first, (double)(seed - first) / seconds, failures, total.lines, total.bytes,
          total.losses, total.errors);
-  sim_record_done(&home);
-  sim_record_done(&apart);
-  sim_record_done(&lossy);
+  sim_record_done(&record_at_master);
+  sim_record_done(&record_at_workers);
+  sim_record_done(&record_with_loss);
   sim_free_programs();
   return failures != 0;
 }

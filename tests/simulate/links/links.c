@@ -28,7 +28,7 @@ enum { MAX_SENT = 48, SIDES = 2, KIB = 1024 };
 #define MS UINT64_C(1000000)
 
 /* A packet that a side has sent; its number is the frame's context. */
-typedef struct sent {
+typedef struct sent_packet {
   clv_frame_kind kind;
   uint32_t n_tensors;
   uint32_t bytes[CLV_WIRE_TENSORS];
@@ -37,7 +37,7 @@ typedef struct sent {
   bool has_chunks;   /* the packet's tensors are sent in chunks */
   bool is_announced; /* the receiver was told that this CALL comes, before its tensors arrived */
   uint32_t n_arrivals, first_unsent;
-} sent;
+} sent_packet;
 
 typedef struct side {
   clv_link *link;
@@ -45,17 +45,17 @@ typedef struct side {
   clv_pool *pool;
   uint64_t credit;
   bool has_small_quota; /* the side's quota is too small for all packets that it may receive */
-  sent sent_packets[MAX_SENT];
+  sent_packet sent_packets[MAX_SENT];
   uint32_t n_sent, n_to_send;
   uint32_t last_in_order; /* number of the peer's last packet that arrived in order */
   uint32_t n_closed, n_held;
 } side;
 
 /* A packet that its receiver keeps for a while. */
-typedef struct kept {
+typedef struct kept_packet {
   side *by;
   clv_packet *packet;
-} kept;
+} kept_packet;
 
 static struct {
   uint64_t seed, run_digest, n_packets, n_refused, n_waited, n_cuts, n_aborts;
@@ -93,8 +93,8 @@ static uint32_t random_below(uint32_t n) { return sim_draw_below(&w.rng, n); }
 static uint32_t index_of_side(const side *s) { return (uint32_t)(s - w.sides); }
 static side *other_side(const side *s) { return &w.sides[1 - index_of_side(s)]; }
 
-static void add_to_digest(uint64_t fact) {
-  w.run_digest = (w.run_digest ^ fact) * UINT64_C(0x100000001b3);
+static void add_to_digest(uint64_t number) {
+  w.run_digest = (w.run_digest ^ number) * UINT64_C(0x100000001b3);
 }
 
 static void require_success(clv_code code, const clv_err *err) {
@@ -129,25 +129,25 @@ static bool is_equal(const clv_tensor *t, const side *from, uint32_t number, uin
 }
 
 static uint32_t draw_bytes(void) {
-  static const uint32_t about[] = {4,         2000,      32 * KIB,  64 * KIB, 64 * KIB,
+  static const uint32_t sizes[] = {4,         2000,      32 * KIB,  64 * KIB, 64 * KIB,
                                    256 * KIB, 256 * KIB, 512 * KIB, 700 * KIB};
-  uint32_t bytes = about[random_below(CLV_COUNT(about))], aside = 4 * random_below(3);
-  return random_below(2) ? bytes + aside : bytes - CLV_MIN(aside, bytes - 4);
+  uint32_t bytes = sizes[random_below(CLV_COUNT(sizes))], distance = 4 * random_below(3);
+  return random_below(2) ? bytes + distance : bytes - CLV_MIN(distance, bytes - 4);
 }
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
 static void release_kept_packet(void *user) {
-  kept *k = user;
+  kept_packet *k = user;
   k->by->n_held--;
   clv_packet_free(k->packet);
   free(k);
 }
 
 static void keep_packet(side *by, clv_packet *p) {
-  kept *k = calloc(1, sizeof *k);
+  kept_packet *k = calloc(1, sizeof *k);
   if (!k) abort();
-  *k = (kept){by, p};
+  *k = (kept_packet){by, p};
   by->n_held++;
   sim_network_call_at(w.network,
                       sim_network_now(w.network) + random_below(4) * MS + random_below(1000),
@@ -156,7 +156,7 @@ static void keep_packet(side *by, clv_packet *p) {
 
 /* Asserts that a packet arrives in order. Only packets whose tensors are sent in chunks, and an
  * ABORT, may overtake others. */
-static void check_order(side *to, uint32_t number, const sent *s) {
+static void check_order(side *to, uint32_t number, const sent_packet *s) {
   if (s->kind == CLV_ABORT) return;
   if (number < to->last_in_order)
     report_fault("packet %u came behind %u", number, to->last_in_order);
@@ -164,14 +164,15 @@ static void check_order(side *to, uint32_t number, const sent *s) {
 }
 
 /* Asserts that an ABORT has overtaken the packets that waited when it was sent. */
-static void check_overtaking(const side *from, uint32_t number, const sent *s) {
+static void check_overtaking(const side *from, uint32_t number, const sent_packet *s) {
   for (uint32_t i = s->first_unsent; s->kind == CLV_ABORT && i < number; i++)
     if (from->sent_packets[i].kind != CLV_ABORT && from->sent_packets[i].is_accepted &&
         from->sent_packets[i].n_arrivals)
       report_fault("ABORT %u waited for packet %u", number, i);
 }
 
-static void check_tensors(const side *to, uint32_t number, const sent *s, const clv_packet *p) {
+static void check_tensors(const side *to, uint32_t number, const sent_packet *s,
+                          const clv_packet *p) {
   if (p->is_over_quota) {
     w.n_refused++;
     if (!to->has_small_quota)
@@ -200,7 +201,7 @@ static void on_packet(void *user, clv_link *link, clv_packet *p) {
     clv_packet_free(p);
     return;
   }
-  sent *s = &from->sent_packets[number];
+  sent_packet *s = &from->sent_packets[number];
   if (p->is_announcement) {
     if (s->is_announced || s->n_arrivals) report_fault("packet %u is announced late", number);
     s->is_announced = true;
@@ -223,7 +224,7 @@ static void on_closed(void *user, clv_link *link, clv_code code, const char *tex
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-static clv_packet *make_packet(side *from, uint32_t number, sent *s) {
+static clv_packet *make_packet(side *from, uint32_t number, sent_packet *s) {
   clv_packet *p = NULL;
   clv_err err;
   uint64_t id = number;
@@ -244,7 +245,7 @@ static clv_packet *make_packet(side *from, uint32_t number, sent *s) {
   return p;
 }
 
-static void add_tensors(side *from, uint32_t number, sent *s, clv_packet *p) {
+static void add_tensors(side *from, uint32_t number, sent_packet *s, clv_packet *p) {
   clv_err err;
   for (uint32_t i = 0; i < s->n_tensors; i++) {
     s->bytes[i] = draw_bytes();
@@ -261,10 +262,11 @@ static void add_tensors(side *from, uint32_t number, sent *s, clv_packet *p) {
 
 /* Returns the expected result of sending a packet: refused if the peer can never have memory for
  * it, otherwise accepted. */
-static clv_code expected_code(const side *from, const sent *s) {
-  uint64_t most = other_side(from)->credit;
+static clv_code expected_code(const side *from, const sent_packet *s) {
+  uint64_t max_bytes = other_side(from)->credit;
   if (from->n_closed) return CLV_UNAVAILABLE;
-  if (s->total_bytes > most || (s->has_chunks && s->total_bytes > most - CLV_WIRE_INLINE_MAX))
+  if (s->total_bytes > max_bytes ||
+      (s->has_chunks && s->total_bytes > max_bytes - CLV_WIRE_INLINE_MAX))
     return CLV_EXHAUSTED;
   return CLV_OK;
 }
@@ -272,7 +274,7 @@ static clv_code expected_code(const side *from, const sent *s) {
 static void send_packet(side *from) {
   clv_err err = {0};
   uint32_t number = ++from->n_sent;
-  sent *s = &from->sent_packets[number];
+  sent_packet *s = &from->sent_packets[number];
   clv_packet *p = make_packet(from, number, s);
   add_tensors(from, number, s, p);
   const clv_packet *waits = from->link->send_queue->first;
@@ -286,8 +288,8 @@ static void send_packet(side *from) {
   w.n_packets += s->is_accepted;
   w.n_waited += from->link->send_queue->first != NULL;
   /* the lane of a cut link has ended, but the link has not noticed it yet */
-  bool too_early = w.was_cut && code == CLV_UNAVAILABLE;
-  if (code != wanted && !too_early)
+  bool cut_is_unnoticed = w.was_cut && code == CLV_UNAVAILABLE;
+  if (code != wanted && !cut_is_unnoticed)
     report_fault("packet %u: %s instead of %s: %s", number, clv_code_name(code),
                  clv_code_name(wanted), err.text);
 }
@@ -304,13 +306,13 @@ static void send_some_packets(void *user) {
 
 /* Loses a connection, which both sides repair. More connections may be lost meanwhile. */
 static void lose_connection(void *user) {
-  uint32_t left = (uint32_t)(uintptr_t)user;
+  uint32_t n_left = (uint32_t)(uintptr_t)user;
   w.n_mended += sim_network_reset_lane(w.network, 0, 1, random_below(w.sides[0].link->n_lanes));
   print_trace("a connection is lost");
-  if (left)
+  if (n_left)
     sim_network_call_at(w.network,
                         sim_network_now(w.network) + random_below(20) * MS + random_below(1000),
-                        lose_connection, (void *)(uintptr_t)(left - 1));
+                        lose_connection, (void *)(uintptr_t)(n_left - 1));
 }
 
 static void cut_connection(void *user) {
@@ -356,17 +358,20 @@ static void make_side(side *s) {
 
 static void join_sides(const clv_lane_acceptor *acceptor) {
   clv_err err;
-  side *near = &w.sides[0], *far = &w.sides[1];
-  clv_link_options here = make_options(near), there = make_options(far);
+  side *dialling_side = &w.sides[0], *accepting_side = &w.sides[1];
+  clv_link_options dialling_options = make_options(dialling_side),
+                   accepting_options = make_options(accepting_side);
   clv_link_dial d = {
       .attach_role = CLV_ATTACH_MASTER, .n_bulk_lanes = random_below(4), .attempt_number = 1};
-  require_success(clv_link_new(&there, &far->link, &err), &err);
+  require_success(clv_link_new(&accepting_options, &accepting_side->link, &err), &err);
   clv_dialler dialler = sim_network_make_dialler(w.network, 0, 1, acceptor, "spiffe://test/zero");
-  require_success(clv_link_start(&here, &d, &dialler, &near->link, &err), &err);
-  while (!(clv_link_is_attached(near->link) && clv_link_is_attached(far->link)) &&
-         sim_network_next_event_ns(w.network) != UINT64_MAX)
+  require_success(clv_link_start(&dialling_options, &d, &dialler, &dialling_side->link, &err),
+                  &err);
+  while (
+      !(clv_link_is_attached(dialling_side->link) && clv_link_is_attached(accepting_side->link)) &&
+      sim_network_next_event_ns(w.network) != UINT64_MAX)
     sim_network_run_event(w.network);
-  if (!clv_link_is_attached(near->link)) report_fault("the lanes were not attached");
+  if (!clv_link_is_attached(dialling_side->link)) report_fault("the lanes were not attached");
 }
 
 static void run_all_events(void) {
@@ -419,11 +424,11 @@ static void end_side(side *s) {
 
 static void exchange_packets(void) {
   for (int i = 0; i < SIDES; i++) send_some_packets(&w.sides[i]);
-  uint64_t soon = sim_network_now(w.network) + random_below(40) * MS + random_below(1000);
+  uint64_t cut_ns = sim_network_now(w.network) + random_below(40) * MS + random_below(1000);
   if (w.repairs_links)
-    sim_network_call_at(w.network, soon, lose_connection, (void *)(uintptr_t)random_below(12));
+    sim_network_call_at(w.network, cut_ns, lose_connection, (void *)(uintptr_t)random_below(12));
   else if (random_below(3) == 0)
-    sim_network_call_at(w.network, soon, cut_connection, NULL);
+    sim_network_call_at(w.network, cut_ns, cut_connection, NULL);
   run_all_events();
   for (int i = 0; i < SIDES && !w.has_failed; i++) check_nothing_is_held(&w.sides[i]);
   clv_link_close(w.sides[random_below(SIDES)].link);

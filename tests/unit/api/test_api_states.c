@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the state tables of peers, modules and contexts: every cell that exists, and that no other
- * cell does.
+ * Tests the state tables of peers, modules and contexts: every cell that must exist, and that no
+ * other cell exists.
  */
 #include <setjmp.h>
 #include <stdarg.h>

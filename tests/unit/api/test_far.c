@@ -116,16 +116,16 @@ static void copy_weights(const program *from, const program *to) {
 }
 
 static void device_training_matches_the_processor(void **state) {
-  double near[2], away[2];
+  double on_host[2], on_device[2];
   (void)state;
   program a = load_program("cpu", "net-cpu", "loss-cpu"),
           b = load_program("far:0", "net-far", "loss-far");
   copy_weights(&a, &b); /* first values depend on the names, so they are copied */
   assert_true(far.n_blocks > 0);
   for (unsigned i = 0; i < STEPS; i++) {
-    train_step(&a, i, near);
-    train_step(&b, i, away);
-    assert_memory_equal(near, away, sizeof near);
+    train_step(&a, i, on_host);
+    train_step(&b, i, on_device);
+    assert_memory_equal(on_host, on_device, sizeof on_host);
   }
   assert_same_state(&a, &b, CLEAVE_STATE_WEIGHTS);
   assert_same_state(&a, &b, CLEAVE_STATE_OPTIMIZER);

@@ -133,9 +133,9 @@ static void non_finite_gradient_skips_the_step_until_overwritten(void **state) {
   const cleave_tensor db = CLEAVE_TENSOR_F32(bias, OUT);
   (void)state;
   load_module(&r, "not finite", 0);
-  for (int mended = 0; mended < 2; mended++) {
+  for (int is_overwritten = 0; is_overwritten < 2; is_overwritten++) {
     call_in_new_context(&r);
-    r.given_gradient[0] = mended ? NAN : 1;
+    r.given_gradient[0] = is_overwritten ? NAN : 1;
     run_backward(&r);
     MUST(cleave_gradient_write(rt, r.context, r.module, "0.bias", &db, 0, &e));
     MUST(cleave_step(rt, r.optimizer, r.context, 0, &done, &e));

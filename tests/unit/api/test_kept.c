@@ -22,7 +22,7 @@ typedef enum fault {
   ENDLESS,
 } fault;
 
-static fault now;
+static fault present_fault;
 static unsigned n_calls;
 static char *contents;
 
@@ -34,11 +34,11 @@ static clv_code answer_list(const clv_wire_kept_request *q, clv_bytes *reply, cl
   while (i < FILES && strcmp(names[i], q->file_name[0] ? q->file_name : q->after_file_name) <
                           (q->file_name[0] ? 0 : 1))
     i++;
-  if (now == UNSORTED) i = 0;
+  if (present_fault == UNSORTED) i = 0;
   f.file_name = i < FILES ? names[i] : "";
-  out.n_files =
-      i < FILES && now != ENDLESS && (!q->file_name[0] || strcmp(f.file_name, q->file_name) == 0);
-  out.has_more_files = !q->file_name[0] && (i < FILES - 1 || now == ENDLESS);
+  out.n_files = i < FILES && present_fault != ENDLESS &&
+                (!q->file_name[0] || strcmp(f.file_name, q->file_name) == 0);
+  out.has_more_files = !q->file_name[0] && (i < FILES - 1 || present_fault == ENDLESS);
   return clv_wire_kept_reply_encode(&out, reply, err);
 }
 
@@ -51,10 +51,10 @@ static clv_code answer_range(const clv_wire_kept_request *q, clv_bytes *reply, c
                              .n_files = 1,
                              .data = contents + q->range_offset,
                              .data_bytes = CLV_MIN(q->range_length, (uint64_t)700000)};
-  if (now == ANOTHER_VERSION && n_calls > 2) f.file_version = 6;
-  if (now == ANOTHER_NAME) f.file_name = "other";
-  if (now == TOO_MUCH) out.data_bytes = q->range_length + 1;
-  if (now == NOTHING) out.data_bytes = 0;
+  if (present_fault == ANOTHER_VERSION && n_calls > 2) f.file_version = 6;
+  if (present_fault == ANOTHER_NAME) f.file_name = "other";
+  if (present_fault == TOO_MUCH) out.data_bytes = q->range_length + 1;
+  if (present_fault == NOTHING) out.data_bytes = 0;
   return clv_wire_kept_reply_encode(&out, reply, err);
 }
 
@@ -114,7 +114,7 @@ static int tear_down(void **state) {
 }
 
 static void set_fault(fault what) {
-  now = what;
+  present_fault = what;
   n_calls = 0;
 }
 

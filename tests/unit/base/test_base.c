@@ -236,16 +236,16 @@ static void write_host_file(const char *path, const char *text) {
   assert_int_equal(clv_file_write_durable(whole, text, strlen(text), 0600, &err), CLV_OK);
 }
 
-static void assert_host_memory(uint64_t bytes, const char *of) {
+static void assert_host_memory(uint64_t bytes, const char *name) {
   clv_host_memory m;
   clv_host_memory_read(host, &m);
   assert_true(m.bytes == bytes);
-  assert_string_equal(m.source, of);
+  assert_string_equal(m.source, name);
 }
 
 static void memory_limit_is_the_hosts_or_the_cgroups(void **state) {
   (void)state;
-  char away[80];
+  char hidden_path[80];
   strcpy(host, "/tmp/cleave-unit-XXXXXX");
   assert_non_null(mkdtemp(host));
   assert_host_memory(0, "this host's memory");
@@ -261,8 +261,8 @@ static void memory_limit_is_the_hosts_or_the_cgroups(void **state) {
   assert_host_memory(4 << 20, "this host's memory");
   write_host_file("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "65536\n");
   assert_host_memory(65536, "the control group's memory.limit_in_bytes");
-  snprintf(away, sizeof away, "rm -r %s", host);
-  assert_int_equal(system(away), 0);
+  snprintf(hidden_path, sizeof hidden_path, "rm -r %s", host);
+  assert_int_equal(system(hidden_path), 0);
 }
 
 static void distributions_have_the_expected_moments(void **state) {

@@ -17,7 +17,7 @@
 
 #include "common/base/base.h"
 
-static int saved = -1;
+static int saved_fd = -1;
 
 /* Redirects standard error to a file. is_journal: sets $JOURNAL_STREAM to that file. */
 static void begin_capture(clv_log_level level, bool is_json, bool is_journal) {
@@ -26,7 +26,7 @@ static void begin_capture(clv_log_level level, bool is_json, bool is_journal) {
   int fd = mkstemp(path);
   assert_true(fd >= 0);
   unlink(path);
-  saved = dup(STDERR_FILENO);
+  saved_fd = dup(STDERR_FILENO);
   dup2(fd, STDERR_FILENO);
   close(fd);
   fstat(STDERR_FILENO, &st);
@@ -40,8 +40,8 @@ static char *end_capture(void) {
   static char text[8192];
   fflush(stderr);
   ssize_t n = pread(STDERR_FILENO, text, sizeof text - 1, 0);
-  dup2(saved, STDERR_FILENO);
-  close(saved);
+  dup2(saved_fd, STDERR_FILENO);
+  close(saved_fd);
   unsetenv("JOURNAL_STREAM");
   clv_log_set(CLV_LOG_INFO, false);
   text[n < 0 ? 0 : n] = '\0';

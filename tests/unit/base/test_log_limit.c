@@ -39,13 +39,13 @@ static int reset_limiter(void **state) {
   return 0;
 }
 
-static unsigned pass_lines(const char *who, const char *what, unsigned burst, unsigned n,
+static unsigned pass_lines(const char *peer, const char *what, unsigned burst, unsigned n,
                            uint64_t now) {
-  unsigned passed = 0;
-  clv_log_source s = {.who = who, .what = what, .burst = burst};
+  unsigned n_passed = 0;
+  clv_log_source s = {.who = peer, .what = what, .burst = burst};
   for (unsigned i = 0; i < n; i++)
-    passed += clv_log_limiter_pass(&limiter, CLV_LOG_WARN, "audit", &s, now);
-  return passed;
+    n_passed += clv_log_limiter_pass(&limiter, CLV_LOG_WARN, "audit", &s, now);
+  return n_passed;
 }
 
 static void only_ten_lines_pass_in_a_minute(void **state) {
@@ -97,26 +97,26 @@ static void burst_limit_applies_only_to_the_first_minute(void **state) {
 /* For an hour, every source that the table can hold logs without pause; the lines are bounded. */
 static void endless_source_passes_600_lines_an_hour(void **state) {
   (void)state;
-  uint64_t passed = 0, sent = 0;
-  for (uint64_t at = 0; at < 60 * MINUTE; at += 100, sent += 10)
-    passed += pass_lines("a", "denied", 0, 10, at);
+  uint64_t n_passed = 0, n_sent = 0;
+  for (uint64_t at = 0; at < 60 * MINUTE; at += 100, n_sent += 10)
+    n_passed += pass_lines("a", "denied", 0, 10, at);
   clv_log_limiter_tick(&limiter, 61 * MINUTE);
-  assert_int_equal(passed, 600);
+  assert_int_equal(n_passed, 600);
   assert_int_equal(last_report.n_reports, 60);
-  assert_int_equal(passed + last_report.n_suppressed, sent);
+  assert_int_equal(n_passed + last_report.n_suppressed, n_sent);
 }
 
 static void eviction_loses_no_suppressed_count(void **state) {
   (void)state;
-  uint64_t passed = 0, sent = 0;
-  char who[32];
-  for (unsigned i = 0; i < 5000; i++, sent += 25) {
-    snprintf(who, sizeof who, "spiffe://x/%u", i);
-    passed += pass_lines(who, "denied", 0, 25, i);
+  uint64_t n_passed = 0, n_sent = 0;
+  char peer[32];
+  for (unsigned i = 0; i < 5000; i++, n_sent += 25) {
+    snprintf(peer, sizeof peer, "spiffe://x/%u", i);
+    n_passed += pass_lines(peer, "denied", 0, 25, i);
   }
   clv_log_limiter_tick(&limiter, 10 * MINUTE);
-  assert_int_equal(passed, 50000);
-  assert_int_equal(passed + last_report.n_suppressed, sent);
+  assert_int_equal(n_passed, 50000);
+  assert_int_equal(n_passed + last_report.n_suppressed, n_sent);
 }
 
 int main(void) {

@@ -229,25 +229,25 @@ static void durations_and_sizes_out_of_range_are_refused(void **state) {
 }
 
 #define CLV_DATA_FORMAT(NAME, name, ...) #name ", "
-static const char of_csv[] =
+static const char csv_message[] =
     "/etc/cleave/s.yaml:6:16: 'data.format' must be one of "
 #include "common/base/settings/formats.def"
     "got 'csv'; a CSV is a table";
 #define CLV_DATA_FORMAT(NAME, name, ...) #name ", "
-static const char of_nothing[] =
+static const char no_match_message[] =
     "/etc/cleave/s.yaml:6:16: 'data.format' must be one of "
 #include "common/base/settings/formats.def"
     "got the text ''";
 
 #define CLV_DATA_FORMAT(NAME, name, ...) #name ", "
-static const char of_folder[] =
+static const char folder_message[] =
     "/etc/cleave/s.yaml:6:16: 'data.format' must be one of "
 #include "common/base/settings/formats.def"
     "got 'Image_Folder', did you mean 'images'?";
 
 static void unknown_enum_values_are_refused(void **state) {
   (void)state;
-  assert_edit_refused("format: idx", "format: Image_Folder", of_folder);
+  assert_edit_refused("format: idx", "format: Image_Folder", folder_message);
   assert_edit_refused(
       "kind: cross_entropy", "kind: crossentropy",
       "/etc/cleave/s.yaml:14:14: 'loss.kind' must be one of cross_entropy, nll, mse, bce, "
@@ -257,8 +257,8 @@ static void unknown_enum_values_are_refused(void **state) {
       "kind: sgd", "kind: rmspop",
       "/etc/cleave/s.yaml:15:38: 'train.optimizer.kind' must be one of sgd, adam, adamw, "
       "adagrad, rmsprop, adamax, got 'rmspop', did you mean 'rmsprop'?");
-  assert_edit_refused("format: idx", "format: csv", of_csv);
-  assert_edit_refused("format: idx", "format: \"\"", of_nothing);
+  assert_edit_refused("format: idx", "format: csv", csv_message);
+  assert_edit_refused("format: idx", "format: \"\"", no_match_message);
 }
 
 static void missing_keys_are_refused_with_an_example(void **state) {
@@ -765,10 +765,10 @@ static void keys_of_another_format_are_refused(void **state) {
 }
 
 static void assert_failure_text(const clv_session_config *c, clv_config_pos pos, const char *text,
-                                const char *said) {
+                                const char *message) {
   clv_err err = {0};
   assert_int_equal(clv_session_fail_at(c, pos, &err, "%s", text), CLV_INVALID);
-  assert_string_equal(err.text, said);
+  assert_string_equal(err.text, message);
 }
 
 static void later_failures_name_the_position(void **state) {

@@ -45,31 +45,32 @@ static inline void ok(clv_code code, const clv_err *err) {
 }
 
 /* Returns a buffer with the row-major values in channel blocks of b. */
-static inline float *copy_to_layout(const clv_shape *shape, const float *plain, int b) {
+static inline float *copy_to_layout(const clv_shape *shape, const float *row_major, int b) {
   float *x = allocate_floats(clv_layout_numel(shape, b));
   clv_err err;
   if (b == 1)
-    memcpy(x, plain, count_elements(shape) * sizeof *x);
+    memcpy(x, row_major, count_elements(shape) * sizeof *x);
   else
-    ok(clv_backend_cpu()->reorder(clv_backend_cpu(), shape, CLV_F32, plain, 1, x, b, &err), &err);
+    ok(clv_backend_cpu()->reorder(clv_backend_cpu(), shape, CLV_F32, row_major, 1, x, b, &err),
+       &err);
   return x;
 }
 
 /* Returns a row-major copy of x. Fails the test if a padding lane is not zero. */
 static inline float *copy_to_row_major(const clv_shape *shape, const float *x, int b) {
-  float *plain = allocate_floats(count_elements(shape));
+  float *row_major = allocate_floats(count_elements(shape));
   clv_err err;
   if (b == 1) {
-    memcpy(plain, x, count_elements(shape) * sizeof *x);
-    return plain;
+    memcpy(row_major, x, count_elements(shape) * sizeof *x);
+    return row_major;
   }
-  ok(clv_backend_cpu()->reorder(clv_backend_cpu(), shape, CLV_F32, x, b, plain, 1, &err), &err);
-  float *again = copy_to_layout(shape, plain, b);
+  ok(clv_backend_cpu()->reorder(clv_backend_cpu(), shape, CLV_F32, x, b, row_major, 1, &err), &err);
+  float *again = copy_to_layout(shape, row_major, b);
   for (size_t i = 0; i < clv_layout_numel(shape, b); i++)
     if (again[i] != x[i] && !(isnan(again[i]) && isnan(x[i])))
       fail_msg("element %zu in block %d is %g; its padding should be 0", i, b, x[i]);
   free(again);
-  return plain;
+  return row_major;
 }
 
 /* Number of parameters of type float. Batchnorm has two trained ones, two statistics and an integer
@@ -100,10 +101,10 @@ static inline void prepare_node(node *n, const clv_node_desc *d) {
   clv_kernel_args *a = &n->a;
   a->refresh_for = CLV_FOR_FORWARD | CLV_FOR_BACKWARD;
   for (int i = 0; i < d->n_in; i++) {
-    float *plain = allocate_floats(count_elements(&d->in[i]));
-    draw_normal(plain, count_elements(&d->in[i]), 10 + (uint32_t)i);
-    a->in[i] = rows ? make_row_numbers(d) : copy_to_layout(&d->in[i], plain, n->k->in_block[i]);
-    free(plain);
+    float *row_major = allocate_floats(count_elements(&d->in[i]));
+    draw_normal(row_major, count_elements(&d->in[i]), 10 + (uint32_t)i);
+    a->in[i] = rows ? make_row_numbers(d) : copy_to_layout(&d->in[i], row_major, n->k->in_block[i]);
+    free(row_major);
     if (d->need_dx[i]) a->din[i] = allocate_floats(clv_layout_numel(&d->in[i], n->k->in_block[i]));
   }
   a->out = allocate_floats(clv_layout_numel(&d->out, n->k->out_block));

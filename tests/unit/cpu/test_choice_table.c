@@ -7,19 +7,21 @@
 #include "kernels/cpu/pairs_int.h"
 #include "tests/unit/cpu/cpu_test.h"
 
-/* Answer of clv_cpu_choose to the questions about bf16; CPU_CANDIDATES: that of the table. */
-static cpu_candidate answer = CPU_CANDIDATES;
+/* Candidate that clv_cpu_choose returns for the questions about bf16; CPU_CANDIDATES: the candidate
+ * of the table. */
+static cpu_candidate forced_answer = CPU_CANDIDATES;
 
 cpu_candidate __real_clv_cpu_choose(cpu_question question, cpu_shape_class shape_class);
 cpu_candidate __wrap_clv_cpu_choose(cpu_question question, cpu_shape_class shape_class);
 cpu_candidate __wrap_clv_cpu_choose(cpu_question question, cpu_shape_class shape_class) {
   bool is_asked = question == CPU_ATTENTION_BF16 || question == CPU_LSTM_BF16 ||
                   question == CPU_CONV_WEIGHT_BF16;
-  return is_asked && answer != CPU_CANDIDATES ? answer
-                                              : __real_clv_cpu_choose(question, shape_class);
+  return is_asked && forced_answer != CPU_CANDIDATES ? forced_answer
+                                                     : __real_clv_cpu_choose(question, shape_class);
 }
 
-/* An exact row answers, then that of another version, then those of the next lower instruction set.
+/* The table is searched for the exact row, then for a row of another version of the library, then
+ * for rows of the next lower instruction set.
  */
 static void nearest_row_answers(void **state) {
   static const struct {
@@ -97,11 +99,11 @@ static void kernel_follows_the_answer(void **state) {
   node a, b;
   (void)state;
   if (is_bf16_missing()) skip();
-  answer = CPU_F32;
+  forced_answer = CPU_F32;
   prepare_node(&a, &d);
-  answer = CPU_PAIRS;
+  forced_answer = CPU_PAIRS;
   prepare_node(&b, &d);
-  answer = CPU_CANDIDATES;
+  forced_answer = CPU_CANDIDATES;
   assert_string_equal(a.k->impl, "simd");
   assert_string_equal(b.k->impl, clv_cpu_pairs_impl()->name);
   run_node(&a);
@@ -126,12 +128,12 @@ static void weight_gradient_follows_the_answer(void **state) {
   d.bf16 = true;
   for (int i = 0; i < 2; i++) {
     node n;
-    answer = i ? CPU_PRODUCT : CPU_ONEDNN;
+    forced_answer = i ? CPU_PRODUCT : CPU_ONEDNN;
     prepare_node(&n, &d);
     scratch[i] = n.k->scratch_bytes;
     free_node(&n);
   }
-  answer = CPU_CANDIDATES;
+  forced_answer = CPU_CANDIDATES;
   assert_true(scratch[0] != scratch[1]);
 }
 

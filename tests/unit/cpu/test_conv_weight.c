@@ -149,29 +149,32 @@ static size_t get_position_in_back(const cpu_weight_tiles *w, int64_t k, int64_t
 
 static void check_tiles(cpu_weight_tiles w) {
   size_t n = (size_t)(w.k * w.c * w.taps);
-  float *plain = allocate_floats(n), *front = allocate_floats(n), *back = allocate_floats(n);
-  bool want_front = w.front, want_back = w.back;
-  draw_normal(plain, n, 1);
-  w.row_major = plain;
-  w.front = want_front ? front : NULL;
-  w.back = want_back ? back : NULL;
+  float *row_major_weights = allocate_floats(n), *front = allocate_floats(n),
+        *back = allocate_floats(n);
+  bool needs_front = w.front, needs_back = w.back;
+  draw_normal(row_major_weights, n, 1);
+  w.row_major = row_major_weights;
+  w.front = needs_front ? front : NULL;
+  w.back = needs_back ? back : NULL;
   clv_cpu_weight_pack(&w);
   for (size_t i = 0; i < n; i++) {
     int64_t tap = (int64_t)i % w.taps, c = (int64_t)i / w.taps % w.c, k = (int64_t)i / w.taps / w.c;
-    if (want_front) assert_true(front[get_position_in_front(&w, k, c, tap)] == plain[i]);
-    if (want_back) assert_true(back[get_position_in_back(&w, k, c, tap)] == plain[i]);
+    if (needs_front)
+      assert_true(front[get_position_in_front(&w, k, c, tap)] == row_major_weights[i]);
+    if (needs_back) assert_true(back[get_position_in_back(&w, k, c, tap)] == row_major_weights[i]);
   }
-  if (want_front) {
+  if (needs_front) {
     float *sum = allocate_floats(n);
     w.row_major = sum;
     clv_cpu_weight_unpack(&w);
-    assert_memory_equal(sum, plain, n * sizeof *sum);
+    assert_memory_equal(sum, row_major_weights, n * sizeof *sum);
     w.unpack_adds = true;
     clv_cpu_weight_unpack(&w);
-    for (size_t i = 0; i < n; i++) assert_true(sum[i] == plain[i] + plain[i]);
+    for (size_t i = 0; i < n; i++)
+      assert_true(sum[i] == row_major_weights[i] + row_major_weights[i]);
     free(sum);
   }
-  free(plain);
+  free(row_major_weights);
   free(front);
   free(back);
 }

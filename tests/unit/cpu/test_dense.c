@@ -150,9 +150,9 @@ static void test_linear_matches_loops(void **state) {
 static void check_repeats(const clv_node_desc *d) {
   node a, b;
   prepare_node(&a, d);
-  void *hole = allocate_bytes(4096 + 64); /* shifts the addresses of the second run */
+  void *gap = allocate_bytes(4096 + 64); /* shifts the addresses of the second run */
   prepare_node(&b, d);
-  free(hole);
+  free(gap);
   run_node(&a);
   run_node(&b);
   assert_same_results("other memory", &a, &b);
@@ -272,20 +272,21 @@ static void test_trim_frees_only_unused_kernel_memory(void **state) {
   const clv_backend *cpu = clv_backend_cpu();
   clv_node_desc d = make_conv_case(0);
   clv_err err;
-  node kept;
-  prepare_node(&kept, &d);
+  node running_node;
+  prepare_node(&running_node, &d);
   for (size_t i = 1; i < CLV_COUNT(convs); i++) {
     clv_node_desc other = make_conv_case(i);
-    node gone;
-    prepare_node(&gone, &other);
-    free_node(&gone);
+    node freed_node;
+    prepare_node(&freed_node, &other);
+    free_node(&freed_node);
   }
   size_t before = mallinfo2().uordblks;
   cpu->trim(cpu);
   if (!CLV_SANITIZED) assert_true(mallinfo2().uordblks + 16384 < before);
-  if (kept.k->refresh) ok(kept.k->refresh(kept.k, &kept.a, &err), &err);
-  ok(kept.k->forward(kept.k, &kept.a, &err), &err);
-  free_node(&kept);
+  if (running_node.k->refresh)
+    ok(running_node.k->refresh(running_node.k, &running_node.a, &err), &err);
+  ok(running_node.k->forward(running_node.k, &running_node.a, &err), &err);
+  free_node(&running_node);
 }
 
 /* New parameters take effect at refresh, not before. */

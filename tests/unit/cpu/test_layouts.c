@@ -42,14 +42,14 @@ static void test_blocked_dropout_uses_the_row_major_mask(void **state) {
   prepare_node(&n, &d);
   run_node(&n);
   float *x = copy_to_row_major(&d.in[0], n.a.in[0], 8), *y = copy_node_out(&n);
-  int dropped = 0;
+  int n_dropped = 0;
   for (size_t i = 0; i < count_elements(&d.in[0]); i++) {
-    bool keep = is_kept_by_dropout(&n, i, d.attrs.p);
-    float want = x[i] * (keep ? (float)(1 / (1 - d.attrs.p)) : 0);
+    bool is_kept = is_kept_by_dropout(&n, i, d.attrs.p);
+    float want = x[i] * (is_kept ? (float)(1 / (1 - d.attrs.p)) : 0);
     assert_true(y[i] == want);
-    dropped += !keep;
+    n_dropped += !is_kept;
   }
-  assert_in_range(dropped, 330 / 8, 330 / 2);
+  assert_in_range(n_dropped, 330 / 8, 330 / 2);
   free(x);
   free(y);
   free_node(&n);
@@ -95,8 +95,9 @@ static void test_reorder_to_channels_last_and_back(void **state) {
       1, 8, 16, 1 | CLV_LAYOUT_BF16, 8 | CLV_LAYOUT_BF16, 16 | CLV_LAYOUT_BF16};
   const clv_backend *cpu = clv_backend_cpu();
   clv_shape shape = CLV_SHAPE(2, 19, 9, 11);
-  size_t n = count_elements(&shape), most = clv_layout_numel(&shape, 16);
-  float *plain = allocate_floats(n), *b = allocate_floats(most), *c = allocate_floats(most);
+  size_t n = count_elements(&shape), max_elements = clv_layout_numel(&shape, 16);
+  float *plain = allocate_floats(n), *b = allocate_floats(max_elements),
+        *c = allocate_floats(max_elements);
   float *last = allocate_floats(n);
   clv_err err;
   for (size_t i = 0; i < n; i++) plain[i] = (float)(i % 251);
@@ -104,7 +105,7 @@ static void test_reorder_to_channels_last_and_back(void **state) {
     int other = others[i / 2], to = 1 | CLV_LAYOUT_CHANNELS_LAST | (i % 2 ? CLV_LAYOUT_BF16 : 0);
     bool is_bf16 = clv_layout_is_bf16(other);
     float *a = copy_to_layout(&shape, plain, clv_layout_block(other));
-    memset(b, 0x55, most * sizeof *b);
+    memset(b, 0x55, max_elements * sizeof *b);
     if (is_bf16)
       ok(cpu->reorder(cpu, &shape, CLV_F32, a, clv_layout_f32(other), c, other, &err), &err);
     ok(cpu->reorder(cpu, &shape, CLV_F32, is_bf16 ? c : a, other, last, to, &err), &err);

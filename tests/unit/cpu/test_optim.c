@@ -59,16 +59,18 @@ static void test_sgd_matches_the_scalar_formula(void **state) {
 static void adam_step_one_value(const clv_optim_config *c, int t, float scale, float *p, float g,
                                 float *m, float *v) {
   float beta1 = (float)c->beta1, beta2 = (float)c->beta2, decay = (float)c->weight_decay;
-  float rest1 = (float)(round((1 - (double)beta1) * 1e7) / 1e7);
-  float rest2 = (float)(round((1 - (double)beta2) * 1e7) / 1e7);
-  float bias1 = (float)(1 - pow(c->beta1, t)), bias2 = (float)sqrt(1 - pow(c->beta2, t));
+  float one_minus_beta1 = (float)(round((1 - (double)beta1) * 1e7) / 1e7);
+  float one_minus_beta2 = (float)(round((1 - (double)beta2) * 1e7) / 1e7);
+  float bias_correction1 = (float)(1 - pow(c->beta1, t)),
+        bias_correction2 = (float)sqrt(1 - pow(c->beta2, t));
   float d = g * scale;
-  bool decoupled = c->kind == CLV_OPTIM_ADAMW;
-  if (decay != 0 && decoupled) *p *= (float)(1 - (double)(float)c->lr * decay);
-  if (decay != 0 && !decoupled) d = fmaf(decay, *p, d);
-  *m = fmaf(rest1, d, beta1 * *m);
-  *v = fmaf(rest2 * d, d, beta2 * *v);
-  *p -= (float)((double)(float)c->lr / bias1) * *m / (sqrtf(*v) / bias2 + (float)c->eps);
+  bool has_decoupled_decay = c->kind == CLV_OPTIM_ADAMW;
+  if (decay != 0 && has_decoupled_decay) *p *= (float)(1 - (double)(float)c->lr * decay);
+  if (decay != 0 && !has_decoupled_decay) d = fmaf(decay, *p, d);
+  *m = fmaf(one_minus_beta1, d, beta1 * *m);
+  *v = fmaf(one_minus_beta2 * d, d, beta2 * *v);
+  *p -= (float)((double)(float)c->lr / bias_correction1) * *m /
+        (sqrtf(*v) / bias_correction2 + (float)c->eps);
 }
 
 static void test_adam_matches_the_scalar_formula(void **state) {

@@ -51,7 +51,8 @@ enum { MAX_DESCS = 12 };
 
 /* Fills in nodes that are all large enough for two threads. */
 static int make_descs(clv_node_desc ret[MAX_DESCS]) {
-  const clv_shape text = CLV_SHAPE(32, 33, 101), wide[] = {CLV_SHAPE(101), CLV_SHAPE(101)};
+  const clv_shape text = CLV_SHAPE(32, 33, 101),
+                  weights_shapes[] = {CLV_SHAPE(101), CLV_SHAPE(101)};
   const clv_shape table = CLV_SHAPE(50, 70);
   int n = 0;
   ret[n++] = add_params(
@@ -65,7 +66,7 @@ static int make_descs(clv_node_desc ret[MAX_DESCS]) {
                        (clv_attrs){.dim = 1, .start = 4, .stop = 13});
   ret[n++] = add_params(
       make_desc(CLV_OP_LAYERNORM, text, text, (clv_attrs){.shape = CLV_SHAPE(101), .eps = 1e-5}),
-      wide, 2);
+      weights_shapes, 2);
   ret[n++] = make_concat_desc();
   return n;
 }
@@ -107,12 +108,12 @@ static void test_repeated_lstm_gives_the_same_bits(void **state) {
 static void test_lstm_evaluation_equals_training_forward(void **state) {
   (void)state;
   for (int layers = 1; layers <= 4; layers++) {
-    clv_node_desc d = make_lstm_desc(5, 4, 3, 7, layers), still = d;
+    clv_node_desc d = make_lstm_desc(5, 4, 3, 7, layers), evaluation_desc = d;
     node a, b;
     clv_err err;
-    still.need_dx[0] = still.need_dw = still.training = false;
+    evaluation_desc.need_dx[0] = evaluation_desc.need_dw = evaluation_desc.training = false;
     prepare_node(&a, &d);
-    prepare_node(&b, &still);
+    prepare_node(&b, &evaluation_desc);
     assert_int_equal(b.k->saved_bytes, 0);
     assert_null(b.k->backward_input);
     ok(a.k->forward(a.k, &a.a, &err), &err);

@@ -57,7 +57,7 @@ dnnl_status_t __wrap_dnnl_primitive_execute(const_dnnl_primitive_t p, dnnl_strea
   return __real_dnnl_primitive_execute(p, s, n, args);
 }
 
-static void are_signals_blocked_while_running(const clv_node_desc *d) {
+static void check_signals_are_blocked_while_running(const clv_node_desc *d) {
   node n;
   n_calls = n_open = 0;
   prepare_node(&n, d);
@@ -72,17 +72,17 @@ static void signals_are_blocked_while_one_thread_runs_onednn(void **state) {
   (void)state;
   clv_node_desc linear = make_linear_desc(64, 784, 16),
                 conv = make_conv_desc(2, 7, 6, 6, 9, 3, 1, 0, 1);
-  are_signals_blocked_while_running(&linear);
-  are_signals_blocked_while_running(&conv);
+  check_signals_are_blocked_while_running(&linear);
+  check_signals_are_blocked_while_running(&conv);
 }
 
 /* ---- the threads of a team ------------------------------------------------------------------- */
 
 static void run_program_part(void *unused) { (void)unused; }
 
-static void note_blocked_of_part(void *arg) {
-  bool *has = arg;
-  has[omp_get_thread_num()] = is_blocked(SIGINT) && !is_blocked(SIGSEGV);
+static void record_blocked_in_thread(void *arg) {
+  bool *is_blocked_in = arg;
+  is_blocked_in[omp_get_thread_num()] = is_blocked(SIGINT) && !is_blocked(SIGSEGV);
 }
 
 static void run_node_once(const clv_node_desc *d) {
@@ -93,33 +93,34 @@ static void run_node_once(const clv_node_desc *d) {
 }
 
 /* Runs on a new thread, because each thread has its own OpenMP team. */
-static void *run_linear_after_program(void *has) {
+static void *run_linear_after_program(void *is_blocked_in) {
   clv_node_desc d = make_linear_desc(64, 784, 16);
   d.threads = TEAM;
   GOMP_parallel(run_program_part, NULL, TEAM, 0);
   run_node_once(&d);
-  GOMP_parallel(note_blocked_of_part, has, TEAM, 0);
+  GOMP_parallel(record_blocked_in_thread, is_blocked_in, TEAM, 0);
   return NULL;
 }
 
-static void *run_loops_in_thread(void *has) {
+static void *run_loops_in_thread(void *is_blocked_in) {
   clv_node_desc d = make_image_desc(CLV_OP_DROPOUT, 16, 16, 32, 32);
   d.threads = TEAM;
   run_node_once(&d);
-  GOMP_parallel(note_blocked_of_part, has, TEAM, 0);
+  GOMP_parallel(record_blocked_in_thread, is_blocked_in, TEAM, 0);
   return NULL;
 }
 
 static void signals_stay_blocked_in_other_team_threads(void **state) {
-  static void *(*const makers[])(void *) = {run_linear_after_program, run_loops_in_thread};
+  static void *(*const thread_functions[])(void *) = {run_linear_after_program,
+                                                      run_loops_in_thread};
   (void)state;
-  for (size_t i = 0; i < CLV_COUNT(makers); i++) {
-    bool has[TEAM] = {false};
+  for (size_t i = 0; i < CLV_COUNT(thread_functions); i++) {
+    bool is_blocked_in[TEAM] = {false};
     pthread_t thread;
-    assert_int_equal(pthread_create(&thread, NULL, makers[i], has), 0);
+    assert_int_equal(pthread_create(&thread, NULL, thread_functions[i], is_blocked_in), 0);
     pthread_join(thread, NULL);
-    assert_false(has[0]); /* the calling thread accepts signals again */
-    for (int k = 1; k < TEAM; k++) assert_true(has[k]);
+    assert_false(is_blocked_in[0]); /* the calling thread accepts signals again */
+    for (int k = 1; k < TEAM; k++) assert_true(is_blocked_in[k]);
   }
 }
 

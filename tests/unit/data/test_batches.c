@@ -130,11 +130,11 @@ static void saved_cursor_resumes_the_same_order(void **state) {
   clv_batches_free(end);
 }
 
-static void assert_refused(clv_batches_options o, const char *said) {
+static void assert_refused(clv_batches_options o, const char *message) {
   clv_batches *b = NULL;
   clv_err err = {0};
   assert_int_equal(clv_batches_new(&o, &b, &err), CLV_INVALID);
-  assert_says(&err, said);
+  assert_says(&err, message);
   assert_null(b);
 }
 

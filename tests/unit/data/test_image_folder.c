@@ -14,12 +14,12 @@
 #include "master/data/image_int.h"
 #include "tests/unit/data/data_test.h"
 
-static int folders_made;
+static int n_folders_made;
 
 /* Makes a new folder in the scratch folder. */
 static const char *make_root_folder(void) {
   static char root[128];
-  snprintf(root, sizeof root, "%s/root-%d", scratch, folders_made++);
+  snprintf(root, sizeof root, "%s/root-%d", scratch, n_folders_made++);
   return root;
 }
 
@@ -242,13 +242,13 @@ static void augmentation_ignores_threads_and_batch_order(void **state) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *next = draw_all_images(root, 8, 1, false);
   assert_memory_equal(one->data, eight->data, one->bytes);
   size_t row = one->bytes / IMAGES;
-  size_t changed = 0;
+  size_t n_changed = 0;
   for (size_t i = 0; i < IMAGES; i++) {
     assert_memory_equal((char *)one->data + i * row, (char *)back->data + (IMAGES - 1 - i) * row,
                         row);
-    changed += memcmp((char *)one->data + i * row, (char *)next->data + i * row, row) != 0;
+    n_changed += memcmp((char *)one->data + i * row, (char *)next->data + i * row, row) != 0;
   }
-  assert_true(changed > IMAGES / 2);
+  assert_true(n_changed > IMAGES / 2);
 }
 
 static void load_images_from(const char *root, clv_cursor start, size_t skip, float *dst,

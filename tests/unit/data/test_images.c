@@ -9,19 +9,19 @@
 #include "tests/golden/golden_int.h"
 #include "tests/unit/data/data_test.h"
 
-static golden goldens, wide_goldens;
+static golden golden_images, golden_16_bit;
 
 static int open_goldens(void **state) {
   (void)state;
-  golden_open(&goldens, "images");
-  golden_open(&wide_goldens, "images16");
+  golden_open(&golden_images, "images");
+  golden_open(&golden_16_bit, "images16");
   return 0;
 }
 
 static int close_goldens(void **state) {
   (void)state;
-  golden_close(&goldens);
-  golden_close(&wide_goldens);
+  golden_close(&golden_images);
+  golden_close(&golden_16_bit);
   return 0;
 }
 
@@ -42,7 +42,8 @@ static clv_code decode_image(const void *data, size_t len, uint32_t channels, cl
 
 static void assert_same_pixels(const char *name, const char *what, const clv_pixels *p) {
   golden_tensor want;
-  if (!golden_find_tensor(&goldens, name, what, &want)) fail_msg("no golden %s.%s", name, what);
+  if (!golden_find_tensor(&golden_images, name, what, &want))
+    fail_msg("no golden %s.%s", name, what);
   assert_int_equal(p->height, want.shape.dim[0]);
   assert_int_equal(p->width, want.shape.dim[1]);
   assert_int_equal(p->channels, want.shape.rank == 3 ? 3 : 1);
@@ -52,35 +53,35 @@ static void assert_same_pixels(const char *name, const char *what, const clv_pix
                ((const uint8_t *)want.data)[i]);
 }
 
-static const char *const good[] = {
+static const char *const valid_files[] = {
     "rgb.png",        "grey.png", "rgba.png", "grey_alpha.png",  "palette.png", "one_bit.png",
     "interlaced.png", "rgb.jpg",  "grey.jpg", "progressive.jpg", "cmyk.jpg"};
 
 static void decoded_pixels_match_pillow(void **state) {
   (void)state;
   CLV_AUTO(clv_pixels_done) clv_pixels p = {0}; /* buffers for all images, as a thread has them */
-  for (size_t i = 0; i < CLV_COUNT(good); i++) {
-    CLV_AUTO(clv_bytes_done) clv_bytes file = read_corpus_file(good[i]);
+  for (size_t i = 0; i < CLV_COUNT(valid_files); i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes file = read_corpus_file(valid_files[i]);
     clv_err err;
     assert_ok(decode_image(file.data, file.len, 3, &p, &err), &err);
-    assert_same_pixels(good[i], "rgb", &p);
+    assert_same_pixels(valid_files[i], "rgb", &p);
     assert_ok(decode_image(file.data, file.len, 1, &p, &err), &err);
-    assert_same_pixels(good[i], "grey", &p);
+    assert_same_pixels(valid_files[i], "grey", &p);
   }
 }
 
 static void assert_same_samples(const char *name, const char *what, const clv_pixels *p) {
   golden_tensor want;
-  if (!golden_find_tensor(&wide_goldens, name, what, &want))
+  if (!golden_find_tensor(&golden_16_bit, name, what, &want))
     fail_msg("no golden %s.%s", name, what);
   assert_true(p->has_16_bits);
   assert_int_equal(p->height, want.shape.dim[0]);
   assert_int_equal(p->width, want.shape.dim[1]);
   assert_int_equal(p->channels, want.shape.rank == 3 ? 3 : 1);
   for (size_t i = 0; i < want.n; i++) {
-    int have = ((const uint16_t *)(const void *)p->data)[i],
+    int got = ((const uint16_t *)(const void *)p->data)[i],
         wanted = (int)((const float *)want.data)[i];
-    if (have != wanted) fail_msg("%s.%s: sample %zu is %d, not %d", name, what, i, have, wanted);
+    if (got != wanted) fail_msg("%s.%s: sample %zu is %d, not %d", name, what, i, got, wanted);
   }
 }
 
@@ -105,8 +106,8 @@ static void sixteen_bit_files_decode_to_16_bits(void **state) {
 
 static void header_only_decode_gives_the_size(void **state) {
   (void)state;
-  for (size_t i = 0; i < CLV_COUNT(good); i++) {
-    CLV_AUTO(clv_bytes_done) clv_bytes file = read_corpus_file(good[i]);
+  for (size_t i = 0; i < CLV_COUNT(valid_files); i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes file = read_corpus_file(valid_files[i]);
     clv_encoded_image in = {.data = (const uint8_t *)file.data,
                             .len = file.len,
                             .channels = 3,
@@ -115,7 +116,7 @@ static void header_only_decode_gives_the_size(void **state) {
     clv_pixels p = {0};
     clv_err err;
     golden_tensor want;
-    assert_true(golden_find_tensor(&goldens, good[i], "rgb", &want));
+    assert_true(golden_find_tensor(&golden_images, valid_files[i], "rgb", &want));
     assert_ok(clv_image_decode(&in, &p, &err), &err);
     assert_int_equal(p.height, want.shape.dim[0]);
     assert_int_equal(p.width, want.shape.dim[1]);
@@ -205,7 +206,7 @@ static void every_truncated_image_is_refused(void **state) {
 
 static clv_pixels get_golden_pixels(const char *what) {
   golden_tensor t;
-  assert_true(golden_find_tensor(&goldens, "resize", what, &t));
+  assert_true(golden_find_tensor(&golden_images, "resize", what, &t));
   uint8_t *data = malloc(t.n);
   assert_non_null(data);
   memcpy(data, t.data, t.n);
@@ -219,7 +220,7 @@ static clv_pixels get_golden_pixels(const char *what) {
 /* Returns an image of 16 bits, or one channel of it. */
 static clv_pixels get_wide_source(uint32_t channels) {
   golden_tensor t;
-  assert_true(golden_find_tensor(&wide_goldens, "resize", "source", &t));
+  assert_true(golden_find_tensor(&golden_16_bit, "resize", "source", &t));
   uint16_t *data = malloc(t.n * sizeof *data);
   assert_non_null(data);
   for (size_t i = 0; i < t.n / 3 * channels; i++)

@@ -85,7 +85,7 @@ static void masking_rates_match_bert(void **state) {
   (void)state;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make_dataset(CLV_OBJECTIVE_MASKED, true);
   CLV_AUTO(clv_freep) rows *r = draw_all_records(ds, &(clv_draw_seed){1, 1});
-  int drawn = 0, masked = 0, kept = 0, all = (RECORDS - 1) * (LENGTH - 2);
+  int n_chosen = 0, n_masked = 0, n_kept = 0, n_letters = (RECORDS - 1) * (LENGTH - 2);
   for (int k = 0; k < RECORDS - 1; k++)
     for (int i = 0; i < WIDTH; i++) {
       bool is_text = i && i < LENGTH - 1;
@@ -95,13 +95,13 @@ static void masking_rates_match_bert(void **state) {
       }
       assert_true(is_text);
       assert_int_equal(r->y[k][i], get_token(k, i));
-      drawn++;
-      masked += r->token_ids[k][i] == MASK;
-      kept += r->token_ids[k][i] == get_token(k, i);
+      n_chosen++;
+      n_masked += r->token_ids[k][i] == MASK;
+      n_kept += r->token_ids[k][i] == get_token(k, i);
     }
-  assert_true(drawn > 0.13 * all && drawn < 0.17 * all);
-  assert_true(masked > 0.76 * drawn && masked < 0.85 * drawn);
-  assert_true(kept > 0.07 * drawn && kept < 0.14 * drawn);
+  assert_true(n_chosen > 0.13 * n_letters && n_chosen < 0.17 * n_letters);
+  assert_true(n_masked > 0.76 * n_chosen && n_masked < 0.85 * n_chosen);
+  assert_true(n_kept > 0.07 * n_chosen && n_kept < 0.14 * n_chosen);
   /* the only letter of the last record */
   assert_int_equal(r->y[RECORDS - 1][1], get_token(RECORDS - 1, 1));
 }
@@ -129,14 +129,15 @@ static void same_seed_and_epoch_mask_the_same_tokens(void **state) {
 static void masking_ignores_the_batch_position(void **state) {
   (void)state;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make_dataset(CLV_OBJECTIVE_MASKED, false);
-  CLV_AUTO(clv_freep) rows *all = draw_all_records(ds, &(clv_draw_seed){7, 1});
+  CLV_AUTO(clv_freep) rows *n_letters = draw_all_records(ds, &(clv_draw_seed){7, 1});
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL, *y = NULL;
   clv_err err;
   must(clv_tensor_new(CLV_I64, &CLV_SHAPE(2, WIDTH), &x, &err), &err);
   must(clv_tensor_new(CLV_I64, &CLV_SHAPE(2, WIDTH), &y, &err), &err);
   must(clv_batch_fill_inputs(ds, &(clv_draw_seed){7, 1}, (uint32_t[]){9, 3}, 2, &x, y, &err), &err);
-  assert_memory_equal((int64_t *)x->data + WIDTH, all->token_ids[3], sizeof all->token_ids[3]);
-  assert_memory_equal(y->data, all->y[9], sizeof all->y[9]);
+  assert_memory_equal((int64_t *)x->data + WIDTH, n_letters->token_ids[3],
+                      sizeof n_letters->token_ids[3]);
+  assert_memory_equal(y->data, n_letters->y[9], sizeof n_letters->y[9]);
 }
 
 static void missing_mask_token_or_ids_is_refused(void **state) {

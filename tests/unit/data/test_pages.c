@@ -169,12 +169,12 @@ static void unlabelled_dataset_keeps_pages_for_prediction(void **state) {
 
 static void only_requested_inputs_are_built(void **state) {
   (void)state;
-  static const char *const less[] = {"lengths", "ids"}, *const other[] = {"ids", "masks"};
+  static const char *const two_inputs[] = {"lengths", "ids"}, *const other[] = {"ids", "masks"};
   clv_dataset_options o = make_options_of_text("e.jsonl", two_pages);
   clv_dataset *none = NULL;
   clv_err err;
   o.n_named = 2;
-  o.names = less;
+  o.names = two_inputs;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
   assert_int_equal(clv_dataset_input_count(ds), 2);
   assert_int_equal(clv_dataset_input(ds, 0, 1).shape.rank, 1);

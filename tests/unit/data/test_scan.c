@@ -117,7 +117,7 @@ typedef struct scan_progress {
   size_t n, last_done, n_records;
 } scan_progress;
 
-static void note_progress(void *user, size_t done, size_t all) {
+static void record_progress(void *user, size_t done, size_t all) {
   scan_progress *h = user;
   if (done < h->last_done || done > all) fail_msg("%zu of %zu after %zu", done, all, h->last_done);
   h->n++;
@@ -135,7 +135,7 @@ static void scan_reports_progress_until_done(void **state) {
   clv_dataset_options o = {
       .inputs_path = write_npy_file("wide.npy", "<f4", "100, 40000", x, 100 * WIDE * sizeof *x)};
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_dataset(&o);
-  clv_scan_options so = {.progress = note_progress, .user = &h};
+  clv_scan_options so = {.progress = record_progress, .user = &h};
   assert_ok(clv_dataset_scan(ds, &so, &s, &err), &err);
   if (h.n < 3) fail_msg("16 MB: told %zu times", h.n);
   assert_int_equal(h.last_done, 100);
@@ -144,9 +144,9 @@ static void scan_reports_progress_until_done(void **state) {
 
 static void removed_records_leave_the_subset(void **state) {
   (void)state;
-  uint32_t order[6] = {5, 0, 3, 1, 4, 2}, gone[3] = {0, 3, 5};
+  uint32_t order[6] = {5, 0, 3, 1, 4, 2}, removed[3] = {0, 3, 5};
   clv_subset s = {order, 6};
-  clv_subset_remove(&s, &(clv_subset){gone, 3});
+  clv_subset_remove(&s, &(clv_subset){removed, 3});
   assert_int_equal(s.n, 3);
   assert_memory_equal(order, ((uint32_t[]){1, 4, 2}), 12);
 }

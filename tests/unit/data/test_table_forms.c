@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tables as people have them: lines of JSON, databases, dates, odd cells and files that are no
- * tables. Each refusal names file, line and column, or record, and what to do.
+ * Tests unusual tables: lines of JSON, databases, dates, odd cells, and files that are no tables.
+ * Each refusal names file, line and column, or record, and what to do.
  */
 #include <dlfcn.h>
 #include <math.h>
@@ -25,7 +25,8 @@ static clv_dataset_options make_options(const char *path, const char *query) {
                                          .query_rows = 3}};
 }
 
-/* A file, and the error that it gives; NULL: it has one record, whose x is `x`. */
+/* A file of one record, and the error that it gives; NULL: it is read, and the column x has the
+ * value `x`. */
 typedef struct odd_file {
   const char *name, *text, *want;
   double x;
@@ -146,19 +147,19 @@ static void header_of_10000_columns_is_read(void **state) {
 
 /* ---- lines of JSON --------------------------------------------------------------------------- */
 
-#define REST ",\"y\":\"a\",\"t\":\"b\",\"id\":\"c\"}\n"
+#define OTHER_KEYS ",\"y\":\"a\",\"t\":\"b\",\"id\":\"c\"}\n"
 static const odd_file json_files[] = {
-    {"a.jsonl", "{\"x\":1.5" REST, NULL, 1.5},
-    {"a.ndjson", "{\"x\":-2e1" REST, NULL, -20},
-    {"a.jsonl", "{\"x\":\"3\"" REST, NULL, 3},
-    {"a.jsonl", "\xef\xbb\xbf{\"x\":4" REST, NULL, 4},
-    {"a.jsonl", "\r\n  \n{\"x\":5" REST "\n\n", NULL, 5},
+    {"a.jsonl", "{\"x\":1.5" OTHER_KEYS, NULL, 1.5},
+    {"a.ndjson", "{\"x\":-2e1" OTHER_KEYS, NULL, -20},
+    {"a.jsonl", "{\"x\":\"3\"" OTHER_KEYS, NULL, 3},
+    {"a.jsonl", "\xef\xbb\xbf{\"x\":4" OTHER_KEYS, NULL, 4},
+    {"a.jsonl", "\r\n  \n{\"x\":5" OTHER_KEYS "\n\n", NULL, 5},
     {"a.jsonl", "{\"id\":7,\"t\":1,\"y\":true,\"x\":6}", NULL, 6},
     {"a.jsonl", " { \"x\" : 7 , \"y\" : \"\\u00e4\\n\" , \"t\":\"b\", \"id\":\"c\" } ", NULL, 7},
     {"a.jsonl", "", "a.jsonl: no records", 0},
     {"a.jsonl", "{}\n", "a.jsonl:1:1: column 'y' has no value here", 0},
     {"a.jsonl", "[1,2]\n", "a.jsonl:1:1: an object is expected here, found a list", 0},
-    {"a.jsonl", "[{\"x\":1" REST, "a.jsonl:1:1: an object is expected here, found a list", 0},
+    {"a.jsonl", "[{\"x\":1" OTHER_KEYS, "a.jsonl:1:1: an object is expected here, found a list", 0},
     {"a.jsonl", "3\n", "a.jsonl:1:1: an object is expected here, found a number", 0},
     {"a.jsonl", HEADER, "a.jsonl:1:1: no JSON value begins here", 0},
     {"a.jsonl", "{\"x\":1", "a.jsonl:1:7: ',' or '}' is expected here", 0},
@@ -167,24 +168,26 @@ static const odd_file json_files[] = {
     {"a.jsonl", "{\"x\":1,}\n", "a.jsonl:1:8: no JSON value begins here", 0},
     {"a.jsonl", "{x:1}\n", "a.jsonl:1:2: no JSON value begins here", 0},
     {"a.jsonl", "{'x':1}\n", "a.jsonl:1:2: no JSON value begins here", 0},
-    {"a.jsonl", "{\"x\":NaN" REST, "a.jsonl:1:6: NaN is no value of JSON: a missing one is null",
-     0},
-    {"a.jsonl", "{\"x\":-Infinity" REST, "a.jsonl:1:6: -Infinity is no value of JSON", 0},
-    {"a.jsonl", "{\"x\":None" REST, "a.jsonl:1:6: None is no value of JSON", 0},
-    {"a.jsonl", "{\"x\":True" REST,
+    {"a.jsonl", "{\"x\":NaN" OTHER_KEYS,
+     "a.jsonl:1:6: NaN is no value of JSON: a missing one is null", 0},
+    {"a.jsonl", "{\"x\":-Infinity" OTHER_KEYS, "a.jsonl:1:6: -Infinity is no value of JSON", 0},
+    {"a.jsonl", "{\"x\":None" OTHER_KEYS, "a.jsonl:1:6: None is no value of JSON", 0},
+    {"a.jsonl", "{\"x\":True" OTHER_KEYS,
      "True is no value of JSON: a missing one is null, truth is true or false", 0},
-    {"a.jsonl", "{\"x\":01" REST, "a.jsonl:1:6: a number is not valid", 0},
-    {"a.jsonl", "{\"x\":1e999" REST, "a.jsonl:1:6: 1e999 is too large", 0},
-    {"a.jsonl", "{\"x\":[1]" REST, "a.jsonl:1:6: column 'x' has a list, and a cell is a text", 0},
+    {"a.jsonl", "{\"x\":01" OTHER_KEYS, "a.jsonl:1:6: a number is not valid", 0},
+    {"a.jsonl", "{\"x\":1e999" OTHER_KEYS, "a.jsonl:1:6: 1e999 is too large", 0},
+    {"a.jsonl", "{\"x\":[1]" OTHER_KEYS, "a.jsonl:1:6: column 'x' has a list, and a cell is a text",
+     0},
     {"a.jsonl", "{\"x\":1,\"y\":{\"z\":1},\"t\":\"b\",\"id\":\"c\"}\n",
      "a.jsonl:1:12: column 'y' has an object, and", 0},
-    {"a.jsonl", "{\"x\":1,\"x\":2" REST, "a.jsonl:1:8: the key 'x' is there twice", 0},
-    {"a.jsonl", "{\"x\":1,\"\\u0078\":2" REST, "the key 'x' is there twice", 0},
-    {"a.jsonl", "{\"z\":1,\"x\":2" REST,
+    {"a.jsonl", "{\"x\":1,\"x\":2" OTHER_KEYS, "a.jsonl:1:8: the key 'x' is there twice", 0},
+    {"a.jsonl", "{\"x\":1,\"\\u0078\":2" OTHER_KEYS, "the key 'x' is there twice", 0},
+    {"a.jsonl", "{\"z\":1,\"x\":2" OTHER_KEYS,
      "a.jsonl:1:2: this record has 'z', which data.table.columns does not", 0},
-    {"a.jsonl", "{\"x\":\"1,5\"" REST,
+    {"a.jsonl", "{\"x\":\"1,5\"" OTHER_KEYS,
      "column 'x' has '1,5', which is no number: set data.table.decimal", 0},
-    {"a.jsonl", "{\"x\":true" REST, "a.jsonl:1:6: column 'x' has 'true', which is no number", 0},
+    {"a.jsonl", "{\"x\":true" OTHER_KEYS, "a.jsonl:1:6: column 'x' has 'true', which is no number",
+     0},
     {"a.jsonl", "{\"x\":1,\"y\":\"a\",\"t\":null,\"id\":\"c\"}\n",
      "a.jsonl:1:20: the target 't' is missing", 0},
     {"a.jsonl", "{\"x\":1,\"y\":\"a\",\"id\":\"c\"}\n", "a.jsonl:1:1: the target 't' is missing",
@@ -198,12 +201,13 @@ static const odd_file json_files[] = {
      0},
     {"a.jsonl", "{\"x\":1,\"y\":\"\\u0000\",\"t\":\"b\",\"id\":\"c\"}\n",
      "column 'y' has '', which has a NUL byte", 0},
-    {"a.jsonl", "{\"x\":1,\"\\u0000\":2" REST, "a.jsonl:1:8: this key has a NUL", 0},
+    {"a.jsonl", "{\"x\":1,\"\\u0000\":2" OTHER_KEYS, "a.jsonl:1:8: this key has a NUL", 0},
     {"a.jsonl", "{\"x\":1,\"y\":\"\xe4\",\"t\":\"b\"}\n", "a.jsonl:1:13: not UTF-8", 0},
     {"a.jsonl", "{\"x\":1,\"y\":\"\\ud800\"}\n", "half a surrogate pair", 0},
-    {"a.jsonl", "{\"x\":1" REST "{\"x\":2,\"y\":\"a\"\n",
+    {"a.jsonl", "{\"x\":1" OTHER_KEYS "{\"x\":2,\"y\":\"a\"\n",
      "a.jsonl:2:15: ',' or '}' is expected here", 0},
-    {"a.jsonl", "{\"x\":1" REST "{\"x\":2,\"w\":1" REST, "a.jsonl:2:8: this record has 'w'", 0},
+    {"a.jsonl", "{\"x\":1" OTHER_KEYS "{\"x\":2,\"w\":1" OTHER_KEYS,
+     "a.jsonl:2:8: this record has 'w'", 0},
     {"a.jsonl", "\xff\xfe{\0\"\0", "its text is UTF-16", 0},
 };
 
@@ -214,9 +218,10 @@ static void odd_json_lines_are_read_or_refused(void **state) {
 
 static void keys_that_json_lacks_are_missing_values(void **state) {
   (void)state;
-  static const char text[] = "{\"x\":1" REST
-                             "{\"id\":\"d\",\"t\":\"e\",\"y\":\"f\"}\n"
-                             "{\"x\":" REST "{\"x\":null,\"y\":\"a\",\"t\":\"b\",\"id\":\"g\"}\n";
+  static const char text[] =
+      "{\"x\":1" OTHER_KEYS
+      "{\"id\":\"d\",\"t\":\"e\",\"y\":\"f\"}\n"
+      "{\"x\":" OTHER_KEYS "{\"x\":null,\"y\":\"a\",\"t\":\"b\",\"id\":\"g\"}\n";
   clv_dataset_options o = make_options(write_scratch_file("a.jsonl", text, strlen(text)), NULL);
   o.skips_broken = true;
   clv_dataset *ds = NULL;
@@ -233,7 +238,7 @@ static void keys_that_json_lacks_are_missing_values(void **state) {
 /* A column that one record names by mistake is no broken record, which `skip` would leave out. */
 static void unknown_keys_are_never_skipped(void **state) {
   (void)state;
-  static const char text[] = "{\"x\":1" REST "{\"w\":1" REST;
+  static const char text[] = "{\"x\":1" OTHER_KEYS "{\"w\":1" OTHER_KEYS;
   clv_dataset_options o = make_options(write_scratch_file("a.jsonl", text, strlen(text)), NULL);
   clv_dataset *ds = NULL;
   clv_err err;
@@ -271,7 +276,8 @@ static const char *make_database(const char *name, const char *sql) {
   "CREATE TABLE null_id(x, y, t, id); INSERT INTO null_id VALUES(1, 'a', 'b', NULL);" \
   "CREATE VIEW v AS SELECT * FROM p; CREATE VIEW evil AS SELECT load_extension('x') AS x;"
 
-/* A query, and the error that it gives; NULL: it reads one record, whose x is `x`. */
+/* A query, and the error that it gives; NULL: it reads one record, in which the column x has the
+ * value `x`. */
 static const struct {
   const char *query, *want;
   double x;
@@ -526,7 +532,8 @@ static void validation_by_time_has_the_latest_records(void **state) {
       "5,a,b,c,2021-01-01\n";
   static const char numbers[] = "x,y,t,id,s\n1,a,b,c,-5\n2,a,b,c,1e3\n3,a,b,c,-7\n4,a,b,c,0\n";
   clv_dataset_options o = make_split_options(dates, CLV_KEY_IS_TIME);
-  assert_validation(&o, 0.2, CLV_SPLIT_TIME, (const double[]){1, 3, 0}); /* both of one day */
+  /* both have the same day */
+  assert_validation(&o, 0.2, CLV_SPLIT_TIME, (const double[]){1, 3, 0});
   o = make_split_options(numbers, CLV_KEY_IS_TIME);
   assert_validation(&o, 0.5, CLV_SPLIT_TIME, (const double[]){2, 4, 0});
   static const struct {

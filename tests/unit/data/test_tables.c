@@ -26,7 +26,7 @@ static const clv_column_options columns[] = {
      .parts = 1u << CLV_DATE_YEAR | 1u << CLV_DATE_MONTH | 1u << CLV_DATE_WEEKDAY},
 };
 
-/* query: of a database; NULL: the file is none. */
+/* query: query of a database; NULL: the file is no database. */
 static clv_dataset_options make_options(const char *path, const char *query) {
   return (clv_dataset_options){.format = CLV_FORMAT_TABLE,
                                .inputs_path = path,

@@ -64,7 +64,7 @@ static void evaluation_view_is_not_augmented(void **state) {
 static void random_crop_offsets_are_uniform(void **state) {
   (void)state;
   clv_image_options o = {.crop = 32, .train_crop = CLV_CROP_RANDOM, .pad = 4, .flip = 0.5};
-  int seen_x[9] = {0}, seen_y[9] = {0}, flips = 0;
+  int seen_x[9] = {0}, seen_y[9] = {0}, n_flipped = 0;
   for (uint32_t i = 0; i < 900; i++) {
     clv_rng_key key = clv_image_view_key(7, 3, i);
     clv_image_view v = choose_view(o, 32, 32, &key), again = choose_view(o, 32, 32, &key);
@@ -73,11 +73,11 @@ static void random_crop_offsets_are_uniform(void **state) {
     assert_in_range(v.y + 4, 0, 8);
     seen_x[v.x + 4]++;
     seen_y[v.y + 4]++;
-    flips += v.is_flipped;
+    n_flipped += v.is_flipped;
   }
   /* each offset is expected about 100 times */
   for (int i = 0; i < 9; i++) assert_true(seen_x[i] > 60 && seen_y[i] > 60);
-  assert_in_range(flips, 400, 500);
+  assert_in_range(n_flipped, 400, 500);
 }
 
 static void random_resized_crop_keeps_area_and_ratio(void **state) {
@@ -88,7 +88,7 @@ static void random_resized_crop_keeps_area_and_ratio(void **state) {
                          .area_high = 0.5,
                          .ratio_low = 0.5,
                          .ratio_high = 2};
-  double least = 1, most = 0;
+  double min_ratio = 1, max_ratio = 0;
   for (uint32_t i = 0; i < 500; i++) {
     clv_rng_key key = clv_image_view_key(1, 0, i);
     clv_image_view v = choose_view(o, 200, 100, &key);
@@ -96,12 +96,12 @@ static void random_resized_crop_keeps_area_and_ratio(void **state) {
     double ratio = (double)v.box.width / v.box.height;
     assert_true(v.box.x + v.box.width <= 200 && v.box.y + v.box.height <= 100);
     assert_true(share > 0.24 && share < 0.51 && ratio > 0.48 && ratio < 2.08);
-    least = fmin(least, share);
-    most = fmax(most, share);
+    min_ratio = fmin(min_ratio, share);
+    max_ratio = fmax(max_ratio, share);
     assert_int_equal(v.width, 24);
     assert_int_equal(v.out_height, 24);
   }
-  assert_true(least < 0.27 && most > 0.48);
+  assert_true(min_ratio < 0.27 && max_ratio > 0.48);
 }
 
 /* If no part of the image has the ratio, the largest centred part is taken. */
@@ -151,10 +151,10 @@ static void render_pads_borders_and_flips(void **state) {
   static const uint8_t flipped[12] = {0, 0, 0, 0, 3, 2, 1, 0, 6, 5, 4, 0};
   assert_memory_equal(out, flipped, 12);
   uint16_t wide[6] = {1000, 2000, 3000, 4000, 5000, 60000}, wide_out[12];
-  clv_pixels deep = src;
-  deep.data = (uint8_t *)wide;
-  deep.has_16_bits = true;
-  assert_ok(clv_image_view_render(&v, &deep, 100, &r, (uint8_t *)wide_out, &err), &err);
+  clv_pixels pixels_16_bit = src;
+  pixels_16_bit.data = (uint8_t *)wide;
+  pixels_16_bit.has_16_bits = true;
+  assert_ok(clv_image_view_render(&v, &pixels_16_bit, 100, &r, (uint8_t *)wide_out, &err), &err);
   static const uint16_t wanted[12] = {0, 0, 0, 0, 3000, 2000, 1000, 0, 60000, 5000, 4000, 0};
   assert_memory_equal(wide_out, wanted, sizeof wanted);
 }

@@ -135,13 +135,13 @@ static clv_code run_child(const char *const *args, const clv_child_limits *limit
 }
 
 static void assert_child_ends(const char *script, const clv_child_limits *limits, clv_code want,
-                              const char *says) {
+                              const char *message) {
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   const char *const args[] = {"sh", "-c", script, NULL};
   bool is_apart;
   clv_err err = {0};
   uint64_t began = clv_now_ns();
-  expect_error(want, says, run_child(args, limits, &out, &is_apart, &err), &err);
+  expect_error(want, message, run_child(args, limits, &out, &is_apart, &err), &err);
   assert_non_null(strstr(err.text, "x.pdf: "));
   assert_true(clv_now_ns() - began < (uint64_t)20 * 1000000000);
 }

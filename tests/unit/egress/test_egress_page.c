@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the page of a record: what it says of runs that ended, were killed and were resumed.
- * Everything in a hostile record reaches a terminal or a browser only as text.
+ * Tests the page that shows an egress record: its text about runs that ended, were killed and were
+ * resumed. Everything in a hostile record reaches a terminal or a browser only as text.
  */
 #include "master/egress/egress.h"
 #include "tests/unit/files.h"

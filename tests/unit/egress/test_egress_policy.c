@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the policy of a host: who must own it, who must have signed it, and what it permits. The
- * files are made with openssl's commands, as POLICY.md says.
+ * Tests the egress policy of a host: who must own its file, who must have signed it, and what it
+ * permits. The files are made with openssl's commands, as POLICY.md says.
  */
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -69,7 +69,7 @@ static void missing_policy_file_gives_no_policy(void **state) {
 static void policy_writable_by_others_is_refused(void **state) {
   (void)state;
   static const struct {
-    const char *spoil, *why;
+    const char *attack_command, *why;
   } attacks[] = {
       {"chmod 664 etc/egress.policy.yaml", "etc/egress.policy.yaml must be owned by root"},
       {"chmod 646 etc/egress.policy.yaml", "with mode 0646"},
@@ -90,14 +90,14 @@ static void policy_writable_by_others_is_refused(void **state) {
   };
   for (size_t i = 0; i < CLV_COUNT(attacks); i++) {
     if (!make_empty_folder()) return;
-    run_shell(attacks[i].spoil);
+    run_shell(attacks[i].attack_command);
     assert_open_refused(false, attacks[i].why);
   }
 }
 
 /* ---- signatures ------------------------------------------------------------------------------ */
 
-static void make_people(void) {
+static void make_signers(void) {
   run_shell(
       "printf 'extendedKeyUsage=emailProtection\\n' > ext\n"
       "for ca in approver-ca session-ca; do openssl req -x509 -newkey ec -pkeyopt "
@@ -107,7 +107,7 @@ static void make_people(void) {
       "-CAcreateserial -days 30 -extfile ext -out $ca-a.pem; done");
 }
 
-static void sign_as(const char *ca) {
+static void sign_with(const char *ca) {
   char command[400];
   snprintf(command, sizeof command,
            "openssl cms -sign -binary -in etc/egress.policy.yaml -signer %s-a.pem -inkey %s-a.key "
@@ -121,8 +121,8 @@ static void policy_for_root_needs_a_valid_signature(void **state) {
   if (!make_empty_folder()) return;
   assert_opens(false, "");
   assert_open_refused(true, "egress.policy.yaml.sig is missing: root could write any policy");
-  make_people();
-  sign_as("approver-ca");
+  make_signers();
+  sign_with("approver-ca");
   assert_open_refused(true, "approver-ca.pem is missing");
   run_shell("cp approver-ca.pem etc/ && chmod 644 etc/approver-ca.pem");
   assert_opens(true, "CN=Dr. Yes");
@@ -135,7 +135,7 @@ static void policy_for_root_needs_a_valid_signature(void **state) {
   assert_open_refused(false, "the signature does not hold");
   run_shell("sed -i s/9000/1000/ etc/egress.policy.yaml");
   assert_opens(true, "CN=Dr. Yes");
-  sign_as("session-ca");
+  sign_with("session-ca");
   assert_open_refused(true, "unable to get local issuer certificate");
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tests that the record is written before anything is sent: whatever ends the process or the
- * machine, the record has no fewer bytes than were charged. The simulated disk has what the file
- * had at the last successful fdatasync.
+ * machine, the record has no fewer bytes than were charged. The simulated disk has the content that
+ * the file had at the last successful fdatasync.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -17,8 +17,8 @@
 
 static pthread_mutex_t disk_lock = PTHREAD_MUTEX_INITIALIZER;
 static clv_bytes disk;
-static int fail_with, n_syncs;
-static uint64_t ahead_ns;
+static int sync_errno, n_syncs;
+static uint64_t clock_offset_ns;
 
 int __real_fdatasync(int fd);
 int __wrap_fdatasync(int fd);
@@ -27,8 +27,8 @@ uint64_t __wrap_clv_now_ns(void);
 
 int __wrap_fdatasync(int fd) {
   clv_err err;
-  if (fail_with) {
-    errno = fail_with;
+  if (sync_errno) {
+    errno = sync_errno;
     return -1;
   }
   pthread_mutex_lock(&disk_lock);
@@ -39,9 +39,9 @@ int __wrap_fdatasync(int fd) {
   return 0;
 }
 
-uint64_t __wrap_clv_now_ns(void) { return __real_clv_now_ns() + ahead_ns; }
+uint64_t __wrap_clv_now_ns(void) { return __real_clv_now_ns() + clock_offset_ns; }
 
-static uint64_t total_on_disk(void) {
+static uint64_t sum_bytes_on_disk(void) {
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_err err;
   pthread_mutex_lock(&disk_lock);
@@ -52,7 +52,7 @@ static uint64_t total_on_disk(void) {
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-static const clv_egress_line about = {
+static const clv_egress_line attempt_line = {
     .start = {.command = "train", .session = "s", .run = "runs/s"}};
 static const clv_egress_key activation = {.from = CLV_EGRESS_MASTER,
                                           .to = "w1",
@@ -65,7 +65,7 @@ static const clv_egress_key activation = {.from = CLV_EGRESS_MASTER,
 static clv_egress_record *open_record(const char *name) {
   clv_egress_record *r = NULL;
   clv_err err;
-  assert_ok(clv_egress_open(at(name), &about, &r, &err), &err);
+  assert_ok(clv_egress_open(at(name), &attempt_line, &r, &err), &err);
   return r;
 }
 
@@ -99,20 +99,21 @@ static void charged_bytes_are_on_disk_first(void **state) {
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_egress_record *r = open_record("ahead");
   clv_egress_flow *f = open_flow(r, &activation, 100);
-  uint64_t taken = 0;
+  uint64_t charged_bytes = 0;
   for (uint64_t i = 0; i < 1000; i++) {
     uint64_t bytes = 1 + i * 7919 % (i % 50 ? 150 : 5000);
     charge_bytes(f, bytes);
-    taken += bytes;
-    assert_true(total_on_disk() >= taken);
+    charged_bytes += bytes;
+    assert_true(sum_bytes_on_disk() >= charged_bytes);
   }
   close_record(r);
   read_record("ahead", &b);
-  assert_int_equal(b.total_bytes, taken);
+  assert_int_equal(b.total_bytes, charged_bytes);
   assert_int_equal(b.rows[0].tensors, 1000);
   assert_int_equal(b.rows[0].unsettled_bytes, 0);
   assert_true(b.attempts[0].has_ended);
-  assert_int_equal(total_on_disk(), taken); /* the line of the attempt's end is on disk, too */
+  /* the line of the attempt's end is on disk, too */
+  assert_int_equal(sum_bytes_on_disk(), charged_bytes);
 }
 
 static void one_fdatasync_covers_many_steps(void **state) {
@@ -133,7 +134,7 @@ static void allowance_covers_at_most_64_steps(void **state) {
   clv_egress_flow *f = open_flow(r, &activation, 100);
   for (int i = 0; i < 2000; i++) {
     charge_bytes(f, 100);
-    assert_true(total_on_disk() <= 100u * (i + 1 + CLV_EGRESS_MAX_STEPS * 3 / 2));
+    assert_true(sum_bytes_on_disk() <= 100u * (i + 1 + CLV_EGRESS_MAX_STEPS * 3 / 2));
   }
   close_record(r);
   read_record("most", &b);
@@ -146,14 +147,14 @@ static void charge_keeps_failing_after_a_disk_error(void **state) {
   clv_egress_record *r = open_record("fails");
   clv_egress_flow *f = open_flow(r, &activation, 100);
   charge_bytes(f, 100);
-  fail_with = EIO;
+  sync_errno = EIO;
   int n = 0;
   while (clv_egress_charge(f, 100, &err) == CLV_OK) n++;
   assert_in_range(n, 0, CLV_EGRESS_MAX_STEPS);
   assert_says(&err, "fails: Input/output error");
-  assert_true(total_on_disk() >= 100u * (unsigned)(n + 1));
+  assert_true(sum_bytes_on_disk() >= 100u * (unsigned)(n + 1));
   /* sync works again, but a second try cannot restore data that the first failure may have lost */
-  fail_with = 0;
+  sync_errno = 0;
   assert_int_equal(clv_egress_charge(f, 100, &err), CLV_PRECONDITION);
   assert_int_equal(clv_egress_close(r, 0, &err), CLV_PRECONDITION);
 }
@@ -179,13 +180,13 @@ static void expired_allowance_is_settled(void **state) {
   clv_egress_record *r = open_record("old");
   clv_egress_flow *f = open_flow(r, &activation, 100);
   charge_bytes(f, 100);
-  ahead_ns += (uint64_t)CLV_EGRESS_ALLOWANCE_MS * 1000000u;
+  clock_offset_ns += (uint64_t)CLV_EGRESS_ALLOWANCE_MS * 1000000u;
   egress_renew_allowances(r);
   read_record("old", &b);
   assert_int_equal(b.total_bytes, 100);
   assert_int_equal(b.attempts[0].unsettled_bytes, 0);
   charge_bytes(f, 100); /* charges under another record */
-  assert_true(total_on_disk() > 100);
+  assert_true(sum_bytes_on_disk() > 100);
   close_record(r);
 }
 
@@ -273,7 +274,7 @@ static void file_that_is_no_record_is_refused(void **state) {
   clv_egress_record *r = NULL;
   clv_err err;
   const char *path = write_scratch_file("other", "{\"step\":3,\"egress\":[]}\n", 23);
-  assert_int_equal(clv_egress_open(path, &about, &r, &err), CLV_DATA_LOSS);
+  assert_int_equal(clv_egress_open(path, &attempt_line, &r, &err), CLV_DATA_LOSS);
   assert_says(&err, "other:1: ");
   assert_says(&err, "move the file away");
 }
@@ -308,8 +309,8 @@ static void concurrent_charges_sum_exactly(void **state) {
   pthread_t threads[4];
   for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, charge_in_thread, &who[i]);
   for (int i = 0; i < 50; i++) {
-    uint64_t taken = __atomic_load_n(&sum, __ATOMIC_SEQ_CST);
-    assert_true(total_on_disk() >= taken);
+    uint64_t charged_bytes = __atomic_load_n(&sum, __ATOMIC_SEQ_CST);
+    assert_true(sum_bytes_on_disk() >= charged_bytes);
   }
   for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
   close_record(r);

@@ -81,40 +81,40 @@ static clv_policy *make_policy_without(const char *kind, const char *key) {
 
 /* A session with one row in its egress table. The tensor of the row is sent once, with a record of
  * its own. */
-typedef struct sent {
+typedef struct gate_test {
   clv_session_config config;
   clv_egress_row egress_row;
   clv_policy *policy;
   cleave_sending sending;
   cleave_error error;
   char recorded_word[32]; /* word in the record; "": nothing was sent */
-} sent;
+} gate_test;
 
-static void make_sending(sent *s, const shown_case *c) {
+static void make_sending(gate_test *s, const shown_case *c) {
   bool has_loss = c->egress_kind == CLV_EGRESS_LABELS;
-  *s = (sent){.config = {.workers = workers,
-                         .n_workers = 1,
-                         .stages = stages,
-                         .n_stages = 2,
-                         .privacy = {true, true, true, true, true}},
-              .egress_row = {.name = "the tensor",
-                             .kind = c->egress_kind,
-                             .findings = c->findings,
-                             .stage = has_loss ? 2 : 0,
-                             .dtype = CLV_F32,
-                             .shape = CLV_SHAPE(4, 3),
-                             .n_hiding_layers = CLV_POLICY_NO_PATH},
-              .sending = {.kind = c->sending_kind,
-                          .module = has_loss ? CLV_LOSS_NAME : "front",
-                          .worker = "w1",
-                          .name = "weight",
-                          .dtype = CLEAVE_F32,
-                          .rank = 2,
-                          .shape = {4, 3},
-                          .bytes = 48}};
+  *s = (gate_test){.config = {.workers = workers,
+                              .n_workers = 1,
+                              .stages = stages,
+                              .n_stages = 2,
+                              .privacy = {true, true, true, true, true}},
+                   .egress_row = {.name = "the tensor",
+                                  .kind = c->egress_kind,
+                                  .findings = c->findings,
+                                  .stage = has_loss ? 2 : 0,
+                                  .dtype = CLV_F32,
+                                  .shape = CLV_SHAPE(4, 3),
+                                  .n_hiding_layers = CLV_POLICY_NO_PATH},
+                   .sending = {.kind = c->sending_kind,
+                               .module = has_loss ? CLV_LOSS_NAME : "front",
+                               .worker = "w1",
+                               .name = "weight",
+                               .dtype = CLEAVE_F32,
+                               .rank = 2,
+                               .shape = {4, 3},
+                               .bytes = 48}};
 }
 
-static void read_word(const char *path, sent *s) {
+static void read_word(const char *path, gate_test *s) {
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary book = {0};
   clv_err err;
   assert_ok(clv_egress_read(path, &book, &err), &err);
@@ -125,8 +125,9 @@ static void read_word(const char *path, sent *s) {
                clv_egress_kind_name((clv_egress_kind)book.rows[i].key.kind));
 }
 
-static cleave_status send_through_gate(sent *s) {
-  const clv_egress_line about = {.start = {.command = "train", .session = "s", .run = "runs/s"}};
+static cleave_status send_through_gate(gate_test *s) {
+  const clv_egress_line attempt_line = {
+      .start = {.command = "train", .session = "s", .run = "runs/s"}};
   clv_egress_key what = {.from = CLV_EGRESS_MASTER,
                          .to = "w1",
                          .identity = "spiffe://w1",
@@ -139,7 +140,7 @@ static cleave_status send_through_gate(sent *s) {
   clv_err err;
   const char *path = at("egress.jsonl");
   unlink(path);
-  assert_ok(clv_egress_open(path, &about, &record, &err), &err);
+  assert_ok(clv_egress_open(path, &attempt_line, &record, &err), &err);
   assert_ok(clv_egress_flow_new(record, &what, false, &flow, &err), &err);
   clv_egress_set_step_bytes(flow, 48);
   clv_row_flow flows[] = {{.flow = flow}};
@@ -166,7 +167,7 @@ static void permitted_tensor_is_recorded_under_its_kind(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     CLV_AUTO(clv_policy_freep) clv_policy *all = make_policy_without(NULL, NULL);
-    sent s;
+    gate_test s;
     make_sending(&s, &cases[i]);
     s.policy = all;
     if (send_through_gate(&s) != CLEAVE_OK) fail_msg("case %zu: %s", i, s.error.text);
@@ -177,7 +178,7 @@ static void permitted_tensor_is_recorded_under_its_kind(void **state) {
 static void finding_without_session_key_is_denied(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    sent s;
+    gate_test s;
     make_sending(&s, &cases[i]);
     memset(&s.config.privacy, 0, sizeof s.config.privacy);
     assert_int_equal(send_through_gate(&s), cases[i].privacy_finding ? CLEAVE_DENIED : CLEAVE_OK);
@@ -194,7 +195,7 @@ static void tensor_without_policy_kind_or_key_is_denied(void **state) {
     clv_policy *no_kind = make_policy_without(cases[i].policy_kinds, NULL);
     CLV_AUTO(clv_policy_freep) clv_policy *no_key = make_policy_without(NULL, cases[i].policy_key);
     char wanted[64];
-    sent s;
+    gate_test s;
     make_sending(&s, &cases[i]);
     s.policy = no_kind;
     assert_int_equal(send_through_gate(&s), cases[i].policy_kinds ? CLEAVE_DENIED : CLEAVE_OK);
@@ -216,20 +217,20 @@ static void plan_and_gate_get_the_same_policy_verdict(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     CLV_AUTO(clv_policy_freep) clv_policy *p = make_policy_without(NULL, cases[i].policy_key);
-    sent s;
+    gate_test s;
     clv_err err = {0};
     make_sending(&s, &cases[i]);
     s.policy = p;
     clv_policy_tensor t = clv_egress_row_tensor(&s.config, &s.egress_row);
-    clv_code planned = clv_policy_check_tensor(p, &t, &err);
-    assert_int_equal(send_through_gate(&s) == CLEAVE_OK, planned == CLV_OK);
-    if (planned != CLV_OK) assert_non_null(strstr(s.error.text, err.text));
+    clv_code plan_verdict = clv_policy_check_tensor(p, &t, &err);
+    assert_int_equal(send_through_gate(&s) == CLEAVE_OK, plan_verdict == CLV_OK);
+    if (plan_verdict != CLV_OK) assert_non_null(strstr(s.error.text, err.text));
   }
 }
 
 static void uncertain_finding_needs_no_session_key(void **state) {
   (void)state;
-  sent s;
+  gate_test s;
   make_sending(&s, &cases[6]);
   memset(&s.config.privacy, 0, sizeof s.config.privacy);
   s.egress_row.look_findings = CLV_FINDING_TOKENS;
@@ -252,7 +253,7 @@ static void uncertain_finding_needs_no_session_key(void **state) {
 
 static void tensor_unlike_its_plan_row_is_denied(void **state) {
   (void)state;
-  sent s;
+  gate_test s;
 #define REFUSED(change)                                                      \
   do {                                                                       \
     make_sending(&s, &cases[3]);                                             \
@@ -281,7 +282,7 @@ static void tensor_unlike_its_plan_row_is_denied(void **state) {
 
 static void failure_without_a_flow_for_its_worker_is_denied(void **state) {
   (void)state;
-  sent s;
+  gate_test s;
   make_sending(&s, &cases[3]);
   s.sending.kind = CLEAVE_SENDING_FAILURE;
   assert_int_equal(send_through_gate(&s), CLEAVE_OK);

@@ -26,12 +26,12 @@ static void draw_values(uint64_t seed, float *v, size_t n) {
 /* ---- rows that a worker had ------------------------------------------------------------------ */
 
 static clv_weights_sample sample_tensor(const void *v, clv_dtype dtype, size_t rows, size_t columns,
-                                        size_t most, size_t piece) {
+                                        size_t max_common, size_t piece) {
   clv_weights_sample s;
   const clv_shape shape = CLV_SHAPE((int64_t)rows, (int64_t)columns);
   size_t bytes = rows * columns * clv_dtype_size(dtype);
   assert_true(clv_weights_sample_begin(&s, dtype, &shape));
-  s.max_row_digests = most;
+  s.max_row_digests = max_common;
   for (size_t at = 0; at < bytes; at += piece)
     clv_weights_sample_add(&s, at, (const char *)v + at, CLV_MIN(piece, bytes - at));
   return s;
@@ -57,7 +57,8 @@ static size_t count_points(clv_row_names a, clv_row_names b) {
   return points;
 }
 
-/* Returns how many rows (or columns) of `asked` are among those kept of `known`. */
+/* Returns how many rows (or columns) of the tensor `asked` match a kept row digest of the tensor
+ * `known`. */
 static size_t count_known_rows(const float *known, size_t rows, size_t columns, const void *asked,
                                clv_dtype dtype, size_t m, size_t n, bool by_columns) {
   clv_weights_sample a = sample_tensor(known, CLV_F32, rows, columns, CLV_ROW_MAX_KEPT, 4000);
@@ -123,7 +124,7 @@ static void independent_rows_are_not_confused(void **state) {
   (void)state;
   static const size_t lengths[] = {4, 8, 9, 16, 27, 64, 600};
   static float v[BIG_SIDE * 600], w[BIG_SIDE * 600];
-  size_t pairs = 0, most = 0;
+  size_t n_pairs = 0, max_common = 0;
   for (size_t i = 0; i < CLV_COUNT(lengths); i++)
     for (uint64_t seed = 1; seed <= 8; seed++) {
       size_t n = lengths[i];
@@ -139,15 +140,15 @@ static void independent_rows_are_not_confused(void **state) {
       for (int columns = 0; columns < 2; columns++) {
         clv_row_names x = get_row_names(&a, columns), y = get_row_names(&b, columns);
         size_t points = count_points(x, y);
-        most = CLV_MAX(most, points);
+        max_common = CLV_MAX(max_common, points);
         if (points >= CLV_ROW_POINTS) fail_msg("rows of %zu, seed %d: %zu", n, (int)seed, points);
-        pairs += x.n * y.n;
+        n_pairs += x.n * y.n;
       }
       clv_weights_sample_done(&a);
       clv_weights_sample_done(&b);
     }
-  assert_true(pairs > 4000000);
-  assert_in_range(most, 0, CLV_ROW_POINTS / 2);
+  assert_true(n_pairs > 4000000);
+  assert_in_range(max_common, 0, CLV_ROW_POINTS / 2);
 }
 
 static void rows_without_values_have_no_digests(void **state) {
@@ -267,14 +268,14 @@ static double get_plane_wave(size_t n, size_t i, size_t j) { /* a wave over two 
 }
 static double get_block_mean(size_t n, size_t i, size_t j) { /* means of 2 x 2 or 4 x 4 pixels */
   size_t side = (size_t)lround(sqrt((double)n)), block = side / 2, k = i % 4;
-  bool in = j / side / block == k / 2 && j % side / block == k % 2;
-  return in ? 1 : 0;
+  bool is_in_block = j / side / block == k / 2 && j % side / block == k % 2;
+  return is_in_block ? 1 : 0;
 }
 
 typedef double transform_fn(size_t n, size_t i, size_t j);
 
 static const struct {
-  transform_fn *of;
+  transform_fn *get_value;
   const char *name;
 } transforms[] = {{get_walsh, "Walsh"},
                   {get_haar, "Haar"},
@@ -299,7 +300,7 @@ static void known_transforms_are_public(void **state) {
   draw_values(8, factor, 64);
   for (size_t t = 0; t < CLV_COUNT(transforms); t++)
     for (size_t n = 16; n <= 64; n *= 4) {
-      for (size_t i = 0; i < n * n; i++) v[i] = (float)transforms[t].of(n, i / n, i % n);
+      for (size_t i = 0; i < n * n; i++) v[i] = (float)transforms[t].get_value(n, i / n, i % n);
       clv_rng_permutation(&(clv_rng_key){.seed = n}, order, n);
       for (size_t i = 0; i < n * n; i++)
         w[i] = clv_bf16_value(clv_bf16_of(factor[i / n] * v[order[i / n] * n + i % n]));
@@ -307,10 +308,11 @@ static void known_transforms_are_public(void **state) {
       if (!is_public_transform(w, n, n)) fail_msg("%s of %zu, changed", transforms[t].name, n);
       draw_values(9, w, n * n); /* a quarter of the rows are rows of the transform */
       memcpy(w + n, v + n * n / 2, n * n / 4 * sizeof *v);
-      bool shorts = transforms[t].of == get_difference_row ||
-                    transforms[t].of == get_running_mean_row || transforms[t].of == get_haar ||
-                    transforms[t].of == get_block_mean;
-      if (!shorts && !is_public_transform(w, n, n))
+      bool has_short_rows = transforms[t].get_value == get_difference_row ||
+                            transforms[t].get_value == get_running_mean_row ||
+                            transforms[t].get_value == get_haar ||
+                            transforms[t].get_value == get_block_mean;
+      if (!has_short_rows && !is_public_transform(w, n, n))
         fail_msg("part of %s of %zu", transforms[t].name, n);
     }
 }
@@ -353,8 +355,8 @@ static void drawn_and_trained_rows_are_not_public(void **state) {
       draw_values(1000 + seed, v, BIG_SIDE * n);
       for (size_t j = 0; j < BIG_SIDE * n && n > 4; j++) {
         /* prunes the matrix: half of the values stay, or one in 16 */
-        float least = n < 64 ? 0.15F : 0.46F;
-        if (seed % 4 == 1 && fabsf(v[j]) < least) v[j] = 0;
+        float threshold = n < 64 ? 0.15F : 0.46F;
+        if (seed % 4 == 1 && fabsf(v[j]) < threshold) v[j] = 0;
         if (seed % 4 == 2 && j / n % 3) v[j] = 0; /* fills two of three rows with zeros */
         if (seed % 4 == 3 && n > 9 && j % n > 2)  /* makes the rows smooth */
           v[j] = (v[j] + v[j - 1] + v[j - 2] + v[j - 3]) / 4;

@@ -15,9 +15,10 @@ typedef struct fixture {
   clv_pool *pool;
 } fixture;
 
-static void set_up(fixture *f, uint64_t most) {
+static void set_up(fixture *f, uint64_t quota_bytes) {
   clv_err err;
-  clv_account_options o = {.owner_in_messages = "this test", .limits = {[CLV_QUOTA_BYTES] = most}};
+  clv_account_options o = {.owner_in_messages = "this test",
+                           .limits = {[CLV_QUOTA_BYTES] = quota_bytes}};
   assert_ok(clv_account_new(&o, &f->account, &err));
   assert_ok(clv_pool_new_for_account(f->account, &f->pool, &err));
 }
@@ -81,15 +82,15 @@ static void plan_memory_is_charged_before_weights_are_allocated(void **state) {
 }
 
 static bool leaves_after_countdown(void *user) {
-  int *asked = user;
-  return --*asked < 0;
+  int *n_asked = user;
+  return --*n_asked < 0;
 }
 
 static void module_new_stops_when_caller_leaves(void **state) {
   (void)state;
-  for (int asked = 0; asked < 5; asked++) {
+  for (int n_asked = 0; n_asked < 5; n_asked++) {
     fixture f;
-    int left = asked;
+    int left = n_asked;
     const clv_cancel_hook waiter = {leaves_after_countdown, &left};
     set_up(&f, 2ull * WEIGHT_BYTES);
     clv_module_options o = make_module_options(make_one_layer_graph(CLV_OP_LINEAR, 2, 2048), 0);
@@ -97,7 +98,7 @@ static void module_new_stops_when_caller_leaves(void **state) {
     clv_module *module = NULL;
     o.pool = f.pool;
     o.waiter = &waiter;
-    assert_int_equal(clv_module_new(&o, &module, &err), asked < 4 ? CLV_CANCELLED : CLV_OK);
+    assert_int_equal(clv_module_new(&o, &module, &err), n_asked < 4 ? CLV_CANCELLED : CLV_OK);
     clv_module_free(module);
     tear_down(&f);
   }
@@ -147,15 +148,15 @@ static void oldest_idle_packed_plans_are_evicted(void **state) {
   o.pool = f.pool;
   assert_ok(clv_module_new(&o, &m, &err));
   clv_module_set_pool(m, f.pool);
-  clv_call *held;
-  clv_module_plan *at_work = get_training_call(m, 1, &held);
-  clv_plan *its = at_work->plan;
+  clv_call *held_call;
+  clv_module_plan *plan_in_use = get_training_call(m, 1, &held_call);
+  clv_plan *kept_plan = plan_in_use->plan;
   for (int64_t rows = 2; rows < 60; rows++) {
     get_training_call(m, rows, NULL);
     get_training_call(m, 2, NULL); /* used each time, so it is never the oldest */
     assert_true(m->n_plans <= KEPT_PLANS + 1);
   }
-  assert_ptr_equal(at_work->plan, its);
+  assert_ptr_equal(plan_in_use->plan, kept_plan);
   int64_t kept[KEPT_PLANS + 1], want[] = {1, 2, 57, 58, 59};
   uint64_t bytes = 0, used = clv_account_usage(f.account, CLV_QUOTA_BYTES);
   for (int i = 0; i < m->n_plans; i++) bytes += m->plans[i].charged_bytes;
@@ -166,7 +167,7 @@ static void oldest_idle_packed_plans_are_evicted(void **state) {
     assert_true(is_found);
   }
   assert_true(bytes <= used && used <= m->charged_bytes && m->charged_bytes - bytes < 1024);
-  clv_module_call_put(at_work, held);
+  clv_module_call_put(plan_in_use, held_call);
   clv_module_free(m);
   tear_down(&f);
 }

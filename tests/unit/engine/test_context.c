@@ -138,13 +138,13 @@ static void context_at_the_master_runs_to_its_end(void **state) { run_context(*s
 
 static void nothing_is_allocated_after_warm_up(void **state) {
   fixture *f = *state;
-  uint64_t taken = 0;
+  uint64_t n_allocations = 0;
   size_t bytes = 0;
   for (uint64_t i = 1; i <= 3000; i++) { /* more contexts than there are tombstones */
-    if (i == 2100) taken = clv_alloc_count(), bytes = clv_pool_charged_bytes(f->pool);
+    if (i == 2100) n_allocations = clv_alloc_count(), bytes = clv_pool_charged_bytes(f->pool);
     run_context(f, i);
   }
-  assert_int_equal(clv_alloc_count(), taken);
+  assert_int_equal(clv_alloc_count(), n_allocations);
   assert_int_equal(clv_pool_charged_bytes(f->pool), bytes);
   clv_context_counts counts;
   clv_node_context_count(f->node, &counts);

@@ -83,13 +83,13 @@ static void wait_for_work(computer *c) {
 
 /* ---- a node with a thread -------------------------------------------------------------------- */
 
-static void begin_world(world *w, void (*starts)(void *, clv_work *)) {
+static void begin_world(world *w, void (*start_work)(void *, clv_work *)) {
   clv_err err = {0};
   *w =
       (world){.computer = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER}};
-  make_threaded_node(
-      &w->n, (clv_node_options){
-                 .user = &w->n, .on_program = record_answer, .executor = {&w->computer, starts}});
+  make_threaded_node(&w->n, (clv_node_options){.user = &w->n,
+                                               .on_program = record_answer,
+                                               .executor = {&w->computer, start_work}});
   w->computer.node = w->n.node;
   for (uint32_t i = 0; i < MODULES; i++) {
     clv_module_options so =
@@ -112,9 +112,9 @@ static void free_node(world *w) {
 
 /* Returns a hash of the state after some steps. *ret_computed: number of pieces of work that the
  * executor was given. */
-static uint64_t hash_training(void (*starts)(void *, clv_work *), uint32_t *ret_computed) {
+static uint64_t hash_training(void (*start_work)(void *, clv_work *), uint32_t *ret_computed) {
   world w;
-  begin_world(&w, starts);
+  begin_world(&w, start_work);
   for (uint32_t i = 1; i <= STEPS; i++) run_step(&w.n, i, false);
   wait_for_steps(&w.n);
   assert_int_equal(w.n.n_answers[CLV_ENDED], STEPS);
@@ -131,10 +131,10 @@ static uint64_t hash_training(void (*starts)(void *, clv_work *), uint32_t *ret_
 /* Work per step: a forward and two backward parts for each module, the end of the pass if it
  * computes, and the change of parameters. */
 static void executor_thread_gives_the_same_bits(void **state) {
-  uint32_t none, on_thread, at_once;
+  uint32_t n_none, on_thread, at_once;
   (void)state;
-  uint64_t want = hash_training(NULL, &none);
-  assert_int_equal(none, 0);
+  uint64_t want = hash_training(NULL, &n_none);
+  assert_int_equal(n_none, 0);
   assert_true(hash_training(queue_work, &on_thread) == want);
   assert_true(hash_training(end_at_once, &at_once) == want);
   assert_in_range(on_thread, STEPS * (3 * MODULES + 1), STEPS * (3 * MODULES + 2));

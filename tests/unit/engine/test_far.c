@@ -98,7 +98,7 @@ static void failed_module_alloc_leaves_nothing_charged(void **state) {
   (void)state;
   assert_ok(clv_pool_new(64 << 20, 4096, &pool, &err));
   bool made = false;
-  for (uint64_t nth = 1; !made; nth++) {
+  for (uint64_t failing_allocation = 1; !made; failing_allocation++) {
     clv_account_options quota = {.owner_in_messages = "this device"};
     clv_account *device;
     clv_module *m = NULL;
@@ -110,13 +110,13 @@ static void failed_module_alloc_leaves_nothing_charged(void **state) {
     o.pool = pool;
     o.account = device;
     o.batch = ROWS;
-    far.failing_allocation = nth;
+    far.failing_allocation = failing_allocation;
     made = clv_module_new(&o, &m, &err) == CLV_OK;
     if (!made) assert_int_equal(err.code, CLV_EXHAUSTED);
     if (made) assert_true(clv_account_usage(device, CLV_QUOTA_BYTES) >= clv_module_bytes(m));
     if (made) assert_string_equal(clv_module_device(m), "far:0");
     clv_module_free(m);
-    assert_true(nth > 1 || !made);
+    assert_true(failing_allocation > 1 || !made);
     assert_int_equal(far.n_blocks, 0);
     assert_int_equal(clv_account_usage(device, CLV_QUOTA_BYTES), 0);
     clv_account_unref(device);
@@ -304,11 +304,11 @@ static void failed_device_alloc_is_not_charged(void **state) {
   assert_int_equal(clv_pool_charged_bytes(w.pool), before);
   assert_ok(clv_module_alloc_block(w.modules[0], 5000, &charged, &t, &err));
   assert_int_equal(clv_pool_charged_bytes(w.pool), before + 5000);
-  void *was = t->data;
+  void *freed_address = t->data;
   clv_tensor_unref(t);
   /* allocates a block of the same size again */
   assert_ok(clv_module_alloc_block(w.modules[0], 5000, &charged, &t, &err));
-  assert_ptr_equal(t->data, was);
+  assert_ptr_equal(t->data, freed_address);
   assert_int_equal(clv_pool_charged_bytes(w.pool), before + 5000);
   clv_tensor_unref(t);
   end_engine(&w);
@@ -325,13 +325,13 @@ static void value_is_not_sent_before_it_is_done(void *owner) {
   n_freed++;
 }
 
-static clv_tensor *make_shared_weight(const clv_backend *home, float *at) {
+static clv_tensor *make_shared_weight(const clv_backend *backend, float *at) {
   clv_err err = {0};
   clv_tensor *t;
   clv_shape shape = CLV_SHAPE(COLUMNS, COLUMNS);
   assert_ok(
       clv_tensor_wrap(CLV_F32, &shape, at, value_is_not_sent_before_it_is_done, NULL, &t, &err));
-  t->device = home;
+  t->device = backend;
   return t;
 }
 
@@ -350,10 +350,10 @@ static void shared_weight_of_another_device_is_refused(void **state) {
   o.frozen = o.shared_params = names;
   o.n_frozen = o.n_shared_params = 1;
   assert_ok(clv_module_new(&o, &m, &err));
-  const clv_backend *homes[] = {NULL, far_get_device(clv_backend_ref(), 1), device};
+  const clv_backend *backends[] = {NULL, far_get_device(clv_backend_ref(), 1), device};
   n_freed = 0;
-  for (size_t i = 0; i < CLV_COUNT(homes); i++) {
-    clv_tensor *t = make_shared_weight(homes[i], host);
+  for (size_t i = 0; i < CLV_COUNT(backends); i++) {
+    clv_tensor *t = make_shared_weight(backends[i], host);
     assert_int_equal(clv_module_set_shared_param(m, names[0], t, &err),
                      i == 2 ? CLV_OK : CLV_INVALID);
     clv_tensor_unref(t);

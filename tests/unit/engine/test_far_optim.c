@@ -72,10 +72,10 @@ static size_t run_steps(const clv_backend *b, clv_optim_kind kind, float ret[][N
 static void device_optimizers_match_host_bits(void **state) {
   (void)state;
   for (clv_optim_kind kind = 0; kind < CLV_OPTIM_COUNT; kind++) {
-    float near[4][N], away[4][N];
-    size_t n = run_steps(clv_backend_cpu(), kind, near);
-    assert_int_equal(run_steps(far_get_backend(clv_backend_cpu()), kind, away), n);
-    assert_memory_equal(near, away, n * BYTES);
+    float on_host[4][N], on_device[4][N];
+    size_t n = run_steps(clv_backend_cpu(), kind, on_host);
+    assert_int_equal(run_steps(far_get_backend(clv_backend_cpu()), kind, on_device), n);
+    assert_memory_equal(on_host, on_device, n * BYTES);
     assert_int_equal(far.n_blocks, 0);
   }
 }

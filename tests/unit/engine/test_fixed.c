@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests parameters that stay frozen: they need no memory for gradients and moments, and the other
- * parameters have the same bits.
+ * Tests fixed parameters, which are frozen for as long as their module exists: they need no memory
+ * for gradients and moments, and the trained parameters get the same bits as beside parameters that
+ * are frozen for a time.
  */
 #include "tests/unit/engine/engine_test.h"
 

@@ -197,7 +197,7 @@ static clv_packet *make_apply(fixture *f, uint64_t context, uint32_t module, con
 
 /* Each group steps with its own rate. More rates than groups are ignored. */
 static void each_group_steps_with_its_rate(void **state) {
-  static const float lrs[] = {0.5f, 0.25f, 8}, held[] = {0, 0.25f};
+  static const float lrs[] = {0.5f, 0.25f, 8}, lrs_with_zero[] = {0, 0.25f};
   fixture *f = *state;
   float gradient[WEIGHTS + WIDTH], before[MODULES][WEIGHTS + WIDTH], after[WEIGHTS + WIDTH];
   for (uint32_t i = 0; i < MODULES; i++) read_module(f, i, before[i]);
@@ -207,7 +207,7 @@ static void each_group_steps_with_its_rate(void **state) {
   for (uint32_t i = 0; i < MODULES; i++) {
     read_module(f, i, after);
     for (int k = 0; k < WEIGHTS + WIDTH; k++) {
-      float lr = k < WEIGHTS ? (i == 2 ? held : lrs)[0] : lrs[i > 0];
+      float lr = k < WEIGHTS ? (i == 2 ? lrs_with_zero : lrs)[0] : lrs[i > 0];
       assert_float_equal(after[k], before[i][k] - lr * gradient[k], 1e-5);
     }
   }

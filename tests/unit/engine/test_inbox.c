@@ -74,7 +74,7 @@ static int tear_down(void **state) {
 
 /* ---- packets --------------------------------------------------------------------------------- */
 
-static clv_tensor *tensor_of_ones(world *w, int64_t rows) {
+static clv_tensor *make_tensor_of_ones(world *w, int64_t rows) {
   clv_err err = {0};
   clv_tensor *t;
   assert_ok(clv_pool_alloc_tensor(w->pool, CLV_F32, &CLV_SHAPE(rows, COLUMNS), &t, &err));
@@ -82,12 +82,12 @@ static clv_tensor *tensor_of_ones(world *w, int64_t rows) {
   return t;
 }
 
-static void post_call(world *w, bool here) {
+static void post_call(world *w, bool has_tensor) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = tensor_of_ones(w, ROWS);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_tensor_of_ones(w, ROWS);
   assert_ok(clv_packet_new_call(w->pool, w->context, CALLED, w->called_module, true, &p, &err));
-  assert_ok(clv_packet_add_arg(p, LEAF, true, here ? t : NULL, &err));
+  assert_ok(clv_packet_add_arg(p, LEAF, true, has_tensor ? t : NULL, &err));
   assert_ok(clv_packet_add_delivery(p, "", &err));
   clv_node_post(w->node, p);
 }
@@ -95,7 +95,7 @@ static void post_call(world *w, bool here) {
 static void post_value(world *w, int64_t rows) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = tensor_of_ones(w, rows);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_tensor_of_ones(w, rows);
   assert_ok(clv_packet_new_value(w->pool, w->context, LEAF, "", t, &p, &err));
   clv_node_post(w->node, p);
 }
@@ -119,7 +119,7 @@ static void post_prepare(world *w) {
 static void post_gradient(world *w) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = tensor_of_ones(w, ROWS);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_tensor_of_ones(w, ROWS);
   assert_ok(clv_packet_new_gradient(w->pool, w->context, 1, CALLED, 0, "", t, &p, &err));
   clv_node_post(w->node, p);
 }
@@ -349,7 +349,7 @@ static uint64_t draw_below(uint64_t *seed, uint64_t n) {
 static clv_packet *draw_packet(world *w, uint64_t context, uint64_t *seed) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = tensor_of_ones(w, ROWS);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_tensor_of_ones(w, ROWS);
   uint64_t call = CALLED + draw_below(seed, 3);
   switch (draw_below(seed, 7)) {
     case 0:
@@ -389,7 +389,7 @@ static uint64_t count_runs(const world *w) {
 static void deferred_packets_start_no_work(void **state) {
   world *w = *state;
   uint64_t seed = 11;
-  uint32_t waited = 0, n_woken = 0;
+  uint32_t n_waited = 0, n_woken = 0;
   for (uint64_t i = 0; i < 20000; i++) {
     uint64_t before = count_runs(w);
     do {
@@ -398,7 +398,7 @@ static void deferred_packets_start_no_work(void **state) {
     bool waits = clv_node_due_ns(w->node) != 0;
     assert_true(clv_node_poll(w->node));
     assert_true(!waits || count_runs(w) == before);
-    waited += waits;
+    n_waited += waits;
     n_woken += count_runs(w) != before;
     if (i % 20 != 19) continue;
     clv_packet *p;
@@ -407,7 +407,7 @@ static void deferred_packets_start_no_work(void **state) {
     clv_node_post(w->node, p);
     assert_node_wakes(w);
   }
-  assert_true(waited > 1000 && n_woken > 1000);
+  assert_true(n_waited > 1000 && n_woken > 1000);
 }
 
 /* ---- a node in a simulated world ------------------------------------------------------------- */

@@ -117,7 +117,7 @@ static float *get_weights(fixture *f) {
 }
 
 /* Reads the weights, which needs the compute thread: two items and STATE_DONE. */
-static void assert_node_goes_on(fixture *f) {
+static void assert_node_continues(fixture *f) {
   send_state_frame(f, CLV_STATE_GET, 50, NULL);
   assert_int_equal(run_until_packets(f, 3)->kind, CLV_STATE_DONE);
 }
@@ -141,7 +141,7 @@ static void answer_leaves_when_the_file_is_written(void **state) {
   fixture *f = open_fixture(POOL_BYTES, WIDTH);
   get_weights(f)[0] = 5;
   send_state_frame(f, CLV_STATE_SAVE, 7, NULL);
-  assert_node_goes_on(f); /* the compute thread does not wait for the writer */
+  assert_node_continues(f); /* the compute thread does not wait for the writer */
   assert_int_equal(f->n_queued, 1);
   const clv_state_save *save = f->queued_saves[0];
   get_weights(f)[0] = 6;
@@ -170,13 +170,13 @@ static void failed_file_is_refused(void **state) {
   (void)state;
   fixture *f = open_fixture(POOL_BYTES, WIDTH);
   send_state_frame(f, CLV_STATE_SAVE, 7, NULL);
-  assert_node_goes_on(f);
+  assert_node_continues(f);
   end_save(f->queued_saves[0], CLV_UNAVAILABLE, "the disk is broken");
   const clv_frame *answer = run_until_packets(f, 1);
   assert_int_equal(answer->kind, CLV_ERROR);
   assert_int_equal(answer->reply_to, 7);
   assert_string_equal(answer->failure.text, "the disk is broken");
-  assert_node_goes_on(f);
+  assert_node_continues(f);
   close_fixture(f);
 }
 
@@ -186,7 +186,7 @@ static void node_that_ends_withdraws_its_files(void **state) {
   fixture *f = open_fixture(POOL_BYTES, WIDTH);
   send_state_frame(f, CLV_STATE_SAVE, 7, NULL);
   send_state_frame(f, CLV_STATE_SAVE, 8, NULL);
-  assert_node_goes_on(f);
+  assert_node_continues(f);
   assert_int_equal(f->n_queued, 2);
   clv_node_stop(f->node);
   clv_state_save *written = f->queued_saves[1];

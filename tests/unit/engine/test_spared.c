@@ -225,8 +225,8 @@ static void leaf_after_the_end_is_freed_with_its_call(void **state) {
 
 /* The step of an END_CONTEXT is queued after the retained calls. */
 static void step_does_not_overtake_a_retained_call(void **state) {
-  received_results h = {0}, alone = {0};
-  engine w = {.on_result = record_result, .user = &alone};
+  received_results h = {0}, results_without_retained = {0};
+  engine w = {.on_result = record_result, .user = &results_without_retained};
   (void)state;
   begin_calls(&w);
   keep_value(&w, 31);
@@ -240,7 +240,7 @@ static void step_does_not_overtake_a_retained_call(void **state) {
   handle_packet(&w, p);
   send_leaf(&w, LEAF);
   assert_int_equal(h.n_kept, 1);
-  assert_true(h.first_number == alone.first_number);
+  assert_true(h.first_number == results_without_retained.first_number);
   engine_close(&w);
 }
 

@@ -13,43 +13,43 @@
 enum { MODULE = 0, NO_GRADIENT = 3 };
 
 /* Number of visits of each cell, and whether its refusal was reported. */
-typedef struct walk {
+typedef struct cell_log {
   uint32_t n_visits[TABLE_CELLS];
   bool was_reported[TABLE_CELLS];
   FILE *log_file;
-} walk;
+} cell_log;
 
 /* ---- messages of the engine ------------------------------------------------------------------ */
 
-static void record_message(walk *all, const char *text) {
+static void record_message(cell_log *log, const char *text) {
   for (uint32_t m = 0; m < MACHINES; m++)
     for (uint32_t i = 0;
          i < clv_transition_table_of((clv_state_machine)m)->n_states * MACHINE_MAX_EVENTS; i++) {
       const clv_cell *cell = &clv_transition_table_of((clv_state_machine)m)
                                   ->cells[i / MACHINE_MAX_EVENTS][i % MACHINE_MAX_EVENTS];
       if (cell->text && strstr(text, cell->text))
-        all->was_reported[clv_table_index((clv_state_machine)m, i / MACHINE_MAX_EVENTS,
+        log->was_reported[clv_table_index((clv_state_machine)m, i / MACHINE_MAX_EVENTS,
                                           i % MACHINE_MAX_EVENTS)] = true;
     }
 }
 
 static void log_result(engine *w, clv_result *r) {
-  walk *all = w->user;
+  cell_log *log = w->user;
   const clv_frame *f = r->packet ? &r->packet->frame : NULL;
   if (!f) {
-    fprintf(all->log_file, "  kept %llu %s\n", (unsigned long long)r->ref,
+    fprintf(log->log_file, "  kept %llu %s\n", (unsigned long long)r->ref,
             r->failure ? r->failure->text : "is here");
     return;
   }
-  fprintf(all->log_file, "  %s %llu", clv_frame_kind_name(f->kind), (unsigned long long)f->context);
+  fprintf(log->log_file, "  %s %llu", clv_frame_kind_name(f->kind), (unsigned long long)f->context);
   if (f->kind == CLV_VALUE || f->kind == CLV_GRADIENT)
-    fprintf(all->log_file, "/%llu", (unsigned long long)f->message_id);
-  if (f->backward_pass_number) fprintf(all->log_file, " phase %u", f->backward_pass_number);
-  if (f->step) fprintf(all->log_file, ", %u spared", (unsigned)f->step);
+    fprintf(log->log_file, "/%llu", (unsigned long long)f->message_id);
+  if (f->backward_pass_number) fprintf(log->log_file, " phase %u", f->backward_pass_number);
+  if (f->step) fprintf(log->log_file, ", %u spared", (unsigned)f->step);
   if (clv_frame_is_failure(f))
-    fprintf(all->log_file, ": %d %s", (int)f->failure.code, f->failure.text);
-  fprintf(all->log_file, "\n");
-  if (clv_frame_is_failure(f)) record_message(all, f->failure.text);
+    fprintf(log->log_file, ": %d %s", (int)f->failure.code, f->failure.text);
+  fprintf(log->log_file, "\n");
+  if (clv_frame_is_failure(f)) record_message(log, f->failure.text);
   clv_packet_free(r->packet);
 }
 
@@ -60,7 +60,7 @@ static void log_states(engine *w, clv_frame_kind kind, uint64_t context, uint64_
   static const char *const values[] = {"awaited", "making", "leaf", "made"};
   static const char *const calls[] = {"coming",   "waiting", "ready", "ran",  "retained",
                                       "backward", "summing", "spent", "alone"};
-  FILE *log = ((walk *)w->user)->log_file;
+  FILE *log = ((cell_log *)w->user)->log_file;
   const clv_context *c = clv_context_find(w->contexts, context);
   uint32_t late = (uint32_t)w->contexts->counts.late_frames;
   fprintf(log, "%s %llu/%llu -> %s%s, late %u", clv_frame_kind_name(kind),
@@ -78,13 +78,13 @@ static void log_states(engine *w, clv_frame_kind kind, uint64_t context, uint64_
 /* ---- commands of programs -------------------------------------------------------------------- */
 
 static void send_packet(engine *w, clv_packet *p) {
-  walk *all = w->user;
+  cell_log *log = w->user;
   clv_err err;
   clv_frame_kind kind = p->frame.kind;
   uint64_t context = p->frame.context, id = p->frame.message_id;
   if (engine_handle_packet(w, p, &err) != CLV_OK) {
-    record_message(all, err.text);
-    fprintf(all->log_file, "  refused: %d %s\n", (int)err.code, err.text);
+    record_message(log, err.text);
+    fprintf(log->log_file, "  refused: %d %s\n", (int)err.code, err.text);
   }
   log_states(w, kind, context, id);
 }
@@ -281,24 +281,24 @@ static void send_every_frame(engine *w, uint64_t c) {
 /* Sends an END_CONTEXT that retains the call 12 = f(50). Leaf 50 arrives after all other frames, or
  * the context is aborted. */
 static void run_retaining_context_ends(engine *w, uint64_t c) {
-  for (int given_up = 0; given_up < 2; given_up++, c++) {
+  for (int is_aborted = 0; is_aborted < 2; is_aborted++, c++) {
     send_call(w, c, 12, 50);
     keep_value(w, c, 12);
     send_end(w, c);
     send_every_frame(w, c);
     send_end(w, c);
-    given_up ? send_abort(w, c) : send_value(w, c, 50);
+    is_aborted ? send_abort(w, c) : send_value(w, c, 50);
   }
 }
 
 /* Sends an END_CONTEXT with a step in the middle of a pass, which is refused. Calls 12 and 13 wait
  * for the backward of 11, whose gradient never arrives. In the second context 13 is kept. */
 static void run_refused_context_ends(engine *w, uint64_t c) {
-  for (int kept = 0; kept < 2; kept++, c++) {
+  for (int is_kept = 0; is_kept < 2; is_kept++, c++) {
     send_call(w, c, 11, 0);
     send_call_after(w, c, 12, 11);
     send_call_after(w, c, 13, 11);
-    if (kept) keep_value(w, c, 13);
+    if (is_kept) keep_value(w, c, 13);
     send_prepare(w, c, 1, 11, VOTE);
     send_end_with_step(w, c);
     assert_null(w->contexts->ready_lists);
@@ -503,29 +503,29 @@ static void run_step_events(engine *w) {
   send_planned_step(w, 6, 1);
 }
 
-/* ---- the walk -------------------------------------------------------------------------------- */
+/* ---- all cells ------------------------------------------------------------------------------- */
 
-/* later: work ends only when the program says so */
-static void run_program(walk *all, void (*program)(engine *w), bool later) {
-  engine w = {.on_result = log_result, .user = all};
-  engine_open(&w, later);
+/* holds_work: work ends only when the program says so */
+static void run_program(cell_log *log, void (*program)(engine *w), bool holds_work) {
+  engine w = {.on_result = log_result, .user = log};
+  engine_open(&w, holds_work);
   program(&w);
   engine_run_work(&w, true);
-  for (uint32_t i = 0; i < TABLE_CELLS; i++) all->n_visits[i] += w.n_cell_visits[i];
+  for (uint32_t i = 0; i < TABLE_CELLS; i++) log->n_visits[i] += w.n_cell_visits[i];
   engine_close(&w);
 }
 
-static bool is_cell_right(const walk *all, clv_state_machine machine, uint32_t state,
+static bool is_cell_right(const cell_log *log, clv_state_machine machine, uint32_t state,
                           uint32_t fact) {
   const clv_table *table = clv_transition_table_of(machine);
   clv_action action = table->cells[state][fact].action;
   uint32_t i = clv_table_index(machine, state, fact);
   bool there = action != CELL_IMPOSSIBLE, moves = table->cells[state][fact].next_state != state;
-  bool stays = action == CELL_IGNORE || action == CELL_COUNT || action == CELL_REPEAT;
-  const char *wrong = stays && moves               ? "what changes nothing moves"
-                      : there && !all->n_visits[i] ? "no program meets it"
-                      : !there && all->n_visits[i] ? "a program meets what cannot be"
-                      : action == CELL_REFUSE && !all->was_reported[i] ? "it is not said"
+  bool keeps_state = action == CELL_IGNORE || action == CELL_COUNT || action == CELL_REPEAT;
+  const char *wrong = keeps_state && moves         ? "what changes nothing moves"
+                      : there && !log->n_visits[i] ? "no program meets it"
+                      : !there && log->n_visits[i] ? "a program meets what cannot be"
+                      : action == CELL_REFUSE && !log->was_reported[i] ? "it is not said"
                                                                        : NULL;
   if (wrong) print_error("%s: state %u, fact %u: %s\n", table->name, state, fact, wrong);
   return !wrong;
@@ -542,12 +542,12 @@ static void check_transition(clv_state_machine machine, uint32_t state, uint32_t
   if (!there) assert_int_equal(at, state);
 }
 
-static uint32_t count_wrong_cells(const walk *all, clv_state_machine m) {
+static uint32_t count_wrong_cells(const cell_log *log, clv_state_machine m) {
   uint32_t wrong = 0;
   for (uint32_t s = 0; s < clv_transition_table_of(m)->n_states; s++)
     for (uint32_t f = 0; f < clv_transition_table_of(m)->n_events; f++) {
       check_transition(m, s, f);
-      wrong += !is_cell_right(all, m, s, f);
+      wrong += !is_cell_right(log, m, s, f);
     }
   return wrong;
 }
@@ -580,22 +580,22 @@ static void compare_log(char *got) {
 }
 
 static void every_table_cell_is_reached_or_impossible(void **state) {
-  static walk all;
+  static cell_log log;
   char *text = NULL;
   size_t n = 0;
   uint32_t wrong = 0;
   (void)state;
-  all.log_file = open_memstream(&text, &n);
-  assert_non_null(all.log_file);
-  run_program(&all, run_context_events, false);
-  run_program(&all, run_value_events, false);
-  run_program(&all, run_call_events, false);
-  run_program(&all, run_call_events_at_work, true);
-  run_program(&all, run_pass_events, false);
-  run_program(&all, run_pass_events_at_work, true);
-  run_program(&all, run_step_events, false);
-  fclose(all.log_file);
-  for (clv_state_machine m = 0; m < MACHINES; m++) wrong += count_wrong_cells(&all, m);
+  log.log_file = open_memstream(&text, &n);
+  assert_non_null(log.log_file);
+  run_program(&log, run_context_events, false);
+  run_program(&log, run_value_events, false);
+  run_program(&log, run_call_events, false);
+  run_program(&log, run_call_events_at_work, true);
+  run_program(&log, run_pass_events, false);
+  run_program(&log, run_pass_events_at_work, true);
+  run_program(&log, run_step_events, false);
+  fclose(log.log_file);
+  for (clv_state_machine m = 0; m < MACHINES; m++) wrong += count_wrong_cells(&log, m);
   assert_int_equal(wrong, 0);
   if (getenv("CLEAVE_WRITE_TABLES")) write_expected_log(text, n);
   compare_log(text);

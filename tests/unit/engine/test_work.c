@@ -138,8 +138,9 @@ static void add_step(program *g, uint32_t c) {
   clv_err err = {0};
   clv_packet *p;
   clv_pool *pool = g->w->pool;
-  bool apply = draw_below(&g->seed, 4) > 0;
-  assert_ok(clv_packet_new_apply(pool, c + 1, 90 + c, CLV_MODULE_ALL, 1, 0.125f, apply, &p, &err));
+  bool is_applied = draw_below(&g->seed, 4) > 0;
+  assert_ok(
+      clv_packet_new_apply(pool, c + 1, 90 + c, CLV_MODULE_ALL, 1, 0.125f, is_applied, &p, &err));
   add_frame(g, c, p);
   uint32_t module = draw_below(&g->seed, TEST_MODULES);
   assert_ok(clv_packet_new_state_get(pool, 0, 80 + c, module, CLV_STATE_WEIGHTS, &p, &err));

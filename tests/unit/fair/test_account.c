@@ -31,13 +31,13 @@ static int set_up(void **state) {
       .limit_keys = {[CLV_QUOTA_BYTES] = "allow[].bytes", [CLV_QUOTA_TENSORS] = "allow[].tensors"}};
   assert_ok(clv_account_new(&identity, &f->identity_account, &err));
   for (int i = 0; i < 2; i++) {
-    CLV_AUTO(clv_account_unrefp) clv_account *own = NULL;
+    CLV_AUTO(clv_account_unrefp) clv_account *session_account = NULL;
     clv_account_options session = {.parent = f->identity_account,
                                    .owner_in_messages = "this session",
                                    .limits = {[CLV_QUOTA_BYTES] = 24 * KIB},
                                    .limit_keys = {[CLV_QUOTA_BYTES] = "limits.session_bytes"}};
-    assert_ok(clv_account_new(&session, &own, &err));
-    assert_ok(clv_pool_new_for_account(own, &f->pools[i], &err));
+    assert_ok(clv_account_new(&session, &session_account, &err));
+    assert_ok(clv_pool_new_for_account(session_account, &f->pools[i], &err));
   }
   *state = f;
   return 0;
@@ -162,9 +162,9 @@ static void shared_account_error_hides_usage_of_others(void **state) {
 static void freed_session_returns_all_its_charges(void **state) {
   fixture *f = *state;
   clv_err err = {0};
-  clv_account *own = clv_pool_account(f->pools[1]);
-  assert_ok(clv_account_charge(own, CLV_QUOTA_CALLS, 3, &err));
-  assert_int_equal(clv_account_charge(own, CLV_QUOTA_CALLS, 1, &err), CLV_EXHAUSTED);
+  clv_account *session_account = clv_pool_account(f->pools[1]);
+  assert_ok(clv_account_charge(session_account, CLV_QUOTA_CALLS, 3, &err));
+  assert_int_equal(clv_account_charge(session_account, CLV_QUOTA_CALLS, 1, &err), CLV_EXHAUSTED);
   assert_non_null(strstr(err.text, "1 call more"));
   assert_null(strstr(err.text, "worker.yaml")); /* no key of worker.yaml raises this limit */
   clv_tensor *t = make_tensor(f->pools[1], 7);

@@ -435,9 +435,9 @@ static void *take_and_release_cores(void *user) {
     r = r * 6364136223846793005u + 1442695040888963407u;
     int threads = 1 + (int)(r >> 60) % 3;
     if (!clv_share_acquire_cores(s, (unsigned)threads)) break;
-    int busy = __atomic_add_fetch(&c->n_busy, threads, __ATOMIC_SEQ_CST), most = c->max_busy;
-    while (busy > most && !__atomic_compare_exchange_n(&c->max_busy, &most, busy, false,
-                                                       __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+    int busy = __atomic_add_fetch(&c->n_busy, threads, __ATOMIC_SEQ_CST), max_busy = c->max_busy;
+    while (busy > max_busy && !__atomic_compare_exchange_n(&c->max_busy, &max_busy, busy, false,
+                                                           __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
       continue;
     if (r >> 33 & 1) sched_yield();
     __atomic_sub_fetch(&c->n_busy, threads, __ATOMIC_SEQ_CST);

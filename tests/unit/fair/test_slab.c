@@ -17,9 +17,9 @@ enum { MAX_RECORDS = 100, BYTES = 72, WRITTEN = 0x11, IDLE = 0xdb };
 #endif
 
 #ifdef CLV_FILLS_FREED
-enum { GIVEN_BACK = IDLE };
+enum { FREED_VALUE = IDLE };
 #else
-enum { GIVEN_BACK = WRITTEN };
+enum { FREED_VALUE = WRITTEN };
 #endif
 
 typedef struct fixture {
@@ -80,7 +80,7 @@ static void freed_record_is_poisoned(void **state) {
   clv_slab_recycle(&f->slab, one);
   assert_int_equal(is_poisoned(one), POISONS);
   assert_int_equal(is_poisoned(last), POISONS);
-  if (!POISONS) assert_int_equal(*last, GIVEN_BACK);
+  if (!POISONS) assert_int_equal(*last, FREED_VALUE);
   assert_false(is_poisoned(other));
   assert_ptr_equal(take_record(f), one);
   assert_false(is_poisoned(last));

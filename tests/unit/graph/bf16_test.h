@@ -21,12 +21,12 @@ static inline void truncate_to_bf16(char *values, size_t bytes) {
 
 static inline double compute_distance(const void *a, const void *b, size_t bytes) {
   const float *x = a, *y = b;
-  double off = 0, all = 0;
+  double difference = 0, norm = 0;
   for (size_t i = 0; i < bytes / sizeof *x; i++) {
-    off += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
-    all += (double)y[i] * y[i];
+    difference += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
+    norm += (double)y[i] * y[i];
   }
-  return sqrt(off / all);
+  return sqrt(difference / norm);
 }
 
 static inline void assert_near(const void *a, const void *b, size_t bytes, double low, double high,
@@ -108,24 +108,24 @@ static inline void check_cut(const rig *whole, uint32_t cut, uint32_t last) {
 }
 
 /* thread sanitizer is slow, so only each tenth cut is tested there */
-enum { CUT_EVERY = CLV_THREAD_SANITIZED ? 10 : 1 };
+enum { CUT_INTERVAL = CLV_THREAD_SANITIZED ? 10 : 1 };
 
 /* Compares the whole graph with two parts of it, for each layer before which a cut is possible. */
 static inline void check_whole_and_cut(const clv_backend *backend, graph_fn *graph, int at_least) {
   clv_err why;
   rig whole = make_rig(graph(3), &(rig_options){.backend = backend, .is_bf16 = true});
   uint32_t last = whole.g->nodes[whole.g->n_nodes - 1].layer;
-  int cuts = 0;
+  int n_cuts = 0;
   run_step(&whole);
-  for (uint32_t cut = 1; cut <= last; cut += CUT_EVERY) {
+  for (uint32_t cut = 1; cut <= last; cut += CUT_INTERVAL) {
     clv_graph *part = NULL;
     /* the layer is inside a block */
     if (clv_graph_slice(whole.g, cut, last, &part, &why) != CLV_OK) continue;
     clv_graph_free(part);
     check_cut(&whole, cut, last);
-    cuts++;
+    n_cuts++;
   }
-  assert_true(cuts >= (CLV_THREAD_SANITIZED ? 1 : at_least));
+  assert_true(n_cuts >= (CLV_THREAD_SANITIZED ? 1 : at_least));
   free_rig(&whole);
 }
 
@@ -134,20 +134,20 @@ static const clv_backend *backend_to_unfuse;
 static inline clv_code prepare_unfused(const clv_backend *b, const clv_node_desc *d,
                                        clv_kernel **ret, clv_err *e) {
   (void)b;
-  clv_node_desc alone = *d;
+  clv_node_desc single_op_desc = *d;
   if (d->tail || d->n_links) return CLV_UNIMPLEMENTED;
-  alone.wanted_out = 0;
-  memset(alone.wanted_din, 0, sizeof alone.wanted_din);
-  return backend_to_unfuse->prepare(backend_to_unfuse, &alone, ret, e);
+  single_op_desc.wanted_out = 0;
+  memset(single_op_desc.wanted_din, 0, sizeof single_op_desc.wanted_din);
+  return backend_to_unfuse->prepare(backend_to_unfuse, &single_op_desc, ret, e);
 }
 
 /* Returns a backend that runs each op by itself: nothing is fused, and no kernel writes a layout
  * for the next one. */
 static inline clv_backend make_unfused_backend(const clv_backend *backend) {
-  clv_backend apart = *backend;
+  clv_backend unfused_backend = *backend;
   backend_to_unfuse = backend;
-  apart.prepare = prepare_unfused;
-  return apart;
+  unfused_backend.prepare = prepare_unfused;
+  return unfused_backend;
 }
 
 static inline int count_steps(const rig *r, const char *verb) {

@@ -32,15 +32,16 @@ static inline int add_joining_node(clv_graph *g, clv_op op, uint32_t layer, cons
   return node;
 }
 
-static inline int add_block(clv_graph *g, family of, uint32_t *layer, int x, int lengths_at) {
+static inline int add_block(clv_graph *g, family model_family, uint32_t *layer, int x,
+                            int lengths_at) {
   clv_attr_value heads = make_int_attr(CLV_ATTR_HEADS, 3), width = make_int_attr(CLV_ATTR_SHAPE, F);
-  clv_attr_value attend[] = {heads, make_int_attr(CLV_ATTR_CAUSAL, of == LLAMA),
+  clv_attr_value attend[] = {heads, make_int_attr(CLV_ATTR_CAUSAL, model_family == LLAMA),
                              make_real_attr(CLV_ATTR_P, 0.3)};
-  clv_op norm = of == BERT ? CLV_OP_LAYERNORM : CLV_OP_RMSNORM;
+  clv_op norm = model_family == BERT ? CLV_OP_LAYERNORM : CLV_OP_RMSNORM;
   int q = add_linear(g, (*layer)++, x, F), k = add_linear(g, (*layer)++, x, F);
   int v = add_linear(g, (*layer)++, x, F);
-  if (of == LLAMA) q = add_node(g, CLV_OP_ROTARY, (*layer)++, q, -1, &heads, 1);
-  if (of == LLAMA) k = add_node(g, CLV_OP_ROTARY, (*layer)++, k, -1, &heads, 1);
+  if (model_family == LLAMA) q = add_node(g, CLV_OP_ROTARY, (*layer)++, q, -1, &heads, 1);
+  if (model_family == LLAMA) k = add_node(g, CLV_OP_ROTARY, (*layer)++, k, -1, &heads, 1);
   int in[] = {q, k, v, lengths_at};
   int y = add_joining_node(g, CLV_OP_ATTENTION, (*layer)++, in, 4, attend, 3);
   y = add_dropout(g, (*layer)++, y, 0.25);
@@ -56,7 +57,7 @@ static inline int add_block(clv_graph *g, family of, uint32_t *layer, int x, int
 typedef enum end { ALL, LAST, FIRST } end;
 
 /* Returns a graph of embedding, positions, two blocks and dropout over an odd number of values. */
-static inline clv_graph *make_padded_graph(const batch *b, family of, end last,
+static inline clv_graph *make_padded_graph(const batch *b, family model_family, end last,
                                            uint32_t *ret_layers) {
   int x, at;
   uint32_t layer = 0;
@@ -68,7 +69,7 @@ static inline clv_graph *make_padded_graph(const batch *b, family of, end last,
   assert_ok(clv_graph_add_input(g, "lengths", CLV_I64, &CLV_SHAPE(N), &at, err));
   x = add_node(g, CLV_OP_EMBEDDING, layer++, x, -1, table, 2);
   x = add_node(g, CLV_OP_POSITIONS, layer++, x, -1, rows, 2);
-  for (int i = 0; i < 2; i++) x = add_block(g, of, &layer, x, at);
+  for (int i = 0; i < 2; i++) x = add_block(g, model_family, &layer, x, at);
   x = add_linear(g, layer++, x, CLASSES);
   x = add_dropout(g, layer++, x, 0.1);
   clv_attr_value first[] = {make_int_attr(CLV_ATTR_DIM, 1), make_int_attr(CLV_ATTR_STOP, 1)};
@@ -126,8 +127,8 @@ static inline void copy_records(const batch *b, rig *padded, rig *packed, int64_
 static inline double compute_distance(const float *a, const float *b, size_t n) {
   double squares = 0;
   for (size_t i = 0; i < n; i++) {
-    double apart = a[i] - (double)(b ? b[i] : 0);
-    squares += apart * apart;
+    double distance = a[i] - (double)(b ? b[i] : 0);
+    squares += distance * distance;
   }
   return sqrt(squares);
 }
@@ -144,11 +145,11 @@ static inline void assert_gradients_near(const rig *a, const rig *b) {
   for (int i = 0; i < all->n; i++) {
     const clv_param *p = &all->list[i];
     const float *x = get_gradient(a, p->name);
-    double apart = compute_distance(x, get_gradient(b, p->name), p->n),
-           of = compute_distance(x, NULL, p->n);
-    some += of > 0;
-    if (!(apart <= 1e-6 * CLV_MAX(of, size / 100)))
-      fail_msg("%s is %g apart, of %g", p->name, apart, of);
+    double distance = compute_distance(x, get_gradient(b, p->name), p->n),
+           model_family = compute_distance(x, NULL, p->n);
+    some += model_family > 0;
+    if (!(distance <= 1e-6 * CLV_MAX(model_family, size / 100)))
+      fail_msg("%s is %g apart, of %g", p->name, distance, model_family);
   }
   assert_true(some > all->n / 2);
 }
@@ -159,16 +160,16 @@ static inline void assert_values_near(const rig *a, const rig *b, size_t bytes) 
   const float *x = (const void *)a->out, *y = (const void *)b->out;
   size_t n = bytes / sizeof(float);
   if (a->plan->backend != clv_backend_cpu()) assert_same_bytes(x, y, bytes, "a value");
-  double apart = compute_distance(x, y, n), of = compute_distance(x, NULL, n);
-  if (!(apart <= 1e-6 * of)) fail_msg("values are %g apart, of %g", apart, of);
+  double distance = compute_distance(x, y, n), norm = compute_distance(x, NULL, n);
+  if (!(distance <= 1e-6 * norm)) fail_msg("values are %g apart, of %g", distance, norm);
 }
 
-/* Compares a packed graph with the padded one. more: rows that belong to no sequence. */
-static inline void compare_packed_with_padded(const batch *b, family of, end last, int64_t more,
-                                              const rig_options *o) {
+/* Compares a packed graph with the padded one. n_extra_rows: rows that belong to no sequence. */
+static inline void compare_packed_with_padded(const batch *b, family model_family, end last,
+                                              int64_t n_extra_rows, const rig_options *o) {
   uint32_t layers;
-  int64_t rows = b->n_rows + more;
-  clv_graph *g = make_padded_graph(b, of, last, &layers), *p = make_packed_graph(g, rows);
+  int64_t rows = b->n_rows + n_extra_rows;
+  clv_graph *g = make_padded_graph(b, model_family, last, &layers), *p = make_packed_graph(g, rows);
   rig padded = make_rig(g, o), packed = make_rig(p, o);
   copy_records(b, &padded, &packed, rows, last);
   run_step(&padded);
@@ -224,23 +225,24 @@ static inline void compare_with_cut(const batch *s, const clv_graph *g, uint32_t
   free_rig(&b);
 }
 
-/* Tests each `every`-th cut, beginning with number `from`. */
-static inline void compare_with_cuts(const batch *s, family of, int every, int from,
-                                     const rig_options *o) {
+/* Tests each `cut_interval`-th cut, beginning with number `from`. */
+static inline void compare_with_cuts(const batch *s, family model_family, int cut_interval,
+                                     int from, const rig_options *o) {
   uint32_t layers;
-  clv_graph *g = make_padded_graph(s, of, ALL, &layers), *p = make_packed_graph(g, s->n_rows + 2);
+  clv_graph *g = make_padded_graph(s, model_family, ALL, &layers),
+            *p = make_packed_graph(g, s->n_rows + 2);
   rig padded = make_rig(g, o), whole = make_rig(make_packed_graph(g, s->n_rows + 2), o);
-  int cuts = 0, made = 0;
+  int n_cuts = 0, n_made = 0;
   copy_records(s, &padded, &whole, s->n_rows + 2, false);
   run_step(&whole);
   for (uint32_t layer = 0; layer + 1 < layers; layer++) {
     if (clv_graph_check_cut(p, layer, &(clv_err){0}) != CLV_OK) continue;
-    if (cuts++ % every != from % every) continue;
+    if (n_cuts++ % cut_interval != from % cut_interval) continue;
     compare_with_cut(s, p, layer, layers, &whole, o);
-    made++;
+    n_made++;
   }
-  assert_true(made > 0);
-  if (every > 1) print_message("%d of %d cuts\n", made, cuts);
+  assert_true(n_made > 0);
+  if (cut_interval > 1) print_message("%d of %d cuts\n", n_made, n_cuts);
   free_rig(&padded);
   free_rig(&whole);
   clv_graph_free(p);

@@ -10,6 +10,7 @@
 
 static const clv_rng_key step_key = {.seed = 9, .step = 3, .micro_batch = 1};
 
+/* A plan with its parameters, inputs, outputs and gradients in host memory. */
 typedef struct rig {
   clv_graph *g;
   clv_params *params;

@@ -87,24 +87,24 @@ static void run_two_calls(rig *r) {
   for (int i = 0; i < 2; i++) clv_plan_call_put(r->plan, c[i]);
 }
 
-static void check_same_as_host(const clv_backend *backend, bool bf16) {
+static void check_same_as_host(const clv_backend *backend, bool is_bf16) {
   for (size_t g = 0; g < CLV_COUNT(graphs); g++)
     for (int way = 0; way < 8; way++) {
       rig_options o = {.backend = backend,
                        .is_evaluation = way & 1,
                        .has_split_backward = way & 2,
                        .has_transient_weights = way & 4,
-                       .is_bf16 = bf16};
+                       .is_bf16 = is_bf16};
       if (graphs[g] == make_text_graph || graphs[g] == make_identity_graph)
         o.has_no_input_grad[0] = graphs[g] == make_text_graph;
-      rig near = make_rig(graphs[g](), &o);
+      rig on_host = make_rig(graphs[g](), &o);
       o.backend = far_get_backend(backend);
-      rig away = make_rig(graphs[g](), &o);
-      run_two_calls(&near);
-      run_two_calls(&away);
-      assert_same_results(&near, &away);
-      free_rig(&near);
-      free_rig(&away);
+      rig on_device = make_rig(graphs[g](), &o);
+      run_two_calls(&on_host);
+      run_two_calls(&on_device);
+      assert_same_results(&on_host, &on_device);
+      free_rig(&on_host);
+      free_rig(&on_device);
       assert_int_equal(far.n_blocks, 0);
     }
 }
@@ -122,14 +122,14 @@ static void device_plan_gives_host_bits(void **state) {
 static void frozen_gradients_match_host_and_empty_loss_is_nan(void **state) {
   (void)state;
   rig_options o = {.backend = clv_backend_ref(), .frozen_params = {"4.weight", "1.bias"}};
-  rig near = make_rig(make_chain(), &o);
+  rig on_host = make_rig(make_chain(), &o);
   o.backend = far_get_backend(clv_backend_ref());
-  rig away = make_rig(make_chain(), &o);
-  run_step(&near);
-  run_step(&away);
-  assert_same_results(&near, &away);
-  free_rig(&near);
-  free_rig(&away);
+  rig on_device = make_rig(make_chain(), &o);
+  run_step(&on_host);
+  run_step(&on_device);
+  assert_same_results(&on_host, &on_device);
+  free_rig(&on_host);
+  free_rig(&on_device);
   clv_graph *g = make_loss_graph();
   clv_plan *plan;
   clv_call *c;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests graphs: names, links, batches, slices; the layout of parameters and their first values.
+ * Tests graphs: names, links, batches, slices; the layout of parameters and their initial values.
  */
 #include "tests/unit/graph/graph_test.h"
 
@@ -88,20 +88,21 @@ static void joined_batches_keep_their_extents(void **state) {
   (void)state;
   clv_attrs a = {.dim = 0}, none = {0};
   clv_shape two = CLV_SHAPE(2, 3), five = CLV_SHAPE(5, 3), seven = CLV_SHAPE(7, 3);
-  static const int64_t kept[CLV_MAX_INPUTS] = {4, 6, 10}, uneven[CLV_MAX_INPUTS] = {4, 5, 10};
-  int in[3], both, sum;
+  static const int64_t kept[CLV_MAX_INPUTS] = {4, 6, 10},
+                       unequal_batches[CLV_MAX_INPUTS] = {4, 5, 10};
+  int in[3], joined, sum;
   clv_graph *g = make_graph(CLV_F32, two, &in[0]);
   assert_ok(clv_graph_add_input(g, "b", CLV_F32, &five, &in[1], err));
   assert_ok(clv_graph_add_input(g, "c", CLV_F32, &seven, &in[2], err));
   assert_false(g->has_per_input_batches);
-  assert_ok(clv_graph_add(g, CLV_OP_CONCAT, &a, NULL, 0, in, 2, &both, err));
+  assert_ok(clv_graph_add(g, CLV_OP_CONCAT, &a, NULL, 0, in, 2, &joined, err));
   assert_true(g->has_per_input_batches);
-  assert_ok(clv_graph_add(g, CLV_OP_ADD, &none, NULL, 1, (int[]){both, in[2]}, 2, &sum, err));
+  assert_ok(clv_graph_add(g, CLV_OP_ADD, &none, NULL, 1, (int[]){joined, in[2]}, 2, &sum, err));
   assert_int_equal(get_batch_extent(g, sum), 7);
   assert_ok(clv_graph_set_batches(g, kept, err));
   assert_int_equal(get_batch_extent(g, in[1]), 6);
   assert_int_equal(get_batch_extent(g, sum), 10);
-  assert_fails(clv_graph_set_batches(g, uneven, err), CLV_INVALID, "layer 1: add");
+  assert_fails(clv_graph_set_batches(g, unequal_batches, err), CLV_INVALID, "layer 1: add");
   assert_fails(clv_graph_set_batch(g, 4, err), CLV_INVALID, "layer 1: add");
   for (int i = 0; i < 3; i++) assert_int_equal(get_batch_extent(g, in[i]), kept[i]);
   assert_int_equal(get_batch_extent(g, sum), 10);
@@ -257,14 +258,14 @@ static void *make_initial_values(const clv_graph *g, const clv_params *p, uint8_
 
 /* Asserts a uniform distribution in +-1/sqrt(fan_in): its bounds, mean 0, variance bound^2 / 3. */
 static void check_uniform(const float *v, size_t n, double bound) {
-  double sum = 0, squares = 0, high = 0;
+  double sum = 0, squares = 0, max_magnitude = 0;
   for (size_t i = 0; i < n; i++) {
     sum += v[i];
     squares += (double)v[i] * v[i];
-    high = fmax(high, fabs((double)v[i]));
+    max_magnitude = fmax(max_magnitude, fabs((double)v[i]));
   }
   double mean = sum / (double)n, variance = squares / (double)n, want = bound * bound / 3;
-  assert_true(high <= bound * (1 + 1e-6) && high > bound * 0.98);
+  assert_true(max_magnitude <= bound * (1 + 1e-6) && max_magnitude > bound * 0.98);
   assert_true(fabs(mean) < 5 * sqrt(want / (double)n));
   assert_true(fabs(variance / want - 1) < 5 * sqrt(0.8 / (double)n));
 }
@@ -296,7 +297,7 @@ static void initial_values_follow_seed_and_fan_in(void **state) {
   clv_graph_free(g);
 }
 
-/* A layer has the same first weights in any slice. */
+/* A layer has the same initial weights in any slice. */
 static void initial_values_do_not_depend_on_cuts(void **state) {
   (void)state;
   clv_graph *g = make_chain_graph(CLV_F32, 4), *part;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tests adapters beside linear layers: which layers get them, their names, what they compute, their
- * first values, and that nothing else changes.
+ * initial values, and that nothing else changes.
  */
 #include <math.h>
 #include <string.h>
@@ -31,9 +31,9 @@ static clv_graph *make_network(clv_dtype dtype) {
 }
 
 static clv_graph *make_adapted_graph(const clv_graph *g, const clv_lora *l) {
-  clv_graph *with = NULL;
-  assert_ok(clv_graph_add_lora(g, 0, 99, l, &with, err));
-  return with;
+  clv_graph *adapted = NULL;
+  assert_ok(clv_graph_add_lora(g, 0, 99, l, &adapted, err));
+  return adapted;
 }
 
 static clv_lora make_lora_config(const char *const *targets, size_t n) {
@@ -63,20 +63,20 @@ static void adapter_nodes_follow_their_target_layer(void **state) {
   g->nodes[1].recompute_block = 4;
   l.dropout = 0.25;
   l.alpha = 3;
-  clv_graph *with = make_adapted_graph(g, &l);
-  assert_int_equal(with->n_nodes, CLV_COUNT(want));
-  for (int i = 0; i < with->n_nodes; i++) {
-    assert_string_equal(with->nodes[i].name, want[i].name);
-    assert_int_equal(with->nodes[i].op, want[i].op);
-    assert_int_equal(with->nodes[i].layer, want[i].layer);
-    assert_int_equal(with->nodes[i].recompute_block, i > 0 && i < 7 ? 4 : 0);
+  clv_graph *adapted = make_adapted_graph(g, &l);
+  assert_int_equal(adapted->n_nodes, CLV_COUNT(want));
+  for (int i = 0; i < adapted->n_nodes; i++) {
+    assert_string_equal(adapted->nodes[i].name, want[i].name);
+    assert_int_equal(adapted->nodes[i].op, want[i].op);
+    assert_int_equal(adapted->nodes[i].layer, want[i].layer);
+    assert_int_equal(adapted->nodes[i].recompute_block, i > 0 && i < 7 ? 4 : 0);
   }
   /* a node that read the layer's output now reads the sum with the adapter */
-  assert_int_equal(with->nodes[7].in[0], 6);
-  assert_int_equal(with->output_node, 9);
-  assert_true(with->nodes[2].attrs.p == 0.25 && with->nodes[4].attrs.factor == 1.5);
-  assert_memory_equal(&with->nodes[7].key, &g->nodes[2].key, sizeof g->nodes[2].key);
-  clv_graph_free(with);
+  assert_int_equal(adapted->nodes[7].in[0], 6);
+  assert_int_equal(adapted->output_node, 9);
+  assert_true(adapted->nodes[2].attrs.p == 0.25 && adapted->nodes[4].attrs.factor == 1.5);
+  assert_memory_equal(&adapted->nodes[7].key, &g->nodes[2].key, sizeof g->nodes[2].key);
+  clv_graph_free(adapted);
   clv_graph_free(g);
 }
 
@@ -89,15 +89,15 @@ static void scale_is_alpha_over_r_or_sqrt_r(void **state) {
     l.r = 16;
     l.alpha = 8;
     l.rslora = rslora;
-    clv_graph *with = make_adapted_graph(g, &l);
-    assert_int_equal(with->nodes[3].op, CLV_OP_SCALE);
-    assert_true(with->nodes[3].attrs.factor == (rslora ? 2 : 0.5));
-    clv_graph_free(with);
+    clv_graph *adapted = make_adapted_graph(g, &l);
+    assert_int_equal(adapted->nodes[3].op, CLV_OP_SCALE);
+    assert_true(adapted->nodes[3].attrs.factor == (rslora ? 2 : 0.5));
+    clv_graph_free(adapted);
   }
   clv_lora one = make_lora_config(query, 1);
-  clv_graph *with = make_adapted_graph(g, &one);
-  assert_int_equal(with->nodes[3].op, CLV_OP_LINEAR);
-  clv_graph_free(with);
+  clv_graph *adapted = make_adapted_graph(g, &one);
+  assert_int_equal(adapted->nodes[3].op, CLV_OP_LINEAR);
+  clv_graph_free(adapted);
   clv_graph_free(g);
 }
 
@@ -126,38 +126,39 @@ static void run_forward(const clv_graph *g, const clv_params *p, void *block, co
 static void adapted_output_matches_the_formula(void **state) {
   (void)state;
   int at;
-  double x[ROWS * IN], y[ROWS * OUT], plain[ROWS * OUT];
+  double x[ROWS * IN], y[ROWS * OUT], plain_output[ROWS * OUT];
   clv_graph *g = make_graph(CLV_F64, CLV_SHAPE(ROWS, IN), &at);
   add_named_node(g, CLV_OP_LINEAR, "query", 0, OUT, &at);
   clv_lora l = make_lora_config(query, 1);
   l.alpha = 3;
-  clv_graph *with = make_adapted_graph(g, &l);
+  clv_graph *adapted = make_adapted_graph(g, &l);
   clv_params *base, *p;
   assert_ok(clv_params_make(g, &base, err));
-  assert_ok(clv_params_make(with, &p, err));
-  void *block = aligned_alloc(64, p->total_bytes), *own = aligned_alloc(64, base->total_bytes);
-  clv_params_init(g, base, own);
-  clv_params_init(with, p, block);
+  assert_ok(clv_params_make(adapted, &p, err));
+  void *block = aligned_alloc(64, p->total_bytes),
+       *base_block = aligned_alloc(64, base->total_bytes);
+  clv_params_init(g, base, base_block);
+  clv_params_init(adapted, p, block);
   for (int i = 0; i < ROWS * IN; i++) x[i] = sin(i);
-  run_forward(g, base, own, x, plain);
-  run_forward(with, p, block, x, y);
-  assert_memory_equal(y, plain, sizeof y); /* B is 0, so the adapter adds nothing */
+  run_forward(g, base, base_block, x, plain_output);
+  run_forward(adapted, p, block, x, y);
+  assert_memory_equal(y, plain_output, sizeof y); /* B is 0, so the adapter adds nothing */
   const double *a = get_values(p, block, "query.lora_A.weight");
   double *b = get_values(p, block, "query.lora_B.weight");
   for (int i = 0; i < OUT * RANK; i++) b[i] = cos(i);
-  run_forward(with, p, block, x, y);
+  run_forward(adapted, p, block, x, y);
   for (int n = 0; n < ROWS; n++)
     for (int o = 0; o < OUT; o++) {
-      double want = plain[n * OUT + o];
+      double want = plain_output[n * OUT + o];
       for (int r = 0; r < RANK; r++)
         for (int k = 0; k < IN; k++) want += 1.5 * x[n * IN + k] * a[r * IN + k] * b[o * RANK + r];
       assert_true(fabs(y[n * OUT + o] - want) < 1e-12);
     }
   free(block);
-  free(own);
+  free(base_block);
   clv_params_free(base);
   clv_params_free(p);
-  clv_graph_free(with);
+  clv_graph_free(adapted);
   clv_graph_free(g);
 }
 
@@ -167,37 +168,38 @@ static void base_values_are_unchanged_and_b_starts_at_zero(void **state) {
   (void)state;
   clv_graph *g = make_network(CLV_F32);
   clv_lora l = make_lora_config(both, 2);
-  clv_graph *with = make_adapted_graph(g, &l);
+  clv_graph *adapted = make_adapted_graph(g, &l);
   clv_params *base, *p;
   assert_ok(clv_params_make(g, &base, err));
-  assert_ok(clv_params_make(with, &p, err));
+  assert_ok(clv_params_make(adapted, &p, err));
   assert_int_equal(p->n, base->n + 4);
-  char *block = aligned_alloc(64, p->total_bytes), *own = aligned_alloc(64, base->total_bytes);
-  for (int i = 0; i < with->n_nodes; i++)
-    if (clv_name_is_of_adapter(with->nodes[i].name)) with->nodes[i].key.bytes[1] = 7;
-  clv_params_init(g, base, own);
-  clv_params_init(with, p, block);
+  char *block = aligned_alloc(64, p->total_bytes),
+       *base_block = aligned_alloc(64, base->total_bytes);
+  for (int i = 0; i < adapted->n_nodes; i++)
+    if (clv_name_is_of_adapter(adapted->nodes[i].name)) adapted->nodes[i].key.bytes[1] = 7;
+  clv_params_init(g, base, base_block);
+  clv_params_init(adapted, p, block);
   for (int i = 0; i < base->n; i++) {
     const clv_param *q = clv_params_find(p, base->list[i].name);
-    assert_memory_equal(block + q->offset, own + base->list[i].offset, q->bytes);
+    assert_memory_equal(block + q->offset, base_block + base->list[i].offset, q->bytes);
   }
   const clv_param *a = clv_params_find(p, "self.query.lora_A.weight");
   const clv_param *b = clv_params_find(p, "self.query.lora_B.weight");
   assert_true(clv_shape_equal(&a->shape, &CLV_SHAPE(RANK, IN)));
   assert_true(clv_shape_equal(&b->shape, &CLV_SHAPE(OUT, RANK)));
-  float most = 0;
+  float max_value = 0;
   for (size_t i = 0; i < a->n; i++)
-    most = fmaxf(most, fabsf(((const float *)(const void *)(block + a->offset))[i]));
-  assert_true(most <= 1 / sqrtf(IN) && most > 0.5f / sqrtf(IN));
+    max_value = fmaxf(max_value, fabsf(((const float *)(const void *)(block + a->offset))[i]));
+  assert_true(max_value <= 1 / sqrtf(IN) && max_value > 0.5f / sqrtf(IN));
   for (size_t i = 0; i < b->n; i++)
     assert_true(((const float *)(const void *)(block + b->offset))[i] == 0);
   assert_memory_not_equal(block + a->offset,
                           block + clv_params_find(p, "self.query.weight")->offset, a->bytes);
   free(block);
-  free(own);
+  free(base_block);
   clv_params_free(base);
   clv_params_free(p);
-  clv_graph_free(with);
+  clv_graph_free(adapted);
   clv_graph_free(g);
 }
 
@@ -206,14 +208,14 @@ static void slice_keeps_adapters_of_its_layers(void **state) {
   (void)state;
   clv_graph *g = make_network(CLV_F32), *part = NULL, *none = NULL;
   clv_lora l = make_lora_config(both, 2);
-  clv_graph *with = make_adapted_graph(g, &l);
-  assert_ok(clv_graph_slice(with, 2, 3, &part, err));
+  clv_graph *adapted = make_adapted_graph(g, &l);
+  assert_ok(clv_graph_slice(adapted, 2, 3, &part, err));
   assert_int_equal(part->n_nodes, 6);
   assert_string_equal(part->nodes[part->output_node].name, "dense.lora_sum");
   assert_fails(clv_graph_add_lora(g, 1, 3, &l, &none, err), CLV_NOT_FOUND,
                "no layer here has the name 'query'; the linear ones are key, dense");
   clv_graph_free(part);
-  clv_graph_free(with);
+  clv_graph_free(adapted);
   clv_graph_free(g);
 }
 
@@ -232,10 +234,10 @@ static void unknown_or_nonlinear_targets_are_refused(void **state) {
       {"self", CLV_NOT_FOUND, "the linear ones are query, key, dense"},
       {"act", CLV_INVALID, "'act' is of op relu: adapters belong to linear layers"},
   };
-  clv_graph *g = make_network(CLV_F32), *with = NULL;
+  clv_graph *g = make_network(CLV_F32), *adapted = NULL;
   for (size_t i = 0; i < CLV_COUNT(bad); i++) {
     clv_lora l = make_lora_config(&bad[i].target, 1);
-    assert_fails(clv_graph_add_lora(g, 0, 9, &l, &with, err), bad[i].code, bad[i].text);
+    assert_fails(clv_graph_add_lora(g, 0, 9, &l, &adapted, err), bad[i].code, bad[i].text);
   }
   clv_lora l = make_lora_config((const char *const[]){"self.query"}, 1);
   clv_graph_free(make_adapted_graph(g, &l));

@@ -105,20 +105,22 @@ static void free_run(module_run *r) {
   for (size_t i = 0; i < CLV_COUNT(all); i++) free(all[i]);
 }
 
-static void assert_near(const float *a, const float *b, size_t n, double most, const char *what) {
-  double off = 0, all = 1e-30;
+static void assert_near(const float *a, const float *b, size_t n, double max_distance,
+                        const char *what) {
+  double difference = 0, norm = 1e-30;
   for (size_t i = 0; i < n; i++) {
-    off += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-    all += (double)b[i] * b[i];
+    difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+    norm += (double)b[i] * b[i];
   }
-  if (!(sqrt(off / all) <= most)) fail_msg("%s: relative error %g", what, sqrt(off / all));
+  if (!(sqrt(difference / norm) <= max_distance))
+    fail_msg("%s: relative error %g", what, sqrt(difference / norm));
 }
 
 static void compare_narrow_with_f32(const linear_case *c, const clv_backend *backend, bool is_bf16,
-                                    double most) {
+                                    double max_distance) {
   module_run a = run_case(c, backend, is_bf16, true), b = run_case(c, backend, is_bf16, false);
-  assert_near(a.y, b.y, (size_t)(c->n_rows * c->n_outputs), most, "output");
-  assert_near(a.dx, b.dx, (size_t)(c->n_rows * c->n_features), most, "input gradient");
+  assert_near(a.y, b.y, (size_t)(c->n_rows * c->n_outputs), max_distance, "output");
+  assert_near(a.dx, b.dx, (size_t)(c->n_rows * c->n_features), max_distance, "input gradient");
   assert_int_equal(a.params->trainable_bytes, b.params->trainable_bytes);
   assert_memory_equal(a.gradient_block, b.gradient_block,
                       a.params->trainable_bytes); /* only the bias has a gradient */

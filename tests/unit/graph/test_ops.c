@@ -46,12 +46,13 @@ static void every_attribute_has_a_type_and_a_valid_default(void **state) {
   for (int op = 0; op < CLV_OP_COUNT; op++) {
     const clv_op_def *def = clv_op_def_of((clv_op)op);
     for (const clv_attr_row *row = def ? def->attrs : NULL; row && row->key; row++) {
-      bool free_default =
+      bool has_no_fixed_default =
           row->is_required || row->key == CLV_ATTR_SHAPE || row->key == CLV_ATTR_STRIDE;
       if (strcmp(clv_attr_name(row->key), "?") == 0 || !*clv_attr_type_name(row->key) ||
           !*clv_attr_doc(row->key))
         fail_msg("attribute key %d of %s has no row in attrs.c", (int)row->key, def->name);
-      if (!(free_default || (row->default_value >= row->low && row->default_value <= row->high)))
+      if (!(has_no_fixed_default ||
+            (row->default_value >= row->low && row->default_value <= row->high)))
         fail_msg("%s.%s is outside its range by default", def->name, clv_attr_name(row->key));
     }
   }
@@ -94,8 +95,8 @@ static void omitted_attributes_have_their_defaults(void **state) {
   assert_true(a.p == 0.5);
   assert_ok(clv_attrs_parse(CLV_OP_BATCHNORM, NULL, 0, &a, err));
   assert_true(a.eps == 1e-5 && a.momentum == 0.1);
-  clv_attr_value whole = make_int_attr(CLV_ATTR_P, 1); /* an integer for a float attribute */
-  assert_ok(clv_attrs_parse(CLV_OP_DROPOUT, &whole, 1, &a, err));
+  clv_attr_value integer_p = make_int_attr(CLV_ATTR_P, 1); /* an integer for a float attribute */
+  assert_ok(clv_attrs_parse(CLV_OP_DROPOUT, &integer_p, 1, &a, err));
   assert_true(a.p == 1);
 }
 
@@ -184,7 +185,7 @@ typedef struct shape_case {
   const char *refusal_text;
 } shape_case;
 
-#define REFUSE \
+#define REFUSED_SHAPE \
   { .rank = -1 }
 #define WINDOW(kh, kw, sh, sw, ph, pw) \
   .kernel = {kh, kw}, .stride = {sh, sw}, .pad = {ph, pw}, .dilation = {1, 1}
@@ -200,17 +201,17 @@ static const shape_case shapes[] = {
     {CLV_OP_LINEAR,
      {.out = 5},
      SHAPE(7),
-     REFUSE,
+     REFUSED_SHAPE,
      "linear needs rank 2 or more ([N, ..., F]), got [7]"},
     {CLV_OP_LINEAR,
      {.out = INT32_MAX},
      SHAPE(2, INT32_MAX),
-     REFUSE,
+     REFUSED_SHAPE,
      "weight [2147483647, 2147483647]"},
     {CLV_OP_LINEAR,
      {.out = INT32_MAX},
      SHAPE(1 << 20, 1),
-     REFUSE,
+     REFUSED_SHAPE,
      "larger than the limit of 1 TiB"},
     /* floor((H + 2 pad - kernel) / stride) + 1 */
     {CLV_OP_CONV2D,
@@ -231,100 +232,120 @@ static const shape_case shapes[] = {
     {CLV_OP_CONV2D,
      {.out = 6, .groups = 2, WINDOW(1, 1, 1, 1, 0, 0)},
      SHAPE(1, 9, 5, 4),
-     REFUSE,
+     REFUSED_SHAPE,
      "groups 2 needs channels in and out divisible by it; they are 9 and 6"},
     {CLV_OP_CONV2D,
      {.out = 4, .groups = 3, WINDOW(1, 1, 1, 1, 0, 0)},
      SHAPE(1, 9, 5, 4),
-     REFUSE,
+     REFUSED_SHAPE,
      "they are 9 and 4"},
     {CLV_OP_CONV2D,
      {.out = 4, .groups = 1, WINDOW(7, 7, 1, 1, 0, 0)},
      SHAPE(1, 1, 6, 9),
-     REFUSE,
+     REFUSED_SHAPE,
      "kernel 7 x 7 does not fit the input [1, 1, 6, 9] with pad 0 x 0"},
     {CLV_OP_CONV2D,
      {.out = 4, .groups = 1, WINDOW(3, 3, 1, 1, 0, 0)},
      SHAPE(9, 9),
-     REFUSE,
+     REFUSED_SHAPE,
      "conv2d needs rank 4 [N, C, H, W], got [9, 9]"},
     {CLV_OP_CONV2D,
      {.out = 4, .groups = 1, WINDOW(3, 3, 1, 1, INT32_MAX, INT32_MAX)},
      SHAPE(1, 1, 9, 9),
-     REFUSE,
+     REFUSED_SHAPE,
      "extent outside"},
     {CLV_OP_MAXPOOL, {WINDOW(2, 2, 2, 2, 0, 0)}, SHAPE(2, 3, 7, 5), SHAPE(2, 3, 3, 2), NULL},
     {CLV_OP_MAXPOOL, {WINDOW(3, 3, 2, 2, 1, 1)}, SHAPE(2, 3, 7, 8), SHAPE(2, 3, 4, 4), NULL},
     {CLV_OP_MAXPOOL,
      {WINDOW(3, 3, 2, 2, 2, 1)},
      SHAPE(2, 3, 7, 8),
-     REFUSE,
+     REFUSED_SHAPE,
      "pad 2 must be at most half of kernel 3"},
     {CLV_OP_AVGPOOL, {WINDOW(2, 3, 1, 2, 1, 1)}, SHAPE(1, 1, 5, 6), SHAPE(1, 1, 6, 3), NULL},
     {CLV_OP_GLOBALAVGPOOL, {0}, SHAPE(2, 3, 5, 6), SHAPE(2, 3, 1, 1), NULL},
-    {CLV_OP_GLOBALAVGPOOL, {0}, SHAPE(2, 3), REFUSE, "globalavgpool needs rank 4"},
+    {CLV_OP_GLOBALAVGPOOL, {0}, SHAPE(2, 3), REFUSED_SHAPE, "globalavgpool needs rank 4"},
     {CLV_OP_RELU, {0}, SHAPE(7), SHAPE(7), NULL},
     {CLV_OP_SOFTMAX, {0}, SHAPE(7, 2, 3), SHAPE(7, 2, 3), NULL},
-    {CLV_OP_SOFTMAX, {0}, SHAPE(7), REFUSE, "softmax needs rank 2 or more"},
+    {CLV_OP_SOFTMAX, {0}, SHAPE(7), REFUSED_SHAPE, "softmax needs rank 2 or more"},
     {CLV_OP_FLATTEN, {0}, SHAPE(2, 3, 5, 7), SHAPE(2, 105), NULL},
-    {CLV_OP_FLATTEN, {0}, SHAPE(2), REFUSE, "flatten needs rank 2 or more"},
+    {CLV_OP_FLATTEN, {0}, SHAPE(2), REFUSED_SHAPE, "flatten needs rank 2 or more"},
     {CLV_OP_RESHAPE, {.shape = SHAPE(5, -1, 3)}, SHAPE(2, 3, 5, 7), SHAPE(2, 5, 7, 3), NULL},
     {CLV_OP_RESHAPE,
      {.shape = SHAPE(5, 7, 4)},
      SHAPE(2, 3, 5, 7),
-     REFUSE,
+     REFUSED_SHAPE,
      "reshape to [5, 7, 4] per sample does not fit the 105 values per sample of [2, 3, 5, 7]"},
-    {CLV_OP_RESHAPE, {.shape = SHAPE(-1, -1)}, SHAPE(2, 4), REFUSE, "does not fit"},
-    {CLV_OP_RESHAPE, {.shape = SHAPE(0, 4)}, SHAPE(2, 4), REFUSE, "does not fit"},
+    {CLV_OP_RESHAPE, {.shape = SHAPE(-1, -1)}, SHAPE(2, 4), REFUSED_SHAPE, "does not fit"},
+    {CLV_OP_RESHAPE, {.shape = SHAPE(0, 4)}, SHAPE(2, 4), REFUSED_SHAPE, "does not fit"},
     {CLV_OP_RESHAPE,
      {.shape = SHAPE(INT32_MAX, INT32_MAX, INT32_MAX)},
      SHAPE(2, 4),
-     REFUSE,
+     REFUSED_SHAPE,
      "does not fit"},
     {CLV_OP_BATCHNORM, {.eps = 1e-5}, SHAPE(4, 3), SHAPE(4, 3), NULL},
     {CLV_OP_BATCHNORM, {.eps = 1e-5}, SHAPE(4, 3, 2), SHAPE(4, 3, 2), NULL},
     {CLV_OP_BATCHNORM,
      {.eps = 1e-5},
      SHAPE(4, 3, 2, 2, 2),
-     REFUSE,
+     REFUSED_SHAPE,
      "batchnorm needs rank 2 [N, C], 3 [N, C, L] or 4"},
     {CLV_OP_UPSAMPLE_NEAREST, {.scale_factor = 1.5}, SHAPE(2, 3, 5, 4), SHAPE(2, 3, 7, 6), NULL},
     {CLV_OP_UPSAMPLE_BILINEAR, {.size = {9, 9}}, SHAPE(2, 3, 5), SHAPE(2, 3, 9), NULL},
-    {CLV_OP_BATCHNORM, {.eps = -1}, SHAPE(4, 3), REFUSE, "batchnorm.eps is -1"},
+    {CLV_OP_BATCHNORM, {.eps = -1}, SHAPE(4, 3), REFUSED_SHAPE, "batchnorm.eps is -1"},
     {CLV_OP_LSTM, {.out = 5, .layers = 2}, SHAPE(4, 3, 2), SHAPE(4, 3, 5), NULL},
-    {CLV_OP_LSTM, {.out = 5, .layers = 1}, SHAPE(4, 3), REFUSE, "lstm needs rank 3 [N, T, F]"},
+    {CLV_OP_LSTM,
+     {.out = 5, .layers = 1},
+     SHAPE(4, 3),
+     REFUSED_SHAPE,
+     "lstm needs rank 3 [N, T, F]"},
     {CLV_OP_LSTM,
      {.out = 5, .layers = 9},
      SHAPE(4, 3, 2),
-     REFUSE,
+     REFUSED_SHAPE,
      "lstm.layers is 9, outside 1..8"},
-    {CLV_OP_LSTM, {.out = 1 << 30, .layers = 1}, SHAPE(1, 1, 1), REFUSE, "lstm.out is 1073741824"},
+    {CLV_OP_LSTM,
+     {.out = 1 << 30, .layers = 1},
+     SHAPE(1, 1, 1),
+     REFUSED_SHAPE,
+     "lstm.out is 1073741824"},
     {CLV_OP_MEAN, {.dim = 1}, SHAPE(4, 3, 2), SHAPE(4, 2), NULL},
     {CLV_OP_MEAN, {.dim = -1}, SHAPE(4, 3, 2), SHAPE(4, 3), NULL},
     {CLV_OP_MEAN, {.dim = 1}, SHAPE(4, 3), SHAPE(4), NULL},
-    {CLV_OP_MEAN, {.dim = 0}, SHAPE(4, 3), REFUSE, "mean: dim 0 of [4, 3] is the batch"},
-    {CLV_OP_MEAN, {.dim = -2}, SHAPE(4, 3), REFUSE, "mean: dim -2 of [4, 3] is the batch"},
-    {CLV_OP_MEAN, {.dim = 2}, SHAPE(4, 3), REFUSE, "mean: dim 2 is not a dimension of [4, 3]"},
-    {CLV_OP_MEAN, {.dim = -3}, SHAPE(4, 3), REFUSE, "mean: dim -3 is not a dimension of [4, 3]"},
-    {CLV_OP_MEAN, {.dim = 99}, SHAPE(4, 3), REFUSE, "mean.dim is 99, outside -8..7"},
+    {CLV_OP_MEAN, {.dim = 0}, SHAPE(4, 3), REFUSED_SHAPE, "mean: dim 0 of [4, 3] is the batch"},
+    {CLV_OP_MEAN, {.dim = -2}, SHAPE(4, 3), REFUSED_SHAPE, "mean: dim -2 of [4, 3] is the batch"},
+    {CLV_OP_MEAN,
+     {.dim = 2},
+     SHAPE(4, 3),
+     REFUSED_SHAPE,
+     "mean: dim 2 is not a dimension of [4, 3]"},
+    {CLV_OP_MEAN,
+     {.dim = -3},
+     SHAPE(4, 3),
+     REFUSED_SHAPE,
+     "mean: dim -3 is not a dimension of [4, 3]"},
+    {CLV_OP_MEAN, {.dim = 99}, SHAPE(4, 3), REFUSED_SHAPE, "mean.dim is 99, outside -8..7"},
     {CLV_OP_SCALE, {.factor = -0.5}, SHAPE(4, 3, 2), SHAPE(4, 3, 2), NULL},
-    {CLV_OP_SCALE, {.factor = INFINITY}, SHAPE(4, 3), REFUSE, "scale.factor is inf"},
-    {CLV_OP_SCALE, {.factor = NAN}, SHAPE(4, 3), REFUSE, "scale.factor is nan"},
+    {CLV_OP_SCALE, {.factor = INFINITY}, SHAPE(4, 3), REFUSED_SHAPE, "scale.factor is inf"},
+    {CLV_OP_SCALE, {.factor = NAN}, SHAPE(4, 3), REFUSED_SHAPE, "scale.factor is nan"},
     {CLV_OP_SLICE, {.dim = 1, .start = 1, .stop = 3}, SHAPE(4, 5, 2), SHAPE(4, 2, 2), NULL},
     {CLV_OP_SLICE, {.dim = 2, .start = -3, .stop = -1}, SHAPE(4, 5, 7), SHAPE(4, 5, 2), NULL},
     {CLV_OP_SLICE, {.dim = -1, .stop = CLV_TO_END}, SHAPE(4, 5), SHAPE(4, 5), NULL},
     {CLV_OP_SLICE,
      {.dim = 1, .start = 3, .stop = 3},
      SHAPE(4, 5, 2),
-     REFUSE,
+     REFUSED_SHAPE,
      "slice 3..3 is empty or not within 0..5, dim 1 of [4, 5, 2]"},
-    {CLV_OP_SLICE, {.dim = 1, .stop = 6}, SHAPE(4, 5), REFUSE, "slice 0..6 is empty or not"},
-    {CLV_OP_SLICE, {.dim = 1, .start = -6, .stop = 2}, SHAPE(4, 5), REFUSE, "slice -1..2 is"},
-    {CLV_OP_SLICE, {.dim = 1, .start = 0, .stop = -5}, SHAPE(4, 5), REFUSE, "slice 0..0 is"},
+    {CLV_OP_SLICE, {.dim = 1, .stop = 6}, SHAPE(4, 5), REFUSED_SHAPE, "slice 0..6 is empty or not"},
+    {CLV_OP_SLICE,
+     {.dim = 1, .start = -6, .stop = 2},
+     SHAPE(4, 5),
+     REFUSED_SHAPE,
+     "slice -1..2 is"},
+    {CLV_OP_SLICE, {.dim = 1, .start = 0, .stop = -5}, SHAPE(4, 5), REFUSED_SHAPE, "slice 0..0 is"},
     {CLV_OP_SLICE,
      {.dim = 0, .stop = 1},
      SHAPE(4, 5),
-     REFUSE,
+     REFUSED_SHAPE,
      "slice: dim 0 of [4, 5] is the batch"},
     {CLV_OP_LAYERNORM,
      {.shape = SHAPE(3, 2), .eps = 1e-5},
@@ -334,29 +355,37 @@ static const shape_case shapes[] = {
     {CLV_OP_LAYERNORM,
      {.shape = SHAPE(2, 3), .eps = 1e-5},
      SHAPE(4, 5, 3, 2),
-     REFUSE,
+     REFUSED_SHAPE,
      "layernorm over [2, 3] needs an input [N, ...] that ends in these extents, got [4, 5, 3, 2]"},
     {CLV_OP_LAYERNORM,
      {.shape = SHAPE(4, 3), .eps = 1e-5},
      SHAPE(4, 3),
-     REFUSE,
+     REFUSED_SHAPE,
      "layernorm over [4, 3] needs an input"},
-    {CLV_OP_LAYERNORM, {.shape = SHAPE(3), .eps = 0}, SHAPE(4, 3), REFUSE, "layernorm.eps is 0"},
+    {CLV_OP_LAYERNORM,
+     {.shape = SHAPE(3), .eps = 0},
+     SHAPE(4, 3),
+     REFUSED_SHAPE,
+     "layernorm.eps is 0"},
     {CLV_OP_LAYERNORM, {.eps = 1e-5}, SHAPE(4, 5, 3), SHAPE(4, 5, 3), NULL},
-    {CLV_OP_LAYERNORM, {.eps = 1e-5}, SHAPE(4), REFUSE, "layernorm needs rank 2 or more"},
+    {CLV_OP_LAYERNORM, {.eps = 1e-5}, SHAPE(4), REFUSED_SHAPE, "layernorm needs rank 2 or more"},
     {CLV_OP_EMBEDDING,
      {.rows = 3, .out = 2, .column = -1, .minus = -1, .padding_idx = -1},
      SHAPE(4, 3),
-     REFUSE,
+     REFUSED_SHAPE,
      "embedding needs i64 row numbers as input 0, got f32"},
     /* attributes are checked, too, if they did not come from clv_attrs_parse */
     {CLV_OP_CONV2D,
      {.out = 4, WINDOW(3, 3, 1, 1, 0, 0)},
      SHAPE(1, 1, 9, 9),
-     REFUSE,
+     REFUSED_SHAPE,
      "conv2d.groups is 0"},
-    {CLV_OP_MAXPOOL, {WINDOW(2, 2, 0, 1, 0, 0)}, SHAPE(1, 1, 9, 9), REFUSE, "maxpool.stride is 0"},
-    {CLV_OP_RESHAPE, {.shape = {.rank = 1000}}, SHAPE(1, 9), REFUSE, "has 1000 extents"},
+    {CLV_OP_MAXPOOL,
+     {WINDOW(2, 2, 0, 1, 0, 0)},
+     SHAPE(1, 1, 9, 9),
+     REFUSED_SHAPE,
+     "maxpool.stride is 0"},
+    {CLV_OP_RESHAPE, {.shape = {.rank = 1000}}, SHAPE(1, 9), REFUSED_SHAPE, "has 1000 extents"},
 };
 
 static void output_shapes_follow_the_op_rules(void **state) {
@@ -454,7 +483,7 @@ static void embedding_shapes_types_and_limits_are_checked(void **state) {
   clv_attrs a = {.rows = 9, .out = 5, .column = -1, .minus = -1, .padding_idx = -1};
   int x, y;
   clv_graph *g = make_graph(CLV_I64, CLV_SHAPE(2, 3), &x);
-  clv_shape most = {.rank = CLV_MAX_RANK, .dim = {1, 1, 1, 1, 1, 1, 1, 1}};
+  clv_shape max_rank_shape = {.rank = CLV_MAX_RANK, .dim = {1, 1, 1, 1, 1, 1, 1, 1}};
   char text[160];
   assert_ok(clv_graph_add(g, CLV_OP_EMBEDDING, &a, NULL, 0, &x, 1, &y, err));
   assert_string_equal(clv_shape_format(&g->nodes[y].shape, text, sizeof text), "[2, 3, 5]");
@@ -462,7 +491,7 @@ static void embedding_shapes_types_and_limits_are_checked(void **state) {
   g->dtype = CLV_F64;
   assert_ok(clv_graph_set_batch(g, 7, err));
   assert_int_equal(g->nodes[y].dtype, CLV_F64);
-  assert_ok(clv_graph_add_input(g, "full", CLV_I64, &most, &x, err));
+  assert_ok(clv_graph_add_input(g, "full", CLV_I64, &max_rank_shape, &x, err));
   assert_fails(
       clv_graph_add(g, CLV_OP_EMBEDDING, &a, NULL, 1, &x, 1, &y, err), CLV_INVALID,
       "embedding adds a dimension to [1, 1, 1, 1, 1, 1, 1, 1], which already has the most, 8");

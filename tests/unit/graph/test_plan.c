@@ -182,7 +182,7 @@ typedef struct blocked_kernel {
   char *in[CLV_MAX_IN], *out, *dout, *din[CLV_MAX_IN];
 } blocked_kernel;
 
-static int refreshes;
+static int n_refreshes;
 
 static size_t get_weight_bytes(const blocked_kernel *k) {
   return k->d.n_params ? clv_layout_numel(&k->d.param[0], 1) * clv_dtype_size(k->d.dtype) : 0;
@@ -190,7 +190,7 @@ static size_t get_weight_bytes(const blocked_kernel *k) {
 
 static clv_code refresh_blocked_weights(clv_kernel *b, const clv_kernel_args *a, clv_err *err) {
   (void)err;
-  refreshes++;
+  n_refreshes++;
   memcpy(a->cache, a->param[0], get_weight_bytes((blocked_kernel *)b));
   return CLV_OK;
 }
@@ -374,19 +374,19 @@ static void weight_cache_is_refreshed_by_version(void **state) {
   rig r = make_rig(make_chain_graph(CLV_F32, 3), &(rig_options){.backend = get_blocked_backend()});
   clv_call *c;
   char before[3 * 5 * 4];
-  refreshes = 0;
+  n_refreshes = 0;
   assert_ok(clv_plan_call_get(r.plan, &c, err));
   run_forward(&r, c);
-  assert_int_equal(refreshes, 5);
+  assert_int_equal(n_refreshes, 5);
   memcpy(before, r.out, sizeof before);
   const clv_param *p = clv_params_find(r.params, "10.weight");
   for (size_t i = 0; i < p->n; i++) ((float *)(void *)(r.parameter_block + p->offset))[i] *= 2;
   run_forward(&r, c); /* the version has not changed, so the kernels still use the old weights */
-  assert_int_equal(refreshes, 5);
+  assert_int_equal(n_refreshes, 5);
   assert_memory_equal(before, r.out, sizeof before);
   assert_ok(clv_plan_forward(r.plan, c, r.parameter_block, 2, (const void *const *)r.in, true,
                              r.out, &step_key, err));
-  assert_int_equal(refreshes, 10);
+  assert_int_equal(n_refreshes, 10);
   assert_memory_not_equal(before, r.out, sizeof before);
   clv_plan_call_put(r.plan, c);
   free_rig(&r);

@@ -170,11 +170,11 @@ static void thread_count_does_not_change_bf16_bits(void **state) {
 
 /* The bits of a row, and of its input's gradient, do not depend on the rows after it. */
 static void row_bits_do_not_depend_on_the_batch(void **state) {
-  static const linear_case few = {ROWS(5, 1100), .n_outputs = 70},
+  static const linear_case small_batch = {ROWS(5, 1100), .n_outputs = 70},
                            more = {ROWS(330, 1100), .n_outputs = 70};
   (void)state;
   if (is_bf16_missing()) skip();
-  rig a = make_linear_rig(&few, clv_backend_cpu(), true),
+  rig a = make_linear_rig(&small_batch, clv_backend_cpu(), true),
       b = make_linear_rig(&more, clv_backend_cpu(), true);
   memcpy(b.in[0], a.in[0], a.input_bytes[0]);
   memcpy(b.dout, a.dout, a.output_bytes);
@@ -230,9 +230,9 @@ static void every_cut_gives_the_same_bf16_bits(void **state) {
     check_whole_and_cut(clv_backend_cpu(), graphs[i], 8);
 }
 
-/* Asserts that the error of bf16 is bounded. cut is an f32 run whose inputs were truncated to bf16,
- * so its distance from f shows how much the graph amplifies such an error on this processor. The
- * distance of bf16 may be a few times as large, and must not be nearly 0. */
+/* Asserts that the error of bf16 is bounded. a: run in bf16; f: run in f32; cut: run in f32 with
+ * inputs truncated to bf16, so its distance from f shows how much the graph amplifies such an error
+ * on this processor. The distance of bf16 may be a few times as large, and must not be nearly 0. */
 static void assert_error_is_bounded(const rig *a, const rig *f, const rig *cut) {
   double out = compute_distance(cut->out, f->out, a->output_bytes);
   double grads =
@@ -362,10 +362,10 @@ static void suite_passes_without_amx(void **state) {
   if (!has_amx()) skip();
   pid_t child = fork();
   if (!child) {
-    int nowhere = open("/dev/null", O_WRONLY);
+    int null_fd = open("/dev/null", O_WRONLY);
     /* hides the output of the child's tests, which are not counted, and of those that it skips */
-    dup2(nowhere, STDOUT_FILENO);
-    dup2(nowhere, STDERR_FILENO);
+    dup2(null_fd, STDOUT_FILENO);
+    dup2(null_fd, STDERR_FILENO);
     for (size_t i = 0; i < CLV_COUNT(names); i++) setenv(names[i], older, 1);
     if (!is_long()) setenv("CLV_TEST_ONE", "bf16_linear_matches_ref", 1);
     execl("/proc/self/exe", "test_plan_bf16", (char *)NULL);

@@ -10,7 +10,7 @@
 
 static const clv_backend *get_backend(int i) { return i ? clv_backend_cpu() : clv_backend_ref(); }
 
-static bool is_true_for_all(const void *numbers, size_t bytes, bool (*is)(float x)) {
+static bool all_numbers_are(const void *numbers, size_t bytes, bool (*is)(float x)) {
   for (size_t i = 0; i < bytes / sizeof(float); i++)
     if (!is(((const float *)numbers)[i])) return false;
   return true;
@@ -22,7 +22,7 @@ static bool is_zero(float x) { return x == 0; }
 static bool is_gradient(const rig *r, const char *name, bool (*is)(float x)) {
   const clv_param *p = clv_params_find(r->params, name);
   assert_non_null(p);
-  return is_true_for_all(r->gradient_block + p->offset, p->bytes, is);
+  return all_numbers_are(r->gradient_block + p->offset, p->bytes, is);
 }
 
 /* A linear layer over no rows has zero gradients. A linear layer over the mean of no rows has NaN.
@@ -41,7 +41,7 @@ static void mean_over_empty_extent_is_nan(void **state) {
     for (int k = 0; k < 2; k++) {
       run_step(&r);
       assert_int_equal(r.output_bytes, 4 * 2 * sizeof(float));
-      assert_true(is_true_for_all(r.out, r.output_bytes, is_nan));
+      assert_true(all_numbers_are(r.out, r.output_bytes, is_nan));
       assert_true(is_gradient(&r, "1.weight", is_zero) && is_gradient(&r, "1.bias", is_zero));
       assert_true(is_gradient(&r, "4.weight", is_nan));
       assert_false(is_gradient(&r, "4.bias", is_nan));
@@ -59,14 +59,14 @@ static void empty_losses_and_poolings_are_nan(void **state) {
     add_node(g, CLV_OP_MSE, 0, x, y, NULL, 0);
     rig r = make_rig(g, &(rig_options){.backend = get_backend(i)});
     run_step(&r);
-    assert_true(r.output_bytes == sizeof(float) && is_true_for_all(r.out, r.output_bytes, is_nan));
+    assert_true(r.output_bytes == sizeof(float) && all_numbers_are(r.out, r.output_bytes, is_nan));
     free_rig(&r);
     g = make_graph(CLV_F32, CLV_SHAPE(2, 3, 0, 4), &x);
     add_plain(g, CLV_OP_GLOBALAVGPOOL, 1, add_plain(g, CLV_OP_TANH, 0, x));
     r = make_rig(g, &(rig_options){.backend = get_backend(i)});
     run_step(&r);
     assert_true(r.output_bytes == 6 * sizeof(float) &&
-                is_true_for_all(r.out, r.output_bytes, is_nan));
+                all_numbers_are(r.out, r.output_bytes, is_nan));
     free_rig(&r);
   }
 }
@@ -93,8 +93,8 @@ static void empty_tensors_can_be_reshaped(void **state) {
   (void)state;
   static const struct {
     int rank;
-    int64_t want[3];
-    clv_shape is; /* rank 0: refused */
+    int64_t requested[3];
+    clv_shape result; /* rank 0: refused */
   } cases[] = {{1, {-1}, {2, {2, 0}}},
                {2, {3, -1}, {3, {2, 3, 0}}},
                {2, {3, 0}, {3, {2, 3, 0}}},
@@ -105,12 +105,12 @@ static void empty_tensors_can_be_reshaped(void **state) {
     int x, node = -1;
     clv_attrs attrs;
     clv_attr_value v = {.key = CLV_ATTR_SHAPE, .n_ints = cases[i].rank};
-    memcpy(v.ints, cases[i].want, sizeof cases[i].want);
+    memcpy(v.ints, cases[i].requested, sizeof cases[i].requested);
     clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(2, 0, 3), &x);
     assert_ok(clv_attrs_parse(CLV_OP_RESHAPE, &v, 1, &attrs, err));
-    if (cases[i].is.rank) {
+    if (cases[i].result.rank) {
       assert_ok(clv_graph_add(g, CLV_OP_RESHAPE, &attrs, NULL, 0, &x, 1, &node, err));
-      assert_true(clv_shape_equal(&g->nodes[node].shape, &cases[i].is));
+      assert_true(clv_shape_equal(&g->nodes[node].shape, &cases[i].result));
     } else {
       assert_fails(clv_graph_add(g, CLV_OP_RESHAPE, &attrs, NULL, 0, &x, 1, &node, err),
                    CLV_INVALID, "reshape to");

@@ -6,8 +6,8 @@
 #include "tests/unit/graph/plan_test.h"
 
 /* ---- counting malloc --------------------------------------------------------------------------
- * The program's own definitions stand before the C library's, for every shared library too. The
- * sanitizers need that place for themselves. */
+ * The linker prefers the program's own definitions to those of the C library, for shared libraries
+ * too. A build with a sanitizer has none of them, because sanitizers define the same functions. */
 
 static _Atomic unsigned long n_allocations;
 
@@ -69,11 +69,11 @@ static void check_overlaps(const clv_plan *p) {
       if (a->memory_root != i || b->memory_root != j || a->space != b->space ||
           a->space > SPACE_CALL)
         continue;
-      bool together = a->first_step <= b->last_step && b->first_step <= a->last_step;
-      bool touch = a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
-      assert_false(together && touch);
-      size_t room = a->space == SPACE_CALL ? p->info.call_bytes : p->info.scratch_bytes;
-      assert_true(a->offset + a->bytes <= room && a->offset % 64 == 0);
+      bool live_at_once = a->first_step <= b->last_step && b->first_step <= a->last_step;
+      bool do_overlap = a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
+      assert_false(live_at_once && do_overlap);
+      size_t space_bytes = a->space == SPACE_CALL ? p->info.call_bytes : p->info.scratch_bytes;
+      assert_true(a->offset + a->bytes <= space_bytes && a->offset % 64 == 0);
     }
 }
 
@@ -128,17 +128,17 @@ static rig make_linears(bool is_split) {
  * later. */
 static void training_saves_only_needed_activations(void **state) {
   (void)state;
-  rig later = make_linears(true), beside = make_linears(false);
+  rig split = make_linears(true), split_off = make_linears(false);
   size_t one = 16 * 64 * 4;
   /* saved: 4 outputs of relu, a copy of the input, and 4 gradients of the linears' outputs; the
    * output of the last relu is freed once its gradient exists */
-  assert_true(clv_plan_get_info(later.plan)->call_bytes <= 9 * one);
-  assert_true(clv_plan_get_info(later.plan)->call_bytes >= 8 * one);
-  assert_int_equal(clv_plan_get_info(beside.plan)->call_bytes, 5 * one);
-  check_overlaps(later.plan);
-  check_overlaps(beside.plan);
-  free_rig(&later);
-  free_rig(&beside);
+  assert_true(clv_plan_get_info(split.plan)->call_bytes <= 9 * one);
+  assert_true(clv_plan_get_info(split.plan)->call_bytes >= 8 * one);
+  assert_int_equal(clv_plan_get_info(split_off.plan)->call_bytes, 5 * one);
+  check_overlaps(split.plan);
+  check_overlaps(split_off.plan);
+  free_rig(&split);
+  free_rig(&split_off);
 }
 
 /* ---- refusals -------------------------------------------------------------------------------- */

@@ -179,14 +179,14 @@ static void check_differences(rig *r, clv_call *c, char *values, const char *got
   const double h = 1e-5;
   for (size_t i = 0; i < n; i++) {
     double *at = (double *)(void *)values + i, kept = *at,
-           had = ((const double *)(const void *)got)[i];
+           gradient = ((const double *)(const void *)got)[i];
     *at = kept + h;
     double up = compute_objective(r, c);
     *at = kept - h;
     double want = (up - compute_objective(r, c)) / (2 * h);
     *at = kept;
-    if (!(fabs(want - had) <= 1e-8 + 1e-6 * fabs(want)))
-      fail_msg("%s[%zu]: %.12g, finite differences give %.12g", what, i, had, want);
+    if (!(fabs(want - gradient) <= 1e-8 + 1e-6 * fabs(want)))
+      fail_msg("%s[%zu]: %.12g, finite differences give %.12g", what, i, gradient, want);
   }
 }
 

@@ -122,9 +122,9 @@ static void each_part_takes_its_configured_time(void **state) {
       if (i == 0) run_forward(&r, c);
       if (i == 1) run_backward_input(&r, c, false);
       if (i == 2) run_backward_weight(&r, c, false);
-      double took = ms(CLOCK_MONOTONIC) - from;
-      if (took < parts[i].want) fail_msg("%s took %.2f ms", parts[i].what, took);
-      best[i] = fmin(best[i], took);
+      double seconds = ms(CLOCK_MONOTONIC) - from;
+      if (seconds < parts[i].want) fail_msg("%s took %.2f ms", parts[i].what, seconds);
+      best[i] = fmin(best[i], seconds);
       is_late |= best[i] > parts[i].want + 5;
     }
     clv_plan_call_put(r.plan, c);
@@ -145,15 +145,15 @@ static void run_all_parts(rig *r) {
   clv_plan_call_put(r->plan, c);
 }
 
-static void assert_between_ms(const char *what, double seconds, double least_ms) {
-  if (seconds * 1e3 < least_ms || seconds * 1e3 > least_ms + 25)
-    fail_msg("%s: %.2f ms, not %.0f", what, seconds * 1e3, least_ms);
+static void assert_between_ms(const char *what, double seconds, double min_ms) {
+  if (seconds * 1e3 < min_ms || seconds * 1e3 > min_ms + 25)
+    fail_msg("%s: %.2f ms, not %.0f", what, seconds * 1e3, min_ms);
 }
 
 /* A plan that measures times reports them per layer, until it is told to stop. */
 static void plan_times_are_reported_per_layer(void **state) {
   (void)state;
-  clv_plan_times t[3] = {0}, then[3];
+  clv_plan_times t[3] = {0}, later_times[3];
   int x;
   clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(3, 5), &x);
   x = add_wait(g, 0, x, 10, 40, 70);
@@ -163,9 +163,9 @@ static void plan_times_are_reported_per_layer(void **state) {
   clv_plan_set_timing(r.plan, t);
   run_all_parts(&r);
   clv_plan_set_timing(r.plan, NULL);
-  memcpy(then, t, sizeof t);
+  memcpy(later_times, t, sizeof t);
   run_all_parts(&r);
-  assert_memory_equal(then, t, sizeof t);
+  assert_memory_equal(later_times, t, sizeof t);
   /* the input layer takes no time */
   assert_true(t[0].forward_seconds + t[0].input_grad_seconds + t[0].weight_grad_seconds < 0.005);
   assert_between_ms("forward of 0", t[1].forward_seconds, 10);
@@ -180,11 +180,11 @@ static void plan_times_are_reported_per_layer(void **state) {
 static void wait_times_out_of_range_are_refused(void **state) {
   (void)state;
   clv_attrs a;
-  clv_attr_value late = make_int_attr(CLV_ATTR_INPUT_MS, 10001),
-                 early = make_int_attr(CLV_ATTR_WEIGHT_MS, -1);
-  assert_fails(clv_attrs_parse(CLV_OP_WAIT, &late, 1, &a, err), CLV_INVALID,
+  clv_attr_value excessive_ms = make_int_attr(CLV_ATTR_INPUT_MS, 10001),
+                 negative_ms = make_int_attr(CLV_ATTR_WEIGHT_MS, -1);
+  assert_fails(clv_attrs_parse(CLV_OP_WAIT, &excessive_ms, 1, &a, err), CLV_INVALID,
                "wait.input_ms is 10001, outside 0..10000");
-  assert_fails(clv_attrs_parse(CLV_OP_WAIT, &early, 1, &a, err), CLV_INVALID,
+  assert_fails(clv_attrs_parse(CLV_OP_WAIT, &negative_ms, 1, &a, err), CLV_INVALID,
                "wait.weight_ms is -1, outside 0..10000");
 }
 

@@ -74,22 +74,22 @@ static bool has_parameter(const clv_params *params, const char *line) {
 
 static void check_names(const char *family, clv_hf_head head, const clv_params *params) {
   char path[96], line[256], text[256];
-  int idle = 0, n = 0;
+  int n_unused = 0, n = 0;
   snprintf(path, sizeof path, "tests/golden/hf/%s/%s.txt", family, clv_hf_head_name(head));
   FILE *f = fopen(path, "r");
   if (!f) fail_msg("%s cannot be opened", path);
   while (f && fgets(line, sizeof line, f)) {
     line[strcspn(line, "\n")] = '\0';
-    bool unread = is_unused_parameter(line, head);
-    if (has_parameter(params, line) == unread) fail_msg("%s: %s", path, line);
-    idle += unread;
+    bool is_unused = is_unused_parameter(line, head);
+    if (has_parameter(params, line) == is_unused) fail_msg("%s: %s", path, line);
+    n_unused += is_unused;
     n++;
   }
   if (f) fclose(f);
-  if (params->n != n - idle) {
+  if (params->n != n - n_unused) {
     for (int i = 0; i < params->n; i++)
       print_error("%s\n", write_parameter_line(&params->list[i], text, sizeof text));
-    fail_msg("%s: %d parameters, not %d", path, params->n, n - idle);
+    fail_msg("%s: %d parameters, not %d", path, params->n, n - n_unused);
   }
 }
 

@@ -119,7 +119,7 @@ static void start_run(clv_run_lock *c) {
 }
 
 /* Runs a process that dies at a rename. Returns false if it makes fewer renames. */
-static bool die_at_rename(const char *dir, int at) {
+static bool kill_at_rename(const char *dir, int at) {
   int status;
   pid_t pid = fork();
   if (!pid) {
@@ -134,7 +134,7 @@ static bool die_at_rename(const char *dir, int at) {
 }
 
 /* Starts the run again in processes that die at their own n-th rename, too, until one succeeds. */
-static void die_in_later_starts(const char *dir, int at) {
+static void kill_later_starts(const char *dir, int at) {
   clv_run_lock *c = NULL;
   clv_err err = {0};
   int status;
@@ -159,11 +159,12 @@ static void kill_while_moving_leaves_old_or_new_run_intact(void **state) {
     assert_true(n < MAX_RENAMES);
     for (int again = 1; again < 12; again += 3) {
       make_old_run("runs/a", CLV_RUN_FINISHED);
-      has_died = die_at_rename("runs/a", n);
-      die_in_later_starts("runs/a", again);
+      has_died = kill_at_rename("runs/a", n);
+      kill_later_starts("runs/a", again);
       bool back = is_old_run("runs/a") && !does_file_exist("runs/a.1/run.json");
-      bool aside = is_new_run("runs/a") && is_old_run("runs/a.1");
-      if (!back && !aside) fail_msg("died at rename %d, then at %d: neither is whole", n, again);
+      bool is_moved_aside = is_new_run("runs/a") && is_old_run("runs/a.1");
+      if (!back && !is_moved_aside)
+        fail_msg("died at rename %d, then at %d: neither is whole", n, again);
       assert_false(does_file_exist("runs/a/run.moving"));
       assert_true(has_content("runs/a", "notes of mine", "mine"));
       assert_int_equal(back && has_content("runs/a", "egress.table", NULL), 0);

@@ -20,7 +20,7 @@
 
 #include "common/base/http/http.h"
 
-enum { REQUEST_MS = 400, CONNECTIONS = 4, REPLY = 65536, LARGE = 1 << 20 };
+enum { REQUEST_MS = 400, CONNECTIONS = 4, REPLY_BYTES = 65536, LARGE = 1 << 20 };
 
 static unsigned serve_hello(void *user, clv_bytes *out) {
   ++*(unsigned *)user;
@@ -59,7 +59,7 @@ static const clv_http_page pages[] = {{"/hello", "text/x-test", serve_hello},
                                       {"/broken", "text/plain", serve_failed_page},
                                       {"/large", "text/plain", serve_large_page},
                                       {"/empty", "text/plain", serve_empty_page}};
-static unsigned n_shown;
+static unsigned n_pages_served;
 static clv_http *http;
 
 static int open_http(void **state) {
@@ -68,10 +68,10 @@ static int open_http(void **state) {
   clv_http_options o = {.listen = "127.0.0.1:0",
                         .pages = pages,
                         .n_pages = CLV_COUNT(pages),
-                        .user = &n_shown,
+                        .user = &n_pages_served,
                         .connections = CONNECTIONS,
                         .request_ms = REQUEST_MS};
-  n_shown = 0;
+  n_pages_served = 0;
   return clv_http_open(&o, &http, &err) == CLV_OK ? 0 : -1;
 }
 
@@ -103,7 +103,7 @@ static void send_all(int fd, const char *text, size_t len) {
 
 /* Reads the answer until its end, for at most `ms`. Returns the time that took, or -1 if it did not
  * end. */
-static long read_reply(int fd, char reply[REPLY], unsigned ms) {
+static long read_reply(int fd, char reply[REPLY_BYTES], unsigned ms) {
   uint64_t begin = clv_now_ns();
   size_t got = 0;
   reply[0] = '\0';
@@ -112,15 +112,15 @@ static long read_reply(int fd, char reply[REPLY], unsigned ms) {
     struct pollfd p = {.fd = fd, .events = POLLIN};
     if (passed >= (long)ms || poll(&p, 1, (int)((long)ms - passed)) <= 0) return -1;
     char skip[4096];
-    bool room = got < REPLY - 1;
-    ssize_t n = recv(fd, room ? reply + got : skip, room ? REPLY - 1 - got : sizeof skip, 0);
+    bool room = got < REPLY_BYTES - 1;
+    ssize_t n = recv(fd, room ? reply + got : skip, room ? REPLY_BYTES - 1 - got : sizeof skip, 0);
     if (n <= 0) return (long)((clv_now_ns() - begin) / 1000000u);
     if (room) reply[got += (size_t)n] = '\0';
   }
 }
 
 /* Returns the status of the answer to a request; 0: closed without an answer. */
-static int get_status(const char *request, size_t len, char reply[REPLY]) {
+static int get_status(const char *request, size_t len, char reply[REPLY_BYTES]) {
   int fd = connect_to_server(), status = 0;
   send_all(fd, request, len);
   assert_true(read_reply(fd, reply, 5000) >= 0);
@@ -129,7 +129,7 @@ static int get_status(const char *request, size_t len, char reply[REPLY]) {
   return status;
 }
 
-static int get_status_of_text(const char *request, char reply[REPLY]) {
+static int get_status_of_text(const char *request, char reply[REPLY_BYTES]) {
   return get_status(request, strlen(request), reply);
 }
 
@@ -137,7 +137,7 @@ static int get_status_of_text(const char *request, char reply[REPLY]) {
 
 static void known_pages_are_served(void **state) {
   (void)state;
-  char reply[REPLY];
+  char reply[REPLY_BYTES];
   assert_int_equal(get_status_of_text("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
   assert_non_null(strstr(reply, "Content-Type: text/x-test\r\n"));
   assert_non_null(strstr(reply, "Connection: close\r\n"));
@@ -147,12 +147,12 @@ static void known_pages_are_served(void **state) {
   assert_string_equal(strstr(reply, "\r\n\r\n") + 4, "not now\n");
   assert_int_equal(get_status_of_text("GET /empty HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
   assert_string_equal(strstr(reply, "\r\n\r\n") + 4, "");
-  assert_int_equal(n_shown, 2);
+  assert_int_equal(n_pages_served, 2);
 }
 
 static void head_request_has_no_body(void **state) {
   (void)state;
-  char reply[REPLY];
+  char reply[REPLY_BYTES];
   assert_int_equal(get_status_of_text("HEAD /hello HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
   assert_non_null(strstr(reply, "Content-Length: 6\r\n"));
   assert_string_equal(strstr(reply, "\r\n\r\n") + 4, "");
@@ -160,25 +160,25 @@ static void head_request_has_no_body(void **state) {
 
 static void large_page_is_served_completely(void **state) {
   (void)state;
-  char reply[REPLY];
+  char reply[REPLY_BYTES];
   assert_int_equal(get_status_of_text("GET /large HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
   assert_non_null(strstr(reply, "Content-Length: 1048576\r\n"));
 }
 
 static void page_without_memory_gives_status_500(void **state) {
   (void)state;
-  char reply[REPLY];
+  char reply[REPLY_BYTES];
   assert_int_equal(get_status_of_text("GET /broken HTTP/1.1\r\nHost: x\r\n\r\n", reply), 500);
   assert_null(strstr(reply, "half a pa"));
 }
 
 static void second_request_on_a_connection_is_ignored(void **state) {
   (void)state;
-  char reply[REPLY];
+  char reply[REPLY_BYTES];
   const char *request =
       "GET /hello HTTP/1.1\r\nHost: x\r\n\r\nGET /hello HTTP/1.1\r\nHost: x\r\n\r\n";
   assert_int_equal(get_status_of_text(request, reply), 200);
-  assert_int_equal(n_shown, 1);
+  assert_int_equal(n_pages_served, 1);
 }
 
 /* ---- odd requests ---------------------------------------------------------------------------- */
@@ -210,14 +210,14 @@ static void invalid_requests_are_refused(void **state) {
       {"GET /hello HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\n", 0},
   };
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    char reply[REPLY];
+    char reply[REPLY_BYTES];
     int got = get_status_of_text(cases[i].request, reply);
     bool is_refused =
         cases[i].status ? got == cases[i].status : got == 0 || (got >= 400 && got < 600);
     if (!is_refused) fail_msg("%.40s: %d", cases[i].request, got);
     if (got == 405) assert_non_null(strstr(reply, "Allow: GET, HEAD\r\n"));
   }
-  assert_int_equal(n_shown, 0);
+  assert_int_equal(n_pages_served, 0);
 }
 
 /* A request line or header without end gets 4xx or is cut, within a connection's memory limit. */
@@ -232,21 +232,21 @@ static void endless_headers_are_refused_or_disconnected(void **state) {
                {"GET /hello?", "a=b&"},
                {"", "\r\n"}};
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    char reply[REPLY];
+    char reply[REPLY_BYTES];
     CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
     clv_bytes_puts(&text, cases[i].start);
     while (text.len < 200000) clv_bytes_puts(&text, cases[i].repeated);
     int got = get_status(text.data, text.len, reply);
     if (got && (got < 400 || got >= 500)) fail_msg("%s: %d", cases[i].start, got);
   }
-  assert_int_equal(n_shown, 0);
+  assert_int_equal(n_pages_served, 0);
 }
 
 /* ---- clients that take their time ------------------------------------------------------------ */
 
 static void silent_clients_are_disconnected(void **state) {
   (void)state;
-  char reply[REPLY];
+  char reply[REPLY_BYTES];
   int fd = connect_to_server();
   long ms = read_reply(fd, reply, 5000);
   close(fd);
@@ -257,7 +257,7 @@ static void silent_clients_are_disconnected(void **state) {
  * limits the time of the whole request. */
 static void slow_clients_are_disconnected(void **state) {
   (void)state;
-  char reply[REPLY];
+  char reply[REPLY_BYTES];
   uint64_t begin = clv_now_ns();
   int fd = connect_to_server();
   long ms = -1;
@@ -274,29 +274,29 @@ static void slow_clients_are_disconnected(void **state) {
 /* A client that requests a large page and does not read it is disconnected too. */
 static void clients_that_do_not_read_are_disconnected(void **state) {
   (void)state;
-  char reply[REPLY];
-  int held[CONNECTIONS], small = 2048;
+  char reply[REPLY_BYTES];
+  int slow_fds[CONNECTIONS], small = 2048;
   for (int i = 0; i < CONNECTIONS; i++) {
-    held[i] = connect_to_server();
-    setsockopt(held[i], SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
-    send_all(held[i], "GET /large HTTP/1.1\r\nHost: x\r\n\r\n", 32);
+    slow_fds[i] = connect_to_server();
+    setsockopt(slow_fds[i], SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    send_all(slow_fds[i], "GET /large HTTP/1.1\r\nHost: x\r\n\r\n", 32);
   }
   assert_int_equal(get_status_of_text("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
-  for (int i = 0; i < CONNECTIONS; i++) close(held[i]);
+  for (int i = 0; i < CONNECTIONS; i++) close(slow_fds[i]);
 }
 
 /* Opens more idle connections than the limit. Requests on further connections wait until the server
  * disconnects idle ones, which is soon. */
 static void idle_connections_do_not_starve_requests(void **state) {
   (void)state;
-  char reply[REPLY];
-  int held[4 * CONNECTIONS];
-  for (size_t i = 0; i < CLV_COUNT(held); i++) held[i] = connect_to_server();
+  char reply[REPLY_BYTES];
+  int idle_fds[4 * CONNECTIONS];
+  for (size_t i = 0; i < CLV_COUNT(idle_fds); i++) idle_fds[i] = connect_to_server();
   uint64_t begin = clv_now_ns();
   assert_int_equal(get_status_of_text("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
   uint64_t ms = (clv_now_ns() - begin) / 1000000u;
   assert_in_range(ms, REQUEST_MS / 20, 2 * REQUEST_MS);
-  for (size_t i = 0; i < CLV_COUNT(held); i++) close(held[i]);
+  for (size_t i = 0; i < CLV_COUNT(idle_fds); i++) close(idle_fds[i]);
 }
 
 /* ---- addresses ------------------------------------------------------------------------------- */
@@ -340,7 +340,7 @@ static void hostname_and_ipv6_addresses_are_served(void **state) {
   at.sin6_port = htons((uint16_t)clv_http_port(other));
   fd = socket(AF_INET6, SOCK_STREAM, 0);
   assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
-  char reply[REPLY];
+  char reply[REPLY_BYTES];
   send_all(fd, "GET /none HTTP/1.1\r\nHost: x\r\n\r\n", 31);
   assert_true(read_reply(fd, reply, 5000) >= 0);
   assert_non_null(strstr(reply, " 404 "));
@@ -350,11 +350,15 @@ static void hostname_and_ipv6_addresses_are_served(void **state) {
 
 static void loopback_addresses_are_recognized(void **state) {
   (void)state;
-  static const char *const near[] = {"127.0.0.1:1", "127.9.9.9:0", "[::1]:80", "localhost:80"};
-  static const char *const far[] = {"0.0.0.0:1",        "[::]:1",     "10.0.0.1:80", "128.0.0.1:1",
-                                    "localhost.evil:1", "example:80", "127.0.0.1"};
-  for (size_t i = 0; i < CLV_COUNT(near); i++) assert_true(clv_http_is_loopback(near[i]));
-  for (size_t i = 0; i < CLV_COUNT(far); i++) assert_false(clv_http_is_loopback(far[i]));
+  static const char *const loopback_addresses[] = {"127.0.0.1:1", "127.9.9.9:0", "[::1]:80",
+                                                   "localhost:80"};
+  static const char *const other_addresses[] = {"0.0.0.0:1",   "[::]:1",           "10.0.0.1:80",
+                                                "128.0.0.1:1", "localhost.evil:1", "example:80",
+                                                "127.0.0.1"};
+  for (size_t i = 0; i < CLV_COUNT(loopback_addresses); i++)
+    assert_true(clv_http_is_loopback(loopback_addresses[i]));
+  for (size_t i = 0; i < CLV_COUNT(other_addresses); i++)
+    assert_false(clv_http_is_loopback(other_addresses[i]));
 }
 
 #define WITH_HTTP(test) cmocka_unit_test_setup_teardown(test, open_http, close_http)

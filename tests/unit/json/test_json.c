@@ -25,14 +25,14 @@ static void every_json_value_type_is_read(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   uint32_t seen = 0;
   int which;
-  bool more, truth = false;
+  bool has_more, truth = false;
   int64_t whole = 0;
   double real = 0;
   clv_err err;
   must(clv_json_open(&j, CLV_JSON_OBJECT, &err), &err);
   for (size_t n = 0; n < 5; n++) {
-    must(clv_json_next(&j, CLV_JSON_OBJECT, n, &more, &err), &err);
-    assert_true(more);
+    must(clv_json_next(&j, CLV_JSON_OBJECT, n, &has_more, &err), &err);
+    assert_true(has_more);
     must(clv_json_find_key(&j, names, 5, &seen, &which, &err), &err);
     assert_int_equal(which, n);
     if (n == 0) must(clv_json_read_text(&j, &text, &err), &err);
@@ -41,8 +41,8 @@ static void every_json_value_type_is_read(void **state) {
     if (n == 3) must(clv_json_read_bool(&j, &truth, &err), &err);
     if (n == 4) assert_true(clv_json_skip_null(&j));
   }
-  must(clv_json_next(&j, CLV_JSON_OBJECT, 5, &more, &err), &err);
-  assert_false(more);
+  must(clv_json_next(&j, CLV_JSON_OBJECT, 5, &has_more, &err), &err);
+  assert_false(has_more);
   must(clv_json_end(&j, &err), &err);
   assert_string_equal(text.data, "a\xc3\xa9\xf0\x9f\x98\x80\n");
   assert_true(whole == -12 && real == 25 && truth);
@@ -77,15 +77,15 @@ static void invalid_json_is_located(void **state) {
 
 static void deep_nesting_and_bad_numbers_are_refused(void **state) {
   (void)state;
-  char deep[CLV_JSON_DEPTH + 2];
+  char nested_text[CLV_JSON_DEPTH + 2];
   static const char *const names[] = {"a"};
   uint32_t seen = 1;
   int which;
   int64_t whole;
   clv_err err = {0};
-  memset(deep, '[', sizeof deep - 1);
-  deep[sizeof deep - 1] = '\0';
-  clv_json j = make_json(deep);
+  memset(nested_text, '[', sizeof nested_text - 1);
+  nested_text[sizeof nested_text - 1] = '\0';
+  clv_json j = make_json(nested_text);
   expect_error(CLV_INVALID, "f.json:1:65: more than 64 nested lists", clv_json_skip(&j, &err),
                &err);
   j = make_json("1.5");

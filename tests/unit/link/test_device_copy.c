@@ -118,13 +118,13 @@ static clv_tensor *send_value(size_t bytes, clv_device_copy *copy) {
   return t;
 }
 
-static void copy_more(clv_tensor *t, size_t from, size_t to) {
+static void copy_range(clv_tensor *t, size_t from, size_t to) {
   fill_tensor(t, from, to);
   clv_device_copy_advance(w.device_copy, to);
 }
 
 /* Sends a small frame, which may not overtake the tensor. */
-static void send_small(void) {
+static void send_small_frame(void) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_new_drop(w.pool, 3, 0, (const uint64_t[]){1}, 1, &p, &err));
@@ -137,25 +137,25 @@ static void chunk_is_sent_once_its_bytes_are_copied(void **state) {
   (void)state;
   begin_link();
   clv_tensor *t = send_value(LARGE, w.device_copy);
-  send_small();
+  send_small_frame();
   assert_int_equal(w.fake_stream.n_sent, 0);
-  copy_more(t, 0, CHUNK - 1);
+  copy_range(t, 0, CHUNK - 1);
   assert_int_equal(w.fake_stream.n_sent, 0);
-  copy_more(t, CHUNK - 1, CHUNK);
+  copy_range(t, CHUNK - 1, CHUNK);
   assert_in_range(w.fake_stream.len, CHUNK, CHUNK + 100);
-  copy_more(t, CHUNK, 2 * CHUNK);
+  copy_range(t, CHUNK, 2 * CHUNK);
   assert_in_range(w.fake_stream.len, 2 * CHUNK, 2 * CHUNK + 200);
   clv_link_load load = {0};
   clv_send_queue_add_load(w.link->send_queue, &load);
   assert_true(load.frames_out >= 2 && load.bytes_out >= LAST_CHUNK);
-  copy_more(t, 2 * CHUNK, LARGE);
+  copy_range(t, 2 * CHUNK, LARGE);
   fake early = w.fake_stream;
   clv_tensor_unref(t);
   end_link();
 
   begin_link();
   t = send_value(LARGE, NULL);
-  send_small();
+  send_small_frame();
   assert_int_equal(w.fake_stream.n_sent, early.n_sent);
   assert_int_equal(w.fake_stream.len, early.len);
   assert_memory_equal(w.fake_stream.bytes, early.bytes, early.len);
@@ -167,10 +167,10 @@ static void small_tensor_is_sent_once_fully_copied(void **state) {
   (void)state;
   begin_link();
   clv_tensor *t = send_value(SMALL, w.device_copy);
-  copy_more(t, 0, SMALL - 1);
-  send_small();
+  copy_range(t, 0, SMALL - 1);
+  send_small_frame();
   assert_int_equal(w.fake_stream.n_sent, 0);
-  copy_more(t, SMALL - 1, SMALL);
+  copy_range(t, SMALL - 1, SMALL);
   assert_int_equal(w.fake_stream.n_sent, 2);
   clv_tensor_unref(t);
   end_link();
@@ -181,7 +181,7 @@ static void failed_device_copy_ends_the_link(void **state) {
   (void)state;
   begin_link();
   clv_tensor *t = send_value(LARGE, w.device_copy);
-  copy_more(t, 0, CHUNK);
+  copy_range(t, 0, CHUNK);
   clv_device_copy_fail(w.device_copy, &lost);
   assert_int_equal(w.fake_stream.n_cancels, 1);
   assert_string_equal(w.fake_stream.cancel_text, "the device is gone");
@@ -194,10 +194,10 @@ static void link_end_during_a_copy_sends_nothing_more(void **state) {
   (void)state;
   begin_link();
   clv_tensor *t = send_value(LARGE, w.device_copy);
-  copy_more(t, 0, CHUNK);
+  copy_range(t, 0, CHUNK);
   clv_link_end(w.link, CLV_OK, "over");
   int sent = w.fake_stream.n_sent;
-  copy_more(t, CHUNK, LARGE);
+  copy_range(t, CHUNK, LARGE);
   assert_int_equal(w.fake_stream.n_sent, sent);
   assert_int_equal(t->refs, 2); /* held by the pool and by this test */
   clv_tensor_unref(t);

@@ -9,13 +9,13 @@
 static const char reason[] = "the peer's certificate was revoked";
 
 /* A link that was dialled; its first lane ends when a frame is sent on it. */
-typedef struct dialled {
+typedef struct dialled_link {
   clv_lane *first_lane;
   uint32_t n_dials, n_ends;
-} dialled;
+} dialled_link;
 
 static clv_code end_first_lane(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
-  dialled *d = stream;
+  dialled_link *d = stream;
   clv_lane *first = clv_steal(&d->first_lane);
   (void)err;
   for (size_t i = 0; i < n; i++)
@@ -40,7 +40,7 @@ static const clv_transport transport = {.send = end_first_lane,
 
 static clv_code count_dial(void *user, uint32_t index, clv_lane *lane, const bool *stop, void **ret,
                            clv_err *err) {
-  dialled *d = user;
+  dialled_link *d = user;
   (void)stop, (void)err;
   assert_int_equal(index, d->n_dials++);
   d->first_lane = lane;
@@ -54,11 +54,11 @@ static void ignore_packet(void *user, clv_link *link, clv_packet *p) {
 }
 static void count_end(void *user, clv_link *link, clv_code code, const char *text) {
   (void)link, (void)code, (void)text;
-  ((dialled *)user)->n_ends++;
+  ((dialled_link *)user)->n_ends++;
 }
 
 static void dial_error_names_what_ended_the_link(void **state) {
-  dialled d = {0};
+  dialled_link d = {0};
   clv_err err = {0};
   clv_link *link;
   clv_pool *pool;

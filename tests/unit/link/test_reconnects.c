@@ -264,7 +264,7 @@ static void decisions_of_the_peer_end_the_link(void **state) {
 }
 
 /* Redials until the link ends. Returns the time in ms. */
-static uint64_t time_until_end(void) {
+static uint64_t measure_ms_until_end(void) {
   uint64_t began = w.clock_ns, due;
   while ((due = clv_link_redial_or_end(w.link)) != UINT64_MAX)
     w.clock_ns = CLV_MAX(due, w.clock_ns + 1);
@@ -277,7 +277,7 @@ static void silence_waits_for_the_lease(void **state) {
   end_stream(&w.streams[0], CLV_UNAVAILABLE);
   w.dial_refusal = CLV_DEADLINE;
   w.dial_refusal_text = "no connection";
-  assert_int_equal(time_until_end(), LEASE_MS);
+  assert_int_equal(measure_ms_until_end(), LEASE_MS);
   assert_non_null(strstr(w.end_text, "limits.lease"));
   end_link();
 }
@@ -292,7 +292,7 @@ static void refusals_end_the_link_after_their_time(void **state) {
     end_stream(&w.streams[0], CLV_UNAVAILABLE);
     w.dial_refusal = CLV_UNAVAILABLE;
     w.dial_refusal_text = CLV_RPC_REFUSED;
-    assert_in_range(time_until_end(), times[i][1], times[i][1] + 10);
+    assert_in_range(measure_ms_until_end(), times[i][1], times[i][1] + 10);
     assert_true(w.refused_ns >= began + times[i][1] * MS);
     assert_non_null(strstr(w.end_text, "refuses"));
     end_link();

@@ -41,7 +41,7 @@ static const clv_transport transport = {.send = fake_send,
 
 /* ---- a link ---------------------------------------------------------------------------------- */
 
-enum { LANES = 2, TENSOR = 8, HALF = 4, LEASE_MS = 10000 };
+enum { LANES = 2, TENSOR_BYTES = 8, HALF_BYTES = 4, LEASE_MS = 10000 };
 
 static struct {
   clv_pool *pool;
@@ -114,7 +114,7 @@ enum { REFUSED = -1 };
 
 static void each_link_event_reaches_its_state_or_is_refused(void **state) {
   (void)state;
-  static const int leads_to[CLV_LINK_STATES][CLV_LINK_STATE_EVENTS] = {
+  static const int next_states[CLV_LINK_STATES][CLV_LINK_STATE_EVENTS] = {
       /* Events: JOIN of lane 0, ATTACHED, LOST, END, GONE of lane 0. */
       [CLV_LINK_NEW] = {CLV_LINK_ATTACHING, REFUSED, REFUSED, CLV_LINK_ENDED, REFUSED},
       [CLV_LINK_ATTACHING] = {REFUSED, CLV_LINK_OPEN, REFUSED, CLV_LINK_ENDING, REFUSED},
@@ -129,7 +129,7 @@ static void each_link_event_reaches_its_state_or_is_refused(void **state) {
     for (int f = 0; f < CLV_LINK_STATE_EVENTS; f++) {
       bring_link_to_state((clv_link_state)s);
       clv_code code = send_event((clv_link_state_event)f, 0);
-      int wanted = leads_to[s][f];
+      int wanted = next_states[s][f];
       assert_int_equal(code, wanted == REFUSED ? CLV_PRECONDITION : CLV_OK);
       assert_int_equal((int)w.link->state, wanted == REFUSED ? s : wanted);
       free_link_and_pool();
@@ -263,7 +263,7 @@ static clv_frame make_frame(clv_frame_kind kind, uint32_t lane) {
   if (kind == CLV_ACK) f.ack.n_lanes = LANES;
   if (kind == CLV_END_CONTEXT) f.context = f.message_id = 1;
   f.chunk.transfer_id = kind == CLV_CHUNK ? 5 : 0;
-  f.chunk.total_bytes = kind == CLV_CHUNK ? TENSOR : 0;
+  f.chunk.total_bytes = kind == CLV_CHUNK ? TENSOR_BYTES : 0;
   return f;
 }
 
@@ -274,7 +274,7 @@ static bool is_frame_accepted(clv_lane_state state, clv_frame_kind kind) {
   clv_frame f = make_frame(kind, index);
   make_lanes(state, lanes);
   w.link->n_pings = 7;
-  receive_frame(lanes[index], &f, "bits", kind == CLV_CHUNK ? HALF : 0);
+  receive_frame(lanes[index], &f, "bits", kind == CLV_CHUNK ? HALF_BYTES : 0);
   const fake *s = &w.streams[index];
   bool is_refused = s->n_cancels > 0;
   assert_int_equal(s->cancel_code, is_refused ? CLV_PRECONDITION : CLV_OK);
@@ -289,7 +289,7 @@ static void each_lane_accepts_only_its_frame_kinds(void **state) {
   (void)state;
   static const clv_frame_kind kinds[] = {CLV_ATTACH, CLV_ATTACHED, CLV_CHUNK,       CLV_CREDIT,
                                          CLV_PING,   CLV_PONG,     CLV_END_CONTEXT, CLV_ACK};
-  static const bool legal[CLV_LANE_STATES][CLV_COUNT(kinds)] = {
+  static const bool is_legal[CLV_LANE_STATES][CLV_COUNT(kinds)] = {
       [CLV_LANE_ACCEPTED] = {true, false, false, false, false, false, false, false},
       [CLV_LANE_DIALLED] = {false, true, false, false, false, false, false, false},
       [CLV_LANE_CONTROL] = {false, false, true, true, true, true, true, true},
@@ -297,7 +297,7 @@ static void each_lane_accepts_only_its_frame_kinds(void **state) {
   };
   for (int s = 0; s < CLV_LANE_STATES; s++)
     for (size_t k = 0; k < CLV_COUNT(kinds) && s != CLV_LANE_WAITING; k++)
-      if (is_frame_accepted((clv_lane_state)s, kinds[k]) != legal[s][k])
+      if (is_frame_accepted((clv_lane_state)s, kinds[k]) != is_legal[s][k])
         fail_msg("%s in state %d of a lane", clv_frame_kind_name(kinds[k]), s);
 }
 
@@ -371,15 +371,15 @@ static void ping_during_count_does_not_inflate_round_trip(void **state) {
 
 /* Receives the announcement of a CALL with two tensors: transfer 5, and one that never arrives. */
 static clv_code receive_announcement(void) {
-  static uint64_t others = 100;
+  static uint64_t last_other_id = 100;
   clv_err err = {0};
   clv_packet *p, *announced, *whole;
   clv_frame f = {.kind = CLV_CALL, .context = 1, .message_id = 1, .n_tensors = 2};
   for (uint32_t i = 0; i < 2; i++)
     f.tensors[i] = (clv_tensor_head){.dtype = CLV_U8,
-                                     .shape = CLV_SHAPE(TENSOR),
-                                     .bytes = TENSOR,
-                                     .transfer_id = i ? others++ : 5};
+                                     .shape = CLV_SHAPE(TENSOR_BYTES),
+                                     .bytes = TENSOR_BYTES,
+                                     .transfer_id = i ? last_other_id++ : 5};
   assert_ok(clv_reassembly_new_packet(&w.link->reassembly, &f, &p, &announced, &err));
   clv_packet_free(announced);
   clv_code code =
@@ -389,13 +389,13 @@ static clv_code receive_announcement(void) {
 }
 
 static clv_code receive_chunk(uint64_t offset) {
-  static const char bits[HALF] = "bits";
+  static const char bits[HALF_BYTES] = "bits";
   clv_err err;
   clv_packet *whole = NULL;
-  clv_piece piece = {bits, HALF};
-  clv_payload payload = {.len = HALF};
+  clv_piece piece = {bits, HALF_BYTES};
+  clv_payload payload = {.len = HALF_BYTES};
   clv_frame f = {.kind = CLV_CHUNK,
-                 .chunk = {.transfer_id = 5, .offset = offset, .total_bytes = TENSOR}};
+                 .chunk = {.transfer_id = 5, .offset = offset, .total_bytes = TENSOR_BYTES}};
   clv_code code = clv_reassembly_add_chunk(&w.link->reassembly, &f, &piece, &payload, &whole, &err);
   assert_null(whole);
   return code;
@@ -407,13 +407,13 @@ static void bring_partial_to_state(clv_partial_tensor_state state) {
   bool some = state == CLV_PARTIAL_HEADLESS || state == CLV_PARTIAL_BYTES;
   if (some || state == CLV_PARTIAL_COMPLETE) assert_int_equal(receive_chunk(0), CLV_OK);
   if (state == CLV_PARTIAL_BYTES || state == CLV_PARTIAL_COMPLETE)
-    assert_int_equal(receive_chunk(HALF), CLV_OK);
+    assert_int_equal(receive_chunk(HALF_BYTES), CLV_OK);
   assert_int_equal(clv_reassembly_state(&w.link->reassembly, 5), state);
 }
 
 static void each_partial_tensor_event_reaches_its_state(void **state) {
   (void)state;
-  static const int leads_to[CLV_PARTIAL_STATES][CLV_PARTIAL_EVENTS] = {
+  static const int next_states[CLV_PARTIAL_STATES][CLV_PARTIAL_EVENTS] = {
       /* events: HEAD, CHUNK of the second half */
       [CLV_PARTIAL_NONE] = {CLV_PARTIAL_HEADED, CLV_PARTIAL_HEADLESS},
       [CLV_PARTIAL_HEADLESS] = {CLV_PARTIAL_HEADED, CLV_PARTIAL_BYTES},
@@ -424,8 +424,8 @@ static void each_partial_tensor_event_reaches_its_state(void **state) {
   for (int s = 0; s < CLV_PARTIAL_STATES; s++)
     for (int f = 0; f < CLV_PARTIAL_EVENTS; f++) {
       bring_partial_to_state((clv_partial_tensor_state)s);
-      clv_code code = f == CLV_PARTIAL_HEAD ? receive_announcement() : receive_chunk(HALF);
-      int wanted = leads_to[s][f];
+      clv_code code = f == CLV_PARTIAL_HEAD ? receive_announcement() : receive_chunk(HALF_BYTES);
+      int wanted = next_states[s][f];
       assert_int_equal(code, wanted == REFUSED ? CLV_INVALID : CLV_OK);
       if (wanted != REFUSED)
         assert_int_equal((int)clv_reassembly_state(&w.link->reassembly, 5), wanted);
@@ -437,8 +437,8 @@ static void each_partial_tensor_event_reaches_its_state(void **state) {
  * were never sent. */
 static void duplicate_or_overlapping_chunk_is_refused(void **state) {
   (void)state;
-  for (uint64_t first = 0; first <= HALF; first += HALF)
-    for (uint64_t again = 1; again < TENSOR - HALF; again++) {
+  for (uint64_t first = 0; first <= HALF_BYTES; first += HALF_BYTES)
+    for (uint64_t again = 1; again < TENSOR_BYTES - HALF_BYTES; again++) {
       begin_link();
       assert_int_equal(receive_chunk(first), CLV_OK);
       assert_int_equal(receive_chunk(first), CLV_INVALID);
@@ -452,7 +452,7 @@ static void duplicate_or_overlapping_chunk_is_refused(void **state) {
 static void ref_value_over_the_quota_becomes_a_failure(void **state) {
   (void)state;
   clv_err err = {0};
-  clv_packet *p, *none, *whole;
+  clv_packet *p, *empty_packet, *whole;
   clv_frame f = {.kind = CLV_REF_VALUE, .n_tensors = 1};
   f.tensors[0] = (clv_tensor_head){
       .dtype = CLV_U8, .shape = CLV_SHAPE(2 << 20), .bytes = 2 << 20, .transfer_id = 5};
@@ -461,7 +461,7 @@ static void ref_value_over_the_quota_becomes_a_failure(void **state) {
   clv_piece piece = {bits, sizeof bits};
   begin_link();
   w.link->reassembly.quota_fails_packet = true;
-  assert_ok(clv_reassembly_new_packet(&w.link->reassembly, &f, &p, &none, &err));
+  assert_ok(clv_reassembly_new_packet(&w.link->reassembly, &f, &p, &empty_packet, &err));
   assert_ok(
       clv_reassembly_add_packet(&w.link->reassembly, p, NULL, &(clv_payload){0}, &whole, &err));
   assert_null(whole);
@@ -480,8 +480,8 @@ static void bytes_over_the_credit_are_refused(void **state) {
   (void)state;
   clv_err err = {0};
   begin_link();
-  uint64_t most = w.link->recv_window->limit_bytes;
-  assert_ok(clv_recv_window_consume(w.link->recv_window, most, &err));
+  uint64_t limit_bytes = w.link->recv_window->limit_bytes;
+  assert_ok(clv_recv_window_consume(w.link->recv_window, limit_bytes, &err));
   assert_int_equal(clv_recv_window_consume(w.link->recv_window, 1, &err), CLV_EXHAUSTED);
   free_link_and_pool();
 }

@@ -25,7 +25,7 @@ static const clv_notifier notifier = {.notify = count_notice};
 
 /* Returns a new store whose only file is `file`. */
 static const clv_plan_store *make_store(void) {
-  clv_sha256 of;
+  clv_sha256 digest;
   char hex[65], command[120];
   clv_err err;
   snprintf(folder, sizeof folder, "%s/plans", scratch);
@@ -33,8 +33,8 @@ static const clv_plan_store *make_store(void) {
   assert_int_equal(system(command), 0);
   const clv_plan_store *s = clv_plan_store_in_folder(folder, notifier);
   assert_non_null(s);
-  assert_ok(clv_sha256_of(what, strlen(what), &of, &err), &err);
-  clv_sha256_hex(&of, hex);
+  assert_ok(clv_sha256_of(what, strlen(what), &digest, &err), &err);
+  clv_sha256_hex(&digest, hex);
   snprintf(file, sizeof file, "%s/%s", folder, hex);
   s->keep(what, plan, strlen(plan));
   return s;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the readers of the look, which try to read records and labels from tensors: on numbers that
- * are known to show something, and on noise, which shows nothing.
+ * Tests the readers of the privacy check `look`, which try to reconstruct records and labels from
+ * sent tensors: on numbers that are known to reveal something, and on noise, which reveals nothing.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -51,27 +51,29 @@ static double read_pixels(const float *values, clv_shape shape) {
 static void pixel_reader_detects_images_in_any_layout(void **state) {
   (void)state;
   enum { SMALL = 16, CHANNELS = 3 };
-  static float small[RECORDS][SMALL], last[RECORDS][SMALL][CHANNELS], late[RECORDS][SMALL + 1][2];
+  static float grid_images[RECORDS][SMALL], images_channels_last[RECORDS][SMALL][CHANNELS],
+      images_after_class_token[RECORDS][SMALL + 1][2];
   fill_with_random(1, images[0], sizeof images / sizeof(float));
-  fill_with_random(2, last[0][0], sizeof last / sizeof(float));
-  fill_with_random(3, late[0][0], sizeof late / sizeof(float));
+  fill_with_random(2, images_channels_last[0][0], sizeof images_channels_last / sizeof(float));
+  fill_with_random(3, images_after_class_token[0][0],
+                   sizeof images_after_class_token / sizeof(float));
   for (size_t r = 0; r < RECORDS; r++)
     for (size_t p = 0; p < SMALL; p++) {
       size_t y = p / 4 * 2, x = p % 4 * 2;
       const float *at = images[r] + y * SIDE + x;
-      small[r][p] = -(at[0] + at[1] + at[SIDE] + at[SIDE + 1]) + (float)p;
-      last[r][p][2] = late[r][p + 1][1] = small[r][p];
+      grid_images[r][p] = -(at[0] + at[1] + at[SIDE] + at[SIDE + 1]) + (float)p;
+      images_channels_last[r][p][2] = images_after_class_token[r][p + 1][1] = grid_images[r][p];
     }
-  assert_true(read_pixels(small[0], CLV_SHAPE(1, 4, 4)) > .999);
-  assert_true(read_pixels(last[0][0], CLV_SHAPE(4, 4, CHANNELS)) > .999);
-  assert_true(read_pixels(last[0][0], CLV_SHAPE(SMALL, CHANNELS)) > .999);
+  assert_true(read_pixels(grid_images[0], CLV_SHAPE(1, 4, 4)) > .999);
+  assert_true(read_pixels(images_channels_last[0][0], CLV_SHAPE(4, 4, CHANNELS)) > .999);
+  assert_true(read_pixels(images_channels_last[0][0], CLV_SHAPE(SMALL, CHANNELS)) > .999);
   /* the image's positions come after that of a class token */
-  assert_true(read_pixels(late[0][0], CLV_SHAPE(SMALL + 1, 2)) > .999);
-  fill_with_random(4, small[0], sizeof small / sizeof(float));
-  double noise = read_pixels(small[0], CLV_SHAPE(1, 4, 4));
+  assert_true(read_pixels(images_after_class_token[0][0], CLV_SHAPE(SMALL + 1, 2)) > .999);
+  fill_with_random(4, grid_images[0], sizeof grid_images / sizeof(float));
+  double noise = read_pixels(grid_images[0], CLV_SHAPE(1, 4, 4));
   assert_true(noise >= 0 && noise < .2);
   /* 16 positions that are not arranged in a grid */
-  assert_true(read_pixels(small[0], CLV_SHAPE(4, 2, 2)) < 0);
+  assert_true(read_pixels(grid_images[0], CLV_SHAPE(4, 2, 2)) < 0);
 }
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
@@ -201,8 +203,8 @@ static void draw_gradients(size_t classes) {
   for (size_t i = 0; i < SAMPLES; i++) labels[i] = (int64_t)random_integer(2, i, classes);
 }
 
-static void scale_gradient(size_t sample, float by) {
-  for (size_t k = 0; k < WIDTH; k++) gradients[sample][k] *= by;
+static void scale_gradient(size_t sample, float factor) {
+  for (size_t k = 0; k < WIDTH; k++) gradients[sample][k] *= factor;
 }
 
 static void label_reader_detects_labels_and_names_the_method(void **state) {

@@ -37,9 +37,10 @@ static void put_labelled_histogram(clv_metrics_out *out, const void *n) {
   clv_metric_histogram(out, ((const numbers *)n)->h, &(clv_metric_label){"at", "w1"}, 1);
 }
 
-static void assert_text(const clv_metric *table, size_t n, const numbers *of, const char *text) {
+static void assert_text(const clv_metric *table, size_t n, const numbers *values,
+                        const char *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
-  clv_metrics_write(table, n, of, &out);
+  clv_metrics_write(table, n, values, &out);
   assert_false(out.failed);
   assert_string_equal(out.data ? out.data : "", text);
 }
@@ -144,7 +145,7 @@ static void histogram_buckets_are_cumulative(void **state) {
               "l_sum{at=\"w1\"} 1000000031.65\nl_count{at=\"w1\"} 6\n");
 }
 
-static double value_of(const char *text, const char *name) {
+static double read_value(const char *text, const char *name) {
   const char *at = text;
   size_t len = strlen(name);
   while ((at = strstr(at, name)) != NULL && !(at > text && at[-1] == '\n' && at[len] == ' ')) at++;
@@ -157,12 +158,12 @@ static void process_metrics_have_plausible_values(void **state) {
   clv_metrics_process("a-program", &out);
   assert_non_null(strstr(out.data, "cleave_build_info{program=\"a-program\",version=\""));
   double now = (double)clv_wall_ms() / 1e3;
-  assert_true(value_of(out.data, "process_resident_memory_bytes") > 100000);
-  assert_true(value_of(out.data, "process_open_fds") >= 3);
-  assert_true(value_of(out.data, "process_open_fds") < value_of(out.data, "process_max_fds"));
-  assert_true(value_of(out.data, "process_threads") == 1);
-  assert_true(fabs(value_of(out.data, "process_start_time_seconds") - now) < 60);
-  assert_true(value_of(out.data, "process_cpu_seconds_total") >= 0);
+  assert_true(read_value(out.data, "process_resident_memory_bytes") > 100000);
+  assert_true(read_value(out.data, "process_open_fds") >= 3);
+  assert_true(read_value(out.data, "process_open_fds") < read_value(out.data, "process_max_fds"));
+  assert_true(read_value(out.data, "process_threads") == 1);
+  assert_true(fabs(read_value(out.data, "process_start_time_seconds") - now) < 60);
+  assert_true(read_value(out.data, "process_cpu_seconds_total") >= 0);
 }
 
 int main(void) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests ResNet 18, 34 and 50: torchvision's names and shapes, their first weights, and cuts. Every
- * end of a block can be a cut, and no cut changes a bit.
+ * Tests ResNet 18, 34 and 50: torchvision's names and shapes, initial weights, and cuts. A network
+ * can be cut after every block, and no cut changes a bit.
  */
 #include "tests/long.h"
 #include "tests/unit/models/models_test.h"
@@ -57,7 +57,7 @@ static clv_params *make_params(const clv_graph *g) {
   return p;
 }
 
-/* ---- names, shapes, first weights ------------------------------------------------------------ */
+/* ---- names, shapes, initial weights ---------------------------------------------------------- */
 
 static void check_parameter_digest(const clv_params *p, const char *want) {
   clv_bytes lines = {0};
@@ -77,10 +77,10 @@ static void resnet_parameters_match_torchvision(void **state) {
   for (size_t i = 0; i < CLV_COUNT(archs); i++) {
     clv_graph *g = make_network(archs[i].arch, "", &image);
     clv_params *p = make_params(g);
-    int trainable = 0;
-    for (int k = 0; k < p->n; k++) trainable += p->list[k].trainable;
+    int n_trainable = 0;
+    for (int k = 0; k < p->n; k++) n_trainable += p->list[k].trainable;
     assert_int_equal(g->n_nodes - 1, archs[i].n_layers);
-    assert_int_equal(trainable, archs[i].n_parameters);
+    assert_int_equal(n_trainable, archs[i].n_parameters);
     assert_int_equal(p->n_trainable_values, archs[i].n_values);
     assert_int_equal(p->n, archs[i].n_entries);
     check_parameter_digest(p, archs[i].state_digest);
@@ -214,7 +214,7 @@ static void open_part(part *p, const clv_graph *g, uint32_t first, uint32_t last
   p->input_gradient = malloc(p->n_in * sizeof(float));
 }
 
-/* Draws the module's first weights, as a worker does. */
+/* Draws the part's initial weights, as a worker does. */
 static void init_part(part *p) { clv_params_init(p->graph, p->params, p->parameter_block); }
 
 static void copy_weights(part *p, const part *all, const char *start) {
@@ -271,16 +271,16 @@ static void compare_parts(const part *all, const part *p, int n) {
   assert_int_equal(seen, all->params->n);
 }
 
-typedef struct trial {
+typedef struct cut_test {
   size_t arch;
   clv_shape in;
   float *x, *dy;
   part whole_network;
   char *initial_block; /* weights and statistics before the run */
-} trial;
+} cut_test;
 
-static void open_trial(trial *t, size_t arch) {
-  *t = (trial){.arch = arch, .in = CLV_SHAPE(2, 3, 32, 32)};
+static void open_cut_test(cut_test *t, size_t arch) {
+  *t = (cut_test){.arch = arch, .in = CLV_SHAPE(2, 3, 32, 32)};
   clv_graph *g = make_network(archs[arch].arch, ", classes: 10", &t->in);
   open_part(&t->whole_network, g, 0, (uint32_t)g->n_nodes - 2);
   clv_graph_free(g);
@@ -294,7 +294,7 @@ static void open_trial(trial *t, size_t arch) {
   run_parts(&t->whole_network, 1, t->x, t->dy);
 }
 
-static void close_trial(trial *t) {
+static void close_cut_test(cut_test *t) {
   close_part(&t->whole_network);
   free(t->x);
   free(t->dy);
@@ -304,7 +304,7 @@ static void close_trial(trial *t) {
 /* Asserts that the network in stages of these ranges computes the bits of the whole one.
  * inits_each_part: each stage initialises its weights; else they are copied from the whole
  * network. */
-static void check_cuts(const trial *t, const char *const *ranges, int n, bool inits_each_part) {
+static void check_cuts(const cut_test *t, const char *const *ranges, int n, bool inits_each_part) {
   clv_session_config *c = make_session(archs[t->arch].arch, ", classes: 10", ranges, n);
   uint32_t first[MAX_STAGES], last[MAX_STAGES];
   part parts[MAX_STAGES] = {{0}};
@@ -325,7 +325,7 @@ static void check_cuts(const trial *t, const char *const *ranges, int n, bool in
 }
 
 /* Checks stages that end at every step-th block end, from `from` on, and one stage for the rest. */
-static void check_cuts_at_ends(const trial *t, int from, int step, bool inits_each_part) {
+static void check_cuts_at_ends(const cut_test *t, int from, int step, bool inits_each_part) {
   char ends[MAX_STAGES][32], texts[MAX_STAGES][96];
   const char *ranges[MAX_STAGES] = {NULL}, *begin = "conv1";
   int n = list_block_ends(t->arch, ends), stages = 0;
@@ -343,20 +343,20 @@ static void check_cuts_at_ends(const trial *t, int from, int step, bool inits_ea
  * `make test` runs the first session. */
 static void cuts_at_every_third_boundary_keep_the_bits(void **state) {
   (void)state;
-  trial t;
-  open_trial(&t, 0);
+  cut_test t;
+  open_cut_test(&t, 0);
   for (int from = 0; from < (is_long() ? 3 : 1); from++) check_cuts_at_ends(&t, from, 3, from == 0);
-  close_trial(&t);
+  close_cut_test(&t);
 }
 
 /* `make test` runs only the largest network. */
 static void cuts_at_all_boundaries_keep_the_bits(void **state) {
   (void)state;
   for (size_t arch = is_long() ? 1 : CLV_COUNT(archs) - 1; arch < CLV_COUNT(archs); arch++) {
-    trial t;
-    open_trial(&t, arch);
+    cut_test t;
+    open_cut_test(&t, arch);
     check_cuts_at_ends(&t, 0, 1, false);
-    close_trial(&t);
+    close_cut_test(&t);
   }
 }
 

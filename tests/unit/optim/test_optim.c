@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the optimiser's own part: settings, spans, counters, factors and state. The test computes
- * the steps themselves by the formulas of optim.h in double; tests/ops compares those of the
- * backends.
+ * Tests what the optimiser itself does: settings, spans, counters, factors and state. The steps are
+ * computed here, in double, by the formulas of optim.h; tests/ops compares the steps of the
+ * backends with torch.
  */
 #include "common/model/optim/optim.h"
 #include "tests/golden/golden_int.h"
@@ -25,8 +25,8 @@ static void step_sgd(const clv_step_args *a, value *v) {
   v->p -= a->step_size * v->d;
 }
 
-static void update_average(float *m, double keep, double take, double d) {
-  *m = (float)(keep * *m + take * d);
+static void update_average(float *m, double kept_share, double new_share, double d) {
+  *m = (float)(kept_share * *m + new_share * d);
 }
 
 static void step_adam(const clv_step_args *a, value *v) {
@@ -160,7 +160,7 @@ static void check_golden(const golden *g, size_t c) {
   const size_t n_groups = groups[1].lr > 0 ? 2 : 1;
   const clv_optim_span spans[] = {{3 * 4, 20, 0}, {(23 + GAP) * 4, N - 20, n_groups - 1}};
   const char *name = golden_cases[c].name;
-  float p[BLOCK], grad[BLOCK], now[N];
+  float p[BLOCK], grad[BLOCK], stepped[N];
   size_t n;
   const float *grads = find_tensor(g, name, "grads", &n),
               *after = find_tensor(g, name, "after", &n);
@@ -170,8 +170,8 @@ static void check_golden(const golden *g, size_t c) {
     copy_to_block(grad, grads + t * N, NAN);
     for (size_t i = 0; i < BLOCK; i++) grad[i] *= 4;
     clv_optim_step(o, p, grad, (double[]){groups[0].lr, groups[1].lr}, 0.25);
-    copy_from_block(now, p);
-    assert_near(name, "after", now, after + t * N, N);
+    copy_from_block(stepped, p);
+    assert_near(name, "after", stepped, after + t * N, N);
     assert_true(*clv_optim_step_count(o) == t + 1);
   }
   for (size_t i = 0; i < BLOCK; i++)
@@ -179,8 +179,8 @@ static void check_golden(const golden *g, size_t c) {
   int moments = clv_optim_n_moments(o);
   assert_int_equal(moments, count_golden_moments(g, name));
   for (int i = 0; i < moments; i++) {
-    copy_from_block(now, clv_optim_moment(o, i));
-    assert_near(name, "moment", now, find_tensor(g, name, clv_optim_moment_name(o, i), &n), N);
+    copy_from_block(stepped, clv_optim_moment(o, i));
+    assert_near(name, "moment", stepped, find_tensor(g, name, clv_optim_moment_name(o, i), &n), N);
     assert_true(clv_optim_moment(o, i)[0] == 0);
   }
   assert_null(clv_optim_moment(o, moments));

@@ -47,20 +47,20 @@ static void test_learning_rates_match_torch(void **state) {
 }
 
 static void test_degenerate_schedules_give_their_expected_rates(void **state) {
-  const clv_lr_schedule constant = {0}, forever = {.curve = CLV_LR_CURVE_COSINE};
+  const clv_lr_schedule constant = {0}, without_end = {.curve = CLV_LR_CURVE_COSINE};
   const clv_lr_schedule cosine = {.curve = CLV_LR_CURVE_COSINE, .total_steps = 10};
   const clv_lr_schedule only_warm_up = {
       .curve = CLV_LR_CURVE_LINEAR, .warmup_steps = 10, .total_steps = 10};
-  const clv_lr_schedule still = {.curve = CLV_LR_CURVE_STEP, .gamma = 0.1};
+  const clv_lr_schedule without_step_size = {.curve = CLV_LR_CURVE_STEP, .gamma = 0.1};
   (void)state;
   assert_true(clv_lr_at(&constant, 0.25, UINT64_MAX) == 0.25);
-  assert_true(clv_lr_at(&forever, 0.25, 1000) == 0.25);
+  assert_true(clv_lr_at(&without_end, 0.25, 1000) == 0.25);
   assert_true(clv_lr_at(&cosine, 0.25, 0) == 0.25);
   assert_true(clv_lr_at(&cosine, 0.25, 10) == 0);
   assert_true(clv_lr_at(&cosine, 0.25, 15) == 0);
   assert_true(clv_lr_at(&only_warm_up, 0.25, 9) == 0.25);
   assert_true(clv_lr_at(&only_warm_up, 0.25, 10) == 0);
-  assert_true(clv_lr_at(&still, 0.25, 1000) == 0.25);
+  assert_true(clv_lr_at(&without_step_size, 0.25, 1000) == 0.25);
 }
 
 static void test_clip_scale_matches_torch(void **state) {

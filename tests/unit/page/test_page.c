@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The page of `report`: what it has of a run, and that nothing of a run gets out of its place.
+ * Tests the page of `report`: what it shows of a run, and that text of a run is escaped, so that it
+ * cannot become markup.
  */
 #include <sys/stat.h>
 
@@ -127,7 +128,7 @@ static void damaged_files_are_refused_by_line(void **state) {
 /* Curves of any length are drawn with at most 1,024 points. */
 static void long_curves_are_thinned_out(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes lines = {0};
-  size_t points = 0, left = 0;
+  size_t points = 0, n_left = 0;
   (void)state;
   make_run("long");
   for (int i = 0; i < 5000; i++)
@@ -136,9 +137,9 @@ static void long_curves_are_thinned_out(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes page = write_page((const char *const[]){"long"}, 1);
   const char *at = strstr(page.data, "points=\"") + strlen("points=\"");
   for (double x, y; sscanf(at, "%lf,%lf", &x, &y) == 2; at += strcspn(at, " \"") + 1, points++)
-    left += x < (54 + 444) / 2.0;
+    n_left += x < (54 + 444) / 2.0;
   assert_in_range(points, 512, 1024);
-  assert_in_range(2 * left, points - 4, points + 4); /* as far apart everywhere */
+  assert_in_range(2 * n_left, points - 4, points + 4); /* the points are equally far apart */
 }
 
 static int setup(void **state) { return scratch_setup(state) != 0 ? -1 : chdir(scratch); }

@@ -16,10 +16,10 @@
 
 static const char *const none = "";
 
-/* Checks whether the front of a session can be cached. data: keys of data, and further keys; says:
- * the expected refusal, or "". */
+/* Checks whether the front of a session can be cached. data: keys of data, and further keys;
+ * refusal: the expected refusal, or "". */
 static void assert_cache_result(const char *data, const clv_model_inputs *inputs, const char *front,
-                                const char *rest, const char *says) {
+                                const char *rest, const char *refusal) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -36,14 +36,14 @@ static void assert_cache_result(const char *data, const clv_model_inputs *inputs
   if (clv_session_config_parse("/s.yaml", text.data, text.len, NULL, &c, &err) != CLV_OK)
     fail_msg("%s", err.text);
   clv_code code = clv_blueprint_new_of_inputs(c, inputs, CLV_I64, &b, &err);
-  if (says == none) {
+  if (refusal == none) {
     if (code != CLV_OK) fail_msg("%s", err.text);
     assert_true(b->has_cache);
     return;
   }
   assert_int_equal(code, CLV_INVALID);
-  if (!strstr(err.text, "stage 'front' cannot be cached: ") || !strstr(err.text, says))
-    fail_msg("'%s' does not say '%s'", err.text, says);
+  if (!strstr(err.text, "stage 'front' cannot be cached: ") || !strstr(err.text, refusal))
+    fail_msg("'%s' does not say '%s'", err.text, refusal);
 }
 
 static const clv_model_inputs picture = {1, {{"input", CLV_F32, {4, {1, 3, 8, 8}}}}};

@@ -12,12 +12,13 @@
 
 #include "master/plan/plan.h"
 
-static void assert_choices(uint64_t batch, int64_t least, uint32_t also, const char *want) {
+static void assert_choices(uint64_t batch, int64_t min_samples, uint32_t session_choice,
+                           const char *want) {
   CLV_AUTO(clv_freep) uint32_t *list = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
   uint32_t n = 0;
   clv_err err = {0};
-  if (clv_micro_batch_choices(batch, least, also, &list, &n, &err) != CLV_OK)
+  if (clv_micro_batch_choices(batch, min_samples, session_choice, &list, &n, &err) != CLV_OK)
     fail_msg("%s", err.text);
   for (uint32_t i = 0; i < n; i++) clv_bytes_printf(&got, "%s%u", i ? " " : "", list[i]);
   assert_string_equal(got.data, want);

@@ -49,12 +49,12 @@ static void assert_check_result(const char *text, const char *const *sets, size_
   clv_run_data_done(&d);
 }
 
-#define EXPECT_OF(text, says, ...)                                          \
+#define EXPECT_FOR(text, says, ...)                                         \
   do {                                                                      \
     const char *const sets_[] = {__VA_ARGS__};                              \
     assert_check_result(text, sets_, sizeof sets_ / sizeof sets_[0], says); \
   } while (0)
-#define EXPECT(...) EXPECT_OF(small, __VA_ARGS__)
+#define EXPECT(...) EXPECT_FOR(small, __VA_ARGS__)
 
 static void mismatched_sets_and_batches_are_refused(void **state) {
   (void)state;
@@ -104,57 +104,59 @@ static void write_tokens(void) {
 static void out_of_range_tokens_boxes_and_lengths_are_refused(void **state) {
   (void)state;
   write_tokens();
-  EXPECT_OF(tokens, "", "train.seed=1");
+  EXPECT_FOR(tokens, "", "train.seed=1");
   write_numbers("ids.npy", "2, 3", (const int64_t[]){0, 1, 2, 3, 9, 4}, 6);
-  EXPECT_OF(tokens, "ids.npy: record 1 has the number 9, and the embedding 'words' has rows: 9",
-            "train.seed=1");
+  EXPECT_FOR(tokens, "ids.npy: record 1 has the number 9, and the embedding 'words' has rows: 9",
+             "train.seed=1");
   write_numbers("ids.npy", "2, 3", (const int64_t[]){0, 1, 2, 3, INT64_MIN, 4}, 6);
-  EXPECT_OF(tokens, "ids.npy: record 1 has the number -9223372036854775808, and the embedding",
-            "train.seed=1");
+  EXPECT_FOR(tokens, "ids.npy: record 1 has the number -9223372036854775808, and the embedding",
+             "train.seed=1");
   write_tokens();
   write_numbers("boxes.npy", "2, 3, 2", (const int64_t[]){7, 7, 1, 2, 1, 2, 3, 4, 6, 5, 7, 8}, 12);
-  EXPECT_OF(tokens, "boxes.npy: record 1 has the number -1 (its column 1 less column 0), and the",
-            "train.seed=1");
+  EXPECT_FOR(tokens, "boxes.npy: record 1 has the number -1 (its column 1 less column 0), and the",
+             "train.seed=1");
   write_numbers("boxes.npy", "2, 3, 2",
                 (const int64_t[]){7, 7, 1, 2, INT64_MIN, INT64_MAX, 3, 4, 6, 8, 7, 8}, 12);
-  EXPECT_OF(tokens, "boxes.npy: record 0 has the number 9223372036854775807 (its column 1 less",
-            "train.seed=1");
+  EXPECT_FOR(tokens, "boxes.npy: record 0 has the number 9223372036854775807 (its column 1 less",
+             "train.seed=1");
   write_tokens();
   write_numbers("n.npy", "2,", (const int64_t[]){4, 3}, 2);
-  EXPECT_OF(tokens, "n.npy: record 0 has the length 4, and its sequence 3 places: 'lengths' is how",
-            "train.seed=1");
+  EXPECT_FOR(tokens,
+             "n.npy: record 0 has the length 4, and its sequence 3 places: 'lengths' is how",
+             "train.seed=1");
   write_numbers("n.npy", "2,", (const int64_t[]){3, -1}, 2);
-  EXPECT_OF(tokens, "n.npy: record 1 has the length -1, and its sequence 3 places", "train.seed=1");
+  EXPECT_FOR(tokens, "n.npy: record 1 has the length -1, and its sequence 3 places",
+             "train.seed=1");
 }
 
 static void wrong_dtypes_and_class_counts_are_refused(void **state) {
   (void)state;
   write_tokens();
   write_zeros("n.npy", "<f4", "2,", 8);
-  EXPECT_OF(tokens,
-            "attention needs i64 lengths as input 3, got f32 (in files whole numbers are <i4",
-            "train.seed=1");
+  EXPECT_FOR(tokens,
+             "attention needs i64 lengths as input 3, got f32 (in files whole numbers are <i4",
+             "train.seed=1");
   write_tokens();
   /* bytes are fractions of 255, so they are no token numbers */
   write_zeros("ids.npy", "|u1", "2, 3", 6);
-  EXPECT_OF(tokens, "embedding needs i64 row numbers as input 0, got f32", "train.seed=1");
+  EXPECT_FOR(tokens, "embedding needs i64 row numbers as input 0, got f32", "train.seed=1");
   write_tokens();
   write_numbers("y.npy", "2,", (const int64_t[]){0, 2}, 2);
-  EXPECT_OF(tokens,
-            "y.npy has labels of [], one per record, and the last layer ('4') gives [3, 3]: "
-            "it must give the classes of each record",
-            "train.seed=1");
+  EXPECT_FOR(tokens,
+             "y.npy has labels of [], one per record, and the last layer ('4') gives [3, 3]: "
+             "it must give the classes of each record",
+             "train.seed=1");
   write_numbers("y.npy", "2, 3", (const int64_t[]){0, 3, -100, -100, -100, 1}, 6);
-  EXPECT_OF(
+  EXPECT_FOR(
       tokens,
       "y.npy: labels go up to 3 (record 0), and the last layer has 3 outputs: it needs 4, one",
       "train.seed=1");
   write_numbers("y.npy", "2, 3", (const int64_t[]){0, INT64_MAX, -100, -100, -100, 1}, 6);
-  EXPECT_OF(tokens, "labels go up to 9223372036854775807 (record 0), which is the number of no",
-            "train.seed=1");
+  EXPECT_FOR(tokens, "labels go up to 9223372036854775807 (record 0), which is the number of no",
+             "train.seed=1");
   write_numbers("y.npy", "2, 3", (const int64_t[]){0, 3, -100, -100, 7, 7}, 6);
-  EXPECT_OF(tokens, "y.npy: labels go up to 7 (record 1), and the last layer has 3 outputs",
-            "train.seed=1");
+  EXPECT_FOR(tokens, "y.npy: labels go up to 7 (record 1), and the last layer has 3 outputs",
+             "train.seed=1");
 }
 
 /* ---- pads ------------------------------------------------------------------------------------ */
@@ -194,9 +196,9 @@ static void assert_model_check_result(const char *family, const char *head, cons
   write_numbers("ids.npy", "2, 4", ids, 8);
   if (lengths) write_numbers("n.npy", "2,", lengths, 2);
   if (lengths)
-    EXPECT_OF(text.data, says, "train.seed=1");
+    EXPECT_FOR(text.data, says, "train.seed=1");
   else
-    EXPECT_OF(text.data, says, "data.inputs=[ids]", "data.train=[ids.npy, y.npy]");
+    EXPECT_FOR(text.data, says, "data.inputs=[ids]", "data.train=[ids.npy, y.npy]");
 }
 
 static void pads_inside_the_length_are_refused(void **state) {

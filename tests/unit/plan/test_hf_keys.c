@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tables of keys in deploy/CHECKPOINTS.md are those of the code: each stands between
- * <!-- NAME --> and <!-- /NAME -->. With CLV_WRITE_TABLES=1 the test writes them there.
+ * Tests that the tables of keys in deploy/CHECKPOINTS.md equal those of the code. Each is between
+ * <!-- NAME --> and <!-- /NAME --> on the page. With CLV_WRITE_TABLES=1 the test writes the tables
+ * to the page.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -62,12 +63,12 @@ static void add_row(table *t, const char *names, unsigned families, const char *
 }
 
 static void append_families(unsigned families, clv_bytes *out) {
-  int n = 0, absent = 0;
-  for (int f = 0; f < CLV_HF_FAMILIES; f++) absent += !(families >> f & 1);
-  bool but = absent && absent <= 4;
-  if (!absent || but) clv_bytes_puts(out, but ? "all but " : "all");
-  for (int f = 0; absent && f < CLV_HF_FAMILIES; f++)
-    if ((families >> f & 1) != but)
+  int n = 0, n_absent = 0;
+  for (int f = 0; f < CLV_HF_FAMILIES; f++) n_absent += !(families >> f & 1);
+  bool lists_exceptions = n_absent && n_absent <= 4;
+  if (!n_absent || lists_exceptions) clv_bytes_puts(out, lists_exceptions ? "all but " : "all");
+  for (int f = 0; n_absent && f < CLV_HF_FAMILIES; f++)
+    if ((families >> f & 1) != lists_exceptions)
       clv_bytes_printf(out, "%s%s", n++ ? ", " : "", clv_hf_family_name((clv_hf_family)f));
 }
 
@@ -81,7 +82,7 @@ static void append_table(const table *t, bool has_families, clv_bytes *out) {
   }
 }
 
-/* Joins lines of the same keys and treatment: a key with several defaults has a row for each. */
+/* Joins lines with the same keys and treatment: the code has a row for each default of a key. */
 static void join_lines(table *t) {
   size_t n = 0;
   for (size_t i = 0; i < t->n; i++) {

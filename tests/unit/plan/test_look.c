@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests a session with a look, which measures what can be read from the tensors: findings of rows,
- * refusals, limits of the policy, words.
+ * Tests a session with a look: the check that measures how much of records and labels can be
+ * reconstructed from sent tensors. Tests the findings of rows, refusals, limits of the policy, and
+ * texts.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -82,16 +83,16 @@ static void readable_data_adds_a_finding_to_its_rows(void **state) {
 
 static void figure_at_its_limit_is_no_finding(void **state) {
   (void)state;
-  for (int above = 0; above < 2; above++) {
+  for (int is_above_limit = 0; is_above_limit < 2; is_above_limit++) {
     CLV_AUTO(clv_session_config_freep)
     clv_session_config *c = parse_session("tokens_readable: true");
     CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = make_blueprint(c);
-    clv_look look = make_look(.2 + .01 * above, .3 + .01 * above);
+    clv_look look = make_look(.2 + .01 * is_above_limit, .3 + .01 * is_above_limit);
     clv_blueprint_add_look(b, &look);
     assert_int_equal(find_row(b, CLV_EGRESS_ACTIVATION)->look_findings,
-                     above ? CLV_FINDING_TOKENS : 0);
+                     is_above_limit ? CLV_FINDING_TOKENS : 0);
     assert_int_equal(find_row(b, CLV_EGRESS_GRADIENT)->look_findings,
-                     above ? CLV_FINDING_LABELS_READABLE : 0);
+                     is_above_limit ? CLV_FINDING_LABELS_READABLE : 0);
   }
 }
 
@@ -100,7 +101,7 @@ static void readable_data_needs_a_privacy_key(void **state) {
   static const struct {
     const char *privacy;
     double tokens, labels;
-    const char *says; /* expected refusal; NULL: permitted */
+    const char *refusal; /* expected refusal; NULL: permitted */
   } cases[] = {
       {"tokens_readable: false", .2, .3, NULL},
       /* the figure is reported; only a policy can limit it */
@@ -118,8 +119,8 @@ static void readable_data_needs_a_privacy_key(void **state) {
     clv_err err = {0};
     clv_blueprint_add_look(b, &look);
     clv_code code = clv_blueprint_check_privacy(b, &err);
-    assert_int_equal(code, cases[i].says ? CLV_INVALID : CLV_OK);
-    if (cases[i].says && !strstr(err.text, cases[i].says)) fail_msg("%s", err.text);
+    assert_int_equal(code, cases[i].refusal ? CLV_INVALID : CLV_OK);
+    if (cases[i].refusal && !strstr(err.text, cases[i].refusal)) fail_msg("%s", err.text);
   }
 }
 

@@ -71,7 +71,7 @@ enum {
 static const clv_shape rgb = {4, {1, 3, 6, 6}}, pixel = {4, {1, 1, 1, 1}}, signal = {3, {1, 1, 9}},
                        features = {2, {1, 16}}, steps = {3, {1, 8, 4}}, rows = {4, {1, 6, 6, 3}};
 
-static const clv_shape flat_rgb = {2, {1, 108}}, wide = {2, {1, 60}}, halves = {2, {1, 32}};
+static const clv_shape flat_rgb = {2, {1, 108}}, wide = {2, {1, 60}}, two_halves = {2, {1, 32}};
 
 #define EMBEDDING "{op: embedding, rows: 9, out: 4}"
 #define TRANSPOSED_WORDS EMBEDDING ", {op: permute, order: [2, 1]}"
@@ -222,7 +222,7 @@ static const front_row fronts[] = {
      "[input], name: z}, {op: add, from: [z, m], name: c}, {op: concat, dim: 1, from: [input, c]}, "
      "{op: conv2d, out: 2, kernel: 1}",
      "", "", RAW, 0},
-    {&halves, /* one column: the second half of the positions is the mean of the first half */
+    {&two_halves, /* one column: the second half of the positions is the mean of the first half */
      "{op: slice, dim: 1, start: 0, stop: 16}, {op: reshape, shape: [1, 16], name: x}, {op: mean, "
      "dim: 2}, {op: reshape, shape: [1, 1], name: m}, {op: scale, factor: 0, from: [x], name: z}, "
      "{op: add, from: [z, m], name: c}, {op: concat, dim: 2, from: [x, c]}, {op: conv1d, out: 2, "
@@ -395,13 +395,13 @@ static void front_findings_match_the_table(void **state) {
     CLV_AUTO(clv_session_config_freep)
     clv_session_config *c = parse_session(ALL, r->train_keys, stages.data);
     CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = make_blueprint(c, r->sample_shape);
-    char words_of[CLV_FINDINGS_TEXT];
+    char finding_words[CLV_FINDINGS_TEXT];
     clv_narrowest_element share = b->stages[0].narrowest_picture_element;
     if (b->stages[0].output_findings != r->wanted_findings ||
         b->egress[0].findings != r->wanted_findings ||
         (r->min_positions && share.n_positions != r->min_positions))
       fail_msg("%s %s %s: shows %s, %lld of %lld", r->first_layers, r->other_layers, r->train_keys,
-               clv_findings_words(b->stages[0].output_findings, words_of),
+               clv_findings_words(b->stages[0].output_findings, finding_words),
                (long long)share.n_positions, (long long)share.n_record_positions);
     /* a worker's layers hide nothing, but they may add positions */
     assert_int_equal(b->stages[1].output_findings & (RAW | KNOWN),
@@ -413,7 +413,7 @@ static void front_findings_match_the_table(void **state) {
 static void each_addend_is_checked_as_its_own_path(void **state) {
   (void)state;
   static const char *const want[] = {"RAW INPUT", "PICTURE"};
-  for (int around = 0; around < 2; around++) {
+  for (int has_skip = 0; has_skip < 2; has_skip++) {
     CLV_AUTO(clv_session_config_freep)
     clv_session_config *c =
         parse_session(ALL, "", "  - {name: front, at: master, layers: [" CONV "]}\n");
@@ -436,16 +436,16 @@ static void each_addend_is_checked_as_its_own_path(void **state) {
     assert_int_equal(clv_graph_add(b.full_graph, CLV_OP_CONV2D, &conv, "", 0, &x, 1, &y, &err),
                      CLV_OK);
     assert_int_equal(clv_graph_add(b.full_graph, CLV_OP_ADD, &(clv_attrs){0}, "", 1,
-                                   (int[]){y, around ? y : x}, 2, &z, &err),
+                                   (int[]){y, has_skip ? y : x}, 2, &z, &err),
                      CLV_OK);
     stages[0].last_layer = 1;
     stages[0].graph = b.full_graph;
     assert_int_equal(clv_params_make(b.full_graph, &stages[0].params, &err), CLV_OK);
     assert_int_equal(clv_privacy_analyze(&b, &err), CLV_OK);
-    assert_string_equal(clv_findings_words(stages[0].output_findings, text), want[around]);
+    assert_string_equal(clv_findings_words(stages[0].output_findings, text), want[has_skip]);
     assert_int_equal(clv_privacy_findings_of_cuts(&b, cuts, heads, &err), CLV_OK);
     assert_int_equal(cuts[0],
-                     around ? CLV_FINDING_PICTURE : CLV_FINDING_RAW_INPUT | CLV_FINDING_PICTURE);
+                     has_skip ? CLV_FINDING_PICTURE : CLV_FINDING_RAW_INPUT | CLV_FINDING_PICTURE);
     clv_params_free(stages[0].params);
     clv_graph_free(b.full_graph);
   }
@@ -472,17 +472,17 @@ static void layer_once_sent_to_a_worker_is_no_longer_secret(void **state) {
   static const char stages[] = "  - {name: front, at: master, layers: [" CONV
                                "]}\n  - {name: middle, at: w1, layers: [" MIDDLE "]}\n" HEAD;
   clv_err err;
-  for (int permitted = 0; permitted < 2; permitted++) {
+  for (int is_permitted = 0; is_permitted < 2; is_permitted++) {
     CLV_AUTO(clv_session_config_freep)
-    clv_session_config *c = parse_session(permitted ? ALL : "", "", stages);
+    clv_session_config *c = parse_session(is_permitted ? ALL : "", "", stages);
     CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = make_blueprint(c, &image);
     assert_int_equal(b->egress[0].findings, PICTURE);
     assert_int_equal(b->egress[0].n_hiding_layers, 1);
     mark_layer_known(b, "0");
     clv_code code = clv_blueprint_check_privacy(b, &err);
-    assert_int_equal(code, permitted ? CLV_OK : CLV_INVALID);
-    if (!permitted) assert_non_null(strstr(err.text, "0 was at 'spiffe://t/w1' in an earlier"));
-    if (!permitted) continue;
+    assert_int_equal(code, is_permitted ? CLV_OK : CLV_INVALID);
+    if (!is_permitted) assert_non_null(strstr(err.text, "0 was at 'spiffe://t/w1' in an earlier"));
+    if (!is_permitted) continue;
     assert_int_equal(b->egress[0].findings, KNOWN | PICTURE);
     assert_int_equal(b->egress[0].n_hiding_layers, 0);
   }
@@ -919,14 +919,14 @@ static void train_step(int head, uint64_t seed, attacked_step *v) {
 
 /* Reads labels by sign: softmax minus one-hot is negative only at the label. */
 static double check_reading_by_sign(const attacked_step *v) {
-  int right = 0;
+  int n_right = 0;
   for (int i = 0; i < SAMPLES; i++) {
     int least = 0;
     for (int k = 1; k < CLASSES; k++)
       if (v->label_gradients[i][k] < v->label_gradients[i][least]) least = k;
-    right += least == v->labels[i];
+    n_right += least == v->labels[i];
   }
-  return (double)right / SAMPLES;
+  return (double)n_right / SAMPLES;
 }
 
 static double compute_cosine(const float *a, const float *b) {
@@ -942,16 +942,16 @@ static double compute_cosine(const float *a, const float *b) {
 /* Reads labels with one known label per class (the first ten rows): nearest direction of the
  * gradient. */
 static double check_inference_by_direction(const attacked_step *v) {
-  int right = 0;
+  int n_right = 0;
   for (int i = CLASSES; i < SAMPLES; i++) {
     int best = 0;
     for (int k = 1; k < CLASSES; k++)
       if (compute_cosine(v->label_gradients[i], v->label_gradients[k]) >
           compute_cosine(v->label_gradients[i], v->label_gradients[best]))
         best = k;
-    right += v->labels[best] == v->labels[i];
+    n_right += v->labels[best] == v->labels[i];
   }
-  return (double)right / (SAMPLES - CLASSES);
+  return (double)n_right / (SAMPLES - CLASSES);
 }
 
 static void u_shape_stops_reading_but_not_inferring_labels(void **state) {
@@ -964,17 +964,17 @@ static void u_shape_stops_reading_but_not_inferring_labels(void **state) {
   }
   train_step(0, 1, &v);
   assert_true(check_reading_by_sign(&v) == 1);
-  double read = 0, inferred = 1;
+  double read_share = 0, inferred_share = 1;
   for (uint64_t seed = 1; seed <= HEADS; seed++) {
     train_step(1, seed, &v);
-    read += check_reading_by_sign(&v) / HEADS;
-    inferred = fmin(inferred, check_inference_by_direction(&v));
+    read_share += check_reading_by_sign(&v) / HEADS;
+    inferred_share = fmin(inferred_share, check_inference_by_direction(&v));
   }
   print_message("U shape: %.1f %% by sign, %.1f %% by direction with one known label a class\n",
-                100 * read, 100 * inferred);
-  assert_true(read < 0.2); /* guessing one of ten classes is right in a tenth of the cases */
+                100 * read_share, 100 * inferred_share);
+  assert_true(read_share < 0.2); /* guessing one of ten classes is right in a tenth of the cases */
   /* labels can be inferred, so no text may promise that they are safe */
-  assert_true(inferred > 0.9);
+  assert_true(inferred_share > 0.9);
 }
 
 int main(void) {

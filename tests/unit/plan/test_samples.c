@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests how the ledger tells a tensor from others, and which orders of labels stand out.
+ * Tests the digests by which the ledger recognises a tensor, and which orders of labels are
+ * reported.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -86,12 +87,14 @@ static clv_weights_moments compute_form(const float *v, size_t rows, size_t colu
 
 /* True if the moments of the second tensor equal those of the first, or are in a neighbouring cell
  * because of rounding. */
-static bool is_same_form(const clv_weights_moments *noted, const clv_weights_moments *asked) {
+static bool is_same_form(const clv_weights_moments *first_moments,
+                         const clv_weights_moments *second_moments) {
   clv_sha256 a, b;
   bool near, is_found = false;
-  assert_int_equal(clv_weights_moments_digest(noted, 0, &a, &near, NULL), CLV_OK);
-  for (unsigned beside = 0; beside < 1u << CLV_SPREAD_MEANS; beside++) {
-    assert_int_equal(clv_weights_moments_digest(asked, beside, &b, &near, NULL), CLV_OK);
+  assert_int_equal(clv_weights_moments_digest(first_moments, 0, &a, &near, NULL), CLV_OK);
+  for (unsigned neighbour = 0; neighbour < 1u << CLV_SPREAD_MEANS; neighbour++) {
+    assert_int_equal(clv_weights_moments_digest(second_moments, neighbour, &b, &near, NULL),
+                     CLV_OK);
     is_found |= near && is_equal_digest(a, b);
   }
   return is_found;
@@ -220,13 +223,13 @@ static void shuffled_labels_have_no_order(void **state) {
   (void)state;
   static double labels[LABELS];
   uint32_t order[LABELS];
-  int found = 0; /* one of 320 shuffled orders may look like blocks by chance */
+  int n_found = 0; /* one of 320 shuffled orders may look like blocks by chance */
   for (uint64_t seed = 1; seed <= 40; seed++) {
     const clv_rng_key key = {.seed = seed};
     clv_rng_permutation(&key, order, LABELS);
     for (size_t i = 0; i < LABELS; i++) labels[i] = order[i] % CLASSES;
     for (size_t n = 4; n <= LABELS; n = 2 * n + 1)
-      if (find_order(labels, n).lag && ++found > 1) fail_msg("seed %d, %zu labels", (int)seed, n);
+      if (find_order(labels, n).lag && ++n_found > 1) fail_msg("seed %d, %zu labels", (int)seed, n);
   }
 }
 
@@ -244,11 +247,11 @@ static void sorted_labels_are_detected(void **state) {
 /* Writes `records` labels: classes in turn, each in `blocks` blocks, rising, falling, or
  * alternating. */
 static void write_label_blocks(double *labels, size_t records, size_t classes, size_t blocks,
-                               char how) {
+                               char pattern) {
   size_t n = records / (classes * blocks);
   for (size_t i = 0; i < records; i++) {
     size_t block = CLV_MIN(i / n, classes * blocks - 1), class = block % classes;
-    bool is_falling = how == 'f' || (how == 'm' && block / classes % 2);
+    bool is_falling = pattern == 'f' || (pattern == 'm' && block / classes % 2);
     labels[i] = (double)(is_falling ? classes - 1 - class : class);
   }
 }
@@ -261,11 +264,11 @@ static void small_label_blocks_are_detected(void **state) {
   } of[] = {{10, 2, 1}, {16, 2, 1}, {16, 2, 2},  {12, 3, 1},  {24, 3, 2},   {32, 2, 4},
             {20, 5, 1}, {40, 5, 2}, {100, 5, 4}, {80, 10, 2}, {600, 2, 30}, {600, 10, 12}};
   for (size_t i = 0; i < CLV_COUNT(of); i++)
-    for (const char *how = "rfm"; *how; how++) {
-      write_label_blocks(labels, of[i].records, of[i].classes, of[i].blocks, *how);
+    for (const char *pattern = "rfm"; *pattern; pattern++) {
+      write_label_blocks(labels, of[i].records, of[i].classes, of[i].blocks, *pattern);
       if (find_order(labels, of[i].records).lag != 1)
         fail_msg("%zu records of %zu classes in %zu blocks each, %c", of[i].records, of[i].classes,
-                 of[i].blocks, *how);
+                 of[i].blocks, *pattern);
     }
   for (size_t i = 0; i < 64; i++) labels[i] = i >= 20 && i < 26; /* a rare class in one block */
   assert_int_equal(find_order(labels, 64).lag, 1);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compares the analysis of what elements are made of with numbers. Graphs with one path to each
- * element are run, each value of a record is changed in turn, and the outputs that change are
- * counted. Gradients are tested in the same way: those of a value that is no record, in graphs that
- * also read a record.
+ * Compares the reach analysis, which finds the values of a record that each sent element depends
+ * on, with numbers: a graph is run, each value of a record is changed in turn, and the outputs that
+ * change are counted. Here each element depends on a value by one path. Gradients are tested in the
+ * same way: those of a value that is no record, in graphs that also read a record.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -223,13 +223,13 @@ static void run_forward(runner *w, const float *x, float *y) {
  * that depend on some), and the fewest outputs that depend on a position; 0: none. */
 static void count_by_differences(const clv_graph *g, int64_t *ret_places, int64_t *ret_outputs) {
   static float before[MAX_OUT], after[MAX_OUT], other[MAX_OUT];
-  static int64_t of[MAX_OUT];
+  static int64_t n_changing_positions[MAX_OUT];
   float x[PLACES];
   runner w = {0};
   *ret_places = *ret_outputs = 0;
   make_runner(g, &w);
   assert_true(w.n_outputs <= MAX_OUT);
-  memset(of, 0, sizeof of);
+  memset(n_changing_positions, 0, sizeof n_changing_positions);
   /* the values are small enough not to saturate an activation */
   for (int i = 0; i < PLACES; i++) x[i] = 0.1f * ((float)(i % 7) - 3.1f);
   run_forward(&w, x, before);
@@ -242,13 +242,14 @@ static void count_by_differences(const clv_graph *g, int64_t *ret_places, int64_
     x[i] = 0.1f * ((float)(i % 7) - 3.1f);
     for (size_t k = 0; k < w.n_outputs; k++) {
       bool changes = before[k] != after[k] || before[k] != other[k];
-      of[k] += changes;
+      n_changing_positions[k] += changes;
       outputs += changes;
     }
     if (outputs && (!*ret_outputs || outputs < *ret_outputs)) *ret_outputs = outputs;
   }
   for (size_t k = 0; k < w.n_outputs; k++)
-    if (of[k] && (!*ret_places || of[k] < *ret_places)) *ret_places = of[k];
+    if (n_changing_positions[k] && (!*ret_places || n_changing_positions[k] < *ret_places))
+      *ret_places = n_changing_positions[k];
   free_runner(&w);
 }
 
@@ -261,7 +262,7 @@ static void print_graph(const clv_graph *g) {
 }
 
 /* True if a value has two readers, so that its gradient has two paths. */
-static bool has_paths(const clv_graph *g) {
+static bool has_two_readers(const clv_graph *g) {
   for (int i = 0; i < g->n_nodes; i++)
     if (g->nodes[i].op == CLV_OP_CONCAT) return true;
   return false;
@@ -277,7 +278,7 @@ static void computed_reach_matches_perturbation_counts(void **state) {
   static const clv_reach_layer at_worker[64];
   clv_reach found[64];
   uint32_t r = 1;
-  int compared = 0;
+  int n_compared = 0;
   (void)state;
   for (int i = 0; i < GRAPHS; i++) {
     clv_err err;
@@ -288,13 +289,13 @@ static void computed_reach_matches_perturbation_counts(void **state) {
     assert_int_equal(clv_reach_forward(g, at_worker, UINT32_MAX, found, &err), CLV_OK);
     assert_same_count(g, "places of an output", found[g->output_node].n_fewest_places, places);
     assert_int_equal(clv_reach_backward(g, at_worker, 0, found, &err), CLV_OK);
-    if (!has_paths(g))
+    if (!has_two_readers(g))
       assert_same_count(g, "outputs of a place", found[0].n_fewest_places, outputs);
-    compared += places > 0;
+    n_compared += places > 0;
     clv_graph_free(g);
   }
-  print_message("%d graphs compared\n", compared);
-  assert_true(compared > GRAPHS / 2);
+  print_message("%d graphs compared\n", n_compared);
+  assert_true(n_compared > GRAPHS / 2);
 }
 
 /* If windows are as large as the picture, the analysis counts all elements or gives up. */
@@ -380,7 +381,7 @@ static clv_graph *draw_graph_with_gradient(uint32_t *r, bool *ret_smooth) {
 
 /* Computes the gradient of the loss y^2 / 2. sum: of the sum of all y, whose derivative reads no
  * value. */
-static void run_forward_and_backward(runner *w, bool sum, const double *x, const double *other,
+static void run_forward_and_backward(runner *w, bool is_sum, const double *x, const double *other,
                                      double *y, double *dw) {
   clv_call *call;
   clv_err err;
@@ -388,7 +389,7 @@ static void run_forward_and_backward(runner *w, bool sum, const double *x, const
   assert_int_equal(clv_plan_forward(w->plan, call, w->values, 2, (const void *[]){x, other}, false,
                                     y, &(clv_rng_key){0}, &err),
                    CLV_OK);
-  for (size_t i = 0; sum && i < w->n_outputs; i++) y[i] = 1;
+  for (size_t i = 0; is_sum && i < w->n_outputs; i++) y[i] = 1;
   if (clv_plan_backward_input(w->plan, call, w->values, y, (void *[]){NULL, dw}, w->gradients,
                               false, &err) != CLV_OK)
     fail_msg("%s", err.text);
@@ -397,24 +398,25 @@ static void run_forward_and_backward(runner *w, bool sum, const double *x, const
 
 /* Counts the fewest positions on which any element of the gradient depends, of those that depend on
  * some. */
-static int64_t count_gradient_positions(const clv_graph *g, bool sum) {
+static int64_t count_gradient_positions(const clv_graph *g, bool is_sum) {
   static double y[MAX_OUT];
   double x[PLACES], other[PLACES], before[PLACES], after[PLACES];
-  int64_t of[PLACES] = {0}, least = 0;
+  int64_t n_elements[PLACES] = {0}, min_positions = 0;
   runner w = {.is_f64_with_second_gradient = true};
   make_runner(g, &w);
   for (int i = 0; i < PLACES; i++) x[i] = i % 7 - 3.1, other[i] = i % 5 - 1.7;
-  if (w.n_outputs <= MAX_OUT) run_forward_and_backward(&w, sum, x, other, y, before);
+  if (w.n_outputs <= MAX_OUT) run_forward_and_backward(&w, is_sum, x, other, y, before);
   for (int i = 0; i < PLACES && w.n_outputs <= MAX_OUT; i++) {
     x[i] += 0.7;
-    run_forward_and_backward(&w, sum, x, other, y, after);
+    run_forward_and_backward(&w, is_sum, x, other, y, after);
     x[i] = i % 7 - 3.1;
-    for (int k = 0; k < PLACES; k++) of[k] += before[k] != after[k];
+    for (int k = 0; k < PLACES; k++) n_elements[k] += before[k] != after[k];
   }
   for (int k = 0; k < PLACES; k++)
-    if (of[k] && (!least || of[k] < least)) least = of[k];
+    if (n_elements[k] && (!min_positions || n_elements[k] < min_positions))
+      min_positions = n_elements[k];
   free_runner(&w);
-  return least;
+  return min_positions;
 }
 
 /* Each addend of a gradient is a path of its own, so the analysis may find fewer positions than a
@@ -423,31 +425,32 @@ static void gradient_analysis_never_finds_more_places_than_numbers(void **state)
   static const clv_reach_layer at_worker[64];
   clv_reach found[64];
   uint32_t r = 2;
-  int compared = 0, equal = 0;
+  int n_compared = 0, n_equal = 0;
   (void)state;
   for (int i = 0; i < GRAPHS; i++) {
-    bool known[64] = {false, true}, is_smooth, sum = i % 2;
+    bool is_known[64] = {false, true}, is_smooth, sum = i % 2;
     clv_err err;
     CLV_AUTO(clv_graph_freep) clv_graph *g = draw_graph_with_gradient(&r, &is_smooth);
     if (!g) continue;
-    int64_t least = count_gradient_positions(g, sum);
+    int64_t min_positions = count_gradient_positions(g, sum);
     assert_true(g->n_nodes <= 64);
-    known[g->output_node] = sum;
-    assert_int_equal(clv_reach_returned(g, at_worker, known, 0, found, &err), CLV_OK);
-    if (least && (!found[1].is_unmixed || (is_smooth && found[1].n_fewest_places > least)))
-      assert_same_count(g, "places of a gradient", found[1].n_fewest_places, least);
-    compared += least > 0;
-    equal += least > 0 && found[1].n_fewest_places == least;
+    is_known[g->output_node] = sum;
+    assert_int_equal(clv_reach_returned(g, at_worker, is_known, 0, found, &err), CLV_OK);
+    if (min_positions &&
+        (!found[1].is_unmixed || (is_smooth && found[1].n_fewest_places > min_positions)))
+      assert_same_count(g, "places of a gradient", found[1].n_fewest_places, min_positions);
+    n_compared += min_positions > 0;
+    n_equal += min_positions > 0 && found[1].n_fewest_places == min_positions;
   }
-  print_message("%d graphs compared, %d equal\n", compared, equal);
-  assert_true(compared > GRAPHS / 3 && equal > compared / 3);
+  print_message("%d graphs compared, %d equal\n", n_compared, n_equal);
+  assert_true(n_compared > GRAPHS / 3 && n_equal > n_compared / 3);
 }
 
 /* A slice leaves nine rows of a product, so the derivative reads nine positions of the other
  * factor. */
 static void derivative_behind_a_cut_is_not_read(void **state) {
   static const clv_reach_layer at_worker[64];
-  bool known[64] = {false, true};
+  bool is_known[64] = {false, true};
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   clv_reach found[64];
   clv_err err;
@@ -465,9 +468,9 @@ static void derivative_behind_a_cut_is_not_read(void **state) {
                    CLV_OK);
   add_fitting_layer(g, CLV_OP_SLICE, (clv_attrs){.dim = 1, .stop = 9}, &at);
   g->output_node = at;
-  known[at] = true;
+  is_known[at] = true;
   assert_int_equal(count_gradient_positions(g, true), 9);
-  assert_int_equal(clv_reach_returned(g, at_worker, known, 0, found, &err), CLV_OK);
+  assert_int_equal(clv_reach_returned(g, at_worker, is_known, 0, found, &err), CLV_OK);
   assert_true(found[1].is_unmixed && found[1].n_fewest_places <= 9);
 }
 

@@ -82,7 +82,7 @@ static bool keep_with_memory_left(node *n, size_t left, const clv_rref_new_ids *
 static void kept_reference_has_its_value_or_is_refused(void **state) {
   const clv_rref_new_ids b = {1, 2, 3};
   const clv_shape scalar = {0};
-  unsigned kept = 0, refused = 0;
+  unsigned n_kept = 0, n_refused = 0;
   clv_tensor *v;
   clv_err err;
   (void)state;
@@ -91,7 +91,7 @@ static void kept_reference_has_its_value_or_is_refused(void **state) {
     node n;
     make_node(&n);
     if (keep_with_memory_left(&n, left, &b, v)) {
-      kept++;
+      n_kept++;
       assert_int_equal(clv_rrefs_fetch_value(n.table, b.fork, 2, &err), CLV_OK);
       for (uint64_t now = 3; now < LEASE_NS; now += RETRY_NS) clv_rrefs_tick(n.table, now);
       take_results(&n);
@@ -99,7 +99,7 @@ static void kept_reference_has_its_value_or_is_refused(void **state) {
       assert_ptr_equal(n.last_value, v);
       assert_int_equal(clv_rrefs_release_handle(n.table, b.fork, LEASE_NS, &err), CLV_OK);
     } else {
-      refused++;
+      n_refused++;
     }
     take_results(&n);
     assert_int_equal(n.n_joined, n.n_values);
@@ -107,8 +107,8 @@ static void kept_reference_has_its_value_or_is_refused(void **state) {
     assert_empty(&n);
     free_node(&n);
   }
-  assert_true(kept > 0);
-  assert_true(refused > 0);
+  assert_true(n_kept > 0);
+  assert_true(n_refused > 0);
   clv_tensor_unref(v);
 }
 

@@ -440,7 +440,7 @@ static const cell post_cells[] = {
 /* clang-format on */
 
 /* Program texts that bring a handle into each state. Released handles are tested elsewhere. */
-static const char *const to_state[RREF_HANDLE_STATES] = {
+static const char *const state_programs[RREF_HANDLE_STATES] = {
     [RREF_HANDLE_JOINING] = "keep",
     [RREF_HANDLE_JOINED] = "keep +KEEP",
     [RREF_HANDLE_FAILED] = "keep -KEEP",
@@ -463,8 +463,8 @@ static const cell released_cells[] = {
 
 /* ---- walking the cells ----------------------------------------------------------------------- */
 
-static clv_rref_visits reached; /* cells that the program text written for them visited */
-static clv_rref_visits visited; /* cells that any program text visited */
+static clv_rref_visits own_visits; /* cells that the program text written for them visited */
+static clv_rref_visits all_visits; /* cells that any program text visited */
 
 static uint8_t get_state(const node *n, clv_rref_machine m) {
   const clv_rref_map *const maps[] = {[RREF_ENTRIES] = &n->t->entries,
@@ -482,25 +482,25 @@ static uint8_t get_state(const node *n, clv_rref_machine m) {
 }
 
 static void add_visits(const node *n) {
-  uint32_t *sum = &visited.n[0][0][0];
+  uint32_t *sum = &all_visits.n[0][0][0];
   const uint32_t *add = &n->visits.n[0][0][0];
-  for (size_t i = 0; i < sizeof visited / sizeof *sum; i++) sum[i] += add[i];
+  for (size_t i = 0; i < sizeof all_visits / sizeof *sum; i++) sum[i] += add[i];
 }
 
 static void walk_cell(const cell *c) {
   node n;
   make_node(&n);
   run_program(&n, c->words);
-  uint32_t hits = n.visits.n[c->state_machine][c->state][c->event] -
-                  n.visits_before.n[c->state_machine][c->state][c->event];
-  if (!hits) fail_msg("'%s' does not bring fact %u to state %u", c->words, c->event, c->state);
+  uint32_t n_hits = n.visits.n[c->state_machine][c->state][c->event] -
+                    n.visits_before.n[c->state_machine][c->state][c->event];
+  if (!n_hits) fail_msg("'%s' does not bring fact %u to state %u", c->words, c->event, c->state);
   if (strcmp(n.results_text, c->results_text) != 0)
     fail_msg("'%s' gives '%s', not '%s'", c->words, n.results_text, c->results_text);
   if (n.code != c->code) fail_msg("'%s' is code %d, not %d", c->words, (int)n.code, (int)c->code);
   if (get_state(&n, c->state_machine) != c->next_state)
     fail_msg("'%s' leads to state %u, not %u", c->words, get_state(&n, c->state_machine),
              c->next_state);
-  reached.n[c->state_machine][c->state][c->event]++;
+  own_visits.n[c->state_machine][c->state][c->event]++;
   add_visits(&n);
   free_node(&n);
 }
@@ -528,9 +528,9 @@ static void each_table_cell_has_its_documented_effect(void **state) {
   walk_cells(child_cells, CLV_COUNT(child_cells));
   walk_cells(post_cells, CLV_COUNT(post_cells));
   for (uint8_t s = RREF_HANDLE_JOINING; s < RREF_HANDLE_STATES; s++)
-    walk_cells_after(to_state[s], s, taken_cells, CLV_COUNT(taken_cells));
+    walk_cells_after(state_programs[s], s, taken_cells, CLV_COUNT(taken_cells));
   for (uint8_t s = RREF_HANDLE_JOINING_RELEASED; s < RREF_HANDLE_STATES; s++)
-    walk_cells_after(to_state[s], s, released_cells, CLV_COUNT(released_cells));
+    walk_cells_after(state_programs[s], s, released_cells, CLV_COUNT(released_cells));
 }
 
 /* Asserts that an excluded event changes nothing and is refused. */
@@ -539,7 +539,7 @@ static void check_excluded_event(clv_rref_machine m, uint8_t s, uint8_t f) {
   clv_rrefs t = {0};
   clv_rref_event_args given = {0};
   uint8_t state = s;
-  if (visited.n[m][s][f]) fail_msg("machine %d: fact %u came in state %u", (int)m, f, s);
+  if (all_visits.n[m][s][f]) fail_msg("machine %d: fact %u came in state %u", (int)m, f, s);
   assert_int_equal(clv_rref_on_event(&t, m, nothing, NULL, &state, f, &given), CLV_INTERNAL);
   assert_true(given.is_refused);
   assert_int_equal(state, s);
@@ -552,7 +552,7 @@ static void each_table_cell_is_reached_or_impossible(void **state) {
       for (uint8_t f = 0; f < clv_rref_n_events(m); f++) {
         if (clv_rref_cell_of(m, s, f)->rule == RREF_IMPOSSIBLE)
           check_excluded_event(m, s, f);
-        else if (!reached.n[m][s][f])
+        else if (!own_visits.n[m][s][f])
           fail_msg("machine %d: no program brings fact %u to state %u", (int)m, f, s);
       }
 }

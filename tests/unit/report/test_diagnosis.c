@@ -35,7 +35,7 @@ static clv_status_session make_session(const char *name, const char *id, clv_sta
   return s;
 }
 
-static clv_status_worker make_worker(const char *name, clv_status_session *of, size_t n) {
+static clv_status_worker make_worker(const char *name, clv_status_session *sessions, size_t n) {
   return (clv_status_worker){.name = name,
                              .address = "",
                              .has_outcome = true,
@@ -44,7 +44,7 @@ static clv_status_worker make_worker(const char *name, clv_status_session *of, s
                              .device = "",
                              .isa = "",
                              .n_sessions = n,
-                             .sessions = of};
+                             .sessions = sessions};
 }
 
 static int set_up(void **state) {
@@ -68,10 +68,10 @@ static void assert_diagnosis(const clv_status_session *s, const char *want) {
   assert_string_equal(got.data, want);
 }
 
-static void set_shares(clv_status_session *s, double busy, double idle, double for_cores) {
+static void set_shares(clv_status_session *s, double busy, double idle, double core_wait) {
   s->busy = busy;
   s->idle = idle;
-  s->waiting_for_cores = for_cores;
+  s->waiting_for_cores = core_wait;
 }
 
 static void session_without_work_names_the_missing_step(void **state) {

@@ -179,19 +179,20 @@ static void records_are_buffered_until_flush(void **state) {
 /* Records that were written stay readable. When the disk has space again, later records follow. */
 static void full_disk_loses_only_unwritten_records(void **state) {
   static const clv_scalar one[] = {{"x", 1}};
-  const struct rlimit tight = {4096, RLIM_INFINITY}, wide = {RLIM_INFINITY, RLIM_INFINITY};
+  const struct rlimit small_limit = {4096, RLIM_INFINITY},
+                      no_limit = {RLIM_INFINITY, RLIM_INFINITY};
   char folder[100], paths[8][200];
   (void)state;
   snprintf(folder, sizeof folder, "%s/full", scratch);
   clv_event_file *e = open_event_file(folder, 0);
   n_notices = 0;
   signal(SIGXFSZ, SIG_IGN);
-  setrlimit(RLIMIT_FSIZE, &tight);
+  setrlimit(RLIMIT_FSIZE, &small_limit);
   for (uint64_t i = 1; i <= 300; i++) {
     clv_event_file_add_scalars(e, i, one, 1);
     if (i % 20 == 0) clv_event_file_flush(e);
   }
-  setrlimit(RLIMIT_FSIZE, &wide);
+  setrlimit(RLIMIT_FSIZE, &no_limit);
   assert_int_equal(n_notices, 1);
   assert_int_equal(list_event_files(folder, paths), 1);
   size_t kept = count_events(paths[0]);

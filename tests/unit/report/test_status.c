@@ -179,16 +179,16 @@ static void status_text_stays_within_the_width(void **state) {
   (void)state;
   for (unsigned width = 0; width < 200; width++) {
     CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
-    size_t column = 0, most = 0;
+    size_t column = 0, max_columns = 0;
     clv_status_text(&a_status, width, &got);
     assert_false(got.failed);
     for (size_t i = 0; i < got.len; i++) {
       unsigned char c = (unsigned char)got.data[i];
       assert_true(c == '\n' || (c >= ' ' && c <= '~'));
       column = c == '\n' ? 0 : column + 1;
-      most = CLV_MAX(most, column);
+      max_columns = CLV_MAX(max_columns, column);
     }
-    assert_true(most <= CLV_MAX(width, 20u));
+    assert_true(max_columns <= CLV_MAX(width, 20u));
   }
 }
 

@@ -63,7 +63,7 @@ static void open_silent_connections(int *fds, int n) {
 }
 
 static unsigned count_good_handshakes(clv_rpc_runtime *runtime, unsigned n) {
-  unsigned good = 0;
+  unsigned n_good = 0;
   for (unsigned i = 0; i < n; i++) {
     clv_err err;
     CLV_AUTO(clv_rpc_channel_freep)
@@ -72,11 +72,11 @@ static unsigned count_good_handshakes(clv_rpc_runtime *runtime, unsigned n) {
     clv_code code = clv_rpc_channel_connect(channel, 2000, &err);
     if (code == CLV_OK) code = clv_rpc_call_unary(channel, "/test/Say", "x", 1, 2000, &reply, &err);
     if (code == CLV_OK)
-      good++;
+      n_good++;
     else
       printf("          handshake %u: %s\n", i, err.text);
   }
-  return good;
+  return n_good;
 }
 
 static void check_recovery_after_flood(int n) {

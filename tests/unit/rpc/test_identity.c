@@ -9,7 +9,8 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-static identity master, other, worker, foreign, none, two, dns_fake, worker_two, worker_none;
+static identity master, other, worker, of_other_ca, without_uri, with_two_uris, dns_fake,
+    worker_with_two_uris, worker_without_uri;
 static clv_rpc_runtime *runtime;
 static service svc;
 
@@ -23,19 +24,26 @@ static int group_up(void **state) {
   master = issue_identity_with_uri("home", "master", MASTER_URI);
   other = issue_identity_with_uri("home", "other", OTHER_URI);
   worker = issue_identity_with_uri("home", "worker", WORKER_URI);
-  foreign = issue_identity_with_uri("foreign", "master", MASTER_URI);
-  none = issue_identity("home", "none", NULL, 0, "master.example");
-  two = issue_identity("home", "two", pair, 2, NULL);
+  of_other_ca = issue_identity_with_uri("foreign", "master", MASTER_URI);
+  without_uri = issue_identity("home", "none", NULL, 0, "master.example");
+  with_two_uris = issue_identity("home", "two", pair, 2, NULL);
   dns_fake = issue_identity("home", "dns", NULL, 0, MASTER_URI);
-  worker_two = issue_identity("home", "worker-two", worker_pair, 2, NULL);
-  worker_none = issue_identity("home", "worker-none", NULL, 0, "localhost");
+  worker_with_two_uris = issue_identity("home", "worker-two", worker_pair, 2, NULL);
+  worker_without_uri = issue_identity("home", "worker-none", NULL, 0, "localhost");
   return 0;
 }
 
 static int group_down(void **state) {
   (void)state;
-  identity *all[] = {&master, &other,    &worker,     &foreign,    &none,
-                     &two,    &dns_fake, &worker_two, &worker_none};
+  identity *all[] = {&master,
+                     &other,
+                     &worker,
+                     &of_other_ca,
+                     &without_uri,
+                     &with_two_uris,
+                     &dns_fake,
+                     &worker_with_two_uris,
+                     &worker_without_uri};
   for (size_t i = 0; i < CLV_COUNT(all); i++) free_identity(all[i]);
   return remove_scratch();
 }
@@ -93,8 +101,10 @@ static void test_identity_not_in_the_allow_list_is_denied(void **state) {
 static void test_client_without_exactly_one_uri_is_refused(void **state) {
   (void)state;
   clv_err err;
-  expect_error(CLV_UNAUTHENTICATED, "names no URI", call_echo(&none, WORKER_URI, &err), &err);
-  expect_error(CLV_UNAUTHENTICATED, "more than one URI", call_echo(&two, WORKER_URI, &err), &err);
+  expect_error(CLV_UNAUTHENTICATED, "names no URI", call_echo(&without_uri, WORKER_URI, &err),
+               &err);
+  expect_error(CLV_UNAUTHENTICATED, "more than one URI",
+               call_echo(&with_two_uris, WORKER_URI, &err), &err);
   assert_int_equal(get_server_counts().n_calls_unauthenticated, 2);
 }
 
@@ -109,7 +119,7 @@ static void test_dns_name_spelled_like_a_uri_is_refused(void **state) {
 static void test_client_of_another_ca_is_refused(void **state) {
   (void)state;
   clv_err err;
-  identity mixed = {master.ca, foreign.cert, foreign.key};
+  identity mixed = {master.ca, of_other_ca.cert, of_other_ca.key};
   expect_error(CLV_UNAUTHENTICATED, "refused", call_echo(&mixed, WORKER_URI, &err), &err);
   assert_int_equal(get_server_counts().n_calls, 0);
 }
@@ -117,7 +127,7 @@ static void test_client_of_another_ca_is_refused(void **state) {
 static void test_server_of_another_ca_is_refused(void **state) {
   (void)state;
   clv_err err;
-  identity mixed = {foreign.ca, master.cert, master.key};
+  identity mixed = {of_other_ca.ca, master.cert, master.key};
   expect_error(CLV_UNAUTHENTICATED, "not from our CA", call_echo(&mixed, WORKER_URI, &err), &err);
   assert_int_equal(get_server_counts().n_calls, 0);
 }
@@ -146,8 +156,8 @@ static void check_server_identity(const identity *id, const char *complaint) {
 
 static void test_server_without_exactly_one_uri_is_refused(void **state) {
   (void)state;
-  check_server_identity(&worker_two, "exactly one");
-  check_server_identity(&worker_none, "no URI");
+  check_server_identity(&worker_with_two_uris, "exactly one");
+  check_server_identity(&worker_without_uri, "no URI");
   assert_int_equal(get_server_counts().n_calls, 0);
 }
 
@@ -269,11 +279,11 @@ static void test_reloaded_certificates_apply_to_new_handshakes(void **state) {
   must(call_echo(&master, "spiffe://cleave/worker-9", &err), &err);
 
   clv_rpc_pem other_ca = get_pem(&renamed);
-  other_ca.ca = foreign.ca.data;
+  other_ca.ca = of_other_ca.ca.data;
   must(clv_rpc_server_replace_certs(svc.server, &other_ca, &err), &err);
   expect_error(CLV_UNAUTHENTICATED, "refused", call_echo(&master, "spiffe://cleave/worker-9", &err),
                &err);
-  identity newcomer = {renamed.ca, foreign.cert, foreign.key};
+  identity newcomer = {renamed.ca, of_other_ca.cert, of_other_ca.key};
   must(call_echo(&newcomer, "spiffe://cleave/worker-9", &err), &err);
 
   clv_rpc_piece piece = {"still here", 10, NULL, NULL};
@@ -332,12 +342,12 @@ static void test_rapid_stream_resets_disconnect_the_client(void **state) {
   clv_rpc_channel *channel = make_channel(runtime, s->target, &master, WORKER_URI);
   must(clv_rpc_channel_connect(channel, 5000 * TIME_SCALE, &err), &err);
   clv_rpc_stream_events events = make_recorder_events(&r);
-  unsigned opened = 0;
+  unsigned n_opened = 0;
   enum { BATCH = 30, MAX_STREAMS = 3000 };
-  while (opened < MAX_STREAMS && get_server_counts().n_cut_peers == 0) {
+  while (n_opened < MAX_STREAMS && get_server_counts().n_cut_peers == 0) {
     clv_rpc_stream *stream[BATCH];
     uint64_t before = get_server_counts().n_calls;
-    for (int i = 0; i < BATCH; i++, opened++)
+    for (int i = 0; i < BATCH; i++, n_opened++)
       must(clv_rpc_stream_open(channel, "/test/Echo", &events, &stream[i], &err), &err);
     for (int i = 0; i < 500 && get_server_counts().n_calls < before + BATCH / 2; i++) usleep(200);
     for (int i = 0; i < BATCH; i++) {
@@ -345,7 +355,7 @@ static void test_rapid_stream_resets_disconnect_the_client(void **state) {
       clv_rpc_stream_unref(stream[i]);
     }
   }
-  assert_true(event_wait_for_count(&r.closed, opened, 20000));
+  assert_true(event_wait_for_count(&r.closed, n_opened, 20000));
   assert_int_equal(get_server_counts().n_cut_peers, 1);
   clv_rpc_channel_freep(&channel);
   /* the code is DENIED, not EXHAUSTED */

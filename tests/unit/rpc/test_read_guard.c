@@ -16,13 +16,13 @@
 
 /* WAIT_LIMIT_MS: limit of each wait; long, because a busy machine is slow and no time is
  * measured. */
-enum { UNREAD = 16 << 20, FRAME = 16384, WAIT_LIMIT_MS = 60000 };
+enum { MAX_UNREAD_BYTES = 16 << 20, FRAME_BYTES = 16384, WAIT_LIMIT_MS = 60000 };
 
 static identity master, worker;
 static clv_rpc_runtime *runtime;
 static service svc;
 static SSL_CTX *context;
-static unsigned held;
+static unsigned n_held;
 static char reason[100];
 
 static clv_tls_decision admit_everybody(void *user, const clv_tls_caller *caller,
@@ -34,16 +34,16 @@ static clv_tls_decision admit_everybody(void *user, const clv_tls_caller *caller
 
 static clv_tls_decision count_entry(void *user, size_t holder) {
   (void)user, (void)holder;
-  held++;
+  n_held++;
   return CLV_TLS_ADMITTED;
 }
 
 static void count_leave(void *user, size_t holder) {
   (void)user, (void)holder;
-  held--;
+  n_held--;
 }
 
-static void note_flood(void *user, size_t holder, const char *address, const char *what) {
+static void record_flood(void *user, size_t holder, const char *address, const char *what) {
   (void)user;
   assert_int_equal(holder, 3);
   assert_string_equal(address, "127.0.0.1");
@@ -54,14 +54,14 @@ static void ignore_shed(void *user, const char *address) { (void)user, (void)add
 
 static void open_server(uint64_t unread) {
   clv_err err;
-  const clv_tls_admission door = {.max_connections = 100,
-                                  .max_unread_bytes = unread,
-                                  .decide_admission = admit_everybody,
-                                  .enter_connection = count_entry,
-                                  .leave_connection = count_leave,
-                                  .on_flood = note_flood,
-                                  .on_shed = ignore_shed};
-  must(clv_tls_set_admission(&door, &err), &err);
+  const clv_tls_admission admission = {.max_connections = 100,
+                                       .max_unread_bytes = unread,
+                                       .decide_admission = admit_everybody,
+                                       .enter_connection = count_entry,
+                                       .leave_connection = count_leave,
+                                       .on_flood = record_flood,
+                                       .on_shed = ignore_shed};
+  must(clv_tls_set_admission(&admission, &err), &err);
 }
 
 static SSL_CTX *make_client_context(void) {
@@ -80,7 +80,7 @@ static int group_up(void **state) {
   clv_err err;
   must(clv_tls_set_min_version(&err), &err);
   must(clv_tls_handshakes_start_counting(WAIT_LIMIT_MS, &err), &err);
-  open_server(UNREAD);
+  open_server(MAX_UNREAD_BYTES);
   signal(SIGPIPE, SIG_IGN);
   make_scratch();
   master = issue_identity_with_uri("home", "master", MASTER_URI);
@@ -109,21 +109,21 @@ static int group_down(void **state) {
 
 /* ---- a client that speaks HTTP/2 by hand ----------------------------------------------------- */
 
-typedef struct wire {
+typedef struct http2_client {
   int fd;
   SSL *ssl;
   uint32_t stream_id;
-} wire;
+} http2_client;
 
-static bool send_bytes(wire *w, const void *data, size_t len) {
+static bool send_bytes(http2_client *w, const void *data, size_t len) {
   return SSL_write(w->ssl, data, (int)len) > 0;
 }
 
 /* Connects. Returns when the server's SETTINGS have arrived, as gRPC's client does: gRPC 1.51 loses
  * bytes beyond 17 KiB that it reads together with the client's Finished message. */
-static wire dial_server(void) {
+static http2_client dial_server(void) {
   char settings[256];
-  wire w = {.fd = socket(AF_INET, SOCK_STREAM, 0), .ssl = SSL_new(context), .stream_id = 1};
+  http2_client w = {.fd = socket(AF_INET, SOCK_STREAM, 0), .ssl = SSL_new(context), .stream_id = 1};
   struct sockaddr_in at = {.sin_family = AF_INET,
                            .sin_port = htons((uint16_t)clv_rpc_server_port(svc.server)),
                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -138,7 +138,7 @@ static wire dial_server(void) {
   return w;
 }
 
-static void close_wire(wire *w) {
+static void close_client(http2_client *w) {
   SSL_free(w->ssl);
   close(w->fd);
 }
@@ -156,7 +156,7 @@ static size_t write_frame(uint8_t *to, unsigned type, unsigned flags, uint32_t s
 /* Header block of a request GET / over https. */
 static const char GET[] = "\x82\x84\x87\x00\x0a:authority\x01x";
 
-static bool send_hundred_frames(wire *w, unsigned type, unsigned flags, const void *data,
+static bool send_hundred_frames(http2_client *w, unsigned type, unsigned flags, const void *data,
                                 size_t len) {
   uint8_t bytes[100 * 64];
   size_t n = 0;
@@ -181,12 +181,12 @@ static void wait_for_cut(uint64_t floods, const char *what) {
 static void assert_cut_off(unsigned type, unsigned flags, const void *data, size_t len,
                            const char *what) {
   uint64_t floods = clv_tls_accepted_flood_count();
-  wire w = dial_server();
+  http2_client w = dial_server();
   *reason = '\0';
   for (int i = 0; i < 2000 && clv_tls_accepted_flood_count() == floods; i++)
     if (!send_hundred_frames(&w, type, flags, data, len)) break;
   wait_for_cut(floods, what);
-  close_wire(&w);
+  close_client(&w);
 }
 
 static void test_frames_without_calls_end_the_connection(void **state) {
@@ -195,8 +195,8 @@ static void test_frames_without_calls_end_the_connection(void **state) {
   assert_cut_off(1, 4, GET, sizeof GET - 1, "requests that are no calls");
   assert_cut_off(1, 5, "", 0, "requests that are no calls");
   assert_cut_off(4, 0, "", 0, "HTTP/2 frames that carry neither calls nor data");
-  for (int i = 0; i < WAIT_LIMIT_MS / 10 && held; i++) usleep(10000);
-  assert_int_equal(held, 0);
+  for (int i = 0; i < WAIT_LIMIT_MS / 10 && n_held; i++) usleep(10000);
+  assert_int_equal(n_held, 0);
 }
 
 /* Sends a message of 16 MiB that never ends. The server counts unread bytes of a sender, and
@@ -209,18 +209,18 @@ static void test_endless_message_ends_the_connection(void **state) {
       "\x00\x0c"
       "content-type\x10"
       "application/grpc";
-  static uint8_t bytes[FRAME + 9], payload[FRAME] = {[1] = 1};
+  static uint8_t bytes[FRAME_BYTES + 9], payload[FRAME_BYTES] = {[1] = 1};
   uint64_t floods = clv_tls_accepted_flood_count();
-  open_server(FRAME - 1);
+  open_server(FRAME_BYTES - 1);
   *reason = '\0';
-  wire w = dial_server();
+  http2_client w = dial_server();
   assert_true(send_bytes(&w, bytes, write_frame(bytes, 1, 4, 1, post, sizeof post - 1)));
-  size_t n = write_frame(bytes, 0, 0, 1, payload, FRAME);
+  size_t n = write_frame(bytes, 0, 0, 1, payload, FRAME_BYTES);
   for (int i = 0; i < 100 && clv_tls_accepted_flood_count() == floods && send_bytes(&w, bytes, n);
        i++)
     ;
   wait_for_cut(floods, "data of messages that do not end");
-  close_wire(&w);
+  close_client(&w);
 }
 
 /* ---- gRPC's own client ----------------------------------------------------------------------- */
@@ -229,7 +229,7 @@ static void test_normal_traffic_is_not_disconnected(void **state) {
   (void)state;
   clv_err err;
   static recorder r;
-  open_server(UNREAD);
+  open_server(MAX_UNREAD_BYTES);
   init_recorder(&r);
   enum { CALLS = 1500, SMALL = 20000, LARGE = 12 };
   uint64_t floods = clv_tls_accepted_flood_count();

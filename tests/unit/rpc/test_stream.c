@@ -16,11 +16,11 @@ static clv_rpc_runtime *runtime;
 static service svc;
 static clv_rpc_channel *channel;
 
-static void open_service(const clv_rpc_server_options *changed) {
+static void open_service(const clv_rpc_server_options *options) {
   clv_err err;
   clv_rpc_server_options default_options = make_service_options(&svc, &worker);
   runtime = make_runtime();
-  start_service(&svc, runtime, changed ? changed : &default_options);
+  start_service(&svc, runtime, options ? options : &default_options);
   channel = make_channel(runtime, svc.target, &master, WORKER_URI);
   must(clv_rpc_channel_connect(channel, 5000 * TIME_SCALE, &err), &err);
 }
@@ -152,8 +152,8 @@ static void test_slow_handler_does_not_block_other_calls(void **state) {
 static void check_echo(size_t len, size_t n_pieces) {
   clv_err err;
   static recorder r;
-  static atomic_uint released;
-  released = 0;
+  static atomic_uint n_released;
+  n_released = 0;
   clv_rpc_stream *stream = open_stream("/test/Echo", &r);
   unsigned char *data = malloc(len + 1);
   fill_noise(data, len, (unsigned)len);
@@ -161,20 +161,20 @@ static void check_echo(size_t len, size_t n_pieces) {
   size_t at = 0;
   for (size_t i = 0; i < n_pieces; i++) {
     size_t part = i + 1 == n_pieces ? len - at : len / n_pieces;
-    pieces[i] = (clv_rpc_piece){data + at, part, count_release, &released};
+    pieces[i] = (clv_rpc_piece){data + at, part, count_release, &n_released};
     at += part;
   }
   must(clv_rpc_stream_send(stream, pieces, n_pieces, &err), &err);
   assert_true(event_wait_for_count(&r.messages, 1, 20000));
   assert_int_equal(r.all_data.len, len);
   if (len > 0) assert_memory_equal(r.all_data.data, data, len);
-  wait_for_releases(&released, (unsigned)n_pieces);
+  wait_for_releases(&n_released, (unsigned)n_pieces);
   assert_int_equal(clv_rpc_stream_queued_bytes(stream), 0);
   clv_rpc_stream_close(stream);
   assert_true(event_wait_for_count(&r.closed, 1, 5000));
   assert_int_equal(r.end_code, CLV_OK);
   expect_error(CLV_UNAVAILABLE, "ended", clv_rpc_stream_send(stream, pieces, n_pieces, &err), &err);
-  assert_int_equal(atomic_load(&released), 2 * n_pieces);
+  assert_int_equal(atomic_load(&n_released), 2 * n_pieces);
   clv_rpc_stream_unref(stream);
   clv_bytes_done(&r.all_data);
   free(data);
@@ -194,14 +194,14 @@ static void test_oversized_message_is_refused_and_released(void **state) {
   (void)state;
   clv_err err;
   static recorder r;
-  static atomic_uint released;
-  released = 0;
+  static atomic_uint n_released;
+  n_released = 0;
   static char data[16];
   clv_rpc_stream *stream = open_stream("/test/Echo", &r);
-  clv_rpc_piece pieces[2] = {{data, 8 << 20, count_release, &released},
-                             {data, 1, count_release, &released}};
+  clv_rpc_piece pieces[2] = {{data, 8 << 20, count_release, &n_released},
+                             {data, 1, count_release, &n_released}};
   expect_error(CLV_INVALID, "8388608", clv_rpc_stream_send(stream, pieces, 2, &err), &err);
-  assert_int_equal(atomic_load(&released), 2);
+  assert_int_equal(atomic_load(&n_released), 2);
   clv_rpc_stream_cancel(stream, CLV_CANCELLED, "enough");
   assert_true(event_wait_for_count(&r.closed, 1, 5000));
   assert_int_equal(r.end_code, CLV_CANCELLED);
@@ -318,13 +318,13 @@ static void test_cancel_releases_queued_megabytes(void **state) {
   (void)state;
   clv_err err;
   static recorder r;
-  static atomic_uint released;
-  released = 0;
+  static atomic_uint n_released;
+  n_released = 0;
   enum { BIG_BYTES = 5 << 20, N = 8 };
   char *data = calloc(1, BIG_BYTES);
   svc.delays_echo = true;
   clv_rpc_stream *stream = open_stream("/test/Echo", &r);
-  clv_rpc_piece piece = {data, BIG_BYTES, count_release, &released};
+  clv_rpc_piece piece = {data, BIG_BYTES, count_release, &n_released};
   for (int i = 0; i < N; i++) must(clv_rpc_stream_send(stream, &piece, 1, &err), &err);
   usleep(200000);
   /* the sender's queue has grown */
@@ -333,10 +333,10 @@ static void test_cancel_releases_queued_megabytes(void **state) {
   assert_true(event_wait_for_count(&r.closed, 1, 5000));
   assert_int_equal(r.end_code, CLV_ABORTED);
   assert_string_equal(r.end_text, "changed my mind");
-  wait_for_releases(&released, N);
+  wait_for_releases(&n_released, N);
   assert_int_equal(clv_rpc_stream_queued_bytes(stream), 0);
   expect_error(CLV_ABORTED, "changed my mind", clv_rpc_stream_send(stream, &piece, 1, &err), &err);
-  assert_int_equal(atomic_load(&released), N + 1);
+  assert_int_equal(atomic_load(&n_released), N + 1);
   svc.delays_echo = false;
   clv_rpc_stream_unref(stream);
   for (int i = 0; i < 500 && atomic_load(&svc.closed) == 0; i++) usleep(10000);
@@ -377,8 +377,8 @@ static void test_steady_stream_allocates_nothing(void **state) {
       (clv_bytes){.data = calloc(1, 4 << 20), .cap = 4 << 20};
   clv_rpc_stream *stream = open_stream("/test/Sink", &r);
   static char data[4096];
-  static atomic_uint released;
-  clv_rpc_piece piece = {data, sizeof data, count_release, &released};
+  static atomic_uint n_released;
+  clv_rpc_piece piece = {data, sizeof data, count_release, &n_released};
   uint64_t before = 0;
   enum { BURST = 4, ROUNDS = 100, WARM = 5 };
   for (unsigned i = 0; i < ROUNDS; i++) {
@@ -387,7 +387,7 @@ static void test_steady_stream_allocates_nothing(void **state) {
       must(clv_rpc_stream_send(stream, &piece, 1, &err), &err);
     unsigned sent = BURST * (i + 1 + CLV_MIN(i + 1, (unsigned)WARM));
     assert_true(event_wait_for_count(&svc.sink_recorder.messages, sent, 5000));
-    wait_for_releases(&released, sent);
+    wait_for_releases(&n_released, sent);
   }
   assert_int_equal(clv_alloc_count() - before, 0);
   clv_rpc_stream_close(stream);

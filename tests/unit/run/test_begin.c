@@ -76,59 +76,59 @@ static void resume_of_a_finished_run_changes_nothing(void **state) {
 }
 
 static void partly_finished_run_is_resumed(void **state) {
-  const clv_run_options whole = {.resume = true}, same = {.resume = true, .max_steps = 3};
+  const clv_run_options session_length = {.resume = true}, same = {.resume = true, .max_steps = 3};
   (void)state;
   make_run(3, CLV_RUN_FINISHED); /* a run that finished with --max-steps 3 */
   assert_true(is_run_finished(EPOCHS, 0, &same));
-  assert_false(is_run_finished(EPOCHS, 0, &whole));
+  assert_false(is_run_finished(EPOCHS, 0, &session_length));
   make_run(STEPS, CLV_RUN_FAILED); /* a run that failed in its last evaluation */
-  assert_false(is_run_finished(EPOCHS, 0, &whole));
+  assert_false(is_run_finished(EPOCHS, 0, &session_length));
   make_run(STEPS, CLV_RUN_FINISHED);
   make_checkpoint(3);
   assert_int_equal(truncate("run/checkpoint-6/MANIFEST.json", 10), 0);
   /* the result file is damaged, so the run is not finished */
-  assert_false(is_run_finished(EPOCHS, 0, &whole));
+  assert_false(is_run_finished(EPOCHS, 0, &session_length));
 }
 
-/* Runs find_start on the folder. *ret_on: true if the run resumes from a checkpoint. */
-static clv_code find_start(bool *ret_on, clv_err *err) {
+/* Runs find_start on the folder. *ret_has_checkpoint: true if the run resumes from a checkpoint. */
+static clv_code find_start(bool *ret_has_checkpoint, clv_err *err) {
   const clv_run_options o = {.resume = true};
   const clv_session_config config = {0}; /* a session without checkpoint.escrow */
   clv_run r = {.o = &o, .config = &config};
   clv_bytes_puts(&r.dir, "run");
   assert_ok(clv_run_lock_new("run", &r.lock, err), err);
   clv_code code = clv_run_find_start(&r, err);
-  *ret_on = r.is_resumed;
+  *ret_has_checkpoint = r.is_resumed;
   clv_run_lock_free(r.lock);
   clv_bytes_done(&r.dir);
   return code;
 }
 
 static void resume_without_checkpoint_starts_over(void **state) {
-  bool on;
+  bool has_checkpoint;
   clv_err err = {0};
   (void)state;
   assert_int_equal(system("rm -rf run"), 0);
-  assert_ok(find_start(&on, &err), &err);
-  assert_false(on);
+  assert_ok(find_start(&has_checkpoint, &err), &err);
+  assert_false(has_checkpoint);
   assert_int_equal(system("mkdir -p run/checkpoint-3; touch run/checkpoint-3/state"), 0);
   /* the run was killed while it wrote its first checkpoint */
-  assert_ok(find_start(&on, &err), &err);
-  assert_false(on);
+  assert_ok(find_start(&has_checkpoint, &err), &err);
+  assert_false(has_checkpoint);
   assert_false(clv_checkpoint_has_any("run"));
   make_run(3, CLV_RUN_FAILED);
-  assert_ok(find_start(&on, &err), &err);
-  assert_true(on);
+  assert_ok(find_start(&has_checkpoint, &err), &err);
+  assert_true(has_checkpoint);
   assert_int_equal(truncate("run/checkpoint-3/MANIFEST.json", 10), 0);
   /* the checkpoint is damaged, which is reported only when it is read */
-  assert_ok(find_start(&on, &err), &err);
-  assert_true(on);
+  assert_ok(find_start(&has_checkpoint, &err), &err);
+  assert_true(has_checkpoint);
 }
 
 static void resume_with_lost_checkpoints_is_refused(void **state) {
   const clv_run_lock_info info = {.name = "run", .session = "/s.yaml", .is_resume = true};
   clv_run_lock *c = NULL;
-  bool on;
+  bool has_checkpoint;
   clv_err err = {0};
   (void)state;
   make_run(3, CLV_RUN_FAILED);
@@ -136,7 +136,7 @@ static void resume_with_lost_checkpoints_is_refused(void **state) {
   assert_ok(clv_run_lock_begin(c, &info, &err), &err); /* the run's record lists this attempt */
   clv_run_lock_free(c);
   assert_int_equal(system("rm -r run/checkpoint-3"), 0);
-  assert_int_equal(find_start(&on, &err), CLV_NOT_FOUND);
+  assert_int_equal(find_start(&has_checkpoint, &err), CLV_NOT_FOUND);
   assert_says(&err, "though run.json lists some");
 }
 

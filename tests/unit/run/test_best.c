@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests which checkpoint is the best, and which content of the file that names it is believed.
+ * Tests which checkpoint is the best, and which contents of the file that names it are accepted.
  */
 #include <math.h>
 
@@ -33,7 +33,7 @@ static void only_a_finite_strict_improvement_is_better(void **state) {
   static const struct {
     double now, then;
     clv_best_mode mode;
-    bool better;
+    bool is_better;
   } cases[] = {
       {1, 2, CLV_BEST_MIN, true},          {2, 1, CLV_BEST_MIN, false},
       {1, 1, CLV_BEST_MIN, false},         {2, 1, CLV_BEST_MAX, true},
@@ -44,7 +44,7 @@ static void only_a_finite_strict_improvement_is_better(void **state) {
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     const clv_best_checkpoint now = {.value = cases[i].now, .step = 2},
                               then = {.value = cases[i].then, .step = 1};
-    assert_int_equal(clv_is_better_checkpoint(&now, &then, cases[i].mode), cases[i].better);
+    assert_int_equal(clv_is_better_checkpoint(&now, &then, cases[i].mode), cases[i].is_better);
   }
   const clv_best_checkpoint none = {.step = CLV_CHECKPOINT_NONE}, nan = {.value = NAN, .step = 1},
                             one = {.value = 5, .step = 1};
@@ -109,7 +109,7 @@ static void early_stopping_counts_validations_without_a_larger_gain(void **state
   assert_true(s.best == 0.61 && s.best_step == 3);
   c.early_stopping.patience = 3;
   assert_false(clv_stopping_is_over(&s, &c));
-  /* what was counted is of another score: the count begins */
+  /* the stored count belongs to another score, so counting begins again */
   c.early_stopping.score = CLV_BEST_LOSS;
   c.early_stopping.patience = 1;
   assert_false(clv_stopping_is_over(&s, &c));
@@ -185,11 +185,11 @@ static void resumed_run_restores_its_best(void **state) {
   assert_int_not_equal(access("run/" CLV_RUN_BEST_FILE, F_OK), 0);
 }
 
-static clv_code choose_checkpoint(const char *which, uint64_t *ret_step, clv_err *err) {
+static clv_code choose_checkpoint(const char *choice, uint64_t *ret_step, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   clv_session_config config = {.name = "run", .checkpoint = {.dir = "run"}};
-  const clv_run_options o = {.checkpoint = which};
+  const clv_run_options o = {.checkpoint = choice};
   const clv_run r = {.config = &config, .o = &o};
   CLV_TRY(clv_run_open_checkpoint(&r, &c, &notes, err));
   *ret_step = clv_checkpoint_manifest(c)->step;
@@ -198,7 +198,7 @@ static clv_code choose_checkpoint(const char *which, uint64_t *ret_step, clv_err
 
 static void checkpoint_is_chosen_by_step_latest_or_best(void **state) {
   static const struct {
-    const char *which;
+    const char *choice;
     uint64_t step;
     const char *says;
   } cases[] = {{NULL, 8, NULL},
@@ -215,7 +215,7 @@ static void checkpoint_is_chosen_by_step_latest_or_best(void **state) {
   assert_says(&err, "no checkpoint was kept as the best");
   write_file("run/" CLV_RUN_BEST_FILE, "validation.accuracy 1 step 4\n");
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    clv_code code = choose_checkpoint(cases[i].which, &step, &err);
+    clv_code code = choose_checkpoint(cases[i].choice, &step, &err);
     assert_int_equal(code, cases[i].says ? CLV_NOT_FOUND : CLV_OK);
     if (cases[i].says)
       assert_says(&err, cases[i].says);

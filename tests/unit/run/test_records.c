@@ -59,11 +59,11 @@ static const clv_classes classes = {.names = (const char **)(uintptr_t)names, .n
 static const clv_classes none;
 
 /* Returns predictions of records 7 and 9 with this many outputs. */
-static clv_predictions make_predictions(const clv_classes *of, clv_loss_kind loss,
+static clv_predictions make_predictions(const clv_classes *class_names, clv_loss_kind loss,
                                         clv_tensor *outputs, const clv_dataset *data) {
   static const uint32_t index[] = {7, 9};
   return (clv_predictions){
-      .outputs = outputs, .data = data, .index = index, .classes = of, .loss = loss};
+      .outputs = outputs, .data = data, .index = index, .classes = class_names, .loss = loss};
 }
 
 static clv_tensor *make_tensor(const float *values, int64_t width) {

@@ -66,24 +66,25 @@ static inline void add_possible_transfer(shuffle *x, uint32_t s, uint32_t k) {
 static inline void add_possible_forward(shuffle *x, uint32_t s, uint32_t per_step) {
   const clv_sched_shape *shape = &x->s->shape;
   uint32_t k = x->f[s], oldest = per_step && k >= per_step ? k / per_step - 1 : 0;
-  bool versions = x->s->kind == CLV_SCHED_PIPEDREAM_2BW && is_trained_stage(shape, s);
-  if (k == shape->n_micro_batches || (versions && x->n_steps[s] < oldest)) return;
+  bool keeps_versions = x->s->kind == CLV_SCHED_PIPEDREAM_2BW && is_trained_stage(shape, s);
+  if (k == shape->n_micro_batches || (keeps_versions && x->n_steps[s] < oldest)) return;
   if (s && !(is_cross_rank_edge(shape, s - 1) ? *get_is_moved(x, CLV_INSTR_RECV_F, s, k)
                                               : x->f[s - 1] > k))
     return;
-  add_possible(x, CLV_INSTR_FORWARD, s, k, versions ? x->n_steps[s] - oldest : 0);
+  add_possible(x, CLV_INSTR_FORWARD, s, k, keeps_versions ? x->n_steps[s] - oldest : 0);
 }
 
 static inline void add_possible_backward(shuffle *x, uint32_t s, uint32_t per_step) {
   const clv_sched_shape *shape = &x->s->shape;
   uint32_t k = x->i[s], w = x->w[s];
   bool last = s + 1 == shape->n_stages;
-  bool there = k < x->f[s] &&
-               (last || (is_cross_rank_edge(shape, s) ? *get_is_moved(x, CLV_INSTR_RECV_B, s, k)
-                                                      : x->i[s + 1] > k));
+  bool has_gradient =
+      k < x->f[s] &&
+      (last ||
+       (is_cross_rank_edge(shape, s) ? *get_is_moved(x, CLV_INSTR_RECV_B, s, k) : x->i[s + 1] > k));
   bool is_of_step = !per_step || w / per_step == x->n_steps[s];
-  if (there && !x->has_whole_backward[s][k]) add_possible(x, CLV_INSTR_INPUT, s, k, 0);
-  if (there && x->has_whole_backward[s][k] && w == k && is_of_step)
+  if (has_gradient && !x->has_whole_backward[s][k]) add_possible(x, CLV_INSTR_INPUT, s, k, 0);
+  if (has_gradient && x->has_whole_backward[s][k] && w == k && is_of_step)
     add_possible(x, CLV_INSTR_BACKWARD, s, k, 0);
   if (w < k && is_of_step) add_possible(x, CLV_INSTR_WEIGHT, s, w, 0);
   if (per_step && w == (x->n_steps[s] + 1) * per_step)
@@ -155,24 +156,24 @@ static inline void damage_schedule(clv_sched *s, uint64_t *seed) {
     rank = r;
   }
   uint32_t at = draw_below(seed, s->n[rank]), to = draw_below(seed, s->n[rank]);
-  clv_instr *i = &s->instrs[rank][at], was = *i;
+  clv_instr *i = &s->instrs[rank][at], before = *i;
   switch (draw_below(seed, 9)) {
     case 0:
       remove_instruction(s, rank, at);
       break;
     case 1:
-      insert_instruction(s, rank, to, was);
+      insert_instruction(s, rank, to, before);
       break;
     case 2:
-      *i = s->instrs[rank][to], s->instrs[rank][to] = was;
+      *i = s->instrs[rank][to], s->instrs[rank][to] = before;
       break;
     case 3:
-      was = remove_instruction(s, rank, at),
-      insert_instruction(s, rank, draw_below(seed, s->n[rank] + 1), was);
+      before = remove_instruction(s, rank, at),
+      insert_instruction(s, rank, draw_below(seed, s->n[rank] + 1), before);
       break;
     case 4:
-      was = remove_instruction(s, rank, at),
-      insert_instruction(s, other, draw_below(seed, s->n[other] + 1), was);
+      before = remove_instruction(s, rank, at),
+      insert_instruction(s, other, draw_below(seed, s->n[other] + 1), before);
       break;
     case 5:
       i->stage = (uint16_t)draw_below(seed, s->shape.n_stages + 2);

@@ -55,8 +55,8 @@ static void test_version_counts_match_hand_computation(void **state) {
   assert_int_equal(r.max_staleness[0], 2);
 }
 
-/* While micro-batch 1 of version 0 waits, micro-batch 2 sees the step of 1, and the newest version
- * is 2. */
+/* While micro-batch 1 of version 0 waits for its backward, micro-batch 2 uses the weights after one
+ * step, and the newest version is 2. */
 static void test_versions_within_a_window_are_counted(void **state) {
   clv_sched_report r;
   clv_err err = {0};
@@ -71,7 +71,7 @@ static void test_versions_within_a_window_are_counted(void **state) {
 
 static const struct {
   const char *schedule_text, *message;
-} refused[] = {
+} refused_schedules[] = {
     {HEAD2 "rank 0: F1@0\n", "rank 0, instruction 0 (F1 of stage 0): F0 has to come first"},
     {HEAD2 "rank 0: F0@0 F0@0\n", "rank 0, instruction 1 (F0 of stage 0): has run before"},
     {HEAD2 "rank 0: F0@1\n", "the stage is at rank 1"},
@@ -131,15 +131,15 @@ static const struct {
 
 static void test_invalid_schedules_are_refused(void **state) {
   (void)state;
-  for (size_t c = 0; c < CLV_COUNT(refused); c++) {
+  for (size_t c = 0; c < CLV_COUNT(refused_schedules); c++) {
     CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
     clv_err err = {0};
-    clv_code code = clv_sched_parse("test", refused[c].schedule_text,
-                                    strlen(refused[c].schedule_text), &s, &err);
+    clv_code code = clv_sched_parse("test", refused_schedules[c].schedule_text,
+                                    strlen(refused_schedules[c].schedule_text), &s, &err);
     if (code == CLV_OK) code = clv_sched_check(s, NULL, &err);
     assert_int_equal(code, CLV_INVALID);
-    if (!strstr(err.text, refused[c].message))
-      fail_msg("\"%s\" lacks \"%s\"", err.text, refused[c].message);
+    if (!strstr(err.text, refused_schedules[c].message))
+      fail_msg("\"%s\" lacks \"%s\"", err.text, refused_schedules[c].message);
     clv_sched_run run;
     if (s) assert_int_equal(clv_sched_simulate(s, NULL, false, &run, &err), CLV_INVALID);
   }
@@ -178,7 +178,7 @@ static void test_hostile_values_are_refused(void **state) {
 
 /* Checks 16 stages and 64 micro-batches of each kind. */
 static void test_large_schedules_are_checked_in_time(void **state) {
-  double slow = getenv("CLV_TEST_SLOW") ? atof(getenv("CLV_TEST_SLOW")) : 1;
+  double time_factor = getenv("CLV_TEST_SLOW") ? atof(getenv("CLV_TEST_SLOW")) : 1;
   (void)state;
   for (int kind = 0; kind < CLV_SCHED_CUSTOM; kind++) {
     bool is_interleaved = kind == CLV_SCHED_INTERLEAVED;
@@ -189,7 +189,7 @@ static void test_large_schedules_are_checked_in_time(void **state) {
     uint64_t begin = clv_now_ns();
     ok(clv_sched_check(s, &r, err));
     double ms = (double)(clv_now_ns() - begin) / 1e6;
-    if (ms > 200 * slow) fail_msg("%s: %.1f ms", clv_sched_name((clv_sched_kind)kind), ms);
+    if (ms > 200 * time_factor) fail_msg("%s: %.1f ms", clv_sched_name((clv_sched_kind)kind), ms);
   }
 }
 

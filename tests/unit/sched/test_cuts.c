@@ -80,9 +80,9 @@ typedef struct exhaustive_search {
 static void keep_best_seconds(exhaustive_search *b, double seconds) {
   for (int i = 0; i < MAX_RESULTS; i++)
     if (seconds < b->best_seconds[i]) {
-      double worse = b->best_seconds[i];
+      double replaced_seconds = b->best_seconds[i];
       b->best_seconds[i] = seconds;
-      seconds = worse;
+      seconds = replaced_seconds;
     }
 }
 
@@ -209,10 +209,10 @@ static void test_huge_search_space_gives_a_local_optimum(void **state) {
   c.forward_s[0] = 3, c.forward_s[40] = 2.5;
   uint32_t n = search_cuts(&p, found, &report);
   assert_true(n > 0 && !report.is_optimal && report.n_possible > 500000000);
-  clv_sched_split even = {.micros_choice = 0};
-  for (uint32_t i = 0; i < 8; i++) even.last_layers[i] = 8 * i + 7;
-  ok(clv_sched_simulate_split(&p, &even, err));
-  assert_true(found[0].seconds <= even.seconds);
+  clv_sched_split equal_parts = {.micros_choice = 0};
+  for (uint32_t i = 0; i < 8; i++) equal_parts.last_layers[i] = 8 * i + 7;
+  ok(clv_sched_simulate_split(&p, &equal_parts, err));
+  assert_true(found[0].seconds <= equal_parts.seconds);
   /* No single cut can be moved to a better boundary. */
   for (uint32_t cut = 0; cut < 7; cut++)
     for (int by = -1; by <= 1; by += 2) {

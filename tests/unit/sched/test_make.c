@@ -18,13 +18,13 @@ static void write_line(const clv_sched *s, uint32_t rank, bool has_stages, clv_b
   }
 }
 
-typedef struct literal {
+typedef struct textbook_case {
   clv_sched_kind kind;
   uint32_t n_stages, n_ranks, n_micro_batches, n_accumulated;
   const char *lines[4];
-} literal;
+} textbook_case;
 
-static const literal literals[] = {
+static const textbook_case textbook_cases[] = {
     {CLV_SCHED_NAIVE, 2, 2, 3, 0, {"F0 B0 F1 B1 F2 B2", "F0 B0 F1 B1 F2 B2"}},
     {CLV_SCHED_GPIPE,
      3,
@@ -85,8 +85,8 @@ static const literal literals[] = {
 
 static void test_schedules_match_the_textbook(void **state) {
   (void)state;
-  for (size_t l = 0; l < CLV_COUNT(literals); l++) {
-    const literal *want = &literals[l];
+  for (size_t l = 0; l < CLV_COUNT(textbook_cases); l++) {
+    const textbook_case *want = &textbook_cases[l];
     clv_sched_shape shape = make_shape(want->n_stages, want->n_ranks, want->n_micro_batches);
     shape.n_accumulate = want->n_accumulated;
     CLV_AUTO(clv_sched_freep) clv_sched *s = make_schedule(want->kind, &shape, 0, NULL);
@@ -181,10 +181,10 @@ static void test_memory_and_versions_match_the_literature(void **state) {
     clv_sched_report r;
     ok(clv_sched_check(s, &r, err));
     for (uint32_t i = 0; i < p; i++) {
-      const uint32_t live[] = {1, m, p - i, 0, p, p - i, p - i};
+      const uint32_t max_live[] = {1, m, p - i, 0, p, p - i, p - i};
       const uint32_t versions[] = {1, 1, 1, 0, 1, p - i, 2},
                      staleness[] = {0, 0, 0, 0, 0, p - i - 1, 1};
-      assert_int_equal(r.max_live_micros[i], live[kind]);
+      assert_int_equal(r.max_live_micros[i], max_live[kind]);
       assert_int_equal(r.max_weight_versions[i], versions[kind]);
       assert_int_equal(r.max_staleness[i], staleness[kind]);
     }
@@ -227,13 +227,13 @@ static void test_free_loss_stage_adds_no_micro_batches_in_flight(void **state) {
   /* The bubble of zero-bubble is the same as without the loss stage: (p-1)/(3m+p-1). */
   CLV_AUTO(clv_sched_freep) clv_sched *zb = make_schedule(CLV_SCHED_ZB_H1, &shape, 0, &costs);
   assert_true(fabs(simulate_schedule(zb, &costs).bubble - 1.0 / 25) < 1e-12);
-  /* Interleaved over two ranks, with the loss last. */
-  clv_sched_shape five = {
+  /* Five stages alternate between two ranks; the loss is the last. */
+  clv_sched_shape five_stages = {
       .n_stages = 5, .n_ranks = 2, .n_micro_batches = 4, .stage_rank = {0, 1, 0, 1, 0}};
   clv_sched_costs_set_equal(&costs, 1, 1, 1);
   costs.forward_seconds[4] = costs.input_grad_seconds[4] = costs.weight_grad_seconds[4] = 0;
   CLV_AUTO(clv_sched_freep)
-  clv_sched *ring = make_schedule(CLV_SCHED_INTERLEAVED, &five, 0, &costs);
+  clv_sched *ring = make_schedule(CLV_SCHED_INTERLEAVED, &five_stages, 0, &costs);
   ok(clv_sched_check(ring, &r, err));
 }
 

@@ -30,35 +30,36 @@ static const struct {
   double latency_ms, serialise_ms;
   uint32_t n_micro_batches, n_warm_up;
   double textbook_ms, gpipe_ms, windowed_ms;
-} delayed[] = {{0, 0, 8, 1, 270, 270, 270},
-               {10, 5, 32, 2, 1470, 1020, 1020},
-               {40, 10, 32, 5, 2590, 1090, 1090},
-               {40, 30, 32, 6, 3230, 2060, 1130},
-               {40, 60, 32, 4, 4220, 3980, 2120}};
+} link_cases[] = {{0, 0, 8, 1, 270, 270, 270},
+                  {10, 5, 32, 2, 1470, 1020, 1020},
+                  {40, 10, 32, 5, 2590, 1090, 1090},
+                  {40, 30, 32, 6, 3230, 2060, 1130},
+                  {40, 60, 32, 4, 4220, 3980, 2120}};
 
 static void test_times_over_delayed_links_match_the_table(void **state) {
   (void)state;
-  for (size_t r = 0; r < CLV_COUNT(delayed); r++) {
-    clv_sched_shape shape = make_shape(2, 2, delayed[r].n_micro_batches);
-    clv_sched_costs c = make_two_stage_costs(delayed[r].latency_ms, delayed[r].serialise_ms);
+  for (size_t r = 0; r < CLV_COUNT(link_cases); r++) {
+    clv_sched_shape shape = make_shape(2, 2, link_cases[r].n_micro_batches);
+    clv_sched_costs c = make_two_stage_costs(link_cases[r].latency_ms, link_cases[r].serialise_ms);
     uint32_t window = 0;
     ok(clv_sched_find_window(&shape, &c, &window, err));
-    assert_int_equal(window, delayed[r].n_warm_up + 1);
+    assert_int_equal(window, link_cases[r].n_warm_up + 1);
     assert_ms("textbook 1f1b", simulate_seconds(CLV_SCHED_1F1B, &shape, 0, &c),
-              delayed[r].textbook_ms);
-    assert_ms("gpipe", simulate_seconds(CLV_SCHED_GPIPE, &shape, 0, &c), delayed[r].gpipe_ms);
+              link_cases[r].textbook_ms);
+    assert_ms("gpipe", simulate_seconds(CLV_SCHED_GPIPE, &shape, 0, &c), link_cases[r].gpipe_ms);
     assert_ms("windowed 1f1b", simulate_seconds(CLV_SCHED_1F1B, &shape, window, &c),
-              delayed[r].windowed_ms);
+              link_cases[r].windowed_ms);
   }
 }
 
 /* Gradients of the input are sent before those of the weights are computed. */
 static void test_split_backward_sends_input_gradients_first(void **state) {
   clv_sched_shape shape = make_shape(2, 2, 32);
-  clv_sched_costs near = make_two_stage_costs(10, 5), far = make_two_stage_costs(40, 30);
+  clv_sched_costs short_link_costs = make_two_stage_costs(10, 5),
+                  long_link_costs = make_two_stage_costs(40, 30);
   (void)state;
-  assert_ms("w 2", simulate_seconds(CLV_SCHED_ZB_H1, &shape, 3, &near), 1010);
-  assert_ms("w 6", simulate_seconds(CLV_SCHED_ZB_H1, &shape, 7, &far), 1120);
+  assert_ms("w 2", simulate_seconds(CLV_SCHED_ZB_H1, &shape, 3, &short_link_costs), 1010);
+  assert_ms("w 6", simulate_seconds(CLV_SCHED_ZB_H1, &shape, 7, &long_link_costs), 1120);
 }
 
 static void test_times_match_hand_computation(void **state) {
@@ -163,11 +164,13 @@ static void test_window_formula_is_near_the_optimum(void **state) {
     c.serialise_forward_seconds[0] = c.serialise_backward_seconds[0] = draw_uniform(&seed, 0, 100);
     uint32_t w = clv_sched_window_by_formula(&shape, &c, free_stages);
     ok(clv_sched_find_window(&shape, &c, &window, err));
-    double formula = fmin(compute_excess(&shape, &c, w), compute_excess(&shape, &c, w + 1));
-    double chosen = compute_excess(&shape, &c, window);
-    if (formula > 0.02 || chosen > 0.02)
+    double excess_of_formula =
+        fmin(compute_excess(&shape, &c, w), compute_excess(&shape, &c, w + 1));
+    double excess_of_choice = compute_excess(&shape, &c, window);
+    if (excess_of_formula > 0.02 || excess_of_choice > 0.02)
       fail_msg("round %u: %u micro-batches, formula %u: +%.1f %%, chosen %u: +%.1f %%",
-               (unsigned)round, shape.n_micro_batches, w, formula * 100, window, chosen * 100);
+               (unsigned)round, shape.n_micro_batches, w, excess_of_formula * 100, window,
+               excess_of_choice * 100);
   }
 }
 
@@ -198,7 +201,8 @@ static void test_needed_window_matches_hand_computation(void **state) {
     c.latency_seconds[e] = 3;
   /* the window is 1 + 25.5 / 2.5, rounded up */
   assert_int_equal(compute_needed_window(&alternating, &c), 1 + 11);
-  /* Counts from the first stage with a backward: a stage of 1 s and 7.5 s in flight, over 1 s. */
+  /* The window counts from the first stage with a backward: a micro-batch is away from it for a
+   * stage of 1 s and 7.5 s in flight, and each takes 1 s. */
   frozen.first_backward_stage = 1;
   /* the window is 1 + 8.5, rounded up */
   assert_int_equal(compute_needed_window(&frozen, &c), 1 + 9);
@@ -228,7 +232,7 @@ static int compare_by_value(const void *a, const void *b) {
  * and better than the better textbook schedule. */
 static void test_unequal_stages_get_a_near_optimal_window(void **state) {
   enum { ROUNDS = 50 };
-  double over[2 * ROUNDS], worse[2 * ROUNDS];
+  double excesses[2 * ROUNDS], textbook_excesses[2 * ROUNDS];
   (void)state;
   for (uint64_t round = 0; round < 2 * ROUNDS; round++) {
     uint64_t seed = 1 + round;
@@ -243,21 +247,22 @@ static void test_unequal_stages_get_a_near_optimal_window(void **state) {
     if (round % 2 == 0)
       c.forward_seconds[2] = c.input_grad_seconds[2] = c.weight_grad_seconds[2] = 0;
     ok(clv_sched_find_window(&shape, &c, &window, err));
-    worse[round] = compute_excess(&shape, &c, window);
+    textbook_excesses[round] = compute_excess(&shape, &c, window);
     double textbook = fmin(simulate_seconds(CLV_SCHED_1F1B, &shape, 0, &c),
                            simulate_seconds(CLV_SCHED_GPIPE, &shape, 0, &c));
-    over[round] = simulate_seconds(CLV_SCHED_1F1B, &shape, window, &c) / textbook;
+    excesses[round] = simulate_seconds(CLV_SCHED_1F1B, &shape, window, &c) / textbook;
   }
-  qsort(over, CLV_COUNT(over), sizeof *over, compare_by_value);
-  qsort(worse, CLV_COUNT(worse), sizeof *worse, compare_by_value);
-  print_message("of the best window: median +%.3f, at most +%.3f\n", worse[ROUNDS],
-                worse[2 * ROUNDS - 1]);
-  assert_true(worse[ROUNDS] < 0.02);
-  assert_true(worse[2 * ROUNDS - 1] < 0.2);
-  print_message("of the better textbook: median %.3f, at most %.3f\n", over[ROUNDS],
-                over[2 * ROUNDS - 1]);
-  assert_true(over[ROUNDS] < 1.0);
-  assert_true(over[2 * ROUNDS - 1] < 1.1);
+  qsort(excesses, CLV_COUNT(excesses), sizeof *excesses, compare_by_value);
+  qsort(textbook_excesses, CLV_COUNT(textbook_excesses), sizeof *textbook_excesses,
+        compare_by_value);
+  print_message("of the best window: median +%.3f, at most +%.3f\n", textbook_excesses[ROUNDS],
+                textbook_excesses[2 * ROUNDS - 1]);
+  assert_true(textbook_excesses[ROUNDS] < 0.02);
+  assert_true(textbook_excesses[2 * ROUNDS - 1] < 0.2);
+  print_message("of the better textbook: median %.3f, at most %.3f\n", excesses[ROUNDS],
+                excesses[2 * ROUNDS - 1]);
+  assert_true(excesses[ROUNDS] < 1.0);
+  assert_true(excesses[2 * ROUNDS - 1] < 1.1);
 }
 
 int main(void) {

@@ -55,10 +55,10 @@ static void test_schedule_text_matches_the_literal(void **state) {
                       "rank 1: rf0@1 F0@1 B0@1 sb0@1 S0@1 rf1@1 F1@1-1 B1@1 sb1@1 S1@1\n");
   /* Text written by hand: with comments, blank lines, a rank in several lines, and last numbers
    * left out. */
-  static const char written[] =
+  static const char hand_written[] =
       "# mine\r\n\n  schedule custom stages 1 ranks 2 micro-batches 2 # two\n"
       "rank 0: F0@0\tF1@0\nstage 0 rank 0#\nrank 0: B0@0 # the rest\n\trank 0: B1@0";
-  ok(clv_sched_parse("hand", written, sizeof written - 1, &hand, err));
+  ok(clv_sched_parse("hand", hand_written, sizeof hand_written - 1, &hand, err));
   ok(clv_sched_check(hand, NULL, err));
   assert_int_equal(hand->n[0], 4);
   assert_int_equal(hand->n[1], 0);

@@ -39,12 +39,12 @@ static const char *seal_file(const char *file, const char *name, size_t len, siz
 }
 
 /* Reads a sealed file to its end, and checks each byte of its content. */
-static clv_code check_sealed_file(const char *path, const char *name, const clv_seal_key *with,
+static clv_code check_sealed_file(const char *path, const char *name, const clv_seal_key *file_key,
                                   size_t *ret, clv_err *err) {
   CLV_AUTO(clv_sealed_reader_freep) clv_sealed_reader *r = NULL;
   const void *data;
   *ret = 0;
-  CLV_TRY(clv_sealed_open(path, with, name, &r, err));
+  CLV_TRY(clv_sealed_open(path, file_key, name, &r, err));
   for (size_t n = 1; n; *ret += n) {
     CLV_TRY(clv_sealed_next(r, &data, &n, err));
     for (size_t i = 0; i < n; i++)

@@ -56,12 +56,12 @@ static const clv_backend *get_device(int number) {
   return far_get_device(clv_backend_ref(), number);
 }
 
-static clv_tensor *acquire_tensor(clv_bases *b, const clv_backend *home, int64_t n, source *s) {
-  const clv_base_key key = make_key(home, n);
+static clv_tensor *acquire_tensor(clv_bases *b, const clv_backend *backend, int64_t n, source *s) {
+  const clv_base_key key = make_key(backend, n);
   clv_tensor *t = NULL;
   if (clv_bases_acquire(b, &key, NULL, fill_values, s, &t, &err) != CLV_OK)
     fail_msg("%s", err.text);
-  assert_ptr_equal(t->device, home);
+  assert_ptr_equal(t->device, backend);
   return t;
 }
 
@@ -73,9 +73,9 @@ static void assert_filled_on_device(const clv_tensor *t) {
 }
 
 static size_t get_device_bytes_in_use(void) {
-  size_t left, total;
-  assert_int_equal(get_device(0)->memory->room(get_device(0), &left, &total, &err), CLV_OK);
-  return left;
+  size_t free_bytes, total;
+  assert_int_equal(get_device(0)->memory->room(get_device(0), &free_bytes, &total, &err), CLV_OK);
+  return free_bytes;
 }
 
 /* The base is filled in parts. A second request for the same base waits for it. */

@@ -24,7 +24,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static bool is_blocked; /* fsync of a file waits until this is false */
 static int n_syncing;   /* calls of fsync that wait */
-static char order[SAVES + 1];
+static char done_order[SAVES + 1];
 static int n_done;
 
 int fsync(int fd) {
@@ -54,7 +54,7 @@ static void wait_until_it_syncs(void) {
 static void record_done(clv_state_save *save) {
   pthread_mutex_lock(&lock);
   assert_true(n_done < SAVES);
-  order[n_done++] = save->name[0];
+  done_order[n_done++] = save->name[0];
   pthread_cond_broadcast(&changed);
   pthread_mutex_unlock(&lock);
 }
@@ -80,7 +80,7 @@ static void begin_service(fixture *f) {
   *f = (fixture){.allow_specs = {{.identity = "spiffe://a", .state_bytes = 1 << 30},
                                  {.identity = "spiffe://b", .state_bytes = 1 << 30}}};
   n_done = 0;
-  memset(order, 0, sizeof order);
+  memset(done_order, 0, sizeof done_order);
   f->config.allow = f->allow_specs;
   f->config.n_allow = 2;
   f->config.log.lines_per_minute = 1;
@@ -133,7 +133,7 @@ static void identities_take_turns(void **state) {
   assert_int_equal(clv_state_writer_counts(f.service.state_writer).pending, 4);
   set_blocked(false);
   wait_for_done(4);
-  assert_string_equal(order, "1423");
+  assert_string_equal(done_order, "1423");
   for (int i = 0; i < 4; i++) {
     assert_int_equal(f.saves[i].code, CLV_OK);
     assert_true(f.saves[i].bytes > N * 4);
@@ -162,7 +162,7 @@ static void withdrawn_file_is_dropped_and_its_copy_is_free(void **state) {
   set_blocked(false);
   add_save(&f, 2, &f.b, "z");
   wait_for_done(1);
-  assert_string_equal(order, "z");
+  assert_string_equal(done_order, "z");
   assert_false(is_on_disk(&f, "spiffe://a", "x"));
   assert_false(is_on_disk(&f, "spiffe://a", "y"));
   end_service(&f);

@@ -159,7 +159,7 @@ static void waiter_during_a_fill_can_leave_or_take_over(void **state) {
                    CLV_CANCELLED);
   assert_int_equal(own.n_fills, 0);
   __atomic_store_n(&s.is_slow, false, __ATOMIC_RELEASE);
-  /* whether the first request has failed already, or fails because of this one */
+  /* succeeds whether the first request has failed already or fails because of this one */
   t = acquire_tensor(b, "a", "w", &own);
   pthread_join(thread, NULL);
   assert_int_equal(k.result_code, CLV_DATA_LOSS);

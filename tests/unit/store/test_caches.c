@@ -40,38 +40,38 @@ static clv_cache make_cache(uint8_t key, uint64_t keep_s) {
 }
 
 /* Writes rows of numbers 10 * row, 10 * row + 1, ... */
-static clv_code write_rows(clv_caches *c, const char *who, uint64_t most, const clv_cache *cache,
-                           const int64_t *rows, int64_t n) {
+static clv_code write_rows(clv_caches *c, const char *owner, uint64_t quota_bytes,
+                           const clv_cache *cache, const int64_t *rows, int64_t n) {
   clv_tensor *t;
   assert_int_equal(clv_tensor_new(CLV_F32, &CLV_SHAPE(n, 2, WIDTH / 2), &t, &err), CLV_OK);
   for (int64_t i = 0; i < n * WIDTH; i++)
     ((float *)t->data)[i] = (float)(10 * rows[i / WIDTH] + i % WIDTH);
-  clv_code code = clv_caches_put(c, who, most, cache, rows, t, &err);
+  clv_code code = clv_caches_put(c, owner, quota_bytes, cache, rows, t, &err);
   clv_tensor_unref(t);
   return code;
 }
 
-static clv_code read_rows(clv_caches *c, const char *who, const clv_cache *cache,
+static clv_code read_rows(clv_caches *c, const char *owner, const clv_cache *cache,
                           const int64_t *rows, int64_t n) {
   clv_tensor *t;
   clv_dtype dtype;
   clv_shape shape;
-  clv_code code = clv_caches_rows_shape(c, who, cache, (size_t)n, &dtype, &shape, &err);
+  clv_code code = clv_caches_rows_shape(c, owner, cache, (size_t)n, &dtype, &shape, &err);
   if (code != CLV_OK) return code;
   assert_true(dtype == CLV_F32 && clv_shape_equal(&shape, &CLV_SHAPE(n, 2, WIDTH / 2)));
   assert_int_equal(clv_tensor_new(dtype, &shape, &t, &err), CLV_OK);
-  code = clv_caches_get(c, who, cache, rows, t, &err);
+  code = clv_caches_get(c, owner, cache, rows, t, &err);
   for (int64_t i = 0; code == CLV_OK && i < n * WIDTH; i++)
     assert_true(((float *)t->data)[i] == (float)(10 * rows[i / WIDTH] + i % WIDTH));
   clv_tensor_unref(t);
   return code;
 }
 
-static uint32_t count_caches(clv_caches *c, const char *who, const clv_sha256 *key, bool remove,
+static uint32_t count_caches(clv_caches *c, const char *owner, const clv_sha256 *key, bool remove,
                              clv_cache_status *ret) {
   clv_cache_status list[CLV_MAX_CACHES];
   uint32_t n;
-  assert_int_equal(clv_caches_list(c, who, key, remove, list, &n, &err), CLV_OK);
+  assert_int_equal(clv_caches_list(c, owner, key, remove, list, &n, &err), CLV_OK);
   if (n && ret) *ret = list[0];
   return n;
 }
@@ -176,16 +176,16 @@ static bool is_row_refused(int64_t row) {
 /* Row numbers are the caller's data. Texts that reach the worker's log, its status and other
  * workers have the position in the batch instead. */
 static void error_texts_omit_row_numbers(void **state) {
-  const int64_t row = 87654, beyond = 9876543;
+  const int64_t row = 87654, missing_row = 9876543;
   clv_cache one = make_cache(1, 60);
   (void)state;
   clv_caches *c = open_caches();
   one.records = 100000;
   assert_int_equal(write_rows(c, A, MIB * MIB, &one, (int64_t[]){0, row}, 2), CLV_OK);
-  assert_int_equal(write_rows(c, A, MIB * MIB, &one, (int64_t[]){0, beyond}, 2), CLV_INVALID);
-  assert_false(is_row_refused(beyond));
-  assert_int_equal(read_rows(c, A, &one, (int64_t[]){0, -beyond}, 2), CLV_INVALID);
-  assert_false(is_row_refused(beyond));
+  assert_int_equal(write_rows(c, A, MIB * MIB, &one, (int64_t[]){0, missing_row}, 2), CLV_INVALID);
+  assert_false(is_row_refused(missing_row));
+  assert_int_equal(read_rows(c, A, &one, (int64_t[]){0, -missing_row}, 2), CLV_INVALID);
+  assert_false(is_row_refused(missing_row));
   assert_non_null(strstr(err.text, "sample 1"));
   assert_int_equal(read_rows(c, A, &one, (int64_t[]){row, 0, row + 1}, 3), CLV_NOT_FOUND);
   assert_false(is_row_refused(row + 1));
@@ -285,13 +285,13 @@ static void expired_caches_are_deleted(void **state) {
 
 /* A cache that does not fit leaves no file, and is written when there is space again. */
 static void failed_cache_write_leaves_no_file(void **state) {
-  const struct rlimit tight = {CLV_CACHE_HEADER_BYTES + 8, RLIM_INFINITY},
+  const struct rlimit small_limit = {CLV_CACHE_HEADER_BYTES + 8, RLIM_INFINITY},
                       wide = {RLIM_INFINITY, RLIM_INFINITY};
   const clv_cache one = make_cache(1, 60);
   clv_caches *c = open_caches();
   (void)state;
   signal(SIGXFSZ, SIG_IGN);
-  setrlimit(RLIMIT_FSIZE, &tight);
+  setrlimit(RLIMIT_FSIZE, &small_limit);
   clv_code code = write_rows(c, A, MIB, &one, (int64_t[]){0}, 1);
   setrlimit(RLIMIT_FSIZE, &wide);
   assert_int_equal(code, CLV_UNAVAILABLE);

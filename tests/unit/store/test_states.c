@@ -31,22 +31,22 @@ static clv_states *open_states(void) {
 }
 
 /* Saves a file with `n` numbers. */
-static clv_code save_file(clv_states *s, const char *who, uint64_t most, const char *name,
+static clv_code save_file(clv_states *s, const char *who, uint64_t quota_bytes, const char *name,
                           int64_t n) {
   clv_sha256 digest;
   uint64_t bytes;
   const clv_weights_tensor t = {
       .name = "w", .dtype = CLV_F32, .shape = CLV_SHAPE(n), .data = numbers};
-  const clv_state_save_request r = {.list = &t, .n = 1, .most = most};
+  const clv_state_save_request r = {.list = &t, .n = 1, .most = quota_bytes};
   clv_code code = clv_states_save(s, who, name, &r, &digest, &bytes, &err);
   if (code == CLV_OK) assert_true(bytes > (uint64_t)n * 4 && bytes < (uint64_t)n * 4 + 256);
   return code;
 }
 
 /* Returns the first number of the file, or a negative code. */
-static int read_first_number(clv_states *s, const char *who, const char *name, size_t most) {
+static int read_first_number(clv_states *s, const char *who, const char *name, size_t quota_bytes) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
-  clv_code code = clv_states_open_file(s, who, name, most, NULL, &f, &err);
+  clv_code code = clv_states_open_file(s, who, name, quota_bytes, NULL, &f, &err);
   if (code != CLV_OK) return -(int)code;
   float first;
   memcpy(&first, clv_weights_find_entry(f, "w")->data, sizeof first);
@@ -76,19 +76,19 @@ static void state_is_visible_only_to_its_identity(void **state) {
 
 static void invalid_state_names_are_refused(void **state) {
   (void)state;
-  char lengthy[130] = "";
-  memset(lengthy, 'n', 129);
-  const char *const bad[] = {"",   ".",   "..",  "../x",     "/x",   "a/b",
-                             ".x", "a b", "a\n", "\xc3\xa4", lengthy};
+  char long_name[130] = "";
+  memset(long_name, 'n', 129);
+  const char *const bad[] = {"",   ".",   "..",  "../x",     "/x",     "a/b",
+                             ".x", "a b", "a\n", "\xc3\xa4", long_name};
   clv_states *s = open_states();
   for (size_t i = 0; i < CLV_COUNT(bad); i++) {
     assert_int_equal(save_file(s, A, 1 << 20, bad[i], 10), CLV_INVALID);
     assert_int_equal(read_first_number(s, A, bad[i], 1 << 20), -CLV_INVALID);
     assert_int_equal(clv_states_remove(s, A, bad[i], NULL, &err), CLV_INVALID);
   }
-  lengthy[128] = '\0';
-  assert_int_equal(save_file(s, A, 1 << 20, lengthy, 10), CLV_OK);
-  assert_int_equal(clv_states_remove(s, A, lengthy, NULL, &err), CLV_OK);
+  long_name[128] = '\0';
+  assert_int_equal(save_file(s, A, 1 << 20, long_name, 10), CLV_OK);
+  assert_int_equal(clv_states_remove(s, A, long_name, NULL, &err), CLV_OK);
   clv_states_free(s);
 }
 
@@ -186,21 +186,21 @@ static void two_sessions_at_once_keep_the_quota(void **state) {
   assert_int_equal(save_file(s, A, 1 << 20, "q1", 10), CLV_OK);
   clv_state_list l = {0};
   assert_int_equal(clv_states_list(s, A, "", "", &l, &err), CLV_OK);
-  const uint64_t most = l.used_bytes + 8192;
+  const uint64_t quota_bytes = l.used_bytes + 8192;
   clv_state_list_done(&l);
-  slow_save first = {.s = s, .name = "q2", .n = 2000, .max_bytes = most};
+  slow_save first = {.s = s, .name = "q2", .n = 2000, .max_bytes = quota_bytes};
   begin_slow_save(&first);
-  assert_int_equal(save_file(s, A, most, "q3", 10), CLV_EXHAUSTED);
-  assert_int_equal(save_file(s, A, most, "q1", 2000), CLV_EXHAUSTED);
-  assert_int_equal(save_file(s, A, most, "q1", 10), CLV_OK);
+  assert_int_equal(save_file(s, A, quota_bytes, "q3", 10), CLV_EXHAUSTED);
+  assert_int_equal(save_file(s, A, quota_bytes, "q1", 2000), CLV_EXHAUSTED);
+  assert_int_equal(save_file(s, A, quota_bytes, "q1", 10), CLV_OK);
   assert_int_equal(save_file(s, C, 4096, "q3", 10), CLV_OK);
   end_slow_save(&first);
   assert_int_equal(first.result_code, CLV_OK);
-  slow_save less = {.s = s, .name = "q2", .n = 10, .max_bytes = most};
+  slow_save less = {.s = s, .name = "q2", .n = 10, .max_bytes = quota_bytes};
   begin_slow_save(&less); /* the old file of 8 KiB counts until the new one is complete */
-  assert_int_equal(save_file(s, A, most, "q3", 10), CLV_EXHAUSTED);
+  assert_int_equal(save_file(s, A, quota_bytes, "q3", 10), CLV_EXHAUSTED);
   end_slow_save(&less);
-  assert_int_equal(save_file(s, A, most, "q3", 10), CLV_OK);
+  assert_int_equal(save_file(s, A, quota_bytes, "q3", 10), CLV_OK);
   for (int i = 1; i <= 3; i++) {
     const char name[] = {'q', (char)('0' + i), '\0'};
     assert_int_equal(clv_states_remove(s, A, name, NULL, &err), CLV_OK);
@@ -230,8 +230,8 @@ static void load_waits_for_the_writer_of_its_name(void **state) {
   pthread_mutex_lock(&lock);
   assert_false(load.is_written);
   pthread_mutex_unlock(&lock);
-  bool is_gone = true;
-  const clv_cancel_hook waiter = {is_cancelled, &is_gone};
+  bool has_left = true;
+  const clv_cancel_hook waiter = {is_cancelled, &has_left};
   assert_int_equal(clv_states_remove(s, A, "x", &waiter, &err), CLV_CANCELLED);
   end_slow_save(&w);
   pthread_join(load.thread, NULL);
@@ -305,12 +305,12 @@ static void lists_are_sorted_and_have_pages(void **state) {
   (void)state;
   CLV_AUTO(clv_state_list_done) clv_state_list l = {0};
   clv_states *s = open_states();
-  char name[16], name_of_last[16];
+  char name[16], last_name[16];
   for (int i = 0; i < CLV_MAX_LISTED_STATES + 3; i++) {
     snprintf(name, sizeof name, "n%04d", (i * 7) % (CLV_MAX_LISTED_STATES + 3));
     assert_int_equal(save_file(s, C, 1 << 30, name, 10), CLV_OK);
   }
-  strcpy(name_of_last, name);
+  strcpy(last_name, name);
   assert_int_equal(clv_states_list(s, C, "", "", &l, &err), CLV_OK);
   assert_true(l.n == CLV_MAX_LISTED_STATES && l.has_more);
   for (uint32_t i = 0; i < l.n; i++) {
@@ -323,7 +323,7 @@ static void lists_are_sorted_and_have_pages(void **state) {
   assert_int_equal(clv_states_list(s, C, "", "n0511", &l, &err), CLV_OK);
   assert_true(l.n == 3 && !l.has_more && strcmp(l.files[2].name, "n0514") == 0);
   clv_state_list_done(&l);
-  assert_int_equal(clv_states_list(s, C, name_of_last, "", &l, &err), CLV_OK);
+  assert_int_equal(clv_states_list(s, C, last_name, "", &l, &err), CLV_OK);
   assert_true(l.n == 1 && l.files[0].has_sha256);
   clv_state_list_done(&l);
   assert_int_equal(clv_states_list(s, C, "none", "", &l, &err), CLV_OK);

@@ -26,8 +26,8 @@ static void shape_sizes_are_counted_and_overflow_refused(void **state) {
   assert_int_equal(clv_shape_numel(&huge, &n, &err), CLV_EXHAUSTED);
   assert_int_equal(clv_shape_numel(&bad, &n, &err), CLV_INVALID);
   assert_string_equal(clv_shape_format(&s, buf, sizeof buf), "[2, 3, 4]");
-  clv_shape nearly = CLV_SHAPE((int64_t)1 << 61);
-  assert_int_equal(clv_shape_bytes(&nearly, CLV_F64, &n, &err), CLV_EXHAUSTED);
+  clv_shape near_limit = CLV_SHAPE((int64_t)1 << 61);
+  assert_int_equal(clv_shape_bytes(&near_limit, CLV_F64, &n, &err), CLV_EXHAUSTED);
   s.rank = 99;
   assert_int_equal(clv_shape_numel(&s, &n, &err), CLV_INVALID);
 }

@@ -61,14 +61,14 @@ static UNUSED void issue_certificate(clv_tls_issue_options options) {
 
 /* ---- certificates by hand -------------------------------------------------------------------- */
 
-typedef struct by_hand {
+typedef struct certificate_spec {
   const char *name, *san_text,
       *eku_text; /* texts of OpenSSL's extensions; NULL: without the extension */
   X509 *issuer;  /* certificate of the issuer; NULL: the certificate is self-signed */
   EVP_PKEY *issuer_key;
   bool is_ca;
   int valid_days;
-} by_hand;
+} certificate_spec;
 
 static UNUSED void add_text_extension(X509 *cert, X509 *issuer, int nid, const char *text) {
   X509V3_CTX ctx;
@@ -79,11 +79,12 @@ static UNUSED void add_text_extension(X509 *cert, X509 *issuer, int nid, const c
   X509_EXTENSION_free(ext);
 }
 
-static UNUSED void sign_certificate_by_hand(X509 *cert, const by_hand *how, EVP_PKEY *key) {
+static UNUSED void sign_certificate_by_hand(X509 *cert, const certificate_spec *how,
+                                            EVP_PKEY *key) {
   assert_true(X509_sign(cert, how->issuer ? how->issuer_key : key, EVP_sha256()) > 0);
 }
 
-static UNUSED X509 *make_certificate_by_hand(const by_hand *how, EVP_PKEY *key) {
+static UNUSED X509 *make_certificate_by_hand(const certificate_spec *how, EVP_PKEY *key) {
   static long serial = 1000;
   X509 *cert = X509_new();
   X509_set_version(cert, X509_VERSION_3);

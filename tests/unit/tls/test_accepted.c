@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tests accepted connections without gRPC: a server drives its TLS over memory as gRPC does, and a
- * client reads from the socket the bytes that the product sends besides, which are an alert.
+ * client reads from the socket the bytes that the product itself sends there: an alert.
  */
 #include "tests/unit/tls/fixture.h"
 
@@ -10,21 +10,21 @@
 #include <openssl/err.h>
 #include <sys/socket.h>
 
-enum { PLACES = 4, BUFFER = 16384 };
+enum { MAX_CONNECTIONS = 4, BUFFER = 16384 };
 
 /* ---- an admission of the test's own ---------------------------------------------------------- */
 
 static struct {
   clv_tls_decision decide_result, enter_result; /* decisions that the callbacks return */
   unsigned n_decisions, n_held, n_sheds;
-  bool had_client_usage;
+  bool has_client_usage;
   char uri[100], issuer[100], serial[80], last_address[64];
 } admission;
 
 static clv_tls_decision decide_and_record(void *user, const clv_tls_caller *c, size_t *ret_holder) {
   (void)user;
   admission.n_decisions++;
-  admission.had_client_usage = c->has_client_usage;
+  admission.has_client_usage = c->has_client_usage;
   snprintf(admission.uri, sizeof admission.uri, "%s", c->uri ? c->uri : "none");
   snprintf(admission.issuer, sizeof admission.issuer, "%s", c->issuer);
   snprintf(admission.serial, sizeof admission.serial, "%s", c->serial);
@@ -56,7 +56,7 @@ static void record_shed(void *user, const char *address) {
 
 static SSL_CTX *server_ctx, *client_ctx;
 static int listener;
-static struct sockaddr_in at_port;
+static struct sockaddr_in listen_address;
 
 typedef struct pair {
   int accepted_fd, client_fd; /* sockets: the accepted one and the client's */
@@ -67,7 +67,8 @@ typedef struct pair {
 
 static pair dial_listener(void) {
   pair p = {.client_fd = socket(AF_INET, SOCK_STREAM, 0)};
-  assert_int_equal(connect(p.client_fd, (struct sockaddr *)&at_port, sizeof at_port), 0);
+  assert_int_equal(connect(p.client_fd, (struct sockaddr *)&listen_address, sizeof listen_address),
+                   0);
   p.accepted_fd = accept(listener, NULL, NULL);
   p.is_taken = clv_tls_accepted_expect_fd(p.accepted_fd);
   if (!p.is_taken) return p;
@@ -93,13 +94,13 @@ static void close_pair(pair *p) {
  * the step failed. */
 static bool run_handshake_step(pair *p) {
   char data[BUFFER];
-  char *said = NULL;
+  char *output = NULL;
   ssize_t n = recv(p->accepted_fd, data, sizeof data, MSG_DONTWAIT);
   if (n > 0) BIO_write(p->in, data, (int)n);
   int rc = SSL_do_handshake(p->server);
   if (rc != 1 && SSL_get_error(p->server, rc) != SSL_ERROR_WANT_READ) return false;
-  long len = BIO_get_mem_data(p->out, &said);
-  if (len > 0 && send(p->accepted_fd, said, (size_t)len, MSG_NOSIGNAL) != len) return false;
+  long len = BIO_get_mem_data(p->out, &output);
+  if (len > 0 && send(p->accepted_fd, output, (size_t)len, MSG_NOSIGNAL) != len) return false;
   (void)BIO_reset(p->out);
   return true;
 }
@@ -110,8 +111,8 @@ static bool complete_handshake(pair *p) {
   p->client = SSL_new(client_ctx);
   SSL_set_fd(p->client, p->client_fd);
   SSL_set_connect_state(p->client);
-  struct timeval soon = {0, 20000};
-  setsockopt(p->client_fd, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon);
+  struct timeval short_timeout = {0, 20000};
+  setsockopt(p->client_fd, SOL_SOCKET, SO_RCVTIMEO, &short_timeout, sizeof short_timeout);
   for (int i = 0; i < 50 && is_alive && !SSL_is_init_finished(p->server); i++) {
     (void)SSL_do_handshake(p->client);
     is_alive = run_handshake_step(p);
@@ -141,7 +142,7 @@ static SSL_CTX *make_ssl_context(bool is_server) {
 static int group_up(void **state) {
   (void)state;
   clv_err err;
-  socklen_t len = sizeof at_port;
+  socklen_t len = sizeof listen_address;
   assert_int_equal(scratch_setup(state), 0);
   must(clv_tls_ca_init(scratch, "home", 31, &err), &err);
   issue_certificate(make_valid_options("good"));
@@ -149,11 +150,12 @@ static int group_up(void **state) {
   must(clv_tls_handshakes_start_counting(3000, &err), &err);
   server_ctx = make_ssl_context(true);
   client_ctx = make_ssl_context(false);
-  at_port = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  listen_address =
+      (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   listener = socket(AF_INET, SOCK_STREAM, 0);
-  assert_int_equal(bind(listener, (struct sockaddr *)&at_port, len), 0);
+  assert_int_equal(bind(listener, (struct sockaddr *)&listen_address, len), 0);
   assert_int_equal(listen(listener, 64), 0);
-  return getsockname(listener, (struct sockaddr *)&at_port, &len);
+  return getsockname(listener, (struct sockaddr *)&listen_address, &len);
 }
 
 static int group_down(void **state) {
@@ -166,7 +168,7 @@ static int group_down(void **state) {
 
 static int begin_admission(void **state) {
   (void)state;
-  const clv_tls_admission a = {.max_connections = PLACES,
+  const clv_tls_admission a = {.max_connections = MAX_CONNECTIONS,
                                .decide_admission = decide_and_record,
                                .enter_connection = count_entry,
                                .leave_connection = count_leave,
@@ -222,9 +224,9 @@ static void refusal_sends_its_alert_and_is_counted(void **state) {
 
 /* True if the callback sees a client whose certificate has this usage. */
 static bool is_seen_as_client(const char *name, const char *eku) {
-  const by_hand how = {
+  const certificate_spec how = {
       .name = name, .valid_days = 1, .san_text = "URI:spiffe://cleave/x", .eku_text = eku};
-  SSL_CTX *usual_ctx = client_ctx;
+  SSL_CTX *saved_ctx = client_ctx;
   EVP_PKEY *key = EVP_EC_gen("P-256");
   X509 *cert = make_certificate_by_hand(&how, key);
   X509_STORE_add_cert(SSL_CTX_get_cert_store(server_ctx), cert);
@@ -237,10 +239,10 @@ static bool is_seen_as_client(const char *name, const char *eku) {
   assert_int_equal(admission.n_decisions, 1);
   close_pair(&p);
   SSL_CTX_free(client_ctx);
-  client_ctx = usual_ctx;
+  client_ctx = saved_ctx;
   X509_free(cert);
   EVP_PKEY_free(key);
-  return admission.had_client_usage;
+  return admission.has_client_usage;
 }
 
 static void certificate_without_client_usage_is_no_client(void **state) {
@@ -287,10 +289,11 @@ static void longest_silent_handshake_is_shed_first(void **state) {
   (void)state;
   pair in = dial_listener();
   assert_true(complete_handshake(&in));
-  pair spoke = dial_listener(), first = dial_listener(), second = dial_listener();
-  assert_true(spoke.is_taken && first.is_taken && second.is_taken);
-  assert_int_equal(send(spoke.client_fd, "\x16\x03\x01\x00\x05\x01\x00\x00\x01\x03", 10, 0), 10);
-  (void)run_handshake_step(&spoke);
+  pair accepted_pair = dial_listener(), first = dial_listener(), second = dial_listener();
+  assert_true(accepted_pair.is_taken && first.is_taken && second.is_taken);
+  assert_int_equal(send(accepted_pair.client_fd, "\x16\x03\x01\x00\x05\x01\x00\x00\x01\x03", 10, 0),
+                   10);
+  (void)run_handshake_step(&accepted_pair);
   pair late = dial_listener();
   assert_true(late.is_taken && admission.n_sheds == 1);
   assert_false(is_open(&first));
@@ -300,14 +303,14 @@ static void longest_silent_handshake_is_shed_first(void **state) {
   assert_true(later.is_taken && admission.n_sheds == 2);
   assert_false(is_open(&second));
   assert_int_equal(admission.n_held, 1);
-  pair *all[] = {&in, &spoke, &second, &late, &later};
+  pair *all[] = {&in, &accepted_pair, &second, &late, &later};
   for (size_t i = 0; i < CLV_COUNT(all); i++) close_pair(all[i]);
 }
 
 static void full_server_refuses_new_connections(void **state) {
   (void)state;
-  pair in[PLACES];
-  for (int i = 0; i < PLACES; i++) {
+  pair in[MAX_CONNECTIONS];
+  for (int i = 0; i < MAX_CONNECTIONS; i++) {
     in[i] = dial_listener();
     assert_true(complete_handshake(&in[i]));
   }
@@ -315,7 +318,7 @@ static void full_server_refuses_new_connections(void **state) {
   assert_false(late.is_taken);
   assert_int_equal(admission.n_sheds, 1);
   close_pair(&late);
-  for (int i = 0; i < PLACES; i++) close_pair(&in[i]);
+  for (int i = 0; i < MAX_CONNECTIONS; i++) close_pair(&in[i]);
   assert_int_equal(admission.n_held, 0);
   late = dial_listener();
   assert_true(late.is_taken);

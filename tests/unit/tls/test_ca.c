@@ -181,7 +181,7 @@ static void one_sided_leaf_has_only_its_usage(void **state) {
 
 static void serials_are_random(void **state) {
   (void)state;
-  int longest = 0;
+  int max_bits = 0;
   ASN1_INTEGER *last = NULL;
   for (int i = 0; i < 4; i++) {
     clv_tls_issue_options o = make_full_options("serial");
@@ -192,7 +192,7 @@ static void serials_are_random(void **state) {
     if (last) assert_int_not_equal(ASN1_INTEGER_cmp(last, serial), 0);
     BIGNUM *bn = ASN1_INTEGER_to_BN(serial, NULL);
     assert_false(BN_is_negative(bn));
-    longest = CLV_MAX(longest, BN_num_bits(bn));
+    max_bits = CLV_MAX(max_bits, BN_num_bits(bn));
     BN_free(bn);
     ASN1_INTEGER_free(last);
     last = ASN1_INTEGER_dup(serial);
@@ -200,7 +200,7 @@ static void serials_are_random(void **state) {
   }
   ASN1_INTEGER_free(last);
   /* all four random serial numbers are shorter only once in 2^60 runs */
-  assert_in_range(longest, 113, 128);
+  assert_in_range(max_bits, 113, 128);
 }
 
 static void nothing_is_overwritten_unless_forced(void **state) {
@@ -423,9 +423,9 @@ static void issued_certificates_pass_openssl_verify(void **state) {
   assert_line(text.data, "TLS Web Client Authentication, TLS Web Server Authentication");
   assert_line(text.data, "X509v3 Basic Constraints: critical");
   assert_line(text.data, "Version: 3 (0x2)");
-  const char *print = strstr(text.data, "ingerprint=");
-  assert_non_null(print);
-  assert_line(ours.data, strtok((char *)(uintptr_t)(print + 11), "\n"));
+  const char *fingerprint = strstr(text.data, "ingerprint=");
+  assert_non_null(fingerprint);
+  assert_line(ours.data, strtok((char *)(uintptr_t)(fingerprint + 11), "\n"));
   clv_bytes_done(&text);
   clv_bytes_done(&ours);
 }

@@ -26,7 +26,7 @@ static GENERAL_NAMES *make_names(const san_item *items, size_t n) {
 }
 
 static char *make_pem(const san_item *items, size_t n, int copies) {
-  by_hand how = {.name = "spiffe://cleave/not-me", .valid_days = 1};
+  certificate_spec how = {.name = "spiffe://cleave/not-me", .valid_days = 1};
   X509 *cert = make_certificate_by_hand(&how, key);
   GENERAL_NAMES *names = make_names(items, n);
   for (int i = 0; i < copies; i++) /* APPEND allows a second extension of the same kind */
@@ -98,7 +98,7 @@ static void two_san_extensions_are_refused(void **state) {
 
 static void certificate_without_san_is_refused(void **state) {
   (void)state;
-  by_hand how = {.name = "spiffe://cleave/worker-1", .valid_days = 1};
+  certificate_spec how = {.name = "spiffe://cleave/worker-1", .valid_days = 1};
   X509 *cert = make_certificate_by_hand(&how, key);
   char *pem = get_pem(cert);
   assert_refused(pem, "no subject alternative name"); /* the common name is not used as identity */

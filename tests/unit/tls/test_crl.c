@@ -93,10 +93,10 @@ static void show_marks_revoked_certificates(void **state) {
 
 /* ---- lists that the test makes --------------------------------------------------------------- */
 
-typedef struct forged {
+typedef struct forged_list {
   int valid_from_s, valid_until_s;
   bool has_other_key, is_partial, has_no_next_update;
-} forged;
+} forged_list;
 
 static EVP_PKEY *read_ca_key(void) {
   char path[700];
@@ -107,7 +107,7 @@ static EVP_PKEY *read_ca_key(void) {
   return key;
 }
 
-static void write_forged(const forged *f, const char *mode) {
+static void write_forged_list(const forged_list *f, const char *mode) {
   X509_CRL *crl = X509_CRL_new();
   X509_NAME *name = X509_NAME_new();
   EVP_PKEY *key = f->has_other_key ? EVP_EC_gen("P-256") : read_ca_key();
@@ -141,7 +141,7 @@ static void invalid_revocation_lists_are_refused(void **state) {
   clv_err err;
   clv_tls_crl *crl = NULL;
   static const struct {
-    forged how;
+    forged_list how;
     clv_code code;
     const char *says;
   } bad[] = {
@@ -155,13 +155,13 @@ static void invalid_revocation_lists_are_refused(void **state) {
       {{.valid_from_s = -60, .has_no_next_update = true}, CLV_INVALID, "no end of validity"},
   };
   for (size_t i = 0; i < CLV_COUNT(bad); i++) {
-    write_forged(&bad[i].how, "w");
+    write_forged_list(&bad[i].how, "w");
     assert_int_equal(load_list(&crl, &err), bad[i].code);
     assert_non_null(strstr(err.text, bad[i].says));
     assert_non_null(strstr(err.text, list_path));
   }
-  write_forged(&(forged){.valid_from_s = -60, .valid_until_s = 3600}, "w");
-  write_forged(&(forged){.valid_from_s = -60, .valid_until_s = 3600}, "a");
+  write_forged_list(&(forged_list){.valid_from_s = -60, .valid_until_s = 3600}, "w");
+  write_forged_list(&(forged_list){.valid_from_s = -60, .valid_until_s = 3600}, "a");
   assert_int_equal(load_list(&crl, &err), CLV_INVALID);
   assert_non_null(strstr(err.text, "two lists"));
   write_text(list_path, "nothing\n", 8, 0644);
@@ -175,13 +175,13 @@ static void invalid_revocation_lists_are_refused(void **state) {
 static void expired_revocation_list_fails_closed(void **state) {
   (void)state;
   clv_err err;
-  write_forged(&(forged){.valid_from_s = -7200, .valid_until_s = -60}, "w");
+  write_forged_list(&(forged_list){.valid_from_s = -7200, .valid_until_s = -60}, "w");
   use_list();
   assert_int_equal(get_decision("c", &err), CLV_TLS_NO_CRL);
   assert_non_null(strstr(err.text, list_path));
   assert_non_null(strstr(err.text, "ended 20"));
   assert_int_equal(clv_tls_revocation_check_expiry(&err), CLV_PRECONDITION);
-  write_forged(&(forged){.valid_from_s = -60, .valid_until_s = 3600}, "w");
+  write_forged_list(&(forged_list){.valid_from_s = -60, .valid_until_s = 3600}, "w");
   use_list();
   assert_int_equal(get_decision("c", &err), CLV_TLS_ADMITTED);
   assert_int_equal(clv_tls_revocation_decide("/CN=elsewhere", "01", &err), CLV_TLS_NO_CRL);

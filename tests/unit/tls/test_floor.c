@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the TLS 1.3 floor, against contexts made as gRPC makes them. A process without the floor,
- * and one with another openssl.cnf, are processes of their own: this program starts itself again,
- * because OpenSSL reads its configuration once per process.
+ * Tests the TLS 1.3 floor, the minimum version that the product forces on all TLS contexts of its
+ * process, with contexts made as gRPC makes them. For a process without the floor, or with another
+ * openssl.cnf, this program starts itself again, because OpenSSL reads its configuration once per
+ * process.
  */
 #include "tests/unit/tls/fixture.h"
 
@@ -19,7 +20,7 @@ static SSL_CTX *make_context_like_grpc(void) {
 
 /* Makes the TLS context of a peer in another process, to which this process's minimum version does
  * not apply. */
-static SSL_CTX *make_context_of_stranger(int version) {
+static SSL_CTX *make_foreign_context(int version) {
   SSL_CTX *ctx = SSL_CTX_new(TLS_method());
   if (!ctx) abort();
   SSL_CTX_clear_options(ctx, SSL_OP_NO_SSL_MASK);
@@ -31,7 +32,7 @@ static SSL_CTX *make_context_of_stranger(int version) {
 
 static void set_certificate(SSL_CTX *ctx) {
   EVP_PKEY *key = EVP_EC_gen("P-256");
-  by_hand how = {.name = "floor", .valid_days = 1};
+  certificate_spec how = {.name = "floor", .valid_days = 1};
   X509 *cert = make_certificate_by_hand(&how, key);
   if (SSL_CTX_use_certificate(ctx, cert) != 1 || SSL_CTX_use_PrivateKey(ctx, key) != 1) abort();
   X509_free(cert);
@@ -50,7 +51,7 @@ static int get_agreed_version(SSL *server, SSL *client) {
   return version;
 }
 
-static int handshake_version(SSL_CTX *server_ctx, SSL_CTX *client_ctx) {
+static int negotiate_version(SSL_CTX *server_ctx, SSL_CTX *client_ctx) {
   set_certificate(server_ctx);
   SSL *server = SSL_new(server_ctx), *client = SSL_new(client_ctx);
   BIO *a = NULL, *b = NULL;
@@ -71,26 +72,26 @@ static int handshake_version(SSL_CTX *server_ctx, SSL_CTX *client_ctx) {
 static void server_refuses_tls12(void **state) {
   (void)state;
   assert_int_equal(
-      handshake_version(make_context_like_grpc(), make_context_of_stranger(TLS1_2_VERSION)), 0);
+      negotiate_version(make_context_like_grpc(), make_foreign_context(TLS1_2_VERSION)), 0);
 }
 
 static void server_takes_tls13(void **state) {
   (void)state;
   assert_int_equal(
-      handshake_version(make_context_like_grpc(), make_context_of_stranger(TLS1_3_VERSION)),
+      negotiate_version(make_context_like_grpc(), make_foreign_context(TLS1_3_VERSION)),
       TLS1_3_VERSION);
 }
 
 static void client_refuses_tls12(void **state) {
   (void)state;
   assert_int_equal(
-      handshake_version(make_context_of_stranger(TLS1_2_VERSION), make_context_like_grpc()), 0);
+      negotiate_version(make_foreign_context(TLS1_2_VERSION), make_context_like_grpc()), 0);
 }
 
 static void client_takes_tls13(void **state) {
   (void)state;
   assert_int_equal(
-      handshake_version(make_context_of_stranger(TLS1_3_VERSION), make_context_like_grpc()),
+      negotiate_version(make_foreign_context(TLS1_3_VERSION), make_context_like_grpc()),
       TLS1_3_VERSION);
 }
 
@@ -114,10 +115,10 @@ static int run_in_child(const char *mode) {
     fprintf(stderr, "%s\n", err.text);
     return 99;
   }
-  if (handshake_version(make_context_like_grpc(), make_context_of_stranger(TLS1_3_VERSION)) !=
+  if (negotiate_version(make_context_like_grpc(), make_foreign_context(TLS1_3_VERSION)) !=
       TLS1_3_VERSION)
     return 98;
-  return handshake_version(make_context_like_grpc(), make_context_of_stranger(TLS1_2_VERSION)) ==
+  return negotiate_version(make_context_like_grpc(), make_foreign_context(TLS1_2_VERSION)) ==
                  TLS1_2_VERSION
              ? 12
              : 0;

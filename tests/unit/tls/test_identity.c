@@ -24,17 +24,17 @@ static void assert_refused(const char *ca, const char *cert, const char *key, cl
 
 /* Number of bytes that were wiped. This program replaces explicit_bzero of the C library to count
  * them. */
-static size_t wiped_bytes;
-static bool wiped_a_key;
+static size_t n_wiped_bytes;
+static bool was_key_wiped;
 void explicit_bzero(void *data, size_t len) {
-  wiped_bytes = len;
+  n_wiped_bytes = len;
   char head[64] = "";
   volatile char *p = data;
   for (size_t i = 0; i < len; i++) {
     if (i < sizeof head - 1) head[i] = p[i];
     p[i] = 0;
   }
-  if (strstr(head, "PRIVATE KEY")) wiped_a_key = true;
+  if (strstr(head, "PRIVATE KEY")) was_key_wiped = true;
 }
 
 static void valid_identity_is_loaded(void **state) {
@@ -67,14 +67,14 @@ static void private_key_is_wiped_when_freed(void **state) {
   clv_err err;
   must(load_identity("ca.pem", "good.pem", "good.key", &identity, &err), &err);
   size_t len = strlen(identity->key_pem);
-  wiped_a_key = false;
+  was_key_wiped = false;
   clv_tls_identity_freep(&identity);
   assert_null(identity);
-  assert_true(wiped_a_key);
-  assert_int_equal(wiped_bytes, len);
-  wiped_a_key = false; /* a refusal also wipes the key */
+  assert_true(was_key_wiped);
+  assert_int_equal(n_wiped_bytes, len);
+  was_key_wiped = false; /* a refusal also wipes the key */
   assert_refused("ca.pem", "other.pem", "good.key", CLV_INVALID, "does not belong");
-  assert_true(wiped_a_key);
+  assert_true(was_key_wiped);
   clv_tls_identity_free(NULL);
 }
 
@@ -316,10 +316,10 @@ static void bad_certificates_are_refused(void **state) {
 static void curves_unusable_in_tls13_are_refused(void **state) {
   (void)state;
   EVP_PKEY *key = EVP_EC_gen("secp256k1");
-  by_hand how = {.name = "k1",
-                 .valid_days = 1,
-                 .san_text = "URI:spiffe://cleave/k1",
-                 .eku_text = "clientAuth"};
+  certificate_spec how = {.name = "k1",
+                          .valid_days = 1,
+                          .san_text = "URI:spiffe://cleave/k1",
+                          .eku_text = "clientAuth"};
   X509 *cert = make_certificate_by_hand(&how, key);
   save_certs(at("k1.pem"), &cert, 1);
   save_key(at("k1.key"), key);
@@ -338,7 +338,8 @@ static void curves_unusable_in_tls13_are_refused(void **state) {
 static void certificate_without_extended_usage_is_refused(void **state) {
   (void)state;
   EVP_PKEY *key = EVP_EC_gen("P-256");
-  by_hand how = {.name = "plain", .valid_days = 1, .san_text = "URI:spiffe://cleave/plain"};
+  certificate_spec how = {
+      .name = "plain", .valid_days = 1, .san_text = "URI:spiffe://cleave/plain"};
   X509 *cert = make_certificate_by_hand(&how, key);
   save_certs(at("plain.pem"), &cert, 1);
   save_key(at("plain.key"), key);
@@ -378,17 +379,17 @@ static void intermediate_ca_chain_must_be_complete_leaf_first(void **state) {
   (void)state;
   EVP_PKEY *root_key = EVP_EC_gen("P-256"), *mid_key = EVP_EC_gen("P-256"),
            *leaf_key = EVP_EC_gen("P-256");
-  by_hand how = {.name = "root", .is_ca = true, .valid_days = 50};
+  certificate_spec how = {.name = "root", .is_ca = true, .valid_days = 50};
   X509 *root = make_certificate_by_hand(&how, root_key);
-  how = (by_hand){
+  how = (certificate_spec){
       .name = "mid", .is_ca = true, .valid_days = 5, .issuer = root, .issuer_key = root_key};
   X509 *mid = make_certificate_by_hand(&how, mid_key);
-  how = (by_hand){.name = "leaf",
-                  .valid_days = 20,
-                  .issuer = mid,
-                  .issuer_key = mid_key,
-                  .san_text = "URI:spiffe://cleave/deep",
-                  .eku_text = "serverAuth,clientAuth"};
+  how = (certificate_spec){.name = "leaf",
+                           .valid_days = 20,
+                           .issuer = mid,
+                           .issuer_key = mid_key,
+                           .san_text = "URI:spiffe://cleave/deep",
+                           .eku_text = "serverAuth,clientAuth"};
   X509 *leaf = make_certificate_by_hand(&how, leaf_key);
   save_certs(at("root.pem"), &root, 1);
   save_certs(at("chain.pem"), (X509 *[]){leaf, mid}, 2);
@@ -415,16 +416,16 @@ static void intermediate_ca_chain_must_be_complete_leaf_first(void **state) {
 static void certificate_under_an_expired_ca_is_refused(void **state) {
   (void)state;
   EVP_PKEY *ca_key = EVP_EC_gen("P-256"), *key = EVP_EC_gen("P-256");
-  by_hand how = {.name = "old", .is_ca = true, .valid_days = 0};
+  certificate_spec how = {.name = "old", .is_ca = true, .valid_days = 0};
   X509 *ca = make_certificate_by_hand(&how, ca_key);
   X509_gmtime_adj(X509_getm_notAfter(ca), -30);
   sign_certificate_by_hand(ca, &how, ca_key);
-  how = (by_hand){.name = "young",
-                  .valid_days = 9,
-                  .issuer = ca,
-                  .issuer_key = ca_key,
-                  .san_text = "URI:spiffe://cleave/young",
-                  .eku_text = "serverAuth"};
+  how = (certificate_spec){.name = "young",
+                           .valid_days = 9,
+                           .issuer = ca,
+                           .issuer_key = ca_key,
+                           .san_text = "URI:spiffe://cleave/young",
+                           .eku_text = "serverAuth"};
   X509 *leaf = make_certificate_by_hand(&how, key);
   save_certs(at("old.pem"), &ca, 1);
   save_certs(at("young.pem"), &leaf, 1);

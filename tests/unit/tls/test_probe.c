@@ -19,17 +19,17 @@ enum { WAIT_LIMIT_MS = 5000 };
 
 /* ---- servers --------------------------------------------------------------------------------- */
 
-typedef enum conduct {
+typedef enum server_kind {
   GOOD,     /* speaks HTTP/2, requires a client certificate and sends SETTINGS first */
   NO_ALPN,  /* speaks TLS, but does not negotiate HTTP/2 */
   QUIET,    /* negotiates HTTP/2, but sends nothing */
   HANGS_UP, /* completes the handshake, then closes without an alert */
   PLAIN,    /* does not speak TLS */
   DEAF,     /* accepts TCP and never answers */
-} conduct;
+} server_kind;
 
 typedef struct server {
-  conduct behaviour;
+  server_kind kind;
   const char *ca, *cert_file, *key_file; /* files; NULL: ca.pem, good.pem, good.key */
   int tls_version;                       /* the only TLS version of the server; 0: TLS 1.3 */
   bool is_ipv6;
@@ -48,7 +48,7 @@ static int pick_h2(SSL *ssl, const unsigned char **out, unsigned char *out_len,
   return rc == OPENSSL_NPN_NEGOTIATED ? SSL_TLSEXT_ERR_OK : SSL_TLSEXT_ERR_ALERT_FATAL;
 }
 
-static SSL_CTX *server_context(const server *s) {
+static SSL_CTX *make_server_context(const server *s) {
   int version = s->tls_version ? s->tls_version : TLS1_3_VERSION;
   SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
   /* allows older versions, as a server without this minimum does */
@@ -58,10 +58,11 @@ static SSL_CTX *server_context(const server *s) {
   SSL_CTX_use_certificate_chain_file(ctx, at(s->cert_file ? s->cert_file : "good.pem"));
   SSL_CTX_use_PrivateKey_file(ctx, at(s->key_file ? s->key_file : "good.key"), SSL_FILETYPE_PEM);
   SSL_CTX_load_verify_locations(ctx, at(s->ca ? s->ca : "ca.pem"), NULL);
-  bool judges = s->behaviour != HANGS_UP;
+  bool checks_client = s->kind != HANGS_UP;
   SSL_CTX_set_verify(
-      ctx, judges ? SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT : SSL_VERIFY_NONE, NULL);
-  if (s->behaviour != NO_ALPN) SSL_CTX_set_alpn_select_cb(ctx, pick_h2, NULL);
+      ctx, checks_client ? SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT : SSL_VERIFY_NONE,
+      NULL);
+  if (s->kind != NO_ALPN) SSL_CTX_set_alpn_select_cb(ctx, pick_h2, NULL);
   return ctx;
 }
 
@@ -78,8 +79,8 @@ static void serve_tls(const server *s, SSL_CTX *ctx, int fd) {
   SSL_set_fd(ssl, fd);
   char sink[64];
   if (SSL_accept(ssl) == 1) {
-    if (s->behaviour == GOOD) SSL_write(ssl, settings, sizeof settings);
-    if (s->behaviour != HANGS_UP) SSL_read(ssl, sink, sizeof sink);
+    if (s->kind == GOOD) SSL_write(ssl, settings, sizeof settings);
+    if (s->kind != HANGS_UP) SSL_read(ssl, sink, sizeof sink);
   }
   wait_until_closed(fd);
   SSL_free(ssl);
@@ -87,13 +88,13 @@ static void serve_tls(const server *s, SSL_CTX *ctx, int fd) {
 
 static void serve_connections(const server *s, int listener) {
   signal(SIGPIPE, SIG_IGN);
-  SSL_CTX *ctx = s->behaviour < PLAIN ? server_context(s) : NULL;
+  SSL_CTX *ctx = s->kind < PLAIN ? make_server_context(s) : NULL;
   for (;;) {
     int fd = accept(listener, NULL, NULL);
     if (fd < 0) _exit(1);
-    if (s->behaviour == PLAIN && write(fd, "HTTP/1.1 400 Bad Request\r\n\r\n", 28) < 0) _exit(1);
-    if (s->behaviour == DEAF) pause();
-    if (s->behaviour < PLAIN)
+    if (s->kind == PLAIN && write(fd, "HTTP/1.1 400 Bad Request\r\n\r\n", 28) < 0) _exit(1);
+    if (s->kind == DEAF) pause();
+    if (s->kind < PLAIN)
       serve_tls(s, ctx, fd);
     else
       wait_until_closed(fd);
@@ -137,7 +138,7 @@ static void stop_server(const server *s) {
 
 /* ---- clients --------------------------------------------------------------------------------- */
 
-static clv_tls_identity *good;
+static clv_tls_identity *valid_identity;
 
 /* Returns an identity that loading would refuse, as a master with another clock or CA might
  * have. */
@@ -185,7 +186,7 @@ static clv_tls_probe_result assert_probe(server s, const clv_tls_identity *ident
 /* ---- correct servers ------------------------------------------------------------------------- */
 
 static void check_good(const server *s, const char *expected) {
-  clv_tls_probe_result r = probe_server(s, good, expected);
+  clv_tls_probe_result r = probe_server(s, valid_identity, expected);
   if (!r.ok) fail_msg("%s; %s", r.reason, r.fix);
   assert_true(r.has_peer_accepted);
   assert_int_equal(r.failed_step, CLV_TLS_DONE);
@@ -195,8 +196,8 @@ static void check_good(const server *s, const char *expected) {
   assert_string_equal(r.peer_uri, "spiffe://cleave/worker-1");
   assert_string_equal(r.tls_version, "TLSv1.3");
   assert_int_equal(strncmp(r.cipher, "TLS_", 4), 0);
-  assert_int_equal(r.peer_not_after, good->not_after);
-  assert_int_equal(r.peer_not_before, good->not_before);
+  assert_int_equal(r.peer_not_after, valid_identity->not_after);
+  assert_int_equal(r.peer_not_before, valid_identity->not_before);
   char address[64];
   snprintf(address, sizeof address, s->is_ipv6 ? "[::1]:%u" : "127.0.0.1:%u", s->port);
   assert_string_equal(r.address, address);
@@ -205,7 +206,7 @@ static void check_good(const server *s, const char *expected) {
 
 static void probe_of_a_good_peer_succeeds(void **state) {
   (void)state;
-  server s = start_server((server){.behaviour = GOOD});
+  server s = start_server((server){.kind = GOOD});
   check_good(&s, NULL);
   check_good(&s, "spiffe://cleave/worker-1");
   stop_server(&s);
@@ -213,7 +214,7 @@ static void probe_of_a_good_peer_succeeds(void **state) {
 
 static void probe_over_ipv6_succeeds(void **state) {
   (void)state;
-  server s = start_server((server){.behaviour = GOOD, .is_ipv6 = true});
+  server s = start_server((server){.kind = GOOD, .is_ipv6 = true});
   if (s.pid < 0) {
     print_message("because there is no IPv6 loopback\n");
     skip();
@@ -221,7 +222,7 @@ static void probe_over_ipv6_succeeds(void **state) {
   check_good(&s, NULL);
   clv_tls_probe_result r;
   clv_err err;
-  must(clv_tls_probe("[::1]", s.port, good, NULL, WAIT_LIMIT_MS, &r, &err), &err);
+  must(clv_tls_probe("[::1]", s.port, valid_identity, NULL, WAIT_LIMIT_MS, &r, &err), &err);
   assert_true(r.ok);
   stop_server(&s);
 }
@@ -239,10 +240,10 @@ int getaddrinfo(const char *name, const char *service, const struct addrinfo *hi
 
 static void probe_tries_every_address(void **state) {
   (void)state;
-  server s = start_server((server){.behaviour = GOOD});
+  server s = start_server((server){.kind = GOOD});
   clv_tls_probe_result r;
   clv_err err;
-  must(clv_tls_probe("two.test", s.port, good, NULL, WAIT_LIMIT_MS, &r, &err), &err);
+  must(clv_tls_probe("two.test", s.port, valid_identity, NULL, WAIT_LIMIT_MS, &r, &err), &err);
   stop_server(&s);
   if (!r.ok) fail_msg("%s", r.reason);
   assert_int_equal(strncmp(r.address, "127.0.0.1:", 10), 0);
@@ -250,9 +251,9 @@ static void probe_tries_every_address(void **state) {
 
 static void silence_after_handshake_is_unconfirmed_success(void **state) {
   (void)state;
-  server s = start_server((server){.behaviour = QUIET});
+  server s = start_server((server){.kind = QUIET});
   uint64_t begin = clv_now_ns();
-  clv_tls_probe_result r = probe_server(&s, good, NULL);
+  clv_tls_probe_result r = probe_server(&s, valid_identity, NULL);
   uint64_t took_ms = (clv_now_ns() - begin) / 1000000;
   stop_server(&s);
   assert_true(r.ok);
@@ -266,34 +267,35 @@ static void unresolvable_name_and_closed_port_are_named(void **state) {
   (void)state;
   clv_tls_probe_result r;
   clv_err err;
-  must(clv_tls_probe("no-such-host.invalid", 1, good, NULL, WAIT_LIMIT_MS, &r, &err), &err);
+  must(clv_tls_probe("no-such-host.invalid", 1, valid_identity, NULL, WAIT_LIMIT_MS, &r, &err),
+       &err);
   assert_failure(&r, CLV_TLS_RESOLVE, CLV_NOT_FOUND, "\"no-such-host.invalid\" does not resolve",
                  "check the spelling");
   server s = {0};
   close(listen_on(false, &s.port));
-  r = probe_server(&s, good, NULL);
+  r = probe_server(&s, valid_identity, NULL);
   assert_failure(&r, CLV_TLS_CONNECT, CLV_UNAVAILABLE, "Connection refused",
                  "is cleave-worker running");
   assert_int_equal(strncmp(r.address, "127.0.0.1:", 10), 0);
   expect_error(CLV_INVALID, "time-out of 0 ms",
-               clv_tls_probe("127.0.0.1", 1, good, NULL, 0, &r, &err), &err);
+               clv_tls_probe("127.0.0.1", 1, valid_identity, NULL, 0, &r, &err), &err);
 }
 
 static void peer_without_tls_or_http2_is_refused(void **state) {
   (void)state;
-  assert_probe((server){.behaviour = PLAIN}, good, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE, "no TLS 1.3",
-               "is this port cleave-worker's?");
-  assert_probe((server){.behaviour = NO_ALPN}, good, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE,
+  assert_probe((server){.kind = PLAIN}, valid_identity, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE,
+               "no TLS 1.3", "is this port cleave-worker's?");
+  assert_probe((server){.kind = NO_ALPN}, valid_identity, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE,
                "not HTTP/2", "is this port cleave-worker's?");
 }
 
 static void silent_peer_exceeds_the_deadline(void **state) {
   (void)state;
-  server s = start_server((server){.behaviour = DEAF});
+  server s = start_server((server){.kind = DEAF});
   clv_tls_probe_result r;
   clv_err err;
   uint64_t begin = clv_now_ns();
-  must(clv_tls_probe("127.0.0.1", s.port, good, NULL, 250, &r, &err), &err);
+  must(clv_tls_probe("127.0.0.1", s.port, valid_identity, NULL, 250, &r, &err), &err);
   uint64_t took_ms = (clv_now_ns() - begin) / 1000000;
   bool is_accepted;
   clv_code code =
@@ -308,49 +310,47 @@ static void silent_peer_exceeds_the_deadline(void **state) {
 
 static void peer_of_another_ca_is_refused(void **state) {
   (void)state;
-  assert_probe(
-      (server){.behaviour = GOOD, .cert_file = "ca2/alien.pem", .key_file = "ca2/alien.key"}, good,
-      CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED, "not issued by a CA of our tls.ca",
-      "add the worker's CA to our tls.ca");
+  assert_probe((server){.kind = GOOD, .cert_file = "ca2/alien.pem", .key_file = "ca2/alien.key"},
+               valid_identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
+               "not issued by a CA of our tls.ca", "add the worker's CA to our tls.ca");
 }
 
 static void expired_or_early_peer_gets_a_clock_hint(void **state) {
   (void)state;
-  clv_tls_probe_result r = assert_probe(
-      (server){.behaviour = GOOD, .cert_file = "expired.pem", .key_file = "expired.key"}, good,
-      CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED, "has expired", "SIGHUP");
+  clv_tls_probe_result r =
+      assert_probe((server){.kind = GOOD, .cert_file = "expired.pem", .key_file = "expired.key"},
+                   valid_identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED, "has expired", "SIGHUP");
   if (!strstr(r.clock_hint, "ended 3 days ago")) fail_msg("hint: %s", r.clock_hint);
   assert_string_equal(r.peer_uri, "spiffe://cleave/worker-1");
   assert_int_equal(r.peer_not_after - r.peer_not_before, DAY_S);
-  r = assert_probe((server){.behaviour = GOOD, .cert_file = "early.pem", .key_file = "early.key"},
-                   good, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED, "not valid yet",
+  r = assert_probe((server){.kind = GOOD, .cert_file = "early.pem", .key_file = "early.key"},
+                   valid_identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED, "not valid yet",
                    "compare the clocks");
   if (!strstr(r.clock_hint, "begins in 2 hours")) fail_msg("hint: %s", r.clock_hint);
 }
 
 static void client_certificate_as_server_is_refused(void **state) {
   (void)state;
-  assert_probe((server){.behaviour = GOOD, .cert_file = "client.pem", .key_file = "client.key"},
-               good, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED, "may not be used as a TLS server",
-               "usage \"server\" or \"both\"");
+  assert_probe((server){.kind = GOOD, .cert_file = "client.pem", .key_file = "client.key"},
+               valid_identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
+               "may not be used as a TLS server", "usage \"server\" or \"both\"");
 }
 
 static void peer_with_another_uri_is_refused(void **state) {
   (void)state;
-  server s = start_server((server){.behaviour = GOOD});
-  clv_tls_probe_result r = probe_server(&s, good, "spiffe://cleave/worker-2");
+  server s = start_server((server){.kind = GOOD});
+  clv_tls_probe_result r = probe_server(&s, valid_identity, "spiffe://cleave/worker-2");
   stop_server(&s);
   assert_failure(&r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED,
                  "the peer is \"spiffe://cleave/worker-1\", but \"spiffe://cleave/worker-2\"",
                  "right host and port");
   assert_true(r.has_peer_accepted);
-  s = start_server((server){.behaviour = GOOD, .cert_file = "two.pem", .key_file = "two.key"});
-  r = probe_server(&s, good, "spiffe://cleave/worker-1");
+  s = start_server((server){.kind = GOOD, .cert_file = "two.pem", .key_file = "two.key"});
+  r = probe_server(&s, valid_identity, "spiffe://cleave/worker-1");
   stop_server(&s);
   assert_failure(&r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED, "exactly one URI", "exactly one URI");
-  s = start_server(
-      (server){.behaviour = GOOD, .cert_file = "spelled.pem", .key_file = "spelled.key"});
-  r = probe_server(&s, good, "spiffe://cleave/worker-1");
+  s = start_server((server){.kind = GOOD, .cert_file = "spelled.pem", .key_file = "spelled.key"});
+  r = probe_server(&s, valid_identity, "spiffe://cleave/worker-1");
   stop_server(&s);
   assert_failure(&r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED, "exactly one URI", "exactly one URI");
 }
@@ -361,8 +361,8 @@ static void unknown_ca_alert_suggests_tls_ca(void **state) {
   (void)state;
   clv_tls_identity *foreign_identity =
       read_unchecked_identity("ca.pem", "ca2/alien.pem", "ca2/alien.key");
-  assert_probe((server){.behaviour = GOOD}, foreign_identity, CLV_TLS_HANDSHAKE,
-               CLV_UNAUTHENTICATED, "alert: unknown ca", "is our CA in the worker's tls.ca?");
+  assert_probe((server){.kind = GOOD}, foreign_identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
+               "alert: unknown ca", "is our CA in the worker's tls.ca?");
   clv_tls_identity_free(foreign_identity);
 }
 
@@ -370,19 +370,19 @@ static void certificate_alert_gets_an_expiry_or_clock_hint(void **state) {
   (void)state;
   clv_tls_identity *identity = read_unchecked_identity("ca.pem", "expired.pem", "expired.key");
   clv_tls_probe_result r =
-      assert_probe((server){.behaviour = GOOD}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
+      assert_probe((server){.kind = GOOD}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
                    "alert: certificate expired", "issue a new certificate");
   /* The certificate is still valid by this machine's clock, so the other machine's clock may be
    * wrong. */
   if (!strstr(r.clock_hint, "has 1 day left")) fail_msg("hint: %s", r.clock_hint);
   clv_tls_identity_free(identity);
   identity = read_unchecked_identity("ca.pem", "signing.pem", "signing.key");
-  assert_probe((server){.behaviour = GOOD}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
+  assert_probe((server){.kind = GOOD}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
                "alert: unsupported certificate", "usage \"client\" or \"both\"");
   clv_tls_identity_free(identity);
   identity = read_unchecked_identity("ca.pem", "early.pem", "early.key");
   identity->not_before = (int64_t)(clv_wall_ms() / 1000) - 61;
-  r = assert_probe((server){.behaviour = GOOD}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
+  r = assert_probe((server){.kind = GOOD}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
                    "alert: bad certificate", "compare clocks");
   if (!strstr(r.clock_hint, "began 1 minute ago")) fail_msg("hint: %s", r.clock_hint);
   clv_tls_identity_free(identity);
@@ -391,7 +391,7 @@ static void certificate_alert_gets_an_expiry_or_clock_hint(void **state) {
 /* gRPC-C 1.51 sends no alert when it refuses a certificate: it closes the connection. */
 static void close_without_alert_suggests_tls_ca(void **state) {
   (void)state;
-  assert_probe((server){.behaviour = HANGS_UP}, good, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
+  assert_probe((server){.kind = HANGS_UP}, valid_identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
                "closed the connection when it had our certificate",
                "is our CA in the worker's tls.ca");
 }
@@ -410,10 +410,10 @@ static bool accepts_version(const server *s, clv_tls_version version,
 
 static void good_peer_accepts_only_tls13(void **state) {
   (void)state;
-  server s = start_server((server){.behaviour = GOOD});
-  assert_false(accepts_version(&s, CLV_TLS_1_2, good));
+  server s = start_server((server){.kind = GOOD});
+  assert_false(accepts_version(&s, CLV_TLS_1_2, valid_identity));
   assert_false(accepts_version(&s, CLV_TLS_1_2, NULL));
-  assert_true(accepts_version(&s, CLV_TLS_1_3, good));
+  assert_true(accepts_version(&s, CLV_TLS_1_3, valid_identity));
   /* the server refuses the certificate, but not the version */
   assert_true(accepts_version(&s, CLV_TLS_1_3, NULL));
   stop_server(&s);
@@ -421,11 +421,11 @@ static void good_peer_accepts_only_tls13(void **state) {
 
 static void old_peer_accepts_only_tls12(void **state) {
   (void)state;
-  server s = start_server((server){.behaviour = GOOD, .tls_version = TLS1_2_VERSION});
-  assert_true(accepts_version(&s, CLV_TLS_1_2, good));
+  server s = start_server((server){.kind = GOOD, .tls_version = TLS1_2_VERSION});
+  assert_true(accepts_version(&s, CLV_TLS_1_2, valid_identity));
   assert_true(accepts_version(&s, CLV_TLS_1_2, NULL));
-  assert_false(accepts_version(&s, CLV_TLS_1_3, good));
-  clv_tls_probe_result r = probe_server(&s, good, NULL);
+  assert_false(accepts_version(&s, CLV_TLS_1_3, valid_identity));
+  clv_tls_probe_result r = probe_server(&s, valid_identity, NULL);
   stop_server(&s);
   assert_failure(&r, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE, "does not speak TLS 1.3",
                  "no current cleave-worker");
@@ -442,7 +442,7 @@ static void version_probe_without_a_tls_peer_fails(void **state) {
                                      &is_accepted, &err),
                &err);
   assert_true(is_accepted); /* the failed probe has not changed the result */
-  s = start_server((server){.behaviour = PLAIN});
+  s = start_server((server){.kind = PLAIN});
   assert_false(accepts_version(&s, CLV_TLS_1_2, NULL));
   assert_false(accepts_version(&s, CLV_TLS_1_3, NULL));
   stop_server(&s);
@@ -484,12 +484,13 @@ static int set_up(void **state) {
   o = make_valid_options("alien");
   o.ca_dir = at("ca2");
   issue_certificate(o);
-  must(clv_tls_identity_load(at("ca.pem"), at("good.pem"), at("good.key"), &good, &err), &err);
+  must(clv_tls_identity_load(at("ca.pem"), at("good.pem"), at("good.key"), &valid_identity, &err),
+       &err);
   return 0;
 }
 
 static int tear_down(void **state) {
-  clv_tls_identity_freep(&good);
+  clv_tls_identity_freep(&valid_identity);
   return scratch_teardown(state);
 }
 

@@ -11,18 +11,19 @@ static const char text[] = "version: 1\nkinds: [gradient]\n";
 
 typedef struct signers {
   EVP_PKEY *ca_key, *other_ca_key, *key;
-  X509 *ca, *other_ca, *approver, *plain, *server, *expired, *stranger;
+  X509 *ca, *other_ca, *approver, *without_usage, *server, *expired, *of_other_ca;
 } signers;
 
 static signers p;
 
 static X509 *make_leaf(const char *name, const char *eku, bool other, int days) {
-  return make_certificate_by_hand(&(by_hand){.name = name,
-                                             .eku_text = eku,
-                                             .issuer = other ? p.other_ca : p.ca,
-                                             .issuer_key = other ? p.other_ca_key : p.ca_key,
-                                             .valid_days = days},
-                                  p.key);
+  return make_certificate_by_hand(
+      &(certificate_spec){.name = name,
+                          .eku_text = eku,
+                          .issuer = other ? p.other_ca : p.ca,
+                          .issuer_key = other ? p.other_ca_key : p.ca_key,
+                          .valid_days = days},
+      p.key);
 }
 
 static int make_people(void **state) {
@@ -30,15 +31,15 @@ static int make_people(void **state) {
   p.ca_key = EVP_EC_gen("P-256");
   p.other_ca_key = EVP_EC_gen("P-256");
   p.key = EVP_EC_gen("P-256");
-  p.ca = make_certificate_by_hand(&(by_hand){.name = "approvers", .is_ca = true, .valid_days = 30},
-                                  p.ca_key);
+  p.ca = make_certificate_by_hand(
+      &(certificate_spec){.name = "approvers", .is_ca = true, .valid_days = 30}, p.ca_key);
   p.other_ca = make_certificate_by_hand(
-      &(by_hand){.name = "session CA", .is_ca = true, .valid_days = 30}, p.other_ca_key);
+      &(certificate_spec){.name = "session CA", .is_ca = true, .valid_days = 30}, p.other_ca_key);
   p.approver = make_leaf("Dr. Yes", "emailProtection", false, 30);
-  p.plain = make_leaf("plain", NULL, false, 30);
+  p.without_usage = make_leaf("plain", NULL, false, 30);
   p.server = make_leaf("worker-1", "serverAuth,clientAuth", false, 30);
   p.expired = make_leaf("late", "emailProtection", false, -2);
-  p.stranger = make_leaf("Dr. Yes", "emailProtection", true, 30);
+  p.of_other_ca = make_leaf("Dr. Yes", "emailProtection", true, 30);
   return 0;
 }
 
@@ -101,12 +102,12 @@ static void approver_signatures_are_accepted(void **state) {
   assert_accepted(sign_text(p.approver, text, CMS_DETACHED, EVP_sha256(), 1), "CN=Dr. Yes");
   assert_accepted(sign_text(p.approver, text, CMS_DETACHED | CMS_NOATTR, EVP_sha512(), 1),
                   "CN=Dr. Yes");
-  assert_accepted(sign_text(p.plain, text, CMS_DETACHED, EVP_sha256(), 1), "CN=plain");
+  assert_accepted(sign_text(p.without_usage, text, CMS_DETACHED, EVP_sha256(), 1), "CN=plain");
 }
 
 static void other_signers_are_refused(void **state) {
   (void)state;
-  assert_refused(sign_text(p.stranger, text, CMS_DETACHED, EVP_sha256(), 1), text,
+  assert_refused(sign_text(p.of_other_ca, text, CMS_DETACHED, EVP_sha256(), 1), text,
                  "unable to get local issuer certificate");
   assert_refused(sign_text(p.server, text, CMS_DETACHED, EVP_sha256(), 1), text,
                  "certificate purpose");
@@ -127,9 +128,9 @@ static void malformed_signatures_are_refused(void **state) {
   assert_refused(sign_text(p.approver, text, CMS_DETACHED, EVP_sha256(), 2), text, "has 2 signers");
   assert_refused(sign_text(p.approver, text, 0, EVP_sha256(), 1), text, "a text of its own");
   assert_refused(sign_text(p.approver, text, CMS_DETACHED, EVP_sha1(), 1), text, "weak digest");
-  clv_bytes cut = sign_text(p.approver, text, CMS_DETACHED | CMS_NOATTR, EVP_sha256(), 1);
-  cut.len /= 2;
-  assert_refused(cut, text, "damaged");
+  clv_bytes truncated = sign_text(p.approver, text, CMS_DETACHED | CMS_NOATTR, EVP_sha256(), 1);
+  truncated.len /= 2;
+  assert_refused(truncated, text, "damaged");
   clv_bytes empty = {0};
   clv_bytes_puts(&empty, "");
   assert_refused(empty, text, "damaged");

@@ -18,10 +18,11 @@ static void predicted_class_is_the_first_maximum(void **state) {
 
 static void binary_predictions_use_the_loss_threshold(void **state) {
   static const float probabilities[] = {0.9f, 0.4f, 0.5f, 0.6f}, labels[] = {1, 0, 0, 0};
-  static const float logits[] = {0.1f, -0.1f, 0, -5}, sides[] = {1, 0, 0, 1};
+  static const float logits[] = {0.1f, -0.1f, 0, -5}, labels_of_logits[] = {1, 0, 0, 1};
   (void)state;
   assert_int_equal(clv_count_correct_binary(CLV_LOSS_BCE, probabilities, labels, 4, 1), 3);
-  assert_int_equal(clv_count_correct_binary(CLV_LOSS_BCE_WITH_LOGITS, logits, sides, 4, 1), 3);
+  assert_int_equal(
+      clv_count_correct_binary(CLV_LOSS_BCE_WITH_LOGITS, logits, labels_of_logits, 4, 1), 3);
   assert_false(clv_is_positive(CLV_LOSS_BCE, NAN));
 }
 

@@ -25,11 +25,11 @@ static clv_wire_module_status modules[2][2];
 static clv_wire_link_status links[2][1];
 static clv_wire_session_status sessions[2][1];
 static clv_wire_status_reply replies[2]; /* [BEFORE, NOW] replies of a worker */
-static clv_status_buffers memory;
+static clv_status_buffers buffers;
 
 enum { BEFORE, NOW };
 
-static const clv_wire_module_status seen_modules[2][2] = {
+static const clv_wire_module_status sample_modules[2][2] = {
     {{.module_index = 1,
       .module_name = "",
       .n_forwards = 10,
@@ -43,7 +43,7 @@ static const clv_wire_module_status seen_modules[2][2] = {
       .n_evals = 1,
       .compute_ns = 1000 + 500000000},
      {.module_index = 2, .module_name = "(loss)"}}};
-static const clv_wire_link_status seen_links[2] = {
+static const clv_wire_link_status sample_links[2] = {
     {.peer_name = "", .bytes_in = 1000, .n_node_waits = 5, .node_wait_ns = 7, .sent_bytes = 50},
     {.peer_name = "",
      .bytes_in = 3000,
@@ -84,8 +84,8 @@ static void fill_reply(int when) {
 
 static int set_up_replies(void **state) {
   (void)state;
-  memcpy(modules, seen_modules, sizeof modules);
-  memcpy(links, seen_links, sizeof links);
+  memcpy(modules, sample_modules, sizeof modules);
+  memcpy(links, sample_links, sizeof links);
   for (int i = BEFORE; i <= NOW; i++) {
     fill_session(i);
     fill_reply(i);
@@ -99,15 +99,15 @@ static int set_up_replies(void **state) {
 
 static int free_replies(void **state) {
   (void)state;
-  clv_status_buffers_done(&memory);
+  clv_status_buffers_done(&buffers);
   return 0;
 }
 
 static clv_status_worker make_status(uint32_t worker, bool compare) {
   clv_status_worker w = {0};
   clv_err err = {0};
-  if (clv_status_compare(&config, worker, compare ? &replies[BEFORE] : NULL, &replies[NOW], &memory,
-                         &w, &err) != CLV_OK)
+  if (clv_status_compare(&config, worker, compare ? &replies[BEFORE] : NULL, &replies[NOW],
+                         &buffers, &w, &err) != CLV_OK)
     fail_msg("%s", err.text);
   return w;
 }

@@ -294,11 +294,11 @@ static void damaged_checkpoint_falls_back_to_an_older_one(void **state) {
 
 /* Writes a checkpoint of one stage whose model is a file of 64 KiB. */
 static void write_64_kib(const char *run, uint64_t step) {
-  static float many[16384];
+  static float numbers[16384];
   CLV_AUTO(clv_checkpoint_writer_freep) clv_checkpoint_writer *w = NULL;
   clv_err err;
-  for (size_t i = 0; i < CLV_COUNT(many); i++) many[i] = (float)(i + step);
-  clv_weights_tensor t = {"w", CLV_F32, CLV_SHAPE(16352), many};
+  for (size_t i = 0; i < CLV_COUNT(numbers); i++) numbers[i] = (float)(i + step);
+  clv_weights_tensor t = {"w", CLV_F32, CLV_SHAPE(16352), numbers};
   clv_trainer_state state = {.global_step = step};
   assert_ok(clv_checkpoint_begin(run, step, 1, &w, &err), &err);
   assert_ok(clv_checkpoint_add_stage(w, 0, &t, 1, NULL, 0, &err), &err);

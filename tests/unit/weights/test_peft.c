@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests adapter_config.json: what is read, by what each layer's adapter is scaled, what is refused.
+ * Tests the reader of adapter_config.json: its settings, the scale of each layer's adapter, and its
+ * refusals.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -358,7 +358,7 @@ static void bit_flips_are_refused_or_change_the_digest(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes copy = {0};
   clv_bytes_add(&copy, b.data, b.len);
   assert_ok(clv_weights_open_memory(b.data, b.len, "good", &good, &err), &err);
-  size_t refused = 0, equal = 0, n_detected = 0;
+  size_t n_refused = 0, n_equal = 0, n_detected = 0;
   for (uint32_t i = 0; i < 10000; i++) {
     uint32_t w[4];
     clv_rng_block(&(clv_rng_key){.seed = 42}, i, w);
@@ -366,18 +366,18 @@ static void bit_flips_are_refused_or_change_the_digest(void **state) {
     CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
     copy.data[bit / 8] ^= (char)(1 << bit % 8);
     if (clv_weights_open_memory(copy.data, copy.len, "flip", &f, &err) != CLV_OK) {
-      refused++;
+      n_refused++;
     } else if (memcmp(clv_weights_digest(f), clv_weights_digest(good), sizeof(clv_sha256)) != 0) {
       n_detected++;
-      equal += is_same_content(f, good);
+      n_equal += is_same_content(f, good);
     } else {
       fail_msg("flip of bit %zu went unnoticed", bit);
     }
     copy.data[bit / 8] ^= (char)(1 << bit % 8);
   }
-  assert_int_equal(refused + n_detected, 10000);
-  assert_true(refused > 1000);
-  assert_true(equal < n_detected);
+  assert_int_equal(n_refused + n_detected, 10000);
+  assert_true(n_refused > 1000);
+  assert_true(n_equal < n_detected);
 }
 
 /* ---- matching -------------------------------------------------------------------------------- */

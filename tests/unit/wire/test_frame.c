@@ -550,10 +550,10 @@ static void invalid_cache_fields_are_refused(void **state) {
   (void)state;
   const clv_tensor_head rows = {CLV_F32, CLV_SHAPE(2, 1), 8, 0, 0},
                         numbers = {CLV_I64, CLV_SHAPE(2), 16, 0, 0},
-                        fewer = {CLV_F32, CLV_SHAPE(1, 2), 8, 0, 0},
+                        one_row = {CLV_F32, CLV_SHAPE(1, 2), 8, 0, 0},
                         none = {CLV_F32, CLV_SHAPE(2, 0), 0, 0, 0},
-                        floats = {CLV_F64, CLV_SHAPE(2), 16, 0, 0},
-                        square = {CLV_I64, CLV_SHAPE(2, 1), 16, 0, 0};
+                        f64_rows = {CLV_F64, CLV_SHAPE(2), 16, 0, 0},
+                        matrix = {CLV_I64, CLV_SHAPE(2, 1), 16, 0, 0};
   const struct {
     uint64_t records, keep_s;
     uint32_t n;
@@ -567,9 +567,9 @@ static void invalid_cache_fields_are_refused(void **state) {
       {9, UINT64_MAX, 1, {numbers}, false, "kept for 18446744073709551615 s"},
       {9, 60, 0, {numbers}, false, "no record numbers"},
       {9, 60, 3, {rows, rows, numbers}, false, "no record numbers"},
-      {9, 60, 2, {rows, floats}, false, "must be i64"},
-      {9, 60, 2, {rows, square}, false, "must be i64"},
-      {9, 60, 2, {fewer, numbers}, false, "not one for each of the 2"},
+      {9, 60, 2, {rows, f64_rows}, false, "must be i64"},
+      {9, 60, 2, {rows, matrix}, false, "must be i64"},
+      {9, 60, 2, {one_row, numbers}, false, "not one for each of the 2"},
       {9, 60, 2, {none, numbers}, false, "not one for each of the 2"},
       {9, 60, 2, {rows, numbers}, true, "a VALUE of a cache cannot carry a failure"},
   };
@@ -670,7 +670,7 @@ static void payload_helpers_cross_piece_boundaries(void **state) {
   static const char text[] = "xx0123456789yy";
   clv_piece pieces[] = {{text, 5}, {text + 5, 0}, {text + 5, 4}, {text + 9, 5}};
   clv_payload payload = {0, 2, 10};
-  char copy[11] = {0}, walked[11] = {0};
+  char copy[11] = {0}, copied_in_parts[11] = {0};
   clv_payload_copy(pieces, &payload, 0, 10, copy);
   assert_string_equal(copy, "0123456789");
   memset(copy, 0, sizeof copy);
@@ -688,10 +688,10 @@ static void payload_helpers_cross_piece_boundaries(void **state) {
   clv_piece piece;
   while (clv_payload_next_piece(pieces, &payload, &at, &piece)) {
     assert_true(piece.len > 0);
-    memcpy(walked + used, piece.data, piece.len);
+    memcpy(copied_in_parts + used, piece.data, piece.len);
     used += piece.len;
   }
-  assert_string_equal(walked, "0123456789");
+  assert_string_equal(copied_in_parts, "0123456789");
 }
 
 static void failure_texts_are_truncated_and_sanitized(void **state) {

@@ -201,122 +201,122 @@ static void flipped_bits_never_crash_the_decoder(void **state) {
 
 typedef struct bad_frame {
   clv_frame_kind frame_kind;
-  void (*spoil_frame)(clv_frame *f);
-  size_t payload_len; /* bytes of payload; SAME: as many as the sample has */
+  void (*damage)(clv_frame *f);
+  size_t payload_len; /* bytes of payload; SAMPLE_LEN: as many as the sample has */
   const char *error_part;
 } bad_frame;
-#define SAME SIZE_MAX
+#define SAMPLE_LEN SIZE_MAX
 
-#define SPOIL(name, statement) \
+#define DAMAGE(name, statement) \
   static void name(clv_frame *f) { statement; }
-SPOIL(nothing, (void)f)
-SPOIL(no_context, f->context = 0)
-SPOIL(no_message, f->message_id = 0)
-SPOIL(big_module, f->module = CLV_WIRE_MODULES + 1)
-SPOIL(odd_flags, f->flags = 2)
-SPOIL(flags_here, f->flags = CLV_FLAG_DELIVER)
-SPOIL(unsaid_to, f->flags = 0; strcpy(f->to, "w"))
-SPOIL(upstream_here, f->n_value_ids = 1)
-SPOIL(no_tensors, f->n_tensors = 0)
-SPOIL(tensor_too_many, f->n_tensors = 2)
-SPOIL(wrong_bytes, f->tensors[1].bytes = 41)
-SPOIL(wrong_dtype, f->tensors[1].dtype = (clv_dtype)99)
-SPOIL(dims_overflow, f->tensors[0].shape = CLV_SHAPE(1ll << 31, 1ll << 31, 1ll << 31))
-SPOIL(dims_wrap_to_bytes, f->tensors[0].shape = CLV_SHAPE(1ll << 62, 4, 6))
-SPOIL(huge, f->tensors[0] = ((clv_tensor_head){CLV_U8, CLV_SHAPE(1ll << 51), 1ull << 51, 7, 0}))
-SPOIL(mixed, f->tensors[1].transfer_id = 4)
-SPOIL(same_transfer, f->tensors[0].transfer_id = f->tensors[1].transfer_id = 4)
-SPOIL(empty_transfer, f->tensors[0] = ((clv_tensor_head){CLV_U8, CLV_SHAPE(0), 0, 7, 0});
-      f->tensors[1].transfer_id = 8)
-SPOIL(large_inline, f->tensors[0] = ((clv_tensor_head){CLV_U8, CLV_SHAPE(65536), 65536, 0, 0}))
-SPOIL(lane_beyond, f->attach.lane_index = 3)
-SPOIL(many_lanes, f->attach.n_lanes = CLV_WIRE_LANES + 1)
-SPOIL(odd_role, f->attach.role = (clv_attach_role)3)
-SPOIL(first_credit, f->attached.credit_bytes = CLV_WIRE_BYTES_MAX + 1)
-SPOIL(nan_scale, f->commit.scale = 0.0f / 0.0f)
-SPOIL(infinite_lr, f->commit.lr = 1e38f * 10)
-SPOIL(nan_more_lr, f->commit.group_lrs[1] = 0.0f / 0.0f)
-SPOIL(infinite_more_lr, f->commit.group_lrs[2] = -1e38f * 10)
-SPOIL(code_zero, f->failure.code = CLV_OK)
-SPOIL(code_seventeen, f->failure.code = (clv_code)17)
-SPOIL(newline, f->failure.text[3] = '\n')
-SPOIL(credit_high, f->credit.bytes = UINT64_MAX)
-SPOIL(transfer_zero, f->chunk.transfer_id = 0)
-SPOIL(beyond_total, f->chunk.offset = (1 << 20) - 999)
-SPOIL(offset_wraps, f->chunk.offset = UINT64_MAX - 500)
-SPOIL(total_high, f->chunk.total_bytes = UINT64_MAX)
-SPOIL(what_zero, f->state.part = (clv_state_kind)0)
-SPOIL(what_five, f->state.part = (clv_state_kind)5)
-SPOIL(put_gradients, f->state.part = CLV_STATE_GRADIENTS; f->context = 0)
-SPOIL(index_high, f->state.item_index = 7)
-SPOIL(of_a_path, strcpy(f->state.item_or_file_name, "../x"))
-SPOIL(of_a_dot, strcpy(f->state.item_or_file_name, ".x"))
-SPOIL(of_a_blank, strcpy(f->state.item_or_file_name, "a b"))
-SPOIL(of_gradients, f->state.part = CLV_STATE_GRADIENTS)
-SPOIL(large_file, f->state.file_bytes = CLV_WIRE_BYTES_MAX + 1)
-SPOIL(count_high, f->state.n_items = CLV_WIRE_PARAMS + 1)
-SPOIL(nameless, f->state.item_or_file_name[0] = 0)
-SPOIL(no_value, f->call.args[0].value_id = 0)
-SPOIL(no_args, f->call.n_args = 0; f->n_tensors = 0)
-SPOIL(none_here, f->call.args[1].is_inline = false; f->call.args[1].value_id = 5)
-SPOIL(all_here, f->call.args[0].is_inline = true)
-SPOIL(to_somebody, strcpy(f->to, "worker-2"))
-SPOIL(to_newline, strcpy(f->to, "worker\n2"))
-SPOIL(value_and_failure, f->n_tensors = 1;
-      f->tensors[0] = ((clv_tensor_head){CLV_F32, CLV_SHAPE(1), 4, 0, 0}))
-SPOIL(no_failure, f->has_failure = false)
-SPOIL(unvoted, f->has_vote = false)
-SPOIL(late_contribution, f->contribution_index = 4096)
-SPOIL(no_phase, f->backward_pass_number = 0)
-SPOIL(no_call, f->backward.needed_calls[1].call_id = 0)
-SPOIL(many_contributions, f->backward.needed_calls[1].n_contributions = 4097)
-SPOIL(nan_root, f->backward.needed_calls[0].root_gradient = 0.0f / 0.0f)
-SPOIL(infinite_root, f->backward.needed_calls[2].root_gradient = -1e38f * 10)
-SPOIL(target_of_nothing, f->backward.grad_targets[2].value_id = 0)
-SPOIL(target_slot, f->backward.grad_targets[1].input_index = CLV_WIRE_ARGS)
-SPOIL(target_twice,
-      f->backward.grad_targets[1].input_index = f->backward.grad_targets[0].input_index)
-SPOIL(target_peer, f->backward.grad_targets[0].to_peer = 3)
-SPOIL(target_order, f->backward.grad_targets[2].contribution_index = 4096)
-SPOIL(peer_nameless, f->backward.peer_names[1][0] = 0)
-SPOIL(no_number, f->reference.message_number = 0)
-SPOIL(a_number, f->reference.message_number = 1)
-SPOIL(no_ref, f->reference.ref_id = 0)
-SPOIL(no_fork, f->reference.fork_id = 0)
-SPOIL(early, f->reference.owner_lacks_fork = true)
-SPOIL(yours, f->reference.is_for_owner = true)
-SPOIL(node_newline, strcpy(f->reference.node_name, "w\n"))
-SPOIL(drop_tensor, f->n_tensors = 0)
+DAMAGE(nothing, (void)f)
+DAMAGE(no_context, f->context = 0)
+DAMAGE(no_message, f->message_id = 0)
+DAMAGE(big_module, f->module = CLV_WIRE_MODULES + 1)
+DAMAGE(odd_flags, f->flags = 2)
+DAMAGE(flags_here, f->flags = CLV_FLAG_DELIVER)
+DAMAGE(unsaid_to, f->flags = 0; strcpy(f->to, "w"))
+DAMAGE(upstream_here, f->n_value_ids = 1)
+DAMAGE(no_tensors, f->n_tensors = 0)
+DAMAGE(tensor_too_many, f->n_tensors = 2)
+DAMAGE(wrong_bytes, f->tensors[1].bytes = 41)
+DAMAGE(wrong_dtype, f->tensors[1].dtype = (clv_dtype)99)
+DAMAGE(dims_overflow, f->tensors[0].shape = CLV_SHAPE(1ll << 31, 1ll << 31, 1ll << 31))
+DAMAGE(dims_wrap_to_bytes, f->tensors[0].shape = CLV_SHAPE(1ll << 62, 4, 6))
+DAMAGE(huge, f->tensors[0] = ((clv_tensor_head){CLV_U8, CLV_SHAPE(1ll << 51), 1ull << 51, 7, 0}))
+DAMAGE(mixed, f->tensors[1].transfer_id = 4)
+DAMAGE(same_transfer, f->tensors[0].transfer_id = f->tensors[1].transfer_id = 4)
+DAMAGE(empty_transfer, f->tensors[0] = ((clv_tensor_head){CLV_U8, CLV_SHAPE(0), 0, 7, 0});
+       f->tensors[1].transfer_id = 8)
+DAMAGE(large_inline, f->tensors[0] = ((clv_tensor_head){CLV_U8, CLV_SHAPE(65536), 65536, 0, 0}))
+DAMAGE(lane_beyond, f->attach.lane_index = 3)
+DAMAGE(many_lanes, f->attach.n_lanes = CLV_WIRE_LANES + 1)
+DAMAGE(odd_role, f->attach.role = (clv_attach_role)3)
+DAMAGE(first_credit, f->attached.credit_bytes = CLV_WIRE_BYTES_MAX + 1)
+DAMAGE(nan_scale, f->commit.scale = 0.0f / 0.0f)
+DAMAGE(infinite_lr, f->commit.lr = 1e38f * 10)
+DAMAGE(nan_more_lr, f->commit.group_lrs[1] = 0.0f / 0.0f)
+DAMAGE(infinite_more_lr, f->commit.group_lrs[2] = -1e38f * 10)
+DAMAGE(code_zero, f->failure.code = CLV_OK)
+DAMAGE(code_seventeen, f->failure.code = (clv_code)17)
+DAMAGE(newline, f->failure.text[3] = '\n')
+DAMAGE(credit_high, f->credit.bytes = UINT64_MAX)
+DAMAGE(transfer_zero, f->chunk.transfer_id = 0)
+DAMAGE(beyond_total, f->chunk.offset = (1 << 20) - 999)
+DAMAGE(offset_wraps, f->chunk.offset = UINT64_MAX - 500)
+DAMAGE(total_high, f->chunk.total_bytes = UINT64_MAX)
+DAMAGE(what_zero, f->state.part = (clv_state_kind)0)
+DAMAGE(what_five, f->state.part = (clv_state_kind)5)
+DAMAGE(put_gradients, f->state.part = CLV_STATE_GRADIENTS; f->context = 0)
+DAMAGE(index_high, f->state.item_index = 7)
+DAMAGE(of_a_path, strcpy(f->state.item_or_file_name, "../x"))
+DAMAGE(of_a_dot, strcpy(f->state.item_or_file_name, ".x"))
+DAMAGE(of_a_blank, strcpy(f->state.item_or_file_name, "a b"))
+DAMAGE(of_gradients, f->state.part = CLV_STATE_GRADIENTS)
+DAMAGE(large_file, f->state.file_bytes = CLV_WIRE_BYTES_MAX + 1)
+DAMAGE(count_high, f->state.n_items = CLV_WIRE_PARAMS + 1)
+DAMAGE(nameless, f->state.item_or_file_name[0] = 0)
+DAMAGE(no_value, f->call.args[0].value_id = 0)
+DAMAGE(no_args, f->call.n_args = 0; f->n_tensors = 0)
+DAMAGE(none_here, f->call.args[1].is_inline = false; f->call.args[1].value_id = 5)
+DAMAGE(all_here, f->call.args[0].is_inline = true)
+DAMAGE(to_somebody, strcpy(f->to, "worker-2"))
+DAMAGE(to_newline, strcpy(f->to, "worker\n2"))
+DAMAGE(value_and_failure, f->n_tensors = 1;
+       f->tensors[0] = ((clv_tensor_head){CLV_F32, CLV_SHAPE(1), 4, 0, 0}))
+DAMAGE(no_failure, f->has_failure = false)
+DAMAGE(unvoted, f->has_vote = false)
+DAMAGE(late_contribution, f->contribution_index = 4096)
+DAMAGE(no_phase, f->backward_pass_number = 0)
+DAMAGE(no_call, f->backward.needed_calls[1].call_id = 0)
+DAMAGE(many_contributions, f->backward.needed_calls[1].n_contributions = 4097)
+DAMAGE(nan_root, f->backward.needed_calls[0].root_gradient = 0.0f / 0.0f)
+DAMAGE(infinite_root, f->backward.needed_calls[2].root_gradient = -1e38f * 10)
+DAMAGE(target_of_nothing, f->backward.grad_targets[2].value_id = 0)
+DAMAGE(target_slot, f->backward.grad_targets[1].input_index = CLV_WIRE_ARGS)
+DAMAGE(target_twice,
+       f->backward.grad_targets[1].input_index = f->backward.grad_targets[0].input_index)
+DAMAGE(target_peer, f->backward.grad_targets[0].to_peer = 3)
+DAMAGE(target_order, f->backward.grad_targets[2].contribution_index = 4096)
+DAMAGE(peer_nameless, f->backward.peer_names[1][0] = 0)
+DAMAGE(no_number, f->reference.message_number = 0)
+DAMAGE(a_number, f->reference.message_number = 1)
+DAMAGE(no_ref, f->reference.ref_id = 0)
+DAMAGE(no_fork, f->reference.fork_id = 0)
+DAMAGE(early, f->reference.owner_lacks_fork = true)
+DAMAGE(yours, f->reference.is_for_owner = true)
+DAMAGE(node_newline, strcpy(f->reference.node_name, "w\n"))
+DAMAGE(drop_tensor, f->n_tensors = 0)
 
 static const bad_frame broken[] = {
-    {CLV_REF_KEEP, no_context, SAME, "context id 0"},
-    {CLV_REF_USE, no_message, SAME, "message id 0"},
-    {CLV_REF_FORK, no_number, SAME, "number 0"},
-    {CLV_REF_ACK, no_number, SAME, "number 0"},
-    {CLV_REF_FETCH, no_number, SAME, "number 0"},
-    {CLV_REF_VALUE, a_number, SAME, "number 1"},
-    {CLV_REF_DELETE, no_ref, SAME, "an id of 0"},
-    {CLV_REF_ACCEPT, no_fork, SAME, "an id of 0"},
-    {CLV_REF_KEEP, early, SAME, "`early` or `yours`"},
-    {CLV_REF_FETCH, yours, SAME, "`early` or `yours`"},
-    {CLV_REF_RENEW, node_newline, SAME, "byte 1 (0x0a)"},
+    {CLV_REF_KEEP, no_context, SAMPLE_LEN, "context id 0"},
+    {CLV_REF_USE, no_message, SAMPLE_LEN, "message id 0"},
+    {CLV_REF_FORK, no_number, SAMPLE_LEN, "number 0"},
+    {CLV_REF_ACK, no_number, SAMPLE_LEN, "number 0"},
+    {CLV_REF_FETCH, no_number, SAMPLE_LEN, "number 0"},
+    {CLV_REF_VALUE, a_number, SAMPLE_LEN, "number 1"},
+    {CLV_REF_DELETE, no_ref, SAMPLE_LEN, "an id of 0"},
+    {CLV_REF_ACCEPT, no_fork, SAMPLE_LEN, "an id of 0"},
+    {CLV_REF_KEEP, early, SAMPLE_LEN, "`early` or `yours`"},
+    {CLV_REF_FETCH, yours, SAMPLE_LEN, "`early` or `yours`"},
+    {CLV_REF_RENEW, node_newline, SAMPLE_LEN, "byte 1 (0x0a)"},
     {CLV_REF_VALUE, drop_tensor, 0, "either one tensor or the failure"},
-    {CLV_REF_ACK, code_seventeen, SAME, "code 17 is outside"},
-    {CLV_ENDED, no_context, SAME, "context id 0"},
-    {CLV_PING, big_module, SAME, "module 256"},
-    {CLV_CALL, odd_flags, SAME, "unknown flags 0x2"},
-    {CLV_PING, odd_flags, SAME, "unknown flags 0x2"},
-    {CLV_VALUE, flags_here, SAME, "flags do not belong here"},
-    {CLV_CALL, unsaid_to, SAME, "`to` does not belong here"},
-    {CLV_FINISHED, upstream_here, SAME, "upstream ids do not belong here"},
+    {CLV_REF_ACK, code_seventeen, SAMPLE_LEN, "code 17 is outside"},
+    {CLV_ENDED, no_context, SAMPLE_LEN, "context id 0"},
+    {CLV_PING, big_module, SAMPLE_LEN, "module 256"},
+    {CLV_CALL, odd_flags, SAMPLE_LEN, "unknown flags 0x2"},
+    {CLV_PING, odd_flags, SAMPLE_LEN, "unknown flags 0x2"},
+    {CLV_VALUE, flags_here, SAMPLE_LEN, "flags do not belong here"},
+    {CLV_CALL, unsaid_to, SAMPLE_LEN, "`to` does not belong here"},
+    {CLV_FINISHED, upstream_here, SAMPLE_LEN, "upstream ids do not belong here"},
     {CLV_STATE_ITEM, no_tensors, 0, "0 tensors; 1 to 1"},
     {CLV_STATE_PUT, no_tensors, 0, "0 tensors; 1 to 1"},
     {CLV_GRADIENT, tensor_too_many, 16, "2 tensors; 0 to 1"},
     {CLV_FINISHED, tensor_too_many, 32, "2 tensors; 0 to 1"},
-    {CLV_CALL, wrong_bytes, SAME, "tensor 1: [5] of i64 is 40 bytes, not 41"},
-    {CLV_CALL, wrong_dtype, SAME, "tensor 1: unknown dtype 99"},
-    {CLV_CALL, dims_overflow, SAME, "overflow"},
-    {CLV_CALL, dims_wrap_to_bytes, SAME, "overflow"},
+    {CLV_CALL, wrong_bytes, SAMPLE_LEN, "tensor 1: [5] of i64 is 40 bytes, not 41"},
+    {CLV_CALL, wrong_dtype, SAMPLE_LEN, "tensor 1: unknown dtype 99"},
+    {CLV_CALL, dims_overflow, SAMPLE_LEN, "overflow"},
+    {CLV_CALL, dims_wrap_to_bytes, SAMPLE_LEN, "overflow"},
     {CLV_CALL, huge, 0, "over the limit of 1125899906842624"},
     {CLV_CALL, mixed, 24, "both in the payload and in chunks"},
     {CLV_CALL, same_transfer, 0, "same transfer id"},
@@ -325,74 +325,74 @@ static const bad_frame broken[] = {
     {CLV_CALL, nothing, 63, "the payload is 63 bytes, its tensors are 64"},
     {CLV_CALL, nothing, 0, "the payload is 0 bytes"},
     {CLV_PING, nothing, 1, "the payload is 1 bytes, its tensors are 0"},
-    {CLV_ATTACH, lane_beyond, SAME, "lane 3 of 2"},
-    {CLV_ATTACH, many_lanes, SAME, "at most 16 lanes"},
-    {CLV_ATTACH, odd_role, SAME, "unknown role 3"},
-    {CLV_ATTACHED, first_credit, SAME, "first credit"},
-    {CLV_APPLY, nan_scale, SAME, "must be finite"},
-    {CLV_APPLY, infinite_lr, SAME, "must be finite"},
-    {CLV_APPLY, nan_more_lr, SAME, "the learning rate of group 2 is "},
-    {CLV_APPLY, infinite_more_lr, SAME, "the learning rate of group 3 is -inf"},
-    {CLV_ERROR, code_zero, SAME, "code 0 is outside"},
-    {CLV_ABORT, code_seventeen, SAME, "code 17 is outside"},
-    {CLV_ABORT, newline, SAME, "byte 3 (0x0a) of "},
-    {CLV_CREDIT, credit_high, SAME, "credit of 18446744073709551615"},
-    {CLV_CHUNK, transfer_zero, SAME, "transfer id 0"},
-    {CLV_CHUNK, beyond_total, SAME, "1000 bytes at offset 1047577 run past"},
-    {CLV_CHUNK, offset_wraps, SAME, "run past the total"},
-    {CLV_CHUNK, total_high, SAME, "chunk.total"},
+    {CLV_ATTACH, lane_beyond, SAMPLE_LEN, "lane 3 of 2"},
+    {CLV_ATTACH, many_lanes, SAMPLE_LEN, "at most 16 lanes"},
+    {CLV_ATTACH, odd_role, SAMPLE_LEN, "unknown role 3"},
+    {CLV_ATTACHED, first_credit, SAMPLE_LEN, "first credit"},
+    {CLV_APPLY, nan_scale, SAMPLE_LEN, "must be finite"},
+    {CLV_APPLY, infinite_lr, SAMPLE_LEN, "must be finite"},
+    {CLV_APPLY, nan_more_lr, SAMPLE_LEN, "the learning rate of group 2 is "},
+    {CLV_APPLY, infinite_more_lr, SAMPLE_LEN, "the learning rate of group 3 is -inf"},
+    {CLV_ERROR, code_zero, SAMPLE_LEN, "code 0 is outside"},
+    {CLV_ABORT, code_seventeen, SAMPLE_LEN, "code 17 is outside"},
+    {CLV_ABORT, newline, SAMPLE_LEN, "byte 3 (0x0a) of "},
+    {CLV_CREDIT, credit_high, SAMPLE_LEN, "credit of 18446744073709551615"},
+    {CLV_CHUNK, transfer_zero, SAMPLE_LEN, "transfer id 0"},
+    {CLV_CHUNK, beyond_total, SAMPLE_LEN, "1000 bytes at offset 1047577 run past"},
+    {CLV_CHUNK, offset_wraps, SAMPLE_LEN, "run past the total"},
+    {CLV_CHUNK, total_high, SAMPLE_LEN, "chunk.total"},
     {CLV_CHUNK, nothing, 0, "a CHUNK without bytes"},
-    {CLV_STATE_GET, what_zero, SAME, "unknown kind of state 0"},
-    {CLV_STATE_DONE, what_five, SAME, "unknown kind of state 5"},
+    {CLV_STATE_GET, what_zero, SAMPLE_LEN, "unknown kind of state 0"},
+    {CLV_STATE_DONE, what_five, SAMPLE_LEN, "unknown kind of state 5"},
     {CLV_STATE_PUT, put_gradients, 0, "a STATE_PUT of a gradient without its context"},
-    {CLV_STATE_ITEM, index_high, SAME, "state item 7 of 7"},
-    {CLV_STATE_GET, count_high, SAME, "at most 4096"},
-    {CLV_STATE_PUT, nameless, SAME, "without a name"},
-    {CLV_STATE_SAVE, nameless, SAME, "[A-Za-z0-9._-]"},
-    {CLV_STATE_LOAD, of_a_path, SAME, "[A-Za-z0-9._-]"},
-    {CLV_STATE_REMOVE, of_a_dot, SAME, "no dot first"},
-    {CLV_STATE_FILE, of_a_blank, SAME, "[A-Za-z0-9._-]"},
-    {CLV_STATE_SAVE, of_gradients, SAME, "gradients cannot be in a state file"},
-    {CLV_STATE_FILE, large_file, SAME, "state.bytes of "},
-    {CLV_CALL, no_context, SAME, "CALL: context id 0"},
-    {CLV_CALL, no_message, SAME, "message id 0"},
-    {CLV_CALL, no_value, SAME, "argument 0 has neither a tensor nor a value id"},
+    {CLV_STATE_ITEM, index_high, SAMPLE_LEN, "state item 7 of 7"},
+    {CLV_STATE_GET, count_high, SAMPLE_LEN, "at most 4096"},
+    {CLV_STATE_PUT, nameless, SAMPLE_LEN, "without a name"},
+    {CLV_STATE_SAVE, nameless, SAMPLE_LEN, "[A-Za-z0-9._-]"},
+    {CLV_STATE_LOAD, of_a_path, SAMPLE_LEN, "[A-Za-z0-9._-]"},
+    {CLV_STATE_REMOVE, of_a_dot, SAMPLE_LEN, "no dot first"},
+    {CLV_STATE_FILE, of_a_blank, SAMPLE_LEN, "[A-Za-z0-9._-]"},
+    {CLV_STATE_SAVE, of_gradients, SAMPLE_LEN, "gradients cannot be in a state file"},
+    {CLV_STATE_FILE, large_file, SAMPLE_LEN, "state.bytes of "},
+    {CLV_CALL, no_context, SAMPLE_LEN, "CALL: context id 0"},
+    {CLV_CALL, no_message, SAMPLE_LEN, "message id 0"},
+    {CLV_CALL, no_value, SAMPLE_LEN, "argument 0 has neither a tensor nor a value id"},
     {CLV_CALL, no_args, 0, "0 arguments"},
-    {CLV_CALL, none_here, SAME, "1 of them inline, but 2 tensors"},
-    {CLV_CALL, all_here, SAME, "3 of them inline, but 2 tensors"},
-    {CLV_CALL, upstream_here, SAME, "upstream ids do not belong here"},
-    {CLV_CALL, to_somebody, SAME, "`to` does not belong here"},
-    {CLV_PING, to_somebody, SAME, "`to` does not belong here"},
-    {CLV_DELIVER, no_message, SAME, "message id 0"},
-    {CLV_DELIVER, to_newline, SAME, "byte 6 (0x0a)"},
+    {CLV_CALL, none_here, SAMPLE_LEN, "1 of them inline, but 2 tensors"},
+    {CLV_CALL, all_here, SAMPLE_LEN, "3 of them inline, but 2 tensors"},
+    {CLV_CALL, upstream_here, SAMPLE_LEN, "upstream ids do not belong here"},
+    {CLV_CALL, to_somebody, SAMPLE_LEN, "`to` does not belong here"},
+    {CLV_PING, to_somebody, SAMPLE_LEN, "`to` does not belong here"},
+    {CLV_DELIVER, no_message, SAMPLE_LEN, "message id 0"},
+    {CLV_DELIVER, to_newline, SAMPLE_LEN, "byte 6 (0x0a)"},
     {CLV_VALUE, value_and_failure, 4, "either one tensor or the failure"},
-    {CLV_VALUE, no_failure, SAME, "either one tensor or the failure"},
-    {CLV_VALUE, code_zero, SAME, "code 0 is outside"},
-    {CLV_DROP, no_context, SAME, "context id 0"},
-    {CLV_SPARE, no_context, SAME, "context id 0"},
-    {CLV_GRADIENT, late_contribution, SAME, "contribution 4096"},
-    {CLV_GRADIENT, no_message, SAME, "message id 0"},
-    {CLV_FINISHED, unvoted, SAME, "a tensor without a vote"},
-    {CLV_APPLY, no_message, SAME, "message id 0"},
-    {CLV_REVERT, no_context, SAME, "context id 0"},
-    {CLV_PREPARE, no_phase, SAME, "phase 0"},
-    {CLV_PREPARE, no_call, SAME, "needed call 1 has id 0"},
-    {CLV_PREPARE, many_contributions, SAME, "needed call 1: 4097 contributions"},
-    {CLV_PREPARE, nan_root, SAME, "needed call 0: a root that starts with "},
-    {CLV_PREPARE, infinite_root, SAME, "needed call 2: a root that starts with -inf"},
-    {CLV_PREPARE, target_of_nothing, SAME, "needed call 2: target of value 0"},
-    {CLV_PREPARE, target_slot, SAME, "slot 8"},
-    {CLV_PREPARE, target_twice, SAME, "slot 0 has two targets"},
-    {CLV_PREPARE, target_peer, SAME, "peer 3 of 2"},
-    {CLV_PREPARE, target_order, SAME, "order 4096"},
-    {CLV_PREPARE, peer_nameless, SAME, "peer 1 without a name"},
+    {CLV_VALUE, no_failure, SAMPLE_LEN, "either one tensor or the failure"},
+    {CLV_VALUE, code_zero, SAMPLE_LEN, "code 0 is outside"},
+    {CLV_DROP, no_context, SAMPLE_LEN, "context id 0"},
+    {CLV_SPARE, no_context, SAMPLE_LEN, "context id 0"},
+    {CLV_GRADIENT, late_contribution, SAMPLE_LEN, "contribution 4096"},
+    {CLV_GRADIENT, no_message, SAMPLE_LEN, "message id 0"},
+    {CLV_FINISHED, unvoted, SAMPLE_LEN, "a tensor without a vote"},
+    {CLV_APPLY, no_message, SAMPLE_LEN, "message id 0"},
+    {CLV_REVERT, no_context, SAMPLE_LEN, "context id 0"},
+    {CLV_PREPARE, no_phase, SAMPLE_LEN, "phase 0"},
+    {CLV_PREPARE, no_call, SAMPLE_LEN, "needed call 1 has id 0"},
+    {CLV_PREPARE, many_contributions, SAMPLE_LEN, "needed call 1: 4097 contributions"},
+    {CLV_PREPARE, nan_root, SAMPLE_LEN, "needed call 0: a root that starts with "},
+    {CLV_PREPARE, infinite_root, SAMPLE_LEN, "needed call 2: a root that starts with -inf"},
+    {CLV_PREPARE, target_of_nothing, SAMPLE_LEN, "needed call 2: target of value 0"},
+    {CLV_PREPARE, target_slot, SAMPLE_LEN, "slot 8"},
+    {CLV_PREPARE, target_twice, SAMPLE_LEN, "slot 0 has two targets"},
+    {CLV_PREPARE, target_peer, SAMPLE_LEN, "peer 3 of 2"},
+    {CLV_PREPARE, target_order, SAMPLE_LEN, "order 4096"},
+    {CLV_PREPARE, peer_nameless, SAMPLE_LEN, "peer 1 without a name"},
 };
 
 /* A frame as protobuf-c writes it, without any check. */
-typedef struct packed {
+typedef struct packed_frame {
   uint8_t bytes[128 << 10];
   size_t len;
-} packed;
+} packed_frame;
 
 static void fill_tensor_heads(const clv_frame *f, Cleave__V1__TensorHead *heads,
                               uint64_t (*dims)[8]) {
@@ -562,7 +562,7 @@ static void fill_bodies(const clv_frame *f, bodies *b, Cleave__V1__Frame *m) {
   if (f->kind >= CLV_REF_KEEP && f->kind <= CLV_REF_ACK) m->reference = &b->reference;
 }
 
-static void pack_unchecked(const clv_frame *f, size_t payload_len, packed *ret) {
+static void pack_unchecked(const clv_frame *f, size_t payload_len, packed_frame *ret) {
   Cleave__V1__Frame m = CLEAVE__V1__FRAME__INIT;
   Cleave__V1__TensorHead heads[CLV_WIRE_TENSORS], *pointers[CLV_WIRE_TENSORS];
   uint64_t dims[CLV_WIRE_TENSORS][8];
@@ -580,7 +580,7 @@ static void pack_unchecked(const clv_frame *f, size_t payload_len, packed *ret) 
 
 static void encoder_and_decoder_refuse_invalid_frames(void **state) {
   (void)state;
-  static packed whole;
+  static packed_frame whole;
   clv_wire_limits limits = get_default_limits();
   for (size_t i = 0; i < CLV_COUNT(broken); i++) {
     const bad_frame *bad = &broken[i];
@@ -588,11 +588,11 @@ static void encoder_and_decoder_refuse_invalid_frames(void **state) {
     clv_frame f = make_sample_frame(bad->frame_kind);
     CLV_AUTO(clv_bytes_done) clv_bytes head = {0};
     size_t len =
-        bad->payload_len == SAME ? get_sample_payload_len(bad->frame_kind) : bad->payload_len;
+        bad->payload_len == SAMPLE_LEN ? get_sample_payload_len(bad->frame_kind) : bad->payload_len;
     pack_unchecked(&f, get_sample_payload_len(bad->frame_kind), &whole);
     if (decode_copy(whole.bytes, whole.len, &limits, &decoding) != CLV_OK)
       fail_msg("case %zu unspoilt: %s", i, decoding.text);
-    bad->spoil_frame(&f);
+    bad->damage(&f);
     pack_unchecked(&f, len, &whole);
     clv_code one = clv_frame_encode(&f, len, &head, &encoding);
     clv_code two = decode_copy(whole.bytes, whole.len, &limits, &decoding);

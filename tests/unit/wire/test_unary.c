@@ -13,7 +13,7 @@
 
 static int64_t stride[] = {2, -3};
 static clv_wire_attr attrs[] = {{.key = 4, .n_ints = 2, .ints = stride}, {.key = 9, .scalar = 0.5}};
-static uint32_t inputs_of_2[] = {0, 1};
+static uint32_t two_inputs[] = {0, 1};
 static uint32_t outputs[] = {2, 1};
 static const clv_key keys[3] = {
     {{0}}, {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}}, {{3}}};
@@ -25,7 +25,7 @@ static clv_wire_node nodes[] = {
      .n_attrs = 2,
      .attrs = attrs,
      .recompute_block = 7},
-    {.op = 60000, .uncut_index = 5, .name = "add", .n_inputs = 2, .input_nodes = inputs_of_2},
+    {.op = 60000, .uncut_index = 5, .name = "add", .n_inputs = 2, .input_nodes = two_inputs},
 };
 static const char *frozen[] = {"conv1.weight", "conv1.bias"};
 static const char *peers[] = {"worker-2", "worker-3"};
@@ -286,7 +286,7 @@ static void load_reply_round_trips(void **state) {
  */
 
 typedef struct bad_load {
-  void (*spoil_request)(clv_wire_load_request *m);
+  void (*damage)(clv_wire_load_request *m);
   const char *error_part;
 } bad_load;
 
@@ -296,7 +296,7 @@ static clv_wire_spec one_spec;
 static uint32_t one_index;
 static char long_name[CLV_WIRE_NAME + 2];
 static int64_t many_ints[CLV_WIRE_ATTR_INTS + 1];
-static float many_numbers_of[CLV_WIRE_ATTR_NUMBERS + 1];
+static float many_floats[CLV_WIRE_ATTR_NUMBERS + 1];
 static const char *many_names[CLV_WIRE_PEERS + 1];
 
 static void make_one_node_graph(clv_wire_load_request *m) {
@@ -326,48 +326,48 @@ static clv_wire_group *set_one_group(clv_wire_load_request *m, const char *name)
   return many_groups;
 }
 
-#define SPOIL(name, statement) \
+#define DAMAGE(name, statement) \
   static void name(clv_wire_load_request *m) { statement; }
-SPOIL(many_group, set_one_group(m, "w"); m->n_groups = CLV_WIRE_GROUPS + 1)
-SPOIL(other_kind, set_one_group(m, "w")->optimizer.kind = CLV_WIRE_OPT_OF(CLV_OPTIM_SGD))
-SPOIL(no_kind, set_one_group(m, "w")->optimizer.kind = m->optimizer.kind = CLV_WIRE_OPT_NONE)
-SPOIL(other_final, set_one_group(m, "w")->optimizer.steps_are_final = true)
-SPOIL(group_nan, set_one_group(m, "w")->optimizer.weight_decay = 0.0 / 0.0)
-SPOIL(group_nameless, set_one_group(m, ""))
-SPOIL(group_long_name, set_one_group(m, long_name))
-SPOIL(group_newline, set_one_group(m, "a\nb"))
-SPOIL(no_graph, m->graph = (clv_wire_graph){0})
-SPOIL(input_of_itself, make_one_node_graph(m); one_index = 0; one_node.n_inputs = 1;
-      one_node.input_nodes = &one_index)
-SPOIL(output_outside, make_one_node_graph(m); one_index = 1; m->graph.n_outputs = 1;
-      m->graph.output_nodes = &one_index)
-SPOIL(op_too_high, make_one_node_graph(m); one_node.op = 65536)
-SPOIL(layer_too_high, make_one_node_graph(m); one_node.uncut_index = UINT32_MAX)
-SPOIL(long_node_name, make_one_node_graph(m); one_node.name = long_name)
-SPOIL(infinite_attr, make_one_attr_graph(m, (clv_wire_attr){.key = 1, .scalar = 1.0 / 0.0}))
-SPOIL(long_attr,
-      make_one_attr_graph(m, (clv_wire_attr){
-                                 .key = 1, .n_ints = CLV_WIRE_ATTR_INTS + 1, .ints = many_ints}))
-SPOIL(infinite_number, many_numbers_of[1] = 1.0f / 0.0f;
-      make_one_attr_graph(m, (clv_wire_attr){.key = 1, .n_floats = 2, .floats = many_numbers_of}))
-SPOIL(many_numbers, make_one_attr_graph(m, (clv_wire_attr){.key = 1,
-                                                           .n_floats = CLV_WIRE_ATTR_NUMBERS + 1,
-                                                           .floats = many_numbers_of}))
-SPOIL(module_outside, m->module_index = 255)
-SPOIL(long_module_name, m->module_name = long_name)
-SPOIL(module_escape, m->module_name = "a\033[31mb")
-SPOIL(module_c1, m->module_name =
-                     "\302\233"
-                     "31m")
-SPOIL(many_peers, m->n_peers = CLV_WIRE_PEERS + 1; m->peer_names = many_names)
-SPOIL(nan_lr, m->optimizer.lr = 0.0 / 0.0)
-SPOIL(odd_optimizer, m->optimizer.kind = (clv_wire_opt_kind)7)
-SPOIL(odd_init, m->init_source = (clv_wire_init)3)
-SPOIL(odd_artifact, m->artifact.name = "../x")
-SPOIL(dims_overflow, set_one_input(m, (clv_wire_spec){CLV_F32, CLV_SHAPE(1ll << 40, 1ll << 40)}))
-SPOIL(dim_negative, set_one_input(m, (clv_wire_spec){CLV_F32, CLV_SHAPE(-1)}))
-SPOIL(too_large, set_one_input(m, (clv_wire_spec){CLV_F32, CLV_SHAPE(1ll << 49)}))
-SPOIL(odd_dtype, set_one_input(m, (clv_wire_spec){(clv_dtype)0, CLV_SHAPE(1)}))
+DAMAGE(many_group, set_one_group(m, "w"); m->n_groups = CLV_WIRE_GROUPS + 1)
+DAMAGE(other_kind, set_one_group(m, "w")->optimizer.kind = CLV_WIRE_OPT_OF(CLV_OPTIM_SGD))
+DAMAGE(no_kind, set_one_group(m, "w")->optimizer.kind = m->optimizer.kind = CLV_WIRE_OPT_NONE)
+DAMAGE(other_final, set_one_group(m, "w")->optimizer.steps_are_final = true)
+DAMAGE(group_nan, set_one_group(m, "w")->optimizer.weight_decay = 0.0 / 0.0)
+DAMAGE(group_nameless, set_one_group(m, ""))
+DAMAGE(group_long_name, set_one_group(m, long_name))
+DAMAGE(group_newline, set_one_group(m, "a\nb"))
+DAMAGE(no_graph, m->graph = (clv_wire_graph){0})
+DAMAGE(input_of_itself, make_one_node_graph(m); one_index = 0; one_node.n_inputs = 1;
+       one_node.input_nodes = &one_index)
+DAMAGE(output_outside, make_one_node_graph(m); one_index = 1; m->graph.n_outputs = 1;
+       m->graph.output_nodes = &one_index)
+DAMAGE(op_too_high, make_one_node_graph(m); one_node.op = 65536)
+DAMAGE(layer_too_high, make_one_node_graph(m); one_node.uncut_index = UINT32_MAX)
+DAMAGE(long_node_name, make_one_node_graph(m); one_node.name = long_name)
+DAMAGE(infinite_attr, make_one_attr_graph(m, (clv_wire_attr){.key = 1, .scalar = 1.0 / 0.0}))
+DAMAGE(long_attr,
+       make_one_attr_graph(m, (clv_wire_attr){
+                                  .key = 1, .n_ints = CLV_WIRE_ATTR_INTS + 1, .ints = many_ints}))
+DAMAGE(infinite_number, many_floats[1] = 1.0f / 0.0f;
+       make_one_attr_graph(m, (clv_wire_attr){.key = 1, .n_floats = 2, .floats = many_floats}))
+DAMAGE(many_numbers, make_one_attr_graph(m, (clv_wire_attr){.key = 1,
+                                                            .n_floats = CLV_WIRE_ATTR_NUMBERS + 1,
+                                                            .floats = many_floats}))
+DAMAGE(module_outside, m->module_index = 255)
+DAMAGE(long_module_name, m->module_name = long_name)
+DAMAGE(module_escape, m->module_name = "a\033[31mb")
+DAMAGE(module_c1, m->module_name =
+                      "\302\233"
+                      "31m")
+DAMAGE(many_peers, m->n_peers = CLV_WIRE_PEERS + 1; m->peer_names = many_names)
+DAMAGE(nan_lr, m->optimizer.lr = 0.0 / 0.0)
+DAMAGE(odd_optimizer, m->optimizer.kind = (clv_wire_opt_kind)7)
+DAMAGE(odd_init, m->init_source = (clv_wire_init)3)
+DAMAGE(odd_artifact, m->artifact.name = "../x")
+DAMAGE(dims_overflow, set_one_input(m, (clv_wire_spec){CLV_F32, CLV_SHAPE(1ll << 40, 1ll << 40)}))
+DAMAGE(dim_negative, set_one_input(m, (clv_wire_spec){CLV_F32, CLV_SHAPE(-1)}))
+DAMAGE(too_large, set_one_input(m, (clv_wire_spec){CLV_F32, CLV_SHAPE(1ll << 49)}))
+DAMAGE(odd_dtype, set_one_input(m, (clv_wire_spec){(clv_dtype)0, CLV_SHAPE(1)}))
 
 static const bad_load bad_loads[] = {
     {many_group, "16 groups of parameters"},
@@ -411,7 +411,7 @@ static void invalid_load_requests_are_refused(void **state) {
     clv_err err = {0};
     CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
     clv_wire_load_request m = make_load_request();
-    bad_loads[i].spoil_request(&m);
+    bad_loads[i].damage(&m);
     clv_code code = clv_wire_load_request_encode(&m, &bytes, &err);
     if ((code != CLV_INVALID && code != CLV_EXHAUSTED) ||
         !strstr(err.text, bad_loads[i].error_part))
