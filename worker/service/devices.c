@@ -19,7 +19,8 @@ static clv_code add_device(clv_service *v, const char *name, const clv_backend *
                            .is_shared = true,
                            .reports_remaining = true};
   d->memory_bytes = 0;
-  if (backend->memory) CLV_TRY(backend->memory->room(backend, &free_bytes, &d->memory_bytes, err));
+  if (backend->memory)
+    CLV_TRY(backend->memory->get_free_bytes(backend, &free_bytes, &d->memory_bytes, err));
   CLV_TRY(clv_account_new(&o, &d->account, err));
   snprintf(d->name, sizeof d->name, "%s", name);
   d->backend = backend;

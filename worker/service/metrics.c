@@ -305,7 +305,7 @@ static void put_device_free(clv_metrics_out *out, const void *numbers_of) {
     const clv_backend_memory *memory = d->backend->memory;
     size_t left, total;
     clv_err why;
-    if (memory && memory->room(d->backend, &left, &total, &why) == CLV_OK)
+    if (memory && memory->get_free_bytes(d->backend, &left, &total, &why) == CLV_OK)
       clv_metric_sample(out, (double)left, &(clv_metric_label){"device", d->name}, 1);
   }
 }

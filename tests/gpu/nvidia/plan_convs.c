@@ -70,7 +70,7 @@ static void plan_conv(const clv_cuda_conv_desc *d, float beta) {
   planned++;
   if (!quiet)
     printf("engine %lld of %lld, workspace %s\n", (long long)about.engine,
-           (long long)about.candidates, clv_format_size(about.workspace, size, sizeof size));
+           (long long)about.n_candidates, clv_format_size(about.workspace, size, sizeof size));
 }
 
 /* Plans a convolution in every type and every pass. */
@@ -165,7 +165,7 @@ int main(int argc, char **argv) {
     return here || code == CLV_UNAVAILABLE ? NO_CUDNN : 1;
   }
   printf("%s\n", known.data);
-  const clv_plan_store store = {.find = find_plan, .keep = keep_plan};
+  const clv_plan_store store = {.find = find_plan, .store = keep_plan};
   clv_nvidia_set_plan_store(&store);
   double planning_ms = plan_resnet50();
   size_t here_already = n_found;

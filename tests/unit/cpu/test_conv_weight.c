@@ -134,7 +134,7 @@ static void test_three_tap_weight_gradient_matches_loops(void **state) {
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-/* Return the position of weight (k, c, tap) in the tiles `front` and `back`. */
+/* Return the position of weight (k, c, tap) in the tiles `forward_tiles` and `backward_tiles`. */
 static size_t get_position_in_front(const cpu_weight_tiles *w, int64_t k, int64_t c, int64_t tap) {
   int64_t tile = k / 16 * (w->c / 16) + c / 16;
   return (size_t)((tile * w->taps + tap) * 256 + c % 16 * 16 + k % 16);
@@ -150,11 +150,11 @@ static size_t get_position_in_back(const cpu_weight_tiles *w, int64_t k, int64_t
 static void check_tiles(cpu_weight_tiles w) {
   size_t n = (size_t)(w.k * w.c * w.taps);
   float *plain = allocate_floats(n), *front = allocate_floats(n), *back = allocate_floats(n);
-  bool want_front = w.front, want_back = w.back;
+  bool want_front = w.forward_tiles, want_back = w.backward_tiles;
   draw_normal(plain, n, 1);
   w.row_major = plain;
-  w.front = want_front ? front : NULL;
-  w.back = want_back ? back : NULL;
+  w.forward_tiles = want_front ? front : NULL;
+  w.backward_tiles = want_back ? back : NULL;
   clv_cpu_weight_pack(&w);
   for (size_t i = 0; i < n; i++) {
     int64_t tap = (int64_t)i % w.taps, c = (int64_t)i / w.taps % w.c, k = (int64_t)i / w.taps / w.c;
@@ -188,8 +188,8 @@ static void test_weight_tiles_match_loops(void **state) {
                                      .taps = taps[i],
                                      .threads = way & 1 ? 2 : 1,
                                      .backward_tiles_are_c_major = way & 2,
-                                     .front = way / 4 != 1 ? &want : NULL,
-                                     .back = way / 4 != 0 ? &want : NULL});
+                                     .forward_tiles = way / 4 != 1 ? &want : NULL,
+                                     .backward_tiles = way / 4 != 0 ? &want : NULL});
 }
 
 int main(void) {
