@@ -70,7 +70,7 @@ of("kernels/cuda/linear.c", "tests/gpu/test_cuda_types linear",
 DEVICE_BASES, DEVICE_BASES_NET = "tests/unit/service/test_device_bases", "tests/net/hostile/test_device_bases.py"
 of("worker/store/bases.c", DEVICE_BASES,
    a_device_does_not_matter=("static bool has_key(", "x->backend == key->backend &&", ""),
-   weights_stay_in_what_a_device_gets_back=("static void free_device_memory(", "(void)!clv_backend_fill(x->backend, x->at, 0, x->bytes, &why);", ";"),
+   weights_stay_in_what_a_device_gets_back=("static void free_device_memory(", "(void)!clv_backend_fill(x->backend, x->data, 0, x->bytes, &why);", ";"),
    who_takes_a_base_has_it_too_soon=("static clv_code copy_part_to_device(", "if (code == CLV_OK) code = clv_backend_finish(x->backend, err);", ""),
    a_device_gets_its_memory_back_some_time=("static void free_device_memory(", "(void)!clv_backend_finish(x->backend, &why);", ""),
    every_part_lies_first=("static clv_code fill_parts(", "first * size", "0 * first * size"))
