@@ -39,8 +39,8 @@ clv_axis clv_axis_extents(const clv_attrs *attrs, const clv_shape *shape) {
 }
 
 void clv_permuted_strides(const clv_shape *in, const clv_shape *order, size_t ret[CLV_MAX_RANK]) {
-  size_t step[CLV_MAX_RANK] = {0}, all = 1;
-  for (int d = in->rank; d-- > 0; all *= (size_t)in->dim[d]) step[d] = all;
+  size_t step[CLV_MAX_RANK] = {0}, n_inner = 1;
+  for (int d = in->rank; d-- > 0; n_inner *= (size_t)in->dim[d]) step[d] = n_inner;
   ret[0] = step[0];
   for (int d = 1; d < in->rank; d++) ret[d] = step[order->dim[d - 1]];
 }
@@ -81,13 +81,13 @@ static void prepend_dimension(clv_broadcast *v, int axis, size_t n, const size_t
  * first. */
 static clv_broadcast broadcast_in_order(const clv_node_desc *d, const int *order) {
   clv_broadcast v = {0};
-  size_t all[2] = {1, 1};
+  size_t n_inner[2] = {1, 1};
   for (int i = d->out.rank; i-- > 0;) {
     size_t step[2];
     int axis = order[i];
     for (int j = 0; j < 2; j++) {
-      step[j] = d->in[j].dim[axis] == 1 && axis ? 0 : all[j];
-      all[j] *= (size_t)d->in[j].dim[axis];
+      step[j] = d->in[j].dim[axis] == 1 && axis ? 0 : n_inner[j];
+      n_inner[j] *= (size_t)d->in[j].dim[axis];
     }
     if (d->out.dim[axis] != 1 || !axis) prepend_dimension(&v, axis, (size_t)d->out.dim[axis], step);
   }
@@ -206,7 +206,7 @@ clv_code clv_check_rows(const clv_row_numbers *l, const int64_t *value, clv_err 
 clv_code clv_backend_allocate(const clv_backend *b, size_t bytes, void *ret_pp, clv_err *err) {
   void *p;
   if (!b->memory) return clv_alloc_aligned(bytes, ret_pp, err);
-  CLV_TRY(b->memory->take(b, bytes, &p, err));
+  CLV_TRY(b->memory->allocate(b, bytes, &p, err));
   memcpy(ret_pp, &p, sizeof p);
   return CLV_OK;
 }
@@ -215,7 +215,7 @@ void clv_backend_free_memory(const clv_backend *b, void *p) {
   if (!b || !b->memory)
     free(p);
   else if (p)
-    b->memory->give(b, p);
+    b->memory->free(b, p);
 }
 
 clv_code clv_backend_put(const clv_backend *b, void *dst, const void *host, size_t bytes,
@@ -283,10 +283,10 @@ clv_code clv_backend_check_tf32(const clv_backend *b, clv_err *err) {
 }
 
 const clv_backend *clv_backend_retain(const clv_backend *b) {
-  if (b->hold) b->hold(b);
+  if (b->retain) b->retain(b);
   return b;
 }
 
 void clv_backend_release(const clv_backend *b) {
-  if (b && b->drop) b->drop(b);
+  if (b && b->release) b->release(b);
 }

@@ -111,7 +111,7 @@ typedef struct clv_attrs {
   bool align_corners;  /* of upsampling: the centres of the corner values coincide */
   bool affine;         /* of instancenorm: it has a weight and a bias for each channel */
   int64_t correction;  /* of var: the divisor is the extent less this number */
-  int64_t shifts;      /* of roll: places by which values move along the dimension */
+  int64_t shifts;      /* of roll: number of positions by which values move along the dimension */
 } clv_attrs;
 
 enum { CLV_MAX_IN = 8, CLV_MAX_PARAMS = 32, CLV_LSTM_LAYERS = 8 };
@@ -175,7 +175,7 @@ typedef struct clv_node_desc {
   int n_in;
   clv_shape in[CLV_MAX_IN];
   clv_dtype in_dtype[CLV_MAX_IN]; /* equal to dtype, except i64 class labels and row numbers */
-  int offered_block[CLV_MAX_IN];
+  int offered_block[CLV_MAX_IN];  /* layout in which each input is offered */
   clv_shape out;
   int n_params;
   clv_shape param[CLV_MAX_PARAMS];
@@ -282,10 +282,10 @@ static CLV_DEVICE inline double clv_tap_weight(const clv_taps *t, int64_t i) {
   return i < t->first || i >= t->first + t->n ? 0 : t->w[i > t->first];
 }
 
-/* Returns the first output that may read input i along an axis. *ret_end: the output behind the
- * last such. Outputs in the range may have weight 0. */
-static CLV_DEVICE inline int64_t clv_taps_readers(const clv_resample *r, int axis, int64_t i,
-                                                  int64_t *ret_end) {
+/* Returns the first output that may read input i along an axis. *ret_end: index after the last
+ * output that may read it. An output in between may read input i with weight 0. */
+static CLV_DEVICE inline int64_t clv_taps_first_reader(const clv_resample *r, int axis, int64_t i,
+                                                       int64_t *ret_end) {
   int64_t in = r->in[axis], out = r->out[axis], begin, end;
   double scale = r->scale[axis];
   *ret_end = out;
@@ -406,7 +406,7 @@ static inline unsigned clv_save_flag_of_input(int i) {
 /* The part of an RNG key that differs between executions of one kernel. */
 typedef struct clv_rng_position {
   uint64_t step;
-  uint32_t micro_batch, zero;
+  uint32_t micro_batch, zero; /* zero: padding, always 0 */
 } clv_rng_position;
 
 /* Arguments of one execution. Activations are in the kernel's layouts; parameters and their
@@ -504,16 +504,16 @@ typedef struct clv_copy_progress {
   void *user;
 } clv_copy_progress;
 
-/* Memory of a device, which the host cannot access. All functions but get, room and finish may
- * return before the work is done. The work of one thread is done in the order of its calls,
- * including kernels, additions, reorders and steps. Another thread may use the same memory once the
- * first has called finish. */
+/* Memory of a device, which the host cannot access. All functions but get, get_free_bytes and
+ * finish may return before the work is done. The work of one thread is done in the order of its
+ * calls, including kernels, additions, reorders and steps. Another thread may use the same memory
+ * once the first has called finish. */
 typedef struct clv_backend_memory {
   /* Allocates zeroed memory, aligned for any kernel; 0 bytes are allowed. CLV_EXHAUSTED: not enough
    * memory. */
-  clv_code (*take)(const clv_backend *b, size_t bytes, void **ret, clv_err *err);
+  clv_code (*allocate)(const clv_backend *b, size_t bytes, void **ret, clv_err *err);
   /* Frees p once the work issued before the call is done; p may be NULL. */
-  void (*give)(const clv_backend *b, void *p);
+  void (*free)(const clv_backend *b, void *p);
   /* The caller may overwrite `host` when put returns. */
   clv_code (*put)(const clv_backend *b, void *dst, const void *host, size_t bytes, clv_err *err);
   /* Copies to the host and waits until the bytes have arrived. They arrive in pieces, in order;
@@ -534,7 +534,8 @@ typedef struct clv_backend_memory {
    * is -1. */
   clv_code (*finish)(const clv_backend *b, int64_t *ret_layer, clv_err *err);
   /* Writes the free and the total bytes of the device's memory. */
-  clv_code (*room)(const clv_backend *b, size_t *ret_free, size_t *ret_total, clv_err *err);
+  clv_code (*get_free_bytes)(const clv_backend *b, size_t *ret_free, size_t *ret_total,
+                             clv_err *err);
 } clv_backend_memory;
 
 /* Recording (capture) of repeated work. Work that one thread issues between begin and end is
@@ -592,15 +593,16 @@ struct clv_backend {
   /* dst += src over n values, element by element. CLV_BF16 is supported only with channels last. */
   void (*add)(const clv_backend *b, clv_dtype dtype, void *dst, const void *src, size_t n);
 
-  /* ret[i] (host memory): sum of squares of run i of x, accumulated in double in index order, 8
-   * lanes wide: lane i sums elements i, i+8, ...; the lanes are added pairwise (0+4, 1+5, ...) then
-   * (0+2, 1+3), (0+1). NaN and infinity propagate. A backend with memory waits for the result, and
-   * may add in another order that is fixed by n. */
+  /* ret[i] (host memory): sum of squares of the range runs[i] of x, accumulated in double in index
+   * order, 8 lanes wide: lane i sums elements i, i+8, ...; the lanes are added pairwise (0+4, 1+5,
+   * ...) then (0+2, 1+3), (0+1). NaN and infinity propagate. A backend with memory waits for the
+   * result, and may add in another order that is fixed by n. */
   clv_code (*sum_squares)(const clv_backend *b, const float *x, const clv_extent *runs,
                           size_t n_runs, double *ret, clv_err *err);
 
-  /* Does one optimiser step over the runs: updates p from g, and the moments (NULL: the settings do
-   * not use that moment). The results have the bits of clv_step_... of kernels/steps. */
+  /* Does one optimiser step over the ranges `runs`: updates p from g, and the moments (NULL: the
+   * settings do not use that moment). The results have the bits of clv_step_... of
+   * kernels/steps. */
   void (*step)(const clv_backend *b, const clv_step_args *a, float *p, const float *g,
                float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs, size_t n_runs);
 
@@ -629,14 +631,14 @@ struct clv_backend {
 
   /* branch makes another backend of the same device, whose work is not ordered with b's. Each
    * module needs its own backend, because a backend with memory is used by one thread at a time.
-   * Backends are reference-counted: hold adds an owner, and the last drop frees the backend. The
-   * owner must give back all memory of the backend before. NULL (all three): one backend serves all
-   * threads. */
+   * Backends are reference-counted: retain adds an owner, and the last release frees the backend.
+   * The owner must give back all memory of the backend before. NULL (all three): one backend serves
+   * all threads. */
   clv_code (*branch)(const clv_backend *b, const clv_backend **ret, clv_err *err);
   /* page-locked host memory, in bytes, that each branch holds until it is freed */
   size_t branch_bytes;
-  void (*hold)(const clv_backend *b);
-  void (*drop)(const clv_backend *b);
+  void (*retain)(const clv_backend *b);
+  void (*release)(const clv_backend *b);
 
   /* NULL: the backend cannot record. The function that opened the backend may set it; later
    * branches inherit it. */
@@ -687,20 +689,20 @@ clv_code clv_backend_finish(const clv_backend *b, clv_err *err) CLV_USE_RESULT;
  * second run with the same key records the work, and later runs replay the record in one call.
  * Values that change between runs must therefore be in memory, written before the run. Work that
  * cannot be recorded is issued launch by launch each time; the recorder counts this, but reports no
- * error. The recorder keeps CLV_RECORDS records and evicts the least recently used. If more kinds
- * of work than that alternate, none is recorded. Work of a single launch is better issued directly:
- * a record of an optimiser's step would first need its numbers copied to memory. Threads: one
- * thread uses the recorder at a time, but any thread may call clv_recorder_count. */
+ * error. The recorder keeps CLV_MAX_RECORDS records and evicts the least recently used. If more
+ * kinds of work than that alternate, none is recorded. Work of a single launch is better issued
+ * directly: a record of an optimiser's step would first need its numbers copied to memory. Threads:
+ * one thread uses the recorder at a time, but any thread may call clv_recorder_count. */
 typedef struct clv_recorder clv_recorder;
 
-enum { CLV_RECORDS = 32, CLV_RECORD_POINTERS = 32 };
+enum { CLV_MAX_RECORDS = 32, CLV_MAX_RECORD_POINTERS = 32 };
 
 /* Key of a piece of work: the object that issues the work, the kind of work, and all memory that
  * the work uses. Equal keys must mean equal work. */
 typedef struct clv_record_key {
   const void *owner;
   uintptr_t kind;
-  const void *pointers[CLV_RECORD_POINTERS];
+  const void *pointers[CLV_MAX_RECORD_POINTERS];
 } clv_record_key;
 
 typedef struct clv_record_counts {
@@ -753,11 +755,11 @@ const clv_backend *clv_backend_ref(void);
 /* Returns the backend for processors, with oneDNN and OpenBLAS; f32. */
 const clv_backend *clv_backend_cpu(void);
 
-/* Returns how long a node takes in bf16 on this processor, in hundredths of its time in f32, by a
- * table of measurements. Reads op, attributes and shapes of the description. *ret_processor: the
- * processor that was measured; without a row of this processor, another of its vendor with its
- * instruction set. 0: none was measured. */
-unsigned clv_backend_cpu_bf16_pace(const clv_node_desc *d, const char **ret_processor);
+/* Returns the time of a node in bf16 on this processor, in percent of its time in f32, from a table
+ * of measurements; 0: no such processor was measured. Reads op, attributes and shapes of the
+ * description. *ret_processor: the processor that was measured: this one, or else another one of
+ * its vendor with its instruction set. */
+unsigned clv_backend_cpu_bf16_percent(const clv_node_desc *d, const char **ret_processor);
 
 #ifdef __cplusplus
 }

@@ -22,9 +22,9 @@ typedef struct record_slot {
 struct clv_recorder {
   const clv_backend *backend;
   clv_record_account account;
-  uint64_t runs;
+  uint64_t n_runs;
   clv_record_counts counts; /* the recorder's thread writes them, any thread reads them */
-  record_slot slots[CLV_RECORDS];
+  record_slot slots[CLV_MAX_RECORDS];
 };
 
 static void add_to_counter(uint64_t *counter, uint64_t by) {
@@ -58,13 +58,13 @@ static void free_slot(clv_recorder *r, record_slot *k) {
 }
 
 void clv_recorder_free_records_of(clv_recorder *r, const void *owner) {
-  for (int i = 0; r && i < CLV_RECORDS; i++)
+  for (int i = 0; r && i < CLV_MAX_RECORDS; i++)
     if (r->slots[i].is_used && r->slots[i].key.owner == owner) free_slot(r, &r->slots[i]);
 }
 
 void clv_recorder_free(clv_recorder *r) {
   if (!r) return;
-  for (int i = 0; i < CLV_RECORDS; i++) free_slot(r, &r->slots[i]);
+  for (int i = 0; i < CLV_MAX_RECORDS; i++) free_slot(r, &r->slots[i]);
   free(r);
 }
 
@@ -83,7 +83,7 @@ void clv_recorder_count(const clv_recorder *r, clv_record_counts *ret) {
 /* Returns the slot of the key, or evicts the least recently used record and returns its slot. */
 static record_slot *find_slot(clv_recorder *r, const clv_record_key *key) {
   record_slot *least_recently_used = &r->slots[0];
-  for (int i = 0; i < CLV_RECORDS; i++) {
+  for (int i = 0; i < CLV_MAX_RECORDS; i++) {
     record_slot *k = &r->slots[i];
     if (k->is_used && memcmp(&k->key, key, sizeof *key) == 0) return k;
     if (k->last_run < least_recently_used->last_run) least_recently_used = k;
@@ -160,7 +160,7 @@ clv_code clv_recorder_run(clv_recorder *r, const clv_record_key *key,
   bool was_used = k->is_used;
   k->is_used = true;
   k->key = *key;
-  k->last_run = ++r->runs;
+  k->last_run = ++r->n_runs;
   if (was_used && !k->record && !k->is_refused) make_record(r, k, issue, user);
   if (k->record && replay(r, k)) return CLV_OK;
   add_to_counter(&r->counts.launched_singly, 1);

@@ -191,7 +191,7 @@ MEMORY = "tests/net/training/test_memory.py"
 of("master/train/modules.c", MEMORY,
    evaluations_have_moments=("static clv_code load_modules(", "if (t->use != CLV_TRAINER_EVALUATION) CLV_TRY(make_optimizer(t, err));", "CLV_TRY(make_optimizer(t, err));"))
 of("worker/service/artifact.c", MEMORY,
-   an_artifact_comes_at_once=("", "enum { PART_BYTES = CLV_BASE_CHUNK_BYTES };", "enum { PART_BYTES = 1 << 26 };"))
+   an_artifact_comes_at_once=("", "enum { MAX_PART_BYTES = CLV_BASE_CHUNK_BYTES };", "enum { MAX_PART_BYTES = 1 << 26 };"))
 of("master/api/core/state_pieces.c", MEMORY,
    all_pieces_are_asked_for_at_once=("", "MIN_WINDOW = 2 << 20, MAX_WINDOW = 16 << 20", "MIN_WINDOW = 64 << 20, MAX_WINDOW = 64 << 20"),
    items_come_whole=("static bool has_pieces(", "return !p->m->node ||", "return p->m->node > 1000 &&"))
@@ -220,7 +220,7 @@ BASES, BASES_NET = "tests/unit/store/test_bases", "tests/net/hostile/test_shared
 of("worker/store/bases.c", BASES,
    an_owner_does_not_matter=("static bool has_key(", "&& strcmp(x->owner, key->owner) == 0", ""),
    an_artifact_does_not_matter=("static bool has_key(", "memcmp(&x->artifact, &key->artifact, sizeof x->artifact) == 0 &&", ""),
-   a_base_may_be_written=("static clv_code fill_memory(", "mprotect(x->at, x->bytes, PROT_READ) == 0", "x->at"),
+   a_base_may_be_written=("static clv_code fill_memory(", "mprotect(x->data, x->bytes, PROT_READ) == 0", "x->at"),
    a_base_stays_for_ever=("static bool drop_user(", "if (--x->n_users) return false;", "if (--x->n_users || b) return false;"),
    what_was_not_filled_is_full=("static clv_code fill_base(", "code == CLV_OK ? FULL : EMPTY", "FULL"),
    who_waits_cannot_leave=("static clv_code ensure_filled(", "CLV_TRY(clv_cancel_hook_check(waiter, err));", "(void)waiter; (void)err;"))
@@ -527,8 +527,8 @@ of("master/api/core/runtime.c", "tests/net/hostile/test_hostile_worker.py report
 of("common/net/rpc/stream.c", "tests/unit/rpc/test_stream",
    a_reason_to_end_an_idle_stream_looks_like_a_loss=("void clv_rpc_stream_cancel", "!stream->is_server && stream->send_state == SEND_IDLE && code != CLV_CANCELLED;", "false;"))
 of("worker/service/service.c", "tests/net/operations/test_daemon.py sigterm_lets_running_sessions_finish",
-   draining_waits_for_masters_that_left=("static void end_detached(", "now_ms - x->detached_ms >= DETACHED_MS", "false"),
-   draining_does_not_wait_for_a_master=("static void end_detached(", "now_ms - x->detached_ms >= DETACHED_MS", "now_ms"))
+   draining_waits_for_masters_that_left=("static void end_if_detached(", "now_ms - x->detached_ms >= DETACHED_MS", "false"),
+   draining_does_not_wait_for_a_master=("static void end_if_detached(", "now_ms - x->detached_ms >= DETACHED_MS", "now_ms"))
 of("master/run/run_recover.c", "tests/net/operations/test_outages.py worker_that_restarts_while_resume_connects_is_waited_for",
    a_worker_that_restarts_while_connecting_ends_the_run=("static bool may_be_temporary", "return clv_run_lock_check_newest(r->lock, &ignored_err) == CLV_OK;", "return clv_run_lock_check_newest(r->lock, &ignored_err) != CLV_OK;"))
 of("common/net/link/redial.c", CONNECTIONS,
@@ -761,13 +761,13 @@ of("worker/store/state_names.c", "tests/unit/store/test_states",
    a_name_goes_to_the_disk_as_it_is=("clv_code clv_state_check_name(", "if (clv_is_file_name(name))", "if (true)"),
    a_full_disk_is_no_full_disk=("", "{ENOSPC, \"the worker's disk is full\"", "{0, \"the worker's disk is full\""))
 of("worker/store/states.c", "tests/unit/store/test_states",
-   a_file_is_loaded_while_it_is_written=("static clv_code begin(", "CLV_TRY(clv_state_await_claims(s, identity, name, NULL, waiter, err));", ";"))
+   a_file_is_loaded_while_it_is_written=("static clv_code begin_when_unclaimed(", "CLV_TRY(clv_state_await_claims(s, identity, name, NULL, waiter, err));", ";"))
 of("worker/store/state_claims.c", "tests/unit/store/test_states",
-   a_file_that_makes_way_counts=("static uint64_t bytes_of_files(", "strcmp(name, mine->name) != 0 &&", ""),
-   a_file_in_progress_is_free=("clv_code clv_state_reserve(", "+ bytes_of_claims(s, o->dir.data, mine)", ""))
+   a_file_that_makes_way_counts=("static uint64_t bytes_of_files(", "strcmp(name, own_claim->name) != 0 &&", ""),
+   a_file_in_progress_is_free=("clv_code clv_state_reserve(", "+ bytes_of_claims(s, o->dir.data, own_claim)", ""))
 of("worker/service/state_writer.c", "tests/unit/service/test_state_writer",
-   a_withdrawn_file_is_reported=("static void report(", "if (!save) return;", "if (!save) save = (clv_state_save *)(uintptr_t)j->data;"),
-   one_identity_is_served_alone=("static job *take_job(", "strcmp((*at)->owner, w->served) == 0", "false"))
+   a_withdrawn_file_is_reported=("static void report_result(", "if (!save) return;", "if (!save) save = (clv_state_save *)(uintptr_t)j->data;"),
+   one_identity_is_served_alone=("static job *take_job(", "strcmp((*at)->owner, w->last_owner) == 0", "false"))
 of("worker/store/digests.c", "tests/net/hostile/test_rules.py r3_20_a_kept_file_that_changed",
    a_changed_file_has_its_old_digest=("static bool is_same_version(", "a->bytes == b->bytes && is_same_time(&a->mtime, &b->mtime) && is_same_time(&a->ctime, &b->ctime)", "a->bytes == b->bytes"))
 of("master/api/core/kept.c", "tests/unit/api/test_kept",
@@ -816,7 +816,7 @@ of("worker/service/snapshot.c", "tests/net/hostile/test_isolation.py",
 of("common/model/graph/plan_memory.c", CUDA,
    buffers_on_a_device_stand_anywhere=("static size_t padded_size", "DEVICE_ALIGN)", "64)"))
 of("kernels/cuda/backend.c", "tests/gpu/test_backend",
-   what_another_left_in_memory_is_found=("static clv_code memory_take(", "g->vendor->fill(g->stream, p, 0, CLV_MAX(bytes, (size_t)1), err)", "CLV_OK"))
+   what_another_left_in_memory_is_found=("static clv_code memory_allocate(", "g->vendor->fill(g->stream, p, 0, CLV_MAX(bytes, (size_t)1), err)", "CLV_OK"))
 of("common/engine/context_run.c", "tests/gpu/test_node",
    a_node_waits_for_its_device=("static bool dispatch_work", "e->env.compute_lock && clv_work_is_on_device(e, w)", "false"))
 of("common/engine/context_run.c", "tests/gpu/test_node",
@@ -856,7 +856,7 @@ of("kernels/cuda/chunks_int.cuh", "tests/gpu/test_backend",
    a_chunk_is_of_the_first_run=("static __device__ inline clv_extent gpu_chunk(", "low = 0, high = n", "low = 0, high = 1"))
 of("kernels/load/plans.c", "tests/unit/load/test_plans",
    a_plan_that_others_may_write_is_read=("static bool is_private_file(", "!(s->st_mode & (S_IRWXG | S_IRWXO))", "true"),
-   a_damaged_plan_is_read=("clv_code clv_plan_parse(", "memcmp(data, line, skip) != 0", "memcmp(data, line, sizeof header) != 0"),
+   a_damaged_plan_is_read=("clv_code clv_plan_parse(", "memcmp(data, line, header_len) != 0", "memcmp(data, line, sizeof header) != 0"),
    plans_fill_the_disk=("static void store_plan(", "> MAX_PLANS", "> INT32_MAX"))
 of("kernels/cuda/lstm.c", "tests/gpu/test_cuda lstm",
    all_layers_have_the_weights_of_the_first=("static cuda_lstm_params list_params(", "lstm_space.at[i / slots]", "lstm_space.at[0]"),
@@ -875,8 +875,8 @@ of("kernels/cuda/chain.c", "tests/gpu/test_together",
 of("kernels/cuda/conv.cu", "tests/gpu/test_together",
    a_bias_has_no_relu_behind_it=("static __global__ void add_bias(", "relu && value <= 0 ? 0 : value", "value"))
 of("kernels/cuda/batchnorm.cu", "tests/gpu/test_together",
-   a_closed_relu_lets_gradients_pass=("static __device__ inline float passed_of(", "return passes_gate ? gpu_get(f.dy[at]) : 0;", "return gpu_get(f.dy[at]);"),
-   what_is_added_is_told_more_than_passed=("struct gradient_term", "if (passed) passed[at] = gpu_as<T>(dy);", "if (passed) passed[at] = from.dy[at];"))
+   a_closed_relu_lets_gradients_pass=("static __device__ inline float gated_dy_of(", "return passes_gate ? gpu_get(f.dy[at]) : 0;", "return gpu_get(f.dy[at]);"),
+   what_is_added_is_told_more_than_passed=("struct gradient_term", "if (gated_dy) gated_dy[at] = gpu_as<T>(dy);", "if (gated_dy) gated_dy[at] = from.dy[at];"))
 TWO = "tests/net/training/test_two_devices.py"
 of("worker/service/methods.c", TWO,
    every_device_computes_as_the_first=("static clv_code on_hello(", "{b->name, clv_backend_isa(b), clv_backend_libraries(b)}", "{b->name, clv_backend_isa(clv_service_backend(v)), clv_backend_libraries(b)}"))
@@ -898,7 +898,7 @@ of("kernels/cuda/backend.c", "tests/gpu/test_backend",
    an_old_device_takes_tf32=("static clv_code check_capability(", "capability >= 80", "capability >= 70"))
 PLANS = "tests/gpu/test_cuda_bf16"
 of("kernels/cuda/batchnorm.cu", PLANS,
-   what_a_sum_is_added_to_is_not_rounded=("static __device__ inline float normal_of(", "gpu_rounded<T>(", "("))
+   what_a_sum_is_added_to_is_not_rounded=("static __device__ inline float rounded_output_of(", "gpu_round<T>(", "("))
 of("kernels/cuda/chain.c", PLANS,
    a_chain_of_images_in_bf16_rounds_once=("static bool can_chain_node(", "if (d->bf16 && d->out.rank == 4) return false;", ""))
 of("kernels/cuda/pointwise.cu", TYPES + " dropout",

@@ -65,12 +65,12 @@ of("kernels/cuda/linear.c", "tests/gpu/test_cuda_types linear",
    a_bias_beside_a_narrow_weight_stays=("static clv_code linear_backward_weight(", "if (!k->r.d.attrs.bias) return CLV_OK;", "if (!k->r.d.attrs.bias || k->r.d.bf16_weight) return CLV_OK;"),
    every_part_of_a_wide_weight_is_the_first=("static clv_code multiply_by_weight(", "w + first * p.w_columns", "w + 0 * first * p.w_columns"),
    sums_of_a_wide_weight_begin_anew=("static cuda_factors factors_of_part(", "part.beta = first ? 1 : 0;", "part.beta = 0;"),
-   each_part_of_a_sum_has_the_bias=("static clv_code make_part_gemms(", "if (!has_outputs_as_rows) part.epilogue = CLV_CUDA_EPILOGUE_NONE;", "(void)has_outputs_as_rows;"),
+   each_part_of_a_sum_has_the_bias=("static clv_code split_product(", "if (!has_outputs_as_rows) part.epilogue = CLV_CUDA_EPILOGUE_NONE;", "(void)has_outputs_as_rows;"),
    frozen_weights_get_a_gradient=("static bool is_weight_trained(", "&& !k->r.d.bf16_weight", ""))
 DEVICE_BASES, DEVICE_BASES_NET = "tests/unit/service/test_device_bases", "tests/net/hostile/test_device_bases.py"
 of("worker/store/bases.c", DEVICE_BASES,
    a_device_does_not_matter=("static bool has_key(", "x->backend == key->backend &&", ""),
-   weights_stay_in_what_a_device_gets_back=("static void free_device_memory(", "(void)!clv_backend_fill(x->backend, x->at, 0, x->bytes, &why);", ";"),
+   weights_stay_in_what_a_device_gets_back=("static void free_device_memory(", "(void)!clv_backend_fill(x->backend, x->data, 0, x->bytes, &why);", ";"),
    who_takes_a_base_has_it_too_soon=("static clv_code copy_part_to_device(", "if (code == CLV_OK) code = clv_backend_finish(x->backend, err);", ""),
    a_device_gets_its_memory_back_some_time=("static void free_device_memory(", "(void)!clv_backend_finish(x->backend, &why);", ""),
    every_part_lies_first=("static clv_code fill_parts(", "first * size", "0 * first * size"))

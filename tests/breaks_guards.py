@@ -32,7 +32,7 @@ of("common/net/tls/accepted.c", "tests/unit/tls/test_accepted",
 of("worker/service/eviction.c", "tests/net/operations/test_revoke.py revoked_caller_is_disconnected_at_once",
    sessions_outlive_a_revocation=("static void mark_revoked(", "s->is_closing = true;", ""))
 of("worker/admission.c", "tests/net/operations/test_connections.py connections_over_an_identity_quota_are_refused",
-   connections_have_no_quota=("static clv_tls_decision decide_by_quota(", "h->held >= h->quota", "h->quota == 0"))
+   connections_have_no_quota=("static clv_tls_decision decide_by_quota(", "h->n_connections >= h->max_connections", "h->max_connections == 0"))
 of("common/net/tls/frames.c", "tests/unit/tls/test_frames",
    frames_are_free=("static const char *charge_bucket(", "f->bucket_levels[bucket] += amount;", "f->bucket_levels[bucket] += 0 * amount;"))
 of("common/net/tls/revoke.c", "tests/unit/tls/test_crl",

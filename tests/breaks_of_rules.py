@@ -64,7 +64,7 @@ rules("worker/store/states_read.c",
    r3_19_a_range_behind_the_end_of_a_kept_file=("static clv_code check_range(", "if (offset <= size && length <= size - offset)", "if (true)"),
    r3_20_a_kept_file_that_changed=("clv_code clv_states_read(", "if (version && version != ret_status->version)", "if (false)"))
 rules("worker/store/state_claims.c",
-   r6_34_more_than_its_quota=("clv_code clv_state_reserve(", "bool fits = used <= most && needed <= most - used;", "bool fits = true;"))
+   r6_34_more_than_its_quota=("clv_code clv_state_reserve(", "bool fits = used <= max_bytes && needed <= max_bytes - used;", "bool fits = true;"))
 rules("common/engine/node_files.c",
    r6_41_a_load_of_another_digest=("static clv_code open_file(", "if (code == CLV_OK) code = check_digest(f, *ret, err);", ""))
 rules("common/net/wire/frame_check.c",
@@ -73,8 +73,8 @@ rules("common/net/wire/frame_check.c",
 rules("common/engine/node_caches.c",
    r6_37_a_cache_of_another_worker=("clv_code clv_node_on_cached(", "if (!p->received_by || !clv_node_is_master(n, p->received_by))", "if (false)"))
 rules("worker/store/caches.c",
-   r6_38_rows_that_cannot_be=("static clv_code check_rows(", "if (rows[i] < 0 || (uint64_t)rows[i] >= c->records)", "if (false)"),
-   r6_39_a_cache_over_its_quota=("static clv_code check_quota(", "if (u.bytes <= most && bytes <= most - u.bytes)", "if (true)"),
+   r6_38_rows_that_cannot_be=("static clv_code check_rows(", "if (rows[i] < 0 || (uint64_t)rows[i] >= c->n_records)", "if (false)"),
+   r6_39_a_cache_over_its_quota=("static clv_code check_quota(", "if (u.bytes <= max_bytes && bytes <= max_bytes - u.bytes)", "if (true)"),
    r6_40_rows_that_are_not_there=("static clv_code get_row(", "if (m.is_stored != 1)", "if (false)"))
 rules("common/engine/context_gradients.c",
    r6_29_a_gradient_written_in_a_pass=("clv_code clv_contexts_find_gradient_item(", "if (ctx && ctx->pass_state != PASS_NONE)", "if (false)"))

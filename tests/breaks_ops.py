@@ -11,7 +11,7 @@ of("kernels/ops/rules.c", "tests/ops/test_golden clamp",
 of("kernels/cpu/activations.c", "tests/ops/test_pair hardtanh",
    a_value_on_a_bound_has_a_gradient=("", "MAP(hardtanh_back, x <= p || x >= q", "MAP(hardtanh_back, x < p || x > q"))
 of("kernels/cuda/pointwise.def", "tests/gpu/test_cuda softplus",
-   beta_counts_once=("", "log_sum_of(p * x) / p", "log_sum_of(p * x)"))
+   beta_counts_once=("", "softplus_of(p * x) / p", "softplus_of(p * x)"))
 of("common/model/graph/params.c", "tests/unit/graph/test_ops",
    a_number_is_drawn=("static bool get_distribution(", "&& s->init != CLV_INIT_NUMBER", ""))
 of("kernels/kernels.h", "tests/ops/test_golden upsample_bilinear",
@@ -49,11 +49,11 @@ of("kernels/cpu/classes.c", "tests/ops/test_pair cross_entropy",
    a_label_is_not_smoothed=("static void backward_at_position(", "smooth * (dx_target * k->weight_sum - class_weight(k, label))", "smooth * (dx_target * k->weight_sum)"),
    places_that_do_not_count_have_a_gradient=("static void backward_positions", "memset(dx, 0, j->k->classes * sizeof *dx);", "memset(dx, 63, j->k->classes * sizeof *dx);"))
 of("kernels/kernels.c", "tests/ops/test_golden mul",
-   what_stands_for_several_is_stepped=("static clv_broadcast broadcast_in_order(", "d->in[j].dim[axis] == 1 && axis ? 0 : all[j]", "all[j]"))
+   what_stands_for_several_is_stepped=("static clv_broadcast broadcast_in_order(", "d->in[j].dim[axis] == 1 && axis ? 0 : n_inner[j]", "n_inner[j]"))
 of("kernels/ops/broadcast_int.h", "tests/ops/test_refusals add",
    samples_meet=("static inline clv_code broadcast_shape", "(i && (a->dim[i] == 1 || b->dim[i] == 1))", "(a->dim[i] == 1 || b->dim[i] == 1)"))
 of("kernels/cpu/broadcast.c", "tests/ops/test_pair mul",
-   one_value_is_read_as_a_row=("static void sum_gradients", "k->v.step[j->to][last] ? add_row : add_all", "k->v.step[1 - j->to][last] ? add_row : add_all"),
+   one_value_is_read_as_a_row=("static void sum_gradients", "k->v.step[j->target_input][last] ? add_row : add_all", "k->v.step[1 - j->to][last] ? add_row : add_all"),
    an_index_is_not_taken_back=("static void next_row", "w->at[j] -= v->step[j][i] * v->n[i];", ";"))
 of("kernels/cuda/broadcast.cu", "tests/gpu/test_cuda add",
    a_block_adds_its_first_thread_alone=("static __global__ void sum_terms_per_block", "sum = gpu_block_sum(sum);", ";"))
@@ -74,7 +74,7 @@ of("kernels/ops/conv_int.h", "tests/unit/plan/test_privacy",
    taps_apart_count_as_alone=("static inline int64_t conv_transpose_fan_in(", "int64_t tap_step = s->attrs->stride[i] / step;", "int64_t tap_step = s->attrs->stride[i];"))
 of("kernels/ops/linear.c", "tests/unit/plan/test_privacy",
    a_transposed_weight_mixes_its_outputs=("CLV_OP_ROW(linear)", ".count_mixed = count_linear_inputs,", ""))
-SIGNALS, HELD = "tests/unit/cpu/test_signals", "CLV_AUTO(clv_cpu_release_signals) sigset_t before = clv_cpu_hold_signals();"
+SIGNALS, HELD = "tests/unit/cpu/test_signals", "CLV_AUTO(clv_cpu_release_signals) sigset_t previous_signals = clv_cpu_hold_signals();"
 of("kernels/cpu/signals.c", SIGNALS,
    faults_of_the_processor_are_held=("static void block_thread_signals(", "sigdelset(&blocked_signals, faults[i]);", ";"),
    a_team_of_the_program_takes_signals=("sigset_t clv_cpu_hold_signals(", "if (n > n_holding)", "if (n_holding < 0)"),
@@ -96,9 +96,9 @@ of("kernels/cpu/gemm.c", "tests/unit/cpu/test_choice_table",
    a_narrow_blas_is_not_named=("static void store_version(", 'blas.is_as_wide ? ""', 'true ? ""'))
 of("kernels/cpu/pairs.c", "tests/ops/test_pair attention",
    rows_of_a_head_are_side_by_side=("INLINE size_t index_of(", "f->row_stride ? f->row_stride : f->columns", "f->columns"),
-   a_sum_without_terms_is_not_written=("static void multiply_parts(", "      do { /* once", "      while (t.last < tiles) { /* once"))
+   a_sum_without_terms_is_not_written=("static void multiply_parts(", "      do { /* the loop", "      while (t.last < tiles) { /* the loop"))
 of("kernels/cpu/head_products.c", "tests/ops/test_pair attention",
-   keys_are_packed_for_those_that_count=("void clv_cpu_head_by_rows(", ".right_k = p->length,", ""))
+   keys_are_packed_for_those_that_count=("void clv_cpu_head_multiply_by_rows(", ".right_k = p->length,", ""))
 of("kernels/cpu/lstm.c", "tests/ops/test_pair lstm",
    the_recurrence_has_the_inputs_weights=("static clv_code layer_forward(", "  pack_right(k, a, &recurrent, layer_param(k, a, layer, 1));\n", ""))
 of("kernels/cpu/conv_product.c", "tests/unit/graph/test_plan_bf16",
@@ -134,11 +134,11 @@ of("kernels/ops/poisson.c", "tests/ops/test_golden poisson",
    the_output_is_the_rate=("static double poisson_term(", "exp(x) - t * x", "x - t * log(fabs(x))"))
 of("kernels/ops/focal.c", "tests/ops/test_golden focal",
    right_places_count_alike=("static double focal_term(", "pow(-expm1(-nll), g) * nll", "nll + 0 * g"),
-   the_slope_lacks_a_term=("static double focal_slope(", "return pow(rest, g) + ", "return pow(rest, g); + "))
+   the_slope_lacks_a_term=("static double focal_slope(", "return pow(one_minus_p, g) + ", "return pow(one_minus_p, g); + "))
 of("kernels/cuda/losses.cu", "tests/gpu/test_cuda focal",
    a_device_forgets_the_exponent=("static __global__ void class_back(", "if (c.exponent > 0)", "if (c.exponent > 99)"))
 of("kernels/cuda/losses.c", "tests/gpu/test_cuda huber",
-   a_device_takes_another_number=("", "NUMBER_LOSS(huber, beta)", "NUMBER_LOSS(huber, p)"))
+   a_device_takes_another_number=("", "PARAMETRIC_LOSS(huber, beta)", "PARAMETRIC_LOSS(huber, p)"))
 of("common/model/models/loss.c", "tests/unit/run/test_train",
    class_weights_are_not_used=("clv_code clv_session_make_loss_graph(", "if (weights)", "if (weights > 99)"))
 of("master/run/run_class_weights.c", "tests/unit/run/test_train",

@@ -16,7 +16,7 @@ of("kernels/cpu/pairs.c", PLANS,
    the_last_part_of_a_factor_is_what_lies_there=("INLINE __m512 load_values(", "row < f->rows ? mask_of(column, f->columns) : 0", "0xFFFF"),
    the_rest_of_a_long_sum_begins_anew=("static const float *initial_sums(", "p->accumulate || t->first ? c_stride(p) : 0", "p->accumulate ? c_stride(p) : 0"),
    a_bias_has_the_last_rows_alone=("INLINE void pack_across(", "sums && first ? _mm512_loadu_ps(sums + s * PAIRS_SIDE) : _mm512_setzero_ps()", "_mm512_setzero_ps()"),
-   the_second_half_of_a_block_is_the_first=("INLINE void pack_across(", "(block * STRIPS + s) * PAIRS_SIDE", "block * STRIPS * PAIRS_SIDE"),
+   the_second_half_of_a_block_is_the_first=("INLINE void pack_across(", "(block * BLOCK_STRIPS + s) * PAIRS_SIDE", "block * BLOCK_STRIPS * PAIRS_SIDE"),
    a_second_gradient_of_a_bias_replaces_the_first=("static void store_sums(", "p->accumulate ? p->sums[i] + sums[i - first] : sums[i - first]", "sums[i - first]"),
    parts_of_a_sum_take_the_first_weights=("static void multiply_block(", " + t->first * PAIRS_TILE", ""))
 of("kernels/cpu/avx512_bf16.c", PLANS, rows_behind_the_eighth_are_the_first=("INLINE void multiply_rows(", " + row % PAIRS_SIDE * PAIRS_WIDE", ""))
@@ -49,7 +49,7 @@ of("common/model/graph/lora.c", "tests/unit/graph/test_lora", adapters_are_kept_
 # ---- attention -----------------------------------------------------------------------------------
 of("kernels/cpu/gelu.c", "tests/ops/test_pair gelu",
    the_tail_is_on_one_side=("CPU_INLINE float gelu_cdf(", "x < 0 ? tail : 1 - tail", "1 - tail"),
-   the_slope_has_no_bell=("CPU_INLINE float gelu_slope(", "+ x * (bell * 0.39894228f)", ""))
+   the_slope_has_no_bell=("CPU_INLINE float gelu_derivative(", "+ x * (bell * 0.39894228f)", ""))
 of("kernels/cpu/attention.c", "tests/ops/test_pair attention",
    gradients_of_keys_begin_with_what_lies_there=("static void backward_tile(", "s->dp, s->q, !is_first_tile, s->dkeys);", "s->dp, s->q, true, s->dkeys);"),
    keys_that_nobody_meets_keep_a_gradient=("static void backward_heads(", "memset(s.dvalues + first_keys * width, 0, n_other_keys * width * sizeof(float));", ""),
@@ -62,7 +62,7 @@ of("kernels/cpu/dropout.c", PACKED,
    every_sequence_begins_with_a_block=("static void draw_sequence_masks(", "size_t skip = (first + at) % 4;", "size_t skip = 0;"),
    every_sequence_draws_the_same=("static void draw_sequence_masks(", "first = n * j->padded", "first = 0"))
 of("kernels/cpu/attention.c", PACKED,
-   rows_of_no_sequence_are_what_lies_there=("static clv_code run_heads(", "zero_unused_rows(k, a, fn == backward_parts);", ""),
+   rows_of_no_sequence_are_what_lies_there=("static clv_code run_heads(", "zero_unused_rows(k, a, fn == compute_backward_shares);", ""),
    sequences_meet_the_next_ones_keys=("static head make_head(", "e.q = e.key = clv_packed_rows_before(lengths, n);", "e.q = clv_packed_rows_before(lengths, n); e.key = 0;"))
 of("kernels/ops/attention.c", PACKED, sequences_begin_where_they_would_padded=("static clv_code select_sample(", "s->q = s->key = clv_packed_rows_before(lengths, n);", "s->q = s->key = n * *ret;"))
 of("kernels/ops/last.c", PACKED, the_first_place_is_the_last=("static clv_code find_step(", "k->d.attrs.first ? first : first + length - 1", "first + length - 1"))
@@ -120,7 +120,7 @@ of("kernels/cuda/packed.cu", CUDA_PACKED,
    a_device_takes_more_places_than_rows=("static __global__ void compute_first_rows(", "static_cast<size_t>(length) > p.rows - row)", "false)"))
 of("kernels/cuda/packed_int.cuh", CUDA_OPS + " rotary", rows_of_no_sequence_are_left_on_a_device=("static __global__ void gpu_places_kernel(", "f.rest(rest + i);", "(void)i;"))
 of("kernels/cuda/attention.cu", CUDA_OPS + " attention",
-   pads_are_what_lies_there=("static __global__ void by_heads(", "y[i] = find_index(t, place, h, &at) ? gpu_as<D>(x[at + d]) : gpu_as<D>(0);", "if (find_index(t, place, h, &at)) y[i] = gpu_as<D>(x[at + d]);"),
+   pads_are_what_lies_there=("static __global__ void by_heads(", "y[i] = find_index(t, position, h, &at) ? gpu_as<D>(x[at + d]) : gpu_as<D>(0);", "if (find_index(t, position, h, &at)) y[i] = gpu_as<D>(x[at + d]);"),
    places_of_pads_are_saved=("static __device__ inline void pack_row(", "row->saved = (begin + row->i) * h.heads + row->head;", "row->saved = row->i * h.heads + row->head;"))
 of("kernels/cuda/pointwise.cu", CUDA_OPS + " dropout", a_device_draws_by_row=("static __global__ void draw_places(", "bool is_kept = (word.v[i % 4] >> 8) >= limit;", "bool is_kept = (word.v[row % 4] >> 8) >= limit;"))
 of("kernels/cuda/positions.cu", CUDA_OPS + " positions", a_device_adds_places_of_the_next_sequence=("static __global__ void sum_places(", "if (gpu_row_of(p, n * p.steps + i / width, &row))", "if (gpu_row_of(p, n * p.steps + i / width, &row) || row < p.rows)"))
@@ -159,23 +159,23 @@ of("master/egress/gate.c", "tests/unit/egress/test_gate",
 of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
    what_is_kept_needs_no_kind=("static const char *word_in_kinds_list(", '[CLV_EGRESS_CACHED] = "cached",', ""))
 of("worker/service/caches.c", CACHE,
-   expired_caches_stay=("void clv_service_evict_caches(", "uint32_t gone = clv_caches_evict_expired(s->caches, (int64_t)(clv_wall_ms() / 1000));", "uint32_t gone = 0;"),
-   the_session_alone_says_for_how_long=("static clv_code get_cache_settings(", "CLV_MIN(c->keep_s, now->config->cache_ttl_ms / 1000)", "c->keep_s"),
-   who_has_no_quota_may_keep=("bool clv_service_has_caches_for(", "s->caches && quota_of(now, uri) > 0", "s->caches"))
+   expired_caches_stay=("void clv_service_evict_caches(", "uint32_t n_deleted = clv_caches_evict_expired(s->caches, (int64_t)(clv_wall_ms() / 1000));", "uint32_t n_deleted = 0;"),
+   the_session_alone_says_for_how_long=("static clv_code get_cache_settings(", "CLV_MIN(c->keep_s, newest->config->cache_ttl_ms / 1000)", "c->keep_s"),
+   who_has_no_quota_may_keep=("bool clv_service_has_caches_for(", "s->caches && cache_quota_of(newest, uri) > 0", "s->caches"))
 of("common/engine/node_caches.c", CACHE,
    what_is_kept_is_not_the_value=("static clv_code load_cached_rows(", "replace_tensors(p, clv_steal(&t));", "memset(t->data, 0, t->bytes); replace_tensors(p, clv_steal(&t));"))
 of("worker/store/caches.c", "tests/unit/store/test_caches",
    a_damaged_row_is_given=("static clv_code get_row(", "if (m.crc32c == compute_row_mark(f, row, data).crc32c) return CLV_OK;", "return CLV_OK;"),
-   a_damaged_row_stays=("static clv_code get_row(", "CLV_TRY(write_at(f, row_mark_offset(f, row), &gone, sizeof gone, err));", "(void)gone;"),
-   nothing_expires=("static bool has_expired(", "return unused >= f->head.keep_s;", "return unused > INT64_MAX;"),
-   an_expired_cache_is_used_until_it_is_swept=("static clv_code open_cache(", "if (theirs && !has_expired(f, now_s())) return CLV_OK;", "if (theirs) return CLV_OK;"),
+   a_damaged_row_stays=("static clv_code get_row(", "CLV_TRY(write_at(f, row_mark_offset(f, row), &no_mark, sizeof no_mark, err));", "(void)no_mark;"),
+   nothing_expires=("static bool has_expired(", "return unused_s >= f->header.keep_s;", "return unused_s > INT64_MAX;"),
+   an_expired_cache_is_used_until_it_is_swept=("static clv_code open_cache(", "if (is_right_key && !has_expired(f, now_s())) return CLV_OK;", "if (is_right_key) return CLV_OK;"),
    a_sweep_leaves_what_has_expired=("static bool sweep_file(", "bool keep = code == CLV_OK ? !has_expired(&f, at_s) : code != CLV_DATA_LOSS;", "bool keep = code != CLV_DATA_LOSS;"),
    an_unfinished_file_stays=("static bool sweep_file(", ": CLV_DATA_LOSS;", ": CLV_INVALID;"),
    what_did_not_fit_stays=("static clv_code make_cache(", "unlink(f->path.data);", ""),
    anybody_may_read_it=("static clv_code make_cache(", "O_CLOEXEC, 0600)", "O_CLOEXEC, 0644)"),
    links_are_followed=("static clv_code open_file(", "O_RDWR | O_NOFOLLOW | O_CLOEXEC", "O_RDONLY | O_CLOEXEC"),
-   one_length_is_as_good_as_another=("static clv_code open_file(", "if (!S_ISREG(at.st_mode) || (uint64_t)at.st_size != f->head.file_bytes)", "if (false)"),
-   another_form_is_taken=("static bool has_same_layout(", "return a->records == b->records && a->dtype == b->dtype && clv_shape_equal(&a->row, &b->row);", "return a->dtype == b->dtype;"),
+   one_length_is_as_good_as_another=("static clv_code open_file(", "if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != f->header.file_bytes)", "if (false)"),
+   another_form_is_taken=("static bool has_same_layout(", "return a->n_records == b->n_records && a->dtype == b->dtype && clv_shape_equal(&a->row, &b->row);", "return a->dtype == b->dtype;"),
    caches_have_no_number=("static clv_code check_quota(", "if (u.n >= CLV_MAX_CACHES)", "if (false)"))
 of("worker/store/folder.c", "tests/unit/store/test_caches",
    all_have_one_folder=("clv_code clv_state_folder_begin(", "strlen(identity), &ret->identity", "0, &ret->identity"))

@@ -23,13 +23,13 @@
 #include "common/net/tls/tls.h"
 #include "worker/accept_guard_int.h"
 
-static _Atomic uint64_t sheds;
+static _Atomic uint64_t n_sheds;
 
-uint64_t clv_accept_guard_sheds(void) { return sheds + clv_tls_accepted_shed_count(); }
+uint64_t clv_accept_guard_shed_count(void) { return n_sheds + clv_tls_accepted_shed_count(); }
 
-/* guards `spare`; held while connections are shed */
+/* guards `spare_fd`; held while connections are shed */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int spare = -1;
+static int spare_fd = -1;
 
 static int system_accept(int listener, struct sockaddr *addr, socklen_t *len, int flags) {
   return (int)syscall(SYS_accept4, listener, addr, len, flags);
@@ -39,11 +39,11 @@ static int open_spare_descriptor(void) { return open("/dev/null", O_RDONLY | O_C
 
 /* Opens the spare descriptor before main, while descriptors are available. */
 __attribute__((constructor)) static void open_spare_at_start(void) {
-  spare = open_spare_descriptor();
+  spare_fd = open_spare_descriptor();
 }
 
-/* Returns the highest descriptor that is accepted. The kernel assigns the lowest free number, so a
- * higher one means that many descriptors are open. */
+/* Returns the highest descriptor number that a connection may have. The kernel assigns the lowest
+ * free number, so a higher one means that many descriptors are open. */
 static int highest_accepted_fd(void) {
   struct rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1 << 20;
@@ -54,8 +54,8 @@ static int highest_accepted_fd(void) {
 /* Accepts and closes connections until no connection waits. */
 static void shed_connections(int listener) {
   pthread_mutex_lock(&lock);
-  if (spare >= 0) close(spare);
-  spare = -1;
+  if (spare_fd >= 0) close(spare_fd);
+  spare_fd = -1;
   for (;;) {
     int fd = system_accept(listener, NULL, NULL, SOCK_CLOEXEC);
     if (fd >= 0)
@@ -63,7 +63,7 @@ static void shed_connections(int listener) {
     else if (errno != EINTR && errno != ECONNABORTED)
       break;
   }
-  spare = open_spare_descriptor();
+  spare_fd = open_spare_descriptor();
   pthread_mutex_unlock(&lock);
 }
 
@@ -82,7 +82,7 @@ int guarded_accept(int listener, struct sockaddr *addr, socklen_t *len, int flag
   if (fd < 0 && errno != EMFILE && errno != ENFILE) return -1;
   if (fd >= 0) close(fd);
   shed_connections(listener);
-  sheds++;
+  n_sheds++;
   errno = EAGAIN;
   return -1;
 }

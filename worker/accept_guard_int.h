@@ -9,6 +9,6 @@
 
 /* Returns how often connections were closed or not accepted: because descriptors were short, or
  * because limits.connections was reached (common/net/tls). */
-uint64_t clv_accept_guard_sheds(void);
+uint64_t clv_accept_guard_shed_count(void);
 
 #endif

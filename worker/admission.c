@@ -15,17 +15,17 @@
 
 #include "worker/admission_int.h"
 
-/* an identity with fewer connections than FEW, which are enough for a session, may also use the
- * last eighth of all connections */
-enum { FEW = 8 };
-enum { CUT_S = 10 };
+/* an identity with fewer connections than this number, which is enough for a session, may also use
+ * the last eighth of the connections for identified callers */
+enum { FEW_CONNECTIONS = 8 };
+enum { REFUSAL_S = 10 }; /* seconds for which an identity is refused after a flood */
 
 /* An identity that is or was in `allow`. Its index in `holders` is the number that common/net/tls
- * calls holder (ret_holder of decide_admission). */
+ * calls `holder`. */
 typedef struct holder {
   char *identity;
   bool is_listed;
-  uint64_t quota, held;
+  uint64_t max_connections, n_connections;
   uint64_t refused_until_ns; /* end of the refusal after a flood, monotonic; 0: none */
 } holder;
 
@@ -37,9 +37,9 @@ typedef struct refusal {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static holder *holders;
 static size_t n_holders;
-static uint64_t places, held;
-static refusal newest;
-static bool is_new;
+static uint64_t max_all_connections, n_all_connections;
+static refusal newest_refusal;
+static bool has_new_refusal;
 
 /* ---- identities ------------------------------------------------------------------------------ */
 
@@ -64,25 +64,27 @@ static void update_quotas(const clv_worker_config *c) {
   for (size_t i = 0; i < n_holders; i++) holders[i].is_listed = false;
   for (size_t i = 0; i < c->n_allow; i++) {
     holder *h = &holders[find_holder(c->allow[i].identity)];
-    uint64_t own = c->allow[i].connections;
+    uint64_t own_quota = c->allow[i].connections;
     h->is_listed = true;
-    h->quota = own ? own : c->limits.identity_connections;
+    h->max_connections = own_quota ? own_quota : c->limits.identity_connections;
   }
-  places = c->limits.connections;
+  max_all_connections = c->limits.connections;
 }
 
 /* ---- deciding -------------------------------------------------------------------------------- */
 
 /* Returns the number of connections for identified callers. The others are reserved for
  * handshakes. */
-static uint64_t connections_for_identified(void) { return places - places / 8; }
+static uint64_t connections_for_identified(void) {
+  return max_all_connections - max_all_connections / 8;
+}
 
 static clv_tls_decision decide_by_quota(const holder *h) {
-  uint64_t most = connections_for_identified();
+  uint64_t max_connections = connections_for_identified();
   if (clv_now_ns() < h->refused_until_ns) return CLV_TLS_CUT_OFF;
-  if (h->held >= h->quota) return CLV_TLS_OVER_QUOTA;
-  if (h->held >= FEW) most -= most / 8;
-  return held < most ? CLV_TLS_ADMITTED : CLV_TLS_FULL;
+  if (h->n_connections >= h->max_connections) return CLV_TLS_OVER_QUOTA;
+  if (h->n_connections >= FEW_CONNECTIONS) max_connections -= max_connections / 8;
+  return n_all_connections < max_connections ? CLV_TLS_ADMITTED : CLV_TLS_FULL;
 }
 
 static const char *refusal_reason(clv_tls_decision v) {
@@ -100,9 +102,10 @@ static const char *refusal_reason(clv_tls_decision v) {
 }
 
 static void set_newest_refusal(const char *identity, const char *who, const char *reason) {
-  snprintf(newest.identity, sizeof newest.identity, "%s", identity ? identity : "");
-  snprintf(newest.text, sizeof newest.text, "a connection of %.150s was refused: %s", who, reason);
-  is_new = true;
+  snprintf(newest_refusal.identity, sizeof newest_refusal.identity, "%s", identity ? identity : "");
+  snprintf(newest_refusal.text, sizeof newest_refusal.text,
+           "a connection of %.150s was refused: %s", who, reason);
+  has_new_refusal = true;
 }
 
 static void log_refusal(const char *identity, const char *address, const char *reason) {
@@ -139,13 +142,14 @@ static clv_tls_decision decide_admission(void *user, const clv_tls_caller *calle
   return v;
 }
 
+/* Counts a new connection of the identity holders[i], if its quota allows the connection. */
 static clv_tls_decision count_connection(void *user, size_t i) {
   (void)user;
   pthread_mutex_lock(&lock);
   clv_tls_decision v = decide_by_quota(&holders[i]);
   if (v == CLV_TLS_ADMITTED) {
-    holders[i].held++;
-    held++;
+    holders[i].n_connections++;
+    n_all_connections++;
   } else {
     log_refusal(holders[i].identity, "?", refusal_reason(v));
   }
@@ -156,8 +160,8 @@ static clv_tls_decision count_connection(void *user, size_t i) {
 static void uncount_connection(void *user, size_t i) {
   (void)user;
   pthread_mutex_lock(&lock);
-  holders[i].held--;
-  held--;
+  holders[i].n_connections--;
+  n_all_connections--;
   pthread_mutex_unlock(&lock);
 }
 
@@ -166,7 +170,7 @@ static void on_flood(void *user, size_t i, const char *address, const char *floo
   (void)user;
   snprintf(reason, sizeof reason, "its connection was cut: it sent %s", flood_text);
   pthread_mutex_lock(&lock);
-  holders[i].refused_until_ns = clv_now_ns() + CUT_S * 1000000000ull;
+  holders[i].refused_until_ns = clv_now_ns() + REFUSAL_S * 1000000000ull;
   log_refusal(holders[i].identity, address, reason);
   pthread_mutex_unlock(&lock);
 }
@@ -213,16 +217,17 @@ void clv_admission_close(void) {
   for (size_t i = 0; i < n_holders; i++) free(holders[i].identity);
   free(holders);
   holders = NULL;
-  n_holders = held = 0;
+  n_holders = n_all_connections = 0;
 }
 
 void clv_admission_report(clv_service *service) {
-  static refusal told;
+  static refusal reported;
   pthread_mutex_lock(&lock);
-  bool any = is_new;
-  if (any) told = newest;
-  is_new = false;
+  bool has_refusal = has_new_refusal;
+  if (has_refusal) reported = newest_refusal;
+  has_new_refusal = false;
   pthread_mutex_unlock(&lock);
-  if (any)
-    clv_service_set_last_error(service, *told.identity ? told.identity : NULL, "%s", told.text);
+  if (has_refusal)
+    clv_service_set_last_error(service, *reported.identity ? reported.identity : NULL, "%s",
+                               reported.text);
 }

@@ -18,10 +18,10 @@ static void log_notice(void *user, const char *text) {
 }
 
 /* Loads the library for NVIDIA devices. c: configuration that says where to search; NULL: the
- * defaults. optional: report only that there is no device, so that a host without devices starts at
- * once. */
-static clv_code load_cuda(const clv_worker_config *c, bool optional, const clv_cuda_library **ret,
-                          clv_err *err) {
+ * defaults. is_optional: report only that there is no device, so that a host without devices starts
+ * at once. */
+static clv_code load_cuda(const clv_worker_config *c, bool is_optional,
+                          const clv_cuda_library **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes folders = {0};
   for (size_t i = 0; c && i < c->cuda.folders.n; i++)
     clv_bytes_printf(&folders, "%s%s", i ? ":" : "", c->cuda.folders.items[i]);
@@ -29,7 +29,7 @@ static clv_code load_cuda(const clv_worker_config *c, bool optional, const clv_c
   const clv_cuda_options o = {.file = c ? c->cuda.library : NULL,
                               .folders = folders.data,
                               .plans = c ? c->cuda.plans_folder : NULL,
-                              .all_reasons = !optional,
+                              .all_reasons = !is_optional,
                               .notifier = {.notify = log_notice}};
   return clv_cuda_load(&o, ret, err);
 }
@@ -95,9 +95,9 @@ int clv_cmd_devices(void *args) {
   clv_err err;
   int n = 0;
   if (a->line.n_words) {
-    clv_worker_arguments named = *a;
-    named.config = a->line.words[0];
-    if (clv_worker_read_config(&named, &config, &err) != CLV_OK)
+    clv_worker_arguments with_file = *a;
+    with_file.config = a->line.words[0];
+    if (clv_worker_read_config(&with_file, &config, &err) != CLV_OK)
       return clv_exit_report(CLV_EXIT_CONFIG, &err);
   }
   print_cpu(a->json);
@@ -110,7 +110,7 @@ int clv_cmd_devices(void *args) {
 
 /* ---- the devices of worker.yaml -------------------------------------------------------------- */
 
-/* The devices that `device` names: `first` to `end` - 1. */
+/* The NVIDIA devices that worker.yaml's key `device` names: numbers `first` to `end` - 1. */
 typedef struct device_range {
   const clv_cuda_library *cuda;
   int first, end;

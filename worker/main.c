@@ -8,7 +8,9 @@
 
 #define AT(member) offsetof(clv_worker_arguments, member)
 
-static void keys(clv_bytes *out) { clv_config_write_completions(CLV_CONFIG_WORKER, out); }
+static void write_config_keys(clv_bytes *out) {
+  clv_config_write_completions(CLV_CONFIG_WORKER, out);
+}
 
 /* clang-format off */
 static const clv_cli_command commands[] = {
@@ -28,7 +30,7 @@ static const clv_cli_option options[] = {
      .commands = "serve, check", .required = true, .offset = AT(config),
      .doc = "the worker's configuration"},
     {.name = "set", .key = 's', .kind = CLV_CLI_TEXTS, .arg = "KEY=VALUE",
-     .commands = "serve, check", .offset = AT(sets), .keys = keys,
+     .commands = "serve, check", .offset = AT(sets), .keys = write_config_keys,
      .doc = "override one key of the configuration, as in log.level=debug"},
     {.name = "check", .key = 'n', .kind = CLV_CLI_FLAG, .commands = "serve",
      .offset = AT(check_only), .doc = "as the command check"},

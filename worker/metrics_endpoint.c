@@ -15,7 +15,7 @@ struct clv_metrics_endpoint {
 
 static unsigned show_metrics(void *user, clv_bytes *out) {
   clv_service *service = ((clv_metrics_endpoint *)user)->service;
-  if (service) clv_service_metrics(service, clv_accept_guard_sheds(), out);
+  if (service) clv_service_metrics(service, clv_accept_guard_shed_count(), out);
   clv_metrics_process("cleave-worker", out);
   return 200;
 }

@@ -12,7 +12,7 @@
 
 #include "worker/worker_int.h"
 
-enum { STATUS_MAX = 160, STATUS_EVERY_MS = 1000 };
+enum { MAX_STATUS_LEN = 160, STATUS_INTERVAL_MS = 1000 };
 
 static uint64_t now_ms(void) { return clv_now_ns() / 1000000u; }
 
@@ -40,7 +40,7 @@ static void send_text(const char *text) {
 
 /* Status line that was sent last, and when. */
 static struct {
-  char text[STATUS_MAX];
+  char text[MAX_STATUS_LEN];
   uint64_t sent_ms;
 } status;
 
@@ -63,21 +63,21 @@ void clv_sd_notify_reloading(void) {
 
 /* Reports that the daemon stops. Extends the unit's TimeoutStopSec, which does not include
  * drain_timeout. */
-void clv_sd_notify_stopping(uint64_t at_most_ms) {
-  send_number("STOPPING=1\nEXTEND_TIMEOUT_USEC=", (at_most_ms + 10000) * 1000u,
+void clv_sd_notify_stopping(uint64_t drain_timeout_ms) {
+  send_number("STOPPING=1\nEXTEND_TIMEOUT_USEC=", (drain_timeout_ms + 10000) * 1000u,
               "\nSTATUS=draining");
 }
 
 void clv_sd_notify_status(const char *fmt, ...) {
-  char now[STATUS_MAX], text[STATUS_MAX + 8];
+  char new_text[MAX_STATUS_LEN], text[MAX_STATUS_LEN + 8];
   va_list ap;
   va_start(ap, fmt);
-  vsnprintf(now, sizeof now, fmt, ap);
+  vsnprintf(new_text, sizeof new_text, fmt, ap);
   va_end(ap);
-  if (strcmp(now, status.text) == 0 || now_ms() - status.sent_ms < STATUS_EVERY_MS) return;
-  memcpy(status.text, now, sizeof now);
+  if (strcmp(new_text, status.text) == 0 || now_ms() - status.sent_ms < STATUS_INTERVAL_MS) return;
+  memcpy(status.text, new_text, sizeof new_text);
   status.sent_ms = now_ms();
-  snprintf(text, sizeof text, "STATUS=%s", now);
+  snprintf(text, sizeof text, "STATUS=%s", new_text);
   send_text(text);
 }
 
@@ -89,9 +89,9 @@ static uint64_t watchdog_ms(void) {
 }
 
 void clv_sd_notify_alive(void) {
-  static uint64_t last_ms;
-  uint64_t limit = watchdog_ms(), now = now_ms();
-  if (!limit || now - last_ms < limit / 2) return;
-  last_ms = now;
+  static uint64_t last_sent_ms;
+  uint64_t watchdog_limit_ms = watchdog_ms(), now = now_ms();
+  if (!watchdog_limit_ms || now - last_sent_ms < watchdog_limit_ms / 2) return;
+  last_sent_ms = now;
   send_text("WATCHDOG=1");
 }

@@ -24,9 +24,9 @@ static void resolve_memory_limit(clv_worker_config *c) {
 
 clv_code clv_worker_read_config(const clv_worker_arguments *a, clv_worker_config **ret,
                                 clv_err *err) {
-  clv_config_overrides over = {
+  clv_config_overrides overrides = {
       .env = (const char *const *)environ, .sets = a->sets.items, .n_sets = a->sets.n};
-  CLV_TRY(clv_worker_config_load(a->config, &over, ret, err));
+  CLV_TRY(clv_worker_config_load(a->config, &overrides, ret, err));
   resolve_memory_limit(*ret);
   return CLV_OK;
 }
@@ -49,43 +49,47 @@ static bool are_same_texts(const clv_text_list *a, const clv_text_list *b) {
   return a->n == b->n;
 }
 
-static void log_changed_fixed_settings(const clv_worker_config *was, const clv_worker_config *is) {
+static void log_changed_fixed_settings(const clv_worker_config *old_config,
+                                       const clv_worker_config *new_config) {
   const struct {
     const char *key;
-    bool same;
+    bool is_same;
   } fixed[] = {
-      {"listen", is_same_text(was->listen, is->listen)},
-      {"name", is_same_text(was->name, is->name)},
-      {"device", is_same_text(was->device, is->device)},
-      {"cuda.library", is_same_text(was->cuda.library, is->cuda.library)},
-      {"cuda.folders", are_same_texts(&was->cuda.folders, &is->cuda.folders)},
-      {"cuda.plans", is_same_text(was->cuda.plans_folder, is->cuda.plans_folder)},
-      {"cuda.graphs", was->cuda.graphs == is->cuda.graphs},
-      {"cpu_devices", was->cpu_devices == is->cpu_devices},
-      {"device_memory", was->device_memory == is->device_memory},
-      {"state_dir", is_same_text(was->state_dir, is->state_dir)},
-      {"cores", are_same_cores(&was->cores, &is->cores)},
-      {"metrics.listen", is_same_text(was->metrics.listen, is->metrics.listen)},
-      {"log.level", was->log.level == is->log.level},
-      {"log.json", was->log.json == is->log.json},
-      {"drain_timeout", was->drain_timeout_ms == is->drain_timeout_ms},
-      {"limits.message_size", was->limits.message_bytes == is->limits.message_bytes},
-      {"limits.concurrent_calls", was->limits.concurrent_calls == is->limits.concurrent_calls},
-      {"limits.peer_timeout", was->limits.peer_timeout_ms == is->limits.peer_timeout_ms},
+      {"listen", is_same_text(old_config->listen, new_config->listen)},
+      {"name", is_same_text(old_config->name, new_config->name)},
+      {"device", is_same_text(old_config->device, new_config->device)},
+      {"cuda.library", is_same_text(old_config->cuda.library, new_config->cuda.library)},
+      {"cuda.folders", are_same_texts(&old_config->cuda.folders, &new_config->cuda.folders)},
+      {"cuda.plans", is_same_text(old_config->cuda.plans_folder, new_config->cuda.plans_folder)},
+      {"cuda.graphs", old_config->cuda.graphs == new_config->cuda.graphs},
+      {"cpu_devices", old_config->cpu_devices == new_config->cpu_devices},
+      {"device_memory", old_config->device_memory == new_config->device_memory},
+      {"state_dir", is_same_text(old_config->state_dir, new_config->state_dir)},
+      {"cores", are_same_cores(&old_config->cores, &new_config->cores)},
+      {"metrics.listen", is_same_text(old_config->metrics.listen, new_config->metrics.listen)},
+      {"log.level", old_config->log.level == new_config->log.level},
+      {"log.json", old_config->log.json == new_config->log.json},
+      {"drain_timeout", old_config->drain_timeout_ms == new_config->drain_timeout_ms},
+      {"limits.message_size", old_config->limits.message_bytes == new_config->limits.message_bytes},
+      {"limits.concurrent_calls",
+       old_config->limits.concurrent_calls == new_config->limits.concurrent_calls},
+      {"limits.peer_timeout",
+       old_config->limits.peer_timeout_ms == new_config->limits.peer_timeout_ms},
       {"limits.handshake_timeout",
-       was->limits.handshake_timeout_ms == is->limits.handshake_timeout_ms},
+       old_config->limits.handshake_timeout_ms == new_config->limits.handshake_timeout_ms},
   };
   for (size_t i = 0; i < CLV_COUNT(fixed); i++)
-    if (!fixed[i].same)
+    if (!fixed[i].is_same)
       clv_log_event(CLV_LOG_WARN, "reload", "%s has changed and needs a restart", fixed[i].key);
 }
 
 /* Keeps the old values of settings that a reload cannot change and that replies report to
  * callers. */
-static void keep_fixed_settings(const clv_worker_config *was, clv_worker_config *is) {
-  is->limits.message_bytes = was->limits.message_bytes;
-  is->limits.concurrent_calls = was->limits.concurrent_calls;
-  is->limits.peer_timeout_ms = was->limits.peer_timeout_ms;
+static void keep_fixed_settings(const clv_worker_config *old_config,
+                                clv_worker_config *new_config) {
+  new_config->limits.message_bytes = old_config->limits.message_bytes;
+  new_config->limits.concurrent_calls = old_config->limits.concurrent_calls;
+  new_config->limits.peer_timeout_ms = old_config->limits.peer_timeout_ms;
 }
 
 /* ---- reloading ------------------------------------------------------------------------------- */
@@ -120,10 +124,10 @@ static clv_code apply_new_files(clv_service *service, new_files *n, clv_err *err
   CLV_TRY(clv_service_reload(service, &n->config, n->identity, err));
   CLV_TRY(clv_admission_open(c, err));
   clv_tls_revocation_set(&n->crl);
-  unsigned ended = clv_tls_accepted_end_revoked(on_revoked, service);
-  if (ended)
+  unsigned n_ended = clv_tls_accepted_end_revoked(on_revoked, service);
+  if (n_ended)
     clv_log_event(CLV_LOG_WARN, "audit", "end connections=%u reason=\"certificate revoked\"",
-                  ended);
+                  n_ended);
   return CLV_OK;
 }
 
@@ -154,18 +158,19 @@ void clv_worker_reload(const clv_worker_arguments *a, clv_service *service,
 /* ---- expiry of the revocation list ----------------------------------------------------------- */
 
 void clv_worker_warn_crl_expiry(void) {
-  static uint64_t told_ns;
-  int64_t ends = clv_tls_revocation_expiry(), left = ends - (int64_t)(clv_wall_ms() / 1000);
+  static uint64_t last_warned_ns;
+  int64_t expiry_s = clv_tls_revocation_expiry(),
+          remaining_s = expiry_s - (int64_t)(clv_wall_ms() / 1000);
   uint64_t now = clv_now_ns();
   clv_err err;
-  if (!ends || left > CLV_TLS_CRL_WARN_S) return;
-  if (told_ns && now - told_ns < DAY_NS) return;
-  told_ns = now;
+  if (!expiry_s || remaining_s > CLV_TLS_CRL_WARN_S) return;
+  if (last_warned_ns && now - last_warned_ns < DAY_NS) return;
+  last_warned_ns = now;
   if (clv_tls_revocation_check_expiry(&err) != CLV_OK)
     clv_log_event(CLV_LOG_ERROR, "revocation", "%s", err.text);
   else
     clv_log_event(CLV_LOG_WARN, "revocation",
                   "the list of tls.crl expires in %lld hours, and then every caller is refused: "
                   "make a new one (cleave-master certs revoke) and reload",
-                  (long long)left / 3600);
+                  (long long)remaining_s / 3600);
 }

@@ -42,10 +42,11 @@ static void catch_signals(void) {
 
 /* ---- the start-up sequence ------------------------------------------------------------------- */
 
-/* Writes the memory limit to ret: "12.8 GiB (four fifths of the memory of this host, 16.0 GiB)" or
+/* Writes the memory limit as a text to ret: "12.8 GiB (four fifths of the memory of this host, 16.0
+ * GiB)" or
  * "none". */
 static void format_memory_limit(const clv_worker_config *c, char *ret, size_t len) {
-  char size[32], all[32];
+  char size[32], host_size[32];
   clv_host_memory host;
   snprintf(ret, len, "none");
   if (c->memory_limit == CLV_MEMORY_NONE) return;
@@ -54,7 +55,7 @@ static void format_memory_limit(const clv_worker_config *c, char *ret, size_t le
   if (!c->memory_limit_is_computed) return;
   clv_host_memory_read("", &host);
   snprintf(ret, len, "%s (four fifths of %s, %s)", size, host.source,
-           clv_format_size(host.bytes, all, sizeof all));
+           clv_format_size(host.bytes, host_size, sizeof host_size));
 }
 
 /* Raises the limit of descriptors from its default of 1024, and denies new privileges to children.
@@ -132,11 +133,11 @@ static void warn_if_few_calls(const clv_worker_config *c) {
 }
 
 static int check_files(const clv_worker_config *c, clv_tls_identity **ret_id) {
-  CLV_AUTO(clv_tls_crl_freep) clv_tls_crl *list = NULL;
+  CLV_AUTO(clv_tls_crl_freep) clv_tls_crl *crl = NULL;
   clv_err err;
   if (clv_tls_identity_load(c->tls.ca, c->tls.cert, c->tls.key, ret_id, &err) != CLV_OK ||
       clv_tls_identity_require_usage(*ret_id, CLV_TLS_SERVER, &err) != CLV_OK ||
-      clv_tls_revocation_read(c->tls.crl, *ret_id, &list, &err) != CLV_OK)
+      clv_tls_revocation_read(c->tls.crl, *ret_id, &crl, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONNECT, &err);
   if (clv_store_check(c, &err) != CLV_OK) return clv_exit_report(CLV_EXIT_DATA, &err);
   return CLV_EXIT_OK;
@@ -146,12 +147,12 @@ static int check_files(const clv_worker_config *c, clv_tls_identity **ret_id) {
 static int run_service(const clv_worker_arguments *a, const clv_worker_config *c,
                        const clv_worker_devices *devices, const clv_tls_identity *id,
                        clv_rpc_runtime *runtime, clv_metrics_endpoint **endpoint) {
-  const clv_backends others = {(const clv_backend *const *)devices->list, devices->n};
+  const clv_backends other_backends = {(const clv_backend *const *)devices->list, devices->n};
   char memory_limit[160];
   format_memory_limit(c, memory_limit, sizeof memory_limit);
   clv_service *service;
   clv_err err;
-  if (clv_service_open(c, &others, id, runtime, &service, &err) != CLV_OK)
+  if (clv_service_open(c, &other_backends, id, runtime, &service, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONNECT, &err);
   clv_metrics_endpoint_set_ready(*endpoint, service);
   log_settings(c, id, memory_limit, service);
@@ -173,8 +174,8 @@ static int serve(const clv_worker_arguments *a, bool check_only) {
               clv_cli_is_log_json(&a->line, config->log.json));
   limit_privileges();
   warn_if_few_calls(config);
-  int bad = check_files(config, &identity);
-  if (bad) return bad;
+  int exit_code = check_files(config, &identity);
+  if (exit_code) return exit_code;
   if (check_only) {
     if (clv_worker_check_device(config, &err) != CLV_OK)
       return clv_exit_report(CLV_EXIT_CONFIG, &err);

@@ -20,6 +20,7 @@ typedef struct clv_worker_arguments {
 
 /* runs `cleave-worker serve` (serve.c) */
 int clv_cmd_serve(void *args);
+/* runs `cleave-worker check` (serve.c) */
 int clv_cmd_check(void *args);
 
 /* ---- devices.c ---- */
@@ -63,7 +64,7 @@ void clv_worker_warn_crl_expiry(void);
  * thread. */
 void clv_sd_notify_ready(unsigned port);
 void clv_sd_notify_reloading(void);
-void clv_sd_notify_stopping(uint64_t at_most_ms);
+void clv_sd_notify_stopping(uint64_t drain_timeout_ms);
 /* Sends the line that `systemctl status` shows, if it has changed, at most once a second. */
 void clv_sd_notify_status(const char *fmt, ...) CLV_PRINTF(1, 2);
 /* Sends a keep-alive to the watchdog, twice per $WATCHDOG_USEC. Call it in the main loop. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products of packed pairs with AMX. A block of 32 x 32 sums stays in four tiles while k runs; for
- * four products two tiles of each factor are loaded.
+ * Products of packed pairs with AMX. A block of 32 x 32 sums stays in four tiles during the loop
+ * over k; for four products two tiles of each factor are loaded.
  */
 #include <dnnl.h>
 #include <immintrin.h>
@@ -34,41 +34,43 @@ static const struct {
   uint8_t palette, start, reserved[14];
   uint16_t row_bytes[16];
   uint8_t rows[16];
-} __attribute__((aligned(64))) shapes = {
+} __attribute__((aligned(64))) tile_config = {
     .palette = 1,
     .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
     .rows = {16, 16, 16, 16, 16, 16, 16, 16},
 };
 
-TARGET static void begin(void) { _tile_loadconfig(&shapes); }
-TARGET static void end(void) { _tile_release(); }
+TARGET static void load_tile_config(void) { _tile_loadconfig(&tile_config); }
+TARGET static void release_tiles(void) { _tile_release(); }
 
-TARGET static void block(const cpu_pairs_block *p) {
-  enum { ROW = PAIRS_WIDE * sizeof(uint16_t) };
+TARGET static void multiply_block(const cpu_pairs_block *p) {
+  enum { TILE_ROW_BYTES = PAIRS_WIDE * sizeof(uint16_t) };
   const uint16_t *a = p->a, *b = p->b;
-  size_t rows = p->initial_row_stride * sizeof *p->initial_sums,
-         step = p->c_row_stride * sizeof *p->c;
-  _tile_loadd(0, p->initial_sums, rows);
-  _tile_loadd(1, p->initial_sums + PAIRS_SIDE, rows);
-  _tile_loadd(2, p->initial_sums + PAIRS_SIDE * p->initial_row_stride, rows);
-  _tile_loadd(3, p->initial_sums + PAIRS_SIDE * p->initial_row_stride + PAIRS_SIDE, rows);
+  size_t initial_row_bytes = p->initial_row_stride * sizeof *p->initial_sums,
+         c_row_bytes = p->c_row_stride * sizeof *p->c;
+  _tile_loadd(0, p->initial_sums, initial_row_bytes);
+  _tile_loadd(1, p->initial_sums + PAIRS_SIDE, initial_row_bytes);
+  _tile_loadd(2, p->initial_sums + PAIRS_SIDE * p->initial_row_stride, initial_row_bytes);
+  _tile_loadd(3, p->initial_sums + PAIRS_SIDE * p->initial_row_stride + PAIRS_SIDE,
+              initial_row_bytes);
   for (size_t k = 0; k < p->n_tiles; k++, a += PAIRS_TILE, b += PAIRS_TILE) {
-    _tile_loadd(4, a, ROW);
-    _tile_loadd(6, b, ROW);
+    _tile_loadd(4, a, TILE_ROW_BYTES);
+    _tile_loadd(6, b, TILE_ROW_BYTES);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, b + p->b_strip, ROW);
+    _tile_loadd(7, b + p->b_strip, TILE_ROW_BYTES);
     _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, a + p->a_strip, ROW);
+    _tile_loadd(5, a + p->a_strip, TILE_ROW_BYTES);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   }
-  _tile_stored(0, p->c, step);
-  _tile_stored(1, p->c + PAIRS_SIDE, step);
-  _tile_stored(2, p->c + PAIRS_SIDE * p->c_row_stride, step);
-  _tile_stored(3, p->c + PAIRS_SIDE * p->c_row_stride + PAIRS_SIDE, step);
+  _tile_stored(0, p->c, c_row_bytes);
+  _tile_stored(1, p->c + PAIRS_SIDE, c_row_bytes);
+  _tile_stored(2, p->c + PAIRS_SIDE * p->c_row_stride, c_row_bytes);
+  _tile_stored(3, p->c + PAIRS_SIDE * p->c_row_stride + PAIRS_SIDE, c_row_bytes);
 }
 
 const cpu_pairs_impl *clv_cpu_pairs_amx(void) {
-  static const cpu_pairs_impl impl = {begin, end, block, 0, 1 << 20, "amx bf16"};
+  static const cpu_pairs_impl impl = {load_tile_config, release_tiles, multiply_block, 0,
+                                      1 << 20,          "amx bf16"};
   return &impl;
 }

@@ -24,8 +24,8 @@ typedef struct attention_kernel {
   cpu_kernel k;
   clv_heads x;
   cpu_head_extents extents; /* score_stride: at least x.s and a cache line */
-  size_t scratch_floats;    /* number of floats of scratch for one part */
-  int n_parts;
+  size_t scratch_floats;    /* number of floats of scratch for one share */
+  int n_shares;
   bool has_dropout;
 } attention_kernel;
 
@@ -83,43 +83,44 @@ static void copy_rows(const head *e, const float *x, float *ret) {
 /* ---- dropout --------------------------------------------------------------------------------- */
 
 /* Computes y = x times dropout factors: 0 if the top 24 bits of the random word are below the
- * limit, else `kept`. */
-CPU_INLINE void times_body(const float *x, const uint32_t *word, size_t n, uint32_t limit,
-                           float kept, float *y) {
+ * limit, else `kept_factor`. */
+CPU_INLINE void apply_factors_body(const float *x, const uint32_t *word, size_t n, uint32_t limit,
+                                   float kept_factor, float *y) {
   CPU_INDEPENDENT
-  for (size_t i = 0; i < n; i++) y[i] = x[i] * (word[i] >> 8 >= limit ? kept : 0);
+  for (size_t i = 0; i < n; i++) y[i] = x[i] * (word[i] >> 8 >= limit ? kept_factor : 0);
 }
 
-CPU_CLONES(times,
-           (const float *x, const uint32_t *word, size_t n, uint32_t limit, float kept, float *y),
-           (x, word, n, limit, kept, y))
+CPU_CLONES(apply_factors,
+           (const float *x, const uint32_t *word, size_t n, uint32_t limit, float kept_factor,
+            float *y),
+           (x, word, n, limit, kept_factor, y))
 
 /* Computes dropped = n weights x of row i times the row's dropout factors. Also multiplies `other`
  * by the factors in place, unless NULL. */
 static void apply_dropout(const head *e, int64_t i, size_t n, const float *x, float *dropped,
                           float *other) {
   const attention_kernel *k = e->j->k;
-  float kept = (float)(1 / (1 - k->k.d.attrs.p));
+  float kept_factor = (float)(1 / (1 - k->k.d.attrs.p));
   uint32_t word[CPU_WORDS], limit = clv_cpu_dropout_threshold(k->k.d.attrs.p);
   clv_rng_stream row =
       clv_rng_stream_row(&e->j->stream, (uint32_t)(e->n * k->x.heads + e->h), (uint32_t)i);
   for (size_t at = 0; at < n; at += CPU_WORDS) {
     size_t n_block = CLV_MIN(n - at, (size_t)CPU_WORDS);
     clv_cpu_random_words(&row, (uint32_t)(at / 4), word);
-    times(x + at, word, n_block, limit, kept, dropped + at);
-    if (other) times(other + at, word, n_block, limit, kept, other + at);
+    apply_factors(x + at, word, n_block, limit, kept_factor, dropped + at);
+    if (other) apply_factors(other + at, word, n_block, limit, kept_factor, other + at);
   }
 }
 
 /* ---- rows of weights ------------------------------------------------------------------------- */
 
-CPU_INLINE float fold(float *lane) {
+CPU_INLINE float sum_lanes(float *lane) {
   for (int width = LANES / 2; width; width /= 2)
     for (int l = 0; l < width; l++) lane[l] += lane[l + width];
   return lane[0];
 }
 
-CPU_INLINE void largest_body(const float *x, size_t n, float *ret) {
+CPU_INLINE void find_max_body(const float *x, size_t n, float *ret) {
   float lane[LANES];
   size_t i = 0;
   for (int l = 0; l < LANES; l++) lane[l] = -INFINITY;
@@ -131,17 +132,17 @@ CPU_INLINE void largest_body(const float *x, size_t n, float *ret) {
 }
 
 /* Computes x = exp(scale x - top) in place. *ret: the sum of the new x. */
-CPU_INLINE void weigh_body(float *x, size_t n, float scale, float top, float *ret) {
+CPU_INLINE void exp_and_sum_body(float *x, size_t n, float scale, float top, float *ret) {
   float lane[LANES] = {0};
   size_t i = 0;
   for (; i + LANES <= n; i += LANES)
     for (size_t l = 0; l < LANES; l++) lane[l] += x[i + l] = exp_of(scale * x[i + l] - top);
   for (size_t l = 0; i + l < n; l++) lane[l] += x[i + l] = exp_of(scale * x[i + l] - top);
-  *ret = fold(lane);
+  *ret = sum_lanes(lane);
 }
 
 /* Computes x = exp(scale x - top) inverse in place. */
-CPU_INLINE void reweigh_body(float *x, size_t n, float scale, float top, float inverse) {
+CPU_INLINE void exp_scaled_body(float *x, size_t n, float scale, float top, float inverse) {
   CPU_INDEPENDENT
   for (size_t i = 0; i < n; i++) x[i] = exp_of(scale * x[i] - top) * inverse;
 }
@@ -152,27 +153,29 @@ CPU_INLINE void dot_body(const float *x, const float *y, size_t n, float *ret) {
   for (; i + LANES <= n; i += LANES)
     for (size_t l = 0; l < LANES; l++) lane[l] += x[i + l] * y[i + l];
   for (size_t l = 0; i + l < n; l++) lane[l] += x[i + l] * y[i + l];
-  *ret = fold(lane);
+  *ret = sum_lanes(lane);
 }
 
-CPU_INLINE void scale_body(float *x, size_t n, float by) {
-  for (size_t i = 0; i < n; i++) x[i] *= by;
+CPU_INLINE void scale_body(float *x, size_t n, float factor) {
+  for (size_t i = 0; i < n; i++) x[i] *= factor;
 }
 
 /* Computes dp = p (dp - mean) scale in place. */
-CPU_INLINE void slope_body(float *dp, const float *p, size_t n, float mean, float scale) {
+CPU_INLINE void score_grads_body(float *dp, const float *p, size_t n, float mean, float scale) {
   CPU_INDEPENDENT
   for (size_t i = 0; i < n; i++) dp[i] = p[i] * (dp[i] - mean) * scale;
 }
 
-CPU_CLONES(largest, (const float *x, size_t n, float *ret), (x, n, ret))
-CPU_CLONES(weigh, (float *x, size_t n, float scale, float top, float *ret), (x, n, scale, top, ret))
-CPU_CLONES(reweigh, (float *x, size_t n, float scale, float top, float inverse),
+CPU_CLONES(find_max, (const float *x, size_t n, float *ret), (x, n, ret))
+CPU_CLONES(exp_and_sum, (float *x, size_t n, float scale, float top, float *ret),
+           (x, n, scale, top, ret))
+CPU_CLONES(exp_scaled, (float *x, size_t n, float scale, float top, float inverse),
            (x, n, scale, top, inverse))
 CPU_CLONES(dot, (const float *x, const float *y, size_t n, float *ret), (x, y, n, ret))
-CPU_CLONES(scale, (float *x, size_t n, float by), (x, n, by))
-CPU_CLONES(slope, (float *restrict dp, const float *restrict p, size_t n, float mean, float by),
-           (dp, p, n, mean, by))
+CPU_CLONES(scale, (float *x, size_t n, float factor), (x, n, factor))
+CPU_CLONES(score_grads,
+           (float *restrict dp, const float *restrict p, size_t n, float mean, float factor),
+           (dp, p, n, mean, factor))
 
 /* ---- a tile ---------------------------------------------------------------------------------- */
 
@@ -211,31 +214,32 @@ static size_t mask_hidden_keys(const head *e, tile t, size_t r, float *weights) 
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-typedef struct fore_scratch {
+typedef struct forward_scratch {
   float *keys;   /* keys as columns */
   float *values; /* values as rows */
   float *score, *q;
-} fore_scratch;
+} forward_scratch;
 
-static void forward_tile(const head *e, tile t, const fore_scratch *s) {
+static void forward_tile(const head *e, tile t, const forward_scratch *s) {
   const attention_kernel *k = e->j->k;
   const clv_kernel_args *a = e->j->a;
   const cpu_head_product product = make_product(e, t);
   const float *q = (const float *)a->in[0] + query_index(e, t.i);
-  float inverse[MAX_TILE], top, sum, by = (float)k->x.scale;
+  float inverse[MAX_TILE], top, sum, factor = (float)k->x.scale;
   if (!k->extents.uses_pairs) copy_tile(e, t, a->in[0], s->q);
-  clv_cpu_head_by_columns(&product, q, s->q, s->keys, s->score);
+  clv_cpu_head_multiply_by_columns(&product, q, s->q, s->keys, s->score);
   for (size_t r = 0; r < t.rows; r++) {
     float *row = s->score + r * k->extents.score_stride;
     size_t n_keys = mask_hidden_keys(e, t, r, row);
-    largest(row, n_keys, &top);
-    weigh(row, n_keys, by, top *= by, &sum);
+    find_max(row, n_keys, &top);
+    exp_and_sum(row, n_keys, factor, top *= factor, &sum);
     inverse[r] = n_keys ? 1 / sum : 0;
     if (k->k.has_backward) saved_row(e, t.i + (int64_t)r)[0] = top;
     if (k->k.has_backward) saved_row(e, t.i + (int64_t)r)[1] = inverse[r];
     if (k->has_dropout) apply_dropout(e, t.i + (int64_t)r, n_keys, row, row, NULL);
   }
-  clv_cpu_head_by_rows(&product, s->score, s->values, (float *)a->out + query_index(e, t.i));
+  clv_cpu_head_multiply_by_rows(&product, s->score, s->values,
+                                (float *)a->out + query_index(e, t.i));
   for (size_t r = 0; r < t.rows; r++)
     scale((float *)a->out + query_index(e, t.i + (int64_t)r), (size_t)k->x.width, inverse[r]);
 }
@@ -245,8 +249,8 @@ static void forward_head(const head *e) {
   const clv_kernel_args *a = e->j->a;
   size_t keys_size = clv_cpu_head_keys_size(&k->extents);
   float *at = e->scratch;
-  fore_scratch s = {at, at + keys_size, at + 2 * keys_size,
-                    at + 2 * keys_size + k->extents.max_rows * k->extents.score_stride};
+  forward_scratch s = {at, at + keys_size, at + 2 * keys_size,
+                       at + 2 * keys_size + k->extents.max_rows * k->extents.score_stride};
   copy_columns(e, a->in[1], s.keys);
   copy_rows(e, a->in[2], s.values);
   for (int64_t i = 0; i < e->t; i += (int64_t)k->extents.max_rows)
@@ -255,47 +259,49 @@ static void forward_head(const head *e) {
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-typedef struct back_scratch {
+typedef struct backward_scratch {
   float *keys, *values;            /* keys and values, both as columns */
   float *key_rows;                 /* keys as rows */
   float *dkeys, *dvalues;          /* gradients of keys and values */
   float *p, *dropped, *dp, *q, *d; /* buffers of one tile; d: gradients of the outputs */
-} back_scratch;
+} backward_scratch;
 
 /* Computes, for the rows of a tile, P, P times the dropout factors (P itself without dropout), and
  * dS in place of dP: see kernels/ops/attention.c for the formulas. */
-static void backward_rows(const head *e, tile t, const back_scratch *s) {
+static void backward_rows(const head *e, tile t, const backward_scratch *s) {
   const attention_kernel *k = e->j->k;
-  float by = (float)k->x.scale, mean;
+  float factor = (float)k->x.scale, mean;
   for (size_t r = 0; r < t.rows; r++) {
     float *p = s->p + r * k->extents.score_stride,
           *dropped = s->dropped + r * k->extents.score_stride,
           *dp = s->dp + r * k->extents.score_stride;
     const float *saved = saved_row(e, t.i + (int64_t)r);
     size_t n_keys = mask_hidden_keys(e, t, r, p);
-    reweigh(p, n_keys, by, saved[0], saved[1]);
+    exp_scaled(p, n_keys, factor, saved[0], saved[1]);
     if (k->has_dropout) apply_dropout(e, t.i + (int64_t)r, n_keys, p, dropped, dp);
     mask_hidden_keys(e, t, r, dropped);
     dot(p, dp, n_keys, &mean);
-    slope(dp, p, n_keys, mean, by);
+    score_grads(dp, p, n_keys, mean, factor);
     mask_hidden_keys(e, t, r, dp);
   }
 }
 
 /* Computes the gradients of a tile. is_first_tile: overwrite the gradients of keys and values
  * instead of adding to them. */
-static void backward_tile(const head *e, tile t, bool is_first_tile, const back_scratch *s) {
+static void backward_tile(const head *e, tile t, bool is_first_tile, const backward_scratch *s) {
   const clv_kernel_args *a = e->j->a;
   const cpu_head_product product = make_product(e, t);
   const size_t at = query_index(e, t.i);
   copy_tile(e, t, a->in[0], s->q);
   copy_tile(e, t, a->dout, s->d);
-  clv_cpu_head_by_columns(&product, (const float *)a->in[0] + at, s->q, s->keys, s->p);
-  clv_cpu_head_by_columns(&product, (const float *)a->dout + at, s->d, s->values, s->dp);
+  clv_cpu_head_multiply_by_columns(&product, (const float *)a->in[0] + at, s->q, s->keys, s->p);
+  clv_cpu_head_multiply_by_columns(&product, (const float *)a->dout + at, s->d, s->values, s->dp);
   backward_rows(e, t, s);
-  if (a->din[0]) clv_cpu_head_by_rows(&product, s->dp, s->key_rows, (float *)a->din[0] + at);
-  if (a->din[1]) clv_cpu_head_over_tile(&product, s->dp, s->q, !is_first_tile, s->dkeys);
-  if (a->din[2]) clv_cpu_head_over_tile(&product, s->dropped, s->d, !is_first_tile, s->dvalues);
+  if (a->din[0])
+    clv_cpu_head_multiply_by_rows(&product, s->dp, s->key_rows, (float *)a->din[0] + at);
+  if (a->din[1]) clv_cpu_head_multiply_over_tile(&product, s->dp, s->q, !is_first_tile, s->dkeys);
+  if (a->din[2])
+    clv_cpu_head_multiply_over_tile(&product, s->dropped, s->d, !is_first_tile, s->dvalues);
 }
 
 /* Copies the gradients of the head's keys or values to x. Rows of x after the sample's length
@@ -310,24 +316,24 @@ static void store_gradients(const head *e, const float *from, float *x) {
     memset(x + key_index(e) + s * key_row_size(k), 0, width * sizeof *x);
 }
 
-static back_scratch lay_out_backward(const attention_kernel *k, float *at) {
+static backward_scratch lay_out_backward(const attention_kernel *k, float *at) {
   const cpu_head_extents *x = &k->extents;
   size_t keys_size = clv_cpu_head_keys_size(x), row = x->max_rows * x->score_stride;
   size_t sums = x->width * x->score_stride;
   float *dkeys = at + 3 * keys_size, *p = dkeys + 2 * sums, *q = p + 3 * row;
-  return (back_scratch){.keys = at,
-                        .values = at + keys_size,
-                        .key_rows = at + 2 * keys_size,
-                        .dkeys = dkeys,
-                        .dvalues = dkeys + sums,
-                        .p = p,
-                        .dropped = k->has_dropout ? p + row : p,
-                        .dp = p + 2 * row,
-                        .q = q,
-                        .d = q + clv_cpu_head_tile_size(x)};
+  return (backward_scratch){.keys = at,
+                            .values = at + keys_size,
+                            .key_rows = at + 2 * keys_size,
+                            .dkeys = dkeys,
+                            .dvalues = dkeys + sums,
+                            .p = p,
+                            .dropped = k->has_dropout ? p + row : p,
+                            .dp = p + 2 * row,
+                            .q = q,
+                            .d = q + clv_cpu_head_tile_size(x)};
 }
 
-/* Returns the scratch of one part in floats, with that of the products at its end. */
+/* Returns the scratch of one share in floats; the scratch of the products is at its end. */
 static size_t count_scratch(const attention_kernel *k) {
   const cpu_head_extents *x = &k->extents;
   size_t keys_size = clv_cpu_head_keys_size(x), row = x->max_rows * x->score_stride;
@@ -346,7 +352,7 @@ static void backward_heads(head e) {
   const int64_t first_head = e.h;
   const size_t first_keys = tile_at(&e, 0).keys, n_other_keys = (size_t)e.length - first_keys;
   const size_t width = (size_t)k->x.width;
-  back_scratch s = lay_out_backward(k, e.scratch);
+  backward_scratch s = lay_out_backward(k, e.scratch);
   copy_columns(&e, a->in[1], s.keys);
   copy_columns(&e, a->in[2], s.values);
   copy_rows(&e, a->in[1], s.key_rows);
@@ -362,7 +368,7 @@ static void backward_heads(head e) {
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-static head make_head(const heads_job *j, size_t item, int64_t heads, int64_t group, size_t part) {
+static head make_head(const heads_job *j, size_t item, int64_t heads, int64_t group, size_t share) {
   const clv_heads *x = &j->k->x;
   const int64_t *lengths = j->k->k.d.n_in > 3 ? j->a->in[3] : NULL;
   int64_t n = (int64_t)item / heads, length = lengths ? lengths[n] : x->s;
@@ -374,7 +380,7 @@ static head make_head(const heads_job *j, size_t item, int64_t heads, int64_t gr
             .steps = x->s,
             .q = n * x->t,
             .key = n * x->s,
-            .scratch = (float *)j->a->scratch + part * j->k->scratch_floats};
+            .scratch = (float *)j->a->scratch + share * j->k->scratch_floats};
   if (!j->k->k.d.attrs.packed) return e;
   e.t = e.steps = length;
   e.q = e.key = clv_packed_rows_before(lengths, n);
@@ -408,21 +414,21 @@ static clv_code check_lengths(const attention_kernel *k, const clv_kernel_args *
 }
 
 /* Computes the heads of shares [begin, end); each thread computes one share. */
-static void forward_parts(void *arg, size_t begin, size_t end) {
+static void compute_forward_shares(void *arg, size_t begin, size_t end) {
   const heads_job *j = arg;
-  size_t parts = (size_t)j->k->n_parts;
+  size_t n_shares = (size_t)j->k->n_shares;
   for (size_t p = begin; p < end; p++)
-    for (size_t i = j->n_heads * p / parts; i < j->n_heads * (p + 1) / parts; i++) {
+    for (size_t i = j->n_heads * p / n_shares; i < j->n_heads * (p + 1) / n_shares; i++) {
       head e = make_head(j, i, j->k->x.heads, 1, p);
       forward_head(&e);
     }
 }
 
-static void backward_parts(void *arg, size_t begin, size_t end) {
+static void compute_backward_shares(void *arg, size_t begin, size_t end) {
   const heads_job *j = arg;
-  size_t parts = (size_t)j->k->n_parts;
+  size_t n_shares = (size_t)j->k->n_shares;
   for (size_t p = begin; p < end; p++)
-    for (size_t i = j->n_heads * p / parts; i < j->n_heads * (p + 1) / parts; i++)
+    for (size_t i = j->n_heads * p / n_shares; i < j->n_heads * (p + 1) / n_shares; i++)
       backward_heads(make_head(j, i, j->k->x.kv_heads, j->k->x.group, p));
 }
 
@@ -432,18 +438,19 @@ static clv_code run_heads(clv_kernel *base, const clv_kernel_args *a, int64_t he
   heads_job j = {k, a, clv_rng_stream_of(&a->key), (size_t)(k->x.n * heads)};
   size_t work = clv_layout_numel(&k->k.d.in[0], 1) * (size_t)k->x.s;
   CLV_TRY(check_lengths(k, a, err));
-  zero_unused_rows(k, a, fn == backward_parts);
-  clv_cpu_parallel(CLV_MIN(clv_cpu_useful_threads(k->k.threads, work), k->n_parts),
-                   (size_t)k->n_parts, fn, &j);
+  zero_unused_rows(k, a, fn == compute_backward_shares);
+  clv_cpu_parallel(CLV_MIN(clv_cpu_useful_threads(k->k.threads, work), k->n_shares),
+                   (size_t)k->n_shares, fn, &j);
   return CLV_OK;
 }
 
 static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  return run_heads(base, a, ((const attention_kernel *)base)->x.heads, forward_parts, err);
+  return run_heads(base, a, ((const attention_kernel *)base)->x.heads, compute_forward_shares, err);
 }
 
 static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  return run_heads(base, a, ((const attention_kernel *)base)->x.kv_heads, backward_parts, err);
+  return run_heads(base, a, ((const attention_kernel *)base)->x.kv_heads, compute_backward_shares,
+                   err);
 }
 
 static cpu_head_extents make_extents(const attention_kernel *k) {
@@ -464,7 +471,7 @@ static clv_code attention_prepare(const clv_node_desc *d, clv_kernel **ret, clv_
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
   k->x = clv_heads_of(d);
   k->extents = make_extents(k);
-  k->n_parts = (int)CLV_MIN((int64_t)k->k.threads, k->x.n * k->x.kv_heads);
+  k->n_shares = (int)CLV_MIN((int64_t)k->k.threads, k->x.n * k->x.kv_heads);
   size_t width = (size_t)k->x.width;
   k->scratch_floats = count_scratch(k);
   k->has_dropout = d->training && d->attrs.p > 0;
@@ -474,7 +481,7 @@ static clv_code attention_prepare(const clv_node_desc *d, clv_kernel **ret, clv_
     k->k.base.saves |= clv_save_flag_of_input(i);
   size_t rows = clv_layout_numel(&d->in[0], 1) / width; /* number of rows of all heads */
   k->k.base.saved_bytes = k->k.has_backward ? rows * 2 * sizeof(float) : 0;
-  k->k.base.scratch_bytes = (size_t)k->n_parts * k->scratch_floats * sizeof(float);
+  k->k.base.scratch_bytes = (size_t)k->n_shares * k->scratch_floats * sizeof(float);
   if (k->extents.uses_pairs) k->k.base.impl = clv_cpu_pairs_impl()->name;
   *ret = &k->k.base;
   return CLV_OK;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products of packed pairs with AVX512-BF16. 8 x 32 sums stay in 16 registers while k runs. A
- * pair of a row is broadcast to a register and multiplied with the pairs of 32 columns. The
- * destination of the sums is prefetched at the start, because 16 stores that wait for memory
+ * Products of packed pairs with AVX512-BF16. 8 x 32 sums stay in 16 registers during the loop
+ * over k. A pair of a row is broadcast to a register and multiplied with the pairs of 32 columns.
+ * The destination of the sums is prefetched at the start, because 16 stores that wait for memory
  * would delay the next sums.
  */
 #include <immintrin.h>
@@ -49,11 +49,12 @@ INLINE void multiply_rows(const cpu_pairs_block *p, size_t row) {
 
 static void do_nothing(void) {}
 
-TARGET static void block(const cpu_pairs_block *p) {
+TARGET static void multiply_block(const cpu_pairs_block *p) {
   for (size_t row = 0; row < p->rows; row += ROWS) multiply_rows(p, row);
 }
 
 const cpu_pairs_impl *clv_cpu_pairs_avx512(void) {
-  static const cpu_pairs_impl impl = {do_nothing, do_nothing, block, 32, 1 << 19, "avx512 bf16"};
+  static const cpu_pairs_impl impl = {do_nothing, do_nothing, multiply_block,
+                                      32,         1 << 19,    "avx512 bf16"};
   return &impl;
 }

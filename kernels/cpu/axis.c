@@ -67,11 +67,12 @@ static clv_code move(const cpu_kernel *k, int64_t first, int64_t step, const flo
     (void)err;                                                                                \
     return move(k, back_of, a->dout, a->din[0]);                                              \
   }
-#define MIRRORED -1, -1
-#define ROLLED -k->d.attrs.shifts, 1
-#define ROLLED_BACK k->d.attrs.shifts, 1
-MOVE(flip, MIRRORED, MIRRORED)
-MOVE(roll, ROLLED, ROLLED_BACK)
+/* arguments `first` and `step` of move */
+#define FLIP_ARGS -1, -1
+#define ROLL_ARGS -k->d.attrs.shifts, 1
+#define ROLL_BACK_ARGS k->d.attrs.shifts, 1
+MOVE(flip, FLIP_ARGS, FLIP_ARGS)
+MOVE(roll, ROLL_ARGS, ROLL_BACK_ARGS)
 
 /* ---- cumsum, var ----------------------------------------------------------------------------- */
 
@@ -82,7 +83,8 @@ CPU_INLINE size_t strip_at(const axis_job *j, size_t i, size_t *ret_n) {
   return i / j->strips * j->s.extent * j->s.inner + column;
 }
 
-CPU_INLINE void add_strip(const axis_job *j, size_t at, size_t n) {
+/* Writes the running sums of n columns. at: index of the strip's first value. */
+CPU_INLINE void write_strip_sums(const axis_job *j, size_t at, size_t n) {
   double sum[LANES] = {0};
   for (size_t e = 0; e < j->s.extent; e++) {
     size_t row = at + (j->from_end ? j->s.extent - 1 - e : e) * j->s.inner;
@@ -93,7 +95,8 @@ CPU_INLINE void add_strip(const axis_job *j, size_t at, size_t n) {
   }
 }
 
-/* Computes the variances of n columns, or with dy the gradients of their values. */
+/* Computes the variances of n columns from index `at` on, which it writes from index `to` on; or,
+ * if dy is not NULL, the gradients of their values. */
 CPU_INLINE void compute_strip_variances(const axis_job *j, size_t at, size_t to, size_t n) {
   double mean[LANES] = {0}, squares[LANES] = {0};
   for (size_t e = 0; e < j->s.extent; e++)
@@ -114,9 +117,9 @@ CPU_INLINE void strips_body(const axis_job *j, size_t begin, size_t end, bool is
   for (size_t i = begin; i < end; i++) {
     size_t n, at = strip_at(j, i, &n), to = i / j->strips * j->s.inner + i % j->strips * LANES;
     if (is_cumsum && n == LANES)
-      add_strip(j, at, LANES);
+      write_strip_sums(j, at, LANES);
     else if (is_cumsum)
-      add_strip(j, at, n);
+      write_strip_sums(j, at, n);
     else if (n == LANES)
       compute_strip_variances(j, at, to, LANES);
     else
@@ -127,7 +130,7 @@ CPU_INLINE void strips_body(const axis_job *j, size_t begin, size_t end, bool is
 CPU_CLONES(strips, (const axis_job *j, size_t begin, size_t end, bool is_cumsum),
            (j, begin, end, is_cumsum))
 
-static void add_strips(void *arg, size_t begin, size_t end) { strips(arg, begin, end, true); }
+static void write_sums(void *arg, size_t begin, size_t end) { strips(arg, begin, end, true); }
 static void compute_variances(void *arg, size_t begin, size_t end) {
   strips(arg, begin, end, false);
 }
@@ -135,14 +138,14 @@ static void compute_variances(void *arg, size_t begin, size_t end) {
 static clv_code cumsum_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   axis_job j = make_job((const cpu_kernel *)base, a->in[0], a->out);
   (void)err;
-  return run_job((const cpu_kernel *)base, &j, j.s.outer * j.strips, add_strips);
+  return run_job((const cpu_kernel *)base, &j, j.s.outer * j.strips, write_sums);
 }
 
 static clv_code cumsum_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   axis_job j = make_job((const cpu_kernel *)base, a->dout, a->din[0]);
   (void)err;
   j.from_end = true;
-  return run_job((const cpu_kernel *)base, &j, j.s.outer * j.strips, add_strips);
+  return run_job((const cpu_kernel *)base, &j, j.s.outer * j.strips, write_sums);
 }
 
 static clv_code var_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {

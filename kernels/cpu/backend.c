@@ -48,13 +48,15 @@ int clv_cpu_offered_block(const clv_node_desc *d) {
 #undef CPU_OP
 
 /* Functions that prepare the ops that this backend has; ref prepares the others. */
-static cpu_prepare_fn *const prepares[CLV_OP_COUNT] = {
+static cpu_prepare_fn *const prepare_fns[CLV_OP_COUNT] = {
 #define CPU_OP(name) [CLV_OP_NUMBER_##name] = clv_cpu_prepare_##name,
 #include "cpu_ops.def"
 #undef CPU_OP
 };
 
-static bool cpu_has_op(clv_op op) { return op > CLV_OP_INPUT && op < CLV_OP_COUNT && prepares[op]; }
+static bool cpu_has_op(clv_op op) {
+  return op > CLV_OP_INPUT && op < CLV_OP_COUNT && prepare_fns[op];
+}
 
 /* Prepares a kernel with the node's number of threads, because oneDNN primitives fix theirs when
  * they are made, from the calling thread's setting. */
@@ -68,10 +70,10 @@ static clv_code cpu_prepare(const clv_backend *b, const clv_node_desc *d, clv_ke
   if (d->tail && !row->takes_tails)
     return clv_fail(err, CLV_UNIMPLEMENTED, "cpu has no op %d with a tail", (int)d->op);
   if (row->check_kernel) CLV_TRY(row->check_kernel(d, err));
-  int before = clv_cpu_get_threads();
+  int previous_threads = clv_cpu_get_threads();
   clv_cpu_set_threads(d->threads);
-  clv_code code = prepares[d->op](d, ret, err);
-  clv_cpu_set_threads(before);
+  clv_code code = prepare_fns[d->op](d, ret, err);
+  clv_cpu_set_threads(previous_threads);
   return code;
 }
 
@@ -151,8 +153,8 @@ static void cpu_add(const clv_backend *b, clv_dtype dtype, void *dst, const void
   clv_cpu_add_to(dtype, dst, src, n);
 }
 
-unsigned clv_backend_cpu_bf16_pace(const clv_node_desc *d, const char **ret_processor) {
-  return clv_cpu_bf16_pace(d, ret_processor);
+unsigned clv_backend_cpu_bf16_percent(const clv_node_desc *d, const char **ret_processor) {
+  return clv_cpu_bf16_percent(d, ret_processor);
 }
 
 const clv_backend *clv_backend_cpu(void) {

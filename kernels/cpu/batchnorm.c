@@ -42,7 +42,8 @@ typedef struct norm_state {
 typedef struct norm_job {
   const cpu_kernel *k;
   const clv_kernel_args *a;
-  size_t n, c, image, b, blocks;
+  size_t n, c, image; /* samples, channels, positions of an image */
+  size_t b, blocks;   /* channels of a block, blocks of a sample */
   size_t pitch;       /* values from one position to the next if channels last; 0: blocks */
   size_t n_positions; /* number of positions of an image that are processed at a time */
   bool x_bf16, dx_bf16, out_bf16, has_marks;
@@ -53,14 +54,14 @@ typedef struct norm_job {
 
 /* Number of bytes of bf16 values of all channels that are processed at a time in channels last, so
  * that the walks of the blocks over the same lines find these in the cache. */
-enum { LAST_BYTES = 128 << 10 };
+enum { CHANNELS_LAST_BYTES = 128 << 10 };
 
 static size_t count_positions(const norm_job *j) {
   bool needs_pieces = j->x_bf16 || j->dx_bf16 || j->out_bf16 || j->has_marks || j->pitch;
   size_t n = CLV_MIN(j->image, NORM_PIECE / j->b);
   if (!needs_pieces) return j->image;
   if (j->pitch)
-    n = CLV_MIN(n, LAST_BYTES / sizeof(uint16_t) / j->pitch / NORM_SPREAD * NORM_SPREAD);
+    n = CLV_MIN(n, CHANNELS_LAST_BYTES / sizeof(uint16_t) / j->pitch / NORM_SPREAD * NORM_SPREAD);
   return CLV_MAX(n, (size_t)NORM_SPREAD);
 }
 

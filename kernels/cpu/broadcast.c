@@ -51,8 +51,8 @@ typedef struct row_values {
   size_t step;
 } row_values;
 
-CPU_INLINE void rows_of(const float *restrict x, const float *restrict z, bool is_product, size_t n,
-                        float *restrict y) {
+CPU_INLINE void combine_rows(const float *restrict x, const float *restrict z, bool is_product,
+                             size_t n, float *restrict y) {
   for (size_t i = 0; i < n; i++) y[i] = is_product ? x[i] * z[i] : x[i] + z[i];
 }
 
@@ -65,9 +65,9 @@ CPU_INLINE void row_with_number_body(const float *restrict x, float z, bool is_p
 
 CPU_INLINE void combine_body(row_values x, row_values z, bool is_product, size_t n, float *y) {
   if (x.step && z.step && is_product)
-    rows_of(x.x, z.x, true, n, y);
+    combine_rows(x.x, z.x, true, n, y);
   else if (x.step && z.step)
-    rows_of(x.x, z.x, false, n, y);
+    combine_rows(x.x, z.x, false, n, y);
   else if (is_product)
     row_with_number_body(x.step ? x.x : z.x, x.step ? *z.x : *x.x, true, n, y);
   else
@@ -123,7 +123,7 @@ CPU_CLONES(add_all, (const float *dy, row_values other, size_t n, double *sum), 
 typedef struct broadcast_job {
   const broadcast_kernel *k;
   const clv_kernel_args *a;
-  int to; /* index of the input whose gradient is computed; not used by forward */
+  int target_input; /* index of the input whose gradient is computed; not used by forward */
 } broadcast_job;
 
 static row_values row_values_at(const broadcast_job *j, const row_walk *w, int i) {
@@ -152,9 +152,9 @@ static void copy_gradients(void *arg, size_t begin, size_t end) {
     row_walk w = first_row(k, sample);
     for (size_t r = 0; r < k->n_rows; r++, next_row(k, &w)) {
       row_values dy = {(const float *)j->a->dout + w.out, 1};
-      float *dx = (float *)j->a->din[j->to] + w.at[j->to];
+      float *dx = (float *)j->a->din[j->target_input] + w.at[j->target_input];
       if (k->is_product)
-        combine(dy, row_values_at(j, &w, 1 - j->to), true, n, dx);
+        combine(dy, row_values_at(j, &w, 1 - j->target_input), true, n, dx);
       else if (dx != dy.x)
         memcpy(dx, dy.x, n * sizeof *dx);
     }
@@ -165,17 +165,17 @@ static void sum_gradients(void *arg, size_t begin, size_t end) {
   const broadcast_job *j = arg;
   const broadcast_kernel *k = j->k;
   int last = k->v.rank - 1;
-  size_t n = k->v.n[last], per_sample = k->v.step[j->to][0];
+  size_t n = k->v.n[last], per_sample = k->v.step[j->target_input][0];
   for (size_t sample = begin; sample < end; sample++) {
     row_walk w = first_row(k, sample);
     double *sum = (double *)j->a->scratch, *from = sum + sample * per_sample;
-    float *dx = (float *)j->a->din[j->to] + sample * per_sample;
+    float *dx = (float *)j->a->din[j->target_input] + sample * per_sample;
     memset(from, 0, per_sample * sizeof *from);
     for (size_t r = 0; r < k->n_rows; r++, next_row(k, &w)) {
       row_values other = {NULL, 0};
-      if (k->is_product) other = row_values_at(j, &w, 1 - j->to);
-      (k->v.step[j->to][last] ? add_row : add_all)((const float *)j->a->dout + w.out, other, n,
-                                                   sum + w.at[j->to]);
+      if (k->is_product) other = row_values_at(j, &w, 1 - j->target_input);
+      (k->v.step[j->target_input][last] ? add_row : add_all)((const float *)j->a->dout + w.out,
+                                                             other, n, sum + w.at[j->target_input]);
     }
     for (size_t i = 0; i < per_sample; i++) dx[i] = (float)from[i];
   }

@@ -119,7 +119,8 @@ static void read_part(const image_part *p, const void *src, int layout, float *t
   }
 }
 
-/* Writes the padding of the last block, too: the tile has zeros there. */
+/* Copies a tile to dst. The padding of the last channel block becomes 0, because the tile has zeros
+ * there. */
 static void write_part(const image_part *p, const float *tile, void *dst, int layout) {
   bool bf16 = clv_layout_is_bf16(layout);
   for (size_t at = 0, run; at < p->used; at += run) {

@@ -29,24 +29,24 @@ typedef struct choice_row {
    library,                                                    \
    CPU_##candidate,                                            \
    #question " " #shape_class " " #isa " " library " " #candidate "\n"},
-#define PACE(op, shape_class, isa, processor, hundredths)
+#define PACE(op, shape_class, isa, processor, percent)
 static const choice_row choices[] = {
 #include "kernels/cpu/choices.def"
 };
 #undef CHOICE
 #undef PACE
 
-typedef struct pace_row {
+typedef struct bf16_time_row {
   clv_op op;
   cpu_shape_class shape_class;
   const char *isa, *processor;
-  unsigned hundredths;
-} pace_row;
+  unsigned percent;
+} bf16_time_row;
 
 #define CHOICE(question, shape_class, isa, library, candidate)
-#define PACE(op, shape_class, isa, processor, hundredths) \
-  {CLV_OP_##op, CPU_##shape_class, #isa, processor, hundredths},
-static const pace_row paces[] = {
+#define PACE(op, shape_class, isa, processor, percent) \
+  {CLV_OP_##op, CPU_##shape_class, #isa, processor, percent},
+static const bf16_time_row bf16_times[] = {
 #include "kernels/cpu/choices.def"
 };
 #undef CHOICE
@@ -185,20 +185,20 @@ static bool find_class(const clv_node_desc *d, cpu_shape_class *ret) {
   }
 }
 
-unsigned clv_cpu_bf16_pace(const clv_node_desc *d, const char **ret_processor) {
+unsigned clv_cpu_bf16_percent(const clv_node_desc *d, const char **ret_processor) {
   char processor[CPU_PROCESSOR_NAME];
-  const pace_row *found = NULL;
+  const bf16_time_row *found = NULL;
   cpu_shape_class shape_class;
   if (!find_class(d, &shape_class)) return 0;
   clv_cpu_print_processor(processor);
-  for (size_t i = 0; i < CLV_COUNT(paces); i++) {
-    const pace_row *r = &paces[i];
+  for (size_t i = 0; i < CLV_COUNT(bf16_times); i++) {
+    const bf16_time_row *r = &bf16_times[i];
     if (r->op != d->op || r->shape_class != shape_class || strcmp(r->isa, own_isa()) != 0) continue;
     if (strncmp(r->processor, processor, strcspn(processor, " ") + 1) != 0) continue;
     if (!found || strcmp(r->processor, processor) == 0) found = r;
   }
   if (found) *ret_processor = found->processor;
-  return found ? found->hundredths : 0;
+  return found ? found->percent : 0;
 }
 
 /* ---- the digest ------------------------------------------------------------------------------ */

@@ -76,10 +76,9 @@ cpu_shape_class clv_cpu_class_of_lstm(int64_t batch, int64_t hidden);
 /* Answers a question for this process. */
 cpu_candidate clv_cpu_choose(cpu_question question, cpu_shape_class shape_class);
 
-/* As clv_cpu_choose, for an instruction set and a library ("oneDNN 2.6.3"). Takes the first of
- * these
- * rows: that of the library, the newest of another version, either of the next lower instruction
- * set. */
+/* As clv_cpu_choose, for an instruction set and a library ("oneDNN 2.6.3"). Takes the row of this
+ * version of the library, or else the newest row of another version; if there is neither, it does
+ * the same with the next lower instruction set. */
 cpu_candidate clv_cpu_choose_for(cpu_question question, cpu_shape_class shape_class,
                                  const char *isa, const char *library);
 
@@ -87,8 +86,8 @@ cpu_candidate clv_cpu_choose_for(cpu_question question, cpu_shape_class shape_cl
 enum { CPU_PROCESSOR_NAME = 32 };
 void clv_cpu_print_processor(char ret[CPU_PROCESSOR_NAME]);
 
-/* As clv_backend_cpu_bf16_pace. */
-unsigned clv_cpu_bf16_pace(const clv_node_desc *d, const char **ret_processor);
+/* As clv_backend_cpu_bf16_percent. */
+unsigned clv_cpu_bf16_percent(const clv_node_desc *d, const char **ret_processor);
 
 /* Returns the first 12 digits of the SHA-256 of the table's rows of kernels. */
 const char *clv_cpu_choices_digest(void);

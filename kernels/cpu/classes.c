@@ -115,7 +115,7 @@ static double loss_term(const class_kernel *k, const float *x, size_t label,
 static void forward_positions(void *arg, size_t begin, size_t end) {
   const class_job *j = arg;
   const int64_t *labels = j->a->in[1];
-  class_position *places = j->a->saved;
+  class_position *positions = j->a->saved;
   for (size_t i = begin; i < end; i++) {
     const float *x = (const float *)j->a->in[0] + i * j->k->classes;
     class_position p = {0};
@@ -124,19 +124,19 @@ static void forward_positions(void *arg, size_t begin, size_t end) {
       p.sum = clv_cpu_row_exp_sum(x, j->k->classes, p.top);
       p.term = loss_term(j->k, x, (size_t)labels[i], &p);
     }
-    places[i] = p;
+    positions[i] = p;
   }
 }
 
 static clv_code cross_entropy_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const class_kernel *k = (const class_kernel *)base;
   class_job j = {k, a, 0};
-  const class_position *places = a->saved;
+  const class_position *positions = a->saved;
   double total_weight, sum = 0;
   CLV_TRY(check_labels(k, a->in[1], &total_weight, err));
   clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, 8 * k->k.n_in), k->n_positions,
                    forward_positions, &j);
-  for (size_t i = 0; i < k->n_positions; i++) sum += places[i].term;
+  for (size_t i = 0; i < k->n_positions; i++) sum += positions[i].term;
   *(float *)a->out = total_weight == 0 ? 0 : (float)(sum / total_weight);
   return CLV_OK;
 }

@@ -24,8 +24,8 @@ typedef struct conv_kernel {
   cpu_prim forward, backward_input, backward_weight;
   /* reorders of weights and their gradient; not made where the formats are equal */
   cpu_prim to_forward, to_backward, from_gradient;
-  /* conv_weights.c packs or unpacks the tiles instead of these reorders */
-  bool front_is_tiled, back_is_tiled, gradient_is_tiled;
+  /* instead of these reorders, conv_weights.c packs the weights or unpacks the gradient */
+  bool forward_weights_are_tiled, backward_weights_are_tiled, gradient_is_tiled;
   /* the weight copy for x from y has its tiles ordered [C/16][K/16] */
   bool backward_tiles_are_c_major;
   bool caches_backward_weights; /* the pass that computes x reads its weights from the cache */
@@ -36,7 +36,7 @@ typedef struct conv_kernel {
   int din_block;        /* f32 layout in which x is computed from y */
   bool bf16;            /* x, y, the gradient of y and the copies of the weights are bf16 */
   /* offsets into scratch after oneDNN's scratchpad, in floats */
-  size_t dw_offset, plain_offset, db_offset, din_offset;
+  size_t dw_offset, row_major_offset, db_offset, din_offset;
 } conv_kernel;
 
 /* True if the op has a pass that computes y, or x: for a transposed convolution forward computes x,
@@ -51,7 +51,8 @@ static bool primitives_add_bias(const conv_kernel *k) {
 /* ---- weights --------------------------------------------------------------------------------- */
 
 static const float *forward_weight(const conv_kernel *k, const clv_kernel_args *a) {
-  return k->to_forward.primitive || k->front_is_tiled ? a->cache : a->param[CLV_SLOT_WEIGHT];
+  return k->to_forward.primitive || k->forward_weights_are_tiled ? a->cache
+                                                                 : a->param[CLV_SLOT_WEIGHT];
 }
 
 static const float *backward_weight(const conv_kernel *k, const clv_kernel_args *a) {
@@ -74,20 +75,22 @@ static cpu_weight_tiles describe_tiles(const conv_kernel *k, void *plain) {
                             .row_major = plain};
 }
 
-static void pack_tiles(const conv_kernel *k, const clv_kernel_args *a, bool packs_front,
-                       bool packs_back) {
+static void pack_tiles(const conv_kernel *k, const clv_kernel_args *a, bool packs_forward,
+                       bool packs_backward) {
   cpu_weight_tiles w = describe_tiles(k, a->param[CLV_SLOT_WEIGHT]);
-  w.front = packs_front && k->front_is_tiled ? a->cache : NULL;
-  w.back = packs_back && k->back_is_tiled ? (float *)a->cache + k->backward_offset : NULL;
+  w.forward_tiles = packs_forward && k->forward_weights_are_tiled ? a->cache : NULL;
+  w.backward_tiles = packs_backward && k->backward_weights_are_tiled
+                         ? (float *)a->cache + k->backward_offset
+                         : NULL;
   w.backward_tiles_are_c_major = k->backward_tiles_are_c_major;
-  if (w.front) clv_cpu_count_reorder();
-  if (w.back) clv_cpu_count_reorder();
-  if (w.front || w.back) clv_cpu_weight_pack(&w);
+  if (w.forward_tiles) clv_cpu_count_reorder();
+  if (w.backward_tiles) clv_cpu_count_reorder();
+  if (w.forward_tiles || w.backward_tiles) clv_cpu_weight_pack(&w);
 }
 
 static void unpack_tiles(const conv_kernel *k, float *tiles, float *row_major, bool accumulate) {
   cpu_weight_tiles w = describe_tiles(k, row_major);
-  w.front = tiles;
+  w.forward_tiles = tiles;
   w.unpack_adds = accumulate;
   clv_cpu_count_reorder();
   clv_cpu_weight_unpack(&w);
@@ -96,16 +99,16 @@ static void unpack_tiles(const conv_kernel *k, float *tiles, float *row_major, b
 static clv_code conv_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   conv_kernel *k = (conv_kernel *)base;
   const void *w = a->param[CLV_SLOT_WEIGHT];
-  bool has_two_copies = k->back_is_tiled || k->to_backward.primitive;
-  unsigned first = k->is_transposed ? CLV_FOR_BACKWARD : CLV_FOR_FORWARD;
-  unsigned second = CLV_FOR_FORWARD + CLV_FOR_BACKWARD - first;
-  bool packs_front = a->refresh_for & first || !has_two_copies,
-       packs_back = a->refresh_for & second;
+  bool has_two_copies = k->backward_weights_are_tiled || k->to_backward.primitive;
+  unsigned y_pass = k->is_transposed ? CLV_FOR_BACKWARD : CLV_FOR_FORWARD;
+  unsigned x_pass = CLV_FOR_FORWARD + CLV_FOR_BACKWARD - y_pass;
+  bool packs_forward = a->refresh_for & y_pass || !has_two_copies,
+       packs_backward = a->refresh_for & x_pass;
   clv_cpu_set_threads(k->k.threads);
-  pack_tiles(k, a, packs_front, packs_back);
-  if (packs_front && k->to_forward.primitive)
+  pack_tiles(k, a, packs_forward, packs_backward);
+  if (packs_forward && k->to_forward.primitive)
     CLV_TRY(reorder_weight(k, &k->to_forward, w, forward_weight(k, a), a, err));
-  if (packs_back && k->to_backward.primitive)
+  if (packs_backward && k->to_backward.primitive)
     CLV_TRY(reorder_weight(k, &k->to_backward, w, backward_weight(k, a), a, err));
   return CLV_OK;
 }
@@ -161,7 +164,7 @@ static clv_code compute_weight_grad(conv_kernel *k, const clv_kernel_args *a, co
   bool needs_reorder = is_tiled || k->from_gradient.primitive;
   if (k->own_weight_grad) return run_own_weight_grad(k, a, x, y);
   float *scratch = a->scratch, *w = a->dparam[CLV_SLOT_WEIGHT], *b = a->dparam[CLV_SLOT_BIAS];
-  float *row_major = a->accumulate ? scratch + k->plain_offset : w;
+  float *row_major = a->accumulate ? scratch + k->row_major_offset : w;
   float *db = a->accumulate ? scratch + k->db_offset : b;
   float *dw = needs_reorder ? scratch + k->dw_offset : row_major;
   const void *with_bias[] = {x, y, dw, db, scratch};
@@ -273,31 +276,34 @@ static bool is_tiled(const conv_kernel *k, cpu_const_md md, dnnl_data_type_t typ
 
 typedef struct weight_tags {
   dnnl_data_type_t type;
-  dnnl_format_tag_t front, back, backward_tiles_are_c_major;
+  dnnl_format_tag_t forward_tiles, backward_tiles, c_major_backward_tiles;
 } weight_tags;
 
-static const weight_tags plain_tags = {dnnl_f32, dnnl_OIhw16i16o, dnnl_OIhw16o16i, dnnl_IOhw16o16i};
-static const weight_tags paired_tags = {dnnl_bf16, dnnl_OIhw8i16o2i, dnnl_OIhw8o16i2o,
-                                        dnnl_IOhw8o16i2o};
+static const weight_tags f32_tags = {dnnl_f32, dnnl_OIhw16i16o, dnnl_OIhw16o16i, dnnl_IOhw16o16i};
+static const weight_tags bf16_tags = {dnnl_bf16, dnnl_OIhw8i16o2i, dnnl_OIhw8o16i2o,
+                                      dnnl_IOhw8o16i2o};
 
 /* Chooses the weight copies that refresh makes: none if oneDNN accepts row-major weights, one if
  * forward and backward use the same format. */
 static clv_code choose_weight_copies(conv_kernel *k, const clv_conv_choice *c, clv_err *err) {
   cpu_const_md forward = weight_md(c->forward), data = weight_md(c->data);
   cpu_const_md row_major = c->row_major_weight;
-  const weight_tags t = k->bf16 ? paired_tags : plain_tags;
+  const weight_tags t = k->bf16 ? bf16_tags : f32_tags;
   clv_kernel *base = &k->k.base;
   if (!dnnl_memory_desc_equal(forward, row_major)) {
-    k->front_is_tiled = is_tiled(k, forward, t.type, t.front);
-    if (!k->front_is_tiled) CLV_TRY(clv_cpu_prim_reorder(&k->to_forward, row_major, forward, err));
+    k->forward_weights_are_tiled = is_tiled(k, forward, t.type, t.forward_tiles);
+    if (!k->forward_weights_are_tiled)
+      CLV_TRY(clv_cpu_prim_reorder(&k->to_forward, row_major, forward, err));
     base->cache_bytes = clv_align_up(dnnl_memory_desc_get_size(forward), 64);
     base->reorders_refresh++;
   }
   k->caches_backward_weights = !dnnl_memory_desc_equal(data, row_major);
   if (computes_x(k) && k->caches_backward_weights && !dnnl_memory_desc_equal(data, forward)) {
-    k->backward_tiles_are_c_major = is_tiled(k, data, t.type, t.backward_tiles_are_c_major);
-    k->back_is_tiled = k->backward_tiles_are_c_major || is_tiled(k, data, t.type, t.back);
-    if (!k->back_is_tiled) CLV_TRY(clv_cpu_prim_reorder(&k->to_backward, row_major, data, err));
+    k->backward_tiles_are_c_major = is_tiled(k, data, t.type, t.c_major_backward_tiles);
+    k->backward_weights_are_tiled =
+        k->backward_tiles_are_c_major || is_tiled(k, data, t.type, t.backward_tiles);
+    if (!k->backward_weights_are_tiled)
+      CLV_TRY(clv_cpu_prim_reorder(&k->to_backward, row_major, data, err));
     k->backward_offset = base->cache_bytes / sizeof(float);
     base->cache_bytes += clv_align_up(dnnl_memory_desc_get_size(data), 64);
     base->reorders_refresh++;
@@ -368,9 +374,9 @@ static void lay_out_scratch(conv_kernel *k) {
   size_t pad = 0, unit = 64 / sizeof(float);
   for (size_t i = 0; i < CLV_COUNT(prims); i++) pad = CLV_MAX(pad, prims[i]->scratch_bytes);
   pad = clv_align_up(pad, 64) / sizeof(float);
-  k->plain_offset = pad + clv_align_up(k->dw_offset, 64) / sizeof(float);
+  k->row_major_offset = pad + clv_align_up(k->dw_offset, 64) / sizeof(float);
   k->db_offset =
-      k->plain_offset + clv_align_up(clv_layout_numel(&k->k.d.param[CLV_SLOT_WEIGHT], 1), unit);
+      k->row_major_offset + clv_align_up(clv_layout_numel(&k->k.d.param[CLV_SLOT_WEIGHT], 1), unit);
   size_t weight = k->db_offset + clv_align_up((size_t)k->s.k, unit);
   k->dw_offset = k->din_offset = pad;
   size_t floats = pad;

@@ -131,7 +131,7 @@ static bool is_fast(const clv_conv_choice *c) {
          (c->has_few_channels || is_fast_impl(c->weight, c));
 }
 
-enum { LAST_BF16, BLOCKS_BF16, BLOCKS, ROW_MAJOR, LAYOUTS };
+enum { CHANNELS_LAST_BF16, BLOCKS_BF16, BLOCKS, ROW_MAJOR, LAYOUTS };
 
 /* Fills in the layouts to try, in this order, with ROW_MAJOR at the end. Returns their number. */
 static int order_layouts(const clv_conv_request *request, int ret[LAYOUTS]) {
@@ -140,7 +140,7 @@ static int order_layouts(const clv_conv_request *request, int ret[LAYOUTS]) {
   if (request->allows_blocks && request->bf16) {
     bool prefers_blocks = clv_cpu_choose(CPU_CONV_BF16, shape_class) == CPU_BLOCKS;
     if (prefers_blocks) ret[n++] = BLOCKS_BF16;
-    if (clv_cpu_has_amx()) ret[n++] = LAST_BF16;
+    if (clv_cpu_has_amx()) ret[n++] = CHANNELS_LAST_BF16;
     if (!prefers_blocks) ret[n++] = BLOCKS_BF16;
   }
   if (request->allows_blocks && clv_cpu_choose(CPU_CONV_F32, shape_class) == CPU_BLOCKS)
@@ -155,11 +155,11 @@ clv_code clv_cpu_conv_choose(const clv_conv_request *request, dnnl_primitive_att
   bool reads_few_channels = request->s.c < b && request->groups == 1;
   int channels_last = 1 | CLV_LAYOUT_CHANNELS_LAST, order[LAYOUTS];
   clv_conv_choice choices[LAYOUTS] = {
-      [LAST_BF16] = {.src = channels_last,
-                     .dst = channels_last,
-                     .din = channels_last,
-                     .bf16 = true,
-                     .needs_amx = true},
+      [CHANNELS_LAST_BF16] = {.src = channels_last,
+                              .dst = channels_last,
+                              .din = channels_last,
+                              .bf16 = true,
+                              .needs_amx = true},
       [BLOCKS_BF16] = {.src = reads_few_channels ? 1 : b, .dst = b, .din = b, .bf16 = true},
       [BLOCKS] = {.src = reads_few_channels ? 1 : b,
                   .dst = b,

@@ -8,8 +8,9 @@
 #include "kernels/cpu/conv_int.h"
 #include "kernels/cpu/dnnl_int.h"
 
-/* Layouts of a convolution's tensors, and oneDNN's primitives for them. src, dst, din: f32
- * layouts of input, output and input gradient. row_major_weight: describes the parameters'
+/* Layouts of a convolution's tensors, and the descriptions of oneDNN's primitives for them. src,
+ * dst, din: f32 layouts of input, output and input gradient. forward, data, weight: compute the
+ * output, the input gradient and the weight gradient. row_major_weight: describes the parameters'
  * weights. */
 typedef struct clv_conv_choice {
   int src, dst, din;

@@ -16,7 +16,7 @@ typedef struct cpu_weight_job {
   int block, threads;
   const float *x, *dy;
   float *dw, *db;
-  float *scratch; /* bytes: those of the function */
+  float *scratch; /* as many bytes as the function's clv_cpu_..._conv_scratch returns */
   bool accumulate;
 } cpu_weight_job;
 
@@ -39,26 +39,27 @@ void clv_cpu_product_conv_weight(const cpu_weight_job *job);
 
 /* ---- weights in tiles of 16x16 channels ------------------------------------------------------ */
 
-/* Copies of a convolution's weights. row_major: [K][C][taps]. front: copy for the forward, tiles
- * [K/16][C/16][taps][16 c][16 k], oneDNN's OIhw16i16o. back: copy for the input gradient, tiles of
- * [taps][16 k][16 c], which are ordered as those of `front` (OIhw16o16i) or, with
- * `backward_tiles_are_c_major`, [C/16][K/16] (IOhw16o16i).
+/* Copies of a convolution's weights. row_major: [K][C][taps]. forward_tiles: copy for the forward,
+ * tiles [K/16][C/16][taps][16 c][16 k], oneDNN's OIhw16i16o. backward_tiles: copy for the input
+ * gradient, tiles of [taps][16 k][16 c], which are ordered as those of `forward_tiles` (OIhw16o16i)
+ * or, with `backward_tiles_are_c_major`, [C/16][K/16] (IOhw16o16i).
  */
 typedef struct cpu_weight_tiles {
   int64_t k, c, taps;
   int threads;
   float *row_major;
-  void *front, *back;
+  void *forward_tiles, *backward_tiles;
   bool backward_tiles_are_c_major;
-  /* the tiles of both copies (front, back) are bf16, with rows [8][16][2]: a pair has two adjacent
+  /* the tiles of both copies are bf16, with rows [8][16][2]: a pair has two adjacent
    * channels of those that the product sums over (OIhw8i16o2i, OIhw8o16i2o, IOhw8o16i2o) */
   bool bf16;
   bool unpack_adds; /* clv_cpu_weight_unpack adds to row_major instead of overwriting it */
 } cpu_weight_tiles;
 
 bool clv_cpu_weight_tiles_fit(const clv_window *s, int64_t groups, bool bf16);
-/* copies row_major to front, back, or both; NULL: not copied */
+/* Copies row_major to forward_tiles, backward_tiles, or both; NULL: not copied. */
 void clv_cpu_weight_pack(const cpu_weight_tiles *w);
-void clv_cpu_weight_unpack(const cpu_weight_tiles *w); /* copies front to row_major */
+/* Copies forward_tiles to row_major. */
+void clv_cpu_weight_unpack(const cpu_weight_tiles *w);
 
 #endif

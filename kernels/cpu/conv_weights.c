@@ -21,7 +21,7 @@ enum { T = 16, BF16_TAPS = 25 };
 
 /* Defines functions that transpose 16 vectors of 16 numbers, and the tiles made of them. */
 #define TRANSPOSE(W, TARGET)                                                                   \
-  TARGET CPU_INLINE void turn_##W(cpu_vf16 r[T]) {                                             \
+  TARGET CPU_INLINE void transpose_16_##W(cpu_vf16 r[T]) {                                     \
     cpu_vf16 a, b;                                                                             \
     _Pragma("GCC unroll 16") EACH(i, 1) {                                                      \
       a = r[i], b = r[i + 1];                                                                  \
@@ -50,7 +50,7 @@ enum { T = 16, BF16_TAPS = 25 };
       cpu_vf16 r[T];                                                                           \
       _Pragma("GCC unroll 16") for (int k = 0; k < T; k++) r[k] =                              \
           *(const cpu_vf16 *)(plain + (size_t)k * row + j);                                    \
-      turn_##W(r);                                                                             \
+      transpose_16_##W(r);                                                                     \
       _Pragma("GCC unroll 16") for (size_t i = 0; i < T; i++) *                                \
           (cpu_vf16 *)(tile + ((j + i) % taps * T + (j + i) / taps) * T) = r[i];               \
     }                                                                                          \
@@ -61,7 +61,7 @@ enum { T = 16, BF16_TAPS = 25 };
       cpu_vf16 r[T];                                                                           \
       _Pragma("GCC unroll 16") for (size_t i = 0; i < T; i++) r[i] =                           \
           *(const cpu_vf16 *)(tile + ((j + i) % taps * T + (j + i) / taps) * T);               \
-      turn_##W(r);                                                                             \
+      transpose_16_##W(r);                                                                     \
       _Pragma("GCC unroll 16") for (int k = 0; k < T; k++) {                                   \
         cpu_vf16 *to = (cpu_vf16 *)(plain + (size_t)k * row + j);                              \
         if (adds) r[k] = *to + r[k];                                                           \
@@ -74,7 +74,7 @@ enum { T = 16, BF16_TAPS = 25 };
     for (size_t t = 0; t < taps; t++) {                                                        \
       cpu_vf16 r[T];                                                                           \
       memcpy(r, tile + t * T * T, sizeof r);                                                   \
-      turn_##W(r);                                                                             \
+      transpose_16_##W(r);                                                                     \
       memcpy(transposed + t * T * T, r, sizeof r);                                             \
     }                                                                                          \
   }
@@ -119,19 +119,22 @@ static tile_job make_job(const cpu_weight_tiles *w) {
 static void pack_tile(const tile_job *j, size_t kb, size_t cb) {
   const cpu_weight_tiles *w = j->w;
   const float *plain = w->row_major + kb * T * j->row + cb * T * j->taps;
-  float *front = w->front;
+  float *forward_tiles = w->forward_tiles;
   size_t size = T * T * j->taps, c_major = (cb * j->kb + kb) * size,
          k_major = (kb * j->cb + cb) * size;
-  float *back =
-      w->back ? (float *)w->back + (w->backward_tiles_are_c_major ? c_major : k_major) : NULL;
-  if (front) j->fn->pack(plain, j->row, j->taps, front + k_major);
-  if (back && j->taps == 1)
-    for (size_t k = 0; k < T; k++) memcpy(back + k * T, plain + k * j->row, T * sizeof(float));
-  else if (back && front)
-    j->fn->transpose(front + k_major, j->taps, back);
-  else if (back) {
-    j->fn->pack(plain, j->row, j->taps, back);
-    j->fn->transpose(back, j->taps, back);
+  float *backward_tiles =
+      w->backward_tiles
+          ? (float *)w->backward_tiles + (w->backward_tiles_are_c_major ? c_major : k_major)
+          : NULL;
+  if (forward_tiles) j->fn->pack(plain, j->row, j->taps, forward_tiles + k_major);
+  if (backward_tiles && j->taps == 1)
+    for (size_t k = 0; k < T; k++)
+      memcpy(backward_tiles + k * T, plain + k * j->row, T * sizeof(float));
+  else if (backward_tiles && forward_tiles)
+    j->fn->transpose(forward_tiles + k_major, j->taps, backward_tiles);
+  else if (backward_tiles) {
+    j->fn->pack(plain, j->row, j->taps, backward_tiles);
+    j->fn->transpose(backward_tiles, j->taps, backward_tiles);
   }
 }
 
@@ -139,15 +142,15 @@ static void pack_tile(const tile_job *j, size_t kb, size_t cb) {
 static void pack_pairs(const tile_job *j, size_t kb, size_t cb) {
   const cpu_weight_tiles *w = j->w;
   float tile[T * T * BF16_TAPS], transposed[T * T * BF16_TAPS];
-  uint16_t *front = w->front, *back = w->back;
+  uint16_t *forward_tiles = w->forward_tiles, *backward_tiles = w->backward_tiles;
   size_t size = T * T * j->taps, c_major = (cb * j->kb + kb) * size,
          k_major = (kb * j->cb + cb) * size;
   j->fn->pack(w->row_major + kb * T * j->row + cb * T * j->taps, j->row, j->taps, tile);
-  if (front) clv_cpu_pair_rows(tile, T * j->taps, front + k_major);
-  if (!back) return;
+  if (forward_tiles) clv_cpu_pair_rows(tile, T * j->taps, forward_tiles + k_major);
+  if (!backward_tiles) return;
   j->fn->transpose(tile, j->taps, transposed);
   clv_cpu_pair_rows(transposed, T * j->taps,
-                    back + (w->backward_tiles_are_c_major ? c_major : k_major));
+                    backward_tiles + (w->backward_tiles_are_c_major ? c_major : k_major));
 }
 
 static void pack_rows(void *arg, size_t begin, size_t end) {
@@ -160,8 +163,8 @@ static void unpack_rows(void *arg, size_t begin, size_t end) {
   const tile_job *j = arg;
   for (size_t kb = begin; kb < end; kb++)
     for (size_t cb = 0; cb < j->cb; cb++)
-      j->fn->unpack((const float *)j->w->front + (kb * j->cb + cb) * T * T * j->taps, j->row,
-                    j->taps, j->w->unpack_adds,
+      j->fn->unpack((const float *)j->w->forward_tiles + (kb * j->cb + cb) * T * T * j->taps,
+                    j->row, j->taps, j->w->unpack_adds,
                     j->w->row_major + kb * T * j->row + cb * T * j->taps);
 }
 

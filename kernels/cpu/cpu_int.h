@@ -68,7 +68,8 @@ void clv_cpu_transpose(const float *src, size_t rows, size_t columns, size_t sp,
  * `width` adjacent channels of one sample. width is the channel block of the layout (1, 8 or 16);
  * in channels last it is 16, or 1 if the number of channels is no multiple of 16. */
 typedef struct cpu_planes {
-  size_t n, per_sample, width;
+  size_t n, per_sample; /* number of planes, and of planes of a sample */
+  size_t width;
   int64_t pitch; /* values from one position to the next */
   bool is_last;  /* the layout is channels last */
 } cpu_planes;

@@ -27,9 +27,11 @@ static struct {
   pthread_once_t once;
   dnnl_engine_t engine;
   dnnl_status_t status;
-} cpu = {.once = PTHREAD_ONCE_INIT};
+} cpu_engine = {.once = PTHREAD_ONCE_INIT};
 
-static void create_engine(void) { cpu.status = dnnl_engine_create(&cpu.engine, dnnl_cpu, 0); }
+static void create_engine(void) {
+  cpu_engine.status = dnnl_engine_create(&cpu_engine.engine, dnnl_cpu, 0);
+}
 
 /* Empties oneDNN's cache, which holds the last 1,024 primitives of the process with their generated
  * code. */
@@ -42,9 +44,9 @@ void clv_cpu_trim_cache(const clv_backend *b) {
 }
 
 clv_code clv_cpu_engine(dnnl_engine_t *ret, clv_err *err) {
-  pthread_once(&cpu.once, create_engine);
-  CLV_TRY(clv_cpu_dnnl_check(cpu.status, "engine", err));
-  *ret = cpu.engine;
+  pthread_once(&cpu_engine.once, create_engine);
+  CLV_TRY(clv_cpu_dnnl_check(cpu_engine.status, "engine", err));
+  *ret = cpu_engine.engine;
   return CLV_OK;
 }
 
@@ -102,7 +104,7 @@ clv_code clv_cpu_prim_reorder(cpu_prim *p, cpu_const_md src, cpu_const_md dst, c
  * makes oneDNN zero the padding. */
 clv_code clv_cpu_prim_run(cpu_prim *p, dnnl_stream_t stream, const void *const *pointers,
                           clv_err *err) {
-  CLV_AUTO(clv_cpu_release_signals) sigset_t before = clv_cpu_hold_signals();
+  CLV_AUTO(clv_cpu_release_signals) sigset_t previous_signals = clv_cpu_hold_signals();
   for (int i = 0; i < p->n; i++) {
     void *at = (void *)(uintptr_t)pointers[i];
     if (p->at[i] == at) continue;

@@ -57,18 +57,18 @@ TARGET_512 static void words_512(const clv_rng_stream *s, uint32_t first, uint32
 
 /* The four words of four Philox blocks: word i of each block is the lower half of 64 bits of c[i].
  * The upper halves hold remainders of products, which no code reads. */
-typedef struct words_of_four {
+typedef struct four_blocks {
   __m256i c[4];
-} words_of_four;
+} four_blocks;
 
-TARGET_256 INLINE words_of_four counters_256(const clv_rng_stream *s, uint32_t first) {
+TARGET_256 INLINE four_blocks counters_256(const clv_rng_stream *s, uint32_t first) {
   __m256i block = _mm256_setr_epi64x(0, 2, 1, 3);
-  words_of_four w = {{_mm256_add_epi32(block, _mm256_set1_epi64x((int64_t)first))}};
+  four_blocks w = {{_mm256_add_epi32(block, _mm256_set1_epi64x((int64_t)first))}};
   for (int i = 0; i < 3; i++) w.c[i + 1] = _mm256_set1_epi64x((int64_t)s->counter[i]);
   return w;
 }
 
-TARGET_256 INLINE void round_256(words_of_four *w, const __m256i key[2]) {
+TARGET_256 INLINE void round_256(four_blocks *w, const __m256i key[2]) {
   __m256i a = _mm256_mul_epu32(w->c[0], _mm256_set1_epi64x((int64_t)multipliers[0]));
   __m256i b = _mm256_mul_epu32(w->c[2], _mm256_set1_epi64x((int64_t)multipliers[1]));
   w->c[0] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(b, 32), w->c[1]), key[0]);
@@ -77,16 +77,16 @@ TARGET_256 INLINE void round_256(words_of_four *w, const __m256i key[2]) {
   w->c[3] = a;
 }
 
-TARGET_256 INLINE void put_256(const words_of_four *w, uint32_t *ret) {
+TARGET_256 INLINE void put_256(const four_blocks *w, uint32_t *ret) {
   __m256i a = _mm256_blend_epi32(w->c[0], _mm256_slli_epi64(w->c[1], 32), 0xAA);
   __m256i b = _mm256_blend_epi32(w->c[2], _mm256_slli_epi64(w->c[3], 32), 0xAA);
   _mm256_storeu_si256((__m256i *)(void *)ret, _mm256_unpacklo_epi64(a, b));
   _mm256_storeu_si256((__m256i *)(void *)(ret + 8), _mm256_unpackhi_epi64(a, b));
 }
 
-/* Writes the words of eight blocks. */
+/* Writes the words of eight blocks, from block `first` on. */
 TARGET_256 static void words_256(const clv_rng_stream *s, uint32_t first, uint32_t *ret) {
-  words_of_four low = counters_256(s, first), high = counters_256(s, first + 4);
+  four_blocks low = counters_256(s, first), high = counters_256(s, first + 4);
   __m256i key[2];
   for (int i = 0; i < 2; i++) key[i] = _mm256_set1_epi64x((int64_t)s->key[i]);
   for (int round = 0; round < ROUNDS; round++) {

@@ -12,7 +12,7 @@ typedef struct mask_job {
   clv_rng_stream stream;
   uint8_t *mask;
   size_t n;
-  uint32_t limit;
+  uint32_t limit;         /* clv_cpu_dropout_threshold of the node's p */
   const int64_t *lengths; /* lengths of the packed sequences; NULL: not packed */
   size_t row, padded;     /* row: values of a position; padded: values of a padded sequence */
 } mask_job;
@@ -44,11 +44,11 @@ static void draw_sequence_masks(void *arg, size_t begin, size_t end) {
   uint8_t *mask = j->mask + (size_t)clv_packed_rows_before(j->lengths, (int64_t)begin) * j->row;
   for (size_t n = begin; n < end; n++) {
     size_t values = (size_t)j->lengths[n] * j->row, first = n * j->padded;
-    for (size_t at = 0, now; at < values; at += now, mask += now) {
+    for (size_t at = 0, n_piece; at < values; at += n_piece, mask += n_piece) {
       size_t skip = (first + at) % 4;
       clv_cpu_random_words(&j->stream, (uint32_t)((first + at) / 4), words);
-      now = CLV_MIN(values - at, CPU_WORDS - skip);
-      keep(words + skip, now, j->limit, mask);
+      n_piece = CLV_MIN(values - at, CPU_WORDS - skip);
+      keep(words + skip, n_piece, j->limit, mask);
     }
   }
 }

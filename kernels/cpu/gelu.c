@@ -28,13 +28,13 @@ CPU_INLINE float gelu_cdf(float x, float bell) {
   return x < 0 ? tail : 1 - tail;
 }
 
-CPU_INLINE float gelu_slope(float x) {
+CPU_INLINE float gelu_derivative(float x) {
   float bell = gelu_bell(x);
   return gelu_cdf(x, bell) + x * (bell * 0.39894228f);
 }
 
 MAP(gelu, x *gelu_cdf(x, gelu_bell(x)))
-MAP(gelu_back, zs[i] * gelu_slope(x))
+MAP(gelu_back, zs[i] * gelu_derivative(x))
 
 static clv_code gelu_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   return clv_cpu_pointwise(d, gelu, gelu_back, 12, ret, err);

@@ -122,7 +122,7 @@ const char *clv_cpu_blas_version(void) {
 clv_code clv_cpu_gemm_strided(const cpu_gemm *g, const float *a, int64_t lda, const float *b,
                               float beta, float *c, int64_t ldc, clv_err *err) {
   int64_t ldb = g->b_t ? g->k : g->n;
-  CLV_AUTO(clv_cpu_release_signals) sigset_t before = clv_cpu_hold_signals();
+  CLV_AUTO(clv_cpu_release_signals) sigset_t previous_signals = clv_cpu_hold_signals();
   return clv_cpu_dnnl_check(dnnl_sgemm(g->a_t ? 'T' : 'N', g->b_t ? 'T' : 'N', g->m, g->n, g->k, 1,
                                        a, lda, b, ldb, beta, c, ldc),
                             "sgemm", err);

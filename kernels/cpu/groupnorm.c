@@ -74,8 +74,8 @@ static void group_moments(const group_kernel *k, const double *channel, double r
   for (size_t c = 0; c < k->per_group; c++) mean += channel[2 * c];
   mean /= (double)k->per_group;
   for (size_t c = 0; c < k->per_group; c++) {
-    double far = channel[2 * c] - mean;
-    squares += channel[2 * c + 1] + count * (far * far);
+    double distance = channel[2 * c] - mean;
+    squares += channel[2 * c + 1] + count * (distance * distance);
   }
   ret[0] = mean;
   ret[1] = 1 / sqrt(squares / k->group_size + k->k.d.attrs.eps);
@@ -188,8 +188,8 @@ static clv_norm_affine backward_affine(const group_job *j, size_t n, size_t bloc
 }
 
 CPU_INLINE void backward_group(const float *x, const float *dy, size_t n, size_t b,
-                               const clv_norm_affine *given, float *dx) {
-  clv_norm_affine v = *given;
+                               const clv_norm_affine *coefficients, float *dx) {
+  clv_norm_affine v = *coefficients;
   CPU_INDEPENDENT
   for (size_t i = 0; i < n; i += b) CPU_INDEPENDENT
   for (size_t l = 0; l < b; l++)

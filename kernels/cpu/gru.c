@@ -56,19 +56,20 @@ static void transpose(const float *src, size_t n, size_t t, size_t width, float 
 typedef struct step_job {
   const gru_kernel *k;
   const float *bias, *h_bias; /* of the input and of h, [3H]; zeros without biases */
-  const float *before;        /* h of the step before, in rows `before_stride` apart */
-  size_t before_stride;
+  const float *previous_h;    /* h of the step before, in rows `previous_h_stride` apart */
+  size_t previous_h_stride;
   float *gates, *sums, *hidden; /* trace of this step */
   const float *h_product;       /* W_hh h of this step, [N, 3H] */
   float *out; /* output of this step, in row-major [N, T, H]; NULL: not the last layer */
   /* backward: gradient of h from outside the layer, and from the following step */
   const float *outside_dh;
   size_t outside_dh_stride;
-  float *dh, *dgates_ih, *dgates_hh; /* dh becomes its share that passes z to the step before */
+  /* dh: on return, the part that passes the gate z to the step before */
+  float *dh, *dgates_ih, *dgates_hh;
 } step_job;
 
 CPU_INLINE void cell_row_body(float *gates, const float *h_product, const step_job *j,
-                              const float *before, float *sums, float *hidden, size_t h) {
+                              const float *previous_h, float *sums, float *hidden, size_t h) {
   const float *bias = j->bias, *h_bias = j->h_bias;
   CPU_INDEPENDENT
   for (size_t i = 0; i < h; i++) {
@@ -80,18 +81,18 @@ CPU_INLINE void cell_row_body(float *gates, const float *h_product, const step_j
     gates[h + i] = z;
     gates[2 * h + i] = n;
     sums[i] = sum;
-    hidden[i] = (1 - z) * n + z * before[i];
+    hidden[i] = (1 - z) * n + z * previous_h[i];
   }
 }
 
-CPU_INLINE void cell_back_body(const float *gates, const float *sums, const float *before,
+CPU_INLINE void cell_back_body(const float *gates, const float *sums, const float *previous_h,
                                const float *outside_dh, float *dh, float *dgates_ih,
                                float *dgates_hh, size_t h) {
   CPU_INDEPENDENT
   for (size_t i = 0; i < h; i++) {
     float r = gates[i], z = gates[h + i], n = gates[2 * h + i], d = outside_dh[i] + dh[i];
     float dn = d * (1 - z) * (1 - n * n), dr = dn * sums[i] * r * (1 - r);
-    float dz = d * (before[i] - n) * z * (1 - z);
+    float dz = d * (previous_h[i] - n) * z * (1 - z);
     dgates_ih[i] = dgates_hh[i] = dr;
     dgates_ih[h + i] = dgates_hh[h + i] = dz;
     dgates_ih[2 * h + i] = dn;
@@ -101,20 +102,20 @@ CPU_INLINE void cell_back_body(const float *gates, const float *sums, const floa
 }
 
 CPU_CLONES(cell_row,
-           (float *gates, const float *h_product, const step_job *j, const float *before,
+           (float *gates, const float *h_product, const step_job *j, const float *previous_h,
             float *sums, float *hidden, size_t h),
-           (gates, h_product, j, before, sums, hidden, h))
+           (gates, h_product, j, previous_h, sums, hidden, h))
 CPU_CLONES(cell_back,
-           (const float *gates, const float *sums, const float *before, const float *outside_dh,
+           (const float *gates, const float *sums, const float *previous_h, const float *outside_dh,
             float *dh, float *dgates_ih, float *dgates_hh, size_t h),
-           (gates, sums, before, outside_dh, dh, dgates_ih, dgates_hh, h))
+           (gates, sums, previous_h, outside_dh, dh, dgates_ih, dgates_hh, h))
 
 static void run_cell_rows(void *arg, size_t begin, size_t end) {
   const step_job *j = arg;
   size_t h = j->k->h;
   for (size_t n = begin; n < end; n++) {
     cell_row(j->gates + n * GATES * h, j->h_product + n * GATES * h, j,
-             j->before + n * j->before_stride, j->sums + n * h, j->hidden + n * h, h);
+             j->previous_h + n * j->previous_h_stride, j->sums + n * h, j->hidden + n * h, h);
     if (j->out) memcpy(j->out + n * j->k->t * h, j->hidden + n * h, h * sizeof *j->out);
   }
 }
@@ -123,7 +124,7 @@ static void run_cell_rows_back(void *arg, size_t begin, size_t end) {
   const step_job *j = arg;
   size_t h = j->k->h;
   for (size_t n = begin; n < end; n++)
-    cell_back(j->gates + n * GATES * h, j->sums + n * h, j->before + n * j->before_stride,
+    cell_back(j->gates + n * GATES * h, j->sums + n * h, j->previous_h + n * j->previous_h_stride,
               j->outside_dh + n * j->outside_dh_stride, j->dh + n * h, j->dgates_ih + n * GATES * h,
               j->dgates_hh + n * GATES * h, h);
 }
@@ -169,16 +170,16 @@ static clv_code layer_forward(const gru_kernel *k, const clv_kernel_args *a, int
     step_job j = {.k = k,
                   .bias = bias ? bias : p->zeros,
                   .h_bias = h_bias ? h_bias : p->zeros,
-                  .before = t ? s.hidden + (t - 1) * step : p->zeros,
-                  .before_stride = t ? k->h : 0,
+                  .previous_h = t ? s.hidden + (t - 1) * step : p->zeros,
+                  .previous_h_stride = t ? k->h : 0,
                   .gates = s.gates + t * GATES * step,
                   .sums = s.sums + t * step,
                   .hidden = s.hidden + t * step,
                   .h_product = p->h_product,
                   .out = layer + 1 == k->layers ? (float *)a->out + t * k->h : NULL};
     if (t)
-      CLV_TRY(
-          clv_cpu_gemm(&recurrent, j.before, layer_param(k, a, layer, 1), 0, p->h_product, err));
+      CLV_TRY(clv_cpu_gemm(&recurrent, j.previous_h, layer_param(k, a, layer, 1), 0, p->h_product,
+                           err));
     run_step(k, &j, run_cell_rows);
   }
   return CLV_OK;
@@ -238,8 +239,8 @@ static clv_code backward_steps(const gru_kernel *k, const clv_kernel_args *a, in
   for (size_t t = k->t; t-- > 0;) {
     step_job j = {
         .k = k,
-        .before = t ? s.hidden + (t - 1) * step : p->zeros,
-        .before_stride = t ? k->h : 0,
+        .previous_h = t ? s.hidden + (t - 1) * step : p->zeros,
+        .previous_h_stride = t ? k->h : 0,
         .gates = s.gates + t * GATES * step,
         .sums = s.sums + t * step,
         .outside_dh = is_last_layer ? (const float *)a->dout + t * k->h : p->dx + t * step,

@@ -84,8 +84,8 @@ static void multiply_pairs(const cpu_head_product *p, cpu_pairs_product product,
   clv_cpu_pairs_multiply(1, &product);
 }
 
-void clv_cpu_head_by_columns(const cpu_head_product *p, const float *x, const float *x_copy,
-                             const float *columns, float *ret) {
+void clv_cpu_head_multiply_by_columns(const cpu_head_product *p, const float *x,
+                                      const float *x_copy, const float *columns, float *ret) {
   const cpu_head_extents *h = p->h;
   if (h->uses_pairs)
     multiply_pairs(p,
@@ -110,8 +110,8 @@ void clv_cpu_head_by_columns(const cpu_head_product *p, const float *x, const fl
                                .c_row_stride = h->score_stride});
 }
 
-void clv_cpu_head_by_rows(const cpu_head_product *p, const float *scores, const float *rows,
-                          float *ret) {
+void clv_cpu_head_multiply_by_rows(const cpu_head_product *p, const float *scores,
+                                   const float *rows, float *ret) {
   const cpu_head_extents *h = p->h;
   if (h->uses_pairs)
     multiply_pairs(p,
@@ -137,8 +137,8 @@ void clv_cpu_head_by_rows(const cpu_head_product *p, const float *scores, const 
                                .c_row_stride = h->query_stride});
 }
 
-void clv_cpu_head_over_tile(const cpu_head_product *p, const float *scores, const float *x_copy,
-                            bool accumulate, float *ret) {
+void clv_cpu_head_multiply_over_tile(const cpu_head_product *p, const float *scores,
+                                     const float *x_copy, bool accumulate, float *ret) {
   const cpu_head_extents *h = p->h;
   if (h->uses_pairs)
     multiply_pairs(p,

@@ -38,14 +38,14 @@ typedef struct cpu_head_product {
 } cpu_head_product;
 
 /* Computes ret [rows][keys] = x times columns. x: the tile in the tensor; x_copy: its copy. */
-void clv_cpu_head_by_columns(const cpu_head_product *p, const float *x, const float *x_copy,
-                             const float *columns, float *ret);
+void clv_cpu_head_multiply_by_columns(const cpu_head_product *p, const float *x,
+                                      const float *x_copy, const float *columns, float *ret);
 /* Computes ret = scores [rows][keys] times rows; ret has the stride of queries. */
-void clv_cpu_head_by_rows(const cpu_head_product *p, const float *scores, const float *rows,
-                          float *ret);
+void clv_cpu_head_multiply_by_rows(const cpu_head_product *p, const float *scores,
+                                   const float *rows, float *ret);
 /* Computes ret [keys][width] = scores^T times the copied tile; with `accumulate` adds the product.
  */
-void clv_cpu_head_over_tile(const cpu_head_product *p, const float *scores, const float *x_copy,
-                            bool accumulate, float *ret);
+void clv_cpu_head_multiply_over_tile(const cpu_head_product *p, const float *scores,
+                                     const float *x_copy, bool accumulate, float *ret);
 
 #endif

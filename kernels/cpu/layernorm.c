@@ -22,7 +22,7 @@ typedef struct norm_job {
 
 /* ---- one row --------------------------------------------------------------------------------- */
 
-CPU_INLINE double fold(double *lane) {
+CPU_INLINE double sum_lanes(double *lane) {
   for (int width = LANES / 2; width; width /= 2)
     for (int l = 0; l < width; l++) lane[l] += lane[l + width];
   return lane[0];
@@ -45,13 +45,13 @@ CPU_INLINE void row_sums_body(const float *x, size_t n, double shift, double *su
     s[l] += d;
     q[l] += d * d;
   }
-  *sum = fold(s);
-  *squares = fold(q);
+  *sum = sum_lanes(s);
+  *squares = sum_lanes(q);
 }
 
 /* Computes the sum of g and of g (x - mean), where g = dy w. */
 CPU_INLINE void row_back_sums_body(const float *x, const float *dy, const float *w, size_t n,
-                                   double mean, double *sum, double *with_x) {
+                                   double mean, double *sum, double *sum_g_x) {
   double s[LANES] = {0}, q[LANES] = {0};
   size_t i = 0;
   for (; i + LANES <= n; i += LANES)
@@ -65,8 +65,8 @@ CPU_INLINE void row_back_sums_body(const float *x, const float *dy, const float 
     s[l] += g;
     q[l] += g * (x[i + l] - mean);
   }
-  *sum = fold(s);
-  *with_x = fold(q);
+  *sum = sum_lanes(s);
+  *sum_g_x = sum_lanes(q);
 }
 
 /* Coefficients of a row. The mean is split in two: if it is large, x - high is exact, and low has
@@ -99,8 +99,8 @@ CPU_CLONES(row_sums, (const float *x, size_t n, double shift, double *sum, doubl
            (x, n, shift, sum, squares))
 CPU_CLONES(row_back_sums,
            (const float *x, const float *dy, const float *w, size_t n, double mean, double *sum,
-            double *with_x),
-           (x, dy, w, n, mean, sum, with_x))
+            double *sum_g_x),
+           (x, dy, w, n, mean, sum, sum_g_x))
 CPU_CLONES(row_scale,
            (const float *restrict x, size_t n, const row_coefficients *v, const float *restrict w,
             const float *restrict b, float *restrict y),
@@ -156,15 +156,15 @@ static void backward_rows(void *arg, size_t begin, size_t end) {
   size_t width = j->k->width;
   const float *w = j->a->param[CLV_SLOT_WEIGHT];
   const double *saved = j->a->saved;
-  double sum, with_x, n = (double)width;
+  double sum, sum_g_x, n = (double)width;
   for (size_t r = begin; r < end; r++) {
     const float *x = (const float *)j->a->in[0] + r * width;
     const float *dy = (const float *)j->a->dout + r * width;
     double mean = saved[2 * r], inverse = saved[2 * r + 1];
-    row_back_sums(x, dy, w, width, mean, &sum, &with_x);
+    row_back_sums(x, dy, w, width, mean, &sum, &sum_g_x);
     row_coefficients v = make_row_coefficients(mean, inverse);
     v.mean_g = (float)(sum / n);
-    v.slope = (float)(with_x * inverse * inverse / n);
+    v.slope = (float)(sum_g_x * inverse * inverse / n);
     row_back(x, dy, w, width, &v, (float *)j->a->din[0] + r * width);
   }
 }

@@ -51,7 +51,7 @@ typedef struct bf16_weight_kernel {
   cpu_kernel k;
   int64_t rows;              /* number of rows of the input */
   int64_t w_rows, w_columns; /* W is stored as [w_rows][w_columns] */
-  int64_t w_rows_at_once;
+  int64_t max_widened_rows;
 } bf16_weight_kernel;
 
 static const float *widen_rows(const bf16_weight_kernel *k, const clv_kernel_args *a, int64_t first,
@@ -64,8 +64,8 @@ static const float *widen_rows(const bf16_weight_kernel *k, const clv_kernel_arg
 /* Computes y [rows][w_rows] = x [rows][w_columns] W^T. */
 static clv_code multiply_by_w_transposed(const bf16_weight_kernel *k, const clv_kernel_args *a,
                                          const float *x, float *y, clv_err *err) {
-  for (int64_t first = 0; first < k->w_rows; first += k->w_rows_at_once) {
-    int64_t n = CLV_MIN(k->w_rows - first, k->w_rows_at_once);
+  for (int64_t first = 0; first < k->w_rows; first += k->max_widened_rows) {
+    int64_t n = CLV_MIN(k->w_rows - first, k->max_widened_rows);
     const cpu_gemm g = {.m = k->rows, .n = n, .k = k->w_columns, .b_t = true};
     CLV_TRY(clv_cpu_gemm_strided(&g, x, k->w_columns, widen_rows(k, a, first, n), 0, y + first,
                                  k->w_rows, err));
@@ -76,8 +76,8 @@ static clv_code multiply_by_w_transposed(const bf16_weight_kernel *k, const clv_
 /* Computes y [rows][w_columns] = x [rows][w_rows] W. */
 static clv_code multiply_by_w(const bf16_weight_kernel *k, const clv_kernel_args *a, const float *x,
                               float *y, clv_err *err) {
-  for (int64_t first = 0; first < k->w_rows; first += k->w_rows_at_once) {
-    int64_t n = CLV_MIN(k->w_rows - first, k->w_rows_at_once);
+  for (int64_t first = 0; first < k->w_rows; first += k->max_widened_rows) {
+    int64_t n = CLV_MIN(k->w_rows - first, k->max_widened_rows);
     const cpu_gemm g = {.m = k->rows, .n = k->w_columns, .k = n};
     CLV_TRY(clv_cpu_gemm_strided(&g, x + first, k->w_rows, widen_rows(k, a, first, n),
                                  first ? 1 : 0, y, k->w_columns, err));
@@ -124,8 +124,8 @@ static clv_code bf16_weight_prepare(const clv_node_desc *d, clv_kernel **ret, cl
   k->w_rows = d->attrs.transposed ? features : d->attrs.out;
   k->w_columns = d->attrs.transposed ? d->attrs.out : features;
   int64_t fit = PART_BYTES / (int64_t)sizeof(float) / CLV_MAX(k->w_columns, (int64_t)1);
-  k->w_rows_at_once = CLV_MIN(CLV_MAX(fit, (int64_t)MIN_ROWS), k->w_rows);
-  base->scratch_bytes = (size_t)(k->w_rows_at_once * k->w_columns) * sizeof(float);
+  k->max_widened_rows = CLV_MIN(CLV_MAX(fit, (int64_t)MIN_ROWS), k->w_rows);
+  base->scratch_bytes = (size_t)(k->max_widened_rows * k->w_columns) * sizeof(float);
   base->forward = bf16_weight_forward;
   base->backward_input = d->need_dx[0] ? bf16_weight_backward_input : NULL;
   base->backward_weight = d->need_dw ? bf16_weight_backward_weight : NULL;

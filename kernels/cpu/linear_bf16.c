@@ -12,7 +12,7 @@
 
 typedef struct linear_bf16 {
   cpu_kernel k;
-  size_t rows, in, out;
+  size_t rows, in, out;       /* rows of the input, input features, output features */
   size_t backward_offset;     /* offset in the cache of the weights packed for backward, in bytes */
   size_t right_factor_offset; /* offset in scratch of the right factor of dW's product, in bytes */
 } linear_bf16;

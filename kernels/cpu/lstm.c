@@ -122,13 +122,13 @@ typedef struct step_job {
   float *dgates;
 } step_job;
 
-CPU_INLINE void cell_row_body(float *gates, const float *bias, const float *before, float *cell,
-                              float *hidden, size_t h) {
+CPU_INLINE void cell_row_body(float *gates, const float *bias, const float *previous_cell,
+                              float *cell, float *hidden, size_t h) {
   CPU_INDEPENDENT
   for (size_t j = 0; j < h; j++) {
     float i = sigmoid_of(gates[j] + bias[j]), f = sigmoid_of(gates[h + j] + bias[h + j]);
     float g = tanh_of(gates[2 * h + j] + bias[2 * h + j]);
-    float o = sigmoid_of(gates[3 * h + j] + bias[3 * h + j]), c = f * before[j] + i * g;
+    float o = sigmoid_of(gates[3 * h + j] + bias[3 * h + j]), c = f * previous_cell[j] + i * g;
     gates[j] = i;
     gates[h + j] = f;
     gates[2 * h + j] = g;
@@ -138,7 +138,7 @@ CPU_INLINE void cell_row_body(float *gates, const float *bias, const float *befo
   }
 }
 
-CPU_INLINE void cell_back_body(const float *gates, const float *before, const float *cell,
+CPU_INLINE void cell_back_body(const float *gates, const float *previous_cell, const float *cell,
                                const float *outside_dh, const float *dh, float *dc, float *dgates,
                                size_t h) {
   CPU_INDEPENDENT
@@ -147,7 +147,7 @@ CPU_INLINE void cell_back_body(const float *gates, const float *before, const fl
     float tanh_c = tanh_of(cell[j]), out = outside_dh[j] + dh[j];
     float c = dc[j] + out * o * (1 - tanh_c * tanh_c);
     dgates[j] = c * g * i * (1 - i);
-    dgates[h + j] = c * before[j] * f * (1 - f);
+    dgates[h + j] = c * previous_cell[j] * f * (1 - f);
     dgates[2 * h + j] = c * i * (1 - g * g);
     dgates[3 * h + j] = out * tanh_c * o * (1 - o);
     dc[j] = c * f;
@@ -155,13 +155,13 @@ CPU_INLINE void cell_back_body(const float *gates, const float *before, const fl
 }
 
 CPU_CLONES(cell_row,
-           (float *gates, const float *bias, const float *before, float *cell, float *hidden,
+           (float *gates, const float *bias, const float *previous_cell, float *cell, float *hidden,
             size_t h),
-           (gates, bias, before, cell, hidden, h))
+           (gates, bias, previous_cell, cell, hidden, h))
 CPU_CLONES(cell_back,
-           (const float *gates, const float *before, const float *cell, const float *outside_dh,
-            const float *dh, float *dc, float *dgates, size_t h),
-           (gates, before, cell, outside_dh, dh, dc, dgates, h))
+           (const float *gates, const float *previous_cell, const float *cell,
+            const float *outside_dh, const float *dh, float *dc, float *dgates, size_t h),
+           (gates, previous_cell, cell, outside_dh, dh, dc, dgates, h))
 
 static void run_cell_rows(void *arg, size_t begin, size_t end) {
   const step_job *j = arg;
@@ -364,7 +364,7 @@ static clv_code lstm_backward(clv_kernel *base, const clv_kernel_args *a, clv_er
   return CLV_OK;
 }
 
-static size_t largest(const size_t *x, size_t n) {
+static size_t find_largest(const size_t *x, size_t n) {
   size_t max = 0;
   for (size_t i = 0; i < n; i++) max = CLV_MAX(max, x[i]);
   return max;
@@ -383,8 +383,8 @@ static size_t lay_out_pairs(lstm_kernel *k, size_t floats) {
                          clv_cpu_pairs_scratch_bytes(threads, rows, gates),
                          clv_cpu_pairs_scratch_bytes(threads, gates, rows)};
   k->right_offset = clv_align_up(floats * sizeof(float), 64) / sizeof(float);
-  k->left_offset = k->right_offset + largest(right, CLV_COUNT(right)) / sizeof(float);
-  return k->left_offset + largest(left, CLV_COUNT(left)) / sizeof(float);
+  k->left_offset = k->right_offset + find_largest(right, CLV_COUNT(right)) / sizeof(float);
+  return k->left_offset + find_largest(left, CLV_COUNT(left)) / sizeof(float);
 }
 
 static clv_code lstm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {

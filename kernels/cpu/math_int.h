@@ -23,12 +23,12 @@ CPU_INLINE uint32_t to_bits(float f) {
 
 /* Returns the bits of x rounded to bf16 (to nearest even; NaN stays NaN) in the upper half; the
  * lower half has no meaning. */
-CPU_INLINE uint32_t rounded(float x) {
+CPU_INLINE uint32_t round_bits_to_bf16(float x) {
   uint32_t bits = to_bits(x), up = bits + 0x7fff + (bits >> 16 & 1);
   return (bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000 : up;
 }
 
-CPU_INLINE uint16_t round_to_bf16(float x) { return (uint16_t)(rounded(x) >> 16); }
+CPU_INLINE uint16_t round_to_bf16(float x) { return (uint16_t)(round_bits_to_bf16(x) >> 16); }
 
 /* Returns e^r - 1 and *ret_power = 2^n for x = n ln 2 + r, with ln 2 in two parts, by the degree-5
  * minimax polynomial of Moshier's Cephes library (expf). x saturates at -87 and 88; NaN passes. */
@@ -49,22 +49,23 @@ CPU_INLINE float split_exp(float x, float *ret_power) {
   return p * r * r + r;
 }
 
-/* e^x within 2 units in the last place. NaN passes; the result saturates at 2^-126 and 2^127. */
+/* Returns e^x within 2 units in the last place. NaN passes; the result saturates at 2^-126 and
+ * 2^127. */
 CPU_INLINE float exp_of(float x) {
-  float power, rest = split_exp(x, &power);
-  return (rest + 1) * power;
+  float power, exp_r_less_one = split_exp(x, &power);
+  return (exp_r_less_one + 1) * power;
 }
 
-/* e^x - 1 within 2 units in the last place: with s = 2^n it is s (e^r - 1) + (s - 1). NaN
+/* Returns e^x - 1 within 2 units in the last place: with s = 2^n it is s (e^r - 1) + (s - 1). NaN
  * passes. */
-CPU_INLINE float exp_less_one_of(float x) {
-  float power, rest = split_exp(x, &power);
-  return power * rest + (power - 1);
+CPU_INLINE float expm1_of(float x) {
+  float power, exp_r_less_one = split_exp(x, &power);
+  return power * exp_r_less_one + (power - 1);
 }
 
-/* e^x in double within 2 units in the last place, computed like exp_of with Cephes' exp, a quotient
- * of polynomials. Rounded to f32 it equals the rounded exact value, unless that is almost half way
- * between two floats. It saturates at e^-708 and e^708. */
+/* Returns e^x in double within 2 units in the last place, computed like exp_of with Cephes' exp, a
+ * quotient of polynomials. Rounded to f32 it equals the rounded exact value, unless that is almost
+ * half way between two floats. It saturates at e^-708 and e^708. */
 CPU_INLINE double wide_exp_of(double x) {
   const double round = 6755399441055744; /* 1.5 * 2^52, as 1.5 * 2^23 in exp_of */
   uint64_t bits;
@@ -82,8 +83,9 @@ CPU_INLINE double wide_exp_of(double x) {
   return (1 + 2 * (p / (q - p))) * shifted;
 }
 
-/* log x in double, for positive normal x, within 1e-13: x = 2^n m with m in sqrt(1/2)..sqrt(2), and
- * log m = 2 atanh(s) with s = (m - 1) / (m + 1), as a series to s^19. NaN passes. */
+/* Returns log x in double, for positive normal x, within 1e-13: x = 2^n m with m in
+ * sqrt(1/2)..sqrt(2), and log m = 2 atanh(s) with s = (m - 1) / (m + 1), as a series to s^19. NaN
+ * passes. */
 CPU_INLINE double wide_log_of(double x) {
   uint64_t bits, mantissa;
   double m, n, s, z, t;
@@ -113,7 +115,7 @@ CPU_INLINE double wide_log_of(double x) {
 
 CPU_INLINE float sigmoid_of(float x) { return 1 / (1 + exp_of(-x)); }
 
-/* tanh: near 0 the odd polynomial of Cephes' tanhf, elsewhere 1 - 2 / (e^2|x| + 1). */
+/* Returns tanh x: near 0 the odd polynomial of Cephes' tanhf, elsewhere 1 - 2 / (e^2|x| + 1). */
 CPU_INLINE float tanh_of(float x) {
   float magnitude = from_bits(to_bits(x) & 0x7fffffffu), z = x * x;
   float large_result = 1 - 2 / (exp_of(2 * magnitude) + 1);

@@ -142,32 +142,33 @@ CPU_INLINE void backward_1(const pool_job *j, size_t p, bool is_2x2) {
   }
 }
 
-/* Defines `name`, a clv_cpu_range_fn that calls `one` on the planes [begin, end) of the job. */
-#define POOL_RANGE(name, one, TARGET)                                                  \
+/* Defines `name`, a clv_cpu_range_fn that calls `plane_fn` on the planes [begin, end) of the
+ * job. */
+#define POOL_RANGE(name, plane_fn, TARGET)                                             \
   TARGET static void name(void *arg, size_t begin, size_t end) {                       \
     const pool_job *j = arg;                                                           \
     bool is_2x2 = j->windows_tile_image && j->s.kernel[0] == 2 && j->s.kernel[1] == 2; \
     for (size_t p = begin; p < end; p++) {                                             \
       if (is_2x2)                                                                      \
-        one(j, p, true);                                                               \
+        plane_fn(j, p, true);                                                          \
       else                                                                             \
-        one(j, p, false);                                                              \
+        plane_fn(j, p, false);                                                         \
     }                                                                                  \
   }
 
-#define POOL_RANGES(way)                                                 \
-  POOL_RANGE(way##_range_1, way##_1, CPU_TARGET_PLAIN)                   \
-  POOL_RANGE(way##_range_8_PLAIN, way##_8_PLAIN, CPU_TARGET_PLAIN)       \
-  POOL_RANGE(way##_range_8_256, way##_8_256, CPU_TARGET_256)             \
-  POOL_RANGE(way##_range_8_512, way##_8_512, CPU_TARGET_512)             \
-  POOL_RANGE(way##_range_16_PLAIN, way##_16_PLAIN, CPU_TARGET_PLAIN)     \
-  POOL_RANGE(way##_range_16_256, way##_16_256, CPU_TARGET_256)           \
-  POOL_RANGE(way##_range_16_512, way##_16_512, CPU_TARGET_512)           \
-  /* functions by channel block (1, 8, 16) and clv_cpu_vector_width() */ \
-  static clv_cpu_range_fn *const way##_ranges[3][3] = {                  \
-      {way##_range_1, way##_range_1, way##_range_1},                     \
-      {way##_range_8_PLAIN, way##_range_8_256, way##_range_8_512},       \
-      {way##_range_16_PLAIN, way##_range_16_256, way##_range_16_512}};
+#define POOL_RANGES(direction)                                                       \
+  POOL_RANGE(direction##_range_1, direction##_1, CPU_TARGET_PLAIN)                   \
+  POOL_RANGE(direction##_range_8_PLAIN, direction##_8_PLAIN, CPU_TARGET_PLAIN)       \
+  POOL_RANGE(direction##_range_8_256, direction##_8_256, CPU_TARGET_256)             \
+  POOL_RANGE(direction##_range_8_512, direction##_8_512, CPU_TARGET_512)             \
+  POOL_RANGE(direction##_range_16_PLAIN, direction##_16_PLAIN, CPU_TARGET_PLAIN)     \
+  POOL_RANGE(direction##_range_16_256, direction##_16_256, CPU_TARGET_256)           \
+  POOL_RANGE(direction##_range_16_512, direction##_16_512, CPU_TARGET_512)           \
+  /* functions by channel block (1, 8, 16) and clv_cpu_vector_width() */             \
+  static clv_cpu_range_fn *const direction##_ranges[3][3] = {                        \
+      {direction##_range_1, direction##_range_1, direction##_range_1},               \
+      {direction##_range_8_PLAIN, direction##_range_8_256, direction##_range_8_512}, \
+      {direction##_range_16_PLAIN, direction##_range_16_256, direction##_range_16_512}};
 
 POOL_RANGES(forward)
 POOL_RANGES(backward)

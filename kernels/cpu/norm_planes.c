@@ -71,8 +71,8 @@ CPU_INLINE float value_of(float x, float mean, float scale, float shift) {
 }
 
 /* Returns the gradient at index i of the plane, in lane l, or 0 if it does not pass the gate. */
-CPU_INLINE float passed(const clv_norm_plane *p, const clv_norm_lanes *v, size_t i, size_t l,
-                        clv_norm_gate gate) {
+CPU_INLINE float gated_gradient(const clv_norm_plane *p, const clv_norm_lanes *v, size_t i,
+                                size_t l, clv_norm_gate gate) {
   float dy = p->dy[i];
   if (gate == NORM_OPEN) return dy;
   if (gate == NORM_BY_Y) return above_zero(p->y[i], dy);
@@ -88,7 +88,7 @@ CPU_INLINE void gradients_of(const clv_norm_plane *plane, size_t lanes, clv_norm
   load_sums(sums, lanes, first, second);
   for (; i + lanes <= p.n; i += lanes) CPU_INDEPENDENT
   for (size_t l = 0; l < lanes; l++) {
-    float gradient = passed(&p, v, i + l, l, gate);
+    float gradient = gated_gradient(&p, v, i + l, l, gate);
     double g = gradient;
     if (stores_gradients) p.g[i + l] = gradient;
     first[l] += g;
@@ -96,7 +96,7 @@ CPU_INLINE void gradients_of(const clv_norm_plane *plane, size_t lanes, clv_norm
   }
   store_sums(first, second, lanes, sums);
   for (size_t l = 0; i + l < p.n; l++) {
-    float gradient = passed(&p, v, i + l, l, gate);
+    float gradient = gated_gradient(&p, v, i + l, l, gate);
     double g = gradient;
     if (stores_gradients) p.g[i + l] = gradient;
     sums->first[l] += g;
@@ -140,8 +140,8 @@ void clv_cpu_norm_add_gradients(const clv_norm_plane *p, const clv_norm_lanes *v
 /* Computes clv_cpu_norm_apply for one block size. Uses a local copy of the coefficients, so
  * that the compiler knows that no store changes them. */
 CPU_INLINE void apply_affine(const float *x, const float *other, size_t n, size_t b,
-                             const clv_norm_affine *given, float *y, bool adds, bool relu) {
-  clv_norm_affine v = *given;
+                             const clv_norm_affine *coefficients, float *y, bool adds, bool relu) {
+  clv_norm_affine v = *coefficients;
   CPU_INDEPENDENT
   for (size_t i = 0; i < n; i += b) CPU_INDEPENDENT
   for (size_t l = 0; l < b; l++) {
@@ -205,13 +205,13 @@ void clv_cpu_norm_backward(const clv_norm_plane *p, const clv_norm_affine *v, fl
   back(p, v, dx);
 }
 
-/* ---- marks ----------------------------------------------------------------------------------- */
+/* ---- bits of gates --------------------------------------------------------------------------- */
 
 /* Multiplying eight bytes of 0 or 1, the first lowest, by gather_bits collects them as the bits of
- * the highest byte. Multiplying a byte by each_byte copies it to eight bytes; own_bit then selects
- * bit i of byte i. */
-static const uint64_t gather_bits = 0x0102040810204080, each_byte = 0x0101010101010101,
-                      own_bit = 0x8040201008040201;
+ * the highest byte. Multiplying a byte by repeat_byte copies it to eight bytes; select_bit then
+ * selects bit i of byte i. */
+static const uint64_t gather_bits = 0x0102040810204080, repeat_byte = 0x0101010101010101,
+                      select_bit = 0x8040201008040201;
 
 CPU_INLINE void mark_body(const float *restrict y, size_t n, uint8_t *restrict marks) {
   uint64_t groups_of_8[NORM_PIECE / 8];
@@ -223,7 +223,7 @@ CPU_INLINE void mark_body(const float *restrict y, size_t n, uint8_t *restrict m
 CPU_INLINE void unmark_body(const uint8_t *restrict marks, size_t n, float *restrict gates) {
   uint64_t groups_of_8[NORM_PIECE / 8];
   const uint8_t *bytes = (const uint8_t *)groups_of_8;
-  for (size_t i = 0; i < n / 8; i++) groups_of_8[i] = marks[i] * each_byte & own_bit;
+  for (size_t i = 0; i < n / 8; i++) groups_of_8[i] = marks[i] * repeat_byte & select_bit;
   for (size_t i = 0; i < n; i++) gates[i] = bytes[i];
 }
 

@@ -80,34 +80,34 @@ static inline dnnl_status_t cpu_md_create(cpu_md *ret, int rank, const dnnl_dims
 static inline void cpu_md_destroy(cpu_md md) { free(md); }
 
 static inline dnnl_status_t cpu_conv_create(dnnl_primitive_desc_t *ret, const cpu_conv_desc *c,
-                                            dnnl_status_t described,
+                                            dnnl_status_t init_status,
                                             const dnnl_convolution_desc_t *operation) {
-  if (described != dnnl_success) return described;
+  if (init_status != dnnl_success) return init_status;
   return dnnl_primitive_desc_create(ret, operation, c->attr, c->engine, c->hint);
 }
 
 static inline dnnl_status_t cpu_conv_forward(dnnl_primitive_desc_t *ret, const cpu_conv_desc *c) {
   dnnl_convolution_desc_t operation;
-  dnnl_status_t described = dnnl_dilated_convolution_forward_desc_init(
+  dnnl_status_t init_status = dnnl_dilated_convolution_forward_desc_init(
       &operation, dnnl_forward_training, c->algorithm, c->src, c->weight, c->bias, c->dst,
       c->strides, c->dilates, c->pads, c->right_pads);
-  return cpu_conv_create(ret, c, described, &operation);
+  return cpu_conv_create(ret, c, init_status, &operation);
 }
 
 static inline dnnl_status_t cpu_conv_data(dnnl_primitive_desc_t *ret, const cpu_conv_desc *c) {
   dnnl_convolution_desc_t operation;
-  dnnl_status_t described = dnnl_dilated_convolution_backward_data_desc_init(
+  dnnl_status_t init_status = dnnl_dilated_convolution_backward_data_desc_init(
       &operation, c->algorithm, c->src, c->weight, c->dst, c->strides, c->dilates, c->pads,
       c->right_pads);
-  return cpu_conv_create(ret, c, described, &operation);
+  return cpu_conv_create(ret, c, init_status, &operation);
 }
 
 static inline dnnl_status_t cpu_conv_weight(dnnl_primitive_desc_t *ret, const cpu_conv_desc *c) {
   dnnl_convolution_desc_t operation;
-  dnnl_status_t described = dnnl_dilated_convolution_backward_weights_desc_init(
+  dnnl_status_t init_status = dnnl_dilated_convolution_backward_weights_desc_init(
       &operation, c->algorithm, c->src, c->weight, c->bias, c->dst, c->strides, c->dilates, c->pads,
       c->right_pads);
-  return cpu_conv_create(ret, c, described, &operation);
+  return cpu_conv_create(ret, c, init_status, &operation);
 }
 
 #endif

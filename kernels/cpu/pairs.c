@@ -13,9 +13,10 @@
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 #define INLINE TARGET static inline __attribute__((always_inline))
 
-/* RUN: tiles whose column sums are added first, 256 rows, as in clv_cpu_column_sums. AHEAD: tiles
- * from the prefetch of a value to its use. STRIPS: strips of a block. */
-enum { RUN = 256 / PAIRS_WIDE, AHEAD = 2, STRIPS = PAIRS_BLOCK / PAIRS_SIDE };
+/* RUN_TILES: tiles whose column sums are added first, 256 rows, as in clv_cpu_column_sums.
+ * PREFETCH_TILES: tiles from the prefetch of a value to its use. BLOCK_STRIPS: strips of a
+ * block. */
+enum { RUN_TILES = 256 / PAIRS_WIDE, PREFETCH_TILES = 2, BLOCK_STRIPS = PAIRS_BLOCK / PAIRS_SIDE };
 
 const cpu_pairs_impl *clv_cpu_pairs_impl(void) {
   return clv_cpu_has_amx() ? clv_cpu_pairs_amx() : clv_cpu_pairs_avx512();
@@ -25,10 +26,10 @@ const cpu_pairs_impl *clv_cpu_pairs_impl(void) {
 
 static size_t count_tiles(size_t k) { return (k + PAIRS_WIDE - 1) / PAIRS_WIDE; }
 
-static size_t count_blocks(size_t other) { return (other + PAIRS_BLOCK - 1) / PAIRS_BLOCK; }
+static size_t count_blocks(size_t n) { return (n + PAIRS_BLOCK - 1) / PAIRS_BLOCK; }
 
-size_t clv_cpu_pairs_bytes(size_t other, size_t k) {
-  return count_blocks(other) * STRIPS * count_tiles(k) * PAIRS_TILE * sizeof(uint16_t);
+size_t clv_cpu_pairs_bytes(size_t n, size_t k) {
+  return count_blocks(n) * BLOCK_STRIPS * count_tiles(k) * PAIRS_TILE * sizeof(uint16_t);
 }
 
 INLINE __mmask16 mask_of(size_t begin, size_t end) {
@@ -78,14 +79,14 @@ INLINE void pairs_across(const cpu_pairs_factor *f, size_t row, size_t column,
   static const uint16_t order[PAIRS_WIDE] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
                                              21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
                                              11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  const __m512i beside = _mm512_loadu_si512(order);
+  const __m512i lane_order = _mm512_loadu_si512(order);
   for (size_t r = 0; r < PAIRS_SIDE; r++) {
     size_t low = row + 2 * r, high = low + 1;
     __m512 a = load_values(f, low, column), b = load_values(f, high, column);
     *sum = _mm512_add_ps(_mm512_add_ps(*sum, a), b);
-    prefetch_value(f, low + AHEAD * PAIRS_WIDE, column);
-    prefetch_value(f, high + AHEAD * PAIRS_WIDE, column);
-    pair[r] = _mm512_permutexvar_epi16(beside, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+    prefetch_value(f, low + PREFETCH_TILES * PAIRS_WIDE, column);
+    prefetch_value(f, high + PREFETCH_TILES * PAIRS_WIDE, column);
+    pair[r] = _mm512_permutexvar_epi16(lane_order, (__m512i)_mm512_cvtne2ps_pbh(b, a));
   }
 }
 
@@ -114,7 +115,7 @@ INLINE void transpose_pairs(__m512i x[PAIRS_SIDE]) {
 }
 
 /* True if the product's sum runs along the rows of the stored factor. */
-INLINE bool is_along(const cpu_pairs_factor *f) { return f->is_right == f->is_transposed; }
+INLINE bool is_sum_along_rows(const cpu_pairs_factor *f) { return f->is_right == f->is_transposed; }
 
 /* Stores a tile. Transposes it first unless the pairs are already in the tile's order: left [m][k],
  * right [k][n]. */
@@ -127,10 +128,10 @@ INLINE void put_tile(const cpu_pairs_factor *f, __m512i pair[PAIRS_SIDE], uint16
  * rows. */
 INLINE void pack_along(const cpu_pairs_factor *f, size_t block, size_t first, size_t end,
                        uint16_t *to) {
-  for (size_t s = 0; s < STRIPS; s++)
+  for (size_t s = 0; s < BLOCK_STRIPS; s++)
     for (size_t k = first; k < end; k++, to += PAIRS_TILE) {
       __m512i pair[PAIRS_SIDE];
-      pairs_along(f, (block * STRIPS + s) * PAIRS_SIDE, k * PAIRS_WIDE, pair);
+      pairs_along(f, (block * BLOCK_STRIPS + s) * PAIRS_SIDE, k * PAIRS_WIDE, pair);
       put_tile(f, pair, to);
     }
 }
@@ -138,29 +139,30 @@ INLINE void pack_along(const cpu_pairs_factor *f, size_t block, size_t first, si
 /* As pack_along, but for a sum that runs across rows. 128 bytes of each row are read at once,
  * because a single cache line costs as much. sums: receives the sums of the block's columns, or
  * NULL. With `first` above 0 they are added to the sums of the tiles before; `first` is then a
- * multiple of RUN. */
+ * multiple of RUN_TILES. */
 INLINE void pack_across(const cpu_pairs_factor *f, size_t block, size_t first, size_t end,
                         uint16_t *to, float *sums) {
-  __m512 run[STRIPS], total[STRIPS];
-  for (size_t s = 0; s < STRIPS; s++) {
+  __m512 run[BLOCK_STRIPS], total[BLOCK_STRIPS];
+  for (size_t s = 0; s < BLOCK_STRIPS; s++) {
     run[s] = _mm512_setzero_ps();
     total[s] = sums && first ? _mm512_loadu_ps(sums + s * PAIRS_SIDE) : _mm512_setzero_ps();
   }
   for (size_t k = first; k < end; k++)
-    for (size_t s = 0; s < STRIPS; s++) {
+    for (size_t s = 0; s < BLOCK_STRIPS; s++) {
       __m512i pair[PAIRS_SIDE];
-      pairs_across(f, k * PAIRS_WIDE, (block * STRIPS + s) * PAIRS_SIDE, pair, &run[s]);
+      pairs_across(f, k * PAIRS_WIDE, (block * BLOCK_STRIPS + s) * PAIRS_SIDE, pair, &run[s]);
       put_tile(f, pair, to + (s * (end - first) + k - first) * PAIRS_TILE);
-      if ((k + 1) % RUN != 0 && k + 1 != end) continue;
+      if ((k + 1) % RUN_TILES != 0 && k + 1 != end) continue;
       total[s] = _mm512_add_ps(total[s], run[s]);
       run[s] = _mm512_setzero_ps();
     }
-  for (size_t s = 0; sums && s < STRIPS; s++) _mm512_storeu_ps(sums + s * PAIRS_SIDE, total[s]);
+  for (size_t s = 0; sums && s < BLOCK_STRIPS; s++)
+    _mm512_storeu_ps(sums + s * PAIRS_SIDE, total[s]);
 }
 
 INLINE void pack_block(const cpu_pairs_factor *f, size_t block, size_t first, size_t end,
                        uint16_t *to, float *sums) {
-  if (is_along(f))
+  if (is_sum_along_rows(f))
     pack_along(f, block, first, end, to);
   else
     pack_across(f, block, first, end, to, sums);
@@ -175,7 +177,8 @@ typedef struct pack_job {
 TARGET static void pack_blocks(void *arg, size_t begin, size_t end) {
   const pack_job *j = arg;
   for (size_t block = begin; block < end; block++)
-    pack_block(j->f, block, 0, j->tiles, j->to + block * STRIPS * j->tiles * PAIRS_TILE, NULL);
+    pack_block(j->f, block, 0, j->tiles, j->to + block * BLOCK_STRIPS * j->tiles * PAIRS_TILE,
+               NULL);
 }
 
 void clv_cpu_pairs_pack(int threads, const cpu_pairs_factor *f, uint16_t *ret) {
@@ -203,8 +206,8 @@ static batch_size choose_batch_size(const cpu_pairs_impl *impl, size_t m, size_t
 
 /* Returns the size of a part's scratch in bf16 values: packed values, and sums of columns. */
 static size_t part_scratch_size(batch_size batch) {
-  enum { FLOAT = sizeof(float) / sizeof(uint16_t) };
-  return batch.blocks * (batch.tiles * 2 * PAIRS_TILE + PAIRS_BLOCK * FLOAT);
+  enum { VALUES_PER_FLOAT = sizeof(float) / sizeof(uint16_t) };
+  return batch.blocks * (batch.tiles * 2 * PAIRS_TILE + PAIRS_BLOCK * VALUES_PER_FLOAT);
 }
 
 size_t clv_cpu_pairs_scratch_bytes(int threads, size_t m, size_t k) {
@@ -283,7 +286,7 @@ TARGET static void multiply_part(const pairs_part *t) {
   float *sums = (float *)(void *)(t->scratch + t->batch.blocks * t->batch.tiles * 2 * PAIRS_TILE);
   for (size_t i = t->begin; i < t->end; i++) {
     size_t at = i - t->begin;
-    uint16_t *to = t->scratch + at * STRIPS * strip;
+    uint16_t *to = t->scratch + at * BLOCK_STRIPS * strip;
     if (t->p->sums)
       pack_block(&t->p->left_factor, i, t->first, t->last, to, sums + at * PAIRS_BLOCK);
     else
@@ -292,7 +295,7 @@ TARGET static void multiply_part(const pairs_part *t) {
   if (t->p->sums && t->last == count_tiles(t->p->k)) store_sums(t, sums);
   for (size_t j = 0; j < t->p->n; j += PAIRS_BLOCK)
     for (size_t i = t->begin; i < t->end; i++)
-      multiply_block(t, t->scratch + (i - t->begin) * STRIPS * strip, i * PAIRS_BLOCK, j);
+      multiply_block(t, t->scratch + (i - t->begin) * BLOCK_STRIPS * strip, i * PAIRS_BLOCK, j);
 }
 
 typedef struct multiply_job {
@@ -315,7 +318,7 @@ static void multiply_parts(void *arg, size_t begin, size_t end) {
     for (t.begin = j->blocks * n / j->parts; t.begin < last; t.begin = t.end) {
       t.end = CLV_MIN(t.begin + batch.blocks, last);
       t.last = 0;
-      do { /* once, too, for a sum without terms, which is 0 or the bias */
+      do { /* the loop runs once for a sum without terms, too, which is 0 or the bias */
         t.first = t.last;
         t.last = CLV_MIN(t.first + batch.tiles, tiles);
         multiply_part(&t);

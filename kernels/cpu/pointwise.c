@@ -4,7 +4,7 @@
 typedef struct pointwise_kernel {
   cpu_kernel k;
   cpu_map_fn *map, *back;
-  cpu_numbers by;
+  cpu_numbers numbers;
   int cost_in_loads; /* cost of one element, in loads from memory */
   bool maps_zero_to_zero;
   bool back_maps_zero_to_zero; /* `back` makes 0 of a saved 0 and a gradient of 0 */
@@ -14,12 +14,12 @@ typedef struct map_job {
   cpu_map_fn *fn;
   const float *x, *z;
   float *y;
-  cpu_numbers by;
+  cpu_numbers numbers;
 } map_job;
 
 static void run_map(void *arg, size_t begin, size_t end) {
   const map_job *j = arg;
-  j->fn(j->x + begin, j->z ? j->z + begin : NULL, j->y + begin, end - begin, j->by);
+  j->fn(j->x + begin, j->z ? j->z + begin : NULL, j->y + begin, end - begin, j->numbers);
 }
 
 static void map_all(const pointwise_kernel *k, map_job job) {
@@ -30,7 +30,7 @@ static void map_all(const pointwise_kernel *k, map_job job) {
 static clv_code map_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const pointwise_kernel *k = (const pointwise_kernel *)base;
   (void)err;
-  map_all(k, (map_job){k->map, a->in[0], a->in[1], a->out, k->by});
+  map_all(k, (map_job){k->map, a->in[0], a->in[1], a->out, k->numbers});
   if (!k->maps_zero_to_zero) clv_cpu_zero_padding(&k->k.d.out, base->out_block, a->out);
   return CLV_OK;
 }
@@ -39,14 +39,14 @@ static clv_code map_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
   const pointwise_kernel *k = (const pointwise_kernel *)base;
   const float *kept = base->saves & CLV_SAVE_OUT ? a->out : a->in[0];
   (void)err;
-  map_all(k, (map_job){k->back, kept, a->dout, a->din[0], k->by});
+  map_all(k, (map_job){k->back, kept, a->dout, a->din[0], k->numbers});
   if (!k->back_maps_zero_to_zero) clv_cpu_zero_padding(&k->k.d.in[0], base->in_block[0], a->din[0]);
   return CLV_OK;
 }
 
-static bool is_zero_of_zero(cpu_map_fn *back, cpu_numbers by) {
+static bool is_zero_of_zero(cpu_map_fn *back, cpu_numbers numbers) {
   float zero = 0, result = 0;
-  if (back) back(&zero, &zero, &result, 1, by);
+  if (back) back(&zero, &zero, &result, 1, numbers);
   return result == 0;
 }
 
@@ -58,11 +58,11 @@ clv_code clv_cpu_pointwise(const clv_node_desc *d, cpu_map_fn *map, cpu_map_fn *
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
   k->map = map;
   k->back = back;
-  clv_numbers by = clv_op_numbers(d);
-  k->by = (cpu_numbers){(float)by.p, (float)by.q};
+  clv_numbers numbers = clv_op_numbers(d);
+  k->numbers = (cpu_numbers){(float)numbers.p, (float)numbers.q};
   k->cost_in_loads = cost;
   k->maps_zero_to_zero = row->maps_zero_to_zero;
-  k->back_maps_zero_to_zero = is_zero_of_zero(back, k->by);
+  k->back_maps_zero_to_zero = is_zero_of_zero(back, k->numbers);
   k->k.base.forward = map_forward;
   k->k.base.backward_input = d->need_dx[0] ? map_backward : NULL;
   k->k.base.saves = d->need_dx[0] ? row->saves_dx : 0;

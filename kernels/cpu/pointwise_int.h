@@ -14,24 +14,24 @@ typedef struct cpu_numbers {
 } cpu_numbers;
 
 /* Computes y[i] from x[i], from z[i] if the op has a second input, and from the numbers. */
-typedef void cpu_map_fn(const float *x, const float *z, float *y, size_t n, cpu_numbers by);
+typedef void cpu_map_fn(const float *x, const float *z, float *y, size_t n, cpu_numbers numbers);
 
 /* MAP(name, expression) defines a cpu_map_fn called `name`, which computes `expression` of x,
  * zs[i], p and q. In a backward map x is the saved value and zs[i] the gradient of the output. */
-#define MAP(name, expression)                                                               \
-  CPU_INLINE void name##_body(const float *xs, const float *zs, float *ys, size_t n,        \
-                              cpu_numbers by) {                                             \
-    const float p = by.p, q = by.q;                                                         \
-    (void)zs, (void)p, (void)q;                                                             \
-    CPU_INDEPENDENT                                                                         \
-    for (size_t i = 0; i < n; i++) {                                                        \
-      float x = xs[i];                                                                      \
-      (void)x;                                                                              \
-      ys[i] = (expression);                                                                 \
-    }                                                                                       \
-  }                                                                                         \
-  CPU_CLONES(name, (const float *xs, const float *zs, float *ys, size_t n, cpu_numbers by), \
-             (xs, zs, ys, n, by))
+#define MAP(name, expression)                                                                    \
+  CPU_INLINE void name##_body(const float *xs, const float *zs, float *ys, size_t n,             \
+                              cpu_numbers numbers) {                                             \
+    const float p = numbers.p, q = numbers.q;                                                    \
+    (void)zs, (void)p, (void)q;                                                                  \
+    CPU_INDEPENDENT                                                                              \
+    for (size_t i = 0; i < n; i++) {                                                             \
+      float x = xs[i];                                                                           \
+      (void)x;                                                                                   \
+      ys[i] = (expression);                                                                      \
+    }                                                                                            \
+  }                                                                                              \
+  CPU_CLONES(name, (const float *xs, const float *zs, float *ys, size_t n, cpu_numbers numbers), \
+             (xs, zs, ys, n, numbers))
 
 /* Makes a kernel for an op of one or two inputs: forward is `map`, backward_input is `back` (NULL:
  * the caller sets it). The op's row says which values are saved, and if forward may run in place.

@@ -19,9 +19,9 @@ static size_t count_features(const cpu_kernel *k) {
   return (size_t)k->d.in[0].dim[k->d.in[0].rank - 1];
 }
 
-static size_t sample_size(const cpu_kernel *k, size_t *ret_before) {
+static size_t sample_size(const cpu_kernel *k, size_t *ret_w_offset) {
   int64_t packed = k->d.attrs.packed;
-  *ret_before = (size_t)k->d.attrs.offset * count_features(k);
+  *ret_w_offset = (size_t)k->d.attrs.offset * count_features(k);
   return (size_t)(packed ? packed : k->d.in[0].dim[1]) * count_features(k);
 }
 

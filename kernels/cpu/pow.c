@@ -48,15 +48,15 @@ MAP(power_back, zs[i] * p * power_of(x, p - 1))
 static const struct {
   double exponent;
   cpu_map_fn *map, *back;
-} special[] = {{0, constant, constant_back}, {1, line, line_back},
-               {2, square, square_back},     {3, cube, cube_back},
-               {0.5, root, root_back},       {-0.5, root_under, root_under_back},
-               {-1, under, under_back},      {-2, square_under, square_under_back}};
+} special_exponents[] = {{0, constant, constant_back}, {1, line, line_back},
+                         {2, square, square_back},     {3, cube, cube_back},
+                         {0.5, root, root_back},       {-0.5, root_under, root_under_back},
+                         {-1, under, under_back},      {-2, square_under, square_under_back}};
 
 static clv_code pow_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
-  for (size_t i = 0; i < CLV_COUNT(special); i++)
-    if (special[i].exponent == d->attrs.exponent)
-      return clv_cpu_pointwise(d, special[i].map, special[i].back, 2, ret, err);
+  for (size_t i = 0; i < CLV_COUNT(special_exponents); i++)
+    if (special_exponents[i].exponent == d->attrs.exponent)
+      return clv_cpu_pointwise(d, special_exponents[i].map, special_exponents[i].back, 2, ret, err);
   return clv_cpu_pointwise(d, power, power_back, 30, ret, err);
 }
 

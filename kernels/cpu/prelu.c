@@ -7,12 +7,12 @@
 
 typedef struct prelu_job {
   const float *x, *w, *dy;
-  float *to;
+  float *dst;
   size_t n, channels, run;
   bool accumulate;
 } prelu_job;
 
-/* y[i] = f(x[i]) where f is x, or w x for x at most 0, of the values z (x itself, or dy). */
+/* Computes y[i] = z[i] where x[i] is above 0, else w z[i]. z: x itself, or dy. */
 CPU_INLINE void row_body(const float *x, const float *z, float w, float *y, size_t n) {
   CPU_INDEPENDENT
   for (size_t i = 0; i < n; i++) y[i] = x[i] > 0 ? z[i] : w * z[i];
@@ -45,14 +45,14 @@ static void run_rows(void *arg, size_t begin, size_t end) {
   for (size_t r = begin; r < end; r++) {
     size_t at = r * j->run;
     if (j->run == 1)
-      columns(j->x + r * j->channels, z + r * j->channels, j->w, j->to + r * j->channels,
+      columns(j->x + r * j->channels, z + r * j->channels, j->w, j->dst + r * j->channels,
               j->channels);
     else
-      row(j->x + at, z + at, j->w[r % j->channels], j->to + at, j->run);
+      row(j->x + at, z + at, j->w[r % j->channels], j->dst + at, j->run);
   }
 }
 
-static void run_weights(void *arg, size_t begin, size_t end) {
+static void compute_weight_grads(void *arg, size_t begin, size_t end) {
   const prelu_job *j = arg;
   for (size_t c = begin; c < end; c++) {
     double sum[8] = {0};
@@ -60,7 +60,7 @@ static void run_weights(void *arg, size_t begin, size_t end) {
       add_row(j->x + r * j->run, j->dy + r * j->run, sum, j->run);
     double total =
         ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
-    j->to[c] = j->accumulate ? j->to[c] + (float)total : (float)total;
+    j->dst[c] = j->accumulate ? j->dst[c] + (float)total : (float)total;
   }
 }
 
@@ -83,7 +83,7 @@ static clv_code prelu_forward(clv_kernel *base, const clv_kernel_args *a, clv_er
   const cpu_kernel *k = (const cpu_kernel *)base;
   prelu_job j = make_job(k, a);
   (void)err;
-  j.to = a->out;
+  j.dst = a->out;
   return run_job(k, &j);
 }
 
@@ -92,7 +92,7 @@ static clv_code prelu_backward_input(clv_kernel *base, const clv_kernel_args *a,
   prelu_job j = make_job(k, a);
   (void)err;
   j.dy = a->dout;
-  j.to = a->din[0];
+  j.dst = a->din[0];
   return run_job(k, &j);
 }
 
@@ -101,9 +101,10 @@ static clv_code prelu_backward_weight(clv_kernel *base, const clv_kernel_args *a
   prelu_job j = make_job(k, a);
   (void)err;
   j.dy = a->dout;
-  j.to = a->dparam[CLV_SLOT_WEIGHT];
+  j.dst = a->dparam[CLV_SLOT_WEIGHT];
   j.accumulate = a->accumulate;
-  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), j.channels, run_weights, &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), j.channels, compute_weight_grads,
+                   &j);
   return CLV_OK;
 }
 

@@ -53,7 +53,7 @@ static void fill_forward(const clv_resample *r, int axis, const source_table *t)
 static void fill_backward(const clv_resample *r, int axis, const source_table *t) {
   int64_t at = 0;
   for (int64_t i = 0; i < r->in[axis]; i++) {
-    int64_t end, o = clv_taps_readers(r, axis, i, &end);
+    int64_t end, o = clv_taps_first_reader(r, axis, i, &end);
     source_span *s = &t->span[i];
     *s = (source_span){o, 0, at};
     for (; o < end; o++) {

@@ -22,30 +22,30 @@ typedef struct rms_job {
 
 /* ---- one row --------------------------------------------------------------------------------- */
 
-CPU_INLINE double fold(double *lane) {
+CPU_INLINE double sum_lanes(double *lane) {
   for (int width = LANES / 2; width; width /= 2)
     for (int l = 0; l < width; l++) lane[l] += lane[l + width];
   return lane[0];
 }
 
-CPU_INLINE void squares_body(const float *x, size_t n, double *ret) {
+CPU_INLINE void sum_squares_body(const float *x, size_t n, double *ret) {
   double s[LANES] = {0};
   size_t i = 0;
   for (; i + LANES <= n; i += LANES)
     for (size_t l = 0; l < LANES; l++) s[l] += (double)x[i + l] * x[i + l];
   for (size_t l = 0; i + l < n; l++) s[l] += (double)x[i + l] * x[i + l];
-  *ret = fold(s);
+  *ret = sum_lanes(s);
 }
 
 /* Computes the sum of dy w x of a row. */
-CPU_INLINE void products_body(const float *x, const float *dy, const float *w, size_t n,
-                              double *ret) {
+CPU_INLINE void sum_products_body(const float *x, const float *dy, const float *w, size_t n,
+                                  double *ret) {
   double s[LANES] = {0};
   size_t i = 0;
   for (; i + LANES <= n; i += LANES)
     for (size_t l = 0; l < LANES; l++) s[l] += (double)dy[i + l] * w[i + l] * x[i + l];
   for (size_t l = 0; i + l < n; l++) s[l] += (double)dy[i + l] * w[i + l] * x[i + l];
-  *ret = fold(s);
+  *ret = sum_lanes(s);
 }
 
 CPU_INLINE void scale_row_body(const float *x, size_t n, float inverse, const float *w, float *y) {
@@ -58,8 +58,8 @@ CPU_INLINE void back_row_body(const float *x, const float *dy, const float *w, s
   for (size_t i = 0; i < n; i++) dx[i] = dy[i] * w[i] * inverse - x[i] * slope;
 }
 
-CPU_CLONES(squares, (const float *x, size_t n, double *ret), (x, n, ret))
-CPU_CLONES(products, (const float *x, const float *dy, const float *w, size_t n, double *ret),
+CPU_CLONES(sum_squares, (const float *x, size_t n, double *ret), (x, n, ret))
+CPU_CLONES(sum_products, (const float *x, const float *dy, const float *w, size_t n, double *ret),
            (x, dy, w, n, ret))
 CPU_CLONES(scale_row,
            (const float *restrict x, size_t n, float inverse, const float *restrict w,
@@ -78,7 +78,7 @@ static void forward_rows(void *arg, size_t begin, size_t end) {
   double *saved = j->a->saved, sum;
   for (size_t r = begin; r < end; r++) {
     const float *x = (const float *)j->a->in[0] + r * width;
-    squares(x, width, &sum);
+    sum_squares(x, width, &sum);
     double inverse = 1 / sqrt(sum / (double)width + j->k->k.d.attrs.eps);
     scale_row(x, width, (float)inverse, j->a->param[CLV_SLOT_WEIGHT],
               (float *)j->a->out + r * width);
@@ -96,7 +96,7 @@ static void backward_rows(void *arg, size_t begin, size_t end) {
     const float *x = (const float *)j->a->in[0] + r * width;
     const float *dy = (const float *)j->a->dout + r * width;
     double inverse = saved[r], sum;
-    products(x, dy, w, width, &sum);
+    sum_products(x, dy, w, width, &sum);
     double slope = inverse * inverse * inverse * sum / (double)width;
     back_row(x, dy, w, width, (float)inverse, (float)slope, (float *)j->a->din[0] + r * width);
   }
@@ -130,29 +130,29 @@ static void backward_columns(void *arg, size_t begin, size_t end) {
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-static void run_parts(clv_kernel *base, const clv_kernel_args *a, size_t parts,
-                      clv_cpu_range_fn *fn) {
+static void run_job(clv_kernel *base, const clv_kernel_args *a, size_t n_items,
+                    clv_cpu_range_fn *fn) {
   const rmsnorm_kernel *k = (const rmsnorm_kernel *)base;
   rms_job j = {k, a};
-  clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, 4 * k->k.n_in), parts, fn, &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, 4 * k->k.n_in), n_items, fn, &j);
 }
 
 static clv_code rmsnorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   (void)err;
-  run_parts(base, a, ((const rmsnorm_kernel *)base)->rows, forward_rows);
+  run_job(base, a, ((const rmsnorm_kernel *)base)->rows, forward_rows);
   return CLV_OK;
 }
 
 static clv_code rmsnorm_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   (void)err;
-  run_parts(base, a, ((const rmsnorm_kernel *)base)->rows, backward_rows);
+  run_job(base, a, ((const rmsnorm_kernel *)base)->rows, backward_rows);
   return CLV_OK;
 }
 
 static clv_code rmsnorm_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   size_t width = ((const rmsnorm_kernel *)base)->width;
   (void)err;
-  run_parts(base, a, (width + COLUMNS - 1) / COLUMNS, backward_columns);
+  run_job(base, a, (width + COLUMNS - 1) / COLUMNS, backward_columns);
   return CLV_OK;
 }
 

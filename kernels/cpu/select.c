@@ -36,6 +36,7 @@ CPU_INLINE void row_mean_body(const float *x, size_t n, float *y) {
   *y = (float)(sum[0] / (double)n);
 }
 
+/* Computes the input gradients of one [extent, inner] block of a mean. */
 CPU_INLINE void spread_body(const float *dy, size_t extent, size_t inner, float *dx) {
   for (size_t e = 0; e < extent; e++)
     for (size_t i = 0; i < inner; i++) dx[e * inner + i] = dy[i] / (float)extent;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Signals are held while oneDNN runs. Its f32 products have the stack pointer in a block of the
- * heap where the sums are long (in 3.11.1 too), and what the system puts on the stack for a handler
- * would overwrite the blocks below.
+ * Blocks signals while oneDNN runs. In oneDNN's f32 products with long sums the stack pointer
+ * points into a block of the heap (in 3.11.1 too), so the frame that the system pushes for a signal
+ * handler would overwrite the blocks below.
  */
 #include <pthread.h>
 

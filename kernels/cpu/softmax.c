@@ -10,7 +10,7 @@
 
 enum { LANES = 16 };
 
-CPU_INLINE double fold(double *lane) {
+CPU_INLINE double sum_lanes(double *lane) {
   for (size_t width = LANES / 2; width; width /= 2)
     for (size_t l = 0; l < width; l++) lane[l] += lane[l + width];
   return lane[0];
@@ -35,7 +35,7 @@ CPU_INLINE void row_exp_sum_body(const float *x, size_t n, double top, double *r
   for (; i + LANES <= n; i += LANES)
     for (size_t l = 0; l < LANES; l++) lane[l] += wide_exp_of(x[i + l] - top);
   for (size_t l = 0; i + l < n; l++) lane[l] += wide_exp_of(x[i + l] - top);
-  *ret = fold(lane);
+  *ret = sum_lanes(lane);
 }
 
 CPU_INLINE void row_softmax_body(const float *x, size_t n, double top, double inverse, float *y) {
@@ -55,7 +55,7 @@ CPU_INLINE void row_dot_body(const float *dy, const float *y, size_t n, double *
   for (; i + LANES <= n; i += LANES)
     for (size_t l = 0; l < LANES; l++) lane[l] += y ? (double)dy[i + l] * y[i + l] : dy[i + l];
   for (size_t l = 0; i + l < n; l++) lane[l] += y ? (double)dy[i + l] * y[i + l] : dy[i + l];
-  *ret = fold(lane);
+  *ret = sum_lanes(lane);
 }
 
 CPU_INLINE void row_softmax_back_body(const float *y, const float *dy, size_t n, double sum,

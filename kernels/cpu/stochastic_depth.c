@@ -10,7 +10,7 @@
 typedef struct depth_job {
   const float *x;
   float *y, factor;
-  const uint8_t *kept; /* [records]; NULL: evaluation, which copies */
+  const uint8_t *is_kept; /* [records]; NULL: evaluation, which copies */
   size_t per_record;
 } depth_job;
 
@@ -24,31 +24,32 @@ static void run_records(void *arg, size_t begin, size_t end) {
   const depth_job *j = arg;
   for (size_t n = begin; n < end; n++) {
     size_t at = n * j->per_record;
-    if (j->kept)
-      scale(j->x + at, j->kept[n] ? j->factor : 0, j->y + at, j->per_record);
+    if (j->is_kept)
+      scale(j->x + at, j->is_kept[n] ? j->factor : 0, j->y + at, j->per_record);
     else if (j->x != j->y)
       memcpy(j->y + at, j->x + at, j->per_record * sizeof *j->y);
   }
 }
 
-static clv_code run_job(const cpu_kernel *k, const float *x, const uint8_t *kept, float *y) {
+static clv_code run_job(const cpu_kernel *k, const float *x, const uint8_t *is_kept, float *y) {
   size_t n = (size_t)k->d.in[0].dim[0];
   double p = k->d.attrs.p;
-  depth_job j = {x, y, (float)(p < 1 ? 1 / (1 - p) : 0), k->d.training ? kept : NULL, k->n_in / n};
+  depth_job j = {x, y, (float)(p < 1 ? 1 / (1 - p) : 0), k->d.training ? is_kept : NULL,
+                 k->n_in / n};
   clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), n, run_records, &j);
   return CLV_OK;
 }
 
 static clv_code depth_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cpu_kernel *k = (const cpu_kernel *)base;
-  uint8_t *kept = a->saved;
+  uint8_t *is_kept = a->saved;
   uint32_t word[4] = {0};
   (void)err;
   for (size_t n = 0; k->d.training && n < (size_t)k->d.in[0].dim[0]; n++) {
     if (n % 4 == 0) clv_rng_block(&a->key, (uint32_t)(n / 4), word);
-    kept[n] = (word[n % 4] >> 8) * 0x1p-24 >= k->d.attrs.p;
+    is_kept[n] = (word[n % 4] >> 8) * 0x1p-24 >= k->d.attrs.p;
   }
-  return run_job(k, a->in[0], kept, a->out);
+  return run_job(k, a->in[0], is_kept, a->out);
 }
 
 static clv_code depth_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {

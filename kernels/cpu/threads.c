@@ -54,7 +54,7 @@ void clv_cpu_parallel(int threads, size_t n, clv_cpu_range_fn *fn, void *arg) {
     return;
   }
   parallel_job j = {fn, arg, n, (int)CLV_MIN((size_t)threads, n)};
-  CLV_AUTO(clv_cpu_release_signals) sigset_t before = clv_cpu_hold_signals();
+  CLV_AUTO(clv_cpu_release_signals) sigset_t previous_signals = clv_cpu_hold_signals();
   HANDS_OVER(&j);
   GOMP_parallel(run_thread_part, &j, (unsigned)j.threads, 0);
   TAKES_OVER(&j);

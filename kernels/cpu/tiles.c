@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products of small matrices. A tile of outputs is kept in registers while k runs: 8 x 32 outputs
- * with AVX-512, 6 x 16 with AVX2. Columns after the last are masked. With AVX-512 the destination
- * of the sums is prefetched, because stores that wait for memory delay the next tile.
+ * Products of small matrices. A tile of outputs is kept in registers during the loop over k: 8 x 32
+ * outputs with AVX-512, 6 x 16 with AVX2. Columns after the last are masked. With AVX-512 the
+ * destination of the sums is prefetched, because stores that wait for memory delay the next tile.
  */
 #include "kernels/cpu/tiles_int.h"
 

@@ -22,6 +22,7 @@ typedef struct cpu_tiles {
   bool accumulate;
 } cpu_tiles;
 
+/* Computes the product. */
 void clv_cpu_tiles(const cpu_tiles *t);
 
 #endif

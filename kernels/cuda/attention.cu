@@ -9,10 +9,10 @@
 
 /* Writes to *ret the index of a position of a head in the layout that is not transposed to heads;
  * returns false if the position is a pad. */
-static __device__ inline bool find_index(const cuda_by_heads &t, size_t place, size_t head,
+static __device__ inline bool find_index(const cuda_by_heads &t, size_t position, size_t head,
                                          size_t *ret) {
-  size_t row = place;
-  bool is_real = !t.p.first_rows || gpu_row_of(t.p, place, &row);
+  size_t row = position;
+  bool is_real = !t.p.first_rows || gpu_row_of(t.p, position, &row);
   *ret = (row * t.heads + head) * t.width;
   return is_real;
 }
@@ -21,16 +21,16 @@ template <typename D>
 static __global__ void by_heads(cuda_by_heads t, const float *x, D *y) {
   GPU_FOR(i, t.n * t.steps * t.heads * t.width) {
     size_t d = i % t.width, s = i / t.width % t.steps, h = i / t.width / t.steps % t.heads, at;
-    size_t place = i / t.width / t.steps / t.heads * t.steps + s;
-    y[i] = find_index(t, place, h, &at) ? gpu_as<D>(x[at + d]) : gpu_as<D>(0);
+    size_t position = i / t.width / t.steps / t.heads * t.steps + s;
+    y[i] = find_index(t, position, h, &at) ? gpu_as<D>(x[at + d]) : gpu_as<D>(0);
   }
 }
 
 static __global__ void from_heads(cuda_by_heads t, const float *x, float *y) {
   GPU_FOR(i, t.n * t.steps * t.heads * t.width) {
     size_t d = i % t.width, s = i / t.width % t.steps, h = i / t.width / t.steps % t.heads, at;
-    size_t place = i / t.width / t.steps / t.heads * t.steps + s;
-    if (find_index(t, place, h, &at)) y[at + d] = x[i];
+    size_t position = i / t.width / t.steps / t.heads * t.steps + s;
+    if (find_index(t, position, h, &at)) y[at + d] = x[i];
   }
   if (!t.p.first_rows) return;
   size_t rest = gpu_rest_of(t.p) * t.heads * t.width;
@@ -41,7 +41,7 @@ template <typename D>
 static clv_code launch_by_heads(clv_gpu *g, const cuda_by_heads *t, const float *x, void *y,
                                 clv_err *err) {
   return gpu_launch(g, gpu_blocks(t->n * t->steps * t->heads * t->width), GPU_BLOCK, err,
-                    by_heads<D>, *t, x, gpu_written<D>(y));
+                    by_heads<D>, *t, x, gpu_output<D>(y));
 }
 
 clv_code clv_gpu_to_heads(clv_gpu *g, const cuda_by_heads *t, const float *x, void *y, bool bf16,
@@ -73,7 +73,8 @@ static __device__ inline size_t length_of(const cuda_heads &h, const int64_t *le
   return length < 0 || static_cast<size_t>(length) > h.s ? 0 : static_cast<size_t>(length);
 }
 
-/* Converts the row's indices to those of packed sequences; a row that is a pad attends to no key. */
+/* Converts the row's indices to those of packed sequences; a row that is a pad attends to no key.
+ * */
 static __device__ inline void pack_row(const cuda_heads &h, cuda_row *row) {
   size_t begin = static_cast<size_t>(h.first_rows[row->sample]);
   size_t length = static_cast<size_t>(h.first_rows[row->sample + 1]) - begin;
@@ -112,7 +113,8 @@ static __device__ inline cuda_four four_of(const cuda_heads &h, const clv_rng_st
   cuda_four f = {{1, 1, 1, 1}};
   if (!h.dropout_threshold) return f;
   philox4x32_ctr_t word = words_of(s, nullptr, b);
-  for (int i = 0; i < 4; i++) f.of[i] = word.v[i] >> 8 >= h.dropout_threshold ? h.dropout_factor : 0;
+  for (int i = 0; i < 4; i++)
+    f.of[i] = word.v[i] >> 8 >= h.dropout_threshold ? h.dropout_factor : 0;
   return f;
 }
 
@@ -137,10 +139,10 @@ static __global__ void weigh(cuda_heads h, const float *xs, D *ys, const int64_t
     float inverse = row.n_keys ? static_cast<float>(1 / sum) : 0;
     clv_rng_stream s = stream_of(h, row);
     GPU_ROW(b, (h.s + 3) / 4) {
-      cuda_four keep = four_of(h, s, b);
+      cuda_four factors = four_of(h, s, b);
       for (size_t j = 4 * b; j < 4 * b + 4 && j < h.s; j++)
-        y[j] =
-            gpu_as<D>(j < row.n_keys ? expf(x[j] * h.scale - top) * inverse * keep.of[j % 4] : 0);
+        y[j] = gpu_as<D>(j < row.n_keys ? expf(x[j] * h.scale - top) * inverse * factors.of[j % 4]
+                                        : 0);
     }
     if (!saved || threadIdx.x || !row.is_real) continue;
     saved[2 * row.saved] = top;
@@ -152,7 +154,7 @@ template <typename D>
 static clv_code launch_weigh(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,
                              const int64_t *lengths, float *saved, clv_err *err) {
   return gpu_launch(g, gpu_blocks_of_rows(h->n * h->kv_heads * h->rows), gpu_row_threads(h->s), err,
-                    weigh<D>, *h, static_cast<const float *>(w->x), gpu_written<D>(w->operand),
+                    weigh<D>, *h, static_cast<const float *>(w->x), gpu_output<D>(w->operand),
                     lengths, saved, g->fault);
 }
 
@@ -174,18 +176,18 @@ static __global__ void weigh_back(cuda_heads h, const float *xs, const float *dx
     clv_rng_stream s = stream_of(h, row);
     double sum = 0;
     GPU_ROW(b, (row.n_keys + 3) / 4) {
-      cuda_four keep = four_of(h, s, b);
+      cuda_four factors = four_of(h, s, b);
       for (size_t j = 4 * b; j < 4 * b + 4 && j < row.n_keys; j++)
         sum += static_cast<double>(expf(x[j] * h.scale - top) * inverse) *
-               static_cast<double>(dx[j] * keep.of[j % 4]);
+               static_cast<double>(dx[j] * factors.of[j % 4]);
     }
     float mean = static_cast<float>(gpu_block_sum(sum));
     GPU_ROW(b, (h.s + 3) / 4) {
-      cuda_four keep = four_of(h, s, b);
+      cuda_four factors = four_of(h, s, b);
       for (size_t j = 4 * b; j < 4 * b + 4 && j < h.s; j++) {
         float p = j < row.n_keys ? expf(x[j] * h.scale - top) * inverse : 0;
-        dy[j] = gpu_as<D>(j < row.n_keys ? p * (dx[j] * keep.of[j % 4] - mean) * h.scale : 0);
-        y[j] = gpu_as<D>(p * keep.of[j % 4]);
+        dy[j] = gpu_as<D>(j < row.n_keys ? p * (dx[j] * factors.of[j % 4] - mean) * h.scale : 0);
+        y[j] = gpu_as<D>(p * factors.of[j % 4]);
       }
     }
   }
@@ -197,8 +199,8 @@ static clv_code launch_weigh_back(clv_gpu *g, const cuda_heads *h, const cuda_we
                                   const float *saved, clv_err *err) {
   return gpu_launch(g, gpu_blocks_of_rows(h->n * h->kv_heads * h->rows), gpu_row_threads(h->s), err,
                     weigh_back<D>, *h, static_cast<const float *>(w->x),
-                    static_cast<const float *>(dw->x), gpu_written<D>(w->operand),
-                    gpu_written<D>(dw->operand), lengths, saved);
+                    static_cast<const float *>(dw->x), gpu_output<D>(w->operand),
+                    gpu_output<D>(dw->operand), lengths, saved);
 }
 
 clv_code clv_gpu_attention_softmax_back(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,

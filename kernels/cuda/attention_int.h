@@ -20,7 +20,7 @@ typedef struct cuda_heads {
   float scale;
   bool causal;
   size_t first, rows;
-  uint32_t dropout_threshold; /* limit of clv_gpu_dropout_threshold; 0: no dropout */
+  uint32_t dropout_threshold; /* result of clv_gpu_dropout_threshold; 0: no dropout */
   float dropout_factor;
   /* random stream; its step and micro-batch are 0 if rng_position is not NULL */
   clv_rng_stream stream;

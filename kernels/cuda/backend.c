@@ -31,7 +31,7 @@ static unsigned cuda_tails(clv_op op) {
 
 static void kernel_free(clv_kernel *base) {
   cuda_kernel *k = gpu_kernel_of(base);
-  for (int i = 0; i < GPU_PRODUCTS; i++)
+  for (int i = 0; i < GPU_MAX_PRODUCTS; i++)
     if (k->products[i]) k->gpu->vendor->matmul_free(k->products[i]);
   for (size_t i = 0; i < CLV_COUNT(k->conv); i++)
     if (k->conv[i]) k->gpu->vendor->conv_free(k->conv[i]);
@@ -131,23 +131,23 @@ static void cuda_step(const clv_backend *b, const clv_step_args *a, float *p, co
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Allocates memory and zeroes it, so that no session can read what another session left. */
-static clv_code memory_take(const clv_backend *b, size_t bytes, void **ret, clv_err *err) {
+static clv_code memory_allocate(const clv_backend *b, size_t bytes, void **ret, clv_err *err) {
   clv_gpu *g = b->private_data;
   void *p;
   CLV_TRY(clv_gpu_fail_recording(g, "allocate memory", err));
-  if (g->vendor->take(g->stream, CLV_MAX(bytes, (size_t)1), &p, err) != CLV_OK)
+  if (g->vendor->allocate(g->stream, CLV_MAX(bytes, (size_t)1), &p, err) != CLV_OK)
     return clv_err_prefix(err, "%s", b->device);
   clv_code code = g->vendor->fill(g->stream, p, 0, CLV_MAX(bytes, (size_t)1), err);
   if (code != CLV_OK)
-    g->vendor->give(g->stream, p);
+    g->vendor->free(g->stream, p);
   else
     *ret = p;
   return code;
 }
 
-static void memory_give(const clv_backend *b, void *p) {
+static void memory_free(const clv_backend *b, void *p) {
   clv_gpu *g = b->private_data;
-  if (p) g->vendor->give(g->stream, p);
+  if (p) g->vendor->free(g->stream, p);
 }
 
 static clv_code memory_copy(const clv_backend *b, void *dst, const void *src, size_t bytes,
@@ -161,22 +161,22 @@ static clv_code memory_fill(const clv_backend *b, void *dst, int byte, size_t by
   return bytes ? g->vendor->fill(g->stream, dst, byte, bytes, err) : CLV_OK;
 }
 
-static clv_code memory_room(const clv_backend *b, size_t *ret_free, size_t *ret_total,
-                            clv_err *err) {
+static clv_code memory_get_free_bytes(const clv_backend *b, size_t *ret_free, size_t *ret_total,
+                                      clv_err *err) {
   clv_gpu *g = b->private_data;
-  return g->vendor->memory(g->device, ret_free, ret_total, err);
+  return g->vendor->get_free_bytes(g->device, ret_free, ret_total, err);
 }
 
 static const clv_backend_memory memory = {
-    .take = memory_take,
-    .give = memory_give,
+    .allocate = memory_allocate,
+    .free = memory_free,
     .put = clv_gpu_copy_to_device,
     .get = clv_gpu_copy_to_host,
     .copy = memory_copy,
     .copy_from = clv_gpu_copy_from,
     .fill = memory_fill,
     .finish = clv_gpu_finish,
-    .room = memory_room,
+    .get_free_bytes = memory_get_free_bytes,
 };
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -219,12 +219,12 @@ static clv_code cuda_branch(const clv_backend *b, const clv_backend **ret, clv_e
   return CLV_OK;
 }
 
-static void cuda_hold(const clv_backend *b) {
+static void cuda_retain(const clv_backend *b) {
   clv_gpu *g = b->private_data;
   __atomic_fetch_add(&g->n_owners, 1, __ATOMIC_RELAXED);
 }
 
-static void cuda_drop(const clv_backend *b) {
+static void cuda_release(const clv_backend *b) {
   clv_gpu *g = b->private_data;
   if (__atomic_sub_fetch(&g->n_owners, 1, __ATOMIC_ACQ_REL) == 0) clv_cuda_close(&g->backend);
 }
@@ -254,8 +254,8 @@ static void name_backend(clv_gpu *g) {
                              .reorder_count = cuda_reorder_count,
                              .branch = cuda_branch,
                              .branch_bytes = (size_t)GPU_SLOTS * GPU_SLOT_BYTES,
-                             .hold = cuda_hold,
-                             .drop = cuda_drop,
+                             .retain = cuda_retain,
+                             .release = cuda_release,
                              .recording = &clv_gpu_recording,
                              .timer = &clv_gpu_timer};
 }
@@ -263,7 +263,7 @@ static void name_backend(clv_gpu *g) {
 static clv_code open_memory(clv_gpu *g, clv_err *err) {
   void *p;
   CLV_TRY(clv_gpu_open_slots(g, err));
-  CLV_TRY(memory_take(&g->backend, sizeof *g->fault, &p, err));
+  CLV_TRY(memory_allocate(&g->backend, sizeof *g->fault, &p, err));
   g->fault = p;
   return CLV_OK;
 }
@@ -276,7 +276,7 @@ void clv_cuda_close(clv_backend *b) {
   clv_gpu *g = b ? b->private_data : NULL;
   if (!g) return;
   if (g->stream) {
-    memory_give(b, g->fault);
+    memory_free(b, g->fault);
     clv_gpu_runs_done(g);
     g->vendor->stream_free(g->stream);
   }

@@ -59,18 +59,18 @@ static clv_code batchnorm_backward(clv_kernel *base, const clv_kernel_args *a, c
   const cuda_kernel *k = gpu_kernel_of(base);
   cuda_batchnorm b = describe_batchnorm(k);
   cuda_gradient from = describe_gradient(k, a);
-  void *passed = k->r.d.tail & CLV_TAIL_ADD ? a->din[1] : NULL;
+  void *gated_dy = k->r.d.tail & CLV_TAIL_ADD ? a->din[1] : NULL;
   bool dw = k->r.d.need_dw;
   if (dw || (b.is_training && a->din[0]))
-    CLV_TRY(clv_gpu_batchnorm_totals(k->gpu, &b, &from, a->scratch, totals_address(&b, a), passed,
+    CLV_TRY(clv_gpu_batchnorm_totals(k->gpu, &b, &from, a->scratch, totals_address(&b, a), gated_dy,
                                      dw ? a->dparam[CLV_SLOT_WEIGHT] : NULL,
                                      dw ? a->dparam[CLV_SLOT_BIAS] : NULL, a->accumulate, err));
-  else if (passed)
-    CLV_TRY(clv_gpu_relu_back(k->gpu, k->channels_last, a->out, a->dout, passed, k->r.n_in,
+  else if (gated_dy)
+    CLV_TRY(clv_gpu_relu_back(k->gpu, k->channels_last, a->out, a->dout, gated_dy, k->r.n_in,
                               (cuda_numbers){0}, err));
   if (!a->din[0]) return CLV_OK;
-  if (passed) {
-    from.dy = passed;
+  if (gated_dy) {
+    from.dy = gated_dy;
     from.gate = GPU_OPEN;
   }
   return clv_gpu_batchnorm_back(k->gpu, &b, &from, totals_address(&b, a), a->din[0], err);

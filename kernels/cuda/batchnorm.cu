@@ -4,7 +4,9 @@
 #include "kernels/cuda/batchnorm_int.h"
 #include "kernels/cuda/device_int.cuh"
 
-static const cuda_pair *read(const void *parts) { return static_cast<const cuda_pair *>(parts); }
+static const cuda_pair *read_parts(const void *parts) {
+  return static_cast<const cuda_pair *>(parts);
+}
 
 static __device__ inline double count_of(const cuda_sums &s) {
   return static_cast<double>(s.n * s.inner);
@@ -55,10 +57,10 @@ template <typename T>
 static clv_code batch_moments(clv_gpu *g, const cuda_batchnorm *b, const void *x, void *parts,
                               double *saved, float *running_mean, float *running_var,
                               int64_t *tracked, clv_err *err) {
-  moment_term<T> term = {gpu_read<T>(x), b->sums.inner};
+  moment_term<T> term = {gpu_input<T>(x), b->sums.inner};
   CLV_TRY(gpu_parts(g, &b->sums, term, parts, err));
   return gpu_launch(g, gpu_blocks(b->sums.channels), GPU_BLOCK, err, put_moments<T>, *b, term,
-                    read(parts), saved, running_mean, running_var, tracked);
+                    read_parts(parts), saved, running_mean, running_var, tracked);
 }
 
 clv_code clv_gpu_batch_moments(clv_gpu *g, const cuda_batchnorm *b, const void *x, void *parts,
@@ -88,37 +90,38 @@ static __device__ inline double normalised_of(float x, const double *saved, size
   return (static_cast<double>(x) - saved[2 * c]) * saved[2 * c + 1];
 }
 
-/* Returns the normalised value, rounded as a kernel without an added input writes it. */
+/* Returns the normalised value times w plus bias, rounded as a kernel without an added input writes
+ * it. */
 template <typename T>
-static __device__ inline float normal_of(float x, const float *w, const float *bias,
-                                         const double *saved, size_t c) {
-  return gpu_rounded<T>(static_cast<float>(normalised_of(x, saved, c) * static_cast<double>(w[c]) +
-                                           static_cast<double>(bias[c])));
+static __device__ inline float rounded_output_of(float x, const float *w, const float *bias,
+                                                 const double *saved, size_t c) {
+  return gpu_round<T>(static_cast<float>(normalised_of(x, saved, c) * static_cast<double>(w[c]) +
+                                         static_cast<double>(bias[c])));
 }
 
 template <typename T>
 static __global__ void normalise(cuda_batchnorm b, const T *x, const float *w, const float *bias,
                                  const double *saved, const T *other, T *y) {
   GPU_FOR(at, b.sums.n * b.sums.channels * b.sums.inner) {
-    float value = normal_of<T>(gpu_get(x[at]), w, bias, saved, channel_of(b.sums, at));
+    float value = rounded_output_of<T>(gpu_get(x[at]), w, bias, saved, channel_of(b.sums, at));
     if (other) value += gpu_get(other[at]);
     y[at] = gpu_as<T>(b.has_relu && value <= 0 ? 0 : value);
   }
 }
 
 template <typename T>
-static clv_code values(clv_gpu *g, const cuda_batchnorm *b, const void *x, const float *w,
-                       const float *bias, const double *saved, const void *other, void *y,
-                       clv_err *err) {
+static clv_code launch_normalise(clv_gpu *g, const cuda_batchnorm *b, const void *x, const float *w,
+                                 const float *bias, const double *saved, const void *other, void *y,
+                                 clv_err *err) {
   size_t n = b->sums.n * b->sums.channels * b->sums.inner;
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, normalise<T>, *b, gpu_read<T>(x), w, bias,
-                    saved, gpu_read<T>(other), gpu_written<T>(y));
+  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, normalise<T>, *b, gpu_input<T>(x), w, bias,
+                    saved, gpu_input<T>(other), gpu_output<T>(y));
 }
 
 clv_code clv_gpu_batchnorm(clv_gpu *g, const cuda_batchnorm *b, const void *x, const float *w,
                            const float *bias, const double *saved, const void *other, void *y,
                            clv_err *err) {
-  return GPU_BY_TYPE(b->channels_last, values, g, b, x, w, bias, saved, other, y, err);
+  return GPU_BY_TYPE(b->channels_last, launch_normalise, g, b, x, w, bias, saved, other, y, err);
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */
@@ -133,16 +136,16 @@ struct gradient {
 };
 template <typename T>
 static gradient<T> gradient_of(const cuda_gradient *f) {
-  return {f->gate, gpu_read<T>(f->x), gpu_read<T>(f->y), gpu_read<T>(f->dy),
-          f->w,    f->bias,           f->saved};
+  return {f->gate, gpu_input<T>(f->x), gpu_input<T>(f->y), gpu_input<T>(f->dy), f->w, f->bias,
+          f->saved};
 }
 
 template <typename T>
-static __device__ inline float passed_of(const gradient<T> &f, size_t at, size_t c) {
+static __device__ inline float gated_dy_of(const gradient<T> &f, size_t at, size_t c) {
   bool passes_gate =
-      f.gate == GPU_OPEN ||
-      !((f.gate == GPU_BY_Y ? gpu_get(f.y[at])
-                            : normal_of<T>(gpu_get(f.x[at]), f.w, f.bias, f.saved, c)) <= 0);
+      f.gate == GPU_OPEN || !((f.gate == GPU_BY_Y ? gpu_get(f.y[at])
+                                                  : rounded_output_of<T>(gpu_get(f.x[at]), f.w,
+                                                                         f.bias, f.saved, c)) <= 0);
   return passes_gate ? gpu_get(f.dy[at]) : 0;
 }
 
@@ -150,11 +153,11 @@ static __device__ inline float passed_of(const gradient<T> &f, size_t at, size_t
 template <typename T>
 struct gradient_term {
   gradient<T> from;
-  T *passed;
+  T *gated_dy;
   __device__ cuda_pair operator()(size_t at, size_t c) const {
-    float dy = passed_of(from, at, c);
+    float dy = gated_dy_of(from, at, c);
     double d = static_cast<double>(dy);
-    if (passed) passed[at] = gpu_as<T>(dy);
+    if (gated_dy) gated_dy[at] = gpu_as<T>(dy);
     return {d, d * normalised_of(gpu_get(from.x[at]), from.saved, c)};
   }
 };
@@ -172,17 +175,17 @@ static __global__ void put_totals(cuda_sums s, const cuda_pair *parts, cuda_pair
 
 template <typename T>
 static clv_code gradient_parts(clv_gpu *g, const cuda_batchnorm *b, const cuda_gradient *from,
-                               void *parts, void *passed, clv_err *err) {
-  gradient_term<T> term = {gradient_of<T>(from), gpu_written<T>(passed)};
+                               void *parts, void *gated_dy, clv_err *err) {
+  gradient_term<T> term = {gradient_of<T>(from), gpu_output<T>(gated_dy)};
   return gpu_parts(g, &b->sums, term, parts, err);
 }
 
 clv_code clv_gpu_batchnorm_totals(clv_gpu *g, const cuda_batchnorm *b, const cuda_gradient *from,
-                                  void *parts, cuda_pair *totals, void *passed, float *dw,
+                                  void *parts, cuda_pair *totals, void *gated_dy, float *dw,
                                   float *db, bool accumulate, clv_err *err) {
-  CLV_TRY(GPU_BY_TYPE(b->channels_last, gradient_parts, g, b, from, parts, passed, err));
+  CLV_TRY(GPU_BY_TYPE(b->channels_last, gradient_parts, g, b, from, parts, gated_dy, err));
   return gpu_launch(g, gpu_blocks(b->sums.channels), GPU_BLOCK, err, put_totals, b->sums,
-                    read(parts), totals, dw, db, accumulate);
+                    read_parts(parts), totals, dw, db, accumulate);
 }
 
 /* Computes dx. In evaluation the statistics are constants, so their gradient terms are left out. */
@@ -191,23 +194,24 @@ static __global__ void values_back(cuda_batchnorm b, gradient<T> from, const cud
                                    T *dx) {
   GPU_FOR(at, b.sums.n * b.sums.channels * b.sums.inner) {
     size_t c = channel_of(b.sums, at);
-    double inverse = from.saved[2 * c + 1], common = 0;
-    double hat = normalised_of(gpu_get(from.x[at]), from.saved, c);
-    if (b.is_training) common = (totals[c].first + hat * totals[c].second) / count_of(b.sums);
-    dx[at] = gpu_as<T>(static_cast<float>((static_cast<double>(passed_of(from, at, c)) - common) *
-                                          inverse * static_cast<double>(from.w[c])));
+    double inverse = from.saved[2 * c + 1], mean_terms = 0;
+    double xhat = normalised_of(gpu_get(from.x[at]), from.saved, c);
+    if (b.is_training) mean_terms = (totals[c].first + xhat * totals[c].second) / count_of(b.sums);
+    dx[at] =
+        gpu_as<T>(static_cast<float>((static_cast<double>(gated_dy_of(from, at, c)) - mean_terms) *
+                                     inverse * static_cast<double>(from.w[c])));
   }
 }
 
 template <typename T>
-static clv_code gradients(clv_gpu *g, const cuda_batchnorm *b, const cuda_gradient *from,
-                          const cuda_pair *totals, void *dx, clv_err *err) {
+static clv_code launch_values_back(clv_gpu *g, const cuda_batchnorm *b, const cuda_gradient *from,
+                                   const cuda_pair *totals, void *dx, clv_err *err) {
   size_t n = b->sums.n * b->sums.channels * b->sums.inner;
   return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, values_back<T>, *b, gradient_of<T>(from),
-                    totals, gpu_written<T>(dx));
+                    totals, gpu_output<T>(dx));
 }
 
 clv_code clv_gpu_batchnorm_back(clv_gpu *g, const cuda_batchnorm *b, const cuda_gradient *from,
                                 const cuda_pair *totals, void *dx, clv_err *err) {
-  return GPU_BY_TYPE(b->channels_last, gradients, g, b, from, totals, dx, err);
+  return GPU_BY_TYPE(b->channels_last, launch_values_back, g, b, from, totals, dx, err);
 }

@@ -18,8 +18,8 @@ typedef enum cuda_gate { GPU_OPEN, GPU_BY_X, GPU_BY_Y } cuda_gate;
 
 typedef struct cuda_batchnorm {
   cuda_sums sums;
-  bool is_training,
-      channels_last; /* channels_last: values and their gradients are in GPU_CHANNELS_LAST */
+  bool is_training;
+  bool channels_last; /* values and their gradients are in GPU_CHANNELS_LAST */
   double eps, momentum;
   bool has_relu; /* a relu is applied, after `other` is added */
 } cuda_batchnorm;
@@ -47,10 +47,10 @@ typedef struct cuda_gradient {
 } cuda_gradient;
 
 /* Computes the gradients of bias and weight and writes them, in this order, to totals (a cuda_pair
- * for each channel), and to db and dw unless dw is NULL. passed: receives the part of dy that the
- * gate lets pass, or NULL; may be dy. parts: gpu_parts_bytes of scratch. */
+ * for each channel), and to db and dw unless dw is NULL. gated_dy: receives the part of dy that
+ * passes the gate, or NULL; may be dy. parts: gpu_parts_bytes of scratch. */
 clv_code clv_gpu_batchnorm_totals(clv_gpu *g, const cuda_batchnorm *b, const cuda_gradient *from,
-                                  void *parts, cuda_pair *totals, void *passed, float *dw,
+                                  void *parts, cuda_pair *totals, void *gated_dy, float *dw,
                                   float *db, bool accumulate, clv_err *err) CLV_USE_RESULT;
 /* Computes dx. totals: written by clv_gpu_batchnorm_totals, read only in training. dx may be dy. */
 clv_code clv_gpu_batchnorm_back(clv_gpu *g, const cuda_batchnorm *b, const cuda_gradient *from,

@@ -11,7 +11,8 @@ clv_code clv_gpu_f32_to_bf16(clv_gpu *g, const float *x, cuda_bf16 *y, size_t n,
 }
 
 /* Returns the index in the other layout of value i of one layout. */
-static __device__ inline size_t index_in_other_layout(const cuda_move &m, size_t i, bool channels_last) {
+static __device__ inline size_t index_in_other_layout(const cuda_move &m, size_t i,
+                                                      bool channels_last) {
   size_t n_inner = channels_last ? m.channels : m.inner,
          n_outer = channels_last ? m.inner : m.channels;
   return (i / n_inner / n_outer * n_inner + i % n_inner) * n_outer + i / n_inner % n_outer;
@@ -32,8 +33,8 @@ static clv_code launch_move(clv_gpu *g, const cuda_move *m, const void *src, voi
   bool channels_last = clv_layout_is_channels_last(m->to),
        changes_order = channels_last != clv_layout_is_channels_last(m->from);
   return gpu_launch(g, gpu_blocks(m->n * m->channels * m->inner), GPU_BLOCK, err,
-                    (move_values<S, D>), *m, changes_order, channels_last, gpu_read<S>(src),
-                    gpu_written<D>(dst));
+                    (move_values<S, D>), *m, changes_order, channels_last, gpu_input<S>(src),
+                    gpu_output<D>(dst));
 }
 
 template <typename S>

@@ -27,12 +27,12 @@ typedef struct cuda_move {
 clv_code clv_gpu_move_layout(clv_gpu *g, const cuda_move *m, const void *src, void *dst,
                              clv_err *err) CLV_USE_RESULT;
 
-/* Converts x to a factor of k's products: *ret is x, or if k computes in bf16 `room`, into which x
- * is rounded. */
-clv_code clv_gpu_prepare_factor(const cuda_kernel *k, const float *x, size_t n, cuda_bf16 *room,
+/* Converts x to a factor of k's products: *ret is x, or, if k computes in bf16, `buffer`, into
+ * which x is rounded. */
+clv_code clv_gpu_prepare_factor(const cuda_kernel *k, const float *x, size_t n, cuda_bf16 *buffer,
                                 const void **ret, clv_err *err) CLV_USE_RESULT;
 
-/* Returns the bytes of `room` in clv_gpu_prepare_factor, a multiple of 256; 0 if nothing is
+/* Returns the bytes of `buffer` in clv_gpu_prepare_factor, a multiple of 256; 0 if nothing is
  * rounded. */
 static inline size_t gpu_factor_bytes(const cuda_kernel *k, size_t n) {
   return gpu_math_of(k) == CLV_CUDA_BF16 ? clv_align_up(n * sizeof(cuda_bf16), 256) : 0;

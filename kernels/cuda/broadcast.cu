@@ -38,7 +38,8 @@ clv_code clv_gpu_broadcast(clv_gpu *g, const clv_broadcast *v, const cuda_bf16_f
 
 /* Computes the index, in the output and in the other input, of the first term of the gradient of
  * the input's value e. */
-static __device__ inline void value_at(const cuda_broadcast_sum &f, size_t e, size_t *out, size_t *other) {
+static __device__ inline void value_at(const cuda_broadcast_sum &f, size_t e, size_t *out,
+                                       size_t *other) {
   *out = *other = 0;
   for (int i = f.rank; i-- > 0; e /= f.n[i]) {
     *out += e % f.n[i] * f.out[i];
@@ -48,8 +49,9 @@ static __device__ inline void value_at(const cuda_broadcast_sum &f, size_t e, si
 
 /* Returns term t of the sum for the value whose first term has index `out` in the output and index
  * `other_index` in the other input. */
-static __device__ inline double term_at(const cuda_broadcast_sum &f, const void *dy, const void *other,
-                                        size_t out, size_t other_index, size_t t) {
+static __device__ inline double term_at(const cuda_broadcast_sum &f, const void *dy,
+                                        const void *other, size_t out, size_t other_index,
+                                        size_t t) {
   for (int i = f.n_summed; i-- > 0; t /= f.summed[i]) {
     out += t % f.summed[i] * f.summed_out[i];
     other_index += t % f.summed[i] * f.summed_other[i];
@@ -81,8 +83,8 @@ static __global__ void sum_terms_per_block(cuda_broadcast_sum f, const void *dy,
   }
 }
 
-clv_code clv_gpu_sum_broadcast(clv_gpu *g, const cuda_broadcast_sum *f, const void *dy, const void *other, void *dx,
-                      clv_err *err) {
+clv_code clv_gpu_sum_broadcast(clv_gpu *g, const cuda_broadcast_sum *f, const void *dy,
+                               const void *other, void *dx, clv_err *err) {
   if (f->has_thread_per_value)
     return gpu_launch(g, gpu_blocks(f->values), GPU_BLOCK, err, sum_terms_per_thread, *f, dy, other,
                       dx);

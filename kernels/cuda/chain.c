@@ -78,7 +78,7 @@ static cuda_chain make_chain(const cuda_kernel *k, const clv_kernel_args *a) {
   for (int i = 0; i < d->n_links; i++) {
     bool is_dropout = d->link[i].op == CLV_OP_DROPOUT;
     c.op[i] = (int)d->link[i].op;
-    c.by[i] = is_dropout ? clv_gpu_dropout_factor(d->link[i].number) : (float)d->link[i].number;
+    c.factor[i] = is_dropout ? clv_gpu_dropout_factor(d->link[i].number) : (float)d->link[i].number;
     if (!is_dropout) continue;
     c.has_dropout = true;
     c.limit = clv_gpu_dropout_threshold(d->link[i].number);

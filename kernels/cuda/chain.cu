@@ -33,9 +33,9 @@ static __device__ inline void put_quad(float *p, size_t b, size_t n, const cuda_
 }
 
 #define LINK(NAME, name) \
-  if (op == CLV_OP_##NAME) return of_##name(x, z, by);
+  if (op == CLV_OP_##NAME) return of_##name(x, z, factor);
 
-static __device__ inline float link_of(int op, float x, float z, float by) {
+static __device__ inline float link_of(int op, float x, float z, float factor) {
   LINK(RELU, relu)
   LINK(SIGMOID, sigmoid)
   LINK(TANH, tanh)
@@ -43,12 +43,12 @@ static __device__ inline float link_of(int op, float x, float z, float by) {
   LINK(GELU_TANH, gelu_tanh)
   LINK(SILU, silu)
   LINK(ADD, add)
-  return of_scale(x, z, by);
+  return of_scale(x, z, factor);
 }
 
 /* Returns the gradient of the op's input from the saved value x and the gradient z of its output.
  */
-static __device__ inline float link_back(int op, float x, float z, float by) {
+static __device__ inline float link_back(int op, float x, float z, float factor) {
   LINK(RELU, relu_back)
   LINK(SIGMOID, sigmoid_back)
   LINK(TANH, tanh_back)
@@ -56,20 +56,20 @@ static __device__ inline float link_back(int op, float x, float z, float by) {
   LINK(GELU_TANH, gelu_tanh_back)
   LINK(SILU, silu_back)
   if (op == CLV_OP_ADD) return z;
-  return of_scale(z, x, by);
+  return of_scale(z, x, factor);
 }
 #undef LINK
 
-static __device__ inline bool keeps_input(int op) {
+static __device__ inline bool is_input_saved(int op) {
   return op == CLV_OP_GELU || op == CLV_OP_GELU_TANH || op == CLV_OP_SILU;
 }
 
 /* Returns the factor by which op j multiplies. */
 static __device__ inline float factor_of(const cuda_chain &c, int j, bool is_kept) {
-  return c.op[j] == CLV_OP_DROPOUT && !is_kept ? 0 : c.by[j];
+  return c.op[j] == CLV_OP_DROPOUT && !is_kept ? 0 : c.factor[j];
 }
 
-static __device__ inline philox4x32_ctr_t drawn(const cuda_chain &c, size_t b) {
+static __device__ inline philox4x32_ctr_t draw_words(const cuda_chain &c, size_t b) {
   philox4x32_ctr_t zeros = {};
   return c.has_dropout ? words_of(c.stream, c.rng_position, b) : zeros;
 }
@@ -82,7 +82,7 @@ static __global__ void chain(const __grid_constant__ cuda_chain c, const float *
                              float *ys, size_t n) {
   GPU_FOR(b, (n + 3) / 4) {
     cuda_quad x = quad_at(xs, b, n), z = quad_at(zs, b, n);
-    philox4x32_ctr_t word = drawn(c, b);
+    philox4x32_ctr_t word = draw_words(c, b);
     GPU_UNROLL
     for (int i = 0; i < 4; i++) {
       bool keep = is_kept(c, word.v[i]);
@@ -107,7 +107,7 @@ static __device__ inline float back_through(const cuda_chain &c, float x, float 
   for (int j = 0; j < CLV_MAX_LINKS; j++) {
     if (j >= c.n) break;
     float output = has_y ? y : link_of(c.op[j], x, 0, factor_of(c, j, is_kept));
-    saved_values[j] = keeps_input(c.op[j]) ? x : output;
+    saved_values[j] = is_input_saved(c.op[j]) ? x : output;
     x = output;
   }
   GPU_UNROLL
@@ -124,7 +124,7 @@ static __global__ void chain_back(const __grid_constant__ cuda_chain c, const fl
                                   size_t n) {
   GPU_FOR(b, (n + 3) / 4) {
     cuda_quad x = quad_at(xs, b, n), y = quad_at(ys, b, n), d = quad_at(dys, b, n), dz = {};
-    philox4x32_ctr_t word = drawn(c, b);
+    philox4x32_ctr_t word = draw_words(c, b);
     GPU_UNROLL
     for (int i = 0; i < 4; i++)
       d.v[i] = back_through(c, x.v[i], y.v[i], d.v[i], is_kept(c, word.v[i]), ys, &dz.v[i]);

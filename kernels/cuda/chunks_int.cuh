@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * chunks_int: for launches where each block processes a chunk of a run.
+ * chunks_int: finds the chunk of a run that a block of threads processes.
  */
 #ifndef CLEAVE_KERNELS_CUDA_CHUNKS_INT_CUH
 #define CLEAVE_KERNELS_CUDA_CHUNKS_INT_CUH
@@ -8,8 +8,8 @@
 #include "kernels/cuda/device_int.cuh"
 #include "kernels/cuda/runs_int.h"
 
-/* Returns the values of chunk number `chunk`. The chunk belongs to the last run whose first chunk
- * is not after the chunk; empty runs have no chunk. */
+/* Returns the range of values of chunk number `chunk`. The chunk belongs to the last run whose
+ * first chunk is not after the chunk; empty runs have no chunk. */
 static __device__ inline clv_extent gpu_chunk(const cuda_run *runs, size_t n, size_t chunk) {
   size_t low = 0, high = n;
   while (high - low > 1) {
@@ -20,8 +20,8 @@ static __device__ inline clv_extent gpu_chunk(const cuda_run *runs, size_t n, si
       high = middle;
   }
   size_t begin = (chunk - runs[low].first) * GPU_CHUNK, left = runs[low].n - begin;
-  size_t most = GPU_CHUNK;
-  return {runs[low].at + begin, left < most ? left : most};
+  size_t max_values = GPU_CHUNK;
+  return {runs[low].at + begin, left < max_values ? left : max_values};
 }
 
 #endif

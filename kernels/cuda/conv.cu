@@ -24,7 +24,7 @@ static clv_code launch_to_columns(clv_gpu *g, const cuda_columns *c, const float
   const clv_window *s = &c->window;
   size_t n =
       c->samples * c->channels * static_cast<size_t>(s->kernel[0] * s->kernel[1] * s->oh * s->ow);
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, to_columns<D>, *c, x, gpu_written<D>(columns),
+  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, to_columns<D>, *c, x, gpu_output<D>(columns),
                     n);
 }
 
@@ -76,7 +76,7 @@ template <typename T>
 static clv_code launch_add_bias(clv_gpu *g, const float *bias, void *y, size_t n, size_t channels,
                                 size_t inner, bool relu, clv_err *err) {
   return gpu_launch(g, gpu_blocks(n * channels * inner), GPU_BLOCK, err, add_bias<T>, bias,
-                    gpu_written<T>(y), n, channels, inner, relu);
+                    gpu_output<T>(y), n, channels, inner, relu);
 }
 
 clv_code clv_gpu_add_bias(clv_gpu *g, bool channels_last, const float *bias, void *y, size_t n,

@@ -11,7 +11,8 @@
 
 enum { COLUMN_BYTES = 64 << 20 };
 
-typedef struct last_site {
+/* Extents of a convolution in GPU_CHANNELS_LAST, and sizes of its parts and buffers. */
+typedef struct conv_last_extents {
   clv_window s;
   size_t groups, c, k; /* c, k: input and output channels of one group */
   /* taps: taps of a window; image: values of one channel of an output; weights: all weights */
@@ -20,9 +21,9 @@ typedef struct last_site {
   size_t samples, parts, rows;
   /* bytes of the buffers for weight gradients, columns in bf16, and products in f32 */
   size_t dw_bytes, bf16_bytes, f32_bytes;
-} last_site;
+} conv_last_extents;
 
-static void compute_part_sizes(const cuda_kernel *k, last_site *v) {
+static void compute_part_sizes(const cuda_kernel *k, conv_last_extents *v) {
   size_t column_width = v->c * v->taps, n = (size_t)v->s.n, n_outputs = (size_t)v->s.k;
   v->samples =
       CLV_MIN(COLUMN_BYTES / CLV_MAX(column_width * v->image * sizeof(float), (size_t)1), n);
@@ -35,8 +36,8 @@ static void compute_part_sizes(const cuda_kernel *k, last_site *v) {
   v->dw_bytes = k->r.d.need_dw ? clv_align_up(v->weights * sizeof(float), 256) : 0;
 }
 
-static last_site describe_conv(const cuda_kernel *k) {
-  last_site v = {.s = clv_window_of(&k->r.d), .groups = (size_t)k->r.d.attrs.groups};
+static conv_last_extents describe_conv(const cuda_kernel *k) {
+  conv_last_extents v = {.s = clv_window_of(&k->r.d), .groups = (size_t)k->r.d.attrs.groups};
   v.c = (size_t)v.s.c / v.groups;
   v.k = (size_t)v.s.k / v.groups;
   v.taps = (size_t)(v.s.kernel[0] * v.s.kernel[1]);
@@ -50,27 +51,29 @@ static last_site describe_conv(const cuda_kernel *k) {
 
 /* One part of the samples in one channel group: the arguments of its im2col, and the indices of its
  * inputs, weights and outputs. */
-typedef struct last_part {
+typedef struct conv_last_part {
   cuda_last_columns columns;
   size_t x, w, y;
   cuda_bf16 *columns_bf16; /* im2col matrix of this part, in scratch */
   float *products_f32;     /* products of the matrices, before they are rounded; in scratch */
-} last_part;
+} conv_last_part;
 
-static last_part make_part(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
-                           size_t part, size_t group) {
+static conv_last_part make_part(const cuda_kernel *k, const clv_kernel_args *a,
+                                const conv_last_extents *v, size_t part, size_t group) {
   char *at = (char *)gpu_scratch(k, a) + v->dw_bytes;
-  return (last_part){.columns = {v->s, v->samples, v->c},
-                     .x = part * v->samples * (size_t)(v->s.h * v->s.w * v->s.c) + group * v->c,
-                     .w = group * v->k * v->c * v->taps,
-                     .y = part * v->rows * (size_t)v->s.k + group * v->k,
-                     .columns_bf16 = (cuda_bf16 *)at,
-                     .products_f32 = (float *)(at + v->bf16_bytes)};
+  return (conv_last_part){
+      .columns = {v->s, v->samples, v->c},
+      .x = part * v->samples * (size_t)(v->s.h * v->s.w * v->s.c) + group * v->c,
+      .w = group * v->k * v->c * v->taps,
+      .y = part * v->rows * (size_t)v->s.k + group * v->k,
+      .columns_bf16 = (cuda_bf16 *)at,
+      .products_f32 = (float *)(at + v->bf16_bytes)};
 }
 
-static clv_code run_forward_part(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
-                                 cuda_conv_operands e, size_t part, clv_err *err) {
-  last_part p;
+static clv_code run_forward_part(const cuda_kernel *k, const clv_kernel_args *a,
+                                 const conv_last_extents *v, cuda_conv_operands e, size_t part,
+                                 clv_err *err) {
+  conv_last_part p;
   for (size_t group = 0; group < v->groups; group++) {
     p = make_part(k, a, v, part, group);
     CLV_TRY(clv_gpu_to_columns_last(k->gpu, &p.columns, (const cuda_bf16 *)e.x + p.x,
@@ -86,10 +89,10 @@ static clv_code run_forward_part(const cuda_kernel *k, const clv_kernel_args *a,
 }
 
 static clv_code run_input_grad_part(const cuda_kernel *k, const clv_kernel_args *a,
-                                    const last_site *v, cuda_conv_operands e, size_t part,
+                                    const conv_last_extents *v, cuda_conv_operands e, size_t part,
                                     clv_err *err) {
   for (size_t group = 0; group < v->groups; group++) {
-    last_part p = make_part(k, a, v, part, group);
+    conv_last_part p = make_part(k, a, v, part, group);
     cuda_factors f = {.a = (const cuda_bf16 *)a->cache + p.w,
                       .b = (const cuda_bf16 *)e.y + p.y,
                       .d = p.products_f32};
@@ -101,10 +104,10 @@ static clv_code run_input_grad_part(const cuda_kernel *k, const clv_kernel_args 
 }
 
 static clv_code run_weight_grad_part(const cuda_kernel *k, const clv_kernel_args *a,
-                                     const last_site *v, cuda_conv_operands e, size_t part,
+                                     const conv_last_extents *v, cuda_conv_operands e, size_t part,
                                      clv_err *err) {
   for (size_t group = 0; group < v->groups; group++) {
-    last_part p = make_part(k, a, v, part, group);
+    conv_last_part p = make_part(k, a, v, part, group);
     CLV_TRY(clv_gpu_to_columns_last(k->gpu, &p.columns, (const cuda_bf16 *)e.x + p.x,
                                     p.columns_bf16, err));
     cuda_factors f = {.a = p.columns_bf16,
@@ -116,7 +119,7 @@ static clv_code run_weight_grad_part(const cuda_kernel *k, const clv_kernel_args
   return CLV_OK;
 }
 
-typedef clv_code part_fn(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
+typedef clv_code part_fn(const cuda_kernel *k, const clv_kernel_args *a, const conv_last_extents *v,
                          cuda_conv_operands e, size_t part, clv_err *err);
 
 static part_fn *const part_fns[] = {[CLV_CUDA_FORWARD] = run_forward_part,
@@ -125,7 +128,7 @@ static part_fn *const part_fns[] = {[CLV_CUDA_FORWARD] = run_forward_part,
 
 /* Computes a pass, with cuDNN or with im2col. The gradient of the weights is written to the start
  * of scratch. */
-static clv_code run_pass(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
+static clv_code run_pass(const cuda_kernel *k, const clv_kernel_args *a, const conv_last_extents *v,
                          clv_cuda_pass pass, cuda_conv_operands e, clv_err *err) {
   void *w = pass == CLV_CUDA_GRAD_WEIGHT ? gpu_scratch(k, a) : a->cache;
   if (k->conv[pass])
@@ -134,7 +137,8 @@ static clv_code run_pass(const cuda_kernel *k, const clv_kernel_args *a, const l
   return CLV_OK;
 }
 
-static clv_code open_columns(cuda_kernel *k, const last_site *v, clv_cuda_pass pass, clv_err *err) {
+static clv_code open_columns(cuda_kernel *k, const conv_last_extents *v, clv_cuda_pass pass,
+                             clv_err *err) {
   int64_t column_width = (int64_t)(v->c * v->taps), rows = (int64_t)v->rows, out = (int64_t)v->k;
   const clv_cuda_matmul_desc products[] = {
       [CLV_CUDA_FORWARD] = {.a_t = true,
@@ -168,7 +172,7 @@ static clv_code open_columns(cuda_kernel *k, const last_site *v, clv_cuda_pass p
 
 clv_code clv_gpu_conv_last_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  last_site v = describe_conv(k);
+  conv_last_extents v = describe_conv(k);
   cuda_move m = {
       .n = (size_t)v.s.k, .channels = v.c, .inner = v.taps, .from = 1, .to = GPU_CHANNELS_LAST};
   return clv_gpu_move_layout(k->gpu, &m, a->param[CLV_SLOT_WEIGHT], a->cache, err);
@@ -177,7 +181,7 @@ clv_code clv_gpu_conv_last_refresh(clv_kernel *base, const clv_kernel_args *a, c
 /* Copies the gradient of the weights from scratch to the caller's f32 buffer, or adds it. cuDNN
  * wrote it in bf16, a product in f32. */
 static clv_code store_weight_grad(const cuda_kernel *k, const clv_kernel_args *a,
-                                  const last_site *v, clv_err *err) {
+                                  const conv_last_extents *v, clv_err *err) {
   cuda_move m = {
       .n = (size_t)v->s.k,
       .channels = v->c,
@@ -190,15 +194,15 @@ static clv_code store_weight_grad(const cuda_kernel *k, const clv_kernel_args *a
 
 clv_code clv_gpu_conv_last_pass(const cuda_kernel *k, const clv_kernel_args *a, clv_cuda_pass pass,
                                 cuda_conv_operands e, clv_err *err) {
-  last_site v = describe_conv(k);
+  conv_last_extents v = describe_conv(k);
   CLV_TRY(run_pass(k, a, &v, pass, e, err));
   return pass == CLV_CUDA_GRAD_WEIGHT ? store_weight_grad(k, a, &v, err) : CLV_OK;
 }
 
 /* ---- preparing ------------------------------------------------------------------------------- */
 
-static clv_code open_pass(cuda_kernel *k, const last_site *v, clv_cuda_pass pass, bool *ret_columns,
-                          clv_err *err) {
+static clv_code open_pass(cuda_kernel *k, const conv_last_extents *v, clv_cuda_pass pass,
+                          bool *ret_columns, clv_err *err) {
   clv_cuda_conv_desc d = {
       .pass = pass, .window = v->s, .groups = k->r.d.attrs.groups, .math = CLV_CUDA_BF16};
   size_t workspace = 0;
@@ -210,7 +214,7 @@ static clv_code open_pass(cuda_kernel *k, const last_site *v, clv_cuda_pass pass
 }
 
 clv_code clv_gpu_conv_last_open(cuda_kernel *k, const cuda_passes *p, clv_err *err) {
-  last_site v = describe_conv(k);
+  conv_last_extents v = describe_conv(k);
   bool needs_columns = false;
   for (clv_cuda_pass pass = CLV_CUDA_FORWARD; pass <= CLV_CUDA_GRAD_WEIGHT; pass++)
     if (p->is_wanted[pass]) CLV_TRY(open_pass(k, &v, pass, &needs_columns, err));

@@ -8,7 +8,7 @@
  * with a simulated device. A table is constant and valid as long as the process.
  *
  * Order: a function with a stream only issues its work, which is done in the order of the stream.
- * Functions called `finish` wait, stream_free waits, and host_take and host_give may wait. No
+ * Functions called `finish` wait, stream_free waits, and host_allocate and host_free may wait. No
  * function uses the default stream: a NULL stream is refused with CLV_PRECONDITION.
  *
  * Threads: the table's functions may be called from any thread. A backend opened from it is used by
@@ -147,12 +147,12 @@ typedef struct clv_vendor {
 
   /* Allocates device memory in the order of a stream, contents undefined, aligned to 256 bytes.
    * CLV_EXHAUSTED: not enough memory. */
-  clv_code (*take)(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *err);
-  void (*give)(clv_cuda_stream *s, void *p);
-  clv_code (*memory)(int device, size_t *ret_free, size_t *ret_total, clv_err *err);
+  clv_code (*allocate)(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *err);
+  void (*free)(clv_cuda_stream *s, void *p);
+  clv_code (*get_free_bytes)(int device, size_t *ret_free, size_t *ret_total, clv_err *err);
   /* allocates page-locked memory, zeroed */
-  clv_code (*host_take)(size_t bytes, void **ret, clv_err *err);
-  void (*host_give)(void *p);
+  clv_code (*host_allocate)(size_t bytes, void **ret, clv_err *err);
+  void (*host_free)(void *p);
 
   /* Copies between page-locked host memory and the device, in the order of the stream. The host
    * memory must not change until the copy is done. */
@@ -163,10 +163,10 @@ typedef struct clv_vendor {
                         int src_device, size_t bytes, clv_err *err);
   clv_code (*fill)(clv_cuda_stream *s, void *dst, int byte, size_t bytes, clv_err *err);
 
-  clv_code (*stream_new)(int device, bool urgent, clv_cuda_stream **ret, clv_err *err);
+  clv_code (*stream_new)(int device, bool is_urgent, clv_cuda_stream **ret, clv_err *err);
   void (*stream_free)(clv_cuda_stream *s); /* waits for the stream's work first */
   clv_code (*stream_finish)(clv_cuda_stream *s, clv_err *err);
-  clv_code (*event_new)(int device, bool timed, clv_cuda_event **ret, clv_err *err);
+  clv_code (*event_new)(int device, bool is_timed, clv_cuda_event **ret, clv_err *err);
   void (*event_free)(clv_cuda_event *e);
   clv_code (*event_record)(clv_cuda_event *e, clv_cuda_stream *s, clv_err *err);
   clv_code (*event_done)(clv_cuda_event *e, bool *ret, clv_err *err);

@@ -125,20 +125,21 @@ static __device__ inline T gpu_as(float x) {
 
 /* Returns the number that a reader gets if x is written as T. */
 template <typename T>
-static __device__ inline float gpu_rounded(float x) {
+static __device__ inline float gpu_round(float x) {
   return gpu_get(gpu_as<T>(x));
 }
 
 template <typename T>
-static inline const T *gpu_read(const void *p) {
+static inline const T *gpu_input(const void *p) {
   return static_cast<const T *>(p);
 }
 template <typename T>
-static inline T *gpu_written(void *p) {
+static inline T *gpu_output(void *p) {
   return static_cast<T *>(p);
 }
 
-/* GPU_BY_TYPE(is_bf16, f, arguments...) calls f<cuda_bf16>(...) if `is_bf16`, else f<float>(...). */
+/* GPU_BY_TYPE(is_bf16, f, arguments...) calls f<cuda_bf16>(...) if `is_bf16`, else f<float>(...).
+ * */
 #define GPU_BY_TYPE(is_bf16, f, ...) ((is_bf16) ? f<cuda_bf16>(__VA_ARGS__) : f<float>(__VA_ARGS__))
 
 /* ---- sums of a block ------------------------------------------------------------------------- */
@@ -257,9 +258,9 @@ static __device__ inline void gpu_put(float *dst, double value, bool accumulate)
 
 /* ---- refused values -------------------------------------------------------------------------- */
 
-/* Marks the value at index `place` as refused. Any thread may call this function. */
-static __device__ inline void gpu_refuse(clv_gpu_fault *f, size_t place) {
-  atomicMax(&f->place, ~(unsigned long long)place);
+/* Marks the value at index `index` as refused. Any thread may call this function. */
+static __device__ inline void gpu_refuse(clv_gpu_fault *f, size_t index) {
+  atomicMax(&f->index_complement, ~(unsigned long long)index);
 }
 
 /* The fields of clv_gpu_fault that do not depend on the refused value. */
@@ -273,11 +274,11 @@ struct cuda_refusal {
  * refused some of `values`. */
 template <typename Value>
 static __device__ void gpu_note(clv_gpu_fault *f, const Value *values, const cuda_refusal &r) {
-  if (f->is_set || !f->place) return;
+  if (f->is_set || !f->index_complement) return;
   f->is_set = true;
   f->op = r.op;
   f->layer = r.layer;
-  f->at = ~f->place;
+  f->at = ~f->index_complement;
   if constexpr (std::is_integral<Value>::value)
     f->int_value = values[f->at];
   else

@@ -23,7 +23,7 @@ extern "C" {
  * the record, unless it is already filled in. */
 typedef struct clv_gpu_fault {
   /* complement (~) of the smallest index of a refused value; 0: no value was refused */
-  unsigned long long place;
+  unsigned long long index_complement;
   bool is_set;
   int32_t op;                /* clv_op */
   uint32_t layer;            /* key.layer of the call */
@@ -60,10 +60,10 @@ typedef struct cuda_runs {
  */
 enum { GPU_TABLES = 17 };
 
-/* Two timing events of the stream; NULL if they could not be made. is_running: `begun` has been
- * recorded; is_ended: `ended` has been recorded too. */
+/* Two timing events of the stream; NULL if they could not be made. is_running: `begin_event` has
+ * been recorded; is_ended: `end_event` has been recorded too. */
 typedef struct cuda_timer {
-  clv_cuda_event *begun, *ended;
+  clv_cuda_event *begin_event, *end_event;
   bool is_running, is_ended;
 } cuda_timer;
 
@@ -85,8 +85,7 @@ typedef struct clv_gpu {
   cuda_timer timer;
   /* bytes of attention scores, or of a widened weight, that may be in scratch at a time */
   size_t tile_bytes;
-  bool
-      is_recording; /* the stream is being captured: no waiting and no copies to or from the host */
+  bool is_recording; /* the stream is captured: no waiting and no copies to or from the host */
   clv_cuda_info info;
   char name[16], isa[16]; /* "cuda:0", "sm_90" */
   clv_backend backend;    /* the backend's private_data points to this struct */
@@ -98,7 +97,7 @@ typedef uint16_t cuda_bf16; /* a bf16 number, the upper half of an f32 */
 
 enum { GPU_CHANNELS_LAST = CLV_LAYOUT_CHANNELS_LAST | CLV_LAYOUT_BF16 | 1 };
 
-enum { GPU_PRODUCTS = 12 };
+enum { GPU_MAX_PRODUCTS = 12 };
 
 typedef struct cuda_kernel {
   /* first member, so that a clv_kernel can be cast to cuda_kernel, and a cuda_kernel be passed to
@@ -109,7 +108,7 @@ typedef struct cuda_kernel {
    * channels_last: values of rank 4 are in GPU_CHANNELS_LAST. */
   bool bf16, channels_last;
   /* the products that the op's `open` made; NULL: not made */
-  clv_cuda_matmul *products[GPU_PRODUCTS];
+  clv_cuda_matmul *products[GPU_MAX_PRODUCTS];
   clv_cuda_conv *conv[3]; /* indexed by clv_cuda_pass */
   clv_cuda_lstm *lstm;
   clv_cuda_lstm_space lstm_space;

@@ -83,7 +83,7 @@ static clv_code gru_forward(clv_kernel *base, const clv_kernel_args *a, clv_err 
 /* Buffers of a backward in scratch. */
 typedef struct gru_buffers {
   cuda_gru_gradients d;
-  float *dx, *before;
+  float *dx, *previous_hidden;
   void *parts;
 } gru_buffers;
 
@@ -96,7 +96,7 @@ static gru_buffers find_buffers(const cuda_kernel *k, const gru_size *s, const c
   return (gru_buffers){.parts = parts,
                        .d = {.dgates_ih = at, .dgates_hh = at + 3 * n, .dh = at + 8 * n},
                        .dx = at + 6 * n,
-                       .before = at + 7 * n};
+                       .previous_hidden = at + 7 * n};
 }
 
 static size_t backward_bytes(const gru_size *s) {
@@ -126,10 +126,10 @@ static clv_code backward_weights(const cuda_kernel *k, const gru_size *s, const 
   void *const *d = &a->dparam[layer * s->slots];
   float beta = a->accumulate ? 1 : 0;
   cuda_factors ih_factors = {.a = x, .b = r->d.dgates_ih, .beta = beta, .d = d[0]};
-  cuda_factors hh_factors = {.a = r->before, .b = r->d.dgates_hh, .beta = beta, .d = d[1]};
+  cuda_factors hh_factors = {.a = r->previous_hidden, .b = r->d.dgates_hh, .beta = beta, .d = d[1]};
   cuda_sums sums = sums_of_biases(s);
   CLV_TRY(clv_gpu_multiply(k, GRAD_WEIGHT + (layer > 0), &ih_factors, a, err));
-  CLV_TRY(clv_gpu_gru_shift(k->gpu, &l, r->before, err));
+  CLV_TRY(clv_gpu_gru_shift(k->gpu, &l, r->previous_hidden, err));
   CLV_TRY(clv_gpu_multiply(k, GRAD_STEP_WEIGHT, &hh_factors, a, err));
   for (int slot = 2; slot < s->slots; slot++)
     CLV_TRY(clv_gpu_channel_sums(k->gpu, &sums, false, slot == 2 ? r->d.dgates_ih : r->d.dgates_hh,

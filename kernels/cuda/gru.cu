@@ -4,7 +4,7 @@
 #include "kernels/cuda/device_int.cuh"
 #include "kernels/cuda/gru_int.h"
 
-static __device__ inline double squash(double x) { return 1 / (1 + exp(-x)); }
+static __device__ inline double logistic(double x) { return 1 / (1 + exp(-x)); }
 
 static __device__ inline double sum_at(const float *x, const float *bias, size_t i) {
   return (x ? static_cast<double>(x[i]) : 0) + (bias ? static_cast<double>(bias[i]) : 0);
@@ -21,13 +21,13 @@ static __global__ void gru_cell(cuda_gru l, size_t at, const float *h_product, c
       in[q] = sum_at(gates, bias_in, q * l.h + j);
       sum[q] = sum_at(h_row, bias_h, q * l.h + j);
     }
-    double r = squash(in[0] + sum[0]), z = squash(in[1] + sum[1]), n = tanh(in[2] + r * sum[2]);
-    double before = at ? static_cast<double>(l.hidden[(row - 1) * l.h + j]) : 0;
+    double r = logistic(in[0] + sum[0]), z = logistic(in[1] + sum[1]), n = tanh(in[2] + r * sum[2]);
+    double previous_h = at ? static_cast<double>(l.hidden[(row - 1) * l.h + j]) : 0;
     gates[j] = static_cast<float>(r);
     gates[l.h + j] = static_cast<float>(z);
     gates[2 * l.h + j] = static_cast<float>(n);
     l.sums[row * l.h + j] = static_cast<float>(sum[2]);
-    l.hidden[row * l.h + j] = static_cast<float>((1 - z) * n + z * before);
+    l.hidden[row * l.h + j] = static_cast<float>((1 - z) * n + z * previous_h);
   }
 }
 
@@ -46,12 +46,13 @@ static __global__ void gru_cell_back(cuda_gru l, size_t at, const float *outside
     double r = static_cast<double>(gates[j]), z = static_cast<double>(gates[l.h + j]);
     double n = static_cast<double>(gates[2 * l.h + j]);
     double sum = static_cast<double>(l.sums[row * l.h + j]);
-    double before = at ? static_cast<double>(l.hidden[(row - 1) * l.h + j]) : 0;
+    double previous_h = at ? static_cast<double>(l.hidden[(row - 1) * l.h + j]) : 0;
     double dh = static_cast<double>(outside_dh[row * l.h + j]);
     if (at + 1 < l.t) dh += static_cast<double>(d.dh[p]);
     double dn = dh * (1 - z) * (1 - n * n);
     dgates_ih[j] = dgates_hh[j] = static_cast<float>(dn * sum * r * (1 - r));
-    dgates_ih[l.h + j] = dgates_hh[l.h + j] = static_cast<float>(dh * (before - n) * z * (1 - z));
+    dgates_ih[l.h + j] = dgates_hh[l.h + j] =
+        static_cast<float>(dh * (previous_h - n) * z * (1 - z));
     dgates_ih[2 * l.h + j] = static_cast<float>(dn);
     dgates_hh[2 * l.h + j] = static_cast<float>(dn * r);
     d.dh[p] = static_cast<float>(dh * z);

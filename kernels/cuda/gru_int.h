@@ -22,7 +22,7 @@ typedef struct cuda_gru {
 clv_code clv_gpu_gru_cell(clv_gpu *g, const cuda_gru *l, size_t at, const float *h_product,
                           const float *bias_in, const float *bias_h, clv_err *err) CLV_USE_RESULT;
 /* Gradients of the sums of the input and of h, [n, t, 3 h]; dh [n, h]: of h from the following
- * step, not read at the last step; on return its share that passes z to the step before. */
+ * step, not read at the last step; on return the part that passes the gate z to the step before. */
 typedef struct cuda_gru_gradients {
   float *dgates_ih, *dgates_hh, *dh;
 } cuda_gru_gradients;

@@ -61,7 +61,8 @@ static __global__ void take_ends(cuda_last_packed e, const float *x, float *y) {
   }
 }
 
-clv_code clv_gpu_last_packed(clv_gpu *g, const cuda_last_packed *e, const float *x, float *y, clv_err *err) {
+clv_code clv_gpu_last_packed(clv_gpu *g, const cuda_last_packed *e, const float *x, float *y,
+                             clv_err *err) {
   return gpu_launch(g, gpu_blocks(e->p.n * e->features), GPU_BLOCK, err, take_ends, *e, x, y);
 }
 
@@ -73,7 +74,7 @@ static __global__ void put_ends(cuda_last_packed e, const float *dy, float *dx) 
 }
 
 clv_code clv_gpu_last_packed_back(clv_gpu *g, const cuda_last_packed *e, const float *dy, float *dx,
-                           clv_err *err) {
+                                  clv_err *err) {
   CLV_TRY(g->vendor->fill(g->stream, dx, 0, e->p.rows * e->features * sizeof *dx, err));
   return gpu_launch(g, gpu_blocks(e->p.n * e->features), GPU_BLOCK, err, put_ends, *e, dy, dx);
 }

@@ -13,13 +13,13 @@
  * all parts but the last. */
 enum { FORWARD, GRAD_INPUT, GRAD_WEIGHT, PARTS };
 
-typedef struct linear_site {
+typedef struct linear_dims {
   int64_t rows, in, out;
-} linear_site;
+} linear_dims;
 
-static linear_site linear_extents(const cuda_kernel *k) {
+static linear_dims linear_extents(const cuda_kernel *k) {
   int64_t in = k->r.d.in[0].dim[k->r.d.in[0].rank - 1];
-  return (linear_site){in ? (int64_t)k->r.n_in / in : 0, in, k->r.d.attrs.out};
+  return (linear_dims){in ? (int64_t)k->r.n_in / in : 0, in, k->r.d.attrs.out};
 }
 
 /* Buffers in scratch: factors converted to another type, and the partial sums of the bias gradient.
@@ -37,30 +37,31 @@ static bool is_weight_trained(const cuda_kernel *k) {
 }
 
 static size_t count_weights(const cuda_kernel *k) {
-  linear_site s = linear_extents(k);
+  linear_dims s = linear_extents(k);
   return (size_t)(s.in * s.out);
 }
 
-/* A bf16 weight [w_rows][w_columns], of which rows_at_once rows are widened to f32 at a time. */
+/* A bf16 weight [w_rows][w_columns], of which max_widened_rows rows are widened to f32 at a
+ * time. */
 typedef struct linear_parts {
-  int64_t w_rows, w_columns, rows_at_once;
+  int64_t w_rows, w_columns, max_widened_rows;
 } linear_parts;
 
 static linear_parts choose_widened_parts(const cuda_kernel *k) {
-  linear_site s = linear_extents(k);
+  linear_dims s = linear_extents(k);
   bool is_transposed = k->r.d.attrs.transposed;
   linear_parts p = {.w_rows = is_transposed ? s.in : s.out,
                     .w_columns = is_transposed ? s.out : s.in};
   int64_t n_fitting_rows =
       (int64_t)(k->gpu->tile_bytes / sizeof(float)) / CLV_MAX(p.w_columns, (int64_t)1);
-  p.rows_at_once = CLV_MAX(CLV_MIN(n_fitting_rows, p.w_rows), (int64_t)1);
+  p.max_widened_rows = CLV_MAX(CLV_MIN(n_fitting_rows, p.w_rows), (int64_t)1);
   return p;
 }
 
 static size_t widened_bytes(const cuda_kernel *k) {
   linear_parts p = choose_widened_parts(k);
   return needs_widening(k)
-             ? clv_align_up((size_t)(p.rows_at_once * p.w_columns) * sizeof(float), 256)
+             ? clv_align_up((size_t)(p.max_widened_rows * p.w_columns) * sizeof(float), 256)
              : 0;
 }
 
@@ -108,8 +109,8 @@ static clv_code multiply_by_weight(const cuda_kernel *k, int product, const cuda
   const cuda_bf16 *w = f->a;
   float *widened = find_buffers(k, a).weight;
   if (!needs_widening(k)) return clv_gpu_multiply(k, product, f, a, err);
-  for (int64_t first = 0; first < p.w_rows; first += p.rows_at_once) {
-    int64_t n = CLV_MIN(p.w_rows - first, p.rows_at_once);
+  for (int64_t first = 0; first < p.w_rows; first += p.max_widened_rows) {
+    int64_t n = CLV_MIN(p.w_rows - first, p.max_widened_rows);
     bool is_last_part = first + n == p.w_rows;
     cuda_factors part =
         factors_of_part(rows_are_outputs(k, product), f, widened, first, is_last_part);
@@ -152,7 +153,7 @@ static clv_code multiply_weight_grad(const cuda_kernel *k, const clv_kernel_args
 
 static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  linear_site s = linear_extents(k);
+  linear_dims s = linear_extents(k);
   linear_buffers r = find_buffers(k, a);
   cuda_sums sums = gpu_sums_of((size_t)s.rows, (size_t)s.out, 1);
   if (is_weight_trained(k)) CLV_TRY(multiply_weight_grad(k, a, err));
@@ -168,22 +169,22 @@ static clv_cuda_epilogue choose_epilogue(const cuda_kernel *k) {
 
 /* Makes the products for parts of a widened weight. The epilogue is applied only after the last
  * part of a sum. */
-static clv_code make_part_gemms(cuda_kernel *k, int product, const clv_cuda_matmul_desc *d,
-                                clv_err *err) {
+static clv_code split_product(cuda_kernel *k, int product, const clv_cuda_matmul_desc *d,
+                              clv_err *err) {
   linear_parts p = choose_widened_parts(k);
   clv_cuda_matmul_desc part = *d;
   bool has_outputs_as_rows = rows_are_outputs(k, product);
   int64_t *extent = has_outputs_as_rows ? &part.m : &part.k;
-  *extent = p.w_rows ? (p.w_rows - 1) % p.rows_at_once + 1 : 0;
+  *extent = p.w_rows ? (p.w_rows - 1) % p.max_widened_rows + 1 : 0;
   CLV_TRY(clv_gpu_new_product(k, product, &part, err));
   if (*extent == p.w_rows) return CLV_OK;
-  *extent = p.rows_at_once;
+  *extent = p.max_widened_rows;
   if (!has_outputs_as_rows) part.epilogue = CLV_CUDA_EPILOGUE_NONE;
   return clv_gpu_new_product(k, product + PARTS, &part, err);
 }
 
 static clv_code linear_open(cuda_kernel *k, clv_err *err) {
-  linear_site s = linear_extents(k);
+  linear_dims s = linear_extents(k);
   if (k->r.d.tail && !k->r.d.attrs.bias)
     return clv_fail(err, CLV_UNIMPLEMENTED,
                     "no kernel for a relu after a linear layer without bias");
@@ -219,7 +220,7 @@ static clv_code linear_open(cuda_kernel *k, clv_err *err) {
   cuda_sums sums = gpu_sums_of((size_t)s.rows, (size_t)s.out, 1);
   for (int i = FORWARD; i <= GRAD_WEIGHT; i++)
     if (is_needed[i])
-      CLV_TRY((needs_widening(k) ? make_part_gemms : clv_gpu_new_product)(k, i, &products[i], err));
+      CLV_TRY((needs_widening(k) ? split_product : clv_gpu_new_product)(k, i, &products[i], err));
   if (!k->r.d.bf16_weight) k->r.base.cache_bytes = gpu_factor_bytes(k, count_weights(k));
   k->r.base.scratch_bytes = k->workspace_bytes + gpu_factor_bytes(k, k->r.n_in) +
                             gpu_factor_bytes(k, k->r.n_out) + widened_bytes(k) +

@@ -96,7 +96,7 @@ MEAN_LOSS(poisson)
 CLV_CUDA_OP(poisson) = {
     .forward = poisson_forward, .backward_input = poisson_backward, .open = mean_open};
 
-#define NUMBER_LOSS(name, field)                                                                 \
+#define PARAMETRIC_LOSS(name, field)                                                             \
   static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {     \
     const cuda_kernel *k = gpu_kernel_of(base);                                                  \
     return clv_gpu_##name(k->gpu, k->r.d.attrs.field, a->in[0], a->in[1], k->r.n_in, a->scratch, \
@@ -108,14 +108,14 @@ CLV_CUDA_OP(poisson) = {
                                  a->dout, a->din[0], a->din[1], err);                            \
   }
 
-NUMBER_LOSS(smooth_l1, beta)
+PARAMETRIC_LOSS(smooth_l1, beta)
 CLV_CUDA_OP(smooth_l1) = {
     .forward = smooth_l1_forward, .backward_input = smooth_l1_backward, .open = mean_open};
 
-NUMBER_LOSS(huber, beta)
+PARAMETRIC_LOSS(huber, beta)
 CLV_CUDA_OP(huber) = {
     .forward = huber_forward, .backward_input = huber_backward, .open = mean_open};
 
-NUMBER_LOSS(quantile, p)
+PARAMETRIC_LOSS(quantile, p)
 CLV_CUDA_OP(quantile) = {
     .forward = quantile_forward, .backward_input = quantile_backward, .open = mean_open};

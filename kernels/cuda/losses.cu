@@ -49,15 +49,16 @@ static __device__ inline double smooth_sum(const cuda_classes &c, const float *x
   return gpu_block_sum(sum);
 }
 
-/* Focal loss: the term without its weight, of a place with nll = -log p, and its derivative by nll. */
+/* Focal loss: the term, without its weight, of a position with nll = -log p, and its derivative by
+ * nll. */
 static __device__ inline double focal_term(double nll, double g) {
   return pow(-expm1(-nll), g) * nll;
 }
 
 static __device__ inline double focal_slope(double nll, double g) {
-  double rest = -expm1(-nll);
-  if (rest <= 0) return g == 0;
-  return pow(rest, g) + g * (1 - rest) * pow(rest, g - 1) * nll;
+  double one_minus_p = -expm1(-nll);
+  if (one_minus_p <= 0) return g == 0;
+  return pow(one_minus_p, g) + g * (1 - one_minus_p) * pow(one_minus_p, g - 1) * nll;
 }
 
 static __global__ void class_terms(cuda_classes c, const float *xs, const int64_t *label,
@@ -232,7 +233,7 @@ MEAN_LOSS(bce, BCE)
 MEAN_LOSS(bce_with_logits, BCE_WITH_LOGITS)
 MEAN_LOSS(poisson, POISSON)
 
-/* ---- means of terms of x - t with a number --------------------------------------------------- */
+/* ---- means of terms of x - t with a parameter ------------------------------------------------ */
 
 struct smooth_l1 {
   static __device__ double term(double x, double t, double beta) {
@@ -260,8 +261,9 @@ struct huber {
 
 struct quantile {
   static __device__ double term(double x, double t, double p) {
-    double above = p * (t - x), below = (p - 1) * (t - x);
-    return below >= above ? below : above; /* a NaN stays */
+    double underestimate_loss = p * (t - x), overestimate_loss = (p - 1) * (t - x);
+    return overestimate_loss >= underestimate_loss ? overestimate_loss
+                                                   : underestimate_loss; /* a NaN stays */
   }
   static __device__ double dx(double x, double t, double p) {
     return x < t ? -p : x > t ? 1 - p : x == t ? 0.5 - p : x - t; /* a NaN stays */
@@ -271,44 +273,47 @@ struct quantile {
 template <typename Loss>
 struct number_term {
   const float *x, *t;
-  double number;
+  double loss_parameter;
   __device__ cuda_pair operator()(size_t at, size_t) const {
-    return {Loss::term(static_cast<double>(x[at]), static_cast<double>(t[at]), number), 0};
+    return {Loss::term(static_cast<double>(x[at]), static_cast<double>(t[at]), loss_parameter), 0};
   }
 };
 
 template <typename Loss>
-static clv_code number_loss(clv_gpu *g, int32_t op, double number, const float *x, const float *t,
-                            size_t n, void *parts, float *out, uint32_t layer, clv_err *err) {
+static clv_code parametric_loss(clv_gpu *g, int32_t op, double loss_parameter, const float *x,
+                                const float *t, size_t n, void *parts, float *out, uint32_t layer,
+                                clv_err *err) {
   cuda_sums s = gpu_sums_of(1, 1, n);
-  CLV_TRY(gpu_parts(g, &s, number_term<Loss>{x, t, number}, parts, err));
+  CLV_TRY(gpu_parts(g, &s, number_term<Loss>{x, t, loss_parameter}, parts, err));
   return gpu_launch(g, 1, 1, err, put_mean<float>, s, static_cast<const cuda_pair *>(parts),
                     static_cast<double>(n), out, g->fault, x, cuda_refusal{op, layer, 0, 1});
 }
 
 template <typename Loss>
-static __global__ void number_back(double number, const float *xs, const float *ts, size_t n,
-                                   const float *dout, float *dx, float *dt) {
+static __global__ void number_back(double loss_parameter, const float *xs, const float *ts,
+                                   size_t n, const float *dout, float *dx, float *dt) {
   double share = static_cast<double>(*dout) / static_cast<double>(n);
   GPU_FOR(i, n) {
-    double d = Loss::dx(static_cast<double>(xs[i]), static_cast<double>(ts[i]), number) * share;
+    double d =
+        Loss::dx(static_cast<double>(xs[i]), static_cast<double>(ts[i]), loss_parameter) * share;
     if (dx) dx[i] = static_cast<float>(d);
     if (dt) dt[i] = static_cast<float>(-d);
   }
 }
 
-#define NUMBER_LOSS(name, NAME)                                                                   \
-  clv_code clv_gpu_##name(clv_gpu *g, double number, const float *x, const float *t, size_t n,    \
-                          void *parts, float *out, uint32_t layer, clv_err *err) {                \
-    return number_loss<name>(g, CLV_OP_##NAME, number, x, t, n, parts, out, layer, err);          \
-  }                                                                                               \
-  clv_code clv_gpu_##name##_back(clv_gpu *g, double number, const float *x, const float *t,       \
-                                 size_t n, const float *dout, float *dx, float *dt,               \
-                                 clv_err *err) {                                                  \
-    return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, number_back<name>, number, x, t, n, dout, \
-                      dx, dt);                                                                    \
+#define PARAMETRIC_LOSS(name, NAME)                                                              \
+  clv_code clv_gpu_##name(clv_gpu *g, double loss_parameter, const float *x, const float *t,     \
+                          size_t n, void *parts, float *out, uint32_t layer, clv_err *err) {     \
+    return parametric_loss<name>(g, CLV_OP_##NAME, loss_parameter, x, t, n, parts, out, layer,   \
+                                 err);                                                           \
+  }                                                                                              \
+  clv_code clv_gpu_##name##_back(clv_gpu *g, double loss_parameter, const float *x,              \
+                                 const float *t, size_t n, const float *dout, float *dx,         \
+                                 float *dt, clv_err *err) {                                      \
+    return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, number_back<name>, loss_parameter, x, t, \
+                      n, dout, dx, dt);                                                          \
   }
 
-NUMBER_LOSS(smooth_l1, SMOOTH_L1)
-NUMBER_LOSS(huber, HUBER)
-NUMBER_LOSS(quantile, QUANTILE)
+PARAMETRIC_LOSS(smooth_l1, SMOOTH_L1)
+PARAMETRIC_LOSS(huber, HUBER)
+PARAMETRIC_LOSS(quantile, QUANTILE)

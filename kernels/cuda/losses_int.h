@@ -44,20 +44,21 @@ typedef clv_code cuda_mean_loss(clv_gpu *g, const float *x, const float *t, size
                                 float *out, uint32_t layer, clv_err *err);
 cuda_mean_loss clv_gpu_mse, clv_gpu_bce, clv_gpu_bce_with_logits, clv_gpu_poisson;
 
-/* As cuda_mean_loss, of an op whose attribute beta, or p of quantile, is `number`. */
-typedef clv_code cuda_number_loss(clv_gpu *g, double number, const float *x, const float *t,
-                                  size_t n, void *parts, float *out, uint32_t layer, clv_err *err);
-cuda_number_loss clv_gpu_smooth_l1, clv_gpu_huber, clv_gpu_quantile;
+/* As cuda_mean_loss, for an op with a parameter: beta, or p of quantile. */
+typedef clv_code cuda_parametric_loss(clv_gpu *g, double loss_parameter, const float *x,
+                                      const float *t, size_t n, void *parts, float *out,
+                                      uint32_t layer, clv_err *err);
+cuda_parametric_loss clv_gpu_smooth_l1, clv_gpu_huber, clv_gpu_quantile;
 
 /* Computes the gradients dx and dt of prediction and target; either may be NULL. */
 typedef clv_code cuda_mean_loss_back(clv_gpu *g, const float *x, const float *t, size_t n,
                                      const float *dout, float *dx, float *dt, clv_err *err);
 cuda_mean_loss_back clv_gpu_mse_back, clv_gpu_bce_back, clv_gpu_bce_with_logits_back,
     clv_gpu_poisson_back;
-typedef clv_code cuda_number_loss_back(clv_gpu *g, double number, const float *x, const float *t,
-                                       size_t n, const float *dout, float *dx, float *dt,
-                                       clv_err *err);
-cuda_number_loss_back clv_gpu_smooth_l1_back, clv_gpu_huber_back, clv_gpu_quantile_back;
+typedef clv_code cuda_parametric_loss_back(clv_gpu *g, double loss_parameter, const float *x,
+                                           const float *t, size_t n, const float *dout, float *dx,
+                                           float *dt, clv_err *err);
+cuda_parametric_loss_back clv_gpu_smooth_l1_back, clv_gpu_huber_back, clv_gpu_quantile_back;
 
 #ifdef __cplusplus
 }

@@ -90,8 +90,8 @@ static size_t input_width(const lstm_size *s, int layer) { return layer ? s->h :
 /* weight_operand returns the weight of slot 0 or 1 of a layer as an operand of products: the
  * parameter, or its copy in the cache, rounded to bf16. weight_index is the index of that copy. */
 static size_t weight_index(const lstm_size *s, int layer, int slot) {
-  size_t before = layer ? s->f + (size_t)(2 * layer - 1) * s->h : 0;
-  return 4 * s->h * (before + (slot ? input_width(s, layer) : 0));
+  size_t n_before = layer ? s->f + (size_t)(2 * layer - 1) * s->h : 0;
+  return 4 * s->h * (n_before + (slot ? input_width(s, layer) : 0));
 }
 static const void *weight_operand(const cuda_kernel *k, const lstm_size *s,
                                   const clv_kernel_args *a, int layer, int slot) {
@@ -118,9 +118,9 @@ static clv_code forward_layer(const cuda_kernel *k, const lstm_size *s, const cl
                                  &input_factors.b, err));
   CLV_TRY(clv_gpu_multiply(k, INPUT + (layer > 0), &input_factors, a, err));
   for (size_t at = 0; at < s->t; at++) {
-    size_t before = (at - (at > 0)) * s->h;
+    size_t previous = (at - (at > 0)) * s->h;
     cuda_factors f = {.a = weight_operand(k, s, a, layer, 1),
-                      .b = k->bf16 ? (const void *)(l.hidden_bf16 + before) : l.hidden + before,
+                      .b = k->bf16 ? (const void *)(l.hidden_bf16 + previous) : l.hidden + previous,
                       .beta = 1,
                       .d = l.gates + at * 4 * s->h};
     if (at) CLV_TRY(clv_gpu_multiply(k, STEP, &f, a, err));
@@ -145,7 +145,7 @@ static clv_code lstm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err
 
 /* Buffers of a backward in scratch. */
 typedef struct lstm_buffers {
-  float *dgates, *dx, *before, *dh, *dc;
+  float *dgates, *dx, *previous_hidden, *dh, *dc;
   void *parts;
 } lstm_buffers;
 
@@ -156,7 +156,7 @@ static lstm_buffers find_buffers(const cuda_kernel *k, const lstm_size *s,
   return (lstm_buffers){.parts = at + 6 * n + 2 * s->n * s->h,
                         .dgates = at,
                         .dx = at + 4 * n,
-                        .before = at + 5 * n,
+                        .previous_hidden = at + 5 * n,
                         .dh = at + 6 * n,
                         .dc = at + 6 * n + s->n * s->h};
 }
@@ -166,9 +166,9 @@ static clv_code backward_steps(const cuda_kernel *k, const lstm_size *s, const c
                                clv_err *err) {
   cuda_lstm l = layer_buffers(k, s, a, layer);
   for (size_t at = s->t; at-- > 0;) {
-    size_t later = (at + 1) * 4 * s->h;
+    size_t next = (at + 1) * 4 * s->h;
     cuda_factors f = {.a = weight_operand(k, s, a, layer, 1),
-                      .b = k->bf16 ? (const void *)(l.dgates_bf16 + later) : r->dgates + later,
+                      .b = k->bf16 ? (const void *)(l.dgates_bf16 + next) : r->dgates + next,
                       .d = r->dh};
     if (at + 1 < s->t) CLV_TRY(clv_gpu_multiply(k, STEP_BACK, &f, a, err));
     CLV_TRY(clv_gpu_lstm_cell_back(k->gpu, &l, at, outside_dh, r->dh, r->dc, r->dgates, err));
@@ -181,15 +181,17 @@ static clv_code backward_weights(const cuda_kernel *k, const lstm_size *s, const
   cuda_lstm l = layer_buffers(k, s, a, layer);
   void *const *d = &a->dparam[layer * s->slots];
   float beta = a->accumulate ? 1 : 0;
-  lstm_factors rounded = find_factors(k, s, a);
-  const void *dgates = k->bf16 ? (const void *)rounded.dgates : r->dgates;
+  lstm_factors bf16_factors = find_factors(k, s, a);
+  const void *dgates = k->bf16 ? (const void *)bf16_factors.dgates : r->dgates;
   cuda_factors in = {.b = dgates, .beta = beta, .d = d[0]};
   cuda_factors step = {.b = dgates, .beta = beta, .d = d[1]};
   cuda_sums sums = gpu_sums_of(s->n * s->t, 4 * s->h, 1);
-  CLV_TRY(clv_gpu_prepare_factor(k, x, s->n * s->t * input_width(s, layer), rounded.x, &in.a, err));
+  CLV_TRY(clv_gpu_prepare_factor(k, x, s->n * s->t * input_width(s, layer), bf16_factors.x, &in.a,
+                                 err));
   CLV_TRY(clv_gpu_multiply(k, GRAD_WEIGHT + (layer > 0), &in, a, err));
-  CLV_TRY(clv_gpu_lstm_shift(k->gpu, &l, r->before, err));
-  CLV_TRY(clv_gpu_prepare_factor(k, r->before, count_values(s), rounded.hidden, &step.a, err));
+  CLV_TRY(clv_gpu_lstm_shift(k->gpu, &l, r->previous_hidden, err));
+  CLV_TRY(clv_gpu_prepare_factor(k, r->previous_hidden, count_values(s), bf16_factors.hidden,
+                                 &step.a, err));
   CLV_TRY(clv_gpu_multiply(k, GRAD_STEP_WEIGHT, &step, a, err));
   for (int slot = 2; slot < s->slots; slot++)
     CLV_TRY(clv_gpu_channel_sums(k->gpu, &sums, false, r->dgates, r->parts, d[slot], a->accumulate,

@@ -6,7 +6,7 @@
 
 enum gate { GATE_I, GATE_F, GATE_G, GATE_O };
 
-static __device__ inline double squash(double x) { return 1 / (1 + exp(-x)); }
+static __device__ inline double logistic(double x) { return 1 / (1 + exp(-x)); }
 
 static __global__ void cell(cuda_lstm l, size_t at, const float *bias_in, const float *bias_h) {
   GPU_FOR(p, l.n * l.h) {
@@ -18,11 +18,11 @@ static __global__ void cell(cuda_lstm l, size_t at, const float *bias_in, const 
       if (bias_in)
         v[q] +=
             static_cast<double>(bias_in[q * l.h + j]) + static_cast<double>(bias_h[q * l.h + j]);
-      v[q] = static_cast<double>(static_cast<float>(q == GATE_G ? tanh(v[q]) : squash(v[q])));
+      v[q] = static_cast<double>(static_cast<float>(q == GATE_G ? tanh(v[q]) : logistic(v[q])));
       gates[q * l.h + j] = static_cast<float>(v[q]);
     }
-    double before = at ? static_cast<double>(l.cell[(row - 1) * l.h + j]) : 0;
-    double c = v[GATE_F] * before + v[GATE_I] * v[GATE_G];
+    double previous_c = at ? static_cast<double>(l.cell[(row - 1) * l.h + j]) : 0;
+    double c = v[GATE_F] * previous_c + v[GATE_I] * v[GATE_G];
     l.cell[row * l.h + j] = static_cast<float>(c);
     float hidden = static_cast<float>(v[GATE_O] * tanh(c));
     l.hidden[row * l.h + j] = hidden;
@@ -49,10 +49,10 @@ static __global__ void cell_back(cuda_lstm l, size_t at, const float *outside_dh
     double c = static_cast<double>(gates[GATE_G * l.h + j]);
     double o = static_cast<double>(gates[GATE_O * l.h + j]);
     double tanh_c = tanh(static_cast<double>(l.cell[row * l.h + j]));
-    double before = at ? static_cast<double>(l.cell[(row - 1) * l.h + j]) : 0;
+    double previous_c = at ? static_cast<double>(l.cell[(row - 1) * l.h + j]) : 0;
     double dc = (is_last_step ? 0 : static_cast<double>(dcs[p])) + dh * o * (1 - tanh_c * tanh_c);
     d[GATE_I * l.h + j] = static_cast<float>(dc * c * i * (1 - i));
-    d[GATE_F * l.h + j] = static_cast<float>(dc * before * f * (1 - f));
+    d[GATE_F * l.h + j] = static_cast<float>(dc * previous_c * f * (1 - f));
     d[GATE_G * l.h + j] = static_cast<float>(dc * i * (1 - c * c));
     d[GATE_O * l.h + j] = static_cast<float>(dh * tanh_c * o * (1 - o));
     dcs[p] = static_cast<float>(dc * f);

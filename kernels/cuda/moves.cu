@@ -8,7 +8,7 @@ static __global__ void move(const float *src, size_t from_stride, float *dst, si
 }
 
 clv_code clv_gpu_copy_runs(clv_gpu *g, const float *src, size_t from_stride, float *dst,
-                      size_t to_stride, size_t outer, size_t run, clv_err *err) {
+                           size_t to_stride, size_t outer, size_t run, clv_err *err) {
   return gpu_launch(g, gpu_blocks(outer * run), GPU_BLOCK, err, move, src, from_stride, dst,
                     to_stride, outer, run);
 }
@@ -47,7 +47,7 @@ static __global__ void lookup(cuda_lookup t, const int64_t *value, const float *
 }
 
 static __global__ void note(cuda_lookup t, const int64_t *value, clv_gpu_fault *f) {
-  bool is_first = !f->is_set && f->place;
+  bool is_first = !f->is_set && f->index_complement;
   gpu_note(f, value,
            cuda_refusal{CLV_OP_EMBEDDING, t.layer, t.l.rows, static_cast<int64_t>(t.l.per_sample)});
   if (is_first) f->int_value = number_at(t.l, value, f->at);
@@ -70,8 +70,8 @@ static __global__ void make_keys(cuda_lookup t, const int64_t *value, uint64_t *
   keys[i] = i < t.l.n ? static_cast<uint64_t>(row_at(t.l, value, i)) << 32 | i : UINT64_MAX;
 }
 
-/* Does one step of Batcher's bitonic sort: compares keys `distance` from each other, in runs of `run`.
- */
+/* Does one step of Batcher's bitonic sort: compares keys `distance` from each other, in runs of
+ * `run`. */
 static __global__ void exchange(uint64_t *keys, size_t n_keys, size_t run, size_t distance) {
   GPU_FOR(i, n_keys) {
     size_t other = i ^ distance;
@@ -108,7 +108,8 @@ static clv_code sort(clv_gpu *g, uint64_t *keys, size_t n, clv_err *err) {
 clv_code clv_gpu_lookup_back(clv_gpu *g, const cuda_lookup *t, const int64_t *value,
                              const float *dy, uint64_t *keys, float *dtable, bool accumulate,
                              clv_err *err) {
-  size_t n = gpu_count_keys(t->l.n), bytes = static_cast<size_t>(t->l.rows) * t->out * sizeof(float);
+  size_t n = gpu_count_keys(t->l.n),
+         bytes = static_cast<size_t>(t->l.rows) * t->out * sizeof(float);
   if (!accumulate) CLV_TRY(g->vendor->fill(g->stream, dtable, 0, bytes, err));
   CLV_TRY(gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, make_keys, *t, value, keys, n));
   CLV_TRY(sort(g, keys, n, err));

@@ -3,7 +3,7 @@
 
 /* Computes the first row of each sequence. One thread does it, because sequences are few. */
 static __global__ void compute_first_rows(cuda_packed p, const int64_t *lengths, cuda_refusal r,
-                                   int64_t *begin, clv_gpu_fault *f) {
+                                          int64_t *begin, clv_gpu_fault *f) {
   size_t row = 0;
   for (size_t n = 0; n < p.n; n++) {
     begin[n] = static_cast<int64_t>(row);
@@ -18,14 +18,14 @@ static __global__ void compute_first_rows(cuda_packed p, const int64_t *lengths,
   gpu_note(f, lengths, r);
 }
 
-clv_code clv_gpu_find_first_rows(const cuda_kernel *k, const clv_kernel_args *a, void *room,
-                             cuda_packed *ret, clv_err *err) {
+clv_code clv_gpu_find_first_rows(const cuda_kernel *k, const clv_kernel_args *a, void *buffer,
+                                 cuda_packed *ret, clv_err *err) {
   const clv_node_desc *d = &k->r.d;
   int at = d->n_in - 1;
-  int64_t *begin = static_cast<int64_t *>(room);
+  int64_t *begin = static_cast<int64_t *>(buffer);
   *ret = cuda_packed{static_cast<size_t>(d->in[at].dim[0]), static_cast<size_t>(d->attrs.packed),
                      static_cast<size_t>(d->in[0].dim[0]), begin};
   cuda_refusal r = {d->op, a->key.layer, d->attrs.packed, d->in[0].dim[0]};
-  return gpu_launch(k->gpu, 1, 1, err, compute_first_rows, *ret, static_cast<const int64_t *>(a->in[at]),
-                    r, begin, k->gpu->fault);
+  return gpu_launch(k->gpu, 1, 1, err, compute_first_rows, *ret,
+                    static_cast<const int64_t *>(a->in[at]), r, begin, k->gpu->fault);
 }

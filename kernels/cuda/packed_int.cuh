@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * packed_int: walks over packed sequences on a device.
+ * packed_int: loops over packed sequences on a device.
  */
 #ifndef CLEAVE_KERNELS_CUDA_PACKED_INT_CUH
 #define CLEAVE_KERNELS_CUDA_PACKED_INT_CUH
@@ -8,11 +8,11 @@
 #include "kernels/cuda/device_int.cuh"
 #include "kernels/cuda/packed_int.h"
 
-/* Writes to *ret the row of position `place`, which is counted as if sequences were padded; returns
- * false if the position is a pad. */
-static __device__ inline bool gpu_row_of(const cuda_packed &p, size_t place, size_t *ret) {
-  size_t n = place / p.steps;
-  *ret = static_cast<size_t>(p.first_rows[n]) + place % p.steps;
+/* Writes to *ret the row of position `position`, which is counted as if sequences were padded;
+ * returns false if the position is a pad. */
+static __device__ inline bool gpu_row_of(const cuda_packed &p, size_t position, size_t *ret) {
+  size_t n = position / p.steps;
+  *ret = static_cast<size_t>(p.first_rows[n]) + position % p.steps;
   return *ret < static_cast<size_t>(p.first_rows[n + 1]);
 }
 

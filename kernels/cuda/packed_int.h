@@ -26,9 +26,9 @@ static inline size_t gpu_packed_bytes(const cuda_kernel *k) {
   return d->attrs.packed ? ((size_t)d->in[d->n_in - 1].dim[0] + 1) * sizeof(int64_t) : 0;
 }
 
-/* Computes the first rows of the sequences, in `room`, from the lengths in the op's last input. A
+/* Computes the first rows of the sequences, in `buffer`, from the lengths in the op's last input. A
  * refused length counts as 0. */
-clv_code clv_gpu_find_first_rows(const cuda_kernel *k, const clv_kernel_args *a, void *room,
+clv_code clv_gpu_find_first_rows(const cuda_kernel *k, const clv_kernel_args *a, void *buffer,
                                  cuda_packed *ret, clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus

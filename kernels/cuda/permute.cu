@@ -23,8 +23,8 @@ clv_code clv_gpu_permute(clv_gpu *g, const cuda_order *o, const float *from, flo
 static __device__ inline float rotate_value(const cuda_rotary &r, const float *x, size_t i,
                                             size_t t) {
   size_t d = i % r.width, half = r.width / 2;
-  double angle = static_cast<double>(t) *
-                 clv_rotary_angle(&r.angles, static_cast<double>(d % half), static_cast<double>(half));
+  double angle = static_cast<double>(t) * clv_rotary_angle(&r.angles, static_cast<double>(d % half),
+                                                           static_cast<double>(half));
   double other = static_cast<double>(d < half ? -x[i + half] : x[i - half]);
   return static_cast<float>(cos(angle) * static_cast<double>(x[i]) + r.sign * sin(angle) * other);
 }

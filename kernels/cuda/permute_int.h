@@ -24,6 +24,7 @@ typedef struct cuda_order {
 clv_code clv_gpu_permute(clv_gpu *g, const cuda_order *o, const float *from, float *to,
                          bool is_backward, clv_err *err) CLV_USE_RESULT;
 
+/* A rotation of n values, in heads of `width` values. sign: 1 in forward, -1 in backward. */
 typedef struct cuda_rotary {
   size_t n, steps, heads, width;
   clv_rotary_angles angles;

@@ -3,8 +3,8 @@
 #include "kernels/cuda/pointwise_int.h"
 
 static cuda_numbers numbers_of(const cuda_kernel *k) {
-  clv_numbers by = clv_op_numbers(&k->r.d);
-  return (cuda_numbers){(float)by.p, (float)by.q};
+  clv_numbers numbers = clv_op_numbers(&k->r.d);
+  return (cuda_numbers){(float)numbers.p, (float)numbers.q};
 }
 
 /* Defines the functions of each op of pointwise.def, and registers them. */
@@ -28,14 +28,14 @@ static cuda_numbers numbers_of(const cuda_kernel *k) {
 
 static clv_code scale_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  cuda_numbers by = {.p = (float)k->r.d.attrs.factor};
-  return clv_gpu_scale(k->gpu, k->channels_last, a->in[0], NULL, a->out, k->r.n_in, by, err);
+  cuda_numbers numbers = {.p = (float)k->r.d.attrs.factor};
+  return clv_gpu_scale(k->gpu, k->channels_last, a->in[0], NULL, a->out, k->r.n_in, numbers, err);
 }
 
 static clv_code scale_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  cuda_numbers by = {.p = (float)k->r.d.attrs.factor};
-  return clv_gpu_scale(k->gpu, k->channels_last, a->dout, NULL, a->din[0], k->r.n_in, by, err);
+  cuda_numbers numbers = {.p = (float)k->r.d.attrs.factor};
+  return clv_gpu_scale(k->gpu, k->channels_last, a->dout, NULL, a->din[0], k->r.n_in, numbers, err);
 }
 
 CLV_CUDA_OP(scale) = {

@@ -24,34 +24,34 @@ static size_t packs_of(const void *x, const void *z, const void *y, size_t n) {
 
 /* y may be x or z, because a thread reads its pack, or its value of the rest, before it writes
  * it. */
-#define MAP(name)                                                                                 \
-  template <typename T>                                                                           \
-  static __global__ void map_##name(const T *xs, const T *zs, T *ys, size_t packs, size_t n,      \
-                                    cuda_numbers by) {                                            \
-    using pack = map_pack<T>;                                                                     \
-    GPU_FOR(i, packs) {                                                                           \
-      pack x = reinterpret_cast<const pack *>(xs)[i], z = {}, y;                                  \
-      if (zs) z = reinterpret_cast<const pack *>(zs)[i];                                          \
-      GPU_UNROLL                                                                                  \
-      for (size_t k = 0; k < pack::n; k++)                                                        \
-        y.of[k] = gpu_as<T>(of_##name(gpu_get(x.of[k]), gpu_get(z.of[k]), by.p, by.q));           \
-      reinterpret_cast<pack *>(ys)[i] = y;                                                        \
-    }                                                                                             \
-    GPU_FOR(rest, n - packs * pack::n) {                                                          \
-      size_t i = packs * pack::n + rest;                                                          \
-      ys[i] = gpu_as<T>(of_##name(gpu_get(xs[i]), zs ? gpu_get(zs[i]) : 0, by.p, by.q));          \
-    }                                                                                             \
-  }                                                                                               \
-  template <typename T>                                                                           \
-  static clv_code launch_##name(clv_gpu *g, const void *x, const void *z, void *y, size_t n,      \
-                                cuda_numbers by, clv_err *err) {                                  \
-    size_t packs = packs_of<T>(x, z, y, n), rest = n - packs * map_pack<T>::n;                    \
-    return gpu_launch(g, gpu_blocks(packs > rest ? packs : rest), GPU_BLOCK, err, map_##name<T>,  \
-                      gpu_read<T>(x), gpu_read<T>(z), gpu_written<T>(y), packs, n, by);           \
-  }                                                                                               \
-  clv_code clv_gpu_##name(clv_gpu *g, bool channels_last, const void *x, const void *z, void *y, size_t n, \
-                          cuda_numbers by, clv_err *err) {                                        \
-    return GPU_BY_TYPE(channels_last, launch_##name, g, x, z, y, n, by, err);                              \
+#define MAP(name)                                                                                  \
+  template <typename T>                                                                            \
+  static __global__ void map_##name(const T *xs, const T *zs, T *ys, size_t packs, size_t n,       \
+                                    cuda_numbers numbers) {                                        \
+    using pack = map_pack<T>;                                                                      \
+    GPU_FOR(i, packs) {                                                                            \
+      pack x = reinterpret_cast<const pack *>(xs)[i], z = {}, y;                                   \
+      if (zs) z = reinterpret_cast<const pack *>(zs)[i];                                           \
+      GPU_UNROLL                                                                                   \
+      for (size_t k = 0; k < pack::n; k++)                                                         \
+        y.of[k] = gpu_as<T>(of_##name(gpu_get(x.of[k]), gpu_get(z.of[k]), numbers.p, numbers.q));  \
+      reinterpret_cast<pack *>(ys)[i] = y;                                                         \
+    }                                                                                              \
+    GPU_FOR(rest, n - packs * pack::n) {                                                           \
+      size_t i = packs * pack::n + rest;                                                           \
+      ys[i] = gpu_as<T>(of_##name(gpu_get(xs[i]), zs ? gpu_get(zs[i]) : 0, numbers.p, numbers.q)); \
+    }                                                                                              \
+  }                                                                                                \
+  template <typename T>                                                                            \
+  static clv_code launch_##name(clv_gpu *g, const void *x, const void *z, void *y, size_t n,       \
+                                cuda_numbers numbers, clv_err *err) {                              \
+    size_t packs = packs_of<T>(x, z, y, n), rest = n - packs * map_pack<T>::n;                     \
+    return gpu_launch(g, gpu_blocks(packs > rest ? packs : rest), GPU_BLOCK, err, map_##name<T>,   \
+                      gpu_input<T>(x), gpu_input<T>(z), gpu_output<T>(y), packs, n, numbers);      \
+  }                                                                                                \
+  clv_code clv_gpu_##name(clv_gpu *g, bool channels_last, const void *x, const void *z, void *y,   \
+                          size_t n, cuda_numbers numbers, clv_err *err) {                          \
+    return GPU_BY_TYPE(channels_last, launch_##name, g, x, z, y, n, numbers, err);                 \
   }
 
 #define POINTWISE(name, ...) MAP(name) MAP(name##_back)
@@ -92,8 +92,8 @@ static clv_code launch_draw(clv_gpu *g, const cuda_dropout_shape *at, const void
                             uint8_t *mask, const clv_rng_stream *stream,
                             const clv_rng_position *rng_position, uint32_t limit, float factor,
                             clv_err *err) {
-  return gpu_launch(g, gpu_blocks((at->n + 3) / 4), GPU_BLOCK, err, draw<T>, *at, gpu_read<T>(x),
-                    gpu_written<T>(y), mask, *stream, rng_position, limit, factor);
+  return gpu_launch(g, gpu_blocks((at->n + 3) / 4), GPU_BLOCK, err, draw<T>, *at, gpu_input<T>(x),
+                    gpu_output<T>(y), mask, *stream, rng_position, limit, factor);
 }
 
 clv_code clv_gpu_dropout(clv_gpu *g, const cuda_dropout_shape *at, const void *x, void *y,
@@ -147,8 +147,8 @@ static __global__ void mask_back(const T *dy, const uint8_t *mask, T *dx, size_t
 template <typename T>
 static clv_code launch_mask(clv_gpu *g, const void *dy, const uint8_t *mask, void *dx, size_t n,
                             float factor, clv_err *err) {
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, mask_back<T>, gpu_read<T>(dy), mask,
-                    gpu_written<T>(dx), n, factor);
+  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, mask_back<T>, gpu_input<T>(dy), mask,
+                    gpu_output<T>(dx), n, factor);
 }
 
 clv_code clv_gpu_apply_mask(clv_gpu *g, bool channels_last, const void *dy, const uint8_t *mask,
@@ -172,8 +172,8 @@ static __global__ void scale_records(const T *x, const uint8_t *kept, T *y, size
 template <typename T>
 static clv_code launch_records(clv_gpu *g, size_t n, size_t per_record, const void *x,
                                const uint8_t *kept, void *y, float factor, clv_err *err) {
-  return gpu_launch(g, gpu_blocks(n * per_record), GPU_BLOCK, err, scale_records<T>, gpu_read<T>(x),
-                    kept, gpu_written<T>(y), n * per_record, per_record, factor);
+  return gpu_launch(g, gpu_blocks(n * per_record), GPU_BLOCK, err, scale_records<T>,
+                    gpu_input<T>(x), kept, gpu_output<T>(y), n * per_record, per_record, factor);
 }
 
 clv_code clv_gpu_apply_records(clv_gpu *g, bool channels_last, size_t n, size_t per_record,

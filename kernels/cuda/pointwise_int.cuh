@@ -16,41 +16,42 @@
 
 static __device__ inline float cdf_of(float x) { return 0.5f * (1 + erff(x * 0.70710678f)); }
 static __device__ inline float pdf_of(float x) { return expf(x * x * -0.5f) * 0.39894228f; }
-static __device__ inline float squash_of(float x) { return 1 / (1 + expf(-x)); }
+static __device__ inline float sigmoid_of(float x) { return 1 / (1 + expf(-x)); }
 
 /* Returns (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2. */
-static __device__ inline float half_of(float x) {
+static __device__ inline float gelu_tanh_gate(float x) {
   return 0.5f * (1 + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
 }
-static __device__ inline float gelu_tanh_slope(float x) {
-  float half = half_of(x);
-  return half + 2 * x * half * (1 - half) * 0.79788456f * (1 + 0.134145f * x * x);
+static __device__ inline float gelu_tanh_derivative(float x) {
+  float gate = gelu_tanh_gate(x);
+  return gate + 2 * x * gate * (1 - gate) * 0.79788456f * (1 + 0.134145f * x * x);
 }
 
-static __device__ inline float cut_between(float x, float least, float most) {
-  return x < least ? least : x > most ? most : x;
+static __device__ inline float clamp_between(float x, float low, float high) {
+  return x < low ? low : x > high ? high : x;
 }
 
 /* Returns log(1 + e^x), also where e^x overflows. */
-static __device__ inline float log_sum_of(float x) {
+static __device__ inline float softplus_of(float x) {
   return (x > 0 ? x : 0) + log1pf(expf(x > 0 ? -x : x));
 }
 
-/* tanh(log(1 + e^x)) is n / (n + 2) with n = e^x (e^x + 2); above 20 the quotient is 1. */
-static __device__ inline float mish_share(float x) {
+/* Returns tanh(log(1 + e^x)), which is n / (n + 2) with n = e^x (e^x + 2). For x above 20 the
+ * quotient is 1. */
+static __device__ inline float tanh_softplus(float x) {
   float e = expf(x > 20 ? 20 : x), n = e * (e + 2);
   return n / (n + 2);
 }
-static __device__ inline float mish_slope(float x) {
+static __device__ inline float mish_derivative(float x) {
   float e = expf(x > 20 ? 20 : x), n = e * (e + 2), t = n / (n + 2);
   return t + x * (1 + t) * (2 / (n + 2)) * (e / (1 + e));
 }
 
-#define FORMULA(name, expression)                                                               \
-  static __device__ inline float of_##name([[maybe_unused]] float x, [[maybe_unused]] float z,  \
-                                           [[maybe_unused]] float p,                            \
-                                           [[maybe_unused]] float q = 0) {                      \
-    return expression;                                                                          \
+#define FORMULA(name, expression)                                                              \
+  static __device__ inline float of_##name([[maybe_unused]] float x, [[maybe_unused]] float z, \
+                                           [[maybe_unused]] float p,                           \
+                                           [[maybe_unused]] float q = 0) {                     \
+    return expression;                                                                         \
   }
 #define POINTWISE(name, saved, output, gradient) \
   FORMULA(name, output)                          \

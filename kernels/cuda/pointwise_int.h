@@ -19,7 +19,7 @@ typedef struct cuda_numbers {
 /* Computes y[i] from x[i], from z[i] if the op has a second input (else z is NULL), and from the
  * numbers. y may be x or z. channels_last: all are in GPU_CHANNELS_LAST. */
 typedef clv_code cuda_map_fn(clv_gpu *g, bool channels_last, const void *x, const void *z, void *y,
-                             size_t n, cuda_numbers by, clv_err *err);
+                             size_t n, cuda_numbers numbers, clv_err *err);
 #define POINTWISE(name, ...) extern cuda_map_fn clv_gpu_##name, clv_gpu_##name##_back;
 #include "kernels/cuda/pointwise.def"
 #undef POINTWISE
@@ -68,11 +68,11 @@ clv_code clv_gpu_apply_mask(clv_gpu *g, bool channels_last, const void *dy, cons
 
 /* ---- chains ---------------------------------------------------------------------------------- */
 
-/* A chain of ops. by: for each op, the factor of a scale or of a dropout. limit, stream and
+/* A chain of ops. factor: for each op, the factor of a scale or of a dropout. limit, stream and
  * rng_position: as in clv_gpu_dropout; read only if `has_dropout`. */
 typedef struct cuda_chain {
   int n, op[CLV_MAX_LINKS];
-  float by[CLV_MAX_LINKS];
+  float factor[CLV_MAX_LINKS];
   bool has_dropout;
   uint32_t limit;
   clv_rng_stream stream;

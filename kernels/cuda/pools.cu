@@ -8,19 +8,21 @@
 #include "kernels/cuda/device_int.cuh"
 #include "kernels/cuda/pools_int.h"
 
-static size_t images_of(const clv_window *s) { return static_cast<size_t>(s->n * s->c); }
-static size_t inputs_of(const clv_window *s) {
-  return images_of(s) * static_cast<size_t>(s->h * s->w);
+static size_t count_images(const clv_window *s) { return static_cast<size_t>(s->n * s->c); }
+static size_t count_inputs(const clv_window *s) {
+  return count_images(s) * static_cast<size_t>(s->h * s->w);
 }
-static size_t outputs_of(const clv_window *s) {
-  return images_of(s) * static_cast<size_t>(s->oh * s->ow);
+static size_t count_outputs(const clv_window *s) {
+  return count_images(s) * static_cast<size_t>(s->oh * s->ow);
 }
 
 /* A range of positions or of windows, from begin to end - 1. */
 struct span {
   int64_t begin, end;
 };
-static __device__ inline span covered(int64_t first, int64_t kernel, int64_t extent) {
+/* Returns which positions of an axis of `extent` positions are in the window that begins at
+ * `first`. */
+static __device__ inline span positions_in_window(int64_t first, int64_t kernel, int64_t extent) {
   int64_t end = first + kernel;
   return {first < 0 ? 0 : first, end < extent ? end : extent};
 }
@@ -34,25 +36,26 @@ static __device__ inline span windows_over(int64_t at, int64_t kernel, int64_t s
 }
 
 /* Position of a value in its image. base: index of the first value of its channel in images of
- * `places` values; step: distance between neighbouring values of a channel. */
-struct spot {
+ * `n_positions` values; step: distance between neighbouring values of a channel. */
+struct image_position {
   int64_t row, column;
   size_t base, step;
 };
 template <typename T>
-static __device__ inline spot spot_of(const clv_window &s, size_t o, int64_t rows, int64_t columns,
-                                      int64_t places) {
+static __device__ inline image_position image_position_of(const clv_window &s, size_t o,
+                                                          int64_t rows, int64_t columns,
+                                                          int64_t n_positions) {
   constexpr bool channels_last = !std::is_same<T, float>::value;
   int64_t at = static_cast<int64_t>(o), c = channels_last ? at % s.c : 0;
   if (channels_last) at /= s.c;
   int64_t image = at / columns / rows;
   return {at / columns % rows, at % columns,
-          static_cast<size_t>(channels_last ? image * places * s.c + c : image * places),
+          static_cast<size_t>(channels_last ? image * n_positions * s.c + c : image * n_positions),
           channels_last ? static_cast<size_t>(s.c) : 1};
 }
 
-static __device__ inline size_t value_of(const spot &at, int64_t place) {
-  return at.base + static_cast<size_t>(place) * at.step;
+static __device__ inline size_t value_index(const image_position &at, int64_t position) {
+  return at.base + static_cast<size_t>(position) * at.step;
 }
 
 /* ---- maxima ---------------------------------------------------------------------------------- */
@@ -60,14 +63,14 @@ static __device__ inline size_t value_of(const spot &at, int64_t place) {
 template <typename T>
 static __global__ void maxpool(clv_window s, const T *x, T *y, int64_t *argmax, size_t n) {
   GPU_FOR(o, n) {
-    spot out = spot_of<T>(s, o, s.oh, s.ow, s.h * s.w);
-    span rows = covered(out.row * s.stride[0] - s.pad[0], s.kernel[0], s.h);
-    span columns = covered(out.column * s.stride[1] - s.pad[1], s.kernel[1], s.w);
+    image_position out = image_position_of<T>(s, o, s.oh, s.ow, s.h * s.w);
+    span rows = positions_in_window(out.row * s.stride[0] - s.pad[0], s.kernel[0], s.h);
+    span columns = positions_in_window(out.column * s.stride[1] - s.pad[1], s.kernel[1], s.w);
     float best = -INFINITY;
     int64_t at = rows.begin * s.w + columns.begin;
     for (int64_t h = rows.begin; h < rows.end; h++)
       for (int64_t w = columns.begin; w < columns.end; w++) {
-        float value = gpu_get(x[value_of(out, h * s.w + w)]);
+        float value = gpu_get(x[value_index(out, h * s.w + w)]);
         if (!(value > best) && value == value) continue;
         best = value;
         at = h * s.w + w;
@@ -80,9 +83,9 @@ static __global__ void maxpool(clv_window s, const T *x, T *y, int64_t *argmax, 
 template <typename T>
 static clv_code launch_maxpool(clv_gpu *g, const clv_window *s, const void *x, void *y,
                                int64_t *argmax, clv_err *err) {
-  size_t n = outputs_of(s);
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, maxpool<T>, *s, gpu_read<T>(x),
-                    gpu_written<T>(y), argmax, n);
+  size_t n = count_outputs(s);
+  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, maxpool<T>, *s, gpu_input<T>(x),
+                    gpu_output<T>(y), argmax, n);
 }
 
 clv_code clv_gpu_maxpool(clv_gpu *g, bool channels_last, const clv_window *s, const void *x,
@@ -94,14 +97,14 @@ template <typename T>
 static __global__ void maxpool_back(clv_window s, const T *dy, const int64_t *argmax, T *dx,
                                     size_t n) {
   GPU_FOR(p, n) {
-    spot in = spot_of<T>(s, p, s.h, s.w, s.oh * s.ow);
+    image_position in = image_position_of<T>(s, p, s.h, s.w, s.oh * s.ow);
     span rows = windows_over(in.row, s.kernel[0], s.stride[0], s.pad[0], s.oh);
     span columns = windows_over(in.column, s.kernel[1], s.stride[1], s.pad[1], s.ow);
     int64_t at = in.row * s.w + in.column;
     float sum = 0;
     for (int64_t i = rows.begin; i < rows.end; i++)
       for (int64_t j = columns.begin; j < columns.end; j++) {
-        size_t o = value_of(in, i * s.ow + j);
+        size_t o = value_index(in, i * s.ow + j);
         if (argmax[o] == at) sum += gpu_get(dy[o]);
       }
     dx[p] = gpu_as<T>(sum);
@@ -111,9 +114,9 @@ static __global__ void maxpool_back(clv_window s, const T *dy, const int64_t *ar
 template <typename T>
 static clv_code launch_maxpool_back(clv_gpu *g, const clv_window *s, const void *dy,
                                     const int64_t *argmax, void *dx, clv_err *err) {
-  size_t n = inputs_of(s);
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, maxpool_back<T>, *s, gpu_read<T>(dy), argmax,
-                    gpu_written<T>(dx), n);
+  size_t n = count_inputs(s);
+  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, maxpool_back<T>, *s, gpu_input<T>(dy), argmax,
+                    gpu_output<T>(dx), n);
 }
 
 clv_code clv_gpu_maxpool_back(clv_gpu *g, bool channels_last, const clv_window *s, const void *dy,
@@ -127,13 +130,13 @@ template <typename T>
 static __global__ void avgpool(clv_window s, const T *x, T *y, size_t n) {
   double taps = static_cast<double>(s.kernel[0] * s.kernel[1]);
   GPU_FOR(o, n) {
-    spot out = spot_of<T>(s, o, s.oh, s.ow, s.h * s.w);
-    span rows = covered(out.row * s.stride[0] - s.pad[0], s.kernel[0], s.h);
-    span columns = covered(out.column * s.stride[1] - s.pad[1], s.kernel[1], s.w);
+    image_position out = image_position_of<T>(s, o, s.oh, s.ow, s.h * s.w);
+    span rows = positions_in_window(out.row * s.stride[0] - s.pad[0], s.kernel[0], s.h);
+    span columns = positions_in_window(out.column * s.stride[1] - s.pad[1], s.kernel[1], s.w);
     double sum = 0;
     for (int64_t h = rows.begin; h < rows.end; h++)
       for (int64_t w = columns.begin; w < columns.end; w++)
-        sum += static_cast<double>(gpu_get(x[value_of(out, h * s.w + w)]));
+        sum += static_cast<double>(gpu_get(x[value_index(out, h * s.w + w)]));
     y[o] = gpu_as<T>(static_cast<float>(sum / taps));
   }
 }
@@ -141,9 +144,9 @@ static __global__ void avgpool(clv_window s, const T *x, T *y, size_t n) {
 template <typename T>
 static clv_code launch_avgpool(clv_gpu *g, const clv_window *s, const void *x, void *y,
                                clv_err *err) {
-  size_t n = outputs_of(s);
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, avgpool<T>, *s, gpu_read<T>(x),
-                    gpu_written<T>(y), n);
+  size_t n = count_outputs(s);
+  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, avgpool<T>, *s, gpu_input<T>(x),
+                    gpu_output<T>(y), n);
 }
 
 clv_code clv_gpu_avgpool(clv_gpu *g, bool channels_last, const clv_window *s, const void *x,
@@ -155,13 +158,13 @@ template <typename T>
 static __global__ void avgpool_back(clv_window s, const T *dy, T *dx, size_t n) {
   double taps = static_cast<double>(s.kernel[0] * s.kernel[1]);
   GPU_FOR(p, n) {
-    spot in = spot_of<T>(s, p, s.h, s.w, s.oh * s.ow);
+    image_position in = image_position_of<T>(s, p, s.h, s.w, s.oh * s.ow);
     span rows = windows_over(in.row, s.kernel[0], s.stride[0], s.pad[0], s.oh);
     span columns = windows_over(in.column, s.kernel[1], s.stride[1], s.pad[1], s.ow);
     double sum = 0;
     for (int64_t i = rows.begin; i < rows.end; i++)
       for (int64_t j = columns.begin; j < columns.end; j++)
-        sum += static_cast<double>(gpu_get(dy[value_of(in, i * s.ow + j)]));
+        sum += static_cast<double>(gpu_get(dy[value_index(in, i * s.ow + j)]));
     dx[p] = gpu_as<T>(static_cast<float>(sum / taps));
   }
 }
@@ -169,9 +172,9 @@ static __global__ void avgpool_back(clv_window s, const T *dy, T *dx, size_t n) 
 template <typename T>
 static clv_code launch_avgpool_back(clv_gpu *g, const clv_window *s, const void *dy, void *dx,
                                     clv_err *err) {
-  size_t n = inputs_of(s);
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, avgpool_back<T>, *s, gpu_read<T>(dy),
-                    gpu_written<T>(dx), n);
+  size_t n = count_inputs(s);
+  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, avgpool_back<T>, *s, gpu_input<T>(dy),
+                    gpu_output<T>(dx), n);
 }
 
 clv_code clv_gpu_avgpool_back(clv_gpu *g, bool channels_last, const clv_window *s, const void *dy,
@@ -181,11 +184,12 @@ clv_code clv_gpu_avgpool_back(clv_gpu *g, bool channels_last, const clv_window *
 
 /* ---- resampling ------------------------------------------------------------------------------ */
 
-static size_t values_of(const clv_resample *r, const int64_t image[2]) {
+static size_t count_values(const clv_resample *r, const int64_t image[2]) {
   return static_cast<size_t>(r->n * r->c * image[0] * image[1]);
 }
 
-/* Returns the channels alone: all that spot_of reads. */
+/* Returns a window that has only the number of channels, which is all that image_position_of reads.
+ * */
 static clv_window channels_of(const clv_resample *r) {
   clv_window s = {};
   s.c = r->c;
@@ -195,13 +199,13 @@ static clv_window channels_of(const clv_resample *r) {
 template <typename T>
 static __global__ void resample(clv_resample r, clv_window s, const T *x, T *y, size_t n) {
   GPU_FOR(o, n) {
-    spot out = spot_of<T>(s, o, r.out[0], r.out[1], r.in[0] * r.in[1]);
+    image_position out = image_position_of<T>(s, o, r.out[0], r.out[1], r.in[0] * r.in[1]);
     clv_taps h = clv_taps_of(&r, 0, out.row), w = clv_taps_of(&r, 1, out.column);
     double sum = 0;
     for (int64_t i = h.first; i < h.first + h.n; i++)
       for (int64_t j = w.first; j < w.first + w.n; j++)
         sum += clv_tap_weight(&h, i) * clv_tap_weight(&w, j) *
-               static_cast<double>(gpu_get(x[value_of(out, i * r.in[1] + j)]));
+               static_cast<double>(gpu_get(x[value_index(out, i * r.in[1] + j)]));
     y[o] = gpu_as<T>(static_cast<float>(sum));
   }
 }
@@ -209,9 +213,9 @@ static __global__ void resample(clv_resample r, clv_window s, const T *x, T *y, 
 template <typename T>
 static clv_code launch_resample(clv_gpu *g, const clv_resample *r, const void *x, void *y,
                                 clv_err *err) {
-  size_t n = values_of(r, r->out);
+  size_t n = count_values(r, r->out);
   return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, resample<T>, *r, channels_of(r),
-                    gpu_read<T>(x), gpu_written<T>(y), n);
+                    gpu_input<T>(x), gpu_output<T>(y), n);
 }
 
 clv_code clv_gpu_resample(clv_gpu *g, bool channels_last, const clv_resample *r, const void *x,
@@ -222,17 +226,17 @@ clv_code clv_gpu_resample(clv_gpu *g, bool channels_last, const clv_resample *r,
 template <typename T>
 static __global__ void resample_back(clv_resample r, clv_window s, const T *dy, T *dx, size_t n) {
   GPU_FOR(p, n) {
-    spot in = spot_of<T>(s, p, r.in[0], r.in[1], r.out[0] * r.out[1]);
-    int64_t rows, columns, row = clv_taps_readers(&r, 0, in.row, &rows);
+    image_position in = image_position_of<T>(s, p, r.in[0], r.in[1], r.out[0] * r.out[1]);
+    int64_t row_end, column_end, row = clv_taps_first_reader(&r, 0, in.row, &row_end);
     double sum = 0;
-    for (; row < rows; row++) {
+    for (; row < row_end; row++) {
       clv_taps h = clv_taps_of(&r, 0, row);
       double row_weight = clv_tap_weight(&h, in.row);
       if (!(row_weight > 0)) continue;
-      for (int64_t j = clv_taps_readers(&r, 1, in.column, &columns); j < columns; j++) {
+      for (int64_t j = clv_taps_first_reader(&r, 1, in.column, &column_end); j < column_end; j++) {
         clv_taps w = clv_taps_of(&r, 1, j);
         sum += row_weight * clv_tap_weight(&w, in.column) *
-               static_cast<double>(gpu_get(dy[value_of(in, row * r.out[1] + j)]));
+               static_cast<double>(gpu_get(dy[value_index(in, row * r.out[1] + j)]));
       }
     }
     dx[p] = gpu_as<T>(static_cast<float>(sum));
@@ -242,9 +246,9 @@ static __global__ void resample_back(clv_resample r, clv_window s, const T *dy, 
 template <typename T>
 static clv_code launch_resample_back(clv_gpu *g, const clv_resample *r, const void *dy, void *dx,
                                      clv_err *err) {
-  size_t n = values_of(r, r->in);
+  size_t n = count_values(r, r->in);
   return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, resample_back<T>, *r, channels_of(r),
-                    gpu_read<T>(dy), gpu_written<T>(dx), n);
+                    gpu_input<T>(dy), gpu_output<T>(dx), n);
 }
 
 clv_code clv_gpu_resample_back(clv_gpu *g, bool channels_last, const clv_resample *r,
@@ -281,9 +285,9 @@ template <typename T>
 static clv_code launch_mean(clv_gpu *g, const clv_axis *s, const void *x, float *y, clv_err *err) {
   if (s->inner == 1)
     return gpu_launch(g, gpu_blocks_of_rows(s->outer), gpu_row_threads(s->extent), err,
-                      mean_along<T>, *s, gpu_read<T>(x), y);
+                      mean_along<T>, *s, gpu_input<T>(x), y);
   return gpu_launch(g, gpu_blocks(s->outer * s->inner), GPU_BLOCK, err, mean_across<T>, *s,
-                    gpu_read<T>(x), y);
+                    gpu_input<T>(x), y);
 }
 
 clv_code clv_gpu_mean(clv_gpu *g, bool channels_last, const clv_axis *s, const void *x, float *y,
@@ -302,7 +306,7 @@ template <typename T>
 static clv_code launch_mean_back(clv_gpu *g, const clv_axis *s, const float *dy, void *dx,
                                  clv_err *err) {
   size_t n = s->outer * s->extent * s->inner;
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, mean_back<T>, *s, dy, gpu_written<T>(dx));
+  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, mean_back<T>, *s, dy, gpu_output<T>(dx));
 }
 
 clv_code clv_gpu_mean_back(clv_gpu *g, bool channels_last, const clv_axis *s, const float *dy,

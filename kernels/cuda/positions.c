@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/positions_int.h"
 
-static size_t sample_size(const cuda_kernel *k, size_t *ret_before) {
+static size_t sample_size(const cuda_kernel *k, size_t *ret_w_offset) {
   const clv_shape *in = &k->r.d.in[0];
   int64_t packed = k->r.d.attrs.packed, features = in->dim[in->rank - 1];
-  *ret_before = (size_t)(k->r.d.attrs.offset * features);
+  *ret_w_offset = (size_t)(k->r.d.attrs.offset * features);
   return (size_t)((packed ? packed : in->dim[1]) * features);
 }
 
@@ -21,8 +21,8 @@ static clv_code packed_forward(const cuda_kernel *k, const clv_kernel_args *a, c
 
 static clv_code positions_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  size_t before, extent = sample_size(k, &before);
-  const float *w = (const float *)a->param[CLV_SLOT_WEIGHT] + before;
+  size_t w_offset, extent = sample_size(k, &w_offset);
+  const float *w = (const float *)a->param[CLV_SLOT_WEIGHT] + w_offset;
   if (k->r.d.attrs.packed) return packed_forward(k, a, w, err);
   return clv_gpu_add_rows(k->gpu, a->in[0], w, a->out, k->r.n_in, extent, err);
 }
@@ -34,7 +34,7 @@ static clv_code positions_backward_input(clv_kernel *base, const clv_kernel_args
 }
 
 static cuda_sums describe_sums(const cuda_kernel *k) {
-  size_t before, extent = sample_size(k, &before);
+  size_t w_offset, extent = sample_size(k, &w_offset);
   return gpu_sums_of((size_t)k->r.d.in[0].dim[0], extent, 1);
 }
 
@@ -48,14 +48,14 @@ static clv_code packed_backward(const cuda_kernel *k, const clv_kernel_args *a, 
 static clv_code positions_backward_weight(clv_kernel *base, const clv_kernel_args *a,
                                           clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  size_t before, values = (size_t)k->r.d.attrs.rows * row_width(k);
+  size_t w_offset, values = (size_t)k->r.d.attrs.rows * row_width(k);
   cuda_sums s = describe_sums(k);
-  sample_size(k, &before);
+  sample_size(k, &w_offset);
   float *dw = a->dparam[CLV_SLOT_WEIGHT];
   if (!a->accumulate)
     CLV_TRY(k->gpu->vendor->fill(k->gpu->stream, dw, 0, values * sizeof *dw, err));
-  if (k->r.d.attrs.packed) return packed_backward(k, a, dw + before, err);
-  return clv_gpu_channel_sums(k->gpu, &s, false, a->dout, a->scratch, dw + before, true, err);
+  if (k->r.d.attrs.packed) return packed_backward(k, a, dw + w_offset, err);
+  return clv_gpu_channel_sums(k->gpu, &s, false, a->dout, a->scratch, dw + w_offset, true, err);
 }
 
 static clv_code positions_open(cuda_kernel *k, clv_err *err) {

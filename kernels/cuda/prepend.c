@@ -36,11 +36,11 @@ static clv_code prepend_backward_weight(clv_kernel *base, const clv_kernel_args 
   const cuda_kernel *k = gpu_kernel_of(base);
   prepend_extents s = describe_prepend(k);
   cuda_sums sums = gpu_sums_of(s.samples, s.features, 1);
-  float *first = a->scratch;
+  float *gathered = a->scratch;
   void *parts = (char *)a->scratch + gathered_bytes(&s);
-  CLV_TRY(clv_gpu_copy_runs(k->gpu, a->dout, s.run + s.features, first, s.features, s.samples,
+  CLV_TRY(clv_gpu_copy_runs(k->gpu, a->dout, s.run + s.features, gathered, s.features, s.samples,
                             s.features, err));
-  return clv_gpu_channel_sums(k->gpu, &sums, false, first, parts, a->dparam[CLV_SLOT_WEIGHT],
+  return clv_gpu_channel_sums(k->gpu, &sums, false, gathered, parts, a->dparam[CLV_SLOT_WEIGHT],
                               a->accumulate, err);
 }
 

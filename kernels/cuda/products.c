@@ -27,9 +27,9 @@ clv_code clv_gpu_bf16_to_f32(clv_gpu *g, const cuda_bf16 *x, float *y, size_t n,
   return clv_gpu_move_layout(g, &m, x, y, err);
 }
 
-clv_code clv_gpu_prepare_factor(const cuda_kernel *k, const float *x, size_t n, cuda_bf16 *room,
+clv_code clv_gpu_prepare_factor(const cuda_kernel *k, const float *x, size_t n, cuda_bf16 *buffer,
                                 const void **ret, clv_err *err) {
   bool is_rounded = gpu_math_of(k) == CLV_CUDA_BF16;
-  *ret = is_rounded ? (const void *)room : x;
-  return is_rounded ? clv_gpu_f32_to_bf16(k->gpu, x, room, n, err) : CLV_OK;
+  *ret = is_rounded ? (const void *)buffer : x;
+  return is_rounded ? clv_gpu_f32_to_bf16(k->gpu, x, buffer, n, err) : CLV_OK;
 }

@@ -39,15 +39,15 @@ CLV_CUDA_OP(log_softmax) = {.forward = log_softmax_forward, .backward_input = lo
 static cuda_norm describe_norm(const cuda_kernel *k) {
   bool is_instancenorm = k->r.d.op == CLV_OP_INSTANCENORM,
        is_grouped = is_instancenorm || k->r.d.op == CLV_OP_GROUPNORM;
-  size_t weights = is_instancenorm ? (size_t)k->r.d.in[0].dim[1]
-                                   : clv_layout_numel(&k->r.d.param[CLV_SLOT_WEIGHT], 1);
-  cuda_norm n = {.groups = is_instancenorm ? weights
+  size_t n_weights = is_instancenorm ? (size_t)k->r.d.in[0].dim[1]
+                                     : clv_layout_numel(&k->r.d.param[CLV_SLOT_WEIGHT], 1);
+  cuda_norm n = {.groups = is_instancenorm ? n_weights
                            : is_grouped    ? (size_t)k->r.d.attrs.groups
                                            : 1,
-                 .inner = is_grouped ? k->r.n_in / (size_t)k->r.d.in[0].dim[0] / weights : 1,
+                 .inner = is_grouped ? k->r.n_in / (size_t)k->r.d.in[0].dim[0] / n_weights : 1,
                  .is_centred = k->r.d.op != CLV_OP_RMSNORM,
                  .eps = k->r.d.attrs.eps};
-  n.width = weights / n.groups * n.inner;
+  n.width = n_weights / n.groups * n.inner;
   n.rows = k->r.n_in / n.width;
   return n;
 }

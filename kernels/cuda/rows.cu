@@ -121,13 +121,13 @@ static __global__ void norm_back(cuda_norm n, const float *xs, const float *w, c
       sum += cuda_pair{gradient, gradient * ((static_cast<double>(x[i]) - mean) * inverse)};
     }
     sum = gpu_block_sum(sum);
-    double common = n.is_centred ? sum.first : 0, width = static_cast<double>(n.width);
+    double sum_g = n.is_centred ? sum.first : 0, width = static_cast<double>(n.width);
     GPU_ROW(i, n.width) {
       double weight = w ? static_cast<double>(w[weight_at<Grouped>(n, r, i)]) : 1;
       double gradient = static_cast<double>(dy[i]) * weight;
-      double hat = (static_cast<double>(x[i]) - mean) * inverse;
+      double xhat = (static_cast<double>(x[i]) - mean) * inverse;
       dxs[r * n.width + i] =
-          static_cast<float>(inverse * (gradient - (common + hat * sum.second) / width));
+          static_cast<float>(inverse * (gradient - (sum_g + xhat * sum.second) / width));
     }
   }
 }

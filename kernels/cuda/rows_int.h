@@ -16,7 +16,7 @@ clv_code clv_gpu_softmax(clv_gpu *g, const float *x, float *y, size_t rows, size
                          bool is_log, clv_err *err) CLV_USE_RESULT;
 /* Computes dx from the outputs y and their gradients dy. */
 clv_code clv_gpu_softmax_back(clv_gpu *g, const float *y, const float *dy, float *dx, size_t rows,
-                              size_t width, bool log, clv_err *err) CLV_USE_RESULT;
+                              size_t width, bool is_log, clv_err *err) CLV_USE_RESULT;
 
 /* Extents of layer normalisation (is_centred), root-mean-square normalisation (not centred, b is
  * NULL), or group normalisation. saved: receives mean (or 0) and inverse deviation of each row; may

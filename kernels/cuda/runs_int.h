@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * runs_int: walks over many runs of a block in one launch.
+ * runs_int: launches that process many runs (ranges of a block of values) at once.
  */
 #ifndef CLEAVE_KERNELS_CUDA_RUNS_INT_H
 #define CLEAVE_KERNELS_CUDA_RUNS_INT_H

@@ -11,7 +11,7 @@
 
 clv_code clv_gpu_open_slots(clv_gpu *g, clv_err *err) {
   for (int i = 0; i < GPU_SLOTS; i++) {
-    CLV_TRY(g->vendor->host_take(GPU_SLOT_BYTES, &g->slots[i].host, err));
+    CLV_TRY(g->vendor->host_allocate(GPU_SLOT_BYTES, &g->slots[i].host, err));
     CLV_TRY(g->vendor->event_new(g->device, false, &g->slots[i].copy_event, err));
   }
   return CLV_OK;
@@ -23,7 +23,7 @@ void clv_gpu_close_slots(clv_gpu *g) {
     if (g->slots[i].copy_event) g->vendor->event_free(g->slots[i].copy_event);
     if (!g->slots[i].host) continue;
     memset(g->slots[i].host, 0, GPU_SLOT_BYTES);
-    g->vendor->host_give(g->slots[i].host);
+    g->vendor->host_free(g->slots[i].host);
   }
 }
 

@@ -20,7 +20,7 @@ static __global__ void put_channels(cuda_sums s, const cuda_pair *parts, float *
 template <typename T>
 static clv_code value_parts(clv_gpu *g, const cuda_sums *s, const void *x, void *parts,
                             clv_err *err) {
-  return gpu_parts(g, s, value_term<T>{gpu_read<T>(x)}, parts, err);
+  return gpu_parts(g, s, value_term<T>{gpu_input<T>(x)}, parts, err);
 }
 
 clv_code clv_gpu_channel_sums(clv_gpu *g, const cuda_sums *s, bool channels_last, const void *x,

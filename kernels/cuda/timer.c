@@ -7,15 +7,15 @@
 
 /* Makes the events. If that fails, time is measured with the host's clock. */
 void clv_gpu_open_timer(clv_gpu *g) {
-  clv_cuda_event **events[] = {&g->timer.begun, &g->timer.ended};
+  clv_cuda_event **events[] = {&g->timer.begin_event, &g->timer.end_event};
   clv_err ignored_err;
   for (size_t i = 0; i < CLV_COUNT(events); i++)
     if (g->vendor->event_new(g->device, true, events[i], &ignored_err) != CLV_OK) *events[i] = NULL;
 }
 
 void clv_gpu_close_timer(clv_gpu *g) {
-  if (g->timer.begun) g->vendor->event_free(g->timer.begun);
-  if (g->timer.ended) g->vendor->event_free(g->timer.ended);
+  if (g->timer.begin_event) g->vendor->event_free(g->timer.begin_event);
+  if (g->timer.end_event) g->vendor->event_free(g->timer.end_event);
 }
 
 static bool record_event(clv_gpu *g, clv_cuda_event *e) {
@@ -24,13 +24,14 @@ static bool record_event(clv_gpu *g, clv_cuda_event *e) {
 }
 
 void clv_gpu_mark_time(clv_gpu *g) {
-  if (g->timer.is_running) g->timer.is_ended = record_event(g, g->timer.ended);
+  if (g->timer.is_running) g->timer.is_ended = record_event(g, g->timer.end_event);
 }
 
 static void timer_begin(const clv_backend *b) {
   clv_gpu *g = b->private_data;
   g->timer.is_ended = false;
-  g->timer.is_running = g->timer.begun && g->timer.ended && record_event(g, g->timer.begun);
+  g->timer.is_running =
+      g->timer.begin_event && g->timer.end_event && record_event(g, g->timer.begin_event);
 }
 
 static bool timer_end(const clv_backend *b, double *ret_ms) {
@@ -38,8 +39,8 @@ static bool timer_end(const clv_backend *b, double *ret_ms) {
   clv_err ignored_err;
   bool is_known = g->timer.is_running && g->timer.is_ended;
   g->timer.is_running = g->timer.is_ended = false;
-  return is_known &&
-         g->vendor->event_ms(g->timer.begun, g->timer.ended, ret_ms, &ignored_err) == CLV_OK;
+  return is_known && g->vendor->event_ms(g->timer.begin_event, g->timer.end_event, ret_ms,
+                                         &ignored_err) == CLV_OK;
 }
 
 const clv_backend_timer clv_gpu_timer = {.begin = timer_begin, .end = timer_end};

@@ -30,15 +30,16 @@ static void program_folder(char *ret, size_t len) {
     ret[0] = '\0';
 }
 
-/* Writes the path of the library to ret: the file `named`, or the first file that exists in
- * `search_folders`. */
-static clv_code find_file(const char *named, char *ret, size_t len, clv_err *err) {
+/* Writes the path of the library to ret: given_path, unless it is NULL or "", or the first file
+ * that exists in `search_folders`. */
+static clv_code find_file(const char *given_path, char *ret, size_t len, clv_err *err) {
   char folder[MAX_PATH - 64];
-  if (named && named[0]) {
-    snprintf(ret, len, "%s", named);
+  if (given_path && given_path[0]) {
+    snprintf(ret, len, "%s", given_path);
     if (access(ret, R_OK) == 0) return CLV_OK;
     return clv_fail(err, CLV_UNAVAILABLE,
-                    "cuda.library: cannot read %s: correct the path, or remove the key", named);
+                    "cuda.library: cannot read %s: correct the path, or remove the key",
+                    given_path);
   }
   program_folder(folder, sizeof folder);
   for (size_t i = 0; i < CLV_COUNT(search_folders); i++) {
@@ -74,13 +75,14 @@ static clv_code open_library(const char *path, const clv_cuda_library **ret, clv
 /* Fails if there is no device. With all_reasons the error names also what is missing besides the
  * first reason. */
 static clv_code check_has_device(const clv_cuda_library *l, bool all_reasons, clv_err *err) {
-  clv_err first, second;
+  clv_err reason, other_reasons;
   int n;
-  clv_code code = l->count(&n, &first);
+  clv_code code = l->count(&n, &reason);
   if (code == CLV_OK) return CLV_OK;
-  if (!all_reasons || l->libraries(&second) == CLV_OK || strcmp(first.text, second.text) == 0)
-    return clv_fail(err, code, "%s", first.text);
-  return clv_fail(err, code, "%.230s; and %.230s", first.text, second.text);
+  if (!all_reasons || l->libraries(&other_reasons) == CLV_OK ||
+      strcmp(reason.text, other_reasons.text) == 0)
+    return clv_fail(err, code, "%s", reason.text);
+  return clv_fail(err, code, "%.230s; and %.230s", reason.text, other_reasons.text);
 }
 
 static clv_code load_library(const clv_cuda_options *o, const clv_cuda_library **ret,
@@ -89,18 +91,19 @@ static clv_code load_library(const clv_cuda_options *o, const clv_cuda_library *
   CLV_TRY(find_file(o->file, path, sizeof path, err));
   CLV_TRY(open_library(path, ret, err));
   (*ret)->set_folders(o->folders && o->folders[0] ? o->folders : NULL);
-  if (o->plans && o->plans[0]) (*ret)->keep_plans(clv_plan_store_in_folder(o->plans, o->notifier));
+  if (o->plans && o->plans[0])
+    (*ret)->set_plan_store(clv_plan_store_in_folder(o->plans, o->notifier));
   return check_has_device(*ret, o->all_reasons, err);
 }
 
 clv_code clv_cuda_load(const clv_cuda_options *o, const clv_cuda_library **ret, clv_err *err) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-  static const clv_cuda_library *loaded;
+  static const clv_cuda_library *loaded_library;
   pthread_mutex_lock(&lock);
   clv_code code = CLV_OK;
-  const clv_cuda_library *l = loaded;
+  const clv_cuda_library *l = loaded_library;
   if (!l) code = load_library(o, &l, err);
-  if (code == CLV_OK) *ret = loaded = l;
+  if (code == CLV_OK) *ret = loaded_library = l;
   pthread_mutex_unlock(&lock);
   return code;
 }

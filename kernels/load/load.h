@@ -30,9 +30,10 @@ typedef struct clv_device_info {
 /* Store of convolution plans that outlive a process. The key of a plan is a text that describes the
  * convolution and the device. Both functions may be called from any thread. */
 typedef struct clv_plan_store {
-  /* what: the plan's key; returns false if the store has no plan with it */
-  bool (*find)(const char *what, clv_bytes *ret);
-  void (*keep)(const char *what, const char *text, size_t n);
+  /* Appends the plan's text to *ret; false: the store has no plan with this key. */
+  bool (*find)(const char *plan_key, clv_bytes *ret);
+  /* Stores the plan's text, which has n bytes. */
+  void (*store)(const char *plan_key, const char *text, size_t n);
 } clv_plan_store;
 
 typedef struct clv_cuda_library {
@@ -41,7 +42,7 @@ typedef struct clv_cuda_library {
    * loader searches; NULL: none. Call it before any other function. */
   void (*set_folders)(const char *folders);
   /* Sets the store that keeps plans for the next process; NULL: none. */
-  void (*keep_plans)(const clv_plan_store *store);
+  void (*set_plan_store)(const clv_plan_store *store);
   /* Writes the number of devices. CLV_UNAVAILABLE: the text says why there is no device, or what is
    * missing. Without a driver or device no other library is opened: cuBLASLt alone is half a GiB,
    * and a process that computes on its processor would keep a fifth of it in memory. */
@@ -73,9 +74,9 @@ typedef struct clv_cuda_options {
   clv_notifier notifier; /* receives notices about plans; must be valid as long as the process */
 } clv_cuda_options;
 
-/* Loads the library, once for the life of the process, and fails unless there is a device. Only the
- * first successful call's options are used. CLV_UNAVAILABLE: the text names the file, the other
- * version, the missing library, the driver or the device. */
+/* Loads the library, once in a process, and fails unless there is a device. Only the options of the
+ * first successful call are used. CLV_UNAVAILABLE: the text names the file, the other version, the
+ * missing library, the driver or the device. */
 clv_code clv_cuda_load(const clv_cuda_options *o, const clv_cuda_library **ret,
                        clv_err *err) CLV_USE_RESULT;
 
@@ -86,9 +87,9 @@ clv_code clv_cuda_load(const clv_cuda_options *o, const clv_cuda_library **ret,
  * cannot be read or written. */
 const clv_plan_store *clv_plan_store_in_folder(const char *path, clv_notifier notifier);
 
-/* Checks `data`, the n bytes of a plan's file, which must belong to the plan with digest `of`.
+/* Checks `data`, the n bytes of a plan's file, whose key must have the digest `key_digest`.
  * *ret: the plan's text, inside data. */
-clv_code clv_plan_parse(const char *data, size_t n, const clv_sha256 *of, const char **ret,
+clv_code clv_plan_parse(const char *data, size_t n, const clv_sha256 *key_digest, const char **ret,
                         size_t *ret_n, clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus

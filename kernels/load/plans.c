@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Stores plans of convolutions as files in a folder. A file's name is the digest of what its plan
- * is for. Its first line repeats that digest and adds the digest of the text that follows.
+ * Stores plans of convolutions as files in a folder. A file's name is the digest of its plan's
+ * key. Its first line repeats that digest and adds the digest of the text that follows.
  *
  * The files are not trusted: the folder and each file must belong to this user and be inaccessible
  * to others. A file that is damaged, too large or of another format is ignored and rewritten.
@@ -22,31 +22,33 @@ static const char header[] = "cleave-plan 1";
 
 /* ---- one file -------------------------------------------------------------------------------- */
 
-static int print_header(const clv_sha256 *of, const clv_sha256 *text, char ret[MAX_PLAN_LINE]) {
-  char first[65], second[65];
-  clv_sha256_hex(of, first);
-  clv_sha256_hex(text, second);
-  return snprintf(ret, MAX_PLAN_LINE, "%s %s %s\n", header, first, second);
+static int print_header(const clv_sha256 *key_digest, const clv_sha256 *text_digest,
+                        char ret[MAX_PLAN_LINE]) {
+  char key_hex[65], text_hex[65];
+  clv_sha256_hex(key_digest, key_hex);
+  clv_sha256_hex(text_digest, text_hex);
+  return snprintf(ret, MAX_PLAN_LINE, "%s %s %s\n", header, key_hex, text_hex);
 }
 
-clv_code clv_plan_parse(const char *data, size_t n, const clv_sha256 *of, const char **ret,
+clv_code clv_plan_parse(const char *data, size_t n, const clv_sha256 *key_digest, const char **ret,
                         size_t *ret_n, clv_err *err) {
   char line[MAX_PLAN_LINE];
   clv_sha256 digest;
-  size_t skip = sizeof header + 65 + 65;
-  if (n <= skip || n > MAX_PLAN_BYTES)
+  size_t header_len = sizeof header + 65 + 65;
+  if (n <= header_len || n > MAX_PLAN_BYTES)
     return clv_fail(err, CLV_INVALID, "the file has %zu bytes, outside the range up to %d", n,
                     MAX_PLAN_BYTES);
-  CLV_TRY(clv_sha256_of(data + skip, n - skip, &digest, err));
-  if (print_header(of, &digest, line) != (int)skip || memcmp(data, line, skip) != 0)
+  CLV_TRY(clv_sha256_of(data + header_len, n - header_len, &digest, err));
+  if (print_header(key_digest, &digest, line) != (int)header_len ||
+      memcmp(data, line, header_len) != 0)
     return clv_fail(err, CLV_INVALID, "the file is of another version or plan, or damaged");
-  *ret = data + skip;
-  *ret_n = n - skip;
+  *ret = data + header_len;
+  *ret_n = n - header_len;
   return CLV_OK;
 }
 
-static bool is_private_file(const struct stat *s, bool folder) {
-  return (folder ? S_ISDIR(s->st_mode) : S_ISREG(s->st_mode)) && s->st_uid == geteuid() &&
+static bool is_private_file(const struct stat *s, bool is_folder) {
+  return (is_folder ? S_ISDIR(s->st_mode) : S_ISREG(s->st_mode)) && s->st_uid == geteuid() &&
          !(s->st_mode & (S_IRWXG | S_IRWXO));
 }
 
@@ -107,24 +109,24 @@ static struct {
   clv_notifier notifier;
 } folder_state = {.folder = -1};
 
-/* Computes the digest of the plan's key `what`, and the file name of the plan; false on failure. */
-static bool compute_plan_name(const char *what, clv_sha256 *ret, char name[65]) {
+/* Computes the digest of `plan_key`, and the file name of the plan; false on failure. */
+static bool compute_plan_name(const char *plan_key, clv_sha256 *ret, char name[65]) {
   clv_err err;
-  if (clv_sha256_of(what, strlen(what), ret, &err) != CLV_OK) return false;
+  if (clv_sha256_of(plan_key, strlen(plan_key), ret, &err) != CLV_OK) return false;
   clv_sha256_hex(ret, name);
   return true;
 }
 
-static bool find_plan(const char *what, clv_bytes *ret) {
+static bool find_plan(const char *plan_key, clv_bytes *ret) {
   CLV_AUTO(clv_bytes_done) clv_bytes data = {0};
-  clv_sha256 of;
+  clv_sha256 key_digest;
   char name[65];
   const char *text;
   size_t n;
   clv_err err;
-  if (!compute_plan_name(what, &of, name)) return false;
+  if (!compute_plan_name(plan_key, &key_digest, name)) return false;
   clv_code code = read_file(folder_state.folder, name, &data, &err);
-  if (code == CLV_OK) code = clv_plan_parse(data.data, data.len, &of, &text, &n, &err);
+  if (code == CLV_OK) code = clv_plan_parse(data.data, data.len, &key_digest, &text, &n, &err);
   if (code == CLV_OK) clv_bytes_add(ret, text, n);
   if (code != CLV_OK && code != CLV_NOT_FOUND)
     clv_notify(folder_state.notifier,
@@ -133,16 +135,16 @@ static bool find_plan(const char *what, clv_bytes *ret) {
   return code == CLV_OK && !ret->failed;
 }
 
-static void store_plan(const char *what, const char *text, size_t n) {
+static void store_plan(const char *plan_key, const char *text, size_t n) {
   CLV_AUTO(clv_bytes_done) clv_bytes data = {0};
-  clv_sha256 of, digest;
+  clv_sha256 key_digest, digest;
   char name[65], line[MAX_PLAN_LINE];
   clv_err err;
-  if (n > MAX_PLAN_BYTES - MAX_PLAN_LINE || !compute_plan_name(what, &of, name) ||
+  if (n > MAX_PLAN_BYTES - MAX_PLAN_LINE || !compute_plan_name(plan_key, &key_digest, name) ||
       clv_sha256_of(text, n, &digest, &err) != CLV_OK ||
       __atomic_add_fetch(&folder_state.n, 1, __ATOMIC_RELAXED) > MAX_PLANS)
     return;
-  print_header(&of, &digest, line);
+  print_header(&key_digest, &digest, line);
   clv_bytes_puts(&data, line);
   clv_bytes_add(&data, text, n);
   if (data.failed || write_file(folder_state.folder, name, &data)) return;
@@ -161,7 +163,7 @@ static size_t count_files(int folder) {
 }
 
 const clv_plan_store *clv_plan_store_in_folder(const char *path, clv_notifier notifier) {
-  static const clv_plan_store store = {.find = find_plan, .keep = store_plan};
+  static const clv_plan_store store = {.find = find_plan, .store = store_plan};
   struct stat s;
   folder_state.notifier = notifier;
   if (mkdir(path, 0700) < 0 && errno != EEXIST) {

@@ -3,9 +3,9 @@
  * Vaswani et al., 2017; grouped queries: Ainslie et al., 2023. Forward saves only log sum exp of
  * each row of scores, in double; backward recomputes the scores (Dao et al., 2022).
  *
- * Dropout: the weight of key j for query i, head h and sample n is kept when u >= p, u the top 24
- * bits of word j%4 of block j/4 over 2^24, in row i of part n * heads + h of the key's stream.
- * Neither a longer batch nor padding changes it.
+ * Dropout: the weight of key j for query i, head h and sample n is kept if u >= p. u is the top 24
+ * bits of word j%4 of block j/4, divided by 2^24, in row i of part n * heads + h of the random
+ * stream (clv_kernel_args.key). So u depends neither on the size of the batch nor on padding.
  */
 #include "kernels/ops/op_int.h"
 
@@ -29,7 +29,7 @@ static clv_code check_attention_heads(const clv_op_site *s, clv_err *err) {
 }
 
 static clv_code attention_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
-  char text[160], like[160];
+  char text[160], expected_text[160];
   bool packed = s->attrs->packed;
   for (int i = 0; i < 3; i++)
     CLV_TRY(clv_check_rank("attention", &s->in[i], packed ? 2 : 3, packed ? "[T, F]" : "[N, T, F]",
@@ -38,12 +38,12 @@ static clv_code attention_shape(const clv_op_site *s, clv_shape *ret, clv_err *e
   if (!clv_shape_equal(&s->in[1], &s->in[2]))
     return clv_fail(err, CLV_INVALID, "attention: keys %s and values %s differ",
                     clv_shape_format(&s->in[1], text, sizeof text),
-                    clv_shape_format(&s->in[2], like, sizeof like));
+                    clv_shape_format(&s->in[2], expected_text, sizeof expected_text));
   if (s->in[1].dim[0] != s->in[0].dim[0])
     return clv_fail(err, CLV_INVALID,
                     "attention: queries %s and keys %s have different batch sizes",
                     clv_shape_format(&s->in[0], text, sizeof text),
-                    clv_shape_format(&s->in[1], like, sizeof like));
+                    clv_shape_format(&s->in[1], expected_text, sizeof expected_text));
   if (s->n_in == 4 && !packed && (s->in[3].rank != 1 || s->in[3].dim[0] != s->in[0].dim[0]))
     return clv_fail(err, CLV_INVALID, "attention: lengths are [N], got %s",
                     clv_shape_format(&s->in[3], text, sizeof text));
@@ -197,16 +197,16 @@ static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, cl
 /* ---- backward -------------------------------------------------------------------------------- */
 
 /* Gradients of one head of keys and values, in double: [S, width] each. */
-typedef struct sums {
+typedef struct key_value_grads {
   double *dk, *dv;
-} sums;
+} key_value_grads;
 
 /* Adds the gradients of query i of head h. With the weights P = exp(score - log sum) and the
  * dropout factors M: dv_j += P_j M_j dout, dP_j = M_j dout v_j, dS_j = P_j (dP_j - sum_j P_j dP_j),
  * dq += dS_j k_j scale, dk_j += dS_j q scale. Scratch holds the scores, the factors, then dP.
  * Source: Dao et al., 2022. */
 static void backward_row(const loop_state *s, int64_t n, int64_t h, int64_t i, int64_t length,
-                         sums to) {
+                         key_value_grads to) {
   double *score = s->a->scratch, *factor = score + s->x.s, *dp = factor + s->x.s, mean = 0;
   int64_t n_keys = compute_scores(s, h, i, length, score), width = s->x.width;
   int64_t step = s->x.kv_heads * width;
@@ -248,7 +248,7 @@ static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, c
   loop_state s = start_loops(base, a);
   size_t keys_size = (size_t)(s.x.s * s.x.width);
   double *rows = a->scratch;
-  sums to = {rows + 3 * s.x.s, rows + 3 * s.x.s + keys_size};
+  key_value_grads to = {rows + 3 * s.x.s, rows + 3 * s.x.s + keys_size};
   int64_t length;
   CLV_TRY(zero_unused_rows(&s, (REAL *const[3]){a->din[0], a->din[1], a->din[2]}, err));
   for (int64_t n = 0; n < s.x.n; n++) {

@@ -147,8 +147,8 @@ static clv_code batchnorm_backward_input(clv_kernel *base, const clv_kernel_args
     if (k->d.training) compute_gradients(&s, a, c, &bias, &weight);
     for (int64_t i = 0; i < s.n * s.inner; i++) {
       int64_t at = (i / s.inner * s.c + c) * s.inner + i % s.inner;
-      double common = (bias + (x[at] - mean) * inverse * weight) / s.count;
-      dx[at] = (REAL)((dy[at] - common) * inverse * w[c]);
+      double mean_terms = (bias + (x[at] - mean) * inverse * weight) / s.count;
+      dx[at] = (REAL)((dy[at] - mean_terms) * inverse * w[c]);
     }
   }
   return CLV_OK;

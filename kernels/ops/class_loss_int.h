@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * class_loss_int: the parts that cross_entropy and focal share: places with a class label, weights
- * of classes, and an ignored label.
+ * class_loss_int: the parts that cross_entropy and focal share: positions with a class label,
+ * weights of classes, and an ignored label.
  */
 #ifndef CLEAVE_OPS_CLASS_LOSS_INT_H
 #define CLEAVE_OPS_CLASS_LOSS_INT_H
@@ -10,9 +10,9 @@
 #include "kernels/ops/softmax_int.h"
 
 /* Computes the shape of the loss, a scalar. Labels are [N] for predictions [N, classes], or [N,
- * places] for [N, places, classes]. */
-static inline clv_code class_place_loss_shape(const char *op, const clv_op_site *s, clv_shape *ret,
-                                              clv_err *err) {
+ * positions] for [N, positions, classes]. */
+static inline clv_code class_position_loss_shape(const char *op, const clv_op_site *s,
+                                                 clv_shape *ret, clv_err *err) {
   const clv_shape *x = &s->in[0];
   char a[160], b[160], c[160];
   if (x->rank != 2 && x->rank != 3)
@@ -22,14 +22,14 @@ static inline clv_code class_place_loss_shape(const char *op, const clv_op_site 
                     op, clv_shape_format(x, a, sizeof a));
   if (x->rank == 2) CLV_TRY(class_loss_shape(op, s, ret, err));
   CLV_TRY(clv_check_no_empty_dim(op, x, err));
-  clv_shape want = *x;
-  want.dim[--want.rank] = 0;
-  if (!clv_shape_equal(&s->in[1], &want))
+  clv_shape expected_labels = *x;
+  expected_labels.dim[--expected_labels.rank] = 0;
+  if (!clv_shape_equal(&s->in[1], &expected_labels))
     return clv_fail(err, CLV_INVALID,
                     "%s needs one class index per place (%s i64) for predictions %s, "
                     "whose last dimension is the classes, got %s",
-                    op, clv_shape_format(&want, a, sizeof a), clv_shape_format(x, b, sizeof b),
-                    clv_shape_format(&s->in[1], c, sizeof c));
+                    op, clv_shape_format(&expected_labels, a, sizeof a),
+                    clv_shape_format(x, b, sizeof b), clv_shape_format(&s->in[1], c, sizeof c));
   int n = s->attrs->class_weights.n;
   if (n && n != x->dim[x->rank - 1])
     return clv_fail(err, CLV_INVALID,

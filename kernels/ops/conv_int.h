@@ -38,13 +38,13 @@ static inline clv_code check_pair_halves_equal(const char *op, const clv_attrs *
   return CLV_OK;
 }
 
-static inline clv_code check_conv_input(const char *op, int places, const clv_op_site *s,
+static inline clv_code check_conv_input(const char *op, int n_spatial_dims, const clv_op_site *s,
                                         clv_err *err) {
-  const char *layout = places == 1 ? "[N, C, L]" : "[N, C, H, W]";
+  const char *layout = n_spatial_dims == 1 ? "[N, C, L]" : "[N, C, H, W]";
   int64_t groups = s->attrs->groups;
-  CLV_TRY(clv_check_rank(op, &s->in[0], 2 + places, layout, "", err));
+  CLV_TRY(clv_check_rank(op, &s->in[0], 2 + n_spatial_dims, layout, "", err));
   CLV_TRY(clv_check_no_empty_dim(op, &s->in[0], err));
-  if (places == 1) CLV_TRY(check_pair_halves_equal(op, s->attrs, err));
+  if (n_spatial_dims == 1) CLV_TRY(check_pair_halves_equal(op, s->attrs, err));
   if (s->in[0].dim[1] % groups || s->attrs->out % groups)
     return clv_fail(err, CLV_INVALID,
                     "%s with groups %lld needs channels in and out divisible by it; they are "
@@ -53,31 +53,31 @@ static inline clv_code check_conv_input(const char *op, int places, const clv_op
   return CLV_OK;
 }
 
-static inline clv_shape conv_output_shape(const clv_op_site *s, int places,
+static inline clv_shape conv_output_shape(const clv_op_site *s, int n_spatial_dims,
                                           const int64_t *extents) {
   clv_shape out = CLV_SHAPE(s->in[0].dim[0], s->attrs->out);
-  for (int i = 0; i < places; i++) out.dim[out.rank++] = extents[i];
+  for (int i = 0; i < n_spatial_dims; i++) out.dim[out.rank++] = extents[i];
   return out;
 }
 
-static inline clv_code conv_shape(const char *op, int places, const clv_op_site *s, clv_shape *ret,
-                                  clv_err *err) {
+static inline clv_code conv_shape(const char *op, int n_spatial_dims, const clv_op_site *s,
+                                  clv_shape *ret, clv_err *err) {
   int64_t extents[2];
-  CLV_TRY(check_conv_input(op, places, s, err));
+  CLV_TRY(check_conv_input(op, n_spatial_dims, s, err));
   CLV_TRY(clv_window_extents(op, s, extents, err));
-  *ret = conv_output_shape(s, places, extents);
+  *ret = conv_output_shape(s, n_spatial_dims, extents);
   return CLV_OK;
 }
 
 /* Computes the output shape of a transposed convolution. Attributes are at most 2^31 - 1 each, so
  * 64 bits do not overflow. */
-static inline clv_code conv_transpose_shape(const char *op, int places, const clv_op_site *s,
-                                            clv_shape *ret, clv_err *err) {
+static inline clv_code conv_transpose_shape(const char *op, int n_spatial_dims,
+                                            const clv_op_site *s, clv_shape *ret, clv_err *err) {
   const clv_attrs *a = s->attrs;
   int64_t extents[2];
   char text[160];
-  CLV_TRY(check_conv_input(op, places, s, err));
-  for (int i = 0; i < places; i++) {
+  CLV_TRY(check_conv_input(op, n_spatial_dims, s, err));
+  for (int i = 0; i < n_spatial_dims; i++) {
     if (a->output_pad[i] >= a->stride[i])
       return clv_fail(err, CLV_INVALID, "%s: output_pad %lld must be less than stride %lld", op,
                       (long long)a->output_pad[i], (long long)a->stride[i]);
@@ -87,17 +87,17 @@ static inline clv_code conv_transpose_shape(const char *op, int places, const cl
       return clv_fail(err, CLV_INVALID, "%s: pad %lld leaves nothing of the output of %s", op,
                       (long long)a->pad[i], clv_shape_format(&s->in[0], text, sizeof text));
   }
-  *ret = conv_output_shape(s, places, extents);
+  *ret = conv_output_shape(s, n_spatial_dims, extents);
   return CLV_OK;
 }
 
 /* Writes the slots of weight and bias, shaped as in PyTorch: the weight is [to, from / groups,
  * kernel...]. */
-static inline int conv_slots(const clv_op_site *s, int places, int64_t to, int64_t from,
+static inline int conv_slots(const clv_op_site *s, int n_spatial_dims, int64_t to, int64_t from,
                              clv_slot ret[CLV_MAX_PARAMS]) {
   const clv_attrs *a = s->attrs;
   clv_shape weight = CLV_SHAPE(to, from / a->groups);
-  for (int i = 0; i < places; i++) weight.dim[weight.rank++] = a->kernel[i];
+  for (int i = 0; i < n_spatial_dims; i++) weight.dim[weight.rank++] = a->kernel[i];
   ret[CLV_SLOT_WEIGHT] = (clv_slot){.suffix = "weight",
                                     .shape = weight,
                                     .init = a->kaiming_normal ? CLV_INIT_FAN_OUT : CLV_INIT_FAN_IN};

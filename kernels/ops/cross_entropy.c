@@ -13,7 +13,7 @@
 #include "kernels/ops/class_loss_int.h"
 
 static clv_code cross_entropy_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
-  return class_place_loss_shape("cross_entropy", s, ret, err);
+  return class_position_loss_shape("cross_entropy", s, ret, err);
 }
 
 static double position_loss(const clv_attrs *t, const clv_loss_constants *s, const REAL *x,

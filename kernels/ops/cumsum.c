@@ -5,8 +5,8 @@ static clv_code cumsum_shape(const clv_op_site *s, clv_shape *ret, clv_err *err)
   return axis_shape("cumsum", s, ret, err);
 }
 
-/* Adds along the dimension, from its end if `from_end`. */
-static void add_along(const clv_ref_kernel *k, bool from_end, const REAL *x, REAL *y) {
+/* Writes to y the running sums of x along the dimension, from its end on if `from_end`. */
+static void write_running_sums(const clv_ref_kernel *k, bool from_end, const REAL *x, REAL *y) {
   clv_axis s = clv_axis_extents(&k->d.attrs, &k->d.in[0]);
   for (size_t o = 0; o < s.outer * s.inner; o++) {
     size_t first = o / s.inner * s.extent * s.inner + o % s.inner;
@@ -21,13 +21,13 @@ static void add_along(const clv_ref_kernel *k, bool from_end, const REAL *x, REA
 
 static clv_code cumsum_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   (void)err;
-  add_along((const clv_ref_kernel *)base, false, a->in[0], a->out);
+  write_running_sums((const clv_ref_kernel *)base, false, a->in[0], a->out);
   return CLV_OK;
 }
 
 static clv_code cumsum_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   (void)err;
-  add_along((const clv_ref_kernel *)base, true, a->dout, a->din[0]);
+  write_running_sums((const clv_ref_kernel *)base, true, a->dout, a->din[0]);
   return CLV_OK;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Focal loss (Lin et al., 2017) over the softmax: with p the probability of a place's label, w its
- * class's weight and g = exponent, the term of a counted place is w (1 - p)^g (-log p). The loss is
- * the sum of the terms over W, the sum of w over the counted places: with g = 0 it is
+ * Focal loss (Lin et al., 2017) over the softmax: with p the probability of a position's label, w
+ * its class's weight and g = exponent, the term of a counted position is w (1 - p)^g (-log p). The
+ * loss is the sum of the terms over W, the sum of w over the counted positions: with g = 0 it is
  * cross_entropy. With W = 0 loss and gradient are 0.
  */
 #include <float.h>
@@ -10,20 +10,20 @@
 #include "kernels/ops/class_loss_int.h"
 
 static clv_code focal_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
-  return class_place_loss_shape("focal", s, ret, err);
+  return class_position_loss_shape("focal", s, ret, err);
 }
 
-/* Returns the term, without its weight, of a place with nll = -log p. */
+/* Returns the term, without its weight, of a position with nll = -log p. */
 static double focal_term(double nll, double g) { return pow(-expm1(-nll), g) * nll; }
 
 /* Returns the derivative of the term by nll: (1 - p)^g + g p (1 - p)^(g - 1) nll. */
 static double focal_slope(double nll, double g) {
-  double rest = -expm1(-nll);
-  if (rest <= 0) return g == 0;
-  return pow(rest, g) + g * (1 - rest) * pow(rest, g - 1) * nll;
+  double one_minus_p = -expm1(-nll);
+  if (one_minus_p <= 0) return g == 0;
+  return pow(one_minus_p, g) + g * (1 - one_minus_p) * pow(one_minus_p, g - 1) * nll;
 }
 
-static double place_nll(const clv_loss_constants *s, const REAL *x, int64_t label) {
+static double position_nll(const clv_loss_constants *s, const REAL *x, int64_t label) {
   double top = row_max(x, s->classes), nll = log(row_exp_sum(x, s->classes, top)) + top - x[label];
   return nll < 0 ? 0 : nll; /* rounding */
 }
@@ -38,23 +38,24 @@ static clv_code focal_forward(clv_kernel *base, const clv_kernel_args *a, clv_er
     const REAL *x = (const REAL *)a->in[0] + i * s.classes;
     CLV_TRY(read_label(k, &s, a->in[1], i, &label, err));
     if (label < 0) continue;
-    sum += class_weight(&s, label) * focal_term(place_nll(&s, x, label), k->d.attrs.exponent);
+    sum += class_weight(&s, label) * focal_term(position_nll(&s, x, label), k->d.attrs.exponent);
   }
   *(REAL *)a->out = (REAL)(total_weight == 0 ? 0 : sum / total_weight);
   return CLV_OK;
 }
 
-/* Computes dx of a place: dx_c = share w slope (softmax(x)_c - (c == label)). */
-static void place_gradient(const clv_attrs *t, const clv_loss_constants *s, const REAL *x,
-                           int64_t label, double share, REAL *dx) {
+/* Computes dx of a position: dx_c = share w slope (softmax(x)_c - (c == label)). */
+static void position_gradient(const clv_attrs *t, const clv_loss_constants *s, const REAL *x,
+                              int64_t label, double share, REAL *dx) {
   double top = row_max(x, s->classes), sum = row_exp_sum(x, s->classes, top);
-  double one = class_weight(s, label) * focal_slope(place_nll(s, x, label), t->exponent) * share;
+  double weighted_slope =
+      class_weight(s, label) * focal_slope(position_nll(s, x, label), t->exponent) * share;
   for (int64_t c = 0; c < s->classes; c++)
-    dx[c] = (REAL)(one * (exp(x[c] - top) / sum - (c == label)));
+    dx[c] = (REAL)(weighted_slope * (exp(x[c] - top) / sum - (c == label)));
 }
 
 static clv_code focal_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  return class_loss_backward((const clv_ref_kernel *)base, a, place_gradient, err);
+  return class_loss_backward((const clv_ref_kernel *)base, a, position_gradient, err);
 }
 
 CLV_OP_ROW(focal) = {

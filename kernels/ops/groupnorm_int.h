@@ -76,15 +76,15 @@ static clv_code groupnorm_backward_input(clv_kernel *base, const clv_kernel_args
     const REAL *x = (const REAL *)a->in[0] + r * width, *dy = (const REAL *)a->dout + r * width;
     REAL *dx = (REAL *)a->din[0] + r * width;
     const double *of = (const double *)a->saved + 2 * r;
-    double sum = 0, with_x = 0;
+    double sum = 0, sum_g_xhat = 0;
     for (size_t i = 0; i < width; i++) {
       double d = (double)dy[i] * (w ? w[channel_index(&s, r, i)] : 1);
       sum += d;
-      with_x += d * ((x[i] - of[0]) * of[1]);
+      sum_g_xhat += d * ((x[i] - of[0]) * of[1]);
     }
     for (size_t i = 0; i < width; i++)
       dx[i] = (REAL)(of[1] * ((double)dy[i] * (w ? w[channel_index(&s, r, i)] : 1) -
-                              (sum + (x[i] - of[0]) * of[1] * with_x) / (double)width));
+                              (sum + (x[i] - of[0]) * of[1] * sum_g_xhat) / (double)width));
   }
   return CLV_OK;
 }

@@ -22,7 +22,7 @@ enum { GATE_R, GATE_Z, GATE_N, CANDIDATE, HIDDEN, GRU_ROWS };
 typedef struct gru_sizes {
   int64_t n, t, f, h; /* batch, steps, input features, hidden size */
   int layers, slots;  /* slots: parameter slots of one layer, 4 with bias, else 2 */
-  REAL *rows;
+  REAL *rows;         /* rows of all layers, samples and steps, in `saved` or `scratch` */
 } gru_sizes;
 
 static gru_sizes make_sizes(const clv_ref_kernel *k, const clv_kernel_args *a) {
@@ -84,7 +84,7 @@ static double gate_sum(const gru_sizes *s, const clv_kernel_args *a, int layer, 
 }
 
 static void run_step(const gru_sizes *s, const clv_kernel_args *a, int layer, int64_t nt) {
-  const REAL *before = h_before(s, layer, nt);
+  const REAL *previous_h = h_before(s, layer, nt);
   for (int64_t j = 0; j < s->h; j++) {
     double ih[3], hh[3];
     for (int64_t gate = 0; gate < 3; gate++) {
@@ -97,7 +97,7 @@ static void run_step(const gru_sizes *s, const clv_kernel_args *a, int layer, in
     row_of(s, layer, nt, GATE_Z)[j] = (REAL)z;
     row_of(s, layer, nt, GATE_N)[j] = (REAL)n;
     row_of(s, layer, nt, CANDIDATE)[j] = (REAL)hh[2];
-    row_of(s, layer, nt, HIDDEN)[j] = (REAL)((1 - z) * n + z * (before ? before[j] : 0));
+    row_of(s, layer, nt, HIDDEN)[j] = (REAL)((1 - z) * n + z * (previous_h ? previous_h[j] : 0));
   }
 }
 
@@ -118,10 +118,11 @@ typedef struct gru_gradients {
   REAL *dgates_ih, *dgates_hh, *dx, *dh;
 } gru_gradients;
 
-/* Computes the gradients of step nt, and then dh for the step before. */
+/* Computes the gradients of step nt, and then dh for the step before. outside_dh: gradient of h
+ * from outside the layer. */
 static void run_step_back(const gru_sizes *s, const clv_kernel_args *a, int layer, int64_t nt,
                           const REAL *outside_dh, const gru_gradients *g) {
-  const REAL *before = h_before(s, layer, nt), *w = param_of(s, a, layer, 1);
+  const REAL *previous_h = h_before(s, layer, nt), *w = param_of(s, a, layer, 1);
   REAL *dgates_ih = g->dgates_ih + nt * 3 * s->h, *dgates_hh = g->dgates_hh + nt * 3 * s->h;
   bool is_last_step = nt % s->t == s->t - 1;
   for (int64_t j = 0; j < s->h; j++) {
@@ -131,7 +132,7 @@ static void run_step_back(const gru_sizes *s, const clv_kernel_args *a, int laye
     double dn = dh * (1 - z) * (1 - n * n);
     dgates_ih[j] = dgates_hh[j] = (REAL)(dn * q * r * (1 - r));
     dgates_ih[s->h + j] = dgates_hh[s->h + j] =
-        (REAL)(dh * ((before ? before[j] : 0) - n) * z * (1 - z));
+        (REAL)(dh * ((previous_h ? previous_h[j] : 0) - n) * z * (1 - z));
     dgates_ih[2 * s->h + j] = (REAL)dn;
     dgates_hh[2 * s->h + j] = (REAL)(dn * r);
     g->dh[j] = (REAL)(dh * z);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/ops/pointwise_int.h"
 
-static REAL clamped(REAL x) { return x < 0 ? 0 : x > 6 ? 6 : x; }
+static REAL clamp_to_0_6(REAL x) { return x < 0 ? 0 : x > 6 ? 6 : x; }
 
 /* At -3 and 3 the slope is 0 and 1, as in PyTorch 2. PyTorch 1 had -0.5 and 1.5 there. */
-POINTWISE(hardswish, x *clamped(x + 3) / 6)
+POINTWISE(hardswish, x *clamp_to_0_6(x + 3) / 6)
 POINTWISE_BACKWARD(hardswish, a->in[0], s <= -3 ? 0 : s < 3 ? dy * (s / 3 + (REAL)0.5) : dy)
 
 POINTWISE_ROW(hardswish, .doc = "y = x min(max(x + 3, 0), 6) / 6 (torch.nn.functional.hardswish)",

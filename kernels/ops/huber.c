@@ -12,7 +12,7 @@ static double huber_dx(double x, double t, double delta) {
   return d > 0 ? delta : d < 0 ? -delta : d; /* a NaN stays */
 }
 
-NUMBER_LOSS(huber, beta)
+PARAMETRIC_LOSS(huber, beta)
 
 CLV_OP_ROW(huber) = {
     .name = "huber",

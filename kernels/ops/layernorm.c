@@ -64,14 +64,14 @@ static clv_code layernorm_backward_input(clv_kernel *base, const clv_kernel_args
   for (size_t r = 0; r < k->n_in / width; r++) {
     const REAL *x = (const REAL *)a->in[0] + r * width, *dy = (const REAL *)a->dout + r * width;
     REAL *dx = (REAL *)a->din[0] + r * width;
-    double sum = 0, with_x = 0, mean = saved[2 * r], inverse = saved[2 * r + 1];
+    double sum = 0, sum_g_xhat = 0, mean = saved[2 * r], inverse = saved[2 * r + 1];
     for (size_t i = 0; i < width; i++) {
       sum += (double)dy[i] * w[i];
-      with_x += (double)dy[i] * w[i] * ((x[i] - mean) * inverse);
+      sum_g_xhat += (double)dy[i] * w[i] * ((x[i] - mean) * inverse);
     }
     for (size_t i = 0; i < width; i++)
       dx[i] = (REAL)(inverse * ((double)dy[i] * w[i] -
-                                (sum + (x[i] - mean) * inverse * with_x) / (double)width));
+                                (sum + (x[i] - mean) * inverse * sum_g_xhat) / (double)width));
   }
   return CLV_OK;
 }

@@ -59,58 +59,63 @@ static inline clv_code mean_backward(const clv_ref_kernel *k, const clv_kernel_a
   const REAL *x = a->in[0], *t = a->in[1];
   clv_loss_term *const gradient[] = {wrt_x, wrt_t};
   double share = read_dout(a) / (double)k->n_in;
-  for (int side = 0; side < 2; side++) {
-    REAL *d = a->din[side];
+  for (int input = 0; input < 2; input++) {
+    REAL *d = a->din[input];
     if (!d) continue;
-    for (size_t i = 0; i < k->n_in; i++) d[i] = (REAL)(gradient[side](x[i], t[i]) * share);
+    for (size_t i = 0; i < k->n_in; i++) d[i] = (REAL)(gradient[input](x[i], t[i]) * share);
   }
   return CLV_OK;
 }
 
-/* As clv_loss_term, of a loss with one number, such as beta. */
-typedef double clv_number_loss_term(double x, double t, double number);
+/* As clv_loss_term, for a loss that has a parameter, such as beta. */
+typedef double clv_parametric_loss_term(double x, double t, double loss_parameter);
 
-static inline clv_code number_mean_forward(const clv_ref_kernel *k, const clv_kernel_args *a,
-                                           clv_number_loss_term *term, double number) {
+static inline clv_code parametric_mean_forward(const clv_ref_kernel *k, const clv_kernel_args *a,
+                                               clv_parametric_loss_term *term,
+                                               double loss_parameter) {
   const REAL *x = a->in[0], *t = a->in[1];
   double sum = 0;
-  for (size_t i = 0; i < k->n_in; i++) sum += term(x[i], t[i], number);
+  for (size_t i = 0; i < k->n_in; i++) sum += term(x[i], t[i], loss_parameter);
   *(REAL *)a->out = (REAL)(sum / (double)k->n_in);
   return CLV_OK;
 }
 
-/* dx: derivative of the term by x. That by t is its negative, because the term depends on x - t
- * alone. */
-static inline clv_code number_mean_backward(const clv_ref_kernel *k, const clv_kernel_args *a,
-                                            clv_number_loss_term *dx, double number) {
+/* dx: derivative of the term by x. The derivative by t is its negative, because the term depends on
+ * x - t alone. */
+static inline clv_code parametric_mean_backward(const clv_ref_kernel *k, const clv_kernel_args *a,
+                                                clv_parametric_loss_term *dx,
+                                                double loss_parameter) {
   const REAL *x = a->in[0], *t = a->in[1];
   double share = read_dout(a) / (double)k->n_in;
-  for (int side = 0; side < 2; side++) {
-    REAL *d = a->din[side];
-    double sign = side ? -1 : 1;
+  for (int input = 0; input < 2; input++) {
+    REAL *d = a->din[input];
+    double sign = input ? -1 : 1;
     if (!d) continue;
-    for (size_t i = 0; i < k->n_in; i++) d[i] = (REAL)(sign * dx(x[i], t[i], number) * share);
+    for (size_t i = 0; i < k->n_in; i++)
+      d[i] = (REAL)(sign * dx(x[i], t[i], loss_parameter) * share);
   }
   return CLV_OK;
 }
 
-/* Defines the functions of a loss whose number is the attribute `field`, from NAME_term and
+/* Defines the functions of a loss whose parameter is the attribute `field`, from NAME_term and
  * NAME_dx. */
-#define NUMBER_LOSS(name, field)                                                              \
+#define PARAMETRIC_LOSS(name, field)                                                          \
   static clv_code name##_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {          \
     return equal_inputs_loss_shape(#name, s, ret, err);                                       \
   }                                                                                           \
   static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {  \
     const clv_ref_kernel *k = (const clv_ref_kernel *)base;                                   \
     (void)err;                                                                                \
-    return number_mean_forward(k, a, name##_term, k->d.attrs.field);                          \
+    return parametric_mean_forward(k, a, name##_term, k->d.attrs.field);                      \
   }                                                                                           \
   static clv_code name##_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) { \
     const clv_ref_kernel *k = (const clv_ref_kernel *)base;                                   \
     (void)err;                                                                                \
-    return number_mean_backward(k, a, name##_dx, k->d.attrs.field);                           \
+    return parametric_mean_backward(k, a, name##_dx, k->d.attrs.field);                       \
   }
 
+/* Defines the backward function of a loss from NAME_dx and NAME_dt, and begins its forward
+ * function, whose body follows. */
 #define MEAN_LOSS(name)                                                                       \
   static clv_code name##_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) { \
     (void)err;                                                                                \

@@ -22,7 +22,7 @@ enum { GATE_I, GATE_F, GATE_G, GATE_O, CELL, HIDDEN, LSTM_ROWS };
 typedef struct lstm_sizes {
   int64_t n, t, f, h; /* batch, steps, input features, hidden size */
   int layers, slots;  /* slots: parameter slots of one layer, 4 with bias, else 2 */
-  REAL *rows;
+  REAL *rows;         /* rows of all layers, samples and steps, in `saved` or `scratch` */
 } lstm_sizes;
 
 static lstm_sizes make_lstm_sizes(const clv_ref_kernel *k, const clv_kernel_args *a) {
@@ -87,9 +87,9 @@ static void run_lstm_step(const lstm_sizes *s, const clv_kernel_args *a, int lay
       double v = lstm_gate_sum(s, a, layer, n, t, gate, j);
       row[gate * s->h + j] = (REAL)(gate == GATE_G ? tanh(v) : 1 / (1 + exp(-v)));
     }
-    double before = t ? lstm_row(s, layer, n, t - 1, CELL)[j] : 0;
-    double c =
-        row[GATE_F * s->h + j] * before + (double)row[GATE_I * s->h + j] * row[GATE_G * s->h + j];
+    double previous_c = t ? lstm_row(s, layer, n, t - 1, CELL)[j] : 0;
+    double c = row[GATE_F * s->h + j] * previous_c +
+               (double)row[GATE_I * s->h + j] * row[GATE_G * s->h + j];
     row[CELL * s->h + j] = (REAL)c;
     row[HIDDEN * s->h + j] = (REAL)(row[GATE_O * s->h + j] * tanh(c));
   }
@@ -121,10 +121,10 @@ static void run_lstm_step_back(const lstm_sizes *s, const clv_kernel_args *a, in
       dh += (double)dgates_after[r] * w_h[r * s->h + j];
     double i = row[GATE_I * s->h + j], f = row[GATE_F * s->h + j], g = row[GATE_G * s->h + j];
     double o = row[GATE_O * s->h + j], tanh_c = tanh(row[CELL * s->h + j]);
-    double before = t ? lstm_row(s, layer, n, t - 1, CELL)[j] : 0;
+    double previous_c = t ? lstm_row(s, layer, n, t - 1, CELL)[j] : 0;
     double cell = (dgates_after ? dc[j] : 0) + dh * o * (1 - tanh_c * tanh_c);
     d[GATE_I * s->h + j] = (REAL)(cell * g * i * (1 - i));
-    d[GATE_F * s->h + j] = (REAL)(cell * before * f * (1 - f));
+    d[GATE_F * s->h + j] = (REAL)(cell * previous_c * f * (1 - f));
     d[GATE_G * s->h + j] = (REAL)(cell * i * (1 - g * g));
     d[GATE_O * s->h + j] = (REAL)(dh * tanh_c * o * (1 - o));
     dc[j] = (REAL)(cell * f);

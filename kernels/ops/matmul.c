@@ -20,10 +20,10 @@ static clv_code matmul_shape(const clv_op_site *s, clv_shape *ret, clv_err *err)
   return CLV_OK;
 }
 
-/* A product y(i, j) = sum over l of x(i, l) z(l, j). x_row, x_column, z_row and z_column are the
- * distances between rows and between columns, in values. */
+/* A product y(i, j) = sum over the n_terms values of l of x(i, l) z(l, j). x_row, x_column, z_row
+ * and z_column are the distances between rows and between columns, in values. */
 typedef struct product {
-  int64_t rows, columns, sum;
+  int64_t rows, columns, n_terms;
   const REAL *x;
   int64_t x_row, x_column;
   const REAL *z;
@@ -35,7 +35,7 @@ static void multiply(const product *p) {
   for (int64_t i = 0; i < p->rows; i++)
     for (int64_t j = 0; j < p->columns; j++) {
       double sum = 0;
-      for (int64_t l = 0; l < p->sum; l++)
+      for (int64_t l = 0; l < p->n_terms; l++)
         sum += (double)p->x[i * p->x_row + l * p->x_column] * p->z[l * p->z_row + j * p->z_column];
       p->y[i * p->columns + j] = (REAL)sum;
     }

@@ -227,9 +227,7 @@ typedef struct clv_op_def {
   /* real attributes that the formula of an elementwise op reads: their offsets in clv_attrs, for p
    * and q of clv_op_numbers; 0: none */
   size_t numbers[2];
-  bool
-      /* may round its output to bf16 if all kernels that read it compute in bf16 */
-      may_output_bf16;
+  bool may_output_bf16; /* rounds its output to bf16 if all kernels that read it compute in bf16 */
 
   /* Fails if the op cannot be trained with these arguments; NULL: it always can. */
   clv_code (*check_training)(const clv_op_site *site, clv_err *err);
@@ -263,7 +261,8 @@ const clv_op_def *clv_op_def_of_dtype(clv_op op, clv_dtype dtype);
  * mean"). */
 clv_code clv_op_find(const char *name, clv_op *ret, clv_err *err) CLV_USE_RESULT;
 const char *clv_op_name(clv_op op); /* Returns the op's name; "?" if `op` is no op's number. */
-/* formula of the op, and the PyTorch function whose numbers it matches */
+/* Returns the formula of the op and the PyTorch function whose numbers it matches; "" if `op` is no
+ * op's number. */
 const char *clv_op_doc(clv_op op);
 bool clv_op_is_loss(clv_op op);
 /* Returns the smallest number of inputs; 0 if `op` is no op's number. */
@@ -277,11 +276,12 @@ const char *clv_op_int_input_text(const clv_op_def *def, int i);
  * for an op that mixes nothing. */
 int64_t clv_op_fan_in(clv_op op, const clv_op_site *site);
 
-/* Returns the numbers that the formula of an elementwise op reads (`numbers` of its row). A
- * number near FLT_MAX, the end of an attribute's range, is returned as infinity. */
+/* The numbers that the formula of an elementwise op reads; its row's field `numbers` says which. */
 typedef struct clv_numbers {
   double p, q;
 } clv_numbers;
+/* Returns the numbers of a node. A number near FLT_MAX, the end of an attribute's range, is
+ * returned as infinity. */
 clv_numbers clv_op_numbers(const clv_node_desc *d);
 /* As clv_op_numbers, for functions of the row `def`, which do not know the table of rows. */
 clv_numbers clv_op_read_numbers(const clv_op_def *def, const clv_attrs *attrs);
@@ -297,6 +297,7 @@ int clv_op_max_params(clv_op op);
  */
 clv_code clv_check_rank(const char *op, const clv_shape *in, int rank, const char *layout,
                         const char *hint, clv_err *err) CLV_USE_RESULT;
+/* Writes the shape of input 0 to *ret: the shape rule of ops that do not change the shape. */
 clv_code clv_shape_of_input(const clv_op_site *site, clv_shape *ret, clv_err *err) CLV_USE_RESULT;
 
 /* Writes the output extents of a convolution or pool over H x W, or over L, to ret[2], rounded down
@@ -338,18 +339,19 @@ clv_code clv_check_length(const int64_t *lengths, int64_t i, int64_t steps, int6
 clv_code clv_check_packed(const int64_t *lengths, int64_t n, int64_t steps, int64_t rows,
                           clv_err *err) CLV_USE_RESULT;
 /* Checks the input shapes of an op that can be packed: with the attribute `packed`, input 0 must be
- * [T, F] and input number `lengths` must be [N]; without it there must be no lengths. */
-clv_code clv_check_packed_shapes(const char *op, const clv_op_site *site, int lengths,
+ * [T, F] and input number lengths_input must be [N]; without the attribute there must be no such
+ * input. */
+clv_code clv_check_packed_shapes(const char *op, const clv_op_site *site, int lengths_input,
                                  clv_err *err) CLV_USE_RESULT;
 
 /* Writes the label of sample i to *ret. CLV_INVALID: the label is outside 0..classes-1;
  * clv_err_set_offending_value has it. */
 clv_code clv_check_label(const int64_t *labels, int64_t i, int64_t classes, int64_t *ret,
                          clv_err *err) CLV_USE_RESULT;
-/* As clv_check_label, but for samples of `places` positions: i counts positions over all samples,
- * and the error names the sample and the position. */
-clv_code clv_check_position_label(const int64_t *labels, int64_t i, int64_t places, int64_t classes,
-                                  int64_t *ret, clv_err *err) CLV_USE_RESULT;
+/* As clv_check_label, but for samples of `n_positions` positions: i counts positions over all
+ * samples, and the error names the sample and the position. */
+clv_code clv_check_position_label(const int64_t *labels, int64_t i, int64_t n_positions,
+                                  int64_t classes, int64_t *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- angles of rotary ------------------------------------------------------------------------ */
 

@@ -15,7 +15,8 @@ static inline clv_code check_halves_equal(const char *op, const char *name, cons
                   (long long)v[0], (long long)v[1]);
 }
 
-/* rank: 4 for pools over images, 3 over [N, C, L]. */
+/* Computes the output shape of a pool. rank: 4 for pools over images, 3 for pools over [N, C,
+ * L]. */
 static inline clv_code pool_shape(const char *op, int rank, const clv_op_site *s, clv_shape *ret,
                                   clv_err *err) {
   int64_t image[2];

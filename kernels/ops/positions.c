@@ -33,12 +33,12 @@ static int positions_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
   return 1;
 }
 
-/* Returns the number of values of a sample. *ret_before: number of values of W before the first one
- * that is added. */
-static size_t sample_size(const clv_ref_kernel *k, size_t *ret_before) {
+/* Returns the number of values of a sample. *ret_n_before: number of values of W before the first
+ * value that is added. */
+static size_t sample_size(const clv_ref_kernel *k, size_t *ret_n_before) {
   const clv_shape *in = &k->d.in[0];
   int64_t packed = k->d.attrs.packed, features = in->dim[in->rank - 1];
-  *ret_before = (size_t)(k->d.attrs.offset * features);
+  *ret_n_before = (size_t)(k->d.attrs.offset * features);
   return (size_t)((packed ? packed : in->dim[1]) * features);
 }
 
@@ -46,8 +46,8 @@ static size_t sample_size(const clv_ref_kernel *k, size_t *ret_before) {
 static clv_code add_packed(const clv_ref_kernel *k, const clv_kernel_args *a, clv_err *err) {
   const clv_node_desc *d = &k->d;
   const int64_t *lengths = a->in[1];
-  size_t row = (size_t)d->in[0].dim[1], before = (size_t)d->attrs.offset * row;
-  const REAL *w = (const REAL *)a->param[CLV_SLOT_WEIGHT] + before;
+  size_t row = (size_t)d->in[0].dim[1], n_before = (size_t)d->attrs.offset * row;
+  const REAL *w = (const REAL *)a->param[CLV_SLOT_WEIGHT] + n_before;
   CLV_TRY(clv_check_packed(lengths, d->in[1].dim[0], d->attrs.packed, d->in[0].dim[0], err));
   memmove(a->out, a->in[0], k->n_in * sizeof(REAL));
   REAL *y = a->out;
@@ -70,8 +70,8 @@ static double sum_packed_gradients(const clv_ref_kernel *k, const clv_kernel_arg
 static clv_code positions_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   if (k->d.attrs.packed) return add_packed(k, a, err);
-  size_t before, extent = sample_size(k, &before);
-  const REAL *x = a->in[0], *w = (const REAL *)a->param[CLV_SLOT_WEIGHT] + before;
+  size_t n_before, extent = sample_size(k, &n_before);
+  const REAL *x = a->in[0], *w = (const REAL *)a->param[CLV_SLOT_WEIGHT] + n_before;
   REAL *y = a->out;
   (void)err;
   for (size_t i = 0; i < k->n_in; i++) y[i] = x[i] + w[i % extent];
@@ -81,7 +81,7 @@ static clv_code positions_forward(clv_kernel *base, const clv_kernel_args *a, cl
 static clv_code positions_backward_weight(clv_kernel *base, const clv_kernel_args *a,
                                           clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  size_t before, extent = sample_size(k, &before);
+  size_t n_before, extent = sample_size(k, &n_before);
   const REAL *dy = a->dout;
   REAL *dw = a->dparam[CLV_SLOT_WEIGHT];
   (void)err;
@@ -90,7 +90,7 @@ static clv_code positions_backward_weight(clv_kernel *base, const clv_kernel_arg
   for (size_t j = 0; j < extent; j++) {
     double sum = k->d.attrs.packed ? sum_packed_gradients(k, a, j) : 0;
     for (size_t i = j; !k->d.attrs.packed && i < k->n_in; i += extent) sum += dy[i];
-    store_or_add(&dw[before + j], sum, true);
+    store_or_add(&dw[n_before + j], sum, true);
   }
   return CLV_OK;
 }

@@ -23,7 +23,7 @@ static int prelu_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
 }
 
 /* Returns the number of adjacent values that share a weight. */
-static size_t run_of(const clv_ref_kernel *k) {
+static size_t get_run_length(const clv_ref_kernel *k) {
   size_t sample = k->n_in / (size_t)k->d.in[0].dim[0];
   return k->d.attrs.num_parameters == 1 ? sample : sample / (size_t)k->d.attrs.num_parameters;
 }
@@ -32,9 +32,9 @@ static clv_code prelu_forward(clv_kernel *base, const clv_kernel_args *a, clv_er
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const REAL *x = a->in[0], *w = a->param[CLV_SLOT_WEIGHT];
   REAL *y = a->out;
-  size_t run = run_of(k), n = (size_t)k->d.attrs.num_parameters;
+  size_t run_length = get_run_length(k), n = (size_t)k->d.attrs.num_parameters;
   (void)err;
-  for (size_t i = 0; i < k->n_in; i++) y[i] = x[i] > 0 ? x[i] : w[i / run % n] * x[i];
+  for (size_t i = 0; i < k->n_in; i++) y[i] = x[i] > 0 ? x[i] : w[i / run_length % n] * x[i];
   return CLV_OK;
 }
 
@@ -42,21 +42,22 @@ static clv_code prelu_backward_input(clv_kernel *base, const clv_kernel_args *a,
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const REAL *x = a->in[0], *w = a->param[CLV_SLOT_WEIGHT], *dy = a->dout;
   REAL *dx = a->din[0];
-  size_t run = run_of(k), n = (size_t)k->d.attrs.num_parameters;
+  size_t run_length = get_run_length(k), n = (size_t)k->d.attrs.num_parameters;
   (void)err;
-  for (size_t i = 0; i < k->n_in; i++) dx[i] = x[i] > 0 ? dy[i] : w[i / run % n] * dy[i];
+  for (size_t i = 0; i < k->n_in; i++) dx[i] = x[i] > 0 ? dy[i] : w[i / run_length % n] * dy[i];
   return CLV_OK;
 }
 
 static clv_code prelu_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const REAL *x = a->in[0], *dy = a->dout;
-  size_t run = run_of(k), n = (size_t)k->d.attrs.num_parameters;
+  size_t run_length = get_run_length(k), n = (size_t)k->d.attrs.num_parameters;
   (void)err;
   for (size_t c = 0; c < n; c++) {
     double sum = 0;
-    for (size_t r = c; r < k->n_in / run; r += n)
-      for (size_t i = r * run; i < (r + 1) * run; i++) sum += x[i] > 0 ? 0 : (double)x[i] * dy[i];
+    for (size_t r = c; r < k->n_in / run_length; r += n)
+      for (size_t i = r * run_length; i < (r + 1) * run_length; i++)
+        sum += x[i] > 0 ? 0 : (double)x[i] * dy[i];
     store_or_add((REAL *)a->dparam[CLV_SLOT_WEIGHT] + c, sum, a->accumulate);
   }
   return CLV_OK;

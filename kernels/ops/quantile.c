@@ -6,16 +6,18 @@
 #include "kernels/ops/loss_int.h"
 
 static double quantile_term(double x, double t, double p) {
-  double above = p * (t - x), below = (p - 1) * (t - x);
-  return below >= above ? below : above; /* a NaN stays */
+  double underestimate_loss = p * (t - x), overestimate_loss = (p - 1) * (t - x);
+  /* a NaN stays */
+  return overestimate_loss >= underestimate_loss ? overestimate_loss : underestimate_loss;
 }
 
-/* Where x = t, the mean of both sides, as torch.maximum has it. */
+/* Returns the derivative of the term by x. Where x = t it is the mean of the derivatives on both
+ * sides, as the gradient of torch.maximum is. */
 static double quantile_dx(double x, double t, double p) {
   return x < t ? -p : x > t ? 1 - p : x == t ? 0.5 - p : x - t; /* a NaN stays */
 }
 
-NUMBER_LOSS(quantile, p)
+PARAMETRIC_LOSS(quantile, p)
 
 CLV_OP_ROW(quantile) = {
     .name = "quantile",

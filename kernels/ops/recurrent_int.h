@@ -18,7 +18,7 @@ static inline clv_code recurrent_shape(const char *op, const clv_op_site *s, clv
 #define LAYER_NAMES(k) \
   { "weight_ih_l" #k, "weight_hh_l" #k, "bias_ih_l" #k, "bias_hh_l" #k }
 
-/* gates: rows of a weight for each hidden value. */
+/* Writes the slots of all layers. gates: rows of a weight for each hidden value. */
 static inline int recurrent_slots(int64_t gates, const clv_op_site *s,
                                   clv_slot ret[CLV_MAX_PARAMS]) {
   static const char *const names[CLV_LSTM_LAYERS][4] = {

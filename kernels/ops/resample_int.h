@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * resample_int: ops whose output is a weighted sum of neighbouring values along each axis of an
- * image: adaptive average pools and upsampling. clv_taps_of says which values, and their weights.
+ * image: adaptive average pools and upsampling. clv_taps_of returns these values' indices and
+ * weights.
  */
 #ifndef CLEAVE_OPS_RESAMPLE_INT_H
 #define CLEAVE_OPS_RESAMPLE_INT_H
@@ -76,12 +77,13 @@ static inline clv_code resample_forward(clv_kernel *base, const clv_kernel_args 
 
 /* Returns the gradient of input (h, w): the sum of dy over the outputs that read it. */
 static inline double sum_readers(const clv_resample *r, const REAL *dy, int64_t h, int64_t w) {
-  int64_t rows, columns, row = clv_taps_readers(r, 0, h, &rows);
+  int64_t row_end, column_end, row = clv_taps_first_reader(r, 0, h, &row_end);
   double sum = 0;
-  for (; row < rows; row++) {
+  for (; row < row_end; row++) {
     clv_taps t = clv_taps_of(r, 0, row);
     double row_weight = clv_tap_weight(&t, h);
-    for (int64_t j = clv_taps_readers(r, 1, w, &columns); row_weight > 0 && j < columns; j++) {
+    for (int64_t j = clv_taps_first_reader(r, 1, w, &column_end); row_weight > 0 && j < column_end;
+         j++) {
       clv_taps u = clv_taps_of(r, 1, j);
       sum += row_weight * clv_tap_weight(&u, w) * dy[row * r->out[1] + j];
     }

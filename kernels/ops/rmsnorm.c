@@ -58,10 +58,11 @@ static clv_code rmsnorm_backward_input(clv_kernel *base, const clv_kernel_args *
   for (size_t r = 0; r < k->n_in / width; r++) {
     const REAL *x = (const REAL *)a->in[0] + r * width, *dy = (const REAL *)a->dout + r * width;
     REAL *dx = (REAL *)a->din[0] + r * width;
-    double with_x = 0, inverse = saved[r];
-    for (size_t i = 0; i < width; i++) with_x += (double)dy[i] * w[i] * (x[i] * inverse);
+    double sum_g_xhat = 0, inverse = saved[r];
+    for (size_t i = 0; i < width; i++) sum_g_xhat += (double)dy[i] * w[i] * (x[i] * inverse);
     for (size_t i = 0; i < width; i++)
-      dx[i] = (REAL)(inverse * ((double)dy[i] * w[i] - x[i] * inverse * with_x / (double)width));
+      dx[i] =
+          (REAL)(inverse * ((double)dy[i] * w[i] - x[i] * inverse * sum_g_xhat / (double)width));
   }
   return CLV_OK;
 }

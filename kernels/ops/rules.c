@@ -24,18 +24,19 @@ clv_code clv_shape_of_input(const clv_op_site *site, clv_shape *ret, clv_err *er
 
 clv_code clv_window_extents(const char *op, const clv_op_site *site, int64_t ret[2], clv_err *err) {
   const clv_attrs *a = site->attrs;
-  char text[160], wide[64] = "";
+  char text[160], dilation_text[64] = "";
   int64_t out[2] = {0};
   for (int i = 0; i < site->in[0].rank - 2; i++) {
     /* Extents and attributes are at most 2^31 - 1 each: no overflow in 64 bits. */
-    int64_t padded = site->in[0].dim[2 + i] + 2 * a->pad[i], apart = CLV_MAX(a->dilation[i], 1);
-    int64_t window_extent = (a->kernel[i] - 1) * apart + 1;
-    if (apart > 1)
-      snprintf(wide, sizeof wide, ", %lld wide by dilation,", (long long)window_extent);
+    int64_t padded = site->in[0].dim[2 + i] + 2 * a->pad[i], dilation = CLV_MAX(a->dilation[i], 1);
+    int64_t window_extent = (a->kernel[i] - 1) * dilation + 1;
+    if (dilation > 1)
+      snprintf(dilation_text, sizeof dilation_text, ", %lld wide by dilation,",
+               (long long)window_extent);
     if (padded < window_extent)
       return clv_fail(err, CLV_INVALID,
                       "%s: kernel %lld x %lld%s does not fit the input %s with pad %lld x %lld", op,
-                      (long long)a->kernel[0], (long long)a->kernel[1], wide,
+                      (long long)a->kernel[0], (long long)a->kernel[1], dilation_text,
                       clv_shape_format(&site->in[0], text, sizeof text), (long long)a->pad[0],
                       (long long)a->pad[1]);
     out[i] = (padded - window_extent) / a->stride[i] + 1;
@@ -80,12 +81,12 @@ clv_code clv_check_label(const int64_t *labels, int64_t i, int64_t classes, int6
   return CLV_OK;
 }
 
-clv_code clv_check_position_label(const int64_t *labels, int64_t i, int64_t places, int64_t classes,
-                                  int64_t *ret, clv_err *err) {
-  if (places == 1 || (labels[i] >= 0 && labels[i] < classes))
+clv_code clv_check_position_label(const int64_t *labels, int64_t i, int64_t n_positions,
+                                  int64_t classes, int64_t *ret, clv_err *err) {
+  if (n_positions == 1 || (labels[i] >= 0 && labels[i] < classes))
     return clv_check_label(labels, i, classes, ret, err);
   clv_fail(err, CLV_INVALID, "the label of sample %lld, place %lld, is outside 0..%lld",
-           (long long)(i / places), (long long)(i % places), (long long)classes - 1);
+           (long long)(i / n_positions), (long long)(i % n_positions), (long long)classes - 1);
   return clv_err_set_offending_value(err, "%lld", (long long)labels[i]);
 }
 
@@ -114,17 +115,18 @@ clv_code clv_check_packed(const int64_t *lengths, int64_t n, int64_t steps, int6
   return CLV_OK;
 }
 
-clv_code clv_check_packed_shapes(const char *op, const clv_op_site *s, int lengths, clv_err *err) {
+clv_code clv_check_packed_shapes(const char *op, const clv_op_site *s, int lengths_input,
+                                 clv_err *err) {
   char text[160];
-  if (!s->attrs->packed && s->n_in > lengths)
+  if (!s->attrs->packed && s->n_in > lengths_input)
     return clv_fail(err, CLV_INVALID, "%s has lengths, but no packed sequences", op);
   if (!s->attrs->packed) return CLV_OK;
-  if (s->n_in <= lengths)
+  if (s->n_in <= lengths_input)
     return clv_fail(err, CLV_INVALID, "%s of packed sequences needs their lengths", op);
   CLV_TRY(clv_check_rank(op, &s->in[0], 2, "[T, F]", "; its sequences are packed", err));
-  if (s->in[lengths].rank == 1) return CLV_OK;
+  if (s->in[lengths_input].rank == 1) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "%s: lengths are [N], got %s", op,
-                  clv_shape_format(&s->in[lengths], text, sizeof text));
+                  clv_shape_format(&s->in[lengths_input], text, sizeof text));
 }
 
 clv_code clv_find_dim(const char *op, const clv_op_site *s, int *ret, clv_err *err) {
@@ -154,14 +156,14 @@ clv_code clv_check_trailing_dims(const char *op, const clv_op_site *site, clv_er
   if (in->rank < 2)
     return clv_fail(err, CLV_INVALID, "%s needs rank 2 or more ([N, ...]), got %s", op,
                     clv_shape_format(in, b, sizeof b));
-  clv_shape want = clv_trailing_dims(site);
-  bool is_possible = want.rank < in->rank;
-  for (int i = 0; is_possible && i < want.rank; i++)
-    is_possible = want.dim[i] == in->dim[in->rank - want.rank + i];
+  clv_shape expected = clv_trailing_dims(site);
+  bool is_possible = expected.rank < in->rank;
+  for (int i = 0; is_possible && i < expected.rank; i++)
+    is_possible = expected.dim[i] == in->dim[in->rank - expected.rank + i];
   if (is_possible) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "%s over %s needs an input [N, ...] that ends in these extents, got %s", op,
-                  clv_shape_format(&want, a, sizeof a), clv_shape_format(in, b, sizeof b));
+                  clv_shape_format(&expected, a, sizeof a), clv_shape_format(in, b, sizeof b));
 }
 
 static double read_number(const clv_attrs *attrs, size_t offset) {

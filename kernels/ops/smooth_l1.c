@@ -13,7 +13,7 @@ static double smooth_l1_dx(double x, double t, double beta) {
   return d > 0 ? 1 : d < 0 ? -1 : d; /* a NaN stays */
 }
 
-NUMBER_LOSS(smooth_l1, beta)
+PARAMETRIC_LOSS(smooth_l1, beta)
 
 CLV_OP_ROW(smooth_l1) = {
     .name = "smooth_l1",

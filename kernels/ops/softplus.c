@@ -4,9 +4,9 @@
 #include "kernels/ops/pointwise_int.h"
 
 /* Returns log(1 + e^x), also where e^x overflows. */
-static REAL log_sum_of(REAL x) { return (x > 0 ? x : 0) + MATH(log1p)(MATH(exp)(x > 0 ? -x : x)); }
+static REAL softplus_of(REAL x) { return (x > 0 ? x : 0) + MATH(log1p)(MATH(exp)(x > 0 ? -x : x)); }
 
-POINTWISE(softplus, p *x > q ? x : log_sum_of(p * x) / p)
+POINTWISE(softplus, p *x > q ? x : softplus_of(p * x) / p)
 POINTWISE_BACKWARD(softplus, a->in[0], p *s > q ? dy : dy / (1 + MATH(exp)(-p * s)))
 
 POINTWISE_ROW(

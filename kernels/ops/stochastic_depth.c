@@ -9,7 +9,8 @@ static REAL kept_scale(const clv_ref_kernel *k) {
 
 static size_t count_records(const clv_ref_kernel *k) { return (size_t)k->d.in[0].dim[0]; }
 
-/* Record n is kept if u_n >= p, where u_n is a number as dropout draws it for its value n. */
+/* Keeps record n if u_n >= p, where u_n is the random number that the op dropout draws for its
+ * value n. */
 static clv_code stochastic_depth_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   size_t per_record = k->n_in / count_records(k);
@@ -28,12 +29,12 @@ static clv_code stochastic_depth_forward(clv_kernel *base, const clv_kernel_args
 static clv_code stochastic_depth_backward(clv_kernel *base, const clv_kernel_args *a,
                                           clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  const uint8_t *kept = a->saved;
+  const uint8_t *is_kept_record = a->saved;
   size_t per_record = k->n_in / count_records(k);
   if (!k->d.training) return identity_backward(base, a, err);
   for (size_t i = 0; i < k->n_in; i++)
     ((REAL *)a->din[0])[i] =
-        ((const REAL *)a->dout)[i] * (kept[i / per_record] ? kept_scale(k) : 0);
+        ((const REAL *)a->dout)[i] * (is_kept_record[i / per_record] ? kept_scale(k) : 0);
   return CLV_OK;
 }
 

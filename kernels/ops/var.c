@@ -14,7 +14,8 @@ static clv_code var_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* The values of one output: x[e * step], and the divisor of their squared distances. */
+/* The input values of one output: x[first + e * step] for e < extent. divisor: divides the sum of
+ * their squared distances from the mean. */
 typedef struct column {
   size_t first, step, extent;
   double divisor;

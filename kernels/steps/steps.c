@@ -5,8 +5,9 @@
  */
 #include "kernels/steps/steps.h"
 
-/* Returns 1 - beta. beta has at most 7 decimals and was rounded to f32, and the result is as if it
- * had not been: 1 - 0.999f differs from 0.001 by 1.3e-5, and so would every second moment. */
+/* Returns 1 - beta for the beta of the configuration, which has at most 7 decimals, although the
+ * argument was rounded to f32. With 1 - 0.999f, which differs from 0.001 by 1.3e-5 of 0.001, every
+ * second moment would differ as much. */
 static float one_minus_beta(float beta) { return (float)(round((1 - (double)beta) * 1e7) / 1e7); }
 
 static void prepare_sgd(const clv_optim_config *c, int64_t step, double lr, clv_step_args *a) {

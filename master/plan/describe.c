@@ -460,7 +460,7 @@ static const char *bf16_text(const clv_session_config *c) {
   return ", conv2d and linear in bf16 (this processor has AVX512-BF16 without AMX)";
 }
 
-/* Returns the largest clv_backend_cpu_bf16_pace of the session's nodes of an op: time in bf16 in
+/* Returns the largest clv_backend_cpu_bf16_percent of the session's nodes of an op: time in bf16 in
  * hundredths of the time in f32. */
 static unsigned find_slowest_pace(const clv_blueprint *b, clv_op op, const char **ret_processor) {
   unsigned slowest = 0;
@@ -473,7 +473,7 @@ static unsigned find_slowest_pace(const clv_blueprint *b, clv_op op, const char 
                                .n_in = 1,
                                .in = {nodes[node->in[0]].shape},
                                .out = node->shape};
-      slowest = CLV_MAX(slowest, clv_backend_cpu_bf16_pace(&d, ret_processor));
+      slowest = CLV_MAX(slowest, clv_backend_cpu_bf16_percent(&d, ret_processor));
     }
   return slowest;
 }

@@ -32,7 +32,7 @@ static void finish_without_error(const clv_backend *b) {
 
 static void *copy_to_new_memory(const clv_backend *b, const void *host, size_t bytes) {
   void *p;
-  must(b->memory->take(b, bytes, &p, &err), &err);
+  must(b->memory->allocate(b, bytes, &p, &err), &err);
   must(b->memory->put(b, p, host, bytes, &err), &err);
   return p;
 }
@@ -56,8 +56,8 @@ static void copies_larger_than_all_host_slots_round_trip(void **state) {
     float *x = draw_floats(1, n), *kept = allocate_host(bytes), *back = allocate_host(bytes);
     memcpy(kept, x, bytes);
     void *p, *q;
-    must(b->memory->take(b, bytes, &p, &err), &err);
-    must(b->memory->take(b, bytes, &q, &err), &err);
+    must(b->memory->allocate(b, bytes, &p, &err), &err);
+    must(b->memory->allocate(b, bytes, &q, &err), &err);
     must(b->memory->put(b, p, x, bytes, &err), &err);
     memset(x, 0, bytes); /* the source may be overwritten once `copy_to_new_memory` has returned */
     must(b->memory->copy(b, q, p, bytes, &err), &err);
@@ -66,8 +66,8 @@ static void copies_larger_than_all_host_slots_round_trip(void **state) {
     assert_memory_equal(back, kept, bytes);
     must(clv_backend_get(b, back, p, 40, &err), &err);
     assert_int_equal(((unsigned char *)back)[39], 0x11);
-    b->memory->give(b, p);
-    b->memory->give(b, q);
+    b->memory->free(b, p);
+    b->memory->free(b, q);
     finish_without_error(b);
     close_device(b);
     free(x);
@@ -82,17 +82,17 @@ static void allocated_memory_is_zeroed(void **state) {
   size_t free_bytes, all, free_later;
   void *p;
   (void)state;
-  must(b->memory->room(b, &free_bytes, &all, &err), &err);
-  must(b->memory->take(b, 0, &p, &err), &err);
-  b->memory->give(b, p);
-  must(b->memory->take(b, 100, &p, &err), &err);
-  must(b->memory->room(b, &free_later, &all, &err), &err);
+  must(b->memory->get_free_bytes(b, &free_bytes, &all, &err), &err);
+  must(b->memory->allocate(b, 0, &p, &err), &err);
+  b->memory->free(b, p);
+  must(b->memory->allocate(b, 100, &p, &err), &err);
+  must(b->memory->get_free_bytes(b, &free_later, &all, &err), &err);
   assert_int_equal(free_bytes - free_later, 100);
   must(clv_backend_get(b, back, p, 100, &err), &err);
   assert_memory_equal(back, zero, 100);
-  b->memory->give(b, p);
-  b->memory->give(b, NULL);
-  assert_int_equal(b->memory->take(b, (size_t)1 << 40, &p, &err), CLV_EXHAUSTED);
+  b->memory->free(b, p);
+  b->memory->free(b, NULL);
+  assert_int_equal(b->memory->allocate(b, (size_t)1 << 40, &p, &err), CLV_EXHAUSTED);
   finish_without_error(b);
   close_device(b);
 }
@@ -111,17 +111,17 @@ static void check_copy_between(int second, uint64_t seed) {
   assert_false(clv_backend_can_copy_from(clv_backend_cpu(), clv_backend_cpu()));
   float *x = draw_floats(1, N), *back = allocate_host(N * sizeof *back);
   void *p = copy_to_new_memory(of, x, N * sizeof *x), *q = copy_to_new_memory(to, x, N * sizeof *x);
-  must(to->memory->take(to, N * sizeof *x, &sum, &err), &err);
+  must(to->memory->allocate(to, N * sizeof *x, &sum, &err), &err);
   of->add(of, CLV_F32, p, p, N);
   must(clv_backend_copy_from(to, q, of, p, N * sizeof *x, &err), &err);
   of->add(of, CLV_F32, p, p, N);
-  of->memory->give(of, p);
+  of->memory->free(of, p);
   must(clv_backend_copy_from(to, q, of, NULL, 0, &err), &err);
   to->add(to, CLV_F32, sum, q, N);
   must(clv_backend_get(to, back, sum, N * sizeof *x, &err), &err);
   for (int i = 0; i < N; i++) assert_true(back[i] == x[i] + x[i]);
-  to->memory->give(to, q);
-  to->memory->give(to, sum);
+  to->memory->free(to, q);
+  to->memory->free(to, sum);
   finish_without_error(to);
   finish_without_error(of);
   clv_cuda_close(to);
@@ -148,17 +148,17 @@ static void freed_memory_and_host_slots_do_not_leak_between_sessions(void **stat
   must(clv_backend_get(b, back, p, bytes, &err), &err);
   assert_memory_equal(back, secret, bytes);
   assert_memory_equal(((clv_gpu *)b->private_data)->slots[0].host, secret, GPU_SLOT_BYTES);
-  b->memory->give(b, p);
+  b->memory->free(b, p);
   clv_cuda_close(b);
   assert_int_equal(clv_sim_get_counts().dirty_pinned_bytes, 0);
   must(clv_cuda_open(clv_sim_make_vendor(&(clv_sim_options){0}), 0, &b, &err), &err);
   memset(secret, 0, bytes);
   for (int i = 0; i < GPU_SLOTS; i++)
     assert_memory_equal(((clv_gpu *)b->private_data)->slots[i].host, secret, GPU_SLOT_BYTES);
-  must(b->memory->take(b, bytes, &p, &err), &err);
+  must(b->memory->allocate(b, bytes, &p, &err), &err);
   must(clv_backend_get(b, back, p, bytes, &err), &err);
   assert_memory_equal(back, secret, bytes);
-  b->memory->give(b, p);
+  b->memory->free(b, p);
   close_device(b);
   free(secret);
   free(back);
@@ -174,8 +174,8 @@ static void add_accumulates_f32_values(void **state) {
   b->add(b, CLV_F32, p, q, N);
   must(clv_backend_get(b, back, p, N * sizeof *back, &err), &err);
   for (int i = 0; i < N; i++) assert_true(back[i] == x[i] + y[i]);
-  b->memory->give(b, p);
-  b->memory->give(b, q);
+  b->memory->free(b, p);
+  b->memory->free(b, q);
   close_device(b);
   free(x);
   free(y);
@@ -195,8 +195,8 @@ static void add_accumulates_bf16_values_at_any_alignment(void **state) {
     for (size_t i = at; i < N - 1; i++)
       assert_true(widen_bf16(back[i]) == widen_bf16(x[i]) + 2); /* a number that bf16 represents */
     assert_true((!at || back[0] == x[0]) && back[N - 1] == x[N - 1]);
-    b->memory->give(b, p);
-    b->memory->give(b, q);
+    b->memory->free(b, p);
+    b->memory->free(b, q);
     close_device(b);
   }
 }
@@ -216,7 +216,7 @@ static void sum_squares_over_many_extents_takes_two_launches(void **state) {
     must(b->sum_squares(b, p, runs, RUNS, seed ? again : sums, &err), &err);
     assert_int_equal(clv_sim_get_counts().n_launches - before, 2);
     must(b->sum_squares(b, p, NULL, 0, NULL, &err), &err);
-    b->memory->give(b, p);
+    b->memory->free(b, p);
     close_device(b);
     if (seed) assert_memory_equal(sums, again, sizeof sums);
   }
@@ -245,7 +245,7 @@ static void sum_squares_is_right_with_more_lists_than_cached_tables(void **state
     must(b->sum_squares(b, p, runs, 2, sums, &err), &err);
     for (int k = 0; k < 2; k++) assert_true(fabs(sums[k] - want[k]) <= 1e-12 * want[k]);
   }
-  b->memory->give(b, p);
+  b->memory->free(b, p);
   close_device(b);
   free(x);
 }
@@ -283,12 +283,12 @@ static void check_optimiser(const clv_optim_config *c) {
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) {
     if (m[i]) must(clv_backend_get(b, back, dm[i], N * 4, &err), &err);
     if (m[i]) assert_memory_equal(back, m[i], N * 4);
-    b->memory->give(b, dm[i]);
+    b->memory->free(b, dm[i]);
     free(m[i]);
   }
   finish_without_error(b);
-  b->memory->give(b, dp);
-  b->memory->give(b, dg);
+  b->memory->free(b, dp);
+  b->memory->free(b, dg);
   close_device(b);
   free(p);
   free(g);
@@ -412,7 +412,7 @@ static bool use_everything(const clv_sim_options *o) {
   void *p = NULL;
   bool succeeds = false;
   if (clv_cuda_open(clv_sim_make_vendor(o), 0, &b, &err) != CLV_OK) return false;
-  if (b->memory->take(b, sizeof x, &p, &err) == CLV_OK &&
+  if (b->memory->allocate(b, sizeof x, &p, &err) == CLV_OK &&
       b->memory->put(b, p, x, sizeof x, &err) == CLV_OK &&
       b->sum_squares(b, p, &(clv_extent){0, 100}, 1, &sum, &err) == CLV_OK) {
     b->add(b, CLV_F32, p, p, 100);
@@ -421,7 +421,7 @@ static bool use_everything(const clv_sim_options *o) {
     succeeds = clv_backend_get(b, back, p, sizeof x, &err) == CLV_OK;
     succeeds = b->memory->finish(b, &layer, &err) == CLV_OK && succeeds;
   }
-  if (p) b->memory->give(b, p);
+  if (p) b->memory->free(b, p);
   clv_cuda_close(b);
   return succeeds;
 }

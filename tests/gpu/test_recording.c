@@ -421,15 +421,15 @@ static void full_graph_cache_evicts_the_least_recently_used(void **state) {
   assert_ok(clv_recorder_new(b, &r, err));
   work w = {.b = b, .fill_byte = 7};
   assert_ok(clv_backend_allocate(b, 64, &w.memory, err));
-  for (uintptr_t i = 0; i < 6 * CLV_RECORDS; i++) {
+  for (uintptr_t i = 0; i < 6 * CLV_MAX_RECORDS; i++) {
     const clv_record_key key = {.owner = b, .kind = i % 2 ? 1 : 1 + i};
     assert_ok(clv_recorder_run(r, &key, run_planned_work, &w, err));
   }
   clv_recorder_count(r, &c);
   assert_int_equal(c.records_made, 1);
-  assert_int_equal(c.replays, 3 * CLV_RECORDS);
-  for (uintptr_t i = 0; i < 3 * (CLV_RECORDS + 1); i++) {
-    const clv_record_key key = {.owner = b, .kind = 1 + i % (CLV_RECORDS + 1)};
+  assert_int_equal(c.replays, 3 * CLV_MAX_RECORDS);
+  for (uintptr_t i = 0; i < 3 * (CLV_MAX_RECORDS + 1); i++) {
+    const clv_record_key key = {.owner = b, .kind = 1 + i % (CLV_MAX_RECORDS + 1)};
     assert_ok(clv_recorder_run(r, &key, run_planned_work, &w, err));
   }
   clv_recorder_count(r, &c);

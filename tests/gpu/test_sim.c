@@ -31,7 +31,7 @@ static void begin_with_vendor(bench *b, const clv_vendor *v) {
   *b = (bench){.v = v};
   b->g.vendor = b->v;
   OK(b->v->stream_new(0, false, &b->g.stream, &b->err));
-  OK(b->v->host_take(N * sizeof(float), (void **)&b->host_memory, &b->err));
+  OK(b->v->host_allocate(N * sizeof(float), (void **)&b->host_memory, &b->err));
   for (int i = 0; i < N; i++) b->host_memory[i] = (float)(i % 10);
 }
 
@@ -42,13 +42,13 @@ static void begin_bench(bench *b, const clv_sim_options *o) {
 /* Frees the stream first, which waits for its work: a copy may still read the host memory. */
 static void end_bench(bench *b) {
   b->v->stream_free(b->g.stream);
-  b->v->host_give(b->host_memory);
+  b->v->host_free(b->host_memory);
   assert_int_equal(clv_sim_count_leaks(), 0);
 }
 
 static float *allocate_floats(bench *b, size_t n) {
   void *p;
-  OK(b->v->take(b->g.stream, n * sizeof(float), &p, &b->err));
+  OK(b->v->allocate(b->g.stream, n * sizeof(float), &p, &b->err));
   return p;
 }
 
@@ -78,9 +78,9 @@ static void kernel_results_do_not_depend_on_the_seed(void **state) {
     OK(sample_sum_in_warps(&b.g, y, y, 3, &b.err));
     copy_to_host(&b, y, N);
     for (int i = 0; i < 32; i++) assert_true(b.host_memory[i] == 168);
-    b.v->give(b.g.stream, x);
-    b.v->give(b.g.stream, y);
-    b.v->give(b.g.stream, sums);
+    b.v->free(b.g.stream, x);
+    b.v->free(b.g.stream, y);
+    b.v->free(b.g.stream, sums);
     end_bench(&b);
   }
 }
@@ -101,8 +101,8 @@ static void seed_decides_the_order_of_blocks(void **state) {
     assert_int_equal(seen, 0xFF);
     differ += memcmp(before, b.host_memory, sizeof before) != 0;
     memcpy(before, b.host_memory, sizeof before);
-    b.v->give(b.g.stream, block_order);
-    b.v->give(b.g.stream, count);
+    b.v->free(b.g.stream, block_order);
+    b.v->free(b.g.stream, count);
     end_bench(&b);
   }
   assert_true(differ > 4);
@@ -133,8 +133,8 @@ static void events_order_streams(void **state) {
     for (int i = 0; has_event && i < N; i++) assert_true(b.host_memory[i] == (float)(i % 10 + 100));
     n_early += b.host_memory[0] < 100;
     OK(b.v->event_finish(e, &b.err));
-    b.v->give(b.g.stream, x);
-    b.v->give(b.g.stream, y);
+    b.v->free(b.g.stream, x);
+    b.v->free(b.g.stream, y);
     b.v->event_free(e);
     b.v->stream_free(other.stream);
     end_bench(&b);
@@ -153,7 +153,7 @@ static void graph_launch_repeats_the_captured_work(void **state) {
     void *p;
     OK(b.v->capture_begin(b.g.stream, &b.err));
     OK(sample_add_number(&b.g, x, x, 1, N, &b.err));
-    assert_int_equal(b.v->take(b.g.stream, 4, &p, &b.err), CLV_PRECONDITION);
+    assert_int_equal(b.v->allocate(b.g.stream, 4, &p, &b.err), CLV_PRECONDITION);
     assert_int_equal(b.v->stream_finish(b.g.stream, &b.err), CLV_PRECONDITION);
     OK(b.v->capture_end(b.g.stream, &g, &bytes, &b.err));
     assert_int_equal(bytes, clv_sim_get_graph_bytes(1));
@@ -162,7 +162,7 @@ static void graph_launch_repeats_the_captured_work(void **state) {
     for (int i = 0; i < N; i++) assert_true(b.host_memory[i] == (float)(i % 10 + 5));
     assert_int_equal(clv_sim_get_counts().n_graph_launches, 5);
     b.v->graph_free(g);
-    b.v->give(b.g.stream, x);
+    b.v->free(b.g.stream, x);
     end_bench(&b);
   }
 }
@@ -176,7 +176,7 @@ static void launch_with_invalid_dimensions_is_refused(void **state) {
   assert_int_equal(sample_count_threads(&b.g, y, 257, &b.err), CLV_INVALID);
   assert_int_equal(sample_count_threads(&b.g, y, 0, &b.err), CLV_INVALID);
   assert_int_equal(sample_sum_in_blocks(&b.g, y, y, 1, 0, &b.err), CLV_INVALID);
-  b.v->give(b.g.stream, y);
+  b.v->free(b.g.stream, y);
   end_bench(&b);
 }
 
@@ -187,10 +187,10 @@ static void memory_in_use_is_counted_and_limited(void **state) {
   size_t used_before, all;
   void *p;
   float *x = copy_to_new_memory(&b);
-  OK(b.v->memory(0, &used_before, &all, &b.err));
+  OK(b.v->get_free_bytes(0, &used_before, &all, &b.err));
   assert_int_equal(used_before, 6000);
   assert_int_equal(all, 10000);
-  assert_int_equal(b.v->take(b.g.stream, 6001, &p, &b.err), CLV_EXHAUSTED);
+  assert_int_equal(b.v->allocate(b.g.stream, 6001, &p, &b.err), CLV_EXHAUSTED);
   OK(sample_add_number(&b.g, x, x, 1, N, &b.err));
   copy_to_host(&b, x, 10);
   clv_sim_counts c = clv_sim_get_counts();
@@ -199,7 +199,7 @@ static void memory_in_use_is_counted_and_limited(void **state) {
   assert_int_equal(c.n_waits, 2); /* clv_sim_get_counts: `begin_bench` takes page-locked memory */
   assert_int_equal(c.bytes_to_device, 4000);
   assert_int_equal(c.bytes_to_host, 40);
-  b.v->give(b.g.stream, x);
+  b.v->free(b.g.stream, x);
   end_bench(&b);
 }
 
@@ -209,10 +209,10 @@ static void planned_allocation_failure_happens_once(void **state) {
   (void)state;
   begin_bench(&b, &(clv_sim_options){.failing_allocation = 2});
   float *x = allocate_floats(&b, 4);
-  assert_int_equal(b.v->take(b.g.stream, 4, &p, &b.err), CLV_EXHAUSTED);
-  b.v->give(b.g.stream, x);
+  assert_int_equal(b.v->allocate(b.g.stream, 4, &p, &b.err), CLV_EXHAUSTED);
+  b.v->free(b.g.stream, x);
   x = allocate_floats(&b, 4);
-  b.v->give(b.g.stream, x);
+  b.v->free(b.g.stream, x);
   end_bench(&b);
 }
 
@@ -232,7 +232,7 @@ static void failed_launch_fails_all_later_work(void **state) {
     assert_int_equal(code, CLV_UNAVAILABLE);
     assert_int_equal(b.v->stream_finish(b.g.stream, &b.err), CLV_UNAVAILABLE);
     assert_int_equal(sample_add_number(&b.g, x, x, 1, N, &b.err), CLV_UNAVAILABLE);
-    b.v->give(b.g.stream, x);
+    b.v->free(b.g.stream, x);
     end_bench(&b);
   }
 }
@@ -277,7 +277,7 @@ static void products_are_column_major(void **state) {
   assert_true(b.host_memory[2] == 2); /* the padding between two columns */
   b.v->matmul_free(m);
   float *const all[] = {x, y, bias, workspace_memory};
-  for (int i = 0; i < 4; i++) b.v->give(b.g.stream, all[i]);
+  for (int i = 0; i < 4; i++) b.v->free(b.g.stream, all[i]);
   end_bench(&b);
 }
 
@@ -292,7 +292,7 @@ static void devices_copy_to_each_other(void **state) {
     OK(b.v->stream_new(1, false, &other.stream, &b.err));
     OK(b.v->event_new(0, false, &e, &b.err));
     float *x = copy_to_new_memory(&b);
-    OK(b.v->take(other.stream, N * sizeof(float), &y, &b.err));
+    OK(b.v->allocate(other.stream, N * sizeof(float), &y, &b.err));
     OK(b.v->event_record(e, b.g.stream, &b.err));
     OK(b.v->stream_wait(other.stream, e, &b.err));
     OK(b.v->copy_peer(other.stream, y, 1, x, 0, N * sizeof(float), &b.err));
@@ -300,8 +300,8 @@ static void devices_copy_to_each_other(void **state) {
     OK(b.v->get(other.stream, b.host_memory, y, N * sizeof(float), &b.err));
     OK(b.v->stream_finish(other.stream, &b.err));
     for (int i = 0; i < N; i++) assert_true(b.host_memory[i] == (float)(i % 10 + 1));
-    b.v->give(other.stream, y);
-    b.v->give(b.g.stream, x);
+    b.v->free(other.stream, y);
+    b.v->free(b.g.stream, x);
     b.v->event_free(e);
     b.v->stream_free(other.stream);
     end_bench(&b);
@@ -328,7 +328,7 @@ static void the_default_stream_is_refused(void **state) {
   OK(b.v->matmul_new(0, &product, &m, &workspace, &b.err));
   float *x = copy_to_new_memory(&b);
   assert_int_equal(clv_sim_get_counts().n_default_stream_calls, 0);
-  REFUSED(b.v->take(NULL, 4, &p, &b.err));
+  REFUSED(b.v->allocate(NULL, 4, &p, &b.err));
   REFUSED(b.v->put(NULL, x, b.host_memory, 4, &b.err));
   REFUSED(b.v->get(NULL, b.host_memory, x, 4, &b.err));
   REFUSED(b.v->copy(NULL, x, x + 1, 4, &b.err));
@@ -339,9 +339,9 @@ static void the_default_stream_is_refused(void **state) {
   REFUSED(sample_add_number(&none, x, x, 1, N, &b.err));
   REFUSED(b.v->capture_begin(NULL, &b.err));
   REFUSED(b.v->matmul(NULL, m, x, x, NULL, 0, x, x, &b.err));
-  b.v->give(NULL, x);
+  b.v->free(NULL, x);
   assert_int_equal(clv_sim_get_counts().n_default_stream_calls, 12);
-  b.v->give(b.g.stream, x);
+  b.v->free(b.g.stream, x);
   b.v->matmul_free(m);
   b.v->event_free(e);
   end_bench(&b);
@@ -354,8 +354,8 @@ static void *use_stream_in_thread(void *arg) {
   for (int i = 0; i < 20; i++) OK(sample_add_number(&b->g, x, x, 1, N, &b->err));
   copy_to_host(b, x, N);
   for (int i = 0; i < N; i++) assert_true(b->host_memory[i] == (float)(i % 10 + 20));
-  b->v->give(b->g.stream, x);
-  b->v->host_give(b->host_memory);
+  b->v->free(b->g.stream, x);
+  b->v->host_free(b->host_memory);
   b->v->stream_free(b->g.stream);
   return NULL;
 }

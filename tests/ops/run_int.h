@@ -155,7 +155,7 @@ static inline void *to_device_memory(const execution *e, void *host, size_t byte
   clv_err err;
   void *p;
   if (!b->memory) return host;
-  must(b->memory->take(b, bytes, &p, &err), &err);
+  must(b->memory->allocate(b, bytes, &p, &err), &err);
   must(b->memory->put(b, p, host, bytes, &err), &err);
   free(host);
   return p;
@@ -180,7 +180,7 @@ static inline void *to_host_memory(const execution *e, const void *p, size_t byt
 static inline void free_device_memory(const execution *e, const void *p) {
   const clv_backend *b = e->o->backend;
   if (b->memory)
-    b->memory->give(b, (void *)(uintptr_t)p);
+    b->memory->free(b, (void *)(uintptr_t)p);
   else
     free((void *)(uintptr_t)p);
 }

@@ -57,7 +57,7 @@ def session_is_checked_planned_trained_and_evaluated():
     run = s.train(callbacks=[seen, cleave.Progress()])
     assert run.state == "finished" and run.name == "python", run
     assert seen.called[0] == "begin" and seen.called[-2:] == ["test", "finished"] and "step 16" in seen.called, seen.called
-    assert len(run.steps) == 16 and run.steps[15].step == 16 and run.steps[0].loss > run.steps[15].loss > 0 and run.steps[3].samples_per_s > 0
+    assert len(run.steps) == 16 and run.steps[15].step == 16 and run.steps[0].loss > run.steps[15].loss > 0 and run.steps[3].samples_per_s > 0, run.steps[3]
     assert run.evaluations[-1].samples == 128 and {row.kind for row in run.egress} >= {"activation", "gradient"}
     assert [row.name for row in cleave.runs()] == ["python"]
     assert s.evaluate()["accuracy"] == run.evaluations[-1].accuracy

@@ -306,15 +306,15 @@ static inline clv_code far_check_tf32(const clv_backend *b, clv_err *err) {
 /* Returns one of two devices, which use the kernels of `inner`, or of ref where it has none. All
  * devices of a program share one memory. */
 static inline const clv_backend *far_get_device(const clv_backend *inner, int number) {
-  static const clv_backend_memory memory = {.take = far_allocate,
-                                            .give = far_free,
+  static const clv_backend_memory memory = {.allocate = far_allocate,
+                                            .free = far_free,
                                             .put = far_copy_from_host,
                                             .get = far_copy_to_host,
                                             .copy = far_copy_on_device,
                                             .copy_from = far_copy_between_devices,
                                             .fill = far_run_fill,
                                             .finish = far_finish,
-                                            .room = far_get_free_bytes};
+                                            .get_free_bytes = far_get_free_bytes};
   static clv_backend devices[2];
   clv_backend *b = &devices[number];
   far.host_backend = inner;

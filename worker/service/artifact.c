@@ -17,12 +17,12 @@ typedef struct artifact_load {
   /* backend that has the shared tensors in its memory; NULL: host memory */
   const clv_backend *shared_backend;
   clv_module *module;
-  uint32_t n;
-  clv_weights_want *wanted_tensors; /* [n] parameters and buffers of the module */
+  uint32_t n;                       /* number of parameters and buffers of the module */
+  clv_weights_want *wanted_tensors; /* [n] these parameters and buffers */
   size_t *found_index;              /* [n] index in the artifact of each tensor in wanted_tensors */
 } artifact_load;
 
-enum { PART_BYTES = CLV_BASE_CHUNK_BYTES };
+enum { MAX_PART_BYTES = CLV_BASE_CHUNK_BYTES };
 
 static const clv_param *param_of(const artifact_load *f, uint32_t i) {
   return &clv_module_params(f->module)->list[i];
@@ -50,59 +50,63 @@ static clv_code list_wanted_tensors(artifact_load *f, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- tensors of the module's own ---------------------------------------------------------- */
+/* ---- tensors that the module does not share -------------------------------------------------- */
 
 static clv_code copy_tensor(const artifact_load *f, uint32_t i, clv_weights_folder *from, void *buf,
                             clv_err *err) {
   const clv_weights_want *w = &f->wanted_tensors[i];
-  size_t size = clv_dtype_size(w->dtype), at_once = PART_BYTES / size, n;
+  size_t size = clv_dtype_size(w->dtype), max_elements = MAX_PART_BYTES / size, n;
   CLV_TRY(clv_shape_numel(&w->shape, &n, err));
-  for (size_t first = 0; first < n; first += at_once) {
-    size_t some = CLV_MIN(n - first, at_once);
+  for (size_t first = 0; first < n; first += max_elements) {
+    size_t n_elements = CLV_MIN(n - first, max_elements);
     CLV_TRY(clv_cancel_hook_check(f->waiter, err));
-    CLV_TRY(
-        clv_weights_folder_read_tensor_range(from, f->found_index[i], w, first, some, buf, err));
+    CLV_TRY(clv_weights_folder_read_tensor_range(from, f->found_index[i], w, first, n_elements, buf,
+                                                 err));
     CLV_TRY(clv_module_state_set_part(f->module, CLV_STATE_WEIGHTS, w->name, first * size,
-                                      some * size, buf, err));
+                                      n_elements * size, buf, err));
   }
   return CLV_OK;
 }
 
-/* Copies tensors through one buffer, so that no more of the artifact is in memory. */
+/* Copies the tensors that the module does not share, in parts through one buffer, so that no more
+ * than a part of the artifact is in memory. */
 static clv_code copy_tensors(const artifact_load *f, clv_weights_folder *from, clv_err *err) {
   CLV_AUTO(clv_freep) void *buf = NULL;
-  uint32_t n_counts = 0;
-  CLV_TRY(clv_alloc_aligned(PART_BYTES, &buf, err));
+  uint32_t n_missing_counters = 0;
+  CLV_TRY(clv_alloc_aligned(MAX_PART_BYTES, &buf, err));
   for (uint32_t i = 0; i < f->n; i++) {
     const clv_weights_want *w = &f->wanted_tensors[i];
     if (is_shared_param(f, i)) continue;
     if (f->found_index[i] != CLV_WEIGHTS_NONE)
       CLV_TRY(copy_tensor(f, i, from, buf, err));
     else /* the tensor keeps its initial value */
-      n_counts += clv_weights_is_batch_counter(w->dtype, &w->shape);
+      n_missing_counters += clv_weights_is_batch_counter(w->dtype, &w->shape);
   }
-  if (n_counts)
+  if (n_missing_counters)
     clv_log(
         CLV_LOG_WARN,
         "session %s: artifact '%s' lacks %u count%s of module %u (num_batches_tracked), taken as "
         "0 as in PyTorch",
-        f->s->name, f->r->artifact.name, n_counts, CLV_S(n_counts), f->r->module_index);
+        f->s->name, f->r->artifact.name, n_missing_counters, CLV_S(n_missing_counters),
+        f->r->module_index);
   return CLV_OK;
 }
 
 /* ---- shared tensors ------------------------------------------------------------------------- */
 
+/* Where read_shared_tensor reads a tensor. */
 typedef struct shared_source {
   const artifact_load *f;
   clv_weights_folder *from;
-  uint32_t i;
+  uint32_t tensor_index; /* index of the tensor in wanted_tensors */
 } shared_source;
 
 static clv_code read_shared_tensor(void *user, size_t first, size_t n, void *to, clv_err *err) {
   const shared_source *l = user;
   const artifact_load *f = l->f;
-  return clv_weights_folder_read_tensor_range(l->from, f->found_index[l->i],
-                                              &f->wanted_tensors[l->i], first, n, to, err);
+  return clv_weights_folder_read_tensor_range(l->from, f->found_index[l->tensor_index],
+                                              &f->wanted_tensors[l->tensor_index], first, n, to,
+                                              err);
 }
 
 /* Shares a tensor with the module. Modules of other identities share it too only if
@@ -177,10 +181,10 @@ static clv_code load_into_module(artifact_load *f, clv_err *err) {
   CLV_TRY(code);
   CLV_TRY(check_not_trainable(f, spec, err));
   CLV_TRY(withhold_frozen(f, spec, err));
-  CLV_TRY(clv_pool_charge(f->s->pool, PART_BYTES, err));
+  CLV_TRY(clv_pool_charge(f->s->pool, MAX_PART_BYTES, err));
   code = copy_tensors(f, from, err);
   if (code == CLV_OK) code = share_tensors(f, spec, from, err);
-  clv_pool_discharge(f->s->pool, PART_BYTES);
+  clv_pool_discharge(f->s->pool, MAX_PART_BYTES);
   return code;
 }
 

@@ -6,7 +6,7 @@
 
 #include "worker/service/service_int.h"
 
-enum { SWEEP_EVERY_MS = 1000 };
+enum { SWEEP_INTERVAL_MS = 1000 };
 
 static void log_audit(const char *verb, const char *session, const char *owner,
                       const char *reason) {
@@ -23,24 +23,24 @@ static clv_code finish_request(const clv_session *s, const char *verb, clv_code 
   return clv_fail(err, code, "the worker's disk failed; its log says how");
 }
 
-static uint64_t quota_of(const clv_worker_settings *now, const char *uri) {
-  const clv_allow_spec *a = clv_settings_allowed(now, uri);
+static uint64_t cache_quota_of(const clv_worker_settings *newest, const char *uri) {
+  const clv_allow_spec *a = clv_settings_allowed(newest, uri);
   return a && a->role == CLV_ROLE_MASTER ? a->cache_bytes : 0;
 }
 
-bool clv_service_has_caches_for(const clv_service *s, const clv_worker_settings *now,
+bool clv_service_has_caches_for(const clv_service *s, const clv_worker_settings *newest,
                                 const char *uri) {
-  return s->caches && quota_of(now, uri) > 0;
+  return s->caches && cache_quota_of(newest, uri) > 0;
 }
 
-/* Fills in a cache and its quota by the newest settings. CLV_EXHAUSTED: the identity has no quota
- * for caches. */
+/* Fills *ret with the cache that a frame names, and *ret_max_bytes with the quota of the session's
+ * owner for caches, by the newest settings. CLV_EXHAUSTED: the owner has no such quota. */
 static clv_code get_cache_settings(const clv_session *s, const clv_wire_cached *c, clv_cache *ret,
-                                   uint64_t *ret_most, clv_err *err) {
-  CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(s->service);
-  *ret_most = quota_of(now, s->owner);
-  *ret = (clv_cache){c->key, c->n_records, CLV_MIN(c->keep_s, now->config->cache_ttl_ms / 1000)};
-  if (*ret_most) return CLV_OK;
+                                   uint64_t *ret_max_bytes, clv_err *err) {
+  CLV_AUTO(clv_settings_unrefp) clv_worker_settings *newest = clv_service_settings(s->service);
+  *ret_max_bytes = cache_quota_of(newest, s->owner);
+  *ret = (clv_cache){c->key, c->n_records, CLV_MIN(c->keep_s, newest->config->cache_ttl_ms / 1000)};
+  if (*ret_max_bytes) return CLV_OK;
   return clv_fail(
       err, CLV_EXHAUSTED,
       "this identity has no quota for caches: set its allow[].cache_bytes in worker.yaml");
@@ -50,10 +50,10 @@ static clv_code put_rows(void *user, const clv_wire_cached *c, const int64_t *ro
                          const clv_tensor *values, clv_err *err) {
   const clv_session *s = user;
   clv_cache cache;
-  uint64_t most;
-  clv_code code = get_cache_settings(s, c, &cache, &most, err);
+  uint64_t max_bytes;
+  clv_code code = get_cache_settings(s, c, &cache, &max_bytes, err);
   if (code == CLV_OK)
-    code = clv_caches_put(s->service->caches, s->owner, most, &cache, rows, values, err);
+    code = clv_caches_put(s->service->caches, s->owner, max_bytes, &cache, rows, values, err);
   if (code == CLV_OK) __atomic_add_fetch(&s->service->cached_in, values->bytes, __ATOMIC_RELAXED);
   return finish_request(s, "put", code, err);
 }
@@ -62,8 +62,8 @@ static clv_code get_rows_shape(void *user, const clv_wire_cached *c, size_t n, c
                                clv_shape *ret_shape, clv_err *err) {
   const clv_session *s = user;
   clv_cache cache;
-  uint64_t most;
-  clv_code code = get_cache_settings(s, c, &cache, &most, err);
+  uint64_t max_bytes;
+  clv_code code = get_cache_settings(s, c, &cache, &max_bytes, err);
   if (code == CLV_OK)
     code =
         clv_caches_rows_shape(s->service->caches, s->owner, &cache, n, ret_dtype, ret_shape, err);
@@ -88,8 +88,9 @@ clv_row_caches clv_session_caches(clv_session *s) {
 
 void clv_service_evict_caches(clv_service *s) {
   uint64_t now = clv_now_ns() / 1000000u;
-  if (!s->caches || now - s->caches_swept_ms < SWEEP_EVERY_MS) return;
+  if (!s->caches || now - s->caches_swept_ms < SWEEP_INTERVAL_MS) return;
   s->caches_swept_ms = now;
-  uint32_t gone = clv_caches_evict_expired(s->caches, (int64_t)(clv_wall_ms() / 1000));
-  if (gone) clv_log_event(CLV_LOG_INFO, "expired", "%u cache%s deleted", gone, CLV_S(gone));
+  uint32_t n_deleted = clv_caches_evict_expired(s->caches, (int64_t)(clv_wall_ms() / 1000));
+  if (n_deleted)
+    clv_log_event(CLV_LOG_INFO, "expired", "%u cache%s deleted", n_deleted, CLV_S(n_deleted));
 }

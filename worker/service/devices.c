@@ -19,7 +19,8 @@ static clv_code add_device(clv_service *v, const char *name, const clv_backend *
                            .is_shared = true,
                            .reports_remaining = true};
   d->memory_bytes = 0;
-  if (backend->memory) CLV_TRY(backend->memory->room(backend, &free_bytes, &d->memory_bytes, err));
+  if (backend->memory)
+    CLV_TRY(backend->memory->get_free_bytes(backend, &free_bytes, &d->memory_bytes, err));
   CLV_TRY(clv_account_new(&o, &d->account, err));
   snprintf(d->name, sizeof d->name, "%s", name);
   d->backend = backend;
@@ -68,14 +69,14 @@ void clv_service_close_devices(clv_service *v) {
 
 clv_code clv_service_find_device(const clv_service *v, const char *name, const clv_device **ret,
                                  clv_err *err) {
-  char has[MAX_DEVICES * (sizeof v->devices->name + 2)] = "";
+  char device_list[MAX_DEVICES * (sizeof v->devices->name + 2)] = "";
   for (uint32_t i = 0; i < v->n_devices; i++) {
     const clv_device *d = &v->devices[i];
     *ret = d;
     if (strcmp(name, d->name) == 0) return CLV_OK;
     if (i == 0 && (!name[0] || strcmp(name, "auto") == 0)) return CLV_OK;
-    size_t at = strlen(has);
-    snprintf(has + at, sizeof has - at, "%s%s", i ? ", " : "", d->name);
+    size_t at = strlen(device_list);
+    snprintf(device_list + at, sizeof device_list - at, "%s%s", i ? ", " : "", d->name);
   }
-  return clv_fail(err, CLV_INVALID, "this worker has no device '%s', only %s", name, has);
+  return clv_fail(err, CLV_INVALID, "this worker has no device '%s', only %s", name, device_list);
 }

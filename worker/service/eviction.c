@@ -13,8 +13,8 @@
 
 enum { EVICTION_TIMEOUT_MS = 60000, ABORT_GRACE_MS = 5000 };
 
-static bool has_role(const clv_worker_settings *now, const char *uri, clv_role role) {
-  const clv_allow_spec *a = clv_settings_allowed(now, uri);
+static bool has_role(const clv_worker_settings *newest, const char *uri, clv_role role) {
+  const clv_allow_spec *a = clv_settings_allowed(newest, uri);
   return a && a->role == role;
 }
 
@@ -26,16 +26,17 @@ static const clv_remote_spec *find_peer_by_name(const clv_worker_config *c, cons
 
 /* Returns an identity of the session that is no longer allowed; NULL: none. Caller holds
  * s->lock. */
-static const char *find_disallowed_identity(const clv_worker_settings *now, const clv_session *s) {
-  const clv_worker_config *then = s->settings->config;
-  if (!has_role(now, s->owner, CLV_ROLE_MASTER)) return s->owner;
+static const char *find_disallowed_identity(const clv_worker_settings *newest,
+                                            const clv_session *s) {
+  const clv_worker_config *session_config = s->settings->config;
+  if (!has_role(newest, s->owner, CLV_ROLE_MASTER)) return s->owner;
   for (uint32_t i = 0; i < s->n_in; i++) {
-    const clv_remote_spec *p = find_peer_by_name(then, s->in[i].name);
-    if (p && !has_role(now, p->identity, CLV_ROLE_PEER)) return p->identity;
+    const clv_remote_spec *p = find_peer_by_name(session_config, s->in[i].name);
+    if (p && !has_role(newest, p->identity, CLV_ROLE_PEER)) return p->identity;
   }
   for (uint32_t i = 0; i < s->n_out; i++) {
-    const clv_remote_spec *p = find_peer_by_name(then, s->out[i].name);
-    const clv_remote_spec *q = find_peer_by_name(now->config, s->out[i].name);
+    const clv_remote_spec *p = find_peer_by_name(session_config, s->out[i].name);
+    const clv_remote_spec *q = find_peer_by_name(newest->config, s->out[i].name);
     if (p && (!q || strcmp(p->identity, q->identity) != 0)) return p->identity;
   }
   return NULL;
@@ -71,40 +72,41 @@ static bool can_evict_now(const clv_session *s, uint64_t now_ms) {
 
 /* Advances the eviction of a session. True: send ABORT to its master, or, if ABORT_GRACE_MS have
  * passed since the ABORT, close the session. Caller holds s->lock. */
-static bool advance_eviction(const clv_worker_settings *now, clv_session *s, uint64_t now_ms) {
+static bool advance_eviction(const clv_worker_settings *newest, clv_session *s, uint64_t now_ms) {
   if (s->abort_sent_ms) return !s->is_closing && now_ms - s->abort_sent_ms > ABORT_GRACE_MS;
-  const char *who = s->is_closing ? NULL : find_disallowed_identity(now, s);
+  const char *disallowed = s->is_closing ? NULL : find_disallowed_identity(newest, s);
   const char *revoked = s->is_closing ? NULL : find_revoked_peer(s);
   if (revoked) {
     snprintf(s->abort_text, sizeof s->abort_text, "the certificate of %.300s is revoked", revoked);
     return true;
   }
-  if (who && !s->eviction_pending) {
+  if (disallowed && !s->eviction_pending) {
     s->eviction_began_ms = now_ms;
     s->eviction_steps = count_steps(s);
   }
-  s->eviction_pending = who != NULL;
-  if (!who || !can_evict_now(s, now_ms)) return false;
+  s->eviction_pending = disallowed != NULL;
+  if (!disallowed || !can_evict_now(s, now_ms)) return false;
   snprintf(s->abort_text, sizeof s->abort_text,
-           "%.300s is no longer allowed (allow, peers in worker.yaml)", who);
+           "%.300s is no longer allowed (allow, peers in worker.yaml)", disallowed);
   return true;
 }
 
-static clv_session *find_evictable(clv_service *v, const clv_worker_settings *now) {
+static clv_session *find_evictable(clv_service *v, const clv_worker_settings *newest) {
   clv_session *found = NULL;
   pthread_mutex_lock(&v->lock);
   for (uint32_t i = 0; i < v->n_sessions && !found; i++) {
     clv_session *s = v->sessions[i];
     pthread_mutex_lock(&s->lock);
-    if (advance_eviction(now, s, clv_now_ns() / 1000000u)) found = clv_session_ref(s);
+    if (advance_eviction(newest, s, clv_now_ns() / 1000000u)) found = clv_session_ref(s);
     pthread_mutex_unlock(&s->lock);
   }
   pthread_mutex_unlock(&v->lock);
   return found;
 }
 
-/* Marks what is revoked in a session. The connections of the identity are cut already, and it
- * cannot attach again. The caller holds s->lock. */
+/* Marks the links that the identity `uri`, whose certificate is revoked, has dialled to the
+ * session, and closes the session if `uri` owns it. The connections of the identity are cut
+ * already, and it cannot attach again. The caller holds s->lock. */
 static void mark_revoked(clv_session *s, const char *uri) {
   for (uint32_t i = 0; i < s->n_in; i++) {
     const clv_remote_spec *p = find_peer_by_name(s->settings->config, s->in[i].name);
@@ -126,8 +128,8 @@ void clv_service_revoke(clv_service *v, const char *uri) {
 }
 
 void clv_service_evict(clv_service *v) {
-  CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(v);
-  for (clv_session *s; (s = find_evictable(v, now)) != NULL; clv_session_unref(s)) {
+  CLV_AUTO(clv_settings_unrefp) clv_worker_settings *newest = clv_service_settings(v);
+  for (clv_session *s; (s = find_evictable(v, newest)) != NULL; clv_session_unref(s)) {
     if (s->abort_sent_ms) {
       clv_session_close(s, s->abort_text);
       continue;

@@ -8,8 +8,8 @@
 
 #include "worker/service/service_int.h"
 
-/* Bytes of a KeptReply besides the range that it carries. */
-enum { HEAD_BYTES = 4096 };
+/* Most bytes of a KeptReply besides the range of the file. */
+enum { MAX_REPLY_HEAD_BYTES = 4096 };
 
 _Static_assert((int)CLV_MAX_CACHES == (int)CLV_WIRE_CACHES, "all that an identity has fit a reply");
 _Static_assert((int)CLV_MAX_LISTED_STATES == (int)CLV_WIRE_KEPT_FILES, "and a list of its files");
@@ -65,8 +65,8 @@ static clv_code list_caches(call *c, bool remove, clv_err *err) {
                           remove, list, &n, err));
   for (uint32_t i = 0; i < n; i++)
     c->caches[i] = (clv_wire_cache_status){.cache_key = list[i].key,
-                                           .n_records = list[i].records,
-                                           .n_rows = list[i].rows,
+                                           .n_records = list[i].n_records,
+                                           .n_rows = list[i].n_rows,
                                            .row_bytes = list[i].row_bytes,
                                            .disk_bytes = list[i].disk_bytes,
                                            .unused_s = list[i].unused_s,
@@ -86,14 +86,14 @@ static clv_wire_kept_file kept_file_to_wire(const clv_state_status *s) {
                               .sha256 = s->sha256};
 }
 
-static bool has_left(void *user) {
+static bool has_caller_left(void *user) {
   return __atomic_load_n(((const clv_rpc_peer *)user)->is_cancelled, __ATOMIC_RELAXED);
 }
 
 static clv_code add_digest(call *c, clv_err *err) {
   clv_state_status *f = c->list.files;
   if (!c->request->wants_digest || !c->list.n || f->has_sha256) return CLV_OK;
-  const clv_cancel_hook waiter = {has_left, (void *)(uintptr_t)c->peer};
+  const clv_cancel_hook waiter = {has_caller_left, (void *)(uintptr_t)c->peer};
   CLV_TRY(clv_states_digest(c->service->state_files, c->peer->uri, c->request->file_name, &waiter,
                             &f->sha256, err));
   f->has_sha256 = true;
@@ -125,8 +125,8 @@ static clv_code handle_list(call *c, clv_err *err) {
 /* Reads a range, or its beginning if a message of this worker is too short for the range. */
 static clv_code read_file(call *c, clv_state_status *ret, clv_err *err) {
   const clv_wire_kept_request *r = c->request;
-  uint64_t most = c->service->config->limits.message_bytes - HEAD_BYTES;
-  uint64_t length = CLV_MIN(r->range_length, most);
+  uint64_t max_bytes = c->service->config->limits.message_bytes - MAX_REPLY_HEAD_BYTES;
+  uint64_t length = CLV_MIN(r->range_length, max_bytes);
   return clv_states_read(c->service->state_files, c->peer->uri, r->file_name, r->range_offset,
                          (size_t)length, r->file_version, &c->data, ret, err);
 }
@@ -146,7 +146,7 @@ static clv_code handle_read(call *c, clv_err *err) {
 static clv_code handle_remove(call *c, clv_err *err) {
   if (c->request->kept_kind == CLV_KEPT_CACHES) return list_caches(c, true, err);
   CLV_TRY(list_files(c, err));
-  const clv_cancel_hook waiter = {has_left, (void *)(uintptr_t)c->peer};
+  const clv_cancel_hook waiter = {has_caller_left, (void *)(uintptr_t)c->peer};
   return clv_states_remove(c->service->state_files, c->peer->uri, c->request->file_name, &waiter,
                            err);
 }

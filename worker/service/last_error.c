@@ -6,8 +6,8 @@
 
 #include "worker/service/service_int.h"
 
-#define LATELY_NS \
-  10000000000u /* an error this short before the end of a session counts as its cause */
+/* an error at most this long before the end of a session counts as the cause of the end */
+#define MAX_CAUSE_AGE_NS 10000000000u
 
 /* Stores a text as a last error. Makes the text printable, because it comes from peers and
  * libraries and is shown on terminals. */
@@ -58,7 +58,7 @@ void clv_session_keep_last_error(clv_session *s, const char *reason) {
   clv_session_node *node = s->node;
   pthread_mutex_unlock(&s->lock);
   if (node) clv_node_last_failure(node, &f);
-  if (f.count && clv_now_ns() - f.at_ns < LATELY_NS)
+  if (f.count && clv_now_ns() - f.at_ns < MAX_CAUSE_AGE_NS)
     clv_service_set_last_error(s->service, s->owner, "session %s: %s; then %s", s->name, f.text,
                                reason);
 }

@@ -68,9 +68,9 @@ typedef struct load_waiter {
 static bool is_load_cancelled(void *user) {
   const load_waiter *w = user;
   pthread_mutex_lock(&w->s->lock);
-  bool closed = w->s->is_closing;
+  bool is_closing = w->s->is_closing;
   pthread_mutex_unlock(&w->s->lock);
-  return closed || __atomic_load_n(w->has_caller_left, __ATOMIC_RELAXED);
+  return is_closing || __atomic_load_n(w->has_caller_left, __ATOMIC_RELAXED);
 }
 
 /* Returns the session's node; NULL: none yet. The node is made once, under `loading_lock`, and
@@ -111,9 +111,9 @@ static clv_code load_one_module(clv_session *s, const clv_wire_load_request *r,
   CLV_TRY(clv_cancel_hook_check(waiter, err));
   CLV_TRY(check_slot(s, r, err));
   CLV_TRY(clv_service_find_device(s->service, r->device_name, &device, err));
-  clv_device theirs = *device;
-  theirs.account = s->device_accounts[device - s->service->devices];
-  CLV_TRY(clv_load_make_module(r, &theirs, get_node(s), s->pool, waiter, &module, err));
+  clv_device session_device = *device;
+  session_device.account = s->device_accounts[device - s->service->devices];
+  CLV_TRY(clv_load_make_module(r, &session_device, get_node(s), s->pool, waiter, &module, err));
   clv_code code = fill_and_describe(s, r, device->backend, waiter, module, reply, err);
   if (code == CLV_OK) code = clv_wire_load_reply_encode(reply, ret, err);
   if (code == CLV_OK) return add_module(s, module, err);
@@ -122,9 +122,10 @@ static clv_code load_one_module(clv_session *s, const clv_wire_load_request *r,
 }
 
 /* Loads one module at a time, because the first load dials peers and starts the compute thread. */
-clv_code clv_session_load(clv_session *s, const clv_wire_load_request *r, const bool *gone,
-                          clv_wire_load_reply *reply, clv_bytes *ret, clv_err *err) {
-  load_waiter w = {s, gone};
+clv_code clv_session_load(clv_session *s, const clv_wire_load_request *r,
+                          const bool *has_caller_left, clv_wire_load_reply *reply, clv_bytes *ret,
+                          clv_err *err) {
+  load_waiter w = {s, has_caller_left};
   const clv_cancel_hook waiter = {is_load_cancelled, &w};
   pthread_mutex_lock(&s->loading_lock);
   clv_code code = load_one_module(s, r, &waiter, reply, ret, err);

@@ -171,13 +171,13 @@ clv_code clv_load_make_module(const clv_wire_load_request *r, const clv_device *
                               clv_module **ret, clv_err *err) {
   CLV_AUTO(owners_done) owners ties = {0};
   CLV_AUTO(clv_graph_freep) clv_graph *graph = NULL;
-  CLV_AUTO(clv_freep) const char **lent = NULL;
-  uint32_t n_lent = 0;
+  CLV_AUTO(clv_freep) const char **shared_params = NULL;
+  uint32_t n_shared_params = 0;
   clv_module_group groups[CLV_WIRE_GROUPS];
   CLV_TRY(check_request(r, device->backend, err));
   CLV_TRY(check_params(&r->graph, err));
   CLV_TRY(build_graph(r, &graph, err));
-  CLV_TRY(list_shared(r, &lent, &n_lent, err));
+  CLV_TRY(list_shared(r, &shared_params, &n_shared_params, err));
   CLV_TRY(pin_owners(r, node, &ties, err));
   decode_groups(r, groups);
   clv_module_options o = {.index = r->module_index,
@@ -202,8 +202,8 @@ clv_code clv_load_make_module(const clv_wire_load_request *r, const clv_device *
                           .in_flight = r->max_calls_in_flight,
                           .frozen = r->frozen_names,
                           .n_frozen = r->n_frozen,
-                          .shared_params = lent,
-                          .n_shared_params = n_lent,
+                          .shared_params = shared_params,
+                          .n_shared_params = n_shared_params,
                           .ties = ties.list,
                           .n_ties = ties.n,
                           .pool = pool,

@@ -20,11 +20,11 @@ static uint32_t list_libraries(const clv_service *v, clv_wire_library *ret) {
   return n;
 }
 
-enum { CAPABILITIES = 11 }; /* largest number of capabilities that a worker reports */
+enum { MAX_CAPABILITIES = 11 }; /* largest number of capabilities that a worker reports */
 
 /* Lists the capabilities. Files of state need a state_dir; caches need a quota of the identity
  * too. */
-static uint32_t list_capabilities(const clv_service *v, const clv_worker_settings *now,
+static uint32_t list_capabilities(const clv_service *v, const clv_worker_settings *newest,
                                   const char *uri, const char **ret) {
   uint32_t n = 0;
   ret[n++] = "chunks";
@@ -37,20 +37,20 @@ static uint32_t list_capabilities(const clv_service *v, const clv_worker_setting
   ret[n++] = CLV_CAPABILITY_BF16_VALUES;
   if (v->state_files) ret[n++] = CLV_CAPABILITY_STATE_FILES;
   if (v->state_files) ret[n++] = CLV_CAPABILITY_KEPT;
-  if (clv_service_has_caches_for(v, now, uri)) ret[n++] = CLV_CAPABILITY_CACHED;
+  if (clv_service_has_caches_for(v, newest, uri)) ret[n++] = CLV_CAPABILITY_CACHED;
   return n;
 }
 
 /* Fills the worker's description for a caller of this protocol. The caller owns the arrays. */
-static void fill_about(const clv_service *v, const clv_worker_settings *now, const char *uri,
+static void fill_about(const clv_service *v, const clv_worker_settings *newest, const char *uri,
                        uint32_t protocol, clv_wire_about *a, const char **capabilities,
                        clv_wire_library *libraries) {
   *a = (clv_wire_about){.protocol = protocol,
-                        .n_capabilities = list_capabilities(v, now, uri, capabilities),
+                        .n_capabilities = list_capabilities(v, newest, uri, capabilities),
                         .n_libraries = list_libraries(v, libraries),
                         .capabilities = capabilities,
                         .libraries = libraries,
-                        .limits = now->limits,
+                        .limits = newest->limits,
                         .software = "cleave " CLV_VERSION,
                         .isa = clv_backend_isa(clv_service_backend(v)),
                         .unix_ms = clv_wall_ms()};
@@ -75,13 +75,13 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
     clv_err_prefix(err, "this caller");
     return err->code = CLV_PRECONDITION;
   }
-  CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(v);
+  CLV_AUTO(clv_settings_unrefp) clv_worker_settings *newest = clv_service_settings(v);
   clv_service_note_hello(v, peer->uri, &r.about);
-  const char *capabilities[CAPABILITIES], *devices[MAX_DEVICES];
+  const char *capabilities[MAX_CAPABILITIES], *devices[MAX_DEVICES];
   clv_wire_device_kind kinds[MAX_DEVICES];
   clv_wire_library libraries[MAX_DEVICES];
   clv_wire_artifact artifacts[CLV_WIRE_LIST];
-  CLV_TRY(list_artifacts(now->config, artifacts, err));
+  CLV_TRY(list_artifacts(newest->config, artifacts, err));
   for (uint32_t i = 0; i < v->n_devices; i++) {
     const clv_backend *b = v->devices[i].backend;
     devices[i] = v->devices[i].name;
@@ -96,9 +96,9 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
       .n_devices = v->n_devices,
       .device_names = devices,
       .device_kinds = kinds,
-      .n_artifacts = (uint32_t)CLV_MIN(now->config->n_artifacts, (size_t)CLV_WIRE_LIST),
+      .n_artifacts = (uint32_t)CLV_MIN(newest->config->n_artifacts, (size_t)CLV_WIRE_LIST),
       .artifacts = artifacts};
-  fill_about(v, now, peer->uri, r.about.protocol, &out.about, capabilities, libraries);
+  fill_about(v, newest, peer->uri, r.about.protocol, &out.about, capabilities, libraries);
   return clv_wire_hello_reply_encode(&out, reply, err);
 }
 
@@ -169,15 +169,15 @@ static clv_code on_status(void *user, const clv_rpc_peer *peer, const clv_iov *r
                           clv_bytes *reply, clv_err *err) {
   clv_service *v = user;
   CLV_AUTO(clv_wire_message_clear) clv_wire_status_request r = {0};
-  CLV_AUTO(clv_service_snapshot_done) clv_service_snapshot now = {0};
+  CLV_AUTO(clv_service_snapshot_done) clv_service_snapshot snapshot = {0};
   CLV_TRY(clv_wire_status_request_decode(pieces_of(request), n, &r, err));
-  CLV_TRY(
-      clv_service_snapshot_take(v, peer->uri, r.all_sessions ? NULL : &r.session_id, &now, err));
-  now.status.about.protocol =
+  CLV_TRY(clv_service_snapshot_take(v, peer->uri, r.all_sessions ? NULL : &r.session_id, &snapshot,
+                                    err));
+  snapshot.status.about.protocol =
       r.newest_protocol < CLV_WIRE_PROTOCOL ? CLV_WIRE_PROTOCOL_MIN : CLV_WIRE_PROTOCOL;
-  if (!r.all_sessions && !now.status.n_sessions)
+  if (!r.all_sessions && !snapshot.status.n_sessions)
     return clv_fail(err, CLV_NOT_FOUND, "no such session");
-  return encode_fitting_sessions(&now.status, reply, err);
+  return encode_fitting_sessions(&snapshot.status, reply, err);
 }
 
 static clv_code on_health(void *user, const clv_rpc_peer *peer, const clv_iov *request, size_t n,
@@ -253,8 +253,8 @@ static void deny_call(clv_service *s, const char *uri, const char *method, const
 clv_code clv_service_authorize(void *user, const clv_rpc_peer *peer, const char *method,
                                clv_err *err) {
   clv_service *s = user;
-  CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(s);
-  const clv_allow_spec *a = clv_settings_allowed(now, peer->uri);
+  CLV_AUTO(clv_settings_unrefp) clv_worker_settings *newest = clv_service_settings(s);
+  const clv_allow_spec *a = clv_settings_allowed(newest, peer->uri);
   clv_err why;
   if (clv_tls_revocation_check_expiry(&why) != CLV_OK) {
     deny_call(s, peer->uri, method, why.text);

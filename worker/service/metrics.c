@@ -11,11 +11,13 @@
 #include "worker/service/service_int.h"
 
 /* Usage of all sessions of one identity. */
-typedef struct holding {
-  double sessions, contexts, values, owned, used, pending, calls_waiting, memory_bytes;
-} holding;
+typedef struct identity_usage {
+  double sessions, contexts, values, n_references_owned, n_references_used, n_references_pending,
+      calls_waiting, memory_bytes;
+} identity_usage;
 
-/* Load of all links to the master, or of all links to one peer. */
+/* Frames and bytes of tensors in transfer on all links to the master, or on all links to one peer,
+ * as clv_link_load counts them. */
 typedef struct load {
   double frames_in, frames_out, bytes_in, bytes_out;
 } load;
@@ -25,15 +27,15 @@ typedef struct worker_numbers {
   clv_worker_settings *settings;
   const clv_worker_config *config; /* configuration in `settings`, valid as long as they are */
   clv_service_snapshot snapshot;
-  holding *usage;        /* usage of each identity, [n_allow] */
+  identity_usage *usage; /* usage of each identity, [n_allow] */
   clv_work_counts *work; /* work for each identity, [n_allow] */
-  /* bytes sent and received on each edge, [CLV_EDGES]; `link_loads` has the same length */
+  /* bytes sent and received on each edge, [CLV_N_EDGES]; `link_loads` has the same length */
   clv_edge_counts *edges;
   load *link_loads;
   uint64_t refused[REFUSALS];
-  double uptime_s, ready, session_limit, memory_limit, session_memory_limit, shed;
+  double uptime_s, ready, session_limit, memory_limit, session_memory_limit, n_shed;
   double certificate_end, reloads, failed_reloads;
-  double connections, connections_limit, handshakes, calls, active_calls, cut;
+  double connections, connections_limit, handshakes, calls, active_calls, n_bans;
 } worker_numbers;
 
 /* ---- gathering ------------------------------------------------------------------------------- */
@@ -53,8 +55,8 @@ static clv_code init_numbers(worker_numbers *n, clv_service *v, clv_err *err) {
   const clv_worker_config *c = n->config = n->settings->config;
   CLV_TRY(clv_alloc(c->n_allow, sizeof *n->usage, &n->usage, err));
   CLV_TRY(clv_alloc(c->n_allow, sizeof *n->work, &n->work, err));
-  CLV_TRY(clv_alloc(CLV_EDGES(c), sizeof *n->edges, &n->edges, err));
-  return clv_alloc(CLV_EDGES(c), sizeof *n->link_loads, &n->link_loads, err);
+  CLV_TRY(clv_alloc(CLV_N_EDGES(c), sizeof *n->edges, &n->edges, err));
+  return clv_alloc(CLV_N_EDGES(c), sizeof *n->link_loads, &n->link_loads, err);
 }
 
 static void add_open_session(worker_numbers *n, clv_session *s) {
@@ -80,13 +82,14 @@ static void gather_totals(clv_service *v, worker_numbers *n) {
   pthread_mutex_unlock(&v->lock);
 }
 
-static void add_session_usage(worker_numbers *n, const clv_wire_session_status *s, holding *h) {
+static void add_session_usage(worker_numbers *n, const clv_wire_session_status *s,
+                              identity_usage *h) {
   h->sessions++;
   h->contexts += s->n_contexts;
   h->values += (double)s->n_values;
-  h->owned += (double)s->n_references_owned;
-  h->used += (double)s->n_references_used;
-  h->pending += (double)s->n_references_pending;
+  h->n_references_owned += (double)s->n_references_owned;
+  h->n_references_used += (double)s->n_references_used;
+  h->n_references_pending += (double)s->n_references_pending;
   h->calls_waiting += (double)s->n_waiting_calls;
   h->memory_bytes += (double)s->memory_bytes;
   for (uint32_t i = 0; i < s->n_links; i++) {
@@ -107,7 +110,7 @@ static void gather_sessions(worker_numbers *n) {
   }
 }
 
-static clv_code gather_numbers(clv_service *v, uint64_t shed, worker_numbers *n, clv_err *err) {
+static clv_code gather_numbers(clv_service *v, uint64_t n_shed, worker_numbers *n, clv_err *err) {
   const clv_wire_status_reply *now = &n->snapshot.status;
   CLV_TRY(clv_service_snapshot_take(v, NULL, NULL, &n->snapshot, err));
   gather_sessions(n);
@@ -120,37 +123,38 @@ static clv_code gather_numbers(clv_service *v, uint64_t shed, worker_numbers *n,
   n->certificate_end = (double)now->certificate_expiry_s;
   n->connections = now->n_connections;
   n->connections_limit = now->max_connections;
-  n->shed = (double)shed;
+  n->n_shed = (double)n_shed;
   n->handshakes = (double)n->snapshot.callers.n_completed;
   n->calls = (double)n->snapshot.calls.n_calls;
   n->active_calls = n->snapshot.calls.n_active_calls;
-  n->cut = (double)n->snapshot.calls.n_cut_peers;
+  n->n_bans = (double)n->snapshot.calls.n_cut_peers;
   return CLV_OK;
 }
 
 /* ---- rows with labels ------------------------------------------------------------------------ */
 
-/* Writes a sample for each identity that may open sessions. pick: returns its value. */
+/* Writes a sample for each identity that may open sessions. get_value: returns its value. */
 static void put_by_identity(clv_metrics_out *out, const worker_numbers *n,
-                            double (*pick)(const worker_numbers *n, size_t identity)) {
+                            double (*get_value)(const worker_numbers *n, size_t identity)) {
   for (size_t i = 0; i < n->config->n_allow; i++) {
     const clv_metric_label label = {"identity", n->config->allow[i].identity};
-    if (n->config->allow[i].role == CLV_ROLE_MASTER) clv_metric_sample(out, pick(n, i), &label, 1);
+    if (n->config->allow[i].role == CLV_ROLE_MASTER)
+      clv_metric_sample(out, get_value(n, i), &label, 1);
   }
 }
 
-#define BY_IDENTITY(name, value)                                                           \
-  static double pick_##name(const worker_numbers *n, size_t i) { return (double)(value); } \
-  static void put_##name(clv_metrics_out *out, const void *n) {                            \
-    put_by_identity(out, n, pick_##name);                                                  \
+#define BY_IDENTITY(name, value)                                                          \
+  static double get_##name(const worker_numbers *n, size_t i) { return (double)(value); } \
+  static void put_##name(clv_metrics_out *out, const void *n) {                           \
+    put_by_identity(out, n, get_##name);                                                  \
   }
 
 BY_IDENTITY(sessions, n->usage[i].sessions)
 BY_IDENTITY(contexts, n->usage[i].contexts)
 BY_IDENTITY(values, n->usage[i].values)
-BY_IDENTITY(owned, n->usage[i].owned)
-BY_IDENTITY(used, n->usage[i].used)
-BY_IDENTITY(pending, n->usage[i].pending)
+BY_IDENTITY(references_owned, n->usage[i].n_references_owned)
+BY_IDENTITY(references_used, n->usage[i].n_references_used)
+BY_IDENTITY(references_pending, n->usage[i].n_references_pending)
 BY_IDENTITY(calls_waiting, n->usage[i].calls_waiting)
 BY_IDENTITY(memory, n->usage[i].memory_bytes)
 BY_IDENTITY(steps, n->work[i].steps)
@@ -163,52 +167,52 @@ BY_IDENTITY(idle, (double)n->work[i].idle_ns * 1e-9)
 BY_IDENTITY(share, (double)n->work[i].share_ns * 1e-9)
 BY_IDENTITY(wakes, n->work[i].wakes)
 
-static void put_moved_bytes(clv_metrics_out *out, const void *numbers_of) {
+static void put_moved_bytes(clv_metrics_out *out, const void *numbers) {
   static const struct {
     const char *name;
-    size_t at;
-  } ways[] = {{"device", offsetof(clv_work_counts, device_bytes)},
-              {"peer", offsetof(clv_work_counts, peer_bytes)},
-              {"host", offsetof(clv_work_counts, host_bytes)}};
-  const worker_numbers *n = numbers_of;
-  for (size_t i = 0; i < CLV_COUNT(ways); i++) {
+    size_t offset;
+  } routes[] = {{"device", offsetof(clv_work_counts, device_bytes)},
+                {"peer", offsetof(clv_work_counts, peer_bytes)},
+                {"host", offsetof(clv_work_counts, host_bytes)}};
+  const worker_numbers *n = numbers;
+  for (size_t i = 0; i < CLV_COUNT(routes); i++) {
     double sum = 0;
     for (size_t k = 0; k < n->config->n_allow; k++)
-      sum += (double)*(const uint64_t *)((const char *)&n->work[k] + ways[i].at);
-    clv_metric_sample(out, sum, &(clv_metric_label){"way", ways[i].name}, 1);
+      sum += (double)*(const uint64_t *)((const char *)&n->work[k] + routes[i].offset);
+    clv_metric_sample(out, sum, &(clv_metric_label){"way", routes[i].name}, 1);
   }
 }
 
-/* Writes two samples for the links to the master, and two for the links to each peer. pick: returns
- * the value. */
+/* Writes two samples for the links to the master, and two for the links to each peer. get_value:
+ * returns the value. */
 static void put_by_link(clv_metrics_out *out, const worker_numbers *n,
-                        double (*pick)(const worker_numbers *n, size_t link, bool in)) {
+                        double (*get_value)(const worker_numbers *n, size_t link, bool in)) {
   for (size_t i = 0; i <= n->config->n_peers; i++) {
     const char *name = i ? n->config->peers[i - 1].name : "master";
     for (int in = 1; in >= 0; in--) {
       const clv_metric_label labels[] = {{"link", name}, {"direction", in ? "in" : "out"}};
-      clv_metric_sample(out, pick(n, i, in), labels, CLV_COUNT(labels));
+      clv_metric_sample(out, get_value(n, i, in), labels, CLV_COUNT(labels));
     }
   }
 }
 
-#define BY_LINK(name, of_in, of_out)                                      \
-  static double pick_##name(const worker_numbers *n, size_t i, bool in) { \
-    return (double)(in ? (of_in) : (of_out));                             \
-  }                                                                       \
-  static void put_##name(clv_metrics_out *out, const void *n) { put_by_link(out, n, pick_##name); }
+#define BY_LINK(name, of_in, of_out)                                     \
+  static double get_##name(const worker_numbers *n, size_t i, bool in) { \
+    return (double)(in ? (of_in) : (of_out));                            \
+  }                                                                      \
+  static void put_##name(clv_metrics_out *out, const void *n) { put_by_link(out, n, get_##name); }
 
 BY_LINK(link_bytes, n->edges[i].in, n->edges[i].out)
 BY_LINK(link_messages, n->edges[i].messages_in, n->edges[i].messages_out)
 BY_LINK(link_packets, n->link_loads[i].frames_in, n->link_loads[i].frames_out)
 BY_LINK(link_pending, n->link_loads[i].bytes_in, n->link_loads[i].bytes_out)
 
-/* Writes the quotas of the identities that have one in `allow`. at: offset of the quota in
+/* Writes the quotas of the identities that have one in `allow`. offset: offset of the quota in
  * clv_allow_spec. */
-static void put_quota(clv_metrics_out *out, const worker_numbers *n, size_t at) {
+static void put_quota(clv_metrics_out *out, const worker_numbers *n, size_t offset) {
   for (size_t i = 0; i < n->config->n_allow; i++) {
     const clv_allow_spec *a = &n->config->allow[i];
-    uint64_t quota = *(const uint64_t *)((const char *)a + at);
+    uint64_t quota = *(const uint64_t *)((const char *)a + offset);
     if (a->role == CLV_ROLE_MASTER && quota)
       clv_metric_sample(out, (double)quota, &(clv_metric_label){"identity", a->identity}, 1);
   }
@@ -220,15 +224,15 @@ static void put_identity_memory(clv_metrics_out *out, const void *n) {
   put_quota(out, n, offsetof(clv_allow_spec, bytes));
 }
 
-static void put_memory_limit(clv_metrics_out *out, const void *numbers_of) {
-  const worker_numbers *n = numbers_of;
+static void put_memory_limit(clv_metrics_out *out, const void *numbers) {
+  const worker_numbers *n = numbers;
   if (n->memory_limit > 0) clv_metric_sample(out, n->memory_limit, NULL, 0);
 }
 
-static void put_list_end(clv_metrics_out *out, const void *numbers_of) {
-  int64_t ends = clv_tls_revocation_expiry();
-  (void)numbers_of;
-  if (ends) clv_metric_sample(out, (double)ends, NULL, 0);
+static void put_crl_end(clv_metrics_out *out, const void *numbers) {
+  int64_t expiry_s = clv_tls_revocation_expiry();
+  (void)numbers;
+  if (expiry_s) clv_metric_sample(out, (double)expiry_s, NULL, 0);
 }
 
 static void put_handshake_failure(clv_metrics_out *out, const char *side, const char *reason,
@@ -239,8 +243,8 @@ static void put_handshake_failure(clv_metrics_out *out, const char *side, const 
 
 /* Writes failures of handshakes. A certificate without an identity is found only after TLS, at the
  * first call. */
-static void put_failures(clv_metrics_out *out, const void *numbers_of) {
-  const worker_numbers *n = numbers_of;
+static void put_handshake_failures(clv_metrics_out *out, const void *numbers) {
+  const worker_numbers *n = numbers;
   put_handshake_failure(out, "caller", "wrong_identity", n->snapshot.calls.n_calls_unauthenticated);
   for (int i = 0; i < CLV_TLS_FAILURES; i++) {
     const char *reason = clv_tls_failure_reason((clv_tls_failure)i);
@@ -253,26 +257,26 @@ static void put_by_reason(clv_metrics_out *out, const char *reason, uint64_t cou
   clv_metric_sample(out, (double)count, &(clv_metric_label){"reason", reason}, 1);
 }
 
-static void put_refused_calls(clv_metrics_out *out, const void *numbers_of) {
-  const worker_numbers *n = numbers_of;
+static void put_refused_calls(clv_metrics_out *out, const void *numbers) {
+  const worker_numbers *n = numbers;
   put_by_reason(out, "not_allowed", n->snapshot.calls.n_calls_denied);
   put_by_reason(out, "too_many", n->snapshot.calls.n_calls_refused);
 }
 
-static void put_refused_sessions(clv_metrics_out *out, const void *numbers_of) {
+static void put_refused_sessions(clv_metrics_out *out, const void *numbers) {
   static const char *const reasons[REFUSALS] = {"draining", "exists", "quota"};
-  const worker_numbers *n = numbers_of;
+  const worker_numbers *n = numbers;
   for (int i = 0; i < REFUSALS; i++) put_by_reason(out, reasons[i], n->refused[i]);
 }
 
-static void put_reloads(clv_metrics_out *out, const void *numbers_of) {
-  const worker_numbers *n = numbers_of;
+static void put_reloads(clv_metrics_out *out, const void *numbers) {
+  const worker_numbers *n = numbers;
   clv_metric_sample(out, n->reloads, &(clv_metric_label){"result", "ok"}, 1);
   clv_metric_sample(out, n->failed_reloads, &(clv_metric_label){"result", "failed"}, 1);
 }
 
-static void put_cached(clv_metrics_out *out, const void *numbers_of) {
-  const worker_numbers *n = numbers_of;
+static void put_cached_bytes(clv_metrics_out *out, const void *numbers) {
+  const worker_numbers *n = numbers;
   const clv_service *s = n->service;
   clv_metric_sample(out, (double)__atomic_load_n(&s->cached_in, __ATOMIC_RELAXED),
                     &(clv_metric_label){"direction", "in"}, 1);
@@ -289,57 +293,57 @@ static void put_by_device(clv_metrics_out *out, const worker_numbers *n,
   }
 }
 
-static void put_devices(clv_metrics_out *out, const void *numbers_of) {
-  put_by_device(out, numbers_of, clv_account_usage);
+static void put_devices(clv_metrics_out *out, const void *numbers) {
+  put_by_device(out, numbers, clv_account_usage);
 }
 
-static void put_device_peaks(clv_metrics_out *out, const void *numbers_of) {
-  put_by_device(out, numbers_of, clv_account_peak_usage);
+static void put_device_peaks(clv_metrics_out *out, const void *numbers) {
+  put_by_device(out, numbers, clv_account_peak_usage);
 }
 
 /* Writes the free memory as each device reports it, whichever process uses the rest. */
-static void put_device_free(clv_metrics_out *out, const void *numbers_of) {
-  const worker_numbers *n = numbers_of;
+static void put_device_free(clv_metrics_out *out, const void *numbers) {
+  const worker_numbers *n = numbers;
   for (uint32_t i = 0; i < n->service->n_devices; i++) {
     const clv_device *d = &n->service->devices[i];
     const clv_backend_memory *memory = d->backend->memory;
-    size_t left, total;
+    size_t free_bytes, total;
     clv_err why;
-    if (memory && memory->room(d->backend, &left, &total, &why) == CLV_OK)
-      clv_metric_sample(out, (double)left, &(clv_metric_label){"device", d->name}, 1);
+    if (memory && memory->get_free_bytes(d->backend, &free_bytes, &total, &why) == CLV_OK)
+      clv_metric_sample(out, (double)free_bytes, &(clv_metric_label){"device", d->name}, 1);
   }
 }
 
-static void put_kept_files(clv_metrics_out *out, const void *numbers_of) {
-  const worker_numbers *n = numbers_of;
+static void put_kept_files(clv_metrics_out *out, const void *numbers) {
+  const worker_numbers *n = numbers;
   if (n->service->state_files)
-    clv_metric_sample(out, (double)clv_states_usage(n->service->state_files).files, NULL, 0);
+    clv_metric_sample(out, (double)clv_states_usage(n->service->state_files).n_files, NULL, 0);
 }
 
-static void put_kept_bytes(clv_metrics_out *out, const void *numbers_of) {
-  const worker_numbers *n = numbers_of;
+static void put_kept_bytes(clv_metrics_out *out, const void *numbers) {
+  const worker_numbers *n = numbers;
   if (n->service->state_files)
     clv_metric_sample(out, (double)clv_states_usage(n->service->state_files).bytes, NULL, 0);
 }
 
 /* Returns the counts of the writer; zeros without a state_dir. */
-static clv_state_writes writes_of(const void *numbers_of) {
-  clv_state_writer *w = ((const worker_numbers *)numbers_of)->service->state_writer;
+static clv_state_writes writes_of(const void *numbers) {
+  clv_state_writer *w = ((const worker_numbers *)numbers)->service->state_writer;
   return w ? clv_state_writer_counts(w) : (clv_state_writes){0};
 }
 
-static void put_pending_writes(clv_metrics_out *out, const void *numbers_of) {
-  clv_metric_sample(out, (double)writes_of(numbers_of).pending, NULL, 0);
+static void put_pending_writes(clv_metrics_out *out, const void *numbers) {
+  clv_metric_sample(out, (double)writes_of(numbers).pending, NULL, 0);
 }
 
-static void put_writes(clv_metrics_out *out, const void *numbers_of) {
-  const clv_state_writes w = writes_of(numbers_of);
+static void put_writes(clv_metrics_out *out, const void *numbers) {
+  const clv_state_writes w = writes_of(numbers);
   clv_metric_sample(out, (double)w.written, &(clv_metric_label){"result", "ok"}, 1);
   clv_metric_sample(out, (double)w.failed, &(clv_metric_label){"result", "failed"}, 1);
 }
 
-static void put_last_write(clv_metrics_out *out, const void *numbers_of) {
-  clv_metric_sample(out, (double)writes_of(numbers_of).last_ns / 1e9, NULL, 0);
+static void put_last_write(clv_metrics_out *out, const void *numbers) {
+  clv_metric_sample(out, (double)writes_of(numbers).last_ns / 1e9, NULL, 0);
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
@@ -368,12 +372,12 @@ static const clv_metric table[] = {
      .help = "Calls that wait for inputs or for their turn in a queue.", .write = put_calls_waiting},
     {.name = "cleave_worker_owned_references", .kind = CLV_GAUGE, .unit = "",
      .help = "References: values that outlive their context and are kept here.",
-     .write = put_owned},
+     .write = put_references_owned},
     {.name = "cleave_worker_used_references", .kind = CLV_GAUGE, .unit = "",
      .help = "References: handles here of values that are kept here or elsewhere.",
-     .write = put_used},
+     .write = put_references_used},
     {.name = "cleave_worker_pending_reference_messages", .kind = CLV_GAUGE, .unit = "",
-     .help = "Messages about references that are not acknowledged yet.", .write = put_pending},
+     .help = "Messages about references that are not acknowledged yet.", .write = put_references_pending},
     {.name = "cleave_worker_memory_bytes", .kind = CLV_GAUGE, .unit = "bytes",
      .help = "Memory of sessions as quotas count it: weights, optimiser state, tensors.",
      .write = put_memory},
@@ -427,7 +431,7 @@ static const clv_metric table[] = {
      .write = put_moved_bytes},
     {.name = "cleave_worker_cached_bytes_total", .kind = CLV_COUNTER, .unit = "bytes",
      .help = "Bytes of cache rows: stored on disk (in), and read from it (out).",
-     .write = put_cached},
+     .write = put_cached_bytes},
     {.name = "cleave_worker_kept_files", .kind = CLV_GAUGE, .unit = "",
      .help = "Files of state on this worker's disk, of all identities.", .write = put_kept_files},
     {.name = "cleave_worker_kept_bytes", .kind = CLV_GAUGE, .unit = "bytes",
@@ -456,10 +460,10 @@ static const clv_metric table[] = {
      .help = "Connections from callers that got through " "TLS.", .at = AT(handshakes)},
     {.name = "cleave_worker_handshake_failures_total", .kind = CLV_COUNTER, .unit = "",
      .help = "Failed handshakes: with callers, or with peers that this worker dialled.",
-     .write = put_failures},
+     .write = put_handshake_failures},
     {.name = "cleave_worker_shed_connections_total", .kind = CLV_COUNTER, .unit = "",
      .help = "Connections closed at once: over limits.connections, or no file descriptors left.",
-     .at = AT(shed)},
+     .at = AT(n_shed)},
     {.name = "cleave_worker_calls_total", .kind = CLV_COUNTER, .unit = "",
      .help = "Calls and streams that have come.", .at = AT(calls)},
     {.name = "cleave_worker_active_calls", .kind = CLV_GAUGE, .unit = "",
@@ -468,7 +472,7 @@ static const clv_metric table[] = {
      .help = "Calls that were refused: the identity or its role is not allowed, too many at once.",
      .write = put_refused_calls},
     {.name = "cleave_worker_identity_bans_total", .old_name = "cleave_worker_cut_identities_total", .kind = CLV_COUNTER, .unit = "",
-     .help = "Times that an identity was banned for a while because it wasted too many calls in a second.", .at = AT(cut)},
+     .help = "Times that an identity was banned for a while because it wasted too many calls in a second.", .at = AT(n_bans)},
     {.name = "cleave_worker_refused_sessions_total", .kind = CLV_COUNTER, .unit = "",
      .help = "Sessions that were not opened: draining, one of that id exists, quota.",
      .write = put_refused_sessions},
@@ -477,16 +481,16 @@ static const clv_metric table[] = {
      .at = AT(certificate_end)},
     {.name = "cleave_worker_revocation_list_expiry_timestamp_seconds", .kind = CLV_GAUGE,
      .unit = "seconds", .help = "When the first list of tls.crl ends; seconds since 1970.",
-     .write = put_list_end},
+     .write = put_crl_end},
     {.name = "cleave_worker_reloads_total", .kind = CLV_COUNTER, .unit = "",
      .help = "Reloads of worker.yaml and the certificates.", .write = put_reloads},
 };
 /* clang-format on */
 
-void clv_service_metrics(clv_service *s, uint64_t shed, clv_bytes *ret) {
+void clv_service_metrics(clv_service *s, uint64_t n_shed, clv_bytes *ret) {
   CLV_AUTO(numbers_done) worker_numbers n = {0};
   clv_err err;
-  if (init_numbers(&n, s, &err) != CLV_OK || gather_numbers(s, shed, &n, &err) != CLV_OK) {
+  if (init_numbers(&n, s, &err) != CLV_OK || gather_numbers(s, n_shed, &n, &err) != CLV_OK) {
     clv_log(CLV_LOG_WARN, "no metrics: %s", err.text);
     ret->failed = true;
     return;

@@ -12,12 +12,12 @@
 /* Checks the session's reference lease against the worker's limit, because values of a lost node
  * are kept for one lease. */
 static clv_code check_lease(const clv_session *s, clv_err *err) {
-  uint64_t most_ms = s->settings->config->limits.reference_lease_ms;
-  if (s->reference_lease_ms <= most_ms) return CLV_OK;
+  uint64_t max_ms = s->settings->config->limits.reference_lease_ms;
+  if (s->reference_lease_ms <= max_ms) return CLV_OK;
   return clv_fail(err, CLV_EXHAUSTED,
                   "a reference lease of %g s is over this worker's limit of %g s: lower "
                   "limits.reference_lease in the session file or raise it in worker.yaml",
-                  (double)s->reference_lease_ms / 1e3, (double)most_ms / 1e3);
+                  (double)s->reference_lease_ms / 1e3, (double)max_ms / 1e3);
 }
 
 /* Adds a session to the table. Another identity's session may have the same id. Caller holds the
@@ -48,10 +48,11 @@ static clv_code copy_peers(clv_session *s, const clv_wire_open_request *r, clv_e
   return CLV_OK;
 }
 
-/* Returns the limits that are reported to the session. Other sessions of the identity may leave it
- * less. */
-static clv_wire_limits limits_for_identity(const clv_worker_settings *at, const clv_allow_spec *a) {
-  clv_wire_limits l = at->limits;
+/* Returns the limits that are reported to the session. The session may get less, because it shares
+ * the quotas of its identity with the identity's other sessions. */
+static clv_wire_limits limits_for_identity(const clv_worker_settings *settings,
+                                           const clv_allow_spec *a) {
+  clv_wire_limits l = settings->limits;
   if (a->sessions) l.sessions = (uint32_t)a->sessions;
   if (a->bytes) l.session_bytes = CLV_MIN(a->bytes, l.session_bytes);
   if (a->tensors) l.tensors = (uint32_t)CLV_MIN(a->tensors, (uint64_t)l.tensors);
@@ -67,7 +68,7 @@ static clv_code open_accounts(clv_session *s, clv_err *err) {
   return clv_share_new(v->scheduler, s->member->tenant, &s->share, err);
 }
 
-static clv_code new_session(clv_service *v, clv_worker_settings *at, const char *uri,
+static clv_code new_session(clv_service *v, clv_worker_settings *settings, const char *uri,
                             const clv_wire_open_request *r, clv_session **ret, clv_err *err) {
   clv_session *s;
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
@@ -79,8 +80,8 @@ static clv_code new_session(clv_service *v, clv_worker_settings *at, const char 
   s->reference_lease_ms = r->reference_lease_ms;
   s->n_bulk_lanes = r->n_lanes;
   s->opened_ms = clv_now_ns() / 1000000u;
-  s->settings = clv_settings_ref(at);
-  s->granted_limits = limits_for_identity(at, clv_settings_allowed(at, uri));
+  s->settings = clv_settings_ref(settings);
+  s->granted_limits = limits_for_identity(settings, clv_settings_allowed(settings, uri));
   pthread_mutex_lock(&v->lock);
   s->member = clv_service_find_member(v, uri);
   pthread_mutex_unlock(&v->lock);
@@ -92,7 +93,7 @@ static clv_code new_session(clv_service *v, clv_worker_settings *at, const char 
   pthread_mutex_init(&s->lock, NULL);
   clv_code code = open_accounts(s, err);
   if (code == CLV_OK) code = copy_peers(s, r, err);
-  if (code == CLV_OK) code = clv_session_count_totals_init(s, err);
+  if (code == CLV_OK) code = clv_session_init_totals(s, err);
   if (code != CLV_OK) {
     clv_session_unref(s);
     return code;
@@ -118,11 +119,11 @@ static void close_earlier_attempt(clv_service *v, const char *uri, const clv_wir
 /* Registers the epoch of the attempt, its number within the run. An epoch below a registered one is
  * refused, so an earlier attempt that was disconnected cannot return while a later one runs. */
 static clv_code register_attempt(clv_service *v, const char *uri, const clv_wire_open_request *r,
-                                 bool *ret_changed, clv_err *err) {
-  *ret_changed = false;
+                                 bool *ret_config_changed, clv_err *err) {
+  *ret_config_changed = false;
   if (!r->is_only_attempt)
     CLV_TRY(clv_epochs_register(v->epochs, uri, r->session_id.bytes, r->attempt_number,
-                                &r->config_digest, ret_changed, err));
+                                &r->config_digest, ret_config_changed, err));
   close_earlier_attempt(v, uri, r);
   return CLV_OK;
 }
@@ -151,11 +152,11 @@ clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_r
                           clv_wire_limits *ret_granted, clv_err *err) {
   CLV_AUTO(clv_session_unrefp) clv_session *s = NULL;
   CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(v);
-  bool changed;
+  bool config_changed;
   /* a reload has removed the identity */
   if (!clv_settings_allowed(now, uri)) return clv_fail(err, CLV_DENIED, "not allowed");
   CLV_TRY(new_session(v, now, uri, r, &s, err));
-  clv_code code = register_attempt(v, uri, r, &changed, err);
+  clv_code code = register_attempt(v, uri, r, &config_changed, err);
   if (code == CLV_OK) code = add_or_take_over(v, s, err);
   if (code != CLV_OK) {
     count_refusal(v, code);
@@ -168,10 +169,10 @@ clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_r
   *ret_granted = s->granted_limits;
   const clv_log_source source = {uri, "sessions opened",
                                  (unsigned)s->settings->config->log.lines_per_minute};
-  clv_log_limited(CLV_LOG_INFO, "audit", &source,
-                  "open session=%s identity=%s attempt=%llu reason=\"%s\"", s->name, uri,
-                  (unsigned long long)s->epoch,
-                  changed ? "ok, its configuration is not that of the attempt before" : "ok");
+  clv_log_limited(
+      CLV_LOG_INFO, "audit", &source, "open session=%s identity=%s attempt=%llu reason=\"%s\"",
+      s->name, uri, (unsigned long long)s->epoch,
+      config_changed ? "ok, its configuration is not that of the attempt before" : "ok");
   s = NULL; /* the table owns the session from now on */
   return CLV_OK;
 }

@@ -10,8 +10,8 @@
 
 enum { SLICE_NS = 1000000 }; /* length of a time slice, ns; a wake-up costs a twentieth of it */
 
-uint64_t clv_settings_memory(const clv_worker_settings *at) {
-  return at->config->memory_limit == CLV_MEMORY_NONE ? 0 : at->config->memory_limit;
+uint64_t clv_settings_memory_limit(const clv_worker_settings *settings) {
+  return settings->config->memory_limit == CLV_MEMORY_NONE ? 0 : settings->config->memory_limit;
 }
 
 static clv_code new_total_account(clv_service *s, clv_err *err) {
@@ -44,17 +44,17 @@ static void set_member_quotas(clv_service *s, const clv_allow_spec *a) {
 
 void clv_service_set_quotas(clv_service *s) {
   const clv_worker_config *c = s->settings->config;
-  clv_account_set_limit(s->total, CLV_QUOTA_BYTES, clv_settings_memory(s->settings));
+  clv_account_set_limit(s->total, CLV_QUOTA_BYTES, clv_settings_memory_limit(s->settings));
   for (size_t i = 0; i < c->n_allow; i++) set_member_quotas(s, &c->allow[i]);
 }
 
 clv_code clv_service_new_session_account(clv_session *s, clv_account **ret, clv_err *err) {
-  const clv_worker_settings *at = s->settings;
+  const clv_worker_settings *settings = s->settings;
   clv_account_options o = {.parent = s->member->account,
                            .owner_in_messages = "this session",
-                           .limits = {[CLV_QUOTA_BYTES] = at->limits.session_bytes,
-                                      [CLV_QUOTA_TENSORS] = at->limits.tensors,
-                                      [CLV_QUOTA_CALLS] = at->config->limits.calls},
+                           .limits = {[CLV_QUOTA_BYTES] = settings->limits.session_bytes,
+                                      [CLV_QUOTA_TENSORS] = settings->limits.tensors,
+                                      [CLV_QUOTA_CALLS] = settings->config->limits.calls},
                            .limit_keys = {[CLV_QUOTA_BYTES] = "limits.session_bytes",
                                           [CLV_QUOTA_TENSORS] = "limits.tensors",
                                           [CLV_QUOTA_CALLS] = "limits.calls"}};
@@ -62,9 +62,9 @@ clv_code clv_service_new_session_account(clv_session *s, clv_account **ret, clv_
 }
 
 static clv_code new_scheduler(clv_service *s, clv_err *err) {
-  long all = CLV_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
+  long n_host_cores = CLV_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
   clv_fair_scheduler_options o = {
-      .n_cores = (unsigned)(s->config->cores.n ? s->config->cores.n : (size_t)all),
+      .n_cores = (unsigned)(s->config->cores.n ? s->config->cores.n : (size_t)n_host_cores),
       .slice_ns = SLICE_NS};
   return clv_fair_scheduler_new(&o, &s->scheduler, err);
 }

@@ -7,9 +7,9 @@
 
 #include "worker/service/service_int.h"
 
-enum { TRIM_EVERY_MS = 250 };
+enum { TRIM_INTERVAL_MS = 250 };
 enum { DETACHED_MS = 2000 }; /* wait of a draining worker for a master that is not connected */
-enum { CONNECTION_BYTES = 1 << 20, LEAST_TRANSPORT = 64 << 20 };
+enum { CONNECTION_BYTES = 1 << 20, MIN_TRANSPORT_BYTES = 64 << 20 };
 
 static void on_reflection_request(void *user, clv_rpc_stream *stream, const clv_iov *pieces,
                                   size_t n) {
@@ -45,10 +45,10 @@ static clv_rpc_pem identity_pem(const clv_tls_identity *id) {
 /* Returns the memory for gRPC: a read buffer for each connection, and a few messages of the largest
  * size. At most half of memory_limit, but at least enough for two such messages. */
 size_t clv_service_transport_memory(const clv_worker_config *c) {
-  uint64_t most = c->limits.connections * CONNECTION_BYTES + 4 * c->limits.message_bytes;
-  uint64_t least = 2 * c->limits.message_bytes + LEAST_TRANSPORT;
-  if (c->memory_limit != CLV_MEMORY_NONE) most = CLV_MIN(most, c->memory_limit / 2);
-  return (size_t)CLV_MAX(most, least);
+  uint64_t max_bytes = c->limits.connections * CONNECTION_BYTES + 4 * c->limits.message_bytes;
+  uint64_t min_bytes = 2 * c->limits.message_bytes + MIN_TRANSPORT_BYTES;
+  if (c->memory_limit != CLV_MEMORY_NONE) max_bytes = CLV_MIN(max_bytes, c->memory_limit / 2);
+  return (size_t)CLV_MAX(max_bytes, min_bytes);
 }
 
 static clv_code start_server(clv_service *s, clv_err *err) {
@@ -75,20 +75,20 @@ static clv_code start_server(clv_service *s, clv_err *err) {
 }
 
 static clv_code open_settings(clv_service *s, clv_err *err) {
-  clv_worker_settings *first;
+  clv_worker_settings *settings;
   CLV_TRY(clv_settings_prepare(s, s->config, err));
-  CLV_TRY(clv_settings_new(s->config, &first, err));
-  clv_settings_swap(s, first);
+  CLV_TRY(clv_settings_new(s->config, &settings, err));
+  clv_settings_swap(s, settings);
   return CLV_OK;
 }
 
-clv_code clv_service_open(const clv_worker_config *config, const clv_backends *others,
+clv_code clv_service_open(const clv_worker_config *config, const clv_backends *other_backends,
                           const clv_tls_identity *identity, clv_rpc_runtime *runtime,
                           clv_service **ret, clv_err *err) {
   clv_service *s;
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   s->config = config;
-  s->other_backends = *others;
+  s->other_backends = *other_backends;
   s->runtime = runtime;
   s->acceptor = (clv_lane_acceptor){s, clv_session_find_link};
   s->started_ms = clv_now_ns() / 1000000u;
@@ -155,8 +155,9 @@ static clv_session *find_ended_session(clv_service *s, const char **ret_why) {
   for (uint32_t i = 0; i < s->n_sessions && !found; i++) {
     clv_session *x = s->sessions[i];
     pthread_mutex_lock(&x->lock);
-    bool lapsed = !x->master_link && now - x->opened_ms > x->settings->config->limits.lease_ms;
-    if (x->is_closing || lapsed) {
+    bool has_lease_expired =
+        !x->master_link && now - x->opened_ms > x->settings->config->limits.lease_ms;
+    if (x->is_closing || has_lease_expired) {
       found = clv_session_ref(x);
       *ret_why = x->is_closing ? x->abort_text : "no master attached within the lease";
     }
@@ -182,11 +183,11 @@ static void log_refused_without_identity(clv_service *s) {
 
 /* Returns memory of ended sessions to the system, because malloc keeps it for threads that may not
  * exist any more. Also clears the cache of generated kernels, whose speed would reveal to the next
- * session the shapes of the others. Does nothing within TRIM_EVERY_MS of the last time, so that
+ * session the shapes of the others. Does nothing within TRIM_INTERVAL_MS of the last time, so that
  * opening and closing sessions does not slow down other sessions. */
 static void return_unused_memory(clv_service *s) {
   uint64_t now = clv_now_ns() / 1000000u;
-  if (now - s->memory_returned_ms < TRIM_EVERY_MS) return;
+  if (now - s->memory_returned_ms < TRIM_INTERVAL_MS) return;
   if (!__atomic_exchange_n(&s->has_freed_session, false, __ATOMIC_RELAXED)) return;
   for (uint32_t i = 0; i < s->n_devices; i++) {
     const clv_backend *b = s->devices[i].backend;
@@ -204,17 +205,17 @@ static clv_session *ref_session(clv_service *s, uint32_t i) {
   return x;
 }
 
-/* Ends links whose lost connections were not made again in time. A session that is skipped because
- * another one ends meanwhile has its turn at the next tick. */
-static void tend_links(clv_service *s) {
+/* Ends links whose lost connections were not made again in time. If a session ends meanwhile, its
+ * place in the table is taken by another one, which the loop may skip until the next tick. */
+static void end_expired_links(clv_service *s) {
   uint32_t i = 0;
   for (clv_session *x; (x = ref_session(s, i++)) != NULL; clv_session_unref(x))
-    clv_session_tend_links(x);
+    clv_session_end_expired_links(x);
 }
 
 void clv_service_tick(clv_service *s) {
   const char *why;
-  tend_links(s);
+  end_expired_links(s);
   log_refused_without_identity(s);
   clv_log_limited_tick();
   clv_service_evict(s);
@@ -249,7 +250,7 @@ static uint32_t count_sessions(clv_service *s) {
 
 /* Ends a session whose master is not connected: its steps do not go on, so draining does not wait
  * for the lease. */
-static void end_detached(clv_session *x, uint64_t now_ms) {
+static void end_if_detached(clv_session *x, uint64_t now_ms) {
   pthread_mutex_lock(&x->lock);
   bool is_attached = x->master_link && !clv_link_is_mending(x->master_link);
   x->detached_ms = is_attached ? 0 : x->detached_ms ? x->detached_ms : now_ms;
@@ -264,7 +265,7 @@ static void end_detached(clv_session *x, uint64_t now_ms) {
 static void end_detached_sessions(clv_service *s) {
   uint32_t i = 0;
   for (clv_session *x; (x = ref_session(s, i++)) != NULL; clv_session_unref(x))
-    end_detached(x, clv_now_ns() / 1000000u);
+    end_if_detached(x, clv_now_ns() / 1000000u);
 }
 
 void clv_service_drain(clv_service *s, unsigned deadline_ms) {

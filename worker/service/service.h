@@ -22,9 +22,9 @@ typedef struct clv_service clv_service;
  * flight. */
 size_t clv_service_transport_memory(const clv_worker_config *config);
 
-/* Binds config->listen and serves. The caller owns config and `others`; both must outlive the
- * service. */
-clv_code clv_service_open(const clv_worker_config *config, const clv_backends *others,
+/* Binds config->listen and serves. The caller owns config and `other_backends`; both must outlive
+ * the service. */
+clv_code clv_service_open(const clv_worker_config *config, const clv_backends *other_backends,
                           const clv_tls_identity *identity, clv_rpc_runtime *runtime,
                           clv_service **ret, clv_err *err) CLV_USE_RESULT;
 
@@ -57,7 +57,7 @@ void clv_service_reload_failed(clv_service *s);
 bool clv_service_is_ready(clv_service *s, clv_bytes *ret);
 /* Appends the metrics as text for Prometheus. shed: number of connections closed for want of
  * descriptors or connections. Any thread. */
-void clv_service_metrics(clv_service *s, uint64_t shed, clv_bytes *ret);
+void clv_service_metrics(clv_service *s, uint64_t n_shed, clv_bytes *ret);
 
 /* Refuses new sessions, and waits until the open ones are closed or deadline_ms is over. BLOCKS. */
 void clv_service_drain(clv_service *s, unsigned deadline_ms);

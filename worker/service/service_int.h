@@ -65,7 +65,7 @@ typedef struct clv_member {
   /* receive window granted by its last Hello, bytes; under the service's lock, as are the fields
    * below */
   uint64_t credit;
-  uint32_t protocol;            /* of its last Hello; 0: none */
+  uint32_t protocol;            /* protocol of the identity's last Hello; 0: none */
   clv_last_error last_error;    /* last error of a call or session of the identity */
   clv_work_counts ended_counts; /* counters of the ended sessions of the identity */
 } clv_member;
@@ -77,18 +77,18 @@ struct clv_session {
   int refs;
   clv_wire_id id;
   uint64_t epoch, opened_ms;
-  bool is_only_attempt; /* of a program: no later attempt continues the session */
+  bool is_only_attempt; /* the master is a program, whose session no later attempt continues */
   uint64_t send_credit; /* initial send window towards the owner, bytes */
   clv_member *member;   /* identity that opened the session */
   clv_account *device_accounts[MAX_DEVICES]; /* account of the session below that of each device */
-  uint32_t owner_protocol;                   /* that the owner spoke when it opened the session */
+  uint32_t owner_protocol; /* protocol that the owner spoke when it opened the session */
   char owner[CLV_WIRE_URI + 1], name[CLV_WIRE_NAME + 1];
   char **peers; /* identities of peers that may attach */
   uint32_t n_peers;
   clv_wire_limits granted_limits;
   uint32_t reference_lease_ms;
   uint32_t n_bulk_lanes; /* bulk lanes of the owner's link, and of links dialled to peers */
-  /* threads of the session's module with the most; under the service's lock */
+  /* largest number of threads of a module of the session; under the service's lock */
   unsigned max_module_threads;
 
   pthread_mutex_t loading_lock; /* held during a LoadModule; taken before `lock` */
@@ -99,6 +99,7 @@ struct clv_session {
   pthread_t compute_thread;
   bool has_compute_thread;
   clv_link *master_link;
+  /* links to other workers: out: this worker dialled them; in: the other worker dialled them */
   clv_peer_link out[MAX_PEER_LINKS], in[MAX_PEER_LINKS];
   uint32_t n_out, n_in;
   clv_last_error last_error; /* last error, apart from those that the node records; under `lock` */
@@ -139,7 +140,7 @@ struct clv_service {
   uint64_t started_ms;
   /* refused callers without an identity that are logged already */
   uint64_t n_refused_without_identity;
-  clv_account *total;
+  clv_account *total;              /* account of all sessions together */
   clv_backends other_backends;     /* backends other than the processor */
   clv_device devices[MAX_DEVICES]; /* the first is used for modules that name no device */
   uint32_t n_devices;
@@ -195,12 +196,12 @@ void clv_settings_unref(clv_worker_settings *s); /* NULL is allowed */
 void clv_settings_unrefp(clv_worker_settings **s);
 /* returns the newest settings, with a new reference */
 clv_worker_settings *clv_service_settings(clv_service *s);
-/* Returns the entry of an identity in `allow`; NULL: none. */
+/* Returns the entry of the identity `uri` in `allow`; NULL: none. */
 const clv_allow_spec *clv_settings_allowed(const clv_worker_settings *s, const char *uri);
 /* Returns the quota of files of state of an identity in the newest settings; 0: it has none, or is
  * not in `allow`. */
 uint64_t clv_service_state_quota(clv_service *v, const char *uri);
-/* Return the member or the edge of a name; NULL: none. Caller holds the service's lock. */
+/* Return the member or the edge of a name; NULL: none. The caller holds the service's lock. */
 clv_member *clv_service_find_member(clv_service *s, const char *uri);
 clv_edge_total *clv_service_find_edge(clv_service *s, const char *peer);
 /* Makes a member for each identity in `allow` of `c`, and an edge for each peer in `c`, unless they
@@ -232,7 +233,7 @@ bool clv_service_is_first_with_backend(const clv_service *s, uint32_t i);
 clv_code clv_service_open_accounts(clv_service *s, clv_err *err) CLV_USE_RESULT;
 void clv_service_close_accounts(clv_service *s);
 /* returns memory_limit in bytes; 0: none */
-uint64_t clv_settings_memory(const clv_worker_settings *at);
+uint64_t clv_settings_memory_limit(const clv_worker_settings *settings);
 clv_code clv_service_new_identity_account(clv_service *s, clv_account **ret,
                                           clv_err *err) CLV_USE_RESULT;
 clv_code clv_service_new_session_account(clv_session *s, clv_account **ret,
@@ -264,16 +265,16 @@ void clv_session_close(clv_session *s, const char *reason);
 
 /* ---- session_links.c ------------------------------------------------------------------------- */
 
-/* Sends ABORT to the master with the reason why the session cannot continue; place: the lost peer,
- * or "". */
-void clv_session_abort(clv_session *s, clv_code code, const char *why, const char *place);
+/* Sends ABORT to the master with the reason why the session cannot continue; lost_peer: name of the
+ * lost peer, or "". */
+void clv_session_abort(clv_session *s, clv_code code, const char *why, const char *lost_peer);
 clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *uri, clv_link **ret,
                                clv_err *err);
 /* Gives all present links to the node. Caller holds s->lock. */
 void clv_session_set_node_links(clv_session *s);
 clv_code clv_session_dial_peer(clv_session *s, const char *name, clv_err *err) CLV_USE_RESULT;
 /* Ends the accepted links of a session that have had a lane without connection for limits.lease. */
-void clv_session_tend_links(clv_session *s);
+void clv_session_end_expired_links(clv_session *s);
 
 /* ---- last_error.c ---------------------------------------------------------------------------- */
 
@@ -288,14 +289,14 @@ void clv_session_keep_last_error(clv_session *s, const char *reason);
 
 /* Length of an array of edges. Index 0 is the master (""), 1.. are the peers of worker.yaml in
  * order, and the last one is all other peers. */
-#define CLV_EDGES(config) (2 + (config)->n_peers)
+#define CLV_N_EDGES(config) (2 + (config)->n_peers)
 size_t clv_edge_index(const clv_worker_config *c, const char *peer);
 clv_refusal clv_refusal_of(clv_code code);
-clv_code clv_session_count_totals_init(clv_session *s, clv_err *err) CLV_USE_RESULT;
-/* Adds to the totals what the session's counters have grown since the last call. Caller holds the
- * service's lock. */
-void clv_session_count_totals(clv_session *s);
-/* Adds the session's counters that are not in the totals yet to *w and edges [CLV_EDGES(c)]. */
+clv_code clv_session_init_totals(clv_session *s, clv_err *err) CLV_USE_RESULT;
+/* Adds to the service's totals the amounts by which the session's counters have grown since the
+ * last call. Caller holds the service's lock. */
+void clv_session_add_to_totals(clv_session *s);
+/* Adds the session's counters that are not in the totals yet to *w and edges [CLV_N_EDGES(c)]. */
 void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_counts *w,
                           clv_edge_counts *edges);
 
@@ -354,7 +355,7 @@ void clv_service_log_state(const char *verb, const char *session, const char *ow
 clv_row_caches clv_session_caches(clv_session *s);
 /* clv_service_has_caches_for tells whether an identity may have caches. clv_service_evict_caches
  * deletes expired caches. */
-bool clv_service_has_caches_for(const clv_service *s, const clv_worker_settings *now,
+bool clv_service_has_caches_for(const clv_service *s, const clv_worker_settings *newest,
                                 const char *uri);
 void clv_service_evict_caches(clv_service *s);
 
@@ -364,10 +365,11 @@ clv_code clv_service_on_kept(void *user, const clv_rpc_peer *peer, const clv_iov
 
 /* ---- load.c ---------------------------------------------------------------------------------- */
 
-/* Loads a module. gone: atomic, true when the caller has left. *ret: the encoded reply; do not read
- * the names in *reply afterwards. */
-clv_code clv_session_load(clv_session *s, const clv_wire_load_request *request, const bool *gone,
-                          clv_wire_load_reply *reply, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+/* Loads a module. has_caller_left: atomic, true when the caller has left. *ret: the encoded reply;
+ * do not read the names in *reply afterwards. */
+clv_code clv_session_load(clv_session *s, const clv_wire_load_request *request,
+                          const bool *has_caller_left, clv_wire_load_reply *reply, clv_bytes *ret,
+                          clv_err *err) CLV_USE_RESULT;
 
 /* ---- snapshot.c ------------------------------------------------------------------------------ */
 

@@ -8,7 +8,7 @@
 
 #include "worker/service/service_int.h"
 
-enum { PEER_TIMEOUT_MS = 10000 };
+enum { HELLO_TIMEOUT_MS = 10000 };
 
 /* Refuses a frame that arrives before the first LoadModule, when there is no compute thread. */
 static void refuse_early_frame(clv_session *s, clv_link *link, const clv_frame *request) {
@@ -24,14 +24,14 @@ static void refuse_early_frame(clv_session *s, clv_link *link, const clv_frame *
 static void on_packet(void *user, clv_link *link, clv_packet *p) {
   clv_session *s = user;
   pthread_mutex_lock(&s->lock);
-  bool gone = s->is_closing;
+  bool is_closing = s->is_closing;
   clv_session_node *node = s->node;
   pthread_mutex_unlock(&s->lock);
-  if (node && !gone) {
+  if (node && !is_closing) {
     clv_node_post(node, p);
     return;
   }
-  if (!gone) refuse_early_frame(s, link, &p->frame);
+  if (!is_closing) refuse_early_frame(s, link, &p->frame);
   clv_packet_free(p);
 }
 
@@ -46,7 +46,7 @@ static void on_master_closed(void *user, clv_link *link, clv_code code, const ch
   clv_session_unref(s);
 }
 
-void clv_session_abort(clv_session *s, clv_code code, const char *why, const char *place) {
+void clv_session_abort(clv_session *s, clv_code code, const char *why, const char *lost_peer) {
   pthread_mutex_lock(&s->lock);
   clv_link *master = s->master_link && !s->is_closing ? clv_link_ref(s->master_link) : NULL;
   pthread_mutex_unlock(&s->lock);
@@ -54,7 +54,7 @@ void clv_session_abort(clv_session *s, clv_code code, const char *why, const cha
   clv_err err;
   if (master && clv_packet_new(s->pool, CLV_ABORT, &p, &err) == CLV_OK) {
     clv_session_set_last_error(s, "%s", why);
-    clv_frame_set_failure(&p->frame, code, why, place);
+    clv_frame_set_failure(&p->frame, code, why, lost_peer);
     if (clv_link_send(master, p, &err) != CLV_OK)
       clv_log(CLV_LOG_DEBUG, "session %s: %s", s->name, err.text);
   }
@@ -70,17 +70,18 @@ static void on_peer_closed(void *user, clv_link *link, clv_code code, const char
   clv_session_unref(s);
 }
 
-/* Returns the time for mending a link: limits.lease, but less than the session's reference lease,
- * so that no link waits for a node whose references are freed already. 0: the peer's protocol
- * cannot mend links. */
+/* Returns how long a link may be without a connection before it ends, ms: limits.lease, but less
+ * than the session's reference lease, so that no link waits for a node whose references are freed
+ * already. 0: a link of the peer's protocol cannot get another connection. */
 static uint64_t link_lease_ms(const clv_session *s, uint32_t protocol) {
-  uint64_t most_ms = (uint64_t)s->reference_lease_ms / 4 * 3;
+  uint64_t max_ms = (uint64_t)s->reference_lease_ms / 4 * 3;
   return clv_wire_protocol_has_acks(protocol)
-             ? CLV_MIN(s->settings->config->limits.lease_ms, most_ms)
+             ? CLV_MIN(s->settings->config->limits.lease_ms, max_ms)
              : 0;
 }
 
-/* Counts the links to other workers that are mending. Called by the link of the master. */
+/* Counts the links to other workers that have lost a connection and wait for another one. Called by
+ * the link of the master. */
 static uint32_t count_mending_peers(void *user) {
   clv_session *s = user;
   uint32_t n = 0;
@@ -159,13 +160,14 @@ static clv_code get_master_link(clv_session *s, const clv_frame *attach, clv_lin
   return CLV_OK;
 }
 
+/* Returns the link that the peer `uri` has dialled to the session, or makes it. */
 static clv_code get_accepted_peer_link(clv_session *s, const clv_frame *attach, const char *uri,
                                        uint64_t credit, uint32_t protocol, clv_link **ret,
                                        clv_err *err) {
   const clv_remote_spec *peer = find_peer_by_uri(s, uri);
-  bool invited = false;
-  for (uint32_t i = 0; i < s->n_peers; i++) invited |= strcmp(s->peers[i], uri) == 0;
-  if (!peer || !invited) return clv_fail(err, CLV_NOT_FOUND, "no such session");
+  bool may_attach = false;
+  for (uint32_t i = 0; i < s->n_peers; i++) may_attach |= strcmp(s->peers[i], uri) == 0;
+  if (!peer || !may_attach) return clv_fail(err, CLV_NOT_FOUND, "no such session");
   clv_link *link = find_peer_link(s->in, s->n_in, peer->name);
   if (!link) {
     CLV_TRY(check_first_attach(attach, err));
@@ -207,7 +209,7 @@ clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *
   return code;
 }
 
-void clv_session_tend_links(clv_session *s) {
+void clv_session_end_expired_links(clv_session *s) {
   clv_link *links[1 + 2 * MAX_PEER_LINKS];
   uint32_t n = 0;
   pthread_mutex_lock(&s->lock);
@@ -222,8 +224,8 @@ void clv_session_tend_links(clv_session *s) {
 
 static clv_code call_hello(void *channel, const clv_bytes *request, clv_bytes *reply,
                            clv_err *err) {
-  return clv_rpc_call_unary(channel, CLV_METHOD_HELLO, request->data, request->len, PEER_TIMEOUT_MS,
-                            reply, err);
+  return clv_rpc_call_unary(channel, CLV_METHOD_HELLO, request->data, request->len,
+                            HELLO_TIMEOUT_MS, reply, err);
 }
 
 /* Sends Hello to a peer, before this worker dials a link to it. Hello tells the peer this worker's
@@ -236,13 +238,13 @@ static clv_code send_hello(clv_session *s, const clv_remote_spec *peer, const cl
   CLV_AUTO(clv_wire_message_clear) clv_wire_hello_reply h = {0};
   clv_rpc_channel_options o = {
       .target_address = peer->address, .expected_uri = peer->identity, .pem = *pem};
-  const clv_wire_about ours = {.limits = s->settings->limits,
-                               .software = "cleave " CLV_VERSION,
-                               .isa = clv_backend_isa(clv_service_backend(v)),
-                               .unix_ms = clv_wall_ms()};
+  const clv_wire_about own_about = {.limits = s->settings->limits,
+                                    .software = "cleave " CLV_VERSION,
+                                    .isa = clv_backend_isa(clv_service_backend(v)),
+                                    .unix_ms = clv_wall_ms()};
   CLV_TRY(clv_rpc_channel_new(v->runtime, &o, &channel, err));
-  CLV_TRY(clv_rpc_channel_connect(channel, PEER_TIMEOUT_MS, err));
-  CLV_TRY(clv_wire_hello_exchange(&ours, call_hello, channel, &reply, err));
+  CLV_TRY(clv_rpc_channel_connect(channel, HELLO_TIMEOUT_MS, err));
+  CLV_TRY(clv_wire_hello_exchange(&own_about, call_hello, channel, &reply, err));
   CLV_TRY(clv_wire_hello_reply_decode(&(clv_piece){reply.data, reply.len}, 1, &h, err));
   CLV_TRY(clv_wire_limits_check(&h.about.limits, err));
   *ret_peer_timeout_ms =
@@ -271,7 +273,7 @@ static clv_code dial_peer_link(clv_session *s, const clv_remote_spec *peer, cons
                      .session_owner = s->owner,
                      .n_bulk_lanes = s->n_bulk_lanes,
                      .attach_role = CLV_ATTACH_PEER,
-                     .dial_timeout_ms = PEER_TIMEOUT_MS};
+                     .dial_timeout_ms = HELLO_TIMEOUT_MS};
   CLV_TRY(send_hello(s, peer, pem, &d.limits.peer_timeout_ms, &protocol, err));
   /* 0: the frame ATTACHED sets the receive window */
   clv_link_options o = make_link_options(s, peer->name, 0, protocol, on_peer_closed);
@@ -290,10 +292,11 @@ clv_code clv_session_dial_peer(clv_session *s, const char *name, clv_err *err) {
                     "no peer '%s' in this worker's peers; add it or use transfer: via_master",
                     name);
   pthread_mutex_lock(&s->lock);
-  bool known = find_peer_link(s->out, s->n_out, name) != NULL, full = s->n_out == MAX_PEER_LINKS;
+  bool is_dialled = find_peer_link(s->out, s->n_out, name) != NULL,
+       is_full = s->n_out == MAX_PEER_LINKS;
   pthread_mutex_unlock(&s->lock);
-  if (known) return CLV_OK;
-  if (full)
+  if (is_dialled) return CLV_OK;
+  if (is_full)
     return clv_fail(err, CLV_EXHAUSTED, "the session has links to 16 peers, the most it can have");
   clv_link *link;
   clv_rpc_pem pem;

@@ -98,17 +98,17 @@ void clv_session_record_threads(clv_session *s, unsigned threads) {
 void clv_session_close(clv_session *s, const char *reason) {
   if (!s) return;
   clv_service *v = s->service;
-  bool mine = false;
+  bool was_in_table = false;
   pthread_mutex_lock(&v->lock);
-  for (uint32_t i = 0; i < v->n_sessions && !mine; i++) {
+  for (uint32_t i = 0; i < v->n_sessions && !was_in_table; i++) {
     if (v->sessions[i] != s) continue;
     v->sessions[i] = v->sessions[--v->n_sessions];
-    clv_session_count_totals(s);
-    mine = true;
+    clv_session_add_to_totals(s);
+    was_in_table = true;
   }
   update_queue_polling(v);
   pthread_mutex_unlock(&v->lock);
-  if (!mine) return; /* another thread is closing it */
+  if (!was_in_table) return; /* another thread is closing it */
   CLV_FAILPOINT("session.close");
   clv_account_discharge(s->member->account, CLV_QUOTA_SESSIONS, 1);
   pthread_mutex_lock(&s->lock);
@@ -121,7 +121,7 @@ void clv_session_close(clv_session *s, const char *reason) {
   if (s->node) clv_node_stop(s->node);
   if (s->has_compute_thread) pthread_join(s->compute_thread, NULL);
   pthread_mutex_lock(&v->lock);
-  clv_session_count_totals(s);
+  clv_session_add_to_totals(s);
   pthread_mutex_unlock(&v->lock);
   close_links(s);
   const clv_log_source source = {s->owner, "sessions closed",

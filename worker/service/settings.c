@@ -143,7 +143,7 @@ void clv_settings_done(clv_service *v) {
 }
 
 uint64_t clv_service_state_quota(clv_service *v, const char *uri) {
-  CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(v);
-  const clv_allow_spec *a = clv_settings_allowed(now, uri);
+  CLV_AUTO(clv_settings_unrefp) clv_worker_settings *newest = clv_service_settings(v);
+  const clv_allow_spec *a = clv_settings_allowed(newest, uri);
   return a ? a->state_bytes : 0;
 }

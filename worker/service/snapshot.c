@@ -20,24 +20,26 @@ typedef struct module_texts {
 } module_texts;
 
 typedef struct clv_snapshot_memory {
-  clv_session *held[MAX_SESSIONS];
-  uint32_t n_held;
-  /* one for each session, [n_held]; `sessions` has the same length */
-  clv_last_error last_error, *last_errors;
+  clv_session *held_sessions[MAX_SESSIONS];
+  uint32_t n_held_sessions;
+  clv_last_error last_error; /* last error of the viewer, or of the worker */
+  /* last error of each session, [n_held_sessions]; `sessions` has the same length */
+  clv_last_error *last_errors;
   clv_wire_session_status *sessions;
-  clv_wire_module_status *modules; /* [n_held * CLV_WIRE_MODULES]; `texts` has the same length */
+  /* [n_held_sessions CLV_WIRE_MODULES]; `texts` has the same length */
+  clv_wire_module_status *modules;
   module_texts *texts;
-  clv_wire_link_status *links; /* [n_held * MAX_LINKS] */
+  clv_wire_link_status *links; /* [n_held_sessions * MAX_LINKS] */
   clv_wire_device_status devices[MAX_DEVICES];
   clv_wire_library library; /* libraries of the device on which modules run by default */
 } memory;
 
 /* ---- last errors ----------------------------------------------------------------------------- */
 
-static clv_wire_last_error wire_error_of(const clv_last_error *e, uint64_t now) {
+static clv_wire_last_error wire_error_of(const clv_last_error *e, uint64_t now_ns) {
   if (!e->at_ns) return (clv_wire_last_error){.text = ""};
   return (clv_wire_last_error){.text = e->text,
-                               .age_ms = (now - CLV_MIN(e->at_ns, now)) / 1000000u};
+                               .age_ms = (now_ns - CLV_MIN(e->at_ns, now_ns)) / 1000000u};
 }
 
 /* Returns the later one of the last errors of a session and of its node. */
@@ -79,7 +81,8 @@ static clv_wire_link_status *find_or_add_row(clv_wire_session_status *s, const c
   return &s->links[s->n_links++];
 }
 
-/* Adds the outages of a link. The last one of the row is the last of its links. */
+/* Adds the outages of a link to the row of its peer. The row's last outage is the newest one of all
+ * links of the peer. */
 static void add_outages(clv_wire_link_status *r, const clv_link_counts *c) {
   uint64_t age_ms = c->last_outage_age_ns / 1000000;
   if (c->n_outages && (!r->n_outages || age_ms < r->last_outage_age_ms)) {
@@ -157,14 +160,14 @@ static void fill_node(clv_session_node *node, clv_wire_session_status *out) {
 
 /* Fills a session. The caller has allocated out->modules and out->links. The node is read without
  * the session's lock, because the node exists as long as the session. */
-static void fill_session(clv_session *s, uint64_t now, module_texts *texts, clv_last_error *t,
+static void fill_session(clv_session *s, uint64_t now_ns, module_texts *texts, clv_last_error *t,
                          clv_wire_session_status *out) {
   held_link links[MAX_LINKS];
   out->session_id = s->id;
   out->attempt_number = s->epoch;
   out->session_name = s->name;
   out->owner_identity = s->owner;
-  out->age_ms = now / 1000000u - s->opened_ms;
+  out->age_ms = now_ns / 1000000u - s->opened_ms;
   out->memory_bytes = clv_pool_charged_bytes(s->pool);
   out->memory_limit = s->granted_limits.session_bytes;
   pthread_mutex_lock(&s->lock);
@@ -179,11 +182,11 @@ static void fill_session(clv_session *s, uint64_t now, module_texts *texts, clv_
     clv_link_unref(links[i].link);
   }
   get_latest_error(s, node, t);
-  out->last_error = wire_error_of(t, now);
+  out->last_error = wire_error_of(t, now_ns);
 }
 
-static clv_code fill_sessions(memory *m, uint64_t now, clv_err *err) {
-  size_t n = m->n_held;
+static clv_code fill_sessions(memory *m, uint64_t now_ns, clv_err *err) {
+  size_t n = m->n_held_sessions;
   CLV_TRY(clv_alloc(n, sizeof *m->last_errors, &m->last_errors, err));
   CLV_TRY(clv_alloc(n, sizeof *m->sessions, &m->sessions, err));
   CLV_TRY(clv_alloc(n * CLV_WIRE_MODULES, sizeof *m->modules, &m->modules, err));
@@ -192,7 +195,7 @@ static clv_code fill_sessions(memory *m, uint64_t now, clv_err *err) {
   for (size_t i = 0; i < n; i++) {
     m->sessions[i].modules = m->modules + i * CLV_WIRE_MODULES;
     m->sessions[i].links = m->links + i * MAX_LINKS;
-    fill_session(m->held[i], now, m->texts + i * CLV_WIRE_MODULES, &m->last_errors[i],
+    fill_session(m->held_sessions[i], now_ns, m->texts + i * CLV_WIRE_MODULES, &m->last_errors[i],
                  &m->sessions[i]);
   }
   return CLV_OK;
@@ -201,8 +204,7 @@ static clv_code fill_sessions(memory *m, uint64_t now, clv_err *err) {
 /* ---- the worker ------------------------------------------------------------------------------ */
 
 /* Collects the sessions that the viewer may see. The viewer must not learn that other sessions
- * exist.
- * Takes the service's lock. */
+ * exist. Takes the service's lock. */
 static void collect_sessions(clv_service *v, const clv_allow_spec *viewer, const char *uri,
                              const clv_wire_id *only, memory *m, clv_wire_status_reply *out) {
   pthread_mutex_lock(&v->lock);
@@ -212,7 +214,7 @@ static void collect_sessions(clv_service *v, const clv_allow_spec *viewer, const
     out->n_open_sessions++;
     out->memory_bytes += clv_pool_charged_bytes(s->pool);
     if (only && memcmp(&s->id, only, sizeof *only) != 0) continue;
-    m->held[m->n_held++] = clv_session_ref(s);
+    m->held_sessions[m->n_held_sessions++] = clv_session_ref(s);
   }
   out->is_draining = v->is_draining;
   out->certificate_expiry_s = (uint64_t)CLV_MAX(v->certificate_end, (int64_t)0);
@@ -224,25 +226,26 @@ static void collect_sessions(clv_service *v, const clv_allow_spec *viewer, const
 }
 
 /* Fills numbers of the complete process, only for viewers that may see all sessions. */
-static void fill_process(clv_service *v, const clv_worker_settings *at, clv_service_snapshot *now) {
-  clv_wire_status_reply *out = &now->status;
+static void fill_process(clv_service *v, const clv_worker_settings *settings,
+                         clv_service_snapshot *snapshot) {
+  clv_wire_status_reply *out = &snapshot->status;
   out->rss_bytes = clv_metrics_resident();
-  out->memory_limit = clv_settings_memory(at);
+  out->memory_limit = clv_settings_memory_limit(settings);
   out->n_connections = clv_rpc_server_count_connections(v->server);
-  out->max_connections = (uint32_t)at->config->limits.connections;
-  out->n_handshake_failures = now->calls.n_calls_unauthenticated;
+  out->max_connections = (uint32_t)settings->config->limits.connections;
+  out->n_handshake_failures = snapshot->calls.n_calls_unauthenticated;
   for (size_t i = 0; i < CLV_TLS_FAILURES; i++)
-    out->n_handshake_failures += now->callers.n_failed[i] + now->peers.n_failed[i];
+    out->n_handshake_failures += snapshot->callers.n_failed[i] + snapshot->peers.n_failed[i];
 }
 
-static void fill_worker(clv_service *v, const clv_worker_settings *at, uint64_t now, memory *m,
-                        clv_wire_status_reply *out) {
+static void fill_worker(clv_service *v, const clv_worker_settings *settings, uint64_t now_ns,
+                        memory *m, clv_wire_status_reply *out) {
   m->library = (clv_wire_library){"kernels", clv_backend_libraries(clv_service_backend(v))};
   out->incarnation = v->incarnation;
-  out->uptime_ms = now / 1000000u - v->started_ms;
+  out->uptime_ms = now_ns / 1000000u - v->started_ms;
   out->has_about = true;
   out->about = (clv_wire_about){.protocol = CLV_WIRE_PROTOCOL,
-                                .limits = at->limits,
+                                .limits = settings->limits,
                                 .software = "cleave " CLV_VERSION,
                                 .isa = clv_backend_isa(clv_service_backend(v)),
                                 .n_libraries = 1,
@@ -257,8 +260,8 @@ static void fill_worker(clv_service *v, const clv_worker_settings *at, uint64_t 
  * alone. */
 static uint64_t device_bytes_of_viewer(const memory *m, uint32_t i) {
   uint64_t bytes = 0;
-  for (size_t k = 0; k < m->n_held; k++)
-    bytes += clv_account_usage(m->held[k]->device_accounts[i], CLV_QUOTA_BYTES);
+  for (size_t k = 0; k < m->n_held_sessions; k++)
+    bytes += clv_account_usage(m->held_sessions[k]->device_accounts[i], CLV_QUOTA_BYTES);
   return bytes;
 }
 
@@ -286,30 +289,30 @@ static void fill_quotas(const clv_allow_spec *viewer, clv_wire_status_reply *out
 
 clv_code clv_service_snapshot_take(clv_service *v, const char *viewer, const clv_wire_id *only,
                                    clv_service_snapshot *ret, clv_err *err) {
-  CLV_AUTO(clv_service_snapshot_done) clv_service_snapshot now = {0};
+  CLV_AUTO(clv_service_snapshot_done) clv_service_snapshot snapshot = {0};
   CLV_AUTO(clv_settings_unrefp) clv_worker_settings *newest = clv_service_settings(v);
   const clv_allow_spec *a = viewer ? clv_settings_allowed(newest, viewer) : NULL;
-  clv_wire_status_reply *out = &now.status;
-  CLV_TRY(clv_alloc(1, sizeof *now.memory, &now.memory, err));
+  clv_wire_status_reply *out = &snapshot.status;
+  CLV_TRY(clv_alloc(1, sizeof *snapshot.memory, &snapshot.memory, err));
   out->caller_sees_all = !viewer || (a && a->role == CLV_ROLE_OBSERVER);
-  collect_sessions(v, a, viewer, only, now.memory, out);
-  uint64_t at =
+  collect_sessions(v, a, viewer, only, snapshot.memory, out);
+  uint64_t now_ns =
       clv_now_ns(); /* read the time after collect_sessions, so no session was opened later */
-  CLV_TRY(fill_sessions(now.memory, at, err));
-  out->n_sessions = now.memory->n_held;
-  out->sessions = now.memory->sessions;
-  out->last_error = wire_error_of(&now.memory->last_error, at);
-  fill_worker(v, newest, at, now.memory, out);
-  fill_devices(v, now.memory, out);
-  clv_rpc_server_get_counts(v->server, &now.calls);
-  clv_tls_handshakes_get_counts(true, &now.callers);
-  clv_tls_handshakes_get_counts(false, &now.peers);
+  CLV_TRY(fill_sessions(snapshot.memory, now_ns, err));
+  out->n_sessions = snapshot.memory->n_held_sessions;
+  out->sessions = snapshot.memory->sessions;
+  out->last_error = wire_error_of(&snapshot.memory->last_error, now_ns);
+  fill_worker(v, newest, now_ns, snapshot.memory, out);
+  fill_devices(v, snapshot.memory, out);
+  clv_rpc_server_get_counts(v->server, &snapshot.calls);
+  clv_tls_handshakes_get_counts(true, &snapshot.callers);
+  clv_tls_handshakes_get_counts(false, &snapshot.peers);
   if (out->caller_sees_all)
-    fill_process(v, newest, &now);
+    fill_process(v, newest, &snapshot);
   else if (a)
     fill_quotas(a, out);
-  *ret = now;
-  now = (clv_service_snapshot){0}; /* the caller owns the snapshot */
+  *ret = snapshot;
+  snapshot = (clv_service_snapshot){0}; /* the caller owns the snapshot */
   return CLV_OK;
 }
 
@@ -317,7 +320,7 @@ void clv_service_snapshot_done(clv_service_snapshot *snapshot) {
   if (!snapshot) return;
   memory *m = snapshot->memory;
   if (!m) return;
-  for (uint32_t i = 0; i < m->n_held; i++) clv_session_unref(m->held[i]);
+  for (uint32_t i = 0; i < m->n_held_sessions; i++) clv_session_unref(m->held_sessions[i]);
   free(m->last_errors);
   free(m->sessions);
   free(m->modules);

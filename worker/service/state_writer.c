@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The writer of files of state: one thread of the worker, which writes what nodes have copied,
- * while their compute threads go on. Of the identities that wait it serves another one than last,
- * and of one identity the oldest file first.
+ * while their compute threads go on. If files of several
+ * identities wait, it does not write two files of one identity in a row. Of one identity it writes
+ * the oldest file first.
  *
  * A session that ends withdraws its files. A file that waits is dropped. A file that is being
  * written is given up: the thread stops reading the node's copy before the call returns, and
@@ -16,13 +17,14 @@
 
 #include "worker/service/service_int.h"
 
-enum { NICE = 10 }; /* the thread hashes while others compute */
+enum { NICE_VALUE = 10 }; /* the thread hashes while others compute */
 
 typedef struct job {
   /* request of the node, which receives the result; NULL: the session has withdrawn it */
   clv_state_save *save;
-  const clv_state_save *data; /* that request; its data may be read while reads_data is true */
-  bool reads_data;            /* the thread may read the node's copy */
+  /* request whose data are written, also if `save` is NULL; readable while reads_data is true */
+  const clv_state_save *data;
+  bool reads_data; /* the thread may read the node's copy */
   char session[CLV_WIRE_NAME + 1], owner[CLV_WIRE_URI + 1];
   unsigned log_lines;
   clv_state_claim claim;
@@ -33,12 +35,12 @@ typedef struct job {
 struct clv_state_writer {
   clv_service *service;
   pthread_mutex_t lock;
-  pthread_cond_t changed;
+  pthread_cond_t queue_changed;
   pthread_t thread;
   bool is_started, is_stopping;
-  job *first;                    /* waiting, oldest first */
-  job *current;                  /* being written; NULL: none */
-  char served[CLV_WIRE_URI + 1]; /* owner of the last file */
+  job *first;                        /* waiting, oldest first */
+  job *current;                      /* being written; NULL: none */
+  char last_owner[CLV_WIRE_URI + 1]; /* owner of the file that was taken last */
   clv_state_writes counts;
 };
 
@@ -70,7 +72,7 @@ static void on_written(void *user) {
   job *j = user;
   pthread_mutex_lock(&j->writer->lock);
   j->reads_data = false;
-  pthread_cond_broadcast(&j->writer->changed);
+  pthread_cond_broadcast(&j->writer->queue_changed);
   pthread_mutex_unlock(&j->writer->lock);
 }
 
@@ -79,7 +81,7 @@ static clv_code write_file(job *j, clv_sha256 *ret_digest, uint64_t *ret_bytes, 
   const clv_cancel_hook waiter = {is_withdrawn, j};
   const clv_state_save_request r = {.list = j->data->list,
                                     .n = j->data->n,
-                                    .most = clv_service_state_quota(v, j->owner),
+                                    .max_bytes = clv_service_state_quota(v, j->owner),
                                     .waiter = &waiter,
                                     .on_written = on_written,
                                     .user = j};
@@ -88,8 +90,8 @@ static clv_code write_file(job *j, clv_sha256 *ret_digest, uint64_t *ret_bytes, 
 
 /* Reports the result to the node, unless the node has withdrawn the file. Caller holds the lock, so
  * that the node is not freed meanwhile. */
-static void report(job *j, clv_code code, const clv_err *err, const clv_sha256 *digest,
-                   uint64_t bytes) {
+static void report_result(job *j, clv_code code, const clv_err *err, const clv_sha256 *digest,
+                          uint64_t bytes) {
   clv_state_save *save = j->save;
   if (!save) return;
   save->code = code;
@@ -113,25 +115,25 @@ static void write_and_report(job *j) {
   w->counts.last_ns = clv_now_ns() - began;
   w->counts.written += code == CLV_OK;
   w->counts.failed += code != CLV_OK && code != CLV_CANCELLED;
-  report(j, code, &err, &digest, bytes);
+  report_result(j, code, &err, &digest, bytes);
   j->reads_data = false;
   w->current = NULL;
-  pthread_cond_broadcast(&w->changed);
+  pthread_cond_broadcast(&w->queue_changed);
   pthread_mutex_unlock(&w->lock);
   free(j);
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* Takes the oldest file of another identity than last, or else the oldest. Caller holds the
- * lock. */
+/* Takes out of the queue the oldest file of an identity other than that of the last file; if there
+ * is none, the oldest file. Caller holds the lock. */
 static job *take_job(clv_state_writer *w) {
   job **at = &w->first;
-  while (*at && strcmp((*at)->owner, w->served) == 0) at = &(*at)->next;
+  while (*at && strcmp((*at)->owner, w->last_owner) == 0) at = &(*at)->next;
   if (!*at) at = &w->first;
   job *j = *at;
   *at = j->next;
-  snprintf(w->served, sizeof w->served, "%s", j->owner);
+  snprintf(w->last_owner, sizeof w->last_owner, "%s", j->owner);
   j->data = j->save;
   j->reads_data = true;
   return w->current = j;
@@ -139,10 +141,10 @@ static job *take_job(clv_state_writer *w) {
 
 static void *write_files(void *user) {
   clv_state_writer *w = user;
-  (void)setpriority(PRIO_PROCESS, (id_t)gettid(), NICE);
+  (void)setpriority(PRIO_PROCESS, (id_t)gettid(), NICE_VALUE);
   for (;;) {
     pthread_mutex_lock(&w->lock);
-    while (!w->first && !w->is_stopping) pthread_cond_wait(&w->changed, &w->lock);
+    while (!w->first && !w->is_stopping) pthread_cond_wait(&w->queue_changed, &w->lock);
     job *j = w->is_stopping ? NULL : take_job(w);
     pthread_mutex_unlock(&w->lock);
     if (!j) return NULL;
@@ -155,7 +157,7 @@ clv_code clv_state_writer_new(clv_service *s, clv_state_writer **ret, clv_err *e
   CLV_TRY(clv_alloc(1, sizeof *w, &w, err));
   w->service = s;
   pthread_mutex_init(&w->lock, NULL);
-  pthread_cond_init(&w->changed, NULL);
+  pthread_cond_init(&w->queue_changed, NULL);
   w->is_started = pthread_create(&w->thread, NULL, write_files, w) == 0;
   if (!w->is_started) {
     clv_state_writer_free(w);
@@ -169,14 +171,14 @@ void clv_state_writer_free(clv_state_writer *w) {
   if (!w) return;
   pthread_mutex_lock(&w->lock);
   w->is_stopping = true;
-  pthread_cond_broadcast(&w->changed);
+  pthread_cond_broadcast(&w->queue_changed);
   pthread_mutex_unlock(&w->lock);
   if (w->is_started) pthread_join(w->thread, NULL);
   for (job *j = w->first, *next; j; j = next) {
     next = j->next;
     job_free(j);
   }
-  pthread_cond_destroy(&w->changed);
+  pthread_cond_destroy(&w->queue_changed);
   pthread_mutex_destroy(&w->lock);
   free(w);
 }
@@ -197,7 +199,7 @@ clv_code clv_state_writer_add(clv_state_writer *w, const clv_session *s, clv_sta
   job **end = &w->first;
   while (*end) end = &(*end)->next;
   *end = j;
-  pthread_cond_broadcast(&w->changed);
+  pthread_cond_broadcast(&w->queue_changed);
   pthread_mutex_unlock(&w->lock);
   return CLV_OK;
 }
@@ -216,7 +218,8 @@ void clv_state_writer_withdraw(clv_state_writer *w, const clv_state_save *save) 
   job *waiting = take_waiting(w, save), *current = w->current;
   if (current && current->save == save) {
     current->save = NULL;
-    while (w->current == current && current->reads_data) pthread_cond_wait(&w->changed, &w->lock);
+    while (w->current == current && current->reads_data)
+      pthread_cond_wait(&w->queue_changed, &w->lock);
   }
   pthread_mutex_unlock(&w->lock);
   if (waiting) job_free(waiting);

@@ -25,7 +25,7 @@ static clv_code save_file(void *user, const char *name, const clv_weights_tensor
   const clv_cancel_hook waiter = {is_closing, s};
   const clv_state_save_request r = {.list = list,
                                     .n = n,
-                                    .most = clv_service_state_quota(s->service, s->owner),
+                                    .max_bytes = clv_service_state_quota(s->service, s->owner),
                                     .waiter = &waiter};
   clv_code code =
       clv_states_save(s->service->state_files, s->owner, name, &r, ret_digest, ret_bytes, err);

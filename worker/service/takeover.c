@@ -57,7 +57,7 @@ static clv_session *find_detached(const clv_session *newer, uint64_t *ret_ms) {
 }
 
 bool clv_session_make_room(const clv_session *newer) {
-  for (unsigned waited = 0; waited <= ABANDONED_MS; waited += STEP_MS) {
+  for (unsigned waited_ms = 0; waited_ms <= ABANDONED_MS; waited_ms += STEP_MS) {
     uint64_t ms;
     CLV_AUTO(clv_session_unrefp) clv_session *old = find_detached(newer, &ms);
     if (!old) return false;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Counters of all sessions together. A session's counters are freed with it, but totals must not
- * decrease: so its counters are added to the service's when it leaves the table, and again, for
- * what it did since, when its thread has ended.
+ * decrease. So clv_session_close adds them to the service's totals when the session leaves the
+ * table, and again, when its thread has ended, what they have grown since.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -58,14 +58,14 @@ void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_c
   pthread_mutex_unlock(&s->lock);
 }
 
-static void add_increase(uint64_t *total, uint64_t now, uint64_t *known) {
-  *total += now - CLV_MIN(now, *known);
-  *known = now;
+static void add_increase(uint64_t *total, uint64_t value, uint64_t *added_before) {
+  *total += value - CLV_MIN(value, *added_before);
+  *added_before = value;
 }
 
-void clv_session_count_totals(clv_session *s) {
+void clv_session_add_to_totals(clv_session *s) {
   const clv_worker_config *c = s->settings->config;
-  size_t n = CLV_EDGES(c);
+  size_t n = CLV_N_EDGES(c);
   clv_edge_counts *edges = s->edge_counts_in_totals + n; /* scratch: the second half of the array */
   clv_work_counts w = {0};
   memset(edges, 0, n * sizeof *edges);
@@ -94,8 +94,8 @@ void clv_session_count_totals(clv_session *s) {
   add_increase(&total->wakes, w.wakes, &s->counts_in_totals.wakes);
 }
 
-clv_code clv_session_count_totals_init(clv_session *s, clv_err *err) {
-  return clv_alloc(2 * CLV_EDGES(s->settings->config), sizeof *s->edge_counts_in_totals,
+clv_code clv_session_init_totals(clv_session *s, clv_err *err) {
+  return clv_alloc(2 * CLV_N_EDGES(s->settings->config), sizeof *s->edge_counts_in_totals,
                    &s->edge_counts_in_totals, err);
 }
 

@@ -5,12 +5,12 @@
 
 static const char magic[8] = "clvcache";
 
-/* Layout in the file; zeros follow. */
+/* Layout of a header in the file. Zeros fill the rest of the CLV_CACHE_HEADER_BYTES. */
 typedef struct head_bytes {
   char magic[8];
   uint32_t version, dtype;
   clv_sha256 key, owner;
-  uint64_t records, keep_s, rank;
+  uint64_t n_records, keep_s, rank;
   int64_t dim[CLV_MAX_RANK];
   uint32_t crc32c, zero; /* crc32c: checksum of the fields before this field */
 } head_bytes;
@@ -18,36 +18,36 @@ typedef struct head_bytes {
 _Static_assert(sizeof(head_bytes) <= CLV_CACHE_HEADER_BYTES, "a head holds it");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers lie in files as in memory");
 
-enum { VERSION = 1 };
+enum { FORMAT_VERSION = 1 };
 
 static uint32_t header_crc(const head_bytes *b) {
   return clv_crc32c(0, b, offsetof(head_bytes, crc32c));
 }
 
 clv_code clv_cache_header_derive(clv_cache_header *h, clv_err *err) {
-  size_t row, rows, all;
-  CLV_TRY(clv_shape_bytes(&h->row, h->dtype, &row, err));
-  uint64_t marks = CLV_CACHE_MARK_BYTES * h->records;
-  if (!row || !h->records || h->records > (uint64_t)1 << 32)
+  size_t row_bytes, all_rows_bytes, file_bytes;
+  CLV_TRY(clv_shape_bytes(&h->row, h->dtype, &row_bytes, err));
+  uint64_t mark_bytes = CLV_CACHE_MARK_BYTES * h->n_records;
+  if (!row_bytes || !h->n_records || h->n_records > (uint64_t)1 << 32)
     return clv_fail(err, CLV_INVALID, "a cache of %llu rows of %zu bytes",
-                    (unsigned long long)h->records, row);
-  h->row_bytes = row;
+                    (unsigned long long)h->n_records, row_bytes);
+  h->row_bytes = row_bytes;
   h->row_marks_at = CLV_CACHE_HEADER_BYTES;
-  h->rows_at = clv_align_up(CLV_CACHE_HEADER_BYTES + marks, CLV_CACHE_HEADER_BYTES);
-  if (!clv_mul_size(row, h->records, &rows) || !clv_add_size(rows, h->rows_at, &all) ||
-      all > (uint64_t)1 << 50)
+  h->rows_at = clv_align_up(CLV_CACHE_HEADER_BYTES + mark_bytes, CLV_CACHE_HEADER_BYTES);
+  if (!clv_mul_size(row_bytes, h->n_records, &all_rows_bytes) ||
+      !clv_add_size(all_rows_bytes, h->rows_at, &file_bytes) || file_bytes > (uint64_t)1 << 50)
     return clv_fail(err, CLV_INVALID, "a cache of %llu rows of %zu bytes is too large",
-                    (unsigned long long)h->records, row);
-  h->file_bytes = clv_align_up(all, CLV_CACHE_HEADER_BYTES);
+                    (unsigned long long)h->n_records, row_bytes);
+  h->file_bytes = clv_align_up(file_bytes, CLV_CACHE_HEADER_BYTES);
   return CLV_OK;
 }
 
 void clv_cache_header_write(const clv_cache_header *h, uint8_t ret[CLV_CACHE_HEADER_BYTES]) {
-  head_bytes b = {.version = VERSION,
+  head_bytes b = {.version = FORMAT_VERSION,
                   .dtype = h->dtype,
                   .key = h->key,
                   .owner = h->owner,
-                  .records = h->records,
+                  .n_records = h->n_records,
                   .keep_s = h->keep_s,
                   .rank = (uint64_t)h->row.rank};
   memcpy(b.magic, magic, sizeof b.magic);
@@ -62,7 +62,7 @@ clv_code clv_cache_header_parse(const void *data, size_t len, clv_cache_header *
   if (len < CLV_CACHE_HEADER_BYTES)
     return clv_fail(err, CLV_DATA_LOSS, "a cache's header has %zu bytes", len);
   memcpy(&b, data, sizeof b);
-  if (memcmp(b.magic, magic, sizeof magic) != 0 || b.version != VERSION ||
+  if (memcmp(b.magic, magic, sizeof magic) != 0 || b.version != FORMAT_VERSION ||
       b.crc32c != header_crc(&b))
     return clv_fail(err, CLV_DATA_LOSS,
                     "the header of the cache is damaged, or the file is not a cache");
@@ -71,7 +71,7 @@ clv_code clv_cache_header_parse(const void *data, size_t len, clv_cache_header *
                     (unsigned long long)b.rank, b.dtype);
   clv_cache_header h = {.key = b.key,
                         .owner = b.owner,
-                        .records = b.records,
+                        .n_records = b.n_records,
                         .keep_s = b.keep_s,
                         .dtype = (clv_dtype)b.dtype,
                         .row.rank = (int)b.rank};

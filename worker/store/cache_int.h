@@ -13,18 +13,18 @@
 enum { CLV_CACHE_HEADER_BYTES = 4096, CLV_CACHE_MARK_BYTES = 8 };
 
 typedef struct clv_cache_header {
-  clv_sha256 key, owner; /* owner: SHA-256 of the identity */
-  uint64_t records, keep_s;
+  clv_sha256 key, owner;      /* owner: SHA-256 of the identity */
+  uint64_t n_records, keep_s; /* as in clv_cache */
   clv_dtype dtype;
   clv_shape row; /* shape of one record's row */
   /* derived from the fields above by clv_cache_header_derive, as are the fields below */
   uint64_t row_bytes;
-  uint64_t row_marks_at; /* offset of the marks, one per row: whether it is stored, its CRC-32C */
+  uint64_t row_marks_at; /* offset of the marks, one for each record */
   uint64_t rows_at;      /* offset of the rows */
   uint64_t file_bytes;   /* length of the file */
 } clv_cache_header;
 
-/* Fills the derived fields from records, dtype and row. CLV_INVALID: empty rows, or too many
+/* Fills the derived fields from n_records, dtype and row. CLV_INVALID: empty rows, or too many
  * bytes. */
 clv_code clv_cache_header_derive(clv_cache_header *h, clv_err *err) CLV_USE_RESULT;
 void clv_cache_header_write(const clv_cache_header *h, uint8_t ret[CLV_CACHE_HEADER_BYTES]);

@@ -26,7 +26,7 @@ struct clv_caches {
 typedef struct file {
   int fd;
   clv_bytes path;
-  clv_cache_header head;
+  clv_cache_header header;
   int64_t last_used_s; /* time of the last use, seconds since 1970 */
 } file;
 
@@ -40,8 +40,9 @@ static int64_t now_s(void) { return (int64_t)(clv_wall_ms() / 1000); }
 /* True if a cache has expired. A cache whose time is in the future, after the clock was set back,
  * expires too. */
 static bool has_expired(const file *f, int64_t now) {
-  uint64_t unused = (uint64_t)(now > f->last_used_s ? now - f->last_used_s : f->last_used_s - now);
-  return unused >= f->head.keep_s;
+  uint64_t unused_s =
+      (uint64_t)(now > f->last_used_s ? now - f->last_used_s : f->last_used_s - now);
+  return unused_s >= f->header.keep_s;
 }
 
 /* ---- paths ----------------------------------------------------------------------------------- */
@@ -59,9 +60,9 @@ static clv_code cache_path(const clv_state_folder *o, const clv_sha256 *key, clv
 
 /* ---- a file ---------------------------------------------------------------------------------- */
 
-static clv_code read_at(const file *f, uint64_t at, void *data, size_t len, clv_err *err) {
+static clv_code read_at(const file *f, uint64_t offset, void *data, size_t len, clv_err *err) {
   for (size_t got = 0; got < len;) {
-    ssize_t n = pread(f->fd, (char *)data + got, len - got, (off_t)(at + got));
+    ssize_t n = pread(f->fd, (char *)data + got, len - got, (off_t)(offset + got));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return clv_fail_errno(f->path.data, err);
     if (n == 0) return clv_fail(err, CLV_DATA_LOSS, "the file of the cache has been truncated");
@@ -70,9 +71,10 @@ static clv_code read_at(const file *f, uint64_t at, void *data, size_t len, clv_
   return CLV_OK;
 }
 
-static clv_code write_at(const file *f, uint64_t at, const void *data, size_t len, clv_err *err) {
+static clv_code write_at(const file *f, uint64_t offset, const void *data, size_t len,
+                         clv_err *err) {
   for (size_t put = 0; put < len;) {
-    ssize_t n = pwrite(f->fd, (const char *)data + put, len - put, (off_t)(at + put));
+    ssize_t n = pwrite(f->fd, (const char *)data + put, len - put, (off_t)(offset + put));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return clv_fail_errno(f->path.data, err);
     put += (size_t)n;
@@ -81,17 +83,17 @@ static clv_code write_at(const file *f, uint64_t at, const void *data, size_t le
 }
 
 static clv_code open_file(file *f, clv_err *err) {
-  uint8_t head[CLV_CACHE_HEADER_BYTES];
-  struct stat at;
+  uint8_t header[CLV_CACHE_HEADER_BYTES];
+  struct stat st;
   f->fd = open(f->path.data, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
   if (f->fd < 0 && errno == ENOENT) return clv_fail(err, CLV_NOT_FOUND, "no such cache");
-  if (f->fd < 0 || fstat(f->fd, &at) != 0) return clv_fail_errno(f->path.data, err);
-  CLV_TRY(read_at(f, 0, head, sizeof head, err));
-  CLV_TRY(clv_cache_header_parse(head, sizeof head, &f->head, err));
-  if (!S_ISREG(at.st_mode) || (uint64_t)at.st_size != f->head.file_bytes)
+  if (f->fd < 0 || fstat(f->fd, &st) != 0) return clv_fail_errno(f->path.data, err);
+  CLV_TRY(read_at(f, 0, header, sizeof header, err));
+  CLV_TRY(clv_cache_header_parse(header, sizeof header, &f->header, err));
+  if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != f->header.file_bytes)
     return clv_fail(err, CLV_DATA_LOSS,
                     "the file of the cache has another length than its header says");
-  f->last_used_s = at.st_mtim.tv_sec;
+  f->last_used_s = st.st_mtim.tv_sec;
   return CLV_OK;
 }
 
@@ -102,12 +104,12 @@ static clv_code open_cache(const clv_state_folder *o, const clv_sha256 *key, fil
   clv_code code = open_file(f, err);
   bool damaged = code == CLV_DATA_LOSS;
   if (code != CLV_OK && !damaged) return code;
-  bool theirs = !damaged && memcmp(&f->head.owner, &o->identity, sizeof o->identity) == 0 &&
-                memcmp(&f->head.key, key, sizeof *key) == 0;
-  if (theirs && !has_expired(f, now_s())) return CLV_OK;
+  bool is_right_key = !damaged && memcmp(&f->header.owner, &o->identity, sizeof o->identity) == 0 &&
+                      memcmp(&f->header.key, key, sizeof *key) == 0;
+  if (is_right_key && !has_expired(f, now_s())) return CLV_OK;
   unlink(f->path.data);
   return clv_fail(err, CLV_NOT_FOUND, "a cache that %s is gone",
-                  theirs ? "no session has used for its keep time" : "was damaged");
+                  is_right_key ? "no session has used for its keep time" : "was damaged");
 }
 
 static clv_code mark_used(const file *f, clv_err *err) {
@@ -124,27 +126,28 @@ typedef struct usage {
 static usage disk_usage(const char *dir) {
   CLV_AUTO(clv_folder_files_close) clv_folder_files f = clv_folder_files_open(dir);
   usage u = {0};
-  struct stat at;
+  struct stat st;
   while (clv_folder_files_next(&f)) {
-    if (!clv_name_ends_with(f.name, SUFFIX) || lstat(f.path.data, &at) != 0 || !S_ISREG(at.st_mode))
+    if (!clv_name_ends_with(f.name, SUFFIX) || lstat(f.path.data, &st) != 0 || !S_ISREG(st.st_mode))
       continue;
-    u.bytes += (uint64_t)at.st_size;
+    u.bytes += (uint64_t)st.st_size;
     u.n++;
   }
   return u;
 }
 
-static clv_code check_quota(const clv_state_folder *o, uint64_t bytes, uint64_t most,
+static clv_code check_quota(const clv_state_folder *o, uint64_t bytes, uint64_t max_bytes,
                             clv_err *err) {
   usage u = disk_usage(o->dir.data);
   if (u.n >= CLV_MAX_CACHES)
     return clv_fail(err, CLV_EXHAUSTED, "this identity has %u caches already; at most %d", u.n,
                     CLV_MAX_CACHES);
-  if (u.bytes <= most && bytes <= most - u.bytes) return CLV_OK;
+  if (u.bytes <= max_bytes && bytes <= max_bytes - u.bytes) return CLV_OK;
   return clv_fail(err, CLV_EXHAUSTED,
                   "%llu bytes more exceed the quota of caches of this identity: %llu in use, the "
                   "limit is %llu; raise allow[].cache_bytes in worker.yaml",
-                  (unsigned long long)bytes, (unsigned long long)u.bytes, (unsigned long long)most);
+                  (unsigned long long)bytes, (unsigned long long)u.bytes,
+                  (unsigned long long)max_bytes);
 }
 
 /* ---- making ---------------------------------------------------------------------------------- */
@@ -152,23 +155,23 @@ static clv_code check_quota(const clv_state_folder *o, uint64_t bytes, uint64_t 
 /* Allocates the disk space of a cache at once, if the file system can, so that a full disk is
  * reported before a row is stored. */
 static clv_code allocate_file(const file *f, clv_err *err) {
-  if (fallocate(f->fd, 0, 0, (off_t)f->head.file_bytes) == 0) return CLV_OK;
+  if (fallocate(f->fd, 0, 0, (off_t)f->header.file_bytes) == 0) return CLV_OK;
   if (errno != EOPNOTSUPP && errno != ENOSYS) return clv_fail_errno(f->path.data, err);
-  return ftruncate(f->fd, (off_t)f->head.file_bytes) == 0 ? CLV_OK
-                                                          : clv_fail_errno(f->path.data, err);
+  return ftruncate(f->fd, (off_t)f->header.file_bytes) == 0 ? CLV_OK
+                                                            : clv_fail_errno(f->path.data, err);
 }
 
 static clv_code write_new_file(const file *f, const char *path, clv_err *err) {
-  uint8_t head[CLV_CACHE_HEADER_BYTES];
-  clv_cache_header_write(&f->head, head);
+  uint8_t header[CLV_CACHE_HEADER_BYTES];
+  clv_cache_header_write(&f->header, header);
   CLV_TRY(allocate_file(f, err));
-  CLV_TRY(write_at(f, 0, head, sizeof head, err));
+  CLV_TRY(write_at(f, 0, header, sizeof header, err));
   return rename(f->path.data, path) == 0 ? CLV_OK : clv_fail_errno(path, err);
 }
 
 static clv_code make_cache(const clv_state_folder *o, file *f, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  CLV_TRY(cache_path(o, &f->head.key, &path, err));
+  CLV_TRY(cache_path(o, &f->header.key, &path, err));
   if (mkdir(o->dir.data, 0700) != 0 && errno != EEXIST) return clv_fail_errno(o->dir.data, err);
   clv_bytes_done(&f->path);
   clv_bytes_printf(&f->path, "%s.tmp", path.data);
@@ -186,7 +189,7 @@ static clv_code make_header(const clv_state_folder *o, const clv_cache *c, const
                             clv_cache_header *ret, clv_err *err) {
   *ret = (clv_cache_header){.key = c->key,
                             .owner = o->identity,
-                            .records = c->records,
+                            .n_records = c->n_records,
                             .keep_s = c->keep_s,
                             .dtype = values->dtype,
                             .row.rank = values->shape.rank - 1};
@@ -195,85 +198,85 @@ static clv_code make_header(const clv_state_folder *o, const clv_cache *c, const
 }
 
 static bool has_same_layout(const clv_cache_header *a, const clv_cache_header *b) {
-  return a->records == b->records && a->dtype == b->dtype && clv_shape_equal(&a->row, &b->row);
+  return a->n_records == b->n_records && a->dtype == b->dtype && clv_shape_equal(&a->row, &b->row);
 }
 
-static clv_code fail_other_shape(const clv_cache_header *given, const clv_cache_header *stored,
-                                 clv_err *err) {
+static clv_code fail_other_layout(const clv_cache_header *given, const clv_cache_header *stored,
+                                  clv_err *err) {
   char given_row[160], stored_row[160];
   return clv_fail(err, CLV_INVALID,
                   "rows are %s %s of %llu records, but the cache stores %s %s of %llu records: "
                   "delete the cache or use another key",
                   clv_dtype_name(given->dtype),
                   clv_shape_format(&given->row, given_row, sizeof given_row),
-                  (unsigned long long)given->records, clv_dtype_name(stored->dtype),
+                  (unsigned long long)given->n_records, clv_dtype_name(stored->dtype),
                   clv_shape_format(&stored->row, stored_row, sizeof stored_row),
-                  (unsigned long long)stored->records);
+                  (unsigned long long)stored->n_records);
 }
 
 /* Opens the cache of a key, or makes it. */
-static clv_code open_or_make(const clv_state_folder *o, const clv_cache *c, uint64_t most,
-                             const clv_tensor *values, file *f, clv_err *err) {
+static clv_code open_or_make_cache(const clv_state_folder *o, const clv_cache *c,
+                                   uint64_t max_bytes, const clv_tensor *values, file *f,
+                                   clv_err *err) {
   clv_cache_header expected;
   clv_err why;
   CLV_TRY(make_header(o, c, values, &expected, err));
   clv_code code = open_cache(o, &c->key, f, &why);
-  if (code == CLV_OK && has_same_layout(&f->head, &expected)) return CLV_OK;
-  if (code == CLV_OK) return fail_other_shape(&expected, &f->head, err);
+  if (code == CLV_OK && has_same_layout(&f->header, &expected)) return CLV_OK;
+  if (code == CLV_OK) return fail_other_layout(&expected, &f->header, err);
   if (code != CLV_NOT_FOUND) return clv_fail(err, code, "%s", why.text);
   file_done(f);
-  *f = (file){.fd = -1, .head = expected};
-  CLV_TRY(check_quota(o, expected.file_bytes, most, err));
+  *f = (file){.fd = -1, .header = expected};
+  CLV_TRY(check_quota(o, expected.file_bytes, max_bytes, err));
   return make_cache(o, f, err);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-typedef struct mark {
-  /* of the row's number and data */
+typedef struct row_mark {
   uint32_t is_stored; /* 1: the row is stored; 0: it is not */
-  uint32_t crc32c;
-} mark;
+  uint32_t crc32c;    /* checksum of the row's number and data */
+} row_mark;
 
-_Static_assert(sizeof(mark) == CLV_CACHE_MARK_BYTES, "as it lies in the file");
+_Static_assert(sizeof(row_mark) == CLV_CACHE_MARK_BYTES, "as it lies in the file");
 
-static mark compute_row_mark(const file *f, int64_t row, const void *data) {
+static row_mark compute_row_mark(const file *f, int64_t row, const void *data) {
   uint32_t crc = clv_crc32c(0, &row, sizeof row);
-  return (mark){1, clv_crc32c(crc, data, (size_t)f->head.row_bytes)};
+  return (row_mark){1, clv_crc32c(crc, data, (size_t)f->header.row_bytes)};
 }
 
 static uint64_t row_mark_offset(const file *f, int64_t row) {
-  return f->head.row_marks_at + CLV_CACHE_MARK_BYTES * (uint64_t)row;
+  return f->header.row_marks_at + CLV_CACHE_MARK_BYTES * (uint64_t)row;
 }
 
 static uint64_t row_offset(const file *f, int64_t row) {
-  return f->head.rows_at + f->head.row_bytes * (uint64_t)row;
+  return f->header.rows_at + f->header.row_bytes * (uint64_t)row;
 }
 
 /* Checks row numbers. Errors name the sample by its index in the batch. */
 static clv_code check_rows(const clv_cache *c, const int64_t *rows, size_t n, clv_err *err) {
   for (size_t i = 0; i < n; i++)
-    if (rows[i] < 0 || (uint64_t)rows[i] >= c->records)
+    if (rows[i] < 0 || (uint64_t)rows[i] >= c->n_records)
       return clv_fail(err, CLV_INVALID, "the row number of sample %zu is outside 0..%llu", i,
-                      (unsigned long long)c->records - 1);
+                      (unsigned long long)c->n_records - 1);
   return CLV_OK;
 }
 
 static clv_code put_row(const file *f, int64_t row, const void *data, clv_err *err) {
-  mark m = compute_row_mark(f, row, data);
-  CLV_TRY(write_at(f, row_offset(f, row), data, (size_t)f->head.row_bytes, err));
+  row_mark m = compute_row_mark(f, row, data);
+  CLV_TRY(write_at(f, row_offset(f, row), data, (size_t)f->header.row_bytes, err));
   return write_at(f, row_mark_offset(f, row), &m, sizeof m, err);
 }
 
 static clv_code get_row(const file *f, int64_t row, int64_t sample, void *data, clv_err *err) {
-  mark m, gone = {0};
+  row_mark m, no_mark = {0};
   CLV_TRY(read_at(f, row_mark_offset(f, row), &m, sizeof m, err));
   if (m.is_stored != 1)
     return clv_fail(err, CLV_NOT_FOUND, "the row of sample %lld is not in the cache",
                     (long long)sample);
-  CLV_TRY(read_at(f, row_offset(f, row), data, (size_t)f->head.row_bytes, err));
+  CLV_TRY(read_at(f, row_offset(f, row), data, (size_t)f->header.row_bytes, err));
   if (m.crc32c == compute_row_mark(f, row, data).crc32c) return CLV_OK;
-  CLV_TRY(write_at(f, row_mark_offset(f, row), &gone, sizeof gone, err));
+  CLV_TRY(write_at(f, row_mark_offset(f, row), &no_mark, sizeof no_mark, err));
   return clv_fail(
       err, CLV_DATA_LOSS,
       "the row of sample %lld is damaged in the cache (its CRC does not fit) and was dropped",
@@ -282,8 +285,9 @@ static clv_code get_row(const file *f, int64_t row, int64_t sample, void *data, 
 
 /* ---- outward --------------------------------------------------------------------------------- */
 
-clv_code clv_caches_put(clv_caches *c, const char *identity, uint64_t most, const clv_cache *cache,
-                        const int64_t *rows, const clv_tensor *values, clv_err *err) {
+clv_code clv_caches_put(clv_caches *c, const char *identity, uint64_t max_bytes,
+                        const clv_cache *cache, const int64_t *rows, const clv_tensor *values,
+                        clv_err *err) {
   CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
   CLV_AUTO(file_done) file f = {.fd = -1};
   size_t n = values->shape.rank ? (size_t)values->shape.dim[0] : 0;
@@ -291,9 +295,9 @@ clv_code clv_caches_put(clv_caches *c, const char *identity, uint64_t most, cons
     return clv_fail(err, CLV_INVALID, "there are no rows to store in the cache");
   CLV_TRY(check_rows(cache, rows, n, err));
   CLV_TRY(clv_state_folder_begin(&c->folders, identity, &o, err));
-  CLV_TRY(open_or_make(&o, cache, most, values, &f, err));
+  CLV_TRY(open_or_make_cache(&o, cache, max_bytes, values, &f, err));
   const char *data = values->data;
-  for (size_t i = 0; i < n; i++) CLV_TRY(put_row(&f, rows[i], data + i * f.head.row_bytes, err));
+  for (size_t i = 0; i < n; i++) CLV_TRY(put_row(&f, rows[i], data + i * f.header.row_bytes, err));
   return mark_used(&f, err);
 }
 
@@ -303,9 +307,9 @@ clv_code clv_caches_rows_shape(clv_caches *c, const char *identity, const clv_ca
   CLV_AUTO(file_done) file f = {.fd = -1};
   CLV_TRY(clv_state_folder_begin(&c->folders, identity, &o, err));
   CLV_TRY(open_cache(&o, &cache->key, &f, err));
-  *ret_dtype = f.head.dtype;
-  *ret_shape = (clv_shape){.rank = f.head.row.rank + 1, .dim = {(int64_t)n}};
-  for (int i = 0; i < f.head.row.rank; i++) ret_shape->dim[i + 1] = f.head.row.dim[i];
+  *ret_dtype = f.header.dtype;
+  *ret_shape = (clv_shape){.rank = f.header.row.rank + 1, .dim = {(int64_t)n}};
+  for (int i = 0; i < f.header.row.rank; i++) ret_shape->dim[i + 1] = f.header.row.dim[i];
   return CLV_OK;
 }
 
@@ -318,21 +322,21 @@ clv_code clv_caches_get(clv_caches *c, const char *identity, const clv_cache *ca
   CLV_TRY(clv_state_folder_begin(&c->folders, identity, &o, err));
   CLV_TRY(make_header(&o, cache, values, &expected, err));
   CLV_TRY(open_cache(&o, &cache->key, &f, err));
-  if (!has_same_layout(&f.head, &expected)) return fail_other_shape(&expected, &f.head, err);
+  if (!has_same_layout(&f.header, &expected)) return fail_other_layout(&expected, &f.header, err);
   char *data = values->data;
   for (int64_t i = 0; i < values->shape.dim[0]; i++)
-    CLV_TRY(get_row(&f, rows[i], i, data + (size_t)i * f.head.row_bytes, err));
+    CLV_TRY(get_row(&f, rows[i], i, data + (size_t)i * f.header.row_bytes, err));
   return mark_used(&f, err);
 }
 
 /* ---- listing and eviction -------------------------------------------------------------------- */
 
 static clv_code count_rows(const file *f, uint64_t *ret, clv_err *err) {
-  mark marks[512];
+  row_mark marks[512];
   *ret = 0;
-  for (uint64_t at = 0; at < f->head.records; at += CLV_COUNT(marks)) {
-    size_t n = (size_t)CLV_MIN(f->head.records - at, (uint64_t)CLV_COUNT(marks));
-    CLV_TRY(read_at(f, row_mark_offset(f, (int64_t)at), marks, n * sizeof *marks, err));
+  for (uint64_t first = 0; first < f->header.n_records; first += CLV_COUNT(marks)) {
+    size_t n = (size_t)CLV_MIN(f->header.n_records - first, (uint64_t)CLV_COUNT(marks));
+    CLV_TRY(read_at(f, row_mark_offset(f, (int64_t)first), marks, n * sizeof *marks, err));
     for (size_t i = 0; i < n; i++) *ret += marks[i].is_stored == 1;
   }
   return CLV_OK;
@@ -351,17 +355,18 @@ static void list_file(listing *l, const char *path, const char *name) {
   clv_bytes_printf(&f.path, "%s", path);
   if (!clv_name_ends_with(name, SUFFIX) || f.path.failed || l->n == CLV_MAX_CACHES) return;
   clv_code code = open_file(&f, &err);
-  bool named = code == CLV_OK && (!l->key || memcmp(&f.head.key, l->key, sizeof *l->key) == 0);
-  if (l->remove && (named || (!l->key && code == CLV_DATA_LOSS))) unlink(path);
-  if (!named || has_expired(&f, now_s())) return;
+  bool is_listed =
+      code == CLV_OK && (!l->key || memcmp(&f.header.key, l->key, sizeof *l->key) == 0);
+  if (l->remove && (is_listed || (!l->key && code == CLV_DATA_LOSS))) unlink(path);
+  if (!is_listed || has_expired(&f, now_s())) return;
   clv_cache_status *s = &l->list[l->n];
-  *s = (clv_cache_status){.key = f.head.key,
-                          .records = f.head.records,
-                          .row_bytes = f.head.row_bytes,
-                          .disk_bytes = f.head.file_bytes,
+  *s = (clv_cache_status){.key = f.header.key,
+                          .n_records = f.header.n_records,
+                          .row_bytes = f.header.row_bytes,
+                          .disk_bytes = f.header.file_bytes,
                           .unused_s = (uint64_t)CLV_MAX(now_s() - f.last_used_s, (int64_t)0)};
-  s->expires_s = f.head.keep_s - CLV_MIN(s->unused_s, f.head.keep_s);
-  if (count_rows(&f, &s->rows, &err) == CLV_OK) l->n++;
+  s->expires_s = f.header.keep_s - CLV_MIN(s->unused_s, f.header.keep_s);
+  if (count_rows(&f, &s->n_rows, &err) == CLV_OK) l->n++;
 }
 
 clv_code clv_caches_list(clv_caches *c, const char *identity, const clv_sha256 *key, bool remove,

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+/* a file that was changed at least this long ago gets another timestamp when it changes again */
 enum { SETTLED_MS = 2000 };
 
 clv_file_version clv_file_version_of(const struct stat *st) {

@@ -12,7 +12,12 @@
 
 #include "worker/store/store.h"
 
-enum { PER_IDENTITY = 64, MOST = 4096, MAX_FILE = 16 << 20, URI = 2048 };
+enum {
+  MAX_ENTRIES_PER_IDENTITY = 64,
+  MAX_ENTRIES = 4096,
+  MAX_FILE_BYTES = 16 << 20,
+  MAX_URI_LEN = 2048
+};
 
 static const char first_line[] = "cleave-epochs 1";
 
@@ -26,7 +31,7 @@ typedef struct epoch_entry {
 struct clv_epochs {
   char *path; /* NULL: kept in memory only */
   pthread_mutex_t lock;
-  epoch_entry list[MOST];
+  epoch_entry list[MAX_ENTRIES];
   size_t n;
 };
 
@@ -63,10 +68,10 @@ static clv_code write_file(const clv_epochs *e, clv_err *err) {
 }
 
 static bool parse_epoch(const char *text, uint64_t *ret) {
-  size_t digits = strspn(text, "0123456789");
+  size_t n_digits = strspn(text, "0123456789");
   errno = 0;
   *ret = strtoull(text, NULL, 10);
-  return digits && !text[digits] && !errno && *ret;
+  return n_digits && !text[n_digits] && !errno && *ret;
 }
 
 /* Parses "EPOCH SESSION DIGEST IDENTITY"; splits the line in place. */
@@ -77,7 +82,7 @@ static bool parse_entry(char *line, epoch_entry *ret) {
   if (!epoch || !session || !digest || !ret->identity || strtok_r(NULL, " ", &save)) return false;
   return parse_epoch(epoch, &ret->epoch) &&
          clv_hex_parse(session, ret->session, sizeof ret->session) &&
-         clv_sha256_parse(digest, &ret->digest) && strlen(ret->identity) <= URI;
+         clv_sha256_parse(digest, &ret->digest) && strlen(ret->identity) <= MAX_URI_LEN;
 }
 
 static clv_code append_entry(clv_epochs *e, const epoch_entry *x, clv_err *err) {
@@ -95,11 +100,11 @@ clv_code clv_epochs_parse(clv_epochs *e, char *text, const char *label, clv_err 
                     label, first_line);
   for (size_t number = 2; (line = strtok_r(NULL, "\n", &save)); number++) {
     epoch_entry x;
-    if (e->n == MOST || !parse_entry(line, &x))
+    if (e->n == MAX_ENTRIES || !parse_entry(line, &x))
       return clv_fail(err, CLV_DATA_LOSS,
                       "%s:%zu: not an epoch, a session, a digest and an identity, or more than %d "
                       "lines; without the file earlier attempts of sessions are let in again",
-                      label, number, MOST);
+                      label, number, MAX_ENTRIES);
     CLV_TRY(append_entry(e, &x, err));
   }
   return CLV_OK;
@@ -107,7 +112,7 @@ clv_code clv_epochs_parse(clv_epochs *e, char *text, const char *label, clv_err 
 
 static clv_code read_file(clv_epochs *e, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  clv_code code = clv_file_read(e->path, MAX_FILE, &text, err);
+  clv_code code = clv_file_read(e->path, MAX_FILE_BYTES, &text, err);
   /* write the file now, so that an error is found at the start */
   if (code == CLV_NOT_FOUND) return write_file(e, err);
   CLV_TRY(code);
@@ -148,8 +153,8 @@ static size_t find_entry(const clv_epochs *e, const char *identity, const uint8_
   return i;
 }
 
-/* Makes room for an entry. If the identity has PER_IDENTITY entries already, drops its oldest one,
- * so that it cannot displace entries of other identities. */
+/* Makes room for an entry. If the identity has MAX_ENTRIES_PER_IDENTITY entries already, drops its
+ * oldest one, so that it cannot displace entries of other identities. */
 static void make_room(clv_epochs *e, const char *identity) {
   size_t n = 0, oldest = 0;
   for (size_t i = e->n; i-- > 0;) {
@@ -157,52 +162,52 @@ static void make_room(clv_epochs *e, const char *identity) {
     oldest = i;
     n++;
   }
-  if (n >= PER_IDENTITY || (n && e->n == MOST))
+  if (n >= MAX_ENTRIES_PER_IDENTITY || (n && e->n == MAX_ENTRIES))
     remove_entry(e, oldest);
-  else if (e->n == MOST)
+  else if (e->n == MAX_ENTRIES)
     remove_entry(e, 0);
 }
 
 /* Refuses an epoch lower than the last, or the same epoch with another configuration. last: NULL
  * for the first attempt. */
-static clv_code check_epoch(const epoch_entry *last, const epoch_entry *x, bool changed,
+static clv_code check_epoch(const epoch_entry *last, const epoch_entry *x, bool config_changed,
                             clv_err *err) {
   if (last && x->epoch < last->epoch)
     return clv_fail(
         err, CLV_PRECONDITION,
         "attempt %llu of this session is refused: attempt %llu, a newer one, has been registered",
         (unsigned long long)x->epoch, (unsigned long long)last->epoch);
-  if (last && x->epoch == last->epoch && changed)
+  if (last && x->epoch == last->epoch && config_changed)
     return clv_fail(err, CLV_PRECONDITION,
                     "attempt %llu of this session was registered with another configuration",
                     (unsigned long long)x->epoch);
   return CLV_OK;
 }
 
-static clv_code register_locked(clv_epochs *e, const epoch_entry *x, bool *ret_changed,
+static clv_code register_locked(clv_epochs *e, const epoch_entry *x, bool *ret_config_changed,
                                 clv_err *err) {
   size_t i = find_entry(e, x->identity, x->session);
   const epoch_entry *last = i < e->n ? &e->list[i] : NULL;
-  bool changed = last && memcmp(&last->digest, &x->digest, sizeof x->digest) != 0;
-  CLV_TRY(check_epoch(last, x, changed, err));
+  bool config_changed = last && memcmp(&last->digest, &x->digest, sizeof x->digest) != 0;
+  CLV_TRY(check_epoch(last, x, config_changed, err));
   if (last)
     remove_entry(e, i);
   else
     make_room(e, x->identity);
   CLV_TRY(append_entry(e, x, err));
   CLV_TRY(write_file(e, err));
-  *ret_changed = changed;
+  *ret_config_changed = config_changed;
   return CLV_OK;
 }
 
 clv_code clv_epochs_register(clv_epochs *e, const char *identity, const uint8_t session[16],
-                             uint64_t epoch, const clv_sha256 *digest, bool *ret_changed,
+                             uint64_t epoch, const clv_sha256 *digest, bool *ret_config_changed,
                              clv_err *err) {
   epoch_entry x = {.epoch = epoch, .digest = *digest, .identity = (char *)(uintptr_t)identity};
   memcpy(x.session, session, sizeof x.session);
-  *ret_changed = false;
+  *ret_config_changed = false;
   pthread_mutex_lock(&e->lock);
-  clv_code code = register_locked(e, &x, ret_changed, err);
+  clv_code code = register_locked(e, &x, ret_config_changed, err);
   pthread_mutex_unlock(&e->lock);
   return code;
 }

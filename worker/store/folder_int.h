@@ -42,10 +42,10 @@ bool clv_state_folder_begin_named(clv_state_folders *f, const char *name, clv_st
 
 /* Iterates over the files of a folder, except names that begin with a dot. */
 typedef struct clv_folder_files {
-  DIR *dir; /* NULL: the folder does not exist */
-  const char *of;
-  const char *name; /* name and path of the current file */
-  clv_bytes path;
+  DIR *dir;         /* NULL: the folder does not exist */
+  const char *of;   /* path of the folder */
+  const char *name; /* name of the current file */
+  clv_bytes path;   /* path of the current file */
 } clv_folder_files;
 
 /* Returns an iterator over the folder `of`, whose path must outlive the iterator. */

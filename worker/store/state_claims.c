@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Claims: who writes which file of state, now or later. A claim keeps the order of the writers of a
- * name, and reserves the bytes of a file that is not complete yet.
+ * Claims. A claim says that a writer writes a file of state, or waits to write it. Claims keep the
+ * order of the writers of a name, and reserve the bytes of a file that is not complete yet.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 #include "worker/store/states_int.h"
 
-enum { POLL_MS = 100 }; /* time between two looks at a cancellation hook */
+enum { POLL_MS = 100 }; /* interval at which a waiting thread checks its cancellation hook */
 
 void clv_states_claim(clv_states *s, const char *identity, const char *name, clv_state_claim *c) {
   *c = (clv_state_claim){.identity = identity};
@@ -42,13 +42,13 @@ void clv_states_end_claim(clv_states *s, clv_state_claim *c) {
 }
 
 static bool is_claimed(const clv_states *s, const char *identity, const char *name,
-                       const clv_state_claim *mine) {
-  for (const clv_state_claim *c = s->first_claim; c && c != mine; c = c->next)
+                       const clv_state_claim *own_claim) {
+  for (const clv_state_claim *c = s->first_claim; c && c != own_claim; c = c->next)
     if (strcmp(c->name, name) == 0 && strcmp(c->identity, identity) == 0) return true;
   return false;
 }
 
-static void wait_a_little(clv_states *s) {
+static void wait_for_claim_end(clv_states *s) {
   struct timespec until;
   clock_gettime(CLOCK_MONOTONIC, &until);
   until.tv_nsec += POLL_MS * 1000000;
@@ -58,12 +58,12 @@ static void wait_a_little(clv_states *s) {
 }
 
 clv_code clv_state_await_claims(clv_states *s, const char *identity, const char *name,
-                                const clv_state_claim *mine, const clv_cancel_hook *waiter,
+                                const clv_state_claim *own_claim, const clv_cancel_hook *waiter,
                                 clv_err *err) {
   clv_code code = CLV_OK;
   pthread_mutex_lock(&s->lock);
-  while (code == CLV_OK && is_claimed(s, identity, name, mine)) {
-    wait_a_little(s);
+  while (code == CLV_OK && is_claimed(s, identity, name, own_claim)) {
+    wait_for_claim_end(s);
     pthread_mutex_unlock(&s->lock);
     code = clv_cancel_hook_check(waiter, err);
     pthread_mutex_lock(&s->lock);
@@ -82,46 +82,51 @@ static uint64_t size_on_disk(const char *dir, const char *name) {
   return S_ISREG(at.st_mode) ? clv_state_round_to_block((uint64_t)at.st_size) : 0;
 }
 
-/* True if a claim other than `mine` has reserved bytes for the file. */
-static bool is_reserved(clv_states *s, const clv_state_claim *mine, const char *name) {
+/* True if a claim other than `own_claim` has reserved bytes for the file. */
+static bool is_reserved(clv_states *s, const clv_state_claim *own_claim, const char *name) {
   bool found = false;
   for (const clv_state_claim *c = s->first_claim; c && !found; c = c->next)
-    found = c != mine && c->reserved && strcmp(c->name, name) == 0 &&
-            strcmp(c->identity, mine->identity) == 0;
+    found = c != own_claim && c->reserved_bytes && strcmp(c->name, name) == 0 &&
+            strcmp(c->identity, own_claim->identity) == 0;
   return found;
 }
 
-/* Adds up the files of the folder that no claim replaces, besides the file of `mine`. */
-static uint64_t bytes_of_files(clv_states *s, const char *dir, const clv_state_claim *mine) {
+/* Returns the size on disk of the files in the folder, except the file of `own_claim` and files for
+ * which another claim has reserved bytes. */
+static uint64_t bytes_of_files(clv_states *s, const char *dir, const clv_state_claim *own_claim) {
   CLV_AUTO(clv_folder_files_close) clv_folder_files f = clv_folder_files_open(dir);
   char name[CLV_FILE_NAME + 1];
   uint64_t used = 0;
   while (clv_folder_files_next(&f))
-    if (clv_state_name_of(f.name, name) && strcmp(name, mine->name) != 0 &&
-        !is_reserved(s, mine, name))
+    if (clv_state_name_of(f.name, name) && strcmp(name, own_claim->name) != 0 &&
+        !is_reserved(s, own_claim, name))
       used += size_on_disk(dir, name);
   return used;
 }
 
-static uint64_t bytes_of_claims(const clv_states *s, const char *dir, const clv_state_claim *mine) {
+/* Returns the bytes of the files for which other claims of the identity have reserved bytes. */
+static uint64_t bytes_of_claims(const clv_states *s, const char *dir,
+                                const clv_state_claim *own_claim) {
   uint64_t used = 0;
   for (const clv_state_claim *c = s->first_claim; c; c = c->next)
-    if (c != mine && c->reserved && strcmp(c->identity, mine->identity) == 0)
-      used += CLV_MAX(c->reserved, size_on_disk(dir, c->name));
+    if (c != own_claim && c->reserved_bytes && strcmp(c->identity, own_claim->identity) == 0)
+      used += CLV_MAX(c->reserved_bytes, size_on_disk(dir, c->name));
   return used;
 }
 
-clv_code clv_state_reserve(clv_states *s, const clv_state_folder *o, clv_state_claim *mine,
-                           uint64_t bytes, uint64_t most, clv_err *err) {
+clv_code clv_state_reserve(clv_states *s, const clv_state_folder *o, clv_state_claim *own_claim,
+                           uint64_t bytes, uint64_t max_bytes, clv_err *err) {
   uint64_t needed = clv_state_round_to_block(bytes);
   pthread_mutex_lock(&s->lock);
-  uint64_t used = bytes_of_files(s, o->dir.data, mine) + bytes_of_claims(s, o->dir.data, mine);
-  bool fits = used <= most && needed <= most - used;
-  if (fits) mine->reserved = needed;
+  uint64_t used =
+      bytes_of_files(s, o->dir.data, own_claim) + bytes_of_claims(s, o->dir.data, own_claim);
+  bool fits = used <= max_bytes && needed <= max_bytes - used;
+  if (fits) own_claim->reserved_bytes = needed;
   pthread_mutex_unlock(&s->lock);
   if (fits) return CLV_OK;
   return clv_fail(err, CLV_EXHAUSTED,
                   "%llu bytes more exceed the quota of files of state of this identity: %llu in "
                   "use, the limit is %llu; raise allow[].state_bytes in worker.yaml",
-                  (unsigned long long)needed, (unsigned long long)used, (unsigned long long)most);
+                  (unsigned long long)needed, (unsigned long long)used,
+                  (unsigned long long)max_bytes);
 }

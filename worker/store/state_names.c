@@ -8,7 +8,7 @@
 
 #include "worker/store/states_int.h"
 
-enum { BLOCK = 4096 };
+enum { QUOTA_BLOCK_BYTES = 4096 };
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
@@ -38,7 +38,9 @@ bool clv_state_name_of(const char *file_name, char ret[CLV_FILE_NAME + 1]) {
   return clv_is_file_name(ret);
 }
 
-uint64_t clv_state_round_to_block(uint64_t bytes) { return (bytes + BLOCK - 1) / BLOCK * BLOCK; }
+uint64_t clv_state_round_to_block(uint64_t bytes) {
+  return (bytes + QUOTA_BLOCK_BYTES - 1) / QUOTA_BLOCK_BYTES * QUOTA_BLOCK_BYTES;
+}
 
 /* ---- errors of the disk ---------------------------------------------------------------------- */
 

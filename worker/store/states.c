@@ -12,7 +12,8 @@
 
 #include "worker/store/states_int.h"
 
-enum { PIECE = 1 << 20 }; /* bytes that are written between two checks if the caller has left */
+/* bytes that are written between two checks whether the caller has left */
+enum { MAX_PIECE_BYTES = 1 << 20 };
 
 /* ---- saving ---------------------------------------------------------------------------------- */
 
@@ -43,10 +44,10 @@ static clv_code put_items(const clv_state_save_request *r, clv_weights_writer *w
   for (size_t i = 0; i < r->n; i++) {
     size_t bytes;
     CLV_TRY(clv_shape_bytes(&r->list[i].shape, r->list[i].dtype, &bytes, err));
-    for (size_t at = 0; at < bytes; at += PIECE) {
+    for (size_t at = 0; at < bytes; at += MAX_PIECE_BYTES) {
       CLV_TRY(clv_cancel_hook_check(r->waiter, err));
       CLV_TRY(clv_weights_writer_put(w, i, at, (const char *)r->list[i].data + at,
-                                     CLV_MIN(bytes - at, (size_t)PIECE), err));
+                                     CLV_MIN(bytes - at, (size_t)MAX_PIECE_BYTES), err));
     }
   }
   if (r->on_written) r->on_written(r->user);
@@ -72,7 +73,7 @@ static clv_code reserve(clv_states *s, const clv_state_save_request *r, clv_stat
   CLV_TRY(clv_weights_file_size(r->list, r->n, &bytes, err));
   CLV_TRY(clv_state_folder_begin(&s->folders, c->identity, &o, err));
   CLV_TRY(clv_state_path(o.dir.data, c->name, ret_path, err));
-  CLV_TRY(clv_state_reserve(s, &o, c, bytes, r->most, err));
+  CLV_TRY(clv_state_reserve(s, &o, c, bytes, r->max_bytes, err));
   return make_folder(&o, c->identity, c->name, err);
 }
 
@@ -110,9 +111,9 @@ clv_code clv_states_save(clv_states *s, const char *identity, const char *name,
 /* ---- loading and removing -------------------------------------------------------------------- */
 
 /* Waits for writers of the name, and locks the folder. */
-static clv_code begin(clv_states *s, const char *identity, const char *name,
-                      const clv_cancel_hook *waiter, clv_state_folder *o, clv_bytes *ret_path,
-                      clv_err *err) {
+static clv_code begin_when_unclaimed(clv_states *s, const char *identity, const char *name,
+                                     const clv_cancel_hook *waiter, clv_state_folder *o,
+                                     clv_bytes *ret_path, clv_err *err) {
   CLV_TRY(clv_state_check_name(name, err));
   CLV_TRY(clv_state_await_claims(s, identity, name, NULL, waiter, err));
   CLV_TRY(clv_state_folder_begin(&s->folders, identity, o, err));
@@ -124,7 +125,7 @@ clv_code clv_states_open_file(clv_states *s, const char *identity, const char *n
                               clv_weights_file **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, label = {0};
   CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
-  CLV_TRY(begin(s, identity, name, waiter, &o, &path, err));
+  CLV_TRY(begin_when_unclaimed(s, identity, name, waiter, &o, &path, err));
   clv_bytes_printf(&label, "file of state '%s'", name);
   if (label.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   clv_code code = clv_weights_open_labelled(path.data, label.data, max_bytes, ret, err);
@@ -135,7 +136,7 @@ clv_code clv_states_remove(clv_states *s, const char *identity, const char *name
                            const clv_cancel_hook *waiter, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
-  CLV_TRY(begin(s, identity, name, waiter, &o, &path, err));
+  CLV_TRY(begin_when_unclaimed(s, identity, name, waiter, &o, &path, err));
   if (unlink(path.data) == 0 && clv_file_sync_folder(path.data, err) == CLV_OK) return CLV_OK;
   if (errno == ENOENT || errno == ENOTDIR) return clv_state_fail_missing(name, err);
   return clv_state_fail_disk(path.data, name, errno, err);
@@ -162,7 +163,7 @@ clv_code clv_states_open(const char *state_dir, clv_states **ret, clv_err *err) 
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   CLV_TRY(clv_state_folders_open(state_dir, "states", &s->folders, err));
   pthread_mutex_init(&s->digests.lock, NULL);
-  pthread_mutex_init(&s->hashing, NULL);
+  pthread_mutex_init(&s->hashing_lock, NULL);
   pthread_mutex_init(&s->lock, NULL);
   pthread_condattr_t monotonic;
   pthread_condattr_init(&monotonic);
@@ -178,7 +179,7 @@ void clv_states_free(clv_states *s) {
   if (!s) return;
   clv_state_folders_done(&s->folders);
   pthread_mutex_destroy(&s->digests.lock);
-  pthread_mutex_destroy(&s->hashing);
+  pthread_mutex_destroy(&s->hashing_lock);
   pthread_mutex_destroy(&s->lock);
   pthread_cond_destroy(&s->claim_ended);
   free(s);

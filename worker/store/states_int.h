@@ -13,9 +13,9 @@
 struct clv_states {
   clv_state_folders folders;
   clv_known_digests digests;
-  pthread_mutex_t hashing;      /* held by the call that hashes a file */
+  pthread_mutex_t hashing_lock; /* held by the call that hashes a file */
   pthread_mutex_t lock;         /* guards the claims; taken after the lock of a folder */
-  pthread_cond_t claim_ended;   /* on the monotonic clock */
+  pthread_cond_t claim_ended;   /* signalled when a claim ends; waits use the monotonic clock */
   clv_state_claim *first_claim; /* oldest first */
 };
 
@@ -38,15 +38,16 @@ clv_code clv_state_fail_disk(const char *path, const char *name, int error, clv_
 
 /* ---- claims (state_claims.c) ----------------------------------------------------------------- */
 
-/* Waits until no claim on the name is older than `mine`, or, if that is NULL, until there is none.
+/* Waits until no claim on the name is older than `own_claim`, or, if that is NULL, until there is
+ * none.
  * CLV_CANCELLED: `waiter` (NULL: no cancellation) has left. */
 clv_code clv_state_await_claims(clv_states *s, const char *identity, const char *name,
-                                const clv_state_claim *mine, const clv_cancel_hook *waiter,
+                                const clv_state_claim *own_claim, const clv_cancel_hook *waiter,
                                 clv_err *err) CLV_USE_RESULT;
-/* Checks that a file of `bytes` keeps the identity within `most` bytes, and reserves them for the
- * claim. Files that other claims write count with the larger one of the old and the new file. The
- * caller has locked the folder. */
-clv_code clv_state_reserve(clv_states *s, const clv_state_folder *o, clv_state_claim *mine,
-                           uint64_t bytes, uint64_t most, clv_err *err) CLV_USE_RESULT;
+/* Checks that a file of `bytes` keeps the identity within `max_bytes` bytes, and reserves them for
+ * the claim. Files that other claims write count with the larger one of the old and the new file.
+ * The caller has locked the folder. */
+clv_code clv_state_reserve(clv_states *s, const clv_state_folder *o, clv_state_claim *own_claim,
+                           uint64_t bytes, uint64_t max_bytes, clv_err *err) CLV_USE_RESULT;
 
 #endif

@@ -16,7 +16,7 @@
 
 typedef struct file {
   int fd;
-  struct stat at;
+  struct stat stat;
   clv_bytes path;
 } file;
 
@@ -33,19 +33,19 @@ static clv_code open_file(clv_states *s, const char *identity, const char *name,
   CLV_TRY(clv_state_path(o.dir.data, name, &f->path, err));
   f->fd = open(f->path.data, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (f->fd < 0 && (errno == ENOENT || errno == ENOTDIR)) return clv_state_fail_missing(name, err);
-  if (f->fd < 0 || fstat(f->fd, &f->at) != 0)
+  if (f->fd < 0 || fstat(f->fd, &f->stat) != 0)
     return clv_state_fail_disk(f->path.data, name, errno, err);
-  return S_ISREG(f->at.st_mode) ? CLV_OK : clv_state_fail_missing(name, err);
+  return S_ISREG(f->stat.st_mode) ? CLV_OK : clv_state_fail_missing(name, err);
 }
 
-static void describe(clv_states *s, const char *name, const struct stat *at,
-                     clv_state_status *ret) {
-  int64_t age = (int64_t)(clv_wall_ms() / 1000) - at->st_mtim.tv_sec;
-  *ret = (clv_state_status){.bytes = (uint64_t)at->st_size,
+static void fill_status(clv_states *s, const char *name, const struct stat *st,
+                        clv_state_status *ret) {
+  int64_t age = (int64_t)(clv_wall_ms() / 1000) - st->st_mtim.tv_sec;
+  *ret = (clv_state_status){.bytes = (uint64_t)st->st_size,
                             .age_s = (uint64_t)CLV_MAX(age, (int64_t)0),
-                            .version = clv_file_version_number(at)};
+                            .version = clv_file_version_number(st)};
   snprintf(ret->name, sizeof ret->name, "%s", name);
-  ret->has_sha256 = clv_known_digest_find(&s->digests, at, &ret->sha256);
+  ret->has_sha256 = clv_known_digest_find(&s->digests, st, &ret->sha256);
 }
 
 /* ---- list ------------------------------------------------------------------------------------ */
@@ -67,27 +67,28 @@ static void sort_and_truncate(clv_state_list *l) {
   l->n = CLV_MIN(l->n, (uint32_t)CLV_MAX_LISTED_STATES);
 }
 
-static void list_file(clv_states *s, const clv_folder_files *f, const char *name, const char *after,
-                      clv_state_list *l) {
-  char of[CLV_FILE_NAME + 1];
-  struct stat at;
-  if (!clv_state_name_of(f->name, of) || lstat(f->path.data, &at) != 0 || !S_ISREG(at.st_mode))
+static void list_file(clv_states *s, const clv_folder_files *f, const char *name,
+                      const char *after_name, clv_state_list *l) {
+  char name_of_file[CLV_FILE_NAME + 1];
+  struct stat st;
+  if (!clv_state_name_of(f->name, name_of_file) || lstat(f->path.data, &st) != 0 ||
+      !S_ISREG(st.st_mode))
     return;
-  l->used_bytes += clv_state_round_to_block((uint64_t)at.st_size);
-  if (name[0] ? strcmp(of, name) != 0 : strcmp(of, after) <= 0) return;
-  describe(s, of, &at, &l->files[l->n++]);
+  l->used_bytes += clv_state_round_to_block((uint64_t)st.st_size);
+  if (name[0] ? strcmp(name_of_file, name) != 0 : strcmp(name_of_file, after_name) <= 0) return;
+  fill_status(s, name_of_file, &st, &l->files[l->n++]);
   if (l->n == 2 * CLV_MAX_LISTED_STATES) sort_and_truncate(l);
 }
 
-clv_code clv_states_list(clv_states *s, const char *identity, const char *name, const char *after,
-                         clv_state_list *ret, clv_err *err) {
+clv_code clv_states_list(clv_states *s, const char *identity, const char *name,
+                         const char *after_name, clv_state_list *ret, clv_err *err) {
   CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
   CLV_AUTO(clv_state_list_done) clv_state_list l = {0};
   if (name[0]) CLV_TRY(clv_state_check_name(name, err));
   CLV_TRY(clv_alloc((size_t)2 * CLV_MAX_LISTED_STATES, sizeof *l.files, &l.files, err));
   CLV_TRY(clv_state_folder_begin(&s->folders, identity, &o, err));
   CLV_AUTO(clv_folder_files_close) clv_folder_files f = clv_folder_files_open(o.dir.data);
-  while (clv_folder_files_next(&f)) list_file(s, &f, name, after, &l);
+  while (clv_folder_files_next(&f)) list_file(s, &f, name, after_name, &l);
   sort_and_truncate(&l);
   *ret = l;
   l = (clv_state_list){0};
@@ -97,11 +98,11 @@ clv_code clv_states_list(clv_states *s, const char *identity, const char *name, 
 static void add_folder(const char *path, clv_state_usage *u) {
   CLV_AUTO(clv_folder_files_close) clv_folder_files f = clv_folder_files_open(path);
   char name[CLV_FILE_NAME + 1];
-  struct stat at;
+  struct stat st;
   while (clv_folder_files_next(&f)) {
-    if (!clv_state_name_of(f.name, name) || lstat(f.path.data, &at) != 0) continue;
-    u->files++;
-    u->bytes += (uint64_t)at.st_size;
+    if (!clv_state_name_of(f.name, name) || lstat(f.path.data, &st) != 0) continue;
+    u->n_files++;
+    u->bytes += (uint64_t)st.st_size;
   }
 }
 
@@ -119,11 +120,11 @@ clv_code clv_states_digest(clv_states *s, const char *identity, const char *name
   uint64_t bytes;
   CLV_TRY(open_file(s, identity, name, &f, err));
   snprintf(label, sizeof label, "file of state '%s'", name);
-  if (pthread_mutex_trylock(&s->hashing) != 0)
+  if (pthread_mutex_trylock(&s->hashing_lock) != 0)
     return clv_fail(err, CLV_EXHAUSTED,
                     "%s: the worker is hashing another file; try again in a few seconds", label);
   clv_code code = clv_known_digest_of(&s->digests, f.fd, waiter, label, ret, &bytes, err);
-  pthread_mutex_unlock(&s->hashing);
+  pthread_mutex_unlock(&s->hashing_lock);
   return code;
 }
 
@@ -138,7 +139,7 @@ static clv_code fail_changed(const char *name, clv_err *err) {
 
 static clv_code check_range(const file *f, const char *name, uint64_t offset, size_t length,
                             clv_err *err) {
-  uint64_t size = (uint64_t)f->at.st_size;
+  uint64_t size = (uint64_t)f->stat.st_size;
   if (offset <= size && length <= size - offset) return CLV_OK;
   return clv_fail(
       err, CLV_RANGE, "file of state '%s' has %llu bytes: bytes %llu to %llu end behind it", name,
@@ -162,17 +163,17 @@ clv_code clv_states_read(clv_states *s, const char *identity, const char *name, 
                          clv_state_status *ret_status, clv_err *err) {
   CLV_AUTO(file_done) file f = {.fd = -1};
   CLV_AUTO(clv_freep) char *data = NULL;
-  struct stat then;
+  struct stat stat_after;
   CLV_TRY(open_file(s, identity, name, &f, err));
-  describe(s, name, &f.at, ret_status);
+  fill_status(s, name, &f.stat, ret_status);
   if (version && version != ret_status->version) return fail_changed(name, err);
   CLV_TRY(check_range(&f, name, offset, length, err));
   CLV_TRY(clv_alloc(length, 1, &data, err));
   CLV_TRY(read_range(&f, name, offset, data, length, err));
-  if (fstat(f.fd, &then) != 0) return clv_state_fail_disk(f.path.data, name, errno, err);
+  if (fstat(f.fd, &stat_after) != 0) return clv_state_fail_disk(f.path.data, name, errno, err);
   /* not the version number: a rename over the file changes its ctime, but no byte of it */
-  if (then.st_size != f.at.st_size || then.st_mtim.tv_sec != f.at.st_mtim.tv_sec ||
-      then.st_mtim.tv_nsec != f.at.st_mtim.tv_nsec)
+  if (stat_after.st_size != f.stat.st_size || stat_after.st_mtim.tv_sec != f.stat.st_mtim.tv_sec ||
+      stat_after.st_mtim.tv_nsec != f.stat.st_mtim.tv_nsec)
     return fail_changed(name, err);
   *ret = (clv_bytes){.data = clv_steal(&data), .len = length, .cap = length};
   return CLV_OK;

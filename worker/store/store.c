@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* Digests of artifacts, so that each file is hashed once for all sessions of the process. */
-static clv_known_digests known = {.lock = PTHREAD_MUTEX_INITIALIZER};
+static clv_known_digests known_digests = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 struct clv_stored_artifact {
   const clv_artifact_spec *spec;
@@ -43,7 +43,7 @@ static clv_code check_file(void *user, const char *name, int fd, clv_err *err) {
   const char *what = a->spec->folder ? name : "its file";
   if (a->spec->folder && !f)
     return clv_fail(err, CLV_DATA_LOSS, "%s is not in its %s", name, CLV_ARTIFACT_NAME);
-  CLV_TRY(clv_known_digest_of(&known, fd, a->waiter, a->label, &found, &bytes, err));
+  CLV_TRY(clv_known_digest_of(&known_digests, fd, a->waiter, a->label, &found, &bytes, err));
   if (memcmp(f ? &f->sha256 : &a->stated_digest, &found, sizeof found) == 0) return CLV_OK;
   clv_sha256_hex(&found, hex);
   return clv_fail(err, CLV_DATA_LOSS,
@@ -111,8 +111,9 @@ clv_code clv_store_check(const clv_worker_config *config, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_store_open(const clv_worker_config *config, const char *name, const clv_sha256 *want,
-                        const clv_cancel_hook *waiter, clv_stored_artifact **ret, clv_err *err) {
+clv_code clv_store_open(const clv_worker_config *config, const char *name,
+                        const clv_sha256 *wanted_digest, const clv_cancel_hook *waiter,
+                        clv_stored_artifact **ret, clv_err *err) {
   for (size_t i = 0; i < config->n_artifacts; i++) {
     CLV_AUTO(clv_stored_artifact_closep) clv_stored_artifact *a = NULL;
     clv_err why;
@@ -124,7 +125,7 @@ clv_code clv_store_open(const clv_worker_config *config, const char *name, const
       clv_log(CLV_LOG_DEBUG, "%s", why.text);
       return clv_fail(err, CLV_DATA_LOSS, "artifact '%s' is damaged on the worker's disk", name);
     }
-    if (memcmp(want, &a->stated_digest, sizeof *want) != 0)
+    if (memcmp(wanted_digest, &a->stated_digest, sizeof *wanted_digest) != 0)
       return clv_fail(err, CLV_DATA_LOSS, "artifact '%s' has another SHA-256 than the session says",
                       name);
     *ret = clv_steal(&a);

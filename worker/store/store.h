@@ -27,9 +27,9 @@ typedef struct clv_stored_artifact clv_stored_artifact;
 /* Opens an artifact by name. CLV_NOT_FOUND: not in worker.yaml; CLV_DATA_LOSS: the file, or the
  * folder's manifest, does not have the digest that the master or worker.yaml states. `config` and
  * `waiter` (NULL: no cancellation) outlive the artifact. */
-clv_code clv_store_open(const clv_worker_config *config, const char *name, const clv_sha256 *want,
-                        const clv_cancel_hook *waiter, clv_stored_artifact **ret,
-                        clv_err *err) CLV_USE_RESULT;
+clv_code clv_store_open(const clv_worker_config *config, const char *name,
+                        const clv_sha256 *wanted_digest, const clv_cancel_hook *waiter,
+                        clv_stored_artifact **ret, clv_err *err) CLV_USE_RESULT;
 void clv_stored_artifact_close(clv_stored_artifact *a); /* NULL is allowed */
 void clv_stored_artifact_closep(clv_stored_artifact **a);
 clv_weights_folder *clv_stored_artifact_weights(
@@ -84,10 +84,10 @@ void clv_epochs_free(clv_epochs *e); /* NULL is allowed */
 clv_code clv_epochs_parse(clv_epochs *e, char *text, const char *label,
                           clv_err *err) CLV_USE_RESULT;
 /* Registers an attempt before its session is opened. CLV_PRECONDITION: a higher epoch was
- * registered before. Epoch 0 is a session without other attempts: it is not recorded. ret_changed:
- * the configuration differs from that of the attempt before. */
+ * registered before. Epoch 0 is a session without other attempts: it is not recorded.
+ * ret_config_changed: the configuration differs from that of the attempt before. */
 clv_code clv_epochs_register(clv_epochs *e, const char *identity, const uint8_t session[16],
-                             uint64_t epoch, const clv_sha256 *digest, bool *ret_changed,
+                             uint64_t epoch, const clv_sha256 *digest, bool *ret_config_changed,
                              clv_err *err) CLV_USE_RESULT;
 
 /* Files of state in STATE_DIR/states, separate for each identity: no identity can read, replace,
@@ -99,12 +99,12 @@ typedef struct clv_states clv_states;
 clv_code clv_states_open(const char *state_dir, clv_states **ret, clv_err *err) CLV_USE_RESULT;
 void clv_states_free(clv_states *s); /* NULL is allowed */
 
-/* Claim of a writer on a name. The writers of a name write in the order of their claims, and who
- * loads or removes the file waits for all of them. */
+/* Claim of a writer on a name. The writers of a name write in the order of their claims. A caller
+ * that loads or removes the file waits until all claims on its name have ended. */
 typedef struct clv_state_claim {
   const char *identity; /* outlives the claim */
   char name[CLV_FILE_NAME + 1];
-  uint64_t reserved; /* bytes of the quota for a file that is being written; 0: none yet */
+  uint64_t reserved_bytes; /* bytes of the quota for a file that is being written; 0: none yet */
   struct clv_state_claim *next;
 } clv_state_claim;
 
@@ -117,7 +117,7 @@ typedef struct clv_state_save_request {
   size_t n;
   /* bytes that all files of the identity may use, each rounded up to 4 KiB; the file that is
    * replaced makes way */
-  uint64_t most;
+  uint64_t max_bytes;
   const clv_cancel_hook *waiter; /* NULL: no cancellation */
   /* Called once, when the data of `list` are no longer read; NULL: not called. The file is not
    * durable yet. */
@@ -146,7 +146,7 @@ clv_code clv_states_remove(clv_states *s, const char *identity, const char *name
 typedef struct clv_state_status {
   char name[CLV_FILE_NAME + 1];
   uint64_t bytes, age_s;
-  uint64_t version; /* version: differs after each change of the file; never 0 */
+  uint64_t version; /* number that differs after each change of the file; never 0 */
   bool has_sha256;
   clv_sha256 sha256;
 } clv_state_status;
@@ -168,7 +168,7 @@ void clv_state_list_done(clv_state_list *l);
 clv_code clv_states_list(clv_states *s, const char *identity, const char *name, const char *after,
                          clv_state_list *ret, clv_err *err) CLV_USE_RESULT;
 typedef struct clv_state_usage {
-  uint64_t files, bytes; /* counts over all identities */
+  uint64_t n_files, bytes; /* number and size of the files of all identities */
 } clv_state_usage;
 
 /* Counts the files on the disk. */
@@ -197,13 +197,13 @@ enum { CLV_MAX_CACHES = 64 }; /* caches of one identity */
 
 typedef struct clv_cache {
   clv_sha256 key;
-  uint64_t records; /* row numbers are below this; at most 2^32 */
-  uint64_t keep_s;  /* seconds without use until the cache expires; set with its first row */
+  uint64_t n_records; /* row numbers are below this; at most 2^32 */
+  uint64_t keep_s;    /* seconds without use until the cache expires; set with its first row */
 } clv_cache;
 
 typedef struct clv_cache_status {
   clv_sha256 key;
-  uint64_t records, rows; /* rows: number of records whose row is stored */
+  uint64_t n_records, n_rows; /* n_rows: number of records whose row is stored */
   uint64_t row_bytes, disk_bytes, unused_s, expires_s;
 } clv_cache_status;
 
@@ -211,10 +211,11 @@ typedef struct clv_cache_status {
 clv_code clv_caches_open(const char *state_dir, clv_caches **ret, clv_err *err) CLV_USE_RESULT;
 void clv_caches_free(clv_caches *c); /* NULL is allowed */
 /* Stores row i of values [n, ...] as the row of record rows[i]. The first row of a cache allocates
- * its full size on disk. CLV_EXHAUSTED: more than `most` bytes for the identity; CLV_INVALID: a
- * number out of range, or rows of another type or shape than the cache has. */
-clv_code clv_caches_put(clv_caches *c, const char *identity, uint64_t most, const clv_cache *cache,
-                        const int64_t *rows, const clv_tensor *values, clv_err *err) CLV_USE_RESULT;
+ * its full size on disk. CLV_EXHAUSTED: more than `max_bytes` bytes for the identity; CLV_INVALID:
+ * a number out of range, or rows of another type or shape than the cache has. */
+clv_code clv_caches_put(clv_caches *c, const char *identity, uint64_t max_bytes,
+                        const clv_cache *cache, const int64_t *rows, const clv_tensor *values,
+                        clv_err *err) CLV_USE_RESULT;
 /* Returns type and shape of n rows. CLV_NOT_FOUND: no such cache. */
 clv_code clv_caches_rows_shape(clv_caches *c, const char *identity, const clv_cache *cache,
                                size_t n, clv_dtype *ret_dtype, clv_shape *ret_shape,

@@ -214,7 +214,7 @@ static clv_code run_steps(void *user, clv_err *err) {
   return CLV_OK;
 }
 
-_Static_assert(SPACE_COUNT + 2 <= CLV_RECORD_POINTERS, "all memory of a frame");
+_Static_assert(SPACE_COUNT + 2 <= CLV_MAX_RECORD_POINTERS, "all memory of a frame");
 
 /* Returns the key under which the recorder stores a phase: plan, phase, accumulate and all
  * addresses. The RNG position is not part of the key, because recorded kernels read it from memory.

@@ -9,11 +9,11 @@
 #include "kernels/cuda/cuda.h"
 
 /* One device for each value of clv_cuda_dry_run_workspace; the value is the device's number. */
-enum { DEVICES = CLV_CUDA_DRY_RUN_MAX + 1 };
+enum { N_DEVICES = CLV_CUDA_DRY_RUN_MAX + 1 };
 
 /* Dummy non-NULL handles that nothing dereferences. A stream handle is the address of
  * its device's entry. */
-static char dummy, streams[DEVICES];
+static char dummy, streams[N_DEVICES];
 
 static size_t assumed_workspace(int device, size_t max_bytes) {
   return device == CLV_CUDA_DRY_RUN_MAX ? max_bytes : 0;
@@ -27,15 +27,15 @@ static clv_code describe_device(int device, clv_cuda_info *ret, clv_err *err) {
 
 /* ---- memory, streams and events -------------------------------------------------------------- */
 
-static clv_code take(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *err) {
+static clv_code allocate_nothing(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *err) {
   (void)s, (void)bytes, (void)err;
   *ret = &dummy;
   return CLV_OK;
 }
 
-static void give(clv_cuda_stream *s, void *p) { (void)s, (void)p; }
+static void free_nothing(clv_cuda_stream *s, void *p) { (void)s, (void)p; }
 
-static clv_code host_take(size_t bytes, void **ret, clv_err *err) {
+static clv_code allocate_host_memory(size_t bytes, void **ret, clv_err *err) {
   return clv_alloc_aligned(bytes, ret, err);
 }
 
@@ -44,16 +44,16 @@ static clv_code fill(clv_cuda_stream *s, void *dst, int byte, size_t bytes, clv_
   return CLV_OK;
 }
 
-static clv_code stream_new(int device, bool urgent, clv_cuda_stream **ret, clv_err *err) {
-  (void)urgent, (void)err;
+static clv_code stream_new(int device, bool is_urgent, clv_cuda_stream **ret, clv_err *err) {
+  (void)is_urgent, (void)err;
   *ret = (clv_cuda_stream *)&streams[device];
   return CLV_OK;
 }
 
 static void stream_free(clv_cuda_stream *s) { (void)s; }
 
-static clv_code event_new(int device, bool timed, clv_cuda_event **ret, clv_err *err) {
-  (void)device, (void)timed, (void)err;
+static clv_code event_new(int device, bool is_timed, clv_cuda_event **ret, clv_err *err) {
+  (void)device, (void)is_timed, (void)err;
   *ret = (clv_cuda_event *)&dummy;
   return CLV_OK;
 }
@@ -84,17 +84,17 @@ static void conv_free(clv_cuda_conv *c) { (void)c; }
 
 /* Number of values that each step and layer of an LSTM save for a hidden unit: four gates, cell and
  * hidden value. A library saves at most twice as many. */
-enum { SAVED_OF_A_STEP = 6 };
+enum { VALUES_SAVED_PER_STEP = 6 };
 
 static clv_code lstm_new(clv_cuda_stream *s, const clv_cuda_lstm_desc *d, clv_cuda_lstm **ret,
                          clv_cuda_lstm_space *ret_space, clv_err *err) {
   (void)err;
   int device = (int)((const char *)s - streams);
-  size_t h = (size_t)d->h, later = (size_t)d->layers - 1;
-  size_t values = 4 * h * ((size_t)d->f + h) + later * 8 * h * h;
-  if (d->bias) values += (later + 1) * 8 * h;
-  size_t steps = (later + 1) * (size_t)(d->n * d->t) * h;
-  size_t reserve = d->has_backward ? SAVED_OF_A_STEP * steps * sizeof(float) : 0;
+  size_t h = (size_t)d->h, n_later_layers = (size_t)d->layers - 1;
+  size_t values = 4 * h * ((size_t)d->f + h) + n_later_layers * 8 * h * h;
+  if (d->bias) values += (n_later_layers + 1) * 8 * h;
+  size_t steps = (n_later_layers + 1) * (size_t)(d->n * d->t) * h;
+  size_t reserve = d->has_backward ? VALUES_SAVED_PER_STEP * steps * sizeof(float) : 0;
   *ret = (clv_cuda_lstm *)&dummy;
   *ret_space =
       (clv_cuda_lstm_space){.weights = values * sizeof(float),
@@ -112,10 +112,10 @@ static const clv_vendor vendor = {
     .size = sizeof(clv_vendor),
     .name = "cuda",
     .describe = describe_device,
-    .take = take,
-    .give = give,
-    .host_take = host_take,
-    .host_give = free,
+    .allocate = allocate_nothing,
+    .free = free_nothing,
+    .host_allocate = allocate_host_memory,
+    .host_free = free,
     .fill = fill,
     .stream_new = stream_new,
     .stream_free = stream_free,

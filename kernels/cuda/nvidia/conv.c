@@ -18,10 +18,10 @@
 enum { MAX_ENGINES = 64, ENGINES_VERSION = 1 };
 
 /* A device of this host, or a device that this host lacks, which is only described. */
-typedef struct device_of {
+typedef struct device_ref {
   int device;
   const char *json; /* description of the device; NULL: device number `device` of this host */
-} device_of;
+} device_ref;
 
 /* A plan, and the variant pack of the last call's pointers. */
 typedef struct conv_variant {
@@ -102,7 +102,7 @@ static clv_code read_notes(const nvidia_cudnn *cudnn, engine_row *c, bool may_ro
 
 /* ---- the heuristic --------------------------------------------------------------------------- */
 
-static clv_code device_properties(const nvidia_cudnn *cudnn, device_of of,
+static clv_code device_properties(const nvidia_cudnn *cudnn, device_ref of,
                                   cudnnBackendDescriptor_t *ret, clv_err *err) {
   int32_t id = of.device;
   CLV_TRY(clv_nvidia_make_descriptor(cudnn, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, ret, err));
@@ -187,14 +187,14 @@ static clv_code make_plan(const engine_choice *c, cudnnBackendDescriptor_t confi
 /* Makes the plan of the first engine that is allowed and whose plan can be made; false: there is no
  * such engine. */
 static bool plan_first_allowed(const engine_choice *c, cudnnBackendDescriptor_t *ret,
-                               clv_nvidia_plan *about) {
+                               clv_nvidia_plan *plan_info) {
   for (int64_t i = 0; i < c->n; i++) {
     clv_err err;
     int64_t workspace = 0;
     if (!c->candidates[i].is_allowed) continue;
     if (make_plan(c, c->candidates[i].config, ret, &workspace, &err) == CLV_OK &&
         workspace <= CLV_CUDA_CONV_MAX_WORKSPACE) {
-      *about = (clv_nvidia_plan){c->candidates[i].engine, c->n, (size_t)workspace};
+      *plan_info = (clv_nvidia_plan){c->candidates[i].engine, c->n, (size_t)workspace};
       return true;
     }
     if (*ret) c->cudnn->cudnnBackendDestroyDescriptor(*ret);
@@ -203,29 +203,29 @@ static bool plan_first_allowed(const engine_choice *c, cudnnBackendDescriptor_t 
   return false;
 }
 
-static clv_code choose_engine(engine_choice *c, device_of of, const clv_cuda_conv_desc *d,
-                              float beta, cudnnBackendDescriptor_t *ret, clv_nvidia_plan *about,
+static clv_code choose_engine(engine_choice *c, device_ref of, const clv_cuda_conv_desc *d,
+                              float beta, cudnnBackendDescriptor_t *ret, clv_nvidia_plan *plan_info,
                               clv_err *err) {
   static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
   CLV_TRY(device_properties(c->cudnn, of, &c->device, err));
   CLV_TRY(clv_nvidia_conv_graph(c->cudnn, d, beta, &c->graph, err));
   for (size_t i = 0; i < CLV_COUNT(modes); i++)
-    if (query_engines(c, modes[i], err) == CLV_OK && plan_first_allowed(c, ret, about))
+    if (query_engines(c, modes[i], err) == CLV_OK && plan_first_allowed(c, ret, plan_info))
       return CLV_OK;
   return clv_fail(err, CLV_UNIMPLEMENTED,
                   "cuDNN has no engine for this convolution that is exact and gives the same bits "
                   "every time");
 }
 
-static clv_code make_new_plan(const nvidia_cudnn *cudnn, device_of of, const clv_cuda_conv_desc *d,
-                              float beta, cudnnBackendDescriptor_t *ret, clv_nvidia_plan *about,
+static clv_code make_new_plan(const nvidia_cudnn *cudnn, device_ref of, const clv_cuda_conv_desc *d,
+                              float beta, cudnnBackendDescriptor_t *ret, clv_nvidia_plan *plan_info,
                               clv_err *err) {
   CLV_AUTO(clv_freep) engine_choice *c = NULL;
   *ret = NULL;
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
   c->cudnn = cudnn;
   c->may_round = d->math != CLV_CUDA_F32;
-  clv_code code = choose_engine(c, of, d, beta, ret, about, err);
+  clv_code code = choose_engine(c, of, d, beta, ret, plan_info, err);
   free_candidates(c);
   if (c->graph) cudnn->cudnnBackendDestroyDescriptor(c->graph);
   if (c->device) cudnn->cudnnBackendDestroyDescriptor(c->device);
@@ -238,7 +238,7 @@ static const clv_plan_store *store;
 
 void clv_nvidia_set_plan_store(const clv_plan_store *s) { store = s; }
 
-static clv_code name_device(device_of of, clv_bytes *ret, clv_err *err) {
+static clv_code name_device(device_ref of, clv_bytes *ret, clv_err *err) {
   clv_cuda_info info;
   if (of.json) {
     clv_bytes_puts(ret, of.json);
@@ -251,15 +251,17 @@ static clv_code name_device(device_of of, clv_bytes *ret, clv_err *err) {
 }
 
 /* Prints the key under which a plan is stored: all that the choice of an engine depends on. */
-static clv_code print_plan_key(const nvidia_cudnn *cudnn, device_of of, const clv_cuda_conv_desc *d,
-                               float beta, clv_bytes *ret, clv_err *err) {
+static clv_code print_plan_key(const nvidia_cudnn *cudnn, device_ref of,
+                               const clv_cuda_conv_desc *d, float beta, clv_bytes *ret,
+                               clv_err *err) {
   const clv_window *w = &d->window;
-  const int64_t all[] = {w->n,           w->c,          w->h,         w->w,         w->k,
-                         w->oh,          w->ow,         w->kernel[0], w->kernel[1], w->stride[0],
-                         w->stride[1],   w->pad[0],     w->pad[1],    d->groups,    beta > 0,
-                         w->dilation[0], w->dilation[1]};
+  const int64_t numbers[] = {
+      w->n,      w->c,         w->h,         w->w,           w->k,          w->oh,
+      w->ow,     w->kernel[0], w->kernel[1], w->stride[0],   w->stride[1],  w->pad[0],
+      w->pad[1], d->groups,    beta > 0,     w->dilation[0], w->dilation[1]};
   clv_bytes_printf(ret, "convolution, pass %d, math %d:", (int)d->pass, (int)d->math);
-  for (size_t i = 0; i < CLV_COUNT(all); i++) clv_bytes_printf(ret, " %lld", (long long)all[i]);
+  for (size_t i = 0; i < CLV_COUNT(numbers); i++)
+    clv_bytes_printf(ret, " %lld", (long long)numbers[i]);
   clv_bytes_printf(ret, "; engines %d, cuDNN %zu, ", ENGINES_VERSION, cudnn->cudnnGetVersion());
   CLV_TRY(name_device(of, ret, err));
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for the key of a convolution plan")
@@ -284,8 +286,8 @@ static clv_code load_plan(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t de
 }
 
 /* Makes a plan from its stored text; returns NULL if cuDNN refuses the text. */
-static cudnnBackendDescriptor_t plan_from_text(const nvidia_cudnn *cudnn, device_of of,
-                                               const clv_bytes *text, clv_nvidia_plan *about) {
+static cudnnBackendDescriptor_t plan_from_text(const nvidia_cudnn *cudnn, device_ref of,
+                                               const clv_bytes *text, clv_nvidia_plan *plan_info) {
   cudnnBackendDescriptor_t device = NULL, plan = NULL;
   int64_t workspace = 0;
   clv_err err;
@@ -296,12 +298,13 @@ static cudnnBackendDescriptor_t plan_from_text(const nvidia_cudnn *cudnn, device
   if (device) cudnn->cudnnBackendDestroyDescriptor(device);
   if (code != CLV_OK && plan) cudnn->cudnnBackendDestroyDescriptor(plan);
   if (code != CLV_OK) return NULL;
-  *about = (clv_nvidia_plan){.workspace = (size_t)workspace};
+  *plan_info = (clv_nvidia_plan){.workspace = (size_t)workspace};
   return plan;
 }
 
 /* Stores the plan's text. If cuDNN gives no text, the next process makes the plan from scratch. */
-static void store_plan(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t plan, const char *what) {
+static void store_plan(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t plan,
+                       const char *plan_key) {
   enum { MAX_TEXT_BYTES = 64 << 10 };
   CLV_AUTO(clv_freep) char *text = NULL;
   int64_t n = 0;
@@ -311,19 +314,19 @@ static void store_plan(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t plan,
                                       CUDNN_TYPE_CHAR, MAX_TEXT_BYTES, &n,
                                       text) == CUDNN_STATUS_SUCCESS &&
       n > 0 && n < MAX_TEXT_BYTES)
-    store->keep(what, text, strnlen(text, (size_t)n));
+    store->store(plan_key, text, strnlen(text, (size_t)n));
 }
 
-static clv_code get_plan(const nvidia_cudnn *cudnn, device_of of, const clv_cuda_conv_desc *d,
-                         float beta, cudnnBackendDescriptor_t *ret, clv_nvidia_plan *about,
+static clv_code get_plan(const nvidia_cudnn *cudnn, device_ref of, const clv_cuda_conv_desc *d,
+                         float beta, cudnnBackendDescriptor_t *ret, clv_nvidia_plan *plan_info,
                          clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes what = {0}, text = {0};
-  if (!store) return make_new_plan(cudnn, of, d, beta, ret, about, err);
-  CLV_TRY(print_plan_key(cudnn, of, d, beta, &what, err));
-  *ret = store->find(what.data, &text) ? plan_from_text(cudnn, of, &text, about) : NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes plan_key = {0}, text = {0};
+  if (!store) return make_new_plan(cudnn, of, d, beta, ret, plan_info, err);
+  CLV_TRY(print_plan_key(cudnn, of, d, beta, &plan_key, err));
+  *ret = store->find(plan_key.data, &text) ? plan_from_text(cudnn, of, &text, plan_info) : NULL;
   if (*ret) return CLV_OK;
-  CLV_TRY(make_new_plan(cudnn, of, d, beta, ret, about, err));
-  store_plan(cudnn, *ret, what.data);
+  CLV_TRY(make_new_plan(cudnn, of, d, beta, ret, plan_info, err));
+  store_plan(cudnn, *ret, plan_key.data);
   return CLV_OK;
 }
 
@@ -347,7 +350,7 @@ clv_code clv_nvidia_device_json(int device, const char *device_json, clv_bytes *
   const nvidia_cudnn *cudnn;
   cudnnBackendDescriptor_t properties = NULL;
   CLV_TRY(clv_nvidia_cudnn(&cudnn, err));
-  clv_code code = device_properties(cudnn, (device_of){device, device_json}, &properties, err);
+  clv_code code = device_properties(cudnn, (device_ref){device, device_json}, &properties, err);
   if (code == CLV_OK) code = print_json(cudnn, properties, ret, err);
   if (properties) cudnn->cudnnBackendDestroyDescriptor(properties);
   return code;
@@ -358,7 +361,7 @@ clv_code clv_nvidia_plan_conv(const char *device_json, const clv_cuda_conv_desc 
   const nvidia_cudnn *cudnn;
   cudnnBackendDescriptor_t plan;
   CLV_TRY(clv_nvidia_cudnn(&cudnn, err));
-  CLV_TRY(get_plan(cudnn, (device_of){0, device_json}, d, beta, &plan, ret, err));
+  CLV_TRY(get_plan(cudnn, (device_ref){0, device_json}, d, beta, &plan, ret, err));
   cudnn->cudnnBackendDestroyDescriptor(plan);
   return CLV_OK;
 }
@@ -369,10 +372,10 @@ static clv_code make_plans(clv_cuda_conv *c, int device, const clv_cuda_conv_des
                            size_t *ret_workspace, clv_err *err) {
   bool needs_adding_plan = d->pass == CLV_CUDA_GRAD_WEIGHT && d->math != CLV_CUDA_BF16;
   for (int variant = 0; variant < (needs_adding_plan ? N_VARIANTS : ADDS); variant++) {
-    clv_nvidia_plan about;
-    CLV_TRY(get_plan(c->cudnn, (device_of){device, NULL}, d, variant == ADDS ? 1 : 0,
-                     &c->variants[variant].plan, &about, err));
-    *ret_workspace = CLV_MAX(*ret_workspace, about.workspace);
+    clv_nvidia_plan plan_info;
+    CLV_TRY(get_plan(c->cudnn, (device_ref){device, NULL}, d, variant == ADDS ? 1 : 0,
+                     &c->variants[variant].plan, &plan_info, err));
+    *ret_workspace = CLV_MAX(*ret_workspace, plan_info.workspace);
   }
   return CLV_OK;
 }

@@ -46,7 +46,7 @@ static const meaning meanings[] = {
 };
 
 /* For each device, the error that made it unusable; cudaSuccess: the device is usable. */
-static _Atomic(int) fatal_error[NVIDIA_DEVICES];
+static _Atomic(int) fatal_error[NVIDIA_MAX_DEVICES];
 
 static const meaning *find_error_meaning(cudaError_t answer) {
   static const meaning other = {.code = CLV_INTERNAL};
@@ -65,18 +65,18 @@ clv_code clv_nvidia_fail_text_at(const char *where, const char *call, int device
 clv_code clv_nvidia_fail_at(const char *where, const char *call, int device, cudaError_t answer,
                             clv_err *err) {
   const meaning *m = find_error_meaning(answer);
-  if (m->marks_lost && device >= 0 && device < NVIDIA_DEVICES)
+  if (m->marks_lost && device >= 0 && device < NVIDIA_MAX_DEVICES)
     atomic_store(&fatal_error[device], (int)answer);
   cudaGetLastError(); /* clears the error, so that the next call does not report it again */
   return clv_nvidia_fail_text_at(where, call, device, cudaGetErrorString(answer), m->code, err);
 }
 
 clv_code clv_nvidia_check_not_lost(int device, clv_err *err) {
-  if (device < 0 || device >= NVIDIA_DEVICES)
+  if (device < 0 || device >= NVIDIA_MAX_DEVICES)
     return clv_fail(err, CLV_UNAVAILABLE, "there is no device cuda:%d", device);
-  int by = atomic_load(&fatal_error[device]);
-  if (by == cudaSuccess) return CLV_OK;
+  int fatal = atomic_load(&fatal_error[device]);
+  if (fatal == cudaSuccess) return CLV_OK;
   return clv_fail(err, CLV_UNAVAILABLE,
                   "this process cannot use cuda:%d after an earlier error: %s: restart the process",
-                  device, cudaGetErrorString((cudaError_t)by));
+                  device, cudaGetErrorString((cudaError_t)fatal));
 }

@@ -59,20 +59,20 @@ typedef struct attribute {
   const void *values;
 } attribute;
 
-static clv_code make_with(const nvidia_cudnn *cudnn, cudnnBackendDescriptorType_t type,
-                          const attribute *rows, size_t n, cudnnBackendDescriptor_t *ret,
-                          clv_err *err) {
-  cudnnBackendDescriptor_t made = NULL;
-  CLV_TRY(clv_nvidia_make_descriptor(cudnn, type, &made, err));
+static clv_code make_with_attributes(const nvidia_cudnn *cudnn, cudnnBackendDescriptorType_t type,
+                                     const attribute *rows, size_t n, cudnnBackendDescriptor_t *ret,
+                                     clv_err *err) {
+  cudnnBackendDescriptor_t descriptor = NULL;
+  CLV_TRY(clv_nvidia_make_descriptor(cudnn, type, &descriptor, err));
   clv_code code = CLV_OK;
   for (size_t i = 0; i < n && code == CLV_OK; i++)
-    code = clv_nvidia_set_attribute(cudnn, made, rows[i].name, rows[i].type, rows[i].n,
+    code = clv_nvidia_set_attribute(cudnn, descriptor, rows[i].name, rows[i].type, rows[i].n,
                                     rows[i].values, err);
-  if (code == CLV_OK) code = clv_nvidia_finish_descriptor(cudnn, made, err);
+  if (code == CLV_OK) code = clv_nvidia_finish_descriptor(cudnn, descriptor, err);
   if (code == CLV_OK)
-    *ret = made;
+    *ret = descriptor;
   else
-    cudnn->cudnnBackendDestroyDescriptor(made);
+    cudnn->cudnnBackendDestroyDescriptor(descriptor);
   return code;
 }
 
@@ -92,7 +92,8 @@ static clv_code make_tensor(const nvidia_cudnn *cudnn, int64_t id, const int64_t
       {CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dims},
       {CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, strides[channels_last]},
   };
-  return make_with(cudnn, CUDNN_BACKEND_TENSOR_DESCRIPTOR, rows, CLV_COUNT(rows), ret, err);
+  return make_with_attributes(cudnn, CUDNN_BACKEND_TENSOR_DESCRIPTOR, rows, CLV_COUNT(rows), ret,
+                              err);
 }
 
 static clv_code make_window(const nvidia_cudnn *cudnn, const clv_window *w,
@@ -109,7 +110,8 @@ static clv_code make_window(const nvidia_cudnn *cudnn, const clv_window *w,
       {CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, w->pad},
       {CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, w->pad},
   };
-  return make_with(cudnn, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, rows, CLV_COUNT(rows), ret, err);
+  return make_with_attributes(cudnn, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, rows, CLV_COUNT(rows),
+                              ret, err);
 }
 
 /* cuDNN's identifiers of a pass and of its operands. */
@@ -149,7 +151,8 @@ static clv_code make_operation(const nvidia_cudnn *cudnn, const clv_cuda_conv_de
       {p->y, type, 1, &part[PART_Y]},          {p->window, type, 1, &part[PART_WINDOW]},
       {p->alpha, CUDNN_TYPE_FLOAT, 1, &alpha}, {p->beta, CUDNN_TYPE_FLOAT, 1, &beta},
   };
-  return make_with(cudnn, p->operation, rows, CLV_COUNT(rows), &part[PART_OPERATION], err);
+  return make_with_attributes(cudnn, p->operation, rows, CLV_COUNT(rows), &part[PART_OPERATION],
+                              err);
 }
 
 static clv_code make_parts(const nvidia_cudnn *cudnn, const clv_cuda_conv_desc *d, float beta,
@@ -174,8 +177,8 @@ clv_code clv_nvidia_conv_graph(const nvidia_cudnn *cudnn, const clv_cuda_conv_de
   const attribute rows[] = {
       {CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &part[PART_OPERATION]}};
   if (code == CLV_OK)
-    code =
-        make_with(cudnn, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, rows, CLV_COUNT(rows), ret, err);
+    code = make_with_attributes(cudnn, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, rows,
+                                CLV_COUNT(rows), ret, err);
   for (int i = 0; i < PARTS; i++)
     if (part[i]) cudnn->cudnnBackendDestroyDescriptor(part[i]);
   return code;

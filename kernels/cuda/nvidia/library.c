@@ -54,18 +54,18 @@ static library cudnn = {.file = "libcudnn.so." CLV_STR(CUDNN_MAJOR),
                         .table = &cudnn_table};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static char search[4096]; /* folders that are searched first, separated by colons */
+static char search_folders[4096]; /* folders that are searched first, separated by colons */
 
 void clv_nvidia_set_folders(const char *folders) {
   pthread_mutex_lock(&lock);
-  snprintf(search, sizeof search, "%s", folders ? folders : "");
+  snprintf(search_folders, sizeof search_folders, "%s", folders ? folders : "");
   pthread_mutex_unlock(&lock);
 }
 
-/* Opens the library in one of the folders of `search`, or else where the loader finds it. */
+/* Opens the library in one of search_folders, or else where the loader finds it. */
 static void *open_file(const char *file) {
   char path[4096 + 64];
-  for (const char *at = search; *at;) {
+  for (const char *at = search_folders; *at;) {
     size_t n = strcspn(at, ":");
     snprintf(path, sizeof path, "%.*s/%s", (int)n, at, file);
     void *handle = n ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
@@ -78,15 +78,16 @@ static void *open_file(const char *file) {
 /* Environment variable with size and number of cuBLAS's workspace buffers. With only one size
  * cuBLAS adds in the same order whether or not another stream uses the buffers. cuBLAS reads the
  * variable when cuDNN first uses it. */
-static const char buffers[] = "CUBLAS_WORKSPACE_CONFIG", one_size[] = ":4096:2";
+static const char buffers_variable[] = "CUBLAS_WORKSPACE_CONFIG", one_buffer_size[] = ":4096:2";
 
 static clv_code load_functions(library *l) {
-  if (l == &cudnn) setenv(buffers, one_size, 0);
+  if (l == &cudnn) setenv(buffers_variable, one_buffer_size, 0);
   void *handle = open_file(l->file);
   if (!handle) {
     const char *why = dlerror();
     return clv_fail(&l->err, CLV_UNAVAILABLE, "%s was not opened%s%.200s: %.200s", l->file,
-                    search[0] ? " from " : "", search, why ? why : "the loader does not say why");
+                    search_folders[0] ? " from " : "", search_folders,
+                    why ? why : "the loader does not say why");
   }
   for (size_t i = 0; i < l->n; i++) {
     void *found = dlsym(handle, l->functions[i].name);
@@ -117,12 +118,12 @@ clv_code clv_nvidia_cublas(const nvidia_cublas **ret, clv_err *err) {
 enum { MIN_CUDNN = 90800 };
 
 clv_code clv_nvidia_check_determinism(clv_err *err) {
-  const char *value = getenv(buffers);
+  const char *value = getenv(buffers_variable);
   size_t colons = 0;
   for (const char *at = value ? value : ""; *at; at++) colons += *at == ':';
   if (colons == 2) return CLV_OK;
   return clv_fail(err, CLV_UNIMPLEMENTED, "%s is %.40s: an LSTM of cuDNN needs one size, as in %s",
-                  buffers, value ? value : "not set", one_size);
+                  buffers_variable, value ? value : "not set", one_buffer_size);
 }
 
 clv_code clv_nvidia_cudnn(const nvidia_cudnn **ret, clv_err *err) {
@@ -144,12 +145,13 @@ static void print_version(char *ret, size_t len, const char *name, size_t versio
 void clv_nvidia_versions(char *ret, size_t len) {
   const nvidia_cublas *b;
   const nvidia_cudnn *d;
-  char first[32] = "no cuBLASLt", second[32] = "no cuDNN";
+  char cublas_text[32] = "no cuBLASLt", cudnn_text[32] = "no cuDNN";
   int driver = 0;
   cudaDriverGetVersion(&driver);
   if (clv_nvidia_cublas(&b, NULL) == CLV_OK)
-    print_version(first, sizeof first, "cuBLASLt", b->cublasLtGetVersion(), 10000);
+    print_version(cublas_text, sizeof cublas_text, "cuBLASLt", b->cublasLtGetVersion(), 10000);
   if (clv_nvidia_cudnn(&d, NULL) == CLV_OK)
-    print_version(second, sizeof second, "cuDNN", d->cudnnGetVersion(), 10000);
-  snprintf(ret, len, "driver %d.%d, %s, %s", driver / 1000, driver % 1000 / 10, first, second);
+    print_version(cudnn_text, sizeof cudnn_text, "cuDNN", d->cudnnGetVersion(), 10000);
+  snprintf(ret, len, "driver %d.%d, %s, %s", driver / 1000, driver % 1000 / 10, cublas_text,
+           cudnn_text);
 }

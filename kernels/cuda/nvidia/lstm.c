@@ -114,7 +114,7 @@ static clv_code find_weights(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, clv_
                              clv_err *err) {
   weight_view v = {.handle = s->cudnn};
   void *space;
-  CLV_TRY(clv_nvidia_take(s, l->space.weights, &space, err));
+  CLV_TRY(clv_nvidia_allocate(s, l->space.weights, &space, err));
   v.space = space;
   cudnnStatus_t answer = l->cudnn->cudnnCreateTensorDescriptor(&v.matrix);
   if (answer == CUDNN_STATUS_SUCCESS) answer = l->cudnn->cudnnCreateTensorDescriptor(&v.bias);
@@ -123,7 +123,7 @@ static clv_code find_weights(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, clv_
                       : clv_nvidia_dnn_fail(l->cudnn, "cudnnCreateTensorDescriptor", answer, err);
   if (v.matrix) l->cudnn->cudnnDestroyTensorDescriptor(v.matrix);
   if (v.bias) l->cudnn->cudnnDestroyTensorDescriptor(v.bias);
-  clv_nvidia_give(s, space);
+  clv_nvidia_free(s, space);
   return code;
 }
 

@@ -11,7 +11,7 @@
 
 /* Alignment of the operands. Algorithms for aligned operands are faster, but wrong for others, so
  * each case has its own algorithm. Operands are usually aligned. */
-enum { ALIGNED, ANYWHERE, N_ALIGNMENTS };
+enum { ALIGNED, NOT_ALIGNED, N_ALIGNMENTS };
 static const uint32_t alignment_of[N_ALIGNMENTS] = {16, 4},
                       bf16_alignment_of[N_ALIGNMENTS] = {16, 2};
 
@@ -22,7 +22,7 @@ struct clv_cuda_matmul {
   cublasLtMatmulDesc_t op;
   cublasLtMatrixLayout_t a, b, d;
   cudaDataType_t factor_type; /* data type of A and B */
-  size_t workspace;
+  size_t workspace_bytes;
   cublasLtMatmulAlgo_t algorithms[N_ALIGNMENTS];
 };
 
@@ -45,7 +45,7 @@ static clv_code fail_call(const clv_cuda_matmul *m, const char *where, const cha
 
 static pthread_mutex_t handles_lock = PTHREAD_MUTEX_INITIALIZER;
 /* handle of each device, made by its first product, never freed */
-static cublasLtHandle_t handles[NVIDIA_DEVICES];
+static cublasLtHandle_t handles[NVIDIA_MAX_DEVICES];
 
 static clv_code find_handle(clv_cuda_matmul *m, clv_err *err) {
   CLV_TRY(clv_nvidia_set_device(m->device, err));
@@ -108,38 +108,38 @@ static clv_code describe_product(clv_cuda_matmul *m, const clv_cuda_matmul_desc 
 
 /* ---- the choice ------------------------------------------------------------------------------ */
 
-static clv_code set_preferences(const clv_cuda_matmul *m, cublasLtMatmulPreference_t p, int way,
-                                clv_err *err) {
+static clv_code set_preferences(const clv_cuda_matmul *m, cublasLtMatmulPreference_t p,
+                                int alignment_case, clv_err *err) {
   static const cublasLtMatmulPreferenceAttributes_t operands[] = {
       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
-  uint64_t most = CLV_CUDA_MATMUL_MAX_WORKSPACE;
+  uint64_t max_workspace = CLV_CUDA_MATMUL_MAX_WORKSPACE;
   uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
   LT_TRY(m, err, cublasLtMatmulPreferenceSetAttribute, p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-         &most, sizeof most);
+         &max_workspace, sizeof max_workspace);
   LT_TRY(m, err, cublasLtMatmulPreferenceSetAttribute, p,
          CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes);
   for (size_t i = 0; i < CLV_COUNT(operands); i++) {
     uint32_t alignment =
-        (m->factor_type == CUDA_R_16BF && i < 2 ? bf16_alignment_of : alignment_of)[way];
+        (m->factor_type == CUDA_R_16BF && i < 2 ? bf16_alignment_of : alignment_of)[alignment_case];
     LT_TRY(m, err, cublasLtMatmulPreferenceSetAttribute, p, operands[i], &alignment,
            sizeof alignment);
   }
   return CLV_OK;
 }
 
-static clv_code query_algorithm(clv_cuda_matmul *m, cublasLtMatmulPreference_t p, int way,
-                                clv_err *err) {
-  cublasLtMatmulHeuristicResult_t first = {0};
+static clv_code query_algorithm(clv_cuda_matmul *m, cublasLtMatmulPreference_t p,
+                                int alignment_case, clv_err *err) {
+  cublasLtMatmulHeuristicResult_t result = {0};
   int n = 0;
-  CLV_TRY(set_preferences(m, p, way, err));
+  CLV_TRY(set_preferences(m, p, alignment_case, err));
   LT_TRY(m, err, cublasLtMatmulAlgoGetHeuristic, m->handle, m->op, m->a, m->b, m->d, m->d, p, 1,
-         &first, &n);
+         &result, &n);
   if (n < 1)
     return fail_call(m, CLV_HERE, "cublasLtMatmulAlgoGetHeuristic", CUBLAS_STATUS_NOT_SUPPORTED,
                      err);
-  m->algorithms[way] = first.algo;
-  m->workspace = CLV_MAX(m->workspace, first.workspaceSize);
+  m->algorithms[alignment_case] = result.algo;
+  m->workspace_bytes = CLV_MAX(m->workspace_bytes, result.workspaceSize);
   return CLV_OK;
 }
 
@@ -147,8 +147,8 @@ static clv_code choose_algorithms(clv_cuda_matmul *m, clv_err *err) {
   cublasLtMatmulPreference_t p = NULL;
   LT_TRY(m, err, cublasLtMatmulPreferenceCreate, &p);
   clv_code code = CLV_OK;
-  for (int way = 0; way < N_ALIGNMENTS && code == CLV_OK; way++)
-    code = query_algorithm(m, p, way, err);
+  for (int alignment_case = 0; alignment_case < N_ALIGNMENTS && code == CLV_OK; alignment_case++)
+    code = query_algorithm(m, p, alignment_case, err);
   m->cublas->cublasLtMatmulPreferenceDestroy(p);
   return code;
 }
@@ -157,11 +157,11 @@ static clv_code choose_algorithms(clv_cuda_matmul *m, clv_err *err) {
  * separate ops. CLV_UNIMPLEMENTED: an algorithm cannot compute the relu. */
 static clv_code add_relu(clv_cuda_matmul *m, clv_err *err) {
   CLV_TRY(set_epilogue(m, CUBLASLT_EPILOGUE_RELU_BIAS, err));
-  for (int way = 0; way < N_ALIGNMENTS; way++) {
+  for (int alignment_case = 0; alignment_case < N_ALIGNMENTS; alignment_case++) {
     cublasLtMatmulHeuristicResult_t result = {0};
     LT_TRY(m, err, cublasLtMatmulAlgoCheck, m->handle, m->op, m->a, m->b, m->d, m->d,
-           &m->algorithms[way], &result);
-    m->workspace = CLV_MAX(m->workspace, result.workspaceSize);
+           &m->algorithms[alignment_case], &result);
+    m->workspace_bytes = CLV_MAX(m->workspace_bytes, result.workspaceSize);
   }
   return CLV_OK;
 }
@@ -193,7 +193,7 @@ clv_code clv_nvidia_matmul_new(int device, const clv_cuda_matmul_desc *d, clv_cu
     return code;
   }
   *ret = m;
-  *ret_workspace = m->workspace;
+  *ret_workspace = m->workspace_bytes;
   return CLV_OK;
 }
 
@@ -208,7 +208,7 @@ void clv_nvidia_matmul_free(clv_cuda_matmul *m) {
 
 static int alignment_case_of(const void *a, const void *b, const float *d) {
   uintptr_t bits = (uintptr_t)a | (uintptr_t)b | (uintptr_t)d;
-  return bits % alignment_of[ALIGNED] ? ANYWHERE : ALIGNED;
+  return bits % alignment_of[ALIGNED] ? NOT_ALIGNED : ALIGNED;
 }
 
 clv_code clv_nvidia_matmul(clv_cuda_stream *s, clv_cuda_matmul *m, const void *a, const void *b,
@@ -217,6 +217,7 @@ clv_code clv_nvidia_matmul(clv_cuda_stream *s, clv_cuda_matmul *m, const void *a
   CLV_TRY(clv_nvidia_set_stream_device(s, err));
   if (bias) CLV_TRY(set_bias(m, bias, err));
   LT_TRY(m, err, cublasLtMatmul, m->handle, m->op, &alpha, a, m->a, b, m->b, &beta, d, m->d, d,
-         m->d, &m->algorithms[alignment_case_of(a, b, d)], workspace, m->workspace, s->stream);
+         m->d, &m->algorithms[alignment_case_of(a, b, d)], workspace, m->workspace_bytes,
+         s->stream);
   return CLV_OK;
 }

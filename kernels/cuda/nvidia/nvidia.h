@@ -23,8 +23,9 @@ __attribute__((visibility("default"))) const clv_cuda_library *clv_cuda_entry(ui
 
 /* cuDNN's choice for a convolution on the device that `device_json` describes. */
 typedef struct clv_nvidia_plan {
-  /* number of the engine; number of engines that cuDNN proposed, 0: the plan was stored */
-  int64_t engine, candidates;
+  /* engine: number of the engine; n_candidates: number of engines that cuDNN proposed, 0: the plan
+   * was stored */
+  int64_t engine, n_candidates;
   size_t workspace;
 } clv_nvidia_plan;
 

@@ -12,7 +12,7 @@
 
 #include "kernels/cuda/nvidia/nvidia.h"
 
-enum { NVIDIA_DEVICES = 64 };
+enum { NVIDIA_MAX_DEVICES = 64 };
 
 /* ---- errors (error.c) ------------------------------------------------------------------------ */
 

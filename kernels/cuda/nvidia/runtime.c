@@ -16,9 +16,9 @@
 static _Atomic(int) device_in_use = -1;
 
 clv_code clv_nvidia_set_device(int device, clv_err *err) {
-  int now = -1;
+  int current_device = -1;
   CLV_TRY(clv_nvidia_check_not_lost(device, err));
-  if (cudaGetDevice(&now) == cudaSuccess && now == device) return CLV_OK;
+  if (cudaGetDevice(&current_device) == cudaSuccess && current_device == device) return CLV_OK;
   NVIDIA_TRY(device, err, cudaSetDevice, device);
   return CLV_OK;
 }
@@ -51,7 +51,7 @@ clv_code clv_nvidia_count(int *ret, clv_err *err) {
     return clv_fail(err, CLV_UNAVAILABLE, "NVIDIA's driver sees no device");
   if (answer != cudaSuccess)
     return clv_nvidia_fail_at(CLV_HERE, "cudaGetDeviceCount", -1, answer, err);
-  *ret = CLV_MIN(n, NVIDIA_DEVICES);
+  *ret = CLV_MIN(n, NVIDIA_MAX_DEVICES);
   return CLV_OK;
 }
 
@@ -73,17 +73,18 @@ static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
   cudaMemPool_t pool;
   uint64_t readers; /* bit mask of the other devices that may access the pool's memory */
-} pools[NVIDIA_DEVICES];
+} pools[NVIDIA_MAX_DEVICES];
 
 /* Makes a pool that keeps freed memory for the process, so that allocating it again is cheap. */
 static clv_code pool_new(int device, cudaMemPool_t *ret, clv_err *err) {
   struct cudaMemPoolProps properties = {
       .allocType = cudaMemAllocationTypePinned,
       .location = {.type = cudaMemLocationTypeDevice, .id = device}};
-  uint64_t keep = UINT64_MAX;
+  uint64_t release_threshold = UINT64_MAX;
   cudaMemPool_t pool;
   NVIDIA_TRY(device, err, cudaMemPoolCreate, &pool, &properties);
-  cudaError_t answer = cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);
+  cudaError_t answer =
+      cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &release_threshold);
   if (answer != cudaSuccess) {
     cudaMemPoolDestroy(pool);
     return clv_nvidia_fail_at(CLV_HERE, "cudaMemPoolSetAttribute", device, answer, err);
@@ -103,7 +104,7 @@ clv_code clv_nvidia_pool(int device, cudaMemPool_t *ret, clv_err *err) {
   return code;
 }
 
-clv_code clv_nvidia_take(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *err) {
+clv_code clv_nvidia_allocate(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *err) {
   cudaMemPool_t pool;
   char size[32];
   CLV_TRY(clv_nvidia_set_stream_device(s, err));
@@ -121,7 +122,7 @@ clv_code clv_nvidia_take(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *
   return CLV_OK;
 }
 
-void clv_nvidia_give(clv_cuda_stream *s, void *p) {
+void clv_nvidia_free(clv_cuda_stream *s, void *p) {
   clv_err err;
   if (!p || clv_nvidia_set_stream_device(s, &err) != CLV_OK) return;
   cudaError_t answer = cudaFreeAsync(p, s->stream);
@@ -129,31 +130,33 @@ void clv_nvidia_give(clv_cuda_stream *s, void *p) {
 }
 
 /* Writes the free and total bytes of the device. Unused memory in the pool counts as free. */
-clv_code clv_nvidia_memory(int device, size_t *ret_free, size_t *ret_total, clv_err *err) {
-  uint64_t kept = 0, used = 0;
+clv_code clv_nvidia_get_free_bytes(int device, size_t *ret_free, size_t *ret_total, clv_err *err) {
+  uint64_t pool_bytes = 0, used = 0;
   cudaMemPool_t pool;
   CLV_TRY(clv_nvidia_pool(device, &pool, err));
   NVIDIA_TRY(device, err, cudaMemGetInfo, ret_free, ret_total);
-  NVIDIA_TRY(device, err, cudaMemPoolGetAttribute, pool, cudaMemPoolAttrReservedMemCurrent, &kept);
+  NVIDIA_TRY(device, err, cudaMemPoolGetAttribute, pool, cudaMemPoolAttrReservedMemCurrent,
+             &pool_bytes);
   NVIDIA_TRY(device, err, cudaMemPoolGetAttribute, pool, cudaMemPoolAttrUsedMemCurrent, &used);
-  if (kept > used) *ret_free += kept - used;
+  if (pool_bytes > used) *ret_free += pool_bytes - used;
   return CLV_OK;
 }
 
 clv_code clv_nvidia_other_process_bytes(int device, size_t *ret, clv_err *err) {
-  size_t left = 0, total = 0;
-  uint64_t kept = 0;
+  size_t free_bytes = 0, total = 0;
+  uint64_t pool_bytes = 0;
   cudaMemPool_t pool;
   CLV_TRY(clv_nvidia_pool(device, &pool, err));
-  NVIDIA_TRY(device, err, cudaMemGetInfo, &left, &total);
-  NVIDIA_TRY(device, err, cudaMemPoolGetAttribute, pool, cudaMemPoolAttrReservedMemCurrent, &kept);
-  *ret = total - left - CLV_MIN(total - left, (size_t)kept);
+  NVIDIA_TRY(device, err, cudaMemGetInfo, &free_bytes, &total);
+  NVIDIA_TRY(device, err, cudaMemPoolGetAttribute, pool, cudaMemPoolAttrReservedMemCurrent,
+             &pool_bytes);
+  *ret = total - free_bytes - CLV_MIN(total - free_bytes, (size_t)pool_bytes);
   return CLV_OK;
 }
 
 /* ---- page-locked memory ---------------------------------------------------------------------- */
 
-clv_code clv_nvidia_host_take(size_t bytes, void **ret, clv_err *err) {
+clv_code clv_nvidia_host_allocate(size_t bytes, void **ret, clv_err *err) {
   int device = atomic_load(&device_in_use);
   if (device >= 0) CLV_TRY(clv_nvidia_set_device(device, err));
   NVIDIA_TRY(device, err, cudaHostAlloc, ret, bytes ? bytes : 1, cudaHostAllocPortable);
@@ -161,7 +164,7 @@ clv_code clv_nvidia_host_take(size_t bytes, void **ret, clv_err *err) {
   return CLV_OK;
 }
 
-void clv_nvidia_host_give(void *p) {
+void clv_nvidia_host_free(void *p) {
   if (p && cudaFreeHost(p) != cudaSuccess) cudaGetLastError();
 }
 

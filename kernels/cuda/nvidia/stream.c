@@ -9,21 +9,21 @@
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-static clv_code stream_open(clv_cuda_stream *s, bool urgent, clv_err *err) {
-  int least = 0, greatest = 0;
+static clv_code stream_open(clv_cuda_stream *s, bool is_urgent, clv_err *err) {
+  int lowest_priority = 0, highest_priority = 0;
   cudaMemPool_t pool;
   CLV_TRY(clv_nvidia_pool(s->device, &pool, err));
-  NVIDIA_TRY(s->device, err, cudaDeviceGetStreamPriorityRange, &least, &greatest);
+  NVIDIA_TRY(s->device, err, cudaDeviceGetStreamPriorityRange, &lowest_priority, &highest_priority);
   NVIDIA_TRY(s->device, err, cudaStreamCreateWithPriority, &s->stream, cudaStreamNonBlocking,
-             urgent ? greatest : least);
+             is_urgent ? highest_priority : lowest_priority);
   return CLV_OK;
 }
 
-clv_code clv_nvidia_stream_new(int device, bool urgent, clv_cuda_stream **ret, clv_err *err) {
+clv_code clv_nvidia_stream_new(int device, bool is_urgent, clv_cuda_stream **ret, clv_err *err) {
   clv_cuda_stream *s;
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   s->device = device;
-  clv_code code = stream_open(s, urgent, err);
+  clv_code code = stream_open(s, is_urgent, err);
   if (code != CLV_OK) {
     free(s);
     return code;
@@ -73,18 +73,18 @@ clv_code clv_nvidia_cudnn_handle(clv_cuda_stream *s, const nvidia_cudnn *cudnn, 
 /* ---- events ---------------------------------------------------------------------------------- */
 
 /* Makes an event. A thread that waits for it sleeps instead of polling. */
-static clv_code event_open(clv_cuda_event *e, bool timed, clv_err *err) {
-  unsigned flags = cudaEventBlockingSync | (timed ? 0u : cudaEventDisableTiming);
+static clv_code event_open(clv_cuda_event *e, bool is_timed, clv_err *err) {
+  unsigned flags = cudaEventBlockingSync | (is_timed ? 0u : cudaEventDisableTiming);
   CLV_TRY(clv_nvidia_set_device(e->device, err));
   NVIDIA_TRY(e->device, err, cudaEventCreateWithFlags, &e->event, flags);
   return CLV_OK;
 }
 
-clv_code clv_nvidia_event_new(int device, bool timed, clv_cuda_event **ret, clv_err *err) {
+clv_code clv_nvidia_event_new(int device, bool is_timed, clv_cuda_event **ret, clv_err *err) {
   clv_cuda_event *e;
   CLV_TRY(clv_alloc(1, sizeof *e, &e, err));
   e->device = device;
-  clv_code code = event_open(e, timed, err);
+  clv_code code = event_open(e, is_timed, err);
   if (code != CLV_OK) {
     free(e);
     return code;
@@ -157,27 +157,27 @@ clv_code clv_nvidia_capture_begin(clv_cuda_stream *s, clv_err *err) {
 }
 
 /* Mutex that is held while a graph is made, so that each graph's memory is counted once. */
-static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t graph_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static clv_code instantiate(clv_cuda_stream *s, clv_cuda_graph *g, cudaGraph_t captured,
+static clv_code instantiate(clv_cuda_stream *s, clv_cuda_graph *g, cudaGraph_t captured_graph,
                             size_t *ret_bytes, clv_err *err) {
   size_t before = 0, after = 0;
   CLV_TRY(clv_nvidia_other_process_bytes(s->device, &before, err));
-  NVIDIA_TRY(s->device, err, cudaGraphInstantiate, &g->exec, captured, 0);
+  NVIDIA_TRY(s->device, err, cudaGraphInstantiate, &g->exec, captured_graph, 0);
   NVIDIA_TRY(s->device, err, cudaGraphUpload, g->exec, s->stream);
   CLV_TRY(clv_nvidia_other_process_bytes(s->device, &after, err));
   *ret_bytes = after - CLV_MIN(after, before);
   return CLV_OK;
 }
 
-static clv_code make_graph(clv_cuda_stream *s, cudaGraph_t captured, clv_cuda_graph **ret,
+static clv_code make_graph(clv_cuda_stream *s, cudaGraph_t captured_graph, clv_cuda_graph **ret,
                            size_t *ret_bytes, clv_err *err) {
   clv_cuda_graph *g;
   CLV_TRY(clv_alloc(1, sizeof *g, &g, err));
   g->device = s->device;
-  pthread_mutex_lock(&making);
-  clv_code code = instantiate(s, g, captured, ret_bytes, err);
-  pthread_mutex_unlock(&making);
+  pthread_mutex_lock(&graph_lock);
+  clv_code code = instantiate(s, g, captured_graph, ret_bytes, err);
+  pthread_mutex_unlock(&graph_lock);
   if (code == CLV_OK)
     *ret = g;
   else
@@ -187,11 +187,11 @@ static clv_code make_graph(clv_cuda_stream *s, cudaGraph_t captured, clv_cuda_gr
 
 clv_code clv_nvidia_capture_end(clv_cuda_stream *s, clv_cuda_graph **ret, size_t *ret_bytes,
                                 clv_err *err) {
-  cudaGraph_t captured = NULL;
+  cudaGraph_t captured_graph = NULL;
   CLV_TRY(clv_nvidia_set_stream_device(s, err));
-  NVIDIA_TRY(s->device, err, cudaStreamEndCapture, s->stream, &captured);
-  clv_code code = make_graph(s, captured, ret, ret_bytes, err);
-  cudaGraphDestroy(captured);
+  NVIDIA_TRY(s->device, err, cudaStreamEndCapture, s->stream, &captured_graph);
+  clv_code code = make_graph(s, captured_graph, ret, ret_bytes, err);
+  cudaGraphDestroy(captured_graph);
   return code;
 }
 

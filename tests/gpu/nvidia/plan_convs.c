@@ -70,7 +70,7 @@ static void plan_conv(const clv_cuda_conv_desc *d, float beta) {
   n_planned++;
   if (!is_quiet)
     printf("engine %lld of %lld, workspace %s\n", (long long)plan_info.engine,
-           (long long)plan_info.candidates,
+           (long long)plan_info.n_candidates,
            clv_format_size(plan_info.workspace, size, sizeof size));
 }
 
@@ -166,7 +166,7 @@ int main(int argc, char **argv) {
     return describes_present_device || code == CLV_UNAVAILABLE ? NO_CUDNN : 1;
   }
   printf("%s\n", known.data);
-  const clv_plan_store store = {.find = find_plan, .keep = keep_plan};
+  const clv_plan_store store = {.find = find_plan, .store = keep_plan};
   clv_nvidia_set_plan_store(&store);
   double planning_ms = plan_resnet50();
   size_t n_found_before = n_found;

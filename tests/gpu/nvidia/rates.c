@@ -89,8 +89,8 @@ static void print_median(bench *m, const char *what, act *f, int times, double w
 
 static void allocate_workspace(bench *m, size_t workspace) {
   clv_err err;
-  if (m->workspace) m->v->give(m->s, m->workspace);
-  must_succeed(m->v->take(m->s, workspace, &m->workspace, &err), &err);
+  if (m->workspace) m->v->free(m->s, m->workspace);
+  must_succeed(m->v->allocate(m->s, workspace, &m->workspace, &err), &err);
 }
 
 static const char *const math_names[] = {"f32", "TF32", "bf16"};
@@ -138,21 +138,21 @@ static void open_bench(bench *m) {
   must_succeed(m->v->event_new(m->device, true, &m->begin_event, &err), &err);
   must_succeed(m->v->event_new(m->device, true, &m->end_event, &err), &err);
   for (size_t i = 0; i < CLV_COUNT(buffers); i++) {
-    must_succeed(m->v->take(m->s, m->bytes, &p, &err), &err);
+    must_succeed(m->v->allocate(m->s, m->bytes, &p, &err), &err);
     /* the bytes 0x3c are a float of about 0.01 */
     must_succeed(m->v->fill(m->s, p, 0x3c, m->bytes, &err), &err);
     *buffers[i] = p;
   }
-  must_succeed(m->v->host_take(m->bytes, &p, &err), &err);
+  must_succeed(m->v->host_allocate(m->bytes, &p, &err), &err);
   m->host_memory = p;
 }
 
 static void close_bench(bench *m) {
-  m->v->host_give(m->host_memory);
-  m->v->give(m->s, m->a);
-  m->v->give(m->s, m->b);
-  m->v->give(m->s, m->d);
-  m->v->give(m->s, m->workspace);
+  m->v->host_free(m->host_memory);
+  m->v->free(m->s, m->a);
+  m->v->free(m->s, m->b);
+  m->v->free(m->s, m->d);
+  m->v->free(m->s, m->workspace);
   m->v->event_free(m->begin_event);
   m->v->event_free(m->end_event);
   m->v->stream_free(m->s);

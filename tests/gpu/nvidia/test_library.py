@@ -39,7 +39,7 @@ COUNT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.POIN
 LIBRARIES = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Err))
 LOOK = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 class Library(ctypes.Structure):
-    _fields_ = [("abi", ctypes.c_uint32), ("size", ctypes.c_uint32), ("set_folders", LOOK), ("keep_plans", ctypes.c_void_p), ("count", COUNT),
+    _fields_ = [("abi", ctypes.c_uint32), ("size", ctypes.c_uint32), ("set_folders", LOOK), ("set_plan_store", ctypes.c_void_p), ("count", COUNT),
                 ("libraries", LIBRARIES), ("describe", ctypes.c_void_p), ("open", ctypes.c_void_p), ("close", ctypes.c_void_p)]
 entry = ctypes.CDLL(sys.argv[1]).clv_cuda_entry
 entry.argtypes, entry.restype = [ctypes.c_uint32], ctypes.POINTER(Library)

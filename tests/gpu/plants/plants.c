@@ -29,7 +29,7 @@ static void ok(clv_code code) {
 
 static void *take_memory(const clv_gpu *g) {
   void *p;
-  ok(v->take(g->stream, BYTES, &p, &err));
+  ok(v->allocate(g->stream, BYTES, &p, &err));
   return p;
 }
 
@@ -38,7 +38,7 @@ static void open_streams(uint64_t seed) {
   one.vendor = two.vendor = other.vendor = v;
   ok(v->stream_new(0, false, &one.stream, &err));
   ok(v->stream_new(0, false, &two.stream, &err));
-  ok(v->host_take(BYTES, (void **)&host, &err));
+  ok(v->host_allocate(BYTES, (void **)&host, &err));
   x = take_memory(&one);
   y = take_memory(&one);
   ok(v->stream_finish(one.stream, &err));
@@ -103,12 +103,12 @@ static void read_device_memory_on_host(void) {
 
 static void free_in_use_memory(void) {
   ok(plant_write(&two, x, &err));
-  v->give(one.stream, x);
+  v->free(one.stream, x);
 }
 
 static void use_after_free(void) {
   ok(plant_write(&one, x, &err));
-  v->give(one.stream, x);
+  v->free(one.stream, x);
   ok(plant_add(&one, x, y, &err));
 }
 
@@ -165,7 +165,7 @@ static void free_source_early(void) {
   ok(plant_write(&one, x, &err));
   order_stream_after(&one, &other);
   copy_to_second_device(&other);
-  v->give(one.stream, x);
+  v->free(one.stream, x);
 }
 
 /* Fault: the source is overwritten before the copy. */
@@ -198,10 +198,10 @@ static void run_without_fault(void) {
   ok(v->put(one.stream, x, host, BYTES, &err));
   wait_for_all_streams();
   host[0] = 8;
-  v->give(one.stream, x);
-  v->give(one.stream, y);
-  v->give(other.stream, other_memory);
-  v->host_give(host);
+  v->free(one.stream, x);
+  v->free(one.stream, y);
+  v->free(other.stream, other_memory);
+  v->host_free(host);
   v->stream_free(one.stream);
   v->stream_free(two.stream);
   v->stream_free(other.stream);

@@ -55,7 +55,7 @@ static clv_code apply_dropout_mask(bench *m, clv_err *err) {
 static cuda_chain make_chain(void) {
   return (cuda_chain){.n = 3,
                       .op = {CLV_OP_RELU, CLV_OP_SCALE, CLV_OP_DROPOUT},
-                      .by = {0, 2, clv_gpu_dropout_factor(0.5)},
+                      .factor = {0, 2, clv_gpu_dropout_factor(0.5)},
                       .has_dropout = true,
                       .limit = clv_gpu_dropout_threshold(0.5),
                       .stream = make_rng_stream()};

@@ -46,11 +46,11 @@ static clv_code do_not_wait(clv_cuda_event *e, clv_err *err) {
   return CLV_OK;
 }
 
-/* Takes and frees the first allocation of a session, after those of the worker's start. */
+/* Makes and at once frees the first allocation of a session, after those of the worker's start. */
 static clv_code free_too_early(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *err) {
   static int n;
-  CLV_TRY(simulated_vendor->take(s, bytes, ret, err));
-  if (++n > AT_START) simulated_vendor->give(s, *ret);
+  CLV_TRY(simulated_vendor->allocate(s, bytes, ret, err));
+  if (++n > AT_START) simulated_vendor->free(s, *ret);
   return CLV_OK;
 }
 
@@ -68,7 +68,7 @@ static const clv_vendor *apply_planted_fault(const clv_vendor *v) {
   if (!name) return v;
   faulty_vendor = *v;
   if (strcmp(name, "no_wait") == 0) faulty_vendor.event_finish = do_not_wait;
-  if (strcmp(name, "given") == 0) faulty_vendor.take = free_too_early;
+  if (strcmp(name, "given") == 0) faulty_vendor.allocate = free_too_early;
   if (strcmp(name, "default_stream") == 0) faulty_vendor.fill = fill_on_default_stream;
   return &faulty_vendor;
 }
@@ -123,7 +123,7 @@ clv_code __wrap_clv_cuda_load(const clv_cuda_options *o, const clv_cuda_library 
   static const clv_cuda_library library = {.abi = CLV_CUDA_ABI,
                                            .size = sizeof(clv_cuda_library),
                                            .set_folders = ignore_library_folders,
-                                           .keep_plans = ignore_plan_store,
+                                           .set_plan_store = ignore_plan_store,
                                            .count = count_devices,
                                            .libraries = check_libraries,
                                            .describe = describe_device,

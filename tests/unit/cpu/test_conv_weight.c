@@ -134,7 +134,7 @@ static void test_three_tap_weight_gradient_matches_loops(void **state) {
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-/* Return the position of weight (k, c, tap) in the tiles `front` and `back`. */
+/* Return the position of weight (k, c, tap) in the tiles `forward_tiles` and `backward_tiles`. */
 static size_t get_position_in_front(const cpu_weight_tiles *w, int64_t k, int64_t c, int64_t tap) {
   int64_t tile = k / 16 * (w->c / 16) + c / 16;
   return (size_t)((tile * w->taps + tap) * 256 + c % 16 * 16 + k % 16);
@@ -151,11 +151,11 @@ static void check_tiles(cpu_weight_tiles w) {
   size_t n = (size_t)(w.k * w.c * w.taps);
   float *row_major_weights = allocate_floats(n), *front = allocate_floats(n),
         *back = allocate_floats(n);
-  bool needs_front = w.front, needs_back = w.back;
+  bool needs_front = w.forward_tiles, needs_back = w.backward_tiles;
   draw_normal(row_major_weights, n, 1);
   w.row_major = row_major_weights;
-  w.front = needs_front ? front : NULL;
-  w.back = needs_back ? back : NULL;
+  w.forward_tiles = needs_front ? front : NULL;
+  w.backward_tiles = needs_back ? back : NULL;
   clv_cpu_weight_pack(&w);
   for (size_t i = 0; i < n; i++) {
     int64_t tap = (int64_t)i % w.taps, c = (int64_t)i / w.taps % w.c, k = (int64_t)i / w.taps / w.c;
@@ -191,8 +191,8 @@ static void test_weight_tiles_match_loops(void **state) {
                                      .taps = taps[i],
                                      .threads = way & 1 ? 2 : 1,
                                      .backward_tiles_are_c_major = way & 2,
-                                     .front = way / 4 != 1 ? &want : NULL,
-                                     .back = way / 4 != 0 ? &want : NULL});
+                                     .forward_tiles = way / 4 != 1 ? &want : NULL,
+                                     .backward_tiles = way / 4 != 0 ? &want : NULL});
 }
 
 int main(void) {

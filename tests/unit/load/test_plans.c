@@ -36,7 +36,7 @@ static const clv_plan_store *make_store(void) {
   assert_ok(clv_sha256_of(what, strlen(what), &digest, &err), &err);
   clv_sha256_hex(&digest, hex);
   snprintf(file, sizeof file, "%s/%s", folder, hex);
-  s->keep(what, plan, strlen(plan));
+  s->store(what, plan, strlen(plan));
   return s;
 }
 
@@ -69,7 +69,7 @@ static void assert_damage_refused(void (*damage)(void)) {
   n_notices = 0;
   assert_false(is_plan_found(s));
   assert_int_equal(n_notices, 1);
-  s->keep(what, plan, strlen(plan));
+  s->store(what, plan, strlen(plan));
   assert_true(is_plan_found(s));
 }
 
@@ -127,7 +127,7 @@ static void oversized_plan_is_not_stored(void **state) {
   const clv_plan_store *s = make_store();
   assert_int_equal(unlink(file), 0);
   char *large = calloc(1, 1 << 20);
-  s->keep(what, large, 1 << 20);
+  s->store(what, large, 1 << 20);
   free(large);
   assert_int_equal(access(file, F_OK), -1);
 }
@@ -138,7 +138,7 @@ static void number_of_stored_plans_is_bounded(void **state) {
   for (int i = 0; i < 4200; i++) {
     char name[16];
     snprintf(name, sizeof name, "%d", i);
-    s->keep(name, plan, strlen(plan));
+    s->store(name, plan, strlen(plan));
   }
   clv_bytes text = {0};
   assert_true(s->find("10", &text));

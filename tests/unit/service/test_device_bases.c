@@ -74,7 +74,8 @@ static void assert_filled_on_device(const clv_tensor *t) {
 
 static size_t get_device_bytes_in_use(void) {
   size_t free_bytes, total;
-  assert_int_equal(get_device(0)->memory->room(get_device(0), &free_bytes, &total, &err), CLV_OK);
+  assert_int_equal(get_device(0)->memory->get_free_bytes(get_device(0), &free_bytes, &total, &err),
+                   CLV_OK);
   return free_bytes;
 }
 
@@ -125,7 +126,7 @@ static void freed_device_memory_is_zeroed(void **state) {
   clv_backend observed_backend = *get_device(0);
   clv_backend_memory memory = *observed_backend.memory;
   source s = {0};
-  memory.give = check_and_free;
+  memory.free = check_and_free;
   observed_backend.memory = &memory;
   clv_tensor_unref(acquire_tensor(b, &observed_backend, N, &s));
   assert_int_equal(given, 1);

@@ -36,7 +36,7 @@ static clv_caches *open_caches(void) {
 }
 
 static clv_cache make_cache(uint8_t key, uint64_t keep_s) {
-  return (clv_cache){.key = {{key}}, .records = RECORDS, .keep_s = keep_s};
+  return (clv_cache){.key = {{key}}, .n_records = RECORDS, .keep_s = keep_s};
 }
 
 /* Writes rows of numbers 10 * row, 10 * row + 1, ... */
@@ -128,7 +128,7 @@ static void cached_rows_are_read_in_any_order(void **state) {
   c = open_caches(); /* opens the folder again, as a restarted worker does */
   assert_int_equal(read_rows(c, A, &one, (int64_t[]){3, 1}, 2), CLV_OK);
   assert_int_equal(count_caches(c, A, NULL, false, &s), 1);
-  assert_true(s.records == RECORDS && s.rows == 4 && s.row_bytes == WIDTH * 4);
+  assert_true(s.n_records == RECORDS && s.n_rows == 4 && s.row_bytes == WIDTH * 4);
   assert_true(s.expires_s <= 60 && s.expires_s >= 50 && s.disk_bytes == 12288);
   assert_int_equal(count_caches(c, A, NULL, true, NULL), 1);
   assert_int_equal(count_leftovers(), 0);
@@ -160,7 +160,7 @@ static void invalid_row_numbers_and_shapes_are_refused(void **state) {
   assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
   assert_int_equal(read_rows(c, A, &one, (int64_t[]){0, RECORDS}, 2), CLV_INVALID);
   assert_int_equal(read_rows(c, A, &one, (int64_t[]){INT64_MIN}, 1), CLV_INVALID);
-  one.records++;
+  one.n_records++;
   assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_INVALID);
   assert_int_equal(read_rows(c, A, &one, (int64_t[]){0}, 1), CLV_INVALID);
   assert_int_equal(count_caches(c, A, NULL, true, NULL), 1);
@@ -180,7 +180,7 @@ static void error_texts_omit_row_numbers(void **state) {
   clv_cache one = make_cache(1, 60);
   (void)state;
   clv_caches *c = open_caches();
-  one.records = 100000;
+  one.n_records = 100000;
   assert_int_equal(write_rows(c, A, MIB * MIB, &one, (int64_t[]){0, row}, 2), CLV_OK);
   assert_int_equal(write_rows(c, A, MIB * MIB, &one, (int64_t[]){0, missing_row}, 2), CLV_INVALID);
   assert_false(is_row_refused(missing_row));
@@ -236,7 +236,7 @@ static void damaged_row_is_detected_and_dropped(void **state) {
   assert_int_equal(read_rows(c, A, &one, (int64_t[]){0, 1, 2}, 3), CLV_DATA_LOSS);
   assert_int_equal(read_rows(c, A, &one, (int64_t[]){1}, 1), CLV_NOT_FOUND);
   assert_int_equal(count_caches(c, A, NULL, false, &s), 1);
-  assert_int_equal(s.rows, 2);
+  assert_int_equal(s.n_rows, 2);
   assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){1}, 1), CLV_OK);
   assert_int_equal(read_rows(c, A, &one, (int64_t[]){1}, 1), CLV_OK);
   get_path(1, &path);

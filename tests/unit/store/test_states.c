@@ -37,7 +37,7 @@ static clv_code save_file(clv_states *s, const char *who, uint64_t quota_bytes, 
   uint64_t bytes;
   const clv_weights_tensor t = {
       .name = "w", .dtype = CLV_F32, .shape = CLV_SHAPE(n), .data = numbers};
-  const clv_state_save_request r = {.list = &t, .n = 1, .most = quota_bytes};
+  const clv_state_save_request r = {.list = &t, .n = 1, .max_bytes = quota_bytes};
   clv_code code = clv_states_save(s, who, name, &r, &digest, &bytes, &err);
   if (code == CLV_OK) assert_true(bytes > (uint64_t)n * 4 && bytes < (uint64_t)n * 4 + 256);
   return code;
@@ -159,7 +159,7 @@ static void *run_slow_save(void *user) {
   const clv_cancel_hook waiter = {is_cancelled, &w->is_cancelled};
   const clv_state_save_request r = {.list = &t,
                                     .n = 1,
-                                    .most = w->max_bytes,
+                                    .max_bytes = w->max_bytes,
                                     .waiter = &waiter,
                                     .on_written = wait_after_data,
                                     .user = w};
