@@ -651,7 +651,7 @@ of("common/model/graph/plan_run.c", "tests/unit/graph/test_far",
    inputs_stay_with_the_caller=("static clv_code prepare_inputs(", "keep_inputs && !p->backend->memory", "keep_inputs"))
 of("common/model/graph/plan_memory.c", "tests/unit/graph/test_far",
    copies_have_no_room=("static void place_caller_copies(", "p->info.scratch_bytes = p->rng_position_offset +", "(void)"),
-   copies_stand_on_the_same_place=("static void place_caller_copies(", "end[backward] += clv_align_up(bytes[space], 64);", ""))
+   copies_stand_on_the_same_place=("static void place_caller_copies(", "end[is_backward] += clv_align_up(bytes[space], 64);", ""))
 of("common/model/graph/plan_forward.c", "tests/unit/graph/test_far",
    refs_kernels_compute_in_a_devices_memory=("static clv_code prepare_kernel(", "&& !p->backend->memory", ""))
 of("common/engine/module_block.c", "tests/unit/engine/test_far",

@@ -30,7 +30,7 @@ of("master/train/state.c", BF16, a_run_goes_on_with_other_libraries_in_silence=(
 RECOMPUTE, READS, BLOCKS = "tests/unit/graph/test_recompute", "tests/unit/graph/test_reads", "tests/net/training/test_recompute_blocks.py"
 of("common/model/graph/plan_recompute.c", RECOMPUTE,
    what_backward_reads_is_not_made_again=("void clv_plan_find_recomputed(", "needed[i] |= saves & CLV_SAVE_OUT ||", "needed[i] |="),
-   only_the_last_op_of_a_block_is_made_again=("void clv_plan_find_recomputed(", "mark_inputs(p, i, saves, needed[i], needed);", "mark_inputs(p, i, saves, false, needed);"))
+   only_the_last_op_of_a_block_is_made_again=("void clv_plan_find_recomputed(", "mark_inputs(p, i, saves, is_needed[i], is_needed);", "mark_inputs(p, i, saves, false, is_needed);"))
 of("common/model/graph/plan_forward.c", RECOMPUTE, running_statistics_move_twice=("static clv_code add_forward_step(", "if (is_recompute) CLV_TRY(add_discarded_statistics(p, node, &s, err));", ""))
 of("common/model/graph/plan_backward.c", RECOMPUTE,
    backward_reads_what_was_not_kept=("static clv_code add_recomputed_node_steps(", "clv_plan_bind_input_bufs(p, node, err)", "CLV_OK"),

@@ -268,17 +268,17 @@ clv_code clv_divide_chain(const clv_graph *chain, const clv_parallel *how, uint3
 void clv_divided_chain_free(clv_divided_chain *d); /* takes NULL */
 void clv_divided_chain_freep(clv_divided_chain **d);
 
-/* Part of a row-major tensor of shape `of`: the slice `index` of shape `shape` along the only
- * dimension in which both differ. If both are equal, the part is the complete tensor. */
+/* Part of a row-major tensor of shape `full_shape`: the slice `index` of shape `shape` along the
+ * only dimension in which both differ. If both are equal, the part is the complete tensor. */
 typedef struct clv_tensor_part {
-  clv_shape of, shape;
+  clv_shape full_shape, shape;
   uint32_t index;
   size_t element_bytes; /* bytes of one value */
 } clv_tensor_part;
 
-/* Copies the part out of the complete tensor `whole` or, if into_whole, from `part` into `whole`.
- */
-void clv_tensor_part_copy(const clv_tensor_part *p, void *whole, void *part, bool into_whole);
+/* Copies the part out of the complete tensor `tensor` or, if into_tensor, from `part` into
+ * `tensor`. */
+void clv_tensor_part_copy(const clv_tensor_part *p, void *tensor, void *part, bool into_tensor);
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 

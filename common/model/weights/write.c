@@ -146,7 +146,7 @@ clv_code clv_weights_file_size(const clv_weights_tensor *tensors, size_t n, uint
   return CLV_OK;
 }
 
-/* ---- to a file ------------------------------------------------------------------------------- */
+/* ---- writing a file in parts ----------------------------------------------------------------- */
 
 /* Place of a tensor's data in the file, and number of its bytes that are written so far. */
 typedef struct target {
@@ -164,10 +164,10 @@ struct clv_weights_writer {
 
 void clv_weights_writer_free(clv_weights_writer *w) {
   if (!w) return;
-  int error = errno; /* saves errno for the caller, whose write has failed */
+  int saved_errno = errno; /* saves errno for the caller, whose write has failed */
   clv_weights_closefd(&w->fd);
   if (w->tmp_path) unlink(w->tmp_path); /* deletes the unfinished file */
-  errno = error;
+  errno = saved_errno;
   free(w->destinations);
   free(w->path);
   free(w->tmp_path);
