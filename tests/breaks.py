@@ -25,12 +25,12 @@ def of(path, test, **edits):
 
 # ---- shares of the cores -------------------------------------------------------------------------
 of("common/net/fair/scheduler.c", "tests/unit/fair/test_scheduler",
-   a_tenant_starts_with_what_it_saved=("static void activate_share", "of->virtual_ns = CLV_MAX(of->virtual_ns, least_tenant_time(s->scheduler));", ";"),
-   threads_are_charged_as_one=("static void charge", "threads = spent * s->n_threads_held;", "threads = spent;"),
-   a_share_starts_with_what_it_saved=("static void activate_share", "s->virtual_ns = CLV_MAX(s->virtual_ns, least_share_time(of));", ";"),
+   a_tenant_starts_with_what_it_saved=("static void activate_share", "owner->virtual_ns = CLV_MAX(owner->virtual_ns, least_tenant_time(s->scheduler));", ";"),
+   threads_are_charged_as_one=("static void charge", "thread_ns = wall_ns * s->n_threads_held;", "thread_ns = wall_ns;"),
+   a_share_starts_with_what_it_saved=("static void activate_share", "s->virtual_ns = CLV_MAX(s->virtual_ns, least_share_time(owner));", ";"),
    the_last_to_ask_is_first=("static clv_share *first_waiting_of_tenant", "s->request_number < first->request_number", "s->request_number > first->request_number"),
    the_last_tenant_to_ask_is_first=("static clv_share *first_waiting_share", "s->request_number < first->request_number", "s->request_number > first->request_number"),
-   weights_do_not_count=("static void charge", "(threads + s->owner_tenant->weight - 1) / s->owner_tenant->weight", "threads"),
+   weights_do_not_count=("static void charge", "(thread_ns + s->owner_tenant->weight - 1) / s->owner_tenant->weight", "thread_ns"),
    small_ones_overtake=("static void start_waiting_shares", "s->n_threads_wanted <= t->n_free", "t->n_free"),
    a_slice_has_no_length=("static bool is_slice_over", "|| now - s->slice_start_ns < s->scheduler->o.slice_ns", ""),
    a_stopped_share_waits=("static void wait", "s->is_waiting && !s->is_stopped", "s->is_waiting"),
@@ -427,7 +427,7 @@ of("worker/store/caches.c", "tests/unit/store/test_caches",
    a_row_number_stands_in_a_text=("static clv_code check_rows(", "is outside 0..%llu\", i,", "is outside 0..%llu\", (size_t)rows[i],"))
 of("common/net/link/reassembly.c", LINK_CELLS,
    a_second_head_is_taken=("static partial_action *const actions", "[CLV_PARTIAL_HEADED] = {refuse_second_head,", "[CLV_PARTIAL_HEADED] = {set_head,"),
-   bytes_come_twice=("static clv_code claim_span", "before && before->to > from", "false"))
+   bytes_come_twice=("static clv_code claim_span", "previous_span && previous_span->to > from", "false"))
 of("common/net/link/frame_writer.c", LINKS,
    a_chunk_is_sent_without_its_ping=("clv_code clv_frame_writer_send_with_preceding", "if (code == CLV_OK && before)", "if (code == CLV_OK && !f)"))
 of("common/net/link/lane.c", LINKS,
@@ -436,7 +436,7 @@ of("common/net/wire/payload.c", "tests/unit/wire/test_frame",
    bytes_before_a_cache_line_are_lost=("static void copy_past_cache", "memcpy(dst, src, before);", ""))
 of("common/net/link/recv_window.c", LINKS,
    credit_is_granted_twice=("static uint64_t take_due_credit", "r->unsent_credit = 0;", ""),
-   the_last_credit_is_held_back=("static uint64_t take_due_credit", "!idle &&", ""))
+   the_last_credit_is_held_back=("static uint64_t take_due_credit", "!are_all_bytes_free &&", ""))
 
 # ---- the engine ----------------------------------------------------------------------------------
 ENGINE_CELLS, ENGINE_WORK, WAKES = (f"tests/unit/engine/test_{name}" for name in ("tables", "work", "inbox"))
@@ -533,7 +533,7 @@ of("master/run/run_recover.c", "tests/net/operations/test_outages.py worker_that
    a_worker_that_restarts_while_connecting_ends_the_run=("static bool may_be_temporary", "return clv_run_lock_check_newest(r->lock, &ignored_err) == CLV_OK;", "return clv_run_lock_check_newest(r->lock, &ignored_err) != CLV_OK;"))
 of("common/net/link/redial.c", CONNECTIONS,
    a_refusal_waits_for_the_lease=("static void end_if_refused_too_long", "!r->refused_since_ns ||", "r->refused_since_ns ||"),
-   the_last_redial_is_not_at_the_end=("static void find_due_redials", "CLV_MIN(r->next_redial_ns, last_ns)", "r->next_redial_ns"),
+   the_last_redial_is_not_at_the_end=("static void find_due_redials", "CLV_MIN(r->next_redial_ns, last_redial_ns)", "r->next_redial_ns"),
    no_answer_is_waited_for_without_end=("static void find_late_lane", "d->late_lanes[d->n_late_lanes++] = index;", ""))
 of("common/net/link/link_rpc.c", "tests/net/operations/test_pauses.py pause_over_the_lease_ends_the_run",
    a_link_is_silent_for_the_peer_timeout=("clv_code clv_link_open", "if (options->lease_ms)", "if (!options)"))
@@ -689,7 +689,7 @@ of("master/api/core/await.c", FUTURES,
 of("master/api/core/wait.c", FUTURES,
    waits_for_modules_are_not_interrupted=("bool api_wait(", "if (api_is_interrupted(rt)) return false;\n  return api_sleep(rt, until_ns) && !api_is_interrupted(rt);", "return api_sleep(rt, until_ns);"))
 of("common/net/rpc/fork.c", FUTURES,
-   children_share_connections=("static void after_fork_in_child(", "dup3(none, forks.fds_to_close[i], O_CLOEXEC)", "0"))
+   children_share_connections=("static void after_fork_in_child(", "dup3(null_fd, forks.fds_to_close[i], O_CLOEXEC)", "0"))
 of("common/net/rpc/channel.c", FUTURES,
    calls_of_a_thread_are_not_interrupted=("static bool is_call_interrupted(", "is_stop_requested()", "false"))
 of("master/api/core/await.c", FUTURES,

@@ -71,14 +71,14 @@ of("master/data/scan.c", "tests/unit/data/test_scan",
 
 # ---- links and the engine ------------------------------------------------------------------------
 of("common/net/link/pace.c", "tests/unit/link/test_load", nothing_is_settled=first("static void assume_bytes_received(", "memcpy(", "return;"),
-   each_pause_is_measured=("bool clv_pace_take_next_chunk", "bulk && is_due", "bulk"))
+   each_pause_is_measured=("bool clv_pace_take_next_chunk", "n_bulk_lanes && is_due", "n_bulk_lanes"))
 of("common/net/link/link_state.c", "tests/unit/link/test_tables", a_link_ends_again=("", "if (!n.is_first_end) return;", ""))
 of("common/net/link/send_queue.c", "tests/unit/link/test_tables",
-   an_abort_waits=("", "if (urgent) return SEND_NOW;", ""),
-   small_frames_overtake=first("", "bool later = bytes > d->available_credit", "queued = false;"))
+   an_abort_waits=("", "if (is_urgent) return SEND_NOW;", ""),
+   small_frames_overtake=first("", "bool must_wait = bytes > d->available_credit", "has_queue = false;"))
 of("common/net/link/recv_window.c", "tests/unit/link/test_tables",
-   packets_wait_without_end=first("", "r->n_packets += !flood;", "flood = false;"),
-   credit_is_passed=first("", "if (!over) r->unreturned_bytes += bytes;", "over = false;"))
+   packets_wait_without_end=first("", "r->n_packets += !is_over_limit;", "is_over_limit = false;"),
+   credit_is_passed=first("", "if (!is_over_credit) r->unreturned_bytes += bytes;", "is_over_credit = false;"))
 of("common/engine/module_memory.c", "tests/unit/engine/test_charge",
    memory_is_charged_when_it_is_taken=[("", "CLV_TRY(charge_known_memory(m, o, err));", ""), first("", "m->version = 1;", "CLV_TRY(charge_known_memory(m, o, err));")])
 of("common/engine/context_work.c", "tests/unit/engine/test_work",

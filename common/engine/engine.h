@@ -336,7 +336,7 @@ typedef struct clv_node_options {
   clv_rpc_runtime *runtime;
   /* share of the cores to compute in; NULL: unlimited. Outlives the node */
   clv_share *share;
-  /* lease of references, ms; the same at all nodes of a session; 0: CLV_WIRE_REF_LEASE */
+  /* lease of references, ms; the same at all nodes of a session; 0: CLV_WIRE_REF_LEASE_MS */
   uint32_t reference_lease_ms;
   /* On the master: receives VALUE, GRADIENT of a leaf, FINISHED, APPLIED, ENDED, STATE_*, ABORT,
    * ERROR on the compute thread, and takes the packet. NULL on a worker: such packets are sent to

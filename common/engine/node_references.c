@@ -215,7 +215,7 @@ void clv_node_on_kept_value(clv_session_node *n, uint64_t ref, clv_tensor *tenso
 }
 
 clv_code clv_node_init_references(clv_session_node *n, clv_err *err) {
-  uint32_t lease_ms = n->o.reference_lease_ms ? n->o.reference_lease_ms : CLV_WIRE_REF_LEASE;
+  uint32_t lease_ms = n->o.reference_lease_ms ? n->o.reference_lease_ms : CLV_WIRE_REF_LEASE_MS;
   clv_rrefs_options o = {.pool = n->o.pool,
                          .n_nodes = MAX_NAMES + 1,
                          .self = get_own_number(n),
