@@ -88,7 +88,7 @@ of("common/engine/context_queue.c", "tests/unit/engine/test_work",
 of("common/engine/context_frames.c", "tests/unit/engine/test_work", no_frame_waits_for_work=first("", "switch (f->kind) {", "return false;"))
 of("common/engine/inbox.c", "tests/unit/engine/test_inbox",
    a_rest_has_no_begin=("", "if (wait_from && b->wake_at_ns == UINT64_MAX) b->wake_at_ns = wait_from + CLV_COALESCE_NS;", ""),
-   a_rest_has_no_end=first("", "bool early = true;", "back = UINT64_MAX;"),
+   a_rest_has_no_end=first("", "bool woke_early = true;", "coalesce_end_ns = UINT64_MAX;"),
    a_rest_goes_on=("", "b->is_coalescing = false;", ""))
 of("common/engine/inbox.c", "tests/unit/engine/test_executor",
    an_end_does_not_wait_for_work=("", "while (b->n_running || b->n_copies) pthread_cond_wait(&b->item_arrived, &b->lock);", ""))

@@ -37,7 +37,7 @@ rules("common/net/wire/frame_check.c",
 rules("common/net/wire/session.c",
    r2_1_an_epoch_of_0=("clv_code clv_wire_open_request_decode(", "if (!from->epoch) return", "if (false) return"))
 rules("common/engine/context_pass.c",
-   r6_6_a_place_that_is_not_there=("static clv_code record_gradient(", "if (announced && f->contribution_index >= v->producer->n_contributions)", "if (false && announced)"),
+   r6_6_a_place_that_is_not_there=("static clv_code record_gradient(", "if (is_announced && f->contribution_index >= v->producer->n_contributions)", "if (false && is_announced)"),
    r6_7_a_phase_that_is_not_the_next=("static clv_code begin_phase(", "if (f->backward_pass_number != next)", "if (false)"),
    r6_8_a_target_that_is_no_input=(TAKE_TARGETS, "if (c->arg[t->input_index] && c->arg[t->input_index] != t->value_id)", "if (false)"),
    r6_9_an_input_without_a_gradient=(TAKE_TARGETS, "|| !(c->input_grads >> t->input_index & 1)", ""))

@@ -497,7 +497,7 @@ static clv_code load_local(const cleave_module *m, clv_err *err) {
                           .is_frozen_for_good = m->frozen_is_final,
                           .frozen_bf16 = m->frozen_bf16,
                           .input_needs_grad = m->needs_input_grads,
-                          .in_flight = m->in_flight,
+                          .max_calls_in_flight = m->in_flight,
                           .frozen = m->frozen,
                           .n_frozen = m->n_frozen};
   CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *names, &names, err));
