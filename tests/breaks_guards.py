@@ -50,7 +50,7 @@ of("common/base/log_limit.c", "tests/unit/base/test_log_limit",
 of("common/base/digest.c", "tests/unit/base/test_base",
    a_key_can_be_read_backwards=first("", "if (code == CLV_OK) memcpy(ret->bytes, digest.bytes, sizeof ret->bytes);", "memcpy(digest.bytes, seed, sizeof *seed);"))
 of("common/base/memory.c", "tests/unit/engine/test_charge",
-   a_caller_who_left_is_waited_for=first("", "if (!waiter || !waiter->should_stop(waiter->user)) return CLV_OK;", "waiter = NULL;"))
+   a_caller_who_left_is_waited_for=first("", "if (!cancel_hook || !cancel_hook->should_stop(cancel_hook->user)) return CLV_OK;", "cancel_hook = NULL;"))
 of("common/net/wire/scan.c", "tests/unit/wire/test_unary",
    messages_take_any_memory=[("static clv_code check_memory_budget(", "s->n_fields > CLV_SCAN_FIELDS", "false"),
                              ("static clv_code check_memory_budget(", "s->memory_bytes > 2 * message_bytes + CLV_SCAN_BUDGET", "false"),

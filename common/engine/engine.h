@@ -145,7 +145,7 @@ typedef struct clv_module_options {
    * clv_module_warm_up makes it */
   int64_t batch;
   /* hook by which the caller can cancel clv_module_new; NULL: none */
-  const clv_cancel_hook *waiter;
+  const clv_cancel_hook *cancel_hook;
 } clv_module_options;
 
 /* Makes a module. Parameters are initialised from the keys of the graph's nodes. The lists in

@@ -121,7 +121,7 @@ static clv_code charge_known_memory(clv_module *m, const clv_module_options *o, 
     return clv_fail(err, CLV_EXHAUSTED, "module %u: %zu bytes of parameters", m->o.index, state);
   CLV_TRY(charge_memory(m, state + clv_module_buffer_bytes(m) + moment_bytes(m, o), err));
   if (o->batch) CLV_TRY(clv_module_warm_up(m, o->batch, err));
-  return clv_cancel_hook_check(o->waiter, err);
+  return clv_cancel_hook_check(o->cancel_hook, err);
 }
 
 static clv_code alloc_memory(clv_module *m, clv_err *err) {
@@ -133,12 +133,13 @@ static clv_code alloc_memory(clv_module *m, clv_err *err) {
 
 /* Initialises the parameters in host memory, and copies them to the device if the module is on
  * one. */
-static clv_code init_params(clv_module *m, const clv_cancel_hook *waiter, clv_err *err) {
+static clv_code init_params(clv_module *m, const clv_cancel_hook *cancel_hook, clv_err *err) {
   const clv_backend *b = m->o.backend;
   CLV_AUTO(clv_freep) void *drawn = NULL;
-  if (!b->memory) return clv_params_init_cancellable(waiter, m->graph, m->params, m->block, err);
+  if (!b->memory)
+    return clv_params_init_cancellable(cancel_hook, m->graph, m->params, m->block, err);
   CLV_TRY(clv_alloc_aligned(m->params->total_bytes, &drawn, err));
-  CLV_TRY(clv_params_init_cancellable(waiter, m->graph, m->params, drawn, err));
+  CLV_TRY(clv_params_init_cancellable(cancel_hook, m->graph, m->params, drawn, err));
   CLV_TRY(clv_backend_put(b, m->block, drawn, m->params->total_bytes, err));
   return clv_backend_finish(b, err);
 }
@@ -231,7 +232,7 @@ static clv_code fill_module(clv_module *m, const clv_module_options *o, clv_err 
   CLV_TRY(find_learning_extents(m, err));
   CLV_TRY(charge_known_memory(m, o, err));
   CLV_TRY(alloc_memory(m, err));
-  CLV_TRY(init_params(m, o->waiter, err));
+  CLV_TRY(init_params(m, o->cancel_hook, err));
   CLV_TRY(make_optimizer(m, o, err));
   m->version = 1;
   return CLV_OK;
@@ -248,7 +249,7 @@ clv_code clv_module_new(const clv_module_options *o, clv_module **ret, clv_err *
   /* these lists belong to the caller, and are not used after this call */
   m->o.frozen = m->o.shared_params = NULL;
   m->o.groups = NULL;
-  m->o.waiter = NULL;
+  m->o.cancel_hook = NULL;
   m->o.ties = NULL;
   m->o.name = NULL;
   m->o.device = NULL;

@@ -208,7 +208,7 @@ clv_code clv_load_make_module(const clv_wire_load_request *r, const clv_device *
                           .n_ties = ties.n,
                           .pool = pool,
                           .batch = batch_size_of(r),
-                          .waiter = waiter};
+                          .cancel_hook = waiter};
   return clv_module_new(&o, ret, err);
 }
 

@@ -364,9 +364,9 @@ const clv_param *clv_params_find(const clv_params *p, const char *name); /* NULL
  * tests: 1. The numbers come from Philox, keyed by the node's key, layer and slot. block:
  * total_bytes, whose padding is zeroed. */
 void clv_params_init(const clv_graph *g, const clv_params *p, void *block);
-/* As clv_params_init, but stops with CLV_CANCELLED once the hook `waiter` reports that the caller
- * has left. */
-clv_code clv_params_init_cancellable(const clv_cancel_hook *waiter, const clv_graph *g,
+/* As clv_params_init, but stops with CLV_CANCELLED once the hook `cancel_hook` reports that the
+ * caller has left. */
+clv_code clv_params_init_cancellable(const clv_cancel_hook *cancel_hook, const clv_graph *g,
                                      const clv_params *p, void *block, clv_err *err) CLV_USE_RESULT;
 
 /* ---- plan ------------------------------------------------------------------------------------ */

@@ -295,9 +295,9 @@ static void clear_padding_row(const clv_param *q, const clv_slot *s, float *dst)
   if (row) memset(dst + (size_t)(s->zero_row - 1) * row, 0, row * sizeof *dst);
 }
 
-static clv_code init_param(const clv_cancel_hook *waiter, const clv_param *q, const clv_slot *slots,
-                           clv_rng_key key, char *dst, clv_err *err) {
-  drawing d = {.cancel_hook = waiter, .rng_key = key};
+static clv_code init_param(const clv_cancel_hook *cancel_hook, const clv_param *q,
+                           const clv_slot *slots, clv_rng_key key, char *dst, clv_err *err) {
+  drawing d = {.cancel_hook = cancel_hook, .rng_key = key};
   const clv_slot *s = &slots[q->slot];
   if (s->init == CLV_INIT_ONE) fill_with(q, 1, dst);
   if (s->init == CLV_INIT_NUMBER) fill_with(q, s->bound, dst);
@@ -319,16 +319,16 @@ static clv_rng_key slot_key(const clv_node *node, uint32_t slot) {
   return key;
 }
 
-clv_code clv_params_init_cancellable(const clv_cancel_hook *waiter, const clv_graph *g,
+clv_code clv_params_init_cancellable(const clv_cancel_hook *cancel_hook, const clv_graph *g,
                                      const clv_params *p, void *block, clv_err *err) {
-  CLV_TRY(clv_zero_cancellable(waiter, block, p->total_bytes, err));
+  CLV_TRY(clv_zero_cancellable(cancel_hook, block, p->total_bytes, err));
   for (int i = 0; i < p->n; i++) {
     const clv_param *q = &p->list[i];
     const clv_node *node = &g->nodes[q->node];
     clv_slot slots[CLV_MAX_PARAMS];
     if (q->is_shared) continue;
     clv_node_get_slots(g, node, slots);
-    CLV_TRY(init_param(waiter, q, slots, slot_key(node, (uint32_t)q->slot),
+    CLV_TRY(init_param(cancel_hook, q, slots, slot_key(node, (uint32_t)q->slot),
                        (char *)block + q->offset, err));
   }
   return CLV_OK;

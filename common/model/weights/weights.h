@@ -237,10 +237,10 @@ clv_code clv_weights_writer_put(clv_weights_writer *w, size_t i, uint64_t offset
 clv_code clv_weights_writer_finish(clv_weights_writer *w, clv_sha256 *ret_digest,
                                    uint64_t *ret_bytes, clv_err *err) CLV_USE_RESULT;
 /* The two halves of clv_weights_writer_finish. clv_weights_writer_sync makes the data durable and
- * reads them back for their digest; CLV_CANCELLED: `waiter` (NULL: no cancellation) has left.
- * clv_weights_writer_publish gives the file its name. If one of these functions fails because of
- * the disk, errno says why. */
-clv_code clv_weights_writer_sync(clv_weights_writer *w, const clv_cancel_hook *waiter,
+ * reads them back for their digest; CLV_CANCELLED: cancel_hook->should_stop() returned true;
+ * cancel_hook NULL: never. clv_weights_writer_publish gives the file its name. If one of these
+ * functions fails because of the disk, errno says why. */
+clv_code clv_weights_writer_sync(clv_weights_writer *w, const clv_cancel_hook *cancel_hook,
                                  clv_sha256 *ret_digest, clv_err *err) CLV_USE_RESULT;
 clv_code clv_weights_writer_publish(clv_weights_writer *w, uint64_t *ret_bytes,
                                     clv_err *err) CLV_USE_RESULT;

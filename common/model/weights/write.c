@@ -264,12 +264,12 @@ static clv_code check_complete(const clv_weights_writer *w, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_weights_writer_sync(clv_weights_writer *w, const clv_cancel_hook *waiter,
+clv_code clv_weights_writer_sync(clv_weights_writer *w, const clv_cancel_hook *cancel_hook,
                                  clv_sha256 *ret_digest, clv_err *err) {
   CLV_TRY(check_complete(w, err));
   if (fsync(w->fd) != 0)
     return clv_fail(err, CLV_PRECONDITION, "%s: fsync: %s", w->tmp_path, strerror(errno));
-  CLV_TRY(clv_sha256_fd(w->fd, w->file_bytes, waiter, w->tmp_path, ret_digest, err));
+  CLV_TRY(clv_sha256_fd(w->fd, w->file_bytes, cancel_hook, w->tmp_path, ret_digest, err));
   CLV_FAILPOINT("file.synced");
   return CLV_OK;
 }

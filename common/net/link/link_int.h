@@ -622,7 +622,7 @@ void clv_link_hang_up(clv_link *l);
 /* BLOCKS until the link has changed. The caller holds the lock. False: `deadline_ns` has passed, or
  * the link has a caller's clock and may not block. */
 bool clv_link_wait_for_change(clv_link *l, uint64_t deadline_ns);
-/* As clv_link_wait_for_change. False also if the waiter of this thread says stop
+/* As clv_link_wait_for_change. False also if the cancellation hook of this thread asks to stop
  * (clv_rpc_set_cancel_hook). */
 bool clv_link_wait_unless_stopped(clv_link *l, uint64_t deadline_ns);
 

@@ -97,7 +97,7 @@ static void module_new_stops_when_caller_leaves(void **state) {
     clv_err err = {0};
     clv_module *module = NULL;
     o.pool = f.pool;
-    o.waiter = &waiter;
+    o.cancel_hook = &waiter;
     assert_int_equal(clv_module_new(&o, &module, &err), n_asked < 4 ? CLV_CANCELLED : CLV_OK);
     clv_module_free(module);
     tear_down(&f);
