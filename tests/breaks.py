@@ -25,12 +25,12 @@ def of(path, test, **edits):
 
 # ---- shares of the cores -------------------------------------------------------------------------
 of("common/net/fair/scheduler.c", "tests/unit/fair/test_scheduler",
-   a_tenant_starts_with_what_it_saved=("static void activate_share", "of->virtual_ns = CLV_MAX(of->virtual_ns, least_tenant_time(s->scheduler));", ";"),
-   threads_are_charged_as_one=("static void charge", "threads = spent * s->n_threads_held;", "threads = spent;"),
-   a_share_starts_with_what_it_saved=("static void activate_share", "s->virtual_ns = CLV_MAX(s->virtual_ns, least_share_time(of));", ";"),
+   a_tenant_starts_with_what_it_saved=("static void activate_share", "owner->virtual_ns = CLV_MAX(owner->virtual_ns, least_tenant_time(s->scheduler));", ";"),
+   threads_are_charged_as_one=("static void charge", "thread_ns = wall_ns * s->n_threads_held;", "thread_ns = wall_ns;"),
+   a_share_starts_with_what_it_saved=("static void activate_share", "s->virtual_ns = CLV_MAX(s->virtual_ns, least_share_time(owner));", ";"),
    the_last_to_ask_is_first=("static clv_share *first_waiting_of_tenant", "s->request_number < first->request_number", "s->request_number > first->request_number"),
    the_last_tenant_to_ask_is_first=("static clv_share *first_waiting_share", "s->request_number < first->request_number", "s->request_number > first->request_number"),
-   weights_do_not_count=("static void charge", "(threads + s->owner_tenant->weight - 1) / s->owner_tenant->weight", "threads"),
+   weights_do_not_count=("static void charge", "(thread_ns + s->owner_tenant->weight - 1) / s->owner_tenant->weight", "thread_ns"),
    small_ones_overtake=("static void start_waiting_shares", "s->n_threads_wanted <= t->n_free", "t->n_free"),
    a_slice_has_no_length=("static bool is_slice_over", "|| now - s->slice_start_ns < s->scheduler->o.slice_ns", ""),
    a_stopped_share_waits=("static void wait", "s->is_waiting && !s->is_stopped", "s->is_waiting"),
@@ -395,15 +395,15 @@ of("common/engine/reference/rref_tables.c", CELLS,
        "[RREF_HANDLE_OWNER_LOST] = STAY(HANDLE_JOINING)"),
    an_entry_goes_in_silence=("[RREF_ENTRY_VALUE] = {", "DO(ENTRY_NONE, RREF_REPORT_FREED, RREF_FREE)", "DO(ENTRY_NONE, RREF_FREE)"))
 of("common/engine/reference/rref_post.c", PROGRAMS,
-   repeats_are_handled_again=("bool clv_rref_is_new_message", "return !answered;", "return true;"),
+   repeats_are_handled_again=("bool clv_rref_is_new_message", "return !has_answer;", "return true;"),
    messages_are_sent_once=("static clv_code transmit", "post->due_ns = t->now_ns + post->wait_ns;", "post->due_ns = UINT64_MAX;"))
 of("common/engine/reference/rref_post.c", CELLS,
-   of_several_answers_that_wait_one_is_sent=("static void owe_ack", "p->ack_last = first ?", "p->ack_first = p->ack_last = true ?"))
+   of_several_answers_that_wait_one_is_sent=("static void owe_ack", "p->ack_last = is_first_owed ?", "p->ack_first = p->ack_last = true ?"))
 of("common/engine/reference/rref_record.c", CELLS,
    a_record_goes_although_a_result_is_to_be_made_from_it=("void clv_rref_record_drop", "if (!r->n_queued_results) clv_slab_recycle(s, r);", "clv_slab_recycle(s, r);"))
 of("common/engine/reference/rref.c", PROGRAMS,
    who_is_silent_is_never_given_up=("static void tick_peer", "if (t->now_ns - p->last_message_ns > t->o.lease_ns) drop_lost_peer(t, p);", ""),
-   nobody_renews=("static void renew_if_due", "if (!owes ||", "if (true ||"))
+   nobody_renews=("static void renew_if_due", "if (!needs_lease ||", "if (true ||"))
 of("common/engine/reference/rref_user.c", PROGRAMS,
    an_owners_own_early_handle_counts_as_known=("int clv_rref_on_use", "m->owner == from && !m->is_before_join", "m->owner == from"))
 of("common/engine/reference/rref_owner.c", PROGRAMS,
@@ -427,7 +427,7 @@ of("worker/store/caches.c", "tests/unit/store/test_caches",
    a_row_number_stands_in_a_text=("static clv_code check_rows(", "is outside 0..%llu\", i,", "is outside 0..%llu\", (size_t)rows[i],"))
 of("common/net/link/reassembly.c", LINK_CELLS,
    a_second_head_is_taken=("static partial_action *const actions", "[CLV_PARTIAL_HEADED] = {refuse_second_head,", "[CLV_PARTIAL_HEADED] = {set_head,"),
-   bytes_come_twice=("static clv_code claim_span", "before && before->to > from", "false"))
+   bytes_come_twice=("static clv_code claim_span", "previous_span && previous_span->to > from", "false"))
 of("common/net/link/frame_writer.c", LINKS,
    a_chunk_is_sent_without_its_ping=("clv_code clv_frame_writer_send_with_preceding", "if (code == CLV_OK && before)", "if (code == CLV_OK && !f)"))
 of("common/net/link/lane.c", LINKS,
@@ -436,7 +436,7 @@ of("common/net/wire/payload.c", "tests/unit/wire/test_frame",
    bytes_before_a_cache_line_are_lost=("static void copy_past_cache", "memcpy(dst, src, before);", ""))
 of("common/net/link/recv_window.c", LINKS,
    credit_is_granted_twice=("static uint64_t take_due_credit", "r->unsent_credit = 0;", ""),
-   the_last_credit_is_held_back=("static uint64_t take_due_credit", "!idle &&", ""))
+   the_last_credit_is_held_back=("static uint64_t take_due_credit", "!are_all_bytes_free &&", ""))
 
 # ---- the engine ----------------------------------------------------------------------------------
 ENGINE_CELLS, ENGINE_WORK, WAKES = (f"tests/unit/engine/test_{name}" for name in ("tables", "work", "inbox"))
@@ -470,29 +470,29 @@ of("common/engine/context_table.c", ENGINE_CELLS,
    an_ended_context_opens_again=("[CONTEXT_ENDED] = {", "[CONTEXT_CALL] = DO(COUNT, CONTEXT_ENDED)", "[CONTEXT_CALL] = RECORD(CONTEXT_OPEN)"),
    a_second_end_is_not_answered=("[CONTEXT_ENDED] = {", "DO(REPEAT, CONTEXT_ENDED)", "DO(IGNORE, CONTEXT_ENDED)"),
    an_aborted_context_is_held=("[CONTEXT_OPEN] = {", "[CONTEXT_ABORT] = DO(END, CONTEXT_ENDED)", "[CONTEXT_ABORT] = RECORD(CONTEXT_ENDED)"),
-   a_value_is_made_twice=("[VALUE_PENDING] = {", "[VALUE_CALL_ADDED] = REFUSE(CLV_EXISTS, exists)", "[VALUE_CALL_ADDED] = RECORD(VALUE_PENDING)"),
+   a_value_is_made_twice=("[VALUE_PENDING] = {", "[VALUE_CALL_ADDED] = REFUSE(CLV_EXISTS, exists_text)", "[VALUE_CALL_ADDED] = RECORD(VALUE_PENDING)"),
    a_value_that_is_here_is_not_given=("[VALUE_LEAF] = {", "[VALUE_DELIVERY_ADDED] = DO(GIVE, VALUE_LEAF)", "[VALUE_DELIVERY_ADDED] = RECORD(VALUE_LEAF)"),
-   a_value_from_elsewhere_replaces_a_made_one=("[VALUE_COMPUTED] = {", "REFUSE(CLV_PRECONDITION, made_here)", "DO(SETTLE, VALUE_LEAF)"),
+   a_value_from_elsewhere_replaces_a_made_one=("[VALUE_COMPUTED] = {", "REFUSE(CLV_PRECONDITION, computed_text)", "DO(SETTLE, VALUE_LEAF)"),
    a_value_that_is_here_cannot_be_kept=("[VALUE_LEAF] = {", "[VALUE_KEPT] = DO(GIVE, VALUE_LEAF),", ""),
    a_value_that_is_awaited_cannot_be_kept=("[VALUE_AWAITED] = {", "[VALUE_KEPT] = RECORD(VALUE_AWAITED),", ""),
    a_value_comes_and_nobody_gets_it=("[VALUE_AWAITED] = {", "[VALUE_RECEIVED] = DO(SETTLE, VALUE_LEAF)", "[VALUE_RECEIVED] = RECORD(VALUE_AWAITED)"),
-   a_spent_call_runs_backward_again=("[CALL_SAVED_FREED] = ", "REFUSE(CLV_PRECONDITION, spent)", "DO(BEGIN, CALL_BACKWARD)"),
+   a_spent_call_runs_backward_again=("[CALL_SAVED_FREED] = ", "REFUSE(CLV_PRECONDITION, spent_text)", "DO(BEGIN, CALL_BACKWARD)"),
    who_follows_a_spent_call_waits=("[CALL_SAVED_FREED] = ", "DO(IGNORE, CALL_SAVED_FREED)", "RECORD(CALL_SAVED_FREED)"),
    a_retained_call_is_spent=("[CALL_WEIGHT_GRAD] = {", "DO(SETTLE, CALL_RETAINED)", "DO(END, CALL_SAVED_FREED)"),
-   a_gradient_behind_its_call_is_taken=("[PASS_ACTIVE] = {", "[PASS_GRADIENT_OTHER] = REFUSE(CLV_PRECONDITION, after)", "[PASS_GRADIENT_OTHER] = RECORD(PASS_ACTIVE)"),
-   a_step_is_taken_during_a_pass=("[PASS_ACTIVE] = {", "[PASS_STEP] = REFUSE(CLV_PRECONDITION, in_progress)", "[PASS_STEP] = RECORD(PASS_ACTIVE)"),
+   a_gradient_behind_its_call_is_taken=("[PASS_ACTIVE] = {", "[PASS_GRADIENT_OTHER] = REFUSE(CLV_PRECONDITION, after_text)", "[PASS_GRADIENT_OTHER] = RECORD(PASS_ACTIVE)"),
+   a_step_is_taken_during_a_pass=("[PASS_ACTIVE] = {", "[PASS_STEP] = REFUSE(CLV_PRECONDITION, in_progress_text)", "[PASS_STEP] = RECORD(PASS_ACTIVE)"),
    a_step_is_reverted_by_anybody=("[STEP_OPEN] = {", "[STEP_REVERTED_BY_OTHER] = DO(IGNORE, STEP_OPEN)", "[STEP_REVERTED_BY_OTHER] = DO(GIVE, STEP_FINAL)"),
    a_step_is_reverted_behind_other_work=("[STEP_OPEN] = {", "[STEP_OTHER_WORK] = DO(END, STEP_FINAL)", "[STEP_OTHER_WORK] = RECORD(STEP_OPEN)"),
    a_step_is_reverted_twice=("[STEP_OPEN] = {", "[STEP_REVERTED] = DO(GIVE, STEP_FINAL)", "[STEP_REVERTED] = DO(GIVE, STEP_OPEN)"),
    a_final_step_can_be_taken_back=("[STEP_FINAL] = {", "[STEP_TAKEN_FINAL] = DO(IGNORE, STEP_FINAL)", "[STEP_TAKEN_FINAL] = RECORD(STEP_OPEN)"),
-   a_pass_takes_prepares_while_it_runs=("[PASS_ACTIVE] = {", "[PASS_PREPARE_SAME] = REFUSE(CLV_PRECONDITION, in_progress)", "[PASS_PREPARE_SAME] = RECORD(PASS_ACTIVE)"))
+   a_pass_takes_prepares_while_it_runs=("[PASS_ACTIVE] = {", "[PASS_PREPARE_SAME] = REFUSE(CLV_PRECONDITION, in_progress_text)", "[PASS_PREPARE_SAME] = RECORD(PASS_ACTIVE)"))
 of("common/engine/context_pass.c", ENGINE_WORK,
    gradients_are_summed_as_they_come=("clv_code clv_pass_add_gradient", "((*at)->phase == phase && (*at)->order < order)", "(*at)->phase == phase"))
 of("common/engine/context.c", ENGINE_CELLS,
    what_cannot_be_passes=("const clv_cell *clv_contexts_on_event", "e->impossible_event = why;", ""))
 of("common/engine/context_run.c", ENGINE_CELLS,
    a_context_lives_after_what_cannot_be=("static clv_code report_impossible_event", "clv_contexts_fail_context(e, e->impossible_event_context, CLV_MODULE_ALL, err)", "true"),
-   what_cannot_be_of_nobody_is_not_said=("static clv_code report_impossible_event", "told ? CLV_OK : err->code", "told ? CLV_OK : CLV_OK"))
+   what_cannot_be_of_nobody_is_not_said=("static clv_code report_impossible_event", "has_failed_context ? CLV_OK : err->code", "has_failed_context ? CLV_OK : CLV_OK"))
 of("common/engine/context_work.c", ENGINE_CELLS,
    work_of_a_context_that_ends_is_listed=("void clv_work_enqueue(", "if (ctx && clv_context_on_event(e, ctx, CONTEXT_WORK_READY)->action != CELL_RECORD) return;", ""),
    work_ends_that_has_not_begun=("void clv_work_note_end", "if (!apply_event(e, w, w->ctx, WORK_ENDS)) return;", ""))
@@ -533,7 +533,7 @@ of("master/run/run_recover.c", "tests/net/operations/test_outages.py worker_that
    a_worker_that_restarts_while_connecting_ends_the_run=("static bool may_be_temporary", "return clv_run_lock_check_newest(r->lock, &ignored_err) == CLV_OK;", "return clv_run_lock_check_newest(r->lock, &ignored_err) != CLV_OK;"))
 of("common/net/link/redial.c", CONNECTIONS,
    a_refusal_waits_for_the_lease=("static void end_if_refused_too_long", "!r->refused_since_ns ||", "r->refused_since_ns ||"),
-   the_last_redial_is_not_at_the_end=("static void find_due_redials", "CLV_MIN(r->next_redial_ns, last_ns)", "r->next_redial_ns"),
+   the_last_redial_is_not_at_the_end=("static void find_due_redials", "CLV_MIN(r->next_redial_ns, last_redial_ns)", "r->next_redial_ns"),
    no_answer_is_waited_for_without_end=("static void find_late_lane", "d->late_lanes[d->n_late_lanes++] = index;", ""))
 of("common/net/link/link_rpc.c", "tests/net/operations/test_pauses.py pause_over_the_lease_ends_the_run",
    a_link_is_silent_for_the_peer_timeout=("clv_code clv_link_open", "if (options->lease_ms)", "if (!options)"))
@@ -583,7 +583,7 @@ of("common/engine/context_free.c", SPARED,
    what_a_call_on_its_way_takes_goes_before=("void clv_value_free_if_dropped", "&& !is_retained_for_announced_call(v)", ""))
 of("common/engine/context_end.c", SPARED,
    statistics_of_spared_calls_stay=("static void free_all_but_retained(", "c->restores_buffers = end->has_commit && !end->commit.applies_step;", ""),
-   who_waits_for_the_last_end_hears_nothing=("void clv_context_abort(", "if (owes) send_final_ended(e, c);", "(void)owes;"))
+   who_waits_for_the_last_end_hears_nothing=("void clv_context_abort(", "if (owes_final_ended) send_final_ended(e, c);", "(void)owes_final_ended;"))
 of("common/engine/context_call.c", SPARED,
    a_leaf_behind_the_end_stays=("static clv_code get_arg_value(", "(*ret)->is_retained = (*ret)->is_dropped = true;", ""))
 of("common/engine/context_frames.c", SPARED,
@@ -651,7 +651,7 @@ of("common/model/graph/plan_run.c", "tests/unit/graph/test_far",
    inputs_stay_with_the_caller=("static clv_code prepare_inputs(", "keep_inputs && !p->backend->memory", "keep_inputs"))
 of("common/model/graph/plan_memory.c", "tests/unit/graph/test_far",
    copies_have_no_room=("static void place_caller_copies(", "p->info.scratch_bytes = p->rng_position_offset +", "(void)"),
-   copies_stand_on_the_same_place=("static void place_caller_copies(", "end[backward] += clv_align_up(bytes[space], 64);", ""))
+   copies_stand_on_the_same_place=("static void place_caller_copies(", "end[is_backward] += clv_align_up(bytes[space], 64);", ""))
 of("common/model/graph/plan_forward.c", "tests/unit/graph/test_far",
    refs_kernels_compute_in_a_devices_memory=("static clv_code prepare_kernel(", "&& !p->backend->memory", ""))
 of("common/engine/module_block.c", "tests/unit/engine/test_far",
@@ -662,11 +662,11 @@ of("kernels/cuda/peer.c", PEERS,
    a_copy_does_not_wait_for_what_it_copies=("clv_code clv_gpu_copy_from(", "CLV_TRY(make_stream_wait(of, to, err));", ""),
    what_is_copied_is_written_before=("clv_code clv_gpu_copy_from(", "return make_stream_wait(to, of, err);", "return CLV_OK;"))
 of("common/engine/context_forward.c", "tests/unit/engine/test_far",
-   values_pass_the_host=("static clv_code alloc_output(", "on_device = (on_device || !host) && clv_module_can_copy_from(c->mod, c->mod);", "on_device = false;"))
+   values_pass_the_host=("static clv_code alloc_output(", "on_device = (on_device || !in_host_memory) && clv_module_can_copy_from(c->mod, c->mod);", "on_device = false;"))
 of("common/engine/context_backward.c", "tests/unit/engine/test_far",
    gradients_pass_the_host=("static clv_code alloc_input_grad(", "to ? to : c->mod, c->mod) && (", "to ? to : c->mod, c->mod) && !to && ("))
 of("common/engine/context_backward.c", "tests/unit/engine/test_work",
-   one_of_two_gradients_on_a_device_is_lost=("static clv_code sum_on_device(", "if (begun) b->add(b, CLV_F32, sum->data, to, sum->n);", ""))
+   one_of_two_gradients_on_a_device_is_lost=("static clv_code sum_on_device(", "if (has_sum) b->add(b, CLV_F32, sum->data, to, sum->n);", ""))
 of("common/engine/module_block.c", "tests/unit/engine/test_work",
    copies_are_not_waited_for=("void clv_module_copy_bytes(", "if (code == CLV_OK) code = clv_backend_finish(m->o.backend, &why);", ""))
 of("common/engine/module_memory.c", "tests/unit/engine/test_far",
@@ -689,7 +689,7 @@ of("master/api/core/await.c", FUTURES,
 of("master/api/core/wait.c", FUTURES,
    waits_for_modules_are_not_interrupted=("bool api_wait(", "if (api_is_interrupted(rt)) return false;\n  return api_sleep(rt, until_ns) && !api_is_interrupted(rt);", "return api_sleep(rt, until_ns);"))
 of("common/net/rpc/fork.c", FUTURES,
-   children_share_connections=("static void after_fork_in_child(", "dup3(none, forks.fds_to_close[i], O_CLOEXEC)", "0"))
+   children_share_connections=("static void after_fork_in_child(", "dup3(null_fd, forks.fds_to_close[i], O_CLOEXEC)", "0"))
 of("common/net/rpc/channel.c", FUTURES,
    calls_of_a_thread_are_not_interrupted=("static bool is_call_interrupted(", "is_stop_requested()", "false"))
 of("master/api/core/await.c", FUTURES,
@@ -747,7 +747,7 @@ of("common/engine/context_unload.c", "tests/unit/engine/test_unload",
    calls_do_not_keep_a_module=("static bool is_used_by_context(", "v->producer->module == module", "false"))
 of("common/engine/node_modules.c", "tests/unit/engine/test_unload",
    free_tensors_of_its_sizes_stay=("clv_code clv_node_remove_module(", "clv_pool_free_unused_tensors(n->o.pool);", ""),
-   what_it_did_is_forgotten=("static clv_code remove_from_index(", "if (!pinned) add_counts(&n->unloaded_counts, &c);", ""))
+   what_it_did_is_forgotten=("static clv_code remove_from_index(", "if (!is_pinned) add_counts(&n->unloaded_counts, &c);", ""))
 of("common/engine/module_memory.c", "tests/unit/engine/test_unload",
    what_a_module_was_charged_stays=("void clv_module_free(", "if (pool_to_charge(m)) clv_module_discharge(m, pool_to_charge(m), m->charged_bytes);", ""),
    what_its_calls_were_charged_stays=("clv_code clv_module_call_get(", "m->charged_bytes += bytes;", ""))

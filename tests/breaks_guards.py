@@ -50,7 +50,7 @@ of("common/base/log_limit.c", "tests/unit/base/test_log_limit",
 of("common/base/digest.c", "tests/unit/base/test_base",
    a_key_can_be_read_backwards=first("", "if (code == CLV_OK) memcpy(ret->bytes, digest.bytes, sizeof ret->bytes);", "memcpy(digest.bytes, seed, sizeof *seed);"))
 of("common/base/memory.c", "tests/unit/engine/test_charge",
-   a_caller_who_left_is_waited_for=first("", "if (!waiter || !waiter->should_stop(waiter->user)) return CLV_OK;", "waiter = NULL;"))
+   a_caller_who_left_is_waited_for=first("", "if (!cancel_hook || !cancel_hook->should_stop(cancel_hook->user)) return CLV_OK;", "cancel_hook = NULL;"))
 of("common/net/wire/scan.c", "tests/unit/wire/test_unary",
    messages_take_any_memory=[("static clv_code check_memory_budget(", "s->n_fields > CLV_SCAN_FIELDS", "false"),
                              ("static clv_code check_memory_budget(", "s->memory_bytes > 2 * message_bytes + CLV_SCAN_BUDGET", "false"),
@@ -71,14 +71,14 @@ of("master/data/scan.c", "tests/unit/data/test_scan",
 
 # ---- links and the engine ------------------------------------------------------------------------
 of("common/net/link/pace.c", "tests/unit/link/test_load", nothing_is_settled=first("static void assume_bytes_received(", "memcpy(", "return;"),
-   each_pause_is_measured=("bool clv_pace_take_next_chunk", "bulk && is_due", "bulk"))
+   each_pause_is_measured=("bool clv_pace_take_next_chunk", "n_bulk_lanes && is_due", "n_bulk_lanes"))
 of("common/net/link/link_state.c", "tests/unit/link/test_tables", a_link_ends_again=("", "if (!n.is_first_end) return;", ""))
 of("common/net/link/send_queue.c", "tests/unit/link/test_tables",
-   an_abort_waits=("", "if (urgent) return SEND_NOW;", ""),
-   small_frames_overtake=first("", "bool later = bytes > d->available_credit", "queued = false;"))
+   an_abort_waits=("", "if (is_urgent) return SEND_NOW;", ""),
+   small_frames_overtake=first("", "bool must_wait = bytes > d->available_credit", "has_queue = false;"))
 of("common/net/link/recv_window.c", "tests/unit/link/test_tables",
-   packets_wait_without_end=first("", "r->n_packets += !flood;", "flood = false;"),
-   credit_is_passed=first("", "if (!over) r->unreturned_bytes += bytes;", "over = false;"))
+   packets_wait_without_end=first("", "r->n_packets += !is_over_limit;", "is_over_limit = false;"),
+   credit_is_passed=first("", "if (!is_over_credit) r->unreturned_bytes += bytes;", "is_over_credit = false;"))
 of("common/engine/module_memory.c", "tests/unit/engine/test_charge",
    memory_is_charged_when_it_is_taken=[("", "CLV_TRY(charge_known_memory(m, o, err));", ""), first("", "m->version = 1;", "CLV_TRY(charge_known_memory(m, o, err));")])
 of("common/engine/context_work.c", "tests/unit/engine/test_work",
@@ -88,7 +88,7 @@ of("common/engine/context_queue.c", "tests/unit/engine/test_work",
 of("common/engine/context_frames.c", "tests/unit/engine/test_work", no_frame_waits_for_work=first("", "switch (f->kind) {", "return false;"))
 of("common/engine/inbox.c", "tests/unit/engine/test_inbox",
    a_rest_has_no_begin=("", "if (wait_from && b->wake_at_ns == UINT64_MAX) b->wake_at_ns = wait_from + CLV_COALESCE_NS;", ""),
-   a_rest_has_no_end=first("", "bool early = true;", "back = UINT64_MAX;"),
+   a_rest_has_no_end=first("", "bool woke_early = true;", "coalesce_end_ns = UINT64_MAX;"),
    a_rest_goes_on=("", "b->is_coalescing = false;", ""))
 of("common/engine/inbox.c", "tests/unit/engine/test_executor",
    an_end_does_not_wait_for_work=("", "while (b->n_running || b->n_copies) pthread_cond_wait(&b->item_arrived, &b->lock);", ""))
@@ -171,7 +171,7 @@ of("master/run/run_begin.c", "tests/unit/run/test_begin",
 of("master/run/run_egress.c", "tests/unit/run/test_begin",
    a_lost_table_is_an_empty_one=first("", "if (code == CLV_OK || (code == CLV_NOT_FOUND && !clv_checkpoint_has_any(dir))) return code;", "if (code != CLV_OK) return CLV_NOT_FOUND;"))
 of("common/model/weights/checkpoint_read.c", "tests/unit/weights/test_checkpoint",
-   the_best_is_pruned=first("", "for (size_t i = 0; i < l.n; i++) { CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL; bool is_wanted", "protected_step = CLV_CHECKPOINT_NONE;"))
+   the_best_is_pruned=first("", "for (size_t i = 0; i < l.n; i++) { CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL; bool can_keep_more", "protected_step = CLV_CHECKPOINT_NONE;"))
 of("master/run/run_best.c", "tests/unit/run/test_best", infinity_is_best=("", "if (!isfinite(candidate->value)) return false;", ""))
 of("master/run/run_classes.c", "tests/unit/run/test_records", damaged_classes_are_none=first("static clv_code fail_damaged_line(", "return clv_fail", RET_OK))
 of("master/plan/policy_check.c", "tests/unit/plan/test_hops",

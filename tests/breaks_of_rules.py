@@ -17,7 +17,7 @@ rules("common/net/wire/frame_check.c",
    r5_2_a_body_of_another_kind=("static clv_code check_bodies(", "if ((bodies & bit) && !((rule->required_bodies | rule->allowed_bodies) & bit))", "if (false)"),
    r5_5_a_flag_that_is_none=(CHECK_HEAD, "if (f->flags & ~flags)", "if (false)"),
    r5_6_a_flag_of_another_kind=(CHECK_HEAD, "if (f->flags && f->kind != CLV_CALL)", "if (false)"),
-   r5_7_a_worker_where_none_is_named=(CHECK_HEAD, "if (f->to[0] && (!rule->may_name_worker || unsaid))", "if (unsaid && f->to[0])"),
+   r5_7_a_worker_where_none_is_named=(CHECK_HEAD, "if (f->to[0] && (!rule->may_name_worker || has_no_delivery))", "if (has_no_delivery && f->to[0])"),
    r5_8_upstream_of_a_CALL=(CHECK_HEAD, "if (f->n_value_ids) return", "if (false) return"),
    r5_9_a_module_over_255=(CHECK_HEAD, "if (f->module > CLV_WIRE_MODULES)", "if (false)"),
    r5_10_a_scale_that_is_not_finite=(CHECK_COMMIT, "if (!isfinite(f->commit.scale) || !isfinite(f->commit.lr))", "if (false)"),
@@ -30,14 +30,14 @@ rules("common/net/wire/frame_check.c",
    r5_20_a_target_of_order_4096=(CHECK_NEEDED, "|| t->contribution_index >= CLV_WIRE_CONTRIBUTIONS", ""),
    r5_22_positions_that_do_not_ascend=("static clv_code check_positions(", "(!input || (position && position < input))", "true"),
    r5_23_a_position_of_a_step_not_taken=(CHECK_COMMIT, "if (f->commit.step_position && !f->commit.applies_step)", "if (false)"),
-   r5_24_a_reference_of_id_0=(CHECK_REFERENCE, "if (about && (!f->reference.ref_id || !f->reference.fork_id))", "if (false && about)"),
+   r5_24_a_reference_of_id_0=(CHECK_REFERENCE, "if (names_reference && (!f->reference.ref_id || !f->reference.fork_id))", "if (false && names_reference)"),
    r5_26_early_where_it_means_nothing=(CHECK_REFERENCE, "(f->reference.owner_lacks_fork && f->kind != CLV_REF_FETCH && f->kind != CLV_REF_USE) ||", ""),
    r5_27_a_gradient_of_order_4096=("static clv_code check_kind_rule(", "if (f->kind == CLV_GRADIENT && f->contribution_index >= CLV_WIRE_CONTRIBUTIONS)", "if (false)"),
-   r5_28_an_item_behind_the_last=("static clv_code check_state(", "|| (item && f->state.item_index >= f->state.n_items)", ""))
+   r5_28_an_item_behind_the_last=("static clv_code check_state(", "|| (is_item && f->state.item_index >= f->state.n_items)", ""))
 rules("common/net/wire/session.c",
    r2_1_an_epoch_of_0=("clv_code clv_wire_open_request_decode(", "if (!from->epoch) return", "if (false) return"))
 rules("common/engine/context_pass.c",
-   r6_6_a_place_that_is_not_there=("static clv_code record_gradient(", "if (announced && f->contribution_index >= v->producer->n_contributions)", "if (false && announced)"),
+   r6_6_a_place_that_is_not_there=("static clv_code record_gradient(", "if (is_announced && f->contribution_index >= v->producer->n_contributions)", "if (false && is_announced)"),
    r6_7_a_phase_that_is_not_the_next=("static clv_code begin_phase(", "if (f->backward_pass_number != next)", "if (false)"),
    r6_8_a_target_that_is_no_input=(TAKE_TARGETS, "if (c->arg[t->input_index] && c->arg[t->input_index] != t->value_id)", "if (false)"),
    r6_9_an_input_without_a_gradient=(TAKE_TARGETS, "|| !(c->input_grads >> t->input_index & 1)", ""))
@@ -51,7 +51,7 @@ rules("common/engine/node_modules.c",
 rules("common/engine/reference/rref_owner.c",
    r12_3_a_wrong_key=("int clv_rref_on_fork", "e && e->key != m->key", "false && e->key"))
 rules("common/net/wire/frame_check.c",
-   r5_38_a_gradient_of_no_context=("static clv_code check_state(", "if (gradients && f->kind == CLV_STATE_PUT && !f->context)", "if (false)"))
+   r5_38_a_gradient_of_no_context=("static clv_code check_state(", "if (is_gradients && f->kind == CLV_STATE_PUT && !f->context)", "if (false)"))
 rules("common/net/wire/frame_check.c",
    r5_39_a_file_that_is_a_path=("static clv_code check_file_name(", "if (!clv_is_file_name(f->state.item_or_file_name))", "if (false)"),
    r5_40_a_file_of_gradients=("static clv_code check_file_name(", "if (f->state.part == CLV_STATE_GRADIENTS)", "if (false)"))

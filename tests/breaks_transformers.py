@@ -29,8 +29,8 @@ of("master/train/state.c", BF16, a_run_goes_on_with_other_libraries_in_silence=(
 # ---- blocks that backward computes again ---------------------------------------------------------
 RECOMPUTE, READS, BLOCKS = "tests/unit/graph/test_recompute", "tests/unit/graph/test_reads", "tests/net/training/test_recompute_blocks.py"
 of("common/model/graph/plan_recompute.c", RECOMPUTE,
-   what_backward_reads_is_not_made_again=("void clv_plan_find_recomputed(", "needed[i] |= saves & CLV_SAVE_OUT ||", "needed[i] |="),
-   only_the_last_op_of_a_block_is_made_again=("void clv_plan_find_recomputed(", "mark_inputs(p, i, saves, needed[i], needed);", "mark_inputs(p, i, saves, false, needed);"))
+   what_backward_reads_is_not_made_again=("void clv_plan_find_recomputed(", "is_needed[i] |= saves & CLV_SAVE_OUT ||", "is_needed[i] |="),
+   only_the_last_op_of_a_block_is_made_again=("void clv_plan_find_recomputed(", "mark_inputs(p, i, saves, is_needed[i], is_needed);", "mark_inputs(p, i, saves, false, is_needed);"))
 of("common/model/graph/plan_forward.c", RECOMPUTE, running_statistics_move_twice=("static clv_code add_forward_step(", "if (is_recompute) CLV_TRY(add_discarded_statistics(p, node, &s, err));", ""))
 of("common/model/graph/plan_backward.c", RECOMPUTE,
    backward_reads_what_was_not_kept=("static clv_code add_recomputed_node_steps(", "clv_plan_bind_input_bufs(p, node, err)", "CLV_OK"),
@@ -77,8 +77,8 @@ of("common/model/graph/pack.c", PACKED,
 of("common/model/graph/graph.c", PACKED, a_batch_of_packed_sequences_has_its_records_rows=("clv_code clv_graph_set_batch(", "CLV_MAX(g->nodes[i].max_positions, 1)", "1"))
 of("common/model/graph/slice.c", PACKED, behind_a_cut_nobody_knows_of_places=("static clv_code add_layers(", "s->to->nodes[s->new_nodes[i]].max_positions = n->max_positions;", ""))
 of("common/engine/module_memory.c", "tests/unit/engine/test_charge",
-   a_plan_at_work_is_forgotten=("static clv_code find_plan_entry(", "if (!p->plan || p->calls_in_use) continue;", "if (!p->plan) continue;"),
-   every_plan_is_kept=("static clv_code find_plan_entry(", "(full || (m->graph->has_per_input_batches && idle >= KEPT_PLANS))", "full"),
+   a_plan_at_work_is_forgotten=("static clv_code find_plan_entry(", "if (!p->plan || p->n_calls_in_use) continue;", "if (!p->plan) continue;"),
+   every_plan_is_kept=("static clv_code find_plan_entry(", "(is_full || (m->graph->has_per_input_batches && n_idle >= MAX_IDLE_PLANS))", "is_full"),
    what_was_paid_for_a_plan_stays_paid=("static void free_plan(", "if (pool_to_charge(m)) clv_module_discharge(m, pool_to_charge(m), p->charged_bytes);", ""),
    the_plan_used_last_is_forgotten=("static clv_code find_plan_entry(", "p->last_used < oldest->last_used", "p->last_used > oldest->last_used"))
 of("master/train/packed.c", SESSIONS + " packed_losses_match_padded_losses",

@@ -109,11 +109,11 @@ static void set_newest_refusal(const char *identity, const char *who, const char
 }
 
 static void log_refusal(const char *identity, const char *address, const char *reason) {
-  const clv_log_source source = {.who = identity ? identity : address,
-                                 .what = "refused connections"};
+  const clv_log_source source = {.peer = identity ? identity : address,
+                                 .event_kind = "refused connections"};
   clv_log_limited(CLV_LOG_WARN, "audit", &source, "deny identity=%s address=%s reason=\"%s\"",
                   identity ? identity : "?", address, reason);
-  set_newest_refusal(identity, source.who, reason);
+  set_newest_refusal(identity, source.peer, reason);
 }
 
 /* Decides on a caller whose certificate is valid. Caller holds the lock. */
@@ -176,7 +176,7 @@ static void on_flood(void *user, size_t i, const char *address, const char *floo
 }
 
 static void on_shed(void *user, const char *address) {
-  const clv_log_source source = {.who = address, .what = "connections let go"};
+  const clv_log_source source = {.peer = address, .event_kind = "connections let go"};
   (void)user;
   clv_log_limited(CLV_LOG_WARN, "audit", &source, "deny address=%s reason=\"%s\"", address,
                   refusal_reason(CLV_TLS_FULL));

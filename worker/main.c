@@ -27,7 +27,7 @@ static const clv_cli_command commands[] = {
 
 static const clv_cli_option options[] = {
     {.name = "config", .key = 'c', .kind = CLV_CLI_TEXT, .arg = "FILE.yaml",
-     .commands = "serve, check", .required = true, .offset = AT(config),
+     .commands = "serve, check", .is_required = true, .offset = AT(config),
      .doc = "the worker's configuration"},
     {.name = "set", .key = 's', .kind = CLV_CLI_TEXTS, .arg = "KEY=VALUE",
      .commands = "serve, check", .offset = AT(sets), .keys = write_config_keys,
@@ -54,7 +54,7 @@ int main(int argc, char **argv) {
       .about =
           "The Cleave worker daemon: it holds modules of a model for authenticated masters, "
           "and computes on them. Its configuration lists the identities that may call.",
-      .worker = true,
+      .is_worker = true,
       .commands = commands,
       .n_commands = CLV_COUNT(commands),
       .options = options,

@@ -47,6 +47,7 @@ typedef enum clv_code {
 /* Returns the lower-case name of a code ("not found"); "unknown" for values outside the list. */
 const char *clv_code_name(clv_code code);
 
+/* Sizes of the texts in a clv_err, in bytes with the NUL. */
 enum { CLV_ERR_TEXT = 480, CLV_ERR_OP = 64, CLV_ERR_VALUE = 32 };
 
 /* A failure, on the caller's stack. `text` quotes the offending setting, shape or size and the
@@ -89,7 +90,7 @@ clv_code clv_err_prefix(clv_err *err, const char *fmt, ...) CLV_PRINTF(2, 3);
     if (clv_try_code_ != CLV_OK) return clv_try_code_; \
   } while (0)
 
-/* Names a place where a proof may stop, kill or delay the process (tests/failpoints). Takes a name,
+/* Names a place where a test may stop, kill or delay the process (tests/failpoints). Takes a name,
  * or a format and its arguments. Empty in the programs themselves. */
 #ifdef CLV_FAILPOINTS
 void clv_failpoint(const char *format, ...) CLV_PRINTF(1, 2);
@@ -104,7 +105,8 @@ void clv_failpoint(const char *format, ...) CLV_PRINTF(1, 2);
  * accepts NULL for the object to free and then does nothing. Static functions may not accept NULL;
  * tests/closers.py lists other exceptions. */
 
-/* CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL; calls the function with &t at scope end. */
+/* Declares a scope-bound variable: CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL; calls the
+ * function with &t at the end of the scope. */
 #define CLV_AUTO(fn) __attribute__((cleanup(fn)))
 
 /* Returns a scope-bound pointer and sets the variable to NULL: *ret_t = clv_steal(&t). */
@@ -143,12 +145,12 @@ typedef struct clv_cancel_hook {
   void *user;
 } clv_cancel_hook;
 
-/* Returns CLV_CANCELLED if waiter->should_stop() returns true. waiter NULL: never. */
-clv_code clv_cancel_hook_check(const clv_cancel_hook *waiter, clv_err *err) CLV_USE_RESULT;
+/* Returns CLV_CANCELLED if cancel_hook->should_stop() returns true. cancel_hook NULL: never. */
+clv_code clv_cancel_hook_check(const clv_cancel_hook *cancel_hook, clv_err *err) CLV_USE_RESULT;
 
-/* Sets a large block to 0, and polls the cancellation hook `waiter` in between. CLV_CANCELLED:
- * waiter->should_stop() returned true. */
-clv_code clv_zero_cancellable(const clv_cancel_hook *waiter, void *at, size_t bytes,
+/* Sets a large block to 0, and polls the cancellation hook `cancel_hook` in between. CLV_CANCELLED:
+ * cancel_hook->should_stop() returned true. */
+clv_code clv_zero_cancellable(const clv_cancel_hook *cancel_hook, void *at, size_t bytes,
                               clv_err *err) CLV_USE_RESULT;
 
 /* Memory that this process may use, and where the limit comes from. */
@@ -281,16 +283,16 @@ const char *clv_log_level_name(clv_log_level level); /* name of a level, such as
  * time, level, event and message. If standard error is systemd's journal ($JOURNAL_STREAM), a line
  * begins with its priority, as in "<4>". Library folders log at debug only; the programs log the
  * rest. */
-void clv_log_set(clv_log_level level, bool json);
+void clv_log_set(clv_log_level level, bool as_json);
 void clv_log(clv_log_level level, const char *fmt, ...) CLV_PRINTF(2, 3);
 /* As clv_log, with the event's name ("ready"). The text form prints it before the text. Lines
  * written by clv_log have the event "log". */
 void clv_log_event(clv_log_level level, const char *event, const char *fmt, ...) CLV_PRINTF(3, 4);
 
-/* Key for rate limiting of log lines: the peer that caused the line (`who`, an identity or address)
- * and the kind of event (`what`, static text such as "denied calls"). */
+/* Key for rate limiting of log lines: the peer that caused the line (an identity or address) and
+ * the kind of event (static text such as "denied calls"). */
 typedef struct clv_log_source {
-  const char *who, *what;
+  const char *peer, *event_kind;
   /* number of lines that the source may write in a minute; 0: ten. In the minute after one in which
    * lines were dropped, the source may write ten. */
   unsigned burst;
@@ -313,8 +315,8 @@ typedef struct clv_log_entry {
   bool is_used;
   bool had_drops; /* lines were dropped in the minute before */
   clv_log_level level;
-  const char *event, *what;
-  char who[128];
+  const char *event, *event_kind;
+  char peer[128];
 } clv_log_entry;
 
 typedef struct clv_log_limiter {
@@ -365,9 +367,9 @@ uint64_t clv_now_ns(void); /* nanoseconds of the monotonic clock */
  * milliseconds since the request; 0: there was none. */
 void clv_interrupt(void); /* async-signal-safe */
 uint64_t clv_ms_since_interrupt(void);
-/* Withdraws the request, which the caller has followed: later calls run until the next one. */
+/* Withdraws the request, which the caller has followed: later calls run until the next request. */
 void clv_interrupt_handled(void);
-/* CLV_CANCELLED: the user has asked to end */
+/* Returns CLV_CANCELLED if the user has asked the process to end. */
 clv_code clv_interrupt_check(clv_err *err) CLV_USE_RESULT;
 uint64_t clv_wall_ms(void); /* milliseconds since 1970; for texts and records only */
 
@@ -389,15 +391,15 @@ typedef struct clv_sha256 {
 } clv_sha256;
 
 clv_code clv_sha256_of(const void *data, size_t len, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
-/* As clv_sha256_of, for large data: polls the cancellation hook `waiter` in between. CLV_CANCELLED:
- * waiter->should_stop() returned true. */
-clv_code clv_sha256_cancellable(const clv_cancel_hook *waiter, const void *data, size_t len,
+/* As clv_sha256_of, for large data: polls `cancel_hook` in between. CLV_CANCELLED:
+ * cancel_hook->should_stop() returned true. */
+clv_code clv_sha256_cancellable(const clv_cancel_hook *cancel_hook, const void *data, size_t len,
                                 clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_sha256_file(const char *path, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 /* Computes the digest of the first `bytes` bytes of a file. Does not move the descriptor's offset.
- * waiter NULL: never cancelled. CLV_DATA_LOSS: the file has fewer bytes, or cannot be read. */
-clv_code clv_sha256_fd(int fd, uint64_t bytes, const clv_cancel_hook *waiter, const char *label,
-                       clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
+ * cancel_hook NULL: never cancelled. CLV_DATA_LOSS: the file has fewer bytes, or cannot be read. */
+clv_code clv_sha256_fd(int fd, uint64_t bytes, const clv_cancel_hook *cancel_hook,
+                       const char *label, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 /* Digest of data that arrive in parts: call clv_sha256_begin, clv_sha256_add for each part, then
  * clv_sha256_end, after which the object can only be freed. */
 typedef struct clv_sha256_parts clv_sha256_parts;

@@ -24,17 +24,17 @@ static void close_file(FILE **f) {
   if (*f) fclose(*f);
 }
 
-enum { DIGEST_PIECE = 16 << 20 };
+enum { DIGEST_PIECE_BYTES = 16 << 20 };
 
-clv_code clv_sha256_cancellable(const clv_cancel_hook *waiter, const void *data, size_t len,
+clv_code clv_sha256_cancellable(const clv_cancel_hook *cancel_hook, const void *data, size_t len,
                                 clv_sha256 *ret, clv_err *err) {
-  if (len <= DIGEST_PIECE) return clv_sha256_of(data, len, ret, err);
+  if (len <= DIGEST_PIECE_BYTES) return clv_sha256_of(data, len, ret, err);
   CLV_AUTO(free_md) EVP_MD_CTX *ctx = EVP_MD_CTX_new();
   bool ok = ctx && EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) == 1;
-  for (size_t done = 0; ok && done < len; done += DIGEST_PIECE) {
-    CLV_TRY(clv_cancel_hook_check(waiter, err));
+  for (size_t done = 0; ok && done < len; done += DIGEST_PIECE_BYTES) {
+    CLV_TRY(clv_cancel_hook_check(cancel_hook, err));
     ok = EVP_DigestUpdate(ctx, (const char *)data + done,
-                          CLV_MIN(len - done, (size_t)DIGEST_PIECE)) == 1;
+                          CLV_MIN(len - done, (size_t)DIGEST_PIECE_BYTES)) == 1;
   }
   if (ok && EVP_DigestFinal_ex(ctx, ret->bytes, NULL) == 1) return CLV_OK;
   return clv_fail(err, CLV_INTERNAL, "SHA-256 is not available in libcrypto");
@@ -59,8 +59,8 @@ clv_code clv_sha256_file(const char *path, clv_sha256 *ret, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code digest_fd(EVP_MD_CTX *ctx, int fd, uint64_t bytes, const clv_cancel_hook *waiter,
-                          const char *label, clv_err *err) {
+static clv_code digest_fd(EVP_MD_CTX *ctx, int fd, uint64_t bytes,
+                          const clv_cancel_hook *cancel_hook, const char *label, clv_err *err) {
   char buf[65536];
   for (uint64_t at = 0; at < bytes;) {
     ssize_t n = pread(fd, buf, (size_t)CLV_MIN(bytes - at, (uint64_t)sizeof buf), (off_t)at);
@@ -70,17 +70,18 @@ static clv_code digest_fd(EVP_MD_CTX *ctx, int fd, uint64_t bytes, const clv_can
     if (EVP_DigestUpdate(ctx, buf, (size_t)n) != 1)
       return clv_fail(err, CLV_INTERNAL, "%s: SHA-256 failed in libcrypto", label);
     at += (uint64_t)n;
-    if (waiter && at % DIGEST_PIECE < sizeof buf) CLV_TRY(clv_cancel_hook_check(waiter, err));
+    if (cancel_hook && at % DIGEST_PIECE_BYTES < sizeof buf)
+      CLV_TRY(clv_cancel_hook_check(cancel_hook, err));
   }
   return CLV_OK;
 }
 
-clv_code clv_sha256_fd(int fd, uint64_t bytes, const clv_cancel_hook *waiter, const char *label,
-                       clv_sha256 *ret, clv_err *err) {
+clv_code clv_sha256_fd(int fd, uint64_t bytes, const clv_cancel_hook *cancel_hook,
+                       const char *label, clv_sha256 *ret, clv_err *err) {
   CLV_AUTO(free_md) EVP_MD_CTX *ctx = EVP_MD_CTX_new();
   if (!ctx || EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) != 1)
     return clv_fail(err, CLV_INTERNAL, "SHA-256 is not available in libcrypto");
-  CLV_TRY(digest_fd(ctx, fd, bytes, waiter, label, err));
+  CLV_TRY(digest_fd(ctx, fd, bytes, cancel_hook, label, err));
   if (EVP_DigestFinal_ex(ctx, ret->bytes, NULL) != 1)
     return clv_fail(err, CLV_INTERNAL, "%s: SHA-256 failed in libcrypto", label);
   return CLV_OK;

@@ -19,14 +19,14 @@ const char *clv_code_name(clv_code code) {
   return (unsigned)code < CLV_COUNT(code_names) ? code_names[code] : "unknown";
 }
 
-/* Replaces the end of a truncated text by "...". wanted: length of the full text, as returned by
+/* Replaces the end of a truncated text by "...". full_len: length of the full text, as returned by
  * snprintf. */
-static void mark_truncated(char text[CLV_ERR_TEXT], int wanted) {
-  static const char more[] = "...";
-  size_t at = CLV_ERR_TEXT - sizeof more;
-  if (wanted < CLV_ERR_TEXT) return;
+static void mark_truncated(char text[CLV_ERR_TEXT], int full_len) {
+  static const char ellipsis[] = "...";
+  size_t at = CLV_ERR_TEXT - sizeof ellipsis;
+  if (full_len < CLV_ERR_TEXT) return;
   while (at && ((unsigned char)text[at] & 0xc0) == 0x80) at--;
-  memcpy(text + at, more, sizeof more);
+  memcpy(text + at, ellipsis, sizeof ellipsis);
 }
 
 clv_code clv_fail_at(const char *where, clv_err *err, clv_code code, const char *fmt, ...) {

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_LINE = 4096 };
+enum { MAX_LINE_BYTES = 4096 };
 
 static void close_file(FILE **f) {
   if (*f) fclose(*f);
@@ -65,7 +65,7 @@ static void read_line(const char *root, char *line, clv_host_memory *ret) {
 }
 
 void clv_host_memory_read(const char *root, clv_host_memory *ret) {
-  char path[PATH_MAX], line[MAX_LINE];
+  char path[PATH_MAX], line[MAX_LINE_BYTES];
   *ret = (clv_host_memory){.bytes = read_ram_bytes(root), .source = "this host's memory"};
   snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
   CLV_AUTO(close_file) FILE *f = fopen(path, "re");

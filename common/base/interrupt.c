@@ -10,8 +10,8 @@ static atomic_uint_fast64_t since_ns; /* time of the request, by clv_now_ns; 0: 
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "a signal handler may not wait");
 
 void clv_interrupt(void) {
-  uint_fast64_t never = 0;
-  atomic_compare_exchange_strong(&since_ns, &never, clv_now_ns());
+  uint_fast64_t not_requested = 0;
+  atomic_compare_exchange_strong(&since_ns, &not_requested, clv_now_ns());
 }
 
 uint64_t clv_ms_since_interrupt(void) {

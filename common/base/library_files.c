@@ -29,10 +29,10 @@ static void store_path(const char *path, char *ret, size_t len) {
 /* Called for each loaded file; returns 1 to end the search. The program itself has no name. */
 static int compare_name(struct dl_phdr_info *info, size_t size, void *user) {
   file_search *s = user;
-  const char *last = strrchr(info->dlpi_name, '/'), *end;
+  const char *last_slash = strrchr(info->dlpi_name, '/'), *end;
   (void)size;
-  if (!last || strncmp(last + 1, s->name, s->name_len) != 0) return 0;
-  end = last + 1 + s->name_len;
+  if (!last_slash || strncmp(last_slash + 1, s->name, s->name_len) != 0) return 0;
+  end = last_slash + 1 + s->name_len;
   if (*end != '-' && strncmp(end, ".so", 3) != 0) return 0;
   store_path(info->dlpi_name, s->ret, s->len);
   return 1;
@@ -51,8 +51,8 @@ bool clv_library_file_of(const void *address, char *ret, size_t len) {
   return found;
 }
 
-/* Runs when the program or libcleave is loaded, before any use of OpenSSL, which would read the
- * file. */
+/* Runs when the program or libcleave is loaded, before any use of OpenSSL, which would read
+ * openssl.cnf. */
 __attribute__((constructor)) static void ignore_openssl_cnf_in_wheel(void) {
   int (*function)(uint64_t, const OPENSSL_INIT_SETTINGS *) = OPENSSL_init_crypto;
   const void *address;

@@ -11,7 +11,7 @@
 
 #include "common/base/base.h"
 
-enum { TEXT_MAX = 2048 };
+enum { MAX_TEXT_BYTES = 2048 };
 
 static _Atomic int log_level = CLV_LOG_INFO;
 static _Atomic bool log_json, log_journal;
@@ -37,9 +37,9 @@ static bool is_journal(void) {
          fstat(STDERR_FILENO, &st) == 0 && st.st_dev == (dev_t)device && st.st_ino == (ino_t)inode;
 }
 
-void clv_log_set(clv_log_level level, bool json) {
+void clv_log_set(clv_log_level level, bool as_json) {
   atomic_store(&log_level, (int)level);
-  atomic_store(&log_json, json);
+  atomic_store(&log_json, as_json);
   atomic_store(&log_journal, is_journal());
 }
 
@@ -85,12 +85,12 @@ static void write_line(clv_log_level level, const char *event, const char *start
   if (!line.failed) fwrite(line.data, 1, line.len, stderr);
 }
 
-static void log_line(clv_log_level level, const char *event, const char *shown, const char *fmt,
-                     va_list ap) {
-  char text[TEXT_MAX], stamp[32], start[128];
+static void log_line(clv_log_level level, const char *event, const char *line_start,
+                     const char *fmt, va_list ap) {
+  char text[MAX_TEXT_BYTES], stamp[32], start[128];
   vsnprintf(text, sizeof text, fmt, ap);
   snprintf(start, sizeof start, "%s %-5s %s%s", clv_time_text(clv_wall_ms(), stamp),
-           levels[level].name, shown, *shown && *text ? " " : "");
+           levels[level].name, line_start, *line_start && *text ? " " : "");
   write_line(level, event, start, text);
 }
 
@@ -115,7 +115,7 @@ void clv_log_event(clv_log_level level, const char *event, const char *fmt, ...)
 }
 
 void clv_notice(clv_log_level level, const char *event, const char *fmt, ...) {
-  char text[TEXT_MAX], start[64];
+  char text[MAX_TEXT_BYTES], start[64];
   va_list ap;
   va_start(ap, fmt);
   vsnprintf(text, sizeof text, fmt, ap);
@@ -125,7 +125,7 @@ void clv_notice(clv_log_level level, const char *event, const char *fmt, ...) {
 }
 
 void clv_notify(clv_notifier to, const char *fmt, ...) {
-  char text[TEXT_MAX];
+  char text[MAX_TEXT_BYTES];
   va_list ap;
   if (!to.notify) return;
   va_start(ap, fmt);

@@ -20,15 +20,15 @@ enum { MINUTE_MS = 60000, DEFAULT_BURST = 10 };
  * in an entry. */
 static uint64_t hash_of(const clv_log_source *s) {
   uint64_t h = 0xcbf29ce484222325u;
-  for (const char *p = s->who; *p; p++) h = (h ^ (uint8_t)*p) * 0x100000001b3u;
+  for (const char *p = s->peer; *p; p++) h = (h ^ (uint8_t)*p) * 0x100000001b3u;
   h = (h ^ 0xff) * 0x100000001b3u;
-  for (const char *p = s->what; *p; p++) h = (h ^ (uint8_t)*p) * 0x100000001b3u;
+  for (const char *p = s->event_kind; *p; p++) h = (h ^ (uint8_t)*p) * 0x100000001b3u;
   return h;
 }
 
 static bool is_entry_of_source(const clv_log_entry *e, uint64_t hash, const clv_log_source *s) {
-  return e->is_used && e->hash == hash && strncmp(e->who, s->who, sizeof e->who - 1) == 0 &&
-         strcmp(e->what, s->what) == 0;
+  return e->is_used && e->hash == hash && strncmp(e->peer, s->peer, sizeof e->peer - 1) == 0 &&
+         strcmp(e->event_kind, s->event_kind) == 0;
 }
 
 static void end_minute(const clv_log_limiter *l, clv_log_entry *e) {
@@ -40,13 +40,13 @@ static void end_minute(const clv_log_limiter *l, clv_log_entry *e) {
 
 /* Returns a free entry, or the one whose minute began first, after reporting it. */
 static clv_log_entry *take_entry(clv_log_limiter *l) {
-  clv_log_entry *first = &l->entries[0];
+  clv_log_entry *oldest = &l->entries[0];
   for (size_t i = 0; i < CLV_COUNT(l->entries); i++) {
     if (!l->entries[i].is_used) return &l->entries[i];
-    if (l->entries[i].began_ms < first->began_ms) first = &l->entries[i];
+    if (l->entries[i].began_ms < oldest->began_ms) oldest = &l->entries[i];
   }
-  end_minute(l, first);
-  return first;
+  end_minute(l, oldest);
+  return oldest;
 }
 
 static clv_log_entry *find_entry(clv_log_limiter *l, const clv_log_source *s, uint64_t now_ms) {
@@ -54,8 +54,9 @@ static clv_log_entry *find_entry(clv_log_limiter *l, const clv_log_source *s, ui
   for (size_t i = 0; i < CLV_COUNT(l->entries); i++)
     if (is_entry_of_source(&l->entries[i], hash, s)) return &l->entries[i];
   clv_log_entry *e = take_entry(l);
-  *e = (clv_log_entry){.is_used = true, .hash = hash, .began_ms = now_ms, .what = s->what};
-  snprintf(e->who, sizeof e->who, "%s", s->who);
+  *e = (clv_log_entry){
+      .is_used = true, .hash = hash, .began_ms = now_ms, .event_kind = s->event_kind};
+  snprintf(e->peer, sizeof e->peer, "%s", s->peer);
   return e;
 }
 
@@ -86,9 +87,9 @@ void clv_log_limiter_tick(clv_log_limiter *l, uint64_t now_ms) {
   for (size_t i = 0; i < CLV_COUNT(l->entries); i++) {
     clv_log_entry *e = &l->entries[i];
     if (!e->is_used || now_ms - e->began_ms < MINUTE_MS) continue;
-    bool quiet = e->n_written == 0 && !e->n_dropped;
+    bool is_quiet = e->n_written == 0 && !e->n_dropped;
     begin_minute(l, e, now_ms);
-    if (quiet) e->is_used = false;
+    if (is_quiet) e->is_used = false;
   }
 }
 
@@ -110,7 +111,7 @@ static void log_dropped(void *user, const clv_log_entry *e) {
   char count[32];
   (void)user;
   clv_log_event(e->level, e->event, "... and %s more like it in the last minute: %s of %s",
-                format_count(e->n_dropped, count), e->what, e->who);
+                format_count(e->n_dropped, count), e->event_kind, e->peer);
 }
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -124,11 +125,11 @@ void clv_log_limited(clv_log_level level, const char *event, const clv_log_sourc
   vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
   pthread_mutex_lock(&lock);
-  bool passes = clv_log_limiter_pass(&limiter, level, event, s, clv_now_ns() / 1000000u);
+  bool is_within_limit = clv_log_limiter_pass(&limiter, level, event, s, clv_now_ns() / 1000000u);
   pthread_mutex_unlock(&lock);
-  if (passes && strcmp(event, "log") == 0)
+  if (is_within_limit && strcmp(event, "log") == 0)
     clv_log(level, "%s", text);
-  else if (passes)
+  else if (is_within_limit)
     clv_log_event(level, event, "%s", text);
 }
 

@@ -43,31 +43,32 @@ clv_code clv_alloc(size_t n, size_t size, void *ret_pp, clv_err *err) {
  * end, and with small pages they wait for address translations. Only whole large pages are
  * requested, so no more memory is resident than is used. If the system refuses, small pages
  * remain. */
-enum { LARGE_PAGE = 2 << 20, MIN_BYTES_ON_LARGE_PAGES = 2 * LARGE_PAGE };
+enum { LARGE_PAGE_BYTES = 2 << 20, MIN_BYTES_ON_LARGE_PAGES = 2 * LARGE_PAGE_BYTES };
 
 clv_code clv_alloc_aligned(size_t bytes, void *ret_pp, clv_err *err) {
-  size_t padded, unit = bytes < MIN_BYTES_ON_LARGE_PAGES ? 64 : LARGE_PAGE;
-  if (!clv_add_size(bytes, 2 * unit, &padded))
+  size_t padded_bytes, alignment = bytes < MIN_BYTES_ON_LARGE_PAGES ? 64 : LARGE_PAGE_BYTES;
+  if (!clv_add_size(bytes, 2 * alignment, &padded_bytes))
     return clv_fail(err, CLV_EXHAUSTED, "%zu bytes overflow", bytes);
-  void *p = aligned_alloc(unit, clv_align_up(bytes ? bytes : 1, unit));
+  void *p = aligned_alloc(alignment, clv_align_up(bytes ? bytes : 1, alignment));
   if (!p) return clv_fail(err, CLV_EXHAUSTED, "out of memory (%zu bytes)", bytes);
-  if (unit == LARGE_PAGE) (void)madvise(p, bytes / unit * unit, MADV_HUGEPAGE);
+  if (alignment == LARGE_PAGE_BYTES) (void)madvise(p, bytes / alignment * alignment, MADV_HUGEPAGE);
   atomic_fetch_add_explicit(&alloc_count, 1, memory_order_relaxed);
   *(void **)ret_pp = p;
   return CLV_OK;
 }
 
-clv_code clv_cancel_hook_check(const clv_cancel_hook *waiter, clv_err *err) {
-  if (!waiter || !waiter->should_stop(waiter->user)) return CLV_OK;
+clv_code clv_cancel_hook_check(const clv_cancel_hook *cancel_hook, clv_err *err) {
+  if (!cancel_hook || !cancel_hook->should_stop(cancel_hook->user)) return CLV_OK;
   return clv_fail(err, CLV_CANCELLED, "the caller has left, or its deadline has passed");
 }
 
-enum { ZERO_PIECE = 64 << 20 };
+enum { ZERO_PIECE_BYTES = 64 << 20 };
 
-clv_code clv_zero_cancellable(const clv_cancel_hook *waiter, void *at, size_t bytes, clv_err *err) {
-  for (size_t done = 0; done < bytes; done += ZERO_PIECE) {
-    CLV_TRY(clv_cancel_hook_check(waiter, err));
-    memset((char *)at + done, 0, CLV_MIN(bytes - done, (size_t)ZERO_PIECE));
+clv_code clv_zero_cancellable(const clv_cancel_hook *cancel_hook, void *at, size_t bytes,
+                              clv_err *err) {
+  for (size_t done = 0; done < bytes; done += ZERO_PIECE_BYTES) {
+    CLV_TRY(clv_cancel_hook_check(cancel_hook, err));
+    memset((char *)at + done, 0, CLV_MIN(bytes - done, (size_t)ZERO_PIECE_BYTES));
   }
   return CLV_OK;
 }
@@ -89,15 +90,16 @@ void clv_bytes_done(clv_bytes *b) {
   *b = (clv_bytes){0};
 }
 
-static bool bytes_reserve(clv_bytes *b, size_t more) {
-  size_t need;
+static bool bytes_reserve(clv_bytes *b, size_t n_added) {
+  size_t needed_cap;
   if (b->failed) return false;
-  if (!clv_add_size(b->len, more, &need) || !clv_add_size(need, 1, &need)) {
+  if (!clv_add_size(b->len, n_added, &needed_cap) || !clv_add_size(needed_cap, 1, &needed_cap)) {
     b->failed = true;
     return false;
   }
-  if (need <= b->cap) return true;
-  size_t cap = CLV_MAX(need, b->cap > SIZE_MAX / 2 ? need : CLV_MAX(b->cap * 2, (size_t)64));
+  if (needed_cap <= b->cap) return true;
+  size_t cap =
+      CLV_MAX(needed_cap, b->cap > SIZE_MAX / 2 ? needed_cap : CLV_MAX(b->cap * 2, (size_t)64));
   char *data = realloc(b->data, cap);
   if (!data) {
     b->failed = true;
@@ -119,17 +121,17 @@ void clv_bytes_add(clv_bytes *b, const void *data, size_t len) {
 void clv_bytes_puts(clv_bytes *b, const char *text) { clv_bytes_add(b, text, strlen(text)); }
 
 void clv_bytes_printf(clv_bytes *b, const char *fmt, ...) {
-  va_list ap, again;
+  va_list ap, args_copy;
   va_start(ap, fmt);
-  va_copy(again, ap);
+  va_copy(args_copy, ap);
   int n = vsnprintf(NULL, 0, fmt, ap);
   va_end(ap);
   if (n < 0) b->failed = true;
   if (n >= 0 && bytes_reserve(b, (size_t)n)) {
-    vsnprintf(b->data + b->len, (size_t)n + 1, fmt, again);
+    vsnprintf(b->data + b->len, (size_t)n + 1, fmt, args_copy);
     b->len += (size_t)n;
   }
-  va_end(again);
+  va_end(args_copy);
 }
 
 static size_t utf8_len(const unsigned char *p) {

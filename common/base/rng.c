@@ -13,14 +13,14 @@
 #include <Random123/philox.h>
 #pragma GCC diagnostic pop
 
-static uint64_t half(const uint8_t *bytes) {
+static uint64_t read_u64(const uint8_t *bytes) {
   uint64_t v = 0;
   for (int i = 7; i >= 0; i--) v = v << 8 | bytes[i];
   return v;
 }
 
 clv_rng_key clv_rng_key_of(const clv_key *key) {
-  return (clv_rng_key){.seed = half(key->bytes), .seed_high = half(key->bytes + 8)};
+  return (clv_rng_key){.seed = read_u64(key->bytes), .seed_high = read_u64(key->bytes + 8)};
 }
 
 clv_rng_stream clv_rng_stream_of(const clv_rng_key *key) {
@@ -29,9 +29,9 @@ clv_rng_stream clv_rng_stream_of(const clv_rng_key *key) {
   /* Mixes in the layer with one more round of the generator: key = philox(layer; seed). */
   philox4x32_ctr_t layer = {
       {key->layer, 0x636c656bu, (uint32_t)key->seed_high, (uint32_t)(key->seed_high >> 32)}};
-  philox4x32_ctr_t mixed = philox4x32(layer, k);
+  philox4x32_ctr_t mixed_key = philox4x32(layer, k);
   return (clv_rng_stream){{key->micro_batch, (uint32_t)step, (uint32_t)(step >> 32)},
-                          {mixed.v[0], mixed.v[1]}};
+                          {mixed_key.v[0], mixed_key.v[1]}};
 }
 
 void clv_rng_stream_block(const clv_rng_stream *s, uint32_t index, uint32_t ret[4]) {

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { WORD_MAX = 64 };
+enum { MAX_WORD_LEN = 64 };
 
 void clv_text_to_printable(char *text) {
   for (char *p = text; *p; p++)
@@ -60,31 +60,31 @@ const char *clv_bind_error_text(int error) {
 }
 
 static size_t edit_distance(const char *a, size_t na, const char *b, size_t nb) {
-  size_t row[WORD_MAX + 1];
+  size_t row[MAX_WORD_LEN + 1];
   for (size_t j = 0; j <= nb; j++) row[j] = j;
   for (size_t i = 1; i <= na; i++) {
     size_t diagonal = row[0];
     row[0] = i;
     for (size_t j = 1; j <= nb; j++) {
-      size_t replaced =
+      size_t replace_cost =
           diagonal + (tolower((unsigned char)a[i - 1]) != tolower((unsigned char)b[j - 1]));
       diagonal = row[j];
-      row[j] = CLV_MIN(replaced, CLV_MIN(row[j], row[j - 1]) + 1);
+      row[j] = CLV_MIN(replace_cost, CLV_MIN(row[j], row[j - 1]) + 1);
     }
   }
   return row[nb];
 }
 
 const char *clv_did_you_mean(const char *word, const char *const *candidates, size_t n) {
-  size_t len = strlen(word), best = 4;
+  size_t len = strlen(word), least_distance = 4;
   const char *found = NULL;
-  if (len > WORD_MAX) return NULL;
+  if (len > MAX_WORD_LEN) return NULL;
   for (size_t i = 0; i < n; i++) {
     size_t nc = strlen(candidates[i]);
-    if (nc > WORD_MAX) continue;
-    size_t d = edit_distance(word, len, candidates[i], nc), longer = CLV_MAX(len, nc);
-    if (d < best && d <= (longer < 5 ? (longer + 1) / 2 : (longer + 2) / 3)) {
-      best = d;
+    if (nc > MAX_WORD_LEN) continue;
+    size_t d = edit_distance(word, len, candidates[i], nc), longer_len = CLV_MAX(len, nc);
+    if (d < least_distance && d <= (longer_len < 5 ? (longer_len + 1) / 2 : (longer_len + 2) / 3)) {
+      least_distance = d;
       found = candidates[i];
     }
   }
@@ -158,8 +158,8 @@ char *clv_format_size(uint64_t bytes, char *buf, size_t len) {
  * keep its dashes. */
 void clv_bytes_add_roff(clv_bytes *b, const char *text) {
   for (const char *p = text; *p; p++) {
-    bool line_start = p == text || p[-1] == '\n';
-    if (line_start && (*p == '.' || *p == '\'')) clv_bytes_puts(b, "\\&");
+    bool is_line_start = p == text || p[-1] == '\n';
+    if (is_line_start && (*p == '.' || *p == '\'')) clv_bytes_puts(b, "\\&");
     if (*p == '\\')
       clv_bytes_puts(b, "\\e");
     else if (*p == '-')

@@ -21,8 +21,8 @@ size_t clv_utf8_decode(const void *text, size_t left, uint32_t *ret_point) {
     if ((p[i] & 0xc0) != 0x80) return 0;
     point = point << 6 | (p[i] & 0x3f);
   }
-  bool surrogate = point >= 0xd800 && point <= 0xdfff;
-  if (point < least[n] || point > 0x10ffff || surrogate) return 0;
+  bool is_surrogate = point >= 0xd800 && point <= 0xdfff;
+  if (point < least[n] || point > 0x10ffff || is_surrogate) return 0;
   *ret_point = point;
   return n;
 }
@@ -39,8 +39,9 @@ const char *clv_text_utf16_or_32(const void *text, size_t len) {
   for (size_t i = 0; i < CLV_COUNT(marks); i++)
     if (len >= marks[i].n && memcmp(p, marks[i].mark, marks[i].n) == 0) return marks[i].name;
   if (len < 4) return NULL;
-  bool little = p[0] && !p[1] && p[2] && !p[3], big = !p[0] && p[1] && !p[2] && p[3];
-  return little || big ? "UTF-16" : NULL;
+  bool is_little_endian = p[0] && !p[1] && p[2] && !p[3],
+       is_big_endian = !p[0] && p[1] && !p[2] && p[3];
+  return is_little_endian || is_big_endian ? "UTF-16" : NULL;
 }
 
 bool clv_is_control(uint32_t point) { return point < 0x20 || (point >= 0x7f && point <= 0x9f); }

@@ -96,7 +96,7 @@ clv_code clv_contexts_index_of_name(clv_contexts *e, const char *name, uint32_t 
   return CLV_OK;
 }
 
-/* ---- finding --------------------------------------------------------------------------------- */
+/* ---- finding contexts and values ------------------------------------------------------------- */
 
 static uint32_t get_bucket_index(uint64_t id, uint32_t n) {
   return (uint32_t)((id * 0x9e3779b97f4a7c15u) >> 40) % n;
@@ -216,7 +216,7 @@ void clv_context_make_tombstone(clv_contexts *e, clv_context *c) {
 
 const clv_cell *clv_contexts_on_event(clv_contexts *e, uint64_t context, clv_state_machine machine,
                                       uint8_t *state, uint32_t event) {
-  static const clv_cell never = {.action = CELL_IMPOSSIBLE};
+  static const clv_cell impossible_cell = {.action = CELL_IMPOSSIBLE};
   const clv_cell *cell;
   clv_err why;
   if (clv_table_apply_event(e->env.transition_counts, machine, state, event, &cell, &why) == CLV_OK)
@@ -225,18 +225,19 @@ const clv_cell *clv_contexts_on_event(clv_contexts *e, uint64_t context, clv_sta
     e->impossible_event = why;
     e->impossible_event_context = context;
   }
-  return &never;
+  return &impossible_cell;
 }
 
 clv_action clv_step_on_event(clv_contexts *e, uint32_t module, uint64_t context,
                              clv_step_event event) {
   clv_module_queue *l = &e->queues[module];
   uint64_t of = context ? context : l->revertible_context_id;
-  uint8_t was = l->revertible_context_id ? STEP_OPEN : STEP_FINAL, now = was;
-  const clv_cell *cell = clv_contexts_on_event(e, of, MACHINE_STEP, &now, event);
+  uint8_t previous_state = l->revertible_context_id ? STEP_OPEN : STEP_FINAL,
+          next_state = previous_state;
+  const clv_cell *cell = clv_contexts_on_event(e, of, MACHINE_STEP, &next_state, event);
   if (cell->action == CELL_IMPOSSIBLE || cell->action == CELL_IGNORE) return cell->action;
-  l->revertible_context_id = now == STEP_OPEN ? of : 0;
-  e->n_snapshots += (uint32_t)now - (uint32_t)was;
+  l->revertible_context_id = next_state == STEP_OPEN ? of : 0;
+  e->n_snapshots += (uint32_t)next_state - (uint32_t)previous_state;
   return cell->action;
 }
 

@@ -60,37 +60,37 @@ static clv_code prepare_device_sum(clv_context_call *c, clv_err *err) {
 /* Allocates the sum of the gradients and sets its initial value. A single gradient becomes the sum
  * itself, without a copy. Without a gradient c->dout stays NULL. */
 static clv_code prepare_sum(clv_contexts *e, clv_context_call *c, clv_err *err) {
-  clv_tensor *only = NULL;
+  clv_tensor *last_gradient = NULL;
   uint32_t n = 0;
-  bool on_device = false;
+  bool has_device_gradient = false;
   take_contributions(c, c->out->ctx->phase);
   if (c->root_gradient != 0) CLV_TRY(alloc_root_gradient(e, c, err));
   for (const clv_contribution *k = c->gradients_to_sum; k; k = k->next) {
     if (!has_gradient_in_phase(c, k)) continue;
     CLV_TRY(check_gradient(c, k->tensor, err));
-    only = k->tensor;
-    on_device |= only->device != NULL;
+    last_gradient = k->tensor;
+    has_device_gradient |= last_gradient->device != NULL;
     n++;
   }
-  if (on_device && (c->dout || n > 1)) return prepare_device_sum(c, err);
+  if (has_device_gradient && (c->dout || n > 1)) return prepare_device_sum(c, err);
   if (c->dout || !n) return CLV_OK;
   if (n > 1) return alloc_tensor(e, c, CLV_F32, &c->out_shape, &c->dout, err);
-  c->dout = clv_tensor_ref(only);
+  c->dout = clv_tensor_ref(last_gradient);
   return CLV_OK;
 }
 
 static clv_code sum_on_device(clv_context_call *c, clv_err *err) {
   const clv_backend *b = c->mod->o.backend;
   clv_tensor *sum = c->dout;
-  bool begun = c->root_gradient != 0;
-  if (begun)
+  bool has_sum = c->root_gradient != 0;
+  if (has_sum)
     CLV_TRY(clv_backend_put(b, sum->data, &c->root_gradient, sizeof c->root_gradient, err));
   for (const clv_contribution *k = c->gradients_to_sum; k; k = k->next) {
     if (!has_gradient_in_phase(c, k)) continue;
-    void *to = begun ? c->addend_buffer->data : sum->data;
+    void *to = has_sum ? c->addend_buffer->data : sum->data;
     CLV_TRY(clv_backend_copy_from(b, to, k->tensor->device, k->tensor->data, sum->bytes, err));
-    if (begun) b->add(b, CLV_F32, sum->data, to, sum->n);
-    begun = true;
+    if (has_sum) b->add(b, CLV_F32, sum->data, to, sum->n);
+    has_sum = true;
   }
   return CLV_OK;
 }
@@ -99,14 +99,14 @@ static clv_code sum_on_device(clv_context_call *c, clv_err *err) {
 static clv_code add_contributions(clv_context_call *c, clv_err *err) {
   clv_tensor *sum = c->dout;
   if (c->addend_buffer) return sum_on_device(c, err);
-  bool begun = c->root_gradient != 0;
+  bool has_sum = c->root_gradient != 0;
   for (const clv_contribution *k = c->gradients_to_sum; k; k = k->next) {
     if (!has_gradient_in_phase(c, k) || k->tensor == sum) continue;
-    if (begun)
+    if (has_sum)
       clv_backend_cpu()->add(clv_backend_cpu(), CLV_F32, sum->data, k->tensor->data, sum->n);
     else
       memcpy(sum->data, k->tensor->data, k->tensor->bytes);
-    begun = true;
+    has_sum = true;
   }
   return CLV_OK;
 }
@@ -130,12 +130,12 @@ static clv_code send_gradient(clv_contexts *e, clv_context *ctx, const clv_gradi
   CLV_TRY(clv_outbox_new_packet(e, CLV_GRADIENT, ctx, t->value, t->name, &p, err));
   p->frame.backward_pass_number = ctx->phase;
   p->frame.contribution_index = t->order;
-  bool waits = copy && !clv_outbox_can_stream(e, t->name, din->bytes);
+  bool must_wait_for_copy = copy && !clv_outbox_can_stream(e, t->name, din->bytes);
   if (din)
     clv_packet_add_tensor_being_copied(p, copy ? copy->to : din,
-                                       copy && !waits ? copy->device_copy : NULL);
+                                       copy && !must_wait_for_copy ? copy->device_copy : NULL);
   clv_context_trace_packet(e, ctx, CLV_TRACE_GRADIENT_OUT, p, clv_contexts_now(e));
-  if (waits)
+  if (must_wait_for_copy)
     copy->packet = p;
   else
     clv_outbox_send(e, p);
@@ -188,9 +188,9 @@ static clv_code fail_params_changed(const clv_context_call *c, clv_err *err) {
 }
 
 static clv_code check_params_unchanged(const clv_context_call *c, clv_err *err) {
-  bool reads = c->is_recompute || clv_plan_get_info(c->plan->plan)->backward_reads_params;
-  bool changed = !c->weights && c->version != clv_module_version(c->mod);
-  return reads && changed ? fail_params_changed(c, err) : CLV_OK;
+  bool reads_params = c->is_recompute || clv_plan_get_info(c->plan->plan)->backward_reads_params;
+  bool has_changed = !c->weights && c->version != clv_module_version(c->mod);
+  return reads_params && has_changed ? fail_params_changed(c, err) : CLV_OK;
 }
 
 static void *get_buffers(const clv_module *m) {
@@ -208,10 +208,12 @@ static clv_code prepare_recompute(clv_contexts *e, clv_context_call *c, clv_err 
 }
 
 static clv_code recompute_forward(clv_context_call *c, clv_err *err) {
-  clv_tensor *kept = c->saved_buffers;
-  if (kept) clv_module_copy_bytes(c->mod, kept->data, get_buffers(c->mod), kept->bytes);
+  clv_tensor *saved_buffers = c->saved_buffers;
+  if (saved_buffers)
+    clv_module_copy_bytes(c->mod, saved_buffers->data, get_buffers(c->mod), saved_buffers->bytes);
   clv_code code = clv_call_run_forward(c, err);
-  if (kept) clv_module_copy_bytes(c->mod, get_buffers(c->mod), kept->data, kept->bytes);
+  if (saved_buffers)
+    clv_module_copy_bytes(c->mod, get_buffers(c->mod), saved_buffers->data, saved_buffers->bytes);
   return code;
 }
 
@@ -227,14 +229,14 @@ static clv_code refresh_weights(const clv_context_call *c, clv_err *err) {
  * of the module has a later position for its weight part. */
 static clv_code check_weight_order(const clv_context_call *c, clv_module_gradient *g,
                                    clv_err *err) {
-  uint32_t own = c->order_entries[ORDER_WEIGHT].position;
-  if (g && g->weight_position > (own ? own : c->out->ctx->positions_done))
+  uint32_t own_position = c->order_entries[ORDER_WEIGHT].position;
+  if (g && g->weight_position > (own_position ? own_position : c->out->ctx->positions_done))
     return clv_fail(
         err, CLV_PRECONDITION,
         "an earlier call of module %u has position %u for the gradients of its parameters, "
         "and those of call %llu would be added before",
         c->module, g->weight_position, (unsigned long long)c->out->id);
-  if (g && own) g->weight_position = own;
+  if (g && own_position) g->weight_position = own_position;
   return CLV_OK;
 }
 
@@ -291,15 +293,15 @@ static clv_code prepare_input_part(clv_contexts *e, clv_work *w, bool *ret_compu
 static clv_code compute_input_part(clv_work *w, clv_err *err) {
   clv_context_call *c = clv_call_of_work(w);
   void *to[CLV_MAX_INPUTS] = {0};
-  clv_plan_memories homes = {.dout = c->dout->device};
+  clv_plan_memories memories = {.dout = c->dout->device};
   CLV_TRY(add_contributions(c, err));
   if (c->is_recompute) CLV_TRY(recompute_forward(c, err));
   CLV_TRY(refresh_weights(c, err));
   for (uint32_t i = 0; i < c->n_in; i++) {
     to[i] = c->dins[i] ? c->dins[i]->data : NULL;
-    homes.din[i] = c->dins[i] ? c->dins[i]->device : NULL;
+    memories.din[i] = c->dins[i] ? c->dins[i]->device : NULL;
   }
-  clv_plan_call_set_memories(c->state, &homes);
+  clv_plan_call_set_memories(c->state, &memories);
   return clv_plan_backward_input(c->plan->plan, c->state, clv_call_param_block(c), c->dout->data,
                                  to, c->gradients ? c->gradients->data : NULL,
                                  c->accumulates_input_grads, err);
@@ -339,8 +341,8 @@ static void record_input_part(clv_contexts *e, clv_context_call *c) {
 /* Ends the input part: sends the gradients of inputs, then makes the weight part ready. If no
  * gradient arrived with a tensor, the backward ends here, without a weight part. */
 static clv_code end_input_part(clv_contexts *e, clv_context_call *c, clv_err *err) {
-  bool nothing = !c->dout;
-  if (nothing)
+  bool has_no_gradient = !c->dout;
+  if (has_no_gradient)
     end_backward(e, c);
   else
     record_input_part(e, c);
@@ -348,7 +350,7 @@ static clv_code end_input_part(clv_contexts *e, clv_context_call *c, clv_err *er
   CLV_TRY(send_gradients(e, c, err));
   /* done first, because clv_pass_remove_call may free the call */
   release_input_part(e, c);
-  if (nothing || c->order_entries[ORDER_WEIGHT].position)
+  if (has_no_gradient || c->order_entries[ORDER_WEIGHT].position)
     clv_pass_remove_call(e, c);
   else
     clv_work_enqueue_front(e, &c->work, WORK_WEIGHT_GRAD);
@@ -400,10 +402,11 @@ static clv_code compute_weight_part(clv_work *w, clv_err *err) {
 }
 
 static void record_weight_part(clv_contexts *e, clv_context_call *c) {
-  bool split = c->order_entries[ORDER_WEIGHT].position;
+  bool has_own_position = c->order_entries[ORDER_WEIGHT].position;
   clv_counter_add(&c->mod->counts.compute_ns, clv_work_duration_ns(e, &c->work));
-  clv_context_trace_call(e, c->out->ctx, split ? CLV_TRACE_WEIGHT_GRAD : CLV_TRACE_BACKWARD, c,
-                         split ? c->work.begin_ns : c->backward_began_ns);
+  clv_context_trace_call(e, c->out->ctx,
+                         has_own_position ? CLV_TRACE_WEIGHT_GRAD : CLV_TRACE_BACKWARD, c,
+                         has_own_position ? c->work.begin_ns : c->backward_began_ns);
   end_backward(e, c);
 }
 

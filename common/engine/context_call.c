@@ -33,15 +33,15 @@ static clv_code record_leaf_value(clv_contexts *e, clv_context *ctx, const clv_a
 }
 
 static clv_code record_arg(clv_contexts *e, clv_context_call *c, uint32_t slot, const clv_arg *arg,
-                           clv_tensor *here, clv_err *err) {
+                           clv_tensor *inline_tensor, clv_err *err) {
   clv_context *ctx = c->out->ctx;
   clv_value *v;
   clv_action action;
   c->arg[slot] = arg->value_id;
   if (arg->needs_grad) c->input_grads |= 1u << slot;
-  if (here) {
-    c->in[slot] = clv_tensor_ref(here);
-    return record_leaf_value(e, ctx, arg, here, err);
+  if (inline_tensor) {
+    c->in[slot] = clv_tensor_ref(inline_tensor);
+    return record_leaf_value(e, ctx, arg, inline_tensor, err);
   }
   CLV_TRY(get_arg_value(e, ctx, arg, &v, err));
   CLV_TRY(clv_value_on_event(e, v, VALUE_USED, &action, err));
@@ -153,9 +153,9 @@ static clv_context_call *find_announced_call(clv_contexts *e, const clv_context 
                                              const clv_frame *f) {
   const clv_value *v = clv_context_find_value(e, ctx, f->message_id);
   clv_context_call *c = v ? v->producer : NULL;
-  bool same =
+  bool is_announced_call =
       c && c->call_state == CALL_ANNOUNCED && c->module == f->module && c->flags == f->flags;
-  return same ? c : NULL;
+  return is_announced_call ? c : NULL;
 }
 
 clv_code clv_on_call_announcement(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
@@ -177,8 +177,8 @@ static clv_code record_args(clv_contexts *e, clv_context_call *c, const clv_pack
   CLV_TRY(check_call(c, f, err));
   c->n_in = f->call.n_args;
   for (uint32_t i = 0, next = 0; i < c->n_in; i++) {
-    clv_tensor *here = f->call.args[i].is_inline ? p->tensor[next++] : NULL;
-    CLV_TRY(record_arg(e, c, i, &f->call.args[i], here, err));
+    clv_tensor *inline_tensor = f->call.args[i].is_inline ? p->tensor[next++] : NULL;
+    CLV_TRY(record_arg(e, c, i, &f->call.args[i], inline_tensor, err));
   }
   return f->call.runs_after_call ? wait_for_leader(e, c, f->call.runs_after_call, err) : CLV_OK;
 }

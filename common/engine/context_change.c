@@ -63,11 +63,11 @@ static clv_code check_pass_allows_step(clv_contexts *e, clv_context *ctx, clv_er
 }
 
 static clv_code check_n_rates(const clv_module_gradient *g, const clv_change *k, clv_err *err) {
-  size_t groups = clv_optim_n_groups(g->mod->optim);
-  if (k->n_rates >= groups) return CLV_OK;
+  size_t n_groups = clv_optim_n_groups(g->mod->optim);
+  if (k->n_rates >= n_groups) return CLV_OK;
   return clv_fail(err, CLV_PRECONDITION,
                   "%u learning rate%s for module %u, whose parameters are in %zu groups",
-                  k->n_rates, CLV_S(k->n_rates), g->module, groups);
+                  k->n_rates, CLV_S(k->n_rates), g->module, n_groups);
 }
 
 static bool has_module(const clv_change *k, uint32_t module) {
@@ -114,8 +114,8 @@ static clv_code add_modules_to_revert(clv_contexts *e, const clv_context *ctx, c
   const clv_module_gradient *g = ctx->gradients;
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
     while (g && g->module < i) g = g->next;
-    bool stepped = g && g->module == i && g->mod->optim;
-    if (stepped || e->queues[i].revertible_context_id == ctx->id)
+    bool has_step = g && g->module == i && g->mod->optim;
+    if (has_step || e->queues[i].revertible_context_id == ctx->id)
       CLV_TRY(clv_change_add_module(e, k, i, NULL, err));
   }
   return add_tied_modules(e, k, err);

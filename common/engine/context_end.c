@@ -62,8 +62,8 @@ clv_code clv_context_end(clv_contexts *e, clv_context *c, const clv_frame *end, 
     trace = clv_context_trace_rows(c);
     n_retained = close_context(e, c, end);
   }
-  bool answers = action == CELL_BEGIN || action == CELL_REPEAT;
-  return answers ? clv_context_send_ended(e, end, n_retained, trace, err) : CLV_OK;
+  bool must_answer = action == CELL_BEGIN || action == CELL_REPEAT;
+  return must_answer ? clv_context_send_ended(e, end, n_retained, trace, err) : CLV_OK;
 }
 
 static void send_final_ended(clv_contexts *e, const clv_context *c) {
@@ -81,10 +81,10 @@ void clv_context_end_if_complete(clv_contexts *e, clv_context *c) {
 }
 
 void clv_context_abort(clv_contexts *e, clv_context *c, const clv_frame *f) {
-  bool owes = c->state == CONTEXT_ENDING;
+  bool owes_final_ended = c->state == CONTEXT_ENDING;
   if (clv_context_on_event(e, c, CONTEXT_ABORT)->action != CELL_END) return;
   if (!c->failure && f->failure.code) c->failure = clv_shared_err_from_frame(e, f);
   clv_context_restore_buffers(e, c->id, CLV_MODULE_ALL);
   end_context(e, c);
-  if (owes) send_final_ended(e, c);
+  if (owes_final_ended) send_final_ended(e, c);
 }

@@ -15,19 +15,21 @@ static int64_t get_batch_size(const clv_context_call *c) {
 static clv_code check_input(const clv_context_call *c, uint32_t slot, const clv_node *node,
                             clv_err *err) {
   const clv_tensor *t = c->in[slot];
-  clv_shape want = node->shape;
-  bool batched = want.rank && t->shape.rank;
-  if (batched) want.dim[0] = t->shape.dim[0];
-  bool fits = t->dtype == node->dtype || (t->dtype == CLV_BF16 && node->dtype == CLV_F32);
-  if (!fits || !clv_shape_equal(&want, &t->shape)) {
+  clv_shape expected_shape = node->shape;
+  bool has_batch = expected_shape.rank && t->shape.rank;
+  if (has_batch) expected_shape.dim[0] = t->shape.dim[0];
+  bool has_allowed_dtype =
+      t->dtype == node->dtype || (t->dtype == CLV_BF16 && node->dtype == CLV_F32);
+  if (!has_allowed_dtype || !clv_shape_equal(&expected_shape, &t->shape)) {
     char w[160], g[160];
     return clv_fail(err, CLV_INVALID, "module %u expects input %u as %s %s, got %s %s", c->module,
-                    slot, clv_dtype_name(node->dtype), clv_shape_format(&want, w, sizeof w),
-                    clv_dtype_name(t->dtype), clv_shape_format(&t->shape, g, sizeof g));
+                    slot, clv_dtype_name(node->dtype),
+                    clv_shape_format(&expected_shape, w, sizeof w), clv_dtype_name(t->dtype),
+                    clv_shape_format(&t->shape, g, sizeof g));
   }
   if (c->mod->graph->has_per_input_batches)
     return CLV_OK; /* the ops of a graph that joins batches check which batch sizes must agree */
-  if (batched && t->shape.dim[0] != get_batch_size(c))
+  if (has_batch && t->shape.dim[0] != get_batch_size(c))
     return clv_fail(err, CLV_INVALID, "module %u: input %u is a batch of %lld, others are of %lld",
                     c->module, slot, (long long)t->shape.dim[0], (long long)get_batch_size(c));
   return CLV_OK;
@@ -59,14 +61,15 @@ static void find_consumers(const clv_context_call *c, bool can_stream_output, bo
  * consumers known so far. */
 static clv_code alloc_output(clv_contexts *e, clv_context_call *c, clv_err *err) {
   clv_dtype dtype = c->mod->graph->nodes[c->mod->graph->output_node].dtype;
-  bool on_device = false, host = false;
+  bool on_device = false, in_host_memory = false;
   uint64_t *charged = c->is_recompute ? &c->charged_for_backward : &c->charged_for_value;
   c->out_shape = *clv_plan_output_shape(c->plan->plan);
-  if (!c->is_recompute) find_consumers(c, can_stream_output(e, c, dtype), &on_device, &host);
-  on_device = (on_device || !host) && clv_module_can_copy_from(c->mod, c->mod);
+  if (!c->is_recompute)
+    find_consumers(c, can_stream_output(e, c, dtype), &on_device, &in_host_memory);
+  on_device = (on_device || !in_host_memory) && clv_module_can_copy_from(c->mod, c->mod);
   if (on_device)
     CLV_TRY(clv_module_alloc_device_tensor(c->mod, dtype, &c->out_shape, &c->result, err));
-  if (on_device && !host) return CLV_OK;
+  if (on_device && !in_host_memory) return CLV_OK;
   return clv_module_alloc_tensor(c->mod, e->env.pool, dtype, &c->out_shape, charged,
                                  on_device ? &c->host_result : &c->result, err);
 }
@@ -109,12 +112,12 @@ static void copy_buffers_from_old_weights(const clv_context_call *c) {
 
 clv_code clv_call_run_forward(clv_context_call *c, clv_err *err) {
   const void *in[CLV_MAX_INPUTS] = {0};
-  clv_plan_memories homes = {.out = c->result->device};
+  clv_plan_memories memories = {.out = c->result->device};
   for (uint32_t i = 0; i < c->n_in; i++) {
     in[i] = c->in[i]->data;
-    homes.in[i] = c->in[i]->device;
+    memories.in[i] = c->in[i]->device;
   }
-  clv_plan_call_set_memories(c->state, &homes);
+  clv_plan_call_set_memories(c->state, &memories);
   clv_rng_key key = {.step = c->step, .micro_batch = c->micro_batch};
   copy_buffers_to_old_weights(c);
   CLV_TRY(clv_plan_forward(c->plan->plan, c->state, clv_call_param_block(c), c->version, in, true,
@@ -129,11 +132,12 @@ clv_code clv_call_run_forward(clv_context_call *c, clv_err *err) {
  * can be restored if the step is discarded or the context fails. */
 static void request_buffer_save(clv_contexts *e, clv_context_call *c) {
   clv_context *ctx = c->out->ctx;
-  uint8_t *kept = &ctx->buffers_saved[c->module / 8], bit = (uint8_t)(1u << (c->module % 8));
-  if (!(c->flags & CLV_FLAG_TRAINING) || !clv_module_buffer_bytes(c->mod) || (*kept & bit)) return;
+  uint8_t *saved_bits = &ctx->buffers_saved[c->module / 8], bit = (uint8_t)(1u << (c->module % 8));
+  if (!(c->flags & CLV_FLAG_TRAINING) || !clv_module_buffer_bytes(c->mod) || (*saved_bits & bit))
+    return;
   c->saves_buffers = true;
   e->queues[c->module].buffers_saved_for_context = ctx->id;
-  *kept |= bit;
+  *saved_bits |= bit;
 }
 
 static clv_code check_inputs(const clv_context_call *c, clv_err *err) {
@@ -147,11 +151,11 @@ static clv_code check_inputs(const clv_context_call *c, clv_err *err) {
 /* Replaces inputs that came as bf16 by f32, in which modules compute. */
 static clv_code widen_inputs(const clv_contexts *e, clv_context_call *c, clv_err *err) {
   for (uint32_t i = 0; i < c->n_in; i++) {
-    clv_tensor *wide;
+    clv_tensor *f32_tensor;
     if (c->in[i]->dtype != CLV_BF16) continue;
-    CLV_TRY(clv_pool_convert_tensor(e->env.pool, c->in[i], CLV_F32, &wide, err));
+    CLV_TRY(clv_pool_convert_tensor(e->env.pool, c->in[i], CLV_F32, &f32_tensor, err));
     clv_tensor_unref(c->in[i]);
-    c->in[i] = wide;
+    c->in[i] = f32_tensor;
     c->bf16_inputs |= 1u << i;
   }
   return CLV_OK;
@@ -179,13 +183,13 @@ static clv_code compute_forward(clv_work *w, clv_err *err) {
 /* ---- the end of a forward -------------------------------------------------------------------- */
 
 static void note_forward_done(clv_contexts *e, clv_context_call *c) {
-  bool training = c->flags & CLV_FLAG_TRAINING;
-  bool differentiable = training && (c->input_grads || c->mod->n_learning);
+  bool is_training = c->flags & CLV_FLAG_TRAINING;
+  bool has_backward = is_training && (c->input_grads || c->mod->n_learning);
   clv_module_counts *counts = &c->mod->counts;
   clv_counter_add(&counts->compute_ns, clv_work_duration_ns(e, &c->work));
   clv_context_trace_call(e, c->out->ctx, CLV_TRACE_FORWARD, c, c->work.begin_ns);
-  clv_counter_add(training ? &counts->forwards : &counts->evals, 1);
-  if (!differentiable) {
+  clv_counter_add(is_training ? &counts->forwards : &counts->evals, 1);
+  if (!has_backward) {
     clv_call_release(e, c);
     clv_call_on_event(e, c, CALL_RAN_KEEPING_NOTHING);
   } else if (c->flags & CLV_FLAG_RECOMPUTE) {

@@ -226,12 +226,12 @@ clv_code clv_contexts_handle_packet(clv_contexts *e, clv_packet *p, bool *ret_ke
 bool clv_contexts_handle_held_frame(clv_contexts *e) {
   clv_packet *p = e->held_frames.first;
   clv_err err;
-  bool kept = false;
+  bool is_kept = false;
   if (!p || e->ready_changes || (e->n_work && must_wait_for_work(&p->frame))) return false;
   clv_packet_list_take(&e->held_frames);
-  if (handle_frame(e, p, &kept, &err) != CLV_OK)
+  if (handle_frame(e, p, &is_kept, &err) != CLV_OK)
     clv_outbox_refuse(e, p, &err);
-  else if (!kept)
+  else if (!is_kept)
     clv_packet_free(p);
   return true;
 }

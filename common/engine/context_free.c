@@ -104,8 +104,9 @@ static bool is_retained_for_announced_call(const clv_value *v) {
 
 /* Frees a dropped value, unless a consumer at this node still waits for it. */
 void clv_value_free_if_dropped(clv_contexts *e, clv_value *v) {
-  bool awaited = v->uses || v->deliveries || v->copy || (v->producer && is_call_busy(v->producer));
-  if (v->is_dropped && !awaited && !is_retained_for_announced_call(v)) clv_value_free(e, v);
+  bool is_awaited =
+      v->uses || v->deliveries || v->copy || (v->producer && is_call_busy(v->producer));
+  if (v->is_dropped && !is_awaited && !is_retained_for_announced_call(v)) clv_value_free(e, v);
 }
 
 /* ---- contexts -------------------------------------------------------------------------------- */
@@ -142,7 +143,7 @@ void clv_context_clear(clv_contexts *e, clv_context *c) {
   while (c->values) clv_value_free(e, c->values);
   clv_order_free(e, c);
   c->trace = clv_tensor_unref(c->trace);
-  c->n_trace = 0;
+  c->n_trace_rows = 0;
   clv_context_forget_gradients(e, c, CLV_MODULE_ALL);
   clv_shared_err_unref(e, c->failure);
   c->failure = NULL;

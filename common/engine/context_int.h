@@ -233,11 +233,11 @@ void clv_outbox_free(clv_contexts *e);
 /* ---- old weights (context_weights.c) --------------------------------------------------------- */
 
 void clv_old_weights_unref(clv_contexts *e, clv_old_weights *w);
-/* Call before a step. Makes calls that still need the present weights reference a copy. keep: also
- * keeps a copy for later calls. *ret, on any result: a reference to the copy that the step must
- * fill; NULL: no copy is needed. */
-clv_code clv_save_old_weights(clv_contexts *e, clv_context *ctx, clv_module_gradient *g, bool keep,
-                              clv_old_weights **ret, clv_err *err) CLV_USE_RESULT;
+/* Call before a step. Makes calls that still need the present weights reference a copy. keeps_copy:
+ * also keeps a copy for later calls. *ret, on any result: a reference to the copy that the step
+ * must fill; NULL: no copy is needed. */
+clv_code clv_save_old_weights(clv_contexts *e, clv_context *ctx, clv_module_gradient *g,
+                              bool keeps_copy, clv_old_weights **ret, clv_err *err) CLV_USE_RESULT;
 /* Fills the copy with the module's parameters and buffers. The work that computes the step calls
  * this first. */
 void clv_copy_old_weights(const clv_old_weights *w);

@@ -21,8 +21,8 @@ static clv_code insert_entry(clv_contexts *e, clv_context *ctx, clv_order_kind k
   bool at_head = l->first && at < l->first->position;
   clv_order_entry *before = at_head ? NULL : l->last;
   while (before && before->position > at) before = before->prev;
-  bool begun = ctx->is_position_started && at == ctx->positions_done + 1;
-  if (begun || (before && before->position == at))
+  bool has_begun = ctx->is_position_started && at == ctx->positions_done + 1;
+  if (has_begun || (before && before->position == at))
     return clv_fail(err, CLV_EXISTS, "position %u is taken", at);
   p->position = at;
   p->prev = before;
@@ -81,7 +81,7 @@ static clv_code check_planned_step(const clv_contexts *e, const clv_frame *f, cl
   if (!m || !m->optim)
     return clv_fail(err, CLV_NOT_FOUND, "module %u is not loaded at this node, or has no optimiser",
                     f->module);
-  if (m->pins || clv_module_has_trainable_ties(m))
+  if (m->n_pins || clv_module_has_trainable_ties(m))
     return clv_fail(err, CLV_PRECONDITION,
                     "module %u has tied parameters, whose gradients are complete only at the end "
                     "of a backward pass: its step cannot have a position",

@@ -87,9 +87,9 @@ static bool can_run_next(const clv_contexts *e, const clv_context *ctx,
 static clv_code fail_backward(const clv_context_call *c, const clv_cell *cell, clv_err *err) {
   const char *why = c->flags & CLV_FLAG_TRAINING ? "nothing in it needs a gradient"
                                                  : "it was made without TRAINING";
-  bool alone = c->call_state == CALL_NO_BACKWARD;
+  bool has_no_backward = c->call_state == CALL_NO_BACKWARD;
   return clv_fail(err, cell->code, "call %llu of module %u %s%s%s", (unsigned long long)c->out->id,
-                  c->module, cell->text, alone ? ": " : "", alone ? why : "");
+                  c->module, cell->text, has_no_backward ? ": " : "", has_no_backward ? why : "");
 }
 
 static clv_code fail_gradient_order(const clv_context_call *c, uint32_t order, clv_err *err) {
@@ -111,11 +111,11 @@ static clv_code check_gradient_orders(const clv_context_call *c, uint32_t phase,
 static clv_code make_backward_ready(clv_contexts *e, clv_context *ctx, clv_context_call *c,
                                     clv_err *err) {
   CLV_TRY(check_gradient_orders(c, ctx->phase, err));
-  bool again = c->call_state == CALL_RETAINED;
+  bool is_retained = c->call_state == CALL_RETAINED;
   const clv_cell *cell = clv_call_on_event(e, c, CALL_BACKWARD_DUE);
   if (cell->action == CELL_REFUSE) return fail_backward(c, cell, err);
   if (cell->action != CELL_BEGIN) return CLV_OK;
-  c->is_recompute = again;
+  c->is_recompute = is_retained;
   clv_work_enqueue(e, &c->work, WORK_INPUT_GRAD, ctx, c->module);
   return CLV_OK;
 }
@@ -179,10 +179,10 @@ static clv_code record_targets(clv_contexts *e, clv_context_call *c, const clv_f
       return clv_fail(err, CLV_INVALID, "input %u of call %llu was value %llu, not %llu",
                       t->input_index, (unsigned long long)c->out->id,
                       (unsigned long long)c->arg[t->input_index], (unsigned long long)t->value_id);
-    clv_gradient_target *mine = &c->targets[t->input_index];
-    *mine = (clv_gradient_target){.value = t->value_id, .order = t->contribution_index};
+    clv_gradient_target *own_target = &c->targets[t->input_index];
+    *own_target = (clv_gradient_target){.value = t->value_id, .order = t->contribution_index};
     const char *name = t->to_peer ? f->backward.peer_names[t->to_peer - 1] : "";
-    CLV_TRY(clv_contexts_index_of_name(e, name, &mine->name, err));
+    CLV_TRY(clv_contexts_index_of_name(e, name, &own_target->name, err));
   }
   return CLV_OK;
 }
@@ -256,8 +256,8 @@ static clv_pass_event get_gradient_event(const clv_context *ctx, const clv_value
   if (!phase || phase < ctx->phase) return PASS_GRADIENT_EARLIER;
   if (phase > ctx->phase) return PASS_GRADIENT_LATER;
   const clv_context_call *c = v->producer;
-  bool begun = c && (c->call_state == CALL_BACKWARD || c->call_state == CALL_WEIGHT_GRAD);
-  return c && c->is_in_pass && !begun ? PASS_GRADIENT_NEEDED : PASS_GRADIENT_OTHER;
+  bool has_begun = c && (c->call_state == CALL_BACKWARD || c->call_state == CALL_WEIGHT_GRAD);
+  return c && c->is_in_pass && !has_begun ? PASS_GRADIENT_NEEDED : PASS_GRADIENT_OTHER;
 }
 
 /* Returns the gradient that a GRADIENT carries, as f32, in which gradients are summed. *ret NULL:
@@ -284,8 +284,9 @@ static clv_code record_gradient(clv_contexts *e, clv_context *ctx, const clv_pac
   if (cell->action == CELL_REFUSE)
     return clv_fail(err, cell->code, "a gradient of phase %u for call %llu %s",
                     f->backward_pass_number, (unsigned long long)f->message_id, cell->text);
-  bool announced = f->backward_pass_number == ctx->phase && v->producer && v->producer->is_in_pass;
-  if (announced && f->contribution_index >= v->producer->n_contributions)
+  bool is_announced =
+      f->backward_pass_number == ctx->phase && v->producer && v->producer->is_in_pass;
+  if (is_announced && f->contribution_index >= v->producer->n_contributions)
     return fail_gradient_order(v->producer, f->contribution_index, err);
   CLV_TRY(get_gradient(e, p, &gradient, err));
   return clv_pass_add_gradient(e, v, f->backward_pass_number, f->contribution_index, gradient, err);

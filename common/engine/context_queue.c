@@ -171,7 +171,7 @@ bool clv_queue_has_change_before(const clv_contexts *e, uint32_t module, uint64_
  * NULL: only sets *ret_any. */
 static clv_code wait_for_tied_calls(clv_contexts *e, const clv_module *m, clv_change *k,
                                     bool *ret_any, clv_err *err) {
-  for (uint32_t i = 0; m->pins && i < CLV_MODULE_ALL; i++) {
+  for (uint32_t i = 0; m->n_pins && i < CLV_MODULE_ALL; i++) {
     const clv_module *other = clv_contexts_module(e, i);
     if (!other || !e->queues[i].first || !clv_module_is_tied_to(other, m)) continue;
     *ret_any = true;
@@ -183,10 +183,11 @@ static clv_code wait_for_tied_calls(clv_contexts *e, const clv_module *m, clv_ch
 }
 
 static clv_code wait_for_calls(clv_contexts *e, clv_change *k, clv_packet *p, clv_err *err) {
-  bool any;
+  bool has_waiting;
   CLV_TRY(clv_change_add_module(e, k, p->frame.module, NULL, err));
   if (p->frame.kind == CLV_STATE_PUT)
-    CLV_TRY(wait_for_tied_calls(e, clv_contexts_module_of_frame(e, &p->frame), k, &any, err));
+    CLV_TRY(
+        wait_for_tied_calls(e, clv_contexts_module_of_frame(e, &p->frame), k, &has_waiting, err));
   k->packet = p;
   clv_change_enqueue(e, k);
   return CLV_OK;
@@ -197,14 +198,15 @@ clv_code clv_change_defer_packet(clv_contexts *e, clv_packet *p, bool *ret_kept,
   const clv_module *m = clv_contexts_module_of_frame(e, f);
   clv_change *k;
   *ret_kept = false;
-  bool gradients = f->state.part == CLV_STATE_GRADIENTS;
-  if (!m || (gradients && f->kind == CLV_STATE_GET)) return CLV_OK;
+  bool is_for_gradients = f->state.part == CLV_STATE_GRADIENTS;
+  if (!m || (is_for_gradients && f->kind == CLV_STATE_GET)) return CLV_OK;
   const clv_module_queue *l = &e->queues[f->module];
   /* Only steps change gradients, so calls need not be waited for. */
-  bool reads = f->kind == CLV_STATE_GET || f->kind == CLV_STATE_SAVE;
-  bool changes_alone = gradients || (reads && !clv_module_buffer_bytes(m));
-  bool waits = changes_alone ? l->n_changes > 0 : l->first != NULL;
-  if (f->kind == CLV_STATE_PUT && !gradients) CLV_TRY(wait_for_tied_calls(e, m, NULL, &waits, err));
+  bool is_read = f->kind == CLV_STATE_GET || f->kind == CLV_STATE_SAVE;
+  bool waits_for_changes_only = is_for_gradients || (is_read && !clv_module_buffer_bytes(m));
+  bool waits = waits_for_changes_only ? l->n_changes > 0 : l->first != NULL;
+  if (f->kind == CLV_STATE_PUT && !is_for_gradients)
+    CLV_TRY(wait_for_tied_calls(e, m, NULL, &waits, err));
   if (!waits) return CLV_OK;
   CLV_TRY(clv_change_new(e, f, 0, &k, err));
   clv_code code = wait_for_calls(e, k, p, err);

@@ -46,8 +46,9 @@ static clv_code report_impossible_event(clv_contexts *e, clv_err *err) {
   if (e->impossible_event.code == CLV_OK) return CLV_OK;
   *err = e->impossible_event;
   e->impossible_event = (clv_err){0};
-  bool told = clv_contexts_fail_context(e, e->impossible_event_context, CLV_MODULE_ALL, err);
-  return told ? CLV_OK : err->code;
+  bool has_failed_context =
+      clv_contexts_fail_context(e, e->impossible_event_context, CLV_MODULE_ALL, err);
+  return has_failed_context ? CLV_OK : err->code;
 }
 
 /* ---- starting and finishing ------------------------------------------------------------------ */
@@ -55,10 +56,10 @@ static clv_code report_impossible_event(clv_contexts *e, clv_err *err) {
 /* Waits for a share of the cores before a piece of work. Work of a call is cancelled if the session
  * closes; a change of parameters is computed all the same. */
 static clv_code wait_for_share(clv_contexts *e, const clv_work *w, clv_err *err) {
-  bool of_call = types[w->kind]->needs_core_share;
-  const clv_module *m = of_call ? clv_contexts_module(e, w->module) : NULL;
+  bool is_of_call = types[w->kind]->needs_core_share;
+  const clv_module *m = is_of_call ? clv_contexts_module(e, w->module) : NULL;
   if (types[w->kind]->bypasses_scheduler) return CLV_OK;
-  if (clv_share_acquire_cores(e->env.share, m ? (unsigned)m->o.threads : 1) || !of_call)
+  if (clv_share_acquire_cores(e->env.share, m ? (unsigned)m->o.threads : 1) || !is_of_call)
     return CLV_OK;
   return clv_fail(err, CLV_CANCELLED, "module %u: the session is being closed", w->module);
 }
@@ -66,8 +67,8 @@ static clv_code wait_for_share(clv_contexts *e, const clv_work *w, clv_err *err)
 /* Returns the backend whose timer measures the work on its device; NULL: the host's clock is
  * used. */
 static const clv_backend *timing_backend(const clv_work *w) {
-  bool timed = types[w->kind]->needs_core_share || w->kind == WORK_STEP;
-  const clv_module *m = timed ? w->env->modules[w->module] : NULL;
+  bool is_timed_on_device = types[w->kind]->needs_core_share || w->kind == WORK_STEP;
+  const clv_module *m = is_timed_on_device ? w->env->modules[w->module] : NULL;
   return m && m->o.backend->timer ? m->o.backend : NULL;
 }
 
@@ -96,9 +97,10 @@ clv_work *clv_contexts_take_device_work(clv_contexts *e) {
 /* Passes work to the executor or to the queue of the device thread. False: the caller must compute
  * the work itself. */
 static bool dispatch_work(clv_contexts *e, clv_work *w) {
-  bool far = !e->env.executor && e->env.compute_lock && clv_work_is_on_device(e, w);
+  bool is_for_device_thread =
+      !e->env.executor && e->env.compute_lock && clv_work_is_on_device(e, w);
   if (e->env.executor) e->env.executor->start(e->env.executor->user, w);
-  if (!far) return e->env.executor;
+  if (!is_for_device_thread) return e->env.executor;
   w->next = NULL;
   *(e->device_work ? &e->last_device_work->next : &e->device_work) = w;
   e->last_device_work = w;

@@ -91,8 +91,8 @@ static clv_code prepare_change(clv_contexts *e, clv_work *w, bool *ret_computes,
   k->saves_snapshot = !k->is_final;
   for (clv_queue_entry *t = k->entries; t && k->kind == CLV_REVERT; t = t->next_of_change) {
     if (t->waits_for_tied_owner) continue;
-    bool own = e->queues[t->module].revertible_context_id == k->context;
-    clv_step_event event = own ? STEP_REVERTED : STEP_REVERTED_BY_OTHER;
+    bool is_own_snapshot = e->queues[t->module].revertible_context_id == k->context;
+    clv_step_event event = is_own_snapshot ? STEP_REVERTED : STEP_REVERTED_BY_OTHER;
     t->has_step_to_revert = clv_step_on_event(e, t->module, 0, event) == CELL_GIVE;
   }
   *ret_computes = k->entries && !k->packet;
@@ -150,26 +150,28 @@ static void send_answer(clv_contexts *e, const clv_change *k, const clv_err *fai
  * computed. */
 static void record_apply(clv_contexts *e, const clv_change *k, uint32_t module) {
   clv_module *m = clv_contexts_module(e, module);
-  bool open = k->saves_snapshot && !k->is_final && !m->o.has_no_revert;
-  clv_step_on_event(e, module, k->context, open ? STEP_TAKEN_REVERTIBLE : STEP_TAKEN_FINAL);
+  bool is_revertible = k->saves_snapshot && !k->is_final && !m->o.has_no_revert;
+  clv_step_on_event(e, module, k->context,
+                    is_revertible ? STEP_TAKEN_REVERTIBLE : STEP_TAKEN_FINAL);
   count_step(m);
 }
 
 static void record_change(clv_contexts *e, const clv_change *k, const clv_err *failed) {
-  static const clv_err nothing = {
+  static const clv_err no_step_to_revert = {
       .code = CLV_PRECONDITION,
       .text =
           "this context has no step to revert: it made none, or another context has worked since"};
-  bool done = k->kind == CLV_APPLY;
+  bool has_effect = k->kind == CLV_APPLY;
   for (const clv_queue_entry *t = k->entries; t; t = t->next_of_change) {
-    done |= t->has_step_to_revert;
+    has_effect |= t->has_step_to_revert;
     if (t->waits_for_tied_owner) continue;
     if (k->kind == CLV_APPLY)
       record_apply(e, k, t->module);
     else if (t->has_step_to_revert)
       clv_counter_add(&clv_contexts_module(e, t->module)->steps, -(uint64_t)1);
   }
-  if (!k->has_no_answer) send_answer(e, k, failed ? failed : done ? NULL : &nothing);
+  if (!k->has_no_answer)
+    send_answer(e, k, failed ? failed : has_effect ? NULL : &no_step_to_revert);
 }
 
 /* Finishes a change. Marks all contexts with a backward pass as dirty, because calls of these

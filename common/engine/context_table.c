@@ -101,8 +101,10 @@ static const clv_cell contexts[][MACHINE_MAX_EVENTS] = {
                        [CONTEXT_ABORT] = DO(IGNORE, CONTEXT_ENDED)},
 };
 
-static const char exists[] = "exists already", made_here[] = "is computed by a call of this node",
-                  here[] = "has been received already", no_call[] = "no call of this node computes";
+static const char exists_text[] = "exists already",
+                  computed_text[] = "is computed by a call of this node",
+                  received_text[] = "has been received already",
+                  no_call_text[] = "no call of this node computes";
 
 /* A value. The first frame that uses it, asks for it or has a gradient of it creates the record,
  * possibly before the value exists. It settles once, as a tensor or as a failure.
@@ -126,32 +128,32 @@ static const clv_cell values[][MACHINE_MAX_EVENTS] = {
                        [VALUE_DELIVERY_ADDED] = RECORD(VALUE_AWAITED),
                        [VALUE_KEPT] = RECORD(VALUE_AWAITED),
                        [VALUE_GRADIENT] = RECORD(VALUE_AWAITED)},
-    [VALUE_PENDING] = {[VALUE_CALL_ADDED] = REFUSE(CLV_EXISTS, exists),
+    [VALUE_PENDING] = {[VALUE_CALL_ADDED] = REFUSE(CLV_EXISTS, exists_text),
                        [VALUE_CALL_DONE] = DO(SETTLE, VALUE_COMPUTED),
-                       [VALUE_RECEIVED] = REFUSE(CLV_PRECONDITION, made_here),
-                       [VALUE_RECEIVED_AS_ARG] = REFUSE(CLV_EXISTS, here),
+                       [VALUE_RECEIVED] = REFUSE(CLV_PRECONDITION, computed_text),
+                       [VALUE_RECEIVED_AS_ARG] = REFUSE(CLV_EXISTS, received_text),
                        [VALUE_USED] = RECORD(VALUE_PENDING),
                        [VALUE_DELIVERY_ADDED] = RECORD(VALUE_PENDING),
                        [VALUE_KEPT] = RECORD(VALUE_PENDING),
                        [VALUE_GRADIENT] = RECORD(VALUE_PENDING)},
-    [VALUE_LEAF] = {[VALUE_CALL_ADDED] = REFUSE(CLV_EXISTS, exists),
+    [VALUE_LEAF] = {[VALUE_CALL_ADDED] = REFUSE(CLV_EXISTS, exists_text),
                     [VALUE_RECEIVED] = DO(IGNORE, VALUE_LEAF),
-                    [VALUE_RECEIVED_AS_ARG] = REFUSE(CLV_EXISTS, here),
+                    [VALUE_RECEIVED_AS_ARG] = REFUSE(CLV_EXISTS, received_text),
                     [VALUE_USED] = DO(GIVE, VALUE_LEAF),
                     [VALUE_DELIVERY_ADDED] = DO(GIVE, VALUE_LEAF),
                     [VALUE_KEPT] = DO(GIVE, VALUE_LEAF),
-                    [VALUE_GRADIENT] = REFUSE(CLV_NOT_FOUND, no_call)},
-    [VALUE_COMPUTED] = {[VALUE_CALL_ADDED] = REFUSE(CLV_EXISTS, exists),
-                        [VALUE_RECEIVED] = REFUSE(CLV_PRECONDITION, made_here),
-                        [VALUE_RECEIVED_AS_ARG] = REFUSE(CLV_EXISTS, here),
+                    [VALUE_GRADIENT] = REFUSE(CLV_NOT_FOUND, no_call_text)},
+    [VALUE_COMPUTED] = {[VALUE_CALL_ADDED] = REFUSE(CLV_EXISTS, exists_text),
+                        [VALUE_RECEIVED] = REFUSE(CLV_PRECONDITION, computed_text),
+                        [VALUE_RECEIVED_AS_ARG] = REFUSE(CLV_EXISTS, received_text),
                         [VALUE_USED] = DO(GIVE, VALUE_COMPUTED),
                         [VALUE_DELIVERY_ADDED] = DO(GIVE, VALUE_COMPUTED),
                         [VALUE_KEPT] = DO(GIVE, VALUE_COMPUTED),
                         [VALUE_GRADIENT] = RECORD(VALUE_COMPUTED)},
 };
 
-static const char spent[] = "has had its backward: retain the first pass to run a second",
-                  alone[] = "has no backward";
+static const char spent_text[] = "has had its backward: retain the first pass to run a second",
+                  alone_text[] = "has no backward";
 
 /* A call. Its leader is a call whose backward must be done before it runs; its followers are the
  * calls that wait for its own backward. Its position is its place in the order in which the program
@@ -203,14 +205,14 @@ static const clv_cell calls[][MACHINE_MAX_EVENTS] = {
     [CALL_WEIGHT_GRAD] = {[CALL_BACKWARD_DONE] = DO(END, CALL_SAVED_FREED),
                           [CALL_BACKWARD_RETAINED] = DO(SETTLE, CALL_RETAINED),
                           [CALL_GOT_FOLLOWER] = RECORD(CALL_WEIGHT_GRAD)},
-    [CALL_SAVED_FREED] = {[CALL_BACKWARD_DUE] = REFUSE(CLV_PRECONDITION, spent),
+    [CALL_SAVED_FREED] = {[CALL_BACKWARD_DUE] = REFUSE(CLV_PRECONDITION, spent_text),
                           [CALL_GOT_FOLLOWER] = DO(IGNORE, CALL_SAVED_FREED)},
-    [CALL_NO_BACKWARD] = {[CALL_BACKWARD_DUE] = REFUSE(CLV_PRECONDITION, alone),
+    [CALL_NO_BACKWARD] = {[CALL_BACKWARD_DUE] = REFUSE(CLV_PRECONDITION, alone_text),
                           [CALL_GOT_FOLLOWER] = DO(IGNORE, CALL_NO_BACKWARD)},
 };
 
-static const char over[] = "is over", in_progress[] = "is in progress",
-                  after[] = "after its backward";
+static const char over_text[] = "is over", in_progress_text[] = "is in progress",
+                  after_text[] = "after its backward";
 
 /* A backward pass of a context. The phase is the number of the pass: a later pass has a higher one.
  * A GRADIENT may arrive before the PREPARE of its phase, but not after its call has summed its
@@ -230,39 +232,39 @@ static const char over[] = "is over", in_progress[] = "is in progress",
  *               from ACTIVE. Left: for NONE when FINISHED is sent, or if the context fails. */
 static const clv_cell passes[][MACHINE_MAX_EVENTS] = {
     [PASS_NONE] = {[PASS_PREPARE_LATER] = DO(BEGIN, PASS_COLLECTING),
-                   [PASS_PREPARE_SAME] = REFUSE(CLV_PRECONDITION, over),
-                   [PASS_PREPARE_EARLIER] = REFUSE(CLV_PRECONDITION, over),
-                   [PASS_GRADIENT_OTHER] = REFUSE(CLV_PRECONDITION, after),
+                   [PASS_PREPARE_SAME] = REFUSE(CLV_PRECONDITION, over_text),
+                   [PASS_PREPARE_EARLIER] = REFUSE(CLV_PRECONDITION, over_text),
+                   [PASS_GRADIENT_OTHER] = REFUSE(CLV_PRECONDITION, after_text),
                    [PASS_GRADIENT_LATER] = RECORD(PASS_NONE),
-                   [PASS_GRADIENT_EARLIER] = REFUSE(CLV_PRECONDITION, after),
+                   [PASS_GRADIENT_EARLIER] = REFUSE(CLV_PRECONDITION, after_text),
                    [PASS_STEP] = RECORD(PASS_NONE),
                    [PASS_ENDED] = DO(IGNORE, PASS_NONE)},
-    [PASS_COLLECTING] = {[PASS_PREPARE_LATER] = REFUSE(CLV_PRECONDITION, in_progress),
+    [PASS_COLLECTING] = {[PASS_PREPARE_LATER] = REFUSE(CLV_PRECONDITION, in_progress_text),
                          [PASS_PREPARE_SAME] = RECORD(PASS_COLLECTING),
-                         [PASS_PREPARE_EARLIER] = REFUSE(CLV_PRECONDITION, in_progress),
+                         [PASS_PREPARE_EARLIER] = REFUSE(CLV_PRECONDITION, in_progress_text),
                          [PASS_COLLECTED] = RECORD(PASS_ACTIVE),
                          [PASS_GRADIENT_NEEDED] = RECORD(PASS_COLLECTING),
                          [PASS_GRADIENT_OTHER] = RECORD(PASS_COLLECTING),
                          [PASS_GRADIENT_LATER] = RECORD(PASS_COLLECTING),
-                         [PASS_GRADIENT_EARLIER] = REFUSE(CLV_PRECONDITION, after),
-                         [PASS_STEP] = REFUSE(CLV_PRECONDITION, in_progress),
+                         [PASS_GRADIENT_EARLIER] = REFUSE(CLV_PRECONDITION, after_text),
+                         [PASS_STEP] = REFUSE(CLV_PRECONDITION, in_progress_text),
                          [PASS_ENDED] = DO(END, PASS_NONE)},
-    [PASS_ACTIVE] = {[PASS_PREPARE_LATER] = REFUSE(CLV_PRECONDITION, in_progress),
-                     [PASS_PREPARE_SAME] = REFUSE(CLV_PRECONDITION, in_progress),
-                     [PASS_PREPARE_EARLIER] = REFUSE(CLV_PRECONDITION, in_progress),
+    [PASS_ACTIVE] = {[PASS_PREPARE_LATER] = REFUSE(CLV_PRECONDITION, in_progress_text),
+                     [PASS_PREPARE_SAME] = REFUSE(CLV_PRECONDITION, in_progress_text),
+                     [PASS_PREPARE_EARLIER] = REFUSE(CLV_PRECONDITION, in_progress_text),
                      [PASS_GRADIENT_NEEDED] = RECORD(PASS_ACTIVE),
-                     [PASS_GRADIENT_OTHER] = REFUSE(CLV_PRECONDITION, after),
+                     [PASS_GRADIENT_OTHER] = REFUSE(CLV_PRECONDITION, after_text),
                      [PASS_GRADIENT_LATER] = RECORD(PASS_ACTIVE),
-                     [PASS_GRADIENT_EARLIER] = REFUSE(CLV_PRECONDITION, after),
-                     [PASS_STEP] = REFUSE(CLV_PRECONDITION, in_progress),
+                     [PASS_GRADIENT_EARLIER] = REFUSE(CLV_PRECONDITION, after_text),
+                     [PASS_STEP] = REFUSE(CLV_PRECONDITION, in_progress_text),
                      [PASS_DONE] = DO(BEGIN, PASS_ENDING),
                      [PASS_ENDED] = DO(END, PASS_NONE)},
-    [PASS_ENDING] = {[PASS_PREPARE_LATER] = REFUSE(CLV_PRECONDITION, in_progress),
-                     [PASS_PREPARE_SAME] = REFUSE(CLV_PRECONDITION, in_progress),
-                     [PASS_PREPARE_EARLIER] = REFUSE(CLV_PRECONDITION, in_progress),
-                     [PASS_GRADIENT_OTHER] = REFUSE(CLV_PRECONDITION, after),
+    [PASS_ENDING] = {[PASS_PREPARE_LATER] = REFUSE(CLV_PRECONDITION, in_progress_text),
+                     [PASS_PREPARE_SAME] = REFUSE(CLV_PRECONDITION, in_progress_text),
+                     [PASS_PREPARE_EARLIER] = REFUSE(CLV_PRECONDITION, in_progress_text),
+                     [PASS_GRADIENT_OTHER] = REFUSE(CLV_PRECONDITION, after_text),
                      [PASS_GRADIENT_LATER] = RECORD(PASS_ENDING),
-                     [PASS_GRADIENT_EARLIER] = REFUSE(CLV_PRECONDITION, after),
+                     [PASS_GRADIENT_EARLIER] = REFUSE(CLV_PRECONDITION, after_text),
                      [PASS_ENDED] = DO(END, PASS_NONE)},
 };
 

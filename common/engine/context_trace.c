@@ -8,7 +8,7 @@
 
 #include "common/engine/context_int.h"
 
-enum { FIRST_ROWS = 256, MOST_ROWS = 65536 };
+enum { INITIAL_ROWS = 256, MAX_ROWS = 65536 };
 
 static clv_tensor *alloc_rows(clv_contexts *e, int64_t n) {
   clv_tensor *t;
@@ -20,23 +20,23 @@ static clv_tensor *alloc_rows(clv_contexts *e, int64_t n) {
 }
 
 void clv_context_begin_trace(clv_contexts *e, clv_context *ctx) {
-  if (!ctx->trace) ctx->trace = alloc_rows(e, FIRST_ROWS);
+  if (!ctx->trace) ctx->trace = alloc_rows(e, INITIAL_ROWS);
 }
 
 static bool ensure_capacity(clv_contexts *e, clv_context *ctx) {
   int64_t n = ctx->trace->shape.dim[0];
-  if (ctx->n_trace < n) return true;
-  clv_tensor *more = n < MOST_ROWS ? alloc_rows(e, 4 * n) : NULL;
-  if (!more) return false;
-  memcpy(more->data, ctx->trace->data, ctx->trace->bytes);
+  if (ctx->n_trace_rows < n) return true;
+  clv_tensor *larger = n < MAX_ROWS ? alloc_rows(e, 4 * n) : NULL;
+  if (!larger) return false;
+  memcpy(larger->data, ctx->trace->data, ctx->trace->bytes);
   clv_tensor_unref(ctx->trace);
-  ctx->trace = more;
+  ctx->trace = larger;
   return true;
 }
 
 static void add_row(clv_contexts *e, clv_context *ctx, const int64_t *row) {
   if (!ctx->trace || !ensure_capacity(e, ctx)) return;
-  memcpy((int64_t *)ctx->trace->data + (size_t)ctx->n_trace++ * CLV_TRACE_COLUMNS, row,
+  memcpy((int64_t *)ctx->trace->data + (size_t)ctx->n_trace_rows++ * CLV_TRACE_COLUMNS, row,
          CLV_TRACE_COLUMNS * sizeof *row);
 }
 
@@ -83,5 +83,5 @@ void clv_context_trace_packet(clv_contexts *e, clv_context *ctx, clv_trace_kind 
 }
 
 clv_tensor *clv_context_trace_rows(const clv_context *ctx) {
-  return ctx->n_trace ? clv_tensor_ref(ctx->trace) : NULL;
+  return ctx->n_trace_rows ? clv_tensor_ref(ctx->trace) : NULL;
 }

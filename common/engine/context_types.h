@@ -372,7 +372,7 @@ struct clv_context {
    * end */
   bool restores_buffers;
   clv_tensor *trace; /* rows [capacity, CLV_TRACE_COLUMNS]; NULL: the context is not traced */
-  uint32_t n_trace;
+  uint32_t n_trace_rows;
 };
 
 typedef struct clv_contexts_env clv_contexts_env;

@@ -24,9 +24,9 @@ static clv_code get_host_copy(clv_contexts *e, clv_value *v, clv_tensor **ret, c
  * NULL: a copy to host memory is in progress. */
 static clv_code get_tensor_for_module(clv_contexts *e, clv_value *v, const clv_module *m,
                                       clv_tensor **ret, clv_err *err) {
-  bool reads =
+  bool can_read =
       !m || !v->tensor->device || clv_backend_can_copy_from(m->o.backend, v->tensor->device);
-  if (!reads) return get_host_copy(e, v, ret, err);
+  if (!can_read) return get_host_copy(e, v, ret, err);
   *ret = v->tensor;
   return CLV_OK;
 }
@@ -214,8 +214,8 @@ clv_code clv_contexts_keep_value(clv_contexts *e, uint64_t ref, uint64_t id, uin
   clv_value *v;
   clv_action action;
   CLV_TRY(clv_context_get_or_create(e, id, &ctx, err));
-  bool gone = ctx->state == CONTEXT_ENDING && !clv_context_find_value(e, ctx, value_id);
-  if (gone || ctx->state == CONTEXT_ENDED) return add_kept_failure(e, ref, err);
+  bool is_freed = ctx->state == CONTEXT_ENDING && !clv_context_find_value(e, ctx, value_id);
+  if (is_freed || ctx->state == CONTEXT_ENDED) return add_kept_failure(e, ref, err);
   CLV_TRY(clv_context_get_or_create_value(e, ctx, value_id, &v, err));
   CLV_TRY(clv_value_on_event(e, v, VALUE_KEPT, &action, err));
   CLV_TRY(clv_value_add_delivery(e, v, 0, err));

@@ -72,7 +72,7 @@ static clv_code add_ties(const clv_context *ctx, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- the work -------------------------------------------------------------------------------- */
+/* ---- the work of a vote ---------------------------------------------------------------------- */
 
 static clv_code prepare_vote(clv_contexts *e, clv_context *ctx, bool *ret_computes, clv_err *err) {
   /* the memory is allocated now, because a later APPLY must not fail */

@@ -32,13 +32,13 @@ typedef bool wait_predicate(clv_contexts *e, const clv_context *c, const clv_pac
 /* True for a CALL that lacks an input, unless a DROP or PREPARE of its context waits for CALLs. */
 static bool can_call_frame_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
   const clv_frame *f = &p->frame;
-  bool missing = p->is_announcement;
+  bool is_input_missing = p->is_announcement;
   for (uint32_t i = 0; i < f->call.n_args && !p->is_announcement; i++) {
     const clv_value *v = c ? clv_context_find_value(e, c, f->call.args[i].value_id) : NULL;
     if (v && v->failure) return false;
-    missing |= !f->call.args[i].is_inline && !(v && v->tensor);
+    is_input_missing |= !f->call.args[i].is_inline && !(v && v->tensor);
   }
-  return missing && !(c && c->deferred_frames);
+  return is_input_missing && !(c && c->deferred_frames);
 }
 
 static bool can_deliver_frame_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
@@ -63,9 +63,9 @@ static bool can_prepare_frame_wait(clv_contexts *e, const clv_context *c, const 
   for (uint32_t i = 0; i < f->backward.n_needed_calls; i++) {
     const clv_needed_call *n = &f->backward.needed_calls[i];
     const clv_value *v = c ? clv_context_find_value(e, c, n->call_id) : NULL;
-    bool begun = v && v->producer && v->producer->call_state > CALL_READY;
+    bool has_begun = v && v->producer && v->producer->call_state > CALL_READY;
     if (v && (v->received_gradients || v->failure)) return false;
-    if (begun && !n->n_contributions) return false;
+    if (has_begun && !n->n_contributions) return false;
   }
   return f->backward.n_needed_calls && !(c && c->failure);
 }

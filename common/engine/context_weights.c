@@ -53,16 +53,16 @@ static clv_code alloc_copy(clv_contexts *e, clv_module *m, clv_old_weights **ret
   w->mod = m;
   w->version = m->version;
   m->n_old_weights++;
-  uint32_t most = CLV_MAX(m->counts.max_versions, 1 + m->n_old_weights);
-  __atomic_store_n(&m->counts.max_versions, most, __ATOMIC_RELAXED);
+  uint32_t n_versions = CLV_MAX(m->counts.max_versions, 1 + m->n_old_weights);
+  __atomic_store_n(&m->counts.max_versions, n_versions, __ATOMIC_RELAXED);
   *ret = w;
   return CLV_OK;
 }
 
 /* True if the backward of call c will read the weights that module m has now. */
 static bool needs_old_weights(const clv_context_call *c, const clv_module *m) {
-  bool ran = c->call_state >= CALL_FORWARD_DONE && c->call_state <= CALL_WEIGHT_GRAD;
-  if (c->mod != m || !ran || c->weights) return false;
+  bool has_run = c->call_state >= CALL_FORWARD_DONE && c->call_state <= CALL_WEIGHT_GRAD;
+  if (c->mod != m || !has_run || c->weights) return false;
   return c->call_state == CALL_RETAINED || c->is_recompute ||
          clv_plan_get_info(c->plan->plan)->backward_reads_params;
 }
@@ -78,15 +78,15 @@ static clv_code save_for_calls(clv_contexts *e, const clv_context *ctx, clv_orde
   return CLV_OK;
 }
 
-clv_code clv_save_old_weights(clv_contexts *e, clv_context *ctx, clv_module_gradient *g, bool keep,
-                              clv_old_weights **ret, clv_err *err) {
+clv_code clv_save_old_weights(clv_contexts *e, clv_context *ctx, clv_module_gradient *g,
+                              bool keeps_copy, clv_old_weights **ret, clv_err *err) {
   clv_old_weights *kept = NULL;
   clv_old_weights_unref(e, g->weights_before_step);
   g->weights_before_step = NULL;
-  clv_code code = keep ? alloc_copy(e, g->mod, &kept, err) : CLV_OK;
+  clv_code code = keeps_copy ? alloc_copy(e, g->mod, &kept, err) : CLV_OK;
   if (code == CLV_OK) code = save_for_calls(e, ctx, ORDER_BACKWARD, g->mod, &kept, err);
   if (code == CLV_OK) code = save_for_calls(e, ctx, ORDER_WEIGHT, g->mod, &kept, err);
-  if (code == CLV_OK && keep) g->weights_before_step = ref_old_weights(kept);
+  if (code == CLV_OK && keeps_copy) g->weights_before_step = ref_old_weights(kept);
   *ret = kept;
   return code;
 }

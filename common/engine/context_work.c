@@ -12,8 +12,8 @@
 
 static clv_work_list *get_list(clv_contexts *e, uint32_t module) { return &e->work[module]; }
 
-/* Links list l into e->ready, which has all lists with ready work, sorted by the number of their
- * first work. */
+/* Links list l into e->ready_lists, which has all lists with ready work, sorted by the number of
+ * their first work. */
 static void link_list(clv_contexts *e, clv_work_list *l) {
   clv_work_list **at = &e->ready_lists;
   while (*at && (*at)->first->number < l->first->number) at = &(*at)->next;
@@ -114,12 +114,12 @@ static bool are_voters_idle(clv_contexts *e, const clv_work *w) {
 
 /* Marks the modules on devices that a vote covers as busy or idle. ctx->voting_modules records
  * which are busy, because ctx->was_in_pass may change before the vote ends. */
-static void set_voters_busy(clv_contexts *e, const clv_work *w, bool running) {
+static void set_voters_busy(clv_contexts *e, const clv_work *w, bool is_busy) {
   uint8_t *voting = w->ctx->voting_modules;
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
-    if (running ? !is_device_voter(e, w, i) : !has_bit(voting, i)) continue;
+    if (is_busy ? !is_device_voter(e, w, i) : !has_bit(voting, i)) continue;
     voting[i / 8] ^= (uint8_t)(1u << (i % 8));
-    get_list(e, i)->is_running = running;
+    get_list(e, i)->is_running = is_busy;
   }
 }
 
@@ -133,14 +133,14 @@ static bool are_modules_idle(clv_contexts *e, clv_work *w) {
   return !t;
 }
 
-static void set_modules_busy(clv_contexts *e, clv_work *w, bool running) {
-  if (w->kind == WORK_VOTE) set_voters_busy(e, w, running);
+static void set_modules_busy(clv_contexts *e, clv_work *w, bool is_busy) {
+  if (w->kind == WORK_VOTE) set_voters_busy(e, w, is_busy);
   if (w->kind != WORK_CHANGE) {
-    get_list(e, w->module)->is_running = running && w->module != CLV_MODULE_ALL;
+    get_list(e, w->module)->is_running = is_busy && w->module != CLV_MODULE_ALL;
     return;
   }
   for (const clv_queue_entry *t = clv_change_of_work(w)->entries; t; t = t->next_of_change)
-    get_list(e, t->module)->is_running = running;
+    get_list(e, t->module)->is_running = is_busy;
 }
 
 clv_work *clv_work_take(clv_contexts *e) {

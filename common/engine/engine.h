@@ -65,16 +65,16 @@ typedef struct clv_module_message {
   clv_wire_tie *ties; /* [n_ties] */
 } clv_module_message;
 
-/* Fills q->graph, q->keys, q->inputs and q->ties with views into *m. The caller releases *m with
- * clv_module_message_clear, also after an error. For a tie to a node of another module the caller
- * then sets that module in q->ties. */
+/* Fills q->graph, q->node_keys, q->input_specs and q->ties with views into *m. The caller releases
+ * *m with clv_module_message_clear, also after an error. For a tie to a node of another module the
+ * caller then sets that module in q->ties. */
 clv_code clv_module_message_make(const clv_graph *graph, clv_module_message *m,
                                  clv_wire_load_request *q, clv_err *err) CLV_USE_RESULT;
 void clv_module_message_clear(clv_module_message *m);
 
-/* Returns the settings of a parameter group as a LoadModule message carries them. final: steps
+/* Returns the settings of a parameter group as a LoadModule message carries them. is_final: steps
  * cannot be reverted (clv_module_options.has_no_revert). */
-clv_wire_optimizer clv_module_message_optimizer(const clv_optim_config *optimizer, bool final);
+clv_wire_optimizer clv_module_message_optimizer(const clv_optim_config *optimizer, bool is_final);
 
 /* ---- modules --------------------------------------------------------------------------------- */
 
@@ -122,7 +122,7 @@ typedef struct clv_module_options {
   bool is_trainable;
   bool has_no_revert; /* steps cannot be reverted, so no snapshot is taken */
   /* number of calls between forward and backward for which memory is allocated ahead */
-  uint32_t in_flight;
+  uint32_t max_calls_in_flight;
   const char *const *frozen; /* [n_frozen] exact names of parameters that are not trained */
   uint32_t n_frozen;
   /* the list `frozen` never changes, so frozen parameters get no memory for gradients and
@@ -145,7 +145,7 @@ typedef struct clv_module_options {
    * clv_module_warm_up makes it */
   int64_t batch;
   /* hook by which the caller can cancel clv_module_new; NULL: none */
-  const clv_cancel_hook *waiter;
+  const clv_cancel_hook *cancel_hook;
 } clv_module_options;
 
 /* Makes a module. Parameters are initialised from the keys of the graph's nodes. The lists in
@@ -234,11 +234,11 @@ clv_code clv_state_item_set(const clv_state_item *item, clv_dtype dtype, const c
 clv_code clv_state_item_check(const clv_state_item *item, clv_dtype dtype, const clv_shape *shape,
                               clv_err *err) CLV_USE_RESULT;
 /* Starts a write of an item that was checked. clv_backend_finish waits for it; then call
- * clv_module_note_state_written. whole: the complete item was written, not a piece. */
+ * clv_module_note_state_written. is_complete: the complete item was written, not a piece. */
 clv_code clv_state_item_set_async(const clv_state_item *item, const void *data,
                                   clv_err *err) CLV_USE_RESULT;
 void clv_module_note_state_written(clv_module *m, clv_state_kind what, const char *name,
-                                   bool whole);
+                                   bool is_complete);
 clv_code clv_module_state_set(clv_module *m, clv_state_kind what, const char *name, clv_dtype dtype,
                               const clv_shape *shape, const void *data,
                               clv_err *err) CLV_USE_RESULT;
@@ -336,7 +336,7 @@ typedef struct clv_node_options {
   clv_rpc_runtime *runtime;
   /* share of the cores to compute in; NULL: unlimited. Outlives the node */
   clv_share *share;
-  /* lease of references, ms; the same at all nodes of a session; 0: CLV_WIRE_REF_LEASE */
+  /* lease of references, ms; the same at all nodes of a session; 0: CLV_WIRE_REF_LEASE_MS */
   uint32_t reference_lease_ms;
   /* On the master: receives VALUE, GRADIENT of a leaf, FINISHED, APPLIED, ENDED, STATE_*, ABORT,
    * ERROR on the compute thread, and takes the packet. NULL on a worker: such packets are sent to

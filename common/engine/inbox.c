@@ -4,13 +4,13 @@
 #include <time.h>
 
 void clv_inbox_init(clv_inbox *b) {
-  pthread_condattr_t monotonic;
+  pthread_condattr_t monotonic_attr;
   *b = (clv_inbox){.ended_work_end = &b->ended_work, .wake_at_ns = UINT64_MAX};
   pthread_mutex_init(&b->lock, NULL);
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(&b->item_arrived, &monotonic);
-  pthread_condattr_destroy(&monotonic);
+  pthread_condattr_init(&monotonic_attr);
+  pthread_condattr_setclock(&monotonic_attr, CLOCK_MONOTONIC);
+  pthread_cond_init(&b->item_arrived, &monotonic_attr);
+  pthread_condattr_destroy(&monotonic_attr);
 }
 
 void clv_inbox_clear(clv_inbox *b) {
@@ -40,9 +40,9 @@ void clv_inbox_end_post(clv_inbox *b, clv_packet *p, uint64_t wait_from) {
   b->n_queued++;
   b->has_urgent_item |= !wait_from;
   if (wait_from && b->wake_at_ns == UINT64_MAX) b->wake_at_ns = wait_from + CLV_COALESCE_NS;
-  bool wake = b->is_sleeping && (b->has_urgent_item || !b->is_coalescing);
+  bool must_wake = b->is_sleeping && (b->has_urgent_item || !b->is_coalescing);
   pthread_mutex_unlock(&b->lock);
-  if (wake) pthread_cond_signal(&b->item_arrived);
+  if (must_wake) pthread_cond_signal(&b->item_arrived);
 }
 
 static uint32_t *get_work_counter(clv_inbox *b, const clv_work *w) {
@@ -70,12 +70,12 @@ void clv_inbox_stop(clv_inbox *b) {
   pthread_mutex_unlock(&b->lock);
 }
 
-void clv_inbox_set_interrupted(clv_inbox *b, bool interrupted) {
+void clv_inbox_set_interrupted(clv_inbox *b, bool is_interrupted) {
   pthread_mutex_lock(&b->lock);
-  b->is_interrupted = interrupted;
-  bool wake = interrupted && b->is_sleeping;
+  b->is_interrupted = is_interrupted;
+  bool must_wake = is_interrupted && b->is_sleeping;
   pthread_mutex_unlock(&b->lock);
-  if (wake) pthread_cond_signal(&b->item_arrived);
+  if (must_wake) pthread_cond_signal(&b->item_arrived);
 }
 
 /* ---- taking ---------------------------------------------------------------------------------- */
@@ -109,18 +109,18 @@ static clv_inbox_item pop_item(clv_inbox *b) {
 
 bool clv_inbox_take(clv_inbox *b, clv_inbox_item *ret) {
   pthread_mutex_lock(&b->lock);
-  bool halted = is_halted(b);
+  bool was_halted = is_halted(b);
   *ret = (clv_inbox_item){0};
-  if (!halted) *ret = pop_item(b);
+  if (!was_halted) *ret = pop_item(b);
   pthread_mutex_unlock(&b->lock);
-  return !halted;
+  return !was_halted;
 }
 
 bool clv_inbox_is_interrupted(clv_inbox *b) {
   pthread_mutex_lock(&b->lock);
-  bool interrupted = b->is_interrupted;
+  bool is_interrupted = b->is_interrupted;
   pthread_mutex_unlock(&b->lock);
-  return interrupted;
+  return is_interrupted;
 }
 
 const clv_packet *clv_inbox_newest_packet(clv_inbox *b) {
@@ -140,9 +140,9 @@ void clv_inbox_begin_work(clv_inbox *b, const clv_work *w) {
 
 bool clv_inbox_has_running_work(clv_inbox *b) {
   pthread_mutex_lock(&b->lock);
-  bool any = b->n_running;
+  bool has_running_work = b->n_running;
   pthread_mutex_unlock(&b->lock);
-  return any;
+  return has_running_work;
 }
 
 void clv_inbox_wait_for_work(clv_inbox *b) {
@@ -160,17 +160,17 @@ clv_work *clv_inbox_take_ended_work(clv_inbox *b) {
 
 /* ---- coalescing and sleeping ----------------------------------------------------------------- */
 
-void clv_inbox_set_coalescing(clv_inbox *b, bool coalescing) {
+void clv_inbox_set_coalescing(clv_inbox *b, bool is_coalescing) {
   pthread_mutex_lock(&b->lock);
-  b->is_coalescing = coalescing;
+  b->is_coalescing = is_coalescing;
   pthread_mutex_unlock(&b->lock);
 }
 
 uint64_t clv_inbox_due_ns(clv_inbox *b) {
   pthread_mutex_lock(&b->lock);
-  uint64_t due = b->has_urgent_item || is_halted(b) ? 0 : b->wake_at_ns;
+  uint64_t due_ns = b->has_urgent_item || is_halted(b) ? 0 : b->wake_at_ns;
   pthread_mutex_unlock(&b->lock);
-  return due;
+  return due_ns;
 }
 
 /* Sleeps until a signal or the time `until_ns`. Caller holds the lock. False: the time was
@@ -186,14 +186,14 @@ static bool sleep_until(clv_inbox *b, uint64_t until_ns) {
 }
 
 void clv_inbox_wait(clv_inbox *b, uint64_t now_ns, uint64_t until_ns) {
-  uint64_t back = now_ns + CLV_COALESCE_NS;
-  bool early = true;
+  uint64_t coalesce_end_ns = now_ns + CLV_COALESCE_NS;
+  bool woke_early = true;
   pthread_mutex_lock(&b->lock);
   b->is_coalescing = true;
-  while (early && !b->has_urgent_item && !is_halted(b))
-    early = sleep_until(b, CLV_MIN(until_ns, back));
+  while (woke_early && !b->has_urgent_item && !is_halted(b))
+    woke_early = sleep_until(b, CLV_MIN(until_ns, coalesce_end_ns));
   b->is_coalescing = false;
-  while (until_ns > back && !b->first && !b->ended_work && !is_halted(b))
+  while (until_ns > coalesce_end_ns && !b->first && !b->ended_work && !is_halted(b))
     if (!sleep_until(b, until_ns)) break;
   pthread_mutex_unlock(&b->lock);
 }

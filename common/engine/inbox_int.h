@@ -86,7 +86,7 @@ clv_work *clv_inbox_take_ended_work(clv_inbox *b);
 
 /* coalescing true: the compute thread waits outside the inbox (clv_node_options.wait), so packets
  * are coalesced until it calls this with false. */
-void clv_inbox_set_coalescing(clv_inbox *b, bool coalescing);
+void clv_inbox_set_coalescing(clv_inbox *b, bool is_coalescing);
 /* Returns the time at which the compute thread must handle the queue; 0: now; UINT64_MAX: nothing
  * is due. */
 uint64_t clv_inbox_due_ns(clv_inbox *b);

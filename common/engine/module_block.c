@@ -143,11 +143,11 @@ bool clv_module_can_copy_from(const clv_module *m, const clv_module *from) {
 
 void clv_module_count_transfer(clv_module *m, const clv_module *from, const clv_tensor *t) {
   const clv_backend *to = m->o.backend, *of = from->o.backend;
-  bool stays = strcmp(to->device, of->device) == 0;
+  bool is_same_device = strcmp(to->device, of->device) == 0;
   if (!to->memory || !of->memory) return;
-  clv_counter_add(!t->device ? &m->counts.host_bytes
-                  : stays    ? &m->counts.device_bytes
-                             : &m->counts.peer_bytes,
+  clv_counter_add(!t->device       ? &m->counts.host_bytes
+                  : is_same_device ? &m->counts.device_bytes
+                                   : &m->counts.peer_bytes,
                   t->bytes);
 }
 

@@ -7,9 +7,9 @@
 
 #include "common/engine/engine.h"
 
-/* MAX_PLANS: most plans of a module. KEPT_PLANS: most idle plans of a graph whose inputs have batch
- * sizes of their own; such a graph may see many sizes, and each plan holds memory. */
-enum { MAX_PLANS = 32, KEPT_PLANS = 4 };
+/* MAX_PLANS: most plans of a module. MAX_IDLE_PLANS: most idle plans of a graph whose inputs have
+ * batch sizes of their own; such a graph may see many sizes, and each plan holds memory. */
+enum { MAX_PLANS = 32, MAX_IDLE_PLANS = 4 };
 
 typedef struct clv_module_plan {
   /* batch size of each input; the same for all inputs, unless the graph joins batches */
@@ -17,8 +17,8 @@ typedef struct clv_module_plan {
   bool is_training;
   uint32_t input_grads; /* bit i: computes the gradient of input i */
   clv_plan *plan;       /* the plan; NULL: the entry is unused */
-  /* calls: number of clv_calls made for this plan; calls_in_use: number in use */
-  uint32_t calls, calls_in_use;
+  /* n_calls: number of clv_calls made for this plan; n_calls_in_use: number in use */
+  uint32_t n_calls, n_calls_in_use;
   bool is_charged;
   size_t bytes;         /* bytes of the plan */
   size_t charged_bytes; /* bytes of the plan charged to the pool */
@@ -53,7 +53,7 @@ struct clv_module {
 
   /* [params->n_ties] owner of each tied parameter; the module itself if it owns the parameter */
   clv_module **owners;
-  uint32_t pins; /* number of modules that are tied to this module; atomic */
+  uint32_t n_pins; /* number of modules that are tied to this module; atomic */
 
   clv_module_plan plans[MAX_PLANS];
   int n_plans;
@@ -97,13 +97,13 @@ clv_code clv_module_add_tied_gradient(const clv_module *m, int i, void *gradient
 /* ---- counters -------------------------------------------------------------------------------- */
 
 /* Counters are written by the compute thread alone and read by any. */
-static inline void clv_counter_add(uint64_t *counter, uint64_t by) {
-  __atomic_store_n(counter, *counter + by, __ATOMIC_RELAXED);
+static inline void clv_counter_add(uint64_t *counter, uint64_t amount) {
+  __atomic_store_n(counter, *counter + amount, __ATOMIC_RELAXED);
 }
 
 /* Returns the plan for the batch size of each input and for the set of input gradients; makes the
  * plan if it is missing. */
-clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bool training,
+clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bool is_training,
                              uint32_t input_grads, clv_module_plan **ret,
                              clv_err *err) CLV_USE_RESULT;
 /* Allocates a tensor from the session's pool. If the module's device is host memory, also charges

@@ -64,11 +64,11 @@ static clv_code assign_group(const clv_module *m, const clv_module_group *g, uin
     if (!p->trainable || p->frozen)
       return clv_fail(err, CLV_INVALID, "parameter '%s' of group %u does not learn", p->name,
                       number);
-    uint8_t *mark = &of[p - m->params->list];
-    if (*mark)
-      return clv_fail(err, CLV_EXISTS, "parameter '%s' is in groups %u and %u", p->name, *mark,
-                      number);
-    *mark = number;
+    uint8_t *group_of_param = &of[p - m->params->list];
+    if (*group_of_param)
+      return clv_fail(err, CLV_EXISTS, "parameter '%s' is in groups %u and %u", p->name,
+                      *group_of_param, number);
+    *group_of_param = number;
   }
   return CLV_OK;
 }
@@ -121,7 +121,7 @@ static clv_code charge_known_memory(clv_module *m, const clv_module_options *o, 
     return clv_fail(err, CLV_EXHAUSTED, "module %u: %zu bytes of parameters", m->o.index, state);
   CLV_TRY(charge_memory(m, state + clv_module_buffer_bytes(m) + moment_bytes(m, o), err));
   if (o->batch) CLV_TRY(clv_module_warm_up(m, o->batch, err));
-  return clv_cancel_hook_check(o->waiter, err);
+  return clv_cancel_hook_check(o->cancel_hook, err);
 }
 
 static clv_code alloc_memory(clv_module *m, clv_err *err) {
@@ -133,12 +133,13 @@ static clv_code alloc_memory(clv_module *m, clv_err *err) {
 
 /* Initialises the parameters in host memory, and copies them to the device if the module is on
  * one. */
-static clv_code init_params(clv_module *m, const clv_cancel_hook *waiter, clv_err *err) {
+static clv_code init_params(clv_module *m, const clv_cancel_hook *cancel_hook, clv_err *err) {
   const clv_backend *b = m->o.backend;
   CLV_AUTO(clv_freep) void *drawn = NULL;
-  if (!b->memory) return clv_params_init_cancellable(waiter, m->graph, m->params, m->block, err);
+  if (!b->memory)
+    return clv_params_init_cancellable(cancel_hook, m->graph, m->params, m->block, err);
   CLV_TRY(clv_alloc_aligned(m->params->total_bytes, &drawn, err));
-  CLV_TRY(clv_params_init_cancellable(waiter, m->graph, m->params, drawn, err));
+  CLV_TRY(clv_params_init_cancellable(cancel_hook, m->graph, m->params, drawn, err));
   CLV_TRY(clv_backend_put(b, m->block, drawn, m->params->total_bytes, err));
   return clv_backend_finish(b, err);
 }
@@ -231,7 +232,7 @@ static clv_code fill_module(clv_module *m, const clv_module_options *o, clv_err 
   CLV_TRY(find_learning_extents(m, err));
   CLV_TRY(charge_known_memory(m, o, err));
   CLV_TRY(alloc_memory(m, err));
-  CLV_TRY(init_params(m, o->waiter, err));
+  CLV_TRY(init_params(m, o->cancel_hook, err));
   CLV_TRY(make_optimizer(m, o, err));
   m->version = 1;
   return CLV_OK;
@@ -248,7 +249,7 @@ clv_code clv_module_new(const clv_module_options *o, clv_module **ret, clv_err *
   /* these lists belong to the caller, and are not used after this call */
   m->o.frozen = m->o.shared_params = NULL;
   m->o.groups = NULL;
-  m->o.waiter = NULL;
+  m->o.cancel_hook = NULL;
   m->o.ties = NULL;
   m->o.name = NULL;
   m->o.device = NULL;
@@ -323,8 +324,8 @@ size_t clv_module_bytes(const clv_module *m) { return m->bytes; }
 static clv_code reserve_value(const clv_module *m, const clv_node *n, clv_pool *pool,
                               clv_err *err) {
   /* a step seldom needs more tensors than this */
-  uint32_t most = CLV_MIN(2 * m->o.in_flight + 2, 64u);
-  return clv_pool_reserve_tensors(pool, n->dtype, &n->shape, most, err);
+  uint32_t n_tensors = CLV_MIN(2 * m->o.max_calls_in_flight + 2, 64u);
+  return clv_pool_reserve_tensors(pool, n->dtype, &n->shape, n_tensors, err);
 }
 
 clv_code clv_module_reserve(const clv_module *m, clv_pool *pool, clv_err *err) {
@@ -332,27 +333,29 @@ clv_code clv_module_reserve(const clv_module *m, clv_pool *pool, clv_err *err) {
     if (m->graph->nodes[i].op == CLV_OP_INPUT)
       CLV_TRY(reserve_value(m, &m->graph->nodes[i], pool, err));
   CLV_TRY(reserve_value(m, &m->graph->nodes[m->graph->output_node], pool, err));
-  return clv_pool_reserve_packets(pool, m->o.in_flight, err);
+  return clv_pool_reserve_packets(pool, m->o.max_calls_in_flight, err);
 }
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
-static clv_code make_plan(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bool training,
+static clv_code make_plan(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bool is_training,
                           uint32_t input_grads, clv_plan **ret, clv_err *err) {
   /* no work of another call can run between a call's forward and backward */
-  bool alone = m->o.in_flight <= 1;
-  clv_plan_options po = {.backend = m->o.backend,
-                         .dtype = CLV_F32,
-                         .batch = batch[0],
-                         .training = training,
-                         .threads = m->o.threads,
-                         .bf16 = m->o.bf16,
-                         .tf32 = m->o.tf32,
-                         .split_backward = input_grads || !alone,
-                         .transient_weights = (training && alone) || m->shared_params,
-                         .recorder = m->recorder,
-                         .shared_params = m->shared_data};
-  for (int i = 0; i < m->n_inputs; i++) po.needs_input_grad[i] = training && (input_grads >> i & 1);
+  bool is_one_call_at_a_time = m->o.max_calls_in_flight <= 1;
+  clv_plan_options po = {
+      .backend = m->o.backend,
+      .dtype = CLV_F32,
+      .batch = batch[0],
+      .training = is_training,
+      .threads = m->o.threads,
+      .bf16 = m->o.bf16,
+      .tf32 = m->o.tf32,
+      .split_backward = input_grads || !is_one_call_at_a_time,
+      .transient_weights = (is_training && is_one_call_at_a_time) || m->shared_params,
+      .recorder = m->recorder,
+      .shared_params = m->shared_data};
+  for (int i = 0; i < m->n_inputs; i++)
+    po.needs_input_grad[i] = is_training && (input_grads >> i & 1);
   memcpy(po.batches, batch, sizeof po.batches);
   clv_plan *plan;
   /* the kernel library fixes its thread count when a plan is made */
@@ -376,8 +379,8 @@ static clv_code make_plan(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bo
 static clv_code prepare_calls(clv_module *m, clv_plan *plan, uint32_t n, clv_err *err) {
   clv_call *call[CLV_WIRE_CONTRIBUTIONS];
   /* the first call is charged together with the plan */
-  size_t each = clv_plan_get_info(plan)->call_bytes;
-  if (charge_memory(m, (n - 1) * each, err) != CLV_OK)
+  size_t call_bytes = clv_plan_get_info(plan)->call_bytes;
+  if (charge_memory(m, (n - 1) * call_bytes, err) != CLV_OK)
     return clv_err_prefix(err, "%u call%s in flight", n, CLV_S(n));
   clv_code code = CLV_OK;
   uint32_t made = 0;
@@ -398,20 +401,20 @@ static void free_plan(clv_module *m, clv_module_plan *p) {
   *p = (clv_module_plan){0};
 }
 
-/* Returns an unused entry of the module's plans. If there is none, or KEPT_PLANS plans are idle,
- * frees the least recently used idle plan first. */
+/* Returns an unused entry of the module's plans. If there is none, or MAX_IDLE_PLANS plans are
+ * idle, frees the least recently used idle plan first. */
 static clv_code find_plan_entry(clv_module *m, clv_module_plan **ret, clv_err *err) {
   clv_module_plan *oldest = NULL, *empty = NULL;
-  int idle = 0;
+  int n_idle = 0;
   for (int i = 0; i < m->n_plans; i++) {
     clv_module_plan *p = &m->plans[i];
     if (!p->plan) empty = p;
-    if (!p->plan || p->calls_in_use) continue;
+    if (!p->plan || p->n_calls_in_use) continue;
     if (!oldest || p->last_used < oldest->last_used) oldest = p;
-    idle++;
+    n_idle++;
   }
-  bool full = !empty && m->n_plans == MAX_PLANS;
-  if (oldest && (full || (m->graph->has_per_input_batches && idle >= KEPT_PLANS))) {
+  bool is_full = !empty && m->n_plans == MAX_PLANS;
+  if (oldest && (is_full || (m->graph->has_per_input_batches && n_idle >= MAX_IDLE_PLANS))) {
     free_plan(m, oldest);
     empty = oldest;
   }
@@ -423,28 +426,30 @@ static clv_code find_plan_entry(clv_module *m, clv_module_plan **ret, clv_err *e
   return CLV_OK;
 }
 
-clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bool training,
+clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bool is_training,
                              uint32_t input_grads, clv_module_plan **ret, clv_err *err) {
-  clv_module_plan *place = NULL;
+  clv_module_plan *entry = NULL;
   for (int i = 0; i < m->n_plans; i++) {
     clv_module_plan *p = &m->plans[i];
-    bool sizes = memcmp(p->batch, batch, (size_t)m->n_inputs * sizeof *batch) == 0;
-    if (!p->plan || !sizes || p->is_training != training || p->input_grads != input_grads) continue;
+    bool has_same_batch = memcmp(p->batch, batch, (size_t)m->n_inputs * sizeof *batch) == 0;
+    if (!p->plan || !has_same_batch || p->is_training != is_training ||
+        p->input_grads != input_grads)
+      continue;
     p->last_used = ++m->n_plan_uses;
     *ret = p;
     return CLV_OK;
   }
-  CLV_TRY(find_plan_entry(m, &place, err));
+  CLV_TRY(find_plan_entry(m, &entry, err));
   size_t bytes = m->bytes, charged = m->charged_bytes;
   clv_module_plan made = {
-      .is_training = training, .input_grads = input_grads, .last_used = ++m->n_plan_uses};
+      .is_training = is_training, .input_grads = input_grads, .last_used = ++m->n_plan_uses};
   memcpy(made.batch, batch, sizeof made.batch);
-  CLV_TRY(make_plan(m, batch, training, input_grads, &made.plan, err));
+  CLV_TRY(make_plan(m, batch, is_training, input_grads, &made.plan, err));
   /* the plan is made during clv_module_new: clv_node_add_module charges its bytes */
   if (!m->pool) {
     made.is_charged = true;
-    made.calls = training ? CLV_MAX(m->o.in_flight, 1u) : 1;
-    clv_code code = prepare_calls(m, made.plan, made.calls, err);
+    made.n_calls = is_training ? CLV_MAX(m->o.max_calls_in_flight, 1u) : 1;
+    clv_code code = prepare_calls(m, made.plan, made.n_calls, err);
     if (code != CLV_OK) {
       clv_plan_free(made.plan);
       return code;
@@ -452,8 +457,8 @@ clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS],
   }
   made.bytes = m->bytes - bytes;
   made.charged_bytes = m->pool || m->o.pool ? m->charged_bytes - charged : made.bytes;
-  *place = made;
-  *ret = place;
+  *entry = made;
+  *ret = entry;
   return CLV_OK;
 }
 
@@ -461,8 +466,8 @@ clv_code clv_module_call_get(clv_module *m, clv_module_plan *p, clv_call **ret, 
   const clv_plan_info *info = clv_plan_get_info(p->plan);
   size_t bytes =
       p->is_charged ? 0 : info->scratch_bytes + info->weight_cache_bytes + info->kernel_bytes;
-  bool more = p->calls_in_use == p->calls;
-  if (more) bytes += info->call_bytes;
+  bool needs_new_call = p->n_calls_in_use == p->n_calls;
+  if (needs_new_call) bytes += info->call_bytes;
   if (bytes) CLV_TRY(clv_module_charge(m, m->pool, bytes, err));
   clv_code code = clv_plan_call_get(p->plan, ret, err);
   if (code != CLV_OK) {
@@ -472,15 +477,15 @@ clv_code clv_module_call_get(clv_module *m, clv_module_plan *p, clv_call **ret, 
   m->charged_bytes += bytes;
   p->charged_bytes += bytes;
   p->is_charged = true;
-  p->calls += more;
-  p->calls_in_use++;
+  p->n_calls += needs_new_call;
+  p->n_calls_in_use++;
   return CLV_OK;
 }
 
 void clv_module_call_put(clv_module_plan *p, clv_call *call) {
   if (!call) return;
   clv_plan_call_put(p->plan, call);
-  p->calls_in_use--;
+  p->n_calls_in_use--;
 }
 
 /* ---- snapshots ------------------------------------------------------------------------------- */
@@ -492,16 +497,16 @@ clv_code clv_module_prepare_snapshot(clv_module *m, clv_err *err) {
                                 &m->snapshot, err);
 }
 
-/* Copies parameters, moments and the step count to the snapshot (save), or back from it. */
-static void copy_snapshot_state(clv_module *m, bool save) {
+/* Copies parameters, moments and the step count to the snapshot (is_save), or back from it. */
+static void copy_snapshot_state(clv_module *m, bool is_save) {
   size_t bytes = m->params->trainable_bytes;
   char *at = m->snapshot->data;
   for (int i = -1; i < clv_optim_n_moments(m->optim); i++, at += bytes) {
     void *block = i < 0 ? m->block : (void *)clv_optim_moment(m->optim, i);
-    clv_module_copy_bytes(m, save ? at : block, save ? block : at, bytes);
+    clv_module_copy_bytes(m, is_save ? at : block, is_save ? block : at, bytes);
   }
   int64_t *count = clv_optim_step_count(m->optim);
-  *(save ? &m->snapshot_steps : count) = *(save ? count : &m->snapshot_steps);
+  *(is_save ? &m->snapshot_steps : count) = *(is_save ? count : &m->snapshot_steps);
 }
 
 void clv_module_take_snapshot(clv_module *m) { copy_snapshot_state(m, true); }

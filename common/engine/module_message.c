@@ -67,8 +67,8 @@ clv_code clv_module_message_make(const clv_graph *g, clv_module_message *m,
   return CLV_OK;
 }
 
-clv_wire_optimizer clv_module_message_optimizer(const clv_optim_config *o, bool final) {
-  clv_wire_optimizer m = {.kind = CLV_WIRE_OPT_OF(o->kind), .steps_are_final = final};
+clv_wire_optimizer clv_module_message_optimizer(const clv_optim_config *o, bool is_final) {
+  clv_wire_optimizer m = {.kind = CLV_WIRE_OPT_OF(o->kind), .steps_are_final = is_final};
   CLV_OPTIM_COPY(&m, o);
   return m;
 }

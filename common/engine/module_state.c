@@ -47,10 +47,10 @@ static void fill_moment_item(clv_module *m, const clv_param *p, int moment, clv_
 
 static void find_moment_item(clv_module *m, uint32_t index, clv_state_item *ret) {
   uint32_t moment = index / count_params_with_moments(m),
-           which = index % count_params_with_moments(m);
+           param_number = index % count_params_with_moments(m);
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *p = &m->params->list[i];
-    if (!has_moments(p) || which-- != 0) continue;
+    if (!has_moments(p) || param_number-- != 0) continue;
     fill_moment_item(m, p, (int)moment, ret);
     return;
   }
@@ -152,14 +152,15 @@ clv_code clv_state_item_get(const clv_state_item *item, void *ret, clv_err *err)
 
 clv_code clv_state_item_check(const clv_state_item *item, clv_dtype dtype, const clv_shape *shape,
                               clv_err *err) {
-  char want[160], got[160];
+  char expected_text[160], given_text[160];
   if (item->is_shared)
     return clv_fail(err, CLV_DENIED, "'%s' is read-only: several sessions may share it",
                     item->name);
   if (item->dtype != dtype || !clv_shape_equal(&item->shape, shape))
     return clv_fail(err, CLV_INVALID, "'%s' is %s %s, but the tensor to write is %s %s", item->name,
-                    clv_dtype_name(item->dtype), clv_shape_format(&item->shape, want, sizeof want),
-                    clv_dtype_name(dtype), clv_shape_format(shape, got, sizeof got));
+                    clv_dtype_name(item->dtype),
+                    clv_shape_format(&item->shape, expected_text, sizeof expected_text),
+                    clv_dtype_name(dtype), clv_shape_format(shape, given_text, sizeof given_text));
   return CLV_OK;
 }
 
@@ -192,8 +193,8 @@ static void end_withholding(clv_module *m, const char *name) {
 }
 
 void clv_module_note_state_written(clv_module *m, clv_state_kind what, const char *name,
-                                   bool whole) {
-  if (whole && what == CLV_STATE_WEIGHTS) end_withholding(m, name);
+                                   bool is_complete) {
+  if (is_complete && what == CLV_STATE_WEIGHTS) end_withholding(m, name);
   update_versions(m, what, name);
 }
 

@@ -64,7 +64,7 @@ clv_code clv_module_resolve_ties(clv_module *m, const clv_module_options *o, clv
                       m->o.index, get_node_name(m, t), m->graph->nodes[t->param.node].tie_owner);
     if (t->owner_index < 0) CLV_TRY(resolve_from_owner(m, t, owner, err));
     m->owners[i] = owner;
-    if (owner != m) __atomic_add_fetch(&owner->pins, 1, __ATOMIC_RELAXED);
+    if (owner != m) __atomic_add_fetch(&owner->n_pins, 1, __ATOMIC_RELAXED);
   }
   clv_params_update_ties(p);
   return CLV_OK;
@@ -73,7 +73,7 @@ clv_code clv_module_resolve_ties(clv_module *m, const clv_module_options *o, clv
 void clv_module_unpin_owners(clv_module *m) {
   for (int i = 0; m->owners && i < m->params->n_ties; i++)
     if (m->owners[i] && m->owners[i] != m)
-      __atomic_sub_fetch(&m->owners[i]->pins, 1, __ATOMIC_RELAXED);
+      __atomic_sub_fetch(&m->owners[i]->n_pins, 1, __ATOMIC_RELAXED);
   free(m->owners);
   m->owners = NULL;
 }
@@ -81,15 +81,15 @@ void clv_module_unpin_owners(clv_module *m) {
 /* ---- versions and gradients ------------------------------------------------------------------ */
 
 bool clv_module_is_tied_to(const clv_module *m, const clv_module *owner) {
-  bool any = false;
-  for (int i = 0; i < m->params->n_ties; i++) any |= m->owners[i] == owner && owner != m;
-  return any;
+  bool is_tied = false;
+  for (int i = 0; i < m->params->n_ties; i++) is_tied |= m->owners[i] == owner && owner != m;
+  return is_tied;
 }
 
 bool clv_module_has_trainable_ties(const clv_module *m) {
-  bool any = false;
-  for (int i = 0; i < m->params->n_ties; i++) any |= !m->params->ties[i].param.frozen;
-  return any;
+  bool has_trainable = false;
+  for (int i = 0; i < m->params->n_ties; i++) has_trainable |= !m->params->ties[i].param.frozen;
+  return has_trainable;
 }
 
 uint64_t clv_module_version(const clv_module *m) {

@@ -60,8 +60,8 @@ void clv_node_free(clv_session_node *n) {
 static uint64_t now_ns(const clv_session_node *n) { return clv_clock_now(&n->o.clock); }
 
 unsigned clv_spin_us(unsigned compute_threads) {
-  long cores = sysconf(_SC_NPROCESSORS_ONLN);
-  return cores > 0 && compute_threads < (unsigned long)cores ? SPIN_US : 0;
+  long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
+  return n_cores > 0 && compute_threads < (unsigned long)n_cores ? SPIN_US : 0;
 }
 
 static void tick_if_due(clv_session_node *n, uint64_t now) {
@@ -70,9 +70,9 @@ static void tick_if_due(clv_session_node *n, uint64_t now) {
 
 static bool wait_by_callback(clv_session_node *n, uint64_t until_ns) {
   clv_inbox_set_coalescing(&n->inbox, true);
-  bool more = n->o.wait(n->o.wait_user, until_ns);
+  bool has_more = n->o.wait(n->o.wait_user, until_ns);
   clv_inbox_set_coalescing(&n->inbox, false);
-  return more;
+  return has_more;
 }
 
 /* Sleeps with nothing locked. Releases the share of the cores first, unless work runs on a device,
@@ -93,11 +93,12 @@ static bool has_item(const clv_inbox_item *i) { return i->packet || i->ended_wor
  * still queued; NULL: none. */
 static bool wait_for_next_item(clv_session_node *n, uint64_t now, uint64_t deadline_ns,
                                clv_inbox_item *ret, const clv_packet **ret_waker) {
-  for (bool first = true, more = true;; first = false) {
+  for (bool is_first = true, has_more = true;; is_first = false) {
     tick_if_due(n, now);
-    bool over = !clv_inbox_take(&n->inbox, ret) || !more || (!first && now >= deadline_ns);
-    if (over || has_item(ret)) return has_item(ret);
-    more = sleep_until(n, now, deadline_ns);
+    bool is_over =
+        !clv_inbox_take(&n->inbox, ret) || !has_more || (!is_first && now >= deadline_ns);
+    if (is_over || has_item(ret)) return has_item(ret);
+    has_more = sleep_until(n, now, deadline_ns);
     *ret_waker = clv_inbox_newest_packet(&n->inbox);
     now = now_ns(n);
   }
@@ -107,19 +108,19 @@ static bool wait_for_next_item(clv_session_node *n, uint64_t now, uint64_t deadl
 static bool wait_for_item(clv_session_node *n, uint64_t deadline_ns, clv_inbox_item *ret) {
   uint64_t begin = now_ns(n);
   const clv_packet *waker = NULL;
-  bool out = clv_inbox_has_running_work(&n->inbox);
-  __atomic_store_n(&n->idle_since_ns, out ? 0 : begin, __ATOMIC_RELAXED);
-  if (!out) clv_share_yield(n->o.share);
-  bool any = wait_for_next_item(n, begin, deadline_ns, ret, &waker);
-  if (!any) clv_node_flush(n);
-  if (!any) clv_share_release_cores(n->o.share);
-  uint64_t slept = now_ns(n) - begin, idle = out ? 0 : slept;
+  bool has_running_work = clv_inbox_has_running_work(&n->inbox);
+  __atomic_store_n(&n->idle_since_ns, has_running_work ? 0 : begin, __ATOMIC_RELAXED);
+  if (!has_running_work) clv_share_yield(n->o.share);
+  bool got_item = wait_for_next_item(n, begin, deadline_ns, ret, &waker);
+  if (!got_item) clv_node_flush(n);
+  if (!got_item) clv_share_release_cores(n->o.share);
+  uint64_t slept = now_ns(n) - begin, idle = has_running_work ? 0 : slept;
   n->slept_while_working_ns += slept - idle;
   /* cleared before idle_ns grows, because clv_node_idle_ns reads both */
   __atomic_store_n(&n->idle_since_ns, 0, __ATOMIC_RELEASE);
   __atomic_store_n(&n->idle_ns, n->idle_ns + idle, __ATOMIC_RELEASE);
-  if (any && waker && waker->received_by) clv_link_record_node_wait(waker->received_by, idle);
-  return any;
+  if (got_item && waker && waker->received_by) clv_link_record_node_wait(waker->received_by, idle);
+  return got_item;
 }
 
 static void handle_item(clv_session_node *n, const clv_inbox_item *i) {
@@ -130,14 +131,14 @@ static void handle_item(clv_session_node *n, const clv_inbox_item *i) {
 }
 
 bool clv_node_poll(clv_session_node *n) {
-  bool any = false;
+  bool got_item = false;
   clv_inbox_set_coalescing(&n->inbox, false);
   tick_if_due(n, now_ns(n));
-  for (clv_inbox_item i; clv_inbox_take(&n->inbox, &i) && has_item(&i); any = true)
+  for (clv_inbox_item i; clv_inbox_take(&n->inbox, &i) && has_item(&i); got_item = true)
     handle_item(n, &i);
   clv_node_flush(n);
   clv_inbox_set_coalescing(&n->inbox, true);
-  return any;
+  return got_item;
 }
 
 uint64_t clv_node_due_ns(clv_session_node *n) {

@@ -10,7 +10,7 @@
 
 #include "common/engine/node_int.h"
 
-/* ---- a thread -------------------------------------------------------------------------------- */
+/* ---- a thread of a device -------------------------------------------------------------------- */
 
 static clv_work *wait_for_next_work(clv_device_thread *t) {
   pthread_mutex_lock(&t->lock);
@@ -49,11 +49,11 @@ static void init_thread(clv_device_thread *t, clv_session_node *n,
 
 static clv_code start_thread(clv_device_thread *t, clv_err *err) {
   pthread_mutex_lock(&t->lock);
-  bool began = t->is_started || pthread_create(&t->thread, NULL, run_thread, t) == 0;
-  t->is_started = began;
+  bool has_started = t->is_started || pthread_create(&t->thread, NULL, run_thread, t) == 0;
+  t->is_started = has_started;
   pthread_mutex_unlock(&t->lock);
-  return began ? CLV_OK
-               : clv_fail(err, CLV_EXHAUSTED, "cannot start a thread for modules on devices");
+  return has_started ? CLV_OK
+                     : clv_fail(err, CLV_EXHAUSTED, "cannot start a thread for modules on devices");
 }
 
 static void end_thread(clv_device_thread *t) {

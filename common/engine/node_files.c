@@ -15,37 +15,37 @@
  * refused by its names, not by its size. */
 enum { SLACK_BYTES = 64 << 10 };
 
-typedef struct whole_state {
+typedef struct module_state {
   clv_state_item *items;    /* [n] */
   clv_weights_tensor *list; /* [n] views of `items`, or of `copies` */
   /* copies in host memory of items on a device that are to be saved; NULL: the items are in host
    * memory */
   clv_tensor *copies;
   uint32_t n;
-} whole_state;
+} module_state;
 
 /* Data kept between the first and the second handling of a frame for a module on a device. */
 struct clv_node_file {
   const clv_packet *request;
-  whole_state s;
+  module_state s;
   /* file: the file to be loaded, NULL for a save; charged: bytes charged for the file */
   clv_weights_file *file;
   size_t charged;
 };
 
-static void whole_state_clear(whole_state *s) {
+static void module_state_clear(module_state *s) {
   clv_tensor_unref(s->copies);
   free(s->items);
   free(s->list);
 }
 
 /* Lists the items of a module's state that a file has: all but shared and withheld ones. */
-static clv_code list_state_items(clv_module *m, clv_state_kind what, whole_state *ret,
+static clv_code list_state_items(clv_module *m, clv_state_kind what, module_state *ret,
                                  clv_err *err) {
-  uint32_t all = clv_module_state_count(m, what);
-  CLV_TRY(clv_alloc(all, sizeof *ret->items, &ret->items, err));
-  CLV_TRY(clv_alloc(all, sizeof *ret->list, &ret->list, err));
-  for (uint32_t i = 0; i < all; i++) {
+  uint32_t n_all = clv_module_state_count(m, what);
+  CLV_TRY(clv_alloc(n_all, sizeof *ret->items, &ret->items, err));
+  CLV_TRY(clv_alloc(n_all, sizeof *ret->list, &ret->list, err));
+  for (uint32_t i = 0; i < n_all; i++) {
     clv_state_item *item = &ret->items[ret->n];
     (void)clv_module_state_item(m, what, i, item);
     if (item->is_shared || item->is_withheld) continue;
@@ -55,7 +55,7 @@ static clv_code list_state_items(clv_module *m, clv_state_kind what, whole_state
 }
 
 /* Finds, for each item of s, its entry in a file. */
-static clv_code match_items(const whole_state *s, const clv_weights_file *file,
+static clv_code match_items(const module_state *s, const clv_weights_file *file,
                             const clv_weights_entry ***ret, clv_err *err) {
   CLV_AUTO(clv_freep) clv_weights_want *want = NULL;
   CLV_TRY(clv_alloc(s->n, sizeof **ret, ret, err));
@@ -69,7 +69,7 @@ static void forget_saved_buffers(clv_session_node *n, const clv_frame *f) {
   if (f->state.part == CLV_STATE_WEIGHTS) clv_contexts_note_state_written(n->contexts, f->module);
 }
 
-static clv_code write_items(clv_session_node *n, const clv_frame *f, const whole_state *s,
+static clv_code write_items(clv_session_node *n, const clv_frame *f, const module_state *s,
                             const clv_weights_file *file, clv_err *err) {
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   CLV_TRY(match_items(s, file, &found, err));
@@ -83,23 +83,23 @@ static clv_code write_items(clv_session_node *n, const clv_frame *f, const whole
 /* Compares the digest of a file with that of a STATE_LOAD, before anything is written. A STATE_LOAD
  * whose digest is all zeros accepts any file. */
 static clv_code check_digest(const clv_frame *f, const clv_weights_file *file, clv_err *err) {
-  static const clv_sha256 none;
-  char found[65], wanted[65];
-  if (memcmp(&f->state.file_sha256, &none, sizeof none) == 0 ||
-      memcmp(&f->state.file_sha256, clv_weights_digest(file), sizeof none) == 0)
+  static const clv_sha256 no_digest;
+  char found_hex[65], wanted_hex[65];
+  if (memcmp(&f->state.file_sha256, &no_digest, sizeof no_digest) == 0 ||
+      memcmp(&f->state.file_sha256, clv_weights_digest(file), sizeof no_digest) == 0)
     return CLV_OK;
-  clv_sha256_hex(clv_weights_digest(file), found);
-  clv_sha256_hex(&f->state.file_sha256, wanted);
+  clv_sha256_hex(clv_weights_digest(file), found_hex);
+  clv_sha256_hex(&f->state.file_sha256, wanted_hex);
   return clv_fail(
       err, CLV_DATA_LOSS,
       "file of state '%s' has the SHA-256 %s, not %s: it is another file, or was damaged "
       "on the worker's disk. Nothing was loaded",
-      f->state.item_or_file_name, found, wanted);
+      f->state.item_or_file_name, found_hex, wanted_hex);
 }
 
 /* Opens the file that a STATE_LOAD names. The caller closes it and discharges *ret_charged
  * bytes. */
-static clv_code open_file(clv_session_node *n, const clv_frame *f, const whole_state *s,
+static clv_code open_file(clv_session_node *n, const clv_frame *f, const module_state *s,
                           clv_weights_file **ret, size_t *ret_charged, clv_err *err) {
   const clv_state_files *files = &n->o.files;
   uint64_t bytes;
@@ -120,7 +120,7 @@ static void report_file(const clv_weights_file *file, clv_frame *ret) {
   ret->state.file_sha256 = *clv_weights_digest(file);
 }
 
-static clv_code load_file(clv_session_node *n, const clv_frame *f, const whole_state *s,
+static clv_code load_file(clv_session_node *n, const clv_frame *f, const module_state *s,
                           clv_frame *ret, clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *file = NULL;
   size_t charged;
@@ -133,7 +133,7 @@ static clv_code load_file(clv_session_node *n, const clv_frame *f, const whole_s
 
 /* Lets another thread write the state, or writes it here if the session has no memory for a copy.
  * *ret_kept: the file is answered later. */
-static clv_code save_file(clv_session_node *n, clv_packet *p, whole_state *s, clv_frame *ret,
+static clv_code save_file(clv_session_node *n, clv_packet *p, module_state *s, clv_frame *ret,
                           bool *ret_kept, clv_err *err) {
   const clv_state_files *files = &n->o.files;
   CLV_TRY(clv_node_save_later(n, p, s->list, s->n, &s->copies, ret_kept, err));
@@ -144,20 +144,20 @@ static clv_code save_file(clv_session_node *n, clv_packet *p, whole_state *s, cl
                      &ret->state.file_sha256, &ret->state.file_bytes, err);
 }
 
-/* ---- on a device ----------------------------------------------------------------------------- */
+/* ---- modules on a device --------------------------------------------------------------------- */
 
 void clv_node_drop_file(clv_session_node *n, const clv_packet *p) {
   struct clv_node_file *f = n->file;
   if (!f || (p && f->request != p)) return;
   if (f->file) clv_pool_discharge(n->o.pool, f->charged);
   clv_weights_closep(&f->file);
-  whole_state_clear(&f->s);
+  module_state_clear(&f->s);
   free(f);
   n->file = NULL;
 }
 
 /* Allocates copies in host memory for the state to be saved. host: receives the address of each. */
-static clv_code alloc_copies(clv_session_node *n, whole_state *s, void **host, clv_err *err) {
+static clv_code alloc_copies(clv_session_node *n, module_state *s, void **host, clv_err *err) {
   CLV_TRY(clv_node_alloc_copies(n, s->list, s->n, &s->copies, err));
   for (uint32_t i = 0; i < s->n; i++) host[i] = (void *)(uintptr_t)s->list[i].data;
   return CLV_OK;
@@ -182,7 +182,7 @@ static void transfer_clear(clv_state_transfer *t) {
 
 static clv_code start_transfer(clv_session_node *n, clv_module *m, clv_packet *p, clv_err *err) {
   CLV_AUTO(transfer_clear) clv_state_transfer t = {.request = p, .requeue_when_done = true};
-  whole_state *s = &n->file->s;
+  module_state *s = &n->file->s;
   t.is_write = p->frame.kind == CLV_STATE_LOAD;
   CLV_TRY(list_state_items(m, p->frame.state.part, s, err));
   t.n = s->n;
@@ -217,11 +217,11 @@ static clv_code finish_file(clv_session_node *n, clv_packet *p, clv_frame *ret, 
   return code;
 }
 
-/* ---- the frame ------------------------------------------------------------------------------- */
+/* ---- handling a frame ------------------------------------------------------------------------ */
 
 static clv_code handle_on_host(clv_session_node *n, clv_module *m, clv_packet *p, clv_frame *ret,
                                bool *ret_kept, clv_err *err) {
-  CLV_AUTO(whole_state_clear) whole_state s = {0};
+  CLV_AUTO(module_state_clear) module_state s = {0};
   CLV_TRY(list_state_items(m, p->frame.state.part, &s, err));
   return p->frame.kind == CLV_STATE_LOAD ? load_file(n, &p->frame, &s, ret, err)
                                          : save_file(n, p, &s, ret, ret_kept, err);

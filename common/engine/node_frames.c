@@ -68,13 +68,13 @@ static clv_code make_item_answer(clv_session_node *n, const clv_module *m, const
 
 /* Longest piece of state in bytes: a longer piece could exceed the receiver's window and never be
  * sent. */
-enum { LONGEST_PIECE = 16 << 20 };
+enum { MAX_PIECE_BYTES = 16 << 20 };
 
 static clv_code find_piece(clv_module *m, const clv_frame *f, clv_state_transfer *r, clv_err *err) {
   clv_state_item item;
-  if (f->state.piece_length > LONGEST_PIECE)
+  if (f->state.piece_length > MAX_PIECE_BYTES)
     return clv_fail(err, CLV_INVALID, "a piece of %llu bytes; at most %d",
-                    (unsigned long long)f->state.piece_length, LONGEST_PIECE);
+                    (unsigned long long)f->state.piece_length, MAX_PIECE_BYTES);
   CLV_TRY(clv_module_state_find(m, f->state.part, f->state.item_or_file_name, &item, err));
   CLV_TRY(clv_module_check_readable(m, &item, err));
   CLV_TRY(clv_alloc(1, sizeof *r->items, &r->items, err));
@@ -175,7 +175,7 @@ static clv_code find_written_item(clv_session_node *n, clv_module *m, const clv_
   return clv_state_item_check(ret, CLV_U8, &CLV_SHAPE((int64_t)t->bytes), err);
 }
 
-static clv_code write_item_as_work(clv_session_node *n, clv_module *m, clv_packet *p, bool last,
+static clv_code write_item_as_work(clv_session_node *n, clv_module *m, clv_packet *p, bool is_last,
                                    bool *ret_kept, clv_err *err) {
   CLV_AUTO(transfer_clear) clv_state_transfer r = {.request = p, .n = 1, .is_write = true};
   const clv_frame *f = &p->frame;
@@ -185,7 +185,7 @@ static clv_code write_item_as_work(clv_session_node *n, clv_module *m, clv_packe
   CLV_TRY(clv_alloc(1, sizeof *r.host_data, &r.host_data, err));
   CLV_TRY(find_written_item(n, m, p, r.items, err));
   r.host_data[0] = p->tensor[0]->data;
-  if (last) {
+  if (is_last) {
     CLV_TRY(make_answer(n, f, CLV_STATE_DONE, NULL, &done, &answer_packet, err));
     clv_packet_list_add(&r.answers, answer_packet);
   }
@@ -216,13 +216,13 @@ static clv_code on_state_put(clv_session_node *n, clv_packet *p, bool *ret_kept,
   CLV_TRY(find_module(n, f, &m, err));
   /* A large item comes in chunks on other lanes, and may be complete after the last item of the
    * STATE_PUT. A refused item counts as received. */
-  uint32_t *got = &n->n_put_items[f->module][f->state.part];
-  bool last = ++*got >= f->state.n_items;
-  if (last) *got = 0;
+  uint32_t *n_received = &n->n_put_items[f->module][f->state.part];
+  bool is_last = ++*n_received >= f->state.n_items;
+  if (is_last) *n_received = 0;
   if (p->is_over_quota) return clv_fail(err, f->failure.code, "%s", f->failure.text);
-  if (m->o.backend->memory) return write_item_as_work(n, m, p, last, ret_kept, err);
+  if (m->o.backend->memory) return write_item_as_work(n, m, p, is_last, ret_kept, err);
   CLV_TRY(set_state_item(n, m, p, err));
-  return last ? send_state_done(n, f, f->state.n_items, err) : CLV_OK;
+  return is_last ? send_state_done(n, f, f->state.n_items, err) : CLV_OK;
 }
 
 static clv_code on_unload(clv_session_node *n, clv_packet *p, clv_err *err) {
@@ -266,16 +266,16 @@ static clv_code handle_state_frame(clv_session_node *n, clv_packet *p, bool *ret
 
 static void handle_released_frame(clv_session_node *n, clv_packet *p) {
   const clv_request c = clv_node_request_of_frame(&p->frame);
-  bool kept = false;
+  bool is_kept = false;
   clv_err err;
-  if (handle_state_frame(n, p, &kept, &err) != CLV_OK) clv_node_refuse(n, &err, &c);
-  if (!kept) clv_packet_free(p);
+  if (handle_state_frame(n, p, &is_kept, &err) != CLV_OK) clv_node_refuse(n, &err, &c);
+  if (!is_kept) clv_packet_free(p);
 }
 
 /* Answers a packet that the engine has refused. */
 static void report_refusal(clv_session_node *n, clv_packet *p) {
-  CLV_AUTO(clv_packet_freep) clv_packet *mine = p;
-  const clv_request c = clv_node_request_of_frame(&mine->frame);
+  CLV_AUTO(clv_packet_freep) clv_packet *owned_packet = p;
+  const clv_request c = clv_node_request_of_frame(&owned_packet->frame);
   clv_node_drop_file(n, p);
   clv_err err = {.code = p->frame.failure.code};
   snprintf(err.text, sizeof err.text, "%s", p->frame.failure.text);
@@ -306,9 +306,9 @@ enum { LONG_WORK_NS = 50000 };
 static bool run_one(clv_session_node *n, clv_code *ret, clv_err *err) {
   if (n->work_ns > LONG_WORK_NS || clv_share_would_block(n->o.share)) clv_node_flush(n);
   uint64_t begin = clv_clock_now(&n->o.clock);
-  bool any = clv_contexts_run_one(n->contexts, ret, err);
-  if (any) n->work_ns = CLV_MAX(clv_clock_now(&n->o.clock) - begin, n->work_ns / 2);
-  return any;
+  bool has_run = clv_contexts_run_one(n->contexts, ret, err);
+  if (has_run) n->work_ns = CLV_MAX(clv_clock_now(&n->o.clock) - begin, n->work_ns / 2);
+  return has_run;
 }
 
 /* Takes results and runs ready work until there is none of either. Returns the first error. */
@@ -349,9 +349,10 @@ static clv_code handle_reference_frame(clv_session_node *n, clv_packet *p, bool 
 
 /* Passes the result of ended work to the engine, and frees w->failure. */
 static clv_code finish_work(clv_session_node *n, clv_work *w, clv_err *err) {
-  clv_err *why = clv_steal(&w->failure), unsaid;
-  if (w->code != CLV_OK && !why) (void)!clv_fail(&unsaid, w->code, "work has failed");
-  clv_code code = clv_contexts_finish_work(n->contexts, w, w->code, why ? why : &unsaid, err);
+  clv_err *why = clv_steal(&w->failure), default_failure;
+  if (w->code != CLV_OK && !why) (void)!clv_fail(&default_failure, w->code, "work has failed");
+  clv_code code =
+      clv_contexts_finish_work(n->contexts, w, w->code, why ? why : &default_failure, err);
   free(why);
   return code;
 }
@@ -439,13 +440,13 @@ static clv_code check_sender(clv_session_node *n, const clv_packet *p, clv_err *
 void clv_node_handle(clv_session_node *n, clv_packet *p) {
   if (answer_saved_file(n, p)) return;
   const clv_request c = clv_node_request_of_frame(&p->frame);
-  bool kept = false;
+  bool is_kept = false;
   clv_err err;
   clv_code code = check_sender(n, p, &err);
-  if (code == CLV_OK) code = handlers[c.kind].handle(n, p, &kept, &err);
+  if (code == CLV_OK) code = handlers[c.kind].handle(n, p, &is_kept, &err);
   take_results(n);
   if (code != CLV_OK) clv_node_refuse(n, &err, &c);
-  if (!kept) clv_packet_free(p);
+  if (!is_kept) clv_packet_free(p);
 }
 
 /* ---- initialising ---------------------------------------------------------------------------- */

@@ -178,10 +178,11 @@ void clv_node_abort(clv_session_node *n, uint64_t id, const clv_err *why, const 
 
 void clv_node_refuse(clv_session_node *n, const clv_err *why, const clv_request *c) {
   char hop[32] = "";
-  bool of_module = c->kind == CLV_CALL || c->kind == CLV_APPLY || c->kind == CLV_STATE_GET ||
-                   c->kind == CLV_STATE_PUT || c->kind == CLV_UNLOAD ||
-                   (c->kind >= CLV_STATE_SAVE && c->kind <= CLV_STATE_REMOVE);
-  if (of_module && c->module != CLV_MODULE_ALL) snprintf(hop, sizeof hop, "module %u", c->module);
+  bool is_for_module = c->kind == CLV_CALL || c->kind == CLV_APPLY || c->kind == CLV_STATE_GET ||
+                       c->kind == CLV_STATE_PUT || c->kind == CLV_UNLOAD ||
+                       (c->kind >= CLV_STATE_SAVE && c->kind <= CLV_STATE_REMOVE);
+  if (is_for_module && c->module != CLV_MODULE_ALL)
+    snprintf(hop, sizeof hop, "module %u", c->module);
   send_failure(n, CLV_ERROR, why, c, hop);
 }
 

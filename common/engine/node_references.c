@@ -215,7 +215,7 @@ void clv_node_on_kept_value(clv_session_node *n, uint64_t ref, clv_tensor *tenso
 }
 
 clv_code clv_node_init_references(clv_session_node *n, clv_err *err) {
-  uint32_t lease_ms = n->o.reference_lease_ms ? n->o.reference_lease_ms : CLV_WIRE_REF_LEASE;
+  uint32_t lease_ms = n->o.reference_lease_ms ? n->o.reference_lease_ms : CLV_WIRE_REF_LEASE_MS;
   clv_rrefs_options o = {.pool = n->o.pool,
                          .n_nodes = MAX_NAMES + 1,
                          .self = get_own_number(n),
@@ -237,7 +237,8 @@ static clv_code handle_keep_request(clv_session_node *n, const clv_packet *p, cl
 
 static clv_code handle_pass_request(clv_session_node *n, const clv_packet *p, clv_err *err) {
   const clv_frame *f = &p->frame;
-  clv_rref_pass_args what = {.child = f->reply_to, .context = f->context, .value = f->message_id};
+  clv_rref_pass_args what = {
+      .child_fork = f->reply_to, .context = f->context, .value = f->message_id};
   CLV_TRY(clv_contexts_index_of_name(n->contexts, f->to, &what.to, err));
   return clv_rrefs_pass_handle(n->references, f->reference.fork_id, &what, get_now(n), err);
 }
@@ -274,11 +275,11 @@ static void apply_program_request(clv_session_node *n, const clv_packet *p) {
  * frame names the sender; else it is the peer of the link. */
 static clv_code get_sender(clv_session_node *n, const clv_packet *p, uint32_t *ret, clv_err *err) {
   clv_frame_kind kind = p->frame.kind;
-  bool by_master = !is_master(n) && clv_node_is_master(n, p->received_by);
-  bool of_master = by_master && (kind == CLV_REF_KEEP || kind == CLV_REF_USE);
-  const char *name = of_master   ? ""
-                     : by_master ? p->frame.reference.node_name
-                                 : clv_link_peer_name(p->received_by);
+  bool is_forwarded = !is_master(n) && clv_node_is_master(n, p->received_by);
+  bool is_from_master = is_forwarded && (kind == CLV_REF_KEEP || kind == CLV_REF_USE);
+  const char *name = is_from_master ? ""
+                     : is_forwarded ? p->frame.reference.node_name
+                                    : clv_link_peer_name(p->received_by);
   return clv_contexts_index_of_name(n->contexts, name, ret, err);
 }
 

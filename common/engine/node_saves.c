@@ -34,7 +34,7 @@ static void save_freep(struct clv_node_save **s) {
   if (*s) save_free(*s);
 }
 
-/* ---- the copy -------------------------------------------------------------------------------- */
+/* ---- copies of the state --------------------------------------------------------------------- */
 
 clv_code clv_node_alloc_copies(clv_session_node *n, clv_weights_tensor *list, size_t n_items,
                                clv_tensor **ret_block, clv_err *err) {
@@ -80,7 +80,7 @@ static clv_code copy_data(clv_session_node *n, struct clv_node_save *s,
   return CLV_OK;
 }
 
-/* ---- the write ------------------------------------------------------------------------------- */
+/* ---- writing the file ------------------------------------------------------------------------ */
 
 static void on_file_written(clv_state_save *save) {
   struct clv_node_save *s = (struct clv_node_save *)(void *)save;

@@ -39,7 +39,7 @@ static const clv_cli_option options[] = {
      .offset = offsetof(arguments, real_number), .doc = "r"},
     {.name = "text", .key = 't', .kind = CLV_CLI_TEXT, .arg = "T", .commands = "x", .offset = offsetof(arguments, text), .doc = "t"},
     {.name = "choice", .kind = CLV_CLI_CHOICE, .arg = "C", .choices = choices, .offset = offsetof(arguments, choice), .doc = "c"},
-    {.name = "needed", .kind = CLV_CLI_TEXT, .arg = "N", .commands = "must", .required = true,
+    {.name = "needed", .kind = CLV_CLI_TEXT, .arg = "N", .commands = "must", .is_required = true,
      .offset = offsetof(arguments, required_text), .doc = "n"},
     {.name = "list", .kind = CLV_CLI_TEXTS, .arg = "L", .offset = offsetof(arguments, text_list), .doc = "l"},
 };

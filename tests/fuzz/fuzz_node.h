@@ -94,7 +94,7 @@ static clv_code add_module(conversation *c, uint32_t index, clv_err *err) {
                           .threads = 1,
                           .optimizer = {.kind = CLV_OPTIM_SGD, .lr = 0.1, .momentum = 0.5},
                           .is_trainable = true,
-                          .in_flight = 1};
+                          .max_calls_in_flight = 1};
   CLV_TRY(clv_module_new(&o, &module, err));
   return clv_node_add_module(c->node, module, err);
 }

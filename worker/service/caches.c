@@ -10,7 +10,7 @@ enum { SWEEP_INTERVAL_MS = 1000 };
 
 static void log_audit(const char *verb, const char *session, const char *owner,
                       const char *reason) {
-  const clv_log_source source = {.who = owner, .what = "caches"};
+  const clv_log_source source = {.peer = owner, .event_kind = "caches"};
   clv_log_limited(CLV_LOG_WARN, "audit", &source, "%s cache session=%s identity=%s reason=\"%s\"",
                   verb, session, owner, reason);
 }

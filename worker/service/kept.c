@@ -35,7 +35,7 @@ static void call_done(call *c) {
 /* ---- log ------------------------------------------------------------------------------------- */
 
 static void log_removed_caches(const char *owner, uint32_t n) {
-  const clv_log_source source = {.who = owner, .what = "caches removed"};
+  const clv_log_source source = {.peer = owner, .event_kind = "caches removed"};
   clv_log_limited(CLV_LOG_INFO, "audit", &source, "remove cache identity=%s caches=%u", owner, n);
 }
 
@@ -47,7 +47,8 @@ static void log_file(const call *c, clv_code code, const clv_err *err) {
                                       "kept files removed"};
   const clv_wire_kept_request *r = c->request;
   const clv_log_source source = {
-      .who = c->peer->uri, .what = r->range_offset ? "ranges of kept files read" : kinds[r->verb]};
+      .peer = c->peer->uri,
+      .event_kind = r->range_offset ? "ranges of kept files read" : kinds[r->verb]};
   uint64_t bytes = r->verb == CLV_KEPT_READ ? c->data.len : c->list.n ? c->list.files->bytes : 0;
   clv_log_limited(code == CLV_OK ? CLV_LOG_INFO : CLV_LOG_WARN, "audit", &source,
                   "%s kept identity=%s file=%s offset=%llu bytes=%llu reason=\"%s\"",

@@ -43,7 +43,7 @@ void clv_session_log_error(clv_session *s, const char *fmt, ...) {
   va_start(ap, fmt);
   vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
-  const clv_log_source source = {.who = s->owner, .what = "errors of sessions"};
+  const clv_log_source source = {.peer = s->owner, .event_kind = "errors of sessions"};
   clv_log_limited(CLV_LOG_WARN, "log", &source, "session %s: %s", s->name, text);
   clv_session_set_last_error(s, "%s", text);
   clv_service_set_last_error(s->service, s->owner, "session %s: %s", s->name, text);

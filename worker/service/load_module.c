@@ -199,7 +199,7 @@ clv_code clv_load_make_module(const clv_wire_load_request *r, const clv_device *
                           .group0_is_frozen = r->freezes_rest,
                           .is_trainable = r->optimizer.kind != CLV_WIRE_OPT_NONE,
                           .has_no_revert = r->optimizer.steps_are_final,
-                          .in_flight = r->max_calls_in_flight,
+                          .max_calls_in_flight = r->max_calls_in_flight,
                           .frozen = r->frozen_names,
                           .n_frozen = r->n_frozen,
                           .shared_params = shared_params,
@@ -208,7 +208,7 @@ clv_code clv_load_make_module(const clv_wire_load_request *r, const clv_device *
                           .n_ties = ties.n,
                           .pool = pool,
                           .batch = batch_size_of(r),
-                          .waiter = waiter};
+                          .cancel_hook = waiter};
   return clv_module_new(&o, ret, err);
 }
 

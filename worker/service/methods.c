@@ -244,7 +244,7 @@ void clv_service_note_hello(clv_service *s, const char *uri, const clv_wire_abou
 }
 
 static void deny_call(clv_service *s, const char *uri, const char *method, const char *why) {
-  const clv_log_source source = {.who = uri, .what = "denied calls"};
+  const clv_log_source source = {.peer = uri, .event_kind = "denied calls"};
   clv_log_limited(CLV_LOG_WARN, "audit", &source, "deny identity=%s method=%s reason=\"%s\"", uri,
                   method, why);
   clv_service_set_last_error(s, uri, "%s was refused %s: %s", uri, method, why);

@@ -160,7 +160,7 @@ clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_r
   if (code == CLV_OK) code = add_or_take_over(v, s, err);
   if (code != CLV_OK) {
     count_refusal(v, code);
-    const clv_log_source source = {.who = uri, .what = "refused sessions"};
+    const clv_log_source source = {.peer = uri, .event_kind = "refused sessions"};
     clv_log_limited(CLV_LOG_WARN, "audit", &source, "deny session=%s identity=%s reason=\"%s\"",
                     r->session_name, uri, err->text);
     clv_service_set_last_error(v, uri, "session %s was refused: %s", r->session_name, err->text);

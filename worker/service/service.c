@@ -172,7 +172,7 @@ static clv_session *find_ended_session(clv_service *s, const char **ret_why) {
 static void log_refused_without_identity(clv_service *s) {
   clv_rpc_server_counts c;
   clv_rpc_server_get_counts(s->server, &c);
-  const clv_log_source source = {.who = "?", .what = "calls without an identity"};
+  const clv_log_source source = {.peer = "?", .event_kind = "calls without an identity"};
   if (c.n_calls_unauthenticated > s->n_refused_without_identity)
     clv_log_limited(
         CLV_LOG_WARN, "audit", &source,

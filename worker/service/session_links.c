@@ -123,7 +123,7 @@ static clv_link *find_peer_link(const clv_peer_link *list, uint32_t n, const cha
  * preferred. */
 static void pass_peers_to_node(clv_session *s) {
   clv_err err;
-  const clv_log_source source = {.who = s->owner, .what = "errors of sessions"};
+  const clv_log_source source = {.peer = s->owner, .event_kind = "errors of sessions"};
   for (uint32_t i = 0; i < s->n_in + s->n_out; i++) {
     const clv_peer_link *l = i < s->n_in ? &s->in[i] : &s->out[i - s->n_in];
     if (clv_node_add_peer(s->node, l->name, l->link, &err) != CLV_OK)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Completion script of bash: rows of the tables as cases, and the same few functions for every
- * program. Does not need the bash-completion package. Names of commands, options and choices are
- * plain words, which need no quoting.
+ * Completion script of bash: a case for each row of the tables, and a few functions that are the
+ * same for every program. Does not need the bash-completion package. Names of commands, options and
+ * choices are plain words, which need no quoting.
  *
- * Bash splits words at '=' and ':' as well. The script joins them again, and replies with the part
- * after the split, because bash replaces only that.
+ * Bash splits words at '=' and ':' as well. The script joins the parts again, and replies with the
+ * part after the split, because bash replaces only that part.
  */
 #include <string.h>
 

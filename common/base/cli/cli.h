@@ -65,6 +65,9 @@ typedef enum clv_cli_kind {
   CLV_CLI_TEXTS,
 } clv_cli_kind;
 
+/* Limits. WORDS: words of a line; LIST: values of an option that may be repeated; OPTIONS: options
+ * of a program, and also its commands; NAME: bytes of a word of a command, and of an argument's
+ * name, with the NUL. */
 enum { CLV_CLI_WORDS = 64, CLV_CLI_LIST = 256, CLV_CLI_OPTIONS = 128, CLV_CLI_NAME = 48 };
 
 typedef struct clv_cli_list {
@@ -75,7 +78,7 @@ typedef struct clv_cli_list {
 typedef struct clv_cli_option {
   const char *name; /* long form of the option, without its dashes */
   char key;         /* letter of the short form; 0: none */
-  bool required;    /* the commands that the option belongs to require it */
+  bool is_required; /* the commands that the option belongs to require it */
   clv_cli_kind kind;
   /* name of the value in help, such as FILE or N; selects what completion offers, as in
    * clv_cli_command.args */
@@ -120,7 +123,7 @@ typedef struct clv_cli {
   const char *name, *doc;
   const char *about; /* paragraphs for the section DESCRIPTION, separated by empty lines */
   /* the program is cleave-worker: the manual lists only exit codes of workers */
-  bool worker;
+  bool is_worker;
   const clv_cli_command *commands;
   size_t n_commands;
   const clv_cli_option *options;

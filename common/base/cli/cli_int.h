@@ -16,8 +16,8 @@ const clv_cli_command *clv_cli_command_at(const clv_cli *cli, size_t i);
 /* True if the command accepts the option; command NULL: true if all commands accept it. */
 bool clv_cli_option_applies(const clv_cli_option *option, const clv_cli_command *command);
 
-/* About the first word of a command's name: its length; whether a second word follows; whether it
- * is `word`. */
+/* The first word of a command's name: clv_cli_first_word returns its length, clv_cli_is_grouped
+ * whether a second word follows, clv_cli_starts_with whether it is `word`. */
 size_t clv_cli_first_word(const clv_cli_command *command);
 bool clv_cli_is_grouped(const clv_cli_command *command);
 bool clv_cli_starts_with(const clv_cli_command *command, const char *word);

@@ -50,21 +50,21 @@ static void write_option_row(clv_bytes *out, const clv_cli_option *o) {
     clv_cli_value_of(o, &all);
     clv_bytes_printf(&doc, " (%s)", all.name);
   }
-  if (o->required) clv_bytes_puts(&doc, " (required)");
+  if (o->is_required) clv_bytes_puts(&doc, " (required)");
   write_row(out, left.data, doc.data);
 }
 
 /* Writes the options that belong to this command; NULL: those that belong to all commands. */
 static void write_option_rows(const clv_cli *cli, const clv_cli_command *command, clv_bytes *out) {
-  bool any = false;
+  bool has_header = false;
   for (size_t i = 0; i < clv_cli_n_options(cli); i++) {
     const clv_cli_option *o = clv_cli_option_at(cli, i);
     if ((command && !o->commands) || !clv_cli_option_applies(o, command)) continue;
-    if (!any) clv_bytes_puts(out, command ? "Options:\n" : "Options of every command:\n");
-    any = true;
+    if (!has_header) clv_bytes_puts(out, command ? "Options:\n" : "Options of every command:\n");
+    has_header = true;
     write_option_row(out, o);
   }
-  if (any) clv_bytes_puts(out, "\n");
+  if (has_header) clv_bytes_puts(out, "\n");
 }
 
 static void write_synopsis(const clv_cli *cli, const clv_cli_command *c, clv_bytes *out) {
@@ -98,7 +98,7 @@ static void write_exit_rows(const clv_cli *cli, clv_bytes *out) {
   clv_bytes_puts(out, "Exit codes (EXIT-CODES.md says what to do):\n");
   for (size_t i = 0; i < clv_exit_n_rows; i++) {
     const clv_exit_row *e = &clv_exit_rows[i];
-    if (!cli->worker || e->used_by_worker) clv_bytes_printf(out, "  %3d  %s\n", e->code, e->doc);
+    if (!cli->is_worker || e->used_by_worker) clv_bytes_printf(out, "  %3d  %s\n", e->code, e->doc);
   }
 }
 

@@ -70,7 +70,7 @@ static void forbid_core_dumps(void) {
   prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 }
 
-static int answer(const clv_cli_line *line) {
+static int print_help_or_version(const clv_cli_line *line) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   if (line->version)
     clv_bytes_printf(&text, "%s %s\n", line->cli->name, CLV_VERSION);
@@ -88,7 +88,7 @@ int clv_cli_main(const clv_cli *cli, int argc, char *const *argv, void *args) {
   clv_code code = clv_cli_parse(cli, argc, argv, args, &err);
   clv_log_set(line->verbose ? CLV_LOG_DEBUG : CLV_LOG_WARN, clv_cli_is_log_json(line, false));
   if (code != CLV_OK) return report_usage(line, err.text);
-  if (line->help || line->version) return answer(line);
+  if (line->help || line->version) return print_help_or_version(line);
   return check_stdout_written(line->command->run(args));
 }
 

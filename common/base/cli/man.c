@@ -49,7 +49,7 @@ static void write_option(const clv_cli_option *o, clv_bytes *out) {
   clv_cli_value_of(o, &value);
   if (o->kind == CLV_CLI_CHOICE) clv_bytes_printf(out, "One of %s.\n", value.name);
   if (o->kind == CLV_CLI_TEXTS) clv_bytes_puts(out, "May be repeated.\n");
-  if (o->required) clv_bytes_puts(out, "Required.\n");
+  if (o->is_required) clv_bytes_puts(out, "Required.\n");
 }
 
 /* Writes the options that belong to this command; NULL: those that belong to all commands. */
@@ -101,7 +101,7 @@ static void write_exit_codes(const clv_cli *cli, clv_bytes *out) {
   write_heading(out, "EXIT STATUS");
   for (size_t i = 0; i < clv_exit_n_rows; i++) {
     const clv_exit_row *e = &clv_exit_rows[i];
-    if (cli->worker && !e->used_by_worker) continue;
+    if (cli->is_worker && !e->used_by_worker) continue;
     clv_bytes_printf(out, ".TP\n\\fB%d\\fR\n", e->code);
     write_sentence(out, e->doc);
   }

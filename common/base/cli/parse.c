@@ -19,7 +19,7 @@ typedef struct parser {
   clv_cli_line *line;
   const clv_cli_command *command; /* command of the line; NULL: not known yet */
   bool is_given[CLV_CLI_OPTIONS];
-  bool options_ended; /* `--` was read: all further arguments are words */
+  bool has_ended_options; /* `--` was read: all further arguments are words */
 } parser;
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -41,8 +41,8 @@ static clv_code read_number(const clv_cli_option *o, uint64_t *at, const char *t
 static clv_code read_real(const clv_cli_option *o, double *at, const char *text, clv_err *err) {
   char *end;
   double v = strtod(text, &end);
-  bool plain = end != text && !*end && strspn(text, "0123456789.") == strlen(text);
-  if (!plain)
+  bool is_decimal = end != text && !*end && strspn(text, "0123456789.") == strlen(text);
+  if (!is_decimal)
     return clv_fail(err, CLV_INVALID, "--%s: '%s' is not a number, from %g to %g", o->name, text,
                     o->low, o->high);
   if (v < o->low || v > o->high)
@@ -61,9 +61,9 @@ static clv_code read_choice(const clv_cli_option *o, int *at, const char *text, 
     }
   clv_cli_arg all;
   clv_cli_value_of(o, &all);
-  const char *near = clv_did_you_mean(text, o->choices, n);
+  const char *nearest = clv_did_you_mean(text, o->choices, n);
   return clv_fail(err, CLV_INVALID, "--%s: '%s' is not one of %s%s%s%s", o->name, text, all.name,
-                  near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+                  nearest ? "; did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "");
 }
 
 static clv_code read_text(const clv_cli_option *o, clv_cli_list *list, const char *text,
@@ -104,21 +104,22 @@ static clv_code fail_unknown(const parser *p, const char *name, clv_err *err) {
   const char *names[CLV_CLI_OPTIONS];
   size_t n = clv_cli_n_options(p->cli);
   for (size_t i = 0; i < n; i++) names[i] = clv_cli_option_at(p->cli, i)->name;
-  const char *near = clv_did_you_mean(name, names, n);
-  char shown[128];
+  const char *nearest = clv_did_you_mean(name, names, n);
+  char shown_name[128];
   return clv_fail(err, CLV_INVALID, "there is no option --%s%s%s%s",
-                  clv_text_truncate(name, shown, sizeof shown), near ? "; did you mean --" : "",
-                  near ? near : "", near ? "?" : "");
+                  clv_text_truncate(name, shown_name, sizeof shown_name),
+                  nearest ? "; did you mean --" : "", nearest ? nearest : "", nearest ? "?" : "");
 }
 
 /* Counts the options that start with `name` of n bytes, and returns the first two. An exact match
- * counts as the only one. of not NULL: counts only options of this command. */
-static size_t count_options_with_prefix(const clv_cli *cli, const clv_cli_command *of,
+ * counts as the only one. command NULL: counts the options of all commands. */
+static size_t count_options_with_prefix(const clv_cli *cli, const clv_cli_command *command,
                                         const char *name, size_t n, size_t found[2]) {
   size_t count = 0;
   for (size_t i = 0; i < clv_cli_n_options(cli); i++) {
     const clv_cli_option *o = clv_cli_option_at(cli, i);
-    if (strncmp(o->name, name, n) != 0 || (of && !clv_cli_option_applies(o, of))) continue;
+    if (strncmp(o->name, name, n) != 0 || (command && !clv_cli_option_applies(o, command)))
+      continue;
     if (o->name[n] == '\0') {
       found[0] = i;
       return 1;
@@ -196,12 +197,12 @@ static clv_code read_short(parser *p, const char *letters, clv_err *err) {
 
 static clv_code read_word(parser *p, clv_err *err) {
   const char *word = p->argv[p->next_arg++];
-  if (!p->options_ended && strcmp(word, "--") == 0) {
-    p->options_ended = true;
+  if (!p->has_ended_options && strcmp(word, "--") == 0) {
+    p->has_ended_options = true;
     return CLV_OK;
   }
-  if (!p->options_ended && strncmp(word, "--", 2) == 0) return read_long(p, word + 2, err);
-  if (!p->options_ended && word[0] == '-' && word[1]) return read_short(p, word + 1, err);
+  if (!p->has_ended_options && strncmp(word, "--", 2) == 0) return read_long(p, word + 2, err);
+  if (!p->has_ended_options && word[0] == '-' && word[1]) return read_short(p, word + 1, err);
   if (p->line->n_words == CLV_CLI_WORDS)
     return clv_fail(err, CLV_INVALID,
                     "more than %d words on the command line: quote a path that contains spaces",
@@ -244,22 +245,22 @@ static size_t list_candidates(const clv_cli *cli, const char *group,
 
 static clv_code fail_command(const clv_cli *cli, const clv_cli_line *line, clv_err *err) {
   char words[CLV_CLI_OPTIONS][CLV_CLI_NAME];
-  const char *names[CLV_CLI_OPTIONS], *wrong = NULL;
+  const char *names[CLV_CLI_OPTIONS], *unknown_word = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes all = {0};
   size_t n = list_candidates(cli, line->group, words), at = line->group ? 1 : 0;
-  if (line->n_words > at) wrong = line->words[at];
+  if (line->n_words > at) unknown_word = line->words[at];
   for (size_t i = 0; i < n; i++) {
     names[i] = words[i];
     clv_bytes_printf(&all, "%s%s", i == 0 ? "" : i + 1 < n ? ", " : " or ", words[i]);
   }
-  const char *near = wrong ? clv_did_you_mean(wrong, names, n) : NULL;
-  const char *group = line->group ? line->group : "", *space = line->group ? " " : "";
-  if (near)
+  const char *nearest = unknown_word ? clv_did_you_mean(unknown_word, names, n) : NULL;
+  const char *group = line->group ? line->group : "", *separator = line->group ? " " : "";
+  if (nearest)
     return clv_fail(err, CLV_INVALID, "unknown command '%s%s%.100s'; did you mean '%s%s%s'?", group,
-                    space, wrong, group, space, near);
-  if (wrong)
-    return clv_fail(err, CLV_INVALID, "unknown command '%s%s%.100s'; there are %s", group, space,
-                    wrong, all.data);
+                    separator, unknown_word, group, separator, nearest);
+  if (unknown_word)
+    return clv_fail(err, CLV_INVALID, "unknown command '%s%s%.100s'; there are %s", group,
+                    separator, unknown_word, all.data);
   return clv_fail(err, CLV_INVALID, "%s%sa command is needed: %s", group, *group ? ": " : "",
                   all.data);
 }
@@ -284,11 +285,11 @@ static clv_code check_options(const parser *p, clv_err *err) {
   const clv_cli_command *c = p->line->command;
   for (size_t i = 0; i < clv_cli_n_options(p->cli); i++) {
     const clv_cli_option *o = clv_cli_option_at(p->cli, i);
-    bool belongs = clv_cli_option_applies(o, c);
-    if (p->is_given[i] && !belongs)
+    bool is_applicable = clv_cli_option_applies(o, c);
+    if (p->is_given[i] && !is_applicable)
       return clv_fail(err, CLV_INVALID, "--%s does not belong to %s but to %s", o->name, c->name,
                       o->commands);
-    if (!p->is_given[i] && belongs && o->required)
+    if (!p->is_given[i] && is_applicable && o->is_required)
       return clv_fail(err, CLV_INVALID, "%s needs --%s%s%s", c->name, o->name, o->arg ? "=" : "",
                       o->arg ? o->arg : "");
   }
@@ -299,17 +300,17 @@ static clv_code check_words(const parser *p, clv_err *err) {
   const clv_cli_command *c = p->line->command;
   const char *at = c->args;
   clv_cli_arg arg;
-  size_t least = 0, most = 0;
+  size_t min_words = 0, max_words = 0;
   while (clv_cli_next_arg(&at, &arg)) {
-    least += !arg.is_optional;
-    most = arg.is_repeated ? CLV_CLI_WORDS : most + 1;
+    min_words += !arg.is_optional;
+    max_words = arg.is_repeated ? CLV_CLI_WORDS : max_words + 1;
   }
-  if (p->line->n_words < least)
+  if (p->line->n_words < min_words)
     return clv_fail(err, CLV_INVALID, "%s: an argument is missing: %s %s %s", c->name, p->cli->name,
                     c->name, c->args);
-  if (p->line->n_words > most)
+  if (p->line->n_words > max_words)
     return clv_fail(err, CLV_INVALID, "%s: unexpected argument '%.100s': %s %s%s%s", c->name,
-                    p->line->words[most], p->cli->name, c->name, c->args ? " " : "",
+                    p->line->words[max_words], p->cli->name, c->name, c->args ? " " : "",
                     c->args ? c->args : "");
   return CLV_OK;
 }
@@ -320,10 +321,10 @@ static clv_code check_choices(const parser *p, clv_err *err) {
   for (size_t i = 0; i < p->line->n_words && clv_cli_next_arg(&at, &arg); i++) {
     const char *word = p->line->words[i], *found = NULL;
     if (arg.completion != CLV_COMPLETE_WORDS) continue;
-    for (const char *one = arg.name; *one && !found; one += strspn(one, "|")) {
-      size_t n = strcspn(one, "|");
-      if (strlen(word) == n && strncmp(word, one, n) == 0) found = one;
-      one += n;
+    for (const char *choice = arg.name; *choice && !found; choice += strspn(choice, "|")) {
+      size_t n = strcspn(choice, "|");
+      if (strlen(word) == n && strncmp(word, choice, n) == 0) found = choice;
+      choice += n;
     }
     if (!found)
       return clv_fail(err, CLV_INVALID, "%s: '%.100s' is not one of %s", p->line->command->name,
@@ -343,37 +344,38 @@ static clv_code check_line(const parser *p, clv_err *err) {
 static const clv_cli_command *find_command_ahead(const clv_cli *cli, int argc, char *const *argv) {
   clv_cli_line line = {.cli = cli};
   parser p = {.cli = cli, .argc = argc, .next_arg = 1, .argv = argv, .line = &line};
-  clv_err ignored;
-  while (p.next_arg < argc) read_word(&p, &ignored);
-  find_command(cli, &line, &ignored);
+  clv_err ignored_err;
+  while (p.next_arg < argc) read_word(&p, &ignored_err);
+  find_command(cli, &line, &ignored_err);
   return line.command;
 }
 
 /* Reads all arguments. Stores the first error in *err and reads on. */
 static clv_code read_words(parser *p, clv_err *err) {
   clv_code code = CLV_OK;
-  clv_err later;
+  clv_err later_err;
   while (p->next_arg < p->argc) {
-    clv_code now = read_word(p, code == CLV_OK ? err : &later);
-    if (code == CLV_OK) code = now;
+    clv_code word_code = read_word(p, code == CLV_OK ? err : &later_err);
+    if (code == CLV_OK) code = word_code;
   }
   return code;
 }
 
 static bool asks_for_help(const clv_cli_line *line) {
-  bool known = line->command || line->n_words == 0 || (line->group && line->n_words == 1);
-  return known && (line->help || line->version);
+  bool is_known_command =
+      line->command || line->n_words == 0 || (line->group && line->n_words == 1);
+  return is_known_command && (line->help || line->version);
 }
 
 clv_code clv_cli_parse(const clv_cli *cli, int argc, char *const *argv, void *args, clv_err *err) {
   if (clv_cli_n_options(cli) > CLV_CLI_OPTIONS || clv_cli_n_commands(cli) > CLV_CLI_OPTIONS)
     return clv_fail(err, CLV_INTERNAL, "more than %d rows in a table", CLV_CLI_OPTIONS);
   parser p = {.cli = cli, .argc = argc, .next_arg = 1, .argv = argv, .args = args, .line = args};
-  clv_err ignored;
+  clv_err ignored_err;
   p.command = find_command_ahead(cli, argc, argv);
   p.line->cli = cli;
   clv_code code = read_words(&p, err);
-  clv_code found = find_command(cli, p.line, code == CLV_OK ? err : &ignored);
+  clv_code found = find_command(cli, p.line, code == CLV_OK ? err : &ignored_err);
   if (asks_for_help(p.line)) return CLV_OK;
   if (code == CLV_OK) code = found;
   return code == CLV_OK ? check_line(&p, err) : code;

@@ -70,8 +70,8 @@ bool clv_cli_option_applies(const clv_cli_option *option, const clv_cli_command 
   if (!command) return false;
   for (const char *at = option->commands; *at;) {
     size_t n = strcspn(at, ",");
-    bool starts = strncmp(command->name, at, n) == 0;
-    if (starts && (command->name[n] == '\0' || command->name[n] == ' ')) return true;
+    bool has_prefix = strncmp(command->name, at, n) == 0;
+    if (has_prefix && (command->name[n] == '\0' || command->name[n] == ' ')) return true;
     at += n;
     at += strspn(at, ", ");
   }

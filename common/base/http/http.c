@@ -4,8 +4,8 @@
  * that it can also cut connections that take too long. The library's time-out restarts with every
  * byte, so a client that sends a byte every few seconds would never reach it.
  *
- * The library is loaded when the first port opens. It brings GnuTLS and eight more libraries, on
- * which a program without a port would spend a fifth of its start.
+ * The library is loaded when the first port opens. It brings GnuTLS and eight more libraries, and a
+ * program without a port would spend a fifth of its start-up time on loading them.
  */
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -24,8 +24,8 @@
 
 enum {
   MAX_CONNECTIONS = 64,
-  USUAL_REQUEST_MS = 5000,
-  MEMORY_BYTES = 8192, /* bytes of a connection for its request line and headers */
+  DEFAULT_REQUEST_MS = 5000,
+  CONNECTION_MEMORY_BYTES = 8192, /* bytes of a connection for its request line and headers */
   /* longest time between two checks of the connections' time limits, and of is_stopping */
   POLL_MS = 100,
   LOAD_DIVISOR = 10, /* divisor of the time limit when half of the connections are in use */
@@ -33,7 +33,7 @@ enum {
 
 typedef struct connection {
   int fd; /* -1: free entry */
-  uint64_t since_ns;
+  uint64_t accepted_ns;
 } connection;
 
 struct clv_http {
@@ -75,7 +75,7 @@ static void find_functions(void) {
   mhd.is_loaded = ok;
 }
 
-/* Loads the library once. What it could not load stays so for the life of the process. */
+/* Loads the library once. A failure is final: later calls do not try again. */
 static clv_code load_library(clv_err *err) {
   pthread_once(&mhd.load_once, find_functions);
   if (mhd.is_loaded) return CLV_OK;
@@ -143,7 +143,7 @@ static void add_connection(clv_http *h, struct MHD_Connection *c, void **ret_con
   for (size_t i = 0; info && i < CLV_COUNT(h->open_connections); i++) {
     connection *g = &h->open_connections[i];
     if (g->fd >= 0) continue;
-    *g = (connection){.fd = info->connect_fd, .since_ns = clv_now_ns()};
+    *g = (connection){.fd = info->connect_fd, .accepted_ns = clv_now_ns()};
     *ret_connection = g;
     return;
   }
@@ -162,14 +162,14 @@ static void on_connection(void *user, struct MHD_Connection *c, void **context,
 /* Shuts connections over their time limit; the library then closes them. Under load the limit is a
  * tenth, so that a scraper, which needs milliseconds, is served. */
 static void cut_late_connections(clv_http *h) {
-  unsigned taken = 0;
+  unsigned n_open = 0;
   for (size_t i = 0; i < CLV_COUNT(h->open_connections); i++)
-    taken += h->open_connections[i].fd >= 0;
-  unsigned ms = h->options.request_ms / (2 * taken > h->options.connections ? LOAD_DIVISOR : 1);
+    n_open += h->open_connections[i].fd >= 0;
+  unsigned ms = h->options.request_ms / (2 * n_open > h->options.connections ? LOAD_DIVISOR : 1);
   uint64_t now = clv_now_ns();
   for (size_t i = 0; i < CLV_COUNT(h->open_connections); i++) {
     const connection *g = &h->open_connections[i];
-    if (g->fd >= 0 && now - g->since_ns > UINT64_C(1000000) * ms) shutdown(g->fd, SHUT_RDWR);
+    if (g->fd >= 0 && now - g->accepted_ns > UINT64_C(1000000) * ms) shutdown(g->fd, SHUT_RDWR);
   }
 }
 
@@ -189,11 +189,11 @@ static clv_code split_address(const char *listen, char *host, size_t len, const 
                               clv_err *err) {
   const char *colon = strrchr(listen, ':');
   size_t n = colon ? (size_t)(colon - listen) : 0;
-  bool brackets = n >= 2 && listen[0] == '[' && listen[n - 1] == ']';
+  bool has_brackets = n >= 2 && listen[0] == '[' && listen[n - 1] == ']';
   if (!colon || n < 1 || n >= len)
     return clv_fail(err, CLV_INVALID, "'%s' is not HOST:PORT", listen);
-  memcpy(host, listen + brackets, n - 2 * brackets);
-  host[n - 2 * brackets] = '\0';
+  memcpy(host, listen + has_brackets, n - 2 * has_brackets);
+  host[n - 2 * has_brackets] = '\0';
   *ret_port = colon + 1;
   return CLV_OK;
 }
@@ -220,10 +220,10 @@ static clv_code bind_port(const char *listen_address, int *ret_fd, unsigned *ret
   struct addrinfo hints = {.ai_flags = AI_PASSIVE | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
   struct addrinfo *found;
   CLV_TRY(split_address(listen_address, host, sizeof host, &port, err));
-  int problem = getaddrinfo(host, port, &hints, &found);
-  if (problem != 0)
+  int lookup_error = getaddrinfo(host, port, &hints, &found);
+  if (lookup_error != 0)
     return clv_fail(err, CLV_UNAVAILABLE, "cannot listen on '%s': %s", listen_address,
-                    gai_strerror(problem));
+                    gai_strerror(lookup_error));
   struct sockaddr_storage at = {0};
   socklen_t len = found->ai_addrlen;
   memcpy(&at, found->ai_addr, len);
@@ -251,7 +251,7 @@ static clv_code start_daemon(clv_http *h, clv_err *err) {
   h->daemon = mhd.start_daemon(MHD_USE_EPOLL, 0, NULL, NULL, on_request, h,
                                MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
                                h->options.connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-                               (size_t)MEMORY_BYTES, MHD_OPTION_CONNECTION_TIMEOUT,
+                               (size_t)CONNECTION_MEMORY_BYTES, MHD_OPTION_CONNECTION_TIMEOUT,
                                h->options.request_ms / 1000 + 1, MHD_OPTION_STRICT_FOR_CLIENT, 1,
                                MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_END);
   if (!h->daemon) {
@@ -269,7 +269,7 @@ clv_code clv_http_open(const clv_http_options *options, clv_http **ret, clv_err 
   h->options = *options;
   if (!h->options.connections) h->options.connections = MAX_CONNECTIONS;
   h->options.connections = CLV_MIN(h->options.connections, (unsigned)MAX_CONNECTIONS);
-  if (!h->options.request_ms) h->options.request_ms = USUAL_REQUEST_MS;
+  if (!h->options.request_ms) h->options.request_ms = DEFAULT_REQUEST_MS;
   for (size_t i = 0; i < CLV_COUNT(h->open_connections); i++) h->open_connections[i].fd = -1;
   clv_code code = start_daemon(h, err);
   if (code != CLV_OK) {

@@ -61,8 +61,8 @@ clv_code clv_json_peek(clv_json *j, clv_json_kind *ret, clv_err *err) {
   static const struct {
     char first;
     clv_json_kind kind;
-  } begins[] = {{'n', CLV_JSON_NULL}, {'t', CLV_JSON_BOOL}, {'f', CLV_JSON_BOOL},
-                {'"', CLV_JSON_TEXT}, {'[', CLV_JSON_LIST}, {'{', CLV_JSON_OBJECT}};
+  } first_bytes[] = {{'n', CLV_JSON_NULL}, {'t', CLV_JSON_BOOL}, {'f', CLV_JSON_BOOL},
+                     {'"', CLV_JSON_TEXT}, {'[', CLV_JSON_LIST}, {'{', CLV_JSON_OBJECT}};
   int c = next_byte(j);
   const char *encoding = j->depth ? NULL : clv_text_utf16_or_32(j->text, j->len);
   if (encoding)
@@ -72,9 +72,9 @@ clv_code clv_json_peek(clv_json *j, clv_json_kind *ret, clv_err *err) {
   if (c < 0) return clv_json_fail(j, j->at, err, "the text ends where a value should be");
   *ret = CLV_JSON_NUMERAL;
   if (c == '-' || (c >= '0' && c <= '9')) return CLV_OK;
-  for (size_t i = 0; i < CLV_COUNT(begins); i++)
-    if (begins[i].first == c) {
-      *ret = begins[i].kind;
+  for (size_t i = 0; i < CLV_COUNT(first_bytes); i++)
+    if (first_bytes[i].first == c) {
+      *ret = first_bytes[i].kind;
       return CLV_OK;
     }
   return clv_json_fail(j, j->at, err, "no JSON value begins here");
@@ -116,9 +116,9 @@ static clv_code read_unicode(clv_json *j, clv_bytes *ret, clv_err *err) {
   if (!parse_hex4(j, j->at, &high)) return clv_json_fail(j, from, err, "\\u needs four digits");
   j->at += 4;
   if (high >= 0xd800 && high < 0xe000) {
-    bool pair = high < 0xdc00 && j->len - j->at >= 6 && memcmp(j->text + j->at, "\\u", 2) == 0 &&
-                parse_hex4(j, j->at + 2, &low) && low >= 0xdc00 && low < 0xe000;
-    if (!pair) return clv_json_fail(j, from, err, "half a surrogate pair is no character");
+    bool is_pair = high < 0xdc00 && j->len - j->at >= 6 && memcmp(j->text + j->at, "\\u", 2) == 0 &&
+                   parse_hex4(j, j->at + 2, &low) && low >= 0xdc00 && low < 0xe000;
+    if (!is_pair) return clv_json_fail(j, from, err, "half a surrogate pair is no character");
     j->at += 6;
     high = 0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00);
   }
@@ -210,13 +210,13 @@ static clv_code read_number(clv_json *j, char text[MAX_NUMBER_LEN + 1], bool *re
 
 clv_code clv_json_read_integer(clv_json *j, int64_t low, int64_t high, int64_t *ret, clv_err *err) {
   char text[MAX_NUMBER_LEN + 1];
-  bool whole;
+  bool is_whole;
   skip_space(j);
   size_t from = j->at;
-  CLV_TRY(read_number(j, text, &whole, err));
+  CLV_TRY(read_number(j, text, &is_whole, err));
   errno = 0;
-  long long value = whole ? strtoll(text, NULL, 10) : 0;
-  if (!whole || errno || value < low || value > high)
+  long long value = is_whole ? strtoll(text, NULL, 10) : 0;
+  if (!is_whole || errno || value < low || value > high)
     return clv_json_fail(j, from, err, "%s is no whole number from %lld to %lld", text,
                          (long long)low, (long long)high);
   *ret = value;
@@ -225,10 +225,10 @@ clv_code clv_json_read_integer(clv_json *j, int64_t low, int64_t high, int64_t *
 
 clv_code clv_json_read_real(clv_json *j, double *ret, clv_err *err) {
   char text[MAX_NUMBER_LEN + 1];
-  bool whole;
+  bool is_whole;
   skip_space(j);
   size_t from = j->at;
-  CLV_TRY(read_number(j, text, &whole, err));
+  CLV_TRY(read_number(j, text, &is_whole, err));
   *ret = strtod(text, NULL);
   return isfinite(*ret) ? CLV_OK : clv_json_fail(j, from, err, "%s is too large", text);
 }
@@ -294,10 +294,10 @@ static clv_code skip_inside(clv_json *j, clv_json_kind kind, clv_err *err);
 static clv_code skip_scalar(clv_json *j, clv_json_kind kind, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   double number;
-  bool truth;
+  bool is_true;
   if (kind == CLV_JSON_TEXT) return clv_json_read_text(j, &text, err);
   if (kind == CLV_JSON_NUMERAL) return clv_json_read_real(j, &number, err);
-  if (kind == CLV_JSON_BOOL) return clv_json_read_bool(j, &truth, err);
+  if (kind == CLV_JSON_BOOL) return clv_json_read_bool(j, &is_true, err);
   return clv_json_skip_null(j) ? CLV_OK : clv_json_fail(j, j->at, err, "no JSON value begins here");
 }
 
@@ -310,12 +310,12 @@ clv_code clv_json_skip(clv_json *j, clv_err *err) {
 
 static clv_code skip_inside(clv_json *j, clv_json_kind kind, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
-  bool more = true;
+  bool has_more = true;
   CLV_TRY(clv_json_open(j, kind, err));
-  for (size_t n = 0; more; n++) {
-    CLV_TRY(clv_json_next(j, kind, n, &more, err));
-    if (more && kind == CLV_JSON_OBJECT) CLV_TRY(clv_json_read_key(j, &key, err));
-    if (more) CLV_TRY(clv_json_skip(j, err));
+  for (size_t n = 0; has_more; n++) {
+    CLV_TRY(clv_json_next(j, kind, n, &has_more, err));
+    if (has_more && kind == CLV_JSON_OBJECT) CLV_TRY(clv_json_read_key(j, &key, err));
+    if (has_more) CLV_TRY(clv_json_skip(j, err));
   }
   return CLV_OK;
 }

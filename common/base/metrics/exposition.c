@@ -31,17 +31,17 @@ static void put_number(clv_bytes *b, double v) {
   }
 }
 
-/* Appends one byte of a HELP text (without quotes) or of a label. A byte that is not printable
- * ASCII becomes a question mark, because the format requires UTF-8 and the text may be cut inside a
- * character. */
-static void put_escaped(clv_bytes *b, const char *text, size_t most, bool quotes) {
-  for (size_t i = 0; i < most && text[i]; i++) {
+/* Appends the first max_bytes bytes of a HELP text or of a label's value, escaped. escapes_quotes:
+ * true for a label. A byte that is not printable ASCII becomes a question mark, because the format
+ * requires UTF-8 and the text may be cut inside a character. */
+static void put_escaped(clv_bytes *b, const char *text, size_t max_bytes, bool escapes_quotes) {
+  for (size_t i = 0; i < max_bytes && text[i]; i++) {
     char c = text[i];
     if (c == '\\')
       clv_bytes_puts(b, "\\\\");
     else if (c == '\n')
       clv_bytes_puts(b, "\\n");
-    else if (c == '"' && quotes)
+    else if (c == '"' && escapes_quotes)
       clv_bytes_puts(b, "\\\"");
     else
       clv_bytes_add(b, c >= ' ' && c < 0x7f ? &c : "?", 1);
@@ -93,14 +93,14 @@ void clv_histogram_add(clv_histogram *h, double value) {
 
 void clv_metric_histogram(clv_metrics_out *o, const clv_histogram *h,
                           const clv_metric_label *labels, size_t n) {
-  uint64_t below = 0;
+  uint64_t n_up_to_bound = 0;
   for (uint32_t i = 0; i <= h->n_bounds; i++) {
     double bound = i < h->n_bounds ? h->bounds[i] : INFINITY;
-    below += h->counts[i];
-    put_sample(o, "_bucket", labels, n, &bound, (double)below);
+    n_up_to_bound += h->counts[i];
+    put_sample(o, "_bucket", labels, n, &bound, (double)n_up_to_bound);
   }
   put_sample(o, "_sum", labels, n, NULL, h->sum);
-  put_sample(o, "_count", labels, n, NULL, (double)below);
+  put_sample(o, "_count", labels, n, NULL, (double)n_up_to_bound);
 }
 
 static void write_row(const clv_metric *row, const void *numbers, clv_bytes *ret) {
@@ -114,11 +114,11 @@ static void write_row(const clv_metric *row, const void *numbers, clv_bytes *ret
 /* Writes the samples of a row a second time, under the row's old name. */
 static void write_old_row(const clv_metric *row, const void *numbers, clv_bytes *ret) {
   char help[160];
-  clv_metric old = *row;
+  clv_metric old_row = *row;
   snprintf(help, sizeof help, "Old name of %s; the next version leaves it out.", row->name);
-  old.name = row->old_name;
-  old.help = help;
-  write_row(&old, numbers, ret);
+  old_row.name = row->old_name;
+  old_row.help = help;
+  write_row(&old_row, numbers, ret);
 }
 
 void clv_metrics_write(const clv_metric *table, size_t n, const void *numbers, clv_bytes *ret) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * metrics: writes numbers in the text format of Prometheus (0.0.4). A program has one table of its
- * metrics. A row has a name, a kind, a unit, a sentence, and either the offset of the number in a
+ * metrics. A row has a name, a kind, a unit, a help text, and either the offset of the number in a
  * struct that the program fills for each scrape, or a function that writes a sample for each label.
  *
  * Names end in their unit (seconds, bytes), and in _total if they only grow. Values of labels come

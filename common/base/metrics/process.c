@@ -45,10 +45,10 @@ static bool read_stat(process *p) {
                       "%llu %*d %llu %llu %llu",
                       &user, &system, &threads, &start, &size, &pages) != 6)
     return false;
-  double tick = (double)sysconf(_SC_CLK_TCK);
-  p->cpu_s = (double)(user + system) / tick;
+  double ticks_per_s = (double)sysconf(_SC_CLK_TCK);
+  p->cpu_s = (double)(user + system) / ticks_per_s;
   p->threads = (double)threads;
-  p->age_s = read_clock_seconds(CLOCK_BOOTTIME) - (double)start / tick;
+  p->age_s = read_clock_seconds(CLOCK_BOOTTIME) - (double)start / ticks_per_s;
   p->virtual_bytes = (double)size;
   p->resident_bytes = (double)pages * (double)sysconf(_SC_PAGESIZE);
   return true;
@@ -70,22 +70,22 @@ uint64_t clv_metrics_resident(void) {
 
 /* Start time of the process. Computed only once, because the system's clock may be set, and a
  * changed start time would look like a restart. */
-static double started_s;
+static double start_time_s;
 
 static void look_up_start(void) {
   process p = {0};
-  if (read_stat(&p)) started_s = floor(read_clock_seconds(CLOCK_REALTIME) - p.age_s);
+  if (read_stat(&p)) start_time_s = floor(read_clock_seconds(CLOCK_REALTIME) - p.age_s);
 }
 
 static process read_process(const char *program) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  static pthread_once_t start_once = PTHREAD_ONCE_INIT;
   process p = {.program = program};
-  struct rlimit files;
-  pthread_once(&once, look_up_start);
+  struct rlimit file_limit;
+  pthread_once(&start_once, look_up_start);
   p.is_readable = read_stat(&p);
-  p.start_s = started_s;
+  p.start_s = start_time_s;
   p.fds = count_open_files();
-  if (getrlimit(RLIMIT_NOFILE, &files) == 0) p.max_fds = (double)files.rlim_cur;
+  if (getrlimit(RLIMIT_NOFILE, &file_limit) == 0) p.max_fds = (double)file_limit.rlim_cur;
   return p;
 }
 

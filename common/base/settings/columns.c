@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names of the uses, scales and rules of a table's columns, in session files and in the file of
- * what a run has learnt.
+ * Names of the uses, scales and rules of a table's columns, in session files and in the JSON text
+ * of clv_learnt_write (master/data).
  */
 #include "common/base/settings/settings.h"
 

@@ -96,11 +96,11 @@ uint32_t clv_optim_moments_of(const clv_optim_config *c) {
   const clv_optimizer_row *row = clv_optimizer_row_of(c->kind);
   uint32_t set = 0;
   for (uint32_t i = 0; row && i < CLV_OPTIM_MAX_MOMENTS; i++) {
-    bool there = row->moments[i].name && !row->moments[i].absent_if_0;
+    bool is_present = row->moments[i].name && !row->moments[i].absent_if_0;
     for (int k = 0; k < CLV_OPTIM_SETTINGS; k++)
       if (row->moments[i].absent_if_0 >> k & 1)
-        there = clv_optim_setting_value(c, (clv_optim_setting)k) != 0;
-    set |= (uint32_t)there << i;
+        is_present = clv_optim_setting_value(c, (clv_optim_setting)k) != 0;
+    set |= (uint32_t)is_present << i;
   }
   return set;
 }

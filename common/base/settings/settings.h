@@ -163,8 +163,8 @@ void clv_list_names(const char *const *names, char *buf, size_t len);
 
 /* Kind of labels and outputs. */
 typedef enum clv_task {
-  CLV_TASK_CLASSES = 1, /* a class number per record or place; an output per class */
-  CLV_TASK_LABELS = 2,  /* a number from 0 to 1 per output, each a question of yes or no */
+  CLV_TASK_CLASSES = 1, /* a class number per record or position; an output per class */
+  CLV_TASK_LABELS = 2,  /* a number from 0 to 1 per output; each answers a yes-or-no question */
   CLV_TASK_NUMBERS = 4  /* a number per output */
 } clv_task;
 
@@ -202,7 +202,7 @@ static inline bool clv_loss_has_accuracy(clv_loss_kind kind) {
 
 /* ---- scores of evaluations ------------------------------------------------------------------- */
 
-/* Scores that loss.scores lists, and CLV_SCORE_F1 and so on: their bits in a set. */
+/* Scores that loss.scores may list. CLV_SCORE_F1 and so on are their bits in a set. */
 typedef enum clv_score_kind {
 #define CLV_SCORE(NAME, ...) CLV_SCORE_KIND_##NAME,
 #include "common/base/settings/scores.def"
@@ -215,7 +215,7 @@ enum {
 extern const char *const clv_score_names[]; /* [CLV_SCORE_KINDS] and NULL */
 /* Returns the tasks whose evaluations have the score: a set of clv_task. */
 unsigned clv_score_tasks(clv_score_kind kind);
-/* Writes the names of the scores that go with a task: "mae, rmse and r2". */
+/* Writes the names of the scores that evaluations of a task have: "mae, rmse and r2". */
 void clv_score_names_of(clv_task task, char *buf, size_t len);
 
 /* Numbers of an evaluation. */
@@ -238,9 +238,9 @@ const clv_score_value_row *clv_score_value_row_of(clv_score_value value);
 /* Use of a table's column; the values of `as` in a session file, in their order. */
 typedef enum clv_column_use {
   CLV_COLUMN_NUMBER,   /* one number of the input */
-  CLV_COLUMN_CATEGORY, /* a place of the input per value (one-hot) */
+  CLV_COLUMN_CATEGORY, /* one element of the input per value (one-hot) */
   CLV_COLUMN_BOOLEAN,  /* 0 or 1 */
-  CLV_COLUMN_DATE,     /* days since 1970-01-01, and parts that come again */
+  CLV_COLUMN_DATE,     /* days since 1970-01-01, and the parts in clv_date_part */
   CLV_COLUMN_TARGET,   /* the label; never an input */
   CLV_COLUMN_ID,       /* names the record in predictions; never an input */
   CLV_COLUMN_IGNORED,
@@ -248,8 +248,8 @@ typedef enum clv_column_use {
 
 extern const char *const clv_column_use_names[]; /* names in files, in order; end with NULL */
 
-/* Parts of a date that come again; bit CLV_DATE_... of a set. Each is two places of the input, sine
- * and cosine of 2 pi times the part of the turn that has passed. */
+/* Periodic parts of a date; bit CLV_DATE_... of a set. Each gives two elements of the input, sine
+ * and cosine of 2 pi times the fraction of the period that has passed. */
 typedef enum clv_date_part {
   CLV_DATE_YEAR,    /* (day of the year - 1) / days of the year */
   CLV_DATE_MONTH,   /* (month - 1) / 12 */
@@ -258,7 +258,7 @@ typedef enum clv_date_part {
 } clv_date_part;
 extern const char *const clv_date_part_names[];
 
-/* How a number is scaled. What it needs is learnt from the training records. */
+/* Scaling of a number. Its constants are computed from the training records. */
 typedef enum clv_column_scale {
   CLV_SCALE_STANDARD, /* (v - mean) / std, with the std of all training records (n, not n - 1) */
   CLV_SCALE_MIN_MAX,  /* (v - min) / (max - min) */

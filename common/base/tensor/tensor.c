@@ -27,9 +27,9 @@ static const struct {
 };
 
 float clv_bf16_value(uint16_t bits) {
-  uint32_t wide = (uint32_t)bits << 16;
+  uint32_t f32_bits = (uint32_t)bits << 16;
   float value;
-  memcpy(&value, &wide, sizeof value);
+  memcpy(&value, &f32_bits, sizeof value);
   return value;
 }
 

@@ -154,9 +154,9 @@ clv_code clv_rrefs_new_kept(clv_rrefs *t, const clv_rref_new_ids *b, uint32_t ow
  * Does nothing if the entry is settled already or freed. */
 void clv_rrefs_settle_entry(clv_rrefs *t, uint64_t ref, clv_tensor *tensor,
                             const clv_rref_failure *why, uint64_t now_ns);
-/* Arguments for passing a handle to node `to`. child: fork of the new handle. */
+/* Arguments for passing a handle to node `to`. child_fork: fork of the new handle. */
 typedef struct clv_rref_pass_args {
-  uint64_t child;
+  uint64_t child_fork;
   uint32_t to;
   uint64_t context, value; /* value of a context that the new handle becomes at node `to` */
 } clv_rref_pass_args;

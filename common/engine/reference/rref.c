@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-enum { RENEWALS = 3, CHECKS = 6 /* divisors of a lease */ };
+enum { RENEWALS_PER_LEASE = 3, CHECKS_PER_LEASE = 6 };
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
@@ -96,7 +96,7 @@ static void on_ack(clv_rrefs *t, clv_rref_peer *p, const clv_rref_message *m) {
 }
 
 typedef int numbered_handler(clv_rrefs *t, uint32_t from, const clv_rref_message *m);
-static numbered_handler *const numbered[CLV_RREF_KINDS] = {
+static numbered_handler *const numbered_handlers[CLV_RREF_KINDS] = {
     [CLV_RREF_KEEP] = clv_rref_on_keep,     [CLV_RREF_USE] = clv_rref_on_use,
     [CLV_RREF_FORK] = clv_rref_on_fork,     [CLV_RREF_ACCEPT] = clv_rref_on_accept,
     [CLV_RREF_DELETE] = clv_rref_on_delete, [CLV_RREF_RENEW] = clv_rref_on_renew,
@@ -110,7 +110,7 @@ static void handle_message(clv_rrefs *t, clv_rref_peer *p, const clv_rref_messag
   } else if (m->kind == CLV_RREF_VALUE) {
     clv_rref_on_value(t, p->node, m);
   } else if (m->kind < CLV_RREF_KINDS && clv_rref_is_new_message(t, p, m->number)) {
-    int answer = numbered[m->kind](t, p->node, m);
+    int answer = numbered_handlers[m->kind](t, p->node, m);
     if (answer != RREF_PARKED) clv_rref_queue_ack(t, p->node, m->number, (clv_code)answer);
   }
 }
@@ -205,9 +205,9 @@ static void drop_lost_peer(clv_rrefs *t, clv_rref_peer *p) {
 }
 
 static void renew_if_due(clv_rrefs *t, clv_rref_peer *p) {
-  bool owes = !clv_rref_list_is_empty(&p->handles) || !clv_rref_list_is_empty(&p->children);
-  if (!owes || clv_rref_post_is_active(&p->renew) ||
-      t->now_ns < p->last_renew_ns + t->o.lease_ns / RENEWALS)
+  bool needs_lease = !clv_rref_list_is_empty(&p->handles) || !clv_rref_list_is_empty(&p->children);
+  if (!needs_lease || clv_rref_post_is_active(&p->renew) ||
+      t->now_ns < p->last_renew_ns + t->o.lease_ns / RENEWALS_PER_LEASE)
     return;
   p->last_renew_ns = t->now_ns;
   clv_rref_post_new(t, &p->renew, CLV_RREF_RENEW, p->node);
@@ -225,7 +225,8 @@ static void tick_peer(clv_rrefs *t, clv_rref_peer *p, uint64_t overdue_ns) {
     renew_if_due(t, p);
   }
   clv_rref_posts_resend(t, p);
-  if (clv_rref_peer_has_lease(p)) clv_rref_schedule_tick(t, t->now_ns + t->o.lease_ns / CHECKS);
+  if (clv_rref_peer_has_lease(p))
+    clv_rref_schedule_tick(t, t->now_ns + t->o.lease_ns / CHECKS_PER_LEASE);
 }
 
 void clv_rrefs_tick(clv_rrefs *t, uint64_t now_ns) {

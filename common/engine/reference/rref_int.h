@@ -21,8 +21,8 @@
 /* ---- records --------------------------------------------------------------------------------- */
 
 /* Head of every record. n_queued_results: number of queued results that will be made from the
- * record;
- * is_dropped: the record was removed from its map, and is freed after the last of these results. */
+ * record. is_dropped: the record was removed from its map, and is freed after the last of these
+ * results. */
 typedef struct clv_rref_record {
   struct clv_rref_record *next;
   uint64_t id;
@@ -407,10 +407,10 @@ typedef struct clv_rref_event_args {
 typedef clv_code clv_rref_action_fn(clv_rrefs *t, void *record, clv_rref_event_args *given);
 
 /* Applies an event to a record; record NULL: to a record that does not exist, whose *state is
- * the first state. Calls the functions in `doers` for the cell's actions, which may free the
+ * the first state. Calls the functions in `action_fns` for the cell's actions, which may free the
  * record. Returns the code of a refusal, or of the first action that fails, which is the last
  * one called. */
-clv_code clv_rref_on_event(clv_rrefs *t, clv_rref_machine m, clv_rref_action_fn *const *doers,
+clv_code clv_rref_on_event(clv_rrefs *t, clv_rref_machine m, clv_rref_action_fn *const *action_fns,
                            void *record, uint8_t *state, uint8_t event, clv_rref_event_args *given);
 
 /* ---- rref_post.c ----------------------------------------------------------------------------- */

@@ -123,8 +123,8 @@ static clv_code unpark_fetch(clv_rrefs *t, void *record, clv_rref_event_args *gi
   (void)given;
   for (clv_rref_list *r = t->parked.next; r != &t->parked; r = r->next) {
     clv_rref_parked *k = RREF_OF(clv_rref_parked, link, r);
-    bool same = k->fork == f->record.id && k->ref == f->entry->record.id;
-    if (k->kind != CLV_RREF_FETCH || k->from != f->node || !same) continue;
+    bool is_of_fork = k->fork == f->record.id && k->ref == f->entry->record.id;
+    if (k->kind != CLV_RREF_FETCH || k->from != f->node || !is_of_fork) continue;
     clv_rref_queue_ack(t, f->node, remove_parked_message(t, k).number, CLV_OK);
     answer_fetch(t, f);
     break;
@@ -222,7 +222,7 @@ static clv_code report_freed(clv_rrefs *t, void *record, clv_rref_event_args *gi
   return CLV_OK;
 }
 
-static clv_rref_action_fn *const entry_doers[RREF_ACTIONS] = {
+static clv_rref_action_fn *const entry_action_fns[RREF_ACTIONS] = {
     [RREF_PARK] = park_message,
     [RREF_ADD_FORK] = add_fork,
     [RREF_STORE_VALUE] = store_value,
@@ -237,8 +237,8 @@ static clv_rref_action_fn *const entry_doers[RREF_ACTIONS] = {
 static clv_code run_entry_event(clv_rrefs *t, clv_rref_entry *e, clv_rref_entry_event event,
                                 clv_rref_event_args *given) {
   uint8_t none = RREF_ENTRY_NONE;
-  return clv_rref_on_event(t, RREF_ENTRIES, entry_doers, e, e ? &e->record.state : &none, event,
-                           given);
+  return clv_rref_on_event(t, RREF_ENTRIES, entry_action_fns, e, e ? &e->record.state : &none,
+                           event, given);
 }
 
 void clv_rref_entry_settle(clv_rrefs *t, uint64_t ref, clv_tensor *tensor,
@@ -302,7 +302,7 @@ static clv_code report_unused(clv_rrefs *t, void *record, clv_rref_event_args *g
   return CLV_OK;
 }
 
-static clv_rref_action_fn *const fork_doers[RREF_ACTIONS] = {
+static clv_rref_action_fn *const fork_action_fns[RREF_ACTIONS] = {
     [RREF_PARK] = park_message,           [RREF_UNPARK_FETCH] = unpark_fetch,
     [RREF_SEND_VALUE] = send_value,       [RREF_SEND_USE] = send_use,
     [RREF_REPORT_UNUSED] = report_unused, [RREF_FREE] = free_fork,
@@ -311,7 +311,7 @@ static clv_rref_action_fn *const fork_doers[RREF_ACTIONS] = {
 static clv_code run_fork_event(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event event,
                                clv_rref_event_args *given) {
   uint8_t none = RREF_FORK_NONE;
-  return clv_rref_on_event(t, RREF_FORKS, fork_doers, f, f ? &f->record.state : &none, event,
+  return clv_rref_on_event(t, RREF_FORKS, fork_action_fns, f, f ? &f->record.state : &none, event,
                            given);
 }
 
@@ -324,12 +324,12 @@ void clv_rref_fork_on_event(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event 
 clv_code clv_rref_fork_pass(clv_rrefs *t, uint64_t ref, const clv_rref_pass_args *what,
                             clv_err *err) {
   clv_rref_event_args given = {0};
-  clv_rref_fork *f = clv_rref_record_find(&t->forks, what->child);
+  clv_rref_fork *f = clv_rref_record_find(&t->forks, what->child_fork);
   clv_rref_entry *e = clv_rref_record_find(&t->entries, ref);
   if (!e) return clv_fail(err, CLV_NOT_FOUND, "reference %llu is gone", (unsigned long long)ref);
   if (f && run_fork_event(t, f, RREF_FORK_PASSED, &given) != CLV_OK)
-    return clv_fail(err, CLV_EXISTS, "id %llu is taken", (unsigned long long)what->child);
-  CLV_TRY(new_fork(t, e, what->child, what->to, &f, err));
+    return clv_fail(err, CLV_EXISTS, "id %llu is taken", (unsigned long long)what->child_fork);
+  CLV_TRY(new_fork(t, e, what->child_fork, what->to, &f, err));
   f->context = what->context;
   f->value = what->value;
   return run_fork_event(t, f, RREF_FORK_PASSED, &given);
@@ -358,8 +358,9 @@ int clv_rref_on_keep(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
 int clv_rref_on_fork(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   clv_rref_event_args given = {.from = from, .message = m};
   clv_rref_entry *e = clv_rref_record_find(&t->entries, m->ref);
-  bool wrong = e && e->key != m->key;
-  clv_code code = run_entry_event(t, e, wrong ? RREF_ENTRY_WRONG_KEY : RREF_ENTRY_FORKED, &given);
+  bool has_wrong_key = e && e->key != m->key;
+  clv_code code =
+      run_entry_event(t, e, has_wrong_key ? RREF_ENTRY_WRONG_KEY : RREF_ENTRY_FORKED, &given);
   return given.is_parked ? RREF_PARKED : (int)code;
 }
 

@@ -7,7 +7,7 @@
  */
 #include "common/engine/reference/rref_int.h"
 
-enum { CHECKS = 6, LONGEST_WAIT = 60 /* divisors of a lease */, ACK_OWED = 0x80 };
+enum { CHECKS_PER_LEASE = 6, WAITS_PER_LEASE = 60 /* divisors of a lease */, ACK_OWED = 0x80 };
 
 /* ---- leases ---------------------------------------------------------------------------------- */
 
@@ -20,13 +20,13 @@ void clv_rref_peer_start_lease(clv_rrefs *t, clv_rref_peer *p) {
   if (clv_rref_peer_has_lease(p)) return;
   p->last_message_ns = t->now_ns;
   p->last_renew_ns = t->now_ns;
-  if (p->node != t->o.self) clv_rref_schedule_tick(t, t->now_ns + t->o.lease_ns / CHECKS);
+  if (p->node != t->o.self) clv_rref_schedule_tick(t, t->now_ns + t->o.lease_ns / CHECKS_PER_LEASE);
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
 static uint64_t get_longest_wait(const clv_rrefs *t) {
-  return CLV_MAX(t->o.retry_ns, t->o.lease_ns / LONGEST_WAIT);
+  return CLV_MAX(t->o.retry_ns, t->o.lease_ns / WAITS_PER_LEASE);
 }
 
 bool clv_rref_post_is_active(const clv_rref_post *post) { return post->state != RREF_POST_NONE; }
@@ -50,12 +50,12 @@ static clv_code unlink_post(clv_rrefs *t, void *record, clv_rref_event_args *giv
   return CLV_OK;
 }
 
-static clv_rref_action_fn *const doers[RREF_ACTIONS] = {
+static clv_rref_action_fn *const action_fns[RREF_ACTIONS] = {
     [RREF_TRANSMIT] = transmit, [RREF_UNLINK] = unlink_post};
 
 static void apply_event(clv_rrefs *t, clv_rref_post *post, clv_rref_post_event event) {
   clv_rref_event_args none = {0};
-  (void)clv_rref_on_event(t, RREF_POSTS, doers, post, &post->state, event, &none);
+  (void)clv_rref_on_event(t, RREF_POSTS, action_fns, post, &post->state, event, &none);
 }
 
 static uint64_t get_oldest_number(const clv_rref_peer *p) {
@@ -83,25 +83,25 @@ void clv_rref_posts_resend(clv_rrefs *t, clv_rref_peer *p) { send_window(t, p, t
 void clv_rref_post_new(clv_rrefs *t, clv_rref_post *post, clv_rref_kind kind, uint32_t to) {
   clv_rref_peer *p = &t->peers[to];
   clv_rref_peer_start_lease(t, p);
-  bool of_fork = post->is_from_owner;
+  bool is_from_owner = post->is_from_owner;
   *post = (clv_rref_post){.kind = kind,
                           .to = to,
-                          .is_from_owner = of_fork,
+                          .is_from_owner = is_from_owner,
                           .number = ++p->last_number,
                           .wait_ns = t->o.retry_ns};
   clv_rref_list_add(&p->outbox, &post->link);
   t->n_posts++;
-  bool room = post->number < get_oldest_number(p) + CLV_WIRE_REF_WINDOW;
-  apply_event(t, post, room ? RREF_POST_POSTED : RREF_POST_OVER_WINDOW);
+  bool is_in_window = post->number < get_oldest_number(p) + CLV_WIRE_REF_WINDOW;
+  apply_event(t, post, is_in_window ? RREF_POST_POSTED : RREF_POST_OVER_WINDOW);
 }
 
 /* Applies the event `how`, which ends a post. If the post was the oldest of its peer, the window
  * advances. */
 static void end_post(clv_rrefs *t, clv_rref_post *post, clv_rref_post_event how) {
   clv_rref_peer *p = &t->peers[post->to];
-  bool oldest = p->outbox.next == &post->link;
+  bool is_oldest = p->outbox.next == &post->link;
   apply_event(t, post, how);
-  if (oldest) send_window(t, p, false);
+  if (is_oldest) send_window(t, p, false);
 }
 
 void clv_rref_post_cancel(clv_rrefs *t, clv_rref_post *post) {
@@ -129,10 +129,10 @@ static bool has_ack_owed(const clv_rref_peer *p) {
 }
 
 static void owe_ack(clv_rrefs *t, clv_rref_peer *p, uint64_t number) {
-  bool first = !has_ack_owed(p);
+  bool is_first_owed = !has_ack_owed(p);
   *get_answer(p, number) |= ACK_OWED;
-  p->ack_first = first ? number : CLV_MIN(p->ack_first, number);
-  p->ack_last = first ? number : CLV_MAX(p->ack_last, number);
+  p->ack_first = is_first_owed ? number : CLV_MIN(p->ack_first, number);
+  p->ack_last = is_first_owed ? number : CLV_MAX(p->ack_last, number);
   clv_rref_queue_message(t, &p->ack, RREF_FROM_PEER, p->node);
 }
 
@@ -149,8 +149,9 @@ void clv_rref_queue_ack(clv_rrefs *t, uint32_t to, uint64_t number, clv_code cod
 
 bool clv_rref_next_ack(clv_rref_peer *p, uint64_t *ret_number, clv_code *ret_code) {
   /* the sender has the answers for numbers that have left the window, so these are skipped */
-  bool many = p->highest_number >= CLV_WIRE_REF_WINDOW;
-  if (many) p->ack_first = CLV_MAX(p->ack_first, p->highest_number - CLV_WIRE_REF_WINDOW + 1);
+  bool is_window_full = p->highest_number >= CLV_WIRE_REF_WINDOW;
+  if (is_window_full)
+    p->ack_first = CLV_MAX(p->ack_first, p->highest_number - CLV_WIRE_REF_WINDOW + 1);
   while (has_ack_owed(p)) {
     uint64_t number = p->ack_first++;
     uint8_t *answer = get_answer(p, number);
@@ -166,15 +167,15 @@ bool clv_rref_next_ack(clv_rref_peer *p, uint64_t *ret_number, clv_code *ret_cod
 /* Advances the window of received numbers to `number`, and clears the answers of the numbers that
  * enter it. */
 static void advance_window(clv_rref_peer *p, uint64_t number) {
-  uint64_t new = CLV_MIN(number - p->highest_number, (uint64_t)CLV_WIRE_REF_WINDOW);
-  for (uint64_t i = 0; i < new; i++) *get_answer(p, number - i) = 0;
+  uint64_t n_new = CLV_MIN(number - p->highest_number, (uint64_t)CLV_WIRE_REF_WINDOW);
+  for (uint64_t i = 0; i < n_new; i++) *get_answer(p, number - i) = 0;
   p->highest_number = number;
 }
 
 bool clv_rref_is_new_message(clv_rrefs *t, clv_rref_peer *p, uint64_t number) {
   if (!number || has_left_window(p, number)) return false;
   if (number > p->highest_number) advance_window(p, number);
-  bool answered = *get_answer(p, number);
-  if (answered) owe_ack(t, p, number);
-  return !answered;
+  bool has_answer = *get_answer(p, number);
+  if (has_answer) owe_ack(t, p, number);
+  return !has_answer;
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FEW_BUCKETS = 64 };
+enum { INITIAL_BUCKETS = 64 };
 
 /* ---- lists and maps -------------------------------------------------------------------------- */
 
@@ -42,18 +42,18 @@ void *clv_rref_record_find(const clv_rref_map *map, uint64_t id) {
 
 /* Doubles the buckets of a map. Fails without memory; the map then works on, with longer chains. */
 static clv_code grow_map(clv_rref_map *map, clv_err *err) {
-  clv_rref_map wider = {.cap = map->cap ? 2 * map->cap : FEW_BUCKETS, .n = map->n};
-  CLV_TRY(clv_alloc(wider.cap, sizeof *wider.buckets, &wider.buckets, err));
+  clv_rref_map larger = {.cap = map->cap ? 2 * map->cap : INITIAL_BUCKETS, .n = map->n};
+  CLV_TRY(clv_alloc(larger.cap, sizeof *larger.buckets, &larger.buckets, err));
   for (uint32_t i = 0; i < map->cap; i++) {
     for (clv_rref_record *r = map->buckets[i], *next; r; r = next) {
       next = r->next;
-      clv_rref_record **to = get_bucket(&wider, r->id);
+      clv_rref_record **to = get_bucket(&larger, r->id);
       r->next = *to;
       *to = r;
     }
   }
   free(map->buckets);
-  *map = wider;
+  *map = larger;
   return CLV_OK;
 }
 

@@ -292,7 +292,7 @@ static const clv_rref_cell posts[RREF_POST_STATES][RREF_POST_EVENTS] = {
 };
 /* clang-format on */
 
-/* ---- a step ---------------------------------------------------------------------------------- */
+/* ---- a step in a table ----------------------------------------------------------------------- */
 
 static const struct {
   const clv_rref_cell *cells; /* [states][events] */
@@ -318,7 +318,7 @@ static clv_code refuse_event(const clv_rref_cell *cell, clv_rref_event_args *giv
   return cell->rule == RREF_REFUSE ? (clv_code)cell->code : CLV_INTERNAL;
 }
 
-clv_code clv_rref_on_event(clv_rrefs *t, clv_rref_machine m, clv_rref_action_fn *const *doers,
+clv_code clv_rref_on_event(clv_rrefs *t, clv_rref_machine m, clv_rref_action_fn *const *action_fns,
                            void *record, uint8_t *state, uint8_t event,
                            clv_rref_event_args *given) {
   const clv_rref_cell *cell = clv_rref_cell_of(m, *state, event);
@@ -327,6 +327,6 @@ clv_code clv_rref_on_event(clv_rrefs *t, clv_rref_machine m, clv_rref_action_fn 
   if (cell->rule != RREF_DO) return refuse_event(cell, given);
   *state = cell->next_state;
   for (size_t i = 0; i < CLV_COUNT(cell->actions) && cell->actions[i] && code == CLV_OK; i++)
-    code = doers[cell->actions[i]](t, record, given);
+    code = action_fns[cell->actions[i]](t, record, given);
   return code;
 }

@@ -167,7 +167,7 @@ static clv_code free_handle(clv_rrefs *t, void *record, clv_rref_event_args *giv
 static clv_code new_child(clv_rrefs *t, clv_rref_handle *h, const clv_rref_pass_args *what,
                           clv_rref_child **ret, clv_err *err) {
   clv_rref_child *c;
-  CLV_TRY(clv_rref_record_new(t, &t->child_slab, &t->children, what->child, &c, err));
+  CLV_TRY(clv_rref_record_new(t, &t->child_slab, &t->children, what->child_fork, &c, err));
   c->parent = h;
   c->ref = h->ref;
   c->owner = h->owner;
@@ -187,11 +187,12 @@ static clv_code add_child(clv_rrefs *t, void *record, clv_rref_event_args *given
   const clv_rref_pass_args *what = given->passing;
   const clv_rref_handle *h = record;
   clv_rref_event_args none = {0};
-  clv_rref_child *c = clv_rref_record_find(&t->children, what->child);
+  clv_rref_child *c = clv_rref_record_find(&t->children, what->child_fork);
   if (h->owner == t->o.self && h->record.state == RREF_HANDLE_JOINED)
     return clv_rref_fork_pass(t, h->ref, what, given->err);
   if (c && run_child_event(t, c, RREF_CHILD_PASSED, &none) != CLV_OK)
-    return clv_fail(given->err, CLV_EXISTS, "id %llu is taken", (unsigned long long)what->child);
+    return clv_fail(given->err, CLV_EXISTS, "id %llu is taken",
+                    (unsigned long long)what->child_fork);
   CLV_TRY(new_child(t, record, what, &c, given->err));
   return run_child_event(t, c, RREF_CHILD_PASSED, &none);
 }
@@ -220,9 +221,9 @@ static clv_code free_child(clv_rrefs *t, void *record, clv_rref_event_args *give
   return check_waiters(t, h, given);
 }
 
-/* ---- steps ----------------------------------------------------------------------------------- */
+/* ---- actions of handles and children --------------------------------------------------------- */
 
-static clv_rref_action_fn *const handle_doers[RREF_ACTIONS] = {
+static clv_rref_action_fn *const handle_action_fns[RREF_ACTIONS] = {
     [RREF_SEND_KEEP] = send_keep,
     [RREF_SEND_FORK] = send_fork,
     [RREF_SEND_FETCH] = send_fetch,
@@ -245,18 +246,18 @@ static clv_rref_action_fn *const handle_doers[RREF_ACTIONS] = {
 static clv_code run_handle_event(clv_rrefs *t, clv_rref_handle *h, clv_rref_handle_event event,
                                  clv_rref_event_args *given) {
   uint8_t none = RREF_HANDLE_NONE;
-  return clv_rref_on_event(t, RREF_HANDLES, handle_doers, h, h ? &h->record.state : &none, event,
-                           given);
+  return clv_rref_on_event(t, RREF_HANDLES, handle_action_fns, h, h ? &h->record.state : &none,
+                           event, given);
 }
 
-static clv_rref_action_fn *const child_doers[RREF_ACTIONS] = {
+static clv_rref_action_fn *const child_action_fns[RREF_ACTIONS] = {
     [RREF_SEND_USE] = send_use, [RREF_REPORT_UNUSED] = report_unused, [RREF_FREE] = free_child};
 
 static clv_code run_child_event(clv_rrefs *t, clv_rref_child *c, clv_rref_child_event event,
                                 clv_rref_event_args *given) {
   uint8_t none = RREF_CHILD_NONE;
-  return clv_rref_on_event(t, RREF_CHILDREN, child_doers, c, c ? &c->record.state : &none, event,
-                           given);
+  return clv_rref_on_event(t, RREF_CHILDREN, child_action_fns, c, c ? &c->record.state : &none,
+                           event, given);
 }
 
 static void apply_handle_event(clv_rrefs *t, clv_rref_handle *h, clv_rref_handle_event event,
@@ -356,15 +357,15 @@ void clv_rref_on_ack(clv_rrefs *t, clv_rref_post *post, clv_code code) {
 int clv_rref_on_use(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   clv_err why;
   if (m->owner >= t->o.n_nodes) return CLV_NOT_FOUND;
-  bool of_owner = m->owner == from && !m->is_before_join;
-  return new_handle(t, m, of_owner ? RREF_NO_NODE : from,
-                    of_owner ? RREF_HANDLE_RECEIVED_FROM_OWNER : RREF_HANDLE_RECEIVED, &why);
+  bool is_from_owner = m->owner == from && !m->is_before_join;
+  return new_handle(t, m, is_from_owner ? RREF_NO_NODE : from,
+                    is_from_owner ? RREF_HANDLE_RECEIVED_FROM_OWNER : RREF_HANDLE_RECEIVED, &why);
 }
 
 int clv_rref_on_accept(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   clv_rref_child *c = clv_rref_record_find(&t->children, m->fork);
-  bool theirs = c && c->use.to == from && c->ref == m->ref;
-  apply_child_event(t, theirs ? c : NULL, RREF_CHILD_ACCEPTED, CLV_OK);
+  bool is_own_child = c && c->use.to == from && c->ref == m->ref;
+  apply_child_event(t, is_own_child ? c : NULL, RREF_CHILD_ACCEPTED, CLV_OK);
   return CLV_OK;
 }
 
@@ -376,7 +377,7 @@ void clv_rref_on_value(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   (void)run_handle_event(t, h, RREF_HANDLE_VALUE_ARRIVED, &given);
 }
 
-/* ---- time ------------------------------------------------------------------------------------ */
+/* ---- resending, and failures of owners ------------------------------------------------------- */
 
 void clv_rref_fetches_resend(clv_rrefs *t) {
   for (clv_rref_list *r = t->fetching.next; r != &t->fetching; r = r->next) {

@@ -20,23 +20,24 @@ typedef struct binding {
 } binding;
 
 static clv_code bind_map(const clv_binder *b, const clv_yaml_node *map, const char *prefix,
-                         const char *shown, void *base, clv_err *err);
+                         const char *shown_path, void *base, clv_err *err);
 
 static void *address_of_field(const binding *s, size_t offset) { return s->struct_base + offset; }
 
 static clv_code fail_mismatch(const clv_binder *b, const binding *s, clv_err *err) {
-  char expected[256], shown[CLV_MESSAGE_TEXT_MAX], got[CLV_MESSAGE_TEXT_MAX + 4];
-  bool list = s->row->kind == CLV_ROW_TEXTS && s->row->sample;
+  char expected[256], shown_text[CLV_MESSAGE_TEXT_MAX], got_text[CLV_MESSAGE_TEXT_MAX + 4];
+  bool has_sample_list = s->row->kind == CLV_ROW_TEXTS && s->row->sample;
   clv_row_describe_expected(s->row, expected, sizeof expected);
   if (clv_yaml_node_is_null(s->node))
-    snprintf(got, sizeof got, "nothing");
+    snprintf(got_text, sizeof got_text, "nothing");
   else if (s->node->kind == CLV_YAML_SCALAR)
-    snprintf(got, sizeof got, s->node->is_plain ? "'%s'" : "the text '%s'",
-             clv_text_for_message(s->node->text, shown));
+    snprintf(got_text, sizeof got_text, s->node->is_plain ? "'%s'" : "the text '%s'",
+             clv_text_for_message(s->node->text, shown_text));
   else
-    snprintf(got, sizeof got, s->node->kind == CLV_YAML_LIST ? "a list" : "a mapping");
+    snprintf(got_text, sizeof got_text, s->node->kind == CLV_YAML_LIST ? "a list" : "a mapping");
   return clv_yaml_source_fail(b->source, s->node->pos, err, "'%s' must be %s%s%s, got %s", s->path,
-                              expected, list ? ", such as " : "", list ? s->row->sample : "", got);
+                              expected, has_sample_list ? ", such as " : "",
+                              has_sample_list ? s->row->sample : "", got_text);
 }
 
 /* ---- single values --------------------------------------------------------------------------- */
@@ -100,9 +101,10 @@ static clv_code bind_number(const clv_binder *b, const binding *s, clv_err *err)
 /* Finds a name whose first 5 characters are those of the text, ignoring case: "images" for
  * "image_folder". NULL: there is none. */
 static const char *find_name_with_same_start(const char *text, const char *const *names, size_t n) {
-  enum { ALIKE = 5 };
+  enum { N_SAME_CHARS = 5 };
   for (size_t i = 0; i < n; i++)
-    if (strlen(names[i]) >= ALIKE && strncasecmp(text, names[i], ALIKE) == 0) return names[i];
+    if (strlen(names[i]) >= N_SAME_CHARS && strncasecmp(text, names[i], N_SAME_CHARS) == 0)
+      return names[i];
   return NULL;
 }
 
@@ -117,19 +119,19 @@ static clv_code read_enum_index(const clv_binder *b, const binding *s, int *ret,
     *ret = (int)n;
     return CLV_OK;
   }
-  char shown[CLV_MESSAGE_TEXT_MAX], expected[256];
+  char shown_text[CLV_MESSAGE_TEXT_MAX], expected[256];
   const char *suggestion = clv_did_you_mean(s->node->text, names, n);
   if (!suggestion) suggestion = find_name_with_same_start(s->node->text, names, n);
   clv_row_describe_expected(s->row, expected, sizeof expected);
   bool has_no_suggestion = !suggestion || !*suggestion;
   if (has_no_suggestion && s->row->replacement_hint && s->node->text[0])
     return clv_yaml_source_fail(b->source, s->node->pos, err, "'%s' must be %s, got '%s'; %s",
-                                s->path, expected, clv_text_for_message(s->node->text, shown),
+                                s->path, expected, clv_text_for_message(s->node->text, shown_text),
                                 s->row->replacement_hint);
   if (has_no_suggestion) return fail_mismatch(b, s, err);
   return clv_yaml_source_fail(b->source, s->node->pos, err,
                               "'%s' must be %s, got '%s', did you mean '%s'?", s->path, expected,
-                              clv_text_for_message(s->node->text, shown), suggestion);
+                              clv_text_for_message(s->node->text, shown_text), suggestion);
 }
 
 static clv_code bind_enum(const clv_binder *b, const binding *s, clv_err *err) {
@@ -189,8 +191,8 @@ bool clv_layer_range_read(const char *text, clv_layer_range *ret) {
                       r.first_layer_name) ||
       !read_range_end(last, strlen(last), &r.last, r.last_layer_name))
     return false;
-  bool numbers = !r.first_layer_name[0] && !r.last_layer_name[0];
-  if (numbers && (!dots || r.first > r.last)) return false;
+  bool has_only_numbers = !r.first_layer_name[0] && !r.last_layer_name[0];
+  if (has_only_numbers && (!dots || r.first > r.last)) return false;
   *ret = r;
   return true;
 }
@@ -259,19 +261,19 @@ static clv_code bind_numbers(const clv_binder *b, const binding *s, clv_err *err
 }
 
 static clv_code bind_section(const clv_binder *b, const binding *s, clv_err *err) {
-  char inner_prefix[CLV_PATH_MAX], shown[CLV_PATH_MAX];
+  char inner_prefix[CLV_PATH_MAX], shown_path[CLV_PATH_MAX];
   if (s->node && s->node->kind != CLV_YAML_MAP) return fail_mismatch(b, s, err);
   clv_row_write_inner_prefix(s->row, inner_prefix);
-  snprintf(shown, sizeof shown, "%s.", s->path);
-  return bind_map(b, s->node, inner_prefix, shown, s->struct_base, err);
+  snprintf(shown_path, sizeof shown_path, "%s.", s->path);
+  return bind_map(b, s->node, inner_prefix, shown_path, s->struct_base, err);
 }
 
 static clv_code fail_no_mapping(const clv_binder *b, const binding *s, const clv_yaml_node *node,
-                                const char *shown, clv_err *err) {
+                                const char *shown_path, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes example = {0};
   clv_row_write_inner_example(b->schema, s->row, &example);
   return clv_yaml_source_fail(b->source, node->pos, err,
-                              "'%s' must be a mapping of keys, such as `%s`", shown,
+                              "'%s' must be a mapping of keys, such as `%s`", shown_path,
                               example.failed ? "..." : example.data);
 }
 
@@ -279,7 +281,7 @@ static clv_code fail_no_mapping(const clv_binder *b, const binding *s, const clv
  * a MAP the entry's name follows. */
 static clv_code bind_entry(const clv_binder *b, const binding *s, size_t i, char *entry,
                            clv_err *err) {
-  char inner_prefix[CLV_PATH_MAX], shown[CLV_PATH_MAX], key[CLV_MESSAGE_TEXT_MAX];
+  char inner_prefix[CLV_PATH_MAX], shown_path[CLV_PATH_MAX], key[CLV_MESSAGE_TEXT_MAX];
   const clv_yaml_node *node = s->node->children[i];
   *(clv_config_pos *)(void *)entry = node->key ? node->key_pos : node->pos;
   if (s->row->kind == CLV_ROW_MAP) {
@@ -288,15 +290,15 @@ static clv_code bind_entry(const clv_binder *b, const binding *s, size_t i, char
                                   clv_text_for_message(node->key, key),
                                   clv_format_description(s->row->format));
     CLV_TRY(clv_strdup(node->key, (char **)(void *)(entry + sizeof(clv_config_pos)), err));
-    snprintf(shown, sizeof shown, "%s.%s", s->path, node->key);
+    snprintf(shown_path, sizeof shown_path, "%s.%s", s->path, node->key);
   } else {
-    snprintf(shown, sizeof shown, "%s.%zu", s->path, i);
+    snprintf(shown_path, sizeof shown_path, "%s.%zu", s->path, i);
   }
-  if (node->kind != CLV_YAML_MAP) return fail_no_mapping(b, s, node, shown, err);
-  size_t n = strlen(shown);
-  snprintf(shown + n, sizeof shown - n, ".");
+  if (node->kind != CLV_YAML_MAP) return fail_no_mapping(b, s, node, shown_path, err);
+  size_t n = strlen(shown_path);
+  snprintf(shown_path + n, sizeof shown_path - n, ".");
   clv_row_write_inner_prefix(s->row, inner_prefix);
-  return bind_map(b, node, inner_prefix, shown, entry, err);
+  return bind_map(b, node, inner_prefix, shown_path, entry, err);
 }
 
 static clv_code bind_entries(const clv_binder *b, const binding *s, clv_err *err) {
@@ -359,9 +361,9 @@ static const char *find_other_file_kind(const clv_schema *schema, const char *ke
 }
 
 static clv_code fail_unknown_key(const clv_binder *b, const clv_yaml_node *entry,
-                                 const char *prefix, const char *shown, clv_err *err) {
+                                 const char *prefix, const char *shown_path, clv_err *err) {
   const char *keys[64], *key;
-  char shown_key[CLV_MESSAGE_TEXT_MAX], known[256] = "";
+  char shown_key[CLV_MESSAGE_TEXT_MAX], known_keys[256] = "";
   size_t n = 0;
   for (size_t i = 0; i < b->schema->n_rows && n < CLV_COUNT(keys); i++)
     if ((key = clv_row_key(&b->schema->rows[i], prefix))) keys[n++] = key;
@@ -375,12 +377,13 @@ static clv_code fail_unknown_key(const clv_binder *b, const clv_yaml_node *entry
   clv_text_for_message(entry->key, shown_key);
   if (suggestion)
     return clv_yaml_source_fail(b->source, entry->key_pos, err,
-                                "unknown key '%s%s', did you mean '%s'?", shown, shown_key,
+                                "unknown key '%s%s', did you mean '%s'?", shown_path, shown_key,
                                 suggestion);
-  for (size_t i = 0, used = 0; i < n && used < sizeof known; i++)
-    used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", keys[i]);
+  for (size_t i = 0, used = 0; i < n && used < sizeof known_keys; i++)
+    used += (size_t)snprintf(known_keys + used, sizeof known_keys - used, "%s%s", i ? ", " : "",
+                             keys[i]);
   return clv_yaml_source_fail(b->source, entry->key_pos, err, "unknown key '%s%s', known here: %s",
-                              shown, shown_key, known);
+                              shown_path, shown_key, known_keys);
 }
 
 static bool has_attrs_row(const clv_schema *schema, const char *prefix) {
@@ -390,11 +393,11 @@ static bool has_attrs_row(const clv_schema *schema, const char *prefix) {
 }
 
 static clv_code check_keys(const clv_binder *b, const clv_yaml_node *map, const char *prefix,
-                           const char *shown, clv_err *err) {
+                           const char *shown_path, clv_err *err) {
   if (has_attrs_row(b->schema, prefix)) return CLV_OK;
   for (size_t i = 0; i < map->n; i++)
     if (!clv_schema_has_key(b->schema, prefix, map->children[i]->key))
-      return fail_unknown_key(b, map->children[i], prefix, shown, err);
+      return fail_unknown_key(b, map->children[i], prefix, shown_path, err);
   return CLV_OK;
 }
 
@@ -415,9 +418,9 @@ static clv_code bind_default(const clv_binder *b, binding *s, clv_err *err) {
  * RANGE, or a SECTION and an ENUM. The second row takes scalars. */
 static bool is_bound_by_twin_row(const clv_schema *schema, const clv_row *row,
                                  const clv_yaml_node *node) {
-  bool scalar = node && node->kind == CLV_YAML_SCALAR;
-  if (row > schema->rows && strcmp(row[-1].path, row->path) == 0) return !scalar;
-  return scalar && clv_row_has_scalar_form(schema, row);
+  bool is_scalar = node && node->kind == CLV_YAML_SCALAR;
+  if (row > schema->rows && strcmp(row[-1].path, row->path) == 0) return !is_scalar;
+  return is_scalar && clv_row_has_scalar_form(schema, row);
 }
 
 static clv_code fail_missing_key(const clv_binder *b, const clv_row *row, const clv_yaml_node *map,
@@ -440,21 +443,26 @@ static uint32_t number_of_override(const clv_yaml_node *node) {
 static clv_code find_entry(const clv_binder *b, const clv_row *row, const clv_yaml_node *map,
                            const char *key, const char *path, const clv_yaml_node **ret,
                            clv_err *err) {
-  const clv_yaml_node *now = clv_yaml_node_find(map, key);
-  const clv_yaml_node *old = row->old_name ? clv_yaml_node_find(map, row->old_name) : NULL;
-  *ret = !old || (now && number_of_override(now) > number_of_override(old)) ? now : old;
-  if (!now || !old || number_of_override(now) != number_of_override(old)) return CLV_OK;
-  return clv_yaml_source_fail(b->source, old->key_pos, err,
+  const clv_yaml_node *present_entry = clv_yaml_node_find(map, key);
+  const clv_yaml_node *old_entry = row->old_name ? clv_yaml_node_find(map, row->old_name) : NULL;
+  *ret = !old_entry || (present_entry &&
+                        number_of_override(present_entry) > number_of_override(old_entry))
+             ? present_entry
+             : old_entry;
+  if (!present_entry || !old_entry ||
+      number_of_override(present_entry) != number_of_override(old_entry))
+    return CLV_OK;
+  return clv_yaml_source_fail(b->source, old_entry->key_pos, err,
                               "'%s' is given twice: '%s' is its old name, remove it", path,
                               row->old_name);
 }
 
 static clv_code bind_row(const clv_binder *b, const clv_row *row, const clv_yaml_node *map,
-                         const char *prefix, const char *shown, char *base, clv_err *err) {
+                         const char *prefix, const char *shown_path, char *base, clv_err *err) {
   char path[CLV_PATH_MAX];
   const char *key = clv_row_key(row, prefix);
   const clv_yaml_node *node = NULL;
-  snprintf(path, sizeof path, "%s%s", shown, key);
+  snprintf(path, sizeof path, "%s%s", shown_path, key);
   if (map) CLV_TRY(find_entry(b, row, map, key, path, &node, err));
   binding s = {
       .row = row, .node = node, .path = path, .struct_base = base, .at = base + row->offset};
@@ -462,24 +470,24 @@ static clv_code bind_row(const clv_binder *b, const clv_row *row, const clv_yaml
   if (!node && map && row->required) return fail_missing_key(b, row, map, path, err);
   if (!node) return bind_default(b, &s, err);
   if (row->pos_offset) {
-    bool by_key = node->kind != CLV_YAML_SCALAR && node->key;
-    *(clv_config_pos *)address_of_field(&s, row->pos_offset) = by_key ? node->key_pos : node->pos;
+    bool has_key = node->kind != CLV_YAML_SCALAR && node->key;
+    *(clv_config_pos *)address_of_field(&s, row->pos_offset) = has_key ? node->key_pos : node->pos;
   }
   return binders[row->kind](b, &s, err);
 }
 
 static clv_code bind_map(const clv_binder *b, const clv_yaml_node *map, const char *prefix,
-                         const char *shown, void *base, clv_err *err) {
-  if (map) CLV_TRY(check_keys(b, map, prefix, shown, err));
+                         const char *shown_path, void *base, clv_err *err) {
+  if (map) CLV_TRY(check_keys(b, map, prefix, shown_path, err));
   for (size_t i = 0; i < b->schema->n_rows; i++) {
     const clv_row *row = &b->schema->rows[i];
     if (!clv_row_key(row, prefix)) continue;
     if (row->kind != CLV_ROW_ATTRS) {
-      CLV_TRY(bind_row(b, row, map, prefix, shown, base, err));
+      CLV_TRY(bind_row(b, row, map, prefix, shown_path, base, err));
     } else if (map) {
       clv_attr_spec **attrs = (clv_attr_spec **)(void *)((char *)base + row->offset);
       size_t *n = (size_t *)(void *)((char *)base + row->count_offset);
-      CLV_TRY(clv_attrs_bind(b, map, prefix, shown, attrs, n, err));
+      CLV_TRY(clv_attrs_bind(b, map, prefix, shown_path, attrs, n, err));
     }
   }
   return CLV_OK;

@@ -192,7 +192,7 @@ typedef enum clv_recovery_switch {
   CLV_RECOVERY_OFF /* the loss of a worker ends the run */
 } clv_recovery_switch;
 
-/* Number of a validation by which a run chooses: for checkpoint.best and train.early_stopping.
+/* Metric of a validation by which a run chooses: for checkpoint.best and train.early_stopping.
  * NONE, then the values in the order of clv_score_value (settings.h). */
 typedef enum clv_best_metric {
   CLV_BEST_NONE,

@@ -8,7 +8,7 @@
 
 #include "common/model/config/schema_int.h"
 
-/* ---- example --------------------------------------------------------------------------------- */
+/* ---- writing comments of the example file ---------------------------------------------------- */
 
 typedef struct example {
   const clv_schema *schema;
@@ -64,10 +64,10 @@ void clv_row_write_inner_example(const clv_schema *schema, const clv_row *row, c
 
 void clv_row_write_example(const clv_schema *schema, const clv_row *row, clv_bytes *out) {
   const char *dot = strrchr(row->path, '.');
-  bool list = row->kind == CLV_ROW_LIST && !row->example;
-  bool needs_braces = list || row->kind == CLV_ROW_SECTION;
+  bool is_list = row->kind == CLV_ROW_LIST && !row->example;
+  bool needs_braces = is_list || row->kind == CLV_ROW_SECTION;
   clv_bytes_printf(out, "%s: ", dot ? dot + 1 : row->path);
-  if (list) clv_bytes_puts(out, "[");
+  if (is_list) clv_bytes_puts(out, "[");
   if (needs_braces)
     clv_row_write_inner_example(schema, row, out);
   else
@@ -75,7 +75,7 @@ void clv_row_write_example(const clv_schema *schema, const clv_row *row, clv_byt
                         : row->default_text ? row->default_text
                         : row->sample       ? row->sample
                                             : "...");
-  if (list) clv_bytes_puts(out, "]");
+  if (is_list) clv_bytes_puts(out, "]");
 }
 
 /* ---- the example file ------------------------------------------------------------------------ */
@@ -100,19 +100,19 @@ static void write_example_inner_keys(example *x, const clv_row *row) {
 }
 
 static void write_example_key(example *x, const clv_row *row, const char *key) {
-  bool commented = x->is_commented_out;
-  bool nested =
+  bool was_commented_out = x->is_commented_out;
+  bool is_nested =
       row->kind == CLV_ROW_SECTION || row->kind == CLV_ROW_MAP || row->kind == CLV_ROW_LIST;
   const char *value = row->default_text ? row->default_text : row->sample;
   if (x->indent == 0) clv_bytes_puts(x->out, "\n");
   write_example_doc(x, row);
   if (row->kind == CLV_ROW_ATTRS) return;
-  x->is_commented_out |= row->is_commented_out ||
-                         (!nested && !row->required && !row->default_text && !row->is_in_example);
+  x->is_commented_out |= row->is_commented_out || (!is_nested && !row->required &&
+                                                   !row->default_text && !row->is_in_example);
   clv_bytes_printf(x->out, "%*s%s%s:", x->indent, "", x->is_commented_out ? "#" : "", key);
-  clv_bytes_printf(x->out, nested ? "\n" : " %s\n", value);
-  if (nested) write_example_inner_keys(x, row);
-  x->is_commented_out = commented;
+  clv_bytes_printf(x->out, is_nested ? "\n" : " %s\n", value);
+  if (is_nested) write_example_inner_keys(x, row);
+  x->is_commented_out = was_commented_out;
 }
 
 static void write_example_keys(example *x, const char *prefix) {
@@ -149,9 +149,9 @@ static void write_json_number(const json *j, const char *name, double value) {
 }
 
 static void write_json_entry_counts(const json *j, const clv_row *row) {
-  const char *what = row->kind == CLV_ROW_MAP ? "Properties" : "Items";
-  if (row->min) clv_bytes_printf(j->out, ",\"min%s\":%llu", what, (unsigned long long)row->min);
-  if (row->max) clv_bytes_printf(j->out, ",\"max%s\":%llu", what, (unsigned long long)row->max);
+  const char *suffix = row->kind == CLV_ROW_MAP ? "Properties" : "Items";
+  if (row->min) clv_bytes_printf(j->out, ",\"min%s\":%llu", suffix, (unsigned long long)row->min);
+  if (row->max) clv_bytes_printf(j->out, ",\"max%s\":%llu", suffix, (unsigned long long)row->max);
 }
 
 static void write_json_bounds(const json *j, const clv_row *row) {
@@ -254,16 +254,16 @@ static void write_json_row(const json *j, const clv_row *row) {
  * alternatives of the value. Returns the number of rows used, 1 or 2. */
 static size_t write_json_property(const json *j, size_t i, const char *key) {
   const clv_row *row = &j->schema->rows[i];
-  bool two = clv_row_has_scalar_form(j->schema, row);
+  bool has_two_rows = clv_row_has_scalar_form(j->schema, row);
   clv_bytes_add_json(j->out, key);
-  clv_bytes_puts(j->out, two ? ":{\"anyOf\":[" : ":");
+  clv_bytes_puts(j->out, has_two_rows ? ":{\"anyOf\":[" : ":");
   write_json_row(j, row);
-  if (two) {
+  if (has_two_rows) {
     clv_bytes_puts(j->out, ",");
     write_json_row(j, row + 1);
     clv_bytes_puts(j->out, "]}");
   }
-  return two ? 2 : 1;
+  return has_two_rows ? 2 : 1;
 }
 
 /* Writes a property for the old name of a key, so that editors show it as deprecated. */
@@ -295,11 +295,12 @@ static void write_json_map(const json *j, const char *prefix) {
   clv_bytes_puts(j->out, ",\"properties\":{");
   for (size_t i = 0; i < j->schema->n_rows;) {
     const char *key = clv_row_key(&j->schema->rows[i], prefix);
-    bool own = key && j->schema->rows[i].kind != CLV_ROW_ATTRS;
-    attrs |= key && !own;
-    if (own) clv_bytes_puts(j->out, comma), comma = ",";
-    if (own && j->schema->rows[i].old_name) write_json_deprecated_property(j, &j->schema->rows[i]);
-    i += own ? write_json_property(j, i, key) : 1;
+    bool has_own_property = key && j->schema->rows[i].kind != CLV_ROW_ATTRS;
+    attrs |= key && !has_own_property;
+    if (has_own_property) clv_bytes_puts(j->out, comma), comma = ",";
+    if (has_own_property && j->schema->rows[i].old_name)
+      write_json_deprecated_property(j, &j->schema->rows[i]);
+    i += has_own_property ? write_json_property(j, i, key) : 1;
   }
   clv_bytes_puts(j->out, "}");
   write_json_required(j, prefix);

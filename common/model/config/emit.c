@@ -173,7 +173,7 @@ static void write_attrs(writer *w, const clv_attr_spec *attrs, size_t n) {
   }
 }
 
-/* ---- rows ------------------------------------------------------------------------------------ */
+/* ---- rows of the schema as YAML -------------------------------------------------------------- */
 
 static bool is_value_given(const clv_row *row, const char *base) {
   const void *at = base + row->offset;
@@ -256,15 +256,15 @@ static void write_section(writer *w, const clv_row *row, const char *base) {
   char inner_prefix[CLV_PATH_MAX];
   clv_row_write_inner_prefix(row, inner_prefix);
   clv_bytes_puts(w->out, "\n");
-  size_t after = w->out->len;
+  size_t cut_at = w->out->len;
   w->indent += 2;
   write_map(w, inner_prefix, base);
   w->indent -= 2;
-  if (w->out->failed || w->out->len > after) return;
-  while (after > 0 && w->out->data[after - 1] == '\n') after--;
-  while (after > 0 && w->out->data[after - 1] != '\n') after--;
-  w->out->len = after;
-  w->out->data[after] = '\0';
+  if (w->out->failed || w->out->len > cut_at) return;
+  while (cut_at > 0 && w->out->data[cut_at - 1] == '\n') cut_at--;
+  while (cut_at > 0 && w->out->data[cut_at - 1] != '\n') cut_at--;
+  w->out->len = cut_at;
+  w->out->data[cut_at] = '\0';
 }
 
 /* True for a list of layers, whose entries are written on one line each. Entries of other lists
@@ -366,21 +366,24 @@ void clv_schema_write_public(const clv_schema *schema, const void *base, clv_byt
   write_map(&w, "", base);
 }
 
-/* ---- a line a key ---------------------------------------------------------------------------- */
+/* ---- one line per key ------------------------------------------------------------------------ */
 
-static void write_map_lines(writer *w, const char *prefix, const char *shown, const char *base);
+static void write_map_lines(writer *w, const char *prefix, const char *shown_path,
+                            const char *base);
 
-static void write_attr_lines(writer *w, const clv_row *row, const char *shown, const char *base) {
+static void write_attr_lines(writer *w, const clv_row *row, const char *shown_path,
+                             const char *base) {
   const clv_attr_spec *attrs = *(clv_attr_spec *const *)(const void *)(base + row->offset);
   size_t n = *(const size_t *)(const void *)(base + row->count_offset);
   for (size_t i = 0; i < n; i++) {
-    clv_bytes_printf(w->out, "%s.%s: ", shown, attrs[i].key);
+    clv_bytes_printf(w->out, "%s.%s: ", shown_path, attrs[i].key);
     write_attr(w, &attrs[i]);
     clv_bytes_puts(w->out, "\n");
   }
 }
 
-static void write_entry_lines(writer *w, const clv_row *row, const char *shown, const char *base) {
+static void write_entry_lines(writer *w, const clv_row *row, const char *shown_path,
+                              const char *base) {
   char inner_prefix[CLV_PATH_MAX];
   const char *entries = *(char *const *)(const void *)(base + row->offset);
   size_t n = *(const size_t *)(const void *)(base + row->count_offset);
@@ -389,25 +392,26 @@ static void write_entry_lines(writer *w, const clv_row *row, const char *shown, 
     const char *entry = entries + i * row->entry_bytes;
     CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
     if (row->kind == CLV_ROW_MAP)
-      clv_bytes_printf(&path, "%s.%s", shown,
+      clv_bytes_printf(&path, "%s.%s", shown_path,
                        *(char *const *)(const void *)(entry + sizeof(clv_config_pos)));
     else
-      clv_bytes_printf(&path, "%s.%zu", shown, i);
+      clv_bytes_printf(&path, "%s.%zu", shown_path, i);
     w->out->failed |= path.failed;
     if (!path.failed) write_map_lines(w, inner_prefix, path.data, entry);
   }
 }
 
-static void write_row_lines(writer *w, const clv_row *row, const char *shown, const char *base) {
+static void write_row_lines(writer *w, const clv_row *row, const char *shown_path,
+                            const char *base) {
   char inner_prefix[CLV_PATH_MAX];
   if (!is_value_given(row, base) || is_section_absent(w, row, base)) return;
   if (row->kind == CLV_ROW_LIST || row->kind == CLV_ROW_MAP) {
-    write_entry_lines(w, row, shown, base);
+    write_entry_lines(w, row, shown_path, base);
   } else if (row->kind == CLV_ROW_SECTION) {
     clv_row_write_inner_prefix(row, inner_prefix);
-    write_map_lines(w, inner_prefix, shown, base);
+    write_map_lines(w, inner_prefix, shown_path, base);
   } else {
-    clv_bytes_printf(w->out, "%s: ", shown);
+    clv_bytes_printf(w->out, "%s: ", shown_path);
     if (row->kind == CLV_ROW_SEED)
       clv_bytes_puts(w->out, "(secret)");
     else
@@ -416,17 +420,18 @@ static void write_row_lines(writer *w, const clv_row *row, const char *shown, co
   }
 }
 
-static void write_map_lines(writer *w, const char *prefix, const char *shown, const char *base) {
+static void write_map_lines(writer *w, const char *prefix, const char *shown_path,
+                            const char *base) {
   for (size_t i = 0; i < w->schema->n_rows; i++) {
     const clv_row *row = &w->schema->rows[i];
     const char *key = clv_row_key(row, prefix);
     CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
     if (!key) continue;
-    clv_bytes_printf(&path, "%s%s%s", shown, *shown ? "." : "", key);
+    clv_bytes_printf(&path, "%s%s%s", shown_path, *shown_path ? "." : "", key);
     w->out->failed |= path.failed;
     if (path.failed) continue;
     if (row->kind == CLV_ROW_ATTRS)
-      write_attr_lines(w, row, shown, base);
+      write_attr_lines(w, row, shown_path, base);
     else
       write_row_lines(w, row, path.data, base);
   }

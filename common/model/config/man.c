@@ -102,8 +102,8 @@ static void write_key_words(const clv_row *row, clv_bytes *out) {
 void clv_schema_write_completions(const clv_schema *schema, clv_bytes *ret) {
   for (size_t i = 0; i < schema->n_rows; i++) {
     const clv_row *row = &schema->rows[i];
-    bool single =
+    bool is_single_value =
         row->kind != CLV_ROW_SECTION && row->kind != CLV_ROW_LIST && row->kind != CLV_ROW_MAP;
-    if (single && !strpbrk(row->path, "[{*")) write_key_words(row, ret);
+    if (is_single_value && !strpbrk(row->path, "[{*")) write_key_words(row, ret);
   }
 }

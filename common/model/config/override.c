@@ -30,18 +30,18 @@ static bool is_same_char(const override *o, char in_key, char in_path) {
 
 /* True if the path from `at` on starts with `key`, followed by a separator or the end. */
 static bool starts_with_key(const override *o, size_t at, const char *key) {
-  size_t n = strlen(key), sep = strlen(o->separator);
+  size_t n = strlen(key), separator_len = strlen(o->separator);
   if (n == 0 || at + n > o->path_len) return false;
   for (size_t i = 0; i < n; i++)
     if (!is_same_char(o, key[i], o->path[at + i])) return false;
-  return at + n == o->path_len ||
-         (at + n + sep <= o->path_len && memcmp(o->path + at + n, o->separator, sep) == 0);
+  return at + n == o->path_len || (at + n + separator_len <= o->path_len &&
+                                   memcmp(o->path + at + n, o->separator, separator_len) == 0);
 }
 
 static size_t path_part_len(const override *o, size_t at) {
-  size_t sep = strlen(o->separator), end = at;
-  while (end < o->path_len &&
-         !(end + sep <= o->path_len && memcmp(o->path + end, o->separator, sep) == 0))
+  size_t separator_len = strlen(o->separator), end = at;
+  while (end < o->path_len && !(end + separator_len <= o->path_len &&
+                                memcmp(o->path + end, o->separator, separator_len) == 0))
     end++;
   return end - at;
 }
@@ -189,8 +189,8 @@ static bool is_override_variable(const char *entry) {
   if (strncmp(entry, "CLEAVE_", 7) != 0) return false;
   const char *name = entry + 7, *equals = strchr(name, '=');
   if (strncmp(name, "TEST_", 5) == 0 || strncmp(name, "FAILPOINT", 9) == 0) return false;
-  const char *mark = strstr(name, "__");
-  return equals && mark && mark < equals;
+  const char *separator = strstr(name, "__");
+  return equals && separator && separator < equals;
 }
 
 static int compare_texts(const void *a, const void *b) {

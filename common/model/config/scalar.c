@@ -169,9 +169,9 @@ static bool is_host_port(const char *text, uint64_t least_port) {
   uint64_t port;
   const char *colon = strrchr(text, ':');
   if (!colon || colon == text || colon - text > 255) return false;
-  bool bracketed = text[0] == '[' && colon[-1] == ']' && colon - text > 2;
-  const char *others = bracketed ? ".:%" : ".-_";
-  for (const char *p = text + bracketed; p < colon - bracketed; p++)
+  bool has_brackets = text[0] == '[' && colon[-1] == ']' && colon - text > 2;
+  const char *others = has_brackets ? ".:%" : ".-_";
+  for (const char *p = text + has_brackets; p < colon - has_brackets; p++)
     if (!is_letter(*p) && !is_digit(*p) && !strchr(others, *p)) return false;
   return clv_text_to_u64(colon + 1, &port) && port >= least_port && port <= 65535;
 }
@@ -342,7 +342,7 @@ static void describe_list(const clv_row *row, char *buf, size_t len) {
 }
 
 void clv_row_describe_expected(const clv_row *row, char *buf, size_t len) {
-  static void (*const by_kind[CLV_ROW_KINDS])(const clv_row *, char *, size_t) = {
+  static void (*const describe_fns[CLV_ROW_KINDS])(const clv_row *, char *, size_t) = {
       [CLV_ROW_INT] = describe_int,       [CLV_ROW_NUMBER] = describe_number,
       [CLV_ROW_SIZE] = describe_quantity, [CLV_ROW_DURATION] = describe_quantity,
       [CLV_ROW_ENUM] = describe_enum,     [CLV_ROW_TEXTS] = describe_list,
@@ -358,8 +358,8 @@ void clv_row_describe_expected(const clv_row *row, char *buf, size_t len) {
           "a list of layers or a range such as 0..3 or conv1..layer2 (layer 6 alone is 6..6)",
       [CLV_ROW_ATTRS] = "a number, a text, true, false or a list of whole numbers",
   };
-  if (by_kind[row->kind])
-    by_kind[row->kind](row, buf, len);
+  if (describe_fns[row->kind])
+    describe_fns[row->kind](row, buf, len);
   else
     snprintf(buf, len, "%s",
              row->kind == CLV_ROW_TEXT ? clv_format_description(row->format) : words[row->kind]);

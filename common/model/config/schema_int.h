@@ -98,7 +98,7 @@ const clv_schema *clv_session_schema(void);
 const clv_schema *clv_worker_schema(void);
 const clv_schema *clv_policy_schema(void);
 
-/* ---- walking --------------------------------------------------------------------------------- */
+/* ---- paths of rows --------------------------------------------------------------------------- */
 
 /* bytes of a row's path; a longer path in a message is cut to this length */
 enum { CLV_PATH_MAX = 160 };
@@ -124,7 +124,7 @@ clv_code clv_session_check_split(const clv_session_config *c, clv_err *err) CLV_
  * (key `as`), and there are an input and one target. */
 clv_code clv_session_check_table(const clv_session_config *c, clv_err *err) CLV_USE_RESULT;
 
-/* ---- choices by validations (session_choices.c) ---------------------------------------------- */
+/* ---- metrics by which a run chooses (session_choices.c) -------------------------------------- */
 
 /* Checks checkpoint.best and train.early_stopping: the session has validations, and these compute
  * each metric that is given. Sets checkpoint.mode. */
@@ -171,7 +171,7 @@ void clv_row_write_example(const clv_schema *schema, const clv_row *row, clv_byt
 /* Appends only the example value of a section or of an entry: "{kind: adam, lr: 0.001}". */
 void clv_row_write_inner_example(const clv_schema *schema, const clv_row *row, clv_bytes *ret);
 
-/* ---- the walkers ----------------------------------------------------------------------------- */
+/* ---- functions that visit all rows of a schema ----------------------------------------------- */
 
 typedef struct clv_binder {
   const clv_schema *schema;
@@ -191,7 +191,7 @@ clv_code clv_schema_bind_defaults(const clv_binder *binder, void *base,
 /* Reads the attributes of a layer or model from its mapping: every key for which the schema has no
  * row. */
 clv_code clv_attrs_bind(const clv_binder *binder, const clv_yaml_node *map, const char *prefix,
-                        const char *shown, clv_attr_spec **ret_attrs, size_t *ret_n,
+                        const char *shown_path, clv_attr_spec **ret_attrs, size_t *ret_n,
                         clv_err *err) CLV_USE_RESULT;
 void clv_attrs_free(clv_attr_spec *attrs, size_t n);
 

@@ -103,12 +103,12 @@ static clv_code check_loss_keys(const clv_session_config *c, clv_err *err) {
               {"delta", CLV_LOSS_KEY_DELTA, c->loss.delta != 1},
               {"quantile", CLV_LOSS_KEY_QUANTILE, c->loss.quantile != 0.5},
               {"gamma", CLV_LOSS_KEY_GAMMA, c->loss.gamma != 2}};
-  char takers[80];
+  char loss_names[80];
   for (size_t i = 0; i < CLV_COUNT(keys); i++) {
     if (!keys[i].is_given || clv_loss_row_of(c->loss.kind)->keys & keys[i].key) continue;
-    clv_loss_names_of(keys[i].key, takers, sizeof takers);
+    clv_loss_names_of(keys[i].key, loss_names, sizeof loss_names);
     return fail_at(c, c->loss.pos, err, "loss.%s goes with %s, and not with %s: remove it",
-                   keys[i].name, takers, clv_loss_name(c->loss.kind));
+                   keys[i].name, loss_names, clv_loss_name(c->loss.kind));
   }
   if (c->loss.class_weights && c->loss.weight.n)
     return fail_at(c, c->loss.class_weights_pos, err,
@@ -144,16 +144,16 @@ static clv_code check_loss(clv_session_config *c, clv_err *err) {
 /* ---- stages ---------------------------------------------------------------------------------- */
 
 static clv_code check_weights(const clv_session_config *c, const clv_stage_spec *s, clv_err *err) {
-  const char *at_home = s->weights_folder ? s->weights_folder : s->weights_file;
+  const char *master_path = s->weights_folder ? s->weights_folder : s->weights_file;
   if (!!s->weights_file + !!s->weights_folder + !!s->weights_artifact > 1)
     return fail_at(c, s->weights_pos, err,
                    "stage '%s' takes its weights from a file, from a folder or from an "
                    "artifact: give one of them",
                    s->name);
-  if (s->weights_sha256 && !at_home && !s->weights_artifact)
+  if (s->weights_sha256 && !master_path && !s->weights_artifact)
     return fail_at(c, s->weights_pos, err,
                    "stage '%s' gives a sha256, but neither file nor artifact", s->name);
-  if (s->weights_secret && !at_home)
+  if (s->weights_secret && !master_path)
     return fail_at(c, s->weights_pos, err,
                    "stage '%s' says secret: true of no file: it belongs to weights.file", s->name);
   if (s->weights_new.n && !s->weights_folder && !s->weights_artifact)
@@ -220,24 +220,24 @@ static clv_code check_stage(clv_session_config *c, size_t i, clv_err *err) {
  * names, and those of an architecture, are checked when the model is built. */
 static clv_code check_stage_ranges(const clv_session_config *c, clv_err *err) {
   const clv_model_config *m = &c->model;
-  uint64_t next = 0;
+  uint64_t next_layer = 0;
   for (size_t i = 0; m->n_layers && i < c->n_stages; i++) {
     const clv_stage_spec *s = &c->stages[i];
     if (s->range.first_layer_name[0] || s->range.last_layer_name[0]) return CLV_OK;
-    if (s->range.first != next)
+    if (s->range.first != next_layer)
       return fail_at(c, s->layers_pos, err,
                      "stage '%s' starts with layer %llu, but layer %llu is next", s->name,
-                     (unsigned long long)s->range.first, (unsigned long long)next);
-    next = s->range.last + 1;
-    if (next > m->n_layers)
+                     (unsigned long long)s->range.first, (unsigned long long)next_layer);
+    next_layer = s->range.last + 1;
+    if (next_layer > m->n_layers)
       return fail_at(c, s->layers_pos, err,
                      "stage '%s' ends with layer %llu, but the model ends with "
                      "%zu",
                      s->name, (unsigned long long)s->range.last, m->n_layers - 1);
   }
-  if (next != m->n_layers)
+  if (next_layer != m->n_layers)
     return fail_at(c, m->pos, err, "no stage has layer %llu of the model",
-                   (unsigned long long)next);
+                   (unsigned long long)next_layer);
   return CLV_OK;
 }
 
@@ -266,9 +266,9 @@ bool clv_model_is_given(const clv_model_config *m) {
 
 /* Refuses model.ignore_keys in a session that reads no file of Hugging Face. */
 static clv_code check_ignore_keys(const clv_session_config *c, clv_err *err) {
-  bool adapters = false;
-  for (size_t i = 0; i < c->n_stages; i++) adapters |= c->stages[i].lora.from != NULL;
-  if (!c->model.ignore_keys.n || c->model.hf || adapters) return CLV_OK;
+  bool reads_adapters = false;
+  for (size_t i = 0; i < c->n_stages; i++) reads_adapters |= c->stages[i].lora.from != NULL;
+  if (!c->model.ignore_keys.n || c->model.hf || reads_adapters) return CLV_OK;
   return fail_at(c, c->model.ignore_keys_pos, err,
                  "model.ignore_keys lists keys of config.json and adapter_config.json, and the "
                  "session has neither model.hf nor lora.from: leave it out");
@@ -304,20 +304,20 @@ static clv_code check_model(const clv_session_config *c, clv_err *err) {
 /* Checks the keys whose values pipeline.schedule restricts. */
 static clv_code check_pipeline(const clv_session_config *c, clv_err *err) {
   clv_pipeline_kind kind = c->pipeline.schedule;
-  bool async = kind == CLV_PIPE_PIPEDREAM || kind == CLV_PIPE_PIPEDREAM_2BW;
+  bool is_async = kind == CLV_PIPE_PIPEDREAM || kind == CLV_PIPE_PIPEDREAM_2BW;
   if ((kind == CLV_PIPE_CUSTOM) != (c->pipeline.file != NULL))
     return fail_at(c, c->pipeline.pos, err, "pipeline.file and schedule: custom need each other");
   if (kind == CLV_PIPE_PIPEDREAM && c->pipeline.micro_batches > 1)
     return fail_at(c, c->pipeline.pos, err,
                    "pipedream takes a step after each batch: micro_batches is 1 (pipedream-2bw "
                    "takes one after each micro_batches of them)");
-  if (c->pipeline.micro_batches == CLV_MICRO_AUTO && (async || kind == CLV_PIPE_CUSTOM))
+  if (c->pipeline.micro_batches == CLV_MICRO_AUTO && (is_async || kind == CLV_PIPE_CUSTOM))
     return fail_at(
         c, c->pipeline.pos, err,
         "micro_batches: auto is not possible with schedule: %s, whose results depend on the "
         "number: give a number",
         clv_pipeline_name(kind));
-  if (async && c->train.clip_grad_norm > 0)
+  if (is_async && c->train.clip_grad_norm > 0)
     return fail_at(c, c->pipeline.pos, err,
                    "with %s each stage steps by itself, so there is no norm of all gradients for "
                    "train.clip_grad_norm; take 1f1b or leave clipping out",
@@ -328,13 +328,13 @@ static clv_code check_pipeline(const clv_session_config *c, clv_err *err) {
 /* Refuses a setting of the optimiser that the chosen kind does not have. */
 static clv_code check_settings_of_kind(const clv_session_config *c, const clv_optim_config *o,
                                        clv_err *err) {
-  static const clv_optim_config unset = {.alpha = 0.99};
+  static const clv_optim_config unset_settings = {.alpha = 0.99};
   const uint32_t shared = 1u << CLV_OPTIM_SET_lr | 1u << CLV_OPTIM_SET_beta1 |
                           1u << CLV_OPTIM_SET_beta2 | 1u << CLV_OPTIM_SET_eps;
   for (int i = 0; i < CLV_OPTIM_SETTINGS; i++) {
     clv_optim_setting setting = (clv_optim_setting)i;
     if ((clv_optimizer_row_of(o->kind)->settings | shared) >> i & 1) continue;
-    if (clv_optim_setting_value(o, setting) != clv_optim_setting_value(&unset, setting))
+    if (clv_optim_setting_value(o, setting) != clv_optim_setting_value(&unset_settings, setting))
       return fail_at(c, c->train.optimizer.pos, err, "%s has no train.optimizer.%s",
                      clv_optimizer_row_of(o->kind)->name, clv_optim_setting_name(setting));
   }
@@ -480,8 +480,8 @@ static clv_code check_data_files(const clv_session_config *c, const char *key,
   const clv_format_row *f = data_format_row(c);
   size_t inputs = f->has_arrays ? clv_data_n_inputs(&c->data) : 1;
   /* records without labels, for `predict` */
-  bool inputs_alone = files == &c->data.test && files->n == inputs;
-  if (!files->n || files->n == inputs + f->has_arrays || inputs_alone) return CLV_OK;
+  bool has_inputs_only = files == &c->data.test && files->n == inputs;
+  if (!files->n || files->n == inputs + f->has_arrays || has_inputs_only) return CLV_OK;
   if (c->data.inputs.n && f->has_arrays)
     return fail_at(c, pos, err,
                    "'%s' must name %zu files, one per name of data.inputs and then the labels, got "
@@ -491,7 +491,8 @@ static clv_code check_data_files(const clv_session_config *c, const char *key,
                  f->has_arrays ? "" : " names");
 }
 
-/* A tokenizer.json says in its normalizer what becomes of the case and of accents. */
+/* Refuses keys of data.tokenizer that change case or accents if the file is a tokenizer.json, whose
+ * normalizer already says what becomes of both. */
 static clv_code check_tokenizer_options(const clv_session_config *c, clv_err *err) {
   const clv_data_config *d = &c->data;
   size_t n = d->tokenizer.file ? strlen(d->tokenizer.file) : 0;

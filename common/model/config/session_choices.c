@@ -9,7 +9,7 @@
 
 #include "common/model/config/schema_int.h"
 
-/* A key that names a number of validations. */
+/* A key whose value names a metric that validations compute. */
 typedef struct choice {
   const char *key;
   clv_best_metric metric;
@@ -23,9 +23,9 @@ static bool has_score(const clv_session_config *c, const char *name) {
 }
 
 static clv_code check_score_is_listed(const clv_session_config *c, const choice *k, clv_err *err) {
-  unsigned needs = clv_score_value_row_of((clv_score_value)(k->metric - 1))->needs;
+  unsigned needed_scores = clv_score_value_row_of((clv_score_value)(k->metric - 1))->needs;
   for (int i = 0; i < CLV_SCORE_KINDS; i++)
-    if (needs & 1u << i && !has_score(c, clv_score_names[i]))
+    if (needed_scores & 1u << i && !has_score(c, clv_score_names[i]))
       return clv_session_fail_at(c, k->pos, err, "%s: %s needs %s among loss.scores: add it there",
                                  k->key, clv_best_metric_name(k->metric), clv_score_names[i]);
   return CLV_OK;
@@ -43,15 +43,15 @@ static clv_code check_choice(const clv_session_config *c, const choice *k, clv_e
 }
 
 static clv_code set_mode(clv_session_config *c, clv_err *err) {
-  bool largest = clv_best_metric_is_largest(c->checkpoint.best);
-  clv_best_mode fitting = largest ? CLV_BEST_MAX : CLV_BEST_MIN;
+  bool is_largest = clv_best_metric_is_largest(c->checkpoint.best);
+  clv_best_mode natural_mode = is_largest ? CLV_BEST_MAX : CLV_BEST_MIN;
   if (c->checkpoint.best == CLV_BEST_NONE) return CLV_OK;
-  if (c->checkpoint.mode != CLV_BEST_AUTO && c->checkpoint.mode != fitting)
+  if (c->checkpoint.mode != CLV_BEST_AUTO && c->checkpoint.mode != natural_mode)
     return clv_session_fail_at(c, c->checkpoint.best_pos, err,
                                "the best %s is the %s: set checkpoint.mode: %s, or leave it out",
                                clv_best_metric_name(c->checkpoint.best),
-                               largest ? "largest" : "smallest", largest ? "max" : "min");
-  c->checkpoint.mode = fitting;
+                               is_largest ? "largest" : "smallest", is_largest ? "max" : "min");
+  c->checkpoint.mode = natural_mode;
   return CLV_OK;
 }
 
@@ -63,7 +63,7 @@ clv_code clv_session_check_choices(clv_session_config *c, clv_err *err) {
   return set_mode(c, err);
 }
 
-/* Returns the score of loss.scores at `i`; the schema has checked its name. */
+/* Returns the kind of entry i of loss.scores. The schema has checked the entry's name. */
 static clv_score_kind score_of(const clv_session_config *c, size_t i) {
   int k = 0;
   while (k < CLV_SCORE_KINDS - 1 && strcmp(c->loss.scores.items[i], clv_score_names[k]) != 0) k++;
@@ -73,7 +73,8 @@ static clv_score_kind score_of(const clv_session_config *c, size_t i) {
 clv_code clv_session_check_scores(const clv_session_config *c, clv_err *err) {
   unsigned task = clv_loss_row_of(c->loss.kind)->task;
   char names[160];
-  /* one output of yes or no is two classes, and only the model says how many outputs there are */
+  /* A model with one output of yes or no has two classes, so scores of classes may apply. How many
+   * outputs the model has is not known here. */
   if (task == CLV_TASK_LABELS) task |= CLV_TASK_CLASSES;
   for (size_t i = 0; i < c->loss.scores.n; i++) {
     if (clv_score_tasks(score_of(c, i)) & task) continue;

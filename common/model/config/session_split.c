@@ -13,27 +13,27 @@ bool clv_data_has_validation(const clv_data_config *d) {
 /* Checks the column that says when a record was, or in which set it is. */
 static clv_code check_column(const clv_session_config *c, clv_err *err) {
   const clv_data_config *d = &c->data;
-  bool by_set = d->validation_split_by == CLV_BY_COLUMN;
-  bool by_time = d->validation_split_by == CLV_BY_TIME;
+  bool is_by_column = d->validation_split_by == CLV_BY_COLUMN;
+  bool is_by_time = d->validation_split_by == CLV_BY_TIME;
   bool has_values = d->training_values.n || d->validation_values.n || d->test_values.n;
-  if (d->split_column && !by_set && !by_time)
+  if (d->split_column && !is_by_column && !is_by_time)
     return fail_at(c, d->group_pos, err,
                    "data.validation.column goes with data.validation.by: time and column");
-  if (has_values && !by_set)
+  if (has_values && !is_by_column)
     return fail_at(c, d->group_pos, err,
                    "data.validation.training, validation and test go with "
                    "data.validation.by: column");
-  if (!by_set && !by_time) return CLV_OK;
+  if (!is_by_column && !is_by_time) return CLV_OK;
   if (!(clv_format_row_of(d->format)->accepted_keys & CLV_KEY_TABLE))
     return fail_at(c, d->group_pos, err,
                    "data.validation.by: %s goes with data.format: table; other formats have last "
                    "and group",
-                   by_set ? "column" : "time");
+                   is_by_column ? "column" : "time");
   if (!d->split_column)
     return fail_at(c, d->group_pos, err,
                    "data.validation.by: %s needs data.validation.column, the name of a column",
-                   by_set ? "column" : "time");
-  if (by_set && d->validation_fraction > 0)
+                   is_by_column ? "column" : "time");
+  if (is_by_column && d->validation_fraction > 0)
     return fail_at(c, d->group_pos, err,
                    "data.validation.fraction does not go with by: column, which names the records: "
                    "remove it");

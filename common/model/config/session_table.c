@@ -9,30 +9,30 @@
 
 /* Sets of uses: bit per clv_column_use. */
 enum {
-  NUMBERS = 1u << CLV_COLUMN_NUMBER | 1u << CLV_COLUMN_DATE,
-  INPUTS = NUMBERS | 1u << CLV_COLUMN_CATEGORY | 1u << CLV_COLUMN_BOOLEAN,
+  NUMBER_USES = 1u << CLV_COLUMN_NUMBER | 1u << CLV_COLUMN_DATE,
+  INPUT_USES = NUMBER_USES | 1u << CLV_COLUMN_CATEGORY | 1u << CLV_COLUMN_BOOLEAN,
 };
 
-static bool is_input(const clv_column_spec *s) { return INPUTS >> s->use & 1; }
+static bool is_input(const clv_column_spec *s) { return INPUT_USES >> s->use & 1; }
 
 /* Rules of data.table.columns{}.missing: the uses of a column for which each value is allowed. */
 static const struct {
-  const char *uses;
-  unsigned accepted; /* bit per clv_column_use */
+  const char *uses_text;
+  unsigned accepted_uses; /* bit per clv_column_use */
 } missing_rules[] = {
     [CLV_MISSING_REFUSE] = {"all columns", ~0u},
-    [CLV_MISSING_MEAN] = {"numbers and dates", NUMBERS},
-    [CLV_MISSING_MEDIAN] = {"numbers and dates", NUMBERS},
-    [CLV_MISSING_MOST_FREQUENT] = {"inputs", INPUTS},
-    [CLV_MISSING_VALUE] = {"inputs", INPUTS},
+    [CLV_MISSING_MEAN] = {"numbers and dates", NUMBER_USES},
+    [CLV_MISSING_MEDIAN] = {"numbers and dates", NUMBER_USES},
+    [CLV_MISSING_MOST_FREQUENT] = {"inputs", INPUT_USES},
+    [CLV_MISSING_VALUE] = {"inputs", INPUT_USES},
     [CLV_MISSING_OWN] = {"categories (a number has `indicator: true` for it)",
                          1u << CLV_COLUMN_CATEGORY},
 };
 
 static clv_code check_column(const clv_session_config *c, const clv_column_spec *s, clv_err *err) {
-  if (!(missing_rules[s->missing].accepted & 1u << s->use))
+  if (!(missing_rules[s->missing].accepted_uses & 1u << s->use))
     return fail_at(c, s->pos, err, "data.table.columns.%.80s.missing: %s goes with %s", s->name,
-                   clv_missing_rule_names[s->missing], missing_rules[s->missing].uses);
+                   clv_missing_rule_names[s->missing], missing_rules[s->missing].uses_text);
   if (s->missing == CLV_MISSING_VALUE && !s->value)
     return fail_at(c, s->pos, err,
                    "data.table.columns.%.80s.missing: value needs the key value beside it",
@@ -40,7 +40,7 @@ static clv_code check_column(const clv_session_config *c, const clv_column_spec 
   if (s->value && s->missing != CLV_MISSING_VALUE)
     return fail_at(c, s->pos, err, "data.table.columns.%.80s.value goes with missing: value",
                    s->name);
-  if (s->scale != CLV_SCALE_STANDARD && !(NUMBERS >> s->use & 1))
+  if (s->scale != CLV_SCALE_STANDARD && !(NUMBER_USES >> s->use & 1))
     return fail_at(c, s->pos, err, "data.table.columns.%.80s.scale goes with as: number and date",
                    s->name);
   if (s->scale == CLV_SCALE_LOG && s->use == CLV_COLUMN_DATE)
@@ -62,14 +62,14 @@ static clv_code check_column(const clv_session_config *c, const clv_column_spec 
 }
 
 clv_code clv_session_check_table(const clv_session_config *c, clv_err *err) {
-  size_t n_of[CLV_COLUMN_IGNORED + 1] = {0}, n_inputs = 0;
+  size_t n_by_use[CLV_COLUMN_IGNORED + 1] = {0}, n_inputs = 0;
   if (!(clv_format_row_of(c->data.format)->accepted_keys & CLV_KEY_TABLE)) return CLV_OK;
   clv_config_pos pos = c->data.table.n_columns ? c->data.table.columns_pos : c->data.pos;
   for (size_t i = 0; i < c->data.table.n_columns; i++) {
     const clv_column_spec *s = &c->data.table.columns[i];
     CLV_TRY(check_column(c, s, err));
     n_inputs += is_input(s);
-    if (n_of[s->use]++ && (s->use == CLV_COLUMN_TARGET || s->use == CLV_COLUMN_ID))
+    if (n_by_use[s->use]++ && (s->use == CLV_COLUMN_TARGET || s->use == CLV_COLUMN_ID))
       return fail_at(c, s->pos, err, "data.table.columns.%.80s: a second %s; a record has one",
                      s->name, s->use == CLV_COLUMN_ID ? "id" : "target");
   }
@@ -77,6 +77,6 @@ clv_code clv_session_check_table(const clv_session_config *c, clv_err *err) {
     return fail_at(c, pos, err,
                    "data.table.columns names no input: list the columns of the header, as in "
                    "`columns: {age: {as: number}, sex: {as: category}, outcome: {as: target}}`");
-  if (n_of[CLV_COLUMN_TARGET]) return CLV_OK;
+  if (n_by_use[CLV_COLUMN_TARGET]) return CLV_OK;
   return fail_at(c, pos, err, "data.table.columns names no target: say `as: target` for one");
 }

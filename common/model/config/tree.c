@@ -25,9 +25,9 @@ static clv_code fail_at_position(const char *file, clv_config_pos pos, const cha
   size_t path_len = strlen(text) + place_len + min_path_len < CLV_ERR_TEXT
                         ? CLV_ERR_TEXT - place_len - strlen(text)
                         : min_path_len;
-  size_t cut = strlen(file) > path_len ? strlen(file) - path_len : 0;
-  return clv_fail(err, CLV_INVALID, "%s%s:%u:%u: %s", cut ? "..." : "", file + cut, pos.line,
-                  pos.column, text);
+  size_t n_cut_bytes = strlen(file) > path_len ? strlen(file) - path_len : 0;
+  return clv_fail(err, CLV_INVALID, "%s%s:%u:%u: %s", n_cut_bytes ? "..." : "", file + n_cut_bytes,
+                  pos.line, pos.column, text);
 }
 
 clv_code clv_yaml_source_vfail(const clv_yaml_source *source, clv_config_pos pos, clv_err *err,
@@ -59,11 +59,11 @@ clv_code clv_yaml_node_new(clv_yaml_node_kind kind, clv_config_pos pos, clv_yaml
   return CLV_OK;
 }
 
-clv_code clv_yaml_node_new_scalar(const char *text, bool plain, clv_config_pos pos,
+clv_code clv_yaml_node_new_scalar(const char *text, bool is_plain, clv_config_pos pos,
                                   clv_yaml_node **ret, clv_err *err) {
   CLV_AUTO(clv_yaml_node_freep) clv_yaml_node *node = NULL;
   CLV_TRY(clv_yaml_node_new(CLV_YAML_SCALAR, pos, &node, err));
-  node->is_plain = plain;
+  node->is_plain = is_plain;
   CLV_TRY(clv_strdup(text, &node->text, err));
   *ret = clv_steal(&node);
   return CLV_OK;

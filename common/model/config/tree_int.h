@@ -49,7 +49,7 @@ const char *clv_text_for_message(const char *text, char buf[CLV_MESSAGE_TEXT_MAX
 
 clv_code clv_yaml_node_new(clv_yaml_node_kind kind, clv_config_pos pos, clv_yaml_node **ret,
                            clv_err *err) CLV_USE_RESULT;
-clv_code clv_yaml_node_new_scalar(const char *text, bool plain, clv_config_pos pos,
+clv_code clv_yaml_node_new_scalar(const char *text, bool is_plain, clv_config_pos pos,
                                   clv_yaml_node **ret, clv_err *err) CLV_USE_RESULT;
 void clv_yaml_node_free(clv_yaml_node *node);
 void clv_yaml_node_freep(clv_yaml_node **node);

@@ -11,7 +11,7 @@
 
 #include "common/model/config/tree_int.h"
 
-enum { MAX_QUOTES = 8, MAX_LINE = 65536 };
+enum { MAX_QUOTES = 8, MAX_LINE_BYTES = 65536 };
 
 typedef struct reader {
   const clv_yaml_source *source;
@@ -140,19 +140,19 @@ clv_code clv_yaml_text_check(const clv_yaml_source *source, const char *text, si
         "its text is %s, and UTF-8 is expected: convert it with iconv -f %s -t UTF-8", encoding,
         encoding);
   for (size_t i = 0, n; i < len; i += n, column++) {
-    const char *wrong = NULL;
+    const char *fault = NULL;
     unsigned char c = (unsigned char)text[i];
     n = clv_utf8_decode(text + i, len - i, &code_point);
     n_quotes = c == '\'' ? n_quotes + 1 : 0;
     if (n == 0)
-      wrong = "not valid UTF-8";
+      fault = "not valid UTF-8";
     else if ((c < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7f)
-      wrong = "a control character";
+      fault = "a control character";
     else if (n_quotes > MAX_QUOTES)
-      wrong = "more than 8 quotes in a row";
-    else if (i - line_start >= MAX_LINE)
-      wrong = "a line longer than 65536 bytes";
-    if (wrong) return clv_yaml_source_fail(source, position_of(&r, line, column), err, "%s", wrong);
+      fault = "more than 8 quotes in a row";
+    else if (i - line_start >= MAX_LINE_BYTES)
+      fault = "a line longer than 65536 bytes";
+    if (fault) return clv_yaml_source_fail(source, position_of(&r, line, column), err, "%s", fault);
     if (c == '\n') line++, column = -1, line_start = i + 1;
   }
   return CLV_OK;
@@ -175,11 +175,11 @@ static clv_code read_scalar(reader *r, struct fy_event *e, clv_yaml_node **ret, 
     if (!(n = clv_utf8_decode(text + i, len - i, &code_point)))
       return clv_yaml_source_fail(r->source, position_of_event(r, e), err,
                                   "a value is not valid UTF-8");
-  bool plain = !token || fy_token_scalar_style(token) == FYSS_PLAIN;
+  bool is_plain = !token || fy_token_scalar_style(token) == FYSS_PLAIN;
   CLV_AUTO(clv_freep) char *copy = NULL;
   CLV_TRY(clv_alloc(len + 1, 1, &copy, err));
   memcpy(copy, text, len);
-  return clv_yaml_node_new_scalar(copy, plain, position_of_event(r, e), ret, err);
+  return clv_yaml_node_new_scalar(copy, is_plain, position_of_event(r, e), ret, err);
 }
 
 static clv_code read_node(reader *r, struct fy_event *e, unsigned depth, clv_yaml_node **ret,

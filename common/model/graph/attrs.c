@@ -140,7 +140,7 @@ static const clv_attr_row *find_attr_row(const clv_op_def *def, clv_attr_key key
 clv_code clv_op_attr_find(clv_op op, const char *key, clv_attr_key *ret, clv_err *err) {
   const clv_op_def *def = clv_op_def_of(op);
   const char *names[CLV_COUNT(def->attrs)];
-  char legal[160] = "";
+  char known_names[160] = "";
   size_t n = 0, used = 0;
   for (const clv_attr_row *row = def ? def->attrs : NULL; row && row->key; row++) {
     const char *name = keys[row->key].name;
@@ -150,8 +150,8 @@ clv_code clv_op_attr_find(clv_op op, const char *key, clv_attr_key *ret, clv_err
     }
     names[n++] = name;
     size_t len = strlen(name);
-    memcpy(legal + used, ", ", 2);
-    memcpy(legal + used + 2, name, len + 1);
+    memcpy(known_names + used, ", ", 2);
+    memcpy(known_names + used + 2, name, len + 1);
     used += len + 2;
   }
   if (n == 0)
@@ -160,7 +160,7 @@ clv_code clv_op_attr_find(clv_op op, const char *key, clv_attr_key *ret, clv_err
   const char *suggestion = clv_did_you_mean(key, names, n);
   return clv_fail(err, CLV_NOT_FOUND, "%s has no attribute '%.64s'%s%s%s takes %s", clv_op_name(op),
                   key, suggestion ? ", did you mean '" : "", suggestion ? suggestion : "",
-                  suggestion ? "'? It" : "; it", legal + 2);
+                  suggestion ? "'? It" : "; it", known_names + 2);
 }
 
 static void *field_of_attr(clv_attrs *attrs, clv_attr_key key) {
@@ -288,20 +288,20 @@ clv_code clv_attrs_parse(clv_op op, const clv_attr_value *values, int n, clv_att
                          clv_err *err) {
   const clv_op_def *def = clv_op_def_of(op);
   clv_attrs attrs = {0};
-  uint64_t seen = 0;
+  uint64_t given_mask = 0;
   if (!def) return clv_fail(err, CLV_INVALID, "unknown op number %d", (int)op);
   for (const clv_attr_row *row = def->attrs; row->key; row++) set_default(&attrs, row);
   for (int i = 0; i < n; i++) {
     CLV_TRY(set_attr(def, &values[i], &attrs, err));
-    if (seen & (UINT64_C(1) << values[i].key))
+    if (given_mask & (UINT64_C(1) << values[i].key))
       return clv_fail(err, CLV_INVALID, "%s.%s is given twice", def->name,
                       clv_attr_name(values[i].key));
-    seen |= UINT64_C(1) << values[i].key;
+    given_mask |= UINT64_C(1) << values[i].key;
   }
   for (const clv_attr_row *row = def->attrs; row->key; row++)
-    if (row->is_required && !(seen & (UINT64_C(1) << row->key)))
+    if (row->is_required && !(given_mask & (UINT64_C(1) << row->key)))
       return clv_fail(err, CLV_INVALID, "%s needs '%s'", def->name, keys[row->key].name);
-  if (def->stride_is_kernel && !(seen & (UINT64_C(1) << CLV_ATTR_STRIDE)))
+  if (def->stride_is_kernel && !(given_mask & (UINT64_C(1) << CLV_ATTR_STRIDE)))
     memcpy(attrs.stride, attrs.kernel, sizeof attrs.stride);
   *ret = attrs;
   return CLV_OK;
@@ -350,11 +350,11 @@ int clv_attrs_encode(clv_op op, const clv_attrs *attrs, clv_attr_value *ret_valu
   const clv_op_def *def = clv_op_def_of(op);
   int n = 0;
   if (!def) return 0;
-  clv_attrs fallback = {0};
-  for (const clv_attr_row *row = def->attrs; row->key; row++) set_default(&fallback, row);
-  if (def->stride_is_kernel) memcpy(fallback.stride, attrs->kernel, sizeof fallback.stride);
+  clv_attrs defaults = {0};
+  for (const clv_attr_row *row = def->attrs; row->key; row++) set_default(&defaults, row);
+  if (def->stride_is_kernel) memcpy(defaults.stride, attrs->kernel, sizeof defaults.stride);
   for (const clv_attr_row *row = def->attrs; row->key && n < max; row++) {
-    clv_attr_value v = encode_value(attrs, row->key), d = encode_value(&fallback, row->key);
+    clv_attr_value v = encode_value(attrs, row->key), d = encode_value(&defaults, row->key);
     if (row->is_required || !is_same_value(&v, &d)) ret_values[n++] = v;
   }
   return n;
@@ -369,12 +369,12 @@ clv_code clv_attrs_check(clv_op op, const clv_attrs *attrs, clv_err *err) {
     const void *field = (const char *)attrs + keys[row->key].offset;
     bool is_extents = keys[row->key].kind == KIND_EXTENTS;
     int rank = is_extents ? ((const clv_shape *)field)->rank : 1;
-    int weights = keys[row->key].kind == KIND_WEIGHTS ? ((const clv_class_weights *)field)->n : 1;
+    int n_weights = keys[row->key].kind == KIND_WEIGHTS ? ((const clv_class_weights *)field)->n : 1;
     /* an empty list counts as not given */
-    if (!row->is_required && (rank == 0 || weights == 0)) continue;
-    if (weights < 1 || weights > CLV_MAX_CLASS_WEIGHTS)
+    if (!row->is_required && (rank == 0 || n_weights == 0)) continue;
+    if (n_weights < 1 || n_weights > CLV_MAX_CLASS_WEIGHTS)
       return clv_fail(err, CLV_INVALID, "%s.%s has %d numbers, not 1 to %d", def->name,
-                      keys[row->key].name, weights, CLV_MAX_CLASS_WEIGHTS);
+                      keys[row->key].name, n_weights, CLV_MAX_CLASS_WEIGHTS);
     if (rank < 1 || rank >= CLV_MAX_RANK)
       return clv_fail(err, CLV_INVALID, "%s.%s has %d extents, not 1 to %d", def->name,
                       keys[row->key].name, rank, CLV_MAX_RANK - 1);

@@ -233,7 +233,7 @@ static clv_code fail_no_parameter(const clv_node *n, clv_err *err) {
 static clv_code check_tie_owner(const clv_graph *g, const clv_node *n, const clv_node *owner,
                                 clv_err *err) {
   clv_slot slot, owner_slot;
-  char one[160], other[160];
+  char shape_text[160], owner_shape_text[160];
   if (!get_first_param_slot(g, owner, &owner_slot)) return fail_no_parameter(owner, err);
   if (owner == n || owner->tie_owner[0])
     return clv_fail(err, CLV_INVALID, "layer %s is tied to '%s', which %s%s", n->name, owner->name,
@@ -241,8 +241,9 @@ static clv_code check_tie_owner(const clv_graph *g, const clv_node *n, const clv
   if (get_first_param_slot(g, n, &slot) && clv_shape_equal(&slot.shape, &owner_slot.shape))
     return CLV_OK;
   return clv_fail(err, CLV_INVALID, "layer %s has a %s %s, and is tied to '%s', which has %s",
-                  n->name, slot.suffix, clv_shape_format(&slot.shape, one, sizeof one), owner->name,
-                  clv_shape_format(&owner_slot.shape, other, sizeof other));
+                  n->name, slot.suffix,
+                  clv_shape_format(&slot.shape, shape_text, sizeof shape_text), owner->name,
+                  clv_shape_format(&owner_slot.shape, owner_shape_text, sizeof owner_shape_text));
 }
 
 static clv_code check_tie_owner_in_graph(const clv_graph *g, const clv_node *n, const char *owner,

@@ -268,17 +268,17 @@ clv_code clv_divide_chain(const clv_graph *chain, const clv_parallel *how, uint3
 void clv_divided_chain_free(clv_divided_chain *d); /* takes NULL */
 void clv_divided_chain_freep(clv_divided_chain **d);
 
-/* Part of a row-major tensor of shape `of`: the slice `index` of shape `shape` along the only
- * dimension in which both differ. If both are equal, the part is the complete tensor. */
+/* Part of a row-major tensor of shape `full_shape`: the slice `index` of shape `shape` along the
+ * only dimension in which both differ. If both are equal, the part is the complete tensor. */
 typedef struct clv_tensor_part {
-  clv_shape of, shape;
+  clv_shape full_shape, shape;
   uint32_t index;
   size_t element_bytes; /* bytes of one value */
 } clv_tensor_part;
 
-/* Copies the part out of the complete tensor `whole` or, if into_whole, from `part` into `whole`.
- */
-void clv_tensor_part_copy(const clv_tensor_part *p, void *whole, void *part, bool into_whole);
+/* Copies the part out of the complete tensor `tensor` or, if into_tensor, from `part` into
+ * `tensor`. */
+void clv_tensor_part_copy(const clv_tensor_part *p, void *tensor, void *part, bool into_tensor);
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
@@ -364,9 +364,9 @@ const clv_param *clv_params_find(const clv_params *p, const char *name); /* NULL
  * tests: 1. The numbers come from Philox, keyed by the node's key, layer and slot. block:
  * total_bytes, whose padding is zeroed. */
 void clv_params_init(const clv_graph *g, const clv_params *p, void *block);
-/* As clv_params_init, but stops with CLV_CANCELLED once the hook `waiter` reports that the caller
- * has left. */
-clv_code clv_params_init_cancellable(const clv_cancel_hook *waiter, const clv_graph *g,
+/* As clv_params_init, but stops with CLV_CANCELLED once the hook `cancel_hook` reports that the
+ * caller has left. */
+clv_code clv_params_init_cancellable(const clv_cancel_hook *cancel_hook, const clv_graph *g,
                                      const clv_params *p, void *block, clv_err *err) CLV_USE_RESULT;
 
 /* ---- plan ------------------------------------------------------------------------------------ */

@@ -24,10 +24,11 @@ static clv_code add_glue_node(clv_graph *g, clv_op op, const clv_attrs *attrs, c
   return clv_graph_add(g, op, attrs, name, CLV_GLUE_LAYER, in, n_in, ret, err);
 }
 
-static clv_code add_reshape(clv_graph *g, int node, const clv_shape *want, int *ret, clv_err *err) {
-  clv_attrs attrs = {.shape = {.rank = want->rank - 1}};
-  memcpy(attrs.shape.dim, want->dim + 1, (size_t)attrs.shape.rank * sizeof *want->dim);
-  if (want->rank == g->nodes[node].shape.rank) return *ret = node, CLV_OK;
+static clv_code add_reshape(clv_graph *g, int node, const clv_shape *target, int *ret,
+                            clv_err *err) {
+  clv_attrs attrs = {.shape = {.rank = target->rank - 1}};
+  memcpy(attrs.shape.dim, target->dim + 1, (size_t)attrs.shape.rank * sizeof *target->dim);
+  if (target->rank == g->nodes[node].shape.rank) return *ret = node, CLV_OK;
   return add_glue_node(g, CLV_OP_RESHAPE, &attrs, &node, 1, ret, err);
 }
 

@@ -52,7 +52,7 @@ static bool gets_adapter(const rewrite *w, const clv_node *n) {
   return is_target && is_in_layer_range(w, n);
 }
 
-/* ---- refusals -------------------------------------------------------------------------------- */
+/* ---- checks of the targets ------------------------------------------------------------------- */
 
 static const char *last_name_part(const char *name) {
   const char *dot = strrchr(name, '.');
@@ -65,7 +65,7 @@ static bool is_in_name_list(const char *const *list, size_t n, const char *name)
   return false;
 }
 
-enum { SHOWN_NAMES = 8 };
+enum { MAX_SHOWN_NAMES = 8 };
 
 static clv_code fail_unknown_target(const rewrite *w, const char *target, clv_err *err) {
   CLV_AUTO(clv_freep) const char **names = NULL;
@@ -77,8 +77,8 @@ static clv_code fail_unknown_target(const rewrite *w, const char *target, clv_er
     const char *name = last_name_part(node->name);
     if (!is_in_layer_range(w, node) || node->op != CLV_OP_LINEAR || is_in_name_list(names, n, name))
       continue;
-    if (n < SHOWN_NAMES) clv_bytes_printf(&list, "%s%s", n ? ", " : "", name);
-    if (n == SHOWN_NAMES) clv_bytes_puts(&list, "...");
+    if (n < MAX_SHOWN_NAMES) clv_bytes_printf(&list, "%s%s", n ? ", " : "", name);
+    if (n == MAX_SHOWN_NAMES) clv_bytes_puts(&list, "...");
     names[n++] = name;
   }
   const char *suggestion = clv_did_you_mean(target, names, n);
@@ -111,7 +111,7 @@ static clv_code check_targets(const rewrite *w, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- rewriting ------------------------------------------------------------------------------- */
+/* ---- adding the nodes of adapters ------------------------------------------------------------ */
 
 static clv_attr_value make_int_attr(clv_attr_key key, int64_t v) {
   return (clv_attr_value){.key = key, .n_ints = 1, .ints = {v}};

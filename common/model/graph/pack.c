@@ -46,13 +46,13 @@ static clv_code find_lengths_node(packer *p, clv_err *err) {
 static clv_code add_input(packer *p, int i, clv_err *err) {
   const clv_node *n = &p->source->nodes[i];
   clv_shape shape = n->shape;
-  bool packed = shape.rank > 1 && shape.dim[1] == p->n_positions;
-  if (packed) {
+  bool has_positions = shape.rank > 1 && shape.dim[1] == p->n_positions;
+  if (has_positions) {
     memmove(shape.dim + 1, shape.dim + 2, (size_t)(--shape.rank - 1) * sizeof *shape.dim);
     shape.dim[0] *= p->n_positions; /* cannot overflow, because extents are below 2^31 */
   }
   CLV_TRY(clv_graph_add_input(p->to, n->name, n->dtype, &shape, NULL, err));
-  p->to->nodes[i].max_positions = packed ? p->n_positions : 0;
+  p->to->nodes[i].max_positions = has_positions ? p->n_positions : 0;
   return CLV_OK;
 }
 
@@ -155,11 +155,11 @@ static clv_code add_node(packer *p, int i, clv_err *err) {
   const clv_node *n = &p->source->nodes[i];
   clv_attrs attrs = n->attrs;
   int in[CLV_MAX_IN], n_in = n->n_in;
-  bool any = false;
+  bool has_packed_input = false;
   if (is_first_position_slice(p, i)) return add_first_position(p, i, err);
   memcpy(in, n->in, sizeof in);
-  for (int k = 0; k < n->n_in; k++) any |= has_packed_positions(p, n->in[k]);
-  if (any) CLV_TRY(pack_node(p, n, &attrs, in, &n_in, err));
+  for (int k = 0; k < n->n_in; k++) has_packed_input |= has_packed_positions(p, n->in[k]);
+  if (has_packed_input) CLV_TRY(pack_node(p, n, &attrs, in, &n_in, err));
   CLV_TRY(clv_graph_add(p->to, n->op, &attrs, n->name, n->layer, in, n_in, NULL, err));
   clv_node *packed_node = &p->to->nodes[i];
   packed_node->key = n->key;
@@ -167,7 +167,7 @@ static clv_code add_node(packer *p, int i, clv_err *err) {
   memcpy(packed_node->tie_owner, n->tie_owner, sizeof packed_node->tie_owner);
   packed_node->tie_owner_is_outside = n->tie_owner_is_outside;
   packed_node->max_positions =
-      any && clv_op_def_of(n->op)->packing != CLV_PACKS_SEQUENCES ? p->n_positions : 0;
+      has_packed_input && clv_op_def_of(n->op)->packing != CLV_PACKS_SEQUENCES ? p->n_positions : 0;
   return CLV_OK;
 }
 

@@ -97,7 +97,7 @@ static clv_code add_params_of_node(const clv_graph *g, int node, clv_params *p, 
 /* Finds the owner of each tie. Runs after describe_node has run for all nodes, because an owner may
  * come behind its ties. */
 static clv_code find_owners(const clv_graph *g, clv_params *p, clv_err *err) {
-  size_t all;
+  size_t all_bytes;
   for (int i = 0; i < p->n_ties; i++) {
     clv_tie *t = &p->ties[i];
     const clv_node *n = &g->nodes[t->param.node];
@@ -113,7 +113,7 @@ static clv_code find_owners(const clv_graph *g, clv_params *p, clv_err *err) {
                       t->param.name, owner->name);
   }
   clv_params_update_ties(p);
-  return clv_add_size(p->gradient_bytes, p->total_bytes, &all) && all <= SIZE_MAX / 4
+  return clv_add_size(p->gradient_bytes, p->total_bytes, &all_bytes) && all_bytes <= SIZE_MAX / 4
              ? CLV_OK
              : clv_fail(err, CLV_EXHAUSTED, "the parameters overflow");
 }
@@ -181,8 +181,8 @@ static bool has_tie(const clv_params *p, int index) {
 void clv_params_convert_frozen_to_bf16(const clv_graph *g, clv_params *p) {
   for (int i = 0; i < p->n; i++) {
     clv_param *q = &p->list[i];
-    bool weight = g->nodes[q->node].op == CLV_OP_LINEAR && q->slot == CLV_SLOT_WEIGHT;
-    if (!weight || !q->frozen || q->dtype != CLV_F32 || has_tie(p, i)) continue;
+    bool is_linear_weight = g->nodes[q->node].op == CLV_OP_LINEAR && q->slot == CLV_SLOT_WEIGHT;
+    if (!is_linear_weight || !q->frozen || q->dtype != CLV_F32 || has_tie(p, i)) continue;
     q->dtype = CLV_BF16;
     q->bytes = q->n * clv_dtype_size(CLV_BF16);
   }
@@ -236,8 +236,8 @@ static float fan_out_deviation(const clv_shape *weight) {
   return (float)sqrt(2 / fan_out);
 }
 
-/* Random numbers drawn between two checks for cancellation: about 50 ms of work. */
-enum { DRAW_AT_ONCE = 4 << 20 };
+/* Number of random numbers drawn between two checks for cancellation: about 50 ms of work. */
+enum { NUMBERS_PER_CHUNK = 4 << 20 };
 
 typedef struct drawing {
   const clv_cancel_hook *cancel_hook;
@@ -248,8 +248,8 @@ typedef struct drawing {
 } drawing;
 
 static clv_code draw_values(const drawing *d, float *dst, size_t n, clv_err *err) {
-  for (size_t at = 0; at < n; at += DRAW_AT_ONCE) {
-    size_t chunk = CLV_MIN(n - at, (size_t)DRAW_AT_ONCE);
+  for (size_t at = 0; at < n; at += NUMBERS_PER_CHUNK) {
+    size_t chunk = CLV_MIN(n - at, (size_t)NUMBERS_PER_CHUNK);
     CLV_TRY(clv_cancel_hook_check(d->cancel_hook, err));
     if (d->is_normal)
       clv_rng_normal_from(&d->rng_key, at, 0, d->deviation_or_bound, dst + at, chunk);
@@ -278,7 +278,7 @@ static clv_code draw_bf16(const drawing *d, uint16_t *dst, size_t n, clv_err *er
   float chunk[4096];
   for (size_t at = 0; at < n; at += CLV_COUNT(chunk)) {
     size_t count = CLV_MIN(n - at, CLV_COUNT(chunk));
-    if (at % DRAW_AT_ONCE == 0) CLV_TRY(clv_cancel_hook_check(d->cancel_hook, err));
+    if (at % NUMBERS_PER_CHUNK == 0) CLV_TRY(clv_cancel_hook_check(d->cancel_hook, err));
     if (d->is_normal)
       clv_rng_normal_from(&d->rng_key, at, 0, d->deviation_or_bound, chunk, count);
     else
@@ -295,9 +295,9 @@ static void clear_padding_row(const clv_param *q, const clv_slot *s, float *dst)
   if (row) memset(dst + (size_t)(s->zero_row - 1) * row, 0, row * sizeof *dst);
 }
 
-static clv_code init_param(const clv_cancel_hook *waiter, const clv_param *q, const clv_slot *slots,
-                           clv_rng_key key, char *dst, clv_err *err) {
-  drawing d = {.cancel_hook = waiter, .rng_key = key};
+static clv_code init_param(const clv_cancel_hook *cancel_hook, const clv_param *q,
+                           const clv_slot *slots, clv_rng_key key, char *dst, clv_err *err) {
+  drawing d = {.cancel_hook = cancel_hook, .rng_key = key};
   const clv_slot *s = &slots[q->slot];
   if (s->init == CLV_INIT_ONE) fill_with(q, 1, dst);
   if (s->init == CLV_INIT_NUMBER) fill_with(q, s->bound, dst);
@@ -319,16 +319,16 @@ static clv_rng_key slot_key(const clv_node *node, uint32_t slot) {
   return key;
 }
 
-clv_code clv_params_init_cancellable(const clv_cancel_hook *waiter, const clv_graph *g,
+clv_code clv_params_init_cancellable(const clv_cancel_hook *cancel_hook, const clv_graph *g,
                                      const clv_params *p, void *block, clv_err *err) {
-  CLV_TRY(clv_zero_cancellable(waiter, block, p->total_bytes, err));
+  CLV_TRY(clv_zero_cancellable(cancel_hook, block, p->total_bytes, err));
   for (int i = 0; i < p->n; i++) {
     const clv_param *q = &p->list[i];
     const clv_node *node = &g->nodes[q->node];
     clv_slot slots[CLV_MAX_PARAMS];
     if (q->is_shared) continue;
     clv_node_get_slots(g, node, slots);
-    CLV_TRY(init_param(waiter, q, slots, slot_key(node, (uint32_t)q->slot),
+    CLV_TRY(init_param(cancel_hook, q, slots, slot_key(node, (uint32_t)q->slot),
                        (char *)block + q->offset, err));
   }
   return CLV_OK;

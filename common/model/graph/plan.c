@@ -11,16 +11,16 @@
 
 /* ---- buffers and steps ----------------------------------------------------------------------- */
 
-static clv_code grow_array(void *array_pp, int n, int *cap, size_t item, clv_err *err) {
-  void *old, *more;
+static clv_code grow_array(void *array_pp, int n, int *cap, size_t item_bytes, clv_err *err) {
+  void *old_array, *new_array;
   if (n < *cap) return CLV_OK;
   /* cannot overflow: 4096 nodes make far fewer than 2^30 buffers or steps */
   int cap_new = *cap ? *cap * 2 : 64;
-  memcpy(&old, array_pp, sizeof old);
-  CLV_TRY(clv_alloc((size_t)cap_new, item, &more, err));
-  if (n) memcpy(more, old, (size_t)n * item);
-  free(old);
-  memcpy(array_pp, &more, sizeof more);
+  memcpy(&old_array, array_pp, sizeof old_array);
+  CLV_TRY(clv_alloc((size_t)cap_new, item_bytes, &new_array, err));
+  if (n) memcpy(new_array, old_array, (size_t)n * item_bytes);
+  free(old_array);
+  memcpy(array_pp, &new_array, sizeof new_array);
   *cap = cap_new;
   return CLV_OK;
 }
@@ -77,8 +77,8 @@ clv_code clv_plan_add_value_buf(clv_plan *p, int node, int block, int *ret, clv_
   return clv_plan_buf_new(p, bytes, SPACE_SCRATCH, ret, err);
 }
 
-/* True if converting one layout to the other takes two reorder steps, because type (f32, bf16) and
- * block size both differ. *ret_block: the layout after the first step. */
+/* True if the conversion from layout `from` to layout `to` takes two reorder steps, because type
+ * (f32, bf16) and block size both differ. *ret_block: the layout between the two steps. */
 static bool needs_middle_layout(int from, int to, int *ret_block) {
   *ret_block = clv_layout_f32(clv_layout_is_bf16(from) ? from : to);
   return clv_layout_is_bf16(from) != clv_layout_is_bf16(to) &&
@@ -106,7 +106,7 @@ clv_code clv_plan_convert_layout(clv_plan *p, int node, clv_plan_layout_buf from
   return clv_plan_add_step(p, &s, err);
 }
 
-/* ---- what the graph needs -------------------------------------------------------------------- */
+/* ---- nodes that are computed and get gradients ----------------------------------------------- */
 
 static clv_code copy_params(clv_plan *p, const clv_params *params, clv_err *err) {
   size_t n = (size_t)params->n, n_ties = (size_t)params->n_ties;
@@ -218,14 +218,14 @@ static clv_code find_reachable_and_gradients(clv_plan *p, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- outcome --------------------------------------------------------------------------------- */
+/* ---- zeroed ranges and sizes of a plan ------------------------------------------------------- */
 
 static bool is_gradient_written(const clv_plan *p, const clv_param *q) {
   return p->options.training && q->trainable && !q->frozen && p->nodes[q->node].is_reachable;
 }
 
-/* Adds the range from *at to `start` to zeroed_ranges. *at: end of the last range of the gradient
- * block that a kernel writes. */
+/* Adds the range from *at to `start` to zeroed_ranges, if it is not empty. *at: in bytes, the end
+ * of the last gradient found that a kernel writes; start: the begin of the next such gradient. */
 static void add_zeroed_range(clv_plan *p, size_t *at, size_t start) {
   if (start > *at) p->zeroed_ranges[p->n_zeroed_ranges++] = (clv_plan_range){*at, start - *at};
 }
@@ -245,7 +245,7 @@ static clv_code find_zeroed_ranges(clv_plan *p, clv_err *err) {
   return CLV_OK;
 }
 
-static void drop_elided_steps(clv_plan *p) {
+static void remove_dropped_steps(clv_plan *p) {
   int n = 0, phase = 0;
   for (int i = 0; i <= p->n_steps; i++) {
     for (; phase < PHASES && p->phase_end[phase] == i; phase++) p->phase_end[phase] = n;
@@ -321,7 +321,7 @@ static clv_code build_plan(clv_plan *p, const clv_graph *g, const clv_params *pa
   CLV_TRY(clv_plan_add_forward_steps(p, err));
   CLV_TRY(clv_plan_add_backward_steps(p, err));
   CLV_TRY(clv_plan_place_bufs(p, err));
-  drop_elided_steps(p);
+  remove_dropped_steps(p);
   CLV_TRY(find_zeroed_ranges(p, err));
   set_plan_info(p);
   return CLV_OK;

@@ -2,8 +2,7 @@
  *
  * Writing the backward steps. clv_plan_add_backward_steps visits the nodes from the last to the
  * first. Each node adds the gradients of its inputs to the sums of these inputs, in the order of
- * the
- * visit: descending consumer, then descending input. The order, and so the bits, are the same
+ * the visit: descending consumer, then descending input. The order, and so the bits, are the same
  * wherever the graph is cut.
  */
 #include "common/model/graph/plan_int.h"
@@ -29,12 +28,12 @@ static int gradient_sum_block(const clv_plan *p, int node) {
   return clv_plan_has_one_reader(p, node) ? block : clv_layout_f32(block);
 }
 
-static clv_code convert_to_new_buf(clv_plan *p, int node, clv_plan_layout_buf *rep, int block,
-                                   clv_err *err) {
+static clv_code convert_to_new_buf(clv_plan *p, int node, clv_plan_layout_buf *layout_buf,
+                                   int block, clv_err *err) {
   clv_plan_layout_buf to = {.layout = block};
   CLV_TRY(clv_plan_add_value_buf(p, node, block, &to.buf, err));
-  CLV_TRY(clv_plan_convert_layout(p, node, *rep, to, err));
-  *rep = to;
+  CLV_TRY(clv_plan_convert_layout(p, node, *layout_buf, to, err));
+  *layout_buf = to;
   return CLV_OK;
 }
 
@@ -173,25 +172,25 @@ static bool has_deferred_weight_gradient(const clv_plan *p, int node) {
 
 /* Adds the node's forward step a second time, for backward. If its value is not needed, only sets
  * the inputs that its backward step reads. */
-static clv_code add_recomputed_node_steps(clv_plan *p, int node, bool needed, clv_err *err) {
+static clv_code add_recomputed_node_steps(clv_plan *p, int node, bool is_needed, clv_err *err) {
   clv_plan_node *q = &p->nodes[node];
   q->has_recompute_steps = true;
   if (!q->is_reachable || q->is_absorbed) return CLV_OK;
-  if (needed) return clv_plan_add_value_steps(p, node, true, err);
+  if (is_needed) return clv_plan_add_value_steps(p, node, true, err);
   return clv_plan_saved_values_read(p, node) ? clv_plan_bind_input_bufs(p, node, err) : CLV_OK;
 }
 
 /* Adds the forward steps of a recompute block a second time, before the first backward step of the
  * block. */
 static clv_code add_recomputed_block_steps(clv_plan *p, int node, clv_err *err) {
-  CLV_AUTO(clv_freep) bool *needed = NULL;
+  CLV_AUTO(clv_freep) bool *is_needed = NULL;
   uint32_t number = p->graph->nodes[node].recompute_block;
   if (!clv_plan_is_recomputed(p, node) || p->nodes[node].has_recompute_steps) return CLV_OK;
-  CLV_TRY(clv_alloc((size_t)p->graph->n_nodes, sizeof *needed, &needed, err));
-  clv_plan_find_recomputed(p, node, needed);
+  CLV_TRY(clv_alloc((size_t)p->graph->n_nodes, sizeof *is_needed, &is_needed, err));
+  clv_plan_find_recomputed(p, node, is_needed);
   for (int i = 0; i <= node; i++)
     if (clv_plan_is_in_recompute_block(p, i, number))
-      CLV_TRY(add_recomputed_node_steps(p, i, needed[i], err));
+      CLV_TRY(add_recomputed_node_steps(p, i, is_needed[i], err));
   return CLV_OK;
 }
 

@@ -87,15 +87,15 @@ static clv_code prepare_kernel(clv_plan *p, int node, clv_err *err) {
   describe_node(p, node, &d);
   if (d.bf16 && clv_op_def_of(d.op)->may_output_bf16)
     CLV_TRY(find_preferred_output_layout(p, node, &d.wanted_out, err));
-  bool empty = clv_plan_has_empty_input(&d);
-  clv_code code = empty ? clv_plan_make_empty_kernel(&d, p->backend, &q->kernel, err)
-                        : p->backend->prepare(p->backend, &d, &q->kernel, err);
+  bool has_empty_input = clv_plan_has_empty_input(&d);
+  clv_code code = has_empty_input ? clv_plan_make_empty_kernel(&d, p->backend, &q->kernel, err)
+                                  : p->backend->prepare(p->backend, &d, &q->kernel, err);
   if (code == CLV_UNIMPLEMENTED && d.tail & CLV_TAIL_RELU_FORWARD) {
     clv_plan_unfuse_relu(p, node);
     return prepare_kernel(p, node, err);
   }
   if (code == CLV_UNIMPLEMENTED && q->n_fused) return code;
-  if (code == CLV_UNIMPLEMENTED && !empty && !p->backend->memory)
+  if (code == CLV_UNIMPLEMENTED && !has_empty_input && !p->backend->memory)
     code = clv_backend_ref()->prepare(clv_backend_ref(), &d, &q->kernel, err);
   if (code == CLV_OK) code = check_kernel(p, &d, q->kernel, err);
   if (code != CLV_OK)
@@ -111,19 +111,19 @@ static clv_code prepare_kernel(clv_plan *p, int node, clv_err *err) {
  * whose layout does not depend on that of their input. *ret 0: there is no such layout. */
 static clv_code find_preferred_output_layout(clv_plan *p, int node, int *ret, clv_err *err) {
   const clv_graph *g = p->graph;
-  int wanted = 0, readers = g->output_node == node ? 2 : 0, n_agreeing = 0;
+  int common_layout = 0, n_readers = g->output_node == node ? 2 : 0, n_agreeing = 0;
   for (int i = node + 1; i < g->n_nodes; i++) {
     if (!p->nodes[i].is_reachable) continue;
     for (int j = 0; j < g->nodes[i].n_in; j++) {
       if (g->nodes[i].in[j] != node) continue;
-      readers++;
+      n_readers++;
       if (!clv_op_def_of(g->nodes[i].op)->computes_in_bf16) continue;
       CLV_TRY(prepare_kernel(p, i, err));
-      if (!wanted) wanted = p->nodes[i].kernel->in_block[0];
-      n_agreeing += wanted == p->nodes[i].kernel->in_block[0];
+      if (!common_layout) common_layout = p->nodes[i].kernel->in_block[0];
+      n_agreeing += common_layout == p->nodes[i].kernel->in_block[0];
     }
   }
-  *ret = n_agreeing == readers ? wanted : 0;
+  *ret = n_agreeing == n_readers ? common_layout : 0;
   return CLV_OK;
 }
 

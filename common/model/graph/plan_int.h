@@ -195,8 +195,8 @@ struct clv_call {
 /* Table of addresses, and the arguments, of one run of a phase. (Not a frame of the protocol.) */
 typedef struct clv_plan_frame {
   char *space_start[SPACE_COUNT]; /* start of each space; NULL: this phase does not use the space */
-  char *params, *grads;
-  bool adds_to_grads; /* weight gradients are added to grads, not written over them */
+  char *params, *grads;           /* parameter block and gradient block; grads NULL: forward */
+  bool adds_to_grads;             /* weight gradients are added to grads, not written over them */
   clv_rng_key rng_key;
   const clv_rng_position *rng_position; /* on the device, for kernels; NULL: kernels use rng_key */
 } clv_plan_frame;
@@ -208,9 +208,9 @@ bool clv_plan_is_recomputed(const clv_plan *p, int node);
 /* True if `node` is recomputed, and is in recompute block `number`. */
 bool clv_plan_is_in_recompute_block(const clv_plan *p, int node, uint32_t number);
 /* Finds which nodes of the recompute block that contains `top` have to run forward again for
- * backward. Sets needed[i] for each such node up to `top`. needed: [n_nodes], all false before the
- * call. */
-void clv_plan_find_recomputed(const clv_plan *p, int top, bool *needed);
+ * backward. Sets is_needed[i] for each such node up to `top`. is_needed: [n_nodes], all false
+ * before the call. */
+void clv_plan_find_recomputed(const clv_plan *p, int top, bool *is_needed);
 /* True if backward has a step for the input gradients of `node`, or a separate step for its weight
  * gradients. */
 bool clv_plan_has_input_grad_step(const clv_plan *p, int node);

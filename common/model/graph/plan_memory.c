@@ -93,13 +93,14 @@ static int compare_by_size(const void *a, const void *b) {
   return x->memory_root < y->memory_root ? -1 : 1;
 }
 
-/* Sizes of large buffers are often multiples of a page. A gap of a few cache lines between such
- * buffers keeps loops over several of them from competing for the same cache sets. */
-enum { LARGE_BUFFER = 64 << 10, BETWEEN_LARGE = 17 * 64 };
+/* A buffer of LARGE_BUFFER_BYTES or more is followed by a gap of LARGE_BUFFER_GAP_BYTES. Sizes of
+ * large buffers are often multiples of a page; without the gap, a loop over several such buffers
+ * would use the same few cache sets for all of them. */
+enum { LARGE_BUFFER_BYTES = 64 << 10, LARGE_BUFFER_GAP_BYTES = 17 * 64 };
 
 static size_t padded_size(const clv_plan *p, const clv_plan_buf *b) {
   if (p->backend->memory) return clv_align_up(b->bytes, DEVICE_ALIGN);
-  return clv_align_up(b->bytes, 64) + (b->bytes >= LARGE_BUFFER ? BETWEEN_LARGE : 0);
+  return clv_align_up(b->bytes, 64) + (b->bytes >= LARGE_BUFFER_BYTES ? LARGE_BUFFER_GAP_BYTES : 0);
 }
 
 /* Places b at the lowest offset at which it overlaps no placed buffer that lives at the same time
@@ -146,9 +147,9 @@ static void place_caller_copies(clv_plan *p) {
   for (int i = 0; i < p->n_inputs; i++)
     if (p->input_copy_buf[i] >= 0) bytes[SPACE_IN + i] = 0;
   for (int space = SPACE_OUT; space < SPACE_COUNT; space++) {
-    bool backward = space == SPACE_DOUT || space >= SPACE_DIN;
-    p->copy_offset[space] = end[backward];
-    end[backward] += clv_align_up(bytes[space], 64);
+    bool is_backward = space == SPACE_DOUT || space >= SPACE_DIN;
+    p->copy_offset[space] = end[is_backward];
+    end[is_backward] += clv_align_up(bytes[space], 64);
   }
   for (int i = 0; i < p->graph->n_nodes; i++)
     p->uses_rng_position |= p->nodes[i].kernel && p->nodes[i].kernel->reads_rng_position;

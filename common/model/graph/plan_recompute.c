@@ -39,21 +39,22 @@ unsigned clv_plan_saved_values_read(const clv_plan *p, int node) {
 
 /* Marks the inputs of `node` that its backward reads (saves: CLV_SAVE_* flags). marks_all: marks
  * every input, because the recomputed forward reads them. */
-static void mark_inputs(const clv_plan *p, int node, unsigned saves, bool marks_all, bool *needed) {
+static void mark_inputs(const clv_plan *p, int node, unsigned saves, bool marks_all,
+                        bool *is_needed) {
   const clv_plan_node *q = &p->nodes[node];
   for (int k = 0; k < q->n_src; k++)
-    if (marks_all || saves & clv_save_flag_of_input(k)) needed[q->src[k]] = true;
+    if (marks_all || saves & clv_save_flag_of_input(k)) is_needed[q->src[k]] = true;
 }
 
-void clv_plan_find_recomputed(const clv_plan *p, int top, bool *needed) {
+void clv_plan_find_recomputed(const clv_plan *p, int top, bool *is_needed) {
   uint32_t number = p->graph->nodes[top].recompute_block;
   for (int i = top; i >= 0; i--) {
     const clv_plan_node *q = &p->nodes[i];
     if (!q->is_reachable || q->is_absorbed || !clv_plan_is_in_recompute_block(p, i, number))
       continue;
     unsigned saves = clv_plan_saved_values_read(p, i);
-    bool backward = q->kernel && q->needs_grad;
-    needed[i] |= saves & CLV_SAVE_OUT || (backward && q->kernel->saved_bytes);
-    mark_inputs(p, i, saves, needed[i], needed);
+    bool has_backward = q->kernel && q->needs_grad;
+    is_needed[i] |= saves & CLV_SAVE_OUT || (has_backward && q->kernel->saved_bytes);
+    mark_inputs(p, i, saves, is_needed[i], is_needed);
   }
 }

@@ -34,9 +34,9 @@ static void *cache_address(const clv_plan *p, const clv_plan_frame *f, const clv
 }
 
 static clv_code refresh_kernel_cache(clv_plan *p, const clv_plan_step *s, clv_kernel_args *a,
-                                     unsigned what, clv_err *err) {
+                                     unsigned refresh_flags, clv_err *err) {
   clv_kernel *k = p->nodes[s->node].kernel;
-  a->refresh_for = what;
+  a->refresh_for = refresh_flags;
   return k->refresh(k, a, err);
 }
 
@@ -152,11 +152,11 @@ void clv_plan_set_timing(clv_plan *p, clv_plan_times *times) { p->node_times = t
 static clv_code run_step_timed(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s,
                                int phase, clv_err *err) {
   clv_plan_times *t = &p->node_times[s->node];
-  bool weight = s->run == clv_plan_run_backward_weight || phase == PHASE_BACKWARD_WEIGHT;
+  bool is_weight_part = s->run == clv_plan_run_backward_weight || phase == PHASE_BACKWARD_WEIGHT;
   uint64_t begin = clv_now_ns();
   clv_code code = s->run(p, f, s, err);
   if (code == CLV_OK) code = clv_backend_finish(p->backend, err);
-  *(weight                   ? &t->weight_grad_seconds
+  *(is_weight_part           ? &t->weight_grad_seconds
     : phase == PHASE_FORWARD ? &t->forward_seconds
                              : &t->input_grad_seconds) += (double)(clv_now_ns() - begin) * 1e-9;
   return code;
@@ -298,14 +298,15 @@ static char *address_for_kernels(const clv_plan *p, int space, void *caller_buff
   return p->backend->memory && caller_buffer ? p->scratch + p->copy_offset[space] : caller_buffer;
 }
 
-/* Copies the result of a phase to the caller's buffer, which is in the memory of backend `home`
- * (NULL: host memory). Does nothing if the kernels have written to the caller's buffer. */
-static clv_code copy_to_caller(const clv_plan *p, int space, void *to, const clv_backend *home,
-                               size_t bytes, clv_err *err) {
+/* Copies the result of a phase to the caller's buffer `to`, which is in the memory of
+ * `caller_backend` (NULL: host memory). Does nothing if the kernels have already written to that
+ * buffer. */
+static clv_code copy_to_caller(const clv_plan *p, int space, void *to,
+                               const clv_backend *caller_backend, size_t bytes, clv_err *err) {
   if (!p->backend->memory || !to) return CLV_OK;
   const char *from = p->scratch + p->copy_offset[space];
-  return home ? clv_backend_copy(p->backend, to, from, bytes, err)
-              : clv_backend_get(p->backend, to, from, bytes, err);
+  return caller_backend ? clv_backend_copy(p->backend, to, from, bytes, err)
+                        : clv_backend_get(p->backend, to, from, bytes, err);
 }
 
 static clv_code refresh_cache(clv_plan *p, const clv_plan_frame *f, uint64_t version,
@@ -353,14 +354,14 @@ static clv_code prepare_inputs(clv_plan *p, clv_call *c, const void *const *in, 
   return CLV_OK;
 }
 
-static clv_code write_nan_to_output(const clv_plan *p, const clv_backend *home, void *out,
+static clv_code write_nan_to_output(const clv_plan *p, const clv_backend *caller_backend, void *out,
                                     clv_err *err) {
   const double nan_f64 = NAN;
   const float nan_f32 = NAN;
-  bool is_wide = p->options.dtype == CLV_F64;
-  const void *nan = is_wide ? (const void *)&nan_f64 : &nan_f32;
-  size_t bytes = is_wide ? sizeof nan_f64 : sizeof nan_f32;
-  if (home) return clv_backend_put(home, out, nan, bytes, err);
+  bool is_f64 = p->options.dtype == CLV_F64;
+  const void *nan = is_f64 ? (const void *)&nan_f64 : &nan_f32;
+  size_t bytes = is_f64 ? sizeof nan_f64 : sizeof nan_f32;
+  if (caller_backend) return clv_backend_put(caller_backend, out, nan, bytes, err);
   memcpy(out, nan, bytes);
   return CLV_OK;
 }
@@ -408,18 +409,19 @@ clv_code clv_plan_refresh_weights(clv_plan *p, clv_call *c, void *param_block,
   return finish_phase(p, PHASE_FORWARD, refresh_cache(p, &f, param_version, err), err);
 }
 
-static clv_code check_call_state(const clv_plan *p, const clv_call *c, clv_plan_call_state want,
-                                 clv_err *err) {
+static clv_code check_call_state(const clv_plan *p, const clv_call *c,
+                                 clv_plan_call_state expected_state, clv_err *err) {
   static const char *const words[] = {[PLAN_CALL_EMPTY] = "has no forward",
                                       [PLAN_CALL_FORWARD] = "is after forward",
                                       [PLAN_CALL_BACKWARD] = "is after backward_input",
                                       [PLAN_CALL_DONE] = "is done"};
   if (!p->options.training)
     return clv_fail(err, CLV_PRECONDITION, "a plan for evaluation has no backward");
-  if (c->state != want)
+  if (c->state != expected_state)
     return clv_fail(err, CLV_PRECONDITION, "the call %s, but %s", words[c->state],
-                    want == PLAN_CALL_FORWARD ? "backward_input must follow a forward"
-                                              : "backward_weight must follow a backward_input");
+                    expected_state == PLAN_CALL_FORWARD
+                        ? "backward_input must follow a forward"
+                        : "backward_weight must follow a backward_input");
   return CLV_OK;
 }
 

@@ -78,7 +78,7 @@ bool clv_graph_backward_reads_params(const clv_graph *g, const clv_params *param
   return reads_params;
 }
 
-/* ---- lengths --------------------------------------------------------------------------------- */
+/* ---- the input with the lengths of sequences ------------------------------------------------- */
 
 static bool is_lengths_slot(const clv_node *n, int slot) {
   const clv_op_def *def = clv_op_def_of(n->op);

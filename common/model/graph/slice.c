@@ -31,21 +31,21 @@ static bool is_in_slice(const slicer *s, int node) {
 
 /* ---- values that cross a cut ----------------------------------------------------------------- */
 
-/* True if the node is in the first `layers` layers, and a later layer reads its value or it is the
- * output. */
-static bool is_crossing(const clv_graph *g, const bool *read, int node, uint32_t layers) {
+/* True if the value of the node crosses a cut behind the first `layers` layers: one of these layers
+ * computes it, and a later layer reads it or it is the graph's output. */
+static bool is_crossing(const clv_graph *g, const bool *is_read, int node, uint32_t layers) {
   const clv_node *n = &g->nodes[node];
-  return n->op != CLV_OP_INPUT && n->layer < layers && (read[node] || node == g->output_node);
+  return n->op != CLV_OP_INPUT && n->layer < layers && (is_read[node] || node == g->output_node);
 }
 
 static int list_crossing_nodes(const clv_graph *g, uint32_t layers, int *ret_nodes) {
-  bool read[CLV_MAX_NODES] = {false};
+  bool is_read[CLV_MAX_NODES] = {false};
   int n = 0;
   for (int i = 0; i < g->n_nodes; i++)
     for (int k = 0; k < g->nodes[i].n_in; k++)
-      read[g->nodes[i].in[k]] |= g->nodes[i].layer >= layers;
+      is_read[g->nodes[i].in[k]] |= g->nodes[i].layer >= layers;
   for (int i = 0; i < g->n_nodes; i++)
-    if (is_crossing(g, read, i, layers)) ret_nodes[n++] = i;
+    if (is_crossing(g, is_read, i, layers)) ret_nodes[n++] = i;
   return n;
 }
 
@@ -76,7 +76,7 @@ clv_code clv_graph_check_cut(const clv_graph *g, uint32_t layer, clv_err *err) {
   return check_can_join(g, nodes, clv_graph_find_crossing_nodes(g, layer, nodes), err);
 }
 
-/* ---- glue ------------------------------------------------------------------------------------ */
+/* ---- nodes that join and split the values at cuts -------------------------------------------- */
 
 static clv_code join_crossing(slicer *s, clv_err *err) {
   int nodes[CLV_MAX_NODES] = {0};
@@ -92,7 +92,7 @@ static clv_code split_crossing(slicer *s, int joined_input, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- the layers ------------------------------------------------------------------------------ */
+/* ---- inputs and layers of the slice ---------------------------------------------------------- */
 
 static bool is_input_read(const slicer *s, int input) {
   for (int i = 0; i < s->g->n_nodes; i++)

@@ -115,7 +115,7 @@ static clv_attr_value make_int_attr(clv_attr_key key, int64_t v) {
   return (clv_attr_value){.key = key, .n_ints = 1, .ints = {v}};
 }
 
-/* ---- joining --------------------------------------------------------------------------------- */
+/* ---- joining the values of the parts --------------------------------------------------------- */
 
 static clv_code join_concat(divider *v, clv_err *err) {
   clv_attr_value dim = make_int_attr(CLV_ATTR_DIM, -1);
@@ -223,18 +223,18 @@ clv_code clv_divide_chain(const clv_graph *chain, const clv_parallel *how, uint3
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
-void clv_tensor_part_copy(const clv_tensor_part *p, void *whole, void *part, bool into_whole) {
+void clv_tensor_part_copy(const clv_tensor_part *p, void *tensor, void *part, bool into_tensor) {
   size_t outer = 1, inner = p->element_bytes;
   int axis = 0;
-  while (axis < p->shape.rank && p->shape.dim[axis] == p->of.dim[axis])
+  while (axis < p->shape.rank && p->shape.dim[axis] == p->full_shape.dim[axis])
     outer *= (size_t)p->shape.dim[axis++];
   for (int i = axis + 1; i < p->shape.rank; i++) inner *= (size_t)p->shape.dim[i];
   bool is_cut = axis < p->shape.rank;
-  size_t run = is_cut ? (size_t)p->shape.dim[axis] * inner : inner;
-  size_t row = is_cut ? (size_t)p->of.dim[axis] * inner : inner;
+  size_t run_bytes = is_cut ? (size_t)p->shape.dim[axis] * inner : inner;
+  size_t full_run_bytes = is_cut ? (size_t)p->full_shape.dim[axis] * inner : inner;
   for (size_t o = 0; o < outer; o++) {
-    char *whole_at = (char *)whole + o * row + (is_cut ? p->index * run : 0),
-         *part_at = (char *)part + o * run;
-    memcpy(into_whole ? whole_at : part_at, into_whole ? part_at : whole_at, run);
+    char *full_at = (char *)tensor + o * full_run_bytes + (is_cut ? p->index * run_bytes : 0),
+         *part_at = (char *)part + o * run_bytes;
+    memcpy(into_tensor ? full_at : part_at, into_tensor ? part_at : full_at, run_bytes);
   }
 }

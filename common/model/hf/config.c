@@ -21,7 +21,7 @@ enum {
 
 /* Reads the family from model_type, wherever in the file it is. */
 static clv_code find_family(hf_text *r, clv_err *err) {
-  static const hf_row only = {.key = "model_type"};
+  static const hf_row type_row = {.key = "model_type"};
   bool more = true, found = false;
   CLV_TRY(clv_json_open(&r->j, CLV_JSON_OBJECT, err));
   for (size_t k = 0; more; k++) {
@@ -29,10 +29,10 @@ static clv_code find_family(hf_text *r, clv_err *err) {
     CLV_TRY(clv_json_next(&r->j, CLV_JSON_OBJECT, k, &more, err));
     if (!more) break;
     CLV_TRY(clv_json_read_key(&r->j, &key, err));
-    bool here = key.len && clv_hf_row_has_key(&only, key.data, key.len);
-    r->key = only.key;
-    CLV_TRY(here ? clv_hf_read_family(r, &only, err) : clv_json_skip(&r->j, err));
-    found |= here;
+    bool is_type_key = key.len && clv_hf_row_has_key(&type_row, key.data, key.len);
+    r->key = type_row.key;
+    CLV_TRY(is_type_key ? clv_hf_read_family(r, &type_row, err) : clv_json_skip(&r->j, err));
+    found |= is_type_key;
   }
   CLV_TRY(clv_json_end(&r->j, err));
   if (found) return CLV_OK;

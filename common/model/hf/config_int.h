@@ -19,9 +19,10 @@ enum { HF_MAX_LABELS = 1 << 20, HF_MAX_ROWS = 128, HF_COUNTS_FROM_END = -2 };
 /* Contents of the key rope_scaling or rope_parameters. */
 typedef struct hf_rope {
   bool is_given;
-  double theta;      /* 0: not given */
-  int64_t kind;      /* clv_hf_rope_kind of the key rope_type; -1: not given */
-  int64_t old_kind;  /* the same of the key type, which counts without rope_type; -1: not given */
+  double theta; /* 0: not given */
+  int64_t kind; /* clv_hf_rope_kind of the key rope_type; -1: not given */
+  /* as kind, of the older key `type`, which is used if rope_type is not given; -1: not given */
+  int64_t old_kind;
   clv_hf_rope scale; /* fields of 0 are not given */
 } hf_rope;
 
@@ -63,7 +64,7 @@ struct hf_row {
 typedef struct hf_table {
   const hf_row *rows;
   size_t n;
-  unsigned family;   /* rows of other families do not count; 0: all count */
+  unsigned family;   /* bit of the family whose rows are used; 0: the rows of all families are */
   const char *label; /* key of the object, for messages; "" for the file */
 } hf_table;
 
@@ -78,7 +79,7 @@ clv_code clv_hf_read_real_or_null(hf_text *r, const hf_row *at, clv_err *err) CL
 clv_code clv_hf_read_bool(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
 clv_code clv_hf_read_family(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
 clv_code clv_hf_read_activation(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
-/* These accept some values only; the row's reason is in the message of the others. */
+/* These readers accept only some values. The error for any other value quotes the row's reason. */
 clv_code clv_hf_require_false(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
 clv_code clv_hf_require_true(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;
 clv_code clv_hf_require_null(hf_text *r, const hf_row *at, clv_err *err) CLV_USE_RESULT;

@@ -25,7 +25,7 @@ int clv_hf_find_row(const hf_table *t, const char *key, size_t len) {
   return -1;
 }
 
-/* True if the object that begins at the reader's place has a key. */
+/* True if the JSON object at the reader's present position is not empty. */
 static bool has_any_key(const hf_text *r) {
   clv_json from = r->j;
   bool more = false;
@@ -37,7 +37,7 @@ static bool has_any_key(const hf_text *r) {
 static clv_code read_rope(hf_text *r, const hf_row *at, clv_err *err) {
   bool seen[HF_MAX_ROWS] = {0};
   hf_rope *rope = (hf_rope *)(void *)((char *)r + at->offset);
-  void *before = r->target_struct;
+  void *other_value = r->target_struct;
   hf_table table = clv_hf_rope_table();
   if (clv_json_skip_null(&r->j)) return CLV_OK;
   CLV_TRY(clv_hf_expect_kind(r, CLV_JSON_OBJECT, err));
@@ -46,7 +46,7 @@ static clv_code read_rope(hf_text *r, const hf_row *at, clv_err *err) {
   rope->kind = rope->old_kind = -1;
   r->target_struct = rope;
   clv_code code = clv_hf_read_object(r, &table, seen, err);
-  r->target_struct = before;
+  r->target_struct = other_value;
   return code;
 }
 
@@ -58,20 +58,21 @@ static clv_code read_row_value(hf_text *r, const hf_table *t, int i, const bool 
   size_t from = clv_hf_skip_to_value(r);
   for (size_t k = 0; k < t->n; k++) {
     const hf_row *row = &t->rows[k];
-    bool same = at->primary_key ? strcmp(row->key, at->primary_key) == 0
-                                : row->primary_key && strcmp(row->primary_key, at->key) == 0;
-    if (same && seen[k] && (row->families & t->family) == t->family) other = row;
+    bool is_other_name = at->primary_key
+                             ? strcmp(row->key, at->primary_key) == 0
+                             : row->primary_key && strcmp(row->primary_key, at->key) == 0;
+    if (is_other_name && seen[k] && (row->families & t->family) == t->family) other = row;
   }
   r->key = at->key;
   if (at->is_rope) return read_rope(r, at, err);
   if (!other) return at->read(r, at, err);
   const int64_t *field = (const int64_t *)(const void *)((char *)r->target_struct + at->offset);
-  int64_t before = *field;
+  int64_t other_value = *field;
   CLV_TRY(at->read(r, at, err));
-  if (*field == before) return CLV_OK;
+  if (*field == other_value) return CLV_OK;
   return clv_json_fail(&r->j, from, err,
                        "%s is %lld and %s is %lld: they name one number, keep one", at->key,
-                       (long long)*field, other->key, (long long)before);
+                       (long long)*field, other->key, (long long)other_value);
 }
 
 static clv_code refuse_or_skip_key(hf_text *r, const hf_table *t, size_t from, const clv_bytes *key,

@@ -72,7 +72,7 @@ hf_table clv_hf_rope_table(void) {
   return (hf_table){rope_rows, CLV_COUNT(rope_rows), 0, "rope_parameters"};
 }
 
-/* Fails if a number of the kind is not given. */
+/* Fails if `number`, the value of `key` that rotary positions of this kind need, is not given. */
 static clv_code check_given(const hf_text *r, double number, const char *key, const char *kind,
                             clv_err *err) {
   if (number > 0) return CLV_OK;

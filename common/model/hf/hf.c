@@ -56,9 +56,9 @@ static clv_code check_records_input(const clv_hf_config *c, const clv_graph *g, 
                   clv_dtype_name(g->nodes[node].dtype), text);
 }
 
-/* Refuses sequences in which positions would see or turn otherwise than the graph has it: longer
- * than the sliding window, or than the positions up to which dynamic angles are the default
- * ones. */
+/* Refuses sequences for which transformers would compute something other than the graph: sequences
+ * longer than the sliding window, or longer than the positions up to which the angles of dynamic
+ * rotary positions are the default ones. */
 static clv_code check_length(const clv_hf_config *c, const clv_graph *g, int node, clv_err *err) {
   int64_t length = g->nodes[node].shape.dim[1];
   if (!clv_hf_takes_tokens(c)) return CLV_OK;

@@ -13,7 +13,7 @@
  * feed-forward, not the sum. N is the batch, S the number of positions of a sample.
  *
  * Ownership: a config is a plain struct, and no function keeps its arguments. Threads: no state.
- * Limits: 1 MiB of config.json; sizes as the table of config.c says.
+ * Limits: 1 MiB of config.json; sizes as the table of config_keys.c says.
  */
 #ifndef CLEAVE_HF_H
 #define CLEAVE_HF_H
@@ -72,7 +72,8 @@ typedef enum clv_hf_rope_kind {
 typedef struct clv_hf_rope {
   clv_hf_rope_kind kind;
   double factor, low_freq_factor, high_freq_factor;
-  int64_t original_positions; /* positions of the training before; of dynamic: its limit */
+  /* L: positions of the earlier training; for dynamic: positions up to which angles are default */
+  int64_t original_positions;
 } clv_hf_rope;
 
 /* Contents of a config.json. Fields for keys that the family does not have are 0 or false. */

@@ -73,15 +73,15 @@ static clv_code add_cnn(const clv_arch_args *a, clv_arch_builder *b, clv_err *er
  * channels, then linear layers with 120 and 84 outputs. */
 static clv_code add_lenet(const clv_arch_args *a, clv_arch_builder *b, clv_err *err) {
   static const struct { int64_t out, pad; } convs[] = {{6, 2}, {16, 0}};
-  static const int64_t dense[] = {120, 84};
+  static const int64_t linear_widths[] = {120, 84};
   for (size_t i = 0; i < CLV_COUNT(convs); i++) {
     CLV_TRY(add_conv(b, convs[i].out, 5, convs[i].pad, err));
     CLV_TRY(add_layer(b, CLV_OP_RELU, NULL, 0, err));
     CLV_TRY(add_maxpool(b, err));
   }
   CLV_TRY(add_layer(b, CLV_OP_FLATTEN, NULL, 0, err));
-  for (size_t i = 0; i < CLV_COUNT(dense); i++) {
-    CLV_TRY(add_linear(b, dense[i], err));
+  for (size_t i = 0; i < CLV_COUNT(linear_widths); i++) {
+    CLV_TRY(add_linear(b, linear_widths[i], err));
     CLV_TRY(add_layer(b, CLV_OP_RELU, NULL, 0, err));
   }
   return add_linear(b, a->n_classes, err);
@@ -211,12 +211,12 @@ clv_code clv_arch_add_layers(const clv_session_config *c, clv_graph *g, uint32_t
       [CLV_ARCH_RESNET18] = clv_arch_add_resnet,
       [CLV_ARCH_RESNET34] = clv_arch_add_resnet,
       [CLV_ARCH_RESNET50] = clv_arch_add_resnet};
-  bool resnet = 1u << c->model.arch & RESNET;
+  bool is_resnet = 1u << c->model.arch & RESNET;
   clv_arch_args a = {.arch = c->model.arch,
                      .hidden_widths = {128},
                      .n_hidden = 1,
                      .width = 32,
-                     .n_classes = resnet ? 1000 : 10,
+                     .n_classes = is_resnet ? 1000 : 10,
                      .activation = CLV_OP_RELU};
   clv_arch_builder b = {g, layer, last};
   clv_err why;

@@ -56,8 +56,8 @@ clv_code clv_model_check_hf(const clv_session_config *c, clv_err *err) {
 int clv_model_hf_family(const clv_session_config *c) {
   clv_hf_config model;
   clv_err unused_err;
-  bool read = c->model.hf && read_config(c, &model, &unused_err) == CLV_OK;
-  return read ? (int)model.family : -1;
+  bool is_config_read = c->model.hf && read_config(c, &model, &unused_err) == CLV_OK;
+  return is_config_read ? (int)model.family : -1;
 }
 
 const char *clv_model_peft_name(int family, const char *name, char ret[CLV_PEFT_PARAM]) {

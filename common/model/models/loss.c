@@ -14,13 +14,14 @@ bool clv_loss_has_labels(const char *kind) {
 
 static clv_code add_loss_nodes(clv_graph *g, clv_op op, const clv_attrs *attrs, clv_shape pred,
                                clv_err *err) {
-  bool classes = clv_op_def_of(op)->takes_labels;
+  bool takes_classes = clv_op_def_of(op)->takes_labels;
   clv_shape target = pred;
   int in[2];
-  if (classes)
+  if (takes_classes)
     target = pred.rank == 3 ? CLV_SHAPE(pred.dim[0], pred.dim[1]) : CLV_SHAPE(pred.dim[0]);
   CLV_TRY(clv_graph_add_input(g, "prediction", CLV_F32, &pred, &in[0], err));
-  CLV_TRY(clv_graph_add_input(g, "target", classes ? CLV_I64 : CLV_F32, &target, &in[1], err));
+  CLV_TRY(
+      clv_graph_add_input(g, "target", takes_classes ? CLV_I64 : CLV_F32, &target, &in[1], err));
   return clv_graph_add(g, op, attrs, "loss", 0, in, 2, NULL, err);
 }
 

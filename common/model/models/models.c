@@ -95,13 +95,13 @@ static clv_code add_model(const clv_session_config *c, clv_graph *g, int *last, 
 }
 
 static clv_code build_from_model(const clv_session_config *c, clv_graph *g, int *last,
-                                 uint32_t *first, uint32_t *final, clv_err *err) {
+                                 uint32_t *first, uint32_t *last_layers, clv_err *err) {
   CLV_TRY(add_model(c, g, last, err));
-  return clv_stages_find_layers(c, g, first, final, err);
+  return clv_stages_find_layers(c, g, first, last_layers, err);
 }
 
 static clv_code build_from_stages(const clv_session_config *c, clv_graph *g, int *last,
-                                  uint32_t *first, uint32_t *final, clv_err *err) {
+                                  uint32_t *first, uint32_t *last_layers, clv_err *err) {
   uint32_t layer = 0;
   for (size_t i = 0; i < c->n_stages; i++) {
     const clv_stage_spec *s = &c->stages[i];
@@ -109,10 +109,10 @@ static clv_code build_from_stages(const clv_session_config *c, clv_graph *g, int
       return clv_session_fail_at(c, s->pos, err, "stage '%s' has no layers", s->name);
     first[i] = layer;
     CLV_TRY(add_layer_list(c, s->layers, s->n_layers, g, &layer, last, err));
-    final[i] = layer - 1;
+    last_layers[i] = layer - 1;
   }
   CLV_TRY(clv_layers_check_read(c, g, err));
-  return clv_stages_check_cuts(c, g, final, err);
+  return clv_stages_check_cuts(c, g, last_layers, err);
 }
 
 /* Returns the first layer of the session's list of layers; NULL: the model is not given as a list.

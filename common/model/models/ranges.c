@@ -173,12 +173,14 @@ static clv_code fail_no_cut(const clv_session_config *c, const clv_graph *g,
                             clv_err *err) {
   char where[96], cut_before[CLV_NAME_MAX] = "", cut_after[CLV_NAME_MAX] = "";
   size_t block_len = common_block_len(g, layer, layer + 1);
-  int64_t up = find_nearest_cut(g, layer, -1, block_len),
-          down = find_nearest_cut(g, layer, 1, block_len);
+  int64_t cut_layer_before = find_nearest_cut(g, layer, -1, block_len),
+          cut_layer_after = find_nearest_cut(g, layer, 1, block_len);
   snprintf(where, sizeof where, block_len ? "inside block '%.*s'" : "where branches are open%.*s",
            (int)block_len, block_len ? clv_layer_name(g, layer) : "");
-  if (up >= 0) boundary_block_name(g, (uint32_t)up, 1, cut_before, sizeof cut_before);
-  if (down >= 0) boundary_block_name(g, (uint32_t)down, 1, cut_after, sizeof cut_after);
+  if (cut_layer_before >= 0)
+    boundary_block_name(g, (uint32_t)cut_layer_before, 1, cut_before, sizeof cut_before);
+  if (cut_layer_after >= 0)
+    boundary_block_name(g, (uint32_t)cut_layer_after, 1, cut_after, sizeof cut_after);
   return clv_session_fail_at(
       c, s->layers_pos, err,
       "stage '%.64s' ends %s, where two values would cross, of '%s' and '%s'; end it with %s%s%s",
@@ -190,13 +192,13 @@ static clv_code fail_no_cut(const clv_session_config *c, const clv_graph *g,
 
 static clv_code find_range_end(const clv_session_config *c, const clv_graph *g,
                                const clv_stage_spec *s, clv_config_pos pos, const char *name,
-                               uint64_t number, bool last, uint64_t *ret, clv_err *err) {
+                               uint64_t number, bool is_end, uint64_t *ret, clv_err *err) {
   uint32_t begin = 0, end = 0;
   *ret = number;
   if (!name[0]) return CLV_OK;
   if (!clv_block_find_layers(g, name, &begin, &end))
     return fail_unknown_name(c, g, s, pos, name, err);
-  *ret = last ? end : begin;
+  *ret = is_end ? end : begin;
   return CLV_OK;
 }
 

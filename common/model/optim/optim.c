@@ -125,16 +125,16 @@ void clv_optim_freep(clv_optim **o) { *o = clv_optim_free(*o); }
 
 void clv_optim_step(clv_optim *o, float *params, const float *grads, const double *lr,
                     double grad_scale) {
-  const clv_extent *runs = o->group_extents;
+  const clv_extent *extents = o->group_extents;
   o->steps_taken++;
-  for (size_t g = 0; g < o->n_groups; runs += o->n_extents[g++]) {
-    uint32_t has = clv_optim_moments_of(&o->groups[g]);
+  for (size_t g = 0; g < o->n_groups; extents += o->n_extents[g++]) {
+    uint32_t group_moment_mask = clv_optim_moments_of(&o->groups[g]);
     float *moments[CLV_OPTIM_MAX_MOMENTS];
     clv_step_args a;
     clv_step_prepare(&o->groups[g], o->steps_taken, lr[g], grad_scale, &a);
     for (int k = 0; k < CLV_OPTIM_MAX_MOMENTS; k++)
-      moments[k] = has >> k & 1 ? o->moment_blocks[k] : NULL;
-    o->backend->step(o->backend, &a, params, grads, moments, runs, o->n_extents[g]);
+      moments[k] = group_moment_mask >> k & 1 ? o->moment_blocks[k] : NULL;
+    o->backend->step(o->backend, &a, params, grads, moments, extents, o->n_extents[g]);
   }
 }
 

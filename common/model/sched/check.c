@@ -2,8 +2,9 @@
  *
  * clv_sched_check: the check before a schedule runs. It checks first the list of each rank: a stage
  * runs at one rank, so order, completeness, versions of weights and memory depend on one list only.
- * Then it walks all lists together, without time. Every receive has a send by then, so a walk that
- * stops early has found a cycle of waits.
+ * Then it runs the instructions of all lists together, without time (clv_sched_simulate_lists).
+ * Every receive has a send by then, so if no rank can continue, ranks wait for each other in a
+ * cycle.
  */
 #include "common/model/sched/sched_int.h"
 
@@ -76,16 +77,16 @@ static clv_code check_stage_learns(const checker *c) {
 
 static clv_code check_forward_version(checker *c, stage_state *st, uint32_t *ret) {
   const clv_instr *i = c->instr;
-  bool age_allowed = c->s->kind == CLV_SCHED_PIPEDREAM_2BW;
+  bool is_age_allowed = c->s->kind == CLV_SCHED_PIPEDREAM_2BW;
   uint32_t step = c->micros_per_step ? i->micro_batch / c->micros_per_step : 0;
-  uint32_t want = step ? step - 1 : 0;
-  if (i->weights_age > st->n_steps_done || (i->weights_age && !age_allowed))
+  uint32_t expected_steps = step ? step - 1 : 0;
+  if (i->weights_age > st->n_steps_done || (i->weights_age && !is_age_allowed))
     return fail_rule(c, "there are no weights of %u steps ago to run on", i->weights_age);
   *ret = st->n_steps_done - i->weights_age;
-  if (!age_allowed || *ret == want) return CLV_OK;
+  if (!is_age_allowed || *ret == expected_steps) return CLV_OK;
   return fail_rule(c,
                    "runs on the weights after %u steps, and all of step %u run on those after %u",
-                   *ret, step, want);
+                   *ret, step, expected_steps);
 }
 
 /* Counts a micro-batch as live from its forward at a trained stage; uncount_live ends this after
@@ -93,11 +94,12 @@ static clv_code check_forward_version(checker *c, stage_state *st, uint32_t *ret
  * micro-batches of one version are neighbours. */
 static clv_code count_live(checker *c, stage_state *st) {
   uint32_t s = c->instr->stage, k = c->instr->micro_batch, version = 0,
-           *versions = c->weights_version;
+           *weights_versions = c->weights_version;
   CLV_TRY(check_forward_version(c, st, &version));
-  if (versions) {
-    versions[index_of_stage_and_micro(c, s, k)] = version;
-    if (st->n_weight_grads_done == k || versions[index_of_stage_and_micro(c, s, k) - 1] != version)
+  if (weights_versions) {
+    weights_versions[index_of_stage_and_micro(c, s, k)] = version;
+    if (st->n_weight_grads_done == k ||
+        weights_versions[index_of_stage_and_micro(c, s, k) - 1] != version)
       st->n_live_versions++;
   }
   uint32_t n_live = k + 1 - st->n_weight_grads_done;
@@ -106,10 +108,10 @@ static clv_code count_live(checker *c, stage_state *st) {
 }
 
 static void uncount_live(checker *c, stage_state *st) {
-  uint32_t s = c->instr->stage, k = c->instr->micro_batch, *versions = c->weights_version;
-  if (versions &&
-      (st->n_forwards_done == k + 1 || versions[index_of_stage_and_micro(c, s, k) + 1] !=
-                                           versions[index_of_stage_and_micro(c, s, k)]))
+  uint32_t s = c->instr->stage, k = c->instr->micro_batch, *weights_versions = c->weights_version;
+  if (weights_versions &&
+      (st->n_forwards_done == k + 1 || weights_versions[index_of_stage_and_micro(c, s, k) + 1] !=
+                                           weights_versions[index_of_stage_and_micro(c, s, k)]))
     st->n_live_versions--;
 }
 
@@ -136,7 +138,7 @@ static void count_staleness(checker *c) {
   c->report->max_staleness[s] = CLV_MAX(c->report->max_staleness[s], age);
 }
 
-/* ---- the rules, one per instruction ---------------------------------------------------------- */
+/* ---- the rules, one function per kind of instruction ----------------------------------------- */
 
 static clv_code check_forward_instr(checker *c, stage_state *st) {
   const clv_instr *i = c->instr;
@@ -260,9 +262,9 @@ static clv_code check_instr(checker *c) {
 /* ---- completeness ---------------------------------------------------------------------------- */
 
 static clv_code check_instr_count(const checker *c, uint32_t s, clv_instr_kind kind, uint32_t done,
-                                  uint32_t want) {
+                                  uint32_t expected_steps) {
   uint32_t missing = done, rank = c->s->shape.stage_rank[s];
-  if (done >= want) return CLV_OK;
+  if (done >= expected_steps) return CLV_OK;
   if (kind >= CLV_INSTR_SEND_F && kind <= CLV_INSTR_RECV_B)
     for (missing = 0; has_transferred(c, s, missing, kind);) missing++;
   return clv_fail(c->err, CLV_INVALID,

@@ -10,8 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* MAX_BOUNDS: lower bounds that the search computes; MAX_INSTRUCTIONS: instructions that it
- * simulates. Either takes a second or two. WINDOW_TRIES: windows that it tries. */
+/* Limits of the work of a search. MAX_BOUNDS: number of lower bounds that it computes;
+ * MAX_INSTRUCTIONS: number of instructions that it simulates. Each of the two takes one or two
+ * seconds. WINDOW_TRIES: number of windows that clv_sched_find_window simulates for a way to
+ * cut. */
 enum { MAX_BOUNDS = 300000, MAX_INSTRUCTIONS = 24000000, WINDOW_TRIES = 12 };
 
 /* A way to cut the chain, with a number of micro-batches. */
@@ -106,17 +108,19 @@ static double stage_seconds(const clv_sched_shape *shape, const clv_sched_costs 
 /* Returns a lower bound of the time of a synchronous step, for any order of instructions. It
  * follows from this: each rank, and each link in each direction, does all its work between the
  * arrival of its first micro-batch and the return of its last one to the first stage. */
-static double lower_bound(const clv_sched_shape *shape, const clv_sched_costs *c, bool split) {
-  double busy[CLV_SCHED_RANKS] = {0}, before[CLV_SCHED_RANKS], after[CLV_SCHED_RANKS];
+static double lower_bound(const clv_sched_shape *shape, const clv_sched_costs *c,
+                          bool splits_backward) {
+  double busy_seconds[CLV_SCHED_RANKS] = {0}, min_arrival[CLV_SCHED_RANKS],
+         min_return[CLV_SCHED_RANKS];
   stage_bounds w;
-  compute_stage_time_bounds(shape, c, split || c->sends_input_gradient_first, &w);
+  compute_stage_time_bounds(shape, c, splits_backward || c->sends_input_gradient_first, &w);
   double m = shape->n_micro_batches, bound = c->forward_seconds[0] + w.after_forward_bound[0];
-  for (uint32_t r = 0; r < shape->n_ranks; r++) before[r] = after[r] = INFINITY;
+  for (uint32_t r = 0; r < shape->n_ranks; r++) min_arrival[r] = min_return[r] = INFINITY;
   for (uint32_t s = 0; s < shape->n_stages; s++) {
     uint32_t r = shape->stage_rank[s];
-    busy[r] += stage_seconds(shape, c, s);
-    before[r] = fmin(before[r], w.arrival_bound[s]);
-    after[r] = fmin(after[r], split ? 0 : w.after_backward_bound[s]);
+    busy_seconds[r] += stage_seconds(shape, c, s);
+    min_arrival[r] = fmin(min_arrival[r], w.arrival_bound[s]);
+    min_return[r] = fmin(min_return[r], splits_backward ? 0 : w.after_backward_bound[s]);
     if (!is_cross_rank_edge(shape, s)) continue;
     double n_others = m - 1, f = n_others * c->serialise_forward_seconds[s],
            b = n_others * c->serialise_backward_seconds[s];
@@ -126,7 +130,8 @@ static double lower_bound(const clv_sched_shape *shape, const clv_sched_costs *c
           fmax(bound, w.arrival_bound[s] + c->forward_seconds[s] + b + w.after_forward_bound[s]);
   }
   for (uint32_t r = 0; r < shape->n_ranks; r++)
-    if (busy[r] > 0) bound = fmax(bound, before[r] + m * busy[r] + after[r]);
+    if (busy_seconds[r] > 0)
+      bound = fmax(bound, min_arrival[r] + m * busy_seconds[r] + min_return[r]);
   return bound;
 }
 
@@ -166,7 +171,7 @@ clv_code clv_sched_simulate_split(const clv_sched_cuts *c, clv_sched_split *spli
   return simulate_split(c, costs, split, err);
 }
 
-/* ---- the best ones --------------------------------------------------------------------------- */
+/* ---- the list of the best splits ------------------------------------------------------------- */
 
 static bool has_same_cuts(const search *s, const clv_sched_split *a, const clv_sched_split *b) {
   return memcmp(a->last_layers, b->last_layers, s->n * sizeof *a->last_layers) == 0;
@@ -224,10 +229,10 @@ static clv_code count_ways(const search *s, const uint32_t *places, uint32_t n, 
     double n_before = cut == 0;
     *ret = 0;
     for (uint32_t i = 0; i < n; i++) {
-      double old = ways[i];
+      double previous_ways = ways[i];
       ways[i] = is_allowed_place(s, cut, places[i]) ? n_before : 0;
       *ret += ways[i];
-      n_before += cut ? old : 0;
+      n_before += cut ? previous_ways : 0;
     }
   }
   return CLV_OK;

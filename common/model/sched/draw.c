@@ -13,7 +13,7 @@
 enum {
   MIN_COLUMNS = 40,
   MAX_COLUMNS = 4096,
-  LABEL = 16,
+  LABEL_BYTES = 16,
   /* instructions shorter than 1/12 of the longest one do not determine the scale */
   SHORT_SHARE = 12,
 };
@@ -25,7 +25,7 @@ typedef struct sched_drawing {
   clv_bytes *out;
   uint32_t drawing_width, rank_name_width; /* width of the drawing, and of the rank names in it */
   double seconds_per_column;               /* seconds that a column stands for */
-  bool timeless_stages[CLV_SCHED_STAGES];
+  bool takes_no_time[CLV_SCHED_STAGES];
   /* [stage] index of the stage among the drawn stages of its rank */
   uint32_t index_at_rank[CLV_SCHED_STAGES];
   bool shows_seconds;
@@ -38,19 +38,19 @@ static bool is_compute(const clv_instr *i) {
   return i->kind <= CLV_INSTR_WEIGHT || i->kind == CLV_INSTR_STEP;
 }
 
-static size_t make_label(const sched_drawing *d, const clv_instr *i, char buf[LABEL]) {
+static size_t make_label(const sched_drawing *d, const clv_instr *i, char buf[LABEL_BYTES]) {
   char text[SCHED_INSTR_TEXT];
   uint32_t n = d->index_at_rank[i->stage];
   clv_instr_text(i, text);
-  if (!d->has_many_stages) return (size_t)snprintf(buf, LABEL, "%s", text);
-  return (size_t)snprintf(buf, LABEL, "%s%c", text, n < 26 ? (char)('a' + n) : '+');
+  if (!d->has_many_stages) return (size_t)snprintf(buf, LABEL_BYTES, "%s", text);
+  return (size_t)snprintf(buf, LABEL_BYTES, "%s%c", text, n < 26 ? (char)('a' + n) : '+');
 }
 
 /* ---- scale ----------------------------------------------------------------------------------- */
 
 static void set_scale(sched_drawing *d, const clv_sched_costs *c) {
-  double longest_seconds = 0, column = INFINITY;
-  char buf[LABEL];
+  double longest_seconds = 0, column_seconds = INFINITY;
+  char buf[LABEL_BYTES];
   for (uint32_t r = 0; r < d->s->shape.n_ranks; r++)
     for (uint32_t k = 0; k < d->s->n[r]; k++)
       if (is_compute(&d->s->instrs[r][k]))
@@ -61,18 +61,18 @@ static void set_scale(sched_drawing *d, const clv_sched_costs *c) {
       const clv_instr *i = &d->s->instrs[r][k];
       double cost = is_compute(i) ? clv_sched_instr_seconds(c, i->kind, i->stage) : 0;
       if (cost > longest_seconds / SHORT_SHARE)
-        column = fmin(column, cost / (double)make_label(d, i, buf));
+        column_seconds = fmin(column_seconds, cost / (double)make_label(d, i, buf));
     }
-  d->seconds_per_column = column > 0 && !isinf(column) ? column : 1;
+  d->seconds_per_column = column_seconds > 0 && !isinf(column_seconds) ? column_seconds : 1;
 }
 
 static void find_drawn_stages(sched_drawing *d, const clv_sched_costs *c) {
   const clv_sched_shape *shape = &d->s->shape;
   uint32_t n_drawn[CLV_SCHED_RANKS] = {0};
-  clv_sched_mark_timeless_stages(shape, c, d->timeless_stages);
+  clv_sched_mark_timeless_stages(shape, c, d->takes_no_time);
   for (uint32_t s = 0; s < shape->n_stages; s++) {
-    if (!d->timeless_stages[s]) d->index_at_rank[s] = n_drawn[shape->stage_rank[s]]++;
-    d->hides_stages |= d->timeless_stages[s];
+    if (!d->takes_no_time[s]) d->index_at_rank[s] = n_drawn[shape->stage_rank[s]]++;
+    d->hides_stages |= d->takes_no_time[s];
     d->has_many_stages |= d->index_at_rank[s] > 0;
   }
 }
@@ -98,11 +98,11 @@ static void set_rank_name_width(sched_drawing *d) {
  * does not fit, its first letter and '*'. */
 static void draw_instr(const sched_drawing *d, const clv_instr *i, char *row, double from,
                        double to, uint32_t width) {
-  char text[LABEL];
+  char text[LABEL_BYTES];
   if (!(from < width)) return;
   uint32_t begin = (uint32_t)from, end = to < width ? (uint32_t)to : width;
   size_t n = make_label(d, i, text);
-  bool label_fits = n <= (uint32_t)CLV_MIN(to - begin, LABEL);
+  bool label_fits = n <= (uint32_t)CLV_MIN(to - begin, LABEL_BYTES);
   for (uint32_t at = begin; at < end; at++) {
     size_t k = at - begin;
     row[at] = label_fits ? (k < n ? text[k] : '-') : (k == 0 ? text[0] : '*');
@@ -110,7 +110,7 @@ static void draw_instr(const sched_drawing *d, const clv_instr *i, char *row, do
 }
 
 static void draw_rank(const sched_drawing *d, uint32_t rank) {
-  char name[64], shown[65], row[MAX_COLUMNS + 1];
+  char name[64], shown_name[65], row[MAX_COLUMNS + 1];
   uint32_t width = d->drawing_width - d->rank_name_width - 1;
   uint32_t used = (uint32_t)fmin(width, round(d->run->seconds / d->seconds_per_column));
   memset(row, '.', used);
@@ -123,8 +123,8 @@ static void draw_rank(const sched_drawing *d, uint32_t rank) {
                  round(at->end / d->seconds_per_column), used);
   }
   make_rank_name(d, rank, name, sizeof name);
-  clv_text_truncate(name, shown, CLV_MAX(d->rank_name_width + 1, 4u));
-  clv_bytes_printf(d->out, "%-*s %s\n", (int)d->rank_name_width, shown, row);
+  clv_text_truncate(name, shown_name, CLV_MAX(d->rank_name_width + 1, 4u));
+  clv_bytes_printf(d->out, "%-*s %s\n", (int)d->rank_name_width, shown_name, row);
 }
 
 /* ---- legend ---------------------------------------------------------------------------------- */
@@ -148,7 +148,7 @@ static void write_wrapped(const sched_drawing *d, const char *text) {
 
 static void draw_legend(const sched_drawing *d) {
   char line[512];
-  double shown = (d->drawing_width - d->rank_name_width - 1) * d->seconds_per_column;
+  double drawn_seconds = (d->drawing_width - d->rank_name_width - 1) * d->seconds_per_column;
   snprintf(line, sizeof line,
            "F forward, B backward, I and W the gradients of input and weights, S step, * too short "
            "to number, . idle%s%s",
@@ -161,9 +161,9 @@ static void draw_legend(const sched_drawing *d) {
   else
     snprintf(line, sizeof line, "bubble %.1f %%", d->run->bubble * 100);
   write_wrapped(d, line);
-  if (d->run->seconds < shown + d->seconds_per_column / 2) return;
+  if (d->run->seconds < drawn_seconds + d->seconds_per_column / 2) return;
   snprintf(line, sizeof line, "cut off after %.0f %%: the whole round takes %.0f columns",
-           100 * shown / d->run->seconds,
+           100 * drawn_seconds / d->run->seconds,
            ceil(d->run->seconds / d->seconds_per_column) + d->rank_name_width + 1);
   write_wrapped(d, line);
 }

@@ -52,10 +52,10 @@ static clv_code greedy_generator_init(greedy *g) {
   const clv_sched_shape *shape = &g->s->shape;
   size_t n = (size_t)shape->n_stages * shape->n_micro_batches;
   CLV_TRY(clv_sched_links_init(&g->links, shape->n_ranks, g->err));
-  for (int back = 0; back < 2; back++) {
-    CLV_TRY(clv_alloc(n, sizeof(double), &g->ready_seconds[back], g->err));
+  for (int is_backward = 0; is_backward < 2; is_backward++) {
+    CLV_TRY(clv_alloc(n, sizeof(double), &g->ready_seconds[is_backward], g->err));
     for (size_t i = 0; i < n; i++)
-      g->ready_seconds[back][i] = back || i >= shape->n_micro_batches ? INFINITY : 0;
+      g->ready_seconds[is_backward][i] = is_backward || i >= shape->n_micro_batches ? INFINITY : 0;
   }
   CLV_TRY(clv_alloc(shape->n_ranks, sizeof *g->rank_free_at, &g->rank_free_at, g->err));
   CLV_TRY(clv_alloc(shape->n_ranks, sizeof *g->interleaved_pos, &g->interleaved_pos, g->err));
@@ -104,14 +104,14 @@ static bool must_run_weight_gradient(const greedy *g, uint32_t s) {
 
 static void offer_instrs_of_stage(greedy *g, uint32_t s, double now, candidate *best) {
   const stage_state *st = &g->stages[s];
-  bool split = g->p->splits_backward && !g->p->timeless_stages[s];
-  uint32_t target = max_forwards_now(g, s), top = g->p->timeless_stages[s] ? 10 : 0;
+  bool splits_backward = g->p->splits_backward && !g->p->takes_no_time[s];
+  uint32_t target = max_forwards_now(g, s), top = g->p->takes_no_time[s] ? 10 : 0;
   candidate forward = {
       .kind = CLV_INSTR_FORWARD, .stage = s, .micro_batch = st->f, .urgency = top + 1};
   candidate weight = {.kind = CLV_INSTR_WEIGHT, .stage = s, .micro_batch = st->w};
   candidate back = {
       .kind = CLV_INSTR_BACKWARD, .stage = s, .micro_batch = st->b, .urgency = top + 2};
-  bool has_pending_weight_gradient = split && st->w < st->b,
+  bool has_pending_weight_gradient = splits_backward && st->w < st->b,
        has_all_backwards = st->b == g->s->shape.n_micro_batches;
   if (has_pending_weight_gradient &&
       (!g->p->runs_forwards_first || has_all_backwards || must_run_weight_gradient(g, s))) {
@@ -124,7 +124,7 @@ static void offer_instrs_of_stage(greedy *g, uint32_t s, double now, candidate *
     if (g->p->runs_forwards_first) return;
   }
   if (!is_trained_stage(&g->s->shape, s) || st->b == st->f) return;
-  if (split) back.kind = CLV_INSTR_INPUT;
+  if (splits_backward) back.kind = CLV_INSTR_INPUT;
   back.earliest_start = *ready_time(g, true, s, st->b);
   take_if_better(best, back, now);
 }
@@ -158,8 +158,8 @@ static candidate interleaved_instr(uint32_t p, uint32_t v, uint32_t n_micro, uin
  * shape. */
 static void offer_interleaved(greedy *g, uint32_t rank, double now, candidate *best) {
   const clv_sched_shape *shape = &g->s->shape;
-  uint32_t p = g->p->n_ring_ranks,
-           v = clv_sched_pipeline_depth(shape, g->p->timeless_stages, 0) / p, place = 0;
+  uint32_t p = g->p->n_ring_ranks, v = clv_sched_pipeline_depth(shape, g->p->takes_no_time, 0) / p,
+           place = 0;
   while (place < p && shape->stage_rank[place] != rank) place++;
   while (place < p && g->interleaved_pos[rank] < 2 * shape->n_micro_batches * v) {
     candidate c = interleaved_instr(p, v, shape->n_micro_batches, place, g->interleaved_pos[rank]);
@@ -176,7 +176,7 @@ static void offer_interleaved(greedy *g, uint32_t rank, double now, candidate *b
 static void find_next_candidate(greedy *g, uint32_t rank) {
   candidate best = {.earliest_start = INFINITY};
   for (uint32_t s = 0; s < g->s->shape.n_stages; s++)
-    if (g->s->shape.stage_rank[s] == rank && (!g->p->n_ring_ranks || g->p->timeless_stages[s]))
+    if (g->s->shape.stage_rank[s] == rank && (!g->p->n_ring_ranks || g->p->takes_no_time[s]))
       offer_instrs_of_stage(g, s, g->rank_free_at[rank], &best);
   if (g->p->n_ring_ranks) offer_interleaved(g, rank, g->rank_free_at[rank], &best);
   g->candidates[rank] = best;
@@ -260,7 +260,7 @@ static clv_code run_next_instr(greedy *g, uint32_t rank) {
   CLV_TRY(runs[c.kind](g, &c, end));
   CLV_TRY(add_optimizer_step(g, &c, &end));
   g->rank_free_at[rank] = end;
-  if (g->p->n_ring_ranks && !g->p->timeless_stages[c.stage]) g->interleaved_pos[rank]++;
+  if (g->p->n_ring_ranks && !g->p->takes_no_time[c.stage]) g->interleaved_pos[rank]++;
   find_next_candidate(g, rank);
   if (c.stage > 0) find_next_candidate(g, shape->stage_rank[c.stage - 1]);
   if (c.stage + 1 < shape->n_stages) find_next_candidate(g, shape->stage_rank[c.stage + 1]);
@@ -270,15 +270,15 @@ static clv_code run_next_instr(greedy *g, uint32_t rank) {
 /* Returns the rank whose candidate starts earliest. If several start then, prefers one whose stage
  * takes no time. */
 static uint32_t find_earliest_rank(const greedy *g) {
-  uint32_t best = 0;
+  uint32_t earliest_rank = 0;
   for (uint32_t r = 1; r < g->s->shape.n_ranks; r++) {
-    const candidate *a = &g->candidates[r], *b = &g->candidates[best];
+    const candidate *a = &g->candidates[r], *b = &g->candidates[earliest_rank];
     if (a->earliest_start < b->earliest_start ||
         (a->earliest_start == b->earliest_start && !isinf(a->earliest_start) &&
-         g->p->timeless_stages[a->stage] > g->p->timeless_stages[b->stage]))
-      best = r;
+         g->p->takes_no_time[a->stage] > g->p->takes_no_time[b->stage]))
+      earliest_rank = r;
   }
-  return best;
+  return earliest_rank;
 }
 
 clv_code clv_sched_generate_greedily(clv_sched *s, const sched_policy *policy,

@@ -36,7 +36,7 @@ static clv_code make_gpipe(const clv_sched_options *o, sched_policy *p, clv_err 
 static clv_code make_1f1b(const clv_sched_options *o, sched_policy *p, clv_err *err) {
   (void)err;
   for (uint32_t s = 0; s < o->shape.n_stages; s++)
-    p->max_in_flight[s] = clv_sched_pipeline_depth(&o->shape, p->timeless_stages, s);
+    p->max_in_flight[s] = clv_sched_pipeline_depth(&o->shape, p->takes_no_time, s);
   if (o->window) set_in_flight_limits(o, p, o->window);
   p->runs_forwards_first = o->window == 0;
   return CLV_OK;
@@ -60,34 +60,37 @@ static clv_code make_2bw(const clv_sched_options *o, sched_policy *p, clv_err *e
  * that stages that take no time come last. */
 static clv_code make_interleaved(const clv_sched_options *o, sched_policy *p, clv_err *err) {
   const clv_sched_shape *shape = &o->shape;
-  uint32_t n = clv_sched_pipeline_depth(shape, p->timeless_stages, 0), ring = 1;
-  while (ring < n && shape->stage_rank[ring] != shape->stage_rank[0]) ring++;
+  uint32_t n = clv_sched_pipeline_depth(shape, p->takes_no_time, 0), n_ring_ranks = 1;
+  while (n_ring_ranks < n && shape->stage_rank[n_ring_ranks] != shape->stage_rank[0])
+    n_ring_ranks++;
   for (uint32_t s = 0; s < n; s++) {
-    if (p->timeless_stages[s])
+    if (p->takes_no_time[s])
       return clv_fail(err, CLV_INVALID, "interleaved: stage %u takes no time, but later stages do",
                       s);
-    if (s >= ring && shape->stage_rank[s] != shape->stage_rank[s % ring])
+    if (s >= n_ring_ranks && shape->stage_rank[s] != shape->stage_rank[s % n_ring_ranks])
       return clv_fail(err, CLV_INVALID,
                       "interleaved: stages go round the ranks in one order, so stage %u must be at "
                       "rank %u, as stage %u is, but it is at rank %u",
-                      s, shape->stage_rank[s % ring], s % ring, shape->stage_rank[s]);
-    for (uint32_t e = 0; s < ring && e < s; e++)
+                      s, shape->stage_rank[s % n_ring_ranks], s % n_ring_ranks,
+                      shape->stage_rank[s]);
+    for (uint32_t e = 0; s < n_ring_ranks && e < s; e++)
       if (shape->stage_rank[e] == shape->stage_rank[s])
         return clv_fail(
             err, CLV_INVALID,
             "interleaved: stages %u and %u are both at rank %u before each rank has one", e, s,
             shape->stage_rank[s]);
   }
-  if (n < 2 * ring || n % ring)
+  if (n < 2 * n_ring_ranks || n % n_ring_ranks)
     return clv_fail(err, CLV_INVALID,
                     "interleaved: %u stages over %u ranks: each rank needs the same number of "
                     "stages, two or more (%u or %u stages would do)",
-                    n, ring, 2 * ring, 3 * ring);
-  if (shape->n_micro_batches % ring)
+                    n, n_ring_ranks, 2 * n_ring_ranks, 3 * n_ring_ranks);
+  if (shape->n_micro_batches % n_ring_ranks)
     return clv_fail(err, CLV_INVALID,
                     "interleaved: %u micro-batches are no multiple of the %u ranks (%u would be)",
-                    shape->n_micro_batches, ring, (shape->n_micro_batches / ring + 1) * ring);
-  p->n_ring_ranks = ring;
+                    shape->n_micro_batches, n_ring_ranks,
+                    (shape->n_micro_batches / n_ring_ranks + 1) * n_ring_ranks);
+  p->n_ring_ranks = n_ring_ranks;
   for (uint32_t s = n; s < shape->n_stages; s++) p->max_in_flight[s] = shape->n_micro_batches;
   p->runs_forwards_first = false;
   return CLV_OK;
@@ -160,7 +163,7 @@ clv_code clv_sched_make(const clv_sched_options *o, clv_sched **ret, clv_err *er
   CLV_TRY(check_options(o, err));
   clv_sched_costs_set_equal(&equal_costs, 1, 1, 1);
   const clv_sched_costs *costs = o->costs ? o->costs : &equal_costs;
-  clv_sched_mark_timeless_stages(&o->shape, costs, policy.timeless_stages);
+  clv_sched_mark_timeless_stages(&o->shape, costs, policy.takes_no_time);
   policy.micro_batches_per_step = clv_sched_micro_batches_per_step(o->kind, &o->shape);
   CLV_TRY(rows[o->kind].make_policy(o, &policy, err));
   CLV_TRY(clv_sched_new(o->kind, &o->shape, o->window, &s, err));

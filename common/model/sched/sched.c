@@ -51,20 +51,20 @@ const char *clv_instr_text(const clv_instr *i, char buf[SCHED_INSTR_TEXT]) {
 
 /* ---- shapes and costs ------------------------------------------------------------------------ */
 
-static clv_code check_cost_range(const char *what, uint32_t value, uint32_t low, uint32_t high,
-                                 clv_err *err) {
+static clv_code check_count_range(const char *what, uint32_t value, uint32_t low, uint32_t high,
+                                  clv_err *err) {
   if (value >= low && value <= high) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "%u %s: %u to %u are possible", value, what, low, high);
 }
 
 clv_code clv_sched_shape_check(const clv_sched_shape *shape, clv_err *err) {
-  CLV_TRY(check_cost_range("stages", shape->n_stages, 1, CLV_SCHED_STAGES, err));
-  CLV_TRY(check_cost_range("ranks", shape->n_ranks, 1, CLV_SCHED_RANKS, err));
-  CLV_TRY(check_cost_range("micro-batches", shape->n_micro_batches, 1, CLV_SCHED_MICROS, err));
-  CLV_TRY(check_cost_range("as the first stage that goes back", shape->first_backward_stage, 0,
-                           shape->n_stages, err));
-  CLV_TRY(check_cost_range("micro-batches per step", shape->n_accumulate, 0, shape->n_micro_batches,
-                           err));
+  CLV_TRY(check_count_range("stages", shape->n_stages, 1, CLV_SCHED_STAGES, err));
+  CLV_TRY(check_count_range("ranks", shape->n_ranks, 1, CLV_SCHED_RANKS, err));
+  CLV_TRY(check_count_range("micro-batches", shape->n_micro_batches, 1, CLV_SCHED_MICROS, err));
+  CLV_TRY(check_count_range("as the first stage that goes back", shape->first_backward_stage, 0,
+                            shape->n_stages, err));
+  CLV_TRY(check_count_range("micro-batches per step", shape->n_accumulate, 0,
+                            shape->n_micro_batches, err));
   for (uint32_t s = 0; s < shape->n_stages; s++)
     if (shape->stage_rank[s] >= shape->n_ranks)
       return clv_fail(err, CLV_INVALID, "stage %u is at rank %u, and there are %u ranks", s,
@@ -140,9 +140,9 @@ clv_code clv_sched_add_instr(clv_sched *s, uint32_t rank, clv_instr_kind kind, u
   /* The capacity of a list is the power of two at or above its length, so it is not stored. */
   uint32_t n = s->n[rank];
   if ((n & (n - 1)) == 0) {
-    clv_instr *grown = realloc(s->instrs[rank], (n ? 2 * (size_t)n : 1) * sizeof *grown);
-    if (!grown) return clv_fail(err, CLV_EXHAUSTED, "no memory for %u instructions", 2 * n);
-    s->instrs[rank] = grown;
+    clv_instr *new_list = realloc(s->instrs[rank], (n ? 2 * (size_t)n : 1) * sizeof *new_list);
+    if (!new_list) return clv_fail(err, CLV_EXHAUSTED, "no memory for %u instructions", 2 * n);
+    s->instrs[rank] = new_list;
   }
   s->instrs[rank][n] = (clv_instr){.kind = (uint8_t)kind,
                                    .weights_age = (uint8_t)weights_age,
@@ -156,7 +156,7 @@ clv_code clv_sched_add_instr(clv_sched *s, uint32_t rank, clv_instr_kind kind, u
 
 double clv_sched_bubble_by_formula(clv_sched_kind kind, uint32_t ranks, uint32_t per_rank,
                                    uint32_t n_micro, bool input_first) {
-  const double rounds[CLV_SCHED_KINDS] = {
+  const double round_length[CLV_SCHED_KINDS] = {
       [CLV_SCHED_GPIPE] = n_micro,
       [CLV_SCHED_1F1B] = n_micro,
       [CLV_SCHED_INTERLEAVED] = (double)per_rank * n_micro,
@@ -164,16 +164,17 @@ double clv_sched_bubble_by_formula(clv_sched_kind kind, uint32_t ranks, uint32_t
       [CLV_SCHED_PIPEDREAM] = n_micro,
       [CLV_SCHED_PIPEDREAM_2BW] = n_micro,
   };
-  double others = ranks - 1.0, idle = input_first ? 2 * others : 3 * others;
+  double other_ranks = ranks - 1.0, idle = input_first ? 2 * other_ranks : 3 * other_ranks;
   if ((unsigned)kind >= CLV_SCHED_CUSTOM || ranks == 0) return NAN;
-  if (kind == CLV_SCHED_NAIVE) return input_first ? 2 * others / (2.0 * ranks + 1) : others / ranks;
-  if (kind == CLV_SCHED_ZB_H1) idle = others;
-  return rounds[kind] > 0 ? idle / (3 * rounds[kind] + idle) : NAN;
+  if (kind == CLV_SCHED_NAIVE)
+    return input_first ? 2 * other_ranks / (2.0 * ranks + 1) : other_ranks / ranks;
+  if (kind == CLV_SCHED_ZB_H1) idle = other_ranks;
+  return round_length[kind] > 0 ? idle / (3 * round_length[kind] + idle) : NAN;
 }
 
-uint32_t clv_sched_pipeline_depth(const clv_sched_shape *shape, const bool *free_stages,
+uint32_t clv_sched_pipeline_depth(const clv_sched_shape *shape, const bool *takes_no_time,
                                   uint32_t s) {
   uint32_t n = 0;
-  for (; s < shape->n_stages; s++) n += !free_stages[s];
+  for (; s < shape->n_stages; s++) n += !takes_no_time[s];
   return CLV_MAX(n, 1);
 }

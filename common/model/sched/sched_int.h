@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * sched_int: functions that the files of this folder share: properties of a shape, growing lists,
- * links of a simulation, and the two engines. greedy.c generates lists by running a policy in
- * simulated time. simulate.c walks existing lists; check.c walks them too, to prove that they
+ * links of a simulation, and two simulations. greedy.c generates lists by running a policy in
+ * simulated time. simulate.c runs existing lists; check.c calls it, too, to prove that the ranks
  * cannot deadlock.
  */
 #ifndef CLEAVE_SCHED_INT_H
@@ -69,8 +69,8 @@ double clv_sched_instr_seconds(const clv_sched_costs *c, clv_instr_kind kind, ui
 
 /* Runs the instructions of all ranks in simulated time. Fails if ranks wait for each other forever.
  * Call it only for a schedule whose lists of instructions clv_sched_check has passed one by one
- * (check_rank in check.c). c NULL: nothing takes time. ret
- * NULL: only checks that all instructions run. */
+ * (check_rank in check.c). c NULL: nothing takes time. ret NULL: only checks that all instructions
+ * run. */
 clv_code clv_sched_simulate_lists(const clv_sched *s, const clv_sched_costs *c, bool spans,
                                   clv_sched_run *ret, clv_err *err) CLV_USE_RESULT;
 
@@ -93,7 +93,7 @@ typedef struct sched_policy {
   bool splits_backward; /* a backward is an I and a W, not a B */
   /* forwards of step t wait for step t-2, as in pipedream-2bw */
   bool has_two_versions;
-  bool timeless_stages[CLV_SCHED_STAGES]; /* [stage] the stage takes no time */
+  bool takes_no_time[CLV_SCHED_STAGES]; /* [stage] the stage takes no time */
 } sched_policy;
 
 clv_code clv_sched_generate_greedily(clv_sched *s, const sched_policy *policy,
@@ -105,9 +105,9 @@ clv_code clv_sched_generate_greedily(clv_sched *s, const sched_policy *policy,
  * simulation.
  */
 uint32_t clv_sched_window_by_formula(const clv_sched_shape *shape, const clv_sched_costs *c,
-                                     const bool *free_stages);
+                                     const bool *takes_no_time);
 /* Returns the number of stages from s on that take time, at least 1. */
-uint32_t clv_sched_pipeline_depth(const clv_sched_shape *shape, const bool *free_stages,
+uint32_t clv_sched_pipeline_depth(const clv_sched_shape *shape, const bool *takes_no_time,
                                   uint32_t s);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * clv_sched_simulate and clv_sched_round_seconds: check a schedule, then walk it (simulate.c).
+ * clv_sched_simulate and clv_sched_round_seconds: check a schedule (check.c), then run its lists in
+ * simulated time (simulate.c).
  */
 #include "common/model/sched/sched_int.h"
 

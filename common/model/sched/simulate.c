@@ -39,9 +39,9 @@ double clv_sched_instr_seconds(const clv_sched_costs *c, clv_instr_kind kind, ui
   return cost[kind];
 }
 
-/* ---- the walk -------------------------------------------------------------------------------- */
+/* ---- running the lists in simulated time ----------------------------------------------------- */
 
-typedef struct walk {
+typedef struct simulation {
   const clv_sched *s;
   const clv_sched_costs *c;
   clv_sched_run *run;
@@ -56,9 +56,9 @@ typedef struct walk {
   uint32_t *rank_queue;
   uint32_t queue_head, n_queued_ranks;
   bool *is_queued;
-} walk;
+} simulation;
 
-static void simulation_clear(walk *w) {
+static void simulation_clear(simulation *w) {
   free(w->links.link_free_at);
   free(w->arrival_time[0]);
   free(w->arrival_time[1]);
@@ -69,13 +69,13 @@ static void simulation_clear(walk *w) {
   free(w->is_queued);
 }
 
-static clv_code simulation_init(walk *w, clv_err *err) {
+static clv_code simulation_init(simulation *w, clv_err *err) {
   const clv_sched_shape *shape = &w->s->shape;
   size_t n = (size_t)shape->n_stages * shape->n_micro_batches;
   CLV_TRY(clv_sched_links_init(&w->links, shape->n_ranks, err));
-  for (int back = 0; back < 2; back++) {
-    CLV_TRY(clv_alloc(n, sizeof(double), &w->arrival_time[back], err));
-    for (size_t i = 0; i < n; i++) w->arrival_time[back][i] = -1;
+  for (int is_backward = 0; is_backward < 2; is_backward++) {
+    CLV_TRY(clv_alloc(n, sizeof(double), &w->arrival_time[is_backward], err));
+    for (size_t i = 0; i < n; i++) w->arrival_time[is_backward][i] = -1;
   }
   CLV_TRY(clv_alloc(n, sizeof *w->input_gradient_time, &w->input_gradient_time, err));
   CLV_TRY(clv_alloc(shape->n_ranks, sizeof *w->rank_time, &w->rank_time, err));
@@ -84,7 +84,7 @@ static clv_code simulation_init(walk *w, clv_err *err) {
   return clv_alloc(shape->n_ranks, sizeof *w->is_queued, &w->is_queued, err);
 }
 
-static void enqueue_rank(walk *w, uint32_t rank) {
+static void enqueue_rank(simulation *w, uint32_t rank) {
   if (w->is_queued[rank]) return;
   w->is_queued[rank] = true;
   w->rank_queue[(w->queue_head + w->n_queued_ranks++) % w->s->shape.n_ranks] = rank;
@@ -92,14 +92,14 @@ static void enqueue_rank(walk *w, uint32_t rank) {
 
 /* Returns the address of the arrival time of the tensor that a send or receive instruction moves.
  */
-static double *arrival_of(walk *w, const clv_instr *i) {
+static double *arrival_of(simulation *w, const clv_instr *i) {
   bool is_backward = i->kind == CLV_INSTR_SEND_B || i->kind == CLV_INSTR_RECV_B;
   bool is_edge_above = i->kind == CLV_INSTR_RECV_F || i->kind == CLV_INSTR_SEND_B;
   size_t edge = i->stage - (size_t)is_edge_above;
   return &w->arrival_time[is_backward][edge * w->s->shape.n_micro_batches + i->micro_batch];
 }
 
-static void send_tensor(walk *w, const clv_instr *i, double now) {
+static void send_tensor(simulation *w, const clv_instr *i, double now) {
   bool is_backward = i->kind == CLV_INSTR_SEND_B;
   uint32_t edge = i->stage - (uint32_t)is_backward;
   if (is_backward && w->c->sends_input_gradient_first)
@@ -112,7 +112,7 @@ static void send_tensor(walk *w, const clv_instr *i, double now) {
 
 /* Runs one instruction of a rank. Returns false if the tensor that it receives has not been sent
  * yet. */
-static bool run_instr(walk *w, uint32_t rank, const clv_instr *i) {
+static bool run_instr(simulation *w, uint32_t rank, const clv_instr *i) {
   double begin = w->rank_time[rank], end = begin;
   if (i->kind == CLV_INSTR_RECV_F || i->kind == CLV_INSTR_RECV_B) {
     double arrival_time = *arrival_of(w, i);
@@ -134,7 +134,7 @@ static bool run_instr(walk *w, uint32_t rank, const clv_instr *i) {
   return true;
 }
 
-static void run_ranks(walk *w) {
+static void run_ranks(simulation *w) {
   for (uint32_t r = 0; r < w->s->shape.n_ranks; r++) enqueue_rank(w, r);
   while (w->n_queued_ranks) {
     uint32_t r = w->rank_queue[w->queue_head];
@@ -147,7 +147,7 @@ static void run_ranks(walk *w) {
 }
 
 /* Fails because no rank can continue. The text says which instruction waits for which. */
-static clv_code fail_deadlock(const walk *w, uint32_t rank, clv_err *err) {
+static clv_code fail_deadlock(const simulation *w, uint32_t rank, clv_err *err) {
   char text[SCHED_INSTR_TEXT], send_text[SCHED_INSTR_TEXT], other_text[SCHED_INSTR_TEXT];
   const clv_sched *s = w->s;
   const clv_instr *i = &s->instrs[rank][w->next_instr[rank]];
@@ -173,7 +173,7 @@ static clv_code alloc_spans(const clv_sched *s, clv_sched_run *run, clv_err *err
   return CLV_OK;
 }
 
-static void compute_totals(const walk *w) {
+static void compute_totals(const simulation *w) {
   double busy = 0;
   uint32_t n_computing_ranks = 0;
   for (uint32_t r = 0; r < w->s->shape.n_ranks; r++) {
@@ -194,7 +194,7 @@ void clv_sched_run_clear(clv_sched_run *r, const clv_sched *s) {
 clv_code clv_sched_simulate_lists(const clv_sched *s, const clv_sched_costs *c, bool spans,
                                   clv_sched_run *ret, clv_err *err) {
   static const clv_sched_costs no_costs;
-  CLV_AUTO(simulation_clear) walk w = {.s = s, .c = c ? c : &no_costs, .run = ret};
+  CLV_AUTO(simulation_clear) simulation w = {.s = s, .c = c ? c : &no_costs, .run = ret};
   CLV_TRY(simulation_init(&w, err));
   if (spans) CLV_TRY(alloc_spans(s, ret, err));
   run_ranks(&w);

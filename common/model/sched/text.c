@@ -8,8 +8,9 @@
  *   rank 0: F0@0 sf0@0 F1@0 ...
  *   rank 1: ...
  *
- * The last three numbers of the first line may be left out (0), every stage needs its line, a rank
- * may have several (they follow one another), and # starts a comment.
+ * The last three numbers of the first line may be left out, and are then 0. Every stage needs its
+ * line. A rank may have several lines, whose instructions it runs in the order of the lines. A #
+ * starts a comment.
  */
 #include "common/model/sched/sched_int.h"
 
@@ -151,10 +152,10 @@ static clv_code parse_kind(sched_parser *p, clv_sched_kind *ret) {
     *ret = (clv_sched_kind)k;
     if (is_current_word(p, names[k] = clv_sched_name(*ret))) return CLV_OK;
   }
-  const char *near = clv_did_you_mean(word_for_message(p, buf), names, CLV_SCHED_KINDS);
-  return fail_at_word(p, "%s is no kind of schedule%s%s%s",
-                      buf[0] ? word_for_message(p, buf) : "nothing", near ? " (did you mean " : "",
-                      near ? near : "", near ? "?)" : "");
+  const char *suggestion = clv_did_you_mean(word_for_message(p, buf), names, CLV_SCHED_KINDS);
+  return fail_at_word(
+      p, "%s is no kind of schedule%s%s%s", buf[0] ? word_for_message(p, buf) : "nothing",
+      suggestion ? " (did you mean " : "", suggestion ? suggestion : "", suggestion ? "?)" : "");
 }
 
 static clv_code parse_header(sched_parser *p) {
@@ -164,14 +165,20 @@ static clv_code parse_header(sched_parser *p) {
   const struct {
     const char *file_name;
     uint32_t *value, limit;
-    bool needed;
+    bool is_required;
   } keys[] = {
-      {.file_name = "stages", .value = &shape.n_stages, .limit = CLV_SCHED_STAGES, .needed = true},
-      {.file_name = "ranks", .value = &shape.n_ranks, .limit = CLV_SCHED_RANKS, .needed = true},
+      {.file_name = "stages",
+       .value = &shape.n_stages,
+       .limit = CLV_SCHED_STAGES,
+       .is_required = true},
+      {.file_name = "ranks",
+       .value = &shape.n_ranks,
+       .limit = CLV_SCHED_RANKS,
+       .is_required = true},
       {.file_name = "micro-batches",
        .value = &shape.n_micro_batches,
        .limit = CLV_SCHED_MICROS,
-       .needed = true},
+       .is_required = true},
       {.file_name = "first-backward",
        .value = &shape.first_backward_stage,
        .limit = CLV_SCHED_STAGES},
@@ -185,7 +192,7 @@ static clv_code parse_header(sched_parser *p) {
   CLV_TRY(parse_kind(p, &kind));
   for (size_t k = 0; k < CLV_COUNT(keys); k++) {
     read_next_word(p);
-    if (!p->current_word.n && !keys[k].needed) break;
+    if (!p->current_word.n && !keys[k].is_required) break;
     if (!is_current_word(p, keys[k].file_name))
       return fail_at_word(p, "%s is expected, not %s", keys[k].file_name, word_for_message(p, buf));
     CLV_TRY(parse_number(p, keys[k].file_name, false, keys[k].limit + 1, keys[k].value));

@@ -19,8 +19,8 @@ static double stage_seconds(const clv_sched_shape *shape, const clv_sched_costs 
 static double bottleneck_seconds(const clv_sched_shape *shape, const clv_sched_costs *c) {
   double compute[CLV_SCHED_RANKS] = {0}, longest = 0;
   for (uint32_t s = 0; s < shape->n_stages; s++) {
-    double *at = &compute[shape->stage_rank[s]], link[2] = {0};
-    longest = fmax(longest, *at += stage_seconds(shape, c, s));
+    double *rank_seconds = &compute[shape->stage_rank[s]], link_seconds[2] = {0};
+    longest = fmax(longest, *rank_seconds += stage_seconds(shape, c, s));
     /* Sums the edges up to s that share a link with edge s, because they are between the same two
      * ranks; one sum per direction. */
     for (uint32_t e = 0; e <= s && is_cross_rank_edge(shape, s); e++) {
@@ -30,18 +30,18 @@ static double bottleneck_seconds(const clv_sched_shape *shape, const clv_sched_c
       bool is_opposite_direction = shape->stage_rank[e] == shape->stage_rank[s + 1] &&
                                    shape->stage_rank[e + 1] == shape->stage_rank[s];
       double back_seconds = is_trained_stage(shape, e) ? c->serialise_backward_seconds[e] : 0;
-      link[0] += is_same_direction * c->serialise_forward_seconds[e] +
-                 is_opposite_direction * back_seconds;
-      link[1] += is_opposite_direction * c->serialise_forward_seconds[e] +
-                 is_same_direction * back_seconds;
+      link_seconds[0] += is_same_direction * c->serialise_forward_seconds[e] +
+                         is_opposite_direction * back_seconds;
+      link_seconds[1] += is_opposite_direction * c->serialise_forward_seconds[e] +
+                         is_same_direction * back_seconds;
     }
-    longest = fmax(longest, fmax(link[0], link[1]));
+    longest = fmax(longest, fmax(link_seconds[0], link_seconds[1]));
   }
   return longest;
 }
 
 uint32_t clv_sched_window_by_formula(const clv_sched_shape *shape, const clv_sched_costs *c,
-                                     const bool *free_stages) {
+                                     const bool *takes_no_time) {
   uint32_t first = CLV_MIN(shape->first_backward_stage, shape->n_stages - 1);
   double bottleneck = bottleneck_seconds(shape, c), round_trip = 0;
   for (uint32_t s = first; s < shape->n_stages; s++) {
@@ -52,7 +52,7 @@ uint32_t clv_sched_window_by_formula(const clv_sched_shape *shape, const clv_sch
   }
   /* Subtracts 1e-9, so that a rounding error does not increase a ratio that is a whole number. */
   double n = bottleneck > 0 ? ceil(round_trip / bottleneck - 1e-9) + 1 : 1;
-  n = fmax(n, clv_sched_pipeline_depth(shape, free_stages, first));
+  n = fmax(n, clv_sched_pipeline_depth(shape, takes_no_time, first));
   return (uint32_t)fmin(n, shape->n_micro_batches);
 }
 
@@ -74,17 +74,17 @@ static clv_code simulate_window(const clv_sched_shape *shape, const clv_sched_co
  * smallest window that is nearly as fast as the best one, because larger windows cost memory. */
 clv_code clv_sched_find_window(const clv_sched_shape *shape, const clv_sched_costs *c,
                                uint32_t *ret, clv_err *err) {
-  enum { TRIES = 20 };
+  enum { MAX_TRIES = 20 };
   static const double tolerance = 1.02;
-  bool free_stages[CLV_SCHED_STAGES];
-  uint32_t window[TRIES], n = 0, i = 0;
-  double seconds[TRIES], best = INFINITY;
+  bool takes_no_time[CLV_SCHED_STAGES];
+  uint32_t window[MAX_TRIES], n = 0, i = 0;
+  double seconds[MAX_TRIES], best = INFINITY;
   CLV_TRY(clv_sched_shape_check(shape, err));
   CLV_TRY(clv_sched_costs_check(shape, c, err));
-  clv_sched_mark_timeless_stages(shape, c, free_stages);
-  uint32_t w = clv_sched_window_by_formula(shape, c, free_stages),
+  clv_sched_mark_timeless_stages(shape, c, takes_no_time);
+  uint32_t w = clv_sched_window_by_formula(shape, c, takes_no_time),
            last = CLV_MIN(4 * w, shape->n_micro_batches);
-  for (uint32_t window_step = 1 + (CLV_MAX(last, w) - w) / TRIES; n < TRIES && w <= last;
+  for (uint32_t window_step = 1 + (CLV_MAX(last, w) - w) / MAX_TRIES; n < MAX_TRIES && w <= last;
        w += n == 1 ? 1 : window_step, n++) {
     CLV_TRY(simulate_window(shape, c, w, &seconds[n], err));
     window[n] = w;

@@ -15,7 +15,7 @@
 
 #include "common/model/weights/weights_int.h"
 
-enum { MAX_MANIFEST = 4 << 20, MAX_STATE = 16 << 20, SHOWN = 8 };
+enum { MAX_MANIFEST_BYTES = 4 << 20, MAX_STATE_BYTES = 16 << 20, MAX_SHOWN_STEPS = 8 };
 
 struct clv_checkpoint {
   char *path;
@@ -120,7 +120,7 @@ static clv_code open_stage(const clv_checkpoint *c, const char *kind, uint32_t s
   CLV_AUTO(clv_weights_fd_close) clv_weights_fd fd = {.fd = -1};
   CLV_AUTO(clv_weights_closep) clv_weights_file *w = NULL;
   const clv_manifest_file *f = NULL;
-  char label[512], name[CLV_STAGE_NAME];
+  char label[512], name[CLV_STAGE_NAME_BYTES];
   if (stage >= c->manifest.stages)
     return clv_fail(err, CLV_INVALID, "%s: stage %u is outside 0..%u", c->path, stage,
                     c->manifest.stages - 1);
@@ -177,7 +177,7 @@ static clv_code read_manifest(clv_checkpoint *c, clv_err *err) {
     return clv_fail(err, CLV_DATA_LOSS, "%s: has no %s: it was never finished", c->path,
                     CLV_MANIFEST_NAME);
   CLV_TRY(code);
-  CLV_TRY(clv_weights_fd_read_all(&fd, MAX_MANIFEST, &text, err));
+  CLV_TRY(clv_weights_fd_read_all(&fd, MAX_MANIFEST_BYTES, &text, err));
   CLV_TRY(clv_manifest_parse(text.data, text.len, label, &c->manifest, err));
   const char *slash = strrchr(c->path, '/');
   if (parse_folder_name(slash ? slash + 1 : c->path, &step) && step != c->manifest.step)
@@ -189,7 +189,7 @@ static clv_code read_manifest(clv_checkpoint *c, clv_err *err) {
 /* Checks that the manifest lists the files of every stage, the trainer's state and the index, and
  * that every listed file in the folder has the listed length and digest. */
 static clv_code verify_listed_files(const clv_checkpoint *c, clv_err *err) {
-  char name[CLV_STAGE_NAME];
+  char name[CLV_STAGE_NAME_BYTES];
   static const char *const kinds[] = {"model", "optimizer"}, *const other_files[] = {
                                                                  CLV_STATE_NAME, CLV_INDEX_NAME};
   for (uint32_t i = 0; i < c->manifest.stages * 2; i++)
@@ -210,9 +210,9 @@ static clv_code read_state(clv_checkpoint *c, clv_err *err) {
   char label[512];
   make_file_label(c, CLV_STATE_NAME, label);
   CLV_TRY(clv_checkpoint_read_file(c, CLV_STATE_NAME, &text, err));
-  if (text.len > MAX_STATE)
+  if (text.len > MAX_STATE_BYTES)
     return clv_fail(err, CLV_EXHAUSTED, "%s: %zu bytes, the limit is %d", label, text.len,
-                    MAX_STATE);
+                    MAX_STATE_BYTES);
   return clv_state_parse(text.data, text.len, label, &c->state, &c->state_root, &c->state_extra,
                          err);
 }
@@ -310,15 +310,15 @@ clv_code clv_checkpoint_load_before(const char *run_dir, uint64_t before, clv_ch
   CLV_TRY(list_steps(run_dir, &l, err));
   clv_code code = CLV_NOT_FOUND;
   for (size_t i = 0; i < l.n && code != CLV_OK; i++) {
-    clv_err refused;
+    clv_err refusal;
     if (l.steps[i] >= before) continue;
-    code = load_checkpoint_of_step(run_dir, l.steps[i], ret, &refused);
+    code = load_checkpoint_of_step(run_dir, l.steps[i], ret, &refusal);
     if (code == CLV_OK) break;
     clv_bytes_printf(&why, "%scheckpoint-%llu refused: %s", why.len ? "; " : "",
-                     (unsigned long long)l.steps[i], refused.text);
+                     (unsigned long long)l.steps[i], refusal.text);
     if (reasons)
       clv_bytes_printf(reasons, "checkpoint-%llu refused: %s\n", (unsigned long long)l.steps[i],
-                       refused.text);
+                       refusal.text);
   }
   if (why.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   if (code == CLV_OK) return CLV_OK;
@@ -343,11 +343,11 @@ clv_code clv_checkpoint_load_step(const char *run_dir, uint64_t step, clv_checkp
   clv_code code = load_checkpoint_of_step(run_dir, step, ret, err);
   if (code != CLV_NOT_FOUND) return code;
   CLV_TRY(list_steps(run_dir, &l, err));
-  for (size_t i = 0; i < CLV_MIN(l.n, (size_t)SHOWN); i++)
+  for (size_t i = 0; i < CLV_MIN(l.n, (size_t)MAX_SHOWN_STEPS); i++)
     clv_bytes_printf(&there, "%s%llu", i ? ", " : "", (unsigned long long)l.steps[i]);
   return clv_fail(err, CLV_NOT_FOUND, "run folder %s: there is no checkpoint of step %llu; of %s%s",
                   run_dir, (unsigned long long)step, there.len ? there.data : "none",
-                  l.n > SHOWN ? " and more" : "");
+                  l.n > MAX_SHOWN_STEPS ? " and more" : "");
 }
 
 /* ---- retention ------------------------------------------------------------------------------- */
@@ -379,13 +379,13 @@ clv_code clv_checkpoint_prune(const char *run_dir, uint32_t keep, uint64_t prote
                               clv_checkpoint_drop_fn *drop, void *user, clv_err *err) {
   CLV_AUTO(step_list_clear) step_list l = {0};
   CLV_TRY(list_steps(run_dir, &l, err));
-  uint32_t kept = 0;
+  uint32_t n_kept = 0;
   for (size_t i = 0; i < l.n; i++) {
     CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
-    bool is_wanted = kept < CLV_MAX(keep, 1u);
-    if (is_wanted && load_checkpoint_of_step(run_dir, l.steps[i], &c, NULL) == CLV_OK) {
-      kept++;
-    } else if (kept && l.steps[i] != protected_step) {
+    bool can_keep_more = n_kept < CLV_MAX(keep, 1u);
+    if (can_keep_more && load_checkpoint_of_step(run_dir, l.steps[i], &c, NULL) == CLV_OK) {
+      n_kept++;
+    } else if (n_kept && l.steps[i] != protected_step) {
       drop_files_at_workers(run_dir, l.steps[i], drop, user);
       CLV_TRY(remove_folder(run_dir, l.steps[i], err));
     }
@@ -407,10 +407,10 @@ static bool has_manifest_file(const char *run_dir, uint64_t step) {
 
 bool clv_checkpoint_has_manifest(const char *run_dir) {
   CLV_AUTO(step_list_clear) step_list l = {0};
-  bool any = false;
+  bool has_manifest = false;
   if (list_steps(run_dir, &l, NULL) != CLV_OK) return false;
-  for (size_t i = 0; i < l.n; i++) any |= has_manifest_file(run_dir, l.steps[i]);
-  return any;
+  for (size_t i = 0; i < l.n; i++) has_manifest |= has_manifest_file(run_dir, l.steps[i]);
+  return has_manifest;
 }
 
 clv_code clv_checkpoint_peek(const char *run_dir, clv_checkpoint **ret, clv_err *err) {

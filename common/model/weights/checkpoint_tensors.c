@@ -9,11 +9,11 @@
 
 #include "common/model/weights/weights_int.h"
 
-/* ---- by the index ---------------------------------------------------------------------------- */
+/* ---- look-up in the index -------------------------------------------------------------------- */
 
 /* Returns the stage whose model file is `file`; CLV_CHECKPOINT_NO_STAGE: no stage. */
 static uint32_t find_stage_of_file(const char *file, uint32_t stages) {
-  char name[CLV_STAGE_NAME];
+  char name[CLV_STAGE_NAME_BYTES];
   for (uint32_t i = 0; i < stages; i++)
     if (strcmp(clv_stage_file_name("model", i, stages, name), file) == 0) return i;
   return CLV_CHECKPOINT_NO_STAGE;
@@ -37,7 +37,7 @@ clv_code clv_checkpoint_find_stages(const clv_checkpoint *c, const char *const *
   return CLV_OK;
 }
 
-/* ---- by the files ---------------------------------------------------------------------------- */
+/* ---- look-up in the headers of the files ----------------------------------------------------- */
 
 void clv_checkpoint_tensors_close(clv_checkpoint_tensors *t) {
   if (!t) return;
@@ -53,14 +53,14 @@ static int compare_tensors(const void *a, const void *b) {
   return order ? order : x->stage < y->stage ? -1 : x->stage > y->stage;
 }
 
-static clv_code open_files(const clv_checkpoint *c, bool optimizer, clv_checkpoint_tensors *t,
+static clv_code open_files(const clv_checkpoint *c, bool is_optimizer, clv_checkpoint_tensors *t,
                            size_t *ret_n, clv_err *err) {
   t->n_files = clv_checkpoint_manifest(c)->stages;
   *ret_n = 0;
   CLV_TRY(clv_alloc(t->n_files, sizeof *t->files, &t->files, err));
   for (uint32_t i = 0; i < t->n_files; i++) {
-    CLV_TRY(optimizer ? clv_checkpoint_open_optimizer_lazy(c, i, &t->files[i], err)
-                      : clv_checkpoint_open_model_lazy(c, i, &t->files[i], err));
+    CLV_TRY(is_optimizer ? clv_checkpoint_open_optimizer_lazy(c, i, &t->files[i], err)
+                         : clv_checkpoint_open_model_lazy(c, i, &t->files[i], err));
     *ret_n += clv_weights_n_entries(t->files[i]);
   }
   return CLV_OK;
@@ -77,16 +77,16 @@ static clv_code check_names_differ(const clv_checkpoint *c, const clv_checkpoint
   return CLV_OK;
 }
 
-clv_code clv_checkpoint_open_tensors(const clv_checkpoint *c, bool optimizer,
+clv_code clv_checkpoint_open_tensors(const clv_checkpoint *c, bool is_optimizer,
                                      clv_checkpoint_tensors *ret, clv_err *err) {
   CLV_AUTO(clv_checkpoint_tensors_close) clv_checkpoint_tensors t = {0};
   size_t n;
-  CLV_TRY(open_files(c, optimizer, &t, &n, err));
+  CLV_TRY(open_files(c, is_optimizer, &t, &n, err));
   CLV_TRY(clv_alloc(n, sizeof *t.tensors, &t.tensors, err));
   for (uint32_t i = 0; i < t.n_files; i++) {
     const clv_weights_entry *e = clv_weights_entries(t.files[i]);
     for (size_t k = 0; k < clv_weights_n_entries(t.files[i]); k++)
-      if (!optimizer || strcmp(e[k].name, CLV_STEP_NAME) != 0)
+      if (!is_optimizer || strcmp(e[k].name, CLV_STEP_NAME) != 0)
         t.tensors[t.n++] = (clv_checkpoint_tensor){&e[k], t.files[i], i};
   }
   if (t.n) qsort(t.tensors, t.n, sizeof *t.tensors, compare_tensors);

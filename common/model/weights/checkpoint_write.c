@@ -31,8 +31,9 @@ struct clv_checkpoint_writer {
   uint64_t total_bytes;   /* size of all parameters and buffers, in bytes */
   uint32_t current_stage; /* stage whose two files are being written; NO_STAGE: none */
   bool current_is_optimizer;
-  char current_file_name[CLV_STAGE_NAME];
-  clv_file_check_fn *check_manifest; /* called before the manifest gets its name; NULL: none */
+  char current_file_name[CLV_STAGE_NAME_BYTES];
+  /* called before the manifest gets the name MANIFEST.json; NULL: not called */
+  clv_file_check_fn *check_manifest;
   void *check_manifest_user;
 };
 
@@ -166,30 +167,31 @@ static clv_code record_parameter_stages(clv_checkpoint_writer *w, uint32_t stage
   return CLV_OK;
 }
 
-static clv_code check_stage(const clv_checkpoint_writer *w, uint32_t stage, bool optimizer,
+static clv_code check_stage(const clv_checkpoint_writer *w, uint32_t stage, bool is_optimizer,
                             clv_err *err) {
   if (stage >= w->n_stages)
     return clv_fail(err, CLV_INVALID, "stage %u is outside 0..%u", stage, w->n_stages - 1);
   if (w->is_stage_written[stage])
     return clv_fail(err, CLV_EXISTS, "stage %u is in the checkpoint already", stage);
-  if (w->current_stage == (optimizer ? stage : NO_STAGE)) return CLV_OK;
+  if (w->current_stage == (is_optimizer ? stage : NO_STAGE)) return CLV_OK;
   return clv_fail(err, CLV_PRECONDITION, "the %s of stage %u is not what comes next",
-                  optimizer ? "optimiser" : "model", stage);
+                  is_optimizer ? "optimiser" : "model", stage);
 }
 
 /* Sets w->current_file_name, and records the tensors of a model for the index. */
-static clv_code set_current_file_name(clv_checkpoint_writer *w, uint32_t stage, bool optimizer,
+static clv_code set_current_file_name(clv_checkpoint_writer *w, uint32_t stage, bool is_optimizer,
                                       const clv_weights_tensor *tensors, size_t n, clv_err *err) {
-  CLV_TRY(check_stage(w, stage, optimizer, err));
-  clv_stage_file_name(optimizer ? "optimizer" : "model", stage, w->n_stages, w->current_file_name);
+  CLV_TRY(check_stage(w, stage, is_optimizer, err));
+  clv_stage_file_name(is_optimizer ? "optimizer" : "model", stage, w->n_stages,
+                      w->current_file_name);
   CLV_TRY(check_new_file(w, w->current_file_name, err));
-  return optimizer ? CLV_OK : record_parameter_stages(w, stage, tensors, n, err);
+  return is_optimizer ? CLV_OK : record_parameter_stages(w, stage, tensors, n, err);
 }
 
 /* Marks the file of w->current_file_name as being written. */
-static void begin_stage_file(clv_checkpoint_writer *w, uint32_t stage, bool optimizer) {
+static void begin_stage_file(clv_checkpoint_writer *w, uint32_t stage, bool is_optimizer) {
   w->current_stage = stage;
-  w->current_is_optimizer = optimizer;
+  w->current_is_optimizer = is_optimizer;
 }
 
 static void end_stage_file(clv_checkpoint_writer *w) {
@@ -199,17 +201,17 @@ static void end_stage_file(clv_checkpoint_writer *w) {
   w->current_stage = NO_STAGE;
 }
 
-clv_code clv_checkpoint_begin_part(clv_checkpoint_writer *w, uint32_t stage, bool optimizer,
+clv_code clv_checkpoint_begin_part(clv_checkpoint_writer *w, uint32_t stage, bool is_optimizer,
                                    const clv_weights_tensor *tensors, size_t n,
                                    clv_weights_writer **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   char number[24];
-  CLV_TRY(set_current_file_name(w, stage, optimizer, tensors, n, err));
+  CLV_TRY(set_current_file_name(w, stage, is_optimizer, tensors, n, err));
   snprintf(number, sizeof number, "%llu", (unsigned long long)w->step);
   CLV_TRY(file_path(w, w->current_file_name, &path, err));
   CLV_FAILPOINT("checkpoint.begin_part");
   CLV_TRY(clv_weights_writer_begin(path.data, tensors, n, &(clv_kv){"step", number}, 1, ret, err));
-  begin_stage_file(w, stage, optimizer);
+  begin_stage_file(w, stage, is_optimizer);
   return CLV_OK;
 }
 
@@ -224,27 +226,27 @@ clv_code clv_checkpoint_end_part(clv_checkpoint_writer *w, clv_weights_writer *p
   return CLV_OK;
 }
 
-clv_code clv_checkpoint_add_kept(clv_checkpoint_writer *w, uint32_t stage, bool optimizer,
+clv_code clv_checkpoint_add_kept(clv_checkpoint_writer *w, uint32_t stage, bool is_optimizer,
                                  const clv_weights_tensor *tensors, size_t n,
                                  const clv_manifest_file *at, clv_err *err) {
   CLV_AUTO(clv_freep) char *place = NULL, *kept = NULL;
   CLV_TRY(clv_strdup(at->keeper_identity, &place, err));
   CLV_TRY(clv_strdup(at->kept_file_name, &kept, err));
-  CLV_TRY(set_current_file_name(w, stage, optimizer, tensors, n, err));
+  CLV_TRY(set_current_file_name(w, stage, is_optimizer, tensors, n, err));
   CLV_FAILPOINT("checkpoint.add_kept");
   add_to_manifest(w, w->current_file_name, at->bytes, &at->sha256);
   w->files[w->n_files - 1].keeper_identity = clv_steal(&place);
   w->files[w->n_files - 1].kept_file_name = clv_steal(&kept);
-  begin_stage_file(w, stage, optimizer);
+  begin_stage_file(w, stage, is_optimizer);
   end_stage_file(w);
   return CLV_OK;
 }
 
-static clv_code add_tensors(clv_checkpoint_writer *w, uint32_t stage, bool optimizer,
+static clv_code add_tensors(clv_checkpoint_writer *w, uint32_t stage, bool is_optimizer,
                             const clv_weights_tensor *tensors, size_t n, clv_err *err) {
   clv_weights_writer *part;
   clv_code code = CLV_OK;
-  CLV_TRY(clv_checkpoint_begin_part(w, stage, optimizer, tensors, n, &part, err));
+  CLV_TRY(clv_checkpoint_begin_part(w, stage, is_optimizer, tensors, n, &part, err));
   for (size_t i = 0; i < n && code == CLV_OK; i++) {
     size_t bytes;
     code = clv_shape_bytes(&tensors[i].shape, tensors[i].dtype, &bytes, err);
@@ -275,7 +277,7 @@ static int compare_files(const void *a, const void *b) {
 
 static clv_code add_index(clv_checkpoint_writer *w, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
-  char file[CLV_STAGE_NAME];
+  char file[CLV_STAGE_NAME_BYTES];
   if (w->n_parameter_stages)
     qsort(w->parameter_stages, w->n_parameter_stages, sizeof *w->parameter_stages,
           compare_parameter_names);

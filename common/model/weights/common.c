@@ -16,8 +16,8 @@
 /* ---- names of files -------------------------------------------------------------------------- */
 
 char *clv_stage_file_name(const char *kind, uint32_t stage, uint32_t stages,
-                          char buf[CLV_STAGE_NAME]) {
-  snprintf(buf, CLV_STAGE_NAME, "%.9s-%05u-of-%05u.safetensors", kind, stage + 1, stages);
+                          char buf[CLV_STAGE_NAME_BYTES]) {
+  snprintf(buf, CLV_STAGE_NAME_BYTES, "%.9s-%05u-of-%05u.safetensors", kind, stage + 1, stages);
   return buf;
 }
 
@@ -115,24 +115,24 @@ clv_code clv_weights_fd_open(int dir_fd, const char *name, const char *label, cl
 }
 
 clv_code clv_weights_fd_read(clv_weights_fd *f, void *dst, size_t n, clv_err *err) {
-  for (size_t got = 0; got < n;) {
-    ssize_t r = read(f->fd, (char *)dst + got, n - got);
+  for (size_t n_read = 0; n_read < n;) {
+    ssize_t r = read(f->fd, (char *)dst + n_read, n - n_read);
     if (r < 0 && errno == EINTR) continue;
     if (r < 0) return clv_fail(err, CLV_DATA_LOSS, "%s: read: %s", f->label, strerror(errno));
     if (r == 0) return clv_fail(err, CLV_DATA_LOSS, "%s: shrank while it was read", f->label);
-    got += (size_t)r;
+    n_read += (size_t)r;
   }
   return CLV_OK;
 }
 
 clv_code clv_weights_fd_pread(const clv_weights_fd *f, void *dst, size_t n, uint64_t at,
                               clv_err *err) {
-  for (size_t got = 0; got < n;) {
-    ssize_t r = pread(f->fd, (char *)dst + got, n - got, (off_t)(at + got));
+  for (size_t n_read = 0; n_read < n;) {
+    ssize_t r = pread(f->fd, (char *)dst + n_read, n - n_read, (off_t)(at + n_read));
     if (r < 0 && errno == EINTR) continue;
     if (r < 0) return clv_fail(err, CLV_DATA_LOSS, "%s: read: %s", f->label, strerror(errno));
     if (r == 0) return clv_fail(err, CLV_DATA_LOSS, "%s: shrank while it was read", f->label);
-    got += (size_t)r;
+    n_read += (size_t)r;
   }
   return CLV_OK;
 }

@@ -13,13 +13,13 @@
 
 #include "common/model/weights/weights_int.h"
 
-static const char single_name[] = "model.safetensors";
-enum { LABEL = 512, LISTED_LEFT = 12, PART_BYTES = 1 << 16 };
+static const char weights_file_name[] = "model.safetensors";
+enum { LABEL_BYTES = 512, MAX_LISTED_UNMATCHED = 12, PART_BYTES = 1 << 16 };
 
 /* A safetensors file of the folder. Only `name` is set until the file is opened. */
 typedef struct part {
   const char *name;
-  char label[LABEL];
+  char label[LABEL_BYTES];
   clv_weights_fd fd;
   clv_weights_file_stamp opened_stamp; /* stamp of the file when it was opened */
   clv_weights_file *file;
@@ -142,15 +142,15 @@ static clv_code open_weights_file(clv_weights_folder *f, const char *name, clv_e
 
 static clv_code open_weights_or_index(clv_weights_folder *f, clv_err *err) {
   CLV_AUTO(clv_weights_fd_close) clv_weights_fd fd = {.fd = -1};
-  char label[LABEL];
+  char label[LABEL_BYTES];
   struct stat st;
-  if (fstatat(f->dir_fd, single_name, &st, AT_SYMLINK_NOFOLLOW) == 0)
-    return open_weights_file(f, single_name, err);
+  if (fstatat(f->dir_fd, weights_file_name, &st, AT_SYMLINK_NOFOLLOW) == 0)
+    return open_weights_file(f, weights_file_name, err);
   snprintf(label, sizeof label, "%.300s/%s", f->label, CLV_INDEX_NAME);
   clv_code code = clv_weights_fd_open(f->dir_fd, CLV_INDEX_NAME, label, &fd, err);
   if (code == CLV_NOT_FOUND)
-    return clv_fail(err, CLV_NOT_FOUND, "%.300s: has neither %s nor %s", f->label, single_name,
-                    CLV_INDEX_NAME);
+    return clv_fail(err, CLV_NOT_FOUND, "%.300s: has neither %s nor %s", f->label,
+                    weights_file_name, CLV_INDEX_NAME);
   CLV_TRY(code);
   return open_index(f, &fd, err);
 }
@@ -222,9 +222,10 @@ clv_code clv_weights_folder_match_tensors(const clv_weights_folder *f, const clv
     if (clv_weights_is_newly_initialised(want[i].name, fresh, n_fresh)) continue;
     CLV_TRY(clv_weights_find_name(f->index.tensor_names, f->index.n, want[i].name, f->label,
                                   &ret_found[i], err));
-    bool may_lack =
+    bool can_be_missing =
         want[i].is_optional || clv_weights_is_batch_counter(want[i].dtype, &want[i].shape);
-    if (ret_found[i] == CLV_WEIGHTS_NONE && !may_lack) clv_name_list_add(&missing, want[i].name);
+    if (ret_found[i] == CLV_WEIGHTS_NONE && !can_be_missing)
+      clv_name_list_add(&missing, want[i].name);
   }
   if (missing.n) return fail_missing(f, &missing, err);
   return check_no_tensor_shared(f, want, ret_found, n, err);
@@ -233,21 +234,21 @@ clv_code clv_weights_folder_match_tensors(const clv_weights_folder *f, const clv
 clv_code clv_weights_folder_list_unmatched(const clv_weights_folder *f,
                                            const clv_weights_want *want, size_t n, clv_bytes *out,
                                            size_t *ret_n, clv_err *err) {
-  CLV_AUTO(clv_name_list_clear) clv_name_list left = {.max_quoted = LISTED_LEFT};
-  CLV_AUTO(clv_freep) bool *used = NULL;
-  CLV_TRY(clv_alloc(f->index.n, sizeof *used, &used, err));
+  CLV_AUTO(clv_name_list_clear) clv_name_list unmatched = {.max_quoted = MAX_LISTED_UNMATCHED};
+  CLV_AUTO(clv_freep) bool *is_used = NULL;
+  CLV_TRY(clv_alloc(f->index.n, sizeof *is_used, &is_used, err));
   for (size_t i = 0; i < n; i++) {
     size_t at = CLV_WEIGHTS_NONE;
     clv_code code =
         clv_weights_find_name(f->index.tensor_names, f->index.n, want[i].name, f->label, &at, NULL);
-    if (code == CLV_OK && at != CLV_WEIGHTS_NONE) used[at] = true;
+    if (code == CLV_OK && at != CLV_WEIGHTS_NONE) is_used[at] = true;
   }
   for (size_t i = 0; i < f->index.n; i++)
-    if (!used[i] && !clv_weights_is_derived(f->index.tensor_names[i]))
-      clv_name_list_add(&left, f->index.tensor_names[i]);
-  clv_name_list_add_rest(&left);
-  if (left.n) clv_bytes_puts(out, left.text.data);
-  *ret_n = left.n;
+    if (!is_used[i] && !clv_weights_is_derived(f->index.tensor_names[i]))
+      clv_name_list_add(&unmatched, f->index.tensor_names[i]);
+  clv_name_list_add_rest(&unmatched);
+  if (unmatched.n) clv_bytes_puts(out, unmatched.text.data);
+  *ret_n = unmatched.n;
   return CLV_OK;
 }
 

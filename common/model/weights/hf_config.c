@@ -10,16 +10,17 @@
 enum { MAX_TOKENS = 65536, MAX_LABELS = 4096 };
 
 /* Sets the names of n classes in config.json. A class gets the name that transformers gives to
- * unnamed classes, LABEL_0 and so on, if `given` is NULL or its name is not UTF-8 (the name of a
- * folder may be any bytes). */
-static int set_class_labels(json_t *root, size_t n, const char *const *given) {
+ * unnamed classes, LABEL_0 and so on, if `class_names` is NULL or its name is not UTF-8 (the name
+ * of a folder may be any bytes). */
+static int set_class_labels(json_t *root, size_t n, const char *const *class_names) {
   json_t *names = json_object(), *numbers = json_object();
   int failed = 0;
   for (size_t i = 0; i < n; i++) {
     char default_name[32], number[24];
     snprintf(default_name, sizeof default_name, "LABEL_%zu", i);
     snprintf(number, sizeof number, "%zu", i);
-    const char *name = given && clv_weights_is_utf8(given[i]) ? given[i] : default_name;
+    const char *name =
+        class_names && clv_weights_is_utf8(class_names[i]) ? class_names[i] : default_name;
     failed |= json_object_set_new(names, number, json_string(name));
     failed |= json_object_set_new(numbers, name, json_integer((json_int_t)i));
   }

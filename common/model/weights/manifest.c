@@ -18,7 +18,7 @@ enum { FORMAT_VERSION = 1, MAX_TOKENS = CLV_CHECKPOINT_MAX_FILES * 8 };
 
 /* The last line of the text consists of tail_prefix, 64 hex digits and tail_suffix. */
 static const char tail_prefix[] = "  \"sha256\": \"", tail_suffix[] = "\"\n}\n";
-enum { TAIL = sizeof tail_prefix - 1 + 64 + sizeof tail_suffix - 1 };
+enum { TAIL_BYTES = sizeof tail_prefix - 1 + 64 + sizeof tail_suffix - 1 };
 
 void clv_manifest_clear(clv_manifest *m) {
   if (!m) return;
@@ -44,11 +44,11 @@ const clv_manifest_file *clv_manifest_find(const clv_manifest *m, const char *na
 }
 
 const clv_manifest_file *clv_manifest_find_stage(const clv_manifest *m, uint32_t stage,
-                                                 bool optimizer) {
-  char name[CLV_STAGE_NAME];
+                                                 bool is_optimizer) {
+  char name[CLV_STAGE_NAME_BYTES];
   if (stage >= m->stages) return NULL;
   return clv_manifest_find(
-      m, clv_stage_file_name(optimizer ? "optimizer" : "model", stage, m->stages, name));
+      m, clv_stage_file_name(is_optimizer ? "optimizer" : "model", stage, m->stages, name));
 }
 
 bool clv_manifest_has_all_files(const clv_manifest *m) {
@@ -116,16 +116,17 @@ clv_code clv_artifact_make_text(const clv_manifest *m, clv_bytes *ret, clv_err *
 
 static clv_code check_digest_line(const char *data, size_t len, const char *label, clv_err *err) {
   char hex[65] = {0};
-  clv_sha256 listed, found;
-  const char *tail = len < TAIL ? NULL : data + len - TAIL;
+  clv_sha256 listed_digest, found_digest;
+  const char *tail = len < TAIL_BYTES ? NULL : data + len - TAIL_BYTES;
   const char *digits = tail ? tail + sizeof tail_prefix - 1 : NULL;
   if (!tail || memcmp(tail, tail_prefix, sizeof tail_prefix - 1) != 0 ||
       memcmp(digits + 64, tail_suffix, sizeof tail_suffix - 1) != 0)
     return clv_fail(err, CLV_DATA_LOSS,
                     "%s: truncated or damaged: it does not end in its digest; restore it", label);
   memcpy(hex, digits, 64);
-  CLV_TRY(clv_sha256_of(data, len - TAIL, &found, err));
-  if (!clv_sha256_parse(hex, &listed) || memcmp(&listed, &found, sizeof found) != 0)
+  CLV_TRY(clv_sha256_of(data, len - TAIL_BYTES, &found_digest, err));
+  if (!clv_sha256_parse(hex, &listed_digest) ||
+      memcmp(&listed_digest, &found_digest, sizeof found_digest) != 0)
     return clv_fail(err, CLV_DATA_LOSS,
                     "%s: damaged: its digest does not match its text; restore it", label);
   return CLV_OK;

@@ -28,23 +28,23 @@ void clv_name_list_add_rest(clv_name_list *l) {
 }
 
 /* Finds the unused tensor name in the file that is most similar to `missing`. */
-static clv_code find_suggestion(const clv_weights_file *f, const bool *used, const char *missing,
+static clv_code find_suggestion(const clv_weights_file *f, const bool *is_used, const char *missing,
                                 const char **ret, clv_err *err) {
   size_t n = clv_weights_n_entries(f), m = 0;
   CLV_AUTO(clv_freep) const char **names = NULL;
   CLV_TRY(clv_alloc(n, sizeof *names, &names, err));
   for (size_t i = 0; i < n; i++)
-    if (!used[i]) names[m++] = clv_weights_entries(f)[i].name;
+    if (!is_used[i]) names[m++] = clv_weights_entries(f)[i].name;
   *ret = clv_did_you_mean(missing, names, m);
   return CLV_OK;
 }
 
-static clv_code fail_names_differ(const clv_weights_file *f, const bool *used,
+static clv_code fail_names_differ(const clv_weights_file *f, const bool *is_used,
                                   clv_name_list *missing, clv_name_list *unexpected, clv_err *err) {
   const char *suggestion = NULL;
   clv_name_list_add_rest(missing);
   clv_name_list_add_rest(unexpected);
-  if (missing->n) CLV_TRY(find_suggestion(f, used, missing->first_name, &suggestion, err));
+  if (missing->n) CLV_TRY(find_suggestion(f, is_used, missing->first_name, &suggestion, err));
   if (missing->text.failed || unexpected->text.failed)
     return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   const char *hint = suggestion ? " (did you mean '" : "";
@@ -65,22 +65,22 @@ static clv_code check_wanted_names(const clv_weights_file *f, const clv_weights_
                                    size_t n, unsigned flags, const clv_weights_entry **found,
                                    clv_err *err) {
   CLV_AUTO(clv_name_list_clear) clv_name_list missing = {0}, unexpected = {0};
-  CLV_AUTO(clv_freep) bool *used = NULL;
+  CLV_AUTO(clv_freep) bool *is_used = NULL;
   const clv_weights_entry *entries = clv_weights_entries(f);
-  CLV_TRY(clv_alloc(clv_weights_n_entries(f), sizeof *used, &used, err));
+  CLV_TRY(clv_alloc(clv_weights_n_entries(f), sizeof *is_used, &is_used, err));
   for (size_t i = 0; i < n; i++) {
     found[i] = clv_weights_find_entry(f, want[i].name);
     bool counts_as_0 = flags & CLV_WEIGHTS_ALLOW_NO_COUNTS &&
                        clv_weights_is_batch_counter(want[i].dtype, &want[i].shape);
     if (found[i])
-      used[found[i] - entries] = true;
+      is_used[found[i] - entries] = true;
     else if (!counts_as_0 && !want[i].is_optional)
       clv_name_list_add(&missing, want[i].name);
   }
   for (size_t i = 0; i < clv_weights_n_entries(f); i++)
-    if (!used[i] && !(flags & CLV_WEIGHTS_ALLOW_UNEXPECTED))
+    if (!is_used[i] && !(flags & CLV_WEIGHTS_ALLOW_UNEXPECTED))
       clv_name_list_add(&unexpected, entries[i].name);
-  if (missing.n || unexpected.n) return fail_names_differ(f, used, &missing, &unexpected, err);
+  if (missing.n || unexpected.n) return fail_names_differ(f, is_used, &missing, &unexpected, err);
   return CLV_OK;
 }
 

@@ -20,16 +20,16 @@ void clv_peft_clear(clv_peft *p) {
 /* ---- settings of single layers --------------------------------------------------------------- */
 
 static clv_code grow_patterns(clv_peft *p, clv_err *err) {
-  clv_peft_pattern *more;
+  clv_peft_pattern *larger;
   if (p->n_patterns < p->cap) return CLV_OK;
   if (p->n_patterns == CLV_PEFT_MAX_PATTERNS)
     return clv_fail(err, CLV_EXHAUSTED, "more than %d layers with a rank or alpha of their own",
                     CLV_PEFT_MAX_PATTERNS);
   size_t cap = CLV_MIN(CLV_MAX(2 * p->cap, (size_t)16), (size_t)CLV_PEFT_MAX_PATTERNS);
-  CLV_TRY(clv_alloc(cap, sizeof *more, &more, err));
-  if (p->n_patterns) memcpy(more, p->patterns, p->n_patterns * sizeof *more);
+  CLV_TRY(clv_alloc(cap, sizeof *larger, &larger, err));
+  if (p->n_patterns) memcpy(larger, p->patterns, p->n_patterns * sizeof *larger);
   free(p->patterns);
-  p->patterns = more;
+  p->patterns = larger;
   p->cap = cap;
   return CLV_OK;
 }
@@ -96,26 +96,27 @@ static clv_code read_alpha(peft_reader *r, double *ret, clv_err *err) {
 static clv_code check_name(peft_reader *r, size_t at, const clv_bytes *name, clv_err *err) {
   static const char legal[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-";
   const char *text = name->len ? (const char *)name->data : "";
-  if (name->len && name->len < CLV_PEFT_NAME && strspn(text, legal) == name->len) return CLV_OK;
+  if (name->len && name->len < CLV_PEFT_NAME_BYTES && strspn(text, legal) == name->len)
+    return CLV_OK;
   return clv_json_fail(&r->j, at, err,
                        "a key of rank_pattern or alpha_pattern must be a layer's name, no regular "
                        "expression");
 }
 
-static clv_code read_pattern(peft_reader *r, bool rank, clv_err *err) {
-  bool more;
+static clv_code read_pattern(peft_reader *r, bool is_rank, clv_err *err) {
+  bool has_more;
   if (clv_json_skip_null(&r->j)) return CLV_OK;
   CLV_TRY(clv_json_open(&r->j, CLV_JSON_OBJECT, err));
   for (size_t n = 0;; n++) {
     CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
     int64_t value = 0;
     double alpha = 0;
-    CLV_TRY(clv_json_next(&r->j, CLV_JSON_OBJECT, n, &more, err));
-    if (!more) return CLV_OK;
+    CLV_TRY(clv_json_next(&r->j, CLV_JSON_OBJECT, n, &has_more, err));
+    if (!has_more) return CLV_OK;
     size_t at = r->j.at;
     CLV_TRY(clv_json_read_key(&r->j, &key, err));
     CLV_TRY(check_name(r, at, &key, err));
-    CLV_TRY(rank ? read_rank(r, &value, err) : read_alpha(r, &alpha, err));
+    CLV_TRY(is_rank ? read_rank(r, &value, err) : read_alpha(r, &alpha, err));
     if (clv_peft_set_layer(r->p, (const char *)key.data, value, alpha, err) != CLV_OK)
       return clv_err_prefix(err, "%s", r->j.label);
   }
@@ -175,7 +176,7 @@ static clv_code skip_value(peft_reader *r, const peft_key *key, clv_err *err) {
  */
 static clv_code skip_and_test_off(peft_reader *r, bool *ret_off, clv_err *err) {
   clv_json_kind kind;
-  bool value = true, more = true;
+  bool value = true, has_more = true;
   *ret_off = clv_json_skip_null(&r->j);
   if (*ret_off) return CLV_OK;
   CLV_TRY(clv_json_peek(&r->j, &kind, err));
@@ -189,8 +190,8 @@ static clv_code skip_and_test_off(peft_reader *r, bool *ret_off, clv_err *err) {
   clv_json from = r->j;
   CLV_TRY(clv_json_skip(&r->j, err));
   CLV_TRY(clv_json_open(&from, kind, err));
-  CLV_TRY(clv_json_next(&from, kind, 0, &more, err));
-  *ret_off = !more;
+  CLV_TRY(clv_json_next(&from, kind, 0, &has_more, err));
+  *ret_off = !has_more;
   return CLV_OK;
 }
 
@@ -222,30 +223,32 @@ static clv_code read_init_method(peft_reader *r, const peft_key *key, clv_err *e
                        key->reason);
 }
 
-#define TENSORS "the file's tensors say it"
-#define COMPARED "compared with the session"
-#define OTHER_START "it belongs to a way to start that is refused, or whose values are in the file"
+#define REASON_IN_TENSORS "the file's tensors say it"
+#define REMARK_COMPARED "compared with the session"
+#define REASON_OTHER_START \
+  "it belongs to a way to start that is refused, or whose values are in the file"
 
 /* All keys of LoraConfig in peft 0.21. */
 static const peft_key keys[] = {
     {"peft_type", require_text, "LORA", NULL},
-    {"r", read_r, NULL, COMPARED},
-    {"lora_alpha", read_lora_alpha, NULL, COMPARED},
-    {"use_rslora", read_rslora, NULL, COMPARED},
+    {"r", read_r, NULL, REMARK_COMPARED},
+    {"lora_alpha", read_lora_alpha, NULL, REMARK_COMPARED},
+    {"use_rslora", read_rslora, NULL, REMARK_COMPARED},
     {"lora_dropout", read_dropout, NULL, "the session says how it learns"},
-    {"rank_pattern", read_rank_pattern, NULL, COMPARED "; names with wildcards are refused"},
-    {"alpha_pattern", read_alpha_pattern, NULL, COMPARED "; names with wildcards are refused"},
+    {"rank_pattern", read_rank_pattern, NULL, REMARK_COMPARED "; names with wildcards are refused"},
+    {"alpha_pattern", read_alpha_pattern, NULL,
+     REMARK_COMPARED "; names with wildcards are refused"},
     {"bias", require_text, "none", NULL},
     {"init_lora_weights", read_init_method,
      "the base is changed where peft opens it: save the adapter there with "
      "path_initial_model_for_weight_conversion, or merge it",
      "true, false, gaussian, eva, orthogonal: the file has the values; others change the base and "
      "are refused"},
-    {"target_modules", skip_value, TENSORS, NULL},
-    {"exclude_modules", skip_value, TENSORS, NULL},
-    {"layers_to_transform", skip_value, TENSORS, NULL},
-    {"layers_pattern", skip_value, TENSORS, NULL},
-    {"modules_to_save", skip_value, TENSORS ", and reach the stage that has them", NULL},
+    {"target_modules", skip_value, REASON_IN_TENSORS, NULL},
+    {"exclude_modules", skip_value, REASON_IN_TENSORS, NULL},
+    {"layers_to_transform", skip_value, REASON_IN_TENSORS, NULL},
+    {"layers_pattern", skip_value, REASON_IN_TENSORS, NULL},
+    {"modules_to_save", skip_value, REASON_IN_TENSORS ", and reach the stage that has them", NULL},
     {"fan_in_fan_out", skip_value, "A and B have one form whichever way the base is stored", NULL},
     {"task_type", skip_value, "it names a class of Python", NULL},
     {"auto_mapping", skip_value, "it names a class of Python", NULL},
@@ -256,10 +259,10 @@ static const peft_key keys[] = {
     {"runtime_config", skip_value, "it says where tensors are kept", NULL},
     {"megatron_core", skip_value, "it names a module of Python", NULL},
     {"qalora_group_size", skip_value, "it is read with use_qalora", NULL},
-    {"loftq_config", skip_value, OTHER_START, NULL},
-    {"eva_config", skip_value, OTHER_START, NULL},
-    {"corda_config", skip_value, OTHER_START, NULL},
-    {"lora_ga_config", skip_value, OTHER_START, NULL},
+    {"loftq_config", skip_value, REASON_OTHER_START, NULL},
+    {"eva_config", skip_value, REASON_OTHER_START, NULL},
+    {"corda_config", skip_value, REASON_OTHER_START, NULL},
+    {"lora_ga_config", skip_value, REASON_OTHER_START, NULL},
     {"use_dora", require_off, "weights are not divided into length and direction", NULL},
     {"lora_bias", require_off, "B has no bias", NULL},
     {"use_qalora", require_off, "inputs are not pooled", NULL},
@@ -279,16 +282,16 @@ static const peft_key keys[] = {
 bool clv_peft_describe_key(size_t i, clv_peft_key_doc *ret) {
   if (i >= CLV_COUNT(keys)) return false;
   const peft_key *k = &keys[i];
-  bool text = k->read == require_text;
+  bool requires_text = k->read == require_text;
   *ret = (clv_peft_key_doc){.name = k->key,
                             .outcome = k->read == skip_value    ? "harmless"
                                        : k->read == require_off ? "refused unless off"
-                                       : text                   ? "refused unless"
+                                       : requires_text          ? "refused unless"
                                                                 : "done",
-                            .word = text ? k->reason : NULL,
-                            .reason = text     ? NULL
-                                      : k->doc ? k->doc
-                                               : k->reason};
+                            .word = requires_text ? k->reason : NULL,
+                            .reason = requires_text ? NULL
+                                      : k->doc      ? k->doc
+                                                    : k->reason};
   return true;
 }
 
@@ -314,11 +317,11 @@ static clv_code read_member(peft_reader *r, bool seen[CLV_COUNT(keys)], clv_err 
 }
 
 static clv_code read_config(peft_reader *r, clv_err *err) {
-  bool seen[CLV_COUNT(keys)] = {0}, more;
+  bool seen[CLV_COUNT(keys)] = {0}, has_more;
   CLV_TRY(clv_json_open(&r->j, CLV_JSON_OBJECT, err));
   for (size_t n = 0;; n++) {
-    CLV_TRY(clv_json_next(&r->j, CLV_JSON_OBJECT, n, &more, err));
-    if (!more) break;
+    CLV_TRY(clv_json_next(&r->j, CLV_JSON_OBJECT, n, &has_more, err));
+    if (!has_more) break;
     CLV_TRY(read_member(r, seen, err));
   }
   CLV_TRY(clv_json_end(&r->j, err));
@@ -351,15 +354,15 @@ static void write_name_list(const char *key, const char *const *list, size_t n, 
   clv_bytes_puts(out, n ? "\n  ],\n" : ",\n");
 }
 
-static void write_patterns(const clv_peft *p, bool rank, clv_bytes *out) {
+static void write_patterns(const clv_peft *p, bool is_rank, clv_bytes *out) {
   const char *separator = "";
-  clv_bytes_printf(out, "  \"%s\": {", rank ? "rank_pattern" : "alpha_pattern");
+  clv_bytes_printf(out, "  \"%s\": {", is_rank ? "rank_pattern" : "alpha_pattern");
   for (size_t i = 0; i < p->n_patterns; i++) {
     const clv_peft_pattern *q = &p->patterns[i];
-    if (rank ? !q->r : q->alpha == 0) continue;
+    if (is_rank ? !q->r : q->alpha == 0) continue;
     clv_bytes_printf(out, "%s\n    ", separator);
     clv_bytes_add_json(out, q->name);
-    clv_bytes_printf(out, ": %.17g", rank ? (double)q->r : q->alpha);
+    clv_bytes_printf(out, ": %.17g", is_rank ? (double)q->r : q->alpha);
     separator = ",";
   }
   clv_bytes_puts(out, *separator ? "\n  },\n" : "},\n");

@@ -13,7 +13,7 @@
 
 /* MAX_TOKENS: a tensor of rank 8 has 25 JSON tokens, and most tensors have fewer, which leaves room
  * for metadata. */
-enum { PREFIX = 8, MAX_TOKENS = CLV_WEIGHTS_MAX_TENSORS * 25, DATA_ALIGN = 64 };
+enum { PREFIX_BYTES = 8, MAX_TOKENS = CLV_WEIGHTS_MAX_TENSORS * 25, DATA_ALIGN = 64 };
 
 /* An entry, and the range of its bytes, counted from the end of the header. */
 typedef struct ranged_entry {
@@ -68,50 +68,54 @@ const clv_weights_entry *clv_weights_find_entry(const clv_weights_file *f, const
   return f->n ? bsearch(name, f->entries, f->n, sizeof *f->entries, compare_name) : NULL;
 }
 
-/* ---- one entry ------------------------------------------------------------------------------- */
+/* ---- the header's entry of one tensor -------------------------------------------------------- */
 
-static clv_code parse_type(const json_t *v, const char *at, ranged_entry *p, size_t *ret_size,
-                           clv_err *err) {
+static clv_code parse_type(const json_t *v, const char *tensor_label, ranged_entry *p,
+                           size_t *ret_size, clv_err *err) {
   const char *name;
-  CLV_TRY(clv_weights_json_get_text(v, "dtype", at, &name, err));
+  CLV_TRY(clv_weights_json_get_text(v, "dtype", tensor_label, &name, err));
   const clv_weights_type *type = clv_weights_type_find(name);
   if (!type)
-    return clv_fail(err, CLV_DATA_LOSS, "%s: unknown dtype '%.32s': save it as F32 or BF16", at,
-                    name);
+    return clv_fail(err, CLV_DATA_LOSS, "%s: unknown dtype '%.32s': save it as F32 or BF16",
+                    tensor_label, name);
   if (!type->bytes)
     return clv_fail(err, CLV_UNIMPLEMENTED, "%s: dtype %s is smaller than a byte and is not read",
-                    at, name);
+                    tensor_label, name);
   p->e.type_name = type->name;
   p->e.dtype = type->dtype;
   *ret_size = type->bytes;
   return CLV_OK;
 }
 
-static clv_code parse_shape(const json_t *v, const char *at, clv_shape *ret, clv_err *err) {
+static clv_code parse_shape(const json_t *v, const char *tensor_label, clv_shape *ret,
+                            clv_err *err) {
   const json_t *shape = json_object_get(v, "shape");
   size_t rank = json_array_size(shape);
   if (!json_is_array(shape))
-    return clv_fail(err, CLV_DATA_LOSS, "%s: 'shape' is missing or not a list", at);
+    return clv_fail(err, CLV_DATA_LOSS, "%s: 'shape' is missing or not a list", tensor_label);
   if (rank > CLV_MAX_RANK)
-    return clv_fail(err, CLV_DATA_LOSS, "%s: rank %zu, the limit is %d", at, rank, CLV_MAX_RANK);
+    return clv_fail(err, CLV_DATA_LOSS, "%s: rank %zu, the limit is %d", tensor_label, rank,
+                    CLV_MAX_RANK);
   *ret = (clv_shape){.rank = (int)rank};
   for (size_t i = 0; i < rank; i++) {
     const json_t *d = json_array_get(shape, i);
     if (!json_is_integer(d) || json_integer_value(d) < 0)
       return clv_fail(err, CLV_DATA_LOSS,
-                      "%s: extent %zu is not an integer >= 0; copy the file again", at, i);
+                      "%s: extent %zu is not an integer >= 0; copy the file again", tensor_label,
+                      i);
     ret->dim[i] = json_integer_value(d);
   }
   return CLV_OK;
 }
 
-static clv_code parse_offsets(const json_t *v, const char *at, ranged_entry *p, clv_err *err) {
+static clv_code parse_offsets(const json_t *v, const char *tensor_label, ranged_entry *p,
+                              clv_err *err) {
   const json_t *o = json_object_get(v, "data_offsets");
   const json_t *begin = json_array_get(o, 0), *end = json_array_get(o, 1);
   if (json_array_size(o) != 2 || !json_is_integer(begin) || !json_is_integer(end) ||
       json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin))
     return clv_fail(err, CLV_DATA_LOSS, "%s: 'data_offsets' is not two integers 0 <= begin <= end",
-                    at);
+                    tensor_label);
   p->data_begin = (uint64_t)json_integer_value(begin);
   p->data_end = (uint64_t)json_integer_value(end);
   return CLV_OK;
@@ -119,31 +123,32 @@ static clv_code parse_offsets(const json_t *v, const char *at, ranged_entry *p, 
 
 static clv_code parse_entry(const char *name, const json_t *v, const char *label, ranged_entry *p,
                             clv_err *err) {
-  char at[256], shape[160];
+  char tensor_label[256], shape[160];
   size_t size = 0, n, bytes;
   if (!clv_weights_is_name(name))
     return clv_fail(err, CLV_DATA_LOSS,
                     "%s: a tensor's name is empty, over %d bytes or holds control characters",
                     label, CLV_WEIGHTS_MAX_NAME);
-  snprintf(at, sizeof at, "%.120s: tensor '%.100s'", label, name);
+  snprintf(tensor_label, sizeof tensor_label, "%.120s: tensor '%.100s'", label, name);
   if (!json_is_object(v) || json_object_size(v) != 3)
-    return clv_fail(err, CLV_DATA_LOSS, "%s: expected exactly dtype, shape and data_offsets", at);
-  CLV_TRY(parse_type(v, at, p, &size, err));
-  CLV_TRY(parse_shape(v, at, &p->e.shape, err));
-  CLV_TRY(parse_offsets(v, at, p, err));
+    return clv_fail(err, CLV_DATA_LOSS, "%s: expected exactly dtype, shape and data_offsets",
+                    tensor_label);
+  CLV_TRY(parse_type(v, tensor_label, p, &size, err));
+  CLV_TRY(parse_shape(v, tensor_label, &p->e.shape, err));
+  CLV_TRY(parse_offsets(v, tensor_label, p, err));
   clv_shape_format(&p->e.shape, shape, sizeof shape);
   if (clv_shape_numel(&p->e.shape, &n, NULL) != CLV_OK || !clv_mul_size(n, size, &bytes))
-    return clv_fail(err, CLV_DATA_LOSS, "%s: shape %s overflows", at, shape);
+    return clv_fail(err, CLV_DATA_LOSS, "%s: shape %s overflows", tensor_label, shape);
   if (bytes != p->data_end - p->data_begin)
-    return clv_fail(err, CLV_DATA_LOSS, "%s: %s of %s takes %zu bytes, its offsets hold %llu", at,
-                    shape, p->e.type_name, bytes,
+    return clv_fail(err, CLV_DATA_LOSS, "%s: %s of %s takes %zu bytes, its offsets hold %llu",
+                    tensor_label, shape, p->e.type_name, bytes,
                     (unsigned long long)(p->data_end - p->data_begin));
   p->e.name = name;
   p->e.bytes = bytes;
   return CLV_OK;
 }
 
-/* ---- the whole header ------------------------------------------------------------------------ */
+/* ---- the complete header --------------------------------------------------------------------- */
 
 static clv_code check_metadata(const json_t *metadata, const char *label, clv_err *err) {
   const char *key;
@@ -233,7 +238,7 @@ static clv_code set_entries(clv_weights_file *f, const ranged_entry *p, size_t h
   CLV_TRY(clv_alloc(f->n, sizeof *f->entries, &f->entries, err));
   for (size_t i = 0; i < f->n; i++) {
     f->entries[i] = p[i].e;
-    f->entries[i].at = PREFIX + header_len + p[i].data_begin;
+    f->entries[i].at = PREFIX_BYTES + header_len + p[i].data_begin;
     f->entries[i].data = data ? data + p[i].data_begin : NULL;
   }
   qsort(f->entries, f->n, sizeof *f->entries, compare_entries);
@@ -242,19 +247,19 @@ static clv_code set_entries(clv_weights_file *f, const ranged_entry *p, size_t h
 
 /* Reads the length of the header from the file's first 8 bytes, and checks it against the file's
  * size. */
-static clv_code read_header_length(const uint8_t prefix[PREFIX], size_t size, const char *label,
-                                   size_t *ret, clv_err *err) {
+static clv_code read_header_length(const uint8_t prefix[PREFIX_BYTES], size_t size,
+                                   const char *label, size_t *ret, clv_err *err) {
   uint64_t n = 0;
-  for (int i = PREFIX - 1; i >= 0; i--) n = n << 8 | prefix[i];
+  for (int i = PREFIX_BYTES - 1; i >= 0; i--) n = n << 8 | prefix[i];
   if (n > CLV_WEIGHTS_MAX_HEADER)
     return clv_fail(err, CLV_DATA_LOSS,
                     "%s: not safetensors, or damaged: header of %llu bytes, the limit is %d; is it "
                     "the right file?",
                     label, (unsigned long long)n, CLV_WEIGHTS_MAX_HEADER);
-  if (n > size - PREFIX)
+  if (n > size - PREFIX_BYTES)
     return clv_fail(err, CLV_DATA_LOSS,
                     "%s: truncated: header of %llu bytes declared, %zu bytes follow", label,
-                    (unsigned long long)n, size - PREFIX);
+                    (unsigned long long)n, size - PREFIX_BYTES);
   *ret = (size_t)n;
   return CLV_OK;
 }
@@ -262,7 +267,7 @@ static clv_code read_header_length(const uint8_t prefix[PREFIX], size_t size, co
 static clv_code make_weights_file(const char *label, size_t size, clv_weights_file **ret,
                                   clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
-  if (size < PREFIX)
+  if (size < PREFIX_BYTES)
     return clv_fail(err, CLV_DATA_LOSS,
                     "%s: truncated: %zu bytes, a safetensors file has 10 or "
                     "more",
@@ -283,8 +288,8 @@ clv_code clv_weights_open_memory(const void *data, size_t len, const char *label
   size_t header = 0;
   CLV_TRY(make_weights_file(label, len, &f, err));
   CLV_TRY(read_header_length(bytes, len, label, &header, err));
-  CLV_TRY(parse_header(f, bytes + PREFIX, header, len - PREFIX - header, &p, err));
-  CLV_TRY(set_entries(f, p, header, bytes + PREFIX + header, err));
+  CLV_TRY(parse_header(f, bytes + PREFIX_BYTES, header, len - PREFIX_BYTES - header, &p, err));
+  CLV_TRY(set_entries(f, p, header, bytes + PREFIX_BYTES + header, err));
   CLV_TRY(clv_sha256_of(data, len, &f->digest, err));
   *ret = clv_steal(&f);
   return CLV_OK;
@@ -293,13 +298,13 @@ clv_code clv_weights_open_memory(const void *data, size_t len, const char *label
 /* Reads the rest of the file behind its header into memory, so that the tensors' data are aligned,
  * sets the entries, and hashes the complete file. */
 static clv_code load_tensor_data(clv_weights_file *f, clv_weights_fd *fd,
-                                 const uint8_t prefix[PREFIX], const void *header,
+                                 const uint8_t prefix[PREFIX_BYTES], const void *header,
                                  size_t header_len, const ranged_entry *p, clv_err *err) {
-  size_t before = PREFIX + header_len, pad = (DATA_ALIGN - before % DATA_ALIGN) % DATA_ALIGN;
+  size_t before = PREFIX_BYTES + header_len, pad = (DATA_ALIGN - before % DATA_ALIGN) % DATA_ALIGN;
   CLV_TRY(clv_alloc_aligned(pad + fd->size, &f->file_memory, err));
   uint8_t *start = (uint8_t *)f->file_memory + pad;
-  memcpy(start, prefix, PREFIX);
-  memcpy(start + PREFIX, header, header_len);
+  memcpy(start, prefix, PREFIX_BYTES);
+  memcpy(start + PREFIX_BYTES, header, header_len);
   CLV_TRY(clv_weights_fd_read(fd, start + before, fd->size - before, err));
   CLV_TRY(set_entries(f, p, header_len, start + before, err));
   return clv_sha256_of(start, fd->size, &f->digest, err);
@@ -307,7 +312,7 @@ static clv_code load_tensor_data(clv_weights_file *f, clv_weights_fd *fd,
 
 /* The part of a file before the tensors' data: its bytes, and the parsed entries. */
 typedef struct file_header {
-  uint8_t length_prefix[PREFIX];
+  uint8_t length_prefix[PREFIX_BYTES];
   char *json_text; /* [len] JSON text */
   size_t len;
   ranged_entry *p;
@@ -319,11 +324,11 @@ static void file_header_clear(file_header *h) {
 }
 
 static clv_code read_header(clv_weights_fd *fd, clv_weights_file *f, file_header *h, clv_err *err) {
-  CLV_TRY(clv_weights_fd_read(fd, h->length_prefix, PREFIX, err));
+  CLV_TRY(clv_weights_fd_read(fd, h->length_prefix, PREFIX_BYTES, err));
   CLV_TRY(read_header_length(h->length_prefix, fd->size, fd->label, &h->len, err));
   CLV_TRY(clv_alloc(h->len, 1, &h->json_text, err));
   CLV_TRY(clv_weights_fd_read(fd, h->json_text, h->len, err));
-  return parse_header(f, h->json_text, h->len, fd->size - PREFIX - h->len, &h->p, err);
+  return parse_header(f, h->json_text, h->len, fd->size - PREFIX_BYTES - h->len, &h->p, err);
 }
 
 clv_code clv_weights_open_fd(clv_weights_fd *fd, size_t max_bytes, clv_weights_file **ret,
@@ -362,7 +367,7 @@ clv_code clv_weights_open(const char *path, size_t max_bytes, clv_weights_file *
   return clv_weights_open_labelled(path, path, max_bytes, ret, err);
 }
 
-/* ---- in parts -------------------------------------------------------------------------------- */
+/* ---- reading a file in parts ----------------------------------------------------------------- */
 
 clv_code clv_weights_open_lazy_fd(clv_weights_fd *fd, clv_weights_file **ret, clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;

@@ -41,7 +41,12 @@ clv_code clv_run_record_add_attempt(clv_run_record *r, clv_run_attempt **ret, cl
 
 /* ---- fields ---------------------------------------------------------------------------------- */
 
-typedef enum field_kind { WHOLE, REAL, TEXT, STATUS } field_kind;
+typedef enum field_kind {
+  FIELD_WHOLE_NUMBER,
+  FIELD_REAL_NUMBER,
+  FIELD_TEXT,
+  FIELD_STATUS
+} field_kind;
 
 typedef struct field {
   const char *key;
@@ -53,40 +58,42 @@ typedef struct field {
 
 #define IN(type, member) offsetof(type, member)
 #define TEXT_IN(type, member) \
-  .kind = TEXT, .offset = offsetof(type, member), .text_bytes = sizeof(((type *)NULL)->member)
+  .kind = FIELD_TEXT, .offset = offsetof(type, member), .text_bytes = sizeof(((type *)NULL)->member)
 
 static const field run_fields[] = {
     {.key = "name", TEXT_IN(clv_run_record, name)},
     {.key = "session", TEXT_IN(clv_run_record, session_path)},
     {.key = "config_sha256", TEXT_IN(clv_run_record, config_sha256)},
-    {.key = "earlier_attempts", .kind = WHOLE, .offset = IN(clv_run_record, n_earlier)},
+    {.key = "earlier_attempts",
+     .kind = FIELD_WHOLE_NUMBER,
+     .offset = IN(clv_run_record, n_earlier)},
     {.key = "session_id", TEXT_IN(clv_run_record, id), .is_optional = true},
     {.key = "epoch",
-     .kind = WHOLE,
+     .kind = FIELD_WHOLE_NUMBER,
      .offset = IN(clv_run_record, newest_attempt),
      .is_optional = true},
 };
 static const field best_fields[] = {
     {.key = "what", TEXT_IN(clv_run_best, evaluated_set)},
-    {.key = "step", .kind = WHOLE, .offset = IN(clv_run_best, step)},
-    {.key = "loss", .kind = REAL, .offset = IN(clv_run_best, loss)},
-    {.key = "accuracy", .kind = REAL, .offset = IN(clv_run_best, accuracy)},
+    {.key = "step", .kind = FIELD_WHOLE_NUMBER, .offset = IN(clv_run_best, step)},
+    {.key = "loss", .kind = FIELD_REAL_NUMBER, .offset = IN(clv_run_best, loss)},
+    {.key = "accuracy", .kind = FIELD_REAL_NUMBER, .offset = IN(clv_run_best, accuracy)},
 };
 static const field attempt_fields[] = {
-    {.key = "status", .kind = STATUS, .offset = IN(clv_run_attempt, status)},
-    {.key = "code", .kind = WHOLE, .offset = IN(clv_run_attempt, exit_code)},
+    {.key = "status", .kind = FIELD_STATUS, .offset = IN(clv_run_attempt, status)},
+    {.key = "code", .kind = FIELD_WHOLE_NUMBER, .offset = IN(clv_run_attempt, exit_code)},
     {.key = "text", TEXT_IN(clv_run_attempt, text)},
-    {.key = "began_ms", .kind = WHOLE, .offset = IN(clv_run_attempt, began_ms)},
-    {.key = "ended_ms", .kind = WHOLE, .offset = IN(clv_run_attempt, ended_ms)},
+    {.key = "began_ms", .kind = FIELD_WHOLE_NUMBER, .offset = IN(clv_run_attempt, began_ms)},
+    {.key = "ended_ms", .kind = FIELD_WHOLE_NUMBER, .offset = IN(clv_run_attempt, ended_ms)},
     {.key = "host", TEXT_IN(clv_run_attempt, host)},
     {.key = "boot", TEXT_IN(clv_run_attempt, boot_id)},
-    {.key = "pid", .kind = WHOLE, .offset = IN(clv_run_attempt, pid)},
-    {.key = "pid_start", .kind = WHOLE, .offset = IN(clv_run_attempt, pid_start)},
-    {.key = "from_step", .kind = WHOLE, .offset = IN(clv_run_attempt, from_step)},
-    {.key = "step", .kind = WHOLE, .offset = IN(clv_run_attempt, step)},
-    {.key = "total_steps", .kind = WHOLE, .offset = IN(clv_run_attempt, total_steps)},
-    {.key = "loss", .kind = REAL, .offset = IN(clv_run_attempt, loss)},
-    {.key = "accuracy", .kind = REAL, .offset = IN(clv_run_attempt, accuracy)},
+    {.key = "pid", .kind = FIELD_WHOLE_NUMBER, .offset = IN(clv_run_attempt, pid)},
+    {.key = "pid_start", .kind = FIELD_WHOLE_NUMBER, .offset = IN(clv_run_attempt, pid_start)},
+    {.key = "from_step", .kind = FIELD_WHOLE_NUMBER, .offset = IN(clv_run_attempt, from_step)},
+    {.key = "step", .kind = FIELD_WHOLE_NUMBER, .offset = IN(clv_run_attempt, step)},
+    {.key = "total_steps", .kind = FIELD_WHOLE_NUMBER, .offset = IN(clv_run_attempt, total_steps)},
+    {.key = "loss", .kind = FIELD_REAL_NUMBER, .offset = IN(clv_run_attempt, loss)},
+    {.key = "accuracy", .kind = FIELD_REAL_NUMBER, .offset = IN(clv_run_attempt, accuracy)},
     {.key = "look", TEXT_IN(clv_run_attempt, look_result), .is_optional = true},
 };
 
@@ -122,11 +129,11 @@ static void add_fields(clv_bytes *out, const field *fields, size_t n, const void
   for (size_t i = 0; i < n; i++) {
     const char *at = (const char *)base + fields[i].offset;
     clv_bytes_printf(out, "%s\"%s\": ", i ? ", " : "", fields[i].key);
-    if (fields[i].kind == TEXT) clv_run_record_append_text(out, at);
-    if (fields[i].kind == REAL) append_real(out, *(const double *)(const void *)at);
-    if (fields[i].kind == STATUS)
+    if (fields[i].kind == FIELD_TEXT) clv_run_record_append_text(out, at);
+    if (fields[i].kind == FIELD_REAL_NUMBER) append_real(out, *(const double *)(const void *)at);
+    if (fields[i].kind == FIELD_STATUS)
       clv_bytes_printf(out, "\"%s\"", status_names[*(const clv_run_status *)(const void *)at]);
-    if (fields[i].kind == WHOLE)
+    if (fields[i].kind == FIELD_WHOLE_NUMBER)
       clv_bytes_printf(out, "%" PRIu64, CLV_MIN(*(const uint64_t *)(const void *)at, INT64_MAX));
   }
 }
@@ -199,9 +206,10 @@ static clv_code parse_status(const json_t *object, const field *f, const char *l
 static clv_code parse_field(const json_t *object, const field *f, const char *label, char *at,
                             clv_err *err) {
   if (f->is_optional && !json_object_get(object, f->key)) return CLV_OK;
-  if (f->kind == TEXT) return parse_text(object, f, label, at, err);
-  if (f->kind == REAL) return parse_real(object, f, label, (double *)(void *)at, err);
-  if (f->kind == STATUS) return parse_status(object, f, label, (clv_run_status *)(void *)at, err);
+  if (f->kind == FIELD_TEXT) return parse_text(object, f, label, at, err);
+  if (f->kind == FIELD_REAL_NUMBER) return parse_real(object, f, label, (double *)(void *)at, err);
+  if (f->kind == FIELD_STATUS)
+    return parse_status(object, f, label, (clv_run_status *)(void *)at, err);
   return clv_weights_json_get_u64(object, f->key, INT64_MAX, label, (uint64_t *)(void *)at, err);
 }
 

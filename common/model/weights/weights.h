@@ -237,10 +237,10 @@ clv_code clv_weights_writer_put(clv_weights_writer *w, size_t i, uint64_t offset
 clv_code clv_weights_writer_finish(clv_weights_writer *w, clv_sha256 *ret_digest,
                                    uint64_t *ret_bytes, clv_err *err) CLV_USE_RESULT;
 /* The two halves of clv_weights_writer_finish. clv_weights_writer_sync makes the data durable and
- * reads them back for their digest; CLV_CANCELLED: `waiter` (NULL: no cancellation) has left.
- * clv_weights_writer_publish gives the file its name. If one of these functions fails because of
- * the disk, errno says why. */
-clv_code clv_weights_writer_sync(clv_weights_writer *w, const clv_cancel_hook *waiter,
+ * reads them back for their digest; CLV_CANCELLED: cancel_hook->should_stop() returned true;
+ * cancel_hook NULL: never. clv_weights_writer_publish gives the file its name. If one of these
+ * functions fails because of the disk, errno says why. */
+clv_code clv_weights_writer_sync(clv_weights_writer *w, const clv_cancel_hook *cancel_hook,
                                  clv_sha256 *ret_digest, clv_err *err) CLV_USE_RESULT;
 clv_code clv_weights_writer_publish(clv_weights_writer *w, uint64_t *ret_bytes,
                                     clv_err *err) CLV_USE_RESULT;
@@ -288,9 +288,9 @@ clv_code clv_manifest_parse(const void *data, size_t len, const char *label, clv
                             clv_err *err) CLV_USE_RESULT;
 /* returns NULL if the manifest does not list the file */
 const clv_manifest_file *clv_manifest_find(const clv_manifest *m, const char *name);
-/* Finds the row of a stage's model or optimiser (`optimizer`). Returns NULL if there is none. */
+/* Finds the row of a stage's model or optimiser (is_optimizer). Returns NULL if there is none. */
 const clv_manifest_file *clv_manifest_find_stage(const clv_manifest *m, uint32_t stage,
-                                                 bool optimizer);
+                                                 bool is_optimizer);
 /* Returns true if all files of the checkpoint are in its folder. */
 bool clv_manifest_has_all_files(const clv_manifest *m);
 /* Replaces FOLDER/MANIFEST.json atomically and durably. */
@@ -320,10 +320,10 @@ clv_code clv_artifact_read(const char *folder, const char *label, clv_manifest *
                            clv_sha256 *ret_digest, clv_err *err) CLV_USE_RESULT;
 
 /* Makes the config.json for trained weights from that of the model they started from. Sets the type
- * to f32, the class to `architecture` (NULL: unchanged) and the labels to names [n_labels]
- * (n_labels
- * 0: unchanged; names NULL: unchanged if there are as many, else LABEL_0, LABEL_1 and so on).
- * CLV_DATA_LOSS: data is no JSON. */
+ * to f32, the class to `architecture` (NULL: unchanged) and the labels to names [n_labels]. If
+ * n_labels is 0, the labels are unchanged. If `names` is NULL, they are unchanged if the config has
+ * n_labels of them; otherwise they become LABEL_0, LABEL_1 and so on. CLV_DATA_LOSS: `data` is no
+ * JSON. */
 clv_code clv_weights_make_hf_config(const void *data, size_t len, const char *label,
                                     const char *architecture, size_t n_labels,
                                     const char *const *names, clv_bytes *ret,
@@ -376,7 +376,7 @@ clv_code clv_checkpoint_add_stage(clv_checkpoint_writer *w, uint32_t stage,
 /* Start and end a file of a stage whose data arrive in parts: pass the data to *ret with
  * clv_weights_writer_put. For each stage, write first the model and then the optimiser.
  * clv_checkpoint_end_part frees `part`, also on failure. */
-clv_code clv_checkpoint_begin_part(clv_checkpoint_writer *w, uint32_t stage, bool optimizer,
+clv_code clv_checkpoint_begin_part(clv_checkpoint_writer *w, uint32_t stage, bool is_optimizer,
                                    const clv_weights_tensor *tensors, size_t n,
                                    clv_weights_writer **ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_checkpoint_end_part(clv_checkpoint_writer *w, clv_weights_writer *part,
@@ -385,7 +385,7 @@ clv_code clv_checkpoint_end_part(clv_checkpoint_writer *w, clv_weights_writer *p
  * the model and then the optimiser, as with clv_checkpoint_begin_part. tensors [n]: the tensors in
  * the file, without data. at: size and digest of the file, the worker's identity and the file's
  * name at the worker; the texts are copied. */
-clv_code clv_checkpoint_add_kept(clv_checkpoint_writer *w, uint32_t stage, bool optimizer,
+clv_code clv_checkpoint_add_kept(clv_checkpoint_writer *w, uint32_t stage, bool is_optimizer,
                                  const clv_weights_tensor *tensors, size_t n,
                                  const clv_manifest_file *at, clv_err *err) CLV_USE_RESULT;
 /* Adds a file with this name and these contents, such as session.effective.yaml. */
@@ -394,8 +394,9 @@ clv_code clv_checkpoint_add_file(clv_checkpoint_writer *w, const char *name, con
 clv_code clv_checkpoint_add_state(clv_checkpoint_writer *w, const clv_trainer_state *state,
                                   clv_err *err) CLV_USE_RESULT;
 
-/* Sets a function that clv_checkpoint_commit calls when the manifest is on the disk under another
- * name, before it gets its own. If that fails, there is no checkpoint. */
+/* Sets a function that clv_checkpoint_commit calls when the manifest is on the disk under a
+ * temporary name, before it gets the name MANIFEST.json. If the function fails, there is no
+ * checkpoint. */
 void clv_checkpoint_writer_set_check(clv_checkpoint_writer *w, clv_file_check_fn *check,
                                      void *user);
 /* Writes the index and the manifest. config_hash: hex SHA-256 or "". *ret_path (may be NULL): the
@@ -517,7 +518,7 @@ typedef struct clv_checkpoint_tensors {
 
 /* Opens the files, and compares their digests with the manifest. CLV_DATA_LOSS: a file is damaged,
  * or two files have a tensor of one name. Free *ret with clv_checkpoint_tensors_close. */
-clv_code clv_checkpoint_open_tensors(const clv_checkpoint *c, bool optimizer,
+clv_code clv_checkpoint_open_tensors(const clv_checkpoint *c, bool is_optimizer,
                                      clv_checkpoint_tensors *ret, clv_err *err) CLV_USE_RESULT;
 void clv_checkpoint_tensors_close(clv_checkpoint_tensors *t); /* frees and zeroes */
 /* returns NULL if no file has the tensor */
@@ -537,9 +538,9 @@ enum {
   CLV_RECORD_MAX_BYTES = 1 << 20,
   CLV_RECORD_MAX_ATTEMPTS = 64, /* attempts listed; older attempts are only counted */
   CLV_RECORD_MAX_CHECKPOINTS = 32,
-  CLV_RECORD_NAME = 65,
-  CLV_RECORD_LOOK = 96,
-  CLV_RECORD_PATH = 1025,
+  CLV_RECORD_NAME_BYTES = 65,
+  CLV_RECORD_LOOK_BYTES = 96,
+  CLV_RECORD_PATH_BYTES = 1025,
 };
 
 typedef enum clv_run_status {
@@ -557,9 +558,9 @@ typedef struct clv_run_attempt {
   uint64_t exit_code;          /* exit code of the process, once the attempt has ended */
   char text[CLV_ERR_TEXT];     /* why it failed or, while it runs, what it recovers from; or "" */
   uint64_t began_ms, ended_ms; /* milliseconds since 1970; ended_ms 0: not ended */
-  char host[CLV_RECORD_NAME];
+  char host[CLV_RECORD_NAME_BYTES];
   /* boot id of the host, needed because process ids repeat after a reboot */
-  char boot_id[CLV_RECORD_NAME];
+  char boot_id[CLV_RECORD_NAME_BYTES];
   /* pid_start: start of the process in clock ticks since boot, as in /proc/PID/stat */
   uint64_t pid, pid_start;
   /* steps done at the attempt's start, at its last step, and planned in all; total_steps 0:
@@ -567,20 +568,20 @@ typedef struct clv_run_attempt {
   uint64_t from_step, step, total_steps;
   double loss, accuracy; /* loss and accuracy of the attempt's last step; NaN: unknown */
   /* result of `look`, which measures what a reader recovers from sent tensors; "": not run */
-  char look_result[CLV_RECORD_LOOK];
+  char look_result[CLV_RECORD_LOOK_BYTES];
 } clv_run_attempt;
 
 typedef struct clv_run_best {
   /* evaluated data, "validation" or "test"; "": no evaluation */
-  char evaluated_set[CLV_RECORD_NAME];
+  char evaluated_set[CLV_RECORD_NAME_BYTES];
   uint64_t step;
   double loss, accuracy;
 } clv_run_best;
 
 typedef struct clv_run_record {
-  char name[CLV_RECORD_NAME];
-  char session_path[CLV_RECORD_PATH];  /* path of the session file */
-  char config_sha256[CLV_RECORD_NAME]; /* SHA-256 of session.effective.yaml, in hex */
+  char name[CLV_RECORD_NAME_BYTES];
+  char session_path[CLV_RECORD_PATH_BYTES];  /* path of the session file */
+  char config_sha256[CLV_RECORD_NAME_BYTES]; /* SHA-256 of session.effective.yaml, in hex */
   char id[33];             /* id of the session at the workers, 32 hex digits; "": not stored */
   uint64_t newest_attempt; /* number of the newest attempt, from 1; `epoch` in run.json */
   clv_run_best best;
@@ -620,14 +621,14 @@ clv_code clv_run_record_parse(const void *data, size_t len, const char *label, c
 #define CLV_PEFT_CONFIG "adapter_config.json"
 #define CLV_PEFT_WEIGHTS "adapter_model.safetensors"
 
-enum { CLV_PEFT_NAME = 256, CLV_PEFT_MAX_PATTERNS = 4096, CLV_PEFT_MAX_CONFIG = 4 << 20 };
+enum { CLV_PEFT_NAME_BYTES = 256, CLV_PEFT_MAX_PATTERNS = 4096, CLV_PEFT_MAX_CONFIG = 4 << 20 };
 
 /* Rank and alpha of one layer that differ from those of other layers (keys rank_pattern and
  * alpha_pattern). */
 typedef struct clv_peft_pattern {
-  char name[CLV_PEFT_NAME]; /* name of the layer, or the end of its name behind a dot */
-  int64_t r;                /* 0: the value of the other layers */
-  double alpha;             /* 0: the value of the other layers */
+  char name[CLV_PEFT_NAME_BYTES]; /* name of the layer, or the end of its name behind a dot */
+  int64_t r;                      /* 0: the value of the other layers */
+  double alpha;                   /* 0: the value of the other layers */
 } clv_peft_pattern;
 
 typedef struct clv_peft {

@@ -178,10 +178,10 @@ clv_code clv_manifest_make_text(const clv_manifest *m, clv_bytes *ret, clv_err *
 /* Makes the text of ARTIFACT.json, which has only the files and the digest line of a manifest. */
 clv_code clv_artifact_make_text(const clv_manifest *m, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 
-enum { CLV_STAGE_NAME = 48 };
+enum { CLV_STAGE_NAME_BYTES = 48 };
 /* Writes "model-00002-of-00003.safetensors" for stage 1 of 3; kind: "model" or "optimizer". */
 char *clv_stage_file_name(const char *kind, uint32_t stage, uint32_t stages,
-                          char buf[CLV_STAGE_NAME]);
+                          char buf[CLV_STAGE_NAME_BYTES]);
 
 /* Make and parse the text of trainer_state.json. The strings of the parsed state belong to
  * *ret_root and *ret_extra, which the caller frees. */

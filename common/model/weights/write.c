@@ -146,7 +146,7 @@ clv_code clv_weights_file_size(const clv_weights_tensor *tensors, size_t n, uint
   return CLV_OK;
 }
 
-/* ---- to a file ------------------------------------------------------------------------------- */
+/* ---- writing a file in parts ----------------------------------------------------------------- */
 
 /* Place of a tensor's data in the file, and number of its bytes that are written so far. */
 typedef struct target {
@@ -164,10 +164,10 @@ struct clv_weights_writer {
 
 void clv_weights_writer_free(clv_weights_writer *w) {
   if (!w) return;
-  int error = errno; /* saves errno for the caller, whose write has failed */
+  int saved_errno = errno; /* saves errno for the caller, whose write has failed */
   clv_weights_closefd(&w->fd);
   if (w->tmp_path) unlink(w->tmp_path); /* deletes the unfinished file */
-  errno = error;
+  errno = saved_errno;
   free(w->destinations);
   free(w->path);
   free(w->tmp_path);
@@ -264,12 +264,12 @@ static clv_code check_complete(const clv_weights_writer *w, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_weights_writer_sync(clv_weights_writer *w, const clv_cancel_hook *waiter,
+clv_code clv_weights_writer_sync(clv_weights_writer *w, const clv_cancel_hook *cancel_hook,
                                  clv_sha256 *ret_digest, clv_err *err) {
   CLV_TRY(check_complete(w, err));
   if (fsync(w->fd) != 0)
     return clv_fail(err, CLV_PRECONDITION, "%s: fsync: %s", w->tmp_path, strerror(errno));
-  CLV_TRY(clv_sha256_fd(w->fd, w->file_bytes, waiter, w->tmp_path, ret_digest, err));
+  CLV_TRY(clv_sha256_fd(w->fd, w->file_bytes, cancel_hook, w->tmp_path, ret_digest, err));
   CLV_FAILPOINT("file.synced");
   return CLV_OK;
 }

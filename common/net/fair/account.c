@@ -89,28 +89,28 @@ clv_account *clv_account_try_charge(clv_account *a, clv_quota q, uint64_t n) {
 /* Reports an exceeded quota. Errors of a shared account omit its usage, so that no identity learns
  * what the others use. */
 clv_code clv_account_fail_exceeded(clv_account *a, clv_quota q, uint64_t n, clv_err *err) {
-  const char *key = a->o.limit_keys[q], *raise = key ? "; raise " : "";
-  const char *where = key ? " in worker.yaml" : "", *exceed = n == 1 ? "exceeds" : "exceed";
+  const char *key = a->o.limit_keys[q], *raise_text = key ? "; raise " : "";
+  const char *file_text = key ? " in worker.yaml" : "", *verb = n == 1 ? "exceeds" : "exceed";
   const char *unit = quota_names[q][n != 1];
   uint64_t used = clv_account_usage(a, q), limit = limit_of_quota(a, q);
   if (a->o.is_shared && a->o.reports_remaining)
     return clv_fail(
         err, CLV_EXHAUSTED, "%llu %s more %s the quota of %s, which has %llu left%s%s%s",
-        (unsigned long long)n, unit, exceed, a->o.owner_in_messages,
-        (unsigned long long)(limit - CLV_MIN(used, limit)), raise, key ? key : "", where);
+        (unsigned long long)n, unit, verb, a->o.owner_in_messages,
+        (unsigned long long)(limit - CLV_MIN(used, limit)), raise_text, key ? key : "", file_text);
   if (a->o.is_shared)
     return clv_fail(err, CLV_EXHAUSTED, "%llu %s more %s the quota of %s%s%s%s",
-                    (unsigned long long)n, unit, exceed, a->o.owner_in_messages, raise,
-                    key ? key : "", where);
+                    (unsigned long long)n, unit, verb, a->o.owner_in_messages, raise_text,
+                    key ? key : "", file_text);
   return clv_fail(
       err, CLV_EXHAUSTED, "%llu %s more %s the quota of %s: %llu in use, the limit is %llu%s%s%s",
-      (unsigned long long)n, unit, exceed, a->o.owner_in_messages, (unsigned long long)used,
-      (unsigned long long)limit, raise, key ? key : "", where);
+      (unsigned long long)n, unit, verb, a->o.owner_in_messages, (unsigned long long)used,
+      (unsigned long long)limit, raise_text, key ? key : "", file_text);
 }
 
 clv_code clv_account_charge(clv_account *a, clv_quota q, uint64_t n, clv_err *err) {
-  clv_account *over = clv_account_try_charge(a, q, n);
-  return over ? clv_account_fail_exceeded(over, q, n, err) : CLV_OK;
+  clv_account *exceeded = clv_account_try_charge(a, q, n);
+  return exceeded ? clv_account_fail_exceeded(exceeded, q, n, err) : CLV_OK;
 }
 
 void clv_account_discharge(clv_account *a, clv_quota q, uint64_t n) {

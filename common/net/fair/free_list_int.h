@@ -4,21 +4,21 @@
  * a record in a free list. Builds that are not for release (CLV_FILLS_FREED) fill its bytes with
  * FREED_BYTE, so that a pointer or counter read from it is invalid.
  */
-#ifndef CLEAVE_FAIR_IDLE_INT_H
-#define CLEAVE_FAIR_IDLE_INT_H
+#ifndef CLEAVE_FAIR_FREE_LIST_INT_H
+#define CLEAVE_FAIR_FREE_LIST_INT_H
 
 #include <stddef.h>
 #include <string.h>
 
 #if defined __has_feature
 #if __has_feature(address_sanitizer)
-#define CLV_POISONS
+#define CLV_HAS_POISONING
 #endif
 #elif defined __SANITIZE_ADDRESS__
-#define CLV_POISONS
+#define CLV_HAS_POISONING
 #endif
 
-#ifdef CLV_POISONS
+#ifdef CLV_HAS_POISONING
 #include <sanitizer/asan_interface.h>
 #else
 #define ASAN_POISON_MEMORY_REGION(at, bytes) ((void)(at), (void)(bytes))

@@ -34,21 +34,21 @@ struct clv_pool {
 /* ---- pools ----------------------------------------------------------------------------------- */
 
 static void add_to_pool_list(clv_pool *p) {
-  clv_account *top = clv_account_root(p->account);
-  pthread_mutex_lock(&top->lock);
-  p->next = top->pools;
-  p->prev_next = &top->pools;
+  clv_account *root = clv_account_root(p->account);
+  pthread_mutex_lock(&root->lock);
+  p->next = root->pools;
+  p->prev_next = &root->pools;
   if (p->next) p->next->prev_next = &p->next;
-  top->pools = p;
-  pthread_mutex_unlock(&top->lock);
+  root->pools = p;
+  pthread_mutex_unlock(&root->lock);
 }
 
 static void remove_from_pool_list(clv_pool *p) {
-  clv_account *top = clv_account_root(p->account);
-  pthread_mutex_lock(&top->lock);
+  clv_account *root = clv_account_root(p->account);
+  pthread_mutex_lock(&root->lock);
   *p->prev_next = p->next;
   if (p->next) p->next->prev_next = p->prev_next;
-  pthread_mutex_unlock(&top->lock);
+  pthread_mutex_unlock(&root->lock);
 }
 
 clv_code clv_pool_new_for_account(clv_account *account, clv_pool **ret, clv_err *err) {
@@ -119,37 +119,37 @@ static clv_tensor *find_unused_tensor(clv_pool *p, clv_dtype dtype, const clv_sh
 
 /* Frees the tensors that are not in use. The caller holds the lock. */
 static void free_unused_tensors(clv_pool *p) {
-  size_t kept = 0, bytes = 0;
+  size_t n_kept = 0, bytes = 0;
   for (size_t i = 0; i < p->n_tensors; i++) {
     if (is_unused_tensor(p->tensors[i])) {
       bytes += p->tensors[i]->bytes;
       clv_tensor_unref(p->tensors[i]);
     } else {
-      p->tensors[kept++] = p->tensors[i];
+      p->tensors[n_kept++] = p->tensors[i];
     }
   }
   clv_account_discharge(p->account, CLV_QUOTA_BYTES, bytes);
-  clv_account_discharge(p->account, CLV_QUOTA_TENSORS, p->n_tensors - kept);
-  p->n_tensors = kept;
+  clv_account_discharge(p->account, CLV_QUOTA_TENSORS, p->n_tensors - n_kept);
+  p->n_tensors = n_kept;
 }
 
 /* Frees the unused tensors of all pools below an account whose quota is exceeded. */
-static void free_unused_tensors_below(clv_account *over) {
-  clv_account *top = clv_account_root(over);
-  pthread_mutex_lock(&top->lock);
-  for (clv_pool *p = top->pools; p; p = p->next) {
-    if (!clv_account_is_within(p->account, over)) continue;
+static void free_unused_tensors_below(clv_account *exceeded) {
+  clv_account *root = clv_account_root(exceeded);
+  pthread_mutex_lock(&root->lock);
+  for (clv_pool *p = root->pools; p; p = p->next) {
+    if (!clv_account_is_within(p->account, exceeded)) continue;
     pthread_mutex_lock(&p->lock);
     free_unused_tensors(p);
     pthread_mutex_unlock(&p->lock);
   }
-  pthread_mutex_unlock(&top->lock);
+  pthread_mutex_unlock(&root->lock);
 }
 
 clv_code clv_pool_charge(clv_pool *p, size_t bytes, clv_err *err) {
-  clv_account *over = clv_account_try_charge(p->account, CLV_QUOTA_BYTES, bytes);
-  if (!over) return CLV_OK;
-  free_unused_tensors_below(over);
+  clv_account *exceeded = clv_account_try_charge(p->account, CLV_QUOTA_BYTES, bytes);
+  if (!exceeded) return CLV_OK;
+  free_unused_tensors_below(exceeded);
   return clv_account_charge(p->account, CLV_QUOTA_BYTES, bytes, err);
 }
 
@@ -168,31 +168,33 @@ void clv_pool_free_unused_tensors(clv_pool *p) {
 static clv_code reserve_tensor_entry(clv_pool *p, clv_err *err) {
   if (p->n_tensors < p->cap_tensors) return CLV_OK;
   size_t cap = p->cap_tensors ? 2 * p->cap_tensors : 16;
-  clv_tensor **more = realloc(p->tensors, cap * sizeof *more);
-  if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  p->tensors = more;
+  clv_tensor **new_tensors = realloc(p->tensors, cap * sizeof *new_tensors);
+  if (!new_tensors) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  p->tensors = new_tensors;
   p->cap_tensors = cap;
   return CLV_OK;
 }
 
-/* Charges a tensor of `bytes`. False: the quota *ret_quota of the account *ret_over is exceeded. */
-static bool charge_tensor(clv_pool *p, size_t bytes, clv_account **ret_over, clv_quota *ret_quota) {
+/* Charges a tensor of `bytes`. False: the quota *ret_quota of the account *ret_exceeded is
+ * exceeded. */
+static bool charge_tensor(clv_pool *p, size_t bytes, clv_account **ret_exceeded,
+                          clv_quota *ret_quota) {
   *ret_quota = CLV_QUOTA_TENSORS;
-  *ret_over = clv_account_try_charge(p->account, CLV_QUOTA_TENSORS, 1);
-  if (*ret_over) return false;
+  *ret_exceeded = clv_account_try_charge(p->account, CLV_QUOTA_TENSORS, 1);
+  if (*ret_exceeded) return false;
   *ret_quota = CLV_QUOTA_BYTES;
-  *ret_over = clv_account_try_charge(p->account, CLV_QUOTA_BYTES, bytes);
-  if (*ret_over) clv_account_discharge(p->account, CLV_QUOTA_TENSORS, 1);
-  return !*ret_over;
+  *ret_exceeded = clv_account_try_charge(p->account, CLV_QUOTA_BYTES, bytes);
+  if (*ret_exceeded) clv_account_discharge(p->account, CLV_QUOTA_TENSORS, 1);
+  return !*ret_exceeded;
 }
 
 /* Allocates one more tensor. The caller holds the lock. */
 static clv_code add_tensor(clv_pool *p, clv_dtype dtype, const clv_shape *shape, size_t bytes,
-                           clv_tensor **ret, clv_account **ret_over, clv_err *err) {
+                           clv_tensor **ret, clv_account **ret_exceeded, clv_err *err) {
   clv_quota q;
   CLV_TRY(reserve_tensor_entry(p, err));
-  if (!charge_tensor(p, bytes, ret_over, &q))
-    return clv_account_fail_exceeded(*ret_over, q, q == CLV_QUOTA_BYTES ? bytes : 1, err);
+  if (!charge_tensor(p, bytes, ret_exceeded, &q))
+    return clv_account_fail_exceeded(*ret_exceeded, q, q == CLV_QUOTA_BYTES ? bytes : 1, err);
   clv_code code = clv_tensor_new(dtype, shape, &p->tensors[p->n_tensors], err);
   if (code != CLV_OK) {
     clv_account_discharge(p->account, CLV_QUOTA_BYTES, bytes);
@@ -204,29 +206,29 @@ static clv_code add_tensor(clv_pool *p, clv_dtype dtype, const clv_shape *shape,
 }
 
 static clv_code find_or_add_tensor(clv_pool *p, clv_dtype dtype, const clv_shape *shape,
-                                   size_t bytes, clv_tensor **ret, clv_account **ret_over,
+                                   size_t bytes, clv_tensor **ret, clv_account **ret_exceeded,
                                    clv_err *err) {
   clv_code code = CLV_OK;
-  *ret_over = NULL;
+  *ret_exceeded = NULL;
   pthread_mutex_lock(&p->lock);
   clv_tensor *t = find_unused_tensor(p, dtype, shape, bytes);
   if (t)
     *ret = t;
   else
-    code = add_tensor(p, dtype, shape, bytes, ret, ret_over, err);
+    code = add_tensor(p, dtype, shape, bytes, ret, ret_exceeded, err);
   pthread_mutex_unlock(&p->lock);
   return code;
 }
 
 clv_code clv_pool_alloc_tensor(clv_pool *p, clv_dtype dtype, const clv_shape *shape,
                                clv_tensor **ret, clv_err *err) {
-  clv_account *over;
+  clv_account *exceeded;
   size_t bytes;
   CLV_TRY(clv_shape_bytes(shape, dtype, &bytes, err));
-  clv_code code = find_or_add_tensor(p, dtype, shape, bytes, ret, &over, err);
-  if (!over) return code;
-  free_unused_tensors_below(over);
-  return find_or_add_tensor(p, dtype, shape, bytes, ret, &over, err);
+  clv_code code = find_or_add_tensor(p, dtype, shape, bytes, ret, &exceeded, err);
+  if (!exceeded) return code;
+  free_unused_tensors_below(exceeded);
+  return find_or_add_tensor(p, dtype, shape, bytes, ret, &exceeded, err);
 }
 
 clv_code clv_pool_convert_tensor(clv_pool *pool, const clv_tensor *from, clv_dtype dtype,
@@ -243,11 +245,12 @@ clv_code clv_pool_reserve_tensors(clv_pool *p, clv_dtype dtype, const clv_shape 
                                   clv_err *err) {
   CLV_AUTO(clv_freep) clv_tensor **held = NULL;
   clv_code code = CLV_OK;
-  uint32_t got = 0;
+  uint32_t n_held = 0;
   CLV_TRY(clv_alloc(n, sizeof *held, &held, err));
-  while (got < n && (code = clv_pool_alloc_tensor(p, dtype, shape, &held[got], err)) == CLV_OK)
-    got++;
-  while (got) clv_tensor_unref(held[--got]);
+  while (n_held < n &&
+         (code = clv_pool_alloc_tensor(p, dtype, shape, &held[n_held], err)) == CLV_OK)
+    n_held++;
+  while (n_held) clv_tensor_unref(held[--n_held]);
   return code;
 }
 
@@ -263,11 +266,11 @@ void *clv_pool_take_free_record(clv_pool *p) {
 
 void clv_pool_recycle_record(clv_pool *p, void *record) {
   pthread_mutex_lock(&p->lock);
-  bool keep = p->n_free_records < MAX_FREE_RECORDS;
-  if (keep) {
+  bool has_room = p->n_free_records < MAX_FREE_RECORDS;
+  if (has_room) {
     clv_free_list_push(&p->free_records, record, malloc_usable_size(record));
     p->n_free_records++;
   }
   pthread_mutex_unlock(&p->lock);
-  if (!keep) free(record);
+  if (!has_room) free(record);
 }

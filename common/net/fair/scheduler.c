@@ -66,39 +66,40 @@ static uint64_t least_tenant_time(const clv_fair_scheduler *t) {
   return least == UINT64_MAX ? t->virtual_ns_after_idle : least;
 }
 
-static uint64_t least_share_time(const tenant *of) {
+static uint64_t least_share_time(const tenant *owner) {
   uint64_t least = UINT64_MAX;
-  for (const clv_share *s = of->shares; s; s = s->next)
+  for (const clv_share *s = owner->shares; s; s = s->next)
     if (s->is_active) least = CLV_MIN(least, s->virtual_ns);
-  return least == UINT64_MAX ? of->virtual_ns_after_idle : least;
+  return least == UINT64_MAX ? owner->virtual_ns_after_idle : least;
 }
 
 static void activate_share(clv_share *s) {
-  tenant *of = s->owner_tenant;
+  tenant *owner = s->owner_tenant;
   if (s->is_active) return;
-  if (!of->n_active_shares)
-    of->virtual_ns = CLV_MAX(of->virtual_ns, least_tenant_time(s->scheduler));
-  s->virtual_ns = CLV_MAX(s->virtual_ns, least_share_time(of));
+  if (!owner->n_active_shares)
+    owner->virtual_ns = CLV_MAX(owner->virtual_ns, least_tenant_time(s->scheduler));
+  s->virtual_ns = CLV_MAX(s->virtual_ns, least_share_time(owner));
   s->is_active = true;
-  of->n_active_shares++;
+  owner->n_active_shares++;
 }
 
 static void deactivate_share(clv_share *s) {
-  tenant *of = s->owner_tenant;
+  tenant *owner = s->owner_tenant;
   if (!s->is_active) return;
   s->is_active = false;
-  of->n_active_shares--;
-  of->virtual_ns_after_idle = CLV_MAX(of->virtual_ns_after_idle, s->virtual_ns);
+  owner->n_active_shares--;
+  owner->virtual_ns_after_idle = CLV_MAX(owner->virtual_ns_after_idle, s->virtual_ns);
   s->scheduler->virtual_ns_after_idle =
-      CLV_MAX(s->scheduler->virtual_ns_after_idle, of->virtual_ns);
+      CLV_MAX(s->scheduler->virtual_ns_after_idle, owner->virtual_ns);
 }
 
 static void charge_share(clv_share *s, uint64_t now) {
-  uint64_t spent = now - s->charged_until_ns, threads = spent * s->n_threads_held;
+  uint64_t wall_ns = now - s->charged_until_ns, thread_ns = wall_ns * s->n_threads_held;
   s->charged_until_ns = now;
-  s->counts.computed_ns += spent;
-  s->virtual_ns += threads;
-  s->owner_tenant->virtual_ns += (threads + s->owner_tenant->weight - 1) / s->owner_tenant->weight;
+  s->counts.computed_ns += wall_ns;
+  s->virtual_ns += thread_ns;
+  s->owner_tenant->virtual_ns +=
+      (thread_ns + s->owner_tenant->weight - 1) / s->owner_tenant->weight;
 }
 
 /* Charges all running shares with the time since their last charge. */
@@ -110,13 +111,14 @@ static void update_charges(clv_fair_scheduler *t, uint64_t now) {
 
 /* ---- scheduling ------------------------------------------------------------------------------ */
 
-static clv_share *first_waiting_of_tenant(const tenant *of) {
+static clv_share *first_waiting_of_tenant(const tenant *owner) {
   clv_share *first = NULL;
-  for (clv_share *s = of->shares; s; s = s->next) {
+  for (clv_share *s = owner->shares; s; s = s->next) {
     if (!s->is_waiting) continue;
-    bool before = !first || s->virtual_ns < first->virtual_ns ||
-                  (s->virtual_ns == first->virtual_ns && s->request_number < first->request_number);
-    if (before) first = s;
+    bool precedes =
+        !first || s->virtual_ns < first->virtual_ns ||
+        (s->virtual_ns == first->virtual_ns && s->request_number < first->request_number);
+    if (precedes) first = s;
   }
   return first;
 }
@@ -125,10 +127,10 @@ static clv_share *first_waiting_share(const clv_fair_scheduler *t) {
   clv_share *first = NULL;
   for (size_t i = 0; i < t->o.n_tenants; i++) {
     clv_share *s = t->tenants[i]->n_active_shares ? first_waiting_of_tenant(t->tenants[i]) : NULL;
-    bool before = s && (!first || s->owner_tenant->virtual_ns < first->owner_tenant->virtual_ns ||
-                        (s->owner_tenant->virtual_ns == first->owner_tenant->virtual_ns &&
-                         s->request_number < first->request_number));
-    if (before) first = s;
+    bool precedes = s && (!first || s->owner_tenant->virtual_ns < first->owner_tenant->virtual_ns ||
+                          (s->owner_tenant->virtual_ns == first->owner_tenant->virtual_ns &&
+                           s->request_number < first->request_number));
+    if (precedes) first = s;
   }
   return first;
 }
@@ -205,21 +207,21 @@ bool clv_share_acquire_cores(clv_share *s, unsigned threads) {
   pthread_mutex_lock(&t->lock);
   uint64_t now = now_ns(t);
   update_charges(t, now);
-  bool keep = s->n_threads_held == threads && !s->is_stopped && !is_slice_over(s, now);
-  if (!keep && s->n_threads_held) end_slice(s, now);
-  if (!keep && !s->is_stopped) wait_until_scheduled(s, threads, now);
+  bool keeps_threads = s->n_threads_held == threads && !s->is_stopped && !is_slice_over(s, now);
+  if (!keeps_threads && s->n_threads_held) end_slice(s, now);
+  if (!keeps_threads && !s->is_stopped) wait_until_scheduled(s, threads, now);
   bool is_scheduled = s->n_threads_held;
   if (!is_scheduled) deactivate_share(s);
   pthread_mutex_unlock(&t->lock);
   return is_scheduled;
 }
 
-static void lock_and_end_slice(clv_share *s, bool only_if_over) {
+static void lock_and_end_slice(clv_share *s, bool only_if_slice_over) {
   clv_fair_scheduler *t = s->scheduler;
   pthread_mutex_lock(&t->lock);
   uint64_t now = now_ns(t);
   update_charges(t, now);
-  if (!only_if_over || is_slice_over(s, now)) {
+  if (!only_if_slice_over || is_slice_over(s, now)) {
     deactivate_share(s);
     end_slice(s, now);
   }
@@ -243,7 +245,9 @@ void clv_share_release_cores(clv_share *s) {
   if (s && s->n_threads_held) lock_and_end_slice(s, false);
 }
 
-static uint64_t subtract_saturated(uint64_t time, uint64_t by) { return time - CLV_MIN(time, by); }
+static uint64_t subtract_saturated(uint64_t time, uint64_t amount) {
+  return time - CLV_MIN(time, amount);
+}
 
 /* Refunds at most what was charged: the tenant's part of a charge is rounded up, and that of a
  * refund is rounded down. */
@@ -307,19 +311,19 @@ clv_code clv_fair_scheduler_new(const clv_fair_scheduler_options *o, clv_fair_sc
 
 clv_code clv_fair_scheduler_add_tenant(clv_fair_scheduler *t, uint64_t weight, size_t *ret_tenant,
                                        clv_err *err) {
-  tenant *new;
-  CLV_TRY(clv_alloc(1, sizeof *new, &new, err));
-  new->weight = CLV_MAX(weight, 1u);
+  tenant *new_tenant;
+  CLV_TRY(clv_alloc(1, sizeof *new_tenant, &new_tenant, err));
+  new_tenant->weight = CLV_MAX(weight, 1u);
   pthread_mutex_lock(&t->lock);
   tenant **more = realloc(t->tenants, (t->o.n_tenants + 1) * sizeof(tenant *));
   if (more) {
     t->tenants = more;
     *ret_tenant = t->o.n_tenants;
-    t->tenants[t->o.n_tenants++] = new;
+    t->tenants[t->o.n_tenants++] = new_tenant;
   }
   pthread_mutex_unlock(&t->lock);
   if (more) return CLV_OK;
-  free(new);
+  free(new_tenant);
   return clv_fail(err, CLV_EXHAUSTED, "out of memory");
 }
 
@@ -338,15 +342,15 @@ void clv_fair_scheduler_free(clv_fair_scheduler *t) {
   free(t);
 }
 
-clv_code clv_share_new(clv_fair_scheduler *t, size_t of, clv_share **ret, clv_err *err) {
+clv_code clv_share_new(clv_fair_scheduler *t, size_t tenant_index, clv_share **ret, clv_err *err) {
   clv_share *s;
   pthread_mutex_lock(&t->lock);
-  tenant *at = of < t->o.n_tenants ? t->tenants[of] : NULL;
+  tenant *owner = tenant_index < t->o.n_tenants ? t->tenants[tenant_index] : NULL;
   pthread_mutex_unlock(&t->lock);
-  if (!at) return clv_fail(err, CLV_INVALID, "there is no tenant %zu", of);
+  if (!owner) return clv_fail(err, CLV_INVALID, "there is no tenant %zu", tenant_index);
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   s->scheduler = t;
-  s->owner_tenant = at;
+  s->owner_tenant = owner;
   pthread_cond_init(&s->scheduled_cond, NULL);
   pthread_mutex_lock(&t->lock);
   s->next = s->owner_tenant->shares;

@@ -16,8 +16,8 @@ typedef struct slab_block {
 } slab_block;
 
 static clv_code add_block(clv_pool *pool, clv_slab *s, clv_err *err) {
-  size_t records = s->records_per_block ? s->records_per_block : SLAB_RECORDS;
-  size_t bytes = sizeof(slab_block) + records * s->record_size;
+  size_t n_records = s->records_per_block ? s->records_per_block : SLAB_RECORDS;
+  size_t bytes = sizeof(slab_block) + n_records * s->record_size;
   slab_block *b;
   CLV_TRY(clv_pool_charge(pool, bytes, err));
   clv_code code = clv_alloc(1, bytes, &b, err);
@@ -27,7 +27,7 @@ static clv_code add_block(clv_pool *pool, clv_slab *s, clv_err *err) {
   }
   b->next = s->blocks;
   s->blocks = b;
-  for (size_t i = 0; i < records; i++)
+  for (size_t i = 0; i < n_records; i++)
     clv_free_list_push(&s->free_list, b->records + i * s->record_size, s->record_size);
   return CLV_OK;
 }

@@ -61,31 +61,31 @@ void clv_link_ping_async(clv_link *l) {
   pthread_mutex_lock(&l->lock);
   uint64_t now = clv_clock_now(&l->clock);
   bool is_open = l->state == CLV_LINK_OPEN || l->state == CLV_LINK_MENDING;
-  bool ask = is_open && l->n_pongs == l->n_pings &&
-             now - l->ping_sent_ns > (uint64_t)PING_INTERVAL_MS * 1000000u;
-  if (ask) {
+  bool can_ping = is_open && l->n_pongs == l->n_pings &&
+                  now - l->ping_sent_ns > (uint64_t)PING_INTERVAL_MS * 1000000u;
+  if (can_ping) {
     f.message_id = ++l->n_pings;
     l->ping_sent_ns = now;
   }
   pthread_mutex_unlock(&l->lock);
   clv_err ignored; /* a link that cannot send a PING has ended, or the missing PONG ends it */
-  if (ask && clv_frame_writer_send_without_payload(l->writer, &f, &ignored) != CLV_OK)
+  if (can_ping && clv_frame_writer_send_without_payload(l->writer, &f, &ignored) != CLV_OK)
     clv_log(CLV_LOG_DEBUG, "cannot send a PING to %s: %s", l->peer_name, ignored.text);
 }
 
 void clv_link_ping_or_end(clv_link *l, unsigned ms, const char *text) {
   clv_link_ping_async(l);
   pthread_mutex_lock(&l->lock);
-  uint64_t waited = clv_clock_now(&l->clock) - l->ping_sent_ns;
-  bool silent = l->n_pongs != l->n_pings && waited >= (uint64_t)ms * 1000000u;
+  uint64_t waited_ns = clv_clock_now(&l->clock) - l->ping_sent_ns;
+  bool is_overdue = l->n_pongs != l->n_pings && waited_ns >= (uint64_t)ms * 1000000u;
   pthread_mutex_unlock(&l->lock);
-  if (silent) clv_link_end(l, CLV_UNAVAILABLE, text);
+  if (is_overdue) clv_link_end(l, CLV_UNAVAILABLE, text);
 }
 
 static bool link_has_ended(const clv_link *l) { return l->state >= CLV_LINK_ENDING; }
 
 clv_code clv_link_ping(clv_link *l, unsigned timeout_ms, uint64_t *ret_ns, clv_err *err) {
-  uint64_t now = clv_clock_now(&l->clock), deadline = now + (uint64_t)timeout_ms * 1000000u;
+  uint64_t now = clv_clock_now(&l->clock), deadline_ns = now + (uint64_t)timeout_ms * 1000000u;
   clv_frame f = {.kind = CLV_PING};
   pthread_mutex_lock(&l->lock);
   f.message_id = ++l->n_pings;
@@ -94,12 +94,12 @@ clv_code clv_link_ping(clv_link *l, unsigned timeout_ms, uint64_t *ret_ns, clv_e
   CLV_TRY(clv_frame_writer_send_without_payload(l->writer, &f, err));
   pthread_mutex_lock(&l->lock);
   while (l->n_pongs < f.message_id && !link_has_ended(l))
-    if (!clv_link_wait_unless_stopped(l, deadline)) break;
-  bool answered = l->n_pongs >= f.message_id;
-  *ret_ns = answered ? l->counts.round_trip_ns : *ret_ns;
+    if (!clv_link_wait_unless_stopped(l, deadline_ns)) break;
+  bool is_answered = l->n_pongs >= f.message_id;
+  *ret_ns = is_answered ? l->counts.round_trip_ns : *ret_ns;
   pthread_mutex_unlock(&l->lock);
-  if (!answered && clv_rpc_has_cancel_hook()) CLV_TRY(clv_rpc_check_cancel_hook(err));
-  if (!answered)
+  if (!is_answered && clv_rpc_has_cancel_hook()) CLV_TRY(clv_rpc_check_cancel_hook(err));
+  if (!is_answered)
     return clv_fail(err, CLV_DEADLINE, "%s did not answer a PING in time", l->peer_name);
   return CLV_OK;
 }
@@ -143,10 +143,10 @@ static void record_round_trip(clv_link *l, const clv_frame *f) {
 
 clv_code clv_link_handle_pong(clv_link *l, const clv_frame *f, clv_err *err) {
   pthread_mutex_lock(&l->lock);
-  bool awaited = f->reply_to > l->n_pongs && f->reply_to <= l->n_pings;
-  if (awaited) record_round_trip(l, f);
+  bool is_open_ping = f->reply_to > l->n_pongs && f->reply_to <= l->n_pings;
+  if (is_open_ping) record_round_trip(l, f);
   pthread_mutex_unlock(&l->lock);
-  if (awaited) return CLV_OK;
+  if (is_open_ping) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "PONG to PING %llu, which was not sent or was answered before",
                   (unsigned long long)f->reply_to);
 }

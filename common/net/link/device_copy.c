@@ -93,8 +93,8 @@ bool clv_device_copy_remove_waiter(clv_device_copy *c, clv_copy_waiter *a) {
 
 clv_code clv_device_copy_check_failure(clv_device_copy *c, size_t bytes, clv_err *err) {
   pthread_mutex_lock(&c->lock);
-  bool lost = c->bytes_copied < bytes && c->failure.code != CLV_OK;
-  if (lost && err) *err = c->failure;
+  bool has_failed = c->bytes_copied < bytes && c->failure.code != CLV_OK;
+  if (has_failed && err) *err = c->failure;
   pthread_mutex_unlock(&c->lock);
-  return lost ? c->failure.code : CLV_OK;
+  return has_failed ? c->failure.code : CLV_OK;
 }

@@ -25,11 +25,11 @@ static void free_message(clv_frame_writer *o, clv_logged_message *m) {
  * allocated, because the writer reuses those. More messages get no memory ahead, so that a peer
  * that acknowledges nothing costs less. */
 static clv_code new_message(clv_frame_writer *o, clv_logged_message **ret, clv_err *err) {
-  static const char nothing[HEAD_BYTES];
+  static const char zeros[HEAD_BYTES];
   clv_logged_message *m;
   CLV_TRY(clv_alloc(1, sizeof *m, &m, err));
   if (__atomic_add_fetch(&o->n_allocated_messages, 1, __ATOMIC_RELAXED) <= MAX_SPARE_MESSAGES)
-    clv_bytes_add(&m->head, nothing, sizeof nothing);
+    clv_bytes_add(&m->head, zeros, sizeof zeros);
   if (m->head.failed) {
     free_message(o, m);
     return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -51,10 +51,10 @@ static void recycle_messages(clv_frame_writer *o, clv_logged_message *list) {
   for (clv_logged_message *m; (m = list) != NULL;) {
     list = m->next;
     m->is_removed = false;
-    bool keep = o->n_free_messages < MAX_SPARE_MESSAGES;
-    o->n_free_messages += keep;
-    m->next = keep ? o->free_messages : surplus;
-    *(keep ? &o->free_messages : &surplus) = m;
+    bool is_kept = o->n_free_messages < MAX_SPARE_MESSAGES;
+    o->n_free_messages += is_kept;
+    m->next = is_kept ? o->free_messages : surplus;
+    *(is_kept ? &o->free_messages : &surplus) = m;
   }
   pthread_mutex_unlock(&o->lock);
   for (clv_logged_message *m; (m = surplus) != NULL;) {
@@ -106,8 +106,8 @@ static clv_code take_message(clv_frame_writer *o, clv_logged_message **ret, clv_
 
 /* Allocates the memory for frames that are held back, so that a step allocates none. */
 static clv_code reserve_held_frames(clv_frame_writer *o, clv_err *err) {
-  static const char nothing[COALESCED_BYTES];
-  clv_bytes_add(&o->held_frames, nothing, sizeof nothing);
+  static const char zeros[COALESCED_BYTES];
+  clv_bytes_add(&o->held_frames, zeros, sizeof zeros);
   if (o->held_frames.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   o->held_frames.len = 0;
   return CLV_OK;
@@ -172,14 +172,15 @@ clv_rpc_piece clv_rpc_piece_of_tensor(clv_tensor *t, size_t offset, size_t len) 
 /* Passes a message to a stream, with references of its own to the tensors. */
 static clv_code pass_message_to_stream(clv_stream s, const clv_logged_message *m, clv_err *err) {
   clv_rpc_piece pieces[2 + CLV_WIRE_TENSORS];
-  size_t n = 0, behind = m->head.len - m->head_len;
+  size_t n = 0, n_bytes_behind_head = m->head.len - m->head_len;
   if (m->head_len) pieces[n++] = (clv_rpc_piece){.data = m->head.data, .len = m->head_len};
   for (uint32_t i = 0; i < m->n_payload_tensors; i++) {
     clv_tensor *t = clv_tensor_ref(m->payload_tensors[i]);
     pieces[n++] = clv_rpc_piece_of_tensor(t, i ? 0 : m->first_tensor_offset,
                                           i ? t->bytes : m->first_tensor_len);
   }
-  if (behind) pieces[n++] = (clv_rpc_piece){.data = m->head.data + m->head_len, .len = behind};
+  if (n_bytes_behind_head)
+    pieces[n++] = (clv_rpc_piece){.data = m->head.data + m->head_len, .len = n_bytes_behind_head};
   return s.transport->send(s.handle, pieces, n, err);
 }
 
@@ -213,9 +214,9 @@ static void close_stream_if_shut(clv_frame_writer *o, clv_lane_log *g) {
     clv_lane_log_clear(g, &removed);
     s = clv_stream_ref(g->stream);
   }
-  bool close = o->end_code == CLV_OK;
+  bool ends_orderly = o->end_code == CLV_OK;
   pthread_mutex_unlock(&o->lock);
-  if (s.transport && close) s.transport->close(s.handle);
+  if (s.transport && ends_orderly) s.transport->close(s.handle);
   clv_stream_unref(&s);
   recycle_messages(o, removed);
 }
@@ -243,18 +244,18 @@ static void pass_waiting_messages(clv_frame_writer *o, clv_lane_log *g) {
 void clv_frame_writer_attach_stream(clv_frame_writer *o, uint32_t index, uint64_t connection,
                                     clv_stream s) {
   clv_lane_log *g = &o->lane_logs[index];
-  clv_stream old = {0};
+  clv_stream old_stream = {0};
   pthread_mutex_lock(&o->lock);
-  bool shut = o->is_shut;
-  if (!shut && connection >= g->min_connection_number) {
-    old = g->stream;
+  bool was_shut = o->is_shut;
+  if (!was_shut && connection >= g->min_connection_number) {
+    old_stream = g->stream;
     g->stream = clv_stream_ref(s);
     g->connection_number = connection;
     g->is_stream_attached = false;
   }
   pthread_mutex_unlock(&o->lock);
-  clv_stream_unref(&old);
-  if (shut)
+  clv_stream_unref(&old_stream);
+  if (was_shut)
     s.transport->cancel(s.handle, o->end_code == CLV_OK ? CLV_CANCELLED : o->end_code, o->end_text);
 }
 
@@ -262,12 +263,12 @@ clv_code clv_frame_writer_resume_lane(clv_frame_writer *o, uint32_t index, uint6
                                       uint64_t received, clv_err *err) {
   clv_lane_log *g = &o->lane_logs[index];
   clv_logged_message *removed = NULL;
-  uint64_t resent = 0;
+  uint64_t resent_bytes = 0;
   clv_code code = CLV_OK;
   pthread_mutex_lock(&o->lock);
   if (!o->is_shut && g->stream.transport && g->connection_number == connection)
-    code = clv_lane_log_continue_after(g, received, &removed, &resent, err);
-  __atomic_fetch_add(&o->resent_bytes, resent, __ATOMIC_RELAXED);
+    code = clv_lane_log_continue_after(g, received, &removed, &resent_bytes, err);
+  __atomic_fetch_add(&o->resent_bytes, resent_bytes, __ATOMIC_RELAXED);
   pass_waiting_messages(o, g);
   recycle_messages(o, removed);
   return code;
@@ -365,11 +366,11 @@ void clv_frame_writer_cancel_lane_stream(clv_frame_writer *o, uint32_t index, co
 
 void clv_frame_writer_break(clv_frame_writer *o, const clv_err *why) {
   pthread_mutex_lock(&o->lock);
-  bool first = !o->is_shut && !o->is_broken;
-  if (first) snprintf(o->end_text, sizeof o->end_text, "%s", why->text);
+  bool is_first_failure = !o->is_shut && !o->is_broken;
+  if (is_first_failure) snprintf(o->end_text, sizeof o->end_text, "%s", why->text);
   o->is_broken = true;
   pthread_mutex_unlock(&o->lock);
-  if (first) clv_frame_writer_cancel_all_streams(o, why->code, why->text);
+  if (is_first_failure) clv_frame_writer_cancel_all_streams(o, why->code, why->text);
 }
 
 bool clv_frame_writer_is_broken(clv_frame_writer *o, char *text) {
@@ -383,8 +384,8 @@ bool clv_frame_writer_is_broken(clv_frame_writer *o, char *text) {
 bool clv_frame_writer_defer_job(clv_frame_writer *o, clv_rpc_job *job) {
   CLV_AUTO(clv_stream_unref) clv_stream s = {0};
   pthread_mutex_lock(&o->lock);
-  bool over = o->is_shut || o->is_broken;
-  for (uint32_t i = 0; i < MAX_LANES && !over && !s.transport; i++)
+  bool has_ended = o->is_shut || o->is_broken;
+  for (uint32_t i = 0; i < MAX_LANES && !has_ended && !s.transport; i++)
     s = clv_stream_ref(o->lane_logs[i].stream);
   pthread_mutex_unlock(&o->lock);
   return s.transport && s.transport->defer(s.handle, job);
@@ -456,15 +457,15 @@ static clv_code append_message(clv_frame_writer *o, uint32_t index, clv_logged_m
 static clv_code send_message(clv_frame_writer *o, uint32_t index, clv_logged_message *m,
                              clv_err *err) {
   pthread_mutex_lock(&o->lock);
-  bool over = o->is_shut || o->is_broken;
-  clv_code code = over ? CLV_UNAVAILABLE : append_message(o, index, m, err);
+  bool has_ended = o->is_shut || o->is_broken;
+  clv_code code = has_ended ? CLV_UNAVAILABLE : append_message(o, index, m, err);
   if (code == CLV_OK) {
     pass_waiting_messages(o, &o->lane_logs[index]);
     return CLV_OK;
   }
   pthread_mutex_unlock(&o->lock);
   recycle_message(o, m);
-  return over ? clv_frame_writer_end_error(o, err) : code;
+  return has_ended ? clv_frame_writer_end_error(o, err) : code;
 }
 
 static void release_pieces(const clv_rpc_piece *pieces, size_t n) {
@@ -476,14 +477,14 @@ static void release_pieces(const clv_rpc_piece *pieces, size_t n) {
 static clv_code append_preceding_frame(clv_frame_writer *o, clv_logged_message *m,
                                        const clv_frame *before, clv_err *err) {
   uint8_t prefix[CLV_WIRE_BUNDLE_PREFIX];
-  clv_logged_message *scratch;
-  CLV_TRY(take_message(o, &scratch, err));
-  clv_code code = clv_frame_encode(before, 0, &scratch->head, err);
+  clv_logged_message *encoded_frame;
+  CLV_TRY(take_message(o, &encoded_frame, err));
+  clv_code code = clv_frame_encode(before, 0, &encoded_frame->head, err);
   if (code == CLV_OK) {
-    clv_bytes_add(&m->head, prefix, clv_frame_write_bundle_prefix(prefix, scratch->head.len));
-    clv_bytes_add(&m->head, scratch->head.data, scratch->head.len);
+    clv_bytes_add(&m->head, prefix, clv_frame_write_bundle_prefix(prefix, encoded_frame->head.len));
+    clv_bytes_add(&m->head, encoded_frame->head.data, encoded_frame->head.len);
   }
-  recycle_message(o, scratch);
+  recycle_message(o, encoded_frame);
   return code;
 }
 
@@ -552,16 +553,16 @@ static bool hold_frame_back(clv_frame_writer *o, const clv_bytes *head,
 bool clv_frame_writer_hold_back(clv_frame_writer *o, const clv_frame *f,
                                 const clv_rpc_piece *payload, size_t n_payload, size_t bytes) {
   clv_err ignored;
-  clv_logged_message *scratch;
+  clv_logged_message *encoded_frame;
   bool is_held = false;
-  if (take_message(o, &scratch, &ignored) != CLV_OK) return false;
-  if (clv_frame_encode(f, bytes, &scratch->head, &ignored) == CLV_OK) {
+  if (take_message(o, &encoded_frame, &ignored) != CLV_OK) return false;
+  if (clv_frame_encode(f, bytes, &encoded_frame->head, &ignored) == CLV_OK) {
     pthread_mutex_lock(&o->lock);
-    is_held = hold_frame_back(o, &scratch->head, payload, n_payload, bytes);
+    is_held = hold_frame_back(o, &encoded_frame->head, payload, n_payload, bytes);
     o->n_held_acks += is_held && f->kind == CLV_ACK;
     pthread_mutex_unlock(&o->lock);
   }
-  recycle_message(o, scratch);
+  recycle_message(o, encoded_frame);
   return is_held;
 }
 
@@ -569,13 +570,13 @@ void clv_frame_writer_flush(clv_frame_writer *o) {
   clv_err ignored;
   clv_logged_message *m;
   pthread_mutex_lock(&o->lock);
-  bool any = o->n_held_frames > o->n_held_acks && !o->is_shut && !o->is_broken;
+  bool needs_message = o->n_held_frames > o->n_held_acks && !o->is_shut && !o->is_broken;
   pthread_mutex_unlock(&o->lock);
-  if (!any || take_message(o, &m, &ignored) != CLV_OK) return;
+  if (!needs_message || take_message(o, &m, &ignored) != CLV_OK) return;
   pthread_mutex_lock(&o->lock);
-  any = o->n_held_frames > o->n_held_acks && !o->is_shut && !o->is_broken &&
-        append_message(o, 0, m, &ignored) == CLV_OK;
-  if (any) {
+  needs_message = o->n_held_frames > o->n_held_acks && !o->is_shut && !o->is_broken &&
+                  append_message(o, 0, m, &ignored) == CLV_OK;
+  if (needs_message) {
     pass_waiting_messages(o, &o->lane_logs[0]);
     return;
   }

@@ -58,20 +58,20 @@ static void deliver_packet(clv_link *l, clv_packet *p) {
 }
 
 static clv_code on_packet(const lane_frame *m, clv_err *err) {
-  clv_packet *p, *head, *complete;
+  clv_packet *p, *head, *complete_packet;
   clv_reassembly *a = &m->link->reassembly;
   CLV_TRY(clv_reassembly_new_packet(a, m->f, &p, &head, err));
   deliver_packet(m->link, head);
-  CLV_TRY(clv_reassembly_add_packet(a, p, m->pieces, m->payload, &complete, err));
-  deliver_packet(m->link, complete);
+  CLV_TRY(clv_reassembly_add_packet(a, p, m->pieces, m->payload, &complete_packet, err));
+  deliver_packet(m->link, complete_packet);
   return CLV_OK;
 }
 
 static clv_code on_chunk(const lane_frame *m, clv_err *err) {
-  clv_packet *complete;
-  CLV_TRY(
-      clv_reassembly_add_chunk(&m->link->reassembly, m->f, m->pieces, m->payload, &complete, err));
-  deliver_packet(m->link, complete);
+  clv_packet *complete_packet;
+  CLV_TRY(clv_reassembly_add_chunk(&m->link->reassembly, m->f, m->pieces, m->payload,
+                                   &complete_packet, err));
+  deliver_packet(m->link, complete_packet);
   return CLV_OK;
 }
 
@@ -128,16 +128,16 @@ static clv_code on_attached(const lane_frame *m, clv_err *err) {
 
 /* Copy of the fields of an accepted clv_lane that has joined, because another thread may free the
  * clv_lane. */
-typedef struct joined {
+typedef struct joined_lane {
   clv_link *link;
   clv_stream stream;
   uint32_t lane_index;
   uint64_t connection_number, n_peer_received;
-} joined;
+} joined_lane;
 
 /* Sends ATTACHED on a lane that has joined, and passes the messages that the peer has not received
  * to its stream. */
-static clv_code answer_attach(const joined *j, clv_err *err) {
+static clv_code answer_attach(const joined_lane *j, clv_err *err) {
   clv_frame reply = {.kind = CLV_ATTACHED};
   reply.attached.credit_bytes = j->link->accept_limits.credit_bytes;
   reply.attached.n_received = clv_link_n_received(j->link, j->lane_index);
@@ -153,10 +153,10 @@ static clv_code answer_attach(const joined *j, clv_err *err) {
 }
 
 /* Describes a lane that has joined. Takes a reference to its stream. */
-static joined describe_joined_lane(clv_link *l, clv_lane *ln) {
+static joined_lane describe_joined_lane(clv_link *l, clv_lane *ln) {
   set_lane_state(ln, ln->lane_index ? CLV_LANE_BULK : CLV_LANE_CONTROL);
-  return (joined){l, clv_stream_ref(ln->stream), ln->lane_index, ln->connection_number,
-                  ln->n_peer_received};
+  return (joined_lane){l, clv_stream_ref(ln->stream), ln->lane_index, ln->connection_number,
+                       ln->n_peer_received};
 }
 
 static clv_code join_lane(clv_link *l, clv_lane *ln, const clv_frame *f, clv_err *err) {
@@ -183,7 +183,7 @@ static clv_code join_lane(clv_link *l, clv_lane *ln, const clv_frame *f, clv_err
     clv_frame_writer_cancel_lane_stream(l->writer, n.lane_index, "a newer connection came");
     return CLV_OK;
   }
-  joined j = describe_joined_lane(l, ln);
+  joined_lane j = describe_joined_lane(l, ln);
   if (!ln->connection_number) clv_send_queue_set_lanes(l->send_queue, n.n_lanes);
   code = answer_attach(&j, err);
   clv_stream_unref(&j.stream);
@@ -395,7 +395,7 @@ static bool lose_connection(clv_link *l, const clv_lane *ln, clv_code code, cons
   clv_frame_writer_detach_stream(l->writer, ln->lane_index, ln->connection_number);
   if (clv_link_on_event(l, CLV_LINK_LANE_LOST, &n, &err) != CLV_OK) return false;
   if (!n.joining_stream.transport) return true;
-  joined j = {l, n.joining_stream, n.lane_index, n.connection_number, n.n_peer_received};
+  joined_lane j = {l, n.joining_stream, n.lane_index, n.connection_number, n.n_peer_received};
   if (answer_attach(&j, &err) != CLV_OK) clv_link_end(l, err.code, err.text);
   clv_stream_unref(&j.stream);
   return true;

@@ -35,9 +35,9 @@ static void copy_attach_contents(clv_link *l, const clv_link_dial *d) {
 }
 
 static clv_code dial_all_lanes(clv_link *l, clv_err *err) {
-  uint32_t lanes = 1 + l->dial_options.n_bulk_lanes;
-  clv_send_queue_set_lanes(l->send_queue, lanes);
-  for (uint32_t i = 0; i < lanes; i++) CLV_TRY(clv_link_dial_lane(l, i, 0, err));
+  uint32_t n_lanes = 1 + l->dial_options.n_bulk_lanes;
+  clv_send_queue_set_lanes(l->send_queue, n_lanes);
+  for (uint32_t i = 0; i < n_lanes; i++) CLV_TRY(clv_link_dial_lane(l, i, 0, err));
   return CLV_OK;
 }
 
@@ -93,9 +93,9 @@ static bool wait_for_lanes(clv_link *l, unsigned ms) {
   uint64_t deadline = clv_clock_now(&l->clock) + (uint64_t)ms * 1000000u;
   pthread_mutex_lock(&l->lock);
   while (l->n_lanes_with_stream && clv_link_wait_unless_stopped(l, deadline)) continue;
-  bool all_ended = !l->n_lanes_with_stream;
+  bool have_all_ended = !l->n_lanes_with_stream;
   pthread_mutex_unlock(&l->lock);
-  return all_ended;
+  return have_all_ended;
 }
 
 static void end_lanes(clv_link *l) {

@@ -78,9 +78,9 @@ void clv_packet_add_tensor_being_copied(clv_packet *p, clv_tensor *t, clv_device
 void clv_packet_free(clv_packet *p); /* returns it to its pool; NULL is allowed */
 void clv_packet_freep(clv_packet **p);
 
-/* Preallocates packets for `in_flight` calls between forward and backward, so that a step allocates
- * none. */
-clv_code clv_pool_reserve_packets(clv_pool *p, uint32_t in_flight, clv_err *err) CLV_USE_RESULT;
+/* Preallocates packets for `n_in_flight` calls between forward and backward, so that a step
+ * allocates no packet. */
+clv_code clv_pool_reserve_packets(clv_pool *p, uint32_t n_in_flight, clv_err *err) CLV_USE_RESULT;
 
 /* ---- frames of contexts ------------------------------------------------------------------------
  *
@@ -88,14 +88,15 @@ clv_code clv_pool_reserve_packets(clv_pool *p, uint32_t in_flight, clv_err *err)
  * Ids of calls and values grow in program order. `to` names a worker; "" is the master. A node
  * creates a context when it receives the first frame that names it. */
 
-/* Makes a CALL. training: the node keeps the tensors that backward needs, and uses dropout and
+/* Makes a CALL. is_training: the node keeps the tensors that backward needs, and uses dropout and
  * batch statistics. */
 clv_code clv_packet_new_call(clv_pool *pool, uint64_t context, uint64_t call, uint32_t module,
-                             bool training, clv_packet **ret, clv_err *err) CLV_USE_RESULT;
-/* Adds the next argument of a CALL: the tensor `here`, or, if that is NULL, the value of that id,
- * which the node has or will receive. CLV_EXHAUSTED: more than CLV_WIRE_ARGS arguments. */
-clv_code clv_packet_add_arg(clv_packet *call, uint64_t value, bool needs_grad, clv_tensor *here,
-                            clv_err *err) CLV_USE_RESULT;
+                             bool is_training, clv_packet **ret, clv_err *err) CLV_USE_RESULT;
+/* Adds the next argument of a CALL: the tensor `own_tensor` of this process or, if that is NULL,
+ * the value with the id `value`, which the node has or will receive. CLV_EXHAUSTED: more than
+ * CLV_WIRE_ARGS arguments. */
+clv_code clv_packet_add_arg(clv_packet *call, uint64_t value, bool needs_grad,
+                            clv_tensor *own_tensor, clv_err *err) CLV_USE_RESULT;
 /* Makes the node deliver the CALL's value to `to` as soon as it is computed. */
 clv_code clv_packet_add_delivery(clv_packet *call, const char *to, clv_err *err) CLV_USE_RESULT;
 
@@ -103,10 +104,10 @@ clv_code clv_packet_new_deliver(clv_pool *pool, uint64_t context, uint64_t value
                                 clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_packet_new_value(clv_pool *pool, uint64_t context, uint64_t value, const char *to,
                               clv_tensor *t, clv_packet **ret, clv_err *err) CLV_USE_RESULT;
-/* Makes a DROP of up to CLV_WIRE_UPSTREAM values. calls: number of CALLs of this context sent to
+/* Makes a DROP of up to CLV_WIRE_UPSTREAM values. n_calls: number of CALLs of this context sent to
  * that node so far. The node receives all of them before it drops the values, because later frames
- * may overtake a CALL in chunks. 0: it waits for none. */
-clv_code clv_packet_new_drop(clv_pool *pool, uint64_t context, uint64_t calls,
+ * may overtake a CALL in chunks. 0: the node waits for no CALL. */
+clv_code clv_packet_new_drop(clv_pool *pool, uint64_t context, uint64_t n_calls,
                              const uint64_t *values, uint32_t n, clv_packet **ret,
                              clv_err *err) CLV_USE_RESULT;
 
@@ -116,45 +117,45 @@ clv_code clv_packet_new_spare(clv_pool *pool, uint64_t context, const uint64_t *
                               clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 
 /* Makes a PREPARE, for a backward pass. phase: 1 for the first backward pass of the context, then
- * 2, ... calls: the node first waits for that many CALLs of the context, up to the last one that
- * the frame names. more: other PREPAREs of this phase follow with the same flags, because a frame
- * holds CLV_WIRE_NEEDED_CALLS calls, CLV_WIRE_TARGETS targets and CLV_WIRE_PREPARE_PEERS names. The
- * backward of a module's calls runs in the order in which the frame names the calls. */
-clv_code clv_packet_new_prepare(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t calls,
-                                bool retain, bool vote, bool more, clv_packet **ret,
-                                clv_err *err) CLV_USE_RESULT;
+ * 2, ... n_calls: the node first waits for that many CALLs of the context, up to the last one that
+ * the frame names. more_follow: other PREPAREs of this phase follow with the same flags, because a
+ * frame holds CLV_WIRE_NEEDED_CALLS calls, CLV_WIRE_TARGETS targets and CLV_WIRE_PREPARE_PEERS
+ * names. The backward of a module's calls runs in the order in which the frame names the calls. */
+clv_code clv_packet_new_prepare(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t n_calls,
+                                bool retains_graph, bool needs_vote, bool more_follow,
+                                clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 /* clv_packet_add_needed_call adds a call to a PREPARE; clv_packet_add_target adds a destination of
- * a gradient of the call added last. root: start value of the call's gradient; 0: the call is not a
- * root. CLV_EXHAUSTED: the frame is full. */
-clv_code clv_packet_add_needed_call(clv_packet *prepare, uint64_t call, uint32_t contributions,
-                                    float root, clv_err *err) CLV_USE_RESULT;
+ * a gradient of the call added last. root_gradient: start value of the call's gradient; 0: the call
+ * is not a root. CLV_EXHAUSTED: the frame is full. */
+clv_code clv_packet_add_needed_call(clv_packet *prepare, uint64_t call, uint32_t n_contributions,
+                                    float root_gradient, clv_err *err) CLV_USE_RESULT;
 clv_code clv_packet_add_target(clv_packet *prepare, uint32_t slot, uint64_t value, const char *to,
-                               uint32_t order, clv_err *err) CLV_USE_RESULT;
-/* Makes a GRADIENT of a value, its contribution number `order`. t NULL: the value has no
- * gradient. */
+                               uint32_t contribution_index, clv_err *err) CLV_USE_RESULT;
+/* Makes a GRADIENT with one contribution to the gradient of a value. contribution_index: position
+ * of the contribution in the sum. t NULL: the value has no gradient. */
 clv_code clv_packet_new_gradient(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t value,
-                                 uint32_t order, const char *to, clv_tensor *t, clv_packet **ret,
-                                 clv_err *err) CLV_USE_RESULT;
+                                 uint32_t contribution_index, const char *to, clv_tensor *t,
+                                 clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 
 /* Sets the positions of a call in the execution order of its context at this node. Positions begin
  * at 1 and are unique. They are: forward, backward (0: none), gradients of parameters (0: computed
  * with the backward). */
 void clv_packet_set_execution_positions(clv_packet *call, uint32_t position,
                                         uint32_t input_position, uint32_t weight_position,
-                                        bool old_weights);
+                                        bool uses_old_weights);
 
-enum { CLV_MODULE_ALL = 255 };
+enum { CLV_MODULE_ALL = 255 }; /* number that stands for all modules of the node, in an APPLY */
 /* Makes an APPLY as clv_packet_new_apply, for one module, at its position in the execution order of
- * the context. The node answers with FINISHED of the backward pass, and not with APPLIED. keep: the
- * node saves the weights before the step, for calls with `old_weights`. */
+ * the context. The node answers with FINISHED of the backward pass, and not with APPLIED.
+ * saves_weights: the node saves the weights before the step, for calls with uses_old_weights. */
 clv_code clv_packet_new_planned_step(clv_pool *pool, uint64_t context, uint64_t message,
-                                     uint32_t module, uint32_t position, bool keep, float lr,
-                                     clv_packet **ret, clv_err *err) CLV_USE_RESULT;
+                                     uint32_t module, uint32_t position, bool saves_weights,
+                                     float lr, clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 /* Makes an APPLY for one module or CLV_MODULE_ALL. message: id to which the answer APPLIED replies.
- * lr: learning rate of parameter group 0. apply false: the node drops the gradients of the
+ * lr: learning rate of parameter group 0. applies_step false: the node drops the gradients of the
  * context. */
 clv_code clv_packet_new_apply(clv_pool *pool, uint64_t context, uint64_t message, uint32_t module,
-                              float scale, float lr, bool apply, clv_packet **ret,
+                              float scale, float lr, bool applies_step, clv_packet **ret,
                               clv_err *err) CLV_USE_RESULT;
 /* Sets the learning rates of parameter groups 1..n of an APPLY. CLV_EXHAUSTED: more than
  * CLV_WIRE_GROUPS groups. */
@@ -164,7 +165,7 @@ clv_code clv_packet_new_revert(clv_pool *pool, uint64_t context, uint64_t messag
                                clv_err *err) CLV_USE_RESULT;
 /* Adds the decision on the step to END_CONTEXT, for all modules with gradients in the context, each
  * with one parameter group. As clv_packet_new_apply, but ENDED is the only answer. */
-void clv_packet_set_end_commit(clv_packet *end, float scale, float lr, bool apply);
+void clv_packet_set_end_commit(clv_packet *end, float scale, float lr, bool applies_step);
 clv_code clv_packet_new_end_context(clv_pool *pool, uint64_t context, uint64_t message,
                                     clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 /* References that outlive their context (PROTOCOL.md 12). The program posts these packets to its
@@ -178,13 +179,13 @@ typedef struct clv_ref_ids {
 } clv_ref_ids;
 
 /* Makes a REF_KEEP, by which the node makes a reference to a value of a context at node `owner`, or
- * to the tensor `own` of this process (context 0). */
+ * to the tensor `own_tensor` of this process (context 0). */
 clv_code clv_packet_new_ref_keep(clv_pool *pool, const clv_ref_ids *ids, const char *owner,
-                                 uint64_t context, uint64_t value, clv_tensor *own,
+                                 uint64_t context, uint64_t value, clv_tensor *own_tensor,
                                  clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 /* Binds value `value` of a context at node `to` to the reference that the program holds by the
- * handle `ids->fork_id`. child: a new id, for the handle of that node. */
-clv_code clv_packet_new_ref_use(clv_pool *pool, const clv_ref_ids *ids, uint64_t child,
+ * handle `ids->fork_id`. new_fork_id: a new id, for the handle of that node. */
+clv_code clv_packet_new_ref_use(clv_pool *pool, const clv_ref_ids *ids, uint64_t new_fork_id,
                                 const char *to, uint64_t context, uint64_t value, clv_packet **ret,
                                 clv_err *err) CLV_USE_RESULT;
 clv_code clv_packet_new_ref_fetch(clv_pool *pool, const clv_ref_ids *ids, clv_packet **ret,
@@ -264,9 +265,8 @@ typedef struct clv_link_options {
   /* time for which a lane that has lost its connection is mended before the link ends, ms; 0: the
    * loss of a connection ends the link, and no ACK is sent or accepted */
   uint64_t lease_ms;
-  /* dialling side: time for which the peer's host must refuse every redial before the link ends,
-   * ms;
-   * 0: 3000. One more redial is made at the end of this time, and must be refused too */
+  /* dialling side: time for which the peer's host must refuse every redial before the link ends, in
+   * ms; 0: 3000. One more redial is made at the end of this time, and must be refused too. */
   uint64_t refusal_timeout_ms;
   clv_link_events events;
 } clv_link_options;

@@ -295,15 +295,16 @@ typedef struct clv_recv_window {
   void *link_memory;
 } clv_recv_window;
 
-/* Makes a window of `most` bytes. Takes over `memory`, the block of the link, if it succeeds. */
-clv_code clv_recv_window_new(clv_frame_writer *writer, uint64_t most, void *memory,
+/* Makes a window of limit_bytes. Takes over `memory`, the block of the link, if it succeeds. */
+clv_code clv_recv_window_new(clv_frame_writer *writer, uint64_t limit_bytes, void *memory,
                              clv_recv_window **ret, clv_err *err) CLV_USE_RESULT;
 clv_recv_window *clv_recv_window_ref(clv_recv_window *r);
 void clv_recv_window_unref(clv_recv_window *r); /* NULL is allowed */
 
 /* Counts one more received packet. CLV_EXHAUSTED: the peer has sent more than MAX_PACKETS that are
- * not freed. anyway: count the packet even then. */
-clv_code clv_recv_window_add_packet(clv_recv_window *r, bool anyway, clv_err *err) CLV_USE_RESULT;
+ * not freed. ignores_limit: count the packet even then. */
+clv_code clv_recv_window_add_packet(clv_recv_window *r, bool ignores_limit,
+                                    clv_err *err) CLV_USE_RESULT;
 /* Counts `bytes` of tensors that the peer sends. CLV_EXHAUSTED: more than the credit granted to
  * it. */
 clv_code clv_recv_window_consume(clv_recv_window *r, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
@@ -621,7 +622,7 @@ void clv_link_hang_up(clv_link *l);
 /* BLOCKS until the link has changed. The caller holds the lock. False: `deadline_ns` has passed, or
  * the link has a caller's clock and may not block. */
 bool clv_link_wait_for_change(clv_link *l, uint64_t deadline_ns);
-/* As clv_link_wait_for_change. False also if the waiter of this thread says stop
+/* As clv_link_wait_for_change. False also if the cancellation hook of this thread asks to stop
  * (clv_rpc_set_cancel_hook). */
 bool clv_link_wait_unless_stopped(clv_link *l, uint64_t deadline_ns);
 

@@ -273,9 +273,10 @@ bool clv_link_wait_unless_stopped(clv_link *l, uint64_t deadline_ns) {
   clv_err ignored;
   if (!clv_rpc_has_cancel_hook() || l->clock.now_ns)
     return clv_link_wait_for_change(l, deadline_ns);
-  uint64_t soon = clv_clock_now(&l->clock) + POLL_NS;
-  bool has_changed = clv_link_wait_for_change(l, CLV_MIN(soon, deadline_ns));
-  return has_changed || (soon < deadline_ns && clv_rpc_check_cancel_hook(&ignored) == CLV_OK);
+  uint64_t next_poll_ns = clv_clock_now(&l->clock) + POLL_NS;
+  bool has_changed = clv_link_wait_for_change(l, CLV_MIN(next_poll_ns, deadline_ns));
+  return has_changed ||
+         (next_poll_ns < deadline_ns && clv_rpc_check_cancel_hook(&ignored) == CLV_OK);
 }
 
 /* ---- lifetime -------------------------------------------------------------------------------- */
@@ -292,12 +293,12 @@ clv_code clv_link_new(const clv_link_options *o, clv_link **ret, clv_err *err) {
   clv_link *l;
   CLV_TRY(clv_alloc(1, sizeof *l, &l, err));
   pthread_mutex_init(&l->lock, NULL);
-  pthread_condattr_t monotonic;
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(&l->state_changed, &monotonic);
-  pthread_cond_init(&l->redials.wake_thread, &monotonic);
-  pthread_condattr_destroy(&monotonic);
+  pthread_condattr_t monotonic_attr;
+  pthread_condattr_init(&monotonic_attr);
+  pthread_condattr_setclock(&monotonic_attr, CLOCK_MONOTONIC);
+  pthread_cond_init(&l->state_changed, &monotonic_attr);
+  pthread_cond_init(&l->redials.wake_thread, &monotonic_attr);
+  pthread_condattr_destroy(&monotonic_attr);
   l->refs = 1;
   snprintf(l->peer_name, sizeof l->peer_name, "%s", o->peer_name);
   l->accept_limits = o->accept_limits;

@@ -10,9 +10,9 @@
  * A probe is a PING in the message of a chunk. Lanes keep their order, so its PONG reports this
  * chunk and those before it. The shortest recent round trip is taken for that of the empty path:
  * usually it is that of a PING on lane 0 before the first chunk after a pause, at most one in
- * EMPTY_PATH_NS. The minimum expires after
- * PERIOD_NS, because paths change. If no pause occurred in that time, the window closes for a
- * moment, so that the new minimum does not include our own queue.
+ * EMPTY_PATH_NS. The minimum expires after PERIOD_NS, because paths change. If no pause occurred in
+ * that time, the window closes for a moment, so that the new minimum does not include our own
+ * queue.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -86,23 +86,26 @@ bool clv_pace_take_next_chunk(clv_pace *p, uint64_t now, clv_chunk_send *ret) {
   if (!p->n_chunks) return false;
   *ret = (clv_chunk_send){.chunk = p->chunks[p->first]};
   size_t len = ret->chunk.len;
-  bool silent = !p->n_probes, full = p->in_flight && p->in_flight + len > p->window;
-  if (full && !silent) return false;
+  bool has_no_open_probe = !p->n_probes,
+       is_window_full = p->in_flight && p->in_flight + len > p->window;
+  if (is_window_full && !has_no_open_probe) return false;
   p->first = (p->first + 1) % p->cap_chunks;
   p->n_chunks--;
-  if (silent) assume_bytes_received(p);
-  uint32_t bulk = p->n_lanes > 1 ? p->n_lanes - 1 : 0, i = bulk ? 1 + p->next_lane++ % bulk : 0;
+  if (has_no_open_probe) assume_bytes_received(p);
+  uint32_t n_bulk_lanes = p->n_lanes > 1 ? p->n_lanes - 1 : 0,
+           i = n_bulk_lanes ? 1 + p->next_lane++ % n_bulk_lanes : 0;
   bool is_due = !p->empty_path_probed_ns || now - p->empty_path_probed_ns >= EMPTY_PATH_NS;
   /* sends the PING on lane 0, where no chunk of this link is in front of it */
-  if (silent && bulk && is_due) {
+  if (has_no_open_probe && n_bulk_lanes && is_due) {
     ret->ping_id_before = add_probe(p, 0, now);
     p->empty_path_probed_ns = now;
   }
   p->in_flight += len;
   p->sent_bytes[i] += len;
   ret->lane_index = i;
-  bool is_covered = (p->sent_bytes[i] - p->probed_bytes[i]) * 8 * CLV_MAX(bulk, 1u) < p->window;
-  if (is_covered && p->n_probes && !full) return true;
+  bool is_covered =
+      (p->sent_bytes[i] - p->probed_bytes[i]) * 8 * CLV_MAX(n_bulk_lanes, 1u) < p->window;
+  if (is_covered && p->n_probes && !is_window_full) return true;
   ret->ping_id_with_chunk = add_probe(p, i, now);
   if (ret->ping_id_with_chunk) p->probed_bytes[i] = p->sent_bytes[i];
   return true;
@@ -112,14 +115,14 @@ bool clv_pace_take_next_chunk(clv_pace *p, uint64_t now, clv_chunk_send *ret) {
 
 /* Records a round trip. Keeps the minimum of this period and of the one before. True: a new period
  * begins. */
-static bool update_min_rtt(clv_pace *p, uint64_t now, uint64_t took) {
+static bool update_min_rtt(clv_pace *p, uint64_t now, uint64_t round_trip_ns) {
   bool is_new_period = p->min_rtt_ns && now - p->rtt_period_start_ns > PERIOD_NS;
   if (!p->min_rtt_ns || is_new_period) {
-    p->prev_min_rtt_ns = p->min_rtt_ns ? p->min_rtt_ns : took;
-    p->min_rtt_ns = took;
+    p->prev_min_rtt_ns = p->min_rtt_ns ? p->min_rtt_ns : round_trip_ns;
+    p->min_rtt_ns = round_trip_ns;
     p->rtt_period_start_ns = now;
   }
-  p->min_rtt_ns = CLV_MIN(p->min_rtt_ns, took);
+  p->min_rtt_ns = CLV_MIN(p->min_rtt_ns, round_trip_ns);
   return is_new_period;
 }
 
@@ -133,13 +136,14 @@ static void close_window(clv_pace *p, uint64_t now) {
  * window grows only up to these bytes, because a smaller load does not show that a larger window is
  * good. */
 static void adjust_window(clv_pace *p, uint64_t now, const clv_probe *b) {
-  uint64_t took = CLV_MAX(now - b->sent_ns, UINT64_C(1)), saved_window = p->window_before_closing;
-  if (update_min_rtt(p, now, took) && !saved_window) close_window(p, now);
+  uint64_t round_trip_ns = CLV_MAX(now - b->sent_ns, UINT64_C(1)),
+           saved_window = p->window_before_closing;
+  if (update_min_rtt(p, now, round_trip_ns) && !saved_window) close_window(p, now);
   if (b->sent_ns < p->window_changed_ns)
     /* the probe was sent before the last change of the window, so it does not show the effect */
     return;
-  double want = (double)(CLV_MIN(p->min_rtt_ns, p->prev_min_rtt_ns) + QUEUE_NS);
-  double by = want / (double)took, window = (double)p->window;
+  double target_rtt_ns = (double)(CLV_MIN(p->min_rtt_ns, p->prev_min_rtt_ns) + QUEUE_NS);
+  double by = target_rtt_ns / (double)round_trip_ns, window = (double)p->window;
   if (saved_window)
     window = (double)saved_window;
   else if (by < 1)

@@ -28,20 +28,20 @@ static clv_code new_packet_to_node(clv_pool *pool, clv_frame_kind kind, uint64_t
 }
 
 clv_code clv_packet_new_call(clv_pool *pool, uint64_t context, uint64_t call, uint32_t module,
-                             bool training, clv_packet **ret, clv_err *err) {
+                             bool is_training, clv_packet **ret, clv_err *err) {
   CLV_TRY(new_context_packet(pool, CLV_CALL, context, call, ret, err));
   (*ret)->frame.module = module;
-  (*ret)->frame.flags = training ? CLV_FLAG_TRAINING : 0;
+  (*ret)->frame.flags = is_training ? CLV_FLAG_TRAINING : 0;
   return CLV_OK;
 }
 
-clv_code clv_packet_add_arg(clv_packet *call, uint64_t value, bool needs_grad, clv_tensor *here,
-                            clv_err *err) {
+clv_code clv_packet_add_arg(clv_packet *call, uint64_t value, bool needs_grad,
+                            clv_tensor *own_tensor, clv_err *err) {
   clv_frame *f = &call->frame;
   if (f->call.n_args == CLV_WIRE_ARGS)
     return clv_fail(err, CLV_EXHAUSTED, "a call has at most %d arguments", CLV_WIRE_ARGS);
-  f->call.args[f->call.n_args++] = (clv_arg){value, needs_grad, here != NULL};
-  if (here) clv_packet_add_tensor(call, here);
+  f->call.args[f->call.n_args++] = (clv_arg){value, needs_grad, own_tensor != NULL};
+  if (own_tensor) clv_packet_add_tensor(call, own_tensor);
   return CLV_OK;
 }
 
@@ -78,10 +78,10 @@ static clv_code new_packet_of_values(clv_pool *pool, clv_frame_kind kind, uint64
   return CLV_OK;
 }
 
-clv_code clv_packet_new_drop(clv_pool *pool, uint64_t context, uint64_t calls,
+clv_code clv_packet_new_drop(clv_pool *pool, uint64_t context, uint64_t n_calls,
                              const uint64_t *values, uint32_t n, clv_packet **ret, clv_err *err) {
   CLV_TRY(new_packet_of_values(pool, CLV_DROP, context, values, n, ret, err));
-  (*ret)->frame.step = calls;
+  (*ret)->frame.step = n_calls;
   return CLV_OK;
 }
 
@@ -90,24 +90,25 @@ clv_code clv_packet_new_spare(clv_pool *pool, uint64_t context, const uint64_t *
   return new_packet_of_values(pool, CLV_SPARE, context, values, n, ret, err);
 }
 
-clv_code clv_packet_new_prepare(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t calls,
-                                bool retain, bool vote, bool more, clv_packet **ret, clv_err *err) {
+clv_code clv_packet_new_prepare(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t n_calls,
+                                bool retains_graph, bool needs_vote, bool more_follow,
+                                clv_packet **ret, clv_err *err) {
   CLV_TRY(new_context_packet(pool, CLV_PREPARE, context, 0, ret, err));
   (*ret)->frame.backward_pass_number = phase;
-  (*ret)->frame.step = calls;
-  (*ret)->frame.backward.retains_graph = retain;
-  (*ret)->frame.backward.needs_vote = vote;
-  (*ret)->frame.backward.more_follow = more;
+  (*ret)->frame.step = n_calls;
+  (*ret)->frame.backward.retains_graph = retains_graph;
+  (*ret)->frame.backward.needs_vote = needs_vote;
+  (*ret)->frame.backward.more_follow = more_follow;
   return CLV_OK;
 }
 
-clv_code clv_packet_add_needed_call(clv_packet *prepare, uint64_t call, uint32_t contributions,
-                                    float root, clv_err *err) {
+clv_code clv_packet_add_needed_call(clv_packet *prepare, uint64_t call, uint32_t n_contributions,
+                                    float root_gradient, clv_err *err) {
   clv_frame *f = &prepare->frame;
   if (f->backward.n_needed_calls == CLV_WIRE_NEEDED_CALLS)
     return clv_fail(err, CLV_EXHAUSTED, "a PREPARE has at most %d calls", CLV_WIRE_NEEDED_CALLS);
-  f->backward.needed_calls[f->backward.n_needed_calls++] =
-      (clv_needed_call){.call_id = call, .n_contributions = contributions, .root_gradient = root};
+  f->backward.needed_calls[f->backward.n_needed_calls++] = (clv_needed_call){
+      .call_id = call, .n_contributions = n_contributions, .root_gradient = root_gradient};
   return CLV_OK;
 }
 
@@ -128,7 +129,7 @@ static clv_code find_or_add_name(clv_frame *f, const char *to, uint32_t *ret, cl
 }
 
 clv_code clv_packet_add_target(clv_packet *prepare, uint32_t slot, uint64_t value, const char *to,
-                               uint32_t order, clv_err *err) {
+                               uint32_t contribution_index, clv_err *err) {
   clv_frame *f = &prepare->frame;
   uint32_t index;
   if (f->backward.n_needed_calls == 0)
@@ -136,48 +137,52 @@ clv_code clv_packet_add_target(clv_packet *prepare, uint32_t slot, uint64_t valu
   if (f->backward.n_grad_targets == CLV_WIRE_TARGETS)
     return clv_fail(err, CLV_EXHAUSTED, "a PREPARE has at most %d targets", CLV_WIRE_TARGETS);
   CLV_TRY(find_or_add_name(f, to, &index, err));
-  f->backward.grad_targets[f->backward.n_grad_targets++] = (clv_target){
-      .value_id = value, .input_index = slot, .contribution_index = order, .to_peer = index};
+  f->backward.grad_targets[f->backward.n_grad_targets++] =
+      (clv_target){.value_id = value,
+                   .input_index = slot,
+                   .contribution_index = contribution_index,
+                   .to_peer = index};
   f->backward.needed_calls[f->backward.n_needed_calls - 1].n_grad_targets++;
   return CLV_OK;
 }
 
 clv_code clv_packet_new_gradient(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t value,
-                                 uint32_t order, const char *to, clv_tensor *t, clv_packet **ret,
-                                 clv_err *err) {
+                                 uint32_t contribution_index, const char *to, clv_tensor *t,
+                                 clv_packet **ret, clv_err *err) {
   CLV_TRY(new_packet_to_node(pool, CLV_GRADIENT, context, value, to, ret, err));
   (*ret)->frame.backward_pass_number = phase;
-  (*ret)->frame.contribution_index = order;
+  (*ret)->frame.contribution_index = contribution_index;
   if (t) clv_packet_add_tensor(*ret, t);
   return CLV_OK;
 }
 
 clv_code clv_packet_new_apply(clv_pool *pool, uint64_t context, uint64_t message, uint32_t module,
-                              float scale, float lr, bool apply, clv_packet **ret, clv_err *err) {
+                              float scale, float lr, bool applies_step, clv_packet **ret,
+                              clv_err *err) {
   CLV_TRY(new_context_packet(pool, CLV_APPLY, context, message, ret, err));
   (*ret)->frame.module = module;
   (*ret)->frame.commit.scale = scale;
   (*ret)->frame.commit.lr = lr;
-  (*ret)->frame.commit.applies_step = apply;
+  (*ret)->frame.commit.applies_step = applies_step;
   return CLV_OK;
 }
 
 clv_code clv_packet_new_planned_step(clv_pool *pool, uint64_t context, uint64_t message,
-                                     uint32_t module, uint32_t position, bool keep, float lr,
-                                     clv_packet **ret, clv_err *err) {
+                                     uint32_t module, uint32_t position, bool saves_weights,
+                                     float lr, clv_packet **ret, clv_err *err) {
   CLV_TRY(clv_packet_new_apply(pool, context, message, module, 1, lr, true, ret, err));
   (*ret)->frame.commit.step_position = position;
-  (*ret)->frame.commit.saves_weights = keep;
+  (*ret)->frame.commit.saves_weights = saves_weights;
   return CLV_OK;
 }
 
 void clv_packet_set_execution_positions(clv_packet *call, uint32_t position,
                                         uint32_t input_position, uint32_t weight_position,
-                                        bool old_weights) {
+                                        bool uses_old_weights) {
   call->frame.call.forward_position = position;
   call->frame.call.input_grad_position = input_position;
   call->frame.call.weight_grad_position = weight_position;
-  call->frame.call.uses_old_weights = old_weights;
+  call->frame.call.uses_old_weights = uses_old_weights;
 }
 
 clv_code clv_packet_set_group_lrs(clv_packet *apply, const float *lrs, uint32_t n, clv_err *err) {
@@ -195,12 +200,12 @@ clv_code clv_packet_new_revert(clv_pool *pool, uint64_t context, uint64_t messag
   return new_context_packet(pool, CLV_REVERT, context, message, ret, err);
 }
 
-void clv_packet_set_end_commit(clv_packet *end, float scale, float lr, bool apply) {
+void clv_packet_set_end_commit(clv_packet *end, float scale, float lr, bool applies_step) {
   clv_frame *f = &end->frame;
   f->has_commit = true;
   f->commit.scale = scale;
   f->commit.lr = lr;
-  f->commit.applies_step = apply;
+  f->commit.applies_step = applies_step;
 }
 
 clv_code clv_packet_new_end_context(clv_pool *pool, uint64_t context, uint64_t message,
@@ -220,22 +225,22 @@ static clv_code new_packet_of_ref(clv_pool *pool, clv_frame_kind kind, const clv
 }
 
 clv_code clv_packet_new_ref_keep(clv_pool *pool, const clv_ref_ids *ids, const char *owner,
-                                 uint64_t context, uint64_t value, clv_tensor *own,
+                                 uint64_t context, uint64_t value, clv_tensor *own_tensor,
                                  clv_packet **ret, clv_err *err) {
   CLV_TRY(new_packet_of_ref(pool, CLV_REF_KEEP, ids, ret, err));
   snprintf((*ret)->frame.to, sizeof(*ret)->frame.to, "%s", owner);
   (*ret)->frame.context = context;
   (*ret)->frame.message_id = value;
-  if (own) clv_packet_add_tensor(*ret, own);
+  if (own_tensor) clv_packet_add_tensor(*ret, own_tensor);
   return CLV_OK;
 }
 
-clv_code clv_packet_new_ref_use(clv_pool *pool, const clv_ref_ids *ids, uint64_t child,
+clv_code clv_packet_new_ref_use(clv_pool *pool, const clv_ref_ids *ids, uint64_t new_fork_id,
                                 const char *to, uint64_t context, uint64_t value, clv_packet **ret,
                                 clv_err *err) {
   CLV_TRY(new_packet_of_ref(pool, CLV_REF_USE, ids, ret, err));
   snprintf((*ret)->frame.to, sizeof(*ret)->frame.to, "%s", to);
-  (*ret)->frame.reply_to = child;
+  (*ret)->frame.reply_to = new_fork_id;
   (*ret)->frame.context = context;
   (*ret)->frame.message_id = value;
   return CLV_OK;

@@ -87,9 +87,9 @@ static clv_partial_tensor *find_partial_tensor(clv_reassembly *a, uint64_t trans
 
 static clv_partial_tensor_state transfer_state(const clv_partial_tensor *e) {
   if (!e) return CLV_PARTIAL_NONE;
-  bool all = e->claimed_bytes == e->total_bytes;
-  if (e->packet) return all ? CLV_PARTIAL_COMPLETE : CLV_PARTIAL_HEADED;
-  return all ? CLV_PARTIAL_BYTES : CLV_PARTIAL_HEADLESS;
+  bool is_fully_claimed = e->claimed_bytes == e->total_bytes;
+  if (e->packet) return is_fully_claimed ? CLV_PARTIAL_COMPLETE : CLV_PARTIAL_HEADED;
+  return is_fully_claimed ? CLV_PARTIAL_BYTES : CLV_PARTIAL_HEADLESS;
 }
 
 clv_partial_tensor_state clv_reassembly_state(clv_reassembly *a, uint64_t transfer) {
@@ -168,21 +168,22 @@ static clv_code insert_span(clv_partial_tensor *e, size_t at, clv_span s, clv_er
 static clv_code claim_span(clv_partial_tensor *e, uint64_t from, uint64_t to, clv_err *err) {
   size_t at = e->n_spans;
   while (at > 0 && e->spans[at - 1].from >= to) at--;
-  clv_span *before = at > 0 ? &e->spans[at - 1] : NULL,
-           *after = at < e->n_spans ? &e->spans[at] : NULL;
-  if (before && before->to > from)
+  clv_span *previous_span = at > 0 ? &e->spans[at - 1] : NULL,
+           *next_span = at < e->n_spans ? &e->spans[at] : NULL;
+  if (previous_span && previous_span->to > from)
     return clv_fail(err, CLV_INVALID, "bytes %llu to %llu of transfer %llu were sent twice",
-                    (unsigned long long)from, (unsigned long long)CLV_MIN(to, before->to),
+                    (unsigned long long)from, (unsigned long long)CLV_MIN(to, previous_span->to),
                     (unsigned long long)e->transfer_id);
-  bool joins_before = before && before->to == from, joins_after = after && after->from == to;
-  if (joins_before && joins_after) {
-    before->to = after->to;
-    memmove(after, after + 1, (e->n_spans - at - 1) * sizeof *after);
+  bool joins_previous = previous_span && previous_span->to == from,
+       joins_next = next_span && next_span->from == to;
+  if (joins_previous && joins_next) {
+    previous_span->to = next_span->to;
+    memmove(next_span, next_span + 1, (e->n_spans - at - 1) * sizeof *next_span);
     e->n_spans--;
-  } else if (joins_before) {
-    before->to = to;
-  } else if (joins_after) {
-    after->from = from;
+  } else if (joins_previous) {
+    previous_span->to = to;
+  } else if (joins_next) {
+    next_span->from = from;
   } else {
     return insert_span(e, at, (clv_span){from, to}, err);
   }

@@ -16,13 +16,13 @@
 
 #include "common/net/link/link_int.h"
 
-#define MS UINT64_C(1000000)
+#define NS_PER_MS UINT64_C(1000000)
 
-/* ---- what is due ----------------------------------------------------------------------------- */
+/* ---- finding the work that is due ------------------------------------------------------------ */
 
 /* Work that a link has to do now. */
 typedef struct due_work {
-  bool ends_link; /* the link must end, for the reason `text` */
+  bool ends_link; /* the link must end, for the reason end_text */
   char end_text[CLV_ERR_TEXT];
   bool must_redial;                             /* a lost lane must be dialled again now */
   uint32_t n_late_lanes, late_lanes[MAX_LANES]; /* lanes whose ATTACHED is overdue */
@@ -34,9 +34,9 @@ static bool is_lane_lost(const clv_lane_slot *s) { return s->lost_since_ns && !s
 /* Ends the link if a lane is lost for too long. The caller holds the lock. */
 static void end_if_lease_expired(clv_link *l, const clv_lane_slot *s, uint64_t now, due_work *d) {
   if (!s->lost_since_ns) return;
-  uint64_t until = s->lost_since_ns + l->lease_ms * MS;
-  d->next_work_ns = CLV_MIN(d->next_work_ns, until);
-  if (now < until || d->ends_link) return;
+  uint64_t lease_end_ns = s->lost_since_ns + l->lease_ms * NS_PER_MS;
+  d->next_work_ns = CLV_MIN(d->next_work_ns, lease_end_ns);
+  if (now < lease_end_ns || d->ends_link) return;
   d->ends_link = true;
   snprintf(d->end_text, sizeof d->end_text,
            "%.200s; not connected again within %g s (limits.lease)%s%.120s", l->lost_text,
@@ -48,8 +48,9 @@ static void end_if_lease_expired(clv_link *l, const clv_lane_slot *s, uint64_t n
  * included. The caller holds the lock. */
 static void end_if_refused_too_long(clv_link *l, due_work *d) {
   const clv_redials *r = &l->redials;
-  bool is_over = r->last_refused_ns - r->refused_since_ns >= l->refusal_timeout_ms * MS;
-  if (!r->refused_since_ns || !is_over || d->ends_link) return;
+  bool has_timed_out =
+      r->last_refused_ns - r->refused_since_ns >= l->refusal_timeout_ms * NS_PER_MS;
+  if (!r->refused_since_ns || !has_timed_out || d->ends_link) return;
   d->ends_link = true;
   snprintf(d->end_text, sizeof d->end_text, "%.200s; its host refuses connections: %.200s",
            l->lost_text, r->failure_text);
@@ -68,25 +69,26 @@ static void find_late_lane(clv_lane_slot *s, uint32_t index, uint64_t now, due_w
 
 /* Decides whether a lost lane must be dialled now, and when the next redial is due. The caller
  * holds the lock. */
-static void find_due_redials(clv_link *l, bool any_lost, uint64_t now, due_work *d) {
+static void find_due_redials(clv_link *l, bool has_lost_lane, uint64_t now, due_work *d) {
   clv_redials *r = &l->redials;
-  if (!any_lost || !l->dialler.dial_stream) return;
+  if (!has_lost_lane || !l->dialler.dial_stream) return;
   if (now < r->next_redial_ns) {
     d->next_work_ns = CLV_MIN(d->next_work_ns, r->next_redial_ns);
     return;
   }
   d->must_redial = true;
-  r->next_redial_ns = now + r->redial_pause_ms * MS;
-  /* the redial after which the link ends */
-  uint64_t last_ns = r->refused_since_ns + l->refusal_timeout_ms * MS;
-  if (r->refused_since_ns && now < last_ns) r->next_redial_ns = CLV_MIN(r->next_redial_ns, last_ns);
+  r->next_redial_ns = now + r->redial_pause_ms * NS_PER_MS;
+  /* time of the last redial: the link ends if that one is refused, too */
+  uint64_t last_redial_ns = r->refused_since_ns + l->refusal_timeout_ms * NS_PER_MS;
+  if (r->refused_since_ns && now < last_redial_ns)
+    r->next_redial_ns = CLV_MIN(r->next_redial_ns, last_redial_ns);
   r->redial_pause_ms = r->redial_pause_ms ? CLV_MIN(2 * r->redial_pause_ms, (uint64_t)REDIAL_MAX_MS)
                                           : REDIAL_FIRST_MS;
 }
 
 static due_work find_due_work(clv_link *l) {
   due_work d = {.next_work_ns = UINT64_MAX};
-  bool any_lost = false;
+  bool has_lost_lane = false;
   d.ends_link = clv_frame_writer_is_broken(l->writer, d.end_text);
   pthread_mutex_lock(&l->lock);
   uint64_t now = clv_clock_now(&l->clock);
@@ -98,10 +100,10 @@ static due_work find_due_work(clv_link *l) {
   for (uint32_t i = 0; i < l->n_lanes; i++) {
     end_if_lease_expired(l, &l->lanes[i], now, &d);
     find_late_lane(&l->lanes[i], i, now, &d);
-    any_lost |= is_lane_lost(&l->lanes[i]);
+    has_lost_lane |= is_lane_lost(&l->lanes[i]);
   }
   end_if_refused_too_long(l, &d);
-  if (!d.ends_link) find_due_redials(l, any_lost, now, &d);
+  if (!d.ends_link) find_due_redials(l, has_lost_lane, now, &d);
   pthread_mutex_unlock(&l->lock);
   return d;
 }
@@ -116,13 +118,13 @@ static uint64_t begin_redial(clv_link *l, uint32_t index) {
   clv_lane_slot *s = &l->lanes[index];
   if (l->state == CLV_LINK_MENDING && index < l->n_lanes && is_lane_lost(s)) {
     connection = s->connection_number + 1;
-    s->attach_deadline_ns = clv_clock_now(&l->clock) + ATTACH_TIMEOUT_MS * MS;
+    s->attach_deadline_ns = clv_clock_now(&l->clock) + ATTACH_TIMEOUT_MS * NS_PER_MS;
   }
   pthread_mutex_unlock(&l->lock);
   return connection;
 }
 
-/* Dials the lost lanes, until one fails: the others have the same peer. */
+/* Dials the lost lanes. Stops at the first failure, because the other lanes have the same peer. */
 static void redial_lanes(clv_link *l) {
   for (uint32_t i = 0; i < MAX_LANES; i++) {
     clv_err err;
@@ -160,9 +162,9 @@ static bool wait_for_work(clv_link *l, uint64_t until_ns) {
     n_losses = l->redials.n_losses;
   }
   l->redials.n_losses_seen = n_losses;
-  bool goes_on = l->state < CLV_LINK_ENDING;
+  bool is_link_running = l->state < CLV_LINK_ENDING;
   pthread_mutex_unlock(&l->lock);
-  return goes_on;
+  return is_link_running;
 }
 
 static void *run_redials(void *link) {

@@ -61,17 +61,17 @@ void clv_send_queue_unref(clv_send_queue *d) {
 void clv_send_queue_end(clv_send_queue *d) {
   pthread_mutex_lock(&d->lock);
   d->has_ended = true;
-  clv_packet *drop = d->first, *partially_sent = clv_steal(&d->partially_sent_packet);
-  bool waits =
+  clv_packet *dropped_packets = d->first, *partially_sent = clv_steal(&d->partially_sent_packet);
+  bool is_waiting =
       partially_sent &&
       clv_device_copy_remove_waiter(
           partially_sent->device_copy[partially_sent->sending_tensor_index], &d->copy_waiter);
   d->first = d->last = NULL;
   clv_pace_clear(&d->pace);
   pthread_mutex_unlock(&d->lock);
-  free_packets(drop);
+  free_packets(dropped_packets);
   clv_packet_free(partially_sent);
-  if (waits) clv_send_queue_unref(d);
+  if (is_waiting) clv_send_queue_unref(d);
 }
 
 void clv_send_queue_set_lanes(clv_send_queue *d, uint32_t n_lanes) {
@@ -125,10 +125,10 @@ static bool take_next_chunk(clv_send_queue *d, clv_chunk_send *ret) {
 /* Sends the chunks that the congestion window admits now. */
 static clv_code send_chunks(clv_send_queue *d, clv_err *err) {
   for (clv_chunk_send c; take_next_chunk(d, &c);) {
-    clv_code probed = send_probe(d, c.ping_id_before, err);
+    clv_code probe_code = send_probe(d, c.ping_id_before, err);
     /* send_chunk takes over the tensor in all cases */
     clv_code code = send_chunk(d, &c, err);
-    CLV_TRY(probed);
+    CLV_TRY(probe_code);
     CLV_TRY(code);
   }
   return CLV_OK;
@@ -155,10 +155,10 @@ static void run_chunk_job(clv_rpc_job *job) {
  * encrypt them takes long. */
 static void start_send_job(clv_send_queue *d) {
   pthread_mutex_lock(&d->lock);
-  bool start = d->pace.n_chunks && !d->is_sending && !d->has_ended;
-  d->is_sending |= start;
+  bool must_start = d->pace.n_chunks && !d->is_sending && !d->has_ended;
+  d->is_sending |= must_start;
   pthread_mutex_unlock(&d->lock);
-  if (!start) return;
+  if (!must_start) return;
   clv_send_queue_ref(d); /* reference of the job */
   if (!clv_frame_writer_defer_job(d->writer, &d->chunk_job)) run_chunk_job(&d->chunk_job);
 }
@@ -185,8 +185,8 @@ static copy_progress check_copied_or_suspend(clv_send_queue *d, clv_packet *p, s
   if (!c) return PART_COPIED;
   pthread_mutex_lock(&d->lock);
   d->copy_waiter.awaited_bytes = bytes;
-  bool ended = d->has_ended,
-       partially_sent = !ended && !clv_device_copy_add_waiter(c, &d->copy_waiter);
+  bool has_ended = d->has_ended,
+       partially_sent = !has_ended && !clv_device_copy_add_waiter(c, &d->copy_waiter);
   if (partially_sent) {
     clv_send_queue_ref(d);
     d->partially_sent_packet = p;
@@ -194,8 +194,8 @@ static copy_progress check_copied_or_suspend(clv_send_queue *d, clv_packet *p, s
   }
   pthread_mutex_unlock(&d->lock);
   if (partially_sent) return PART_PENDING;
-  clv_code code = ended ? clv_frame_writer_end_error(d->writer, err)
-                        : clv_device_copy_check_failure(c, bytes, err);
+  clv_code code = has_ended ? clv_frame_writer_end_error(d->writer, err)
+                            : clv_device_copy_check_failure(c, bytes, err);
   return code == CLV_OK ? PART_COPIED : PART_FAILED;
 }
 
@@ -245,8 +245,8 @@ static copy_progress queue_chunks(clv_send_queue *d, clv_packet *p, clv_err *err
   while (p->bytes_queued < t->bytes) {
     clv_chunk c = {t, head->transfer_id, p->bytes_queued,
                    CLV_MIN(t->bytes - p->bytes_queued, (size_t)CLV_WIRE_CHUNK_BYTES)};
-    copy_progress found = check_copied_or_suspend(d, p, p->bytes_queued + c.len, err);
-    if (found != PART_COPIED) return found;
+    copy_progress progress = check_copied_or_suspend(d, p, p->bytes_queued + c.len, err);
+    if (progress != PART_COPIED) return progress;
     head->crc32c = clv_crc32c(head->crc32c, (char *)t->data + p->bytes_queued, c.len);
     p->bytes_queued += c.len;
     if (queue_chunk(d, &c, err) != CLV_OK || send_chunks(d, err) != CLV_OK) return PART_FAILED;
@@ -265,8 +265,8 @@ static copy_progress send_packet_chunked(clv_send_queue *d, clv_packet *p, clv_e
       head->transfer_id = __atomic_add_fetch(&d->last_transfer_id, 1, __ATOMIC_RELAXED);
     }
     p->has_transfer_id = true;
-    copy_progress found = queue_chunks(d, p, err);
-    if (found != PART_COPIED) return found;
+    copy_progress progress = queue_chunks(d, p, err);
+    if (progress != PART_COPIED) return progress;
   }
   return clv_frame_writer_send_without_payload(d->writer, &p->frame, err) == CLV_OK ? PART_COPIED
                                                                                     : PART_FAILED;
@@ -274,9 +274,9 @@ static copy_progress send_packet_chunked(clv_send_queue *d, clv_packet *p, clv_e
 
 static copy_progress send_inline_once_copied(clv_send_queue *d, clv_packet *p, clv_err *err) {
   for (; p->sending_tensor_index < p->frame.n_tensors; p->sending_tensor_index++) {
-    copy_progress found =
+    copy_progress progress =
         check_copied_or_suspend(d, p, p->tensor[p->sending_tensor_index]->bytes, err);
-    if (found != PART_COPIED) return found;
+    if (progress != PART_COPIED) return progress;
   }
   return send_packet_inline(d, p, err) == CLV_OK ? PART_COPIED : PART_FAILED;
 }
@@ -284,12 +284,12 @@ static copy_progress send_inline_once_copied(clv_send_queue *d, clv_packet *p, c
 /* Sends a packet and frees it. PART_PENDING: the queue keeps it as partially_sent_packet. */
 static copy_progress send_packet(clv_send_queue *d, clv_packet *p, clv_err *err) {
   uint64_t bytes = bytes_of_tensors(p);
-  copy_progress found = bytes <= CLV_WIRE_INLINE_MAX ? send_inline_once_copied(d, p, err)
-                                                     : send_packet_chunked(d, p, err);
-  if (found == PART_PENDING) return found;
+  copy_progress progress = bytes <= CLV_WIRE_INLINE_MAX ? send_inline_once_copied(d, p, err)
+                                                        : send_packet_chunked(d, p, err);
+  if (progress == PART_PENDING) return progress;
   __atomic_fetch_add(&d->tensors_out, p->frame.n_tensors, __ATOMIC_RELAXED);
   clv_packet_free(p);
-  return found;
+  return progress;
 }
 
 /* Sends a packet that waits for nothing, on the caller's thread. */
@@ -321,9 +321,9 @@ static void run_packet_job(clv_rpc_job *job) {
   for (clv_packet *p; (p = take_next_packet(d)) != NULL;) {
     pthread_mutex_unlock(&d->lock);
     clv_err err;
-    copy_progress found = send_packet(d, p, &err);
-    if (found == PART_FAILED) break_writer(d, &err);
-    if (found == PART_PENDING) {
+    copy_progress progress = send_packet(d, p, &err);
+    if (progress == PART_FAILED) break_writer(d, &err);
+    if (progress == PART_PENDING) {
       clv_send_queue_unref(d);
       return;
     }
@@ -337,10 +337,10 @@ static void run_packet_job(clv_rpc_job *job) {
 /* Starts the drain job, which takes over the reference of d->copy_waiter. */
 void clv_send_queue_resume_after_copy(clv_send_queue *d) {
   pthread_mutex_lock(&d->lock);
-  bool start = d->partially_sent_packet && !d->has_ended;
-  d->is_draining |= start;
+  bool must_start = d->partially_sent_packet && !d->has_ended;
+  d->is_draining |= must_start;
   pthread_mutex_unlock(&d->lock);
-  if (!start)
+  if (!must_start)
     clv_send_queue_unref(d);
   else if (!clv_frame_writer_defer_job(d->writer, &d->packet_job))
     run_packet_job(&d->packet_job);
@@ -350,11 +350,11 @@ void clv_send_queue_resume_after_copy(clv_send_queue *d) {
 static void start_drain_job(clv_send_queue *d) {
   pthread_mutex_lock(&d->lock);
   clv_packet *p = d->first;
-  bool busy = d->is_draining || d->partially_sent_packet || d->has_ended;
-  bool start = p && !busy && bytes_of_tensors(p) <= d->available_credit;
-  d->is_draining |= start;
+  bool is_busy = d->is_draining || d->partially_sent_packet || d->has_ended;
+  bool must_start = p && !is_busy && bytes_of_tensors(p) <= d->available_credit;
+  d->is_draining |= must_start;
   pthread_mutex_unlock(&d->lock);
-  if (!start) return;
+  if (!must_start) return;
   clv_send_queue_ref(d); /* reference of the job */
   if (!clv_frame_writer_defer_job(d->writer, &d->packet_job)) run_packet_job(&d->packet_job);
 }
@@ -372,17 +372,17 @@ typedef enum send_decision { SEND_NOW, SEND_QUEUED, SEND_ENDED, SEND_TOO_LARGE }
 /* Decides whether a packet is sent now, is queued or is refused. The caller holds the lock. */
 static send_decision decide_send(clv_send_queue *d, const clv_packet *p, uint64_t bytes) {
   /* an ABORT overtakes the packets of its context */
-  bool urgent = p->frame.kind == CLV_ABORT && !bytes;
+  bool is_urgent = p->frame.kind == CLV_ABORT && !bytes;
   if (d->has_ended) return SEND_ENDED;
   /* The receiver may keep the credit of one inline frame unreturned (take_due_credit in
    * recv_window.c). */
   if (bytes > d->granted_credit ||
       (bytes > CLV_WIRE_INLINE_MAX && bytes > d->granted_credit - CLV_WIRE_INLINE_MAX))
     return SEND_TOO_LARGE;
-  if (urgent) return SEND_NOW;
-  bool queued = d->first || d->is_draining || d->partially_sent_packet;
-  bool later = bytes > d->available_credit || bytes >= DEFERRED_BYTES || has_pending_copy(p);
-  return queued || later ? SEND_QUEUED : SEND_NOW;
+  if (is_urgent) return SEND_NOW;
+  bool has_queue = d->first || d->is_draining || d->partially_sent_packet;
+  bool must_wait = bytes > d->available_credit || bytes >= DEFERRED_BYTES || has_pending_copy(p);
+  return has_queue || must_wait ? SEND_QUEUED : SEND_NOW;
 }
 
 /* Queues a packet. Clears coalesces_with_next, because no caller flushes when the job sends the

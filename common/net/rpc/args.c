@@ -81,14 +81,14 @@ void rpc_args_add_client(rpc_args *args) {
 void rpc_args_add_server(rpc_args *args, const clv_rpc_server_options *options) {
   unsigned idle =
       options->idle_connection_timeout_ms ? options->idle_connection_timeout_ms : 15 * 60 * 1000;
-  unsigned shake = options->handshake_timeout_ms ? options->handshake_timeout_ms : 3000;
+  unsigned handshake_ms = options->handshake_timeout_ms ? options->handshake_timeout_ms : 3000;
   unsigned streams = options->max_streams_per_conn ? options->max_streams_per_conn : 128;
   /* Accept pings of a client with the shortest allowed timeout, which may be shorter than this
    * server's. */
   add_int_arg(args, GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
               RPC_MIN_PEER_TIMEOUT_MS / 24);
   add_int_arg(args, GRPC_ARG_MAX_CONNECTION_IDLE_MS, (int)CLV_MIN(idle, 86400000u));
-  add_int_arg(args, GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, (int)CLV_MIN(shake, 60000u));
+  add_int_arg(args, GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, (int)CLV_MIN(handshake_ms, 60000u));
   add_int_arg(args, GRPC_ARG_MAX_CONCURRENT_STREAMS, (int)CLV_MIN(streams, 65536u));
   /* Without this argument, two daemons that listen on one port would share its connections at
    * random. */

@@ -118,14 +118,14 @@ static bool destroy_failed_channel(clv_rpc_channel *channel) {
 
 /* ---- unary calls ----------------------------------------------------------------------------- */
 
-typedef struct unary {
+typedef struct unary_call {
   grpc_metadata_array initial_metadata, trailing_metadata;
   grpc_byte_buffer *reply;
   grpc_status_code status;
   grpc_slice status_details;
-} unary;
+} unary_call;
 
-/* ---- who waits ------------------------------------------------------------------------------- */
+/* ---- waiting for a call, and cancelling it --------------------------------------------------- */
 
 static _Thread_local const clv_cancel_hook *hook_of_thread;
 
@@ -157,22 +157,22 @@ static bool is_call_interrupted(uint64_t ms) {
  * learns that the session has ended. */
 static void await_call(grpc_call *call, grpc_completion_queue *queue) {
   uint64_t began = clv_now_ns();
-  bool cancelled = false;
+  bool is_cancelled = false;
   while (grpc_completion_queue_pluck(queue, call, rpc_deadline_in_ms(POLL_MS), NULL).type ==
          GRPC_QUEUE_TIMEOUT) {
-    if (cancelled || !is_call_interrupted((clv_now_ns() - began) / 1000000u)) continue;
+    if (is_cancelled || !is_call_interrupted((clv_now_ns() - began) / 1000000u)) continue;
     grpc_call_cancel_with_status(call, GRPC_STATUS_CANCELLED, "interrupted", NULL);
-    cancelled = true;
+    is_cancelled = true;
   }
 }
 
 /* Runs the batch of `call` to its end on this thread. */
 static clv_code run_batch(grpc_call *call, grpc_completion_queue *queue, const grpc_op *ops,
                           size_t n, clv_err *err) {
-  grpc_call_error refused = grpc_call_start_batch(call, ops, n, call, NULL);
-  if (refused != GRPC_CALL_OK)
+  grpc_call_error call_error = grpc_call_start_batch(call, ops, n, call, NULL);
+  if (call_error != GRPC_CALL_OK)
     return clv_fail(err, CLV_INTERNAL, "gRPC refused a call: %s",
-                    grpc_call_error_to_string(refused));
+                    grpc_call_error_to_string(call_error));
   await_call(call, queue);
   return CLV_OK;
 }
@@ -190,7 +190,7 @@ static clv_code copy_reply(grpc_byte_buffer *buffer, clv_bytes *reply, clv_err *
   return CLV_OK;
 }
 
-static clv_code read_call_result(clv_rpc_channel *channel, const unary *u, clv_bytes *reply,
+static clv_code read_call_result(clv_rpc_channel *channel, const unary_call *u, clv_bytes *reply,
                                  clv_err *err) {
   if (u->status == GRPC_STATUS_OK) return copy_reply(u->reply, reply, err);
   if (u->status == GRPC_STATUS_UNAVAILABLE)
@@ -201,7 +201,7 @@ static clv_code read_call_result(clv_rpc_channel *channel, const unary *u, clv_b
   return clv_fail(err, rpc_code_of_status(u->status), "%s: %s", channel->target_address, text);
 }
 
-static size_t make_unary_ops(unary *u, grpc_byte_buffer *request, grpc_op ops[6]) {
+static size_t make_unary_ops(unary_call *u, grpc_byte_buffer *request, grpc_op ops[6]) {
   memset(ops, 0, 6 * sizeof(*ops));
   size_t n = 0;
   ops[n++].op = GRPC_OP_SEND_INITIAL_METADATA;
@@ -223,19 +223,20 @@ static size_t make_unary_ops(unary *u, grpc_byte_buffer *request, grpc_op ops[6]
 
 static grpc_call *create_call(grpc_channel *channel, grpc_completion_queue *queue,
                               const char *method, gpr_timespec deadline) {
-  grpc_slice name = grpc_slice_from_copied_string(method);
-  grpc_call *call = grpc_channel_create_call(channel, NULL, 0, queue, name, NULL, deadline, NULL);
-  grpc_slice_unref(name);
+  grpc_slice method_slice = grpc_slice_from_copied_string(method);
+  grpc_call *call =
+      grpc_channel_create_call(channel, NULL, 0, queue, method_slice, NULL, deadline, NULL);
+  grpc_slice_unref(method_slice);
   return call;
 }
 
-static void unary_call_init(unary *u) {
-  *u = (unary){.status_details = grpc_empty_slice()};
+static void unary_call_init(unary_call *u) {
+  *u = (unary_call){.status_details = grpc_empty_slice()};
   grpc_metadata_array_init(&u->initial_metadata);
   grpc_metadata_array_init(&u->trailing_metadata);
 }
 
-static void unary_call_clear(unary *u) {
+static void unary_call_clear(unary_call *u) {
   grpc_metadata_array_destroy(&u->initial_metadata);
   grpc_metadata_array_destroy(&u->trailing_metadata);
   grpc_slice_unref(u->status_details);
@@ -258,7 +259,7 @@ clv_code clv_rpc_call_unary(clv_rpc_channel *channel, const char *method, const 
   if (len > channel->limits.max_message_bytes)
     return clv_fail(err, CLV_INVALID, "request of %zu bytes, the limit is %zu", len,
                     channel->limits.max_message_bytes);
-  unary u;
+  unary_call u;
   unary_call_init(&u);
   grpc_slice slice = grpc_slice_from_copied_buffer(request, len);
   grpc_byte_buffer *message = grpc_raw_byte_buffer_create(&slice, 1);
@@ -290,7 +291,7 @@ static const struct {
   const char *text_part;
   clv_code code;
   const char *user_text;
-} REASONS[] = {
+} dial_errors[] = {
     {.text_part = "CERTIFICATE_VERIFY_FAILED",
      .code = CLV_UNAUTHENTICATED,
      .user_text = NOT_OUR_CA},
@@ -321,16 +322,16 @@ static clv_code report_dial_error(clv_rpc_channel *channel, const char *text, cl
                     "refused our certificate (%s)",
                     channel->target_address, text);
   size_t i = 0;
-  while (!strstr(text, REASONS[i].text_part)) i++;
-  return clv_fail(err, REASONS[i].code, "%s: %s (%s)", channel->target_address,
-                  REASONS[i].user_text, text);
+  while (!strstr(text, dial_errors[i].text_part)) i++;
+  return clv_fail(err, dial_errors[i].code, "%s: %s (%s)", channel->target_address,
+                  dial_errors[i].user_text, text);
 }
 
 /* Gets the reason of a failed dial from a call on the failed channel. CLV_OK: the call reached the
  * server. */
 static clv_code find_dial_error(clv_rpc_channel *channel, grpc_channel *failed, clv_err *err) {
   CLV_TRY(rpc_identity_check(channel->server_identity, err));
-  unary u;
+  unary_call u;
   unary_call_init(&u);
   grpc_completion_queue *queue = grpc_completion_queue_create_for_pluck(NULL);
   grpc_call *call = create_call(failed, queue, "/cleave.Probe/Cause", rpc_deadline_in_ms(1000));

@@ -73,34 +73,34 @@ static grpc_ssl_server_certificate_config *make_server_cert_config(const rpc_pem
   return grpc_ssl_server_certificate_config_create(pem->ca, &pair, 1);
 }
 
-static const grpc_ssl_client_certificate_request_type DEMAND =
+static const grpc_ssl_client_certificate_request_type CLIENT_CERT_REQUEST =
     GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY;
 
 /* Makes a server that binds with this PEM text to a name in the abstract namespace and is never
  * started, because gRPC reports only at a bind whether it can use certificates. */
 clv_code rpc_pem_check(const clv_rpc_pem *pem, clv_err *err) {
-  static atomic_uint count;
+  static atomic_uint n_checks;
   rpc_pem copy;
   CLV_TRY(rpc_pem_init(&copy, pem, err));
   grpc_ssl_server_credentials_options *options =
-      grpc_ssl_server_credentials_create_options_using_config(DEMAND,
+      grpc_ssl_server_credentials_create_options_using_config(CLIENT_CERT_REQUEST,
                                                               make_server_cert_config(&copy));
   grpc_server_credentials *credentials = grpc_ssl_server_credentials_create_with_options(options);
   rpc_pem_clear(&copy);
   char address[64];
   snprintf(address, sizeof(address), "unix-abstract:cleave-pem-%ld-%u", (long)getpid(),
-           atomic_fetch_add(&count, 1));
+           atomic_fetch_add(&n_checks, 1));
   grpc_completion_queue *queue = grpc_completion_queue_create_for_pluck(NULL);
   grpc_server *server = grpc_server_create(NULL, NULL);
   grpc_server_register_completion_queue(server, queue, NULL);
-  bool usable = credentials && grpc_server_add_http2_port(server, address, credentials) != 0;
+  bool is_usable = credentials && grpc_server_add_http2_port(server, address, credentials) != 0;
   grpc_server_shutdown_and_notify(server, queue, &copy);
   grpc_completion_queue_pluck(queue, &copy, rpc_no_deadline(), NULL);
   grpc_server_destroy(server);
   grpc_completion_queue_shutdown(queue);
   grpc_completion_queue_destroy(queue);
   if (credentials) grpc_server_credentials_release(credentials);
-  if (usable) return CLV_OK;
+  if (is_usable) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "the CA, certificate and key cannot be used together: one of them is not PEM "
                   "text, or the key does not belong to the certificate");
@@ -182,7 +182,8 @@ static grpc_ssl_certificate_config_reload_status fetch_certs(
 grpc_server_credentials *rpc_server_credentials(rpc_server_certs *certs) {
   rpc_tsan_release(certs);
   return grpc_ssl_server_credentials_create_with_options(
-      grpc_ssl_server_credentials_create_options_using_config_fetcher(DEMAND, fetch_certs, certs));
+      grpc_ssl_server_credentials_create_options_using_config_fetcher(CLIENT_CERT_REQUEST,
+                                                                      fetch_certs, certs));
 }
 
 static grpc_auth_property_iterator peer_uris(grpc_auth_context *context) {
@@ -194,11 +195,11 @@ clv_code rpc_peer_uri(grpc_call *call, char **ret_uri, clv_err *err) {
   if (!context) return clv_fail(err, CLV_UNAUTHENTICATED, "the connection has no identity");
   grpc_auth_property_iterator it = peer_uris(context);
   const grpc_auth_property *property = grpc_auth_property_iterator_next(&it);
-  const grpc_auth_property *second = property ? grpc_auth_property_iterator_next(&it) : NULL;
+  const grpc_auth_property *second_uri = property ? grpc_auth_property_iterator_next(&it) : NULL;
   clv_code code;
   if (!property)
     code = clv_fail(err, CLV_UNAUTHENTICATED, "the client certificate names no URI");
-  else if (second)
+  else if (second_uri)
     code = clv_fail(err, CLV_UNAUTHENTICATED, "the client certificate names more than one URI");
   else if (strlen(property->value) != property->value_length || property->value_length == 0)
     code = clv_fail(err, CLV_UNAUTHENTICATED, "the URI in the client certificate is malformed");
@@ -275,13 +276,13 @@ static int verify_server(void *user_data, grpc_tls_custom_verification_check_req
   rpc_identity *identity = user_data;
   clv_err err = {0};
   rpc_tsan_acquire(identity);
-  bool good = is_expected_server(identity, request, &err);
+  bool is_proved = is_expected_server(identity, request, &err);
   pthread_mutex_lock(&identity->lock);
-  identity->is_proved = good;
+  identity->is_proved = is_proved;
   memcpy(identity->error_text, err.text, sizeof(identity->error_text));
   pthread_mutex_unlock(&identity->lock);
-  *status = good ? GRPC_STATUS_OK : GRPC_STATUS_UNAUTHENTICATED;
-  if (!good) *details = gpr_strdup(err.text);
+  *status = is_proved ? GRPC_STATUS_OK : GRPC_STATUS_UNAUTHENTICATED;
+  if (!is_proved) *details = gpr_strdup(err.text);
   return 1; /* returns 1, because the result is known when the function returns */
 }
 

@@ -55,10 +55,10 @@ static void after_fork_in_parent(void) { pthread_mutex_unlock(&forks.lock); }
 /* Reads the peer address of each descriptor again, because a thread may have closed the
  * descriptor between the list and the fork. */
 static void after_fork_in_child(void) {
-  int none = forks.n_fds_to_close ? open("/dev/null", O_RDWR | O_CLOEXEC) : -1;
-  for (unsigned i = 0; i < forks.n_fds_to_close && none >= 0; i++)
-    if (is_dialled(forks.fds_to_close[i])) (void)dup3(none, forks.fds_to_close[i], O_CLOEXEC);
-  if (none >= 0) close(none);
+  int null_fd = forks.n_fds_to_close ? open("/dev/null", O_RDWR | O_CLOEXEC) : -1;
+  for (unsigned i = 0; i < forks.n_fds_to_close && null_fd >= 0; i++)
+    if (is_dialled(forks.fds_to_close[i])) (void)dup3(null_fd, forks.fds_to_close[i], O_CLOEXEC);
+  if (null_fd >= 0) close(null_fd);
   forks.n_dialled_peers = 0;
   pthread_mutex_unlock(&forks.lock);
 }

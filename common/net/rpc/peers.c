@@ -220,12 +220,12 @@ bool rpc_read_peer_address(int fd, char *text, size_t len) {
 /* Shuts down both directions and discards received bytes. gRPC would first read and serve them, and
  * a receive buffer holds tens of thousands of resets. */
 static void cut_socket(int fd) {
-  static const size_t MOST = 64u << 20;
+  static const size_t MAX_DISCARDED_BYTES = 64u << 20;
   shutdown(fd, SHUT_RDWR);
-  for (size_t thrown = 0; thrown < MOST;) {
+  for (size_t n_discarded = 0; n_discarded < MAX_DISCARDED_BYTES;) {
     ssize_t n = recv(fd, NULL, 1 << 20, MSG_TRUNC | MSG_DONTWAIT);
     if (n <= 0) break;
-    thrown += (size_t)n;
+    n_discarded += (size_t)n;
   }
 }
 
@@ -234,8 +234,8 @@ static void cut_if_address(int fd, void *address) {
   if (rpc_read_peer_address(fd, text, sizeof(text)) && strcmp(text, address) == 0) cut_socket(fd);
 }
 
-/* gRPC offers no way to list or close a single
- * connection of a server, so sockets are found among the descriptors. */
+/* Calls visit(fd, user) for each descriptor of the process. Needed because gRPC offers no way to
+ * list or close a single connection of a server, so sockets are found among the descriptors. */
 static void for_each_fd(void (*visit)(int fd, void *user), void *user) {
   DIR *dir = opendir("/proc/self/fd");
   if (!dir) { /* /proc is not readable: try every descriptor number */
@@ -278,12 +278,13 @@ typedef struct port_count {
 static void count_if_port(int fd, void *user) {
   port_count *count = user;
   char text[RPC_ADDRESS];
-  struct sockaddr_storage near = {0};
-  socklen_t size = sizeof(near);
-  if (getsockname(fd, (struct sockaddr *)&near, &size) != 0) return;
-  unsigned port = near.ss_family == AF_INET    ? ((struct sockaddr_in *)&near)->sin_port
-                  : near.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&near)->sin6_port
-                                               : 0;
+  struct sockaddr_storage local_address = {0};
+  socklen_t size = sizeof(local_address);
+  if (getsockname(fd, (struct sockaddr *)&local_address, &size) != 0) return;
+  unsigned port =
+      local_address.ss_family == AF_INET    ? ((struct sockaddr_in *)&local_address)->sin_port
+      : local_address.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&local_address)->sin6_port
+                                            : 0;
   count->n +=
       port && ntohs((uint16_t)port) == count->port && rpc_read_peer_address(fd, text, sizeof(text));
 }

@@ -59,7 +59,7 @@ struct clv_rpc_runtime {
   pthread_t threads[64]; /* threads[0] leads, the others help */
   unsigned n_threads;
   atomic_uint spin_us;
-  /* computations between clv_rpc_begin_computation and _leave */
+  /* computations between clv_rpc_begin_computation and clv_rpc_end_computation */
   atomic_uint n_computations;
   atomic_uint n_active_helpers;           /* helpers that read events from the queue now */
   atomic_uint_fast64_t handling_since_ns; /* start of the leader's current callback; 0: none runs */
@@ -204,11 +204,12 @@ clv_code rpc_stream_new(clv_rpc_runtime *runtime, const void *owner, grpc_call *
 
 void rpc_stream_start_client(clv_rpc_stream *stream, const clv_rpc_stream_events *events);
 
-/* Starts a server stream: listens for the end of the call. Calls took(arg, bytes) for each message,
- * and ended(arg, cancelled) once after on_closed; cancelled: the peer has ended the stream. Sends
- * wait until rpc_stream_accept or rpc_stream_refuse. */
-void rpc_stream_start_server(clv_rpc_stream *stream, void (*took)(void *arg, size_t bytes),
-                             void (*ended)(void *arg, bool cancelled), void *arg);
+/* Starts a server stream: listens for the end of the call. Calls on_message_received for each
+ * received message of `bytes`, and on_stream_ended once, after on_closed. cancelled: the peer has
+ * ended the stream. Sends wait until rpc_stream_accept or rpc_stream_refuse. */
+void rpc_stream_start_server(clv_rpc_stream *stream,
+                             void (*on_message_received)(void *arg, size_t bytes),
+                             void (*on_stream_ended)(void *arg, bool cancelled), void *arg);
 void rpc_stream_accept(clv_rpc_stream *stream, const clv_rpc_stream_events *events);
 void rpc_stream_refuse(clv_rpc_stream *stream, clv_code code, const char *text);
 

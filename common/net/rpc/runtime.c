@@ -67,8 +67,8 @@ grpc_status_code rpc_status_of_code(clv_code code) {
 }
 
 clv_code rpc_code_of_status(grpc_status_code status) {
-  bool known = status >= GRPC_STATUS_OK && status <= GRPC_STATUS_UNAUTHENTICATED;
-  return known ? (clv_code)status : CLV_UNKNOWN;
+  bool is_known = status >= GRPC_STATUS_OK && status <= GRPC_STATUS_UNAUTHENTICATED;
+  return is_known ? (clv_code)status : CLV_UNKNOWN;
 }
 
 gpr_timespec rpc_deadline_in_ms(unsigned ms) {
@@ -81,8 +81,8 @@ gpr_timespec rpc_no_deadline(void) { return gpr_inf_future(GPR_CLOCK_MONOTONIC);
 /* Forwards gRPC's log lines at debug level. A failed assertion of gRPC is an error, because the
  * process aborts after it. */
 static void forward_log(gpr_log_func_args *args) {
-  bool last_word = strstr(args->message, "assertion failed") != NULL;
-  clv_log(last_word ? CLV_LOG_ERROR : CLV_LOG_DEBUG, "grpc %s:%d: %s", args->file, args->line,
+  bool is_fatal = strstr(args->message, "assertion failed") != NULL;
+  clv_log(is_fatal ? CLV_LOG_ERROR : CLV_LOG_DEBUG, "grpc %s:%d: %s", args->file, args->line,
           args->message);
 }
 
@@ -173,9 +173,9 @@ static void sample_load(leader *me, uint64_t now) {
   uint64_t window = now - me->window_start_ns;
   if (window < LOAD_WINDOW_NS) return;
   uint64_t cpu = thread_cpu_ns();
-  uint64_t spent = cpu - me->window_start_cpu_ns;
-  uint64_t work = spent > me->empty_poll_ns ? spent - me->empty_poll_ns : 0;
-  if (work > window / 100 * LOAD_PERCENT) wake_helper(me->runtime);
+  uint64_t cpu_spent_ns = cpu - me->window_start_cpu_ns;
+  uint64_t work_ns = cpu_spent_ns > me->empty_poll_ns ? cpu_spent_ns - me->empty_poll_ns : 0;
+  if (work_ns > window / 100 * LOAD_PERCENT) wake_helper(me->runtime);
   me->window_start_ns = now;
   me->window_start_cpu_ns = cpu;
   me->empty_poll_ns = 0;
@@ -313,9 +313,9 @@ clv_code clv_rpc_runtime_new(const clv_rpc_runtime_options *options, clv_rpc_run
 static void wait_for_streams(clv_rpc_runtime *runtime) {
   for (;;) {
     pthread_mutex_lock(&runtime->lock);
-    bool none = runtime->streams == NULL;
+    bool have_all_ended = runtime->streams == NULL;
     pthread_mutex_unlock(&runtime->lock);
-    if (none) return;
+    if (have_all_ended) return;
     nanosleep(&(struct timespec){0, 500000}, NULL);
   }
 }

@@ -98,13 +98,13 @@ static const char *find_bind_error(const char *listen_address) {
   const char *colon = strrchr(listen_address, ':');
   size_t len = colon ? (size_t)(colon - listen_address) : 0;
   if (!colon || len >= sizeof(host)) return "it is not HOST:PORT";
-  bool brackets = len >= 2 && listen_address[0] == '[' && listen_address[len - 1] == ']';
-  memcpy(host, listen_address + brackets, len - 2 * brackets);
-  host[len - 2 * brackets] = '\0';
+  bool has_brackets = len >= 2 && listen_address[0] == '[' && listen_address[len - 1] == ']';
+  memcpy(host, listen_address + has_brackets, len - 2 * has_brackets);
+  host[len - 2 * has_brackets] = '\0';
   struct addrinfo hints = {.ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM};
   struct addrinfo *found = NULL;
-  int problem = getaddrinfo(host, colon + 1, &hints, &found);
-  if (problem != 0) return gai_strerror(problem);
+  int gai_error = getaddrinfo(host, colon + 1, &hints, &found);
+  if (gai_error != 0) return gai_strerror(gai_error);
   int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   int on = 1;
   if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
@@ -266,8 +266,8 @@ clv_code clv_rpc_server_drain(clv_rpc_server *server, unsigned deadline_ms, clv_
   if (wait_until_drained(server, deadline_ms)) return CLV_OK;
   /* First cancel with a reason that reaches the clients, then cancel the rest. */
   rpc_cancel_streams_of(server->runtime, server, CLV_UNAVAILABLE, "the server is shutting down");
-  bool polite = wait_until_drained(server, 500);
-  if (!polite) {
+  bool is_drained = wait_until_drained(server, 500);
+  if (!is_drained) {
     grpc_server_cancel_all_calls(server->grpc_handle);
     wait_until_drained(server, UINT_MAX);
   }

@@ -12,7 +12,7 @@
 
 #include "common/net/rpc/server_int.h"
 
-typedef struct incoming {
+typedef struct incoming_call {
   clv_rpc_server *server;
   grpc_call *call; /* NULL after a stream has taken it over */
   rpc_peer_entry *peer_entry;
@@ -28,11 +28,11 @@ typedef struct incoming {
   const clv_rpc_unary *unary_method;
   grpc_byte_buffer *request;
   clv_rpc_job handler_job;
-} incoming;
+} incoming_call;
 
 /* ---- end ------------------------------------------------------------------------------------- */
 
-static void release_call(incoming *in, bool cancelled) {
+static void release_call(incoming_call *in, bool cancelled) {
   clv_rpc_server *server = in->server;
   if (in->peer_entry && rpc_peers_end_call(&server->peers, in->peer_entry, cancelled))
     rpc_cut_connection(in->peer_address);
@@ -45,32 +45,32 @@ static void release_call(incoming *in, bool cancelled) {
   rpc_server_end_slot_or_call(server);
 }
 
-static void drop_call_hold(incoming *in) {
+static void drop_call_hold(incoming_call *in) {
   if (atomic_fetch_sub_explicit(&in->n_holds, 1, memory_order_acq_rel) == 1)
     release_call(in, in->grpc_cancelled_flag != 0);
 }
 
 static void on_close(rpc_tag *tag, bool ok) {
   (void)ok;
-  incoming *in = RPC_OWNER(tag, incoming, close_tag);
+  incoming_call *in = RPC_OWNER(tag, incoming_call, close_tag);
   if (in->grpc_cancelled_flag) __atomic_store_n(&in->is_cancelled, true, __ATOMIC_RELAXED);
   drop_call_hold(in);
 }
 
 static void on_answer_sent(rpc_tag *tag, bool ok) {
   (void)ok; /* false: the peer no longer wants the answer */
-  drop_call_hold(RPC_OWNER(tag, incoming, answer_tag));
+  drop_call_hold(RPC_OWNER(tag, incoming_call, answer_tag));
 }
 
 static void on_stream_ended(void *arg, bool cancelled) { release_call(arg, cancelled); }
 
 /* Starts a batch, which has a hold of its own until it ends. */
-static void start_batch(incoming *in, const grpc_op *ops, size_t n, rpc_tag *tag) {
+static void start_batch(incoming_call *in, const grpc_op *ops, size_t n, rpc_tag *tag) {
   atomic_fetch_add_explicit(&in->n_holds, 1, memory_order_relaxed);
   if (!rpc_start_batch(in->call, ops, n, tag)) drop_call_hold(in);
 }
 
-static void watch_for_cancellation(incoming *in) {
+static void watch_for_cancellation(incoming_call *in) {
   grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER};
   op.data.recv_close_on_server.cancelled = &in->grpc_cancelled_flag;
   start_batch(in, &op, 1, &in->close_tag);
@@ -79,10 +79,10 @@ static void watch_for_cancellation(incoming *in) {
 /* ---- answers --------------------------------------------------------------------------------- */
 
 /* Sends the status, and the reply if there is one. Takes over the memory of the reply. */
-static void send_answer(incoming *in, clv_code code, const char *text, clv_bytes *reply) {
-  char clean[RPC_TEXT];
-  rpc_copy_printable(clean, text, strlen(text));
-  grpc_slice details = grpc_slice_from_copied_string(clean);
+static void send_answer(incoming_call *in, clv_code code, const char *text, clv_bytes *reply) {
+  char printable_text[RPC_TEXT];
+  rpc_copy_printable(printable_text, text, strlen(text));
+  grpc_slice details = grpc_slice_from_copied_string(printable_text);
   grpc_byte_buffer *message = NULL;
   grpc_op ops[3] = {{.op = GRPC_OP_SEND_INITIAL_METADATA}, {.op = GRPC_OP_SEND_STATUS_FROM_SERVER}};
   ops[1].data.send_status_from_server.status = rpc_status_of_code(code);
@@ -103,7 +103,7 @@ static void send_answer(incoming *in, clv_code code, const char *text, clv_bytes
   grpc_slice_unref(details);
 }
 
-static void refuse_call(incoming *in, rpc_refusal refusal, const clv_err *err) {
+static void refuse_call(incoming_call *in, rpc_refusal refusal, const clv_err *err) {
   if (refusal == RPC_REFUSAL_WITH_DISCONNECT) rpc_cut_connection(in->peer_address);
   if (refusal != RPC_REFUSAL_WITH_STATUS) {
     grpc_call_cancel(in->call, NULL);
@@ -117,7 +117,7 @@ static void refuse_call(incoming *in, rpc_refusal refusal, const clv_err *err) {
 
 /* ---- unary ----------------------------------------------------------------------------------- */
 
-static clv_code call_handler(incoming *in, clv_bytes *reply, clv_err *err) {
+static clv_code call_handler(incoming_call *in, clv_bytes *reply, clv_err *err) {
   clv_iov fixed[RPC_MAX_PIECES];
   const clv_iov *pieces = NULL;
   size_t n = 0;
@@ -129,7 +129,7 @@ static clv_code call_handler(incoming *in, clv_bytes *reply, clv_err *err) {
   return CLV_OK;
 }
 
-static void handle_and_answer(incoming *in) {
+static void handle_and_answer(incoming_call *in) {
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
   clv_err err = {0};
   clv_code code = call_handler(in, &reply, &err);
@@ -140,7 +140,7 @@ static void handle_and_answer(incoming *in) {
  * if the server is being freed. */
 static void run_handler(clv_rpc_job *job) {
   while (job) {
-    incoming *in = RPC_OWNER(job, incoming, handler_job);
+    incoming_call *in = RPC_OWNER(job, incoming_call, handler_job);
     clv_rpc_server *server = in->server;
     handle_and_answer(in);
     job = rpc_peers_end_handling(&server->peers, in->peer_entry);
@@ -149,7 +149,7 @@ static void run_handler(clv_rpc_job *job) {
   }
 }
 
-static clv_code queue_handler(incoming *in, clv_err *err) {
+static clv_code queue_handler(incoming_call *in, clv_err *err) {
   clv_rpc_server *server = in->server;
   size_t limit = in->unary_method->max_request_bytes ? in->unary_method->max_request_bytes
                                                      : server->options.limits.max_message_bytes;
@@ -169,13 +169,13 @@ static clv_code queue_handler(incoming *in, clv_err *err) {
 }
 
 static void report_delivered_message(void *arg, size_t bytes) {
-  const incoming *in = arg;
+  const incoming_call *in = arg;
   if (in->server->options.on_message_delivered)
     in->server->options.on_message_delivered(in->connection_number, bytes);
 }
 
 static void on_request(rpc_tag *tag, bool ok) {
-  incoming *in = RPC_OWNER(tag, incoming, recv_tag);
+  incoming_call *in = RPC_OWNER(tag, incoming_call, recv_tag);
   if (in->request) report_delivered_message(in, grpc_byte_buffer_length(in->request));
   clv_err err = {0};
   clv_code code = CLV_OK;
@@ -188,7 +188,7 @@ static void on_request(rpc_tag *tag, bool ok) {
   drop_call_hold(in);
 }
 
-static void start_unary(incoming *in) {
+static void start_unary(incoming_call *in) {
   watch_for_cancellation(in);
   grpc_op op = {.op = GRPC_OP_RECV_MESSAGE};
   op.data.recv_message.recv_message = &in->request;
@@ -198,7 +198,7 @@ static void start_unary(incoming *in) {
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-static void start_stream(incoming *in) {
+static void start_stream(incoming_call *in) {
   clv_rpc_server *server = in->server;
   const clv_rpc_server_options *options = &server->options;
   clv_rpc_stream *stream = NULL;
@@ -220,7 +220,7 @@ static void start_stream(incoming *in) {
 
 /* ---- admission ------------------------------------------------------------------------------- */
 
-static clv_code check_call(incoming *in, rpc_refusal *ret_refusal, clv_err *err) {
+static clv_code check_call(incoming_call *in, rpc_refusal *ret_refusal, clv_err *err) {
   clv_rpc_server *server = in->server;
   clv_code code = rpc_peer_uri(in->call, &in->peer_uri, err);
   if (code != CLV_OK) {
@@ -255,8 +255,8 @@ static bool is_stream_method(const clv_rpc_server_options *options, const char *
 }
 
 static clv_code new_incoming_call(clv_rpc_server *server, grpc_call *call, grpc_slice method,
-                                  incoming **ret_in, clv_err *err) {
-  incoming *in = NULL;
+                                  incoming_call **ret_in, clv_err *err) {
+  incoming_call *in = NULL;
   CLV_TRY(clv_alloc(1, sizeof(*in), &in, err));
   in->server = server;
   in->call = call;
@@ -276,7 +276,7 @@ static clv_code new_incoming_call(clv_rpc_server *server, grpc_call *call, grpc_
 
 void rpc_server_admit_call(clv_rpc_server *server, grpc_call *call, grpc_slice method) {
   atomic_fetch_add(&server->n_calls, 1);
-  incoming *in = NULL;
+  incoming_call *in = NULL;
   clv_err err = {0};
   if (new_incoming_call(server, call, method, &in, &err) != CLV_OK) {
     grpc_call_unref(call); /* cancels the call */

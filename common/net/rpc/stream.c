@@ -70,11 +70,11 @@ static clv_code read_end_status(const clv_rpc_stream *stream, char text[RPC_TEXT
     text[0] = '\0';
     return CLV_OK;
   }
-  bool ours = stream->cancel_code != CLV_OK;
-  const char *why =
-      ours ? stream->cancel_text : "the peer cancelled the stream or its connection was lost";
+  bool is_own_cancel = stream->cancel_code != CLV_OK;
+  const char *why = is_own_cancel ? stream->cancel_text
+                                  : "the peer cancelled the stream or its connection was lost";
   rpc_copy_printable(text, why, strlen(why));
-  return ours ? stream->cancel_code : CLV_CANCELLED;
+  return is_own_cancel ? stream->cancel_code : CLV_CANCELLED;
 }
 
 /* Ends a stream without holds: releases the call, calls on_closed and drops the library's
@@ -102,10 +102,10 @@ bool rpc_stream_hold_call(clv_rpc_stream *stream) {
 
 void rpc_stream_release_call(clv_rpc_stream *stream) {
   pthread_mutex_lock(&stream->lock);
-  bool last = --stream->n_holds == 0 && stream->is_final_batch_done;
-  if (last) stream->is_call_released = true;
+  bool is_last_hold = --stream->n_holds == 0 && stream->is_final_batch_done;
+  if (is_last_hold) stream->is_call_released = true;
   pthread_mutex_unlock(&stream->lock);
-  if (last) finish_stream(stream);
+  if (is_last_hold) finish_stream(stream);
 }
 
 static void on_end_batch(rpc_tag *tag, bool ok) {
@@ -187,10 +187,11 @@ void rpc_stream_start_client(clv_rpc_stream *stream, const clv_rpc_stream_events
   rpc_stream_release_call(stream);
 }
 
-void rpc_stream_start_server(clv_rpc_stream *stream, void (*took)(void *arg, size_t bytes),
-                             void (*ended)(void *arg, bool cancelled), void *arg) {
-  stream->on_message_received = took;
-  stream->on_stream_ended = ended;
+void rpc_stream_start_server(clv_rpc_stream *stream,
+                             void (*on_message_received)(void *arg, size_t bytes),
+                             void (*on_stream_ended)(void *arg, bool cancelled), void *arg) {
+  stream->on_message_received = on_message_received;
+  stream->on_stream_ended = on_stream_ended;
   stream->callback_arg = arg;
   stream->send_state = SEND_BEFORE_ACCEPT;
   /* one hold of the end batch, one of the caller until rpc_stream_accept or rpc_stream_refuse */
@@ -253,13 +254,13 @@ void clv_rpc_stream_close(clv_rpc_stream *stream) {
 
 /* Ends the call of a cancelled stream. A server without a batch in flight sends a status, because
  * gRPC writes a status out even if the connection closes right after it, unlike a cancel. */
-static void end_call(clv_rpc_stream *stream, bool with_status) {
+static void end_call(clv_rpc_stream *stream, bool sends_status) {
   if (stream->ends_by_half_close) {
     rpc_stream_send_next(stream);
     rpc_stream_release_call(stream);
     return;
   }
-  if (!with_status) {
+  if (!sends_status) {
     grpc_call_cancel_with_status(stream->call, rpc_status_of_code(stream->cancel_code),
                                  stream->cancel_text, NULL);
     rpc_stream_release_call(stream);
@@ -285,23 +286,24 @@ static void cancel_closing_stream(clv_rpc_stream *stream) {
 void clv_rpc_stream_cancel(clv_rpc_stream *stream, clv_code code, const char *text) {
   if (code == CLV_OK) code = CLV_CANCELLED;
   pthread_mutex_lock(&stream->lock);
-  bool first =
+  bool is_first_cancel =
       !stream->is_call_released && !stream->is_final_batch_done && stream->cancel_code == CLV_OK;
   /* the status would wait for the connection, which may be silent */
-  bool with_status = stream->is_server && stream->send_state == SEND_IDLE && code != CLV_CANCELLED;
-  bool again = !first && code == CLV_CANCELLED && stream->cancel_code != CLV_OK;
-  if (first) {
+  bool sends_status = stream->is_server && stream->send_state == SEND_IDLE && code != CLV_CANCELLED;
+  bool is_second_cancel =
+      !is_first_cancel && code == CLV_CANCELLED && stream->cancel_code != CLV_OK;
+  if (is_first_cancel) {
     stream->cancel_code = code;
     stream->ends_by_half_close =
         !stream->is_server && stream->send_state == SEND_IDLE && code != CLV_CANCELLED;
     stream->needs_close |= stream->ends_by_half_close;
     rpc_copy_printable(stream->cancel_text, text, strlen(text));
     stream->n_holds++;
-    if (with_status) stream->send_state = SEND_CLOSING;
+    if (sends_status) stream->send_state = SEND_CLOSING;
   }
   pthread_mutex_unlock(&stream->lock);
-  if (again) cancel_closing_stream(stream);
-  if (!first) return;
+  if (is_second_cancel) cancel_closing_stream(stream);
+  if (!is_first_cancel) return;
   rpc_stream_drop_queued_messages(stream);
-  end_call(stream, with_status);
+  end_call(stream, sends_status);
 }

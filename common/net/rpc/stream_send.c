@@ -3,7 +3,7 @@
  * Send queue of a stream: messages, one of them in flight at a time. The thread that changes
  * `send_state` from SEND_IDLE to SEND_BUSY, under the lock, starts the batch after it has released
  * the lock. The event of the batch starts the next message. Batches start without the lock because
- * gRPC may release slices inside the start, which calls the `release` of pieces.
+ * gRPC may release slices inside the start, which calls the release_owner of pieces.
  */
 #include <grpc/slice_buffer.h>
 #include <stdlib.h>
@@ -75,14 +75,14 @@ static clv_code take_send_node(clv_rpc_stream *stream, rpc_send_node **ret_node,
 static void recycle_node(clv_rpc_stream *stream, rpc_send_node *node) {
   grpc_slice_buffer_reset_and_unref(slice_buffer_of(node));
   pthread_mutex_lock(&stream->lock);
-  bool keep = stream->n_spare_nodes < MAX_SPARE_NODES;
-  if (keep) {
+  bool is_kept = stream->n_spare_nodes < MAX_SPARE_NODES;
+  if (is_kept) {
     node->next = stream->spare_nodes;
     stream->spare_nodes = node;
     stream->n_spare_nodes++;
   }
   pthread_mutex_unlock(&stream->lock);
-  if (!keep) free_node(node);
+  if (!is_kept) free_node(node);
 }
 
 void rpc_stream_free_send_nodes(clv_rpc_stream *stream) {
@@ -193,9 +193,9 @@ static bool choose_batch(clv_rpc_stream *stream, grpc_op *op) {
 void rpc_stream_send_next(clv_rpc_stream *stream) {
   grpc_op op;
   pthread_mutex_lock(&stream->lock);
-  bool send = choose_batch(stream, &op);
+  bool has_batch = choose_batch(stream, &op);
   pthread_mutex_unlock(&stream->lock);
-  if (send && !rpc_start_batch(stream->call, &op, 1, &stream->send_tag))
+  if (has_batch && !rpc_start_batch(stream->call, &op, 1, &stream->send_tag))
     rpc_stream_on_sent(&stream->send_tag, false);
 }
 

@@ -63,6 +63,7 @@ static size_t n_live;    /* number of entries with a connection that is not shut
 static uint64_t total_unread;
 static _Atomic uint64_t n_shed, n_floods;
 static int ex_data_index = -1;
+/* descriptor of the connection whose SSL object this thread makes next; -1: it is not recorded */
 static _Thread_local int next_fd = -1;
 
 /* ---- addresses ------------------------------------------------------------------------------- */
@@ -217,17 +218,17 @@ static bool store_cert_texts(entry *e, const char *uri, const char *issuer, cons
 static clv_tls_decision decide_on_certificate(entry *e, const X509 *cert) {
   char uri[CLV_TLS_URI_LEN], from[INET6_ADDRSTRLEN];
   char issuer[CLV_TLS_ISSUER_LEN], serial[CLV_TLS_SERIAL_LEN];
-  bool named = clv_tls_uri_of_x509(cert, uri, sizeof uri, NULL) == CLV_OK;
+  bool has_uri = clv_tls_uri_of_x509(cert, uri, sizeof uri, NULL) == CLV_OK;
   clv_tls_serial_text(X509_get0_serialNumber(cert), serial);
   clv_tls_issuer_text(X509_get_issuer_name(cert), issuer);
   ERR_clear_error();
-  clv_tls_caller caller = {.uri = named ? uri : NULL,
+  clv_tls_caller caller = {.uri = has_uri ? uri : NULL,
                            .issuer = issuer,
                            .serial = serial,
                            .has_client_usage = cert_has_client_usage(cert),
                            .address = address_text(&e->peer_address, from)};
   clv_tls_decision v = admission.decide_admission(admission.user, &caller, &e->holder_number);
-  return v == CLV_TLS_ADMITTED && !store_cert_texts(e, named ? uri : "", issuer, serial)
+  return v == CLV_TLS_ADMITTED && !store_cert_texts(e, has_uri ? uri : "", issuer, serial)
              ? CLV_TLS_FULL
              : v;
 }
@@ -287,18 +288,18 @@ static void mark_has_sent_handshake(entry *e) {
   pthread_mutex_unlock(&lock);
 }
 
-void clv_tls_accepted_on_handshake_message(SSL *ssl, bool sent, int type, const uint8_t *data,
+void clv_tls_accepted_on_handshake_message(SSL *ssl, bool was_sent, int type, const uint8_t *data,
                                            size_t len) {
   entry *e = ex_data_index >= 0 ? SSL_get_ex_data(ssl, ex_data_index) : NULL;
   if (!e || !SSL_is_server(ssl)) return;
-  if (sent && type == SSL3_RT_ALERT && e->is_output_redirected) send_alert(ssl, e);
-  if (sent || type != SSL3_RT_HANDSHAKE || !len) return;
+  if (was_sent && type == SSL3_RT_ALERT && e->is_output_redirected) send_alert(ssl, e);
+  if (was_sent || type != SSL3_RT_HANDSHAKE || !len) return;
   mark_has_sent_handshake(e);
   if (data[0] == SSL3_MT_FINISHED) count_for_holder(e);
 }
 
 bool clv_tls_accepted_get_failure(const SSL *ssl, clv_tls_failure *ret) {
-  static const clv_tls_failure by_decision[CLV_TLS_DECISIONS] = {
+  static const clv_tls_failure failures[CLV_TLS_DECISIONS] = {
       [CLV_TLS_NOT_ALLOWED] = CLV_TLS_FAILURE_NOT_ALLOWED,
       [CLV_TLS_OVER_QUOTA] = CLV_TLS_FAILURE_QUOTA,
       [CLV_TLS_FULL] = CLV_TLS_FAILURE_SHED,
@@ -312,7 +313,7 @@ bool clv_tls_accepted_get_failure(const SSL *ssl, clv_tls_failure *ret) {
   pthread_mutex_lock(&lock);
   clv_tls_decision refused = e->decision;
   pthread_mutex_unlock(&lock);
-  if (refused != CLV_TLS_ADMITTED) *ret = by_decision[refused];
+  if (refused != CLV_TLS_ADMITTED) *ret = failures[refused];
   return refused != CLV_TLS_ADMITTED;
 }
 
@@ -320,11 +321,11 @@ bool clv_tls_accepted_get_failure(const SSL *ssl, clv_tls_failure *ret) {
 
 /* Discards received bytes, which gRPC would otherwise read and serve. */
 static void discard_received(int fd) {
-  static const size_t MOST = 64u << 20;
-  for (size_t thrown = 0; fd >= 0 && thrown < MOST;) {
+  static const size_t MAX_DISCARDED_BYTES = 64u << 20;
+  for (size_t n_discarded = 0; fd >= 0 && n_discarded < MAX_DISCARDED_BYTES;) {
     ssize_t n = recv(fd, NULL, 1 << 20, MSG_TRUNC | MSG_DONTWAIT);
     if (n <= 0) break;
-    thrown += (size_t)n;
+    n_discarded += (size_t)n;
   }
 }
 
@@ -341,16 +342,16 @@ static void cut_flooding_connection(entry *e, const char *what) {
 /* Returns the connection with the most unread bytes, of the holder with the most unread bytes.
  * Holders with the same hash count as one. */
 static entry *find_connection_with_most_unread(void) {
-  uint64_t sums[MAX_HASH] = {0}, most = 0;
+  uint64_t unread_sums[MAX_HASH] = {0}, most = 0;
   entry *found = NULL;
   for (size_t i = 0; i < n_entries; i++)
     if (entries[i].is_used && entries[i].is_counted_for_holder)
-      most = CLV_MAX(
-          most, sums[entries[i].holder_number % MAX_HASH] += entries[i].frame_meter.unread_bytes);
+      most = CLV_MAX(most, unread_sums[entries[i].holder_number % MAX_HASH] +=
+                           entries[i].frame_meter.unread_bytes);
   for (size_t i = 0; i < n_entries; i++) {
     entry *e = &entries[i];
     if (!e->is_used || !e->is_counted_for_holder || e->is_shut ||
-        sums[e->holder_number % MAX_HASH] != most)
+        unread_sums[e->holder_number % MAX_HASH] != most)
       continue;
     if (!found || e->frame_meter.unread_bytes > found->frame_meter.unread_bytes) found = e;
   }
@@ -378,9 +379,9 @@ int clv_tls_accepted_ssl_read(void *ssl, void *data, int len) {
   if (!e) return (int)n;
   pthread_mutex_lock(&lock);
   if (!e->is_shut) charge_frames(e, data, n);
-  bool dead = e->is_shut;
+  bool was_shut = e->is_shut;
   pthread_mutex_unlock(&lock);
-  return dead ? -1 : (int)n;
+  return was_shut ? -1 : (int)n;
 }
 
 void clv_tls_accepted_on_sent(SSL *ssl, size_t bytes) {

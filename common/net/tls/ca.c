@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MINUTE = 60, DAY = 86400, CA_BACKDATE_S = 5 * MINUTE, SERIAL_BITS = 128 };
+enum { MINUTE_S = 60, DAY_S = 86400, CA_BACKDATE_S = 5 * MINUTE_S, SERIAL_BITS = 128 };
 
 static clv_code fail_ossl(clv_err *err, const char *what) {
   char why[CLV_TLS_ERROR_LEN];
@@ -128,9 +128,9 @@ static clv_code check_days(int days, clv_err *err) {
 
 static clv_code check_ca_name(const char *name, clv_err *err) {
   size_t len = strlen(name);
-  bool printable = len >= 1 && len <= CLV_TLS_NAME_MAX;
-  for (size_t i = 0; printable && i < len; i++) printable = (unsigned char)name[i] >= 0x20;
-  if (printable) return CLV_OK;
+  bool is_printable = len >= 1 && len <= CLV_TLS_NAME_MAX;
+  for (size_t i = 0; is_printable && i < len; i++) is_printable = (unsigned char)name[i] >= 0x20;
+  if (is_printable) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "\"%.80s\" cannot name a CA: 1 to %d bytes without control characters", name,
                   CLV_TLS_NAME_MAX);
@@ -146,7 +146,7 @@ static clv_code make_ca_cert(const char *name, int days, EVP_PKEY *key, X509 **r
   };
   int64_t from = clv_tls_now() - CA_BACKDATE_S;
   CLV_AUTO(clv_x509_freep) X509 *cert = NULL;
-  CLV_TRY(make_unsigned_cert(name, key, from, from + (int64_t)days * DAY, &cert, err));
+  CLV_TRY(make_unsigned_cert(name, key, from, from + (int64_t)days * DAY_S, &cert, err));
   if (X509_set_issuer_name(cert, X509_get_subject_name(cert)) != 1)
     return fail_ossl(err, "the issuer could not be set");
   CLV_TRY(add_extensions(cert, cert, extensions, CLV_COUNT(extensions), err));
@@ -186,15 +186,16 @@ static bool is_certificate_name(const char *name) {
 
 /* True for letters, digits and hyphens between single dots (RFC 1123); underscores are allowed. */
 static bool is_dns_name(const char *name) {
-  size_t len = strlen(name), label = 0;
+  size_t len = strlen(name), label_len = 0;
   if (len < 1 || len > 253) return false;
   for (const unsigned char *p = (const unsigned char *)name; *p; p++) {
-    bool dot = *p == '.';
-    if (dot ? label == 0 : *p >= 0x80 || (!isalnum(*p) && *p != '-' && *p != '_')) return false;
-    label = dot ? 0 : label + 1;
-    if (label > 63) return false;
+    bool is_dot = *p == '.';
+    if (is_dot ? label_len == 0 : *p >= 0x80 || (!isalnum(*p) && *p != '-' && *p != '_'))
+      return false;
+    label_len = is_dot ? 0 : label_len + 1;
+    if (label_len > 63) return false;
   }
-  return label > 0;
+  return label_len > 0;
 }
 
 static bool is_ip_address(const char *text) {
@@ -222,8 +223,8 @@ static clv_code check_names(const clv_tls_issue_options *o, clv_err *err) {
 static clv_code check_usual_options(const clv_tls_issue_options *o, clv_err *err) {
   CLV_TRY(check_names(o, err));
   CLV_TRY(check_days(o->validity_days, err));
-  int64_t length = (int64_t)o->validity_days * DAY;
-  if (o->not_before_offset_s <= -length || o->not_before_offset_s > length)
+  int64_t validity_s = (int64_t)o->validity_days * DAY_S;
+  if (o->not_before_offset_s <= -validity_s || o->not_before_offset_s > validity_s)
     return clv_fail(err, CLV_INVALID, "validity of %d days beginning %lld seconds from now",
                     o->validity_days, (long long)o->not_before_offset_s);
   if (o->usage & ~(unsigned)(CLV_TLS_CLIENT | CLV_TLS_SERVER))
@@ -352,7 +353,7 @@ static clv_code make_leaf(const clv_tls_issue_options *o, const clv_tls_authorit
       {NID_authority_key_identifier, "keyid:always"},
   };
   int64_t from = clv_tls_now() + o->not_before_offset_s;
-  int64_t until = from + (int64_t)o->validity_days * DAY;
+  int64_t until = from + (int64_t)o->validity_days * DAY_S;
   CLV_TRY(check_leaf_end(o, ca, until, err));
   CLV_AUTO(clv_x509_freep) X509 *cert = NULL;
   CLV_TRY(make_unsigned_cert(o->cert_name, key, from, until, &cert, err));

@@ -12,7 +12,7 @@
 
 #include "common/net/tls/tls_int.h"
 
-enum { DAY = 86400, BACKDATE_S = 300 };
+enum { DAY_S = 86400, BACKDATE_S = 300 };
 
 static clv_code fail_ossl(clv_err *err, const char *what) {
   char why[CLV_TLS_ERROR_LEN];
@@ -31,9 +31,9 @@ static clv_code read_old_list(const char *path, const clv_tls_authority *ca, X50
   CLV_TRY(clv_file_read(path, CLV_TLS_FILE_MAX, &pem, err));
   CLV_AUTO(clv_bio_freep) BIO *bio = BIO_new_mem_buf(pem.data, (int)pem.len);
   CLV_AUTO(clv_crl_freep) X509_CRL *crl = bio ? PEM_read_bio_X509_CRL(bio, NULL, NULL, NULL) : NULL;
-  bool ours = crl && X509_CRL_verify(crl, ca->key) == 1;
+  bool is_of_this_ca = crl && X509_CRL_verify(crl, ca->key) == 1;
   ERR_clear_error();
-  if (!ours)
+  if (!is_of_this_ca)
     return clv_fail(err, CLV_INVALID, "%s: not a list of this CA; move it away first", path);
   *ret = clv_steal(&crl);
   return CLV_OK;
@@ -53,7 +53,7 @@ static clv_code next_list_number(const X509_CRL *old, ASN1_INTEGER **ret, clv_er
 static bool set_issuer_and_times(X509_CRL *crl, const clv_tls_authority *ca, int days) {
   CLV_AUTO(time_freep) ASN1_TIME *from = ASN1_TIME_set(NULL, (time_t)(clv_tls_now() - BACKDATE_S));
   CLV_AUTO(time_freep)
-  ASN1_TIME *until = ASN1_TIME_set(NULL, (time_t)(clv_tls_now() + (int64_t)days * DAY));
+  ASN1_TIME *until = ASN1_TIME_set(NULL, (time_t)(clv_tls_now() + (int64_t)days * DAY_S));
   return from && until && X509_CRL_set_version(crl, X509_CRL_VERSION_2) == 1 &&
          X509_CRL_set_issuer_name(crl, X509_get_subject_name(ca->cert)) == 1 &&
          X509_CRL_set1_lastUpdate(crl, from) == 1 && X509_CRL_set1_nextUpdate(crl, until) == 1;
@@ -74,11 +74,11 @@ static bool copy_old_entries(X509_CRL *crl, X509_CRL *old) {
 }
 
 static bool add_revoked_cert(X509_CRL *crl, const X509 *cert) {
-  X509_REVOKED *there = NULL;
+  X509_REVOKED *existing_entry = NULL;
   ASN1_INTEGER *serial = ASN1_INTEGER_dup(X509_get0_serialNumber(cert));
   CLV_AUTO(integer_freep) ASN1_INTEGER *owned = serial;
   if (!owned) return false;
-  if (X509_CRL_get0_by_serial(crl, &there, serial) == 1) return true;
+  if (X509_CRL_get0_by_serial(crl, &existing_entry, serial) == 1) return true;
   CLV_AUTO(time_freep) ASN1_TIME *now = ASN1_TIME_set(NULL, (time_t)clv_tls_now());
   X509_REVOKED *r = X509_REVOKED_new();
   if (r && now && X509_REVOKED_set_serialNumber(r, serial) == 1 &&
@@ -117,9 +117,9 @@ static clv_code write_list(const char *path, X509_CRL *crl, clv_err *err) {
 
 static clv_code check_issuer(const char *path, X509 *cert, const clv_tls_authority *ca,
                              clv_err *err) {
-  bool ours = X509_verify(cert, ca->key) == 1;
+  bool is_of_this_ca = X509_verify(cert, ca->key) == 1;
   ERR_clear_error();
-  return ours ? CLV_OK : clv_fail(err, CLV_INVALID, "%s: not issued by this CA", path);
+  return is_of_this_ca ? CLV_OK : clv_fail(err, CLV_INVALID, "%s: not issued by this CA", path);
 }
 
 clv_code clv_tls_ca_revoke(const char *dir, const char *name, int days, clv_err *err) {

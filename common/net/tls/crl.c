@@ -142,12 +142,12 @@ static clv_code add_all_lists(clv_tls_crl *c, BIO *bio, const STACK_OF(X509) * c
     CLV_TRY(add_list(c, crl, ca, err));
   }
   unsigned long last = ERR_peek_last_error();
-  bool at_end = ERR_GET_LIB(last) == ERR_LIB_PEM && ERR_GET_REASON(last) == PEM_R_NO_START_LINE;
+  bool is_at_end = ERR_GET_LIB(last) == ERR_LIB_PEM && ERR_GET_REASON(last) == PEM_R_NO_START_LINE;
   ERR_clear_error();
-  if (c->n_lists && at_end) return CLV_OK;
+  if (c->n_lists && is_at_end) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
-                  at_end ? "%s: no list in it (no \"-----BEGIN X509 CRL-----\"); it must be PEM"
-                         : "%s: a list is damaged or cut off; copy the file again",
+                  is_at_end ? "%s: no list in it (no \"-----BEGIN X509 CRL-----\"); it must be PEM"
+                            : "%s: a list is damaged or cut off; copy the file again",
                   c->path);
 }
 

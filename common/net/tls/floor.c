@@ -23,8 +23,8 @@ static void conf_freep(CONF **p) { NCONF_free(*p); }
 
 static bool is_min_version_in_force(void) {
   CLV_AUTO(clv_ssl_ctx_freep) SSL_CTX *ctx = SSL_CTX_new(TLS_method());
-  const uint64_t older = SSL_OP_NO_TLSv1 | SSL_OP_NO_TLSv1_1 | SSL_OP_NO_TLSv1_2;
-  return ctx && (SSL_CTX_get_options(ctx) & (older | SSL_OP_NO_TLSv1_3)) == older;
+  const uint64_t older_versions = SSL_OP_NO_TLSv1 | SSL_OP_NO_TLSv1_1 | SSL_OP_NO_TLSv1_2;
+  return ctx && (SSL_CTX_get_options(ctx) & (older_versions | SSL_OP_NO_TLSv1_3)) == older_versions;
 }
 
 const char *clv_tls_library_version(char *ret_path, size_t len) {

@@ -19,7 +19,7 @@
 typedef enum stage { STAGE_SILENT, STAGE_HANDSHAKING, STAGE_DONE, STAGE_FAILED } stage;
 
 /* failed and completed handshakes; index 1: as server, 0: as client */
-static atomic_uint_fast64_t failed[2][CLV_TLS_FAILURES], done[2];
+static atomic_uint_fast64_t n_failed[2][CLV_TLS_FAILURES], n_completed[2];
 static _Atomic uint64_t handshake_limit_ms;
 static int ex_data_index = -1;
 
@@ -41,7 +41,7 @@ static void set_stage(SSL *ssl, stage s) {
 static const struct {
   uint8_t alert;
   clv_tls_failure failure;
-} by_alert[] = {
+} alert_failures[] = {
     {SSL_AD_CERTIFICATE_EXPIRED, CLV_TLS_FAILURE_EXPIRED},
     {SSL_AD_UNKNOWN_CA, CLV_TLS_FAILURE_UNKNOWN_CA},
     {SSL_AD_CERTIFICATE_REQUIRED, CLV_TLS_FAILURE_NO_CERTIFICATE},
@@ -53,8 +53,8 @@ static const struct {
 };
 
 static clv_tls_failure failure_of_alert(uint8_t alert) {
-  for (size_t i = 0; i < CLV_COUNT(by_alert); i++)
-    if (by_alert[i].alert == alert) return by_alert[i].failure;
+  for (size_t i = 0; i < CLV_COUNT(alert_failures); i++)
+    if (alert_failures[i].alert == alert) return alert_failures[i].failure;
   return CLV_TLS_FAILURE_PROTOCOL;
 }
 
@@ -78,18 +78,18 @@ const char *clv_tls_failure_reason(clv_tls_failure failure) {
 }
 
 static void count_failure(const SSL *ssl, clv_tls_failure failure) {
-  atomic_fetch_add_explicit(&failed[SSL_is_server(ssl)][failure], 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&n_failed[SSL_is_server(ssl)][failure], 1, memory_order_relaxed);
 }
 
 /* ---- callbacks of OpenSSL -------------------------------------------------------------------- */
 
-static void on_alert(SSL *ssl, bool ours, uint8_t alert) {
+static void on_alert(SSL *ssl, bool is_sent, uint8_t alert) {
   if (alert == SSL_AD_CLOSE_NOTIFY || alert == SSL_AD_USER_CANCELLED) return;
   /* A client's handshake may still fail when it is STAGE_DONE, because the server checks the
    * client's certificate later. */
   stage s = stage_of(SSL_get_ex_data(ssl, ex_data_index));
   if (s == STAGE_FAILED || (s == STAGE_DONE && SSL_is_server(ssl))) return;
-  clv_tls_failure failure = ours ? failure_of_alert(alert) : CLV_TLS_FAILURE_REFUSED;
+  clv_tls_failure failure = is_sent ? failure_of_alert(alert) : CLV_TLS_FAILURE_REFUSED;
   (void)clv_tls_accepted_get_failure(ssl, &failure);
   count_failure(ssl, failure);
   set_stage(ssl, STAGE_FAILED);
@@ -100,7 +100,7 @@ static void on_finished(SSL *ssl) {
   clv_tls_failure failure;
   if (stage_of(SSL_get_ex_data(ssl, ex_data_index)) != STAGE_HANDSHAKING) return;
   if (clv_tls_accepted_get_failure(ssl, &failure)) return; /* on_ssl_free counts the failure */
-  atomic_fetch_add_explicit(&done[SSL_is_server(ssl)], 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&n_completed[SSL_is_server(ssl)], 1, memory_order_relaxed);
   set_stage(ssl, STAGE_DONE);
 }
 
@@ -166,6 +166,6 @@ clv_code clv_tls_handshakes_start_counting(uint64_t timeout_ms, clv_err *err) {
 }
 
 void clv_tls_handshakes_get_counts(bool server, clv_tls_handshakes *ret) {
-  *ret = (clv_tls_handshakes){.n_completed = atomic_load(&done[server])};
-  for (int i = 0; i < CLV_TLS_FAILURES; i++) ret->n_failed[i] = atomic_load(&failed[server][i]);
+  *ret = (clv_tls_handshakes){.n_completed = atomic_load(&n_completed[server])};
+  for (int i = 0; i < CLV_TLS_FAILURES; i++) ret->n_failed[i] = atomic_load(&n_failed[server][i]);
 }

@@ -155,8 +155,9 @@ static clv_code verify_chain(const credentials *c, X509_STORE *store, unsigned u
   }
   int error = X509_STORE_CTX_get_error(ctx);
   ERR_clear_error();
-  bool time = error == X509_V_ERR_CERT_HAS_EXPIRED || error == X509_V_ERR_CERT_NOT_YET_VALID;
-  return clv_fail(err, time ? CLV_PRECONDITION : CLV_INVALID,
+  bool is_time_error =
+      error == X509_V_ERR_CERT_HAS_EXPIRED || error == X509_V_ERR_CERT_NOT_YET_VALID;
+  return clv_fail(err, is_time_error ? CLV_PRECONDITION : CLV_INVALID,
                   "%s: as a %s certificate it does not verify against %s: %s; %s", c->cert_path,
                   usage == CLV_TLS_CLIENT ? "client" : "server", c->ca_path,
                   X509_verify_cert_error_string(error), fix_for_chain_error(error));
@@ -208,15 +209,15 @@ static clv_code check_credentials(const credentials *c, clv_tls_identity *identi
 static clv_code prefix_error_with_config_key(clv_code code, const char *key, const char *path,
                                              clv_err *err) {
   const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-  int folder = slash ? (int)(slash - path) : 1;
+  int folder_len = slash ? (int)(slash - path) : 1;
   if (code != CLV_NOT_FOUND || !err) return code;
   if (strcmp(key, "tls.ca") == 0)
     return clv_fail(err, code, "%s: %.150s; `cleave-master certs init --dir %.*s` makes one", key,
-                    err->text, CLV_MIN(folder, 120), slash ? path : ".");
+                    err->text, CLV_MIN(folder_len, 120), slash ? path : ".");
   return clv_fail(err, code,
                   "%s: %.150s; `cleave-master certs issue %.*s --dir %.*s --uri URI` makes it", key,
                   err->text, (int)CLV_MIN(strcspn(name, "."), (size_t)60), name,
-                  CLV_MIN(folder, 120), slash ? path : ".");
+                  CLV_MIN(folder_len, 120), slash ? path : ".");
 }
 
 clv_code clv_tls_identity_load(const char *ca_path, const char *cert_path, const char *key_path,
@@ -255,9 +256,9 @@ void clv_tls_identity_freep(clv_tls_identity **identity) {
 
 clv_code clv_tls_identity_require_usage(const clv_tls_identity *identity, unsigned usage,
                                         clv_err *err) {
-  unsigned missing = usage & ~identity->usage;
-  if (!missing) return CLV_OK;
-  bool server = missing & CLV_TLS_SERVER;
+  unsigned missing_usage = usage & ~identity->usage;
+  if (!missing_usage) return CLV_OK;
+  bool server = missing_usage & CLV_TLS_SERVER;
   return clv_fail(err, CLV_INVALID,
                   "the certificate of %.200s may not be used as a TLS %s; issue it with usage "
                   "\"%s\" or \"both\"",

@@ -88,11 +88,11 @@ clv_code clv_tls_key_read(const char *path, char **ret_pem, clv_err *err) {
 /* ---- PEM ------------------------------------------------------------------------------------- */
 
 /* Password callback of PEM_read_bio_* for encrypted keys. */
-static int refuse_password(char *buf, int size, int writing, void *asked) {
+static int refuse_password(char *buf, int size, int writing, void *was_asked) {
   (void)buf;
   (void)size;
   (void)writing;
-  *(bool *)asked = true;
+  *(bool *)was_asked = true;
   return -1;
 }
 
@@ -102,15 +102,15 @@ clv_code clv_tls_key_parse(const char *pem, const char *what, EVP_PKEY **ret_key
   ERR_clear_error();
   CLV_AUTO(clv_bio_freep) BIO *bio = BIO_new_mem_buf(pem, (int)len);
   if (!bio) return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", what);
-  bool asked = false;
-  EVP_PKEY *key = PEM_read_bio_PrivateKey(bio, NULL, refuse_password, &asked);
+  bool was_asked = false;
+  EVP_PKEY *key = PEM_read_bio_PrivateKey(bio, NULL, refuse_password, &was_asked);
   if (key) {
     *ret_key = key;
     return CLV_OK;
   }
   char why[CLV_TLS_ERROR_LEN];
   clv_tls_openssl_reason(why);
-  if (asked || strstr(pem, "ENCRYPTED"))
+  if (was_asked || strstr(pem, "ENCRYPTED"))
     return clv_fail(err, CLV_INVALID,
                     "%s: the private key is encrypted, and a daemon cannot ask for the "
                     "password; fix: openssl pkey -in %s -out plain.key, then chmod 600 plain.key",
@@ -147,8 +147,8 @@ clv_code clv_tls_certs_parse(const char *pem, size_t len, const char *what,
   CLV_AUTO(clv_certs_freep) STACK_OF(X509) *certs = sk_X509_new_null();
   if (!bio || !certs) return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", what);
   for (;;) {
-    bool asked = false;
-    X509 *cert = PEM_read_bio_X509(bio, NULL, refuse_password, &asked);
+    bool was_asked = false;
+    X509 *cert = PEM_read_bio_X509(bio, NULL, refuse_password, &was_asked);
     if (!cert) break;
     if (sk_X509_push(certs, cert) <= 0) {
       X509_free(cert);

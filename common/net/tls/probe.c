@@ -94,7 +94,7 @@ static clv_code make_context(prober *p, int version, const clv_tls_identity *ide
   return identity ? set_identity(p->ctx, identity, err) : CLV_OK;
 }
 
-static clv_code make_connection(prober *p, const char *host, bool verify, clv_err *err) {
+static clv_code make_connection(prober *p, const char *host, bool verifies_peer, clv_err *err) {
   p->ssl = SSL_new(p->ctx);
   BIO *in = BIO_new(BIO_s_mem());
   BIO *out = BIO_new(BIO_s_mem());
@@ -108,7 +108,8 @@ static clv_code make_connection(prober *p, const char *host, bool verify, clv_er
   p->out = out;
   SSL_set_app_data(p->ssl, p);
   SSL_set_connect_state(p->ssl);
-  SSL_set_verify(p->ssl, verify ? SSL_VERIFY_PEER : SSL_VERIFY_NONE, verify ? on_verify : NULL);
+  SSL_set_verify(p->ssl, verifies_peer ? SSL_VERIFY_PEER : SSL_VERIFY_NONE,
+                 verifies_peer ? on_verify : NULL);
   /* Send the host's name in the ClientHello, but not an address (RFC 6066). A failure is
    * harmless. */
   if (strspn(host, "0123456789.") != strlen(host) && !strchr(host, ':'))
@@ -501,8 +502,8 @@ bool clv_tls_split_address(const char *address, char host[256], uint16_t *ret_po
   const char *colon = strrchr(address, ':');
   if (!colon || colon == address || (size_t)(colon - address) >= 256) return false;
   size_t n = (size_t)(colon - address);
-  bool bracket = address[0] == '[' && colon[-1] == ']';
-  snprintf(host, 256, "%.*s", (int)(n - (bracket ? 2 : 0)), address + bracket);
+  bool has_brackets = address[0] == '[' && colon[-1] == ']';
+  snprintf(host, 256, "%.*s", (int)(n - (has_brackets ? 2 : 0)), address + has_brackets);
   *ret_port = (uint16_t)strtoul(colon + 1, NULL, 10);
   return *ret_port != 0;
 }
@@ -531,16 +532,16 @@ clv_code clv_tls_probe_version(const char *host, uint16_t port, clv_tls_version 
   CLV_TRY(check_timeout(timeout_ms, err));
   uint64_t deadline_ns = clv_now_ns() + (uint64_t)timeout_ms * 1000000u;
   CLV_AUTO(prober_clear) prober p = {.socket.fd = -1, .received_alert = -1};
-  int wire = version == CLV_TLS_1_2 ? TLS1_2_VERSION : TLS1_3_VERSION;
-  CLV_TRY(make_context(&p, wire, identity, err));
+  int openssl_version = version == CLV_TLS_1_2 ? TLS1_2_VERSION : TLS1_3_VERSION;
+  CLV_TRY(make_context(&p, openssl_version, identity, err));
   CLV_TRY(make_connection(&p, host, false, err));
   CLV_TRY(clv_tls_dial(host, port, deadline_ns, &p.socket, err));
   outcome end = repeat_until_done(&p, try_handshake, deadline_ns);
   /* OpenSSL sets a cipher only after it has accepted a ServerHello of this version. */
-  bool accepted = SSL_get_current_cipher(p.ssl) != NULL;
+  bool is_accepted = SSL_get_current_cipher(p.ssl) != NULL;
   ERR_clear_error();
-  if (end == STEP_TIMED_OUT && !accepted)
+  if (end == STEP_TIMED_OUT && !is_accepted)
     return clv_fail(err, CLV_DEADLINE, "%s: no TLS answer in %u ms", p.socket.address, timeout_ms);
-  *ret_accepted = accepted;
+  *ret_accepted = is_accepted;
   return CLV_OK;
 }

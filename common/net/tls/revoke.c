@@ -23,15 +23,15 @@ typedef struct dialled_peer {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static clv_tls_crl *crl; /* the list in force; NULL: certificates are not checked */
-static dialled_peer dialled[MAX_DIALLED];
+static dialled_peer dialled_peers[MAX_DIALLED];
 static size_t n_dialled, next_dialled;
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
-void clv_tls_revocation_set(clv_tls_crl **next) {
+void clv_tls_revocation_set(clv_tls_crl **new_crl) {
   pthread_mutex_lock(&lock);
   clv_tls_crl *old = crl;
-  crl = clv_steal(next);
+  crl = clv_steal(new_crl);
   pthread_mutex_unlock(&lock);
   clv_tls_crl_free(old);
 }
@@ -57,9 +57,9 @@ clv_code clv_tls_revocation_load(const char *path, const clv_tls_identity *id, c
 
 int64_t clv_tls_revocation_expiry(void) {
   pthread_mutex_lock(&lock);
-  int64_t ends = crl ? clv_tls_crl_expiry(crl) : 0;
+  int64_t expiry_s = crl ? clv_tls_crl_expiry(crl) : 0;
   pthread_mutex_unlock(&lock);
-  return ends;
+  return expiry_s;
 }
 
 /* ---- decisions ------------------------------------------------------------------------------- */
@@ -94,10 +94,10 @@ clv_code clv_tls_revocation_check_expiry(clv_err *err) {
  * memory. The caller holds the lock. */
 static dialled_peer *find_or_add_dialled(const char *uri) {
   for (size_t i = 0; i < n_dialled; i++)
-    if (strcmp(dialled[i].uri, uri) == 0) return &dialled[i];
+    if (strcmp(dialled_peers[i].uri, uri) == 0) return &dialled_peers[i];
   char *copy = strdup(uri);
   if (!copy) return NULL;
-  dialled_peer *s = &dialled[next_dialled];
+  dialled_peer *s = &dialled_peers[next_dialled];
   if (n_dialled == MAX_DIALLED) free(s->uri);
   n_dialled = CLV_MAX(n_dialled, next_dialled + 1);
   next_dialled = (next_dialled + 1) % MAX_DIALLED;
@@ -133,11 +133,11 @@ int clv_tls_revocation_verify(int ok, X509_STORE_CTX *ctx) {
 }
 
 bool clv_tls_is_peer_revoked(const char *uri) {
-  bool revoked = false;
+  bool is_revoked = false;
   pthread_mutex_lock(&lock);
-  for (size_t i = 0; crl && i < n_dialled && !revoked; i++)
-    revoked = strcmp(dialled[i].uri, uri) == 0 &&
-              clv_tls_crl_has_cert(crl, dialled[i].issuer, dialled[i].serial);
+  for (size_t i = 0; crl && i < n_dialled && !is_revoked; i++)
+    is_revoked = strcmp(dialled_peers[i].uri, uri) == 0 &&
+                 clv_tls_crl_has_cert(crl, dialled_peers[i].issuer, dialled_peers[i].serial);
   pthread_mutex_unlock(&lock);
-  return revoked;
+  return is_revoked;
 }

@@ -49,9 +49,9 @@ static clv_code name_to_text(const X509_NAME *name, char **ret_text, clv_err *er
   return CLV_OK;
 }
 
-static void add_item(clv_bytes *list, bool json, const char *text) {
-  if (list->len) clv_bytes_puts(list, json ? "," : ", ");
-  if (json)
+static void add_item(clv_bytes *list, bool as_json, const char *text) {
+  if (list->len) clv_bytes_puts(list, as_json ? "," : ", ");
+  if (as_json)
     clv_bytes_add_json(list, text);
   else
     clv_bytes_puts(list, text);
@@ -59,7 +59,7 @@ static void add_item(clv_bytes *list, bool json, const char *text) {
 
 /* Adds a name from the certificate. Everything but printable ASCII becomes \xNN, so it is safe to
  * print on a terminal. */
-static void add_name(clv_bytes *list, bool json, const ASN1_STRING *value) {
+static void add_name(clv_bytes *list, bool as_json, const ASN1_STRING *value) {
   CLV_AUTO(clv_bytes_done) clv_bytes safe = {0};
   const unsigned char *data = ASN1_STRING_get0_data(value);
   for (int i = 0; i < ASN1_STRING_length(value); i++) {
@@ -68,29 +68,29 @@ static void add_name(clv_bytes *list, bool json, const ASN1_STRING *value) {
     else
       clv_bytes_printf(&safe, "\\x%02x", data[i]);
   }
-  add_item(list, json, safe.data ? safe.data : "");
+  add_item(list, as_json, safe.data ? safe.data : "");
 }
 
-static void add_address(clv_bytes *list, bool json, const ASN1_STRING *value) {
+static void add_address(clv_bytes *list, bool as_json, const ASN1_STRING *value) {
   char text[INET6_ADDRSTRLEN] = "damaged address";
   int len = ASN1_STRING_length(value);
   if (len == 4 || len == 16)
     inet_ntop(len == 4 ? AF_INET : AF_INET6, ASN1_STRING_get0_data(value), text, sizeof text);
-  add_item(list, json, text);
+  add_item(list, as_json, text);
 }
 
-static void gather_names(facts *f, const X509 *cert, bool json) {
+static void gather_names(facts *f, const X509 *cert, bool as_json) {
   CLV_AUTO(clv_names_freep)
   GENERAL_NAMES *names = X509_get_ext_d2i(cert, NID_subject_alt_name, NULL, NULL);
   for (int i = 0; i < sk_GENERAL_NAME_num(names); i++) {
     const GENERAL_NAME *name = sk_GENERAL_NAME_value(names, i);
-    if (name->type == GEN_URI) add_name(&f->uri, json, name->d.uniformResourceIdentifier);
-    if (name->type == GEN_DNS) add_name(&f->dns, json, name->d.dNSName);
-    if (name->type == GEN_IPADD) add_address(&f->ip, json, name->d.iPAddress);
+    if (name->type == GEN_URI) add_name(&f->uri, as_json, name->d.uniformResourceIdentifier);
+    if (name->type == GEN_DNS) add_name(&f->dns, as_json, name->d.dNSName);
+    if (name->type == GEN_IPADD) add_address(&f->ip, as_json, name->d.iPAddress);
   }
 }
 
-static void gather_usage(facts *f, const X509 *cert, bool json) {
+static void gather_usage(facts *f, const X509 *cert, bool as_json) {
   CLV_AUTO(clv_eku_freep)
   EXTENDED_KEY_USAGE *eku = X509_get_ext_d2i(cert, NID_ext_key_usage, NULL, NULL);
   for (int i = 0; i < sk_ASN1_OBJECT_num(eku); i++) {
@@ -98,7 +98,7 @@ static void gather_usage(facts *f, const X509 *cert, bool json) {
     char oid[SHORT_TEXT];
     int nid = OBJ_obj2nid(object);
     OBJ_obj2txt(oid, sizeof oid, object, 1);
-    add_item(&f->usage, json, nid == NID_undef ? oid : OBJ_nid2sn(nid));
+    add_item(&f->usage, as_json, nid == NID_undef ? oid : OBJ_nid2sn(nid));
   }
 }
 
@@ -127,14 +127,14 @@ static clv_code gather_serial_and_fingerprint(facts *f, const X509 *cert, clv_er
   return CLV_OK;
 }
 
-static clv_code gather_facts(facts *f, X509 *cert, bool json, clv_err *err) {
+static clv_code gather_facts(facts *f, X509 *cert, bool as_json, clv_err *err) {
   CLV_TRY(name_to_text(X509_get_subject_name(cert), &f->subject, err));
   CLV_TRY(name_to_text(X509_get_issuer_name(cert), &f->issuer, err));
   if (!clv_tls_asn1_seconds(X509_get0_notBefore(cert), &f->valid_from) ||
       !clv_tls_asn1_seconds(X509_get0_notAfter(cert), &f->valid_until))
     return clv_fail(err, CLV_INVALID, "the certificate's validity is damaged");
-  gather_names(f, cert, json);
-  gather_usage(f, cert, json);
+  gather_names(f, cert, as_json);
+  gather_usage(f, cert, as_json);
   gather_key(f, cert);
   f->is_ca = X509_check_ca(cert) != 0;
   if (clv_tls_uri_of_x509(cert, f->identity, sizeof f->identity, NULL) != CLV_OK)
@@ -223,7 +223,7 @@ static bool is_in_crl(const clv_tls_crl *crl, const X509 *cert) {
   return crl && clv_tls_crl_has_cert(crl, issuer, serial);
 }
 
-clv_code clv_tls_show_certs(const char *path, clv_bytes *out, bool json, clv_err *err) {
+clv_code clv_tls_show_certs(const char *path, clv_bytes *out, bool as_json, clv_err *err) {
   CLV_AUTO(clv_certs_freep) STACK_OF(X509) *certs = NULL;
   CLV_TRY(clv_tls_certs_read(path, &certs, err));
   CLV_AUTO(clv_tls_crl_freep) clv_tls_crl *crl = NULL;
@@ -231,16 +231,16 @@ clv_code clv_tls_show_certs(const char *path, clv_bytes *out, bool json, clv_err
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   for (int i = 0; i < sk_X509_num(certs); i++) {
     CLV_AUTO(facts_clear) facts f = {0};
-    if (gather_facts(&f, sk_X509_value(certs, i), json, err) != CLV_OK)
+    if (gather_facts(&f, sk_X509_value(certs, i), as_json, err) != CLV_OK)
       return clv_err_prefix(err, "%s", path);
     f.is_revoked = is_in_crl(crl, sk_X509_value(certs, i));
-    clv_bytes_puts(&text, json ? (i ? "," : "[") : (i ? "\n" : ""));
-    if (json)
+    clv_bytes_puts(&text, as_json ? (i ? "," : "[") : (i ? "\n" : ""));
+    if (as_json)
       print_json(&text, &f);
     else
       print_text(&text, &f);
   }
-  if (json) clv_bytes_puts(&text, "]\n");
+  if (as_json) clv_bytes_puts(&text, "]\n");
   if (!text.failed) clv_bytes_add(out, text.data, text.len);
   if (text.failed || out->failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   return CLV_OK;

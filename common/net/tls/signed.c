@@ -14,7 +14,7 @@
 #include "common/net/tls/tls_int.h"
 
 /* smallest digest, bytes; OpenSSL's security level of 112 bits */
-enum { MIN_DIGEST = 32, AUTH_LEVEL = 2 };
+enum { MIN_DIGEST_BYTES = 32, AUTH_LEVEL = 2 };
 
 static void cms_freep(CMS_ContentInfo **p) { CMS_ContentInfo_free(*p); }
 
@@ -28,8 +28,8 @@ static clv_code read_signature(const clv_tls_signed *file, CMS_ContentInfo **ret
   ERR_clear_error();
   CLV_AUTO(clv_bio_freep) BIO *bio = BIO_new_mem_buf(file->signature, (int)file->signature_len);
   if (!bio) return clv_fail(err, CLV_EXHAUSTED, "out of memory for a signature");
-  bool pem = memmem(file->signature, file->signature_len, "-----BEGIN", 10) != NULL;
-  *ret = pem ? PEM_read_bio_CMS(bio, NULL, NULL, NULL) : d2i_CMS_bio(bio, NULL);
+  bool is_pem = memmem(file->signature, file->signature_len, "-----BEGIN", 10) != NULL;
+  *ret = is_pem ? PEM_read_bio_CMS(bio, NULL, NULL, NULL) : d2i_CMS_bio(bio, NULL);
   if (!*ret)
     return refuse_signature(err,
                             "the signature is damaged, or was not made by `openssl cms -sign`");
@@ -42,7 +42,7 @@ static clv_code check_digest(CMS_SignerInfo *signer, clv_err *err) {
   CMS_SignerInfo_get0_algs(signer, NULL, NULL, &digest, NULL);
   if (digest) X509_ALGOR_get0(&name, NULL, NULL, digest);
   const EVP_MD *md = name ? EVP_get_digestbyobj(name) : NULL;
-  if (md && EVP_MD_get_size(md) >= MIN_DIGEST) return CLV_OK;
+  if (md && EVP_MD_get_size(md) >= MIN_DIGEST_BYTES) return CLV_OK;
   return refuse_signature(err, "the signature uses a weak digest; sign with -md sha256");
 }
 

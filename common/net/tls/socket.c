@@ -124,8 +124,8 @@ clv_code clv_tls_dial(const char *host, uint16_t port, uint64_t deadline_ns, clv
   int errno_value = EHOSTUNREACH;
   for (const struct addrinfo *a = list; a; a = a->ai_next, left--) {
     uint64_t now = clv_now_ns();
-    uint64_t share = now < deadline_ns ? (deadline_ns - now) / left : 0;
-    errno_value = connect_to_address(a, now + share, s);
+    uint64_t share_ns = now < deadline_ns ? (deadline_ns - now) / left : 0;
+    errno_value = connect_to_address(a, now + share_ns, s);
     if (errno_value == 0) return CLV_OK;
   }
   return fail_connect(errno_value, s, err);

@@ -292,7 +292,7 @@ clv_code clv_tls_issue_cert(const clv_tls_issue_options *options, clv_err *err) 
 /* Appends a description of every certificate in a PEM file to *out: subject, issuer, URI, DNS,
  * addresses, usage, validity with days left, key, serial number, SHA-256 fingerprint. Text, or one
  * JSON array. Errors as for reading; *out is then unchanged. */
-clv_code clv_tls_show_certs(const char *path, clv_bytes *out, bool json,
+clv_code clv_tls_show_certs(const char *path, clv_bytes *out, bool as_json,
                             clv_err *err) CLV_USE_RESULT;
 
 /* ---- probe ----------------------------------------------------------------------------------- */

@@ -151,7 +151,7 @@ void clv_tls_frame_meter_credit(clv_tls_frame_meter *f, clv_tls_bucket bucket, u
 /* Disables session tickets. Called at the first message of each connection. */
 void clv_tls_accepted_on_begin(SSL *ssl);
 /* Handles a message that this connection sent or received. Called before handshakes.c counts it. */
-void clv_tls_accepted_on_handshake_message(SSL *ssl, bool sent, int type, const uint8_t *data,
+void clv_tls_accepted_on_handshake_message(SSL *ssl, bool was_sent, int type, const uint8_t *data,
                                            size_t len);
 /* Credits a record of `bytes` that this connection has sent. */
 void clv_tls_accepted_on_sent(SSL *ssl, size_t bytes);

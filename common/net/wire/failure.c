@@ -55,11 +55,13 @@ static void rebuild_failed_op(const char *hop, char ret[CLV_WIRE_NAME + 1]) {
 }
 
 void clv_frame_redact_failure(clv_frame *f, uint64_t step, uint64_t number) {
-  char failed_op[CLV_WIRE_NAME + 1], at[40] = "", which[48] = "", text[CLV_ERR_TEXT];
+  char failed_op[CLV_WIRE_NAME + 1], step_text[40] = "", number_text[48] = "", text[CLV_ERR_TEXT];
   const char *what = clv_code_name(f->failure.code);
   rebuild_failed_op(f->failure.detected_at, failed_op);
-  if (step) snprintf(at, sizeof at, ", step %" PRIu64, step);
-  if (number) snprintf(which, sizeof which, " (failure %" PRIu64 " of the master)", number);
-  snprintf(text, sizeof text, "%s%s%s%s%s", what, failed_op[0] ? " at " : "", failed_op, at, which);
+  if (step) snprintf(step_text, sizeof step_text, ", step %" PRIu64, step);
+  if (number)
+    snprintf(number_text, sizeof number_text, " (failure %" PRIu64 " of the master)", number);
+  snprintf(text, sizeof text, "%s%s%s%s%s", what, failed_op[0] ? " at " : "", failed_op, step_text,
+           number_text);
   clv_frame_set_failure(f, f->failure.code, text, failed_op);
 }

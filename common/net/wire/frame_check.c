@@ -134,19 +134,19 @@ const char *clv_frame_kind_name(clv_frame_kind kind) {
 
 unsigned clv_frame_body_bits(const clv_frame *f) {
   if (!is_known_kind(f->kind)) return 0;
-  unsigned has = (f->has_commit ? BODY_COMMIT : 0u) | (f->has_vote ? BODY_VOTE : 0u) |
-                 (f->has_failure ? BODY_FAILURE : 0u) | (f->has_measure ? BODY_MEASURE : 0u) |
-                 (f->has_cached ? BODY_CACHED : 0u);
-  return rules[f->kind].required_bodies | (rules[f->kind].allowed_bodies & has);
+  unsigned flag_bodies = (f->has_commit ? BODY_COMMIT : 0u) | (f->has_vote ? BODY_VOTE : 0u) |
+                         (f->has_failure ? BODY_FAILURE : 0u) |
+                         (f->has_measure ? BODY_MEASURE : 0u) | (f->has_cached ? BODY_CACHED : 0u);
+  return rules[f->kind].required_bodies | (rules[f->kind].allowed_bodies & flag_bodies);
 }
 
 void clv_frame_set_has_flags(clv_frame *f, unsigned bodies) {
-  unsigned optional = rules[f->kind].allowed_bodies & bodies;
-  f->has_commit = optional & BODY_COMMIT;
-  f->has_vote = optional & BODY_VOTE;
-  f->has_failure = optional & BODY_FAILURE;
-  f->has_measure = optional & BODY_MEASURE;
-  f->has_cached = optional & BODY_CACHED;
+  unsigned optional_bodies = rules[f->kind].allowed_bodies & bodies;
+  f->has_commit = optional_bodies & BODY_COMMIT;
+  f->has_vote = optional_bodies & BODY_VOTE;
+  f->has_failure = optional_bodies & BODY_FAILURE;
+  f->has_measure = optional_bodies & BODY_MEASURE;
+  f->has_cached = optional_bodies & BODY_CACHED;
 }
 
 /* ---- bodies, one function each ------------------------------------------------------------- */
@@ -235,17 +235,17 @@ static clv_code check_file_name(const clv_frame *f, clv_err *err) {
  * tensor that carries the piece has as many bytes as the frame states. */
 static clv_code check_state_piece(const clv_frame *f, clv_err *err) {
   const clv_tensor_head *t = f->n_tensors ? &f->tensors[0] : NULL;
-  bool asked = f->kind == CLV_STATE_GET,
-       brought = f->kind == CLV_STATE_ITEM || f->kind == CLV_STATE_PUT;
+  bool asks_for_piece = f->kind == CLV_STATE_GET,
+       carries_piece = f->kind == CLV_STATE_ITEM || f->kind == CLV_STATE_PUT;
   CLV_TRY(check_byte_count(f->state.piece_offset, "state.offset", err));
   CLV_TRY(check_byte_count(f->state.piece_length, "state.length", err));
   if (!f->state.piece_length && !f->state.piece_offset) return CLV_OK;
-  if (!f->state.piece_length || !(asked || brought) || !f->state.item_or_file_name[0] ||
-      f->state.part == CLV_STATE_GRADIENTS)
+  if (!f->state.piece_length || !(asks_for_piece || carries_piece) ||
+      !f->state.item_or_file_name[0] || f->state.part == CLV_STATE_GRADIENTS)
     return clv_fail(err, CLV_INVALID,
                     "a piece of %llu bytes, in a frame or item that cannot have pieces",
                     (unsigned long long)f->state.piece_length);
-  if (brought && !(t && t->dtype == CLV_U8 && t->bytes == f->state.piece_length))
+  if (carries_piece && !(t && t->dtype == CLV_U8 && t->bytes == f->state.piece_length))
     return clv_fail(err, CLV_INVALID, "a piece of %llu bytes, but its tensor has another size",
                     (unsigned long long)f->state.piece_length);
   return CLV_OK;
@@ -253,16 +253,16 @@ static clv_code check_state_piece(const clv_frame *f, clv_err *err) {
 
 static clv_code check_state(const clv_frame *f, size_t payload_len, clv_err *err) {
   (void)payload_len;
-  bool item = f->kind == CLV_STATE_ITEM || f->kind == CLV_STATE_PUT;
-  bool gradients = f->state.part == CLV_STATE_GRADIENTS;
-  if (f->state.part != CLV_STATE_WEIGHTS && f->state.part != CLV_STATE_OPTIMIZER && !gradients)
+  bool is_item = f->kind == CLV_STATE_ITEM || f->kind == CLV_STATE_PUT;
+  bool is_gradients = f->state.part == CLV_STATE_GRADIENTS;
+  if (f->state.part != CLV_STATE_WEIGHTS && f->state.part != CLV_STATE_OPTIMIZER && !is_gradients)
     return clv_fail(err, CLV_INVALID, "unknown kind of state %u", (unsigned)f->state.part);
-  if (gradients && f->kind == CLV_STATE_PUT && !f->context)
+  if (is_gradients && f->kind == CLV_STATE_PUT && !f->context)
     return clv_fail(err, CLV_INVALID, "a STATE_PUT of a gradient without its context");
-  if (f->state.n_items > CLV_WIRE_PARAMS || (item && f->state.item_index >= f->state.n_items))
+  if (f->state.n_items > CLV_WIRE_PARAMS || (is_item && f->state.item_index >= f->state.n_items))
     return clv_fail(err, CLV_INVALID, "state item %u of %u; at most %d", f->state.item_index,
                     f->state.n_items, CLV_WIRE_PARAMS);
-  if (item && !f->state.item_or_file_name[0])
+  if (is_item && !f->state.item_or_file_name[0])
     return clv_fail(err, CLV_INVALID, "a state item without a name");
   CLV_TRY(check_file_name(f, err));
   CLV_TRY(check_state_piece(f, err));
@@ -275,9 +275,10 @@ static clv_code check_state(const clv_frame *f, size_t payload_len, clv_err *err
 static clv_code check_positions(const clv_frame *f, clv_err *err) {
   uint32_t position = f->call.forward_position, input = f->call.input_grad_position,
            weight = f->call.weight_grad_position;
-  bool backward = input <= CLV_WIRE_POSITIONS && (!input || (position && position < input));
-  bool last = weight <= CLV_WIRE_POSITIONS && (!weight || (input && input < weight));
-  if (position <= CLV_WIRE_POSITIONS && backward && last) return CLV_OK;
+  bool is_input_ascending =
+      input <= CLV_WIRE_POSITIONS && (!input || (position && position < input));
+  bool is_weight_ascending = weight <= CLV_WIRE_POSITIONS && (!weight || (input && input < weight));
+  if (position <= CLV_WIRE_POSITIONS && is_input_ascending && is_weight_ascending) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "positions %u, %u and %u; they ascend to at most %d", position,
                   input, weight, CLV_WIRE_POSITIONS);
 }
@@ -285,17 +286,17 @@ static clv_code check_positions(const clv_frame *f, clv_err *err) {
 /* Checks that each tensor of a CALL belongs to an argument. */
 static clv_code check_call(const clv_frame *f, size_t payload_len, clv_err *err) {
   (void)payload_len;
-  uint32_t here = 0;
+  uint32_t n_inline = 0;
   if (f->call.n_args > CLV_WIRE_ARGS)
     return clv_fail(err, CLV_INVALID, "more than %d arguments", CLV_WIRE_ARGS);
   for (uint32_t i = 0; i < f->call.n_args; i++) {
-    here += f->call.args[i].is_inline;
+    n_inline += f->call.args[i].is_inline;
     if (!f->call.args[i].value_id && !f->call.args[i].is_inline)
       return clv_fail(err, CLV_INVALID, "argument %u has neither a tensor nor a value id", i);
   }
-  if (!f->call.n_args || here != f->n_tensors)
+  if (!f->call.n_args || n_inline != f->n_tensors)
     return clv_fail(err, CLV_INVALID, "%u arguments, %u of them inline, but %u tensors",
-                    f->call.n_args, here, f->n_tensors);
+                    f->call.n_args, n_inline, f->n_tensors);
   return check_positions(f, err);
 }
 
@@ -352,12 +353,12 @@ static clv_code check_backward(const clv_frame *f, size_t payload_len, clv_err *
  * reference. */
 static clv_code check_reference(const clv_frame *f, size_t payload_len, clv_err *err) {
   (void)payload_len;
-  bool about = f->kind != CLV_REF_RENEW && f->kind != CLV_REF_ACK;
+  bool names_reference = f->kind != CLV_REF_RENEW && f->kind != CLV_REF_ACK;
   if ((f->kind == CLV_REF_VALUE) != (f->reference.message_number == 0))
     return clv_fail(err, CLV_INVALID,
                     "number %llu; it must be 0 in a REF_VALUE, and not 0 in other frames",
                     (unsigned long long)f->reference.message_number);
-  if (about && (!f->reference.ref_id || !f->reference.fork_id))
+  if (names_reference && (!f->reference.ref_id || !f->reference.fork_id))
     return clv_fail(err, CLV_INVALID, "reference %llx with fork %llx: an id of 0",
                     (unsigned long long)f->reference.ref_id,
                     (unsigned long long)f->reference.fork_id);
@@ -499,8 +500,8 @@ static clv_code check_scalar_fields(const clv_frame *f, const kind_rule *rule, c
                     f->n_value_ids, f->n_tensors, CLV_WIRE_UPSTREAM, CLV_WIRE_TENSORS);
   if (rule->needs_message_id && f->message_id == 0)
     return clv_fail(err, CLV_INVALID, "message id 0");
-  bool unsaid = f->kind == CLV_CALL && !(f->flags & CLV_FLAG_DELIVER);
-  if (f->to[0] && (!rule->may_name_worker || unsaid))
+  bool has_no_delivery = f->kind == CLV_CALL && !(f->flags & CLV_FLAG_DELIVER);
+  if (f->to[0] && (!rule->may_name_worker || has_no_delivery))
     return clv_fail(err, CLV_INVALID, "`to` does not belong here");
   CLV_TRY(clv_text_check(f->to, strlen(f->to), "to", err));
   if (f->kind == CLV_DROP || f->kind == CLV_SPARE) return CLV_OK;
@@ -515,10 +516,10 @@ static clv_code check_kind_rule(const clv_frame *f, const kind_rule *rule, unsig
   if (f->n_tensors < rule->min_tensors || f->n_tensors > rule->max_tensors)
     return clv_fail(err, CLV_INVALID, "%u tensors; %u to %u belong here", f->n_tensors,
                     rule->min_tensors, rule->max_tensors);
-  bool value = f->kind == CLV_VALUE || f->kind == CLV_REF_VALUE;
+  bool is_value = f->kind == CLV_VALUE || f->kind == CLV_REF_VALUE;
   if ((bodies & BODY_CACHED) && (bodies & BODY_FAILURE))
     return clv_fail(err, CLV_INVALID, "a VALUE of a cache cannot carry a failure");
-  if (value && !(bodies & BODY_CACHED) && f->n_tensors != ((bodies & BODY_FAILURE) ? 0u : 1u))
+  if (is_value && !(bodies & BODY_CACHED) && f->n_tensors != ((bodies & BODY_FAILURE) ? 0u : 1u))
     return clv_fail(err, CLV_INVALID, "either one tensor or the failure belongs here");
   if (f->kind == CLV_FINISHED && f->n_tensors && !(bodies & BODY_VOTE))
     return clv_fail(err, CLV_INVALID, "a tensor without a vote");

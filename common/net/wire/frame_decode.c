@@ -29,8 +29,8 @@ static clv_code read_u32(decoder *d, const clv_field *f, void *dst, clv_err *err
   if (value > UINT32_MAX)
     return clv_fail(err, CLV_INVALID, "%s of %llu has more than 32 bits", f->name,
                     (unsigned long long)value);
-  uint32_t narrow = (uint32_t)value;
-  memcpy(dst, &narrow, sizeof narrow);
+  uint32_t low_bits = (uint32_t)value;
+  memcpy(dst, &low_bits, sizeof low_bits);
   return CLV_OK;
 }
 
@@ -51,8 +51,8 @@ static clv_code read_fixed32(decoder *d, const clv_field *f, void *dst, clv_err 
   (void)f;
   uint64_t value;
   CLV_TRY(clv_cursor_read_fixed(&d->cursor, 4, &value, err));
-  uint32_t narrow = (uint32_t)value;
-  memcpy(dst, &narrow, sizeof narrow); /* copies the bits of a uint32_t or a float */
+  uint32_t low_bits = (uint32_t)value;
+  memcpy(dst, &low_bits, sizeof low_bits); /* copies the bits of a uint32_t or a float */
   return CLV_OK;
 }
 
@@ -123,8 +123,8 @@ static clv_code add_learning_rate(decoder *d, void *dst, clv_err *err) {
     return clv_fail(err, CLV_INVALID, "more than %d learning rates beside the first",
                     CLV_WIRE_GROUPS);
   CLV_TRY(clv_cursor_read_fixed(&d->cursor, 4, &bits, err));
-  uint32_t narrow = (uint32_t)bits;
-  memcpy(&rates[d->frame.commit.n_group_lrs++], &narrow, sizeof narrow);
+  uint32_t low_bits = (uint32_t)bits;
+  memcpy(&rates[d->frame.commit.n_group_lrs++], &low_bits, sizeof low_bits);
   return CLV_OK;
 }
 
@@ -139,11 +139,11 @@ typedef clv_code (*add_function)(decoder *d, void *dst, clv_err *err);
 
 /* Reads the packed form: one length, then elements to its end. */
 static clv_code read_packed(decoder *d, add_function add, void *dst, clv_err *err) {
-  size_t len, outer = d->cursor.message_end;
+  size_t len, outer_end = d->cursor.message_end;
   CLV_TRY(clv_cursor_read_length(&d->cursor, &len, err));
   d->cursor.message_end = d->cursor.message_pos + len;
   while (d->cursor.message_pos < d->cursor.message_end) CLV_TRY(add(d, dst, err));
-  d->cursor.message_end = outer;
+  d->cursor.message_end = outer_end;
   return CLV_OK;
 }
 
@@ -154,11 +154,11 @@ static clv_code read_message(decoder *d, const clv_field *fields, size_t n_field
 
 static clv_code read_nested(decoder *d, const clv_field *fields, size_t n_fields, void *base,
                             clv_err *err) {
-  size_t len, outer = d->cursor.message_end;
+  size_t len, outer_end = d->cursor.message_end;
   CLV_TRY(clv_cursor_read_length(&d->cursor, &len, err));
   d->cursor.message_end = d->cursor.message_pos + len;
   CLV_TRY(read_message(d, fields, n_fields, base, err));
-  d->cursor.message_end = outer;
+  d->cursor.message_end = outer_end;
   return CLV_OK;
 }
 
@@ -327,8 +327,9 @@ static clv_code read_message(decoder *d, const clv_field *fields, size_t n_field
 static clv_code decode_frame(decoder *d, clv_frame *ret_frame, clv_payload *ret_payload,
                              clv_err *err) {
   CLV_TRY(read_message(d, clv_frame_fields, FRAME_FIELDS, &d->frame, err));
-  bool nothing = d->preceding_frames && d->preceding_frames->n_frames && !d->has_own_frame;
-  if (!nothing)
+  bool has_only_preceding_frames =
+      d->preceding_frames && d->preceding_frames->n_frames && !d->has_own_frame;
+  if (!has_only_preceding_frames)
     CLV_TRY(clv_frame_check(&d->frame, d->found_bodies, d->payload.len, d->limits, err));
   clv_frame_set_has_flags(&d->frame, d->found_bodies);
   *ret_frame = d->frame;

@@ -18,18 +18,18 @@ typedef enum clv_field_type {
   FIELD_BYTES,    /* exactly `size` bytes, or none */
   FIELD_TEXT,     /* char[size], NUL-terminated */
   FIELD_DIMS,     /* a clv_shape */
-  FIELD_UPSTREAM, /* this type and the four after it occur only in a Frame itself */
-  FIELD_TENSOR,
-  FIELD_PAYLOAD,
+  FIELD_UPSTREAM, /* value ids of a Frame (its field `upstream`) */
+  FIELD_TENSOR,   /* heads of the tensors of a Frame */
+  FIELD_PAYLOAD,  /* bytes of the tensors of a Frame */
   FIELD_BODY, /* a body of a Frame, such as `call`; clv_field.size is its bit in enum frame_body */
   FIELD_FIXED64,
   FIELD_ARGS,         /* args of a call */
   FIELD_PEERS,        /* peers of a backward */
   FIELD_NEEDED_CALLS, /* calls of a backward */
-  FIELD_TARGETS,
-  FIELD_RATES,    /* more learning rates of a commit */
-  FIELD_RECEIVED, /* counters of an ack, one for each lane */
-  FIELD_BUNDLED,
+  FIELD_TARGETS,      /* targets of a needed call */
+  FIELD_RATES,        /* more learning rates of a commit */
+  FIELD_RECEIVED,     /* counters of an ack, one for each lane */
+  FIELD_BUNDLED,      /* a frame that precedes the last one of a message */
   FIELD_TYPES
 } clv_field_type;
 

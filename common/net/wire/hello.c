@@ -30,17 +30,17 @@ _Static_assert(CLV_WIRE_MIN_MESSAGE >= CLV_WIRE_UNARY_MAX, "and so does a unary 
 clv_code clv_wire_limits_check(const clv_wire_limits *theirs, clv_err *err) {
   const struct {
     const char *what, *fix;
-    uint64_t has, needs;
+    uint64_t limit, needed_bytes;
   } rows[] = {{"messages", "limits.message_size of its worker.yaml", theirs->message_bytes,
                CLV_WIRE_MIN_MESSAGE},
               {"chunks", "Limits.chunk_bytes", theirs->chunk_bytes, CLV_WIRE_CHUNK_BYTES}};
   for (size_t i = 0; i < CLV_COUNT(rows); i++)
-    if (rows[i].has && rows[i].has < rows[i].needs)
+    if (rows[i].limit && rows[i].limit < rows[i].needed_bytes)
       return clv_fail(err, CLV_UNAVAILABLE,
                       "it accepts %s of at most %llu bytes, and pieces of tensors need %llu: raise "
                       "%s",
-                      rows[i].what, (unsigned long long)rows[i].has,
-                      (unsigned long long)rows[i].needs, rows[i].fix);
+                      rows[i].what, (unsigned long long)rows[i].limit,
+                      (unsigned long long)rows[i].needed_bytes, rows[i].fix);
   return CLV_OK;
 }
 
@@ -97,8 +97,9 @@ clv_code clv_artifact_decode(const Cleave__V1__Artifact *artifact, clv_wire_arti
                              clv_err *err) {
   CLV_TRY(clv_check_name(artifact->name, "artifact name", err));
   for (const char *p = artifact->name; *p; p++) {
-    bool letter = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9');
-    if (!letter && *p != '_' && *p != '-' && (*p != '.' || p == artifact->name))
+    bool is_letter_or_digit =
+        (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9');
+    if (!is_letter_or_digit && *p != '_' && *p != '-' && (*p != '.' || p == artifact->name))
       return clv_fail(err, CLV_INVALID, "artifact name \"%s\" may contain only [A-Za-z0-9._-]",
                       artifact->name);
   }
@@ -117,10 +118,10 @@ static bool selects_device(const char *name, const char *device) {
 }
 
 int clv_wire_find_device(const clv_wire_hello_reply *h, const char *name) {
-  bool any = !name || !name[0] || strcmp(name, "auto") == 0;
+  bool is_any_device = !name || !name[0] || strcmp(name, "auto") == 0;
   for (uint32_t i = 0; i < h->n_devices; i++)
     if (selects_device(name, h->device_names[i])) return (int)i;
-  return any && h->n_devices ? 0 : -1;
+  return is_any_device && h->n_devices ? 0 : -1;
 }
 
 /* ---- about --------------------------------------------------------------------------------- */
@@ -254,15 +255,15 @@ static const char *library_version_of(const clv_wire_about *a, const char *name)
 /* Derives the kind of a device of an older worker, which reports only the instruction set of its
  * first device. */
 static clv_wire_device_kind derive_device_kind(const clv_wire_hello_reply *m, const char *name) {
-  bool processor = clv_wire_device_is_cpu(name);
-  bool first = strcmp(m->device_names[0], name) == 0 ||
-               (processor && clv_wire_device_is_cpu(m->device_names[0]));
+  bool is_cpu = clv_wire_device_is_cpu(name);
+  bool is_of_first_device = strcmp(m->device_names[0], name) == 0 ||
+                            (is_cpu && clv_wire_device_is_cpu(m->device_names[0]));
   return (clv_wire_device_kind){
-      .kind = processor                        ? "cpu"
+      .kind = is_cpu                           ? "cpu"
               : strncmp(name, "cuda:", 5) == 0 ? "cuda"
                                                : name,
-      .isa = first ? m->about.isa : "",
-      .libraries = library_version_of(&m->about, processor ? "kernels" : name)};
+      .isa = is_of_first_device ? m->about.isa : "",
+      .libraries = library_version_of(&m->about, is_cpu ? "kernels" : name)};
 }
 
 static clv_code decode_device_kinds(const Cleave__V1__HelloReply *from, clv_wire_hello_reply *m,

@@ -140,10 +140,10 @@ static clv_code decode_graph(const Cleave__V1__Graph *from, clv_wire_mem *mem, c
 /* ---- graph, writing ------------------------------------------------------------------------ */
 
 static size_t graph_encoding_bytes(const clv_wire_graph *graph) {
-  size_t room = CLV_ENCODED_ARRAY_BYTES(graph->n_nodes, Cleave__V1__Node);
+  size_t n_bytes = CLV_ENCODED_ARRAY_BYTES(graph->n_nodes, Cleave__V1__Node);
   for (uint32_t i = 0; i < graph->n_nodes; i++)
-    room += CLV_ENCODED_ARRAY_BYTES(graph->nodes[i].n_attrs, Cleave__V1__Attr);
-  return room;
+    n_bytes += CLV_ENCODED_ARRAY_BYTES(graph->nodes[i].n_attrs, Cleave__V1__Attr);
+  return n_bytes;
 }
 
 static clv_code encode_node(const clv_wire_node *node, clv_wire_mem *mem, Cleave__V1__Node *to,

@@ -20,8 +20,8 @@ static void visit_range(const clv_piece *pieces, const clv_payload *payload, siz
   len = CLV_MIN(len, payload->len - from);
   size_t piece = payload->piece_index, offset = payload->offset;
   while (len) {
-    size_t avail = pieces[piece].len - offset;
-    size_t skip = CLV_MIN(from, avail), n = CLV_MIN(len, avail - skip);
+    size_t n_available = pieces[piece].len - offset;
+    size_t skip = CLV_MIN(from, n_available), n = CLV_MIN(len, n_available - skip);
     if (n) visit(state, (const uint8_t *)pieces[piece].data + offset + skip, n);
     from -= skip;
     len -= n;

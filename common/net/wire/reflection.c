@@ -94,11 +94,11 @@ static bool declares_member(text_range definition, const char *name) {
 static bool declares_symbol(text_range file, const char *symbol) {
   text_range definition, rest = file;
   uint32_t number;
-  const char *local = text_after(symbol, first_field_value(file, FILE_PACKAGE));
-  if (!local || !*local) return false;
+  const char *local_name = text_after(symbol, first_field_value(file, FILE_PACKAGE));
+  if (!local_name || !*local_name) return false;
   while (read_next_field(&rest, &number, &definition)) {
     if (number < FILE_MESSAGE || number > FILE_SERVICE) continue;
-    const char *member = text_after(local, first_field_value(definition, ANY_NAME));
+    const char *member = text_after(local_name, first_field_value(definition, ANY_NAME));
     if (member && (!*member || declares_member(definition, member))) return true;
   }
   return false;

@@ -67,11 +67,11 @@ static clv_code scan_text_field(scanner *s, const char *name, size_t len, clv_er
 
 /* Scans packed numbers; each takes at most 8 bytes of memory. */
 static clv_code scan_packed_field(scanner *s, clv_wire_type type, size_t len, clv_err *err) {
-  size_t outer = s->cursor.message_end, n = 0;
+  size_t outer_end = s->cursor.message_end, n = 0;
   s->cursor.message_end = s->cursor.message_pos + len;
   for (; s->cursor.message_pos < s->cursor.message_end; n++)
     CLV_TRY(clv_cursor_skip_field(&s->cursor, type, err));
-  s->cursor.message_end = outer;
+  s->cursor.message_end = outer_end;
   charge_memory(s, n * 8);
   return CLV_OK;
 }
@@ -110,18 +110,18 @@ static clv_code check_occurs_once(level *top, const ProtobufCFieldDescriptor *fi
 static clv_code scan_known_field(scanner *s, const ProtobufCFieldDescriptor *field,
                                  clv_wire_type type, clv_err *err) {
   clv_wire_type expected = wire_type_of(field->type);
-  bool repeated = field->label == PROTOBUF_C_LABEL_REPEATED;
-  bool packed = repeated && expected != WIRE_LEN && type == WIRE_LEN;
-  if (type != expected && !packed)
+  bool is_repeated = field->label == PROTOBUF_C_LABEL_REPEATED;
+  bool is_packed = is_repeated && expected != WIRE_LEN && type == WIRE_LEN;
+  if (type != expected && !is_packed)
     return clv_fail(err, CLV_INVALID, "%s has wire type %d, not %d", field->name, (int)type,
                     (int)expected);
-  if (expected != WIRE_LEN && !packed) {
-    if (repeated) charge_memory(s, 8);
+  if (expected != WIRE_LEN && !is_packed) {
+    if (is_repeated) charge_memory(s, 8);
     return clv_cursor_skip_field(&s->cursor, type, err);
   }
   size_t len;
   CLV_TRY(clv_cursor_read_length(&s->cursor, &len, err));
-  if (packed) return scan_packed_field(s, expected, len, err);
+  if (is_packed) return scan_packed_field(s, expected, len, err);
   if (field->type == PROTOBUF_C_TYPE_MESSAGE) return enter_message(s, field->descriptor, len, err);
   if (field->type == PROTOBUF_C_TYPE_STRING) return scan_text_field(s, field->name, len, err);
   charge_memory(s, len + 1 + sizeof(ProtobufCBinaryData));

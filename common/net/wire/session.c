@@ -5,10 +5,10 @@
 #include "common/net/wire/unary_int.h"
 
 static clv_code decode_reference_lease(uint32_t ms, uint32_t *ret, clv_err *err) {
-  if (ms && (ms < CLV_WIRE_REF_LEASE_MIN || ms > CLV_WIRE_REF_LEASE_MAX))
+  if (ms && (ms < CLV_WIRE_REF_LEASE_MIN_MS || ms > CLV_WIRE_REF_LEASE_MAX_MS))
     return clv_fail(err, CLV_INVALID, "a reference lease of %u ms; it is %d to %d", ms,
-                    CLV_WIRE_REF_LEASE_MIN, CLV_WIRE_REF_LEASE_MAX);
-  *ret = ms ? ms : CLV_WIRE_REF_LEASE;
+                    CLV_WIRE_REF_LEASE_MIN_MS, CLV_WIRE_REF_LEASE_MAX_MS);
+  *ret = ms ? ms : CLV_WIRE_REF_LEASE_MS;
   return CLV_OK;
 }
 

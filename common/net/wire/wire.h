@@ -49,11 +49,11 @@ enum {
   CLV_WIRE_CONTRIBUTIONS = 4096, /* gradients summed for one value in a phase; calls in flight */
   CLV_WIRE_LANES = 16,           /* bulk lanes */
   CLV_WIRE_NODES = 2048,         /* nodes of one module's graph */
-  CLV_WIRE_NODE_INPUTS = 16,
-  CLV_WIRE_ATTRS = 16, /* attributes of one node */
-  CLV_WIRE_ATTR_NUMBERS = 128,
-  CLV_WIRE_ATTR_INTS = 16,
-  CLV_WIRE_PARAMS = 4096,  /* parameters of one module; also frozen names and State.count */
+  CLV_WIRE_NODE_INPUTS = 16,     /* inputs of one node */
+  CLV_WIRE_ATTRS = 16,           /* attributes of one node */
+  CLV_WIRE_ATTR_NUMBERS = 128,   /* real numbers of one attribute */
+  CLV_WIRE_ATTR_INTS = 16,       /* integers of one attribute */
+  CLV_WIRE_PARAMS = 4096,        /* parameters of one module; also frozen names and State.count */
   CLV_WIRE_PEERS = 64,     /* identities of peers that one OpenSession lists; peers of one module */
   CLV_WIRE_LIST = 64,      /* entries of a list: capabilities, libraries, devices, artifacts */
   CLV_WIRE_SESSIONS = 256, /* sessions in one Status reply */
@@ -70,9 +70,9 @@ enum {
   /* limit of the messages about references that are in flight: from the oldest to the newest */
   CLV_WIRE_REF_WINDOW = 1024,
   /* milliseconds: a node that sends nothing for this time loses its references */
-  CLV_WIRE_REF_LEASE = 300000,
-  CLV_WIRE_REF_LEASE_MIN = 1000,
-  CLV_WIRE_REF_LEASE_MAX = 86400000,
+  CLV_WIRE_REF_LEASE_MS = 300000,
+  CLV_WIRE_REF_LEASE_MIN_MS = 1000,
+  CLV_WIRE_REF_LEASE_MAX_MS = 86400000,
   CLV_WIRE_CACHES = 64,          /* caches of one identity at a worker */
   CLV_WIRE_KEPT_FILES = 512,     /* files of state in one KeptReply */
   CLV_WIRE_KEPT_BYTES = 1 << 20, /* bytes of a file of state that one KeptRequest reads */
@@ -86,17 +86,21 @@ enum {
 /* Capability: the worker applies OpenSession's reference_lease_ms. Other workers ignore that
  * field. */
 #define CLV_CAPABILITY_REFERENCE_LEASE "reference_lease"
-#define CLV_CAPABILITY_FIXED "fixed" /* without it the worker keeps moments of frozen parameters */
-/* without it the worker would train tied parameters as two */
+/* a worker without this capability keeps moments of frozen parameters */
+#define CLV_CAPABILITY_FIXED "fixed"
+/* a worker without this capability would train tied parameters as two */
 #define CLV_CAPABILITY_TIES "ties"
-#define CLV_CAPABILITY_FROZEN_BF16 "frozen_bf16" /* without it frozen weights would be f32 */
+/* a worker without this capability would store frozen weights as f32 */
+#define CLV_CAPABILITY_FROZEN_BF16 "frozen_bf16"
 /* a worker without this capability refuses CLV_FLAG_BF16, and inputs and gradients that are bf16 */
 #define CLV_CAPABILITY_BF16_VALUES "bf16_values"
-#define CLV_CAPABILITY_STATE_FILES "state_files" /* without it STATE_SAVE would end the stream */
-/* without it the worker would take a VALUE of a cache for another value */
+/* a worker without this capability would end the stream at a STATE_SAVE */
+#define CLV_CAPABILITY_STATE_FILES "state_files"
+/* a worker without this capability would take a VALUE of a cache for another value */
 #define CLV_CAPABILITY_CACHED "cached"
-#define CLV_CAPABILITY_KEPT "kept" /* without it the worker does not have the method Kept */
-/* without it the worker would take a piece of an item for the complete item */
+/* a worker without this capability does not have the method Kept */
+#define CLV_CAPABILITY_KEPT "kept"
+/* a worker without this capability would take a piece of an item for the complete item */
 #define CLV_CAPABILITY_STATE_PIECES "state_pieces"
 
 #define CLV_METHOD_HELLO "/cleave.v1.Worker/Hello"
@@ -496,7 +500,7 @@ typedef struct clv_wire_open_request {
   const char **peer_identities;
   clv_sha256 config_digest;
   bool is_only_attempt;        /* no other attempt of the session will follow */
-  uint32_t reference_lease_ms; /* 0: CLV_WIRE_REF_LEASE; never 0 after decoding */
+  uint32_t reference_lease_ms; /* 0: CLV_WIRE_REF_LEASE_MS; never 0 after decoding */
 } clv_wire_open_request;
 typedef struct clv_wire_open_reply {
   clv_wire_mem *mem;

@@ -249,14 +249,14 @@ static void record_broken_link(cleave_runtime *rt, const api_peer *from, const c
 
 void api_on_suppressed_logs(void *user, const clv_log_entry *e) {
   const cleave_runtime *rt = user;
-  clv_notify(rt->on_notice, "worker '%s': %llu more %s were left out", e->who,
-             (unsigned long long)e->n_dropped, e->what);
+  clv_notify(rt->on_notice, "worker '%s': %llu more %s were left out", e->peer,
+             (unsigned long long)e->n_dropped, e->event_kind);
 }
 
 /* Reports an error of a worker that answers no request of this process. Rate-limited, because a
  * worker may send such errors for ever. */
 static void notify_unrequested(cleave_runtime *rt, const api_peer *from, const char *text) {
-  const clv_log_source source = {.who = from->name, .what = "complaints"};
+  const clv_log_source source = {.peer = from->name, .event_kind = "complaints"};
   if (clv_log_limiter_pass(&rt->worker_log_limiter, CLV_LOG_WARN, "notice", &source,
                            api_now(rt) / 1000000u))
     clv_notify(rt->on_notice, "worker '%s': %s", from->name, text);

@@ -110,14 +110,14 @@ static void compare_builds(const api_peer *p, const clv_wire_hello_reply *h) {
  * free values that other nodes still use. */
 static clv_code check_lease(const clv_session_config *c, const clv_wire_about *theirs,
                             clv_err *err) {
-  if (c->limits.reference_lease_ms == CLV_WIRE_REF_LEASE ||
+  if (c->limits.reference_lease_ms == CLV_WIRE_REF_LEASE_MS ||
       clv_wire_has_capability(theirs, CLV_CAPABILITY_REFERENCE_LEASE))
     return CLV_OK;
   return clv_fail(
       err, CLV_UNAVAILABLE,
       "it (%s) has no other reference lease than %d s: leave limits.reference_lease out "
       "of %s, or update the worker",
-      theirs->software, CLV_WIRE_REF_LEASE / 1000, c->file);
+      theirs->software, CLV_WIRE_REF_LEASE_MS / 1000, c->file);
 }
 
 /* Stores what the worker's version can do. */
@@ -497,7 +497,7 @@ static clv_code load_local(const cleave_module *m, clv_err *err) {
                           .is_frozen_for_good = m->frozen_is_final,
                           .frozen_bf16 = m->frozen_bf16,
                           .input_needs_grad = m->needs_input_grads,
-                          .in_flight = m->in_flight,
+                          .max_calls_in_flight = m->in_flight,
                           .frozen = m->frozen,
                           .n_frozen = m->n_frozen};
   CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *names, &names, err));

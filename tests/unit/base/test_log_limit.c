@@ -25,8 +25,8 @@ static void on_suppressed(void *user, const clv_log_entry *e) {
   suppression_report *t = user;
   t->n_reports++;
   t->n_suppressed += e->n_dropped;
-  snprintf(t->peer, sizeof t->peer, "%s", e->who);
-  snprintf(t->kind, sizeof t->kind, "%s", e->what);
+  snprintf(t->peer, sizeof t->peer, "%s", e->peer);
+  snprintf(t->kind, sizeof t->kind, "%s", e->event_kind);
 }
 
 static suppression_report last_report;
@@ -42,7 +42,7 @@ static int reset_limiter(void **state) {
 static unsigned pass_lines(const char *peer, const char *what, unsigned burst, unsigned n,
                            uint64_t now) {
   unsigned n_passed = 0;
-  clv_log_source s = {.who = peer, .what = what, .burst = burst};
+  clv_log_source s = {.peer = peer, .event_kind = what, .burst = burst};
   for (unsigned i = 0; i < n; i++)
     n_passed += clv_log_limiter_pass(&limiter, CLV_LOG_WARN, "audit", &s, now);
   return n_passed;

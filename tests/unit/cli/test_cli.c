@@ -49,7 +49,7 @@ static const clv_cli_option options[] = {
      .offset = offsetof(arguments, colour_choice), .doc = "what it's painted"},
     {.name = "set", .key = 's', .kind = CLV_CLI_TEXTS, .arg = "K=V", .commands = "run", .offset = offsetof(arguments, set_options), .doc = "override"},
     {.name = "few", .kind = CLV_CLI_TEXTS, .arg = "X", .max = 2, .commands = "run", .offset = offsetof(arguments, limited_list), .doc = "two"},
-    {.name = "force", .kind = CLV_CLI_FLAG, .commands = "box close", .offset = offsetof(arguments, is_fast), .doc = "by force", .required = true},
+    {.name = "force", .kind = CLV_CLI_FLAG, .commands = "box close", .offset = offsetof(arguments, is_fast), .doc = "by force", .is_required = true},
 };
 /* clang-format on */
 static const clv_cli cli = {.name = "prog",

@@ -46,7 +46,7 @@ static inline clv_module_options make_module_options(clv_graph *graph, uint32_t 
                               .threads = 1,
                               .optimizer = {.kind = CLV_OPTIM_SGD, .lr = 0.1},
                               .is_trainable = true,
-                              .in_flight = 1};
+                              .max_calls_in_flight = 1};
 }
 
 #endif

@@ -97,7 +97,7 @@ static void module_new_stops_when_caller_leaves(void **state) {
     clv_err err = {0};
     clv_module *module = NULL;
     o.pool = f.pool;
-    o.waiter = &waiter;
+    o.cancel_hook = &waiter;
     assert_int_equal(clv_module_new(&o, &module, &err), n_asked < 4 ? CLV_CANCELLED : CLV_OK);
     clv_module_free(module);
     tear_down(&f);
@@ -154,14 +154,14 @@ static void oldest_idle_packed_plans_are_evicted(void **state) {
   for (int64_t rows = 2; rows < 60; rows++) {
     get_training_call(m, rows, NULL);
     get_training_call(m, 2, NULL); /* used each time, so it is never the oldest */
-    assert_true(m->n_plans <= KEPT_PLANS + 1);
+    assert_true(m->n_plans <= MAX_IDLE_PLANS + 1);
   }
   assert_ptr_equal(plan_in_use->plan, kept_plan);
-  int64_t kept[KEPT_PLANS + 1], want[] = {1, 2, 57, 58, 59};
+  int64_t kept[MAX_IDLE_PLANS + 1], want[] = {1, 2, 57, 58, 59};
   uint64_t bytes = 0, used = clv_account_usage(f.account, CLV_QUOTA_BYTES);
   for (int i = 0; i < m->n_plans; i++) bytes += m->plans[i].charged_bytes;
   for (int i = 0; i < m->n_plans; i++) kept[i] = m->plans[i].batch[0];
-  for (int i = 0; i <= KEPT_PLANS; i++) {
+  for (int i = 0; i <= MAX_IDLE_PLANS; i++) {
     bool is_found = false;
     for (int k = 0; k < m->n_plans; k++) is_found |= kept[k] == want[i];
     assert_true(is_found);

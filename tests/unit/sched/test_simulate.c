@@ -155,14 +155,14 @@ static void test_window_formula_is_near_the_optimum(void **state) {
   for (uint64_t round = 1; round <= (is_long() ? 400 : 100); round++) {
     uint64_t seed = round;
     clv_sched_shape shape = make_shape(2, 2, 8 + draw_below(&seed, 40));
-    const bool free_stages[2] = {false};
+    const bool takes_no_time[2] = {false};
     clv_sched_costs c;
     uint32_t window = 0;
     clv_sched_costs_set_equal(&c, draw_uniform(&seed, 1, 30), draw_uniform(&seed, 1, 30),
                               draw_uniform(&seed, 1, 30));
     c.latency_seconds[0] = draw_uniform(&seed, 0, 100);
     c.serialise_forward_seconds[0] = c.serialise_backward_seconds[0] = draw_uniform(&seed, 0, 100);
-    uint32_t w = clv_sched_window_by_formula(&shape, &c, free_stages);
+    uint32_t w = clv_sched_window_by_formula(&shape, &c, takes_no_time);
     ok(clv_sched_find_window(&shape, &c, &window, err));
     double excess_of_formula =
         fmin(compute_excess(&shape, &c, w), compute_excess(&shape, &c, w + 1));
@@ -175,9 +175,9 @@ static void test_window_formula_is_near_the_optimum(void **state) {
 }
 
 static uint32_t compute_needed_window(const clv_sched_shape *shape, const clv_sched_costs *c) {
-  bool free_stages[CLV_SCHED_STAGES];
-  clv_sched_mark_timeless_stages(shape, c, free_stages);
-  return clv_sched_window_by_formula(shape, c, free_stages);
+  bool takes_no_time[CLV_SCHED_STAGES];
+  clv_sched_mark_timeless_stages(shape, c, takes_no_time);
+  return clv_sched_window_by_formula(shape, c, takes_no_time);
 }
 
 static void test_needed_window_matches_hand_computation(void **state) {

@@ -128,7 +128,7 @@ static void damaged_run_record_is_refused_by_name(void **state) {
 static void overlong_text_is_refused(void **state) {
   CLV_AUTO(clv_run_record_clear) clv_run_record r = make_sample(), none = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, bad = {0};
-  char host[CLV_RECORD_NAME + 1];
+  char host[CLV_RECORD_NAME_BYTES + 1];
   clv_err err = {0};
   (void)state;
   memset(host, 'x', sizeof host - 1);
