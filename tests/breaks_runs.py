@@ -83,7 +83,7 @@ of("master/page/page.c", PAGE,
    a_page_may_load_anything=("static clv_code put_head(", "default-src 'none'; ", ""),
    intervals_are_not_shown=("static void put_value_cell(", "if (i && !isnan(i->low))", "if (false)"))
 of("master/page/series.c", PAGE,
-   each_point_of_a_curve_is_drawn=("void page_series_add(", "|| s->seen++ % s->skip", ""))
+   each_point_of_a_curve_is_drawn=("void page_series_add(", "|| s->n_added++ % s->stride", ""))
 of("master/page/run_files.c", PAGE,
    a_line_that_is_being_written_is_read=("static clv_code read_lines(", "if (line[n - 1] != '\\n') break;", ""))
 of("master/page/score_lines.c", PAGE,
