@@ -84,12 +84,12 @@ of("common/model/optim/schedule.c", "tests/unit/optim/test_schedule",
 of("common/model/config/session.c", "tests/net/training/test_habits.py",
    accumulation_is_forgotten=("static clv_code set_accumulation(", "c->pipeline.micro_batches = parts;", ""))
 of("master/score/values.c", "tests/unit/score/test_score",
-   macro_counts_classes_that_never_occur=("static void compute_count_values(", "seen += k->labels + k->answers > 0;", "seen++;"))
+   macro_counts_classes_that_never_occur=("static void compute_count_values(", "n_seen_classes += k->n_labels + k->n_answers > 0;", "n_seen_classes++;"))
 of("master/score/score.c", "tests/unit/score/test_score",
    ignored_places_are_scored=("clv_code clv_score_add(", "s->o.has_ignored && labels[i] == s->o.ignored_label", "s->o.has_ignored && labels[i] > s->o.ignored_label"),
    scores_go_on_from_the_last_time=("void clv_score_reset(", "memset(s->counts, 0, n * sizeof *s->counts);", ""))
 of("master/score/ranks.c", "tests/unit/score/test_score",
-   equal_scores_have_an_order=("static double sum_twice_ranks(", "(double)(2 * seen + t.all + 1)", "(double)(2 * (seen + t.all))"))
+   equal_scores_have_an_order=("static double sum_twice_ranks(", "(double)(2 * n_below + t.n + 1)", "(double)(2 * (n_below + t.n))"))
 of("master/train/eval.c", "tests/net/training/test_places.py",
    some_records_are_not_scored=("static clv_code add_scores(", "i < n; i++", "i < n / 2; i++"))
 of("master/train/eval.c", "tests/net/hostile/test_order.py",
