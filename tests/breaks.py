@@ -265,7 +265,7 @@ of("master/api/core/module.c", "tests/net/training/test_lora.py bf16_base_gives_
 # ---- text ----------------------------------------------------------------------------------------
 TOKENS = "tests/unit/tokens/test_tokens"
 of("master/tokens/bpe.c", TOKENS,
-   merges_have_no_order=("static bool comes_before(", "return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;", "return a->at < b->at;"),
+   merges_have_no_order=("static bool is_before(", "return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;", "return a->at < b->at;"),
    a_pair_that_is_gone_is_joined=("static bool is_current(", "return m && m->id == p->id;", "return m != NULL;"),
    unknown_neighbours_are_always_one=("static void add_characters(", "(e || !t->fuses_unknown)", "e"),
    half_a_character_falls_back=("static bool add_bytes(", "return false;", "break;"))
@@ -280,12 +280,12 @@ of("master/tokens/unigram.c", TOKENS,
 of("master/tokens/vocab_file.c", TOKENS,
    pieces_in_utf16_are_not_named=("static clv_code check_kind(", "if (encoding)", "if (encoding && !len)"))
 of("master/tokens/wordpiece.c", TOKENS,
-   long_words_have_pieces=("clv_code clv_wordpiece_encode(", "if (count_characters(word, len) > t->max_word)", "if (count_characters(word, len) > SIZE_MAX - 1)"),
-   half_a_word_is_known=("clv_code clv_wordpiece_encode(", "e->out->n = before;", "(void)before;"))
+   long_words_have_pieces=("clv_code clv_wordpiece_encode(", "if (count_characters(word, len) > t->max_word_chars)", "if (count_characters(word, len) > SIZE_MAX - 1)"),
+   half_a_word_is_known=("clv_code clv_wordpiece_encode(", "e->out->n = n_ids_before;", "(void)n_ids_before;"))
 of("master/tokens/chars.c", TOKENS,
    marks_stay_as_they_came=("clv_code clv_codepoints_decompose(", "CLV_TRY(sort_marks(&out, err));", "(void)sort_marks;"),
    punctuation_is_that_of_a_newer_unicode=("bool clv_char_is_punctuation(", "if (c == 0x166d) return true;", "if (c == 0x166d) return false;"),
-   a_normalizer_may_fill_the_memory=("clv_code clv_codepoints_add(", "if (p->most && p->n == p->most)", "if (p->most && p->n == p->most && p->n > 5000)"))
+   a_normalizer_may_fill_the_memory=("clv_code clv_codepoints_add(", "if (p->max_n && p->n == p->max_n)", "if (p->max_n && p->n == p->max_n && p->n > 5000)"))
 of("master/tokens/file_keys.c", TOKENS,
    any_pattern_is_taken=("static clv_code read_choice(", "if (clv_token_file_text_equals(f, k->names[*ret]))", "if (k->names[*ret])"),
    keys_of_a_tokenizer_are_skipped=("clv_code clv_token_file_read_keys(", "? refuse_key(f, what, at, err)", "? clv_json_skip(&f->j, err)"),
@@ -297,7 +297,7 @@ of("master/tokens/charsmap.c", TOKENS,
    any_text_of_a_table_is_good=("static const char *check_below(", "if (!is_good_text(", "if (depth > 9 && !is_good_text("))
 of("master/tokens/pre_tokenizer.c", TOKENS,
    each_piece_has_a_metaspace=("static clv_code put_metaspaces(", "s->choice == PREPEND_FIRST && piece.is_first", "s->choice == PREPEND_FIRST"),
-   matches_join_matches=("static bool joins(", "return is_match && !p->is_match;", "return is_match;"),
+   matches_join_matches=("static bool is_merged(", "return is_match && !p->is_match;", "return is_match;"),
    bytes_may_be_cut_again=("static clv_code read_step(", "if (clv_pre_tokenizer_is_byte_level(t))", "if (false)"))
 of("master/tokens/added_tokens.c", TOKENS,
    an_added_token_is_part_of_a_word=("bool clv_added_token_find(", "if (e->flags & CLV_ADDED_SINGLE_WORD &&", "if (e->flags & 128 &&"))
