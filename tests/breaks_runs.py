@@ -131,7 +131,7 @@ of("master/run/run_changes.c", RESUMED,
 of("master/history/run_lock.c", RESUMED,
    a_test_is_the_best_of_validations=("void clv_run_lock_note_evaluation(", "is_other_set ? strcmp(e->evaluated_set, \"validation\") == 0 : is_better(e, best)", "true"))
 of("master/report/progress.c", RESUMED,
-   a_loss_that_is_not_finite_spoils_the_mean=("static void add_step(", "if (isfinite(p->loss))", "if (p)"))
+   a_loss_that_is_not_finite_spoils_the_mean=("static void add_to_interval(", "if (isfinite(p->loss))", "if (p)"))
 of("master/data/npy.c", "tests/unit/data/test_readers",
    fortran_order_is_c_order=("static clv_code parse_order(", 'h->parsed.is_fortran = take_word(h, "True");', 'h->parsed.is_fortran = take_word(h, "True") && false;'))
 of("master/data/png.c", "tests/unit/data/test_images",
