@@ -616,12 +616,12 @@ of("common/model/graph/tensor_parallel.c", "tests/unit/graph/test_divide",
    the_last_part_is_added_first=("static clv_code join_sum", "(int)k;", "(int)(v->d->n_parts - k);"),
    each_part_adds_the_bias=("static clv_code add_layer_by_rows", "attrs.bias = false;", ""))
 of("master/api/extra/parallel_state.c", "tests/unit/api/test_parallel",
-   a_parts_shape_is_taken_for_the_whole=("static cleave_status check_item", "counter || clv_shape_equal(&shape, &of->shape)", "true"),
+   a_parts_shape_is_taken_for_the_whole=("static cleave_status check_item", "is_counter || clv_shape_equal(&shape, &of->shape)", "true"),
    only_the_first_part_is_read=("static cleave_status join_module", "part_index_of(p, i)", "0"))
 of("master/api/extra/parallel.c", "tests/unit/api/test_parallel",
    a_part_gets_its_layers_key=[("static cleave_status load_module(", ".seed = s->is_sharded ? 0 : o->seed,", ".seed = o->seed,"), ("static cleave_status load_module(", "s->is_sharded ? NULL : p->name", "p->name")],
    parts_draw_their_own_numbers=("static cleave_status load_module(", ".n_weights = (size_t)w.params->n,", ".n_weights = 0,"),
-   a_glob_that_means_nothing_passes=("static cleave_status check_frozen", "if (!any)", "if (false)"))
+   a_glob_that_means_nothing_passes=("static cleave_status check_frozen", "if (!has_match)", "if (false)"))
 of("common/engine/node_links.c", SIMULATED + "0",
    what_cannot_leave_is_forgotten=("void clv_node_send(", "code = clv_link_send(link, p, &err);", "code = clv_link_send(link, p, &err);\n    if (code == CLV_UNAVAILABLE) code = CLV_OK;"))
 of("common/engine/node.c", SIMULATED,
@@ -683,7 +683,7 @@ FUTURES = "tests/net/api/test_api_futures.py"
 of("master/api/core/future.c", FUTURES,
    a_step_does_not_wait_for_the_backward_before_it=("bool api_future_has_earlier", "o->op->runs_in_order && o->context == f->context", "false"))
 of("master/api/extra/futures.c", FUTURES,
-   who_asks_late_is_never_called=("static cleave_status add_callback(", "if (!f->is_done || !first) return CLEAVE_OK;", "return CLEAVE_OK;"))
+   who_asks_late_is_never_called=("static cleave_status add_callback(", "if (!f->is_done || !is_first) return CLEAVE_OK;", "return CLEAVE_OK;"))
 of("master/api/core/await.c", FUTURES,
    what_is_cancelled_is_sent=("void api_future_abandon(", "if (f->cannot_cancel || f->is_finished)", "if (true)"))
 of("master/api/core/wait.c", FUTURES,
@@ -725,7 +725,7 @@ of("master/api/core/state_tables.c", "tests/unit/api/test_api_states",
 of("master/api/core/wait.c", SIMULATED,
    ends_are_sent_once=("static uint64_t run_jobs(", "i < rt->n_jobs", "i < 1"))
 of("master/api/core/workers.c", REJOIN,
-   who_is_lost_is_dialled=("static uint32_t list_direct_peers(", "wanted && api_can_link_directly(from, p)", "wanted"))
+   who_is_lost_is_dialled=("static uint32_t list_direct_peers(", "is_permitted && api_can_link_directly(from, p)", "is_permitted"))
 of("master/api/core/workers.c", "tests/net/api/test_api_rejoin.py cut_off",
    the_session_of_an_earlier_life_stays_open=("static clv_code connect_worker(", "if (p->state != PEER_PRESENT) api_end_session(p);", ""))
 
@@ -797,7 +797,7 @@ of("master/api/extra/gradients.c", GIVEN_GRADIENTS,
 of("master/api/core/optimizer.c", GIVEN_GRADIENTS,
    the_programs_share_is_not_in_the_norm=("cleave_status api_decide_step(", "norm_sq += f->other_square;", ""))
 of("master/api/core/forget.c", "tests/net/api/test_api_kept.py direct",
-   nodes_keep_forgotten_calls=("cleave_status api_forget_unneeded(", "api_drop_at_nodes(rt, taken, error)", "((void)error, CLEAVE_OK)"),
+   nodes_keep_forgotten_calls=("cleave_status api_forget_unneeded(", "api_drop_at_nodes(rt, unneeded, error)", "((void)error, CLEAVE_OK)"),
    kept_calls_are_forgotten=("static bool is_needed(", "v->is_kept ||", ""),
    needed_calls_are_forgotten=("static bool is_needed(", "v->needed_in_sweep == rt->n_sweeps", "false"))
 GRADIENTS = "tests/unit/api/test_gradients"
